@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+# From sources to programs, liblockstep and what is installed. Testing is in checks.mk.
+
+VERSION := 0.1.0
+SOVERSION := 0
+
+PROTOC ?= protoc
+PROTOC_GEN_NANOPB ?= /usr/bin/protoc-gen-nanopb
+OBJCOPY ?= objcopy
+AR ?= ar
+NM ?= nm
+
+ifdef V
+Q :=
+say = @:
+else
+Q := @
+say = @printf '  %-5s %s\n'
+endif
+
+# --- flags ---------------------------------------------------------------------------------------
+
+WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes \
+    -Wmissing-prototypes -Wswitch-enum -Wvla $(if $(WERROR),-Werror)
+INCLUDES := -Iinclude -I. -I$(BUILD)/gen
+OPTIMIZE ?= -O2
+CFLAGS ?=
+LDFLAGS ?=
+SANITIZE := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer)
+SANITIZE += $(if $(filter undefined,$(SAN)),-fno-sanitize-recover=all)
+BASE_FLAGS := -std=c11 -D_GNU_SOURCE $(OPTIMIZE) -g -fPIC -fvisibility=hidden -pthread \
+    $(INCLUDES) $(SANITIZE)
+LINK := $(CC) -pthread $(SANITIZE) $(LDFLAGS) -Wl,--as-needed
+
+# Generated files are not ours to tidy, and the kernels are worth another level.
+FLAGS_FOR = $(if $(filter $(BUILD)/gen/%,$<),-Wall,$(WARNINGS)) \
+    $(if $(filter worker/kernels%,$<),-O3)
+COMPILE = $(CC) $(BASE_FLAGS) $(FLAGS_FOR) $(CFLAGS) -MMD -MP -c $< -o $@
+
+# --- what there is -------------------------------------------------------------------------------
+
+PROTO := $(wildcard protos/*.proto)
+GEN_C := $(PROTO:%.proto=$(BUILD)/gen/%.pb.c)
+GEN_H := $(GEN_C:.c=.h)
+objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard $(1)))
+
+BASE_O := $(call objects,base/*.c)
+PROTOS_O := $(call objects,protos/*.c) $(PROTO:%.proto=$(BUILD)/obj/gen/%.pb.o)
+COORDINATOR_O := $(call objects,coordinator/*.c)
+SERVER_O := $(filter-out %/main.o,$(call objects,server/*.c))
+WORKER_O := $(call objects,worker/*.c)
+CLI_O := $(call objects,cli/*.c)
+PROGRAM_O := $(call objects,examples/*.c bench/*.c)
+
+lib = $(BUILD)/lib/$(1).a
+SHARED := $(BUILD)/lib/liblockstep.so.$(VERSION)
+STATIC := $(BUILD)/lib/liblockstep.a
+# The worker's public functions need worker sources; without any there is no library to build.
+LIBRARY := $(if $(WORKER_O),$(SHARED) $(STATIC) $(BUILD)/lib/pkgconfig/lockstep.pc)
+DAEMON := $(if $(wildcard server/main.c),$(BUILD)/bin/lockstep-coordinator)
+CLI := $(if $(wildcard cli/main.c),$(BUILD)/bin/lockstep)
+PROGRAMS := $(if $(LIBRARY),$(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c bench/*.c)))
+ARCHIVES := $(foreach name,base protos coordinator server worker,$(call lib,$(name)))
+
+.PHONY: all install clean help
+.DELETE_ON_ERROR:
+.SECONDARY:
+
+all: $(ARCHIVES) $(LIBRARY) $(DAEMON) $(CLI) $(PROGRAMS) ## Build everything
+
+# --- stamps: rebuild when the commands or the set of files change, not only when a file does -----
+
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(CC) $(BASE_FLAGS) $(WARNINGS) $(CFLAGS) $(LDFLAGS)' | cmp -s - $@ || \
+	    echo '$(CC) $(BASE_FLAGS) $(WARNINGS) $(CFLAGS) $(LDFLAGS)' > $@
+$(BUILD)/files: FORCE
+	@mkdir -p $(@D)
+	@echo '$(BASE_O) $(PROTOS_O) $(COORDINATOR_O) $(SERVER_O) $(WORKER_O) $(CLI_O)' | \
+	    cmp -s - $@ || \
+	    echo '$(BASE_O) $(PROTOS_O) $(COORDINATOR_O) $(SERVER_O) $(WORKER_O) $(CLI_O)' > $@
+.PHONY: FORCE
+
+# --- compile -------------------------------------------------------------------------------------
+
+# Without --options-path nanopb would ignore the .options files and say nothing.
+$(BUILD)/gen/protos/%.pb.c $(BUILD)/gen/protos/%.pb.h &: protos/%.proto $(PROTO) \
+    $(wildcard protos/*.options)
+	$(say) PROTO $<
+	@mkdir -p $(BUILD)/gen/protos
+	$(Q)$(PROTOC) -Iprotos --plugin=protoc-gen-nanopb=$(PROTOC_GEN_NANOPB) \
+	    --nanopb_opt=--options-path=protos --nanopb_opt=--error-on-unmatched \
+	    --nanopb_opt=--quiet --nanopb_out=$(BUILD)/gen/protos $*.proto
+
+$(BUILD)/obj/gen/%.o: $(BUILD)/gen/%.c $(BUILD)/flags | $(GEN_H)
+	$(say) CC $<
+	@mkdir -p $(@D)
+	$(Q)$(COMPILE)
+
+$(BUILD)/obj/%.o: %.c $(BUILD)/flags | $(GEN_H)
+	$(say) CC $<
+	@mkdir -p $(@D)
+	$(Q)$(COMPILE)
+
+$(call lib,base): $(BASE_O)
+$(call lib,protos): $(PROTOS_O)
+$(call lib,coordinator): $(COORDINATOR_O)
+$(call lib,server): $(SERVER_O)
+$(call lib,worker): $(WORKER_O)
+$(ARCHIVES): $(BUILD)/files
+	$(say) AR $@
+	@mkdir -p $(@D)
+	@rm -f $@
+	$(Q)$(AR) rcs $@ $(filter %.o,$^)
+
+# --- liblockstep ---------------------------------------------------------------------------------
+
+NANOPB := -l:libprotobuf-nanopb.a
+SYSTEM := -lssl -lcrypto -ldl -lpthread -lm
+
+# gRPC's four archives go inside, hidden, so that a trainer's own gRPC never meets ours. Debian's
+# static abseil and re2 hold local-exec TLS and cannot; they are linked dynamically. A sanitizer
+# build takes the shared gRPC, because ThreadSanitizer can only ignore code in a library of its own.
+ifdef SAN
+GRPC_INSIDE := -lgrpc -lgpr
+CLOSED :=
+else
+GRPC_INSIDE = -Wl,-Bstatic -Wl,--start-group -lgrpc -lgpr -lupb -laddress_sorting \
+    -Wl,--end-group -Wl,-Bdynamic \
+    $(sort $(filter -labsl_%,$(shell pkg-config --libs-only-l grpc))) -lre2 -lcares -lz -lstdc++
+CLOSED := -Wl,-z,defs
+endif
+
+$(SHARED): $(WORKER_O) $(call lib,protos) $(call lib,base) worker/liblockstep.map $(BUILD)/files
+	$(say) LD $@
+	$(Q)$(LINK) -shared -o $@ $(CLOSED) -Wl,-soname,liblockstep.so.$(SOVERSION) \
+	    -Wl,--version-script=worker/liblockstep.map -Wl,--exclude-libs,ALL -Wl,-z,nodelete \
+	    $(filter %.o %.a,$^) $(NANOPB) $(GRPC_INSIDE) $(SYSTEM)
+	@ln -sf $(@F) $(@D)/liblockstep.so.$(SOVERSION)
+	@ln -sf liblockstep.so.$(SOVERSION) $(@D)/liblockstep.so
+
+# One relocatable object with nanopb inside; everything but the public names becomes local.
+$(STATIC): $(WORKER_O) $(call lib,protos) $(call lib,base) $(BUILD)/files
+	$(say) AR $@
+	$(Q)$(CC) -nostdlib -r -o $(BUILD)/lib/lockstep.o $(WORKER_O) -Wl,--whole-archive \
+	    $(call lib,protos) $(call lib,base) $(NANOPB) -Wl,--no-whole-archive
+	$(Q)$(OBJCOPY) --wildcard --keep-global-symbol='lockstep_*' $(BUILD)/lib/lockstep.o
+	@rm -f $@
+	$(Q)$(AR) rcs $@ $(BUILD)/lib/lockstep.o
+
+pc = sed -e 's|@PREFIX@|$(1)|' -e 's|@LIBDIR@|$(2)|' -e 's|@INCLUDEDIR@|$(3)|' \
+    -e 's|@VERSION@|$(VERSION)|' lockstep.pc.in
+$(BUILD)/lib/pkgconfig/lockstep.pc: lockstep.pc.in mk/build.mk
+	@mkdir -p $(@D)
+	@$(call pc,$(CURDIR),$(abspath $(BUILD)/lib),$(CURDIR)/include) > $@
+
+# --- programs ------------------------------------------------------------------------------------
+
+DAEMON_LIBS := $(NANOPB) -lgrpc -lgpr -levent -levent_pthreads -levent_openssl $(SYSTEM)
+HERE_LIB := -L$(BUILD)/lib -llockstep -Wl,-rpath,'$$ORIGIN/../lib'
+
+$(BUILD)/bin/lockstep-coordinator: $(BUILD)/obj/server/main.o $(call lib,server) \
+    $(call lib,coordinator) $(call lib,protos) $(call lib,base)
+	$(say) LD $@
+	@mkdir -p $(@D)
+	$(Q)$(LINK) -o $@ -Wl,--start-group $^ -Wl,--end-group $(DAEMON_LIBS)
+
+# Against the shared library and the public header, so that the tool proves both.
+$(BUILD)/bin/lockstep: $(CLI_O) $(call lib,protos) $(call lib,base) $(LIBRARY) $(BUILD)/files
+	$(say) LD $@
+	@mkdir -p $(@D)
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call lib,protos) $(call lib,base) $(NANOPB) \
+	    $(if $(LIBRARY),$(HERE_LIB)) $(SYSTEM)
+
+$(PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o $(LIBRARY)
+	$(say) LD $@
+	@mkdir -p $(@D)
+	$(Q)$(LINK) -o $@ $< $(HERE_LIB) -lpthread -lm
+
+# --- install -------------------------------------------------------------------------------------
+
+install: all ## Install programs, library, header and lockstep.pc (PREFIX, DESTDIR)
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig \
+	    $(DESTDIR)$(PREFIX)/include/lockstep
+	install -m 755 $(DAEMON) $(CLI) $(DESTDIR)$(PREFIX)/bin
+	install -m 755 $(SHARED) $(DESTDIR)$(PREFIX)/lib
+	install -m 644 $(STATIC) $(DESTDIR)$(PREFIX)/lib
+	ln -sf liblockstep.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/liblockstep.so.$(SOVERSION)
+	ln -sf liblockstep.so.$(SOVERSION) $(DESTDIR)$(PREFIX)/lib/liblockstep.so
+	install -m 644 include/lockstep/*.h $(DESTDIR)$(PREFIX)/include/lockstep
+	$(call pc,$(PREFIX),$(PREFIX)/lib,$(PREFIX)/include) \
+	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/lockstep.pc
+
+clean: ## Remove the build directory
+	rm -rf $(BUILD)
+
+help: ## Show this menu
+	@echo 'Targets:'
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1@\2/p' mk/build.mk mk/checks.mk | \
+	    while IFS=@ read -r name what; do printf '  %-10s %s\n' "$$name" "$$what"; done
+	@echo 'Variables: CC=clang BUILD=dir V=1 WERROR=1 JOBS=n KIND=sim ONLY=text SEEDS=n'
+
+-include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

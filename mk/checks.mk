@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+# Tests, sanitizer runs, lint and the demo.
+
+KINDS := unit sim conformance fault golden
+KIND ?= $(KINDS)
+ONLY ?=
+
+# --- test programs: one for each tests/<kind>/test_*.c -------------------------------------------
+
+TEST_LIBS := -lcmocka $(DAEMON_LIBS)
+SUPPORT_O := $(call objects,tests/support/*.c)
+helpers = $(filter-out $(BUILD)/obj/tests/$(1)/test_%,$(call objects,tests/$(1)/*.c)) $(SUPPORT_O)
+
+define test_kind
+$(BUILD)/tests/$(1)/test_%: $(BUILD)/obj/tests/$(1)/test_%.o $$(call helpers,$(1)) $$(ARCHIVES)
+	$$(say) LD $$@
+	@mkdir -p $$(@D)
+	$$(Q)$$(LINK) -o $$@ -Wl,--start-group $$^ -Wl,--end-group $$(TEST_LIBS)
+endef
+$(foreach kind,$(KINDS),$(eval $(call test_kind,$(kind))))
+
+# $(ONLY) is a piece of the path: ONLY=ring, ONLY=sim/test_join.
+chosen = $(if $(ONLY),$(foreach file,$(1),$(if $(findstring $(ONLY),$(file)),$(file))),$(1))
+TEST_C := $(call chosen,$(wildcard $(KIND:%=tests/%/test_*.c)))
+TEST_SH := $(call chosen,$(wildcard $(KIND:%=tests/%/test_*.sh)))
+TEST_BIN := $(TEST_C:%.c=$(BUILD)/%)
+
+TEST_ENV = BUILD=$(abspath $(BUILD)) LOCKSTEP_BIN=$(abspath $(BUILD)/bin) \
+    LOCKSTEP_LIB=$(abspath $(BUILD)/lib) CC="$(CC)" LOCKSTEP_SANITIZER=$(SAN)
+
+.PHONY: test check sim asan tsan ubsan lint format demo
+
+test: all $(TEST_BIN) ## Build and run all tests (KIND=sim, ONLY=text narrow it)
+	@$(TEST_ENV) tools/run-tests $(TEST_BIN) $(TEST_SH)
+
+check: ## Lint, then test
+	@$(MAKE) lint
+	@$(MAKE) test
+
+sim: ## Run the simulator with more seeds (SEEDS=n)
+	@LOCKSTEP_SIM_SEEDS=$(SEEDS) $(MAKE) KIND=sim test
+
+# --- the same suite under a sanitizer ------------------------------------------------------------
+
+# Bounds on time are for a release build; tests multiply them by LOCKSTEP_TEST_SLOW.
+sanitized = +LOCKSTEP_TEST_SLOW=5 $(2) $(MAKE) BUILD=$(BUILD)/$(3) SAN=$(1) OPTIMIZE=-O1 test
+
+asan: ## Tests under AddressSanitizer and LeakSanitizer
+	@$(call sanitized,address,ASAN_OPTIONS=detect_stack_use_after_return=1,asan)
+tsan: ## Tests under ThreadSanitizer
+	@$(call sanitized,thread,TSAN_OPTIONS="ignore_noninstrumented_modules=1 second_deadlock_stack=1",tsan)
+ubsan: ## Tests under UndefinedBehaviorSanitizer
+	@$(call sanitized,undefined,UBSAN_OPTIONS=print_stacktrace=1,ubsan)
+
+# --- lint ----------------------------------------------------------------------------------------
+
+lint: $(LIBRARY) ## Include directions, licence lines, format, exported symbols
+	@NM=$(NM) tests/lint/run $(if $(LIBRARY),$(SHARED) $(STATIC))
+
+format: ## Rewrite every .c and .h with clang-format
+	@tests/lint/sources.py --list-c | xargs -r clang-format -i
+
+demo: all ## Train the demo on this machine
+	@BUILD=$(abspath $(BUILD)) tools/demo
