@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Monotonic time. Any thread.
+#include "base/clock.h"
+
+#include <time.h>
+
+uint64_t clock_now_us(void)
+{
+    struct timespec now;
+    // It cannot fail for this clock and a valid pointer.
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_nsec / 1000u;
+}
+
+uint64_t clock_now_ms(void)
+{
+    return clock_now_us() / 1000u;
+}

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// A fast 64-bit hash of bytes: XXH64 by its published specification (github.com/Cyan4973/xxHash,
+// doc/xxhash_spec.md), so that other languages can compute the same. About one memory pass, for
+// names as well as for tensors of hundreds of MB. Not cryptographic: whoever chooses the bytes can
+// make two of them collide. The value depends on the bytes alone, not on how they were cut into
+// updates, and is the same on every machine (all that we support are little-endian). Any thread.
+#ifndef LOCKSTEP_BASE_HASH_H
+#define LOCKSTEP_BASE_HASH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define HASH64_BLOCK_BYTES 32
+
+struct hash64 {
+    uint64_t lanes[4];
+    uint64_t seed;
+    uint64_t size; // bytes so far
+    unsigned char block[HASH64_BLOCK_BYTES]; // the last size % 32 bytes, not yet mixed in
+};
+
+void hash64_init(struct hash64 *hash, uint64_t seed);
+void hash64_update(struct hash64 *hash, const void *bytes, size_t size);
+
+// Leaves the state as it is: more may be added afterwards.
+uint64_t hash64_final(const struct hash64 *hash);
+
+// All in one, seed 0.
+uint64_t hash64(const void *bytes, size_t size);
+
+#endif

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streaming JSON writer into a buffer that grows to a maximum and no further. Commas and nesting
+// are kept by the writer; keys and strings are escaped, and malformed UTF-8 becomes U+FFFD, so that
+// the output is valid whatever the input was. Not a parser. Not synchronized.
+//
+//     json_object_begin(&json, NULL);
+//     json_u64(&json, "rank", 5);
+//     json_array_begin(&json, "modules");
+//     json_string(&json, NULL, "policy");
+//     json_array_end(&json);
+//     json_object_end(&json);
+//     const char *text = json_text(&json, &size);
+//
+// Every key is a member's name inside an object, and NULL inside an array and at the top. Errors
+// are kept: nothing needs to be checked before json_text.
+#ifndef LOCKSTEP_BASE_JSON_H
+#define LOCKSTEP_BASE_JSON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define JSON_MAX_DEPTH 32
+
+struct json {
+    char *bytes; // owned
+    size_t size;
+    size_t capacity;
+    size_t maximum;
+    unsigned depth;
+    bool failed; // too large, too deep, or memory was short
+    bool object[JSON_MAX_DEPTH + 1]; // by depth: an object, not an array
+    bool members[JSON_MAX_DEPTH + 1]; // by depth: something is in it already
+};
+
+// maximum_bytes counts the closing NUL. Allocates nothing yet.
+void json_init(struct json *json, size_t maximum_bytes);
+void json_fini(struct json *json);
+
+// Starts over and keeps the memory.
+void json_reset(struct json *json);
+
+void json_object_begin(struct json *json, const char *key);
+void json_object_end(struct json *json);
+void json_array_begin(struct json *json, const char *key);
+void json_array_end(struct json *json);
+
+void json_string(struct json *json, const char *key, const char *value); // NULL writes null
+void json_string_bytes(struct json *json, const char *key, const char *value, size_t size);
+void json_u64(struct json *json, const char *key, uint64_t value);
+void json_i64(struct json *json, const char *key, int64_t value);
+void json_double(struct json *json, const char *key, double value); // not finite writes null
+void json_bool(struct json *json, const char *key, bool value);
+void json_null(struct json *json, const char *key);
+
+// The finished text with a NUL behind it, borrowed until the next call for this writer; size may be
+// NULL. NULL when something failed.
+const char *json_text(const struct json *json, size_t *size);
+
+#endif

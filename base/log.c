@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+// logfmt formatting. Any thread; the state of one line is on the caller's stack.
+//
+// The format is walked here and not handed to vsnprintf as a whole: only so is it known where a
+// value begins and ends when the arguments hold spaces and quotes themselves.
+#include "base/log.h"
+
+#include "base/text.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+// Kept free at the end of a line for a closing quote and the mark of truncation.
+static const char log_mark[] = " truncated=true";
+#define LOG_RESERVE_BYTES (1 + sizeof(log_mark))
+
+// One line in the making. A token is a key, a value, or finished fields.
+struct log_writer {
+    char line[LOG_LINE_BYTES];
+    size_t size;
+    bool cut;
+    bool in_value;
+    bool space; // due before the next token
+    struct text token;
+    char token_bytes[LOG_LINE_BYTES];
+    va_list arguments;
+};
+
+static const char *const log_level_names[] = {
+    [LOG_LEVEL_ERROR] = "error",
+    [LOG_LEVEL_WARN] = "warn",
+    [LOG_LEVEL_INFO] = "info",
+    [LOG_LEVEL_DEBUG] = "debug",
+};
+#define LOG_LEVELS (sizeof(log_level_names) / sizeof(log_level_names[0]))
+
+const char *log_level_name(enum log_level level)
+{
+    return (size_t)level < LOG_LEVELS ? log_level_names[level] : "unknown";
+}
+
+bool log_level_parse(const char *name, enum log_level *level)
+{
+    for (size_t i = 0; i < LOG_LEVELS; i++) {
+        if (strcmp(name, log_level_names[i]) == 0) {
+            *level = (enum log_level)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+void log_init(struct log *log, enum log_level level, log_sink *sink, void *context)
+{
+    log->sink = sink;
+    log->context = context;
+    atomic_init(&log->level, (int)level);
+}
+
+void log_set_level(struct log *log, enum log_level level)
+{
+    atomic_store_explicit(&log->level, (int)level, memory_order_relaxed);
+}
+
+bool log_enabled(const struct log *log, enum log_level level)
+{
+    return log && log->sink &&
+           (int)level <= atomic_load_explicit(&log->level, memory_order_relaxed);
+}
+
+// Adds all of the bytes or, when they do not fit, nothing from here on.
+static void log_put(struct log_writer *writer, const char *bytes, size_t size)
+{
+    if (writer->cut || writer->size + size > LOG_LINE_BYTES - LOG_RESERVE_BYTES) {
+        writer->cut = true;
+        return;
+    }
+    memcpy(writer->line + writer->size, bytes, size);
+    writer->size += size;
+}
+
+// Adds the character at the beginning of bytes in a form that is safe inside quotes, or, outside
+// them, in finished fields; returns how many bytes it took.
+static size_t log_put_character(struct log_writer *writer, const char *bytes, size_t size,
+                                bool quoted)
+{
+    char escaped[8];
+    size_t length = utf8_length(bytes, size);
+    unsigned char byte = (unsigned char)bytes[0];
+    if (length == 0) {
+        log_put(writer, "\xef\xbf\xbd", 3); // U+FFFD stands for one malformed byte.
+        return 1;
+    }
+    if (byte < 0x20 || byte == 0x7f) {
+        const char *known = byte == '\n' ? "\\n" : byte == '\t' ? "\\t" : NULL;
+        int n = known ? snprintf(escaped, sizeof(escaped), "%s", known)
+                      : snprintf(escaped, sizeof(escaped), "\\u%04x", byte);
+        log_put(writer, escaped, (size_t)n);
+    } else if (quoted && (byte == '"' || byte == '\\')) {
+        log_put(writer, byte == '"' ? "\\\"" : "\\\\", 2);
+    } else {
+        log_put(writer, bytes, length);
+    }
+    return length;
+}
+
+static bool log_needs_quotes(const struct text *token)
+{
+    if (token->size == 0)
+        return true;
+    for (size_t i = 0; i < token->size; i++) {
+        unsigned char byte = (unsigned char)token->bytes[i];
+        if (byte <= ' ' || byte == '"' || byte == '=' || byte == '\\' || byte == 0x7f)
+            return true;
+    }
+    return false;
+}
+
+// Ends the present token: it goes to the line, quoted if it is a value that needs it.
+static void log_flush(struct log_writer *writer)
+{
+    struct text *token = &writer->token;
+    if (token->size == 0 && !writer->in_value)
+        return; // An empty argument where finished fields stand.
+    bool quoted = writer->in_value && log_needs_quotes(token);
+    if (writer->space)
+        log_put(writer, " ", 1);
+    writer->space = false;
+    if (quoted)
+        log_put(writer, "\"", 1);
+    bool opened = quoted && !writer->cut;
+    for (size_t at = 0; at < token->size && !writer->cut;)
+        at += log_put_character(writer, token->bytes + at, token->size - at, quoted);
+    if (opened)
+        writer->line[writer->size++] = '"'; // out of the reserve
+    writer->cut = writer->cut || token->truncated;
+    text_init(token, writer->token_bytes, sizeof(writer->token_bytes));
+}
+
+// Copies a conversion into spec and returns what follows it; its letter is the last of spec. A
+// precision of * is replaced by its value.
+static const char *log_read_spec(struct log_writer *writer, const char *format, struct text *spec)
+{
+    const char *at = format + 1;
+    text_append_bytes(spec, "%", 1);
+    for (;; at++) {
+        if (*at == '*')
+            text_append(spec, "%d", va_arg(writer->arguments, int));
+        else
+            text_append_bytes(spec, at, 1);
+        if (!strchr("-+ #0123456789.*hlzjt", *at) || *at == '\0')
+            break;
+    }
+    assert(*at != '\0' && !spec->truncated);
+    return at + 1;
+}
+
+static void log_signed(struct log_writer *writer, const char *spec)
+{
+    va_list *from = &writer->arguments;
+    if (strstr(spec, "ll"))
+        text_append(&writer->token, spec, va_arg(*from, long long));
+    else if (strpbrk(spec, "lzjt"))
+        text_append(&writer->token, spec, va_arg(*from, long));
+    else
+        text_append(&writer->token, spec, va_arg(*from, int));
+}
+
+static void log_unsigned(struct log_writer *writer, const char *spec)
+{
+    va_list *from = &writer->arguments;
+    if (strstr(spec, "ll"))
+        text_append(&writer->token, spec, va_arg(*from, unsigned long long));
+    else if (strpbrk(spec, "lzjt"))
+        text_append(&writer->token, spec, va_arg(*from, unsigned long));
+    else
+        text_append(&writer->token, spec, va_arg(*from, unsigned));
+}
+
+// z, j and t read a long above.
+_Static_assert(sizeof(size_t) == sizeof(long) && sizeof(intmax_t) == sizeof(long) &&
+                   sizeof(ptrdiff_t) == sizeof(long),
+               "lengths of integers");
+
+// Formats one conversion into the token and returns what follows it.
+static const char *log_convert(struct log_writer *writer, const char *format)
+{
+    char bytes[32];
+    struct text spec;
+    text_init(&spec, bytes, sizeof(bytes));
+    const char *next = log_read_spec(writer, format, &spec);
+    char letter = bytes[spec.size - 1];
+    if (letter == '%') {
+        text_append_bytes(&writer->token, "%", 1);
+    } else if (letter == 's') {
+        const char *string = va_arg(writer->arguments, const char *);
+        text_append(&writer->token, bytes, string ? string : "(null)");
+    } else if (letter == 'p') {
+        text_append(&writer->token, bytes, va_arg(writer->arguments, void *));
+    } else if (strchr("dic", letter)) {
+        log_signed(writer, bytes);
+    } else if (strchr("uxXo", letter)) {
+        log_unsigned(writer, bytes);
+    } else {
+        assert(strchr("fFeEgGaA", letter));
+        text_append(&writer->token, bytes, va_arg(writer->arguments, double));
+    }
+    return next;
+}
+
+static void log_fields(struct log_writer *writer, const char *format)
+{
+    while (*format) {
+        if (*format == '%') {
+            format = log_convert(writer, format);
+            continue;
+        }
+        if (*format == ' ') {
+            log_flush(writer);
+            writer->space = true;
+            writer->in_value = false;
+        } else if (*format == '=' && !writer->in_value) {
+            log_flush(writer);
+            log_put(writer, "=", 1);
+            writer->in_value = true;
+        } else {
+            text_append_bytes(&writer->token, format, 1);
+        }
+        format++;
+    }
+    log_flush(writer);
+}
+
+static void log_begin(struct log_writer *writer, enum log_level level, const char *event)
+{
+    const char *name = log_level_name(level);
+    writer->size = 0;
+    writer->cut = false;
+    writer->in_value = false;
+    writer->space = true;
+    text_init(&writer->token, writer->token_bytes, sizeof(writer->token_bytes));
+    log_put(writer, "level=", 6);
+    log_put(writer, name, strlen(name));
+    log_put(writer, " event=", 7);
+    log_put(writer, event, strlen(event));
+}
+
+void log_event(struct log *log, enum log_level level, const char *event, const char *fields, ...)
+{
+    if (!log_enabled(log, level))
+        return;
+    int saved_errno = errno;
+    struct log_writer writer;
+    log_begin(&writer, level, event);
+    va_start(writer.arguments, fields);
+    log_fields(&writer, fields);
+    va_end(writer.arguments);
+    if (writer.cut) {
+        memcpy(writer.line + writer.size, log_mark, sizeof(log_mark) - 1);
+        writer.size += sizeof(log_mark) - 1;
+    }
+    writer.line[writer.size] = '\0';
+    log->sink(log->context, level, writer.line, writer.size);
+    errno = saved_errno;
+}
+
+void log_sink_stderr(void *context, enum log_level level, const char *line, size_t size)
+{
+    (void)context;
+    (void)level;
+    char bytes[LOG_LINE_BYTES + 64];
+    struct timespec now;
+    struct tm utc;
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &utc);
+    struct text text;
+    text_init(&text, bytes, sizeof(bytes));
+    text_append(&text, "ts=%04d-%02d-%02dT%02d:%02d:%02d.%03ldZ ", utc.tm_year + 1900,
+                utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec,
+                now.tv_nsec / 1000000);
+    text_append_bytes(&text, line, size);
+    text_append_bytes(&text, "\n", 1);
+    // There is nowhere to report that a report could not be written.
+    ssize_t written = write(STDERR_FILENO, bytes, text.size);
+    (void)written;
+}

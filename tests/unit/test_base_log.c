@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Log lines: what is quoted, escaped, cut and filtered.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/text.h"
+
+struct capture {
+    struct log log;
+    char line[LOG_LINE_BYTES];
+    size_t size;
+    unsigned count;
+};
+
+static void capture_sink(void *context, enum log_level level, const char *line, size_t size)
+{
+    struct capture *capture = context;
+    (void)level;
+    assert_true(size < sizeof(capture->line));
+    assert_int_equal(strlen(line), size);
+    memcpy(capture->line, line, size + 1);
+    capture->size = size;
+    capture->count++;
+    errno = EIO;
+}
+
+static void capture_init(struct capture *capture)
+{
+    memset(capture, 0, sizeof(*capture));
+    log_init(&capture->log, LOG_LEVEL_INFO, capture_sink, capture);
+}
+
+#define assert_line(fields, ...) \
+    do { \
+        struct capture capture; \
+        capture_init(&capture); \
+        log_event(&capture.log, LOG_LEVEL_INFO, "e", __VA_ARGS__); \
+        assert_string_equal(capture.line, "level=info event=e" fields); \
+    } while (0)
+
+static void test_plain_values(void **state)
+{
+    (void)state;
+    assert_line("", "%s", "");
+    assert_line(" done=true", "done=true");
+    assert_line(" rank=5 host=node-7", "rank=%u host=%s", 5u, "node-7");
+    assert_line(" to=10.0.0.7:4000 pct=50%", "to=%s:%d pct=%d%%", "10.0.0.7", 4000, 50);
+    assert_line(" a=-1 b=18446744073709551615 c=7", "a=%ld b=%" PRIu64 " c=%zu", -1L, UINT64_MAX,
+                (size_t)7);
+    assert_line(" x=00ff f=0.50 c=z", "x=%04x f=%.2f c=%c", 255u, 0.5, 'z');
+    assert_line(" s=abc", "s=%.*s", 3, "abcdef");
+}
+
+static void test_quoting(void **state)
+{
+    (void)state;
+    assert_line(" s=\"\" t=1", "s=%s t=%d", "", 1);
+    assert_line(" s=\"two words\" t=1", "s=%s t=%d", "two words", 1);
+    assert_line(" s=\"a=b\"", "s=%s", "a=b");
+    assert_line(" s=\"say \\\"no\\\"\"", "s=%s", "say \"no\"");
+    assert_line(" s=\"c:\\\\d\"", "s=%s", "c:\\d");
+    assert_line(" s=\"a\\nevent=forged\\t\\u0001\"", "s=%s", "a\nevent=forged\t\x01");
+    assert_line(" s=gr\xc3\xbc\xc3\x9f"
+                "e",
+                "s=%s",
+                "gr\xc3\xbc\xc3\x9f"
+                "e");
+    assert_line(" s=a\xef\xbf\xbdz", "s=%s", "a\xffz");
+}
+
+static void test_finished_fields_pass_but_cannot_break_the_line(void **state)
+{
+    (void)state;
+    assert_line(" rank=3 why=\"lost it\"", "%s", "rank=3 why=\"lost it\"");
+    assert_line(" rank=3\\nevent=forged", "%s", "rank=3\nevent=forged");
+    assert_line(" job=a end=1", "job=%s %s end=%d", "a", "", 1);
+    assert_line(" job=a rank=3 end=1", "job=%s %s end=%d", "a", "rank=3", 1);
+}
+
+static void test_long_lines_are_cut_visibly(void **state)
+{
+    (void)state;
+    char value[2 * LOG_LINE_BYTES];
+    struct capture capture;
+    // Every length near the bound, so that each kind of piece meets it: plain, quoted, wide.
+    for (int size = LOG_LINE_BYTES - 80; size < LOG_LINE_BYTES + 20; size++) {
+        for (const char *filler = "a \n\xc3"; *filler; filler++) {
+            capture_init(&capture);
+            for (int i = 0; i < size; i++)
+                value[i] = *filler == '\xc3' && i % 2 ? '\xbc' : *filler;
+            value[size] = '\0';
+            log_event(&capture.log, LOG_LEVEL_INFO, "e", "s=%s t=%s", value, "two words");
+            assert_true(utf8_valid(capture.line, capture.size));
+            const char *end = capture.line + capture.size;
+            bool cut = memcmp(end - 15, " truncated=true", 15) == 0;
+            bool whole = memcmp(end - 14, " t=\"two words\"", 14) == 0;
+            assert_true(cut != whole);
+            unsigned quotes = 0;
+            for (const char *at = capture.line; at < end; at++)
+                quotes += *at == '"';
+            assert_int_equal(quotes % 2, 0);
+        }
+    }
+    assert_true(capture.size > LOG_LINE_BYTES - 40);
+}
+
+static void test_levels_and_silence(void **state)
+{
+    (void)state;
+    struct capture capture;
+    struct log silent;
+    enum log_level level = LOG_LEVEL_ERROR;
+    capture_init(&capture);
+    log_event(&capture.log, LOG_LEVEL_DEBUG, "quiet", "a=%d", 1);
+    assert_int_equal(capture.count, 0);
+    log_set_level(&capture.log, LOG_LEVEL_DEBUG);
+    log_event(&capture.log, LOG_LEVEL_DEBUG, "heard", "a=%d", 1);
+    assert_string_equal(capture.line, "level=debug event=heard a=1");
+    log_init(&silent, LOG_LEVEL_DEBUG, NULL, NULL);
+    log_event(&silent, LOG_LEVEL_ERROR, "nobody", "a=%d", 1);
+    log_event(NULL, LOG_LEVEL_ERROR, "nobody", "a=%d", 1);
+    assert_true(log_level_parse("warn", &level));
+    assert_int_equal(level, LOG_LEVEL_WARN);
+    assert_false(log_level_parse("loud", &level));
+    assert_string_equal(log_level_name(LOG_LEVEL_ERROR), "error");
+}
+
+static void test_errno_is_preserved(void **state)
+{
+    (void)state;
+    struct capture capture;
+    capture_init(&capture);
+    errno = EAGAIN;
+    log_event(&capture.log, LOG_LEVEL_INFO, "e", "a=%d", 1);
+    assert_int_equal(errno, EAGAIN);
+    assert_int_equal(capture.count, 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_plain_values),
+        cmocka_unit_test(test_quoting),
+        cmocka_unit_test(test_finished_fields_pass_but_cannot_break_the_line),
+        cmocka_unit_test(test_long_lines_are_cut_visibly),
+        cmocka_unit_test(test_levels_and_silence),
+        cmocka_unit_test(test_errno_is_preserved),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
