@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The coordinator's core: jobs, joining, ranks, generations, comparison of manifests, learning of
+// plans, failures. It is one function, (event, now) -> actions: no clock, no socket, no thread,
+// no lock, no log, no allocation. The server runs it on one thread; the simulator drives
+// thousands of workers through it.
+//
+// Rules, in prose:
+//
+// Joining. A worker's first message is a hello. The first hello for a job name creates the job and
+// fixes its wanted world (min, max, window); a later one that differs is refused with both values.
+// The world forms when max workers are there, or when at least min are there and window_ms has
+// passed since the last one joined. It fails for a worker when that worker's own open_timeout has
+// passed: refused with "3 of 4 workers joined job 'x' in 10.0 s; missing rank hints: 2". A second
+// worker with a rank hint that is taken is refused by name, and so is a hint that is not below
+// world_max. A worker that disconnects before the world has formed is simply forgotten.
+//
+// Ranks. Workers with a hint get the rank they ask for when all hints are below the world size.
+// The others fill the free ranks grouped by host_id (hosts in order of first arrival, workers of a
+// host in order of arrival). Without any hint all ranks are grouped by host.
+//
+// Generations. number counts up within a job, incarnation is the coordinator's random id. A
+// message of another generation is dropped (and counted). When a generation has ended (a death, a
+// halt, everybody left) its workers are out; new hellos under the same job name gather a new one.
+//
+// Start. Manifest hashes are compared as they arrive; at the first difference the items of the two
+// ranks (the lowest rank, and the lowest that differs from it) are requested part by part and
+// compared; every member gets the same two-sided report (HALT_MANIFEST) without waiting for the
+// ranks that have not called start. When all are equal: DOWN_VERIFIED.
+//
+// Learning (order protocol, section 6, states SERVING). A slot is granted to all, in the order of
+// completion, when on every member it is ready or the step has ended there. Phases that differ,
+// dtype or elements that differ for the same slot: halt, naming both sides. When all members have
+// ended the step and everything ready is granted, the plan is published: calls in the order of
+// their first grant, each with the buckets of its module's layout; the layout is the one that rank
+// 0 proposed before its end (kept for later phases), preceded by its parts. A plan has a number
+// and a hash over phase, slots and layouts.
+//
+// Failure. A stream that ends without UP_LEAVE, or UP_LOST from any member with left == false, is
+// the death of a worker: HALT_LOST to all other members, naming rank and host ("rank 2 on host b
+// was lost: ..."), the generation has ended. The first cause wins; further deaths of the same
+// generation change nothing. UP_LOST with left == true: HALT_LEFT. UP_FAIL: HALT with the kind and
+// text of the reporter, prefixed by its rank and host; fails of the same step and kind that
+// arrive later are ignored. A missed heartbeat changes only what views show.
+//
+// Draining. After EVENT_DRAIN every new hello is refused; members are told nothing (training goes
+// on without a coordinator until its streams end).
+
+#ifndef COORDINATOR_COORDINATOR_H
+#define COORDINATOR_COORDINATOR_H
+
+#include "protos/limits.h"
+#include "protos/types.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct coordinator; // Opaque; the caller provides its memory.
+
+struct coordinator_config {
+    uint64_t incarnation;  // Random, never 0.
+    uint32_t chunk_bytes;  // Handed to every generation; 0: the default.
+    uint32_t heartbeat_ms; // 0: LOCKSTEP_HEARTBEAT_MS
+};
+
+// A stream as the server names it. Never reused while the core knows it.
+typedef uint64_t coordinator_peer;
+
+enum coordinator_event_kind {
+    EVENT_MESSAGE, // peer sent message. The first message of a peer makes it known.
+    EVENT_CLOSED,  // peer's stream ended, for whatever reason in text.
+    EVENT_TICK,    // A deadline passed.
+    EVENT_DRAIN,   // Take no new workers.
+};
+
+struct coordinator_event {
+    enum coordinator_event_kind kind;
+    coordinator_peer peer;
+    const struct up_message *message;     // EVENT_MESSAGE; borrowed for the call.
+    const char *text;                     // EVENT_CLOSED; borrowed, may be NULL.
+    uint8_t entropy[LOCKSTEP_SECRET_BYTES]; // Fresh random bytes; used when a generation forms.
+};
+
+enum coordinator_action_kind {
+    ACTION_SEND,  // Send message to peer.
+    ACTION_CLOSE, // End peer's stream after what was sent. EVENT_CLOSED need not follow.
+    ACTION_LOG,   // One line for the log: id is a fixed snake_case event, text is logfmt fields.
+};
+
+struct coordinator_action {
+    enum coordinator_action_kind kind;
+    coordinator_peer peer;
+    const struct down_message *message; // Borrowed for the call of the sink.
+    const char *log_id;
+    const char *text;
+};
+
+// Receives the actions of one step, in order. It must not call into the core.
+struct coordinator_sink {
+    void (*action)(void *context, const struct coordinator_action *action);
+    void *context;
+};
+
+size_t coordinator_bytes(void);                      // Memory that coordinator_init needs.
+struct coordinator *coordinator_init(void *memory, const struct coordinator_config *config);
+
+// The core is one function. now_ms is monotonic.
+void coordinator_step(struct coordinator *coordinator, const struct coordinator_event *event,
+                      uint64_t now_ms, struct coordinator_sink sink);
+
+// When EVENT_TICK is due, in the same clock; UINT64_MAX: never.
+uint64_t coordinator_deadline(const struct coordinator *coordinator);
+
+// ---- Views, for HTTP and tests. They copy; nothing is borrowed. ----------------------------------
+
+enum job_state {
+    JOB_GATHERING = 0, // Waiting for workers.
+    JOB_STARTING = 1,  // The world has formed; manifests are being compared.
+    JOB_RUNNING = 2,
+    JOB_HALTED = 3,    // A verdict ended the generation; text says which.
+    JOB_FINISHED = 4,  // Everybody left in good order.
+};
+
+const char *job_state_name(enum job_state state);
+
+struct job_view {
+    char name[LOCKSTEP_JOB_NAME_BYTES];
+    enum job_state state;
+    struct generation_id generation;
+    uint32_t world_size;  // Of the generation, or wanted (max) while gathering.
+    uint32_t joined;      // Workers present.
+    uint32_t left;        // Members that left in good order.
+    uint64_t plan_number; // Highest plan published; 0: still learning.
+    uint64_t step_min;    // Lowest and highest step that members reported.
+    uint64_t step_max;
+    uint64_t messages_total; // Control messages from its members, heartbeats not included.
+    char halt_text[LOCKSTEP_TEXT_BYTES];
+};
+
+struct worker_view {
+    uint32_t rank;
+    bool has_rank; // False while gathering.
+    char host[LOCKSTEP_HOST_BYTES];
+    uint32_t pid;
+    uint64_t step;
+    uint64_t settled;
+    enum worker_activity activity;
+    uint64_t activity_ms;     // Time in that activity, as of now.
+    uint64_t heartbeat_age_ms;
+    bool frozen; // LOCKSTEP_HEARTBEATS_MISSED heartbeats are missing.
+    bool left;
+    bool lost;
+    char mark[LOCKSTEP_MARK_BYTES];
+    uint64_t bytes_sent;
+    uint64_t bytes_received;
+};
+
+uint32_t coordinator_job_count(const struct coordinator *coordinator);
+// False: there is no such index. Jobs are in order of creation, workers by rank (then arrival).
+bool coordinator_job_view(const struct coordinator *coordinator, uint32_t job,
+                          struct job_view *view);
+bool coordinator_worker_view(const struct coordinator *coordinator, uint32_t job, uint32_t worker,
+                             uint64_t now_ms, struct worker_view *view);
+
+#endif

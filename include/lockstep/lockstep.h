@@ -1,0 +1,458 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lockstep.h: the worker library of Lockstep, and its manual.
+ *
+ * A trainer runs as n processes ("workers"), each with the same parameters and its own shard of
+ * the data. Every process opens a session, declares its parameters, and reports each gradient as
+ * soon as the backward pass has produced it. The library packs gradients into buckets, averages
+ * them over all workers while backward goes on, and gives them back at the end of the step. All
+ * ranks then hold the same bits.
+ *
+ *     lockstep_open(&config, &session);
+ *     lockstep_module_register(session, &description, &module);
+ *     lockstep_start(session);                           // compares, then broadcasts the state
+ *     for (every batch) {
+ *         lockstep_step_begin(session, NULL, NULL);
+ *         ... forward ...
+ *         lockstep_call_begin(module, &call);            // backward begins
+ *         lockstep_grad_ready(module, call, p, NULL, NULL);   // for each parameter p
+ *         lockstep_call_end(call);
+ *         lockstep_step_end(session, NULL);              // gradients are averaged now
+ *         ... optimizer ...
+ *     }
+ *     lockstep_close(session);
+ *
+ * Status. Every function that can fail returns a lockstep_status: LOCKSTEP_OK (0) on success,
+ * negative on failure. The sentence with the particulars is lockstep_error_text() of the same
+ * thread. The library never ends the process, prints nothing, and hooks no signal.
+ *
+ * After a failure that concerns the whole job (a lost worker, ranks that disagree) the session is
+ * failed: every later call but lockstep_close and lockstep_abort returns the same status and text.
+ *
+ * For each function: Blocks says whether it waits for others. Threads: which threads may call it.
+ * Owns: what happens to memory that is handed over ("copied", "borrowed until ..."). Returns: the
+ * failures that are particular to it; LOCKSTEP_E_INVALID (a NULL or foreign handle, a wrong
+ * argument) and LOCKSTEP_E_FORKED are possible everywhere and not repeated.
+ *
+ * One trainer thread makes the calls of a session, except where Threads says otherwise.
+ *
+ * Environment: LOCKSTEP_COORDINATOR, _JOB, _WORLD_SIZE, _RANK_HINT (else JOB_COMPLETION_INDEX),
+ * _ADVERTISE, _DATA_PORTS, _OPEN_TIMEOUT_MS and _LOG override the configuration, so that a
+ * launcher can place a worker without code.
+ */
+#ifndef LOCKSTEP_LOCKSTEP_H
+#define LOCKSTEP_LOCKSTEP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LOCKSTEP_VERSION_MAJOR 0
+#define LOCKSTEP_VERSION_MINOR 1
+#define LOCKSTEP_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define LOCKSTEP_API __attribute__((visibility("default")))
+#else
+#define LOCKSTEP_API
+#endif
+
+/* ---- Status ---------------------------------------------------------------------------------- */
+
+/* Named for what the caller does next. */
+typedef enum lockstep_status {
+    LOCKSTEP_OK = 0,
+    LOCKSTEP_DEFERRED = 1,         /* Not a failure: this contribution counts in a later step. */
+    LOCKSTEP_E_INVALID = -1,       /* Fix the program: this call was wrong. */
+    LOCKSTEP_E_UNSUPPORTED = -2,   /* Do without: this build or this machine cannot. */
+    LOCKSTEP_E_CONFIG = -3,        /* Fix the configuration or the environment. */
+    LOCKSTEP_E_UNREACHABLE = -4,   /* Check address and network, try again. */
+    LOCKSTEP_E_TIMEOUT = -5,       /* The stated time passed; waiting on may help. */
+    LOCKSTEP_E_MISMATCH = -6,      /* Ranks run different programs: make them equal. */
+    LOCKSTEP_E_UNUSED = -7,        /* A parameter had no gradient: the text names it. */
+    LOCKSTEP_E_PEER_LOST = -8,     /* A worker is gone: restart from the last checkpoint. */
+    LOCKSTEP_E_CLOSED = -9,        /* The session was closed or aborted: stop using it. */
+    LOCKSTEP_E_SYSTEM = -10,       /* The operating system said no; the text says to what. */
+    LOCKSTEP_E_FORKED = -11        /* The session belongs to the parent process. */
+} lockstep_status;
+
+/* "LOCKSTEP_E_TIMEOUT", or "unknown status". Never NULL. Blocks: no. Threads: any. */
+LOCKSTEP_API const char *lockstep_status_name(int status);
+
+/* What the last failing call of this thread had to say, one or several lines without a final
+ * newline: "step 812: rank 2 (host b) was lost: connection reset by peer". Empty before the first
+ * failure. Blocks: no. Threads: any. Owns: borrowed until the next call of this thread. */
+LOCKSTEP_API const char *lockstep_error_text(void);
+
+/* "0.1.0". Blocks: no. Threads: any. */
+LOCKSTEP_API const char *lockstep_version(void);
+
+/* ---- Opening and closing a session ------------------------------------------------------------ */
+
+typedef struct lockstep_session lockstep_session; /* Membership of this process in one job. */
+typedef struct lockstep_module lockstep_module;   /* Parameters that are synchronized together. */
+typedef struct lockstep_call lockstep_call;       /* One backward pass of a module in a step. */
+typedef struct lockstep_work lockstep_work;       /* A plain collective in flight. */
+
+typedef enum lockstep_on_failure {
+    LOCKSTEP_ON_FAILURE_ERROR = 0,   /* A lost worker ends the step with an error on every rank. */
+    LOCKSTEP_ON_FAILURE_CONTINUE = 1 /* Survivors finish the step. Not supported yet. */
+} lockstep_on_failure;
+
+typedef enum lockstep_transport_kind {
+    LOCKSTEP_TRANSPORT_AUTO = 0,    /* TCP. */
+    LOCKSTEP_TRANSPORT_TCP = 1,
+    LOCKSTEP_TRANSPORT_LOOPBACK = 2 /* Ranks are sessions of one process: for tests. */
+} lockstep_transport_kind;
+
+typedef enum lockstep_log_level {
+    LOCKSTEP_LOG_ERROR = 0,
+    LOCKSTEP_LOG_WARN = 1,
+    LOCKSTEP_LOG_INFO = 2,
+    LOCKSTEP_LOG_DEBUG = 3
+} lockstep_log_level;
+
+/* Receives one logfmt line without a newline. Any thread of the library, no lock held; it must not
+ * call the library. */
+typedef void (*lockstep_log_sink)(void *context, lockstep_log_level level, const char *line);
+
+/* Initialize with LOCKSTEP_CONFIG_INIT, then set what differs. Strings are copied by open. */
+struct lockstep_config {
+    size_t struct_bytes;     /* sizeof(struct lockstep_config), set by the initializer. */
+    const char *coordinator; /* "host:port". NULL, and no LOCKSTEP_COORDINATOR in the environment:
+                                a world of one, without any network. */
+    const char *job;         /* At most 63 characters. NULL: "default". */
+    uint32_t world_size;     /* Workers wanted, exactly. 0: between world_min and world_max. */
+    uint32_t world_min;      /* With world_size 0: the fewest workers to start with ... */
+    uint32_t world_max;      /* ... and the most. Both 0: a world of one. */
+    uint32_t world_window_ms; /* With at least world_min there: how long to wait for one more. */
+    int32_t rank_hint;        /* The rank wished for; negative: none. */
+    uint32_t open_timeout_ms; /* How long lockstep_open waits for the world. 0: 60,000. */
+    const char *advertise;    /* Address at which the other workers reach this one; a numeric IP.
+                                 NULL: the one by which this host reaches the coordinator. */
+    const char *data_ports;   /* "20000-20099": where to listen. NULL: any free port. */
+    const char *host_id;      /* Equal on workers that share memory. NULL: from the machine. */
+    lockstep_transport_kind transport;
+    lockstep_on_failure on_failure;
+    size_t bucket_first_bytes; /* Cap of the first bucket of each dtype. 0: 1 MiB. */
+    size_t bucket_bytes;       /* Cap of the others. 0: 25 MiB. A bucket closes when it has reached
+                                  its cap, so a larger tensor is alone. */
+    size_t bucket_last_bytes;  /* About the size of the last one. 0: 1 MiB. */
+    lockstep_log_sink log;     /* NULL: silent. */
+    void *log_context;
+    lockstep_log_level log_level;
+    uint32_t torn_bytes; /* Tests only: the loopback transport moves at most so many bytes at once. */
+};
+
+#define LOCKSTEP_CONFIG_INIT                                                                       \
+    {                                                                                              \
+        sizeof(struct lockstep_config), NULL, NULL, 0, 0, 0, 0, -1, 0, NULL, NULL, NULL,           \
+            LOCKSTEP_TRANSPORT_AUTO, LOCKSTEP_ON_FAILURE_ERROR, 0, 0, 0, NULL, NULL,               \
+            LOCKSTEP_LOG_WARN, 0                                                                   \
+    }
+
+/* Joins the job and waits until its world has formed and this worker is connected to its peers.
+ * config: NULL means all defaults and the environment.
+ * Blocks: until the world has formed, at most open_timeout_ms. Threads: any. Owns: config is
+ * copied. Returns: E_CONFIG (the text names field or variable), E_UNREACHABLE (no coordinator),
+ * E_TIMEOUT (how many of how many came, which hints are missing), E_MISMATCH (another world size
+ * or version than the others), E_PEER_LOST, E_SYSTEM, E_UNSUPPORTED. *session is NULL on failure. */
+LOCKSTEP_API int lockstep_open(const struct lockstep_config *config, lockstep_session **session);
+
+/* This worker's rank and the world size, constant in a generation. Either pointer may be NULL.
+ * Blocks: no. Threads: any. */
+LOCKSTEP_API int lockstep_world(lockstep_session *session, uint32_t *rank, uint32_t *world_size);
+
+/* Leaves the job in good order and frees the session with its modules, calls and work. What others
+ * still need of a finished step is sent first (at most two seconds). Not collective: a rank that
+ * still needs this one for a later step gets E_PEER_LOST ("left the job").
+ * Blocks: at most two seconds. Threads: the trainer's, while no other call runs. Returns: OK, also
+ * for a failed session. The handle is foreign from then on. */
+LOCKSTEP_API int lockstep_close(lockstep_session *session);
+
+/* Gives up at once: every call that waits in another thread returns E_CLOSED, the other ranks get
+ * E_PEER_LOST with this reason (NULL: "aborted"). The session still has to be closed.
+ * Blocks: no. Threads: any. Owns: reason is copied. */
+LOCKSTEP_API int lockstep_abort(lockstep_session *session, const char *reason);
+
+/* ---- Declaring what is synchronized ------------------------------------------------------------ */
+
+/* Element types. */
+typedef enum lockstep_dtype {
+    LOCKSTEP_FLOAT32 = 1,
+    LOCKSTEP_FLOAT64 = 2,
+    LOCKSTEP_INT32 = 3,
+    LOCKSTEP_INT64 = 4,
+    LOCKSTEP_FLOAT16 = 5,  /* Not supported yet. */
+    LOCKSTEP_BFLOAT16 = 6, /* Not supported yet. */
+    LOCKSTEP_UINT8 = 7     /* Not supported yet. */
+} lockstep_dtype;
+
+#define LOCKSTEP_PARAMETER_FROZEN 1u   /* Has no gradient; its value is still broadcast at start. */
+
+/* A trained tensor. Memory must be contiguous. */
+struct lockstep_parameter {
+    const char *name; /* Unique in its module, at most 255 bytes of UTF-8. */
+    lockstep_dtype dtype; /* Of the value and of the gradient; a gradient is floating point. */
+    uint32_t dims;        /* 0 to 8; 0 is a scalar of one element. */
+    const int64_t *shape; /* dims numbers of elements; 0 is allowed. */
+    void *data;           /* shape elements. May be NULL when there are none. */
+    void *gradient;       /* shape elements, or NULL: passed to lockstep_grad_ready each step. */
+    uint32_t flags;       /* LOCKSTEP_PARAMETER_* */
+};
+
+typedef enum lockstep_buffer_policy {
+    LOCKSTEP_BUFFER_AT_START = 0, /* Broadcast by lockstep_start, then left alone. */
+    LOCKSTEP_BUFFER_IGNORE = 1    /* Never touched; only its declaration is compared. */
+} lockstep_buffer_policy;
+
+/* Other state of a module, such as running statistics. */
+struct lockstep_buffer {
+    const char *name;
+    lockstep_dtype dtype;
+    uint32_t dims;
+    const int64_t *shape;
+    void *data;
+    lockstep_buffer_policy policy;
+};
+
+typedef enum lockstep_gradient_kind {
+    LOCKSTEP_GRADIENT_MEAN = 0, /* Mean over this rank's samples: result is sum(w g) / sum(w). */
+    LOCKSTEP_GRADIENT_SUM = 1   /* Sum over this rank's samples: result is sum(g) / sum(w). */
+} lockstep_gradient_kind;
+
+typedef enum lockstep_unused_policy {
+    LOCKSTEP_UNUSED_ERROR = 0 /* A parameter without a gradient: E_UNUSED on every rank at step_end. */
+} lockstep_unused_policy;
+
+/* Initialize with LOCKSTEP_MODULE_INIT. */
+struct lockstep_module_config {
+    size_t struct_bytes;
+    size_t parameter_bytes; /* sizeof(struct lockstep_parameter), set by the initializer. */
+    size_t buffer_bytes;    /* sizeof(struct lockstep_buffer), set by the initializer. */
+    const char *name;       /* Unique in the session. */
+    const struct lockstep_parameter *parameters;
+    uint32_t parameter_count;
+    const struct lockstep_buffer *buffers;
+    uint32_t buffer_count;
+    lockstep_gradient_kind gradient_kind;
+    lockstep_unused_policy unused;
+};
+
+#define LOCKSTEP_MODULE_INIT                                                                       \
+    {                                                                                              \
+        sizeof(struct lockstep_module_config), sizeof(struct lockstep_parameter),                  \
+            sizeof(struct lockstep_buffer), NULL, NULL, 0, NULL, 0, LOCKSTEP_GRADIENT_MEAN,        \
+            LOCKSTEP_UNUSED_ERROR                                                                  \
+    }
+
+/* Declares a module. Parameters are numbered as in config->parameters, from 0. Local: other ranks
+ * are not asked before lockstep_start. All ranks register the same modules in the same order.
+ * Blocks: no. Threads: the trainer's, before lockstep_start. Owns: descriptions are copied; data
+ * and gradient memory is borrowed until the session is closed. Returns: E_INVALID (the text names
+ * the parameter and the field), E_UNSUPPORTED, E_SYSTEM (no memory). */
+LOCKSTEP_API int lockstep_module_register(lockstep_session *session,
+                                          const struct lockstep_module_config *config,
+                                          lockstep_module **module);
+
+/* Compares what all ranks have registered, then makes their state equal: the values of parameters
+ * and buffers become those of the root, which is rank 0. Tensors that are equal everywhere do not
+ * travel. Calls of the step functions are possible after it.
+ * Blocks: until all ranks have called it, or the first difference is found. Threads: the trainer's.
+ * Returns: E_MISMATCH with the same two-sided report on every rank, E_PEER_LOST. */
+LOCKSTEP_API int lockstep_start(lockstep_session *session);
+
+/* ---- The step ---------------------------------------------------------------------------------- */
+
+/* Initialize with LOCKSTEP_STEP_INIT. */
+struct lockstep_step_options {
+    size_t struct_bytes;
+    const char *phase; /* Label of steps that run the same modules. NULL: the empty label. */
+    uint64_t weight;   /* Samples behind this rank's gradients in this step. 0 contributes nothing
+                          but still receives the mean. */
+};
+
+#define LOCKSTEP_STEP_INIT                                                                         \
+    {                                                                                              \
+        sizeof(struct lockstep_step_options), NULL, 1                                              \
+    }
+
+/* What a step is, as seen by step_begin. Set struct_bytes (LOCKSTEP_STEP_VIEW_INIT). */
+struct lockstep_step_view {
+    size_t struct_bytes;
+    uint64_t step;       /* From 1. */
+    uint64_t generation; /* From 1; 0 in a world of one without a coordinator. */
+    uint32_t rank;
+    uint32_t world_size;
+    uint32_t learning;   /* 1: the order of this phase is learned in this step. */
+    uint32_t reserved;
+};
+
+#define LOCKSTEP_STEP_VIEW_INIT                                                                    \
+    {                                                                                              \
+        sizeof(struct lockstep_step_view), 0, 0, 0, 0, 0, 0                                        \
+    }
+
+/* Begins a step. options and view may be NULL (weight 1, the empty phase).
+ * Blocks: no. Threads: the trainer's. Owns: both are read or written now. Returns: E_INVALID when a
+ * step is open, or before lockstep_start. */
+LOCKSTEP_API int lockstep_step_begin(lockstep_session *session,
+                                     const struct lockstep_step_options *options,
+                                     struct lockstep_step_view *view);
+
+/* Begins a backward pass of a module. A forward without a backward needs nothing. One call per
+ * module and step for now. The handle is valid until lockstep_step_end returns.
+ * Blocks: no. Threads: the trainer's. Returns: E_INVALID outside a step, E_UNSUPPORTED for a second
+ * call in the step. */
+LOCKSTEP_API int lockstep_call_begin(lockstep_module *module, lockstep_call **call);
+
+/* Reports that a gradient is complete in memory. When the last one of a bucket is, the bucket
+ * begins to travel, while backward goes on.
+ * call: NULL means the module's open call. parameter: its number in the module. gradient: NULL
+ * means where it was registered; another address counts from now on. Same dtype and shape as the
+ * parameter, contiguous. stream: NULL, the gradient is in host memory.
+ * From this call until lockstep_step_end returns the memory belongs to the library: neither read
+ * nor write it.
+ * Blocks: no. Threads: any, also several at once. Owns: gradient memory is borrowed until
+ * lockstep_step_end returns. Returns: E_INVALID for a parameter that is ready twice, frozen, or not
+ * in the module, or after lockstep_call_end; E_UNSUPPORTED for a stream. */
+LOCKSTEP_API int lockstep_grad_ready(lockstep_module *module, lockstep_call *call,
+                                     uint32_t parameter, void *gradient, void *stream);
+
+/* Ends a backward pass: what was not reported is unused; zeros are contributed in its place.
+ * Blocks: no. Threads: the trainer's. Returns: E_INVALID when it has ended already. */
+LOCKSTEP_API int lockstep_call_end(lockstep_call *call);
+
+/* Declares parameters that will get no gradient in this call. Not supported yet. */
+LOCKSTEP_API int lockstep_call_unused(lockstep_call *call, const uint32_t *parameters,
+                                      uint32_t count);
+/* Gives up a backward pass. Not supported yet. */
+LOCKSTEP_API int lockstep_call_abort(lockstep_call *call);
+/* Waits for the gradients of one call before the end of the step. Not supported yet. */
+LOCKSTEP_API int lockstep_call_wait(lockstep_call *call, uint32_t timeout_ms);
+/* Hands out finished buckets one by one. Not supported yet. */
+LOCKSTEP_API int lockstep_call_next(lockstep_call *call, uint32_t timeout_ms, uint32_t *bucket);
+
+/* Ends the step: waits until every gradient is averaged on every rank, and gives the memory back.
+ * Planned calls that this rank has not made contribute nothing and receive the mean. stream: NULL.
+ * Blocks: until all ranks have ended the step. Threads: the trainer's. Returns: E_PEER_LOST (which
+ * rank on which host), E_MISMATCH (phases, or calls outside the plan), E_UNUSED (which parameter
+ * on which rank); E_INVALID with a call still open. */
+LOCKSTEP_API int lockstep_step_end(lockstep_session *session, void *stream);
+
+/* What happened in a step. Times are microseconds since step_begin on this rank, 0: did not happen.
+ * Set struct_bytes (LOCKSTEP_STEP_REPORT_INIT). */
+struct lockstep_step_report {
+    size_t struct_bytes;
+    uint64_t step;
+    uint64_t first_ready_us;    /* First lockstep_grad_ready. */
+    uint64_t last_ready_us;     /* Last lockstep_grad_ready. */
+    uint64_t first_wire_us;     /* First byte of gradient data handed to the network. */
+    uint64_t last_wire_us;      /* Last byte of gradient data received. */
+    uint64_t end_us;            /* lockstep_step_end was called. */
+    uint64_t done_us;           /* It had all results. done - end is the exposed time. */
+    uint64_t bytes_sent;        /* On the data plane, headers included. */
+    uint64_t bytes_received;
+    uint64_t bytes_copied;      /* Into or out of staging memory; 0: zero copy. */
+    uint64_t weight_total;      /* Sum of the weights of the last bucket. */
+    uint32_t buckets;           /* That travelled. */
+    uint32_t zero_filled;       /* Of these: contributed as zeros by this rank. */
+    uint32_t control_messages;  /* Sent to or received from the coordinator, without heartbeats. */
+    uint32_t learning;          /* 1: it was a learning step. */
+};
+
+#define LOCKSTEP_STEP_REPORT_INIT                                                                  \
+    {                                                                                              \
+        sizeof(struct lockstep_step_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0           \
+    }
+
+/* Report of a finished step; only the last one is kept. timeout_ms is for reports that other ranks
+ * have to answer; these do not exist yet.
+ * Blocks: no. Threads: the trainer's. Returns: E_INVALID when that step is not the last one. */
+LOCKSTEP_API int lockstep_step_report(lockstep_session *session, uint64_t step, uint32_t timeout_ms,
+                                      struct lockstep_step_report *report);
+
+/* ---- Plain collectives ------------------------------------------------------------------------- */
+
+typedef enum lockstep_op {
+    LOCKSTEP_SUM = 0,
+    LOCKSTEP_MEAN = 1, /* Floating point only; every rank counts as 1. */
+    LOCKSTEP_MIN = 2,
+    LOCKSTEP_MAX = 3
+} lockstep_op;
+
+#define LOCKSTEP_WAIT_FOREVER 0xffffffffu
+
+/* In place over all ranks. Collectives are matched by name; the k-th use of a name on one rank
+ * meets the k-th use on the others, and different names may be called in different orders. A
+ * collective whose count, dtype, op or root differs between ranks fails on all of them
+ * (E_MISMATCH). Usable after lockstep_open, inside and outside steps.
+ *
+ * The blocking forms wait at most timeout_ms (E_TIMEOUT fails the session, because the other ranks
+ * may have the result: LOCKSTEP_WAIT_FOREVER is the usual choice). The asynchronous forms borrow
+ * data until lockstep_work_wait has returned anything but E_TIMEOUT, which also frees the work.
+ * data: count elements. Blocks: as said. Threads: the trainer's. Returns: E_MISMATCH, E_PEER_LOST,
+ * E_UNSUPPORTED (dtype). */
+LOCKSTEP_API int lockstep_allreduce(lockstep_session *session, const char *name, void *data,
+                                    uint64_t count, lockstep_dtype dtype, lockstep_op op,
+                                    uint32_t timeout_ms);
+LOCKSTEP_API int lockstep_broadcast(lockstep_session *session, const char *name, void *data,
+                                    uint64_t count, lockstep_dtype dtype, uint32_t root,
+                                    uint32_t timeout_ms);
+LOCKSTEP_API int lockstep_barrier(lockstep_session *session, const char *name, uint32_t timeout_ms);
+
+LOCKSTEP_API int lockstep_allreduce_async(lockstep_session *session, const char *name, void *data,
+                                          uint64_t count, lockstep_dtype dtype, lockstep_op op,
+                                          lockstep_work **work);
+LOCKSTEP_API int lockstep_broadcast_async(lockstep_session *session, const char *name, void *data,
+                                          uint64_t count, lockstep_dtype dtype, uint32_t root,
+                                          lockstep_work **work);
+LOCKSTEP_API int lockstep_barrier_async(lockstep_session *session, const char *name,
+                                        lockstep_work **work);
+
+/* Waits for an asynchronous collective. timeout_ms 0 only asks. E_TIMEOUT: it is still in flight
+ * and the handle stays valid. Any other return frees the work. */
+LOCKSTEP_API int lockstep_work_wait(lockstep_work *work, uint32_t timeout_ms);
+
+/* ---- Counters, state, where the trainer is ------------------------------------------------------ */
+
+/* Adds to a job-wide total, by name (at most 16 names). It becomes visible on every rank at the end
+ * of the step, with the totals of all ranks. Blocks: no. Threads: any. Owns: name is copied. */
+LOCKSTEP_API int lockstep_counter_add(lockstep_session *session, const char *name, int64_t delta);
+/* The total as of the last finished step: the same value on every rank. 0 for an unknown name.
+ * Blocks: no. Threads: any. */
+LOCKSTEP_API int lockstep_counter_read(lockstep_session *session, const char *name, int64_t *total);
+
+/* Says where the trainer is ("evaluating"), for people who look at the job. Copied, at most 127
+ * bytes, longer texts are cut. Blocks: no. Threads: any. */
+LOCKSTEP_API int lockstep_mark(lockstep_session *session, const char *text);
+
+/* "I am writing a checkpoint": shown as a pause until resume, not as a stall, for about
+ * expected_ms. Blocks: no. Threads: the trainer's. Owns: reason is copied. */
+LOCKSTEP_API int lockstep_pause(lockstep_session *session, const char *reason,
+                                uint64_t expected_ms);
+LOCKSTEP_API int lockstep_resume(lockstep_session *session);
+
+/* Compares a hash of every parameter and buffer across ranks. All ranks call it, outside a step.
+ * Blocks: until all ranks have called it. Threads: the trainer's. Returns: OK when all are equal;
+ * E_MISMATCH names the tensors that differ and on how many ranks; the session goes on. */
+LOCKSTEP_API int lockstep_state_check(lockstep_session *session);
+
+/* One hash over all parameters and buffers of this rank, for logs and tests: equal states give
+ * equal hashes. Blocks: no. Threads: the trainer's, outside a step. */
+LOCKSTEP_API int lockstep_state_hash(lockstep_session *session, uint64_t *hash);
+
+/* Saving and loading a session, and memory in bucket layout. Not supported yet. */
+LOCKSTEP_API int lockstep_session_save(lockstep_session *session, const char *path);
+LOCKSTEP_API int lockstep_session_load(lockstep_session *session, const char *path);
+LOCKSTEP_API int lockstep_alloc(lockstep_session *session, size_t bytes, void **memory);
+LOCKSTEP_API int lockstep_free(lockstep_session *session, void *memory);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

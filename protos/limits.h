@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every bound of Lockstep, in one place. What grows has its maximum here, and every maximum that
+// follows from another one is derived from it and asserted.
+//
+// This file holds numbers only. Strings are bounded in bytes including the terminating NUL.
+
+#ifndef PROTOS_LIMITS_H
+#define PROTOS_LIMITS_H
+
+#include <assert.h>
+
+// The version of the control protocol. Fields are only ever added; a change of meaning is a new
+// version, and a worker and a coordinator of different versions refuse each other by name.
+#define LOCKSTEP_PROTOCOL_VERSION 1
+
+// ---- Names and texts -------------------------------------------------------------------------
+
+#define LOCKSTEP_JOB_NAME_BYTES 64     // A Kubernetes label value has at most 63 characters.
+#define LOCKSTEP_HOST_BYTES 128        // A host as shown to people; Linux host names have 64.
+#define LOCKSTEP_ADDRESS_BYTES 160     // "tcp:[2001:db8::1]:65535", or a DNS name and a port.
+#define LOCKSTEP_NAME_BYTES 256        // A module, a parameter, a phase, a counter, a collective.
+#define LOCKSTEP_MARK_BYTES 128        // lockstep_mark and the reason of lockstep_pause.
+#define LOCKSTEP_TEXT_BYTES 1024       // One sentence about one failure.
+#define LOCKSTEP_REPORT_BYTES 4096     // A two-sided difference of manifests, several lines.
+#define LOCKSTEP_UUID_BYTES 16
+#define LOCKSTEP_SECRET_BYTES 32
+
+// ---- The world -------------------------------------------------------------------------------
+
+#define LOCKSTEP_MAX_JOBS 64           // Per coordinator.
+#define LOCKSTEP_MAX_WORLD 1024        // Workers of one job.
+#define LOCKSTEP_MAX_WORKERS 4096      // Workers of all jobs of one coordinator.
+#define LOCKSTEP_MAX_NEIGHBOURS 32     // Peers one worker has links to: ring 2, doubling 2 log2 n.
+
+// ---- What a session declares -----------------------------------------------------------------
+
+#define LOCKSTEP_MAX_DIMS 8
+#define LOCKSTEP_MAX_MODULES 64
+#define LOCKSTEP_MAX_PARAMETERS 16384  // Parameters and buffers of one session, together.
+#define LOCKSTEP_MAX_PHASES 16
+#define LOCKSTEP_MAX_CALLS 256         // Calls of one module in one step.
+#define LOCKSTEP_MAX_BUCKETS 1024      // Buckets of one session.
+#define LOCKSTEP_MAX_SLOTS 1024        // Slots of one plan.
+#define LOCKSTEP_MAX_COUNTERS 16
+#define LOCKSTEP_MAX_EXTRA_CALLS 8     // Calls outside the plan that one close wave can name.
+
+// The layout of one module as it travels: bucket count, the end of each bucket, parameter indices.
+#define LOCKSTEP_MAX_LAYOUT_WORDS                                                                  \
+    (LOCKSTEP_MAX_MODULES + LOCKSTEP_MAX_BUCKETS + LOCKSTEP_MAX_PARAMETERS)
+
+// ---- Messages on the control stream ----------------------------------------------------------
+
+#define LOCKSTEP_MANIFEST_PART 16      // Manifest items in one message.
+#define LOCKSTEP_LAYOUT_PART 256       // Layout words in one message.
+#define LOCKSTEP_PLAN_PART 128         // Plan slots in one message.
+#define LOCKSTEP_MESSAGE_BYTES 32768   // One encoded message. nanopb's sizes have 16 bits.
+#define LOCKSTEP_SEND_QUEUE 4096       // Messages that may wait for one slow stream.
+
+static_assert(LOCKSTEP_MESSAGE_BYTES < 65535, "nanopb's pb_size_t has 16 bits");
+static_assert(LOCKSTEP_REPORT_BYTES * 2 < LOCKSTEP_MESSAGE_BYTES, "a report fits in a message");
+
+// ---- The data plane --------------------------------------------------------------------------
+
+#define LOCKSTEP_FRAME_HEADER_BYTES 96
+#define LOCKSTEP_FRAME_BYTES (1024 * 1024)   // Payload of one frame.
+#define LOCKSTEP_WINDOW 8              // W of the order protocol: slots in flight.
+#define LOCKSTEP_EAGER_BYTES (16 * 1024)     // Payload that may be sent before its credit.
+#define LOCKSTEP_WAVE_BYTES 1024       // Payload of one wave message.
+#define LOCKSTEP_MAX_PLAIN 256         // Plain collectives outstanding in one session.
+
+// A peer may be 2W - 1 slots ahead (order protocol, R4), and may have plain collectives pending;
+// each may park its eager frames here before this rank launches it.
+#define LOCKSTEP_PARKED_FRAMES (4 * (2 * LOCKSTEP_WINDOW - 1) + LOCKSTEP_MAX_PLAIN)
+
+static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a power of two");
+
+// ---- Times, in milliseconds ------------------------------------------------------------------
+
+#define LOCKSTEP_HEARTBEAT_MS 1000
+#define LOCKSTEP_HEARTBEATS_MISSED 3   // Then a worker is shown as frozen. It is not evicted.
+#define LOCKSTEP_OPEN_TIMEOUT_MS 60000
+#define LOCKSTEP_HALT_GRACE_MS 500     // How long a worker that saw a reset waits for the verdict.
+
+#endif

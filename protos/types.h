@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The messages of the control stream and what they are made of, as plain structs: what the
+// coordinator's core and the worker's core read and write. protos/codec.h turns them into bytes
+// and back. The .proto file beside this one has the same fields under the same names.
+//
+// No pointers: every message owns what it says, so it can be copied, queued and compared.
+// The words (generation, slot, plan, ...) are those of docs/design.md, section "Words".
+
+#ifndef PROTOS_TYPES_H
+#define PROTOS_TYPES_H
+
+#include "protos/limits.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+// Element types. The numbers are on the wire and in the public header.
+enum dtype {
+    DTYPE_NONE = 0,
+    DTYPE_FLOAT32 = 1,
+    DTYPE_FLOAT64 = 2,
+    DTYPE_INT32 = 3,
+    DTYPE_INT64 = 4,
+    DTYPE_FLOAT16 = 5,
+    DTYPE_BFLOAT16 = 6,
+    DTYPE_UINT8 = 7,
+};
+
+struct uuid {
+    uint8_t bytes[LOCKSTEP_UUID_BYTES];
+};
+
+// One planned collective of a step.
+struct slot_id {
+    uint32_t module; // Index of the module in the manifest.
+    uint32_t call;   // Call number of that module in the step, from 0.
+    uint32_t bucket; // Index of the bucket in the module's layout.
+};
+
+// A fixed membership is named by its number and by who made it: a restarted coordinator may count
+// from one again, but never with the same incarnation.
+struct generation_id {
+    uint64_t number;      // From 1; 0 is "none yet".
+    uint64_t incarnation; // Random id of the coordinator that made it.
+};
+
+// ---- Worker to coordinator -------------------------------------------------------------------
+
+enum up_kind {
+    UP_NONE = 0,
+    UP_HELLO,         // First message of a stream: join the job.
+    UP_START,         // lockstep_start: compare my manifest.
+    UP_MANIFEST_PART, // Answer to DOWN_MANIFEST_REQUEST.
+    UP_READY,         // Learning: a slot is ready here.
+    UP_WAIT,          // Learning: the trainer blocks in call_wait.
+    UP_LAYOUT_PART,   // Learning, rank 0 only, before its UP_END: proposed layout of a module.
+    UP_END,           // Learning: step_end was called.
+    UP_HEARTBEAT,
+    UP_FAIL,          // A disagreement seen here; answered by DOWN_HALT to all.
+    UP_LOST,          // The data plane lost a peer; answered by DOWN_HALT to all.
+    UP_LEAVE,         // lockstep_close. No stream error follows.
+};
+
+enum failure_policy {
+    FAILURE_ERROR = 0,    // A death ends the generation with an error on every survivor.
+    FAILURE_CONTINUE = 1, // Survivors finish the step. Refused until recovery is built.
+};
+
+struct up_hello {
+    uint32_t version; // LOCKSTEP_PROTOCOL_VERSION
+    char job[LOCKSTEP_JOB_NAME_BYTES];
+    struct uuid uuid;                     // Of the worker, for life.
+    char host_id[LOCKSTEP_HOST_BYTES];    // Equal on workers that can share memory.
+    char host[LOCKSTEP_HOST_BYTES];       // For people.
+    char address[LOCKSTEP_ADDRESS_BYTES]; // Of the data plane: "tcp:10.0.0.1:4711", "loopback:3".
+    uint32_t pid;
+    uint32_t world_min; // Both equal: an exact world size.
+    uint32_t world_max;
+    uint32_t window_ms; // How long to wait for more than world_min workers.
+    bool has_rank_hint;
+    uint32_t rank_hint;
+    uint32_t open_timeout_ms; // How long this worker is willing to wait for the world.
+    enum failure_policy on_failure;
+};
+
+struct up_start {
+    uint64_t manifest_hash;
+    uint32_t item_count; // Items of the manifest, see struct manifest_item.
+    uint32_t root;       // Rank whose state is broadcast; compared like the manifest.
+};
+
+enum manifest_kind {
+    MANIFEST_SESSION = 1, // Options of the session: name is empty, value holds them as text.
+    MANIFEST_MODULE = 2,  // A module: value holds its options as text.
+    MANIFEST_PARAMETER = 3,
+    MANIFEST_BUFFER = 4,
+};
+
+// One line of the manifest. Items are in order: the session, then each module followed by its
+// parameters and its buffers. Two manifests are equal when all items are.
+struct manifest_item {
+    enum manifest_kind kind;
+    uint32_t module; // Index of the module it belongs to.
+    char name[LOCKSTEP_NAME_BYTES];
+    enum dtype dtype;
+    uint32_t flags; // Public LOCKSTEP_PARAMETER_* or the buffer policy.
+    uint32_t dims;
+    int64_t shape[LOCKSTEP_MAX_DIMS];   // Elements.
+    int64_t strides[LOCKSTEP_MAX_DIMS]; // Elements.
+    char value[LOCKSTEP_MARK_BYTES];    // Options as "key=value key=value", else empty.
+};
+
+struct up_manifest_part {
+    uint32_t first; // Index of items[0].
+    uint32_t count;
+    struct manifest_item items[LOCKSTEP_MANIFEST_PART];
+};
+
+struct up_ready {
+    uint64_t step;
+    uint64_t phase; // Hash of the phase's name.
+    struct slot_id slot;
+    enum dtype dtype;
+    uint64_t elements;
+};
+
+struct up_wait {
+    uint64_t step;
+    uint64_t phase;
+    struct slot_id slot;
+};
+
+// Part of the layout that rank 0 proposes for a module that has no learned layout yet. The words
+// are: bucket count k, then k ends (exclusive, into the parameter list), then the parameter
+// indices in the order in which they became ready.
+struct layout_part {
+    uint32_t module;
+    uint32_t total; // Words of the whole layout.
+    uint32_t first; // Index of words[0].
+    uint32_t count;
+    uint32_t words[LOCKSTEP_LAYOUT_PART];
+};
+
+struct up_end {
+    uint64_t step;
+    uint64_t phase;
+};
+
+// Where the trainer is. On the wire and on the dashboard.
+enum worker_activity {
+    ACTIVITY_OUTSIDE = 0,   // In the trainer's own code.
+    ACTIVITY_OPENING = 1,   // In lockstep_open.
+    ACTIVITY_STARTING = 2,  // In lockstep_start.
+    ACTIVITY_IN_CALL = 3,   // A call is open: backward is running.
+    ACTIVITY_WAITING = 4,   // Blocked in the library.
+    ACTIVITY_PAUSED = 5,    // Between lockstep_pause and lockstep_resume.
+};
+
+struct up_heartbeat {
+    uint64_t step;    // Step the trainer has opened.
+    uint64_t settled; // Last step that is final on every rank.
+    enum worker_activity activity;
+    uint64_t since_ms; // How long it has been in that activity.
+    char mark[LOCKSTEP_MARK_BYTES];
+    uint64_t bytes_sent;
+    uint64_t bytes_received;
+};
+
+enum halt_kind {
+    HALT_NONE = 0,
+    HALT_MANIFEST = 1,       // Manifests differ; text is the two-sided report.
+    HALT_PHASE = 2,          // Ranks are in different phases of the same step.
+    HALT_ORDER = 3,          // Synchronous waits form a cycle.
+    HALT_UNPLANNED = 4, // A call outside the plan, or a wait for one.
+    HALT_COLLECTIVE = 5,     // A plain collective differs between ranks.
+    HALT_LOST = 6,           // A worker died.
+    HALT_LEFT = 7,           // A worker closed its session while another still needed it.
+    HALT_PROTOCOL = 8,       // A worker said something impossible: a bug, named.
+    HALT_LAYOUT = 9,         // Bucket layouts or learned slots differ between ranks.
+};
+
+struct up_fail {
+    uint64_t step;
+    enum halt_kind kind;
+    char text[LOCKSTEP_TEXT_BYTES]; // This rank's side, in one sentence.
+};
+
+struct up_lost {
+    uint32_t rank;                  // Of the peer that was lost.
+    bool left;                      // It said goodbye on the data plane.
+    uint64_t step;                  // Step of the reporter.
+    char text[LOCKSTEP_TEXT_BYTES]; // What the data plane saw: "connection reset by peer".
+};
+
+struct up_leave {
+    uint64_t settled;
+    char reason[LOCKSTEP_MARK_BYTES];
+};
+
+struct up_message {
+    enum up_kind kind;
+    struct generation_id generation; // Messages of another generation than the present are dropped.
+    union {
+        struct up_hello hello;
+        struct up_start start;
+        struct up_manifest_part manifest_part;
+        struct up_ready ready;
+        struct up_wait wait;
+        struct layout_part layout_part;
+        struct up_end end;
+        struct up_heartbeat heartbeat;
+        struct up_fail fail;
+        struct up_lost lost;
+        struct up_leave leave;
+    } u;
+};
+
+// ---- Coordinator to worker -------------------------------------------------------------------
+
+enum down_kind {
+    DOWN_NONE = 0,
+    DOWN_WELCOME,          // Hello accepted; the world is still forming.
+    DOWN_REFUSED,          // Hello refused, or the world did not form. The stream ends.
+    DOWN_GENERATION,       // The world has formed: rank, world size, neighbours.
+    DOWN_VERIFIED,         // All manifests are equal.
+    DOWN_MANIFEST_REQUEST, // Send manifest items [first, first + count).
+    DOWN_GRANT,            // Learning: append this slot to the order.
+    DOWN_LAYOUT_PART,      // Part of an agreed layout, before the plan that uses it.
+    DOWN_PLAN_PART,        // Part of a plan; the last part publishes it.
+    DOWN_HALT,             // The step, or the generation, cannot go on.
+};
+
+struct down_welcome {
+    uint32_t version;
+    uint32_t heartbeat_ms;
+};
+
+// Why a worker was turned away; named for what it does next.
+enum refusal {
+    REFUSAL_NONE = 0,
+    REFUSAL_VERSION = 1,  // Install matching versions.
+    REFUSAL_INVALID = 2,  // Fix the configuration; text says what.
+    REFUSAL_TIMEOUT = 3,  // The world did not form in time; text says who is missing.
+    REFUSAL_FULL = 4,     // The coordinator's limits are reached.
+    REFUSAL_DRAINING = 5, // The coordinator is going down; try again.
+};
+
+struct down_refused {
+    enum refusal refusal;
+    char text[LOCKSTEP_TEXT_BYTES];
+};
+
+struct peer {
+    uint32_t rank;
+    char address[LOCKSTEP_ADDRESS_BYTES];
+    char host[LOCKSTEP_HOST_BYTES];
+};
+
+// A worker is told only the peers that it has links to, never the whole world.
+struct down_generation {
+    uint32_t rank;
+    uint32_t world_size;
+    uint32_t local_rank;  // Index among the workers of this host.
+    uint32_t local_size;  // Workers on this host.
+    uint32_t chunk_bytes; // Payload of a ring frame, agreed for the generation. See worker/ring.h.
+    uint8_t secret[LOCKSTEP_SECRET_BYTES];
+    uint32_t peer_count;
+    struct peer peers[LOCKSTEP_MAX_NEIGHBOURS]; // Sorted by rank, without this worker.
+};
+
+struct down_manifest_request {
+    uint32_t first;
+    uint32_t count; // At most LOCKSTEP_MANIFEST_PART.
+};
+
+struct down_grant {
+    uint64_t step;
+    struct slot_id slot;
+};
+
+struct plan_slot {
+    struct slot_id id;
+    uint32_t algorithm; // enum plan_algorithm
+};
+
+enum plan_algorithm {
+    ALGORITHM_RING = 0,
+};
+
+struct down_plan_part {
+    uint64_t number;      // From 1, over all phases of the generation.
+    uint64_t phase;       // Hash of the phase's name.
+    uint64_t hash;        // Of phase, slots and the layouts they use.
+    bool closes_step;     // True: it ends the learning step named by `step`.
+    uint64_t step;
+    uint32_t slot_total;
+    uint32_t slot_first;
+    uint32_t slot_count;
+    bool last;
+    struct plan_slot slots[LOCKSTEP_PLAN_PART];
+};
+
+struct down_halt {
+    uint64_t step; // Takes effect when every step before it is settled; 0: at once.
+    enum halt_kind kind;
+    bool has_rank; // HALT_LOST and HALT_LEFT: which rank.
+    uint32_t rank;
+    char text[LOCKSTEP_REPORT_BYTES]; // The same on every rank.
+};
+
+struct down_message {
+    enum down_kind kind;
+    struct generation_id generation;
+    union {
+        struct down_welcome welcome;
+        struct down_refused refused;
+        struct down_generation generation_start;
+        struct down_manifest_request manifest_request;
+        struct down_grant grant;
+        struct layout_part layout_part;
+        struct down_plan_part plan_part;
+        struct down_halt halt;
+    } u;
+};
+
+#endif

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The worker's end of the control stream: one bidirectional gRPC stream, kept by one thread of its
+// own. It moves messages and reports the state of the stream; it knows nothing of their meaning.
+// control_grpc.c implements it and is the only file of the worker that includes gRPC.
+//
+// It sends heartbeats by itself, from its own thread, with what the heartbeat function returns, so
+// that a trainer which is stuck elsewhere is still seen.
+
+#ifndef WORKER_CONTROL_H
+#define WORKER_CONTROL_H
+
+#include "protos/types.h"
+
+#include <stddef.h>
+
+struct control; // Opaque.
+
+struct control_events {
+    // All called on the control thread, one at a time. They must not block and must not call
+    // control_close.
+    void (*received)(void *context, const struct down_message *message); // Borrowed for the call.
+    // The stream ended: text is a sentence ("connection refused", "unavailable: ..."). Called once.
+    void (*ended)(void *context, const char *text);
+    // Fills a heartbeat. Every heartbeat_ms once control_heartbeat was called.
+    void (*heartbeat)(void *context, struct up_message *message);
+    void *context;
+};
+
+// Starts the thread and begins to connect to address ("host:port", "[::1]:port"); returns at once.
+// The channel retries while connect_timeout_ms lasts, then ended() is called with what the last
+// attempt said. Messages sent before the stream stands are queued.
+// Returns 0, or -1 with a sentence in error (address unusable, no memory, no thread).
+int control_open(const char *address, uint64_t connect_timeout_ms,
+                 const struct control_events *events, struct control **control, char *error,
+                 size_t error_bytes);
+
+// Queues a copy of message; any thread; never blocks. Returns 0, -1 when the stream has ended, -2
+// when LOCKSTEP_SEND_QUEUE messages wait, -3 when the message cannot be encoded (a bug).
+int control_send(struct control *control, const struct up_message *message);
+
+// Starts heartbeats. Any thread, once.
+void control_heartbeat(struct control *control, uint64_t interval_ms);
+
+// Half-closes after everything queued was sent, waits at most linger_ms for the end of the stream,
+// cancels it otherwise, joins the thread and frees. No event is reported after it returned.
+void control_close(struct control *control, uint64_t linger_ms);
+
+// The local address by which this host reaches `address`, as text without a port ("10.0.0.7"):
+// a connected UDP socket's own name. 0 or -1.
+int control_local_address(const char *address, char *text, size_t text_bytes);
+
+#endif

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The seam between the engine and whatever moves bytes between workers. The engine launches
+// collectives and joins waves; a transport completes them and reports what happened. Every
+// transport passes one conformance suite (tests/conformance/test_transport.c).
+//
+// Thread: everything runs on the engine thread, but for the functions marked "any thread". The
+// events are called from inside transport_progress, on the engine thread; they may launch more.
+//
+// What a transport guarantees (docs/protocol.md says why):
+// - Partial sums live in scratch. User memory is written in whole elements, with final bytes only.
+// - After done() the result is in user memory, bit-identical on every rank, and the transport does
+//   not touch that memory for this collective any more, as reader or as writer.
+// - Any launched collective may run, in whatever order ranks launch them: frames carry their tag.
+//   What arrives for a collective not launched here waits within stated bounds, and a receiver
+//   never stops reading a connection.
+// - What it holds for a peer that is slower is bounded: a sender needs the receiver's credit above
+//   LOCKSTEP_EAGER_BYTES.
+// - Nothing is allocated per collective once the largest one has been seen.
+
+#ifndef WORKER_TRANSPORT_H
+#define WORKER_TRANSPORT_H
+
+#include "protos/types.h"
+
+#include <stddef.h>
+
+enum reduce_op {
+    REDUCE_SUM = 0,
+    REDUCE_MEAN = 1, // sum(w g) / sum(w), one division at the owner. Floating point only.
+    REDUCE_MIN = 2,
+    REDUCE_MAX = 3,
+    REDUCE_OR = 4, // Integers only.
+};
+
+enum collective_kind {
+    COLLECTIVE_ALLREDUCE = 0,
+    COLLECTIVE_BROADCAST = 1,
+};
+
+// A run of elements in user memory. in == NULL contributes virtual zeros; out == NULL drops the
+// result. Usually both are the same pointer. Any alignment that the dtype allows.
+struct extent {
+    const void *in;
+    void *out;
+    uint64_t elements;
+};
+
+// What pairs the frames of one collective across ranks. Unique in its generation.
+struct collective_tag {
+    uint64_t step;
+    uint64_t space; // Hash of the plan, or of a plain collective's name.
+    uint32_t slot;  // Index in the plan, or the sequence number of that name.
+};
+
+struct collective {
+    // Set by the caller before the launch, constant until done().
+    enum collective_kind kind;
+    enum dtype dtype;
+    enum reduce_op op;
+    uint32_t root;              // COLLECTIVE_BROADCAST: the rank whose bytes go to all.
+    struct collective_tag tag;
+    uint64_t signature;         // Hash of what must be equal on all ranks; carried by every frame.
+    const struct extent *extents; // Borrowed until done().
+    uint32_t extent_count;
+    uint64_t elements;          // Sum over the extents. May be 0: then done() comes all the same.
+    uint64_t weight;            // REDUCE_MEAN: samples behind the input. 0 contributes nothing.
+    bool input_is_sum;          // REDUCE_MEAN: the input is already w g; nothing is multiplied.
+    void *context;              // The caller's.
+
+    // Results, set before done().
+    uint64_t weight_total;   // REDUCE_MEAN: 0 means that nobody contributed; memory is untouched.
+    uint64_t first_sent_us;  // clock_now_us() of the first byte handed to a link; 0: none.
+    uint64_t last_received_us;
+
+    void *state; // The transport's, while launched. NULL otherwise.
+};
+
+// A wave: a small allreduce of an opaque payload whose merge is exact, commutative and
+// associative. Runs beside the collectives and ahead of their queued frames.
+struct wave {
+    // Set by the caller, constant until wave_done().
+    uint64_t step;
+    uint32_t kind; // enum wave_kind of order.h; (step, kind) is unique in a generation.
+    uint32_t size; // Bytes of payload, at most LOCKSTEP_WAVE_BYTES, equal on all ranks.
+    void (*merge)(void *into, const void *from); // Pure.
+    // In: this rank's contribution. Out: the merged payload of all ranks.
+    _Alignas(8) uint8_t payload[LOCKSTEP_WAVE_BYTES];
+    void *state; // The transport's, while joined.
+};
+
+// Sent to the ring successor at step_begin (order protocol, R1).
+struct step_header {
+    uint64_t step;
+    uint64_t phase;       // Hash of the phase's name.
+    uint64_t plan_number; // 0 when learning.
+    uint64_t plan_hash;
+};
+
+struct transport_events {
+    // Every link of the generation stands in both directions.
+    void (*formed)(void *context);
+    void (*done)(void *context, struct collective *collective);
+    void (*wave_done)(void *context, struct wave *wave);
+    // From the ring predecessor (from this rank itself in a world of one: not reported).
+    void (*header)(void *context, const struct step_header *header);
+    // A link ended. left: the peer said goodbye first; then this is reported only when something
+    // launched or joined here still needs it, or at the next launch that does. text is a short
+    // fact: "connection reset by peer". At most once per peer.
+    void (*peer_lost)(void *context, uint32_t rank, bool left, const char *text);
+    // A frame for this collective carries another signature, or is impossible: ranks disagree.
+    void (*mismatch)(void *context, struct collective *collective, uint32_t rank,
+                     const char *text);
+    // Forming failed: a peer could not be reached in time.
+    void (*form_failed)(void *context, uint32_t rank, const char *text);
+    void *context;
+};
+
+struct transport_world {
+    struct generation_id generation;
+    uint32_t rank;
+    uint32_t world_size;
+    uint32_t chunk_bytes; // Payload of a ring frame: a multiple of 8, at most LOCKSTEP_FRAME_BYTES.
+    uint8_t secret[LOCKSTEP_SECRET_BYTES]; // Members prove it to each other in the hello frame.
+    uint32_t peer_count;
+    const struct peer *peers; // Copied. The neighbours of topology.h.
+    uint64_t form_timeout_ms;
+};
+
+struct transport_statistics {
+    uint64_t bytes_sent;     // On the wire, headers included.
+    uint64_t bytes_received;
+    uint64_t payload_bytes_sent; // Collectives only.
+    uint64_t frames_sent;
+    uint64_t frames_parked_max; // Highest number of frames that waited for a launch.
+    uint64_t scratch_bytes;     // Held in the scratch pool, in use or not.
+    uint64_t strangers_refused; // Connections that did not prove membership.
+    uint64_t allocations;       // Calls to the allocator so far.
+};
+
+enum transport_kind {
+    TRANSPORT_TCP = 0,
+    TRANSPORT_LOOPBACK = 1, // In-process pipes, for tests: ranks are threads of one process.
+};
+
+struct transport_config {
+    enum transport_kind kind;
+    const char *host;      // TCP: numeric address to listen on and to advertise; borrowed.
+    uint16_t port_first;   // 0: any port.
+    uint16_t port_last;
+    uint32_t torn_bytes;   // Loopback: at most so many bytes per read and write, 0: no limit. For
+                           // tests of the rule that memory is written in whole elements.
+    struct transport_events events;
+};
+
+struct transport; // Opaque.
+
+// Starts to listen. Any thread. 0, or -1 with a sentence in error.
+int transport_open(const struct transport_config *config, struct transport **transport, char *error,
+                   size_t error_bytes);
+// "tcp:127.0.0.1:40123", "loopback:911.3". Any thread, constant.
+const char *transport_address(const struct transport *transport);
+
+// Begins to build the links of a generation; formed() or form_failed() follows. Before formed()
+// nothing may be launched. Sizes every table for the generation.
+int transport_form(struct transport *transport, const struct transport_world *world);
+
+// Launch and join never fail by themselves: what goes wrong is an event. In a world of one they
+// complete from the next transport_progress.
+void transport_launch(struct transport *transport, struct collective *collective);
+void transport_wave(struct transport *transport, struct wave *wave);
+void transport_header(struct transport *transport, const struct step_header *header);
+
+// Does what can be done and waits at most timeout_ms (-1: no bound) for more. Returns after any
+// event, and after transport_wake.
+void transport_progress(struct transport *transport, int timeout_ms);
+void transport_wake(struct transport *transport); // Any thread.
+
+// Forgets everything launched and joined, without events; user memory is not touched any more when
+// it returns. Links are closed at once (a peer sees a reset). For failures.
+void transport_abandon(struct transport *transport);
+// Says goodbye: flushes what is queued for at most linger_ms, sends LEAVE on every link.
+void transport_leave(struct transport *transport, uint64_t linger_ms);
+void transport_close(struct transport *transport); // Frees. Any thread, after the engine's end.
+
+void transport_statistics(const struct transport *transport, struct transport_statistics *out);
+
+// In a forked child, from the atfork handler: closes every descriptor, frees nothing.
+void transport_forked(struct transport *transport);
+
+#endif
