@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a dtype is, and which table of loops this machine runs. The loops themselves are in
+// kernels_loops.h. Any thread.
+
+#include "worker/kernels.h"
+#include "worker/kernels_table.h"
+
+#include <assert.h>
+#include <fenv.h>
+#include <stdatomic.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+struct dtype_fact {
+    const char *name;
+    size_t size; // Bytes of one element.
+    bool is_float;
+};
+
+static const struct dtype_fact dtype_facts[KERNEL_DTYPES] = {
+    [DTYPE_NONE] = {"none", 0, false},        [DTYPE_FLOAT32] = {"float32", 4, true},
+    [DTYPE_FLOAT64] = {"float64", 8, true},   [DTYPE_INT32] = {"int32", 4, false},
+    [DTYPE_INT64] = {"int64", 8, false},      [DTYPE_FLOAT16] = {"float16", 2, true},
+    [DTYPE_BFLOAT16] = {"bfloat16", 2, true}, [DTYPE_UINT8] = {"uint8", 1, false},
+};
+
+// Of a number that may have come from anywhere.
+static const struct dtype_fact *dtype_fact(enum dtype dtype)
+{
+    static const struct dtype_fact unknown = {"unknown", 0, false};
+    return (unsigned)dtype < KERNEL_DTYPES ? &dtype_facts[dtype] : &unknown;
+}
+
+size_t dtype_size(enum dtype dtype)
+{
+    return dtype_fact(dtype)->size;
+}
+
+const char *dtype_name(enum dtype dtype)
+{
+    return dtype_fact(dtype)->name;
+}
+
+bool dtype_is_float(enum dtype dtype)
+{
+    return dtype_fact(dtype)->is_float;
+}
+
+const struct kernel_table *kernel_level(unsigned level)
+{
+    if (level == 0)
+        return &kernel_table_portable;
+#if defined(__x86_64__)
+    if (level == 1 && __builtin_cpu_supports("avx2"))
+        return &kernel_table_avx2;
+#endif
+    return NULL;
+}
+
+// The highest level of this machine. Two threads may choose at once: they choose the same.
+static const struct kernel_table *kernel_chosen(void)
+{
+    static _Atomic(const struct kernel_table *) chosen;
+    const struct kernel_table *table = atomic_load_explicit(&chosen, memory_order_relaxed);
+    if (table != NULL)
+        return table;
+    for (unsigned level = 0; kernel_level(level) != NULL; level++)
+        table = kernel_level(level);
+    atomic_store_explicit(&chosen, table, memory_order_relaxed);
+    return table;
+}
+
+bool kernel_supported(enum dtype dtype, enum reduce_op op)
+{
+    return (unsigned)dtype < KERNEL_DTYPES && (unsigned)op < KERNEL_OPS &&
+           kernel_table_portable.reduce[dtype][op] != NULL;
+}
+
+void kernel_reduce(enum dtype dtype, enum reduce_op op, void *acc, const void *in, size_t count)
+{
+    assert(kernel_supported(dtype, op));
+    kernel_chosen()->reduce[dtype][op](acc, in, count);
+}
+
+void kernel_add_weighted(enum dtype dtype, void *acc, const void *in, uint64_t weight, size_t count)
+{
+    assert(kernel_supported(dtype, REDUCE_MEAN));
+    if (weight == 0)
+        return;
+    kernel_chosen()->add_weighted[dtype](acc, in, weight, count);
+}
+
+void kernel_scale(enum dtype dtype, void *out, const void *in, uint64_t weight, size_t count)
+{
+    assert(kernel_supported(dtype, REDUCE_MEAN));
+    if (weight > 0)
+        kernel_chosen()->scale[dtype](out, in, weight, count);
+    else if (count > 0)
+        memset(out, 0, count * dtype_size(dtype));
+}
+
+void kernel_divide(enum dtype dtype, void *out, const void *in, uint64_t total, size_t count)
+{
+    assert(kernel_supported(dtype, REDUCE_MEAN));
+    assert(total > 0);
+    kernel_chosen()->divide[dtype](out, in, total, count);
+}
+
+// fesetenv is the portable way (on aarch64 it clears flush-to-zero too), but C says nothing of
+// flush-to-zero: on x86 MXCSR is set as well. 0x1f80 is its state after a reset: all exceptions
+// masked, round to nearest, denormals kept.
+void kernels_environment(void)
+{
+    fesetenv(FE_DFL_ENV);
+#if defined(__x86_64__)
+    _mm_setcsr(0x1f80);
+#endif
+}

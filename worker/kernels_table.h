@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The levels of instruction set that the kernels are compiled for, each as one table of loops.
+// kernels.c chooses among them once for a process; tests run all that the machine has. Constant
+// after its link; any thread.
+//
+// Tables of pointers and not ifuncs: the resolver of an ifunc runs before a sanitizer is ready and
+// before its library is relocated, and clang 14 and gcc 12 do not agree on target_clones. No table
+// for AVX-512: measured on Zen 4 it gained nothing in L2 and lost a tenth beyond it.
+
+#ifndef WORKER_KERNELS_TABLE_H
+#define WORKER_KERNELS_TABLE_H
+
+#include "worker/kernels.h"
+
+#define KERNEL_DTYPES (DTYPE_UINT8 + 1)
+#define KERNEL_OPS (REDUCE_OR + 1)
+
+typedef void kernel_reduce_loop(void *acc, const void *in, size_t count);
+typedef void kernel_weight_loop(void *out, const void *in, uint64_t weight, size_t count);
+
+// NULL: not supported, and then in every level. The arguments are those of kernels.h.
+struct kernel_table {
+    const char *name;
+    kernel_reduce_loop *reduce[KERNEL_DTYPES][KERNEL_OPS];
+    kernel_weight_loop *add_weighted[KERNEL_DTYPES];
+    kernel_weight_loop *scale[KERNEL_DTYPES];
+    kernel_weight_loop *divide[KERNEL_DTYPES];
+};
+
+extern const struct kernel_table kernel_table_portable;
+#if defined(__x86_64__)
+extern const struct kernel_table kernel_table_avx2;
+#endif
+
+// The table of one level, from 0 (portable) upwards; NULL: this machine has not so many.
+const struct kernel_table *kernel_level(unsigned level);
+
+#endif
