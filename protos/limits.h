@@ -67,12 +67,14 @@ static_assert(LOCKSTEP_REPORT_BYTES * 2 < LOCKSTEP_MESSAGE_BYTES, "a report fits
 #define LOCKSTEP_WINDOW 8              // W of the order protocol: slots in flight.
 #define LOCKSTEP_EAGER_BYTES (16 * 1024)     // Payload that may be sent before its credit.
 #define LOCKSTEP_WAVE_BYTES 1024       // Payload of one wave message.
+#define LOCKSTEP_USED_BYTES 4096       // Used bits of one frame, one bit for a parameter.
 #define LOCKSTEP_MAX_PLAIN 256         // Plain collectives outstanding in one session.
 
 // A peer may be 2W - 1 slots ahead (order protocol, R4), and may have plain collectives pending;
 // each may park its eager frames here before this rank launches it.
 #define LOCKSTEP_PARKED_FRAMES (4 * (2 * LOCKSTEP_WINDOW - 1) + LOCKSTEP_MAX_PLAIN)
 
+static_assert(LOCKSTEP_USED_BYTES * 8 >= LOCKSTEP_MAX_PARAMETERS, "one bit for every parameter");
 static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a power of two");
 
 // ---- Times, in milliseconds ------------------------------------------------------------------

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which control messages are allowed: every bound of limits.h and every enum of types.h, checked on
+// plain structs. Encoders ask before they write and decoders after they read, so a message that one
+// side may send is a message that the other side takes. Pure functions, any thread.
+//
+// Answers: what does not fit its array is CODEC_TOO_LONG, a number that cannot be meant is
+// CODEC_INVALID. Two things are not judged here: whether the sender may say this now, which is the
+// cores' business, and the numbers of a hello, because the coordinator refuses those with a
+// sentence that tells people what to change.
+
+#include "protos/codec_internal.h"
+
+#include <string.h>
+
+// The session, its modules, their parameters and buffers.
+#define CHECK_MANIFEST_ITEMS (1 + LOCKSTEP_MAX_MODULES + LOCKSTEP_MAX_PARAMETERS)
+
+// The bytes of the character at text, which has `left` more bytes, or 0 when it is none. The range
+// of the second byte depends on the first: this keeps out overlong forms, surrogates and what is
+// above U+10FFFF (The Unicode Standard, table 3-7).
+static size_t check_character(const uint8_t *text, size_t left)
+{
+    const uint8_t first = text[0];
+    uint8_t low = 0x80;
+    uint8_t high = 0xbf;
+
+    if (first < 0x80)
+        return 1;
+    if (first < 0xc2 || first > 0xf4)
+        return 0;
+    if (first == 0xe0)
+        low = 0xa0;
+    else if (first == 0xed)
+        high = 0x9f;
+    else if (first == 0xf0)
+        low = 0x90;
+    else if (first == 0xf4)
+        high = 0x8f;
+
+    const size_t size = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+    if (left < size || text[1] < low || text[1] > high)
+        return 0;
+    for (size_t i = 2; i < size; i++) {
+        if ((text[i] & 0xc0) != 0x80)
+            return 0;
+    }
+    return size;
+}
+
+void codec_check_text(const char *text, size_t bytes, struct codec_fault *fault)
+{
+    const char *end = memchr(text, '\0', bytes);
+    if (!end) {
+        codec_fault_set(fault, CODEC_TOO_LONG, "a string has no end within its bound");
+        return;
+    }
+    const size_t length = (size_t)(end - text);
+    for (size_t at = 0; at < length;) {
+        const size_t size = check_character((const uint8_t *)text + at, length - at);
+        if (size == 0) {
+            codec_fault_set(fault, CODEC_INVALID, "a string is not UTF-8");
+            return;
+        }
+        at += size;
+    }
+}
+
+static void check_number(uint64_t value, uint64_t max, const char *detail,
+                         struct codec_fault *fault)
+{
+    if (value > max)
+        codec_fault_set(fault, CODEC_INVALID, detail);
+}
+
+static void check_count(uint32_t count, uint32_t max, const char *detail, struct codec_fault *fault)
+{
+    if (count > max)
+        codec_fault_set(fault, CODEC_TOO_LONG, detail);
+}
+
+static void check_rank(uint32_t rank, struct codec_fault *fault)
+{
+    check_number(rank, LOCKSTEP_MAX_WORLD - 1, "a rank is above LOCKSTEP_MAX_WORLD", fault);
+}
+
+static void check_dtype(enum dtype dtype, struct codec_fault *fault)
+{
+    check_number((uint32_t)dtype, DTYPE_UINT8, "a dtype is unknown", fault);
+}
+
+static void check_halt_kind(enum halt_kind kind, struct codec_fault *fault)
+{
+    if (kind == HALT_NONE || (uint32_t)kind > HALT_LAYOUT)
+        codec_fault_set(fault, CODEC_INVALID, "the kind of a halt is missing or unknown");
+}
+
+static void check_module(uint32_t module, struct codec_fault *fault)
+{
+    check_number(module, LOCKSTEP_MAX_MODULES - 1, "a module is above LOCKSTEP_MAX_MODULES", fault);
+}
+
+static void check_slot(const struct slot_id *slot, struct codec_fault *fault)
+{
+    check_module(slot->module, fault);
+    check_number(slot->call, LOCKSTEP_MAX_CALLS - 1, "a call is above LOCKSTEP_MAX_CALLS", fault);
+    check_number(slot->bucket, LOCKSTEP_MAX_BUCKETS - 1, "a bucket is above LOCKSTEP_MAX_BUCKETS",
+                 fault);
+}
+
+// Items [first, first + count) of total.
+static void check_part(uint32_t first, uint32_t count, uint32_t total, const char *detail,
+                       struct codec_fault *fault)
+{
+    check_number((uint64_t)first + count, total, detail, fault);
+}
+
+static void check_layout_part(const struct layout_part *part, struct codec_fault *fault)
+{
+    check_module(part->module, fault);
+    check_count(part->count, LOCKSTEP_LAYOUT_PART, "too many layout words in a part", fault);
+    check_number(part->total, LOCKSTEP_MAX_LAYOUT_WORDS,
+                 "a layout is above LOCKSTEP_MAX_LAYOUT_WORDS", fault);
+    check_part(part->first, part->count, part->total, "a part lies outside its layout", fault);
+}
+
+// ---- Worker to coordinator -------------------------------------------------------------------
+
+static void check_hello(const struct up_hello *hello, struct codec_fault *fault)
+{
+    codec_check_text(hello->job, sizeof(hello->job), fault);
+    codec_check_text(hello->host_id, sizeof(hello->host_id), fault);
+    codec_check_text(hello->host, sizeof(hello->host), fault);
+    codec_check_text(hello->address, sizeof(hello->address), fault);
+    check_number((uint32_t)hello->on_failure, FAILURE_CONTINUE, "a failure policy is unknown",
+                 fault);
+}
+
+static void check_start(const struct up_start *start, struct codec_fault *fault)
+{
+    check_number(start->item_count, CHECK_MANIFEST_ITEMS, "a manifest has too many items", fault);
+    check_rank(start->root, fault);
+}
+
+static void check_manifest_item(const struct manifest_item *item, struct codec_fault *fault)
+{
+    if ((uint32_t)item->kind < MANIFEST_SESSION || (uint32_t)item->kind > MANIFEST_BUFFER)
+        codec_fault_set(fault, CODEC_INVALID, "the kind of a manifest item is missing or unknown");
+    check_module(item->module, fault);
+    check_dtype(item->dtype, fault);
+    check_count(item->dims, LOCKSTEP_MAX_DIMS, "a tensor has too many dimensions", fault);
+    codec_check_text(item->name, sizeof(item->name), fault);
+    codec_check_text(item->value, sizeof(item->value), fault);
+}
+
+static void check_manifest_part(const struct up_manifest_part *part, struct codec_fault *fault)
+{
+    check_count(part->count, LOCKSTEP_MANIFEST_PART, "too many manifest items in a part", fault);
+    check_part(part->first, part->count, CHECK_MANIFEST_ITEMS, "a manifest has too many items",
+               fault);
+    for (uint32_t i = 0; i < part->count && fault->status == CODEC_OK; i++)
+        check_manifest_item(&part->items[i], fault);
+}
+
+static void check_heartbeat(const struct up_heartbeat *heartbeat, struct codec_fault *fault)
+{
+    check_number((uint32_t)heartbeat->activity, ACTIVITY_PAUSED, "an activity is unknown", fault);
+    codec_check_text(heartbeat->mark, sizeof(heartbeat->mark), fault);
+}
+
+void codec_check_up(const struct up_message *message, struct codec_fault *fault)
+{
+    switch (message->kind) {
+    case UP_HELLO:
+        check_hello(&message->u.hello, fault);
+        return;
+    case UP_START:
+        check_start(&message->u.start, fault);
+        return;
+    case UP_MANIFEST_PART:
+        check_manifest_part(&message->u.manifest_part, fault);
+        return;
+    case UP_READY:
+        check_slot(&message->u.ready.slot, fault);
+        check_dtype(message->u.ready.dtype, fault);
+        return;
+    case UP_WAIT:
+        check_slot(&message->u.wait.slot, fault);
+        return;
+    case UP_LAYOUT_PART:
+        check_layout_part(&message->u.layout_part, fault);
+        return;
+    case UP_END:
+        return;
+    case UP_HEARTBEAT:
+        check_heartbeat(&message->u.heartbeat, fault);
+        return;
+    case UP_FAIL:
+        check_halt_kind(message->u.fail.kind, fault);
+        codec_check_text(message->u.fail.text, sizeof(message->u.fail.text), fault);
+        return;
+    case UP_LOST:
+        check_rank(message->u.lost.rank, fault);
+        codec_check_text(message->u.lost.text, sizeof(message->u.lost.text), fault);
+        return;
+    case UP_LEAVE:
+        codec_check_text(message->u.leave.reason, sizeof(message->u.leave.reason), fault);
+        return;
+    case UP_NONE:
+        break;
+    }
+    codec_fault_set(fault, CODEC_INVALID, "the kind of the message is missing or unknown");
+}
+
+// ---- Coordinator to worker -------------------------------------------------------------------
+
+static void check_refused(const struct down_refused *refused, struct codec_fault *fault)
+{
+    if (refused->refusal == REFUSAL_NONE || (uint32_t)refused->refusal > REFUSAL_DRAINING)
+        codec_fault_set(fault, CODEC_INVALID, "a refusal is missing or unknown");
+    codec_check_text(refused->text, sizeof(refused->text), fault);
+}
+
+// Peers are sorted by rank, below the world size and without the receiver.
+static void check_peers(const struct down_generation *generation, struct codec_fault *fault)
+{
+    uint64_t lowest = 0;
+    for (uint32_t i = 0; i < generation->peer_count && fault->status == CODEC_OK; i++) {
+        const struct peer *peer = &generation->peers[i];
+        if (peer->rank < lowest || peer->rank >= generation->world_size ||
+            peer->rank == generation->rank)
+            codec_fault_set(fault, CODEC_INVALID,
+                            "peers are not sorted, not in the world or the receiver itself");
+        lowest = (uint64_t)peer->rank + 1;
+        codec_check_text(peer->address, sizeof(peer->address), fault);
+        codec_check_text(peer->host, sizeof(peer->host), fault);
+    }
+}
+
+static void check_generation(const struct down_generation *generation, struct codec_fault *fault)
+{
+    check_number(generation->world_size, LOCKSTEP_MAX_WORLD, "a world is above LOCKSTEP_MAX_WORLD",
+                 fault);
+    if (generation->rank >= generation->world_size)
+        codec_fault_set(fault, CODEC_INVALID, "the rank is not below the world size");
+    if (generation->local_rank >= generation->local_size ||
+        generation->local_size > generation->world_size)
+        codec_fault_set(fault, CODEC_INVALID, "the local rank or size is not in the world");
+    check_number(generation->chunk_bytes, LOCKSTEP_FRAME_BYTES,
+                 "chunk_bytes is above LOCKSTEP_FRAME_BYTES", fault);
+    check_count(generation->peer_count, LOCKSTEP_MAX_NEIGHBOURS, "too many peers", fault);
+    check_peers(generation, fault);
+}
+
+static void check_manifest_request(const struct down_manifest_request *request,
+                                   struct codec_fault *fault)
+{
+    check_number(request->count, LOCKSTEP_MANIFEST_PART, "a request for too many manifest items",
+                 fault);
+    check_part(request->first, request->count, CHECK_MANIFEST_ITEMS,
+               "a request for manifest items that cannot be", fault);
+}
+
+static void check_plan_part(const struct down_plan_part *part, struct codec_fault *fault)
+{
+    check_count(part->slot_count, LOCKSTEP_PLAN_PART, "too many slots in a part of a plan", fault);
+    check_number(part->slot_total, LOCKSTEP_MAX_SLOTS, "a plan is above LOCKSTEP_MAX_SLOTS", fault);
+    check_part(part->slot_first, part->slot_count, part->slot_total, "a part lies outside its plan",
+               fault);
+    for (uint32_t i = 0; i < part->slot_count && fault->status == CODEC_OK; i++) {
+        check_slot(&part->slots[i].id, fault);
+        check_number(part->slots[i].algorithm, ALGORITHM_RING, "an algorithm is unknown", fault);
+    }
+}
+
+static void check_halt(const struct down_halt *halt, struct codec_fault *fault)
+{
+    check_halt_kind(halt->kind, fault);
+    if (halt->has_rank)
+        check_rank(halt->rank, fault);
+    codec_check_text(halt->text, sizeof(halt->text), fault);
+}
+
+void codec_check_down(const struct down_message *message, struct codec_fault *fault)
+{
+    switch (message->kind) {
+    case DOWN_WELCOME:
+    case DOWN_VERIFIED:
+        return;
+    case DOWN_REFUSED:
+        check_refused(&message->u.refused, fault);
+        return;
+    case DOWN_GENERATION:
+        check_generation(&message->u.generation_start, fault);
+        return;
+    case DOWN_MANIFEST_REQUEST:
+        check_manifest_request(&message->u.manifest_request, fault);
+        return;
+    case DOWN_GRANT:
+        check_slot(&message->u.grant.slot, fault);
+        return;
+    case DOWN_LAYOUT_PART:
+        check_layout_part(&message->u.layout_part, fault);
+        return;
+    case DOWN_PLAN_PART:
+        check_plan_part(&message->u.plan_part, fault);
+        return;
+    case DOWN_HALT:
+        check_halt(&message->u.halt, fault);
+        return;
+    case DOWN_NONE:
+        break;
+    }
+    codec_fault_set(fault, CODEC_INVALID, "the kind of the message is missing or unknown");
+}

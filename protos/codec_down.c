@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Messages from coordinator to worker: between types.h and the generated structs, field by field.
+// What a field may hold is in codec_check.c. Pure functions, any thread.
+//
+// `out` functions fill a zeroed generated struct from a checked plain one; `in` functions fill a
+// zeroed plain struct, which is checked afterwards.
+
+#include "protos/codec_internal.h"
+
+#include "protos/control.pb.h"
+
+#include <string.h>
+
+#define DOWN_TAG(name, kind) static_assert(wire_Down_##name##_tag == (kind) + 1, "tag is kind + 1")
+
+DOWN_TAG(welcome, DOWN_WELCOME);
+DOWN_TAG(refused, DOWN_REFUSED);
+DOWN_TAG(generation_start, DOWN_GENERATION);
+DOWN_TAG(verified, DOWN_VERIFIED);
+DOWN_TAG(manifest_request, DOWN_MANIFEST_REQUEST);
+DOWN_TAG(grant, DOWN_GRANT);
+DOWN_TAG(layout_part, DOWN_LAYOUT_PART);
+DOWN_TAG(plan_part, DOWN_PLAN_PART);
+DOWN_TAG(halt, DOWN_HALT);
+
+// ---- Out -------------------------------------------------------------------------------------
+
+static void down_generation_out(wire_DownGeneration *wire, const struct down_generation *generation)
+{
+    wire->rank = generation->rank;
+    wire->world_size = generation->world_size;
+    wire->local_rank = generation->local_rank;
+    wire->local_size = generation->local_size;
+    wire->chunk_bytes = generation->chunk_bytes;
+    wire->secret.size = sizeof(generation->secret);
+    memcpy(wire->secret.bytes, generation->secret, sizeof(generation->secret));
+    wire->peers_count = (pb_size_t)generation->peer_count;
+    for (uint32_t i = 0; i < generation->peer_count; i++) {
+        const struct peer *peer = &generation->peers[i];
+        wire_Peer *to = &wire->peers[i];
+        to->rank = peer->rank;
+        codec_text_out(to->address, peer->address, sizeof(to->address));
+        codec_text_out(to->host, peer->host, sizeof(to->host));
+    }
+}
+
+static void down_plan_part_out(wire_DownPlanPart *wire, const struct down_plan_part *part)
+{
+    wire->number = part->number;
+    wire->phase = part->phase;
+    wire->hash = part->hash;
+    wire->closes_step = part->closes_step;
+    wire->step = part->step;
+    wire->slot_total = part->slot_total;
+    wire->slot_first = part->slot_first;
+    wire->last = part->last;
+    wire->slots_count = (pb_size_t)part->slot_count;
+    for (uint32_t i = 0; i < part->slot_count; i++) {
+        wire->slots[i].has_id = true;
+        codec_slot_out(&wire->slots[i].id, &part->slots[i].id);
+        wire->slots[i].algorithm = (wire_PlanAlgorithm)part->slots[i].algorithm;
+    }
+}
+
+static void down_halt_out(wire_DownHalt *wire, const struct down_halt *halt)
+{
+    wire->step = halt->step;
+    wire->kind = (wire_HaltKind)halt->kind;
+    wire->has_rank = halt->has_rank;
+    wire->rank = halt->rank;
+    codec_text_out(wire->text, halt->text, sizeof(wire->text));
+}
+
+static void down_out(wire_Down *wire, const struct down_message *message)
+{
+    wire->has_generation = codec_generation_out(&wire->generation, &message->generation);
+    wire->which_u = (pb_size_t)(message->kind + 1);
+    switch (message->kind) {
+    case DOWN_WELCOME:
+        wire->u.welcome.version = message->u.welcome.version;
+        wire->u.welcome.heartbeat_ms = message->u.welcome.heartbeat_ms;
+        break;
+    case DOWN_REFUSED:
+        wire->u.refused.refusal = (wire_Refusal)message->u.refused.refusal;
+        codec_text_out(wire->u.refused.text, message->u.refused.text, sizeof(wire->u.refused.text));
+        break;
+    case DOWN_GENERATION:
+        down_generation_out(&wire->u.generation_start, &message->u.generation_start);
+        break;
+    case DOWN_MANIFEST_REQUEST:
+        wire->u.manifest_request.first = message->u.manifest_request.first;
+        wire->u.manifest_request.count = message->u.manifest_request.count;
+        break;
+    case DOWN_GRANT:
+        wire->u.grant.step = message->u.grant.step;
+        wire->u.grant.has_slot = true;
+        codec_slot_out(&wire->u.grant.slot, &message->u.grant.slot);
+        break;
+    case DOWN_LAYOUT_PART:
+        codec_layout_out(&wire->u.layout_part, &message->u.layout_part);
+        break;
+    case DOWN_PLAN_PART:
+        down_plan_part_out(&wire->u.plan_part, &message->u.plan_part);
+        break;
+    case DOWN_HALT:
+        down_halt_out(&wire->u.halt, &message->u.halt);
+        break;
+    case DOWN_VERIFIED:
+    case DOWN_NONE:
+        break;
+    }
+}
+
+// ---- In --------------------------------------------------------------------------------------
+
+static void down_generation_in(struct down_generation *generation, const wire_DownGeneration *wire,
+                               struct codec_fault *fault)
+{
+    generation->rank = wire->rank;
+    generation->world_size = wire->world_size;
+    generation->local_rank = wire->local_rank;
+    generation->local_size = wire->local_size;
+    generation->chunk_bytes = wire->chunk_bytes;
+    codec_bytes_in(generation->secret, sizeof(generation->secret), wire->secret.bytes,
+                   wire->secret.size, fault);
+    generation->peer_count = wire->peers_count;
+    for (uint32_t i = 0; i < generation->peer_count; i++) {
+        struct peer *peer = &generation->peers[i];
+        const wire_Peer *from = &wire->peers[i];
+        peer->rank = from->rank;
+        codec_text_in(peer->address, from->address, sizeof(peer->address), fault);
+        codec_text_in(peer->host, from->host, sizeof(peer->host), fault);
+    }
+}
+
+static void down_plan_part_in(struct down_plan_part *part, const wire_DownPlanPart *wire,
+                              struct codec_fault *fault)
+{
+    part->number = wire->number;
+    part->phase = wire->phase;
+    part->hash = wire->hash;
+    part->closes_step = wire->closes_step;
+    part->step = wire->step;
+    part->slot_total = wire->slot_total;
+    part->slot_first = wire->slot_first;
+    part->last = wire->last;
+    part->slot_count = wire->slots_count;
+    for (uint32_t i = 0; i < part->slot_count; i++) {
+        codec_slot_in(&part->slots[i].id, &wire->slots[i].id, wire->slots[i].has_id, fault);
+        part->slots[i].algorithm = (uint32_t)wire->slots[i].algorithm;
+    }
+}
+
+static void down_halt_in(struct down_halt *halt, const wire_DownHalt *wire,
+                         struct codec_fault *fault)
+{
+    halt->step = wire->step;
+    halt->kind = (enum halt_kind)wire->kind;
+    halt->has_rank = wire->has_rank;
+    halt->rank = wire->rank;
+    codec_text_in(halt->text, wire->text, sizeof(halt->text), fault);
+}
+
+static void down_in(struct down_message *message, const wire_Down *wire, struct codec_fault *fault)
+{
+    codec_generation_in(&message->generation, &wire->generation, wire->has_generation);
+    message->kind = wire->which_u == 0 ? DOWN_NONE : (enum down_kind)(wire->which_u - 1);
+    switch (message->kind) {
+    case DOWN_WELCOME:
+        message->u.welcome.version = wire->u.welcome.version;
+        message->u.welcome.heartbeat_ms = wire->u.welcome.heartbeat_ms;
+        break;
+    case DOWN_REFUSED:
+        message->u.refused.refusal = (enum refusal)wire->u.refused.refusal;
+        codec_text_in(message->u.refused.text, wire->u.refused.text,
+                      sizeof(message->u.refused.text), fault);
+        break;
+    case DOWN_GENERATION:
+        down_generation_in(&message->u.generation_start, &wire->u.generation_start, fault);
+        break;
+    case DOWN_MANIFEST_REQUEST:
+        message->u.manifest_request.first = wire->u.manifest_request.first;
+        message->u.manifest_request.count = wire->u.manifest_request.count;
+        break;
+    case DOWN_GRANT:
+        message->u.grant.step = wire->u.grant.step;
+        codec_slot_in(&message->u.grant.slot, &wire->u.grant.slot, wire->u.grant.has_slot, fault);
+        break;
+    case DOWN_LAYOUT_PART:
+        codec_layout_in(&message->u.layout_part, &wire->u.layout_part);
+        break;
+    case DOWN_PLAN_PART:
+        down_plan_part_in(&message->u.plan_part, &wire->u.plan_part, fault);
+        break;
+    case DOWN_HALT:
+        down_halt_in(&message->u.halt, &wire->u.halt, fault);
+        break;
+    case DOWN_VERIFIED:
+    case DOWN_NONE:
+        break;
+    }
+}
+
+// ---- Whole messages --------------------------------------------------------------------------
+
+enum codec_status codec_encode_down(const struct down_message *message, uint8_t *bytes,
+                                    size_t capacity, size_t *size)
+{
+    struct codec_fault fault = {0};
+    wire_Down wire;
+
+    *size = 0;
+    codec_check_down(message, &fault);
+    if (fault.status != CODEC_OK)
+        return fault.status;
+    memset(&wire, 0, sizeof(wire));
+    down_out(&wire, message);
+    return codec_write(wire_Down_fields, &wire, bytes, capacity, size);
+}
+
+enum codec_status codec_decode_down(const uint8_t *bytes, size_t size, struct down_message *message,
+                                    const char **detail)
+{
+    struct codec_fault fault = {0};
+    wire_Down wire;
+
+    memset(&wire, 0, sizeof(wire));
+    memset(message, 0, sizeof(*message));
+    codec_read(wire_Down_fields, &wire, bytes, size, &fault);
+    if (fault.status == CODEC_OK)
+        down_in(message, &wire, &fault);
+    if (fault.status == CODEC_OK)
+        codec_check_down(message, &fault);
+    if (fault.status == CODEC_OK)
+        return CODEC_OK;
+    memset(message, 0, sizeof(*message));
+    if (detail)
+        *detail = fault.detail;
+    return fault.status;
+}
