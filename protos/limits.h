@@ -44,6 +44,7 @@
 #define LOCKSTEP_MAX_SLOTS 1024        // Slots of one plan.
 #define LOCKSTEP_MAX_COUNTERS 16
 #define LOCKSTEP_MAX_EXTRA_CALLS 8     // Calls outside the plan that one close wave can name.
+#define LOCKSTEP_MAX_HANDLES 8192      // Handles given out and not yet closed, of one process.
 
 // The layout of one module as it travels: bucket count, the end of each bucket, parameter indices.
 #define LOCKSTEP_MAX_LAYOUT_WORDS                                                                  \
