@@ -71,9 +71,22 @@ static_assert(LOCKSTEP_REPORT_BYTES * 2 < LOCKSTEP_MESSAGE_BYTES, "a report fits
 #define LOCKSTEP_USED_BYTES 4096       // Used bits of one frame, one bit for a parameter.
 #define LOCKSTEP_MAX_PLAIN 256         // Plain collectives outstanding in one session.
 
+// A chunk is not cut smaller than this: a frame costs about as much as so many bytes.
+#define LOCKSTEP_CHUNK_GRAIN_BYTES 1024
+// Stripes of one collective in flight: what fits in so many bytes, 2 at least, so many at most.
+#define LOCKSTEP_FLIGHT_BYTES (8 * 1024 * 1024)
+#define LOCKSTEP_STRIPES_IN_FLIGHT 16
+
 // A peer may be 2W - 1 slots ahead (order protocol, R4), and may have plain collectives pending;
-// each may park its eager frames here before this rank launches it.
-#define LOCKSTEP_PARKED_FRAMES (4 * (2 * LOCKSTEP_WINDOW - 1) + LOCKSTEP_MAX_PLAIN)
+// each may park its eager frames here before this rank launches it: all but the first have at least
+// a grain, and together they have at most LOCKSTEP_EAGER_BYTES.
+#define LOCKSTEP_EARLY_COLLECTIVES (2 * LOCKSTEP_WINDOW - 1 + LOCKSTEP_MAX_PLAIN)
+#define LOCKSTEP_EAGER_FRAMES (2 * LOCKSTEP_EAGER_BYTES / LOCKSTEP_CHUNK_GRAIN_BYTES + 1)
+#define LOCKSTEP_PARKED_FRAMES (LOCKSTEP_EARLY_COLLECTIVES * LOCKSTEP_EAGER_FRAMES)
+// A peer may be two steps ahead with each kind of wave, and send a round of it from every link.
+#define LOCKSTEP_EARLY_WAVES (2 * 4 * LOCKSTEP_MAX_NEIGHBOURS)
+#define LOCKSTEP_EARLY_HEADERS 2 // Step headers (order protocol, R1).
+#define LOCKSTEP_MAX_UNPROVEN 64 // Connections that have not proven membership.
 
 static_assert(LOCKSTEP_USED_BYTES * 8 >= LOCKSTEP_MAX_PARAMETERS, "one bit for every parameter");
 static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a power of two");
@@ -83,6 +96,7 @@ static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a p
 #define LOCKSTEP_HEARTBEAT_MS 1000
 #define LOCKSTEP_HEARTBEATS_MISSED 3   // Then a worker is shown as frozen. It is not evicted.
 #define LOCKSTEP_OPEN_TIMEOUT_MS 60000
+#define LOCKSTEP_HELLO_MS 5000 // How long a new connection may take to say who it is.
 #define LOCKSTEP_HALT_GRACE_MS 500     // How long a worker that saw a reset waits for the verdict.
 
 #endif

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The ring schedule; see ring.h for the words. Pure, any thread.
+
+#include "worker/ring.h"
+
+#include <assert.h>
+
+static uint64_t ring_divide_up(uint64_t a, uint64_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+static uint64_t ring_stripe_elements(const struct ring *ring)
+{
+    return ring->chunk_elements * (ring->reduces ? ring->world : 1);
+}
+
+static uint64_t ring_stripe_length(const struct ring *ring, uint64_t stripe)
+{
+    const uint64_t full = ring_stripe_elements(ring);
+    const uint64_t first = stripe * full;
+    return ring->elements - first < full ? ring->elements - first : full;
+}
+
+// Chunks of a stripe: as many as the ranks, fewer when they would be smaller than a grain, but
+// never so few that one would be longer than a chunk may be.
+static uint32_t ring_chunks(const struct ring *ring, uint64_t stripe)
+{
+    const uint64_t length = ring_stripe_length(ring, stripe);
+    if (!ring->reduces)
+        return 1;
+    uint64_t chunks = ring_divide_up(length * ring->element_bytes, RING_GRAIN_BYTES);
+    const uint64_t least = ring_divide_up(length, ring->chunk_elements);
+    if (chunks < least)
+        chunks = least;
+    if (chunks > ring->world)
+        chunks = ring->world;
+    return chunks == 0 ? 1 : (uint32_t)chunks;
+}
+
+// A collective is eager when everything that a predecessor can send before this rank takes part
+// fits in LOCKSTEP_EAGER_BYTES. That is every chunk but the one that this rank starts: all but the
+// smallest, to have one rule for all ranks. (A broadcast has one chunk, and all of it can come.)
+static bool ring_eager(const struct ring *ring)
+{
+    if (ring->stripes != 1)
+        return false;
+    const uint32_t chunks = ring_chunks(ring, 0);
+    const bool all = !ring->reduces || chunks < ring->world;
+    const uint64_t least = all ? 0 : ring->elements / chunks;
+    return (ring->elements - least) * ring->element_bytes <= LOCKSTEP_EAGER_BYTES;
+}
+
+static void ring_init(struct ring *ring, uint64_t elements, uint32_t element_bytes,
+                      uint32_t chunk_bytes)
+{
+    assert(element_bytes > 0 && chunk_bytes >= element_bytes && ring->rank < ring->world);
+    ring->element_bytes = element_bytes;
+    ring->elements = elements;
+    ring->chunk_elements = chunk_bytes / element_bytes;
+    ring->stripes = ring_divide_up(elements, ring_stripe_elements(ring));
+    if (ring->stripes == 0)
+        ring->stripes = 1;
+    assert(ring->stripes <= UINT32_MAX);
+    const uint64_t stripe_bytes = ring_stripe_elements(ring) * element_bytes;
+    uint64_t window = LOCKSTEP_FLIGHT_BYTES / stripe_bytes;
+    if (window < 2)
+        window = 2;
+    if (window > LOCKSTEP_STRIPES_IN_FLIGHT)
+        window = LOCKSTEP_STRIPES_IN_FLIGHT;
+    ring->window = (uint32_t)window;
+    ring->eager = ring_eager(ring);
+}
+
+void ring_init_allreduce(struct ring *ring, uint32_t world, uint32_t rank, uint64_t elements,
+                         uint32_t element_bytes, uint32_t chunk_bytes)
+{
+    *ring = (struct ring){.world = world, .rank = rank, .reduces = true};
+    ring_init(ring, elements, element_bytes, chunk_bytes);
+}
+
+void ring_init_broadcast(struct ring *ring, uint32_t world, uint32_t rank, uint32_t root,
+                         uint64_t elements, uint32_t element_bytes, uint32_t chunk_bytes)
+{
+    *ring = (struct ring){.world = world, .rank = rank, .reduces = false, .root = root};
+    assert(root < world);
+    ring_init(ring, elements, element_bytes, chunk_bytes);
+}
+
+bool ring_present(const struct ring *ring, uint64_t stripe, uint32_t owner)
+{
+    if (stripe >= ring->stripes)
+        return false;
+    return ring->reduces ? owner < ring_chunks(ring, stripe) : owner == ring->root;
+}
+
+struct ring_span ring_chunk(const struct ring *ring, uint64_t stripe, uint32_t owner)
+{
+    const uint64_t start = stripe * ring_stripe_elements(ring);
+    const uint64_t length = ring_stripe_length(ring, stripe);
+    if (!ring->reduces)
+        return (struct ring_span){start, length};
+    const uint32_t chunks = ring_chunks(ring, stripe);
+    const uint64_t each = length / chunks;
+    const uint64_t longer = length % chunks; // So many chunks have one element more.
+    const uint64_t before = owner < longer ? owner : longer;
+    return (struct ring_span){start + owner * each + before, each + (owner < longer)};
+}
+
+static uint32_t ring_before(const struct ring *ring, uint32_t rank)
+{
+    return (rank + ring->world - 1) % ring->world;
+}
+
+bool ring_sends_reduce(const struct ring *ring, uint32_t owner)
+{
+    return ring->reduces && ring->world > 1 && ring->rank != owner;
+}
+
+bool ring_receives_reduce(const struct ring *ring, uint32_t owner)
+{
+    return ring->reduces && ring->world > 1 && ring_before(ring, ring->rank) != owner;
+}
+
+bool ring_sends_gather(const struct ring *ring, uint32_t owner)
+{
+    return ring->world > 1 && ring->rank != ring_before(ring, owner);
+}
+
+bool ring_receives_gather(const struct ring *ring, uint32_t owner)
+{
+    return ring->world > 1 && ring->rank != owner;
+}
+
+bool ring_first(const struct ring *ring, uint64_t stripe, uint32_t *owner)
+{
+    *owner = ring->reduces ? ring_before(ring, ring->rank) : ring->rank;
+    return ring->world > 1 && ring_present(ring, stripe, *owner);
+}
+
+uint32_t ring_receives(const struct ring *ring, uint64_t stripe)
+{
+    if (ring->world == 1)
+        return 0;
+    if (!ring->reduces)
+        return ring->rank != ring->root;
+    // Every chunk twice, but for the reduce that starts here and the gather that does.
+    const uint32_t chunks = ring_chunks(ring, stripe);
+    return 2 * chunks - (ring_before(ring, ring->rank) < chunks) - (ring->rank < chunks);
+}
+
+uint32_t ring_sends(const struct ring *ring, uint64_t stripe)
+{
+    if (ring->world == 1)
+        return 0;
+    if (!ring->reduces)
+        return ring->rank != ring_before(ring, ring->root);
+    // Every chunk twice, but for the reduce that ends here and the gather that does.
+    const uint32_t chunks = ring_chunks(ring, stripe);
+    return 2 * chunks - (ring->rank < chunks) - ((ring->rank + 1) % ring->world < chunks);
+}
+
+// All stripes but the last have the same shape.
+uint64_t ring_receives_total(const struct ring *ring)
+{
+    const uint64_t last = ring->stripes - 1;
+    return (last > 0 ? last * ring_receives(ring, 0) : 0) + ring_receives(ring, last);
+}
+
+uint64_t ring_sends_total(const struct ring *ring)
+{
+    const uint64_t last = ring->stripes - 1;
+    return (last > 0 ? last * ring_sends(ring, 0) : 0) + ring_sends(ring, last);
+}
