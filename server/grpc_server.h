@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The daemon's end of the control streams: listens, moves bytes, and says when streams open, speak
+// and end. It knows gRPC and nothing of what the bytes mean, except for grpc.health.v1, which it
+// answers by itself. grpc_server.c implements it and is the only file of the server that includes
+// gRPC; no gRPC type is named here. gRPC owns the prefix grpc_server_, so everything is rpc_*.
+//
+// Rules, in prose:
+//
+// Streams. A stream is one call of the method given at open. Its name is a 64-bit peer (a slot and
+// a generation), never a pointer: a stale name finds nothing and every function ignores it. A
+// stream that says nothing for RPC_SILENCE_MS is closed by name.
+//
+// Back-pressure. At most one message is in flight on a stream, the others wait here. When
+// RPC_QUEUE_PAUSE of them wait, the stream is not read until its peer has read some; when
+// LOCKSTEP_SEND_QUEUE of them wait, the peer is a slow consumer and its stream is closed by name.
+//
+// A deaf listener. This gRPC never accepts again once one accept has failed, for instance because
+// the process had no descriptor left (CVE-2023-4785). The failure is seen in gRPC's own log; then
+// the listener is closed, and opened again on the same port as soon as descriptors are free.
+// Streams that stand are not touched.
+//
+// Threads: one thread opens, runs and closes the server, and calls everything but rpc_server_wake,
+// which any thread may call. All events come on that thread, from rpc_server_run.
+
+#ifndef LOCKSTEP_SERVER_GRPC_SERVER_H
+#define LOCKSTEP_SERVER_GRPC_SERVER_H
+
+#include "base/log.h"
+#include "protos/limits.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define RPC_MAX_STREAMS (LOCKSTEP_MAX_WORKERS + 64) // The rest is there to be refused by name.
+#define RPC_MAX_WATCHES 256 // grpc.health.v1 Watch calls.
+#define RPC_QUEUE_PAUSE 64
+#define RPC_QUEUE_BYTES (16 * 1024 * 1024) // Of one stream.
+#define RPC_SILENCE_MS 10000
+#define RPC_LINGER_MS 5000 // For a finished stream to take what was sent.
+
+static_assert(RPC_QUEUE_PAUSE < LOCKSTEP_SEND_QUEUE, "a stream is paused before it is closed");
+
+// The end of a stream, with gRPC's numbers.
+enum rpc_status {
+    RPC_OK = 0,
+    RPC_INVALID_ARGUMENT = 3,
+    RPC_DEADLINE_EXCEEDED = 4,
+    RPC_NOT_FOUND = 5,
+    RPC_RESOURCE_EXHAUSTED = 8,
+    RPC_UNIMPLEMENTED = 12,
+    RPC_INTERNAL = 13,
+    RPC_UNAVAILABLE = 14,
+};
+
+typedef uint64_t rpc_peer;
+
+struct rpc_events {
+    // A stream stands. address: "ipv4:127.0.0.1:4711", borrowed for the call.
+    void (*opened)(void *context, rpc_peer peer, const char *address);
+    // bytes are borrowed for the call; never above LOCKSTEP_MESSAGE_BYTES.
+    void (*message)(void *context, rpc_peer peer, const uint8_t *bytes, size_t size);
+    // The peer ended its stream, or it broke; text says which, borrowed for the call. Once, and
+    // not for a stream that was ended here with finish or abort.
+    void (*closed)(void *context, rpc_peer peer, const char *text);
+    // After every event, after rpc_server_wake, and when the returned time has come: the time, in
+    // clock_now_ms, of the next call; UINT64_MAX: none is wanted.
+    uint64_t (*turn)(void *context, uint64_t now_ms);
+    void *context;
+};
+
+struct rpc_config {
+    const char *host; // Numeric, without brackets.
+    uint16_t port; // 0: any.
+    const char *method; // Path of the streams: "/package.Service/Method".
+    const char *service; // Its name for health checks; "" is the process itself.
+    struct log *log; // Borrowed until close. gRPC's own errors go there too.
+};
+
+// Counts since the start, for metrics.
+struct rpc_counts {
+    uint64_t streams_opened;
+    uint64_t streams_refused; // Above RPC_MAX_STREAMS.
+    uint64_t streams_silent; // Closed for saying nothing.
+    uint64_t slow_consumers; // Closed for not reading.
+    uint64_t unknown_methods;
+    uint64_t accept_failures; // Times the listener went deaf.
+    uint64_t listener_reopens; // Times it was opened again.
+    uint32_t streams; // Standing now.
+    bool listening;
+};
+
+struct rpc_server; // Opaque.
+
+// What the service needs of a server, so that a test can stand in for one.
+struct rpc_calls {
+    // Copies bytes into the stream's queue. False: there is no such stream, or it was just closed
+    // as a slow consumer; closed() follows from the loop, never from inside this call.
+    bool (*send)(void *server, rpc_peer peer, const uint8_t *bytes, size_t size);
+    // Ends the stream after everything queued was sent. text is copied.
+    void (*finish)(void *server, rpc_peer peer, enum rpc_status status, const char *text);
+    // Ends the stream at once; what waits is dropped. text is copied.
+    void (*abort)(void *server, rpc_peer peer, enum rpc_status status, const char *text);
+    // Readiness, as grpc.health.v1 tells it. The process itself is always serving.
+    void (*set_serving)(void *server, bool serving);
+    // Closes everything; rpc_server_run returns when all of it has ended.
+    void (*stop)(void *server);
+    struct rpc_counts (*counts)(const void *server);
+};
+
+extern const struct rpc_calls rpc_server_calls; // The first argument is a struct rpc_server.
+
+// Listens; streams are served once rpc_server_run runs. Signals must be blocked before, because
+// gRPC's threads inherit the mask. Returns 0, or -1 with a sentence in error.
+int rpc_server_open(const struct rpc_config *config, const struct rpc_events *events,
+                    struct rpc_server **server, char *error, size_t error_bytes);
+
+uint16_t rpc_server_port(const struct rpc_server *server);
+
+// Serves until stop, on the calling thread.
+void rpc_server_run(struct rpc_server *server);
+
+// Makes the loop take a turn. Any thread, until rpc_server_close.
+void rpc_server_wake(struct rpc_server *server);
+
+// After rpc_server_run returned, or instead of it.
+void rpc_server_close(struct rpc_server *server);
+
+// gRPC's version, for the start line.
+const char *rpc_server_version(void);
+
+#endif

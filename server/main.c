@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// lockstep-coordinator: puts the parts together and takes them apart. The main thread becomes the
+// thread of the streams and the core; beside it there are one for signals, one for HTTP, and those
+// of gRPC itself.
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "server/grpc_server.h"
+#include "server/http.h"
+#include "server/options.h"
+#include "server/process.h"
+#include "server/service.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EXIT_USAGE 2
+#define START_LINE_BYTES 1024
+
+struct daemon {
+    struct options options;
+    struct log log;
+    struct render_process process;
+    struct service *service;
+    struct rpc_server *server;
+    struct snapshot_board board;
+    bool board_open;
+    struct http *http; // NULL: off.
+    struct process_signals signals;
+    bool signals_started;
+    bool ports_written;
+    char error[LOCKSTEP_TEXT_BYTES];
+};
+
+// ---- between the parts ------------------------------------------------------------------------
+
+static void wake_server(void *context)
+{
+    struct daemon *daemon = context;
+    rpc_server_wake(daemon->server);
+}
+
+static void drain(void *context, const char *why)
+{
+    (void)why; // The signal thread has logged it.
+    struct daemon *daemon = context;
+    service_drain(daemon->service);
+    rpc_server_wake(daemon->server);
+}
+
+// ---- start ------------------------------------------------------------------------------------
+
+static int open_streams(struct daemon *daemon)
+{
+    struct service_config config = {
+        .chunk_bytes = daemon->options.chunk_bytes,
+        .drain_ms = daemon->options.drain_ms,
+        .log = &daemon->log,
+    };
+    if (service_open(&config, &daemon->service, daemon->error, sizeof daemon->error) < 0)
+        return -1;
+    struct rpc_config rpc = {
+        .host = daemon->options.listen.host,
+        .port = daemon->options.listen.port,
+        .method = SERVICE_METHOD,
+        .service = SERVICE_NAME,
+        .log = &daemon->log,
+    };
+    struct rpc_events events = service_events(daemon->service);
+    if (rpc_server_open(&rpc, &events, &daemon->server, daemon->error, sizeof daemon->error) < 0)
+        return -1;
+    daemon->options.listen.port = rpc_server_port(daemon->server);
+    service_attach(daemon->service, &rpc_server_calls, daemon->server);
+    return 0;
+}
+
+static int open_http(struct daemon *daemon)
+{
+    if (daemon->options.http_off)
+        return 0;
+    snapshot_board_init(&daemon->board, wake_server, daemon);
+    daemon->board_open = true;
+    service_show(daemon->service, &daemon->board);
+    struct http_config config = {
+        .endpoint = daemon->options.http,
+        .process = daemon->process,
+        .board = &daemon->board,
+        .log = &daemon->log,
+    };
+    if (http_open(&config, &daemon->http, daemon->error, sizeof daemon->error) < 0)
+        return -1;
+    daemon->options.http.port = http_port(daemon->http);
+    return 0;
+}
+
+static int start_signals(struct daemon *daemon)
+{
+    daemon->signals.drain = drain;
+    daemon->signals.context = daemon;
+    daemon->signals.log = &daemon->log;
+    if (daemon->options.parent_death)
+        daemon->signals.parent = process_watch_parent(daemon->options.parent);
+    if (daemon->signals.parent < 0) {
+        snprintf(daemon->error, sizeof daemon->error,
+                 "--parent-death: process %d is not the parent, it has ended already",
+                 (int)daemon->options.parent);
+        return -1;
+    }
+    int code = process_signals_start(&daemon->signals);
+    daemon->signals_started = code == 0;
+    if (code != 0)
+        snprintf(daemon->error, sizeof daemon->error, "no thread for signals: %s", strerror(code));
+    return code == 0 ? 0 : -1;
+}
+
+static int write_ports(struct daemon *daemon)
+{
+    const struct options *options = &daemon->options;
+    if (!options->port_file)
+        return 0;
+    uint16_t http = options->http_off ? 0 : options->http.port;
+    if (process_write_ports(options->port_file, options->listen.port, http, daemon->error,
+                            sizeof daemon->error) < 0)
+        return -1;
+    daemon->ports_written = true;
+    return 0;
+}
+
+// ---- what it says when it is ready ------------------------------------------------------------
+
+static void print_json(const struct daemon *daemon, const char *grpc, const char *http)
+{
+    const struct options *options = &daemon->options;
+    struct json json;
+    json_init(&json, START_LINE_BYTES);
+    json_object_begin(&json, NULL);
+    json_string(&json, "event", "ready");
+    json_string(&json, "version", SERVER_VERSION);
+    json_u64(&json, "pid", (uint64_t)getpid());
+    json_string(&json, "grpc", grpc);
+    json_u64(&json, "grpc_port", options->listen.port);
+    json_string(&json, "http", options->http_off ? NULL : http);
+    if (options->http_off)
+        json_null(&json, "http_port");
+    else
+        json_u64(&json, "http_port", options->http.port);
+    json_object_end(&json);
+    const char *text = json_text(&json, NULL);
+    printf("%s\n", text ? text : "{}");
+    fflush(stdout);
+    json_fini(&json);
+}
+
+static void announce(struct daemon *daemon, uint64_t descriptors)
+{
+    const struct options *options = &daemon->options;
+    char grpc[LOCKSTEP_ADDRESS_BYTES + 16];
+    char http[LOCKSTEP_ADDRESS_BYTES + 16];
+    endpoint_text(&options->listen, grpc, sizeof grpc);
+    endpoint_text(&options->http, http, sizeof http);
+    log_event(&daemon->log, LOG_LEVEL_INFO, "coordinator_ready",
+              "version=%s grpc=%s http=%s pid=%d drain_ms=%u chunk_bytes=%u log_level=%s "
+              "port_file=%s parent=%d descriptors=%llu grpc_core=%s",
+              SERVER_VERSION, grpc, options->http_off ? "off" : http, (int)getpid(),
+              options->drain_ms, options->chunk_bytes, log_level_name(options->log_level),
+              options->port_file ? options->port_file : "none", (int)daemon->signals.parent,
+              (unsigned long long)descriptors, rpc_server_version());
+    if (options->json)
+        print_json(daemon, grpc, http);
+}
+
+// ---- run and end ------------------------------------------------------------------------------
+
+// HTTP and signals wake the server, so they end first.
+static void take_apart(struct daemon *daemon)
+{
+    if (daemon->ports_written)
+        unlink(daemon->options.port_file);
+    if (daemon->board_open)
+        snapshot_end(&daemon->board);
+    if (daemon->http)
+        http_close(daemon->http);
+    if (daemon->signals_started)
+        process_signals_stop(&daemon->signals);
+    if (daemon->server)
+        rpc_server_close(daemon->server);
+    if (daemon->board_open)
+        snapshot_board_fini(&daemon->board);
+    if (daemon->service)
+        service_close(daemon->service);
+}
+
+static int run(struct daemon *daemon)
+{
+    log_init(&daemon->log, daemon->options.log_level, log_sink_stderr, NULL);
+    process_block_signals();
+    uint64_t descriptors = process_raise_descriptors();
+    if (open_streams(daemon) < 0 || open_http(daemon) < 0 || start_signals(daemon) < 0 ||
+        write_ports(daemon) < 0)
+        return -1;
+    announce(daemon, descriptors);
+    rpc_server_run(daemon->server);
+    return 0;
+}
+
+static uint64_t unix_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+int main(int argc, char **argv)
+{
+    static struct daemon daemon;
+    daemon.process = (struct render_process){SERVER_VERSION, unix_ms(), clock_now_ms()};
+    switch (options_parse(argc, argv, &daemon.options, stdout, daemon.error, sizeof daemon.error)) {
+    case OPTIONS_DONE:
+        return EXIT_SUCCESS;
+    case OPTIONS_USAGE:
+        fprintf(stderr, "lockstep-coordinator: %s\n", daemon.error);
+        return EXIT_USAGE;
+    case OPTIONS_RUN:
+        break;
+    }
+    int status = run(&daemon);
+    if (status < 0)
+        fprintf(stderr, "lockstep-coordinator: %s\n", daemon.error);
+    take_apart(&daemon);
+    if (status == 0)
+        log_event(&daemon.log, LOG_LEVEL_INFO, "coordinator_ended", "pid=%d", (int)getpid());
+    return status < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+}

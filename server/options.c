@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One table holds the flags: their names, help and functions. getopt_long reads the command line,
+// getenv the variables. Main thread.
+
+#include "server/options.h"
+
+#include "base/parse.h"
+#include "base/text.h"
+
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <getopt.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define LISTEN_DEFAULT "127.0.0.1:50051"
+#define HTTP_DEFAULT "127.0.0.1:8080"
+#define DRAIN_DEFAULT_MS 5000
+#define DRAIN_MAX_MS 600000
+#define CHUNK_MIN_BYTES 1024
+
+struct parse {
+    struct options *options;
+    const char *given; // "--listen" or the variable's name.
+    char *error;
+    size_t error_bytes;
+};
+
+static bool refuse(struct parse *parse, const char *value, const char *why)
+{
+    snprintf(parse->error, parse->error_bytes, "%s '%s': %s", parse->given, value, why);
+    return false;
+}
+
+// ---- addresses --------------------------------------------------------------------------------
+
+static bool is_loopback(const struct sockaddr *address)
+{
+    if (address->sa_family == AF_INET) {
+        const struct sockaddr_in *four = (const void *)address;
+        return ntohl(four->sin_addr.s_addr) >> 24 == 127;
+    }
+    const struct sockaddr_in6 *six = (const void *)address;
+    return address->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&six->sin6_addr);
+}
+
+// Numeric hosts only, and localhost, so that no name server decides where the daemon listens.
+static struct addrinfo *resolve(const char *host)
+{
+    bool local = strcmp(host, "localhost") == 0;
+    struct addrinfo hints = {.ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    if (getaddrinfo(local ? "127.0.0.1" : host, NULL, &hints, &found) != 0)
+        return NULL;
+    return found;
+}
+
+static bool set_endpoint(struct parse *parse, const char *value, struct endpoint *endpoint)
+{
+    char host[LOCKSTEP_ADDRESS_BYTES];
+    if (!parse_address(value, host, sizeof host, &endpoint->port))
+        return refuse(parse, value, "an address is HOST:PORT, as in 127.0.0.1:50051 or [::1]:0");
+    struct addrinfo *found = resolve(host);
+    if (!found)
+        return refuse(parse, value, "the host must be a numeric address or localhost");
+    bool loopback = is_loopback(found->ai_addr);
+    getnameinfo(found->ai_addr, found->ai_addrlen, endpoint->host, sizeof endpoint->host, NULL, 0,
+                NI_NUMERICHOST);
+    freeaddrinfo(found);
+    if (!loopback)
+        return refuse(parse, value,
+                      "only loopback addresses are allowed, because nothing is encrypted or "
+                      "authenticated yet and everybody who reaches the port could join a job; use "
+                      "127.0.0.1 until --tls-dir exists");
+    return true;
+}
+
+void endpoint_text(const struct endpoint *endpoint, char *text, size_t text_bytes)
+{
+    bool six = strchr(endpoint->host, ':') != NULL;
+    snprintf(text, text_bytes, six ? "[%s]:%u" : "%s:%u", endpoint->host, endpoint->port);
+}
+
+// ---- one function for each flag ---------------------------------------------------------------
+
+static bool set_listen(struct parse *parse, const char *value)
+{
+    return set_endpoint(parse, value, &parse->options->listen);
+}
+
+static bool set_http(struct parse *parse, const char *value)
+{
+    parse->options->http_off = strcmp(value, "off") == 0;
+    return parse->options->http_off || set_endpoint(parse, value, &parse->options->http);
+}
+
+static bool set_log_level(struct parse *parse, const char *value)
+{
+    return log_level_parse(value, &parse->options->log_level) ||
+           refuse(parse, value, "a level is error, warn, info or debug");
+}
+
+static bool set_port_file(struct parse *parse, const char *value)
+{
+    if (value[0] == '\0')
+        return refuse(parse, value, "a path is needed");
+    parse->options->port_file = value;
+    return true;
+}
+
+static bool set_parent_death(struct parse *parse, const char *value)
+{
+    uint64_t pid = 0;
+    if (value && (!parse_u64(value, &pid) || pid == 0 || pid > INT32_MAX))
+        return refuse(parse, value, "a process id is needed, or no value for the present parent");
+    parse->options->parent_death = true;
+    parse->options->parent = (pid_t)pid;
+    return true;
+}
+
+static bool set_drain(struct parse *parse, const char *value)
+{
+    uint64_t drain_ms;
+    if (!parse_u64(value, &drain_ms) || drain_ms > DRAIN_MAX_MS)
+        return refuse(parse, value, "milliseconds are needed, 0 to 600000");
+    parse->options->drain_ms = (uint32_t)drain_ms;
+    return true;
+}
+
+static bool set_chunk(struct parse *parse, const char *value)
+{
+    uint64_t bytes;
+    if (!parse_u64(value, &bytes) || bytes < CHUNK_MIN_BYTES || bytes > LOCKSTEP_FRAME_BYTES ||
+        bytes % 64 != 0)
+        return refuse(parse, value, "a multiple of 64 is needed, 1024 to 1048576 bytes");
+    parse->options->chunk_bytes = (uint32_t)bytes;
+    return true;
+}
+
+static bool set_json(struct parse *parse, const char *value)
+{
+    (void)value;
+    parse->options->json = true;
+    return true;
+}
+
+// ---- the table --------------------------------------------------------------------------------
+
+struct flag {
+    const char *name;
+    int argument; // Of getopt_long.
+    bool (*set)(struct parse *parse, const char *value);
+    const char *value; // Its name in the help.
+    const char *help;
+};
+
+static const struct flag flags[] = {
+    {"listen", required_argument, set_listen, "HOST:PORT",
+     "where workers connect (" LISTEN_DEFAULT "); port 0 takes any"},
+    {"http", required_argument, set_http, "HOST:PORT",
+     "status page, API and metrics (" HTTP_DEFAULT "), or off"},
+    {"log-level", required_argument, set_log_level, "LEVEL",
+     "error, warn, info (default) or debug"},
+    {"port-file", required_argument, set_port_file, "PATH",
+     "write 'grpc=PORT http=PORT' there when ready"},
+    {"parent-death", optional_argument, set_parent_death, "[=PID]",
+     "end when the parent process has ended"},
+    {"drain-ms", required_argument, set_drain, "MS",
+     "how long SIGTERM waits for workers to leave (5000)"},
+    {"chunk-bytes", required_argument, set_chunk, "BYTES",
+     "payload of a ring frame (chosen by the coordinator)"},
+    {"json", no_argument, set_json, NULL, "print one JSON line to stdout when ready"},
+    {"version", no_argument, NULL, NULL, "print the version and exit"},
+    {"help", no_argument, NULL, NULL, "print this and exit"},
+};
+
+#define FLAG_COUNT (sizeof flags / sizeof flags[0])
+
+static void print_help(FILE *out)
+{
+    fprintf(out, "Usage: lockstep-coordinator [flags]\n\n"
+                 "Gives the workers of training jobs their ranks and one order of work, and "
+                 "watches them.\n\nFlags:\n");
+    for (size_t i = 0; i < FLAG_COUNT; i++) {
+        char left[64];
+        const char *gap = flags[i].argument == required_argument ? " " : "";
+        snprintf(left, sizeof left, "--%s%s%s", flags[i].name, gap,
+                 flags[i].value ? flags[i].value : "");
+        fprintf(out, "  %-22s %s\n", left, flags[i].help);
+    }
+    fprintf(out,
+            "\nEvery flag that has a value is also read from the environment: --log-level from\n"
+            "LOCKSTEP_COORDINATOR_LOG_LEVEL. SIGTERM drains and ends; a second one ends at once.\n"
+            "Exit status: 0 after a drain, 1 when it could not start, 2 for wrong usage.\n");
+}
+
+// ---- environment and command line -------------------------------------------------------------
+
+static void variable_name(const struct flag *flag, char *name, size_t name_bytes)
+{
+    snprintf(name, name_bytes, "LOCKSTEP_COORDINATOR_%s", flag->name);
+    for (char *c = name; *c; c++)
+        *c = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
+}
+
+static bool read_environment(struct parse *parse)
+{
+    for (size_t i = 0; i < FLAG_COUNT; i++) {
+        char name[64];
+        variable_name(&flags[i], name, sizeof name);
+        const char *value = getenv(name);
+        if (!value || flags[i].argument != required_argument)
+            continue;
+        parse->given = name;
+        if (!flags[i].set(parse, value))
+            return false;
+    }
+    return true;
+}
+
+static void fill_long_options(struct option *longs)
+{
+    for (size_t i = 0; i < FLAG_COUNT; i++)
+        longs[i] = (struct option){.name = flags[i].name, .has_arg = flags[i].argument};
+    longs[FLAG_COUNT] = (struct option){0};
+}
+
+static enum options_result usage(struct parse *parse, const char *what, const char *argument)
+{
+    snprintf(parse->error, parse->error_bytes, "%s '%s'; --help lists the flags", what, argument);
+    return OPTIONS_USAGE;
+}
+
+// A flag that answers and ends.
+static bool answered(const struct flag *flag, FILE *out)
+{
+    if (strcmp(flag->name, "help") == 0)
+        print_help(out);
+    else if (strcmp(flag->name, "version") == 0)
+        fprintf(out, "lockstep-coordinator " SERVER_VERSION "\n");
+    else
+        return false;
+    return true;
+}
+
+static enum options_result read_arguments(struct parse *parse, int argc, char **argv, FILE *out)
+{
+    struct option longs[FLAG_COUNT + 1];
+    fill_long_options(longs);
+    opterr = 0;
+    optind = 0; // Also starts getopt over, for tests.
+    for (;;) {
+        int index = -1;
+        int code = getopt_long(argc, argv, "+:", longs, &index);
+        if (code == -1)
+            break;
+        if (code == ':')
+            return usage(parse, "a value is missing after", argv[optind - 1]);
+        if (code != 0)
+            return usage(parse, "unknown or ambiguous flag", argv[optind - 1]);
+        const struct flag *flag = &flags[index];
+        if (answered(flag, out))
+            return OPTIONS_DONE;
+        char given[64];
+        snprintf(given, sizeof given, "--%s", flag->name);
+        parse->given = given;
+        if (!flag->set(parse, optarg))
+            return OPTIONS_USAGE;
+    }
+    return optind < argc ? usage(parse, "unexpected argument", argv[optind]) : OPTIONS_RUN;
+}
+
+enum options_result options_parse(int argc, char **argv, struct options *options, FILE *out,
+                                  char *error, size_t error_bytes)
+{
+    struct parse parse = {.options = options, .error = error, .error_bytes = error_bytes};
+    *options = (struct options){.log_level = LOG_LEVEL_INFO, .drain_ms = DRAIN_DEFAULT_MS};
+    parse.given = "default";
+    set_listen(&parse, LISTEN_DEFAULT);
+    set_http(&parse, HTTP_DEFAULT);
+    if (!read_environment(&parse))
+        return OPTIONS_USAGE;
+    return read_arguments(&parse, argc, argv, out);
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The flags of lockstep-coordinator, and the same as environment variables: --log-level is
+// LOCKSTEP_COORDINATOR_LOG_LEVEL. A flag wins over its variable. Not a place for policy of the
+// daemon; but addresses that must not be listened on are refused here, before anything is opened.
+// Main thread, before any other thread runs.
+
+#ifndef LOCKSTEP_SERVER_OPTIONS_H
+#define LOCKSTEP_SERVER_OPTIONS_H
+
+#include "base/log.h"
+#include "protos/limits.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/types.h>
+
+#define SERVER_VERSION "0.1.0"
+
+// Where to listen. host is numeric and loopback, without brackets.
+struct endpoint {
+    char host[LOCKSTEP_ADDRESS_BYTES];
+    uint16_t port; // 0: any that is free.
+};
+
+struct options {
+    struct endpoint listen;
+    struct endpoint http;
+    bool http_off;
+    enum log_level log_level;
+    const char *port_file; // NULL: none. Borrowed from argv or the environment.
+    bool parent_death;
+    pid_t parent; // 0: whoever is the parent at the start.
+    uint32_t chunk_bytes; // 0: the core's default.
+    uint32_t drain_ms;
+    bool json;
+};
+
+enum options_result {
+    OPTIONS_RUN,
+    OPTIONS_DONE, // --help or --version was answered.
+    OPTIONS_USAGE, // error holds a sentence.
+};
+
+// Answers --help and --version on out.
+enum options_result options_parse(int argc, char **argv, struct options *options, FILE *out,
+                                  char *error, size_t error_bytes);
+
+// "127.0.0.1:8080" or "[::1]:8080".
+void endpoint_text(const struct endpoint *endpoint, char *text, size_t text_bytes);
+
+#endif

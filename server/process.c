@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// See process.h.
+
+#include "server/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+// The kernel sends it when the thread that started us ends, which need not be the whole parent,
+// so it is a reason to look and not a fact. Also what ends the signal thread.
+#define SIGNAL_LOOK SIGUSR1
+
+#define PARENT_CHECK_S 1
+
+uint64_t process_raise_descriptors(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return 0;
+    rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+        limit.rlim_cur = before;
+    return limit.rlim_cur;
+}
+
+// ---- signals ----------------------------------------------------------------------------------
+
+static void signal_set(sigset_t *set)
+{
+    sigemptyset(set);
+    sigaddset(set, SIGTERM);
+    sigaddset(set, SIGINT);
+    sigaddset(set, SIGNAL_LOOK);
+}
+
+void process_block_signals(void)
+{
+    sigset_t set;
+    signal_set(&set);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    signal(SIGPIPE, SIG_IGN); // A peer that is gone is an error of write, not the end of us.
+}
+
+static void received(struct process_signals *signals, int number)
+{
+    const char *name = number == SIGTERM ? "SIGTERM" : "SIGINT";
+    log_event(signals->log, LOG_LEVEL_INFO, "signal", "name=%s", name);
+    if (signals->draining)
+        _exit(128 + number);
+    signals->draining = true;
+    signals->drain(signals->context, name);
+}
+
+static void check_parent(struct process_signals *signals)
+{
+    if (signals->parent == 0 || getppid() == signals->parent)
+        return;
+    log_event(signals->log, LOG_LEVEL_WARN, "parent_ended", "pid=%d", (int)signals->parent);
+    signals->parent = 0;
+    if (!signals->draining)
+        signals->drain(signals->context, "the parent has ended");
+    signals->draining = true;
+}
+
+static void wait_for_signals(void *context)
+{
+    static const struct timespec second = {.tv_sec = PARENT_CHECK_S};
+    struct process_signals *signals = context;
+    sigset_t set;
+    signal_set(&set);
+    while (!atomic_load(&signals->stopping)) {
+        int number = sigtimedwait(&set, NULL, signals->parent ? &second : NULL);
+        if (number == SIGTERM || number == SIGINT)
+            received(signals, number);
+        check_parent(signals);
+    }
+}
+
+int process_signals_start(struct process_signals *signals)
+{
+    return thread_start(&signals->thread, "signals", wait_for_signals, signals);
+}
+
+void process_signals_stop(struct process_signals *signals)
+{
+    atomic_store(&signals->stopping, true);
+    pthread_kill(signals->thread.id, SIGNAL_LOOK);
+    thread_join(&signals->thread);
+}
+
+pid_t process_watch_parent(pid_t parent)
+{
+    pid_t now = getppid();
+    if (parent == 0)
+        parent = now;
+    prctl(PR_SET_PDEATHSIG, SIGNAL_LOOK);
+    return getppid() == parent ? parent : -1; // Asked again: it may have ended meanwhile.
+}
+
+// ---- port file --------------------------------------------------------------------------------
+
+int process_write_ports(const char *path, uint16_t grpc, uint16_t http, char *error,
+                        size_t error_bytes)
+{
+    char name[PATH_MAX];
+    int size = snprintf(name, sizeof name, "%s.%d", path, (int)getpid());
+    errno = ENAMETOOLONG;
+    FILE *file = size < (int)sizeof name ? fopen(name, "we") : NULL;
+    if (!file)
+        goto failed;
+    int written = fprintf(file, "grpc=%u http=%u\n", grpc, http);
+    int closed = fclose(file);
+    if (written > 0 && closed == 0 && rename(name, path) == 0)
+        return 0;
+    int saved = errno;
+    unlink(name);
+    errno = saved;
+failed:
+    snprintf(error, error_bytes,
+             "cannot write the port file '%s' (%s): choose another path with "
+             "--port-file",
+             path, strerror(errno));
+    return -1;
+}

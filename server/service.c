@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One event in, one step of the core, its actions out. Stream thread. See service.h.
+
+#include "server/service.h"
+
+#include "base/clock.h"
+#include "coordinator/coordinator.h"
+#include "protos/codec.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#define DECODE_LOG_MS 1000 // At most one line about undecodable messages in this time.
+
+struct service {
+    // set at open or attach, then constant
+    struct service_config config;
+    const struct rpc_calls *calls;
+    void *server;
+    struct snapshot_board *board;
+    void *memory; // Of the core; owned.
+    struct coordinator *core;
+    uint64_t incarnation;
+    // atomic
+    atomic_bool drain_wanted;
+    // stream thread only
+    struct service_counts counts;
+    enum halt_kind halted; // What the present step of the core said, if it did.
+    bool draining;
+    bool stopped;
+    uint64_t drain_deadline_ms;
+    uint64_t decode_log_ms; // When the next line may be written.
+};
+
+// ---- actions ----------------------------------------------------------------------------------
+
+static void count_sent(struct service *service, const struct down_message *message)
+{
+    if ((unsigned)message->kind < SERVICE_DOWN_KINDS)
+        service->counts.sent[message->kind]++;
+    if (message->kind == DOWN_REFUSED && (unsigned)message->u.refused.refusal < SERVICE_REFUSALS)
+        service->counts.refused[message->u.refused.refusal]++;
+    if (message->kind == DOWN_HALT && (unsigned)message->u.halt.kind < SERVICE_HALTS)
+        service->halted = message->u.halt.kind;
+}
+
+static void act_send(struct service *service, const struct coordinator_action *action)
+{
+    uint8_t bytes[LOCKSTEP_MESSAGE_BYTES];
+    size_t size = 0;
+    enum codec_status status = codec_encode_down(action->message, bytes, sizeof bytes, &size);
+    if (status != CODEC_OK) {
+        service->counts.encode_errors++;
+        log_event(service->config.log, LOG_LEVEL_ERROR, "encode_failed",
+                  "kind=%d status=%s hint=%s", (int)action->message->kind,
+                  codec_status_name(status), "this is a bug of the coordinator; please report it");
+        service->calls->abort(service->server, action->peer, RPC_INTERNAL,
+                              "the coordinator could not encode a message");
+        return;
+    }
+    count_sent(service, action->message);
+    service->calls->send(service->server, action->peer, bytes, size);
+}
+
+static enum log_level level_of(const char *id)
+{
+    static const char *const warnings[] = {"halt", "lost", "refus", "invalid", "dropped"};
+    for (size_t i = 0; i < sizeof warnings / sizeof warnings[0]; i++) {
+        if (strstr(id, warnings[i]))
+            return LOG_LEVEL_WARN;
+    }
+    return LOG_LEVEL_INFO;
+}
+
+static void act(void *context, const struct coordinator_action *action)
+{
+    struct service *service = context;
+    switch (action->kind) {
+    case ACTION_SEND:
+        act_send(service, action);
+        break;
+    case ACTION_CLOSE:
+        service->calls->finish(service->server, action->peer, RPC_OK, "");
+        break;
+    case ACTION_LOG:
+        log_event(service->config.log, level_of(action->log_id), action->log_id, "%s",
+                  action->text ? action->text : "");
+        break;
+    }
+}
+
+// ---- events -----------------------------------------------------------------------------------
+
+// Fresh random bytes; without them no generation may form, and there is nothing to do instead.
+static void randomize(void *bytes, size_t size)
+{
+    uint8_t *place = bytes;
+    while (size > 0) {
+        ssize_t got = getrandom(place, size, 0);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0) {
+            perror("getrandom");
+            abort();
+        }
+        place += got;
+        size -= (size_t)got;
+    }
+}
+
+static void step(struct service *service, struct coordinator_event *event)
+{
+    struct coordinator_sink sink = {act, service};
+    randomize(event->entropy, sizeof event->entropy);
+    service->halted = HALT_NONE;
+    coordinator_step(service->core, event, clock_now_ms(), sink);
+    if (service->halted != HALT_NONE)
+        service->counts.halted[service->halted]++;
+}
+
+static void step_closed(struct service *service, rpc_peer peer, const char *text)
+{
+    struct coordinator_event event = {.kind = EVENT_CLOSED, .peer = peer, .text = text};
+    step(service, &event);
+}
+
+static void on_opened(void *context, rpc_peer peer, const char *address)
+{
+    struct service *service = context;
+    log_event(service->config.log, LOG_LEVEL_DEBUG, "stream_opened", "peer=%" PRIx64 " from=%s",
+              peer, address);
+}
+
+static void on_closed(void *context, rpc_peer peer, const char *text)
+{
+    struct service *service = context;
+    log_event(service->config.log, LOG_LEVEL_DEBUG, "stream_closed", "peer=%" PRIx64 " text=%s",
+              peer, text);
+    step_closed(service, peer, text);
+}
+
+static void on_undecodable(struct service *service, rpc_peer peer, enum codec_status status,
+                           const char *detail, size_t size)
+{
+    uint64_t now_ms = clock_now_ms();
+    char text[LOCKSTEP_TEXT_BYTES];
+    char told[LOCKSTEP_TEXT_BYTES];
+    if (!detail)
+        detail = codec_status_name(status);
+    snprintf(text, sizeof text, "it sent a message that cannot be decoded: %s", detail);
+    snprintf(told, sizeof told, "the message cannot be decoded: %s", detail);
+    service->counts.decode_errors++;
+    if (now_ms >= service->decode_log_ms) {
+        service->decode_log_ms = now_ms + DECODE_LOG_MS;
+        log_event(service->config.log, LOG_LEVEL_WARN, "decode_failed",
+                  "peer=%" PRIx64 " status=%s bytes=%zu text=%s total=%" PRIu64 " hint=%s", peer,
+                  codec_status_name(status), size, text, service->counts.decode_errors,
+                  "whatever connected is no worker of this version of lockstep");
+    }
+    service->calls->abort(service->server, peer, RPC_INVALID_ARGUMENT, told);
+    step_closed(service, peer, text);
+}
+
+static void on_message(void *context, rpc_peer peer, const uint8_t *bytes, size_t size)
+{
+    struct service *service = context;
+    struct up_message message;
+    const char *detail = NULL;
+    enum codec_status status = codec_decode_up(bytes, size, &message, &detail);
+    if (status != CODEC_OK) {
+        on_undecodable(service, peer, status, detail, size);
+        return;
+    }
+    if ((unsigned)message.kind < SERVICE_UP_KINDS)
+        service->counts.received[message.kind]++;
+    struct coordinator_event event = {.kind = EVENT_MESSAGE, .peer = peer, .message = &message};
+    step(service, &event);
+}
+
+// ---- turns ------------------------------------------------------------------------------------
+
+static void begin_drain(struct service *service, uint64_t now_ms)
+{
+    struct coordinator_event event = {.kind = EVENT_DRAIN};
+    service->draining = true;
+    service->drain_deadline_ms = now_ms + service->config.drain_ms;
+    log_event(service->config.log, LOG_LEVEL_INFO, "draining", "streams=%u drain_ms=%u",
+              service->calls->counts(service->server).streams, service->config.drain_ms);
+    service->calls->set_serving(service->server, false);
+    step(service, &event);
+}
+
+static void drain(struct service *service, uint64_t now_ms)
+{
+    uint32_t streams = service->calls->counts(service->server).streams;
+    if (service->stopped || (streams > 0 && now_ms < service->drain_deadline_ms))
+        return;
+    service->stopped = true;
+    log_event(service->config.log, streams ? LOG_LEVEL_WARN : LOG_LEVEL_INFO, "drained",
+              "streams_cut=%u", streams);
+    service->calls->stop(service->server);
+}
+
+static void show(struct service *service, uint64_t now_ms)
+{
+    struct snapshot *snapshot = snapshot_make(service->core, now_ms);
+    if (!snapshot)
+        return;
+    snapshot->incarnation = service->incarnation;
+    snapshot->draining = service->draining;
+    snapshot->counts = service->counts;
+    snapshot->rpc = service->calls->counts(service->server);
+    snapshot_publish(service->board, snapshot);
+}
+
+static uint64_t on_turn(void *context, uint64_t now_ms)
+{
+    struct service *service = context;
+    if (!service->draining && atomic_load_explicit(&service->drain_wanted, memory_order_relaxed))
+        begin_drain(service, now_ms);
+    if (now_ms >= coordinator_deadline(service->core)) {
+        struct coordinator_event event = {.kind = EVENT_TICK};
+        step(service, &event);
+    }
+    if (service->board && snapshot_wanted(service->board))
+        show(service, now_ms);
+    if (service->draining)
+        drain(service, now_ms);
+    uint64_t next = coordinator_deadline(service->core);
+    if (service->draining && service->drain_deadline_ms < next)
+        next = service->drain_deadline_ms;
+    return next;
+}
+
+struct rpc_events service_events(struct service *service)
+{
+    return (struct rpc_events){
+        .opened = on_opened,
+        .message = on_message,
+        .closed = on_closed,
+        .turn = on_turn,
+        .context = service,
+    };
+}
+
+// ---- open and close ---------------------------------------------------------------------------
+
+int service_open(const struct service_config *config, struct service **result, char *error,
+                 size_t error_bytes)
+{
+    struct service *service = calloc(1, sizeof *service);
+    void *memory = calloc(1, coordinator_bytes());
+    if (!service || !memory) {
+        free(service);
+        free(memory);
+        snprintf(error, error_bytes, "no memory for the coordinator (%zu MiB are needed)",
+                 coordinator_bytes() >> 20);
+        return -1;
+    }
+    service->config = *config;
+    while (service->incarnation == 0)
+        randomize(&service->incarnation, sizeof service->incarnation);
+    struct coordinator_config core = {
+        .incarnation = service->incarnation,
+        .chunk_bytes = config->chunk_bytes,
+    };
+    service->memory = memory;
+    service->core = coordinator_init(memory, &core);
+    *result = service;
+    return 0;
+}
+
+void service_attach(struct service *service, const struct rpc_calls *calls, void *server)
+{
+    service->calls = calls;
+    service->server = server;
+}
+
+void service_show(struct service *service, struct snapshot_board *board)
+{
+    service->board = board;
+}
+
+void service_drain(struct service *service)
+{
+    atomic_store(&service->drain_wanted, true);
+}
+
+void service_close(struct service *service)
+{
+    free(service->memory);
+    free(service);
+}
