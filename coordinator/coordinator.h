@@ -59,8 +59,8 @@
 struct coordinator; // Opaque; the caller provides its memory.
 
 struct coordinator_config {
-    uint64_t incarnation;  // Random, never 0.
-    uint32_t chunk_bytes;  // Handed to every generation; 0: the default.
+    uint64_t incarnation; // Random, never 0.
+    uint32_t chunk_bytes; // Handed to every generation; 0: the default.
     uint32_t heartbeat_ms; // 0: LOCKSTEP_HEARTBEAT_MS
 };
 
@@ -69,23 +69,23 @@ typedef uint64_t coordinator_peer;
 
 enum coordinator_event_kind {
     EVENT_MESSAGE, // peer sent message. The first message of a peer makes it known.
-    EVENT_CLOSED,  // peer's stream ended, for whatever reason in text.
-    EVENT_TICK,    // A deadline passed.
-    EVENT_DRAIN,   // Take no new workers.
+    EVENT_CLOSED, // peer's stream ended, for whatever reason in text.
+    EVENT_TICK, // A deadline passed.
+    EVENT_DRAIN, // Take no new workers.
 };
 
 struct coordinator_event {
     enum coordinator_event_kind kind;
     coordinator_peer peer;
-    const struct up_message *message;     // EVENT_MESSAGE; borrowed for the call.
-    const char *text;                     // EVENT_CLOSED; borrowed, may be NULL.
+    const struct up_message *message; // EVENT_MESSAGE; borrowed for the call.
+    const char *text; // EVENT_CLOSED; borrowed, may be NULL.
     uint8_t entropy[LOCKSTEP_SECRET_BYTES]; // Fresh random bytes; used when a generation forms.
 };
 
 enum coordinator_action_kind {
-    ACTION_SEND,  // Send message to peer.
+    ACTION_SEND, // Send message to peer.
     ACTION_CLOSE, // End peer's stream after what was sent. EVENT_CLOSED need not follow.
-    ACTION_LOG,   // One line for the log: id is a fixed snake_case event, text is logfmt fields.
+    ACTION_LOG, // One line for the log: id is a fixed snake_case event, text is logfmt fields.
 };
 
 struct coordinator_action {
@@ -102,7 +102,7 @@ struct coordinator_sink {
     void *context;
 };
 
-size_t coordinator_bytes(void);                      // Memory that coordinator_init needs.
+size_t coordinator_bytes(void); // Memory that coordinator_init needs.
 struct coordinator *coordinator_init(void *memory, const struct coordinator_config *config);
 
 // The core is one function. now_ms is monotonic.
@@ -112,14 +112,15 @@ void coordinator_step(struct coordinator *coordinator, const struct coordinator_
 // When EVENT_TICK is due, in the same clock; UINT64_MAX: never.
 uint64_t coordinator_deadline(const struct coordinator *coordinator);
 
-// ---- Views, for HTTP and tests. They copy; nothing is borrowed. ----------------------------------
+// ---- Views, for HTTP and tests. They copy; nothing is borrowed.
+// ----------------------------------
 
 enum job_state {
     JOB_GATHERING = 0, // Waiting for workers.
-    JOB_STARTING = 1,  // The world has formed; manifests are being compared.
+    JOB_STARTING = 1, // The world has formed; manifests are being compared.
     JOB_RUNNING = 2,
-    JOB_HALTED = 3,    // A verdict ended the generation; text says which.
-    JOB_FINISHED = 4,  // Everybody left in good order.
+    JOB_HALTED = 3, // A verdict ended the generation; text says which.
+    JOB_FINISHED = 4, // Everybody left in good order.
 };
 
 const char *job_state_name(enum job_state state);
@@ -128,13 +129,14 @@ struct job_view {
     char name[LOCKSTEP_JOB_NAME_BYTES];
     enum job_state state;
     struct generation_id generation;
-    uint32_t world_size;  // Of the generation, or wanted (max) while gathering.
-    uint32_t joined;      // Workers present.
-    uint32_t left;        // Members that left in good order.
+    uint32_t world_size; // Of the generation, or wanted (max) while gathering.
+    uint32_t joined; // Workers present.
+    uint32_t left; // Members that left in good order.
     uint64_t plan_number; // Highest plan published; 0: still learning.
-    uint64_t step_min;    // Lowest and highest step that members reported.
+    uint64_t step_min; // Lowest and highest step that members reported.
     uint64_t step_max;
     uint64_t messages_total; // Control messages from its members, heartbeats not included.
+    uint64_t dropped_total; // Messages of other generations, or after the end of theirs.
     char halt_text[LOCKSTEP_TEXT_BYTES];
 };
 
@@ -146,7 +148,7 @@ struct worker_view {
     uint64_t step;
     uint64_t settled;
     enum worker_activity activity;
-    uint64_t activity_ms;     // Time in that activity, as of now.
+    uint64_t activity_ms; // Time in that activity, as of now.
     uint64_t heartbeat_age_ms;
     bool frozen; // LOCKSTEP_HEARTBEATS_MISSED heartbeats are missing.
     bool left;

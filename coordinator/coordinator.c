@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The one function of the core: takes an event apart, finds whose it is, and hands it to the file
+// that decides. Also the table of streams and the way out, actions. Decides nothing itself but who
+// may say what at which stage. Runs on the caller's thread; pure.
+
+#include "coordinator/core.h"
+
+size_t coordinator_bytes(void)
+{
+    return sizeof(struct coordinator);
+}
+
+static_assert(sizeof(struct coordinator) <= 64 * 1024 * 1024, "a small daemon stays small");
+
+struct coordinator *coordinator_init(void *memory, const struct coordinator_config *config)
+{
+    // Only what marks the rest as unused is written: most of the memory is never touched.
+    struct coordinator *core = memory;
+    core->config = *config;
+    if (core->config.chunk_bytes == 0)
+        core->config.chunk_bytes = CORE_CHUNK_BYTES;
+    if (core->config.heartbeat_ms == 0)
+        core->config.heartbeat_ms = LOCKSTEP_HEARTBEAT_MS;
+    core->draining = false;
+    core->number_floor = 0;
+    core->job_count = 0;
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_JOBS; i++)
+        core->jobs[i].used = false;
+    core->worker_top = 0;
+    core->worker_free = CORE_NONE;
+    memset(core->peers, 0, sizeof(core->peers));
+    return core;
+}
+
+// ---- Streams: an open addressed table from peer to worker -----------------------------------
+
+static uint32_t peer_place(coordinator_peer peer)
+{
+    peer = (peer ^ peer >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    peer = (peer ^ peer >> 27) * UINT64_C(0x94d049bb133111eb);
+    return (uint32_t)(peer ^ peer >> 31) & (CORE_PEER_TABLE - 1);
+}
+
+// The place of this peer, or the empty one where it would be.
+static uint32_t peer_find(const struct coordinator *core, coordinator_peer peer)
+{
+    uint32_t place = peer_place(peer);
+    while (core->peers[place] != 0 && core->workers[core->peers[place] - 1].peer != peer)
+        place = (place + 1) & (CORE_PEER_TABLE - 1);
+    return place;
+}
+
+static struct worker *peer_worker(struct coordinator *core, coordinator_peer peer)
+{
+    const uint16_t entry = core->peers[peer_find(core, peer)];
+    return entry == 0 ? NULL : &core->workers[entry - 1];
+}
+
+// Removes an entry and moves up those behind it that would not be found over the gap.
+static void peer_forget(struct coordinator *core, coordinator_peer peer)
+{
+    const uint32_t mask = CORE_PEER_TABLE - 1;
+    uint32_t gap = peer_find(core, peer);
+    core->peers[gap] = 0;
+    for (uint32_t at = (gap + 1) & mask; core->peers[at] != 0; at = (at + 1) & mask) {
+        const uint32_t home = peer_place(core->workers[core->peers[at] - 1].peer);
+        if (((at - home) & mask) < ((at - gap) & mask))
+            continue;
+        core->peers[gap] = core->peers[at];
+        core->peers[at] = 0;
+        gap = at;
+    }
+}
+
+// ---- Workers ---------------------------------------------------------------------------------
+
+uint16_t core_worker_index(const struct coordinator *core, const struct worker *worker)
+{
+    return (uint16_t)(worker - core->workers);
+}
+
+struct job *core_job_of(struct coordinator *core, const struct worker *worker)
+{
+    return &core->jobs[worker->job];
+}
+
+static struct worker *worker_take(struct coordinator *core)
+{
+    struct worker *worker = NULL;
+    if (core->worker_free != CORE_NONE) {
+        worker = &core->workers[core->worker_free];
+        core->worker_free = worker->next_free;
+    } else if (core->worker_top < LOCKSTEP_MAX_WORKERS) {
+        worker = &core->workers[core->worker_top++];
+    }
+    return worker;
+}
+
+struct worker *core_worker_new(struct coordinator *core, coordinator_peer peer)
+{
+    struct worker *worker = worker_take(core);
+    while (worker == NULL && job_recycle(core))
+        worker = worker_take(core);
+    if (worker == NULL)
+        return NULL;
+    memset(worker, 0, sizeof(*worker));
+    worker->peer = peer;
+    worker->connected = true;
+    worker->waits_for = CORE_NONE;
+    core->peers[peer_find(core, peer)] = (uint16_t)(core_worker_index(core, worker) + 1);
+    return worker;
+}
+
+void core_worker_free(struct coordinator *core, struct worker *worker)
+{
+    if (worker->connected)
+        peer_forget(core, worker->peer);
+    worker->connected = false;
+    worker->stage = STAGE_FREE;
+    worker->next_free = core->worker_free;
+    core->worker_free = core_worker_index(core, worker);
+}
+
+void core_disconnect(struct coordinator *core, struct worker *worker)
+{
+    if (!worker->connected)
+        return;
+    peer_forget(core, worker->peer);
+    worker->connected = false;
+    if (worker->stage == STAGE_MEMBER)
+        core_job_of(core, worker)->connected--;
+}
+
+void core_close(struct coordinator *core, struct worker *worker)
+{
+    const struct coordinator_action action = {.kind = ACTION_CLOSE, .peer = worker->peer};
+    if (!worker->connected)
+        return;
+    core->sink.action(core->sink.context, &action);
+    core_disconnect(core, worker);
+}
+
+// ---- Sending ---------------------------------------------------------------------------------
+
+struct down_message *core_message(struct coordinator *core, const struct job *job,
+                                  enum down_kind kind)
+{
+    memset(&core->out, 0, sizeof(core->out));
+    core->out.kind = kind;
+    core->out.generation.incarnation = core->config.incarnation;
+    core->out.generation.number = job == NULL ? 0 : job->number;
+    return &core->out;
+}
+
+void core_send_peer(struct coordinator *core, coordinator_peer peer)
+{
+    const struct coordinator_action action = {
+        .kind = ACTION_SEND, .peer = peer, .message = &core->out};
+    core->sink.action(core->sink.context, &action);
+}
+
+void core_send(struct coordinator *core, const struct worker *worker)
+{
+    if (worker->connected)
+        core_send_peer(core, worker->peer);
+}
+
+void core_send_all(struct coordinator *core, const struct job *job)
+{
+    for (uint32_t i = 0; i < job->count; i++)
+        core_send(core, job_worker(core, job, i));
+}
+
+void core_log(struct coordinator *core, const char *id, const char *format, ...)
+{
+    char text[CORE_LOG_BYTES];
+    struct sentence line;
+    va_list arguments;
+    sentence_begin(&line, text, sizeof(text));
+    va_start(arguments, format);
+    sentence_add_v(&line, format, arguments);
+    va_end(arguments);
+    const struct coordinator_action action = {.kind = ACTION_LOG, .log_id = id, .text = text};
+    core->sink.action(core->sink.context, &action);
+}
+
+const char *core_kind_name(enum up_kind kind)
+{
+    switch (kind) {
+    case UP_HELLO:
+        return "hello";
+    case UP_START:
+        return "start";
+    case UP_MANIFEST_PART:
+        return "manifest part";
+    case UP_READY:
+        return "ready";
+    case UP_WAIT:
+        return "wait";
+    case UP_LAYOUT_PART:
+        return "layout part";
+    case UP_END:
+        return "end";
+    case UP_HEARTBEAT:
+        return "heartbeat";
+    case UP_FAIL:
+        return "fail";
+    case UP_LOST:
+        return "lost";
+    case UP_LEAVE:
+        return "leave";
+    case UP_NONE:
+        break;
+    }
+    return "an unknown message";
+}
+
+// ---- Messages --------------------------------------------------------------------------------
+
+static void core_heartbeat(struct coordinator *core, struct worker *worker,
+                           const struct up_heartbeat *heartbeat)
+{
+    worker->heard_ms = core->now;
+    worker->heartbeat = *heartbeat;
+    sentence_clean(worker->heartbeat.mark, sizeof(worker->heartbeat.mark), heartbeat->mark,
+                   sizeof(heartbeat->mark));
+}
+
+static void core_from_stranger(struct coordinator *core, coordinator_peer peer,
+                               const struct up_message *message)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    if (message->kind == UP_HELLO) {
+        join_hello(core, peer, message);
+        return;
+    }
+    sentence_begin(&sentence, text, sizeof(text));
+    sentence_add(&sentence, "the first message of a stream must be a hello, this one was: %s",
+                 core_kind_name(message->kind));
+    join_refuse(core, peer, REFUSAL_INVALID, text);
+}
+
+static void core_from_gatherer(struct coordinator *core, struct worker *worker,
+                               const struct up_message *message)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    if (message->kind == UP_HEARTBEAT) {
+        core_heartbeat(core, worker, &message->u.heartbeat);
+        return;
+    }
+    if (message->kind == UP_LEAVE) {
+        core_close(core, worker);
+        join_forget(core, worker);
+        return;
+    }
+    sentence_begin(&sentence, text, sizeof(text));
+    sentence_add(&sentence, "said %s before the world had formed; this is a bug in the worker",
+                 core_kind_name(message->kind));
+    join_turn_away(core, worker, REFUSAL_INVALID, text);
+}
+
+// After the end of its generation a worker can only go, or say that an earlier step than the one
+// of the verdict cannot be finished either.
+static void core_from_ended(struct coordinator *core, struct worker *worker,
+                            const struct up_message *message)
+{
+    struct job *job = core_job_of(core, worker);
+    const bool present = worker->stage == STAGE_MEMBER;
+    if (message->kind == UP_HEARTBEAT)
+        core_heartbeat(core, worker, &message->u.heartbeat);
+    else if (message->kind == UP_LEAVE)
+        verdict_leave(core, worker, &message->u.leave);
+    else if (present && message->kind == UP_FAIL && message->u.fail.step < job->halt_step)
+        verdict_fail(core, worker, &message->u.fail);
+    else if (present && message->kind == UP_LOST && message->u.lost.step < job->halt_step)
+        verdict_lost(core, worker, &message->u.lost);
+    else
+        job->dropped_total++;
+}
+
+static void core_from_member(struct coordinator *core, struct worker *worker,
+                             const struct up_message *message)
+{
+    core_job_of(core, worker)->messages_total += message->kind != UP_HEARTBEAT;
+    switch (message->kind) {
+    case UP_START:
+        verify_start(core, worker, &message->u.start);
+        break;
+    case UP_MANIFEST_PART:
+        difference_part(core, worker, &message->u.manifest_part);
+        break;
+    case UP_READY:
+        learning_ready(core, worker, &message->u.ready);
+        break;
+    case UP_WAIT:
+        learning_wait(core, worker, &message->u.wait);
+        break;
+    case UP_LAYOUT_PART:
+        publish_layout(core, worker, &message->u.layout_part);
+        break;
+    case UP_END:
+        learning_end(core, worker, &message->u.end);
+        break;
+    case UP_HEARTBEAT:
+        core_heartbeat(core, worker, &message->u.heartbeat);
+        break;
+    case UP_FAIL:
+        verdict_fail(core, worker, &message->u.fail);
+        break;
+    case UP_LOST:
+        verdict_lost(core, worker, &message->u.lost);
+        break;
+    case UP_LEAVE:
+        verdict_leave(core, worker, &message->u.leave);
+        break;
+    case UP_HELLO:
+    case UP_NONE:
+        verdict_protocol(core, worker, "sent %s on a stream that has joined already",
+                         message->kind == UP_HELLO ? "a second hello" : "an unknown message");
+        break;
+    }
+}
+
+// A worker may leave and may repeat its hello by mistake whatever generation it writes; a heartbeat
+// may have been sent just before it learned its generation.
+static bool core_generation_fits(const struct coordinator *core, const struct worker *worker,
+                                 const struct up_message *message)
+{
+    if (message->kind == UP_LEAVE || message->kind == UP_HELLO || message->kind == UP_NONE)
+        return true;
+    if (message->kind == UP_HEARTBEAT && message->generation.number == 0)
+        return true;
+    return message->generation.number == worker->generation &&
+           message->generation.incarnation == core->config.incarnation;
+}
+
+static void core_message_arrived(struct coordinator *core, coordinator_peer peer,
+                                 const struct up_message *message)
+{
+    struct worker *worker = peer_worker(core, peer);
+    if (worker == NULL)
+        core_from_stranger(core, peer, message);
+    else if (worker->stage == STAGE_GATHERING)
+        core_from_gatherer(core, worker, message);
+    else if (!core_generation_fits(core, worker, message))
+        core_job_of(core, worker)->dropped_total++;
+    else if (worker->stage == STAGE_OUT || !job_running(core_job_of(core, worker)))
+        core_from_ended(core, worker, message);
+    else
+        core_from_member(core, worker, message);
+}
+
+static void core_stream_ended(struct coordinator *core, coordinator_peer peer, const char *text)
+{
+    struct worker *worker = peer_worker(core, peer);
+    if (worker == NULL)
+        return;
+    if (worker->stage == STAGE_GATHERING)
+        join_forget(core, worker);
+    else
+        verdict_death(core, worker, text);
+}
+
+static void core_tick(struct coordinator *core)
+{
+    for (uint32_t i = 0; i < core->job_count; i++) {
+        struct job *job = &core->jobs[core->job_order[i]];
+        if (job->state == JOB_GATHERING)
+            join_tick(core, job);
+        else if (job->state == JOB_STARTING)
+            difference_tick(core, job);
+    }
+}
+
+void coordinator_step(struct coordinator *coordinator, const struct coordinator_event *event,
+                      uint64_t now_ms, struct coordinator_sink sink)
+{
+    coordinator->sink = sink;
+    coordinator->now = now_ms;
+    coordinator->entropy = event->entropy;
+    coordinator->formed = false;
+    switch (event->kind) {
+    case EVENT_MESSAGE:
+        core_message_arrived(coordinator, event->peer, event->message);
+        break;
+    case EVENT_CLOSED:
+        core_stream_ended(coordinator, event->peer, event->text);
+        break;
+    case EVENT_TICK:
+        core_tick(coordinator);
+        break;
+    case EVENT_DRAIN:
+        join_drain(coordinator);
+        break;
+    }
+}
+
+uint64_t coordinator_deadline(const struct coordinator *coordinator)
+{
+    uint64_t deadline = UINT64_MAX;
+    for (uint32_t i = 0; i < coordinator->job_count; i++) {
+        const struct job *job = &coordinator->jobs[coordinator->job_order[i]];
+        uint64_t own = UINT64_MAX;
+        if (job->state == JOB_GATHERING)
+            own = job->deadline_ms;
+        else if (job->state == JOB_STARTING && job->difference.active)
+            own = job->difference.deadline_ms;
+        if (own < deadline)
+            deadline = own;
+    }
+    return deadline;
+}

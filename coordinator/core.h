@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The inside of the coordinator's core: its state, and what its files offer each other. Not for
+// anybody else; the contract is coordinator.h. Runs inside coordinator_step, on the caller's
+// thread.
+//
+//   coordinator.c  takes an event apart, knows the streams, sends
+//   job.c          the table of jobs and their lives
+//   join.c         hello, the wanted world, deadlines of those who wait
+//   roster.c       ranks, and the forming of a generation
+//   verify.c       lockstep_start: hashes of manifests
+//   difference.c   two manifests that differ, item by item
+//   learning.c     the order of a phase, from ready, wait and end
+//   publish.c      layouts and plans
+//   verdict.c      halts, deaths, leaving
+//   view.c         copies for HTTP and tests
+//   sentence.c     text in fixed buffers
+
+#ifndef COORDINATOR_CORE_H
+#define COORDINATOR_CORE_H
+
+#include "coordinator/coordinator.h"
+#include "protos/limits.h"
+#include "protos/types.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+enum core_limit {
+    CORE_CHUNK_BYTES = 256 * 1024, // When the configuration names none.
+
+    // Comparing manifests: how many items ahead a name is searched on the other side, and how many
+    // are held, so that as many again are on their way while the first are compared.
+    CORE_LOOKAHEAD = 4 * LOCKSTEP_MANIFEST_PART,
+    CORE_WINDOW = 2 * CORE_LOOKAHEAD,
+    CORE_REPORT_LINES = 12,
+    CORE_ANSWER_MS = 5000, // Then the report goes out with what is known.
+    CORE_MAX_ITEMS = 1 + LOCKSTEP_MAX_MODULES + LOCKSTEP_MAX_PARAMETERS,
+
+    CORE_RANK_WORDS = LOCKSTEP_MAX_WORLD / 64,
+    CORE_SLOT_TABLE = 2 * LOCKSTEP_MAX_SLOTS, // Open addressing, at most half full.
+    CORE_PEER_TABLE = 2 * LOCKSTEP_MAX_WORKERS, // The same.
+    CORE_LINE_BYTES = 3 * LOCKSTEP_NAME_BYTES, // One line of a report, one subject of a sentence.
+    CORE_LOG_BYTES = 2 * LOCKSTEP_TEXT_BYTES,
+    CORE_NONE = 0xffff, // No worker, no entry.
+};
+
+static_assert(LOCKSTEP_MAX_WORLD % 64 == 0, "sets of ranks are whole words");
+static_assert((CORE_SLOT_TABLE & (CORE_SLOT_TABLE - 1)) == 0, "a mask selects a place");
+static_assert((CORE_PEER_TABLE & (CORE_PEER_TABLE - 1)) == 0, "a mask selects a place");
+static_assert(LOCKSTEP_MAX_WORKERS < CORE_NONE, "a worker's index fits in 16 bits");
+static_assert(LOCKSTEP_MAX_WORLD <= LOCKSTEP_MAX_WORKERS, "the largest job fits");
+
+// ---- Text ------------------------------------------------------------------------------------
+
+// Text in a fixed buffer, always terminated, always whole UTF-8 characters when what is added is.
+struct sentence {
+    char *text; // Borrowed.
+    size_t bytes;
+    size_t used;
+};
+
+void sentence_begin(struct sentence *sentence, char *text, size_t bytes);
+void sentence_add(struct sentence *sentence, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+void sentence_add_v(struct sentence *sentence, const char *format, va_list arguments)
+    __attribute__((format(printf, 2, 0)));
+// A value of a logfmt line: quoted, its quotes and backslashes escaped, newlines as \n.
+void sentence_quote(struct sentence *sentence, const char *text);
+// "4.5 s"
+void sentence_seconds(struct sentence *sentence, uint64_t ms);
+// Copies what a peer said into to[0, bytes): at most from_bytes of it, and whatever is no UTF-8 or
+// a control character becomes '?', so that it can be shown and sent on.
+void sentence_clean(char *to, size_t bytes, const char *from, size_t from_bytes);
+
+uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t size); // FNV-1a
+uint64_t hash_number(uint64_t hash, uint64_t number, unsigned bytes); // Little endian.
+#define HASH_START UINT64_C(0xcbf29ce484222325)
+
+// ---- State -----------------------------------------------------------------------------------
+
+enum stage {
+    STAGE_FREE = 0, // Not in use.
+    STAGE_GATHERING, // Said hello, waits for the world.
+    STAGE_MEMBER, // Of its job's present generation.
+    STAGE_OUT, // Of an earlier generation, still connected.
+};
+
+struct worker {
+    coordinator_peer peer;
+    enum stage stage;
+    bool connected; // Its stream stands; false only for members, whose record stays for the views.
+    uint16_t job;
+    uint16_t next_free;
+    uint32_t rank;
+    uint64_t generation; // Number; 0 while gathering.
+    uint64_t deadline_ms; // While gathering: its open timeout.
+    struct up_hello hello; // Its texts are clean.
+    bool left;
+    bool lost;
+
+    // From heartbeats.
+    uint64_t heard_ms;
+    struct up_heartbeat heartbeat;
+
+    // lockstep_start
+    bool started;
+    struct up_start start;
+
+    // The present learning step.
+    bool ended;
+    uint16_t waits_for; // Index of a slot that is not granted, or CORE_NONE.
+};
+
+struct manifest_entry {
+    struct manifest_item item; // Its texts are clean.
+    uint64_t scope; // Hash of its module's name; 0 for the session and for modules.
+    bool matched; // Taken out by a match ahead; skipped when it becomes the head.
+};
+
+struct manifest_side {
+    struct worker *worker;
+    uint32_t item_count;
+    uint32_t requested;
+    uint32_t received;
+    uint32_t head; // Place of the first entry held.
+    uint32_t count; // Entries held.
+    uint32_t modules;
+    uint64_t scope; // Of the module whose items arrive.
+    uint64_t missing; // Scope of a module that only this side has: its items are not reported.
+    char module[LOCKSTEP_NAME_BYTES]; // Of the items at the head.
+    struct manifest_entry entries[CORE_WINDOW];
+};
+
+struct difference {
+    bool active;
+    bool several_modules;
+    uint64_t deadline_ms;
+    uint32_t found;
+    uint32_t shown;
+    struct sentence report;
+    char text[LOCKSTEP_REPORT_BYTES];
+    struct manifest_side sides[2];
+};
+
+struct learned_slot {
+    struct slot_id id;
+    enum dtype dtype;
+    uint64_t elements;
+    uint32_t reporter; // Rank that was first.
+    uint32_t complete; // Members that made it or ended the step without it.
+    bool granted;
+    uint64_t ready[CORE_RANK_WORDS];
+};
+
+struct layout {
+    uint32_t offset; // Into learning.words.
+    uint32_t total;
+    uint32_t received;
+    bool published;
+};
+
+struct learning {
+    bool active; // A learning step is going on.
+    uint64_t step;
+    uint64_t phase;
+    uint32_t opener; // Rank that spoke first.
+    uint64_t last_step; // The last one that a plan has closed.
+    uint64_t plan_number;
+    uint32_t ended;
+    uint32_t slot_count;
+    uint32_t grant_count;
+    uint16_t grants[LOCKSTEP_MAX_SLOTS];
+    uint16_t table[CORE_SLOT_TABLE]; // Index + 1 of a slot; 0: empty.
+    struct learned_slot slots[LOCKSTEP_MAX_SLOTS];
+
+    // Layouts live as long as the generation.
+    struct layout *open; // Being received; NULL: none.
+    uint32_t word_count;
+    struct layout layouts[LOCKSTEP_MAX_MODULES];
+    uint32_t words[LOCKSTEP_MAX_LAYOUT_WORDS];
+};
+
+struct job {
+    bool used;
+    char name[LOCKSTEP_JOB_NAME_BYTES];
+    enum job_state state;
+    uint64_t number; // Of the last generation formed.
+
+    // While gathering.
+    uint32_t world_min;
+    uint32_t world_max;
+    uint32_t window_ms;
+    char wanted_by[LOCKSTEP_HOST_BYTES];
+    uint64_t last_join_ms;
+    uint64_t deadline_ms; // UINT64_MAX: none.
+
+    // In order of arrival while gathering, by rank afterwards.
+    uint32_t count;
+    uint16_t workers[LOCKSTEP_MAX_WORLD];
+    uint32_t connected;
+    uint32_t left;
+    uint32_t outs; // Connected workers of earlier generations.
+    uint32_t started;
+
+    enum halt_kind halt_kind;
+    uint64_t halt_step;
+    char halt_text[LOCKSTEP_TEXT_BYTES];
+
+    uint64_t messages_total;
+    uint64_t dropped_total;
+
+    struct difference difference;
+    struct learning learning;
+};
+
+struct coordinator {
+    struct coordinator_config config;
+    bool draining;
+    uint64_t number_floor; // Highest generation number of any job that was recycled.
+
+    // Valid during coordinator_step.
+    struct coordinator_sink sink;
+    uint64_t now;
+    const uint8_t *entropy;
+    bool formed; // The entropy of this step is used up.
+    struct down_message out;
+    char text[LOCKSTEP_REPORT_BYTES];
+    struct plan_slot plan[LOCKSTEP_MAX_SLOTS];
+
+    uint32_t job_count;
+    uint16_t job_order[LOCKSTEP_MAX_JOBS]; // In order of creation.
+    struct job jobs[LOCKSTEP_MAX_JOBS];
+
+    uint32_t worker_top; // Workers from here on were never used.
+    uint16_t worker_free;
+    struct worker workers[LOCKSTEP_MAX_WORKERS];
+    uint16_t peers[CORE_PEER_TABLE]; // Index + 1 of a worker; 0: empty.
+};
+
+// ---- coordinator.c: streams and sending ------------------------------------------------------
+
+// An empty message of the job's generation (NULL: none) in core->out.
+struct down_message *core_message(struct coordinator *core, const struct job *job,
+                                  enum down_kind kind);
+void core_send(struct coordinator *core, const struct worker *worker);
+// Sends core->out to every connected member, by rank.
+void core_send_all(struct coordinator *core, const struct job *job);
+void core_send_peer(struct coordinator *core, coordinator_peer peer);
+void core_log(struct coordinator *core, const char *id, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+// Ends the stream of a worker and forgets the stream, not the worker.
+void core_close(struct coordinator *core, struct worker *worker);
+// Forgets the stream of a worker that is gone.
+void core_disconnect(struct coordinator *core, struct worker *worker);
+
+struct worker *core_worker_new(struct coordinator *core, coordinator_peer peer); // NULL: full.
+void core_worker_free(struct coordinator *core, struct worker *worker);
+uint16_t core_worker_index(const struct coordinator *core, const struct worker *worker);
+struct job *core_job_of(struct coordinator *core, const struct worker *worker);
+const char *core_kind_name(enum up_kind kind);
+
+// ---- job.c -----------------------------------------------------------------------------------
+
+struct job *job_find(struct coordinator *core, const char *name);
+struct job *job_create(struct coordinator *core, const char *name); // NULL: full.
+// Makes room by forgetting the oldest job with nobody connected. False: there is none.
+bool job_recycle(struct coordinator *core);
+// A finished or halted job gathers again; its members are out.
+void job_regather(struct coordinator *core, struct job *job);
+void job_remove_worker(struct coordinator *core, struct job *job, struct worker *worker);
+struct worker *job_worker(struct coordinator *core, const struct job *job, uint32_t index);
+bool job_running(const struct job *job); // Starting or running.
+
+// ---- join.c, roster.c ------------------------------------------------------------------------
+
+void join_hello(struct coordinator *core, coordinator_peer peer, const struct up_message *message);
+void join_refuse(struct coordinator *core, coordinator_peer peer, enum refusal refusal,
+                 const char *text);
+// A gathering worker is gone, or is refused with a text (its stream then ends).
+void join_forget(struct coordinator *core, struct worker *worker);
+void join_turn_away(struct coordinator *core, struct worker *worker, enum refusal refusal,
+                    const char *text);
+void join_tick(struct coordinator *core, struct job *job);
+void join_drain(struct coordinator *core);
+
+// The job's gatherers become a generation.
+void roster_form(struct coordinator *core, struct job *job);
+
+// ---- verify.c, difference.c ------------------------------------------------------------------
+
+void verify_start(struct coordinator *core, struct worker *worker, const struct up_start *start);
+
+void difference_begin(struct coordinator *core, struct job *job, struct worker *a,
+                      struct worker *b);
+void difference_part(struct coordinator *core, struct worker *worker,
+                     const struct up_manifest_part *part);
+void difference_tick(struct coordinator *core, struct job *job);
+
+// ---- learning.c, publish.c -------------------------------------------------------------------
+
+void learning_reset(struct learning *learning);
+void learning_ready(struct coordinator *core, struct worker *worker, const struct up_ready *ready);
+void learning_wait(struct coordinator *core, struct worker *worker, const struct up_wait *wait);
+void learning_end(struct coordinator *core, struct worker *worker, const struct up_end *end);
+
+void publish_layout(struct coordinator *core, struct worker *worker,
+                    const struct layout_part *part);
+void publish_plan(struct coordinator *core, struct job *job);
+
+// ---- verdict.c -------------------------------------------------------------------------------
+
+struct verdict {
+    enum halt_kind kind;
+    uint64_t step; // 0: at once.
+    bool has_rank;
+    uint32_t rank;
+    const char *text; // Borrowed.
+};
+
+const char *verdict_kind_name(enum halt_kind kind);
+// "rank 2 (host b)"
+void verdict_name(struct sentence *sentence, const struct worker *worker);
+void verdict_halt(struct coordinator *core, struct job *job, const struct verdict *verdict);
+// A member said something impossible: everybody gets the sentence, and its stream ends.
+void verdict_protocol(struct coordinator *core, struct worker *worker, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+// If a member has left while `needer` needs all: halts and returns true.
+bool verdict_left_behind(struct coordinator *core, const struct worker *needer, uint64_t step);
+void verdict_fail(struct coordinator *core, struct worker *worker, const struct up_fail *fail);
+void verdict_lost(struct coordinator *core, struct worker *worker, const struct up_lost *lost);
+void verdict_leave(struct coordinator *core, struct worker *worker, const struct up_leave *leave);
+void verdict_death(struct coordinator *core, struct worker *worker, const char *text);
+
+#endif

@@ -1,0 +1,554 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What differs between two manifests, in words for people. The items are pulled from both sides in
+// parts and compared as they come, in bounded memory. Runs inside coordinator_step.
+//
+// How. Both manifests are read side by side, like two sorted lists without a sort order. The *head*
+// of a side is its first item not yet dealt with; the *look-ahead* is the head and the items
+// behind it, CORE_LOOKAHEAD in all. Two items *match* when kind, module name and own name are
+// equal. At each turn:
+//
+//   the heads match                         compare them, go on on both sides
+//   one head matches an item ahead          the other head is on its side only
+//   each head matches an item ahead         the order differs; the item that is further away was
+//                                           moved: compare it with its match and take both out
+//   neither does                            both are on their own sides only
+//
+// So one missing item costs one line, and the items behind it match again. A module that only one
+// side has is one line without its items. What is moved further than the look-ahead is reported
+// as missing on both sides. The parts in flight fill the window while the look-ahead is compared,
+// so the cost is about one round trip for CORE_LOOKAHEAD items; nothing depends on timing.
+
+#include "coordinator/core.h"
+
+static struct difference *difference_of(struct job *job)
+{
+    return &job->difference;
+}
+
+static struct manifest_entry *side_entry(struct manifest_side *side, uint32_t index)
+{
+    return &side->entries[(side->head + index) % CORE_WINDOW];
+}
+
+static bool side_exhausted(const struct manifest_side *side)
+{
+    return side->received == side->item_count;
+}
+
+// The look-ahead is all there.
+static bool side_primed(const struct manifest_side *side)
+{
+    return side_exhausted(side) || side->count >= CORE_LOOKAHEAD;
+}
+
+// ---- The report ------------------------------------------------------------------------------
+
+static const char *dtype_name(enum dtype dtype)
+{
+    switch (dtype) {
+    case DTYPE_FLOAT32:
+        return "float32";
+    case DTYPE_FLOAT64:
+        return "float64";
+    case DTYPE_INT32:
+        return "int32";
+    case DTYPE_INT64:
+        return "int64";
+    case DTYPE_FLOAT16:
+        return "float16";
+    case DTYPE_BFLOAT16:
+        return "bfloat16";
+    case DTYPE_UINT8:
+        return "uint8";
+    case DTYPE_NONE:
+        break;
+    }
+    return "none";
+}
+
+// Adds a finished line, if there is room for it and for the closing line.
+static void report_line(struct difference *difference, const char *line)
+{
+    const size_t reserve = 2 * LOCKSTEP_MARK_BYTES;
+    const size_t room = difference->report.bytes - difference->report.used;
+    difference->found++;
+    if (difference->shown == CORE_REPORT_LINES || strlen(line) + reserve > room)
+        return;
+    difference->shown++;
+    sentence_add(&difference->report, "\n  %s", line);
+}
+
+// How an item is called: "fc2.weight", "actor/fc2.weight", "buffer bn.mean", "module actor".
+static void item_label(struct sentence *line, const struct difference *difference,
+                       const char *module, const struct manifest_item *item)
+{
+    if (item->kind == MANIFEST_SESSION)
+        sentence_add(line, "session options");
+    else if (item->kind == MANIFEST_MODULE)
+        sentence_add(line, "module %s", item->name);
+    else
+        sentence_add(line, "%s%s%s%s", item->kind == MANIFEST_BUFFER ? "buffer " : "",
+                     difference->several_modules ? module : "",
+                     difference->several_modules ? "/" : "", item->name);
+}
+
+static void numbers_add(struct sentence *line, const int64_t *numbers, uint32_t count)
+{
+    sentence_add(line, "[");
+    for (uint32_t i = 0; i < count; i++)
+        sentence_add(line, "%s%" PRId64, i == 0 ? "" : ", ", numbers[i]);
+    sentence_add(line, "]");
+}
+
+enum attribute {
+    ATTRIBUTE_DTYPE,
+    ATTRIBUTE_SHAPE,
+    ATTRIBUTE_STRIDES,
+    ATTRIBUTE_FLAGS
+};
+
+static void attribute_add(struct sentence *line, enum attribute attribute,
+                          const struct manifest_item *item)
+{
+    switch (attribute) {
+    case ATTRIBUTE_DTYPE:
+        sentence_add(line, "dtype %s", dtype_name(item->dtype));
+        break;
+    case ATTRIBUTE_SHAPE:
+        sentence_add(line, "shape ");
+        numbers_add(line, item->shape, item->dims);
+        break;
+    case ATTRIBUTE_STRIDES:
+        sentence_add(line, "strides ");
+        numbers_add(line, item->strides, item->dims);
+        break;
+    case ATTRIBUTE_FLAGS:
+        sentence_add(line, "flags 0x%" PRIx32, item->flags);
+        break;
+    }
+}
+
+static void report_attribute(struct difference *difference, enum attribute attribute,
+                             const struct manifest_item *a, const struct manifest_item *b)
+{
+    char text[CORE_LINE_BYTES];
+    struct sentence line;
+    sentence_begin(&line, text, sizeof(text));
+    item_label(&line, difference, difference->sides[0].module, a);
+    sentence_add(&line, ": ");
+    attribute_add(&line, attribute, a);
+    sentence_add(&line, " on rank %" PRIu32 ", ", difference->sides[0].worker->rank);
+    attribute_add(&line, attribute, b);
+    sentence_add(&line, " on rank %" PRIu32, difference->sides[1].worker->rank);
+    report_line(difference, text);
+}
+
+// ---- Options: "key=value key=value" ----------------------------------------------------------
+
+static size_t option_size(const char *at)
+{
+    return strcspn(at, " ");
+}
+
+// Bytes of the key with its '='; all of it, when there is none.
+static size_t option_key_size(const char *at)
+{
+    const size_t size = option_size(at);
+    const char *equals = memchr(at, '=', size);
+    return equals == NULL ? size : (size_t)(equals - at) + 1;
+}
+
+// The option of this key among options; NULL: it is not there.
+static const char *option_find(const char *options, const char *key)
+{
+    const size_t size = option_key_size(key);
+    for (const char *at = options; *at != '\0'; at += option_size(at), at += strspn(at, " "))
+        if (option_key_size(at) == size && memcmp(at, key, size) == 0)
+            return at;
+    return NULL;
+}
+
+static void option_add(struct sentence *line, const char *option, uint32_t rank)
+{
+    if (option == NULL)
+        sentence_add(line, "unset on rank %" PRIu32, rank);
+    else
+        sentence_add(line, "%.*s on rank %" PRIu32, (int)option_size(option), option, rank);
+}
+
+static void report_option(struct difference *difference, const struct manifest_item *item,
+                          const char *a, const char *b)
+{
+    char text[CORE_LINE_BYTES];
+    struct sentence line;
+    sentence_begin(&line, text, sizeof(text));
+    item_label(&line, difference, difference->sides[0].module, item);
+    sentence_add(&line, ": ");
+    option_add(&line, a, difference->sides[0].worker->rank);
+    sentence_add(&line, ", ");
+    option_add(&line, b, difference->sides[1].worker->rank);
+    report_line(difference, text);
+}
+
+static void compare_options(struct difference *difference, const struct manifest_item *a,
+                            const struct manifest_item *b)
+{
+    const char *at;
+    for (at = a->value; *at != '\0'; at += option_size(at), at += strspn(at, " ")) {
+        const char *other = option_find(b->value, at);
+        if (other == NULL || option_size(other) != option_size(at) ||
+            memcmp(other, at, option_size(at)) != 0)
+            report_option(difference, a, at, other);
+    }
+    for (at = b->value; *at != '\0'; at += option_size(at), at += strspn(at, " "))
+        if (option_find(a->value, at) == NULL)
+            report_option(difference, a, NULL, at);
+}
+
+// ---- Comparing -------------------------------------------------------------------------------
+
+static bool items_match(const struct manifest_entry *a, const struct manifest_entry *b)
+{
+    return a->item.kind == b->item.kind && a->scope == b->scope &&
+           strcmp(a->item.name, b->item.name) == 0;
+}
+
+static void compare_items(struct difference *difference, const struct manifest_item *a,
+                          const struct manifest_item *b)
+{
+    const size_t bytes = a->dims * sizeof(a->shape[0]);
+    if (strcmp(a->value, b->value) != 0)
+        compare_options(difference, a, b);
+    if (a->kind != MANIFEST_PARAMETER && a->kind != MANIFEST_BUFFER)
+        return;
+    if (a->dtype != b->dtype)
+        report_attribute(difference, ATTRIBUTE_DTYPE, a, b);
+    if (a->dims != b->dims || memcmp(a->shape, b->shape, bytes) != 0)
+        report_attribute(difference, ATTRIBUTE_SHAPE, a, b);
+    else if (memcmp(a->strides, b->strides, bytes) != 0)
+        report_attribute(difference, ATTRIBUTE_STRIDES, a, b);
+    if (a->flags != b->flags)
+        report_attribute(difference, ATTRIBUTE_FLAGS, a, b);
+}
+
+static void side_pop(struct manifest_side *side)
+{
+    const struct manifest_entry *entry = side_entry(side, 0);
+    if (entry->item.kind == MANIFEST_MODULE)
+        memcpy(side->module, entry->item.name, sizeof(side->module));
+    side->head = (side->head + 1) % CORE_WINDOW;
+    side->count--;
+}
+
+// Drops at the head what is dealt with: taken out earlier, or an item of a missing module.
+static void side_skip(struct manifest_side *side)
+{
+    while (side->count > 0) {
+        const struct manifest_entry *entry = side_entry(side, 0);
+        const bool implied = side->missing != 0 && entry->scope == side->missing;
+        if (!entry->matched && !implied)
+            return;
+        side_pop(side);
+    }
+}
+
+// Where in the look-ahead of a side the match of an item is; 0: nowhere, for it is not the head.
+static uint32_t side_find(struct manifest_side *side, const struct manifest_entry *wanted)
+{
+    for (uint32_t i = 1; i < side->count && i < CORE_LOOKAHEAD; i++) {
+        const struct manifest_entry *entry = side_entry(side, i);
+        if (!entry->matched && items_match(entry, wanted))
+            return i;
+    }
+    return 0;
+}
+
+static uint64_t module_scope(const struct manifest_item *item)
+{
+    return hash_bytes(HASH_START, item->name, strlen(item->name));
+}
+
+static void report_missing(struct difference *difference, uint32_t which)
+{
+    char text[CORE_LINE_BYTES];
+    struct sentence line;
+    struct manifest_side *side = &difference->sides[which];
+    const struct manifest_item *item = &side_entry(side, 0)->item;
+    sentence_begin(&line, text, sizeof(text));
+    sentence_add(&line, "only on rank %" PRIu32 ": ", side->worker->rank);
+    item_label(&line, difference, side->module, item);
+    if (item->kind == MANIFEST_PARAMETER || item->kind == MANIFEST_BUFFER) {
+        sentence_add(&line, " (%s ", dtype_name(item->dtype));
+        numbers_add(&line, item->shape, item->dims);
+        sentence_add(&line, ")");
+    }
+    report_line(difference, text);
+    if (item->kind == MANIFEST_MODULE)
+        side->missing = module_scope(item);
+    side_pop(side);
+}
+
+// The head of side `which` has its match at `place` of the other side, whose own head comes first
+// there.
+static void report_moved(struct difference *difference, uint32_t which, uint32_t place)
+{
+    char text[CORE_LINE_BYTES];
+    struct sentence line;
+    struct manifest_side *near = &difference->sides[which];
+    struct manifest_side *far = &difference->sides[1 - which];
+    struct manifest_entry *moved = side_entry(near, 0);
+    struct manifest_entry *match = side_entry(far, place);
+    const struct manifest_entry *passed = side_entry(far, 0);
+    // Items of modules in another order are in another order too; the module's line says it.
+    if (moved->scope == passed->scope) {
+        sentence_begin(&line, text, sizeof(text));
+        item_label(&line, difference, near->module, &moved->item);
+        sentence_add(&line, ": before %s on rank %" PRIu32 ", after it on rank %" PRIu32,
+                     passed->item.name, near->worker->rank, far->worker->rank);
+        report_line(difference, text);
+    }
+    if (which == 0)
+        compare_items(difference, &moved->item, &match->item);
+    else
+        compare_items(difference, &match->item, &moved->item);
+    match->matched = true;
+    side_pop(near);
+}
+
+// A module's head is not missing while the other side still has items of an earlier module.
+static void report_both_missing(struct difference *difference)
+{
+    const bool first = side_entry(&difference->sides[0], 0)->item.kind == MANIFEST_MODULE;
+    const bool second = side_entry(&difference->sides[1], 0)->item.kind == MANIFEST_MODULE;
+    if (!first || second)
+        report_missing(difference, 0);
+    if (!second || first)
+        report_missing(difference, 1);
+}
+
+static void compare_heads(struct difference *difference)
+{
+    struct manifest_side *a = &difference->sides[0];
+    struct manifest_side *b = &difference->sides[1];
+    if (items_match(side_entry(a, 0), side_entry(b, 0))) {
+        compare_items(difference, &side_entry(a, 0)->item, &side_entry(b, 0)->item);
+        side_pop(a);
+        side_pop(b);
+        return;
+    }
+    const uint32_t in_b = side_find(b, side_entry(a, 0));
+    const uint32_t in_a = side_find(a, side_entry(b, 0));
+    if (in_a == 0 && in_b == 0)
+        report_both_missing(difference);
+    else if (in_a == 0)
+        report_missing(difference, 1);
+    else if (in_b == 0)
+        report_missing(difference, 0);
+    else if (in_b >= in_a)
+        report_moved(difference, 0, in_b);
+    else
+        report_moved(difference, 1, in_a);
+}
+
+// Compares as far as both look-aheads reach. True: both manifests are through.
+static bool difference_advance(struct difference *difference)
+{
+    struct manifest_side *a = &difference->sides[0];
+    struct manifest_side *b = &difference->sides[1];
+    for (;;) {
+        side_skip(a);
+        side_skip(b);
+        if (!side_primed(a) || !side_primed(b))
+            return false;
+        if (a->count > 0 && b->count > 0)
+            compare_heads(difference);
+        else if (a->count > 0)
+            report_missing(difference, 0);
+        else if (b->count > 0)
+            report_missing(difference, 1);
+        else
+            return true;
+    }
+}
+
+// ---- Pulling, and the end --------------------------------------------------------------------
+
+static void difference_pull(struct coordinator *core, struct job *job, struct manifest_side *side)
+{
+    for (;;) {
+        const uint32_t flying = side->requested - side->received;
+        const uint32_t rest = side->item_count - side->requested;
+        const uint32_t count = rest < LOCKSTEP_MANIFEST_PART ? rest : LOCKSTEP_MANIFEST_PART;
+        if (count == 0 || side->count + flying + count > CORE_WINDOW)
+            return;
+        struct down_message *message = core_message(core, job, DOWN_MANIFEST_REQUEST);
+        message->u.manifest_request.first = side->requested;
+        message->u.manifest_request.count = count;
+        side->requested += count;
+        core_send(core, side->worker);
+    }
+}
+
+static void difference_finish(struct coordinator *core, struct job *job, const char *closing)
+{
+    struct difference *difference = difference_of(job);
+    struct sentence *report = &difference->report;
+    difference->active = false;
+    if (difference->found > difference->shown)
+        sentence_add(report, "\n  ... and %" PRIu32 " more difference%s",
+                     difference->found - difference->shown,
+                     difference->found - difference->shown == 1 ? "" : "s");
+    sentence_add(report, "\n%s", closing);
+    const struct verdict verdict = {.kind = HALT_MANIFEST, .text = difference->text};
+    verdict_halt(core, job, &verdict);
+}
+
+static void difference_go_on(struct coordinator *core, struct job *job)
+{
+    struct difference *difference = difference_of(job);
+    if (!difference_advance(difference)) {
+        difference_pull(core, job, &difference->sides[0]);
+        difference_pull(core, job, &difference->sides[1]);
+    } else if (difference->found == 0) {
+        difference_finish(core, job,
+                          "the hashes differ, but no item does: this is a bug in the worker");
+    } else {
+        difference_finish(core, job,
+                          "register the same modules and options, in the same order, on "
+                          "every rank");
+    }
+}
+
+static void side_begin(struct manifest_side *side, struct worker *worker)
+{
+    side->worker = worker;
+    side->item_count = worker->start.item_count;
+    side->requested = 0;
+    side->received = 0;
+    side->head = 0;
+    side->count = 0;
+    side->modules = 0;
+    side->scope = 0;
+    side->missing = 0;
+    side->module[0] = '\0';
+}
+
+void difference_begin(struct coordinator *core, struct job *job, struct worker *a, struct worker *b)
+{
+    char text[CORE_LINE_BYTES];
+    struct sentence line;
+    struct difference *difference = difference_of(job);
+    const bool items = a->start.manifest_hash != b->start.manifest_hash ||
+                       a->start.item_count != b->start.item_count;
+    difference->active = true;
+    difference->several_modules = false;
+    difference->found = 0;
+    difference->shown = 0;
+    difference->deadline_ms = core->now + CORE_ANSWER_MS;
+    side_begin(&difference->sides[0], a);
+    side_begin(&difference->sides[1], b);
+    sentence_begin(&difference->report, difference->text, sizeof(difference->text));
+    sentence_add(&difference->report, "manifests differ: ");
+    verdict_name(&difference->report, a);
+    sentence_add(&difference->report, " and ");
+    verdict_name(&difference->report, b);
+    if (a->start.root != b->start.root) {
+        sentence_begin(&line, text, sizeof(text));
+        sentence_add(&line,
+                     "root of the broadcast: rank %" PRIu32 " on rank %" PRIu32 ", rank %" PRIu32
+                     " on rank %" PRIu32,
+                     a->start.root, a->rank, b->start.root, b->rank);
+        report_line(difference, text);
+    }
+    if (items)
+        difference_go_on(core, job);
+    else
+        difference_finish(core, job, "give lockstep_start the same root on every rank");
+}
+
+void difference_tick(struct coordinator *core, struct job *job)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    struct difference *difference = difference_of(job);
+    if (!difference->active || core->now < difference->deadline_ms)
+        return;
+    const struct manifest_side *late = &difference->sides[0];
+    if (late->received == late->requested)
+        late = &difference->sides[1];
+    sentence_begin(&sentence, text, sizeof(text));
+    sentence_add(&sentence, "the comparison is not complete: ");
+    verdict_name(&sentence, late->worker);
+    sentence_add(&sentence, " did not answer for ");
+    sentence_seconds(&sentence, CORE_ANSWER_MS);
+    difference_finish(core, job, text);
+}
+
+// ---- Arriving items --------------------------------------------------------------------------
+
+// An item where it cannot be: the session first, then each module followed by what it has.
+static bool item_in_place(const struct manifest_side *side, const struct manifest_item *item)
+{
+    switch (item->kind) {
+    case MANIFEST_SESSION:
+        return side->received == 0;
+    case MANIFEST_MODULE:
+        return item->module == side->modules && side->modules < LOCKSTEP_MAX_MODULES;
+    case MANIFEST_PARAMETER:
+    case MANIFEST_BUFFER:
+        return side->modules > 0 && item->module == side->modules - 1 &&
+               item->dims <= LOCKSTEP_MAX_DIMS;
+    }
+    return false;
+}
+
+static void side_push(struct difference *difference, struct manifest_side *side,
+                      const struct manifest_item *item)
+{
+    struct manifest_entry *entry = side_entry(side, side->count++);
+    entry->item = *item;
+    sentence_clean(entry->item.name, sizeof(entry->item.name), item->name, sizeof(item->name));
+    sentence_clean(entry->item.value, sizeof(entry->item.value), item->value, sizeof(item->value));
+    entry->matched = false;
+    entry->scope = 0;
+    if (item->kind == MANIFEST_MODULE) {
+        side->scope = module_scope(&entry->item);
+        side->modules++;
+        difference->several_modules |= side->modules > 1;
+    } else if (item->kind != MANIFEST_SESSION) {
+        entry->scope = side->scope;
+    }
+    side->received++;
+}
+
+void difference_part(struct coordinator *core, struct worker *worker,
+                     const struct up_manifest_part *part)
+{
+    struct job *job = core_job_of(core, worker);
+    struct difference *difference = difference_of(job);
+    struct manifest_side *side = &difference->sides[difference->sides[0].worker == worker ? 0 : 1];
+    if (job->state != JOB_STARTING || !difference->active || side->worker != worker) {
+        verdict_protocol(core, worker, "sent manifest items that nobody asked for");
+        return;
+    }
+    const uint32_t flying = side->requested - side->received;
+    const uint32_t wanted = flying < LOCKSTEP_MANIFEST_PART ? flying : LOCKSTEP_MANIFEST_PART;
+    if (wanted == 0 || part->first != side->received || part->count != wanted) {
+        verdict_protocol(core, worker,
+                         "sent %" PRIu32 " manifest items from item %" PRIu32
+                         "; asked were %" PRIu32 " from item %" PRIu32,
+                         part->count, part->first, wanted, side->received);
+        return;
+    }
+    for (uint32_t i = 0; i < part->count; i++) {
+        if (!item_in_place(side, &part->items[i])) {
+            verdict_protocol(core, worker, "sent manifest item %" PRIu32 " out of place",
+                             part->first + i);
+            return;
+        }
+        side_push(difference, side, &part->items[i]);
+    }
+    difference->deadline_ms = core->now + CORE_ANSWER_MS;
+    difference_go_on(core, job);
+}

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Joining: what a hello must say, the world that a job waits for, and the deadlines of those who
+// wait. Who gets which rank is roster.c. Runs inside coordinator_step.
+//
+// Every refusal is a sentence that says what is wrong, on which host, and what to do.
+
+#include "coordinator/core.h"
+
+void join_refuse(struct coordinator *core, coordinator_peer peer, enum refusal refusal,
+                 const char *text)
+{
+    const struct coordinator_action close = {.kind = ACTION_CLOSE, .peer = peer};
+    char quoted[CORE_LOG_BYTES];
+    struct sentence sentence;
+    struct down_refused *refused = &core_message(core, NULL, DOWN_REFUSED)->u.refused;
+    refused->refusal = refusal;
+    sentence_begin(&sentence, refused->text, sizeof(refused->text));
+    sentence_add(&sentence, "%s", text);
+    core_send_peer(core, peer);
+    core->sink.action(core->sink.context, &close);
+    sentence_begin(&sentence, quoted, sizeof(quoted));
+    sentence_quote(&sentence, text);
+    core_log(core, "worker_refused", "text=%s", quoted);
+}
+
+// ---- What the present gatherers want ---------------------------------------------------------
+
+static uint64_t join_window_end(const struct job *job)
+{
+    return job->last_join_ms + job->window_ms;
+}
+
+// The world may form now.
+static bool join_complete(const struct job *job, uint64_t now)
+{
+    if (job->count == 0 || job->count < job->world_min)
+        return false;
+    return job->count == job->world_max || now >= join_window_end(job);
+}
+
+static void join_set_deadline(struct coordinator *core, struct job *job)
+{
+    job->deadline_ms = UINT64_MAX;
+    for (uint32_t i = 0; i < job->count; i++) {
+        const uint64_t own = job_worker(core, job, i)->deadline_ms;
+        if (own < job->deadline_ms)
+            job->deadline_ms = own;
+    }
+    if (job->count >= job->world_min && job->count > 0 && join_window_end(job) < job->deadline_ms)
+        job->deadline_ms = join_window_end(job);
+}
+
+void join_forget(struct coordinator *core, struct worker *worker)
+{
+    struct job *job = core_job_of(core, worker);
+    job_remove_worker(core, job, worker);
+    core_worker_free(core, worker);
+    join_set_deadline(core, job);
+}
+
+void join_turn_away(struct coordinator *core, struct worker *worker, enum refusal refusal,
+                    const char *text)
+{
+    const coordinator_peer peer = worker->peer;
+    join_forget(core, worker);
+    join_refuse(core, peer, refusal, text);
+}
+
+// ---- Deadlines -------------------------------------------------------------------------------
+
+// "; missing rank hints: 2, 5", when every gatherer has a hint and the hints therefore say who is
+// missing.
+static void join_missing_hints(struct coordinator *core, const struct job *job,
+                               struct sentence *sentence)
+{
+    uint64_t taken[CORE_RANK_WORDS] = {0};
+    uint32_t missing = 0;
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct up_hello *hello = &job_worker(core, job, i)->hello;
+        if (!hello->has_rank_hint)
+            return;
+        taken[hello->rank_hint / 64] |= UINT64_C(1) << hello->rank_hint % 64;
+    }
+    for (uint32_t hint = 0; hint < job->world_max; hint++) {
+        if ((taken[hint / 64] >> hint % 64 & 1) != 0)
+            continue;
+        missing++;
+        if (missing <= 8)
+            sentence_add(sentence, "%s%" PRIu32, missing == 1 ? "; missing rank hints: " : ", ",
+                         hint);
+    }
+    if (missing > 8)
+        sentence_add(sentence, " and %" PRIu32 " more", missing - 8);
+}
+
+// Who is there: "; present: a (hint 0), b", for up to eight.
+static void join_present(struct coordinator *core, const struct job *job, struct sentence *sentence)
+{
+    for (uint32_t i = 0; i < job->count && i < 8; i++) {
+        const struct up_hello *hello = &job_worker(core, job, i)->hello;
+        sentence_add(sentence, "%s%s", i == 0 ? "; present: " : ", ", hello->host);
+        if (hello->has_rank_hint)
+            sentence_add(sentence, " (hint %" PRIu32 ")", hello->rank_hint);
+    }
+    if (job->count > 8)
+        sentence_add(sentence, " and %" PRIu32 " more", job->count - 8);
+}
+
+// Turns away everybody whose time is over. All of them are told the same: who was there.
+static void join_time_out(struct coordinator *core, struct job *job)
+{
+    char present[LOCKSTEP_TEXT_BYTES / 2];
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    const uint32_t count = job->count;
+    sentence_begin(&sentence, present, sizeof(present));
+    join_missing_hints(core, job, &sentence);
+    join_present(core, job, &sentence);
+    for (uint32_t i = count; i-- > 0;) {
+        struct worker *worker = job_worker(core, job, i);
+        if (worker->deadline_ms > core->now)
+            continue;
+        sentence_begin(&sentence, text, sizeof(text));
+        sentence_add(&sentence, "%" PRIu32 " of %s%" PRIu32 " workers joined job '%s' in ", count,
+                     job->world_min == job->world_max ? "" : "at least ", job->world_min,
+                     job->name);
+        sentence_seconds(&sentence, worker->hello.open_timeout_ms);
+        sentence_add(&sentence, "%s; start the missing workers in time, or raise the open timeout",
+                     present);
+        join_turn_away(core, worker, REFUSAL_TIMEOUT, text);
+    }
+}
+
+void join_tick(struct coordinator *core, struct job *job)
+{
+    if (!join_complete(job, core->now)) {
+        join_time_out(core, job);
+        return;
+    }
+    // Two generations must not get one secret: the next tick has fresh entropy.
+    if (!core->formed)
+        roster_form(core, job);
+}
+
+void join_drain(struct coordinator *core)
+{
+    core->draining = true;
+    core_log(core, "draining", "jobs=%" PRIu32, core->job_count);
+    for (uint32_t i = 0; i < core->job_count; i++) {
+        struct job *job = &core->jobs[core->job_order[i]];
+        while (job->state == JOB_GATHERING && job->count > 0)
+            join_turn_away(core, job_worker(core, job, job->count - 1), REFUSAL_DRAINING,
+                           "the coordinator is going down; open the session again");
+    }
+}
+
+// ---- Hello -----------------------------------------------------------------------------------
+
+static void join_clean(struct up_hello *to, const struct up_hello *from)
+{
+    *to = *from;
+    sentence_clean(to->job, sizeof(to->job), from->job, sizeof(from->job));
+    sentence_clean(to->host_id, sizeof(to->host_id), from->host_id, sizeof(from->host_id));
+    sentence_clean(to->host, sizeof(to->host), from->host, sizeof(from->host));
+    sentence_clean(to->address, sizeof(to->address), from->address, sizeof(from->address));
+    if (to->host[0] == '\0')
+        sentence_clean(to->host, sizeof(to->host), "unknown", sizeof("unknown"));
+    if (to->open_timeout_ms == 0)
+        to->open_timeout_ms = LOCKSTEP_OPEN_TIMEOUT_MS;
+}
+
+// Job names appear in addresses of pages and in label values.
+static bool join_name_valid(const char *name)
+{
+    for (const char *at = name; *at != '\0'; at++) {
+        const bool letter = (*at >= 'a' && *at <= 'z') || (*at >= 'A' && *at <= 'Z');
+        if (!letter && !(*at >= '0' && *at <= '9') && strchr("-_.", *at) == NULL)
+            return false;
+    }
+    return name[0] != '\0';
+}
+
+// What is wrong with a hello by itself; REFUSAL_NONE: nothing.
+static enum refusal join_check(const struct up_hello *hello, struct sentence *sentence)
+{
+    if (hello->version != LOCKSTEP_PROTOCOL_VERSION) {
+        sentence_add(sentence,
+                     "the worker on %s speaks protocol version %" PRIu32
+                     ", the coordinator version %d: install the same Lockstep on both",
+                     hello->host, hello->version, LOCKSTEP_PROTOCOL_VERSION);
+        return REFUSAL_VERSION;
+    }
+    if (!join_name_valid(hello->job))
+        sentence_add(sentence, "'%s' is no job name: use 1 to %d letters, digits, '-', '_' and '.'",
+                     hello->job, LOCKSTEP_JOB_NAME_BYTES - 1);
+    else if (hello->world_min == 0 || hello->world_max < hello->world_min)
+        sentence_add(sentence,
+                     "a world of %" PRIu32 " to %" PRIu32 " workers is impossible: the minimum is "
+                     "at least 1 and the maximum not below it",
+                     hello->world_min, hello->world_max);
+    else if (hello->world_max > LOCKSTEP_MAX_WORLD)
+        sentence_add(sentence, "a world of %" PRIu32 " workers is above the limit of %d",
+                     hello->world_max, LOCKSTEP_MAX_WORLD);
+    else if (hello->has_rank_hint && hello->rank_hint >= hello->world_max)
+        sentence_add(sentence,
+                     "rank hint %" PRIu32
+                     " of the worker on %s is not below the world size %" PRIu32
+                     ": hints count from 0",
+                     hello->rank_hint, hello->host, hello->world_max);
+    else if (hello->address[0] == '\0')
+        sentence_add(sentence, "the worker on %s named no address for its data plane", hello->host);
+    else if (hello->on_failure != FAILURE_ERROR)
+        sentence_add(sentence, "on_failure=continue is not supported yet: use on_failure=error");
+    else
+        return REFUSAL_NONE;
+    return REFUSAL_INVALID;
+}
+
+static void join_add_world(struct sentence *sentence, uint32_t min, uint32_t max, uint32_t window)
+{
+    if (min == max)
+        sentence_add(sentence, "%" PRIu32 " workers", min);
+    else
+        sentence_add(sentence, "%" PRIu32 " to %" PRIu32 " workers with a window of %" PRIu32 " ms",
+                     min, max, window);
+}
+
+static bool join_world_fits(const struct job *job, const struct up_hello *hello)
+{
+    if (hello->world_min != job->world_min || hello->world_max != job->world_max)
+        return false;
+    return job->world_min == job->world_max || hello->window_ms == job->window_ms;
+}
+
+// What is wrong with a hello beside the workers that are gathered.
+static enum refusal join_check_job(struct coordinator *core, const struct job *job,
+                                   const struct up_hello *hello, struct sentence *sentence)
+{
+    static const struct uuid none;
+    if (!join_world_fits(job, hello)) {
+        sentence_add(sentence, "job '%s' waits for ", job->name);
+        join_add_world(sentence, job->world_min, job->world_max, job->window_ms);
+        sentence_add(sentence, " (said %s), the worker on %s wants ", job->wanted_by, hello->host);
+        join_add_world(sentence, hello->world_min, hello->world_max, hello->window_ms);
+        sentence_add(sentence, ": give every worker the same world size");
+        return REFUSAL_INVALID;
+    }
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct up_hello *other = &job_worker(core, job, i)->hello;
+        if (hello->has_rank_hint && other->has_rank_hint && hello->rank_hint == other->rank_hint) {
+            sentence_add(sentence,
+                         "rank hint %" PRIu32 " is taken: the worker on %s (pid %" PRIu32
+                         ") has it, the worker on %s (pid %" PRIu32 ") wants it too",
+                         hello->rank_hint, other->host, other->pid, hello->host, hello->pid);
+            return REFUSAL_INVALID;
+        }
+        if (memcmp(&hello->uuid, &other->uuid, sizeof(none)) == 0 &&
+            memcmp(&hello->uuid, &none, sizeof(none)) != 0) {
+            sentence_add(sentence,
+                         "this worker (on %s, pid %" PRIu32 ") has joined job '%s' already",
+                         other->host, other->pid, job->name);
+            return REFUSAL_INVALID;
+        }
+    }
+    return REFUSAL_NONE;
+}
+
+// The job that takes this hello, or why there is none.
+static enum refusal join_place(struct coordinator *core, const struct up_hello *hello,
+                               struct job **found, struct sentence *sentence)
+{
+    struct job *job = job_find(core, hello->job);
+    if (job == NULL)
+        job = job_create(core, hello->job);
+    *found = job;
+    if (job == NULL) {
+        sentence_add(sentence, "this coordinator has %d jobs, its limit: wait until one ends",
+                     LOCKSTEP_MAX_JOBS);
+        return REFUSAL_FULL;
+    }
+    if (job_running(job)) {
+        sentence_add(sentence,
+                     "job '%s' is running with %" PRIu32
+                     " workers: wait until it ends, or choose another job name",
+                     job->name, job->count);
+        return REFUSAL_FULL;
+    }
+    if (job->state != JOB_GATHERING)
+        job_regather(core, job);
+    if (job->count > 0)
+        return join_check_job(core, job, hello, sentence);
+    job->world_min = hello->world_min;
+    job->world_max = hello->world_max;
+    job->window_ms = hello->window_ms;
+    sentence_clean(job->wanted_by, sizeof(job->wanted_by), hello->host, sizeof(hello->host));
+    return REFUSAL_NONE;
+}
+
+static void join_accept(struct coordinator *core, struct job *job, struct worker *worker,
+                        const struct up_hello *hello)
+{
+    struct down_welcome *welcome = &core_message(core, NULL, DOWN_WELCOME)->u.welcome;
+    worker->stage = STAGE_GATHERING;
+    worker->job = (uint16_t)(job - core->jobs);
+    worker->hello = *hello;
+    worker->heard_ms = core->now;
+    worker->heartbeat.activity = ACTIVITY_OPENING;
+    worker->deadline_ms = core->now + hello->open_timeout_ms;
+    job->workers[job->count++] = core_worker_index(core, worker);
+    job->connected++;
+    job->last_join_ms = core->now;
+    welcome->version = LOCKSTEP_PROTOCOL_VERSION;
+    welcome->heartbeat_ms = core->config.heartbeat_ms;
+    core_send(core, worker);
+    join_set_deadline(core, job);
+    if (join_complete(job, core->now))
+        roster_form(core, job);
+}
+
+void join_hello(struct coordinator *core, coordinator_peer peer, const struct up_message *message)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    struct up_hello hello;
+    struct job *job = NULL;
+    struct worker *worker = NULL;
+    sentence_begin(&sentence, text, sizeof(text));
+    join_clean(&hello, &message->u.hello);
+    enum refusal refusal = join_check(&hello, &sentence);
+    if (refusal == REFUSAL_NONE && core->draining) {
+        refusal = REFUSAL_DRAINING;
+        sentence_add(&sentence, "the coordinator is going down; open the session again");
+    }
+    // The record comes first: to make room for it may forget a job, even the one of this name.
+    if (refusal == REFUSAL_NONE) {
+        worker = core_worker_new(core, peer);
+        if (worker == NULL) {
+            refusal = REFUSAL_FULL;
+            sentence_add(&sentence, "this coordinator has %d workers, its limit: use another one",
+                         LOCKSTEP_MAX_WORKERS);
+        }
+    }
+    if (refusal == REFUSAL_NONE)
+        refusal = join_place(core, &hello, &job, &sentence);
+    if (refusal == REFUSAL_NONE) {
+        join_accept(core, job, worker, &hello);
+        return;
+    }
+    if (worker != NULL)
+        core_worker_free(core, worker);
+    join_refuse(core, peer, refusal, text);
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Layouts as rank 0 proposes them, and plans as the coordinator publishes them. Runs inside
+// coordinator_step.
+//
+// A layout is a run of words: bucket count k, k ends (exclusive, growing, the last one is the
+// number of indices), then the parameter indices, each once. It is kept for the generation.
+//
+// A plan is the calls of the learning step in the order of their first grant, each with the
+// buckets of its module's layout. Its hash is FNV-1a, 64 bits, over little-endian numbers: the
+// phase (8 bytes); for each slot module, call, bucket and algorithm (4 bytes each); then for each
+// module, in the order of its first slot, its index, its number of words and its words (4 bytes
+// each). Every new layout is published before the plan, also one that no call has used yet, so that
+// rank 0 never proposes a module twice.
+
+#include "coordinator/core.h"
+
+// ---- Layouts ---------------------------------------------------------------------------------
+
+static uint32_t layout_buckets(const struct learning *learning, const struct layout *layout)
+{
+    return learning->words[layout->offset];
+}
+
+// What is wrong with a received layout; NULL: nothing.
+static const char *layout_fault(const uint32_t *words, uint32_t total)
+{
+    uint64_t seen[LOCKSTEP_MAX_PARAMETERS / 64] = {0};
+    const uint32_t buckets = words[0];
+    if (buckets > LOCKSTEP_MAX_BUCKETS || buckets > total - 1)
+        return "has more buckets than words";
+    const uint32_t indices = total - 1 - buckets;
+    uint32_t end = 0;
+    for (uint32_t i = 0; i < buckets; i++) {
+        if (words[1 + i] <= end || words[1 + i] > indices)
+            return "has bucket ends that do not grow to the number of its parameters";
+        end = words[1 + i];
+    }
+    if (end != indices)
+        return "has parameters outside its buckets";
+    for (uint32_t i = 0; i < indices; i++) {
+        const uint32_t index = words[1 + buckets + i];
+        if (index >= LOCKSTEP_MAX_PARAMETERS)
+            return "has a parameter index above the limit";
+        if ((seen[index / 64] >> index % 64 & 1) != 0)
+            return "has a parameter twice";
+        seen[index / 64] |= UINT64_C(1) << index % 64;
+    }
+    return NULL;
+}
+
+// What is wrong with a part, where it arrives now; NULL: nothing.
+static const char *layout_part_fault(const struct learning *learning,
+                                     const struct layout_part *part)
+{
+    if (part->module >= LOCKSTEP_MAX_MODULES)
+        return "is of a module above the limit";
+    const struct layout *layout = &learning->layouts[part->module];
+    if (part->count == 0 || part->count > LOCKSTEP_LAYOUT_PART)
+        return "has an impossible number of words";
+    if (learning->open != NULL && learning->open != layout)
+        return "begins in the middle of another one";
+    if (layout->total != 0 && layout->received == layout->total)
+        return "was proposed already";
+    if (layout->total != 0 && layout->total != part->total)
+        return "changes its size";
+    if (part->first != layout->received)
+        return "does not go on where the last part ended";
+    if (part->total > LOCKSTEP_MAX_LAYOUT_WORDS || part->total - part->first < part->count ||
+        part->total < part->first)
+        return "has more words than it announces";
+    if (layout->total == 0 && part->total > LOCKSTEP_MAX_LAYOUT_WORDS - learning->word_count)
+        return "does not fit beside the other layouts";
+    return NULL;
+}
+
+static void layout_append(struct learning *learning, const struct layout_part *part)
+{
+    struct layout *layout = &learning->layouts[part->module];
+    if (layout->total == 0) {
+        layout->total = part->total;
+        layout->offset = learning->word_count;
+        learning->word_count += part->total;
+    }
+    memcpy(&learning->words[layout->offset + part->first], part->words,
+           part->count * sizeof(part->words[0]));
+    layout->received += part->count;
+    learning->open = layout->received < layout->total ? layout : NULL;
+}
+
+void publish_layout(struct coordinator *core, struct worker *worker, const struct layout_part *part)
+{
+    struct job *job = core_job_of(core, worker);
+    struct learning *learning = &job->learning;
+    if (job->state != JOB_RUNNING || worker->rank != 0 || (learning->active && worker->ended)) {
+        verdict_protocol(core, worker,
+                         "proposed a layout, which only rank 0 does, and only before "
+                         "it ends a learning step");
+        return;
+    }
+    const char *fault = layout_part_fault(learning, part);
+    if (fault == NULL) {
+        layout_append(learning, part);
+        const struct layout *layout = &learning->layouts[part->module];
+        if (learning->open == NULL)
+            fault = layout_fault(&learning->words[layout->offset], layout->total);
+    }
+    if (fault != NULL)
+        verdict_protocol(core, worker, "proposed a layout of module %" PRIu32 " that %s",
+                         part->module, fault);
+}
+
+static void layout_send(struct coordinator *core, const struct job *job,
+                        const struct worker *worker, uint32_t module)
+{
+    const struct layout *layout = &job->learning.layouts[module];
+    for (uint32_t first = 0; first < layout->total; first += LOCKSTEP_LAYOUT_PART) {
+        struct layout_part *part = &core_message(core, job, DOWN_LAYOUT_PART)->u.layout_part;
+        const uint32_t rest = layout->total - first;
+        part->module = module;
+        part->total = layout->total;
+        part->first = first;
+        part->count = rest < LOCKSTEP_LAYOUT_PART ? rest : LOCKSTEP_LAYOUT_PART;
+        memcpy(part->words, &job->learning.words[layout->offset + first],
+               part->count * sizeof(part->words[0]));
+        core_send(core, worker);
+    }
+}
+
+// ---- Plans -----------------------------------------------------------------------------------
+
+struct plan {
+    uint64_t hash;
+    uint32_t count;
+    struct plan_slot *slots;
+};
+
+static void plan_fault(struct coordinator *core, struct job *job, const char *what, uint32_t number)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    sentence_begin(&sentence, text, sizeof(text));
+    sentence_add(&sentence, "step %" PRIu64 " cannot become a plan: ", job->learning.step);
+    sentence_add(&sentence, "%s %" PRIu32, what, number);
+    const struct verdict verdict = {.kind = HALT_LAYOUT, .step = job->learning.step, .text = text};
+    verdict_halt(core, job, &verdict);
+}
+
+// Appends the buckets of a call. False: it cannot be planned, and everybody was told.
+static bool plan_add_call(struct coordinator *core, struct job *job, const struct slot_id *id,
+                          struct plan *plan)
+{
+    const struct learning *learning = &job->learning;
+    const struct layout *layout = &learning->layouts[id->module];
+    if (layout->total == 0) {
+        plan_fault(core, job, "rank 0 proposed no bucket layout for module", id->module);
+        return false;
+    }
+    const uint32_t buckets = layout_buckets(learning, layout);
+    if (plan->count + buckets > LOCKSTEP_MAX_SLOTS) {
+        plan_fault(core, job, "its calls have more slots than the limit of", LOCKSTEP_MAX_SLOTS);
+        return false;
+    }
+    for (uint32_t bucket = 0; bucket < buckets; bucket++) {
+        const struct plan_slot slot = {
+            .id = {.module = id->module, .call = id->call, .bucket = bucket},
+            .algorithm = ALGORITHM_RING,
+        };
+        plan->slots[plan->count++] = slot;
+    }
+    return true;
+}
+
+static bool plan_collect(struct coordinator *core, struct job *job, struct plan *plan)
+{
+    const struct learning *learning = &job->learning;
+    uint64_t seen[LOCKSTEP_MAX_MODULES * LOCKSTEP_MAX_CALLS / 64] = {0};
+    for (uint32_t i = 0; i < learning->grant_count; i++) {
+        const struct slot_id *id = &learning->slots[learning->grants[i]].id;
+        const uint32_t call = id->module * LOCKSTEP_MAX_CALLS + id->call;
+        if ((seen[call / 64] >> call % 64 & 1) != 0)
+            continue;
+        seen[call / 64] |= UINT64_C(1) << call % 64;
+        if (!plan_add_call(core, job, id, plan))
+            return false;
+    }
+    return true;
+}
+
+static uint64_t plan_hash_layout(const struct learning *learning, uint64_t hash, uint32_t module)
+{
+    const struct layout *layout = &learning->layouts[module];
+    hash = hash_number(hash, module, 4);
+    hash = hash_number(hash, layout->total, 4);
+    for (uint32_t i = 0; i < layout->total; i++)
+        hash = hash_number(hash, learning->words[layout->offset + i], 4);
+    return hash;
+}
+
+static uint64_t plan_hash(const struct learning *learning, const struct plan *plan)
+{
+    bool seen[LOCKSTEP_MAX_MODULES] = {false};
+    uint64_t hash = hash_number(HASH_START, learning->phase, 8);
+    for (uint32_t i = 0; i < plan->count; i++) {
+        const struct plan_slot *slot = &plan->slots[i];
+        hash = hash_number(hash, slot->id.module, 4);
+        hash = hash_number(hash, slot->id.call, 4);
+        hash = hash_number(hash, slot->id.bucket, 4);
+        hash = hash_number(hash, slot->algorithm, 4);
+    }
+    for (uint32_t i = 0; i < plan->count; i++) {
+        const uint32_t module = plan->slots[i].id.module;
+        if (!seen[module])
+            hash = plan_hash_layout(learning, hash, module);
+        seen[module] = true;
+    }
+    return hash;
+}
+
+static void plan_send(struct coordinator *core, const struct job *job, const struct worker *worker,
+                      const struct plan *plan)
+{
+    uint32_t first = 0;
+    do {
+        struct down_plan_part *part = &core_message(core, job, DOWN_PLAN_PART)->u.plan_part;
+        const uint32_t rest = plan->count - first;
+        part->number = job->learning.plan_number;
+        part->phase = job->learning.phase;
+        part->hash = plan->hash;
+        part->closes_step = true;
+        part->step = job->learning.step;
+        part->slot_total = plan->count;
+        part->slot_first = first;
+        part->slot_count = rest < LOCKSTEP_PLAN_PART ? rest : LOCKSTEP_PLAN_PART;
+        memcpy(part->slots, &plan->slots[first], part->slot_count * sizeof(part->slots[0]));
+        first += part->slot_count;
+        part->last = first == plan->count;
+        core_send(core, worker);
+    } while (first < plan->count);
+}
+
+void publish_plan(struct coordinator *core, struct job *job)
+{
+    struct learning *learning = &job->learning;
+    struct plan plan = {.slots = core->plan};
+    if (!plan_collect(core, job, &plan))
+        return;
+    plan.hash = plan_hash(learning, &plan);
+    learning->plan_number++;
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct worker *worker = job_worker(core, job, i);
+        for (uint32_t module = 0; module < LOCKSTEP_MAX_MODULES; module++)
+            if (learning->layouts[module].total != 0 && !learning->layouts[module].published)
+                layout_send(core, job, worker, module);
+        plan_send(core, job, worker, &plan);
+    }
+    for (uint32_t module = 0; module < LOCKSTEP_MAX_MODULES; module++)
+        learning->layouts[module].published = learning->layouts[module].total != 0;
+    learning->active = false;
+    learning->last_step = learning->step;
+    core_log(core, "plan_published",
+             "job=%s generation=%" PRIu64 " plan=%" PRIu64 " step=%" PRIu64 " slots=%" PRIu32
+             " hash=%016" PRIx64,
+             job->name, job->number, learning->plan_number, learning->step, plan.count, plan.hash);
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Text in fixed buffers, and the hash. Not a string library: what the core's sentences, reports and
+// log lines need. Pure functions; run inside coordinator_step.
+
+#include "coordinator/core.h"
+
+#include <stdio.h>
+
+void sentence_begin(struct sentence *sentence, char *text, size_t bytes)
+{
+    sentence->text = text;
+    sentence->bytes = bytes;
+    sentence->used = 0;
+    text[0] = '\0';
+}
+
+// Bytes of the character that starts with this byte; 0: no character starts with it.
+static size_t character_bytes(unsigned char first)
+{
+    if (first < 0x80)
+        return 1;
+    if (first >= 0xc2 && first <= 0xdf)
+        return 2;
+    if (first >= 0xe0 && first <= 0xef)
+        return 3;
+    return first >= 0xf0 && first <= 0xf4 ? 4 : 0;
+}
+
+// The size of text[0, size) without a character that is cut off at its end.
+static size_t whole_characters(const char *text, size_t size)
+{
+    size_t start = size;
+    while (start > 0 && size - start < 4 && ((unsigned char)text[start - 1] & 0xc0) == 0x80)
+        start--;
+    if (start == 0)
+        return size;
+    const size_t bytes = character_bytes((unsigned char)text[start - 1]);
+    return bytes > size - start + 1 ? start - 1 : size;
+}
+
+void sentence_add_v(struct sentence *sentence, const char *format, va_list arguments)
+{
+    const size_t room = sentence->bytes - sentence->used;
+    const int wanted = vsnprintf(sentence->text + sentence->used, room, format, arguments);
+    if (wanted < 0)
+        return;
+    if ((size_t)wanted < room) {
+        sentence->used += (size_t)wanted;
+        return;
+    }
+    sentence->used = whole_characters(sentence->text, sentence->bytes - 1);
+    sentence->text[sentence->used] = '\0';
+}
+
+void sentence_add(struct sentence *sentence, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    sentence_add_v(sentence, format, arguments);
+    va_end(arguments);
+}
+
+void sentence_quote(struct sentence *sentence, const char *text)
+{
+    sentence_add(sentence, "\"");
+    for (; *text != '\0'; text++) {
+        if (*text == '\n')
+            sentence_add(sentence, "\\n");
+        else if (*text == '"' || *text == '\\')
+            sentence_add(sentence, "\\%c", *text);
+        else
+            sentence_add(sentence, "%c", *text);
+    }
+    sentence_add(sentence, "\"");
+}
+
+void sentence_seconds(struct sentence *sentence, uint64_t ms)
+{
+    sentence_add(sentence, "%" PRIu64 ".%" PRIu64 " s", ms / 1000, ms % 1000 / 100);
+}
+
+// Bytes of the well-formed character at text[0, size); 0: none is there.
+static size_t character_at(const unsigned char *text, size_t size)
+{
+    const size_t bytes = character_bytes(text[0]);
+    if (bytes == 0 || bytes > size)
+        return 0;
+    for (size_t i = 1; i < bytes; i++)
+        if ((text[i] & 0xc0) != 0x80)
+            return 0;
+    const bool overlong =
+        (text[0] == 0xe0 && text[1] < 0xa0) || (text[0] == 0xf0 && text[1] < 0x90);
+    const bool outside = (text[0] == 0xed && text[1] > 0x9f) || (text[0] == 0xf4 && text[1] > 0x8f);
+    return overlong || outside ? 0 : bytes;
+}
+
+void sentence_clean(char *to, size_t bytes, const char *from, size_t from_bytes)
+{
+    const char *end = memchr(from, '\0', from_bytes);
+    size_t left = end != NULL ? (size_t)(end - from) : from_bytes;
+    size_t used = 0;
+    while (left > 0) {
+        const size_t size = character_at((const unsigned char *)from, left);
+        const size_t taken = size == 0 ? 1 : size;
+        if (used + taken >= bytes)
+            break;
+        if (size == 0 || (unsigned char)*from < 0x20 || *from == 0x7f)
+            to[used] = '?';
+        else
+            memcpy(to + used, from, size);
+        used += taken;
+        from += taken;
+        left -= taken;
+    }
+    to[used] = '\0';
+}
+
+uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t size)
+{
+    const uint8_t *at = bytes;
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ at[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+uint64_t hash_number(uint64_t hash, uint64_t number, unsigned bytes)
+{
+    for (unsigned i = 0; i < bytes; i++)
+        hash = (hash ^ (number >> (8 * i) & 0xff)) * UINT64_C(0x100000001b3);
+    return hash;
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a generation ends: a fact arrives (a death, a goodbye, a disagreement, an impossible
+// message), a verdict is made of it here, and every member gets the same one. Runs inside
+// coordinator_step.
+//
+// The first verdict holds. One thing replaces it: a member that says about an earlier step that it
+// cannot be finished either. A verdict of step s takes effect where s - 1 is settled, so without
+// that such a member would wait for ever (order protocol, R12).
+
+#include "coordinator/core.h"
+
+const char *verdict_kind_name(enum halt_kind kind)
+{
+    switch (kind) {
+    case HALT_NONE:
+        return "none";
+    case HALT_MANIFEST:
+        return "manifest";
+    case HALT_PHASE:
+        return "phase";
+    case HALT_ORDER:
+        return "order";
+    case HALT_UNPLANNED:
+        return "unplanned";
+    case HALT_COLLECTIVE:
+        return "collective";
+    case HALT_LOST:
+        return "lost";
+    case HALT_LEFT:
+        return "left";
+    case HALT_PROTOCOL:
+        return "protocol";
+    case HALT_LAYOUT:
+        return "layout";
+    }
+    return "unknown";
+}
+
+void verdict_name(struct sentence *sentence, const struct worker *worker)
+{
+    sentence_add(sentence, "rank %" PRIu32 " (host %s)", worker->rank, worker->hello.host);
+}
+
+static void verdict_log(struct coordinator *core, const struct job *job,
+                        const struct verdict *verdict)
+{
+    struct sentence quoted;
+    char text[CORE_LOG_BYTES];
+    sentence_begin(&quoted, text, sizeof(text) / 2);
+    sentence_quote(&quoted, job->halt_text);
+    core_log(core, "generation_halted",
+             "job=%s generation=%" PRIu64 " kind=%s step=%" PRIu64 " text=%s", job->name,
+             job->number, verdict_kind_name(verdict->kind), verdict->step, text);
+}
+
+void verdict_halt(struct coordinator *core, struct job *job, const struct verdict *verdict)
+{
+    struct sentence sentence;
+    struct down_halt *halt = &core_message(core, job, DOWN_HALT)->u.halt;
+    job->state = JOB_HALTED;
+    job->halt_kind = verdict->kind;
+    job->halt_step = verdict->step;
+    job->difference.active = false;
+    job->learning.active = false;
+    sentence_begin(&sentence, job->halt_text, sizeof(job->halt_text));
+    sentence_add(&sentence, "%s", verdict->text);
+    halt->step = verdict->step;
+    halt->kind = verdict->kind;
+    halt->has_rank = verdict->has_rank;
+    halt->rank = verdict->rank;
+    sentence_begin(&sentence, halt->text, sizeof(halt->text));
+    sentence_add(&sentence, "%s", verdict->text);
+    core_send_all(core, job);
+    verdict_log(core, job, verdict);
+}
+
+void verdict_protocol(struct coordinator *core, struct worker *worker, const char *format, ...)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    va_list arguments;
+    sentence_begin(&sentence, text, sizeof(text));
+    verdict_name(&sentence, worker);
+    sentence_add(&sentence, " ");
+    va_start(arguments, format);
+    sentence_add_v(&sentence, format, arguments);
+    va_end(arguments);
+    sentence_add(&sentence, "; this is misuse or a bug there: look at that rank first");
+    const struct verdict verdict = {.kind = HALT_PROTOCOL, .text = text};
+    verdict_halt(core, core_job_of(core, worker), &verdict);
+    worker->lost = true;
+    core_close(core, worker);
+}
+
+// ---- Leaving ---------------------------------------------------------------------------------
+
+// leaver closed its session, needer cannot go on without it from `step` on.
+static void verdict_left(struct coordinator *core, struct job *job, const struct worker *leaver,
+                         const struct worker *needer, uint64_t step)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    sentence_begin(&sentence, text, sizeof(text));
+    verdict_name(&sentence, leaver);
+    sentence_add(&sentence, " closed its session while ");
+    verdict_name(&sentence, needer);
+    if (step == 0)
+        sentence_add(&sentence, " still needed it in lockstep_start");
+    else
+        sentence_add(&sentence, " still needed it in step %" PRIu64, step);
+    sentence_add(&sentence, ": every rank must run the same number of steps");
+    const struct verdict verdict = {
+        .kind = HALT_LEFT, .step = step, .has_rank = true, .rank = leaver->rank, .text = text};
+    verdict_halt(core, job, &verdict);
+}
+
+bool verdict_left_behind(struct coordinator *core, const struct worker *needer, uint64_t step)
+{
+    struct job *job = core_job_of(core, needer);
+    for (uint32_t i = 0; job->left > 0 && i < job->count; i++) {
+        const struct worker *leaver = job_worker(core, job, i);
+        if (!leaver->left)
+            continue;
+        verdict_left(core, job, leaver, needer, step);
+        return true;
+    }
+    return false;
+}
+
+// A member that others still need at this moment, seen from the control plane: they are in
+// lockstep_start, or in a learning step. Elsewhere the data plane finds out.
+static const struct worker *verdict_needer(struct coordinator *core, const struct job *job,
+                                           const struct worker *leaver)
+{
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct worker *worker = job_worker(core, job, i);
+        if (worker == leaver || worker->left)
+            continue;
+        if (job->learning.active || (job->state == JOB_STARTING && worker->started))
+            return worker;
+    }
+    return NULL;
+}
+
+static void verdict_member_left(struct coordinator *core, struct job *job, struct worker *worker)
+{
+    worker->left = true;
+    job->left++;
+    if (!job_running(job))
+        return;
+    if (job->left == job->count) {
+        job->state = JOB_FINISHED;
+        core_log(core, "job_finished", "job=%s generation=%" PRIu64, job->name, job->number);
+        return;
+    }
+    const struct worker *needer = verdict_needer(core, job, worker);
+    if (needer != NULL)
+        verdict_left(core, job, worker, needer, job->learning.active ? job->learning.step : 0);
+}
+
+static void verdict_forget_out(struct coordinator *core, struct worker *worker)
+{
+    core_job_of(core, worker)->outs--;
+    core_worker_free(core, worker);
+}
+
+void verdict_leave(struct coordinator *core, struct worker *worker, const struct up_leave *leave)
+{
+    const enum stage stage = worker->stage;
+    if (leave->settled > worker->heartbeat.settled)
+        worker->heartbeat.settled = leave->settled;
+    core_close(core, worker);
+    if (stage == STAGE_OUT)
+        verdict_forget_out(core, worker);
+    else
+        verdict_member_left(core, core_job_of(core, worker), worker);
+}
+
+// ---- Losing ----------------------------------------------------------------------------------
+
+static void verdict_lost_text(struct coordinator *core, struct job *job, struct worker *worker,
+                              const char *cause)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    sentence_begin(&sentence, text, sizeof(text));
+    sentence_add(&sentence,
+                 "rank %" PRIu32 " on host %s was lost: %s; see why pid %" PRIu32
+                 " there ended, then start the job again",
+                 worker->rank, worker->hello.host, cause, worker->hello.pid);
+    const struct verdict verdict = {
+        .kind = HALT_LOST, .has_rank = true, .rank = worker->rank, .text = text};
+    worker->lost = true;
+    verdict_halt(core, job, &verdict);
+}
+
+void verdict_death(struct coordinator *core, struct worker *worker, const char *text)
+{
+    char cause[LOCKSTEP_TEXT_BYTES / 2];
+    char clean[LOCKSTEP_TEXT_BYTES / 4];
+    struct sentence sentence;
+    struct job *job = core_job_of(core, worker);
+    core_disconnect(core, worker);
+    if (worker->stage == STAGE_OUT) {
+        verdict_forget_out(core, worker);
+        return;
+    }
+    worker->lost = true;
+    if (!job_running(job))
+        return;
+    sentence_clean(clean, sizeof(clean), text == NULL ? "" : text,
+                   text == NULL ? 1 : sizeof(clean));
+    sentence_begin(&sentence, cause, sizeof(cause));
+    sentence_add(&sentence, "its control stream ended without a goodbye");
+    if (clean[0] != '\0')
+        sentence_add(&sentence, " (%s)", clean);
+    verdict_lost_text(core, job, worker, cause);
+}
+
+static bool verdict_lost_possible(const struct job *job, const struct worker *worker,
+                                  const struct up_lost *lost)
+{
+    return lost->rank < job->count && lost->rank != worker->rank;
+}
+
+void verdict_lost(struct coordinator *core, struct worker *worker, const struct up_lost *lost)
+{
+    char cause[LOCKSTEP_TEXT_BYTES / 2];
+    char clean[LOCKSTEP_TEXT_BYTES / 4];
+    struct sentence sentence;
+    struct job *job = core_job_of(core, worker);
+    if (!verdict_lost_possible(job, worker, lost)) {
+        verdict_protocol(core, worker, "lost rank %" PRIu32 ", which cannot be a peer of it",
+                         lost->rank);
+        return;
+    }
+    struct worker *peer = job_worker(core, job, lost->rank);
+    if (lost->left || peer->left) {
+        // The leaver has settled a step; nothing after that one can be finished by anybody.
+        const uint64_t first_open = peer->heartbeat.settled + 1;
+        const bool earlier = peer->left && first_open < lost->step;
+        verdict_left(core, job, peer, worker, earlier ? first_open : lost->step);
+        return;
+    }
+    sentence_clean(clean, sizeof(clean), lost->text, sizeof(lost->text));
+    sentence_begin(&sentence, cause, sizeof(cause));
+    verdict_name(&sentence, worker);
+    sentence_add(&sentence, " saw \"%s\" in step %" PRIu64, clean, lost->step);
+    verdict_lost_text(core, job, peer, cause);
+}
+
+// ---- Disagreements ---------------------------------------------------------------------------
+
+void verdict_fail(struct coordinator *core, struct worker *worker, const struct up_fail *fail)
+{
+    char clean[LOCKSTEP_TEXT_BYTES];
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    if (fail->kind == HALT_NONE || fail->kind == HALT_LOST || fail->kind == HALT_LEFT) {
+        verdict_protocol(core, worker, "reported a failure of kind %s, which is no disagreement",
+                         verdict_kind_name(fail->kind));
+        return;
+    }
+    sentence_clean(clean, sizeof(clean), fail->text, sizeof(fail->text));
+    sentence_begin(&sentence, text, sizeof(text));
+    verdict_name(&sentence, worker);
+    sentence_add(&sentence, ": %s", clean);
+    const struct verdict verdict = {.kind = fail->kind, .step = fail->step, .text = text};
+    verdict_halt(core, core_job_of(core, worker), &verdict);
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Copies of the state for HTTP and tests. Changes nothing. Runs on the thread of coordinator_step,
+// never during one.
+
+#include "coordinator/core.h"
+
+const char *job_state_name(enum job_state state)
+{
+    switch (state) {
+    case JOB_GATHERING:
+        return "gathering";
+    case JOB_STARTING:
+        return "starting";
+    case JOB_RUNNING:
+        return "running";
+    case JOB_HALTED:
+        return "halted";
+    case JOB_FINISHED:
+        return "finished";
+    }
+    return "unknown";
+}
+
+uint32_t coordinator_job_count(const struct coordinator *coordinator)
+{
+    return coordinator->job_count;
+}
+
+static const struct job *view_job(const struct coordinator *coordinator, uint32_t index)
+{
+    if (index >= coordinator->job_count)
+        return NULL;
+    return &coordinator->jobs[coordinator->job_order[index]];
+}
+
+static void view_steps(const struct coordinator *coordinator, const struct job *job,
+                       struct job_view *view)
+{
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct worker *worker = &coordinator->workers[job->workers[i]];
+        const uint64_t step = worker->heartbeat.step;
+        if (i == 0 || step < view->step_min)
+            view->step_min = step;
+        if (i == 0 || step > view->step_max)
+            view->step_max = step;
+    }
+}
+
+bool coordinator_job_view(const struct coordinator *coordinator, uint32_t job,
+                          struct job_view *view)
+{
+    const struct job *from = view_job(coordinator, job);
+    memset(view, 0, sizeof(*view));
+    if (from == NULL)
+        return false;
+    memcpy(view->name, from->name, sizeof(view->name));
+    memcpy(view->halt_text, from->halt_text, sizeof(view->halt_text));
+    view->state = from->state;
+    view->generation.number = from->number;
+    view->generation.incarnation = coordinator->config.incarnation;
+    view->world_size = from->state == JOB_GATHERING ? from->world_max : from->count;
+    view->joined = from->connected;
+    view->left = from->left;
+    view->plan_number = from->learning.plan_number;
+    view->messages_total = from->messages_total;
+    view->dropped_total = from->dropped_total;
+    view_steps(coordinator, from, view);
+    return true;
+}
+
+bool coordinator_worker_view(const struct coordinator *coordinator, uint32_t job, uint32_t worker,
+                             uint64_t now_ms, struct worker_view *view)
+{
+    const struct job *owner = view_job(coordinator, job);
+    memset(view, 0, sizeof(*view));
+    if (owner == NULL || worker >= owner->count)
+        return false;
+    const struct worker *from = &coordinator->workers[owner->workers[worker]];
+    const uint64_t age = now_ms > from->heard_ms ? now_ms - from->heard_ms : 0;
+    const uint64_t bound = (uint64_t)coordinator->config.heartbeat_ms * LOCKSTEP_HEARTBEATS_MISSED;
+    view->rank = from->rank;
+    view->has_rank = from->stage == STAGE_MEMBER;
+    memcpy(view->host, from->hello.host, sizeof(view->host));
+    view->pid = from->hello.pid;
+    view->step = from->heartbeat.step;
+    view->settled = from->heartbeat.settled;
+    view->activity = from->heartbeat.activity;
+    view->activity_ms = from->heartbeat.since_ms + age;
+    view->heartbeat_age_ms = age;
+    view->frozen = from->connected && age > bound;
+    view->left = from->left;
+    view->lost = from->lost;
+    memcpy(view->mark, from->heartbeat.mark, sizeof(view->mark));
+    view->bytes_sent = from->heartbeat.bytes_sent;
+    view->bytes_received = from->heartbeat.bytes_received;
+    return true;
+}
