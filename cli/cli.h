@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The subcommands of the tool, and what they say alike. Single-threaded, at start.
+
+#ifndef LOCKSTEP_CLI_CLI_H
+#define LOCKSTEP_CLI_CLI_H
+
+#define CLI_OK 0
+#define CLI_FAILED 1
+#define CLI_MISUSE 2 // What was asked for makes no sense; nothing was started.
+#define CLI_NOT_EXECUTABLE 126 // As a shell has it.
+#define CLI_NOT_FOUND 127
+
+// argv[0] is the subcommand's name. Each returns the exit status of the process.
+int cli_run(int argc, char **argv);
+int cli_status(int argc, char **argv);
+
+// "lockstep NAME: <sentence>" on stderr; NAME may be NULL.
+void cli_say(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+// The same, followed by where the help is. Returns CLI_MISUSE.
+int cli_misuse(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A small HTTP client; http.h has the contract. It asks the server to close the connection, so the
+// answer is what comes until the end, with or without a length, chunked or not.
+
+#include "cli/http.h"
+
+#include "base/clock.h"
+#include "base/parse.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define READ_BYTES 16384
+
+struct answer {
+    char *bytes; // owned, NUL-terminated
+    size_t size;
+    size_t capacity;
+};
+
+// Waits for events. 0, or -1 with errno (ETIMEDOUT).
+static int wait_for(int fd, short events, uint64_t deadline)
+{
+    uint64_t now = clock_now_ms();
+    struct pollfd ready = {.fd = fd, .events = events};
+    int count = now < deadline ? poll(&ready, 1, (int)(deadline - now)) : 0;
+    if (count == 0)
+        errno = ETIMEDOUT;
+    return count > 0 ? 0 : -1;
+}
+
+static int connect_one(const struct addrinfo *candidate, uint64_t deadline)
+{
+    int failure = 0;
+    socklen_t size = sizeof(failure);
+    int fd = socket(candidate->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -1;
+    if (connect(fd, candidate->ai_addr, candidate->ai_addrlen) == 0)
+        return fd;
+    if (errno == EINPROGRESS && wait_for(fd, POLLOUT, deadline) == 0 &&
+        getsockopt(fd, SOL_SOCKET, SO_ERROR, &failure, &size) == 0) {
+        if (failure == 0)
+            return fd;
+        errno = failure;
+    }
+    failure = errno;
+    close(fd);
+    errno = failure;
+    return -1;
+}
+
+static int connect_to(const char *address, uint64_t deadline, const char **reason)
+{
+    char host[256];
+    char service[8];
+    uint16_t port = 0;
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    if (!parse_address(address, host, sizeof(host), &port)) {
+        *reason = "not HOST:PORT";
+        return -1;
+    }
+    snprintf(service, sizeof(service), "%u", port);
+    int failure = getaddrinfo(host, service, &hints, &found);
+    if (failure != 0) {
+        *reason = gai_strerror(failure);
+        return -1;
+    }
+    int fd = -1;
+    for (const struct addrinfo *next = found; next && fd < 0; next = next->ai_next)
+        fd = connect_one(next, deadline);
+    if (fd < 0)
+        *reason = strerror(errno);
+    freeaddrinfo(found);
+    return fd;
+}
+
+static int send_all(int fd, const char *bytes, size_t size, uint64_t deadline)
+{
+    while (size > 0) {
+        ssize_t sent = send(fd, bytes, size, MSG_NOSIGNAL);
+        if (sent < 0 && (errno != EAGAIN || wait_for(fd, POLLOUT, deadline) < 0))
+            return -1;
+        if (sent > 0) {
+            bytes += sent;
+            size -= (size_t)sent;
+        }
+    }
+    return 0;
+}
+
+static int make_room(struct answer *answer)
+{
+    if (answer->capacity - answer->size > READ_BYTES)
+        return 0;
+    size_t capacity = answer->capacity ? 2 * answer->capacity : 2 * READ_BYTES;
+    char *bytes = capacity <= HTTP_MAX_BYTES ? realloc(answer->bytes, capacity) : NULL;
+    errno = EMSGSIZE;
+    if (!bytes)
+        return -1;
+    answer->bytes = bytes;
+    answer->capacity = capacity;
+    return 0;
+}
+
+static int receive_all(int fd, struct answer *answer, uint64_t deadline)
+{
+    for (;;) {
+        if (make_room(answer) < 0)
+            return -1;
+        ssize_t size = recv(fd, answer->bytes + answer->size, READ_BYTES, 0);
+        if (size < 0 && (errno != EAGAIN || wait_for(fd, POLLIN, deadline) < 0))
+            return -1;
+        if (size > 0)
+            answer->size += (size_t)size;
+        answer->bytes[answer->size] = '\0';
+        if (size == 0)
+            return 0;
+    }
+}
+
+static bool is_chunked(const char *head, const char *head_end)
+{
+    static const char name[] = "\r\nTransfer-Encoding: chunked";
+    for (const char *at = head; at + sizeof(name) - 1 <= head_end; at++) {
+        if (strncasecmp(at, name, sizeof(name) - 1) == 0)
+            return true;
+    }
+    return false;
+}
+
+// Joins the chunks in place. Returns the size of the body, or -1 when they are malformed.
+static ssize_t join_chunks(char *body, size_t size)
+{
+    char *from = body;
+    char *to = body;
+    const char *end = body + size;
+    for (;;) {
+        char *line_end = strstr(from, "\r\n");
+        unsigned long chunk = strtoul(from, NULL, 16);
+        if (!line_end || chunk > (size_t)(end - line_end - 2))
+            return -1;
+        if (chunk == 0)
+            return to - body;
+        memmove(to, line_end + 2, chunk);
+        to += chunk;
+        from = line_end + 2 + chunk;
+        if (from + 2 > end)
+            return -1;
+        from += 2;
+    }
+}
+
+// The status code; the body is moved to the beginning. -1: not HTTP.
+static int take_apart(struct answer *answer)
+{
+    int code = 0;
+    char *head_end = strstr(answer->bytes, "\r\n\r\n");
+    if (!head_end || sscanf(answer->bytes, "HTTP/1.%*d %d", &code) != 1)
+        return -1;
+    char *body = head_end + 4;
+    ssize_t size = (ssize_t)(answer->size - (size_t)(body - answer->bytes));
+    if (is_chunked(answer->bytes, head_end))
+        size = join_chunks(body, (size_t)size);
+    if (size < 0)
+        return -1;
+    memmove(answer->bytes, body, (size_t)size);
+    answer->bytes[size] = '\0';
+    return code;
+}
+
+static int exchange(int fd, const char *address, const char *path, uint64_t deadline,
+                    struct answer *answer)
+{
+    char request[1024];
+    struct text text;
+    text_init(&text, request, sizeof(request));
+    text_append(&text, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", path, address);
+    if (send_all(fd, request, text.size, deadline) < 0)
+        return -1;
+    return receive_all(fd, answer, deadline);
+}
+
+int http_get(const char *address, const char *path, uint64_t timeout_ms, char **body, char *error,
+             size_t error_bytes)
+{
+    struct answer answer = {0};
+    const char *reason = NULL;
+    uint64_t deadline = clock_now_ms() + timeout_ms;
+    int code = -1;
+    int fd = connect_to(address, deadline, &reason);
+    if (fd >= 0 && exchange(fd, address, path, deadline, &answer) < 0)
+        reason = strerror(errno);
+    else if (fd >= 0 && (code = take_apart(&answer)) < 0)
+        reason = "it does not speak HTTP";
+    if (fd >= 0)
+        close(fd);
+    if (code < 0) {
+        snprintf(error, error_bytes, "cannot ask %s: %s", address, reason);
+        free(answer.bytes);
+        return -1;
+    }
+    *body = answer.bytes;
+    return code;
+}

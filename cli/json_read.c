@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A walk over JSON text; json_read.h has the contract.
+
+#include "cli/json_read.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_DEPTH 32
+
+static const char *skip_space(const char *at)
+{
+    while (*at == ' ' || *at == '\n' || *at == '\r' || *at == '\t')
+        at++;
+    return at;
+}
+
+// Past a string that begins here, or NULL.
+static const char *skip_string(const char *at)
+{
+    for (at++; *at && *at != '"'; at++) {
+        if (*at == '\\' && *++at == '\0')
+            return NULL;
+    }
+    return *at ? at + 1 : NULL;
+}
+
+// Past any value, or NULL. Brackets need not match by kind: this is not a validator.
+static const char *skip_value(const char *at)
+{
+    unsigned depth = 0;
+    do {
+        at = skip_space(at);
+        if (*at == '"') {
+            at = skip_string(at);
+            if (!at)
+                return NULL;
+        } else if (*at == '{' || *at == '[') {
+            if (++depth > MAX_DEPTH)
+                return NULL;
+            at++;
+        } else if (*at == '}' || *at == ']') {
+            if (depth-- == 0)
+                return NULL;
+            at++;
+        } else if (*at == ',' || *at == ':') {
+            if (depth == 0)
+                return NULL;
+            at++;
+        } else {
+            size_t size = strcspn(at, ",:]}\" \n\r\t");
+            if (size == 0)
+                return NULL;
+            at += size;
+        }
+    } while (depth > 0);
+    return at;
+}
+
+const char *json_member(const char *object, const char *key)
+{
+    size_t size = strlen(key);
+    const char *at = object ? skip_space(object) : "";
+    if (*at++ != '{')
+        return NULL;
+    for (;;) {
+        at = skip_space(at);
+        if (*at != '"')
+            return NULL;
+        const char *name = at + 1;
+        at = skip_string(at);
+        if (!at)
+            return NULL;
+        bool found = (size_t)(at - 1 - name) == size && memcmp(name, key, size) == 0;
+        at = skip_space(at);
+        if (*at != ':')
+            return NULL;
+        at = skip_space(at + 1);
+        if (found)
+            return at;
+        at = skip_value(at);
+        if (!at)
+            return NULL;
+        at = skip_space(at);
+        if (*at++ != ',')
+            return NULL;
+    }
+}
+
+const char *json_first(const char *array)
+{
+    const char *at = array ? skip_space(array) : "";
+    if (*at != '[')
+        return NULL;
+    at = skip_space(at + 1);
+    return *at == ']' || *at == '\0' ? NULL : at;
+}
+
+const char *json_next(const char *item)
+{
+    const char *at = item ? skip_value(item) : NULL;
+    if (!at)
+        return NULL;
+    at = skip_space(at);
+    return *at == ',' ? skip_space(at + 1) : NULL;
+}
+
+// One escape at *at, after the backslash. What is not printable ASCII becomes '?'.
+static char unescape(const char **at)
+{
+    char kind = *(*at)++;
+    if (kind == 'n' || kind == 't' || kind == 'r')
+        return ' ';
+    if (kind != 'u')
+        return isprint((unsigned char)kind) ? kind : '?';
+    for (int i = 0; i < 4 && isxdigit((unsigned char)**at); i++)
+        (*at)++;
+    return '?';
+}
+
+bool json_read_string(const char *value, char *text, size_t capacity)
+{
+    size_t size = 0;
+    text[0] = '\0';
+    if (!value || *value != '"')
+        return false;
+    for (const char *at = value + 1; *at && *at != '"' && size + 1 < capacity;) {
+        char c = *at++;
+        if (c == '\\' && *at)
+            c = unescape(&at);
+        else if (iscntrl((unsigned char)c))
+            c = '?';
+        text[size++] = c;
+    }
+    text[size] = '\0';
+    return true;
+}
+
+bool json_read_u64(const char *value, uint64_t *number)
+{
+    char *end = NULL;
+    if (!value || !isdigit((unsigned char)*value))
+        return false;
+    errno = 0;
+    unsigned long long read = strtoull(value, &end, 10);
+    if (errno != 0)
+        return false;
+    *number = read;
+    return true;
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// lockstep, the command line tool: finds the subcommand and hands over. What a subcommand does is
+// in the file of its name. Main thread.
+
+#include "cli/cli.h"
+
+#include "lockstep/lockstep.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+struct command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *summary;
+};
+
+static const struct command commands[] = {
+    {"run", cli_run, "Start a training job on this machine and see it to its end"},
+    {"status", cli_status, "Show the jobs of a coordinator"},
+};
+
+#define COMMAND_COUNT (sizeof(commands) / sizeof(commands[0]))
+
+static void say(const char *name, const char *format, va_list arguments)
+{
+    char sentence[1024];
+    vsnprintf(sentence, sizeof(sentence), format, arguments);
+    fprintf(stderr, "lockstep%s%s: %s\n", name ? " " : "", name ? name : "", sentence);
+}
+
+void cli_say(const char *name, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    say(name, format, arguments);
+    va_end(arguments);
+}
+
+int cli_misuse(const char *name, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    say(name, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "Try 'lockstep%s%s --help'.\n", name ? " " : "", name ? name : "");
+    return CLI_MISUSE;
+}
+
+static int help(void)
+{
+    printf("usage: lockstep COMMAND [OPTIONS]\n"
+           "\n"
+           "Parameter synchronization for data-parallel training.\n"
+           "\n"
+           "Commands:\n");
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        printf("  %-8s %s\n", commands[i].name, commands[i].summary);
+    printf("\n"
+           "  --help     Show this, or with a command: what it does\n"
+           "  --version  Show the version\n");
+    return CLI_OK;
+}
+
+static const struct command *find(const char *name)
+{
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        if (strcmp(commands[i].name, name) == 0)
+            return &commands[i];
+    }
+    return NULL;
+}
+
+static int dispatch(int argc, char **argv)
+{
+    if (argc < 2)
+        return cli_misuse(NULL, "no command given");
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+        return help();
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("lockstep %d.%d.%d\n", LOCKSTEP_VERSION_MAJOR, LOCKSTEP_VERSION_MINOR,
+               LOCKSTEP_VERSION_PATCH);
+        return CLI_OK;
+    }
+    const struct command *command = find(argv[1]);
+    if (command)
+        return command->run(argc - 1, argv + 1);
+    if (argv[1][0] == '-')
+        return cli_misuse(NULL, "unknown option '%s'", argv[1]);
+    return cli_misuse(NULL, "unknown command '%s'", argv[1]);
+}
+
+int main(int argc, char **argv)
+{
+    int code = dispatch(argc, argv);
+    if (fflush(stdout) != 0 && code == CLI_OK) {
+        cli_say(NULL, "cannot write to standard output");
+        return CLI_FAILED;
+    }
+    return code;
+}

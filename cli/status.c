@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `lockstep status`: the jobs of a coordinator, from its HTTP side, as a table or as it came.
+// Main thread.
+
+#include "base/parse.h"
+#include "base/text.h"
+#include "cli/cli.h"
+#include "cli/http.h"
+#include "cli/json_read.h"
+#include "protos/limits.h"
+
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ASK_TIMEOUT_MS 5000
+#define JOBS_PATH "/api/v1/jobs"
+#define HTTP_DEFAULT "127.0.0.1:8080" // Of the daemon.
+
+struct status_options {
+    char address[LOCKSTEP_ADDRESS_BYTES];
+    bool json;
+};
+
+static const char help_text[] =
+    "usage: lockstep status [--http HOST:PORT] [--json]\n"
+    "\n"
+    "Shows the jobs of a coordinator.\n"
+    "\n"
+    "      --http HOST:PORT  Where its dashboard is (default: LOCKSTEP_DASHBOARD,\n"
+    "                        else " HTTP_DEFAULT ")\n"
+    "      --json            Print what the coordinator says as it is\n"
+    "  -h, --help            Show this\n";
+
+static const struct option long_options[] = {
+    {"http", required_argument, NULL, 'a'},
+    {"json", no_argument, NULL, 'j'},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
+};
+
+// "http://127.0.0.1:8080/" or "127.0.0.1:8080".
+static int set_address(struct status_options *options, const char *value)
+{
+    char host[LOCKSTEP_ADDRESS_BYTES];
+    uint16_t port = 0;
+    struct text text;
+    const char *from = strncmp(value, "http://", 7) == 0 ? value + 7 : value;
+    text_init(&text, options->address, sizeof(options->address));
+    text_append_bytes(&text, from, strcspn(from, "/"));
+    if (text.truncated || !parse_address(options->address, host, sizeof(host), &port) || port == 0)
+        return cli_misuse("status", "%s: not HOST:PORT or [IPV6]:PORT", value);
+    return 0;
+}
+
+static int set_option(struct status_options *options, int key, char **argv)
+{
+    switch (key) {
+    case 'a':
+        return set_address(options, optarg);
+    case 'j':
+        options->json = true;
+        return 0;
+    case 'h':
+        fputs(help_text, stdout);
+        return -1;
+    case ':':
+        return cli_misuse("status", "option '%s' needs a value", argv[optind - 1]);
+    default:
+        return cli_misuse("status", "unknown option '%s'", argv[optind - 1]);
+    }
+}
+
+// 0, an exit status, or -1 when the help was printed.
+static int read_options(struct status_options *options, int argc, char **argv)
+{
+    *options = (struct status_options){.json = false};
+    opterr = 0;
+    for (;;) {
+        int key = getopt_long(argc, argv, ":h", long_options, NULL);
+        if (key == -1)
+            break;
+        int result = set_option(options, key, argv);
+        if (result != 0)
+            return result;
+    }
+    const char *dashboard = getenv("LOCKSTEP_DASHBOARD");
+    if (optind < argc)
+        return cli_misuse("status", "unexpected argument '%s'", argv[optind]);
+    if (options->address[0])
+        return 0;
+    return set_address(options, dashboard && dashboard[0] ? dashboard : HTTP_DEFAULT);
+}
+
+// A number of a job as text; "-" when it is not there.
+static const char *number(const char *job, const char *key, char *text, size_t capacity)
+{
+    uint64_t value = 0;
+    if (!json_read_u64(json_member(job, key), &value))
+        return "-";
+    snprintf(text, capacity, "%" PRIu64, value);
+    return text;
+}
+
+// "812", or "812-813" while ranks are in different steps.
+static void steps(const char *job, char *text, size_t capacity)
+{
+    uint64_t low = 0;
+    uint64_t high = 0;
+    if (!json_read_u64(json_member(job, "step_min"), &low) ||
+        !json_read_u64(json_member(job, "step_max"), &high))
+        snprintf(text, capacity, "-");
+    else if (low == high)
+        snprintf(text, capacity, "%" PRIu64, low);
+    else
+        snprintf(text, capacity, "%" PRIu64 "-%" PRIu64, low, high);
+}
+
+static void print_job(const char *job)
+{
+    char name[LOCKSTEP_JOB_NAME_BYTES];
+    char state[32];
+    char joined[24];
+    char size[24];
+    char workers[64];
+    char generation[24];
+    char step[48];
+    char halt[LOCKSTEP_TEXT_BYTES];
+    json_read_string(json_member(job, "name"), name, sizeof(name));
+    json_read_string(json_member(job, "state"), state, sizeof(state));
+    snprintf(workers, sizeof(workers), "%s/%s", number(job, "joined", joined, sizeof(joined)),
+             number(job, "world_size", size, sizeof(size)));
+    steps(job, step, sizeof(step));
+    printf("%-24s %-10s %9s %10s  %s\n", name, state, workers,
+           number(json_member(job, "generation"), "number", generation, sizeof(generation)), step);
+    if (json_read_string(json_member(job, "halt_text"), halt, sizeof(halt)))
+        printf("    %s\n", halt);
+}
+
+static int print_table(const char *body)
+{
+    const char *jobs = json_member(body, "jobs");
+    if (!jobs) {
+        cli_say("status", "this coordinator's answer has no list of jobs");
+        return CLI_FAILED;
+    }
+    const char *job = json_first(jobs);
+    if (!job) {
+        printf("no jobs\n");
+        return CLI_OK;
+    }
+    printf("%-24s %-10s %9s %10s  %s\n", "JOB", "STATE", "WORKERS", "GENERATION", "STEP");
+    for (; job; job = json_next(job))
+        print_job(job);
+    return CLI_OK;
+}
+
+int cli_status(int argc, char **argv)
+{
+    struct status_options options;
+    char error[LOCKSTEP_TEXT_BYTES];
+    char *body = NULL;
+    int result = read_options(&options, argc, argv);
+    if (result != 0)
+        return result < 0 ? CLI_OK : result;
+    int code = http_get(options.address, JOBS_PATH, ASK_TIMEOUT_MS, &body, error, sizeof(error));
+    if (code < 0) {
+        cli_say("status", "%s", error);
+        return CLI_FAILED;
+    }
+    if (code != 200) {
+        cli_say("status", "%s answered %d to GET %s", options.address, code, JOBS_PATH);
+        result = CLI_FAILED;
+    } else if (options.json) {
+        printf("%s\n", body);
+    } else {
+        result = print_table(body);
+    }
+    free(body);
+    return result;
+}
