@@ -1,0 +1,769 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The worker's end of the control stream over the gRPC C core (1.51, a semi-private API: nothing of
+// it leaves this file). Not a protocol: messages come as structs and leave as structs.
+//
+// Threads. control_open's caller prepares everything; from then on one control thread runs the
+// completion queue, drives the call and reports events. The other public functions only touch the
+// mailbox (a mutex, a queue, some wishes) and wake the control thread. I/O happens only inside
+// grpc_completion_queue_next, so an event function that blocks stops the stream.
+//
+// Waking. A completion queue has no public alarm. A call on a lame channel is bound to the queue
+// and never started; an empty batch on it completes at once. Batches on one call must not overlap,
+// so they are started under the mailbox's mutex, at most one at a time.
+//
+// The life of a stream:
+//
+//     CONNECTING  a call is tried. While the coordinator is not there it fails at once, its
+//                 sentence is remembered, and it is tried again until the connect deadline.
+//                 Nothing is taken from the queue yet, so nothing is lost by a new attempt.
+//     STANDING    the transport took the call's headers. From here the first failure is the end.
+//     ENDED       reported; everything of gRPC's is gone but the library itself.
+//
+// A call is over when its status and all other batches have come back: then, and only then, is it
+// released. The status batch is posted alone because it always "succeeds".
+//
+// In a trainer's process: gRPC's threads are started with all signals blocked, its log goes
+// nowhere (this copy of gRPC is our own), proxies and service configs of the environment are
+// ignored. gRPC does not survive fork: a child must not call anything here.
+
+#include "worker/control.h"
+
+#include "base/clock.h"
+#include "base/list.h"
+#include "base/parse.h"
+#include "base/text.h"
+#include "base/thread.h"
+#include "protos/codec.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <ctype.h>
+#include <grpc/byte_buffer_reader.h>
+#include <grpc/grpc.h>
+#include <grpc/grpc_security.h>
+#include <grpc/support/alloc.h>
+#include <grpc/support/log.h>
+#include <grpc/support/time.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define METHOD "/lockstep.v1.Coordinator/Session"
+#define KEEPALIVE_MS 20000 // The server permits pings 10 s apart.
+#define KEEPALIVE_TIMEOUT_MS 10000
+#define RETRY_FIRST_MS 10
+#define RETRY_LAST_MS 250
+#define NEVER UINT64_MAX
+
+// What completed. One batch of each kind at most is in flight.
+enum tag {
+    TAG_WAKE = 1,
+    TAG_START, // The call's headers were written.
+    TAG_STATUS,
+    TAG_RECEIVE,
+    TAG_SEND,
+    TAG_HALF_CLOSE,
+};
+
+enum stage {
+    CONNECTING,
+    STANDING,
+    ENDED,
+};
+
+// One encoded message that waits to be sent.
+struct outgoing {
+    struct list link;
+    bool heartbeat;
+    size_t size;
+    uint8_t bytes[];
+};
+
+struct control {
+    // set at open, then constant
+    struct control_events events;
+    char address[LOCKSTEP_ADDRESS_BYTES];
+    uint64_t connect_timeout_ms;
+    uint64_t connect_deadline;
+    grpc_completion_queue *cq;
+    grpc_channel *channel;
+    grpc_channel *lame;
+    struct thread thread;
+
+    // control thread only
+    enum stage stage;
+    grpc_call *call; // NULL between two attempts.
+    unsigned pending; // Batches of call that have not come back.
+    bool cancelled; // By us; `reason` says why.
+    bool has_status; // The status has come back: nothing more is started.
+    bool sending; // A TAG_SEND is in flight.
+    bool half_closed; // TAG_HALF_CLOSE was started.
+    uint64_t retry_at; // NEVER while a call is in progress.
+    uint64_t retry_delay_ms;
+    uint64_t heartbeat_at; // NEVER until control_heartbeat.
+    grpc_byte_buffer *received;
+    grpc_metadata_array trailers;
+    grpc_status_code status;
+    grpc_slice status_details;
+    const char *status_error; // gRPC's own account of a failure, or NULL.
+    char reason[LOCKSTEP_TEXT_BYTES];
+    char ended_text[LOCKSTEP_TEXT_BYTES];
+    struct up_message heartbeat_message;
+    struct down_message message;
+
+    // guarded by mutex
+    struct mutex mutex;
+    struct list queue; // of struct outgoing
+    unsigned queued;
+    bool heartbeat_queued; // One that waits is enough.
+    bool waking; // A TAG_WAKE is in flight.
+    bool ended; // Nothing is accepted, and wake_call is gone.
+    bool closing; // control_close was called: no more events.
+    uint64_t linger_until; // While closing.
+    uint64_t heartbeat_ms; // 0: none yet.
+    grpc_call *wake_call;
+    uint8_t scratch[LOCKSTEP_MESSAGE_BYTES];
+};
+
+// ---- Sentences ---------------------------------------------------------------------------------
+
+// The last part of "failed to connect to all addresses; last error: UNKNOWN: ipv4:...: Failed to
+// connect to remote host: Connection refused", in lower case unless it begins with an acronym.
+static void plain_reason(const char *details, char *text, size_t capacity)
+{
+    const char *last = details;
+    for (const char *found = strstr(details, ": "); found; found = strstr(found + 1, ": ")) {
+        if (found[2])
+            last = found + 2;
+    }
+    const char *call = strstr(last, "recvmsg:");
+    text_copy(text, capacity, call ? call + strlen("recvmsg:") : last);
+    if (isupper((unsigned char)text[0]) && !isupper((unsigned char)text[1]))
+        text[0] = (char)tolower((unsigned char)text[0]);
+}
+
+// The call's status as a reason: the peer's own words as they are, gRPC's shortened.
+static void reason_from_status(struct control *control, bool *from_peer)
+{
+    char details[LOCKSTEP_TEXT_BYTES];
+    size_t size = GRPC_SLICE_LENGTH(control->status_details);
+    struct text text;
+    text_init(&text, details, sizeof(details));
+    text_append_bytes(&text, (const char *)GRPC_SLICE_START_PTR(control->status_details), size);
+    *from_peer =
+        control->status_error && strstr(control->status_error, "Error received from peer") != NULL;
+    if (*from_peer || control->status == GRPC_STATUS_OK)
+        text_copy(control->reason, sizeof(control->reason), details);
+    else
+        plain_reason(details, control->reason, sizeof(control->reason));
+}
+
+static void describe_connect_failure(struct control *control, struct text *text)
+{
+    text_append(text, "cannot reach coordinator %s: ", control->address);
+    if (control->reason[0])
+        text_append(text, "%s", control->reason);
+    else
+        text_append(text, "no answer within %.1f s", (double)control->connect_timeout_ms / 1000.0);
+}
+
+static void describe_end(struct control *control, bool from_peer)
+{
+    struct text text;
+    text_init(&text, control->ended_text, sizeof(control->ended_text));
+    if (control->cancelled)
+        text_append(&text, "%s", control->reason);
+    else if (control->stage == CONNECTING)
+        describe_connect_failure(control, &text);
+    else if (control->status == GRPC_STATUS_UNIMPLEMENTED)
+        text_append(&text, "%s is not a Lockstep coordinator of this version: %s", control->address,
+                    control->reason);
+    else if (control->status != GRPC_STATUS_OK && !from_peer)
+        text_append(&text, "lost the connection to coordinator %s: %s", control->address,
+                    control->reason);
+    else
+        text_append(&text, "the coordinator closed the stream%s%s", control->reason[0] ? ": " : "",
+                    control->reason);
+}
+
+// ---- The call ----------------------------------------------------------------------------------
+
+// Starts a batch of one operation. A refusal is a bug of ours and asserts.
+static void start(struct control *control, grpc_op *op, enum tag tag)
+{
+    void *name = (void *)(uintptr_t)tag;
+    grpc_call_error error = grpc_call_start_batch(control->call, op, 1, name, NULL);
+    assert(error == GRPC_CALL_OK);
+    (void)error;
+    control->pending++;
+}
+
+static void start_receive(struct control *control)
+{
+    grpc_op op = {.op = GRPC_OP_RECV_MESSAGE};
+    op.data.recv_message.recv_message = &control->received;
+    start(control, &op, TAG_RECEIVE);
+}
+
+static void start_status(struct control *control)
+{
+    grpc_op op = {.op = GRPC_OP_RECV_STATUS_ON_CLIENT};
+    op.data.recv_status_on_client.trailing_metadata = &control->trailers;
+    op.data.recv_status_on_client.status = &control->status;
+    op.data.recv_status_on_client.status_details = &control->status_details;
+    op.data.recv_status_on_client.error_string = &control->status_error;
+    start(control, &op, TAG_STATUS);
+}
+
+static void attempt(struct control *control)
+{
+    // A channel that failed reconnects on its own schedule only while somebody asks for it.
+    grpc_channel_check_connectivity_state(control->channel, 1);
+    control->retry_at = NEVER;
+    control->has_status = false;
+    control->status_error = NULL;
+    grpc_metadata_array_init(&control->trailers);
+    control->call = grpc_channel_create_call(control->channel, NULL, GRPC_PROPAGATE_DEFAULTS,
+                                             control->cq, grpc_slice_from_static_string(METHOD),
+                                             NULL, gpr_inf_future(GPR_CLOCK_REALTIME), NULL);
+    start_status(control);
+    grpc_op op = {.op = GRPC_OP_SEND_INITIAL_METADATA};
+    start(control, &op, TAG_START);
+}
+
+// Ends the call with a reason of our own; its batches come back soon.
+static void cancel(struct control *control, const char *reason)
+{
+    if (!control->call || control->cancelled || control->has_status)
+        return;
+    control->cancelled = true;
+    text_copy(control->reason, sizeof(control->reason), reason);
+    grpc_call_cancel(control->call, NULL);
+}
+
+static void release_call(struct control *control)
+{
+    grpc_metadata_array_destroy(&control->trailers);
+    grpc_slice_unref(control->status_details);
+    gpr_free((void *)(uintptr_t)control->status_error);
+    grpc_call_unref(control->call);
+    control->call = NULL;
+}
+
+static bool is_closing(struct control *control)
+{
+    mutex_lock(&control->mutex);
+    bool closing = control->closing;
+    mutex_unlock(&control->mutex);
+    return closing;
+}
+
+// All batches of the call have come back: try again, or end.
+static void call_over(struct control *control)
+{
+    bool from_peer = false;
+    if (!control->cancelled)
+        reason_from_status(control, &from_peer);
+    release_call(control);
+    uint64_t now = clock_now_ms();
+    if (control->stage == CONNECTING && !control->cancelled && now < control->connect_deadline &&
+        !is_closing(control)) {
+        control->retry_at = now + control->retry_delay_ms;
+        control->retry_delay_ms *= 2;
+        if (control->retry_delay_ms > RETRY_LAST_MS)
+            control->retry_delay_ms = RETRY_LAST_MS;
+        return;
+    }
+    describe_end(control, from_peer);
+    control->stage = ENDED;
+}
+
+// ---- Messages in -------------------------------------------------------------------------------
+
+static void decode(struct control *control, const grpc_slice *bytes)
+{
+    const char *detail = NULL;
+    if (codec_decode_down(GRPC_SLICE_START_PTR(*bytes), GRPC_SLICE_LENGTH(*bytes),
+                          &control->message, &detail) == CODEC_OK) {
+        if (!is_closing(control))
+            control->events.received(control->events.context, &control->message);
+        return;
+    }
+    char text[LOCKSTEP_TEXT_BYTES];
+    snprintf(text, sizeof(text), "coordinator %s sent a message that cannot be read: %s",
+             control->address, detail ? detail : "malformed");
+    cancel(control, text);
+}
+
+// No buffer means that the peer will send nothing more; the status says why.
+static void on_receive(struct control *control)
+{
+    if (!control->received)
+        return;
+    grpc_byte_buffer_reader reader;
+    if (grpc_byte_buffer_reader_init(&reader, control->received)) {
+        grpc_slice bytes = grpc_byte_buffer_reader_readall(&reader);
+        grpc_byte_buffer_reader_destroy(&reader);
+        decode(control, &bytes);
+        grpc_slice_unref(bytes);
+    }
+    grpc_byte_buffer_destroy(control->received);
+    control->received = NULL;
+    start_receive(control);
+}
+
+// ---- Messages out ------------------------------------------------------------------------------
+
+static struct outgoing *queue_pop(struct control *control)
+{
+    mutex_lock(&control->mutex);
+    struct list *node = list_pop_front(&control->queue);
+    struct outgoing *item = node ? list_entry(node, struct outgoing, link) : NULL;
+    if (item) {
+        control->queued--;
+        if (item->heartbeat)
+            control->heartbeat_queued = false;
+    }
+    mutex_unlock(&control->mutex);
+    return item;
+}
+
+static void send_now(struct control *control, const struct outgoing *item)
+{
+    grpc_slice bytes = grpc_slice_from_copied_buffer((const char *)item->bytes, item->size);
+    grpc_byte_buffer *buffer = grpc_raw_byte_buffer_create(&bytes, 1);
+    grpc_slice_unref(bytes);
+    grpc_op op = {.op = GRPC_OP_SEND_MESSAGE};
+    op.data.send_message.send_message = buffer;
+    start(control, &op, TAG_SEND);
+    grpc_byte_buffer_destroy(buffer);
+    control->sending = true;
+}
+
+// Sends the next message, or says that there will be none. One at a time: gRPC completes a send
+// when flow control took it, so a peer that does not read fills our queue and nothing else.
+static void pump(struct control *control)
+{
+    if (control->stage != STANDING || !control->call || control->has_status || control->cancelled ||
+        control->sending || control->half_closed)
+        return;
+    struct outgoing *item = queue_pop(control);
+    if (item) {
+        send_now(control, item);
+        free(item);
+    } else if (is_closing(control)) {
+        grpc_op op = {.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT};
+        start(control, &op, TAG_HALF_CLOSE);
+        control->half_closed = true;
+    }
+}
+
+// An empty batch on the wake call: it completes at once. Held: mutex.
+static void wake_locked(struct control *control)
+{
+    mutex_assert_held(&control->mutex);
+    if (control->ended || control->waking)
+        return;
+    control->waking = true;
+    grpc_call_error error =
+        grpc_call_start_batch(control->wake_call, NULL, 0, (void *)(uintptr_t)TAG_WAKE, NULL);
+    assert(error == GRPC_CALL_OK);
+    (void)error;
+}
+
+static int queue_push_locked(struct control *control, const struct up_message *message,
+                             bool heartbeat)
+{
+    mutex_assert_held(&control->mutex);
+    if (control->ended || control->closing)
+        return -1;
+    if (control->queued == LOCKSTEP_SEND_QUEUE || (heartbeat && control->heartbeat_queued))
+        return -2;
+    size_t size = 0;
+    if (codec_encode_up(message, control->scratch, sizeof(control->scratch), &size) != CODEC_OK)
+        return -3;
+    struct outgoing *item = malloc(sizeof(*item) + size);
+    if (!item)
+        return -2;
+    item->heartbeat = heartbeat;
+    item->size = size;
+    memcpy(item->bytes, control->scratch, size);
+    list_push_back(&control->queue, &item->link);
+    control->queued++;
+    control->heartbeat_queued |= heartbeat;
+    return 0;
+}
+
+// ---- Time --------------------------------------------------------------------------------------
+
+static void send_heartbeat(struct control *control)
+{
+    memset(&control->heartbeat_message, 0, sizeof(control->heartbeat_message));
+    control->heartbeat_message.kind = UP_HEARTBEAT;
+    control->events.heartbeat(control->events.context, &control->heartbeat_message);
+    mutex_lock(&control->mutex);
+    queue_push_locked(control, &control->heartbeat_message, true);
+    mutex_unlock(&control->mutex);
+}
+
+static void check_heartbeat(struct control *control, uint64_t now)
+{
+    mutex_lock(&control->mutex);
+    uint64_t interval_ms = control->closing ? 0 : control->heartbeat_ms;
+    mutex_unlock(&control->mutex);
+    if (!interval_ms || control->stage != STANDING) {
+        control->heartbeat_at = NEVER;
+        return;
+    }
+    if (control->heartbeat_at == NEVER)
+        control->heartbeat_at = now + interval_ms;
+    if (now < control->heartbeat_at)
+        return;
+    control->heartbeat_at = now + interval_ms;
+    send_heartbeat(control);
+}
+
+// control_close gives the stream until then; NEVER before it is called.
+static uint64_t linger_until(struct control *control)
+{
+    mutex_lock(&control->mutex);
+    uint64_t until = control->closing ? control->linger_until : NEVER;
+    mutex_unlock(&control->mutex);
+    return until;
+}
+
+static void connect_timed_out(struct control *control)
+{
+    struct text text;
+    char sentence[LOCKSTEP_TEXT_BYTES];
+    text_init(&text, sentence, sizeof(sentence));
+    describe_connect_failure(control, &text);
+    if (control->call) {
+        cancel(control, sentence);
+    } else {
+        text_copy(control->ended_text, sizeof(control->ended_text), sentence);
+        control->stage = ENDED;
+    }
+}
+
+static void check_time(struct control *control)
+{
+    uint64_t now = clock_now_ms();
+    if (now >= linger_until(control)) {
+        cancel(control, "the session was closed");
+        if (!control->call)
+            control->stage = ENDED;
+    }
+    if (control->stage == CONNECTING && now >= control->connect_deadline)
+        connect_timed_out(control);
+    if (control->stage == CONNECTING && !control->call && now >= control->retry_at)
+        attempt(control);
+    check_heartbeat(control, now);
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static gpr_timespec next_deadline(struct control *control)
+{
+    uint64_t at = earlier(control->retry_at, control->heartbeat_at);
+    if (!control->cancelled) {
+        at = earlier(at, linger_until(control));
+        if (control->stage == CONNECTING)
+            at = earlier(at, control->connect_deadline);
+    }
+    if (at == NEVER)
+        return gpr_inf_future(GPR_CLOCK_MONOTONIC);
+    uint64_t now = clock_now_ms();
+    uint64_t wait_ms = at > now ? at - now : 0;
+    return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                        gpr_time_from_millis((int64_t)wait_ms, GPR_TIMESPAN));
+}
+
+// ---- The control thread ------------------------------------------------------------------------
+
+static void on_start(struct control *control, bool ok)
+{
+    if (!ok || control->cancelled)
+        return;
+    control->stage = STANDING;
+    start_receive(control);
+}
+
+static void on_wake(struct control *control)
+{
+    mutex_lock(&control->mutex);
+    control->waking = false;
+    mutex_unlock(&control->mutex);
+}
+
+static void on_completion(struct control *control, enum tag tag, bool ok)
+{
+    switch (tag) {
+    case TAG_WAKE:
+        on_wake(control);
+        return; // Not a batch of the call.
+    case TAG_START:
+        on_start(control, ok);
+        break;
+    case TAG_STATUS:
+        control->has_status = true;
+        break;
+    case TAG_RECEIVE:
+        on_receive(control);
+        break;
+    case TAG_SEND:
+        control->sending = false;
+        break;
+    case TAG_HALF_CLOSE:
+        break;
+    }
+    control->pending--;
+    if (control->pending == 0)
+        call_over(control);
+}
+
+// From here on nothing is accepted, nothing wakes, and the control thread alone has gRPC's objects.
+static void close_mailbox(struct control *control)
+{
+    mutex_lock(&control->mutex);
+    control->ended = true;
+    list_for_each_safe (node, &control->queue) {
+        list_remove(node);
+        free(list_entry(node, struct outgoing, link));
+    }
+    control->queued = 0;
+    mutex_unlock(&control->mutex);
+}
+
+static void destroy_transport(struct control *control)
+{
+    if (control->wake_call)
+        grpc_call_unref(control->wake_call);
+    if (control->lame)
+        grpc_channel_destroy(control->lame);
+    if (control->channel)
+        grpc_channel_destroy(control->channel);
+    if (!control->cq)
+        return;
+    grpc_completion_queue_shutdown(control->cq);
+    gpr_timespec forever = gpr_inf_future(GPR_CLOCK_REALTIME);
+    while (grpc_completion_queue_next(control->cq, forever, NULL).type != GRPC_QUEUE_SHUTDOWN)
+        ;
+    grpc_completion_queue_destroy(control->cq);
+}
+
+static void run(void *argument)
+{
+    struct control *control = argument;
+    attempt(control);
+    while (control->stage != ENDED) {
+        grpc_event event = grpc_completion_queue_next(control->cq, next_deadline(control), NULL);
+        if (event.type == GRPC_OP_COMPLETE)
+            on_completion(control, (enum tag)(uintptr_t)event.tag, event.success != 0);
+        check_time(control);
+        pump(control);
+    }
+    bool closing = is_closing(control);
+    close_mailbox(control);
+    if (!closing)
+        control->events.ended(control->events.context, control->ended_text);
+    destroy_transport(control);
+}
+
+// ---- Opening -----------------------------------------------------------------------------------
+
+static void swallow_log(gpr_log_func_args *args)
+{
+    (void)args;
+}
+
+static void silence_grpc(void)
+{
+    gpr_set_log_function(swallow_log);
+}
+
+// gRPC starts threads of its own in grpc_init and later; they inherit this mask. What a fault
+// raises stays deliverable, so that a trainer's crash handler still sees it.
+static void block_signals(sigset_t *before)
+{
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
+    sigset_t all;
+    sigfillset(&all);
+    for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
+        sigdelset(&all, faults[i]);
+    pthread_sigmask(SIG_SETMASK, &all, before);
+}
+
+static void restore_signals(const sigset_t *before)
+{
+    pthread_sigmask(SIG_SETMASK, before, NULL);
+}
+
+// An address that gRPC need not look up is given as such; a name goes to DNS.
+static void target_of(const char *host, uint16_t port, char *target, size_t capacity)
+{
+    unsigned char binary[sizeof(struct in6_addr)];
+    if (inet_pton(AF_INET, host, binary) == 1)
+        snprintf(target, capacity, "ipv4:%s:%u", host, port);
+    else if (strchr(host, ':'))
+        snprintf(target, capacity, "ipv6:[%s]:%u", host, port);
+    else
+        snprintf(target, capacity, "dns:///%s:%u", host, port);
+}
+
+static grpc_arg integer_arg(const char *key, int value)
+{
+    grpc_arg arg = {.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key};
+    arg.value.integer = value;
+    return arg;
+}
+
+static grpc_channel *create_channel(const char *target)
+{
+    grpc_arg list[] = {
+        integer_arg(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_MS),
+        integer_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_TIMEOUT_MS),
+        integer_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
+        integer_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
+        integer_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100),
+        integer_arg(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000),
+        integer_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
+        integer_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
+        integer_arg(GRPC_ARG_ENABLE_RETRIES, 0),
+        integer_arg(GRPC_ARG_ENABLE_CHANNELZ, 0),
+        integer_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
+        integer_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, LOCKSTEP_MESSAGE_BYTES),
+    };
+    grpc_channel_args args = {.num_args = sizeof(list) / sizeof(list[0]), .args = list};
+    grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
+    grpc_channel *channel = grpc_channel_create(target, credentials, &args);
+    grpc_channel_credentials_release(credentials);
+    return channel;
+}
+
+static int create_transport(struct control *control, const char *target)
+{
+    control->cq = grpc_completion_queue_create_for_next(NULL);
+    control->channel = create_channel(target);
+    control->lame = grpc_lame_client_channel_create("wake", GRPC_STATUS_UNAVAILABLE, "wake");
+    if (!control->cq || !control->channel || !control->lame)
+        return -1;
+    control->wake_call = grpc_channel_create_call(
+        control->lame, NULL, GRPC_PROPAGATE_DEFAULTS, control->cq,
+        grpc_slice_from_static_string("/wake"), NULL, gpr_inf_future(GPR_CLOCK_REALTIME), NULL);
+    return control->wake_call ? 0 : -1;
+}
+
+static struct control *allocate(const char *address, uint64_t connect_timeout_ms,
+                                const struct control_events *events)
+{
+    struct control *control = calloc(1, sizeof(*control));
+    if (!control)
+        return NULL;
+    control->events = *events;
+    text_copy(control->address, sizeof(control->address), address);
+    control->connect_timeout_ms = connect_timeout_ms;
+    uint64_t now = clock_now_ms();
+    control->connect_deadline = connect_timeout_ms < NEVER - now ? now + connect_timeout_ms : NEVER;
+    control->retry_at = NEVER;
+    control->retry_delay_ms = RETRY_FIRST_MS;
+    control->heartbeat_at = NEVER;
+    mutex_init(&control->mutex);
+    list_init(&control->queue);
+    return control;
+}
+
+static void release(struct control *control)
+{
+    mutex_fini(&control->mutex);
+    free(control);
+}
+
+// With signals blocked. Returns 0 or -1 with everything undone.
+static int start_thread(struct control *control, const char *target, char *error,
+                        size_t error_bytes)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, silence_grpc);
+    grpc_init();
+    int failure = 0;
+    if (create_transport(control, target) < 0)
+        snprintf(error, error_bytes, "gRPC cannot make a channel to %s", control->address);
+    else if ((failure = thread_start(&control->thread, "lockstep-ctl", run, control)) != 0)
+        snprintf(error, error_bytes, "cannot start the control thread: %s", strerror(failure));
+    else
+        return 0;
+    destroy_transport(control);
+    grpc_shutdown();
+    return -1;
+}
+
+int control_open(const char *address, uint64_t connect_timeout_ms,
+                 const struct control_events *events, struct control **control, char *error,
+                 size_t error_bytes)
+{
+    char host[LOCKSTEP_ADDRESS_BYTES];
+    char target[LOCKSTEP_ADDRESS_BYTES + 32];
+    uint16_t port = 0;
+    if (!parse_address(address, host, sizeof(host), &port) || port == 0) {
+        snprintf(error, error_bytes,
+                 "the coordinator's address \"%s\" is not HOST:PORT or [IPV6]:PORT", address);
+        return -1;
+    }
+    target_of(host, port, target, sizeof(target));
+    struct control *opened = allocate(address, connect_timeout_ms, events);
+    if (!opened) {
+        snprintf(error, error_bytes, "out of memory for the control stream");
+        return -1;
+    }
+    sigset_t before;
+    block_signals(&before);
+    int result = start_thread(opened, target, error, error_bytes);
+    restore_signals(&before);
+    if (result < 0)
+        release(opened);
+    else
+        *control = opened;
+    return result;
+}
+
+// ---- Any thread --------------------------------------------------------------------------------
+
+int control_send(struct control *control, const struct up_message *message)
+{
+    mutex_lock(&control->mutex);
+    int result = queue_push_locked(control, message, false);
+    if (result == 0)
+        wake_locked(control);
+    mutex_unlock(&control->mutex);
+    return result;
+}
+
+void control_heartbeat(struct control *control, uint64_t interval_ms)
+{
+    mutex_lock(&control->mutex);
+    control->heartbeat_ms = interval_ms;
+    wake_locked(control);
+    mutex_unlock(&control->mutex);
+}
+
+// Nothing is reported from the moment this is called; an event function that runs is waited for.
+void control_close(struct control *control, uint64_t linger_ms)
+{
+    mutex_lock(&control->mutex);
+    control->closing = true;
+    control->linger_until = clock_now_ms() + linger_ms;
+    wake_locked(control);
+    mutex_unlock(&control->mutex);
+    thread_join(&control->thread);
+    sigset_t before;
+    block_signals(&before);
+    grpc_shutdown();
+    restore_signals(&before);
+    release(control);
+}

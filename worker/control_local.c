@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which of this host's addresses faces a coordinator. No packet is sent: connecting a UDP socket
+// only asks the routing table. A name may be looked up, which blocks. Any thread.
+
+#include "base/parse.h"
+#include "protos/limits.h"
+#include "worker/control.h"
+
+#include <netdb.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+// The socket's own address after connecting to one candidate. 0 or -1.
+static int facing(const struct addrinfo *candidate, char *text, size_t text_bytes)
+{
+    struct sockaddr_storage own;
+    socklen_t size = sizeof(own);
+    int result = -1;
+    int fd = socket(candidate->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return -1;
+    if (connect(fd, candidate->ai_addr, candidate->ai_addrlen) == 0 &&
+        getsockname(fd, (struct sockaddr *)&own, &size) == 0 &&
+        getnameinfo((struct sockaddr *)&own, size, text, (socklen_t)text_bytes, NULL, 0,
+                    NI_NUMERICHOST) == 0)
+        result = 0;
+    close(fd);
+    return result;
+}
+
+int control_local_address(const char *address, char *text, size_t text_bytes)
+{
+    char host[LOCKSTEP_ADDRESS_BYTES];
+    char service[8];
+    uint16_t port = 0;
+    if (!parse_address(address, host, sizeof(host), &port))
+        return -1;
+    snprintf(service, sizeof(service), "%u", port);
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM};
+    struct addrinfo *found = NULL;
+    if (getaddrinfo(host, service, &hints, &found) != 0)
+        return -1;
+    int result = -1;
+    for (const struct addrinfo *candidate = found; candidate && result < 0;
+         candidate = candidate->ai_next)
+        result = facing(candidate, text, text_bytes);
+    freeaddrinfo(found);
+    return result;
+}
