@@ -1,0 +1,1238 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Control messages to bytes and back: golden bytes of every kind, random round trips, every bound
+// in both directions, truncation at every byte, and mutated bytes.
+//
+// Messages are zeroed before they are filled and decoders fill zeroed ones, so equal messages are
+// equal byte by byte, and what stands behind the end of a string or an array is compared too.
+
+#include "protos/codec.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define SEED 0x10c7573b10c7573bu
+#define ROUNDS 200
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+// A field more in types.h ends here: it belongs into control.proto, into both directions of the
+// codec and into random_up or random_down below. Then this number changes.
+#if defined(__LP64__)
+static_assert(sizeof(struct up_hello) == 532, "a new field?");
+static_assert(sizeof(struct up_start) == 16, "a new field?");
+static_assert(sizeof(struct manifest_item) == 536, "a new field?");
+static_assert(sizeof(struct up_ready) == 40, "a new field?");
+static_assert(sizeof(struct up_wait) == 32, "a new field?");
+static_assert(sizeof(struct layout_part) == 1040, "a new field?");
+static_assert(sizeof(struct up_end) == 16, "a new field?");
+static_assert(sizeof(struct up_heartbeat) == 176, "a new field?");
+static_assert(sizeof(struct up_fail) == 1040, "a new field?");
+static_assert(sizeof(struct up_lost) == 1040, "a new field?");
+static_assert(sizeof(struct up_leave) == 136, "a new field?");
+static_assert(sizeof(struct down_welcome) == 8, "a new field?");
+static_assert(sizeof(struct down_refused) == 1028, "a new field?");
+static_assert(sizeof(struct peer) == 292, "a new field?");
+static_assert(sizeof(struct down_generation) == 9400, "a new field?");
+static_assert(sizeof(struct down_manifest_request) == 8, "a new field?");
+static_assert(sizeof(struct down_grant) == 24, "a new field?");
+static_assert(sizeof(struct plan_slot) == 16, "a new field?");
+static_assert(sizeof(struct down_plan_part) == 2104, "a new field?");
+static_assert(sizeof(struct down_halt) == 4120, "a new field?");
+#endif
+
+// ---- Both directions behind one face ---------------------------------------------------------
+
+union any_message {
+    struct up_message up;
+    struct down_message down;
+};
+
+struct direction {
+    const char *name;
+    int last_kind;
+    size_t message_size;
+    void (*example)(int kind, union any_message *message);
+    void (*random)(int kind, uint64_t *state, union any_message *message);
+    const char *const *golden; // By kind, in hex.
+};
+
+static enum codec_status encode(const struct direction *direction, const union any_message *message,
+                                uint8_t *bytes, size_t capacity, size_t *size);
+static enum codec_status decode(const struct direction *direction, const uint8_t *bytes,
+                                size_t size, union any_message *message, const char **detail);
+
+// ---- Examples: small, readable, one for each kind; their bytes are golden ----------------------
+
+static void example_manifest(struct up_manifest_part *part)
+{
+    part->first = 3;
+    part->count = 1;
+    part->items[0].kind = MANIFEST_PARAMETER;
+    part->items[0].module = 2;
+    strcpy(part->items[0].name, "w");
+    part->items[0].dtype = DTYPE_BFLOAT16;
+    part->items[0].flags = 5;
+    part->items[0].dims = 2;
+    part->items[0].shape[0] = 300;
+    part->items[0].shape[1] = 0;
+    part->items[0].strides[0] = 1;
+    part->items[0].strides[1] = -1;
+    strcpy(part->items[0].value, "k=v");
+}
+
+static void example_hello(struct up_hello *hello)
+{
+    hello->version = LOCKSTEP_PROTOCOL_VERSION;
+    strcpy(hello->job, "job");
+    for (uint8_t i = 0; i < LOCKSTEP_UUID_BYTES; i++)
+        hello->uuid.bytes[i] = i;
+    strcpy(hello->host_id, "id");
+    strcpy(hello->host, "h\xc3\xb6st");
+    strcpy(hello->address, "tcp:[::1]:7");
+    hello->pid = 300;
+    hello->world_min = 2;
+    hello->world_max = 4;
+    hello->window_ms = 50;
+    hello->has_rank_hint = true;
+    hello->rank_hint = 0;
+    hello->open_timeout_ms = 60000;
+    hello->on_failure = FAILURE_CONTINUE;
+}
+
+static void example_layout(struct layout_part *part)
+{
+    part->module = 1;
+    part->total = 5;
+    part->first = 1;
+    part->count = 3;
+    part->words[0] = 2;
+    part->words[1] = 0;
+    part->words[2] = 300;
+}
+
+static void example_up(int kind, union any_message *any)
+{
+    struct up_message *message = &any->up;
+    const struct slot_id slot = {1, 2, 3};
+
+    memset(any, 0, sizeof(*any));
+    message->kind = (enum up_kind)kind;
+    message->generation.number = kind == UP_HELLO ? 0 : 7;
+    message->generation.incarnation = kind == UP_HELLO ? 0 : 0x0102030405060708u;
+    switch (message->kind) {
+    case UP_HELLO:
+        example_hello(&message->u.hello);
+        break;
+    case UP_START:
+        message->u.start = (struct up_start){.manifest_hash = 0xabcd, .item_count = 9, .root = 1};
+        break;
+    case UP_MANIFEST_PART:
+        example_manifest(&message->u.manifest_part);
+        break;
+    case UP_READY:
+        message->u.ready.step = 812;
+        message->u.ready.phase = 0xfe;
+        message->u.ready.slot = slot;
+        message->u.ready.dtype = DTYPE_FLOAT32;
+        message->u.ready.elements = 1000;
+        break;
+    case UP_WAIT:
+        message->u.wait.step = 812;
+        message->u.wait.phase = 0xfe;
+        message->u.wait.slot = slot;
+        break;
+    case UP_LAYOUT_PART:
+        example_layout(&message->u.layout_part);
+        break;
+    case UP_END:
+        message->u.end.step = 812;
+        message->u.end.phase = 0xfe;
+        break;
+    case UP_HEARTBEAT:
+        message->u.heartbeat.step = 812;
+        message->u.heartbeat.settled = 811;
+        message->u.heartbeat.activity = ACTIVITY_WAITING;
+        message->u.heartbeat.since_ms = 20;
+        strcpy(message->u.heartbeat.mark, "eval");
+        message->u.heartbeat.bytes_sent = 1;
+        message->u.heartbeat.bytes_received = 2;
+        break;
+    case UP_FAIL:
+        message->u.fail.step = 812;
+        message->u.fail.kind = HALT_COLLECTIVE;
+        strcpy(message->u.fail.text, "why");
+        break;
+    case UP_LOST:
+        message->u.lost.rank = 3;
+        message->u.lost.left = true;
+        message->u.lost.step = 812;
+        strcpy(message->u.lost.text, "reset");
+        break;
+    case UP_LEAVE:
+        message->u.leave.settled = 812;
+        strcpy(message->u.leave.reason, "done");
+        break;
+    case UP_NONE:
+        break;
+    }
+}
+
+static const char *const golden_up[] = {
+    [UP_HELLO] = "1242080112036a6f621a10000102030405060708090a0b0c0d0e0f220269642a"
+                 "0568c3b67374320b7463703a5b3a3a315d3a3738ac02400248045032580060e0"
+                 "d4036801",
+    [UP_START] = "0a0b08071108070605040302011a0d09cdab00000000000010091801",
+    [UP_MANIFEST_PART] = "0a0b0807110807060504030201221d08031219080310021a0177200628053203"
+                         "ac02003a02020142036b3d76",
+    [UP_READY] = "0a0b08071108070605040302012a1908ac0611fe000000000000001a06080110"
+                 "021803200128e807",
+    [UP_WAIT] = "0a0b0807110807060504030201321408ac0611fe000000000000001a06080110"
+                "021803",
+    [UP_LAYOUT_PART] = "0a0b08071108070605040302013a0c08011005180122040200ac02",
+    [UP_END] = "0a0b0807110807060504030201420c08ac0611fe00000000000000",
+    [UP_HEARTBEAT] = "0a0b08071108070605040302014a1408ac0610ab06180420142a046576616c30"
+                     "013802",
+    [UP_FAIL] = "0a0b0807110807060504030201520a08ac0610051a03776879",
+    [UP_LOST] = "0a0b08071108070605040302015a0e0803100118ac0622057265736574",
+    [UP_LEAVE] = "0a0b0807110807060504030201620908ac061204646f6e65",
+};
+
+static void example_generation(struct down_generation *generation)
+{
+    generation->rank = 1;
+    generation->world_size = 3;
+    generation->local_rank = 0;
+    generation->local_size = 1;
+    generation->chunk_bytes = 4096;
+    for (uint8_t i = 0; i < LOCKSTEP_SECRET_BYTES; i++)
+        generation->secret[i] = i;
+    generation->peer_count = 2;
+    strcpy(generation->peers[0].address, "a");
+    generation->peers[1].rank = 2;
+    strcpy(generation->peers[1].address, "b");
+    strcpy(generation->peers[1].host, "h");
+}
+
+static void example_plan(struct down_plan_part *part)
+{
+    part->number = 2;
+    part->phase = 0xfe;
+    part->hash = 0xabcd;
+    part->closes_step = true;
+    part->step = 812;
+    part->slot_total = 4;
+    part->slot_first = 2;
+    part->slot_count = 2;
+    part->last = true;
+    part->slots[0].id = (struct slot_id){1, 2, 3};
+}
+
+static void example_down(int kind, union any_message *any)
+{
+    struct down_message *message = &any->down;
+
+    memset(any, 0, sizeof(*any));
+    message->kind = (enum down_kind)kind;
+    message->generation.number = 7;
+    message->generation.incarnation = 0x0102030405060708u;
+    switch (message->kind) {
+    case DOWN_WELCOME:
+        message->u.welcome = (struct down_welcome){.version = 1, .heartbeat_ms = 1000};
+        break;
+    case DOWN_REFUSED:
+        message->u.refused.refusal = REFUSAL_TIMEOUT;
+        strcpy(message->u.refused.text, "late");
+        break;
+    case DOWN_GENERATION:
+        example_generation(&message->u.generation_start);
+        break;
+    case DOWN_MANIFEST_REQUEST:
+        message->u.manifest_request = (struct down_manifest_request){.first = 16, .count = 9};
+        break;
+    case DOWN_GRANT:
+        message->u.grant.step = 812;
+        message->u.grant.slot = (struct slot_id){1, 2, 3};
+        break;
+    case DOWN_LAYOUT_PART:
+        example_layout(&message->u.layout_part);
+        break;
+    case DOWN_PLAN_PART:
+        example_plan(&message->u.plan_part);
+        break;
+    case DOWN_HALT:
+        message->u.halt.step = 812;
+        message->u.halt.kind = HALT_LOST;
+        message->u.halt.has_rank = true;
+        strcpy(message->u.halt.text, "why");
+        break;
+    case DOWN_VERIFIED:
+    case DOWN_NONE:
+        break;
+    }
+}
+
+static const char *const golden_down[] = {
+    [DOWN_WELCOME] = "0a0b08071108070605040302011205080110e807",
+    [DOWN_REFUSED] = "0a0b08071108070605040302011a08080312046c617465",
+    [DOWN_GENERATION] = "0a0b0807110807060504030201223a0801100320012880203220000102030405"
+                        "060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f3a031201613a"
+                        "0808021201621a0168",
+    [DOWN_VERIFIED] = "0a0b08071108070605040302012a00",
+    [DOWN_MANIFEST_REQUEST] = "0a0b0807110807060504030201320408101009",
+    [DOWN_GRANT] = "0a0b08071108070605040302013a0b08ac061206080110021803",
+    [DOWN_LAYOUT_PART] = "0a0b0807110807060504030201420c08011005180122040200ac02",
+    [DOWN_PLAN_PART] = "0a0b08071108070605040302014a2d080211fe0000000000000019cdab000000"
+                       "000000200128ac063004380240014a080a060801100218034a020a00",
+    [DOWN_HALT] = "0a0b0807110807060504030201520c08ac06100618002203776879",
+};
+
+// ---- Random messages ---------------------------------------------------------------------------
+
+// splitmix64, so that a failing round is the same on every run.
+static uint64_t random_word(uint64_t *state)
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+// Of any magnitude: as many small numbers as large ones.
+static uint64_t random_number(uint64_t *state)
+{
+    const uint64_t value = random_word(state);
+    return value >> (random_word(state) % 64);
+}
+
+static uint32_t random_below(uint64_t *state, uint32_t bound)
+{
+    return (uint32_t)(random_word(state) % bound);
+}
+
+static bool random_bool(uint64_t *state)
+{
+    return random_below(state, 2) == 1;
+}
+
+static void random_text(uint64_t *state, char *text, size_t bytes)
+{
+    static const char *const characters[] = {"a",
+                                             "Z",
+                                             "\x01",
+                                             "\x7f",
+                                             "\xc2\x80",
+                                             "\xdf\xbf",
+                                             "\xe0\xa0\x80",
+                                             "\xed\x9f\xbf",
+                                             "\xef\xbf\xbf",
+                                             "\xf0\x90\x80\x80",
+                                             "\xf4\x8f\xbf\xbf"};
+    // Every fourth string is as long as can be.
+    const size_t want = random_below(state, 4) == 0 ? bytes - 1 : random_word(state) % bytes;
+    size_t length = 0;
+    while (length < want) {
+        const char *character = characters[random_below(state, COUNT(characters))];
+        if (length + strlen(character) > want)
+            character = "x";
+        memcpy(text + length, character, strlen(character));
+        length += strlen(character);
+    }
+}
+
+#define RANDOM_TEXT(state, array) random_text(state, array, sizeof(array))
+
+static struct slot_id random_slot(uint64_t *state)
+{
+    struct slot_id slot;
+    slot.module = random_below(state, LOCKSTEP_MAX_MODULES);
+    slot.call = random_below(state, LOCKSTEP_MAX_CALLS);
+    slot.bucket = random_below(state, LOCKSTEP_MAX_BUCKETS);
+    return slot;
+}
+
+static void random_hello(uint64_t *state, struct up_hello *hello)
+{
+    hello->version = (uint32_t)random_number(state);
+    RANDOM_TEXT(state, hello->job);
+    for (size_t i = 0; i < sizeof(hello->uuid.bytes); i++)
+        hello->uuid.bytes[i] = (uint8_t)random_word(state);
+    RANDOM_TEXT(state, hello->host_id);
+    RANDOM_TEXT(state, hello->host);
+    RANDOM_TEXT(state, hello->address);
+    hello->pid = (uint32_t)random_number(state);
+    hello->world_min = (uint32_t)random_number(state);
+    hello->world_max = (uint32_t)random_number(state);
+    hello->window_ms = (uint32_t)random_number(state);
+    hello->has_rank_hint = random_bool(state);
+    if (hello->has_rank_hint)
+        hello->rank_hint = (uint32_t)random_number(state);
+    hello->open_timeout_ms = (uint32_t)random_number(state);
+    hello->on_failure = (enum failure_policy)random_below(state, FAILURE_CONTINUE + 1);
+}
+
+static void random_manifest(uint64_t *state, struct up_manifest_part *part)
+{
+    part->first = random_below(state, LOCKSTEP_MAX_PARAMETERS);
+    part->count = random_below(state, LOCKSTEP_MANIFEST_PART + 1);
+    for (uint32_t i = 0; i < part->count; i++) {
+        struct manifest_item *item = &part->items[i];
+        item->kind = (enum manifest_kind)(MANIFEST_SESSION + random_below(state, MANIFEST_BUFFER));
+        item->module = random_below(state, LOCKSTEP_MAX_MODULES);
+        RANDOM_TEXT(state, item->name);
+        item->dtype = (enum dtype)random_below(state, DTYPE_UINT8 + 1);
+        item->flags = (uint32_t)random_number(state);
+        item->dims = random_below(state, LOCKSTEP_MAX_DIMS + 1);
+        for (uint32_t dim = 0; dim < item->dims; dim++) {
+            item->shape[dim] = (int64_t)random_number(state);
+            item->strides[dim] = (int64_t)random_number(state);
+        }
+        RANDOM_TEXT(state, item->value);
+    }
+}
+
+static void random_layout(uint64_t *state, struct layout_part *part)
+{
+    part->module = random_below(state, LOCKSTEP_MAX_MODULES);
+    part->count = random_below(state, LOCKSTEP_LAYOUT_PART + 1);
+    part->total = part->count + random_below(state, LOCKSTEP_MAX_LAYOUT_WORDS - part->count + 1);
+    part->first = random_below(state, part->total - part->count + 1);
+    for (uint32_t i = 0; i < part->count; i++)
+        part->words[i] = (uint32_t)random_number(state);
+}
+
+static void random_heartbeat(uint64_t *state, struct up_heartbeat *heartbeat)
+{
+    heartbeat->step = random_number(state);
+    heartbeat->settled = random_number(state);
+    heartbeat->activity = (enum worker_activity)random_below(state, ACTIVITY_PAUSED + 1);
+    heartbeat->since_ms = random_number(state);
+    RANDOM_TEXT(state, heartbeat->mark);
+    heartbeat->bytes_sent = random_number(state);
+    heartbeat->bytes_received = random_number(state);
+}
+
+static void random_up(int kind, uint64_t *state, union any_message *any)
+{
+    struct up_message *message = &any->up;
+
+    memset(any, 0, sizeof(*any));
+    message->kind = (enum up_kind)kind;
+    message->generation.number = random_number(state);
+    message->generation.incarnation = random_number(state);
+    switch (message->kind) {
+    case UP_HELLO:
+        random_hello(state, &message->u.hello);
+        break;
+    case UP_START:
+        message->u.start.manifest_hash = random_word(state);
+        message->u.start.item_count = random_below(state, LOCKSTEP_MAX_PARAMETERS);
+        message->u.start.root = random_below(state, LOCKSTEP_MAX_WORLD);
+        break;
+    case UP_MANIFEST_PART:
+        random_manifest(state, &message->u.manifest_part);
+        break;
+    case UP_READY:
+        message->u.ready.step = random_number(state);
+        message->u.ready.phase = random_word(state);
+        message->u.ready.slot = random_slot(state);
+        message->u.ready.dtype = (enum dtype)random_below(state, DTYPE_UINT8 + 1);
+        message->u.ready.elements = random_number(state);
+        break;
+    case UP_WAIT:
+        message->u.wait.step = random_number(state);
+        message->u.wait.phase = random_word(state);
+        message->u.wait.slot = random_slot(state);
+        break;
+    case UP_LAYOUT_PART:
+        random_layout(state, &message->u.layout_part);
+        break;
+    case UP_END:
+        message->u.end.step = random_number(state);
+        message->u.end.phase = random_word(state);
+        break;
+    case UP_HEARTBEAT:
+        random_heartbeat(state, &message->u.heartbeat);
+        break;
+    case UP_FAIL:
+        message->u.fail.step = random_number(state);
+        message->u.fail.kind = (enum halt_kind)(1 + random_below(state, HALT_LAYOUT));
+        RANDOM_TEXT(state, message->u.fail.text);
+        break;
+    case UP_LOST:
+        message->u.lost.rank = random_below(state, LOCKSTEP_MAX_WORLD);
+        message->u.lost.left = random_bool(state);
+        message->u.lost.step = random_number(state);
+        RANDOM_TEXT(state, message->u.lost.text);
+        break;
+    case UP_LEAVE:
+        message->u.leave.settled = random_number(state);
+        RANDOM_TEXT(state, message->u.leave.reason);
+        break;
+    case UP_NONE:
+        break;
+    }
+}
+
+static void random_generation(uint64_t *state, struct down_generation *generation)
+{
+    generation->world_size = 1 + random_below(state, LOCKSTEP_MAX_WORLD);
+    generation->rank = random_below(state, generation->world_size);
+    generation->local_size = 1 + random_below(state, generation->world_size);
+    generation->local_rank = random_below(state, generation->local_size);
+    generation->chunk_bytes = random_below(state, LOCKSTEP_FRAME_BYTES + 1);
+    for (size_t i = 0; i < sizeof(generation->secret); i++)
+        generation->secret[i] = (uint8_t)random_word(state);
+    const uint32_t stride = generation->world_size / LOCKSTEP_MAX_NEIGHBOURS + 1;
+    for (uint32_t rank = random_below(state, stride); rank < generation->world_size;
+         rank += stride) {
+        if (rank == generation->rank)
+            continue;
+        struct peer *peer = &generation->peers[generation->peer_count++];
+        peer->rank = rank;
+        RANDOM_TEXT(state, peer->address);
+        RANDOM_TEXT(state, peer->host);
+    }
+}
+
+static void random_plan(uint64_t *state, struct down_plan_part *part)
+{
+    part->number = random_number(state);
+    part->phase = random_word(state);
+    part->hash = random_word(state);
+    part->closes_step = random_bool(state);
+    part->step = random_number(state);
+    part->slot_count = random_below(state, LOCKSTEP_PLAN_PART + 1);
+    part->slot_total =
+        part->slot_count + random_below(state, LOCKSTEP_MAX_SLOTS - part->slot_count + 1);
+    part->slot_first = random_below(state, part->slot_total - part->slot_count + 1);
+    part->last = random_bool(state);
+    for (uint32_t i = 0; i < part->slot_count; i++)
+        part->slots[i].id = random_slot(state);
+}
+
+static void random_down(int kind, uint64_t *state, union any_message *any)
+{
+    struct down_message *message = &any->down;
+
+    memset(any, 0, sizeof(*any));
+    message->kind = (enum down_kind)kind;
+    message->generation.number = random_number(state);
+    message->generation.incarnation = random_number(state);
+    switch (message->kind) {
+    case DOWN_WELCOME:
+        message->u.welcome.version = (uint32_t)random_number(state);
+        message->u.welcome.heartbeat_ms = (uint32_t)random_number(state);
+        break;
+    case DOWN_REFUSED:
+        message->u.refused.refusal = (enum refusal)(1 + random_below(state, REFUSAL_DRAINING));
+        RANDOM_TEXT(state, message->u.refused.text);
+        break;
+    case DOWN_GENERATION:
+        random_generation(state, &message->u.generation_start);
+        break;
+    case DOWN_MANIFEST_REQUEST:
+        message->u.manifest_request.first = random_below(state, LOCKSTEP_MAX_PARAMETERS);
+        message->u.manifest_request.count = random_below(state, LOCKSTEP_MANIFEST_PART + 1);
+        break;
+    case DOWN_GRANT:
+        message->u.grant.step = random_number(state);
+        message->u.grant.slot = random_slot(state);
+        break;
+    case DOWN_LAYOUT_PART:
+        random_layout(state, &message->u.layout_part);
+        break;
+    case DOWN_PLAN_PART:
+        random_plan(state, &message->u.plan_part);
+        break;
+    case DOWN_HALT:
+        message->u.halt.step = random_number(state);
+        message->u.halt.kind = (enum halt_kind)(1 + random_below(state, HALT_LAYOUT));
+        message->u.halt.has_rank = random_bool(state);
+        if (message->u.halt.has_rank)
+            message->u.halt.rank = random_below(state, LOCKSTEP_MAX_WORLD);
+        RANDOM_TEXT(state, message->u.halt.text);
+        break;
+    case DOWN_VERIFIED:
+    case DOWN_NONE:
+        break;
+    }
+}
+
+static const struct direction up = {"up",       UP_LEAVE,  sizeof(struct up_message),
+                                    example_up, random_up, golden_up};
+static const struct direction down = {"down",       DOWN_HALT,   sizeof(struct down_message),
+                                      example_down, random_down, golden_down};
+static const struct direction *const directions[] = {&up, &down};
+
+static enum codec_status encode(const struct direction *direction, const union any_message *message,
+                                uint8_t *bytes, size_t capacity, size_t *size)
+{
+    if (direction == &up)
+        return codec_encode_up(&message->up, bytes, capacity, size);
+    return codec_encode_down(&message->down, bytes, capacity, size);
+}
+
+// From a block of exactly these bytes, so that AddressSanitizer sees a read behind them.
+static enum codec_status decode(const struct direction *direction, const uint8_t *bytes,
+                                size_t size, union any_message *message, const char **detail)
+{
+    uint8_t *exact = malloc(size > 0 ? size : 1);
+    enum codec_status status;
+
+    assert_non_null(exact);
+    memcpy(exact, bytes, size);
+    memset(message, 0xa5, sizeof(*message));
+    if (direction == &up)
+        status = codec_decode_up(exact, size, &message->up, detail);
+    else
+        status = codec_decode_down(exact, size, &message->down, detail);
+    free(exact);
+    return status;
+}
+
+static void assert_messages_equal(const struct direction *direction, int kind,
+                                  const union any_message *a, const union any_message *b)
+{
+    const uint8_t *left = (const uint8_t *)a;
+    const uint8_t *right = (const uint8_t *)b;
+    for (size_t i = 0; i < direction->message_size; i++) {
+        if (left[i] != right[i])
+            fail_msg("%s kind %d differs at byte %zu: %02x, %02x", direction->name, kind, i,
+                     left[i], right[i]);
+    }
+}
+
+// What decodes obeys every bound, so it encodes, and comes back equal.
+static void assert_encodes_again(const struct direction *direction,
+                                 const union any_message *message)
+{
+    static uint8_t bytes[LOCKSTEP_MESSAGE_BYTES];
+    union any_message again;
+    size_t size = 0;
+    const char *detail = "";
+
+    if (encode(direction, message, bytes, sizeof(bytes), &size) != CODEC_OK)
+        fail_msg("%s: what was decoded does not encode", direction->name);
+    if (decode(direction, bytes, size, &again, &detail) != CODEC_OK)
+        fail_msg("%s: %s", direction->name, detail);
+    assert_messages_equal(direction, -1, message, &again);
+}
+
+// ---- Tests -------------------------------------------------------------------------------------
+
+// A change of these bytes breaks running workers: fields are only ever added.
+static void test_golden_bytes(void **state)
+{
+    static uint8_t bytes[LOCKSTEP_MESSAGE_BYTES];
+    (void)state;
+    for (size_t d = 0; d < COUNT(directions); d++) {
+        for (int kind = 1; kind <= directions[d]->last_kind; kind++) {
+            union any_message message;
+            union any_message decoded;
+            char hex[2 * 512 + 1] = "";
+            size_t size = 0;
+            directions[d]->example(kind, &message);
+            assert_int_equal(encode(directions[d], &message, bytes, sizeof(bytes), &size),
+                             CODEC_OK);
+            assert_in_range(size, 1, 512);
+            for (size_t i = 0; i < size; i++)
+                snprintf(hex + 2 * i, 3, "%02x", bytes[i]);
+            if (strcmp(hex, directions[d]->golden[kind]) != 0)
+                fail_msg("%s kind %d: %s", directions[d]->name, kind, hex);
+            assert_int_equal(decode(directions[d], bytes, size, &decoded, NULL), CODEC_OK);
+            assert_messages_equal(directions[d], kind, &message, &decoded);
+        }
+    }
+}
+
+static void test_round_trip(void **state)
+{
+    static uint8_t bytes[LOCKSTEP_MESSAGE_BYTES];
+    uint64_t seed = SEED;
+    (void)state;
+    for (size_t d = 0; d < COUNT(directions); d++) {
+        for (int kind = 1; kind <= directions[d]->last_kind; kind++) {
+            for (int round = 0; round < ROUNDS; round++) {
+                union any_message message;
+                union any_message decoded;
+                size_t size = 0;
+                const char *detail = "";
+                directions[d]->random(kind, &seed, &message);
+                assert_int_equal(encode(directions[d], &message, bytes, sizeof(bytes), &size),
+                                 CODEC_OK);
+                if (decode(directions[d], bytes, size, &decoded, &detail) != CODEC_OK)
+                    fail_msg("%s kind %d: %s", directions[d]->name, kind, detail);
+                assert_messages_equal(directions[d], kind, &message, &decoded);
+            }
+        }
+    }
+}
+
+static void test_small_buffers(void **state)
+{
+    (void)state;
+    for (size_t d = 0; d < COUNT(directions); d++) {
+        for (int kind = 1; kind <= directions[d]->last_kind; kind++) {
+            union any_message message;
+            uint8_t bytes[512];
+            size_t size = 0;
+            size_t used = 77;
+            directions[d]->example(kind, &message);
+            assert_int_equal(encode(directions[d], &message, bytes, sizeof(bytes), &size),
+                             CODEC_OK);
+            for (size_t capacity = 0; capacity < size; capacity++) {
+                assert_int_equal(encode(directions[d], &message, bytes, capacity, &used),
+                                 CODEC_SPACE);
+                assert_int_equal(used, 0);
+            }
+            assert_int_equal(encode(directions[d], &message, bytes, size, &used), CODEC_OK);
+        }
+    }
+}
+
+// A message is a generation and one long field, so there are two places where the bytes may end
+// without tearing a field: before the generation and behind it. There the kind is missing.
+static void test_truncation(void **state)
+{
+    static uint8_t bytes[LOCKSTEP_MESSAGE_BYTES];
+    uint64_t seed = SEED;
+    (void)state;
+    for (size_t d = 0; d < COUNT(directions); d++) {
+        for (int kind = 1; kind <= directions[d]->last_kind; kind++) {
+            union any_message message;
+            union any_message decoded;
+            size_t size = 0;
+            directions[d]->random(kind, &seed, &message);
+            assert_int_equal(encode(directions[d], &message, bytes, sizeof(bytes), &size),
+                             CODEC_OK);
+            assert_int_equal(bytes[0], 0x0a);
+            const size_t generation_end = 2 + (size_t)bytes[1];
+            for (size_t end = 0; end < size; end++) {
+                const bool whole = end == 0 || end == generation_end;
+                const char *detail = NULL;
+                assert_int_equal(decode(directions[d], bytes, end, &decoded, &detail),
+                                 whole ? CODEC_INVALID : CODEC_TRUNCATED);
+                assert_non_null(detail);
+                assert_int_equal(decoded.up.kind, 0);
+            }
+        }
+    }
+}
+
+static void test_mutations(void **state)
+{
+    static uint8_t bytes[LOCKSTEP_MESSAGE_BYTES];
+    uint64_t seed = SEED;
+    unsigned decoded_count = 0;
+    unsigned refused_count = 0;
+    (void)state;
+    for (size_t d = 0; d < COUNT(directions); d++) {
+        for (int kind = 1; kind <= directions[d]->last_kind; kind++) {
+            for (int round = 0; round < 4000; round++) {
+                union any_message message;
+                size_t size = 0;
+                // Small messages, where most bytes are structure, and sometimes a random one.
+                if (round % 16 == 0)
+                    directions[d]->random(kind, &seed, &message);
+                else
+                    directions[d]->example(kind, &message);
+                assert_int_equal(encode(directions[d], &message, bytes, sizeof(bytes), &size),
+                                 CODEC_OK);
+                bytes[random_word(&seed) % size] = (uint8_t)random_word(&seed);
+                if (decode(directions[d], bytes, size, &message, NULL) == CODEC_OK) {
+                    assert_encodes_again(directions[d], &message);
+                    decoded_count++;
+                } else {
+                    refused_count++;
+                }
+            }
+        }
+    }
+    assert_true(decoded_count > 1000 && refused_count > 1000);
+}
+
+static void test_noise(void **state)
+{
+    uint64_t seed = SEED;
+    (void)state;
+    for (int round = 0; round < 20000; round++) {
+        uint8_t bytes[64];
+        const size_t size = random_word(&seed) % sizeof(bytes);
+        for (size_t i = 0; i < size; i++)
+            bytes[i] = (uint8_t)(random_word(&seed) >> (random_word(&seed) % 8));
+        for (size_t d = 0; d < COUNT(directions); d++) {
+            union any_message message;
+            if (decode(directions[d], bytes, size, &message, NULL) == CODEC_OK)
+                assert_encodes_again(directions[d], &message);
+        }
+    }
+}
+
+// ---- Bounds, encoding --------------------------------------------------------------------------
+
+// One field of an example is replaced: a number of 4 bytes, or a text of `size` bytes that has no
+// end. Both directions of the codec ask the same checks, so these are the rules of decoding too.
+struct poke {
+    const struct direction *direction;
+    int kind;
+    size_t at;
+    size_t size;
+    uint32_t value;
+    enum codec_status status;
+};
+
+#define POKE(way, kind, field, value, status) \
+    { \
+        &way, kind, offsetof(struct way##_message, field), \
+            sizeof(((struct way##_message *)NULL)->field), value, status \
+    }
+#define POKE_MAX(way, kind, field, max) \
+    POKE(way, kind, field, max, CODEC_OK), POKE(way, kind, field, (max) + 1, CODEC_INVALID)
+#define POKE_COUNT(way, kind, field, max) POKE(way, kind, field, (max) + 1, CODEC_TOO_LONG)
+#define POKE_TEXT(way, kind, field) POKE(way, kind, field, 0, CODEC_TOO_LONG)
+#define POKE_SLOT(way, kind, slot) \
+    POKE_MAX(way, kind, slot.module, LOCKSTEP_MAX_MODULES - 1), \
+        POKE_MAX(way, kind, slot.call, LOCKSTEP_MAX_CALLS - 1), \
+        POKE_MAX(way, kind, slot.bucket, LOCKSTEP_MAX_BUCKETS - 1)
+#define POKE_LAYOUT(way, kind) \
+    POKE_MAX(way, kind, u.layout_part.module, LOCKSTEP_MAX_MODULES - 1), \
+        POKE_MAX(way, kind, u.layout_part.total, LOCKSTEP_MAX_LAYOUT_WORDS), \
+        POKE_MAX(way, kind, u.layout_part.first, 2), \
+        POKE(way, kind, u.layout_part.first, UINT32_MAX, CODEC_INVALID), \
+        POKE_COUNT(way, kind, u.layout_part.count, LOCKSTEP_LAYOUT_PART)
+#define MANIFEST_ITEMS (1 + LOCKSTEP_MAX_MODULES + LOCKSTEP_MAX_PARAMETERS)
+
+static const struct poke pokes[] = {
+    POKE(up, UP_END, kind, UP_NONE, CODEC_INVALID),
+    POKE(up, UP_END, kind, UP_LEAVE + 1, CODEC_INVALID),
+    POKE_TEXT(up, UP_HELLO, u.hello.job),
+    POKE_TEXT(up, UP_HELLO, u.hello.host_id),
+    POKE_TEXT(up, UP_HELLO, u.hello.host),
+    POKE_TEXT(up, UP_HELLO, u.hello.address),
+    POKE_MAX(up, UP_HELLO, u.hello.on_failure, FAILURE_CONTINUE),
+    POKE(up, UP_HELLO, u.hello.version, UINT32_MAX, CODEC_OK),
+    POKE(up, UP_HELLO, u.hello.world_max, UINT32_MAX, CODEC_OK),
+    POKE_MAX(up, UP_START, u.start.item_count, MANIFEST_ITEMS),
+    POKE_MAX(up, UP_START, u.start.root, LOCKSTEP_MAX_WORLD - 1),
+    POKE_MAX(up, UP_MANIFEST_PART, u.manifest_part.first, MANIFEST_ITEMS - 1),
+    POKE(up, UP_MANIFEST_PART, u.manifest_part.first, UINT32_MAX, CODEC_INVALID),
+    POKE_COUNT(up, UP_MANIFEST_PART, u.manifest_part.count, LOCKSTEP_MANIFEST_PART),
+    POKE(up, UP_MANIFEST_PART, u.manifest_part.items[0].kind, 0, CODEC_INVALID),
+    POKE_MAX(up, UP_MANIFEST_PART, u.manifest_part.items[0].kind, MANIFEST_BUFFER),
+    POKE_MAX(up, UP_MANIFEST_PART, u.manifest_part.items[0].module, LOCKSTEP_MAX_MODULES - 1),
+    POKE_MAX(up, UP_MANIFEST_PART, u.manifest_part.items[0].dtype, DTYPE_UINT8),
+    POKE(up, UP_MANIFEST_PART, u.manifest_part.items[0].dims, LOCKSTEP_MAX_DIMS, CODEC_OK),
+    POKE_COUNT(up, UP_MANIFEST_PART, u.manifest_part.items[0].dims, LOCKSTEP_MAX_DIMS),
+    POKE_TEXT(up, UP_MANIFEST_PART, u.manifest_part.items[0].name),
+    POKE_TEXT(up, UP_MANIFEST_PART, u.manifest_part.items[0].value),
+    POKE_SLOT(up, UP_READY, u.ready.slot),
+    POKE_MAX(up, UP_READY, u.ready.dtype, DTYPE_UINT8),
+    POKE_SLOT(up, UP_WAIT, u.wait.slot),
+    POKE_LAYOUT(up, UP_LAYOUT_PART),
+    POKE_MAX(up, UP_HEARTBEAT, u.heartbeat.activity, ACTIVITY_PAUSED),
+    POKE_TEXT(up, UP_HEARTBEAT, u.heartbeat.mark),
+    POKE(up, UP_FAIL, u.fail.kind, HALT_NONE, CODEC_INVALID),
+    POKE_MAX(up, UP_FAIL, u.fail.kind, HALT_LAYOUT),
+    POKE_TEXT(up, UP_FAIL, u.fail.text),
+    POKE_MAX(up, UP_LOST, u.lost.rank, LOCKSTEP_MAX_WORLD - 1),
+    POKE_TEXT(up, UP_LOST, u.lost.text),
+    POKE_TEXT(up, UP_LEAVE, u.leave.reason),
+
+    POKE(down, DOWN_VERIFIED, kind, DOWN_NONE, CODEC_INVALID),
+    POKE(down, DOWN_VERIFIED, kind, DOWN_HALT + 1, CODEC_INVALID),
+    POKE(down, DOWN_REFUSED, u.refused.refusal, REFUSAL_NONE, CODEC_INVALID),
+    POKE_MAX(down, DOWN_REFUSED, u.refused.refusal, REFUSAL_DRAINING),
+    POKE_TEXT(down, DOWN_REFUSED, u.refused.text),
+    POKE_MAX(down, DOWN_GENERATION, u.generation_start.world_size, LOCKSTEP_MAX_WORLD),
+    POKE(down, DOWN_GENERATION, u.generation_start.world_size, 0, CODEC_INVALID),
+    POKE(down, DOWN_GENERATION, u.generation_start.rank, 3, CODEC_INVALID),
+    POKE(down, DOWN_GENERATION, u.generation_start.rank, 2, CODEC_INVALID),
+    POKE(down, DOWN_GENERATION, u.generation_start.local_rank, 1, CODEC_INVALID),
+    POKE_MAX(down, DOWN_GENERATION, u.generation_start.local_size, 3),
+    POKE_MAX(down, DOWN_GENERATION, u.generation_start.chunk_bytes, LOCKSTEP_FRAME_BYTES),
+    POKE_COUNT(down, DOWN_GENERATION, u.generation_start.peer_count, LOCKSTEP_MAX_NEIGHBOURS),
+    POKE(down, DOWN_GENERATION, u.generation_start.peers[0].rank, 2, CODEC_INVALID),
+    POKE(down, DOWN_GENERATION, u.generation_start.peers[1].rank, 3, CODEC_INVALID),
+    POKE_TEXT(down, DOWN_GENERATION, u.generation_start.peers[0].address),
+    POKE_TEXT(down, DOWN_GENERATION, u.generation_start.peers[1].host),
+    POKE_MAX(down, DOWN_MANIFEST_REQUEST, u.manifest_request.count, LOCKSTEP_MANIFEST_PART),
+    POKE_MAX(down, DOWN_MANIFEST_REQUEST, u.manifest_request.first, MANIFEST_ITEMS - 9),
+    POKE_SLOT(down, DOWN_GRANT, u.grant.slot),
+    POKE_LAYOUT(down, DOWN_LAYOUT_PART),
+    POKE_MAX(down, DOWN_PLAN_PART, u.plan_part.slot_total, LOCKSTEP_MAX_SLOTS),
+    POKE_MAX(down, DOWN_PLAN_PART, u.plan_part.slot_first, 2),
+    POKE_COUNT(down, DOWN_PLAN_PART, u.plan_part.slot_count, LOCKSTEP_PLAN_PART),
+    POKE_SLOT(down, DOWN_PLAN_PART, u.plan_part.slots[0].id),
+    POKE_MAX(down, DOWN_PLAN_PART, u.plan_part.slots[1].algorithm, ALGORITHM_RING),
+    POKE(down, DOWN_HALT, u.halt.kind, HALT_NONE, CODEC_INVALID),
+    POKE_MAX(down, DOWN_HALT, u.halt.kind, HALT_LAYOUT),
+    POKE_MAX(down, DOWN_HALT, u.halt.rank, LOCKSTEP_MAX_WORLD - 1),
+    POKE_TEXT(down, DOWN_HALT, u.halt.text),
+};
+
+static void poke(const struct poke *poke, union any_message *message)
+{
+    uint8_t *field = (uint8_t *)message + poke->at;
+    if (poke->size == sizeof(poke->value))
+        memcpy(field, &poke->value, sizeof(poke->value));
+    else
+        memset(field, 'x', poke->size);
+}
+
+static void test_encoding_bounds(void **state)
+{
+    static uint8_t bytes[LOCKSTEP_MESSAGE_BYTES];
+    (void)state;
+    for (size_t i = 0; i < COUNT(pokes); i++) {
+        union any_message message;
+        size_t size = 77;
+        pokes[i].direction->example(pokes[i].kind, &message);
+        poke(&pokes[i], &message);
+        const enum codec_status status =
+            encode(pokes[i].direction, &message, bytes, sizeof(bytes), &size);
+        if (status != pokes[i].status)
+            fail_msg("poke %zu (%s kind %d, value %u): %s", i, pokes[i].direction->name,
+                     pokes[i].kind, pokes[i].value, codec_status_name(status));
+        assert_true((size == 0) == (status != CODEC_OK));
+    }
+}
+
+// Texts that are no texts, in every place: what is wrong is wrong wherever it stands in the string.
+static void test_encoding_utf8(void **state)
+{
+    static const struct {
+        const char *text;
+        enum codec_status status;
+    } cases[] = {
+        {"", CODEC_OK},
+        {"plain", CODEC_OK},
+        {"\xc2\x80 \xdf\xbf \xe0\xa0\x80 \xed\x9f\xbf \xee\x80\x80", CODEC_OK},
+        {"\xf0\x90\x80\x80 \xf4\x8f\xbf\xbf", CODEC_OK},
+        {"\x80", CODEC_INVALID}, // A continuation alone.
+        {"a\xc3", CODEC_INVALID}, // Cut after the first byte.
+        {"a\xe2\x82", CODEC_INVALID}, // Cut after the second.
+        {"\xf0\x9f\x98", CODEC_INVALID}, // Cut after the third.
+        {"\xc3(", CODEC_INVALID}, // No continuation.
+        {"\xe2\x82(", CODEC_INVALID}, // The same, later.
+        {"\xc0\xaf", CODEC_INVALID}, // Overlong.
+        {"\xc1\xbf", CODEC_INVALID}, // Overlong.
+        {"\xe0\x9f\xbf", CODEC_INVALID}, // Overlong.
+        {"\xf0\x8f\xbf\xbf", CODEC_INVALID}, // Overlong.
+        {"\xed\xa0\x80", CODEC_INVALID}, // A surrogate.
+        {"\xf4\x90\x80\x80", CODEC_INVALID}, // Above U+10FFFF.
+        {"\xf5\x80\x80\x80", CODEC_INVALID},
+        {"\xff", CODEC_INVALID},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        for (size_t p = 0; p < COUNT(pokes); p++) {
+            union any_message message;
+            uint8_t bytes[512];
+            size_t size = 0;
+            if (pokes[p].size == sizeof(pokes[p].value))
+                continue;
+            pokes[p].direction->example(pokes[p].kind, &message);
+            strcpy((char *)&message + pokes[p].at, cases[i].text);
+            if (encode(pokes[p].direction, &message, bytes, sizeof(bytes), &size) !=
+                cases[i].status)
+                fail_msg("text %zu in poke %zu", i, p);
+        }
+    }
+}
+
+// ---- Bounds, decoding --------------------------------------------------------------------------
+
+// A second occurrence of a message's field is merged into the first, so every bound can be tried by
+// appending one small field to the bytes of an example. Wire types by their numbers: 0 varint, 1
+// fixed64, 2 bytes.
+struct append {
+    const struct direction *direction;
+    int kind;
+    unsigned field; // In the message of this kind.
+    unsigned nested; // 0, or a field of the message that `field` is.
+    unsigned wire_type;
+    uint64_t value; // The number, or how many bytes 'x'.
+    unsigned repeat; // How many of the innermost field.
+    enum codec_status status;
+};
+
+#define NUMBER 0
+#define FIXED 1
+#define BYTES 2
+
+static const struct append appends[] = {
+    {&up, UP_HELLO, 2, 0, BYTES, LOCKSTEP_JOB_NAME_BYTES - 1, 1, CODEC_OK},
+    {&up, UP_HELLO, 2, 0, BYTES, LOCKSTEP_JOB_NAME_BYTES, 1, CODEC_TOO_LONG},
+    {&up, UP_HELLO, 3, 0, BYTES, LOCKSTEP_UUID_BYTES - 1, 1, CODEC_INVALID},
+    {&up, UP_HELLO, 3, 0, BYTES, LOCKSTEP_UUID_BYTES, 1, CODEC_OK},
+    {&up, UP_HELLO, 3, 0, BYTES, LOCKSTEP_UUID_BYTES + 1, 1, CODEC_TOO_LONG},
+    {&up, UP_HELLO, 3, 0, BYTES, 0, 1, CODEC_INVALID},
+    {&up, UP_HELLO, 4, 0, BYTES, LOCKSTEP_HOST_BYTES, 1, CODEC_TOO_LONG},
+    {&up, UP_HELLO, 5, 0, BYTES, LOCKSTEP_HOST_BYTES, 1, CODEC_TOO_LONG},
+    {&up, UP_HELLO, 6, 0, BYTES, LOCKSTEP_ADDRESS_BYTES, 1, CODEC_TOO_LONG},
+    {&up, UP_HELLO, 7, 0, NUMBER, UINT32_MAX, 1, CODEC_OK},
+    {&up, UP_HELLO, 7, 0, NUMBER, (uint64_t)UINT32_MAX + 1, 1, CODEC_INVALID},
+    {&up, UP_HELLO, 7, 0, BYTES, 4, 1, CODEC_INVALID},
+    {&up, UP_HELLO, 13, 0, NUMBER, FAILURE_CONTINUE + 1, 1, CODEC_INVALID},
+    {&up, UP_HELLO, 13, 0, NUMBER, UINT64_MAX, 1, CODEC_INVALID},
+    {&up, UP_HELLO, 99, 0, BYTES, 400, 3, CODEC_OK}, // A field of a later version is skipped.
+    {&up, UP_HELLO, 99, 0, FIXED, 400, 3, CODEC_OK},
+    {&up, UP_START, 2, 0, NUMBER, MANIFEST_ITEMS + 1, 1, CODEC_INVALID},
+    {&up, UP_START, 3, 0, NUMBER, LOCKSTEP_MAX_WORLD, 1, CODEC_INVALID},
+    {&up, UP_MANIFEST_PART, 1, 0, NUMBER, MANIFEST_ITEMS, 1, CODEC_INVALID},
+    {&up, UP_MANIFEST_PART, 2, 0, BYTES, 0, LOCKSTEP_MANIFEST_PART, CODEC_TOO_LONG},
+    {&up, UP_MANIFEST_PART, 2, 0, BYTES, 0, 1, CODEC_INVALID}, // An item without a kind.
+    {&up, UP_MANIFEST_PART, 2, 1, NUMBER, MANIFEST_BUFFER, 1, CODEC_OK},
+    {&up, UP_MANIFEST_PART, 2, 1, NUMBER, MANIFEST_BUFFER + 1, 1, CODEC_INVALID},
+    {&up, UP_MANIFEST_PART, 2, 3, BYTES, LOCKSTEP_NAME_BYTES, 1, CODEC_TOO_LONG},
+    {&up, UP_MANIFEST_PART, 2, 6, NUMBER, 1, LOCKSTEP_MAX_DIMS + 1, CODEC_TOO_LONG},
+    {&up, UP_MANIFEST_PART, 2, 6, NUMBER, 1, LOCKSTEP_MAX_DIMS, CODEC_INVALID}, // No strides.
+    {&up, UP_MANIFEST_PART, 2, 7, NUMBER, 1, LOCKSTEP_MAX_DIMS + 1, CODEC_TOO_LONG},
+    {&up, UP_MANIFEST_PART, 2, 8, BYTES, LOCKSTEP_MARK_BYTES, 1, CODEC_TOO_LONG},
+    {&up, UP_READY, 3, 1, NUMBER, LOCKSTEP_MAX_MODULES - 1, 1, CODEC_OK},
+    {&up, UP_READY, 3, 1, NUMBER, LOCKSTEP_MAX_MODULES, 1, CODEC_INVALID},
+    {&up, UP_READY, 3, 2, NUMBER, LOCKSTEP_MAX_CALLS, 1, CODEC_INVALID},
+    {&up, UP_READY, 3, 3, NUMBER, LOCKSTEP_MAX_BUCKETS, 1, CODEC_INVALID},
+    {&up, UP_READY, 4, 0, NUMBER, DTYPE_UINT8 + 1, 1, CODEC_INVALID},
+    {&up, UP_WAIT, 3, 1, NUMBER, LOCKSTEP_MAX_MODULES, 1, CODEC_INVALID},
+    {&up, UP_LAYOUT_PART, 2, 0, NUMBER, LOCKSTEP_MAX_LAYOUT_WORDS + 1, 1, CODEC_INVALID},
+    {&up, UP_LAYOUT_PART, 4, 0, NUMBER, 1, 1, CODEC_OK},
+    {&up, UP_LAYOUT_PART, 4, 0, NUMBER, 1, 2, CODEC_INVALID}, // Outside the layout.
+    {&up, UP_LAYOUT_PART, 4, 0, NUMBER, 1, LOCKSTEP_LAYOUT_PART - 2, CODEC_TOO_LONG},
+    {&up, UP_LAYOUT_PART, 4, 0, BYTES, LOCKSTEP_LAYOUT_PART - 2, 1, CODEC_TOO_LONG}, // Packed.
+    {&up, UP_HEARTBEAT, 3, 0, NUMBER, ACTIVITY_PAUSED + 1, 1, CODEC_INVALID},
+    {&up, UP_HEARTBEAT, 5, 0, BYTES, LOCKSTEP_MARK_BYTES, 1, CODEC_TOO_LONG},
+    {&up, UP_FAIL, 2, 0, NUMBER, HALT_NONE, 1, CODEC_INVALID},
+    {&up, UP_FAIL, 2, 0, NUMBER, HALT_LAYOUT + 1, 1, CODEC_INVALID},
+    {&up, UP_FAIL, 3, 0, BYTES, LOCKSTEP_TEXT_BYTES, 1, CODEC_TOO_LONG},
+    {&up, UP_LOST, 1, 0, NUMBER, LOCKSTEP_MAX_WORLD, 1, CODEC_INVALID},
+    {&up, UP_LOST, 4, 0, BYTES, LOCKSTEP_TEXT_BYTES, 1, CODEC_TOO_LONG},
+    {&up, UP_LEAVE, 2, 0, BYTES, LOCKSTEP_MARK_BYTES, 1, CODEC_TOO_LONG},
+
+    {&down, DOWN_REFUSED, 1, 0, NUMBER, REFUSAL_NONE, 1, CODEC_INVALID},
+    {&down, DOWN_REFUSED, 1, 0, NUMBER, REFUSAL_DRAINING + 1, 1, CODEC_INVALID},
+    {&down, DOWN_REFUSED, 2, 0, BYTES, LOCKSTEP_TEXT_BYTES, 1, CODEC_TOO_LONG},
+    {&down, DOWN_GENERATION, 2, 0, NUMBER, LOCKSTEP_MAX_WORLD + 1, 1, CODEC_INVALID},
+    {&down, DOWN_GENERATION, 5, 0, NUMBER, LOCKSTEP_FRAME_BYTES + 1, 1, CODEC_INVALID},
+    {&down, DOWN_GENERATION, 6, 0, BYTES, LOCKSTEP_SECRET_BYTES - 1, 1, CODEC_INVALID},
+    {&down, DOWN_GENERATION, 6, 0, BYTES, LOCKSTEP_SECRET_BYTES + 1, 1, CODEC_TOO_LONG},
+    {&down, DOWN_GENERATION, 7, 0, BYTES, 0, 1, CODEC_INVALID}, // A rank that is there already.
+    {&down, DOWN_GENERATION, 7, 0, BYTES, 0, LOCKSTEP_MAX_NEIGHBOURS - 1, CODEC_TOO_LONG},
+    {&down, DOWN_GENERATION, 7, 2, BYTES, LOCKSTEP_ADDRESS_BYTES, 1, CODEC_TOO_LONG},
+    {&down, DOWN_GENERATION, 7, 3, BYTES, LOCKSTEP_HOST_BYTES, 1, CODEC_TOO_LONG},
+    {&down, DOWN_MANIFEST_REQUEST, 2, 0, NUMBER, LOCKSTEP_MANIFEST_PART + 1, 1, CODEC_INVALID},
+    {&down, DOWN_GRANT, 2, 3, NUMBER, LOCKSTEP_MAX_BUCKETS, 1, CODEC_INVALID},
+    {&down, DOWN_LAYOUT_PART, 4, 0, NUMBER, 1, LOCKSTEP_LAYOUT_PART - 2, CODEC_TOO_LONG},
+    {&down, DOWN_PLAN_PART, 6, 0, NUMBER, LOCKSTEP_MAX_SLOTS + 1, 1, CODEC_INVALID},
+    {&down, DOWN_PLAN_PART, 9, 0, BYTES, 0, LOCKSTEP_PLAN_PART - 1, CODEC_TOO_LONG},
+    {&down, DOWN_HALT, 2, 0, NUMBER, HALT_LAYOUT + 1, 1, CODEC_INVALID},
+    {&down, DOWN_HALT, 3, 0, NUMBER, LOCKSTEP_MAX_WORLD, 1, CODEC_INVALID},
+    {&down, DOWN_HALT, 4, 0, BYTES, LOCKSTEP_REPORT_BYTES - 1, 1, CODEC_OK},
+    {&down, DOWN_HALT, 4, 0, BYTES, LOCKSTEP_REPORT_BYTES, 1, CODEC_TOO_LONG},
+};
+
+static size_t put_varint(uint8_t *bytes, uint64_t value)
+{
+    size_t size = 0;
+    while (value >= 0x80) {
+        bytes[size++] = (uint8_t)(value | 0x80);
+        value >>= 7;
+    }
+    bytes[size++] = (uint8_t)value;
+    return size;
+}
+
+// A field that holds size bytes, copied from content; NULL: 'x'.
+static size_t put_bytes(uint8_t *bytes, unsigned field, const uint8_t *content, size_t size)
+{
+    size_t at = put_varint(bytes, field << 3 | BYTES);
+    at += put_varint(bytes + at, size);
+    if (content)
+        memcpy(bytes + at, content, size);
+    else
+        memset(bytes + at, 'x', size);
+    return at + size;
+}
+
+static size_t put_innermost(uint8_t *bytes, const struct append *append)
+{
+    const unsigned field = append->nested ? append->nested : append->field;
+    size_t size = 0;
+    for (unsigned i = 0; i < append->repeat; i++) {
+        if (append->wire_type == BYTES) {
+            size += put_bytes(bytes + size, field, NULL, append->value);
+            continue;
+        }
+        size += put_varint(bytes + size, field << 3 | append->wire_type);
+        if (append->wire_type == FIXED) {
+            memset(bytes + size, 1, 8);
+            size += 8;
+        } else {
+            size += put_varint(bytes + size, append->value);
+        }
+    }
+    return size;
+}
+
+// The bytes of an example and the appended field.
+static size_t put_append(uint8_t *bytes, const struct append *append)
+{
+    static uint8_t inner[LOCKSTEP_MESSAGE_BYTES];
+    static uint8_t outer[LOCKSTEP_MESSAGE_BYTES];
+    union any_message message;
+    size_t size = 0;
+
+    append->direction->example(append->kind, &message);
+    assert_int_equal(encode(append->direction, &message, bytes, LOCKSTEP_MESSAGE_BYTES, &size),
+                     CODEC_OK);
+    size_t inner_size = put_innermost(inner, append);
+    if (append->nested) {
+        inner_size = put_bytes(outer, append->field, inner, inner_size);
+        memcpy(inner, outer, inner_size);
+    }
+    return size + put_bytes(bytes + size, (unsigned)append->kind + 1, inner, inner_size);
+}
+
+static void test_decoding_bounds(void **state)
+{
+    static uint8_t bytes[2 * LOCKSTEP_MESSAGE_BYTES];
+    (void)state;
+    for (size_t i = 0; i < COUNT(appends); i++) {
+        union any_message message;
+        const char *detail = NULL;
+        const size_t size = put_append(bytes, &appends[i]);
+        const enum codec_status status =
+            decode(appends[i].direction, bytes, size, &message, &detail);
+        if (status != appends[i].status)
+            fail_msg("append %zu (%s kind %d field %u): %s: %s", i, appends[i].direction->name,
+                     appends[i].kind, appends[i].field, codec_status_name(status),
+                     detail ? detail : "-");
+        assert_true((detail == NULL) == (status == CODEC_OK));
+        assert_int_equal(message.up.kind, status == CODEC_OK ? appends[i].kind : 0);
+        if (status == CODEC_OK)
+            assert_encodes_again(appends[i].direction, &message);
+    }
+}
+
+// Whole messages that no encoder of ours writes.
+static void test_decoding_malformed(void **state)
+{
+    static const struct {
+        const char *what;
+        const char *bytes;
+        size_t size;
+        enum codec_status status;
+    } cases[] = {
+        {"nothing", "", 0, CODEC_INVALID},
+        {"only a kind of a later version", "\xf2\x01\x00", 3, CODEC_INVALID},
+        {"a ready without its slot", "\x2a\x02\x08\x01", 4, CODEC_INVALID},
+        {"a wait without its slot", "\x32\x02\x08\x01", 4, CODEC_INVALID},
+        {"a hello without its uuid", "\x12\x02\x08\x01", 4, CODEC_INVALID},
+        {"a NUL inside a string", "\x62\x05\x12\x03\x61\x00\x62", 7, CODEC_INVALID},
+        {"a string that is not UTF-8", "\x62\x03\x12\x01\xff", 5, CODEC_INVALID},
+        {"a field longer than its message", "\x62\x02\x12\x05\x61\x62\x63", 7, CODEC_TRUNCATED},
+        {"a length without an end", "\x62\xff\xff\xff\xff\xff\xff\xff\xff\xff", 10,
+         CODEC_TRUNCATED},
+        {"field number zero", "\x02\x00", 2, CODEC_INVALID},
+        {"a group", "\x0b\x0c", 2, CODEC_INVALID},
+        {"a number where a message belongs", "\x60\x01", 2, CODEC_INVALID},
+        {"two kinds: the last one counts", "\x12\x02\x08\x01\x42\x02\x08\x05", 8, CODEC_OK},
+        {"no generation", "\x42\x02\x08\x05", 4, CODEC_OK},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        union any_message message;
+        const char *detail = "-";
+        const enum codec_status status =
+            decode(&up, (const uint8_t *)cases[i].bytes, cases[i].size, &message, &detail);
+        if (status != cases[i].status)
+            fail_msg("%s: %s: %s", cases[i].what, codec_status_name(status), detail);
+        if (status == CODEC_OK) {
+            assert_int_equal(message.up.kind, UP_END);
+            assert_int_equal(message.up.u.end.step, 5);
+            assert_int_equal(message.up.generation.number, 0);
+        }
+    }
+}
+
+static void test_message_too_long(void **state)
+{
+    static uint8_t bytes[LOCKSTEP_MESSAGE_BYTES + 1];
+    union any_message message;
+    (void)state;
+    assert_int_equal(decode(&up, bytes, sizeof(bytes), &message, NULL), CODEC_TOO_LONG);
+    assert_int_equal(decode(&down, bytes, sizeof(bytes), &message, NULL), CODEC_TOO_LONG);
+}
+
+// ---- Health ------------------------------------------------------------------------------------
+
+static void test_health_request(void **state)
+{
+    static const uint8_t request[] = "\x0a\x05"
+                                     "a.b.c";
+    uint8_t longest[300];
+    char service[LOCKSTEP_NAME_BYTES];
+    (void)state;
+
+    assert_int_equal(codec_decode_health_request(NULL, 0, service, sizeof(service)), CODEC_OK);
+    assert_string_equal(service, "");
+    assert_int_equal(codec_decode_health_request(request, 7, service, sizeof(service)), CODEC_OK);
+    assert_string_equal(service, "a.b.c");
+    assert_int_equal(codec_decode_health_request(request, 7, service, 6), CODEC_OK);
+    assert_int_equal(codec_decode_health_request(request, 7, service, 5), CODEC_TOO_LONG);
+    assert_string_equal(service, "");
+    for (size_t end = 1; end < 7; end++)
+        assert_int_equal(codec_decode_health_request(request, end, service, sizeof(service)),
+                         CODEC_TRUNCATED);
+    size_t size = put_bytes(longest, 1, NULL, LOCKSTEP_NAME_BYTES - 1);
+    assert_int_equal(codec_decode_health_request(longest, size, service, sizeof(service)),
+                     CODEC_OK);
+    assert_int_equal(strlen(service), LOCKSTEP_NAME_BYTES - 1);
+    size = put_bytes(longest, 1, NULL, LOCKSTEP_NAME_BYTES);
+    assert_int_equal(codec_decode_health_request(longest, size, service, sizeof(service)),
+                     CODEC_TOO_LONG);
+    assert_int_equal(
+        codec_decode_health_request((const uint8_t *)"\x0a\x01\xff", 3, service, sizeof(service)),
+        CODEC_INVALID);
+}
+
+static void test_health_response(void **state)
+{
+    uint8_t bytes[8];
+    size_t size = 77;
+    (void)state;
+
+    assert_int_equal(codec_encode_health_response(0, bytes, sizeof(bytes), &size), CODEC_OK);
+    assert_int_equal(size, 0);
+    for (uint8_t status = 1; status <= 3; status++) {
+        assert_int_equal(codec_encode_health_response(status, bytes, sizeof(bytes), &size),
+                         CODEC_OK);
+        assert_int_equal(size, 2);
+        assert_int_equal(bytes[0], 0x08);
+        assert_int_equal(bytes[1], status);
+    }
+    assert_int_equal(codec_encode_health_response(4, bytes, sizeof(bytes), &size), CODEC_INVALID);
+    assert_int_equal(codec_encode_health_response(-1, bytes, sizeof(bytes), &size), CODEC_INVALID);
+    assert_int_equal(codec_encode_health_response(1, bytes, 1, &size), CODEC_SPACE);
+    assert_int_equal(size, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden_bytes),     cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_small_buffers),    cmocka_unit_test(test_truncation),
+        cmocka_unit_test(test_mutations),        cmocka_unit_test(test_noise),
+        cmocka_unit_test(test_encoding_bounds),  cmocka_unit_test(test_encoding_utf8),
+        cmocka_unit_test(test_decoding_bounds),  cmocka_unit_test(test_decoding_malformed),
+        cmocka_unit_test(test_message_too_long), cmocka_unit_test(test_health_request),
+        cmocka_unit_test(test_health_response),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
