@@ -16,47 +16,47 @@
 
 // ---- Names and texts -------------------------------------------------------------------------
 
-#define LOCKSTEP_JOB_NAME_BYTES 64     // A Kubernetes label value has at most 63 characters.
-#define LOCKSTEP_HOST_BYTES 128        // A host as shown to people; Linux host names have 64.
-#define LOCKSTEP_ADDRESS_BYTES 160     // "tcp:[2001:db8::1]:65535", or a DNS name and a port.
-#define LOCKSTEP_NAME_BYTES 256        // A module, a parameter, a phase, a counter, a collective.
-#define LOCKSTEP_MARK_BYTES 128        // lockstep_mark and the reason of lockstep_pause.
-#define LOCKSTEP_TEXT_BYTES 1024       // One sentence about one failure.
-#define LOCKSTEP_REPORT_BYTES 4096     // A two-sided difference of manifests, several lines.
+#define LOCKSTEP_JOB_NAME_BYTES 64 // A Kubernetes label value has at most 63 characters.
+#define LOCKSTEP_HOST_BYTES 128 // A host as shown to people; Linux host names have 64.
+#define LOCKSTEP_ADDRESS_BYTES 160 // "tcp:[2001:db8::1]:65535", or a DNS name and a port.
+#define LOCKSTEP_NAME_BYTES 256 // A module, a parameter, a phase, a counter, a collective.
+#define LOCKSTEP_MARK_BYTES 128 // lockstep_mark and the reason of lockstep_pause.
+#define LOCKSTEP_TEXT_BYTES 1024 // One sentence about one failure.
+#define LOCKSTEP_REPORT_BYTES 4096 // A two-sided difference of manifests, several lines.
 #define LOCKSTEP_UUID_BYTES 16
 #define LOCKSTEP_SECRET_BYTES 32
 
 // ---- The world -------------------------------------------------------------------------------
 
-#define LOCKSTEP_MAX_JOBS 64           // Per coordinator.
-#define LOCKSTEP_MAX_WORLD 1024        // Workers of one job.
-#define LOCKSTEP_MAX_WORKERS 4096      // Workers of all jobs of one coordinator.
-#define LOCKSTEP_MAX_NEIGHBOURS 32     // Peers one worker has links to: ring 2, doubling 2 log2 n.
+#define LOCKSTEP_MAX_JOBS 64 // Per coordinator.
+#define LOCKSTEP_MAX_WORLD 1024 // Workers of one job.
+#define LOCKSTEP_MAX_WORKERS 4096 // Workers of all jobs of one coordinator.
+#define LOCKSTEP_MAX_NEIGHBOURS 32 // Peers one worker has links to: ring 2, doubling 2 log2 n.
 
 // ---- What a session declares -----------------------------------------------------------------
 
 #define LOCKSTEP_MAX_DIMS 8
 #define LOCKSTEP_MAX_MODULES 64
-#define LOCKSTEP_MAX_PARAMETERS 16384  // Parameters and buffers of one session, together.
+#define LOCKSTEP_MAX_PARAMETERS 16384 // Parameters and buffers of one session, together.
 #define LOCKSTEP_MAX_PHASES 16
-#define LOCKSTEP_MAX_CALLS 256         // Calls of one module in one step.
-#define LOCKSTEP_MAX_BUCKETS 1024      // Buckets of one session.
-#define LOCKSTEP_MAX_SLOTS 1024        // Slots of one plan.
+#define LOCKSTEP_MAX_CALLS 256 // Calls of one module in one step.
+#define LOCKSTEP_MAX_BUCKETS 1024 // Buckets of one session.
+#define LOCKSTEP_MAX_SLOTS 1024 // Slots of one plan.
 #define LOCKSTEP_MAX_COUNTERS 16
-#define LOCKSTEP_MAX_EXTRA_CALLS 8     // Calls outside the plan that one close wave can name.
-#define LOCKSTEP_MAX_HANDLES 8192      // Handles given out and not yet closed, of one process.
+#define LOCKSTEP_MAX_EXTRA_CALLS 8 // Calls outside the plan that one close wave can name.
+#define LOCKSTEP_MAX_HANDLES 8192 // Handles given out and not yet closed, of one process.
 
 // The layout of one module as it travels: bucket count, the end of each bucket, parameter indices.
-#define LOCKSTEP_MAX_LAYOUT_WORDS                                                                  \
+#define LOCKSTEP_MAX_LAYOUT_WORDS \
     (LOCKSTEP_MAX_MODULES + LOCKSTEP_MAX_BUCKETS + LOCKSTEP_MAX_PARAMETERS)
 
 // ---- Messages on the control stream ----------------------------------------------------------
 
-#define LOCKSTEP_MANIFEST_PART 16      // Manifest items in one message.
-#define LOCKSTEP_LAYOUT_PART 256       // Layout words in one message.
-#define LOCKSTEP_PLAN_PART 128         // Plan slots in one message.
-#define LOCKSTEP_MESSAGE_BYTES 32768   // One encoded message. nanopb's sizes have 16 bits.
-#define LOCKSTEP_SEND_QUEUE 4096       // Messages that may wait for one slow stream.
+#define LOCKSTEP_MANIFEST_PART 16 // Manifest items in one message.
+#define LOCKSTEP_LAYOUT_PART 256 // Layout words in one message.
+#define LOCKSTEP_PLAN_PART 128 // Plan slots in one message.
+#define LOCKSTEP_MESSAGE_BYTES 32768 // One encoded message. nanopb's sizes have 16 bits.
+#define LOCKSTEP_SEND_QUEUE 4096 // Messages that may wait for one slow stream.
 
 static_assert(LOCKSTEP_MESSAGE_BYTES < 65535, "nanopb's pb_size_t has 16 bits");
 static_assert(LOCKSTEP_REPORT_BYTES * 2 < LOCKSTEP_MESSAGE_BYTES, "a report fits in a message");
@@ -64,12 +64,12 @@ static_assert(LOCKSTEP_REPORT_BYTES * 2 < LOCKSTEP_MESSAGE_BYTES, "a report fits
 // ---- The data plane --------------------------------------------------------------------------
 
 #define LOCKSTEP_FRAME_HEADER_BYTES 96
-#define LOCKSTEP_FRAME_BYTES (1024 * 1024)   // Payload of one frame.
-#define LOCKSTEP_WINDOW 8              // W of the order protocol: slots in flight.
-#define LOCKSTEP_EAGER_BYTES (16 * 1024)     // Payload that may be sent before its credit.
-#define LOCKSTEP_WAVE_BYTES 1024       // Payload of one wave message.
-#define LOCKSTEP_USED_BYTES 4096       // Used bits of one frame, one bit for a parameter.
-#define LOCKSTEP_MAX_PLAIN 256         // Plain collectives outstanding in one session.
+#define LOCKSTEP_FRAME_BYTES (1024 * 1024) // Payload of one frame.
+#define LOCKSTEP_WINDOW 8 // W of the order protocol: slots in flight.
+#define LOCKSTEP_EAGER_BYTES (16 * 1024) // Payload that may be sent before its credit.
+#define LOCKSTEP_WAVE_BYTES 1024 // Payload of one wave message.
+#define LOCKSTEP_USED_BYTES 4096 // Used bits of one frame, one bit for a parameter.
+#define LOCKSTEP_MAX_PLAIN 256 // Plain collectives outstanding in one session.
 
 // A chunk is not cut smaller than this: a frame costs about as much as so many bytes.
 #define LOCKSTEP_CHUNK_GRAIN_BYTES 1024
@@ -94,9 +94,9 @@ static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a p
 // ---- Times, in milliseconds ------------------------------------------------------------------
 
 #define LOCKSTEP_HEARTBEAT_MS 1000
-#define LOCKSTEP_HEARTBEATS_MISSED 3   // Then a worker is shown as frozen. It is not evicted.
+#define LOCKSTEP_HEARTBEATS_MISSED 3 // Then a worker is shown as frozen. It is not evicted.
 #define LOCKSTEP_OPEN_TIMEOUT_MS 60000
 #define LOCKSTEP_HELLO_MS 5000 // How long a new connection may take to say who it is.
-#define LOCKSTEP_HALT_GRACE_MS 500     // How long a worker that saw a reset waits for the verdict.
+#define LOCKSTEP_HALT_GRACE_MS 500 // How long a worker that saw a reset waits for the verdict.
 
 #endif

@@ -34,14 +34,14 @@ struct uuid {
 // One planned collective of a step.
 struct slot_id {
     uint32_t module; // Index of the module in the manifest.
-    uint32_t call;   // Call number of that module in the step, from 0.
+    uint32_t call; // Call number of that module in the step, from 0.
     uint32_t bucket; // Index of the bucket in the module's layout.
 };
 
 // A fixed membership is named by its number and by who made it: a restarted coordinator may count
 // from one again, but never with the same incarnation.
 struct generation_id {
-    uint64_t number;      // From 1; 0 is "none yet".
+    uint64_t number; // From 1; 0 is "none yet".
     uint64_t incarnation; // Random id of the coordinator that made it.
 };
 
@@ -49,30 +49,30 @@ struct generation_id {
 
 enum up_kind {
     UP_NONE = 0,
-    UP_HELLO,         // First message of a stream: join the job.
-    UP_START,         // lockstep_start: compare my manifest.
+    UP_HELLO, // First message of a stream: join the job.
+    UP_START, // lockstep_start: compare my manifest.
     UP_MANIFEST_PART, // Answer to DOWN_MANIFEST_REQUEST.
-    UP_READY,         // Learning: a slot is ready here.
-    UP_WAIT,          // Learning: the trainer blocks in call_wait.
-    UP_LAYOUT_PART,   // Learning, rank 0 only, before its UP_END: proposed layout of a module.
-    UP_END,           // Learning: step_end was called.
+    UP_READY, // Learning: a slot is ready here.
+    UP_WAIT, // Learning: the trainer blocks in call_wait.
+    UP_LAYOUT_PART, // Learning, rank 0 only, before its UP_END: proposed layout of a module.
+    UP_END, // Learning: step_end was called.
     UP_HEARTBEAT,
-    UP_FAIL,          // A disagreement seen here; answered by DOWN_HALT to all.
-    UP_LOST,          // The data plane lost a peer; answered by DOWN_HALT to all.
-    UP_LEAVE,         // lockstep_close. No stream error follows.
+    UP_FAIL, // A disagreement seen here; answered by DOWN_HALT to all.
+    UP_LOST, // The data plane lost a peer; answered by DOWN_HALT to all.
+    UP_LEAVE, // lockstep_close. No stream error follows.
 };
 
 enum failure_policy {
-    FAILURE_ERROR = 0,    // A death ends the generation with an error on every survivor.
+    FAILURE_ERROR = 0, // A death ends the generation with an error on every survivor.
     FAILURE_CONTINUE = 1, // Survivors finish the step. Refused until recovery is built.
 };
 
 struct up_hello {
     uint32_t version; // LOCKSTEP_PROTOCOL_VERSION
     char job[LOCKSTEP_JOB_NAME_BYTES];
-    struct uuid uuid;                     // Of the worker, for life.
-    char host_id[LOCKSTEP_HOST_BYTES];    // Equal on workers that can share memory.
-    char host[LOCKSTEP_HOST_BYTES];       // For people.
+    struct uuid uuid; // Of the worker, for life.
+    char host_id[LOCKSTEP_HOST_BYTES]; // Equal on workers that can share memory.
+    char host[LOCKSTEP_HOST_BYTES]; // For people.
     char address[LOCKSTEP_ADDRESS_BYTES]; // Of the data plane: "tcp:10.0.0.1:4711", "loopback:3".
     uint32_t pid;
     uint32_t world_min; // Both equal: an exact world size.
@@ -87,12 +87,12 @@ struct up_hello {
 struct up_start {
     uint64_t manifest_hash;
     uint32_t item_count; // Items of the manifest, see struct manifest_item.
-    uint32_t root;       // Rank whose state is broadcast; compared like the manifest.
+    uint32_t root; // Rank whose state is broadcast; compared like the manifest.
 };
 
 enum manifest_kind {
     MANIFEST_SESSION = 1, // Options of the session: name is empty, value holds them as text.
-    MANIFEST_MODULE = 2,  // A module: value holds its options as text.
+    MANIFEST_MODULE = 2, // A module: value holds its options as text.
     MANIFEST_PARAMETER = 3,
     MANIFEST_BUFFER = 4,
 };
@@ -106,9 +106,9 @@ struct manifest_item {
     enum dtype dtype;
     uint32_t flags; // Public LOCKSTEP_PARAMETER_* or the buffer policy.
     uint32_t dims;
-    int64_t shape[LOCKSTEP_MAX_DIMS];   // Elements.
+    int64_t shape[LOCKSTEP_MAX_DIMS]; // Elements.
     int64_t strides[LOCKSTEP_MAX_DIMS]; // Elements.
-    char value[LOCKSTEP_MARK_BYTES];    // Options as "key=value key=value", else empty.
+    char value[LOCKSTEP_MARK_BYTES]; // Options as "key=value key=value", else empty.
 };
 
 struct up_manifest_part {
@@ -149,16 +149,16 @@ struct up_end {
 
 // Where the trainer is. On the wire and on the dashboard.
 enum worker_activity {
-    ACTIVITY_OUTSIDE = 0,   // In the trainer's own code.
-    ACTIVITY_OPENING = 1,   // In lockstep_open.
-    ACTIVITY_STARTING = 2,  // In lockstep_start.
-    ACTIVITY_IN_CALL = 3,   // A call is open: backward is running.
-    ACTIVITY_WAITING = 4,   // Blocked in the library.
-    ACTIVITY_PAUSED = 5,    // Between lockstep_pause and lockstep_resume.
+    ACTIVITY_OUTSIDE = 0, // In the trainer's own code.
+    ACTIVITY_OPENING = 1, // In lockstep_open.
+    ACTIVITY_STARTING = 2, // In lockstep_start.
+    ACTIVITY_IN_CALL = 3, // A call is open: backward is running.
+    ACTIVITY_WAITING = 4, // Blocked in the library.
+    ACTIVITY_PAUSED = 5, // Between lockstep_pause and lockstep_resume.
 };
 
 struct up_heartbeat {
-    uint64_t step;    // Step the trainer has opened.
+    uint64_t step; // Step the trainer has opened.
     uint64_t settled; // Last step that is final on every rank.
     enum worker_activity activity;
     uint64_t since_ms; // How long it has been in that activity.
@@ -169,15 +169,15 @@ struct up_heartbeat {
 
 enum halt_kind {
     HALT_NONE = 0,
-    HALT_MANIFEST = 1,       // Manifests differ; text is the two-sided report.
-    HALT_PHASE = 2,          // Ranks are in different phases of the same step.
-    HALT_ORDER = 3,          // Synchronous waits form a cycle.
+    HALT_MANIFEST = 1, // Manifests differ; text is the two-sided report.
+    HALT_PHASE = 2, // Ranks are in different phases of the same step.
+    HALT_ORDER = 3, // Synchronous waits form a cycle.
     HALT_UNPLANNED = 4, // A call outside the plan, or a wait for one.
-    HALT_COLLECTIVE = 5,     // A plain collective differs between ranks.
-    HALT_LOST = 6,           // A worker died.
-    HALT_LEFT = 7,           // A worker closed its session while another still needed it.
-    HALT_PROTOCOL = 8,       // A worker said something impossible: a bug, named.
-    HALT_LAYOUT = 9,         // Bucket layouts or learned slots differ between ranks.
+    HALT_COLLECTIVE = 5, // A plain collective differs between ranks.
+    HALT_LOST = 6, // A worker died.
+    HALT_LEFT = 7, // A worker closed its session while another still needed it.
+    HALT_PROTOCOL = 8, // A worker said something impossible: a bug, named.
+    HALT_LAYOUT = 9, // Bucket layouts or learned slots differ between ranks.
 };
 
 struct up_fail {
@@ -187,9 +187,9 @@ struct up_fail {
 };
 
 struct up_lost {
-    uint32_t rank;                  // Of the peer that was lost.
-    bool left;                      // It said goodbye on the data plane.
-    uint64_t step;                  // Step of the reporter.
+    uint32_t rank; // Of the peer that was lost.
+    bool left; // It said goodbye on the data plane.
+    uint64_t step; // Step of the reporter.
     char text[LOCKSTEP_TEXT_BYTES]; // What the data plane saw: "connection reset by peer".
 };
 
@@ -220,15 +220,15 @@ struct up_message {
 
 enum down_kind {
     DOWN_NONE = 0,
-    DOWN_WELCOME,          // Hello accepted; the world is still forming.
-    DOWN_REFUSED,          // Hello refused, or the world did not form. The stream ends.
-    DOWN_GENERATION,       // The world has formed: rank, world size, neighbours.
-    DOWN_VERIFIED,         // All manifests are equal.
+    DOWN_WELCOME, // Hello accepted; the world is still forming.
+    DOWN_REFUSED, // Hello refused, or the world did not form. The stream ends.
+    DOWN_GENERATION, // The world has formed: rank, world size, neighbours.
+    DOWN_VERIFIED, // All manifests are equal.
     DOWN_MANIFEST_REQUEST, // Send manifest items [first, first + count).
-    DOWN_GRANT,            // Learning: append this slot to the order.
-    DOWN_LAYOUT_PART,      // Part of an agreed layout, before the plan that uses it.
-    DOWN_PLAN_PART,        // Part of a plan; the last part publishes it.
-    DOWN_HALT,             // The step, or the generation, cannot go on.
+    DOWN_GRANT, // Learning: append this slot to the order.
+    DOWN_LAYOUT_PART, // Part of an agreed layout, before the plan that uses it.
+    DOWN_PLAN_PART, // Part of a plan; the last part publishes it.
+    DOWN_HALT, // The step, or the generation, cannot go on.
 };
 
 struct down_welcome {
@@ -239,10 +239,10 @@ struct down_welcome {
 // Why a worker was turned away; named for what it does next.
 enum refusal {
     REFUSAL_NONE = 0,
-    REFUSAL_VERSION = 1,  // Install matching versions.
-    REFUSAL_INVALID = 2,  // Fix the configuration; text says what.
-    REFUSAL_TIMEOUT = 3,  // The world did not form in time; text says who is missing.
-    REFUSAL_FULL = 4,     // The coordinator's limits are reached.
+    REFUSAL_VERSION = 1, // Install matching versions.
+    REFUSAL_INVALID = 2, // Fix the configuration; text says what.
+    REFUSAL_TIMEOUT = 3, // The world did not form in time; text says who is missing.
+    REFUSAL_FULL = 4, // The coordinator's limits are reached.
     REFUSAL_DRAINING = 5, // The coordinator is going down; try again.
 };
 
@@ -261,8 +261,8 @@ struct peer {
 struct down_generation {
     uint32_t rank;
     uint32_t world_size;
-    uint32_t local_rank;  // Index among the workers of this host.
-    uint32_t local_size;  // Workers on this host.
+    uint32_t local_rank; // Index among the workers of this host.
+    uint32_t local_size; // Workers on this host.
     uint32_t chunk_bytes; // Payload of a ring frame, agreed for the generation. See worker/ring.h.
     uint8_t secret[LOCKSTEP_SECRET_BYTES];
     uint32_t peer_count;
@@ -289,10 +289,10 @@ enum plan_algorithm {
 };
 
 struct down_plan_part {
-    uint64_t number;      // From 1, over all phases of the generation.
-    uint64_t phase;       // Hash of the phase's name.
-    uint64_t hash;        // Of phase, slots and the layouts they use.
-    bool closes_step;     // True: it ends the learning step named by `step`.
+    uint64_t number; // From 1, over all phases of the generation.
+    uint64_t phase; // Hash of the phase's name.
+    uint64_t hash; // Of phase, slots and the layouts they use.
+    bool closes_step; // True: it ends the learning step named by `step`.
     uint64_t step;
     uint32_t slot_total;
     uint32_t slot_first;

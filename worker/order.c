@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-// ---- The wave payloads ---------------------------------------------------------------------------
+// ---- The wave payloads
+// ---------------------------------------------------------------------------
 
 static int call_compare(const struct call_id *a, const struct call_id *b)
 {
@@ -55,8 +56,8 @@ void order_close_merge(void *into, const void *from)
 {
     struct close_wave *a = into;
     const struct close_wave *b = from;
-    const bool saturated = a->extra_total > LOCKSTEP_MAX_EXTRA_CALLS ||
-                           b->extra_total > LOCKSTEP_MAX_EXTRA_CALLS;
+    const bool saturated =
+        a->extra_total > LOCKSTEP_MAX_EXTRA_CALLS || b->extra_total > LOCKSTEP_MAX_EXTRA_CALLS;
     if (b->plan_number < a->plan_number)
         a->plan_number = b->plan_number;
     for (uint32_t i = 0; i < b->extra_total && i < LOCKSTEP_MAX_EXTRA_CALLS; i++)
@@ -83,9 +84,9 @@ static void commit_merge_unused(struct commit_wave *a, const struct commit_wave 
     uint32_t i = 0;
     uint32_t j = 0;
     while (count < ORDER_UNUSED_NAMED && (i < a->unused_named || j < b->unused_named)) {
-        const bool take_a = j >= b->unused_named ||
-                            (i < a->unused_named &&
-                             unused_compare(&a->unused[i], &b->unused[j]) <= 0);
+        const bool take_a =
+            j >= b->unused_named ||
+            (i < a->unused_named && unused_compare(&a->unused[i], &b->unused[j]) <= 0);
         merged[count++] = take_a ? a->unused[i++] : b->unused[j++];
     }
     memcpy(a->unused, merged, count * sizeof(merged[0]));
@@ -127,7 +128,8 @@ void order_commit_merge(void *into, const void *from)
     commit_merge_counters(into, from);
 }
 
-// ---- Actions ---------------------------------------------------------------------------------------
+// ---- Actions
+// ---------------------------------------------------------------------------------------
 
 static void order_emit(struct order *order, const struct order_action *action)
 {
@@ -154,7 +156,8 @@ static bool slot_equal(const struct slot_id *a, const struct slot_id *b)
     return a->module == b->module && a->call == b->call && a->bucket == b->bucket;
 }
 
-// ---- Launching, closing, committing: what follows from the state ------------------------------------
+// ---- Launching, closing, committing: what follows from the state
+// ------------------------------------
 
 static void order_launch(struct order *order, uint32_t index)
 {
@@ -216,7 +219,8 @@ static void order_advance(struct order *order)
     order_try_commit(order);
 }
 
-// ---- Headers -------------------------------------------------------------------------------------------
+// ---- Headers
+// -------------------------------------------------------------------------------------------
 
 static void order_compare_header(struct order *order, const struct step_header *header)
 {
@@ -258,11 +262,13 @@ void order_header_received(struct order *order, const struct step_header *header
     else if (header->step > order->step && order->early_count < 2)
         order->early[order->early_count++] = *header;
     else
-        order_fail(order, HALT_PROTOCOL, "the ring predecessor sent a header of an impossible step");
+        order_fail(order, HALT_PROTOCOL,
+                   "the ring predecessor sent a header of an impossible step");
     order_advance(order);
 }
 
-// ---- The trainer's side ---------------------------------------------------------------------------------
+// ---- The trainer's side
+// ---------------------------------------------------------------------------------
 
 void order_init(struct order *order, struct generation_id generation, uint32_t rank,
                 uint32_t world_size, struct order_sink sink)
@@ -312,8 +318,8 @@ void order_step_begun(struct order *order, uint64_t step, uint64_t phase)
     if (plan != NULL)
         order_adopt_plan(order, plan);
     if (order->world_size > 1)
-        order_emit(order, &(struct order_action){
-                              .kind = ORDER_HEADER, .header = &header, .step = step});
+        order_emit(order,
+                   &(struct order_action){.kind = ORDER_HEADER, .header = &header, .step = step});
     order_take_early_header(order);
     order_advance(order);
 }
@@ -323,7 +329,8 @@ static void order_report_ready(struct order *order, struct slot_id id, enum dtyp
 {
     struct up_message message = {.kind = UP_READY};
     if (order->reported_count == LOCKSTEP_MAX_SLOTS) {
-        order_fail(order, HALT_PROTOCOL, "more slots became ready in one step than a plan may have");
+        order_fail(order, HALT_PROTOCOL,
+                   "more slots became ready in one step than a plan may have");
         return;
     }
     order->reported[order->reported_count++] = id;
@@ -379,7 +386,8 @@ void order_step_ended(struct order *order)
     order_advance(order);
 }
 
-// ---- The data plane's side ---------------------------------------------------------------------------------
+// ---- The data plane's side
+// ---------------------------------------------------------------------------------
 
 void order_slot_final(struct order *order, uint32_t index)
 {
@@ -412,7 +420,8 @@ void order_commit_completed(struct order *order)
     order_advance(order);
 }
 
-// ---- The coordinator's side -------------------------------------------------------------------------------
+// ---- The coordinator's side
+// -------------------------------------------------------------------------------
 
 static bool order_reported(const struct order *order, const struct slot_id *id)
 {
@@ -435,9 +444,8 @@ void order_granted(struct order *order, const struct down_grant *grant)
         order_fail(order, HALT_PROTOCOL, "the coordinator granted a slot that is not ready here");
         return;
     }
-    order->slots[order->slot_count++] =
-        (struct order_slot){.id = grant->slot,
-                            .state = order_reported(order, &grant->slot) ? SLOT_READY : SLOT_ZERO};
+    order->slots[order->slot_count++] = (struct order_slot){
+        .id = grant->slot, .state = order_reported(order, &grant->slot) ? SLOT_READY : SLOT_ZERO};
     order_advance(order);
 }
 
@@ -465,8 +473,8 @@ void order_plan_received(struct order *order, const struct down_plan_part *part)
     if (order->failed)
         return;
     if (part->slot_first == 0)
-        *plan = (struct order_plan){
-            .phase = part->phase, .number = part->number, .hash = part->hash};
+        *plan =
+            (struct order_plan){.phase = part->phase, .number = part->number, .hash = part->hash};
     if (part->number != plan->number || part->slot_first != plan->count ||
         plan->count + part->slot_count > LOCKSTEP_MAX_SLOTS) {
         order_fail(order, HALT_PROTOCOL, "the coordinator sent parts of a plan out of order");

@@ -90,9 +90,9 @@ void order_commit_merge(void *into, const void *from);
 enum slot_state {
     SLOT_UNREADY = 0,
     SLOT_READY,
-    SLOT_ZERO,     // Fulfilled with zeros: weight 0.
+    SLOT_ZERO, // Fulfilled with zeros: weight 0.
     SLOT_LAUNCHED, // Given to the data plane.
-    SLOT_FINAL,    // Its result is in user memory here.
+    SLOT_FINAL, // Its result is in user memory here.
 };
 
 struct order_slot {
@@ -110,26 +110,26 @@ struct order_plan {
 };
 
 enum order_action_kind {
-    ORDER_SEND,    // Send up to the coordinator.
-    ORDER_HEADER,  // Send header to the ring successor.
-    ORDER_LAUNCH,  // Launch the slot at index: with this rank's data, or with zeros.
-    ORDER_CLOSE,   // Join the close wave with close.
-    ORDER_COMMIT,  // Join the commit wave; the engine fills its payload.
+    ORDER_SEND, // Send up to the coordinator.
+    ORDER_HEADER, // Send header to the ring successor.
+    ORDER_LAUNCH, // Launch the slot at index: with this rank's data, or with zeros.
+    ORDER_CLOSE, // Join the close wave with close.
+    ORDER_COMMIT, // Join the commit wave; the engine fills its payload.
     ORDER_SETTLED, // The step is final everywhere: release step_end.
-    ORDER_FAILED,  // The session has failed: kind and text.
+    ORDER_FAILED, // The session has failed: kind and text.
 };
 
 struct order_action {
     enum order_action_kind kind;
-    const struct up_message *up;      // ORDER_SEND; borrowed for the call, like all pointers here.
+    const struct up_message *up; // ORDER_SEND; borrowed for the call, like all pointers here.
     const struct step_header *header; // ORDER_HEADER
-    const struct order_slot *slot;    // ORDER_LAUNCH
-    uint32_t index;                   // ORDER_LAUNCH: position in the order of this step.
-    uint64_t space;                   // ORDER_LAUNCH: first half of the slot's tag.
+    const struct order_slot *slot; // ORDER_LAUNCH
+    uint32_t index; // ORDER_LAUNCH: position in the order of this step.
+    uint64_t space; // ORDER_LAUNCH: first half of the slot's tag.
     uint64_t step;
     const struct close_wave *close;
-    enum halt_kind halt;              // ORDER_FAILED
-    const char *text;                 // ORDER_FAILED
+    enum halt_kind halt; // ORDER_FAILED
+    const char *text; // ORDER_FAILED
 };
 
 struct order_sink {
@@ -157,7 +157,7 @@ struct order {
     uint64_t space;
     bool open;
     bool learning;
-    bool ended;        // The trainer is in step_end.
+    bool ended; // The trainer is in step_end.
     bool header_equal; // The predecessor's header has arrived and equals ours.
     bool fail_said;
     bool close_joined;
@@ -169,7 +169,7 @@ struct order {
     uint32_t low; // L: lowest slot that is not final.
     struct slot_id reported[LOCKSTEP_MAX_SLOTS]; // Learning: ready here.
     uint32_t reported_count;
-    struct close_wave close;   // What this rank contributes.
+    struct close_wave close; // What this rank contributes.
     struct close_wave verdict; // What all ranks agreed on, once closed.
 
     // Headers of the predecessor that came early.

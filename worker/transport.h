@@ -50,7 +50,7 @@ struct extent {
 struct collective_tag {
     uint64_t step;
     uint64_t space; // Hash of the plan, or of a plain collective's name.
-    uint32_t slot;  // Index in the plan, or the sequence number of that name.
+    uint32_t slot; // Index in the plan, or the sequence number of that name.
 };
 
 struct collective {
@@ -58,19 +58,19 @@ struct collective {
     enum collective_kind kind;
     enum dtype dtype;
     enum reduce_op op;
-    uint32_t root;              // COLLECTIVE_BROADCAST: the rank whose bytes go to all.
+    uint32_t root; // COLLECTIVE_BROADCAST: the rank whose bytes go to all.
     struct collective_tag tag;
-    uint64_t signature;         // Hash of what must be equal on all ranks; carried by every frame.
+    uint64_t signature; // Hash of what must be equal on all ranks; carried by every frame.
     const struct extent *extents; // Borrowed until done().
     uint32_t extent_count;
-    uint64_t elements;          // Sum over the extents. May be 0: then done() comes all the same.
-    uint64_t weight;            // REDUCE_MEAN: samples behind the input. 0 contributes nothing.
-    bool input_is_sum;          // REDUCE_MEAN: the input is already w g; nothing is multiplied.
-    void *context;              // The caller's.
+    uint64_t elements; // Sum over the extents. May be 0: then done() comes all the same.
+    uint64_t weight; // REDUCE_MEAN: samples behind the input. 0 contributes nothing.
+    bool input_is_sum; // REDUCE_MEAN: the input is already w g; nothing is multiplied.
+    void *context; // The caller's.
 
     // Results, set before done().
-    uint64_t weight_total;   // REDUCE_MEAN: 0 means that nobody contributed; memory is untouched.
-    uint64_t first_sent_us;  // clock_now_us() of the first byte handed to a link; 0: none.
+    uint64_t weight_total; // REDUCE_MEAN: 0 means that nobody contributed; memory is untouched.
+    uint64_t first_sent_us; // clock_now_us() of the first byte handed to a link; 0: none.
     uint64_t last_received_us;
 
     void *state; // The transport's, while launched. NULL otherwise.
@@ -92,7 +92,7 @@ struct wave {
 // Sent to the ring successor at step_begin (order protocol, R1).
 struct step_header {
     uint64_t step;
-    uint64_t phase;       // Hash of the phase's name.
+    uint64_t phase; // Hash of the phase's name.
     uint64_t plan_number; // 0 when learning.
     uint64_t plan_hash;
 };
@@ -109,8 +109,7 @@ struct transport_events {
     // fact: "connection reset by peer". At most once per peer.
     void (*peer_lost)(void *context, uint32_t rank, bool left, const char *text);
     // A frame for this collective carries another signature, or is impossible: ranks disagree.
-    void (*mismatch)(void *context, struct collective *collective, uint32_t rank,
-                     const char *text);
+    void (*mismatch)(void *context, struct collective *collective, uint32_t rank, const char *text);
     // Forming failed: a peer could not be reached in time.
     void (*form_failed)(void *context, uint32_t rank, const char *text);
     void *context;
@@ -128,14 +127,14 @@ struct transport_world {
 };
 
 struct transport_statistics {
-    uint64_t bytes_sent;     // On the wire, headers included.
+    uint64_t bytes_sent; // On the wire, headers included.
     uint64_t bytes_received;
     uint64_t payload_bytes_sent; // Collectives only.
     uint64_t frames_sent;
     uint64_t frames_parked_max; // Highest number of frames that waited for a launch.
-    uint64_t scratch_bytes;     // Held in the scratch pool, in use or not.
+    uint64_t scratch_bytes; // Held in the scratch pool, in use or not.
     uint64_t strangers_refused; // Connections that did not prove membership.
-    uint64_t allocations;       // Calls to the allocator so far.
+    uint64_t allocations; // Calls to the allocator so far.
 };
 
 enum transport_kind {
@@ -145,11 +144,11 @@ enum transport_kind {
 
 struct transport_config {
     enum transport_kind kind;
-    const char *host;      // TCP: numeric address to listen on and to advertise; borrowed.
-    uint16_t port_first;   // 0: any port.
+    const char *host; // TCP: numeric address to listen on and to advertise; borrowed.
+    uint16_t port_first; // 0: any port.
     uint16_t port_last;
-    uint32_t torn_bytes;   // Loopback: at most so many bytes per read and write, 0: no limit. For
-                           // tests of the rule that memory is written in whole elements.
+    uint32_t torn_bytes; // Loopback: at most so many bytes per read and write, 0: no limit. For
+                         // tests of the rule that memory is written in whole elements.
     struct transport_events events;
 };
 

@@ -65,18 +65,18 @@ extern "C" {
 /* Named for what the caller does next. */
 typedef enum lockstep_status {
     LOCKSTEP_OK = 0,
-    LOCKSTEP_DEFERRED = 1,         /* Not a failure: this contribution counts in a later step. */
-    LOCKSTEP_E_INVALID = -1,       /* Fix the program: this call was wrong. */
-    LOCKSTEP_E_UNSUPPORTED = -2,   /* Do without: this build or this machine cannot. */
-    LOCKSTEP_E_CONFIG = -3,        /* Fix the configuration or the environment. */
-    LOCKSTEP_E_UNREACHABLE = -4,   /* Check address and network, try again. */
-    LOCKSTEP_E_TIMEOUT = -5,       /* The stated time passed; waiting on may help. */
-    LOCKSTEP_E_MISMATCH = -6,      /* Ranks run different programs: make them equal. */
-    LOCKSTEP_E_UNUSED = -7,        /* A parameter had no gradient: the text names it. */
-    LOCKSTEP_E_PEER_LOST = -8,     /* A worker is gone: restart from the last checkpoint. */
-    LOCKSTEP_E_CLOSED = -9,        /* The session was closed or aborted: stop using it. */
-    LOCKSTEP_E_SYSTEM = -10,       /* The operating system said no; the text says to what. */
-    LOCKSTEP_E_FORKED = -11        /* The session belongs to the parent process. */
+    LOCKSTEP_DEFERRED = 1, /* Not a failure: this contribution counts in a later step. */
+    LOCKSTEP_E_INVALID = -1, /* Fix the program: this call was wrong. */
+    LOCKSTEP_E_UNSUPPORTED = -2, /* Do without: this build or this machine cannot. */
+    LOCKSTEP_E_CONFIG = -3, /* Fix the configuration or the environment. */
+    LOCKSTEP_E_UNREACHABLE = -4, /* Check address and network, try again. */
+    LOCKSTEP_E_TIMEOUT = -5, /* The stated time passed; waiting on may help. */
+    LOCKSTEP_E_MISMATCH = -6, /* Ranks run different programs: make them equal. */
+    LOCKSTEP_E_UNUSED = -7, /* A parameter had no gradient: the text names it. */
+    LOCKSTEP_E_PEER_LOST = -8, /* A worker is gone: restart from the last checkpoint. */
+    LOCKSTEP_E_CLOSED = -9, /* The session was closed or aborted: stop using it. */
+    LOCKSTEP_E_SYSTEM = -10, /* The operating system said no; the text says to what. */
+    LOCKSTEP_E_FORKED = -11 /* The session belongs to the parent process. */
 } lockstep_status;
 
 /* "LOCKSTEP_E_TIMEOUT", or "unknown status". Never NULL. Blocks: no. Threads: any. */
@@ -90,20 +90,21 @@ LOCKSTEP_API const char *lockstep_error_text(void);
 /* "0.1.0". Blocks: no. Threads: any. */
 LOCKSTEP_API const char *lockstep_version(void);
 
-/* ---- Opening and closing a session ------------------------------------------------------------ */
+/* ---- Opening and closing a session ------------------------------------------------------------
+ */
 
 typedef struct lockstep_session lockstep_session; /* Membership of this process in one job. */
-typedef struct lockstep_module lockstep_module;   /* Parameters that are synchronized together. */
-typedef struct lockstep_call lockstep_call;       /* One backward pass of a module in a step. */
-typedef struct lockstep_work lockstep_work;       /* A plain collective in flight. */
+typedef struct lockstep_module lockstep_module; /* Parameters that are synchronized together. */
+typedef struct lockstep_call lockstep_call; /* One backward pass of a module in a step. */
+typedef struct lockstep_work lockstep_work; /* A plain collective in flight. */
 
 typedef enum lockstep_on_failure {
-    LOCKSTEP_ON_FAILURE_ERROR = 0,   /* A lost worker ends the step with an error on every rank. */
+    LOCKSTEP_ON_FAILURE_ERROR = 0, /* A lost worker ends the step with an error on every rank. */
     LOCKSTEP_ON_FAILURE_CONTINUE = 1 /* Survivors finish the step. Not supported yet. */
 } lockstep_on_failure;
 
 typedef enum lockstep_transport_kind {
-    LOCKSTEP_TRANSPORT_AUTO = 0,    /* TCP. */
+    LOCKSTEP_TRANSPORT_AUTO = 0, /* TCP. */
     LOCKSTEP_TRANSPORT_TCP = 1,
     LOCKSTEP_TRANSPORT_LOOPBACK = 2 /* Ranks are sessions of one process: for tests. */
 } lockstep_transport_kind;
@@ -121,37 +122,38 @@ typedef void (*lockstep_log_sink)(void *context, lockstep_log_level level, const
 
 /* Initialize with LOCKSTEP_CONFIG_INIT, then set what differs. Strings are copied by open. */
 struct lockstep_config {
-    size_t struct_bytes;     /* sizeof(struct lockstep_config), set by the initializer. */
+    size_t struct_bytes; /* sizeof(struct lockstep_config), set by the initializer. */
     const char *coordinator; /* "host:port". NULL, and no LOCKSTEP_COORDINATOR in the environment:
                                 a world of one, without any network. */
-    const char *job;         /* At most 63 characters. NULL: "default". */
-    uint32_t world_size;     /* Workers wanted, exactly. 0: between world_min and world_max. */
-    uint32_t world_min;      /* With world_size 0: the fewest workers to start with ... */
-    uint32_t world_max;      /* ... and the most. Both 0: a world of one. */
+    const char *job; /* At most 63 characters. NULL: "default". */
+    uint32_t world_size; /* Workers wanted, exactly. 0: between world_min and world_max. */
+    uint32_t world_min; /* With world_size 0: the fewest workers to start with ... */
+    uint32_t world_max; /* ... and the most. Both 0: a world of one. */
     uint32_t world_window_ms; /* With at least world_min there: how long to wait for one more. */
-    int32_t rank_hint;        /* The rank wished for; negative: none. */
+    int32_t rank_hint; /* The rank wished for; negative: none. */
     uint32_t open_timeout_ms; /* How long lockstep_open waits for the world. 0: 60,000. */
-    const char *advertise;    /* Address at which the other workers reach this one; a numeric IP.
-                                 NULL: the one by which this host reaches the coordinator. */
-    const char *data_ports;   /* "20000-20099": where to listen. NULL: any free port. */
-    const char *host_id;      /* Equal on workers that share memory. NULL: from the machine. */
+    const char *advertise; /* Address at which the other workers reach this one; a numeric IP.
+                              NULL: the one by which this host reaches the coordinator. */
+    const char *data_ports; /* "20000-20099": where to listen. NULL: any free port. */
+    const char *host_id; /* Equal on workers that share memory. NULL: from the machine. */
     lockstep_transport_kind transport;
     lockstep_on_failure on_failure;
     size_t bucket_first_bytes; /* Cap of the first bucket of each dtype. 0: 1 MiB. */
-    size_t bucket_bytes;       /* Cap of the others. 0: 25 MiB. A bucket closes when it has reached
-                                  its cap, so a larger tensor is alone. */
-    size_t bucket_last_bytes;  /* About the size of the last one. 0: 1 MiB. */
-    lockstep_log_sink log;     /* NULL: silent. */
+    size_t bucket_bytes; /* Cap of the others. 0: 25 MiB. A bucket closes when it has reached
+                            its cap, so a larger tensor is alone. */
+    size_t bucket_last_bytes; /* About the size of the last one. 0: 1 MiB. */
+    lockstep_log_sink log; /* NULL: silent. */
     void *log_context;
     lockstep_log_level log_level;
-    uint32_t torn_bytes; /* Tests only: the loopback transport moves at most so many bytes at once. */
+    uint32_t
+        torn_bytes; /* Tests only: the loopback transport moves at most so many bytes at once. */
 };
 
-#define LOCKSTEP_CONFIG_INIT                                                                       \
-    {                                                                                              \
-        sizeof(struct lockstep_config), NULL, NULL, 0, 0, 0, 0, -1, 0, NULL, NULL, NULL,           \
-            LOCKSTEP_TRANSPORT_AUTO, LOCKSTEP_ON_FAILURE_ERROR, 0, 0, 0, NULL, NULL,               \
-            LOCKSTEP_LOG_WARN, 0                                                                   \
+#define LOCKSTEP_CONFIG_INIT \
+    { \
+        sizeof(struct lockstep_config), NULL, NULL, 0, 0, 0, 0, -1, 0, NULL, NULL, NULL, \
+            LOCKSTEP_TRANSPORT_AUTO, LOCKSTEP_ON_FAILURE_ERROR, 0, 0, 0, NULL, NULL, \
+            LOCKSTEP_LOG_WARN, 0 \
     }
 
 /* Joins the job and waits until its world has formed and this worker is connected to its peers.
@@ -159,7 +161,8 @@ struct lockstep_config {
  * Blocks: until the world has formed, at most open_timeout_ms. Threads: any. Owns: config is
  * copied. Returns: E_CONFIG (the text names field or variable), E_UNREACHABLE (no coordinator),
  * E_TIMEOUT (how many of how many came, which hints are missing), E_MISMATCH (another world size
- * or version than the others), E_PEER_LOST, E_SYSTEM, E_UNSUPPORTED. *session is NULL on failure. */
+ * or version than the others), E_PEER_LOST, E_SYSTEM, E_UNSUPPORTED. *session is NULL on failure.
+ */
 LOCKSTEP_API int lockstep_open(const struct lockstep_config *config, lockstep_session **session);
 
 /* This worker's rank and the world size, constant in a generation. Either pointer may be NULL.
@@ -178,7 +181,8 @@ LOCKSTEP_API int lockstep_close(lockstep_session *session);
  * Blocks: no. Threads: any. Owns: reason is copied. */
 LOCKSTEP_API int lockstep_abort(lockstep_session *session, const char *reason);
 
-/* ---- Declaring what is synchronized ------------------------------------------------------------ */
+/* ---- Declaring what is synchronized ------------------------------------------------------------
+ */
 
 /* Element types. */
 typedef enum lockstep_dtype {
@@ -186,27 +190,27 @@ typedef enum lockstep_dtype {
     LOCKSTEP_FLOAT64 = 2,
     LOCKSTEP_INT32 = 3,
     LOCKSTEP_INT64 = 4,
-    LOCKSTEP_FLOAT16 = 5,  /* Not supported yet. */
+    LOCKSTEP_FLOAT16 = 5, /* Not supported yet. */
     LOCKSTEP_BFLOAT16 = 6, /* Not supported yet. */
-    LOCKSTEP_UINT8 = 7     /* Not supported yet. */
+    LOCKSTEP_UINT8 = 7 /* Not supported yet. */
 } lockstep_dtype;
 
-#define LOCKSTEP_PARAMETER_FROZEN 1u   /* Has no gradient; its value is still broadcast at start. */
+#define LOCKSTEP_PARAMETER_FROZEN 1u /* Has no gradient; its value is still broadcast at start. */
 
 /* A trained tensor. Memory must be contiguous. */
 struct lockstep_parameter {
     const char *name; /* Unique in its module, at most 255 bytes of UTF-8. */
     lockstep_dtype dtype; /* Of the value and of the gradient; a gradient is floating point. */
-    uint32_t dims;        /* 0 to 8; 0 is a scalar of one element. */
+    uint32_t dims; /* 0 to 8; 0 is a scalar of one element. */
     const int64_t *shape; /* dims numbers of elements; 0 is allowed. */
-    void *data;           /* shape elements. May be NULL when there are none. */
-    void *gradient;       /* shape elements, or NULL: passed to lockstep_grad_ready each step. */
-    uint32_t flags;       /* LOCKSTEP_PARAMETER_* */
+    void *data; /* shape elements. May be NULL when there are none. */
+    void *gradient; /* shape elements, or NULL: passed to lockstep_grad_ready each step. */
+    uint32_t flags; /* LOCKSTEP_PARAMETER_* */
 };
 
 typedef enum lockstep_buffer_policy {
     LOCKSTEP_BUFFER_AT_START = 0, /* Broadcast by lockstep_start, then left alone. */
-    LOCKSTEP_BUFFER_IGNORE = 1    /* Never touched; only its declaration is compared. */
+    LOCKSTEP_BUFFER_IGNORE = 1 /* Never touched; only its declaration is compared. */
 } lockstep_buffer_policy;
 
 /* Other state of a module, such as running statistics. */
@@ -221,19 +225,20 @@ struct lockstep_buffer {
 
 typedef enum lockstep_gradient_kind {
     LOCKSTEP_GRADIENT_MEAN = 0, /* Mean over this rank's samples: result is sum(w g) / sum(w). */
-    LOCKSTEP_GRADIENT_SUM = 1   /* Sum over this rank's samples: result is sum(g) / sum(w). */
+    LOCKSTEP_GRADIENT_SUM = 1 /* Sum over this rank's samples: result is sum(g) / sum(w). */
 } lockstep_gradient_kind;
 
 typedef enum lockstep_unused_policy {
-    LOCKSTEP_UNUSED_ERROR = 0 /* A parameter without a gradient: E_UNUSED on every rank at step_end. */
+    LOCKSTEP_UNUSED_ERROR =
+        0 /* A parameter without a gradient: E_UNUSED on every rank at step_end. */
 } lockstep_unused_policy;
 
 /* Initialize with LOCKSTEP_MODULE_INIT. */
 struct lockstep_module_config {
     size_t struct_bytes;
     size_t parameter_bytes; /* sizeof(struct lockstep_parameter), set by the initializer. */
-    size_t buffer_bytes;    /* sizeof(struct lockstep_buffer), set by the initializer. */
-    const char *name;       /* Unique in the session. */
+    size_t buffer_bytes; /* sizeof(struct lockstep_buffer), set by the initializer. */
+    const char *name; /* Unique in the session. */
     const struct lockstep_parameter *parameters;
     uint32_t parameter_count;
     const struct lockstep_buffer *buffers;
@@ -242,11 +247,11 @@ struct lockstep_module_config {
     lockstep_unused_policy unused;
 };
 
-#define LOCKSTEP_MODULE_INIT                                                                       \
-    {                                                                                              \
-        sizeof(struct lockstep_module_config), sizeof(struct lockstep_parameter),                  \
-            sizeof(struct lockstep_buffer), NULL, NULL, 0, NULL, 0, LOCKSTEP_GRADIENT_MEAN,        \
-            LOCKSTEP_UNUSED_ERROR                                                                  \
+#define LOCKSTEP_MODULE_INIT \
+    { \
+        sizeof(struct lockstep_module_config), sizeof(struct lockstep_parameter), \
+            sizeof(struct lockstep_buffer), NULL, NULL, 0, NULL, 0, LOCKSTEP_GRADIENT_MEAN, \
+            LOCKSTEP_UNUSED_ERROR \
     }
 
 /* Declares a module. Parameters are numbered as in config->parameters, from 0. Local: other ranks
@@ -265,35 +270,36 @@ LOCKSTEP_API int lockstep_module_register(lockstep_session *session,
  * Returns: E_MISMATCH with the same two-sided report on every rank, E_PEER_LOST. */
 LOCKSTEP_API int lockstep_start(lockstep_session *session);
 
-/* ---- The step ---------------------------------------------------------------------------------- */
+/* ---- The step ----------------------------------------------------------------------------------
+ */
 
 /* Initialize with LOCKSTEP_STEP_INIT. */
 struct lockstep_step_options {
     size_t struct_bytes;
     const char *phase; /* Label of steps that run the same modules. NULL: the empty label. */
-    uint64_t weight;   /* Samples behind this rank's gradients in this step. 0 contributes nothing
-                          but still receives the mean. */
+    uint64_t weight; /* Samples behind this rank's gradients in this step. 0 contributes nothing
+                        but still receives the mean. */
 };
 
-#define LOCKSTEP_STEP_INIT                                                                         \
-    {                                                                                              \
-        sizeof(struct lockstep_step_options), NULL, 1                                              \
+#define LOCKSTEP_STEP_INIT \
+    { \
+        sizeof(struct lockstep_step_options), NULL, 1 \
     }
 
 /* What a step is, as seen by step_begin. Set struct_bytes (LOCKSTEP_STEP_VIEW_INIT). */
 struct lockstep_step_view {
     size_t struct_bytes;
-    uint64_t step;       /* From 1. */
+    uint64_t step; /* From 1. */
     uint64_t generation; /* From 1; 0 in a world of one without a coordinator. */
     uint32_t rank;
     uint32_t world_size;
-    uint32_t learning;   /* 1: the order of this phase is learned in this step. */
+    uint32_t learning; /* 1: the order of this phase is learned in this step. */
     uint32_t reserved;
 };
 
-#define LOCKSTEP_STEP_VIEW_INIT                                                                    \
-    {                                                                                              \
-        sizeof(struct lockstep_step_view), 0, 0, 0, 0, 0, 0                                        \
+#define LOCKSTEP_STEP_VIEW_INIT \
+    { \
+        sizeof(struct lockstep_step_view), 0, 0, 0, 0, 0, 0 \
     }
 
 /* Begins a step. options and view may be NULL (weight 1, the empty phase).
@@ -348,25 +354,25 @@ LOCKSTEP_API int lockstep_step_end(lockstep_session *session, void *stream);
 struct lockstep_step_report {
     size_t struct_bytes;
     uint64_t step;
-    uint64_t first_ready_us;    /* First lockstep_grad_ready. */
-    uint64_t last_ready_us;     /* Last lockstep_grad_ready. */
-    uint64_t first_wire_us;     /* First byte of gradient data handed to the network. */
-    uint64_t last_wire_us;      /* Last byte of gradient data received. */
-    uint64_t end_us;            /* lockstep_step_end was called. */
-    uint64_t done_us;           /* It had all results. done - end is the exposed time. */
-    uint64_t bytes_sent;        /* On the data plane, headers included. */
+    uint64_t first_ready_us; /* First lockstep_grad_ready. */
+    uint64_t last_ready_us; /* Last lockstep_grad_ready. */
+    uint64_t first_wire_us; /* First byte of gradient data handed to the network. */
+    uint64_t last_wire_us; /* Last byte of gradient data received. */
+    uint64_t end_us; /* lockstep_step_end was called. */
+    uint64_t done_us; /* It had all results. done - end is the exposed time. */
+    uint64_t bytes_sent; /* On the data plane, headers included. */
     uint64_t bytes_received;
-    uint64_t bytes_copied;      /* Into or out of staging memory; 0: zero copy. */
-    uint64_t weight_total;      /* Sum of the weights of the last bucket. */
-    uint32_t buckets;           /* That travelled. */
-    uint32_t zero_filled;       /* Of these: contributed as zeros by this rank. */
-    uint32_t control_messages;  /* Sent to or received from the coordinator, without heartbeats. */
-    uint32_t learning;          /* 1: it was a learning step. */
+    uint64_t bytes_copied; /* Into or out of staging memory; 0: zero copy. */
+    uint64_t weight_total; /* Sum of the weights of the last bucket. */
+    uint32_t buckets; /* That travelled. */
+    uint32_t zero_filled; /* Of these: contributed as zeros by this rank. */
+    uint32_t control_messages; /* Sent to or received from the coordinator, without heartbeats. */
+    uint32_t learning; /* 1: it was a learning step. */
 };
 
-#define LOCKSTEP_STEP_REPORT_INIT                                                                  \
-    {                                                                                              \
-        sizeof(struct lockstep_step_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0           \
+#define LOCKSTEP_STEP_REPORT_INIT \
+    { \
+        sizeof(struct lockstep_step_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
 /* Report of a finished step; only the last one is kept. timeout_ms is for reports that other ranks
@@ -375,7 +381,8 @@ struct lockstep_step_report {
 LOCKSTEP_API int lockstep_step_report(lockstep_session *session, uint64_t step, uint32_t timeout_ms,
                                       struct lockstep_step_report *report);
 
-/* ---- Plain collectives ------------------------------------------------------------------------- */
+/* ---- Plain collectives -------------------------------------------------------------------------
+ */
 
 typedef enum lockstep_op {
     LOCKSTEP_SUM = 0,
@@ -417,7 +424,8 @@ LOCKSTEP_API int lockstep_barrier_async(lockstep_session *session, const char *n
  * and the handle stays valid. Any other return frees the work. */
 LOCKSTEP_API int lockstep_work_wait(lockstep_work *work, uint32_t timeout_ms);
 
-/* ---- Counters, state, where the trainer is ------------------------------------------------------ */
+/* ---- Counters, state, where the trainer is ------------------------------------------------------
+ */
 
 /* Adds to a job-wide total, by name (at most 16 names). It becomes visible on every rank at the end
  * of the step, with the totals of all ranks. Blocks: no. Threads: any. Owns: name is copied. */

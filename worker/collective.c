@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Plain collectives: allreduce, broadcast and barrier by name, blocking and asynchronous. Called on
+// trainer threads; the engine launches and completes them. They need no order: frames are matched
+// by the hash of the name and by how often that name was used.
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/text.h"
+#include "worker/error.h"
+#include "worker/handle.h"
+#include "worker/kernels.h"
+#include "worker/session.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+// ---- Making work
+// ---------------------------------------------------------------------------------------
+
+uint64_t collective_signature(const struct collective *collective)
+{
+    const uint64_t identity[] = {(uint64_t)collective->kind, (uint64_t)collective->dtype,
+                                 (uint64_t)collective->op, collective->root, collective->elements};
+    return hash64(identity, sizeof(identity));
+}
+
+static struct name_use *collective_name_locked(struct lockstep_session *session, uint64_t hash)
+{
+    mutex_assert_held(&session->mutex);
+    for (uint32_t i = 0; i < SESSION_MAX_NAMES; i++) {
+        struct name_use *use = &session->names[(hash + i) % SESSION_MAX_NAMES];
+        if (use->hash == 0)
+            use->hash = hash;
+        if (use->hash == hash)
+            return use;
+    }
+    return NULL;
+}
+
+static struct lockstep_work *collective_free_work_locked(struct lockstep_session *session)
+{
+    mutex_assert_held(&session->mutex);
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_PLAIN; i++) {
+        if (session->work[i].state == WORK_FREE)
+            return &session->work[i];
+    }
+    return NULL;
+}
+
+// Takes free work and gives it its place among the uses of its name.
+static int collective_claim(struct lockstep_session *session, const char *name,
+                            struct collective_tag *tag, struct lockstep_work **work)
+{
+    uint64_t hash = hash64(name, strlen(name));
+    struct name_use *use;
+    int status = 0;
+    if (hash == 0)
+        hash = 1;
+    mutex_lock(&session->mutex);
+    use = collective_name_locked(session, hash);
+    *work = collective_free_work_locked(session);
+    if (use == NULL) {
+        status = error_set(LOCKSTEP_E_INVALID,
+                           "collectives have at most %d different names; use a "
+                           "name again instead of numbering it",
+                           SESSION_MAX_NAMES);
+    } else if (*work == NULL) {
+        status = error_set(LOCKSTEP_E_INVALID, "%d collectives are in flight: wait for one first",
+                           LOCKSTEP_MAX_PLAIN);
+    } else {
+        (*work)->state = session->config.solo ? WORK_DONE : WORK_IN_FLIGHT;
+        *tag = (struct collective_tag){.step = 0, .space = hash, .slot = use->uses++};
+    }
+    mutex_unlock(&session->mutex);
+    return status;
+}
+
+int collective_begin(struct lockstep_session *session, const char *name, void *data, uint64_t count,
+                     const struct collective *like, struct lockstep_work **work)
+{
+    struct collective_tag tag;
+    struct collective *collective;
+    const int status = collective_claim(session, name, &tag, work);
+    if (status < 0)
+        return status;
+    collective = &(*work)->collective;
+    *collective = *like;
+    collective->tag = tag;
+    collective->elements = count;
+    collective->weight = 1;
+    collective->context = *work;
+    collective->extents = &(*work)->extent;
+    collective->extent_count = count == 0 ? 0 : 1;
+    collective->signature = collective_signature(collective);
+    if (data == NULL)
+        data = &(*work)->barrier;
+    (*work)->extent = (struct extent){.in = data, .out = data, .elements = count};
+    text_copy((*work)->name, sizeof((*work)->name), name);
+    if (!session->config.solo)
+        session_post(session, (struct command){.kind = COMMAND_PLAIN, .pointer = *work});
+    return 0;
+}
+
+void work_done(struct lockstep_work *work)
+{
+    struct lockstep_session *session = work->session;
+    mutex_lock(&session->mutex);
+    work->state = WORK_DONE;
+    cond_broadcast(&session->changed);
+    mutex_unlock(&session->mutex);
+}
+
+// The engine lets go of all memory before a session fails, so failed work is free at once.
+int collective_wait(struct lockstep_work *work, uint32_t timeout_ms)
+{
+    struct lockstep_session *session = work->session;
+    const uint64_t deadline =
+        timeout_ms == LOCKSTEP_WAIT_FOREVER ? COND_NO_DEADLINE : clock_now_ms() + timeout_ms;
+    int status = 0;
+    bool in_time = true;
+    mutex_lock(&session->mutex);
+    while (work->state == WORK_IN_FLIGHT && session->failure == 0 && in_time)
+        in_time = cond_wait_until(&session->changed, &session->mutex, deadline);
+    if (work->state != WORK_DONE && session->failure != 0)
+        status = session_failure_locked(session);
+    else if (work->state != WORK_DONE)
+        status =
+            error_set(LOCKSTEP_E_TIMEOUT, "collective '%s' did not complete within %" PRIu32 " ms",
+                      work->name, timeout_ms);
+    if (status != LOCKSTEP_E_TIMEOUT)
+        work->state = WORK_FREE;
+    mutex_unlock(&session->mutex);
+    return status;
+}
+
+// ---- The public layer
+// --------------------------------------------------------------------------------------
+
+static int collective_check(struct lockstep_session *session, const char *name, const void *data,
+                            uint64_t count, const struct collective *like)
+{
+    const int status = session_check(session);
+    if (status < 0)
+        return status;
+    if (name == NULL || name[0] == '\0' || strlen(name) >= LOCKSTEP_NAME_BYTES ||
+        !utf8_valid(name, strlen(name)))
+        return error_set(LOCKSTEP_E_INVALID, "a collective's name has 1 to %d bytes of UTF-8",
+                         LOCKSTEP_NAME_BYTES - 1);
+    if (strncmp(name, "lockstep/", 9) == 0)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "collective '%s': names that begin with lockstep/ are "
+                         "the library's",
+                         name);
+    if (like->root >= session->world_size)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "collective '%s': there is no rank %" PRIu32 " in a "
+                         "world of %" PRIu32,
+                         name, like->root, session->world_size);
+    if (dtype_size(like->dtype) == 0 || (unsigned)like->op > REDUCE_MAX)
+        return error_set(LOCKSTEP_E_INVALID, "collective '%s': dtype %d or op %d is unknown", name,
+                         (int)like->dtype, (int)like->op);
+    if (like->op == REDUCE_MEAN && !dtype_is_float(like->dtype))
+        return error_set(LOCKSTEP_E_INVALID,
+                         "collective '%s': a mean of %s does not exist; use "
+                         "LOCKSTEP_SUM",
+                         name, dtype_name(like->dtype));
+    if (!kernel_supported(like->dtype, like->op))
+        return error_set(LOCKSTEP_E_UNSUPPORTED, "collective '%s': %s is not supported yet", name,
+                         dtype_name(like->dtype));
+    if (count > (uint64_t)INT64_MAX / dtype_size(like->dtype))
+        return error_set(LOCKSTEP_E_INVALID,
+                         "collective '%s': %" PRIu64 " elements do not fit in "
+                         "memory",
+                         name, count);
+    return 0;
+}
+
+static int collective_async(struct lockstep_session *session, const char *name, void *data,
+                            uint64_t count, const struct collective *like,
+                            struct lockstep_work **work)
+{
+    int status;
+    if (work == NULL)
+        return error_set(LOCKSTEP_E_INVALID, "work is NULL: nowhere to put the handle");
+    *work = NULL;
+    status = collective_check(session, name, data, count, like);
+    if (status == 0)
+        status = collective_begin(session, name, data, count, like, work);
+    if (status < 0)
+        *work = NULL;
+    return status;
+}
+
+static int collective_blocking(struct lockstep_session *session, const char *name, void *data,
+                               uint64_t count, const struct collective *like, uint32_t timeout_ms)
+{
+    struct lockstep_work *work;
+    char text[LOCKSTEP_TEXT_BYTES];
+    int status = collective_async(session, name, data, count, like, &work);
+    if (status < 0)
+        return status;
+    session_activity(session, ACTIVITY_WAITING);
+    status = collective_wait(work, timeout_ms);
+    session_activity(session, ACTIVITY_OUTSIDE);
+    if (status != LOCKSTEP_E_TIMEOUT)
+        return status;
+    // The other ranks may have the result: this one cannot go on as if nothing was.
+    text_copy(text, sizeof(text), lockstep_error_text());
+    lockstep_abort(session, text);
+    collective_wait(work, LOCKSTEP_WAIT_FOREVER);
+    return error_set(LOCKSTEP_E_TIMEOUT, "%s", text);
+}
+
+static struct collective collective_allreduce(lockstep_dtype dtype, lockstep_op op)
+{
+    return (struct collective){
+        .kind = COLLECTIVE_ALLREDUCE, .dtype = (enum dtype)dtype, .op = (enum reduce_op)op};
+}
+
+static struct collective collective_broadcast(lockstep_dtype dtype, uint32_t root)
+{
+    return (struct collective){
+        .kind = COLLECTIVE_BROADCAST, .dtype = (enum dtype)dtype, .root = root};
+}
+
+int lockstep_allreduce(lockstep_session *session, const char *name, void *data, uint64_t count,
+                       lockstep_dtype dtype, lockstep_op op, uint32_t timeout_ms)
+{
+    if (data == NULL && count > 0)
+        return error_set(LOCKSTEP_E_INVALID, "data is NULL and count is %" PRIu64, count);
+    const struct collective like = collective_allreduce(dtype, op);
+    return collective_blocking(session, name, data, count, &like, timeout_ms);
+}
+
+int lockstep_allreduce_async(lockstep_session *session, const char *name, void *data,
+                             uint64_t count, lockstep_dtype dtype, lockstep_op op,
+                             lockstep_work **work)
+{
+    if (data == NULL && count > 0)
+        return error_set(LOCKSTEP_E_INVALID, "data is NULL and count is %" PRIu64, count);
+    const struct collective like = collective_allreduce(dtype, op);
+    return collective_async(session, name, data, count, &like, work);
+}
+
+int lockstep_broadcast(lockstep_session *session, const char *name, void *data, uint64_t count,
+                       lockstep_dtype dtype, uint32_t root, uint32_t timeout_ms)
+{
+    if (data == NULL && count > 0)
+        return error_set(LOCKSTEP_E_INVALID, "data is NULL and count is %" PRIu64, count);
+    const struct collective like = collective_broadcast(dtype, root);
+    return collective_blocking(session, name, data, count, &like, timeout_ms);
+}
+
+int lockstep_broadcast_async(lockstep_session *session, const char *name, void *data,
+                             uint64_t count, lockstep_dtype dtype, uint32_t root,
+                             lockstep_work **work)
+{
+    if (data == NULL && count > 0)
+        return error_set(LOCKSTEP_E_INVALID, "data is NULL and count is %" PRIu64, count);
+    const struct collective like = collective_broadcast(dtype, root);
+    return collective_async(session, name, data, count, &like, work);
+}
+
+// A barrier is an allreduce of one element that nobody reads; without data the work brings its own.
+int lockstep_barrier_async(lockstep_session *session, const char *name, lockstep_work **work)
+{
+    const struct collective like = collective_allreduce(LOCKSTEP_INT32, LOCKSTEP_SUM);
+    return collective_async(session, name, NULL, 1, &like, work);
+}
+
+int lockstep_barrier(lockstep_session *session, const char *name, uint32_t timeout_ms)
+{
+    const struct collective like = collective_allreduce(LOCKSTEP_INT32, LOCKSTEP_SUM);
+    return collective_blocking(session, name, NULL, 1, &like, timeout_ms);
+}
+
+int lockstep_work_wait(lockstep_work *work, uint32_t timeout_ms)
+{
+    if (fork_in_child())
+        return error_set(LOCKSTEP_E_FORKED,
+                         "this process was forked from the one that opened the session");
+    if (!handle_is(HANDLE_WORK, work))
+        return error_set(LOCKSTEP_E_INVALID, work == NULL ? "the work is NULL"
+                                                          : "this is not work, or its session was "
+                                                            "closed");
+    return collective_wait(work, timeout_ms);
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Configuration: structure, then environment, then checks. Runs on the thread that opens.
+
+#include "worker/config.h"
+
+#include "base/parse.h"
+#include "base/text.h"
+#include "worker/error.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MIB (1024u * 1024u)
+
+// The value of an environment variable; an empty one counts as not set.
+static const char *config_environment(const char *name)
+{
+    const char *value = getenv(name);
+    return value == NULL || value[0] == '\0' ? NULL : value;
+}
+
+static int config_string(char *to, size_t bytes, const char *from, const char *what)
+{
+    if (from == NULL)
+        return 0;
+    if (!text_copy(to, bytes, from))
+        return error_set(LOCKSTEP_E_CONFIG, "%s is too long: %zu characters, at most %zu", what,
+                         strlen(from), bytes - 1);
+    if (!utf8_valid(from, strlen(from)))
+        return error_set(LOCKSTEP_E_CONFIG, "%s is not valid UTF-8", what);
+    return 0;
+}
+
+static int config_number(const char *name, uint64_t maximum, uint32_t *to)
+{
+    const char *value = config_environment(name);
+    uint64_t number;
+    if (value == NULL)
+        return 0;
+    if (!parse_u64(value, &number) || number > maximum)
+        return error_set(LOCKSTEP_E_CONFIG, "%s='%s' is not a number from 0 to %llu", name, value,
+                         (unsigned long long)maximum);
+    *to = (uint32_t)number;
+    return 0;
+}
+
+// The caller's structure may be older and shorter than ours: what it does not have is default.
+static int config_widen(const struct lockstep_config *given, struct lockstep_config *whole)
+{
+    const struct lockstep_config defaults = LOCKSTEP_CONFIG_INIT;
+    *whole = defaults;
+    if (given == NULL)
+        return 0;
+    if (given->struct_bytes < offsetof(struct lockstep_config, job) ||
+        given->struct_bytes > sizeof(*whole))
+        return error_set(LOCKSTEP_E_INVALID,
+                         "config.struct_bytes is %zu; begin with LOCKSTEP_CONFIG_INIT, and load a "
+                         "library that is not older than the header",
+                         given->struct_bytes);
+    memcpy(whole, given, given->struct_bytes);
+    whole->struct_bytes = sizeof(*whole);
+    return 0;
+}
+
+static int config_names(const struct lockstep_config *given, struct config *config)
+{
+    const char *coordinator = config_environment("LOCKSTEP_COORDINATOR");
+    const char *job = config_environment("LOCKSTEP_JOB");
+    const char *advertise = config_environment("LOCKSTEP_ADVERTISE");
+    char host[LOCKSTEP_HOST_BYTES];
+    uint16_t port;
+    int status;
+    if (coordinator == NULL)
+        coordinator = given->coordinator;
+    config->solo = coordinator == NULL;
+    status = config_string(config->coordinator, sizeof(config->coordinator), coordinator,
+                           "the coordinator's address");
+    if (status < 0)
+        return status;
+    if (coordinator != NULL &&
+        (!parse_address(coordinator, host, sizeof(host), &port) || port == 0))
+        return error_set(LOCKSTEP_E_CONFIG,
+                         "the coordinator's address '%s' is not of the form host:port",
+                         coordinator);
+    if (job == NULL)
+        job = given->job == NULL ? "default" : given->job;
+    if (job[0] == '\0')
+        return error_set(LOCKSTEP_E_CONFIG, "the job's name is empty");
+    status = config_string(config->job, sizeof(config->job), job, "the job's name");
+    if (status < 0)
+        return status;
+    return config_string(config->advertise, sizeof(config->advertise),
+                         advertise != NULL ? advertise : given->advertise,
+                         "the advertised address");
+}
+
+// The identity of memory: host name and boot id, so that two machines of one name differ.
+static int config_host(const struct lockstep_config *given, struct config *config)
+{
+    char boot[64] = "";
+    FILE *file;
+    if (gethostname(config->host, sizeof(config->host) - 1) != 0)
+        text_copy(config->host, sizeof(config->host), "unknown-host");
+    config->host[sizeof(config->host) - 1] = '\0';
+    if (given->host_id != NULL)
+        return config_string(config->host_id, sizeof(config->host_id), given->host_id, "host_id");
+    file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (file != NULL) {
+        if (fgets(boot, sizeof(boot), file) == NULL)
+            boot[0] = '\0';
+        boot[strcspn(boot, "\n")] = '\0';
+        fclose(file);
+    }
+    snprintf(config->host_id, sizeof(config->host_id), "%.64s/%.60s", config->host, boot);
+    return 0;
+}
+
+static int config_ports(const struct lockstep_config *given, struct config *config)
+{
+    const char *ports = config_environment("LOCKSTEP_DATA_PORTS");
+    char first[8];
+    uint64_t low;
+    uint64_t high;
+    const char *dash;
+    if (ports == NULL)
+        ports = given->data_ports;
+    if (ports == NULL)
+        return 0;
+    dash = strchr(ports, '-');
+    if (dash != NULL && (size_t)(dash - ports) < sizeof(first)) {
+        memcpy(first, ports, (size_t)(dash - ports));
+        first[dash - ports] = '\0';
+    } else {
+        text_copy(first, sizeof(first), ports);
+    }
+    if (!parse_u64(first, &low) || !parse_u64(dash == NULL ? first : dash + 1, &high) || low == 0 ||
+        high < low || high > UINT16_MAX)
+        return error_set(LOCKSTEP_E_CONFIG,
+                         "data ports '%s' are not of the form 20000-20099 with 1 <= first <= last "
+                         "<= 65535",
+                         ports);
+    config->port_first = (uint16_t)low;
+    config->port_last = (uint16_t)high;
+    return 0;
+}
+
+static int config_world(const struct lockstep_config *given, struct config *config)
+{
+    uint32_t exact = given->world_size;
+    int status = config_number("LOCKSTEP_WORLD_SIZE", UINT32_MAX, &exact);
+    if (status < 0)
+        return status;
+    config->world_min = exact != 0 ? exact : given->world_min;
+    config->world_max = exact != 0 ? exact : given->world_max;
+    if (config->world_max == 0)
+        config->world_max = config->world_min;
+    if (config->world_max == 0)
+        config->world_min = config->world_max = 1;
+    if (config->world_min == 0)
+        config->world_min = 1;
+    config->world_window_ms = given->world_window_ms;
+    if (config->world_min > config->world_max)
+        return error_set(LOCKSTEP_E_CONFIG, "world_min %u is above world_max %u", config->world_min,
+                         config->world_max);
+    if (config->world_max > LOCKSTEP_MAX_WORLD)
+        return error_set(LOCKSTEP_E_CONFIG, "a world of %u is above the limit of %d",
+                         config->world_max, LOCKSTEP_MAX_WORLD);
+    if (config->solo && config->world_min > 1)
+        return error_set(
+            LOCKSTEP_E_CONFIG,
+            "a world of %u needs a coordinator: set LOCKSTEP_COORDINATOR=host:port, or "
+            "start the trainer with `lockstep run -n %u -- ...`",
+            config->world_min, config->world_min);
+    return 0;
+}
+
+static int config_rank_hint(const struct lockstep_config *given, struct config *config)
+{
+    const char *name = "LOCKSTEP_RANK_HINT";
+    int status;
+    if (config_environment(name) == NULL)
+        name = "JOB_COMPLETION_INDEX";
+    config->has_rank_hint = given->rank_hint >= 0;
+    config->rank_hint = given->rank_hint >= 0 ? (uint32_t)given->rank_hint : 0;
+    if (config_environment(name) == NULL)
+        return 0;
+    config->has_rank_hint = true;
+    status = config_number(name, UINT32_MAX, &config->rank_hint);
+    if (status == 0 && config->rank_hint >= config->world_max)
+        return error_set(LOCKSTEP_E_CONFIG, "%s=%u does not fit a world of %u (ranks count from 0)",
+                         name, config->rank_hint, config->world_max);
+    return status;
+}
+
+static int config_kinds(const struct lockstep_config *given, struct config *config)
+{
+    const char *level = config_environment("LOCKSTEP_LOG");
+    if ((unsigned)given->transport > LOCKSTEP_TRANSPORT_LOOPBACK)
+        return error_set(LOCKSTEP_E_CONFIG, "config.transport %d is unknown", given->transport);
+    if (given->on_failure == LOCKSTEP_ON_FAILURE_CONTINUE)
+        return error_set(LOCKSTEP_E_UNSUPPORTED,
+                         "on_failure=continue is not supported yet; use on_failure=error");
+    if (given->on_failure != LOCKSTEP_ON_FAILURE_ERROR)
+        return error_set(LOCKSTEP_E_CONFIG, "config.on_failure %d is unknown", given->on_failure);
+    config->transport = given->transport;
+    config->on_failure = given->on_failure;
+    config->log_level = given->log_level;
+    if (level == NULL)
+        return 0;
+    for (int i = LOCKSTEP_LOG_ERROR; i <= LOCKSTEP_LOG_DEBUG; i++) {
+        static const char *const names[] = {"error", "warn", "info", "debug"};
+        if (strcmp(level, names[i]) == 0) {
+            config->log_level = (lockstep_log_level)i;
+            return 0;
+        }
+    }
+    return error_set(LOCKSTEP_E_CONFIG, "LOCKSTEP_LOG='%s' is not error, warn, info or debug",
+                     level);
+}
+
+int config_resolve(const struct lockstep_config *given, struct config *config)
+{
+    struct lockstep_config whole;
+    int status = config_widen(given, &whole);
+    memset(config, 0, sizeof(*config));
+    if (status == 0)
+        status = config_names(&whole, config);
+    if (status == 0)
+        status = config_host(&whole, config);
+    if (status == 0)
+        status = config_ports(&whole, config);
+    if (status == 0)
+        status = config_world(&whole, config);
+    if (status == 0)
+        status = config_rank_hint(&whole, config);
+    if (status == 0)
+        status = config_kinds(&whole, config);
+    config->open_timeout_ms = whole.open_timeout_ms;
+    if (status == 0)
+        status = config_number("LOCKSTEP_OPEN_TIMEOUT_MS", UINT32_MAX, &config->open_timeout_ms);
+    if (config->open_timeout_ms == 0)
+        config->open_timeout_ms = LOCKSTEP_OPEN_TIMEOUT_MS;
+    config->bucket_first_bytes = whole.bucket_first_bytes != 0 ? whole.bucket_first_bytes : MIB;
+    config->bucket_bytes = whole.bucket_bytes != 0 ? whole.bucket_bytes : 25 * MIB;
+    config->bucket_last_bytes = whole.bucket_last_bytes != 0 ? whole.bucket_last_bytes : MIB;
+    config->log = whole.log;
+    config->log_context = whole.log_context;
+    config->torn_bytes = whole.torn_bytes;
+    return status;
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The effective configuration of a session: what the trainer set, overridden by the environment,
+// checked, with every default filled in. Pure but for reading the environment and the host's name.
+
+#ifndef WORKER_CONFIG_H
+#define WORKER_CONFIG_H
+
+#include "protos/types.h"
+
+#include <lockstep/lockstep.h>
+
+struct config {
+    bool solo; // A world of one without a coordinator.
+    char coordinator[LOCKSTEP_ADDRESS_BYTES];
+    char job[LOCKSTEP_JOB_NAME_BYTES];
+    char host[LOCKSTEP_HOST_BYTES];
+    char host_id[LOCKSTEP_HOST_BYTES];
+    char advertise[LOCKSTEP_ADDRESS_BYTES]; // Empty: found out by control_local_address.
+    uint32_t world_min;
+    uint32_t world_max;
+    uint32_t world_window_ms;
+    bool has_rank_hint;
+    uint32_t rank_hint;
+    uint32_t open_timeout_ms;
+    uint16_t port_first;
+    uint16_t port_last;
+    lockstep_transport_kind transport;
+    lockstep_on_failure on_failure;
+    uint64_t bucket_first_bytes;
+    uint64_t bucket_bytes;
+    uint64_t bucket_last_bytes;
+    lockstep_log_sink log;
+    void *log_context;
+    lockstep_log_level log_level;
+    uint32_t torn_bytes;
+};
+
+// 0, or LOCKSTEP_E_CONFIG / LOCKSTEP_E_UNSUPPORTED / LOCKSTEP_E_INVALID with the error text set.
+int config_resolve(const struct lockstep_config *given, struct config *config);
+
+#endif

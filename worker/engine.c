@@ -1,0 +1,699 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The engine: one thread a session that owns the transport and the order core. It takes commands
+// from the trainer and messages from the coordinator out of the inbox, feeds them to the order core
+// as facts, and does what the core decides. It decides nothing about order itself.
+//
+// What it does decide is the end: engine_fail is the only way in which a session fails while the
+// engine runs, and it lets go of user memory before anybody learns of the failure.
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "worker/error.h"
+#include "worker/kernels.h"
+#include "worker/session.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- Failing
+// --------------------------------------------------------------------------------------
+
+static void engine_fail(struct lockstep_session *session, int status, const char *text)
+{
+    if (session->formed || session->generation.number != 0)
+        transport_abandon(session->transport);
+    session_fail(session, status, text);
+    log_event(&session->log, LOG_LEVEL_ERROR, "session_failed", "status=%s text=%s",
+              lockstep_status_name(status), text);
+}
+
+// Calls outside the plan, by name: the verdict is the same on every rank, and so is this text.
+static void engine_unplanned_text(const struct lockstep_session *session, char *bytes, size_t size)
+{
+    const struct close_wave *verdict = &session->order->verdict;
+    struct text text;
+    text_init(&text, bytes, size);
+    text_append(&text,
+                "step %" PRIu64 ": calls outside the plan of phase '%s':", session->order->step,
+                session->engine_phase);
+    for (uint32_t i = 0; i < verdict->extra_total && i < LOCKSTEP_MAX_EXTRA_CALLS; i++) {
+        const struct call_id *id = &verdict->extras[i];
+        const char *name =
+            id->module < session->module_count ? session->modules[id->module]->name : "?";
+        text_append(&text, "%s module '%s' (call %" PRIu32 ")", i > 0 ? "," : "", name,
+                    id->call + 1);
+    }
+    text_append(&text,
+                "%s; the first step of a phase decides which modules it runs: use another "
+                "phase label for steps that run others",
+                verdict->extra_total > LOCKSTEP_MAX_EXTRA_CALLS ? " and more" : "");
+}
+
+static const char *engine_peer_host(const struct lockstep_session *session, uint32_t rank)
+{
+    for (uint32_t i = 0; i < session->peer_count; i++) {
+        if (session->peers[i].rank == rank)
+            return session->peers[i].host;
+    }
+    return "unknown";
+}
+
+// ---- Speaking to the coordinator
+// --------------------------------------------------------------------
+
+static void engine_send(struct lockstep_session *session, struct up_message *message)
+{
+    int result;
+    char text[LOCKSTEP_TEXT_BYTES + 128];
+    message->generation = session->generation;
+    atomic_fetch_add_explicit(&session->control_messages, 1, memory_order_relaxed);
+    result = control_send(session->control, message);
+    if (result == 0)
+        return;
+    if (result == -1) {
+        snprintf(text, sizeof(text), "the coordinator is gone and is needed here: %s",
+                 session->control_text[0] != '\0' ? session->control_text : "the stream ended");
+        engine_fail(session, LOCKSTEP_E_UNREACHABLE, text);
+        return;
+    }
+    engine_fail(session, LOCKSTEP_E_SYSTEM,
+                result == -2 ? "the coordinator does not read: too many messages wait"
+                             : "a control message could not be encoded");
+}
+
+// This rank saw something that ends the job. The coordinator's sentence is the same for all ranks,
+// so it is waited for; ours is used when it does not come.
+static void engine_report(struct lockstep_session *session, struct up_message *message,
+                          const struct down_halt *seen)
+{
+    if (session->verdict_deadline_ms != 0 || session->order->failed)
+        return;
+    session->lost_here = *seen;
+    session->verdict_deadline_ms = clock_now_ms() + LOCKSTEP_HALT_GRACE_MS;
+    if (session->control_gone)
+        session->verdict_deadline_ms = clock_now_ms();
+    else
+        engine_send(session, message);
+}
+
+static void engine_check_verdict(struct lockstep_session *session)
+{
+    if (session->verdict_deadline_ms == 0 || clock_now_ms() < session->verdict_deadline_ms)
+        return;
+    session->verdict_deadline_ms = 0;
+    if (!session->order->failed)
+        order_halted(session->order, &session->lost_here);
+}
+
+// ---- What the order core decides
+// ---------------------------------------------------------------------
+
+static void engine_launch(struct lockstep_session *session, const struct order_action *action)
+{
+    const struct slot_id id = action->slot->id;
+    struct collective *collective;
+    if (id.module >= session->module_count ||
+        id.bucket >= session->modules[id.module]->layout.bucket_count) {
+        engine_fail(session, LOCKSTEP_E_MISMATCH,
+                    "the plan names a bucket that this rank does not have");
+        return;
+    }
+    collective = module_collective(session->modules[id.module], id.bucket, action->slot->zero);
+    collective->tag = (struct collective_tag){
+        .step = action->step, .space = action->space, .slot = action->index};
+    atomic_fetch_add_explicit(&session->buckets_travelled, 1, memory_order_relaxed);
+    if (action->slot->zero)
+        atomic_fetch_add_explicit(&session->zero_filled, 1, memory_order_relaxed);
+    transport_launch(session->transport, collective);
+}
+
+static void engine_join_close(struct lockstep_session *session, const struct order_action *action)
+{
+    struct wave *wave = &session->close_wave;
+    wave->step = action->step;
+    wave->kind = WAVE_CLOSE;
+    wave->size = sizeof(struct close_wave);
+    wave->merge = order_close_merge;
+    memcpy(wave->payload, action->close, sizeof(struct close_wave));
+    transport_wave(session->transport, wave);
+}
+
+static void engine_join_commit(struct lockstep_session *session, uint64_t step)
+{
+    struct wave *wave = &session->commit_wave;
+    wave->step = step;
+    wave->kind = WAVE_COMMIT;
+    wave->size = sizeof(struct commit_wave);
+    wave->merge = order_commit_merge;
+    mutex_lock(&session->mutex);
+    memcpy(wave->payload, &session->contribution, sizeof(struct commit_wave));
+    mutex_unlock(&session->mutex);
+    transport_wave(session->transport, wave);
+}
+
+static void engine_adopt_layouts(struct lockstep_session *session)
+{
+    for (uint32_t i = 0; i < session->module_count; i++)
+        module_adopt_layout(session->modules[i]);
+}
+
+static void engine_settled(struct lockstep_session *session, uint64_t step)
+{
+    struct transport_statistics now;
+    engine_adopt_layouts(session);
+    transport_statistics(session->transport, &now);
+    atomic_store(&session->progress.settled, step);
+    atomic_store(&session->progress.bytes_sent, now.bytes_sent);
+    atomic_store(&session->progress.bytes_received, now.bytes_received);
+    mutex_lock(&session->mutex);
+    session->report.bytes_sent = now.bytes_sent - session->step_bytes_sent;
+    session->report.bytes_received = now.bytes_received - session->step_bytes_received;
+    session->settled = step;
+    cond_broadcast(&session->changed);
+    mutex_unlock(&session->mutex);
+}
+
+static void engine_failed(struct lockstep_session *session, const struct order_action *action)
+{
+    char text[LOCKSTEP_REPORT_BYTES];
+    session->verdict_deadline_ms = 0;
+    if (action->halt == HALT_UNPLANNED && session->order->verdict.extra_total > 0) {
+        // Nothing is in flight any more, and other ranks may still read our last frames.
+        engine_unplanned_text(session, text, sizeof(text));
+        session_fail(session, LOCKSTEP_E_MISMATCH, text);
+        return;
+    }
+    engine_fail(session, error_status_of_halt(action->halt), action->text);
+}
+
+static void engine_action(void *context, const struct order_action *action)
+{
+    struct lockstep_session *session = context;
+    switch (action->kind) {
+    case ORDER_SEND: {
+        struct up_message message = *action->up;
+        engine_send(session, &message);
+        break;
+    }
+    case ORDER_HEADER:
+        transport_header(session->transport, action->header);
+        break;
+    case ORDER_LAUNCH:
+        engine_launch(session, action);
+        break;
+    case ORDER_CLOSE:
+        engine_join_close(session, action);
+        break;
+    case ORDER_COMMIT:
+        engine_join_commit(session, action->step);
+        break;
+    case ORDER_SETTLED:
+        engine_settled(session, action->step);
+        break;
+    case ORDER_FAILED:
+        engine_failed(session, action);
+        break;
+    }
+}
+
+// ---- What the data plane reports
+// -----------------------------------------------------------------------
+
+static void engine_formed(void *context)
+{
+    struct lockstep_session *session = context;
+    mutex_lock(&session->mutex);
+    session->formed = true;
+    cond_broadcast(&session->changed);
+    mutex_unlock(&session->mutex);
+    log_event(&session->log, LOG_LEVEL_INFO, "world_formed",
+              "generation=%" PRIu64 " rank=%" PRIu32 " world_size=%" PRIu32,
+              session->generation.number, session->rank, session->world_size);
+}
+
+static void engine_form_failed(void *context, uint32_t rank, const char *text)
+{
+    struct lockstep_session *session = context;
+    struct up_message message = {.kind = UP_LOST};
+    struct down_halt seen = {.kind = HALT_LOST, .has_rank = true, .rank = rank};
+    message.u.lost.rank = rank;
+    text_copy(message.u.lost.text, sizeof(message.u.lost.text), text);
+    snprintf(seen.text, sizeof(seen.text), "rank %" PRIu32 " (host %s) cannot be reached: %s", rank,
+             engine_peer_host(session, rank), text);
+    engine_report(session, &message, &seen);
+}
+
+static void engine_count_times(struct lockstep_session *session,
+                               const struct collective *collective)
+{
+    struct step_times *times = &session->times;
+    if (collective->first_sent_us != 0 &&
+        (times->first_sent == 0 || collective->first_sent_us < times->first_sent))
+        times->first_sent = collective->first_sent_us;
+    if (collective->last_received_us > times->last_received)
+        times->last_received = collective->last_received_us;
+}
+
+static bool engine_is_plain(const struct lockstep_session *session,
+                            const struct collective *collective)
+{
+    const char *first = (const char *)session->work;
+    const char *end = (const char *)(session->work + LOCKSTEP_MAX_PLAIN);
+    return (const char *)collective >= first && (const char *)collective < end;
+}
+
+static void engine_done(void *context, struct collective *collective)
+{
+    struct lockstep_session *session = context;
+    if (engine_is_plain(session, collective)) {
+        work_done(collective->context);
+        return;
+    }
+    engine_count_times(session, collective);
+    atomic_store_explicit(&session->weight_total, collective->weight_total, memory_order_relaxed);
+    order_slot_final(session->order, collective->tag.slot);
+}
+
+static void engine_wave_done(void *context, struct wave *wave)
+{
+    struct lockstep_session *session = context;
+    if (wave->kind == WAVE_CLOSE) {
+        order_close_completed(session->order, (const struct close_wave *)wave->payload);
+        return;
+    }
+    mutex_lock(&session->mutex);
+    memcpy(&session->outcome, wave->payload, sizeof(session->outcome));
+    counter_apply(session, &session->outcome);
+    mutex_unlock(&session->mutex);
+    order_commit_completed(session->order);
+}
+
+static void engine_header(void *context, const struct step_header *header)
+{
+    struct lockstep_session *session = context;
+    order_header_received(session->order, header);
+}
+
+static void engine_peer_lost(void *context, uint32_t rank, bool left, const char *text)
+{
+    struct lockstep_session *session = context;
+    struct up_message message = {.kind = UP_LOST};
+    struct down_halt seen = {.kind = left ? HALT_LEFT : HALT_LOST, .has_rank = true, .rank = rank};
+    message.u.lost.rank = rank;
+    message.u.lost.left = left;
+    message.u.lost.step = session->order->step;
+    text_copy(message.u.lost.text, sizeof(message.u.lost.text), text);
+    snprintf(seen.text, sizeof(seen.text), "rank %" PRIu32 " (host %s) %s: %s", rank,
+             engine_peer_host(session, rank), left ? "left the job" : "was lost", text);
+    log_event(&session->log, LOG_LEVEL_WARN, "peer_lost", "rank=%" PRIu32 " left=%d text=%s", rank,
+              left, text);
+    engine_report(session, &message, &seen);
+}
+
+static const char *engine_collective_name(const struct lockstep_session *session,
+                                          const struct collective *collective)
+{
+    if (engine_is_plain(session, collective))
+        return ((const struct lockstep_work *)collective->context)->name;
+    return ((const struct lockstep_module *)collective->context)->name;
+}
+
+static void engine_mismatch(void *context, struct collective *collective, uint32_t rank,
+                            const char *text)
+{
+    struct lockstep_session *session = context;
+    const bool plain = engine_is_plain(session, collective);
+    struct up_message message = {.kind = UP_FAIL};
+    struct down_halt seen = {.kind = plain ? HALT_COLLECTIVE : HALT_LAYOUT};
+    message.u.fail.step = 0; // At once: the collective can never complete.
+    message.u.fail.kind = seen.kind;
+    snprintf(message.u.fail.text, sizeof(message.u.fail.text),
+             "%s '%s' (here %" PRIu64 " elements of %s) differs from what rank %" PRIu32
+             " calls by that name: %s",
+             plain ? "collective" : "bucket of module", engine_collective_name(session, collective),
+             collective->elements, dtype_name(collective->dtype), rank, text);
+    text_copy(seen.text, sizeof(seen.text), message.u.fail.text);
+    engine_report(session, &message, &seen);
+}
+
+// ---- What the coordinator says
+// -----------------------------------------------------------------------
+
+static void engine_generation(struct lockstep_session *session, const struct down_message *message)
+{
+    const struct down_generation *start = &message->u.generation_start;
+    struct transport_world world = {.generation = message->generation,
+                                    .rank = start->rank,
+                                    .world_size = start->world_size,
+                                    .chunk_bytes = start->chunk_bytes,
+                                    .peer_count = start->peer_count,
+                                    .peers = session->peers,
+                                    .form_timeout_ms = session->config.open_timeout_ms};
+    const struct order_sink sink = {engine_action, session};
+    if (session->generation.number != 0)
+        return;
+    memcpy(session->peers, start->peers, sizeof(session->peers));
+    memcpy(world.secret, start->secret, sizeof(world.secret));
+    session->peer_count = start->peer_count;
+    session->rank = start->rank;
+    session->world_size = start->world_size;
+    session->generation = message->generation;
+    order_init(session->order, message->generation, start->rank, start->world_size, sink);
+    if (transport_form(session->transport, &world) < 0)
+        engine_fail(session, LOCKSTEP_E_SYSTEM, "no memory for the links of this world");
+}
+
+static void engine_send_manifest(struct lockstep_session *session,
+                                 const struct down_manifest_request *request)
+{
+    struct up_message message = {.kind = UP_MANIFEST_PART};
+    struct up_manifest_part *part = &message.u.manifest_part;
+    part->first = request->first;
+    while (part->count < request->count && part->count < LOCKSTEP_MANIFEST_PART &&
+           module_manifest_item(session, part->first + part->count, &part->items[part->count]))
+        part->count++;
+    engine_send(session, &message);
+}
+
+static void engine_verified(struct lockstep_session *session)
+{
+    mutex_lock(&session->mutex);
+    session->verified = true;
+    cond_broadcast(&session->changed);
+    mutex_unlock(&session->mutex);
+}
+
+static void engine_layout_part(struct lockstep_session *session, const struct layout_part *part)
+{
+    struct lockstep_module *module =
+        part->module < session->module_count ? session->modules[part->module] : NULL;
+    char text[LOCKSTEP_TEXT_BYTES] = "its parts do not fit";
+    if (module == NULL || part->total > module->word_capacity ||
+        part->first + part->count > part->total ||
+        (part->first != 0 && part->first != module->next_words)) {
+        engine_fail(session, LOCKSTEP_E_MISMATCH, "the coordinator sent an impossible layout");
+        return;
+    }
+    memcpy(module->words + part->first, part->words, part->count * sizeof(part->words[0]));
+    module->next_words = part->first + part->count;
+    if (module->next_words < part->total)
+        return;
+    if (buckets_decode(module->words, part->total, module->shapes, module->parameter_count,
+                       &module->next, text, sizeof(text)) == BUCKET_OK)
+        module->next_agreed = true;
+    else
+        engine_fail(session, LOCKSTEP_E_MISMATCH, text);
+}
+
+static void engine_halt(struct lockstep_session *session, const struct down_halt *halt)
+{
+    if (session->generation.number == 0)
+        engine_fail(session, error_status_of_halt(halt->kind), halt->text);
+    else
+        order_halted(session->order, halt);
+}
+
+static void engine_message(struct lockstep_session *session, const struct down_message *message)
+{
+    if (message->kind != DOWN_WELCOME && message->kind != DOWN_REFUSED)
+        atomic_fetch_add_explicit(&session->control_messages, 1, memory_order_relaxed);
+    if (session->generation.number != 0 &&
+        (message->generation.number != session->generation.number ||
+         message->generation.incarnation != session->generation.incarnation))
+        return;
+    switch (message->kind) {
+    case DOWN_WELCOME:
+        control_heartbeat(session->control, message->u.welcome.heartbeat_ms);
+        break;
+    case DOWN_REFUSED:
+        engine_fail(session, error_status_of_refusal(message->u.refused.refusal),
+                    message->u.refused.text);
+        break;
+    case DOWN_GENERATION:
+        engine_generation(session, message);
+        break;
+    case DOWN_VERIFIED:
+        engine_verified(session);
+        break;
+    case DOWN_MANIFEST_REQUEST:
+        engine_send_manifest(session, &message->u.manifest_request);
+        break;
+    case DOWN_GRANT:
+        order_granted(session->order, &message->u.grant);
+        break;
+    case DOWN_LAYOUT_PART:
+        engine_layout_part(session, &message->u.layout_part);
+        break;
+    case DOWN_PLAN_PART:
+        order_plan_received(session->order, &message->u.plan_part);
+        break;
+    case DOWN_HALT:
+        engine_halt(session, &message->u.halt);
+        break;
+    case DOWN_NONE:
+        break;
+    }
+}
+
+// Training goes on without a coordinator; forming, starting and learning do not.
+static void engine_control_ended(struct lockstep_session *session, const char *why)
+{
+    char text[LOCKSTEP_TEXT_BYTES + 128];
+    bool ready;
+    session->control_gone = true;
+    text_copy(session->control_text, sizeof(session->control_text), why);
+    if (session->verdict_deadline_ms != 0)
+        session->verdict_deadline_ms = clock_now_ms();
+    mutex_lock(&session->mutex);
+    ready = session->verified || (session->formed && !session->started);
+    mutex_unlock(&session->mutex);
+    if (!ready) {
+        engine_fail(session, LOCKSTEP_E_UNREACHABLE, why);
+        return;
+    }
+    log_event(&session->log, LOG_LEVEL_WARN, "coordinator_lost", "text=%s", why);
+    if (session->order->open && session->order->learning) {
+        snprintf(text, sizeof(text),
+                 "step %" PRIu64 ": the coordinator was lost while the order of "
+                 "phase '%s' was being learned: %s",
+                 session->order->step, session->engine_phase, why);
+        engine_fail(session, LOCKSTEP_E_UNREACHABLE, text);
+    }
+}
+
+// ---- Commands
+// ---------------------------------------------------------------------------------------------
+
+static void engine_step_begin(struct lockstep_session *session, uint64_t phase)
+{
+    struct transport_statistics now;
+    transport_statistics(session->transport, &now);
+    session->step_bytes_sent = now.bytes_sent;
+    session->step_bytes_received = now.bytes_received;
+    text_copy(session->engine_phase, sizeof(session->engine_phase), session->phase);
+    order_step_begun(session->order, session->step, phase);
+}
+
+static void engine_ready(struct lockstep_session *session, const struct command *command)
+{
+    const struct lockstep_module *module = session->modules[command->module];
+    const struct bucket *bucket = &module->layout.buckets[command->bucket];
+    const struct slot_id id = {.module = command->module, .call = 0, .bucket = command->bucket};
+    order_slot_ready(session->order, id, bucket->dtype, bucket->elements);
+}
+
+// Rank 0 proposes the layout of every module that was called and has no agreed one: its parameters
+// in the order in which they became ready here.
+static void engine_propose_layout(struct lockstep_session *session, struct lockstep_module *module)
+{
+    const struct config *config = &session->config;
+    const struct bucket_caps caps = {config->bucket_first_bytes, config->bucket_bytes,
+                                     config->bucket_last_bytes};
+    struct up_message message = {.kind = UP_LAYOUT_PART};
+    struct layout_part *part = &message.u.layout_part;
+    char text[LOCKSTEP_TEXT_BYTES];
+    if (buckets_layout(module->shapes, module->parameter_count, module->ready_order,
+                       module->trainable_count, caps, &module->next, text,
+                       sizeof(text)) != BUCKET_OK) {
+        engine_fail(session, LOCKSTEP_E_SYSTEM, text);
+        return;
+    }
+    part->module = module->index;
+    part->total = buckets_encode(&module->next, module->words);
+    for (part->first = 0; part->first < part->total; part->first += part->count) {
+        part->count = part->total - part->first;
+        if (part->count > LOCKSTEP_LAYOUT_PART)
+            part->count = LOCKSTEP_LAYOUT_PART;
+        memcpy(part->words, module->words + part->first, part->count * sizeof(part->words[0]));
+        engine_send(session, &message);
+    }
+}
+
+static void engine_step_end(struct lockstep_session *session)
+{
+    for (uint32_t i = 0;
+         session->order->learning && session->rank == 0 && i < session->module_count; i++) {
+        struct lockstep_module *module = session->modules[i];
+        if (module->called_step == session->order->step && !module->learned &&
+            module->trainable_count > 0)
+            engine_propose_layout(session, module);
+    }
+    order_step_ended(session->order);
+}
+
+static void engine_start_command(struct lockstep_session *session)
+{
+    struct up_message message = {.kind = UP_START};
+    message.u.start.manifest_hash = session->manifest_hash;
+    message.u.start.item_count = module_manifest_count(session);
+    engine_send(session, &message);
+}
+
+static void engine_abort(struct lockstep_session *session, const char *reason)
+{
+    struct up_message message = {.kind = UP_FAIL};
+    char text[LOCKSTEP_TEXT_BYTES];
+    message.u.fail.kind = HALT_LOST;
+    snprintf(message.u.fail.text, sizeof(message.u.fail.text), "aborted: %s", reason);
+    message.generation = session->generation;
+    if (!session->control_gone)
+        control_send(session->control, &message);
+    snprintf(text, sizeof(text), "this session was aborted: %s", reason);
+    engine_fail(session, LOCKSTEP_E_CLOSED, text);
+}
+
+static void engine_command(struct lockstep_session *session, const struct command *command)
+{
+    bool failed;
+    mutex_lock(&session->mutex);
+    failed = session->failure != 0;
+    mutex_unlock(&session->mutex);
+    if (command->kind == COMMAND_STOP) {
+        session->stop = true;
+        session->leave = command->value != 0 && !failed;
+        return;
+    }
+    if (!failed) {
+        switch (command->kind) {
+        case COMMAND_STEP_BEGIN:
+            engine_step_begin(session, command->value);
+            break;
+        case COMMAND_READY:
+            engine_ready(session, command);
+            break;
+        case COMMAND_STEP_END:
+            engine_step_end(session);
+            break;
+        case COMMAND_PLAIN:
+            transport_launch(session->transport,
+                             &((struct lockstep_work *)command->pointer)->collective);
+            break;
+        case COMMAND_START:
+            engine_start_command(session);
+            break;
+        case COMMAND_MESSAGE:
+            engine_message(session, command->pointer);
+            break;
+        case COMMAND_CONTROL_ENDED:
+            engine_control_ended(session, command->pointer);
+            break;
+        case COMMAND_ABORT:
+            engine_abort(session, command->pointer);
+            break;
+        case COMMAND_STOP:
+            break;
+        }
+    }
+    if (command->kind == COMMAND_MESSAGE || command->kind == COMMAND_CONTROL_ENDED ||
+        command->kind == COMMAND_ABORT)
+        free(command->pointer);
+}
+
+// ---- The thread
+// ---------------------------------------------------------------------------------------------
+
+static bool engine_take(struct lockstep_session *session, struct command *command)
+{
+    bool taken;
+    mutex_lock(&session->mutex);
+    taken = ring_buffer_pop(&session->inbox, command);
+    mutex_unlock(&session->mutex);
+    return taken;
+}
+
+static int engine_patience(const struct lockstep_session *session)
+{
+    uint64_t now;
+    if (session->verdict_deadline_ms == 0)
+        return -1;
+    now = clock_now_ms();
+    return now >= session->verdict_deadline_ms ? 0 : (int)(session->verdict_deadline_ms - now);
+}
+
+static void engine_run(void *argument)
+{
+    struct lockstep_session *session = argument;
+    struct command command;
+    kernels_environment();
+    while (!session->stop) {
+        while (!session->stop && engine_take(session, &command))
+            engine_command(session, &command);
+        engine_check_verdict(session);
+        if (!session->stop)
+            transport_progress(session->transport, engine_patience(session));
+    }
+    if (session->leave && session->generation.number != 0)
+        transport_leave(session->transport, 2000);
+    else if (session->generation.number != 0)
+        transport_abandon(session->transport);
+    while (engine_take(session, &command)) {
+        if (command.kind == COMMAND_MESSAGE || command.kind == COMMAND_CONTROL_ENDED ||
+            command.kind == COMMAND_ABORT)
+            free(command.pointer);
+    }
+}
+
+static struct transport_events engine_events(struct lockstep_session *session)
+{
+    return (struct transport_events){.formed = engine_formed,
+                                     .done = engine_done,
+                                     .wave_done = engine_wave_done,
+                                     .header = engine_header,
+                                     .peer_lost = engine_peer_lost,
+                                     .mismatch = engine_mismatch,
+                                     .form_failed = engine_form_failed,
+                                     .context = session};
+}
+
+int engine_start(struct lockstep_session *session)
+{
+    char error[LOCKSTEP_TEXT_BYTES];
+    const struct config *config = &session->config;
+    const struct transport_config transport = {
+        .kind =
+            config->transport == LOCKSTEP_TRANSPORT_LOOPBACK ? TRANSPORT_LOOPBACK : TRANSPORT_TCP,
+        .host = config->advertise,
+        .port_first = config->port_first,
+        .port_last = config->port_last,
+        .torn_bytes = config->torn_bytes,
+        .events = engine_events(session)};
+    if (transport_open(&transport, &session->transport, error, sizeof(error)) < 0)
+        return error_set(LOCKSTEP_E_CONFIG, "%s", error);
+    text_copy(session->address, sizeof(session->address), transport_address(session->transport));
+    if (thread_start(&session->engine, "lockstep-engine", engine_run, session) != 0)
+        return error_set(LOCKSTEP_E_SYSTEM, "cannot start a thread");
+    session->engine_runs = true;
+    return 0;
+}
+
+void engine_stop(struct lockstep_session *session, bool leave)
+{
+    if (!session->engine_runs)
+        return;
+    session_post(session, (struct command){.kind = COMMAND_STOP, .value = leave ? 1 : 0});
+    thread_join(&session->engine);
+    session->engine_runs = false;
+}

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The life of a session: open, world, close, abort; and what every public function begins with.
+// Runs on trainer threads, but for the three callbacks of the control thread, which only put
+// what they get into the engine's inbox.
+
+#include "worker/session.h"
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "worker/error.h"
+#include "worker/handle.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+// The coordinator refuses with the reason when the world does not form; this much later we stop
+// waiting for its answer.
+#define SESSION_ANSWER_SLACK_MS 2000
+#define SESSION_LINGER_MS 1000
+
+// ---- What every function begins with
+// ------------------------------------------------------------------
+
+int session_check_handle(struct lockstep_session *session)
+{
+    if (fork_in_child())
+        return error_set(LOCKSTEP_E_FORKED,
+                         "this process was forked from the one that opened the session");
+    if (session == NULL)
+        return error_set(LOCKSTEP_E_INVALID, "the session is NULL");
+    if (!handle_is(HANDLE_SESSION, session))
+        return error_set(LOCKSTEP_E_INVALID, "this is not a session, or it was closed");
+    return 0;
+}
+
+int session_failure_locked(struct lockstep_session *session)
+{
+    mutex_assert_held(&session->mutex);
+    if (session->failure == 0)
+        return 0;
+    return error_set(session->failure, "%s", session->failure_text);
+}
+
+int session_check(struct lockstep_session *session)
+{
+    int status = session_check_handle(session);
+    if (status < 0 || !atomic_load_explicit(&session->failed, memory_order_acquire))
+        return status;
+    mutex_lock(&session->mutex);
+    status = session_failure_locked(session);
+    mutex_unlock(&session->mutex);
+    return status;
+}
+
+void session_fail(struct lockstep_session *session, int status, const char *text)
+{
+    mutex_lock(&session->mutex);
+    if (session->failure == 0) {
+        session->failure = status;
+        text_copy(session->failure_text, sizeof(session->failure_text), text);
+        atomic_store_explicit(&session->failed, true, memory_order_release);
+    }
+    cond_broadcast(&session->changed);
+    mutex_unlock(&session->mutex);
+}
+
+void session_post(struct lockstep_session *session, struct command command)
+{
+    bool posted;
+    mutex_lock(&session->mutex);
+    posted = ring_buffer_push(&session->inbox, &command);
+    mutex_unlock(&session->mutex);
+    if (posted) {
+        transport_wake(session->transport);
+        return;
+    }
+    free(command.kind == COMMAND_MESSAGE || command.kind == COMMAND_CONTROL_ENDED ||
+                 command.kind == COMMAND_ABORT
+             ? command.pointer
+             : NULL);
+    session_fail(session, LOCKSTEP_E_SYSTEM, "the engine's inbox is full");
+}
+
+void session_activity(struct lockstep_session *session, enum worker_activity activity)
+{
+    atomic_store_explicit(&session->progress.since_ms, clock_now_ms(), memory_order_relaxed);
+    atomic_store_explicit(&session->progress.activity, (int)activity, memory_order_relaxed);
+}
+
+// ---- The control thread's callbacks
+// ----------------------------------------------------------------------
+
+static void session_received(void *context, const struct down_message *message)
+{
+    struct lockstep_session *session = context;
+    struct down_message *copy = malloc(sizeof(*copy));
+    if (copy == NULL) {
+        session_fail(session, LOCKSTEP_E_SYSTEM, "no memory for a message of the coordinator");
+        return;
+    }
+    *copy = *message;
+    session_post(session, (struct command){.kind = COMMAND_MESSAGE, .pointer = copy});
+}
+
+static void session_ended(void *context, const char *text)
+{
+    struct lockstep_session *session = context;
+    char *copy = strdup(text);
+    if (copy != NULL)
+        session_post(session, (struct command){.kind = COMMAND_CONTROL_ENDED, .pointer = copy});
+    else
+        session_fail(session, LOCKSTEP_E_SYSTEM, "no memory");
+}
+
+static void session_heartbeat(void *context, struct up_message *message)
+{
+    struct lockstep_session *session = context;
+    struct up_heartbeat *beat = &message->u.heartbeat;
+    const struct progress *progress = &session->progress;
+    message->kind = UP_HEARTBEAT;
+    mutex_lock(&session->mutex);
+    if (session->formed)
+        message->generation = session->generation;
+    text_copy(beat->mark, sizeof(beat->mark), session->mark);
+    mutex_unlock(&session->mutex);
+    beat->step = atomic_load(&progress->step);
+    beat->settled = atomic_load(&progress->settled);
+    beat->activity = (enum worker_activity)atomic_load(&progress->activity);
+    beat->since_ms = clock_now_ms() - atomic_load(&progress->since_ms);
+    beat->bytes_sent = atomic_load(&progress->bytes_sent);
+    beat->bytes_received = atomic_load(&progress->bytes_received);
+}
+
+// ---- Opening
+// ------------------------------------------------------------------------------------------------
+
+static void session_log(void *context, enum log_level level, const char *line, size_t size)
+{
+    const struct config *config = context;
+    (void)size;
+    config->log(config->log_context, (lockstep_log_level)level, line);
+}
+
+static void session_free(struct lockstep_session *session)
+{
+    for (uint32_t i = 0; i < session->module_count; i++) {
+        handle_remove(&session->modules[i]->call);
+        handle_remove(session->modules[i]);
+        module_free(session->modules[i]);
+    }
+    for (uint32_t i = 0; session->work != NULL && i < LOCKSTEP_MAX_PLAIN; i++)
+        handle_remove(&session->work[i]);
+    ring_buffer_fini(&session->inbox);
+    cond_fini(&session->changed);
+    mutex_fini(&session->mutex);
+    free(session->order);
+    free(session->work);
+    free(session->names);
+    free(session);
+}
+
+static struct lockstep_session *session_allocate(const struct config *config)
+{
+    struct lockstep_session *session = calloc(1, sizeof(*session));
+    bool whole;
+    if (session == NULL)
+        return NULL;
+    mutex_init(&session->mutex);
+    cond_init(&session->changed);
+    session->config = *config;
+    session->order = calloc(1, sizeof(*session->order));
+    session->work = calloc(LOCKSTEP_MAX_PLAIN, sizeof(*session->work));
+    session->names = calloc(SESSION_MAX_NAMES, sizeof(*session->names));
+    whole = ring_buffer_init(&session->inbox, SESSION_INBOX, sizeof(struct command)) &&
+            session->order != NULL && session->work != NULL && session->names != NULL;
+    for (uint32_t i = 0; whole && i < LOCKSTEP_MAX_PLAIN; i++) {
+        session->work[i].session = session;
+        whole = handle_add(HANDLE_WORK, &session->work[i]) == 0;
+    }
+    if (!whole) {
+        session_free(session);
+        return NULL;
+    }
+    log_init(&session->log, (enum log_level)config->log_level,
+             config->log == NULL ? NULL : session_log, &session->config);
+    return session;
+}
+
+static int session_address(struct config *config)
+{
+    if (config->advertise[0] != '\0' || config->transport == LOCKSTEP_TRANSPORT_LOOPBACK)
+        return 0;
+    if (control_local_address(config->coordinator, config->advertise, sizeof(config->advertise)) <
+        0)
+        return error_set(LOCKSTEP_E_UNREACHABLE,
+                         "no route to the coordinator %s: check its address, or set "
+                         "LOCKSTEP_ADVERTISE to the address at which other workers reach this host",
+                         config->coordinator);
+    return 0;
+}
+
+static void session_hello(const struct lockstep_session *session, struct up_message *message)
+{
+    const struct config *config = &session->config;
+    struct up_hello *hello = &message->u.hello;
+    memset(message, 0, sizeof(*message));
+    message->kind = UP_HELLO;
+    hello->version = LOCKSTEP_PROTOCOL_VERSION;
+    hello->uuid = session->uuid;
+    hello->pid = (uint32_t)getpid();
+    text_copy(hello->job, sizeof(hello->job), config->job);
+    text_copy(hello->host, sizeof(hello->host), config->host);
+    text_copy(hello->host_id, sizeof(hello->host_id), config->host_id);
+    text_copy(hello->address, sizeof(hello->address), session->address);
+    hello->world_min = config->world_min;
+    hello->world_max = config->world_max;
+    hello->window_ms = config->world_window_ms;
+    hello->has_rank_hint = config->has_rank_hint;
+    hello->rank_hint = config->rank_hint;
+    hello->open_timeout_ms = config->open_timeout_ms;
+    hello->on_failure = FAILURE_ERROR;
+}
+
+static int session_connect(struct lockstep_session *session)
+{
+    const struct control_events events = {session_received, session_ended, session_heartbeat,
+                                          session};
+    struct up_message hello;
+    char error[LOCKSTEP_TEXT_BYTES];
+    if (control_open(session->config.coordinator, session->config.open_timeout_ms, &events,
+                     &session->control, error, sizeof(error)) < 0)
+        return error_set(LOCKSTEP_E_CONFIG, "%s", error);
+    session_hello(session, &hello);
+    if (control_send(session->control, &hello) == -3)
+        return error_set(LOCKSTEP_E_CONFIG, "the configuration does not fit a hello message");
+    return 0;
+}
+
+static int session_await_world(struct lockstep_session *session)
+{
+    const uint64_t deadline =
+        clock_now_ms() + session->config.open_timeout_ms + SESSION_ANSWER_SLACK_MS;
+    int status = 0;
+    mutex_lock(&session->mutex);
+    while (!session->formed && session->failure == 0) {
+        if (!cond_wait_until(&session->changed, &session->mutex, deadline)) {
+            status = error_set(LOCKSTEP_E_TIMEOUT,
+                               "the world did not form within %u ms, and the coordinator %s did "
+                               "not say why",
+                               session->config.open_timeout_ms, session->config.coordinator);
+            break;
+        }
+    }
+    if (session->failure != 0)
+        status = session_failure_locked(session);
+    mutex_unlock(&session->mutex);
+    return status;
+}
+
+static void session_shut(struct lockstep_session *session, bool leave)
+{
+    struct up_message message = {.kind = UP_LEAVE};
+    engine_stop(session, leave);
+    if (session->control != NULL) {
+        message.generation = session->generation;
+        message.u.leave.settled = atomic_load(&session->progress.settled);
+        control_send(session->control, &message);
+        control_close(session->control, SESSION_LINGER_MS);
+    }
+    fork_unwatch(session);
+    if (session->transport != NULL)
+        transport_close(session->transport);
+    // What the control thread posted last finds no engine any more.
+    for (struct command command; ring_buffer_pop(&session->inbox, &command);) {
+        if (command.kind == COMMAND_MESSAGE || command.kind == COMMAND_CONTROL_ENDED)
+            free(command.pointer);
+    }
+}
+
+static int session_join(struct lockstep_session *session)
+{
+    int status = session_address(&session->config);
+    session_activity(session, ACTIVITY_OPENING);
+    if (status == 0)
+        status = engine_start(session);
+    if (status < 0)
+        return status;
+    fork_watch(session);
+    status = session_connect(session);
+    if (status == 0)
+        status = session_await_world(session);
+    if (status < 0)
+        session_shut(session, false);
+    session_activity(session, ACTIVITY_OUTSIDE);
+    return status;
+}
+
+static int session_open(const struct config *config, struct lockstep_session **opened)
+{
+    struct lockstep_session *session = session_allocate(config);
+    int status = 0;
+    if (session == NULL || getrandom(&session->uuid, sizeof(session->uuid), 0) < 0)
+        status = error_set(LOCKSTEP_E_SYSTEM, "no memory for a session");
+    else if (config->solo)
+        session->world_size = 1;
+    else
+        status = session_join(session);
+    if (status == 0 && handle_add(HANDLE_SESSION, session) < 0)
+        status = error_set(LOCKSTEP_E_SYSTEM, "too many sessions in this process");
+    if (status < 0) {
+        if (session != NULL)
+            session_free(session);
+        return status;
+    }
+    *opened = session;
+    return 0;
+}
+
+int lockstep_open(const struct lockstep_config *config, lockstep_session **session)
+{
+    struct config *resolved;
+    int status;
+    if (fork_in_child())
+        return error_set(LOCKSTEP_E_FORKED, "this process was forked from one with a session");
+    if (session == NULL)
+        return error_set(LOCKSTEP_E_INVALID, "session is NULL: nowhere to put the handle");
+    *session = NULL;
+    resolved = calloc(1, sizeof(*resolved));
+    if (resolved == NULL)
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory");
+    status = config_resolve(config, resolved);
+    if (status == 0)
+        status = session_open(resolved, session);
+    free(resolved);
+    return status;
+}
+
+// ---- Afterwards
+// ----------------------------------------------------------------------------------------------
+
+int lockstep_world(lockstep_session *session, uint32_t *rank, uint32_t *world_size)
+{
+    const int status = session_check_handle(session);
+    if (status < 0)
+        return status;
+    if (rank != NULL)
+        *rank = session->rank;
+    if (world_size != NULL)
+        *world_size = session->world_size;
+    return 0;
+}
+
+int lockstep_abort(lockstep_session *session, const char *reason)
+{
+    const int status = session_check_handle(session);
+    char *copy;
+    if (status < 0)
+        return status;
+    if (session->config.solo) {
+        session_fail(session, LOCKSTEP_E_CLOSED, "this session was aborted");
+        return 0;
+    }
+    copy = strndup(reason == NULL ? "aborted" : reason, LOCKSTEP_MARK_BYTES - 1);
+    if (copy == NULL)
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory");
+    session_post(session, (struct command){.kind = COMMAND_ABORT, .pointer = copy});
+    return 0;
+}
+
+int lockstep_close(lockstep_session *session)
+{
+    const int status = session_check_handle(session);
+    if (status < 0)
+        return status;
+    handle_remove(session);
+    if (!session->config.solo)
+        session_shut(session, true);
+    session_free(session);
+    return 0;
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The session and what hangs on it: the internal structures of the library, shared by its files.
+// Who may touch which field is said beside it; docs/threading.md has the whole picture:
+//
+//   trainer   the thread(s) of the program that calls the public functions
+//   engine    one thread a session: owns the transport, the order core, every collective
+//   control   one thread a session, inside control_grpc.c: moves control messages
+//
+// Lock order: session.mutex is a leaf; nothing else is locked while it is held, and no callback of
+// the user runs under it.
+
+#ifndef WORKER_SESSION_H
+#define WORKER_SESSION_H
+
+#include "base/log.h"
+#include "base/ring_buffer.h"
+#include "base/thread.h"
+#include "worker/buckets.h"
+#include "worker/config.h"
+#include "worker/control.h"
+#include "worker/order.h"
+#include "worker/transport.h"
+
+#include <lockstep/lockstep.h>
+#include <stdatomic.h>
+
+// ---- Modules
+// ---------------------------------------------------------------------------------------
+
+struct tensor {
+    char *name; // Owned.
+    enum dtype dtype;
+    uint32_t dims;
+    int64_t shape[LOCKSTEP_MAX_DIMS];
+    uint64_t elements;
+    void *data; // Borrowed from the trainer.
+    uint32_t flags; // Parameters: LOCKSTEP_PARAMETER_*. Buffers: the policy.
+};
+
+// A gradient, one for each parameter.
+struct gradient {
+    // trainer threads until the bucket is handed to the engine, then engine
+    void *memory; // Borrowed; where it is or was last.
+    bool unused; // Of the open step: contributes zeros.
+    _Atomic(uint64_t) ready_step; // Step in which it was reported, or given up as unused.
+};
+
+// What is in flight for one bucket of the present layout.
+struct bucket_run {
+    atomic_uint missing; // Gradients not reported in this step.
+    struct collective collective; // engine thread only
+};
+
+struct lockstep_call {
+    struct lockstep_module *module;
+    uint32_t number; // Of the module in the step.
+    atomic_bool open;
+    bool ended;
+};
+
+struct lockstep_module {
+    // set at register, then constant
+    struct lockstep_session *session;
+    uint32_t index;
+    char *name; // Owned.
+    struct tensor *parameters;
+    uint32_t parameter_count;
+    uint32_t trainable_count;
+    struct tensor *buffers;
+    uint32_t buffer_count;
+    lockstep_gradient_kind gradient_kind;
+    struct bucket_parameter *shapes; // [parameter_count]: what the layout is made from.
+
+    struct gradient *gradients; // [parameter_count]
+    struct lockstep_call call; // trainer; one call a step for now.
+    uint64_t called_step; // trainer: last step with a call.
+
+    // engine thread while a step is open, trainer between steps
+    struct bucket_layout layout;
+    struct bucket_layout next; // Agreed, in force from the next step.
+    bool next_agreed;
+    uint32_t next_words; // Layout words received so far.
+    uint32_t *bucket_of; // [parameter_count]: bucket of each parameter in the layout.
+    struct bucket_run *runs; // [trainable_count]: at most one bucket for each parameter.
+    struct extent *extents; // [trainable_count]: in layout order.
+
+    // Order of readiness in a learning step.
+    uint32_t *ready_order; // [trainable_count]
+    atomic_uint ready_count;
+    uint32_t *words; // [LAYOUT words of this module]: to and from the coordinator.
+    uint32_t word_capacity;
+    bool learned; // The layout in force was agreed.
+};
+
+// ---- Plain collectives
+// -----------------------------------------------------------------------------
+
+enum work_state {
+    WORK_FREE = 0,
+    WORK_IN_FLIGHT,
+    WORK_DONE,
+};
+
+struct lockstep_work {
+    struct lockstep_session *session;
+    struct collective collective; // engine thread only while in flight
+    struct extent extent;
+    int32_t barrier; // The element of a barrier.
+    enum work_state state; // guarded by session.mutex
+    char name[LOCKSTEP_NAME_BYTES];
+};
+
+// How often a name was used, so that the k-th use meets the k-th use.
+struct name_use {
+    uint64_t hash; // 0: free.
+    uint32_t uses;
+};
+#define SESSION_MAX_NAMES 4096
+
+// ---- From the other threads to the engine
+// ----------------------------------------------------------
+
+enum command_kind {
+    COMMAND_STEP_BEGIN, // value: phase hash
+    COMMAND_READY, // module, bucket
+    COMMAND_STEP_END,
+    COMMAND_PLAIN, // pointer: struct lockstep_work
+    COMMAND_START, // lockstep_start: send the manifest's hash
+    COMMAND_MESSAGE, // pointer: struct down_message, given
+    COMMAND_CONTROL_ENDED, // pointer: text, given
+    COMMAND_ABORT, // pointer: text, given
+    COMMAND_STOP, // value: 1 leave in good order, 0 at once
+};
+
+struct command {
+    enum command_kind kind;
+    uint32_t module;
+    uint32_t bucket;
+    uint64_t value;
+    void *pointer;
+};
+#define SESSION_INBOX 8192
+
+// ---- Counters
+// --------------------------------------------------------------------------------------
+
+struct counter {
+    uint64_t hash; // 0: free.
+    int64_t total; // As of the last settled step.
+    int64_t pending; // Added here since step_end.
+};
+
+// Where the trainer is, read by the heartbeat without a lock.
+struct progress {
+    _Atomic(uint64_t) step;
+    _Atomic(uint64_t) settled;
+    atomic_int activity; // enum worker_activity
+    _Atomic(uint64_t) since_ms;
+    _Atomic(uint64_t) bytes_sent;
+    _Atomic(uint64_t) bytes_received;
+};
+
+// Times of the step under way, in clock_now_us; 0: not yet.
+struct step_times {
+    uint64_t begin; // trainer
+    _Atomic(uint64_t) first_ready;
+    _Atomic(uint64_t) last_ready;
+    uint64_t end; // trainer
+    uint64_t first_sent; // engine thread, read by the trainer after the step settled
+    uint64_t last_received;
+};
+
+struct lockstep_session {
+    // set at open, then constant
+    struct config config;
+    struct log log;
+    struct uuid uuid;
+    char address[LOCKSTEP_ADDRESS_BYTES]; // Of the data plane.
+    struct control *control; // NULL in a solo session.
+    struct transport *transport; // NULL in a solo session.
+    struct thread engine;
+    bool engine_runs;
+    struct lockstep_session *next_open; // guarded by the list of open sessions (fork.c)
+
+    // set when the generation formed, then constant
+    struct generation_id generation;
+    uint32_t rank;
+    uint32_t world_size;
+    uint32_t peer_count;
+    struct peer peers[LOCKSTEP_MAX_NEIGHBOURS];
+
+    // trainer
+    struct lockstep_module *modules[LOCKSTEP_MAX_MODULES];
+    uint32_t module_count;
+    uint32_t tensor_count; // Parameters and buffers of all modules.
+    uint64_t manifest_hash;
+    bool started; // Written under the mutex: the engine reads it there.
+    bool step_open;
+    uint64_t step;
+    uint64_t weight;
+    char phase[LOCKSTEP_NAME_BYTES];
+    struct lockstep_step_report report;
+    struct step_times times;
+
+    // engine thread only
+    struct order *order;
+    char engine_phase[LOCKSTEP_NAME_BYTES]; // Of the open step, for texts.
+    bool stop;
+    bool leave;
+    uint64_t verdict_deadline_ms; // A peer was lost; the coordinator's sentence is waited for.
+    bool control_gone;
+    char control_text[LOCKSTEP_TEXT_BYTES];
+    struct down_halt lost_here; // What this rank saw, used when no verdict comes.
+    struct wave close_wave;
+    struct wave commit_wave;
+    uint64_t step_bytes_sent; // As of the beginning of the step.
+    uint64_t step_bytes_received;
+
+    // guarded by mutex
+    struct mutex mutex;
+    struct cond changed; // Any of the fields below.
+    struct ring_buffer inbox;
+    bool formed;
+    bool verified;
+    uint64_t settled; // Step.
+    int failure; // 0, or the status that every call returns.
+    char failure_text[LOCKSTEP_REPORT_BYTES];
+    struct lockstep_work *work; // [LOCKSTEP_MAX_PLAIN]
+    struct name_use *names; // [SESSION_MAX_NAMES]
+    struct counter counters[LOCKSTEP_MAX_COUNTERS];
+    bool counter_overflow;
+    struct commit_wave contribution; // Filled at step_end, taken by the engine at the commit.
+    struct commit_wave outcome; // Of the last settled step.
+    char mark[LOCKSTEP_MARK_BYTES];
+
+    // atomic
+    atomic_bool failed; // failure != 0
+    struct progress progress;
+    atomic_uint control_messages;
+    atomic_uint buckets_travelled;
+    atomic_uint zero_filled;
+    _Atomic(uint64_t) weight_total;
+};
+
+// ---- session.c
+// ---------------------------------------------------------------------------------------
+
+// First line of every public function: 0 when the handle is a live session of this process that has
+// not failed; else the status, with the error text set. Any thread.
+int session_check(struct lockstep_session *session);
+// The same, but a failed session passes.
+int session_check_handle(struct lockstep_session *session);
+// Puts a command into the engine's inbox and wakes it. Any thread. A full inbox fails the session.
+void session_post(struct lockstep_session *session, struct command command);
+// Records the first failure and wakes all waiters. Any thread. The engine must have let go of user
+// memory before. Later failures change nothing.
+void session_fail(struct lockstep_session *session, int status, const char *text);
+// 0, or the failure with its text set for this thread. Caller holds the mutex.
+int session_failure_locked(struct lockstep_session *session);
+void session_activity(struct lockstep_session *session, enum worker_activity activity);
+
+// ---- engine.c
+// ----------------------------------------------------------------------------------------
+
+int engine_start(struct lockstep_session *session);
+// Ends the thread; leave: in good order. Afterwards nothing touches user memory.
+void engine_stop(struct lockstep_session *session, bool leave);
+
+// ---- module.c
+// ----------------------------------------------------------------------------------------
+
+// Item `index` of the manifest; false beyond its end.
+bool module_manifest_item(const struct lockstep_session *session, uint32_t index,
+                          struct manifest_item *item);
+uint32_t module_manifest_count(const struct lockstep_session *session);
+uint64_t module_manifest_hash(const struct lockstep_session *session);
+// Prepares bucket run `bucket` for launch: extents, signature. Engine thread.
+struct collective *module_collective(struct lockstep_module *module, uint32_t bucket, bool zero);
+// Makes every counter of missing gradients full again. Trainer, at step_begin.
+void module_step_begin(struct lockstep_module *module);
+// The agreed layout comes into force. Engine thread, between the last slot and the next step.
+void module_adopt_layout(struct lockstep_module *module);
+void module_free(struct lockstep_module *module);
+
+// ---- collective.c
+// --------------------------------------------------------------------------------------
+
+uint64_t collective_signature(const struct collective *collective);
+void work_done(struct lockstep_work *work); // Engine thread.
+
+// The public collectives without the checks of the public layer; trainer. kind, dtype, op and root
+// are taken from `like`. On success *work is in flight.
+int collective_begin(struct lockstep_session *session, const char *name, void *data, uint64_t count,
+                     const struct collective *like, struct lockstep_work **work);
+int collective_wait(struct lockstep_work *work, uint32_t timeout_ms);
+
+// ---- state.c
+// -------------------------------------------------------------------------------------------
+
+// Makes the values of all parameters and buffers those of rank root. Trainer; blocks.
+int state_broadcast(struct lockstep_session *session, uint32_t root);
+
+// ---- counter.c
+// -----------------------------------------------------------------------------------------
+
+void counter_contribute(struct lockstep_session *session, struct commit_wave *wave);
+void counter_apply(struct lockstep_session *session, const struct commit_wave *result);
+
+// ---- fork.c
+// --------------------------------------------------------------------------------------------
+
+void fork_watch(struct lockstep_session *session); // From open to close.
+void fork_unwatch(struct lockstep_session *session);
+bool fork_in_child(void);
+
+#endif
