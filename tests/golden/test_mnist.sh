@@ -1,0 +1,57 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# A trainer's losses do not depend on how many workers share its batches: 60 steps on MNIST with one
+# to four workers, also with a batch that no world divides evenly, against a run without any launcher.
+# And all ranks end with the same parameters.
+set -eu
+root=$(cd "$(dirname "$0")/../.." && pwd)
+mnist=$BUILD/examples/mnist
+[ -x "$mnist" ] || { echo "$mnist is missing: run make first"; exit 1; }
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+if ! data=$("$root/tools/get-mnist" 2>"$work/why"); then
+    echo "no MNIST data: $(tail -n 1 "$work/why")"
+    exit 77
+fi
+
+# compare NAME: the losses of $work/NAME.csv with those of alone.csv, to 1e-5 relative.
+compare() {
+    paste -d , "$work/alone.csv" "$work/$1.csv" | awk -F , -v name="$1" '
+        NR == 1 { next }
+        $1 != $3 { print name ": step " $1 " against step " $3; bad = 1; exit }
+        {
+            difference = $2 > $4 ? ($2 - $4) / $2 : ($4 - $2) / $2
+            if (!(difference <= 1e-5)) {
+                print name ": step " $1 ": loss " $4 " instead of " $2; bad = 1; exit
+            }
+            if (difference > most)
+                most = difference
+        }
+        END {
+            if (NR != 61) { print name ": " NR - 1 " steps instead of 60"; bad = 1 }
+            if (!bad) printf "%s: 60 steps agree to %.1e\n", name, most
+            exit bad
+        }'
+}
+
+# An odd batch: no two ranks of a world have equally many images.
+train() {
+    log=$1
+    shift
+    "$@" "$mnist" --data "$data" --batch 101 --steps 60 --log-losses "$work/$log.csv" \
+        >"$work/$log.out" 2>&1 || { cat "$work/$log.out"; echo "$log: failed"; exit 1; }
+}
+
+failed=0
+train alone env -u LOCKSTEP_COORDINATOR -u LOCKSTEP_WORLD_SIZE
+for workers in 1 2 3 4; do
+    train "$workers-workers" "$LOCKSTEP_BIN/lockstep" run -n "$workers" --
+    compare "$workers-workers" || failed=1
+    if ! grep -q "equal on $workers of $workers ranks" "$work/$workers-workers.out"; then
+        cat "$work/$workers-workers.out"
+        echo "$workers workers: their parameters differ"
+        failed=1
+    fi
+done
+exit $failed
