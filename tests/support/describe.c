@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Control messages in one line of text. A slot is written module#call.bucket. Any thread.
+
+#include "tests/support/describe.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static const char *halt_name(enum halt_kind kind)
+{
+    static const char *const names[] = {"none",       "manifest", "phase", "order",    "unplanned",
+                                        "collective", "lost",     "left",  "protocol", "layout"};
+    return (size_t)kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "?";
+}
+
+static const char *refusal_name(enum refusal refusal)
+{
+    static const char *const names[] = {"none", "version", "invalid", "timeout", "full", "draining"};
+    return (size_t)refusal < sizeof(names) / sizeof(names[0]) ? names[refusal] : "?";
+}
+
+static void describe_slot(char *text, size_t bytes, const char *what, uint64_t step,
+                          const struct slot_id *slot)
+{
+    snprintf(text, bytes, "%s step %" PRIu64 " slot %" PRIu32 "#%" PRIu32 ".%" PRIu32, what, step,
+             slot->module, slot->call, slot->bucket);
+}
+
+static void describe_layout(char *text, size_t bytes, const struct layout_part *part)
+{
+    snprintf(text, bytes, "layout of module %" PRIu32 ", words %" PRIu32 " to %" PRIu32 " of %" PRIu32,
+             part->module, part->first, part->first + part->count, part->total);
+}
+
+static void describe_hello(char *text, size_t bytes, const struct up_hello *hello)
+{
+    int used = snprintf(text, bytes, "hello job %s world %" PRIu32, hello->job, hello->world_min);
+    if (hello->world_max != hello->world_min)
+        used += snprintf(text + used, bytes - (size_t)used, "..%" PRIu32, hello->world_max);
+    used += snprintf(text + used, bytes - (size_t)used, " host %s", hello->host);
+    if (hello->has_rank_hint)
+        snprintf(text + used, bytes - (size_t)used, " hint %" PRIu32, hello->rank_hint);
+}
+
+void describe_up(char *text, size_t bytes, const struct up_message *message)
+{
+    switch (message->kind) {
+    case UP_HELLO:
+        describe_hello(text, bytes, &message->u.hello);
+        return;
+    case UP_START:
+        snprintf(text, bytes, "start hash %" PRIx64 " items %" PRIu32 " root %" PRIu32,
+                 message->u.start.manifest_hash, message->u.start.item_count,
+                 message->u.start.root);
+        return;
+    case UP_MANIFEST_PART:
+        snprintf(text, bytes, "manifest items %" PRIu32 " to %" PRIu32,
+                 message->u.manifest_part.first,
+                 message->u.manifest_part.first + message->u.manifest_part.count);
+        return;
+    case UP_READY:
+        describe_slot(text, bytes, "ready", message->u.ready.step, &message->u.ready.slot);
+        return;
+    case UP_WAIT:
+        describe_slot(text, bytes, "wait", message->u.wait.step, &message->u.wait.slot);
+        return;
+    case UP_LAYOUT_PART:
+        describe_layout(text, bytes, &message->u.layout_part);
+        return;
+    case UP_END:
+        snprintf(text, bytes, "end step %" PRIu64, message->u.end.step);
+        return;
+    case UP_HEARTBEAT:
+        snprintf(text, bytes, "heartbeat step %" PRIu64, message->u.heartbeat.step);
+        return;
+    case UP_FAIL:
+        snprintf(text, bytes, "fail %s step %" PRIu64 ": %s", halt_name(message->u.fail.kind),
+                 message->u.fail.step, message->u.fail.text);
+        return;
+    case UP_LOST:
+        snprintf(text, bytes, "%s rank %" PRIu32 " step %" PRIu64 ": %s",
+                 message->u.lost.left ? "left behind by" : "lost", message->u.lost.rank,
+                 message->u.lost.step, message->u.lost.text);
+        return;
+    case UP_LEAVE:
+        snprintf(text, bytes, "leave settled %" PRIu64, message->u.leave.settled);
+        return;
+    case UP_NONE:
+        break;
+    }
+    snprintf(text, bytes, "up message of kind %d", (int)message->kind);
+}
+
+static void describe_generation(char *text, size_t bytes, const struct down_message *message)
+{
+    const struct down_generation *start = &message->u.generation_start;
+    int used = snprintf(text, bytes,
+                        "generation %" PRIu64 ": rank %" PRIu32 " of %" PRIu32 ", local %" PRIu32
+                        " of %" PRIu32 ", peers",
+                        message->generation.number, start->rank, start->world_size,
+                        start->local_rank, start->local_size);
+    for (uint32_t i = 0; i < start->peer_count; i++)
+        used += snprintf(text + used, bytes - (size_t)used, " %" PRIu32 "@%s", start->peers[i].rank,
+                         start->peers[i].address);
+}
+
+static void describe_plan(char *text, size_t bytes, const struct down_plan_part *part)
+{
+    int used = snprintf(text, bytes, "plan %" PRIu64 "%s step %" PRIu64 ", slots %" PRIu32
+                                     " to %" PRIu32 " of %" PRIu32 "%s",
+                        part->number, part->closes_step ? " closes" : "", part->step,
+                        part->slot_first, part->slot_first + part->slot_count, part->slot_total,
+                        part->last ? ", last:" : ":");
+    for (uint32_t i = 0; i < part->slot_count && i < 12; i++)
+        used += snprintf(text + used, bytes - (size_t)used, " %" PRIu32 "#%" PRIu32 ".%" PRIu32,
+                         part->slots[i].id.module, part->slots[i].id.call,
+                         part->slots[i].id.bucket);
+    if (part->slot_count > 12)
+        snprintf(text + used, bytes - (size_t)used, " ...");
+}
+
+void describe_down(char *text, size_t bytes, const struct down_message *message)
+{
+    switch (message->kind) {
+    case DOWN_WELCOME:
+        snprintf(text, bytes, "welcome");
+        return;
+    case DOWN_REFUSED:
+        snprintf(text, bytes, "refused (%s): %s", refusal_name(message->u.refused.refusal),
+                 message->u.refused.text);
+        return;
+    case DOWN_GENERATION:
+        describe_generation(text, bytes, message);
+        return;
+    case DOWN_VERIFIED:
+        snprintf(text, bytes, "verified");
+        return;
+    case DOWN_MANIFEST_REQUEST:
+        snprintf(text, bytes, "request manifest items %" PRIu32 " to %" PRIu32,
+                 message->u.manifest_request.first,
+                 message->u.manifest_request.first + message->u.manifest_request.count);
+        return;
+    case DOWN_GRANT:
+        describe_slot(text, bytes, "grant", message->u.grant.step, &message->u.grant.slot);
+        return;
+    case DOWN_LAYOUT_PART:
+        describe_layout(text, bytes, &message->u.layout_part);
+        return;
+    case DOWN_PLAN_PART:
+        describe_plan(text, bytes, &message->u.plan_part);
+        return;
+    case DOWN_HALT:
+        snprintf(text, bytes, "halt %s step %" PRIu64 ": %s", halt_name(message->u.halt.kind),
+                 message->u.halt.step, message->u.halt.text);
+        return;
+    case DOWN_NONE:
+        break;
+    }
+    snprintf(text, bytes, "down message of kind %d", (int)message->kind);
+}
