@@ -15,13 +15,13 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 # For the files of a directory: the project headers they may include, and why not others.
-PLAIN_PROTOS = ("protos/limits.h", "protos/types.h")
+PLAIN_PROTOS = ("protos/limits.h", "protos/types.h", "protos/topology.h")
 DIRECTIONS = {
     "base": (("base/",), "base is below everything"),
     "protos": (("protos/", "base/"), "protos is the contract and sees only base"),
     "coordinator": (
         ("coordinator/",) + PLAIN_PROTOS,
-        "the coordinator decides and does no I/O: protos/limits.h, protos/types.h and itself",
+        "the coordinator decides and does no I/O: the plain headers of protos/ and itself",
     ),
     "server": (("server/", "coordinator/", "protos/", "base/"), "the server does I/O for the core"),
     "worker": (("worker/", "lockstep/", "protos/", "base/"), "the worker never sees the daemon"),
@@ -74,7 +74,7 @@ def fault(path, quote, header):
     if "/" not in header or header.startswith((".", "/")):
         return 'write the path from the root: "base/log.h"'
     if plain:
-        return None if header in PLAIN_PROTOS else "limits.h and types.h stand alone"
+        return None if header in PLAIN_PROTOS else "limits.h, types.h and topology.h stand alone"
     allowed, reason = DIRECTIONS[top]
     return None if header.startswith(allowed) else reason
 
