@@ -23,7 +23,11 @@
 
 static void engine_fail(struct lockstep_session *session, int status, const char *text)
 {
-    if (session->formed || session->generation.number != 0)
+    if (session->over)
+        return;
+    session->over = true;
+    session->verdict_deadline_ms = 0;
+    if (session->generation.number != 0)
         transport_abandon(session->transport);
     session_fail(session, status, text);
     log_event(&session->log, LOG_LEVEL_ERROR, "session_failed", "status=%s text=%s",
@@ -89,7 +93,7 @@ static void engine_send(struct lockstep_session *session, struct up_message *mes
 static void engine_report(struct lockstep_session *session, struct up_message *message,
                           const struct down_halt *seen)
 {
-    if (session->verdict_deadline_ms != 0 || session->order->failed)
+    if (session->verdict_deadline_ms != 0 || session->order->failed || session->over)
         return;
     session->lost_here = *seen;
     session->verdict_deadline_ms = clock_now_ms() + LOCKSTEP_HALT_GRACE_MS;
@@ -104,7 +108,7 @@ static void engine_check_verdict(struct lockstep_session *session)
     if (session->verdict_deadline_ms == 0 || clock_now_ms() < session->verdict_deadline_ms)
         return;
     session->verdict_deadline_ms = 0;
-    if (!session->order->failed)
+    if (!session->over)
         order_halted(session->order, &session->lost_here);
 }
 
@@ -192,6 +196,8 @@ static void engine_failed(struct lockstep_session *session, const struct order_a
 static void engine_action(void *context, const struct order_action *action)
 {
     struct lockstep_session *session = context;
+    if (session->over) // An earlier action of the same event has failed.
+        return;
     switch (action->kind) {
     case ORDER_SEND: {
         struct up_message message = *action->up;
@@ -468,7 +474,7 @@ static void engine_control_ended(struct lockstep_session *session, const char *w
     if (session->verdict_deadline_ms != 0)
         session->verdict_deadline_ms = clock_now_ms();
     mutex_lock(&session->mutex);
-    ready = session->verified || (session->formed && !session->started);
+    ready = session->verified || (session->formed && !session->start_sent);
     mutex_unlock(&session->mutex);
     if (!ready) {
         engine_fail(session, LOCKSTEP_E_UNREACHABLE, why);
@@ -547,6 +553,7 @@ static void engine_step_end(struct lockstep_session *session)
 static void engine_start_command(struct lockstep_session *session)
 {
     struct up_message message = {.kind = UP_START};
+    session->start_sent = true;
     message.u.start.manifest_hash = session->manifest_hash;
     message.u.start.item_count = module_manifest_count(session);
     engine_send(session, &message);
@@ -573,7 +580,7 @@ static void engine_command(struct lockstep_session *session, const struct comman
     mutex_unlock(&session->mutex);
     if (command->kind == COMMAND_STOP) {
         session->stop = true;
-        session->leave = command->value != 0 && !failed;
+        session->leave = command->value != 0;
         return;
     }
     if (!failed) {
@@ -645,9 +652,9 @@ static void engine_run(void *argument)
         if (!session->stop)
             transport_progress(session->transport, engine_patience(session));
     }
-    if (session->leave && session->generation.number != 0)
-        transport_leave(session->transport, 2000);
-    else if (session->generation.number != 0)
+    if (session->generation.number != 0 && !session->over && session->leave)
+        transport_leave(session->transport, ENGINE_LINGER_MS);
+    else if (session->generation.number != 0 && !session->over)
         transport_abandon(session->transport);
     while (engine_take(session, &command)) {
         if (command.kind == COMMAND_MESSAGE || command.kind == COMMAND_CONTROL_ENDED ||

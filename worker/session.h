@@ -195,7 +195,7 @@ struct lockstep_session {
     uint32_t module_count;
     uint32_t tensor_count; // Parameters and buffers of all modules.
     uint64_t manifest_hash;
-    bool started; // Written under the mutex: the engine reads it there.
+    bool started;
     bool step_open;
     uint64_t step;
     uint64_t weight;
@@ -208,6 +208,8 @@ struct lockstep_session {
     char engine_phase[LOCKSTEP_NAME_BYTES]; // Of the open step, for texts.
     bool stop;
     bool leave;
+    bool over; // Failed: the links are gone, nothing is launched any more.
+    bool start_sent;
     uint64_t verdict_deadline_ms; // A peer was lost; the coordinator's sentence is waited for.
     bool control_gone;
     char control_text[LOCKSTEP_TEXT_BYTES];

@@ -175,9 +175,7 @@ int lockstep_start(lockstep_session *session)
     session_activity(session, ACTIVITY_OUTSIDE);
     if (status < 0)
         return status;
-    mutex_lock(&session->mutex);
     session->started = true;
-    mutex_unlock(&session->mutex);
     return 0;
 }
 
