@@ -21,6 +21,9 @@
 // ---- Failing
 // --------------------------------------------------------------------------------------
 
+// How long a close waits for others to take what they may still need.
+#define ENGINE_LINGER_MS 2000
+
 static void engine_fail(struct lockstep_session *session, int status, const char *text)
 {
     if (session->over)
