@@ -112,8 +112,7 @@ void coordinator_step(struct coordinator *coordinator, const struct coordinator_
 // When EVENT_TICK is due, in the same clock; UINT64_MAX: never.
 uint64_t coordinator_deadline(const struct coordinator *coordinator);
 
-// ---- Views, for HTTP and tests. They copy; nothing is borrowed.
-// ----------------------------------
+// ---- Views, for HTTP and tests. They copy; nothing is borrowed. --------------------------------
 
 enum job_state {
     JOB_GATHERING = 0, // Waiting for workers.

@@ -14,7 +14,7 @@
 // version, and a worker and a coordinator of different versions refuse each other by name.
 #define LOCKSTEP_PROTOCOL_VERSION 1
 
-// ---- Names and texts -------------------------------------------------------------------------
+// ---- Names and texts ---------------------------------------------------------------------------
 
 #define LOCKSTEP_JOB_NAME_BYTES 64 // A Kubernetes label value has at most 63 characters.
 #define LOCKSTEP_HOST_BYTES 128 // A host as shown to people; Linux host names have 64.
@@ -26,14 +26,14 @@
 #define LOCKSTEP_UUID_BYTES 16
 #define LOCKSTEP_SECRET_BYTES 32
 
-// ---- The world -------------------------------------------------------------------------------
+// ---- The world ---------------------------------------------------------------------------------
 
 #define LOCKSTEP_MAX_JOBS 64 // Per coordinator.
 #define LOCKSTEP_MAX_WORLD 1024 // Workers of one job.
 #define LOCKSTEP_MAX_WORKERS 4096 // Workers of all jobs of one coordinator.
 #define LOCKSTEP_MAX_NEIGHBOURS 32 // Peers one worker has links to: ring 2, doubling 2 log2 n.
 
-// ---- What a session declares -----------------------------------------------------------------
+// ---- What a session declares -------------------------------------------------------------------
 
 #define LOCKSTEP_MAX_DIMS 8
 #define LOCKSTEP_MAX_MODULES 64
@@ -50,7 +50,7 @@
 #define LOCKSTEP_MAX_LAYOUT_WORDS \
     (LOCKSTEP_MAX_MODULES + LOCKSTEP_MAX_BUCKETS + LOCKSTEP_MAX_PARAMETERS)
 
-// ---- Messages on the control stream ----------------------------------------------------------
+// ---- Messages on the control stream ------------------------------------------------------------
 
 #define LOCKSTEP_MANIFEST_PART 16 // Manifest items in one message.
 #define LOCKSTEP_LAYOUT_PART 256 // Layout words in one message.
@@ -61,7 +61,7 @@
 static_assert(LOCKSTEP_MESSAGE_BYTES < 65535, "nanopb's pb_size_t has 16 bits");
 static_assert(LOCKSTEP_REPORT_BYTES * 2 < LOCKSTEP_MESSAGE_BYTES, "a report fits in a message");
 
-// ---- The data plane --------------------------------------------------------------------------
+// ---- The data plane ----------------------------------------------------------------------------
 
 #define LOCKSTEP_FRAME_HEADER_BYTES 96
 #define LOCKSTEP_FRAME_BYTES (1024 * 1024) // Payload of one frame.
@@ -91,7 +91,7 @@ static_assert(LOCKSTEP_REPORT_BYTES * 2 < LOCKSTEP_MESSAGE_BYTES, "a report fits
 static_assert(LOCKSTEP_USED_BYTES * 8 >= LOCKSTEP_MAX_PARAMETERS, "one bit for every parameter");
 static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a power of two");
 
-// ---- Times, in milliseconds ------------------------------------------------------------------
+// ---- Times, in milliseconds --------------------------------------------------------------------
 
 #define LOCKSTEP_HEARTBEAT_MS 1000
 #define LOCKSTEP_HEARTBEATS_MISSED 3 // Then a worker is shown as frozen. It is not evicted.

@@ -45,7 +45,7 @@ struct generation_id {
     uint64_t incarnation; // Random id of the coordinator that made it.
 };
 
-// ---- Worker to coordinator -------------------------------------------------------------------
+// ---- Worker to coordinator ---------------------------------------------------------------------
 
 enum up_kind {
     UP_NONE = 0,
@@ -216,7 +216,7 @@ struct up_message {
     } u;
 };
 
-// ---- Coordinator to worker -------------------------------------------------------------------
+// ---- Coordinator to worker ---------------------------------------------------------------------
 
 enum down_kind {
     DOWN_NONE = 0,

@@ -16,8 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// ---- Making work
-// ---------------------------------------------------------------------------------------
+// ---- Making work -------------------------------------------------------------------------------
 
 uint64_t collective_signature(const struct collective *collective)
 {
@@ -135,8 +134,7 @@ int collective_wait(struct lockstep_work *work, uint32_t timeout_ms)
     return status;
 }
 
-// ---- The public layer
-// --------------------------------------------------------------------------------------
+// ---- The public layer --------------------------------------------------------------------------
 
 static int collective_check(struct lockstep_session *session, const char *name, const void *data,
                             uint64_t count, const struct collective *like)

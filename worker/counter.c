@@ -111,8 +111,7 @@ void counter_apply(struct lockstep_session *session, const struct commit_wave *r
     }
 }
 
-// ---- Where the trainer is
-// --------------------------------------------------------------------------------
+// ---- Where the trainer is ----------------------------------------------------------------------
 
 static void counter_set_mark(struct lockstep_session *session, const char *text)
 {

@@ -18,8 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- Failing
-// --------------------------------------------------------------------------------------
+// ---- Failing -----------------------------------------------------------------------------------
 
 // How long a close waits for others to take what they may still need.
 #define ENGINE_LINGER_MS 2000
@@ -68,8 +67,7 @@ static const char *engine_peer_host(const struct lockstep_session *session, uint
     return "unknown";
 }
 
-// ---- Speaking to the coordinator
-// --------------------------------------------------------------------
+// ---- Speaking to the coordinator ---------------------------------------------------------------
 
 static void engine_send(struct lockstep_session *session, struct up_message *message)
 {
@@ -115,8 +113,7 @@ static void engine_check_verdict(struct lockstep_session *session)
         order_halted(session->order, &session->lost_here);
 }
 
-// ---- What the order core decides
-// ---------------------------------------------------------------------
+// ---- What the order core decides ---------------------------------------------------------------
 
 static void engine_launch(struct lockstep_session *session, const struct order_action *action)
 {
@@ -228,8 +225,7 @@ static void engine_action(void *context, const struct order_action *action)
     }
 }
 
-// ---- What the data plane reports
-// -----------------------------------------------------------------------
+// ---- What the data plane reports ---------------------------------------------------------------
 
 static void engine_formed(void *context)
 {
@@ -348,8 +344,7 @@ static void engine_mismatch(void *context, struct collective *collective, uint32
     engine_report(session, &message, &seen);
 }
 
-// ---- What the coordinator says
-// -----------------------------------------------------------------------
+// ---- What the coordinator says -----------------------------------------------------------------
 
 static void engine_generation(struct lockstep_session *session, const struct down_message *message)
 {
@@ -493,8 +488,7 @@ static void engine_control_ended(struct lockstep_session *session, const char *w
     }
 }
 
-// ---- Commands
-// ---------------------------------------------------------------------------------------------
+// ---- Commands ----------------------------------------------------------------------------------
 
 static void engine_step_begin(struct lockstep_session *session, uint64_t phase)
 {
@@ -622,8 +616,7 @@ static void engine_command(struct lockstep_session *session, const struct comman
         free(command->pointer);
 }
 
-// ---- The thread
-// ---------------------------------------------------------------------------------------------
+// ---- The thread --------------------------------------------------------------------------------
 
 static bool engine_take(struct lockstep_session *session, struct command *command)
 {

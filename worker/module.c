@@ -16,8 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- Checking what was declared
-// ------------------------------------------------------------------
+// ---- Checking what was declared ----------------------------------------------------------------
 
 static int module_check_name(const char *name, const char *what, uint32_t index)
 {
@@ -155,8 +154,7 @@ static int module_check_unique(const struct tensor *tensors, uint32_t count, con
     return status;
 }
 
-// ---- Making a module
-// ------------------------------------------------------------------------------
+// ---- Making a module ---------------------------------------------------------------------------
 
 void module_free(struct lockstep_module *module)
 {
@@ -382,8 +380,7 @@ int lockstep_module_register(lockstep_session *session, const struct lockstep_mo
     return 0;
 }
 
-// ---- The manifest
-// -----------------------------------------------------------------------------------
+// ---- The manifest ------------------------------------------------------------------------------
 
 uint32_t module_manifest_count(const struct lockstep_session *session)
 {
@@ -465,8 +462,7 @@ uint64_t module_manifest_hash(const struct lockstep_session *session)
     return hash64_final(&hash);
 }
 
-// ---- A step
-// -------------------------------------------------------------------------------------------
+// ---- A step ------------------------------------------------------------------------------------
 
 void module_step_begin(struct lockstep_module *module)
 {

@@ -8,8 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// ---- The wave payloads
-// ---------------------------------------------------------------------------
+// ---- The wave payloads -------------------------------------------------------------------------
 
 static int call_compare(const struct call_id *a, const struct call_id *b)
 {
@@ -128,8 +127,7 @@ void order_commit_merge(void *into, const void *from)
     commit_merge_counters(into, from);
 }
 
-// ---- Actions
-// ---------------------------------------------------------------------------------------
+// ---- Actions -----------------------------------------------------------------------------------
 
 static void order_emit(struct order *order, const struct order_action *action)
 {
@@ -156,8 +154,7 @@ static bool slot_equal(const struct slot_id *a, const struct slot_id *b)
     return a->module == b->module && a->call == b->call && a->bucket == b->bucket;
 }
 
-// ---- Launching, closing, committing: what follows from the state
-// ------------------------------------
+// ---- Launching, closing, committing: what follows from the state -------------------------------
 
 static void order_launch(struct order *order, uint32_t index)
 {
@@ -219,8 +216,7 @@ static void order_advance(struct order *order)
     order_try_commit(order);
 }
 
-// ---- Headers
-// -------------------------------------------------------------------------------------------
+// ---- Headers -----------------------------------------------------------------------------------
 
 static void order_compare_header(struct order *order, const struct step_header *header)
 {
@@ -267,8 +263,7 @@ void order_header_received(struct order *order, const struct step_header *header
     order_advance(order);
 }
 
-// ---- The trainer's side
-// ---------------------------------------------------------------------------------
+// ---- The trainer's side ------------------------------------------------------------------------
 
 void order_init(struct order *order, struct generation_id generation, uint32_t rank,
                 uint32_t world_size, struct order_sink sink)
@@ -386,8 +381,7 @@ void order_step_ended(struct order *order)
     order_advance(order);
 }
 
-// ---- The data plane's side
-// ---------------------------------------------------------------------------------
+// ---- The data plane's side ---------------------------------------------------------------------
 
 void order_slot_final(struct order *order, uint32_t index)
 {
@@ -420,8 +414,7 @@ void order_commit_completed(struct order *order)
     order_advance(order);
 }
 
-// ---- The coordinator's side
-// -------------------------------------------------------------------------------
+// ---- The coordinator's side --------------------------------------------------------------------
 
 static bool order_reported(const struct order *order, const struct slot_id *id)
 {

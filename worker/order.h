@@ -189,7 +189,7 @@ void order_init(struct order *order, struct generation_id generation, uint32_t r
 // The plan of a phase, or NULL: its next step is a learning step.
 const struct order_plan *order_plan_of(const struct order *order, uint64_t phase);
 
-// ---- Facts from the trainer -------------------------------------------------------------------
+// ---- Facts from the trainer --------------------------------------------------------------------
 
 void order_step_begun(struct order *order, uint64_t step, uint64_t phase);
 // All gradients of this slot are in memory. Unplanned slots count as a call outside the plan.
@@ -197,14 +197,14 @@ void order_slot_ready(struct order *order, struct slot_id id, enum dtype dtype, 
 // In a learning step layout proposals are sent before this.
 void order_step_ended(struct order *order);
 
-// ---- Facts from the data plane ----------------------------------------------------------------
+// ---- Facts from the data plane -----------------------------------------------------------------
 
 void order_slot_final(struct order *order, uint32_t index);
 void order_header_received(struct order *order, const struct step_header *header);
 void order_close_completed(struct order *order, const struct close_wave *result);
 void order_commit_completed(struct order *order);
 
-// ---- Facts from the coordinator ---------------------------------------------------------------
+// ---- Facts from the coordinator ----------------------------------------------------------------
 
 void order_granted(struct order *order, const struct down_grant *grant);
 void order_plan_received(struct order *order, const struct down_plan_part *part);

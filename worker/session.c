@@ -22,8 +22,7 @@
 #define SESSION_ANSWER_SLACK_MS 2000
 #define SESSION_LINGER_MS 1000
 
-// ---- What every function begins with
-// ------------------------------------------------------------------
+// ---- What every function begins with -----------------------------------------------------------
 
 int session_check_handle(struct lockstep_session *session)
 {
@@ -91,8 +90,7 @@ void session_activity(struct lockstep_session *session, enum worker_activity act
     atomic_store_explicit(&session->progress.activity, (int)activity, memory_order_relaxed);
 }
 
-// ---- The control thread's callbacks
-// ----------------------------------------------------------------------
+// ---- The control thread's callbacks ------------------------------------------------------------
 
 static void session_received(void *context, const struct down_message *message)
 {
@@ -135,8 +133,7 @@ static void session_heartbeat(void *context, struct up_message *message)
     beat->bytes_received = atomic_load(&progress->bytes_received);
 }
 
-// ---- Opening
-// ------------------------------------------------------------------------------------------------
+// ---- Opening -----------------------------------------------------------------------------------
 
 static void session_log(void *context, enum log_level level, const char *line, size_t size)
 {
@@ -339,8 +336,7 @@ int lockstep_open(const struct lockstep_config *config, lockstep_session **sessi
     return status;
 }
 
-// ---- Afterwards
-// ----------------------------------------------------------------------------------------------
+// ---- Afterwards --------------------------------------------------------------------------------
 
 int lockstep_world(lockstep_session *session, uint32_t *rank, uint32_t *world_size)
 {

@@ -25,8 +25,7 @@
 #include <lockstep/lockstep.h>
 #include <stdatomic.h>
 
-// ---- Modules
-// ---------------------------------------------------------------------------------------
+// ---- Modules -----------------------------------------------------------------------------------
 
 struct tensor {
     char *name; // Owned.
@@ -93,8 +92,7 @@ struct lockstep_module {
     bool learned; // The layout in force was agreed.
 };
 
-// ---- Plain collectives
-// -----------------------------------------------------------------------------
+// ---- Plain collectives -------------------------------------------------------------------------
 
 enum work_state {
     WORK_FREE = 0,
@@ -118,8 +116,7 @@ struct name_use {
 };
 #define SESSION_MAX_NAMES 4096
 
-// ---- From the other threads to the engine
-// ----------------------------------------------------------
+// ---- From the other threads to the engine ------------------------------------------------------
 
 enum command_kind {
     COMMAND_STEP_BEGIN, // value: phase hash
@@ -142,8 +139,7 @@ struct command {
 };
 #define SESSION_INBOX 8192
 
-// ---- Counters
-// --------------------------------------------------------------------------------------
+// ---- Counters ----------------------------------------------------------------------------------
 
 struct counter {
     uint64_t hash; // 0: free.
@@ -245,8 +241,7 @@ struct lockstep_session {
     _Atomic(uint64_t) weight_total;
 };
 
-// ---- session.c
-// ---------------------------------------------------------------------------------------
+// ---- session.c ---------------------------------------------------------------------------------
 
 // First line of every public function: 0 when the handle is a live session of this process that has
 // not failed; else the status, with the error text set. Any thread.
@@ -262,15 +257,13 @@ void session_fail(struct lockstep_session *session, int status, const char *text
 int session_failure_locked(struct lockstep_session *session);
 void session_activity(struct lockstep_session *session, enum worker_activity activity);
 
-// ---- engine.c
-// ----------------------------------------------------------------------------------------
+// ---- engine.c ----------------------------------------------------------------------------------
 
 int engine_start(struct lockstep_session *session);
 // Ends the thread; leave: in good order. Afterwards nothing touches user memory.
 void engine_stop(struct lockstep_session *session, bool leave);
 
-// ---- module.c
-// ----------------------------------------------------------------------------------------
+// ---- module.c ----------------------------------------------------------------------------------
 
 // Item `index` of the manifest; false beyond its end.
 bool module_manifest_item(const struct lockstep_session *session, uint32_t index,
@@ -285,8 +278,7 @@ void module_step_begin(struct lockstep_module *module);
 void module_adopt_layout(struct lockstep_module *module);
 void module_free(struct lockstep_module *module);
 
-// ---- collective.c
-// --------------------------------------------------------------------------------------
+// ---- collective.c ------------------------------------------------------------------------------
 
 uint64_t collective_signature(const struct collective *collective);
 void work_done(struct lockstep_work *work); // Engine thread.
@@ -297,20 +289,17 @@ int collective_begin(struct lockstep_session *session, const char *name, void *d
                      const struct collective *like, struct lockstep_work **work);
 int collective_wait(struct lockstep_work *work, uint32_t timeout_ms);
 
-// ---- state.c
-// -------------------------------------------------------------------------------------------
+// ---- state.c -----------------------------------------------------------------------------------
 
 // Makes the values of all parameters and buffers those of rank root. Trainer; blocks.
 int state_broadcast(struct lockstep_session *session, uint32_t root);
 
-// ---- counter.c
-// -----------------------------------------------------------------------------------------
+// ---- counter.c ---------------------------------------------------------------------------------
 
 void counter_contribute(struct lockstep_session *session, struct commit_wave *wave);
 void counter_apply(struct lockstep_session *session, const struct commit_wave *result);
 
-// ---- fork.c
-// --------------------------------------------------------------------------------------------
+// ---- fork.c ------------------------------------------------------------------------------------
 
 void fork_watch(struct lockstep_session *session); // From open to close.
 void fork_unwatch(struct lockstep_session *session);

@@ -143,8 +143,7 @@ int state_broadcast(struct lockstep_session *session, uint32_t root)
     return status;
 }
 
-// ---- lockstep_start
-// -----------------------------------------------------------------------------------
+// ---- lockstep_start ----------------------------------------------------------------------------
 
 static int state_verify(struct lockstep_session *session)
 {
@@ -179,8 +178,7 @@ int lockstep_start(lockstep_session *session)
     return 0;
 }
 
-// ---- Hash and check
-// -------------------------------------------------------------------------------------
+// ---- Hash and check ----------------------------------------------------------------------------
 
 static int state_check_ready(struct lockstep_session *session)
 {
@@ -254,8 +252,7 @@ int lockstep_state_check(lockstep_session *session)
     return status;
 }
 
-// ---- Not built yet
-// ------------------------------------------------------------------------------------------
+// ---- Not built yet -----------------------------------------------------------------------------
 
 static int state_unsupported(struct lockstep_session *session, const char *what)
 {

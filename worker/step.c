@@ -18,8 +18,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-// ---- step_begin
-// ---------------------------------------------------------------------------------------
+// ---- step_begin --------------------------------------------------------------------------------
 
 static int step_options(const struct lockstep_step_options *given,
                         struct lockstep_step_options *whole)
@@ -111,8 +110,7 @@ int lockstep_step_begin(lockstep_session *session, const struct lockstep_step_op
     return 0;
 }
 
-// ---- Calls
-// ------------------------------------------------------------------------------------------------
+// ---- Calls -------------------------------------------------------------------------------------
 
 static int step_check_module(struct lockstep_module *module)
 {
@@ -297,8 +295,7 @@ int lockstep_call_next(lockstep_call *call, uint32_t timeout_ms, uint32_t *bucke
     return step_unsupported_call(call, "lockstep_call_next");
 }
 
-// ---- step_end
-// -----------------------------------------------------------------------------------------------
+// ---- step_end ----------------------------------------------------------------------------------
 
 // What this rank says in the commit wave: which parameters it did not use, and its counters.
 static void step_contribute(struct lockstep_session *session)
