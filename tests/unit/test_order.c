@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The order core of one rank, told as stories: facts in, actions out, compared as a readable trace.
+// Worlds of several cores are the simulator's business.
+
+#include "worker/order.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- The trace ---------------------------------------------------------------------------------
+
+#define PHASE 77u
+#define OTHER_PHASE 78u
+#define PLAN_HASH 4711u
+
+struct story {
+    struct order order;
+    char trace[4096];
+};
+
+static void story_add(struct story *story, const char *format, ...)
+{
+    const size_t used = strlen(story->trace);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(story->trace + used, sizeof(story->trace) - used, format, arguments);
+    va_end(arguments);
+}
+
+static void story_add_up(struct story *story, const struct up_message *up)
+{
+    switch ((int)up->kind) {
+    case UP_READY:
+        story_add(story, "ready %u.%u; ", up->u.ready.slot.module, up->u.ready.slot.bucket);
+        break;
+    case UP_END:
+        story_add(story, "end %u; ", (unsigned)up->u.end.step);
+        break;
+    case UP_FAIL:
+        story_add(story, "fail kind %d step %u; ", (int)up->u.fail.kind, (unsigned)up->u.fail.step);
+        break;
+    default:
+        story_add(story, "up %d; ", (int)up->kind);
+    }
+}
+
+static void story_action(void *context, const struct order_action *action)
+{
+    struct story *story = context;
+    switch (action->kind) {
+    case ORDER_SEND:
+        story_add_up(story, action->up);
+        break;
+    case ORDER_HEADER:
+        story_add(story, "header %u; ", (unsigned)action->header->step);
+        break;
+    case ORDER_LAUNCH:
+        story_add(story, "launch %u%s; ", action->index, action->slot->zero ? " zero" : "");
+        break;
+    case ORDER_CLOSE:
+        story_add(story, "close extras %u; ", action->close->extra_total);
+        break;
+    case ORDER_COMMIT:
+        story_add(story, "commit; ");
+        break;
+    case ORDER_SETTLED:
+        story_add(story, "settled %u; ", (unsigned)action->step);
+        break;
+    case ORDER_FAILED:
+        story_add(story, "failed kind %d; ", (int)action->halt);
+        break;
+    }
+}
+
+static struct story *story_begin(uint32_t world)
+{
+    struct story *story = calloc(1, sizeof(*story));
+    assert_non_null(story);
+    order_init(&story->order, (struct generation_id){1, 9}, 0, world,
+               (struct order_sink){story_action, story});
+    return story;
+}
+
+static void story_expect(struct story *story, const char *expected)
+{
+    assert_string_equal(story->trace, expected);
+    story->trace[0] = '\0';
+}
+
+static struct slot_id slot(uint32_t module, uint32_t bucket)
+{
+    return (struct slot_id){.module = module, .call = 0, .bucket = bucket};
+}
+
+// Publishes a plan of `count` buckets of module 0.
+static void story_plan(struct story *story, uint64_t phase, uint32_t count, uint64_t closes)
+{
+    struct down_plan_part part = {.number = 1,
+                                  .phase = phase,
+                                  .hash = PLAN_HASH,
+                                  .closes_step = closes != 0,
+                                  .step = closes,
+                                  .slot_total = count};
+    do {
+        part.slot_count = count - part.slot_first < LOCKSTEP_PLAN_PART ? count - part.slot_first
+                                                                       : LOCKSTEP_PLAN_PART;
+        for (uint32_t i = 0; i < part.slot_count; i++)
+            part.slots[i].id = slot(0, part.slot_first + i);
+        part.last = part.slot_first + part.slot_count == count;
+        order_plan_received(&story->order, &part);
+        part.slot_first += part.slot_count;
+    } while (!part.last);
+}
+
+static void story_header(struct story *story, uint64_t step, uint64_t phase)
+{
+    order_header_received(&story->order, &(struct step_header){.step = step, .phase = phase});
+}
+
+static void story_close(struct story *story, const struct close_wave *result)
+{
+    static const struct close_wave agreed = {.plan_number = 1};
+    order_close_completed(&story->order, result == NULL ? &agreed : result);
+}
+
+// ---- Stories -----------------------------------------------------------------------------------
+
+static void test_learning_step(void **state)
+{
+    struct story *story = story_begin(2);
+    (void)state;
+    order_step_begun(&story->order, 1, PHASE);
+    story_header(story, 1, PHASE);
+    order_slot_ready(&story->order, slot(0, 0), DTYPE_FLOAT32, 10);
+    story_expect(story, "header 1; ready 0.0; ");
+    order_granted(&story->order, &(struct down_grant){.step = 1, .slot = slot(0, 0)});
+    order_step_ended(&story->order);
+    story_expect(story, "launch 0; end 1; ");
+    // A slot that only the others have made: granted because this rank has ended.
+    order_granted(&story->order, &(struct down_grant){.step = 1, .slot = slot(1, 0)});
+    order_slot_final(&story->order, 0);
+    story_expect(story, "launch 1 zero; ");
+    story_plan(story, PHASE, 1, 1);
+    story_expect(story, "");
+    order_slot_final(&story->order, 1);
+    story_expect(story, "commit; ");
+    order_commit_completed(&story->order);
+    story_expect(story, "settled 1; ");
+    assert_non_null(order_plan_of(&story->order, PHASE));
+    free(story);
+}
+
+static void test_planned_step_runs_any_ready_slot_in_the_window(void **state)
+{
+    struct story *story = story_begin(2);
+    (void)state;
+    story_plan(story, PHASE, LOCKSTEP_WINDOW + 2, 0);
+    order_step_begun(&story->order, 1, PHASE);
+    order_slot_ready(&story->order, slot(0, 3), DTYPE_FLOAT32, 1);
+    order_slot_ready(&story->order, slot(0, LOCKSTEP_WINDOW), DTYPE_FLOAT32, 1);
+    story_expect(story, "header 1; launch 3; "); // W is one beyond the window of L = 0.
+    order_slot_ready(&story->order, slot(0, 0), DTYPE_FLOAT32, 1);
+    order_slot_final(&story->order, 3); // Not the lowest: L stays.
+    story_expect(story, "launch 0; ");
+    order_slot_final(&story->order, 0);
+    story_expect(story, "launch 8; ");
+    free(story);
+}
+
+static void test_what_is_missing_at_the_end_is_zero(void **state)
+{
+    struct story *story = story_begin(2);
+    (void)state;
+    story_plan(story, PHASE, 2, 0);
+    order_step_begun(&story->order, 1, PHASE);
+    story_header(story, 1, PHASE);
+    order_slot_ready(&story->order, slot(0, 1), DTYPE_FLOAT32, 1);
+    order_step_ended(&story->order);
+    story_expect(story, "header 1; launch 1; launch 0 zero; close extras 0; ");
+    order_slot_final(&story->order, 0);
+    order_slot_final(&story->order, 1);
+    story_expect(story, ""); // The commit waits for the close.
+    story_close(story, NULL);
+    story_expect(story, "commit; ");
+    free(story);
+}
+
+static void test_a_call_outside_the_plan_fails_after_the_commit(void **state)
+{
+    struct story *story = story_begin(2);
+    struct close_wave result = {.plan_number = 1, .extra_total = 1, .extras = {{.module = 5}}};
+    (void)state;
+    story_plan(story, PHASE, 1, 0);
+    order_step_begun(&story->order, 1, PHASE);
+    story_header(story, 1, PHASE);
+    order_slot_ready(&story->order, slot(0, 0), DTYPE_FLOAT32, 1);
+    order_slot_ready(&story->order, slot(5, 0), DTYPE_FLOAT32, 1);
+    order_step_ended(&story->order);
+    story_expect(story, "header 1; launch 0; close extras 1; ");
+    order_slot_final(&story->order, 0);
+    story_close(story, &result);
+    story_expect(story, "commit; ");
+    order_commit_completed(&story->order);
+    story_expect(story, "failed kind 4; ");
+    assert_int_equal(story->order.settled, 0);
+    free(story);
+}
+
+static void test_the_close_waits_for_an_equal_header(void **state)
+{
+    struct story *story = story_begin(3);
+    (void)state;
+    story_plan(story, PHASE, 0, 0);
+    order_step_begun(&story->order, 1, PHASE);
+    order_step_ended(&story->order);
+    story_expect(story, "header 1; ");
+    story_header(story, 1, PHASE);
+    story_expect(story, "close extras 0; ");
+    free(story);
+}
+
+static void test_different_phases_are_said_once(void **state)
+{
+    struct story *story = story_begin(2);
+    const struct down_halt halt = {.step = 1, .kind = HALT_PHASE, .text = "phases differ"};
+    (void)state;
+    story_plan(story, PHASE, 0, 0);
+    story_header(story, 1, OTHER_PHASE); // Early: the predecessor is ahead.
+    order_step_begun(&story->order, 1, PHASE);
+    order_step_ended(&story->order);
+    story_expect(story, "header 1; fail kind 2 step 1; ");
+    order_halted(&story->order, &halt);
+    story_expect(story, "failed kind 2; ");
+    free(story);
+}
+
+static void test_a_halt_waits_for_the_steps_before_it(void **state)
+{
+    struct story *story = story_begin(1);
+    const struct down_halt halt = {.step = 2, .kind = HALT_ORDER, .text = "a cycle"};
+    (void)state;
+    story_plan(story, PHASE, 0, 0);
+    order_step_begun(&story->order, 1, PHASE);
+    order_halted(&story->order, &halt);
+    story_expect(story, "");
+    order_step_ended(&story->order);
+    story_close(story, NULL);
+    order_commit_completed(&story->order);
+    story_expect(story, "close extras 0; commit; settled 1; failed kind 3; ");
+    free(story);
+}
+
+static void test_a_loss_takes_effect_at_once_and_ends_everything(void **state)
+{
+    struct story *story = story_begin(1);
+    const struct down_halt halt = {.kind = HALT_LOST, .text = "rank 1 was lost"};
+    (void)state;
+    story_plan(story, PHASE, 1, 0);
+    order_step_begun(&story->order, 1, PHASE);
+    order_halted(&story->order, &halt);
+    story_expect(story, "failed kind 6; ");
+    order_slot_ready(&story->order, slot(0, 0), DTYPE_FLOAT32, 1);
+    order_step_ended(&story->order);
+    order_halted(&story->order, &halt);
+    story_expect(story, "");
+    free(story);
+}
+
+static void test_hostile_coordinators_fail_by_name(void **state)
+{
+    struct story *story = story_begin(1);
+    const struct down_plan_part torn = {.number = 2, .slot_first = 5, .slot_count = 1};
+    (void)state;
+    order_step_begun(&story->order, 1, PHASE);
+    order_granted(&story->order, &(struct down_grant){.step = 1, .slot = slot(0, 0)});
+    story_expect(story, "failed kind 8; ");
+    free(story);
+    story = story_begin(1);
+    order_plan_received(&story->order, &torn);
+    story_expect(story, "failed kind 8; ");
+    free(story);
+}
+
+// ---- Waves: merging must not depend on the order of ranks --------------------------------------
+
+#define RANKS 7
+
+static void commit_fill(struct commit_wave *wave, uint32_t rank)
+{
+    memset(wave, 0, sizeof(*wave));
+    for (uint32_t i = 0; i < 5; i++) {
+        wave->unused[wave->unused_named++] =
+            (struct unused_parameter){.module = i, .parameter = rank, .rank = rank};
+        wave->unused_total++;
+    }
+    for (uint32_t i = 0; i < 4; i++)
+        wave->counters[wave->counter_count++] =
+            (struct counter_delta){.name = 1 + i * (1 + rank % 2), .delta = (int64_t)rank + 1};
+}
+
+static void close_fill(struct close_wave *wave, uint32_t rank)
+{
+    memset(wave, 0, sizeof(*wave));
+    wave->plan_number = 10 + rank;
+    wave->extra_total = 2;
+    wave->extras[0] = (struct call_id){.module = rank, .call = 0};
+    wave->extras[1] = (struct call_id){.module = rank / 2, .call = 1};
+}
+
+static void test_merges_do_not_depend_on_the_order(void **state)
+{
+    struct commit_wave first_commit;
+    struct close_wave first_close;
+    (void)state;
+    for (uint32_t start = 0; start < RANKS; start++) {
+        struct commit_wave commit;
+        struct close_wave close;
+        commit_fill(&commit, start);
+        close_fill(&close, start);
+        for (uint32_t i = 1; i < RANKS; i++) {
+            const uint32_t rank = (start + i * 3) % RANKS;
+            struct commit_wave other_commit;
+            struct close_wave other_close;
+            commit_fill(&other_commit, rank);
+            close_fill(&other_close, rank);
+            order_commit_merge(&commit, &other_commit);
+            order_close_merge(&close, &other_close);
+        }
+        if (start == 0) {
+            first_commit = commit;
+            first_close = close;
+        }
+        assert_memory_equal(&commit, &first_commit, sizeof(commit));
+        assert_memory_equal(&close, &first_close, sizeof(close));
+    }
+    assert_int_equal(first_commit.unused_total, RANKS * 5);
+    assert_int_equal(first_commit.unused_named, ORDER_UNUSED_NAMED);
+    assert_int_equal(first_close.plan_number, 10);
+    assert_int_equal(first_close.extra_total, LOCKSTEP_MAX_EXTRA_CALLS + 1);
+}
+
+static void test_counters_of_one_name_add_up(void **state)
+{
+    struct commit_wave a = {.counter_count = 1, .counters = {{.name = 5, .delta = INT64_MAX}}};
+    struct commit_wave b = {.counter_count = 2,
+                            .counters = {{.name = 3, .delta = 7}, {.name = 5, .delta = 1}}};
+    (void)state;
+    order_commit_merge(&a, &b);
+    assert_int_equal(a.counter_count, 2);
+    assert_int_equal(a.counters[0].delta, 7);
+    assert_true(a.counters[1].delta == INT64_MIN); // Sums wrap.
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_learning_step),
+        cmocka_unit_test(test_planned_step_runs_any_ready_slot_in_the_window),
+        cmocka_unit_test(test_what_is_missing_at_the_end_is_zero),
+        cmocka_unit_test(test_a_call_outside_the_plan_fails_after_the_commit),
+        cmocka_unit_test(test_the_close_waits_for_an_equal_header),
+        cmocka_unit_test(test_different_phases_are_said_once),
+        cmocka_unit_test(test_a_halt_waits_for_the_steps_before_it),
+        cmocka_unit_test(test_a_loss_takes_effect_at_once_and_ends_everything),
+        cmocka_unit_test(test_hostile_coordinators_fail_by_name),
+        cmocka_unit_test(test_merges_do_not_depend_on_the_order),
+        cmocka_unit_test(test_counters_of_one_name_add_up),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
