@@ -16,7 +16,8 @@ static const char *halt_name(enum halt_kind kind)
 
 static const char *refusal_name(enum refusal refusal)
 {
-    static const char *const names[] = {"none", "version", "invalid", "timeout", "full", "draining"};
+    static const char *const names[] = {"none",    "version", "invalid",
+                                        "timeout", "full",    "draining"};
     return (size_t)refusal < sizeof(names) / sizeof(names[0]) ? names[refusal] : "?";
 }
 
@@ -29,7 +30,8 @@ static void describe_slot(char *text, size_t bytes, const char *what, uint64_t s
 
 static void describe_layout(char *text, size_t bytes, const struct layout_part *part)
 {
-    snprintf(text, bytes, "layout of module %" PRIu32 ", words %" PRIu32 " to %" PRIu32 " of %" PRIu32,
+    snprintf(text, bytes,
+             "layout of module %" PRIu32 ", words %" PRIu32 " to %" PRIu32 " of %" PRIu32,
              part->module, part->first, part->first + part->count, part->total);
 }
 
@@ -107,15 +109,15 @@ static void describe_generation(char *text, size_t bytes, const struct down_mess
 
 static void describe_plan(char *text, size_t bytes, const struct down_plan_part *part)
 {
-    int used = snprintf(text, bytes, "plan %" PRIu64 "%s step %" PRIu64 ", slots %" PRIu32
-                                     " to %" PRIu32 " of %" PRIu32 "%s",
-                        part->number, part->closes_step ? " closes" : "", part->step,
-                        part->slot_first, part->slot_first + part->slot_count, part->slot_total,
-                        part->last ? ", last:" : ":");
+    int used = snprintf(
+        text, bytes,
+        "plan %" PRIu64 "%s step %" PRIu64 ", slots %" PRIu32 " to %" PRIu32 " of %" PRIu32 "%s",
+        part->number, part->closes_step ? " closes" : "", part->step, part->slot_first,
+        part->slot_first + part->slot_count, part->slot_total, part->last ? ", last:" : ":");
     for (uint32_t i = 0; i < part->slot_count && i < 12; i++)
-        used += snprintf(text + used, bytes - (size_t)used, " %" PRIu32 "#%" PRIu32 ".%" PRIu32,
-                         part->slots[i].id.module, part->slots[i].id.call,
-                         part->slots[i].id.bucket);
+        used +=
+            snprintf(text + used, bytes - (size_t)used, " %" PRIu32 "#%" PRIu32 ".%" PRIu32,
+                     part->slots[i].id.module, part->slots[i].id.call, part->slots[i].id.bucket);
     if (part->slot_count > 12)
         snprintf(text + used, bytes - (size_t)used, " ...");
 }

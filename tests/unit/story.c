@@ -24,8 +24,8 @@ static void story_write(struct story *story, const char *format, ...)
     if (story->quiet)
         return;
     va_start(arguments, format);
-    const int size = vsnprintf(story->trace + story->used, STORY_TRACE_BYTES - story->used, format,
-                               arguments);
+    const int size =
+        vsnprintf(story->trace + story->used, STORY_TRACE_BYTES - story->used, format, arguments);
     va_end(arguments);
     assert_true(size >= 0 && (size_t)size < STORY_TRACE_BYTES - story->used);
     story->used += (size_t)size;

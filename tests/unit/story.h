@@ -16,20 +16,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { STORY_PEERS = 8192, STORY_TRACE_BYTES = 256 * 1024 };
+enum {
+    STORY_PEERS = 8192,
+    STORY_TRACE_BYTES = 256 * 1024
+};
 
 struct story {
     void *memory;
     struct coordinator *core;
     uint64_t now_ms;
     bool logging; // Log lines are part of the trace.
-    bool quiet;   // No trace at all: for large worlds.
+    bool quiet; // No trace at all: for large worlds.
     char *trace;
     size_t used;
     uint32_t secrets;
 
     // Of each stream, by number.
-    bool known[STORY_PEERS];  // It has said something and was not closed.
+    bool known[STORY_PEERS]; // It has said something and was not closed.
     bool closed[STORY_PEERS]; // By the core.
     struct generation_id generation[STORY_PEERS];
     uint32_t rank[STORY_PEERS];

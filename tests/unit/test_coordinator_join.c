@@ -173,10 +173,11 @@ static void test_each_worker_waits_as_long_as_it_wants_to(void **state)
     story_say_hello(story, 2, &hello);
     story_forget(story);
     story_sleep(story, 3000);
-    story_expect(story, "-- 2500 ms\n"
-                        "1 < refused (timeout): 2 of 3 workers joined job 'j' in 2.5 s; present: a, "
-                        "a; start the missing workers in time, or raise the open timeout\n"
-                        "1 closed\n");
+    story_expect(story,
+                 "-- 2500 ms\n"
+                 "1 < refused (timeout): 2 of 3 workers joined job 'j' in 2.5 s; present: a, "
+                 "a; start the missing workers in time, or raise the open timeout\n"
+                 "1 closed\n");
     assert_int_equal(coordinator_deadline(story->core), 1000 + LOCKSTEP_OPEN_TIMEOUT_MS);
 }
 
