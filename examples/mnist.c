@@ -573,15 +573,18 @@ static uint32_t hashes_equal(struct trainer *trainer, uint64_t *hash)
 
 // ---- what is told, by rank 0 -------------------------------------------------------------------
 
+// `lockstep run` reads our output through a pipe, but knows a line that begins with a carriage
+// return: it draws it on a terminal and drops it elsewhere.
 static bool bar_wanted(const struct trainer *trainer)
 {
-    return !trainer->options.json && isatty(STDERR_FILENO);
+    bool launched = getenv("LOCKSTEP_DASHBOARD") != NULL;
+    return !trainer->options.json && (launched || isatty(STDOUT_FILENO));
 }
 
 static void bar_clear(const struct trainer *trainer)
 {
     if (bar_wanted(trainer))
-        fputs("\r\033[K", stderr);
+        fputs(isatty(STDOUT_FILENO) ? "\r\033[K" : "\r", stdout);
 }
 
 // Ten times a second: a bar on a terminal, an object with --json, nothing elsewhere.
@@ -598,9 +601,9 @@ static void tell_progress(struct trainer *trainer, int epoch, int step)
                step, trainer->steps_per_epoch);
     } else if (bar_wanted(trainer)) {
         int filled = step * width / trainer->steps_per_epoch;
-        fprintf(stderr, "\repoch %d/%d [%-*.*s] %4d/%d  own loss %.4f\033[K", epoch,
-                trainer->options.epochs, width, filled, full, step, trainer->steps_per_epoch,
-                trainer->last_loss);
+        printf("\repoch %d/%d [%-*.*s] %4d/%d  own loss %.4f", epoch, trainer->options.epochs,
+               width, filled, full, step, trainer->steps_per_epoch, trainer->last_loss);
+        fflush(stdout);
     }
 }
 

@@ -39,7 +39,7 @@ compare() {
 train() {
     log=$1
     shift
-    "$@" "$mnist" --data "$data" --batch 101 --steps 60 --log-losses "$work/$log.csv" \
+    "$@" "$mnist" --data "$data" --batch 61 --steps 60 --log-losses "$work/$log.csv" \
         >"$work/$log.out" 2>&1 || { cat "$work/$log.out"; echo "$log: failed"; exit 1; }
 }
 
