@@ -196,7 +196,7 @@ struct lockstep_session {
     uint64_t step;
     uint64_t weight;
     char phase[LOCKSTEP_NAME_BYTES];
-    struct lockstep_step_report report;
+    struct lockstep_report report;
     struct step_times times;
 
     // engine thread only

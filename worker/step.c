@@ -362,7 +362,7 @@ static uint64_t step_since(uint64_t begin, uint64_t at)
 
 static void step_fill_report(struct lockstep_session *session)
 {
-    struct lockstep_step_report *report = &session->report;
+    struct lockstep_report *report = &session->report;
     struct step_times *times = &session->times;
     report->step = session->step;
     report->first_ready_us = step_since(times->begin, atomic_load(&times->first_ready));
@@ -447,7 +447,7 @@ int lockstep_step_end(lockstep_session *session, void *stream)
 }
 
 int lockstep_step_report(lockstep_session *session, uint64_t step, uint32_t timeout_ms,
-                         struct lockstep_step_report *report)
+                         struct lockstep_report *report)
 {
     const int status = session_check_handle(session);
     size_t bytes;
@@ -455,7 +455,7 @@ int lockstep_step_report(lockstep_session *session, uint64_t step, uint32_t time
     if (status < 0)
         return status;
     if (report == NULL || report->struct_bytes < sizeof(report->struct_bytes))
-        return error_set(LOCKSTEP_E_INVALID, "begin the report with LOCKSTEP_STEP_REPORT_INIT");
+        return error_set(LOCKSTEP_E_INVALID, "begin the report with LOCKSTEP_REPORT_INIT");
     if (step == 0 || step != session->report.step)
         return error_set(LOCKSTEP_E_INVALID,
                          "there is no report of step %" PRIu64 "; the last one "

@@ -202,7 +202,7 @@ struct lockstep_parameter {
     const char *name; /* Unique in its module, at most 255 bytes of UTF-8. */
     lockstep_dtype dtype; /* Of the value and of the gradient; a gradient is floating point. */
     uint32_t dims; /* 0 to 8; 0 is a scalar of one element. */
-    const int64_t *shape; /* dims numbers of elements; 0 is allowed. */
+    const int64_t *shape; /* dims numbers of elements; 0 is allowed. NULL with dims 0. */
     void *data; /* shape elements. May be NULL when there are none. */
     void *gradient; /* shape elements, or NULL: passed to lockstep_grad_ready each step. */
     uint32_t flags; /* LOCKSTEP_PARAMETER_* */
@@ -350,8 +350,8 @@ LOCKSTEP_API int lockstep_call_next(lockstep_call *call, uint32_t timeout_ms, ui
 LOCKSTEP_API int lockstep_step_end(lockstep_session *session, void *stream);
 
 /* What happened in a step. Times are microseconds since step_begin on this rank, 0: did not happen.
- * Set struct_bytes (LOCKSTEP_STEP_REPORT_INIT). */
-struct lockstep_step_report {
+ * Set struct_bytes (LOCKSTEP_REPORT_INIT). */
+struct lockstep_report {
     size_t struct_bytes;
     uint64_t step;
     uint64_t first_ready_us; /* First lockstep_grad_ready. */
@@ -370,16 +370,16 @@ struct lockstep_step_report {
     uint32_t learning; /* 1: it was a learning step. */
 };
 
-#define LOCKSTEP_STEP_REPORT_INIT \
+#define LOCKSTEP_REPORT_INIT \
     { \
-        sizeof(struct lockstep_step_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+        sizeof(struct lockstep_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
 /* Report of a finished step; only the last one is kept. timeout_ms is for reports that other ranks
  * have to answer; these do not exist yet.
  * Blocks: no. Threads: the trainer's. Returns: E_INVALID when that step is not the last one. */
 LOCKSTEP_API int lockstep_step_report(lockstep_session *session, uint64_t step, uint32_t timeout_ms,
-                                      struct lockstep_step_report *report);
+                                      struct lockstep_report *report);
 
 /* ---- Plain collectives -------------------------------------------------------------------------
  */
