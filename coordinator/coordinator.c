@@ -288,40 +288,41 @@ static void core_from_member(struct coordinator *core, struct worker *worker,
     switch (message->kind) {
     case UP_START:
         verify_start(core, worker, &message->u.start);
-        break;
+        return;
     case UP_MANIFEST_PART:
         difference_part(core, worker, &message->u.manifest_part);
-        break;
+        return;
     case UP_READY:
         learning_ready(core, worker, &message->u.ready);
-        break;
+        return;
     case UP_WAIT:
         learning_wait(core, worker, &message->u.wait);
-        break;
+        return;
     case UP_LAYOUT_PART:
         publish_layout(core, worker, &message->u.layout_part);
-        break;
+        return;
     case UP_END:
         learning_end(core, worker, &message->u.end);
-        break;
+        return;
     case UP_HEARTBEAT:
         core_heartbeat(core, worker, &message->u.heartbeat);
-        break;
+        return;
     case UP_FAIL:
         verdict_fail(core, worker, &message->u.fail);
-        break;
+        return;
     case UP_LOST:
         verdict_lost(core, worker, &message->u.lost);
-        break;
+        return;
     case UP_LEAVE:
         verdict_leave(core, worker, &message->u.leave);
-        break;
+        return;
     case UP_HELLO:
+        verdict_protocol(core, worker, "sent a second hello on its stream");
+        return;
     case UP_NONE:
-        verdict_protocol(core, worker, "sent %s on a stream that has joined already",
-                         message->kind == UP_HELLO ? "a second hello" : "an unknown message");
         break;
     }
+    verdict_protocol(core, worker, "sent a message of the unknown kind %d", (int)message->kind);
 }
 
 // A worker may leave and may repeat its hello by mistake whatever generation it writes; a heartbeat

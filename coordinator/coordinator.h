@@ -11,9 +11,10 @@
 // fixes its wanted world (min, max, window); a later one that differs is refused with both values.
 // The world forms when max workers are there, or when at least min are there and window_ms has
 // passed since the last one joined. It fails for a worker when that worker's own open_timeout has
-// passed: refused with "3 of 4 workers joined job 'x' in 10.0 s; missing rank hints: 2". A second
-// worker with a rank hint that is taken is refused by name, and so is a hint that is not below
-// world_max. A worker that disconnects before the world has formed is simply forgotten.
+// passed (0: LOCKSTEP_OPEN_TIMEOUT_MS): refused with "3 of 4 workers joined job 'x' in 10.0 s;
+// missing rank hints: 2; ...". A second worker with a rank hint that is taken is refused by name,
+// and so is a hint that is not below world_max. A worker that disconnects before the world has
+// formed is simply forgotten. A running job takes nobody.
 //
 // Ranks. Workers with a hint get the rank they ask for when all hints are below the world size.
 // The others fill the free ranks grouped by host_id (hosts in order of first arrival, workers of a
@@ -21,30 +22,48 @@
 //
 // Generations. number counts up within a job, incarnation is the coordinator's random id. A
 // message of another generation is dropped (and counted). When a generation has ended (a death, a
-// halt, everybody left) its workers are out; new hellos under the same job name gather a new one.
+// halt, everybody left) its workers are out, though their streams may stand; new hellos under the
+// same job name gather a new one at once. One generation forms in one event, because each needs its
+// own entropy; when more are due, coordinator_deadline is due again immediately.
 //
-// Start. Manifest hashes are compared as they arrive; at the first difference the items of the two
-// ranks (the lowest rank, and the lowest that differs from it) are requested part by part and
-// compared; every member gets the same two-sided report (HALT_MANIFEST) without waiting for the
-// ranks that have not called start. When all are equal: DOWN_VERIFIED.
+// Jobs. When a new job or worker finds no room, the oldest job that nobody is connected to is
+// forgotten. Its name then counts on from a higher number, never from one again.
+//
+// Start. Manifest hashes, item counts and roots are compared as they arrive; at the first
+// difference the items of the two ranks (the lowest rank, and the lowest that differs from it) are
+// requested part by part and compared; every member gets the same two-sided report (HALT_MANIFEST)
+// without waiting for the ranks that have not called start. A rank that does not send its items for
+// five seconds is named, and the report goes out as far as it is. When all are equal:
+// DOWN_VERIFIED. A second UP_START in a generation is impossible.
 //
 // Learning (order protocol, section 6, states SERVING). A slot is granted to all, in the order of
 // completion, when on every member it is ready or the step has ended there. Phases that differ,
-// dtype or elements that differ for the same slot: halt, naming both sides. When all members have
-// ended the step and everything ready is granted, the plan is published: calls in the order of
-// their first grant, each with the buckets of its module's layout; the layout is the one that rank
-// 0 proposed before its end (kept for later phases), preceded by its parts. A plan has a number
-// and a hash over phase, slots and layouts.
+// dtype or elements that differ for the same slot: halt, naming both sides. Waits that form a
+// cycle: HALT_ORDER, found at the wait that closes it. When all members have ended the step, the
+// plan is published: calls in the order of their first grant, each with the buckets of its
+// module's layout; the layout is the one that rank 0 proposed before its end (kept for later
+// phases; proposed once), preceded by its parts. A plan has a number and a hash over phase, slots
+// and layouts, see publish.c. Steps count from 1, and a learned step is never learned again.
 //
 // Failure. A stream that ends without UP_LEAVE, or UP_LOST from any member with left == false, is
-// the death of a worker: HALT_LOST to all other members, naming rank and host ("rank 2 on host b
-// was lost: ..."), the generation has ended. The first cause wins; further deaths of the same
-// generation change nothing. UP_LOST with left == true: HALT_LEFT. UP_FAIL: HALT with the kind and
-// text of the reporter, prefixed by its rank and host; fails of the same step and kind that
-// arrive later are ignored. A missed heartbeat changes only what views show.
+// the death of a worker: HALT_LOST to all that are still connected (also to the lost one, when only
+// its links are broken), naming rank and host ("rank 2 on host b was lost: ..."), the generation
+// has ended. The first cause wins; further deaths of the same generation change nothing. UP_LOST
+// with left == true, or about a rank that has said UP_LEAVE: HALT_LEFT. So is one who leaves while
+// others are in start or in a learning step. UP_FAIL: HALT with the kind and text of the reporter,
+// prefixed by its rank and host. After a verdict of step s, only UP_FAIL and UP_LOST of an earlier
+// step are heard, and make another one; everything else is dropped. A missed heartbeat changes
+// only what views show.
 //
-// Draining. After EVENT_DRAIN every new hello is refused; members are told nothing (training goes
-// on without a coordinator until its streams end).
+// Impossible messages, by someone who has no rank yet: refused. By a member: HALT_PROTOCOL to all
+// with a sentence that names it, and the end of its stream.
+//
+// Texts are for people: what, who, what to do. The core knows modules by index only and writes
+// slots as "module 2 call 0 bucket 1"; whoever shows a text may add the names. Every text is valid
+// UTF-8 without control characters but the newlines between the lines of a report.
+//
+// Draining. After EVENT_DRAIN every new hello is refused, and those who wait for a world are turned
+// away; members are told nothing (training goes on without a coordinator until its streams end).
 
 #ifndef COORDINATOR_COORDINATOR_H
 #define COORDINATOR_COORDINATOR_H
@@ -84,7 +103,9 @@ struct coordinator_event {
 
 enum coordinator_action_kind {
     ACTION_SEND, // Send message to peer.
-    ACTION_CLOSE, // End peer's stream after what was sent. EVENT_CLOSED need not follow.
+    // End peer's stream after what was sent. EVENT_CLOSED need not follow, and no EVENT_MESSAGE of
+    // this peer may: to the core it would be a stranger's.
+    ACTION_CLOSE,
     ACTION_LOG, // One line for the log: id is a fixed snake_case event, text is logfmt fields.
 };
 
@@ -102,7 +123,9 @@ struct coordinator_sink {
     void *context;
 };
 
-size_t coordinator_bytes(void); // Memory that coordinator_init needs.
+// Memory that coordinator_init needs, below 64 MiB. It need not be zero, and most of it is touched
+// only when there are many jobs and workers.
+size_t coordinator_bytes(void);
 struct coordinator *coordinator_init(void *memory, const struct coordinator_config *config);
 
 // The core is one function. now_ms is monotonic.

@@ -35,8 +35,7 @@ static void story_remember(struct story *story, coordinator_peer peer,
                            const struct down_message *message)
 {
     story->received[peer]++;
-    if (peer < 64)
-        story->last[peer] = *message;
+    story->last[peer % STORY_LAST] = *message;
     if (message->kind != DOWN_GENERATION)
         return;
     story->generation[peer] = message->generation;

@@ -18,6 +18,7 @@
 
 enum {
     STORY_PEERS = 8192,
+    STORY_LAST = 256,
     STORY_TRACE_BYTES = 256 * 1024
 };
 
@@ -38,7 +39,7 @@ struct story {
     uint32_t rank[STORY_PEERS];
     uint32_t received[STORY_PEERS];
     uint8_t secret[STORY_PEERS][LOCKSTEP_SECRET_BYTES];
-    struct down_message last[64]; // Of the first few streams: the last message.
+    struct down_message last[STORY_LAST]; // The last message, by stream modulo STORY_LAST.
 };
 
 void story_begin(struct story *story);
