@@ -1017,7 +1017,7 @@ static int bind_error(const char *host, uint16_t port)
 static void server_set_address(struct rpc_server *server, uint16_t port)
 {
     bool six = strchr(server->config.host, ':') != NULL;
-    snprintf(server->address, sizeof server->address, six ? "ipv6:[%s]:%u" : "ipv4:%s:%u",
+    snprintf(server->address, sizeof server->address, six ? "[%s]:%u" : "%s:%u",
              server->config.host, port);
     server->port = port;
 }
@@ -1028,7 +1028,7 @@ static void server_explain_bind(const struct rpc_server *server, char *error, si
     const char *advice = code == EADDRINUSE ? "stop the process that has it, or choose another "
                                               "port with --listen; port 0 takes any"
                                             : "choose another address with --listen";
-    snprintf(error, error_bytes, "cannot listen on %s (%s): %s", server->address + 5,
+    snprintf(error, error_bytes, "cannot listen on %s (%s): %s", server->address,
              code ? strerror(code) : "gRPC gave no reason", advice);
 }
 
@@ -1059,7 +1059,6 @@ int rpc_server_open(const struct rpc_config *config, const struct rpc_events *ev
         return -1;
     }
     server_init(server, config, events);
-    atomic_store(&grpc_log, config->log);
     gpr_set_log_function(grpc_log_line);
     grpc_init();
     server->queue = grpc_completion_queue_create_for_next(NULL);
@@ -1072,6 +1071,7 @@ int rpc_server_open(const struct rpc_config *config, const struct rpc_events *ev
         return -1;
     }
     server_set_address(server, (uint16_t)port);
+    atomic_store(&grpc_log, config->log); // Before, the sentence above said enough.
     *result = server;
     return 0;
 }

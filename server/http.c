@@ -43,9 +43,7 @@ struct http {
     uint16_t port;
     struct event_base *base;
     struct evhttp *evhttp;
-    struct evconnlistener *listener; // Owned by evhttp.
     struct event *stop;
-    struct event *resume;
     struct thread thread;
     // HTTP thread only
     struct json json;
@@ -253,20 +251,21 @@ static void on_request(struct evhttp_request *request, void *context)
 
 // ---- the listener -----------------------------------------------------------------------------
 
-// Out of descriptors, most likely. libevent would try again at once and for ever.
-static void on_accept_error(struct evconnlistener *listener, void *context)
-{
-    static const struct timeval pause = {.tv_usec = ACCEPT_PAUSE_MS * 1000};
-    struct http *http = context;
-    evconnlistener_disable(listener);
-    event_add(http->resume, &pause);
-}
-
-static void on_resume(evutil_socket_t fd, short what, void *context)
+static void on_resume(evutil_socket_t fd, short what, void *listener)
 {
     (void)fd;
     (void)what;
-    evconnlistener_enable(((struct http *)context)->listener);
+    evconnlistener_enable(listener);
+}
+
+// Out of descriptors, most likely. libevent would try again at once and for ever. The context is
+// evhttp's own.
+static void on_accept_error(struct evconnlistener *listener, void *context)
+{
+    static const struct timeval pause = {.tv_usec = ACCEPT_PAUSE_MS * 1000};
+    (void)context;
+    evconnlistener_disable(listener);
+    event_base_once(evconnlistener_get_base(listener), -1, EV_TIMEOUT, on_resume, listener, &pause);
 }
 
 static int bind_socket(const struct endpoint *endpoint, char *error, size_t error_bytes)
@@ -324,8 +323,7 @@ static bool accept_on(struct http *http, int fd)
         close(fd);
         return false;
     }
-    http->listener = evhttp_bound_socket_get_listener(bound);
-    evconnlistener_set_error_cb(http->listener, on_accept_error);
+    evconnlistener_set_error_cb(evhttp_bound_socket_get_listener(bound), on_accept_error);
     return true;
 }
 
@@ -350,8 +348,6 @@ static void http_free(struct http *http)
         evhttp_free(http->evhttp);
     if (http->stop)
         event_free(http->stop);
-    if (http->resume)
-        event_free(http->resume);
     if (http->base)
         event_base_free(http->base);
     json_fini(&http->json);
@@ -370,8 +366,7 @@ static bool http_init(struct http *http, const struct http_config *config)
         return false;
     http->evhttp = evhttp_new(http->base);
     http->stop = event_new(http->base, -1, EV_PERSIST, on_stop, http);
-    http->resume = event_new(http->base, -1, 0, on_resume, http);
-    if (!http->evhttp || !http->stop || !http->resume)
+    if (!http->evhttp || !http->stop)
         return false;
     set_limits(http->evhttp);
     evhttp_set_gencb(http->evhttp, on_request, http);

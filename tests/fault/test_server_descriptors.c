@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Running out of file descriptors. This gRPC's listener is deaf for ever after one accept that
+// failed; the daemon must open it again, and streams that stand must not notice. Real processes.
+
+#include "tests/fault/test_server_daemon.h"
+
+#define DESCRIPTORS 64 // Hard limit of the daemon; about 25 are in use when it is idle.
+#define CONNECTIONS 100
+
+static void take_all_descriptors(struct daemon *daemon, int *fds)
+{
+    for (int i = 0; i < CONNECTIONS; i++)
+        fds[i] = raw_connect(daemon->grpc);
+    daemon_expect(daemon, "event=listener_deaf");
+}
+
+static void give_them_back(const int *fds)
+{
+    for (int i = 0; i < CONNECTIONS; i++) {
+        if (fds[i] >= 0)
+            close(fds[i]);
+    }
+}
+
+static void forget_output(struct daemon *daemon)
+{
+    daemon->size = 0;
+    daemon->output[0] = '\0';
+}
+
+// Condition: every descriptor of the daemon was taken, then given back. Decision: new workers and
+// the old one form a world together.
+static void listener_hears_again(void **state)
+{
+    (void)state;
+    static struct daemon daemon;
+    static struct worker old, new;
+    static char answer[64 * 1024];
+    int fds[CONNECTIONS];
+    daemon_start(&daemon, NULL, DESCRIPTORS);
+    worker_open(&old, daemon.grpc);
+    worker_hello(&old, "job", 1, 2);
+    worker_expect(&old, DOWN_WELCOME);
+
+    take_all_descriptors(&daemon, fds);
+    give_them_back(fds);
+    daemon_expect(&daemon, "event=listener_reopened");
+
+    worker_open(&new, daemon.grpc);
+    worker_hello(&new, "job", 2, 2);
+    worker_expect(&new, DOWN_GENERATION);
+    worker_expect(&old, DOWN_GENERATION);
+    http_get(daemon.http, "/metrics", answer, sizeof answer);
+    assert_non_null(strstr(answer, "lockstep_coordinator_accept_failures_total 1\n"));
+    assert_non_null(strstr(answer, "lockstep_coordinator_listening 1\n"));
+    worker_close(&new);
+    worker_close(&old);
+    daemon_stop(&daemon);
+}
+
+// The same again and again, with a stream held through all of it.
+static void it_hears_again_each_time(void **state)
+{
+    (void)state;
+    static struct daemon daemon;
+    static struct worker old, new;
+    int fds[CONNECTIONS];
+    daemon_start(&daemon, NULL, DESCRIPTORS);
+    worker_open(&old, daemon.grpc);
+    worker_hello(&old, "old", 1, 2);
+    worker_expect(&old, DOWN_WELCOME);
+    for (uint8_t round = 0; round < 4; round++) {
+        forget_output(&daemon);
+        take_all_descriptors(&daemon, fds);
+        give_them_back(fds);
+        daemon_expect(&daemon, "event=listener_reopened");
+        worker_open(&new, daemon.grpc);
+        worker_hello(&new, "new", (uint8_t)(2 + round), 2);
+        worker_expect(&new, DOWN_WELCOME);
+        worker_close(&new);
+    }
+    assert_false(old.ended);
+    worker_close(&old);
+    daemon_stop(&daemon);
+}
+
+// Connections to the HTTP side took them all, and go on doing so. Both sides hear again once they
+// are given back.
+static void http_side_takes_them_all(void **state)
+{
+    (void)state;
+    static struct daemon daemon;
+    static struct worker worker;
+    static char answer[1024];
+    int fds[CONNECTIONS];
+    int kept[CONNECTIONS];
+    daemon_start(&daemon, NULL, DESCRIPTORS);
+    for (int i = 0; i < CONNECTIONS; i++)
+        kept[i] = raw_connect(daemon.http);
+    take_all_descriptors(&daemon, fds);
+    give_them_back(fds);
+    give_them_back(kept);
+    daemon_expect(&daemon, "event=listener_reopened");
+    worker_open(&worker, daemon.grpc);
+    worker_hello(&worker, "job", 1, 2);
+    worker_expect(&worker, DOWN_WELCOME);
+    http_get(daemon.http, "/healthz", answer, sizeof answer);
+    assert_non_null(strstr(answer, "200 OK"));
+    worker_close(&worker);
+    daemon_stop(&daemon);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(listener_hears_again),
+        cmocka_unit_test(it_hears_again_each_time),
+        cmocka_unit_test(http_side_takes_them_all),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
