@@ -508,8 +508,9 @@ static void engine_ready(struct lockstep_session *session, const struct command 
     order_slot_ready(session->order, id, bucket->dtype, bucket->elements);
 }
 
-// Rank 0 proposes the layout of every module that was called and has no agreed one: its parameters
-// in the order in which they became ready here.
+// Rank 0 proposes the layout of every module that has no agreed one: its parameters in the order in
+// which they became ready here. A module that was not called here keeps the order of its definition
+// reversed: another rank may have called it, or may do so after our step_end.
 static void engine_propose_layout(struct lockstep_session *session, struct lockstep_module *module)
 {
     const struct config *config = &session->config;
@@ -518,8 +519,9 @@ static void engine_propose_layout(struct lockstep_session *session, struct locks
     struct up_message message = {.kind = UP_LAYOUT_PART};
     struct layout_part *part = &message.u.layout_part;
     char text[LOCKSTEP_TEXT_BYTES];
-    if (buckets_layout(module->shapes, module->parameter_count, module->ready_order,
-                       module->trainable_count, caps, &module->next, text,
+    const bool called = module->called_step == session->order->step;
+    if (buckets_layout(module->shapes, module->parameter_count, called ? module->ready_order : NULL,
+                       called ? module->trainable_count : 0, caps, &module->next, text,
                        sizeof(text)) != BUCKET_OK) {
         engine_fail(session, LOCKSTEP_E_SYSTEM, text);
         return;
@@ -540,8 +542,7 @@ static void engine_step_end(struct lockstep_session *session)
     for (uint32_t i = 0;
          session->order->learning && session->rank == 0 && i < session->module_count; i++) {
         struct lockstep_module *module = session->modules[i];
-        if (module->called_step == session->order->step && !module->learned &&
-            module->trainable_count > 0)
+        if (!module->learned && module->trainable_count > 0)
             engine_propose_layout(session, module);
     }
     order_step_ended(session->order);
