@@ -136,8 +136,8 @@ int collective_wait(struct lockstep_work *work, uint32_t timeout_ms)
 
 // ---- The public layer --------------------------------------------------------------------------
 
-static int collective_check(struct lockstep_session *session, const char *name, const void *data,
-                            uint64_t count, const struct collective *like)
+static int collective_check(struct lockstep_session *session, const char *name, uint64_t count,
+                            const struct collective *like)
 {
     const int status = session_check(session);
     if (status < 0)
@@ -183,7 +183,7 @@ static int collective_async(struct lockstep_session *session, const char *name, 
     if (work == NULL)
         return error_set(LOCKSTEP_E_INVALID, "work is NULL: nowhere to put the handle");
     *work = NULL;
-    status = collective_check(session, name, data, count, like);
+    status = collective_check(session, name, count, like);
     if (status == 0)
         status = collective_begin(session, name, data, count, like, work);
     if (status < 0)

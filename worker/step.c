@@ -84,7 +84,7 @@ static void step_fill_view(const struct lockstep_session *session, bool learning
 int lockstep_step_begin(lockstep_session *session, const struct lockstep_step_options *options,
                         struct lockstep_step_view *view)
 {
-    struct lockstep_step_options whole;
+    struct lockstep_step_options whole = LOCKSTEP_STEP_INIT;
     uint64_t phase;
     bool learning;
     int status = step_check_begin(session, view);
