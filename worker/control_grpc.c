@@ -23,6 +23,11 @@
 // A call is over when its status and all other batches have come back: then, and only then, is it
 // released. The status batch is posted alone because it always "succeeds".
 //
+// The end of a stream whose socket is full: gRPC gives a cancelled call back only when the kernel
+// has taken what was being written, which a coordinator that is stopped prevents until TCP gives up
+// (KEEPALIVE_TIMEOUT_MS). control_close does not wait for that: it leaves the control to its
+// thread, which reports nothing any more and frees it.
+//
 // In a trainer's process: gRPC's threads are started with all signals blocked, its log goes
 // nowhere (this copy of gRPC is our own), proxies and service configs of the environment are
 // ignored. gRPC does not survive fork: a child must not call anything here.
@@ -42,7 +47,6 @@
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/grpc.h>
 #include <grpc/grpc_security.h>
-#include <grpc/support/alloc.h>
 #include <grpc/support/log.h>
 #include <grpc/support/time.h>
 #include <signal.h>
@@ -55,12 +59,14 @@
 #define KEEPALIVE_TIMEOUT_MS 10000
 #define RETRY_FIRST_MS 10
 #define RETRY_LAST_MS 250
+#define CANCEL_MS 200 // A cancelled call is back long before, unless its socket is full.
 #define NEVER UINT64_MAX
 
 // What completed. One batch of each kind at most is in flight.
 enum tag {
     TAG_WAKE = 1,
     TAG_START, // The call's headers were written.
+    TAG_HEADERS, // The peer's: without asking for them no message is ever given out.
     TAG_STATUS,
     TAG_RECEIVE,
     TAG_SEND,
@@ -104,10 +110,10 @@ struct control {
     uint64_t retry_delay_ms;
     uint64_t heartbeat_at; // NEVER until control_heartbeat.
     grpc_byte_buffer *received;
+    grpc_metadata_array headers;
     grpc_metadata_array trailers;
     grpc_status_code status;
     grpc_slice status_details;
-    const char *status_error; // gRPC's own account of a failure, or NULL.
     char reason[LOCKSTEP_TEXT_BYTES];
     char ended_text[LOCKSTEP_TEXT_BYTES];
     struct up_message heartbeat_message;
@@ -121,8 +127,12 @@ struct control {
     bool waking; // A TAG_WAKE is in flight.
     bool ended; // Nothing is accepted, and wake_call is gone.
     bool closing; // control_close was called: no more events.
+    bool reporting; // An event function runs: control_close waits for it.
     uint64_t linger_until; // While closing.
     uint64_t heartbeat_ms; // 0: none yet.
+    bool finished; // The thread is done with everything but `abandoned`.
+    bool abandoned; // control_close has gone: the thread frees.
+    struct cond changed; // `finished` or `reporting`
     grpc_call *wake_call;
     uint8_t scratch[LOCKSTEP_MESSAGE_BYTES];
 };
@@ -144,6 +154,20 @@ static void plain_reason(const char *details, char *text, size_t capacity)
         text[0] = (char)tolower((unsigned char)text[0]);
 }
 
+// gRPC 1.51 tells a status that the peer sent from one that it made up when the connection went
+// away by nothing but the words.
+static bool is_transport_error(const char *details)
+{
+    static const char *const signs[] = {
+        "recvmsg:",         "sendmsg:",  "Socket closed", "Broken pipe",
+        "Connection reset", "keepalive", "GOAWAY",        "Endpoint read failed"};
+    for (size_t i = 0; i < sizeof(signs) / sizeof(signs[0]); i++) {
+        if (strstr(details, signs[i]))
+            return true;
+    }
+    return false;
+}
+
 // The call's status as a reason: the peer's own words as they are, gRPC's shortened.
 static void reason_from_status(struct control *control, bool *from_peer)
 {
@@ -152,9 +176,8 @@ static void reason_from_status(struct control *control, bool *from_peer)
     struct text text;
     text_init(&text, details, sizeof(details));
     text_append_bytes(&text, (const char *)GRPC_SLICE_START_PTR(control->status_details), size);
-    *from_peer =
-        control->status_error && strstr(control->status_error, "Error received from peer") != NULL;
-    if (*from_peer || control->status == GRPC_STATUS_OK)
+    *from_peer = !is_transport_error(details);
+    if (*from_peer && control->stage == STANDING)
         text_copy(control->reason, sizeof(control->reason), details);
     else
         plain_reason(details, control->reason, sizeof(control->reason));
@@ -207,13 +230,19 @@ static void start_receive(struct control *control)
     start(control, &op, TAG_RECEIVE);
 }
 
+static void start_headers(struct control *control)
+{
+    grpc_op op = {.op = GRPC_OP_RECV_INITIAL_METADATA};
+    op.data.recv_initial_metadata.recv_initial_metadata = &control->headers;
+    start(control, &op, TAG_HEADERS);
+}
+
 static void start_status(struct control *control)
 {
     grpc_op op = {.op = GRPC_OP_RECV_STATUS_ON_CLIENT};
     op.data.recv_status_on_client.trailing_metadata = &control->trailers;
     op.data.recv_status_on_client.status = &control->status;
     op.data.recv_status_on_client.status_details = &control->status_details;
-    op.data.recv_status_on_client.error_string = &control->status_error;
     start(control, &op, TAG_STATUS);
 }
 
@@ -223,12 +252,13 @@ static void attempt(struct control *control)
     grpc_channel_check_connectivity_state(control->channel, 1);
     control->retry_at = NEVER;
     control->has_status = false;
-    control->status_error = NULL;
+    grpc_metadata_array_init(&control->headers);
     grpc_metadata_array_init(&control->trailers);
     control->call = grpc_channel_create_call(control->channel, NULL, GRPC_PROPAGATE_DEFAULTS,
                                              control->cq, grpc_slice_from_static_string(METHOD),
                                              NULL, gpr_inf_future(GPR_CLOCK_REALTIME), NULL);
     start_status(control);
+    start_headers(control);
     grpc_op op = {.op = GRPC_OP_SEND_INITIAL_METADATA};
     start(control, &op, TAG_START);
 }
@@ -245,9 +275,9 @@ static void cancel(struct control *control, const char *reason)
 
 static void release_call(struct control *control)
 {
+    grpc_metadata_array_destroy(&control->headers);
     grpc_metadata_array_destroy(&control->trailers);
     grpc_slice_unref(control->status_details);
-    gpr_free((void *)(uintptr_t)control->status_error);
     grpc_call_unref(control->call);
     control->call = NULL;
 }
@@ -258,6 +288,24 @@ static bool is_closing(struct control *control)
     bool closing = control->closing;
     mutex_unlock(&control->mutex);
     return closing;
+}
+
+// Round every event function. False: nothing may be reported any more.
+static bool report_begin(struct control *control)
+{
+    mutex_lock(&control->mutex);
+    control->reporting = !control->closing;
+    bool allowed = control->reporting;
+    mutex_unlock(&control->mutex);
+    return allowed;
+}
+
+static void report_end(struct control *control)
+{
+    mutex_lock(&control->mutex);
+    control->reporting = false;
+    cond_signal(&control->changed);
+    mutex_unlock(&control->mutex);
 }
 
 // All batches of the call have come back: try again, or end.
@@ -287,8 +335,10 @@ static void decode(struct control *control, const grpc_slice *bytes)
     const char *detail = NULL;
     if (codec_decode_down(GRPC_SLICE_START_PTR(*bytes), GRPC_SLICE_LENGTH(*bytes),
                           &control->message, &detail) == CODEC_OK) {
-        if (!is_closing(control))
+        if (report_begin(control)) {
             control->events.received(control->events.context, &control->message);
+            report_end(control);
+        }
         return;
     }
     char text[LOCKSTEP_TEXT_BYTES];
@@ -402,7 +452,10 @@ static void send_heartbeat(struct control *control)
 {
     memset(&control->heartbeat_message, 0, sizeof(control->heartbeat_message));
     control->heartbeat_message.kind = UP_HEARTBEAT;
+    if (!report_begin(control))
+        return;
     control->events.heartbeat(control->events.context, &control->heartbeat_message);
+    report_end(control);
     mutex_lock(&control->mutex);
     queue_push_locked(control, &control->heartbeat_message, true);
     mutex_unlock(&control->mutex);
@@ -519,6 +572,7 @@ static void on_completion(struct control *control, enum tag tag, bool ok)
     case TAG_SEND:
         control->sending = false;
         break;
+    case TAG_HEADERS:
     case TAG_HALF_CLOSE:
         break;
     }
@@ -557,6 +611,27 @@ static void destroy_transport(struct control *control)
     grpc_completion_queue_destroy(control->cq);
 }
 
+static void release(struct control *control)
+{
+    cond_fini(&control->changed);
+    mutex_fini(&control->mutex);
+    free(control);
+}
+
+// The last thing that the thread does with the control.
+static void finish(struct control *control)
+{
+    mutex_lock(&control->mutex);
+    control->finished = true;
+    bool abandoned = control->abandoned;
+    cond_signal(&control->changed);
+    mutex_unlock(&control->mutex);
+    if (!abandoned)
+        return;
+    grpc_shutdown();
+    release(control);
+}
+
 static void run(void *argument)
 {
     struct control *control = argument;
@@ -568,11 +643,13 @@ static void run(void *argument)
         check_time(control);
         pump(control);
     }
-    bool closing = is_closing(control);
     close_mailbox(control);
-    if (!closing)
+    if (report_begin(control)) {
         control->events.ended(control->events.context, control->ended_text);
+        report_end(control);
+    }
     destroy_transport(control);
+    finish(control);
 }
 
 // ---- Opening -----------------------------------------------------------------------------------
@@ -604,10 +681,13 @@ static void restore_signals(const sigset_t *before)
     pthread_sigmask(SIG_SETMASK, before, NULL);
 }
 
-// An address that gRPC need not look up is given as such; a name goes to DNS.
+// An address that gRPC need not look up is given as such; a name goes to DNS. localhost is the same
+// address as for the daemon; Debian's c-ares would leak its name at every look.
 static void target_of(const char *host, uint16_t port, char *target, size_t capacity)
 {
     unsigned char binary[sizeof(struct in6_addr)];
+    if (strcmp(host, "localhost") == 0)
+        host = "127.0.0.1";
     if (inet_pton(AF_INET, host, binary) == 1)
         snprintf(target, capacity, "ipv4:%s:%u", host, port);
     else if (strchr(host, ':'))
@@ -674,14 +754,9 @@ static struct control *allocate(const char *address, uint64_t connect_timeout_ms
     control->retry_delay_ms = RETRY_FIRST_MS;
     control->heartbeat_at = NEVER;
     mutex_init(&control->mutex);
+    cond_init(&control->changed);
     list_init(&control->queue);
     return control;
-}
-
-static void release(struct control *control)
-{
-    mutex_fini(&control->mutex);
-    free(control);
 }
 
 // With signals blocked. Returns 0 or -1 with everything undone.
@@ -759,7 +834,18 @@ void control_close(struct control *control, uint64_t linger_ms)
     control->closing = true;
     control->linger_until = clock_now_ms() + linger_ms;
     wake_locked(control);
+    uint64_t patience = control->linger_until + CANCEL_MS;
+    while (!control->finished && cond_wait_until(&control->changed, &control->mutex, patience))
+        ;
+    while (control->reporting)
+        cond_wait(&control->changed, &control->mutex);
+    bool abandoned = !control->finished;
+    control->abandoned = abandoned;
+    if (abandoned)
+        pthread_detach(control->thread.id);
     mutex_unlock(&control->mutex);
+    if (abandoned)
+        return;
     thread_join(&control->thread);
     sigset_t before;
     block_signals(&before);
