@@ -49,6 +49,8 @@
 #define METADATA_BYTES 8192
 #define CALLS_MAX (RPC_MAX_STREAMS + RPC_MAX_WATCHES + 1024) // The rest are short replies.
 
+#define STOP_GRACE_MS 500 // For streams to take their status when the server stops.
+
 #define DEAF_CHECK_MS 250 // How soon a failed accept is seen.
 #define REOPEN_FIRST_MS 100 // Waiting times before a listener is opened again.
 #define REOPEN_LAST_MS 2000
@@ -178,6 +180,7 @@ struct rpc_server {
     uint32_t free_slot; // Index + 1.
     uint64_t reopen_ms;
     uint64_t reopen_wait_ms;
+    uint64_t cut_ms; // After stop: when patience ends; else UINT64_MAX.
     uint64_t turn_ms; // When the owner wants its next turn.
     bool serving;
     bool stopping;
@@ -358,6 +361,18 @@ static void call_cancel(struct call *call, enum rpc_status status, const char *t
     list_remove(&call->timer);
     call_drop_queue(call);
     grpc_call_cancel_with_status(call->grpc, (grpc_status_code)status, call->text, NULL);
+}
+
+// Ends the call without what waits in its queue, but with a status that arrives, unless a message
+// is stuck on its way.
+static void call_abort(struct call *call, enum rpc_status status, const char *text)
+{
+    if (call->sending || call->status_sent) {
+        call_cancel(call, status, text);
+        return;
+    }
+    call_drop_queue(call);
+    call_finish(call, status, text);
 }
 
 // ---- streams by name --------------------------------------------------------------------------
@@ -918,6 +933,7 @@ static uint64_t first_deadline(const struct list *list)
 static uint64_t server_wait_ms(const struct rpc_server *server, uint64_t now_ms)
 {
     uint64_t next = earlier(server->turn_ms, now_ms + DEAF_CHECK_MS);
+    next = earlier(next, server->cut_ms);
     next = earlier(next, first_deadline(&server->silent));
     next = earlier(next, first_deadline(&server->lingering));
     if (!server->listener && !server->stopping)
@@ -925,11 +941,24 @@ static uint64_t server_wait_ms(const struct rpc_server *server, uint64_t now_ms)
     return next > now_ms ? next - now_ms : 0;
 }
 
+// What does not end by itself after stop.
+static void server_cut(struct rpc_server *server, uint64_t now_ms)
+{
+    if (!server->stopping || now_ms < server->cut_ms)
+        return;
+    server->cut_ms = UINT64_MAX;
+    list_for_each (node, &server->calls)
+        call_cancel(list_entry(node, struct call, link), RPC_UNAVAILABLE, "shutting down");
+    list_for_each (node, &server->listeners)
+        grpc_server_cancel_all_calls(list_entry(node, struct listener, link)->grpc);
+}
+
 static void server_turn(struct rpc_server *server)
 {
     uint64_t now_ms = clock_now_ms();
     server_listen_again(server, now_ms);
     server_expire(server, now_ms);
+    server_cut(server, now_ms);
     if (!server->stopping)
         server->turn_ms = server->events.turn(server->events.context, now_ms);
     else
@@ -1038,6 +1067,7 @@ static void server_init(struct rpc_server *server, const struct rpc_config *conf
     server->config = *config;
     server->events = *events;
     server->turn_ms = UINT64_MAX;
+    server->cut_ms = UINT64_MAX;
     server->serving = true;
     list_init(&server->listeners);
     list_init(&server->calls);
@@ -1089,8 +1119,9 @@ static void server_stop(void *context)
     list_for_each (node, &server->calls) {
         struct call *call = list_entry(node, struct call, link);
         call->silent_end = true;
-        call_cancel(call, RPC_UNAVAILABLE, "the coordinator is shutting down");
+        call_abort(call, RPC_UNAVAILABLE, "the coordinator is shutting down");
     }
+    server->cut_ms = clock_now_ms() + STOP_GRACE_MS;
 }
 
 void rpc_server_close(struct rpc_server *server)
@@ -1153,7 +1184,7 @@ static void server_abort(void *context, rpc_peer peer, enum rpc_status status, c
     if (!call)
         return;
     call->silent_end = true;
-    call_cancel(call, status, text);
+    call_abort(call, status, text);
 }
 
 static void server_set_serving(void *context, bool serving)

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What lockstep-coordinator promises to whoever starts it, connects to it, or ends it. A real
+// process on real sockets; workers speak through the library's own control stream.
+
+#include "tests/fault/test_server_daemon.h"
+
+static struct daemon server;
+static struct worker first, second;
+static char answer[256 * 1024];
+
+// Waits until an answer contains this; answers may be 100 ms old.
+static void http_expect(const char *path, const char *text)
+{
+    uint64_t deadline_ms = clock_now_ms() + wait_bound_ms();
+    do {
+        http_get(server.http, path, answer, sizeof answer);
+        if (strstr(answer, text))
+            return;
+        poll(NULL, 0, 10);
+    } while (clock_now_ms() < deadline_ms);
+    fail_msg("%s does not say '%s', but:\n%s", path, text, answer);
+}
+
+// ---- starting ---------------------------------------------------------------------------------
+
+struct refusal_case {
+    const char *arguments[3];
+    int code;
+    const char *says;
+};
+
+// Condition: it cannot or must not start like this. Decision: one sentence that says what to do.
+static void refuses_in_one_sentence(void **state)
+{
+    (void)state;
+    static const struct refusal_case cases[] = {
+        {{"--bogus"}, 2, "--help lists the flags"},
+        {{"--listen=0.0.0.0:0"}, 2, "until --tls-dir exists"},
+        {{"--listen=[::]:0"}, 2, "only loopback"},
+        {{"--http=192.0.2.1:0"}, 2, "only loopback"},
+        {{"--listen=nonsense"}, 2, "HOST:PORT"},
+        {{"--listen=example.org:1"}, 2, "numeric address or localhost"},
+        {{"extra"}, 2, "unexpected argument"},
+        {{"--listen=127.0.0.1:0", "--port-file=/nonexistent/ports", "--http=off"},
+         1,
+         "--port-file"},
+        {{"--listen=127.0.0.1:0", "--parent-death=1", "--http=off"}, 1, "ended already"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const char *arguments[4] = {0};
+        memcpy(arguments, cases[i].arguments, sizeof cases[i].arguments);
+        daemon_spawn(&server, arguments, 0);
+        daemon_expect_exit(&server, cases[i].code);
+        if (!daemon_said(&server, cases[i].says))
+            fail_msg("case %zu: '%s' is missing in: %s", i, cases[i].says, server.output);
+        assert_ptr_equal(strchr(server.output, '\n'), server.output + server.size - 1);
+    }
+}
+
+static void expect_port_in_use(const char *flag, uint16_t port)
+{
+    static struct daemon other;
+    char argument[64];
+    snprintf(argument, sizeof argument, "%s=127.0.0.1:%u", flag, port);
+    const char *arguments[] = {"--listen=127.0.0.1:0", "--http=127.0.0.1:0", argument, NULL};
+    daemon_spawn(&other, arguments, 0);
+    daemon_expect_exit(&other, 1);
+    if (!daemon_said(&other, "Address already in use") || !daemon_said(&other, "port 0 takes any"))
+        fail_msg("not a good sentence: %s", other.output);
+    assert_ptr_equal(strchr(other.output, '\n'), other.output + other.size - 1);
+}
+
+static void names_a_port_in_use(void **state)
+{
+    (void)state;
+    daemon_start(&server, NULL, 0);
+    expect_port_in_use("--listen", server.grpc);
+    expect_port_in_use("--http", server.http);
+    daemon_stop(&server);
+}
+
+static void listens_on_ipv6(void **state)
+{
+    (void)state;
+    const char *arguments[] = {"--listen=[::1]:0", "--http=off", NULL};
+    int probe = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in6 address = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    bool six = probe >= 0 && bind(probe, (struct sockaddr *)&address, sizeof address) == 0;
+    if (probe >= 0)
+        close(probe);
+    if (!six)
+        skip();
+    daemon_spawn(&server, arguments, 0);
+    daemon_expect(&server, "event=coordinator_ready");
+    assert_true(daemon_said(&server, "grpc=[::1]:"));
+    daemon_stop(&server);
+}
+
+// The file is complete when it is there, and gone after a good end.
+static void writes_the_port_file(void **state)
+{
+    (void)state;
+    char path[64];
+    char argument[96];
+    char text[64] = "";
+    unsigned grpc = 0, http = 0;
+    snprintf(path, sizeof path, "/tmp/lockstep_ports_%d", (int)getpid());
+    snprintf(argument, sizeof argument, "--port-file=%s", path);
+    const char *more[] = {argument, NULL};
+    daemon_start(&server, more, 0);
+    FILE *file = fopen(path, "re");
+    assert_non_null(file);
+    assert_non_null(fgets(text, sizeof text, file));
+    fclose(file);
+    assert_int_equal(sscanf(text, "grpc=%u http=%u", &grpc, &http), 2);
+    assert_int_equal(grpc, server.grpc);
+    assert_int_equal(http, server.http);
+    daemon_stop(&server);
+    assert_int_equal(access(path, F_OK), -1);
+}
+
+// ---- streams ----------------------------------------------------------------------------------
+
+static void two_workers_form_a_world(void **state)
+{
+    (void)state;
+    daemon_start(&server, NULL, 0);
+    worker_open(&first, server.grpc);
+    worker_open(&second, server.grpc);
+    worker_hello(&first, "job", 1, 2);
+    worker_hello(&second, "job", 2, 2);
+    worker_expect(&first, DOWN_GENERATION);
+    worker_expect(&second, DOWN_GENERATION);
+    http_expect("/api/v1/jobs/job", "\"world_size\":2");
+    assert_non_null(strstr(answer, "\"rank\":1"));
+    worker_close(&first);
+    worker_expect(&second, DOWN_HALT); // It ended its stream without saying leave.
+    worker_close(&second);
+    http_expect("/metrics", "lockstep_coordinator_halts_total{kind=\"lost\"} 1\n");
+    http_expect("/metrics", "lockstep_coordinator_messages_received_total{kind=\"hello\"} 2\n");
+    daemon_stop(&server);
+}
+
+// A refused worker is told, its stream ends, and the count says why.
+static void refused_worker_is_told(void **state)
+{
+    (void)state;
+    daemon_start(&server, NULL, 0);
+    worker_open(&first, server.grpc);
+    worker_open(&second, server.grpc);
+    worker_hello(&first, "job", 1, 2);
+    worker_expect(&first, DOWN_WELCOME);
+    worker_hello(&second, "job", 2, 3);
+    worker_expect(&second, DOWN_REFUSED);
+    worker_expect_end(&second, "");
+    http_expect("/metrics", "lockstep_coordinator_refusals_total{kind=\"invalid\"} 1\n");
+    worker_close(&second);
+    worker_close(&first);
+    daemon_stop(&server);
+}
+
+// ---- hostile bytes ----------------------------------------------------------------------------
+
+static void throw_at(uint16_t port, const void *bytes, size_t size)
+{
+    int fd = raw_connect(port);
+    assert_true(fd >= 0);
+    (void)!send(fd, bytes, size, MSG_NOSIGNAL);
+    shutdown(fd, SHUT_WR);
+    raw_read_all(fd, answer, sizeof answer);
+    close(fd);
+}
+
+static uint32_t random_next(uint32_t *seed)
+{
+    *seed = *seed * 1664525u + 1013904223u;
+    return *seed >> 8;
+}
+
+// Random bytes, and the same after a good HTTP/2 preface, on both ports. The daemon serves on.
+static void survives_hostile_bytes(void **state)
+{
+    (void)state;
+    static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0";
+    static char bytes[4096];
+    uint32_t seed = 1;
+    daemon_start(&server, NULL, 0);
+    for (int round = 0; round < 60; round++) {
+        size_t begin = round % 2 ? sizeof preface - 1 : 0;
+        memcpy(bytes, preface, begin);
+        size_t size = begin + random_next(&seed) % (sizeof bytes - begin);
+        for (size_t i = begin; i < size; i++)
+            bytes[i] = (char)random_next(&seed);
+        throw_at(server.grpc, bytes, size);
+        throw_at(server.http, bytes, size);
+    }
+    memset(bytes, 'a', sizeof bytes);
+    memcpy(bytes, "GET /", 5); // No end of the line, and a header above its bound.
+    throw_at(server.http, bytes, sizeof bytes);
+    worker_open(&first, server.grpc);
+    worker_hello(&first, "job", 1, 2);
+    worker_expect(&first, DOWN_WELCOME);
+    worker_close(&first);
+    http_expect("/healthz", "200 OK");
+    daemon_stop(&server);
+}
+
+// ---- ending -----------------------------------------------------------------------------------
+
+// Condition: SIGTERM while a worker is there. Decision: not ready, new workers are refused, the old
+// one stays until it leaves; then the daemon ends with 0.
+static void drains_until_members_left(void **state)
+{
+    (void)state;
+    const char *more[] = {"--drain-ms=60000", NULL};
+    daemon_start(&server, more, 0);
+    worker_open(&first, server.grpc);
+    worker_hello(&first, "job", 1, 1);
+    worker_expect(&first, DOWN_GENERATION);
+    http_expect("/readyz", "200 OK");
+
+    kill(server.pid, SIGTERM);
+    daemon_expect(&server, "event=draining");
+    http_expect("/readyz", "503");
+    http_expect("/healthz", "200 OK");
+    worker_open(&second, server.grpc);
+    worker_hello(&second, "job", 2, 2);
+    worker_expect(&second, DOWN_REFUSED);
+    assert_int_equal(second.messages[0].u.refused.refusal, REFUSAL_DRAINING);
+    worker_close(&second);
+    assert_false(first.ended);
+    worker_close(&first);
+    daemon_expect_exit(&server, 0);
+}
+
+// The bound of a drain holds; whoever is still there is told why its stream ends.
+static void drain_is_bounded(void **state)
+{
+    (void)state;
+    const char *more[] = {"--drain-ms=100", NULL};
+    daemon_start(&server, more, 0);
+    worker_open(&first, server.grpc);
+    worker_hello(&first, "job", 1, 1);
+    worker_expect(&first, DOWN_GENERATION);
+    kill(server.pid, SIGTERM);
+    worker_expect_end(&first, "shutting down");
+    daemon_expect_exit(&server, 0);
+    worker_close(&first);
+}
+
+static void second_signal_ends_at_once(void **state)
+{
+    (void)state;
+    const char *more[] = {"--drain-ms=60000", NULL};
+    daemon_start(&server, more, 0);
+    worker_open(&first, server.grpc);
+    worker_hello(&first, "job", 1, 1);
+    worker_expect(&first, DOWN_GENERATION);
+    kill(server.pid, SIGINT);
+    daemon_expect(&server, "event=draining");
+    kill(server.pid, SIGTERM);
+    daemon_expect_exit(&server, 128 + SIGTERM);
+    worker_close(&first);
+}
+
+// A private coordinator ends with its launcher, however that ended.
+static void ends_with_its_parent(void **state)
+{
+    (void)state;
+    int ends[2];
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    pid_t launcher = fork();
+    if (launcher == 0) {
+        char *arguments[] = {NULL, "--listen=127.0.0.1:0", "--http=off", "--parent-death", NULL};
+        if (fork() == 0) {
+            char path[4096];
+            daemon_path(path, sizeof path);
+            dup2(ends[1], STDERR_FILENO);
+            arguments[0] = path;
+            execv(path, arguments);
+            _exit(127);
+        }
+        pause();
+        _exit(0);
+    }
+    close(ends[1]);
+    memset(&server, 0, sizeof server);
+    server.errors = ends[0];
+    daemon_expect(&server, "event=coordinator_ready");
+    kill(launcher, SIGKILL);
+    waitpid(launcher, NULL, 0);
+    daemon_expect(&server, "event=parent_ended");
+    daemon_expect(&server, "event=coordinator_ended");
+    close(server.errors);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(refuses_in_one_sentence),  cmocka_unit_test(names_a_port_in_use),
+        cmocka_unit_test(listens_on_ipv6),          cmocka_unit_test(writes_the_port_file),
+        cmocka_unit_test(two_workers_form_a_world), cmocka_unit_test(refused_worker_is_told),
+        cmocka_unit_test(survives_hostile_bytes),   cmocka_unit_test(drains_until_members_left),
+        cmocka_unit_test(drain_is_bounded),         cmocka_unit_test(second_signal_ends_at_once),
+        cmocka_unit_test(ends_with_its_parent),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
