@@ -1119,7 +1119,7 @@ static void server_stop(void *context)
     list_for_each (node, &server->calls) {
         struct call *call = list_entry(node, struct call, link);
         call->silent_end = true;
-        call_abort(call, RPC_UNAVAILABLE, "the coordinator is shutting down");
+        call_finish(call, RPC_UNAVAILABLE, "the coordinator is shutting down");
     }
     server->cut_ms = clock_now_ms() + STOP_GRACE_MS;
 }

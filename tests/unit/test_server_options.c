@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The flags of the daemon, as a table: arguments in, options or a sentence out.
+
+#include "server/options.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct options options;
+static char error[512];
+
+// Parses "name a b c", cut at spaces.
+static enum options_result parse(const char *line)
+{
+    static char copy[512];
+    char *argv[16] = {0};
+    int argc = 0;
+    snprintf(copy, sizeof copy, "coordinator %s", line);
+    for (char *word = strtok(copy, " "); word && argc < 15; word = strtok(NULL, " "))
+        argv[argc++] = word;
+    error[0] = '\0';
+    FILE *out = fopen("/dev/null", "we");
+    enum options_result result = options_parse(argc, argv, &options, out, error, sizeof error);
+    fclose(out);
+    return result;
+}
+
+static void defaults_are_loopback(void **state)
+{
+    (void)state;
+    char text[64];
+    assert_int_equal(parse(""), OPTIONS_RUN);
+    endpoint_text(&options.listen, text, sizeof text);
+    assert_string_equal(text, "127.0.0.1:50051");
+    endpoint_text(&options.http, text, sizeof text);
+    assert_string_equal(text, "127.0.0.1:8080");
+    assert_int_equal(options.drain_ms, 5000);
+    assert_int_equal(options.log_level, LOG_LEVEL_INFO);
+    assert_null(options.port_file);
+    assert_false(options.parent_death || options.http_off || options.json);
+}
+
+static void every_flag_is_read(void **state)
+{
+    (void)state;
+    assert_int_equal(parse("--listen [::1]:7 --http=off --log-level debug --port-file /p "
+                           "--parent-death=42 --drain-ms 0 --chunk-bytes 65536 --json"),
+                     OPTIONS_RUN);
+    char text[64];
+    endpoint_text(&options.listen, text, sizeof text);
+    assert_string_equal(text, "[::1]:7");
+    assert_true(options.http_off && options.json && options.parent_death);
+    assert_int_equal(options.parent, 42);
+    assert_int_equal(options.log_level, LOG_LEVEL_DEBUG);
+    assert_string_equal(options.port_file, "/p");
+    assert_int_equal(options.drain_ms, 0);
+    assert_int_equal(options.chunk_bytes, 65536);
+    assert_int_equal(parse("--http localhost:0 --parent-death"), OPTIONS_RUN);
+    assert_string_equal(options.http.host, "127.0.0.1");
+    assert_int_equal(options.parent, 0);
+}
+
+static void help_and_version_are_answers(void **state)
+{
+    (void)state;
+    assert_int_equal(parse("--help"), OPTIONS_DONE);
+    assert_int_equal(parse("--version"), OPTIONS_DONE);
+}
+
+static void misuse_gets_a_sentence(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"--nothing", "--nothing"},
+        {"-x", "--help lists"},
+        {"word", "unexpected argument 'word'"},
+        {"--listen", "a value is missing after '--listen'"},
+        {"--listen 127.0.0.1", "HOST:PORT"},
+        {"--listen 127.0.0.1:70000", "HOST:PORT"},
+        {"--listen :1", "HOST:PORT"},
+        {"--listen 0.0.0.0:1", "only loopback"},
+        {"--listen [::]:1", "only loopback"},
+        {"--listen 10.0.0.1:1", "--tls-dir"},
+        {"--listen [::ffff:127.0.0.1]:1", "only loopback"},
+        {"--http example.org:80", "numeric address"},
+        {"--log-level loud", "error, warn, info or debug"},
+        {"--drain-ms 1s", "milliseconds"},
+        {"--drain-ms 600001", "600000"},
+        {"--chunk-bytes 1000", "multiple of 64"},
+        {"--chunk-bytes 2097152", "1048576"},
+        {"--parent-death=0", "process id"},
+        {"--json=yes", "--json=yes"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        enum options_result result = parse(cases[i][0]);
+        if (result != OPTIONS_USAGE || !strstr(error, cases[i][1]))
+            fail_msg("'%s' gave %d and '%s'", cases[i][0], (int)result, error);
+    }
+}
+
+static void environment_is_below_flags(void **state)
+{
+    (void)state;
+    setenv("LOCKSTEP_COORDINATOR_DRAIN_MS", "7", 1);
+    assert_int_equal(parse(""), OPTIONS_RUN);
+    assert_int_equal(options.drain_ms, 7);
+    assert_int_equal(parse("--drain-ms 8"), OPTIONS_RUN);
+    assert_int_equal(options.drain_ms, 8);
+    setenv("LOCKSTEP_COORDINATOR_DRAIN_MS", "soon", 1);
+    assert_int_equal(parse(""), OPTIONS_USAGE);
+    assert_non_null(strstr(error, "LOCKSTEP_COORDINATOR_DRAIN_MS 'soon'"));
+    unsetenv("LOCKSTEP_COORDINATOR_DRAIN_MS");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults_are_loopback),        cmocka_unit_test(every_flag_is_read),
+        cmocka_unit_test(help_and_version_are_answers), cmocka_unit_test(misuse_gets_a_sentence),
+        cmocka_unit_test(environment_is_below_flags),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

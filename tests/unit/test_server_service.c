@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The service between the core and its streams, with the real core and invented streams: what was
+// sent, finished and aborted is written down and compared.
+
+#include "protos/codec.h"
+#include "server/service.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+// The invented streams.
+struct streams {
+    char trace[4096];
+    struct down_message last; // What was sent last.
+    uint32_t standing;
+    bool serving;
+    bool stopped;
+};
+
+static struct streams streams;
+static struct service *service;
+static struct rpc_events events;
+static struct log log_silent;
+
+static void trace(const char *format, uint64_t peer, const char *text)
+{
+    size_t size = strlen(streams.trace);
+    snprintf(streams.trace + size, sizeof streams.trace - size, format, (unsigned)peer, text);
+}
+
+static bool fake_send(void *context, rpc_peer peer, const uint8_t *bytes, size_t size)
+{
+    (void)context;
+    assert_int_equal(codec_decode_down(bytes, size, &streams.last, NULL), CODEC_OK);
+    trace("send %u %s\n", peer, streams.last.kind == DOWN_WELCOME ? "welcome" : "other");
+    return true;
+}
+
+static void fake_finish(void *context, rpc_peer peer, enum rpc_status status, const char *text)
+{
+    (void)context;
+    (void)status;
+    trace("finish %u %s\n", peer, text);
+}
+
+static void fake_abort(void *context, rpc_peer peer, enum rpc_status status, const char *text)
+{
+    (void)context;
+    (void)text;
+    trace("abort %u %s\n", peer, status == RPC_INVALID_ARGUMENT ? "invalid" : "other");
+}
+
+static void fake_set_serving(void *context, bool serving)
+{
+    (void)context;
+    streams.serving = serving;
+}
+
+static void fake_stop(void *context)
+{
+    (void)context;
+    streams.stopped = true;
+}
+
+static struct rpc_counts fake_counts(const void *context)
+{
+    (void)context;
+    return (struct rpc_counts){.streams = streams.standing, .listening = true};
+}
+
+static const struct rpc_calls fake_calls = {
+    fake_send, fake_finish, fake_abort, fake_set_serving, fake_stop, fake_counts,
+};
+
+static int open_service(void **state)
+{
+    (void)state;
+    char error[256];
+    struct service_config config = {.drain_ms = 1000, .log = &log_silent};
+    log_init(&log_silent, LOG_LEVEL_DEBUG, NULL, NULL);
+    streams = (struct streams){.serving = true};
+    if (service_open(&config, &service, error, sizeof error) < 0)
+        return -1;
+    service_attach(service, &fake_calls, NULL);
+    events = service_events(service);
+    return 0;
+}
+
+static int close_service(void **state)
+{
+    (void)state;
+    service_close(service);
+    return 0;
+}
+
+static void say_hello(rpc_peer peer)
+{
+    static uint8_t bytes[LOCKSTEP_MESSAGE_BYTES];
+    size_t size;
+    struct up_message message = {.kind = UP_HELLO};
+    struct up_hello *hello = &message.u.hello;
+    *hello = (struct up_hello){.version = LOCKSTEP_PROTOCOL_VERSION,
+                               .job = "job",
+                               .host_id = "h",
+                               .host = "h",
+                               .address = "tcp:127.0.0.1:1",
+                               .pid = 1,
+                               .world_min = 2,
+                               .world_max = 2,
+                               .open_timeout_ms = 60000};
+    hello->uuid.bytes[0] = (uint8_t)peer;
+    assert_int_equal(codec_encode_up(&message, bytes, sizeof bytes, &size), CODEC_OK);
+    streams.standing++;
+    events.opened(events.context, peer, "test");
+    events.message(events.context, peer, bytes, size);
+}
+
+static void hello_is_welcomed(void **state)
+{
+    (void)state;
+    say_hello(1);
+    assert_string_equal(streams.trace, "send 1 welcome\n");
+    assert_int_equal(streams.last.u.welcome.version, LOCKSTEP_PROTOCOL_VERSION);
+}
+
+// Condition: bytes that are no message. Decision: that stream ends by name, nobody else's does.
+static void nonsense_ends_its_stream(void **state)
+{
+    (void)state;
+    say_hello(1);
+    streams.trace[0] = '\0';
+    events.opened(events.context, 2, "test");
+    events.message(events.context, 2, (const uint8_t *)"\xff\xff\xff", 3);
+    assert_string_equal(streams.trace, "abort 2 invalid\n");
+    events.message(events.context, 3, NULL, 0);
+    assert_non_null(strstr(streams.trace, "abort 3 invalid\n"));
+}
+
+static void drain_waits_for_streams(void **state)
+{
+    (void)state;
+    streams.standing = 1;
+    events.turn(events.context, 1000);
+    assert_true(streams.serving);
+    service_drain(service);
+    assert_int_equal(events.turn(events.context, 1000), 2000);
+    assert_false(streams.serving);
+    assert_false(streams.stopped);
+    streams.standing = 0;
+    events.turn(events.context, 1500);
+    assert_true(streams.stopped);
+}
+
+static void drain_has_a_bound(void **state)
+{
+    (void)state;
+    streams.standing = 1;
+    service_drain(service);
+    events.turn(events.context, 1000);
+    events.turn(events.context, 1999);
+    assert_false(streams.stopped);
+    events.turn(events.context, 2000);
+    assert_true(streams.stopped);
+}
+
+// ---- pictures ---------------------------------------------------------------------------------
+
+static void take_turn(void *context)
+{
+    (void)context;
+    events.turn(events.context, 0);
+}
+
+static void picture_is_made_when_asked(void **state)
+{
+    (void)state;
+    struct snapshot_board board;
+    bool answered = false;
+    snapshot_board_init(&board, take_turn, NULL);
+    service_show(service, &board);
+    say_hello(1);
+    // The turn runs inside wake, which holds the mutex in snapshot_read; so ask by hand.
+    atomic_store(&board.wanted, true);
+    take_turn(NULL);
+    snapshot_end(&board);
+    const struct snapshot *snapshot = snapshot_read(&board, &answered);
+    assert_false(answered); // What was made before the question is no answer to it, but shown.
+    assert_non_null(snapshot);
+    assert_int_equal(snapshot->job_count, 1);
+    assert_string_equal(snapshot->jobs[0].view.name, "job");
+    assert_int_equal(snapshot->jobs[0].worker_count, 1);
+    assert_int_equal(snapshot->counts.received[UP_HELLO], 1);
+    snapshot_board_fini(&board);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(hello_is_welcomed, open_service, close_service),
+        cmocka_unit_test_setup_teardown(nonsense_ends_its_stream, open_service, close_service),
+        cmocka_unit_test_setup_teardown(drain_waits_for_streams, open_service, close_service),
+        cmocka_unit_test_setup_teardown(drain_has_a_bound, open_service, close_service),
+        cmocka_unit_test_setup_teardown(picture_is_made_when_asked, open_service, close_service),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
