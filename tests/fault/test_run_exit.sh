@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# How `lockstep run` ends: with which status, how soon, and what it says about it.
+. "$(dirname "$0")/run_lib.sh"
+
+# run WANTED ARGUMENTS...: output goes to $work/out and $work/err.
+run() {
+    local wanted=$1 code=0
+    shift
+    "$lockstep" run "$@" >"$work/out" 2>"$work/err" </dev/null || code=$?
+    [ "$code" = "$wanted" ] || { fail "run $*: status $code, wanted $wanted"; cat "$work/err"; }
+}
+
+rank='[ "$LOCKSTEP_RANK_HINT" = 2 ]'
+
+run 0 -n 4 -- true
+equal "lines of a good run" "$(wc -l <"$work/err")" 1
+has "$work/err" "dashboard http://127.0.0.1:"
+
+run 7 -n 4 -- sh -c "if $rank; then exit 7; fi; sleep 0.2; exit 1"
+has "$work/err" "lockstep run: rank 2 ended with status 7 after 0."
+has "$work/err" "3 other ranks ended with status 1"
+
+start=$(now_ms)
+run 137 -n 4 -- sh -c "if $rank; then kill -9 \$\$; fi; exec sleep 60"
+within 2000 "$start" "the end after a SIGKILL"
+has "$work/err" "rank 2 was killed by signal 9 (SIGKILL) after 0."
+has "$work/err" "3 other ranks were stopped"
+
+start=$(now_ms)
+run 134 -n 2 --grace 0 -- sh -c 'if [ "$LOCKSTEP_RANK_HINT" = 1 ]; then ulimit -c 0; kill -ABRT $$; fi; exec sleep 60'
+within 1000 "$start" "the end without grace"
+has "$work/err" "rank 1 was killed by signal 6 (SIGABRT)"
+
+# Ranks that exit because another one was killed are not the cause.
+run 137 -n 3 -- sh -c "if $rank; then kill -9 \$\$; fi; sleep 0.1; exit 1"
+has "$work/err" "rank 2 was killed"
+
+# A stopped rank takes no signal but SIGKILL.
+start=$(now_ms)
+run 3 -n 2 -- sh -c 'if [ "$LOCKSTEP_RANK_HINT" = 1 ]; then kill -STOP $$; fi; exit 3'
+within 2000 "$start" "the end with a stopped rank"
+
+run 127 -n 2 -- no-such-trainer
+has "$work/err" "the trainer 'no-such-trainer' was not found in PATH"
+run 127 -n 2 -- ./no-such-trainer
+has "$work/err" "the trainer './no-such-trainer' was not found"
+run 126 -n 2 -- /etc/passwd
+has "$work/err" "the trainer '/etc/passwd' is not executable"
+run 126 -n 2 -- /tmp
+has "$work/err" "is a directory"
+printf '#!/no/such/interpreter\n' >"$work/bad"
+chmod +x "$work/bad"
+run 127 -n 2 -- "$work/bad"
+has "$work/err" "could not be started: No such file or directory"
+
+for bad in "-n 0" "-n -1" "-n 1025" "-n x" "-n 2 --timeout 5" "-n 2 --http nowhere" \
+    "-n 2 --coordinator :1" "-n 2 --frobnicate" "-n" "" "-n 2 --job $(printf 'x%.0s' {1..64})"; do
+    # shellcheck disable=SC2086
+    run 2 $bad
+    has "$work/err" "Try 'lockstep run --help'."
+done
+run 2 -n 2 --http 127.0.0.1:0 --coordinator 127.0.0.1:1 true
+
+# The environment of a worker.
+run 0 -n 2 --job place --timeout 30s -- sh -c 'echo "$LOCKSTEP_COORDINATOR $LOCKSTEP_JOB \
+$LOCKSTEP_WORLD_SIZE $LOCKSTEP_RANK_HINT $LOCKSTEP_OPEN_TIMEOUT_MS $LOCKSTEP_DASHBOARD"'
+grep -qE '^\[1\] 127.0.0.1:[0-9]+ place 2 1 30000 http://127.0.0.1:[0-9]+/$' "$work/out" ||
+    { fail "environment:"; cat "$work/out"; }
+run 0 -n 2 --http off -- sh -c 'test -z "$LOCKSTEP_DASHBOARD"'
+run 0 -n 2 --coordinator 127.0.0.1:9 -- sh -c 'test "$LOCKSTEP_COORDINATOR" = 127.0.0.1:9'
+
+# The dashboard's data are there while the job runs.
+run 0 -n 1 -- sh -c "'$lockstep' status && '$lockstep' status --json"
+has "$work/out" "no jobs"
+has "$work/out" '"jobs":[]'
+
+# JSON: one object, the last line.
+run 137 -n 3 --json -- sh -c "echo hello; if $rank; then kill -9 \$\$; fi; exit 0"
+tail -n 1 "$work/out" | python3 -c '
+import json, sys
+run = json.load(sys.stdin)
+assert run["world_size"] == 3 and run["exit_code"] == 137, run
+assert run["failed_rank"] == 2 and run["failed_signal"] == 9, run
+assert [rank["exit_code"] for rank in run["ranks"]] == [0, 0, None], run
+assert run["ranks"][2]["signal"] == 9 and run["job"].startswith("run-"), run
+assert all(rank["pid"] > 0 and rank["seconds"] >= 0 for rank in run["ranks"]), run
+' || { fail "JSON:"; cat "$work/out"; }
+
+# Without a coordinator to start.
+cp "$lockstep" "$work/lockstep"
+code=0
+LD_LIBRARY_PATH=${LOCKSTEP_LIB:-build/lib} PATH=/usr/bin:/bin "$work/lockstep" run -n 2 true 2>"$work/err" || code=$?
+equal "status without lockstep-coordinator" "$code" 1
+has "$work/err" "lockstep-coordinator was found neither beside this program nor in PATH"
+
+nothing_left "ending"
+finish

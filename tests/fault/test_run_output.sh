@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What workers print comes out whole: lines are not torn or lost, memory is bounded, a slow or gone
+# reader does no harm.
+. "$(dirname "$0")/run_lib.sh"
+
+# Lines of many lengths from eight ranks at once.
+"$lockstep" run -n 8 -- python3 -c '
+import os, sys
+rank = os.environ["LOCKSTEP_RANK_HINT"]
+for i in range(2000):
+    text = "line %d of %s " % (i, rank) + "x" * (i * 7 % 3000) + " end\n"
+    (sys.stderr if i % 5 == 0 else sys.stdout).write(text)
+    if i % 97 == 0: sys.stdout.flush()
+sys.stdout.write("last of " + rank)
+' >"$work/out" 2>"$work/err" || fail "status $?"
+python3 - "$work/out" "$work/err" <<'END' || fail "lines"
+import re, sys
+lines = open(sys.argv[1]).read().split("\n")
+assert lines.pop() == ""
+for name, want in ((sys.argv[1], lambda i: i % 5), (sys.argv[2], lambda i: not i % 5)):
+    seen = {rank: [] for rank in range(8)}
+    for line in open(name):
+        if line.startswith("lockstep run:") or re.fullmatch(r"\[(\d)\] last of \1\n", line):
+            continue
+        match = re.fullmatch(r"\[(\d)\] line (\d+) of (\d) (x*) end\n", line)
+        assert match and match[1] == match[3], line[:200]
+        number = int(match[2])
+        assert len(match[4]) == number * 7 % 3000
+        seen[int(match[1])].append(number)
+    for rank in range(8):
+        assert seen[rank] == [i for i in range(2000) if want(i)], (name, rank)
+assert sum("last of" in line for line in lines) == 8
+END
+
+# 100 MB pass through a bounded launcher, with one line of 10 MB among them.
+cat >"$work/spam" <<'END'
+#!/bin/sh
+if [ "$LOCKSTEP_RANK_HINT" = 0 ]; then head -c 10000000 /dev/zero | tr '\0' y; echo; fi
+yes "a line of this rank, as long as lines are in logs" | head -c 45000000
+if [ "$LOCKSTEP_RANK_HINT" = 1 ]; then
+    supervisor=$(ps -o ppid= -p $$ | tr -d ' ')
+    grep VmHWM "/proc/$supervisor/status" >&2
+fi
+END
+chmod +x "$work/spam"
+size=$("$lockstep" run -n 2 "$work/spam" 2>"$work/err" | wc -c)
+[ "$size" -ge 100000000 ] || fail "only $size bytes came out"
+peak_kb=$(grep VmHWM "$work/err" | tr -dc '0-9 ' | awk '{print $2}')
+[ -n "${LOCKSTEP_SANITIZER:-}" ] || [ "${peak_kb:-999999}" -le 20000 ] ||
+    fail "the supervisor took ${peak_kb} kB"
+
+# Raw with one worker, and no prefix when asked for.
+equal "one worker" "$("$lockstep" run -n 1 -- printf 'a\rb' 2>/dev/null)" "$(printf 'a\rb')"
+equal "no prefix" "$("$lockstep" run -n 2 --no-prefix -- echo hi 2>/dev/null)" "$(printf 'hi\nhi')"
+
+# A carriage return starts the line again; before a newline it is part of the line's end.
+equal "progress" "$("$lockstep" run -n 2 --no-prefix -- sh -c \
+    'test $LOCKSTEP_RANK_HINT = 1 || printf "10%%\r50%%\r100%%\nwin\r\n"' 2>/dev/null)" \
+    "$(printf '100%%\nwin')"
+
+# On a terminal rank 0's progress stays the last line on the screen and steps aside for others.
+python3 - "$lockstep" <<'END' >/dev/null || fail "progress on a terminal"
+import os, pty, sys
+code = r'''
+if [ $LOCKSTEP_RANK_HINT = 0 ]; then printf "10%%"; printf "\r50%%"; sleep 0.6; printf "\r99%%"; echo
+else sleep 0.3; echo other; fi'''
+read = b""
+def collect(fd):
+    global read
+    data = os.read(fd, 65536)
+    read += data
+    return data
+os.environ["NO_COLOR"] = "1"
+status = pty.spawn([sys.argv[1], "run", "-n", "2", "--", "sh", "-c", code], collect)
+assert status == 0, status
+text = read.decode().replace("\r\n", "\n")
+assert "[0] 50%\r\x1b[K[1] other\n[0] 50%" in text, repr(text)
+assert text.rstrip().endswith("[0] 99%"), repr(text)
+END
+
+# A reader that goes away ends the run as it would end the workers.
+began=$(now_ms)
+"$lockstep" run -n 2 -- sh -c 'while echo line; do :; done' 2>/dev/null </dev/null | head -n 5 >"$work/out"
+equal "lines before the reader went" "$(wc -l <"$work/out")" 5
+within 3000 "$began" "the end after the reader went"
+
+# A reader that does not read stops the workers' output, but not the signals.
+mkfifo "$work/fifo"
+sleep 30 <"$work/fifo" &
+reader=$!
+"${hearing[@]}" "$lockstep" run -n 2 -- yes 2>/dev/null </dev/null >"$work/fifo" &
+launcher=$!
+sleep 0.5
+kill -INT "$launcher"
+sleep 0.2
+kill -INT "$launcher"
+began=$(now_ms)
+wait "$launcher" 2>/dev/null
+within 2000 "$began" "the end with a reader that does not read"
+kill "$reader"
+wait "$reader" 2>/dev/null
+
+nothing_left "output"
+finish

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The tool's own words, compared with the files of cli/. UPDATE=1 rewrites them.
+set -uo pipefail
+lockstep=${LOCKSTEP_BIN:-build/bin}/lockstep
+golden=$(dirname "$0")/cli
+failures=0
+
+# check NAME STATUS ARGUMENTS...
+check() {
+    local name=$1 wanted=$2 code=0 got
+    shift 2
+    got=$("$lockstep" "$@" 2>&1) || code=$?
+    [ -z "${UPDATE:-}" ] || { mkdir -p "$golden"; printf '%s\n' "$got" >"$golden/$name.txt"; }
+    [ "$code" = "$wanted" ] || { echo "$*: status $code, wanted $wanted"; failures=1; }
+    diff -u "$golden/$name.txt" - <<<"$got" || failures=1
+}
+
+check help 0 --help
+check version 0 --version
+check nothing 2
+check unknown_command 2 frobnicate
+check unknown_option 2 --frobnicate
+check run_help 0 run --help
+check run_nothing 2 run
+check run_zero 2 run -n 0 true
+check status_help 0 status --help
+check status_refused 1 status --http 127.0.0.1:1
+check status_address 2 status --http nowhere
+exit "$failures"
