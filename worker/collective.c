@@ -16,6 +16,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define LIBRARY_PREFIX "lockstep/" // Of the names that are not the trainer's.
+
 // ---- Making work -------------------------------------------------------------------------------
 
 uint64_t collective_signature(const struct collective *collective)
@@ -46,6 +48,34 @@ static struct lockstep_work *collective_free_work_locked(struct lockstep_session
             return &session->work[i];
     }
     return NULL;
+}
+
+// A broadcast would complete on its root, and on all before an odd one, without hearing of ranks
+// that began another one. So beside it runs an allreduce of one element under the same signature,
+// which nobody completes before all have begun the same broadcast. The library's own broadcasts
+// follow a verified manifest and need none.
+static void collective_confirm(struct lockstep_work *work)
+{
+    const struct collective *collective = &work->collective;
+    work->confirmed = collective->kind == COLLECTIVE_BROADCAST &&
+                      strncmp(work->name, LIBRARY_PREFIX, strlen(LIBRARY_PREFIX)) != 0;
+    if (!work->confirmed)
+        return;
+    work->barrier_extent =
+        (struct extent){.in = &work->barrier, .out = &work->barrier, .elements = 1};
+    work->confirmation = (struct collective){
+        .kind = COLLECTIVE_ALLREDUCE,
+        .dtype = DTYPE_INT32,
+        .op = REDUCE_SUM,
+        .tag = collective->tag,
+        .signature = collective->signature,
+        .extents = &work->barrier_extent,
+        .extent_count = 1,
+        .elements = 1,
+        .weight = 1,
+        .context = work,
+    };
+    work->confirmation.tag.space = hash64(&collective->tag.space, sizeof(collective->tag.space));
 }
 
 // Takes free work and gives it its place among the uses of its name.
@@ -97,14 +127,26 @@ int collective_begin(struct lockstep_session *session, const char *name, void *d
         data = &(*work)->barrier;
     (*work)->extent = (struct extent){.in = data, .out = data, .elements = count};
     text_copy((*work)->name, sizeof((*work)->name), name);
+    collective_confirm(*work);
     if (!session->config.solo)
         session_post(session, (struct command){.kind = COMMAND_PLAIN, .pointer = *work});
     return 0;
 }
 
+void work_launch(struct lockstep_work *work)
+{
+    struct transport *transport = work->session->transport;
+    work->missing = work->confirmed ? 2 : 1;
+    transport_launch(transport, &work->collective);
+    if (work->confirmed)
+        transport_launch(transport, &work->confirmation);
+}
+
 void work_done(struct lockstep_work *work)
 {
     struct lockstep_session *session = work->session;
+    if (--work->missing > 0)
+        return;
     mutex_lock(&session->mutex);
     work->state = WORK_DONE;
     cond_broadcast(&session->changed);
@@ -124,6 +166,11 @@ int collective_wait(struct lockstep_work *work, uint32_t timeout_ms)
         in_time = cond_wait_until(&session->changed, &session->mutex, deadline);
     if (work->state != WORK_DONE && session->failure != 0)
         status = session_failure_locked(session);
+    else if (work->state == WORK_FREE)
+        status = error_set(LOCKSTEP_E_INVALID,
+                           "collective '%s' was waited for already: its work "
+                           "is free",
+                           work->name);
     else if (work->state != WORK_DONE)
         status =
             error_set(LOCKSTEP_E_TIMEOUT, "collective '%s' did not complete within %" PRIu32 " ms",
@@ -146,11 +193,10 @@ static int collective_check(struct lockstep_session *session, const char *name, 
         !utf8_valid(name, strlen(name)))
         return error_set(LOCKSTEP_E_INVALID, "a collective's name has 1 to %d bytes of UTF-8",
                          LOCKSTEP_NAME_BYTES - 1);
-    if (strncmp(name, "lockstep/", 9) == 0)
-        return error_set(LOCKSTEP_E_INVALID,
-                         "collective '%s': names that begin with lockstep/ are "
-                         "the library's",
-                         name);
+    if (strncmp(name, LIBRARY_PREFIX, strlen(LIBRARY_PREFIX)) == 0)
+        return error_set(
+            LOCKSTEP_E_INVALID,
+            "collective '%s': names that begin with " LIBRARY_PREFIX " are the library's", name);
     if (like->root >= session->world_size)
         return error_set(LOCKSTEP_E_INVALID,
                          "collective '%s': there is no rank %" PRIu32 " in a "

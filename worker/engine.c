@@ -190,6 +190,10 @@ static void engine_failed(struct lockstep_session *session, const struct order_a
         session_fail(session, LOCKSTEP_E_MISMATCH, text);
         return;
     }
+    if (session->abort_text[0] != '\0') {
+        engine_fail(session, LOCKSTEP_E_CLOSED, session->abort_text);
+        return;
+    }
     engine_fail(session, error_status_of_halt(action->halt), action->text);
 }
 
@@ -331,6 +335,8 @@ static void engine_mismatch(void *context, struct collective *collective, uint32
 {
     struct lockstep_session *session = context;
     const bool plain = engine_is_plain(session, collective);
+    const struct collective *called =
+        plain ? &((const struct lockstep_work *)collective->context)->collective : collective;
     struct up_message message = {.kind = UP_FAIL};
     struct down_halt seen = {.kind = plain ? HALT_COLLECTIVE : HALT_LAYOUT};
     message.u.fail.step = 0; // At once: the collective can never complete.
@@ -339,7 +345,7 @@ static void engine_mismatch(void *context, struct collective *collective, uint32
              "%s '%s' (here %" PRIu64 " elements of %s) differs from what rank %" PRIu32
              " calls by that name: %s",
              plain ? "collective" : "bucket of module", engine_collective_name(session, collective),
-             collective->elements, dtype_name(collective->dtype), rank, text);
+             called->elements, dtype_name(called->dtype), rank, text);
     text_copy(seen.text, sizeof(seen.text), message.u.fail.text);
     engine_report(session, &message, &seen);
 }
@@ -557,17 +563,25 @@ static void engine_start_command(struct lockstep_session *session)
     engine_send(session, &message);
 }
 
+// Links are closed only when the coordinator has told everybody: a reset that came first would be
+// taken for a death, and the reason would be lost.
 static void engine_abort(struct lockstep_session *session, const char *reason)
 {
     struct up_message message = {.kind = UP_FAIL};
-    char text[LOCKSTEP_TEXT_BYTES];
+    if (session->abort_text[0] != '\0')
+        return;
     message.u.fail.kind = HALT_LOST;
     snprintf(message.u.fail.text, sizeof(message.u.fail.text), "aborted: %s", reason);
-    message.generation = session->generation;
-    if (!session->control_gone)
-        control_send(session->control, &message);
-    snprintf(text, sizeof(text), "this session was aborted: %s", reason);
-    engine_fail(session, LOCKSTEP_E_CLOSED, text);
+    snprintf(session->abort_text, sizeof(session->abort_text), "this session was aborted: %s",
+             reason);
+    if (session->generation.number == 0 || session->control_gone) {
+        engine_fail(session, LOCKSTEP_E_CLOSED, session->abort_text);
+        return;
+    }
+    // Used when no halt comes.
+    session->lost_here = (struct down_halt){.kind = HALT_LOST};
+    session->verdict_deadline_ms = clock_now_ms() + LOCKSTEP_HALT_GRACE_MS;
+    engine_send(session, &message);
 }
 
 static void engine_command(struct lockstep_session *session, const struct command *command)
@@ -581,6 +595,9 @@ static void engine_command(struct lockstep_session *session, const struct comman
         session->leave = command->value != 0;
         return;
     }
+    // After an abort nothing is begun any more; its answer is still heard.
+    if (session->abort_text[0] != '\0' && command->kind < COMMAND_MESSAGE)
+        return;
     if (!failed) {
         switch (command->kind) {
         case COMMAND_STEP_BEGIN:
@@ -593,8 +610,7 @@ static void engine_command(struct lockstep_session *session, const struct comman
             engine_step_end(session);
             break;
         case COMMAND_PLAIN:
-            transport_launch(session->transport,
-                             &((struct lockstep_work *)command->pointer)->collective);
+            work_launch(command->pointer);
             break;
         case COMMAND_START:
             engine_start_command(session);
@@ -637,16 +653,22 @@ static int engine_patience(const struct lockstep_session *session)
     return now >= session->verdict_deadline_ms ? 0 : (int)(session->verdict_deadline_ms - now);
 }
 
+// A close right after an abort waits for the answer to it.
+static bool engine_stops(const struct lockstep_session *session)
+{
+    return session->stop && (session->abort_text[0] == '\0' || session->verdict_deadline_ms == 0);
+}
+
 static void engine_run(void *argument)
 {
     struct lockstep_session *session = argument;
     struct command command;
     kernels_environment();
-    while (!session->stop) {
-        while (!session->stop && engine_take(session, &command))
+    while (!engine_stops(session)) {
+        while (!engine_stops(session) && engine_take(session, &command))
             engine_command(session, &command);
         engine_check_verdict(session);
-        if (!session->stop)
+        if (!engine_stops(session))
             transport_progress(session->transport, engine_patience(session));
     }
     if (session->generation.number != 0 && !session->over && session->leave)

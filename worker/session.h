@@ -102,9 +102,14 @@ enum work_state {
 
 struct lockstep_work {
     struct lockstep_session *session;
-    struct collective collective; // engine thread only while in flight
+    // engine thread only while in flight
+    struct collective collective;
+    struct collective confirmation; // Of a broadcast: that all ranks began the same one.
+    bool confirmed; // It has one.
+    uint32_t missing; // Of the two: not done yet.
     struct extent extent;
-    int32_t barrier; // The element of a barrier.
+    struct extent barrier_extent;
+    int32_t barrier; // The element of a barrier, or of a confirmation.
     enum work_state state; // guarded by session.mutex
     char name[LOCKSTEP_NAME_BYTES];
 };
@@ -124,6 +129,7 @@ enum command_kind {
     COMMAND_STEP_END,
     COMMAND_PLAIN, // pointer: struct lockstep_work
     COMMAND_START, // lockstep_start: send the manifest's hash
+    // From here on not of the trainer's work: also heard after an abort.
     COMMAND_MESSAGE, // pointer: struct down_message, given
     COMMAND_CONTROL_ENDED, // pointer: text, given
     COMMAND_ABORT, // pointer: text, given
@@ -207,6 +213,7 @@ struct lockstep_session {
     bool over; // Failed: the links are gone, nothing is launched any more.
     bool start_sent;
     uint64_t verdict_deadline_ms; // A peer was lost; the coordinator's sentence is waited for.
+    char abort_text[LOCKSTEP_TEXT_BYTES]; // lockstep_abort was called; empty: not.
     bool control_gone;
     char control_text[LOCKSTEP_TEXT_BYTES];
     struct down_halt lost_here; // What this rank saw, used when no verdict comes.
@@ -281,7 +288,9 @@ void module_free(struct lockstep_module *module);
 // ---- collective.c ------------------------------------------------------------------------------
 
 uint64_t collective_signature(const struct collective *collective);
-void work_done(struct lockstep_work *work); // Engine thread.
+// Launches what the work consists of; one part of it is done. Engine thread.
+void work_launch(struct lockstep_work *work);
+void work_done(struct lockstep_work *work);
 
 // The public collectives without the checks of the public layer; trainer. kind, dtype, op and root
 // are taken from `like`. On success *work is in flight.
