@@ -146,7 +146,6 @@ void join_tick(struct coordinator *core, struct job *job)
 void join_drain(struct coordinator *core)
 {
     core->draining = true;
-    core_log(core, "draining", "jobs=%" PRIu32, core->job_count);
     for (uint32_t i = 0; i < core->job_count; i++) {
         struct job *job = &core->jobs[core->job_order[i]];
         while (job->state == JOB_GATHERING && job->count > 0)

@@ -257,7 +257,7 @@ void verdict_fail(struct coordinator *core, struct worker *worker, const struct 
     char clean[LOCKSTEP_TEXT_BYTES];
     char text[LOCKSTEP_TEXT_BYTES];
     struct sentence sentence;
-    if (fail->kind == HALT_NONE || fail->kind == HALT_LOST || fail->kind == HALT_LEFT) {
+    if (fail->kind == HALT_NONE || fail->kind == HALT_LEFT) {
         verdict_protocol(core, worker, "reported a failure of kind %s, which is no disagreement",
                          verdict_kind_name(fail->kind));
         return;
@@ -266,6 +266,12 @@ void verdict_fail(struct coordinator *core, struct worker *worker, const struct 
     sentence_begin(&sentence, text, sizeof(text));
     verdict_name(&sentence, worker);
     sentence_add(&sentence, ": %s", clean);
-    const struct verdict verdict = {.kind = fail->kind, .step = fail->step, .text = text};
+    // HALT_LOST: it gives up itself, by lockstep_abort, and says why.
+    const struct verdict verdict = {.kind = fail->kind,
+                                    .step = fail->step,
+                                    .has_rank = fail->kind == HALT_LOST,
+                                    .rank = fail->kind == HALT_LOST ? worker->rank : 0,
+                                    .text = text};
+    worker->lost = worker->lost || fail->kind == HALT_LOST;
     verdict_halt(core, core_job_of(core, worker), &verdict);
 }

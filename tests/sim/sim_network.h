@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A simulated cluster: one coordinator core, any number of worker processes, the streams between
+// them and the links among them, under a simulated clock. Everything that is random comes from one
+// seed, so a run is the same every time. Single-threaded; not a model of bandwidth.
+//
+// How a worker behaves is a struct of functions (sim_model); the network moves its messages.
+//
+// - Control streams are FIFO in each direction, with random delays, and reliable until they break.
+//   A break loses what is in flight from some message on, and both ends hear of it.
+// - Data messages go from rank to rank of one generation, FIFO per pair.
+// - A *collective* is an oracle for what the data plane does: when every rank has joined the one
+//   of this key, each rank hears of it in its own time, with all contributions merged. If a rank
+//   dies or leaves before it has joined, the others never hear of it.
+// - A crash ends a process between two events. Its links are seen as lost by its neighbours.
+//
+// Trace lines are kept in a ring and printed when something fails:
+//
+//     [   12] rank 2 -> coordinator: ready step 1 slot 0#0.3
+
+#ifndef TESTS_SIM_SIM_NETWORK_H
+#define TESTS_SIM_SIM_NETWORK_H
+
+#include "coordinator/coordinator.h"
+#include "protos/types.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum sim_limit {
+    SIM_MAX_WORKERS = 1100,
+    SIM_TRACE_LINES = 3000,
+    SIM_TRACE_BYTES = 240, // Longer lines are cut.
+    SIM_PAYLOAD_BYTES = LOCKSTEP_WAVE_BYTES,
+};
+
+struct sim;
+struct sim_worker;
+
+// What pairs the contributions of a collective within a generation.
+struct sim_key {
+    uint32_t kind; // The model's own.
+    uint32_t number;
+    uint64_t step;
+    uint64_t space;
+};
+
+struct sim_model {
+    size_t bytes; // Of worker->state, zeroed when the process starts.
+    void (*started)(struct sim_worker *worker);
+    void (*received)(struct sim_worker *worker, const struct down_message *message);
+    void (*disconnected)(struct sim_worker *worker); // The control stream is gone.
+    void (*timer)(struct sim_worker *worker);
+    void (*data)(struct sim_worker *worker, uint32_t from, const void *bytes, size_t size);
+    void (*collective)(struct sim_worker *worker, const struct sim_key *key, const void *payload);
+    // A neighbour's link ended; left: after sim_goodbye, with the number that it said.
+    void (*peer_gone)(struct sim_worker *worker, uint32_t rank, bool left, uint64_t settled);
+    // Joins what two ranks contribute to a collective.
+    void (*merge)(const struct sim_key *key, void *into, const void *from);
+    // What a process that has not exited waits for, for people.
+    void (*waits_for)(const struct sim_worker *worker, char *text, size_t bytes);
+};
+
+enum sim_end {
+    SIM_RUNNING = 0,
+    SIM_DONE, // The model's program is through.
+    SIM_REFUSED, // Turned away.
+    SIM_HALTED, // By a verdict, or because its stream was gone.
+    SIM_CRASHED,
+};
+
+struct sim_worker {
+    struct sim *sim;
+    const struct sim_model *model;
+    void *state;
+    uint32_t index;
+    enum sim_end end;
+    uint64_t ended_ms;
+
+    // The control stream; 0: none.
+    coordinator_peer peer;
+    uint64_t up_ms; // Delivery time of the last message sent up.
+    uint64_t down_ms; // The same, down.
+    uint64_t hello_ms;
+    uint32_t open_timeout_ms;
+    char job[LOCKSTEP_JOB_NAME_BYTES];
+    bool broken; // The control stream is, and nothing passes any more.
+    bool disconnected; // And the process knows.
+
+    // When the coordinator sent DOWN_GENERATION: what it says, and when that will arrive.
+    uint64_t assigned_number;
+    uint32_t assigned_rank;
+    uint64_t assigned_ms;
+
+    // Set by DOWN_GENERATION.
+    struct generation_id generation;
+    uint32_t rank;
+    uint32_t world_size;
+    bool gone; // Its links are closed.
+    bool left; // In good order.
+    uint64_t data_ms; // Delivery time of the last data message sent.
+
+    uint64_t timer_token;
+
+    // Of sim_check.c: how much of the generation's history this worker has seen.
+    void *history;
+    uint32_t grants_seen;
+    uint32_t plans_seen;
+    uint32_t halts_seen;
+};
+
+struct sim_event;
+
+struct sim {
+    uint64_t seed;
+    uint64_t random;
+    uint64_t now_ms;
+    uint32_t delay_ms; // Delays are drawn from 1 to this.
+
+    struct coordinator *core;
+    void *memory;
+    uint64_t tick_ms; // The tick that is scheduled; UINT64_MAX: none.
+    coordinator_peer next_peer;
+    uint64_t steps; // Events handled.
+
+    struct sim_worker **workers;
+    uint32_t worker_count;
+
+    struct sim_event **heap;
+    size_t heap_count;
+    size_t heap_capacity;
+    uint64_t sequence;
+    struct sim_collective *collectives;
+    struct sim_history *histories;
+
+    char (*trace)[SIM_TRACE_BYTES];
+    uint64_t trace_count;
+    uint64_t trace_hash;
+    bool trace_off;
+};
+
+// The memory of the core is kept from run to run, as dirty as the last one left it.
+void sim_begin(struct sim *sim, uint64_t seed);
+void sim_end(struct sim *sim);
+
+uint64_t sim_random(struct sim *sim, uint64_t bound); // Below bound.
+bool sim_chance(struct sim *sim, uint32_t percent);
+
+// Handles events until none is left or limit_ms has come. True: none is left.
+bool sim_run(struct sim *sim, uint64_t limit_ms);
+
+// A new process, started after delay_ms.
+struct sim_worker *sim_spawn(struct sim *sim, const struct sim_model *model, uint64_t delay_ms);
+void sim_crash_at(struct sim_worker *worker, uint64_t at_ms);
+void sim_break_at(struct sim_worker *worker, uint64_t at_ms); // Its control stream.
+void sim_drain_at(struct sim *sim, uint64_t at_ms);
+
+// ---- For models: what a worker can do --------------------------------------------------------
+
+void sim_connect(struct sim_worker *worker, const struct up_hello *hello);
+void sim_send(struct sim_worker *worker, const struct up_message *message);
+void sim_timer(struct sim_worker *worker, uint64_t delay_ms); // Replaces the one before.
+void sim_data(struct sim_worker *worker, uint32_t rank, const void *bytes, size_t size);
+void sim_join(struct sim_worker *worker, const struct sim_key *key, const void *payload,
+              size_t size);
+// Closes the links in good order.
+void sim_goodbye(struct sim_worker *worker, uint64_t settled);
+// The process is over: streams and links close. Without a goodbye the links are lost.
+void sim_exit(struct sim_worker *worker, enum sim_end end);
+
+void sim_trace(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
+// Prints the trace, the seed and the sentence, and fails the test.
+void sim_fail(struct sim *sim, const char *format, ...)
+    __attribute__((format(printf, 2, 3), noreturn));
+// "rank 2 of j", or "worker 5" before it has a rank.
+const char *sim_name(const struct sim_worker *worker);
+const char *sim_end_name(enum sim_end end);
+
+// ---- sim_check.c: the invariants -------------------------------------------------------------
+
+void check_begin(struct sim *sim);
+void check_end(struct sim *sim);
+// Before a model sees it.
+void check_received(struct sim_worker *worker, const struct down_message *message);
+// After the last event.
+void check_finished(struct sim *sim);
+
+#endif
