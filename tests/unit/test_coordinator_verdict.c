@@ -162,6 +162,20 @@ static void test_a_disagreement_is_everybodys(void **state)
     story_expect(story, "1 > fail collective step 7: the other side\n");
 }
 
+static void test_one_gives_up_and_says_why(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 2);
+    story_fail(story, 2, 0, HALT_LOST, "aborted: out of data");
+    story_expect(story, "2 > fail lost step 0: aborted: out of data\n"
+                        "1 < halt lost step 0: rank 1 (host h2): aborted: out of data\n"
+                        "2 < halt lost step 0: rank 1 (host h2): aborted: out of data\n");
+    assert_true(story->last[1].u.halt.has_rank);
+    assert_int_equal(story->last[1].u.halt.rank, 1);
+    story_lost(story, 1, 1, 3, false);
+    story_expect_piece(story, "1 > lost");
+}
+
 // A verdict of step 7 takes effect where step 6 is settled; one that is stuck in step 6 needs its
 // own.
 static void test_an_earlier_step_replaces_a_later_one(void **state)
@@ -256,6 +270,7 @@ int main(void)
         TEST(test_the_data_plane_may_tell_of_a_goodbye_first),
         TEST(test_a_reset_from_one_that_left_is_no_death),
         TEST(test_a_disagreement_is_everybodys),
+        TEST(test_one_gives_up_and_says_why),
         TEST(test_an_earlier_step_replaces_a_later_one),
         TEST(test_messages_of_other_generations_are_dropped_and_counted),
         TEST(test_a_second_generation_after_a_death),
