@@ -941,16 +941,33 @@ static uint64_t server_wait_ms(const struct rpc_server *server, uint64_t now_ms)
     return next > now_ms ? next - now_ms : 0;
 }
 
-// What does not end by itself after stop.
-static void server_cut(struct rpc_server *server, uint64_t now_ms)
+static void server_close_listeners(struct rpc_server *server)
 {
-    if (!server->stopping || now_ms < server->cut_ms)
-        return;
-    server->cut_ms = UINT64_MAX;
+    list_for_each (node, &server->listeners)
+        listener_close(list_entry(node, struct listener, link));
+}
+
+static void server_cut_calls(struct rpc_server *server)
+{
     list_for_each (node, &server->calls)
         call_cancel(list_entry(node, struct call, link), RPC_UNAVAILABLE, "shutting down");
     list_for_each (node, &server->listeners)
         grpc_server_cancel_all_calls(list_entry(node, struct listener, link)->grpc);
+}
+
+// After stop: first the calls end with their status, then the listeners and their connections,
+// because what is written while a connection closes may be lost. Patience has a bound.
+static void server_wind_down(struct rpc_server *server, uint64_t now_ms)
+{
+    if (!server->stopping)
+        return;
+    bool cut = now_ms >= server->cut_ms;
+    if (cut || list_empty(&server->calls))
+        server_close_listeners(server);
+    if (cut) {
+        server_cut_calls(server);
+        server->cut_ms = UINT64_MAX;
+    }
 }
 
 static void server_turn(struct rpc_server *server)
@@ -958,11 +975,11 @@ static void server_turn(struct rpc_server *server)
     uint64_t now_ms = clock_now_ms();
     server_listen_again(server, now_ms);
     server_expire(server, now_ms);
-    server_cut(server, now_ms);
     if (!server->stopping)
         server->turn_ms = server->events.turn(server->events.context, now_ms);
     else
         server->turn_ms = UINT64_MAX;
+    server_wind_down(server, now_ms);
 }
 
 static bool server_has_ended(const struct rpc_server *server)
@@ -1090,6 +1107,7 @@ int rpc_server_open(const struct rpc_config *config, const struct rpc_events *ev
     }
     server_init(server, config, events);
     gpr_set_log_function(grpc_log_line);
+    gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR); // GRPC_VERBOSITY must not hide failed accepts.
     grpc_init();
     server->queue = grpc_completion_queue_create_for_next(NULL);
     server_open_wake(server);
@@ -1114,8 +1132,6 @@ static void server_stop(void *context)
     server->stopping = true;
     server->listener = NULL;
     server->counts.listening = false;
-    list_for_each (node, &server->listeners)
-        listener_close(list_entry(node, struct listener, link));
     list_for_each (node, &server->calls) {
         struct call *call = list_entry(node, struct call, link);
         call->silent_end = true;

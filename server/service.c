@@ -190,9 +190,11 @@ static void begin_drain(struct service *service, uint64_t now_ms)
     struct coordinator_event event = {.kind = EVENT_DRAIN};
     service->draining = true;
     service->drain_deadline_ms = now_ms + service->config.drain_ms;
-    log_event(service->config.log, LOG_LEVEL_INFO, "draining", "streams=%u drain_ms=%u",
+    log_event(service->config.log, LOG_LEVEL_INFO, "drain_started", "streams=%u drain_ms=%u",
               service->calls->counts(service->server).streams, service->config.drain_ms);
     service->calls->set_serving(service->server, false);
+    if (service->board)
+        snapshot_expire(service->board);
     step(service, &event);
 }
 

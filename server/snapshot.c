@@ -98,6 +98,11 @@ void snapshot_publish(struct snapshot_board *board, struct snapshot *snapshot)
     snapshot_free(old);
 }
 
+void snapshot_expire(struct snapshot_board *board)
+{
+    atomic_store(&board->stale, true);
+}
+
 void snapshot_end(struct snapshot_board *board)
 {
     mutex_lock(&board->mutex);
@@ -136,7 +141,8 @@ const struct snapshot *snapshot_read(struct snapshot_board *board, bool *answere
 {
     uint64_t now_ms = clock_now_ms();
     *answered = true;
-    if (board->shown && now_ms - board->shown->made_ms < SNAPSHOT_AGE_MS)
+    if (!atomic_exchange(&board->stale, false) && board->shown &&
+        now_ms - board->shown->made_ms < SNAPSHOT_AGE_MS)
         return board->shown;
     take_fresh(board, 0); // What came too late for an earlier reader is no answer to this one.
     atomic_store(&board->wanted, true);

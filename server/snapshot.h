@@ -65,6 +65,7 @@ struct snapshot_board {
     void *context;
     // atomic
     atomic_bool wanted;
+    atomic_bool stale; // What is shown must not be shown again.
     // guarded by mutex
     struct mutex mutex;
     struct cond published;
@@ -81,6 +82,9 @@ void snapshot_board_fini(struct snapshot_board *board); // When both threads are
 bool snapshot_wanted(struct snapshot_board *board);
 // Core thread. Takes the snapshot; NULL is ignored.
 void snapshot_publish(struct snapshot_board *board, struct snapshot *snapshot);
+
+// Core thread: something changed that the next reader must see, however young the picture is.
+void snapshot_expire(struct snapshot_board *board);
 
 // Core thread, when it ends: readers wait no longer, and wake is not called again.
 void snapshot_end(struct snapshot_board *board);

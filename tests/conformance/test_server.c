@@ -221,7 +221,7 @@ static void drains_until_members_left(void **state)
     http_expect("/readyz", "200 OK");
 
     kill(server.pid, SIGTERM);
-    daemon_expect(&server, "event=draining");
+    daemon_expect(&server, "event=drain_started");
     http_expect("/readyz", "503");
     http_expect("/healthz", "200 OK");
     worker_open(&second, server.grpc);
@@ -258,7 +258,7 @@ static void second_signal_ends_at_once(void **state)
     worker_hello(&first, "job", 1, 1);
     worker_expect(&first, DOWN_GENERATION);
     kill(server.pid, SIGINT);
-    daemon_expect(&server, "event=draining");
+    daemon_expect(&server, "event=drain_started");
     kill(server.pid, SIGTERM);
     daemon_expect_exit(&server, 128 + SIGTERM);
     worker_close(&first);

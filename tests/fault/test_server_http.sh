@@ -6,7 +6,7 @@ set -euo pipefail
 
 folder=$(mktemp -d)
 bin=${LOCKSTEP_BIN:-build/bin}
-"$bin/lockstep-coordinator" --listen 127.0.0.1:0 --http 127.0.0.1:0 --json \
+"$bin/lockstep-coordinator" --listen 127.0.0.1:0 --http 127.0.0.1:0 --json --drain-ms 60000 \
     --port-file "$folder/ports" --parent-death=$$ >"$folder/out" 2>"$folder/err" &
 pid=$!
 trap 'kill "$pid" 2>/dev/null || true; rm -rf "$folder"' EXIT
@@ -103,12 +103,13 @@ request() {
     python3 -c 'import sys; s = sys.argv[1].encode(); m = b"\n" + bytes([len(s)]) + s if s else b""
 sys.stdout.buffer.write(b"\0" + len(m).to_bytes(4, "big") + m)' "$1" >"$2"
 }
-# call PATH REQUEST-FILE [curl's flags]: the reply to stdout
+# call PATH REQUEST-FILE [flags of curl]: the reply to stdout.
 call() {
     local path=$1 file=$2
     shift 2
-    curl -sS -N --http2-prior-knowledge -H 'content-type: application/grpc' -H 'te: trailers' "$@" \
-        --data-binary "@$file" "http://127.0.0.1:$grpc/$path"
+    curl -s -N --http2-prior-knowledge -H 'content-type: application/grpc' -H 'te: trailers' "$@" \
+        --data-binary "@$file" "http://127.0.0.1:$grpc/$path" ||
+        [ $? = 92 ] # A call that ended before all of the request was read; the headers tell.
 }
 hex() {
     od -An -tx1 "$1" | tr -d ' \n'
@@ -127,17 +128,33 @@ check no.Such 5
 call lockstep.v1.Coordinator/NoSuch "$folder/request" -m 20 -D "$folder/headers" >/dev/null
 grep -qi '^grpc-status: 12' "$folder/headers" || fail "unknown method: $(cat "$folder/headers")"
 
-# A watch on an unknown service says so and stays. One on ours tells when SIGTERM comes, and what is
-# queued is sent before the end.
+# A watch on an unknown service says so and stays. One on ours tells when SIGTERM comes; a control
+# stream that stands keeps the drain open meanwhile.
 request no.Such "$folder/no_such"
 request lockstep.v1.Coordinator "$folder/ours"
 call grpc.health.v1.Health/Watch "$folder/no_such" -m 60 >"$folder/unknown" 2>/dev/null &
 call grpc.health.v1.Health/Watch "$folder/ours" -m 60 >"$folder/watched" 2>/dev/null &
 await "$folder/unknown" "$folder/watched"
 [ "$(hex "$folder/unknown")" = $service_unknown ] || fail "watch: $(hex "$folder/unknown")"
+
+mkfifo "$folder/upload"
+curl -s -N --http2-prior-knowledge -H 'content-type: application/grpc' -H 'te: trailers' -X POST \
+    -T - "http://127.0.0.1:$grpc/lockstep.v1.Coordinator/Session" <"$folder/upload" >/dev/null &
+stream=$!
+exec 9>"$folder/upload"
+until curl -s -m 20 "$url/metrics" | grep -qx 'lockstep_coordinator_streams 1'; do
+    kill -0 "$stream" || fail "the stream has ended"
+done
 kill "$pid"
+for _ in $(seq 500); do
+    [ "$(hex "$folder/watched")" = $serving$not_serving ] && break
+    read -rt 0.02 <> <(:) || true
+done
+[ "$(hex "$folder/watched")" = $serving$not_serving ] || fail "watch: $(hex "$folder/watched")"
+[ "$(curl -s -m 20 -o /dev/null -w '%{http_code}' "$url/readyz")" = 503 ] || fail "still ready"
+kill "$stream"
+exec 9>&-
 code=0
 wait "$pid" || code=$?
 [ "$code" = 0 ] || fail "ended with $code"
 wait || true
-[ "$(hex "$folder/watched")" = $serving$not_serving ] || fail "watch: $(hex "$folder/watched")"
