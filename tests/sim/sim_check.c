@@ -4,6 +4,8 @@
 //
 //   - all members of a generation get the same world, each its own rank, and its true neighbours;
 //   - grants, layouts, plans and halts reach all members in one order with one content;
+//   - a slot is granted once, and when every member has made it or has ended the step; a plan comes
+//   when all have ended, and has the granted calls in their order;
 //   - numbers of generations only grow;
 //   - a halt that names a lost rank names one that died, one that names a leaver one that left;
 //   - nothing of another generation is sent, and nothing at all to a stream that has ended (this
@@ -34,6 +36,17 @@ struct sequence {
     uint32_t count;
 };
 
+// A slot of the present learning step, as the coordinator has been told of it.
+struct known_slot {
+    struct slot_id id;
+    bool made[HISTORY_WORLD];
+    bool granted;
+};
+
+enum {
+    HISTORY_SLOTS = 256
+};
+
 struct sim_history {
     struct sim_history *next;
     char job[LOCKSTEP_JOB_NAME_BYTES];
@@ -41,6 +54,16 @@ struct sim_history {
     struct down_generation start; // As the first member got it.
     struct sim_worker *members[HISTORY_WORLD];
     uint32_t member_count;
+    uint32_t world_size;
+
+    // The present learning step.
+    struct known_slot slots[HISTORY_SLOTS];
+    uint32_t slot_count;
+    struct slot_id calls[HISTORY_SLOTS]; // In the order of their first grants.
+    uint32_t call_count;
+    bool ended[HISTORY_WORLD];
+    uint32_t ended_count;
+
     struct sequence grants;
     struct sequence plans; // And layouts.
     struct sequence halts;
@@ -70,22 +93,19 @@ void check_end(struct sim *sim)
     }
 }
 
+// Of the generation that the coordinator has assigned to this worker.
 static struct sim_history *history_of(struct sim_worker *worker)
 {
     struct sim *sim = worker->sim;
     struct sim_history *history = sim->histories;
-    for (; history != NULL; history = history->next) {
-        if (strcmp(history->job, worker->job) != 0)
-            continue;
-        if (history->generation.number == worker->generation.number)
+    for (; history != NULL; history = history->next)
+        if (strcmp(history->job, worker->job) == 0 &&
+            history->generation.number == worker->assigned_number)
             return history;
-        if (history->generation.number > worker->generation.number && worker->history == NULL)
-            break;
-    }
     history = calloc(1, sizeof(*history));
     assert_non_null(history);
     memcpy(history->job, worker->job, sizeof(history->job));
-    history->generation = worker->generation;
+    history->generation.number = worker->assigned_number;
     history->next = sim->histories;
     sim->histories = history;
     return history;
@@ -118,8 +138,10 @@ static void check_generation(struct sim_worker *worker, const struct down_messag
     if (worker->history != NULL)
         sim_fail(sim, "%s gets a second generation", sim_name(worker));
     worker->history = history;
-    if (history->member_count++ == 0)
+    if (history->member_count++ == 0) {
         history->start = *start;
+        history->generation = message->generation;
+    }
     if (history->generation.incarnation != message->generation.incarnation ||
         history->start.world_size != start->world_size ||
         history->start.chunk_bytes != start->chunk_bytes ||
@@ -194,6 +216,102 @@ void check_received(struct sim_worker *worker, const struct down_message *messag
         check_sequence(worker, &history->halts, &worker->halts_seen, message);
     if (message->kind == DOWN_HALT)
         check_halt(worker, &message->u.halt);
+}
+
+// ---- Learning, told by what the coordinator hears and says -----------------------------------
+
+static struct known_slot *known_slot(struct sim_history *history, const struct slot_id *id)
+{
+    struct known_slot *slot = history->slots;
+    while (slot < history->slots + history->slot_count && memcmp(&slot->id, id, sizeof(*id)) != 0)
+        slot++;
+    if (slot == history->slots + history->slot_count) {
+        assert_true(history->slot_count < HISTORY_SLOTS);
+        memset(slot, 0, sizeof(*slot));
+        slot->id = *id;
+        history->slot_count++;
+    }
+    return slot;
+}
+
+static bool known_complete(const struct sim_history *history, const struct known_slot *slot)
+{
+    for (uint32_t rank = 0; rank < history->world_size; rank++)
+        if (!slot->made[rank] && !history->ended[rank])
+            return false;
+    return true;
+}
+
+void check_up(struct sim_worker *worker, const struct up_message *message)
+{
+    if (worker->assigned_number == 0)
+        return;
+    struct sim_history *history = history_of(worker);
+    if (message->kind == UP_READY)
+        known_slot(history, &message->u.ready.slot)->made[worker->assigned_rank] = true;
+    if (message->kind != UP_END)
+        return;
+    history->ended[worker->assigned_rank] = true;
+    history->ended_count++;
+}
+
+static void check_grant(struct sim_worker *worker, struct sim_history *history,
+                        const struct down_grant *grant)
+{
+    struct sim *sim = worker->sim;
+    struct known_slot *slot = known_slot(history, &grant->slot);
+    struct slot_id call = grant->slot;
+    if (!known_complete(history, slot))
+        sim_fail(sim, "a slot is granted that not everybody has made");
+    if (slot->granted)
+        sim_fail(sim, "a slot is granted twice");
+    slot->granted = true;
+    call.bucket = 0;
+    for (uint32_t i = 0; i < history->call_count; i++)
+        if (memcmp(&history->calls[i], &call, sizeof(call)) == 0)
+            return;
+    history->calls[history->call_count++] = call;
+}
+
+static void check_plan(struct sim_worker *worker, struct sim_history *history,
+                       const struct down_plan_part *part)
+{
+    struct sim *sim = worker->sim;
+    uint32_t call = 0;
+    if (history->ended_count != history->world_size)
+        sim_fail(sim, "a plan comes before everybody has ended the step");
+    for (uint32_t i = 0; i < history->slot_count; i++)
+        if (!history->slots[i].granted)
+            sim_fail(sim, "a plan comes before everything is granted");
+    for (uint32_t i = 0; i < part->slot_count; i++) {
+        struct slot_id id = part->slots[i].id;
+        call += i > 0 && id.bucket == 0;
+        id.bucket = 0;
+        if (call >= history->call_count || memcmp(&history->calls[call], &id, sizeof(id)) != 0)
+            sim_fail(sim, "a plan has another order than the grants");
+    }
+    if (call + (part->slot_count > 0) != history->call_count)
+        sim_fail(sim, "a plan lacks a call that was granted");
+    history->slot_count = 0;
+    history->call_count = 0;
+    history->ended_count = 0;
+    memset(history->ended, 0, sizeof(history->ended));
+}
+
+// Looks at what goes to rank 0, for the others get the same, which is checked when they receive it.
+void check_sent(struct sim_worker *worker, const struct down_message *message)
+{
+    if (worker->assigned_number == 0)
+        return;
+    struct sim_history *history = history_of(worker);
+    if (message->kind == DOWN_GENERATION)
+        history->world_size = message->u.generation_start.world_size;
+    if (worker->assigned_rank != 0)
+        return;
+    if (message->kind == DOWN_GRANT)
+        check_grant(worker, history, &message->u.grant);
+    else if (message->kind == DOWN_PLAN_PART && message->u.plan_part.last)
+        check_plan(worker, history, &message->u.plan_part);
 }
 
 // ---- The end of a run ------------------------------------------------------------------------

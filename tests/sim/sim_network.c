@@ -244,11 +244,12 @@ static void core_action(void *context, const struct coordinator_action *action)
     sim_trace(sim, "coordinator -> %s: %s", sim_name(worker), text);
     const uint64_t at_ms = fifo(&worker->down_ms, sim->now_ms + sim_delay(sim));
     event_new(sim, HAPPEN_DOWN, worker, at_ms, action->message, sizeof(*action->message));
-    if (action->message->kind != DOWN_GENERATION)
-        return;
-    worker->assigned_number = action->message->generation.number;
-    worker->assigned_rank = action->message->u.generation_start.rank;
-    worker->assigned_ms = at_ms;
+    if (action->message->kind == DOWN_GENERATION) {
+        worker->assigned_number = action->message->generation.number;
+        worker->assigned_rank = action->message->u.generation_start.rank;
+        worker->assigned_ms = at_ms;
+    }
+    check_sent(worker, action->message);
 }
 
 static void core_step(struct sim *sim, struct coordinator_event *event)
@@ -311,6 +312,7 @@ static void deliver_up(struct sim *sim, struct sim_event *sent)
     describe_up(text, sizeof(text), message);
     if (message->kind != UP_HEARTBEAT)
         sim_trace(sim, "%s -> coordinator: %s", sim_name(sent->worker), text);
+    check_up(sent->worker, message);
     core_step(sim, &event);
 }
 

@@ -181,6 +181,9 @@ const char *sim_end_name(enum sim_end end);
 
 void check_begin(struct sim *sim);
 void check_end(struct sim *sim);
+// Before the coordinator sees it, and when the coordinator has said it.
+void check_up(struct sim_worker *worker, const struct up_message *message);
+void check_sent(struct sim_worker *worker, const struct down_message *message);
 // Before a model sees it.
 void check_received(struct sim_worker *worker, const struct down_message *message);
 // After the last event.

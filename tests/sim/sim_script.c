@@ -436,7 +436,7 @@ static void script_peer_gone(struct sim_worker *worker, uint32_t rank, bool left
     const uint64_t last =
         state->options.leaves_after != 0 ? state->options.leaves_after : state->script->steps;
     struct up_message message = {.kind = UP_LOST, .u.lost = {.rank = rank, .left = left}};
-    if (left && settled >= last)
+    if (state->script->deaf || (left && settled >= last))
         return; // Nothing more was wanted of it.
     message.u.lost.step = left && settled + 1 > state->step ? settled + 1 : state->step;
     snprintf(message.u.lost.text, sizeof(message.u.lost.text), "connection reset by peer");

@@ -33,6 +33,7 @@ struct script {
     uint32_t skip_percent; // Of slots that a rank does not make.
     uint32_t wait_percent; // Of slots that a rank waits for.
     uint32_t think_ms; // Between two actions, at most.
+    bool deaf; // Workers do not see what becomes of their links.
     uint32_t restart_percent; // Of workers that join again after a death.
 };
 

@@ -184,6 +184,7 @@ static void faults(struct cluster *cluster, bool breaks)
     const uint32_t world = draw_world(sim);
     script_draw(sim, script, 0, world);
     script->restart_percent = sim_chance(sim, 70) ? 100 : 0;
+    script->deaf = sim_chance(sim, 40);
     options.tries = 4;
     spawn_job(cluster, script, world, &options);
     struct sim_worker *victim = sim->workers[sim_random(sim, world)];

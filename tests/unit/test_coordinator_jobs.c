@@ -78,6 +78,21 @@ static void test_a_job_that_gathers_in_vain_makes_room(void **state)
     story_expect_piece(story, "100 < generation 1:");
 }
 
+// A job that gathers in vain is not deserted while a worker of its past is connected.
+static void test_workers_of_the_past_keep_a_job(void **state)
+{
+    struct story *story = *state;
+    fill_jobs(story, 1);
+    story_fail(story, 1, 1, HALT_PHASE, "over");
+    join_job(story, 100, "job1", 2);
+    story_close(story, 100, NULL);
+    join_job(story, 101, "more", 1);
+    story_expect_piece(story, "101 < refused (full)");
+    story_leave(story, 1, 0);
+    join_job(story, 102, "more", 1);
+    story_expect_piece(story, "102 < generation 2:");
+}
+
 // Generation numbers only grow, also over the life of a job's record.
 static void test_a_recycled_name_does_not_count_from_one_again(void **state)
 {
@@ -276,6 +291,7 @@ int main(void)
         TEST(test_too_many_jobs_are_refused),
         TEST(test_the_oldest_deserted_job_makes_room),
         TEST(test_a_job_that_gathers_in_vain_makes_room),
+        TEST(test_workers_of_the_past_keep_a_job),
         TEST(test_a_recycled_name_does_not_count_from_one_again),
         TEST(test_too_many_workers_are_refused),
         TEST(test_draining_refuses_whoever_is_no_member),
