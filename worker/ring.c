@@ -42,11 +42,14 @@ static uint32_t ring_chunks(const struct ring *ring, uint64_t stripe)
 // A collective is eager when everything that a predecessor can send before this rank takes part
 // fits in LOCKSTEP_EAGER_BYTES. That is every chunk but the one that this rank starts: all but the
 // smallest, to have one rule for all ranks. (A broadcast has one chunk, and all of it can come.)
+// Where chunk_bytes is below a grain there can be many frames; those are not eager either.
 static bool ring_eager(const struct ring *ring)
 {
     if (ring->stripes != 1)
         return false;
     const uint32_t chunks = ring_chunks(ring, 0);
+    if (chunks > LOCKSTEP_EAGER_FRAMES)
+        return false;
     const bool all = !ring->reduces || chunks < ring->world;
     const uint64_t least = all ? 0 : ring->elements / chunks;
     return (ring->elements - least) * ring->element_bytes <= LOCKSTEP_EAGER_BYTES;

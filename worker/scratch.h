@@ -2,8 +2,8 @@
 //
 // Pools of equal blocks of memory: partial sums in flight, frame descriptors, collectives. The last
 // one given back is the next one handed out, because it is still in the cache. A pool grows when it
-// is empty and never shrinks before its end, so the step path allocates nothing once the largest
-// step has been seen. Not synchronized: one thread.
+// is empty, by a slab at a time, and never shrinks before its end, so the step path allocates
+// nothing once the largest backlog has been seen. Not synchronized: one thread.
 
 #ifndef WORKER_SCRATCH_H
 #define WORKER_SCRATCH_H
@@ -11,14 +11,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define SCRATCH_SLAB_BYTES (64 * 1024) // Small blocks are allocated together, about so many bytes.
+
+struct scratch_slab;
 struct scratch_block;
 
 struct scratch {
     // set at init, then constant
     size_t block_bytes;
     // owner's thread
-    struct scratch_block *all; // Every block, to free them.
-    struct scratch_block *free; // Those at rest, the warmest first.
+    struct scratch_slab *slabs;
+    struct scratch_block *free; // Blocks at rest, the warmest first.
+    uint64_t slab_count; // Calls to the allocator.
     uint64_t blocks; // How many there are.
     uint64_t used; // How many are handed out.
 };

@@ -1,0 +1,594 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The conformance suite of transports: one set of tests, stamped out for loopback, for loopback
+// that tears every read and write, and for TCP. Ranks are threads; see transport_fleet.h.
+
+#include "tests/conformance/transport_fleet.h"
+#include "tests/conformance/transport_job.h"
+
+#include "base/clock.h"
+#include "worker/kernels.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct variant {
+    const char *name;
+    enum transport_kind kind;
+    uint32_t torn_bytes;
+};
+
+static const struct variant variants[] = {
+    {"loopback", TRANSPORT_LOOPBACK, 0},     {"torn 1", TRANSPORT_LOOPBACK, 1},
+    {"torn 3", TRANSPORT_LOOPBACK, 3},       {"torn 7", TRANSPORT_LOOPBACK, 7},
+    {"torn 1000", TRANSPORT_LOOPBACK, 1000}, {"tcp", TRANSPORT_TCP, 0},
+};
+
+#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+
+static const uint32_t worlds[] = {1, 2, 3, 4, 5, 7};
+
+static struct fleet_options options_of(void **state, uint32_t world, uint32_t chunk_bytes)
+{
+    const struct variant *variant = *state;
+    return (struct fleet_options){.name = variant->name,
+                                  .kind = variant->kind,
+                                  .torn_bytes = variant->torn_bytes,
+                                  .world = world,
+                                  .chunk_bytes = chunk_bytes};
+}
+
+// Sizes are divided by this where every byte is a call.
+static uint64_t slowness(void **state)
+{
+    const struct variant *variant = *state;
+    if (variant->torn_bytes == 0)
+        return 1;
+    return variant->torn_bytes < 100 ? 100 : 4;
+}
+
+static void script_job(struct member *member)
+{
+    job_run(member, member->fleet->argument);
+}
+
+static void run_script(const struct fleet_options *options, struct job *job,
+                       void (*script)(struct member *member))
+{
+    fleet_run(options, script, job);
+    job_check(job, options->name);
+    job_free(job);
+}
+
+static void run_job(const struct fleet_options *options, struct job *job)
+{
+    run_script(options, job, script_job);
+}
+
+static void weights_fill(struct job_spec *spec, uint32_t world, uint64_t *random)
+{
+    static const uint64_t choices[] = {1, 0, 3, 1, 128, 7};
+    for (uint32_t r = 0; r < world; r++)
+        spec->weights[r] = choices[job_random(random) % LENGTH(choices)];
+    if (job_random(random) % 6 == 0)
+        memset(spec->weights, 0, sizeof(spec->weights));
+}
+
+// ---- values -------------------------------------------------------------------------------------
+
+static void test_sizes(void **state)
+{
+    for (size_t w = 0; w < LENGTH(worlds); w++) {
+        const uint32_t n = worlds[w];
+        const struct fleet_options options = options_of(state, n, 256);
+        const uint64_t sizes[] = {
+            0,          1,      n - 1,      n,          n + 1,          63,  64, 65,
+            64 * n - 1, 64 * n, 64 * n + 1, 5 * 64 * n, 5 * 64 * n + 3, 1000};
+        struct job *job = job_make(n, options.chunk_bytes, 11 + n);
+        for (size_t i = 0; i < LENGTH(sizes); i++) {
+            const struct job_spec spec = {.dtype = DTYPE_FLOAT32,
+                                          .op = REDUCE_SUM,
+                                          .elements = sizes[i],
+                                          .separate = i % 2 == 0};
+            job_add(job, &spec);
+        }
+        run_job(&options, job);
+    }
+}
+
+static void test_every_dtype_and_op(void **state)
+{
+    for (size_t w = 0; w < LENGTH(worlds); w++) {
+        const uint32_t n = worlds[w];
+        const struct fleet_options options = options_of(state, n, 1024);
+        uint64_t random = 5 * n;
+        struct job *job = job_make(n, options.chunk_bytes, 100 + n);
+        for (uint32_t dtype = DTYPE_FLOAT32; dtype <= DTYPE_UINT8; dtype++) {
+            for (uint32_t op = REDUCE_SUM; op <= REDUCE_OR; op++) {
+                if (!kernel_supported((enum dtype)dtype, (enum reduce_op)op))
+                    continue;
+                struct job_spec spec = {.dtype = (enum dtype)dtype,
+                                        .op = (enum reduce_op)op,
+                                        .elements =
+                                            100 + job_random(&random) % 3000 / slowness(state),
+                                        .special = job_random(&random) % 2 == 0,
+                                        .holes = job_random(&random) % 2 == 0,
+                                        .separate = job_random(&random) % 2 == 0};
+                weights_fill(&spec, n, &random);
+                job_add(job, &spec);
+            }
+        }
+        run_job(&options, job);
+    }
+}
+
+static void test_many_at_random(void **state)
+{
+    static const enum dtype floats[] = {DTYPE_FLOAT32, DTYPE_FLOAT64, DTYPE_INT32, DTYPE_INT64};
+    static const uint32_t chunks[] = {8, 64, 4096, 65536};
+    for (size_t w = 0; w < LENGTH(worlds); w++) {
+        const uint32_t n = worlds[w];
+        uint64_t random = 99 + n;
+        const uint32_t chunk = chunks[w % LENGTH(chunks)];
+        const struct fleet_options options = options_of(state, n, chunk);
+        struct job *job = job_make(n, options.chunk_bytes, 1000 + n);
+        for (int i = 0; i < 60; i++) {
+            const enum dtype dtype = floats[job_random(&random) % LENGTH(floats)];
+            const uint64_t most = job_random(&random) % 8 == 0 ? 40000 : 2000;
+            const uint64_t bound = (chunk < 4096 ? most / 8 : most) / slowness(state) + 2;
+            struct job_spec spec = {.dtype = dtype,
+                                    .op = dtype_is_float(dtype) ? REDUCE_MEAN : REDUCE_SUM,
+                                    .elements = job_random(&random) % bound,
+                                    .input_is_sum = job_random(&random) % 2 == 0,
+                                    .special = job_random(&random) % 4 == 0,
+                                    .holes = job_random(&random) % 3 == 0,
+                                    .separate = job_random(&random) % 3 == 0};
+            if (job_random(&random) % 5 == 0) {
+                spec.kind = COLLECTIVE_BROADCAST;
+                spec.root = (uint32_t)(job_random(&random) % n);
+            }
+            weights_fill(&spec, n, &random);
+            job_add(job, &spec);
+        }
+        run_job(&options, job);
+    }
+}
+
+static void test_large(void **state)
+{
+    for (size_t w = 1; w < LENGTH(worlds); w++) {
+        const uint32_t n = worlds[w];
+        const struct fleet_options options = options_of(state, n, 65536);
+        struct job *job = job_make(n, options.chunk_bytes, 2000 + n);
+        for (int i = 0; i < 2; i++) {
+            struct job_spec spec = {.dtype = i == 0 ? DTYPE_FLOAT32 : DTYPE_FLOAT64,
+                                    .op = REDUCE_MEAN,
+                                    .elements = 1200007 / slowness(state)};
+            for (uint32_t r = 0; r < n; r++)
+                spec.weights[r] = r % 3 + (i == 0);
+            job_add(job, &spec);
+        }
+        run_job(&options, job);
+    }
+}
+
+static void test_broadcast(void **state)
+{
+    for (size_t w = 0; w < LENGTH(worlds); w++) {
+        const uint32_t n = worlds[w];
+        const struct fleet_options options = options_of(state, n, 4096);
+        struct job *job = job_make(n, options.chunk_bytes, 3000 + n);
+        static const uint64_t sizes[] = {0, 1, 1024, 1025, 60000};
+        for (uint32_t root = 0; root < n; root++) {
+            for (size_t i = 0; i < LENGTH(sizes); i++) {
+                const struct job_spec spec = {
+                    .kind = COLLECTIVE_BROADCAST,
+                    .dtype = DTYPE_FLOAT32,
+                    .root = root,
+                    .elements = sizes[i] > 2000 ? sizes[i] / slowness(state) : sizes[i],
+                    .special = true,
+                    .holes = root % 2 == 1,
+                    .separate = i % 2 == 0};
+                job_add(job, &spec);
+            }
+        }
+        run_job(&options, job);
+    }
+}
+
+// ---- waves and headers --------------------------------------------------------------------------
+
+struct sum_payload {
+    uint64_t sum;
+    uint64_t ranks;
+    uint8_t rest[LOCKSTEP_WAVE_BYTES - 16];
+};
+
+static void sum_merge(void *into, const void *from)
+{
+    struct sum_payload *a = into;
+    const struct sum_payload *b = from;
+    a->sum += b->sum;
+    a->ranks |= b->ranks;
+    for (size_t i = 0; i < sizeof(a->rest); i++)
+        a->rest[i] = (uint8_t)(a->rest[i] + b->rest[i]);
+}
+
+static void wave_fill(const struct member *member, struct wave *wave, uint64_t step, uint32_t kind)
+{
+    *wave = (struct wave){.step = step, .kind = kind, .size = sizeof(struct sum_payload)};
+    wave->merge = sum_merge;
+    struct sum_payload payload = {.sum = member->rank + step, .ranks = 1u << member->rank};
+    memset(payload.rest, (int)(member->rank + 1), sizeof(payload.rest));
+    memcpy(wave->payload, &payload, sizeof(payload));
+}
+
+static void wave_check(const struct member *member, const struct wave *wave)
+{
+    struct sum_payload payload;
+    const uint64_t n = member->fleet->options.world;
+    memcpy(&payload, wave->payload, sizeof(payload));
+    MEMBER_CHECK(member, payload.sum == n * wave->step + n * (n - 1) / 2);
+    MEMBER_CHECK(member, payload.ranks == (1u << n) - 1);
+    MEMBER_CHECK(member, payload.rest[0] == (uint8_t)(n * (n + 1) / 2));
+    MEMBER_CHECK(member, payload.rest[sizeof(payload.rest) - 1] == payload.rest[0]);
+}
+
+// Two kinds at a time, joined in different orders.
+static void script_waves(struct member *member)
+{
+    for (uint64_t step = 1; step <= 20; step++) {
+        struct wave waves[2];
+        for (uint32_t k = 0; k < 2; k++) {
+            const uint32_t kind = (member->rank + step) % 2 == 0 ? k : 1 - k;
+            wave_fill(member, &waves[kind], step, kind);
+            transport_wave(member->transport, &waves[kind]);
+        }
+        member_until(member, &member->wave_count, (uint32_t)step * 2, "both waves");
+        wave_check(member, &waves[0]);
+        wave_check(member, &waves[1]);
+    }
+}
+
+static void test_waves(void **state)
+{
+    for (uint32_t n = 1; n <= 9; n++) {
+        const struct fleet_options options = options_of(state, n, 64);
+        fleet_run(&options, script_waves, NULL);
+    }
+}
+
+static void script_headers(struct member *member)
+{
+    const uint32_t n = member->fleet->options.world;
+    for (uint64_t step = 1; step <= 5; step++) {
+        const struct step_header header = {
+            .step = step, .phase = 1000 + step, .plan_number = member->rank, .plan_hash = ~step};
+        transport_header(member->transport, &header);
+        transport_progress(member->transport, 0);
+        if (n == 1) {
+            MEMBER_CHECK(member, member->header_count == 0);
+            continue;
+        }
+        member_until(member, &member->header_count, 1, "the predecessor's header");
+        const struct step_header *got = &member->headers[0];
+        MEMBER_CHECK(member, got->step == step && got->phase == 1000 + step);
+        MEMBER_CHECK(member, got->plan_number == (member->rank + n - 1) % n);
+        MEMBER_CHECK(member, got->plan_hash == ~step);
+        member->header_count = 0;
+        member_barrier(member);
+    }
+}
+
+static void test_headers(void **state)
+{
+    for (size_t w = 0; w < LENGTH(worlds); w++) {
+        const struct fleet_options options = options_of(state, worlds[w], 64);
+        fleet_run(&options, script_headers, NULL);
+    }
+}
+
+// ---- bounds -------------------------------------------------------------------------------------
+
+#define BOUND_CHUNK 4096
+
+// Rank 1 launches late. What the others have sent by then must be little.
+static void script_late(struct member *member)
+{
+    struct job *job = member->fleet->argument;
+    const uint32_t n = member->fleet->options.world;
+    struct transport_statistics statistics;
+    if (member->rank == 1)
+        member_idle(member, 100);
+    transport_statistics(member->transport, &statistics);
+    if (member->rank == 1) {
+        // Eager frames only: of small collectives, from the predecessor.
+        MEMBER_CHECK(member, statistics.frames_parked_max <= 8 * (n - 1));
+        MEMBER_CHECK(member, statistics.scratch_bytes == 0);
+    }
+    job_run(member, job);
+    transport_statistics(member->transport, &statistics);
+    // Of 8 collectives, each with its window of stripes.
+    MEMBER_CHECK(member,
+                 statistics.scratch_bytes <= 8 * LOCKSTEP_STRIPES_IN_FLIGHT * n * BOUND_CHUNK);
+}
+
+static void test_late_launch_is_bounded(void **state)
+{
+    for (uint32_t n = 2; n <= 4; n++) {
+        const struct fleet_options options = options_of(state, n, BOUND_CHUNK);
+        struct job *job = job_make(n, options.chunk_bytes, 4000 + n);
+        for (uint32_t i = 0; i < 8; i++) {
+            const struct job_spec spec = {.dtype = DTYPE_FLOAT32,
+                                          .op = REDUCE_SUM,
+                                          .elements = i % 2 == 0 ? 500 : 400000 / slowness(state)};
+            job_add(job, &spec);
+        }
+        run_script(&options, job, script_late);
+    }
+}
+
+static void script_steady(struct member *member)
+{
+    struct job *job = member->fleet->argument;
+    struct transport_statistics before = {0};
+    struct transport_statistics after = {0};
+    for (uint32_t round = 0; round < 20; round++) {
+        member_barrier(member);
+        if (member->rank == 0)
+            job_again(job);
+        member_barrier(member);
+        job_run(member, job);
+        if (round == 9)
+            transport_statistics(member->transport, &before);
+    }
+    transport_statistics(member->transport, &after);
+    // How many frames overlap is a matter of timing: a few more may be met late.
+    MEMBER_CHECK(member, after.allocations <= before.allocations + before.allocations / 2 + 8);
+}
+
+static void test_steady_state_allocates_nothing(void **state)
+{
+    for (uint32_t n = 2; n <= 4; n++) {
+        const struct fleet_options options = options_of(state, n, 4096);
+        struct job *job = job_make(n, options.chunk_bytes, 5000 + n);
+        for (uint32_t i = 0; i < 16; i++) {
+            const struct job_spec spec = {.dtype = DTYPE_INT32,
+                                          .op = REDUCE_MAX,
+                                          .elements = 30000 * (i % 4) / slowness(state) + 5};
+            job_add(job, &spec);
+        }
+        run_script(&options, job, script_steady);
+    }
+}
+
+// ---- disagreement and ends ----------------------------------------------------------------------
+
+static void launch_plain(struct member *member, struct collective *collective,
+                         struct extent *extent, uint32_t slot, uint64_t signature)
+{
+    *collective = (struct collective){.dtype = DTYPE_FLOAT32,
+                                      .op = REDUCE_SUM,
+                                      .tag = {.step = 1, .space = 2, .slot = slot},
+                                      .signature = signature,
+                                      .extents = extent,
+                                      .extent_count = 1,
+                                      .elements = extent->elements};
+    transport_launch(member->transport, collective);
+}
+
+static bool is_neighbour(uint32_t a, uint32_t b, uint32_t n)
+{
+    return (a + 1) % n == b || (b + 1) % n == a;
+}
+
+static atomic_bool mismatch_noticed;
+
+static void script_mismatch(struct member *member)
+{
+    const uint32_t n = member->fleet->options.world;
+    const uint64_t elements = *(const uint64_t *)member->fleet->argument;
+    float *memory = calloc(elements, sizeof(float));
+    struct extent extent = {.in = memory, .out = memory, .elements = elements};
+    struct collective collective;
+    launch_plain(member, &collective, &extent, 0, member->rank == 0 ? 1 : 2);
+    // Rank 0 disagrees with its neighbours. At each end of a hop one side notices, at least one in
+    // all; the others are told by other means.
+    for (int i = 0; i < 50; i++) {
+        transport_progress(member->transport, 1);
+        if (member->mismatch_count > 0)
+            atomic_store(&mismatch_noticed, true);
+    }
+    const uint64_t since_ms = clock_now_ms();
+    while (!atomic_load(&mismatch_noticed)) {
+        transport_progress(member->transport, 1);
+        if (member->mismatch_count > 0)
+            atomic_store(&mismatch_noticed, true);
+        MEMBER_CHECK(member, clock_now_ms() - since_ms < fleet_bound_ms(FLEET_BOUND_MS));
+    }
+    MEMBER_CHECK(member, member->mismatch_count <= 1);
+    MEMBER_CHECK(member, member->mismatch_count == 0 || is_neighbour(member->rank, 0, n) ||
+                             member->rank == 0);
+    MEMBER_CHECK(member, member->done_count == 0 && member->lost_count == 0);
+    member_barrier(member);
+    transport_abandon(member->transport);
+    transport_close(member->transport);
+    member->closed = true;
+    free(memory);
+}
+
+static void test_mismatch(void **state)
+{
+    for (uint32_t n = 2; n <= 4; n++) {
+        uint64_t elements = 100;
+        const struct fleet_options options = options_of(state, n, 4096);
+        atomic_store(&mismatch_noticed, false);
+        fleet_run(&options, script_mismatch, &elements);
+        atomic_store(&mismatch_noticed, false);
+        elements = 20000;
+        fleet_run(&options, script_mismatch, &elements);
+    }
+}
+
+// The last rank breaks its links while collectives are under way.
+static void script_killed(struct member *member)
+{
+    struct job *job = member->fleet->argument;
+    const uint32_t n = member->fleet->options.world;
+    if (member->rank != n - 1) {
+        job_launch_all(member, job);
+        const uint64_t since_ms = clock_now_ms();
+        if (is_neighbour(member->rank, n - 1, n)) {
+            member_until(member, &member->lost_count, 1, "the loss");
+            MEMBER_CHECK(member, !member->lost_left && member->lost_rank == n - 1);
+            MEMBER_CHECK(member, clock_now_ms() - since_ms < fleet_bound_ms(5000));
+        } else {
+            member_idle(member, 50);
+        }
+    } else {
+        job_launch_all(member, job);
+        for (int i = 0; i < 20; i++)
+            transport_progress(member->transport, 1);
+    }
+    if (member->rank != n - 1)
+        member_barrier(member);
+    transport_abandon(member->transport);
+    transport_close(member->transport);
+    member->closed = true;
+    if (member->rank == n - 1)
+        member_barrier(member);
+}
+
+static void test_killed_rank(void **state)
+{
+    for (uint32_t n = 2; n <= 5; n++) {
+        const struct fleet_options options = options_of(state, n, 4096);
+        struct job *job = job_make(n, options.chunk_bytes, 6000 + n);
+        for (uint32_t i = 0; i < 4; i++) {
+            const struct job_spec spec = {.dtype = i % 2 == 0 ? DTYPE_FLOAT32 : DTYPE_FLOAT64,
+                                          .op = REDUCE_SUM,
+                                          .elements = 2000000 / slowness(state)};
+            job_add(job, &spec);
+        }
+        fleet_run(&options, script_killed, job);
+        job_check_intact_or_final(job, options.name, n - 1);
+        job_free(job);
+    }
+}
+
+static void script_idle_death(struct member *member)
+{
+    const uint32_t n = member->fleet->options.world;
+    member_barrier(member);
+    if (member->rank == 0) {
+        transport_close(member->transport);
+        member->closed = true;
+        return;
+    }
+    if (is_neighbour(member->rank, 0, n)) {
+        member_until(member, &member->lost_count, 1, "the loss");
+        MEMBER_CHECK(member, !member->lost_left && member->lost_rank == 0);
+    }
+}
+
+static void test_idle_death(void **state)
+{
+    for (uint32_t n = 2; n <= 4; n++) {
+        const struct fleet_options options = options_of(state, n, 4096);
+        fleet_run(&options, script_idle_death, NULL);
+    }
+}
+
+// Rank 0 finishes its part and leaves; the others finish too, and only then miss it.
+static void script_leave(struct member *member)
+{
+    struct job *job = member->fleet->argument;
+    job_run(member, job);
+    if (member->rank == 0) {
+        transport_leave(member->transport, fleet_bound_ms(2000));
+        transport_close(member->transport);
+        member->closed = true;
+        member_barrier(member);
+        return;
+    }
+    member_idle(member, 30);
+    MEMBER_CHECK(member, member->lost_count == 0);
+    float memory[2] = {1, 2};
+    struct extent extent = {.in = memory, .out = memory, .elements = 2};
+    struct collective collective;
+    launch_plain(member, &collective, &extent, 0, 5);
+    member_until(member, &member->lost_count, 1, "the one that left");
+    MEMBER_CHECK(member, member->lost_left && member->lost_rank == 0);
+    member_barrier(member);
+    transport_abandon(member->transport);
+    transport_close(member->transport);
+    member->closed = true;
+}
+
+static void test_leave(void **state)
+{
+    for (uint32_t n = 2; n <= 3; n++) {
+        const struct fleet_options options = options_of(state, n, 4096);
+        struct job *job = job_make(n, options.chunk_bytes, 7000 + n);
+        for (uint32_t i = 0; i < 6; i++) {
+            const struct job_spec spec = {
+                .dtype = DTYPE_FLOAT64, .op = REDUCE_SUM, .elements = 300000 / slowness(state)};
+            job_add(job, &spec);
+        }
+        run_script(&options, job, script_leave);
+    }
+}
+
+#define TEST(function) \
+    { \
+#function, function \
+    }
+
+static const struct {
+    const char *name;
+    void (*function)(void **state);
+} tests[] = {
+    TEST(test_sizes),
+    TEST(test_every_dtype_and_op),
+    TEST(test_many_at_random),
+    TEST(test_large),
+    TEST(test_broadcast),
+    TEST(test_waves),
+    TEST(test_headers),
+    TEST(test_late_launch_is_bounded),
+    TEST(test_steady_state_allocates_nothing),
+    TEST(test_mismatch),
+    TEST(test_killed_rank),
+    TEST(test_idle_death),
+    TEST(test_leave),
+};
+
+// LOCKSTEP_TEST_ONLY: a piece of "test_waves/tcp".
+int main(void)
+{
+    static struct CMUnitTest stamped[LENGTH(tests) * LENGTH(variants)];
+    static char names[LENGTH(stamped)][80];
+    const char *only = getenv("LOCKSTEP_TEST_ONLY");
+    size_t count = 0;
+    for (size_t v = 0; v < LENGTH(variants); v++) {
+        for (size_t t = 0; t < LENGTH(tests); t++) {
+            snprintf(names[count], sizeof(names[count]), "%s/%s", tests[t].name, variants[v].name);
+            if (only && !strstr(names[count], only))
+                continue;
+            stamped[count] = (struct CMUnitTest){.name = names[count],
+                                                 .test_func = tests[t].function,
+                                                 .initial_state = (void *)&variants[v]};
+            count++;
+        }
+    }
+    return _cmocka_run_group_tests("transport", stamped, count, NULL, NULL);
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ranks as threads; see transport_fleet.h.
+
+#include "tests/conformance/transport_fleet.h"
+
+#include "base/clock.h"
+#include "protos/topology.h"
+#include "worker/kernels.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+uint64_t fleet_bound_ms(uint64_t ms)
+{
+    const char *slow = getenv("LOCKSTEP_TEST_SLOW");
+    return ms * (slow ? strtoull(slow, NULL, 10) : 1);
+}
+
+void fleet_fail(const struct member *member, const char *file, int line, const char *text)
+{
+    const struct fleet *fleet = member->fleet;
+    fflush(stdout);
+    fprintf(stderr, "%s:%d: rank %u of %u (%s): %s\n", file, line, member->rank,
+            fleet->options.world, fleet->options.name, text);
+    for (uint32_t i = 0; i < fleet->options.world; i++) {
+        const struct member *other = &fleet->members[i];
+        fprintf(stderr, "  rank %u: %u done, %u waves, %u lost (%s), waits for %s\n", i,
+                other->done_count, other->wave_count, other->lost_count, other->lost_text,
+                other->waits_for ? other->waits_for : "nothing");
+    }
+    fflush(stderr);
+    _exit(1);
+}
+
+static void on_formed(void *context)
+{
+    ((struct member *)context)->formed = true;
+}
+
+static void on_done(void *context, struct collective *collective)
+{
+    struct member *member = context;
+    member->done_count++;
+    if (member->on_done)
+        member->on_done(member, collective);
+}
+
+static void on_wave_done(void *context, struct wave *wave)
+{
+    (void)wave;
+    ((struct member *)context)->wave_count++;
+}
+
+static void on_header(void *context, const struct step_header *header)
+{
+    struct member *member = context;
+    MEMBER_CHECK(member, member->header_count < 8);
+    member->headers[member->header_count++] = *header;
+}
+
+static void on_peer_lost(void *context, uint32_t rank, bool left, const char *text)
+{
+    struct member *member = context;
+    member->lost_count++;
+    member->lost_rank = rank;
+    member->lost_left = left;
+    snprintf(member->lost_text, sizeof(member->lost_text), "%s", text);
+}
+
+static void on_mismatch(void *context, struct collective *collective, uint32_t rank,
+                        const char *text)
+{
+    (void)collective;
+    (void)rank;
+    (void)text;
+    ((struct member *)context)->mismatch_count++;
+}
+
+static void on_form_failed(void *context, uint32_t rank, const char *text)
+{
+    struct member *member = context;
+    member->form_failed = true;
+    member->lost_rank = rank;
+    snprintf(member->lost_text, sizeof(member->lost_text), "%s", text);
+}
+
+struct transport *fleet_open(struct member *member)
+{
+    const struct fleet_options *options = &member->fleet->options;
+    const struct transport_config config = {
+        .kind = options->kind,
+        .host = "127.0.0.1",
+        .torn_bytes = options->torn_bytes,
+        .events = {.formed = on_formed,
+                   .done = on_done,
+                   .wave_done = on_wave_done,
+                   .header = on_header,
+                   .peer_lost = on_peer_lost,
+                   .mismatch = on_mismatch,
+                   .form_failed = on_form_failed,
+                   .context = member},
+    };
+    char error[256] = "";
+    struct transport *transport = NULL;
+    if (transport_open(&config, &transport, error, sizeof(error)) < 0)
+        fleet_fail(member, __FILE__, __LINE__, error);
+    return transport;
+}
+
+void fleet_world(const struct fleet *fleet, uint32_t rank, struct transport_world *world,
+                 struct peer peers[LOCKSTEP_MAX_NEIGHBOURS])
+{
+    uint32_t ranks[LOCKSTEP_MAX_NEIGHBOURS];
+    const uint32_t count = topology_neighbours(rank, fleet->options.world, ranks);
+    memset(peers, 0, LOCKSTEP_MAX_NEIGHBOURS * sizeof(peers[0]));
+    for (uint32_t i = 0; i < count; i++) {
+        peers[i].rank = ranks[i];
+        memcpy(peers[i].address, fleet->addresses[ranks[i]], LOCKSTEP_ADDRESS_BYTES);
+    }
+    *world = (struct transport_world){
+        .generation = {.number = 7, .incarnation = 0xabcdef},
+        .rank = rank,
+        .world_size = fleet->options.world,
+        .chunk_bytes = fleet->options.chunk_bytes,
+        .peer_count = count,
+        .peers = peers,
+        .form_timeout_ms = fleet_bound_ms(FLEET_BOUND_MS),
+    };
+    memset(world->secret, 0x5a, sizeof(world->secret));
+}
+
+static void member_expired(struct member *member, const uint32_t *count, uint64_t since_ms)
+{
+    if (member->lost_count > 0 && count == &member->done_count)
+        fleet_fail(member, __FILE__, __LINE__, "a peer is lost");
+    if (clock_now_ms() - since_ms > fleet_bound_ms(FLEET_BOUND_MS))
+        fleet_fail(member, __FILE__, __LINE__, "hangs");
+}
+
+void member_until(struct member *member, const uint32_t *count, uint32_t least, const char *what)
+{
+    const uint64_t since_ms = clock_now_ms();
+    member->waits_for = what;
+    while (*count < least) {
+        transport_progress(member->transport, 100);
+        member_expired(member, count, since_ms);
+    }
+    member->waits_for = NULL;
+}
+
+void member_until_true(struct member *member, const bool *flag, const char *what)
+{
+    const uint64_t since_ms = clock_now_ms();
+    member->waits_for = what;
+    while (!*flag) {
+        transport_progress(member->transport, 100);
+        member_expired(member, NULL, since_ms);
+    }
+    member->waits_for = NULL;
+}
+
+void member_idle(struct member *member, uint32_t ms)
+{
+    const uint64_t end_ms = clock_now_ms() + ms;
+    while (clock_now_ms() < end_ms)
+        transport_progress(member->transport, 5);
+}
+
+void member_barrier(struct member *member)
+{
+    pthread_barrier_wait(&member->fleet->barrier);
+}
+
+static void *member_main(void *argument)
+{
+    struct member *member = argument;
+    struct fleet *fleet = member->fleet;
+    struct transport_world world;
+    struct peer peers[LOCKSTEP_MAX_NEIGHBOURS];
+    kernels_environment();
+    member->transport = fleet_open(member);
+    snprintf(fleet->addresses[member->rank], LOCKSTEP_ADDRESS_BYTES, "%s",
+             transport_address(member->transport));
+    member_barrier(member);
+    fleet_world(fleet, member->rank, &world, peers);
+    MEMBER_CHECK(member, transport_form(member->transport, &world) == 0);
+    member_until_true(member, &member->formed, "the world to form");
+    fleet->script(member);
+    if (!member->closed) {
+        transport_leave(member->transport, fleet_bound_ms(5000));
+        transport_close(member->transport);
+    }
+    return NULL;
+}
+
+void fleet_run(const struct fleet_options *options, void (*script)(struct member *member),
+               void *argument)
+{
+    struct fleet *fleet = calloc(1, sizeof(*fleet));
+    pthread_t threads[FLEET_MAX];
+    fleet->options = *options;
+    fleet->script = script;
+    fleet->argument = argument;
+    pthread_barrier_init(&fleet->barrier, NULL, options->world);
+    for (uint32_t i = 0; i < options->world; i++) {
+        fleet->members[i].fleet = fleet;
+        fleet->members[i].rank = i;
+        pthread_create(&threads[i], NULL, member_main, &fleet->members[i]);
+    }
+    for (uint32_t i = 0; i < options->world; i++)
+        pthread_join(threads[i], NULL);
+    pthread_barrier_destroy(&fleet->barrier);
+    free(fleet);
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ranks as threads of one process, each with its own transport, for the conformance suite. A
+// member's script runs on its thread; what goes wrong there ends the program with a sentence about
+// who waited for whom.
+
+#ifndef TESTS_TRANSPORT_FLEET_H
+#define TESTS_TRANSPORT_FLEET_H
+
+#include "worker/transport.h"
+
+#include <pthread.h>
+
+#define FLEET_MAX 16
+#define FLEET_BOUND_MS 30000 // A hang, in a release build.
+
+struct fleet_options {
+    const char *name;
+    enum transport_kind kind;
+    uint32_t torn_bytes;
+    uint32_t world;
+    uint32_t chunk_bytes;
+};
+
+struct member {
+    struct fleet *fleet;
+    uint32_t rank;
+    struct transport *transport;
+    bool closed; // The script has ended the transport itself.
+    bool skip_formed; // The script itself waits for formed.
+    // What the events said.
+    bool formed;
+    bool form_failed;
+    uint32_t done_count;
+    uint32_t wave_count;
+    uint32_t mismatch_count;
+    uint32_t lost_count;
+    uint32_t lost_rank;
+    bool lost_left;
+    char lost_text[256];
+    uint32_t header_count;
+    struct step_header headers[8];
+    // Called in addition, when set.
+    void (*on_done)(struct member *member, struct collective *collective);
+    void *extra;
+    // What is being waited for, for a person.
+    const char *waits_for;
+};
+
+struct fleet {
+    struct fleet_options options;
+    void (*script)(struct member *member);
+    void *argument;
+    pthread_barrier_t barrier;
+    char addresses[FLEET_MAX][LOCKSTEP_ADDRESS_BYTES];
+    struct member members[FLEET_MAX];
+};
+
+// Forms a world, runs the script on every rank, leaves and closes.
+void fleet_run(const struct fleet_options *options, void (*script)(struct member *member),
+               void *argument);
+
+// The parts, for tests that want to do it differently.
+struct transport *fleet_open(struct member *member);
+void fleet_world(const struct fleet *fleet, uint32_t rank, struct transport_world *world,
+                 struct peer peers[LOCKSTEP_MAX_NEIGHBOURS]);
+
+// Progress until *count has reached `least`; a hang ends the program.
+void member_until(struct member *member, const uint32_t *count, uint32_t least, const char *what);
+void member_until_true(struct member *member, const bool *flag, const char *what);
+// Progress for so long.
+void member_idle(struct member *member, uint32_t ms);
+// All ranks, outside the library.
+void member_barrier(struct member *member);
+
+// Ends the program.
+void fleet_fail(const struct member *member, const char *file, int line, const char *text);
+#define MEMBER_CHECK(member, condition) \
+    do { \
+        if (!(condition)) \
+            fleet_fail(member, __FILE__, __LINE__, #condition); \
+    } while (0)
+
+uint64_t fleet_bound_ms(uint64_t ms); // Times LOCKSTEP_TEST_SLOW.
+
+#endif

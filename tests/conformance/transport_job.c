@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Jobs of collectives and their slow reference; see transport_job.h.
+
+#include "tests/conformance/transport_job.h"
+
+#include "worker/kernels.h"
+#include "worker/ring.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define JOB_MAX 512
+#define JOB_BLOCK 8
+
+// One rank's memory of one collective.
+struct side {
+    struct extent *extents;
+    uint32_t extent_count;
+    uint8_t *memory; // Inputs, and outputs too when they are the same.
+    uint8_t *outputs; // == memory, or its own.
+    uint8_t *inputs_before; // What memory held before, with zeros where the input is NULL.
+    uint8_t *outputs_before;
+    uint8_t *has_in; // By element.
+    uint8_t *has_out;
+    struct collective collective;
+};
+
+struct item {
+    struct job_spec spec;
+    struct side sides[FLEET_MAX];
+};
+
+struct job {
+    uint32_t world;
+    uint32_t chunk_bytes;
+    uint64_t seed;
+    uint32_t count;
+    uint64_t run;
+    struct item items[JOB_MAX];
+};
+
+uint64_t job_random(uint64_t *state)
+{
+    uint64_t mixed = (*state += 0x9e3779b97f4a7c15u);
+    mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9u;
+    mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebu;
+    return mixed ^ (mixed >> 31);
+}
+
+struct job *job_make(uint32_t world, uint32_t chunk_bytes, uint64_t seed)
+{
+    struct job *job = calloc(1, sizeof(*job));
+    job->world = world;
+    job->chunk_bytes = chunk_bytes;
+    job->seed = seed;
+    return job;
+}
+
+static void job_put(const struct job_spec *spec, uint8_t *at, uint64_t random)
+{
+    const double small = (double)(int64_t)(random % 20001) / 1000.0 - 10.0;
+    const int pick = (int)(random >> 40) % 97;
+    double value = small;
+    if (spec->special && pick == 0)
+        value = NAN;
+    if (spec->special && pick == 1)
+        value = INFINITY;
+    if (spec->special && pick == 2)
+        value = -INFINITY;
+    if (spec->dtype == DTYPE_FLOAT32) {
+        const float narrow = (float)value;
+        memcpy(at, &narrow, sizeof(narrow));
+    } else if (spec->dtype == DTYPE_FLOAT64) {
+        memcpy(at, &value, sizeof(value));
+    } else {
+        memcpy(at, &random, dtype_size(spec->dtype));
+    }
+}
+
+static void side_layout(struct side *side, const struct job_spec *spec, uint64_t *random)
+{
+    const size_t element = dtype_size(spec->dtype);
+    const uint32_t most = 2 + (uint32_t)(job_random(random) % 12);
+    side->extents = calloc(most, sizeof(struct extent));
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < most; i++) {
+        const uint64_t left = spec->elements - at;
+        uint64_t take = i == most - 1 ? left : job_random(random) % (left / 2 + 1);
+        if (job_random(random) % 5 == 0 && i != most - 1)
+            take = 0;
+        const bool in = !spec->holes || job_random(random) % 4 != 0;
+        const bool out = !spec->holes || job_random(random) % 4 != 0;
+        side->extents[i] = (struct extent){.in = in ? side->memory + at * element : NULL,
+                                           .out = out ? side->outputs + at * element : NULL,
+                                           .elements = take};
+        memset(side->has_in + at, in, take);
+        memset(side->has_out + at, out, take);
+        at += take;
+    }
+    side->extent_count = most;
+}
+
+static void side_make(struct side *side, const struct job_spec *spec, uint64_t *random)
+{
+    const size_t element = dtype_size(spec->dtype);
+    const size_t bytes = spec->elements * element + 8;
+    side->memory = malloc(bytes);
+    side->outputs = spec->separate ? malloc(bytes) : side->memory;
+    side->inputs_before = calloc(1, bytes);
+    side->outputs_before = malloc(bytes);
+    side->has_in = calloc(1, spec->elements + 1);
+    side->has_out = calloc(1, spec->elements + 1);
+    memset(side->outputs, 0xa5, bytes);
+    for (uint64_t i = 0; i < spec->elements; i++)
+        job_put(spec, side->memory + i * element, job_random(random));
+    memcpy(side->outputs_before, side->outputs, bytes);
+    side_layout(side, spec, random);
+    for (uint64_t i = 0; i < spec->elements; i++)
+        if (side->has_in[i])
+            memcpy(side->inputs_before + i * element, side->memory + i * element, element);
+}
+
+void job_add(struct job *job, const struct job_spec *spec)
+{
+    struct item *item = &job->items[job->count++];
+    if (job->count > JOB_MAX)
+        abort();
+    item->spec = *spec;
+    for (uint32_t r = 0; r < job->world; r++) {
+        uint64_t random = job->seed * 1000003 + job->count * 64 + r;
+        side_make(&item->sides[r], spec, &random);
+    }
+}
+
+static void job_launch(struct member *member, struct job *job, uint32_t index)
+{
+    struct item *item = &job->items[index];
+    const struct job_spec *spec = &item->spec;
+    struct side *side = &item->sides[member->rank];
+    side->collective = (struct collective){
+        .kind = spec->kind,
+        .dtype = spec->dtype,
+        .op = spec->op,
+        .root = spec->root,
+        .tag = {.step = job->run, .space = job->seed, .slot = index},
+        .signature = index * 77 + 1,
+        .extents = side->extents,
+        .extent_count = side->extent_count,
+        .elements = spec->elements,
+        .weight = spec->weights[member->rank],
+        .input_is_sum = spec->input_is_sum,
+    };
+    transport_launch(member->transport, &side->collective);
+}
+
+void job_launch_all(struct member *member, struct job *job)
+{
+    for (uint32_t i = 0; i < job->count; i++)
+        job_launch(member, job, i);
+}
+
+void job_again(struct job *job)
+{
+    job->run++;
+}
+
+static void job_shuffle(uint32_t *order, uint32_t count, uint64_t *random)
+{
+    for (uint32_t i = count; i > 1; i--) {
+        const uint32_t j = (uint32_t)(job_random(random) % i);
+        const uint32_t kept = order[i - 1];
+        order[i - 1] = order[j];
+        order[j] = kept;
+    }
+}
+
+void job_run(struct member *member, struct job *job)
+{
+    uint32_t order[JOB_MAX];
+    uint64_t random = job->seed * 31 + member->rank + job->run * 1009;
+    for (uint32_t i = 0; i < job->count; i++)
+        order[i] = i;
+    for (uint32_t i = 0; i < job->count; i += JOB_BLOCK) {
+        const uint32_t left = job->count - i;
+        job_shuffle(order + i, left < JOB_BLOCK ? left : JOB_BLOCK, &random);
+    }
+    const uint32_t before = member->done_count;
+    for (uint32_t i = 0; i < job->count; i++) {
+        if (i >= JOB_BLOCK)
+            member_until(member, &member->done_count, before + i + 1 - JOB_BLOCK,
+                         "a place in the window");
+        job_launch(member, job, order[i]);
+    }
+    member_until(member, &member->done_count, before + job->count, "all collectives");
+}
+
+// ---- the reference ------------------------------------------------------------------------------
+
+// What the collective leaves at one element, in `final`. False: memory stays as it was.
+static bool job_reference(const struct job *job, const struct item *item, uint64_t element,
+                          uint32_t owner, uint8_t final[8])
+{
+    const struct job_spec *spec = &item->spec;
+    const size_t size = dtype_size(spec->dtype);
+    const uint64_t zero = 0;
+    uint64_t total = 0;
+    if (spec->kind == COLLECTIVE_BROADCAST) {
+        memcpy(final, item->sides[spec->root].inputs_before + element * size, size);
+        return true;
+    }
+    for (uint32_t i = 0; i < job->world; i++) {
+        const uint32_t rank = (owner + 1 + i) % job->world;
+        const struct side *side = &item->sides[rank];
+        const uint64_t weight = spec->weights[rank];
+        const uint8_t *in = side->inputs_before + element * size;
+        const bool mean = spec->op == REDUCE_MEAN;
+        const bool scales = mean && !spec->input_is_sum && weight != 1;
+        const bool nothing = (mean && weight == 0) || !side->has_in[element];
+        const bool meets_zero = spec->op == REDUCE_MIN || spec->op == REDUCE_MAX;
+        total += mean ? weight : 1;
+        if (i == 0 && nothing)
+            memcpy(final, &zero, size);
+        else if (i == 0 && scales)
+            kernel_scale(spec->dtype, final, in, weight, 1);
+        else if (i == 0)
+            memcpy(final, in, size);
+        else if (nothing && meets_zero)
+            kernel_reduce(spec->dtype, spec->op, final, &zero, 1);
+        else if (!nothing && scales)
+            kernel_add_weighted(spec->dtype, final, in, weight, 1);
+        else if (!nothing)
+            kernel_reduce(spec->dtype, spec->op, final, in, 1);
+    }
+    if (total == 0)
+        return false;
+    if (spec->op == REDUCE_MEAN && job->world == 1 && !spec->input_is_sum)
+        memcpy(final, item->sides[0].inputs_before + element * size, size);
+    else if (spec->op == REDUCE_MEAN && total != 1)
+        kernel_divide(spec->dtype, final, final, total, 1);
+    return true;
+}
+
+static double job_value(enum dtype dtype, const uint8_t *at)
+{
+    float narrow = 0;
+    double wide = 0;
+    if (dtype == DTYPE_FLOAT32) {
+        memcpy(&narrow, at, sizeof(narrow));
+        return (double)narrow;
+    }
+    memcpy(&wide, at, sizeof(wide));
+    return wide;
+}
+
+static bool job_equal(enum dtype dtype, const uint8_t *a, const uint8_t *b)
+{
+    if (memcmp(a, b, dtype_size(dtype)) == 0)
+        return true;
+    // Which NaN comes out of an addition is the machine's; the ranks must agree, see job_check.
+    return dtype_is_float(dtype) && isnan(job_value(dtype, a)) && isnan(job_value(dtype, b));
+}
+
+static void job_fail(const struct job *job, const char *name, uint32_t index, uint32_t rank,
+                     uint64_t element, const char *text)
+{
+    const struct job_spec *spec = &job->items[index].spec;
+    fprintf(stderr,
+            "%s: world %u chunk %u item %u (kind %d dtype %d op %d elements %llu): rank %u element "
+            "%llu: %s\n",
+            name, job->world, job->chunk_bytes, index, (int)spec->kind, (int)spec->dtype,
+            (int)spec->op, (unsigned long long)spec->elements, rank, (unsigned long long)element,
+            text);
+    fflush(stderr);
+    _exit(1);
+}
+
+// Sum, or mean, in double precision, without regard to order.
+static bool job_near(const struct job *job, const struct item *item, uint64_t element,
+                     const uint8_t *final)
+{
+    const struct job_spec *spec = &item->spec;
+    const size_t size = dtype_size(spec->dtype);
+    double sum = 0;
+    double magnitude = 0;
+    double total = 0;
+    if (!dtype_is_float(spec->dtype) || spec->kind == COLLECTIVE_BROADCAST ||
+        (spec->op != REDUCE_SUM && spec->op != REDUCE_MEAN))
+        return true;
+    for (uint32_t r = 0; r < job->world; r++) {
+        const double weight = spec->op == REDUCE_MEAN ? (double)spec->weights[r] : 1.0;
+        const double factor = spec->op == REDUCE_MEAN && spec->input_is_sum ? 1.0 : weight;
+        total += weight;
+        if (weight == 0)
+            continue;
+        const double value = job_value(spec->dtype, item->sides[r].inputs_before + element * size);
+        sum += factor * value;
+        magnitude += fabs(factor * value);
+    }
+    const double divisor = spec->op == REDUCE_MEAN ? total : 1.0;
+    const double got = job_value(spec->dtype, final);
+    if (!isfinite(sum))
+        return !isfinite(got);
+    const double unit = spec->dtype == DTYPE_FLOAT32 ? 1.2e-7 : 2.3e-16;
+    return fabs(got - sum / divisor) <= 4 * job->world * unit * magnitude / divisor + 1e-300;
+}
+
+static uint32_t job_owner(const struct job *job, const struct job_spec *spec, uint64_t element)
+{
+    struct ring ring;
+    if (spec->kind == COLLECTIVE_BROADCAST)
+        return spec->root;
+    ring_init_allreduce(&ring, job->world, 0, spec->elements, (uint32_t)dtype_size(spec->dtype),
+                        job->chunk_bytes);
+    const uint64_t stripe = element / (ring.chunk_elements * job->world);
+    for (uint32_t owner = 0; owner < job->world; owner++) {
+        if (!ring_present(&ring, stripe, owner))
+            continue;
+        const struct ring_span span = ring_chunk(&ring, stripe, owner);
+        if (element >= span.first && element < span.first + span.count)
+            return owner;
+    }
+    abort();
+}
+
+static void job_check_element(const struct job *job, const char *name, uint32_t index,
+                              uint64_t element, uint32_t owner)
+{
+    const struct item *item = &job->items[index];
+    const enum dtype dtype = item->spec.dtype;
+    const size_t size = dtype_size(dtype);
+    uint8_t final[8];
+    const uint8_t *first = NULL;
+    const bool written = job_reference(job, item, element, owner, final);
+    for (uint32_t r = 0; r < job->world; r++) {
+        const struct side *side = &item->sides[r];
+        const uint8_t *got = side->outputs + element * size;
+        if (!written || !side->has_out[element]) {
+            if (memcmp(got, side->outputs_before + element * size, size) != 0)
+                job_fail(job, name, index, r, element, "was written");
+            continue;
+        }
+        if (!job_equal(dtype, got, final))
+            job_fail(job, name, index, r, element, "is not the reference's");
+        if (!job_near(job, item, element, got))
+            job_fail(job, name, index, r, element, "is far from the sum");
+        if (first && memcmp(first, got, size) != 0)
+            job_fail(job, name, index, r, element, "differs between ranks");
+        first = got;
+    }
+}
+
+static void job_check_weights(const struct job *job, const char *name, uint32_t index)
+{
+    const struct job_spec *spec = &job->items[index].spec;
+    uint64_t total = 0;
+    if (spec->kind == COLLECTIVE_BROADCAST || spec->op != REDUCE_MEAN)
+        return;
+    for (uint32_t r = 0; r < job->world; r++)
+        total += spec->weights[r];
+    for (uint32_t r = 0; r < job->world; r++)
+        if (job->items[index].sides[r].collective.weight_total != total)
+            job_fail(job, name, index, r, 0, "has another weight in all");
+}
+
+void job_check(const struct job *job, const char *name)
+{
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct job_spec *spec = &job->items[i].spec;
+        job_check_weights(job, name, i);
+        for (uint64_t e = 0; e < spec->elements; e++)
+            job_check_element(job, name, i, e, job_owner(job, spec, e));
+    }
+}
+
+void job_check_intact_or_final(const struct job *job, const char *name, uint32_t without)
+{
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct item *item = &job->items[i];
+        const size_t size = dtype_size(item->spec.dtype);
+        for (uint64_t e = 0; e < item->spec.elements; e++) {
+            uint8_t final[8];
+            job_reference(job, item, e, job_owner(job, &item->spec, e), final);
+            for (uint32_t r = 0; r < job->world; r++) {
+                const struct side *side = &item->sides[r];
+                const uint8_t *got = side->outputs + e * size;
+                if (r != without && memcmp(got, side->outputs_before + e * size, size) != 0 &&
+                    memcmp(got, final, size) != 0)
+                    job_fail(job, name, i, r, e, "is neither intact nor final");
+            }
+        }
+    }
+}
+
+void job_free(struct job *job)
+{
+    for (uint32_t i = 0; i < job->count; i++) {
+        for (uint32_t r = 0; r < job->world; r++) {
+            struct side *side = &job->items[i].sides[r];
+            if (side->outputs != side->memory)
+                free(side->outputs);
+            free(side->memory);
+            free(side->inputs_before);
+            free(side->outputs_before);
+            free(side->has_in);
+            free(side->has_out);
+            free(side->extents);
+        }
+    }
+    free(job);
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A link is a byte stream to one peer that never blocks: TCP (link_tcp.c), or a pair of bounded
+// pipes inside this process, for tests (link_loopback.c). It knows no frames and no ranks.
+//
+// Readiness: `fd` is registered with epoll, edge-triggered, for input and output. An event means
+// "try again", in both directions; nothing else is promised.
+//
+// Thread: one owner at a time. Links of one loopback pair belong to different threads.
+
+#ifndef WORKER_LINK_H
+#define WORKER_LINK_H
+
+#include "protos/limits.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+struct link;
+struct listener;
+
+// Each function but readable and close sets errno when it returns -1.
+struct link_ops {
+    // Of a link that link_connect made: 1 it stands, 0 not yet, -1 it failed.
+    int (*connected)(struct link *link);
+    // Bytes taken, at least 1; -1: EAGAIN, or the link is broken.
+    ssize_t (*send)(struct link *link, const struct iovec *iov, int count);
+    // Bytes received, at least 1; 0: the peer has ended its direction; -1: EAGAIN, or broken. What
+    // arrived before an end or a break is received first.
+    ssize_t (*receive)(struct link *link, const struct iovec *iov, int count);
+    // Bytes that the next receive returns for certain, if it is given the room.
+    size_t (*readable)(struct link *link);
+    // 0; -1 when the peer's host has been silent for so long, with bytes on the way to it, that it
+    // must be gone. A peer process that stands still is not silent: its kernel answers.
+    int (*check)(struct link *link);
+    // No more is sent. What has been is still delivered.
+    void (*shut)(struct link *link);
+    // Frees. reset: the peer sees a broken connection, and what it has not received may be lost.
+    void (*close)(struct link *link, bool reset);
+};
+
+struct link {
+    // set when made, then constant
+    const struct link_ops *ops;
+    int fd;
+    bool short_is_dry; // A receive that returned less than it was given room for took all there is.
+};
+
+struct listener_ops {
+    // The next connection, or NULL.
+    struct link *(*accept)(struct listener *listener);
+    void (*close)(struct listener *listener);
+};
+
+struct listener {
+    // set when made, then constant
+    const struct listener_ops *ops;
+    int fd; // Readable when there may be something to accept. Level-triggered.
+    char address[LOCKSTEP_ADDRESS_BYTES]; // For link_connect.
+};
+
+// NULL with a sentence in error. A port range of 0 to 0 means any port; "::1" and "10.0.0.7" are
+// hosts, names are not.
+struct listener *listener_open_tcp(const char *host, uint16_t port_first, uint16_t port_last,
+                                   char *error, size_t error_bytes);
+// torn_bytes: at most so many bytes a read and a write, on the links accepted; 0: no bound.
+struct listener *listener_open_loopback(uint32_t torn_bytes, char *error, size_t error_bytes);
+
+// Begins to connect; ops->connected says how it goes. NULL with a sentence in error.
+struct link *link_connect(const char *address, uint32_t torn_bytes, char *error,
+                          size_t error_bytes);
+struct link *link_connect_tcp(const char *host_and_port, char *error, size_t error_bytes);
+struct link *link_connect_loopback(const char *number, uint32_t torn_bytes, char *error,
+                                   size_t error_bytes);
+
+#endif

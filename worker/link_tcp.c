@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Links over TCP. Not here: frames, retries, deadlines of connecting, who may connect.
+// Thread: the engine's; listener_open_tcp may run on any.
+//
+// A peer's process may be stopped and come back, so the end of patience is not TCP's: its user
+// timeout also ends a connection whose peer answers but has no room (a stopped trainer with a full
+// buffer). Instead link_tcp_check asks the kernel since when nothing at all has come from the
+// peer's host while something was on its way there. Idle connections are watched by keep-alive
+// probes, which the host of a stopped process answers.
+
+#include "worker/link.h"
+
+#include "base/parse.h"
+#include "base/text.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define TCP_BACKLOG 128
+#define TCP_KEEP_IDLE_S 10
+#define TCP_KEEP_INTERVAL_S 5
+#define TCP_KEEP_COUNT 4
+#define TCP_SILENT_MS 20000
+#define TCP_SILENT_RETRANSMITS 4
+#define TCP_UNSENT_BYTES (1024 * 1024)
+
+union tcp_address {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+};
+
+static void tcp_fail(char *error, size_t error_bytes, const char *what, const char *where,
+                     int number)
+{
+    char reason[64];
+    struct text text;
+    text_init(&text, error, error_bytes);
+    text_append(&text, "%s %s: %s", what, where, strerror_r(number, reason, sizeof(reason)));
+}
+
+static bool tcp_parse(const char *host, uint16_t port, union tcp_address *address,
+                      socklen_t *length)
+{
+    memset(address, 0, sizeof(*address));
+    if (inet_pton(AF_INET, host, &address->v4.sin_addr) == 1) {
+        address->v4.sin_family = AF_INET;
+        address->v4.sin_port = htons(port);
+        *length = sizeof(address->v4);
+        return true;
+    }
+    if (inet_pton(AF_INET6, host, &address->v6.sin6_addr) == 1) {
+        address->v6.sin6_family = AF_INET6;
+        address->v6.sin6_port = htons(port);
+        *length = sizeof(address->v6);
+        return true;
+    }
+    return false;
+}
+
+static int tcp_socket(int family)
+{
+    return socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+}
+
+static void tcp_set(int fd, int level, int option, int value)
+{
+    // Every option here makes things better, none is needed: a kernel that refuses is obeyed.
+    (void)setsockopt(fd, level, option, &value, sizeof(value));
+}
+
+static void tcp_tune(int fd)
+{
+    static const char cubic[] = "cubic";
+    tcp_set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    // What is not on the wire yet stays in our queue, where a wave overtakes it.
+    tcp_set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, TCP_UNSENT_BYTES);
+    tcp_set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    tcp_set(fd, IPPROTO_TCP, TCP_KEEPIDLE, TCP_KEEP_IDLE_S);
+    tcp_set(fd, IPPROTO_TCP, TCP_KEEPINTVL, TCP_KEEP_INTERVAL_S);
+    tcp_set(fd, IPPROTO_TCP, TCP_KEEPCNT, TCP_KEEP_COUNT);
+    // bbr paces, which halves what loopback and short links can carry.
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, cubic, sizeof(cubic) - 1);
+}
+
+// ---- links --------------------------------------------------------------------------------------
+
+static int tcp_connected(struct link *link)
+{
+    int number = 0;
+    socklen_t length = sizeof(number);
+    if (getsockopt(link->fd, SOL_SOCKET, SO_ERROR, &number, &length) < 0)
+        return -1;
+    if (number != 0) {
+        errno = number;
+        return -1;
+    }
+    union tcp_address peer;
+    length = sizeof(peer);
+    if (getpeername(link->fd, &peer.any, &length) == 0)
+        return 1;
+    return errno == ENOTCONN ? 0 : -1;
+}
+
+static ssize_t tcp_send(struct link *link, const struct iovec *iov, int count)
+{
+    struct msghdr message = {.msg_iov = (struct iovec *)(uintptr_t)iov,
+                             .msg_iovlen = (size_t)count};
+    ssize_t sent = 0;
+    do
+        sent = sendmsg(link->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    return sent;
+}
+
+static ssize_t tcp_receive(struct link *link, const struct iovec *iov, int count)
+{
+    struct msghdr message = {.msg_iov = (struct iovec *)(uintptr_t)iov,
+                             .msg_iovlen = (size_t)count};
+    ssize_t received = 0;
+    do
+        received = recvmsg(link->fd, &message, MSG_DONTWAIT);
+    while (received < 0 && errno == EINTR);
+    return received;
+}
+
+static size_t tcp_readable(struct link *link)
+{
+    int bytes = 0;
+    if (ioctl(link->fd, FIONREAD, &bytes) < 0 || bytes < 0)
+        return 0;
+    return (size_t)bytes;
+}
+
+static int tcp_check(struct link *link)
+{
+    struct tcp_info info;
+    socklen_t length = sizeof(info);
+    if (getsockopt(link->fd, IPPROTO_TCP, TCP_INFO, &info, &length) < 0)
+        return 0;
+    if (info.tcpi_unacked == 0 || info.tcpi_retransmits < TCP_SILENT_RETRANSMITS ||
+        info.tcpi_last_ack_recv < TCP_SILENT_MS)
+        return 0;
+    errno = ETIMEDOUT;
+    return -1;
+}
+
+static void tcp_shut(struct link *link)
+{
+    (void)shutdown(link->fd, SHUT_WR);
+}
+
+static void tcp_close(struct link *link, bool reset)
+{
+    const struct linger at_once = {.l_onoff = 1, .l_linger = 0};
+    if (reset)
+        (void)setsockopt(link->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+    (void)close(link->fd);
+    free(link);
+}
+
+static const struct link_ops tcp_ops = {
+    .connected = tcp_connected,
+    .send = tcp_send,
+    .receive = tcp_receive,
+    .readable = tcp_readable,
+    .check = tcp_check,
+    .shut = tcp_shut,
+    .close = tcp_close,
+};
+
+static struct link *tcp_link(int fd)
+{
+    struct link *link = malloc(sizeof(*link));
+    if (!link) {
+        (void)close(fd);
+        return NULL;
+    }
+    *link = (struct link){.ops = &tcp_ops, .fd = fd, .short_is_dry = true};
+    tcp_tune(fd);
+    return link;
+}
+
+struct link *link_connect_tcp(const char *host_and_port, char *error, size_t error_bytes)
+{
+    char host[LOCKSTEP_ADDRESS_BYTES];
+    uint16_t port = 0;
+    union tcp_address address;
+    socklen_t length = 0;
+    if (!parse_address(host_and_port, host, sizeof(host), &port) ||
+        !tcp_parse(host, port, &address, &length)) {
+        tcp_fail(error, error_bytes, "connect to", host_and_port, EINVAL);
+        return NULL;
+    }
+    const int fd = tcp_socket(address.any.sa_family);
+    struct link *link = fd < 0 ? NULL : tcp_link(fd);
+    if (!link) {
+        tcp_fail(error, error_bytes, "connect to", host_and_port, fd < 0 ? errno : ENOMEM);
+        return NULL;
+    }
+    if (connect(fd, &address.any, length) < 0 && errno != EINPROGRESS) {
+        tcp_fail(error, error_bytes, "connect to", host_and_port, errno);
+        tcp_close(link, false);
+        return NULL;
+    }
+    return link;
+}
+
+// ---- the listener -------------------------------------------------------------------------------
+
+static struct link *tcp_accept(struct listener *listener)
+{
+    int fd = -1;
+    do
+        fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    while (fd < 0 && (errno == EINTR || errno == ECONNABORTED));
+    return fd < 0 ? NULL : tcp_link(fd);
+}
+
+static void tcp_listener_close(struct listener *listener)
+{
+    (void)close(listener->fd);
+    free(listener);
+}
+
+static const struct listener_ops tcp_listener_ops = {
+    .accept = tcp_accept,
+    .close = tcp_listener_close,
+};
+
+// The first port of the range that is free; on failure errno says why the last one was not.
+static int tcp_bind(int fd, union tcp_address *address, socklen_t length, uint16_t first,
+                    uint16_t last)
+{
+    tcp_set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+    for (uint32_t port = first; port <= last; port++) {
+        if (address->any.sa_family == AF_INET)
+            address->v4.sin_port = htons((uint16_t)port);
+        else
+            address->v6.sin6_port = htons((uint16_t)port);
+        if (bind(fd, &address->any, length) == 0 && listen(fd, TCP_BACKLOG) == 0)
+            return 0;
+        if (errno != EADDRINUSE && errno != EACCES)
+            return -1;
+    }
+    return -1;
+}
+
+static int tcp_describe(struct listener *listener, const char *host)
+{
+    union tcp_address own;
+    socklen_t length = sizeof(own);
+    if (getsockname(listener->fd, &own.any, &length) < 0)
+        return -1;
+    const bool v6 = own.any.sa_family == AF_INET6;
+    const uint16_t port = ntohs(v6 ? own.v6.sin6_port : own.v4.sin_port);
+    struct text text;
+    text_init(&text, listener->address, sizeof(listener->address));
+    text_append(&text, v6 ? "tcp:[%s]:%u" : "tcp:%s:%u", host, (unsigned)port);
+    return 0;
+}
+
+static int tcp_listen(struct listener *listener, const char *host, uint16_t first, uint16_t last)
+{
+    union tcp_address address;
+    socklen_t length = 0;
+    if (first > last || !tcp_parse(host, first, &address, &length)) {
+        errno = EINVAL;
+        return -1;
+    }
+    listener->fd = tcp_socket(address.any.sa_family);
+    if (listener->fd < 0)
+        return -1;
+    if (tcp_bind(listener->fd, &address, length, first, last) < 0)
+        return -1;
+    return tcp_describe(listener, host);
+}
+
+struct listener *listener_open_tcp(const char *host, uint16_t port_first, uint16_t port_last,
+                                   char *error, size_t error_bytes)
+{
+    struct listener *listener = calloc(1, sizeof(*listener));
+    if (!listener) {
+        tcp_fail(error, error_bytes, "listen on", host, ENOMEM);
+        return NULL;
+    }
+    listener->ops = &tcp_listener_ops;
+    listener->fd = -1;
+    if (tcp_listen(listener, host, port_first, port_last) == 0)
+        return listener;
+    tcp_fail(error, error_bytes, "listen on", host, errno);
+    if (listener->fd >= 0)
+        (void)close(listener->fd);
+    free(listener);
+    return NULL;
+}

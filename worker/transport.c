@@ -1,0 +1,827 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The transport over streams (TCP, loopback): its life, its waiting, its events. What collectives
+// and waves do is in transport_flow.c and transport_wave.c, how links come to stand in
+// transport_form.c. Engine thread, but for what transport.h says is for any thread.
+//
+// Order of events in one call: formed, headers, waves, collectives, disagreements; losses come
+// last, when everything that had been received is worked off and was reported.
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "worker/kernels.h"
+#include "worker/transport_parts.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define TRANSPORT_EPOLL_EVENTS 64
+#define TRANSPORT_READS 4 // Of one link, before the others have their turn.
+#define TRANSPORT_SPIN_US 10 // Before it blocks, when something is awaited and cores are free.
+#define TRANSPORT_CHECK_MS 1000 // Between looks at silent hosts.
+
+// ---- descriptors --------------------------------------------------------------------------------
+
+static void transport_register(struct transport *transport, int fd)
+{
+    for (size_t i = 0; i < TRANSPORT_DESCRIPTORS; i++) {
+        int free_place = -1;
+        if (atomic_compare_exchange_strong(&transport->descriptors[i], &free_place, fd))
+            return;
+    }
+    assert(false && "more descriptors than peers, guests and three");
+}
+
+static void transport_unregister(struct transport *transport, int fd)
+{
+    for (size_t i = 0; i < TRANSPORT_DESCRIPTORS; i++) {
+        int expected = fd;
+        if (atomic_compare_exchange_strong(&transport->descriptors[i], &expected, -1))
+            return;
+    }
+}
+
+void transport_watch(struct transport *transport, int fd, struct endpoint *endpoint, bool link)
+{
+    struct epoll_event event = {.data.ptr = endpoint};
+    event.events = link ? EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET : EPOLLIN;
+    transport_register(transport, fd);
+    const int added = epoll_ctl(transport->epoll, EPOLL_CTL_ADD, fd, &event);
+    assert(added == 0 || errno == ENOMEM || errno == ENOSPC);
+    (void)added;
+}
+
+void transport_unwatch(struct transport *transport, int fd)
+{
+    transport_unregister(transport, fd);
+    (void)epoll_ctl(transport->epoll, EPOLL_CTL_DEL, fd, NULL);
+}
+
+void transport_forked(struct transport *transport)
+{
+    for (size_t i = 0; i < TRANSPORT_DESCRIPTORS; i++) {
+        const int fd = atomic_load(&transport->descriptors[i]);
+        if (fd >= 0)
+            (void)close(fd);
+    }
+}
+
+// ---- open and close -----------------------------------------------------------------------------
+
+static uint32_t transport_processors(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof(set), &set) < 0)
+        return 1;
+    return (uint32_t)CPU_COUNT(&set);
+}
+
+static void transport_init(struct transport *transport, const struct transport_config *config)
+{
+    transport->kind = config->kind;
+    transport->torn_bytes = config->kind == TRANSPORT_LOOPBACK ? config->torn_bytes : 0;
+    transport->processors = transport_processors();
+    transport->events = config->events;
+    transport->epoll = -1;
+    transport->wake = -1;
+    transport->wake_endpoint.kind = ENDPOINT_WAKE;
+    transport->listener_endpoint.kind = ENDPOINT_LISTENER;
+    for (size_t i = 0; i < TRANSPORT_DESCRIPTORS; i++)
+        atomic_init(&transport->descriptors[i], -1);
+    for (size_t i = 0; i < TRANSPORT_FLOW_BUCKETS; i++)
+        list_init(&transport->flows[i]);
+    struct list *const lists[] = {
+        &transport->active, &transport->local,      &transport->done,        &transport->mismatched,
+        &transport->waves,  &transport->waves_done, &transport->wave_arrived};
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
+        list_init(lists[i]);
+    scratch_init(&transport->chunks, LOCKSTEP_FRAME_BYTES);
+    scratch_init(&transport->frames, sizeof(struct out_frame));
+    scratch_init(&transport->flow_pool, sizeof(struct flow));
+    scratch_init(&transport->parkings, sizeof(struct parking));
+    scratch_init(&transport->wave_blocks, sizeof(struct wave_block));
+    scratch_init(&transport->wave_states, sizeof(struct wave_state));
+}
+
+static void transport_fail(char *error, size_t error_bytes, const char *what)
+{
+    char reason[64];
+    struct text text;
+    const int number = errno;
+    text_init(&text, error, error_bytes);
+    text_append(&text, "%s: %s", what, strerror_r(number, reason, sizeof(reason)));
+}
+
+static int transport_open_descriptors(struct transport *transport,
+                                      const struct transport_config *config, char *error,
+                                      size_t error_bytes)
+{
+    transport->epoll = epoll_create1(EPOLL_CLOEXEC);
+    transport->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (transport->epoll < 0 || transport->wake < 0) {
+        transport_fail(error, error_bytes, "descriptors for the data plane");
+        return -1;
+    }
+    transport_register(transport, transport->epoll);
+    transport_watch(transport, transport->wake, &transport->wake_endpoint, false);
+    transport->listener =
+        config->kind == TRANSPORT_LOOPBACK
+            ? listener_open_loopback(transport->torn_bytes, error, error_bytes)
+            : listener_open_tcp(config->host ? config->host : "127.0.0.1", config->port_first,
+                                config->port_last, error, error_bytes);
+    if (!transport->listener)
+        return -1;
+    transport_watch(transport, transport->listener->fd, &transport->listener_endpoint, false);
+    return 0;
+}
+
+int transport_open(const struct transport_config *config, struct transport **transport, char *error,
+                   size_t error_bytes)
+{
+    struct transport *made = calloc(1, sizeof(*made));
+    *transport = NULL;
+    if (!made) {
+        errno = ENOMEM;
+        transport_fail(error, error_bytes, "data plane");
+        return -1;
+    }
+    transport_init(made, config);
+    if (transport_open_descriptors(made, config, error, error_bytes) < 0) {
+        transport_close(made);
+        return -1;
+    }
+    *transport = made;
+    return 0;
+}
+
+const char *transport_address(const struct transport *transport)
+{
+    return transport->listener->address;
+}
+
+void transport_close(struct transport *transport)
+{
+    thread_disown(&transport->thread);
+    for (uint32_t i = 0; i < transport->peer_count; i++)
+        transport_close_stream(&transport->peers[i], false);
+    form_forget_guests(transport);
+    flow_forget(transport);
+    wave_forget(transport);
+    if (transport->listener) {
+        transport_unwatch(transport, transport->listener->fd);
+        transport->listener->ops->close(transport->listener);
+    }
+    if (transport->wake >= 0)
+        (void)close(transport->wake);
+    if (transport->epoll >= 0)
+        (void)close(transport->epoll);
+    struct scratch *const pools[] = {&transport->chunks,      &transport->frames,
+                                     &transport->flow_pool,   &transport->parkings,
+                                     &transport->wave_blocks, &transport->wave_states};
+    for (size_t i = 0; i < sizeof(pools) / sizeof(pools[0]); i++)
+        scratch_fini(pools[i]);
+    free(transport);
+}
+
+// ---- a generation -------------------------------------------------------------------------------
+
+static void transport_peer_init(struct transport *transport, struct peer_link *peer,
+                                const struct peer *from)
+{
+    memset(peer, 0, offsetof(struct peer_link, stream));
+    memset(&peer->stream, 0, offsetof(struct stream, staging));
+    list_init(&peer->stream.queue);
+    peer->endpoint.kind = ENDPOINT_PEER;
+    peer->transport = transport;
+    peer->rank = from->rank;
+    peer->connects = transport->world.rank > from->rank;
+    peer->pause_ms = 1;
+    text_copy(peer->address, sizeof(peer->address), from->address);
+}
+
+// Spinning helps when every rank that may be on this host has a core.
+static uint32_t transport_spin_us(const struct transport *transport)
+{
+    uint32_t here = 1;
+    if (transport->kind == TRANSPORT_LOOPBACK)
+        here = transport->world.world_size;
+    const char *own = strrchr(transport->listener->address, ':');
+    const size_t length = (size_t)(own - transport->listener->address);
+    for (uint32_t i = 0; transport->kind == TRANSPORT_TCP && i < transport->peer_count; i++)
+        here += strncmp(transport->peers[i].address, transport->listener->address, length) == 0;
+    return here <= transport->processors ? TRANSPORT_SPIN_US : 0;
+}
+
+int transport_form(struct transport *transport, const struct transport_world *world)
+{
+    thread_own(&transport->thread);
+    assert(!transport->has_world);
+    assert(world->chunk_bytes >= 8 && world->chunk_bytes % 8 == 0 &&
+           world->chunk_bytes <= LOCKSTEP_FRAME_BYTES);
+    if (world->peer_count > LOCKSTEP_MAX_NEIGHBOURS)
+        return -1;
+    transport->world = *world;
+    transport->world.peers = NULL;
+    transport->peer_count = world->peer_count;
+    for (uint32_t i = 0; i < world->peer_count; i++)
+        transport_peer_init(transport, &transport->peers[i], &world->peers[i]);
+    const uint32_t n = world->world_size;
+    transport->successor = transport_peer(transport, (world->rank + 1) % n);
+    transport->predecessor = transport_peer(transport, (world->rank + n - 1) % n);
+    if (n > 1 && (!transport->successor || !transport->predecessor))
+        return -1;
+    if (transport->chunks.block_bytes != (world->chunk_bytes + 63) / 64 * 64) {
+        scratch_fini(&transport->chunks);
+        scratch_init(&transport->chunks, world->chunk_bytes);
+    }
+    transport->has_world = true;
+    transport->formed = false;
+    transport->formed_reported = false;
+    transport->form_failed = false;
+    transport->form_deadline_ms = clock_now_ms() + world->form_timeout_ms;
+    transport->spin_us = transport_spin_us(transport);
+    return 0;
+}
+
+void transport_close_stream(struct peer_link *peer, bool reset)
+{
+    struct transport *transport = peer->transport;
+    if (!peer->stream.link)
+        return;
+    transport_unwatch(transport, peer->stream.link->fd);
+    stream_close(&peer->stream, reset);
+    transport->totals.bytes_sent += peer->stream.bytes_sent;
+    transport->totals.bytes_received += peer->stream.bytes_received;
+    transport->totals.frames_sent += peer->stream.frames_sent;
+}
+
+static void transport_forget(struct transport *transport)
+{
+    flow_forget(transport);
+    wave_forget(transport);
+    transport->header_count = 0;
+    transport->peer_count = 0;
+    transport->predecessor = NULL;
+    transport->successor = NULL;
+    transport->has_world = false;
+    transport->formed = false;
+    transport->form_failed = false;
+}
+
+void transport_abandon(struct transport *transport)
+{
+    thread_assert(&transport->thread);
+    for (uint32_t i = 0; i < transport->peer_count; i++)
+        transport_close_stream(&transport->peers[i], true);
+    transport_forget(transport);
+}
+
+// ---- frames -------------------------------------------------------------------------------------
+
+struct out_frame *transport_frame(struct transport *transport, const struct frame_header *header)
+{
+    struct out_frame *frame = scratch_get(&transport->frames);
+    if (!frame)
+        return NULL;
+    memset(frame, 0, sizeof(*frame));
+    list_init(&frame->queue);
+    frame->urgent = true;
+    frame->payload_bytes = header->payload_bytes;
+    frame_encode(header, frame->header);
+    return frame;
+}
+
+static void transport_sent(struct stream *stream, struct out_frame *frame, bool dropped)
+{
+    struct transport *transport = ((struct peer_link *)stream->context)->transport;
+    if (frame->flow) {
+        flow_sent(transport, frame, dropped);
+        return;
+    }
+    if (frame->block)
+        scratch_put(&transport->wave_blocks, frame->block);
+    scratch_put(&transport->frames, frame);
+}
+
+static const char *transport_begin_header(struct peer_link *peer)
+{
+    const struct transport *transport = peer->transport;
+    if (peer != transport->predecessor)
+        return "it does not come from the ring predecessor";
+    if (transport->header_count == LOCKSTEP_EARLY_HEADERS)
+        return "it is of a step too far ahead";
+    return peer->stream.header.payload_bytes == 0 ? NULL : "its length is wrong";
+}
+
+static const char *transport_begin_hello(struct peer_link *peer)
+{
+    struct stream *stream = &peer->stream;
+    if (peer->state != PEER_PROVING)
+        return "a hello was said already";
+    if (stream->header.payload_bytes != TRANSPORT_PROOF_BYTES)
+        return "its length is wrong";
+    stream->target.kind = TARGET_BUFFER;
+    stream->target.buffer = peer->proof;
+    return NULL;
+}
+
+static const char *transport_begin(struct stream *stream)
+{
+    struct peer_link *peer = stream->context;
+    const struct generation_id *own = &peer->transport->world.generation;
+    const struct frame_header *header = &stream->header;
+    if (header->kind == FRAME_HELLO)
+        return transport_begin_hello(peer);
+    if (peer->state != PEER_PROVEN)
+        return "it comes before the hello";
+    if (header->generation.number != own->number ||
+        header->generation.incarnation != own->incarnation)
+        return "its generation is another one";
+    if (peer->left)
+        return "it comes after the goodbye";
+    switch (header->kind) {
+    case FRAME_STEP_HEADER:
+        return transport_begin_header(peer);
+    case FRAME_REDUCE:
+    case FRAME_GATHER:
+    case FRAME_BROADCAST:
+        return flow_begin(peer, stream);
+    case FRAME_WAVE:
+        return wave_begin(peer, stream);
+    case FRAME_CREDIT:
+    case FRAME_LEAVE:
+        return header->payload_bytes == 0 ? NULL : "its length is wrong";
+    case FRAME_HELLO:
+        break;
+    }
+    return "its kind is unknown";
+}
+
+static void transport_end_header(struct peer_link *peer)
+{
+    struct transport *transport = peer->transport;
+    const struct frame_header *header = &peer->stream.header;
+    transport->headers[transport->header_count++] = (struct step_header){
+        .step = header->step,
+        .phase = header->signature,
+        .plan_number = header->weight,
+        .plan_hash = header->space,
+    };
+}
+
+static const char *transport_end(struct stream *stream)
+{
+    struct peer_link *peer = stream->context;
+    switch (stream->header.kind) {
+    case FRAME_HELLO:
+        return form_proven(peer);
+    case FRAME_STEP_HEADER:
+        transport_end_header(peer);
+        return NULL;
+    case FRAME_REDUCE:
+    case FRAME_GATHER:
+    case FRAME_BROADCAST:
+        return flow_end(peer, stream);
+    case FRAME_WAVE:
+        return wave_end(peer, stream);
+    case FRAME_CREDIT:
+        return flow_credit(peer, &stream->header);
+    case FRAME_LEAVE:
+        peer->left = true;
+        return NULL;
+    }
+    return NULL;
+}
+
+const struct stream_owner transport_stream_owner = {
+    .begin = transport_begin,
+    .end = transport_end,
+    .sent = transport_sent,
+};
+
+// ---- links --------------------------------------------------------------------------------------
+
+void transport_lose(struct peer_link *peer, const char *text)
+{
+    if (peer->lost || peer->reported)
+        return;
+    peer->lost = true;
+    text_copy(peer->text, sizeof(peer->text), text);
+}
+
+static void transport_ended(struct peer_link *peer)
+{
+    char buffer[64];
+    const char *text = "connection closed by peer";
+    if (peer->stream.error != 0)
+        text = strerror_r(peer->stream.error, buffer, sizeof(buffer));
+    if (peer->state != PEER_PROVEN) {
+        form_peer_ended(peer, text);
+        return;
+    }
+    if (!peer->left)
+        transport_lose(peer, text);
+    peer->state = PEER_GONE;
+    transport_close_stream(peer, false);
+}
+
+static void transport_impossible(struct peer_link *peer)
+{
+    struct text text;
+    char buffer[TRANSPORT_TEXT_BYTES];
+    text_init(&text, buffer, sizeof(buffer));
+    text_append(&text, "sent an impossible frame (%s): %s",
+                frame_kind_name(peer->stream.header.kind), peer->stream.text);
+    if (peer->state != PEER_PROVEN) {
+        peer->transport->totals.strangers_refused++;
+        form_peer_ended(peer, buffer);
+        return;
+    }
+    transport_lose(peer, buffer);
+}
+
+static void transport_flush(struct transport *transport)
+{
+    for (uint32_t i = 0; i < transport->peer_count; i++)
+        stream_flush(&transport->peers[i].stream);
+}
+
+static void transport_receive(struct peer_link *peer)
+{
+    struct transport *transport = peer->transport;
+    struct stream *stream = &peer->stream;
+    for (int i = 0; i < TRANSPORT_READS && stream->link && stream->readable && !peer->lost; i++) {
+        if (peer->state == PEER_CONNECTING)
+            return;
+        const enum stream_status status = stream_receive(stream);
+        if (status == STREAM_ENDED)
+            transport_ended(peer);
+        else if (status == STREAM_IMPOSSIBLE)
+            transport_impossible(peer);
+        else if (status == STREAM_MORE)
+            transport_flush(transport);
+    }
+}
+
+static void transport_check(struct transport *transport, uint64_t now_ms)
+{
+    if (now_ms < transport->checked_ms + TRANSPORT_CHECK_MS)
+        return;
+    transport->checked_ms = now_ms;
+    for (uint32_t i = 0; i < transport->peer_count; i++) {
+        struct peer_link *peer = &transport->peers[i];
+        if (peer->state == PEER_PROVEN && peer->stream.link->ops->check(peer->stream.link) < 0)
+            transport_lose(peer, "its host has been silent for too long");
+    }
+}
+
+// ---- events -------------------------------------------------------------------------------------
+
+static bool transport_report_formed(struct transport *transport)
+{
+    const struct transport_events *events = &transport->events;
+    if (transport->formed && !transport->formed_reported) {
+        transport->formed_reported = true;
+        if (events->formed)
+            events->formed(events->context);
+        return true;
+    }
+    if (!transport->form_failed || transport->formed_reported)
+        return false;
+    transport->formed_reported = true;
+    for (uint32_t i = 0; i < transport->peer_count; i++) {
+        const struct peer_link *peer = &transport->peers[i];
+        if (peer->state == PEER_PROVEN)
+            continue;
+        if (events->form_failed)
+            events->form_failed(events->context, peer->rank, peer->text);
+        return true;
+    }
+    return false;
+}
+
+static bool transport_report_header(struct transport *transport)
+{
+    const struct transport_events *events = &transport->events;
+    if (transport->header_count == 0 || !transport->formed_reported)
+        return false;
+    const struct step_header header = transport->headers[0];
+    transport->header_count--;
+    memmove(&transport->headers[0], &transport->headers[1],
+            transport->header_count * sizeof(header));
+    if (events->header)
+        events->header(events->context, &header);
+    return true;
+}
+
+static bool transport_report_work(struct transport *transport)
+{
+    const struct transport_events *events = &transport->events;
+    struct wave *wave = wave_next_done(transport);
+    if (wave) {
+        if (events->wave_done)
+            events->wave_done(events->context, wave);
+        return true;
+    }
+    struct collective *collective = flow_next_done(transport);
+    if (collective) {
+        if (events->done)
+            events->done(events->context, collective);
+        return true;
+    }
+    struct flow *flow = flow_next_mismatch(transport);
+    if (flow && events->mismatch)
+        events->mismatch(events->context, flow->collective, flow->mismatch_rank,
+                         flow->mismatch_text);
+    return flow != NULL;
+}
+
+// A peer that said goodbye is lost when something here needs it.
+static void transport_check_left(struct transport *transport)
+{
+    for (uint32_t i = 0; i < transport->peer_count; i++) {
+        struct peer_link *peer = &transport->peers[i];
+        if (peer->left && !peer->lost && !peer->reported &&
+            (flow_needs(transport, peer) || wave_needs(transport, peer)))
+            transport_lose(peer, "it has left");
+    }
+}
+
+static bool transport_report_lost(struct transport *transport)
+{
+    const struct transport_events *events = &transport->events;
+    transport_check_left(transport);
+    for (uint32_t i = 0; i < transport->peer_count; i++) {
+        struct peer_link *peer = &transport->peers[i];
+        if (!peer->lost || peer->reported)
+            continue;
+        peer->reported = true;
+        peer->state = PEER_GONE;
+        transport_close_stream(peer, true);
+        if (events->peer_lost)
+            events->peer_lost(events->context, peer->rank, peer->left, peer->text);
+        return true;
+    }
+    return false;
+}
+
+static bool transport_dispatch(struct transport *transport)
+{
+    bool any = false;
+    while (transport_report_formed(transport) || transport_report_header(transport) ||
+           transport_report_work(transport) || transport_report_lost(transport))
+        any = true;
+    return any;
+}
+
+// ---- progress -----------------------------------------------------------------------------------
+
+static void transport_peer_event(struct peer_link *peer, uint32_t happened)
+{
+    struct stream *stream = &peer->stream;
+    if (!stream->link)
+        return;
+    if (happened & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+        stream->ending = true;
+    if (happened & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+        stream->readable = true;
+    if (happened & (EPOLLOUT | EPOLLHUP | EPOLLERR))
+        stream->writable = true;
+    form_peer_ready(peer);
+}
+
+static void transport_event(struct transport *transport, const struct epoll_event *event)
+{
+    struct endpoint *endpoint = event->data.ptr;
+    uint64_t drained = 0;
+    switch (endpoint->kind) {
+    case ENDPOINT_WAKE:
+        if (read(transport->wake, &drained, sizeof(drained)) > 0)
+            transport->woken = true;
+        return;
+    case ENDPOINT_LISTENER:
+        form_accept(transport);
+        return;
+    case ENDPOINT_GUEST:
+        form_guest_ready(transport, (struct guest *)(void *)endpoint);
+        return;
+    case ENDPOINT_PEER:
+        transport_peer_event((struct peer_link *)(void *)endpoint, event->events);
+        return;
+    }
+}
+
+static int transport_poll(struct transport *transport, int timeout_ms)
+{
+    struct epoll_event events[TRANSPORT_EPOLL_EVENTS];
+    const int count = epoll_wait(transport->epoll, events, TRANSPORT_EPOLL_EVENTS, timeout_ms);
+    for (int i = 0; i < count; i++)
+        transport_event(transport, &events[i]);
+    return count;
+}
+
+// Looks again and again for a moment, then blocks. An exchange that answers within the moment
+// saves a sleep and a wake-up, five times its own cost.
+static void transport_wait(struct transport *transport, int timeout_ms)
+{
+    const bool awaits = !list_empty(&transport->active) || !list_empty(&transport->waves);
+    if (timeout_ms != 0 && awaits && transport->spin_us > 0) {
+        const uint64_t end_us = clock_now_us() + transport->spin_us;
+        do {
+            if (transport_poll(transport, 0) != 0)
+                return;
+        } while (clock_now_us() < end_us);
+    }
+    (void)transport_poll(transport, timeout_ms);
+}
+
+static bool transport_readable(const struct transport *transport)
+{
+    for (uint32_t i = 0; i < transport->peer_count; i++) {
+        const struct peer_link *peer = &transport->peers[i];
+        if (peer->stream.link && peer->stream.readable && !peer->lost &&
+            peer->state != PEER_CONNECTING)
+            return true;
+    }
+    return false;
+}
+
+static void transport_work(struct transport *transport)
+{
+    const uint64_t now_ms = clock_now_ms();
+    form_tick(transport, now_ms);
+    transport_check(transport, now_ms);
+    transport_flush(transport);
+    for (uint32_t i = 0; i < transport->peer_count; i++)
+        transport_receive(&transport->peers[i]);
+    transport_flush(transport);
+}
+
+// Milliseconds to wait: to the deadline, but not past what has to be done before.
+static int transport_timeout(const struct transport *transport, uint64_t deadline_ms)
+{
+    const uint64_t now_ms = clock_now_ms();
+    uint64_t until = form_deadline(transport);
+    if (transport->formed && now_ms + TRANSPORT_CHECK_MS < until)
+        until = now_ms + TRANSPORT_CHECK_MS;
+    if (deadline_ms < until)
+        until = deadline_ms;
+    if (until == UINT64_MAX)
+        return -1;
+    if (until <= now_ms)
+        return 0;
+    return until - now_ms > INT32_MAX ? INT32_MAX : (int)(until - now_ms);
+}
+
+void transport_progress(struct transport *transport, int timeout_ms)
+{
+    thread_assert(&transport->thread);
+    const uint64_t deadline_ms =
+        timeout_ms < 0 ? UINT64_MAX : clock_now_ms() + (uint64_t)timeout_ms;
+    bool waited = false;
+    for (;;) {
+        transport_work(transport);
+        const bool any = transport_dispatch(transport);
+        if (any)
+            transport_flush(transport);
+        if (any || transport->woken)
+            break;
+        if (waited && clock_now_ms() >= deadline_ms)
+            break;
+        const bool busy = transport_readable(transport);
+        transport_wait(transport, busy ? 0 : transport_timeout(transport, deadline_ms));
+        waited = true;
+    }
+    transport->woken = false;
+}
+
+void transport_wake(struct transport *transport)
+{
+    const uint64_t one = 1;
+    const ssize_t written = write(transport->wake, &one, sizeof(one));
+    (void)written; // A full counter wakes as well.
+}
+
+// ---- launching ----------------------------------------------------------------------------------
+
+void transport_launch(struct transport *transport, struct collective *collective)
+{
+    thread_assert(&transport->thread);
+    assert(transport->formed);
+    assert(collective->kind == COLLECTIVE_BROADCAST ||
+           kernel_supported(collective->dtype, collective->op));
+    flow_launch(transport, collective);
+}
+
+void transport_wave(struct transport *transport, struct wave *wave)
+{
+    thread_assert(&transport->thread);
+    assert(transport->formed);
+    wave_join(transport, wave);
+}
+
+void transport_header(struct transport *transport, const struct step_header *header)
+{
+    thread_assert(&transport->thread);
+    assert(transport->formed);
+    if (!transport->successor)
+        return;
+    const struct frame_header frame_header = {
+        .kind = FRAME_STEP_HEADER,
+        .generation = transport->world.generation,
+        .step = header->step,
+        .space = header->plan_hash,
+        .weight = header->plan_number,
+        .signature = header->phase,
+    };
+    struct out_frame *frame = transport_frame(transport, &frame_header);
+    if (frame)
+        stream_queue(&transport->successor->stream, frame);
+    else
+        transport_lose(transport->successor, "out of memory here");
+}
+
+// ---- the end ------------------------------------------------------------------------------------
+
+static void transport_say_goodbye(struct peer_link *peer)
+{
+    const struct transport *transport = peer->transport;
+    const struct frame_header header = {.kind = FRAME_LEAVE,
+                                        .generation = transport->world.generation,
+                                        .chunk = transport->world.rank};
+    struct out_frame *frame = transport_frame(peer->transport, &header);
+    if (!frame)
+        return;
+    frame->urgent = false; // Behind everything.
+    stream_queue(&peer->stream, frame);
+}
+
+// Sends, drops what arrives, ends its direction when all is sent. True: the link is at its end.
+static bool transport_part(struct peer_link *peer)
+{
+    struct stream *stream = &peer->stream;
+    if (!stream->link)
+        return true;
+    stream_flush(stream);
+    if (stream_idle(stream) && peer->state == PEER_PROVEN) {
+        stream->link->ops->shut(stream->link);
+        peer->state = PEER_GONE;
+    }
+    return stream->readable && stream_discard(stream) == STREAM_ENDED;
+}
+
+// A connection that is closed with unread bytes in it is reset, and a reset can overtake what the
+// peer has not read. So the links end when the peers have ended theirs, or when the time is over.
+void transport_leave(struct transport *transport, uint64_t linger_ms)
+{
+    thread_assert(&transport->thread);
+    const uint64_t deadline_ms = clock_now_ms() + linger_ms;
+    for (uint32_t i = 0; i < transport->peer_count; i++) {
+        if (transport->peers[i].state == PEER_PROVEN)
+            transport_say_goodbye(&transport->peers[i]);
+        else
+            transport_close_stream(&transport->peers[i], true);
+        if (!transport->peers[i].stream.link)
+            transport->peers[i].state = PEER_GONE;
+    }
+    for (;;) {
+        bool open = false;
+        for (uint32_t i = 0; i < transport->peer_count; i++) {
+            if (transport_part(&transport->peers[i]))
+                transport_close_stream(&transport->peers[i], false);
+            else
+                open = true;
+        }
+        const uint64_t now_ms = clock_now_ms();
+        if (!open || now_ms >= deadline_ms)
+            break;
+        const uint64_t left_ms = deadline_ms - now_ms;
+        (void)transport_poll(transport, left_ms > 1000 ? 1000 : (int)left_ms);
+    }
+    for (uint32_t i = 0; i < transport->peer_count; i++)
+        transport_close_stream(&transport->peers[i], false);
+    transport_forget(transport);
+}
+
+void transport_statistics(const struct transport *transport, struct transport_statistics *out)
+{
+    *out = transport->totals;
+    for (uint32_t i = 0; i < transport->peer_count; i++) {
+        const struct stream *stream = &transport->peers[i].stream;
+        if (!stream->link)
+            continue;
+        out->bytes_sent += stream->bytes_sent;
+        out->bytes_received += stream->bytes_received;
+        out->frames_sent += stream->frames_sent;
+    }
+    out->scratch_bytes = transport->chunks.blocks * transport->chunks.block_bytes;
+    out->allocations = transport->chunks.slab_count + transport->frames.slab_count +
+                       transport->flow_pool.slab_count + transport->parkings.slab_count +
+                       transport->wave_blocks.slab_count + transport->wave_states.slab_count;
+}

@@ -1,0 +1,733 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Collectives on their way round the ring. The schedule is ring.c's, the arithmetic
+// transport_reduce.c's, the bytes are stream.c's; here is when a frame may be sent, where one that
+// arrives goes, and what it sets off. Engine thread.
+//
+// Words: stripe, chunk, owner, reduce and gather as in ring.h. A stripe is *open* here when its
+// frames may arrive, *granted* when the successor has it open, *started* when this rank has sent
+// the frame that needs no other, *complete* when all its frames have arrived here and all that this
+// rank sends of it were taken by the link. `base` is the lowest stripe not complete; open are
+// [base, base + window).
+//
+// Credit. A rank sends frames of a stripe only when its successor has that stripe open; CREDIT
+// frames say so, cumulatively, at the launch and as base moves on. So what a slow rank makes its
+// predecessor's link hold is nothing, and what it holds itself is at most window * (n - 1) chunks
+// of scratch for each collective that it has launched. Eager collectives (ring_eager) need no
+// credit: what arrives before the launch is parked in a block of LOCKSTEP_EAGER_BYTES for each.
+//
+// Why it cannot deadlock, for one collective that all ranks have launched. Let s be the lowest
+// stripe that is not complete on some rank. Every rank has base >= s, so has s open, and has told
+// its predecessor so or will in this very call (the credit of a stripe is at most half a window
+// late, and never for the stripe at base: `opened` passes `credited` by less than window / 2, while
+// opened = base + window). So every rank may send its frames of s. A frame waits for nothing but
+// its predecessor frame in the chunk's chain of 2 (n - 1) hops, for memory (scratch grows), and for
+// the link, whose receiver never stops reading: whatever is in front of it in the queue has a place
+// to go. So s completes, and by induction all stripes do. Collectives share nothing but links.
+//
+// Cost of E elements of b bytes in a world of n: 2 (n - 1) / n * E * b bytes sent by each rank and
+// as many received; one pass over them to add and one to write; 2 (n - 1) hops until the first
+// stripe is complete, later ones overlap with it.
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "worker/kernels.h"
+#include "worker/transport_parts.h"
+
+#include <assert.h>
+#include <string.h>
+
+// ---- finding ------------------------------------------------------------------------------------
+
+static struct list *flow_bucket(struct transport *transport, const struct collective_tag *tag)
+{
+    uint64_t mixed = (tag->step * 0x9e3779b97f4a7c15u) ^ tag->space;
+    mixed = (mixed ^ tag->slot) * 0xff51afd7ed558ccdu;
+    return &transport->flows[(mixed >> 40) % TRANSPORT_FLOW_BUCKETS];
+}
+
+static struct flow *flow_find(struct transport *transport, const struct collective_tag *tag)
+{
+    list_for_each (node, flow_bucket(transport, tag)) {
+        struct flow *flow = list_entry(node, struct flow, bucket);
+        if (flow->tag.step == tag->step && flow->tag.space == tag->space &&
+            flow->tag.slot == tag->slot)
+            return flow;
+    }
+    return NULL;
+}
+
+static struct flow *flow_make(struct transport *transport, const struct collective_tag *tag)
+{
+    struct flow *flow = scratch_get(&transport->flow_pool);
+    if (!flow)
+        return NULL;
+    memset(flow, 0, offsetof(struct flow, stripes));
+    flow->tag = *tag;
+    list_init(&flow->turn);
+    list_init(&flow->held);
+    list_init(&flow->bucket);
+    list_push_back(flow_bucket(transport, tag), &flow->bucket);
+    return flow;
+}
+
+static struct collective_tag flow_tag_of(const struct frame_header *header)
+{
+    return (struct collective_tag){header->step, header->space, header->slot};
+}
+
+// The collective of a frame, made if this is the first that is heard of it. *text: why not.
+static struct flow *flow_of(struct transport *transport, const struct frame_header *header,
+                            const char **text)
+{
+    const struct collective_tag tag = flow_tag_of(header);
+    struct flow *flow = flow_find(transport, &tag);
+    if (flow)
+        return flow;
+    // The predecessor may be so far ahead with its frames, the successor with its credits.
+    if (transport->flows_early == 2 * LOCKSTEP_EARLY_COLLECTIVES) {
+        *text = "it is of a collective too far ahead";
+        return NULL;
+    }
+    flow = flow_make(transport, &tag);
+    if (flow)
+        transport->flows_early++;
+    else
+        *text = "there is no memory for its collective";
+    return flow;
+}
+
+static struct stripe *flow_stripe(struct flow *flow, uint64_t stripe)
+{
+    return &flow->stripes[stripe % flow->ring.window];
+}
+
+static bool flow_is_mean(const struct flow *flow)
+{
+    return flow->ring.reduces && flow->collective->op == REDUCE_MEAN;
+}
+
+static void flow_mismatch(struct transport *transport, struct flow *flow, uint32_t rank,
+                          const char *text)
+{
+    if (flow->mismatched || flow->receives_left + flow->sends_left == 0)
+        return;
+    flow->mismatched = true;
+    flow->mismatch_rank = rank;
+    text_copy(flow->mismatch_text, sizeof(flow->mismatch_text), text);
+    list_remove(&flow->turn);
+    list_push_back(&transport->mismatched, &flow->turn);
+}
+
+// ---- sending ------------------------------------------------------------------------------------
+
+// What a frame is made of, but for what its collective says.
+struct flow_message {
+    enum frame_kind kind;
+    uint64_t stripe;
+    uint32_t owner;
+    uint64_t weight;
+    enum frame_source source;
+    struct ring_span span;
+    void *block; // SOURCE_BUFFER: the bytes, to be given back when they were sent. Else NULL.
+};
+
+static struct frame_header flow_header(const struct transport *transport, const struct flow *flow,
+                                       enum frame_kind kind)
+{
+    return (struct frame_header){
+        .kind = kind,
+        .dtype = flow->collective->dtype,
+        .generation = transport->world.generation,
+        .step = flow->tag.step,
+        .space = flow->tag.space,
+        .slot = flow->tag.slot,
+        .signature = flow->collective->signature,
+    };
+}
+
+static void flow_send(struct transport *transport, struct flow *flow,
+                      const struct flow_message *message)
+{
+    struct frame_header header = flow_header(transport, flow, message->kind);
+    header.part = (uint32_t)message->stripe;
+    header.chunk = message->owner;
+    header.weight = message->weight;
+    if (message->source != SOURCE_NONE)
+        header.payload_bytes = (uint32_t)(message->span.count * flow->map.element_bytes);
+    struct out_frame *frame = transport_frame(transport, &header);
+    if (!frame) {
+        transport_lose(transport->successor, "out of memory here");
+        return;
+    }
+    frame->urgent = false;
+    frame->flow = flow;
+    frame->stripe = message->stripe;
+    frame->block = message->block;
+    frame->source = header.payload_bytes > 0 ? message->source : SOURCE_NONE;
+    frame->buffer = message->block;
+    if (frame->source == SOURCE_IN || frame->source == SOURCE_OUT)
+        frame->cursor = extent_seek(&flow->map, message->span.first);
+    if (flow->ring.eager || message->stripe < flow->granted)
+        stream_queue(&transport->successor->stream, frame);
+    else
+        list_push_back(&flow->held, &frame->queue);
+}
+
+// The frame of a stripe that needs no other: the reduce that begins here, or the root's bytes.
+static void flow_start(struct transport *transport, struct flow *flow, uint64_t stripe)
+{
+    const struct collective *collective = flow->collective;
+    struct flow_message message = {.stripe = stripe, .source = SOURCE_IN};
+    if (!ring_first(&flow->ring, stripe, &message.owner))
+        return;
+    message.span = ring_chunk(&flow->ring, stripe, message.owner);
+    message.kind = flow->ring.reduces ? FRAME_REDUCE : FRAME_BROADCAST;
+    if (flow_is_mean(flow))
+        message.weight = collective->weight;
+    if (flow->ring.reduces && !reduce_is_plain(collective)) {
+        message.block = scratch_get(&transport->chunks);
+        message.source = SOURCE_BUFFER;
+        if (!message.block) {
+            transport_lose(transport->successor, "out of memory here");
+            return;
+        }
+        reduce_start(flow, message.span, message.block);
+    }
+    flow_send(transport, flow, &message);
+}
+
+static void flow_stripe_open(struct flow *flow, uint64_t index)
+{
+    struct stripe *stripe = flow_stripe(flow, index);
+    const size_t words = ((size_t)flow->ring.world + 63) / 64;
+    stripe->receives_left = ring_receives(&flow->ring, index);
+    stripe->sends_left = ring_sends(&flow->ring, index);
+    memset(stripe->reduced, 0, words * sizeof(stripe->reduced[0]));
+    memset(stripe->gathered, 0, words * sizeof(stripe->gathered[0]));
+}
+
+// Tells the predecessor what is open here: the first time, then half a window at a time.
+static void flow_grant(struct transport *transport, struct flow *flow)
+{
+    const uint64_t news = flow->opened - flow->credited;
+    const uint64_t step = flow->ring.window / 2;
+    if (flow->ring.eager || news == 0 || ring_receives_total(&flow->ring) == 0)
+        return;
+    if (flow->credited > 0 && news < step && flow->opened < flow->ring.stripes)
+        return;
+    struct frame_header header = flow_header(transport, flow, FRAME_CREDIT);
+    header.credit = (uint32_t)flow->opened;
+    struct out_frame *frame = transport_frame(transport, &header);
+    if (!frame) {
+        transport_lose(transport->predecessor, "out of memory here");
+        return;
+    }
+    flow->credited = flow->opened;
+    stream_queue(&transport->predecessor->stream, frame);
+}
+
+static void flow_pump(struct transport *transport, struct flow *flow)
+{
+    const struct ring *ring = &flow->ring;
+    uint64_t limit = flow->base + ring->window;
+    if (limit > ring->stripes)
+        limit = ring->stripes;
+    while (flow->opened < limit)
+        flow_stripe_open(flow, flow->opened++);
+    flow_grant(transport, flow);
+    while (flow->started < flow->opened && (ring->eager || flow->started < flow->granted))
+        flow_start(transport, flow, flow->started++);
+}
+
+// After a frame of a stripe has arrived or was sent.
+static void flow_advance(struct transport *transport, struct flow *flow)
+{
+    const uint64_t before = flow->base;
+    while (flow->base < flow->opened) {
+        const struct stripe *stripe = flow_stripe(flow, flow->base);
+        if (stripe->receives_left + stripe->sends_left > 0)
+            break;
+        flow->base++;
+    }
+    if (flow->base != before)
+        flow_pump(transport, flow);
+    if (flow->receives_left + flow->sends_left == 0 && !flow->mismatched) {
+        list_remove(&flow->turn);
+        list_push_back(&transport->done, &flow->turn);
+    }
+}
+
+void flow_sent(struct transport *transport, struct out_frame *frame, bool dropped)
+{
+    struct flow *flow = frame->flow;
+    const uint64_t stripe = frame->stripe;
+    const uint32_t payload_bytes = frame->payload_bytes;
+    if (frame->block)
+        scratch_put(&transport->chunks, frame->block);
+    scratch_put(&transport->frames, frame);
+    if (dropped)
+        return;
+    transport->totals.payload_bytes_sent += payload_bytes;
+    if (flow->collective->first_sent_us == 0)
+        flow->collective->first_sent_us = clock_now_us();
+    flow_stripe(flow, stripe)->sends_left--;
+    flow->sends_left--;
+    flow_advance(transport, flow);
+}
+
+// ---- what arrives -------------------------------------------------------------------------------
+
+// This rank is the owner and has the sum of all others in acc.
+static void flow_finish(struct transport *transport, struct flow *flow,
+                        const struct frame_header *header, struct ring_span span, uint8_t *acc)
+{
+    const uint64_t bytes = span.count * flow->map.element_bytes;
+    const bool backed =
+        bytes == 0 || extent_backed(extent_seek(&flow->map, span.first), EXTENT_OUT, bytes);
+    struct flow_message message = {.kind = FRAME_GATHER,
+                                   .stripe = header->part,
+                                   .owner = header->chunk,
+                                   .span = span,
+                                   .source = backed ? SOURCE_OUT : SOURCE_BUFFER,
+                                   .block = backed ? NULL : acc};
+    message.weight = reduce_finish(flow, span, acc, header->weight, backed);
+    if (flow_is_mean(flow)) {
+        flow->collective->weight_total = message.weight;
+        if (message.weight == 0) {
+            message.source = SOURCE_NONE;
+            message.block = NULL;
+        }
+    }
+    if (acc && !message.block)
+        scratch_put(&transport->chunks, acc);
+    flow_send(transport, flow, &message);
+}
+
+static void flow_reduced(struct transport *transport, struct flow *flow,
+                         const struct frame_header *header, uint8_t *acc)
+{
+    const struct ring_span span = ring_chunk(&flow->ring, header->part, header->chunk);
+    if (header->chunk == flow->ring.rank) {
+        flow_finish(transport, flow, header, span, acc);
+        return;
+    }
+    const struct flow_message message = {.kind = FRAME_REDUCE,
+                                         .stripe = header->part,
+                                         .owner = header->chunk,
+                                         .weight = header->weight + reduce_add(flow, span, acc),
+                                         .span = span,
+                                         .source = SOURCE_BUFFER,
+                                         .block = acc};
+    flow_send(transport, flow, &message);
+}
+
+// Final bytes have arrived: in user memory, or in a block where some of it is NULL.
+static void flow_final(struct transport *transport, struct flow *flow,
+                       const struct frame_header *header, uint8_t *block)
+{
+    const struct ring_span span = ring_chunk(&flow->ring, header->part, header->chunk);
+    if (flow_is_mean(flow))
+        flow->collective->weight_total = header->weight;
+    if (block) {
+        struct extent_cursor cursor = extent_seek(&flow->map, span.first);
+        extent_store(&cursor, block, header->payload_bytes);
+    }
+    if (ring_sends_gather(&flow->ring, header->chunk)) {
+        const struct flow_message message = {.kind = header->kind,
+                                             .stripe = header->part,
+                                             .owner = header->chunk,
+                                             .weight = header->weight,
+                                             .span = span,
+                                             .source = header->payload_bytes == 0 ? SOURCE_NONE
+                                                       : block                    ? SOURCE_BUFFER
+                                                                                  : SOURCE_OUT,
+                                             .block = block};
+        flow_send(transport, flow, &message);
+    } else if (block) {
+        scratch_put(&transport->chunks, block);
+    }
+}
+
+static void flow_arrived(struct transport *transport, struct flow *flow,
+                         const struct frame_header *header, void *block)
+{
+    flow->collective->last_received_us = clock_now_us();
+    flow_stripe(flow, header->part)->receives_left--;
+    flow->receives_left--;
+    if (header->kind == FRAME_REDUCE)
+        flow_reduced(transport, flow, header, block);
+    else
+        flow_final(transport, flow, header, block);
+    flow_advance(transport, flow);
+}
+
+static bool flow_mark(uint64_t *words, uint32_t owner)
+{
+    const uint64_t bit = (uint64_t)1 << (owner % 64);
+    if (words[owner / 64] & bit)
+        return false;
+    words[owner / 64] |= bit;
+    return true;
+}
+
+// Whether a frame whose signature agrees may arrive now. NULL, or what is impossible.
+static const char *flow_check(struct flow *flow, const struct frame_header *header)
+{
+    const struct ring *ring = &flow->ring;
+    const bool reduce = header->kind == FRAME_REDUCE;
+    const uint64_t open = ring->eager ? flow->opened : flow->credited;
+    if ((header->kind == FRAME_BROADCAST) == ring->reduces)
+        return "it is of another kind of collective";
+    if (header->dtype != flow->collective->dtype)
+        return "its dtype is not the collective's";
+    if (header->part < flow->base || header->part >= open)
+        return "its stripe is not open";
+    if (!ring_present(ring, header->part, header->chunk))
+        return "its chunk does not exist";
+    if (reduce ? !ring_receives_reduce(ring, header->chunk)
+               : !ring_receives_gather(ring, header->chunk))
+        return "its chunk begins at the receiver";
+    uint64_t bytes = ring_chunk(ring, header->part, header->chunk).count * ring->element_bytes;
+    if (!reduce && flow_is_mean(flow) && header->weight == 0)
+        bytes = 0;
+    if (header->payload_bytes != bytes)
+        return "its length is not the chunk's";
+    struct stripe *stripe = flow_stripe(flow, header->part);
+    if (!flow_mark(reduce ? stripe->reduced : stripe->gathered, header->chunk))
+        return "it comes twice";
+    return NULL;
+}
+
+// Where the payload of a frame that may arrive goes.
+static const char *flow_target(struct transport *transport, struct flow *flow,
+                               struct stream *stream)
+{
+    const struct frame_header *header = &stream->header;
+    if (header->payload_bytes == 0)
+        return NULL;
+    if (header->kind != FRAME_REDUCE) {
+        const struct ring_span span = ring_chunk(&flow->ring, header->part, header->chunk);
+        stream->target.cursor = extent_seek(&flow->map, span.first);
+        stream->target.kind = TARGET_OUT;
+        if (extent_backed(stream->target.cursor, EXTENT_OUT, header->payload_bytes))
+            return NULL;
+    }
+    stream->block = scratch_get(&transport->chunks);
+    stream->target.kind = TARGET_BUFFER;
+    stream->target.buffer = stream->block;
+    return stream->block ? NULL : "there is no memory for it";
+}
+
+// ---- parking ------------------------------------------------------------------------------------
+
+static const char *flow_park(struct transport *transport, struct flow *flow, struct stream *stream)
+{
+    const struct frame_header *header = &stream->header;
+    if (header->kind == FRAME_GATHER)
+        return "it is final before this rank took part";
+    if (!flow->parking) {
+        flow->parking = scratch_get(&transport->parkings);
+        if (!flow->parking)
+            return "there is no memory to park it";
+        memset(flow->parking, 0, offsetof(struct parking, frames));
+    }
+    struct parking *parking = flow->parking;
+    if (header->payload_bytes > LOCKSTEP_EAGER_BYTES ||
+        parking->bytes_used + header->payload_bytes > sizeof(parking->bytes))
+        return "it is above the eager limit and has no credit";
+    if (parking->count == LOCKSTEP_EAGER_FRAMES ||
+        transport->frames_parked == LOCKSTEP_PARKED_FRAMES)
+        return "too many frames have no credit";
+    struct parked_frame *parked = &parking->frames[parking->count++];
+    *parked = (struct parked_frame){.header = *header, .offset = parking->bytes_used};
+    parking->bytes_used += (header->payload_bytes + 7) / 8 * 8;
+    stream->flow = flow;
+    stream->parked = parked;
+    stream->target.kind = TARGET_BUFFER;
+    stream->target.buffer = parking->bytes + parked->offset;
+    if (++transport->frames_parked > transport->totals.frames_parked_max)
+        transport->totals.frames_parked_max = transport->frames_parked;
+    return NULL;
+}
+
+static const char *flow_signature_text = "the frames of this collective have another signature";
+
+// Takes one parked frame as if it arrived now.
+static const char *flow_unpark_one(struct transport *transport, struct flow *flow,
+                                   const struct parked_frame *parked)
+{
+    const struct frame_header *header = &parked->header;
+    const uint8_t *bytes = flow->parking->bytes + parked->offset;
+    void *block = NULL;
+    if (flow->mismatched)
+        return NULL;
+    if (header->signature != flow->collective->signature) {
+        flow_mismatch(transport, flow, transport->predecessor->rank, flow_signature_text);
+        return NULL;
+    }
+    if (!flow->ring.eager)
+        return "it has no credit";
+    const char *text = flow_check(flow, header);
+    if (text)
+        return text;
+    if (header->payload_bytes > 0) {
+        block = scratch_get(&transport->chunks);
+        if (!block)
+            return "there is no memory for it";
+        memcpy(block, bytes, header->payload_bytes);
+    }
+    flow_arrived(transport, flow, header, block);
+    return NULL;
+}
+
+// Takes the parked frames that are whole. The parking ends with the last one.
+static const char *flow_unpark(struct transport *transport, struct flow *flow)
+{
+    const char *text = NULL;
+    struct parking *parking = flow->parking;
+    while (!text && parking->consumed < parking->count &&
+           parking->frames[parking->consumed].complete) {
+        text = flow_unpark_one(transport, flow, &parking->frames[parking->consumed]);
+        parking->consumed++;
+        transport->frames_parked--;
+    }
+    if (parking->consumed == parking->count) {
+        scratch_put(&transport->parkings, parking);
+        flow->parking = NULL;
+    }
+    return text;
+}
+
+// ---- frames -------------------------------------------------------------------------------------
+
+const char *flow_begin(struct peer_link *peer, struct stream *stream)
+{
+    struct transport *transport = peer->transport;
+    const char *text = NULL;
+    stream->flow = NULL;
+    stream->block = NULL;
+    stream->parked = NULL;
+    if (peer != transport->predecessor)
+        return "it does not come from the ring predecessor";
+    struct flow *flow = flow_of(transport, &stream->header, &text);
+    if (!flow)
+        return text;
+    if (!flow->collective)
+        return flow_park(transport, flow, stream);
+    if (stream->header.signature != flow->collective->signature)
+        flow_mismatch(transport, flow, peer->rank, flow_signature_text);
+    if (flow->mismatched)
+        return NULL;
+    text = flow_check(flow, &stream->header);
+    if (text)
+        return text;
+    stream->flow = flow;
+    return flow_target(transport, flow, stream);
+}
+
+const char *flow_end(struct peer_link *peer, struct stream *stream)
+{
+    struct transport *transport = peer->transport;
+    struct flow *flow = stream->flow;
+    if (!flow)
+        return NULL; // Dropped.
+    stream->flow = NULL;
+    if (stream->parked) {
+        ((struct parked_frame *)stream->parked)->complete = true;
+        return flow->collective ? flow_unpark(transport, flow) : NULL;
+    }
+    if (flow->mismatched) {
+        if (stream->block)
+            scratch_put(&transport->chunks, stream->block);
+        return NULL;
+    }
+    flow_arrived(transport, flow, &stream->header, stream->block);
+    return NULL;
+}
+
+static const char *flow_granted(struct transport *transport, struct flow *flow, uint64_t granted)
+{
+    if (flow->ring.eager || granted > flow->ring.stripes || granted <= flow->granted)
+        return "its credit is not of this collective";
+    flow->granted = granted;
+    list_for_each_safe (node, &flow->held) {
+        struct out_frame *frame = list_entry(node, struct out_frame, queue);
+        if (frame->stripe >= granted)
+            continue;
+        list_remove(&frame->queue);
+        stream_queue(&transport->successor->stream, frame);
+    }
+    flow_pump(transport, flow);
+    return NULL;
+}
+
+const char *flow_credit(struct peer_link *peer, const struct frame_header *header)
+{
+    struct transport *transport = peer->transport;
+    const char *text = NULL;
+    if (peer != transport->successor)
+        return "it does not come from the ring successor";
+    struct flow *flow = flow_of(transport, header, &text);
+    if (!flow)
+        return text;
+    if (!flow->collective) {
+        flow->granted = header->credit;
+        flow->granted_signature = header->signature;
+        return NULL;
+    }
+    if (header->signature != flow->collective->signature)
+        flow_mismatch(transport, flow, peer->rank, flow_signature_text);
+    if (flow->mismatched)
+        return NULL;
+    return flow_granted(transport, flow, header->credit);
+}
+
+// ---- launching and ending -----------------------------------------------------------------------
+
+static void flow_ring(const struct transport *transport, struct flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    const struct transport_world *world = &transport->world;
+    const uint32_t element = (uint32_t)dtype_size(collective->dtype);
+    if (collective->kind == COLLECTIVE_BROADCAST)
+        ring_init_broadcast(&flow->ring, world->world_size, world->rank, collective->root,
+                            collective->elements, element, world->chunk_bytes);
+    else
+        ring_init_allreduce(&flow->ring, world->world_size, world->rank, collective->elements,
+                            element, world->chunk_bytes);
+    const uint64_t sum =
+        extent_map_init(&flow->map, collective->extents, collective->extent_count, element);
+    assert(sum == collective->elements);
+    (void)sum;
+    flow->receives_left = ring_receives_total(&flow->ring);
+    flow->sends_left = ring_sends_total(&flow->ring);
+}
+
+// What the neighbours have said about it before the launch.
+static void flow_catch_up(struct transport *transport, struct flow *flow)
+{
+    const uint64_t granted = flow->granted;
+    const char *text = NULL;
+    flow->granted = 0;
+    if (granted > 0 && flow->granted_signature != flow->collective->signature)
+        flow_mismatch(transport, flow, transport->successor->rank, flow_signature_text);
+    else if (granted > 0)
+        text = flow_granted(transport, flow, granted);
+    if (text)
+        transport_lose(transport->successor, text);
+    text = flow->parking ? flow_unpark(transport, flow) : NULL;
+    if (text)
+        transport_lose(transport->predecessor, text);
+}
+
+void flow_launch(struct transport *transport, struct collective *collective)
+{
+    struct flow *flow = flow_find(transport, &collective->tag);
+    assert(!flow || !flow->collective);
+    if (flow)
+        transport->flows_early--;
+    else
+        flow = flow_make(transport, &collective->tag);
+    collective->weight_total = 0;
+    collective->first_sent_us = 0;
+    collective->last_received_us = 0;
+    collective->state = flow;
+    if (!flow) {
+        if (transport->successor)
+            transport_lose(transport->successor, "out of memory here");
+        return;
+    }
+    flow->collective = collective;
+    flow_ring(transport, flow);
+    if (transport->world.world_size == 1) {
+        list_push_back(&transport->local, &flow->turn);
+        return;
+    }
+    list_push_back(&transport->active, &flow->turn);
+    flow_pump(transport, flow);
+    flow_catch_up(transport, flow);
+}
+
+static void flow_free(struct transport *transport, struct flow *flow)
+{
+    assert(!flow->parking && list_empty(&flow->held));
+    list_remove(&flow->bucket);
+    list_remove(&flow->turn);
+    scratch_put(&transport->flow_pool, flow);
+}
+
+// The root of a broadcast expects nothing. When another rank takes itself for the root, a frame of
+// that rank may still be arriving into the parking: the flow lasts until it is whole.
+static struct list *flow_first_done(struct transport *transport)
+{
+    list_for_each (node, &transport->done) {
+        if (!list_entry(node, struct flow, turn)->parking)
+            return node;
+    }
+    return NULL;
+}
+
+struct collective *flow_next_done(struct transport *transport)
+{
+    struct list *node = list_first(&transport->local);
+    const bool local = node != NULL;
+    if (!node)
+        node = flow_first_done(transport);
+    if (!node)
+        return NULL;
+    struct flow *flow = list_entry(node, struct flow, turn);
+    struct collective *collective = flow->collective;
+    if (local || (!flow->ring.reduces && flow->ring.rank == flow->ring.root))
+        reduce_local(collective, flow->map.element_bytes);
+    collective->state = NULL;
+    flow_free(transport, flow);
+    return collective;
+}
+
+struct flow *flow_next_mismatch(struct transport *transport)
+{
+    list_for_each (node, &transport->mismatched) {
+        struct flow *flow = list_entry(node, struct flow, turn);
+        if (flow->mismatch_reported)
+            continue;
+        flow->mismatch_reported = true;
+        return flow;
+    }
+    return NULL;
+}
+
+bool flow_needs(struct transport *transport, const struct peer_link *peer)
+{
+    list_for_each (node, &transport->active) {
+        const struct flow *flow = list_entry(node, struct flow, turn);
+        if (peer == transport->predecessor && flow->receives_left > 0)
+            return true;
+        if (peer == transport->successor && flow->sends_left > 0)
+            return true;
+    }
+    return !list_empty(&transport->mismatched) &&
+           (peer == transport->predecessor || peer == transport->successor);
+}
+
+void flow_forget(struct transport *transport)
+{
+    for (uint32_t i = 0; i < TRANSPORT_FLOW_BUCKETS; i++) {
+        list_for_each_safe (node, &transport->flows[i]) {
+            struct flow *flow = list_entry(node, struct flow, bucket);
+            if (flow->collective)
+                flow->collective->state = NULL;
+        }
+        list_init(&transport->flows[i]);
+    }
+    list_init(&transport->active);
+    list_init(&transport->local);
+    list_init(&transport->done);
+    list_init(&transport->mismatched);
+    transport->flows_early = 0;
+    transport->frames_parked = 0;
+    scratch_reset(&transport->flow_pool);
+    scratch_reset(&transport->parkings);
+    scratch_reset(&transport->chunks);
+    scratch_reset(&transport->frames);
+}

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the files of the stream transport share: transport.c (events, progress), transport_form.c
+// (who may connect, links), transport_flow.c (collectives), transport_reduce.c (their arithmetic)
+// and transport_wave.c. Nobody else includes it.
+//
+// Thread: the engine's, but for the descriptors below and the wake-up.
+
+#ifndef WORKER_TRANSPORT_PARTS_H
+#define WORKER_TRANSPORT_PARTS_H
+
+#include "base/list.h"
+#include "base/thread.h"
+#include "protos/frame.h"
+#include "worker/link.h"
+#include "worker/ring.h"
+#include "worker/scratch.h"
+#include "worker/stream.h"
+#include "worker/transport.h"
+#include "worker/transport_extents.h"
+
+#include <stdatomic.h>
+
+#define TRANSPORT_TEXT_BYTES 192
+#define TRANSPORT_FLOW_BUCKETS 1024 // A power of two.
+// The hello's payload: the secret, then the world's size in 4 bytes.
+#define TRANSPORT_PROOF_BYTES (LOCKSTEP_SECRET_BYTES + 4)
+#define TRANSPORT_HELLO_BYTES (LOCKSTEP_FRAME_HEADER_BYTES + TRANSPORT_PROOF_BYTES)
+#define TRANSPORT_OWNER_WORDS (LOCKSTEP_MAX_WORLD / 64)
+// Listener, wake-up, epoll, the peers and the unproven.
+#define TRANSPORT_DESCRIPTORS (3 + LOCKSTEP_MAX_NEIGHBOURS + LOCKSTEP_MAX_UNPROVEN + 1)
+
+// What an epoll event points at.
+enum endpoint_kind {
+    ENDPOINT_WAKE,
+    ENDPOINT_LISTENER,
+    ENDPOINT_GUEST,
+    ENDPOINT_PEER,
+};
+
+struct endpoint {
+    enum endpoint_kind kind;
+};
+
+// ---- peers and strangers ------------------------------------------------------------------------
+
+enum peer_state {
+    PEER_WAITING, // To be connected to at retry_ms, or to come by itself.
+    PEER_CONNECTING,
+    PEER_PROVING, // Our hello is on its way, theirs is awaited.
+    PEER_PROVEN, // The link stands in both directions.
+    PEER_GONE,
+};
+
+struct peer_link {
+    struct endpoint endpoint; // First.
+    struct transport *transport;
+    // set at transport_form, then constant
+    uint32_t rank;
+    bool connects; // This rank connects to that one.
+    char address[LOCKSTEP_ADDRESS_BYTES];
+    // engine thread only
+    enum peer_state state;
+    uint64_t retry_ms;
+    uint64_t pause_ms; // Between attempts; grows.
+    bool left; // It said goodbye.
+    bool lost; // To be reported.
+    bool reported;
+    char text[TRANSPORT_TEXT_BYTES]; // Why it was lost, or the last attempt failed.
+    uint8_t proof[TRANSPORT_PROOF_BYTES];
+    struct stream stream;
+};
+
+// A connection that has not proven membership.
+struct guest {
+    struct endpoint endpoint; // First.
+    struct link *link; // NULL: this place is free.
+    uint64_t since_ms;
+    uint64_t number; // Order of arrival.
+    uint32_t received;
+    bool heard; // A whole hello, to be compared when the generation is known.
+    uint8_t bytes[TRANSPORT_HELLO_BYTES];
+};
+
+// ---- collectives --------------------------------------------------------------------------------
+
+// Frames that arrived before their collective was launched here.
+struct parked_frame {
+    struct frame_header header;
+    uint32_t offset;
+    bool complete;
+};
+
+struct parking {
+    uint32_t count;
+    uint32_t consumed;
+    uint32_t bytes_used;
+    struct parked_frame frames[LOCKSTEP_EAGER_FRAMES];
+    _Alignas(8) uint8_t bytes[LOCKSTEP_EAGER_BYTES + 8 * LOCKSTEP_EAGER_FRAMES];
+};
+
+struct stripe {
+    uint32_t receives_left;
+    uint32_t sends_left;
+    uint64_t reduced[TRANSPORT_OWNER_WORDS]; // By owner: its reduce frame has begun to arrive.
+    uint64_t gathered[TRANSPORT_OWNER_WORDS];
+};
+
+// One collective, or what is known of one that is not launched here yet.
+struct flow {
+    struct list bucket; // In transport.flows.
+    struct list turn; // In transport.active, .local, .done or .mismatched, or nowhere.
+    struct collective_tag tag;
+    struct collective *collective; // NULL: not launched here.
+    struct parking *parking; // NULL: nothing is parked.
+    struct list held; // Frames that wait for the successor's credit.
+    struct ring ring;
+    struct extent_map map;
+    uint64_t receives_left;
+    uint64_t sends_left;
+    uint64_t base; // Stripes below are complete here.
+    uint64_t opened; // Stripes below may be received: base + window at most.
+    uint64_t started; // Stripes below have sent their first frame, if they have one.
+    uint64_t granted; // Stripes below may be sent: the successor said so.
+    uint64_t credited; // What the predecessor was told of `opened`.
+    uint64_t granted_signature; // Of the early credit.
+    bool mismatched; // Nothing more happens to it.
+    bool mismatch_reported;
+    uint32_t mismatch_rank;
+    char mismatch_text[TRANSPORT_TEXT_BYTES];
+    struct stripe stripes[LOCKSTEP_STRIPES_IN_FLIGHT]; // By index modulo the window.
+};
+
+// ---- waves --------------------------------------------------------------------------------------
+
+// A payload of a wave: arrived, or on its way out.
+struct wave_block {
+    struct list arrived; // In transport.wave_arrived.
+    uint64_t step;
+    uint32_t kind;
+    uint32_t round;
+    uint32_t rank; // Sender.
+    uint32_t size;
+    _Alignas(8) uint8_t payload[LOCKSTEP_WAVE_BYTES];
+};
+
+struct wave_state {
+    struct list joined; // In transport.waves or transport.waves_done.
+    struct wave *wave;
+    uint32_t move;
+    bool sent; // This move's part.
+};
+
+// ---- the transport ------------------------------------------------------------------------------
+
+struct transport {
+    // set at open, then constant
+    enum transport_kind kind;
+    uint32_t torn_bytes;
+    uint32_t processors;
+    struct transport_events events;
+    char host[LOCKSTEP_ADDRESS_BYTES];
+    int epoll;
+    int wake;
+    struct listener *listener;
+    struct endpoint wake_endpoint;
+    struct endpoint listener_endpoint;
+    // atomic: every descriptor that is open, for a forked child; -1 elsewhere
+    atomic_int descriptors[TRANSPORT_DESCRIPTORS];
+    // set at transport_form, then constant for the generation
+    struct transport_world world; // peers is NULL.
+    bool has_world;
+    struct peer_link *predecessor; // NULL in a world of one.
+    struct peer_link *successor;
+    uint32_t peer_count;
+    uint64_t form_deadline_ms;
+    uint32_t spin_us;
+    // engine thread only
+    struct thread_id_check thread;
+    bool formed;
+    bool formed_reported;
+    bool form_failed;
+    bool woken;
+    uint32_t guest_count;
+    uint64_t guest_number;
+    uint64_t checked_ms; // When the links were last asked whether their peers' hosts are silent.
+    struct list flows[TRANSPORT_FLOW_BUCKETS];
+    uint32_t flows_early;
+    uint32_t frames_parked;
+    struct list active; // Launched and not done.
+    struct list local; // Of a world of one: to be computed.
+    struct list done;
+    struct list mismatched;
+    struct list waves;
+    struct list waves_done;
+    struct list wave_arrived;
+    uint32_t wave_arrived_count;
+    struct step_header headers[LOCKSTEP_EARLY_HEADERS];
+    uint32_t header_count;
+    struct transport_statistics totals; // Of links that are closed.
+    struct scratch chunks; // Partial sums.
+    struct scratch frames; // struct out_frame
+    struct scratch flow_pool;
+    struct scratch parkings;
+    struct scratch wave_blocks;
+    struct scratch wave_states;
+    struct guest guests[LOCKSTEP_MAX_UNPROVEN];
+    struct peer_link peers[LOCKSTEP_MAX_NEIGHBOURS];
+};
+
+// ---- transport.c --------------------------------------------------------------------------------
+
+// Reports the peer, once, and closes its link. The text is copied.
+void transport_lose(struct peer_link *peer, const char *text);
+// An urgent frame without block; NULL when memory is short.
+struct out_frame *transport_frame(struct transport *transport, const struct frame_header *header);
+void transport_watch(struct transport *transport, int fd, struct endpoint *endpoint, bool link);
+void transport_unwatch(struct transport *transport, int fd);
+void transport_close_stream(struct peer_link *peer, bool reset);
+extern const struct stream_owner transport_stream_owner;
+
+// ---- transport_form.c ---------------------------------------------------------------------------
+
+void form_accept(struct transport *transport);
+void form_guest_ready(struct transport *transport, struct guest *guest);
+// Attempts, deadlines, and guests that wait for too long.
+void form_tick(struct transport *transport, uint64_t now_ms);
+// When form_tick has something to do; UINT64_MAX: never.
+uint64_t form_deadline(const struct transport *transport);
+void form_peer_ready(struct peer_link *peer);
+// The peer's hello on a connection that this rank made. NULL, or why not.
+const char *form_proven(struct peer_link *peer);
+// The link ended before it was proven.
+void form_peer_ended(struct peer_link *peer, const char *text);
+void form_forget_guests(struct transport *transport);
+struct peer_link *transport_peer(struct transport *transport, uint32_t rank);
+
+// ---- transport_flow.c ---------------------------------------------------------------------------
+
+void flow_launch(struct transport *transport, struct collective *collective);
+const char *flow_begin(struct peer_link *peer, struct stream *stream);
+const char *flow_end(struct peer_link *peer, struct stream *stream);
+const char *flow_credit(struct peer_link *peer, const struct frame_header *header);
+void flow_sent(struct transport *transport, struct out_frame *frame, bool dropped);
+// The next collective that is done, or NULL. It is the caller's again.
+struct collective *flow_next_done(struct transport *transport);
+struct flow *flow_next_mismatch(struct transport *transport);
+bool flow_needs(struct transport *transport, const struct peer_link *peer);
+// Without events.
+void flow_forget(struct transport *transport);
+
+// ---- transport_reduce.c -------------------------------------------------------------------------
+
+// Whether the first hop can be sent from user memory as it is.
+bool reduce_is_plain(const struct collective *collective);
+// Writes this rank's contribution to `count` elements from `first` into acc.
+void reduce_start(const struct flow *flow, struct ring_span span, uint8_t *acc);
+// acc = acc op this rank's contribution. Returns the weight that it adds.
+uint64_t reduce_add(const struct flow *flow, struct ring_span span, uint8_t *acc);
+// The owner's last step: adds this rank's contribution to acc, divides, and writes what is final to
+// the outputs; and to acc where not all of them have memory. Returns the weight in all, `weight`
+// being that of acc. Returns 0 for a mean to which nobody contributed; then nothing is written.
+uint64_t reduce_finish(const struct flow *flow, struct ring_span span, uint8_t *acc,
+                       uint64_t weight, bool backed);
+// A collective of a world of one, or the root's own copy.
+void reduce_local(struct collective *collective, uint32_t element_bytes);
+
+// ---- transport_wave.c ---------------------------------------------------------------------------
+
+void wave_join(struct transport *transport, struct wave *wave);
+const char *wave_begin(struct peer_link *peer, struct stream *stream);
+const char *wave_end(struct peer_link *peer, struct stream *stream);
+struct wave *wave_next_done(struct transport *transport);
+bool wave_needs(struct transport *transport, const struct peer_link *peer);
+void wave_forget(struct transport *transport);
+
+#endif
