@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tests/fault/process_trainer.h"
+
+#include "base/clock.h"
+
+#include <lockstep/lockstep.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+// About 5 MB in buckets of at most 1 MiB, of sizes that no world divides evenly.
+static const int64_t sizes[] = {300007, 70001, 262144, 1000, 1, 400003, 131072, 65537};
+#define PARAMETERS ((uint32_t)(sizeof(sizes) / sizeof(sizes[0])))
+#define METRICS 500009
+#define KIB 1024
+
+struct trainer {
+    const struct trainer_place *place;
+    const struct script *script;
+    lockstep_session *session;
+    lockstep_module *module;
+    float *data[PARAMETERS];
+    float *gradients[PARAMETERS];
+    uint64_t filled[PARAMETERS]; // The step whose input the gradient has got.
+    float *metrics;
+    uint64_t step;
+    uint64_t settled;
+    uint64_t metrics_uses;
+    bool reported;
+    bool checks_failed;
+};
+
+// ---- Telling the test ---------------------------------------------------------------------------
+
+static void trainer_send(struct trainer *trainer, struct report *report)
+{
+    const size_t size = offsetof(struct report, text) + strlen(report->text) + 1;
+    report->step = trainer->step;
+    report->settled = trainer->settled;
+    report->at_us = report->at_us != 0 ? report->at_us : clock_now_us();
+    if (send(trainer->place->socket, report, size, MSG_NOSIGNAL) < 0)
+        _exit(3); // The test is gone.
+}
+
+static void trainer_say(struct trainer *trainer, enum report_kind kind, uint64_t value)
+{
+    struct report report = {.kind = kind, .value = value};
+    trainer_send(trainer, &report);
+}
+
+static void trainer_visit(struct trainer *trainer, enum place place)
+{
+    const struct script *script = trainer->script;
+    char release;
+    if (trainer->reported || place != script->place ||
+        (place > PLACE_START && trainer->step + 1 < script->place_step))
+        return;
+    trainer->reported = true;
+    trainer_say(trainer, REPORT_PLACE, (uint64_t)place);
+    if (script->hold && recv(trainer->place->socket, &release, 1, 0) != 1)
+        _exit(3);
+}
+
+// ---- What gradients and metrics are
+// --------------------------------------------------------------
+
+// Whole numbers below 2^11, so that every sum of a world is exact in a float.
+static int32_t input_of(uint32_t rank, uint64_t step, uint64_t index)
+{
+    return (int32_t)((rank * 389 + step * 71 + index * 13) % 2039) - 1019;
+}
+
+static float sum_of(uint32_t world_size, uint64_t step, uint64_t index)
+{
+    int32_t sum = 0;
+    for (uint32_t rank = 0; rank < world_size; rank++)
+        sum += input_of(rank, step, index);
+    return (float)sum;
+}
+
+static void fill(float *values, int64_t count, uint32_t rank, uint64_t step)
+{
+    for (int64_t i = 0; i < count; i++)
+        values[i] = (float)input_of(rank, step, (uint64_t)i);
+}
+
+// divisor: 1 for a sum, the world size for a mean.
+static void compare(const struct trainer *trainer, const float *values, int64_t count,
+                    uint64_t step, float divisor, struct report *report)
+{
+    const struct trainer_place *place = trainer->place;
+    for (int64_t i = 0; i < count; i++) {
+        const float final = sum_of(place->world_size, step, (uint64_t)i) / divisor;
+        if (values[i] == final)
+            report->elements_final++;
+        else if (values[i] == (float)input_of(place->rank, step, (uint64_t)i))
+            report->elements_intact++;
+        else
+            report->elements_torn++;
+    }
+}
+
+static void compare_gradients(const struct trainer *trainer, struct report *report)
+{
+    for (uint32_t p = 0; p < PARAMETERS; p++) {
+        if (trainer->step > 0 && trainer->filled[p] == trainer->step)
+            compare(trainer, trainer->gradients[p], sizes[p], trainer->step,
+                    (float)trainer->place->world_size, report);
+    }
+}
+
+// ---- Failing
+// -------------------------------------------------------------------------------------
+
+// Returns the status; a failure is reported, once.
+static int trainer_check(struct trainer *trainer, const char *call, int status)
+{
+    struct report report = {.kind = REPORT_FAILED, .status = status, .at_us = clock_now_us()};
+    if (status >= 0)
+        return status;
+    snprintf(report.call, sizeof(report.call), "%s", call);
+    snprintf(report.text, sizeof(report.text), "%s", lockstep_error_text());
+    if (trainer->session != NULL)
+        report.status_again = lockstep_barrier(trainer->session, "again", LOCKSTEP_WAIT_FOREVER);
+    compare_gradients(trainer, &report);
+    trainer_send(trainer, &report);
+    return status;
+}
+
+// A wrong result is reported like a failed call.
+static int trainer_wrong(struct trainer *trainer, const char *call, const struct report *seen)
+{
+    struct report report = *seen;
+    report.kind = REPORT_FAILED;
+    report.status = LOCKSTEP_E_SYSTEM;
+    snprintf(report.call, sizeof(report.call), "%s", call);
+    snprintf(report.text, sizeof(report.text), "the result is wrong");
+    trainer_send(trainer, &report);
+    return report.status;
+}
+
+// ---- The model
+// -----------------------------------------------------------------------------------
+
+static void *allocate(size_t bytes)
+{
+    void *memory = calloc(1, bytes);
+    if (memory == NULL)
+        _exit(4);
+    return memory;
+}
+
+static void model_init(struct trainer *trainer)
+{
+    trainer->metrics = allocate(METRICS * sizeof(float));
+    for (uint32_t p = 0; p < PARAMETERS; p++) {
+        trainer->data[p] = allocate((size_t)sizes[p] * sizeof(float));
+        trainer->gradients[p] = allocate((size_t)sizes[p] * sizeof(float));
+    }
+}
+
+static void model_fini(struct trainer *trainer)
+{
+    free(trainer->metrics);
+    for (uint32_t p = 0; p < PARAMETERS; p++) {
+        free(trainer->data[p]);
+        free(trainer->gradients[p]);
+    }
+}
+
+static int model_register(struct trainer *trainer)
+{
+    static const char *const names[] = {"a", "b", "c", "d", "e", "f", "g", "h"};
+    struct lockstep_parameter parameters[PARAMETERS];
+    struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
+    for (uint32_t p = 0; p < PARAMETERS; p++) {
+        // Different on every rank, so that lockstep_start has something to send.
+        fill(trainer->data[p], sizes[p], trainer->place->rank, 1000 + p);
+        parameters[p] = (struct lockstep_parameter){
+            names[p], LOCKSTEP_FLOAT32, 1, &sizes[p], trainer->data[p], trainer->gradients[p], 0};
+    }
+    config.name = "model";
+    config.parameters = parameters;
+    config.parameter_count = PARAMETERS;
+    return lockstep_module_register(trainer->session, &config, &trainer->module);
+}
+
+static void model_optimize(struct trainer *trainer)
+{
+    for (uint32_t p = 0; p < PARAMETERS; p++) {
+        for (int64_t i = 0; i < sizes[p]; i++)
+            trainer->data[p][i] -= 0.001f * trainer->gradients[p][i];
+    }
+}
+
+// ---- Opening and starting
+// ------------------------------------------------------------------------
+
+static int trainer_open(struct trainer *trainer, uint32_t round)
+{
+    const struct trainer_place *place = trainer->place;
+    struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
+    char coordinator[32];
+    char job[64];
+    snprintf(coordinator, sizeof(coordinator), "127.0.0.1:%u", place->coordinator_port);
+    snprintf(job, sizeof(job), round == 0 ? "%s" : "%s-%u", place->job, round);
+    config.coordinator = coordinator;
+    config.job = job;
+    config.world_size = place->world_size;
+    config.rank_hint = (int32_t)place->rank;
+    config.open_timeout_ms = trainer->script->open_timeout_ms;
+    config.bucket_first_bytes = 256 * KIB;
+    config.bucket_bytes = 1024 * KIB;
+    config.bucket_last_bytes = 256 * KIB;
+    trainer_visit(trainer, PLACE_OPENING);
+    return trainer_check(trainer, "open", lockstep_open(&config, &trainer->session));
+}
+
+// A data loader that outlives its trainer: it waits for the end of the test and touches nothing.
+static void trainer_fork(struct trainer *trainer)
+{
+    char end;
+    const pid_t child = fork();
+    if (child == 0) {
+        ssize_t ignored = read(trainer->place->lifeline, &end, 1);
+        (void)ignored;
+        _exit(0);
+    }
+    trainer_say(trainer, REPORT_CHILD, (uint64_t)child);
+}
+
+static int trainer_start(struct trainer *trainer)
+{
+    int status = trainer_check(trainer, "register", model_register(trainer));
+    trainer_visit(trainer, PLACE_START);
+    if (status == 0)
+        status = trainer_check(trainer, "start", lockstep_start(trainer->session));
+    if (status == 0 && trainer->script->child)
+        trainer_fork(trainer);
+    return status;
+}
+
+// ---- Steps
+// ---------------------------------------------------------------------------------------
+
+static int step_backward(struct trainer *trainer)
+{
+    lockstep_call *call;
+    int status = trainer_check(trainer, "call_begin", lockstep_call_begin(trainer->module, &call));
+    for (uint32_t p = PARAMETERS; status == 0 && p-- > 0;) {
+        fill(trainer->gradients[p], sizes[p], trainer->place->rank, trainer->step);
+        trainer->filled[p] = trainer->step;
+        status = trainer_check(trainer, "grad_ready",
+                               lockstep_grad_ready(trainer->module, call, p, NULL, NULL));
+    }
+    return status < 0 ? status : trainer_check(trainer, "call_end", lockstep_call_end(call));
+}
+
+static int step_run(struct trainer *trainer)
+{
+    struct report seen = {0};
+    int status;
+    trainer_visit(trainer, trainer->step == 0 ? PLACE_LEARNING : PLACE_STEADY);
+    status =
+        trainer_check(trainer, "step_begin", lockstep_step_begin(trainer->session, NULL, NULL));
+    if (status < 0)
+        return status;
+    trainer->step++;
+    status = step_backward(trainer);
+    if (status == 0 && trainer->place->rank == 0 && atomic_load(&trainer->place->shared->stop))
+        lockstep_counter_add(trainer->session, "stop", 1);
+    if (status == 0)
+        status = trainer_check(trainer, "step_end", lockstep_step_end(trainer->session, NULL));
+    if (status < 0)
+        return status;
+    trainer->settled = trainer->step;
+    compare_gradients(trainer, &seen);
+    if (seen.elements_torn + seen.elements_intact > 0)
+        return trainer_wrong(trainer, "step_end", &seen);
+    return 0;
+}
+
+static int step_metrics(struct trainer *trainer)
+{
+    const uint64_t use = ++trainer->metrics_uses;
+    struct report seen = {0};
+    int status;
+    fill(trainer->metrics, METRICS, trainer->place->rank, use);
+    trainer_visit(trainer, PLACE_PLAIN);
+    status = lockstep_allreduce(trainer->session, "metrics", trainer->metrics, METRICS,
+                                LOCKSTEP_FLOAT32, LOCKSTEP_SUM, LOCKSTEP_WAIT_FOREVER);
+    compare(trainer, trainer->metrics, METRICS, use, 1, &seen);
+    if (seen.elements_torn != 0 || (status == 0 && seen.elements_intact != 0))
+        return trainer_wrong(trainer, "allreduce", &seen);
+    return trainer_check(trainer, "allreduce", status);
+}
+
+// All ranks see the same total, so all stop after the same step.
+static bool trainer_stops(struct trainer *trainer)
+{
+    int64_t stop = 0;
+    if (trainer->script->last_step != 0)
+        return trainer->step >= trainer->script->last_step;
+    lockstep_counter_read(trainer->session, "stop", &stop);
+    return stop != 0;
+}
+
+static int trainer_train(struct trainer *trainer)
+{
+    const uint64_t every = trainer->script->report_every;
+    int status = 0;
+    do {
+        status = step_run(trainer);
+        if (status < 0)
+            return status;
+        trainer_visit(trainer, PLACE_OPTIMIZER);
+        model_optimize(trainer);
+        if (trainer->step % 2 == 0)
+            status = step_metrics(trainer);
+        if (status == 0 && every != 0 && trainer->step % every == 0)
+            trainer_say(trainer, REPORT_STEP, 0);
+    } while (status == 0 && !trainer_stops(trainer));
+    return status;
+}
+
+// ---- The whole script
+// ----------------------------------------------------------------------------
+
+static int trainer_end(struct trainer *trainer, uint64_t *hash)
+{
+    int status = 0;
+    if (trainer->script->ending == ENDING_EXIT)
+        _exit(0);
+    if (trainer->script->ending == ENDING_ABORT)
+        return lockstep_abort(trainer->session, "the loss is not a number");
+    if (trainer->script->last_step == 0)
+        status = trainer_check(trainer, "state_check", lockstep_state_check(trainer->session));
+    if (status == 0)
+        status = trainer_check(trainer, "state_hash", lockstep_state_hash(trainer->session, hash));
+    return status;
+}
+
+static int trainer_round(struct trainer *trainer, uint32_t round)
+{
+    uint64_t hash = 0;
+    int status = trainer_open(trainer, round);
+    if (status < 0)
+        return status;
+    status = trainer_start(trainer);
+    if (status == 0)
+        status = trainer_train(trainer);
+    if (status == 0)
+        status = trainer_end(trainer, &hash);
+    const int closed = lockstep_close(trainer->session);
+    trainer->session = NULL;
+    if (status == 0)
+        status = trainer_check(trainer, "close", closed);
+    if (status == 0)
+        trainer_say(trainer, REPORT_DONE, hash);
+    return status;
+}
+
+int trainer_run(const struct trainer_place *place, const struct script *script)
+{
+    struct trainer trainer = {.place = place, .script = script};
+    int status = 0;
+    model_init(&trainer);
+    for (uint32_t round = 0; status == 0 && (round == 0 || round < script->rounds); round++) {
+        trainer.step = trainer.settled = trainer.metrics_uses = 0;
+        memset(trainer.filled, 0, sizeof(trainer.filled));
+        status = trainer_round(&trainer, round);
+    }
+    model_fini(&trainer);
+    return 0;
+}

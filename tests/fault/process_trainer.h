@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The trainer that fault tests run in worker processes: a synthetic model of some megabytes whose
+// gradients have a closed form, so that every element of every step can be checked. What it does,
+// and where it tells the test that it is there, is a script. It uses the public header only. Not a
+// test. Runs on the main thread of a process of its own.
+
+#ifndef LOCKSTEP_TESTS_PROCESS_TRAINER_H
+#define LOCKSTEP_TESTS_PROCESS_TRAINER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define WORLD_MAX 8
+
+// Where a trainer is; the test is told once, at script.place and script.place_step.
+enum place {
+    PLACE_NOWHERE = 0,
+    PLACE_OPENING, // Before lockstep_open.
+    PLACE_START, // Before lockstep_start.
+    PLACE_LEARNING, // Before lockstep_step_begin of step 1.
+    PLACE_STEADY, // Before lockstep_step_begin of another step.
+    PLACE_PLAIN, // Before a plain allreduce; after every even step.
+    PLACE_OPTIMIZER, // After lockstep_step_end.
+    PLACE_COUNT
+};
+
+enum ending {
+    ENDING_CLOSE = 0,
+    ENDING_ABORT, // lockstep_abort, then lockstep_close.
+    ENDING_EXIT, // _exit(0) without a word.
+};
+
+struct script {
+    bool absent; // This rank is never started.
+    enum place place;
+    uint64_t place_step;
+    bool hold; // At that place: wait for world_release.
+    bool child; // After lockstep_start: fork a process that lives on with all descriptors.
+    uint64_t report_every; // Steps; 0: never.
+    uint64_t last_step; // Then comes the ending; 0: when the test says stop, by lockstep_close.
+    enum ending ending;
+    uint32_t rounds; // How many sessions, one after the other, each of its own job. 0: one.
+    uint32_t open_timeout_ms;
+};
+
+enum report_kind {
+    REPORT_PLACE = 1, // It is at script.place.
+    REPORT_CHILD, // value: the process it has forked.
+    REPORT_STEP, // step is done.
+    REPORT_FAILED, // A call has returned a failure, at at_us; text is what it said.
+    REPORT_DONE, // Everything was done and closed. value: the hash of the state.
+};
+
+#define REPORT_CALL_BYTES 24
+#define REPORT_TEXT_BYTES 2048
+
+// One datagram of the socket between a worker and the test.
+struct report {
+    enum report_kind kind;
+    int status; // REPORT_FAILED
+    int status_again; // What the next call said.
+    uint64_t at_us; // clock_now_us, which is one clock for all processes.
+    uint64_t step; // Begun last.
+    uint64_t settled; // Ended well last.
+    uint64_t value;
+    // REPORT_FAILED, the elements of the gradients handed over in the step:
+    uint64_t elements_intact; // This rank's input.
+    uint64_t elements_final; // The mean over all ranks.
+    uint64_t elements_torn; // Neither.
+    char call[REPORT_CALL_BYTES];
+    char text[REPORT_TEXT_BYTES];
+};
+
+// Between the test and all workers of a world.
+struct world_shared {
+    atomic_bool stop;
+};
+
+struct trainer_place {
+    uint16_t coordinator_port;
+    uint32_t rank;
+    uint32_t world_size;
+    int socket; // Reports go out, the release comes in.
+    int lifeline; // Ends with the test; what the child waits for.
+    struct world_shared *shared;
+    char job[48];
+};
+
+// Returns the exit code of the process. 0: the script was played, or a failure was reported.
+int trainer_run(const struct trainer_place *place, const struct script *script);
+
+#endif

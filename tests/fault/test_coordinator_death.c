@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The coordinator is killed, or asked to go, while real workers train: steady training does not
+// need it. What does need it, forming a world, starting and learning, ends with a named error.
+
+#include "tests/fault/process_world.h"
+
+#include "base/clock.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include <lockstep/lockstep.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#define MORE_STEPS 50
+
+static struct coordinator_process coordinator;
+static struct world world;
+
+static int teardown(void **state)
+{
+    (void)state;
+    world_teardown(&world, &coordinator);
+    return 0;
+}
+
+static void begin(uint32_t size, const struct script *every, const char *const *arguments)
+{
+    struct script scripts[WORLD_MAX];
+    for (uint32_t rank = 0; rank < size; rank++)
+        scripts[rank] = *every;
+    coordinator_start(&coordinator, arguments);
+    world_start(&world, &coordinator, "job", size, scripts);
+}
+
+// Every step's result is checked by the trainers; here the states at the end are compared.
+static void expect_good_end(uint32_t size, uint64_t least_steps)
+{
+    struct report done[WORLD_MAX];
+    for (uint32_t rank = 0; rank < size; rank++) {
+        world_expect(&world, rank, REPORT_DONE, &done[rank]);
+        assert_int_equal(done[rank].value, done[0].value);
+        assert_true(done[rank].settled >= least_steps);
+    }
+    world_join(&world);
+}
+
+static void train_on(uint32_t size, uint64_t from)
+{
+    for (uint32_t rank = 0; rank < size; rank++)
+        world_expect_step(&world, rank, from + MORE_STEPS);
+    world_stop(&world);
+    expect_good_end(size, from + MORE_STEPS);
+}
+
+// ---- Steady training ----------------------------------------------------------------------------
+
+// Condition: the coordinator is killed in steady state. Decision: 50 more steps, right results,
+// equal states, and lockstep_close returns.
+static void training_survives_its_death(void **state)
+{
+    (void)state;
+    const struct script script = {.report_every = 5};
+    begin(3, &script, NULL);
+    for (uint32_t rank = 0; rank < 3; rank++)
+        world_expect_step(&world, rank, 10);
+    coordinator_signal(&coordinator, SIGKILL);
+    coordinator_wait(&coordinator);
+    train_on(3, 15);
+}
+
+// Condition: SIGTERM, and its workers do not leave. Decision: it ends after its bound, training
+// goes on.
+static void training_survives_a_drain(void **state)
+{
+    (void)state;
+    const struct script script = {.report_every = 5};
+    const char *const arguments[] = {"--drain-ms=200", NULL};
+    begin(3, &script, arguments);
+    for (uint32_t rank = 0; rank < 3; rank++)
+        world_expect_step(&world, rank, 10);
+    coordinator_stop(&coordinator);
+    train_on(3, 15);
+}
+
+// Condition: the coordinator is dead, then a worker dies. Decision: the others learn it from the
+// data plane. Only its neighbours know its name for sure, so the world is one of neighbours.
+static void a_worker_dies_after_it(void **state)
+{
+    (void)state;
+    const struct script script = {.report_every = 5};
+    struct report report;
+    begin(3, &script, NULL);
+    for (uint32_t rank = 0; rank < 3; rank++)
+        world_expect_step(&world, rank, 10);
+    coordinator_signal(&coordinator, SIGKILL);
+    coordinator_wait(&coordinator);
+    world_expect_step(&world, 0, 20);
+    const uint64_t killed_us = world_kill(&world, 2);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        world_expect(&world, rank, REPORT_FAILED, &report);
+        assert_int_equal(report.status, LOCKSTEP_E_PEER_LOST);
+        assert_int_equal(report.elements_torn, 0);
+        assert_true(report.at_us - killed_us < LOST_MS * 1000);
+    }
+    world_join(&world);
+}
+
+// ---- Where it is needed -------------------------------------------------------------------------
+
+// Kills it, then expects that error from all ranks but `except`.
+static void expect_unreachable(uint32_t size, uint32_t except)
+{
+    struct report report;
+    const uint64_t killed_us = clock_now_us();
+    coordinator_signal(&coordinator, SIGKILL);
+    coordinator_wait(&coordinator);
+    for (uint32_t rank = 0; rank < size; rank++) {
+        if (rank == except)
+            continue;
+        world_expect(&world, rank, REPORT_FAILED, &report);
+        printf("rank %u: %s in %s after %.1f ms: %s\n", rank, lockstep_status_name(report.status),
+               report.call, (double)(report.at_us - killed_us) / 1000, report.text);
+        if (report.status != LOCKSTEP_E_UNREACHABLE)
+            fail_msg("rank %u: %s: %s", rank, lockstep_status_name(report.status), report.text);
+        assert_int_equal(report.elements_torn, 0);
+        assert_true(report.at_us - killed_us < LOST_MS * 1000);
+    }
+}
+
+// All but the last of three ranks go on to this place; the last one is held there. The others are
+// then inside lockstep_open, lockstep_start or the learning step, or on their way to it.
+static void hold_last(enum place place)
+{
+    struct script scripts[3] = {{0}, {0}, {.place = place, .hold = true}};
+    coordinator_start(&coordinator, NULL);
+    world_start(&world, &coordinator, "job", 3, scripts);
+    world_expect(&world, 2, REPORT_PLACE, NULL);
+}
+
+static void release_last(void)
+{
+    struct report report;
+    world_release(&world, 2);
+    world_expect(&world, 2, REPORT_FAILED, &report);
+    printf("rank 2: %s in %s: %s\n", lockstep_status_name(report.status), report.call, report.text);
+    assert_true(report.status == LOCKSTEP_E_UNREACHABLE || report.status == LOCKSTEP_E_PEER_LOST);
+    world_join(&world);
+}
+
+// Condition: two of three workers have joined, or are joining. Decision: E_UNREACHABLE.
+static void forming_ends_with_it(void **state)
+{
+    (void)state;
+    struct script scripts[3] = {
+        {.open_timeout_ms = 1000}, {.open_timeout_ms = 1000}, {.absent = true}};
+    struct report report;
+    coordinator_start(&coordinator, NULL);
+    world_start(&world, &coordinator, "job", 3, scripts);
+    coordinator_signal(&coordinator, SIGKILL);
+    coordinator_wait(&coordinator);
+    const uint64_t killed_us = clock_now_us();
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        world_expect(&world, rank, REPORT_FAILED, &report);
+        assert_string_equal(report.call, "open");
+        assert_int_equal(report.status, LOCKSTEP_E_UNREACHABLE);
+        assert_true(report.at_us - killed_us < (slow_ms(1000) + LOST_MS) * 1000);
+    }
+    world_join(&world);
+}
+
+static void starting_ends_with_it(void **state)
+{
+    (void)state;
+    hold_last(PLACE_START);
+    expect_unreachable(3, 2);
+    release_last();
+}
+
+static void learning_ends_with_it(void **state)
+{
+    (void)state;
+    hold_last(PLACE_LEARNING);
+    expect_unreachable(3, 2);
+    release_last();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(training_survives_its_death, teardown),
+        cmocka_unit_test_teardown(training_survives_a_drain, teardown),
+        cmocka_unit_test_teardown(a_worker_dies_after_it, teardown),
+        cmocka_unit_test_teardown(forming_ends_with_it, teardown),
+        cmocka_unit_test_teardown(starting_ends_with_it, teardown),
+        cmocka_unit_test_teardown(learning_ends_with_it, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
