@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The cases of the list for reducers that wait for what the library cannot do yet. Each says what
+// it waits for and counts as skipped, so that the list and the tests stay complete.
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+struct later {
+    const char *name;
+    const char *reason;
+};
+
+static struct later later[] = {
+    {"case 07", "the set of trainable parameters is fixed at registration"},
+    {"case 10", "an unused parameter is always an error (policy accept does not exist)"},
+    {"case 11", "an unused parameter is always an error; usage counts are not in the report"},
+    {"case 12", "an unused parameter is always an error"},
+    {"case 16 with an expected count", "parameters have no expected count"},
+    {"case 18", "lockstep_call_unused is not supported yet"},
+    {"case 20", "steps have no accumulate option"},
+    {"case 21", "steps have no accumulate option"},
+    {"case 23", "float16 and bfloat16 are not supported yet"},
+    {"case 25 above 2^31 bytes", "it needs 20 GiB of memory: nightly, by hand"},
+    {"case 28", "a rank cannot leave without ending the job"},
+    {"case 29", "a rank cannot leave without ending the job"},
+    {"case 30", "lockstep_call_abort is not supported yet"},
+    {"case 32 with a root", "the root is rank 0"},
+    {"case 34", "the set of trainable parameters is fixed at registration"},
+    {"case 36", "lockstep_session_save and _load are not supported yet"},
+    {"case 38", "lockstep_call_wait is not supported yet"},
+    {"case 40 with several calls", "a module has one call in a step"},
+    {"case 42", "there are no stall verdicts yet"},
+    {"case 43", "tests of kind fault end processes; this program has none"},
+};
+
+#define LATER (sizeof(later) / sizeof(later[0]))
+
+static void not_yet(void **state)
+{
+    const struct later *one = *state;
+    print_message("%s: not yet: %s\n", one->name, one->reason);
+    skip();
+}
+
+int main(void)
+{
+    struct CMUnitTest tests[LATER];
+    for (size_t i = 0; i < LATER; i++)
+        tests[i] = (struct CMUnitTest){
+            .name = later[i].name, .test_func = not_yet, .initial_state = &later[i]};
+    return cmocka_run_group_tests_name("reducer: later", tests, NULL, NULL);
+}

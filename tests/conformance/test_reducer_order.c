@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Conformance: several modules, phases, ranks that are somewhere else, and what a report says about
+// a step. Case numbers are those of the list of cases for reducers.
+
+#include "tests/support/trainer.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const uint64_t sizes[4] = {40, 300, 1, 77};
+
+static void make_two(struct rank *rank, struct trained_module *modules)
+{
+    const struct module_shape a = {.name = "a", .count = 4, .elements = sizes};
+    const struct module_shape b = {.name = "b", .count = 3, .elements = sizes};
+    trainer_make(rank, &a, 0, &modules[0]);
+    trainer_make(rank, &b, 1, &modules[1]);
+    RANK_OK(rank, lockstep_start(rank->session));
+}
+
+static void free_two(struct trained_module *modules)
+{
+    trainer_free(&modules[0]);
+    trainer_free(&modules[1]);
+}
+
+static struct lockstep_step_options phase(const char *name)
+{
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    options.phase = name;
+    return options;
+}
+
+// ---- Case 35 -----------------------------------------------------------------------------------
+
+// Rank 1 evaluates between steps: a long time in which it calls nothing.
+static void evaluation_body(struct rank *rank)
+{
+    struct trained_module modules[2];
+    make_two(rank, modules);
+    for (int i = 0; i < 4; i++) {
+        trainer_step_known(rank, modules, 2);
+        if (rank->rank != 1)
+            continue;
+        RANK_OK(rank, lockstep_mark(rank->session, "evaluating"));
+        usleep(30000);
+        RANK_OK(rank, lockstep_pause(rank->session, "writing a checkpoint", 5));
+        usleep(10000);
+        RANK_OK(rank, lockstep_resume(rank->session));
+    }
+    free_two(modules);
+}
+
+static void case_35_evaluation_on_one_rank(const struct setting *setting)
+{
+    ranks_run(setting, evaluation_body, NULL);
+}
+
+// ---- Case 37 -----------------------------------------------------------------------------------
+
+// A,B on even ranks and B,A on odd ones, in every step.
+static void opposite_step(struct rank *rank, struct trained_module *modules)
+{
+    trainer_begin(rank, NULL);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct trained_module *module = &modules[(i + rank->rank) % 2];
+        trainer_fill_known(module, rank->rank, atomic_load(&rank->step));
+        trainer_call(rank, module);
+    }
+    trainer_end(rank);
+    trainer_expect_mean(rank, &modules[0], atomic_load(&rank->step), NULL);
+    trainer_expect_mean(rank, &modules[1], atomic_load(&rank->step), NULL);
+}
+
+static void opposite_body(struct rank *rank)
+{
+    struct trained_module modules[2];
+    make_two(rank, modules);
+    for (int i = 0; i < 6; i++) {
+        opposite_step(rank, modules);
+        RANK_EQUAL(rank, trainer_report(rank).learning, i == 0);
+        if (i > 0)
+            RANK_EQUAL(rank, trainer_report(rank).control_messages, 0);
+        else
+            RANK_TRUE(rank, trainer_report(rank).control_messages > 0);
+    }
+    free_two(modules);
+}
+
+static void case_37_opposite_orders_of_modules(const struct setting *setting)
+{
+    ranks_run(setting, opposite_body, NULL);
+}
+
+// ---- Case 39 -----------------------------------------------------------------------------------
+
+static void phase_step(struct rank *rank, struct trained_module *module, const char *name,
+                       bool learning)
+{
+    const struct lockstep_step_options options = phase(name);
+    trainer_begin(rank, &options);
+    trainer_fill_known(module, rank->rank, atomic_load(&rank->step));
+    trainer_call(rank, module);
+    trainer_end(rank);
+    trainer_expect_mean(rank, module, atomic_load(&rank->step), NULL);
+    RANK_EQUAL(rank, trainer_report(rank).learning, learning);
+    if (!learning)
+        RANK_EQUAL(rank, trainer_report(rank).control_messages, 0);
+}
+
+static void phases_body(struct rank *rank)
+{
+    struct trained_module modules[2];
+    make_two(rank, modules);
+    for (int i = 0; i < 5; i++) {
+        phase_step(rank, &modules[0], "policy", i == 0);
+        phase_step(rank, &modules[1], "auxiliary", i == 0);
+    }
+    free_two(modules);
+}
+
+static void case_39_phases_learn_once_each(const struct setting *setting)
+{
+    ranks_run(setting, phases_body, NULL);
+}
+
+// Two phases that run the same module: the second one learns an order over the agreed layout.
+static void shared_body(struct rank *rank)
+{
+    struct trained_module modules[2];
+    make_two(rank, modules);
+    for (int i = 0; i < 4; i++) {
+        const struct lockstep_step_options options = phase("both");
+        phase_step(rank, &modules[0], "a alone", i == 0);
+        trainer_begin(rank, &options);
+        for (uint32_t m = 0; m < 2; m++) {
+            trainer_fill_known(&modules[m], rank->rank, atomic_load(&rank->step));
+            trainer_call(rank, &modules[m]);
+        }
+        trainer_end(rank);
+        for (uint32_t m = 0; m < 2; m++)
+            trainer_expect_mean(rank, &modules[m], atomic_load(&rank->step), NULL);
+    }
+    free_two(modules);
+}
+
+static void case_39_a_module_of_two_phases(const struct setting *setting)
+{
+    ranks_run(setting, shared_body, NULL);
+}
+
+// A phase without any call, and a step of ranks that disagree on the phase.
+static void phases_differ_body(struct rank *rank)
+{
+    const struct lockstep_step_options options = phase(rank->rank == 0 ? "policy" : "auxiliary");
+    struct trained_module modules[2];
+    make_two(rank, modules);
+    trainer_begin(rank, NULL);
+    trainer_end(rank);
+    trainer_begin(rank, NULL);
+    trainer_end(rank);
+    trainer_step_known(rank, modules, 0);
+    phase_step(rank, &modules[0], "policy", true);
+    trainer_begin(rank, &options);
+    trainer_call(rank, &modules[0]);
+    RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_step_end(rank->session, NULL));
+    RANK_SAYS(rank, "phase");
+    RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_step_begin(rank->session, NULL, NULL));
+    free_two(modules);
+}
+
+static void case_39_phases_differ_between_ranks(const struct setting *setting)
+{
+    ranks_run(setting, phases_differ_body, NULL);
+}
+
+// ---- Case 40 -----------------------------------------------------------------------------------
+
+// Module b is planned; in this step rank 1 alone calls it. Its own gradient is the mean.
+static void planned_step(struct rank *rank, struct trained_module *modules)
+{
+    uint64_t only_1[CLUSTER_MAX_WORLD] = {0, 1};
+    trainer_begin(rank, NULL);
+    for (uint32_t m = 0; m < 2; m++) {
+        trainer_fill_known(&modules[m], rank->rank, atomic_load(&rank->step));
+        if (m == 0 || rank->rank == 1)
+            trainer_call(rank, &modules[m]);
+    }
+    trainer_end(rank);
+    trainer_expect_mean(rank, &modules[0], atomic_load(&rank->step), NULL);
+    trainer_expect_mean(rank, &modules[1], atomic_load(&rank->step), only_1);
+    RANK_EQUAL(rank, trainer_report(rank).zero_filled, rank->rank == 1 ? 0 : 1);
+    trainer_digest(rank, &modules[1]);
+}
+
+static void planned_body(struct rank *rank)
+{
+    struct trained_module modules[2];
+    make_two(rank, modules);
+    trainer_step_known(rank, modules, 2);
+    for (int i = 0; i < 3; i++)
+        planned_step(rank, modules);
+    trainer_step_known(rank, modules, 2);
+    free_two(modules);
+}
+
+static void case_40_planned_and_called_on_one_rank(const struct setting *setting)
+{
+    ranks_run(setting, planned_body, NULL);
+}
+
+// The same already in the step that learns.
+static void learned_on_one_body(struct rank *rank)
+{
+    struct trained_module modules[2];
+    make_two(rank, modules);
+    for (int i = 0; i < 3; i++)
+        planned_step(rank, modules);
+    trainer_step_known(rank, modules, 2);
+    free_two(modules);
+}
+
+static void case_40_learned_from_one_rank(const struct setting *setting)
+{
+    ranks_run(setting, learned_on_one_body, NULL);
+}
+
+static void unplanned_body(struct rank *rank)
+{
+    struct trained_module modules[2];
+    make_two(rank, modules);
+    trainer_step_known(rank, modules, 1);
+    trainer_begin(rank, NULL);
+    trainer_call(rank, &modules[0]);
+    if (rank->rank == 1)
+        trainer_call(rank, &modules[1]);
+    RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_step_end(rank->session, NULL));
+    RANK_SAYS(rank, "module 'b'");
+    RANK_SAYS(rank, "step 2");
+    rank_digest(rank, lockstep_error_text(), strlen(lockstep_error_text()));
+    RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_step_begin(rank->session, NULL, NULL));
+    free_two(modules);
+}
+
+static void case_40_not_planned(const struct setting *setting)
+{
+    ranks_run(setting, unplanned_body, NULL);
+}
+
+// ---- Case 44 -----------------------------------------------------------------------------------
+
+static void expect_sane(struct rank *rank, const struct lockstep_report *report)
+{
+    RANK_TRUE(rank, report->first_ready_us <= report->last_ready_us);
+    RANK_TRUE(rank, report->last_ready_us <= report->end_us);
+    RANK_TRUE(rank, report->end_us <= report->done_us);
+    RANK_TRUE(rank, report->first_wire_us <= report->last_wire_us);
+    RANK_TRUE(rank, report->first_wire_us > 0);
+    RANK_TRUE(rank, report->first_wire_us >= report->first_ready_us);
+    RANK_TRUE(rank, report->last_wire_us <= report->done_us);
+    RANK_TRUE(rank, report->bytes_sent > 0 && report->bytes_received > 0);
+    RANK_TRUE(rank, report->buckets >= 1);
+    RANK_EQUAL(rank, report->zero_filled, 0);
+    RANK_EQUAL(rank, report->weight_total, rank->world_size);
+}
+
+static void statistics_body(struct rank *rank)
+{
+    struct trained_module modules[2];
+    make_two(rank, modules);
+    for (int i = 0; i < 4; i++) {
+        struct lockstep_report report;
+        trainer_step_known(rank, modules, 2);
+        report = trainer_report(rank);
+        RANK_EQUAL(rank, report.step, i + 1);
+        expect_sane(rank, &report);
+    }
+    free_two(modules);
+}
+
+static void case_44_statistics_are_ordered(const struct setting *setting)
+{
+    ranks_run(setting, statistics_body, NULL);
+}
+
+// A planned step whose last gradient comes after a pause; whether a byte travelled before it.
+static bool overlap_step(struct rank *rank, struct trained_module *module, useconds_t pause_us)
+{
+    lockstep_call *call;
+    struct lockstep_report report;
+    trainer_begin(rank, NULL);
+    trainer_fill_known(module, rank->rank, atomic_load(&rank->step));
+    RANK_OK(rank, lockstep_call_begin(module->module, &call));
+    for (uint32_t p = module->shape.count; p-- > 1;)
+        RANK_OK(rank, lockstep_grad_ready(module->module, call, p, NULL, NULL));
+    usleep(pause_us);
+    RANK_OK(rank, lockstep_grad_ready(module->module, call, 0, NULL, NULL));
+    RANK_OK(rank, lockstep_call_end(call));
+    trainer_end(rank);
+    trainer_expect_mean(rank, module, atomic_load(&rank->step), NULL);
+    report = trainer_report(rank);
+    expect_sane(rank, &report);
+    return report.first_wire_us < report.last_ready_us;
+}
+
+// The pause is no bound that a loaded machine could break: it grows until the engine had its turn.
+static void overlap_body(struct rank *rank)
+{
+    static const uint64_t large[6] = {500, 4000, 4000, 4000, 4000, 4000};
+    const struct module_shape shape = {.name = "net", .count = 6, .elements = large};
+    struct trained_module module;
+    int64_t overlapped = 0;
+    trainer_make(rank, &shape, 0, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    trainer_step_known(rank, &module, 1);
+    for (useconds_t pause_us = 5000; overlapped == 0 && pause_us < 2000000; pause_us *= 2) {
+        overlapped = overlap_step(rank, &module, pause_us);
+        RANK_OK(rank, lockstep_allreduce(rank->session, "overlapped", &overlapped, 1,
+                                         LOCKSTEP_INT64, LOCKSTEP_MIN, LOCKSTEP_WAIT_FOREVER));
+    }
+    RANK_TRUE(rank, overlapped);
+    trainer_free(&module);
+}
+
+static void overlap_configure(struct rank *rank, struct lockstep_config *config)
+{
+    (void)rank;
+    config->bucket_first_bytes = config->bucket_bytes = 16000;
+    config->bucket_last_bytes = 4000;
+}
+
+static void case_44_transfer_overlaps_backward(const struct setting *setting)
+{
+    const struct cluster_test test = {
+        .setting = setting, .configure = overlap_configure, .body = overlap_body};
+    ranks_run_test(&test);
+}
+
+int main(void)
+{
+    static const struct stamp stamps[] = {
+        {"case_35_evaluation_on_one_rank", case_35_evaluation_on_one_rank, NULL},
+        {"case_37_opposite_orders_of_modules", case_37_opposite_orders_of_modules, NULL},
+        {"case_39_phases_learn_once_each", case_39_phases_learn_once_each, NULL},
+        {"case_39_a_module_of_two_phases", case_39_a_module_of_two_phases, NULL},
+        {"case_39_phases_differ_between_ranks", case_39_phases_differ_between_ranks, NULL},
+        {"case_40_planned_and_called_on_one_rank", case_40_planned_and_called_on_one_rank, NULL},
+        {"case_40_learned_from_one_rank", case_40_learned_from_one_rank, NULL},
+        {"case_40_not_planned", case_40_not_planned, NULL},
+        {"case_44_statistics_are_ordered", case_44_statistics_are_ordered, NULL},
+        {"case_44_transfer_overlaps_backward", case_44_transfer_overlaps_backward, NULL},
+    };
+    return stamp_run("reducer: order", stamps, sizeof(stamps) / sizeof(stamps[0]));
+}
