@@ -1,0 +1,597 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Conformance: plain collectives, counters and the comparison of state, at the public functions on
+// every transport. Case numbers are those of the list of cases for reducers.
+
+#include "base/clock.h"
+#include "tests/support/trainer.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define FOREVER LOCKSTEP_WAIT_FOREVER
+#define COUNT 300
+
+static const lockstep_dtype dtypes[] = {LOCKSTEP_FLOAT32, LOCKSTEP_FLOAT64, LOCKSTEP_INT32,
+                                        LOCKSTEP_INT64};
+static const lockstep_op ops[] = {LOCKSTEP_SUM, LOCKSTEP_MEAN, LOCKSTEP_MIN, LOCKSTEP_MAX};
+
+// ---- Numbers of four types ---------------------------------------------------------------------
+
+static size_t dtype_bytes(lockstep_dtype dtype)
+{
+    return dtype == LOCKSTEP_FLOAT32 || dtype == LOCKSTEP_INT32 ? 4 : 8;
+}
+
+static bool is_float(lockstep_dtype dtype)
+{
+    return dtype == LOCKSTEP_FLOAT32 || dtype == LOCKSTEP_FLOAT64;
+}
+
+static void number_set(void *data, lockstep_dtype dtype, uint64_t index, int64_t value)
+{
+    if (dtype == LOCKSTEP_FLOAT32)
+        ((float *)data)[index] = (float)value;
+    else if (dtype == LOCKSTEP_FLOAT64)
+        ((double *)data)[index] = (double)value;
+    else if (dtype == LOCKSTEP_INT32)
+        ((int32_t *)data)[index] = (int32_t)value;
+    else
+        ((int64_t *)data)[index] = value;
+}
+
+static double number_get(const void *data, lockstep_dtype dtype, uint64_t index)
+{
+    if (dtype == LOCKSTEP_FLOAT32)
+        return (double)((const float *)data)[index];
+    if (dtype == LOCKSTEP_FLOAT64)
+        return ((const double *)data)[index];
+    if (dtype == LOCKSTEP_INT32)
+        return (double)((const int32_t *)data)[index];
+    return (double)((const int64_t *)data)[index];
+}
+
+static int64_t number_of(uint32_t rank, uint64_t index, uint32_t salt)
+{
+    return (int64_t)((rank * 31 + index * 7 + salt * 11) % 101) - 50;
+}
+
+static void numbers_fill(const struct rank *rank, void *data, lockstep_dtype dtype, uint64_t count,
+                         uint32_t salt)
+{
+    for (uint64_t i = 0; i < count; i++)
+        number_set(data, dtype, i, number_of(rank->rank, i, salt));
+}
+
+static double number_reduced(const struct rank *rank, lockstep_dtype dtype, lockstep_op op,
+                             uint64_t index, uint32_t salt)
+{
+    int64_t result = number_of(0, index, salt);
+    for (uint32_t r = 1; r < rank->world_size; r++) {
+        const int64_t value = number_of(r, index, salt);
+        if (op == LOCKSTEP_SUM || op == LOCKSTEP_MEAN)
+            result += value;
+        else if ((op == LOCKSTEP_MIN) == (value < result))
+            result = value;
+    }
+    if (op != LOCKSTEP_MEAN)
+        return (double)result;
+    return dtype == LOCKSTEP_FLOAT32 ? (double)((float)result / (float)rank->world_size)
+                                     : (double)result / rank->world_size;
+}
+
+static void expect_reduced(struct rank *rank, const void *data, lockstep_dtype dtype,
+                           lockstep_op op, uint64_t count, uint32_t salt)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        const double expected = number_reduced(rank, dtype, op, i, salt);
+        const double found = number_get(data, dtype, i);
+        if (found < expected || found > expected)
+            rank_fail(rank, __FILE__, __LINE__,
+                      "dtype %d op %d: element %" PRIu64 " is %.17g, not %.17g", (int)dtype,
+                      (int)op, i, found, expected);
+    }
+}
+
+// ---- Allreduce, broadcast, barrier -------------------------------------------------------------
+
+static void allreduce_body(struct rank *rank)
+{
+    static const uint64_t counts[] = {COUNT, 1, 0, 2};
+    int64_t data[COUNT];
+    for (uint32_t i = 0; i < 4 * 4 * 4; i++) {
+        const lockstep_dtype dtype = dtypes[i % 4];
+        const lockstep_op op = ops[i / 4 % 4];
+        const uint64_t count = counts[i / 16];
+        if (op == LOCKSTEP_MEAN && !is_float(dtype)) {
+            RANK_FAILS(rank, LOCKSTEP_E_INVALID,
+                       lockstep_allreduce(rank->session, "all", data, count, dtype, op, FOREVER));
+            RANK_SAYS(rank, "LOCKSTEP_SUM");
+            continue;
+        }
+        numbers_fill(rank, data, dtype, count, i);
+        RANK_OK(rank, lockstep_allreduce(rank->session, "all", data, count, dtype, op, FOREVER));
+        expect_reduced(rank, data, dtype, op, count, i);
+        rank_digest(rank, data, count * dtype_bytes(dtype));
+    }
+}
+
+static void allreduce_ops_and_dtypes(const struct setting *setting)
+{
+    ranks_run(setting, allreduce_body, NULL);
+}
+
+static void broadcast_body(struct rank *rank)
+{
+    static const uint64_t counts[] = {COUNT, 1, 0};
+    int64_t data[COUNT];
+    for (uint32_t root = 0; root < rank->world_size; root++) {
+        for (uint32_t i = 0; i < 4 * 3; i++) {
+            const lockstep_dtype dtype = dtypes[i % 4];
+            const uint64_t count = counts[i / 4];
+            numbers_fill(rank, data, dtype, count, i);
+            RANK_OK(rank, lockstep_broadcast(rank->session, "from one", data, count, dtype, root,
+                                             FOREVER));
+            for (uint64_t e = 0; e < count; e++)
+                RANK_EQUAL(rank, number_get(data, dtype, e), number_of(root, e, i));
+        }
+    }
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID,
+               lockstep_broadcast(rank->session, "from none", data, 1, LOCKSTEP_INT64,
+                                  rank->world_size, FOREVER));
+    RANK_SAYS(rank, "no rank");
+}
+
+static void broadcast_from_each_root(const struct setting *setting)
+{
+    ranks_run(setting, broadcast_body, NULL);
+}
+
+// Nobody leaves the barrier before the last one has come.
+static void barrier_body(struct rank *rank)
+{
+    atomic_uint *came = rank->context;
+    for (uint32_t round = 1; round <= 20; round++) {
+        atomic_fetch_add(came, 1);
+        RANK_OK(rank, lockstep_barrier(rank->session, "all here", FOREVER));
+        RANK_TRUE(rank, atomic_load(came) >= round * rank->world_size);
+    }
+}
+
+static void barrier_holds_everybody(const struct setting *setting)
+{
+    atomic_uint came = 0;
+    ranks_run(setting, barrier_body, &came);
+}
+
+// ---- Many in flight ----------------------------------------------------------------------------
+
+#define FLIGHTS 40
+
+struct flight {
+    lockstep_work *work;
+    int64_t data[COUNT];
+    uint64_t count;
+};
+
+static void flight_begin(struct rank *rank, struct flight *flight, uint32_t number)
+{
+    char name[16];
+    snprintf(name, sizeof(name), "flight %" PRIu32, number % 100);
+    flight->count = number * 7 % COUNT;
+    numbers_fill(rank, flight->data, dtypes[number % 4], flight->count, number);
+    if (number % 5 == 4)
+        RANK_OK(rank, lockstep_broadcast_async(rank->session, name, flight->data, flight->count,
+                                               dtypes[number % 4], number % rank->world_size,
+                                               &flight->work));
+    else
+        RANK_OK(rank, lockstep_allreduce_async(rank->session, name, flight->data, flight->count,
+                                               dtypes[number % 4], LOCKSTEP_SUM, &flight->work));
+}
+
+static void flight_end(struct rank *rank, struct flight *flight, uint32_t number)
+{
+    RANK_OK(rank, lockstep_work_wait(flight->work, FOREVER));
+    if (number % 5 != 4)
+        expect_reduced(rank, flight->data, dtypes[number % 4], LOCKSTEP_SUM, flight->count, number);
+    rank_digest(rank, flight->data, flight->count * dtype_bytes(dtypes[number % 4]));
+}
+
+// Every rank begins them in an order of its own; three rounds use the same names again.
+static void flights_body(struct rank *rank)
+{
+    struct flight *flights = calloc(FLIGHTS, sizeof(*flights));
+    uint32_t order[FLIGHTS];
+    RANK_TRUE(rank, flights != NULL);
+    for (uint32_t round = 0; round < 3; round++) {
+        lockstep_work *barrier;
+        for (uint32_t i = 0; i < FLIGHTS; i++)
+            order[i] = i;
+        trainer_shuffle(order, FLIGHTS, round * 100 + rank->rank);
+        RANK_OK(rank, lockstep_barrier_async(rank->session, "round", &barrier));
+        for (uint32_t i = 0; i < FLIGHTS; i++)
+            flight_begin(rank, &flights[order[i]], order[i]);
+        for (uint32_t i = 0; i < FLIGHTS; i++)
+            flight_end(rank, &flights[i], i);
+        RANK_OK(rank, lockstep_work_wait(barrier, FOREVER));
+    }
+    free(flights);
+}
+
+static void many_in_flight_in_different_orders(const struct setting *setting)
+{
+    ranks_run(setting, flights_body, NULL);
+}
+
+// The k-th use of a name meets the k-th use on the others, also while several are in flight.
+static void reuse_body(struct rank *rank)
+{
+    struct flight flights[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        numbers_fill(rank, flights[i].data, LOCKSTEP_INT64, 10, i);
+        RANK_OK(rank, lockstep_allreduce_async(rank->session, "again", flights[i].data, 10,
+                                               LOCKSTEP_INT64, LOCKSTEP_SUM, &flights[i].work));
+    }
+    for (uint32_t i = 4; i-- > 0;) {
+        RANK_OK(rank, lockstep_work_wait(flights[i].work, FOREVER));
+        expect_reduced(rank, flights[i].data, LOCKSTEP_INT64, LOCKSTEP_SUM, 10, i);
+    }
+}
+
+static void names_are_used_again(const struct setting *setting)
+{
+    ranks_run(setting, reuse_body, NULL);
+}
+
+// Inside a step, between call and call_end, with gradients in flight.
+static void inside_body(struct rank *rank)
+{
+    static const uint64_t sizes[3] = {100, 5, 300};
+    const struct module_shape shape = {.name = "net", .count = 3, .elements = sizes};
+    struct trained_module module;
+    int64_t data[10];
+    trainer_make(rank, &shape, 0, &module);
+    numbers_fill(rank, data, LOCKSTEP_INT64, 10, 0);
+    RANK_OK(rank, lockstep_allreduce(rank->session, "norm", data, 10, LOCKSTEP_INT64, LOCKSTEP_SUM,
+                                     FOREVER)); // Before lockstep_start.
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (uint32_t i = 0; i < 3; i++) {
+        trainer_begin(rank, NULL);
+        trainer_fill_known(&module, rank->rank, atomic_load(&rank->step));
+        trainer_call(rank, &module);
+        numbers_fill(rank, data, LOCKSTEP_INT64, 10, i);
+        RANK_OK(rank, lockstep_allreduce(rank->session, "norm", data, 10, LOCKSTEP_INT64,
+                                         LOCKSTEP_SUM, FOREVER));
+        expect_reduced(rank, data, LOCKSTEP_INT64, LOCKSTEP_SUM, 10, i);
+        trainer_end(rank);
+        trainer_expect_mean(rank, &module, atomic_load(&rank->step), NULL);
+    }
+    trainer_free(&module);
+}
+
+static void collectives_inside_a_step(const struct setting *setting)
+{
+    ranks_run(setting, inside_body, NULL);
+}
+
+// ---- Waiting with a bound ----------------------------------------------------------------------
+
+// Rank 0 asks before the others have called: still in flight, and the handle stays valid.
+static void polling_body(struct rank *rank)
+{
+    int64_t data[10];
+    lockstep_work *work;
+    int status = LOCKSTEP_E_TIMEOUT;
+    numbers_fill(rank, data, LOCKSTEP_INT64, 10, 3);
+    if (rank->rank != 0)
+        rank_meet(rank);
+    RANK_OK(rank, lockstep_allreduce_async(rank->session, "polled", data, 10, LOCKSTEP_INT64,
+                                           LOCKSTEP_SUM, &work));
+    if (rank->rank == 0) {
+        RANK_FAILS(rank, LOCKSTEP_E_TIMEOUT, lockstep_work_wait(work, 0));
+        RANK_SAYS(rank, "'polled'");
+        RANK_FAILS(rank, LOCKSTEP_E_TIMEOUT, lockstep_work_wait(work, 1));
+        rank_meet(rank);
+    }
+    while (status == LOCKSTEP_E_TIMEOUT)
+        status = RANK_CALL(rank, lockstep_work_wait(work, 0));
+    RANK_EQUAL(rank, status, LOCKSTEP_OK);
+    expect_reduced(rank, data, LOCKSTEP_INT64, LOCKSTEP_SUM, 10, 3);
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_work_wait(work, 0));
+}
+
+static void polling_with_no_timeout(const struct setting *setting)
+{
+    ranks_run(setting, polling_body, NULL);
+}
+
+// Rank 0 waits in vain: its session has failed, and the others learn that it gave up.
+static void timeout_body(struct rank *rank)
+{
+    int64_t data[10] = {0};
+    if (rank->rank == 0) {
+        RANK_FAILS(
+            rank, LOCKSTEP_E_TIMEOUT,
+            lockstep_allreduce(rank->session, "alone", data, 10, LOCKSTEP_INT64, LOCKSTEP_SUM, 50));
+        RANK_SAYS(rank, "'alone'");
+        RANK_TRUE(rank, lockstep_barrier(rank->session, "after", FOREVER) < 0);
+        rank_meet(rank);
+        return;
+    }
+    rank_meet(rank);
+    RANK_FAILS(rank, LOCKSTEP_E_PEER_LOST,
+               lockstep_allreduce(rank->session, "alone", data, 10, LOCKSTEP_INT64, LOCKSTEP_SUM,
+                                  FOREVER));
+    RANK_SAYS(rank, "rank 0");
+}
+
+static void timeout_of_a_blocking_one(const struct setting *setting)
+{
+    ranks_run(setting, timeout_body, NULL);
+}
+
+// ---- Case 41 -----------------------------------------------------------------------------------
+
+struct odd_one {
+    uint64_t count;
+    lockstep_dtype dtype;
+    lockstep_op op;
+    bool broadcast;
+    uint32_t root;
+};
+
+// Rank 1 calls it as `context` says, the others as the first entry of the table.
+static void differing_body(struct rank *rank)
+{
+    static const struct odd_one usual[2] = {
+        {100, LOCKSTEP_INT64, LOCKSTEP_SUM, false, 0},
+        {100, LOCKSTEP_INT64, LOCKSTEP_SUM, true, 0},
+    };
+    const struct odd_one *odd = rank->context;
+    const struct odd_one *mine = rank->rank == 1 ? odd : &usual[odd->broadcast];
+    int64_t data[COUNT] = {0};
+    rank_meet(rank); // All are open.
+    if (mine->broadcast)
+        RANK_FAILS(rank, LOCKSTEP_E_MISMATCH,
+                   lockstep_broadcast(rank->session, "odd", data, mine->count, mine->dtype,
+                                      mine->root, FOREVER));
+    else
+        RANK_FAILS(rank, LOCKSTEP_E_MISMATCH,
+                   lockstep_allreduce(rank->session, "odd", data, mine->count, mine->dtype,
+                                      mine->op, FOREVER));
+    RANK_SAYS(rank, "'odd'");
+    rank_digest(rank, lockstep_error_text(), strlen(lockstep_error_text()));
+}
+
+static void case_41_collectives_differ(const struct setting *setting)
+{
+    static struct odd_one odds[] = {
+        {101, LOCKSTEP_INT64, LOCKSTEP_SUM, false, 0},
+        {1, LOCKSTEP_INT64, LOCKSTEP_SUM, false, 0},
+        {0, LOCKSTEP_INT64, LOCKSTEP_SUM, false, 0},
+        {100, LOCKSTEP_FLOAT64, LOCKSTEP_SUM, false, 0},
+        {200, LOCKSTEP_INT32, LOCKSTEP_SUM, false, 0},
+        {100, LOCKSTEP_INT64, LOCKSTEP_MAX, false, 0},
+        {100, LOCKSTEP_INT64, LOCKSTEP_SUM, true, 1},
+        {99, LOCKSTEP_INT64, LOCKSTEP_SUM, true, 0},
+        {100, LOCKSTEP_FLOAT64, LOCKSTEP_SUM, true, 0},
+    };
+    for (size_t i = 0; i < sizeof(odds) / sizeof(odds[0]); i++)
+        ranks_run(setting, differing_body, &odds[i]);
+}
+
+// ---- Counters ----------------------------------------------------------------------------------
+
+static int64_t counter_value(struct rank *rank, const char *name)
+{
+    int64_t total = -1;
+    RANK_OK(rank, lockstep_counter_read(rank->session, name, &total));
+    return total;
+}
+
+static void counters_body(struct rank *rank)
+{
+    const int64_t world = rank->world_size;
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (int64_t step = 1; step <= 5; step++) {
+        char own[32];
+        snprintf(own, sizeof(own), "of rank %" PRIu32, rank->rank);
+        trainer_begin(rank, NULL);
+        RANK_OK(rank, lockstep_counter_add(rank->session, "samples", rank->rank + 1));
+        RANK_OK(rank, lockstep_counter_add(rank->session, "samples", 10));
+        RANK_OK(rank, lockstep_counter_add(rank->session, own, -3));
+        RANK_EQUAL(rank, counter_value(rank, "samples"),
+                   (step - 1) * (10 * world + world * (world + 1) / 2));
+        trainer_end(rank);
+        RANK_EQUAL(rank, counter_value(rank, "samples"),
+                   step * (10 * world + world * (world + 1) / 2));
+        for (uint32_t r = 0; r < rank->world_size; r++) {
+            snprintf(own, sizeof(own), "of rank %" PRIu32, r);
+            RANK_EQUAL(rank, counter_value(rank, own), -3 * step);
+        }
+        RANK_EQUAL(rank, counter_value(rank, "unknown"), 0);
+    }
+}
+
+static void counters_are_exact_on_all_ranks(const struct setting *setting)
+{
+    ranks_run(setting, counters_body, NULL);
+}
+
+// What is added between steps counts in the next one; totals wrap like any sum of 64 bits.
+static void late_counters_body(struct rank *rank)
+{
+    RANK_OK(rank, lockstep_counter_add(rank->session, "early", 1));
+    RANK_OK(rank, lockstep_start(rank->session));
+    trainer_begin(rank, NULL);
+    trainer_end(rank);
+    RANK_EQUAL(rank, counter_value(rank, "early"), rank->world_size);
+    RANK_OK(rank, lockstep_counter_add(rank->session, "early", 1));
+    RANK_EQUAL(rank, counter_value(rank, "early"), rank->world_size);
+    if (rank->rank == 0)
+        RANK_OK(rank, lockstep_counter_add(rank->session, "large", INT64_MAX - 1));
+    trainer_begin(rank, NULL);
+    trainer_end(rank);
+    RANK_EQUAL(rank, counter_value(rank, "early"), 2 * rank->world_size);
+    RANK_EQUAL(rank, counter_value(rank, "large"), INT64_MAX - 1);
+}
+
+static void counters_between_steps(const struct setting *setting)
+{
+    ranks_run(setting, late_counters_body, NULL);
+}
+
+static void sixteen_counters(struct rank *rank, uint32_t first)
+{
+    char name[32];
+    for (uint32_t i = 0; i < 16; i++) {
+        snprintf(name, sizeof(name), "counter %" PRIu32, first + i);
+        RANK_OK(rank, lockstep_counter_add(rank->session, name, i + 1));
+    }
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_counter_add(rank->session, "one more", 1));
+    RANK_SAYS(rank, "'one more'");
+}
+
+// All ranks use the same sixteen: fine.
+static void sixteen_body(struct rank *rank)
+{
+    RANK_OK(rank, lockstep_start(rank->session));
+    sixteen_counters(rank, 0);
+    trainer_begin(rank, NULL);
+    trainer_end(rank);
+    RANK_EQUAL(rank, counter_value(rank, "counter 15"), 16 * rank->world_size);
+    RANK_EQUAL(rank, counter_value(rank, "one more"), 0);
+}
+
+// Every rank has one that the others do not have: all of them hear of it.
+static void overflow_body(struct rank *rank)
+{
+    RANK_OK(rank, lockstep_start(rank->session));
+    sixteen_counters(rank, rank->rank);
+    trainer_begin(rank, NULL);
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_step_end(rank->session, NULL));
+    RANK_SAYS(rank, "16 counters");
+}
+
+static void counters_overflow(const struct setting *setting)
+{
+    ranks_run(setting, sixteen_body, NULL);
+    ranks_run(setting, overflow_body, NULL);
+}
+
+// ---- State -------------------------------------------------------------------------------------
+
+static void state_body(struct rank *rank)
+{
+    static const uint64_t sizes[3] = {100, 5, 300};
+    const struct module_shape shape = {.name = "net", .count = 3, .elements = sizes};
+    struct trained_module module;
+    uint64_t before;
+    uint64_t after;
+    char line[128];
+    trainer_make(rank, &shape, 0, &module);
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_state_check(rank->session));
+    RANK_OK(rank, lockstep_start(rank->session));
+    RANK_OK(rank, lockstep_state_hash(rank->session, &before));
+    RANK_OK(rank, lockstep_state_check(rank->session));
+    if (rank->rank == 1)
+        ((float *)module.data[1])[4] = 1;
+    RANK_OK(rank, lockstep_state_hash(rank->session, &after));
+    RANK_EQUAL(rank, before == after, rank->rank != 1);
+    RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_state_check(rank->session));
+    snprintf(line, sizeof(line),
+             "1 of 3 tensors differ from those of rank 0:\n  module 'net' parameter 'p1' on 1 of "
+             "%" PRIu32 " ranks",
+             rank->world_size);
+    RANK_TRUE(rank, strcmp(lockstep_error_text(), line) == 0);
+    ((float *)module.data[1])[4] = 1; // On all of them: equal again, and the session goes on.
+    RANK_OK(rank, lockstep_state_check(rank->session));
+    RANK_OK(rank, lockstep_state_hash(rank->session, &after));
+    rank_digest(rank, &after, sizeof(after));
+    trainer_step_known(rank, &module, 1);
+    trainer_free(&module);
+}
+
+static void state_check_names_what_differs(const struct setting *setting)
+{
+    ranks_run(setting, state_body, NULL);
+}
+
+// ---- Leaving -----------------------------------------------------------------------------------
+
+// Rank 0 leaves in good order; who still needs it is told so.
+static void leave_body(struct rank *rank)
+{
+    int64_t data[10] = {0};
+    RANK_OK(rank, lockstep_barrier(rank->session, "together", FOREVER));
+    if (rank->rank == 0) {
+        lockstep_session *session = rank->session;
+        rank->session = NULL;
+        RANK_OK(rank, lockstep_close(session));
+        return;
+    }
+    RANK_FAILS(rank, LOCKSTEP_E_PEER_LOST,
+               lockstep_allreduce(rank->session, "without 0", data, 10, LOCKSTEP_INT64,
+                                  LOCKSTEP_SUM, FOREVER));
+    RANK_SAYS(rank, "rank 0");
+    RANK_SAYS(rank, "closed its session");
+}
+
+static void a_rank_leaves(const struct setting *setting)
+{
+    ranks_run(setting, leave_body, NULL);
+}
+
+static void abort_body(struct rank *rank)
+{
+    int64_t data[10] = {0};
+    uint64_t began_ms;
+    rank_meet(rank); // All are open.
+    began_ms = clock_now_ms();
+    if (rank->rank == 0) {
+        RANK_OK(rank, lockstep_abort(rank->session, "the loss is NaN"));
+        RANK_FAILS(rank, LOCKSTEP_E_CLOSED,
+                   lockstep_allreduce(rank->session, "aborted", data, 10, LOCKSTEP_INT64,
+                                      LOCKSTEP_SUM, FOREVER));
+        RANK_SAYS(rank, "the loss is NaN");
+        return;
+    }
+    RANK_FAILS(rank, LOCKSTEP_E_PEER_LOST,
+               lockstep_allreduce(rank->session, "aborted", data, 10, LOCKSTEP_INT64, LOCKSTEP_SUM,
+                                  FOREVER));
+    RANK_SAYS(rank, "the loss is NaN");
+    RANK_TRUE(rank, clock_now_ms() - began_ms < 2000 * test_slow());
+}
+
+static void a_rank_aborts(const struct setting *setting)
+{
+    ranks_run(setting, abort_body, NULL);
+}
+
+int main(void)
+{
+    static const uint32_t worlds[] = {2, 3, 5, 0};
+    static const struct stamp stamps[] = {
+        {"allreduce_ops_and_dtypes", allreduce_ops_and_dtypes, worlds},
+        {"broadcast_from_each_root", broadcast_from_each_root, worlds},
+        {"barrier_holds_everybody", barrier_holds_everybody, worlds},
+        {"many_in_flight_in_different_orders", many_in_flight_in_different_orders, worlds},
+        {"names_are_used_again", names_are_used_again, NULL},
+        {"collectives_inside_a_step", collectives_inside_a_step, NULL},
+        {"polling_with_no_timeout", polling_with_no_timeout, NULL},
+        {"timeout_of_a_blocking_one", timeout_of_a_blocking_one, NULL},
+        {"case_41_collectives_differ", case_41_collectives_differ, NULL},
+        {"counters_are_exact_on_all_ranks", counters_are_exact_on_all_ranks, NULL},
+        {"counters_between_steps", counters_between_steps, NULL},
+        {"counters_overflow", counters_overflow, NULL},
+        {"state_check_names_what_differs", state_check_names_what_differs, NULL},
+        {"a_rank_leaves", a_rank_leaves, NULL},
+        {"a_rank_aborts", a_rank_aborts, NULL},
+    };
+    return stamp_run("collectives", stamps, sizeof(stamps) / sizeof(stamps[0]));
+}

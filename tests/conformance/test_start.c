@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Conformance: lockstep_start. What ranks have registered is compared, and the same two-sided
+// report reaches all of them; then the state becomes that of rank 0, and only what differs travels.
+// Case numbers are those of the list of cases for reducers.
+
+#include "base/clock.h"
+#include "tests/support/trainer.h"
+#include "worker/session.h" // Counts bytes.
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define REPORT_BOUND_MS 1000 // Times LOCKSTEP_TEST_SLOW.
+
+// ---- Case 31: one difference of each kind ------------------------------------------------------
+
+// What a rank registers: two parameters and two buffers of one module.
+struct declaration {
+    struct lockstep_parameter parameters[3];
+    struct lockstep_buffer buffers[2];
+    struct lockstep_module_config config;
+};
+
+static float memory[16];
+static const int64_t two_by_three[] = {2, 3};
+static const int64_t three_by_two[] = {3, 2};
+static const int64_t three[] = {3};
+
+static void declare(struct declaration *declaration)
+{
+    static const struct lockstep_module_config initial = LOCKSTEP_MODULE_INIT;
+    *declaration = (struct declaration){
+        .parameters = {{"weight", LOCKSTEP_FLOAT32, 2, two_by_three, memory, memory, 0},
+                       {"bias", LOCKSTEP_FLOAT32, 1, three, memory, memory, 0},
+                       {"extra", LOCKSTEP_FLOAT32, 1, three, memory, memory, 0}},
+        .buffers = {{"mean", LOCKSTEP_FLOAT32, 1, three, memory, LOCKSTEP_BUFFER_IGNORE},
+                    {"count", LOCKSTEP_INT32, 0, NULL, memory, LOCKSTEP_BUFFER_IGNORE}},
+        .config = initial,
+    };
+    declaration->config.name = "net";
+    declaration->config.parameters = declaration->parameters;
+    declaration->config.parameter_count = 2;
+    declaration->config.buffers = declaration->buffers;
+    declaration->config.buffer_count = 2;
+}
+
+static void shape_differs(struct declaration *declaration)
+{
+    declaration->parameters[0].shape = three_by_two;
+}
+
+static void dims_differ(struct declaration *declaration)
+{
+    declaration->parameters[0].dims = 1;
+}
+
+static void count_differs(struct declaration *declaration)
+{
+    declaration->config.parameter_count = 3;
+}
+
+static void dtype_differs(struct declaration *declaration)
+{
+    declaration->parameters[1].dtype = LOCKSTEP_FLOAT64;
+}
+
+static void name_differs(struct declaration *declaration)
+{
+    declaration->parameters[1].name = "offset";
+}
+
+static void order_differs(struct declaration *declaration)
+{
+    const struct lockstep_parameter first = declaration->parameters[0];
+    declaration->parameters[0] = declaration->parameters[1];
+    declaration->parameters[1] = first;
+}
+
+static void flag_differs(struct declaration *declaration)
+{
+    declaration->parameters[1].flags = LOCKSTEP_PARAMETER_FROZEN;
+}
+
+static void policy_differs(struct declaration *declaration)
+{
+    declaration->buffers[0].policy = LOCKSTEP_BUFFER_AT_START;
+}
+
+static void buffer_count_differs(struct declaration *declaration)
+{
+    declaration->config.buffer_count = 1;
+}
+
+static void kind_differs(struct declaration *declaration)
+{
+    declaration->config.gradient_kind = LOCKSTEP_GRADIENT_SUM;
+}
+
+static void module_differs(struct declaration *declaration)
+{
+    declaration->config.name = "network";
+}
+
+static void nothing_differs(struct declaration *declaration)
+{
+    (void)declaration;
+}
+
+struct difference {
+    const char *what;
+    void (*change)(struct declaration *declaration);
+    const char *said[2]; // Of the report; %a is an equal rank, %b the one that differs.
+    size_t bucket_bytes; // Of the rank that differs.
+};
+
+static const struct difference differences[] = {
+    {"shape", shape_differs, {"weight: shape [2, 3] on rank %a, shape [3, 2] on rank %b"}, 0},
+    {"dims", dims_differ, {"weight: shape [2, 3] on rank %a, shape [2] on rank %b"}, 0},
+    {"count", count_differs, {"only on rank %b: extra (float32 [3])"}, 0},
+    {"dtype", dtype_differs, {"bias: dtype float32 on rank %a, dtype float64 on rank %b"}, 0},
+    {"name",
+     name_differs,
+     {"only on rank %a: bias (float32 [3])", "only on rank %b: offset (float32 [3])"},
+     0},
+    {"order", order_differs, {"before", "on rank %a, after it on rank %b"}, 0},
+    {"flag", flag_differs, {"bias: flags 0x0 on rank %a, flags 0x1 on rank %b"}, 0},
+    {"policy", policy_differs, {"buffer mean: flags 0x1 on rank %a, flags 0x0 on rank %b"}, 0},
+    {"buffers", buffer_count_differs, {"only on rank %a: buffer count (int32 [])"}, 0},
+    {"kind",
+     kind_differs,
+     {"module net: gradient_kind=mean on rank %a, gradient_kind=sum on rank %b"},
+     0},
+    {"module",
+     module_differs,
+     {"only on rank %a: module net", "only on rank %b: module network"},
+     0},
+    {"option", nothing_differs, {"bucket_bytes=12345 on rank %b"}, 12345},
+};
+
+static void difference_configure(struct rank *rank, struct lockstep_config *config)
+{
+    const struct difference *difference = rank->context;
+    if (rank->rank == rank->world_size - 1)
+        config->bucket_bytes = difference->bucket_bytes;
+}
+
+// %a: the report names the first two ranks that differ, and those depend on who came first.
+static void fill_ranks(char *text, size_t bytes, const char *pattern, unsigned a, unsigned b)
+{
+    size_t used = 0;
+    for (const char *at = pattern; *at != '\0' && used + 16 < bytes; at++) {
+        if (*at == '%')
+            used += (size_t)snprintf(text + used, bytes - used, "%u", *++at == 'a' ? a : b);
+        else
+            text[used++] = *at;
+    }
+    text[used] = '\0';
+}
+
+static void expect_parts(struct rank *rank, const struct difference *difference)
+{
+    const unsigned differing = rank->world_size - 1;
+    unsigned equal = differing;
+    RANK_EQUAL(rank, sscanf(lockstep_error_text(), "manifests differ: rank %u", &equal), 1);
+    RANK_TRUE(rank, equal < differing);
+    for (int i = 0; i < 2 && difference->said[i] != NULL; i++) {
+        char part[256];
+        fill_ranks(part, sizeof(part), difference->said[i], equal, differing);
+        RANK_SAYS(rank, part);
+    }
+}
+
+static void difference_body(struct rank *rank)
+{
+    const struct difference *difference = rank->context;
+    struct declaration declaration;
+    lockstep_module *module;
+    uint64_t began_ms;
+    declare(&declaration);
+    if (rank->rank == rank->world_size - 1)
+        difference->change(&declaration);
+    RANK_OK(rank, lockstep_module_register(rank->session, &declaration.config, &module));
+    rank_meet(rank);
+    began_ms = clock_now_ms();
+    RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_start(rank->session));
+    RANK_TRUE(rank, clock_now_ms() - began_ms < REPORT_BOUND_MS * test_slow());
+    expect_parts(rank, difference);
+    rank_digest(rank, lockstep_error_text(), strlen(lockstep_error_text()));
+    RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_start(rank->session));
+}
+
+static void case_31_differences_reach_all_ranks(const struct setting *setting)
+{
+    for (size_t i = 0; i < sizeof(differences) / sizeof(differences[0]); i++) {
+        struct difference difference = differences[i];
+        const struct cluster_test test = {.setting = setting,
+                                          .configure = difference_configure,
+                                          .body = difference_body,
+                                          .context = &difference};
+        ranks_run_test(&test);
+    }
+}
+
+// The ranks that differ report at once; those that start later get the same, too.
+static void late_body(struct rank *rank)
+{
+    struct declaration declaration;
+    lockstep_module *module;
+    declare(&declaration);
+    if (rank->rank == 1)
+        shape_differs(&declaration);
+    RANK_OK(rank, lockstep_module_register(rank->session, &declaration.config, &module));
+    rank_meet(rank); // All are open.
+    if (rank->rank >= 2)
+        rank_meet(rank); // The first two have failed.
+    RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_start(rank->session));
+    rank_digest(rank, lockstep_error_text(), strlen(lockstep_error_text()));
+    if (rank->rank < 2)
+        rank_meet(rank);
+}
+
+static void case_31_nobody_waits_for_the_last(const struct setting *setting)
+{
+    ranks_run(setting, late_body, NULL);
+}
+
+// ---- Case 32 -----------------------------------------------------------------------------------
+
+#define TENSORS 9
+
+static const lockstep_dtype mixed[] = {LOCKSTEP_FLOAT32, LOCKSTEP_INT64, LOCKSTEP_FLOAT64,
+                                       LOCKSTEP_INT32};
+static const uint64_t mixed_bytes[] = {4, 8, 8, 4};
+
+struct state {
+    int64_t sizes[TENSORS];
+    struct lockstep_parameter parameters[TENSORS];
+    struct lockstep_buffer buffers[TENSORS];
+    char names[TENSORS][8];
+    char *data[2 * TENSORS]; // Parameters, then buffers.
+    size_t bytes[2 * TENSORS];
+};
+
+static void state_make(struct rank *rank, struct state *state, uint32_t rank_of_values)
+{
+    uint64_t seed = rank_of_values;
+    for (uint32_t i = 0; i < 2 * TENSORS; i++) {
+        const uint32_t t = i % TENSORS;
+        state->sizes[t] = (int64_t[]){3, 0, 1, 700, 17}[t % 5];
+        state->bytes[i] = (size_t)state->sizes[t] * mixed_bytes[i % 4];
+        state->data[i] = malloc(state->bytes[i] + 1);
+        for (size_t b = 0; b < state->bytes[i]; b++)
+            state->data[i][b] = (char)trainer_random(&seed);
+        snprintf(state->names[t], sizeof(state->names[0]), "t%" PRIu32, t % 100);
+    }
+    for (uint32_t t = 0; t < TENSORS; t++) {
+        state->parameters[t] = (struct lockstep_parameter){
+            .name = state->names[t],
+            .dtype = mixed[t % 4],
+            .dims = 1,
+            .shape = &state->sizes[t],
+            .data = state->data[t],
+            .flags = LOCKSTEP_PARAMETER_FROZEN,
+        };
+        state->buffers[t] = (struct lockstep_buffer){
+            .name = state->names[t],
+            .dtype = mixed[(t + TENSORS) % 4],
+            .dims = 1,
+            .shape = &state->sizes[t],
+            .data = state->data[TENSORS + t],
+            .policy = t == 0 ? LOCKSTEP_BUFFER_IGNORE : LOCKSTEP_BUFFER_AT_START,
+        };
+    }
+    RANK_TRUE(rank, state->data[2 * TENSORS - 1] != NULL);
+}
+
+static void state_register(struct rank *rank, const struct state *state)
+{
+    struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
+    lockstep_module *module;
+    config.name = "net";
+    config.parameters = state->parameters;
+    config.parameter_count = TENSORS;
+    config.buffers = state->buffers;
+    config.buffer_count = TENSORS;
+    RANK_OK(rank, lockstep_module_register(rank->session, &config, &module));
+}
+
+static void state_free_all(struct state *state)
+{
+    for (uint32_t i = 0; i < 2 * TENSORS; i++)
+        free(state->data[i]);
+}
+
+// All ranks begin with other values; afterwards they have those of rank 0, but for what is ignored.
+static void broadcast_body(struct rank *rank)
+{
+    struct state mine;
+    struct state of_0;
+    struct state before;
+    state_make(rank, &mine, rank->rank);
+    state_make(rank, &before, rank->rank);
+    state_make(rank, &of_0, 0);
+    state_register(rank, &mine);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (uint32_t i = 0; i < 2 * TENSORS; i++) {
+        const struct state *expected = i == TENSORS ? &before : &of_0;
+        RANK_TRUE(rank, memcmp(mine.data[i], expected->data[i], mine.bytes[i]) == 0);
+    }
+    RANK_OK(rank, lockstep_state_check(rank->session));
+    state_free_all(&mine);
+    state_free_all(&of_0);
+    state_free_all(&before);
+}
+
+static void case_32_mixed_dtypes_are_broadcast(const struct setting *setting)
+{
+    ranks_run(setting, broadcast_body, NULL);
+}
+
+// ---- Case 33 -----------------------------------------------------------------------------------
+
+#define LARGE 20000 // Elements.
+
+#define SMALL_BYTES 10000 // Hashes, and a first step without calls; of one rank.
+
+// Bytes that this rank sent for its start. A step follows it, because what a rank passes on may
+// still be on its way when its own start has returned.
+static uint64_t bytes_of_start(struct rank *rank)
+{
+    trainer_begin(rank, NULL);
+    trainer_end(rank);
+    return atomic_load(&rank->session->progress.bytes_sent);
+}
+
+// context: the rank whose second tensor differs; none: they are equal.
+static void equal_body(struct rank *rank)
+{
+    static const uint64_t sizes[] = {LARGE, LARGE, LARGE};
+    const struct module_shape shape = {.name = "net", .count = 3, .elements = sizes};
+    const uint32_t *differs = rank->context;
+    const uint64_t tensor_bytes = LARGE * sizeof(float);
+    struct trained_module module;
+    int64_t sent;
+    trainer_make(rank, &shape, 0, &module);
+    if (rank->rank == *differs)
+        ((float *)module.data[1])[LARGE - 1] = 1;
+    RANK_OK(rank, lockstep_start(rank->session));
+    sent = (int64_t)bytes_of_start(rank);
+    RANK_OK(rank, lockstep_allreduce(rank->session, "sent", &sent, 1, LOCKSTEP_INT64, LOCKSTEP_SUM,
+                                     LOCKSTEP_WAIT_FOREVER));
+    if (*differs >= rank->world_size)
+        RANK_TRUE(rank, sent < SMALL_BYTES * (int64_t)rank->world_size);
+    else
+        RANK_TRUE(rank, sent >= (int64_t)(tensor_bytes * (rank->world_size - 1)) &&
+                            sent < (int64_t)(2 * tensor_bytes * (rank->world_size - 1)));
+    RANK_OK(rank, lockstep_state_check(rank->session));
+    trainer_free(&module);
+}
+
+static void case_33_equal_state_does_not_travel(const struct setting *setting)
+{
+    for (uint32_t differs = 0; differs <= setting->world_size; differs++)
+        ranks_run(setting, equal_body, &differs);
+}
+
+// ---- Nothing to declare ------------------------------------------------------------------------
+
+static void nothing_body(struct rank *rank)
+{
+    uint64_t hash = 1;
+    RANK_OK(rank, lockstep_start(rank->session));
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_start(rank->session));
+    RANK_SAYS(rank, "already");
+    for (int i = 0; i < 3; i++) {
+        trainer_begin(rank, NULL);
+        trainer_end(rank);
+        RANK_EQUAL(rank, trainer_report(rank).buckets, 0);
+    }
+    RANK_OK(rank, lockstep_state_hash(rank->session, &hash));
+    RANK_OK(rank, lockstep_state_check(rank->session));
+    rank_digest(rank, &hash, sizeof(hash));
+}
+
+static void start_without_modules(const struct setting *setting)
+{
+    ranks_run(setting, nothing_body, NULL);
+}
+
+int main(void)
+{
+    static const uint32_t only_three[] = {3, 0};
+    static const struct stamp stamps[] = {
+        {"case_31_differences_reach_all_ranks", case_31_differences_reach_all_ranks, NULL},
+        {"case_31_nobody_waits_for_the_last", case_31_nobody_waits_for_the_last, only_three},
+        {"case_32_mixed_dtypes_are_broadcast", case_32_mixed_dtypes_are_broadcast, NULL},
+        {"case_33_equal_state_does_not_travel", case_33_equal_state_does_not_travel, NULL},
+        {"start_without_modules", start_without_modules, NULL},
+    };
+    return stamp_run("start", stamps, sizeof(stamps) / sizeof(stamps[0]));
+}
