@@ -1,0 +1,1094 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Conformance: what the library answers to a program or an environment that is wrong. Every public
+// function with handles that are none, calls in the wrong order, structures of other sizes, names
+// that are none, bad variables and addresses, worlds that never form, and a forked child. Each time
+// the answer is a status and a sentence that says what to do; the process survives all of it.
+
+#include "base/clock.h"
+#include "base/thread.h"
+#include "tests/support/cluster.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define OPEN_BOUND_MS 400
+
+// ---- Checks on the test's thread ---------------------------------------------------------------
+
+// The call returned this, and the sentence (of a failure) contains that.
+static void check(int line, const char *call, int expected, const char *part, int status)
+{
+    const char *text = status < 0 ? lockstep_error_text() : "";
+    if (status != expected)
+        fail_msg("line %d: %s returned %s instead of %s: %s", line, call,
+                 lockstep_status_name(status), lockstep_status_name(expected), text);
+    if (status < 0 && (text[0] == '\0' || strstr(text, part) == NULL))
+        fail_msg("line %d: %s: the text has no '%s': %s", line, call, part, text);
+}
+
+#define CHECK(expected, part, call) check(__LINE__, #call, expected, part, call)
+#define OK(call) CHECK(LOCKSTEP_OK, "", call)
+#define INVALID(part, call) CHECK(LOCKSTEP_E_INVALID, part, call)
+
+// ---- Every function that takes a handle --------------------------------------------------------
+
+static int64_t scratch[4];
+
+static int use_world(void *s)
+{
+    return lockstep_world(s, NULL, NULL);
+}
+static int use_close(void *s)
+{
+    return lockstep_close(s);
+}
+static int use_abort(void *s)
+{
+    return lockstep_abort(s, "why");
+}
+static int use_register(void *s)
+{
+    struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
+    lockstep_module *module;
+    config.name = "m";
+    return lockstep_module_register(s, &config, &module);
+}
+static int use_start(void *s)
+{
+    return lockstep_start(s);
+}
+static int use_step_begin(void *s)
+{
+    return lockstep_step_begin(s, NULL, NULL);
+}
+static int use_step_end(void *s)
+{
+    return lockstep_step_end(s, NULL);
+}
+static int use_report(void *s)
+{
+    struct lockstep_report report = LOCKSTEP_REPORT_INIT;
+    return lockstep_step_report(s, 1, 0, &report);
+}
+static int use_allreduce(void *s)
+{
+    return lockstep_allreduce(s, "c", scratch, 1, LOCKSTEP_INT64, LOCKSTEP_SUM, 1000);
+}
+static int use_broadcast(void *s)
+{
+    return lockstep_broadcast(s, "c", scratch, 1, LOCKSTEP_INT64, 0, 1000);
+}
+static int use_barrier(void *s)
+{
+    return lockstep_barrier(s, "c", 1000);
+}
+static int use_allreduce_async(void *s)
+{
+    lockstep_work *work;
+    return lockstep_allreduce_async(s, "c", scratch, 1, LOCKSTEP_INT64, LOCKSTEP_SUM, &work);
+}
+static int use_broadcast_async(void *s)
+{
+    lockstep_work *work;
+    return lockstep_broadcast_async(s, "c", scratch, 1, LOCKSTEP_INT64, 0, &work);
+}
+static int use_barrier_async(void *s)
+{
+    lockstep_work *work;
+    return lockstep_barrier_async(s, "c", &work);
+}
+static int use_counter_add(void *s)
+{
+    return lockstep_counter_add(s, "c", 1);
+}
+static int use_counter_read(void *s)
+{
+    return lockstep_counter_read(s, "c", scratch);
+}
+static int use_mark(void *s)
+{
+    return lockstep_mark(s, "here");
+}
+static int use_pause(void *s)
+{
+    return lockstep_pause(s, "saving", 5);
+}
+static int use_resume(void *s)
+{
+    return lockstep_resume(s);
+}
+static int use_state_check(void *s)
+{
+    return lockstep_state_check(s);
+}
+static int use_state_hash(void *s)
+{
+    uint64_t hash;
+    return lockstep_state_hash(s, &hash);
+}
+static int use_save(void *s)
+{
+    return lockstep_session_save(s, "/nowhere");
+}
+static int use_load(void *s)
+{
+    return lockstep_session_load(s, "/nowhere");
+}
+static int use_alloc(void *s)
+{
+    void *memory;
+    return lockstep_alloc(s, 8, &memory);
+}
+static int use_free(void *s)
+{
+    return lockstep_free(s, NULL);
+}
+static int use_call_begin(void *m)
+{
+    lockstep_call *call;
+    return lockstep_call_begin(m, &call);
+}
+static int use_ready(void *m)
+{
+    return lockstep_grad_ready(m, NULL, 0, NULL, NULL);
+}
+static int use_call_end(void *c)
+{
+    return lockstep_call_end(c);
+}
+static int use_unused(void *c)
+{
+    return lockstep_call_unused(c, NULL, 0);
+}
+static int use_call_abort(void *c)
+{
+    return lockstep_call_abort(c);
+}
+static int use_call_wait(void *c)
+{
+    return lockstep_call_wait(c, 0);
+}
+static int use_call_next(void *c)
+{
+    uint32_t bucket;
+    return lockstep_call_next(c, 0, &bucket);
+}
+static int use_work(void *w)
+{
+    return lockstep_work_wait(w, 0);
+}
+
+enum handle {
+    SESSION,
+    MODULE,
+    CALL,
+    WORK,
+    HANDLES
+};
+
+struct use {
+    const char *name;
+    enum handle handle;
+    int (*use)(void *handle);
+    bool after_failure; // Also of use when the session has failed.
+};
+
+static const struct use uses[] = {
+    {"world", SESSION, use_world, true},
+    {"abort", SESSION, use_abort, true},
+    {"module_register", SESSION, use_register, false},
+    {"start", SESSION, use_start, false},
+    {"step_begin", SESSION, use_step_begin, false},
+    {"step_end", SESSION, use_step_end, false},
+    {"step_report", SESSION, use_report, true},
+    {"allreduce", SESSION, use_allreduce, false},
+    {"broadcast", SESSION, use_broadcast, false},
+    {"barrier", SESSION, use_barrier, false},
+    {"allreduce_async", SESSION, use_allreduce_async, false},
+    {"broadcast_async", SESSION, use_broadcast_async, false},
+    {"barrier_async", SESSION, use_barrier_async, false},
+    {"counter_add", SESSION, use_counter_add, false},
+    {"counter_read", SESSION, use_counter_read, false},
+    {"mark", SESSION, use_mark, false},
+    {"pause", SESSION, use_pause, false},
+    {"resume", SESSION, use_resume, false},
+    {"state_check", SESSION, use_state_check, false},
+    {"state_hash", SESSION, use_state_hash, false},
+    {"session_save", SESSION, use_save, false},
+    {"session_load", SESSION, use_load, false},
+    {"alloc", SESSION, use_alloc, false},
+    {"free", SESSION, use_free, false},
+    {"call_begin", MODULE, use_call_begin, false},
+    {"grad_ready", MODULE, use_ready, false},
+    {"call_end", CALL, use_call_end, false},
+    {"call_unused", CALL, use_unused, false},
+    {"call_abort", CALL, use_call_abort, false},
+    {"call_wait", CALL, use_call_wait, false},
+    {"call_next", CALL, use_call_next, false},
+    {"work_wait", WORK, use_work, false},
+    {"close", SESSION, use_close, true}, // The last one: it ends the session.
+};
+#define USES (sizeof(uses) / sizeof(uses[0]))
+
+// ---- A session alone, with one of each handle --------------------------------------------------
+
+static float values[4];
+static float gradients[4];
+static const int64_t four[] = {4};
+static struct lockstep_parameter parameters[] = {
+    {"weight", LOCKSTEP_FLOAT32, 1, four, values, gradients, 0},
+    {"bias", LOCKSTEP_FLOAT32, 1, four, values, NULL, 0},
+    {"table", LOCKSTEP_FLOAT32, 1, four, values, NULL, LOCKSTEP_PARAMETER_FROZEN},
+};
+
+static struct lockstep_module_config describe(const char *name)
+{
+    struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
+    config.name = name;
+    config.parameters = parameters;
+    config.parameter_count = 3;
+    return config;
+}
+
+// Opened, started, in a step, with an open call and work in flight. Alone when config is NULL.
+static void open_all(const struct lockstep_config *config, void **handles)
+{
+    const struct lockstep_module_config description = describe("net");
+    OK(lockstep_open(config, (lockstep_session **)&handles[SESSION]));
+    OK(lockstep_module_register(handles[SESSION], &description,
+                                (lockstep_module **)&handles[MODULE]));
+    OK(lockstep_start(handles[SESSION]));
+    OK(lockstep_step_begin(handles[SESSION], NULL, NULL));
+    OK(lockstep_call_begin(handles[MODULE], (lockstep_call **)&handles[CALL]));
+    OK(lockstep_barrier_async(handles[SESSION], "b", (lockstep_work **)&handles[WORK]));
+}
+
+// ---- Handles that are none ---------------------------------------------------------------------
+
+static void every_function_refuses_null(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < USES; i++)
+        check(__LINE__, uses[i].name, LOCKSTEP_E_INVALID, "is NULL", uses[i].use(NULL));
+    INVALID("session is NULL", lockstep_open(NULL, NULL));
+}
+
+static void every_function_refuses_foreign_memory(void **state)
+{
+    void *foreign[64] = {0};
+    (void)state;
+    for (size_t i = 0; i < USES; i++) {
+        check(__LINE__, uses[i].name, LOCKSTEP_E_INVALID, "this is not", uses[i].use(foreign));
+        check(__LINE__, uses[i].name, LOCKSTEP_E_INVALID, "this is not",
+              uses[i].use((char *)foreign + 3));
+        check(__LINE__, uses[i].name, LOCKSTEP_E_INVALID, "this is not",
+              uses[i].use((void *)(uintptr_t)8));
+    }
+}
+
+// A live handle of another kind is as foreign.
+static void every_function_refuses_other_kinds(void **state)
+{
+    void *handles[HANDLES];
+    (void)state;
+    open_all(NULL, handles);
+    for (size_t i = 0; i < USES; i++) {
+        for (int kind = 0; kind < HANDLES; kind++) {
+            if (kind != (int)uses[i].handle)
+                check(__LINE__, uses[i].name, LOCKSTEP_E_INVALID, "this is not",
+                      uses[i].use(handles[kind]));
+        }
+    }
+    OK(lockstep_close(handles[SESSION]));
+}
+
+static void every_function_refuses_closed_handles(void **state)
+{
+    void *handles[HANDLES];
+    (void)state;
+    open_all(NULL, handles);
+    OK(lockstep_close(handles[SESSION]));
+    for (size_t i = 0; i < USES; i++)
+        check(__LINE__, uses[i].name, LOCKSTEP_E_INVALID, "this is not",
+              uses[i].use(handles[uses[i].handle]));
+}
+
+static void a_failed_session_says_why_each_time(void **state)
+{
+    void *handles[HANDLES];
+    (void)state;
+    open_all(NULL, handles);
+    OK(lockstep_work_wait(handles[WORK], 0));
+    OK(lockstep_abort(handles[SESSION], "the loss is NaN"));
+    for (size_t i = 0; i < USES; i++) {
+        if (!uses[i].after_failure)
+            check(__LINE__, uses[i].name, LOCKSTEP_E_CLOSED, "aborted",
+                  uses[i].use(handles[uses[i].handle]));
+    }
+    OK(lockstep_world(handles[SESSION], NULL, NULL));
+    OK(lockstep_abort(handles[SESSION], NULL));
+    OK(lockstep_close(handles[SESSION]));
+}
+
+static void what_is_not_supported_says_so(void **state)
+{
+    struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
+    lockstep_session *session;
+    void *handles[HANDLES];
+    (void)state;
+    open_all(NULL, handles);
+    for (size_t i = 0; i < USES; i++) {
+        if (uses[i].use == use_save || uses[i].use == use_load || uses[i].use == use_alloc ||
+            uses[i].use == use_free || uses[i].use == use_unused || uses[i].use == use_call_abort ||
+            uses[i].use == use_call_wait || uses[i].use == use_call_next)
+            check(__LINE__, uses[i].name, LOCKSTEP_E_UNSUPPORTED, uses[i].name,
+                  uses[i].use(handles[uses[i].handle]));
+    }
+    CHECK(LOCKSTEP_E_UNSUPPORTED, "device",
+          lockstep_grad_ready(handles[MODULE], NULL, 0, NULL, scratch));
+    OK(lockstep_call_end(handles[CALL]));
+    CHECK(LOCKSTEP_E_UNSUPPORTED, "stream must be NULL",
+          lockstep_step_end(handles[SESSION], scratch));
+    for (int dtype = LOCKSTEP_FLOAT16; dtype <= LOCKSTEP_BFLOAT16; dtype++)
+        CHECK(LOCKSTEP_E_UNSUPPORTED, "float16",
+              lockstep_allreduce(handles[SESSION], "c", scratch, 1, (lockstep_dtype)dtype,
+                                 LOCKSTEP_SUM, 1000));
+    OK(lockstep_close(handles[SESSION]));
+    config.on_failure = LOCKSTEP_ON_FAILURE_CONTINUE;
+    CHECK(LOCKSTEP_E_UNSUPPORTED, "on_failure=error", lockstep_open(&config, &session));
+}
+
+// ---- Order of calls ----------------------------------------------------------------------------
+
+static void calls_in_the_wrong_order(void **state)
+{
+    const struct lockstep_module_config description = describe("net");
+    const struct lockstep_module_config other = describe("other");
+    struct lockstep_report report = LOCKSTEP_REPORT_INIT;
+    lockstep_session *session;
+    lockstep_module *module;
+    lockstep_module *second;
+    lockstep_call *call;
+    lockstep_call *again;
+    uint64_t hash;
+    (void)state;
+    OK(lockstep_open(NULL, &session));
+    INVALID("lockstep_start", lockstep_step_begin(session, NULL, NULL));
+    INVALID("lockstep_step_begin", lockstep_step_end(session, NULL));
+    INVALID("lockstep_start", lockstep_state_hash(session, &hash));
+    OK(lockstep_module_register(session, &description, &module));
+    INVALID("named 'net' already", lockstep_module_register(session, &description, &second));
+    assert_null(second);
+    OK(lockstep_module_register(session, &other, &second));
+    INVALID("outside a step", lockstep_call_begin(module, &call));
+    assert_null(call);
+    OK(lockstep_start(session));
+    INVALID("already", lockstep_start(session));
+    INVALID("before lockstep_start", lockstep_module_register(session, &other, &second));
+    INVALID("outside a step", lockstep_call_begin(module, &call));
+    INVALID("no report", lockstep_step_report(session, 0, 0, &report));
+    INVALID("no report", lockstep_step_report(session, 1, 0, &report));
+    OK(lockstep_step_begin(session, NULL, NULL));
+    INVALID("step 1 is open", lockstep_step_begin(session, NULL, NULL));
+    INVALID("outside a step", lockstep_state_check(session));
+    INVALID("outside a step", lockstep_state_hash(session, &hash));
+    INVALID("no report", lockstep_step_report(session, 1, 0, &report));
+    INVALID("outside a call", lockstep_grad_ready(module, NULL, 0, NULL, NULL));
+    INVALID("nowhere", lockstep_call_begin(module, NULL));
+    OK(lockstep_call_begin(module, &call));
+    INVALID("its call is open", lockstep_call_begin(module, &again));
+    INVALID("0 to 2; 3 is none", lockstep_grad_ready(module, call, 3, NULL, NULL));
+    INVALID("'table' is frozen", lockstep_grad_ready(module, call, 2, gradients, NULL));
+    INVALID("'bias'", lockstep_grad_ready(module, call, 1, NULL, NULL));
+    OK(lockstep_grad_ready(module, call, 1, gradients, NULL));
+    OK(lockstep_grad_ready(module, call, 0, NULL, NULL));
+    INVALID("'weight' is ready twice", lockstep_grad_ready(module, call, 0, NULL, NULL));
+    INVALID("lockstep_call_end", lockstep_step_end(session, NULL));
+    OK(lockstep_call_end(call));
+    INVALID("ended already", lockstep_call_end(call));
+    CHECK(LOCKSTEP_E_UNSUPPORTED, "second call", lockstep_call_begin(module, &again));
+    OK(lockstep_step_end(session, NULL));
+    OK(lockstep_step_report(session, 1, 0, &report));
+    INVALID("step 1", lockstep_step_report(session, 2, 0, &report));
+    OK(lockstep_close(session));
+}
+
+static void a_call_of_another_module(void **state)
+{
+    const struct lockstep_module_config first = describe("first");
+    const struct lockstep_module_config second = describe("second");
+    lockstep_session *session;
+    lockstep_module *modules[2];
+    lockstep_call *calls[2];
+    (void)state;
+    OK(lockstep_open(NULL, &session));
+    OK(lockstep_module_register(session, &first, &modules[0]));
+    OK(lockstep_module_register(session, &second, &modules[1]));
+    OK(lockstep_start(session));
+    OK(lockstep_step_begin(session, NULL, NULL));
+    OK(lockstep_call_begin(modules[0], &calls[0]));
+    OK(lockstep_call_begin(modules[1], &calls[1]));
+    INVALID("module 'first': this is not its call",
+            lockstep_grad_ready(modules[0], calls[1], 0, NULL, NULL));
+    INVALID("is not", lockstep_grad_ready(modules[0], (lockstep_call *)scratch, 0, NULL, NULL));
+    OK(lockstep_close(session)); // With a step and calls open.
+}
+
+// ---- Structures --------------------------------------------------------------------------------
+
+static void structures_of_another_size(void **state)
+{
+    struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
+    struct lockstep_module_config description = describe("net");
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    struct lockstep_step_view view = LOCKSTEP_STEP_VIEW_INIT;
+    struct lockstep_report report = {.struct_bytes = 0};
+    lockstep_session *session = (void *)scratch;
+    lockstep_module *module;
+    (void)state;
+    config.struct_bytes = 0;
+    INVALID("LOCKSTEP_CONFIG_INIT", lockstep_open(&config, &session));
+    assert_null(session);
+    config.struct_bytes = sizeof(config) + 8;
+    INVALID("not older", lockstep_open(&config, &session));
+    config.struct_bytes = offsetof(struct lockstep_config, world_size); // An older header.
+    OK(lockstep_open(&config, &session));
+    INVALID("description is NULL", lockstep_module_register(session, NULL, &module));
+    INVALID("nowhere", lockstep_module_register(session, &description, NULL));
+    description.struct_bytes = 8;
+    INVALID("LOCKSTEP_MODULE_INIT", lockstep_module_register(session, &description, &module));
+    description = describe("net");
+    description.parameter_bytes = 8;
+    INVALID("LOCKSTEP_MODULE_INIT", lockstep_module_register(session, &description, &module));
+    OK(lockstep_start(session));
+    options.struct_bytes = 8;
+    INVALID("LOCKSTEP_STEP_INIT", lockstep_step_begin(session, &options, NULL));
+    view.struct_bytes = 8;
+    INVALID("LOCKSTEP_STEP_VIEW_INIT", lockstep_step_begin(session, NULL, &view));
+    OK(lockstep_step_begin(session, NULL, NULL));
+    OK(lockstep_step_end(session, NULL));
+    INVALID("LOCKSTEP_REPORT_INIT", lockstep_step_report(session, 1, 0, NULL));
+    INVALID("LOCKSTEP_REPORT_INIT", lockstep_step_report(session, 1, 0, &report));
+    report.struct_bytes = offsetof(struct lockstep_report, first_ready_us); // An older header.
+    report.first_ready_us = 77;
+    OK(lockstep_step_report(session, 1, 0, &report));
+    assert_int_equal(report.first_ready_us, 77);
+    OK(lockstep_close(session));
+}
+
+struct bad_module {
+    const char *part;
+    void (*spoil)(struct lockstep_module_config *config, struct lockstep_parameter *parameter,
+                  struct lockstep_buffer *buffer);
+};
+
+#define SPOIL(name, change) \
+    static void name(struct lockstep_module_config *config, struct lockstep_parameter *parameter, \
+                     struct lockstep_buffer *buffer) \
+    { \
+        (void)config, (void)parameter, (void)buffer; \
+        change; \
+    }
+
+static char long_name[300];
+static const int64_t negative[] = {-4};
+static const int64_t immense[] = {INT64_MAX / 2, 8};
+
+SPOIL(no_name, config->name = NULL)
+SPOIL(empty_name, config->name = "")
+SPOIL(too_long, config->name = long_name)
+SPOIL(no_utf8, config->name = "\xc3\x28")
+SPOIL(no_parameters, config->parameters = NULL)
+SPOIL(no_buffers, config->buffers = NULL)
+SPOIL(odd_kind, config->gradient_kind = (lockstep_gradient_kind)9)
+SPOIL(odd_unused, config->unused = (lockstep_unused_policy)9)
+SPOIL(no_parameter_name, parameter->name = NULL)
+SPOIL(long_parameter_name, parameter->name = long_name)
+SPOIL(parameter_no_utf8, parameter->name = "w\xff")
+SPOIL(same_names, parameter->name = "bias")
+SPOIL(odd_dtype, parameter->dtype = (lockstep_dtype)77)
+SPOIL(zero_dtype, parameter->dtype = (lockstep_dtype)0)
+SPOIL(integer, parameter->dtype = LOCKSTEP_INT32)
+SPOIL(many_dims, parameter->dims = 9)
+SPOIL(no_shape, parameter->shape = NULL)
+SPOIL(negative_shape, parameter->shape = negative)
+SPOIL(immense_shape, (parameter->shape = immense, parameter->dims = 2))
+SPOIL(no_data, parameter->data = NULL)
+SPOIL(odd_flags, parameter->flags = 0x80)
+SPOIL(odd_policy, buffer->policy = (lockstep_buffer_policy)5)
+SPOIL(no_buffer_name, buffer->name = "")
+SPOIL(no_buffer_data, buffer->data = NULL)
+
+static const struct bad_module bad_modules[] = {
+    {"has no name", no_name},
+    {"has no name", empty_name},
+    {"too long: 299 bytes, at most 255", too_long},
+    {"UTF-8", no_utf8},
+    {"a count and no array", no_parameters},
+    {"a count and no array", no_buffers},
+    {"gradient_kind", odd_kind},
+    {"unused policy", odd_unused},
+    {"parameter 0 has no name", no_parameter_name},
+    {"parameter 0 is too long", long_parameter_name},
+    {"parameter 0 is not valid UTF-8", parameter_no_utf8},
+    {"parameters 0 and 1 are both named 'bias'", same_names},
+    {"'weight' has dtype 77", odd_dtype},
+    {"'weight' has dtype 0", zero_dtype},
+    {"LOCKSTEP_PARAMETER_FROZEN", integer},
+    {"'weight' has 9 dimensions", many_dims},
+    {"no shape", no_shape},
+    {"'weight' has the negative size -4", negative_shape},
+    {"'weight' has more elements", immense_shape},
+    {"'weight' has 4 elements and data NULL", no_data},
+    {"'weight' has unknown flags 0x80", odd_flags},
+    {"'mean' has the unknown policy 5", odd_policy},
+    {"buffer 0 has no name", no_buffer_name},
+    {"'mean' has 4 elements and data NULL", no_buffer_data},
+};
+
+static void modules_that_cannot_be(void **state)
+{
+    const struct lockstep_buffer good = {"mean", LOCKSTEP_FLOAT32, 1,
+                                         four,   values,           LOCKSTEP_BUFFER_AT_START};
+    lockstep_session *session;
+    lockstep_module *module;
+    (void)state;
+    memset(long_name, 'n', sizeof(long_name) - 1);
+    OK(lockstep_open(NULL, &session));
+    for (size_t i = 0; i < sizeof(bad_modules) / sizeof(bad_modules[0]); i++) {
+        struct lockstep_module_config config = describe("net");
+        struct lockstep_parameter copies[3];
+        struct lockstep_buffer buffer = good;
+        memcpy(copies, parameters, sizeof(copies));
+        config.parameters = copies;
+        config.buffers = &buffer;
+        config.buffer_count = 1;
+        bad_modules[i].spoil(&config, &copies[0], &buffer);
+        INVALID(bad_modules[i].part, lockstep_module_register(session, &config, &module));
+        assert_null(module);
+    }
+    OK(lockstep_close(session));
+}
+
+// ---- Names and arguments -----------------------------------------------------------------------
+
+static void names_that_are_none(void **state)
+{
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    static const char *const bad[] = {NULL, "", long_name};
+    static const char *const phases[] = {long_name, "\xff"};
+    lockstep_session *session;
+    (void)state;
+    memset(long_name, 'n', sizeof(long_name) - 1);
+    OK(lockstep_open(NULL, &session));
+    OK(lockstep_start(session));
+    for (int i = 0; i < 3; i++) {
+        INVALID("1 to 255 bytes", lockstep_barrier(session, bad[i], 1000));
+        INVALID("1 to 255 bytes", lockstep_counter_add(session, bad[i], 1));
+        INVALID("1 to 255 bytes", lockstep_counter_read(session, bad[i], scratch));
+    }
+    INVALID("UTF-8", lockstep_barrier(session, "\xff", 1000));
+    INVALID("the library's", lockstep_barrier(session, "lockstep/mine", 1000));
+    INVALID("nowhere", lockstep_counter_read(session, "c", NULL));
+    INVALID("UTF-8", lockstep_mark(session, NULL));
+    INVALID("UTF-8", lockstep_mark(session, "\xff"));
+    OK(lockstep_mark(session, long_name)); // Cut.
+    OK(lockstep_pause(session, NULL, 0));
+    OK(lockstep_resume(session));
+    for (int i = 0; i < 2; i++) {
+        options.phase = phases[i];
+        INVALID("a phase has at most 255 bytes", lockstep_step_begin(session, &options, NULL));
+    }
+    OK(lockstep_close(session));
+}
+
+static void collectives_that_cannot_be(void **state)
+{
+    lockstep_session *session;
+    lockstep_work *work;
+    (void)state;
+    OK(lockstep_open(NULL, &session));
+    INVALID("data is NULL",
+            lockstep_allreduce(session, "c", NULL, 1, LOCKSTEP_INT64, LOCKSTEP_SUM, 0));
+    INVALID("data is NULL", lockstep_broadcast(session, "c", NULL, 1, LOCKSTEP_INT64, 0, 0));
+    OK(lockstep_allreduce(session, "c", NULL, 0, LOCKSTEP_INT64, LOCKSTEP_SUM, 1000));
+    INVALID("dtype 9",
+            lockstep_allreduce(session, "c", scratch, 1, (lockstep_dtype)9, LOCKSTEP_SUM, 0));
+    INVALID("op 4",
+            lockstep_allreduce(session, "c", scratch, 1, LOCKSTEP_INT64, (lockstep_op)4, 0));
+    INVALID("do not fit",
+            lockstep_allreduce(session, "c", scratch, UINT64_MAX, LOCKSTEP_INT64, LOCKSTEP_SUM, 0));
+    INVALID("no rank 1 in a world of 1",
+            lockstep_broadcast(session, "c", scratch, 1, LOCKSTEP_INT64, 1, 0));
+    INVALID("nowhere", lockstep_barrier_async(session, "c", NULL));
+    INVALID("LOCKSTEP_SUM", lockstep_allreduce_async(session, "c", scratch, 1, LOCKSTEP_INT64,
+                                                     LOCKSTEP_MEAN, &work));
+    assert_null(work);
+    OK(lockstep_close(session));
+}
+
+// Everything that grows has a limit, and reaching it is an answer.
+static void limits_are_told(void **state)
+{
+    static lockstep_work *works[256];
+    struct lockstep_module_config description = LOCKSTEP_MODULE_INIT;
+    lockstep_session *session;
+    lockstep_module *module;
+    lockstep_work *work;
+    char name[32];
+    (void)state;
+    OK(lockstep_open(NULL, &session));
+    for (int i = 0; i < 256; i++)
+        OK(lockstep_barrier_async(session, "same", &works[i]));
+    INVALID("wait for one first", lockstep_barrier_async(session, "same", &work));
+    for (int i = 0; i < 256; i++)
+        OK(lockstep_work_wait(works[i], 0));
+    for (int i = 1; i < 4096; i++) {
+        snprintf(name, sizeof(name), "name %d", i);
+        OK(lockstep_barrier(session, name, 1000));
+    }
+    INVALID("use a name again", lockstep_barrier(session, "one more", 1000));
+    description.name = name;
+    for (int i = 0; i < 64; i++) {
+        snprintf(name, sizeof(name), "module %d", i);
+        OK(lockstep_module_register(session, &description, &module));
+    }
+    description.name = "one more";
+    INVALID("at most 64 modules", lockstep_module_register(session, &description, &module));
+    OK(lockstep_close(session));
+}
+
+static void too_many_parameters(void **state)
+{
+    struct lockstep_module_config description = LOCKSTEP_MODULE_INIT;
+    lockstep_session *session;
+    lockstep_module *module;
+    (void)state;
+    description.name = "net";
+    description.parameters = parameters;
+    description.parameter_count = 16385;
+    OK(lockstep_open(NULL, &session));
+    INVALID("at most 16384 parameters", lockstep_module_register(session, &description, &module));
+    OK(lockstep_close(session));
+}
+
+// ---- Configuration and environment -------------------------------------------------------------
+
+struct bad_variable {
+    const char *name;
+    const char *value;
+    const char *part;
+};
+
+static const struct bad_variable bad_variables[] = {
+    {"LOCKSTEP_WORLD_SIZE", "two", "LOCKSTEP_WORLD_SIZE='two'"},
+    {"LOCKSTEP_WORLD_SIZE", "-1", "LOCKSTEP_WORLD_SIZE='-1'"},
+    {"LOCKSTEP_WORLD_SIZE", "99999999999", "LOCKSTEP_WORLD_SIZE='99999999999'"},
+    {"LOCKSTEP_WORLD_SIZE", "2000", "limit of 1024"},
+    {"LOCKSTEP_WORLD_SIZE", "2", "needs a coordinator"},
+    {"LOCKSTEP_RANK_HINT", "1", "LOCKSTEP_RANK_HINT=1"},
+    {"LOCKSTEP_RANK_HINT", "x", "LOCKSTEP_RANK_HINT='x'"},
+    {"JOB_COMPLETION_INDEX", "7", "JOB_COMPLETION_INDEX=7"},
+    {"LOCKSTEP_OPEN_TIMEOUT_MS", "1s", "LOCKSTEP_OPEN_TIMEOUT_MS='1s'"},
+    {"LOCKSTEP_DATA_PORTS", "5-1", "'5-1'"},
+    {"LOCKSTEP_DATA_PORTS", "0-70000", "'0-70000'"},
+    {"LOCKSTEP_DATA_PORTS", "a-b", "'a-b'"},
+    {"LOCKSTEP_LOG", "loud", "LOCKSTEP_LOG='loud'"},
+    {"LOCKSTEP_COORDINATOR", "nowhere", "host:port"},
+    {"LOCKSTEP_COORDINATOR", "host:0", "host:port"},
+    {"LOCKSTEP_COORDINATOR", "host:port", "host:port"},
+    {"LOCKSTEP_COORDINATOR", ":1", "host:port"},
+    {"LOCKSTEP_JOB", long_name, "job's name is too long: 299 characters, at most 63"},
+    {"LOCKSTEP_JOB", "j\xff", "job's name is not valid UTF-8"},
+    {"LOCKSTEP_ADVERTISE", long_name, "advertised address is too long"},
+};
+
+static void variables_that_are_wrong(void **state)
+{
+    lockstep_session *session;
+    (void)state;
+    memset(long_name, 'n', sizeof(long_name) - 1);
+    for (size_t i = 0; i < sizeof(bad_variables) / sizeof(bad_variables[0]); i++) {
+        const struct bad_variable *bad = &bad_variables[i];
+        setenv(bad->name, bad->value, 1);
+        check(__LINE__, bad->name, LOCKSTEP_E_CONFIG, bad->part, lockstep_open(NULL, &session));
+        unsetenv(bad->name);
+    }
+}
+
+static void variables_override_the_configuration(void **state)
+{
+    struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
+    lockstep_session *session;
+    uint32_t world_size = 0;
+    (void)state;
+    config.coordinator = "127.0.0.1:1";
+    config.world_size = 7;
+    config.rank_hint = 5;
+    setenv("LOCKSTEP_COORDINATOR", cluster_coordinator(), 1);
+    setenv("LOCKSTEP_WORLD_SIZE", "1", 1);
+    setenv("LOCKSTEP_RANK_HINT", "0", 1);
+    setenv("LOCKSTEP_JOB", "from.the-environment", 1);
+    setenv("LOCKSTEP_LOG", "", 1); // Empty: not set.
+    OK(lockstep_open(&config, &session));
+    OK(lockstep_world(session, NULL, &world_size));
+    assert_int_equal(world_size, 1);
+    OK(lockstep_close(session));
+    unsetenv("LOCKSTEP_COORDINATOR");
+    unsetenv("LOCKSTEP_WORLD_SIZE");
+    unsetenv("LOCKSTEP_RANK_HINT");
+    unsetenv("LOCKSTEP_JOB");
+    unsetenv("LOCKSTEP_LOG");
+}
+
+static struct lockstep_config world_of(uint32_t world_size, char *job, size_t bytes)
+{
+    struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
+    cluster_job_name(job, bytes);
+    config.coordinator = cluster_coordinator();
+    config.job = job;
+    config.world_size = world_size;
+    config.open_timeout_ms = OPEN_BOUND_MS;
+    return config;
+}
+
+static void fields_that_are_wrong(void **state)
+{
+    char job[64];
+    const struct lockstep_config good = world_of(1, job, sizeof(job));
+    struct lockstep_config config = good;
+    lockstep_session *session;
+    (void)state;
+    config.transport = (lockstep_transport_kind)9;
+    CHECK(LOCKSTEP_E_CONFIG, "config.transport 9", lockstep_open(&config, &session));
+    config = good;
+    config.on_failure = (lockstep_on_failure)9;
+    CHECK(LOCKSTEP_E_CONFIG, "config.on_failure 9", lockstep_open(&config, &session));
+    config = good;
+    config.advertise = "not a numeric address";
+    CHECK(LOCKSTEP_E_CONFIG, "not a numeric address", lockstep_open(&config, &session));
+    config = good;
+    config.world_size = 0;
+    config.world_min = 3;
+    config.world_max = 2;
+    CHECK(LOCKSTEP_E_CONFIG, "world_min 3 is above world_max 2", lockstep_open(&config, &session));
+    config = good;
+    config.job = "two words";
+    CHECK(LOCKSTEP_E_CONFIG, "'two words' is no job name", lockstep_open(&config, &session));
+    config = good;
+    config.world_size = 2;
+    config.rank_hint = 2;
+    CHECK(LOCKSTEP_E_CONFIG, "hint", lockstep_open(&config, &session));
+    assert_null(session);
+}
+
+// ---- Worlds that do not form -------------------------------------------------------------------
+
+static void an_absent_coordinator(void **state)
+{
+    char job[64];
+    struct lockstep_config config = world_of(1, job, sizeof(job));
+    const uint64_t began_ms = clock_now_ms();
+    lockstep_session *session;
+    (void)state;
+    config.coordinator = "127.0.0.1:1";
+    CHECK(LOCKSTEP_E_UNREACHABLE, "127.0.0.1:1", lockstep_open(&config, &session));
+    assert_true(clock_now_ms() - began_ms < (OPEN_BOUND_MS + 1000) * test_slow());
+}
+
+static void a_world_that_never_completes(void **state)
+{
+    char job[64];
+    struct lockstep_config config = world_of(2, job, sizeof(job));
+    const uint64_t began_ms = clock_now_ms();
+    lockstep_session *session;
+    (void)state;
+    config.rank_hint = 0;
+    CHECK(LOCKSTEP_E_TIMEOUT, "1 of 2 workers", lockstep_open(&config, &session));
+    assert_non_null(strstr(lockstep_error_text(), "missing rank hints: 1"));
+    assert_non_null(strstr(lockstep_error_text(), job));
+    assert_true(clock_now_ms() - began_ms >= OPEN_BOUND_MS);
+    assert_true(clock_now_ms() - began_ms < (OPEN_BOUND_MS + 1000) * test_slow());
+}
+
+// Two workers that do not fit together: whoever comes second is refused, and the other one is
+// alone.
+struct pair {
+    const char *refused; // What the second one reads.
+    uint32_t worlds[2];
+    int32_t hints[2];
+    atomic_uint alone;
+    atomic_uint second;
+};
+
+static void pair_body(struct rank *rank)
+{
+    struct pair *pair = rank->context;
+    struct lockstep_config config = rank_config(rank);
+    lockstep_session *session;
+    int status;
+    config.world_size = pair->worlds[rank->rank];
+    config.rank_hint = pair->hints[rank->rank];
+    config.open_timeout_ms = OPEN_BOUND_MS * test_slow();
+    status = RANK_CALL(rank, lockstep_open(&config, &session));
+    if (status == LOCKSTEP_E_TIMEOUT) {
+        RANK_SAYS(rank, "1 of ");
+        atomic_fetch_add(&pair->alone, 1);
+        return;
+    }
+    RANK_EQUAL(rank, status, LOCKSTEP_E_CONFIG);
+    RANK_SAYS(rank, pair->refused);
+    atomic_fetch_add(&pair->second, 1);
+}
+
+static void refuse_second(struct pair *pair)
+{
+    static const struct setting setting = {
+        .name = "tcp", .transport = LOCKSTEP_TRANSPORT_TCP, .world_size = 2};
+    const struct cluster_test test = {
+        .setting = &setting, .body = pair_body, .context = pair, .without_session = true};
+    ranks_run_test(&test);
+    assert_int_equal(atomic_load(&pair->alone), 1);
+    assert_int_equal(atomic_load(&pair->second), 1);
+}
+
+static void a_hint_taken_twice(void **state)
+{
+    struct pair pair = {.refused = "rank hint 0 is taken", .worlds = {2, 2}, .hints = {0, 0}};
+    (void)state;
+    refuse_second(&pair);
+}
+
+static void another_world_size(void **state)
+{
+    struct pair pair = {
+        .refused = "give every worker the same world size", .worlds = {2, 3}, .hints = {-1, -1}};
+    (void)state;
+    refuse_second(&pair);
+}
+
+// ---- A forked child ----------------------------------------------------------------------------
+
+static void expect_inert_child(void **handles)
+{
+    const pid_t child = fork();
+    int status = 0;
+    assert_true(child >= 0);
+    if (child == 0) {
+        lockstep_session *session;
+        for (size_t i = 0; i < USES; i++) {
+            if (uses[i].use(handles[uses[i].handle]) != LOCKSTEP_E_FORKED)
+                _exit((int)(1 + i));
+            if (strstr(lockstep_error_text(), "forked") == NULL)
+                _exit(101);
+        }
+        _exit(lockstep_open(NULL, &session) == LOCKSTEP_E_FORKED ? 0 : 100);
+    }
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        fail_msg("the child's status is %x: function %s", (unsigned)status,
+                 WIFEXITED(status) && WEXITSTATUS(status) <= (int)USES
+                     ? uses[WEXITSTATUS(status) - 1].name
+                     : "open");
+}
+
+static void a_forked_child_is_inert(lockstep_transport_kind transport)
+{
+    char job[64];
+    struct lockstep_config config = world_of(1, job, sizeof(job));
+    lockstep_session *session;
+    void *handles[HANDLES];
+    config.open_timeout_ms = CLUSTER_PATIENCE_MS * test_slow();
+    config.transport = transport;
+    open_all(&config, handles);
+    session = handles[SESSION];
+    expect_inert_child(handles);
+    OK(lockstep_work_wait(handles[WORK], LOCKSTEP_WAIT_FOREVER)); // The parent goes on.
+    OK(lockstep_grad_ready(handles[MODULE], NULL, 1, gradients, NULL));
+    OK(lockstep_grad_ready(handles[MODULE], NULL, 0, NULL, NULL));
+    OK(lockstep_call_end(handles[CALL]));
+    OK(lockstep_step_end(session, NULL));
+    OK(lockstep_close(session));
+}
+
+static void a_forked_child_is_inert_over_tcp(void **state)
+{
+    (void)state;
+    a_forked_child_is_inert(LOCKSTEP_TRANSPORT_TCP);
+}
+
+static void a_forked_child_is_inert_over_loopback(void **state)
+{
+    (void)state;
+    a_forked_child_is_inert(LOCKSTEP_TRANSPORT_LOOPBACK);
+}
+
+// ---- Alone -------------------------------------------------------------------------------------
+
+static void solo_collectives(lockstep_session *session)
+{
+    lockstep_work *work;
+    scratch[0] = 7;
+    OK(lockstep_allreduce(session, "a", scratch, 1, LOCKSTEP_INT64, LOCKSTEP_SUM, 0));
+    OK(lockstep_broadcast(session, "b", scratch, 1, LOCKSTEP_INT64, 0, 0));
+    OK(lockstep_barrier(session, "c", 0));
+    OK(lockstep_allreduce_async(session, "a", scratch, 1, LOCKSTEP_INT64, LOCKSTEP_MAX, &work));
+    OK(lockstep_work_wait(work, 0));
+    INVALID("already", lockstep_work_wait(work, 0));
+    OK(lockstep_broadcast_async(session, "b", scratch, 1, LOCKSTEP_INT64, 0, &work));
+    OK(lockstep_work_wait(work, 0));
+    OK(lockstep_barrier_async(session, "c", &work));
+    OK(lockstep_work_wait(work, LOCKSTEP_WAIT_FOREVER));
+    assert_int_equal(scratch[0], 7);
+}
+
+static void solo_step(lockstep_session *session, lockstep_module *module, bool all)
+{
+    lockstep_call *call;
+    gradients[0] = 3;
+    OK(lockstep_call_begin(module, &call));
+    OK(lockstep_grad_ready(module, call, 0, NULL, NULL));
+    if (all)
+        OK(lockstep_grad_ready(module, call, 1, values, NULL));
+    OK(lockstep_call_end(call));
+    if (all)
+        OK(lockstep_step_end(session, NULL));
+    else
+        CHECK(LOCKSTEP_E_UNUSED, "module 'net' parameter 'bias' on rank 0",
+              lockstep_step_end(session, NULL));
+    assert_true(gradients[0] >= 3 && gradients[0] <= 3);
+}
+
+static void alone_everything_runs(void **state)
+{
+    const struct lockstep_module_config description = describe("net");
+    struct lockstep_step_view view = LOCKSTEP_STEP_VIEW_INIT;
+    struct lockstep_report report = LOCKSTEP_REPORT_INIT;
+    lockstep_session *session;
+    lockstep_module *module;
+    uint64_t hash;
+    int64_t total;
+    (void)state;
+    OK(lockstep_open(NULL, &session));
+    solo_collectives(session);
+    OK(lockstep_module_register(session, &description, &module));
+    OK(lockstep_start(session));
+    OK(lockstep_state_check(session));
+    OK(lockstep_state_hash(session, &hash));
+    for (uint64_t step = 1; step <= 4; step++) {
+        OK(lockstep_step_begin(session, NULL, &view));
+        assert_int_equal(view.step, step);
+        assert_int_equal(view.generation, 0);
+        assert_int_equal(view.world_size, 1);
+        OK(lockstep_counter_add(session, "samples", 5));
+        solo_step(session, module, step % 2 == 1);
+        OK(lockstep_counter_read(session, "samples", &total));
+        assert_int_equal(total, 5 * (int64_t)step);
+        OK(lockstep_step_report(session, step, 0, &report));
+        assert_int_equal(report.weight_total, 1);
+        assert_true(report.first_ready_us <= report.last_ready_us &&
+                    report.last_ready_us <= report.end_us && report.end_us <= report.done_us);
+    }
+    OK(lockstep_close(session));
+}
+
+// A sum is divided by the samples behind it, also alone.
+static void alone_a_sum_becomes_a_mean(void **state)
+{
+    struct lockstep_module_config description = describe("net");
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    lockstep_session *session;
+    lockstep_module *module;
+    lockstep_call *call;
+    (void)state;
+    description.parameter_count = 1;
+    description.gradient_kind = LOCKSTEP_GRADIENT_SUM;
+    options.weight = 4;
+    OK(lockstep_open(NULL, &session));
+    OK(lockstep_module_register(session, &description, &module));
+    OK(lockstep_start(session));
+    OK(lockstep_step_begin(session, &options, NULL));
+    gradients[0] = 6;
+    OK(lockstep_call_begin(module, &call));
+    OK(lockstep_grad_ready(module, call, 0, NULL, NULL));
+    OK(lockstep_call_end(call));
+    OK(lockstep_step_end(session, NULL));
+    assert_true(gradients[0] >= 1.5F && gradients[0] <= 1.5F);
+    OK(lockstep_close(session));
+}
+
+// ---- Texts -------------------------------------------------------------------------------------
+
+static void fresh_thread(void *argument)
+{
+    char *text = argument;
+    snprintf(text, 64, "%s", lockstep_error_text());
+    lockstep_close(NULL);
+    snprintf(text + 64, 64, "%s", lockstep_error_text());
+}
+
+static void texts_belong_to_their_thread(void **state)
+{
+    struct thread thread;
+    char texts[128] = "x";
+    (void)state;
+    INVALID("nowhere", lockstep_open(NULL, NULL));
+    assert_int_equal(thread_start(&thread, "fresh", fresh_thread, texts), 0);
+    thread_join(&thread);
+    assert_string_equal(texts, "");
+    assert_string_equal(texts + 64, "the session is NULL");
+    assert_non_null(strstr(lockstep_error_text(), "nowhere"));
+}
+
+static void statuses_have_names(void **state)
+{
+    (void)state;
+    assert_string_equal(lockstep_status_name(LOCKSTEP_OK), "LOCKSTEP_OK");
+    for (int status = LOCKSTEP_E_FORKED; status <= LOCKSTEP_DEFERRED; status++)
+        assert_memory_equal(lockstep_status_name(status), "LOCKSTEP_", 9);
+    assert_string_equal(lockstep_status_name(LOCKSTEP_E_FORKED - 1), "unknown status");
+    assert_string_equal(lockstep_status_name(2), "unknown status");
+    assert_string_equal(lockstep_version(), "0.1.0");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_function_refuses_null),
+        cmocka_unit_test(every_function_refuses_foreign_memory),
+        cmocka_unit_test(every_function_refuses_other_kinds),
+        cmocka_unit_test(every_function_refuses_closed_handles),
+        cmocka_unit_test(a_failed_session_says_why_each_time),
+        cmocka_unit_test(what_is_not_supported_says_so),
+        cmocka_unit_test(calls_in_the_wrong_order),
+        cmocka_unit_test(a_call_of_another_module),
+        cmocka_unit_test(structures_of_another_size),
+        cmocka_unit_test(modules_that_cannot_be),
+        cmocka_unit_test(names_that_are_none),
+        cmocka_unit_test(collectives_that_cannot_be),
+        cmocka_unit_test(limits_are_told),
+        cmocka_unit_test(too_many_parameters),
+        cmocka_unit_test(variables_that_are_wrong),
+        cmocka_unit_test(variables_override_the_configuration),
+        cmocka_unit_test(fields_that_are_wrong),
+        cmocka_unit_test(an_absent_coordinator),
+        cmocka_unit_test(a_world_that_never_completes),
+        cmocka_unit_test(a_hint_taken_twice),
+        cmocka_unit_test(another_world_size),
+        cmocka_unit_test(a_forked_child_is_inert_over_tcp),
+        cmocka_unit_test(a_forked_child_is_inert_over_loopback),
+        cmocka_unit_test(alone_everything_runs),
+        cmocka_unit_test(alone_a_sum_becomes_a_mean),
+        cmocka_unit_test(texts_belong_to_their_thread),
+        cmocka_unit_test(statuses_have_names),
+    };
+    return cmocka_run_group_tests_name("misuse", tests, NULL, NULL);
+}
