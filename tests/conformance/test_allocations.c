@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Conformance: the step path allocates nothing: of windows of 50 steps one of the first few must be
+// without an allocation on every rank. (Not the first one: the pools of the transport grow up to
+// what timing has asked of them at most, and chance decides when it has.) malloc, calloc, realloc
+// and the aligned ones are interposed in this program; a call counts while counting is on and only
+// on two kinds of threads: trainers, which say so themselves, and engines, which are known by the
+// name that the library gives to them. Other threads do not count: the control stream's own thread
+// and those of gRPC send a heartbeat each second, and whenever that is.
+//
+// Under a sanitizer its allocator is in the place of ours, and the test is skipped.
+
+#include "tests/support/trainer.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define WARM_STEPS 3 // One that learns, and two with the plan.
+#define COUNTED_STEPS 50 // A window.
+#define WINDOWS 20
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+
+#ifdef SANITIZED
+
+static void steps_allocate_nothing(void **state)
+{
+    (void)state;
+    print_message("not under a sanitizer: its allocator is in the place of ours\n");
+    skip();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(steps_allocate_nothing)};
+    return cmocka_run_group_tests_name("allocations", tests, NULL, NULL);
+}
+
+#else
+
+// ---- Counting ----------------------------------------------------------------------------------
+
+enum thread_kind {
+    UNKNOWN = 0,
+    TRAINER,
+    ENGINE,
+    OTHER
+};
+
+static atomic_bool counting;
+static atomic_uint allocated[OTHER + 1];
+static _Thread_local enum thread_kind kind;
+
+// The first allocation of a thread that is counted finds out which kind it is.
+static enum thread_kind thread_kind_of_self(void)
+{
+    char name[16] = "";
+    if (kind != UNKNOWN)
+        return kind;
+    pthread_getname_np(pthread_self(), name, sizeof(name));
+    kind = strcmp(name, "lockstep-engine") == 0 ? ENGINE : OTHER;
+    return kind;
+}
+
+static void count(void)
+{
+    if (atomic_load_explicit(&counting, memory_order_relaxed))
+        atomic_fetch_add_explicit(&allocated[thread_kind_of_self()], 1, memory_order_relaxed);
+}
+
+// glibc's own functions, under the names that it keeps for interposers.
+extern void *__libc_malloc(size_t size);
+extern void *__libc_calloc(size_t members, size_t size);
+extern void *__libc_realloc(void *memory, size_t size);
+extern void *__libc_memalign(size_t alignment, size_t size);
+extern void __libc_free(void *memory);
+
+// Visible to the libraries that this program has loaded, too.
+#define INTERPOSED __attribute__((visibility("default")))
+
+INTERPOSED void *malloc(size_t size)
+{
+    count();
+    return __libc_malloc(size);
+}
+
+INTERPOSED void *calloc(size_t members, size_t size)
+{
+    count();
+    return __libc_calloc(members, size);
+}
+
+INTERPOSED void *realloc(void *memory, size_t size)
+{
+    count();
+    return __libc_realloc(memory, size);
+}
+
+INTERPOSED void *memalign(size_t alignment, size_t size);
+INTERPOSED void *memalign(size_t alignment, size_t size)
+{
+    count();
+    return __libc_memalign(alignment, size);
+}
+
+INTERPOSED void *aligned_alloc(size_t alignment, size_t size)
+{
+    count();
+    return __libc_memalign(alignment, size);
+}
+
+INTERPOSED int posix_memalign(void **memory, size_t alignment, size_t size)
+{
+    count();
+    *memory = __libc_memalign(alignment, size);
+    return *memory == NULL ? 12 : 0;
+}
+
+INTERPOSED void free(void *memory)
+{
+    __libc_free(memory);
+}
+
+// ---- Steps -------------------------------------------------------------------------------------
+
+// The largest one needs credit; it is left out where bytes travel one by one.
+static const uint64_t sizes[12] = {5, 130, 1, 77, 300, 3, 64, 0, 12, 7, 200, 4500};
+
+// Without the checks of trainer_step_known, which would show in a profile of nothing.
+static void plain_step(struct rank *rank, struct trained_module *modules)
+{
+    trainer_begin(rank, NULL);
+    RANK_OK(rank, lockstep_counter_add(rank->session, "samples", 3));
+    for (uint32_t m = 0; m < 2; m++)
+        trainer_call(rank, &modules[(m + rank->rank) % 2]);
+    trainer_end(rank);
+}
+
+// Whether no engine has allocated in these steps; a trainer never may.
+static bool counted_window(struct rank *rank, struct trained_module *modules)
+{
+    bool none;
+    rank_meet(rank);
+    if (rank->rank == 0) {
+        memset(allocated, 0, sizeof(allocated));
+        atomic_store(&counting, true);
+    }
+    rank_meet(rank);
+    for (int i = 0; i < COUNTED_STEPS; i++)
+        plain_step(rank, modules);
+    rank_meet(rank);
+    atomic_store(&counting, false);
+    RANK_EQUAL(rank, atomic_load(&allocated[TRAINER]), 0);
+    none = atomic_load(&allocated[ENGINE]) == 0;
+    rank_meet(rank);
+    return none;
+}
+
+static void counted_body(struct rank *rank)
+{
+    const bool torn = rank->setting->torn_bytes > 0 && rank->setting->torn_bytes < 100;
+    const struct module_shape a = {.name = "a", .count = torn ? 11 : 12, .elements = sizes};
+    const struct module_shape b = {.name = "b", .count = 6, .elements = sizes, .scattered = true};
+    struct trained_module modules[2];
+    kind = TRAINER;
+    trainer_make(rank, &a, 0, &modules[0]);
+    trainer_make(rank, &b, 1, &modules[1]);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (int i = 0; i < WARM_STEPS; i++)
+        plain_step(rank, modules);
+    for (int window = 0; window < WINDOWS && !counted_window(rank, modules); window++)
+        RANK_TRUE(rank, window < WINDOWS - 1);
+    trainer_free(&modules[0]);
+    trainer_free(&modules[1]);
+}
+
+static void small_caps(struct rank *rank, struct lockstep_config *config)
+{
+    (void)rank;
+    config->bucket_first_bytes = config->bucket_bytes = 2000;
+    config->bucket_last_bytes = 500;
+}
+
+static void steps_allocate_nothing(const struct setting *setting)
+{
+    const struct cluster_test test = {
+        .setting = setting, .configure = small_caps, .body = counted_body};
+    ranks_run_test(&test);
+}
+
+// The counting itself works.
+static void counting_counts(const struct setting *setting)
+{
+    void *volatile memory;
+    (void)setting;
+    kind = TRAINER;
+    memset(allocated, 0, sizeof(allocated));
+    atomic_store(&counting, true);
+    memory = malloc(100);
+    memory = realloc(memory, 10000);
+    atomic_store(&counting, false);
+    free(memory);
+    kind = UNKNOWN;
+    assert_int_equal(atomic_load(&allocated[TRAINER]), 2);
+}
+
+int main(void)
+{
+    static const uint32_t one[] = {1, 0};
+    static const struct stamp stamps[] = {
+        {"counting_counts", counting_counts, one},
+        {"steps_allocate_nothing", steps_allocate_nothing, NULL},
+    };
+    return stamp_run("allocations", stamps, sizeof(stamps) / sizeof(stamps[0]));
+}
+
+#endif
