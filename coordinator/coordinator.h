@@ -52,8 +52,9 @@
 // with left == true, or about a rank that has said UP_LEAVE: HALT_LEFT. So is one who leaves while
 // others are in start or in a learning step. UP_FAIL: HALT with the kind and text of the reporter,
 // prefixed by its rank and host; of kind HALT_LOST: it gives up itself (lockstep_abort). After a
-// verdict of step s, only UP_FAIL and UP_LOST of an earlier step are heard, and make another one;
-// everything else is dropped. A missed heartbeat changes only what views show.
+// verdict of step s, only UP_FAIL and UP_LOST of an earlier step are heard: the one makes another
+// verdict, the other the same one for that step, because members that were told close their links.
+// Everything else is dropped. A missed heartbeat changes only what views show.
 //
 // Impossible messages, by someone who has no rank yet: refused. By a member: HALT_PROTOCOL to all
 // with a sentence that names it, and the end of its stream.

@@ -209,6 +209,8 @@ struct job {
 
     enum halt_kind halt_kind;
     uint64_t halt_step;
+    bool halt_has_rank;
+    uint32_t halt_rank;
     char halt_text[LOCKSTEP_TEXT_BYTES];
 
     uint64_t messages_total;

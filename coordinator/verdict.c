@@ -61,6 +61,8 @@ void verdict_halt(struct coordinator *core, struct job *job, const struct verdic
     job->state = JOB_HALTED;
     job->halt_kind = verdict->kind;
     job->halt_step = verdict->step;
+    job->halt_has_rank = verdict->has_rank;
+    job->halt_rank = verdict->rank;
     job->difference.active = false;
     job->learning.active = false;
     sentence_begin(&sentence, job->halt_text, sizeof(job->halt_text));
@@ -224,6 +226,19 @@ static bool verdict_lost_possible(const struct job *job, const struct worker *wo
     return lost->rank < job->count && lost->rank != worker->rank;
 }
 
+// The first cause again, for a member that cannot finish this earlier step.
+static void verdict_again(struct coordinator *core, struct job *job, uint64_t step)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    memcpy(text, job->halt_text, sizeof(text));
+    const struct verdict verdict = {.kind = job->halt_kind,
+                                    .step = step,
+                                    .has_rank = job->halt_has_rank,
+                                    .rank = job->halt_rank,
+                                    .text = text};
+    verdict_halt(core, job, &verdict);
+}
+
 void verdict_lost(struct coordinator *core, struct worker *worker, const struct up_lost *lost)
 {
     char cause[LOCKSTEP_TEXT_BYTES / 2];
@@ -236,6 +251,11 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
         return;
     }
     struct worker *peer = job_worker(core, job, lost->rank);
+    // After a verdict members close their links and end: that they do is no news.
+    if (job->state == JOB_HALTED) {
+        verdict_again(core, job, lost->step);
+        return;
+    }
     if (lost->left || peer->left) {
         // The leaver has settled a step; nothing after that one can be finished by anybody.
         const uint64_t first_open = peer->heartbeat.settled + 1;

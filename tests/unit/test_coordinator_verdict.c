@@ -185,10 +185,23 @@ static void test_an_earlier_step_replaces_a_later_one(void **state)
     story_fail(story, 2, 7, HALT_PHASE, "policy here");
     story_fail(story, 1, 6, HALT_UNPLANNED, "critic call 1");
     story_expect_piece(story, "2 < halt unplanned step 6: rank 0 (host h1): critic call 1\n");
-    story_lost(story, 1, 1, 5, false);
-    story_expect_piece(story, "2 < halt lost step 0: rank 1 on host h2 was lost");
-    story_fail(story, 1, 1, HALT_PHASE, "too late");
-    story_expect(story, "1 > fail phase step 1: too late\n");
+}
+
+// One that was told of step 7 has closed its links; whoever is in step 6 sees that.
+static void test_links_closed_after_a_verdict_are_no_death(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 3);
+    story_leave(story, 2, 6);
+    story_lost(story, 3, 1, 7, true);
+    story_expect_piece(story, "1 < halt left step 7: rank 1 (host h2) closed its session");
+    story_lost(story, 1, 2, 6, false);
+    story_expect_piece(story, "1 < halt left step 6: rank 1 (host h2) closed its session");
+    assert_true(story->last[1].u.halt.has_rank);
+    assert_int_equal(story->last[1].u.halt.rank, 1);
+    story_close(story, 3, "reset");
+    story_lost(story, 1, 2, 5, false);
+    story_expect_piece(story, "1 < halt left step 5: rank 1 (host h2) closed its session");
 }
 
 static void test_messages_of_other_generations_are_dropped_and_counted(void **state)
@@ -272,6 +285,7 @@ int main(void)
         TEST(test_a_disagreement_is_everybodys),
         TEST(test_one_gives_up_and_says_why),
         TEST(test_an_earlier_step_replaces_a_later_one),
+        TEST(test_links_closed_after_a_verdict_are_no_death),
         TEST(test_messages_of_other_generations_are_dropped_and_counted),
         TEST(test_a_second_generation_after_a_death),
         TEST(test_a_finished_jobs_name_is_free),
