@@ -525,9 +525,13 @@ static void script_leave(struct member *member)
     float memory[2] = {1, 2};
     struct extent extent = {.in = memory, .out = memory, .elements = 2};
     struct collective collective;
+    const uint32_t before = member->done_count;
     launch_plain(member, &collective, &extent, 0, 5);
-    member_until(member, &member->lost_count, 1, "the one that left");
-    MEMBER_CHECK(member, member->lost_left && member->lost_rank == 0);
+    // Its successor misses what it would have sent; its predecessor may have got rid of everything.
+    if (member->rank == 1)
+        member_until(member, &member->lost_count, 1, "the one that left");
+    MEMBER_CHECK(member, member->lost_count == 0 || (member->lost_left && member->lost_rank == 0));
+    MEMBER_CHECK(member, member->done_count == before);
     member_barrier(member);
     transport_abandon(member->transport);
     transport_close(member->transport);

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Links by themselves, TCP and loopback alike: bytes arrive in order, ends come after them, nothing
+// blocks.
+
+#include "worker/link.h"
+
+#include "base/clock.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BOUND_MS 20000
+
+struct kind {
+    const char *name;
+    bool tcp;
+    const char *host;
+    uint32_t torn_bytes;
+};
+
+static const struct kind kinds[] = {
+    {"loopback", false, NULL, 0},
+    {"torn", false, NULL, 3},
+    {"tcp", true, "127.0.0.1", 0},
+    {"tcp6", true, "::1", 0},
+};
+
+static struct listener *open_listener(const struct kind *kind)
+{
+    char error[256] = "";
+    struct listener *listener =
+        kind->tcp ? listener_open_tcp(kind->host, 0, 0, error, sizeof(error))
+                  : listener_open_loopback(kind->torn_bytes, error, sizeof(error));
+    if (!listener)
+        print_message("%s\n", error);
+    return listener;
+}
+
+static void wait_for(int fd, short events)
+{
+    struct pollfd poll_fd = {.fd = fd, .events = events};
+    assert_int_equal(poll(&poll_fd, 1, BOUND_MS), 1);
+}
+
+// Two ends of one connection.
+static void connect_pair(const struct kind *kind, struct listener *listener, struct link *ends[2])
+{
+    char error[256] = "";
+    ends[0] = link_connect(listener->address, kind->torn_bytes, error, sizeof(error));
+    assert_non_null(ends[0]);
+    wait_for(listener->fd, POLLIN);
+    ends[1] = listener->ops->accept(listener);
+    assert_non_null(ends[1]);
+    assert_null(listener->ops->accept(listener));
+    if (kind->tcp)
+        wait_for(ends[0]->fd, POLLOUT);
+    assert_int_equal(ends[0]->ops->connected(ends[0]), 1);
+    for (int i = 0; i < 2; i++) {
+        assert_true(fcntl(ends[i]->fd, F_GETFL) & O_NONBLOCK);
+        assert_true(fcntl(ends[i]->fd, F_GETFD) & FD_CLOEXEC);
+    }
+}
+
+static ssize_t send_some(struct link *link, const void *bytes, size_t size)
+{
+    const struct iovec vectors[2] = {
+        {.iov_base = (void *)(uintptr_t)bytes, .iov_len = size / 3},
+        {.iov_base = (char *)(uintptr_t)bytes + size / 3, .iov_len = size - size / 3}};
+    return link->ops->send(link, vectors, 2);
+}
+
+static ssize_t receive_some(struct link *link, void *bytes, size_t size)
+{
+    const struct iovec vectors[2] = {
+        {.iov_base = bytes, .iov_len = size / 2},
+        {.iov_base = (char *)bytes + size / 2, .iov_len = size - size / 2}};
+    return link->ops->receive(link, vectors, 2);
+}
+
+static void fill(uint8_t *bytes, size_t size, uint32_t seed)
+{
+    for (size_t i = 0; i < size; i++)
+        bytes[i] = (uint8_t)((i * 2654435761u + seed) >> 13);
+}
+
+static void bytes_arrive_in_order(void **state)
+{
+    const struct kind *kind = *state;
+    struct listener *listener = open_listener(kind);
+    struct link *ends[2];
+    if (!listener)
+        skip();
+    connect_pair(kind, listener, ends);
+    const size_t size = kind->torn_bytes ? 20000 : 3000000;
+    uint8_t *sent = malloc(size);
+    uint8_t *got = malloc(size);
+    fill(sent, size, 7);
+    size_t out = 0;
+    size_t in = 0;
+    bool was_full = false;
+    const uint64_t since_ms = clock_now_ms();
+    while (in < size) {
+        assert_true(clock_now_ms() - since_ms < BOUND_MS);
+        ssize_t moved = out < size ? send_some(ends[0], sent + out, size - out) : 0;
+        if (moved > 0)
+            out += (size_t)moved;
+        else if (moved < 0) {
+            assert_int_equal(errno, EAGAIN);
+            was_full = true;
+        }
+        if (was_full || out == size || kind->torn_bytes) {
+            const size_t sure = ends[1]->ops->readable(ends[1]);
+            moved = receive_some(ends[1], got + in, size - in);
+            assert_true(sure == 0 || (moved > 0 && (size_t)moved >= sure));
+            if (moved > 0)
+                in += (size_t)moved;
+        }
+    }
+    assert_memory_equal(sent, got, size);
+    assert_int_equal(receive_some(ends[1], got, 10), -1);
+    assert_int_equal(errno, EAGAIN);
+    assert_int_equal(ends[0]->ops->check(ends[0]), 0);
+    free(sent);
+    free(got);
+    ends[0]->ops->close(ends[0], false);
+    ends[1]->ops->close(ends[1], false);
+    listener->ops->close(listener);
+}
+
+static ssize_t receive_end(struct link *link, size_t *before)
+{
+    uint8_t bytes[100];
+    const uint64_t since_ms = clock_now_ms();
+    *before = 0;
+    for (;;) {
+        const ssize_t moved = receive_some(link, bytes, sizeof(bytes));
+        assert_true(clock_now_ms() - since_ms < BOUND_MS);
+        if (moved > 0)
+            *before += (size_t)moved;
+        else if (moved == 0 || errno != EAGAIN)
+            return moved;
+    }
+}
+
+static void ends_come_after_the_bytes(void **state)
+{
+    const struct kind *kind = *state;
+    struct listener *listener = open_listener(kind);
+    struct link *ends[2];
+    size_t before = 0;
+    if (!listener)
+        skip();
+    // An orderly end of one direction; the other one goes on.
+    connect_pair(kind, listener, ends);
+    const ssize_t sent = send_some(ends[0], "goodbye", 7);
+    ends[0]->ops->shut(ends[0]);
+    assert_int_equal(receive_end(ends[1], &before), 0);
+    assert_int_equal(before, sent);
+    assert_true(send_some(ends[1], "so long", 7) > 0);
+    ends[1]->ops->close(ends[1], false);
+    assert_int_equal(receive_end(ends[0], &before), 0);
+    assert_true(before > 0);
+    ends[0]->ops->close(ends[0], false);
+    // A reset.
+    connect_pair(kind, listener, ends);
+    ends[0]->ops->close(ends[0], true);
+    assert_int_equal(receive_end(ends[1], &before), -1);
+    assert_int_equal(errno, ECONNRESET);
+    assert_int_equal(send_some(ends[1], "hello?", 6), -1);
+    assert_int_equal(errno, EPIPE);
+    ends[1]->ops->close(ends[1], false);
+    listener->ops->close(listener);
+}
+
+static void nobody_listens(void **state)
+{
+    const struct kind *kind = *state;
+    char error[256] = "";
+    char address[LOCKSTEP_ADDRESS_BYTES];
+    struct listener *listener = open_listener(kind);
+    if (!listener)
+        skip();
+    memcpy(address, listener->address, sizeof(address));
+    listener->ops->close(listener);
+    struct link *link = link_connect(address, 0, error, sizeof(error));
+    if (!link) {
+        assert_non_null(strstr(error, "refused"));
+        return;
+    }
+    const uint64_t since_ms = clock_now_ms();
+    int connected = 0;
+    while ((connected = link->ops->connected(link)) == 0)
+        assert_true(clock_now_ms() - since_ms < BOUND_MS);
+    assert_int_equal(connected, -1);
+    assert_int_equal(errno, ECONNREFUSED);
+    link->ops->close(link, false);
+}
+
+static void unusable_addresses(void **state)
+{
+    (void)state;
+    static const char *const addresses[] = {"",
+                                            "tcp",
+                                            "tcp:",
+                                            "tcp:127.0.0.1",
+                                            "tcp:127.0.0.1:",
+                                            "tcp:x:1",
+                                            "tcp:[::1:5",
+                                            "udp:1.2.3.4:5",
+                                            "loopback:",
+                                            "loopback:x",
+                                            "loopback:999999",
+                                            "tcp:1.2.3.4:70000"};
+    for (size_t i = 0; i < sizeof(addresses) / sizeof(addresses[0]); i++) {
+        char error[256] = "";
+        assert_null(link_connect(addresses[i], 0, error, sizeof(error)));
+        assert_true(strlen(error) > 0);
+    }
+    char error[256] = "";
+    assert_null(listener_open_tcp("no.such.name", 0, 0, error, sizeof(error)));
+    assert_null(listener_open_tcp("127.0.0.1", 9, 8, error, sizeof(error)));
+    assert_null(listener_open_tcp("203.0.113.1", 0, 0, error, sizeof(error))); // Not ours.
+    assert_true(strlen(error) > 0);
+}
+
+// A range: the first port that is free is taken, and a full range is an error.
+static void port_ranges(void **state)
+{
+    (void)state;
+    char error[256] = "";
+    struct listener *any = listener_open_tcp("127.0.0.1", 0, 0, error, sizeof(error));
+    assert_non_null(any);
+    const unsigned long port = strtoul(strrchr(any->address, ':') + 1, NULL, 10);
+    assert_null(
+        listener_open_tcp("127.0.0.1", (uint16_t)port, (uint16_t)port, error, sizeof(error)));
+    assert_non_null(strstr(error, "in use"));
+    any->ops->close(any);
+    struct listener *same =
+        listener_open_tcp("127.0.0.1", (uint16_t)port, (uint16_t)port, error, sizeof(error));
+    assert_non_null(same);
+    same->ops->close(same);
+}
+
+#define TEST(function) \
+    { \
+#function, function \
+    }
+
+int main(void)
+{
+    static const struct {
+        const char *name;
+        void (*function)(void **state);
+    } stamped[] = {TEST(bytes_arrive_in_order), TEST(ends_come_after_the_bytes),
+                   TEST(nobody_listens)};
+    enum {
+        STAMPS = sizeof(stamped) / sizeof(stamped[0]),
+        KINDS = sizeof(kinds) / sizeof(kinds[0])
+    };
+    static struct CMUnitTest tests[STAMPS * KINDS + 2];
+    static char names[STAMPS * KINDS][80];
+    size_t count = 0;
+    for (size_t k = 0; k < KINDS; k++) {
+        for (size_t i = 0; i < STAMPS; i++, count++) {
+            snprintf(names[count], sizeof(names[count]), "%s/%s", stamped[i].name, kinds[k].name);
+            tests[count] = (struct CMUnitTest){.name = names[count],
+                                               .test_func = stamped[i].function,
+                                               .initial_state = (void *)(uintptr_t)&kinds[k]};
+        }
+    }
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(unusable_addresses);
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(port_ranges);
+    return _cmocka_run_group_tests("link", tests, count, NULL, NULL);
+}
