@@ -251,7 +251,7 @@ static void order_take_early_header(struct order *order)
 
 void order_header_received(struct order *order, const struct step_header *header)
 {
-    if (order->failed)
+    if (order->failed || header->step <= order->settled)
         return;
     if (order->open && header->step == order->step)
         order_compare_header(order, header);

@@ -13,7 +13,9 @@
 // - R1 Header. step_begin sends a header to the ring successor. The close wave is joined only when
 //   the predecessor's header of the same step has arrived and names the same phase; a different
 //   phase is reported once (UP_FAIL), and the verdict is waited for. Planned slots may run before:
-//   their frames carry the plan's hash, so slots of different phases never pair.
+//   their frames carry the plan's hash, so slots of different phases never pair. A learning step
+//   has no close wave and does not wait for the header: it may come when the step is settled, and
+//   is dropped, for the coordinator has compared the phases.
 // - R3 Launch. In a planned step slot i is launched when it is ready or zero and i < L + W, where L
 //   is the lowest slot that is not final here. The slot at L can always be launched.
 // - Learning. In the first step of a phase every ready slot is reported and launched when the
