@@ -198,15 +198,23 @@ static bool failed(const siginfo_t *info)
     return info->si_code != CLD_EXITED || info->si_status != 0;
 }
 
-// The first failure is the cause. Among those seen at the same time, a signal rather than a status:
-// ranks exit because another one died, but are not killed by that.
+// Ranks exit because another one died, some by a signal, but no rank is killed by that. So SIGKILL
+// that was not ours is the cause, also when the others were faster than the kernel at ending it.
+static bool is_stronger(const struct supervisor *supervisor, uint32_t rank, bool same_time)
+{
+    const struct run_end *end = &supervisor->result.ranks[rank].end;
+    const struct run_end *first = &supervisor->result.ranks[supervisor->result.first_failed].end;
+    if (!WIFSIGNALED(end->status) || end->stopped || WIFSIGNALED(first->status))
+        return false;
+    return same_time || (WTERMSIG(end->status) == SIGKILL && supervisor->interrupts == 0);
+}
+
+// The first failure is the cause; among those seen at the same time, a signal rather than a status.
 static void note_failure(struct supervisor *supervisor, uint32_t rank, bool same_time)
 {
     struct run_result *result = &supervisor->result;
     bool none = result->first_failed == result->world_size;
-    bool stronger = !none && same_time && WIFSIGNALED(result->ranks[rank].end.status) &&
-                    !WIFSIGNALED(result->ranks[result->first_failed].end.status);
-    if (none || stronger)
+    if (none || is_stronger(supervisor, rank, same_time))
         result->first_failed = rank;
     if (none && supervisor->interrupts == 0)
         supervisor->kill_at = clock_now_ms() + supervisor->options->grace_ms;
