@@ -22,7 +22,7 @@ static void ready_make(struct rank *rank, struct trained_module *module)
 }
 
 // A call in which the parameters of this set of bits have gradients.
-static void ready_call(struct rank *rank, struct trained_module *module, uint32_t used)
+static void ready_call(struct rank *rank, struct trained_module *module, uint64_t used)
 {
     lockstep_call *call;
     trainer_fill_known(module, rank->rank, atomic_load(&rank->step));
