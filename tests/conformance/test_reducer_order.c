@@ -153,6 +153,23 @@ static void case_39_a_module_of_two_phases(const struct setting *setting)
     ranks_run(setting, shared_body, NULL);
 }
 
+// A step of one module, up to the first call that fails: the others may have failed before this
+// rank has even begun the step.
+static int step_until_failure(struct rank *rank, struct trained_module *module,
+                              const struct lockstep_step_options *options)
+{
+    lockstep_call *call;
+    int status = RANK_CALL(rank, lockstep_step_begin(rank->session, options, NULL));
+    if (status == 0)
+        status = RANK_CALL(rank, lockstep_call_begin(module->module, &call));
+    for (uint32_t i = 0; i < module->shape.count && status == 0; i++)
+        status = RANK_CALL(rank,
+                           lockstep_grad_ready(module->module, call, module->order[i], NULL, NULL));
+    if (status == 0)
+        status = RANK_CALL(rank, lockstep_call_end(call));
+    return status < 0 ? status : RANK_CALL(rank, lockstep_step_end(rank->session, NULL));
+}
+
 // A phase without any call, and a step of ranks that disagree on the phase.
 static void phases_differ_body(struct rank *rank)
 {
@@ -165,9 +182,7 @@ static void phases_differ_body(struct rank *rank)
     trainer_end(rank);
     trainer_step_known(rank, modules, 0);
     phase_step(rank, &modules[0], "policy", true);
-    trainer_begin(rank, &options);
-    trainer_call(rank, &modules[0]);
-    RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_step_end(rank->session, NULL));
+    RANK_EQUAL(rank, step_until_failure(rank, &modules[0], &options), LOCKSTEP_E_MISMATCH);
     RANK_SAYS(rank, "phase");
     RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_step_begin(rank->session, NULL, NULL));
     free_two(modules);
