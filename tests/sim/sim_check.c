@@ -183,7 +183,8 @@ static void check_halt(struct sim_worker *worker, const struct down_halt *halt)
         if (named->assigned_number != worker->generation.number ||
             named->assigned_rank != halt->rank || strcmp(named->job, worker->job) != 0)
             continue;
-        if (halt->kind == HALT_LOST && !named->broken && named->end != SIM_CRASHED)
+        if (halt->kind == HALT_LOST && !named->broken && !named->gave_up &&
+            named->end != SIM_CRASHED)
             sim_fail(sim, "rank %" PRIu32 " is called lost, but lives", halt->rank);
         if (halt->kind == HALT_LEFT && !named->left && named->end == SIM_RUNNING)
             sim_fail(sim, "rank %" PRIu32 " is said to have left, but is here", halt->rank);
@@ -247,6 +248,8 @@ void check_up(struct sim_worker *worker, const struct up_message *message)
     if (worker->assigned_number == 0)
         return;
     struct sim_history *history = history_of(worker);
+    if (message->kind == UP_FAIL && message->u.fail.kind == HALT_LOST)
+        worker->gave_up = true;
     if (message->kind == UP_READY)
         known_slot(history, &message->u.ready.slot)->made[worker->assigned_rank] = true;
     if (message->kind != UP_END)
@@ -324,7 +327,7 @@ static void check_survivors(struct sim *sim, const struct sim_history *history)
     for (uint32_t i = 0; i < history->start.world_size; i++) {
         const struct sim_worker *member = history->members[i];
         died |= member == NULL || member->end == SIM_CRASHED || member->broken;
-        if (member != NULL && member->end == SIM_HALTED && !member->broken &&
+        if (member != NULL && member->end == SIM_HALTED && !member->broken && !member->agreed &&
             member->halts_seen == 0)
             sim_fail(sim, "%s is halted without a verdict", sim_name(member));
     }
@@ -357,7 +360,7 @@ void check_finished(struct sim *sim)
                 sim_fail(sim, "generation %" PRIu64 " of %s came after a later one",
                          at->generation.number, at->job);
     }
-    for (uint32_t i = 0; coordinator_job_view(sim->core, i, &job); i++) {
+    for (uint32_t i = 0; !sim->core_dead && coordinator_job_view(sim->core, i, &job); i++) {
         if (job.joined != 0)
             sim_fail(sim, "job %s still has %" PRIu32 " workers", job.name, job.joined);
         if (job.state == JOB_STARTING || job.state == JOB_RUNNING)

@@ -28,8 +28,10 @@ enum event_kind {
     HAPPEN_GONE, // A link's end is seen.
     HAPPEN_CORE_TICK,
     HAPPEN_CORE_DRAIN,
+    HAPPEN_CORE_CRASH,
     HAPPEN_CRASH,
     HAPPEN_BREAK,
+    HAPPEN_NOT, // It was on its way and is lost.
 };
 
 struct sim_event {
@@ -37,6 +39,7 @@ struct sim_event {
     uint64_t sequence; // Events of one time happen in the order in which they were made.
     enum event_kind kind;
     struct sim_worker *worker;
+    struct sim_worker *from; // Of what comes over a link.
     coordinator_peer peer;
     uint64_t number; // Timer token; settled step of a goodbye.
     uint32_t rank;
@@ -285,6 +288,10 @@ void sim_connect(struct sim_worker *worker, const struct up_hello *hello)
     worker->open_timeout_ms = hello->open_timeout_ms;
     memset(&worker->generation, 0, sizeof(worker->generation));
     memcpy(worker->job, hello->job, sizeof(worker->job));
+    if (sim->core_dead) {
+        worker->broken = true;
+        event_new(sim, HAPPEN_DOWN_END, worker, sim->now_ms + sim_delay(sim), NULL, 0);
+    }
     sim_send(worker, &message);
 }
 
@@ -320,8 +327,8 @@ static void deliver_down(struct sim *sim, struct sim_event *sent)
 {
     struct sim_worker *worker = sent->worker;
     const struct down_message *message = (const struct down_message *)sent->bytes;
-    (void)sim;
-    if (worker->end != SIM_RUNNING || worker->broken)
+    // What a coordinator said before its crash may still come.
+    if (worker->end != SIM_RUNNING || (worker->broken && !sim->core_dead))
         return;
     if (message->kind == DOWN_GENERATION) {
         worker->generation = message->generation;
@@ -360,24 +367,69 @@ static struct sim_worker *peer_at(const struct sim_worker *worker, uint32_t rank
     sim_fail(sim, "%s speaks to rank %" PRIu32 ", which nobody has", sim_name(worker), rank);
 }
 
+// The link to a neighbour: its place among them.
+static uint32_t link_to(const struct sim_worker *worker, uint32_t rank)
+{
+    uint32_t ranks[LOCKSTEP_MAX_NEIGHBOURS];
+    const uint32_t count = topology_neighbours(worker->rank, worker->world_size, ranks);
+    for (uint32_t i = 0; i < count; i++)
+        if (ranks[i] == rank)
+            return i;
+    sim_fail(worker->sim, "%s has no link to rank %" PRIu32, sim_name(worker), rank);
+}
+
 // When something sent now over a link arrives: not before the other end knows its generation.
 static uint64_t link_ms(struct sim_worker *worker, const struct sim_worker *to)
 {
     const uint64_t at_ms = worker->sim->now_ms + sim_delay(worker->sim);
-    return fifo(&worker->data_ms, at_ms > to->assigned_ms ? at_ms : to->assigned_ms);
+    return fifo(&worker->data_ms[link_to(worker, to->assigned_rank)],
+                at_ms > to->assigned_ms ? at_ms : to->assigned_ms);
 }
 
 void sim_data(struct sim_worker *worker, uint32_t rank, const void *bytes, size_t size)
 {
     struct sim_worker *to = peer_at(worker, rank);
+    if (worker->gone)
+        sim_fail(worker->sim, "%s uses a link that it has closed", sim_name(worker));
     struct sim_event *event =
         event_new(worker->sim, HAPPEN_DATA, to, link_ms(worker, to), bytes, size);
+    event->from = worker;
     event->rank = worker->rank;
 }
 
 static bool linked(const struct sim_worker *worker)
 {
     return worker->end == SIM_RUNNING && worker->generation.number != 0 && !worker->gone;
+}
+
+// A reset overtakes what is in flight on a link, from some message on. Returns when it is seen.
+static uint64_t link_cut(struct sim_worker *worker, const struct sim_worker *to)
+{
+    struct sim *sim = worker->sim;
+    const uint64_t sent_ms = link_ms(worker, to);
+    const uint64_t cut_ms = sim->now_ms + sim_delay(sim);
+    if (!sim->lossy || cut_ms <= to->assigned_ms || cut_ms >= sent_ms || sim_chance(sim, 50))
+        return sent_ms;
+    for (size_t i = 0; i < sim->heap_count; i++) {
+        struct sim_event *event = sim->heap[i];
+        if (event->kind == HAPPEN_DATA && event->from == worker && event->worker == to &&
+            event->at_ms >= cut_ms)
+            event->kind = HAPPEN_NOT;
+    }
+    return cut_ms;
+}
+
+// The ring is broken: who has not heard of a collective yet may have to wait in vain.
+static void collectives_cut(struct sim_worker *worker)
+{
+    struct sim *sim = worker->sim;
+    for (size_t i = 0; sim->lossy && i < sim->heap_count; i++) {
+        struct sim_event *event = sim->heap[i];
+        if (event->kind == HAPPEN_COLLECTIVE && sim_chance(sim, 50) &&
+            event->worker->assigned_number == worker->assigned_number &&
+            strcmp(event->worker->job, worker->job) == 0)
+            event->kind = HAPPEN_NOT;
+    }
 }
 
 static void links_close(struct sim_worker *worker, bool left, uint64_t settled)
@@ -387,15 +439,21 @@ static void links_close(struct sim_worker *worker, bool left, uint64_t settled)
         return;
     worker->gone = true;
     worker->left = left;
+    collectives_cut(worker);
     const uint32_t count = topology_neighbours(worker->rank, worker->world_size, ranks);
     for (uint32_t i = 0; i < count; i++) {
         struct sim_worker *to = peer_at(worker, ranks[i]);
-        struct sim_event *event =
-            event_new(worker->sim, HAPPEN_GONE, to, link_ms(worker, to), NULL, 0);
+        const uint64_t at_ms = left ? link_ms(worker, to) : link_cut(worker, to);
+        struct sim_event *event = event_new(worker->sim, HAPPEN_GONE, to, at_ms, NULL, 0);
         event->rank = worker->rank;
         event->left = left;
         event->number = settled;
     }
+}
+
+void sim_reset(struct sim_worker *worker)
+{
+    links_close(worker, false, 0);
 }
 
 static void deliver_gone(struct sim *sim, const struct sim_event *event)
@@ -530,6 +588,22 @@ static void process_break(struct sim *sim, struct sim_worker *worker)
     event_new(sim, HAPPEN_DOWN_END, worker, sim->now_ms + sim_delay(sim), NULL, 0);
 }
 
+// Nobody hears any more. Each worker sees the end of its stream in its own time.
+static void core_crash(struct sim *sim)
+{
+    sim->core_dead = true;
+    sim_trace(sim, "the coordinator crashes");
+    for (uint32_t i = 0; i < sim->worker_count; i++) {
+        struct sim_worker *worker = sim->workers[i];
+        if (worker->end != SIM_RUNNING || worker->peer == 0 || worker->broken)
+            continue;
+        stream_cut(sim, worker, HAPPEN_DOWN);
+        worker->broken = true;
+        event_new(sim, HAPPEN_DOWN_END, worker,
+                  fifo(&worker->down_ms, sim->now_ms + sim_delay(sim)), NULL, 0);
+    }
+}
+
 static void event_at(struct sim_worker *worker, enum event_kind kind, uint64_t at_ms)
 {
     event_new(worker->sim, kind, worker, at_ms, NULL, 0);
@@ -545,6 +619,11 @@ void sim_break_at(struct sim_worker *worker, uint64_t at_ms)
     event_at(worker, HAPPEN_BREAK, at_ms);
 }
 
+void sim_core_crash_at(struct sim *sim, uint64_t at_ms)
+{
+    event_new(sim, HAPPEN_CORE_CRASH, NULL, at_ms, NULL, 0);
+}
+
 void sim_drain_at(struct sim *sim, uint64_t at_ms)
 {
     event_new(sim, HAPPEN_CORE_DRAIN, NULL, at_ms, NULL, 0);
@@ -556,6 +635,10 @@ static void deliver_core(struct sim *sim, const struct sim_event *event)
 {
     struct coordinator_event drain = {.kind = EVENT_DRAIN};
     struct coordinator_event tick = {.kind = EVENT_TICK};
+    if (event->kind == HAPPEN_CORE_CRASH) {
+        core_crash(sim);
+        return;
+    }
     if (event->kind == HAPPEN_CORE_DRAIN) {
         sim_trace(sim, "coordinator drains");
         core_step(sim, &drain);
@@ -607,6 +690,8 @@ static void deliver_worker(struct sim *sim, struct sim_event *event)
     case HAPPEN_UP_END:
     case HAPPEN_CORE_TICK:
     case HAPPEN_CORE_DRAIN:
+    case HAPPEN_CORE_CRASH:
+    case HAPPEN_NOT:
         break;
     }
 }
@@ -615,11 +700,11 @@ static void deliver(struct sim *sim, struct sim_event *event)
 {
     switch (event->kind) {
     case HAPPEN_UP:
-        if (event->peer != 0)
+        if (event->peer != 0 && !sim->core_dead)
             deliver_up(sim, event);
         return;
     case HAPPEN_UP_END:
-        if (event->peer != 0)
+        if (event->peer != 0 && !sim->core_dead)
             core_stream_end(sim, event, "connection reset by peer");
         return;
     case HAPPEN_DOWN:
@@ -628,7 +713,11 @@ static void deliver(struct sim *sim, struct sim_event *event)
         return;
     case HAPPEN_CORE_TICK:
     case HAPPEN_CORE_DRAIN:
-        deliver_core(sim, event);
+    case HAPPEN_CORE_CRASH:
+        if (!sim->core_dead)
+            deliver_core(sim, event);
+        return;
+    case HAPPEN_NOT:
         return;
     case HAPPEN_STARTED:
     case HAPPEN_DOWN_END:

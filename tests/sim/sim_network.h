@@ -8,11 +8,14 @@
 //
 // - Control streams are FIFO in each direction, with random delays, and reliable until they break.
 //   A break loses what is in flight from some message on, and both ends hear of it.
-// - Data messages go from rank to rank of one generation, FIFO per pair.
+// - Data messages go over the links between neighbours of one generation, FIFO per link.
 // - A *collective* is an oracle for what the data plane does: when every rank has joined the one
 //   of this key, each rank hears of it in its own time, with all contributions merged. If a rank
 //   dies or leaves before it has joined, the others never hear of it.
-// - A crash ends a process between two events. Its links are seen as lost by its neighbours.
+// - A crash ends a process between two events. Its links are seen as lost by its neighbours. When
+//   the run is *lossy*, a link that ends may lose what is in flight on it, and collectives that
+//   some ranks have not heard of may never be heard of by them.
+// - When the coordinator crashes, every stream breaks, and nobody listens any more.
 //
 // Trace lines are kept in a ring and printed when something fails:
 //
@@ -30,7 +33,7 @@
 
 enum sim_limit {
     SIM_MAX_WORKERS = 1100,
-    SIM_TRACE_LINES = 3000,
+    SIM_TRACE_LINES = 6000,
     SIM_TRACE_BYTES = 240, // Longer lines are cut.
     SIM_PAYLOAD_BYTES = LOCKSTEP_WAVE_BYTES,
 };
@@ -99,7 +102,9 @@ struct sim_worker {
     uint32_t world_size;
     bool gone; // Its links are closed.
     bool left; // In good order.
-    uint64_t data_ms; // Delivery time of the last data message sent.
+    bool gave_up; // It has said that it aborts.
+    bool agreed; // Its verdict is one that the ranks agree on without the coordinator.
+    uint64_t data_ms[LOCKSTEP_MAX_NEIGHBOURS]; // Of the last message sent on each link: delivery.
 
     uint64_t timer_token;
 
@@ -117,6 +122,8 @@ struct sim {
     uint64_t random;
     uint64_t now_ms;
     uint32_t delay_ms; // Delays are drawn from 1 to this.
+    bool lossy;
+    bool core_dead; // The coordinator has crashed.
 
     struct coordinator *core;
     void *memory;
@@ -155,6 +162,7 @@ struct sim_worker *sim_spawn(struct sim *sim, const struct sim_model *model, uin
 void sim_crash_at(struct sim_worker *worker, uint64_t at_ms);
 void sim_break_at(struct sim_worker *worker, uint64_t at_ms); // Its control stream.
 void sim_drain_at(struct sim *sim, uint64_t at_ms);
+void sim_core_crash_at(struct sim *sim, uint64_t at_ms);
 
 // ---- For models: what a worker can do --------------------------------------------------------
 
@@ -164,6 +172,8 @@ void sim_timer(struct sim_worker *worker, uint64_t delay_ms); // Replaces the on
 void sim_data(struct sim_worker *worker, uint32_t rank, const void *bytes, size_t size);
 void sim_join(struct sim_worker *worker, const struct sim_key *key, const void *payload,
               size_t size);
+// Closes the links at once; the process lives.
+void sim_reset(struct sim_worker *worker);
 // Closes the links in good order.
 void sim_goodbye(struct sim_worker *worker, uint64_t settled);
 // The process is over: streams and links close. Without a goodbye the links are lost.

@@ -1,0 +1,931 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The simulated engine and its trainer; see sim_engine.h. Callbacks of the order core only note or
+// send; what they bring about is handled in engine_progress, at the end of each event.
+
+#include "tests/sim/sim_engine.h"
+
+#include "protos/topology.h"
+#include "worker/wave.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum trainer_stage {
+    TRAINER_OPENING, // lockstep_open
+    TRAINER_STARTING, // About to call lockstep_start.
+    TRAINER_STARTED, // In lockstep_start.
+    TRAINER_BETWEEN, // Between steps.
+    TRAINER_BACKWARD,
+    TRAINER_ENDING, // In lockstep_step_end.
+    TRAINER_ABORTED, // In lockstep_close after lockstep_abort, for the answer.
+    TRAINER_FAILED, // Was told, and will close its session.
+    TRAINER_CLOSING, // Has said goodbye to its peers, not to the coordinator.
+};
+
+enum packet_kind {
+    PACKET_HEADER,
+    PACKET_WAVE,
+};
+
+struct packet {
+    enum packet_kind kind;
+    enum wave_kind wave;
+    uint32_t round;
+    uint64_t step;
+    struct step_header header;
+    _Alignas(8) uint8_t payload[LOCKSTEP_WAVE_BYTES];
+};
+
+struct engine_wave {
+    bool joined;
+    bool sent; // What the present move sends.
+    uint32_t move;
+    uint64_t step;
+    _Alignas(8) uint8_t payload[LOCKSTEP_WAVE_BYTES];
+};
+
+enum {
+    ENGINE_ARRIVED = 32, // Messages of waves that may wait for their move.
+    ENGINE_HALTS = 8
+};
+
+struct arrived_wave {
+    uint32_t from;
+    struct packet packet;
+};
+
+// What the oracle of a slot carries: who contributes, and what must be equal.
+struct slot_payload {
+    uint32_t contributors;
+    struct slot_id id;
+};
+
+struct engine_state {
+    const struct program *program;
+    struct ledger *ledger;
+    const struct engine_options *options;
+    struct order order;
+
+    // The trainer.
+    enum trainer_stage stage;
+    uint64_t step;
+    uint64_t settled;
+    uint32_t made; // Of the program's ready slots.
+    uint64_t trainer_ms; // Its next action; UINT64_MAX: it waits.
+
+    // The engine.
+    bool over; // The links are gone.
+    bool failed; // The session is, and the trainer will see.
+    bool verified;
+    bool start_sent;
+    bool aborted;
+    bool control_gone;
+    uint64_t deadline_ms; // Of a verdict that is waited for; 0: none.
+    struct down_halt lost_here;
+    struct down_halt halts[ENGINE_HALTS]; // Heard.
+    uint32_t halt_count;
+    bool learned[PROGRAM_MODULES]; // A layout of this module is in force.
+    bool agreed[PROGRAM_MODULES]; // And will be, after this step.
+
+    // The data plane.
+    uint32_t in_flight; // Slots launched and not final.
+    uint64_t header_sent; // Step of the last one.
+    uint64_t header_received;
+    bool peer_left[PROGRAM_WORLD];
+    bool peer_reported[PROGRAM_WORLD];
+    struct engine_wave waves[2]; // By enum wave_kind.
+    struct arrived_wave arrived[ENGINE_ARRIVED];
+    uint32_t arrived_count;
+
+    uint32_t actions;
+    bool dying;
+};
+
+static const struct sim_model engine_model;
+
+static struct engine_state *state_of(const struct sim_worker *worker)
+{
+    return worker->state;
+}
+
+static const struct program_step *program_of(const struct engine_state *state)
+{
+    return &state->program->at[state->options->rank][state->step];
+}
+
+static void think(struct sim_worker *worker)
+{
+    struct engine_state *state = state_of(worker);
+    state->trainer_ms = worker->sim->now_ms + 1 + sim_random(worker->sim, state->options->think_ms);
+}
+
+// ---- Failing ---------------------------------------------------------------------------------
+
+static void session_fails(struct sim_worker *worker, enum session_end end, enum halt_kind verdict,
+                          const char *text)
+{
+    struct engine_state *state = state_of(worker);
+    if (state->failed)
+        return;
+    state->failed = true;
+    state->deadline_ms = 0;
+    sim_trace(worker->sim, "%s fails: %s", sim_name(worker), text);
+    ledger_ended(state->ledger, state->options->rank, end, verdict, text);
+    state->stage = TRAINER_FAILED;
+    think(worker);
+}
+
+static void engine_fail(struct sim_worker *worker, enum session_end end, enum halt_kind verdict,
+                        const char *text)
+{
+    struct engine_state *state = state_of(worker);
+    if (state->over)
+        return;
+    state->over = true;
+    state->deadline_ms = 0;
+    sim_reset(worker);
+    session_fails(worker, end, verdict, text);
+}
+
+static void engine_send(struct sim_worker *worker, const struct up_message *message)
+{
+    struct engine_state *state = state_of(worker);
+    if (state->control_gone) {
+        engine_fail(worker, SESSION_UNREACHABLE, HALT_NONE,
+                    "the coordinator is gone and is needed here");
+        return;
+    }
+    if (worker->generation.number != 0)
+        ledger_says(state->ledger, state->options->rank, message);
+    sim_send(worker, message);
+}
+
+static void engine_report(struct sim_worker *worker, const struct up_message *message,
+                          const struct down_halt *seen)
+{
+    struct engine_state *state = state_of(worker);
+    if (state->deadline_ms != 0 || state->order.failed || state->over)
+        return;
+    state->lost_here = *seen;
+    state->deadline_ms = worker->sim->now_ms + LOCKSTEP_HALT_GRACE_MS;
+    if (state->control_gone)
+        state->deadline_ms = worker->sim->now_ms;
+    else
+        engine_send(worker, message);
+}
+
+static void engine_hear_halt(struct sim_worker *worker, const struct down_halt *halt)
+{
+    struct engine_state *state = state_of(worker);
+    if (state->halt_count == ENGINE_HALTS)
+        sim_fail(worker->sim, "%s hears too many halts", sim_name(worker));
+    state->halts[state->halt_count++] = *halt;
+    order_halted(&state->order, halt);
+}
+
+static void engine_check_verdict(struct sim_worker *worker)
+{
+    struct engine_state *state = state_of(worker);
+    if (state->deadline_ms == 0 || worker->sim->now_ms < state->deadline_ms)
+        return;
+    state->deadline_ms = 0;
+    sim_trace(worker->sim, "%s waits no longer for a verdict", sim_name(worker));
+    if (!state->over)
+        engine_hear_halt(worker, &state->lost_here);
+}
+
+// Which of the halts that were heard this is: the one of the lowest step, if several say the same.
+static void engine_note_halt(struct sim_worker *worker, const struct order_action *action)
+{
+    struct engine_state *state = state_of(worker);
+    const struct down_halt *found = NULL;
+    for (uint32_t i = 0; i < state->halt_count; i++) {
+        const struct down_halt *halt = &state->halts[i];
+        if (halt->kind == action->halt && strcmp(halt->text, action->text) == 0 &&
+            (found == NULL || halt->step < found->step))
+            found = halt;
+    }
+    if (found == NULL)
+        sim_fail(worker->sim, "%s fails by itself: %s", sim_name(worker), action->text);
+    ledger_halted(state->ledger, state->options->rank, found->step,
+                  memcmp(found, &state->lost_here, sizeof(*found)) == 0);
+}
+
+static void engine_unplanned(struct sim_worker *worker)
+{
+    struct engine_state *state = state_of(worker);
+    const struct close_wave *verdict = &state->order.verdict;
+    char text[512];
+    int used = snprintf(text, sizeof(text),
+                        "step %" PRIu64 ": calls outside the plan:", state->order.step);
+    for (uint32_t i = 0; i < verdict->extra_total && i < LOCKSTEP_MAX_EXTRA_CALLS; i++)
+        used += snprintf(text + used, sizeof(text) - (size_t)used, " module %" PRIu32,
+                         verdict->extras[i].module);
+    if (verdict->extra_total > LOCKSTEP_MAX_EXTRA_CALLS)
+        snprintf(text + used, sizeof(text) - (size_t)used, " and more");
+    ledger_halted(state->ledger, state->options->rank, state->order.step, false);
+    worker->agreed = true;
+    session_fails(worker, SESSION_HALTED, HALT_UNPLANNED, text);
+}
+
+static void engine_failed(struct sim_worker *worker, const struct order_action *action)
+{
+    struct engine_state *state = state_of(worker);
+    state->deadline_ms = 0;
+    if (action->halt == HALT_UNPLANNED && state->order.verdict.extra_total > 0) {
+        engine_unplanned(worker);
+        return;
+    }
+    if (state->aborted) {
+        engine_fail(worker, SESSION_ABORTED, HALT_NONE, "this session was aborted");
+        return;
+    }
+    engine_note_halt(worker, action);
+    engine_fail(worker, SESSION_HALTED, action->halt, action->text);
+}
+
+// ---- The data plane --------------------------------------------------------------------------
+
+static const char *wave_name(enum wave_kind kind)
+{
+    return kind == WAVE_CLOSE ? "close" : "commit";
+}
+
+static void data_header(struct sim_worker *worker, const struct step_header *header)
+{
+    struct packet packet;
+    const uint32_t successor = topology_successor(worker->rank, worker->world_size);
+    memset(&packet, 0, sizeof(packet));
+    packet.kind = PACKET_HEADER;
+    packet.header = *header;
+    state_of(worker)->header_sent = header->step;
+    sim_trace(worker->sim, "%s -> rank %" PRIu32 ": header of step %" PRIu64, sim_name(worker),
+              successor, header->step);
+    sim_data(worker, successor, &packet, sizeof(packet));
+}
+
+static void data_wave(struct sim_worker *worker, enum wave_kind kind, const struct wave_move *move)
+{
+    const struct engine_wave *wave = &state_of(worker)->waves[kind];
+    struct packet packet;
+    memset(&packet, 0, sizeof(packet));
+    packet.kind = PACKET_WAVE;
+    packet.wave = kind;
+    packet.round = move->round;
+    packet.step = wave->step;
+    memcpy(packet.payload, wave->payload, sizeof(packet.payload));
+    sim_trace(worker->sim, "%s -> rank %" PRIu32 ": %s wave of step %" PRIu64 ", round %" PRIu32,
+              sim_name(worker), move->peer, wave_name(kind), wave->step, move->round);
+    sim_data(worker, move->peer, &packet, sizeof(packet));
+}
+
+static struct arrived_wave *wave_arrived(struct engine_state *state, enum wave_kind kind,
+                                         const struct wave_move *move)
+{
+    for (uint32_t i = 0; i < state->arrived_count; i++) {
+        struct arrived_wave *at = &state->arrived[i];
+        if (at->from == move->peer && at->packet.wave == kind && at->packet.round == move->round &&
+            at->packet.step == state->waves[kind].step)
+            return at;
+    }
+    return NULL;
+}
+
+// Takes what the move receives. False: it has not come.
+static bool wave_take(struct engine_state *state, enum wave_kind kind, const struct wave_move *move)
+{
+    struct engine_wave *wave = &state->waves[kind];
+    struct arrived_wave *arrived = wave_arrived(state, kind, move);
+    if (arrived == NULL)
+        return false;
+    if (move->replaces)
+        memcpy(wave->payload, arrived->packet.payload, sizeof(wave->payload));
+    else if (kind == WAVE_CLOSE)
+        order_close_merge(wave->payload, arrived->packet.payload);
+    else
+        order_commit_merge(wave->payload, arrived->packet.payload);
+    *arrived = state->arrived[--state->arrived_count];
+    return true;
+}
+
+// Makes the moves that can be made now. True: the wave is complete.
+static bool wave_advance(struct sim_worker *worker, enum wave_kind kind)
+{
+    struct engine_state *state = state_of(worker);
+    struct engine_wave *wave = &state->waves[kind];
+    while (wave->move < wave_moves(worker->rank, worker->world_size)) {
+        const struct wave_move move = wave_move(worker->rank, worker->world_size, wave->move);
+        if (move.sends && !wave->sent)
+            data_wave(worker, kind, &move);
+        wave->sent = true;
+        if (move.receives && !wave_take(state, kind, &move))
+            return false;
+        wave->sent = false;
+        wave->move++;
+    }
+    return true;
+}
+
+static void wave_join(struct sim_worker *worker, enum wave_kind kind, uint64_t step,
+                      const void *payload, size_t size)
+{
+    struct engine_wave *wave = &state_of(worker)->waves[kind];
+    if (wave->joined)
+        sim_fail(worker->sim, "%s joins a second %s wave", sim_name(worker), wave_name(kind));
+    memset(wave, 0, sizeof(*wave));
+    wave->joined = true;
+    wave->step = step;
+    memcpy(wave->payload, payload, size);
+    sim_trace(worker->sim, "%s joins the %s wave of step %" PRIu64, sim_name(worker),
+              wave_name(kind), step);
+}
+
+static bool wave_needs(struct sim_worker *worker, enum wave_kind kind, uint32_t peer)
+{
+    struct engine_state *state = state_of(worker);
+    const struct engine_wave *wave = &state->waves[kind];
+    for (uint32_t i = wave->move; wave->joined && i < wave_moves(worker->rank, worker->world_size);
+         i++) {
+        const struct wave_move move = wave_move(worker->rank, worker->world_size, i);
+        if (move.peer == peer && (!move.receives || wave_arrived(state, kind, &move) == NULL))
+            return true;
+    }
+    return false;
+}
+
+static bool data_needs(struct sim_worker *worker, uint32_t peer)
+{
+    const struct engine_state *state = state_of(worker);
+    const bool before = peer == topology_predecessor(worker->rank, worker->world_size);
+    const bool after = peer == topology_successor(worker->rank, worker->world_size);
+    // In a step without slots the header is all that is waited for.
+    return ((before || after) && state->in_flight > 0) ||
+           (before && state->header_received < state->header_sent) ||
+           wave_needs(worker, WAVE_CLOSE, peer) || wave_needs(worker, WAVE_COMMIT, peer);
+}
+
+static void engine_peer_lost(struct sim_worker *worker, uint32_t rank, bool left)
+{
+    struct engine_state *state = state_of(worker);
+    struct up_message message = {.kind = UP_LOST};
+    struct down_halt seen = {.kind = left ? HALT_LEFT : HALT_LOST, .has_rank = true, .rank = rank};
+    if (state->peer_reported[rank])
+        return;
+    state->peer_reported[rank] = true;
+    message.u.lost.rank = rank;
+    message.u.lost.left = left;
+    message.u.lost.step = state->order.step;
+    snprintf(message.u.lost.text, sizeof(message.u.lost.text), "%s",
+             left ? "it has left" : "connection reset by peer");
+    snprintf(seen.text, sizeof(seen.text), "rank %" PRIu32 " %s", rank,
+             left ? "left the job" : "was lost");
+    engine_report(worker, &message, &seen);
+}
+
+static void data_check_left(struct sim_worker *worker)
+{
+    struct engine_state *state = state_of(worker);
+    for (uint32_t peer = 0; peer < worker->world_size && !state->over; peer++)
+        if (state->peer_left[peer] && !state->peer_reported[peer] && data_needs(worker, peer))
+            engine_peer_lost(worker, peer, true);
+}
+
+// ---- What the core decides -------------------------------------------------------------------
+
+static void engine_launch(struct sim_worker *worker, const struct order_action *action)
+{
+    struct engine_state *state = state_of(worker);
+    const struct sim_key key = {
+        .number = action->index, .step = action->step, .space = action->space};
+    struct slot_payload payload = {.id = action->slot->id};
+    payload.contributors = action->slot->zero ? 0 : 1u << worker->rank;
+    sim_trace(worker->sim,
+              "%s launches position %" PRIu32 " of step %" PRIu64 ": slot %" PRIu32 "#0.%" PRIu32
+              "%s",
+              sim_name(worker), action->index, action->step, action->slot->id.module,
+              action->slot->id.bucket, action->slot->zero ? ", zeros" : "");
+    ledger_launched(state->ledger, worker->rank, action);
+    state->in_flight++;
+    sim_join(worker, &key, &payload, sizeof(payload));
+}
+
+static void engine_settled(struct sim_worker *worker, uint64_t step)
+{
+    struct engine_state *state = state_of(worker);
+    for (uint32_t m = 0; m < state->program->modules; m++)
+        state->learned[m] |= state->agreed[m];
+    sim_trace(worker->sim, "%s has settled step %" PRIu64, sim_name(worker), step);
+    ledger_settled(state->ledger, worker->rank, step);
+    state->settled = step;
+    if (state->stage == TRAINER_ENDING) {
+        state->stage = TRAINER_BETWEEN;
+        think(worker);
+    }
+}
+
+static void engine_do(struct sim_worker *worker, const struct order_action *action)
+{
+    struct engine_state *state = state_of(worker);
+    switch (action->kind) {
+    case ORDER_SEND:
+        engine_send(worker, action->up);
+        break;
+    case ORDER_HEADER:
+        data_header(worker, action->header);
+        break;
+    case ORDER_LAUNCH:
+        engine_launch(worker, action);
+        break;
+    case ORDER_CLOSE:
+        wave_join(worker, WAVE_CLOSE, action->step, action->close, sizeof(*action->close));
+        break;
+    case ORDER_COMMIT:
+        ledger_commits(state->ledger, worker->rank);
+        wave_join(worker, WAVE_COMMIT, action->step, &program_of(state)->said,
+                  sizeof(program_of(state)->said));
+        break;
+    case ORDER_SETTLED:
+        engine_settled(worker, action->step);
+        break;
+    case ORDER_FAILED:
+        engine_failed(worker, action);
+        break;
+    }
+}
+
+static void engine_action(void *context, const struct order_action *action)
+{
+    struct sim_worker *worker = context;
+    struct engine_state *state = state_of(worker);
+    if (state->over || state->dying)
+        return;
+    if (++state->actions == state->options->dies_at) {
+        state->dying = true;
+        sim_crash_at(worker, worker->sim->now_ms);
+        return;
+    }
+    engine_do(worker, action);
+}
+
+// ---- What follows from an event --------------------------------------------------------------
+
+static void wave_completed(struct sim_worker *worker, enum wave_kind kind)
+{
+    struct engine_state *state = state_of(worker);
+    struct engine_wave *wave = &state->waves[kind];
+    wave->joined = false;
+    if (kind == WAVE_CLOSE) {
+        ledger_closed(state->ledger, worker->rank, (const struct close_wave *)wave->payload);
+        order_close_completed(&state->order, (const struct close_wave *)wave->payload);
+    } else {
+        ledger_committed(state->ledger, worker->rank, (const struct commit_wave *)wave->payload);
+        order_commit_completed(&state->order);
+    }
+}
+
+static void engine_waves(struct sim_worker *worker)
+{
+    struct engine_state *state = state_of(worker);
+    bool again = true;
+    while (again && !state->over && !state->dying) {
+        again = false;
+        for (enum wave_kind kind = WAVE_CLOSE; kind <= WAVE_COMMIT && !state->over; kind++) {
+            if (!state->waves[kind].joined || !wave_advance(worker, kind))
+                continue;
+            wave_completed(worker, kind);
+            again = true;
+        }
+    }
+}
+
+static void engine_schedule(struct sim_worker *worker)
+{
+    const struct engine_state *state = state_of(worker);
+    const uint64_t now_ms = worker->sim->now_ms;
+    uint64_t due_ms = state->trainer_ms;
+    if (state->deadline_ms != 0 && state->deadline_ms < due_ms)
+        due_ms = state->deadline_ms;
+    if (due_ms != UINT64_MAX)
+        sim_timer(worker, due_ms > now_ms ? due_ms - now_ms : 0);
+}
+
+// The end of every event.
+static void engine_progress(struct sim_worker *worker)
+{
+    struct engine_state *state = state_of(worker);
+    if (worker->end != SIM_RUNNING || state->dying)
+        return;
+    if (worker->generation.number != 0 && state->stage != TRAINER_CLOSING) {
+        engine_waves(worker);
+        data_check_left(worker);
+        engine_check_verdict(worker);
+        if (!state->dying)
+            ledger_check(state->ledger, worker->rank);
+    }
+    engine_schedule(worker);
+}
+
+// ---- The trainer -----------------------------------------------------------------------------
+
+static void trainer_close(struct sim_worker *worker)
+{
+    struct engine_state *state = state_of(worker);
+    if (!state->over && worker->generation.number != 0) {
+        sim_trace(worker->sim, "%s says goodbye to its peers", sim_name(worker));
+        sim_goodbye(worker, state->settled);
+    }
+    if (!state->failed)
+        ledger_ended(state->ledger, state->options->rank, SESSION_LEFT, HALT_NONE, "");
+    state->stage = TRAINER_CLOSING;
+    think(worker);
+}
+
+static void trainer_exit(struct sim_worker *worker)
+{
+    const struct engine_state *state = state_of(worker);
+    struct up_message message = {.kind = UP_LEAVE, .u.leave = {.settled = state->settled}};
+    if (worker->generation.number != 0)
+        sim_send(worker, &message);
+    sim_exit(worker, state->failed ? SIM_HALTED : SIM_DONE);
+}
+
+static void trainer_start(struct sim_worker *worker)
+{
+    struct engine_state *state = state_of(worker);
+    struct up_message message = {.kind = UP_START, .u.start = {.manifest_hash = 7}};
+    message.u.start.item_count = 1 + state->program->modules;
+    state->start_sent = true;
+    state->stage = TRAINER_STARTED;
+    engine_send(worker, &message);
+}
+
+static void trainer_step_begin(struct sim_worker *worker)
+{
+    struct engine_state *state = state_of(worker);
+    if (state->step == state->program->steps_of[state->options->rank] &&
+        !state->program->midway[state->options->rank]) {
+        trainer_close(worker);
+        return;
+    }
+    state->step++;
+    state->made = 0;
+    state->stage = TRAINER_BACKWARD;
+    think(worker);
+    sim_trace(worker->sim, "%s begins step %" PRIu64 " in phase %" PRIu32, sim_name(worker),
+              state->step, program_of(state)->phase);
+    order_step_begun(&state->order, state->step, program_phase(program_of(state)->phase));
+    ledger_step_begun(state->ledger, worker->rank);
+}
+
+static uint32_t buckets_of(const struct engine_state *state, uint32_t module)
+{
+    return state->learned[module] ? state->program->buckets[module]
+                                  : state->program->first_buckets[module];
+}
+
+static void propose_layout(struct sim_worker *worker, uint32_t module)
+{
+    const struct engine_state *state = state_of(worker);
+    const uint32_t buckets = state->program->buckets[module];
+    struct up_message message = {.kind = UP_LAYOUT_PART};
+    struct layout_part *part = &message.u.layout_part;
+    part->module = module;
+    part->words[part->count++] = buckets;
+    for (uint32_t i = 1; i <= buckets; i++)
+        part->words[part->count++] = i;
+    for (uint32_t i = 0; i < buckets; i++)
+        part->words[part->count++] = i;
+    part->total = part->count;
+    engine_send(worker, &message);
+}
+
+static void trainer_step_end(struct sim_worker *worker)
+{
+    struct engine_state *state = state_of(worker);
+    state->stage = TRAINER_ENDING;
+    state->trainer_ms = UINT64_MAX;
+    sim_trace(worker->sim, "%s ends step %" PRIu64, sim_name(worker), state->step);
+    ledger_step_ended(state->ledger, worker->rank);
+    for (uint32_t m = 0; state->order.learning && worker->rank == 0 && m < state->program->modules;
+         m++)
+        if (!state->learned[m])
+            propose_layout(worker, m);
+    if (!state->over)
+        order_step_ended(&state->order);
+}
+
+static void trainer_abort(struct sim_worker *worker)
+{
+    struct engine_state *state = state_of(worker);
+    struct up_message message = {.kind = UP_FAIL, .u.fail = {.kind = HALT_LOST}};
+    state->stage = TRAINER_ABORTED;
+    state->trainer_ms = UINT64_MAX;
+    state->aborted = true;
+    snprintf(message.u.fail.text, sizeof(message.u.fail.text), "aborted: nan");
+    sim_trace(worker->sim, "%s aborts", sim_name(worker));
+    if (state->control_gone) {
+        engine_fail(worker, SESSION_ABORTED, HALT_NONE, "this session was aborted");
+        return;
+    }
+    state->lost_here = (struct down_halt){.kind = HALT_LOST};
+    state->deadline_ms = worker->sim->now_ms + LOCKSTEP_HALT_GRACE_MS;
+    engine_send(worker, &message);
+}
+
+// False: there is no more to make.
+static bool trainer_make_slot(struct sim_worker *worker)
+{
+    struct engine_state *state = state_of(worker);
+    const struct program_step *program = program_of(state);
+    while (state->made < program->ready_count) {
+        const struct slot_id id = program->ready[state->made++];
+        if (id.bucket >= buckets_of(state, id.module))
+            continue;
+        sim_trace(worker->sim, "%s: slot %" PRIu32 "#0.%" PRIu32 " is ready", sim_name(worker),
+                  id.module, id.bucket);
+        order_slot_ready(&state->order, id, DTYPE_FLOAT32, 10 + id.bucket);
+        return true;
+    }
+    return false;
+}
+
+static void trainer_backward(struct sim_worker *worker)
+{
+    struct engine_state *state = state_of(worker);
+    const struct program *program = state->program;
+    const uint32_t rank = state->options->rank;
+    think(worker);
+    if (state->made < program_of(state)->ready_count / 2 && trainer_make_slot(worker))
+        return;
+    if (program->aborts_in[rank] == state->step)
+        trainer_abort(worker);
+    else if (program->midway[rank] && program->steps_of[rank] < state->step)
+        trainer_close(worker);
+    else if (!trainer_make_slot(worker))
+        trainer_step_end(worker);
+}
+
+static void trainer_acts(struct sim_worker *worker)
+{
+    struct engine_state *state = state_of(worker);
+    state->trainer_ms = UINT64_MAX;
+    switch (state->stage) {
+    case TRAINER_STARTING:
+        trainer_start(worker);
+        break;
+    case TRAINER_BETWEEN:
+        trainer_step_begin(worker);
+        break;
+    case TRAINER_BACKWARD:
+        trainer_backward(worker);
+        break;
+    case TRAINER_FAILED:
+        trainer_close(worker);
+        break;
+    case TRAINER_CLOSING:
+        trainer_exit(worker);
+        break;
+    case TRAINER_OPENING:
+    case TRAINER_STARTED:
+    case TRAINER_ENDING:
+    case TRAINER_ABORTED:
+        break;
+    }
+}
+
+// ---- What the coordinator says ---------------------------------------------------------------
+
+static void engine_generation(struct sim_worker *worker)
+{
+    struct engine_state *state = state_of(worker);
+    const struct order_sink sink = {engine_action, worker};
+    if (worker->rank != state->options->rank)
+        sim_fail(worker->sim, "%s asked for rank %" PRIu32, sim_name(worker), state->options->rank);
+    order_init(&state->order, worker->generation, worker->rank, worker->world_size, sink);
+    ledger_joined(state->ledger, worker->rank, &state->order);
+    state->stage = TRAINER_STARTING;
+    think(worker);
+}
+
+static void engine_layout(struct sim_worker *worker, const struct layout_part *part)
+{
+    struct engine_state *state = state_of(worker);
+    if (part->module >= state->program->modules || part->first != 0 ||
+        part->words[0] != state->program->buckets[part->module])
+        sim_fail(worker->sim, "%s gets another layout than rank 0 proposed", sim_name(worker));
+    state->agreed[part->module] = true;
+}
+
+static void engine_heard(struct sim_worker *worker, const struct down_message *message)
+{
+    struct engine_state *state = state_of(worker);
+    switch (message->kind) {
+    case DOWN_GENERATION:
+        engine_generation(worker);
+        break;
+    case DOWN_VERIFIED:
+        state->verified = true;
+        state->stage = TRAINER_BETWEEN;
+        think(worker);
+        break;
+    case DOWN_GRANT:
+        order_granted(&state->order, &message->u.grant);
+        break;
+    case DOWN_LAYOUT_PART:
+        engine_layout(worker, &message->u.layout_part);
+        break;
+    case DOWN_PLAN_PART:
+        order_plan_received(&state->order, &message->u.plan_part);
+        break;
+    case DOWN_HALT:
+        engine_hear_halt(worker, &message->u.halt);
+        break;
+    case DOWN_REFUSED:
+        engine_fail(worker, SESSION_UNREACHABLE, HALT_NONE, message->u.refused.text);
+        break;
+    case DOWN_MANIFEST_REQUEST:
+        sim_fail(worker->sim, "%s is asked for its manifest", sim_name(worker));
+    case DOWN_NONE:
+    case DOWN_WELCOME:
+        break;
+    }
+}
+
+// ---- The model -------------------------------------------------------------------------------
+
+static void engine_started(struct sim_worker *worker)
+{
+    struct engine_state *state = state_of(worker);
+    struct up_hello hello = {
+        .version = LOCKSTEP_PROTOCOL_VERSION,
+        .job = "j",
+        .pid = 1000 + worker->index,
+        .world_min = state->program->world,
+        .world_max = state->program->world,
+        .open_timeout_ms = 3000,
+        .has_rank_hint = true,
+        .rank_hint = state->options->rank,
+    };
+    memcpy(hello.uuid.bytes, &hello.pid, sizeof(hello.pid));
+    snprintf(hello.host, sizeof(hello.host), "h%" PRIu32, state->options->rank);
+    memcpy(hello.host_id, hello.host, sizeof(hello.host_id));
+    snprintf(hello.address, sizeof(hello.address), "sim:%" PRIu32, worker->index);
+    state->trainer_ms = UINT64_MAX;
+    sim_connect(worker, &hello);
+}
+
+static void engine_received(struct sim_worker *worker, const struct down_message *message)
+{
+    const struct engine_state *state = state_of(worker);
+    if (!state->failed && !state->dying && state->stage != TRAINER_CLOSING)
+        engine_heard(worker, message);
+    engine_progress(worker);
+}
+
+static void engine_disconnected(struct sim_worker *worker)
+{
+    struct engine_state *state = state_of(worker);
+    state->control_gone = true;
+    if (state->failed || state->dying || state->stage == TRAINER_CLOSING)
+        return;
+    sim_trace(worker->sim, "%s sees the end of its control stream", sim_name(worker));
+    if (state->deadline_ms != 0)
+        state->deadline_ms = worker->sim->now_ms;
+    const bool formed = worker->generation.number != 0;
+    if (!state->verified && !(formed && !state->start_sent))
+        engine_fail(worker, SESSION_UNREACHABLE, HALT_NONE, "the control stream ended");
+    else if (state->order.open && state->order.learning)
+        engine_fail(worker, SESSION_UNREACHABLE, HALT_NONE,
+                    "the coordinator was lost while the order was being learned");
+    engine_progress(worker);
+}
+
+static void engine_timer(struct sim_worker *worker)
+{
+    const struct engine_state *state = state_of(worker);
+    if (state->dying)
+        return;
+    if (worker->sim->now_ms >= state->trainer_ms)
+        trainer_acts(worker);
+    engine_progress(worker);
+}
+
+static void engine_keep_wave(struct sim_worker *worker, uint32_t from, const struct packet *packet)
+{
+    struct engine_state *state = state_of(worker);
+    if (state->arrived_count == ENGINE_ARRIVED)
+        sim_fail(worker->sim, "%s must keep too many waves", sim_name(worker));
+    for (uint32_t i = 0; i < state->arrived_count; i++) {
+        const struct arrived_wave *at = &state->arrived[i];
+        if (at->from == from && at->packet.wave == packet->wave &&
+            at->packet.step == packet->step && at->packet.round == packet->round)
+            sim_fail(worker->sim, "%s gets a round of a wave twice", sim_name(worker));
+    }
+    if (!wave_expects(worker->rank, worker->world_size, from, packet->round))
+        sim_fail(worker->sim, "%s gets no round of its waves", sim_name(worker));
+    state->arrived[state->arrived_count].from = from;
+    state->arrived[state->arrived_count++].packet = *packet;
+}
+
+static void engine_data(struct sim_worker *worker, uint32_t from, const void *bytes, size_t size)
+{
+    struct engine_state *state = state_of(worker);
+    struct packet packet;
+    if (state->dying || size != sizeof(packet))
+        return;
+    memcpy(&packet, bytes, sizeof(packet));
+    if (packet.kind == PACKET_WAVE) {
+        engine_keep_wave(worker, from, &packet);
+    } else {
+        state->header_received = packet.header.step;
+        order_header_received(&state->order, &packet.header);
+    }
+    engine_progress(worker);
+}
+
+static void engine_collective(struct sim_worker *worker, const struct sim_key *key,
+                              const void *bytes)
+{
+    struct engine_state *state = state_of(worker);
+    struct slot_payload payload;
+    if (state->over || state->dying || state->stage == TRAINER_CLOSING)
+        return;
+    memcpy(&payload, bytes, sizeof(payload));
+    sim_trace(worker->sim, "%s: position %" PRIu32 " of step %" PRIu64 " is final",
+              sim_name(worker), key->number, key->step);
+    if (key->step != state->order.step || key->space != state->order.space)
+        sim_fail(worker->sim, "%s finishes a slot of a step that it is not in", sim_name(worker));
+    state->in_flight--;
+    ledger_final(state->ledger, worker->rank, key->number, payload.contributors);
+    order_slot_final(&state->order, key->number);
+    engine_progress(worker);
+}
+
+static void engine_peer_gone(struct sim_worker *worker, uint32_t rank, bool left, uint64_t settled)
+{
+    struct engine_state *state = state_of(worker);
+    (void)settled;
+    if (state->dying)
+        return;
+    state->peer_left[rank] = left;
+    if (!left)
+        engine_peer_lost(worker, rank, false);
+    engine_progress(worker);
+}
+
+static void engine_merge(const struct sim_key *key, void *into, const void *from)
+{
+    struct slot_payload *a = into;
+    const struct slot_payload *b = from;
+    (void)key;
+    // What differs is told by nobody: no rank calls it what another does.
+    if (memcmp(&a->id, &b->id, sizeof(a->id)) != 0)
+        a->id.module = UINT32_MAX;
+    a->contributors |= b->contributors;
+}
+
+static void engine_waits_for(const struct sim_worker *worker, char *text, size_t bytes)
+{
+    static const char *const names[] = {
+        "the world", "its trainer",       "lockstep_start", "its trainer", "its trainer",
+        "step_end",  "an abort's answer", "its trainer",    "its exit",
+    };
+    const struct engine_state *state = state_of(worker);
+    const struct order *order = &state->order;
+    snprintf(text, bytes,
+             "%s, step %" PRIu64 "%s%s, settled %" PRIu64 ", lowest slot %" PRIu32 " of %" PRIu32
+             "%s%s%s%s%s%s",
+             names[state->stage], order->step, order->open ? " open" : "",
+             order->learning ? " learning" : "", state->settled, order->low, order->slot_count,
+             order->ended ? ", ended" : "", order->header_equal ? "" : ", no header",
+             order->close_joined ? ", in close" : "", order->closed ? ", closed" : "",
+             order->commit_joined ? ", in commit" : "", order->halt_held ? ", a halt is held" : "");
+}
+
+static const struct sim_model engine_model = {
+    .bytes = sizeof(struct engine_state),
+    .started = engine_started,
+    .received = engine_received,
+    .disconnected = engine_disconnected,
+    .timer = engine_timer,
+    .data = engine_data,
+    .collective = engine_collective,
+    .peer_gone = engine_peer_gone,
+    .merge = engine_merge,
+    .waits_for = engine_waits_for,
+};
+
+struct sim_worker *engine_spawn(struct sim *sim, const struct program *program,
+                                struct ledger *ledger, const struct engine_options *options,
+                                uint64_t delay_ms)
+{
+    struct sim_worker *worker = sim_spawn(sim, &engine_model, delay_ms);
+    struct engine_state *state = state_of(worker);
+    state->program = program;
+    state->ledger = ledger;
+    state->options = options;
+    state->trainer_ms = UINT64_MAX;
+    return worker;
+}

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A simulated worker around the real order core (worker/order.c): a thin engine that does what
+// worker/engine.c does, without threads, memory or bytes, and a trainer that runs a program. Its
+// streams are the simulator's. Its data plane:
+//
+// - step headers and waves are messages on the links; waves follow the real schedule (wave.h) and
+//   the real merges;
+// - a slot is a collective of the simulator's: it becomes final on each rank in that rank's own
+//   time, after all ranks have launched it;
+// - a peer that has left is lost as soon as something here needs it, as in transport.h.
+//
+// What worker/engine.c decides is repeated here: who is reported, how long a verdict is waited for,
+// when the coordinator is needed, what an abort does, when links are closed and how. Change both.
+
+#ifndef TESTS_SIM_SIM_ENGINE_H
+#define TESTS_SIM_SIM_ENGINE_H
+
+#include "tests/sim/sim_ledger.h"
+#include "tests/sim/sim_network.h"
+#include "tests/sim/sim_program.h"
+
+struct engine_options {
+    uint32_t rank; // Asked for, and the row of the program.
+    uint32_t think_ms; // Between two actions of the trainer, at most.
+    uint32_t dies_at; // 0: never; else at this action of the core, in the middle of its event.
+};
+
+// program, ledger and options are borrowed until the end of the run.
+struct sim_worker *engine_spawn(struct sim *sim, const struct program *program,
+                                struct ledger *ledger, const struct engine_options *options,
+                                uint64_t delay_ms);
+
+#endif

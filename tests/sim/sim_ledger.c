@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The book of a world of worker cores and its checks; see sim_ledger.h.
+
+#include "tests/sim/sim_ledger.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static uint32_t everybody(const struct ledger *ledger)
+{
+    return (1u << ledger->program->world) - 1;
+}
+
+static bool same_slot(const struct slot_id *a, const struct slot_id *b)
+{
+    return a->module == b->module && a->call == b->call && a->bucket == b->bucket;
+}
+
+void ledger_begin(struct ledger *ledger, struct sim *sim, const struct program *program)
+{
+    memset(ledger, 0, sizeof(*ledger));
+    ledger->sim = sim;
+    ledger->program = program;
+    program_expect(program, ledger->outcomes);
+}
+
+void ledger_joined(struct ledger *ledger, uint32_t rank, const struct order *order)
+{
+    ledger->ranks[rank].order = order;
+}
+
+static struct ledger_step *step_of(struct ledger *ledger, uint32_t rank)
+{
+    const uint64_t step = ledger->ranks[rank].order->step;
+    return &ledger->steps[step][ledger->program->at[rank][step].phase];
+}
+
+// ---- The order -------------------------------------------------------------------------------
+
+static void check_order(struct ledger *ledger, uint32_t rank)
+{
+    struct ledger_rank *seen = &ledger->ranks[rank];
+    struct ledger_step *step = step_of(ledger, rank);
+    for (; seen->seen < seen->order->slot_count; seen->seen++) {
+        const uint32_t at = seen->seen;
+        const struct slot_id *id = &seen->order->slots[at].id;
+        if (at >= PROGRAM_SLOTS)
+            sim_fail(ledger->sim, "rank %" PRIu32 " has more slots than there are", rank);
+        if (at == step->slot_count)
+            step->slots[step->slot_count++].id = *id;
+        else if (!same_slot(&step->slots[at].id, id))
+            sim_fail(ledger->sim,
+                     "rank %" PRIu32 " has slot %" PRIu32 ".%" PRIu32 " at position %" PRIu32
+                     " of step %" PRIu64 ", another rank %" PRIu32 ".%" PRIu32,
+                     rank, id->module, id->bucket, at, seen->order->step, step->slots[at].id.module,
+                     step->slots[at].id.bucket);
+    }
+}
+
+void ledger_step_begun(struct ledger *ledger, uint32_t rank)
+{
+    const struct order *order = ledger->ranks[rank].order;
+    struct ledger_step *step = step_of(ledger, rank);
+    ledger->ranks[rank].seen = 0;
+    if (order->step != ledger->ranks[rank].settled + 1)
+        sim_fail(ledger->sim, "rank %" PRIu32 " begins step %" PRIu64 " after step %" PRIu64, rank,
+                 order->step, ledger->ranks[rank].settled);
+    if (step->begun == 0) {
+        step->space = order->space;
+        step->learning = order->learning;
+    } else if (step->space != order->space || step->learning != order->learning) {
+        sim_fail(ledger->sim, "rank %" PRIu32 " begins step %" PRIu64 " on another plan", rank,
+                 order->step);
+    }
+    step->begun |= 1u << rank;
+}
+
+void ledger_step_ended(struct ledger *ledger, uint32_t rank)
+{
+    step_of(ledger, rank)->ended |= 1u << rank;
+}
+
+// ---- Launches --------------------------------------------------------------------------------
+
+static void check_distance(struct ledger *ledger, uint32_t rank, uint32_t index)
+{
+    const struct order *order = ledger->ranks[rank].order;
+    for (uint32_t other = 0; other < ledger->program->world; other++) {
+        const struct order *behind = ledger->ranks[other].order;
+        const bool here = behind != NULL && behind->step == order->step;
+        const uint32_t low = here ? behind->low : 0;
+        if (here && !behind->open)
+            continue; // Settled, or its session is over.
+        if (index >= low + 2 * LOCKSTEP_WINDOW)
+            sim_fail(ledger->sim,
+                     "rank %" PRIu32 " launches position %" PRIu32 ", but rank %" PRIu32
+                     " is at %" PRIu32,
+                     rank, index, other, low);
+    }
+}
+
+void ledger_launched(struct ledger *ledger, uint32_t rank, const struct order_action *action)
+{
+    struct ledger_step *step = step_of(ledger, rank);
+    const uint32_t me = 1u << rank;
+    uint32_t low = 0;
+    check_order(ledger, rank);
+    struct ledger_slot *slot = &step->slots[action->index];
+    if (!same_slot(&slot->id, &action->slot->id) || (slot->launched & me) != 0)
+        sim_fail(ledger->sim, "rank %" PRIu32 " launches position %" PRIu32 " wrongly", rank,
+                 action->index);
+    while (low < step->slot_count && (step->slots[low].final & me) != 0)
+        low++;
+    if (action->index >= low + LOCKSTEP_WINDOW)
+        sim_fail(ledger->sim,
+                 "rank %" PRIu32 " launches position %" PRIu32 " outside its window, which begins "
+                 "at %" PRIu32,
+                 rank, action->index, low);
+    if (ledger->ranks[rank].settled + 1 != action->step)
+        sim_fail(ledger->sim,
+                 "rank %" PRIu32 " launches in step %" PRIu64 " before the one before is settled",
+                 rank, action->step);
+    check_distance(ledger, rank, action->index);
+    slot->launched |= me;
+}
+
+// Of the step's phase; the verdict names a step that ends otherwise.
+static const struct program_slot *expected_slot(const struct ledger *ledger, uint64_t step,
+                                                const struct slot_id *id)
+{
+    const struct program_outcome *outcome = &ledger->outcomes[step];
+    for (uint32_t i = 0; i < outcome->slot_count; i++)
+        if (same_slot(&outcome->slots[i].id, id))
+            return &outcome->slots[i];
+    return NULL;
+}
+
+void ledger_final(struct ledger *ledger, uint32_t rank, uint32_t index, uint32_t contributors)
+{
+    struct ledger_slot *slot = &step_of(ledger, rank)->slots[index];
+    const uint64_t step = ledger->ranks[rank].order->step;
+    const struct program_slot *expected = expected_slot(ledger, step, &slot->id);
+    if (slot->launched != everybody(ledger))
+        sim_fail(ledger->sim, "position %" PRIu32 " is final, but not launched everywhere", index);
+    if (expected != NULL && expected->contributors != contributors)
+        sim_fail(ledger->sim,
+                 "slot %" PRIu32 ".%" PRIu32 " of step %" PRIu64 " has contributors %" PRIx32
+                 ", the programs say %" PRIx32,
+                 slot->id.module, slot->id.bucket, step, contributors, expected->contributors);
+    slot->contributors = contributors;
+    slot->final |= 1u << rank;
+}
+
+// ---- Waves and settling ----------------------------------------------------------------------
+
+void ledger_closed(struct ledger *ledger, uint32_t rank, const struct close_wave *result)
+{
+    struct ledger_step *step = step_of(ledger, rank);
+    const uint64_t number = ledger->ranks[rank].order->step;
+    if (step->ended != everybody(ledger))
+        sim_fail(ledger->sim, "step %" PRIu64 " is closed on rank %" PRIu32 ", but not ended",
+                 number, rank);
+    if ((ledger->outcomes[number].verdicts & 1u << HALT_PHASE) != 0)
+        sim_fail(ledger->sim, "step %" PRIu64 " is closed, but ranks are in different phases",
+                 number);
+    if (step->closed == 0)
+        step->close = *result;
+    else if (memcmp(&step->close, result, sizeof(*result)) != 0)
+        sim_fail(ledger->sim, "rank %" PRIu32 " has another close result of step %" PRIu64, rank,
+                 number);
+    step->closed |= 1u << rank;
+}
+
+void ledger_commits(struct ledger *ledger, uint32_t rank)
+{
+    const struct order *order = ledger->ranks[rank].order;
+    const struct ledger_step *step = step_of(ledger, rank);
+    for (uint32_t i = 0; i < order->slot_count; i++)
+        if ((step->slots[i].final & 1u << rank) == 0)
+            sim_fail(ledger->sim,
+                     "rank %" PRIu32 " joins the commit of step %" PRIu64 ", but position %" PRIu32
+                     " is not final there",
+                     rank, order->step, i);
+    if (!order->learning && (step->closed & 1u << rank) == 0)
+        sim_fail(ledger->sim, "rank %" PRIu32 " joins the commit before the close", rank);
+}
+
+static void check_all_final(const struct ledger *ledger, uint32_t rank, uint64_t number)
+{
+    const uint32_t phase = ledger->program->at[rank][number].phase;
+    const struct ledger_step *step = &ledger->steps[number][phase];
+    const struct program_outcome *outcome = &ledger->outcomes[number];
+    for (uint32_t i = 0; i < step->slot_count; i++)
+        if (step->slots[i].final != everybody(ledger))
+            sim_fail(ledger->sim,
+                     "step %" PRIu64 " is committed on rank %" PRIu32 ", but position %" PRIu32
+                     " is final only on ranks %" PRIx32,
+                     number, rank, i, step->slots[i].final);
+    if (step->slot_count != outcome->slot_count)
+        sim_fail(ledger->sim, "step %" PRIu64 " has %" PRIu32 " slots, the programs say %" PRIu32,
+                 number, step->slot_count, outcome->slot_count);
+}
+
+void ledger_committed(struct ledger *ledger, uint32_t rank, const struct commit_wave *result)
+{
+    struct ledger_step *step = step_of(ledger, rank);
+    const uint64_t number = ledger->ranks[rank].order->step;
+    check_all_final(ledger, rank, number);
+    if (memcmp(result, &ledger->outcomes[number].commit, sizeof(*result)) != 0)
+        sim_fail(ledger->sim,
+                 "rank %" PRIu32 " gets another commit payload of step %" PRIu64
+                 " than the programs say",
+                 rank, number);
+    step->commit = *result;
+    step->committed = true;
+}
+
+void ledger_settled(struct ledger *ledger, uint32_t rank, uint64_t step)
+{
+    const uint32_t verdicts = ledger->outcomes[step].verdicts;
+    if (verdicts != 0)
+        sim_fail(ledger->sim, "step %" PRIu64 " settles on rank %" PRIu32 ", but cannot", step,
+                 rank);
+    if (ledger->halted_step != 0 && step >= ledger->halted_step)
+        sim_fail(ledger->sim, "step %" PRIu64 " settles on rank %" PRIu32 " after it was halted",
+                 step, rank);
+    ledger->ranks[rank].settled = step;
+    step_of(ledger, rank)->settled |= 1u << rank;
+}
+
+// ---- Messages and ends -----------------------------------------------------------------------
+
+void ledger_says(struct ledger *ledger, uint32_t rank, const struct up_message *message)
+{
+    const struct order *order = ledger->ranks[rank].order;
+    const bool wrong =
+        ledger->faults || ledger->outcomes[order->step].verdicts != 0 || ledger->halted_step != 0;
+    if (order->open && !order->learning && !wrong)
+        sim_fail(ledger->sim, "rank %" PRIu32 " speaks to the coordinator in planned step %" PRIu64,
+                 rank, order->step);
+    if (order->open && !order->learning &&
+        (message->kind == UP_READY || message->kind == UP_END || message->kind == UP_LAYOUT_PART))
+        sim_fail(ledger->sim, "rank %" PRIu32 " learns planned step %" PRIu64, rank, order->step);
+}
+
+static bool settled_by_another(const struct ledger *ledger, uint64_t step)
+{
+    for (uint32_t other = 0; other < ledger->program->world; other++)
+        if (ledger->ranks[other].settled >= step)
+            return true;
+    return false;
+}
+
+void ledger_halted(struct ledger *ledger, uint32_t rank, uint64_t step, bool own)
+{
+    struct ledger_rank *here = &ledger->ranks[rank];
+    here->own_verdict = own;
+    if (step == 0)
+        return;
+    if (here->settled + 1 < step)
+        sim_fail(ledger->sim,
+                 "rank %" PRIu32 " is halted in step %" PRIu64 ", but has settled only %" PRIu64,
+                 rank, step, here->settled);
+    if (settled_by_another(ledger, step)) {
+        if (ledger->halted_step != step + 1)
+            sim_fail(ledger->sim,
+                     "rank %" PRIu32 " is halted in step %" PRIu64 ", which another has settled",
+                     rank, step);
+        ledger->cut_short++;
+        return;
+    }
+    if (ledger->halted_step == 0 || step < ledger->halted_step)
+        ledger->halted_step = step;
+}
+
+void ledger_ended(struct ledger *ledger, uint32_t rank, enum session_end end,
+                  enum halt_kind verdict, const char *text)
+{
+    struct ledger_rank *here = &ledger->ranks[rank];
+    if (here->end != SESSION_RUNS)
+        return;
+    here->end = end;
+    here->verdict = verdict;
+    strncpy(here->text, text, sizeof(here->text) - 1);
+}
+
+// ---- After each event ------------------------------------------------------------------------
+
+void ledger_check(struct ledger *ledger, uint32_t rank)
+{
+    const struct order *order = ledger->ranks[rank].order;
+    if (order == NULL || !order->open || order->failed)
+        return;
+    check_order(ledger, rank);
+    if (order->low < order->slot_count && (order->slots[order->low].state == SLOT_READY ||
+                                           order->slots[order->low].state == SLOT_ZERO))
+        sim_fail(ledger->sim, "rank %" PRIu32 " does not launch its lowest slot, position %" PRIu32,
+                 rank, order->low);
+    for (uint32_t i = 0; order->ended && !order->learning && i < order->slot_count; i++)
+        if (order->slots[i].state == SLOT_UNREADY)
+            sim_fail(ledger->sim,
+                     "rank %" PRIu32 " has ended step %" PRIu64 ", but position %" PRIu32
+                     " is not ready",
+                     rank, order->step, i);
+}
+
+// ---- When all is over ------------------------------------------------------------------------
+
+static void check_rank(const struct ledger *ledger, uint32_t rank, uint64_t last)
+{
+    const struct ledger_rank *here = &ledger->ranks[rank];
+    const uint32_t leaves = ledger->program->steps_of[rank];
+    const bool left = leaves < ledger->program->steps;
+    const uint64_t settles = leaves < last ? leaves : last;
+    const bool cut_short = ledger->cut_short > 0 && here->settled + 1 == settles;
+    if (here->settled != settles && !cut_short)
+        sim_fail(ledger->sim,
+                 "rank %" PRIu32 " has settled %" PRIu64 " steps, the programs say %" PRIu64, rank,
+                 here->settled, settles);
+    if (!cut_short && (last == ledger->program->steps || (left && settles == leaves))) {
+        // Who leaves may be told before it goes that the others cannot go on without it.
+        if (here->end != SESSION_LEFT && !(left && here->end == SESSION_HALTED))
+            sim_fail(ledger->sim, "rank %" PRIu32 " fails, but cannot: %s", rank, here->text);
+        return;
+    }
+    if (here->end != SESSION_HALTED ||
+        (ledger->outcomes[last + 1].verdicts & 1u << here->verdict) == 0)
+        sim_fail(ledger->sim, "rank %" PRIu32 " ends otherwise than the programs say: %d, %s", rank,
+                 (int)here->verdict, here->text);
+}
+
+static void check_same_verdict(const struct ledger *ledger)
+{
+    const struct ledger_rank *first = NULL;
+    for (uint32_t rank = 0; rank < ledger->program->world; rank++) {
+        const struct ledger_rank *here = &ledger->ranks[rank];
+        // The ranks agree on calls outside the plan; a death may come between.
+        const bool between = ledger->faults && here->verdict == HALT_UNPLANNED;
+        if (here->end != SESSION_HALTED || here->own_verdict || between)
+            continue;
+        if (first == NULL)
+            first = here;
+        else if (first->verdict != here->verdict || strcmp(first->text, here->text) != 0)
+            sim_fail(ledger->sim, "rank %" PRIu32 " ends with \"%s\", another with \"%s\"", rank,
+                     here->text, first->text);
+    }
+}
+
+void ledger_finished(const struct ledger *ledger)
+{
+    uint64_t last = 0;
+    check_same_verdict(ledger);
+    if (ledger->faults)
+        return;
+    while (last < ledger->program->steps && ledger->outcomes[last + 1].verdicts == 0)
+        last++;
+    for (uint32_t rank = 0; rank < ledger->program->world; rank++)
+        check_rank(ledger, rank, last);
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The book that is kept of one world of real worker cores: what each rank launched, finished,
+// settled and failed with. Every entry is checked against the others and against the program, and
+// what does not fit fails the run with its trace. Sections are those of the order protocol.
+//
+//   - 7.1  the order of a step is the same on all ranks, as far as each has it;
+//   - R3   a launch stays in the window, and a rank launches only after its earlier steps settled;
+//   - 7.3  the lowest slot that is not final is launched as soon as it is ready;
+//   - 7.5  nobody is more than 2W - 1 positions ahead of another's lowest slot;
+//   - R5   after step_end no planned slot is unready;
+//   - R6   every rank gets the same close result, when all have ended the step in one phase;
+//   - 7.9  when a step is settled anywhere, every slot of it is final everywhere;
+//   - 7.8  a step that settles has the contributors and the commit payload that the programs say;
+//   - R12  a halt of step s takes effect when s - 1 is settled, and then s settles nowhere; one
+//          exception is known and counted: a rank that is halted resets its links, and that may
+//          cut short a rank that is still in the commit wave of s - 1;
+//   - 7.10 a planned step sends nothing to the coordinator unless something is wrong.
+
+#ifndef TESTS_SIM_SIM_LEDGER_H
+#define TESTS_SIM_SIM_LEDGER_H
+
+#include "tests/sim/sim_network.h"
+#include "tests/sim/sim_program.h"
+#include "worker/order.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+// How a session ended on a rank.
+enum session_end {
+    SESSION_RUNS = 0,
+    SESSION_LEFT, // In good order.
+    SESSION_HALTED, // By a verdict: kind and text.
+    SESSION_UNREACHABLE, // The coordinator is gone and was needed.
+    SESSION_ABORTED, // By its own trainer.
+};
+
+struct ledger_slot {
+    struct slot_id id;
+    uint32_t launched; // Sets of ranks.
+    uint32_t final;
+    uint32_t contributors;
+};
+
+struct ledger_step {
+    uint32_t slot_count;
+    struct ledger_slot slots[PROGRAM_SLOTS]; // As the first rank has them that has them.
+    uint64_t space;
+    bool learning;
+    uint32_t begun; // Sets of ranks.
+    uint32_t ended;
+    uint32_t closed;
+    uint32_t settled;
+    struct close_wave close;
+    struct commit_wave commit;
+    bool committed;
+};
+
+struct ledger_rank {
+    const struct order *order;
+    uint32_t seen; // Positions of the present step that were compared.
+    uint64_t settled;
+    enum session_end end;
+    enum halt_kind verdict;
+    char text[LOCKSTEP_REPORT_BYTES];
+    bool own_verdict; // It found it out itself, because nobody told it.
+};
+
+struct ledger {
+    struct sim *sim;
+    const struct program *program;
+    struct program_outcome outcomes[PROGRAM_STEPS + 1];
+    struct ledger_step steps[PROGRAM_STEPS + 1][PROGRAM_PHASES]; // Phases, for ranks may disagree.
+    struct ledger_rank ranks[PROGRAM_WORLD];
+    uint64_t halted_step; // Lowest step of a halt that took effect; 0: none.
+    uint32_t cut_short; // Ranks that were halted in a step that others have settled.
+    bool faults; // Something was done to this world that its programs do not say.
+};
+
+void ledger_begin(struct ledger *ledger, struct sim *sim, const struct program *program);
+// The core of a rank, from its generation on; borrowed.
+void ledger_joined(struct ledger *ledger, uint32_t rank, const struct order *order);
+void ledger_step_begun(struct ledger *ledger, uint32_t rank);
+void ledger_step_ended(struct ledger *ledger, uint32_t rank);
+void ledger_launched(struct ledger *ledger, uint32_t rank, const struct order_action *action);
+void ledger_final(struct ledger *ledger, uint32_t rank, uint32_t index, uint32_t contributors);
+void ledger_closed(struct ledger *ledger, uint32_t rank, const struct close_wave *result);
+// Joining the commit wave, and its result.
+void ledger_commits(struct ledger *ledger, uint32_t rank);
+void ledger_committed(struct ledger *ledger, uint32_t rank, const struct commit_wave *result);
+void ledger_settled(struct ledger *ledger, uint32_t rank, uint64_t step);
+void ledger_says(struct ledger *ledger, uint32_t rank, const struct up_message *message);
+// step: of the halt, 0: at once. Of the own finding of a rank: own.
+void ledger_halted(struct ledger *ledger, uint32_t rank, uint64_t step, bool own);
+void ledger_ended(struct ledger *ledger, uint32_t rank, enum session_end end,
+                  enum halt_kind verdict, const char *text);
+// What holds whenever a rank has handled an event.
+void ledger_check(struct ledger *ledger, uint32_t rank);
+// When all is over and nothing but the programs was at work.
+void ledger_finished(const struct ledger *ledger);
+
+#endif

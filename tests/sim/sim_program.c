@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Random trainer programs and their expected outcomes; see sim_program.h.
+
+#include "tests/sim/sim_program.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// ---- Drawing ---------------------------------------------------------------------------------
+
+static uint32_t draw(uint64_t *random, uint32_t bound)
+{
+    *random += UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t mixed = *random;
+    mixed = (mixed ^ mixed >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    mixed = (mixed ^ mixed >> 27) * UINT64_C(0x94d049bb133111eb);
+    return (uint32_t)((mixed ^ mixed >> 31) % bound);
+}
+
+static bool chance(uint64_t *random, uint32_t percent)
+{
+    return draw(random, 100) < percent;
+}
+
+uint64_t program_phase(uint32_t phase)
+{
+    return UINT64_C(0xabc0000000000000) + phase;
+}
+
+// Buckets of both layouts are drawn, for it depends on the step which one is in force. Most ranks
+// finish the modules one after the other, some mix them.
+static void draw_ready(const struct program *program, uint64_t *random, struct program_step *step,
+                       bool shuffled)
+{
+    for (uint32_t m = 0; m < program->modules; m++) {
+        const uint32_t most = program->first_buckets[m] > program->buckets[m]
+                                  ? program->first_buckets[m]
+                                  : program->buckets[m];
+        for (uint32_t b = 0; (step->called >> m & 1) != 0 && b < most; b++)
+            step->ready[step->ready_count++] = (struct slot_id){m, 0, b};
+    }
+    for (uint32_t i = step->ready_count; shuffled && i > 1; i--) {
+        const uint32_t other = draw(random, i);
+        const struct slot_id kept = step->ready[i - 1];
+        step->ready[i - 1] = step->ready[other];
+        step->ready[other] = kept;
+    }
+}
+
+static void draw_said(uint64_t *random, struct program_step *step, uint32_t rank)
+{
+    struct commit_wave *said = &step->said;
+    uint64_t name = 0;
+    const uint32_t unused = chance(random, 30) ? draw(random, 12) : 0;
+    const uint32_t counters = chance(random, 50) ? draw(random, LOCKSTEP_MAX_COUNTERS) : 0;
+    for (uint32_t i = 0; i < unused; i++)
+        said->unused[said->unused_named++] = (struct unused_parameter){i / 4, i % 4, rank};
+    said->unused_total = said->unused_named;
+    for (uint32_t i = 0; i < counters; i++) {
+        name += 1 + draw(random, 3);
+        const struct counter_delta delta = {name, (int64_t)draw(random, 100) - 50};
+        said->counters[said->counter_count++] = delta;
+    }
+}
+
+// The modules that a phase is about, the same on all ranks.
+static void draw_phases(const struct program *program, uint64_t *random, uint32_t *modules)
+{
+    for (uint32_t phase = 0; phase < PROGRAM_PHASES; phase++) {
+        modules[phase] = draw(random, 1u << program->modules);
+        if (chance(random, 10))
+            modules[phase] = 0;
+    }
+}
+
+static void draw_step(struct program *program, uint64_t *random, uint32_t step,
+                      const struct program_faults *faults, const uint32_t *modules)
+{
+    // Most steps are of one phase, so that most are planned.
+    const uint32_t phase = chance(random, 60) ? 0 : draw(random, PROGRAM_PHASES);
+    const bool missing = chance(random, 40);
+    const bool shuffled = chance(random, 70);
+    // Calls that nobody makes are not learned, and would be outside the plan later.
+    const uint32_t complete = faults->extra ? UINT32_MAX : draw(random, program->world);
+    for (uint32_t rank = 0; rank < program->world; rank++) {
+        struct program_step *at = &program->at[rank][step];
+        at->phase = phase;
+        if (faults->phase && chance(random, 10))
+            at->phase = draw(random, PROGRAM_PHASES);
+        at->called = modules[at->phase];
+        if (missing && rank != complete)
+            at->called &= draw(random, UINT32_MAX);
+        if (faults->extra && chance(random, 20))
+            at->called |= draw(random, 1u << program->modules);
+        draw_ready(program, random, at, shuffled);
+        draw_said(random, at, rank);
+    }
+}
+
+static void draw_ends(struct program *program, uint64_t *random,
+                      const struct program_faults *faults)
+{
+    const uint32_t victim = draw(random, program->world);
+    for (uint32_t rank = 0; rank < program->world; rank++)
+        program->steps_of[rank] = program->steps;
+    if (faults->leave) {
+        program->steps_of[victim] = draw(random, program->steps);
+        program->midway[victim] = chance(random, 30);
+    }
+    if (faults->abort)
+        program->aborts_in[victim] = 1 + draw(random, program->steps);
+}
+
+void program_draw(struct program *program, uint64_t seed, const struct program_faults *faults)
+{
+    uint64_t random = seed;
+    uint32_t modules[PROGRAM_PHASES];
+    memset(program, 0, sizeof(*program));
+    program->world = 1 + draw(&random, chance(&random, 10) ? 12 : 5);
+    program->steps = 1 + draw(&random, PROGRAM_STEPS);
+    program->modules = 1 + draw(&random, chance(&random, 15) ? PROGRAM_MODULES : 4);
+    for (uint32_t m = 0; m < program->modules; m++) {
+        program->first_buckets[m] = 1 + draw(&random, PROGRAM_BUCKETS);
+        program->buckets[m] = 1 + draw(&random, PROGRAM_BUCKETS);
+    }
+    draw_phases(program, &random, modules);
+    for (uint32_t step = 1; step <= program->steps; step++)
+        draw_step(program, &random, step, faults, modules);
+    draw_ends(program, &random, faults);
+}
+
+// ---- What must come of it --------------------------------------------------------------------
+
+static uint32_t called_by(const struct program *program, uint32_t step, uint32_t module)
+{
+    uint32_t ranks = 0;
+    for (uint32_t rank = 0; rank < program->world; rank++)
+        ranks |= (program->at[rank][step].called >> module & 1) << rank;
+    return ranks;
+}
+
+static uint32_t called_by_any(const struct program *program, uint32_t step)
+{
+    uint32_t modules = 0;
+    for (uint32_t rank = 0; rank < program->world; rank++)
+        modules |= program->at[rank][step].called;
+    return modules;
+}
+
+static int unused_order(const void *a, const void *b)
+{
+    const struct unused_parameter *x = a;
+    const struct unused_parameter *y = b;
+    const uint64_t left = ((uint64_t)x->module << 32) + (x->parameter << 16) + x->rank;
+    const uint64_t right = ((uint64_t)y->module << 32) + (y->parameter << 16) + y->rank;
+    return (left > right) - (left < right);
+}
+
+static void expect_unused(const struct program *program, uint32_t step, struct commit_wave *commit)
+{
+    struct unused_parameter all[PROGRAM_WORLD * ORDER_UNUSED_NAMED];
+    uint32_t count = 0;
+    for (uint32_t rank = 0; rank < program->world; rank++) {
+        const struct commit_wave *said = &program->at[rank][step].said;
+        for (uint32_t i = 0; i < said->unused_named; i++)
+            all[count++] = said->unused[i];
+    }
+    qsort(all, count, sizeof(all[0]), unused_order);
+    commit->unused_total = count;
+    commit->unused_named = count < ORDER_UNUSED_NAMED ? count : ORDER_UNUSED_NAMED;
+    memcpy(commit->unused, all, commit->unused_named * sizeof(all[0]));
+}
+
+// Sums by name, in the order of names; names are small numbers here.
+static void expect_counters(const struct program *program, uint32_t step,
+                            struct commit_wave *commit)
+{
+    for (uint64_t name = 1; name < 4 * LOCKSTEP_MAX_COUNTERS; name++) {
+        struct counter_delta sum = {.name = name};
+        bool used = false;
+        for (uint32_t rank = 0; rank < program->world; rank++) {
+            const struct commit_wave *said = &program->at[rank][step].said;
+            for (uint32_t i = 0; i < said->counter_count; i++) {
+                used |= said->counters[i].name == name;
+                sum.delta += said->counters[i].name == name ? said->counters[i].delta : 0;
+            }
+        }
+        if (used && commit->counter_count == LOCKSTEP_MAX_COUNTERS)
+            commit->counter_overflow = 1;
+        else if (used)
+            commit->counters[commit->counter_count++] = sum;
+    }
+}
+
+static void expect_slots(const struct program *program, uint32_t step, const uint32_t *buckets,
+                         uint32_t modules, struct program_outcome *outcome)
+{
+    for (uint32_t m = 0; m < program->modules; m++)
+        for (uint32_t b = 0; (modules >> m & 1) != 0 && b < buckets[m]; b++)
+            outcome->slots[outcome->slot_count++] =
+                (struct program_slot){{m, 0, b}, called_by(program, step, m)};
+}
+
+// Whatever may be named of what is wrong in this step.
+static uint32_t expect_verdicts(const struct program *program, uint32_t step, uint32_t plan)
+{
+    uint32_t verdicts = 0;
+    const bool planned = plan != UINT32_MAX;
+    bool leaves = false;
+    for (uint32_t rank = 0; rank < program->world; rank++) {
+        leaves |= program->steps_of[rank] < step;
+        if (program->at[rank][step].phase != program->at[0][step].phase)
+            verdicts |= 1u << HALT_PHASE;
+        if (program->aborts_in[rank] == step)
+            verdicts |= 1u << HALT_LOST;
+    }
+    if (leaves && program->world > 1)
+        verdicts |= 1u << HALT_LEFT;
+    // The calls are compared only by ranks that agree on the phase and are all there.
+    if (verdicts == 0 && planned && (called_by_any(program, step) & ~plan) != 0)
+        verdicts |= 1u << HALT_UNPLANNED;
+    return verdicts;
+}
+
+void program_expect(const struct program *program, struct program_outcome *outcomes)
+{
+    uint32_t plans[PROGRAM_PHASES] = {UINT32_MAX, UINT32_MAX, UINT32_MAX};
+    memset(outcomes, 0, (PROGRAM_STEPS + 1) * sizeof(*outcomes));
+    for (uint32_t step = 1; step <= program->steps; step++) {
+        struct program_outcome *outcome = &outcomes[step];
+        uint32_t *plan = &plans[program->at[0][step].phase];
+        outcome->verdicts = expect_verdicts(program, step, *plan);
+        if ((outcome->verdicts & ~(1u << HALT_UNPLANNED)) != 0)
+            return;
+        outcome->learning = *plan == UINT32_MAX;
+        if (outcome->learning)
+            *plan = called_by_any(program, step);
+        expect_slots(program, step, step == 1 ? program->first_buckets : program->buckets, *plan,
+                     outcome);
+        expect_unused(program, step, &outcome->commit);
+        expect_counters(program, step, &outcome->commit);
+        if (outcome->verdicts != 0)
+            return;
+    }
+}

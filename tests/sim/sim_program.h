@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Random trainer programs for worlds of real worker cores, and what must come of each of their
+// steps, told from the programs alone: no timing, no messages. Pure but for memory that the caller
+// gives.
+//
+// A program says for every rank and step: the phase, the modules that are called and in which order
+// their buckets become ready, the unused parameters and counters that are said in the commit wave,
+// and when the rank leaves or aborts.
+
+#ifndef TESTS_SIM_SIM_PROGRAM_H
+#define TESTS_SIM_SIM_PROGRAM_H
+
+#include "worker/order.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum program_limit {
+    PROGRAM_WORLD = 16,
+    PROGRAM_STEPS = 6,
+    PROGRAM_MODULES = 12,
+    PROGRAM_BUCKETS = 6,
+    PROGRAM_PHASES = 3,
+    PROGRAM_SLOTS = PROGRAM_MODULES * PROGRAM_BUCKETS
+};
+
+// One step of one rank.
+struct program_step {
+    uint32_t phase;
+    uint32_t called; // Set of modules.
+    struct slot_id ready[2 * PROGRAM_SLOTS]; // Whichever exists in the layout in force, in order.
+    uint32_t ready_count;
+    struct commit_wave said;
+};
+
+struct program {
+    uint32_t world;
+    uint32_t steps;
+    uint32_t modules;
+    uint32_t first_buckets[PROGRAM_MODULES]; // Until a layout was learned.
+    uint32_t buckets[PROGRAM_MODULES]; // As rank 0 proposes them.
+    uint32_t steps_of[PROGRAM_WORLD]; // Then the rank leaves,
+    bool midway[PROGRAM_WORLD]; // or in the middle of the step after.
+    uint32_t aborts_in[PROGRAM_WORLD]; // Step; 0: never.
+    struct program_step at[PROGRAM_WORLD][PROGRAM_STEPS + 1]; // By rank and step, from step 1.
+};
+
+// What may be wrong in a program, besides calls that some ranks do not make.
+struct program_faults {
+    bool extra; // A call outside the plan.
+    bool phase; // Ranks in different phases.
+    bool leave; // A rank leaves early.
+    bool abort;
+};
+
+struct program_slot {
+    struct slot_id id;
+    uint32_t contributors; // Set of ranks.
+};
+
+// What must come of a step.
+struct program_outcome {
+    bool learning;
+    uint32_t verdicts; // Set of enum halt_kind, as bits; 0: the step settles on every rank.
+    uint32_t slot_count;
+    struct program_slot slots[PROGRAM_SLOTS];
+    struct commit_wave commit;
+};
+
+void program_draw(struct program *program, uint64_t seed, const struct program_faults *faults);
+// Outcomes of steps 1 to the first that does not settle, or to the last.
+void program_expect(const struct program *program, struct program_outcome *outcomes);
+uint64_t program_phase(uint32_t phase); // Its hash.
+
+#endif

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Simulated worlds of real worker cores and the real coordinator core: random programs, random
+// timing, and everything that may happen to a world. What must hold is in sim_ledger.h, what must
+// come of a program in sim_program.c; what must come of a fault is said here.
+//
+// Each seed runs its program under two timings. LOCKSTEP_SIM_SEEDS=n runs n seeds (1000),
+// LOCKSTEP_SIM_SEED=n runs one and prints its traces.
+
+#include "tests/sim/sim_engine.h"
+
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum {
+    WORLD_LIMIT_MS = 60000,
+    WORLD_TIMINGS = 2
+};
+
+struct world {
+    struct sim sim;
+    struct program program;
+    struct ledger ledger;
+    struct engine_options options[PROGRAM_WORLD];
+    uint32_t victim;
+    uint64_t core_crash_ms; // 0: never.
+    bool learned; // Before that: no step after needs the coordinator.
+};
+
+// ---- Scenarios -------------------------------------------------------------------------------
+
+static uint32_t draw_victim(struct world *world)
+{
+    world->ledger.faults = true;
+    world->victim = (uint32_t)sim_random(&world->sim, world->program.world);
+    return world->victim;
+}
+
+static void calm(struct world *world)
+{
+    (void)world;
+}
+
+static void crash(struct world *world)
+{
+    const uint64_t at_ms = sim_random(&world->sim, 900);
+    sim_crash_at(world->sim.workers[draw_victim(world)], at_ms);
+}
+
+// In the middle of an event: some of what it causes happens, the rest does not.
+static void crash_inside(struct world *world)
+{
+    const uint32_t dies_at = 1 + (uint32_t)sim_random(&world->sim, 80);
+    world->options[draw_victim(world)].dies_at = dies_at;
+}
+
+static void stream_break(struct world *world)
+{
+    const uint64_t at_ms = sim_random(&world->sim, 900);
+    sim_break_at(world->sim.workers[draw_victim(world)], at_ms);
+}
+
+static void no_coordinator(struct world *world)
+{
+    world->ledger.faults = true;
+    world->core_crash_ms = 30 + sim_random(&world->sim, 900);
+    sim_core_crash_at(&world->sim, world->core_crash_ms);
+}
+
+static void no_coordinator_then_crash(struct world *world)
+{
+    no_coordinator(world);
+    crash(world);
+}
+
+// ---- What must come of them ------------------------------------------------------------------
+
+static const struct ledger_rank *rank_of(const struct world *world, uint32_t rank)
+{
+    return &world->ledger.ranks[rank];
+}
+
+static bool names_victim(const struct world *world, const char *text)
+{
+    char name[32];
+    snprintf(name, sizeof(name), "rank %" PRIu32 " ", world->victim);
+    return strncmp(text, name, strlen(name)) == 0;
+}
+
+// Who ends otherwise than well names the one that died; and nobody is done with steps that the dead
+// one had not all but finished.
+static void expect_death(struct world *world)
+{
+    struct sim *sim = &world->sim;
+    const bool died = sim->workers[world->victim]->end == SIM_CRASHED;
+    for (uint32_t rank = 0; rank < world->program.world; rank++) {
+        const struct ledger_rank *here = rank_of(world, rank);
+        if (rank == world->victim || sim->workers[rank]->generation.number == 0)
+            continue;
+        if (here->end == SESSION_LEFT && here->settled == world->program.steps)
+            continue;
+        if (!died || here->end != SESSION_HALTED || here->verdict != HALT_LOST ||
+            !names_victim(world, here->text))
+            sim_fail(sim, "rank %" PRIu32 " does not name rank %" PRIu32 " as lost: %d, %s", rank,
+                     world->victim, (int)here->verdict, here->text);
+    }
+}
+
+static void expect_break(struct world *world)
+{
+    struct sim *sim = &world->sim;
+    for (uint32_t rank = 0; rank < world->program.world; rank++) {
+        const struct ledger_rank *here = rank_of(world, rank);
+        const bool done = here->end == SESSION_LEFT && here->settled == world->program.steps;
+        if (rank == world->victim || done || sim->workers[rank]->generation.number == 0)
+            continue;
+        if (here->verdict != HALT_LOST || !names_victim(world, here->text))
+            sim_fail(sim, "rank %" PRIu32 " does not name rank %" PRIu32 " as lost: %s", rank,
+                     world->victim, here->text);
+    }
+}
+
+// Steps that are not learned go on; and a failure has a name.
+static void expect_no_coordinator(struct world *world)
+{
+    struct sim *sim = &world->sim;
+    for (uint32_t rank = 0; rank < world->program.world; rank++) {
+        const struct ledger_rank *here = rank_of(world, rank);
+        const bool done = here->end == SESSION_LEFT && here->settled == world->program.steps;
+        if (!done && world->learned)
+            sim_fail(sim, "rank %" PRIu32 " stops in a planned step without coordinator: %s", rank,
+                     here->text);
+        if (here->end != SESSION_LEFT && here->text[0] == '\0')
+            sim_fail(sim, "rank %" PRIu32 " fails without a word", rank);
+    }
+}
+
+static void expect_names(struct world *world)
+{
+    for (uint32_t rank = 0; rank < world->program.world; rank++)
+        if (world->sim.workers[rank]->end == SIM_HALTED && rank_of(world, rank)->text[0] == '\0')
+            sim_fail(&world->sim, "rank %" PRIu32 " fails without a word", rank);
+}
+
+static void expect_abort(struct world *world)
+{
+    struct sim *sim = &world->sim;
+    for (uint32_t rank = 0; rank < world->program.world; rank++) {
+        const struct ledger_rank *here = rank_of(world, rank);
+        const bool own = world->program.aborts_in[rank] != 0;
+        if (own ? here->end != SESSION_ABORTED
+                : here->end != SESSION_HALTED || here->verdict != HALT_LOST)
+            sim_fail(sim, "rank %" PRIu32 " ends otherwise after an abort: %s", rank, here->text);
+    }
+}
+
+static void expect_program(struct world *world)
+{
+    (void)world;
+}
+
+struct scenario {
+    const char *name;
+    struct program_faults faults;
+    void (*prepare)(struct world *world);
+    void (*expect)(struct world *world);
+};
+
+static const struct scenario scenarios[] = {
+    {"calm", {.extra = false}, calm, expect_program},
+    {"calls outside the plan", {.extra = true}, calm, expect_program},
+    {"calm", {.extra = false}, calm, expect_program},
+    {"phases differ", {.phase = true}, calm, expect_program},
+    {"a rank leaves early", {.leave = true}, calm, expect_program},
+    {"everything is wrong", {.extra = true, .phase = true, .leave = true}, calm, expect_program},
+    {"a rank aborts", {.abort = true}, calm, expect_abort},
+    {"a rank dies", {.extra = false}, crash, expect_death},
+    {"a rank dies inside an event", {.extra = false}, crash_inside, expect_death},
+    {"a stream breaks", {.extra = false}, stream_break, expect_break},
+    {"the coordinator dies", {.extra = false}, no_coordinator, expect_no_coordinator},
+    {"coordinator and rank die", {.extra = false}, no_coordinator_then_crash, expect_names},
+    {"wrong programs, and a rank dies",
+     {.extra = true, .phase = true, .leave = true},
+     crash,
+     expect_names},
+};
+
+enum {
+    SCENARIOS = sizeof(scenarios) / sizeof(scenarios[0])
+};
+
+// ---- Running ---------------------------------------------------------------------------------
+
+struct tally {
+    uint64_t events;
+    uint64_t settled;
+    uint64_t planned; // Of these.
+    uint64_t cut_short;
+    uint64_t ends[SESSION_ABORTED + 1];
+    uint64_t verdicts[HALT_LAYOUT + 1];
+};
+
+static void count(const struct world *world, struct tally *tally)
+{
+    tally->events += world->sim.steps;
+    tally->cut_short += world->ledger.cut_short;
+    for (uint32_t rank = 0; rank < world->program.world; rank++) {
+        const struct ledger_rank *here = &world->ledger.ranks[rank];
+        tally->ends[here->end]++;
+        tally->verdicts[here->verdict]++;
+        tally->settled += here->settled;
+        for (uint64_t step = 1; step <= here->settled; step++)
+            tally->planned += !world->ledger.outcomes[step].learning;
+    }
+}
+
+static void world_begin(struct world *world, const struct scenario *scenario, uint64_t seed,
+                        uint32_t timing)
+{
+    struct sim *sim = &world->sim;
+    sim_begin(sim, seed);
+    sim->random += timing * UINT64_C(0x2545f4914f6cdd1d);
+    sim->lossy = true;
+    sim->delay_ms = 1 + (uint32_t)sim_random(sim, 20);
+    sim_trace(sim, "seed %" PRIu64 ", timing %" PRIu32 ", %s", seed, timing, scenario->name);
+    program_draw(&world->program, seed, &scenario->faults);
+    ledger_begin(&world->ledger, sim, &world->program);
+    memset(world->options, 0, sizeof(world->options));
+    world->core_crash_ms = 0;
+    world->learned = false;
+}
+
+static void world_spawn(struct world *world, const struct scenario *scenario)
+{
+    struct sim *sim = &world->sim;
+    for (uint32_t rank = 0; rank < world->program.world; rank++) {
+        world->options[rank].rank = rank;
+        world->options[rank].think_ms = 1 + (uint32_t)sim_random(sim, sim_chance(sim, 15) ? 60 : 8);
+        engine_spawn(sim, &world->program, &world->ledger, &world->options[rank],
+                     sim_random(sim, 30));
+    }
+    world->ledger.faults = scenario->faults.abort;
+    scenario->prepare(world);
+}
+
+// Whether every rank has settled the last step that the programs learn.
+static bool all_learned(const struct world *world)
+{
+    for (uint32_t rank = 0; rank < world->program.world; rank++)
+        for (uint64_t step = world->ledger.ranks[rank].settled + 1; step <= world->program.steps;
+             step++)
+            if (world->ledger.outcomes[step].learning)
+                return false;
+    return true;
+}
+
+static void world_run(struct world *world)
+{
+    struct sim *sim = &world->sim;
+    if (world->core_crash_ms != 0) {
+        sim_run(sim, world->core_crash_ms - 1);
+        world->learned = all_learned(world);
+    }
+    if (!sim_run(sim, WORLD_LIMIT_MS))
+        sim_fail(sim, "the run has not come to an end");
+    check_finished(sim);
+    ledger_finished(&world->ledger);
+}
+
+// Steps and contributors, as far as every rank got; the verdicts when one thing alone was wrong.
+static void same_outcome(struct world *world, const struct ledger *before)
+{
+    for (uint32_t rank = 0; rank < world->program.world; rank++)
+        if (before->ranks[rank].settled != world->ledger.ranks[rank].settled)
+            sim_fail(&world->sim, "rank %" PRIu32 " settles other steps under another timing",
+                     rank);
+    for (uint32_t step = 1; step <= world->program.steps; step++) {
+        const uint32_t phase = world->program.at[0][step].phase;
+        const struct ledger_step *here = &world->ledger.steps[step][phase];
+        if (here->committed &&
+            memcmp(&here->commit, &before->steps[step][phase].commit, sizeof(here->commit)) != 0)
+            sim_fail(&world->sim, "step %" PRIu32 " ends differently under another timing", step);
+    }
+}
+
+static void print_trace(const struct sim *sim)
+{
+    const uint64_t lines = sim->trace_count;
+    for (uint64_t i = lines > SIM_TRACE_LINES ? lines - SIM_TRACE_LINES : 0; i < lines; i++)
+        puts(sim->trace[i % SIM_TRACE_LINES]);
+}
+
+static void run_seed(struct world *world, uint64_t seed, struct tally *tally, bool prints)
+{
+    static struct ledger before;
+    const struct scenario *scenario = &scenarios[seed % SCENARIOS];
+    for (uint32_t timing = 0; timing < WORLD_TIMINGS; timing++) {
+        world_begin(world, scenario, seed, timing);
+        world_spawn(world, scenario);
+        world_run(world);
+        scenario->expect(world);
+        if (timing > 0 && !world->ledger.faults && before.cut_short + world->ledger.cut_short == 0)
+            same_outcome(world, &before);
+        before = world->ledger;
+        count(world, tally);
+        if (prints)
+            print_trace(&world->sim);
+        sim_end(&world->sim);
+    }
+}
+
+static uint64_t number_from(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+    return text == NULL || text[0] == '\0' ? otherwise : strtoull(text, NULL, 10);
+}
+
+static void print_tally(const struct tally *tally)
+{
+    printf("%" PRIu64 " events, %" PRIu64 " steps settled (%" PRIu64 " planned); left %" PRIu64
+           ", halted %" PRIu64 ", without coordinator %" PRIu64 ", aborted %" PRIu64 "\n",
+           tally->events, tally->settled, tally->planned, tally->ends[SESSION_LEFT],
+           tally->ends[SESSION_HALTED], tally->ends[SESSION_UNREACHABLE],
+           tally->ends[SESSION_ABORTED]);
+    printf("phase %" PRIu64 ", unplanned %" PRIu64 ", lost %" PRIu64 ", left %" PRIu64
+           "; cut short %" PRIu64 "\n",
+           tally->verdicts[HALT_PHASE], tally->verdicts[HALT_UNPLANNED], tally->verdicts[HALT_LOST],
+           tally->verdicts[HALT_LEFT], tally->cut_short);
+}
+
+static void test_seeds(void **state)
+{
+    static struct world world;
+    struct tally tally = {0};
+    const uint64_t only = number_from("LOCKSTEP_SIM_SEED", UINT64_MAX);
+    const uint64_t seeds = number_from("LOCKSTEP_SIM_SEEDS", 1000);
+    (void)state;
+    if (only != UINT64_MAX) {
+        run_seed(&world, only, &tally, true);
+        return;
+    }
+    for (uint64_t seed = 0; seed < seeds; seed++)
+        run_seed(&world, seed, &tally, false);
+    print_tally(&tally);
+    if (seeds < 1000)
+        return;
+    assert_true(tally.planned > 0 && tally.ends[SESSION_ABORTED] > 0);
+    assert_true(tally.verdicts[HALT_PHASE] > 0 && tally.verdicts[HALT_UNPLANNED] > 0);
+    assert_true(tally.verdicts[HALT_LOST] > 0 && tally.verdicts[HALT_LEFT] > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_seeds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
