@@ -159,10 +159,10 @@ struct lockstep_config {
 /* Joins the job and waits until its world has formed and this worker is connected to its peers.
  * config: NULL means all defaults and the environment.
  * Blocks: until the world has formed, at most open_timeout_ms. Threads: any. Owns: config is
- * copied. Returns: E_CONFIG (the text names field or variable), E_UNREACHABLE (no coordinator),
- * E_TIMEOUT (how many of how many came, which hints are missing), E_MISMATCH (another world size
- * or version than the others), E_PEER_LOST, E_SYSTEM, E_UNSUPPORTED. *session is NULL on failure.
- */
+ * copied. Returns: E_CONFIG (the text names field or variable, or says which world size the others
+ * want), E_UNREACHABLE (no coordinator), E_TIMEOUT (how many of how many came, which hints are
+ * missing), E_MISMATCH (another version than the coordinator's), E_PEER_LOST, E_SYSTEM,
+ * E_UNSUPPORTED. *session is NULL on failure. */
 LOCKSTEP_API int lockstep_open(const struct lockstep_config *config, lockstep_session **session);
 
 /* This worker's rank and the world size, constant in a generation. Either pointer may be NULL.
@@ -171,7 +171,7 @@ LOCKSTEP_API int lockstep_world(lockstep_session *session, uint32_t *rank, uint3
 
 /* Leaves the job in good order and frees the session with its modules, calls and work. What others
  * still need of a finished step is sent first (at most two seconds). Not collective: a rank that
- * still needs this one for a later step gets E_PEER_LOST ("left the job").
+ * still needs this one for a later step gets E_PEER_LOST, which says that it left.
  * Blocks: at most two seconds. Threads: the trainer's, while no other call runs. Returns: OK, also
  * for a failed session. The handle is foreign from then on. */
 LOCKSTEP_API int lockstep_close(lockstep_session *session);
