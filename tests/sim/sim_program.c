@@ -74,25 +74,28 @@ static void draw_phases(const struct program *program, uint64_t *random, uint32_
     }
 }
 
+// What all ranks do in a step, and how some of them deviate from it. wrong: this is the step in
+// which the faults happen.
 static void draw_step(struct program *program, uint64_t *random, uint32_t step,
-                      const struct program_faults *faults, const uint32_t *modules)
+                      const struct program_faults *faults, const uint32_t *modules, bool wrong)
 {
-    // Most steps are of one phase, so that most are planned.
-    const uint32_t phase = chance(random, 60) ? 0 : draw(random, PROGRAM_PHASES);
+    // Most steps are of one phase, so that most are planned, above all those with other calls.
+    const bool usual = (wrong && faults->extra) || chance(random, 60);
+    const uint32_t phase = usual ? 0 : draw(random, PROGRAM_PHASES);
     const bool missing = chance(random, 40);
     const bool shuffled = chance(random, 70);
     // Calls that nobody makes are not learned, and would be outside the plan later.
-    const uint32_t complete = faults->extra ? UINT32_MAX : draw(random, program->world);
+    const uint32_t complete = draw(random, program->world);
     for (uint32_t rank = 0; rank < program->world; rank++) {
         struct program_step *at = &program->at[rank][step];
         at->phase = phase;
-        if (faults->phase && chance(random, 10))
+        if (wrong && faults->phase && chance(random, 40))
             at->phase = draw(random, PROGRAM_PHASES);
         at->called = modules[at->phase];
         if (missing && rank != complete)
             at->called &= draw(random, UINT32_MAX);
-        if (faults->extra && chance(random, 20))
-            at->called |= draw(random, 1u << program->modules);
+        if (wrong && faults->extra && chance(random, 40))
+            at->called |= 1u << draw(random, program->modules);
         draw_ready(program, random, at, shuffled);
         draw_said(random, at, rank);
     }
@@ -118,15 +121,16 @@ void program_draw(struct program *program, uint64_t seed, const struct program_f
     uint32_t modules[PROGRAM_PHASES];
     memset(program, 0, sizeof(*program));
     program->world = 1 + draw(&random, chance(&random, 10) ? 12 : 5);
-    program->steps = 1 + draw(&random, PROGRAM_STEPS);
+    program->steps = chance(&random, 15) ? 1 : 2 + draw(&random, PROGRAM_STEPS - 1);
     program->modules = 1 + draw(&random, chance(&random, 15) ? PROGRAM_MODULES : 4);
     for (uint32_t m = 0; m < program->modules; m++) {
         program->first_buckets[m] = 1 + draw(&random, PROGRAM_BUCKETS);
         program->buckets[m] = 1 + draw(&random, PROGRAM_BUCKETS);
     }
     draw_phases(program, &random, modules);
+    const uint32_t wrong = 1 + draw(&random, program->steps);
     for (uint32_t step = 1; step <= program->steps; step++)
-        draw_step(program, &random, step, faults, modules);
+        draw_step(program, &random, step, faults, modules, step == wrong);
     draw_ends(program, &random, faults);
 }
 

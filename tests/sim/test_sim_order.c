@@ -4,7 +4,7 @@
 // timing, and everything that may happen to a world. What must hold is in sim_ledger.h, what must
 // come of a program in sim_program.c; what must come of a fault is said here.
 //
-// Each seed runs its program under two timings. LOCKSTEP_SIM_SEEDS=n runs n seeds (1000),
+// Each seed runs its program under two timings. LOCKSTEP_SIM_SEEDS=n runs n seeds (4000),
 // LOCKSTEP_SIM_SEED=n runs one and prints its traces.
 
 #include "tests/sim/sim_engine.h"
@@ -339,7 +339,7 @@ static void test_seeds(void **state)
     static struct world world;
     struct tally tally = {0};
     const uint64_t only = number_from("LOCKSTEP_SIM_SEED", UINT64_MAX);
-    const uint64_t seeds = number_from("LOCKSTEP_SIM_SEEDS", 1000);
+    const uint64_t seeds = number_from("LOCKSTEP_SIM_SEEDS", 4000);
     (void)state;
     if (only != UINT64_MAX) {
         run_seed(&world, only, &tally, true);
