@@ -296,9 +296,11 @@ static void print_trace(const struct sim *sim)
         puts(sim->trace[i % SIM_TRACE_LINES]);
 }
 
-static void run_seed(struct world *world, uint64_t seed, struct tally *tally, bool prints)
+// Returns a hash of what happened.
+static uint64_t run_seed(struct world *world, uint64_t seed, struct tally *tally, bool prints)
 {
     static struct ledger before;
+    uint64_t hash = 0;
     const struct scenario *scenario = &scenarios[seed % SCENARIOS];
     for (uint32_t timing = 0; timing < WORLD_TIMINGS; timing++) {
         world_begin(world, scenario, seed, timing);
@@ -311,8 +313,10 @@ static void run_seed(struct world *world, uint64_t seed, struct tally *tally, bo
         count(world, tally);
         if (prints)
             print_trace(&world->sim);
+        hash = hash * 31 + world->sim.trace_hash;
         sim_end(&world->sim);
     }
+    return hash;
 }
 
 static uint64_t number_from(const char *name, uint64_t otherwise)
@@ -355,10 +359,21 @@ static void test_seeds(void **state)
     assert_true(tally.verdicts[HALT_LOST] > 0 && tally.verdicts[HALT_LEFT] > 0);
 }
 
+static void test_a_seed_is_the_same_every_time(void **state)
+{
+    static struct world world;
+    struct tally tally = {0};
+    (void)state;
+    for (uint64_t seed = 0; seed < 4 * SCENARIOS; seed++)
+        assert_int_equal(run_seed(&world, seed, &tally, false),
+                         run_seed(&world, seed, &tally, false));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_seeds),
+        cmocka_unit_test(test_a_seed_is_the_same_every_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
