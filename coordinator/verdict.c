@@ -108,7 +108,7 @@ static void verdict_left(struct coordinator *core, struct job *job, const struct
     sentence_add(&sentence, " closed its session while ");
     verdict_name(&sentence, needer);
     if (step == 0)
-        sentence_add(&sentence, " still needed it in lockstep_start");
+        sentence_add(&sentence, " still needed it before the first step");
     else
         sentence_add(&sentence, " still needed it in step %" PRIu64, step);
     sentence_add(&sentence, ": every rank must run the same number of steps");

@@ -486,10 +486,11 @@ static void test_a_rank_that_left_is_missed_in_start(void **state)
     story_leave(story, 2, 0);
     story_expect(story, "2 > leave settled 0\n2 closed\n");
     story_start(story, 1, 7, 3, 0);
-    story_expect(story, "1 > start hash 7 items 3 root 0\n"
-                        "1 < halt left step 0: rank 1 (host h2) closed its session while rank 0 "
-                        "(host h1) still needed it in lockstep_start: every rank must run the same "
-                        "number of steps\n");
+    story_expect(story,
+                 "1 > start hash 7 items 3 root 0\n"
+                 "1 < halt left step 0: rank 1 (host h2) closed its session while rank 0 "
+                 "(host h1) still needed it before the first step: every rank must run the same "
+                 "number of steps\n");
 }
 
 static void test_leaving_while_another_is_in_start_is_named_at_once(void **state)
