@@ -369,9 +369,88 @@ static void test_a_seed_is_the_same_every_time(void **state)
                          run_seed(&world, seed, &tally, false));
 }
 
+// Two ranks, one module of one bucket, two steps of one phase, every delay one millisecond: the
+// first step is learned, the second needs no coordinator. Rank 1 does not call its module then.
+static const char story_without_coordinator[] =
+    "[   13] the coordinator crashes\n"
+    "[   13] rank 1 of j begins step 2 in phase 0\n"
+    "[   13] rank 1 of j -> rank 0: header of step 2\n"
+    "[   13] rank 0 of j begins step 2 in phase 0\n"
+    "[   13] rank 0 of j -> rank 1: header of step 2\n"
+    "[   14] rank 0 of j sees the end of its control stream\n"
+    "[   14] rank 1 of j sees the end of its control stream\n"
+    "[   14] rank 0 of j: slot 0#0.0 is ready\n"
+    "[   14] rank 0 of j launches position 0 of step 2: slot 0#0.0\n"
+    "[   14] rank 1 of j ends step 2\n"
+    "[   14] rank 1 of j launches position 0 of step 2: slot 0#0.0, zeros\n"
+    "[   14] rank 1 of j joins the close wave of step 2\n"
+    "[   14] rank 1 of j -> rank 0: close wave of step 2, round 1\n"
+    "[   15] rank 0 of j ends step 2\n"
+    "[   15] rank 0 of j joins the close wave of step 2\n"
+    "[   15] rank 0 of j -> rank 1: close wave of step 2, round 1\n"
+    "[   15] rank 0 of j: position 0 of step 2 is final\n"
+    "[   15] rank 1 of j: position 0 of step 2 is final\n"
+    "[   15] rank 0 of j joins the commit wave of step 2\n"
+    "[   15] rank 0 of j -> rank 1: commit wave of step 2, round 1\n"
+    "[   16] rank 1 of j joins the commit wave of step 2\n"
+    "[   16] rank 1 of j -> rank 0: commit wave of step 2, round 1\n"
+    "[   16] rank 1 of j has settled step 2\n"
+    "[   17] rank 0 of j has settled step 2\n"
+    "[   17] rank 1 of j says goodbye to its peers\n"
+    "[   18] rank 0 of j says goodbye to its peers\n"
+    "[   18] rank 1 of j is done\n"
+    "[   19] rank 0 of j is done\n";
+
+static void story_program(struct program *program)
+{
+    memset(program, 0, sizeof(*program));
+    program->world = program->steps = 2;
+    program->modules = program->first_buckets[0] = program->buckets[0] = 1;
+    program->steps_of[0] = program->steps_of[1] = 2;
+    for (uint32_t rank = 0; rank < 2; rank++)
+        for (uint32_t step = 1; step + rank <= 2; step++)
+            program->at[rank][step].called = program->at[rank][step].ready_count = 1;
+}
+
+// The trace from the first line that has a piece of text.
+static void story_text(const struct sim *sim, const char *piece, char *text, size_t bytes)
+{
+    size_t used = 0;
+    uint64_t line = 0;
+    while (line < sim->trace_count && strstr(sim->trace[line], piece) == NULL)
+        line++;
+    for (; line < sim->trace_count; line++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s\n", sim->trace[line]);
+}
+
+static void test_the_story_of_a_step_without_coordinator(void **state)
+{
+    static struct world world;
+    const struct scenario scenario = {.name = "a story"};
+    struct sim *sim = &world.sim;
+    char text[4096] = "";
+    (void)state;
+    world_begin(&world, &scenario, 0, 0);
+    story_program(&world.program);
+    ledger_begin(&world.ledger, sim, &world.program);
+    sim->delay_ms = 1;
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        world.options[rank] = (struct engine_options){.rank = rank, .think_ms = 1};
+        engine_spawn(sim, &world.program, &world.ledger, &world.options[rank], rank);
+    }
+    sim_core_crash_at(sim, 13);
+    world_run(&world);
+    story_text(sim, "crashes", text, sizeof(text));
+    sim_end(sim);
+    if (strcmp(text, story_without_coordinator) != 0)
+        puts(text);
+    assert_string_equal(text, story_without_coordinator);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_story_of_a_step_without_coordinator),
         cmocka_unit_test(test_seeds),
         cmocka_unit_test(test_a_seed_is_the_same_every_time),
     };
