@@ -22,18 +22,34 @@
 
 // How long a close waits for others to take what they may still need.
 #define ENGINE_LINGER_MS 2000
+// The same for a session that a verdict has ended: the other ranks were told, too.
+#define ENGINE_HALT_LINGER_MS 200
 
+// The session has failed; engine_let_go does the rest, outside of whatever event this came from.
 static void engine_fail(struct lockstep_session *session, int status, const char *text)
 {
     if (session->over)
         return;
     session->over = true;
     session->verdict_deadline_ms = 0;
+    session->over_status = status;
+    text_copy(session->over_text, sizeof(session->over_text), text);
+    transport_wake(session->transport);
+}
+
+// Ends the links, so that user memory is not touched any more, and then says why. After a death
+// they are closed at once. Otherwise another rank may still need our last frames to settle the step
+// before the one that failed: those are sent first.
+static void engine_let_go(struct lockstep_session *session)
+{
+    session->let_go = true;
+    if (session->formed && session->over_gently)
+        transport_leave(session->transport, ENGINE_HALT_LINGER_MS);
     if (session->generation.number != 0)
         transport_abandon(session->transport);
-    session_fail(session, status, text);
+    session_fail(session, session->over_status, session->over_text);
     log_event(&session->log, LOG_LEVEL_ERROR, "session_failed", "status=%s text=%s",
-              lockstep_status_name(status), text);
+              lockstep_status_name(session->over_status), session->over_text);
 }
 
 // Calls outside the plan, by name: the verdict is the same on every rank, and so is this text.
@@ -194,6 +210,7 @@ static void engine_failed(struct lockstep_session *session, const struct order_a
         engine_fail(session, LOCKSTEP_E_CLOSED, session->abort_text);
         return;
     }
+    session->over_gently = action->halt != HALT_LOST;
     engine_fail(session, error_status_of_halt(action->halt), action->text);
 }
 
@@ -588,7 +605,7 @@ static void engine_command(struct lockstep_session *session, const struct comman
 {
     bool failed;
     mutex_lock(&session->mutex);
-    failed = session->failure != 0;
+    failed = session->failure != 0 || session->over;
     mutex_unlock(&session->mutex);
     if (command->kind == COMMAND_STOP) {
         session->stop = true;
@@ -668,9 +685,13 @@ static void engine_run(void *argument)
         while (!engine_stops(session) && engine_take(session, &command))
             engine_command(session, &command);
         engine_check_verdict(session);
+        if (session->over && !session->let_go)
+            engine_let_go(session);
         if (!engine_stops(session))
             transport_progress(session->transport, engine_patience(session));
     }
+    if (session->over && !session->let_go)
+        engine_let_go(session);
     if (session->generation.number != 0 && !session->over && session->leave)
         transport_leave(session->transport, ENGINE_LINGER_MS);
     else if (session->generation.number != 0 && !session->over)

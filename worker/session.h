@@ -210,7 +210,11 @@ struct lockstep_session {
     char engine_phase[LOCKSTEP_NAME_BYTES]; // Of the open step, for texts.
     bool stop;
     bool leave;
-    bool over; // Failed: the links are gone, nothing is launched any more.
+    bool over; // Failed: nothing is launched any more.
+    bool over_gently; // The links end with a goodbye.
+    bool let_go; // And have ended; the failure is known to all threads.
+    int over_status;
+    char over_text[LOCKSTEP_REPORT_BYTES];
     bool start_sent;
     uint64_t verdict_deadline_ms; // A peer was lost; the coordinator's sentence is waited for.
     char abort_text[LOCKSTEP_TEXT_BYTES]; // lockstep_abort was called; empty: not.
