@@ -137,6 +137,8 @@ static void session_fails(struct sim_worker *worker, enum session_end end, enum 
     think(worker);
 }
 
+// A verdict other than a death ends the links with a goodbye, behind the last frames: another rank
+// may need them to settle the step before the one that failed.
 static void engine_fail(struct sim_worker *worker, enum session_end end, enum halt_kind verdict,
                         const char *text)
 {
@@ -145,7 +147,10 @@ static void engine_fail(struct sim_worker *worker, enum session_end end, enum ha
         return;
     state->over = true;
     state->deadline_ms = 0;
-    sim_reset(worker);
+    if (verdict != HALT_NONE && verdict != HALT_LOST)
+        sim_goodbye(worker, state->settled);
+    else
+        sim_reset(worker);
     session_fails(worker, end, verdict, text);
 }
 

@@ -12,6 +12,7 @@
 //
 // What worker/engine.c decides is repeated here: who is reported, how long a verdict is waited for,
 // when the coordinator is needed, what an abort does, when links are closed and how. Change both.
+// That a goodbye lingers only for a time is left out: here its last frames always arrive.
 
 #ifndef TESTS_SIM_SIM_ENGINE_H
 #define TESTS_SIM_SIM_ENGINE_H

@@ -262,14 +262,10 @@ void ledger_halted(struct ledger *ledger, uint32_t rank, uint64_t step, bool own
         sim_fail(ledger->sim,
                  "rank %" PRIu32 " is halted in step %" PRIu64 ", but has settled only %" PRIu64,
                  rank, step, here->settled);
-    if (settled_by_another(ledger, step)) {
-        if (ledger->halted_step != step + 1)
-            sim_fail(ledger->sim,
-                     "rank %" PRIu32 " is halted in step %" PRIu64 ", which another has settled",
-                     rank, step);
-        ledger->cut_short++;
-        return;
-    }
+    if (settled_by_another(ledger, step))
+        sim_fail(ledger->sim,
+                 "rank %" PRIu32 " is halted in step %" PRIu64 ", which another has settled", rank,
+                 step);
     if (ledger->halted_step == 0 || step < ledger->halted_step)
         ledger->halted_step = step;
 }
@@ -313,12 +309,11 @@ static void check_rank(const struct ledger *ledger, uint32_t rank, uint64_t last
     const uint32_t leaves = ledger->program->steps_of[rank];
     const bool left = leaves < ledger->program->steps;
     const uint64_t settles = leaves < last ? leaves : last;
-    const bool cut_short = ledger->cut_short > 0 && here->settled + 1 == settles;
-    if (here->settled != settles && !cut_short)
+    if (here->settled != settles)
         sim_fail(ledger->sim,
                  "rank %" PRIu32 " has settled %" PRIu64 " steps, the programs say %" PRIu64, rank,
                  here->settled, settles);
-    if (!cut_short && (last == ledger->program->steps || (left && settles == leaves))) {
+    if (last == ledger->program->steps || (left && settles == leaves)) {
         // Who leaves may be told before it goes that the others cannot go on without it.
         if (here->end != SESSION_LEFT && !(left && here->end == SESSION_HALTED))
             sim_fail(ledger->sim, "rank %" PRIu32 " fails, but cannot: %s", rank, here->text);

@@ -12,9 +12,7 @@
 //   - R6   every rank gets the same close result, when all have ended the step in one phase;
 //   - 7.9  when a step is settled anywhere, every slot of it is final everywhere;
 //   - 7.8  a step that settles has the contributors and the commit payload that the programs say;
-//   - R12  a halt of step s takes effect when s - 1 is settled, and then s settles nowhere; one
-//          exception is known and counted: a rank that is halted resets its links, and that may
-//          cut short a rank that is still in the commit wave of s - 1;
+//   - R12  a halt of step s takes effect when s - 1 is settled, and then s settles nowhere;
 //   - 7.10 a planned step sends nothing to the coordinator unless something is wrong.
 
 #ifndef TESTS_SIM_SIM_LEDGER_H
@@ -74,7 +72,6 @@ struct ledger {
     struct ledger_step steps[PROGRAM_STEPS + 1][PROGRAM_PHASES]; // Phases, for ranks may disagree.
     struct ledger_rank ranks[PROGRAM_WORLD];
     uint64_t halted_step; // Lowest step of a halt that took effect; 0: none.
-    uint32_t cut_short; // Ranks that were halted in a step that others have settled.
     bool faults; // Something was done to this world that its programs do not say.
 };
 

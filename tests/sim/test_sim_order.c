@@ -201,7 +201,6 @@ struct tally {
     uint64_t events;
     uint64_t settled;
     uint64_t planned; // Of these.
-    uint64_t cut_short;
     uint64_t ends[SESSION_ABORTED + 1];
     uint64_t verdicts[HALT_LAYOUT + 1];
 };
@@ -209,7 +208,6 @@ struct tally {
 static void count(const struct world *world, struct tally *tally)
 {
     tally->events += world->sim.steps;
-    tally->cut_short += world->ledger.cut_short;
     for (uint32_t rank = 0; rank < world->program.world; rank++) {
         const struct ledger_rank *here = &world->ledger.ranks[rank];
         tally->ends[here->end]++;
@@ -307,7 +305,7 @@ static uint64_t run_seed(struct world *world, uint64_t seed, struct tally *tally
         world_spawn(world, scenario);
         world_run(world);
         scenario->expect(world);
-        if (timing > 0 && !world->ledger.faults && before.cut_short + world->ledger.cut_short == 0)
+        if (timing > 0 && !world->ledger.faults)
             same_outcome(world, &before);
         before = world->ledger;
         count(world, tally);
@@ -332,10 +330,9 @@ static void print_tally(const struct tally *tally)
            tally->events, tally->settled, tally->planned, tally->ends[SESSION_LEFT],
            tally->ends[SESSION_HALTED], tally->ends[SESSION_UNREACHABLE],
            tally->ends[SESSION_ABORTED]);
-    printf("phase %" PRIu64 ", unplanned %" PRIu64 ", lost %" PRIu64 ", left %" PRIu64
-           "; cut short %" PRIu64 "\n",
+    printf("phase %" PRIu64 ", unplanned %" PRIu64 ", lost %" PRIu64 ", left %" PRIu64 "\n",
            tally->verdicts[HALT_PHASE], tally->verdicts[HALT_UNPLANNED], tally->verdicts[HALT_LOST],
-           tally->verdicts[HALT_LEFT], tally->cut_short);
+           tally->verdicts[HALT_LEFT]);
 }
 
 static void test_seeds(void **state)
