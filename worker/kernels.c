@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <xmmintrin.h>
 #endif
 
@@ -49,12 +50,22 @@ bool dtype_is_float(enum dtype dtype)
     return dtype_fact(dtype)->is_float;
 }
 
+#if defined(__x86_64__)
+// The builtin knows whether the system saves vector registers, which F16C needs as well, but that
+// of clang 14 does not know F16C itself.
+static bool cpu_has_avx2_and_f16c(void)
+{
+    unsigned a, b, c, d;
+    return __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+}
+#endif
+
 const struct kernel_table *kernel_level(unsigned level)
 {
     if (level == 0)
         return &kernel_table_portable;
 #if defined(__x86_64__)
-    if (level == 1 && __builtin_cpu_supports("avx2"))
+    if (level == 1 && cpu_has_avx2_and_f16c())
         return &kernel_table_avx2;
 #endif
     return NULL;
@@ -73,21 +84,26 @@ static const struct kernel_table *kernel_chosen(void)
     return table;
 }
 
-bool kernel_supported(enum dtype dtype, enum reduce_op op)
+static bool kernel_exists(enum dtype dtype, enum reduce_op op)
 {
     return (unsigned)dtype < KERNEL_DTYPES && (unsigned)op < KERNEL_OPS &&
            kernel_table_portable.reduce[dtype][op] != NULL;
 }
 
+bool kernel_supported(enum dtype dtype, enum reduce_op op)
+{
+    return kernel_exists(dtype, op) && (KERNELS_SMALL_DTYPES || dtype_size(dtype) > 2);
+}
+
 void kernel_reduce(enum dtype dtype, enum reduce_op op, void *acc, const void *in, size_t count)
 {
-    assert(kernel_supported(dtype, op));
+    assert(kernel_exists(dtype, op));
     kernel_chosen()->reduce[dtype][op](acc, in, count);
 }
 
 void kernel_add_weighted(enum dtype dtype, void *acc, const void *in, uint64_t weight, size_t count)
 {
-    assert(kernel_supported(dtype, REDUCE_MEAN));
+    assert(kernel_exists(dtype, REDUCE_MEAN));
     if (weight == 0)
         return;
     kernel_chosen()->add_weighted[dtype](acc, in, weight, count);
@@ -95,7 +111,7 @@ void kernel_add_weighted(enum dtype dtype, void *acc, const void *in, uint64_t w
 
 void kernel_scale(enum dtype dtype, void *out, const void *in, uint64_t weight, size_t count)
 {
-    assert(kernel_supported(dtype, REDUCE_MEAN));
+    assert(kernel_exists(dtype, REDUCE_MEAN));
     if (weight > 0)
         kernel_chosen()->scale[dtype](out, in, weight, count);
     else if (count > 0)
@@ -104,9 +120,31 @@ void kernel_scale(enum dtype dtype, void *out, const void *in, uint64_t weight, 
 
 void kernel_divide(enum dtype dtype, void *out, const void *in, uint64_t total, size_t count)
 {
-    assert(kernel_supported(dtype, REDUCE_MEAN));
+    assert(kernel_exists(dtype, REDUCE_MEAN));
     assert(total > 0);
     kernel_chosen()->divide[dtype](out, in, total, count);
+}
+
+// In float32 too 2^exponent is normal and the product is rounded once. For bfloat16 that product is
+// rounded again: the first rounding matters only below 2^-141, and all that becomes zero.
+void kernel_scale_power(enum dtype dtype, void *out, const void *in, int exponent, size_t count)
+{
+    assert(kernel_exists(dtype, REDUCE_MEAN));
+    assert(exponent >= KERNELS_POWER_MIN && exponent <= KERNELS_POWER_MAX);
+    const uint64_t bits = (uint64_t)(1023 + exponent) << 52;
+    double power;
+    memcpy(&power, &bits, sizeof(power));
+    kernel_chosen()->scale_power[dtype](out, in, power, count);
+}
+
+void kernel_narrow_bf16(uint16_t *out, const float *in, size_t count)
+{
+    kernel_chosen()->narrow_bf16(out, in, count);
+}
+
+void kernel_widen_bf16(float *out, const uint16_t *in, size_t count)
+{
+    kernel_chosen()->widen_bf16(out, in, count);
 }
 
 // fesetenv is the portable way (on aarch64 it clears flush-to-zero too), but C says nothing of

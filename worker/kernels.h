@@ -18,21 +18,36 @@
 
 #include <stddef.h>
 
+// Whether collectives reduce float16, bfloat16 and uint8. The loops are there in any case, and the
+// functions below take these dtypes; 1 makes kernel_supported say so.
+#define KERNELS_SMALL_DTYPES 0
+
+// Exponents of kernel_scale_power: their powers are normal numbers of float32.
+#define KERNELS_POWER_MIN (-126)
+#define KERNELS_POWER_MAX 127
+
 size_t dtype_size(enum dtype dtype); // Bytes of one element; 0: unknown.
 const char *dtype_name(enum dtype dtype); // "float32"; "unknown" of no dtype.
 bool dtype_is_float(enum dtype dtype);
 // Whether collectives of this build reduce this dtype with this op; false for no dtype or op. The
-// functions below want a supported pair: that is the caller's to check.
+// functions below want a pair that exists (a mean or a weight: of floats; OR: of integers): that is
+// the caller's to check.
 bool kernel_supported(enum dtype dtype, enum reduce_op op);
 
+// 16-bit floats are widened to float32, which is exact; operations are those of float32, and only
+// the result that is stored is rounded to 16 bits, once, to nearest even. What exceeds float16
+// (65,520 and above) becomes infinite; denormals are kept, never flushed; a NaN stays one, quieted,
+// with the top bits of its payload.
+
 // acc[i] = acc[i] op in[i]. REDUCE_MEAN adds, like REDUCE_SUM. Integers wrap (two's complement).
-// MIN and MAX of floats: a NaN in either operand gives that NaN, bit by bit, acc's before in's; and
-// -0 is below +0.
+// MIN and MAX of floats: a NaN in either operand gives that NaN, bit by bit (but quieted in 16
+// bits), acc's before in's; and -0 is below +0.
 void kernel_reduce(enum dtype dtype, enum reduce_op op, void *acc, const void *in, size_t count);
 
-// Weights, for dtypes with REDUCE_MEAN. A weight is first rounded to the dtype, to nearest even:
-// exact up to 2^24 in float32 and 2^53 in float64, above that within 2^-24 and 2^-53 of its value.
-// A weight of 0 contributes nothing, also where in is infinite or NaN; in is not read.
+// Weights, for dtypes with REDUCE_MEAN. A weight is first rounded to the dtype (of 16 bits: to
+// float32), to nearest even: exact up to 2^24 in float32 and 2^53 in float64, above that within
+// 2^-24 and 2^-53 of its value. A weight of 0 contributes nothing, also where in is infinite or
+// NaN; in is not read.
 
 // acc[i] = acc[i] + weight * in[i]: the product is rounded first.
 void kernel_add_weighted(enum dtype dtype, void *acc, const void *in, uint64_t weight,
@@ -41,6 +56,19 @@ void kernel_add_weighted(enum dtype dtype, void *acc, const void *in, uint64_t w
 void kernel_scale(enum dtype dtype, void *out, const void *in, uint64_t weight, size_t count);
 // out[i] = in[i] / total, one division. out == in is allowed. total > 0.
 void kernel_divide(enum dtype dtype, void *out, const void *in, uint64_t total, size_t count);
+
+// out[i] = in[i] * 2^exponent, rounded once; for float16 that would overflow as a sum, before it
+// and back after it. Exact unless the result is denormal or overflows. out == in is allowed.
+// exponent from KERNELS_POWER_MIN to KERNELS_POWER_MAX. For dtypes with REDUCE_MEAN.
+void kernel_scale_power(enum dtype dtype, void *out, const void *in, int exponent, size_t count);
+
+// float32 as bfloat16 on the wire. Narrowing r rounds to nearest even, once: |x - r(x)| is at most
+// 2^-8 |x| (half a unit of 8 significant bits) for 2^-126 <= |x| < 2^128 - 2^119, at most 2^-134
+// below, and above r(x) is infinite. Infinities and signs of zeros are kept; a NaN as above.
+// Widening is exact, bit by bit, and so is narrowing what was widened, but that NaNs are quieted.
+// No overlap, also not out == in.
+void kernel_narrow_bf16(uint16_t *out, const float *in, size_t count);
+void kernel_widen_bf16(float *out, const uint16_t *in, size_t count);
 
 // Sets the calling thread's floating-point environment to round-to-nearest without flush-to-zero.
 void kernels_environment(void);

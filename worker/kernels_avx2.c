@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels for x86-64 with AVX2; chosen at run time. Without FMA on purpose: there is nothing to
-// contract to. The loops are in kernels_loops.h. Pure; any thread.
+// The kernels for x86-64 with AVX2 and F16C; chosen at run time. Without FMA on purpose: there is
+// nothing to contract to. The loops are in kernels_loops.h. Pure; any thread.
 
 #if defined(__x86_64__)
-#define KERNEL_TARGET __attribute__((target("avx2")))
+#define KERNEL_TARGET __attribute__((target("avx2,f16c")))
+#define KERNEL_F16C
 #define KERNEL_TABLE kernel_table_avx2
 #include "worker/kernels_loops.h"
 #else

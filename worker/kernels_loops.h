@@ -7,7 +7,9 @@
 // Each loop is the plain one, one operation for each element in the order of the definition, and
 // the compiler makes vectors of it: no level may give other bits than another. So nothing here may
 // be reassociated, approximated or contracted. Clang obeys the pragma below. gcc ignores it, but
-// does not contract in a strict ISO mode (-std=c11), which the check below insists on.
+// does not contract in a strict ISO mode (-std=c11), which the check below insists on. Vectors are
+// written out in kernels_f16c.h only, which a level with F16C asks for by KERNEL_F16C: compilers
+// do not see its instructions in the conversions of kernels_small.h.
 //
 // All are bound by memory beyond L2: an addition moves 12 bytes for 4 of float32, so what counts is
 // the width of loads and stores, and that nothing runs scalar.
@@ -27,6 +29,7 @@
 #define KERNEL_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
+#include "worker/kernels_small.h"
 #include "worker/kernels_table.h"
 
 #include <string.h>
@@ -75,17 +78,17 @@ KERNEL_FLOAT_CHOICE(double, uint64_t)
         } \
     }
 
-// Likewise with a weight, rounded once to the element's type w; a is out's element, b is in's.
-#define KERNEL_WEIGHT(name, type, expression) \
-    KERNEL_TARGET static void name##_##type(void *out, const void *in, uint64_t weight, \
-                                            size_t count) \
+// Likewise with a factor w, which a number of the type given makes, rounded once to the type in
+// which the loop computes; b is in's element, and out's is into[i].
+#define KERNEL_FACTOR(name, element, computed, given, expression) \
+    KERNEL_TARGET static void name(void *out, const void *in, given number, size_t count) \
     { \
-        type *into = out; \
-        const type *from = in; \
-        const type w = (type)weight; \
+        element *into = out; \
+        const element *from = in; \
+        const computed w = (computed)number; \
         KERNEL_INDEPENDENT \
         for (size_t i = 0; i < count; i++) { \
-            type b = from[i]; \
+            element b = from[i]; \
             into[i] = (expression); \
         } \
     }
@@ -94,9 +97,54 @@ KERNEL_FLOAT_CHOICE(double, uint64_t)
     KERNEL_REDUCE(sum_##type, type, a + b) \
     KERNEL_REDUCE(min_##type, type, minimum_##type(a, b)) \
     KERNEL_REDUCE(max_##type, type, maximum_##type(a, b)) \
-    KERNEL_WEIGHT(add_weighted, type, into[i] + w * b) \
-    KERNEL_WEIGHT(scale, type, w *b) \
-    KERNEL_WEIGHT(divide, type, b / w)
+    KERNEL_FACTOR(add_weighted_##type, type, type, uint64_t, into[i] + w * b) \
+    KERNEL_FACTOR(scale_##type, type, type, uint64_t, w *b) \
+    KERNEL_FACTOR(divide_##type, type, type, uint64_t, b / w) \
+    KERNEL_FACTOR(scale_power_##type, type, type, double, w *b)
+
+// The 16-bit floats compute in float32 and round once to their own format. Elements go two by two,
+// as the halves of words of 32 bits, as wide as what is computed: vectors of words then need no
+// instruction that moves elements between them, which would cost more than the arithmetic. Which of
+// the two is the upper half does not matter. An odd last element is done alone. The expression is
+// of a (the element of first: into or from), b (in's) and w, all float32.
+#define KERNEL_SMALL_LOOP(name, type, given, first, expression) \
+    static inline uint32_t name##_of_one(uint32_t a_half, uint32_t b_half, float w) \
+    { \
+        const float a = widen_##type(a_half); \
+        const float b = widen_##type(b_half); \
+        (void)a, (void)w; \
+        return narrow_##type(expression); \
+    } \
+    KERNEL_TARGET static void name(void *out, const void *in, given number, size_t count) \
+    { \
+        uint16_t *into = out; \
+        const uint16_t *from = in; \
+        const float w = (float)number; \
+        KERNEL_INDEPENDENT \
+        for (size_t i = 0; i < count / 2; i++) { \
+            const uint32_t a = small_pair((first) + 2 * i); \
+            const uint32_t b = small_pair(from + 2 * i); \
+            const uint32_t lower = name##_of_one(a & 0xffff, b & 0xffff, w); \
+            const uint32_t upper = name##_of_one(a >> 16, b >> 16, w); \
+            const uint32_t pair = lower | upper << 16; \
+            memcpy(into + 2 * i, &pair, sizeof(pair)); \
+        } \
+        if (count % 2 != 0) \
+            into[count - 1] = (uint16_t)name##_of_one((first)[count - 1], from[count - 1], w); \
+    }
+
+#define KERNEL_SMALL(type, infinity) \
+    KERNEL_SMALL_LOOP(add_##type, type, uint64_t, into, a + b) \
+    KERNEL_TARGET static void reduce_sum_##type(void *acc, const void *in, size_t count) \
+    { \
+        add_##type(acc, in, 1, count); \
+    } \
+    KERNEL_REDUCE(min_##type, uint16_t, small_minimum(a, b, infinity)) \
+    KERNEL_REDUCE(max_##type, uint16_t, small_maximum(a, b, infinity)) \
+    KERNEL_SMALL_LOOP(add_weighted_##type, type, uint64_t, into, a + w * b) \
+    KERNEL_SMALL_LOOP(scale_##type, type, uint64_t, from, w *b) \
+    KERNEL_SMALL_LOOP(divide_##type, type, uint64_t, from, b / w) \
+    KERNEL_SMALL_LOOP(scale_power_##type, type, double, from, w *b)
 
 // Sums are made of unsigned words, which wrap; the conversion back keeps the bits.
 #define KERNEL_INTEGER(type, word) \
@@ -107,35 +155,68 @@ KERNEL_FLOAT_CHOICE(double, uint64_t)
 
 KERNEL_FLOAT(float)
 KERNEL_FLOAT(double)
+KERNEL_SMALL(float16, FLOAT16_INFINITY)
+KERNEL_SMALL(bfloat16, BFLOAT16_INFINITY)
 KERNEL_INTEGER(int32_t, uint32_t)
 KERNEL_INTEGER(int64_t, uint64_t)
 KERNEL_INTEGER(uint8_t, uint8_t)
 
-#define KERNEL_FLOAT_ROW(type) \
+KERNEL_TARGET static void narrow_to_bfloat16(uint16_t *out, const float *in, size_t count)
+{
+    KERNEL_INDEPENDENT
+    for (size_t i = 0; i < count; i++)
+        out[i] = (uint16_t)narrow_bfloat16(in[i]);
+}
+
+KERNEL_TARGET static void widen_from_bfloat16(float *out, const uint16_t *in, size_t count)
+{
+    KERNEL_INDEPENDENT
+    for (size_t i = 0; i < count; i++)
+        out[i] = widen_bfloat16(in[i]);
+}
+
+// What computes float16: the loops above, or those of the header that begin with vectors of 8.
+#ifdef KERNEL_F16C
+#include "worker/kernels_f16c.h"
+#define KERNEL_FLOAT16 float16_by_8
+#else
+#define KERNEL_FLOAT16 float16
+#endif
+
+#define KERNEL_JOINED(name, type) name##_##type
+#define KERNEL_LOOP(name, type) KERNEL_JOINED(name, type)
+#define KERNEL_FLOAT_ROW(adds, chooses) \
     { \
-        [REDUCE_SUM] = reduce_sum_##type, [REDUCE_MEAN] = reduce_sum_##type, \
-        [REDUCE_MIN] = reduce_min_##type, [REDUCE_MAX] = reduce_max_##type \
+        [REDUCE_SUM] = KERNEL_LOOP(reduce_sum, adds), \
+        [REDUCE_MEAN] = KERNEL_LOOP(reduce_sum, adds), [REDUCE_MIN] = reduce_min_##chooses, \
+        [REDUCE_MAX] = reduce_max_##chooses \
     }
 #define KERNEL_INTEGER_ROW(type) \
     { \
         [REDUCE_SUM] = reduce_sum_##type, [REDUCE_MIN] = reduce_min_##type, \
         [REDUCE_MAX] = reduce_max_##type, [REDUCE_OR] = reduce_or_##type \
     }
-#define KERNEL_WEIGHT_ROW(name) \
+#define KERNEL_FACTOR_ROW(name) \
     { \
-        [DTYPE_FLOAT32] = name##_float, [DTYPE_FLOAT64] = name##_double \
+        [DTYPE_FLOAT32] = name##_float, [DTYPE_FLOAT64] = name##_double, \
+        [DTYPE_FLOAT16] = KERNEL_LOOP(name, KERNEL_FLOAT16), [DTYPE_BFLOAT16] = name##_bfloat16 \
     }
 #define KERNEL_STRING(name) #name
 #define KERNEL_NAME(name) KERNEL_STRING(name)
 
 const struct kernel_table KERNEL_TABLE = {
     .name = KERNEL_NAME(KERNEL_TABLE),
-    .reduce = {[DTYPE_FLOAT32] = KERNEL_FLOAT_ROW(float),
-               [DTYPE_FLOAT64] = KERNEL_FLOAT_ROW(double),
+    .reduce = {[DTYPE_FLOAT32] = KERNEL_FLOAT_ROW(float, float),
+               [DTYPE_FLOAT64] = KERNEL_FLOAT_ROW(double, double),
                [DTYPE_INT32] = KERNEL_INTEGER_ROW(int32_t),
                [DTYPE_INT64] = KERNEL_INTEGER_ROW(int64_t),
+               [DTYPE_FLOAT16] = KERNEL_FLOAT_ROW(KERNEL_FLOAT16, float16),
+               [DTYPE_BFLOAT16] = KERNEL_FLOAT_ROW(bfloat16, bfloat16),
                [DTYPE_UINT8] = KERNEL_INTEGER_ROW(uint8_t)},
-    .add_weighted = KERNEL_WEIGHT_ROW(add_weighted),
-    .scale = KERNEL_WEIGHT_ROW(scale),
-    .divide = KERNEL_WEIGHT_ROW(divide),
+    .add_weighted = KERNEL_FACTOR_ROW(add_weighted),
+    .scale = KERNEL_FACTOR_ROW(scale),
+    .divide = KERNEL_FACTOR_ROW(divide),
+    .scale_power = KERNEL_FACTOR_ROW(scale_power),
+    .narrow_bf16 = narrow_to_bfloat16,
+    .widen_bf16 = widen_from_bfloat16,
 };

@@ -18,14 +18,18 @@
 
 typedef void kernel_reduce_loop(void *acc, const void *in, size_t count);
 typedef void kernel_weight_loop(void *out, const void *in, uint64_t weight, size_t count);
+typedef void kernel_power_loop(void *out, const void *in, double power, size_t count);
 
-// NULL: not supported, and then in every level. The arguments are those of kernels.h.
+// NULL: does not exist, and then in no level. The arguments are those of kernels.h.
 struct kernel_table {
     const char *name;
     kernel_reduce_loop *reduce[KERNEL_DTYPES][KERNEL_OPS];
     kernel_weight_loop *add_weighted[KERNEL_DTYPES];
     kernel_weight_loop *scale[KERNEL_DTYPES];
     kernel_weight_loop *divide[KERNEL_DTYPES];
+    kernel_power_loop *scale_power[KERNEL_DTYPES]; // power is 2^exponent.
+    void (*narrow_bf16)(uint16_t *out, const float *in, size_t count);
+    void (*widen_bf16)(float *out, const uint16_t *in, size_t count);
 };
 
 extern const struct kernel_table kernel_table_portable;
