@@ -77,10 +77,10 @@ static_assert(LOCKSTEP_REPORT_BYTES * 2 < LOCKSTEP_MESSAGE_BYTES, "a report fits
 #define LOCKSTEP_FLIGHT_BYTES (8 * 1024 * 1024)
 #define LOCKSTEP_STRIPES_IN_FLIGHT 16
 
-// A peer may be 2W - 1 slots ahead (order protocol, R4), and may have plain collectives pending;
-// each may park its eager frames here before this rank launches it: all but the first have at least
-// a grain, and together they have at most LOCKSTEP_EAGER_BYTES.
-#define LOCKSTEP_EARLY_COLLECTIVES (2 * LOCKSTEP_WINDOW - 1 + LOCKSTEP_MAX_PLAIN)
+// A peer may be 2W - 1 slots ahead (order protocol, R4), and may have plain collectives pending
+// (each is two, the second one confirms). Each may park its eager frames here before this rank
+// launches it: all but the first have at least a grain, together at most LOCKSTEP_EAGER_BYTES.
+#define LOCKSTEP_EARLY_COLLECTIVES (2 * LOCKSTEP_WINDOW - 1 + 2 * LOCKSTEP_MAX_PLAIN)
 #define LOCKSTEP_EAGER_FRAMES (2 * LOCKSTEP_EAGER_BYTES / LOCKSTEP_CHUNK_GRAIN_BYTES + 1)
 #define LOCKSTEP_PARKED_FRAMES (LOCKSTEP_EARLY_COLLECTIVES * LOCKSTEP_EAGER_FRAMES)
 // A peer may be two steps ahead with each kind of wave, and send a round of it from every link.

@@ -55,6 +55,14 @@ static bool ring_eager(const struct ring *ring)
     return (ring->elements - least) * ring->element_bytes <= LOCKSTEP_EAGER_BYTES;
 }
 
+uint32_t ring_window(uint32_t chunks, uint32_t chunk_bytes)
+{
+    const uint64_t window = LOCKSTEP_FLIGHT_BYTES / ((uint64_t)chunks * chunk_bytes);
+    if (window < 2)
+        return 2;
+    return window > LOCKSTEP_STRIPES_IN_FLIGHT ? LOCKSTEP_STRIPES_IN_FLIGHT : (uint32_t)window;
+}
+
 static void ring_init(struct ring *ring, uint64_t elements, uint32_t element_bytes,
                       uint32_t chunk_bytes)
 {
@@ -66,13 +74,7 @@ static void ring_init(struct ring *ring, uint64_t elements, uint32_t element_byt
     if (ring->stripes == 0)
         ring->stripes = 1;
     assert(ring->stripes <= UINT32_MAX);
-    const uint64_t stripe_bytes = ring_stripe_elements(ring) * element_bytes;
-    uint64_t window = LOCKSTEP_FLIGHT_BYTES / stripe_bytes;
-    if (window < 2)
-        window = 2;
-    if (window > LOCKSTEP_STRIPES_IN_FLIGHT)
-        window = LOCKSTEP_STRIPES_IN_FLIGHT;
-    ring->window = (uint32_t)window;
+    ring->window = ring_window(ring->reduces ? ring->world : 1, chunk_bytes);
     ring->eager = ring_eager(ring);
 }
 

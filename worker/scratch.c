@@ -71,6 +71,16 @@ static void scratch_grow(struct scratch *scratch)
     scratch_rest_slab(scratch, slab);
 }
 
+void scratch_reserve(struct scratch *scratch, uint64_t blocks)
+{
+    uint64_t before = 0;
+    do {
+        before = scratch->blocks;
+        if (before < blocks)
+            scratch_grow(scratch);
+    } while (scratch->blocks > before);
+}
+
 void *scratch_get(struct scratch *scratch)
 {
     if (!scratch->free)

@@ -29,6 +29,9 @@ struct scratch {
 
 // Allocates nothing. block_bytes is at least 1.
 void scratch_init(struct scratch *scratch, size_t block_bytes);
+// Grows to at least so many blocks, as far as there is memory. What was never used costs address
+// space and a page or less.
+void scratch_reserve(struct scratch *scratch, uint64_t blocks);
 // Frees every block, also those handed out.
 void scratch_fini(struct scratch *scratch);
 

@@ -29,6 +29,7 @@ void stream_open(struct stream *stream, struct link *link, const struct stream_o
 static void stream_drop_queue(struct stream *stream)
 {
     struct list *node = NULL;
+    stream->queued_bytes = 0;
     while ((node = list_pop_front(&stream->queue)) != NULL)
         stream->owner->sent(stream, list_entry(node, struct out_frame, queue), true);
 }
@@ -43,6 +44,11 @@ void stream_close(struct stream *stream, bool reset)
 }
 
 // ---- sending ------------------------------------------------------------------------------------
+
+static uint64_t stream_frame_bytes(const struct out_frame *frame)
+{
+    return LOCKSTEP_FRAME_HEADER_BYTES + (uint64_t)frame->payload_bytes;
+}
 
 // Behind the frame that has begun and the urgent ones before it.
 static struct list *stream_urgent_place(struct stream *stream)
@@ -65,6 +71,7 @@ void stream_queue(struct stream *stream, struct out_frame *frame)
         stream->owner->sent(stream, frame, true);
         return;
     }
+    stream->queued_bytes += stream_frame_bytes(frame);
     list_insert_before(frame->urgent ? stream_urgent_place(stream) : &stream->queue, &frame->queue);
 }
 
@@ -97,11 +104,6 @@ static int stream_frame_vectors(const struct out_frame *frame, struct iovec *vec
     count += extent_vectors(frame->cursor, side, left, vectors + count, most - count, &covered);
     *bytes += covered;
     return count;
-}
-
-static uint64_t stream_frame_bytes(const struct out_frame *frame)
-{
-    return LOCKSTEP_FRAME_HEADER_BYTES + (uint64_t)frame->payload_bytes;
 }
 
 static int stream_vectors(const struct stream *stream, struct iovec *vectors)
@@ -141,6 +143,7 @@ static void stream_taken(struct stream *stream, uint64_t bytes)
     struct list *node = NULL;
     list_init(&done);
     stream->bytes_sent += bytes;
+    stream->queued_bytes -= bytes;
     while (bytes > 0) {
         struct out_frame *frame = list_entry(stream->queue.next, struct out_frame, queue);
         const uint64_t left = stream_frame_bytes(frame) - frame->sent;

@@ -83,6 +83,7 @@ struct stream {
     struct link *link; // NULL when closed.
     // engine thread only
     struct list queue; // Of struct out_frame.
+    uint64_t queued_bytes; // That the link has not taken.
     bool writable; // The link may take more.
     bool readable; // The link may have more.
     bool ending; // epoll said that an end is behind what is there.

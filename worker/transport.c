@@ -24,6 +24,7 @@
 #define TRANSPORT_EPOLL_EVENTS 64
 #define TRANSPORT_READS 4 // Of one link, before the others have their turn.
 #define TRANSPORT_SPIN_US 10 // Before it blocks, when something is awaited and cores are free.
+#define TRANSPORT_RESERVE_BYTES (64 * 1024 * 1024) // Address space of the scratch reserved.
 #define TRANSPORT_CHECK_MS 1000 // Between looks at silent hosts.
 
 // ---- descriptors --------------------------------------------------------------------------------
@@ -96,9 +97,10 @@ static void transport_init(struct transport *transport, const struct transport_c
         atomic_init(&transport->descriptors[i], -1);
     for (size_t i = 0; i < TRANSPORT_FLOW_BUCKETS; i++)
         list_init(&transport->flows[i]);
-    struct list *const lists[] = {
-        &transport->active, &transport->local,      &transport->done,        &transport->mismatched,
-        &transport->waves,  &transport->waves_done, &transport->wave_arrived};
+    struct list *const lists[] = {&transport->active,     &transport->feed,
+                                  &transport->local,      &transport->done,
+                                  &transport->mismatched, &transport->waves,
+                                  &transport->waves_done, &transport->wave_arrived};
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
         list_init(lists[i]);
     scratch_init(&transport->chunks, LOCKSTEP_FRAME_BYTES);
@@ -218,6 +220,25 @@ static uint32_t transport_spin_us(const struct transport *transport)
     return here <= transport->processors ? TRANSPORT_SPIN_US : 0;
 }
 
+// What a step of LOCKSTEP_WINDOW slots in flight can need at most, so that the step path allocates
+// nothing, whatever the timing; up to a bound that only very large worlds reach. Beyond it (many
+// plain collectives at once) the pools grow.
+static void transport_reserve(struct transport *transport)
+{
+    const uint64_t n = transport->world.world_size;
+    const uint64_t chunks =
+        n * ring_window(transport->world.world_size, transport->world.chunk_bytes);
+    const uint64_t most = TRANSPORT_RESERVE_BYTES / transport->chunks.block_bytes;
+    const uint64_t wanted = LOCKSTEP_WINDOW * chunks;
+    const uint64_t flows = 4 * LOCKSTEP_WINDOW;
+    scratch_reserve(&transport->chunks, wanted < most ? wanted : most);
+    scratch_reserve(&transport->frames, wanted < most ? 2 * wanted : 2 * most);
+    scratch_reserve(&transport->flow_pool, flows);
+    scratch_reserve(&transport->parkings, flows);
+    scratch_reserve(&transport->wave_blocks, LOCKSTEP_EARLY_WAVES / 4);
+    scratch_reserve(&transport->wave_states, LOCKSTEP_WINDOW);
+}
+
 int transport_form(struct transport *transport, const struct transport_world *world)
 {
     thread_own(&transport->thread);
@@ -240,6 +261,8 @@ int transport_form(struct transport *transport, const struct transport_world *wo
         scratch_fini(&transport->chunks);
         scratch_init(&transport->chunks, world->chunk_bytes);
     }
+    if (n > 1)
+        transport_reserve(transport);
     transport->has_world = true;
     transport->formed = false;
     transport->formed_reported = false;
@@ -266,6 +289,8 @@ static void transport_forget(struct transport *transport)
     flow_forget(transport);
     wave_forget(transport);
     transport->header_count = 0;
+    transport->header_sent = 0;
+    transport->header_received = 0;
     transport->peer_count = 0;
     transport->predecessor = NULL;
     transport->successor = NULL;
@@ -367,6 +392,7 @@ static void transport_end_header(struct peer_link *peer)
 {
     struct transport *transport = peer->transport;
     const struct frame_header *header = &peer->stream.header;
+    transport->header_received = header->step;
     transport->headers[transport->header_count++] = (struct step_header){
         .step = header->step,
         .phase = header->signature,
@@ -446,10 +472,13 @@ static void transport_impossible(struct peer_link *peer)
     transport_lose(peer, buffer);
 }
 
+// Hands the links what they take, and starts stripes while they take all.
 static void transport_flush(struct transport *transport)
 {
-    for (uint32_t i = 0; i < transport->peer_count; i++)
-        stream_flush(&transport->peers[i].stream);
+    do {
+        for (uint32_t i = 0; i < transport->peer_count; i++)
+            stream_flush(&transport->peers[i].stream);
+    } while (flow_feed(transport));
 }
 
 static void transport_receive(struct peer_link *peer)
@@ -542,13 +571,20 @@ static bool transport_report_work(struct transport *transport)
     return flow != NULL;
 }
 
+// The predecessor has not begun the step that this rank has begun.
+static bool transport_needs_header(const struct transport *transport, const struct peer_link *peer)
+{
+    return peer == transport->predecessor && transport->header_received < transport->header_sent;
+}
+
 // A peer that said goodbye is lost when something here needs it.
 static void transport_check_left(struct transport *transport)
 {
     for (uint32_t i = 0; i < transport->peer_count; i++) {
         struct peer_link *peer = &transport->peers[i];
         if (peer->left && !peer->lost && !peer->reported &&
-            (flow_needs(transport, peer) || wave_needs(transport, peer)))
+            (flow_needs(transport, peer) || wave_needs(transport, peer) ||
+             transport_needs_header(transport, peer)))
             transport_lose(peer, "it has left");
     }
 }
@@ -732,6 +768,7 @@ void transport_header(struct transport *transport, const struct step_header *hea
     assert(transport->formed);
     if (!transport->successor)
         return;
+    transport->header_sent = header->step;
     const struct frame_header frame_header = {
         .kind = FRAME_STEP_HEADER,
         .generation = transport->world.generation,

@@ -65,6 +65,7 @@ static struct flow *flow_make(struct transport *transport, const struct collecti
     memset(flow, 0, offsetof(struct flow, stripes));
     flow->tag = *tag;
     list_init(&flow->turn);
+    list_init(&flow->feed);
     list_init(&flow->held);
     list_init(&flow->bucket);
     list_push_back(flow_bucket(transport, tag), &flow->bucket);
@@ -227,6 +228,29 @@ static void flow_grant(struct transport *transport, struct flow *flow)
     stream_queue(&transport->predecessor->stream, frame);
 }
 
+// First frames are made when the link is about to run dry, and not before: frames that other ranks
+// wait for are not behind them, and what was just received and added is sent while it is in the
+// cache. Collectives are fed in the order of their launch.
+bool flow_feed(struct transport *transport)
+{
+    bool any = false;
+    list_for_each_safe (node, &transport->feed) {
+        struct flow *flow = list_entry(node, struct flow, feed);
+        uint64_t end = flow->opened;
+        if (!flow->ring.eager && flow->granted < end)
+            end = flow->granted;
+        while (flow->started < end) {
+            if (transport->successor->stream.queued_bytes >= STREAM_CALL_BYTES)
+                return any;
+            flow_start(transport, flow, flow->started++);
+            any = true;
+        }
+        if (flow->started == flow->ring.stripes)
+            list_remove(&flow->feed);
+    }
+    return any;
+}
+
 static void flow_pump(struct transport *transport, struct flow *flow)
 {
     const struct ring *ring = &flow->ring;
@@ -236,8 +260,6 @@ static void flow_pump(struct transport *transport, struct flow *flow)
     while (flow->opened < limit)
         flow_stripe_open(flow, flow->opened++);
     flow_grant(transport, flow);
-    while (flow->started < flow->opened && (ring->eager || flow->started < flow->granted))
-        flow_start(transport, flow, flow->started++);
 }
 
 // After a frame of a stripe has arrived or was sent.
@@ -645,6 +667,7 @@ void flow_launch(struct transport *transport, struct collective *collective)
         return;
     }
     list_push_back(&transport->active, &flow->turn);
+    list_push_back(&transport->feed, &flow->feed);
     flow_pump(transport, flow);
     flow_catch_up(transport, flow);
 }
@@ -654,6 +677,7 @@ static void flow_free(struct transport *transport, struct flow *flow)
     assert(!flow->parking && list_empty(&flow->held));
     list_remove(&flow->bucket);
     list_remove(&flow->turn);
+    list_remove(&flow->feed);
     scratch_put(&transport->flow_pool, flow);
 }
 
@@ -721,6 +745,7 @@ void flow_forget(struct transport *transport)
         list_init(&transport->flows[i]);
     }
     list_init(&transport->active);
+    list_init(&transport->feed);
     list_init(&transport->local);
     list_init(&transport->done);
     list_init(&transport->mismatched);

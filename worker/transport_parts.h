@@ -113,6 +113,7 @@ struct flow {
     struct collective_tag tag;
     struct collective *collective; // NULL: not launched here.
     struct parking *parking; // NULL: nothing is parked.
+    struct list feed; // In transport.feed while stripes are to be started.
     struct list held; // Frames that wait for the successor's credit.
     struct ring ring;
     struct extent_map map;
@@ -188,6 +189,7 @@ struct transport {
     uint32_t flows_early;
     uint32_t frames_parked;
     struct list active; // Launched and not done.
+    struct list feed; // Of them, those with stripes to start, in the order of launch.
     struct list local; // Of a world of one: to be computed.
     struct list done;
     struct list mismatched;
@@ -197,6 +199,8 @@ struct transport {
     uint32_t wave_arrived_count;
     struct step_header headers[LOCKSTEP_EARLY_HEADERS];
     uint32_t header_count;
+    uint64_t header_sent; // Steps of the last headers.
+    uint64_t header_received;
     struct transport_statistics totals; // Of links that are closed.
     struct scratch chunks; // Partial sums.
     struct scratch frames; // struct out_frame
@@ -238,6 +242,8 @@ struct peer_link *transport_peer(struct transport *transport, uint32_t rank);
 // ---- transport_flow.c ---------------------------------------------------------------------------
 
 void flow_launch(struct transport *transport, struct collective *collective);
+// Starts stripes as far as the successor's link has little to do. Returns whether it started any.
+bool flow_feed(struct transport *transport);
 const char *flow_begin(struct peer_link *peer, struct stream *stream);
 const char *flow_end(struct peer_link *peer, struct stream *stream);
 const char *flow_credit(struct peer_link *peer, const struct frame_header *header);
