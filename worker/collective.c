@@ -202,13 +202,16 @@ static int collective_check(struct lockstep_session *session, const char *name, 
                          "collective '%s': there is no rank %" PRIu32 " in a "
                          "world of %" PRIu32,
                          name, like->root, session->world_size);
-    if (dtype_size(like->dtype) == 0 || (unsigned)like->op > REDUCE_MAX)
+    if (dtype_size(like->dtype) == 0 || (unsigned)like->op > REDUCE_OR)
         return error_set(LOCKSTEP_E_INVALID, "collective '%s': dtype %d or op %d is unknown", name,
                          (int)like->dtype, (int)like->op);
     if (like->op == REDUCE_MEAN && !dtype_is_float(like->dtype))
         return error_set(LOCKSTEP_E_INVALID,
                          "collective '%s': a mean of %s does not exist; use "
                          "LOCKSTEP_SUM",
+                         name, dtype_name(like->dtype));
+    if (like->op == REDUCE_OR && dtype_is_float(like->dtype))
+        return error_set(LOCKSTEP_E_INVALID, "collective '%s': a bitwise OR of %s does not exist",
                          name, dtype_name(like->dtype));
     if (!kernel_supported(like->dtype, like->op))
         return error_set(LOCKSTEP_E_UNSUPPORTED, "collective '%s': %s is not supported yet", name,

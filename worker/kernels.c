@@ -92,7 +92,7 @@ static bool kernel_exists(enum dtype dtype, enum reduce_op op)
 
 bool kernel_supported(enum dtype dtype, enum reduce_op op)
 {
-    return kernel_exists(dtype, op) && (KERNELS_SMALL_DTYPES || dtype_size(dtype) > 2);
+    return kernel_exists(dtype, op);
 }
 
 void kernel_reduce(enum dtype dtype, enum reduce_op op, void *acc, const void *in, size_t count)

@@ -18,10 +18,6 @@
 
 #include <stddef.h>
 
-// Whether collectives reduce float16, bfloat16 and uint8. The loops are there in any case, and the
-// functions below take these dtypes; 1 makes kernel_supported say so.
-#define KERNELS_SMALL_DTYPES 0
-
 // Exponents of kernel_scale_power: their powers are normal numbers of float32.
 #define KERNELS_POWER_MIN (-126)
 #define KERNELS_POWER_MAX 127

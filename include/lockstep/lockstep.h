@@ -190,9 +190,9 @@ typedef enum lockstep_dtype {
     LOCKSTEP_FLOAT64 = 2,
     LOCKSTEP_INT32 = 3,
     LOCKSTEP_INT64 = 4,
-    LOCKSTEP_FLOAT16 = 5, /* Not supported yet. */
-    LOCKSTEP_BFLOAT16 = 6, /* Not supported yet. */
-    LOCKSTEP_UINT8 = 7 /* Not supported yet. */
+    LOCKSTEP_FLOAT16 = 5, /* Added in float32, rounded to 16 bits once for each rank it passes. */
+    LOCKSTEP_BFLOAT16 = 6, /* The same. */
+    LOCKSTEP_UINT8 = 7
 } lockstep_dtype;
 
 #define LOCKSTEP_PARAMETER_FROZEN 1u /* Has no gradient; its value is still broadcast at start. */
@@ -388,7 +388,8 @@ typedef enum lockstep_op {
     LOCKSTEP_SUM = 0,
     LOCKSTEP_MEAN = 1, /* Floating point only; every rank counts as 1. */
     LOCKSTEP_MIN = 2,
-    LOCKSTEP_MAX = 3
+    LOCKSTEP_MAX = 3,
+    LOCKSTEP_OR = 4 /* Bitwise; integers only. */
 } lockstep_op;
 
 #define LOCKSTEP_WAIT_FOREVER 0xffffffffu

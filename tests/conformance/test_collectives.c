@@ -13,24 +13,57 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <math.h>
 
 #define FOREVER LOCKSTEP_WAIT_FOREVER
 #define COUNT 300
 
-static const lockstep_dtype dtypes[] = {LOCKSTEP_FLOAT32, LOCKSTEP_FLOAT64, LOCKSTEP_INT32,
-                                        LOCKSTEP_INT64};
-static const lockstep_op ops[] = {LOCKSTEP_SUM, LOCKSTEP_MEAN, LOCKSTEP_MIN, LOCKSTEP_MAX};
+#define DTYPES 7
+#define OPS 5
 
-// ---- Numbers of four types ---------------------------------------------------------------------
+static const lockstep_dtype dtypes[DTYPES] = {LOCKSTEP_FLOAT32, LOCKSTEP_FLOAT64, LOCKSTEP_INT32,
+                                              LOCKSTEP_INT64,   LOCKSTEP_FLOAT16, LOCKSTEP_BFLOAT16,
+                                              LOCKSTEP_UINT8};
+static const lockstep_op ops[OPS] = {LOCKSTEP_SUM, LOCKSTEP_MEAN, LOCKSTEP_MIN, LOCKSTEP_MAX,
+                                     LOCKSTEP_OR};
+
+// ---- Numbers of all types ----------------------------------------------------------------------
+//
+// They are integers below 256 in sum, which every type holds exactly; uint8 wraps.
 
 static size_t dtype_bytes(lockstep_dtype dtype)
 {
+    if (dtype == LOCKSTEP_UINT8)
+        return 1;
+    if (dtype == LOCKSTEP_FLOAT16 || dtype == LOCKSTEP_BFLOAT16)
+        return 2;
     return dtype == LOCKSTEP_FLOAT32 || dtype == LOCKSTEP_INT32 ? 4 : 8;
 }
 
 static bool is_float(lockstep_dtype dtype)
 {
-    return dtype == LOCKSTEP_FLOAT32 || dtype == LOCKSTEP_FLOAT64;
+    return dtype != LOCKSTEP_INT32 && dtype != LOCKSTEP_INT64 && dtype != LOCKSTEP_UINT8;
+}
+
+// Sign, exponent with this bias, and as many bits of fraction: of a small integer, exact.
+static uint16_t small_encode(int64_t value, int bias, int fraction)
+{
+    int exponent = 0;
+    const double magnitude = frexp(value < 0 ? -(double)value : (double)value, &exponent);
+    if (value == 0)
+        return 0;
+    const unsigned bits = (unsigned)ldexp(magnitude * 2 - 1, fraction);
+    return (uint16_t)((value < 0 ? 0x8000u : 0u) | (unsigned)(exponent - 1 + bias) << fraction |
+                      bits);
+}
+
+static double small_decode(uint16_t bits, int bias, int fraction)
+{
+    const int exponent = (bits & 0x7fff) >> fraction;
+    const double part = ldexp(bits & ((1 << fraction) - 1), -fraction);
+    const double magnitude =
+        exponent == 0 ? ldexp(part, 1 - bias) : ldexp(1 + part, exponent - bias);
+    return bits & 0x8000 ? -magnitude : magnitude;
 }
 
 static void number_set(void *data, lockstep_dtype dtype, uint64_t index, int64_t value)
@@ -41,6 +74,12 @@ static void number_set(void *data, lockstep_dtype dtype, uint64_t index, int64_t
         ((double *)data)[index] = (double)value;
     else if (dtype == LOCKSTEP_INT32)
         ((int32_t *)data)[index] = (int32_t)value;
+    else if (dtype == LOCKSTEP_FLOAT16)
+        ((uint16_t *)data)[index] = small_encode(value, 15, 10);
+    else if (dtype == LOCKSTEP_BFLOAT16)
+        ((uint16_t *)data)[index] = small_encode(value, 127, 7);
+    else if (dtype == LOCKSTEP_UINT8)
+        ((uint8_t *)data)[index] = (uint8_t)value;
     else
         ((int64_t *)data)[index] = value;
 }
@@ -53,6 +92,12 @@ static double number_get(const void *data, lockstep_dtype dtype, uint64_t index)
         return ((const double *)data)[index];
     if (dtype == LOCKSTEP_INT32)
         return (double)((const int32_t *)data)[index];
+    if (dtype == LOCKSTEP_FLOAT16)
+        return small_decode(((const uint16_t *)data)[index], 15, 10);
+    if (dtype == LOCKSTEP_BFLOAT16)
+        return small_decode(((const uint16_t *)data)[index], 127, 7);
+    if (dtype == LOCKSTEP_UINT8)
+        return (double)((const uint8_t *)data)[index];
     return (double)((const int64_t *)data)[index];
 }
 
@@ -71,17 +116,20 @@ static void numbers_fill(const struct rank *rank, void *data, lockstep_dtype dty
 static double number_reduced(const struct rank *rank, lockstep_dtype dtype, lockstep_op op,
                              uint64_t index, uint32_t salt)
 {
-    int64_t result = number_of(0, index, salt);
+    const int64_t mask = dtype == LOCKSTEP_UINT8 ? 255 : -1;
+    int64_t result = number_of(0, index, salt) & mask;
     for (uint32_t r = 1; r < rank->world_size; r++) {
-        const int64_t value = number_of(r, index, salt);
-        if (op == LOCKSTEP_SUM || op == LOCKSTEP_MEAN)
+        const int64_t value = number_of(r, index, salt) & mask;
+        if (op == LOCKSTEP_OR)
+            result |= value;
+        else if (op == LOCKSTEP_SUM || op == LOCKSTEP_MEAN)
             result += value;
         else if ((op == LOCKSTEP_MIN) == (value < result))
             result = value;
     }
     if (op != LOCKSTEP_MEAN)
-        return (double)result;
-    return dtype == LOCKSTEP_FLOAT32 ? (double)((float)result / (float)rank->world_size)
+        return (double)(result & mask);
+    return dtype != LOCKSTEP_FLOAT64 ? (double)((float)result / (float)rank->world_size)
                                      : (double)result / rank->world_size;
 }
 
@@ -91,7 +139,9 @@ static void expect_reduced(struct rank *rank, const void *data, lockstep_dtype d
     for (uint64_t i = 0; i < count; i++) {
         const double expected = number_reduced(rank, dtype, op, i, salt);
         const double found = number_get(data, dtype, i);
-        if (found < expected || found > expected)
+        // A mean of 16 bits is rounded once more: by 2^-8 at most, in bfloat16.
+        const double error = op == LOCKSTEP_MEAN && dtype_bytes(dtype) == 2 ? 1.0 / 256 : 0;
+        if (fabs(found - expected) > error * fabs(expected))
             rank_fail(rank, __FILE__, __LINE__,
                       "dtype %d op %d: element %" PRIu64 " is %.17g, not %.17g", (int)dtype,
                       (int)op, i, found, expected);
@@ -104,14 +154,14 @@ static void allreduce_body(struct rank *rank)
 {
     static const uint64_t counts[] = {COUNT, 1, 0, 2};
     int64_t data[COUNT];
-    for (uint32_t i = 0; i < 4 * 4 * 4; i++) {
-        const lockstep_dtype dtype = dtypes[i % 4];
-        const lockstep_op op = ops[i / 4 % 4];
-        const uint64_t count = counts[i / 16];
-        if (op == LOCKSTEP_MEAN && !is_float(dtype)) {
+    for (uint32_t i = 0; i < DTYPES * OPS * 4; i++) {
+        const lockstep_dtype dtype = dtypes[i % DTYPES];
+        const lockstep_op op = ops[i / DTYPES % OPS];
+        const uint64_t count = counts[i / (DTYPES * OPS)];
+        if ((op == LOCKSTEP_MEAN && !is_float(dtype)) || (op == LOCKSTEP_OR && is_float(dtype))) {
             RANK_FAILS(rank, LOCKSTEP_E_INVALID,
                        lockstep_allreduce(rank->session, "all", data, count, dtype, op, FOREVER));
-            RANK_SAYS(rank, "LOCKSTEP_SUM");
+            RANK_SAYS(rank, "does not exist");
             continue;
         }
         numbers_fill(rank, data, dtype, count, i);
@@ -131,14 +181,16 @@ static void broadcast_body(struct rank *rank)
     static const uint64_t counts[] = {COUNT, 1, 0};
     int64_t data[COUNT];
     for (uint32_t root = 0; root < rank->world_size; root++) {
-        for (uint32_t i = 0; i < 4 * 3; i++) {
-            const lockstep_dtype dtype = dtypes[i % 4];
-            const uint64_t count = counts[i / 4];
+        for (uint32_t i = 0; i < DTYPES * 3; i++) {
+            const lockstep_dtype dtype = dtypes[i % DTYPES];
+            const uint64_t count = counts[i / DTYPES];
             numbers_fill(rank, data, dtype, count, i);
             RANK_OK(rank, lockstep_broadcast(rank->session, "from one", data, count, dtype, root,
                                              FOREVER));
             for (uint64_t e = 0; e < count; e++)
-                RANK_EQUAL(rank, number_get(data, dtype, e), number_of(root, e, i));
+                RANK_EQUAL(rank, number_get(data, dtype, e),
+                           dtype == LOCKSTEP_UINT8 ? (uint8_t)number_of(root, e, i)
+                                                   : number_of(root, e, i));
         }
     }
     RANK_FAILS(rank, LOCKSTEP_E_INVALID,

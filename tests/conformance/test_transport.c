@@ -133,7 +133,8 @@ static void test_every_dtype_and_op(void **state)
 
 static void test_many_at_random(void **state)
 {
-    static const enum dtype floats[] = {DTYPE_FLOAT32, DTYPE_FLOAT64, DTYPE_INT32, DTYPE_INT64};
+    static const enum dtype floats[] = {DTYPE_FLOAT32, DTYPE_FLOAT64,  DTYPE_INT32, DTYPE_INT64,
+                                        DTYPE_FLOAT16, DTYPE_BFLOAT16, DTYPE_UINT8};
     static const uint32_t chunks[] = {8, 64, 4096, 65536};
     for (size_t w = 0; w < LENGTH(worlds); w++) {
         const uint32_t n = worlds[w];

@@ -252,6 +252,22 @@ static double job_value(enum dtype dtype, const uint8_t *at)
         memcpy(&narrow, at, sizeof(narrow));
         return (double)narrow;
     }
+    if (dtype == DTYPE_BFLOAT16) {
+        uint16_t half;
+        memcpy(&half, at, sizeof(half));
+        kernel_widen_bf16(&narrow, &half, 1);
+        return (double)narrow;
+    }
+    if (dtype == DTYPE_FLOAT16) {
+        uint16_t half;
+        memcpy(&half, at, sizeof(half));
+        const int exponent = half >> 10 & 31;
+        const int fraction = half & 1023;
+        double value = exponent == 31  ? (fraction ? (double)NAN : (double)INFINITY)
+                       : exponent == 0 ? ldexp(fraction, -24)
+                                       : ldexp(1024 + fraction, exponent - 25);
+        return half & 0x8000 ? -value : value;
+    }
     memcpy(&wide, at, sizeof(wide));
     return wide;
 }
@@ -304,8 +320,17 @@ static bool job_near(const struct job *job, const struct item *item, uint64_t el
     const double got = job_value(spec->dtype, final);
     if (!isfinite(sum))
         return !isfinite(got);
-    const double unit = spec->dtype == DTYPE_FLOAT32 ? 1.2e-7 : 2.3e-16;
-    return fabs(got - sum / divisor) <= 4 * job->world * unit * magnitude / divisor + 1e-300;
+    if (dtype_size(spec->dtype) == 2 && !isfinite(got))
+        return true; // Overflowed on the way.
+    const double unit = spec->dtype == DTYPE_FLOAT16    ? 0x1p-11
+                        : spec->dtype == DTYPE_BFLOAT16 ? 0x1p-8
+                        : spec->dtype == DTYPE_FLOAT32  ? 1.2e-7
+                                                        : 2.3e-16;
+    const double denormal = spec->dtype == DTYPE_FLOAT16    ? 0x1p-24
+                            : spec->dtype == DTYPE_BFLOAT16 ? 0x1p-133
+                                                            : 1e-300;
+    return fabs(got - sum / divisor) <=
+           4 * job->world * unit * magnitude / divisor + denormal * job->world;
 }
 
 static uint32_t job_owner(const struct job *job, const struct job_spec *spec, uint64_t element)
