@@ -7,7 +7,7 @@
 // Thread: everything runs on the engine thread, but for the functions marked "any thread". The
 // events are called from inside transport_progress, on the engine thread; they may launch more.
 //
-// What a transport guarantees (docs/protocol.md says why):
+// What a transport guarantees (docs/data-plane.md says how):
 // - Partial sums live in scratch. User memory is written in whole elements, with final bytes only.
 // - After done() the result is in user memory, bit-identical on every rank, and the transport does
 //   not touch that memory for this collective any more, as reader or as writer.
@@ -16,7 +16,8 @@
 //   never stops reading a connection.
 // - What it holds for a peer that is slower is bounded: a sender needs the receiver's credit above
 //   LOCKSTEP_EAGER_BYTES.
-// - Nothing is allocated per collective once the largest one has been seen.
+// - A step of LOCKSTEP_WINDOW collectives in flight allocates nothing: the pools are reserved when
+//   the generation forms. More of them let the pools grow, once.
 
 #ifndef WORKER_TRANSPORT_H
 #define WORKER_TRANSPORT_H
@@ -104,11 +105,15 @@ struct transport_events {
     void (*wave_done)(void *context, struct wave *wave);
     // From the ring predecessor (from this rank itself in a world of one: not reported).
     void (*header)(void *context, const struct step_header *header);
-    // A link ended. left: the peer said goodbye first; then this is reported only when something
-    // launched or joined here still needs it, or at the next launch that does. text is a short
-    // fact: "connection reset by peer". At most once per peer.
+    // A link ended, or the peer broke the protocol ("sent an impossible frame (reduce): ...").
+    // left: the peer said goodbye first; then this is reported only when something launched or
+    // joined here waits for a frame of that peer or to that peer. Of a collective that can never
+    // end because a rank has left, the successor of that rank always finds out; other ranks may
+    // not. text is a short fact: "connection reset by peer". At most once per peer, and after the
+    // events of everything that had arrived before.
     void (*peer_lost)(void *context, uint32_t rank, bool left, const char *text);
-    // A frame for this collective carries another signature, or is impossible: ranks disagree.
+    // A frame for this collective carries another signature: ranks disagree. Once per collective,
+    // which is never done() after that. Of two neighbours that disagree one at least is told.
     void (*mismatch)(void *context, struct collective *collective, uint32_t rank, const char *text);
     // Forming failed: a peer could not be reached in time.
     void (*form_failed)(void *context, uint32_t rank, const char *text);
@@ -164,8 +169,9 @@ const char *transport_address(const struct transport *transport);
 // nothing may be launched. Sizes every table for the generation.
 int transport_form(struct transport *transport, const struct transport_world *world);
 
-// Launch and join never fail by themselves: what goes wrong is an event. In a world of one they
-// complete from the next transport_progress.
+// Launch and join never fail by themselves: what goes wrong is an event. Their frames leave in the
+// next transport_progress; in a world of one they complete there. An allreduce of no elements is a
+// barrier: it is done when every rank has launched it.
 void transport_launch(struct transport *transport, struct collective *collective);
 void transport_wave(struct transport *transport, struct wave *wave);
 void transport_header(struct transport *transport, const struct step_header *header);
@@ -176,15 +182,19 @@ void transport_progress(struct transport *transport, int timeout_ms);
 void transport_wake(struct transport *transport); // Any thread.
 
 // Forgets everything launched and joined, without events; user memory is not touched any more when
-// it returns. Links are closed at once (a peer sees a reset). For failures.
+// it returns. Links are closed at once (a peer sees a reset). For failures; also from an event.
+// transport_form may follow, for another generation.
 void transport_abandon(struct transport *transport);
-// Says goodbye: flushes what is queued for at most linger_ms, sends LEAVE on every link.
+// Says goodbye: sends what is queued and a last frame on every link, then waits until the peers have
+// taken it and ended their side. Blocks for linger_ms at most, drops what arrives, makes no events,
+// and forgets what was not done. Not from an event.
 void transport_leave(struct transport *transport, uint64_t linger_ms);
 void transport_close(struct transport *transport); // Frees. Any thread, after the engine's end.
 
 void transport_statistics(const struct transport *transport, struct transport_statistics *out);
 
-// In a forked child, from the atfork handler: closes every descriptor, frees nothing.
+// In a forked child, from the atfork handler: closes every descriptor, frees nothing. Only calls
+// that are safe there.
 void transport_forked(struct transport *transport);
 
 #endif
