@@ -617,7 +617,7 @@ static void collectives_that_cannot_be(void **state)
     OK(lockstep_allreduce(session, "c", NULL, 0, LOCKSTEP_INT64, LOCKSTEP_SUM, 1000));
     INVALID("dtype 9",
             lockstep_allreduce(session, "c", scratch, 1, (lockstep_dtype)9, LOCKSTEP_SUM, 0));
-    INVALID("op 4",
+    INVALID("op 5",
             lockstep_allreduce(session, "c", scratch, 1, LOCKSTEP_INT64, (lockstep_op)5, 0));
     INVALID("do not fit",
             lockstep_allreduce(session, "c", scratch, UINT64_MAX, LOCKSTEP_INT64, LOCKSTEP_SUM, 0));
