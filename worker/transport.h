@@ -185,9 +185,9 @@ void transport_wake(struct transport *transport); // Any thread.
 // it returns. Links are closed at once (a peer sees a reset). For failures; also from an event.
 // transport_form may follow, for another generation.
 void transport_abandon(struct transport *transport);
-// Says goodbye: sends what is queued and a last frame on every link, then waits until the peers have
-// taken it and ended their side. Blocks for linger_ms at most, drops what arrives, makes no events,
-// and forgets what was not done. Not from an event.
+// Says goodbye: sends what is queued and a last frame on every link, then waits until the peers
+// have taken it and ended their side. Blocks for linger_ms at most, drops what arrives, makes no
+// events, and forgets what was not done. Not from an event.
 void transport_leave(struct transport *transport, uint64_t linger_ms);
 void transport_close(struct transport *transport); // Frees. Any thread, after the engine's end.
 
