@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "protos/topology.h"
 #include "worker/error.h"
 #include "worker/kernels.h"
 #include "worker/session.h"
@@ -72,6 +73,28 @@ static void engine_unplanned_text(const struct lockstep_session *session, char *
                 "%s; the first step of a phase decides which modules it runs: use another "
                 "phase label for steps that run others",
                 verdict->extra_total > LOCKSTEP_MAX_EXTRA_CALLS ? " and more" : "");
+}
+
+// The order core knows phases by their hashes; a rank that never began the other one does not
+// know its name.
+static void engine_phase_text(const struct lockstep_session *session, char *bytes, size_t size)
+{
+    const struct order *order = session->order;
+    const char *other = NULL;
+    struct text text;
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_PHASES && other == NULL; i++) {
+        if (session->phases[i].hash == order->header_phase)
+            other = session->phases[i].name;
+    }
+    text_init(&text, bytes, size);
+    text_append(&text, "began phase '%s' in step %" PRIu64 ", and rank %" PRIu32 " ",
+                session->engine_phase, order->step,
+                topology_predecessor(session->rank, session->world_size));
+    if (other != NULL)
+        text_append(&text, "began phase '%s'", other);
+    else
+        text_append(&text, "another phase, which this rank has never begun");
+    text_append(&text, ": give every rank the same phases in the same steps");
 }
 
 static const char *engine_peer_host(const struct lockstep_session *session, uint32_t rank)
@@ -222,6 +245,8 @@ static void engine_action(void *context, const struct order_action *action)
     switch (action->kind) {
     case ORDER_SEND: {
         struct up_message message = *action->up;
+        if (message.kind == UP_FAIL && message.u.fail.kind == HALT_PHASE)
+            engine_phase_text(session, message.u.fail.text, sizeof(message.u.fail.text));
         engine_send(session, &message);
         break;
     }
@@ -513,6 +538,20 @@ static void engine_control_ended(struct lockstep_session *session, const char *w
 
 // ---- Commands ----------------------------------------------------------------------------------
 
+static void engine_note_phase(struct lockstep_session *session, uint64_t hash)
+{
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_PHASES; i++) {
+        struct phase_name *phase = &session->phases[i];
+        if (phase->hash == hash)
+            return;
+        if (phase->hash != 0)
+            continue;
+        phase->hash = hash;
+        text_copy(phase->name, sizeof(phase->name), session->engine_phase);
+        return;
+    }
+}
+
 static void engine_step_begin(struct lockstep_session *session, uint64_t phase)
 {
     struct transport_statistics now;
@@ -520,6 +559,7 @@ static void engine_step_begin(struct lockstep_session *session, uint64_t phase)
     session->step_bytes_sent = now.bytes_sent;
     session->step_bytes_received = now.bytes_received;
     text_copy(session->engine_phase, sizeof(session->engine_phase), session->phase);
+    engine_note_phase(session, phase);
     order_step_begun(session->order, session->step, phase);
 }
 

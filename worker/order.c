@@ -228,6 +228,7 @@ static void order_compare_header(struct order *order, const struct step_header *
     if (order->fail_said)
         return;
     order->fail_said = true;
+    order->header_phase = header->phase;
     message.u.fail.step = order->step;
     message.u.fail.kind = HALT_PHASE;
     snprintf(message.u.fail.text, sizeof(message.u.fail.text),

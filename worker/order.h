@@ -162,6 +162,7 @@ struct order {
     bool ended; // The trainer is in step_end.
     bool header_equal; // The predecessor's header has arrived and equals ours.
     bool fail_said;
+    uint64_t header_phase; // What the predecessor began instead, when fail_said.
     bool close_joined;
     bool closed;
     bool commit_joined;

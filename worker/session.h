@@ -145,6 +145,12 @@ struct command {
 };
 #define SESSION_INBOX 8192
 
+// A phase travels as a hash; its name is for people.
+struct phase_name {
+    uint64_t hash;
+    char name[LOCKSTEP_NAME_BYTES]; // Empty with hash 0: free.
+};
+
 // ---- Counters ----------------------------------------------------------------------------------
 
 struct counter {
@@ -208,6 +214,7 @@ struct lockstep_session {
     // engine thread only
     struct order *order;
     char engine_phase[LOCKSTEP_NAME_BYTES]; // Of the open step, for texts.
+    struct phase_name phases[LOCKSTEP_MAX_PHASES]; // That this rank has begun, for texts.
     bool stop;
     bool leave;
     bool over; // Failed: nothing is launched any more.
