@@ -30,7 +30,7 @@
 #define TCP_KEEP_INTERVAL_S 5
 #define TCP_KEEP_COUNT 4
 #define TCP_SILENT_MS 20000
-#define TCP_SILENT_RETRANSMITS 4
+#define TCP_SILENT_ATTEMPTS 6
 #define TCP_UNSENT_BYTES (1024 * 1024)
 
 union tcp_address {
@@ -147,8 +147,12 @@ static int tcp_check(struct link *link)
     socklen_t length = sizeof(info);
     if (getsockopt(link->fd, IPPROTO_TCP, TCP_INFO, &info, &length) < 0)
         return 0;
-    if (info.tcpi_unacked == 0 || info.tcpi_retransmits < TCP_SILENT_RETRANSMITS ||
-        info.tcpi_last_ack_recv < TCP_SILENT_MS)
+    const bool data = info.tcpi_unacked > 0 && info.tcpi_retransmits >= TCP_SILENT_ATTEMPTS;
+    const bool probe = info.tcpi_unacked == 0 && info.tcpi_probes >= TCP_SILENT_ATTEMPTS;
+    const uint64_t silent_us = (uint64_t)info.tcpi_last_ack_recv * 1000;
+    // A host that lives but has no room answers each attempt, and they are one timeout apart.
+    if ((!data && !probe) || info.tcpi_last_ack_recv < TCP_SILENT_MS ||
+        (data && silent_us < (uint64_t)info.tcpi_rto * 3 / 2))
         return 0;
     errno = ETIMEDOUT;
     return -1;
