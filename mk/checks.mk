@@ -28,7 +28,7 @@ TEST_BIN := $(TEST_C:%.c=$(BUILD)/%)
 TEST_ENV = BUILD=$(abspath $(BUILD)) LOCKSTEP_BIN=$(abspath $(BUILD)/bin) \
     LOCKSTEP_LIB=$(abspath $(BUILD)/lib) CC="$(CC)" LOCKSTEP_SANITIZER=$(SAN)
 
-.PHONY: test check sim asan tsan ubsan lint format demo
+.PHONY: test check sim asan tsan ubsan lint format demo torch
 
 # Unit tests and simulations start no program of ours, so for them alone none need link.
 NEEDS_PROGRAMS := $(filter-out tests/unit/% tests/sim/%,$(TEST_C) $(TEST_SH))
@@ -65,3 +65,6 @@ format: ## Rewrite every .c and .h with clang-format
 
 demo: all ## Train the demo on this machine
 	@BUILD=$(abspath $(BUILD)) tools/demo
+
+torch: all ## Train with PyTorch, beside DistributedDataParallel (RANKS=n)
+	@$(TEST_ENV) tools/torch-smoke
