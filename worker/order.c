@@ -67,6 +67,8 @@ void order_close_merge(void *into, const void *from)
 
 static int unused_compare(const struct unused_parameter *a, const struct unused_parameter *b)
 {
+    if (a->severity != b->severity)
+        return a->severity < b->severity ? -1 : 1;
     if (a->module != b->module)
         return a->module < b->module ? -1 : 1;
     if (a->parameter != b->parameter)
@@ -91,6 +93,8 @@ static void commit_merge_unused(struct commit_wave *a, const struct commit_wave 
     memcpy(a->unused, merged, count * sizeof(merged[0]));
     a->unused_named = count;
     a->unused_total += b->unused_total;
+    a->unused_errors += b->unused_errors;
+    a->unused_warnings += b->unused_warnings;
 }
 
 static void commit_merge_counters(struct commit_wave *a, const struct commit_wave *b)

@@ -60,10 +60,18 @@ struct close_wave {
 
 #define ORDER_UNUSED_NAMED 16 // Unused parameters that a commit wave can name.
 
+// What an unused parameter leads to. The most serious ones are named first.
+enum unused_severity {
+    UNUSED_IS_ERROR = 0,
+    UNUSED_IS_WARNING = 1,
+    UNUSED_IS_ACCEPTED = 2,
+};
+
 struct unused_parameter {
     uint32_t module;
     uint32_t parameter;
     uint32_t rank;
+    uint32_t severity; // enum unused_severity
 };
 
 struct counter_delta {
@@ -74,6 +82,8 @@ struct counter_delta {
 // Payload of the commit wave. Lists are sorted; the smallest entries are kept when they overflow.
 struct commit_wave {
     uint64_t unused_total; // (parameter, rank) pairs without a gradient.
+    uint64_t unused_errors; // Of these: errors, ...
+    uint64_t unused_warnings; // ... and warnings.
     uint32_t unused_named;
     uint32_t counter_count;
     uint32_t counter_overflow; // More than LOCKSTEP_MAX_COUNTERS names were used.

@@ -228,9 +228,12 @@ typedef enum lockstep_gradient_kind {
     LOCKSTEP_GRADIENT_SUM = 1 /* Sum over this rank's samples: result is sum(g) / sum(w). */
 } lockstep_gradient_kind;
 
+/* A parameter that no call of the step reported on some rank, and that was not declared unused.
+ * Zeros are contributed for it whatever the policy. */
 typedef enum lockstep_unused_policy {
-    LOCKSTEP_UNUSED_ERROR =
-        0 /* A parameter without a gradient: E_UNUSED on every rank at step_end. */
+    LOCKSTEP_UNUSED_ERROR = 0, /* E_UNUSED on every rank at step_end, with the names. */
+    LOCKSTEP_UNUSED_WARN = 1, /* One line in the log of every rank; step_end returns OK. */
+    LOCKSTEP_UNUSED_ACCEPT = 2 /* OK; only counted in the report. */
 } lockstep_unused_policy;
 
 /* Initialize with LOCKSTEP_MODULE_INIT. */
@@ -245,17 +248,19 @@ struct lockstep_module_config {
     uint32_t buffer_count;
     lockstep_gradient_kind gradient_kind;
     lockstep_unused_policy unused;
+    uint64_t calls_per_step; /* Backward passes of this module in a step, at most 256. 0: 1. */
 };
 
 #define LOCKSTEP_MODULE_INIT \
     { \
         sizeof(struct lockstep_module_config), sizeof(struct lockstep_parameter), \
             sizeof(struct lockstep_buffer), NULL, NULL, 0, NULL, 0, LOCKSTEP_GRADIENT_MEAN, \
-            LOCKSTEP_UNUSED_ERROR \
+            LOCKSTEP_UNUSED_ERROR, 0 \
     }
 
 /* Declares a module. Parameters are numbered as in config->parameters, from 0. Local: other ranks
- * are not asked before lockstep_start. All ranks register the same modules in the same order.
+ * are not asked before lockstep_start. All ranks register the same modules in the same order, with
+ * the same gradient_kind, policy and calls_per_step.
  * Blocks: no. Threads: the trainer's, before lockstep_start. Owns: descriptions are copied; data
  * and gradient memory is borrowed until the session is closed. Returns: E_INVALID (the text names
  * the parameter and the field), E_UNSUPPORTED, E_SYSTEM (no memory). */
@@ -309,10 +314,16 @@ LOCKSTEP_API int lockstep_step_begin(lockstep_session *session,
                                      const struct lockstep_step_options *options,
                                      struct lockstep_step_view *view);
 
-/* Begins a backward pass of a module. A forward without a backward needs nothing. One call per
- * module and step for now. The handle is valid until lockstep_step_end returns.
- * Blocks: no. Threads: the trainer's. Returns: E_INVALID outside a step, E_UNSUPPORTED for a second
- * call in the step. */
+/* Begins a backward pass of a module. A forward without a backward needs nothing. Calls of
+ * different modules may overlap; those of one module follow each other. The handle is valid until
+ * lockstep_step_end returns.
+ *
+ * A module with calls_per_step k > 1 adds up the gradients of its calls in the trainer's memory, as
+ * backward passes do. They travel once, during and after the k-th call. What any call reported is
+ * used, also when the last one did not report it. With fewer calls than k the gradients travel at
+ * step_end; nothing is lost.
+ * Blocks: no. Threads: the trainer's. Returns: E_INVALID outside a step, with a call of this module
+ * open, and after calls_per_step calls. */
 LOCKSTEP_API int lockstep_call_begin(lockstep_module *module, lockstep_call **call);
 
 /* Reports that a gradient is complete in memory. When the last one of a bucket is, the bucket
@@ -321,18 +332,26 @@ LOCKSTEP_API int lockstep_call_begin(lockstep_module *module, lockstep_call **ca
  * means where it was registered; another address counts from now on. Same dtype and shape as the
  * parameter, contiguous. stream: NULL, the gradient is in host memory.
  * From this call until lockstep_step_end returns the memory belongs to the library: neither read
- * nor write it.
+ * nor write it. In calls before the last one of calls_per_step it is only noted, and the memory
+ * stays the trainer's.
  * Blocks: no. Threads: any, also several at once. Owns: gradient memory is borrowed until
- * lockstep_step_end returns. Returns: E_INVALID for a parameter that is ready twice, frozen, or not
- * in the module, or after lockstep_call_end; E_UNSUPPORTED for a stream. */
+ * lockstep_step_end returns. Returns: E_INVALID for a parameter that is ready twice in a call,
+ * declared unused in it, frozen, or not in the module, or after lockstep_call_end; E_UNSUPPORTED
+ * for a stream. */
 LOCKSTEP_API int lockstep_grad_ready(lockstep_module *module, lockstep_call *call,
                                      uint32_t parameter, void *gradient, void *stream);
 
-/* Ends a backward pass: what was not reported is unused; zeros are contributed in its place.
+/* Ends a backward pass. What no call of the step reported is unused when the last one has ended;
+ * zeros are contributed in its place.
  * Blocks: no. Threads: the trainer's. Returns: E_INVALID when it has ended already. */
 LOCKSTEP_API int lockstep_call_end(lockstep_call *call);
 
-/* Declares parameters that will get no gradient in this call. Not supported yet. */
+/* Declares in advance that parameters get no gradient in this call: their buckets do not wait for
+ * them, and no policy objects to them in this step. Of this rank only: others may use them. A
+ * gradient that an earlier call of the step reported is contributed all the same.
+ * parameters: count numbers. Blocks: no. Threads: the trainer's. Owns: read now. Returns: E_INVALID
+ * for a parameter that is ready or declared already in this call, frozen, or not in the module;
+ * those before it in the list stay declared. */
 LOCKSTEP_API int lockstep_call_unused(lockstep_call *call, const uint32_t *parameters,
                                       uint32_t count);
 /* Gives up a backward pass. Not supported yet. */
@@ -368,11 +387,12 @@ struct lockstep_report {
     uint32_t zero_filled; /* Of these: contributed as zeros by this rank. */
     uint32_t control_messages; /* Sent to or received from the coordinator, without heartbeats. */
     uint32_t learning; /* 1: it was a learning step. */
+    uint64_t unused; /* Gradients that were not produced: parameters, counted on each rank. */
 };
 
 #define LOCKSTEP_REPORT_INIT \
     { \
-        sizeof(struct lockstep_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+        sizeof(struct lockstep_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
 /* Report of a finished step; only the last one is kept. timeout_ms is for reports that other ranks

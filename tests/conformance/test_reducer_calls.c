@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Conformance: several backward passes of a module before its gradients travel. Case numbers are
+// those of the list of cases for reducers.
+
+#include "tests/support/trainer.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const uint64_t sizes[8] = {40, 1, 300, 17, 64, 5, 128, 33};
+#define ALL 0xfu
+
+// Buckets small enough that a module has several.
+static void calls_configure(struct rank *rank, struct lockstep_config *config)
+{
+    (void)rank;
+    config->bucket_first_bytes = config->bucket_bytes = config->bucket_last_bytes = 200;
+}
+
+static void calls_run(const struct setting *setting, void (*body)(struct rank *rank))
+{
+    const struct cluster_test test = {
+        .setting = setting, .configure = calls_configure, .body = body};
+    ranks_run_test(&test);
+}
+
+static void calls_make(struct rank *rank, uint64_t calls_per_step, struct trained_module *module)
+{
+    const struct module_shape shape = {
+        .name = "net", .count = 4, .elements = sizes, .calls_per_step = calls_per_step};
+    trainer_make(rank, &shape, 0, module);
+}
+
+static void calls_zero(struct trained_module *module)
+{
+    for (uint32_t p = 0; p < module->shape.count; p++)
+        memset(module->gradients[p], 0, module->shape.elements[p] * sizeof(float));
+}
+
+// What one backward pass adds to a gradient; micro numbers the passes of all steps.
+static void calls_add(struct trained_module *module, uint32_t rank, uint64_t micro,
+                      uint32_t parameter)
+{
+    float *gradient = module->gradients[parameter];
+    for (uint64_t i = 0; i < module->shape.elements[parameter]; i++)
+        gradient[i] += (float)trainer_known(module, rank, micro, parameter, i);
+}
+
+// A backward pass that uses these parameters.
+static void calls_backward(struct rank *rank, struct trained_module *module, uint64_t micro,
+                           uint64_t used)
+{
+    lockstep_call *call;
+    RANK_OK(rank, lockstep_call_begin(module->module, &call));
+    for (uint32_t i = 0; i < module->shape.count; i++) {
+        const uint32_t p = module->order[i];
+        if ((used >> p & 1) == 0)
+            continue;
+        calls_add(module, rank->rank, micro, p);
+        RANK_OK(rank, lockstep_grad_ready(module->module, call, p, NULL, NULL));
+    }
+    RANK_OK(rank, lockstep_call_end(call));
+}
+
+// used_of[r][c]: what rank r used in pass number micro + c. The mean of the sums.
+static void calls_expect(struct rank *rank, const struct trained_module *module, uint64_t micro,
+                         uint32_t passes, uint64_t (*used_of)(uint32_t rank, uint32_t pass))
+{
+    for (uint32_t p = 0; p < module->shape.count; p++) {
+        for (uint64_t i = 0; i < module->shape.elements[p]; i++) {
+            int64_t sum = 0;
+            for (uint32_t at = 0; at < rank->world_size * passes; at++) {
+                const uint32_t r = at / passes;
+                const uint32_t pass = at % passes;
+                if ((used_of(r, pass) >> p & 1) != 0)
+                    sum += trainer_known(module, r, micro + pass, p, i);
+            }
+            const double mean = (double)((float)sum / (float)rank->world_size);
+            const double found = trainer_value(module, p, i);
+            RANK_TRUE(rank, found >= mean && found <= mean);
+        }
+    }
+}
+
+static uint64_t all_used(uint32_t rank, uint32_t pass)
+{
+    (void)rank, (void)pass;
+    return ALL;
+}
+
+// ---- Case 16 with an expected count ------------------------------------------------------------
+
+static void twice_body(struct rank *rank)
+{
+    struct trained_module module;
+    lockstep_call *call;
+    calls_make(rank, 2, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (uint64_t step = 1; step <= 4; step++) {
+        trainer_begin(rank, NULL);
+        calls_zero(&module);
+        calls_backward(rank, &module, 2 * step, ALL);
+        RANK_OK(rank, lockstep_call_begin(module.module, &call));
+        for (uint32_t p = 4; p-- > 0;) {
+            calls_add(&module, rank->rank, 2 * step + 1, p);
+            RANK_OK(rank, lockstep_grad_ready(module.module, NULL, p, NULL, NULL));
+            RANK_FAILS(rank, LOCKSTEP_E_INVALID,
+                       lockstep_grad_ready(module.module, call, p, NULL, NULL));
+            RANK_SAYS(rank, "is ready twice in call 2");
+        }
+        RANK_OK(rank, lockstep_call_end(call));
+        RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_call_begin(module.module, &call));
+        RANK_SAYS(rank, "calls_per_step, which is 2");
+        trainer_end(rank);
+        calls_expect(rank, &module, 2 * step, 2, all_used);
+        RANK_EQUAL(rank, trainer_report(rank).unused, 0);
+        trainer_digest(rank, &module);
+    }
+    trainer_free(&module);
+}
+
+static void case_16_an_expected_count_of_two(const struct setting *setting)
+{
+    calls_run(setting, twice_body);
+}
+
+// The last pass leaves out what an earlier one used, another one on each rank.
+static uint64_t some_used(uint32_t rank, uint32_t pass)
+{
+    return pass == rank % 3 ? ALL : pass == 2 ? 0x4 : 0x9;
+}
+
+static void used_before_body(struct rank *rank)
+{
+    struct trained_module module;
+    calls_make(rank, 3, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (uint64_t step = 1; step <= 4; step++) {
+        trainer_begin(rank, NULL);
+        calls_zero(&module);
+        for (uint32_t pass = 0; pass < 3; pass++)
+            calls_backward(rank, &module, 3 * step + pass, some_used(rank->rank, pass));
+        trainer_end(rank);
+        calls_expect(rank, &module, 3 * step, 3, some_used);
+        RANK_EQUAL(rank, trainer_report(rank).unused, 0);
+        trainer_digest(rank, &module);
+    }
+    trainer_free(&module);
+}
+
+static void case_16_used_in_any_call(const struct setting *setting)
+{
+    calls_run(setting, used_before_body);
+}
+
+// Rank r makes r + 1 of 8 calls, and what it has added up is contributed all the same.
+static uint64_t fewer_used(uint32_t rank, uint32_t pass)
+{
+    return pass <= rank ? ALL : 0;
+}
+
+static void fewer_body(struct rank *rank)
+{
+    struct trained_module module;
+    calls_make(rank, 8, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (uint64_t step = 1; step <= 4; step++) {
+        trainer_begin(rank, NULL);
+        calls_zero(&module);
+        for (uint32_t pass = 0; pass <= rank->rank; pass++)
+            calls_backward(rank, &module, 8 * step + pass, ALL);
+        trainer_end(rank);
+        calls_expect(rank, &module, 8 * step, 8, fewer_used);
+        trainer_digest(rank, &module);
+    }
+    trainer_free(&module);
+}
+
+static void case_16_fewer_calls_than_declared(const struct setting *setting)
+{
+    calls_run(setting, fewer_body);
+}
+
+// Declared unused in the last call, used in the first: its gradient is contributed. Unused in both
+// and declared in one: no error.
+static void declared_body(struct rank *rank)
+{
+    const uint32_t declared[] = {0, 2};
+    struct trained_module module;
+    lockstep_call *call;
+    calls_make(rank, 2, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (uint64_t step = 1; step <= 3; step++) {
+        trainer_begin(rank, NULL);
+        calls_zero(&module);
+        calls_backward(rank, &module, 2 * step, 0xe);
+        RANK_OK(rank, lockstep_call_begin(module.module, &call));
+        RANK_OK(rank, lockstep_call_unused(call, declared, 2));
+        RANK_OK(rank, lockstep_call_end(call));
+        trainer_end(rank);
+        for (uint32_t p = 1; p < 4; p++)
+            trainer_expect_parameter(rank, &module, 2 * step, p, NULL);
+        RANK_EQUAL(rank, trainer_report(rank).unused, rank->world_size);
+        trainer_digest(rank, &module);
+    }
+    trainer_free(&module);
+}
+
+static void case_18_declared_after_it_was_used(const struct setting *setting)
+{
+    calls_run(setting, declared_body);
+}
+
+// ---- Two modules, calls interleaved ------------------------------------------------------------
+
+static void interleaved_call(struct rank *rank, struct trained_module *outer,
+                             struct trained_module *inner, uint64_t micro)
+{
+    lockstep_call *call;
+    RANK_OK(rank, lockstep_call_begin(outer->module, &call));
+    for (uint32_t p = 4; p-- > 0;) {
+        calls_add(outer, rank->rank, micro, p);
+        RANK_OK(rank, lockstep_grad_ready(outer->module, call, p, NULL, NULL));
+        if (p == 2)
+            calls_backward(rank, inner, micro, ALL);
+    }
+    RANK_OK(rank, lockstep_call_end(call));
+}
+
+static void interleaved_body(struct rank *rank)
+{
+    const struct module_shape inner = {
+        .name = "net.inner", .count = 4, .elements = sizes + 4, .calls_per_step = 4};
+    struct trained_module modules[2];
+    calls_make(rank, 2, &modules[0]);
+    trainer_make(rank, &inner, 1, &modules[1]);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (uint64_t step = 1; step <= 4; step++) {
+        trainer_begin(rank, NULL);
+        calls_zero(&modules[0]);
+        calls_zero(&modules[1]);
+        calls_backward(rank, &modules[1], 4 * step, ALL);
+        interleaved_call(rank, &modules[0], &modules[1], 4 * step + 1);
+        interleaved_call(rank, &modules[0], &modules[1], 4 * step + 2);
+        calls_backward(rank, &modules[1], 4 * step + 3, ALL);
+        trainer_end(rank);
+        calls_expect(rank, &modules[0], 4 * step + 1, 2, all_used);
+        calls_expect(rank, &modules[1], 4 * step, 4, all_used);
+        trainer_digest(rank, &modules[0]);
+        trainer_digest(rank, &modules[1]);
+    }
+    trainer_free(&modules[0]);
+    trainer_free(&modules[1]);
+}
+
+static void case_40_calls_of_two_modules_interleaved(const struct setting *setting)
+{
+    calls_run(setting, interleaved_body);
+}
+
+int main(void)
+{
+    static const struct stamp stamps[] = {
+        {"case_16_an_expected_count_of_two", case_16_an_expected_count_of_two, NULL},
+        {"case_16_used_in_any_call", case_16_used_in_any_call, NULL},
+        {"case_16_fewer_calls_than_declared", case_16_fewer_calls_than_declared, NULL},
+        {"case_18_declared_after_it_was_used", case_18_declared_after_it_was_used, NULL},
+        {"case_40_calls_of_two_modules_interleaved", case_40_calls_of_two_modules_interleaved,
+         NULL},
+    };
+    return stamp_run("reducer: calls", stamps, sizeof(stamps) / sizeof(stamps[0]));
+}
