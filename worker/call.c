@@ -12,7 +12,8 @@
 // Gradients of all calls of a step add up in the trainer's memory, so a parameter travels once,
 // with the last call: there each gradient is *handed over*, exactly once, by the party that claimed
 // it. In the calls before it is only noted that it is used. When the last call never comes,
-// step_end hands everything over in its place, under a serial of its own.
+// step_end hands everything over in its place, under a serial of its own. In a step that
+// accumulates no call is the last one.
 
 #include "base/clock.h"
 #include "worker/error.h"
@@ -194,7 +195,7 @@ int lockstep_call_begin(lockstep_module *module, lockstep_call **call)
     module->called_step = module->session->step;
     begun = &module->calls[module->calls_made++];
     begun->serial = ++module->serial;
-    begun->last = module->calls_made == module->calls_per_step;
+    begun->last = module->calls_made == module->calls_per_step && !module->session->accumulating;
     atomic_store_explicit(&module->open, begun, memory_order_release);
     session_activity(module->session, ACTIVITY_IN_CALL);
     *call = begun;

@@ -37,7 +37,7 @@ struct tensor {
     uint32_t flags; // Parameters: LOCKSTEP_PARAMETER_*. Buffers: the policy.
 };
 
-// A gradient, one for each parameter.
+// A gradient, one for each parameter. A step here is a whole window of accumulation.
 struct gradient {
     // trainer threads until the bucket is handed to the engine, then engine
     void *memory; // Borrowed; where it is or was last.
@@ -213,7 +213,9 @@ struct lockstep_session {
     uint64_t manifest_hash;
     bool started;
     bool step_open;
-    uint64_t step;
+    bool accumulating; // The open step is not the last of its window.
+    bool window_open; // The next step belongs to the window of the one before.
+    uint64_t step; // Of all steps of a window.
     uint64_t weight;
     char phase[LOCKSTEP_NAME_BYTES];
     struct lockstep_report report;

@@ -16,6 +16,7 @@
 
 // ---- step_begin --------------------------------------------------------------------------------
 
+// Widened when the caller is older than this library: the first version ended before accumulate.
 static int step_options(const struct lockstep_step_options *given,
                         struct lockstep_step_options *whole)
 {
@@ -23,10 +24,19 @@ static int step_options(const struct lockstep_step_options *given,
     *whole = defaults;
     if (given == NULL)
         return 0;
-    if (given->struct_bytes < sizeof(*whole))
+    if (given->struct_bytes < offsetof(struct lockstep_step_options, accumulate) ||
+        given->struct_bytes > sizeof(*whole))
         return error_set(LOCKSTEP_E_INVALID,
-                         "the step's options are too short; begin with LOCKSTEP_STEP_INIT");
-    memcpy(whole, given, sizeof(*whole));
+                         "the step's options have %zu bytes; begin with LOCKSTEP_STEP_INIT, and "
+                         "load a library that is not older than the header",
+                         given->struct_bytes);
+    memcpy(whole, given, given->struct_bytes);
+    if (whole->accumulate > 1 || whole->reserved != 0)
+        return error_set(LOCKSTEP_E_INVALID, "the step's accumulate is 0 or 1, and reserved is 0");
+    if (whole->accumulate != 0 && whole->weight != 1)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "a window has one weight, given with its last step: leave it at 1 with "
+                         "accumulate");
     if (whole->phase != NULL && (strlen(whole->phase) >= LOCKSTEP_NAME_BYTES ||
                                  !utf8_valid(whole->phase, strlen(whole->phase))))
         return error_set(LOCKSTEP_E_INVALID, "a phase has at most %d bytes of UTF-8",
@@ -77,6 +87,31 @@ static void step_fill_view(const struct lockstep_session *session, bool learning
     view->learning = learning ? 1 : 0;
 }
 
+static int step_check_window(const struct lockstep_session *session, const char *phase)
+{
+    if (!session->window_open || strcmp(session->phase, phase) == 0)
+        return 0;
+    return error_set(LOCKSTEP_E_INVALID,
+                     "step %" PRIu64 ": phase '%s' inside a window that accumulates for phase '%s'",
+                     session->step, phase, session->phase);
+}
+
+// What every step does, also one that only accumulates.
+static void step_opened(struct lockstep_session *session,
+                        const struct lockstep_step_options *options)
+{
+    text_copy(session->phase, sizeof(session->phase), options->phase == NULL ? "" : options->phase);
+    if (!session->window_open)
+        session->step++;
+    session->step_open = true;
+    session->accumulating = options->accumulate != 0;
+    session->weight = options->weight;
+    step_reset_times(session);
+    for (uint32_t i = 0; i < session->module_count; i++)
+        module_step_begin(session->modules[i]);
+    atomic_store_explicit(&session->progress.step, session->step, memory_order_relaxed);
+}
+
 int lockstep_step_begin(lockstep_session *session, const struct lockstep_step_options *options,
                         struct lockstep_step_view *view)
 {
@@ -86,21 +121,20 @@ int lockstep_step_begin(lockstep_session *session, const struct lockstep_step_op
     int status = step_check_begin(session, view);
     if (status == 0)
         status = step_options(options, &whole);
+    if (status == 0)
+        status = step_check_window(session, whole.phase == NULL ? "" : whole.phase);
     if (status < 0)
         return status;
-    text_copy(session->phase, sizeof(session->phase), whole.phase == NULL ? "" : whole.phase);
+    step_opened(session, &whole);
+    if (session->accumulating) {
+        step_fill_view(session, false, view);
+        return 0;
+    }
     phase = hash64(session->phase, strlen(session->phase));
-    session->step++;
-    session->step_open = true;
-    session->weight = whole.weight;
-    step_reset_times(session);
-    for (uint32_t i = 0; i < session->module_count; i++)
-        module_step_begin(session->modules[i]);
     // Between steps the engine leaves the plans alone.
     learning = !session->config.solo && order_plan_of(session->order, phase) == NULL;
     step_fill_view(session, learning, view);
     session->report.learning = learning ? 1 : 0;
-    atomic_store_explicit(&session->progress.step, session->step, memory_order_relaxed);
     if (!session->config.solo)
         session_post(session, (struct command){.kind = COMMAND_STEP_BEGIN, .value = phase});
     return 0;
@@ -293,6 +327,11 @@ int lockstep_step_end(lockstep_session *session, void *stream)
     int status = step_check_end(session, stream);
     if (status < 0)
         return status;
+    session->window_open = session->accumulating;
+    if (session->accumulating) {
+        session->step_open = false;
+        return 0;
+    }
     session->times.end = clock_now_us();
     for (uint32_t i = 0; i < session->module_count; i++)
         call_finish(session->modules[i]);

@@ -284,17 +284,19 @@ struct lockstep_step_options {
     const char *phase; /* Label of steps that run the same modules. NULL: the empty label. */
     uint64_t weight; /* Samples behind this rank's gradients in this step. 0 contributes nothing
                         but still receives the mean. */
+    uint32_t accumulate; /* 1: nothing is synchronized yet, see lockstep_step_begin. */
+    uint32_t reserved; /* 0. */
 };
 
 #define LOCKSTEP_STEP_INIT \
     { \
-        sizeof(struct lockstep_step_options), NULL, 1 \
+        sizeof(struct lockstep_step_options), NULL, 1, 0, 0 \
     }
 
 /* What a step is, as seen by step_begin. Set struct_bytes (LOCKSTEP_STEP_VIEW_INIT). */
 struct lockstep_step_view {
     size_t struct_bytes;
-    uint64_t step; /* From 1. */
+    uint64_t step; /* From 1. All steps of a window have the same. */
     uint64_t generation; /* From 1; 0 in a world of one without a coordinator. */
     uint32_t rank;
     uint32_t world_size;
@@ -308,8 +310,18 @@ struct lockstep_step_view {
     }
 
 /* Begins a step. options and view may be NULL (weight 1, the empty phase).
+ *
+ * Accumulation. Steps with accumulate = 1 and the step without it that follows them are one window.
+ * Its steps make calls as always, but gradients only add up in the trainer's memory, which stays
+ * the trainer's; the last step of the window synchronizes what is there then. The window is one
+ * step for all others: its steps have one number, and one report. What any of them reported is
+ * used. Windows may differ in length between ranks; a rank that accumulates joins the others later.
+ * One weight per window, given with its last step: the samples of the whole window. Gradients of
+ * kind mean must then be the mean over all of these, so with k equal micro-batches divide each
+ * loss by k; gradients of kind sum just add up.
  * Blocks: no. Threads: the trainer's. Owns: both are read or written now. Returns: E_INVALID when a
- * step is open, or before lockstep_start. */
+ * step is open, before lockstep_start, for a weight other than 1 with accumulate, and for another
+ * phase inside a window. */
 LOCKSTEP_API int lockstep_step_begin(lockstep_session *session,
                                      const struct lockstep_step_options *options,
                                      struct lockstep_step_view *view);
@@ -363,9 +375,10 @@ LOCKSTEP_API int lockstep_call_next(lockstep_call *call, uint32_t timeout_ms, ui
 
 /* Ends the step: waits until every gradient is averaged on every rank, and gives the memory back.
  * Planned calls that this rank has not made contribute nothing and receive the mean. stream: NULL.
- * Blocks: until all ranks have ended the step. Threads: the trainer's. Returns: E_PEER_LOST (which
- * rank on which host), E_MISMATCH (phases, or calls outside the plan), E_UNUSED (which parameter
- * on which rank); E_INVALID with a call still open. */
+ * A step with accumulate ends at once, and says nothing to the others.
+ * Blocks: until all ranks have ended the step; no with accumulate. Threads: the trainer's. Returns:
+ * E_PEER_LOST (which rank on which host), E_MISMATCH (phases, or calls outside the plan), E_UNUSED
+ * (which parameter on which rank); E_INVALID with a call still open. */
 LOCKSTEP_API int lockstep_step_end(lockstep_session *session, void *stream);
 
 /* What happened in a step. Times are microseconds since step_begin on this rank, 0: did not happen.

@@ -462,6 +462,48 @@ static void calls_beyond_what_was_declared(void **state)
     OK(lockstep_close(session));
 }
 
+static void windows_that_cannot_be(void **state)
+{
+    const struct lockstep_module_config description = describe("net");
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    struct lockstep_step_view view = LOCKSTEP_STEP_VIEW_INIT;
+    struct lockstep_report report = LOCKSTEP_REPORT_INIT;
+    lockstep_session *session;
+    lockstep_module *module;
+    lockstep_call *call;
+    (void)state;
+    OK(lockstep_open(NULL, &session));
+    OK(lockstep_module_register(session, &description, &module));
+    OK(lockstep_start(session));
+    options.accumulate = 2;
+    INVALID("accumulate is 0 or 1", lockstep_step_begin(session, &options, NULL));
+    options.accumulate = 1;
+    options.weight = 4;
+    INVALID("one weight", lockstep_step_begin(session, &options, NULL));
+    options.weight = 1;
+    for (int i = 0; i < 3; i++) {
+        OK(lockstep_step_begin(session, &options, &view));
+        assert_int_equal(view.step, 1);
+        OK(lockstep_call_begin(module, &call));
+        OK(lockstep_grad_ready(module, call, (uint32_t)i % 2, gradients, NULL));
+        INVALID("open call", lockstep_step_end(session, NULL));
+        OK(lockstep_call_end(call));
+        INVALID("calls_per_step, which is 1", lockstep_call_begin(module, &call));
+        OK(lockstep_step_end(session, NULL));
+        INVALID("no step is open", lockstep_step_end(session, NULL));
+        INVALID("no report", lockstep_step_report(session, 1, 0, &report));
+    }
+    options.phase = "other";
+    INVALID("phase 'other' inside a window", lockstep_step_begin(session, &options, NULL));
+    OK(lockstep_step_begin(session, NULL, &view));
+    assert_int_equal(view.step, 1);
+    OK(lockstep_step_end(session, NULL)); // Both were used in the window.
+    OK(lockstep_step_report(session, 1, 0, &report));
+    OK(lockstep_step_begin(session, &options, &view));
+    assert_int_equal(view.step, 2);
+    OK(lockstep_close(session)); // In a window.
+}
+
 static void a_call_of_another_module(void **state)
 {
     const struct lockstep_module_config first = describe("first");
@@ -519,15 +561,21 @@ static void structures_of_another_size(void **state)
     OK(lockstep_start(session));
     options.struct_bytes = 8;
     INVALID("LOCKSTEP_STEP_INIT", lockstep_step_begin(session, &options, NULL));
+    options.struct_bytes = sizeof(options) + 8;
+    INVALID("not older", lockstep_step_begin(session, &options, NULL));
+    options.struct_bytes = offsetof(struct lockstep_step_options, accumulate); // An older header.
+    options.accumulate = 77;
+    OK(lockstep_step_begin(session, &options, NULL));
+    OK(lockstep_step_end(session, NULL));
     view.struct_bytes = 8;
     INVALID("LOCKSTEP_STEP_VIEW_INIT", lockstep_step_begin(session, NULL, &view));
     OK(lockstep_step_begin(session, NULL, NULL));
     OK(lockstep_step_end(session, NULL));
-    INVALID("LOCKSTEP_REPORT_INIT", lockstep_step_report(session, 1, 0, NULL));
-    INVALID("LOCKSTEP_REPORT_INIT", lockstep_step_report(session, 1, 0, &report));
+    INVALID("LOCKSTEP_REPORT_INIT", lockstep_step_report(session, 2, 0, NULL));
+    INVALID("LOCKSTEP_REPORT_INIT", lockstep_step_report(session, 2, 0, &report));
     report.struct_bytes = offsetof(struct lockstep_report, first_ready_us); // An older header.
     report.first_ready_us = 77;
-    OK(lockstep_step_report(session, 1, 0, &report));
+    OK(lockstep_step_report(session, 2, 0, &report));
     assert_int_equal(report.first_ready_us, 77);
     OK(lockstep_close(session));
 }
@@ -1121,6 +1169,7 @@ int main(void)
         cmocka_unit_test(what_is_not_supported_says_so),
         cmocka_unit_test(calls_in_the_wrong_order),
         cmocka_unit_test(calls_beyond_what_was_declared),
+        cmocka_unit_test(windows_that_cannot_be),
         cmocka_unit_test(a_call_of_another_module),
         cmocka_unit_test(structures_of_another_size),
         cmocka_unit_test(modules_that_cannot_be),

@@ -261,6 +261,121 @@ static void case_40_calls_of_two_modules_interleaved(const struct setting *setti
     calls_run(setting, interleaved_body);
 }
 
+// ---- Cases 20 and 21: windows of accumulation --------------------------------------------------
+
+static const struct lockstep_step_options accumulating = {
+    .struct_bytes = sizeof(accumulating), .weight = 1, .accumulate = 1};
+
+// A step that only accumulates; it has the number of the step that closes the window.
+static void window_step(struct rank *rank, struct trained_module *module, uint64_t step,
+                        uint64_t micro, uint64_t used)
+{
+    RANK_OK(rank, lockstep_step_begin(rank->session, &accumulating, NULL));
+    calls_backward(rank, module, micro, used);
+    RANK_OK(rank, lockstep_step_end(rank->session, NULL));
+    RANK_TRUE(rank, step == 1 || trainer_report(rank).step == step - 1);
+}
+
+// Four micro-batches each: the mean of the sums. In every other window the last step makes no call.
+static void window_body(struct rank *rank)
+{
+    struct trained_module module;
+    calls_make(rank, 0, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (uint64_t step = 1; step <= 6; step++) {
+        const uint32_t steps = 3 + step % 2;
+        calls_zero(&module);
+        for (uint32_t pass = 0; pass < steps; pass++)
+            window_step(rank, &module, step, 4 * step + pass, ALL);
+        trainer_begin(rank, NULL);
+        RANK_EQUAL(rank, atomic_load(&rank->step), step);
+        if (steps < 4)
+            calls_backward(rank, &module, 4 * step + 3, ALL);
+        trainer_end(rank);
+        calls_expect(rank, &module, 4 * step, 4, all_used);
+        trainer_digest(rank, &module);
+    }
+    trainer_free(&module);
+}
+
+static void case_20_accumulate_then_synchronize(const struct setting *setting)
+{
+    calls_run(setting, window_body);
+}
+
+// Rank r has r + 1 micro-batches of one sample; its gradient is the sum over them, its weight their
+// number: together they are one large batch.
+static void uneven_body(struct rank *rank)
+{
+    const struct module_shape shape = {
+        .name = "net", .count = 4, .elements = sizes, .kind = LOCKSTEP_GRADIENT_SUM};
+    struct lockstep_step_options closing = LOCKSTEP_STEP_INIT;
+    struct trained_module module;
+    trainer_make(rank, &shape, 0, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    closing.weight = rank->rank + 1;
+    for (uint64_t step = 1; step <= 4; step++) {
+        calls_zero(&module);
+        for (uint32_t pass = 0; pass < rank->rank; pass++)
+            window_step(rank, &module, step, 8 * step + pass, ALL);
+        trainer_begin(rank, &closing);
+        calls_backward(rank, &module, 8 * step + rank->rank, ALL);
+        trainer_end(rank);
+        for (uint32_t p = 0; p < 4; p++) {
+            for (uint64_t i = 0; i < sizes[p]; i++) {
+                int64_t sum = 0;
+                int64_t samples = 0;
+                for (uint32_t r = 0; r < rank->world_size; r++) {
+                    for (uint32_t pass = 0; pass <= r; pass++, samples++)
+                        sum += trainer_known(&module, r, 8 * step + pass, p, i);
+                }
+                const double mean = (double)((float)sum / (float)samples);
+                const double found = trainer_value(&module, p, i);
+                RANK_TRUE(rank, found >= mean && found <= mean);
+            }
+        }
+        trainer_digest(rank, &module);
+    }
+    trainer_free(&module);
+}
+
+static void case_20_windows_of_different_length(const struct setting *setting)
+{
+    calls_run(setting, uneven_body);
+}
+
+// Parameter 2 is used in the first step of the window only.
+static void used_once_body(struct rank *rank)
+{
+    struct trained_module module;
+    calls_make(rank, 0, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (uint64_t step = 1; step <= 4; step++) {
+        calls_zero(&module);
+        window_step(rank, &module, step, 3 * step, ALL);
+        window_step(rank, &module, step, 3 * step + 1, 0x1);
+        trainer_begin(rank, NULL);
+        calls_backward(rank, &module, 3 * step + 2, 0x9);
+        trainer_end(rank);
+        RANK_EQUAL(rank, trainer_report(rank).unused, 0);
+        trainer_expect_parameter(rank, &module, 3 * step, 2, NULL);
+        trainer_digest(rank, &module);
+    }
+    // Used in the window before is not used in this one.
+    calls_zero(&module);
+    window_step(rank, &module, 5, 0, 0xb);
+    trainer_begin(rank, NULL);
+    calls_backward(rank, &module, 1, 0xb);
+    RANK_FAILS(rank, LOCKSTEP_E_UNUSED, lockstep_step_end(rank->session, NULL));
+    RANK_SAYS(rank, "module 'net' parameter 'p2' on rank 0");
+    trainer_free(&module);
+}
+
+static void case_21_used_once_in_the_window(const struct setting *setting)
+{
+    calls_run(setting, used_once_body);
+}
+
 int main(void)
 {
     static const struct stamp stamps[] = {
@@ -270,6 +385,9 @@ int main(void)
         {"case_18_declared_after_it_was_used", case_18_declared_after_it_was_used, NULL},
         {"case_40_calls_of_two_modules_interleaved", case_40_calls_of_two_modules_interleaved,
          NULL},
+        {"case_20_accumulate_then_synchronize", case_20_accumulate_then_synchronize, NULL},
+        {"case_20_windows_of_different_length", case_20_windows_of_different_length, NULL},
+        {"case_21_used_once_in_the_window", case_21_used_once_in_the_window, NULL},
     };
     return stamp_run("reducer: calls", stamps, sizeof(stamps) / sizeof(stamps[0]));
 }
