@@ -143,9 +143,45 @@ static void call_hand_rest(struct lockstep_module *module, uint64_t serial)
     module->handed = true;
 }
 
+// Claims what is left, and marks the buckets that it belongs to. They are not complete until it is
+// handed over, so what lies in them still belongs to this thread.
+static void call_withhold(struct lockstep_module *module, uint64_t serial)
+{
+    uint64_t before;
+    for (uint32_t b = 0; b < module->layout.bucket_count; b++)
+        module->runs[b].withdrawn = false;
+    for (uint32_t p = 0; p < module->parameter_count; p++) {
+        struct gradient *gradient = &module->gradients[p];
+        gradient->withheld =
+            module->shapes[p].trainable && call_claim(gradient, serial, false, &before);
+        if (gradient->withheld)
+            module->runs[module->bucket_of[p]].withdrawn = true;
+    }
+}
+
+// The end of a call that was given up: every bucket that is not complete contributes zeros.
+static void call_withdraw(struct lockstep_module *module, uint64_t serial)
+{
+    call_withhold(module, serial);
+    for (uint32_t p = 0; p < module->parameter_count; p++) {
+        if (module->shapes[p].trainable && module->runs[module->bucket_of[p]].withdrawn)
+            module->gradients[p].unused = true;
+    }
+    for (uint32_t p = module->parameter_count; p-- > 0;) {
+        if (module->gradients[p].withheld)
+            call_hand(module, p);
+    }
+    module->handed = true;
+}
+
 void call_finish(struct lockstep_module *module)
 {
-    if (module->called_step == module->session->step && !module->handed)
+    const uint64_t step = module->session->step;
+    if (module->called_step != step || module->handed)
+        return;
+    if (module->aborted_step == step)
+        call_withdraw(module, ++module->serial);
+    else
         call_hand_rest(module, ++module->serial);
 }
 
@@ -161,6 +197,11 @@ static int call_check_begin(struct lockstep_module *module)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': its call is open: call lockstep_call_end first",
                          module->name);
+    if (module->aborted_step == session->step)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': no call after lockstep_call_abort in step %" PRIu64
+                         ": end the step",
+                         module->name, session->step);
     if (module->calls_made == module->calls_per_step)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': one more call in step %" PRIu64
@@ -297,17 +338,24 @@ int lockstep_call_end(lockstep_call *call)
     return 0;
 }
 
+int lockstep_call_abort(lockstep_call *call)
+{
+    const int status = call_check_open(call);
+    if (status < 0)
+        return status;
+    call_shut(call);
+    call->module->aborted_step = call->module->session->step;
+    if (call->last)
+        call_withdraw(call->module, call->serial);
+    return 0;
+}
+
 // ---- Not built yet -----------------------------------------------------------------------------
 
 static int call_unsupported(struct lockstep_call *call, const char *what)
 {
     const int status = call_check(call);
     return status < 0 ? status : error_set(LOCKSTEP_E_UNSUPPORTED, "%s is not supported yet", what);
-}
-
-int lockstep_call_abort(lockstep_call *call)
-{
-    return call_unsupported(call, "lockstep_call_abort");
 }
 
 int lockstep_call_wait(lockstep_call *call, uint32_t timeout_ms)

@@ -43,6 +43,7 @@ struct gradient {
     void *memory; // Borrowed; where it is or was last.
     bool unused; // Of the open step: contributes zeros.
     bool excused; // trainer; a call of this step declared it unused.
+    bool withheld; // trainer; scratch of lockstep_call_abort.
     atomic_bool used; // A call of this step reported it.
     _Atomic(uint64_t) claim; // Who spoke for it last: see call.c.
 };
@@ -50,6 +51,7 @@ struct gradient {
 // What is in flight for one bucket of the present layout.
 struct bucket_run {
     atomic_uint missing; // Gradients not reported in this step.
+    bool withdrawn; // trainer; scratch of lockstep_call_abort.
     struct collective collective; // engine thread only
 };
 
@@ -87,6 +89,7 @@ struct lockstep_module {
     uint64_t called_step; // Last step with a call.
     uint32_t calls_made; // In the open step.
     uint64_t serial; // Of the last call.
+    uint64_t aborted_step; // Last step with a call that was given up.
     bool handed; // All gradients of the open step were handed to their buckets.
 
     // engine thread while a step is open, trainer between steps

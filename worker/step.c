@@ -170,15 +170,35 @@ static void step_contribute_unused(const struct lockstep_session *session,
     }
 }
 
-// What this rank says in the commit wave: which parameters it did not use, and its counters.
+// Which modules this rank has called, and of which it gave a call up.
+static void step_contribute_calls(const struct lockstep_session *session, struct commit_wave *wave)
+{
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        if (session->modules[m]->called_step != session->step)
+            continue;
+        wave->called |= (uint64_t)1 << m;
+        wave->weighted |= (uint64_t)(session->weight > 0) << m;
+        if (session->modules[m]->aborted_step != session->step)
+            continue;
+        wave->aborted_total++;
+        if (wave->aborted_named < ORDER_ABORTED_NAMED)
+            wave->aborted[wave->aborted_named++] =
+                (struct aborted_call){.module = m, .rank = session->rank};
+    }
+}
+
+// What this rank says in the commit wave: its calls, which parameters these did not use, and its
+// counters. Of a module whose call was given up it says no more than that.
 static void step_contribute(struct lockstep_session *session)
 {
     struct commit_wave *wave = &session->contribution;
     mutex_lock(&session->mutex);
     memset(wave, 0, sizeof(*wave));
+    step_contribute_calls(session, wave);
     for (int severity = UNUSED_IS_ERROR; severity <= UNUSED_IS_ACCEPTED; severity++) {
         for (uint32_t m = 0; m < session->module_count; m++) {
-            if (session->modules[m]->called_step == session->step)
+            if (session->modules[m]->called_step == session->step &&
+                session->modules[m]->aborted_step != session->step)
                 step_contribute_unused(session, session->modules[m], (enum unused_severity)severity,
                                        wave);
         }
@@ -194,8 +214,8 @@ static void step_settle_alone(struct lockstep_session *session)
         const struct lockstep_module *module = session->modules[m];
         for (uint32_t p = 0; p < module->parameter_count; p++) {
             const struct gradient *gradient = &module->gradients[p];
-            if (module->called_step == session->step && module->shapes[p].trainable &&
-                !gradient->unused && session->weight > 1 &&
+            if (module->called_step == session->step && module->aborted_step != session->step &&
+                module->shapes[p].trainable && !gradient->unused && session->weight > 1 &&
                 module->gradient_kind == LOCKSTEP_GRADIENT_SUM)
                 kernel_divide(module->shapes[p].dtype, gradient->memory, gradient->memory,
                               session->weight, module->shapes[p].elements);
@@ -291,6 +311,39 @@ static void step_warn(struct lockstep_session *session, const struct commit_wave
               bytes);
 }
 
+static int step_aborted_error(const struct lockstep_session *session,
+                              const struct commit_wave *outcome)
+{
+    char bytes[LOCKSTEP_REPORT_BYTES];
+    struct text text;
+    text_init(&text, bytes, sizeof(bytes));
+    text_append(&text, "step %" PRIu64 ": a backward pass was given up (lockstep_call_abort):",
+                session->step);
+    for (uint32_t i = 0; i < outcome->aborted_named; i++)
+        text_append(&text, "\n  module '%s' on rank %" PRIu32,
+                    session->modules[outcome->aborted[i].module]->name, outcome->aborted[i].rank);
+    if (outcome->aborted_total > outcome->aborted_named)
+        text_append(&text, "\n  and %" PRIu32 " more",
+                    outcome->aborted_total - outcome->aborted_named);
+    text_append(&text, "\ndo not use the gradients of this step");
+    return error_set(LOCKSTEP_E_UNUSED, "%s", bytes);
+}
+
+// Modules that were called, but by nobody with a weight: there is no mean, and nothing was written.
+static int step_weightless_error(const struct lockstep_session *session, uint64_t modules)
+{
+    char bytes[LOCKSTEP_REPORT_BYTES];
+    struct text text;
+    text_init(&text, bytes, sizeof(bytes));
+    text_append(&text, "step %" PRIu64 ": all ranks gave weight 0, so there is no mean of",
+                session->step);
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        if ((modules >> m & 1) != 0)
+            text_append(&text, " module '%s'", session->modules[m]->name);
+    }
+    return error_set(LOCKSTEP_E_INVALID, "%s; the gradients are as they were", bytes);
+}
+
 // What all ranks agreed on in the commit wave.
 static int step_verdict(struct lockstep_session *session, const struct commit_wave *outcome)
 {
@@ -298,6 +351,10 @@ static int step_verdict(struct lockstep_session *session, const struct commit_wa
     if (outcome->counter_overflow)
         return error_set(LOCKSTEP_E_INVALID, "the ranks together use more than %d counters",
                          LOCKSTEP_MAX_COUNTERS);
+    if (outcome->aborted_total > 0)
+        return step_aborted_error(session, outcome);
+    if ((outcome->called & ~outcome->weighted) != 0)
+        return step_weightless_error(session, outcome->called & ~outcome->weighted);
     return outcome->unused_errors > 0 ? step_unused_error(session, outcome) : 0;
 }
 

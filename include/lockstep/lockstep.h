@@ -72,7 +72,7 @@ typedef enum lockstep_status {
     LOCKSTEP_E_UNREACHABLE = -4, /* Check address and network, try again. */
     LOCKSTEP_E_TIMEOUT = -5, /* The stated time passed; waiting on may help. */
     LOCKSTEP_E_MISMATCH = -6, /* Ranks run different programs: make them equal. */
-    LOCKSTEP_E_UNUSED = -7, /* A parameter had no gradient: the text names it. */
+    LOCKSTEP_E_UNUSED = -7, /* A gradient was not produced: the text says which; go on. */
     LOCKSTEP_E_PEER_LOST = -8, /* A worker is gone: restart from the last checkpoint. */
     LOCKSTEP_E_CLOSED = -9, /* The session was closed or aborted: stop using it. */
     LOCKSTEP_E_SYSTEM = -10, /* The operating system said no; the text says to what. */
@@ -335,7 +335,7 @@ LOCKSTEP_API int lockstep_step_begin(lockstep_session *session,
  * used, also when the last one did not report it. With fewer calls than k the gradients travel at
  * step_end; nothing is lost.
  * Blocks: no. Threads: the trainer's. Returns: E_INVALID outside a step, with a call of this module
- * open, and after calls_per_step calls. */
+ * open, after calls_per_step calls, and after lockstep_call_abort in this step. */
 LOCKSTEP_API int lockstep_call_begin(lockstep_module *module, lockstep_call **call);
 
 /* Reports that a gradient is complete in memory. When the last one of a bucket is, the bucket
@@ -366,7 +366,13 @@ LOCKSTEP_API int lockstep_call_end(lockstep_call *call);
  * those before it in the list stay declared. */
 LOCKSTEP_API int lockstep_call_unused(lockstep_call *call, const uint32_t *parameters,
                                       uint32_t count);
-/* Gives up a backward pass. Not supported yet. */
+/* Gives up the open call, for example after an exception in the backward pass. This module
+ * contributes zeros for every bucket that was not complete yet, so that nobody waits for it, and
+ * makes no more calls in this step (or window). At the end of the step every rank, this one
+ * included, gets E_UNUSED, which names rank and module; the session goes on. The gradients of the
+ * module are not to be used: on each rank an element is as it was or what all ranks agreed on.
+ * Blocks: no. Threads: the trainer's, while no thread reports a gradient of this call. Returns:
+ * E_INVALID when the call has ended. */
 LOCKSTEP_API int lockstep_call_abort(lockstep_call *call);
 /* Waits for the gradients of one call before the end of the step. Not supported yet. */
 LOCKSTEP_API int lockstep_call_wait(lockstep_call *call, uint32_t timeout_ms);
@@ -378,7 +384,9 @@ LOCKSTEP_API int lockstep_call_next(lockstep_call *call, uint32_t timeout_ms, ui
  * A step with accumulate ends at once, and says nothing to the others.
  * Blocks: until all ranks have ended the step; no with accumulate. Threads: the trainer's. Returns:
  * E_PEER_LOST (which rank on which host), E_MISMATCH (phases, or calls outside the plan), E_UNUSED
- * (which parameter on which rank); E_INVALID with a call still open. */
+ * (which parameter on which rank, or which rank gave up a call); E_INVALID with a call still open,
+ * and on every rank when a module was called, but by nobody with a weight above 0: then its
+ * gradients are as they were. */
 LOCKSTEP_API int lockstep_step_end(lockstep_session *session, void *stream);
 
 /* What happened in a step. Times are microseconds since step_begin on this rank, 0: did not happen.

@@ -346,8 +346,7 @@ static void what_is_not_supported_says_so(void **state)
     open_all(NULL, handles);
     for (size_t i = 0; i < USES; i++) {
         if (uses[i].use == use_save || uses[i].use == use_load || uses[i].use == use_alloc ||
-            uses[i].use == use_free || uses[i].use == use_call_abort ||
-            uses[i].use == use_call_wait || uses[i].use == use_call_next)
+            uses[i].use == use_free || uses[i].use == use_call_wait || uses[i].use == use_call_next)
             check(__LINE__, uses[i].name, LOCKSTEP_E_UNSUPPORTED, uses[i].name,
                   uses[i].use(handles[uses[i].handle]));
     }
@@ -458,6 +457,57 @@ static void calls_beyond_what_was_declared(void **state)
     OK(lockstep_call_end(calls[1]));
     INVALID("calls_per_step, which is 2", lockstep_call_begin(module, &calls[2]));
     assert_null(calls[2]);
+    OK(lockstep_step_end(session, NULL));
+    OK(lockstep_close(session));
+}
+
+static void calls_that_are_given_up(void **state)
+{
+    const struct lockstep_module_config description = describe("net");
+    lockstep_session *session;
+    lockstep_module *module;
+    lockstep_call *call;
+    lockstep_call *again;
+    (void)state;
+    OK(lockstep_open(NULL, &session));
+    OK(lockstep_module_register(session, &description, &module));
+    OK(lockstep_start(session));
+    for (int i = 0; i < 2; i++) {
+        OK(lockstep_step_begin(session, NULL, NULL));
+        OK(lockstep_call_begin(module, &call));
+        OK(lockstep_grad_ready(module, call, 0, NULL, NULL));
+        OK(lockstep_call_abort(call));
+        INVALID("ended already", lockstep_call_abort(call));
+        INVALID("ended already", lockstep_call_end(call));
+        INVALID("outside a call", lockstep_grad_ready(module, call, 1, gradients, NULL));
+        INVALID("no call after lockstep_call_abort", lockstep_call_begin(module, &again));
+        CHECK(LOCKSTEP_E_UNUSED, "module 'net' on rank 0", lockstep_step_end(session, NULL));
+    }
+    OK(lockstep_close(session));
+}
+
+// Alone and without samples there is no mean.
+static void a_step_without_weight(void **state)
+{
+    const struct lockstep_module_config description = describe("net");
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    lockstep_session *session;
+    lockstep_module *module;
+    lockstep_call *call;
+    (void)state;
+    options.weight = 0;
+    OK(lockstep_open(NULL, &session));
+    OK(lockstep_module_register(session, &description, &module));
+    OK(lockstep_start(session));
+    OK(lockstep_step_begin(session, &options, NULL));
+    OK(lockstep_step_end(session, NULL)); // Nobody called it.
+    OK(lockstep_step_begin(session, &options, NULL));
+    OK(lockstep_call_begin(module, &call));
+    OK(lockstep_grad_ready(module, call, 0, NULL, NULL));
+    OK(lockstep_grad_ready(module, call, 1, gradients, NULL));
+    OK(lockstep_call_end(call));
+    INVALID("weight 0", lockstep_step_end(session, NULL));
+    OK(lockstep_step_begin(session, NULL, NULL));
     OK(lockstep_step_end(session, NULL));
     OK(lockstep_close(session));
 }
@@ -1169,6 +1219,8 @@ int main(void)
         cmocka_unit_test(what_is_not_supported_says_so),
         cmocka_unit_test(calls_in_the_wrong_order),
         cmocka_unit_test(calls_beyond_what_was_declared),
+        cmocka_unit_test(calls_that_are_given_up),
+        cmocka_unit_test(a_step_without_weight),
         cmocka_unit_test(windows_that_cannot_be),
         cmocka_unit_test(a_call_of_another_module),
         cmocka_unit_test(structures_of_another_size),

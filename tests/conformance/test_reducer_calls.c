@@ -6,6 +6,7 @@
 #include "tests/support/trainer.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -376,6 +377,90 @@ static void case_21_used_once_in_the_window(const struct setting *setting)
     calls_run(setting, used_once_body);
 }
 
+// ---- Case 30 -----------------------------------------------------------------------------------
+
+// An exception after `reported` gradients of the call.
+static void broken_call(struct rank *rank, struct trained_module *module, uint32_t reported)
+{
+    lockstep_call *call;
+    RANK_OK(rank, lockstep_call_begin(module->module, &call));
+    for (uint32_t i = 0; i < reported; i++)
+        RANK_OK(rank, lockstep_grad_ready(module->module, call, module->order[i], NULL, NULL));
+    RANK_OK(rank, lockstep_call_abort(call));
+}
+
+// Every rank hears of it at the end of this step, with the same words, and ends with the same bits.
+static void broken_end(struct rank *rank, struct trained_module *module, uint32_t broken)
+{
+    char text[256];
+    snprintf(text, sizeof(text),
+             "step %" PRIu64 ": a backward pass was given up (lockstep_call_abort):"
+             "\n  module 'net' on rank %" PRIu32 "\ndo not use the gradients of this step",
+             atomic_load(&rank->step), broken);
+    RANK_FAILS(rank, LOCKSTEP_E_UNUSED, lockstep_step_end(rank->session, NULL));
+    RANK_TRUE(rank, strcmp(lockstep_error_text(), text) == 0);
+    trainer_digest(rank, module);
+}
+
+// From the learning step on, with each number of gradients reported before.
+static void aborted_body(struct rank *rank)
+{
+    struct trained_module module;
+    calls_make(rank, 0, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (uint32_t reported = 0; reported <= 4; reported++) {
+        const uint32_t broken = reported % rank->world_size;
+        trainer_begin(rank, NULL);
+        trainer_fill_known(&module, rank->rank, atomic_load(&rank->step));
+        if (rank->rank == broken)
+            broken_call(rank, &module, reported);
+        else
+            trainer_call(rank, &module);
+        broken_end(rank, &module, broken);
+        trainer_step_known(rank, &module, 1);
+    }
+    trainer_free(&module);
+}
+
+static void case_30_a_call_is_given_up(const struct setting *setting)
+{
+    calls_run(setting, aborted_body);
+}
+
+// In the first of two calls, and in the first step of a window; rank 0 goes on to its step_end.
+static void aborted_early_body(struct rank *rank)
+{
+    struct trained_module module;
+    calls_make(rank, 2, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (uint64_t step = 1; step <= 6; step++) {
+        const bool window = step % 3 == 0;
+        calls_zero(&module);
+        if (window && rank->rank == 0) {
+            RANK_OK(rank, lockstep_step_begin(rank->session, &accumulating, NULL));
+            broken_call(rank, &module, 3);
+            RANK_OK(rank, lockstep_step_end(rank->session, NULL));
+        }
+        trainer_begin(rank, NULL);
+        if (rank->rank == 0 && step % 3 == 1)
+            broken_call(rank, &module, 3);
+        for (uint32_t pass = 0; pass < 2 && (rank->rank > 0 || step % 3 == 2); pass++)
+            calls_backward(rank, &module, 2 * step + pass, ALL);
+        if (step % 3 != 2) {
+            broken_end(rank, &module, 0);
+            continue;
+        }
+        trainer_end(rank);
+        calls_expect(rank, &module, 2 * step, 2, all_used);
+    }
+    trainer_free(&module);
+}
+
+static void case_30_given_up_before_the_last_call(const struct setting *setting)
+{
+    calls_run(setting, aborted_early_body);
+}
+
 int main(void)
 {
     static const struct stamp stamps[] = {
@@ -388,6 +473,8 @@ int main(void)
         {"case_20_accumulate_then_synchronize", case_20_accumulate_then_synchronize, NULL},
         {"case_20_windows_of_different_length", case_20_windows_of_different_length, NULL},
         {"case_21_used_once_in_the_window", case_21_used_once_in_the_window, NULL},
+        {"case_30_a_call_is_given_up", case_30_a_call_is_given_up, NULL},
+        {"case_30_given_up_before_the_last_call", case_30_given_up_before_the_last_call, NULL},
     };
     return stamp_run("reducer: calls", stamps, sizeof(stamps) / sizeof(stamps[0]));
 }
