@@ -180,7 +180,7 @@ static void fewer_body(struct rank *rank)
     trainer_free(&module);
 }
 
-static void case_16_fewer_calls_than_declared(const struct setting *setting)
+static void case_40_fewer_calls_than_declared(const struct setting *setting)
 {
     calls_run(setting, fewer_body);
 }
@@ -466,7 +466,7 @@ int main(void)
     static const struct stamp stamps[] = {
         {"case_16_an_expected_count_of_two", case_16_an_expected_count_of_two, NULL},
         {"case_16_used_in_any_call", case_16_used_in_any_call, NULL},
-        {"case_16_fewer_calls_than_declared", case_16_fewer_calls_than_declared, NULL},
+        {"case_40_fewer_calls_than_declared", case_40_fewer_calls_than_declared, NULL},
         {"case_18_declared_after_it_was_used", case_18_declared_after_it_was_used, NULL},
         {"case_40_calls_of_two_modules_interleaved", case_40_calls_of_two_modules_interleaved,
          NULL},
