@@ -177,6 +177,7 @@ void module_free(struct lockstep_module *module)
     free(module->extents);
     free(module->ready_order);
     free(module->words);
+    free(module->calls);
     free(module->name);
     free(module);
 }
@@ -208,8 +209,10 @@ static bool module_allocate_tensors(struct lockstep_module *module,
     module->shapes = module_array(config->parameter_count, sizeof(*module->shapes));
     module->gradients = module_array(config->parameter_count, sizeof(*module->gradients));
     module->bucket_of = module_array(config->parameter_count, sizeof(*module->bucket_of));
+    module->calls = module_array((uint32_t)config->calls_per_step, sizeof(*module->calls));
     return module->name != NULL && module->parameters != NULL && module->buffers != NULL &&
-           module->shapes != NULL && module->gradients != NULL && module->bucket_of != NULL;
+           module->shapes != NULL && module->gradients != NULL && module->bucket_of != NULL &&
+           module->calls != NULL;
 }
 
 static bool module_allocate_runs(struct lockstep_module *module)
@@ -276,6 +279,24 @@ static int module_first_layout(struct lockstep_module *module)
     return 0;
 }
 
+// Handles of the module and of its calls.
+static int module_add_handles(struct lockstep_module *module)
+{
+    int result = handle_add(HANDLE_MODULE, module);
+    for (uint32_t i = 0; i < module->calls_per_step && result == 0; i++)
+        result = handle_add(HANDLE_CALL, &module->calls[i]);
+    return result < 0 ? error_set(LOCKSTEP_E_SYSTEM, "too many modules and calls in this process")
+                      : 0;
+}
+
+// Those that were not added are not missed.
+void module_remove_handles(struct lockstep_module *module)
+{
+    for (uint32_t i = 0; module->calls != NULL && i < module->calls_per_step; i++)
+        handle_remove(&module->calls[i]);
+    handle_remove(module);
+}
+
 static int module_build(struct lockstep_session *session,
                         const struct lockstep_module_config *config, struct lockstep_module **made)
 {
@@ -287,38 +308,59 @@ static int module_build(struct lockstep_session *session,
     module->session = session;
     module->index = session->module_count;
     module->gradient_kind = config->gradient_kind;
-    module->call.module = module;
+    module->unused = config->unused;
+    module->calls_per_step = (uint32_t)config->calls_per_step;
+    for (uint32_t i = 0; i < module->calls_per_step; i++)
+        module->calls[i] = (struct lockstep_call){.module = module, .number = i};
     status = module_fill(module, config);
     if (status < 0)
         return status;
     if (!module_allocate_runs(module))
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
     status = module_first_layout(module);
-    if (status == 0 &&
-        (handle_add(HANDLE_MODULE, module) < 0 || handle_add(HANDLE_CALL, &module->call) < 0))
-        status = error_set(LOCKSTEP_E_SYSTEM, "too many modules in this process");
-    return status;
+    return status < 0 ? status : module_add_handles(module);
 }
 
-// A copy of the caller's description, widened when the caller is older than this library.
-static int module_config(const struct lockstep_module_config *given,
-                         struct lockstep_module_config *whole)
+// A copy of the caller's description, widened when the caller is older than this library. The first
+// version ended before calls_per_step.
+static int module_widen(const struct lockstep_module_config *given,
+                        struct lockstep_module_config *whole)
 {
     const struct lockstep_module_config defaults = LOCKSTEP_MODULE_INIT;
     *whole = defaults;
     if (given == NULL)
         return error_set(LOCKSTEP_E_INVALID, "the module's description is NULL");
-    if (given->struct_bytes < sizeof(*whole) ||
+    if (given->struct_bytes < offsetof(struct lockstep_module_config, calls_per_step) ||
+        given->struct_bytes > sizeof(*whole) ||
         given->parameter_bytes < sizeof(struct lockstep_parameter) ||
         given->buffer_bytes < sizeof(struct lockstep_buffer))
-        return error_set(LOCKSTEP_E_INVALID, "the module's description is too short; begin with "
-                                             "LOCKSTEP_MODULE_INIT");
-    memcpy(whole, given, sizeof(*whole));
+        return error_set(LOCKSTEP_E_INVALID,
+                         "the module's description has %zu bytes; begin with "
+                         "LOCKSTEP_MODULE_INIT, and load a library that is not older than the "
+                         "header",
+                         given->struct_bytes);
+    memcpy(whole, given, given->struct_bytes);
+    whole->struct_bytes = sizeof(*whole);
+    return 0;
+}
+
+static int module_config(const struct lockstep_module_config *given,
+                         struct lockstep_module_config *whole)
+{
+    const int status = module_widen(given, whole);
+    if (status < 0)
+        return status;
+    if (whole->calls_per_step == 0)
+        whole->calls_per_step = 1;
+    if (whole->calls_per_step > LOCKSTEP_MAX_CALLS)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "calls_per_step is %" PRIu64 "; a module has at most %d in a step",
+                         whole->calls_per_step, LOCKSTEP_MAX_CALLS);
     if ((whole->parameter_count > 0 && whole->parameters == NULL) ||
         (whole->buffer_count > 0 && whole->buffers == NULL))
         return error_set(LOCKSTEP_E_INVALID, "the module's description has a count and no array");
     if ((unsigned)whole->gradient_kind > LOCKSTEP_GRADIENT_SUM ||
-        whole->unused != LOCKSTEP_UNUSED_ERROR)
+        (unsigned)whole->unused > LOCKSTEP_UNUSED_ACCEPT)
         return error_set(LOCKSTEP_E_INVALID, "the module's gradient_kind or unused policy is "
                                              "unknown");
     return module_check_name(whole->name, "module", 0);
@@ -348,8 +390,7 @@ static void module_unregister(struct lockstep_module *module)
 {
     if (module == NULL)
         return;
-    handle_remove(&module->call);
-    handle_remove(module);
+    module_remove_handles(module);
     module_free(module);
 }
 
@@ -415,11 +456,13 @@ static void manifest_session(const struct lockstep_session *session, struct mani
 
 static void manifest_module(const struct lockstep_module *module, struct manifest_item *item)
 {
+    static const char *const policies[] = {"error", "warn", "accept"};
     item->kind = MANIFEST_MODULE;
     item->module = module->index;
     text_copy(item->name, sizeof(item->name), module->name);
-    snprintf(item->value, sizeof(item->value), "gradient_kind=%s unused=error",
-             module->gradient_kind == LOCKSTEP_GRADIENT_SUM ? "sum" : "mean");
+    snprintf(item->value, sizeof(item->value), "gradient_kind=%s unused=%s calls_per_step=%" PRIu32,
+             module->gradient_kind == LOCKSTEP_GRADIENT_SUM ? "sum" : "mean",
+             policies[module->unused], module->calls_per_step);
 }
 
 bool module_manifest_item(const struct lockstep_session *session, uint32_t index,
@@ -470,7 +513,10 @@ void module_step_begin(struct lockstep_module *module)
         atomic_store_explicit(&module->runs[b].missing, module->layout.buckets[b].count,
                               memory_order_relaxed);
     atomic_store_explicit(&module->ready_count, 0, memory_order_relaxed);
-    module->call.ended = false;
+    module->calls_made = 0;
+    module->handed = false;
+    for (uint32_t i = 0; i < module->calls_per_step; i++)
+        module->calls[i].ended = false;
 }
 
 void module_adopt_layout(struct lockstep_module *module)

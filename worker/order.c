@@ -67,6 +67,8 @@ void order_close_merge(void *into, const void *from)
 
 static int unused_compare(const struct unused_parameter *a, const struct unused_parameter *b)
 {
+    if (a->severity != b->severity)
+        return a->severity < b->severity ? -1 : 1;
     if (a->module != b->module)
         return a->module < b->module ? -1 : 1;
     if (a->parameter != b->parameter)
@@ -91,6 +93,34 @@ static void commit_merge_unused(struct commit_wave *a, const struct commit_wave 
     memcpy(a->unused, merged, count * sizeof(merged[0]));
     a->unused_named = count;
     a->unused_total += b->unused_total;
+    a->unused_errors += b->unused_errors;
+    a->unused_warnings += b->unused_warnings;
+}
+
+static int aborted_compare(const struct aborted_call *a, const struct aborted_call *b)
+{
+    if (a->module != b->module)
+        return a->module < b->module ? -1 : 1;
+    if (a->rank != b->rank)
+        return a->rank < b->rank ? -1 : 1;
+    return 0;
+}
+
+static void commit_merge_aborted(struct commit_wave *a, const struct commit_wave *b)
+{
+    struct aborted_call merged[ORDER_ABORTED_NAMED];
+    uint32_t count = 0;
+    uint32_t i = 0;
+    uint32_t j = 0;
+    while (count < ORDER_ABORTED_NAMED && (i < a->aborted_named || j < b->aborted_named)) {
+        const bool take_a =
+            j >= b->aborted_named ||
+            (i < a->aborted_named && aborted_compare(&a->aborted[i], &b->aborted[j]) <= 0);
+        merged[count++] = take_a ? a->aborted[i++] : b->aborted[j++];
+    }
+    memcpy(a->aborted, merged, count * sizeof(merged[0]));
+    a->aborted_named = count;
+    a->aborted_total += b->aborted_total;
 }
 
 static void commit_merge_counters(struct commit_wave *a, const struct commit_wave *b)
@@ -123,8 +153,13 @@ static void commit_merge_counters(struct commit_wave *a, const struct commit_wav
 
 void order_commit_merge(void *into, const void *from)
 {
-    commit_merge_unused(into, from);
-    commit_merge_counters(into, from);
+    struct commit_wave *a = into;
+    const struct commit_wave *b = from;
+    a->called |= b->called;
+    a->weighted |= b->weighted;
+    commit_merge_unused(a, b);
+    commit_merge_aborted(a, b);
+    commit_merge_counters(a, b);
 }
 
 // ---- Actions -----------------------------------------------------------------------------------

@@ -60,9 +60,24 @@ struct close_wave {
 
 #define ORDER_UNUSED_NAMED 16 // Unused parameters that a commit wave can name.
 
+// What an unused parameter leads to. The most serious ones are named first.
+enum unused_severity {
+    UNUSED_IS_ERROR = 0,
+    UNUSED_IS_WARNING = 1,
+    UNUSED_IS_ACCEPTED = 2,
+};
+
 struct unused_parameter {
     uint32_t module;
     uint32_t parameter;
+    uint32_t rank;
+    uint32_t severity; // enum unused_severity
+};
+
+#define ORDER_ABORTED_NAMED 8 // Calls given up that a commit wave can name.
+
+struct aborted_call {
+    uint32_t module;
     uint32_t rank;
 };
 
@@ -74,14 +89,22 @@ struct counter_delta {
 // Payload of the commit wave. Lists are sorted; the smallest entries are kept when they overflow.
 struct commit_wave {
     uint64_t unused_total; // (parameter, rank) pairs without a gradient.
+    uint64_t unused_errors; // Of these: errors, ...
+    uint64_t unused_warnings; // ... and warnings.
     uint32_t unused_named;
     uint32_t counter_count;
     uint32_t counter_overflow; // More than LOCKSTEP_MAX_COUNTERS names were used.
+    uint32_t aborted_total; // (module, rank) pairs whose call was given up.
+    uint64_t called; // One bit for each module: some rank called it, ...
+    uint64_t weighted; // ... some rank with a weight above 0.
+    uint32_t aborted_named;
     uint32_t reserved;
+    struct aborted_call aborted[ORDER_ABORTED_NAMED];
     struct unused_parameter unused[ORDER_UNUSED_NAMED];
     struct counter_delta counters[LOCKSTEP_MAX_COUNTERS];
 };
 
+static_assert(LOCKSTEP_MAX_MODULES <= 64, "one bit for each module");
 static_assert(sizeof(struct close_wave) <= LOCKSTEP_WAVE_BYTES, "a close wave fits");
 static_assert(sizeof(struct commit_wave) <= LOCKSTEP_WAVE_BYTES, "a commit wave fits");
 

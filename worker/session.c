@@ -145,8 +145,7 @@ static void session_log(void *context, enum log_level level, const char *line, s
 static void session_free(struct lockstep_session *session)
 {
     for (uint32_t i = 0; i < session->module_count; i++) {
-        handle_remove(&session->modules[i]->call);
-        handle_remove(session->modules[i]);
+        module_remove_handles(session->modules[i]);
         module_free(session->modules[i]);
     }
     for (uint32_t i = 0; session->work != NULL && i < LOCKSTEP_MAX_PLAIN; i++)

@@ -37,24 +37,32 @@ struct tensor {
     uint32_t flags; // Parameters: LOCKSTEP_PARAMETER_*. Buffers: the policy.
 };
 
-// A gradient, one for each parameter.
+// A gradient, one for each parameter. A step here is a whole window of accumulation.
 struct gradient {
     // trainer threads until the bucket is handed to the engine, then engine
     void *memory; // Borrowed; where it is or was last.
     bool unused; // Of the open step: contributes zeros.
-    _Atomic(uint64_t) ready_step; // Step in which it was reported, or given up as unused.
+    bool excused; // trainer; a call of this step declared it unused.
+    bool withheld; // trainer; scratch of lockstep_call_abort.
+    atomic_bool used; // A call of this step reported it.
+    _Atomic(uint64_t) claim; // Who spoke for it last: see call.c.
 };
 
 // What is in flight for one bucket of the present layout.
 struct bucket_run {
     atomic_uint missing; // Gradients not reported in this step.
+    bool withdrawn; // trainer; scratch of lockstep_call_abort.
     struct collective collective; // engine thread only
 };
 
 struct lockstep_call {
+    // set at register, then constant
     struct lockstep_module *module;
-    uint32_t number; // Of the module in the step.
-    atomic_bool open;
+    uint32_t number; // Of the module in the step, from 0.
+
+    // trainer, before it opens the call; any thread while it is open
+    uint64_t serial; // Of all calls of the module, from 1.
+    bool last; // Gradients travel with this one.
     bool ended;
 };
 
@@ -69,11 +77,20 @@ struct lockstep_module {
     struct tensor *buffers;
     uint32_t buffer_count;
     lockstep_gradient_kind gradient_kind;
+    lockstep_unused_policy unused;
+    uint32_t calls_per_step;
     struct bucket_parameter *shapes; // [parameter_count]: what the layout is made from.
 
     struct gradient *gradients; // [parameter_count]
-    struct lockstep_call call; // trainer; one call a step for now.
-    uint64_t called_step; // trainer: last step with a call.
+    struct lockstep_call *calls; // [calls_per_step]
+    _Atomic(struct lockstep_call *) open; // The call under way, or NULL.
+
+    // trainer; the engine reads called_step at the end of a step
+    uint64_t called_step; // Last step with a call.
+    uint32_t calls_made; // In the open step.
+    uint64_t serial; // Of the last call.
+    uint64_t aborted_step; // Last step with a call that was given up.
+    bool handed; // All gradients of the open step were handed to their buckets.
 
     // engine thread while a step is open, trainer between steps
     struct bucket_layout layout;
@@ -205,7 +222,9 @@ struct lockstep_session {
     uint64_t manifest_hash;
     bool started;
     bool step_open;
-    uint64_t step;
+    bool accumulating; // The open step is not the last of its window.
+    bool window_open; // The next step belongs to the window of the one before.
+    uint64_t step; // Of all steps of a window.
     uint64_t weight;
     char phase[LOCKSTEP_NAME_BYTES];
     struct lockstep_report report;
@@ -295,6 +314,13 @@ void module_step_begin(struct lockstep_module *module);
 // The agreed layout comes into force. Engine thread, between the last slot and the next step.
 void module_adopt_layout(struct lockstep_module *module);
 void module_free(struct lockstep_module *module);
+// The handles that were given out for it and its calls become foreign.
+void module_remove_handles(struct lockstep_module *module);
+
+// ---- call.c ------------------------------------------------------------------------------------
+
+// What the calls of a step have left over travels now. Trainer, at step_end.
+void call_finish(struct lockstep_module *module);
 
 // ---- collective.c ------------------------------------------------------------------------------
 

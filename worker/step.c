@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The step as the trainer sees it: begin, calls, gradients, end, report. Runs on trainer threads;
-// it counts what is missing, and tells the engine which buckets are complete and when the step has
-// begun and ended. What then happens is decided in order.c.
-//
-// Who reported a gradient first is decided by one atomic exchange on its ready_step: so reports may
-// come from several threads, and exactly one of "reported" and "unused" wins for each gradient.
+// The step as the trainer sees it: begin, end, report. Runs on the trainer's thread; it tells the
+// engine when the step has begun and ended. What lies between them, calls and gradients, is in
+// call.c; what then happens is decided in order.c.
 
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/text.h"
 #include "worker/error.h"
-#include "worker/handle.h"
 #include "worker/kernels.h"
 #include "worker/session.h"
 
@@ -20,6 +16,7 @@
 
 // ---- step_begin --------------------------------------------------------------------------------
 
+// Widened when the caller is older than this library: the first version ended before accumulate.
 static int step_options(const struct lockstep_step_options *given,
                         struct lockstep_step_options *whole)
 {
@@ -27,10 +24,19 @@ static int step_options(const struct lockstep_step_options *given,
     *whole = defaults;
     if (given == NULL)
         return 0;
-    if (given->struct_bytes < sizeof(*whole))
+    if (given->struct_bytes < offsetof(struct lockstep_step_options, accumulate) ||
+        given->struct_bytes > sizeof(*whole))
         return error_set(LOCKSTEP_E_INVALID,
-                         "the step's options are too short; begin with LOCKSTEP_STEP_INIT");
-    memcpy(whole, given, sizeof(*whole));
+                         "the step's options have %zu bytes; begin with LOCKSTEP_STEP_INIT, and "
+                         "load a library that is not older than the header",
+                         given->struct_bytes);
+    memcpy(whole, given, given->struct_bytes);
+    if (whole->accumulate > 1 || whole->reserved != 0)
+        return error_set(LOCKSTEP_E_INVALID, "the step's accumulate is 0 or 1, and reserved is 0");
+    if (whole->accumulate != 0 && whole->weight != 1)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "a window has one weight, given with its last step: leave it at 1 with "
+                         "accumulate");
     if (whole->phase != NULL && (strlen(whole->phase) >= LOCKSTEP_NAME_BYTES ||
                                  !utf8_valid(whole->phase, strlen(whole->phase))))
         return error_set(LOCKSTEP_E_INVALID, "a phase has at most %d bytes of UTF-8",
@@ -81,6 +87,31 @@ static void step_fill_view(const struct lockstep_session *session, bool learning
     view->learning = learning ? 1 : 0;
 }
 
+static int step_check_window(const struct lockstep_session *session, const char *phase)
+{
+    if (!session->window_open || strcmp(session->phase, phase) == 0)
+        return 0;
+    return error_set(LOCKSTEP_E_INVALID,
+                     "step %" PRIu64 ": phase '%s' inside a window that accumulates for phase '%s'",
+                     session->step, phase, session->phase);
+}
+
+// What every step does, also one that only accumulates.
+static void step_opened(struct lockstep_session *session,
+                        const struct lockstep_step_options *options)
+{
+    text_copy(session->phase, sizeof(session->phase), options->phase == NULL ? "" : options->phase);
+    if (!session->window_open)
+        session->step++;
+    session->step_open = true;
+    session->accumulating = options->accumulate != 0;
+    session->weight = options->weight;
+    step_reset_times(session);
+    for (uint32_t i = 0; i < session->module_count; i++)
+        module_step_begin(session->modules[i]);
+    atomic_store_explicit(&session->progress.step, session->step, memory_order_relaxed);
+}
+
 int lockstep_step_begin(lockstep_session *session, const struct lockstep_step_options *options,
                         struct lockstep_step_view *view)
 {
@@ -90,229 +121,86 @@ int lockstep_step_begin(lockstep_session *session, const struct lockstep_step_op
     int status = step_check_begin(session, view);
     if (status == 0)
         status = step_options(options, &whole);
+    if (status == 0)
+        status = step_check_window(session, whole.phase == NULL ? "" : whole.phase);
     if (status < 0)
         return status;
-    text_copy(session->phase, sizeof(session->phase), whole.phase == NULL ? "" : whole.phase);
+    step_opened(session, &whole);
+    if (session->accumulating) {
+        step_fill_view(session, false, view);
+        return 0;
+    }
     phase = hash64(session->phase, strlen(session->phase));
-    session->step++;
-    session->step_open = true;
-    session->weight = whole.weight;
-    step_reset_times(session);
-    for (uint32_t i = 0; i < session->module_count; i++)
-        module_step_begin(session->modules[i]);
     // Between steps the engine leaves the plans alone.
     learning = !session->config.solo && order_plan_of(session->order, phase) == NULL;
     step_fill_view(session, learning, view);
     session->report.learning = learning ? 1 : 0;
-    atomic_store_explicit(&session->progress.step, session->step, memory_order_relaxed);
     if (!session->config.solo)
         session_post(session, (struct command){.kind = COMMAND_STEP_BEGIN, .value = phase});
     return 0;
 }
 
-// ---- Calls -------------------------------------------------------------------------------------
-
-static int step_check_module(struct lockstep_module *module)
-{
-    if (!handle_is(HANDLE_MODULE, module))
-        return error_set(LOCKSTEP_E_INVALID, module == NULL
-                                                 ? "the module is NULL"
-                                                 : "this is not a module, or its session was "
-                                                   "closed");
-    return session_check(module->session);
-}
-
-static int step_check_call(struct lockstep_call *call)
-{
-    if (!handle_is(HANDLE_CALL, call))
-        return error_set(LOCKSTEP_E_INVALID, call == NULL ? "the call is NULL"
-                                                          : "this is not a call, or its session "
-                                                            "was closed");
-    return session_check(call->module->session);
-}
-
-int lockstep_call_begin(lockstep_module *module, lockstep_call **call)
-{
-    int status = step_check_module(module);
-    struct lockstep_session *session;
-    if (status < 0)
-        return status;
-    session = module->session;
-    if (call == NULL)
-        return error_set(LOCKSTEP_E_INVALID, "call is NULL: nowhere to put the handle");
-    *call = NULL;
-    if (!session->step_open)
-        return error_set(LOCKSTEP_E_INVALID, "module '%s': lockstep_call_begin outside a step",
-                         module->name);
-    if (atomic_load(&module->call.open))
-        return error_set(LOCKSTEP_E_INVALID,
-                         "module '%s': its call is open: call "
-                         "lockstep_call_end first",
-                         module->name);
-    if (module->called_step == session->step)
-        return error_set(LOCKSTEP_E_UNSUPPORTED,
-                         "module '%s': a second call in step %" PRIu64 " is not supported yet",
-                         module->name, session->step);
-    module->called_step = session->step;
-    for (uint32_t p = 0; p < module->parameter_count; p++)
-        module->gradients[p].unused = false;
-    atomic_store_explicit(&module->call.open, true, memory_order_release);
-    session_activity(session, ACTIVITY_IN_CALL);
-    *call = &module->call;
-    return 0;
-}
-
-static void step_count_ready(struct lockstep_session *session)
-{
-    const uint64_t now = clock_now_us();
-    uint64_t none = 0;
-    atomic_compare_exchange_strong_explicit(&session->times.first_ready, &none, now,
-                                            memory_order_relaxed, memory_order_relaxed);
-    atomic_store_explicit(&session->times.last_ready, now, memory_order_relaxed);
-}
-
-// One gradient less is missing in its bucket; the last one hands the bucket to the engine.
-static void step_bucket_less(struct lockstep_module *module, uint32_t parameter)
-{
-    const uint32_t bucket = module->bucket_of[parameter];
-    const uint32_t place = atomic_fetch_add_explicit(&module->ready_count, 1, memory_order_relaxed);
-    module->ready_order[place] = parameter;
-    if (atomic_fetch_sub_explicit(&module->runs[bucket].missing, 1, memory_order_acq_rel) != 1)
-        return;
-    if (!module->session->config.solo)
-        session_post(
-            module->session,
-            (struct command){.kind = COMMAND_READY, .module = module->index, .bucket = bucket});
-}
-
-static int step_check_gradient(const struct lockstep_module *module, const lockstep_call *call,
-                               uint32_t parameter, const void *gradient, const void *stream)
-{
-    if (call != NULL && call != &module->call)
-        return error_set(LOCKSTEP_E_INVALID, "module '%s': this is not its call", module->name);
-    if (parameter >= module->parameter_count)
-        return error_set(LOCKSTEP_E_INVALID,
-                         "module '%s' has parameters 0 to %" PRId64 "; %" PRIu32 " is none of them",
-                         module->name, (int64_t)module->parameter_count - 1, parameter);
-    if (stream != NULL)
-        return error_set(LOCKSTEP_E_UNSUPPORTED, "gradients on a device are not supported yet: "
-                                                 "stream must be NULL");
-    if (!module->shapes[parameter].trainable)
-        return error_set(LOCKSTEP_E_INVALID,
-                         "module '%s': parameter '%s' is frozen and has no "
-                         "gradient",
-                         module->name, module->parameters[parameter].name);
-    if (gradient == NULL && module->gradients[parameter].memory == NULL &&
-        module->shapes[parameter].elements > 0)
-        return error_set(LOCKSTEP_E_INVALID,
-                         "module '%s': the gradient of '%s' was registered "
-                         "without memory and none is given now",
-                         module->name, module->parameters[parameter].name);
-    if (!atomic_load_explicit(&module->call.open, memory_order_acquire))
-        return error_set(LOCKSTEP_E_INVALID,
-                         "module '%s': parameter '%s' is ready outside a call "
-                         "(before lockstep_call_begin or after lockstep_call_end)",
-                         module->name, module->parameters[parameter].name);
-    return 0;
-}
-
-int lockstep_grad_ready(lockstep_module *module, lockstep_call *call, uint32_t parameter,
-                        void *gradient, void *stream)
-{
-    int status = step_check_module(module);
-    uint64_t before;
-    if (status == 0)
-        status = step_check_gradient(module, call, parameter, gradient, stream);
-    if (status < 0)
-        return status;
-    before = atomic_exchange_explicit(&module->gradients[parameter].ready_step,
-                                      module->session->step, memory_order_acq_rel);
-    if (before == module->session->step)
-        return error_set(LOCKSTEP_E_INVALID,
-                         "module '%s': parameter '%s' is ready twice in step "
-                         "%" PRIu64,
-                         module->name, module->parameters[parameter].name, before);
-    if (gradient != NULL)
-        module->gradients[parameter].memory = gradient;
-    step_count_ready(module->session);
-    step_bucket_less(module, parameter);
-    return 0;
-}
-
-int lockstep_call_end(lockstep_call *call)
-{
-    int status = step_check_call(call);
-    struct lockstep_module *module;
-    if (status < 0)
-        return status;
-    module = call->module;
-    if (!atomic_exchange(&call->open, false))
-        return error_set(LOCKSTEP_E_INVALID, "module '%s': %s", module->name,
-                         call->ended ? "its call has ended already" : "no call is open");
-    call->ended = true;
-    // Definition order reversed, like the layout before anything was learned.
-    for (uint32_t p = module->parameter_count; p-- > 0;) {
-        struct gradient *gradient = &module->gradients[p];
-        if (!module->shapes[p].trainable ||
-            atomic_exchange_explicit(&gradient->ready_step, module->session->step,
-                                     memory_order_acq_rel) == module->session->step)
-            continue;
-        gradient->unused = true;
-        step_bucket_less(module, p);
-    }
-    session_activity(module->session, ACTIVITY_OUTSIDE);
-    return 0;
-}
-
-static int step_unsupported_call(struct lockstep_call *call, const char *what)
-{
-    const int status = step_check_call(call);
-    return status < 0 ? status : error_set(LOCKSTEP_E_UNSUPPORTED, "%s is not supported yet", what);
-}
-
-int lockstep_call_unused(lockstep_call *call, const uint32_t *parameters, uint32_t count)
-{
-    (void)parameters;
-    (void)count;
-    return step_unsupported_call(call, "lockstep_call_unused");
-}
-
-int lockstep_call_abort(lockstep_call *call)
-{
-    return step_unsupported_call(call, "lockstep_call_abort");
-}
-
-int lockstep_call_wait(lockstep_call *call, uint32_t timeout_ms)
-{
-    (void)timeout_ms;
-    return step_unsupported_call(call, "lockstep_call_wait");
-}
-
-int lockstep_call_next(lockstep_call *call, uint32_t timeout_ms, uint32_t *bucket)
-{
-    (void)timeout_ms;
-    (void)bucket;
-    return step_unsupported_call(call, "lockstep_call_next");
-}
-
 // ---- step_end ----------------------------------------------------------------------------------
 
-// What this rank says in the commit wave: which parameters it did not use, and its counters.
+static enum unused_severity step_severity(const struct lockstep_module *module, uint32_t parameter)
+{
+    if (module->gradients[parameter].excused || module->unused == LOCKSTEP_UNUSED_ACCEPT)
+        return UNUSED_IS_ACCEPTED;
+    return module->unused == LOCKSTEP_UNUSED_WARN ? UNUSED_IS_WARNING : UNUSED_IS_ERROR;
+}
+
+// The unused parameters of one severity: a wave's list is sorted by it first.
+static void step_contribute_unused(const struct lockstep_session *session,
+                                   const struct lockstep_module *module,
+                                   enum unused_severity severity, struct commit_wave *wave)
+{
+    for (uint32_t p = 0; p < module->parameter_count; p++) {
+        if (!module->shapes[p].trainable || !module->gradients[p].unused ||
+            step_severity(module, p) != severity)
+            continue;
+        wave->unused_total++;
+        wave->unused_errors += severity == UNUSED_IS_ERROR;
+        wave->unused_warnings += severity == UNUSED_IS_WARNING;
+        if (wave->unused_named < ORDER_UNUSED_NAMED)
+            wave->unused[wave->unused_named++] =
+                (struct unused_parameter){.module = module->index,
+                                          .parameter = p,
+                                          .rank = session->rank,
+                                          .severity = (uint32_t)severity};
+    }
+}
+
+// Which modules this rank has called, and of which it gave a call up.
+static void step_contribute_calls(const struct lockstep_session *session, struct commit_wave *wave)
+{
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        if (session->modules[m]->called_step != session->step)
+            continue;
+        wave->called |= (uint64_t)1 << m;
+        wave->weighted |= (uint64_t)(session->weight > 0) << m;
+        if (session->modules[m]->aborted_step != session->step)
+            continue;
+        wave->aborted_total++;
+        if (wave->aborted_named < ORDER_ABORTED_NAMED)
+            wave->aborted[wave->aborted_named++] =
+                (struct aborted_call){.module = m, .rank = session->rank};
+    }
+}
+
+// What this rank says in the commit wave: its calls, which parameters these did not use, and its
+// counters. Of a module whose call was given up it says no more than that.
 static void step_contribute(struct lockstep_session *session)
 {
     struct commit_wave *wave = &session->contribution;
     mutex_lock(&session->mutex);
     memset(wave, 0, sizeof(*wave));
-    for (uint32_t m = 0; m < session->module_count; m++) {
-        const struct lockstep_module *module = session->modules[m];
-        for (uint32_t p = 0; module->called_step == session->step && p < module->parameter_count;
-             p++) {
-            if (!module->shapes[p].trainable || !module->gradients[p].unused)
-                continue;
-            wave->unused_total++;
-            if (wave->unused_named < ORDER_UNUSED_NAMED)
-                wave->unused[wave->unused_named++] =
-                    (struct unused_parameter){.module = m, .parameter = p, .rank = session->rank};
+    step_contribute_calls(session, wave);
+    for (int severity = UNUSED_IS_ERROR; severity <= UNUSED_IS_ACCEPTED; severity++) {
+        for (uint32_t m = 0; m < session->module_count; m++) {
+            if (session->modules[m]->called_step == session->step &&
+                session->modules[m]->aborted_step != session->step)
+                step_contribute_unused(session, session->modules[m], (enum unused_severity)severity,
+                                       wave);
         }
     }
     counter_contribute(session, wave);
@@ -326,8 +214,8 @@ static void step_settle_alone(struct lockstep_session *session)
         const struct lockstep_module *module = session->modules[m];
         for (uint32_t p = 0; p < module->parameter_count; p++) {
             const struct gradient *gradient = &module->gradients[p];
-            if (module->called_step == session->step && module->shapes[p].trainable &&
-                !gradient->unused && session->weight > 1 &&
+            if (module->called_step == session->step && module->aborted_step != session->step &&
+                module->shapes[p].trainable && !gradient->unused && session->weight > 1 &&
                 module->gradient_kind == LOCKSTEP_GRADIENT_SUM)
                 kernel_divide(module->shapes[p].dtype, gradient->memory, gradient->memory,
                               session->weight, module->shapes[p].elements);
@@ -378,26 +266,96 @@ static void step_fill_report(struct lockstep_session *session)
     report->control_messages = atomic_load(&session->control_messages);
 }
 
-// The same on every rank, because the commit wave gave all ranks the same list.
+// Names the unused parameters of one severity. The same on every rank, because the commit wave gave
+// all ranks the same list.
+static void step_name_unused(const struct lockstep_session *session,
+                             const struct commit_wave *outcome, enum unused_severity severity,
+                             const char *separator, struct text *text)
+{
+    uint64_t more = severity == UNUSED_IS_ERROR ? outcome->unused_errors : outcome->unused_warnings;
+    text_append(text, "step %" PRIu64 ": %" PRIu64 " gradient%s not produced by the backward pass:",
+                session->step, more, more == 1 ? " was" : "s were");
+    for (uint32_t i = 0; i < outcome->unused_named; i++) {
+        const struct unused_parameter *unused = &outcome->unused[i];
+        const struct lockstep_module *module = session->modules[unused->module];
+        if (unused->severity != (uint32_t)severity)
+            continue;
+        more--;
+        text_append(text, "%smodule '%s' parameter '%s' on rank %" PRIu32, separator, module->name,
+                    module->parameters[unused->parameter].name, unused->rank);
+    }
+    if (more > 0)
+        text_append(text, "%sand %" PRIu64 " more", separator, more);
+}
+
 static int step_unused_error(const struct lockstep_session *session,
                              const struct commit_wave *outcome)
 {
     char bytes[LOCKSTEP_REPORT_BYTES];
     struct text text;
     text_init(&text, bytes, sizeof(bytes));
-    text_append(
-        &text, "step %" PRIu64 ": %" PRIu64 " gradient%s not produced by the backward pass:",
-        session->step, outcome->unused_total, outcome->unused_total == 1 ? " was" : "s were");
-    for (uint32_t i = 0; i < outcome->unused_named; i++) {
-        const struct unused_parameter *unused = &outcome->unused[i];
-        const struct lockstep_module *module = session->modules[unused->module];
-        text_append(&text, "\n  module '%s' parameter '%s' on rank %" PRIu32, module->name,
-                    module->parameters[unused->parameter].name, unused->rank);
-    }
-    if (outcome->unused_total > outcome->unused_named)
-        text_append(&text, "\n  and %" PRIu64 " more",
-                    outcome->unused_total - outcome->unused_named);
+    step_name_unused(session, outcome, UNUSED_IS_ERROR, "\n  ", &text);
     return error_set(LOCKSTEP_E_UNUSED, "%s", bytes);
+}
+
+static void step_warn(struct lockstep_session *session, const struct commit_wave *outcome)
+{
+    char bytes[LOCKSTEP_TEXT_BYTES];
+    struct text text;
+    if (outcome->unused_warnings == 0 || !log_enabled(&session->log, LOG_LEVEL_WARN))
+        return;
+    text_init(&text, bytes, sizeof(bytes));
+    step_name_unused(session, outcome, UNUSED_IS_WARNING, " ", &text);
+    log_event(&session->log, LOG_LEVEL_WARN, "unused_parameters",
+              "step=%" PRIu64 " count=%" PRIu64 " text=%s", session->step, outcome->unused_warnings,
+              bytes);
+}
+
+static int step_aborted_error(const struct lockstep_session *session,
+                              const struct commit_wave *outcome)
+{
+    char bytes[LOCKSTEP_REPORT_BYTES];
+    struct text text;
+    text_init(&text, bytes, sizeof(bytes));
+    text_append(&text, "step %" PRIu64 ": a backward pass was given up (lockstep_call_abort):",
+                session->step);
+    for (uint32_t i = 0; i < outcome->aborted_named; i++)
+        text_append(&text, "\n  module '%s' on rank %" PRIu32,
+                    session->modules[outcome->aborted[i].module]->name, outcome->aborted[i].rank);
+    if (outcome->aborted_total > outcome->aborted_named)
+        text_append(&text, "\n  and %" PRIu32 " more",
+                    outcome->aborted_total - outcome->aborted_named);
+    text_append(&text, "\ndo not use the gradients of this step");
+    return error_set(LOCKSTEP_E_UNUSED, "%s", bytes);
+}
+
+// Modules that were called, but by nobody with a weight: there is no mean, and nothing was written.
+static int step_weightless_error(const struct lockstep_session *session, uint64_t modules)
+{
+    char bytes[LOCKSTEP_REPORT_BYTES];
+    struct text text;
+    text_init(&text, bytes, sizeof(bytes));
+    text_append(&text, "step %" PRIu64 ": all ranks gave weight 0, so there is no mean of",
+                session->step);
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        if ((modules >> m & 1) != 0)
+            text_append(&text, " module '%s'", session->modules[m]->name);
+    }
+    return error_set(LOCKSTEP_E_INVALID, "%s; the gradients are as they were", bytes);
+}
+
+// What all ranks agreed on in the commit wave.
+static int step_verdict(struct lockstep_session *session, const struct commit_wave *outcome)
+{
+    step_warn(session, outcome);
+    if (outcome->counter_overflow)
+        return error_set(LOCKSTEP_E_INVALID, "the ranks together use more than %d counters",
+                         LOCKSTEP_MAX_COUNTERS);
+    if (outcome->aborted_total > 0)
+        return step_aborted_error(session, outcome);
+    if ((outcome->called & ~outcome->weighted) != 0)
+        return step_weightless_error(session, outcome->called & ~outcome->weighted);
+    return outcome->unused_errors > 0 ? step_unused_error(session, outcome) : 0;
 }
 
 static int step_check_end(struct lockstep_session *session, const void *stream)
@@ -411,7 +369,7 @@ static int step_check_end(struct lockstep_session *session, const void *stream)
         return error_set(LOCKSTEP_E_UNSUPPORTED, "streams are not supported yet: stream must be "
                                                  "NULL");
     for (uint32_t i = 0; i < session->module_count; i++) {
-        if (atomic_load(&session->modules[i]->call.open))
+        if (atomic_load(&session->modules[i]->open) != NULL)
             return error_set(LOCKSTEP_E_INVALID,
                              "module '%s' has an open call: call "
                              "lockstep_call_end before lockstep_step_end",
@@ -426,7 +384,14 @@ int lockstep_step_end(lockstep_session *session, void *stream)
     int status = step_check_end(session, stream);
     if (status < 0)
         return status;
+    session->window_open = session->accumulating;
+    if (session->accumulating) {
+        session->step_open = false;
+        return 0;
+    }
     session->times.end = clock_now_us();
+    for (uint32_t i = 0; i < session->module_count; i++)
+        call_finish(session->modules[i]);
     step_contribute(session);
     if (session->config.solo)
         step_settle_alone(session);
@@ -436,14 +401,12 @@ int lockstep_step_end(lockstep_session *session, void *stream)
     session->step_open = false;
     if (status < 0)
         return status;
-    step_fill_report(session);
     mutex_lock(&session->mutex);
     outcome = session->outcome;
     mutex_unlock(&session->mutex);
-    if (outcome.counter_overflow)
-        return error_set(LOCKSTEP_E_INVALID, "the ranks together use more than %d counters",
-                         LOCKSTEP_MAX_COUNTERS);
-    return outcome.unused_total > 0 ? step_unused_error(session, &outcome) : 0;
+    step_fill_report(session);
+    session->report.unused = outcome.unused_total;
+    return step_verdict(session, &outcome);
 }
 
 int lockstep_step_report(lockstep_session *session, uint64_t step, uint32_t timeout_ms,

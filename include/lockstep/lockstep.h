@@ -72,7 +72,7 @@ typedef enum lockstep_status {
     LOCKSTEP_E_UNREACHABLE = -4, /* Check address and network, try again. */
     LOCKSTEP_E_TIMEOUT = -5, /* The stated time passed; waiting on may help. */
     LOCKSTEP_E_MISMATCH = -6, /* Ranks run different programs: make them equal. */
-    LOCKSTEP_E_UNUSED = -7, /* A parameter had no gradient: the text names it. */
+    LOCKSTEP_E_UNUSED = -7, /* A gradient was not produced: the text says which; go on. */
     LOCKSTEP_E_PEER_LOST = -8, /* A worker is gone: restart from the last checkpoint. */
     LOCKSTEP_E_CLOSED = -9, /* The session was closed or aborted: stop using it. */
     LOCKSTEP_E_SYSTEM = -10, /* The operating system said no; the text says to what. */
@@ -228,9 +228,12 @@ typedef enum lockstep_gradient_kind {
     LOCKSTEP_GRADIENT_SUM = 1 /* Sum over this rank's samples: result is sum(g) / sum(w). */
 } lockstep_gradient_kind;
 
+/* A parameter that no call of the step reported on some rank, and that was not declared unused.
+ * Zeros are contributed for it whatever the policy. */
 typedef enum lockstep_unused_policy {
-    LOCKSTEP_UNUSED_ERROR =
-        0 /* A parameter without a gradient: E_UNUSED on every rank at step_end. */
+    LOCKSTEP_UNUSED_ERROR = 0, /* E_UNUSED on every rank at step_end, with the names. */
+    LOCKSTEP_UNUSED_WARN = 1, /* One line in the log of every rank; step_end returns OK. */
+    LOCKSTEP_UNUSED_ACCEPT = 2 /* OK; only counted in the report. */
 } lockstep_unused_policy;
 
 /* Initialize with LOCKSTEP_MODULE_INIT. */
@@ -245,17 +248,19 @@ struct lockstep_module_config {
     uint32_t buffer_count;
     lockstep_gradient_kind gradient_kind;
     lockstep_unused_policy unused;
+    uint64_t calls_per_step; /* Backward passes of this module in a step, at most 256. 0: 1. */
 };
 
 #define LOCKSTEP_MODULE_INIT \
     { \
         sizeof(struct lockstep_module_config), sizeof(struct lockstep_parameter), \
             sizeof(struct lockstep_buffer), NULL, NULL, 0, NULL, 0, LOCKSTEP_GRADIENT_MEAN, \
-            LOCKSTEP_UNUSED_ERROR \
+            LOCKSTEP_UNUSED_ERROR, 0 \
     }
 
 /* Declares a module. Parameters are numbered as in config->parameters, from 0. Local: other ranks
- * are not asked before lockstep_start. All ranks register the same modules in the same order.
+ * are not asked before lockstep_start. All ranks register the same modules in the same order, with
+ * the same gradient_kind, policy and calls_per_step.
  * Blocks: no. Threads: the trainer's, before lockstep_start. Owns: descriptions are copied; data
  * and gradient memory is borrowed until the session is closed. Returns: E_INVALID (the text names
  * the parameter and the field), E_UNSUPPORTED, E_SYSTEM (no memory). */
@@ -279,17 +284,19 @@ struct lockstep_step_options {
     const char *phase; /* Label of steps that run the same modules. NULL: the empty label. */
     uint64_t weight; /* Samples behind this rank's gradients in this step. 0 contributes nothing
                         but still receives the mean. */
+    uint32_t accumulate; /* 1: nothing is synchronized yet, see lockstep_step_begin. */
+    uint32_t reserved; /* 0. */
 };
 
 #define LOCKSTEP_STEP_INIT \
     { \
-        sizeof(struct lockstep_step_options), NULL, 1 \
+        sizeof(struct lockstep_step_options), NULL, 1, 0, 0 \
     }
 
 /* What a step is, as seen by step_begin. Set struct_bytes (LOCKSTEP_STEP_VIEW_INIT). */
 struct lockstep_step_view {
     size_t struct_bytes;
-    uint64_t step; /* From 1. */
+    uint64_t step; /* From 1. All steps of a window have the same. */
     uint64_t generation; /* From 1; 0 in a world of one without a coordinator. */
     uint32_t rank;
     uint32_t world_size;
@@ -303,16 +310,32 @@ struct lockstep_step_view {
     }
 
 /* Begins a step. options and view may be NULL (weight 1, the empty phase).
+ *
+ * Accumulation. Steps with accumulate = 1 and the step without it that follows them are one window.
+ * Its steps make calls as always, but gradients only add up in the trainer's memory, which stays
+ * the trainer's; the last step of the window synchronizes what is there then. The window is one
+ * step for all others: its steps have one number, and one report. What any of them reported is
+ * used. Windows may differ in length between ranks; a rank that accumulates joins the others later.
+ * One weight per window, given with its last step: the samples of the whole window. Gradients of
+ * kind mean must then be the mean over all of these, so with k equal micro-batches divide each
+ * loss by k; gradients of kind sum just add up.
  * Blocks: no. Threads: the trainer's. Owns: both are read or written now. Returns: E_INVALID when a
- * step is open, or before lockstep_start. */
+ * step is open, before lockstep_start, for a weight other than 1 with accumulate, and for another
+ * phase inside a window. */
 LOCKSTEP_API int lockstep_step_begin(lockstep_session *session,
                                      const struct lockstep_step_options *options,
                                      struct lockstep_step_view *view);
 
-/* Begins a backward pass of a module. A forward without a backward needs nothing. One call per
- * module and step for now. The handle is valid until lockstep_step_end returns.
- * Blocks: no. Threads: the trainer's. Returns: E_INVALID outside a step, E_UNSUPPORTED for a second
- * call in the step. */
+/* Begins a backward pass of a module. A forward without a backward needs nothing. Calls of
+ * different modules may overlap; those of one module follow each other. The handle is valid until
+ * lockstep_step_end returns.
+ *
+ * A module with calls_per_step k > 1 adds up the gradients of its calls in the trainer's memory, as
+ * backward passes do. They travel once, during and after the k-th call. What any call reported is
+ * used, also when the last one did not report it. With fewer calls than k the gradients travel at
+ * step_end; nothing is lost.
+ * Blocks: no. Threads: the trainer's. Returns: E_INVALID outside a step, with a call of this module
+ * open, after calls_per_step calls, and after lockstep_call_abort in this step. */
 LOCKSTEP_API int lockstep_call_begin(lockstep_module *module, lockstep_call **call);
 
 /* Reports that a gradient is complete in memory. When the last one of a bucket is, the bucket
@@ -321,21 +344,35 @@ LOCKSTEP_API int lockstep_call_begin(lockstep_module *module, lockstep_call **ca
  * means where it was registered; another address counts from now on. Same dtype and shape as the
  * parameter, contiguous. stream: NULL, the gradient is in host memory.
  * From this call until lockstep_step_end returns the memory belongs to the library: neither read
- * nor write it.
+ * nor write it. In calls before the last one of calls_per_step it is only noted, and the memory
+ * stays the trainer's.
  * Blocks: no. Threads: any, also several at once. Owns: gradient memory is borrowed until
- * lockstep_step_end returns. Returns: E_INVALID for a parameter that is ready twice, frozen, or not
- * in the module, or after lockstep_call_end; E_UNSUPPORTED for a stream. */
+ * lockstep_step_end returns. Returns: E_INVALID for a parameter that is ready twice in a call,
+ * declared unused in it, frozen, or not in the module, or after lockstep_call_end; E_UNSUPPORTED
+ * for a stream. */
 LOCKSTEP_API int lockstep_grad_ready(lockstep_module *module, lockstep_call *call,
                                      uint32_t parameter, void *gradient, void *stream);
 
-/* Ends a backward pass: what was not reported is unused; zeros are contributed in its place.
+/* Ends a backward pass. What no call of the step reported is unused when the last one has ended;
+ * zeros are contributed in its place.
  * Blocks: no. Threads: the trainer's. Returns: E_INVALID when it has ended already. */
 LOCKSTEP_API int lockstep_call_end(lockstep_call *call);
 
-/* Declares parameters that will get no gradient in this call. Not supported yet. */
+/* Declares in advance that parameters get no gradient in this call: their buckets do not wait for
+ * them, and no policy objects to them in this step. Of this rank only: others may use them. A
+ * gradient that an earlier call of the step reported is contributed all the same.
+ * parameters: count numbers. Blocks: no. Threads: the trainer's. Owns: read now. Returns: E_INVALID
+ * for a parameter that is ready or declared already in this call, frozen, or not in the module;
+ * those before it in the list stay declared. */
 LOCKSTEP_API int lockstep_call_unused(lockstep_call *call, const uint32_t *parameters,
                                       uint32_t count);
-/* Gives up a backward pass. Not supported yet. */
+/* Gives up the open call, for example after an exception in the backward pass. This module
+ * contributes zeros for every bucket that was not complete yet, so that nobody waits for it, and
+ * makes no more calls in this step (or window). At the end of the step every rank, this one
+ * included, gets E_UNUSED, which names rank and module; the session goes on. The gradients of the
+ * module are not to be used: on each rank an element is as it was or what all ranks agreed on.
+ * Blocks: no. Threads: the trainer's, while no thread reports a gradient of this call. Returns:
+ * E_INVALID when the call has ended. */
 LOCKSTEP_API int lockstep_call_abort(lockstep_call *call);
 /* Waits for the gradients of one call before the end of the step. Not supported yet. */
 LOCKSTEP_API int lockstep_call_wait(lockstep_call *call, uint32_t timeout_ms);
@@ -344,9 +381,12 @@ LOCKSTEP_API int lockstep_call_next(lockstep_call *call, uint32_t timeout_ms, ui
 
 /* Ends the step: waits until every gradient is averaged on every rank, and gives the memory back.
  * Planned calls that this rank has not made contribute nothing and receive the mean. stream: NULL.
- * Blocks: until all ranks have ended the step. Threads: the trainer's. Returns: E_PEER_LOST (which
- * rank on which host), E_MISMATCH (phases, or calls outside the plan), E_UNUSED (which parameter
- * on which rank); E_INVALID with a call still open. */
+ * A step with accumulate ends at once, and says nothing to the others.
+ * Blocks: until all ranks have ended the step; no with accumulate. Threads: the trainer's. Returns:
+ * E_PEER_LOST (which rank on which host), E_MISMATCH (phases, or calls outside the plan), E_UNUSED
+ * (which parameter on which rank, or which rank gave up a call); E_INVALID with a call still open,
+ * and on every rank when a module was called, but by nobody with a weight above 0: then its
+ * gradients are as they were. */
 LOCKSTEP_API int lockstep_step_end(lockstep_session *session, void *stream);
 
 /* What happened in a step. Times are microseconds since step_begin on this rank, 0: did not happen.
@@ -368,11 +408,12 @@ struct lockstep_report {
     uint32_t zero_filled; /* Of these: contributed as zeros by this rank. */
     uint32_t control_messages; /* Sent to or received from the coordinator, without heartbeats. */
     uint32_t learning; /* 1: it was a learning step. */
+    uint64_t unused; /* Gradients that were not produced: parameters, counted on each rank. */
 };
 
 #define LOCKSTEP_REPORT_INIT \
     { \
-        sizeof(struct lockstep_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+        sizeof(struct lockstep_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
 /* Report of a finished step; only the last one is kept. timeout_ms is for reports that other ranks

@@ -346,8 +346,7 @@ static void what_is_not_supported_says_so(void **state)
     open_all(NULL, handles);
     for (size_t i = 0; i < USES; i++) {
         if (uses[i].use == use_save || uses[i].use == use_load || uses[i].use == use_alloc ||
-            uses[i].use == use_free || uses[i].use == use_unused || uses[i].use == use_call_abort ||
-            uses[i].use == use_call_wait || uses[i].use == use_call_next)
+            uses[i].use == use_free || uses[i].use == use_call_wait || uses[i].use == use_call_next)
             check(__LINE__, uses[i].name, LOCKSTEP_E_UNSUPPORTED, uses[i].name,
                   uses[i].use(handles[uses[i].handle]));
     }
@@ -409,11 +408,146 @@ static void calls_in_the_wrong_order(void **state)
     INVALID("lockstep_call_end", lockstep_step_end(session, NULL));
     OK(lockstep_call_end(call));
     INVALID("ended already", lockstep_call_end(call));
-    CHECK(LOCKSTEP_E_UNSUPPORTED, "second call", lockstep_call_begin(module, &again));
+    INVALID("calls_per_step, which is 1", lockstep_call_begin(module, &again));
+    INVALID("ended already", lockstep_call_unused(call, NULL, 0));
     OK(lockstep_step_end(session, NULL));
     OK(lockstep_step_report(session, 1, 0, &report));
     INVALID("step 1", lockstep_step_report(session, 2, 0, &report));
     OK(lockstep_close(session));
+}
+
+static void calls_beyond_what_was_declared(void **state)
+{
+    struct lockstep_module_config description = describe("net");
+    const uint32_t declared[] = {1, 2, 3};
+    lockstep_session *session;
+    lockstep_module *module;
+    lockstep_call *calls[3];
+    (void)state;
+    description.calls_per_step = 2;
+    OK(lockstep_open(NULL, &session));
+    OK(lockstep_module_register(session, &description, &module));
+    OK(lockstep_start(session));
+    OK(lockstep_step_begin(session, NULL, NULL));
+    OK(lockstep_call_begin(module, &calls[0]));
+    INVALID("parameters is NULL", lockstep_call_unused(calls[0], NULL, 1));
+    INVALID("3 is none", lockstep_call_unused(calls[0], declared + 2, 1));
+    INVALID("'table' is frozen", lockstep_call_unused(calls[0], declared, 2));
+    OK(lockstep_call_unused(calls[0], NULL, 0));
+    OK(lockstep_call_unused(calls[0], declared, 1));
+    INVALID("'bias' is declared unused twice", lockstep_call_unused(calls[0], declared, 1));
+    INVALID("'bias' is ready after it was declared unused",
+            lockstep_grad_ready(module, NULL, 1, gradients, NULL));
+    OK(lockstep_grad_ready(module, NULL, 0, NULL, NULL));
+    INVALID("'weight' is ready twice in call 1", lockstep_grad_ready(module, NULL, 0, NULL, NULL));
+    OK(lockstep_call_end(calls[0]));
+    OK(lockstep_call_begin(module, &calls[1]));
+    assert_ptr_not_equal(calls[0], calls[1]);
+    INVALID("outside a call", lockstep_grad_ready(module, calls[0], 0, NULL, NULL));
+    INVALID("ended already", lockstep_call_end(calls[0]));
+    OK(lockstep_grad_ready(module, calls[1], 0, NULL, NULL));
+    INVALID("twice in call 2", lockstep_grad_ready(module, calls[1], 0, NULL, NULL));
+    OK(lockstep_grad_ready(module, calls[1], 1, gradients, NULL));
+    INVALID("'bias' is declared unused after it was ready",
+            lockstep_call_unused(calls[1], declared, 1));
+    OK(lockstep_call_end(calls[1]));
+    INVALID("calls_per_step, which is 2", lockstep_call_begin(module, &calls[2]));
+    assert_null(calls[2]);
+    OK(lockstep_step_end(session, NULL));
+    OK(lockstep_close(session));
+}
+
+static void calls_that_are_given_up(void **state)
+{
+    const struct lockstep_module_config description = describe("net");
+    lockstep_session *session;
+    lockstep_module *module;
+    lockstep_call *call;
+    lockstep_call *again;
+    (void)state;
+    OK(lockstep_open(NULL, &session));
+    OK(lockstep_module_register(session, &description, &module));
+    OK(lockstep_start(session));
+    for (int i = 0; i < 2; i++) {
+        OK(lockstep_step_begin(session, NULL, NULL));
+        OK(lockstep_call_begin(module, &call));
+        OK(lockstep_grad_ready(module, call, 0, NULL, NULL));
+        OK(lockstep_call_abort(call));
+        INVALID("ended already", lockstep_call_abort(call));
+        INVALID("ended already", lockstep_call_end(call));
+        INVALID("outside a call", lockstep_grad_ready(module, call, 1, gradients, NULL));
+        INVALID("no call after lockstep_call_abort", lockstep_call_begin(module, &again));
+        CHECK(LOCKSTEP_E_UNUSED, "module 'net' on rank 0", lockstep_step_end(session, NULL));
+    }
+    OK(lockstep_close(session));
+}
+
+// Alone and without samples there is no mean.
+static void a_step_without_weight(void **state)
+{
+    const struct lockstep_module_config description = describe("net");
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    lockstep_session *session;
+    lockstep_module *module;
+    lockstep_call *call;
+    (void)state;
+    options.weight = 0;
+    OK(lockstep_open(NULL, &session));
+    OK(lockstep_module_register(session, &description, &module));
+    OK(lockstep_start(session));
+    OK(lockstep_step_begin(session, &options, NULL));
+    OK(lockstep_step_end(session, NULL)); // Nobody called it.
+    OK(lockstep_step_begin(session, &options, NULL));
+    OK(lockstep_call_begin(module, &call));
+    OK(lockstep_grad_ready(module, call, 0, NULL, NULL));
+    OK(lockstep_grad_ready(module, call, 1, gradients, NULL));
+    OK(lockstep_call_end(call));
+    INVALID("weight 0", lockstep_step_end(session, NULL));
+    OK(lockstep_step_begin(session, NULL, NULL));
+    OK(lockstep_step_end(session, NULL));
+    OK(lockstep_close(session));
+}
+
+static void windows_that_cannot_be(void **state)
+{
+    const struct lockstep_module_config description = describe("net");
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    struct lockstep_step_view view = LOCKSTEP_STEP_VIEW_INIT;
+    struct lockstep_report report = LOCKSTEP_REPORT_INIT;
+    lockstep_session *session;
+    lockstep_module *module;
+    lockstep_call *call;
+    (void)state;
+    OK(lockstep_open(NULL, &session));
+    OK(lockstep_module_register(session, &description, &module));
+    OK(lockstep_start(session));
+    options.accumulate = 2;
+    INVALID("accumulate is 0 or 1", lockstep_step_begin(session, &options, NULL));
+    options.accumulate = 1;
+    options.weight = 4;
+    INVALID("one weight", lockstep_step_begin(session, &options, NULL));
+    options.weight = 1;
+    for (int i = 0; i < 3; i++) {
+        OK(lockstep_step_begin(session, &options, &view));
+        assert_int_equal(view.step, 1);
+        OK(lockstep_call_begin(module, &call));
+        OK(lockstep_grad_ready(module, call, (uint32_t)i % 2, gradients, NULL));
+        INVALID("open call", lockstep_step_end(session, NULL));
+        OK(lockstep_call_end(call));
+        INVALID("calls_per_step, which is 1", lockstep_call_begin(module, &call));
+        OK(lockstep_step_end(session, NULL));
+        INVALID("no step is open", lockstep_step_end(session, NULL));
+        INVALID("no report", lockstep_step_report(session, 1, 0, &report));
+    }
+    options.phase = "other";
+    INVALID("phase 'other' inside a window", lockstep_step_begin(session, &options, NULL));
+    OK(lockstep_step_begin(session, NULL, &view));
+    assert_int_equal(view.step, 1);
+    OK(lockstep_step_end(session, NULL)); // Both were used in the window.
+    OK(lockstep_step_report(session, 1, 0, &report));
+    OK(lockstep_step_begin(session, &options, &view));
+    assert_int_equal(view.step, 2);
+    OK(lockstep_close(session)); // In a window.
 }
 
 static void a_call_of_another_module(void **state)
@@ -463,18 +597,31 @@ static void structures_of_another_size(void **state)
     description = describe("net");
     description.parameter_bytes = 8;
     INVALID("LOCKSTEP_MODULE_INIT", lockstep_module_register(session, &description, &module));
+    description = describe("net");
+    description.struct_bytes = sizeof(description) + 8;
+    INVALID("not older", lockstep_module_register(session, &description, &module));
+    description = describe("net");
+    description.calls_per_step = 1 << 20; // Not read: the header is older.
+    description.struct_bytes = offsetof(struct lockstep_module_config, calls_per_step);
+    OK(lockstep_module_register(session, &description, &module));
     OK(lockstep_start(session));
     options.struct_bytes = 8;
     INVALID("LOCKSTEP_STEP_INIT", lockstep_step_begin(session, &options, NULL));
+    options.struct_bytes = sizeof(options) + 8;
+    INVALID("not older", lockstep_step_begin(session, &options, NULL));
+    options.struct_bytes = offsetof(struct lockstep_step_options, accumulate); // An older header.
+    options.accumulate = 77;
+    OK(lockstep_step_begin(session, &options, NULL));
+    OK(lockstep_step_end(session, NULL));
     view.struct_bytes = 8;
     INVALID("LOCKSTEP_STEP_VIEW_INIT", lockstep_step_begin(session, NULL, &view));
     OK(lockstep_step_begin(session, NULL, NULL));
     OK(lockstep_step_end(session, NULL));
-    INVALID("LOCKSTEP_REPORT_INIT", lockstep_step_report(session, 1, 0, NULL));
-    INVALID("LOCKSTEP_REPORT_INIT", lockstep_step_report(session, 1, 0, &report));
+    INVALID("LOCKSTEP_REPORT_INIT", lockstep_step_report(session, 2, 0, NULL));
+    INVALID("LOCKSTEP_REPORT_INIT", lockstep_step_report(session, 2, 0, &report));
     report.struct_bytes = offsetof(struct lockstep_report, first_ready_us); // An older header.
     report.first_ready_us = 77;
-    OK(lockstep_step_report(session, 1, 0, &report));
+    OK(lockstep_step_report(session, 2, 0, &report));
     assert_int_equal(report.first_ready_us, 77);
     OK(lockstep_close(session));
 }
@@ -505,6 +652,7 @@ SPOIL(no_parameters, config->parameters = NULL)
 SPOIL(no_buffers, config->buffers = NULL)
 SPOIL(odd_kind, config->gradient_kind = (lockstep_gradient_kind)9)
 SPOIL(odd_unused, config->unused = (lockstep_unused_policy)9)
+SPOIL(many_calls, config->calls_per_step = 257)
 SPOIL(no_parameter_name, parameter->name = NULL)
 SPOIL(long_parameter_name, parameter->name = long_name)
 SPOIL(parameter_no_utf8, parameter->name = "w\xff")
@@ -531,6 +679,7 @@ static const struct bad_module bad_modules[] = {
     {"a count and no array", no_buffers},
     {"gradient_kind", odd_kind},
     {"unused policy", odd_unused},
+    {"calls_per_step is 257", many_calls},
     {"parameter 0 has no name", no_parameter_name},
     {"parameter 0 is too long", long_parameter_name},
     {"parameter 0 is not valid UTF-8", parameter_no_utf8},
@@ -1065,6 +1214,10 @@ int main(void)
         cmocka_unit_test(a_failed_session_says_why_each_time),
         cmocka_unit_test(what_is_not_supported_says_so),
         cmocka_unit_test(calls_in_the_wrong_order),
+        cmocka_unit_test(calls_beyond_what_was_declared),
+        cmocka_unit_test(calls_that_are_given_up),
+        cmocka_unit_test(a_step_without_weight),
+        cmocka_unit_test(windows_that_cannot_be),
         cmocka_unit_test(a_call_of_another_module),
         cmocka_unit_test(structures_of_another_size),
         cmocka_unit_test(modules_that_cannot_be),

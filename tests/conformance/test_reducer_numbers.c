@@ -284,15 +284,19 @@ static void case_26_weights_against_closed_form(const struct setting *setting)
     ranks_run(setting, weights_body, &kinds[1]);
 }
 
-// Nobody contributes: the gradient stays as it was, and the report says so.
-static void weightless_step(struct rank *rank, struct trained_module *module)
+// Nobody contributes: the gradient stays as it was, and every rank is told. Others than the callers
+// may have a weight.
+static void weightless_step(struct rank *rank, struct trained_module *module, uint32_t callers)
 {
     struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
-    options.weight = 0;
+    options.weight = rank->rank < callers ? 0 : 5;
     trainer_begin(rank, &options);
     trainer_fill_known(module, rank->rank, atomic_load(&rank->step));
-    trainer_call(rank, module);
-    trainer_end(rank);
+    if (rank->rank < callers)
+        trainer_call(rank, module);
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_step_end(rank->session, NULL));
+    RANK_SAYS(rank, "all ranks gave weight 0, so there is no mean of module 'net'");
+    rank_digest(rank, lockstep_error_text(), strlen(lockstep_error_text()));
     RANK_EQUAL(rank, trainer_report(rank).weight_total, 0);
     for (uint32_t p = 0; p < module->shape.count; p++) {
         for (uint64_t i = 0; i < module->shape.elements[p]; i++) {
@@ -307,9 +311,12 @@ static void weightless_body(struct rank *rank)
 {
     struct trained_module module;
     numbers_make(rank, LOCKSTEP_GRADIENT_MEAN, &module);
-    weightless_step(rank, &module);
+    weightless_step(rank, &module, rank->world_size);
     trainer_step_known(rank, &module, 1);
-    weightless_step(rank, &module);
+    weightless_step(rank, &module, rank->world_size);
+    weightless_step(rank, &module, 1);
+    trainer_begin(rank, NULL); // Nobody calls it: no error.
+    trainer_end(rank);
     trainer_step_known(rank, &module, 1);
     trainer_free(&module);
 }

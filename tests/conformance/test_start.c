@@ -101,6 +101,16 @@ static void kind_differs(struct declaration *declaration)
     declaration->config.gradient_kind = LOCKSTEP_GRADIENT_SUM;
 }
 
+static void unused_differs(struct declaration *declaration)
+{
+    declaration->config.unused = LOCKSTEP_UNUSED_ACCEPT;
+}
+
+static void calls_differ(struct declaration *declaration)
+{
+    declaration->config.calls_per_step = 4;
+}
+
 static void module_differs(struct declaration *declaration)
 {
     declaration->config.name = "network";
@@ -135,6 +145,8 @@ static const struct difference differences[] = {
      kind_differs,
      {"module net: gradient_kind=mean on rank %a, gradient_kind=sum on rank %b"},
      0},
+    {"unused", unused_differs, {"unused=error", "unused=accept"}, 0},
+    {"calls", calls_differ, {"calls_per_step=1 on rank %a", "calls_per_step=4 on rank %b"}, 0},
     {"module",
      module_differs,
      {"only on rank %a: module net", "only on rank %b: module network"},

@@ -55,8 +55,10 @@ static void draw_said(uint64_t *random, struct program_step *step, uint32_t rank
     const uint32_t unused = chance(random, 30) ? draw(random, 12) : 0;
     const uint32_t counters = chance(random, 50) ? draw(random, LOCKSTEP_MAX_COUNTERS) : 0;
     for (uint32_t i = 0; i < unused; i++)
-        said->unused[said->unused_named++] = (struct unused_parameter){i / 4, i % 4, rank};
+        said->unused[said->unused_named++] = (struct unused_parameter){i / 4, i % 4, rank, i / 8};
     said->unused_total = said->unused_named;
+    said->unused_errors = unused < 8 ? unused : 8;
+    said->unused_warnings = unused - said->unused_errors;
     for (uint32_t i = 0; i < counters; i++) {
         name += 1 + draw(random, 3);
         const struct counter_delta delta = {name, (int64_t)draw(random, 100) - 50};
@@ -156,8 +158,10 @@ static int unused_order(const void *a, const void *b)
 {
     const struct unused_parameter *x = a;
     const struct unused_parameter *y = b;
-    const uint64_t left = ((uint64_t)x->module << 32) + (x->parameter << 16) + x->rank;
-    const uint64_t right = ((uint64_t)y->module << 32) + (y->parameter << 16) + y->rank;
+    const uint64_t left = ((uint64_t)x->severity << 48) + ((uint64_t)x->module << 32) +
+                          (x->parameter << 16) + x->rank;
+    const uint64_t right = ((uint64_t)y->severity << 48) + ((uint64_t)y->module << 32) +
+                           (y->parameter << 16) + y->rank;
     return (left > right) - (left < right);
 }
 
@@ -169,6 +173,8 @@ static void expect_unused(const struct program *program, uint32_t step, struct c
         const struct commit_wave *said = &program->at[rank][step].said;
         for (uint32_t i = 0; i < said->unused_named; i++)
             all[count++] = said->unused[i];
+        commit->unused_errors += said->unused_errors;
+        commit->unused_warnings += said->unused_warnings;
     }
     qsort(all, count, sizeof(all[0]), unused_order);
     commit->unused_total = count;

@@ -93,6 +93,8 @@ void trainer_make(struct rank *rank, const struct module_shape *shape, uint32_t 
     config.parameters = module->parameters;
     config.parameter_count = shape->count;
     config.gradient_kind = shape->kind;
+    config.unused = shape->unused;
+    config.calls_per_step = shape->calls_per_step;
     RANK_OK(rank, lockstep_module_register(rank->session, &config, &module->module));
 }
 

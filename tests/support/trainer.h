@@ -21,6 +21,8 @@ struct module_shape {
     const lockstep_dtype *dtypes; // [count]; NULL: all float32.
     bool scattered; // Gradients do not lie side by side.
     lockstep_gradient_kind kind;
+    lockstep_unused_policy unused;
+    uint64_t calls_per_step; // 0: 1.
 };
 
 struct trained_module {

@@ -299,9 +299,19 @@ static void commit_fill(struct commit_wave *wave, uint32_t rank)
     memset(wave, 0, sizeof(*wave));
     for (uint32_t i = 0; i < 5; i++) {
         wave->unused[wave->unused_named++] =
-            (struct unused_parameter){.module = i, .parameter = rank, .rank = rank};
+            (struct unused_parameter){.module = i,
+                                      .parameter = rank,
+                                      .rank = rank,
+                                      .severity = i < 2 ? UNUSED_IS_ERROR : UNUSED_IS_WARNING};
         wave->unused_total++;
     }
+    wave->aborted_total = wave->aborted_named = rank % 3;
+    for (uint32_t i = 0; i < rank % 3; i++)
+        wave->aborted[i] = (struct aborted_call){.module = i * 5 + rank % 2, .rank = rank};
+    wave->called = 3u << rank;
+    wave->weighted = 1u << rank;
+    wave->unused_errors = 2;
+    wave->unused_warnings = 3;
     for (uint32_t i = 0; i < 4; i++)
         wave->counters[wave->counter_count++] =
             (struct counter_delta){.name = 1 + i * (1 + rank % 2), .delta = (int64_t)rank + 1};
@@ -343,7 +353,19 @@ static void test_merges_do_not_depend_on_the_order(void **state)
         assert_memory_equal(&close, &first_close, sizeof(close));
     }
     assert_int_equal(first_commit.unused_total, RANKS * 5);
+    assert_int_equal(first_commit.called, (1 << (RANKS + 1)) - 1);
+    assert_int_equal(first_commit.weighted, (1 << RANKS) - 1);
+    assert_int_equal(first_commit.aborted_total, 6);
+    assert_int_equal(first_commit.aborted_named, 6);
+    assert_int_equal(first_commit.aborted[0].rank, 2); // Modules 0, 0, 1, 1, 5, 6.
+    assert_int_equal(first_commit.aborted[1].rank, 4);
+    assert_int_equal(first_commit.aborted[5].module, 6);
+    assert_int_equal(first_commit.unused_errors, RANKS * 2);
+    assert_int_equal(first_commit.unused_warnings, RANKS * 3);
     assert_int_equal(first_commit.unused_named, ORDER_UNUSED_NAMED);
+    // Every error is named before the first warning.
+    assert_int_equal(first_commit.unused[RANKS * 2 - 1].severity, UNUSED_IS_ERROR);
+    assert_int_equal(first_commit.unused[RANKS * 2].severity, UNUSED_IS_WARNING);
     assert_int_equal(first_close.plan_number, 10);
     assert_int_equal(first_close.extra_total, LOCKSTEP_MAX_EXTRA_CALLS + 1);
 }

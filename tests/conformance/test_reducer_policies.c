@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Conformance: parameters without a gradient under each policy, and those declared unused. Case
+// numbers are those of the list of cases for reducers; policy error is in test_reducer_ready.c.
+
+#include "base/thread.h"
+#include "tests/support/trainer.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const uint64_t sizes[8] = {40, 1, 300, 17, 64, 5, 128, 33};
+
+// Which parameters rank r uses in the present step, as bits.
+typedef uint64_t uses(uint32_t rank, uint64_t step);
+
+static void policy_make(struct rank *rank, lockstep_unused_policy policy,
+                        struct trained_module *module)
+{
+    const struct module_shape shape = {
+        .name = "net", .count = 4, .elements = sizes, .unused = policy};
+    trainer_make(rank, &shape, 0, module);
+    RANK_OK(rank, lockstep_start(rank->session));
+}
+
+static void policy_call(struct rank *rank, struct trained_module *module, uint64_t used)
+{
+    lockstep_call *call;
+    trainer_fill_known(module, rank->rank, atomic_load(&rank->step));
+    RANK_OK(rank, lockstep_call_begin(module->module, &call));
+    for (uint32_t i = 0; i < module->shape.count; i++) {
+        if ((used >> module->order[i] & 1) != 0)
+            RANK_OK(rank, lockstep_grad_ready(module->module, call, module->order[i], NULL, NULL));
+    }
+    RANK_OK(rank, lockstep_call_end(call));
+}
+
+// Ranks that did not use a parameter count with zeros. What nobody used is not looked at.
+static void expect_used(struct rank *rank, const struct trained_module *module, uses *uses_of,
+                        uint32_t parameter)
+{
+    const uint64_t step = atomic_load(&rank->step);
+    for (uint64_t i = 0; i < module->shape.elements[parameter]; i++) {
+        bool anybody = false;
+        int64_t sum = 0;
+        for (uint32_t r = 0; r < rank->world_size; r++) {
+            if ((uses_of(r, step) >> parameter & 1) == 0)
+                continue;
+            sum += trainer_known(module, r, step, parameter, i);
+            anybody = true;
+        }
+        const double mean = (double)((float)sum / (float)rank->world_size);
+        const double found = trainer_value(module, parameter, i);
+        RANK_TRUE(rank, !anybody || (found >= mean && found <= mean));
+    }
+}
+
+static uint64_t count_unused(const struct rank *rank, uses *uses_of)
+{
+    uint64_t count = 0;
+    for (uint32_t r = 0; r < rank->world_size; r++) {
+        for (uint32_t p = 0; p < 4; p++)
+            count += (uses_of(r, atomic_load(&rank->step)) >> p & 1) == 0;
+    }
+    return count;
+}
+
+static void policy_step(struct rank *rank, struct trained_module *module, uses *uses_of)
+{
+    trainer_begin(rank, NULL);
+    policy_call(rank, module, uses_of(rank->rank, atomic_load(&rank->step)));
+    trainer_end(rank);
+    for (uint32_t p = 0; p < 4; p++)
+        expect_used(rank, module, uses_of, p);
+    RANK_EQUAL(rank, trainer_report(rank).unused, count_unused(rank, uses_of));
+    trainer_digest(rank, module);
+}
+
+// ---- Case 10 -----------------------------------------------------------------------------------
+
+// A trunk and three heads; every rank trains one head, another one in each step.
+static uint64_t three_tasks(uint32_t rank, uint64_t step)
+{
+    return 1 | 2u << (rank + step) % 3;
+}
+
+static void three_tasks_body(struct rank *rank)
+{
+    struct trained_module module;
+    policy_make(rank, LOCKSTEP_UNUSED_ACCEPT, &module);
+    for (int i = 0; i < 7; i++)
+        policy_step(rank, &module, three_tasks);
+    trainer_free(&module);
+}
+
+static void case_10_three_tasks(const struct setting *setting)
+{
+    ranks_run(setting, three_tasks_body, NULL);
+}
+
+// ---- Case 11 -----------------------------------------------------------------------------------
+
+// Steps 1 to 4: the same branch on all ranks. Then rank 0 alone takes it.
+static uint64_t alternating(uint32_t rank, uint64_t step)
+{
+    if (step <= 4)
+        return step % 2 == 0 ? 0xf : 0x9;
+    return rank == 0 && step % 2 == 0 ? 0x5 : 0xf;
+}
+
+static void alternating_body(struct rank *rank)
+{
+    struct trained_module module;
+    policy_make(rank, LOCKSTEP_UNUSED_ACCEPT, &module);
+    for (int i = 0; i < 8; i++)
+        policy_step(rank, &module, alternating);
+    trainer_free(&module);
+}
+
+static void case_11_control_flow_alternates(const struct setting *setting)
+{
+    ranks_run(setting, alternating_body, NULL);
+}
+
+// ---- Case 12 -----------------------------------------------------------------------------------
+
+static uint64_t first_without_2(uint32_t rank, uint64_t step)
+{
+    (void)rank;
+    return step == 1 ? 0xb : 0xf;
+}
+
+static void optimize(const struct trained_module *module, bool used)
+{
+    for (uint32_t p = 0; p < module->shape.count; p++) {
+        for (uint64_t i = 0; (p != 2 || used) && i < module->shape.elements[p]; i++)
+            ((float *)module->data[p])[i] -= 0.5f * (float)trainer_value(module, p, i);
+    }
+}
+
+static void later_used_body(struct rank *rank)
+{
+    struct trained_module module;
+    policy_make(rank, LOCKSTEP_UNUSED_ACCEPT, &module);
+    for (int i = 0; i < 5; i++) {
+        policy_step(rank, &module, first_without_2);
+        optimize(&module, i > 0);
+        RANK_OK(rank, lockstep_state_check(rank->session));
+    }
+    trainer_free(&module);
+}
+
+static void case_12_unused_in_the_first_step_only(const struct setting *setting)
+{
+    ranks_run(setting, later_used_body, NULL);
+}
+
+// ---- Case 14 -----------------------------------------------------------------------------------
+
+struct listener {
+    struct mutex mutex;
+    uint32_t lines;
+    char last[1024];
+};
+
+static void listen_log(void *context, lockstep_log_level level, const char *line)
+{
+    struct listener *listener = context;
+    (void)level;
+    if (strstr(line, "event=unused_parameters") == NULL)
+        return;
+    mutex_lock(&listener->mutex);
+    listener->lines++;
+    snprintf(listener->last, sizeof(listener->last), "%s", line);
+    mutex_unlock(&listener->mutex);
+}
+
+static void listen_configure(struct rank *rank, struct lockstep_config *config)
+{
+    config->log = listen_log;
+    config->log_context = (struct listener *)rank->context + rank->rank;
+}
+
+static uint64_t without_1_and_3(uint32_t rank, uint64_t step)
+{
+    if (step % 2 == 0)
+        return 0xf;
+    return rank == 0 ? 0x7 : 0xd;
+}
+
+static void warned_body(struct rank *rank)
+{
+    struct listener *listener = (struct listener *)rank->context + rank->rank;
+    struct trained_module module;
+    policy_make(rank, LOCKSTEP_UNUSED_WARN, &module);
+    for (uint32_t i = 1; i <= 4; i++) {
+        policy_step(rank, &module, without_1_and_3);
+        mutex_lock(&listener->mutex);
+        RANK_EQUAL(rank, listener->lines, (i + 1) / 2);
+        RANK_TRUE(rank, strstr(listener->last, "module 'net' parameter 'p1' on rank 1 ") != NULL);
+        RANK_TRUE(rank, strstr(listener->last, "module 'net' parameter 'p3' on rank 0") != NULL);
+        RANK_TRUE(rank, strstr(listener->last, "'p2'") == NULL);
+        rank_digest(rank, listener->last, strlen(listener->last));
+        mutex_unlock(&listener->mutex);
+    }
+    trainer_free(&module);
+}
+
+static void case_14_a_warning_names_each(const struct setting *setting)
+{
+    struct listener listeners[CLUSTER_MAX_WORLD];
+    const struct cluster_test test = {.setting = setting,
+                                      .configure = listen_configure,
+                                      .body = warned_body,
+                                      .context = listeners};
+    memset(listeners, 0, sizeof(listeners));
+    for (int i = 0; i < CLUSTER_MAX_WORLD; i++)
+        mutex_init(&listeners[i].mutex);
+    ranks_run_test(&test);
+    for (int i = 0; i < CLUSTER_MAX_WORLD; i++)
+        mutex_fini(&listeners[i].mutex);
+}
+
+// More accepted gradients than can be named, of a module that comes first, hide no error.
+static void mixed_policies_body(struct rank *rank)
+{
+    uint64_t ones[40];
+    const struct module_shape lenient = {
+        .name = "lenient", .count = 40, .elements = ones, .unused = LOCKSTEP_UNUSED_ACCEPT};
+    const struct module_shape strict = {.name = "strict", .count = 4, .elements = sizes};
+    struct trained_module modules[2];
+    char text[256];
+    for (int i = 0; i < 40; i++)
+        ones[i] = 1;
+    trainer_make(rank, &lenient, 0, &modules[0]);
+    trainer_make(rank, &strict, 1, &modules[1]);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (int i = 0; i < 3; i++) {
+        trainer_begin(rank, NULL);
+        policy_call(rank, &modules[0], 0);
+        policy_call(rank, &modules[1], rank->rank == 1 ? 0xd : 0xf);
+        RANK_FAILS(rank, LOCKSTEP_E_UNUSED, lockstep_step_end(rank->session, NULL));
+        snprintf(text, sizeof(text),
+                 "step %" PRIu64 ": 1 gradient was not produced by the backward pass:"
+                 "\n  module 'strict' parameter 'p1' on rank 1",
+                 atomic_load(&rank->step));
+        RANK_TRUE(rank, strcmp(lockstep_error_text(), text) == 0);
+        RANK_EQUAL(rank, trainer_report(rank).unused, 40 * rank->world_size + 1);
+        trainer_step_known(rank, modules, 2);
+    }
+    trainer_free(&modules[0]);
+    trainer_free(&modules[1]);
+}
+
+static void case_14_policies_are_per_module(const struct setting *setting)
+{
+    ranks_run(setting, mixed_policies_body, NULL);
+}
+
+// ---- Case 18 -----------------------------------------------------------------------------------
+
+static uint64_t without_2_on_rank_0(uint32_t rank, uint64_t step)
+{
+    (void)step;
+    return rank == 0 ? 0xb : 0xf;
+}
+
+// Rank 0 declares p2 unused, before or after it has reported p3.
+static void declared_step(struct rank *rank, struct trained_module *module, bool early)
+{
+    const uint32_t declared = 2;
+    lockstep_call *call;
+    trainer_begin(rank, NULL);
+    trainer_fill_known(module, rank->rank, atomic_load(&rank->step));
+    RANK_OK(rank, lockstep_call_begin(module->module, &call));
+    if (!early)
+        RANK_OK(rank, lockstep_grad_ready(module->module, call, 3, NULL, NULL));
+    if (rank->rank == 0)
+        RANK_OK(rank, lockstep_call_unused(call, &declared, 1));
+    if (early)
+        RANK_OK(rank, lockstep_grad_ready(module->module, call, 3, NULL, NULL));
+    RANK_STATUS(rank, rank->rank == 0 ? LOCKSTEP_E_INVALID : LOCKSTEP_OK,
+                lockstep_grad_ready(module->module, call, 2, NULL, NULL));
+    if (rank->rank == 0)
+        RANK_SAYS(rank, "'p2' is ready after it was declared unused");
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_call_unused(call, &declared, 1));
+    RANK_SAYS(rank, rank->rank == 0 ? "declared unused twice" : "declared unused after it was");
+    RANK_OK(rank, lockstep_grad_ready(module->module, call, 1, NULL, NULL));
+    RANK_OK(rank, lockstep_grad_ready(module->module, call, 0, NULL, NULL));
+    RANK_OK(rank, lockstep_call_end(call));
+    trainer_end(rank); // Whatever the policy.
+    for (uint32_t p = 0; p < 4; p++)
+        expect_used(rank, module, without_2_on_rank_0, p);
+    RANK_EQUAL(rank, trainer_report(rank).unused, 1);
+    trainer_digest(rank, module);
+}
+
+static void declared_body(struct rank *rank)
+{
+    struct trained_module module;
+    policy_make(rank, LOCKSTEP_UNUSED_ERROR, &module);
+    for (int i = 0; i < 3; i++) {
+        declared_step(rank, &module, i % 2 == 0);
+        trainer_step_known(rank, &module, 1); // Declared for that call only.
+    }
+    trainer_begin(rank, NULL);
+    policy_call(rank, &module, rank->rank == 0 ? 0xb : 0xf);
+    RANK_FAILS(rank, LOCKSTEP_E_UNUSED, lockstep_step_end(rank->session, NULL));
+    trainer_free(&module);
+}
+
+static void case_18_declared_unused(const struct setting *setting)
+{
+    ranks_run(setting, declared_body, NULL);
+}
+
+int main(void)
+{
+    static const struct stamp stamps[] = {
+        {"case_10_three_tasks", case_10_three_tasks, NULL},
+        {"case_11_control_flow_alternates", case_11_control_flow_alternates, NULL},
+        {"case_12_unused_in_the_first_step_only", case_12_unused_in_the_first_step_only, NULL},
+        {"case_14_a_warning_names_each", case_14_a_warning_names_each, NULL},
+        {"case_14_policies_are_per_module", case_14_policies_are_per_module, NULL},
+        {"case_18_declared_unused", case_18_declared_unused, NULL},
+    };
+    return stamp_run("reducer: policies", stamps, sizeof(stamps) / sizeof(stamps[0]));
+}
