@@ -101,6 +101,8 @@ static void step_opened(struct lockstep_session *session,
                         const struct lockstep_step_options *options)
 {
     text_copy(session->phase, sizeof(session->phase), options->phase == NULL ? "" : options->phase);
+    for (uint32_t i = 0; i < session->module_count && !session->window_open; i++)
+        module_forget_gradients(session->modules[i]);
     if (!session->window_open)
         session->step++;
     session->step_open = true;
@@ -344,6 +346,25 @@ static int step_weightless_error(const struct lockstep_session *session, uint64_
     return error_set(LOCKSTEP_E_INVALID, "%s; the gradients are as they were", bytes);
 }
 
+// A gradient that others produced and this rank did not, with no memory to put the mean into: its
+// parameter would drift apart from theirs, so it is not passed over in silence.
+static int step_homeless_error(const struct lockstep_session *session)
+{
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        const struct lockstep_module *module = session->modules[m];
+        for (uint32_t p = 0; p < module->parameter_count; p++) {
+            if (module->shapes[p].trainable && module->shapes[p].elements > 0 &&
+                module->used_anywhere[p] && module->gradients[p].memory == NULL)
+                return error_set(LOCKSTEP_E_UNUSED,
+                                 "step %" PRIu64 ": module '%s' parameter '%s' has a mean from "
+                                 "other ranks and no memory for it here: register gradient memory, "
+                                 "or report it with memory on every rank",
+                                 session->step, module->name, module->parameters[p].name);
+        }
+    }
+    return 0;
+}
+
 // What all ranks agreed on in the commit wave.
 static int step_verdict(struct lockstep_session *session, const struct commit_wave *outcome)
 {
@@ -355,7 +376,9 @@ static int step_verdict(struct lockstep_session *session, const struct commit_wa
         return step_aborted_error(session, outcome);
     if ((outcome->called & ~outcome->weighted) != 0)
         return step_weightless_error(session, outcome->called & ~outcome->weighted);
-    return outcome->unused_errors > 0 ? step_unused_error(session, outcome) : 0;
+    if (outcome->unused_errors > 0)
+        return step_unused_error(session, outcome);
+    return step_homeless_error(session);
 }
 
 static int step_check_end(struct lockstep_session *session, const void *stream)

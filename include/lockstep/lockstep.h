@@ -204,7 +204,9 @@ struct lockstep_parameter {
     uint32_t dims; /* 0 to 8; 0 is a scalar of one element. */
     const int64_t *shape; /* dims numbers of elements; 0 is allowed. NULL with dims 0. */
     void *data; /* shape elements. May be NULL when there are none. */
-    void *gradient; /* shape elements, or NULL: passed to lockstep_grad_ready each step. */
+    void *gradient; /* shape elements, or NULL: passed to lockstep_grad_ready each step. A parameter
+                       that is then not reported has no place for the mean of the others:
+                       E_UNUSED at step_end, also where its policy accepts that it is unused. */
     uint32_t flags; /* LOCKSTEP_PARAMETER_* */
 };
 
@@ -341,8 +343,9 @@ LOCKSTEP_API int lockstep_call_begin(lockstep_module *module, lockstep_call **ca
 /* Reports that a gradient is complete in memory. When the last one of a bucket is, the bucket
  * begins to travel, while backward goes on.
  * call: NULL means the module's open call. parameter: its number in the module. gradient: NULL
- * means where it was registered; another address counts from now on. Same dtype and shape as the
- * parameter, contiguous. stream: NULL, the gradient is in host memory.
+ * means where it was registered; another address counts in this step only (with accumulate: until
+ * the end of the window), and is not touched afterwards. Same dtype and shape as the parameter,
+ * contiguous. stream: NULL, the gradient is in host memory.
  * From this call until lockstep_step_end returns the memory belongs to the library: neither read
  * nor write it. In calls before the last one of calls_per_step it is only noted, and the memory
  * stays the trainer's.
