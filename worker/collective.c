@@ -137,6 +137,7 @@ void work_launch(struct lockstep_work *work)
 {
     struct transport *transport = work->session->transport;
     work->missing = work->confirmed ? 2 : 1;
+    work->session->plain_in_flight++;
     transport_launch(transport, &work->collective);
     if (work->confirmed)
         transport_launch(transport, &work->confirmation);
@@ -147,6 +148,7 @@ void work_done(struct lockstep_work *work)
     struct lockstep_session *session = work->session;
     if (--work->missing > 0)
         return;
+    session->plain_in_flight--;
     mutex_lock(&session->mutex);
     work->state = WORK_DONE;
     cond_broadcast(&session->changed);

@@ -145,7 +145,9 @@ static void engine_report(struct lockstep_session *session, struct up_message *m
 
 static void engine_check_verdict(struct lockstep_session *session)
 {
-    if (session->verdict_deadline_ms == 0 || clock_now_ms() < session->verdict_deadline_ms)
+    const bool idle = session->left_held && session->plain_in_flight == 0;
+    if (session->verdict_deadline_ms == 0 ||
+        (clock_now_ms() < session->verdict_deadline_ms && !idle))
         return;
     session->verdict_deadline_ms = 0;
     if (!session->over)
@@ -461,10 +463,21 @@ static void engine_layout_part(struct lockstep_session *session, const struct la
         engine_fail(session, LOCKSTEP_E_MISMATCH, text);
 }
 
+// A plain collective that the leaver has finished can be finished here too, and is: the next one
+// is the one that fails.
+static void engine_hold_left(struct lockstep_session *session, const struct down_halt *halt)
+{
+    session->left_held = true;
+    session->lost_here = *halt;
+    session->verdict_deadline_ms = clock_now_ms() + LOCKSTEP_HALT_GRACE_MS;
+}
+
 static void engine_halt(struct lockstep_session *session, const struct down_halt *halt)
 {
     if (session->generation.number == 0)
         engine_fail(session, error_status_of_halt(halt->kind), halt->text);
+    else if (halt->kind == HALT_LEFT && session->plain_in_flight > 0)
+        engine_hold_left(session, halt);
     else
         order_halted(session->order, halt);
 }

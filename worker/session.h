@@ -250,6 +250,8 @@ struct lockstep_session {
     int over_status;
     char over_text[LOCKSTEP_REPORT_BYTES];
     bool start_sent;
+    uint32_t plain_in_flight; // Collectives.
+    bool left_held; // A verdict waits until these are done.
     uint64_t verdict_deadline_ms; // A peer was lost; the coordinator's sentence is waited for.
     char abort_text[LOCKSTEP_TEXT_BYTES]; // lockstep_abort was called; empty: not.
     bool control_gone;

@@ -17,9 +17,7 @@ struct later {
 
 static struct later later[] = {
     {"case 07", "the set of trainable parameters is fixed at registration"},
-    {"case 10 used nowhere", "a gradient that no rank used becomes zero"},
     {"case 11 by parameter", "the report counts what was unused for all parameters together"},
-    {"case 23", "float16 and bfloat16 are not supported yet"},
     {"case 25 above 2^31 bytes", "it needs 20 GiB of memory: nightly, by hand"},
     {"case 28", "a rank cannot leave without ending the job"},
     {"case 29", "a rank cannot leave without ending the job"},
