@@ -324,6 +324,7 @@ static void engine_done(void *context, struct collective *collective)
         return;
     }
     engine_count_times(session, collective);
+    module_collective_done(collective->context, collective);
     atomic_store_explicit(&session->weight_total, collective->weight_total, memory_order_relaxed);
     order_slot_final(session->order, collective->tag.slot);
 }

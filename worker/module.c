@@ -10,6 +10,7 @@
 #include "worker/handle.h"
 #include "worker/kernels.h"
 #include "worker/session.h"
+#include "worker/units.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -175,6 +176,9 @@ void module_free(struct lockstep_module *module)
     free(module->bucket_of);
     free(module->runs);
     free(module->extents);
+    free(module->unit_ends);
+    free(module->used);
+    free(module->used_anywhere);
     free(module->ready_order);
     free(module->words);
     free(module->name);
@@ -208,8 +212,10 @@ static bool module_allocate_tensors(struct lockstep_module *module,
     module->shapes = module_array(config->parameter_count, sizeof(*module->shapes));
     module->gradients = module_array(config->parameter_count, sizeof(*module->gradients));
     module->bucket_of = module_array(config->parameter_count, sizeof(*module->bucket_of));
+    module->used_anywhere = module_array(config->parameter_count, sizeof(*module->used_anywhere));
     return module->name != NULL && module->parameters != NULL && module->buffers != NULL &&
-           module->shapes != NULL && module->gradients != NULL && module->bucket_of != NULL;
+           module->shapes != NULL && module->gradients != NULL && module->bucket_of != NULL &&
+           module->used_anywhere != NULL;
 }
 
 static bool module_allocate_runs(struct lockstep_module *module)
@@ -218,11 +224,14 @@ static bool module_allocate_runs(struct lockstep_module *module)
     module->word_capacity = 1 + 2 * count;
     module->runs = module_array(count, sizeof(*module->runs));
     module->extents = module_array(count, sizeof(*module->extents));
+    module->unit_ends = module_array(count, sizeof(*module->unit_ends));
+    module->used = module_array(count, sizeof(*module->used));
     module->ready_order = module_array(count, sizeof(*module->ready_order));
     module->words = module_array(module->word_capacity, sizeof(*module->words));
     return module_allocate_layout(&module->layout, count) &&
            module_allocate_layout(&module->next, count) && module->runs != NULL &&
-           module->extents != NULL && module->ready_order != NULL && module->words != NULL;
+           module->extents != NULL && module->unit_ends != NULL && module->used != NULL &&
+           module->ready_order != NULL && module->words != NULL;
 }
 
 // Arrays in the trainer's memory are walked with the element size that it was compiled with.
@@ -470,6 +479,7 @@ void module_step_begin(struct lockstep_module *module)
         atomic_store_explicit(&module->runs[b].missing, module->layout.buckets[b].count,
                               memory_order_relaxed);
     atomic_store_explicit(&module->ready_count, 0, memory_order_relaxed);
+    memset(module->used_anywhere, 0, module->parameter_count * sizeof(*module->used_anywhere));
     module->call.ended = false;
 }
 
@@ -510,11 +520,38 @@ static uint32_t module_extents(struct lockstep_module *module, const struct buck
     return count;
 }
 
+// The gradients of a bucket are the units of its collective. A bucket of n gradients has n words
+// for its bits, more than it needs.
+static void module_units(struct lockstep_module *module, const struct bucket *bucket, bool zero)
+{
+    uint64_t *ends = &module->unit_ends[bucket->first];
+    uint64_t *used = &module->used[bucket->first];
+    uint64_t end = 0;
+    memset(used, 0, units_words(bucket->count) * sizeof(*used));
+    for (uint32_t i = 0; i < bucket->count; i++) {
+        const uint32_t parameter = module->layout.order[bucket->first + i];
+        end += module->shapes[parameter].elements;
+        ends[i] = end;
+        if (!zero && !module->gradients[parameter].unused)
+            units_set_used(used, i);
+    }
+}
+
+void module_collective_done(struct lockstep_module *module, const struct collective *collective)
+{
+    const uint32_t *order = module->layout.order + (collective->unit_ends - module->unit_ends);
+    for (uint32_t i = 0; i < collective->unit_count; i++) {
+        if (units_is_used(collective->used, i))
+            module->used_anywhere[order[i]] = true;
+    }
+}
+
 struct collective *module_collective(struct lockstep_module *module, uint32_t bucket, bool zero)
 {
     const struct bucket *shape = &module->layout.buckets[bucket];
     struct collective *collective = &module->runs[bucket].collective;
     const uint64_t identity[] = {module->index, bucket, (uint64_t)module->gradient_kind};
+    module_units(module, shape, zero);
     *collective = (struct collective){
         .kind = COLLECTIVE_ALLREDUCE,
         .dtype = shape->dtype,
@@ -524,6 +561,9 @@ struct collective *module_collective(struct lockstep_module *module, uint32_t bu
         .elements = shape->elements,
         .weight = zero ? 0 : module->session->weight,
         .input_is_sum = module->gradient_kind == LOCKSTEP_GRADIENT_SUM,
+        .unit_ends = &module->unit_ends[shape->first],
+        .unit_count = shape->count,
+        .used = &module->used[shape->first],
         .context = module,
     };
     collective->signature = collective_signature(collective) ^ hash64(identity, sizeof(identity));

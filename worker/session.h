@@ -83,6 +83,13 @@ struct lockstep_module {
     uint32_t *bucket_of; // [parameter_count]: bucket of each parameter in the layout.
     struct bucket_run *runs; // [trainable_count]: at most one bucket for each parameter.
     struct extent *extents; // [trainable_count]: in layout order.
+    uint64_t *unit_ends; // [trainable_count]: of the gradients in their bucket, in layout order.
+    uint64_t *used; // [trainable_count]: used bits of a bucket's gradients, from its first place.
+
+    // [parameter_count]: some rank has used the parameter in the step. The trainer clears it at
+    // step_begin, the engine sets it when a bucket is done, the trainer reads it after the step has
+    // settled. In a solo session nobody sets it: there gradients[].unused says it.
+    bool *used_anywhere;
 
     // Order of readiness in a learning step.
     uint32_t *ready_order; // [trainable_count]
@@ -290,6 +297,8 @@ uint32_t module_manifest_count(const struct lockstep_session *session);
 uint64_t module_manifest_hash(const struct lockstep_session *session);
 // Prepares bucket run `bucket` for launch: extents, signature. Engine thread.
 struct collective *module_collective(struct lockstep_module *module, uint32_t bucket, bool zero);
+// Takes from a collective that is done which of its parameters some rank has used. Engine thread.
+void module_collective_done(struct lockstep_module *module, const struct collective *collective);
 // Makes every counter of missing gradients full again. Trainer, at step_begin.
 void module_step_begin(struct lockstep_module *module);
 // The agreed layout comes into force. Engine thread, between the last slot and the next step.

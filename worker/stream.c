@@ -47,7 +47,7 @@ void stream_close(struct stream *stream, bool reset)
 
 static uint64_t stream_frame_bytes(const struct out_frame *frame)
 {
-    return LOCKSTEP_FRAME_HEADER_BYTES + (uint64_t)frame->payload_bytes;
+    return frame->head_bytes + (uint64_t)frame->payload_bytes;
 }
 
 // Behind the frame that has begun and the urgent ones before it.
@@ -82,13 +82,12 @@ static int stream_frame_vectors(const struct out_frame *frame, struct iovec *vec
     int count = 0;
     uint64_t payload_sent = 0;
     *bytes = 0;
-    if (frame->sent < LOCKSTEP_FRAME_HEADER_BYTES) {
-        const uint64_t rest = LOCKSTEP_FRAME_HEADER_BYTES - frame->sent;
-        vectors[count++] = (struct iovec){
-            .iov_base = (uint8_t *)(uintptr_t)frame->header + frame->sent, .iov_len = rest};
+    if (frame->sent < frame->head_bytes) {
+        const uint64_t rest = frame->head_bytes - frame->sent;
+        vectors[count++] = (struct iovec){.iov_base = frame->head + frame->sent, .iov_len = rest};
         *bytes = rest;
     } else {
-        payload_sent = frame->sent - LOCKSTEP_FRAME_HEADER_BYTES;
+        payload_sent = frame->sent - frame->head_bytes;
     }
     const uint64_t left = frame->payload_bytes - payload_sent;
     if (left == 0 || count == most)
@@ -129,8 +128,7 @@ static void stream_advance(struct out_frame *frame, uint64_t bytes)
     frame->sent += bytes;
     if (frame->source != SOURCE_IN && frame->source != SOURCE_OUT)
         return;
-    const uint64_t header = LOCKSTEP_FRAME_HEADER_BYTES;
-    const uint64_t from = before > header ? before : header;
+    const uint64_t from = before > frame->head_bytes ? before : frame->head_bytes;
     if (frame->sent > from)
         extent_skip(&frame->cursor, frame->sent - from);
 }
@@ -189,8 +187,8 @@ void stream_flush(struct stream *stream)
 // its payload, or a fraction of an element. So a frame costs about one call, and small frames share
 // one. A payload longer than the staging buffer passes through it by less than its size.
 //
-// Staging holds staged_first..staged_end. Between calls it holds less than one header, or, inside a
-// payload for user memory, less than one element.
+// Staging holds staged_first..staged_end. Between calls it holds less than one header, nothing of
+// used bits, or, inside a payload for user memory, less than one element.
 
 static uint32_t stream_staged(const struct stream *stream)
 {
@@ -231,8 +229,23 @@ static const char *stream_begin(struct stream *stream)
     if (frame_decode(stream->staging + stream->staged_first, &stream->header, &detail) != FRAME_OK)
         return detail;
     stream->staged_first += LOCKSTEP_FRAME_HEADER_BYTES;
-    if (stream->header.used_bytes != 0)
-        return "it has used bits, which this transport does not carry";
+    stream->used_received = 0;
+    stream->in_used = true;
+    return NULL;
+}
+
+// Takes used bits out of the staging buffer. When they are whole, the payload begins.
+static const char *stream_use(struct stream *stream)
+{
+    uint32_t bytes = stream->header.used_bytes - stream->used_received;
+    if (bytes > stream_staged(stream))
+        bytes = stream_staged(stream);
+    memcpy(stream->used + stream->used_received, stream->staging + stream->staged_first, bytes);
+    stream->used_received += bytes;
+    stream->staged_first += bytes;
+    if (stream->used_received < stream->header.used_bytes)
+        return NULL;
+    stream->in_used = false;
     stream->payload_left = stream->header.payload_bytes;
     stream->target = (struct stream_target){.kind = TARGET_SINK};
     stream->in_payload = true;
@@ -244,10 +257,16 @@ static const char *stream_consume(struct stream *stream)
 {
     const char *text = NULL;
     while (!text) {
-        if (!stream->in_payload) {
+        if (!stream->in_payload && !stream->in_used) {
             if (stream_staged(stream) < LOCKSTEP_FRAME_HEADER_BYTES)
                 return NULL;
             text = stream_begin(stream);
+            continue;
+        }
+        if (stream->in_used) {
+            text = stream_use(stream);
+            if (stream->in_used)
+                return text;
             continue;
         }
         stream_unstage(stream);

@@ -22,6 +22,7 @@
 #define STREAM_STAGING_BYTES (8 * 1024)
 #define STREAM_CALL_BYTES (1024 * 1024) // About the most that one system call moves.
 #define STREAM_VECTORS 128
+#define STREAM_USED_BYTES 32 // Used bits that need no memory of their own.
 
 enum frame_source {
     SOURCE_NONE, // No payload.
@@ -32,8 +33,10 @@ enum frame_source {
 
 struct out_frame {
     struct list queue;
-    uint8_t header[LOCKSTEP_FRAME_HEADER_BYTES];
-    uint64_t sent; // Bytes of header and payload that the link has taken.
+    uint8_t *head; // Header and used bits: `bytes`, or memory of the owner.
+    uint32_t head_bytes;
+    uint8_t bytes[LOCKSTEP_FRAME_HEADER_BYTES + STREAM_USED_BYTES];
+    uint64_t sent; // Bytes of head and payload that the link has taken.
     uint32_t payload_bytes;
     enum frame_source source;
     bool urgent;
@@ -60,8 +63,8 @@ struct stream_target {
 struct stream;
 
 struct stream_owner {
-    // A header has arrived: say in stream->target where its payload goes (it is TARGET_SINK).
-    // Returns NULL, or what is impossible about it. Not called again after that.
+    // A header and its used bits have arrived: say in stream->target where its payload goes (it is
+    // TARGET_SINK). Returns NULL, or what is impossible about it. Not called again after that.
     const char *(*begin)(struct stream *stream);
     // The payload of stream->header is complete. Returns as begin does.
     const char *(*end)(struct stream *stream);
@@ -91,8 +94,10 @@ struct stream {
     int error; // 0: an orderly end.
     const char *text;
     // Receiving.
+    bool in_used;
     bool in_payload;
     struct frame_header header;
+    uint32_t used_received; // Bytes of used bits.
     struct stream_target target;
     uint32_t payload_left;
     uint32_t staged_first;
@@ -106,6 +111,7 @@ struct stream {
     uint64_t bytes_received;
     uint64_t frames_sent;
     uint8_t staging[STREAM_STAGING_BYTES];
+    uint8_t used[LOCKSTEP_USED_BYTES]; // Used bits of the frame that is being received.
 };
 
 // Takes the link. The stream must not move in memory.

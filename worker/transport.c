@@ -105,6 +105,7 @@ static void transport_init(struct transport *transport, const struct transport_c
         list_init(lists[i]);
     scratch_init(&transport->chunks, LOCKSTEP_FRAME_BYTES);
     scratch_init(&transport->frames, sizeof(struct out_frame));
+    scratch_init(&transport->heads, LOCKSTEP_FRAME_HEADER_BYTES + LOCKSTEP_USED_BYTES);
     scratch_init(&transport->flow_pool, sizeof(struct flow));
     scratch_init(&transport->parkings, sizeof(struct parking));
     scratch_init(&transport->wave_blocks, sizeof(struct wave_block));
@@ -183,9 +184,10 @@ void transport_close(struct transport *transport)
         (void)close(transport->wake);
     if (transport->epoll >= 0)
         (void)close(transport->epoll);
-    struct scratch *const pools[] = {&transport->chunks,      &transport->frames,
-                                     &transport->flow_pool,   &transport->parkings,
-                                     &transport->wave_blocks, &transport->wave_states};
+    struct scratch *const pools[] = {&transport->chunks,     &transport->frames,
+                                     &transport->heads,      &transport->flow_pool,
+                                     &transport->parkings,   &transport->wave_blocks,
+                                     &transport->wave_states};
     for (size_t i = 0; i < sizeof(pools) / sizeof(pools[0]); i++)
         scratch_fini(pools[i]);
     free(transport);
@@ -233,6 +235,8 @@ static void transport_reserve(struct transport *transport)
     const uint64_t flows = 4 * LOCKSTEP_WINDOW;
     scratch_reserve(&transport->chunks, wanted < most ? wanted : most);
     scratch_reserve(&transport->frames, wanted < most ? 2 * wanted : 2 * most);
+    // A unit is in two frames of a step, but for those at the edges of chunks.
+    scratch_reserve(&transport->heads, 2 * LOCKSTEP_MAX_PARAMETERS / (8 * STREAM_USED_BYTES));
     scratch_reserve(&transport->flow_pool, flows);
     scratch_reserve(&transport->parkings, flows);
     scratch_reserve(&transport->wave_blocks, LOCKSTEP_EARLY_WAVES / 4);
@@ -318,7 +322,14 @@ struct out_frame *transport_frame(struct transport *transport, const struct fram
     list_init(&frame->queue);
     frame->urgent = true;
     frame->payload_bytes = header->payload_bytes;
-    frame_encode(header, frame->header);
+    frame->head_bytes = LOCKSTEP_FRAME_HEADER_BYTES + header->used_bytes;
+    frame->head =
+        frame->head_bytes <= sizeof(frame->bytes) ? frame->bytes : scratch_get(&transport->heads);
+    if (!frame->head) {
+        scratch_put(&transport->frames, frame);
+        return NULL;
+    }
+    frame_encode(header, frame->head);
     return frame;
 }
 
@@ -752,6 +763,8 @@ void transport_launch(struct transport *transport, struct collective *collective
     assert(transport->formed);
     assert(collective->kind == COLLECTIVE_BROADCAST ||
            kernel_supported(collective->dtype, collective->op));
+    assert(collective->unit_count == 0 || collective->kind == COLLECTIVE_ALLREDUCE);
+    assert(collective->unit_count <= LOCKSTEP_MAX_PARAMETERS);
     flow_launch(transport, collective);
 }
 
@@ -859,6 +872,7 @@ void transport_statistics(const struct transport *transport, struct transport_st
     }
     out->scratch_bytes = transport->chunks.blocks * transport->chunks.block_bytes;
     out->allocations = transport->chunks.slab_count + transport->frames.slab_count +
-                       transport->flow_pool.slab_count + transport->parkings.slab_count +
-                       transport->wave_blocks.slab_count + transport->wave_states.slab_count;
+                       transport->heads.slab_count + transport->flow_pool.slab_count +
+                       transport->parkings.slab_count + transport->wave_blocks.slab_count +
+                       transport->wave_states.slab_count;
 }

@@ -9,6 +9,8 @@
 //
 // What a transport guarantees (docs/data-plane.md says how):
 // - Partial sums live in scratch. User memory is written in whole elements, with final bytes only.
+// - With units: what no rank has used stays as it was on every rank; what some rank has used is
+//   written on every rank.
 // - After done() the result is in user memory, bit-identical on every rank, and the transport does
 //   not touch that memory for this collective any more, as reader or as writer.
 // - Any launched collective may run, in whatever order ranks launch them: frames carry their tag.
@@ -67,7 +69,15 @@ struct collective {
     uint64_t elements; // Sum over the extents. May be 0: then done() comes all the same.
     uint64_t weight; // REDUCE_MEAN: samples behind the input. 0 contributes nothing.
     bool input_is_sum; // REDUCE_MEAN: the input is already w g; nothing is multiplied.
+    // Units (units.h): the parameters inside. COLLECTIVE_ALLREDUCE only; equal on all ranks.
+    const uint64_t *unit_ends; // [unit_count], borrowed until done().
+    uint32_t unit_count; // 0: no units, all outputs are written.
     void *context; // The caller's.
+
+    // [units_words(unit_count)], borrowed until done(). In: the units for which this rank has an
+    // input; those of the others are NULL. Out: those for which some rank has one. Between launch
+    // and done() the transport may set bits that it has learned. Bits behind the last unit are 0.
+    uint64_t *used;
 
     // Results, set before done().
     uint64_t weight_total; // REDUCE_MEAN: 0 means that nobody contributed; memory is untouched.

@@ -25,6 +25,14 @@
 // the link, whose receiver never stops reading: whatever is in front of it in the queue has a place
 // to go. So s completes, and by induction all stripes do. Collectives share nothing but links.
 //
+// Units (units.h). Every frame of a collective with units carries the used bits of those that its
+// chunk meets: a reduce frame what its ranks so far have, a gather frame what all have, before the
+// payload. What is learned is kept in collective->used, which only grows and never holds a bit that
+// no rank has: so a rank's next frame is the OR of what it was told and what it has itself, and the
+// owner, told by all others, has the final bits. When all units of a chunk are used it travels as
+// if there were none. When none is, its gather frame has no payload and memory stays as it is. Else
+// the final bytes stay in scratch, and are copied to the used units only, on every rank.
+//
 // Cost of E elements of b bytes in a world of n: 2 (n - 1) / n * E * b bytes sent by each rank and
 // as many received; one pass over them to add and one to write; 2 (n - 1) hops until the first
 // stripe is complete, later ones overlap with it.
@@ -103,6 +111,11 @@ static struct stripe *flow_stripe(struct flow *flow, uint64_t stripe)
     return &flow->stripes[stripe % flow->ring.window];
 }
 
+static struct unit_range flow_units(const struct flow *flow, struct ring_span span)
+{
+    return units_met(flow->collective->unit_ends, flow->collective->unit_count, span);
+}
+
 static bool flow_is_mean(const struct flow *flow)
 {
     return flow->ring.reduces && flow->collective->op == REDUCE_MEAN;
@@ -151,6 +164,8 @@ static void flow_send(struct transport *transport, struct flow *flow,
                       const struct flow_message *message)
 {
     struct frame_header header = flow_header(transport, flow, message->kind);
+    const struct unit_range units = flow_units(flow, message->span);
+    header.used_bytes = units_bytes(units.count);
     header.part = (uint32_t)message->stripe;
     header.chunk = message->owner;
     header.weight = message->weight;
@@ -161,6 +176,7 @@ static void flow_send(struct transport *transport, struct flow *flow,
         transport_lose(transport->successor, "out of memory here");
         return;
     }
+    units_pack(flow->collective->used, units, frame->head + LOCKSTEP_FRAME_HEADER_BYTES);
     frame->urgent = false;
     frame->flow = flow;
     frame->stripe = message->stripe;
@@ -287,6 +303,8 @@ void flow_sent(struct transport *transport, struct out_frame *frame, bool droppe
     const uint32_t payload_bytes = frame->payload_bytes;
     if (frame->block)
         scratch_put(&transport->chunks, frame->block);
+    if (frame->head != frame->bytes)
+        scratch_put(&transport->heads, frame->head);
     scratch_put(&transport->frames, frame);
     if (dropped)
         return;
@@ -300,26 +318,36 @@ void flow_sent(struct transport *transport, struct out_frame *frame, bool droppe
 
 // ---- what arrives -------------------------------------------------------------------------------
 
+// Whether final bytes of a chunk are written to user memory as they come. Its used bits are final.
+static bool flow_is_direct(const struct flow *flow, struct ring_span span)
+{
+    const uint64_t bytes = span.count * flow->map.element_bytes;
+    if (bytes == 0)
+        return true;
+    return units_usage(flow->collective->used, flow_units(flow, span)) == USAGE_ALL &&
+           extent_backed(extent_seek(&flow->map, span.first), EXTENT_OUT, bytes);
+}
+
 // This rank is the owner and has the sum of all others in acc.
 static void flow_finish(struct transport *transport, struct flow *flow,
                         const struct frame_header *header, struct ring_span span, uint8_t *acc)
 {
-    const uint64_t bytes = span.count * flow->map.element_bytes;
-    const bool backed =
-        bytes == 0 || extent_backed(extent_seek(&flow->map, span.first), EXTENT_OUT, bytes);
+    const bool direct = flow_is_direct(flow, span);
+    bool nothing = units_usage(flow->collective->used, flow_units(flow, span)) == USAGE_NONE;
     struct flow_message message = {.kind = FRAME_GATHER,
                                    .stripe = header->part,
                                    .owner = header->chunk,
                                    .span = span,
-                                   .source = backed ? SOURCE_OUT : SOURCE_BUFFER,
-                                   .block = backed ? NULL : acc};
-    message.weight = reduce_finish(flow, span, acc, header->weight, backed);
+                                   .source = direct ? SOURCE_OUT : SOURCE_BUFFER,
+                                   .block = direct ? NULL : acc};
+    message.weight = reduce_finish(flow, span, acc, header->weight, direct);
     if (flow_is_mean(flow)) {
         flow->collective->weight_total = message.weight;
-        if (message.weight == 0) {
-            message.source = SOURCE_NONE;
-            message.block = NULL;
-        }
+        nothing = nothing || message.weight == 0;
+    }
+    if (nothing) {
+        message.source = SOURCE_NONE;
+        message.block = NULL;
     }
     if (acc && !message.block)
         scratch_put(&transport->chunks, acc);
@@ -344,17 +372,15 @@ static void flow_reduced(struct transport *transport, struct flow *flow,
     flow_send(transport, flow, &message);
 }
 
-// Final bytes have arrived: in user memory, or in a block where some of it is NULL.
+// Final bytes have arrived: in user memory, or in a block where not all of it is to be written.
 static void flow_final(struct transport *transport, struct flow *flow,
                        const struct frame_header *header, uint8_t *block)
 {
     const struct ring_span span = ring_chunk(&flow->ring, header->part, header->chunk);
     if (flow_is_mean(flow))
         flow->collective->weight_total = header->weight;
-    if (block) {
-        struct extent_cursor cursor = extent_seek(&flow->map, span.first);
-        extent_store(&cursor, block, header->payload_bytes);
-    }
+    if (block)
+        reduce_store(flow, span, block);
     if (ring_sends_gather(&flow->ring, header->chunk)) {
         const struct flow_message message = {.kind = header->kind,
                                              .stripe = header->part,
@@ -393,8 +419,38 @@ static bool flow_mark(uint64_t *words, uint32_t owner)
     return true;
 }
 
+// The used bits of a frame whose chunk exists: learned, or refused. NULL, or what is impossible.
+static const char *flow_learn(struct flow *flow, const struct frame_header *header,
+                              const uint8_t *used)
+{
+    uint64_t *known = flow->collective->used;
+    const struct unit_range units =
+        flow_units(flow, ring_chunk(&flow->ring, header->part, header->chunk));
+    if (header->used_bytes != units_bytes(units.count))
+        return "its used bits are not as many as the chunk's units";
+    if (!units_are_clean(used, units.count))
+        return "it has used bits of units that do not exist";
+    if (header->kind == FRAME_GATHER && !units_include(used, units, known))
+        return "it says of a unit that is used that it is not";
+    units_merge(known, units, used);
+    return NULL;
+}
+
+// Payload bytes of a frame whose used bits were learned.
+static uint64_t flow_payload(const struct flow *flow, const struct frame_header *header)
+{
+    const struct ring_span span = ring_chunk(&flow->ring, header->part, header->chunk);
+    const bool final = header->kind == FRAME_GATHER;
+    if (final && flow_is_mean(flow) && header->weight == 0)
+        return 0;
+    if (final && units_usage(flow->collective->used, flow_units(flow, span)) == USAGE_NONE)
+        return 0;
+    return span.count * flow->ring.element_bytes;
+}
+
 // Whether a frame whose signature agrees may arrive now. NULL, or what is impossible.
-static const char *flow_check(struct flow *flow, const struct frame_header *header)
+static const char *flow_check(struct flow *flow, const struct frame_header *header,
+                              const uint8_t *used)
 {
     const struct ring *ring = &flow->ring;
     const bool reduce = header->kind == FRAME_REDUCE;
@@ -410,10 +466,10 @@ static const char *flow_check(struct flow *flow, const struct frame_header *head
     if (reduce ? !ring_receives_reduce(ring, header->chunk)
                : !ring_receives_gather(ring, header->chunk))
         return "its chunk begins at the receiver";
-    uint64_t bytes = ring_chunk(ring, header->part, header->chunk).count * ring->element_bytes;
-    if (!reduce && flow_is_mean(flow) && header->weight == 0)
-        bytes = 0;
-    if (header->payload_bytes != bytes)
+    const char *text = flow_learn(flow, header, used);
+    if (text)
+        return text;
+    if (header->payload_bytes != flow_payload(flow, header))
         return "its length is not the chunk's";
     struct stripe *stripe = flow_stripe(flow, header->part);
     if (!flow_mark(reduce ? stripe->reduced : stripe->gathered, header->chunk))
@@ -432,7 +488,7 @@ static const char *flow_target(struct transport *transport, struct flow *flow,
         const struct ring_span span = ring_chunk(&flow->ring, header->part, header->chunk);
         stream->target.cursor = extent_seek(&flow->map, span.first);
         stream->target.kind = TARGET_OUT;
-        if (extent_backed(stream->target.cursor, EXTENT_OUT, header->payload_bytes))
+        if (flow_is_direct(flow, span))
             return NULL;
     }
     stream->block = scratch_get(&transport->chunks);
@@ -456,14 +512,18 @@ static const char *flow_park(struct transport *transport, struct flow *flow, str
     }
     struct parking *parking = flow->parking;
     if (header->payload_bytes > LOCKSTEP_EAGER_BYTES ||
-        parking->bytes_used + header->payload_bytes > sizeof(parking->bytes))
+        parking->bytes_filled + header->payload_bytes > sizeof(parking->bytes) ||
+        parking->used_filled + header->used_bytes > sizeof(parking->used))
         return "it is above the eager limit and has no credit";
     if (parking->count == LOCKSTEP_EAGER_FRAMES ||
         transport->frames_parked == LOCKSTEP_PARKED_FRAMES)
         return "too many frames have no credit";
     struct parked_frame *parked = &parking->frames[parking->count++];
-    *parked = (struct parked_frame){.header = *header, .offset = parking->bytes_used};
-    parking->bytes_used += (header->payload_bytes + 7) / 8 * 8;
+    *parked = (struct parked_frame){
+        .header = *header, .offset = parking->bytes_filled, .used_offset = parking->used_filled};
+    memcpy(parking->used + parking->used_filled, stream->used, header->used_bytes);
+    parking->bytes_filled += (header->payload_bytes + 7) / 8 * 8;
+    parking->used_filled += header->used_bytes;
     stream->flow = flow;
     stream->parked = parked;
     stream->target.kind = TARGET_BUFFER;
@@ -490,7 +550,7 @@ static const char *flow_unpark_one(struct transport *transport, struct flow *flo
     }
     if (!flow->ring.eager)
         return "it has no credit";
-    const char *text = flow_check(flow, header);
+    const char *text = flow_check(flow, header, flow->parking->used + parked->used_offset);
     if (text)
         return text;
     if (header->payload_bytes > 0) {
@@ -541,7 +601,7 @@ const char *flow_begin(struct peer_link *peer, struct stream *stream)
         flow_mismatch(transport, flow, peer->rank, flow_signature_text);
     if (flow->mismatched)
         return NULL;
-    text = flow_check(flow, &stream->header);
+    text = flow_check(flow, &stream->header, stream->used);
     if (text)
         return text;
     stream->flow = flow;
@@ -755,4 +815,5 @@ void flow_forget(struct transport *transport)
     scratch_reset(&transport->parkings);
     scratch_reset(&transport->chunks);
     scratch_reset(&transport->frames);
+    scratch_reset(&transport->heads);
 }

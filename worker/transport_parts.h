@@ -18,6 +18,7 @@
 #include "worker/stream.h"
 #include "worker/transport.h"
 #include "worker/transport_extents.h"
+#include "worker/units.h"
 
 #include <stdatomic.h>
 
@@ -87,15 +88,24 @@ struct guest {
 // Frames that arrived before their collective was launched here.
 struct parked_frame {
     struct frame_header header;
-    uint32_t offset;
+    uint32_t offset; // Of the payload in bytes.
+    uint32_t used_offset; // Of the used bits in used.
     bool complete;
 };
+
+// Neighbouring chunks may both meet one unit, and each chunk rounds its bits up to a byte.
+#define PARKING_USED_BYTES LOCKSTEP_USED_BYTES
+static_assert(PARKING_USED_BYTES >=
+                  (LOCKSTEP_MAX_PARAMETERS + LOCKSTEP_EAGER_FRAMES) / 8 + LOCKSTEP_EAGER_FRAMES,
+              "the used bits of the eager frames of one collective fit");
 
 struct parking {
     uint32_t count;
     uint32_t consumed;
-    uint32_t bytes_used;
+    uint32_t bytes_filled;
+    uint32_t used_filled;
     struct parked_frame frames[LOCKSTEP_EAGER_FRAMES];
+    uint8_t used[PARKING_USED_BYTES];
     _Alignas(8) uint8_t bytes[LOCKSTEP_EAGER_BYTES + 8 * LOCKSTEP_EAGER_FRAMES];
 };
 
@@ -204,6 +214,7 @@ struct transport {
     struct transport_statistics totals; // Of links that are closed.
     struct scratch chunks; // Partial sums.
     struct scratch frames; // struct out_frame
+    struct scratch heads; // Of frames with many used bits.
     struct scratch flow_pool;
     struct scratch parkings;
     struct scratch wave_blocks;
@@ -264,10 +275,13 @@ void reduce_start(const struct flow *flow, struct ring_span span, uint8_t *acc);
 // acc = acc op this rank's contribution. Returns the weight that it adds.
 uint64_t reduce_add(const struct flow *flow, struct ring_span span, uint8_t *acc);
 // The owner's last step: adds this rank's contribution to acc, divides, and writes what is final to
-// the outputs; and to acc where not all of them have memory. Returns the weight in all, `weight`
-// being that of acc. Returns 0 for a mean to which nobody contributed; then nothing is written.
+// the outputs: directly, when all of them have memory and all units are used, else by way of acc.
+// Returns the weight in all, `weight` being that of acc. Returns 0 for a mean to which nobody
+// contributed; then nothing is written.
 uint64_t reduce_finish(const struct flow *flow, struct ring_span span, uint8_t *acc,
-                       uint64_t weight, bool backed);
+                       uint64_t weight, bool direct);
+// Copies final bytes to the outputs of the units that are used; to all when there are no units.
+void reduce_store(const struct flow *flow, struct ring_span span, const uint8_t *bytes);
 // A collective of a world of one, or the root's own copy.
 void reduce_local(struct collective *collective, uint32_t element_bytes);
 

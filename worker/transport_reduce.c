@@ -111,8 +111,32 @@ static void reduce_write(const struct collective *collective, uint32_t element, 
         memcpy(out, acc, bytes);
 }
 
+void reduce_store(const struct flow *flow, struct ring_span span, const uint8_t *bytes)
+{
+    const struct collective *collective = flow->collective;
+    const uint32_t element = flow->map.element_bytes;
+    struct extent_cursor cursor = reduce_seek(flow, span);
+    const struct unit_range met = units_met(collective->unit_ends, collective->unit_count, span);
+    if (met.count == 0) {
+        extent_store(&cursor, bytes, span.count * element);
+        return;
+    }
+    uint64_t at = span.first;
+    for (uint32_t unit = met.first; unit < met.first + met.count; unit++) {
+        const uint64_t end = collective->unit_ends[unit] < span.first + span.count
+                                 ? collective->unit_ends[unit]
+                                 : span.first + span.count;
+        if (units_is_used(collective->used, unit))
+            extent_store(&cursor, bytes, (end - at) * element);
+        else
+            extent_skip(&cursor, (end - at) * element);
+        bytes += (end - at) * element;
+        at = end;
+    }
+}
+
 uint64_t reduce_finish(const struct flow *flow, struct ring_span span, uint8_t *acc,
-                       uint64_t weight, bool backed)
+                       uint64_t weight, bool direct)
 {
     const struct collective *collective = flow->collective;
     const uint32_t element = flow->map.element_bytes;
@@ -121,9 +145,9 @@ uint64_t reduce_finish(const struct flow *flow, struct ring_span span, uint8_t *
     struct extent_cursor cursor = reduce_seek(flow, span);
     if (collective->op == REDUCE_MEAN && total == 0)
         return 0;
-    if (!backed) {
+    if (!direct) {
         reduce_write(collective, element, acc, acc, total, bytes);
-        extent_store(&cursor, acc, bytes);
+        reduce_store(flow, span, acc);
         return total;
     }
     for (uint64_t left = bytes; left > 0;) {
@@ -152,13 +176,38 @@ static void reduce_local_extent(const struct collective *collective, const struc
         memmove(extent->out, extent->in, bytes);
 }
 
+// The next `elements` are a unit. One that is not used stays as it is.
+static void reduce_local_unit(const struct collective *collective, struct extent_cursor *cursor,
+                              uint64_t elements, bool used)
+{
+    const uint32_t element = cursor->element_bytes;
+    while (elements > 0 && used) {
+        struct extent_cursor outputs = *cursor;
+        uint8_t *in = NULL;
+        uint8_t *out = NULL;
+        const uint64_t run = extent_run(cursor, EXTENT_IN, elements * element, &in);
+        (void)extent_run(&outputs, EXTENT_OUT, run, &out);
+        const struct extent part = {.in = in, .out = out, .elements = run / element};
+        reduce_local_extent(collective, &part, element);
+        elements -= part.elements;
+    }
+    extent_skip(cursor, elements * element);
+}
+
 void reduce_local(struct collective *collective, uint32_t element_bytes)
 {
     const bool reduces = collective->kind == COLLECTIVE_ALLREDUCE;
+    struct extent_cursor cursor = {.extent = collective->extents, .element_bytes = element_bytes};
+    uint64_t at = 0;
     if (reduces && collective->op == REDUCE_MEAN)
         collective->weight_total = collective->weight;
     if (reduces && !reduce_contributes(collective))
         return;
-    for (uint32_t i = 0; i < collective->extent_count; i++)
+    for (uint32_t u = 0; u < collective->unit_count; u++) {
+        reduce_local_unit(collective, &cursor, collective->unit_ends[u] - at,
+                          units_is_used(collective->used, u));
+        at = collective->unit_ends[u];
+    }
+    for (uint32_t i = 0; i < collective->extent_count && collective->unit_count == 0; i++)
         reduce_local_extent(collective, &collective->extents[i], element_bytes);
 }

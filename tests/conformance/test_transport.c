@@ -208,6 +208,57 @@ static void test_broadcast(void **state)
     }
 }
 
+// ---- units --------------------------------------------------------------------------------------
+
+static const uint32_t unit_worlds[] = {1, 2, 3, 5};
+
+// Units that span chunks and stripes, many in one chunk, some without elements; used by nobody, by
+// everybody, by one, by some.
+static void test_units_at_random(void **state)
+{
+    static const uint32_t chunks[] = {64, 4096, 256, 1024};
+    for (size_t w = 0; w < LENGTH(unit_worlds); w++) {
+        const uint32_t n = unit_worlds[w];
+        uint64_t random = 77 + n;
+        const struct fleet_options options = options_of(state, n, chunks[w]);
+        struct job *job = job_make(n, options.chunk_bytes, 8000 + n);
+        for (int i = 0; i < 60; i++) {
+            const uint64_t most = job_random(&random) % 4 == 0 ? 20000 : 1000;
+            struct job_spec spec = {.dtype = i % 3 == 0 ? DTYPE_FLOAT64 : DTYPE_FLOAT32,
+                                    .op = i % 4 == 3 ? REDUCE_SUM : REDUCE_MEAN,
+                                    .elements = job_random(&random) % (most / slowness(state) + 2),
+                                    .input_is_sum = job_random(&random) % 2 == 0,
+                                    .special = job_random(&random) % 4 == 0,
+                                    .holes = job_random(&random) % 3 == 0,
+                                    .separate = job_random(&random) % 3 == 0,
+                                    .units = 1 + (uint32_t)(job_random(&random) % 40)};
+            weights_fill(&spec, n, &random);
+            job_add(job, &spec);
+        }
+        run_job(&options, job);
+    }
+}
+
+// As many as there can be: more bits than a frame has room for beside its header.
+static void test_units_tiny(void **state)
+{
+    for (size_t w = 0; w < LENGTH(unit_worlds); w++) {
+        const uint32_t n = unit_worlds[w];
+        const struct fleet_options options = options_of(state, n, 65536);
+        struct job *job = job_make(n, options.chunk_bytes, 9000 + n);
+        for (uint32_t i = 0; i < 6; i++) {
+            struct job_spec spec = {.dtype = DTYPE_FLOAT32,
+                                    .op = REDUCE_MEAN,
+                                    .elements = 1500 + i * 777,
+                                    .units = i == 0 ? LOCKSTEP_MAX_PARAMETERS : 300 * i + 1};
+            for (uint32_t r = 0; r < n; r++)
+                spec.weights[r] = r + 1;
+            job_add(job, &spec);
+        }
+        run_job(&options, job);
+    }
+}
+
 // ---- waves and headers --------------------------------------------------------------------------
 
 struct sum_payload {
@@ -482,7 +533,8 @@ static void test_killed_rank(void **state)
         for (uint32_t i = 0; i < 4; i++) {
             const struct job_spec spec = {.dtype = i % 2 == 0 ? DTYPE_FLOAT32 : DTYPE_FLOAT64,
                                           .op = REDUCE_SUM,
-                                          .elements = 500000 / slowness(state)};
+                                          .elements = 500000 / slowness(state),
+                                          .units = i < 2 ? 0 : 50};
             job_add(job, &spec);
         }
         fleet_run(&options, script_killed, job);
@@ -572,6 +624,8 @@ static const struct {
     TEST(test_many_at_random),
     TEST(test_large),
     TEST(test_broadcast),
+    TEST(test_units_at_random),
+    TEST(test_units_tiny),
     TEST(test_waves),
     TEST(test_headers),
     TEST(test_late_launch_is_bounded),

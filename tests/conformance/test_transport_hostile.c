@@ -206,6 +206,17 @@ static bool send_frame(struct stage *stage, const struct frame_header *header, c
            send_all(stage, stage->puppet, payload ? payload : zeros, header->payload_bytes);
 }
 
+static bool send_used_frame(struct stage *stage, const struct frame_header *header,
+                            const uint8_t *used)
+{
+    static const uint8_t zeros[LOCKSTEP_FRAME_BYTES];
+    uint8_t bytes[LOCKSTEP_FRAME_HEADER_BYTES];
+    frame_encode(header, bytes);
+    return send_all(stage, stage->puppet, bytes, sizeof(bytes)) &&
+           send_all(stage, stage->puppet, used, header->used_bytes) &&
+           send_all(stage, stage->puppet, zeros, header->payload_bytes);
+}
+
 static bool receive_frame(struct stage *stage, struct frame_header *header, uint8_t *payload)
 {
     uint8_t bytes[LOCKSTEP_FRAME_HEADER_BYTES];
@@ -607,6 +618,93 @@ static void impossible_frames_lose_the_peer(void **state)
     free(launched);
 }
 
+// 2048 elements in two chunks and ten units: units 0 to 5 meet chunk 0, 5 to 9 chunk 1.
+struct units {
+    uint64_t ends[10];
+    uint64_t used;
+};
+
+static void launch_units(struct stage *stage, struct launched *launched, struct units *units,
+                         uint64_t used)
+{
+    for (uint64_t u = 0; u < LENGTH(units->ends); u++)
+        units->ends[u] = u == 9 ? 2048 : (u + 1) * 200;
+    units->used = used;
+    launched->extent = (struct extent){NULL, launched->memory, 2048};
+    for (size_t i = 0; i < LENGTH(launched->memory); i++)
+        launched->memory[i] = (float)i;
+    launched->collective =
+        (struct collective){.dtype = DTYPE_FLOAT32,
+                            .op = REDUCE_SUM,
+                            .tag = {.step = TAG_STEP, .space = TAG_SPACE, .slot = 0},
+                            .signature = SIGNATURE,
+                            .extents = &launched->extent,
+                            .extent_count = 1,
+                            .elements = 2048,
+                            .unit_ends = units->ends,
+                            .unit_count = LENGTH(units->ends),
+                            .used = &units->used};
+    transport_launch(stage->transport, &launched->collective);
+}
+
+struct wrong_use {
+    enum frame_kind kind;
+    uint32_t payload_bytes;
+    uint32_t used_bytes;
+    uint8_t bits; // The first byte; the others are zero.
+    uint64_t own; // What rank 0 uses.
+};
+
+static const struct wrong_use wrong_uses[] = {
+    {FRAME_REDUCE, 4096, 0, 0, 0}, // Too few, too many, far too many.
+    {FRAME_REDUCE, 4096, 2, 0, 0},
+    {FRAME_REDUCE, 4096, LOCKSTEP_USED_BYTES, 0, 0},
+    {FRAME_REDUCE, 4096, 1, 0x40, 0}, // Of a seventh unit.
+    {FRAME_REDUCE, 0, 1, 0, 0}, // Partial sums always travel.
+    {FRAME_GATHER, 4096, 1, 0x03, 1 << 7}, // Denies what rank 0 uses.
+    {FRAME_GATHER, 4096, 1, 0x20, 0},
+    {FRAME_GATHER, 0, 1, 0x04, 1 << 7}, // Used, and without bytes.
+    {FRAME_GATHER, 4096, 1, 0, 0}, // Unused, and with bytes.
+};
+
+static void impossible_used_bits_lose_the_peer(void **state)
+{
+    struct launched *launched = malloc(sizeof(*launched));
+    for (size_t i = 0; i < LENGTH(wrong_uses); i++) {
+        const struct wrong_use *wrong = &wrong_uses[i];
+        struct stage stage;
+        struct units units;
+        uint8_t used[LOCKSTEP_USED_BYTES] = {wrong->bits};
+        form_and_join(&stage, *state);
+        launch_units(&stage, launched, &units, wrong->own);
+        struct frame_header header =
+            tensor_header(&stage, wrong->kind, wrong->kind == FRAME_GATHER, wrong->payload_bytes);
+        header.used_bytes = wrong->used_bytes;
+        (void)send_used_frame(&stage, &header, used);
+        expect_impossible(&stage);
+        check_untouched(launched);
+        stage_close(&stage);
+    }
+    free(launched);
+}
+
+// Of a collective not launched here: the first is parked, the second is more than there can be.
+static void parked_used_bits_are_bounded(void **state)
+{
+    static const uint8_t used[LOCKSTEP_USED_BYTES];
+    struct stage stage;
+    form_and_join(&stage, *state);
+    struct frame_header header = tensor_header(&stage, FRAME_REDUCE, 0, 4);
+    header.used_bytes = LOCKSTEP_USED_BYTES;
+    assert_true(send_used_frame(&stage, &header, used));
+    for (int i = 0; i < 10; i++)
+        transport_progress(stage.transport, 1);
+    assert_int_equal(stage.lost, 0);
+    (void)send_used_frame(&stage, &header, used);
+    expect_impossible(&stage);
+    stage_close(&stage);
+}
+
 static void a_frame_comes_twice(void **state)
 {
     struct stage stage;
@@ -938,6 +1036,8 @@ static const struct {
     TEST(an_early_hello_waits),
     TEST(forming_fails_in_time),
     TEST(impossible_frames_lose_the_peer),
+    TEST(impossible_used_bits_lose_the_peer),
+    TEST(parked_used_bits_are_bounded),
     TEST(a_frame_comes_twice),
     TEST(frames_without_credit),
     TEST(parked_frames_are_bounded),

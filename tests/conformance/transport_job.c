@@ -6,6 +6,7 @@
 
 #include "worker/kernels.h"
 #include "worker/ring.h"
+#include "worker/units.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -26,11 +27,14 @@ struct side {
     uint8_t *outputs_before;
     uint8_t *has_in; // By element.
     uint8_t *has_out;
+    uint64_t *used; // By unit: this rank has an input, before the run.
+    uint64_t *used_after; // What the collective is given, and makes of it.
     struct collective collective;
 };
 
 struct item {
     struct job_spec spec;
+    uint64_t *unit_ends;
     struct side sides[FLEET_MAX];
 };
 
@@ -81,6 +85,67 @@ static void job_put(const struct job_spec *spec, uint8_t *at, uint64_t random)
     }
 }
 
+// Ends at random, many of them equal; a quarter of all jobs has small units and one large one.
+static uint64_t *item_units(const struct job_spec *spec, uint64_t *random)
+{
+    uint64_t *ends = calloc(spec->units + 1, sizeof(*ends));
+    const bool small = job_random(random) % 4 == 0;
+    for (uint32_t u = 0; u < spec->units; u++) {
+        uint64_t place = job_random(random) % (spec->elements + 1);
+        if (small)
+            place = spec->elements < u * 3 ? spec->elements : u * 3;
+        uint32_t at = u;
+        while (at > 0 && ends[at - 1] > place) {
+            ends[at] = ends[at - 1];
+            at--;
+        }
+        ends[at] = place;
+    }
+    if (spec->units > 0)
+        ends[spec->units - 1] = spec->elements;
+    return ends;
+}
+
+// Who uses a unit, the same draw on all ranks: nobody, everybody, one, or by a rank's own draw.
+static bool side_uses(uint64_t seed, uint32_t unit, uint32_t rank, uint32_t world)
+{
+    uint64_t shared = seed * 7919 + unit;
+    uint64_t own = shared * 31 + rank;
+    switch (job_random(&shared) % 4) {
+    case 0:
+        return false;
+    case 1:
+        return true;
+    case 2:
+        return job_random(&shared) % world == rank;
+    default:
+        return job_random(&own) % 2 == 0;
+    }
+}
+
+// One or two extents for each unit; those of a unit that the rank does not use have no input.
+static void side_layout_units(struct side *side, const struct job_spec *spec, const uint64_t *ends,
+                              uint64_t *random)
+{
+    const size_t element = dtype_size(spec->dtype);
+    uint64_t at = 0;
+    side->extents = calloc(2 * (size_t)spec->units, sizeof(struct extent));
+    for (uint32_t i = 0; i < 2 * spec->units; i++) {
+        const uint64_t left = ends[i / 2] - at;
+        const uint64_t take = i % 2 == 1 ? left : job_random(random) % (left + 1);
+        const bool used = units_is_used(side->used, i / 2);
+        const bool in = used && (!spec->holes || job_random(random) % 4 != 0);
+        const bool out = !spec->holes || job_random(random) % 4 != 0;
+        side->extents[i] = (struct extent){.in = in ? side->memory + at * element : NULL,
+                                           .out = out ? side->outputs + at * element : NULL,
+                                           .elements = take};
+        memset(side->has_in + at, in, take);
+        memset(side->has_out + at, out, take);
+        at += take;
+    }
+    side->extent_count = 2 * spec->units;
+}
+
 static void side_layout(struct side *side, const struct job_spec *spec, uint64_t *random)
 {
     const size_t element = dtype_size(spec->dtype);
@@ -104,7 +169,8 @@ static void side_layout(struct side *side, const struct job_spec *spec, uint64_t
     side->extent_count = most;
 }
 
-static void side_make(struct side *side, const struct job_spec *spec, uint64_t *random)
+static void side_make(struct side *side, const struct job_spec *spec, const uint64_t *ends,
+                      uint64_t *random)
 {
     const size_t element = dtype_size(spec->dtype);
     const size_t bytes = spec->elements * element + 8;
@@ -118,7 +184,10 @@ static void side_make(struct side *side, const struct job_spec *spec, uint64_t *
     for (uint64_t i = 0; i < spec->elements; i++)
         job_put(spec, side->memory + i * element, job_random(random));
     memcpy(side->outputs_before, side->outputs, bytes);
-    side_layout(side, spec, random);
+    if (spec->units > 0)
+        side_layout_units(side, spec, ends, random);
+    else
+        side_layout(side, spec, random);
     for (uint64_t i = 0; i < spec->elements; i++)
         if (side->has_in[i])
             memcpy(side->inputs_before + i * element, side->memory + i * element, element);
@@ -130,9 +199,19 @@ void job_add(struct job *job, const struct job_spec *spec)
     if (job->count > JOB_MAX)
         abort();
     item->spec = *spec;
+    const uint64_t seed = job->seed * 1000003 + job->count * 64;
+    uint64_t shared = ~seed;
+    item->unit_ends = item_units(spec, &shared);
     for (uint32_t r = 0; r < job->world; r++) {
-        uint64_t random = job->seed * 1000003 + job->count * 64 + r;
-        side_make(&item->sides[r], spec, &random);
+        struct side *side = &item->sides[r];
+        uint64_t random = seed + r;
+        side->used = calloc(units_words(spec->units) + 1, sizeof(uint64_t));
+        side->used_after = calloc(units_words(spec->units) + 1, sizeof(uint64_t));
+        for (uint32_t u = 0; u < spec->units; u++) {
+            if (side_uses(seed, u, r, job->world))
+                units_set_used(side->used, u);
+        }
+        side_make(side, spec, item->unit_ends, &random);
     }
 }
 
@@ -141,6 +220,7 @@ static void job_launch(struct member *member, struct job *job, uint32_t index)
     struct item *item = &job->items[index];
     const struct job_spec *spec = &item->spec;
     struct side *side = &item->sides[member->rank];
+    memcpy(side->used_after, side->used, units_words(spec->units) * sizeof(uint64_t));
     side->collective = (struct collective){
         .kind = spec->kind,
         .dtype = spec->dtype,
@@ -153,6 +233,9 @@ static void job_launch(struct member *member, struct job *job, uint32_t index)
         .elements = spec->elements,
         .weight = spec->weights[member->rank],
         .input_is_sum = spec->input_is_sum,
+        .unit_ends = item->unit_ends,
+        .unit_count = spec->units,
+        .used = side->used_after,
     };
     transport_launch(member->transport, &side->collective);
 }
@@ -200,6 +283,32 @@ void job_run(struct member *member, struct job *job)
 
 // ---- the reference ------------------------------------------------------------------------------
 
+static bool job_unit_used(const struct job *job, const struct item *item, uint32_t unit)
+{
+    for (uint32_t r = 0; r < job->world; r++) {
+        if (units_is_used(item->sides[r].used, unit))
+            return true;
+    }
+    return false;
+}
+
+// Whether some rank uses the unit that the element is of.
+static bool job_element_used(const struct job *job, const struct item *item, uint64_t element)
+{
+    uint32_t low = 0;
+    uint32_t high = item->spec.units;
+    if (high == 0)
+        return true;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (item->unit_ends[middle] <= element)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return job_unit_used(job, item, low);
+}
+
 // What the collective leaves at one element, in `final`. False: memory stays as it was.
 static bool job_reference(const struct job *job, const struct item *item, uint64_t element,
                           uint32_t owner, uint8_t final[8])
@@ -235,7 +344,7 @@ static bool job_reference(const struct job *job, const struct item *item, uint64
         else if (!nothing)
             kernel_reduce(spec->dtype, spec->op, final, in, 1);
     }
-    if (total == 0)
+    if (total == 0 || !job_element_used(job, item, element))
         return false;
     if (spec->op == REDUCE_MEAN && job->world == 1 && !spec->input_is_sum)
         memcpy(final, item->sides[0].inputs_before + element * size, size);
@@ -391,11 +500,23 @@ static void job_check_weights(const struct job *job, const char *name, uint32_t 
             job_fail(job, name, index, r, 0, "has another weight in all");
 }
 
+// Every rank knows of every unit whether some rank has used it.
+static void job_check_used(const struct job *job, const char *name, uint32_t index)
+{
+    const struct item *item = &job->items[index];
+    for (uint32_t u = 0; u < item->spec.units; u++) {
+        for (uint32_t r = 0; r < job->world; r++)
+            if (units_is_used(item->sides[r].used_after, u) != job_unit_used(job, item, u))
+                job_fail(job, name, index, r, u, "has another opinion of this unit's use");
+    }
+}
+
 void job_check(const struct job *job, const char *name)
 {
     for (uint32_t i = 0; i < job->count; i++) {
         const struct job_spec *spec = &job->items[i].spec;
         job_check_weights(job, name, i);
+        job_check_used(job, name, i);
         for (uint64_t e = 0; e < spec->elements; e++)
             job_check_element(job, name, i, e, job_owner(job, spec, e));
     }
@@ -408,12 +529,12 @@ void job_check_intact_or_final(const struct job *job, const char *name, uint32_t
         const size_t size = dtype_size(item->spec.dtype);
         for (uint64_t e = 0; e < item->spec.elements; e++) {
             uint8_t final[8];
-            job_reference(job, item, e, job_owner(job, &item->spec, e), final);
+            const bool written = job_reference(job, item, e, job_owner(job, &item->spec, e), final);
             for (uint32_t r = 0; r < job->world; r++) {
                 const struct side *side = &item->sides[r];
                 const uint8_t *got = side->outputs + e * size;
                 if (r != without && memcmp(got, side->outputs_before + e * size, size) != 0 &&
-                    memcmp(got, final, size) != 0)
+                    (!written || memcmp(got, final, size) != 0))
                     job_fail(job, name, i, r, e, "is neither intact nor final");
             }
         }
@@ -433,7 +554,10 @@ void job_free(struct job *job)
             free(side->has_in);
             free(side->has_out);
             free(side->extents);
+            free(side->used);
+            free(side->used_after);
         }
+        free(job->items[i].unit_ends);
     }
     free(job);
 }

@@ -20,6 +20,7 @@ struct job_spec {
     bool special; // Some inputs are infinite or NaN.
     bool holes; // Some extents have no input or no output.
     bool separate; // Outputs are not the inputs' memory.
+    uint32_t units; // Parameters inside, of random lengths; 0: none. Ranks use them at random.
     uint64_t weights[FLEET_MAX];
 };
 
