@@ -235,9 +235,10 @@ static void transport_reserve(struct transport *transport)
     const uint64_t flows = 4 * LOCKSTEP_WINDOW;
     scratch_reserve(&transport->chunks, wanted < most ? wanted : most);
     scratch_reserve(&transport->frames, wanted < most ? 2 * wanted : 2 * most);
+    // A unit is in two frames of a step, but for those at the edges of chunks.
+    scratch_reserve(&transport->heads, 2 * LOCKSTEP_MAX_PARAMETERS / (8 * STREAM_USED_BYTES));
     scratch_reserve(&transport->flow_pool, flows);
     scratch_reserve(&transport->parkings, flows);
-    scratch_reserve(&transport->heads, chunks);
     scratch_reserve(&transport->wave_blocks, LOCKSTEP_EARLY_WAVES / 4);
     scratch_reserve(&transport->wave_states, LOCKSTEP_WINDOW);
 }

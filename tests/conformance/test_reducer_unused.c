@@ -6,6 +6,7 @@
 // session goes on. Case numbers are those of the list of cases for reducers.
 
 #include "tests/support/trainer.h"
+#include "worker/session.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -142,6 +143,7 @@ static void expect_untouched(struct rank *rank, const struct trained_module *mod
 static void expect_all(struct rank *rank, const struct trained_module *module, uint64_t step)
 {
     for (uint32_t p = 0; p < module->shape.count; p++) {
+        RANK_EQUAL(rank, module->module->used_anywhere[p], used_anywhere(rank, step, p));
         if (used_anywhere(rank, step, p))
             expect_mean(rank, module, step, p);
         else

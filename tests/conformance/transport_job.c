@@ -295,12 +295,18 @@ static bool job_unit_used(const struct job *job, const struct item *item, uint32
 // Whether some rank uses the unit that the element is of.
 static bool job_element_used(const struct job *job, const struct item *item, uint64_t element)
 {
-    uint32_t unit = 0;
-    if (item->spec.units == 0)
+    uint32_t low = 0;
+    uint32_t high = item->spec.units;
+    if (high == 0)
         return true;
-    while (item->unit_ends[unit] <= element)
-        unit++;
-    return job_unit_used(job, item, unit);
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (item->unit_ends[middle] <= element)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return job_unit_used(job, item, low);
 }
 
 // What the collective leaves at one element, in `final`. False: memory stays as it was.
