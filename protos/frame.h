@@ -44,7 +44,8 @@ enum frame_kind {
 //              owner (REDUCE, GATHER) or the root (BROADCAST); weight: samples summed so far;
 //              signature
 // WAVE         slot: kind of the wave; part: round; chunk: the sender's rank
-// CREDIT       space, slot, part, chunk as in the frames it answers; credit: bytes granted
+// CREDIT       space, slot, part, chunk as in the frames it answers; credit: stripes
+//              granted in all
 // LEAVE        chunk: the sender's rank
 struct frame_header {
     enum frame_kind kind;
@@ -58,7 +59,7 @@ struct frame_header {
     uint32_t slot; // Index in the plan, or sequence number of the plain collective.
     uint32_t part; // Stripe, or round of a wave.
     uint32_t chunk; // A rank: owner of the chunk, or source.
-    uint32_t credit; // Bytes.
+    uint32_t credit; // Stripes of the collective, counted from its first.
     uint64_t weight; // Samples, summed.
     uint64_t signature; // Hash of what is equal on all ranks: kind, dtype, elements, op, root.
 };

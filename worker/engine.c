@@ -216,6 +216,7 @@ static void engine_settled(struct lockstep_session *session, uint64_t step)
     mutex_lock(&session->mutex);
     session->report.bytes_sent = now.bytes_sent - session->step_bytes_sent;
     session->report.bytes_received = now.bytes_received - session->step_bytes_received;
+    session->report.bytes_copied = now.bytes_copied - session->step_bytes_copied;
     session->settled = step;
     cond_broadcast(&session->changed);
     mutex_unlock(&session->mutex);
@@ -572,6 +573,7 @@ static void engine_step_begin(struct lockstep_session *session, uint64_t phase)
     transport_statistics(session->transport, &now);
     session->step_bytes_sent = now.bytes_sent;
     session->step_bytes_received = now.bytes_received;
+    session->step_bytes_copied = now.bytes_copied;
     text_copy(session->engine_phase, sizeof(session->engine_phase), session->phase);
     engine_note_phase(session, phase);
     order_step_begun(session->order, session->step, phase);

@@ -261,6 +261,7 @@ struct lockstep_session {
     struct wave commit_wave;
     uint64_t step_bytes_sent; // As of the beginning of the step.
     uint64_t step_bytes_received;
+    uint64_t step_bytes_copied;
 
     // guarded by mutex
     struct mutex mutex;

@@ -261,7 +261,6 @@ static void step_fill_report(struct lockstep_session *session)
     report->last_wire_us = step_since(times->begin, times->last_received);
     report->end_us = step_since(times->begin, times->end);
     report->done_us = step_since(times->begin, clock_now_us());
-    report->bytes_copied = 0; // Buckets are lists of extents in the gradients' own memory.
     report->weight_total = atomic_load(&session->weight_total);
     report->buckets = atomic_load(&session->buckets_travelled);
     report->zero_filled = atomic_load(&session->zero_filled);

@@ -145,6 +145,7 @@ struct transport_statistics {
     uint64_t bytes_sent; // On the wire, headers included.
     uint64_t bytes_received;
     uint64_t payload_bytes_sent; // Collectives only.
+    uint64_t bytes_copied; // Of results, from scratch to user memory; 0 when all of it is used.
     uint64_t frames_sent;
     uint64_t frames_parked_max; // Highest number of frames that waited for a launch.
     uint64_t scratch_bytes; // Held in the scratch pool, in use or not.

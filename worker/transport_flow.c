@@ -341,6 +341,8 @@ static void flow_finish(struct transport *transport, struct flow *flow,
                                    .source = direct ? SOURCE_OUT : SOURCE_BUFFER,
                                    .block = direct ? NULL : acc};
     message.weight = reduce_finish(flow, span, acc, header->weight, direct);
+    if (!direct)
+        transport->totals.bytes_copied += span.count * flow->map.element_bytes;
     if (flow_is_mean(flow)) {
         flow->collective->weight_total = message.weight;
         nothing = nothing || message.weight == 0;
@@ -379,8 +381,10 @@ static void flow_final(struct transport *transport, struct flow *flow,
     const struct ring_span span = ring_chunk(&flow->ring, header->part, header->chunk);
     if (flow_is_mean(flow))
         flow->collective->weight_total = header->weight;
-    if (block)
+    if (block) {
         reduce_store(flow, span, block);
+        transport->totals.bytes_copied += header->payload_bytes;
+    }
     if (ring_sends_gather(&flow->ring, header->chunk)) {
         const struct flow_message message = {.kind = header->kind,
                                              .stripe = header->part,

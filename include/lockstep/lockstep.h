@@ -336,8 +336,9 @@ LOCKSTEP_API int lockstep_step_begin(lockstep_session *session,
  * backward passes do. They travel once, during and after the k-th call. What any call reported is
  * used, also when the last one did not report it. With fewer calls than k the gradients travel at
  * step_end; nothing is lost.
- * Blocks: no. Threads: the trainer's. Returns: E_INVALID outside a step, with a call of this module
- * open, after calls_per_step calls, and after lockstep_call_abort in this step. */
+ * Blocks: no. Threads: any, one after the other with the functions of the step. Returns: E_INVALID
+ * outside a step, with a call of this module open, after calls_per_step calls, and after
+ * lockstep_call_abort in this step. */
 LOCKSTEP_API int lockstep_call_begin(lockstep_module *module, lockstep_call **call);
 
 /* Reports that a gradient is complete in memory. When the last one of a bucket is, the bucket
@@ -358,7 +359,8 @@ LOCKSTEP_API int lockstep_grad_ready(lockstep_module *module, lockstep_call *cal
 
 /* Ends a backward pass. What no call of the step reported is unused when the last one has ended;
  * zeros are contributed in its place.
- * Blocks: no. Threads: the trainer's. Returns: E_INVALID when it has ended already. */
+ * Blocks: no. Threads: any, one after the other with the functions of the step. Returns: E_INVALID
+ * when it has ended already. */
 LOCKSTEP_API int lockstep_call_end(lockstep_call *call);
 
 /* Declares in advance that parameters get no gradient in this call: their buckets do not wait for
@@ -405,7 +407,8 @@ struct lockstep_report {
     uint64_t done_us; /* It had all results. done - end is the exposed time. */
     uint64_t bytes_sent; /* On the data plane, headers included. */
     uint64_t bytes_received;
-    uint64_t bytes_copied; /* Into or out of staging memory; 0: zero copy. */
+    uint64_t bytes_copied; /* Results that passed through scratch, because some gradients of
+                              their chunk were used by nobody. 0: zero copy. */
     uint64_t weight_total; /* Sum of the weights of the last bucket. */
     uint32_t buckets; /* That travelled. */
     uint32_t zero_filled; /* Of these: contributed as zeros by this rank. */
