@@ -40,11 +40,12 @@ static void engine_fail(struct lockstep_session *session, int status, const char
 
 // Ends the links, so that user memory is not touched any more, and then says why. After a death
 // they are closed at once. Otherwise another rank may still need our last frames to settle the step
-// before the one that failed: those are sent first.
+// before the one that failed: those are sent first, and a goodbye, so that nobody takes this rank
+// for dead.
 static void engine_let_go(struct lockstep_session *session)
 {
     session->let_go = true;
-    if (session->formed && session->over_gently)
+    if (session->formed && !session->over_abruptly)
         transport_leave(session->transport, ENGINE_HALT_LINGER_MS);
     if (session->generation.number != 0)
         transport_abandon(session->transport);
@@ -233,10 +234,11 @@ static void engine_failed(struct lockstep_session *session, const struct order_a
         return;
     }
     if (session->abort_text[0] != '\0') {
+        session->over_abruptly = true;
         engine_fail(session, LOCKSTEP_E_CLOSED, session->abort_text);
         return;
     }
-    session->over_gently = action->halt != HALT_LOST;
+    session->over_abruptly = action->halt == HALT_LOST;
     engine_fail(session, error_status_of_halt(action->halt), action->text);
 }
 
@@ -648,6 +650,7 @@ static void engine_abort(struct lockstep_session *session, const char *reason)
     snprintf(session->abort_text, sizeof(session->abort_text), "this session was aborted: %s",
              reason);
     if (session->generation.number == 0 || session->control_gone) {
+        session->over_abruptly = true;
         engine_fail(session, LOCKSTEP_E_CLOSED, session->abort_text);
         return;
     }

@@ -245,7 +245,7 @@ struct lockstep_session {
     bool stop;
     bool leave;
     bool over; // Failed: nothing is launched any more.
-    bool over_gently; // The links end with a goodbye.
+    bool over_abruptly; // The links end without a goodbye.
     bool let_go; // And have ended; the failure is known to all threads.
     int over_status;
     char over_text[LOCKSTEP_REPORT_BYTES];
