@@ -637,6 +637,22 @@ static const struct {
 };
 
 // LOCKSTEP_TEST_ONLY: a piece of "test_waves/tcp".
+// ThreadSanitizer makes millions of calls of a few bytes take minutes, and sees no other races in
+// them than in calls of 1000 bytes.
+static bool left_out(const struct variant *variant)
+{
+    const char *sanitizer = getenv("LOCKSTEP_SANITIZER");
+    return sanitizer != NULL && strcmp(sanitizer, "thread") == 0 && variant->torn_bytes > 0 &&
+           variant->torn_bytes < 100;
+}
+
+static void test_left_out(void **state)
+{
+    const struct variant *variant = *state;
+    print_message("not on %s under ThreadSanitizer: torn 1000 stands for it\n", variant->name);
+    skip();
+}
+
 int main(void)
 {
     static struct CMUnitTest stamped[LENGTH(tests) * LENGTH(variants)];
@@ -648,9 +664,10 @@ int main(void)
             snprintf(names[count], sizeof(names[count]), "%s/%s", tests[t].name, variants[v].name);
             if (only && !strstr(names[count], only))
                 continue;
-            stamped[count] = (struct CMUnitTest){.name = names[count],
-                                                 .test_func = tests[t].function,
-                                                 .initial_state = (void *)&variants[v]};
+            stamped[count] = (struct CMUnitTest){
+                .name = names[count],
+                .test_func = left_out(&variants[v]) ? test_left_out : tests[t].function,
+                .initial_state = (void *)&variants[v]};
             count++;
         }
     }
