@@ -704,9 +704,7 @@ static void engine_command(struct lockstep_session *session, const struct comman
             break;
         }
     }
-    if (command->kind == COMMAND_MESSAGE || command->kind == COMMAND_CONTROL_ENDED ||
-        command->kind == COMMAND_ABORT)
-        free(command->pointer);
+    session_drop(command);
 }
 
 // ---- The thread --------------------------------------------------------------------------------
@@ -755,11 +753,8 @@ static void engine_run(void *argument)
         transport_leave(session->transport, ENGINE_LINGER_MS);
     else if (session->generation.number != 0 && !session->over)
         transport_abandon(session->transport);
-    while (engine_take(session, &command)) {
-        if (command.kind == COMMAND_MESSAGE || command.kind == COMMAND_CONTROL_ENDED ||
-            command.kind == COMMAND_ABORT)
-            free(command.pointer);
-    }
+    while (engine_take(session, &command))
+        session_drop(&command);
 }
 
 static struct transport_events engine_events(struct lockstep_session *session)

@@ -67,6 +67,13 @@ void session_fail(struct lockstep_session *session, int status, const char *text
     mutex_unlock(&session->mutex);
 }
 
+void session_drop(const struct command *command)
+{
+    if (command->kind == COMMAND_MESSAGE || command->kind == COMMAND_CONTROL_ENDED ||
+        command->kind == COMMAND_ABORT)
+        free(command->pointer);
+}
+
 void session_post(struct lockstep_session *session, struct command command)
 {
     bool posted;
@@ -77,10 +84,7 @@ void session_post(struct lockstep_session *session, struct command command)
         transport_wake(session->transport);
         return;
     }
-    free(command.kind == COMMAND_MESSAGE || command.kind == COMMAND_CONTROL_ENDED ||
-                 command.kind == COMMAND_ABORT
-             ? command.pointer
-             : NULL);
+    session_drop(&command);
     session_fail(session, LOCKSTEP_E_SYSTEM, "the engine's inbox is full");
 }
 
@@ -271,10 +275,8 @@ static void session_shut(struct lockstep_session *session, bool leave)
     if (session->transport != NULL)
         transport_close(session->transport);
     // What the control thread posted last finds no engine any more.
-    for (struct command command; ring_buffer_pop(&session->inbox, &command);) {
-        if (command.kind == COMMAND_MESSAGE || command.kind == COMMAND_CONTROL_ENDED)
-            free(command.pointer);
-    }
+    for (struct command command; ring_buffer_pop(&session->inbox, &command);)
+        session_drop(&command);
 }
 
 static int session_join(struct lockstep_session *session)

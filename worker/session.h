@@ -298,6 +298,8 @@ int session_check(struct lockstep_session *session);
 int session_check_handle(struct lockstep_session *session);
 // Puts a command into the engine's inbox and wakes it. Any thread. A full inbox fails the session.
 void session_post(struct lockstep_session *session, struct command command);
+// Frees what a command was given, if anything: it was carried out, or never will be.
+void session_drop(const struct command *command);
 // Records the first failure and wakes all waiters. Any thread. The engine must have let go of user
 // memory before. Later failures change nothing.
 void session_fail(struct lockstep_session *session, int status, const char *text);
