@@ -19,7 +19,8 @@ int main(void)
     lockstep_call *call;
     uint32_t rank, world_size;
     float w = 0, gradient = 0;
-    struct lockstep_parameter parameter = {"w", LOCKSTEP_FLOAT32, 0, NULL, &w, &gradient, 0};
+    struct lockstep_parameter parameter = {
+        .name = "w", .dtype = LOCKSTEP_FLOAT32, .data = &w, .gradient = &gradient};
     struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
     config.name = "line";
     config.parameters = &parameter;

@@ -24,7 +24,7 @@
 
 // ---- Checks ------------------------------------------------------------------------------------
 
-static int call_check_module(struct lockstep_module *module)
+int module_check(struct lockstep_module *module)
 {
     if (!handle_is(HANDLE_MODULE, module))
         return error_set(LOCKSTEP_E_INVALID, module == NULL
@@ -221,7 +221,7 @@ static void call_reset_gradients(struct lockstep_module *module)
 
 int lockstep_call_begin(lockstep_module *module, lockstep_call **call)
 {
-    int status = call_check_module(module);
+    int status = module_check(module);
     struct lockstep_call *begun;
     if (status < 0)
         return status;
@@ -276,7 +276,7 @@ static int call_check_gradient(const struct lockstep_module *module, const locks
 int lockstep_grad_ready(lockstep_module *module, lockstep_call *call, uint32_t parameter,
                         void *gradient, void *stream)
 {
-    int status = call_check_module(module);
+    int status = module_check(module);
     const struct lockstep_call *open;
     uint64_t before;
     if (status == 0)

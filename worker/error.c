@@ -35,6 +35,8 @@ const char *lockstep_status_name(int status)
         return "LOCKSTEP_OK";
     case LOCKSTEP_DEFERRED:
         return "LOCKSTEP_DEFERRED";
+    case LOCKSTEP_FINISHED:
+        return "LOCKSTEP_FINISHED";
     case LOCKSTEP_E_INVALID:
         return "LOCKSTEP_E_INVALID";
     case LOCKSTEP_E_UNSUPPORTED:

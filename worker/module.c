@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Modules: what a trainer declares, its lines in the manifest, its bucket layout, and the runs of
-// its buckets in a step. Registration is on the trainer's thread and local; who touches what later
-// stands in session.h.
+// Modules: what a trainer declares, checked and copied, and the bucket layout they begin with.
+// Registration is on the trainer's thread and local; who touches what later stands in session.h.
+// What all ranks compare is in manifest.c, what happens in a step in contribution.c.
 
 #include "base/hash.h"
 #include "base/text.h"
@@ -10,7 +10,6 @@
 #include "worker/handle.h"
 #include "worker/kernels.h"
 #include "worker/session.h"
-#include "worker/units.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -129,6 +128,21 @@ static int module_fill_parameter(struct lockstep_module *module, uint32_t index,
     return 0;
 }
 
+static int module_fill_buffer(struct lockstep_module *module, uint32_t index,
+                              const struct lockstep_buffer *buffer)
+{
+    const struct tensor_source from = {
+        "buffer",      buffer->name, buffer->dtype,           buffer->dims,
+        buffer->shape, buffer->data, (uint32_t)buffer->policy};
+    const int status = module_fill_tensor(&module->buffers[index], &from, index);
+    if (status < 0)
+        return status;
+    if ((unsigned)buffer->policy > LOCKSTEP_BUFFER_IGNORE)
+        return error_set(LOCKSTEP_E_INVALID, "'%s' has the unknown policy %d", buffer->name,
+                         (int)buffer->policy);
+    return 0;
+}
+
 static int module_check_unique(const struct tensor *tensors, uint32_t count, const char *what)
 {
     // Sorting would need a copy; a hash set of the names is shorter. Open addressing, half full.
@@ -236,26 +250,27 @@ static bool module_allocate_runs(struct lockstep_module *module)
            module->ready_order != NULL && module->words != NULL;
 }
 
-// Arrays in the trainer's memory are walked with the element size that it was compiled with.
+// Arrays in the trainer's memory are walked with the element size that it was compiled with; what
+// an older and shorter element does not have is zero.
+static void module_element(void *to, size_t size, const void *array, size_t index, size_t stride)
+{
+    memset(to, 0, size);
+    memcpy(to, (const char *)array + index * stride, stride < size ? stride : size);
+}
+
 static int module_fill(struct lockstep_module *module, const struct lockstep_module_config *config)
 {
     int status = 0;
     for (uint32_t i = 0; i < config->parameter_count && status == 0; i++) {
         struct lockstep_parameter parameter;
-        memcpy(&parameter, (const char *)config->parameters + i * config->parameter_bytes,
-               sizeof(parameter));
+        module_element(&parameter, sizeof(parameter), config->parameters, i,
+                       config->parameter_bytes);
         status = module_fill_parameter(module, i, &parameter);
     }
     for (uint32_t i = 0; i < config->buffer_count && status == 0; i++) {
         struct lockstep_buffer buffer;
-        memcpy(&buffer, (const char *)config->buffers + i * config->buffer_bytes, sizeof(buffer));
-        const struct tensor_source from = {
-            "buffer",     buffer.name, buffer.dtype,           buffer.dims,
-            buffer.shape, buffer.data, (uint32_t)buffer.policy};
-        status = module_fill_tensor(&module->buffers[i], &from, i);
-        if (status == 0 && (unsigned)buffer.policy > LOCKSTEP_BUFFER_IGNORE)
-            status = error_set(LOCKSTEP_E_INVALID, "'%s' has the unknown policy %d", buffer.name,
-                               (int)buffer.policy);
+        module_element(&buffer, sizeof(buffer), config->buffers, i, config->buffer_bytes);
+        status = module_fill_buffer(module, i, &buffer);
     }
     if (status == 0)
         status = module_check_unique(module->parameters, module->parameter_count, "parameters");
@@ -264,7 +279,7 @@ static int module_fill(struct lockstep_module *module, const struct lockstep_mod
     return status;
 }
 
-static void module_index_buckets(struct lockstep_module *module)
+void module_index_buckets(struct lockstep_module *module)
 {
     const struct bucket_layout *layout = &module->layout;
     for (uint32_t b = 0; b < layout->bucket_count; b++) {
@@ -329,8 +344,8 @@ static int module_build(struct lockstep_session *session,
     return status < 0 ? status : module_add_handles(module);
 }
 
-// A copy of the caller's description, widened when the caller is older than this library. The first
-// version ended before calls_per_step.
+// A copy of the caller's description, widened when the caller is older than this library. In the
+// first version the description ended before calls_per_step, and its elements before strides.
 static int module_widen(const struct lockstep_module_config *given,
                         struct lockstep_module_config *whole)
 {
@@ -340,8 +355,10 @@ static int module_widen(const struct lockstep_module_config *given,
         return error_set(LOCKSTEP_E_INVALID, "the module's description is NULL");
     if (given->struct_bytes < offsetof(struct lockstep_module_config, calls_per_step) ||
         given->struct_bytes > sizeof(*whole) ||
-        given->parameter_bytes < sizeof(struct lockstep_parameter) ||
-        given->buffer_bytes < sizeof(struct lockstep_buffer))
+        given->parameter_bytes < offsetof(struct lockstep_parameter, strides) ||
+        given->parameter_bytes > sizeof(struct lockstep_parameter) ||
+        given->buffer_bytes < offsetof(struct lockstep_buffer, strides) ||
+        given->buffer_bytes > sizeof(struct lockstep_buffer))
         return error_set(LOCKSTEP_E_INVALID,
                          "the module's description has %zu bytes; begin with "
                          "LOCKSTEP_MODULE_INIT, and load a library that is not older than the "
@@ -427,196 +444,4 @@ int lockstep_module_register(lockstep_session *session, const struct lockstep_mo
     session->tensor_count += made->parameter_count + made->buffer_count;
     *module = made;
     return 0;
-}
-
-// ---- The manifest ------------------------------------------------------------------------------
-
-uint32_t module_manifest_count(const struct lockstep_session *session)
-{
-    return 1 + session->module_count + session->tensor_count;
-}
-
-static void manifest_tensor(const struct tensor *tensor, enum manifest_kind kind, uint32_t module,
-                            struct manifest_item *item)
-{
-    int64_t stride = 1;
-    item->kind = kind;
-    item->module = module;
-    text_copy(item->name, sizeof(item->name), tensor->name);
-    item->dtype = tensor->dtype;
-    item->flags = tensor->flags;
-    item->dims = tensor->dims;
-    for (uint32_t i = tensor->dims; i-- > 0;) {
-        item->shape[i] = tensor->shape[i];
-        item->strides[i] = stride;
-        stride *= tensor->shape[i] > 0 ? tensor->shape[i] : 1;
-    }
-}
-
-static void manifest_session(const struct lockstep_session *session, struct manifest_item *item)
-{
-    const struct config *config = &session->config;
-    item->kind = MANIFEST_SESSION;
-    snprintf(item->value, sizeof(item->value),
-             "bucket_first_bytes=%" PRIu64 " bucket_bytes=%" PRIu64 " bucket_last_bytes=%" PRIu64,
-             config->bucket_first_bytes, config->bucket_bytes, config->bucket_last_bytes);
-}
-
-static void manifest_module(const struct lockstep_module *module, struct manifest_item *item)
-{
-    static const char *const policies[] = {"error", "warn", "accept"};
-    item->kind = MANIFEST_MODULE;
-    item->module = module->index;
-    text_copy(item->name, sizeof(item->name), module->name);
-    snprintf(item->value, sizeof(item->value), "gradient_kind=%s unused=%s calls_per_step=%" PRIu32,
-             module->gradient_kind == LOCKSTEP_GRADIENT_SUM ? "sum" : "mean",
-             policies[module->unused], module->calls_per_step);
-}
-
-bool module_manifest_item(const struct lockstep_session *session, uint32_t index,
-                          struct manifest_item *item)
-{
-    memset(item, 0, sizeof(*item));
-    if (index == 0) {
-        manifest_session(session, item);
-        return true;
-    }
-    index--;
-    for (uint32_t m = 0; m < session->module_count; m++) {
-        const struct lockstep_module *module = session->modules[m];
-        if (index == 0) {
-            manifest_module(module, item);
-            return true;
-        }
-        index--;
-        if (index < module->parameter_count) {
-            manifest_tensor(&module->parameters[index], MANIFEST_PARAMETER, m, item);
-            return true;
-        }
-        index -= module->parameter_count;
-        if (index < module->buffer_count) {
-            manifest_tensor(&module->buffers[index], MANIFEST_BUFFER, m, item);
-            return true;
-        }
-        index -= module->buffer_count;
-    }
-    return false;
-}
-
-uint64_t module_manifest_hash(const struct lockstep_session *session)
-{
-    struct hash64 hash;
-    struct manifest_item item;
-    hash64_init(&hash, 0);
-    for (uint32_t i = 0; module_manifest_item(session, i, &item); i++)
-        hash64_update(&hash, &item, sizeof(item)); // The item was zeroed: padding is equal.
-    return hash64_final(&hash);
-}
-
-// ---- A step ------------------------------------------------------------------------------------
-
-void module_step_begin(struct lockstep_module *module)
-{
-    for (uint32_t b = 0; b < module->layout.bucket_count; b++)
-        atomic_store_explicit(&module->runs[b].missing, module->layout.buckets[b].count,
-                              memory_order_relaxed);
-    atomic_store_explicit(&module->ready_count, 0, memory_order_relaxed);
-    memset(module->used_anywhere, 0, module->parameter_count * sizeof(*module->used_anywhere));
-    module->calls_made = 0;
-    module->handed = false;
-    for (uint32_t i = 0; i < module->calls_per_step; i++)
-        module->calls[i].ended = false;
-}
-
-void module_forget_gradients(struct lockstep_module *module)
-{
-    for (uint32_t p = 0; p < module->parameter_count; p++)
-        module->gradients[p].memory = module->gradients[p].registered;
-}
-
-void module_adopt_layout(struct lockstep_module *module)
-{
-    const struct bucket_layout old = module->layout;
-    if (!module->next_agreed)
-        return;
-    module->layout = module->next;
-    module->next = old;
-    module->next_agreed = false;
-    module->learned = true;
-    module_index_buckets(module);
-}
-
-// One extent for each run of gradients that lie side by side: those are reduced as one, in place.
-static uint32_t module_extents(struct lockstep_module *module, const struct bucket *bucket,
-                               bool zero)
-{
-    struct extent *extents = &module->extents[bucket->first];
-    const size_t size = dtype_size(bucket->dtype);
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < bucket->count; i++) {
-        const uint32_t parameter = module->layout.order[bucket->first + i];
-        const struct gradient *gradient = &module->gradients[parameter];
-        const uint64_t elements = module->shapes[parameter].elements;
-        char *out = gradient->memory;
-        const char *in = zero || gradient->unused ? NULL : out;
-        struct extent *last = count > 0 ? &extents[count - 1] : NULL;
-        if (elements == 0)
-            continue;
-        if (last != NULL && last->out != NULL && out == (char *)last->out + last->elements * size &&
-            (in == NULL) == (last->in == NULL))
-            last->elements += elements;
-        else
-            extents[count++] = (struct extent){.in = in, .out = out, .elements = elements};
-    }
-    return count;
-}
-
-// The gradients of a bucket are the units of its collective. A bucket of n gradients has n words
-// for its bits, more than it needs.
-static void module_units(struct lockstep_module *module, const struct bucket *bucket, bool zero)
-{
-    uint64_t *ends = &module->unit_ends[bucket->first];
-    uint64_t *used = &module->used[bucket->first];
-    uint64_t end = 0;
-    memset(used, 0, units_words(bucket->count) * sizeof(*used));
-    for (uint32_t i = 0; i < bucket->count; i++) {
-        const uint32_t parameter = module->layout.order[bucket->first + i];
-        end += module->shapes[parameter].elements;
-        ends[i] = end;
-        if (!zero && !module->gradients[parameter].unused)
-            units_set_used(used, i);
-    }
-}
-
-void module_collective_done(struct lockstep_module *module, const struct collective *collective)
-{
-    const uint32_t *order = module->layout.order + (collective->unit_ends - module->unit_ends);
-    for (uint32_t i = 0; i < collective->unit_count; i++) {
-        if (units_is_used(collective->used, i))
-            module->used_anywhere[order[i]] = true;
-    }
-}
-
-struct collective *module_collective(struct lockstep_module *module, uint32_t bucket, bool zero)
-{
-    const struct bucket *shape = &module->layout.buckets[bucket];
-    struct collective *collective = &module->runs[bucket].collective;
-    const uint64_t identity[] = {module->index, bucket, (uint64_t)module->gradient_kind};
-    module_units(module, shape, zero);
-    *collective = (struct collective){
-        .kind = COLLECTIVE_ALLREDUCE,
-        .dtype = shape->dtype,
-        .op = REDUCE_MEAN,
-        .extents = &module->extents[shape->first],
-        .extent_count = module_extents(module, shape, zero),
-        .elements = shape->elements,
-        .weight = zero ? 0 : module->session->weight,
-        .input_is_sum = module->gradient_kind == LOCKSTEP_GRADIENT_SUM,
-        .unit_ends = &module->unit_ends[shape->first],
-        .unit_count = shape->count,
-        .used = &module->used[shape->first],
-        .context = module,
-    };
-    collective->signature = collective_signature(collective) ^ hash64(identity, sizeof(identity));
-    return collective;
 }

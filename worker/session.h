@@ -315,11 +315,22 @@ void engine_stop(struct lockstep_session *session, bool leave);
 
 // ---- module.c ----------------------------------------------------------------------------------
 
+// Says of every parameter which bucket of the layout in force it is in.
+void module_index_buckets(struct lockstep_module *module);
+void module_free(struct lockstep_module *module);
+// The handles that were given out for it and its calls become foreign.
+void module_remove_handles(struct lockstep_module *module);
+
+// ---- manifest.c --------------------------------------------------------------------------------
+
 // Item `index` of the manifest; false beyond its end.
 bool module_manifest_item(const struct lockstep_session *session, uint32_t index,
                           struct manifest_item *item);
 uint32_t module_manifest_count(const struct lockstep_session *session);
 uint64_t module_manifest_hash(const struct lockstep_session *session);
+
+// ---- contribution.c ----------------------------------------------------------------------------
+
 // Prepares bucket run `bucket` for launch: extents, signature. Engine thread.
 struct collective *module_collective(struct lockstep_module *module, uint32_t bucket, bool zero);
 // Takes from a collective that is done which of its parameters some rank has used. Engine thread.
@@ -330,12 +341,12 @@ void module_step_begin(struct lockstep_module *module);
 void module_forget_gradients(struct lockstep_module *module);
 // The agreed layout comes into force. Engine thread, between the last slot and the next step.
 void module_adopt_layout(struct lockstep_module *module);
-void module_free(struct lockstep_module *module);
-// The handles that were given out for it and its calls become foreign.
-void module_remove_handles(struct lockstep_module *module);
 
 // ---- call.c ------------------------------------------------------------------------------------
 
+// First line of every public function of a module: 0 when the handle is a live module of a session
+// that has not failed; else the status, with the error text set. Any thread.
+int module_check(struct lockstep_module *module);
 // What the calls of a step have left over travels now. Trainer, at step_end.
 void call_finish(struct lockstep_module *module);
 

@@ -251,37 +251,3 @@ int lockstep_state_check(lockstep_session *session)
     state_free(&list);
     return status;
 }
-
-// ---- Not built yet -----------------------------------------------------------------------------
-
-static int state_unsupported(struct lockstep_session *session, const char *what)
-{
-    const int status = session_check(session);
-    return status < 0 ? status : error_set(LOCKSTEP_E_UNSUPPORTED, "%s is not supported yet", what);
-}
-
-int lockstep_session_save(lockstep_session *session, const char *path)
-{
-    (void)path;
-    return state_unsupported(session, "lockstep_session_save");
-}
-
-int lockstep_session_load(lockstep_session *session, const char *path)
-{
-    (void)path;
-    return state_unsupported(session, "lockstep_session_load");
-}
-
-int lockstep_alloc(lockstep_session *session, size_t bytes, void **memory)
-{
-    (void)bytes;
-    if (memory != NULL)
-        *memory = NULL;
-    return state_unsupported(session, "lockstep_alloc");
-}
-
-int lockstep_free(lockstep_session *session, void *memory)
-{
-    (void)memory;
-    return state_unsupported(session, "lockstep_free");
-}

@@ -31,8 +31,10 @@ static int step_options(const struct lockstep_step_options *given,
                          "load a library that is not older than the header",
                          given->struct_bytes);
     memcpy(whole, given, given->struct_bytes);
-    if (whole->accumulate > 1 || whole->reserved != 0)
-        return error_set(LOCKSTEP_E_INVALID, "the step's accumulate is 0 or 1, and reserved is 0");
+    if (whole->accumulate > 1 || whole->exhausted > 1)
+        return error_set(LOCKSTEP_E_INVALID, "the step's accumulate and exhausted are 0 or 1");
+    if (whole->exhausted != 0)
+        return error_set(LOCKSTEP_E_UNSUPPORTED, "exhausted ranks are not supported yet");
     if (whole->accumulate != 0 && whole->weight != 1)
         return error_set(LOCKSTEP_E_INVALID,
                          "a window has one weight, given with its last step: leave it at 1 with "

@@ -66,6 +66,7 @@ extern "C" {
 typedef enum lockstep_status {
     LOCKSTEP_OK = 0,
     LOCKSTEP_DEFERRED = 1, /* Not a failure: this contribution counts in a later step. */
+    LOCKSTEP_FINISHED = 2, /* Not a failure: there is no next step (lockstep_step_begin). */
     LOCKSTEP_E_INVALID = -1, /* Fix the program: this call was wrong. */
     LOCKSTEP_E_UNSUPPORTED = -2, /* Do without: this build or this machine cannot. */
     LOCKSTEP_E_CONFIG = -3, /* Fix the configuration or the environment. */
@@ -102,6 +103,13 @@ typedef enum lockstep_on_failure {
     LOCKSTEP_ON_FAILURE_ERROR = 0, /* A lost worker ends the step with an error on every rank. */
     LOCKSTEP_ON_FAILURE_CONTINUE = 1 /* Survivors finish the step. Not supported yet. */
 } lockstep_on_failure;
+
+/* Ranks whose data does not end after the same number of steps; see lockstep_step_begin. */
+typedef enum lockstep_uneven {
+    LOCKSTEP_UNEVEN_NONE = 0, /* All ranks make equally many steps. */
+    LOCKSTEP_UNEVEN_ALL = 1, /* Steps go on until every rank is exhausted. */
+    LOCKSTEP_UNEVEN_FIRST = 2 /* All ranks stop when the first one is exhausted. */
+} lockstep_uneven;
 
 typedef enum lockstep_transport_kind {
     LOCKSTEP_TRANSPORT_AUTO = 0, /* TCP. */
@@ -147,13 +155,15 @@ struct lockstep_config {
     lockstep_log_level log_level;
     uint32_t
         torn_bytes; /* Tests only: the loopback transport moves at most so many bytes at once. */
+    uint32_t root; /* Rank whose values lockstep_start gives to all. Equal on all ranks. */
+    lockstep_uneven uneven; /* Equal on all ranks. */
 };
 
 #define LOCKSTEP_CONFIG_INIT \
     { \
         sizeof(struct lockstep_config), NULL, NULL, 0, 0, 0, 0, -1, 0, NULL, NULL, NULL, \
             LOCKSTEP_TRANSPORT_AUTO, LOCKSTEP_ON_FAILURE_ERROR, 0, 0, 0, NULL, NULL, \
-            LOCKSTEP_LOG_WARN, 0 \
+            LOCKSTEP_LOG_WARN, 0, 0, LOCKSTEP_UNEVEN_NONE \
     }
 
 /* Joins the job and waits until its world has formed and this worker is connected to its peers.
@@ -195,9 +205,15 @@ typedef enum lockstep_dtype {
     LOCKSTEP_UINT8 = 7
 } lockstep_dtype;
 
-#define LOCKSTEP_PARAMETER_FROZEN 1u /* Has no gradient; its value is still broadcast at start. */
+/* Not trained until lockstep_module_freeze says otherwise; its value is still broadcast at start.
+ */
+#define LOCKSTEP_PARAMETER_FROZEN 1u
+/* Registered in an earlier module too, which owns it; data is the same pointer there. Its gradient
+ * travels once, with the owner, when the calls of all its modules have reported it or the step
+ * ends. A parameter in two modules without this flag on the later one is an error. */
+#define LOCKSTEP_PARAMETER_SHARED 2u
 
-/* A trained tensor. Memory must be contiguous. */
+/* A trained tensor. Memory is dense: its elements fill it without gaps. */
 struct lockstep_parameter {
     const char *name; /* Unique in its module, at most 255 bytes of UTF-8. */
     lockstep_dtype dtype; /* Of the value and of the gradient; a gradient is floating point. */
@@ -208,11 +224,19 @@ struct lockstep_parameter {
                        that is then not reported has no place for the mean of the others:
                        E_UNUSED at step_end, also where its policy accepts that it is unused. */
     uint32_t flags; /* LOCKSTEP_PARAMETER_* */
+    const int64_t *strides; /* dims numbers of elements, of value and gradient: a permutation of
+                               dense memory. NULL: the last dimension lies side by side. */
+    uint64_t ready_count; /* Reports in one call that complete the gradient, where backward adds to
+                             it several times (layers used twice, recomputation). 0: 1. */
 };
 
 typedef enum lockstep_buffer_policy {
     LOCKSTEP_BUFFER_AT_START = 0, /* Broadcast by lockstep_start, then left alone. */
-    LOCKSTEP_BUFFER_IGNORE = 1 /* Never touched; only its declaration is compared. */
+    LOCKSTEP_BUFFER_IGNORE = 1, /* Never touched; only its declaration is compared. */
+    /* The others at start, too, and then at the end of every `every`-th step: */
+    LOCKSTEP_BUFFER_BROADCAST = 2, /* Becomes what the root has. */
+    LOCKSTEP_BUFFER_MEAN = 3, /* Mean over ranks; floating point. */
+    LOCKSTEP_BUFFER_SUM = 4 /* Sum over ranks. For totals that are set to zero in between. */
 } lockstep_buffer_policy;
 
 /* Other state of a module, such as running statistics. */
@@ -223,6 +247,9 @@ struct lockstep_buffer {
     const int64_t *shape;
     void *data;
     lockstep_buffer_policy policy;
+    const int64_t *strides; /* As of a parameter. */
+    uint64_t every; /* Steps from one synchronization to the next, counted by the step's number.
+                       0: 1. Only with a policy that repeats. */
 };
 
 typedef enum lockstep_gradient_kind {
@@ -238,6 +265,19 @@ typedef enum lockstep_unused_policy {
     LOCKSTEP_UNUSED_ACCEPT = 2 /* OK; only counted in the report. */
 } lockstep_unused_policy;
 
+/* What lockstep_call_abort does to the step. */
+typedef enum lockstep_abort_policy {
+    LOCKSTEP_ABORT_ERROR = 0, /* E_UNUSED on every rank at step_end, naming rank and module. */
+    LOCKSTEP_ABORT_ACCEPT = 1 /* OK: the mean is over those that did not give up; only counted. */
+} lockstep_abort_policy;
+
+/* How gradients are represented between ranks. docs/numbers.md states the errors. */
+typedef enum lockstep_wire {
+    LOCKSTEP_WIRE_SAME = 0, /* As they are: 16-bit floats are rounded once for each rank passed. */
+    LOCKSTEP_WIRE_BFLOAT16 = 1, /* float32 travels as bfloat16: half the bytes. Others: as SAME. */
+    LOCKSTEP_WIRE_FLOAT32 = 2 /* 16-bit floats travel as float32, and are rounded once in all. */
+} lockstep_wire;
+
 /* Initialize with LOCKSTEP_MODULE_INIT. */
 struct lockstep_module_config {
     size_t struct_bytes;
@@ -251,13 +291,27 @@ struct lockstep_module_config {
     lockstep_gradient_kind gradient_kind;
     lockstep_unused_policy unused;
     uint64_t calls_per_step; /* Backward passes of this module in a step, at most 256. 0: 1. */
+    const char *const *ignore; /* [ignore_count] patterns as of a shell: "head.*". Parameters and
+                                  buffers whose name matches one are declared and never touched. */
+    uint64_t ignore_count;
+    uint64_t replicas; /* Copies of this module in this process, at most 16. 0: 1. With more,
+                          parameters is [replicas * parameter_count], replica by replica; the
+                          gradients of replicas are added up (of kind mean: averaged) before they
+                          travel, and every replica gets the result. Buffers are those of the
+                          first. May differ between ranks. */
+    uint32_t separate_calls; /* 1: every call of calls_per_step has gradient memory of its own,
+                                given to lockstep_grad_ready, and travels by itself. */
+    lockstep_abort_policy on_abort;
+    lockstep_wire wire;
+    int32_t float16_exponent; /* -14 to 0: float16 gradients travel multiplied by 2 to this power,
+                                 so that their sum does not overflow. */
 };
 
 #define LOCKSTEP_MODULE_INIT \
     { \
         sizeof(struct lockstep_module_config), sizeof(struct lockstep_parameter), \
             sizeof(struct lockstep_buffer), NULL, NULL, 0, NULL, 0, LOCKSTEP_GRADIENT_MEAN, \
-            LOCKSTEP_UNUSED_ERROR, 0 \
+            LOCKSTEP_UNUSED_ERROR, 0, NULL, 0, 0, 0, LOCKSTEP_ABORT_ERROR, LOCKSTEP_WIRE_SAME, 0 \
     }
 
 /* Declares a module. Parameters are numbered as in config->parameters, from 0. Local: other ranks
@@ -270,8 +324,47 @@ LOCKSTEP_API int lockstep_module_register(lockstep_session *session,
                                           const struct lockstep_module_config *config,
                                           lockstep_module **module);
 
+/* Ends a module: its handle and those of its calls are foreign from then on. The memory may be
+ * registered again. After lockstep_start, all ranks close and register the same modules, and call
+ * lockstep_start again before the next step; orders are learned anew.
+ * Blocks: no. Threads: the trainer's, outside a step. Owns: memory is the trainer's again; what
+ * lockstep_module_gradients gave is freed. Returns: E_INVALID inside a step. */
+LOCKSTEP_API int lockstep_module_close(lockstep_module *module);
+
+/* Gradient memory from the library, in the order in which the module's gradients travel, so that
+ * each bucket is one run of memory. It becomes the registered memory of every trainable parameter,
+ * and is zero. Called again (after the order was learned), it places all gradients anew and frees
+ * the memory it gave before.
+ * gradients: [count], one for each parameter; NULL where there is no gradient. count: the number of
+ * parameters. Blocks: no. Threads: the trainer's, outside a step. Owns: the library's, freed with
+ * the module. Returns: E_SYSTEM (no memory). */
+LOCKSTEP_API int lockstep_module_gradients(lockstep_module *module, void **gradients,
+                                           uint32_t count);
+
+/* A parameter's memory has moved. data: NULL leaves it; gradient: the registered memory from now
+ * on, NULL for none. Same shape and dtype. Blocks: no. Threads: the trainer's, outside a step.
+ * Owns: borrowed until the session is closed or it moves again. */
+LOCKSTEP_API int lockstep_parameter_move(lockstep_module *module, uint32_t parameter, void *data,
+                                         void *gradient);
+
+/* Takes parameters out of training (frozen 1), or puts them in (0), from the next step on: a frozen
+ * one has no gradient, is in no plan, and reporting it is an error. All ranks do the same before
+ * the same step; a rank that does not gets, with all others, E_MISMATCH naming the parameter. The
+ * order of buckets is learned again for a set of trainable parameters that was not there before,
+ * and known for one that was.
+ * parameters: count numbers. Blocks: no. Threads: the trainer's, outside a step or window. Owns:
+ * read now. Returns: E_INVALID (not floating point; shared: freeze it in the module that owns it).
+ */
+LOCKSTEP_API int lockstep_module_freeze(lockstep_module *module, const uint32_t *parameters,
+                                        uint32_t count, uint32_t frozen);
+
+/* The same for the steps of one phase only: parameters that get no gradient there. Adds to what was
+ * declared before. phase: NULL is the empty label. */
+LOCKSTEP_API int lockstep_phase_unused(lockstep_module *module, const char *phase,
+                                       const uint32_t *parameters, uint32_t count);
+
 /* Compares what all ranks have registered, then makes their state equal: the values of parameters
- * and buffers become those of the root, which is rank 0. Tensors that are equal everywhere do not
+ * and buffers become those of the root (config). Tensors that are equal everywhere do not
  * travel. Calls of the step functions are possible after it.
  * Blocks: until all ranks have called it, or the first difference is found. Threads: the trainer's.
  * Returns: E_MISMATCH with the same two-sided report on every rank, E_PEER_LOST. */
@@ -287,7 +380,8 @@ struct lockstep_step_options {
     uint64_t weight; /* Samples behind this rank's gradients in this step. 0 contributes nothing
                         but still receives the mean. */
     uint32_t accumulate; /* 1: nothing is synchronized yet, see lockstep_step_begin. */
-    uint32_t reserved; /* 0. */
+    uint32_t exhausted; /* 1: this rank has no data for this step or any later one. With
+                           config.uneven; see lockstep_step_begin. */
 };
 
 #define LOCKSTEP_STEP_INIT \
@@ -303,7 +397,7 @@ struct lockstep_step_view {
     uint32_t rank;
     uint32_t world_size;
     uint32_t learning; /* 1: the order of this phase is learned in this step. */
-    uint32_t reserved;
+    uint32_t exhausted; /* Ranks without data. */
 };
 
 #define LOCKSTEP_STEP_VIEW_INIT \
@@ -321,9 +415,17 @@ struct lockstep_step_view {
  * One weight per window, given with its last step: the samples of the whole window. Gradients of
  * kind mean must then be the mean over all of these, so with k equal micro-batches divide each
  * loss by k; gradients of kind sum just add up.
- * Blocks: no. Threads: the trainer's. Owns: both are read or written now. Returns: E_INVALID when a
- * step is open, before lockstep_start, for a weight other than 1 with accumulate, and for another
- * phase inside a window. */
+ *
+ * Ranks that run out of data. With config.uneven a rank says exhausted = 1 when it has none left,
+ * and goes on calling step_begin and step_end, without calls in between, and its optimizer after
+ * it: it contributes nothing (weight 0), receives the mean, and its parameters stay equal. It need
+ * not name the phase: that is what the others run. When every rank (LOCKSTEP_UNEVEN_ALL) or any
+ * (LOCKSTEP_UNEVEN_FIRST) is exhausted, step_begin returns LOCKSTEP_FINISHED on all ranks alike,
+ * and no step is open. Agreeing on this costs one small exchange in each step_begin.
+ * Blocks: with config.uneven, until all ranks have begun the step; else no. Threads: the trainer's.
+ * Owns: both are read or written now. Returns: LOCKSTEP_FINISHED; E_INVALID when a step is open,
+ * before lockstep_start, for a weight other than 1 with accumulate, for another phase inside a
+ * window, for exhausted without config.uneven or with accumulate, and for data after it. */
 LOCKSTEP_API int lockstep_step_begin(lockstep_session *session,
                                      const struct lockstep_step_options *options,
                                      struct lockstep_step_view *view);
@@ -351,11 +453,19 @@ LOCKSTEP_API int lockstep_call_begin(lockstep_module *module, lockstep_call **ca
  * nor write it. In calls before the last one of calls_per_step it is only noted, and the memory
  * stays the trainer's.
  * Blocks: no. Threads: any, also several at once. Owns: gradient memory is borrowed until
- * lockstep_step_end returns. Returns: E_INVALID for a parameter that is ready twice in a call,
- * declared unused in it, frozen, or not in the module, or after lockstep_call_end; E_UNSUPPORTED
- * for a stream. */
+ * lockstep_step_end returns. Returns: E_INVALID for a parameter that is ready more often than its
+ * ready_count in a call, declared unused in it, frozen, ignored, or not in the module, or after
+ * lockstep_call_end; E_UNSUPPORTED for a stream. */
 LOCKSTEP_API int lockstep_grad_ready(lockstep_module *module, lockstep_call *call,
                                      uint32_t parameter, void *gradient, void *stream);
+/* The same for one of the module's replicas, from 0; lockstep_grad_ready is for replica 0. */
+LOCKSTEP_API int lockstep_replica_ready(lockstep_module *module, lockstep_call *call,
+                                        uint32_t replica, uint32_t parameter, void *gradient,
+                                        void *stream);
+
+/* The open call of a module, for hooks that do not know it. Blocks: no. Threads: any. Returns:
+ * E_INVALID when no call is open; *call is NULL then. */
+LOCKSTEP_API int lockstep_call_current(lockstep_module *module, lockstep_call **call);
 
 /* Ends a backward pass. What no call of the step reported is unused when the last one has ended;
  * zeros are contributed in its place.
@@ -376,6 +486,8 @@ LOCKSTEP_API int lockstep_call_unused(lockstep_call *call, const uint32_t *param
  * makes no more calls in this step (or window). At the end of the step every rank, this one
  * included, gets E_UNUSED, which names rank and module; the session goes on. The gradients of the
  * module are not to be used: on each rank an element is as it was or what all ranks agreed on.
+ * With LOCKSTEP_ABORT_ACCEPT the step is OK instead, and the gradients are to be used: of each
+ * bucket the mean is over the ranks whose part of it was complete.
  * Blocks: no. Threads: the trainer's, while no thread reports a gradient of this call. Returns:
  * E_INVALID when the call has ended. */
 LOCKSTEP_API int lockstep_call_abort(lockstep_call *call);
@@ -393,6 +505,10 @@ LOCKSTEP_API int lockstep_call_next(lockstep_call *call, uint32_t timeout_ms, ui
  * and on every rank when a module was called, but by nobody with a weight above 0: then its
  * gradients are as they were. */
 LOCKSTEP_API int lockstep_step_end(lockstep_session *session, void *stream);
+/* The same, in pieces: waits at most timeout_ms. E_TIMEOUT: the step is not over; call it again (or
+ * lockstep_step_end) to wait on. Nothing is lost by that, and nothing else is possible meanwhile
+ * but lockstep_abort. For programs that look for signals now and then. */
+LOCKSTEP_API int lockstep_step_wait(lockstep_session *session, void *stream, uint32_t timeout_ms);
 
 /* What happened in a step. Times are microseconds since step_begin on this rank, 0: did not happen.
  * Set struct_bytes (LOCKSTEP_REPORT_INIT). */
@@ -415,11 +531,17 @@ struct lockstep_report {
     uint32_t control_messages; /* Sent to or received from the coordinator, without heartbeats. */
     uint32_t learning; /* 1: it was a learning step. */
     uint64_t unused; /* Gradients that were not produced: parameters, counted on each rank. */
+    uint64_t in_flight_us; /* Time during which at least one bucket was on its way ... */
+    uint64_t overlap_us; /* ... and the part of it before lockstep_step_end was called. */
+    uint64_t exposed_us; /* done_us - end_us: what the trainer waited. */
+    uint64_t runs; /* Runs of gradient memory that travelled; one for each bucket at best. */
+    uint64_t aborted; /* Calls given up, counted on each rank. */
 };
 
 #define LOCKSTEP_REPORT_INIT \
     { \
-        sizeof(struct lockstep_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+        sizeof(struct lockstep_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+            0, 0 \
     }
 
 /* Report of a finished step; only the last one is kept. timeout_ms is for reports that other ranks
@@ -427,6 +549,12 @@ struct lockstep_report {
  * Blocks: no. Threads: the trainer's. Returns: E_INVALID when that step is not the last one. */
 LOCKSTEP_API int lockstep_step_report(lockstep_session *session, uint64_t step, uint32_t timeout_ms,
                                       struct lockstep_report *report);
+
+/* On how many ranks each parameter of a module was used in the last step. All ranks call it,
+ * outside a step.
+ * ranks: [count]; 0 for parameters without a gradient. count: the number of parameters. Blocks:
+ * until all ranks have called it. Threads: the trainer's. */
+LOCKSTEP_API int lockstep_module_usage(lockstep_module *module, uint32_t *ranks, uint32_t count);
 
 /* ---- Plain collectives -------------------------------------------------------------------------
  */
@@ -501,9 +629,34 @@ LOCKSTEP_API int lockstep_state_check(lockstep_session *session);
  * equal hashes. Blocks: no. Threads: the trainer's, outside a step. */
 LOCKSTEP_API int lockstep_state_hash(lockstep_session *session, uint64_t *hash);
 
-/* Saving and loading a session, and memory in bucket layout. Not supported yet. */
+/* Makes buffers with a policy that repeats equal now, whatever the step: before a checkpoint, or an
+ * evaluation on one rank. All ranks call it, outside a step. Blocks: until all ranks have called
+ * it. Threads: the trainer's. */
+LOCKSTEP_API int lockstep_state_sync(lockstep_session *session);
+
+/* ---- Saving and loading ------------------------------------------------------------------------
+ */
+
+/* Writes what decides the bits of a result beside the gradients: the bucket layouts that were
+ * learned, for every set of trainable parameters. What is written is the same on every rank, so one
+ * may do it for all. The file appears whole or not at all.
+ * Blocks: no. Threads: the trainer's, outside a step. Returns: E_SYSTEM (the text names the file).
+ */
+LOCKSTEP_API int lockstep_layout_save(lockstep_session *session, const char *path);
+/* Reads it, after the modules were registered and before lockstep_start; every rank does (ranks
+ * that differ get E_MISMATCH at start). The same world with the same layouts gives the same bits.
+ * Returns: E_CONFIG (not such a file, damaged, or of other modules: the text says which), E_SYSTEM.
+ */
+LOCKSTEP_API int lockstep_layout_load(lockstep_session *session, const char *path);
+
+/* The same with the number of the last step and the totals of counters: with the trainer's own
+ * checkpoint, training goes on bit by bit as if it had not been interrupted. */
 LOCKSTEP_API int lockstep_session_save(lockstep_session *session, const char *path);
 LOCKSTEP_API int lockstep_session_load(lockstep_session *session, const char *path);
+
+/* Memory for tensors, aligned to a page and zero. Freed by lockstep_free or with the session.
+ * Blocks: no. Threads: the trainer's. Returns: E_SYSTEM (no memory); E_INVALID for memory that is
+ * not from lockstep_alloc. bytes 0 gives memory that must not be touched. */
 LOCKSTEP_API int lockstep_alloc(lockstep_session *session, size_t bytes, void **memory);
 LOCKSTEP_API int lockstep_free(lockstep_session *session, void *memory);
 

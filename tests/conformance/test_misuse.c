@@ -150,6 +150,57 @@ static int use_free(void *s)
 {
     return lockstep_free(s, NULL);
 }
+static int use_step_wait(void *s)
+{
+    return lockstep_step_wait(s, NULL, 0);
+}
+static int use_state_sync(void *s)
+{
+    return lockstep_state_sync(s);
+}
+static int use_layout_save(void *s)
+{
+    return lockstep_layout_save(s, "/nowhere");
+}
+static int use_layout_load(void *s)
+{
+    return lockstep_layout_load(s, "/nowhere");
+}
+static int use_module_close(void *m)
+{
+    return lockstep_module_close(m);
+}
+static int use_module_gradients(void *m)
+{
+    void *gradients[3];
+    return lockstep_module_gradients(m, gradients, 3);
+}
+static int use_parameter_move(void *m)
+{
+    return lockstep_parameter_move(m, 0, NULL, NULL);
+}
+static int use_module_freeze(void *m)
+{
+    return lockstep_module_freeze(m, NULL, 0, 1);
+}
+static int use_phase_unused(void *m)
+{
+    return lockstep_phase_unused(m, NULL, NULL, 0);
+}
+static int use_module_usage(void *m)
+{
+    uint32_t ranks[3];
+    return lockstep_module_usage(m, ranks, 3);
+}
+static int use_replica_ready(void *m)
+{
+    return lockstep_replica_ready(m, NULL, 0, 0, NULL, NULL);
+}
+static int use_call_current(void *m)
+{
+    lockstep_call *call;
+    return lockstep_call_current(m, &call);
+}
 static int use_call_begin(void *m)
 {
     lockstep_call *call;
@@ -207,6 +258,7 @@ static const struct use uses[] = {
     {"start", SESSION, use_start, false},
     {"step_begin", SESSION, use_step_begin, false},
     {"step_end", SESSION, use_step_end, false},
+    {"step_wait", SESSION, use_step_wait, false},
     {"step_report", SESSION, use_report, true},
     {"allreduce", SESSION, use_allreduce, false},
     {"broadcast", SESSION, use_broadcast, false},
@@ -221,10 +273,21 @@ static const struct use uses[] = {
     {"resume", SESSION, use_resume, false},
     {"state_check", SESSION, use_state_check, false},
     {"state_hash", SESSION, use_state_hash, false},
+    {"state_sync", SESSION, use_state_sync, false},
+    {"layout_save", SESSION, use_layout_save, false},
+    {"layout_load", SESSION, use_layout_load, false},
     {"session_save", SESSION, use_save, false},
     {"session_load", SESSION, use_load, false},
     {"alloc", SESSION, use_alloc, false},
     {"free", SESSION, use_free, false},
+    {"module_gradients", MODULE, use_module_gradients, false},
+    {"parameter_move", MODULE, use_parameter_move, false},
+    {"module_freeze", MODULE, use_module_freeze, false},
+    {"phase_unused", MODULE, use_phase_unused, false},
+    {"module_usage", MODULE, use_module_usage, false},
+    {"replica_ready", MODULE, use_replica_ready, false},
+    {"call_current", MODULE, use_call_current, false},
+    {"module_close", MODULE, use_module_close, false},
     {"call_begin", MODULE, use_call_begin, false},
     {"grad_ready", MODULE, use_ready, false},
     {"call_end", CALL, use_call_end, false},
@@ -243,9 +306,25 @@ static float values[4];
 static float gradients[4];
 static const int64_t four[] = {4};
 static struct lockstep_parameter parameters[] = {
-    {"weight", LOCKSTEP_FLOAT32, 1, four, values, gradients, 0},
-    {"bias", LOCKSTEP_FLOAT32, 1, four, values, NULL, 0},
-    {"table", LOCKSTEP_FLOAT32, 1, four, values, NULL, LOCKSTEP_PARAMETER_FROZEN},
+    {.name = "weight",
+     .dtype = LOCKSTEP_FLOAT32,
+     .dims = 1,
+     .shape = four,
+     .data = values,
+     .gradient = gradients},
+    {.name = "bias",
+     .dtype = LOCKSTEP_FLOAT32,
+     .dims = 1,
+     .shape = four,
+     .data = values,
+     .gradient = NULL},
+    {.name = "table",
+     .dtype = LOCKSTEP_FLOAT32,
+     .dims = 1,
+     .shape = four,
+     .data = values,
+     .gradient = NULL,
+     .flags = LOCKSTEP_PARAMETER_FROZEN},
 };
 
 static struct lockstep_module_config describe(const char *name)
@@ -522,7 +601,7 @@ static void windows_that_cannot_be(void **state)
     OK(lockstep_module_register(session, &description, &module));
     OK(lockstep_start(session));
     options.accumulate = 2;
-    INVALID("accumulate is 0 or 1", lockstep_step_begin(session, &options, NULL));
+    INVALID("accumulate and exhausted are 0 or 1", lockstep_step_begin(session, &options, NULL));
     options.accumulate = 1;
     options.weight = 4;
     INVALID("one weight", lockstep_step_begin(session, &options, NULL));
@@ -700,8 +779,12 @@ static const struct bad_module bad_modules[] = {
 
 static void modules_that_cannot_be(void **state)
 {
-    const struct lockstep_buffer good = {"mean", LOCKSTEP_FLOAT32, 1,
-                                         four,   values,           LOCKSTEP_BUFFER_AT_START};
+    const struct lockstep_buffer good = {.name = "mean",
+                                         .dtype = LOCKSTEP_FLOAT32,
+                                         .dims = 1,
+                                         .shape = four,
+                                         .data = values,
+                                         .policy = LOCKSTEP_BUFFER_AT_START};
     lockstep_session *session;
     lockstep_module *module;
     (void)state;
@@ -1197,10 +1280,10 @@ static void statuses_have_names(void **state)
 {
     (void)state;
     assert_string_equal(lockstep_status_name(LOCKSTEP_OK), "LOCKSTEP_OK");
-    for (int status = LOCKSTEP_E_FORKED; status <= LOCKSTEP_DEFERRED; status++)
+    for (int status = LOCKSTEP_E_FORKED; status <= LOCKSTEP_FINISHED; status++)
         assert_memory_equal(lockstep_status_name(status), "LOCKSTEP_", 9);
     assert_string_equal(lockstep_status_name(LOCKSTEP_E_FORKED - 1), "unknown status");
-    assert_string_equal(lockstep_status_name(2), "unknown status");
+    assert_string_equal(lockstep_status_name(LOCKSTEP_FINISHED + 1), "unknown status");
     assert_string_equal(lockstep_version(), "0.1.0");
 }
 

@@ -72,8 +72,16 @@ static lockstep_module *linear_register(struct rank *rank, struct linear *model,
 {
     static const int64_t shape[] = {FEATURES};
     const struct lockstep_parameter parameters[] = {
-        {"weights", LOCKSTEP_FLOAT64, 1, shape, model->weights, gradient->weights, 0},
-        {"bias", LOCKSTEP_FLOAT64, 0, NULL, &model->bias, &gradient->bias, 0},
+        {.name = "weights",
+         .dtype = LOCKSTEP_FLOAT64,
+         .dims = 1,
+         .shape = shape,
+         .data = model->weights,
+         .gradient = gradient->weights},
+        {.name = "bias",
+         .dtype = LOCKSTEP_FLOAT64,
+         .data = &model->bias,
+         .gradient = &gradient->bias},
     };
     struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
     lockstep_module *module;

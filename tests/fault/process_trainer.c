@@ -179,8 +179,12 @@ static int model_register(struct trainer *trainer)
     for (uint32_t p = 0; p < PARAMETERS; p++) {
         // Different on every rank, so that lockstep_start has something to send.
         fill(trainer->data[p], sizes[p], trainer->place->rank, 1000 + p);
-        parameters[p] = (struct lockstep_parameter){
-            names[p], LOCKSTEP_FLOAT32, 1, &sizes[p], trainer->data[p], trainer->gradients[p], 0};
+        parameters[p] = (struct lockstep_parameter){.name = names[p],
+                                                    .dtype = LOCKSTEP_FLOAT32,
+                                                    .dims = 1,
+                                                    .shape = &sizes[p],
+                                                    .data = trainer->data[p],
+                                                    .gradient = trainer->gradients[p]};
     }
     config.name = "model";
     config.parameters = parameters;

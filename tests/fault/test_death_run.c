@@ -42,8 +42,8 @@ static void check(int status)
 
 static void declare(lockstep_session *session, lockstep_module **module)
 {
-    const struct lockstep_parameter parameter = {"w",    LOCKSTEP_FLOAT32, 0, NULL,
-                                                 &value, &gradient,        0};
+    const struct lockstep_parameter parameter = {
+        .name = "w", .dtype = LOCKSTEP_FLOAT32, .data = &value, .gradient = &gradient};
     struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
     config.name = "model";
     config.parameters = &parameter;

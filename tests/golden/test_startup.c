@@ -38,8 +38,12 @@ static void check(int status)
 static lockstep_module *declare(lockstep_session *session)
 {
     const int64_t shape[] = {10000};
-    const struct lockstep_parameter parameter = {"w",    LOCKSTEP_FLOAT32, 1, shape,
-                                                 values, gradients,        0};
+    const struct lockstep_parameter parameter = {.name = "w",
+                                                 .dtype = LOCKSTEP_FLOAT32,
+                                                 .dims = 1,
+                                                 .shape = shape,
+                                                 .data = values,
+                                                 .gradient = gradients};
     struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
     lockstep_module *module;
     config.name = "model";

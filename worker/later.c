@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Public functions that are declared and not built yet. Each checks its handle and says so.
+
+#include "worker/error.h"
+#include "worker/session.h"
+
+static int later(int status, const char *what)
+{
+    return status < 0 ? status : error_set(LOCKSTEP_E_UNSUPPORTED, "%s is not supported yet", what);
+}
+
+int lockstep_step_wait(lockstep_session *session, void *stream, uint32_t timeout_ms)
+{
+    (void)stream;
+    (void)timeout_ms;
+    return later(session_check(session), "lockstep_step_wait");
+}
+
+int lockstep_state_sync(lockstep_session *session)
+{
+    return later(session_check(session), "lockstep_state_sync");
+}
+
+int lockstep_layout_save(lockstep_session *session, const char *path)
+{
+    (void)path;
+    return later(session_check(session), "lockstep_layout_save");
+}
+
+int lockstep_layout_load(lockstep_session *session, const char *path)
+{
+    (void)path;
+    return later(session_check(session), "lockstep_layout_load");
+}
+
+int lockstep_session_save(lockstep_session *session, const char *path)
+{
+    (void)path;
+    return later(session_check(session), "lockstep_session_save");
+}
+
+int lockstep_session_load(lockstep_session *session, const char *path)
+{
+    (void)path;
+    return later(session_check(session), "lockstep_session_load");
+}
+
+int lockstep_alloc(lockstep_session *session, size_t bytes, void **memory)
+{
+    (void)bytes;
+    if (memory != NULL)
+        *memory = NULL;
+    return later(session_check(session), "lockstep_alloc");
+}
+
+int lockstep_free(lockstep_session *session, void *memory)
+{
+    (void)memory;
+    return later(session_check(session), "lockstep_free");
+}
+
+int lockstep_module_close(lockstep_module *module)
+{
+    return later(module_check(module), "lockstep_module_close");
+}
+
+int lockstep_module_gradients(lockstep_module *module, void **gradients, uint32_t count)
+{
+    (void)gradients;
+    (void)count;
+    return later(module_check(module), "lockstep_module_gradients");
+}
+
+int lockstep_parameter_move(lockstep_module *module, uint32_t parameter, void *data, void *gradient)
+{
+    (void)parameter;
+    (void)data;
+    (void)gradient;
+    return later(module_check(module), "lockstep_parameter_move");
+}
+
+int lockstep_module_freeze(lockstep_module *module, const uint32_t *parameters, uint32_t count,
+                           uint32_t frozen)
+{
+    (void)parameters;
+    (void)count;
+    (void)frozen;
+    return later(module_check(module), "lockstep_module_freeze");
+}
+
+int lockstep_phase_unused(lockstep_module *module, const char *phase, const uint32_t *parameters,
+                          uint32_t count)
+{
+    (void)phase;
+    (void)parameters;
+    (void)count;
+    return later(module_check(module), "lockstep_phase_unused");
+}
+
+int lockstep_replica_ready(lockstep_module *module, lockstep_call *call, uint32_t replica,
+                           uint32_t parameter, void *gradient, void *stream)
+{
+    (void)call;
+    (void)replica;
+    (void)parameter;
+    (void)gradient;
+    (void)stream;
+    return later(module_check(module), "lockstep_replica_ready");
+}
+
+int lockstep_call_current(lockstep_module *module, lockstep_call **call)
+{
+    (void)call;
+    return later(module_check(module), "lockstep_call_current");
+}
+
+int lockstep_module_usage(lockstep_module *module, uint32_t *ranks, uint32_t count)
+{
+    (void)ranks;
+    (void)count;
+    return later(module_check(module), "lockstep_module_usage");
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The manifest: what a session has registered, line by line, as it is compared with that of the
+// other ranks by lockstep_start. Two manifests are equal when all lines are. Pure functions of the
+// session; trainer before the start, engine when the coordinator asks for lines.
+
+#include "base/hash.h"
+#include "base/text.h"
+#include "worker/session.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+uint32_t module_manifest_count(const struct lockstep_session *session)
+{
+    return 1 + session->module_count + session->tensor_count;
+}
+
+static void manifest_tensor(const struct tensor *tensor, enum manifest_kind kind, uint32_t module,
+                            struct manifest_item *item)
+{
+    int64_t stride = 1;
+    item->kind = kind;
+    item->module = module;
+    text_copy(item->name, sizeof(item->name), tensor->name);
+    item->dtype = tensor->dtype;
+    item->flags = tensor->flags;
+    item->dims = tensor->dims;
+    for (uint32_t i = tensor->dims; i-- > 0;) {
+        item->shape[i] = tensor->shape[i];
+        item->strides[i] = stride;
+        stride *= tensor->shape[i] > 0 ? tensor->shape[i] : 1;
+    }
+}
+
+static void manifest_session(const struct lockstep_session *session, struct manifest_item *item)
+{
+    const struct config *config = &session->config;
+    item->kind = MANIFEST_SESSION;
+    snprintf(item->value, sizeof(item->value),
+             "bucket_first_bytes=%" PRIu64 " bucket_bytes=%" PRIu64 " bucket_last_bytes=%" PRIu64,
+             config->bucket_first_bytes, config->bucket_bytes, config->bucket_last_bytes);
+}
+
+static void manifest_module(const struct lockstep_module *module, struct manifest_item *item)
+{
+    static const char *const policies[] = {"error", "warn", "accept"};
+    item->kind = MANIFEST_MODULE;
+    item->module = module->index;
+    text_copy(item->name, sizeof(item->name), module->name);
+    snprintf(item->value, sizeof(item->value), "gradient_kind=%s unused=%s calls_per_step=%" PRIu32,
+             module->gradient_kind == LOCKSTEP_GRADIENT_SUM ? "sum" : "mean",
+             policies[module->unused], module->calls_per_step);
+}
+
+bool module_manifest_item(const struct lockstep_session *session, uint32_t index,
+                          struct manifest_item *item)
+{
+    memset(item, 0, sizeof(*item));
+    if (index == 0) {
+        manifest_session(session, item);
+        return true;
+    }
+    index--;
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        const struct lockstep_module *module = session->modules[m];
+        if (index == 0) {
+            manifest_module(module, item);
+            return true;
+        }
+        index--;
+        if (index < module->parameter_count) {
+            manifest_tensor(&module->parameters[index], MANIFEST_PARAMETER, m, item);
+            return true;
+        }
+        index -= module->parameter_count;
+        if (index < module->buffer_count) {
+            manifest_tensor(&module->buffers[index], MANIFEST_BUFFER, m, item);
+            return true;
+        }
+        index -= module->buffer_count;
+    }
+    return false;
+}
+
+uint64_t module_manifest_hash(const struct lockstep_session *session)
+{
+    struct hash64 hash;
+    struct manifest_item item;
+    hash64_init(&hash, 0);
+    for (uint32_t i = 0; module_manifest_item(session, i, &item); i++)
+        hash64_update(&hash, &item, sizeof(item)); // The item was zeroed: padding is equal.
+    return hash64_final(&hash);
+}
