@@ -109,80 +109,88 @@ static int call_claimed_error(const struct lockstep_module *module, uint32_t par
 }
 
 // One gradient less is missing in its bucket; the last one hands the bucket to the engine.
-static void call_hand(struct lockstep_module *module, uint32_t parameter)
+static void call_hand(struct contribution *contribution, uint32_t parameter)
 {
+    const struct lockstep_module *module = contribution->module;
     const uint32_t bucket = module->bucket_of[parameter];
-    const uint32_t place = atomic_fetch_add_explicit(&module->ready_count, 1, memory_order_relaxed);
-    module->ready_order[place] = parameter;
-    if (atomic_fetch_sub_explicit(&module->runs[bucket].missing, 1, memory_order_acq_rel) != 1)
+    const uint32_t place =
+        atomic_fetch_add_explicit(&contribution->ready_count, 1, memory_order_relaxed);
+    contribution->ready_order[place] = parameter;
+    if (atomic_fetch_sub_explicit(&contribution->runs[bucket].missing, 1, memory_order_acq_rel) !=
+        1)
         return;
     if (!module->session->config.solo)
-        session_post(
-            module->session,
-            (struct command){.kind = COMMAND_READY, .module = module->index, .bucket = bucket});
+        session_post(module->session, (struct command){.kind = COMMAND_READY,
+                                                       .module = module->index,
+                                                       .call = contribution->index,
+                                                       .bucket = bucket});
 }
 
 // The same for one that the last call does not report: an earlier one may have.
-static void call_hand_silent(struct lockstep_module *module, uint32_t parameter)
+static void call_hand_silent(struct contribution *contribution, uint32_t parameter)
 {
-    struct gradient *gradient = &module->gradients[parameter];
+    struct gradient *gradient = &contribution->gradients[parameter];
     gradient->unused = !atomic_load_explicit(&gradient->used, memory_order_relaxed);
-    call_hand(module, parameter);
+    call_hand(contribution, parameter);
 }
 
 // All that nobody has spoken for under this serial. In definition order reversed, like the layout
 // before anything was learned.
-static void call_hand_rest(struct lockstep_module *module, uint64_t serial)
+static void call_hand_rest(struct contribution *contribution, uint64_t serial)
 {
+    const struct lockstep_module *module = contribution->module;
     uint64_t before;
     for (uint32_t p = module->parameter_count; p-- > 0;) {
         if (module->shapes[p].trainable &&
-            call_claim(&module->gradients[p], serial, false, &before))
-            call_hand_silent(module, p);
+            call_claim(&contribution->gradients[p], serial, false, &before))
+            call_hand_silent(contribution, p);
     }
-    module->handed = true;
+    contribution->handed = true;
 }
 
 // Claims what is left, and marks the buckets that it belongs to. They are not complete until it is
 // handed over, so what lies in them still belongs to this thread.
-static void call_withhold(struct lockstep_module *module, uint64_t serial)
+static void call_withhold(struct contribution *contribution, uint64_t serial)
 {
+    const struct lockstep_module *module = contribution->module;
     uint64_t before;
     for (uint32_t b = 0; b < module->layout.bucket_count; b++)
-        module->runs[b].withdrawn = false;
+        contribution->runs[b].withdrawn = false;
     for (uint32_t p = 0; p < module->parameter_count; p++) {
-        struct gradient *gradient = &module->gradients[p];
+        struct gradient *gradient = &contribution->gradients[p];
         gradient->withheld =
             module->shapes[p].trainable && call_claim(gradient, serial, false, &before);
         if (gradient->withheld)
-            module->runs[module->bucket_of[p]].withdrawn = true;
+            contribution->runs[module->bucket_of[p]].withdrawn = true;
     }
 }
 
 // The end of a call that was given up: every bucket that is not complete contributes zeros.
-static void call_withdraw(struct lockstep_module *module, uint64_t serial)
+static void call_withdraw(struct contribution *contribution, uint64_t serial)
 {
-    call_withhold(module, serial);
+    const struct lockstep_module *module = contribution->module;
+    call_withhold(contribution, serial);
     for (uint32_t p = 0; p < module->parameter_count; p++) {
-        if (module->shapes[p].trainable && module->runs[module->bucket_of[p]].withdrawn)
-            module->gradients[p].unused = true;
+        if (module->shapes[p].trainable && contribution->runs[module->bucket_of[p]].withdrawn)
+            contribution->gradients[p].unused = true;
     }
     for (uint32_t p = module->parameter_count; p-- > 0;) {
-        if (module->gradients[p].withheld)
-            call_hand(module, p);
+        if (contribution->gradients[p].withheld)
+            call_hand(contribution, p);
     }
-    module->handed = true;
+    contribution->handed = true;
 }
 
 void call_finish(struct lockstep_module *module)
 {
+    struct contribution *contribution = &module->contributions[0];
     const uint64_t step = module->session->step;
-    if (module->called_step != step || module->handed)
+    if (module->called_step != step || contribution->handed)
         return;
     if (module->aborted_step == step)
-        call_withdraw(module, ++module->serial);
+        call_withdraw(contribution, ++module->serial);
     else
-        call_hand_rest(module, ++module->serial);
+        call_hand_rest(contribution, ++module->serial);
 }
 
 // ---- The public functions ----------------------------------------------------------------------
@@ -213,7 +221,7 @@ static int call_check_begin(struct lockstep_module *module)
 static void call_reset_gradients(struct lockstep_module *module)
 {
     for (uint32_t p = 0; p < module->parameter_count; p++) {
-        struct gradient *gradient = &module->gradients[p];
+        struct gradient *gradient = &module->contributions[0].gradients[p];
         gradient->unused = gradient->excused = false;
         atomic_store_explicit(&gradient->used, false, memory_order_relaxed);
     }
@@ -252,25 +260,26 @@ static void call_count_ready(struct lockstep_session *session)
     atomic_store_explicit(&session->times.last_ready, now, memory_order_relaxed);
 }
 
-static int call_check_gradient(const struct lockstep_module *module, const lockstep_call *call,
-                               uint32_t parameter, const void *gradient, const void *stream)
+static int call_check_report(const struct lockstep_module *module, const lockstep_call *call,
+                             uint32_t parameter, const void *stream)
 {
-    int status;
     if (call != NULL && !call_belongs(module, call))
         return error_set(LOCKSTEP_E_INVALID, "module '%s': this is not its call", module->name);
     if (stream != NULL)
         return error_set(LOCKSTEP_E_UNSUPPORTED, "gradients on a device are not supported yet: "
                                                  "stream must be NULL");
-    status = call_check_parameter(module, parameter);
-    if (status < 0)
-        return status;
-    if (gradient == NULL && module->gradients[parameter].memory == NULL &&
-        module->shapes[parameter].elements > 0)
-        return error_set(LOCKSTEP_E_INVALID,
-                         "module '%s': the gradient of '%s' was registered without memory and "
-                         "none is given now",
-                         module->name, module->parameters[parameter].name);
-    return 0;
+    return call_check_parameter(module, parameter);
+}
+
+static int call_check_memory(const struct lockstep_module *module, const struct gradient *gradient,
+                             uint32_t parameter, const void *given)
+{
+    if (given != NULL || gradient->memory != NULL || module->shapes[parameter].elements == 0)
+        return 0;
+    return error_set(LOCKSTEP_E_INVALID,
+                     "module '%s': the gradient of '%s' was registered without memory and none is "
+                     "given now",
+                     module->name, module->parameters[parameter].name);
 }
 
 int lockstep_grad_ready(lockstep_module *module, lockstep_call *call, uint32_t parameter,
@@ -278,9 +287,10 @@ int lockstep_grad_ready(lockstep_module *module, lockstep_call *call, uint32_t p
 {
     int status = module_check(module);
     const struct lockstep_call *open;
+    struct gradient *reported;
     uint64_t before;
     if (status == 0)
-        status = call_check_gradient(module, call, parameter, gradient, stream);
+        status = call_check_report(module, call, parameter, stream);
     if (status < 0)
         return status;
     open = atomic_load_explicit(&module->open, memory_order_acquire);
@@ -289,14 +299,18 @@ int lockstep_grad_ready(lockstep_module *module, lockstep_call *call, uint32_t p
                          "module '%s': parameter '%s' is ready outside a call (before "
                          "lockstep_call_begin or after lockstep_call_end)",
                          module->name, module->parameters[parameter].name);
-    if (!call_claim(&module->gradients[parameter], open->serial, false, &before))
+    reported = &open->contribution->gradients[parameter];
+    status = call_check_memory(module, reported, parameter, gradient);
+    if (status < 0)
+        return status;
+    if (!call_claim(reported, open->serial, false, &before))
         return call_claimed_error(module, parameter, before, false);
     if (gradient != NULL)
-        module->gradients[parameter].memory = gradient;
-    atomic_store_explicit(&module->gradients[parameter].used, true, memory_order_relaxed);
+        reported->memory = gradient;
+    atomic_store_explicit(&reported->used, true, memory_order_relaxed);
     call_count_ready(module->session);
     if (open->last)
-        call_hand(module, parameter);
+        call_hand(open->contribution, parameter);
     return 0;
 }
 
@@ -309,12 +323,12 @@ int lockstep_call_unused(lockstep_call *call, const uint32_t *parameters, uint32
     for (uint32_t i = 0; status == 0 && i < count; i++)
         status = call_check_parameter(call->module, parameters[i]);
     for (uint32_t i = 0; status == 0 && i < count; i++) {
-        struct gradient *gradient = &call->module->gradients[parameters[i]];
+        struct gradient *gradient = &call->contribution->gradients[parameters[i]];
         if (!call_claim(gradient, call->serial, true, &before))
             return call_claimed_error(call->module, parameters[i], before, true);
         gradient->excused = true;
         if (call->last)
-            call_hand_silent(call->module, parameters[i]);
+            call_hand_silent(call->contribution, parameters[i]);
     }
     return status;
 }
@@ -334,7 +348,7 @@ int lockstep_call_end(lockstep_call *call)
         return status;
     call_shut(call);
     if (call->last)
-        call_hand_rest(call->module, call->serial);
+        call_hand_rest(call->contribution, call->serial);
     return 0;
 }
 
@@ -346,7 +360,7 @@ int lockstep_call_abort(lockstep_call *call)
     call_shut(call);
     call->module->aborted_step = call->module->session->step;
     if (call->last)
-        call_withdraw(call->module, call->serial);
+        call_withdraw(call->contribution, call->serial);
     return 0;
 }
 

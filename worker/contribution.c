@@ -1,32 +1,82 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a module contributes to a step: its buckets as collectives over the gradients' own memory,
-// and the layout that says which gradients these are. Who touches what stands in session.h.
+// What a module contributes to a step: for each travelling call its buckets, as collectives over
+// the gradients' own memory, and the layout that says which gradients these are. Who touches what
+// stands in session.h.
 
 #include "base/hash.h"
 #include "worker/kernels.h"
 #include "worker/session.h"
 #include "worker/units.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+// ---- Its arrays --------------------------------------------------------------------------------
+
+bool contribution_init(struct contribution *contribution, struct lockstep_module *module,
+                       uint32_t index)
+{
+    // calloc(0) may be NULL; every array has at least one element.
+    const uint32_t count = module->parameter_count == 0 ? 1 : module->parameter_count;
+    contribution->module = module;
+    contribution->index = index;
+    contribution->gradients = calloc(count, sizeof(*contribution->gradients));
+    contribution->runs = calloc(count < LOCKSTEP_MAX_BUCKETS ? count : LOCKSTEP_MAX_BUCKETS,
+                                sizeof(*contribution->runs));
+    contribution->extents = calloc(count, sizeof(*contribution->extents));
+    contribution->unit_ends = calloc(count, sizeof(*contribution->unit_ends));
+    contribution->used = calloc(count, sizeof(*contribution->used));
+    contribution->used_anywhere = calloc(count, sizeof(*contribution->used_anywhere));
+    contribution->ready_order = calloc(count, sizeof(*contribution->ready_order));
+    return contribution->gradients != NULL && contribution->runs != NULL &&
+           contribution->extents != NULL && contribution->unit_ends != NULL &&
+           contribution->used != NULL && contribution->used_anywhere != NULL &&
+           contribution->ready_order != NULL;
+}
+
+void contribution_fini(struct contribution *contribution)
+{
+    free(contribution->gradients);
+    free(contribution->runs);
+    free(contribution->extents);
+    free(contribution->unit_ends);
+    free(contribution->used);
+    free(contribution->used_anywhere);
+    free(contribution->ready_order);
+}
+
+// ---- Between steps -----------------------------------------------------------------------------
+
+static void contribution_step_begin(struct contribution *contribution)
+{
+    const struct lockstep_module *module = contribution->module;
+    for (uint32_t b = 0; b < module->layout.bucket_count; b++)
+        atomic_store_explicit(&contribution->runs[b].missing, module->layout.buckets[b].count,
+                              memory_order_relaxed);
+    atomic_store_explicit(&contribution->ready_count, 0, memory_order_relaxed);
+    memset(contribution->used_anywhere, 0,
+           module->parameter_count * sizeof(*contribution->used_anywhere));
+    contribution->handed = false;
+}
 
 void module_step_begin(struct lockstep_module *module)
 {
-    for (uint32_t b = 0; b < module->layout.bucket_count; b++)
-        atomic_store_explicit(&module->runs[b].missing, module->layout.buckets[b].count,
-                              memory_order_relaxed);
-    atomic_store_explicit(&module->ready_count, 0, memory_order_relaxed);
-    memset(module->used_anywhere, 0, module->parameter_count * sizeof(*module->used_anywhere));
+    for (uint32_t i = 0; i < module->contribution_count; i++)
+        contribution_step_begin(&module->contributions[i]);
     module->calls_made = 0;
-    module->handed = false;
     for (uint32_t i = 0; i < module->calls_per_step; i++)
         module->calls[i].ended = false;
 }
 
 void module_forget_gradients(struct lockstep_module *module)
 {
-    for (uint32_t p = 0; p < module->parameter_count; p++)
-        module->gradients[p].memory = module->gradients[p].registered;
+    for (uint32_t i = 0; i < module->contribution_count; i++) {
+        for (uint32_t p = 0; p < module->parameter_count; p++) {
+            struct gradient *gradient = &module->contributions[i].gradients[p];
+            gradient->memory = gradient->registered;
+        }
+    }
 }
 
 void module_adopt_layout(struct lockstep_module *module)
@@ -41,16 +91,19 @@ void module_adopt_layout(struct lockstep_module *module)
     module_index_buckets(module);
 }
 
+// ---- A bucket as a collective ------------------------------------------------------------------
+
 // One extent for each run of gradients that lie side by side: those are reduced as one, in place.
-static uint32_t module_extents(struct lockstep_module *module, const struct bucket *bucket,
-                               bool zero)
+static uint32_t contribution_extents(struct contribution *contribution, const struct bucket *bucket,
+                                     bool zero)
 {
-    struct extent *extents = &module->extents[bucket->first];
+    const struct lockstep_module *module = contribution->module;
+    struct extent *extents = &contribution->extents[bucket->first];
     const size_t size = dtype_size(bucket->dtype);
     uint32_t count = 0;
     for (uint32_t i = 0; i < bucket->count; i++) {
         const uint32_t parameter = module->layout.order[bucket->first + i];
-        const struct gradient *gradient = &module->gradients[parameter];
+        const struct gradient *gradient = &contribution->gradients[parameter];
         const uint64_t elements = module->shapes[parameter].elements;
         char *out = gradient->memory;
         const char *in = zero || gradient->unused ? NULL : out;
@@ -68,49 +121,56 @@ static uint32_t module_extents(struct lockstep_module *module, const struct buck
 
 // The gradients of a bucket are the units of its collective. A bucket of n gradients has n words
 // for its bits, more than it needs.
-static void module_units(struct lockstep_module *module, const struct bucket *bucket, bool zero)
+static void contribution_units(struct contribution *contribution, const struct bucket *bucket,
+                               bool zero)
 {
-    uint64_t *ends = &module->unit_ends[bucket->first];
-    uint64_t *used = &module->used[bucket->first];
+    const struct lockstep_module *module = contribution->module;
+    uint64_t *ends = &contribution->unit_ends[bucket->first];
+    uint64_t *used = &contribution->used[bucket->first];
     uint64_t end = 0;
     memset(used, 0, units_words(bucket->count) * sizeof(*used));
     for (uint32_t i = 0; i < bucket->count; i++) {
         const uint32_t parameter = module->layout.order[bucket->first + i];
         end += module->shapes[parameter].elements;
         ends[i] = end;
-        if (!zero && !module->gradients[parameter].unused)
+        if (!zero && !contribution->gradients[parameter].unused)
             units_set_used(used, i);
     }
 }
 
-void module_collective_done(struct lockstep_module *module, const struct collective *collective)
+void contribution_collective_done(struct contribution *contribution,
+                                  const struct collective *collective)
 {
-    const uint32_t *order = module->layout.order + (collective->unit_ends - module->unit_ends);
+    const uint32_t *order =
+        contribution->module->layout.order + (collective->unit_ends - contribution->unit_ends);
     for (uint32_t i = 0; i < collective->unit_count; i++) {
         if (units_is_used(collective->used, i))
-            module->used_anywhere[order[i]] = true;
+            contribution->used_anywhere[order[i]] = true;
     }
 }
 
-struct collective *module_collective(struct lockstep_module *module, uint32_t bucket, bool zero)
+struct collective *contribution_collective(struct contribution *contribution, uint32_t bucket,
+                                           bool zero)
 {
+    const struct lockstep_module *module = contribution->module;
     const struct bucket *shape = &module->layout.buckets[bucket];
-    struct collective *collective = &module->runs[bucket].collective;
-    const uint64_t identity[] = {module->index, bucket, (uint64_t)module->gradient_kind};
-    module_units(module, shape, zero);
+    struct collective *collective = &contribution->runs[bucket].collective;
+    const uint64_t identity[] = {module->index, contribution->index, bucket,
+                                 (uint64_t)module->gradient_kind};
+    contribution_units(contribution, shape, zero);
     *collective = (struct collective){
         .kind = COLLECTIVE_ALLREDUCE,
         .dtype = shape->dtype,
         .op = REDUCE_MEAN,
-        .extents = &module->extents[shape->first],
-        .extent_count = module_extents(module, shape, zero),
+        .extents = &contribution->extents[shape->first],
+        .extent_count = contribution_extents(contribution, shape, zero),
         .elements = shape->elements,
         .weight = zero ? 0 : module->session->weight,
         .input_is_sum = module->gradient_kind == LOCKSTEP_GRADIENT_SUM,
-        .unit_ends = &module->unit_ends[shape->first],
+        .unit_ends = &contribution->unit_ends[shape->first],
         .unit_count = shape->count,
-        .used = &module->used[shape->first],
-        .context = module,
+        .used = &contribution->used[shape->first],
+        .context = contribution,
     };
     collective->signature = collective_signature(collective) ^ hash64(identity, sizeof(identity));
     return collective;

@@ -162,12 +162,14 @@ static void engine_launch(struct lockstep_session *session, const struct order_a
     const struct slot_id id = action->slot->id;
     struct collective *collective;
     if (id.module >= session->module_count ||
+        id.call >= session->modules[id.module]->contribution_count ||
         id.bucket >= session->modules[id.module]->layout.bucket_count) {
         engine_fail(session, LOCKSTEP_E_MISMATCH,
-                    "the plan names a bucket that this rank does not have");
+                    "the plan names a slot that this rank does not have");
         return;
     }
-    collective = module_collective(session->modules[id.module], id.bucket, action->slot->zero);
+    collective = contribution_collective(&session->modules[id.module]->contributions[id.call],
+                                         id.bucket, action->slot->zero);
     collective->tag = (struct collective_tag){
         .step = action->step, .space = action->space, .slot = action->index};
     atomic_fetch_add_explicit(&session->buckets_travelled, 1, memory_order_relaxed);
@@ -329,7 +331,7 @@ static void engine_done(void *context, struct collective *collective)
         return;
     }
     engine_count_times(session, collective);
-    module_collective_done(collective->context, collective);
+    contribution_collective_done(collective->context, collective);
     atomic_store_explicit(&session->weight_total, collective->weight_total, memory_order_relaxed);
     order_slot_final(session->order, collective->tag.slot);
 }
@@ -375,7 +377,7 @@ static const char *engine_collective_name(const struct lockstep_session *session
 {
     if (engine_is_plain(session, collective))
         return ((const struct lockstep_work *)collective->context)->name;
-    return ((const struct lockstep_module *)collective->context)->name;
+    return ((const struct contribution *)collective->context)->module->name;
 }
 
 static void engine_mismatch(void *context, struct collective *collective, uint32_t rank,
@@ -585,13 +587,15 @@ static void engine_ready(struct lockstep_session *session, const struct command 
 {
     const struct lockstep_module *module = session->modules[command->module];
     const struct bucket *bucket = &module->layout.buckets[command->bucket];
-    const struct slot_id id = {.module = command->module, .call = 0, .bucket = command->bucket};
+    const struct slot_id id = {
+        .module = command->module, .call = command->call, .bucket = command->bucket};
     order_slot_ready(session->order, id, bucket->dtype, bucket->elements);
 }
 
 // Rank 0 proposes the layout of every module that has no agreed one: its parameters in the order in
-// which they became ready here. A module that was not called here keeps the order of its definition
-// reversed: another rank may have called it, or may do so after our step_end.
+// which they became ready here, in the first of its calls that travels. A module that was not
+// called here keeps the order of its definition reversed: another rank may have called it, or may
+// do so after our step_end.
 static void engine_propose_layout(struct lockstep_session *session, struct lockstep_module *module)
 {
     const struct config *config = &session->config;
@@ -601,7 +605,8 @@ static void engine_propose_layout(struct lockstep_session *session, struct locks
     struct layout_part *part = &message.u.layout_part;
     char text[LOCKSTEP_TEXT_BYTES];
     const bool called = module->called_step == session->order->step;
-    if (buckets_layout(module->shapes, module->parameter_count, called ? module->ready_order : NULL,
+    if (buckets_layout(module->shapes, module->parameter_count,
+                       called ? module->contributions[0].ready_order : NULL,
                        called ? module->trainable_count : 0, caps, &module->next, text,
                        sizeof(text)) != BUCKET_OK) {
         engine_fail(session, LOCKSTEP_E_SYSTEM, text);

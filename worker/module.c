@@ -119,7 +119,7 @@ static int module_fill_parameter(struct lockstep_module *module, uint32_t index,
     if (!module->shapes[index].trainable)
         return 0;
     module->trainable_count++;
-    module->gradients[index].memory = module->gradients[index].registered = parameter->gradient;
+    module->contributions[0].gradients[index].registered = parameter->gradient;
     if (!dtype_is_float(tensor->dtype))
         return error_set(LOCKSTEP_E_INVALID,
                          "'%s' is %s: a mean of integers does not exist; mark "
@@ -179,21 +179,17 @@ void module_free(struct lockstep_module *module)
         free(module->parameters[i].name);
     for (uint32_t i = 0; module->buffers != NULL && i < module->buffer_count; i++)
         free(module->buffers[i].name);
+    for (uint32_t i = 0; module->contributions != NULL && i < module->contribution_count; i++)
+        contribution_fini(&module->contributions[i]);
+    free(module->contributions);
     free(module->parameters);
     free(module->buffers);
     free(module->shapes);
-    free(module->gradients);
     free(module->layout.order);
     free(module->layout.buckets);
     free(module->next.order);
     free(module->next.buckets);
     free(module->bucket_of);
-    free(module->runs);
-    free(module->extents);
-    free(module->unit_ends);
-    free(module->used);
-    free(module->used_anywhere);
-    free(module->ready_order);
     free(module->words);
     free(module->calls);
     free(module->name);
@@ -225,29 +221,30 @@ static bool module_allocate_tensors(struct lockstep_module *module,
     module->parameters = module_array(config->parameter_count, sizeof(*module->parameters));
     module->buffers = module_array(config->buffer_count, sizeof(*module->buffers));
     module->shapes = module_array(config->parameter_count, sizeof(*module->shapes));
-    module->gradients = module_array(config->parameter_count, sizeof(*module->gradients));
     module->bucket_of = module_array(config->parameter_count, sizeof(*module->bucket_of));
-    module->used_anywhere = module_array(config->parameter_count, sizeof(*module->used_anywhere));
     module->calls = module_array((uint32_t)config->calls_per_step, sizeof(*module->calls));
     return module->name != NULL && module->parameters != NULL && module->buffers != NULL &&
-           module->shapes != NULL && module->gradients != NULL && module->bucket_of != NULL &&
-           module->used_anywhere != NULL && module->calls != NULL;
+           module->shapes != NULL && module->bucket_of != NULL && module->calls != NULL;
 }
 
-static bool module_allocate_runs(struct lockstep_module *module)
+static bool module_allocate_layouts(struct lockstep_module *module)
 {
-    const uint32_t count = module->trainable_count;
+    const uint32_t count = module->parameter_count;
     module->word_capacity = 1 + 2 * count;
-    module->runs = module_array(count, sizeof(*module->runs));
-    module->extents = module_array(count, sizeof(*module->extents));
-    module->unit_ends = module_array(count, sizeof(*module->unit_ends));
-    module->used = module_array(count, sizeof(*module->used));
-    module->ready_order = module_array(count, sizeof(*module->ready_order));
     module->words = module_array(module->word_capacity, sizeof(*module->words));
     return module_allocate_layout(&module->layout, count) &&
-           module_allocate_layout(&module->next, count) && module->runs != NULL &&
-           module->extents != NULL && module->unit_ends != NULL && module->used != NULL &&
-           module->ready_order != NULL && module->words != NULL;
+           module_allocate_layout(&module->next, count) && module->words != NULL;
+}
+
+static bool module_allocate_contributions(struct lockstep_module *module, uint32_t count)
+{
+    bool whole;
+    module->contributions = module_array(count, sizeof(*module->contributions));
+    module->contribution_count = count;
+    whole = module->contributions != NULL;
+    for (uint32_t i = 0; whole && i < count; i++)
+        whole = contribution_init(&module->contributions[i], module, i);
+    return whole;
 }
 
 // Arrays in the trainer's memory are walked with the element size that it was compiled with; what
@@ -326,7 +323,8 @@ static int module_build(struct lockstep_session *session,
     struct lockstep_module *module = calloc(1, sizeof(*module));
     int status;
     *made = module;
-    if (module == NULL || !module_allocate_tensors(module, config))
+    if (module == NULL || !module_allocate_tensors(module, config) ||
+        !module_allocate_layouts(module) || !module_allocate_contributions(module, 1))
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
     module->session = session;
     module->index = session->module_count;
@@ -334,13 +332,11 @@ static int module_build(struct lockstep_session *session,
     module->unused = config->unused;
     module->calls_per_step = (uint32_t)config->calls_per_step;
     for (uint32_t i = 0; i < module->calls_per_step; i++)
-        module->calls[i] = (struct lockstep_call){.module = module, .number = i};
+        module->calls[i] = (struct lockstep_call){
+            .module = module, .contribution = &module->contributions[0], .number = i};
     status = module_fill(module, config);
-    if (status < 0)
-        return status;
-    if (!module_allocate_runs(module))
-        return error_set(LOCKSTEP_E_SYSTEM, "no memory");
-    status = module_first_layout(module);
+    if (status == 0)
+        status = module_first_layout(module);
     return status < 0 ? status : module_add_handles(module);
 }
 

@@ -37,7 +37,8 @@ struct tensor {
     uint32_t flags; // Parameters: LOCKSTEP_PARAMETER_*. Buffers: the policy.
 };
 
-// A gradient, one for each parameter. A step here is a whole window of accumulation.
+// A gradient, one for each parameter in each contribution. A step here is a whole window of
+// accumulation.
 struct gradient {
     // trainer threads until the bucket is handed to the engine, then engine
     void *memory; // Borrowed; where it is in this step. NULL: nowhere, a mean is dropped.
@@ -56,9 +57,36 @@ struct bucket_run {
     struct collective collective; // engine thread only
 };
 
+// What one travelling call of a module brings into a step: its gradients, and what is in flight for
+// them. The layout that cuts them into buckets is the module's.
+struct contribution {
+    // set at register, then constant
+    struct lockstep_module *module;
+    uint32_t index; // The call of its slots.
+
+    struct gradient *gradients; // [parameter_count]
+    bool handed; // trainer; all gradients of the open step were handed to their buckets.
+
+    // engine thread while a step is open, trainer between steps
+    struct bucket_run *runs; // [buckets of a layout]
+    struct extent *extents; // [parameter_count]: in layout order.
+    uint64_t *unit_ends; // [parameter_count]: of the gradients in their bucket, in layout order.
+    uint64_t *used; // [parameter_count]: used bits of a bucket's gradients, from its first place.
+
+    // [parameter_count]: some rank has used the parameter in the step. The trainer clears it at
+    // step_begin, the engine sets it when a bucket is done, the trainer reads it after the step has
+    // settled. In a solo session nobody sets it: there gradients[].unused says it.
+    bool *used_anywhere;
+
+    // Order of readiness in the step; a learning step makes a layout of it.
+    uint32_t *ready_order; // [parameter_count]
+    atomic_uint ready_count;
+};
+
 struct lockstep_call {
     // set at register, then constant
     struct lockstep_module *module;
+    struct contribution *contribution; // That its gradients belong to.
     uint32_t number; // Of the module in the step, from 0.
 
     // trainer, before it opens the call; any thread while it is open
@@ -74,7 +102,7 @@ struct lockstep_module {
     char *name; // Owned.
     struct tensor *parameters;
     uint32_t parameter_count;
-    uint32_t trainable_count;
+    uint32_t trainable_count; // In the layout.
     struct tensor *buffers;
     uint32_t buffer_count;
     lockstep_gradient_kind gradient_kind;
@@ -82,7 +110,8 @@ struct lockstep_module {
     uint32_t calls_per_step;
     struct bucket_parameter *shapes; // [parameter_count]: what the layout is made from.
 
-    struct gradient *gradients; // [parameter_count]
+    struct contribution *contributions; // [contribution_count]
+    uint32_t contribution_count; // Calls of a step that travel.
     struct lockstep_call *calls; // [calls_per_step]
     _Atomic(struct lockstep_call *) open; // The call under way, or NULL.
 
@@ -91,7 +120,6 @@ struct lockstep_module {
     uint32_t calls_made; // In the open step.
     uint64_t serial; // Of the last call.
     uint64_t aborted_step; // Last step with a call that was given up.
-    bool handed; // All gradients of the open step were handed to their buckets.
 
     // engine thread while a step is open, trainer between steps
     struct bucket_layout layout;
@@ -99,19 +127,6 @@ struct lockstep_module {
     bool next_agreed;
     uint32_t next_words; // Layout words received so far.
     uint32_t *bucket_of; // [parameter_count]: bucket of each parameter in the layout.
-    struct bucket_run *runs; // [trainable_count]: at most one bucket for each parameter.
-    struct extent *extents; // [trainable_count]: in layout order.
-    uint64_t *unit_ends; // [trainable_count]: of the gradients in their bucket, in layout order.
-    uint64_t *used; // [trainable_count]: used bits of a bucket's gradients, from its first place.
-
-    // [parameter_count]: some rank has used the parameter in the step. The trainer clears it at
-    // step_begin, the engine sets it when a bucket is done, the trainer reads it after the step has
-    // settled. In a solo session nobody sets it: there gradients[].unused says it.
-    bool *used_anywhere;
-
-    // Order of readiness in a learning step.
-    uint32_t *ready_order; // [trainable_count]
-    atomic_uint ready_count;
     uint32_t *words; // [LAYOUT words of this module]: to and from the coordinator.
     uint32_t word_capacity;
     bool learned; // The layout in force was agreed.
@@ -150,7 +165,7 @@ struct name_use {
 
 enum command_kind {
     COMMAND_STEP_BEGIN, // value: phase hash
-    COMMAND_READY, // module, bucket
+    COMMAND_READY, // module, call, bucket
     COMMAND_STEP_END,
     COMMAND_PLAIN, // pointer: struct lockstep_work
     COMMAND_START, // lockstep_start: send the manifest's hash
@@ -164,6 +179,7 @@ enum command_kind {
 struct command {
     enum command_kind kind;
     uint32_t module;
+    uint32_t call; // The index of its contribution.
     uint32_t bucket;
     uint64_t value;
     void *pointer;
@@ -332,13 +348,19 @@ uint64_t module_manifest_hash(const struct lockstep_session *session);
 // ---- contribution.c ----------------------------------------------------------------------------
 
 // Prepares bucket run `bucket` for launch: extents, signature. Engine thread.
-struct collective *module_collective(struct lockstep_module *module, uint32_t bucket, bool zero);
+struct collective *contribution_collective(struct contribution *contribution, uint32_t bucket,
+                                           bool zero);
 // Takes from a collective that is done which of its parameters some rank has used. Engine thread.
-void module_collective_done(struct lockstep_module *module, const struct collective *collective);
+void contribution_collective_done(struct contribution *contribution,
+                                  const struct collective *collective);
 // Makes every counter of missing gradients full again. Trainer, at step_begin.
 void module_step_begin(struct lockstep_module *module);
 // Forgets where gradients were in the step before: a trainer may have freed that memory.
 void module_forget_gradients(struct lockstep_module *module);
+// Its arrays, for a module with parameter_count parameters; false without memory. Trainer.
+bool contribution_init(struct contribution *contribution, struct lockstep_module *module,
+                       uint32_t index);
+void contribution_fini(struct contribution *contribution);
 // The agreed layout comes into force. Engine thread, between the last slot and the next step.
 void module_adopt_layout(struct lockstep_module *module);
 

@@ -146,9 +146,10 @@ int lockstep_step_begin(lockstep_session *session, const struct lockstep_step_op
 
 // ---- step_end ----------------------------------------------------------------------------------
 
-static enum unused_severity step_severity(const struct lockstep_module *module, uint32_t parameter)
+static enum unused_severity step_severity(const struct lockstep_module *module,
+                                          const struct gradient *gradient)
 {
-    if (module->gradients[parameter].excused || module->unused == LOCKSTEP_UNUSED_ACCEPT)
+    if (gradient->excused || module->unused == LOCKSTEP_UNUSED_ACCEPT)
         return UNUSED_IS_ACCEPTED;
     return module->unused == LOCKSTEP_UNUSED_WARN ? UNUSED_IS_WARNING : UNUSED_IS_ERROR;
 }
@@ -159,8 +160,9 @@ static void step_contribute_unused(const struct lockstep_session *session,
                                    enum unused_severity severity, struct commit_wave *wave)
 {
     for (uint32_t p = 0; p < module->parameter_count; p++) {
-        if (!module->shapes[p].trainable || !module->gradients[p].unused ||
-            step_severity(module, p) != severity)
+        const struct gradient *gradient = &module->contributions[0].gradients[p];
+        if (!module->shapes[p].trainable || !gradient->unused ||
+            step_severity(module, gradient) != severity)
             continue;
         wave->unused_total++;
         wave->unused_errors += severity == UNUSED_IS_ERROR;
@@ -217,7 +219,7 @@ static void step_settle_alone(struct lockstep_session *session)
     for (uint32_t m = 0; m < session->module_count; m++) {
         const struct lockstep_module *module = session->modules[m];
         for (uint32_t p = 0; p < module->parameter_count; p++) {
-            const struct gradient *gradient = &module->gradients[p];
+            const struct gradient *gradient = &module->contributions[0].gradients[p];
             if (module->called_step == session->step && module->aborted_step != session->step &&
                 module->shapes[p].trainable && !gradient->unused && session->weight > 1 &&
                 module->gradient_kind == LOCKSTEP_GRADIENT_SUM)
@@ -353,9 +355,10 @@ static int step_homeless_error(const struct lockstep_session *session)
 {
     for (uint32_t m = 0; m < session->module_count; m++) {
         const struct lockstep_module *module = session->modules[m];
+        const struct contribution *contribution = &module->contributions[0];
         for (uint32_t p = 0; p < module->parameter_count; p++) {
             if (module->shapes[p].trainable && module->shapes[p].elements > 0 &&
-                module->used_anywhere[p] && module->gradients[p].memory == NULL)
+                contribution->used_anywhere[p] && contribution->gradients[p].memory == NULL)
                 return error_set(LOCKSTEP_E_UNUSED,
                                  "step %" PRIu64 ": module '%s' parameter '%s' has a mean from "
                                  "other ranks and no memory for it here: register gradient memory, "

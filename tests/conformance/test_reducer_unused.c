@@ -143,7 +143,8 @@ static void expect_untouched(struct rank *rank, const struct trained_module *mod
 static void expect_all(struct rank *rank, const struct trained_module *module, uint64_t step)
 {
     for (uint32_t p = 0; p < module->shape.count; p++) {
-        RANK_EQUAL(rank, module->module->used_anywhere[p], used_anywhere(rank, step, p));
+        RANK_EQUAL(rank, module->module->contributions[0].used_anywhere[p],
+                   used_anywhere(rank, step, p));
         if (used_anywhere(rank, step, p))
             expect_mean(rank, module, step, p);
         else
