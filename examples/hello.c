@@ -19,9 +19,11 @@ int main(void)
     lockstep_call *call;
     uint32_t rank, world_size;
     float w = 0, gradient = 0;
-    struct lockstep_parameter parameter = {
-        .name = "w", .dtype = LOCKSTEP_FLOAT32, .data = &w, .gradient = &gradient};
+    struct lockstep_parameter parameter = LOCKSTEP_PARAMETER_INIT;
     struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
+    parameter.name = "w";
+    parameter.data = &w;
+    parameter.gradient = &gradient;
     config.name = "line";
     config.parameters = &parameter;
     config.parameter_count = 1;

@@ -213,7 +213,8 @@ typedef enum lockstep_dtype {
  * ends. A parameter in two modules without this flag on the later one is an error. */
 #define LOCKSTEP_PARAMETER_SHARED 2u
 
-/* A trained tensor. Memory is dense: its elements fill it without gaps. */
+/* A trained tensor. Memory is dense: its elements fill it without gaps. Initialize with
+ * LOCKSTEP_PARAMETER_INIT. */
 struct lockstep_parameter {
     const char *name; /* Unique in its module, at most 255 bytes of UTF-8. */
     lockstep_dtype dtype; /* Of the value and of the gradient; a gradient is floating point. */
@@ -230,6 +231,11 @@ struct lockstep_parameter {
                              it several times (layers used twice, recomputation). 0: 1. */
 };
 
+#define LOCKSTEP_PARAMETER_INIT \
+    { \
+        NULL, LOCKSTEP_FLOAT32, 0, NULL, NULL, NULL, 0, NULL, 0 \
+    }
+
 typedef enum lockstep_buffer_policy {
     LOCKSTEP_BUFFER_AT_START = 0, /* Broadcast by lockstep_start, then left alone. */
     LOCKSTEP_BUFFER_IGNORE = 1, /* Never touched; only its declaration is compared. */
@@ -239,7 +245,7 @@ typedef enum lockstep_buffer_policy {
     LOCKSTEP_BUFFER_SUM = 4 /* Sum over ranks. For totals that are set to zero in between. */
 } lockstep_buffer_policy;
 
-/* Other state of a module, such as running statistics. */
+/* Other state of a module, such as running statistics. Initialize with LOCKSTEP_BUFFER_INIT. */
 struct lockstep_buffer {
     const char *name;
     lockstep_dtype dtype;
@@ -251,6 +257,11 @@ struct lockstep_buffer {
     uint64_t every; /* Steps from one synchronization to the next, counted by the step's number.
                        0: 1. Only with a policy that repeats. */
 };
+
+#define LOCKSTEP_BUFFER_INIT \
+    { \
+        NULL, LOCKSTEP_FLOAT32, 0, NULL, NULL, LOCKSTEP_BUFFER_AT_START, NULL, 0 \
+    }
 
 typedef enum lockstep_gradient_kind {
     LOCKSTEP_GRADIENT_MEAN = 0, /* Mean over this rank's samples: result is sum(w g) / sum(w). */
