@@ -19,13 +19,13 @@ static void port_file(const char *directory, char *path, size_t capacity)
     snprintf(path, capacity, "%s/port", directory);
 }
 
-static int make_directory(char *directory, size_t capacity)
+static int make_directory(const struct run_options *options, char *directory, size_t capacity)
 {
     const char *parent = getenv("TMPDIR");
     snprintf(directory, capacity, "%s/lockstep-XXXXXX", parent && parent[0] ? parent : "/tmp");
     if (mkdtemp(directory))
         return 0;
-    cli_say("run", "cannot make a directory like %s: %s", directory, strerror(errno));
+    cli_say(options->command, "cannot make a directory like %s: %s", directory, strerror(errno));
     directory[0] = '\0';
     return CLI_FAILED;
 }
@@ -36,10 +36,11 @@ int daemon_start(struct daemon *daemon, const struct run_options *options, int e
     char program[PATH_MAX + 32];
     char path[PATH_MAX];
     if (find_coordinator(program, sizeof(program)) != 0) {
-        cli_say("run", "lockstep-coordinator was found neither beside this program nor in PATH");
+        cli_say(options->command,
+                "lockstep-coordinator was found neither beside this program nor in PATH");
         return CLI_FAILED;
     }
-    if (make_directory(directory, capacity) != 0)
+    if (make_directory(options, directory, capacity) != 0)
         return CLI_FAILED;
     port_file(directory, path, sizeof(path));
     const char *argv[] = {program,       "--listen",    "127.0.0.1:0", "--http",
@@ -56,7 +57,7 @@ int daemon_start(struct daemon *daemon, const struct run_options *options, int e
     daemon->pid = spawn(&request);
     if (daemon->pid > 0)
         return 0;
-    cli_say("run", "cannot start the coordinator: %s", strerror(errno));
+    cli_say(options->command, "cannot start the coordinator: %s", strerror(errno));
     daemon->pid = 0;
     return CLI_FAILED;
 }

@@ -94,7 +94,7 @@ static void append_others(struct text *text, const struct run_result *result)
     }
 }
 
-void run_report(const struct run_result *result)
+void run_report(const struct run_options *options, const struct run_result *result)
 {
     char bytes[LOCKSTEP_REPORT_BYTES];
     struct text text;
@@ -103,7 +103,7 @@ void run_report(const struct run_result *result)
     text_init(&text, bytes, sizeof(bytes));
     append_cause(&text, result);
     append_others(&text, result);
-    cli_say("run", "%s", bytes);
+    cli_say(options->command, "%s", bytes);
 }
 
 // ---- JSON --------------------------------------------------------------------------------------

@@ -176,19 +176,18 @@ static int check_options(const struct run_options *options)
     return 0;
 }
 
-// Unique on this machine; with a coordinator that others use too, also in time.
-static void default_job(struct run_options *options)
+void run_default_job(struct run_options *options)
 {
     if (options->coordinator)
-        snprintf(options->job, sizeof(options->job), "run-%d-%llx", (int)getpid(),
+        snprintf(options->job, sizeof(options->job), "%s-%d-%llx", options->command, (int)getpid(),
                  (unsigned long long)time(NULL));
     else
-        snprintf(options->job, sizeof(options->job), "run-%d", (int)getpid());
+        snprintf(options->job, sizeof(options->job), "%s-%d", options->command, (int)getpid());
 }
 
 static int read_options(struct run_options *options, int argc, char **argv)
 {
-    *options = (struct run_options){.prefix = true, .grace_ms = RUN_GRACE_MS};
+    *options = (struct run_options){.command = "run", .prefix = true, .grace_ms = RUN_GRACE_MS};
     opterr = 0;
     for (;;) {
         int key = getopt_long(argc, argv, "+:n:h", long_options, NULL);
@@ -203,7 +202,7 @@ static int read_options(struct run_options *options, int argc, char **argv)
     if (result != 0)
         return result;
     if (!options->job[0])
-        default_job(options);
+        run_default_job(options);
     if (!options->http)
         options->http = "127.0.0.1:0";
     return 0;
@@ -279,16 +278,17 @@ static int become_supervisor(const struct run_options *options, const int contro
     return supervise(options, control[0]);
 }
 
-static int end_of_supervisor(int status)
+static int end_of_supervisor(const struct run_options *options, int status)
 {
     kill_descendants();
     if (WIFSIGNALED(status))
-        cli_say("run", "the supervising process was killed by signal %d; so were all workers",
+        cli_say(options->command,
+                "the supervising process was killed by signal %d; so were all workers",
                 WTERMSIG(status));
     return run_exit_code(status);
 }
 
-static int launch(struct run_options *options)
+int run_launch(struct run_options *options)
 {
     sigset_t watched;
     int control[2];
@@ -296,18 +296,18 @@ static int launch(struct run_options *options)
     block_signals(&watched, &options->signals);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (pipe2(control, O_CLOEXEC | O_NONBLOCK) < 0) {
-        cli_say("run", "cannot make a pipe: %s", strerror(errno));
+        cli_say(options->command, "cannot make a pipe: %s", strerror(errno));
         return CLI_FAILED;
     }
     pid_t supervisor = fork();
     if (supervisor < 0) {
-        cli_say("run", "cannot start a process: %s", strerror(errno));
+        cli_say(options->command, "cannot start a process: %s", strerror(errno));
         return CLI_FAILED;
     }
     if (supervisor == 0)
         exit(become_supervisor(options, control));
     close(control[0]);
-    return end_of_supervisor(watch(supervisor, control[1], &watched));
+    return end_of_supervisor(options, watch(supervisor, control[1], &watched));
 }
 
 int cli_run(int argc, char **argv)
@@ -317,5 +317,5 @@ int cli_run(int argc, char **argv)
     if (result != 0)
         return result < 0 ? CLI_OK : result;
     result = check_trainer(options.trainer[0]);
-    return result != 0 ? result : launch(&options);
+    return result != 0 ? result : run_launch(&options);
 }

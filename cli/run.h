@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the files of `lockstep run` share: the options, and the record of each rank. run.c has the
-// essay on the processes.
+// essay on the processes. `lockstep bench` starts its ranks in the same way.
 
 #ifndef LOCKSTEP_CLI_RUN_H
 #define LOCKSTEP_CLI_RUN_H
@@ -17,6 +17,7 @@
 #define RUN_CODE_BYTES 12 // A number of 32 bits, as text.
 
 struct run_options {
+    const char *command; // The subcommand, which every sentence on stderr begins with.
     uint32_t world_size;
     const char *coordinator; // NULL: a private one.
     char job[LOCKSTEP_JOB_NAME_BYTES];
@@ -25,6 +26,7 @@ struct run_options {
     const char *http;
     bool prefix;
     bool json;
+    bool quiet; // Does not announce the job.
     char **trainer; // argv
     sigset_t signals; // The mask to give to children: that of our own start.
 };
@@ -50,13 +52,22 @@ struct run_result {
     uint64_t total_ms;
 };
 
+// ---- run.c -------------------------------------------------------------------------------------
+
+// Runs the job and waits for its end; fills in the signal mask. Returns the exit status.
+int run_launch(struct run_options *options);
+
+// Gives the job a name: unique on this machine; with a coordinator that others use too, also in
+// time.
+void run_default_job(struct run_options *options);
+
 // ---- report.c: what happened, for people and for machines --------------------------------------
 
 // 0, the program's status, or 128 and the signal.
 int run_exit_code(int status);
 
 // The last line on stderr, or nothing when all succeeded.
-void run_report(const struct run_result *result);
+void run_report(const struct run_options *options, const struct run_result *result);
 
 // One object and a newline on stdout. docs/cli.md names its members.
 void run_report_json(const struct run_options *options, const struct run_result *result);

@@ -240,9 +240,11 @@ static void end_daemon(struct supervisor *supervisor, int status)
         return;
     supervisor->daemon_wanted = false;
     if (WIFSIGNALED(status))
-        cli_say("run", "the coordinator was killed by signal %d", WTERMSIG(status));
+        cli_say(supervisor->options->command, "the coordinator was killed by signal %d",
+                WTERMSIG(status));
     else
-        cli_say("run", "the coordinator ended with status %d", WEXITSTATUS(status));
+        cli_say(supervisor->options->command, "the coordinator ended with status %d",
+                WEXITSTATUS(status));
 }
 
 static uint32_t rank_of(const struct supervisor *supervisor, pid_t pid)
@@ -298,7 +300,8 @@ static int await_ports(struct supervisor *supervisor, const char *directory, int
         char events[4096];
         uint64_t now = clock_now_ms();
         if (now >= deadline) {
-            cli_say("run", "the coordinator was not ready within %d s", DAEMON_START_MS / 1000);
+            cli_say(supervisor->options->command, "the coordinator was not ready within %d s",
+                    DAEMON_START_MS / 1000);
             return CLI_FAILED;
         }
         // Without inotify (a limit was reached) it is looked for every 5 ms.
@@ -351,15 +354,17 @@ static void announce(const struct supervisor *supervisor)
 {
     const struct run_options *options = supervisor->options;
     const char *plural = options->world_size == 1 ? "" : "s";
+    if (options->quiet)
+        return;
     if (options->coordinator)
-        cli_say("run", "job %s, %u worker%s, coordinator %s", options->job, options->world_size,
-                plural, options->coordinator);
+        cli_say(options->command, "job %s, %u worker%s, coordinator %s", options->job,
+                options->world_size, plural, options->coordinator);
     else if (supervisor->daemon.http_port)
-        cli_say("run", "job %s, %u worker%s, dashboard http://127.0.0.1:%u/", options->job,
-                options->world_size, plural, supervisor->daemon.http_port);
+        cli_say(options->command, "job %s, %u worker%s, dashboard http://127.0.0.1:%u/",
+                options->job, options->world_size, plural, supervisor->daemon.http_port);
     else
-        cli_say("run", "job %s, %u worker%s, no dashboard", options->job, options->world_size,
-                plural);
+        cli_say(options->command, "job %s, %u worker%s, no dashboard", options->job,
+                options->world_size, plural);
 }
 
 // ---- Workers -----------------------------------------------------------------------------------
@@ -480,7 +485,8 @@ static int start_workers(struct supervisor *supervisor)
     supervisor->started_ms = clock_now_ms();
     for (uint32_t rank = 0; rank < supervisor->options->world_size; rank++) {
         if (start_rank(supervisor, rank) < 0) {
-            cli_say("run", "cannot start rank %u: %s", rank, strerror(errno));
+            cli_say(supervisor->options->command, "cannot start rank %u: %s", rank,
+                    strerror(errno));
             return CLI_FAILED;
         }
     }
@@ -622,7 +628,7 @@ static int start_sinks(struct supervisor *supervisor)
 {
     for (unsigned i = 0; i < supervisor->sink_count; i++) {
         if (sink_start(&supervisor->sinks[i]) < 0) {
-            cli_say("run", "cannot start the output: %s", strerror(errno));
+            cli_say(supervisor->options->command, "cannot start the output: %s", strerror(errno));
             return CLI_FAILED;
         }
     }
@@ -656,7 +662,7 @@ static int prepare(struct supervisor *supervisor)
         supervisor->null_fd >= 0 && open_sinks(supervisor) &&
         find_program(options->trainer[0], supervisor->trainer, sizeof(supervisor->trainer)) == 0)
         return 0;
-    cli_say("run", "cannot prepare: %s", strerror(errno));
+    cli_say(options->command, "cannot prepare: %s", strerror(errno));
     return CLI_FAILED;
 }
 
@@ -684,7 +690,7 @@ static int finish(struct supervisor *supervisor)
         _exit(run_exit_code(status)); // A write is stuck that nobody wants to wait for.
     for (unsigned i = 0; i < supervisor->sink_count; i++)
         sink_close(&supervisor->sinks[i]);
-    run_report(result);
+    run_report(supervisor->options, result);
     if (supervisor->options->json)
         run_report_json(supervisor->options, result);
     return run_exit_code(status);
@@ -718,7 +724,7 @@ int supervise(const struct run_options *options, int control_fd)
     if (!supervisor.orphaned)
         stop_daemon(&supervisor);
     if (!kill_descendants())
-        cli_say("run", "a process could not be killed; it is stuck in the kernel");
+        cli_say(options->command, "a process could not be killed; it is stuck in the kernel");
     if (supervisor.orphaned)
         _exit(128 + SIGKILL);
     result = finish(&supervisor);
