@@ -14,6 +14,8 @@
 // argv[0] is the subcommand's name. Each returns the exit status of the process.
 int cli_run(int argc, char **argv);
 int cli_status(int argc, char **argv);
+int cli_bench(int argc, char **argv);
+int cli_bench_worker(int argc, char **argv); // One rank of a benchmark; not for people.
 
 // "lockstep NAME: <sentence>" on stderr; NAME may be NULL.
 void cli_say(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));

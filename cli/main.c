@@ -14,12 +14,14 @@
 struct command {
     const char *name;
     int (*run)(int argc, char **argv);
-    const char *summary;
+    const char *summary; // NULL: we start it ourselves, and the help does not show it.
 };
 
 static const struct command commands[] = {
     {"run", cli_run, "Start a training job on this machine and see it to its end"},
     {"status", cli_status, "Show the jobs of a coordinator"},
+    {"bench", cli_bench, "Measure the library on this machine"},
+    {"bench-worker", cli_bench_worker, NULL},
 };
 
 #define COMMAND_COUNT (sizeof(commands) / sizeof(commands[0]))
@@ -56,8 +58,10 @@ static int help(void)
            "Parameter synchronization for data-parallel training.\n"
            "\n"
            "Commands:\n");
-    for (size_t i = 0; i < COMMAND_COUNT; i++)
-        printf("  %-8s %s\n", commands[i].name, commands[i].summary);
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        if (commands[i].summary)
+            printf("  %-8s %s\n", commands[i].name, commands[i].summary);
+    }
     printf("\n"
            "  --help     Show this, or with a command: what it does\n"
            "  --version  Show the version\n");

@@ -24,6 +24,8 @@ check unknown_option 2 --frobnicate
 check run_help 0 run --help
 check run_nothing 2 run
 check run_zero 2 run -n 0 true
+check bench_help 0 bench --help
+check bench_sizes 2 bench --sizes 4,many
 check status_help 0 status --help
 check status_refused 1 status --http 127.0.0.1:1
 check status_address 2 status --http nowhere

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Whatever ends `lockstep bench` before its time, its last line says which rank it was, and no
+# process of it remains.
+. "$(dirname "$0")/run_lib.sh"
+
+# rank_pid RANK: the process of a rank of this benchmark, once its ranks measure.
+rank_pid() {
+    local file
+    for file in $(grep -slz "^LOCKSTEP_TEST_MARK=$LOCKSTEP_TEST_MARK$" /proc/[0-9]*/environ); do
+        grep -qz "^LOCKSTEP_RANK_HINT=$1$" "$file" && basename "$(dirname "$file")"
+    done
+}
+
+# start ARGUMENTS...: in the background, until a first row is printed; sets launcher.
+start() {
+    "${hearing[@]}" "$lockstep" bench --iterations 1000000 "$@" >"$work/out" 2>"$work/err" \
+        </dev/null &
+    launcher=$!
+    local i
+    for ((i = 0; i < 500 * slow; i++)); do
+        grep -q "^limits measured" "$work/out" && return 0
+        sleep 0.02
+    done
+    fail "bench never began: $(cat "$work/err")"
+}
+
+# ends WANTED WHAT
+ends() {
+    local code=0
+    wait "$launcher" 2>/dev/null || code=$?
+    equal "status after $2" "$code" "$1"
+    nothing_left "$2"
+}
+
+start --ranks 3 --sizes 1M
+began=$(now_ms)
+kill -9 "$(rank_pid 2)"
+ends 137 "a killed rank"
+within 3000 "$began" "the end after a killed rank"
+has "$work/err" "lockstep bench: rank 2 was killed by signal 9 (SIGKILL) after "
+
+for signal in INT TERM; do
+    start --mode step --sizes 1M
+    began=$(now_ms)
+    kill -"$signal" "$launcher"
+    case $signal in INT) code=130 ;; TERM) code=143 ;; esac
+    ends "$code" "SIG$signal"
+    within 2000 "$began" "SIG$signal"
+done
+
+start --sizes 4
+kill -9 "$launcher"
+ends 137 "SIGKILL to the launcher"
+finish
