@@ -361,7 +361,8 @@ static void open_raw(struct bench_worker *worker)
 
 static void close_raw(struct bench_worker *worker)
 {
-    if (worker->raw && fclose(worker->raw) != 0) {
+    bool failed = worker->raw && ferror(worker->raw);
+    if (worker->raw && (fclose(worker->raw) != 0 || failed)) {
         cli_say("bench", "--raw %s: %s", worker->options->raw, strerror(errno));
         exit(CLI_FAILED);
     }
