@@ -107,9 +107,9 @@ static void register_module(struct bench_worker *worker, const struct bench_row 
                             struct bench_step *step, uint32_t number)
 {
     struct lockstep_parameter parameters[MAX_TENSORS] = {0};
-    char names[MAX_TENSORS][16];
+    char names[MAX_TENSORS][24];
     int64_t shapes[MAX_TENSORS];
-    char name[16];
+    char name[24];
     struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
     for (uint32_t i = 0; i < step->count; i++) {
         snprintf(names[i], sizeof(names[i]), "tensor%u", i);
@@ -196,7 +196,7 @@ enum series {
 struct measurement {
     struct bench_worker *worker;
     const struct bench_step *step;
-    char phase[16];
+    char phase[24];
     uint64_t rounds; // Work before each gradient.
     struct bench_program program;
 };

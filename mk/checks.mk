@@ -43,6 +43,12 @@ check: ## Lint, then test
 sim: ## Run the simulator with more seeds (SEEDS=n)
 	@LOCKSTEP_SIM_SEEDS=$(SEEDS) $(MAKE) KIND=sim test
 
+# --- how fast it is ------------------------------------------------------------------------------
+
+.PHONY: bench
+bench: all ## Measure the library on this machine (BENCH="--ranks 4")
+	@$(BUILD)/bin/lockstep bench $(BENCH)
+
 # --- the same suite under a sanitizer ------------------------------------------------------------
 
 # Bounds on time are for a release build; tests multiply them by LOCKSTEP_TEST_SLOW.
