@@ -18,7 +18,6 @@
 #include <errno.h>
 #include <getopt.h>
 #include <limits.h>
-#include <math.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
