@@ -21,7 +21,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define MEASURE_US 150000.0
+#define MEASURE_US 100000.0
 #define MIN_PASSES 8
 #define COPY_BYTES ((size_t)64 * 1024 * 1024) // Beyond most caches, source and target together.
 #define PIECE_BYTES ((size_t)4 * 1024 * 1024) // Shorter than a turn of the scheduler.

@@ -43,12 +43,6 @@ check: ## Lint, then test
 sim: ## Run the simulator with more seeds (SEEDS=n)
 	@LOCKSTEP_SIM_SEEDS=$(SEEDS) $(MAKE) KIND=sim test
 
-# --- how fast it is ------------------------------------------------------------------------------
-
-.PHONY: bench
-bench: all ## Measure the library on this machine (BENCH="--ranks 4")
-	@$(BUILD)/bin/lockstep bench $(BENCH)
-
 # --- the same suite under a sanitizer ------------------------------------------------------------
 
 # Bounds on time are for a release build; tests multiply them by LOCKSTEP_TEST_SLOW.
@@ -80,6 +74,10 @@ aarch64: $(GEN_H) ## Compile every source for aarch64, with warnings as errors
 	    $(AARCH64_CC) -std=c11 -D_GNU_SOURCE $(WARNINGS) -Werror -fsyntax-only $(INCLUDES) \
 	        -idirafter /usr/include -idirafter /usr/include/$(shell $(CC) -print-multiarch) \
 	        $$source || exit 1; done
+
+.PHONY: bench
+bench: all ## Measure the library on this machine (BENCH="--ranks 4")
+	@$(BUILD)/bin/lockstep bench $(BENCH)
 
 demo: all ## Train the demo on this machine
 	@BUILD=$(abspath $(BUILD)) tools/demo
