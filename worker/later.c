@@ -114,10 +114,3 @@ int lockstep_call_current(lockstep_module *module, lockstep_call **call)
     (void)call;
     return later(module_check(module), "lockstep_call_current");
 }
-
-int lockstep_module_usage(lockstep_module *module, uint32_t *ranks, uint32_t count)
-{
-    (void)ranks;
-    (void)count;
-    return later(module_check(module), "lockstep_module_usage");
-}

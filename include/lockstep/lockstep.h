@@ -561,10 +561,12 @@ struct lockstep_report {
 LOCKSTEP_API int lockstep_step_report(lockstep_session *session, uint64_t step, uint32_t timeout_ms,
                                       struct lockstep_report *report);
 
-/* On how many ranks each parameter of a module was used in the last step. All ranks call it,
- * outside a step.
- * ranks: [count]; 0 for parameters without a gradient. count: the number of parameters. Blocks:
- * until all ranks have called it. Threads: the trainer's. */
+/* On how many ranks each parameter of a module was used in the last step, or window. All ranks call
+ * it, outside a step or window, and in the same step.
+ * ranks: [count]; 0 for parameters without a gradient, and in a step in which nobody called the
+ * module. Of a call that was given up, what was withdrawn is not used. count: the number of
+ * parameters. Blocks: until all ranks have called it. Threads: the trainer's. Returns: E_INVALID
+ * before lockstep_start, inside a step or window, and for another count; E_PEER_LOST. */
 LOCKSTEP_API int lockstep_module_usage(lockstep_module *module, uint32_t *ranks, uint32_t count);
 
 /* ---- Plain collectives -------------------------------------------------------------------------

@@ -17,7 +17,6 @@ struct later {
 
 static struct later later[] = {
     {"case 07", "the set of trainable parameters is fixed at registration"},
-    {"case 11 by parameter", "the report counts what was unused for all parameters together"},
     {"case 25 above 2^31 bytes", "it needs 20 GiB of memory: nightly, by hand"},
     {"case 28", "a rank cannot leave without ending the job"},
     {"case 29", "a rank cannot leave without ending the job"},

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Conformance: on how many ranks each parameter was used in the last step. Case numbers are those
+// of the list of cases for reducers.
+
+#include "tests/support/trainer.h"
+
+#include <string.h>
+
+#include <cmocka.h>
+
+#define COUNT 6
+#define STEPS 7
+
+static const uint64_t sizes[COUNT] = {30, 1, 0, 200, 5, 7};
+
+// p0 is used by all, always; p1 and p2 by all, in turn; p3 by rank 0 alone in every third step; p4
+// by as many ranks as the step's number allows; p5 by nobody.
+static bool uses(uint32_t r, uint64_t step, uint32_t parameter)
+{
+    switch (parameter) {
+    case 0:
+        return true;
+    case 1:
+    case 2:
+        return step % 2 == parameter - 1;
+    case 3:
+        return r == 0 && step % 3 == 0;
+    case 4:
+        return r < step;
+    default:
+        return false;
+    }
+}
+
+static void expect_usage(struct rank *rank, const struct trained_module *module,
+                         const uint32_t *wanted)
+{
+    uint32_t ranks[COUNT];
+    memset(ranks, 0x55, sizeof(ranks));
+    RANK_OK(rank, lockstep_module_usage(module->module, ranks, COUNT));
+    for (uint32_t p = 0; p < COUNT; p++)
+        RANK_EQUAL(rank, ranks[p], wanted[p]);
+}
+
+static void expect_no_usage(struct rank *rank, const struct trained_module *module)
+{
+    static const uint32_t none[COUNT];
+    expect_usage(rank, module, none);
+}
+
+static void expect_known_usage(struct rank *rank, const struct trained_module *module)
+{
+    uint32_t wanted[COUNT] = {0};
+    for (uint32_t p = 0; p < COUNT; p++) {
+        for (uint32_t r = 0; r < rank->world_size; r++)
+            wanted[p] += uses(r, atomic_load(&rank->step), p);
+    }
+    expect_usage(rank, module, wanted);
+}
+
+static void partial_call(struct rank *rank, struct trained_module *module)
+{
+    lockstep_call *call;
+    RANK_OK(rank, lockstep_call_begin(module->module, &call));
+    for (uint32_t i = 0; i < COUNT; i++) {
+        if (uses(rank->rank, atomic_load(&rank->step), module->order[i]))
+            RANK_OK(rank, lockstep_grad_ready(module->module, call, module->order[i], NULL, NULL));
+    }
+    RANK_OK(rank, lockstep_call_end(call));
+}
+
+static void make(struct rank *rank, const char *name, uint32_t index, uint64_t calls,
+                 struct trained_module *module)
+{
+    const struct module_shape shape = {.name = name,
+                                       .count = COUNT,
+                                       .elements = sizes,
+                                       .unused = LOCKSTEP_UNUSED_ACCEPT,
+                                       .calls_per_step = calls};
+    trainer_make(rank, &shape, index, module);
+}
+
+// Alternating by step, the same on all ranks, and on one rank only. The second module is not
+// called.
+static void usage_body(struct rank *rank)
+{
+    struct trained_module modules[2];
+    make(rank, "net", 0, 1, &modules[0]);
+    make(rank, "idle", 1, 1, &modules[1]);
+    RANK_OK(rank, lockstep_start(rank->session));
+    expect_no_usage(rank, &modules[0]);
+    for (int i = 0; i < STEPS; i++) {
+        trainer_begin(rank, NULL);
+        partial_call(rank, &modules[0]);
+        trainer_end(rank);
+        // Ranks need not ask for modules in one order, and may ask twice.
+        expect_no_usage(rank, &modules[1]);
+        expect_known_usage(rank, &modules[0]);
+        expect_known_usage(rank, &modules[0]);
+    }
+    trainer_begin(rank, NULL);
+    trainer_end(rank);
+    expect_no_usage(rank, &modules[0]);
+    trainer_free(&modules[0]);
+    trainer_free(&modules[1]);
+}
+
+static void case_11_usage_counts_are_exact(const struct setting *setting)
+{
+    ranks_run(setting, usage_body, NULL);
+}
+
+// Called by rank 0 only.
+static void one_rank_body(struct rank *rank)
+{
+    struct trained_module module;
+    make(rank, "net", 0, 1, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (int i = 0; i < 4; i++) {
+        uint32_t wanted[COUNT] = {0};
+        trainer_begin(rank, NULL);
+        for (uint32_t p = 0; p < COUNT; p++)
+            wanted[p] = uses(0, atomic_load(&rank->step), p);
+        if (rank->rank == 0)
+            partial_call(rank, &module);
+        trainer_end(rank);
+        expect_usage(rank, &module, wanted);
+    }
+    trainer_free(&module);
+}
+
+static void case_11_called_on_one_rank(const struct setting *setting)
+{
+    ranks_run(setting, one_rank_body, NULL);
+}
+
+// What any call of the step has used, and any step of a window, was used.
+static void calls_body(struct rank *rank)
+{
+    static const uint32_t last = COUNT - 1;
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    struct trained_module module;
+    uint32_t ranks[COUNT];
+    lockstep_call *call;
+    make(rank, "net", 0, 2, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (uint32_t i = 0; i < 3; i++) {
+        uint32_t wanted[COUNT] = {0};
+        options.accumulate = 1;
+        trainer_begin(rank, &options);
+        RANK_OK(rank, lockstep_call_begin(module.module, &call));
+        if (rank->rank == 0)
+            RANK_OK(rank, lockstep_grad_ready(module.module, call, last, NULL, NULL));
+        RANK_OK(rank, lockstep_call_end(call));
+        RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_module_usage(module.module, ranks, COUNT));
+        trainer_end(rank);
+        RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_module_usage(module.module, ranks, COUNT));
+        RANK_SAYS(rank, "the window that it belongs to");
+        options.accumulate = 0;
+        trainer_begin(rank, &options);
+        for (uint32_t k = 0; k < 2; k++) {
+            RANK_OK(rank, lockstep_call_begin(module.module, &call));
+            RANK_OK(rank, lockstep_grad_ready(module.module, call, k, NULL, NULL));
+            RANK_OK(rank, lockstep_call_end(call));
+        }
+        trainer_end(rank);
+        wanted[0] = wanted[1] = rank->world_size;
+        wanted[last] = 1;
+        expect_usage(rank, &module, wanted);
+    }
+    trainer_free(&module);
+}
+
+static void case_11_of_several_calls(const struct setting *setting)
+{
+    ranks_run(setting, calls_body, NULL);
+}
+
+// Of a call that was given up only what had been complete counts: here nothing.
+static void aborted_body(struct rank *rank)
+{
+    uint32_t wanted[COUNT] = {0};
+    struct trained_module module;
+    lockstep_call *call;
+    make(rank, "net", 0, 1, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    trainer_begin(rank, NULL);
+    RANK_OK(rank, lockstep_call_begin(module.module, &call));
+    RANK_OK(rank, lockstep_grad_ready(module.module, call, 0, NULL, NULL));
+    if (rank->rank == 0)
+        RANK_OK(rank, lockstep_call_abort(call));
+    else
+        RANK_OK(rank, lockstep_call_end(call));
+    RANK_FAILS(rank, LOCKSTEP_E_UNUSED, lockstep_step_end(rank->session, NULL));
+    wanted[0] = rank->world_size - 1;
+    expect_usage(rank, &module, wanted);
+    trainer_free(&module);
+}
+
+static void a_call_is_given_up(const struct setting *setting)
+{
+    ranks_run(setting, aborted_body, NULL);
+}
+
+static void misuse_body(struct rank *rank)
+{
+    uint32_t ranks[COUNT + 1];
+    struct trained_module module;
+    make(rank, "net", 0, 1, &module);
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_module_usage(module.module, ranks, COUNT));
+    RANK_SAYS(rank, "lockstep_start");
+    RANK_OK(rank, lockstep_start(rank->session));
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_module_usage(module.module, ranks, COUNT + 1));
+    RANK_SAYS(rank, "has 6 parameters: ranks has room for 7");
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_module_usage(module.module, NULL, COUNT));
+    RANK_SAYS(rank, "NULL");
+    trainer_begin(rank, NULL);
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_module_usage(module.module, ranks, COUNT));
+    RANK_SAYS(rank, "inside step 1");
+    trainer_end(rank);
+    expect_no_usage(rank, &module);
+    trainer_free(&module);
+}
+
+static void usage_that_cannot_be(const struct setting *setting)
+{
+    ranks_run(setting, misuse_body, NULL);
+}
+
+static void alone_body(struct rank *rank)
+{
+    RANK_OK(rank, lockstep_open(NULL, &rank->session));
+    usage_body(rank);
+}
+
+static void case_11_alone(const struct setting *setting)
+{
+    const struct cluster_test test = {
+        .setting = setting, .body = alone_body, .without_session = true};
+    ranks_run_test(&test);
+}
+
+static const uint32_t worlds[] = {1, 2, 3, 5, 0};
+static const uint32_t one[] = {1, 0};
+
+int main(void)
+{
+    static const struct stamp stamps[] = {
+        {"case_11_usage_counts_are_exact", case_11_usage_counts_are_exact, worlds},
+        {"case_11_called_on_one_rank", case_11_called_on_one_rank, NULL},
+        {"case_11_of_several_calls", case_11_of_several_calls, NULL},
+        {"case_11_alone", case_11_alone, one},
+        {"a_call_is_given_up", a_call_is_given_up, NULL},
+        {"usage_that_cannot_be", usage_that_cannot_be, NULL},
+    };
+    return stamp_run("reducer: usage", stamps, sizeof(stamps) / sizeof(stamps[0]));
+}

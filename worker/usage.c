@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// On how many ranks each parameter of a module was used in the last step. Runs on the trainer's
+// thread, over a plain collective of the session's own, so that a step carries nothing for it.
+
+#include "worker/error.h"
+#include "worker/session.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+// Whether this rank contributed a gradient of the parameter to the last step, in whichever call.
+static bool usage_here(const struct lockstep_module *module, uint32_t parameter)
+{
+    const uint64_t step = module->session->step;
+    bool used = false;
+    for (uint32_t i = 0; i < module->contribution_count; i++)
+        used |= !module->contributions[i].gradients[parameter].unused;
+    return used && step > 0 && module->called_step == step && module->shapes[parameter].trainable;
+}
+
+static int usage_check(struct lockstep_module *module, const uint32_t *ranks, uint32_t count)
+{
+    const int status = module_check(module);
+    const struct lockstep_session *session;
+    if (status < 0)
+        return status;
+    session = module->session;
+    if (!session->started)
+        return error_set(LOCKSTEP_E_INVALID, "module '%s': call lockstep_start before its usage",
+                         module->name);
+    if (session->step_open || session->window_open)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': its usage inside step %" PRIu64 ": end the step, and the "
+                         "window that it belongs to, first",
+                         module->name, session->step);
+    if (count != module->parameter_count || (ranks == NULL && count > 0))
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s' has %" PRIu32 " parameters: ranks has room for %" PRIu32 "%s",
+                         module->name, module->parameter_count, count,
+                         ranks == NULL ? " and is NULL" : "");
+    return 0;
+}
+
+int lockstep_module_usage(lockstep_module *module, uint32_t *ranks, uint32_t count)
+{
+    const struct collective sum = {
+        .kind = COLLECTIVE_ALLREDUCE, .dtype = DTYPE_INT32, .op = REDUCE_SUM};
+    char name[LOCKSTEP_NAME_BYTES];
+    struct lockstep_work *work;
+    int status = usage_check(module, ranks, count);
+    if (status < 0)
+        return status;
+    for (uint32_t p = 0; p < count; p++)
+        ranks[p] = usage_here(module, p);
+    snprintf(name, sizeof(name), "lockstep/usage/%" PRIu32, module->index);
+    status = collective_begin(module->session, name, ranks, count, &sum, &work);
+    if (status < 0)
+        return status;
+    session_activity(module->session, ACTIVITY_WAITING);
+    status = collective_wait(work, LOCKSTEP_WAIT_FOREVER);
+    session_activity(module->session, ACTIVITY_OUTSIDE);
+    return status;
+}
