@@ -96,6 +96,16 @@ static void up_heartbeat_out(wire_UpHeartbeat *wire, const struct up_heartbeat *
     codec_text_out(wire->mark, heartbeat->mark, sizeof(wire->mark));
     wire->bytes_sent = heartbeat->bytes_sent;
     wire->bytes_received = heartbeat->bytes_received;
+    wire->has_totals = true;
+    wire->totals = (wire_StepTotals){
+        .steps = heartbeat->totals.steps,
+        .bytes_copied = heartbeat->totals.bytes_copied,
+        .in_flight_us = heartbeat->totals.in_flight_us,
+        .overlap_us = heartbeat->totals.overlap_us,
+        .exposed_us = heartbeat->totals.exposed_us,
+        .zero_filled = heartbeat->totals.zero_filled,
+        .unused = heartbeat->totals.unused,
+    };
 }
 
 static void up_fail_out(wire_UpFail *wire, const struct up_fail *fail)
@@ -232,6 +242,15 @@ static void up_heartbeat_in(struct up_heartbeat *heartbeat, const wire_UpHeartbe
     codec_text_in(heartbeat->mark, wire->mark, sizeof(heartbeat->mark), fault);
     heartbeat->bytes_sent = wire->bytes_sent;
     heartbeat->bytes_received = wire->bytes_received;
+    heartbeat->totals = (struct step_totals){
+        .steps = wire->totals.steps,
+        .bytes_copied = wire->totals.bytes_copied,
+        .in_flight_us = wire->totals.in_flight_us,
+        .overlap_us = wire->totals.overlap_us,
+        .exposed_us = wire->totals.exposed_us,
+        .zero_filled = wire->totals.zero_filled,
+        .unused = wire->totals.unused,
+    };
 }
 
 static void up_fail_in(struct up_fail *fail, const wire_UpFail *wire, struct codec_fault *fault)

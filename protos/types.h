@@ -157,6 +157,17 @@ enum worker_activity {
     ACTIVITY_PAUSED = 5, // Between lockstep_pause and lockstep_resume.
 };
 
+// Sums over the steps that a worker has finished since its generation began.
+struct step_totals {
+    uint64_t steps;
+    uint64_t bytes_copied; // Results that passed through scratch.
+    uint64_t in_flight_us; // Time during which a bucket was on its way, ...
+    uint64_t overlap_us; // ... the part of it before lockstep_step_end was called, ...
+    uint64_t exposed_us; // ... and how long the trainer waited there.
+    uint64_t zero_filled; // Buckets that this worker contributed as zeros.
+    uint64_t unused; // Gradients that its calls did not produce.
+};
+
 struct up_heartbeat {
     uint64_t step; // Step the trainer has opened.
     uint64_t settled; // Last step that is final on every rank.
@@ -165,6 +176,7 @@ struct up_heartbeat {
     char mark[LOCKSTEP_MARK_BYTES];
     uint64_t bytes_sent;
     uint64_t bytes_received;
+    struct step_totals totals;
 };
 
 enum halt_kind {

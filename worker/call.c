@@ -201,6 +201,16 @@ static int call_check_begin(struct lockstep_module *module)
     if (!session->step_open)
         return error_set(LOCKSTEP_E_INVALID, "module '%s': lockstep_call_begin outside a step",
                          module->name);
+    if (session->ending)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': no call in step %" PRIu64 ", which is in its end: wait for "
+                         "it with lockstep_step_end",
+                         module->name, session->step);
+    if (session->exhausted)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': no call in step %" PRIu64 ", for which this rank said that "
+                         "it is exhausted",
+                         module->name, session->step);
     if (atomic_load(&module->open) != NULL)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': its call is open: call lockstep_call_end first",

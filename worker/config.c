@@ -205,8 +205,11 @@ static int config_kinds(const struct lockstep_config *given, struct config *conf
                          "on_failure=continue is not supported yet; use on_failure=error");
     if (given->on_failure != LOCKSTEP_ON_FAILURE_ERROR)
         return error_set(LOCKSTEP_E_CONFIG, "config.on_failure %d is unknown", given->on_failure);
+    if ((unsigned)given->uneven > LOCKSTEP_UNEVEN_FIRST)
+        return error_set(LOCKSTEP_E_CONFIG, "config.uneven %d is unknown", given->uneven);
     config->transport = given->transport;
     config->on_failure = given->on_failure;
+    config->uneven = given->uneven;
     config->log_level = given->log_level;
     if (level == NULL)
         return 0;

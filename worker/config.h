@@ -27,6 +27,7 @@ struct config {
     uint16_t port_last;
     lockstep_transport_kind transport;
     lockstep_on_failure on_failure;
+    lockstep_uneven uneven;
     uint64_t bucket_first_bytes;
     uint64_t bucket_bytes;
     uint64_t bucket_last_bytes;

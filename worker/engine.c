@@ -157,6 +157,30 @@ static void engine_check_verdict(struct lockstep_session *session)
 
 // ---- What the order core decides ---------------------------------------------------------------
 
+// Only the first of the buckets on their way, and the last one, read the clock.
+static void engine_count_launch(struct step_times *times)
+{
+    if (times->in_flight++ == 0)
+        times->in_flight_since = clock_now_us();
+}
+
+// The mutex orders the two readings of the clock, this one and that of the step's end.
+static void engine_count_landing(struct lockstep_session *session)
+{
+    struct step_times *times = &session->times;
+    uint64_t now;
+    uint64_t end;
+    if (--times->in_flight > 0)
+        return;
+    mutex_lock(&session->mutex);
+    now = clock_now_us();
+    end = times->end == 0 ? now : times->end;
+    mutex_unlock(&session->mutex);
+    times->in_flight_us += now - times->in_flight_since;
+    if (end > times->in_flight_since)
+        times->overlap_us += end - times->in_flight_since;
+}
+
 static void engine_launch(struct lockstep_session *session, const struct order_action *action)
 {
     const struct slot_id id = action->slot->id;
@@ -175,7 +199,19 @@ static void engine_launch(struct lockstep_session *session, const struct order_a
     atomic_fetch_add_explicit(&session->buckets_travelled, 1, memory_order_relaxed);
     if (action->slot->zero)
         atomic_fetch_add_explicit(&session->zero_filled, 1, memory_order_relaxed);
+    engine_count_launch(&session->times);
     transport_launch(session->transport, collective);
+}
+
+static void engine_join_open(struct lockstep_session *session, const struct order_action *action)
+{
+    struct wave *wave = &session->open_wave;
+    wave->step = action->step;
+    wave->kind = WAVE_OPEN;
+    wave->size = sizeof(struct open_wave);
+    wave->merge = order_open_merge;
+    memcpy(wave->payload, action->opening, sizeof(struct open_wave));
+    transport_wave(session->transport, wave);
 }
 
 static void engine_join_close(struct lockstep_session *session, const struct order_action *action)
@@ -257,6 +293,9 @@ static void engine_action(void *context, const struct order_action *action)
         engine_send(session, &message);
         break;
     }
+    case ORDER_OPEN:
+        engine_join_open(session, action);
+        break;
     case ORDER_HEADER:
         transport_header(session->transport, action->header);
         break;
@@ -330,15 +369,30 @@ static void engine_done(void *context, struct collective *collective)
         work_done(collective->context);
         return;
     }
+    engine_count_landing(session);
     engine_count_times(session, collective);
     contribution_collective_done(collective->context, collective);
     atomic_store_explicit(&session->weight_total, collective->weight_total, memory_order_relaxed);
     order_slot_final(session->order, collective->tag.slot);
 }
 
+static void engine_opened(struct lockstep_session *session, const struct wave *wave)
+{
+    mutex_lock(&session->mutex);
+    memcpy(&session->opening, wave->payload, sizeof(session->opening));
+    session->opening.phase[LOCKSTEP_NAME_BYTES - 1] = '\0';
+    session->opened = wave->step;
+    cond_broadcast(&session->changed);
+    mutex_unlock(&session->mutex);
+}
+
 static void engine_wave_done(void *context, struct wave *wave)
 {
     struct lockstep_session *session = context;
+    if (wave->kind == WAVE_OPEN) {
+        engine_opened(session, wave);
+        return;
+    }
     if (wave->kind == WAVE_CLOSE) {
         order_close_completed(session->order, (const struct close_wave *)wave->payload);
         return;
@@ -363,7 +417,7 @@ static void engine_peer_lost(void *context, uint32_t rank, bool left, const char
     struct down_halt seen = {.kind = left ? HALT_LEFT : HALT_LOST, .has_rank = true, .rank = rank};
     message.u.lost.rank = rank;
     message.u.lost.left = left;
-    message.u.lost.step = session->order->step;
+    message.u.lost.step = order_present_step(session->order);
     text_copy(message.u.lost.text, sizeof(message.u.lost.text), text);
     snprintf(seen.text, sizeof(seen.text), "rank %" PRIu32 " (host %s) %s: %s", rank,
              engine_peer_host(session, rank), left ? "left the job" : "was lost", text);
@@ -571,6 +625,15 @@ static void engine_note_phase(struct lockstep_session *session, uint64_t hash)
     }
 }
 
+static void engine_step_open(struct lockstep_session *session, uint64_t step)
+{
+    struct open_wave opening;
+    mutex_lock(&session->mutex);
+    opening = session->opening;
+    mutex_unlock(&session->mutex);
+    order_step_opening(session->order, step, &opening);
+}
+
 static void engine_step_begin(struct lockstep_session *session, uint64_t phase)
 {
     struct transport_statistics now;
@@ -681,6 +744,9 @@ static void engine_command(struct lockstep_session *session, const struct comman
         return;
     if (!failed) {
         switch (command->kind) {
+        case COMMAND_STEP_OPEN:
+            engine_step_open(session, command->value);
+            break;
         case COMMAND_STEP_BEGIN:
             engine_step_begin(session, command->value);
             break;

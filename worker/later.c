@@ -10,13 +10,6 @@ static int later(int status, const char *what)
     return status < 0 ? status : error_set(LOCKSTEP_E_UNSUPPORTED, "%s is not supported yet", what);
 }
 
-int lockstep_step_wait(lockstep_session *session, void *stream, uint32_t timeout_ms)
-{
-    (void)stream;
-    (void)timeout_ms;
-    return later(session_check(session), "lockstep_step_wait");
-}
-
 int lockstep_state_sync(lockstep_session *session)
 {
     return later(session_check(session), "lockstep_state_sync");

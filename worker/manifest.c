@@ -36,11 +36,14 @@ static void manifest_tensor(const struct tensor *tensor, enum manifest_kind kind
 
 static void manifest_session(const struct lockstep_session *session, struct manifest_item *item)
 {
+    static const char *const uneven[] = {"none", "all", "first"};
     const struct config *config = &session->config;
     item->kind = MANIFEST_SESSION;
     snprintf(item->value, sizeof(item->value),
-             "bucket_first_bytes=%" PRIu64 " bucket_bytes=%" PRIu64 " bucket_last_bytes=%" PRIu64,
-             config->bucket_first_bytes, config->bucket_bytes, config->bucket_last_bytes);
+             "bucket_first_bytes=%" PRIu64 " bucket_bytes=%" PRIu64 " bucket_last_bytes=%" PRIu64
+             " uneven=%s",
+             config->bucket_first_bytes, config->bucket_bytes, config->bucket_last_bytes,
+             uneven[config->uneven]);
 }
 
 static void manifest_module(const struct lockstep_module *module, struct manifest_item *item)

@@ -10,6 +10,17 @@
 
 // ---- The wave payloads -------------------------------------------------------------------------
 
+void order_open_merge(void *into, const void *from)
+{
+    struct open_wave *a = into;
+    const struct open_wave *b = from;
+    a->exhausted += b->exhausted;
+    if (b->first >= a->first)
+        return;
+    a->first = b->first;
+    memcpy(a->phase, b->phase, sizeof(a->phase));
+}
+
 static int call_compare(const struct call_id *a, const struct call_id *b)
 {
     if (a->call != b->call)
@@ -328,6 +339,19 @@ static void order_adopt_plan(struct order *order, const struct order_plan *plan)
         order->slots[i] = (struct order_slot){.id = plan->slots[i]};
 }
 
+void order_step_opening(struct order *order, uint64_t step, const struct open_wave *opening)
+{
+    if (order->failed)
+        return;
+    order->opening = step;
+    order_emit(order, &(struct order_action){.kind = ORDER_OPEN, .opening = opening, .step = step});
+}
+
+uint64_t order_present_step(const struct order *order)
+{
+    return order->opening != 0 ? order->opening : order->step;
+}
+
 void order_step_begun(struct order *order, uint64_t step, uint64_t phase)
 {
     const struct order_plan *plan = order_plan_of(order, phase);
@@ -335,6 +359,7 @@ void order_step_begun(struct order *order, uint64_t step, uint64_t phase)
                                        .phase = phase,
                                        .plan_number = plan == NULL ? 0 : plan->number,
                                        .plan_hash = plan == NULL ? 0 : plan->hash};
+    order->opening = 0;
     order->step = step;
     order->phase = phase;
     order->open = true;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The worker's side of the order protocol: which slot of a step may be launched when, the three
-// tiny exchanges of a step (header, close wave, commit wave), learning, plans, halts. Pure: facts
-// go in as function calls, actions come out through a sink. No clock, socket, thread or
+// The worker's side of the order protocol: which slot of a step may be launched when, the tiny
+// exchanges of a step (open wave, header, close wave, commit wave), learning, plans, halts. Pure:
+// facts go in as function calls, actions come out through a sink. No clock, socket, thread or
 // allocation. The engine runs it on its thread; the simulator runs thousands of them.
 //
 // It is not the data plane: it never sees a byte of a gradient, only that a slot is ready, launched
@@ -10,6 +10,11 @@
 //
 // Rules, in the words of docs/protocol.md:
 //
+// - R0 Open wave. Where ranks may run out of data, step_begin joins it before the step is begun,
+// and
+//   waits for it: how many ranks are exhausted, and the phase of the lowest one that is not. All
+//   ranks get the same result, so all begin the step, or none does. A step that is being opened is
+//   one that a halt or a loss can name, although nothing of it is under way.
 // - R1 Header. step_begin sends a header to the ring successor. The close wave is joined only when
 //   the predecessor's header of the same step has arrived and names the same phase; a different
 //   phase is reported once (UP_FAIL), and the verdict is waited for. Planned slots may run before:
@@ -43,6 +48,17 @@
 enum wave_kind {
     WAVE_CLOSE = 0,
     WAVE_COMMIT = 1,
+    WAVE_OPEN = 2,
+};
+#define WAVE_KINDS 3
+
+#define OPEN_NOBODY UINT32_MAX // No rank has data.
+
+// Payload of the open wave.
+struct open_wave {
+    uint32_t exhausted; // Ranks without data.
+    uint32_t first; // Lowest rank with data, or OPEN_NOBODY.
+    char phase[LOCKSTEP_NAME_BYTES]; // Its phase, filled up with zeros; of OPEN_NOBODY: empty.
 };
 
 struct call_id {
@@ -105,10 +121,12 @@ struct commit_wave {
 };
 
 static_assert(LOCKSTEP_MAX_MODULES <= 64, "one bit for each module");
+static_assert(sizeof(struct open_wave) <= LOCKSTEP_WAVE_BYTES, "an open wave fits");
 static_assert(sizeof(struct close_wave) <= LOCKSTEP_WAVE_BYTES, "a close wave fits");
 static_assert(sizeof(struct commit_wave) <= LOCKSTEP_WAVE_BYTES, "a commit wave fits");
 
 // Exact, commutative, associative.
+void order_open_merge(void *into, const void *from);
 void order_close_merge(void *into, const void *from);
 void order_commit_merge(void *into, const void *from);
 
@@ -136,6 +154,7 @@ struct order_plan {
 
 enum order_action_kind {
     ORDER_SEND, // Send up to the coordinator.
+    ORDER_OPEN, // Join the open wave with opening.
     ORDER_HEADER, // Send header to the ring successor.
     ORDER_LAUNCH, // Launch the slot at index: with this rank's data, or with zeros.
     ORDER_CLOSE, // Join the close wave with close.
@@ -152,6 +171,7 @@ struct order_action {
     uint32_t index; // ORDER_LAUNCH: position in the order of this step.
     uint64_t space; // ORDER_LAUNCH: first half of the slot's tag.
     uint64_t step;
+    const struct open_wave *opening; // ORDER_OPEN
     const struct close_wave *close;
     enum halt_kind halt; // ORDER_FAILED
     const char *text; // ORDER_FAILED
@@ -175,6 +195,8 @@ struct order {
     uint32_t plan_count;
     struct order_plan incoming;
     uint64_t plan_number; // Highest number held.
+
+    uint64_t opening; // Step whose open wave was joined, while it is not begun; else 0.
 
     // The open step, or the last one when none is open.
     uint64_t step;
@@ -217,11 +239,17 @@ const struct order_plan *order_plan_of(const struct order *order, uint64_t phase
 
 // ---- Facts from the trainer --------------------------------------------------------------------
 
+// step_begin was called, and what this rank says in the open wave. Its result is the trainer's: the
+// step is begun after it, or never.
+void order_step_opening(struct order *order, uint64_t step, const struct open_wave *opening);
 void order_step_begun(struct order *order, uint64_t step, uint64_t phase);
 // All gradients of this slot are in memory. Unplanned slots count as a call outside the plan.
 void order_slot_ready(struct order *order, struct slot_id id, enum dtype dtype, uint64_t elements);
 // In a learning step layout proposals are sent before this.
 void order_step_ended(struct order *order);
+
+// The step that a loss is reported in: the one that is being opened, is open, or was the last.
+uint64_t order_present_step(const struct order *order);
 
 // ---- Facts from the data plane -----------------------------------------------------------------
 

@@ -135,6 +135,15 @@ static void session_heartbeat(void *context, struct up_message *message)
     beat->since_ms = clock_now_ms() - atomic_load(&progress->since_ms);
     beat->bytes_sent = atomic_load(&progress->bytes_sent);
     beat->bytes_received = atomic_load(&progress->bytes_received);
+    beat->totals = (struct step_totals){
+        .steps = atomic_load(&progress->steps),
+        .bytes_copied = atomic_load(&progress->bytes_copied),
+        .in_flight_us = atomic_load(&progress->in_flight_us),
+        .overlap_us = atomic_load(&progress->overlap_us),
+        .exposed_us = atomic_load(&progress->exposed_us),
+        .zero_filled = atomic_load(&progress->zero_filled),
+        .unused = atomic_load(&progress->unused),
+    };
 }
 
 // ---- Opening -----------------------------------------------------------------------------------

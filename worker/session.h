@@ -164,6 +164,7 @@ struct name_use {
 // ---- From the other threads to the engine ------------------------------------------------------
 
 enum command_kind {
+    COMMAND_STEP_OPEN, // value: step
     COMMAND_STEP_BEGIN, // value: phase hash
     COMMAND_READY, // module, call, bucket
     COMMAND_STEP_END,
@@ -208,6 +209,14 @@ struct progress {
     _Atomic(uint64_t) since_ms;
     _Atomic(uint64_t) bytes_sent;
     _Atomic(uint64_t) bytes_received;
+    // Sums over the finished steps of the generation, written by the trainer.
+    _Atomic(uint64_t) steps;
+    _Atomic(uint64_t) bytes_copied;
+    _Atomic(uint64_t) in_flight_us;
+    _Atomic(uint64_t) overlap_us;
+    _Atomic(uint64_t) exposed_us;
+    _Atomic(uint64_t) zero_filled;
+    _Atomic(uint64_t) unused; // Of this rank.
 };
 
 // Times of the step under way, in clock_now_us; 0: not yet.
@@ -215,9 +224,15 @@ struct step_times {
     uint64_t begin; // trainer
     _Atomic(uint64_t) first_ready;
     _Atomic(uint64_t) last_ready;
-    uint64_t end; // trainer
-    uint64_t first_sent; // engine thread, read by the trainer after the step settled
+    uint64_t end; // Guarded by the session's mutex.
+
+    // engine thread, read by the trainer after the step settled
+    uint64_t first_sent;
     uint64_t last_received;
+    uint32_t in_flight; // Buckets on their way ...
+    uint64_t in_flight_since; // ... and since when there is one.
+    uint64_t in_flight_us; // Spans: how long there was one, ...
+    uint64_t overlap_us; // ... and of that, before `end`.
 };
 
 struct lockstep_session {
@@ -248,6 +263,10 @@ struct lockstep_session {
     bool step_open;
     bool accumulating; // The open step is not the last of its window.
     bool window_open; // The next step belongs to the window of the one before.
+    bool ending; // The open step is in its end: see lockstep_step_wait.
+    bool exhausted; // This rank has said that it has no data any more.
+    bool finished; // All ranks know that there is no next step.
+    bool learning; // The open step is.
     uint64_t step; // Of all steps of a window.
     uint64_t weight;
     char phase[LOCKSTEP_NAME_BYTES];
@@ -273,6 +292,7 @@ struct lockstep_session {
     bool control_gone;
     char control_text[LOCKSTEP_TEXT_BYTES];
     struct down_halt lost_here; // What this rank saw, used when no verdict comes.
+    struct wave open_wave;
     struct wave close_wave;
     struct wave commit_wave;
     uint64_t step_bytes_sent; // As of the beginning of the step.
@@ -285,6 +305,8 @@ struct lockstep_session {
     struct ring_buffer inbox;
     bool formed;
     bool verified;
+    uint64_t opened; // Step whose open wave is complete.
+    struct open_wave opening; // What this rank says in it, then what all say.
     uint64_t settled; // Step.
     int failure; // 0, or the status that every call returns.
     char failure_text[LOCKSTEP_REPORT_BYTES];

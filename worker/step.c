@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The step as the trainer sees it: begin, end, report. Runs on the trainer's thread; it tells the
-// engine when the step has begun and ended. What lies between them, calls and gradients, is in
+// The step as the trainer sees it: begin, end, wait, report. Runs on the trainer's thread; it tells
+// the engine when the step has begun and ended. What lies between them, calls and gradients, is in
 // call.c; what then happens is decided in order.c.
 
 #include "base/clock.h"
@@ -33,8 +33,6 @@ static int step_options(const struct lockstep_step_options *given,
     memcpy(whole, given, given->struct_bytes);
     if (whole->accumulate > 1 || whole->exhausted > 1)
         return error_set(LOCKSTEP_E_INVALID, "the step's accumulate and exhausted are 0 or 1");
-    if (whole->exhausted != 0)
-        return error_set(LOCKSTEP_E_UNSUPPORTED, "exhausted ranks are not supported yet");
     if (whole->accumulate != 0 && whole->weight != 1)
         return error_set(LOCKSTEP_E_INVALID,
                          "a window has one weight, given with its last step: leave it at 1 with "
@@ -71,13 +69,14 @@ static void step_reset_times(struct lockstep_session *session)
     atomic_store_explicit(&times->first_ready, 0, memory_order_relaxed);
     atomic_store_explicit(&times->last_ready, 0, memory_order_relaxed);
     times->end = times->first_sent = times->last_received = 0;
+    times->in_flight_us = times->overlap_us = 0;
     atomic_store_explicit(&session->control_messages, 0, memory_order_relaxed);
     atomic_store_explicit(&session->buckets_travelled, 0, memory_order_relaxed);
     atomic_store_explicit(&session->zero_filled, 0, memory_order_relaxed);
     atomic_store_explicit(&session->weight_total, 0, memory_order_relaxed);
 }
 
-static void step_fill_view(const struct lockstep_session *session, bool learning,
+static void step_fill_view(const struct lockstep_session *session, uint32_t exhausted,
                            struct lockstep_step_view *view)
 {
     if (view == NULL)
@@ -86,7 +85,8 @@ static void step_fill_view(const struct lockstep_session *session, bool learning
     view->generation = session->generation.number;
     view->rank = session->rank;
     view->world_size = session->world_size;
-    view->learning = learning ? 1 : 0;
+    view->learning = session->learning ? 1 : 0;
+    view->exhausted = exhausted;
 }
 
 static int step_check_window(const struct lockstep_session *session, const char *phase)
@@ -96,6 +96,101 @@ static int step_check_window(const struct lockstep_session *session, const char 
     return error_set(LOCKSTEP_E_INVALID,
                      "step %" PRIu64 ": phase '%s' inside a window that accumulates for phase '%s'",
                      session->step, phase, session->phase);
+}
+
+static int step_check_exhausted(const struct lockstep_session *session,
+                                const struct lockstep_step_options *options)
+{
+    if (options->exhausted == 0 && !session->exhausted)
+        return 0;
+    if (session->config.uneven == LOCKSTEP_UNEVEN_NONE)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "exhausted without uneven data: set config.uneven on every rank");
+    if (options->exhausted == 0)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "this rank was exhausted in step %" PRIu64 ": a rank without data stays "
+                         "exhausted to the end",
+                         session->step);
+    if (options->accumulate != 0)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "exhausted with accumulate: a rank without data has nothing to add up");
+    if (session->window_open)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "exhausted inside a window: end the window of step %" PRIu64 " with a "
+                         "step that synchronizes it, then say exhausted",
+                         session->step);
+    return 0;
+}
+
+// Waits until a step has reached something that the engine tells, or for ever, or until the
+// deadline. *reached is guarded by the mutex.
+static int step_await(struct lockstep_session *session, const uint64_t *reached, uint64_t step,
+                      uint64_t deadline_ms)
+{
+    bool in_time = true;
+    int status = 0;
+    session_activity(session, ACTIVITY_WAITING);
+    mutex_lock(&session->mutex);
+    while (*reached != step && session->failure == 0 && in_time)
+        in_time = cond_wait_until(&session->changed, &session->mutex, deadline_ms);
+    if (*reached != step)
+        status = session->failure != 0 ? session_failure_locked(session) : LOCKSTEP_E_TIMEOUT;
+    mutex_unlock(&session->mutex);
+    session_activity(session, ACTIVITY_OUTSIDE);
+    return status;
+}
+
+// The open wave of a step; its result is in session->opening.
+static int step_open_wave(struct lockstep_session *session, uint64_t step,
+                          const struct lockstep_step_options *options)
+{
+    struct open_wave *opening = &session->opening;
+    mutex_lock(&session->mutex);
+    memset(opening, 0, sizeof(*opening));
+    opening->exhausted = options->exhausted;
+    opening->first = options->exhausted != 0 ? OPEN_NOBODY : session->rank;
+    if (options->exhausted == 0 && options->phase != NULL)
+        text_copy(opening->phase, sizeof(opening->phase), options->phase);
+    mutex_unlock(&session->mutex);
+    if (session->config.solo)
+        return 0;
+    session_post(session, (struct command){.kind = COMMAND_STEP_OPEN, .value = step});
+    return step_await(session, &session->opened, step, COND_NO_DEADLINE);
+}
+
+// There is no next step. What a window has added up until now is not synchronized any more.
+static void step_finish_all(struct lockstep_session *session)
+{
+    session->finished = true;
+    if (!session->window_open)
+        return;
+    session->window_open = false;
+    session->step--;
+    atomic_store_explicit(&session->progress.step, session->step, memory_order_relaxed);
+}
+
+// Agrees with all ranks on who still has data. The options of a rank that has none become those of
+// a step without data.
+static int step_agree(struct lockstep_session *session, struct lockstep_step_options *options,
+                      uint32_t *exhausted)
+{
+    const uint64_t step = session->window_open ? session->step : session->step + 1;
+    const struct open_wave *agreed = &session->opening;
+    const int status = step_open_wave(session, step, options);
+    if (status < 0)
+        return status;
+    *exhausted = agreed->exhausted;
+    session->exhausted = options->exhausted != 0;
+    if (agreed->exhausted == session->world_size ||
+        (agreed->exhausted > 0 && session->config.uneven == LOCKSTEP_UNEVEN_FIRST)) {
+        step_finish_all(session);
+        return LOCKSTEP_FINISHED;
+    }
+    if (session->exhausted) {
+        options->phase = agreed->phase;
+        options->weight = 0;
+    }
+    return 0;
 }
 
 // What every step does, also one that only accumulates.
@@ -109,6 +204,7 @@ static void step_opened(struct lockstep_session *session,
         session->step++;
     session->step_open = true;
     session->accumulating = options->accumulate != 0;
+    session->learning = false;
     session->weight = options->weight;
     step_reset_times(session);
     for (uint32_t i = 0; i < session->module_count; i++)
@@ -116,31 +212,39 @@ static void step_opened(struct lockstep_session *session,
     atomic_store_explicit(&session->progress.step, session->step, memory_order_relaxed);
 }
 
+// One that is synchronized: all ranks begin it.
+static void step_begun(struct lockstep_session *session)
+{
+    const uint64_t phase = hash64(session->phase, strlen(session->phase));
+    if (session->config.solo)
+        return;
+    // Between steps the engine leaves the plans alone.
+    session->learning = order_plan_of(session->order, phase) == NULL;
+    session_post(session, (struct command){.kind = COMMAND_STEP_BEGIN, .value = phase});
+}
+
 int lockstep_step_begin(lockstep_session *session, const struct lockstep_step_options *options,
                         struct lockstep_step_view *view)
 {
     struct lockstep_step_options whole = LOCKSTEP_STEP_INIT;
-    uint64_t phase;
-    bool learning;
+    uint32_t exhausted = 0;
     int status = step_check_begin(session, view);
+    if (status == 0 && session->finished)
+        return LOCKSTEP_FINISHED;
     if (status == 0)
         status = step_options(options, &whole);
     if (status == 0)
+        status = step_check_exhausted(session, &whole);
+    if (status == 0)
         status = step_check_window(session, whole.phase == NULL ? "" : whole.phase);
-    if (status < 0)
+    if (status == 0 && session->config.uneven != LOCKSTEP_UNEVEN_NONE && whole.accumulate == 0)
+        status = step_agree(session, &whole, &exhausted);
+    if (status != 0)
         return status;
     step_opened(session, &whole);
-    if (session->accumulating) {
-        step_fill_view(session, false, view);
-        return 0;
-    }
-    phase = hash64(session->phase, strlen(session->phase));
-    // Between steps the engine leaves the plans alone.
-    learning = !session->config.solo && order_plan_of(session->order, phase) == NULL;
-    step_fill_view(session, learning, view);
-    session->report.learning = learning ? 1 : 0;
-    if (!session->config.solo)
-        session_post(session, (struct command){.kind = COMMAND_STEP_BEGIN, .value = phase});
+    if (!session->accumulating)
+        step_begun(session);
+    step_fill_view(session, exhausted, view);
     return 0;
 }
 
@@ -235,20 +339,6 @@ static void step_settle_alone(struct lockstep_session *session)
     mutex_unlock(&session->mutex);
 }
 
-static int step_await_settled(struct lockstep_session *session)
-{
-    int status = 0;
-    session_activity(session, ACTIVITY_WAITING);
-    mutex_lock(&session->mutex);
-    while (session->settled != session->step && session->failure == 0)
-        cond_wait(&session->changed, &session->mutex);
-    if (session->settled != session->step)
-        status = session_failure_locked(session);
-    mutex_unlock(&session->mutex);
-    session_activity(session, ACTIVITY_OUTSIDE);
-    return status;
-}
-
 static uint64_t step_since(uint64_t begin, uint64_t at)
 {
     return at == 0 ? 0 : at - begin;
@@ -265,10 +355,33 @@ static void step_fill_report(struct lockstep_session *session)
     report->last_wire_us = step_since(times->begin, times->last_received);
     report->end_us = step_since(times->begin, times->end);
     report->done_us = step_since(times->begin, clock_now_us());
+    report->in_flight_us = times->in_flight_us;
+    report->overlap_us = times->overlap_us;
+    report->exposed_us = report->done_us - report->end_us;
+    report->learning = session->learning ? 1 : 0;
     report->weight_total = atomic_load(&session->weight_total);
     report->buckets = atomic_load(&session->buckets_travelled);
     report->zero_filled = atomic_load(&session->zero_filled);
     report->control_messages = atomic_load(&session->control_messages);
+}
+
+static void step_add(_Atomic(uint64_t) *total, uint64_t value)
+{
+    atomic_fetch_add_explicit(total, value, memory_order_relaxed);
+}
+
+// For the heartbeat.
+static void step_count_totals(struct lockstep_session *session)
+{
+    const struct lockstep_report *report = &session->report;
+    struct progress *progress = &session->progress;
+    step_add(&progress->steps, 1);
+    step_add(&progress->bytes_copied, report->bytes_copied);
+    step_add(&progress->in_flight_us, report->in_flight_us);
+    step_add(&progress->overlap_us, report->overlap_us);
+    step_add(&progress->exposed_us, report->exposed_us);
+    step_add(&progress->zero_filled, report->zero_filled);
+    step_add(&progress->unused, session->contribution.unused_total);
 }
 
 // Names the unused parameters of one severity. The same on every rank, because the commit wave gave
@@ -405,9 +518,40 @@ static int step_check_end(struct lockstep_session *session, const void *stream)
     return 0;
 }
 
-int lockstep_step_end(lockstep_session *session, void *stream)
+// Says that this rank has ended the step.
+static void step_enter_end(struct lockstep_session *session)
+{
+    session->ending = true;
+    mutex_lock(&session->mutex);
+    session->times.end = clock_now_us();
+    mutex_unlock(&session->mutex);
+    for (uint32_t i = 0; i < session->module_count; i++)
+        call_finish(session->modules[i]);
+    step_contribute(session);
+    if (session->config.solo)
+        step_settle_alone(session);
+    else
+        session_post(session, (struct command){.kind = COMMAND_STEP_END});
+}
+
+// The step has settled.
+static int step_leave_end(struct lockstep_session *session)
 {
     struct commit_wave outcome;
+    mutex_lock(&session->mutex);
+    outcome = session->outcome;
+    mutex_unlock(&session->mutex);
+    step_fill_report(session);
+    session->report.unused = outcome.unused_total;
+    step_count_totals(session);
+    return step_verdict(session, &outcome);
+}
+
+static int step_end_within(struct lockstep_session *session, const void *stream,
+                           uint32_t timeout_ms)
+{
+    const uint64_t deadline_ms =
+        timeout_ms == LOCKSTEP_WAIT_FOREVER ? COND_NO_DEADLINE : clock_now_ms() + timeout_ms;
     int status = step_check_end(session, stream);
     if (status < 0)
         return status;
@@ -416,24 +560,26 @@ int lockstep_step_end(lockstep_session *session, void *stream)
         session->step_open = false;
         return 0;
     }
-    session->times.end = clock_now_us();
-    for (uint32_t i = 0; i < session->module_count; i++)
-        call_finish(session->modules[i]);
-    step_contribute(session);
-    if (session->config.solo)
-        step_settle_alone(session);
-    else
-        session_post(session, (struct command){.kind = COMMAND_STEP_END});
-    status = step_await_settled(session);
-    session->step_open = false;
-    if (status < 0)
-        return status;
-    mutex_lock(&session->mutex);
-    outcome = session->outcome;
-    mutex_unlock(&session->mutex);
-    step_fill_report(session);
-    session->report.unused = outcome.unused_total;
-    return step_verdict(session, &outcome);
+    if (!session->ending)
+        step_enter_end(session);
+    status = step_await(session, &session->settled, session->step, deadline_ms);
+    if (status == LOCKSTEP_E_TIMEOUT)
+        return error_set(LOCKSTEP_E_TIMEOUT,
+                         "step %" PRIu64 " is not over after %" PRIu32 " ms: wait on with "
+                         "lockstep_step_wait or lockstep_step_end",
+                         session->step, timeout_ms);
+    session->step_open = session->ending = false;
+    return status < 0 ? status : step_leave_end(session);
+}
+
+int lockstep_step_end(lockstep_session *session, void *stream)
+{
+    return step_end_within(session, stream, LOCKSTEP_WAIT_FOREVER);
+}
+
+int lockstep_step_wait(lockstep_session *session, void *stream, uint32_t timeout_ms)
+{
+    return step_end_within(session, stream, timeout_ms);
 }
 
 int lockstep_step_report(lockstep_session *session, uint64_t step, uint32_t timeout_ms,
@@ -446,6 +592,10 @@ int lockstep_step_report(lockstep_session *session, uint64_t step, uint32_t time
         return status;
     if (report == NULL || report->struct_bytes < sizeof(report->struct_bytes))
         return error_set(LOCKSTEP_E_INVALID, "begin the report with LOCKSTEP_REPORT_INIT");
+    if (session->ending)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "step %" PRIu64 " is in its end: lockstep_step_end comes first",
+                         session->step);
     if (step == 0 || step != session->report.step)
         return error_set(LOCKSTEP_E_INVALID,
                          "there is no report of step %" PRIu64 "; the last one "

@@ -432,11 +432,15 @@ struct lockstep_step_view {
  * it: it contributes nothing (weight 0), receives the mean, and its parameters stay equal. It need
  * not name the phase: that is what the others run. When every rank (LOCKSTEP_UNEVEN_ALL) or any
  * (LOCKSTEP_UNEVEN_FIRST) is exhausted, step_begin returns LOCKSTEP_FINISHED on all ranks alike,
- * and no step is open. Agreeing on this costs one small exchange in each step_begin.
+ * and no step is open, nor will one be: it says so again at once. Everything outside steps goes on
+ * working. A window that a rank had begun is dropped; one's own has to be ended before one is
+ * exhausted. Agreeing on this costs one small exchange in each step_begin without accumulate. A
+ * rank that closes its session instead ends the job for the others.
  * Blocks: with config.uneven, until all ranks have begun the step; else no. Threads: the trainer's.
  * Owns: both are read or written now. Returns: LOCKSTEP_FINISHED; E_INVALID when a step is open,
  * before lockstep_start, for a weight other than 1 with accumulate, for another phase inside a
- * window, for exhausted without config.uneven or with accumulate, and for data after it. */
+ * window, for exhausted without config.uneven, with accumulate or inside a window, and for data
+ * after it; E_PEER_LOST. */
 LOCKSTEP_API int lockstep_step_begin(lockstep_session *session,
                                      const struct lockstep_step_options *options,
                                      struct lockstep_step_view *view);
@@ -450,8 +454,8 @@ LOCKSTEP_API int lockstep_step_begin(lockstep_session *session,
  * used, also when the last one did not report it. With fewer calls than k the gradients travel at
  * step_end; nothing is lost.
  * Blocks: no. Threads: any, one after the other with the functions of the step. Returns: E_INVALID
- * outside a step, with a call of this module open, after calls_per_step calls, and after
- * lockstep_call_abort in this step. */
+ * outside a step, with a call of this module open, after calls_per_step calls, after
+ * lockstep_call_abort in this step, on an exhausted rank, and in the end of the step. */
 LOCKSTEP_API int lockstep_call_begin(lockstep_module *module, lockstep_call **call);
 
 /* Reports that a gradient is complete in memory. When the last one of a bucket is, the bucket
@@ -516,9 +520,11 @@ LOCKSTEP_API int lockstep_call_next(lockstep_call *call, uint32_t timeout_ms, ui
  * and on every rank when a module was called, but by nobody with a weight above 0: then its
  * gradients are as they were. */
 LOCKSTEP_API int lockstep_step_end(lockstep_session *session, void *stream);
-/* The same, in pieces: waits at most timeout_ms. E_TIMEOUT: the step is not over; call it again (or
- * lockstep_step_end) to wait on. Nothing is lost by that, and nothing else is possible meanwhile
- * but lockstep_abort. For programs that look for signals now and then. */
+/* The same, in pieces: waits at most timeout_ms (0 only asks). E_TIMEOUT: this rank has ended the
+ * step and others have not; call it again (or lockstep_step_end) to wait on. Nothing is lost by
+ * that. Meanwhile the gradients are the library's, and every other function of the step is
+ * E_INVALID; lockstep_abort and lockstep_close are possible. For programs that look for signals now
+ * and then. */
 LOCKSTEP_API int lockstep_step_wait(lockstep_session *session, void *stream, uint32_t timeout_ms);
 
 /* What happened in a step. Times are microseconds since step_begin on this rank, 0: did not happen.
@@ -543,8 +549,10 @@ struct lockstep_report {
     uint32_t learning; /* 1: it was a learning step. */
     uint64_t unused; /* Gradients that were not produced: parameters, counted on each rank. */
     uint64_t in_flight_us; /* Time during which at least one bucket was on its way ... */
-    uint64_t overlap_us; /* ... and the part of it before lockstep_step_end was called. */
-    uint64_t exposed_us; /* done_us - end_us: what the trainer waited. */
+    uint64_t overlap_us; /* ... and the part of it before lockstep_step_end was called. 0 in a
+                            world of one without a coordinator. */
+    uint64_t exposed_us; /* done_us - end_us: what the trainer waited, with lockstep_step_wait
+                            until it asked again. */
     uint64_t runs; /* Runs of gradient memory that travelled; one for each bucket at best. */
     uint64_t aborted; /* Calls given up, counted on each rank. */
 };
@@ -557,7 +565,8 @@ struct lockstep_report {
 
 /* Report of a finished step; only the last one is kept. timeout_ms is for reports that other ranks
  * have to answer; these do not exist yet.
- * Blocks: no. Threads: the trainer's. Returns: E_INVALID when that step is not the last one. */
+ * Blocks: no. Threads: the trainer's. Returns: E_INVALID when that step is not the last one, and
+ * while a step is in its end (lockstep_step_wait). */
 LOCKSTEP_API int lockstep_step_report(lockstep_session *session, uint64_t step, uint32_t timeout_ms,
                                       struct lockstep_report *report);
 

@@ -166,6 +166,7 @@ static bool counted_window(struct rank *rank, struct trained_module *modules)
     return none;
 }
 
+// The context, if any: a few windows will do.
 static void counted_body(struct rank *rank)
 {
     const bool torn = rank->setting->torn_bytes > 0 && rank->setting->torn_bytes < 100;
@@ -178,7 +179,7 @@ static void counted_body(struct rank *rank)
     RANK_OK(rank, lockstep_start(rank->session));
     for (int i = 0; i < WARM_STEPS; i++)
         plain_step(rank, modules);
-    for (int window = 0; window < (torn ? 2 : WINDOWS); window++)
+    for (int window = 0; window < (torn || rank->context != NULL ? 2 : WINDOWS); window++)
         RANK_TRUE(rank, counted_window(rank, modules));
     trainer_free(&modules[0]);
     trainer_free(&modules[1]);
@@ -195,6 +196,20 @@ static void steps_allocate_nothing(const struct setting *setting)
 {
     const struct cluster_test test = {
         .setting = setting, .configure = small_caps, .body = counted_body};
+    ranks_run_test(&test);
+}
+
+static void uneven_too(struct rank *rank, struct lockstep_config *config)
+{
+    small_caps(rank, config);
+    config->uneven = LOCKSTEP_UNEVEN_ALL;
+}
+
+static void uneven_steps_allocate_nothing(const struct setting *setting)
+{
+    bool few = true;
+    const struct cluster_test test = {
+        .setting = setting, .configure = uneven_too, .body = counted_body, .context = &few};
     ranks_run_test(&test);
 }
 
@@ -220,6 +235,7 @@ int main(void)
     static const struct stamp stamps[] = {
         {"counting_counts", counting_counts, one},
         {"steps_allocate_nothing", steps_allocate_nothing, NULL},
+        {"uneven_steps_allocate_nothing", uneven_steps_allocate_nothing, NULL},
     };
     return stamp_run("allocations", stamps, sizeof(stamps) / sizeof(stamps[0]));
 }

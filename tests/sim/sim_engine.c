@@ -17,6 +17,7 @@ enum trainer_stage {
     TRAINER_STARTING, // About to call lockstep_start.
     TRAINER_STARTED, // In lockstep_start.
     TRAINER_BETWEEN, // Between steps.
+    TRAINER_BEGINNING, // In lockstep_step_begin, for the open wave.
     TRAINER_BACKWARD,
     TRAINER_ENDING, // In lockstep_step_end.
     TRAINER_ABORTED, // In lockstep_close after lockstep_abort, for the answer.
@@ -73,6 +74,7 @@ struct engine_state {
     uint64_t step;
     uint64_t settled;
     uint32_t made; // Of the program's ready slots.
+    struct open_wave opening; // What this rank says in the open wave.
     uint64_t trainer_ms; // Its next action; UINT64_MAX: it waits.
 
     // The engine.
@@ -95,7 +97,7 @@ struct engine_state {
     uint64_t header_received;
     bool peer_left[PROGRAM_WORLD];
     bool peer_reported[PROGRAM_WORLD];
-    struct engine_wave waves[2]; // By enum wave_kind.
+    struct engine_wave waves[WAVE_KINDS]; // By enum wave_kind.
     struct arrived_wave arrived[ENGINE_ARRIVED];
     uint32_t arrived_count;
 
@@ -255,7 +257,7 @@ static void engine_failed(struct sim_worker *worker, const struct order_action *
 
 static const char *wave_name(enum wave_kind kind)
 {
-    return kind == WAVE_CLOSE ? "close" : "commit";
+    return kind == WAVE_OPEN ? "open" : kind == WAVE_CLOSE ? "close" : "commit";
 }
 
 static void data_header(struct sim_worker *worker, const struct step_header *header)
@@ -307,6 +309,8 @@ static bool wave_take(struct engine_state *state, enum wave_kind kind, const str
         return false;
     if (move->replaces)
         memcpy(wave->payload, arrived->packet.payload, sizeof(wave->payload));
+    else if (kind == WAVE_OPEN)
+        order_open_merge(wave->payload, arrived->packet.payload);
     else if (kind == WAVE_CLOSE)
         order_close_merge(wave->payload, arrived->packet.payload);
     else
@@ -368,7 +372,8 @@ static bool data_needs(struct sim_worker *worker, uint32_t peer)
     // In a step without slots the header is all that is waited for.
     return ((before || after) && state->in_flight > 0) ||
            (before && state->header_received < state->header_sent) ||
-           wave_needs(worker, WAVE_CLOSE, peer) || wave_needs(worker, WAVE_COMMIT, peer);
+           wave_needs(worker, WAVE_OPEN, peer) || wave_needs(worker, WAVE_CLOSE, peer) ||
+           wave_needs(worker, WAVE_COMMIT, peer);
 }
 
 static void engine_peer_lost(struct sim_worker *worker, uint32_t rank, bool left)
@@ -381,7 +386,7 @@ static void engine_peer_lost(struct sim_worker *worker, uint32_t rank, bool left
     state->peer_reported[rank] = true;
     message.u.lost.rank = rank;
     message.u.lost.left = left;
-    message.u.lost.step = state->order.step;
+    message.u.lost.step = order_present_step(&state->order);
     snprintf(message.u.lost.text, sizeof(message.u.lost.text), "%s",
              left ? "it has left" : "connection reset by peer");
     snprintf(seen.text, sizeof(seen.text), "rank %" PRIu32 " %s", rank,
@@ -437,6 +442,9 @@ static void engine_do(struct sim_worker *worker, const struct order_action *acti
     case ORDER_SEND:
         engine_send(worker, action->up);
         break;
+    case ORDER_OPEN:
+        wave_join(worker, WAVE_OPEN, action->step, action->opening, sizeof(*action->opening));
+        break;
     case ORDER_HEADER:
         data_header(worker, action->header);
         break;
@@ -476,12 +484,16 @@ static void engine_action(void *context, const struct order_action *action)
 
 // ---- What follows from an event --------------------------------------------------------------
 
+static void trainer_opened(struct sim_worker *worker, const struct open_wave *result);
+
 static void wave_completed(struct sim_worker *worker, enum wave_kind kind)
 {
     struct engine_state *state = state_of(worker);
     struct engine_wave *wave = &state->waves[kind];
     wave->joined = false;
-    if (kind == WAVE_CLOSE) {
+    if (kind == WAVE_OPEN) {
+        trainer_opened(worker, (const struct open_wave *)wave->payload);
+    } else if (kind == WAVE_CLOSE) {
         ledger_closed(state->ledger, worker->rank, (const struct close_wave *)wave->payload);
         order_close_completed(&state->order, (const struct close_wave *)wave->payload);
     } else {
@@ -496,7 +508,7 @@ static void engine_waves(struct sim_worker *worker)
     bool again = true;
     while (again && !state->over && !state->dying) {
         again = false;
-        for (enum wave_kind kind = WAVE_CLOSE; kind <= WAVE_COMMIT && !state->over; kind++) {
+        for (enum wave_kind kind = WAVE_CLOSE; kind < WAVE_KINDS && !state->over; kind++) {
             if (!state->waves[kind].joined || !wave_advance(worker, kind))
                 continue;
             wave_completed(worker, kind);
@@ -566,14 +578,9 @@ static void trainer_start(struct sim_worker *worker)
     engine_send(worker, &message);
 }
 
-static void trainer_step_begin(struct sim_worker *worker)
+static void trainer_step_begun(struct sim_worker *worker)
 {
     struct engine_state *state = state_of(worker);
-    if (state->step == state->program->steps_of[state->options->rank] &&
-        !state->program->midway[state->options->rank]) {
-        trainer_close(worker);
-        return;
-    }
     state->step++;
     state->made = 0;
     state->stage = TRAINER_BACKWARD;
@@ -582,6 +589,59 @@ static void trainer_step_begin(struct sim_worker *worker)
               state->step, program_of(state)->phase);
     order_step_begun(&state->order, state->step, program_phase(program_of(state)->phase));
     ledger_step_begun(state->ledger, worker->rank);
+}
+
+// Which phase an exhausted rank runs it learns from the wave; the program knows it, too.
+static void trainer_opened(struct sim_worker *worker, const struct open_wave *result)
+{
+    struct engine_state *state = state_of(worker);
+    const uint64_t step = state->step + 1;
+    char phase[LOCKSTEP_NAME_BYTES];
+    sim_trace(worker->sim, "%s: in step %" PRIu64 " %" PRIu32 " ranks are exhausted",
+              sim_name(worker), step, result->exhausted);
+    if (program_finished(state->program, result->exhausted)) {
+        ledger_no_step(state->ledger, worker->rank, step);
+        trainer_close(worker);
+        return;
+    }
+    ledger_opened(state->ledger, worker->rank, step, result);
+    snprintf(phase, sizeof(phase), "%" PRIu32,
+             state->program->at[state->options->rank][step].phase);
+    if (state->opening.exhausted != 0 && strcmp(phase, result->phase) != 0)
+        sim_fail(worker->sim, "%s is to run phase %s in step %" PRIu64, sim_name(worker),
+                 result->phase, step);
+    trainer_step_begun(worker);
+}
+
+static void trainer_step_open(struct sim_worker *worker)
+{
+    struct engine_state *state = state_of(worker);
+    const struct program *program = state->program;
+    const uint32_t rank = state->options->rank;
+    struct open_wave *opening = &state->opening;
+    memset(opening, 0, sizeof(*opening));
+    opening->exhausted = state->step >= program->data_of[rank];
+    opening->first = opening->exhausted != 0 ? OPEN_NOBODY : rank;
+    if (opening->exhausted == 0)
+        snprintf(opening->phase, sizeof(opening->phase), "%" PRIu32,
+                 program->at[rank][state->step + 1].phase);
+    state->stage = TRAINER_BEGINNING;
+    state->trainer_ms = UINT64_MAX;
+    order_step_opening(&state->order, state->step + 1, opening);
+}
+
+static void trainer_step_begin(struct sim_worker *worker)
+{
+    const struct engine_state *state = state_of(worker);
+    const struct program *program = state->program;
+    const uint32_t rank = state->options->rank;
+    const bool leaves = program->uneven == 0 || program->steps_of[rank] < program->steps;
+    if (leaves && state->step == program->steps_of[rank] && !program->midway[rank])
+        trainer_close(worker);
+    else if (program->uneven != 0)
+        trainer_step_open(worker);
+    else
+        trainer_step_begun(worker);
 }
 
 static uint32_t buckets_of(const struct engine_state *state, uint32_t module)
@@ -694,6 +754,7 @@ static void trainer_acts(struct sim_worker *worker)
         break;
     case TRAINER_OPENING:
     case TRAINER_STARTED:
+    case TRAINER_BEGINNING:
     case TRAINER_ENDING:
     case TRAINER_ABORTED:
         break;
@@ -894,8 +955,8 @@ static void engine_merge(const struct sim_key *key, void *into, const void *from
 static void engine_waits_for(const struct sim_worker *worker, char *text, size_t bytes)
 {
     static const char *const names[] = {
-        "the world", "its trainer",       "lockstep_start", "its trainer", "its trainer",
-        "step_end",  "an abort's answer", "its trainer",    "its exit",
+        "the world",   "its trainer", "lockstep_start",    "its trainer", "step_begin",
+        "its trainer", "step_end",    "an abort's answer", "its trainer", "its exit",
     };
     const struct engine_state *state = state_of(worker);
     const struct order *order = &state->order;

@@ -36,6 +36,37 @@ static struct ledger_step *step_of(struct ledger *ledger, uint32_t rank)
     return &ledger->steps[step][ledger->program->at[rank][step].phase];
 }
 
+// ---- Opening ---------------------------------------------------------------------------------
+
+void ledger_opened(struct ledger *ledger, uint32_t rank, uint64_t step,
+                   const struct open_wave *result)
+{
+    const struct program *program = ledger->program;
+    uint32_t exhausted = 0;
+    uint32_t first = OPEN_NOBODY;
+    for (uint32_t other = program->world; other-- > 0;) {
+        if (program->data_of[other] < step)
+            exhausted++;
+        else
+            first = other;
+        // Who closes instead of beginning the step is in no wave of it.
+        if (ledger->ranks[other].settled + 1 < step)
+            sim_fail(ledger->sim, "step %" PRIu64 " is open, but rank %" PRIu32 " has not come",
+                     step, other);
+    }
+    if (result->exhausted != exhausted || result->first != first || step > program->steps)
+        sim_fail(ledger->sim,
+                 "rank %" PRIu32 " opens step %" PRIu64 " with %" PRIu32
+                 " exhausted ranks, the programs say %" PRIu32,
+                 rank, step, result->exhausted, exhausted);
+}
+
+void ledger_no_step(struct ledger *ledger, uint32_t rank, uint64_t step)
+{
+    if (step != ledger->program->steps + 1)
+        sim_fail(ledger->sim, "rank %" PRIu32 " stops before step %" PRIu64, rank, step);
+}
+
 // ---- The order -------------------------------------------------------------------------------
 
 static void check_order(struct ledger *ledger, uint32_t rank)

@@ -4,6 +4,7 @@
 // settled and failed with. Every entry is checked against the others and against the program, and
 // what does not fit fails the run with its trace. Sections are those of the order protocol.
 //
+//   - R0   the open wave says how many ranks the programs have without data, and ends them in time;
 //   - 7.1  the order of a step is the same on all ranks, as far as each has it;
 //   - R3   a launch stays in the window, and a rank launches only after its earlier steps settled;
 //   - 7.3  the lowest slot that is not final is launched as soon as it is ready;
@@ -78,6 +79,10 @@ struct ledger {
 void ledger_begin(struct ledger *ledger, struct sim *sim, const struct program *program);
 // The core of a rank, from its generation on; borrowed.
 void ledger_joined(struct ledger *ledger, uint32_t rank, const struct order *order);
+// The result of an open wave: the step can be begun, or there is none.
+void ledger_opened(struct ledger *ledger, uint32_t rank, uint64_t step,
+                   const struct open_wave *result);
+void ledger_no_step(struct ledger *ledger, uint32_t rank, uint64_t step);
 void ledger_step_begun(struct ledger *ledger, uint32_t rank);
 void ledger_step_ended(struct ledger *ledger, uint32_t rank);
 void ledger_launched(struct ledger *ledger, uint32_t rank, const struct order_action *action);

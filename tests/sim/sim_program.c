@@ -76,6 +76,46 @@ static void draw_phases(const struct program *program, uint64_t *random, uint32_
     }
 }
 
+// One of those that have data for the step, if there are any.
+static uint32_t draw_rank_with_data(const struct program *program, uint64_t *random, uint32_t step)
+{
+    const uint32_t drawn = draw(random, program->world);
+    uint32_t rank = drawn;
+    while (program->uneven != 0 && program->data_of[rank] < step) {
+        rank = (rank + 1) % program->world;
+        if (rank == drawn)
+            break;
+    }
+    return rank;
+}
+
+// How long the data of each rank lasts, and so how many steps there are.
+static void draw_data(struct program *program, uint64_t *random)
+{
+    uint32_t least = program->steps;
+    uint32_t most = 0;
+    program->uneven = 1 + draw(random, 2);
+    for (uint32_t rank = 0; rank < program->world; rank++) {
+        const uint32_t steps = draw(random, program->steps + 1);
+        program->data_of[rank] = steps;
+        least = steps < least ? steps : least;
+        most = steps > most ? steps : most;
+    }
+    program->steps = program->uneven == LOCKSTEP_UNEVEN_ALL ? most : least;
+}
+
+// Who has no data runs the phase of the lowest rank that has.
+static void draw_followers(struct program *program, uint32_t step)
+{
+    uint32_t first = 0;
+    while (first < program->world && program->data_of[first] < step)
+        first++;
+    for (uint32_t rank = 0; first < program->world && rank < program->world; rank++) {
+        if (program->data_of[rank] < step)
+            program->at[rank][step].phase = program->at[first][step].phase;
+    }
+}
+
 // What all ranks do in a step, and how some of them deviate from it. wrong: this is the step in
 // which the faults happen.
 static void draw_step(struct program *program, uint64_t *random, uint32_t step,
@@ -87,7 +127,7 @@ static void draw_step(struct program *program, uint64_t *random, uint32_t step,
     const bool missing = chance(random, 40);
     const bool shuffled = chance(random, 70);
     // Calls that nobody makes are not learned, and would be outside the plan later.
-    const uint32_t complete = draw(random, program->world);
+    const uint32_t complete = draw_rank_with_data(program, random, step);
     for (uint32_t rank = 0; rank < program->world; rank++) {
         struct program_step *at = &program->at[rank][step];
         at->phase = phase;
@@ -98,9 +138,13 @@ static void draw_step(struct program *program, uint64_t *random, uint32_t step,
             at->called &= draw(random, UINT32_MAX);
         if (wrong && faults->extra && chance(random, 40))
             at->called |= 1u << draw(random, program->modules);
+        if (program->uneven != 0 && step > program->data_of[rank])
+            at->called = 0;
         draw_ready(program, random, at, shuffled);
         draw_said(random, at, rank);
     }
+    if (program->uneven != 0)
+        draw_followers(program, step);
 }
 
 static void draw_ends(struct program *program, uint64_t *random,
@@ -109,6 +153,8 @@ static void draw_ends(struct program *program, uint64_t *random,
     const uint32_t victim = draw(random, program->world);
     for (uint32_t rank = 0; rank < program->world; rank++)
         program->steps_of[rank] = program->steps;
+    if (program->steps == 0)
+        return;
     if (faults->leave) {
         program->steps_of[victim] = draw(random, program->steps);
         program->midway[victim] = chance(random, 30);
@@ -130,13 +176,21 @@ void program_draw(struct program *program, uint64_t seed, const struct program_f
         program->buckets[m] = 1 + draw(&random, PROGRAM_BUCKETS);
     }
     draw_phases(program, &random, modules);
-    const uint32_t wrong = 1 + draw(&random, program->steps);
+    if (faults->uneven)
+        draw_data(program, &random);
+    const uint32_t wrong = program->steps > 0 ? 1 + draw(&random, program->steps) : 0;
     for (uint32_t step = 1; step <= program->steps; step++)
         draw_step(program, &random, step, faults, modules, step == wrong);
     draw_ends(program, &random, faults);
 }
 
 // ---- What must come of it --------------------------------------------------------------------
+
+bool program_finished(const struct program *program, uint32_t exhausted)
+{
+    return exhausted == program->world ||
+           (exhausted > 0 && program->uneven == LOCKSTEP_UNEVEN_FIRST);
+}
 
 static uint32_t called_by(const struct program *program, uint32_t step, uint32_t module)
 {

@@ -13,6 +13,7 @@
 
 #include "worker/order.h"
 
+#include <lockstep/lockstep.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -43,6 +44,8 @@ struct program {
     uint32_t steps_of[PROGRAM_WORLD]; // Then the rank leaves,
     bool midway[PROGRAM_WORLD]; // or in the middle of the step after.
     uint32_t aborts_in[PROGRAM_WORLD]; // Step; 0: never.
+    lockstep_uneven uneven; // Then `steps` follows from data_of.
+    uint32_t data_of[PROGRAM_WORLD]; // Steps for which a rank has data.
     struct program_step at[PROGRAM_WORLD][PROGRAM_STEPS + 1]; // By rank and step, from step 1.
 };
 
@@ -52,6 +55,7 @@ struct program_faults {
     bool phase; // Ranks in different phases.
     bool leave; // A rank leaves early.
     bool abort;
+    bool uneven; // Ranks run out of data, which they may.
 };
 
 struct program_slot {
@@ -72,5 +76,7 @@ void program_draw(struct program *program, uint64_t seed, const struct program_f
 // Outcomes of steps 1 to the first that does not settle, or to the last.
 void program_expect(const struct program *program, struct program_outcome *outcomes);
 uint64_t program_phase(uint32_t phase); // Its hash.
+// Whether there is no next step when so many ranks are exhausted.
+bool program_finished(const struct program *program, uint32_t exhausted);
 
 #endif

@@ -31,7 +31,7 @@ static_assert(sizeof(struct up_ready) == 40, "a new field?");
 static_assert(sizeof(struct up_wait) == 32, "a new field?");
 static_assert(sizeof(struct layout_part) == 1040, "a new field?");
 static_assert(sizeof(struct up_end) == 16, "a new field?");
-static_assert(sizeof(struct up_heartbeat) == 176, "a new field?");
+static_assert(sizeof(struct up_heartbeat) == 232, "a new field?");
 static_assert(sizeof(struct up_fail) == 1040, "a new field?");
 static_assert(sizeof(struct up_lost) == 1040, "a new field?");
 static_assert(sizeof(struct up_leave) == 136, "a new field?");
@@ -162,6 +162,7 @@ static void example_up(int kind, union any_message *any)
         strcpy(message->u.heartbeat.mark, "eval");
         message->u.heartbeat.bytes_sent = 1;
         message->u.heartbeat.bytes_received = 2;
+        message->u.heartbeat.totals = (struct step_totals){811, 3, 900, 700, 200, 1, 2};
         break;
     case UP_FAIL:
         message->u.fail.step = 812;
@@ -196,8 +197,8 @@ static const char *const golden_up[] = {
                 "021803",
     [UP_LAYOUT_PART] = "0a0b08071108070605040302013a0c08011005180122040200ac02",
     [UP_END] = "0a0b0807110807060504030201420c08ac0611fe00000000000000",
-    [UP_HEARTBEAT] = "0a0b08071108070605040302014a1408ac0610ab06180420142a046576616c30"
-                     "013802",
+    [UP_HEARTBEAT] = "0a0b08071108070605040302014a2808ac0610ab06180420142a046576616c3001"
+                     "3802421208ab06100318840720bc0528c80130013802",
     [UP_FAIL] = "0a0b0807110807060504030201520a08ac0610051a03776879",
     [UP_LOST] = "0a0b08071108070605040302015a0e0803100118ac0622057265736574",
     [UP_LEAVE] = "0a0b0807110807060504030201620908ac061204646f6e65",
@@ -415,6 +416,13 @@ static void random_heartbeat(uint64_t *state, struct up_heartbeat *heartbeat)
     RANDOM_TEXT(state, heartbeat->mark);
     heartbeat->bytes_sent = random_number(state);
     heartbeat->bytes_received = random_number(state);
+    heartbeat->totals.steps = random_number(state);
+    heartbeat->totals.bytes_copied = random_number(state);
+    heartbeat->totals.in_flight_us = random_number(state);
+    heartbeat->totals.overlap_us = random_number(state);
+    heartbeat->totals.exposed_us = random_number(state);
+    heartbeat->totals.zero_filled = random_number(state);
+    heartbeat->totals.unused = random_number(state);
 }
 
 static void random_up(int kind, uint64_t *state, union any_message *any)

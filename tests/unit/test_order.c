@@ -60,6 +60,10 @@ static void story_action(void *context, const struct order_action *action)
     case ORDER_SEND:
         story_add_up(story, action->up);
         break;
+    case ORDER_OPEN:
+        story_add(story, "open %u, exhausted %u; ", (unsigned)action->step,
+                  action->opening->exhausted);
+        break;
     case ORDER_HEADER:
         story_add(story, "header %u; ", (unsigned)action->header->step);
         break;
@@ -370,6 +374,53 @@ static void test_merges_do_not_depend_on_the_order(void **state)
     assert_int_equal(first_close.extra_total, LOCKSTEP_MAX_EXTRA_CALLS + 1);
 }
 
+// The step that is being opened is the one that is spoken of, and nothing of it is under way. The
+// predecessor may be done with the open wave earlier.
+static void test_a_step_is_opened_before_it_is_begun(void **state)
+{
+    const struct open_wave opening = {.exhausted = 1, .first = OPEN_NOBODY};
+    struct story *story = story_begin(2);
+    (void)state;
+    order_step_opening(&story->order, 1, &opening);
+    story_expect(story, "open 1, exhausted 1; ");
+    assert_int_equal(order_present_step(&story->order), 1);
+    assert_false(story->order.open);
+    story_header(story, 1, PHASE);
+    story_expect(story, "");
+    order_step_begun(&story->order, 1, PHASE);
+    story_expect(story, "header 1; ");
+    assert_true(story->order.header_equal);
+    assert_int_equal(order_present_step(&story->order), 1);
+    free(story);
+}
+
+static void test_a_halt_ends_a_step_that_is_being_opened(void **state)
+{
+    const struct open_wave opening = {.exhausted = 0, .first = 0};
+    struct story *story = story_begin(2);
+    (void)state;
+    order_step_opening(&story->order, 1, &opening);
+    order_halted(&story->order, &(struct down_halt){.step = 1, .kind = HALT_LEFT, .text = "left"});
+    order_step_opening(&story->order, 2, &opening);
+    story_expect(story, "open 1, exhausted 0; failed kind 7; ");
+    free(story);
+}
+
+static void test_the_lowest_rank_with_data_names_the_phase(void **state)
+{
+    const struct open_wave said[4] = {
+        {1, OPEN_NOBODY, ""}, {0, 1, "one"}, {0, 2, "two"}, {1, OPEN_NOBODY, ""}};
+    (void)state;
+    for (uint32_t start = 0; start < 4; start++) {
+        struct open_wave all = said[start];
+        for (uint32_t i = 1; i < 4; i++)
+            order_open_merge(&all, &said[(start + 3 * i) % 4]);
+        assert_int_equal(all.exhausted, 2);
+        assert_int_equal(all.first, 1);
+        assert_string_equal(all.phase, "one");
+    }
+}
+
 static void test_counters_of_one_name_add_up(void **state)
 {
     struct commit_wave a = {.counter_count = 1, .counters = {{.name = 5, .delta = INT64_MAX}}};
@@ -395,6 +446,9 @@ int main(void)
         cmocka_unit_test(test_a_loss_takes_effect_at_once_and_ends_everything),
         cmocka_unit_test(test_hostile_coordinators_fail_by_name),
         cmocka_unit_test(test_merges_do_not_depend_on_the_order),
+        cmocka_unit_test(test_a_step_is_opened_before_it_is_begun),
+        cmocka_unit_test(test_a_halt_ends_a_step_that_is_being_opened),
+        cmocka_unit_test(test_the_lowest_rank_with_data_names_the_phase),
         cmocka_unit_test(test_counters_of_one_name_add_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
