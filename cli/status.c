@@ -119,8 +119,35 @@ static void steps(const char *job, char *text, size_t capacity)
         snprintf(text, capacity, "%" PRIu64 "-%" PRIu64, low, high);
 }
 
+// How much of the transfers ran beside the backward pass: "83 %".
+static void overlap(const char *totals, char *text, size_t capacity)
+{
+    uint64_t in_flight = 0;
+    uint64_t hidden = 0;
+    if (!json_read_u64(json_member(totals, "in_flight_us"), &in_flight) || in_flight == 0 ||
+        !json_read_u64(json_member(totals, "overlap_us"), &hidden))
+        snprintf(text, capacity, "-");
+    else
+        snprintf(text, capacity, "%.0f %%", 100 * ((double)hidden / (double)in_flight));
+}
+
+// How long one rank has waited for one step, on average: "1.4 ms".
+static void exposed(const char *totals, char *text, size_t capacity)
+{
+    uint64_t steps_made = 0;
+    uint64_t waited = 0;
+    if (!json_read_u64(json_member(totals, "steps"), &steps_made) || steps_made == 0 ||
+        !json_read_u64(json_member(totals, "exposed_us"), &waited))
+        snprintf(text, capacity, "-");
+    else
+        snprintf(text, capacity, "%.1f ms", (double)waited / (double)steps_made / 1000);
+}
+
 static void print_job(const char *job)
 {
+    const char *totals = json_member(job, "totals");
+    char hidden[32];
+    char waited[32];
     char name[LOCKSTEP_JOB_NAME_BYTES];
     char state[32];
     char joined[24];
@@ -134,8 +161,11 @@ static void print_job(const char *job)
     snprintf(workers, sizeof(workers), "%s/%s", number(job, "joined", joined, sizeof(joined)),
              number(job, "world_size", size, sizeof(size)));
     steps(job, step, sizeof(step));
-    printf("%-24s %-10s %9s %10s  %s\n", name, state, workers,
-           number(json_member(job, "generation"), "number", generation, sizeof(generation)), step);
+    overlap(totals, hidden, sizeof(hidden));
+    exposed(totals, waited, sizeof(waited));
+    printf("%-24s %-10s %9s %10s %8s %10s  %s\n", name, state, workers,
+           number(json_member(job, "generation"), "number", generation, sizeof(generation)), hidden,
+           waited, step);
     if (json_read_string(json_member(job, "halt_text"), halt, sizeof(halt)))
         printf("    %s\n", halt);
 }
@@ -152,7 +182,8 @@ static int print_table(const char *body)
         printf("no jobs\n");
         return CLI_OK;
     }
-    printf("%-24s %-10s %9s %10s  %s\n", "JOB", "STATE", "WORKERS", "GENERATION", "STEP");
+    printf("%-24s %-10s %9s %10s %8s %10s  %s\n", "JOB", "STATE", "WORKERS", "GENERATION",
+           "OVERLAP", "EXPOSED", "STEP");
     for (; job; job = json_next(job))
         print_job(job);
     return CLI_OK;

@@ -158,6 +158,7 @@ struct job_view {
     uint64_t plan_number; // Highest plan published; 0: still learning.
     uint64_t step_min; // Lowest and highest step that members reported.
     uint64_t step_max;
+    struct step_totals totals; // Sums over its workers, as of their last heartbeats.
     uint64_t messages_total; // Control messages from its members, heartbeats not included.
     uint64_t dropped_total; // Messages of other generations, or after the end of theirs.
     char halt_text[LOCKSTEP_TEXT_BYTES];
@@ -179,6 +180,7 @@ struct worker_view {
     char mark[LOCKSTEP_MARK_BYTES];
     uint64_t bytes_sent;
     uint64_t bytes_received;
+    struct step_totals totals;
 };
 
 uint32_t coordinator_job_count(const struct coordinator *coordinator);

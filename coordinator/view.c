@@ -34,6 +34,17 @@ static const struct job *view_job(const struct coordinator *coordinator, uint32_
     return &coordinator->jobs[coordinator->job_order[index]];
 }
 
+static void view_add(struct step_totals *sum, const struct step_totals *totals)
+{
+    sum->steps += totals->steps;
+    sum->bytes_copied += totals->bytes_copied;
+    sum->in_flight_us += totals->in_flight_us;
+    sum->overlap_us += totals->overlap_us;
+    sum->exposed_us += totals->exposed_us;
+    sum->zero_filled += totals->zero_filled;
+    sum->unused += totals->unused;
+}
+
 static void view_steps(const struct coordinator *coordinator, const struct job *job,
                        struct job_view *view)
 {
@@ -44,6 +55,7 @@ static void view_steps(const struct coordinator *coordinator, const struct job *
             view->step_min = step;
         if (i == 0 || step > view->step_max)
             view->step_max = step;
+        view_add(&view->totals, &worker->heartbeat.totals);
     }
 }
 
@@ -94,5 +106,6 @@ bool coordinator_worker_view(const struct coordinator *coordinator, uint32_t job
     memcpy(view->mark, from->heartbeat.mark, sizeof(view->mark));
     view->bytes_sent = from->heartbeat.bytes_sent;
     view->bytes_received = from->heartbeat.bytes_received;
+    view->totals = from->heartbeat.totals;
     return true;
 }

@@ -48,6 +48,19 @@ static void render_generation(struct json *json, const struct generation_id *gen
     json_object_end(json);
 }
 
+static void render_totals(struct json *json, const struct step_totals *totals)
+{
+    json_object_begin(json, "totals");
+    json_u64(json, "steps", totals->steps);
+    json_u64(json, "bytes_copied", totals->bytes_copied);
+    json_u64(json, "in_flight_us", totals->in_flight_us);
+    json_u64(json, "overlap_us", totals->overlap_us);
+    json_u64(json, "exposed_us", totals->exposed_us);
+    json_u64(json, "zero_filled", totals->zero_filled);
+    json_u64(json, "unused", totals->unused);
+    json_object_end(json);
+}
+
 static void render_job_members(struct json *json, const struct job_view *job)
 {
     json_string(json, "name", job->name);
@@ -60,6 +73,7 @@ static void render_job_members(struct json *json, const struct job_view *job)
     json_u64(json, "step_min", job->step_min);
     json_u64(json, "step_max", job->step_max);
     json_u64(json, "messages_total", job->messages_total);
+    render_totals(json, &job->totals);
     json_string(json, "halt_text", job->halt_text[0] ? job->halt_text : NULL);
 }
 
@@ -81,6 +95,7 @@ static void render_worker(struct json *json, const struct worker_view *worker)
     json_string(json, "mark", worker->mark[0] ? worker->mark : NULL);
     json_u64(json, "bytes_sent", worker->bytes_sent);
     json_u64(json, "bytes_received", worker->bytes_received);
+    render_totals(json, &worker->totals);
     json_object_end(json);
 }
 

@@ -168,7 +168,8 @@ static void heartbeat(struct story *story, uint32_t peer, uint64_t step)
                         .since_ms = 40,
                         .mark = "epoch 3",
                         .bytes_sent = 5,
-                        .bytes_received = 6},
+                        .bytes_received = 6,
+                        .totals = {step - 1, 1, 100 * step, 70 * step, 30 * step, 2, 3}},
     };
     story_say(story, peer, &message);
 }
@@ -188,6 +189,8 @@ static void test_views_show_what_heartbeats_say(void **state)
     assert_int_equal(job.step_min, 8);
     assert_int_equal(job.step_max, 9);
     assert_int_equal(job.messages_total, 2); // Heartbeats are not counted.
+    const struct step_totals sums = {15, 2, 1700, 1190, 510, 4, 6};
+    assert_memory_equal(&job.totals, &sums, sizeof(sums));
     const struct worker_view worker = story_worker(story, 0, 1);
     assert_int_equal(worker.rank, 1);
     assert_true(worker.has_rank);
@@ -201,6 +204,11 @@ static void test_views_show_what_heartbeats_say(void **state)
     assert_false(worker.frozen);
     assert_string_equal(worker.mark, "epoch 3");
     assert_int_equal(worker.bytes_received, 6);
+    const struct step_totals totals = {8, 1, 900, 630, 270, 2, 3};
+    assert_memory_equal(&worker.totals, &totals, sizeof(totals));
+    // Only the last one counts.
+    heartbeat(story, 2, 10);
+    assert_int_equal(story_job(story, 0).totals.steps, 16);
 }
 
 static void test_missed_heartbeats_change_what_is_shown_and_nothing_else(void **state)
