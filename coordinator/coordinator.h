@@ -34,7 +34,12 @@
 // requested part by part and compared; every member gets the same two-sided report (HALT_MANIFEST)
 // without waiting for the ranks that have not called start. A rank that does not send its items for
 // five seconds is named, and the report goes out as far as it is. When all are equal:
-// DOWN_VERIFIED. A second UP_START in a generation is impossible.
+// DOWN_VERIFIED, and the round of lockstep_start is complete. In a running job members may call it
+// again, all of them after the same step s; the first one begins the next round, in which the same
+// holds. Verdicts of that round are of step s + 1, for a member may still have to settle s. Layouts
+// are forgotten then, so modules are proposed anew; plans are numbered on, and a learned step stays
+// learned. A member that learns step s + 1 while another is in the round: HALT_MANIFEST, naming
+// both. A second UP_START in one round is impossible.
 //
 // Learning (order protocol, section 6, states SERVING). A slot is granted to all, in the order of
 // completion, when on every member it is ready or the step has ended there. Phases that differ,
@@ -42,8 +47,9 @@
 // cycle: HALT_ORDER, found at the wait that closes it. When all members have ended the step, the
 // plan is published: calls in the order of their first grant, each with the buckets of its
 // module's layout; the layout is the one that rank 0 proposed before its end (kept for later
-// phases; proposed once), preceded by its parts. A plan has a number and a hash over phase, slots
-// and layouts, see publish.c. Steps count from 1, and a learned step is never learned again.
+// phases; proposed once in a round), preceded by its parts. A plan has a number and a hash over
+// phase, slots and layouts, see publish.c. Steps count from 1, and a learned step is never learned
+// again.
 //
 // Failure. A stream that ends without UP_LEAVE, or UP_LOST from any member with left == false, is
 // the death of a worker: HALT_LOST to all that are still connected (also to the lost one, when only
@@ -140,7 +146,7 @@ uint64_t coordinator_deadline(const struct coordinator *coordinator);
 
 enum job_state {
     JOB_GATHERING = 0, // Waiting for workers.
-    JOB_STARTING = 1, // The world has formed; manifests are being compared.
+    JOB_STARTING = 1, // Manifests are being compared: the world has formed, or starts again.
     JOB_RUNNING = 2,
     JOB_HALTED = 3, // A verdict ended the generation; text says which.
     JOB_FINISHED = 4, // Everybody left in good order.

@@ -108,7 +108,7 @@ struct worker {
     struct up_heartbeat heartbeat;
 
     // lockstep_start
-    bool started;
+    bool started; // In the present round.
     struct up_start start;
 
     // The present learning step.
@@ -178,7 +178,7 @@ struct learning {
     uint16_t table[CORE_SLOT_TABLE]; // Index + 1 of a slot; 0: empty.
     struct learned_slot slots[LOCKSTEP_MAX_SLOTS];
 
-    // Layouts live as long as the generation.
+    // Layouts live until the next round of lockstep_start.
     struct layout *open; // Being received; NULL: none.
     uint32_t word_count;
     struct layout layouts[LOCKSTEP_MAX_MODULES];
@@ -205,7 +205,8 @@ struct job {
     uint32_t connected;
     uint32_t left;
     uint32_t outs; // Connected workers of earlier generations.
-    uint32_t started;
+    uint32_t started; // Members that have, in the present round.
+    uint32_t rounds; // Of lockstep_start that are complete.
 
     enum halt_kind halt_kind;
     uint64_t halt_step;
@@ -296,6 +297,10 @@ void roster_form(struct coordinator *core, struct job *job);
 // ---- verify.c, difference.c ------------------------------------------------------------------
 
 void verify_start(struct coordinator *core, struct worker *worker, const struct up_start *start);
+// A member learns a step while others compare manifests: everybody is told.
+void verify_parted(struct coordinator *core, struct worker *learner);
+// For a verdict about members that are in lockstep_start: the step that comes after it.
+uint64_t verify_step(const struct job *job, const struct worker *starter);
 
 void difference_begin(struct coordinator *core, struct job *job, struct worker *a,
                       struct worker *b);
@@ -306,6 +311,8 @@ void difference_tick(struct coordinator *core, struct job *job);
 // ---- learning.c, publish.c -------------------------------------------------------------------
 
 void learning_reset(struct learning *learning);
+// Forgets layouts. Plans are numbered on, and what was learned is still not learned again.
+void learning_forget(struct learning *learning);
 void learning_ready(struct coordinator *core, struct worker *worker, const struct up_ready *ready);
 void learning_wait(struct coordinator *core, struct worker *worker, const struct up_wait *wait);
 void learning_end(struct coordinator *core, struct worker *worker, const struct up_end *end);

@@ -400,7 +400,9 @@ static void difference_finish(struct coordinator *core, struct job *job, const c
                      difference->found - difference->shown,
                      difference->found - difference->shown == 1 ? "" : "s");
     sentence_add(report, "\n%s", closing);
-    const struct verdict verdict = {.kind = HALT_MANIFEST, .text = difference->text};
+    const struct verdict verdict = {.kind = HALT_MANIFEST,
+                                    .step = verify_step(job, difference->sides[0].worker),
+                                    .text = difference->text};
     verdict_halt(core, job, &verdict);
 }
 

@@ -33,6 +33,7 @@ static void job_reset_gathering(struct job *job)
     job->connected = 0;
     job->left = 0;
     job->started = 0;
+    job->rounds = 0;
     job->halt_kind = HALT_NONE;
     job->halt_step = 0;
     job->halt_text[0] = '\0';

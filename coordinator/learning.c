@@ -20,6 +20,11 @@ void learning_reset(struct learning *learning)
     learning->last_step = 0;
     learning->plan_number = 0;
     learning->slot_count = 0;
+    learning_forget(learning);
+}
+
+void learning_forget(struct learning *learning)
+{
     learning->open = NULL;
     learning->word_count = 0;
     memset(learning->layouts, 0, sizeof(learning->layouts));
@@ -134,7 +139,7 @@ static bool learning_enter(struct coordinator *core, struct worker *worker, uint
     struct job *job = core_job_of(core, worker);
     struct learning *learning = &job->learning;
     if (job->state != JOB_RUNNING) {
-        verdict_protocol(core, worker, "learns a step before lockstep_start has completed");
+        verify_parted(core, worker);
         return false;
     }
     if (!learning->active && step <= learning->last_step) {

@@ -4,7 +4,8 @@
 // coordinator_step.
 //
 // A layout is a run of words: bucket count k, k ends (exclusive, growing, the last one is the
-// number of indices), then the parameter indices, each once. It is kept for the generation.
+// number of indices), then the parameter indices, each once. It is kept until the next round of
+// lockstep_start.
 //
 // A plan is the calls of the learning step in the order of their first grant, each with the
 // buckets of its module's layout. Its hash is FNV-1a, 64 bits, over little-endian numbers: the
@@ -92,6 +93,10 @@ void publish_layout(struct coordinator *core, struct worker *worker, const struc
 {
     struct job *job = core_job_of(core, worker);
     struct learning *learning = &job->learning;
+    if (job->state == JOB_STARTING && worker->rank == 0) {
+        verify_parted(core, worker);
+        return;
+    }
     if (job->state != JOB_RUNNING || worker->rank != 0 || (learning->active && worker->ended)) {
         verdict_protocol(core, worker,
                          "proposed a layout, which only rank 0 does, and only before "

@@ -109,6 +109,8 @@ static void verdict_left(struct coordinator *core, struct job *job, const struct
     verdict_name(&sentence, needer);
     if (step == 0)
         sentence_add(&sentence, " still needed it before the first step");
+    else if (needer->started)
+        sentence_add(&sentence, " still needed it in lockstep_start after step %" PRIu64, step - 1);
     else
         sentence_add(&sentence, " still needed it in step %" PRIu64, step);
     sentence_add(&sentence, ": every rank must run the same number of steps");
@@ -158,7 +160,8 @@ static void verdict_member_left(struct coordinator *core, struct job *job, struc
     }
     const struct worker *needer = verdict_needer(core, job, worker);
     if (needer != NULL)
-        verdict_left(core, job, worker, needer, job->learning.active ? job->learning.step : 0);
+        verdict_left(core, job, worker, needer,
+                     job->learning.active ? job->learning.step : verify_step(job, needer));
 }
 
 static void verdict_forget_out(struct coordinator *core, struct worker *worker)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // lockstep_start: every member sends what identifies its manifest, and the first two that differ
-// are taken apart by difference.c, without waiting for the others. Runs inside coordinator_step.
+// are taken apart by difference.c, without waiting for the others. Members may call it again: each
+// time is a *round*, from the first of them to the last. Runs inside coordinator_step.
 
 #include "coordinator/core.h"
 
@@ -11,26 +12,88 @@ static bool verify_same(const struct up_start *a, const struct up_start *b)
            a->root == b->root;
 }
 
-// The lowest rank that has started, and the lowest that differs from it; NULL: none does.
-static struct worker *verify_find_other(struct coordinator *core, const struct job *job,
-                                        struct worker **lowest)
+// The lowest rank that has started in this round; NULL: none has.
+static struct worker *verify_lowest(struct coordinator *core, const struct job *job)
 {
-    *lowest = NULL;
-    for (uint32_t i = 0; i < job->count; i++) {
+    for (uint32_t i = 0; job->started > 0 && i < job->count; i++) {
         struct worker *worker = job_worker(core, job, i);
-        if (!worker->started)
-            continue;
-        if (*lowest == NULL)
-            *lowest = worker;
-        else if (!verify_same(&(*lowest)->start, &worker->start))
+        if (worker->started)
             return worker;
     }
     return NULL;
 }
 
+// The lowest rank that has started, and the lowest that differs from it; NULL: none does.
+static struct worker *verify_find_other(struct coordinator *core, const struct job *job,
+                                        struct worker **lowest)
+{
+    *lowest = verify_lowest(core, job);
+    for (uint32_t i = 0; i < job->count; i++) {
+        struct worker *worker = job_worker(core, job, i);
+        if (worker->started && !verify_same(&(*lowest)->start, &worker->start))
+            return worker;
+    }
+    return NULL;
+}
+
+uint64_t verify_step(const struct job *job, const struct worker *starter)
+{
+    return job->rounds == 0 ? 0 : starter->start.settled + 1;
+}
+
+// ---- Some in lockstep_start, others in a step ------------------------------------------------
+
+static void verify_tell_parted(struct coordinator *core, struct job *job,
+                               const struct worker *starter, const struct worker *learner)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    sentence_begin(&sentence, text, sizeof(text));
+    verdict_name(&sentence, starter);
+    sentence_add(&sentence, " called lockstep_start again after step %" PRIu64 ", ",
+                 starter->start.settled);
+    verdict_name(&sentence, learner);
+    sentence_add(&sentence,
+                 " began step %" PRIu64
+                 " instead: close the same modules and call lockstep_start on every rank",
+                 starter->start.settled + 1);
+    const struct verdict verdict = {
+        .kind = HALT_MANIFEST, .step = verify_step(job, starter), .text = text};
+    verdict_halt(core, job, &verdict);
+}
+
+void verify_parted(struct coordinator *core, struct worker *learner)
+{
+    struct job *job = core_job_of(core, learner);
+    const struct worker *starter = verify_lowest(core, job);
+    if (job->rounds == 0 || learner->started || starter == NULL)
+        verdict_protocol(core, learner, "learns a step before lockstep_start has completed");
+    else
+        verify_tell_parted(core, job, starter, learner);
+}
+
+// ---- A round ---------------------------------------------------------------------------------
+
+// A round begins with the first member that calls lockstep_start. False: others are in a step, and
+// everybody was told.
+static bool verify_begin(struct coordinator *core, struct job *job, struct worker *worker)
+{
+    if (job->learning.active) {
+        verify_tell_parted(core, job, worker, job_worker(core, job, job->learning.opener));
+        return false;
+    }
+    job->state = JOB_STARTING;
+    learning_forget(&job->learning);
+    return true;
+}
+
 static void verify_done(struct coordinator *core, struct job *job)
 {
     job->state = JOB_RUNNING;
+    job->rounds++;
+    job->started = 0;
+    for (uint32_t i = 0; i < job->count; i++)
+        job_worker(core, job, i)->started = false;
     core_message(core, job, DOWN_VERIFIED);
     core_send_all(core, job);
     core_log(core, "manifests_verified", "job=%s generation=%" PRIu64 " world=%" PRIu32, job->name,
@@ -41,33 +104,36 @@ static bool verify_possible(struct coordinator *core, struct worker *worker,
                             const struct up_start *start)
 {
     const struct job *job = core_job_of(core, worker);
-    if (worker->started) {
-        verdict_protocol(core, worker, "called lockstep_start a second time in one generation");
-        return false;
-    }
-    if (start->item_count > CORE_MAX_ITEMS) {
+    const struct worker *lowest = verify_lowest(core, job);
+    if (worker->started)
+        verdict_protocol(core, worker, "called lockstep_start a second time before all others did");
+    else if (start->item_count > CORE_MAX_ITEMS)
         verdict_protocol(core, worker, "announced a manifest of %" PRIu32 " items; the limit is %d",
                          start->item_count, CORE_MAX_ITEMS);
-        return false;
-    }
-    if (start->root >= job->count) {
+    else if (start->root >= job->count)
         verdict_protocol(core, worker, "wants rank %" PRIu32 " as root; the world has %" PRIu32,
                          start->root, job->count);
-        return false;
-    }
-    return true;
+    else if (lowest != NULL && lowest->start.settled != start->settled)
+        verdict_protocol(core, worker,
+                         "called lockstep_start after step %" PRIu64 ", rank %" PRIu32
+                         " after step %" PRIu64,
+                         start->settled, lowest->rank, lowest->start.settled);
+    else
+        return true;
+    return false;
 }
 
 void verify_start(struct coordinator *core, struct worker *worker, const struct up_start *start)
 {
     struct job *job = core_job_of(core, worker);
     struct worker *lowest = NULL;
-    if (!verify_possible(core, worker, start) || verdict_left_behind(core, worker, 0))
+    if (!verify_possible(core, worker, start))
         return;
     worker->started = true;
     worker->start = *start;
     job->started++;
-    if (job->difference.active)
+    if (verdict_left_behind(core, worker, verify_step(job, worker)) ||
+        (job->state == JOB_RUNNING && !verify_begin(core, job, worker)) || job->difference.active)
         return;
     struct worker *other = verify_find_other(core, job, &lowest);
     if (other != NULL)

@@ -88,6 +88,7 @@ struct up_start {
     uint64_t manifest_hash;
     uint32_t item_count; // Items of the manifest, see struct manifest_item.
     uint32_t root; // Rank whose state is broadcast; compared like the manifest.
+    uint64_t settled; // Last step that is settled here; 0 before the first one.
 };
 
 enum manifest_kind {
@@ -181,7 +182,8 @@ struct up_heartbeat {
 
 enum halt_kind {
     HALT_NONE = 0,
-    HALT_MANIFEST = 1, // Manifests differ; text is the two-sided report.
+    HALT_MANIFEST = 1, // Manifests differ (text is the two-sided report), or some ranks are in
+                       // lockstep_start and others in a step.
     HALT_PHASE = 2, // Ranks are in different phases of the same step.
     HALT_ORDER = 3, // Synchronous waits form a cycle.
     HALT_UNPLANNED = 4, // A call outside the plan, or a wait for one.

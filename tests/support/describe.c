@@ -45,6 +45,14 @@ static void describe_hello(char *text, size_t bytes, const struct up_hello *hell
         snprintf(text + used, bytes - (size_t)used, " hint %" PRIu32, hello->rank_hint);
 }
 
+static void describe_start(char *text, size_t bytes, const struct up_start *start)
+{
+    const int used = snprintf(text, bytes, "start hash %" PRIx64 " items %" PRIu32 " root %" PRIu32,
+                              start->manifest_hash, start->item_count, start->root);
+    if (start->settled != 0)
+        snprintf(text + used, bytes - (size_t)used, " after step %" PRIu64, start->settled);
+}
+
 void describe_up(char *text, size_t bytes, const struct up_message *message)
 {
     switch (message->kind) {
@@ -52,9 +60,7 @@ void describe_up(char *text, size_t bytes, const struct up_message *message)
         describe_hello(text, bytes, &message->u.hello);
         return;
     case UP_START:
-        snprintf(text, bytes, "start hash %" PRIx64 " items %" PRIu32 " root %" PRIu32,
-                 message->u.start.manifest_hash, message->u.start.item_count,
-                 message->u.start.root);
+        describe_start(text, bytes, &message->u.start);
         return;
     case UP_MANIFEST_PART:
         snprintf(text, bytes, "manifest items %" PRIu32 " to %" PRIu32,

@@ -25,7 +25,7 @@
 // codec and into random_up or random_down below. Then this number changes.
 #if defined(__LP64__)
 static_assert(sizeof(struct up_hello) == 532, "a new field?");
-static_assert(sizeof(struct up_start) == 16, "a new field?");
+static_assert(sizeof(struct up_start) == 24, "a new field?");
 static_assert(sizeof(struct manifest_item) == 536, "a new field?");
 static_assert(sizeof(struct up_ready) == 40, "a new field?");
 static_assert(sizeof(struct up_wait) == 32, "a new field?");
@@ -130,7 +130,8 @@ static void example_up(int kind, union any_message *any)
         example_hello(&message->u.hello);
         break;
     case UP_START:
-        message->u.start = (struct up_start){.manifest_hash = 0xabcd, .item_count = 9, .root = 1};
+        message->u.start =
+            (struct up_start){.manifest_hash = 0xabcd, .item_count = 9, .root = 1, .settled = 5};
         break;
     case UP_MANIFEST_PART:
         example_manifest(&message->u.manifest_part);
@@ -188,7 +189,7 @@ static const char *const golden_up[] = {
     [UP_HELLO] = "1242080112036a6f621a10000102030405060708090a0b0c0d0e0f220269642a"
                  "0568c3b67374320b7463703a5b3a3a315d3a3738ac02400248045032580060e0"
                  "d4036801",
-    [UP_START] = "0a0b08071108070605040302011a0d09cdab00000000000010091801",
+    [UP_START] = "0a0b08071108070605040302011a0f09cdab000000000000100918012005",
     [UP_MANIFEST_PART] = "0a0b0807110807060504030201221d08031219080310021a0177200628053203"
                          "ac02003a02020142036b3d76",
     [UP_READY] = "0a0b08071108070605040302012a1908ac0611fe000000000000001a06080110"
@@ -441,6 +442,7 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
         message->u.start.manifest_hash = random_word(state);
         message->u.start.item_count = random_below(state, LOCKSTEP_MAX_PARAMETERS);
         message->u.start.root = random_below(state, LOCKSTEP_MAX_WORLD);
+        message->u.start.settled = random_word(state);
         break;
     case UP_MANIFEST_PART:
         random_manifest(state, &message->u.manifest_part);

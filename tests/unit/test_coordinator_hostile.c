@@ -46,6 +46,7 @@ static const struct lie lies[] = {
      {.kind = UP_START, .u.start = {.item_count = 16450}},
      "announced a manifest of 16450 items; the limit is 16449"},
     {false, {.kind = UP_START, .u.start = {.root = 2}}, "wants rank 2 as root; the world has 2"},
+    {true, {.kind = UP_START, .u.start = {.root = 2}}, "wants rank 2 as root; the world has 2"},
     {true, {.kind = UP_HELLO}, "sent a second hello on its stream"},
     {true, {.kind = UP_NONE}, "sent a message of the unknown kind 0"},
     {true, {.kind = (enum up_kind)77}, "sent a message of the unknown kind 77"},
@@ -292,6 +293,10 @@ static enum up_kind draw_kind(struct fuzz *fuzz, uint32_t place)
     if (story->generation[peer].number == 0)
         return UP_HEARTBEAT;
     switch (story->last[peer % STORY_LAST].kind) {
+    case DOWN_PLAN_PART: // After every other step all start again; some now and then do not.
+        if (fuzz->steps[place] % 2 == 1 && fuzz->reported[place] == 0 && draw(fuzz, 50) != 0)
+            return fuzz->started[place] ? UP_HEARTBEAT : UP_START;
+        break;
     case DOWN_GENERATION:
         return fuzz->started[place] ? UP_HEARTBEAT : UP_START;
     case DOWN_MANIFEST_REQUEST:
@@ -307,7 +312,6 @@ static enum up_kind draw_kind(struct fuzz *fuzz, uint32_t place)
     case DOWN_REFUSED:
     case DOWN_GRANT:
     case DOWN_LAYOUT_PART:
-    case DOWN_PLAN_PART:
         break;
     }
     if (fuzz->ended[place])
@@ -347,6 +351,7 @@ static void draw_message(struct fuzz *fuzz, uint32_t place, struct up_message *m
         message->u.start.manifest_hash = draw(fuzz, 12) == 0;
         message->u.start.item_count = draw(fuzz, 8) == 0 ? draw_number(fuzz, 300) : 40;
         message->u.start.root = draw(fuzz, 30) == 0;
+        message->u.start.settled = step - 1;
         return;
     case UP_MANIFEST_PART:
         draw_items(fuzz, &message->u.manifest_part, &fuzz->story, fuzz->peers[place]);
@@ -398,8 +403,10 @@ static void fuzz_check_peer(struct fuzz *fuzz, uint32_t place)
     if (last->kind != DOWN_PLAN_PART || last->u.plan_part.step < fuzz->steps[place])
         return;
     fuzz->steps[place] = last->u.plan_part.step + 1;
+    fuzz->started[place] = false;
     fuzz->ended[place] = false;
     fuzz->reported[place] = 0;
+    fuzz->layouts[place] = 0;
 }
 
 static void fuzz_check_ranks(struct fuzz *fuzz)

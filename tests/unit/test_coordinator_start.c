@@ -465,18 +465,20 @@ static void test_a_rank_that_does_not_answer_is_named(void **state)
                               "5.0 s\n");
 }
 
-static void test_a_second_start_is_named(void **state)
+static void test_a_second_start_in_one_round_is_named(void **state)
 {
     struct story *story = *state;
-    story_run(story, 2);
+    story_form(story, 2);
     story_start(story, 2, 7, 3, 0);
-    story_expect(
-        story, "2 > start hash 7 items 3 root 0\n"
-               "1 < halt protocol step 0: rank 1 (host h2) called lockstep_start a second time in "
-               "one generation; this is misuse or a bug there: look at that rank first\n"
-               "2 < halt protocol step 0: rank 1 (host h2) called lockstep_start a second time in "
-               "one generation; this is misuse or a bug there: look at that rank first\n"
-               "2 closed\n");
+    story_forget(story);
+    story_start(story, 2, 7, 3, 0);
+    story_expect(story,
+                 "2 > start hash 7 items 3 root 0\n"
+                 "1 < halt protocol step 0: rank 1 (host h2) called lockstep_start a second time "
+                 "before all others did; this is misuse or a bug there: look at that rank first\n"
+                 "2 < halt protocol step 0: rank 1 (host h2) called lockstep_start a second time "
+                 "before all others did; this is misuse or a bug there: look at that rank first\n"
+                 "2 closed\n");
 }
 
 static void test_a_rank_that_left_is_missed_in_start(void **state)
@@ -503,6 +505,197 @@ static void test_leaving_while_another_is_in_start_is_named_at_once(void **state
     story_expect_piece(story, "2 closed\n1 < halt left step 0: rank 1 (host h2) closed");
 }
 
+// ---- Starting again --------------------------------------------------------------------------
+
+static void start_again(struct story *story, uint32_t peer, uint64_t hash, uint64_t settled)
+{
+    struct up_message message = {
+        .kind = UP_START,
+        .u.start = {.manifest_hash = hash, .item_count = 3, .settled = settled},
+    };
+    story_say(story, peer, &message);
+}
+
+// Step `step` of two ranks with one slot, and a layout of one bucket.
+static void learn(struct story *story, uint64_t step)
+{
+    static const uint32_t words[] = {1, 1, 0};
+    story_layout(story, 1, 0, words, 3);
+    for (uint32_t peer = 1; peer <= 2; peer++)
+        story_ready(story, peer, step, slot(0, 0, 0));
+    story_step_end(story, 1, step);
+    story_forget(story);
+    story_step_end(story, 2, step);
+}
+
+static void test_a_running_job_starts_again(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 2);
+    learn(story, 1);
+    story_forget(story);
+    start_again(story, 2, 8, 4);
+    assert_int_equal(story_job(story, 0).state, JOB_STARTING);
+    start_again(story, 1, 8, 4);
+    story_expect(story, "2 > start hash 8 items 3 root 0 after step 4\n"
+                        "1 > start hash 8 items 3 root 0 after step 4\n"
+                        "1 < verified\n"
+                        "2 < verified\n");
+    assert_int_equal(story_job(story, 0).state, JOB_RUNNING);
+    // At once again, and once more.
+    for (uint64_t hash = 9; hash < 12; hash++) {
+        start_again(story, 1, hash, 4);
+        start_again(story, 2, hash, 4);
+        story_expect_piece(story, "1 < verified\n2 < verified\n");
+    }
+}
+
+// Modules are proposed anew, plans are numbered on, and learned steps stay learned.
+static void test_what_was_learned_is_forgotten(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 2);
+    learn(story, 1);
+    story_expect_piece(story, "1 < layout of module 0, words 0 to 3 of 3\n1 < plan 1 ");
+    start_again(story, 1, 8, 1);
+    start_again(story, 2, 8, 1);
+    learn(story, 2);
+    story_expect_piece(story, "1 < layout of module 0, words 0 to 3 of 3\n1 < plan 2 ");
+    start_again(story, 1, 8, 2);
+    start_again(story, 2, 8, 2);
+    story_forget(story);
+    story_step_end(story, 1, 2);
+    story_expect_piece(story, "learns step 2, but step 2 is learned already");
+}
+
+static void test_differences_of_a_later_start_wait_for_the_step_before(void **state)
+{
+    struct story *story = *state;
+    struct manifest items[2];
+    story_run(story, 3);
+    start_again(story, 1, 8, 4);
+    start_again(story, 3, 9, 4);
+    for (int i = 0; i < 2; i++) {
+        manifest_begin(&items[i]);
+        add(&items[i], MANIFEST_SESSION, "", "");
+        add(&items[i], MANIFEST_MODULE, "net", "");
+        parameter(&items[i], i == 0 ? "a" : "b", 2, 0);
+        struct up_message part = {.kind = UP_MANIFEST_PART, .u.manifest_part = {.count = 3}};
+        memcpy(part.u.manifest_part.items, items[i].items, 3 * sizeof(struct manifest_item));
+        story_forget(story);
+        story_say(story, i == 0 ? 1 : 3, &part);
+        free(items[i].items);
+    }
+    story_expect_piece(
+        story, "2 < halt manifest step 5: manifests differ: rank 0 (host h1) and rank 2 (host h3)\n"
+               "  only on rank 0: a (float32 [2])\n"
+               "  only on rank 2: b (float32 [2])\n"
+               "register the same modules");
+}
+
+#define PARTED \
+    "halt manifest step 5: rank 0 (host h1) called lockstep_start again after step 4, rank 1 " \
+    "(host h2) began step 5 instead: close the same modules and call lockstep_start on every " \
+    "rank\n"
+
+static void test_a_rank_that_learns_instead_is_named(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 2);
+    start_again(story, 1, 8, 4);
+    story_forget(story);
+    story_ready(story, 2, 5, slot(0, 0, 0));
+    story_expect(story, "2 > ready step 5 slot 0#0.0\n"
+                        "1 < " PARTED "2 < " PARTED);
+    teardown(state);
+    setup(state);
+    story_run(story, 2);
+    start_again(story, 1, 8, 4);
+    story_forget(story);
+    story_step_end(story, 2, 5); // Nothing was ready.
+    story_expect(story, "2 > end step 5\n"
+                        "1 < " PARTED "2 < " PARTED);
+}
+
+static void test_a_rank_that_starts_while_another_learns_is_named(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 2);
+    story_ready(story, 2, 5, slot(0, 0, 0));
+    story_forget(story);
+    start_again(story, 1, 8, 4);
+    story_expect(story, "1 > start hash 8 items 3 root 0 after step 4\n"
+                        "1 < " PARTED "2 < " PARTED);
+}
+
+// The first that rank 0 says in a learning step may be a layout.
+static void test_a_layout_in_a_later_start_is_named(void **state)
+{
+    static const uint32_t words[] = {1, 1, 0};
+    struct story *story = *state;
+    story_run(story, 2);
+    start_again(story, 2, 8, 4);
+    story_forget(story);
+    story_layout(story, 1, 0, words, 3);
+    story_expect_piece(story, "2 < halt manifest step 5: rank 1 (host h2) called lockstep_start "
+                              "again after step 4, rank 0 (host h1) began step 5 instead");
+    teardown(state);
+    setup(state);
+    story_run(story, 2);
+    story_layout(story, 1, 0, words, 3);
+    start_again(story, 2, 8, 4);
+    story_forget(story);
+    story_step_end(story, 1, 5);
+    story_expect_piece(story, "rank 0 (host h1) began step 5 instead");
+}
+
+static void test_who_says_it_in_another_step_is_named(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 2);
+    start_again(story, 1, 8, 4);
+    story_forget(story);
+    start_again(story, 2, 8, 3);
+    story_expect_piece(story, "1 < halt protocol step 0: rank 1 (host h2) called lockstep_start "
+                              "after step 3, rank 0 after step 4; this is misuse");
+}
+
+static void test_a_rank_that_has_started_learns_nothing(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 2);
+    start_again(story, 1, 8, 4);
+    story_forget(story);
+    story_ready(story, 1, 5, slot(0, 0, 0));
+    story_expect_piece(story, "rank 0 (host h1) learns a step before lockstep_start has completed");
+}
+
+static void test_deaths_and_goodbyes_in_a_later_start(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 3);
+    start_again(story, 1, 8, 4);
+    story_forget(story);
+    story_close(story, 2, "connection reset");
+    story_expect_piece(story, "1 < halt lost step 0: rank 1 on host h2 was lost");
+    teardown(state);
+    setup(state);
+    story_run(story, 3);
+    start_again(story, 1, 8, 4);
+    story_forget(story);
+    story_leave(story, 2, 4);
+    story_expect_piece(story, "3 < halt left step 5: rank 1 (host h2) closed its session while "
+                              "rank 0 (host h1) still needed it in lockstep_start after step 4");
+    teardown(state);
+    setup(state);
+    story_run(story, 3);
+    story_leave(story, 2, 4);
+    story_forget(story);
+    start_again(story, 1, 8, 4);
+    story_expect_piece(story, "3 < halt left step 5: rank 1 (host h2) closed its session while "
+                              "rank 0 (host h1) still needed it in lockstep_start after step 4");
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -514,9 +707,18 @@ int main(void)
         TEST(test_long_names_fit_in_the_report),
         TEST(test_another_root_needs_no_items),
         TEST(test_a_rank_that_does_not_answer_is_named),
-        TEST(test_a_second_start_is_named),
+        TEST(test_a_second_start_in_one_round_is_named),
         TEST(test_a_rank_that_left_is_missed_in_start),
         TEST(test_leaving_while_another_is_in_start_is_named_at_once),
+        TEST(test_a_running_job_starts_again),
+        TEST(test_what_was_learned_is_forgotten),
+        TEST(test_differences_of_a_later_start_wait_for_the_step_before),
+        TEST(test_a_rank_that_learns_instead_is_named),
+        TEST(test_a_rank_that_starts_while_another_learns_is_named),
+        TEST(test_a_layout_in_a_later_start_is_named),
+        TEST(test_who_says_it_in_another_step_is_named),
+        TEST(test_a_rank_that_has_started_learns_nothing),
+        TEST(test_deaths_and_goodbyes_in_a_later_start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
