@@ -38,7 +38,7 @@ enum frame_kind {
 //              generation, step: always, but step is 0 in HELLO and LEAVE
 // HELLO        chunk: the sender's rank; part: the rank that it means to reach
 // STEP_HEADER  space: plan hash (0 when learning); signature: hash of the phase's name;
-//              weight: plan number
+//              weight: plan number; part: starts; chunk: 1 in front of an open wave
 // REDUCE, GATHER, BROADCAST
 //              dtype; space and slot: which collective; part: stripe; chunk: rank of the chunk's
 //              owner (REDUCE, GATHER) or the root (BROADCAST); weight: samples summed so far;

@@ -29,8 +29,7 @@ int module_check(struct lockstep_module *module)
     if (!handle_is(HANDLE_MODULE, module))
         return error_set(LOCKSTEP_E_INVALID, module == NULL
                                                  ? "the module is NULL"
-                                                 : "this is not a module, or its session was "
-                                                   "closed");
+                                                 : "this is not a module, or it was closed");
     return session_check(module->session);
 }
 
@@ -38,7 +37,7 @@ static int call_check(struct lockstep_call *call)
 {
     if (!handle_is(HANDLE_CALL, call))
         return error_set(LOCKSTEP_E_INVALID, call == NULL ? "the call is NULL"
-                                                          : "this is not a call, or its session "
+                                                          : "this is not a call, or its module "
                                                             "was closed");
     return session_check(call->module->session);
 }

@@ -485,6 +485,11 @@ static void engine_send_manifest(struct lockstep_session *session,
 {
     struct up_message message = {.kind = UP_MANIFEST_PART};
     struct up_manifest_part *part = &message.u.manifest_part;
+    if (!session->starting) { // Modules belong to the trainer then.
+        engine_fail(session, LOCKSTEP_E_MISMATCH,
+                    "the coordinator asked for a manifest outside lockstep_start");
+        return;
+    }
     part->first = request->first;
     while (part->count < request->count && part->count < LOCKSTEP_MANIFEST_PART &&
            module_manifest_item(session, part->first + part->count, &part->items[part->count]))
@@ -494,6 +499,9 @@ static void engine_send_manifest(struct lockstep_session *session,
 
 static void engine_verified(struct lockstep_session *session)
 {
+    if (!session->starting)
+        return;
+    session->starting = false;
     mutex_lock(&session->mutex);
     session->verified = true;
     cond_broadcast(&session->changed);
@@ -502,8 +510,10 @@ static void engine_verified(struct lockstep_session *session)
 
 static void engine_layout_part(struct lockstep_session *session, const struct layout_part *part)
 {
-    struct lockstep_module *module =
-        part->module < session->module_count ? session->modules[part->module] : NULL;
+    // Outside a step modules belong to the trainer.
+    struct lockstep_module *module = session->order->open && part->module < session->module_count
+                                         ? session->modules[part->module]
+                                         : NULL;
     char text[LOCKSTEP_TEXT_BYTES] = "its parts do not fit";
     if (module == NULL || part->total > module->word_capacity ||
         part->first + part->count > part->total ||
@@ -587,15 +597,11 @@ static void engine_message(struct lockstep_session *session, const struct down_m
 static void engine_control_ended(struct lockstep_session *session, const char *why)
 {
     char text[LOCKSTEP_TEXT_BYTES + 128];
-    bool ready;
     session->control_gone = true;
     text_copy(session->control_text, sizeof(session->control_text), why);
     if (session->verdict_deadline_ms != 0)
         session->verdict_deadline_ms = clock_now_ms();
-    mutex_lock(&session->mutex);
-    ready = session->verified || (session->formed && !session->start_sent);
-    mutex_unlock(&session->mutex);
-    if (!ready) {
+    if (!session->formed || session->starting) {
         engine_fail(session, LOCKSTEP_E_UNREACHABLE, why);
         return;
     }
@@ -700,9 +706,11 @@ static void engine_step_end(struct lockstep_session *session)
 static void engine_start_command(struct lockstep_session *session)
 {
     struct up_message message = {.kind = UP_START};
-    session->start_sent = true;
+    order_start_begun(session->order);
+    session->starting = true;
     message.u.start.manifest_hash = session->manifest_hash;
     message.u.start.item_count = module_manifest_count(session);
+    message.u.start.settled = session->order->settled;
     engine_send(session, &message);
 }
 

@@ -53,11 +53,6 @@ int lockstep_free(lockstep_session *session, void *memory)
     return later(session_check(session), "lockstep_free");
 }
 
-int lockstep_module_close(lockstep_module *module)
-{
-    return later(module_check(module), "lockstep_module_close");
-}
-
 int lockstep_module_gradients(lockstep_module *module, void **gradients, uint32_t count)
 {
     (void)gradients;

@@ -391,7 +391,9 @@ static int module_check_room(const struct lockstep_session *session,
                              const struct lockstep_module_config *config)
 {
     if (session->started)
-        return error_set(LOCKSTEP_E_INVALID, "modules are registered before lockstep_start");
+        return error_set(LOCKSTEP_E_INVALID,
+                         "modules are registered before lockstep_start, or after "
+                         "lockstep_module_close and before lockstep_start is called again");
     if (session->module_count == LOCKSTEP_MAX_MODULES)
         return error_set(LOCKSTEP_E_INVALID, "a session has at most %d modules",
                          LOCKSTEP_MAX_MODULES);
@@ -440,4 +442,43 @@ int lockstep_module_register(lockstep_session *session, const struct lockstep_mo
     session->tensor_count += made->parameter_count + made->buffer_count;
     *module = made;
     return 0;
+}
+
+// ---- Ending a module ---------------------------------------------------------------------------
+
+// What was learned of the others is learned again: all modules begin as lockstep_start found them.
+static int module_unlearn(struct lockstep_module *module)
+{
+    module->learned = false;
+    module->next_agreed = false;
+    return module_first_layout(module);
+}
+
+static void module_take_out(struct lockstep_session *session, const struct lockstep_module *module)
+{
+    session->module_count--;
+    session->tensor_count -= module->parameter_count + module->buffer_count;
+    for (uint32_t i = module->index; i < session->module_count; i++) {
+        session->modules[i] = session->modules[i + 1];
+        session->modules[i]->index = i;
+    }
+}
+
+int lockstep_module_close(lockstep_module *module)
+{
+    int status = module_check(module);
+    struct lockstep_session *session;
+    if (status < 0)
+        return status;
+    session = module->session;
+    if (session->step_open || session->window_open)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s' is closed inside a %s: end step %" PRIu64 " first",
+                         module->name, session->step_open ? "step" : "window", session->step);
+    module_take_out(session, module);
+    module_unregister(module);
+    for (uint32_t i = 0; session->started && i < session->module_count && status == 0; i++)
+        status = module_unlearn(session->modules[i]);
+    session->started = false;
+    return status;
 }

@@ -4,6 +4,8 @@
 
 #include "worker/order.h"
 
+#include "protos/topology.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -284,6 +286,46 @@ static void order_compare_header(struct order *order, const struct step_header *
     order_send(order, &message);
 }
 
+// A header whose rank begins a step where this one has called lockstep_start again.
+static bool order_parted(struct order *order, const struct step_header *header)
+{
+    struct up_message message = {.kind = UP_FAIL};
+    if (header->starts >= order->starts)
+        return false;
+    if (order->fail_said)
+        return true;
+    order->fail_said = true;
+    message.u.fail.step = header->step;
+    message.u.fail.kind = HALT_MANIFEST;
+    snprintf(message.u.fail.text, sizeof(message.u.fail.text),
+             "this rank called lockstep_start again after step %" PRIu64 ", rank %" PRIu32
+             " began step %" PRIu64
+             " instead: close the same modules and call lockstep_start on every rank",
+             order->settled, topology_predecessor(order->rank, order->world_size), header->step);
+    order_send(order, &message);
+    return true;
+}
+
+// A rank that has joined an open wave is past it when it starts again, and so are all others.
+static void order_opening_received(struct order *order, const struct step_header *header)
+{
+    if (header->step > order->settled && header->step > order->opening)
+        order_parted(order, header);
+    order->early_opening = *header;
+}
+
+void order_start_begun(struct order *order)
+{
+    if (order->failed)
+        return;
+    order->plan_count = 0;
+    order->starts++;
+    for (uint32_t i = 0; i < order->early_count; i++)
+        order_parted(order, &order->early[i]);
+    order_opening_received(order, &order->early_opening);
+    order_advance(order);
+}
+
 static void order_take_early_header(struct order *order)
 {
     for (uint32_t i = 0; i < order->early_count; i++) {
@@ -298,11 +340,16 @@ static void order_take_early_header(struct order *order)
 
 void order_header_received(struct order *order, const struct step_header *header)
 {
-    if (order->failed || header->step <= order->settled)
+    const bool started = header->starts == order->starts;
+    if (!order->failed && header->opening) {
+        order_opening_received(order, header);
         return;
-    if (order->open && header->step == order->step)
+    }
+    if (order->failed || header->step <= order->settled || order_parted(order, header))
+        return;
+    if (started && order->open && header->step == order->step)
         order_compare_header(order, header);
-    else if (header->step > order->step && order->early_count < 2)
+    else if (started && header->step > order->step && order->early_count < 2)
         order->early[order->early_count++] = *header;
     else
         order_fail(order, HALT_PROTOCOL,
@@ -341,10 +388,15 @@ static void order_adopt_plan(struct order *order, const struct order_plan *plan)
 
 void order_step_opening(struct order *order, uint64_t step, const struct open_wave *opening)
 {
+    const struct step_header header = {.step = step, .opening = true, .starts = order->starts};
     if (order->failed)
         return;
     order->opening = step;
     order_emit(order, &(struct order_action){.kind = ORDER_OPEN, .opening = opening, .step = step});
+    if (order->world_size > 1)
+        order_emit(order,
+                   &(struct order_action){.kind = ORDER_HEADER, .header = &header, .step = step});
+    order_advance(order);
 }
 
 uint64_t order_present_step(const struct order *order)
@@ -358,7 +410,8 @@ void order_step_begun(struct order *order, uint64_t step, uint64_t phase)
     const struct step_header header = {.step = step,
                                        .phase = phase,
                                        .plan_number = plan == NULL ? 0 : plan->number,
-                                       .plan_hash = plan == NULL ? 0 : plan->hash};
+                                       .plan_hash = plan == NULL ? 0 : plan->hash,
+                                       .starts = order->starts};
     order->opening = 0;
     order->step = step;
     order->phase = phase;

@@ -14,7 +14,8 @@
 // and
 //   waits for it: how many ranks are exhausted, and the phase of the lowest one that is not. All
 //   ranks get the same result, so all begin the step, or none does. A step that is being opened is
-//   one that a halt or a loss can name, although nothing of it is under way.
+//   one that a halt or a loss can name, although nothing of it is under way. A header goes ahead of
+//   the wave: a rank in lockstep_start never joins it, and has to learn that others wait there.
 // - R1 Header. step_begin sends a header to the ring successor. The close wave is joined only when
 //   the predecessor's header of the same step has arrived and names the same phase; a different
 //   phase is reported once (UP_FAIL), and the verdict is waited for. Planned slots may run before:
@@ -35,6 +36,11 @@
 // - R7 Commit wave. Joined when the step is closed and all its slots are final here. When it is
 //   complete the step is settled: every slot is final on every rank.
 // - R12 A halt for step s takes effect when s - 1 is settled here; one for step 0 at once.
+// - Start again. When lockstep_start begins again, all plans are forgotten, on every rank at the
+//   same step; their numbers go on. A header says how often its rank has started. One that has
+//   started less often than this rank is in a step instead: that is said (UP_FAIL), and the verdict
+//   is waited for. Between a rank that has begun a step and one that is in lockstep_start there is
+//   always such a header, somewhere in the ring.
 //
 // One step is open at a time (step_end blocks until the step is settled); a peer may be one step
 // ahead, so the header of the next step is kept.
@@ -197,6 +203,7 @@ struct order {
     uint64_t plan_number; // Highest number held.
 
     uint64_t opening; // Step whose open wave was joined, while it is not begun; else 0.
+    uint32_t starts; // Calls of lockstep_start.
 
     // The open step, or the last one when none is open.
     uint64_t step;
@@ -223,6 +230,7 @@ struct order {
     // Headers of the predecessor that came early.
     struct step_header early[2];
     uint32_t early_count;
+    struct step_header early_opening; // Its last one in front of an open wave.
 
     // The halt that waits for its step, and whether one has taken effect.
     bool halt_held;
@@ -242,6 +250,8 @@ const struct order_plan *order_plan_of(const struct order *order, uint64_t phase
 // step_begin was called, and what this rank says in the open wave. Its result is the trainer's: the
 // step is begun after it, or never.
 void order_step_opening(struct order *order, uint64_t step, const struct open_wave *opening);
+// lockstep_start was called, for the first time or again; no step is open.
+void order_start_begun(struct order *order);
 void order_step_begun(struct order *order, uint64_t step, uint64_t phase);
 // All gradients of this slot are in memory. Unplanned slots count as a call outside the plan.
 void order_slot_ready(struct order *order, struct slot_id id, enum dtype dtype, uint64_t elements);

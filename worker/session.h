@@ -98,7 +98,7 @@ struct lockstep_call {
 struct lockstep_module {
     // set at register, then constant
     struct lockstep_session *session;
-    uint32_t index;
+    uint32_t index; // In session->modules; lower when one before it was closed.
     char *name; // Owned.
     struct tensor *parameters;
     uint32_t parameter_count;
@@ -254,12 +254,14 @@ struct lockstep_session {
     uint32_t peer_count;
     struct peer peers[LOCKSTEP_MAX_NEIGHBOURS];
 
-    // trainer
+    // trainer; the engine reads them while a step is open or lockstep_start has not been answered
     struct lockstep_module *modules[LOCKSTEP_MAX_MODULES];
     uint32_t module_count;
     uint32_t tensor_count; // Parameters and buffers of all modules.
     uint64_t manifest_hash;
-    bool started;
+
+    // trainer
+    bool started; // And no module was closed since.
     bool step_open;
     bool accumulating; // The open step is not the last of its window.
     bool window_open; // The next step belongs to the window of the one before.
@@ -284,7 +286,7 @@ struct lockstep_session {
     bool let_go; // And have ended; the failure is known to all threads.
     int over_status;
     char over_text[LOCKSTEP_REPORT_BYTES];
-    bool start_sent;
+    bool starting; // lockstep_start has sent its message, and not been answered.
     uint32_t plain_in_flight; // Collectives.
     bool left_held; // A verdict waits until these are done.
     uint64_t verdict_deadline_ms; // A peer was lost; the coordinator's sentence is waited for.
@@ -304,7 +306,7 @@ struct lockstep_session {
     struct cond changed; // Any of the fields below.
     struct ring_buffer inbox;
     bool formed;
-    bool verified;
+    bool verified; // The present lockstep_start, or the last one.
     uint64_t opened; // Step whose open wave is complete.
     struct open_wave opening; // What this rank says in it, then what all say.
     uint64_t settled; // Step.

@@ -149,6 +149,9 @@ static int state_verify(struct lockstep_session *session)
 {
     int status;
     session->manifest_hash = module_manifest_hash(session);
+    mutex_lock(&session->mutex);
+    session->verified = false;
+    mutex_unlock(&session->mutex);
     session_post(session, (struct command){.kind = COMMAND_START});
     mutex_lock(&session->mutex);
     while (!session->verified && session->failure == 0)
@@ -164,7 +167,8 @@ int lockstep_start(lockstep_session *session)
     if (status < 0)
         return status;
     if (session->started)
-        return error_set(LOCKSTEP_E_INVALID, "the session has been started already");
+        return error_set(LOCKSTEP_E_INVALID,
+                         "the session has been started already, and no module was closed since");
     session_activity(session, ACTIVITY_STARTING);
     if (!session->config.solo) {
         status = state_verify(session);

@@ -50,7 +50,9 @@ static int step_check_begin(struct lockstep_session *session, const struct locks
     if (status < 0)
         return status;
     if (!session->started)
-        return error_set(LOCKSTEP_E_INVALID, "call lockstep_start before the first step");
+        return error_set(LOCKSTEP_E_INVALID,
+                         "call lockstep_start before the first step, and again after "
+                         "lockstep_module_close");
     if (session->step_open)
         return error_set(LOCKSTEP_E_INVALID,
                          "step %" PRIu64 " is open: call lockstep_step_end "

@@ -409,6 +409,8 @@ static void transport_end_header(struct peer_link *peer)
         .phase = header->signature,
         .plan_number = header->weight,
         .plan_hash = header->space,
+        .starts = header->part,
+        .opening = header->chunk != 0,
     };
 }
 
@@ -787,6 +789,8 @@ void transport_header(struct transport *transport, const struct step_header *hea
         .generation = transport->world.generation,
         .step = header->step,
         .space = header->plan_hash,
+        .part = header->starts,
+        .chunk = header->opening ? 1 : 0,
         .weight = header->plan_number,
         .signature = header->phase,
     };

@@ -26,6 +26,7 @@
 
 #include "protos/types.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 enum reduce_op {
@@ -106,6 +107,8 @@ struct step_header {
     uint64_t phase; // Hash of the phase's name.
     uint64_t plan_number; // 0 when learning.
     uint64_t plan_hash;
+    uint32_t starts; // How often its rank has called lockstep_start.
+    bool opening; // Its rank joins the open wave of the step; phase and plan are not known yet.
 };
 
 struct transport_events {

@@ -328,18 +328,23 @@ struct lockstep_module_config {
 /* Declares a module. Parameters are numbered as in config->parameters, from 0. Local: other ranks
  * are not asked before lockstep_start. All ranks register the same modules in the same order, with
  * the same gradient_kind, policy and calls_per_step.
- * Blocks: no. Threads: the trainer's, before lockstep_start. Owns: descriptions are copied; data
- * and gradient memory is borrowed until the session is closed. Returns: E_INVALID (the text names
- * the parameter and the field), E_UNSUPPORTED, E_SYSTEM (no memory). */
+ * Blocks: no. Threads: the trainer's, before lockstep_start (also before it is called again, after
+ * lockstep_module_close). Owns: descriptions are copied; data and gradient memory is borrowed until
+ * the module or the session is closed. Returns: E_INVALID (the text names the parameter and the
+ * field), E_UNSUPPORTED, E_SYSTEM (no memory). */
 LOCKSTEP_API int lockstep_module_register(lockstep_session *session,
                                           const struct lockstep_module_config *config,
                                           lockstep_module **module);
 
-/* Ends a module: its handle and those of its calls are foreign from then on. The memory may be
- * registered again. After lockstep_start, all ranks close and register the same modules, and call
- * lockstep_start again before the next step; orders are learned anew.
- * Blocks: no. Threads: the trainer's, outside a step. Owns: memory is the trainer's again; what
- * lockstep_module_gradients gave is freed. Returns: E_INVALID inside a step. */
+/* Ends a module, for example after an exception: its handle and those of its calls are foreign from
+ * then on, and the modules registered after it move up. Local. The memory may be registered again.
+ * After lockstep_start, all ranks close and register the same modules after the same step, and call
+ * lockstep_start again before the next one: orders and bucket layouts are learned anew, also those
+ * of the other modules. A call that is open has to be given up first (lockstep_call_abort), and its
+ * step ended.
+ * Blocks: no. Threads: the trainer's, outside a step or window. Owns: memory is the trainer's
+ * again; what lockstep_module_gradients gave is freed. Returns: E_INVALID inside a step or window.
+ */
 LOCKSTEP_API int lockstep_module_close(lockstep_module *module);
 
 /* Gradient memory from the library, in the order in which the module's gradients travel, so that
@@ -377,8 +382,12 @@ LOCKSTEP_API int lockstep_phase_unused(lockstep_module *module, const char *phas
 /* Compares what all ranks have registered, then makes their state equal: the values of parameters
  * and buffers become those of the root (config). Tensors that are equal everywhere do not
  * travel. Calls of the step functions are possible after it.
+ * Called again after lockstep_module_close it does the same once more; steps are numbered on, and
+ * counters stay. When some ranks are in it and others begin a step instead, all get E_MISMATCH,
+ * which names one of each.
  * Blocks: until all ranks have called it, or the first difference is found. Threads: the trainer's.
- * Returns: E_MISMATCH with the same two-sided report on every rank, E_PEER_LOST. */
+ * Returns: E_MISMATCH with the same two-sided report on every rank, E_PEER_LOST; E_INVALID when no
+ * module was closed since the last time; E_UNREACHABLE without the coordinator. */
 LOCKSTEP_API int lockstep_start(lockstep_session *session);
 
 /* ---- The step ----------------------------------------------------------------------------------

@@ -326,8 +326,11 @@ static void script_headers(struct member *member)
 {
     const uint32_t n = member->fleet->options.world;
     for (uint64_t step = 1; step <= 5; step++) {
-        const struct step_header header = {
-            .step = step, .phase = 1000 + step, .plan_number = member->rank, .plan_hash = ~step};
+        const struct step_header header = {.step = step,
+                                           .phase = 1000 + step,
+                                           .plan_number = member->rank,
+                                           .plan_hash = ~step,
+                                           .starts = 7};
         transport_header(member->transport, &header);
         transport_progress(member->transport, 0);
         if (n == 1) {
@@ -338,7 +341,7 @@ static void script_headers(struct member *member)
         const struct step_header *got = &member->headers[0];
         MEMBER_CHECK(member, got->step == step && got->phase == 1000 + step);
         MEMBER_CHECK(member, got->plan_number == (member->rank + n - 1) % n);
-        MEMBER_CHECK(member, got->plan_hash == ~step);
+        MEMBER_CHECK(member, got->plan_hash == ~step && got->starts == 7);
         member->header_count = 0;
         member_barrier(member);
     }

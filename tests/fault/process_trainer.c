@@ -312,6 +312,17 @@ static bool trainer_stops(struct trainer *trainer)
     return stop != 0;
 }
 
+static int trainer_start_again(struct trainer *trainer)
+{
+    int status = trainer_check(trainer, "close", lockstep_module_close(trainer->module));
+    if (status == 0)
+        status = trainer_check(trainer, "register", model_register(trainer));
+    trainer_visit(trainer, PLACE_START_AGAIN);
+    if (status == 0)
+        status = trainer_check(trainer, "start", lockstep_start(trainer->session));
+    return status;
+}
+
 static int trainer_train(struct trainer *trainer)
 {
     const uint64_t every = trainer->script->report_every;
@@ -324,6 +335,8 @@ static int trainer_train(struct trainer *trainer)
         model_optimize(trainer);
         if (trainer->step % 2 == 0)
             status = step_metrics(trainer);
+        if (status == 0 && trainer->step == trainer->script->starts_after)
+            status = trainer_start_again(trainer);
         if (status == 0 && every != 0 && trainer->step % every == 0)
             trainer_say(trainer, REPORT_STEP, 0);
     } while (status == 0 && !trainer_stops(trainer));

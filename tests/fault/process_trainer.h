@@ -23,6 +23,7 @@ enum place {
     PLACE_STEADY, // Before lockstep_step_begin of another step.
     PLACE_PLAIN, // Before a plain allreduce; after every even step.
     PLACE_OPTIMIZER, // After lockstep_step_end.
+    PLACE_START_AGAIN, // After script.starts_after: its module is closed and registered again.
     PLACE_COUNT
 };
 
@@ -38,6 +39,7 @@ struct script {
     uint64_t place_step;
     bool hold; // At that place: wait for world_release.
     bool child; // After lockstep_start: fork a process that lives on with all descriptors.
+    uint64_t starts_after; // The step after which it calls lockstep_start again; 0: never.
     uint64_t report_every; // Steps; 0: never.
     uint64_t last_step; // Then comes the ending; 0: when the test says stop, by lockstep_close.
     enum ending ending;

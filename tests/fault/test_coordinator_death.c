@@ -138,7 +138,9 @@ static void expect_unreachable(uint32_t size, uint32_t except)
 // then inside lockstep_open, lockstep_start or the learning step, or on their way to it.
 static void hold_last(enum place place)
 {
-    struct script scripts[3] = {{0}, {0}, {.place = place, .hold = true}};
+    struct script scripts[3] = {{.starts_after = 2},
+                                {.starts_after = 2},
+                                {.starts_after = 2, .place = place, .hold = true}};
     coordinator_start(&coordinator, NULL);
     world_start(&world, &coordinator, "job", 3, scripts);
     world_expect(&world, 2, REPORT_PLACE, NULL);
@@ -183,6 +185,27 @@ static void starting_ends_with_it(void **state)
     release_last();
 }
 
+static void starting_again_ends_with_it(void **state)
+{
+    (void)state;
+    hold_last(PLACE_START_AGAIN);
+    expect_unreachable(3, 2);
+    release_last();
+}
+
+// Condition: it is killed in steady state, after a second start. Decision: as after the first one.
+static void training_survives_it_after_a_second_start(void **state)
+{
+    (void)state;
+    const struct script script = {.report_every = 5, .starts_after = 7};
+    begin(3, &script, NULL);
+    for (uint32_t rank = 0; rank < 3; rank++)
+        world_expect_step(&world, rank, 15);
+    coordinator_signal(&coordinator, SIGKILL);
+    coordinator_wait(&coordinator);
+    train_on(3, 20);
+}
+
 static void learning_ends_with_it(void **state)
 {
     (void)state;
@@ -199,6 +222,8 @@ int main(void)
         cmocka_unit_test_teardown(a_worker_dies_after_it, teardown),
         cmocka_unit_test_teardown(forming_ends_with_it, teardown),
         cmocka_unit_test_teardown(starting_ends_with_it, teardown),
+        cmocka_unit_test_teardown(starting_again_ends_with_it, teardown),
+        cmocka_unit_test_teardown(training_survives_it_after_a_second_start, teardown),
         cmocka_unit_test_teardown(learning_ends_with_it, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A worker is killed at a random instant: while it opens, starts, learns, trains, is in a plain
-// collective or in its optimizer, also with a forked child that holds every descriptor. The others
-// learn within a second who it was, and nothing that they contributed is lost. Real processes on
-// one coordinator, one world after the other under one job name.
+// collective or in its optimizer, or starts again, also with a forked child that holds every
+// descriptor. The others learn within a second who it was, and nothing that they contributed is
+// lost. Real processes on one coordinator, one world after the other under one job name.
 //
 // LOCKSTEP_FAULT_ROUNDS deaths (50), chosen by LOCKSTEP_FAULT_SEED, which is printed.
 
@@ -67,8 +67,9 @@ static uint64_t environment_number(const char *name, uint64_t otherwise)
 static uint64_t delay_bound_us(enum place place)
 {
     static const uint64_t bounds[PLACE_COUNT] = {
-        [PLACE_OPENING] = 12000, [PLACE_START] = 5000, [PLACE_LEARNING] = 20000,
-        [PLACE_STEADY] = 20000,  [PLACE_PLAIN] = 5000, [PLACE_OPTIMIZER] = 5000,
+        [PLACE_OPENING] = 12000,    [PLACE_START] = 5000, [PLACE_LEARNING] = 20000,
+        [PLACE_STEADY] = 20000,     [PLACE_PLAIN] = 5000, [PLACE_OPTIMIZER] = 5000,
+        [PLACE_START_AGAIN] = 5000,
     };
     return slow_ms(bounds[place]);
 }
@@ -76,7 +77,7 @@ static uint64_t delay_bound_us(enum place place)
 static const char *place_name(enum place place)
 {
     static const char *const names[PLACE_COUNT] = {
-        "nowhere", "opening", "start", "learning", "steady", "plain", "optimizer",
+        "nowhere", "opening", "start", "learning", "steady", "plain", "optimizer", "start again",
     };
     return names[place];
 }
@@ -218,6 +219,8 @@ static void begin(const struct death *death)
     for (uint32_t rank = 0; rank < death->world_size; rank++)
         scripts[rank].open_timeout_ms =
             (uint32_t)(death->place == PLACE_OPENING ? OPEN_MS : WAIT_MS);
+    for (uint32_t rank = 0; rank < death->world_size; rank++)
+        scripts[rank].starts_after = death->place == PLACE_START_AGAIN ? death->step : 0;
     scripts[death->victim].place = death->place;
     scripts[death->victim].place_step = death->step;
     scripts[death->victim].child = death->child;

@@ -14,7 +14,7 @@
 
 enum trainer_stage {
     TRAINER_OPENING, // lockstep_open
-    TRAINER_STARTING, // About to call lockstep_start.
+    TRAINER_STARTING, // About to call lockstep_start for the first time.
     TRAINER_STARTED, // In lockstep_start.
     TRAINER_BETWEEN, // Between steps.
     TRAINER_BEGINNING, // In lockstep_step_begin, for the open wave.
@@ -76,12 +76,12 @@ struct engine_state {
     uint32_t made; // Of the program's ready slots.
     struct open_wave opening; // What this rank says in the open wave.
     uint64_t trainer_ms; // Its next action; UINT64_MAX: it waits.
+    uint64_t started_at; // The step after which it has called lockstep_start last.
 
     // The engine.
     bool over; // The links are gone.
     bool failed; // The session is, and the trainer will see.
-    bool verified;
-    bool start_sent;
+    bool starting; // In lockstep_start.
     bool aborted;
     bool control_gone;
     uint64_t deadline_ms; // Of a verdict that is waited for; 0: none.
@@ -573,8 +573,13 @@ static void trainer_start(struct sim_worker *worker)
     struct engine_state *state = state_of(worker);
     struct up_message message = {.kind = UP_START, .u.start = {.manifest_hash = 7}};
     message.u.start.item_count = 1 + state->program->modules;
-    state->start_sent = true;
+    message.u.start.settled = state->settled;
+    state->starting = true;
+    state->started_at = state->step;
     state->stage = TRAINER_STARTED;
+    memset(state->learned, 0, sizeof(state->learned));
+    memset(state->agreed, 0, sizeof(state->agreed));
+    order_start_begun(&state->order);
     engine_send(worker, &message);
 }
 
@@ -638,6 +643,8 @@ static void trainer_step_begin(struct sim_worker *worker)
     const bool leaves = program->uneven == 0 || program->steps_of[rank] < program->steps;
     if (leaves && state->step == program->steps_of[rank] && !program->midway[rank])
         trainer_close(worker);
+    else if (state->step > state->started_at && state->step == program->starts_after[rank])
+        trainer_start(worker);
     else if (program->uneven != 0)
         trainer_step_open(worker);
     else
@@ -792,7 +799,7 @@ static void engine_heard(struct sim_worker *worker, const struct down_message *m
         engine_generation(worker);
         break;
     case DOWN_VERIFIED:
-        state->verified = true;
+        state->starting = false;
         state->stage = TRAINER_BETWEEN;
         think(worker);
         break;
@@ -859,8 +866,7 @@ static void engine_disconnected(struct sim_worker *worker)
     sim_trace(worker->sim, "%s sees the end of its control stream", sim_name(worker));
     if (state->deadline_ms != 0)
         state->deadline_ms = worker->sim->now_ms;
-    const bool formed = worker->generation.number != 0;
-    if (!state->verified && !(formed && !state->start_sent))
+    if (worker->generation.number == 0 || state->starting)
         engine_fail(worker, SESSION_UNREACHABLE, HALT_NONE, "the control stream ended");
     else if (state->order.open && state->order.learning)
         engine_fail(worker, SESSION_UNREACHABLE, HALT_NONE,

@@ -163,6 +163,15 @@ static void draw_ends(struct program *program, uint64_t *random,
         program->aborts_in[victim] = 1 + draw(random, program->steps);
 }
 
+static void draw_start(struct program *program, uint64_t *random,
+                       const struct program_faults *faults)
+{
+    const bool again = program->steps > 1 && (faults->start || chance(random, 30));
+    const uint32_t after = again ? 1 + draw(random, program->steps - 1) : 0;
+    for (uint32_t rank = 0; rank < program->world; rank++)
+        program->starts_after[rank] = faults->start && chance(random, 40) ? 0 : after;
+}
+
 void program_draw(struct program *program, uint64_t seed, const struct program_faults *faults)
 {
     uint64_t random = seed;
@@ -181,6 +190,7 @@ void program_draw(struct program *program, uint64_t seed, const struct program_f
     const uint32_t wrong = program->steps > 0 ? 1 + draw(&random, program->steps) : 0;
     for (uint32_t step = 1; step <= program->steps; step++)
         draw_step(program, &random, step, faults, modules, step == wrong);
+    draw_start(program, &random, faults);
     draw_ends(program, &random, faults);
 }
 
@@ -266,6 +276,11 @@ static void expect_slots(const struct program *program, uint32_t step, const uin
                 (struct program_slot){{m, 0, b}, called_by(program, step, m)};
 }
 
+static bool starts_before(const struct program *program, uint32_t rank, uint32_t step)
+{
+    return step == 1 || program->starts_after[rank] == step - 1;
+}
+
 // Whatever may be named of what is wrong in this step.
 static uint32_t expect_verdicts(const struct program *program, uint32_t step, uint32_t plan)
 {
@@ -278,6 +293,8 @@ static uint32_t expect_verdicts(const struct program *program, uint32_t step, ui
             verdicts |= 1u << HALT_PHASE;
         if (program->aborts_in[rank] == step)
             verdicts |= 1u << HALT_LOST;
+        if (starts_before(program, rank, step) != starts_before(program, 0, step))
+            verdicts |= 1u << HALT_MANIFEST;
     }
     if (leaves && program->world > 1)
         verdicts |= 1u << HALT_LEFT;
@@ -289,18 +306,21 @@ static uint32_t expect_verdicts(const struct program *program, uint32_t step, ui
 
 void program_expect(const struct program *program, struct program_outcome *outcomes)
 {
-    uint32_t plans[PROGRAM_PHASES] = {UINT32_MAX, UINT32_MAX, UINT32_MAX};
+    uint32_t plans[PROGRAM_PHASES];
     memset(outcomes, 0, (PROGRAM_STEPS + 1) * sizeof(*outcomes));
     for (uint32_t step = 1; step <= program->steps; step++) {
         struct program_outcome *outcome = &outcomes[step];
         uint32_t *plan = &plans[program->at[0][step].phase];
+        const bool first = starts_before(program, 0, step);
+        for (uint32_t phase = 0; first && phase < PROGRAM_PHASES; phase++)
+            plans[phase] = UINT32_MAX;
         outcome->verdicts = expect_verdicts(program, step, *plan);
         if ((outcome->verdicts & ~(1u << HALT_UNPLANNED)) != 0)
             return;
         outcome->learning = *plan == UINT32_MAX;
         if (outcome->learning)
             *plan = called_by_any(program, step);
-        expect_slots(program, step, step == 1 ? program->first_buckets : program->buckets, *plan,
+        expect_slots(program, step, first ? program->first_buckets : program->buckets, *plan,
                      outcome);
         expect_unused(program, step, &outcome->commit);
         expect_counters(program, step, &outcome->commit);

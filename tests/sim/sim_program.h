@@ -6,7 +6,7 @@
 //
 // A program says for every rank and step: the phase, the modules that are called and in which order
 // their buckets become ready, the unused parameters and counters that are said in the commit wave,
-// and when the rank leaves or aborts.
+// and when the rank calls lockstep_start again, leaves or aborts.
 
 #ifndef TESTS_SIM_SIM_PROGRAM_H
 #define TESTS_SIM_SIM_PROGRAM_H
@@ -46,6 +46,7 @@ struct program {
     uint32_t aborts_in[PROGRAM_WORLD]; // Step; 0: never.
     lockstep_uneven uneven; // Then `steps` follows from data_of.
     uint32_t data_of[PROGRAM_WORLD]; // Steps for which a rank has data.
+    uint32_t starts_after[PROGRAM_WORLD]; // Calls lockstep_start again after this step; 0: never.
     struct program_step at[PROGRAM_WORLD][PROGRAM_STEPS + 1]; // By rank and step, from step 1.
 };
 
@@ -56,6 +57,7 @@ struct program_faults {
     bool leave; // A rank leaves early.
     bool abort;
     bool uneven; // Ranks run out of data, which they may.
+    bool start; // Some ranks call lockstep_start again, and others do not.
 };
 
 struct program_slot {

@@ -178,7 +178,11 @@ static const struct scenario scenarios[] = {
     {"calm", {.extra = false}, calm, expect_program},
     {"phases differ", {.phase = true}, calm, expect_program},
     {"a rank leaves early", {.leave = true}, calm, expect_program},
-    {"everything is wrong", {.extra = true, .phase = true, .leave = true}, calm, expect_program},
+    {"some start again", {.start = true}, calm, expect_program},
+    {"everything is wrong",
+     {.extra = true, .phase = true, .leave = true, .start = true},
+     calm,
+     expect_program},
     {"a rank aborts", {.abort = true}, calm, expect_abort},
     {"a rank dies", {.extra = false}, crash, expect_death},
     {"a rank dies inside an event", {.extra = false}, crash_inside, expect_death},
@@ -196,7 +200,7 @@ static const struct scenario scenarios[] = {
     {"the coordinator dies", {.extra = false}, no_coordinator, expect_no_coordinator},
     {"coordinator and rank die", {.extra = false}, no_coordinator_then_crash, expect_names},
     {"wrong programs, and a rank dies",
-     {.extra = true, .phase = true, .leave = true},
+     {.extra = true, .phase = true, .leave = true, .start = true},
      crash,
      expect_names},
 };
@@ -340,9 +344,10 @@ static void print_tally(const struct tally *tally)
            tally->events, tally->settled, tally->planned, tally->ends[SESSION_LEFT],
            tally->ends[SESSION_HALTED], tally->ends[SESSION_UNREACHABLE],
            tally->ends[SESSION_ABORTED]);
-    printf("phase %" PRIu64 ", unplanned %" PRIu64 ", lost %" PRIu64 ", left %" PRIu64 "\n",
+    printf("phase %" PRIu64 ", unplanned %" PRIu64 ", lost %" PRIu64 ", left %" PRIu64
+           ", parted %" PRIu64 "\n",
            tally->verdicts[HALT_PHASE], tally->verdicts[HALT_UNPLANNED], tally->verdicts[HALT_LOST],
-           tally->verdicts[HALT_LEFT]);
+           tally->verdicts[HALT_LEFT], tally->verdicts[HALT_MANIFEST]);
 }
 
 static void test_seeds(void **state)
@@ -364,6 +369,7 @@ static void test_seeds(void **state)
     assert_true(tally.planned > 0 && tally.ends[SESSION_ABORTED] > 0);
     assert_true(tally.verdicts[HALT_PHASE] > 0 && tally.verdicts[HALT_UNPLANNED] > 0);
     assert_true(tally.verdicts[HALT_LOST] > 0 && tally.verdicts[HALT_LEFT] > 0);
+    assert_true(tally.verdicts[HALT_MANIFEST] > 0);
 }
 
 static void test_a_seed_is_the_same_every_time(void **state)

@@ -65,7 +65,8 @@ static void story_action(void *context, const struct order_action *action)
                   action->opening->exhausted);
         break;
     case ORDER_HEADER:
-        story_add(story, "header %u; ", (unsigned)action->header->step);
+        story_add(story, "%s %u; ", action->header->opening ? "opening" : "header",
+                  (unsigned)action->header->step);
         break;
     case ORDER_LAUNCH:
         story_add(story, "launch %u%s; ", action->index, action->slot->zero ? " zero" : "");
@@ -279,6 +280,127 @@ static void test_a_loss_takes_effect_at_once_and_ends_everything(void **state)
     free(story);
 }
 
+// Of a predecessor that has called lockstep_start so often.
+static void story_started_header(struct story *story, uint64_t step, uint32_t starts)
+{
+    order_header_received(&story->order,
+                          &(struct step_header){.step = step, .phase = PHASE, .starts = starts});
+}
+
+// Settles a planned step of one slot.
+static void story_step(struct story *story, uint64_t step)
+{
+    order_step_begun(&story->order, step, PHASE);
+    story_started_header(story, step, 1);
+    order_step_ended(&story->order);
+    order_slot_final(&story->order, 0);
+    story_close(story, NULL);
+    order_commit_completed(&story->order);
+    story->trace[0] = '\0';
+}
+
+// One that has started, and settled planned step 1.
+static struct story *story_begin_started(void)
+{
+    struct story *story = story_begin(3);
+    order_start_begun(&story->order);
+    story_plan(story, PHASE, 1, 0);
+    story_step(story, 1);
+    return story;
+}
+
+static void test_starting_again_forgets_plans(void **state)
+{
+    struct story *story = story_begin_started();
+    (void)state;
+    order_start_begun(&story->order);
+    assert_null(order_plan_of(&story->order, PHASE));
+    assert_int_equal(story->order.plan_number, 1); // They are numbered on.
+    story_started_header(story, 2, 2); // Of a rank that was verified earlier.
+    story_expect(story, "");
+    order_step_begun(&story->order, 2, PHASE);
+    order_step_ended(&story->order);
+    story_expect(story, "header 2; end 2; ");
+    free(story);
+}
+
+static void test_a_step_of_another_rank_in_start_is_said_once(void **state)
+{
+    struct story *story = story_begin_started();
+    (void)state;
+    order_start_begun(&story->order);
+    story_started_header(story, 2, 1);
+    story_started_header(story, 2, 1);
+    story_expect(story, "fail kind 1 step 2; ");
+    order_halted(&story->order, &(struct down_halt){.step = 2, .kind = HALT_MANIFEST});
+    story_expect(story, "failed kind 1; ");
+    order_start_begun(&story->order);
+    story_started_header(story, 2, 1);
+    story_expect(story, "");
+    free(story);
+}
+
+static void test_a_step_of_another_rank_before_start_is_said(void **state)
+{
+    struct story *story = story_begin_started();
+    (void)state;
+    story_started_header(story, 2, 1);
+    story_expect(story, "");
+    order_start_begun(&story->order);
+    story_expect(story, "fail kind 1 step 2; ");
+    free(story);
+}
+
+// Of a predecessor that waits in the open wave of a step.
+static void story_opening(struct story *story, uint64_t step, uint32_t starts)
+{
+    order_header_received(&story->order,
+                          &(struct step_header){.step = step, .opening = true, .starts = starts});
+}
+
+static void test_an_open_wave_of_another_rank_is_said(void **state)
+{
+    (void)state;
+    for (int first = 0; first < 2; first++) {
+        struct story *story = story_begin_started();
+        if (first == 1)
+            story_opening(story, 2, 1);
+        order_start_begun(&story->order);
+        if (first == 0)
+            story_opening(story, 2, 1);
+        story_expect(story, "fail kind 1 step 2; ");
+        free(story);
+    }
+}
+
+// There was no step 2: all were exhausted. Then all start again.
+static void test_an_open_wave_that_is_over_is_no_step(void **state)
+{
+    const struct open_wave opening = {.exhausted = 1, .first = OPEN_NOBODY};
+    (void)state;
+    for (int first = 0; first < 2; first++) {
+        struct story *story = story_begin_started();
+        if (first == 1)
+            story_opening(story, 2, 1);
+        order_step_opening(&story->order, 2, &opening);
+        story_expect(story, "open 2, exhausted 1; opening 2; ");
+        order_start_begun(&story->order);
+        if (first == 0)
+            story_opening(story, 2, 1);
+        story_expect(story, "");
+        free(story);
+    }
+}
+
+static void test_a_header_of_a_later_start_is_impossible(void **state)
+{
+    struct story *story = story_begin_started();
+    (void)state;
+    story_started_header(story, 2, 2);
+    story_expect(story, "failed kind 8; ");
+    free(story);
+}
+
 static void test_hostile_coordinators_fail_by_name(void **state)
 {
     struct story *story = story_begin(1);
@@ -382,7 +504,7 @@ static void test_a_step_is_opened_before_it_is_begun(void **state)
     struct story *story = story_begin(2);
     (void)state;
     order_step_opening(&story->order, 1, &opening);
-    story_expect(story, "open 1, exhausted 1; ");
+    story_expect(story, "open 1, exhausted 1; opening 1; ");
     assert_int_equal(order_present_step(&story->order), 1);
     assert_false(story->order.open);
     story_header(story, 1, PHASE);
@@ -402,7 +524,7 @@ static void test_a_halt_ends_a_step_that_is_being_opened(void **state)
     order_step_opening(&story->order, 1, &opening);
     order_halted(&story->order, &(struct down_halt){.step = 1, .kind = HALT_LEFT, .text = "left"});
     order_step_opening(&story->order, 2, &opening);
-    story_expect(story, "open 1, exhausted 0; failed kind 7; ");
+    story_expect(story, "open 1, exhausted 0; opening 1; failed kind 7; ");
     free(story);
 }
 
@@ -444,6 +566,12 @@ int main(void)
         cmocka_unit_test(test_different_phases_are_said_once),
         cmocka_unit_test(test_a_halt_waits_for_the_steps_before_it),
         cmocka_unit_test(test_a_loss_takes_effect_at_once_and_ends_everything),
+        cmocka_unit_test(test_starting_again_forgets_plans),
+        cmocka_unit_test(test_a_step_of_another_rank_in_start_is_said_once),
+        cmocka_unit_test(test_a_step_of_another_rank_before_start_is_said),
+        cmocka_unit_test(test_an_open_wave_of_another_rank_is_said),
+        cmocka_unit_test(test_an_open_wave_that_is_over_is_no_step),
+        cmocka_unit_test(test_a_header_of_a_later_start_is_impossible),
         cmocka_unit_test(test_hostile_coordinators_fail_by_name),
         cmocka_unit_test(test_merges_do_not_depend_on_the_order),
         cmocka_unit_test(test_a_step_is_opened_before_it_is_begun),
