@@ -12,9 +12,10 @@
 // The world forms when max workers are there, or when at least min are there and window_ms has
 // passed since the last one joined. It fails for a worker when that worker's own open_timeout has
 // passed (0: LOCKSTEP_OPEN_TIMEOUT_MS): refused with "3 of 4 workers joined job 'x' in 10.0 s;
-// missing rank hints: 2; ...". A second worker with a rank hint that is taken is refused by name,
-// and so is a hint that is not below world_max. A worker that disconnects before the world has
-// formed is simply forgotten. A running job takes nobody.
+// missing rank hints: 2; ..."; one whose peers were turned away before hears how many were there at
+// most. A second worker with a rank hint that is taken is refused by name, and so is a hint that is
+// not below world_max. A worker that disconnects before the world has formed is simply forgotten. A
+// running job takes nobody.
 //
 // Ranks. Workers with a hint get the rank they ask for when all hints are below the world size.
 // The others fill the free ranks grouped by host_id (hosts in order of first arrival, workers of a

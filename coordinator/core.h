@@ -99,6 +99,7 @@ struct worker {
     uint32_t rank;
     uint64_t generation; // Number; 0 while gathering.
     uint64_t deadline_ms; // While gathering: its open timeout.
+    uint32_t most; // While gathering: the most that were there at a time, since it came.
     struct up_hello hello; // Its texts are clean.
     bool left;
     bool lost;

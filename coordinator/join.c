@@ -107,6 +107,19 @@ static void join_present(struct coordinator *core, const struct job *job, struct
         sentence_add(sentence, " and %" PRIu32 " more", job->count - 8);
 }
 
+// "3 of 4 workers joined job 'x' in 10.0 s". Others may have been turned away before, because they
+// came earlier or had less time: they had joined all the same.
+static void join_time_out_text(const struct job *job, const struct worker *worker, uint32_t count,
+                               struct sentence *sentence)
+{
+    sentence_add(sentence, "%s%" PRIu32 " of %s%" PRIu32 " workers joined job '%s' in ",
+                 worker->most > count ? "at most " : "", worker->most,
+                 job->world_min == job->world_max ? "" : "at least ", job->world_min, job->name);
+    sentence_seconds(sentence, worker->hello.open_timeout_ms);
+    if (worker->most > count)
+        sentence_add(sentence, ", and %" PRIu32 " waited to the end", count);
+}
+
 // Turns away everybody whose time is over. All of them are told the same: who was there.
 static void join_time_out(struct coordinator *core, struct job *job)
 {
@@ -122,10 +135,7 @@ static void join_time_out(struct coordinator *core, struct job *job)
         if (worker->deadline_ms > core->now)
             continue;
         sentence_begin(&sentence, text, sizeof(text));
-        sentence_add(&sentence, "%" PRIu32 " of %s%" PRIu32 " workers joined job '%s' in ", count,
-                     job->world_min == job->world_max ? "" : "at least ", job->world_min,
-                     job->name);
-        sentence_seconds(&sentence, worker->hello.open_timeout_ms);
+        join_time_out_text(job, worker, count, &sentence);
         sentence_add(&sentence, "%s; start the missing workers in time, or raise the open timeout",
                      present);
         join_turn_away(core, worker, REFUSAL_TIMEOUT, text);
@@ -308,6 +318,9 @@ static void join_accept(struct coordinator *core, struct job *job, struct worker
     worker->deadline_ms = core->now + hello->open_timeout_ms;
     job->workers[job->count++] = core_worker_index(core, worker);
     job->connected++;
+    for (uint32_t i = 0; i < job->count; i++)
+        if (job_worker(core, job, i)->most < job->count)
+            job_worker(core, job, i)->most = job->count;
     job->last_join_ms = core->now;
     welcome->version = LOCKSTEP_PROTOCOL_VERSION;
     welcome->heartbeat_ms = core->config.heartbeat_ms;

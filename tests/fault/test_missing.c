@@ -54,7 +54,7 @@ static void expect_host(const struct report *report, uint32_t rank)
 
 #define OPEN_MS 700
 
-// Which of the ranks that came were told that `came` of four workers had joined.
+// Whether this rank was told with whom of `came` workers it waited to the end.
 static uint32_t expect_timeout(uint32_t rank, uint32_t came, uint64_t started_us)
 {
     struct report report;
@@ -63,18 +63,19 @@ static uint32_t expect_timeout(uint32_t rank, uint32_t came, uint64_t started_us
     world_expect(&world, rank, REPORT_FAILED, &report);
     assert_string_equal(report.call, "open");
     assert_int_equal(report.status, LOCKSTEP_E_TIMEOUT);
-    expect_text(&report, rank, "of 4 workers joined job 'job'");
+    expect_text(&report, rank, count);
     expect_text(&report, rank, "missing rank hints: ");
     expect_host(&report, rank);
     assert_true(report.at_us - started_us >= OPEN_MS * 1000);
     assert_true(report.at_us - started_us < (OPEN_MS + LOST_MS) * 1000);
     printf("rank %u after %.1f ms: %s\n", rank, (double)(report.at_us - started_us) / 1000,
            report.text);
-    return strstr(report.text, count) != NULL && strstr(report.text, "rank hints: 2;") != NULL;
+    return strstr(report.text, "rank hints: 2;") != NULL;
 }
 
 // Condition: three of four workers come. Decision: after the configured time lockstep_open says how
-// many of how many came and which hint is missing. Who gives up later may be told of fewer.
+// many of how many came, and which hint is missing; who gives up later names those that gave up,
+// too.
 static void a_worker_never_arrives(void **state)
 {
     (void)state;

@@ -181,6 +181,34 @@ static void test_each_worker_waits_as_long_as_it_wants_to(void **state)
     assert_int_equal(coordinator_deadline(story->core), 1000 + LOCKSTEP_OPEN_TIMEOUT_MS);
 }
 
+// Those who came earlier, or wait less, have been told before; they had joined all the same.
+static void test_who_is_told_last_hears_how_many_there_were(void **state)
+{
+    struct story *story = *state;
+    struct up_hello hello = story_hello("j", 4, "a");
+    hello.has_rank_hint = true;
+    for (uint32_t peer = 1; peer <= 3; peer++) {
+        hello.rank_hint = peer - 1;
+        story_say_hello(story, peer, &hello);
+        story_sleep(story, 100);
+    }
+    story_sleep(story, 9750);
+    story_expect_piece(story, "1 < refused (timeout): 3 of 4 workers joined job 'j' in 10.0 s; "
+                              "missing rank hints: 3; present: a (hint 0), a (hint 1), a (hint 2)");
+    story_sleep(story, 100);
+    story_expect_piece(story, "2 < refused (timeout): at most 3 of 4 workers joined job 'j' in "
+                              "10.0 s, and 2 waited to the end; missing rank hints: 0, 3; "
+                              "present: a (hint 1), a (hint 2); start");
+    hello.rank_hint = 3; // It never saw the first two.
+    story_say_hello(story, 4, &hello);
+    story_sleep(story, 100);
+    story_expect_piece(story, "3 < refused (timeout): at most 3 of 4 workers joined job 'j' in "
+                              "10.0 s, and 2 waited to the end;");
+    story_sleep(story, 10000);
+    story_expect_piece(story, "4 < refused (timeout): at most 2 of 4 workers joined job 'j' in "
+                              "10.0 s, and 1 waited to the end;");
+}
+
 static void test_a_worker_that_goes_before_the_world_forms_is_forgotten(void **state)
 {
     struct story *story = *state;
@@ -451,6 +479,7 @@ int main(void)
         TEST(test_two_worlds_due_at_once_get_two_secrets),
         TEST(test_a_world_that_does_not_form_says_who_is_missing),
         TEST(test_each_worker_waits_as_long_as_it_wants_to),
+        TEST(test_who_is_told_last_hears_how_many_there_were),
         TEST(test_a_worker_that_goes_before_the_world_forms_is_forgotten),
         TEST(test_workers_of_a_host_are_neighbours),
         TEST(test_hints_are_ranks),
