@@ -458,15 +458,14 @@ void difference_begin(struct coordinator *core, struct job *job, struct worker *
     if (a->start.root != b->start.root) {
         sentence_begin(&line, text, sizeof(text));
         sentence_add(&line,
-                     "root of the broadcast: rank %" PRIu32 " on rank %" PRIu32 ", rank %" PRIu32
-                     " on rank %" PRIu32,
+                     "config.root: %" PRIu32 " on rank %" PRIu32 ", %" PRIu32 " on rank %" PRIu32,
                      a->start.root, a->rank, b->start.root, b->rank);
         report_line(difference, text);
     }
     if (items)
         difference_go_on(core, job);
     else
-        difference_finish(core, job, "give lockstep_start the same root on every rank");
+        difference_finish(core, job, "give config.root the same value on every rank");
 }
 
 void difference_tick(struct coordinator *core, struct job *job)

@@ -44,6 +44,7 @@
 #define LOCKSTEP_MAX_SLOTS 1024 // Slots of one plan.
 #define LOCKSTEP_MAX_COUNTERS 16
 #define LOCKSTEP_MAX_EXTRA_CALLS 8 // Calls outside the plan that one close wave can name.
+#define LOCKSTEP_MAX_IGNORE 64 // Patterns of one module.
 #define LOCKSTEP_MAX_HANDLES 8192 // Handles given out and not yet closed, of one process.
 
 // The layout of one module as it travels: bucket count, the end of each bucket, parameter indices.
@@ -70,6 +71,8 @@ static_assert(LOCKSTEP_REPORT_BYTES * 2 < LOCKSTEP_MESSAGE_BYTES, "a report fits
 #define LOCKSTEP_WAVE_BYTES 1024 // Payload of one wave message.
 #define LOCKSTEP_USED_BYTES 4096 // Used bits of one frame, one bit for a parameter.
 #define LOCKSTEP_MAX_PLAIN 256 // Plain collectives outstanding in one session.
+// Collectives that make buffers equal, outstanding in one session: three policies, seven dtypes.
+#define LOCKSTEP_MAX_BUFFER_GROUPS (3 * 7)
 
 // A chunk is not cut smaller than this: a frame costs about as much as so many bytes.
 #define LOCKSTEP_CHUNK_GRAIN_BYTES 1024
@@ -78,9 +81,11 @@ static_assert(LOCKSTEP_REPORT_BYTES * 2 < LOCKSTEP_MESSAGE_BYTES, "a report fits
 #define LOCKSTEP_STRIPES_IN_FLIGHT 16
 
 // A peer may be 2W - 1 slots ahead (order protocol, R4), and may have plain collectives pending
-// (each is two, the second one confirms). Each may park its eager frames here before this rank
-// launches it: all but the first have at least a grain, together at most LOCKSTEP_EAGER_BYTES.
-#define LOCKSTEP_EARLY_COLLECTIVES (2 * LOCKSTEP_WINDOW - 1 + 2 * LOCKSTEP_MAX_PLAIN)
+// (each is two, the second one confirms) and those of its buffers. Each may park its eager frames
+// here before this rank launches it: all but the first have at least a grain, together at most
+// LOCKSTEP_EAGER_BYTES.
+#define LOCKSTEP_EARLY_COLLECTIVES \
+    (2 * LOCKSTEP_WINDOW - 1 + 2 * LOCKSTEP_MAX_PLAIN + LOCKSTEP_MAX_BUFFER_GROUPS)
 #define LOCKSTEP_EAGER_FRAMES (2 * LOCKSTEP_EAGER_BYTES / LOCKSTEP_CHUNK_GRAIN_BYTES + 1)
 #define LOCKSTEP_PARKED_FRAMES (LOCKSTEP_EARLY_COLLECTIVES * LOCKSTEP_EAGER_FRAMES)
 // A peer may be two steps ahead with each kind of wave, and send a round of it from every link.

@@ -105,7 +105,7 @@ struct manifest_item {
     uint32_t module; // Index of the module it belongs to.
     char name[LOCKSTEP_NAME_BYTES];
     enum dtype dtype;
-    uint32_t flags; // Public LOCKSTEP_PARAMETER_* or the buffer policy.
+    uint32_t flags; // Of a parameter: public LOCKSTEP_PARAMETER_*.
     uint32_t dims;
     int64_t shape[LOCKSTEP_MAX_DIMS]; // Elements.
     int64_t strides[LOCKSTEP_MAX_DIMS]; // Elements.

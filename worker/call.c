@@ -62,8 +62,9 @@ static int call_check_parameter(const struct lockstep_module *module, uint32_t p
                          module->name, (int64_t)module->parameter_count - 1, parameter);
     if (!module->shapes[parameter].trainable)
         return error_set(LOCKSTEP_E_INVALID,
-                         "module '%s': parameter '%s' is frozen and has no gradient", module->name,
-                         module->parameters[parameter].name);
+                         "module '%s': parameter '%s' is %s and has no gradient", module->name,
+                         module->parameters[parameter].name,
+                         module->parameters[parameter].ignored ? "ignored" : "frozen");
     return 0;
 }
 

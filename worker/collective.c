@@ -133,11 +133,33 @@ int collective_begin(struct lockstep_session *session, const char *name, void *d
     return 0;
 }
 
+void collective_repeat(struct lockstep_work *work, const struct collective *like)
+{
+    struct lockstep_session *session = work->session;
+    struct collective *collective = &work->collective;
+    *collective = *like;
+    collective->tag = (struct collective_tag){
+        .step = 0, .space = hash64(work->name, strlen(work->name)), .slot = work->uses++};
+    collective->weight = 1;
+    collective->context = work;
+    collective->signature = collective_signature(collective);
+    mutex_lock(&session->mutex);
+    work->state = WORK_IN_FLIGHT;
+    mutex_unlock(&session->mutex);
+    session_post(session, (struct command){.kind = COMMAND_PLAIN, .pointer = work});
+}
+
+static bool work_is_repeated(const struct lockstep_work *work)
+{
+    return work >= work->session->work + LOCKSTEP_MAX_PLAIN;
+}
+
 void work_launch(struct lockstep_work *work)
 {
     struct transport *transport = work->session->transport;
     work->missing = work->confirmed ? 2 : 1;
     work->session->plain_in_flight++;
+    work->session->buffers_in_flight += work_is_repeated(work);
     transport_launch(transport, &work->collective);
     if (work->confirmed)
         transport_launch(transport, &work->confirmation);
@@ -149,6 +171,7 @@ void work_done(struct lockstep_work *work)
     if (--work->missing > 0)
         return;
     session->plain_in_flight--;
+    session->buffers_in_flight -= work_is_repeated(work);
     mutex_lock(&session->mutex);
     work->state = WORK_DONE;
     cond_broadcast(&session->changed);

@@ -207,7 +207,12 @@ static int config_kinds(const struct lockstep_config *given, struct config *conf
         return error_set(LOCKSTEP_E_CONFIG, "config.on_failure %d is unknown", given->on_failure);
     if ((unsigned)given->uneven > LOCKSTEP_UNEVEN_FIRST)
         return error_set(LOCKSTEP_E_CONFIG, "config.uneven %d is unknown", given->uneven);
+    if (given->root >= config->world_max)
+        return error_set(LOCKSTEP_E_CONFIG,
+                         "config.root %u does not fit a world of %u (ranks count from 0)",
+                         given->root, config->world_max);
     config->transport = given->transport;
+    config->root = given->root;
     config->on_failure = given->on_failure;
     config->uneven = given->uneven;
     config->log_level = given->log_level;

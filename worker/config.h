@@ -35,6 +35,7 @@ struct config {
     void *log_context;
     lockstep_log_level log_level;
     uint32_t torn_bytes;
+    uint32_t root; // Below world_max; the world that forms may still be smaller.
 };
 
 // 0, or LOCKSTEP_E_CONFIG / LOCKSTEP_E_UNSUPPORTED / LOCKSTEP_E_INVALID with the error text set.

@@ -225,9 +225,14 @@ static void engine_join_close(struct lockstep_session *session, const struct ord
     transport_wave(session->transport, wave);
 }
 
+// The commit wave says that all results of the step are final here. Those are the slots, of which
+// the order core knows, and buffers.
 static void engine_join_commit(struct lockstep_session *session, uint64_t step)
 {
     struct wave *wave = &session->commit_wave;
+    session->commit_held = session->buffers_in_flight > 0;
+    if (session->commit_held)
+        return;
     wave->step = step;
     wave->kind = WAVE_COMMIT;
     wave->size = sizeof(struct commit_wave);
@@ -358,7 +363,7 @@ static bool engine_is_plain(const struct lockstep_session *session,
                             const struct collective *collective)
 {
     const char *first = (const char *)session->work;
-    const char *end = (const char *)(session->work + LOCKSTEP_MAX_PLAIN);
+    const char *end = (const char *)(session->work + SESSION_MAX_WORK);
     return (const char *)collective >= first && (const char *)collective < end;
 }
 
@@ -367,6 +372,8 @@ static void engine_done(void *context, struct collective *collective)
     struct lockstep_session *session = context;
     if (engine_is_plain(session, collective)) {
         work_done(collective->context);
+        if (session->commit_held)
+            engine_join_commit(session, session->order->step);
         return;
     }
     engine_count_landing(session);
@@ -708,7 +715,9 @@ static void engine_start_command(struct lockstep_session *session)
     struct up_message message = {.kind = UP_START};
     order_start_begun(session->order);
     session->starting = true;
+    transport_reserve(session->transport, LOCKSTEP_WINDOW + session->group_count);
     message.u.start.manifest_hash = session->manifest_hash;
+    message.u.start.root = session->config.root;
     message.u.start.item_count = module_manifest_count(session);
     message.u.start.settled = session->order->settled;
     engine_send(session, &message);

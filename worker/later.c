@@ -10,11 +10,6 @@ static int later(int status, const char *what)
     return status < 0 ? status : error_set(LOCKSTEP_E_UNSUPPORTED, "%s is not supported yet", what);
 }
 
-int lockstep_state_sync(lockstep_session *session)
-{
-    return later(session_check(session), "lockstep_state_sync");
-}
-
 int lockstep_layout_save(lockstep_session *session, const char *path)
 {
     (void)path;

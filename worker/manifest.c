@@ -17,21 +17,33 @@ uint32_t module_manifest_count(const struct lockstep_session *session)
     return 1 + session->module_count + session->tensor_count;
 }
 
+// What has no field of its own, as "key=value key=value".
+static void manifest_options(const struct tensor *tensor, enum manifest_kind kind,
+                             struct manifest_item *item)
+{
+    static const char *const policies[] = {"at_start", "ignore", "broadcast", "mean", "sum"};
+    struct text text;
+    text_init(&text, item->value, sizeof(item->value));
+    if (kind == MANIFEST_BUFFER)
+        text_append(&text, "policy=%s", policies[tensor->flags]);
+    if (kind == MANIFEST_BUFFER && tensor->flags >= LOCKSTEP_BUFFER_BROADCAST)
+        text_append(&text, " every=%" PRIu64, tensor->every);
+    if (tensor->ignored)
+        text_append(&text, "%signored=1", text.size > 0 ? " " : "");
+}
+
 static void manifest_tensor(const struct tensor *tensor, enum manifest_kind kind, uint32_t module,
                             struct manifest_item *item)
 {
-    int64_t stride = 1;
     item->kind = kind;
     item->module = module;
     text_copy(item->name, sizeof(item->name), tensor->name);
     item->dtype = tensor->dtype;
-    item->flags = tensor->flags;
+    item->flags = kind == MANIFEST_PARAMETER ? tensor->flags : 0;
     item->dims = tensor->dims;
-    for (uint32_t i = tensor->dims; i-- > 0;) {
-        item->shape[i] = tensor->shape[i];
-        item->strides[i] = stride;
-        stride *= tensor->shape[i] > 0 ? tensor->shape[i] : 1;
-    }
+    memcpy(item->shape, tensor->shape, sizeof(item->shape));
+    memcpy(item->strides, tensor->strides, sizeof(item->strides));
+    manifest_options(tensor, kind, item);
 }
 
 static void manifest_session(const struct lockstep_session *session, struct manifest_item *item)

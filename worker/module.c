@@ -11,6 +11,7 @@
 #include "worker/kernels.h"
 #include "worker/session.h"
 
+#include <fnmatch.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,18 +62,59 @@ static int module_count_elements(const char *name, uint32_t dims, const int64_t 
     return 0;
 }
 
+// The strides of dense memory whose dimensions lie in some order. Dimensions of one element, and
+// those of an empty tensor, may have any: they get those of memory in the order of definition, so
+// that ranks agree on them.
+static int module_fill_strides(struct tensor *tensor, const char *name, const int64_t *strides)
+{
+    uint32_t left = 0; // Dimensions to be found, as bits.
+    int64_t dense = 1;
+    for (uint32_t i = tensor->dims; i-- > 0;) {
+        tensor->strides[i] = dense;
+        dense *= tensor->shape[i] > 0 ? tensor->shape[i] : 1;
+        left |= (uint32_t)(tensor->shape[i] > 1) << i;
+    }
+    if (strides == NULL || tensor->elements == 0)
+        return 0;
+    for (dense = 1; left != 0;) {
+        uint32_t next = 0;
+        while (next < tensor->dims && ((left >> next & 1) == 0 || strides[next] != dense))
+            next++;
+        if (next == tensor->dims)
+            return error_set(LOCKSTEP_E_INVALID,
+                             "'%s' has strides that leave holes or overlap: no dimension that is "
+                             "left has the stride %" PRId64,
+                             name, dense);
+        tensor->strides[next] = dense;
+        dense *= tensor->shape[next];
+        left &= ~((uint32_t)1 << next);
+    }
+    return 0;
+}
+
 struct tensor_source {
     const char *what;
     const char *name;
     lockstep_dtype dtype;
     uint32_t dims;
     const int64_t *shape;
+    const int64_t *strides;
     void *data;
     uint32_t flags;
 };
 
-static int module_fill_tensor(struct tensor *tensor, const struct tensor_source *from,
-                              uint32_t index)
+// Patterns are as of a shell; a star also stands for dots and slashes.
+static bool module_ignores(const struct lockstep_module_config *config, const char *name)
+{
+    for (uint64_t i = 0; i < config->ignore_count; i++) {
+        if (fnmatch(config->ignore[i], name, 0) == 0)
+            return true;
+    }
+    return false;
+}
+
+static int module_fill_tensor(struct tensor *tensor, const struct lockstep_module_config *config,
+                              const struct tensor_source *from, uint32_t index)
 {
     int status = module_check_name(from->name, from->what, index);
     if (status < 0)
@@ -93,29 +135,39 @@ static int module_fill_tensor(struct tensor *tensor, const struct tensor_source 
     tensor->dims = from->dims;
     for (uint32_t i = 0; i < from->dims; i++)
         tensor->shape[i] = from->shape[i];
+    status = module_fill_strides(tensor, from->name, from->strides);
+    if (status < 0)
+        return status;
     tensor->data = from->data;
     tensor->flags = from->flags;
+    tensor->ignored = module_ignores(config, from->name);
     tensor->name = strdup(from->name);
     return tensor->name == NULL ? error_set(LOCKSTEP_E_SYSTEM, "no memory") : 0;
 }
 
-static int module_fill_parameter(struct lockstep_module *module, uint32_t index,
+static int module_fill_parameter(struct lockstep_module *module,
+                                 const struct lockstep_module_config *config, uint32_t index,
                                  const struct lockstep_parameter *parameter)
 {
     struct tensor *tensor = &module->parameters[index];
-    const struct tensor_source from = {"parameter",     parameter->name,  parameter->dtype,
-                                       parameter->dims, parameter->shape, parameter->data,
-                                       parameter->flags};
-    const int status = module_fill_tensor(tensor, &from, index);
+    const struct tensor_source from = {.what = "parameter",
+                                       .name = parameter->name,
+                                       .dtype = parameter->dtype,
+                                       .dims = parameter->dims,
+                                       .shape = parameter->shape,
+                                       .strides = parameter->strides,
+                                       .data = parameter->data,
+                                       .flags = parameter->flags};
+    const int status = module_fill_tensor(tensor, config, &from, index);
     if (status < 0)
         return status;
     if ((parameter->flags & ~LOCKSTEP_PARAMETER_FROZEN) != 0)
         return error_set(LOCKSTEP_E_INVALID, "'%s' has unknown flags 0x%" PRIx32, tensor->name,
                          parameter->flags);
-    module->shapes[index] =
-        (struct bucket_parameter){.dtype = tensor->dtype,
-                                  .trainable = (tensor->flags & LOCKSTEP_PARAMETER_FROZEN) == 0,
-                                  .elements = tensor->elements};
+    module->shapes[index] = (struct bucket_parameter){
+        .dtype = tensor->dtype,
+        .trainable = !tensor->ignored && (tensor->flags & LOCKSTEP_PARAMETER_FROZEN) == 0,
+        .elements = tensor->elements};
     if (!module->shapes[index].trainable)
         return 0;
     module->trainable_count++;
@@ -128,19 +180,66 @@ static int module_fill_parameter(struct lockstep_module *module, uint32_t index,
     return 0;
 }
 
-static int module_fill_buffer(struct lockstep_module *module, uint32_t index,
-                              const struct lockstep_buffer *buffer)
+static int module_check_policy(const struct lockstep_buffer *buffer)
 {
-    const struct tensor_source from = {
-        "buffer",      buffer->name, buffer->dtype,           buffer->dims,
-        buffer->shape, buffer->data, (uint32_t)buffer->policy};
-    const int status = module_fill_tensor(&module->buffers[index], &from, index);
-    if (status < 0)
-        return status;
-    if ((unsigned)buffer->policy > LOCKSTEP_BUFFER_IGNORE)
+    if ((unsigned)buffer->policy > LOCKSTEP_BUFFER_SUM)
         return error_set(LOCKSTEP_E_INVALID, "'%s' has the unknown policy %d", buffer->name,
                          (int)buffer->policy);
+    if (buffer->policy == LOCKSTEP_BUFFER_MEAN && !dtype_is_float((enum dtype)buffer->dtype))
+        return error_set(LOCKSTEP_E_INVALID,
+                         "'%s' is %s: a mean of integers does not exist; use LOCKSTEP_BUFFER_SUM "
+                         "or LOCKSTEP_BUFFER_BROADCAST",
+                         buffer->name, dtype_name((enum dtype)buffer->dtype));
+    if (buffer->every != 0 && buffer->policy < LOCKSTEP_BUFFER_BROADCAST)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "'%s' has every %" PRIu64 " and a policy that does not repeat",
+                         buffer->name, buffer->every);
     return 0;
+}
+
+static int module_fill_buffer(struct lockstep_module *module,
+                              const struct lockstep_module_config *config, uint32_t index,
+                              const struct lockstep_buffer *buffer)
+{
+    struct tensor *tensor = &module->buffers[index];
+    const struct tensor_source from = {.what = "buffer",
+                                       .name = buffer->name,
+                                       .dtype = buffer->dtype,
+                                       .dims = buffer->dims,
+                                       .shape = buffer->shape,
+                                       .strides = buffer->strides,
+                                       .data = buffer->data,
+                                       .flags = (uint32_t)buffer->policy};
+    const int status = module_fill_tensor(tensor, config, &from, index);
+    if (status < 0)
+        return status;
+    tensor->every = buffer->every == 0 ? 1 : buffer->every;
+    return module_check_policy(buffer);
+}
+
+static bool module_pattern_matches(const struct lockstep_module *module, const char *pattern)
+{
+    for (uint32_t i = 0; i < module->parameter_count; i++) {
+        if (fnmatch(pattern, module->parameters[i].name, 0) == 0)
+            return true;
+    }
+    for (uint32_t i = 0; i < module->buffer_count; i++) {
+        if (fnmatch(pattern, module->buffers[i].name, 0) == 0)
+            return true;
+    }
+    return false;
+}
+
+// A pattern without a match is most likely misspelt, and then something travels that should not.
+static void module_warn_of_patterns(struct lockstep_module *module,
+                                    const struct lockstep_module_config *config)
+{
+    for (uint64_t i = 0; i < config->ignore_count; i++) {
+        if (!module_pattern_matches(module, config->ignore[i]))
+            log_event(&module->session->log, LOG_LEVEL_WARN, "ignore_matches_nothing",
+                      "module=%s pattern=%s hint=%s", module->name, config->ignore[i],
+                      "compare it with the names of the parameters and buffers");
+    }
 }
 
 static int module_check_unique(const struct tensor *tensors, uint32_t count, const char *what)
@@ -262,12 +361,12 @@ static int module_fill(struct lockstep_module *module, const struct lockstep_mod
         struct lockstep_parameter parameter;
         module_element(&parameter, sizeof(parameter), config->parameters, i,
                        config->parameter_bytes);
-        status = module_fill_parameter(module, i, &parameter);
+        status = module_fill_parameter(module, config, i, &parameter);
     }
     for (uint32_t i = 0; i < config->buffer_count && status == 0; i++) {
         struct lockstep_buffer buffer;
         module_element(&buffer, sizeof(buffer), config->buffers, i, config->buffer_bytes);
-        status = module_fill_buffer(module, i, &buffer);
+        status = module_fill_buffer(module, config, i, &buffer);
     }
     if (status == 0)
         status = module_check_unique(module->parameters, module->parameter_count, "parameters");
@@ -365,6 +464,24 @@ static int module_widen(const struct lockstep_module_config *given,
     return 0;
 }
 
+static int module_check_patterns(const struct lockstep_module_config *config)
+{
+    int status = 0;
+    if (config->ignore_count > LOCKSTEP_MAX_IGNORE)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "ignore_count is %" PRIu64 "; a module has at most %d patterns",
+                         config->ignore_count, LOCKSTEP_MAX_IGNORE);
+    if (config->ignore_count > 0 && config->ignore == NULL)
+        return error_set(LOCKSTEP_E_INVALID, "the module's description has an ignore_count and no "
+                                             "patterns");
+    for (uint32_t i = 0; i < config->ignore_count && status == 0; i++) {
+        if (config->ignore[i] == NULL || config->ignore[i][0] == '\0')
+            return error_set(LOCKSTEP_E_INVALID, "ignore pattern %" PRIu32 " is empty", i);
+        status = module_check_name(config->ignore[i], "ignore pattern", i);
+    }
+    return status;
+}
+
 static int module_config(const struct lockstep_module_config *given,
                          struct lockstep_module_config *whole)
 {
@@ -384,6 +501,8 @@ static int module_config(const struct lockstep_module_config *given,
         (unsigned)whole->unused > LOCKSTEP_UNUSED_ACCEPT)
         return error_set(LOCKSTEP_E_INVALID, "the module's gradient_kind or unused policy is "
                                              "unknown");
+    if (module_check_patterns(whole) < 0)
+        return LOCKSTEP_E_INVALID;
     return module_check_name(whole->name, "module", 0);
 }
 
@@ -440,6 +559,7 @@ int lockstep_module_register(lockstep_session *session, const struct lockstep_mo
     }
     session->modules[session->module_count++] = made;
     session->tensor_count += made->parameter_count + made->buffer_count;
+    module_warn_of_patterns(made, &whole);
     *module = made;
     return 0;
 }

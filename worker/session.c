@@ -163,6 +163,7 @@ static void session_free(struct lockstep_session *session)
     }
     for (uint32_t i = 0; session->work != NULL && i < LOCKSTEP_MAX_PLAIN; i++)
         handle_remove(&session->work[i]);
+    state_fini(session);
     ring_buffer_fini(&session->inbox);
     cond_fini(&session->changed);
     mutex_fini(&session->mutex);
@@ -182,13 +183,13 @@ static struct lockstep_session *session_allocate(const struct config *config)
     cond_init(&session->changed);
     session->config = *config;
     session->order = calloc(1, sizeof(*session->order));
-    session->work = calloc(LOCKSTEP_MAX_PLAIN, sizeof(*session->work));
+    session->work = calloc(SESSION_MAX_WORK, sizeof(*session->work));
     session->names = calloc(SESSION_MAX_NAMES, sizeof(*session->names));
     whole = ring_buffer_init(&session->inbox, SESSION_INBOX, sizeof(struct command)) &&
             session->order != NULL && session->work != NULL && session->names != NULL;
-    for (uint32_t i = 0; whole && i < LOCKSTEP_MAX_PLAIN; i++) {
+    for (uint32_t i = 0; whole && i < SESSION_MAX_WORK; i++) {
         session->work[i].session = session;
-        whole = handle_add(HANDLE_WORK, &session->work[i]) == 0;
+        whole = i >= LOCKSTEP_MAX_PLAIN || handle_add(HANDLE_WORK, &session->work[i]) == 0;
     }
     if (!whole) {
         session_free(session);

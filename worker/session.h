@@ -32,9 +32,12 @@ struct tensor {
     enum dtype dtype;
     uint32_t dims;
     int64_t shape[LOCKSTEP_MAX_DIMS];
+    int64_t strides[LOCKSTEP_MAX_DIMS];
     uint64_t elements;
     void *data; // Borrowed from the trainer.
     uint32_t flags; // Parameters: LOCKSTEP_PARAMETER_*. Buffers: the policy.
+    bool ignored; // Matches a pattern of its module: declared, and never touched.
+    uint64_t every; // Buffers with a policy that repeats: steps between two exchanges.
 };
 
 // A gradient, one for each parameter in each contribution. A step here is a whole window of
@@ -142,6 +145,7 @@ enum work_state {
 
 struct lockstep_work {
     struct lockstep_session *session;
+    uint32_t uses; // trainer; of work that repeats, see collective_repeat.
     // engine thread only while in flight
     struct collective collective;
     struct collective confirmation; // Of a broadcast: that all ranks began the same one.
@@ -160,6 +164,21 @@ struct name_use {
     uint32_t uses;
 };
 #define SESSION_MAX_NAMES 4096
+// Work of the trainer, then of the groups of buffers.
+#define SESSION_MAX_WORK (LOCKSTEP_MAX_PLAIN + LOCKSTEP_MAX_BUFFER_GROUPS)
+
+// Buffers of one policy and dtype, which are made equal by one collective.
+struct buffer_group {
+    // set at start, then constant
+    lockstep_buffer_policy policy;
+    enum dtype dtype;
+    const struct tensor **tensors; // [count], in manifest order.
+    struct extent *extents; // [count]: of those that are due. engine thread while in flight
+    uint32_t count;
+    struct lockstep_work *work; // Its own, so that no trainer can use it up.
+
+    bool in_flight; // trainer
+};
 
 // ---- From the other threads to the engine ------------------------------------------------------
 
@@ -274,6 +293,10 @@ struct lockstep_session {
     char phase[LOCKSTEP_NAME_BYTES];
     struct lockstep_report report;
     struct step_times times;
+    struct buffer_group groups[LOCKSTEP_MAX_BUFFER_GROUPS];
+    uint32_t group_count;
+    const struct tensor **group_tensors; // What the groups point into.
+    struct extent *group_extents;
 
     // engine thread only
     struct order *order;
@@ -288,7 +311,9 @@ struct lockstep_session {
     char over_text[LOCKSTEP_REPORT_BYTES];
     bool starting; // lockstep_start has sent its message, and not been answered.
     uint32_t plain_in_flight; // Collectives.
-    bool left_held; // A verdict waits until these are done.
+    uint32_t buffers_in_flight; // Of these: of groups of buffers ...
+    bool commit_held; // ... for which the commit wave waits.
+    bool left_held; // A verdict waits until no plain collective is in flight.
     uint64_t verdict_deadline_ms; // A peer was lost; the coordinator's sentence is waited for.
     char abort_text[LOCKSTEP_TEXT_BYTES]; // lockstep_abort was called; empty: not.
     bool control_gone;
@@ -312,7 +337,7 @@ struct lockstep_session {
     uint64_t settled; // Step.
     int failure; // 0, or the status that every call returns.
     char failure_text[LOCKSTEP_REPORT_BYTES];
-    struct lockstep_work *work; // [LOCKSTEP_MAX_PLAIN]
+    struct lockstep_work *work; // [SESSION_MAX_WORK]
     struct name_use *names; // [SESSION_MAX_NAMES]
     struct counter counters[LOCKSTEP_MAX_COUNTERS];
     bool counter_overflow;
@@ -408,11 +433,20 @@ void work_done(struct lockstep_work *work);
 int collective_begin(struct lockstep_session *session, const char *name, void *data, uint64_t count,
                      const struct collective *like, struct lockstep_work **work);
 int collective_wait(struct lockstep_work *work, uint32_t timeout_ms);
+// Begins work that its caller keeps and has named, over the extents of `like`: the n-th time here
+// meets the n-th time on the other ranks. kind, dtype, op, root, extents and elements are taken
+// from `like`. Allocates nothing and cannot fail. Trainer; not in a solo session.
+void collective_repeat(struct lockstep_work *work, const struct collective *like);
 
 // ---- state.c -----------------------------------------------------------------------------------
 
 // Makes the values of all parameters and buffers those of rank root. Trainer; blocks.
 int state_broadcast(struct lockstep_session *session, uint32_t root);
+// Begins to make those buffers equal that are due in this step, or with step 0 all whose policy
+// repeats; and waits for it. Trainer.
+void state_begin(struct lockstep_session *session, uint64_t step);
+int state_await(struct lockstep_session *session);
+void state_fini(struct lockstep_session *session);
 
 // ---- counter.c ---------------------------------------------------------------------------------
 

@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The state that ranks share: lockstep_start (verify, then broadcast), the state hash and the state
-// check. Runs on the trainer's thread, over the session's own plain collectives; so it needs no
-// messages of its own on the data plane.
+// The state that ranks share: lockstep_start (verify, then broadcast), buffers that are made equal
+// again and again, the state hash and the state check. Runs on the trainer's thread, over the
+// session's own plain collectives; so it needs no messages of its own on the data plane.
 //
 // Start sends hashes first: the root's hash of every tensor goes to all (8 bytes each), every rank
 // marks what differs, the marks are OR-ed, and only marked tensors travel. On ranks that are equal
 // already nothing but hashes moves.
+//
+// Buffers with a policy that repeats are put into groups by policy and dtype at start. At the end
+// of a step those of a group that are due travel as one collective, which begins before the engine
+// is told that the step ends: so it runs beside the last buckets. The commit wave waits for it,
+// so whoever leaves step_end knows that every rank has equal buffers. Which are due follows from
+// the number of the step, which is equal on all ranks.
 
 #include "base/hash.h"
 #include "base/text.h"
@@ -15,6 +21,7 @@
 #include "worker/session.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,7 +50,7 @@ static void state_free(struct state_list *list)
 static void state_add(struct state_list *list, const struct lockstep_module *module,
                       const struct tensor *tensor, bool buffer)
 {
-    if (buffer && tensor->flags == LOCKSTEP_BUFFER_IGNORE)
+    if (tensor->ignored || (buffer && tensor->flags == LOCKSTEP_BUFFER_IGNORE))
         return;
     list->tensors[list->count++] = (struct state_tensor){module, tensor, buffer};
 }
@@ -143,6 +150,127 @@ int state_broadcast(struct lockstep_session *session, uint32_t root)
     return status;
 }
 
+// ---- Buffers that are made equal again and again -----------------------------------------------
+
+static bool state_repeats(const struct tensor *buffer)
+{
+    return !buffer->ignored && buffer->elements > 0 && buffer->flags != LOCKSTEP_BUFFER_AT_START &&
+           buffer->flags != LOCKSTEP_BUFFER_IGNORE;
+}
+
+// Puts the buffers of one policy and dtype where the group begins.
+static void state_fill_group(const struct lockstep_session *session, struct buffer_group *group)
+{
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        const struct lockstep_module *module = session->modules[m];
+        for (uint32_t i = 0; i < module->buffer_count; i++) {
+            const struct tensor *buffer = &module->buffers[i];
+            if (state_repeats(buffer) && buffer->flags == (uint32_t)group->policy &&
+                buffer->dtype == group->dtype)
+                group->tensors[group->count++] = buffer;
+        }
+    }
+}
+
+static void state_name_group(const struct buffer_group *group)
+{
+    static const char *const policies[] = {[LOCKSTEP_BUFFER_BROADCAST] = "broadcast",
+                                           [LOCKSTEP_BUFFER_MEAN] = "mean",
+                                           [LOCKSTEP_BUFFER_SUM] = "sum"};
+    snprintf(group->work->name, sizeof(group->work->name), "lockstep/buffers/%s/%s",
+             policies[group->policy], dtype_name(group->dtype));
+}
+
+// Always the same for a policy and dtype, because it counts how often its name was used.
+static struct lockstep_work *state_work(const struct lockstep_session *session, int policy,
+                                        int dtype)
+{
+    const int dtypes = DTYPE_UINT8 - DTYPE_FLOAT32 + 1;
+    static_assert(3 * (DTYPE_UINT8 - DTYPE_FLOAT32 + 1) == LOCKSTEP_MAX_BUFFER_GROUPS,
+                  "one for each policy that repeats and each dtype");
+    return &session->work[LOCKSTEP_MAX_PLAIN + (policy - LOCKSTEP_BUFFER_BROADCAST) * dtypes +
+                          dtype - DTYPE_FLOAT32];
+}
+
+// One group for each policy and dtype that there is; the same on every rank, because manifests are
+// equal.
+static int state_make_groups(struct lockstep_session *session)
+{
+    uint32_t used = 0;
+    session->group_tensors = calloc(session->tensor_count + 1, sizeof(*session->group_tensors));
+    session->group_extents = calloc(session->tensor_count + 1, sizeof(*session->group_extents));
+    if (session->group_tensors == NULL || session->group_extents == NULL)
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory");
+    for (int policy = LOCKSTEP_BUFFER_BROADCAST; policy <= LOCKSTEP_BUFFER_SUM; policy++) {
+        for (int dtype = DTYPE_FLOAT32; dtype <= DTYPE_UINT8; dtype++) {
+            struct buffer_group group = {.policy = (lockstep_buffer_policy)policy,
+                                         .dtype = (enum dtype)dtype,
+                                         .tensors = session->group_tensors + used,
+                                         .extents = session->group_extents + used,
+                                         .work = state_work(session, policy, dtype)};
+            state_fill_group(session, &group);
+            if (group.count == 0)
+                continue;
+            state_name_group(&group);
+            session->groups[session->group_count++] = group;
+            used += group.count;
+        }
+    }
+    return 0;
+}
+
+void state_fini(struct lockstep_session *session)
+{
+    free(session->group_tensors);
+    free(session->group_extents);
+    session->group_tensors = NULL;
+    session->group_extents = NULL;
+    session->group_count = 0;
+}
+
+static void state_begin_group(const struct lockstep_session *session, struct buffer_group *group,
+                              uint64_t step)
+{
+    struct collective like = {
+        .kind = group->policy == LOCKSTEP_BUFFER_BROADCAST ? COLLECTIVE_BROADCAST
+                                                           : COLLECTIVE_ALLREDUCE,
+        .dtype = group->dtype,
+        .op = group->policy == LOCKSTEP_BUFFER_MEAN ? REDUCE_MEAN : REDUCE_SUM,
+        .root = group->policy == LOCKSTEP_BUFFER_BROADCAST ? session->config.root : 0,
+        .extents = group->extents};
+    for (uint32_t i = 0; i < group->count; i++) {
+        const struct tensor *tensor = group->tensors[i];
+        if (step % tensor->every != 0)
+            continue;
+        group->extents[like.extent_count++] =
+            (struct extent){.in = tensor->data, .out = tensor->data, .elements = tensor->elements};
+        like.elements += tensor->elements;
+    }
+    group->in_flight = like.extent_count > 0;
+    if (group->in_flight)
+        collective_repeat(group->work, &like);
+}
+
+void state_begin(struct lockstep_session *session, uint64_t step)
+{
+    for (uint32_t g = 0; g < session->group_count && !session->config.solo; g++)
+        state_begin_group(session, &session->groups[g], step);
+}
+
+int state_await(struct lockstep_session *session)
+{
+    int status = 0;
+    for (uint32_t g = 0; g < session->group_count; g++) {
+        struct buffer_group *group = &session->groups[g];
+        const int waited =
+            group->in_flight ? collective_wait(group->work, LOCKSTEP_WAIT_FOREVER) : 0;
+        group->in_flight = false;
+        if (status == 0)
+            status = waited;
+    }
+    return status;
+}
+
 // ---- lockstep_start ----------------------------------------------------------------------------
 
 static int state_verify(struct lockstep_session *session)
@@ -169,11 +297,19 @@ int lockstep_start(lockstep_session *session)
     if (session->started)
         return error_set(LOCKSTEP_E_INVALID,
                          "the session has been started already, and no module was closed since");
+    if (session->config.root >= session->world_size)
+        return error_set(LOCKSTEP_E_CONFIG,
+                         "config.root %" PRIu32 " does not fit the world of %" PRIu32
+                         " that has formed",
+                         session->config.root, session->world_size);
     session_activity(session, ACTIVITY_STARTING);
     if (!session->config.solo) {
-        status = state_verify(session);
+        state_fini(session);
+        status = state_make_groups(session);
         if (status == 0)
-            status = state_broadcast(session, 0);
+            status = state_verify(session);
+        if (status == 0)
+            status = state_broadcast(session, session->config.root);
     }
     session_activity(session, ACTIVITY_OUTSIDE);
     if (status < 0)
@@ -191,7 +327,7 @@ static int state_check_ready(struct lockstep_session *session)
         return status;
     if (!session->started || session->step_open)
         return error_set(LOCKSTEP_E_INVALID,
-                         "the state is compared after lockstep_start and outside a step");
+                         "the state is shared after lockstep_start and outside a step");
     return 0;
 }
 
@@ -222,8 +358,8 @@ static int state_report(const struct lockstep_session *session, const struct sta
         differing += list->vector[i] != 0;
     if (differing == 0)
         return 0;
-    text_append(&text, "%" PRIu32 " of %" PRIu32 " tensors differ from those of rank 0:", differing,
-                list->count);
+    text_append(&text, "%" PRIu32 " of %" PRIu32 " tensors differ from those of rank %" PRIu32 ":",
+                differing, list->count, session->config.root);
     for (uint32_t i = 0, named = 0; i < list->count && named < STATE_NAMED; i++) {
         const struct state_tensor *state = &list->tensors[i];
         if (list->vector[i] == 0)
@@ -247,11 +383,28 @@ int lockstep_state_check(lockstep_session *session)
     status = state_collect(session, &list);
     if (status < 0)
         return status;
-    status = state_compare(session, 0, &list);
+    status = state_compare(session, session->config.root, &list);
     if (status == 0)
         status = state_sum(session, &list);
     if (status == 0)
         status = state_report(session, &list);
     state_free(&list);
+    return status;
+}
+
+// The root of a broadcast does not wait for the others: hence the barrier behind it.
+int lockstep_state_sync(lockstep_session *session)
+{
+    const struct collective barrier = {
+        .kind = COLLECTIVE_ALLREDUCE, .dtype = DTYPE_INT32, .op = REDUCE_SUM};
+    int status = state_check_ready(session);
+    if (status < 0 || session->config.solo)
+        return status;
+    session_activity(session, ACTIVITY_WAITING);
+    state_begin(session, 0);
+    status = state_await(session);
+    if (status == 0)
+        status = state_collective(session, "lockstep/state/synchronized", NULL, 1, &barrier);
+    session_activity(session, ACTIVITY_OUTSIDE);
     return status;
 }

@@ -530,6 +530,7 @@ static void step_enter_end(struct lockstep_session *session)
     for (uint32_t i = 0; i < session->module_count; i++)
         call_finish(session->modules[i]);
     step_contribute(session);
+    state_begin(session, session->step);
     if (session->config.solo)
         step_settle_alone(session);
     else
@@ -555,6 +556,7 @@ static int step_end_within(struct lockstep_session *session, const void *stream,
     const uint64_t deadline_ms =
         timeout_ms == LOCKSTEP_WAIT_FOREVER ? COND_NO_DEADLINE : clock_now_ms() + timeout_ms;
     int status = step_check_end(session, stream);
+    int buffers;
     if (status < 0)
         return status;
     session->window_open = session->accumulating;
@@ -571,6 +573,9 @@ static int step_end_within(struct lockstep_session *session, const void *stream,
                          "lockstep_step_wait or lockstep_step_end",
                          session->step, timeout_ms);
     session->step_open = session->ending = false;
+    buffers = state_await(session);
+    if (status == 0)
+        status = buffers;
     return status < 0 ? status : step_leave_end(session);
 }
 

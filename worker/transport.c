@@ -222,17 +222,16 @@ static uint32_t transport_spin_us(const struct transport *transport)
     return here <= transport->processors ? TRANSPORT_SPIN_US : 0;
 }
 
-// What a step of LOCKSTEP_WINDOW slots in flight can need at most, so that the step path allocates
-// nothing, whatever the timing; up to a bound that only very large worlds reach. Beyond it (many
-// plain collectives at once) the pools grow.
-static void transport_reserve(struct transport *transport)
+// What so many collectives in flight can need at most, up to a bound that only very large worlds
+// reach.
+void transport_reserve(struct transport *transport, uint32_t collectives)
 {
     const uint64_t n = transport->world.world_size;
     const uint64_t chunks =
         n * ring_window(transport->world.world_size, transport->world.chunk_bytes);
     const uint64_t most = TRANSPORT_RESERVE_BYTES / transport->chunks.block_bytes;
-    const uint64_t wanted = LOCKSTEP_WINDOW * chunks;
-    const uint64_t flows = 4 * LOCKSTEP_WINDOW;
+    const uint64_t wanted = collectives * chunks;
+    const uint64_t flows = 4 * (uint64_t)collectives;
     scratch_reserve(&transport->chunks, wanted < most ? wanted : most);
     scratch_reserve(&transport->frames, wanted < most ? 2 * wanted : 2 * most);
     // A unit is in two frames of a step, but for those at the edges of chunks.
@@ -266,7 +265,7 @@ int transport_form(struct transport *transport, const struct transport_world *wo
         scratch_init(&transport->chunks, world->chunk_bytes);
     }
     if (n > 1)
-        transport_reserve(transport);
+        transport_reserve(transport, LOCKSTEP_WINDOW);
     transport->has_world = true;
     transport->formed = false;
     transport->formed_reported = false;

@@ -19,7 +19,7 @@
 // - What it holds for a peer that is slower is bounded: a sender needs the receiver's credit above
 //   LOCKSTEP_EAGER_BYTES.
 // - A step of LOCKSTEP_WINDOW collectives in flight allocates nothing: the pools are reserved when
-//   the generation forms. More of them let the pools grow, once.
+//   the generation forms. More of them let the pools grow, once; transport_reserve does it before.
 
 #ifndef WORKER_TRANSPORT_H
 #define WORKER_TRANSPORT_H
@@ -182,6 +182,9 @@ const char *transport_address(const struct transport *transport);
 // Begins to build the links of a generation; formed() or form_failed() follows. Before formed()
 // nothing may be launched. Sizes every table for the generation.
 int transport_form(struct transport *transport, const struct transport_world *world);
+
+// From now on so many collectives in flight allocate nothing. After transport_form.
+void transport_reserve(struct transport *transport, uint32_t collectives);
 
 // Launch and join never fail by themselves: what goes wrong is an event. Their frames leave in the
 // next transport_progress; in a world of one they complete there. An allreduce of no elements is a

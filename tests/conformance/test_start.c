@@ -19,10 +19,10 @@
 
 // ---- Case 31: one difference of each kind ------------------------------------------------------
 
-// What a rank registers: two parameters and two buffers of one module.
+// What a rank registers: two parameters and three buffers of one module.
 struct declaration {
     struct lockstep_parameter parameters[3];
-    struct lockstep_buffer buffers[2];
+    struct lockstep_buffer buffers[3];
     struct lockstep_module_config config;
 };
 
@@ -39,14 +39,15 @@ static void declare(struct declaration *declaration)
                        {"bias", LOCKSTEP_FLOAT32, 1, three, memory, memory, 0},
                        {"extra", LOCKSTEP_FLOAT32, 1, three, memory, memory, 0}},
         .buffers = {{"mean", LOCKSTEP_FLOAT32, 1, three, memory, LOCKSTEP_BUFFER_IGNORE},
-                    {"count", LOCKSTEP_INT32, 0, NULL, memory, LOCKSTEP_BUFFER_IGNORE}},
+                    {"count", LOCKSTEP_INT32, 0, NULL, memory, LOCKSTEP_BUFFER_IGNORE},
+                    {"table", LOCKSTEP_FLOAT32, 2, three_by_two, memory, LOCKSTEP_BUFFER_IGNORE}},
         .config = initial,
     };
     declaration->config.name = "net";
     declaration->config.parameters = declaration->parameters;
     declaration->config.parameter_count = 2;
     declaration->config.buffers = declaration->buffers;
-    declaration->config.buffer_count = 2;
+    declaration->config.buffer_count = 3;
 }
 
 static void shape_differs(struct declaration *declaration)
@@ -91,9 +92,49 @@ static void policy_differs(struct declaration *declaration)
     declaration->buffers[0].policy = LOCKSTEP_BUFFER_AT_START;
 }
 
+static void every_differs(struct declaration *declaration)
+{
+    declaration->buffers[1].policy = LOCKSTEP_BUFFER_SUM;
+    declaration->buffers[1].every = 7;
+}
+
+static void buffer_dtype_differs(struct declaration *declaration)
+{
+    declaration->buffers[1].dtype = LOCKSTEP_INT64;
+}
+
+static void buffer_shape_differs(struct declaration *declaration)
+{
+    declaration->buffers[0].shape = two_by_three;
+}
+
+static void buffer_name_differs(struct declaration *declaration)
+{
+    declaration->buffers[0].name = "average";
+}
+
+static void strides_differ(struct declaration *declaration)
+{
+    static const int64_t columns_first[] = {1, 2};
+    declaration->parameters[0].strides = columns_first;
+}
+
+static void buffer_strides_differ(struct declaration *declaration)
+{
+    static const int64_t columns_first[] = {1, 3};
+    declaration->buffers[2].strides = columns_first;
+}
+
+static void ignored_differs(struct declaration *declaration)
+{
+    static const char *const patterns[] = {"bi*", "mean"};
+    declaration->config.ignore = patterns;
+    declaration->config.ignore_count = 2;
+}
+
 static void buffer_count_differs(struct declaration *declaration)
 {
-    declaration->config.buffer_count = 1;
+    declaration->config.buffer_count = 2;
 }
 
 static void kind_differs(struct declaration *declaration)
@@ -139,8 +180,42 @@ static const struct difference differences[] = {
      0},
     {"order", order_differs, {"before", "on rank %a, after it on rank %b"}, 0},
     {"flag", flag_differs, {"bias: flags 0x0 on rank %a, flags 0x1 on rank %b"}, 0},
-    {"policy", policy_differs, {"buffer mean: flags 0x1 on rank %a, flags 0x0 on rank %b"}, 0},
-    {"buffers", buffer_count_differs, {"only on rank %a: buffer count (int32 [])"}, 0},
+    {"policy",
+     policy_differs,
+     {"buffer mean: policy=ignore on rank %a, policy=at_start on rank %b"},
+     0},
+    {"buffers", buffer_count_differs, {"only on rank %a: buffer table (float32 [3, 2])"}, 0},
+    {"every",
+     every_differs,
+     {"buffer count: policy=ignore on rank %a, policy=sum on rank %b",
+      "buffer count: unset on rank %a, every=7 on rank %b"},
+     0},
+    {"buffer dtype",
+     buffer_dtype_differs,
+     {"buffer count: dtype int32 on rank %a, dtype int64 on rank %b"},
+     0},
+    {"buffer shape",
+     buffer_shape_differs,
+     {"buffer mean: shape [3] on rank %a, shape [2] on rank %b"},
+     0},
+    {"buffer name",
+     buffer_name_differs,
+     {"only on rank %a: buffer mean (float32 [3])",
+      "only on rank %b: buffer average (float32 [3])"},
+     0},
+    {"strides",
+     strides_differ,
+     {"weight: strides [3, 1] on rank %a, strides [1, 2] on rank %b"},
+     0},
+    {"buffer strides",
+     buffer_strides_differ,
+     {"buffer table: strides [2, 1] on rank %a, strides [1, 3] on rank %b"},
+     0},
+    {"ignored",
+     ignored_differs,
+     {"bias: unset on rank %a, ignored=1 on rank %b",
+      "buffer mean: unset on rank %a, ignored=1 on rank %b"},
+     0},
     {"kind",
      kind_differs,
      {"module net: gradient_kind=mean on rank %a, gradient_kind=sum on rank %b"},
@@ -216,6 +291,22 @@ static void case_31_differences_reach_all_ranks(const struct setting *setting)
                                           .context = &difference};
         ranks_run_test(&test);
     }
+}
+
+static void roots_configure(struct rank *rank, struct lockstep_config *config)
+{
+    config->root = rank->rank == rank->world_size - 1 ? 1 : 0;
+}
+
+static void case_31_roots_differ(const struct setting *setting)
+{
+    struct difference difference = {
+        "root", nothing_differs, {"config.root: 0 on rank %a, 1 on rank %b"}, 0};
+    const struct cluster_test test = {.setting = setting,
+                                      .configure = roots_configure,
+                                      .body = difference_body,
+                                      .context = &difference};
+    ranks_run_test(&test);
 }
 
 // The ranks that differ report at once; those that start later get the same, too.
@@ -339,38 +430,39 @@ static void case_32_mixed_dtypes_are_broadcast(const struct setting *setting)
 
 #define LARGE 20000 // Elements.
 
-#define SMALL_BYTES 10000 // Hashes, and a first step without calls; of one rank.
-
-// Bytes that this rank sent for its start. A step follows it, because what a rank passes on may
-// still be on its way when its own start has returned.
-static uint64_t bytes_of_start(struct rank *rank)
+// Bytes of tensors and hashes that this rank has sent so far. A barrier goes before, and nobody
+// goes on before all have counted: so the engine has nothing to do meanwhile.
+static int64_t payload_sent(struct rank *rank)
 {
-    trainer_begin(rank, NULL);
-    trainer_end(rank);
-    return atomic_load(&rank->session->progress.bytes_sent);
+    struct transport_statistics statistics;
+    RANK_OK(rank, lockstep_barrier(rank->session, "count", LOCKSTEP_WAIT_FOREVER));
+    transport_statistics(rank->session->transport, &statistics);
+    rank_meet(rank);
+    return (int64_t)statistics.payload_bytes_sent;
 }
 
-// context: the rank whose second tensor differs; none: they are equal.
+// context: the rank whose second tensor differs; none: they are equal. Each of three hashes goes
+// from the root to every other rank, the marks are added up and given to all, and so is the barrier
+// of 4 bytes; then a tensor goes from the root to every other rank, if one differs.
 static void equal_body(struct rank *rank)
 {
     static const uint64_t sizes[] = {LARGE, LARGE, LARGE};
     const struct module_shape shape = {.name = "net", .count = 3, .elements = sizes};
     const uint32_t *differs = rank->context;
-    const uint64_t tensor_bytes = LARGE * sizeof(float);
+    const int64_t others = rank->world_size - 1;
+    int64_t expected = others * (3 * 8 + 2 * 3 * 8 + 2 * 4);
     struct trained_module module;
     int64_t sent;
     trainer_make(rank, &shape, 0, &module);
     if (rank->rank == *differs)
         ((float *)module.data[1])[LARGE - 1] = 1;
     RANK_OK(rank, lockstep_start(rank->session));
-    sent = (int64_t)bytes_of_start(rank);
+    sent = payload_sent(rank);
     RANK_OK(rank, lockstep_allreduce(rank->session, "sent", &sent, 1, LOCKSTEP_INT64, LOCKSTEP_SUM,
                                      LOCKSTEP_WAIT_FOREVER));
-    if (*differs >= rank->world_size)
-        RANK_TRUE(rank, sent < SMALL_BYTES * (int64_t)rank->world_size);
-    else
-        RANK_TRUE(rank, sent >= (int64_t)(tensor_bytes * (rank->world_size - 1)) &&
-                            sent < (int64_t)(2 * tensor_bytes * (rank->world_size - 1)));
+    if (*differs < rank->world_size)
+        expected += others * (int64_t)(LARGE * sizeof(float));
+    RANK_EQUAL(rank, sent, expected);
     RANK_OK(rank, lockstep_state_check(rank->session));
     trainer_free(&module);
 }
@@ -409,6 +501,7 @@ int main(void)
     static const uint32_t only_three[] = {3, 0};
     static const struct stamp stamps[] = {
         {"case_31_differences_reach_all_ranks", case_31_differences_reach_all_ranks, NULL},
+        {"case_31_roots_differ", case_31_roots_differ, NULL},
         {"case_31_nobody_waits_for_the_last", case_31_nobody_waits_for_the_last, only_three},
         {"case_32_mixed_dtypes_are_broadcast", case_32_mixed_dtypes_are_broadcast, NULL},
         {"case_33_equal_state_does_not_travel", case_33_equal_state_does_not_travel, NULL},

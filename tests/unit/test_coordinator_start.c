@@ -438,14 +438,14 @@ static void test_another_root_needs_no_items(void **state)
     story_expect(
         story, "1 > start hash 7 items 3 root 0\n"
                "1 < halt manifest step 0: manifests differ: rank 0 (host h1) and rank 1 (host h2)\n"
-               "  root of the broadcast: rank 0 on rank 0, rank 1 on rank 1\n"
-               "give lockstep_start the same root on every rank\n"
+               "  config.root: 0 on rank 0, 1 on rank 1\n"
+               "give config.root the same value on every rank\n"
                "2 < halt manifest step 0: manifests differ: rank 0 (host h1) and rank 1 (host h2)\n"
-               "  root of the broadcast: rank 0 on rank 0, rank 1 on rank 1\n"
-               "give lockstep_start the same root on every rank\n"
+               "  config.root: 0 on rank 0, 1 on rank 1\n"
+               "give config.root the same value on every rank\n"
                "3 < halt manifest step 0: manifests differ: rank 0 (host h1) and rank 1 (host h2)\n"
-               "  root of the broadcast: rank 0 on rank 0, rank 1 on rank 1\n"
-               "give lockstep_start the same root on every rank\n");
+               "  config.root: 0 on rank 0, 1 on rank 1\n"
+               "give config.root the same value on every rank\n");
 }
 
 static void test_a_rank_that_does_not_answer_is_named(void **state)
