@@ -47,6 +47,9 @@
 #define LOCKSTEP_MAX_IGNORE 64 // Patterns of one module.
 #define LOCKSTEP_MAX_HANDLES 8192 // Handles given out and not yet closed, of one process.
 
+// Of lockstep_alloc: a value, a gradient and two of an optimizer for each parameter.
+#define LOCKSTEP_MAX_ALLOCATIONS (4 * LOCKSTEP_MAX_PARAMETERS)
+
 // The layout of one module as it travels: bucket count, the end of each bucket, parameter indices.
 #define LOCKSTEP_MAX_LAYOUT_WORDS \
     (LOCKSTEP_MAX_MODULES + LOCKSTEP_MAX_BUCKETS + LOCKSTEP_MAX_PARAMETERS)

@@ -200,6 +200,7 @@ static void engine_launch(struct lockstep_session *session, const struct order_a
     if (action->slot->zero)
         atomic_fetch_add_explicit(&session->zero_filled, 1, memory_order_relaxed);
     engine_count_launch(&session->times);
+    atomic_fetch_add_explicit(&session->runs, collective->extent_count, memory_order_relaxed);
     transport_launch(session->transport, collective);
 }
 

@@ -34,35 +34,6 @@ int lockstep_session_load(lockstep_session *session, const char *path)
     return later(session_check(session), "lockstep_session_load");
 }
 
-int lockstep_alloc(lockstep_session *session, size_t bytes, void **memory)
-{
-    (void)bytes;
-    if (memory != NULL)
-        *memory = NULL;
-    return later(session_check(session), "lockstep_alloc");
-}
-
-int lockstep_free(lockstep_session *session, void *memory)
-{
-    (void)memory;
-    return later(session_check(session), "lockstep_free");
-}
-
-int lockstep_module_gradients(lockstep_module *module, void **gradients, uint32_t count)
-{
-    (void)gradients;
-    (void)count;
-    return later(module_check(module), "lockstep_module_gradients");
-}
-
-int lockstep_parameter_move(lockstep_module *module, uint32_t parameter, void *data, void *gradient)
-{
-    (void)parameter;
-    (void)data;
-    (void)gradient;
-    return later(module_check(module), "lockstep_parameter_move");
-}
-
 int lockstep_module_freeze(lockstep_module *module, const uint32_t *parameters, uint32_t count,
                            uint32_t frozen)
 {

@@ -291,6 +291,7 @@ void module_free(struct lockstep_module *module)
     free(module->bucket_of);
     free(module->words);
     free(module->calls);
+    memory_free_gradients(module);
     free(module->name);
     free(module);
 }

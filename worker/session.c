@@ -164,6 +164,7 @@ static void session_free(struct lockstep_session *session)
     for (uint32_t i = 0; session->work != NULL && i < LOCKSTEP_MAX_PLAIN; i++)
         handle_remove(&session->work[i]);
     state_fini(session);
+    memory_fini(session);
     ring_buffer_fini(&session->inbox);
     cond_fini(&session->changed);
     mutex_fini(&session->mutex);

@@ -133,6 +133,10 @@ struct lockstep_module {
     uint32_t *words; // [LAYOUT words of this module]: to and from the coordinator.
     uint32_t word_capacity;
     bool learned; // The layout in force was agreed.
+
+    // trainer
+    void *gradient_memory; // From lockstep_module_gradients; NULL: none.
+    size_t gradient_memory_bytes;
 };
 
 // ---- Plain collectives -------------------------------------------------------------------------
@@ -178,6 +182,13 @@ struct buffer_group {
     struct lockstep_work *work; // Its own, so that no trainer can use it up.
 
     bool in_flight; // trainer
+};
+
+// Memory given by lockstep_alloc.
+struct memory_block {
+    struct memory_block *next;
+    void *memory;
+    size_t bytes;
 };
 
 // ---- From the other threads to the engine ------------------------------------------------------
@@ -297,6 +308,8 @@ struct lockstep_session {
     uint32_t group_count;
     const struct tensor **group_tensors; // What the groups point into.
     struct extent *group_extents;
+    struct memory_block *allocations;
+    uint32_t allocation_count;
 
     // engine thread only
     struct order *order;
@@ -351,6 +364,7 @@ struct lockstep_session {
     atomic_uint control_messages;
     atomic_uint buckets_travelled;
     atomic_uint zero_filled;
+    _Atomic(uint64_t) runs;
     _Atomic(uint64_t) weight_total;
 };
 
@@ -447,6 +461,12 @@ int state_broadcast(struct lockstep_session *session, uint32_t root);
 void state_begin(struct lockstep_session *session, uint64_t step);
 int state_await(struct lockstep_session *session);
 void state_fini(struct lockstep_session *session);
+
+// ---- memory.c ----------------------------------------------------------------------------------
+
+// Frees what lockstep_alloc gave and was not given back.
+void memory_fini(struct lockstep_session *session);
+void memory_free_gradients(struct lockstep_module *module);
 
 // ---- counter.c ---------------------------------------------------------------------------------
 

@@ -75,6 +75,7 @@ static void step_reset_times(struct lockstep_session *session)
     atomic_store_explicit(&session->control_messages, 0, memory_order_relaxed);
     atomic_store_explicit(&session->buckets_travelled, 0, memory_order_relaxed);
     atomic_store_explicit(&session->zero_filled, 0, memory_order_relaxed);
+    atomic_store_explicit(&session->runs, 0, memory_order_relaxed);
     atomic_store_explicit(&session->weight_total, 0, memory_order_relaxed);
 }
 
@@ -364,6 +365,7 @@ static void step_fill_report(struct lockstep_session *session)
     report->weight_total = atomic_load(&session->weight_total);
     report->buckets = atomic_load(&session->buckets_travelled);
     report->zero_filled = atomic_load(&session->zero_filled);
+    report->runs = atomic_load(&session->runs);
     report->control_messages = atomic_load(&session->control_messages);
 }
 

@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Conformance: memory that the library gives and memory that moves. Gradients in the order in which
+// they travel make every bucket one run, with the same bits as gradients anywhere else. Case
+// numbers are those of the list of cases for reducers.
+
+#include "tests/support/trainer.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define PARAMETERS 12
+
+// Odd sizes, an empty one, and one that is above the cap.
+static const uint64_t sizes[PARAMETERS] = {5, 130, 1, 77, 301, 3, 64, 0, 13, 1000, 2, 31};
+static const lockstep_dtype alternating[PARAMETERS] = {
+    LOCKSTEP_FLOAT32, LOCKSTEP_FLOAT64, LOCKSTEP_FLOAT32, LOCKSTEP_FLOAT32,
+    LOCKSTEP_FLOAT64, LOCKSTEP_FLOAT32, LOCKSTEP_FLOAT64, LOCKSTEP_FLOAT32,
+    LOCKSTEP_FLOAT32, LOCKSTEP_FLOAT32, LOCKSTEP_FLOAT64, LOCKSTEP_FLOAT32};
+
+static void small_caps(struct rank *rank, struct lockstep_config *config)
+{
+    (void)rank;
+    config->bucket_first_bytes = config->bucket_bytes = 1000;
+    config->bucket_last_bytes = 200;
+}
+
+static void memory_make(struct rank *rank, bool scattered, struct trained_module *module)
+{
+    const struct module_shape shape = {.name = "net",
+                                       .count = PARAMETERS,
+                                       .elements = sizes,
+                                       .dtypes = alternating,
+                                       .scattered = scattered};
+    trainer_make(rank, &shape, 0, module);
+    // All ranks make gradients in one order, which is not that of the definition.
+    trainer_shuffle(module->order, PARAMETERS, 7);
+}
+
+static void expect_zeros(struct rank *rank, const struct trained_module *module)
+{
+    for (uint32_t p = 0; p < PARAMETERS; p++) {
+        for (uint64_t i = 0; i < sizes[p]; i++)
+            RANK_TRUE(rank, trainer_value(module, p, i) <= 0 && trainer_value(module, p, i) >= 0);
+    }
+}
+
+static void place(struct rank *rank, struct trained_module *module)
+{
+    RANK_OK(rank, lockstep_module_gradients(module->module, module->gradients, PARAMETERS));
+    for (uint32_t p = 0; p < PARAMETERS; p++) {
+        const size_t size = alternating[p] == LOCKSTEP_FLOAT32 ? sizeof(float) : sizeof(double);
+        RANK_TRUE(rank, module->gradients[p] != NULL);
+        RANK_EQUAL(rank, (uintptr_t)module->gradients[p] % size, 0);
+    }
+    expect_zeros(rank, module);
+}
+
+static struct lockstep_report noise_step(struct rank *rank, struct trained_module *module)
+{
+    trainer_begin(rank, NULL);
+    trainer_fill_noise(module, rank->rank, atomic_load(&rank->step));
+    trainer_call(rank, module);
+    trainer_end(rank);
+    trainer_digest(rank, module);
+    RANK_EQUAL(rank, trainer_report(rank).bytes_copied, 0);
+    return trainer_report(rank);
+}
+
+// ---- Case 8 ------------------------------------------------------------------------------------
+
+static void given_body(struct rank *rank)
+{
+    struct trained_module module;
+    struct lockstep_report report;
+    memory_make(rank, false, &module);
+    place(rank, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    report = noise_step(rank, &module); // In the order of the definition reversed.
+    RANK_TRUE(rank, report.learning == 1 && report.buckets > 4);
+    RANK_EQUAL(rank, report.runs, report.buckets);
+    report = noise_step(rank, &module); // In the order that was learned.
+    RANK_TRUE(rank, report.runs > report.buckets);
+    place(rank, &module);
+    for (int i = 0; i < 2; i++) {
+        report = noise_step(rank, &module);
+        RANK_EQUAL(rank, report.runs, report.buckets);
+    }
+    trainer_free(&module);
+}
+
+static void scattered_body(struct rank *rank)
+{
+    struct trained_module module;
+    memory_make(rank, true, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (int i = 0; i < 4; i++) {
+        const struct lockstep_report report = noise_step(rank, &module);
+        RANK_EQUAL(rank, report.runs, PARAMETERS - 1); // One is empty.
+    }
+    trainer_free(&module);
+}
+
+static void case_08_given_memory_is_one_run_a_bucket(const struct setting *setting)
+{
+    const struct cluster_test given = {
+        .setting = setting, .configure = small_caps, .body = given_body};
+    const struct cluster_test scattered = {
+        .setting = setting, .configure = small_caps, .body = scattered_body};
+    assert_true(ranks_run_test(&given) == ranks_run_test(&scattered));
+}
+
+// A step that some parameters are not used in, and other memory for one of them in that step only.
+static void partly_body(struct rank *rank)
+{
+    struct trained_module module;
+    lockstep_call *call;
+    float *const elsewhere = calloc(sizes[0], sizeof(float));
+    void *own;
+    memory_make(rank, false, &module);
+    place(rank, &module);
+    own = module.gradients[0];
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (int i = 0; i < 3; i++) {
+        trainer_step_known(rank, &module, 1);
+        trainer_begin(rank, NULL);
+        module.gradients[0] = elsewhere;
+        trainer_fill_known(&module, rank->rank, atomic_load(&rank->step));
+        RANK_OK(rank, lockstep_call_begin(module.module, &call));
+        RANK_OK(rank, lockstep_grad_ready(module.module, call, 0, elsewhere, NULL));
+        RANK_OK(rank, lockstep_call_end(call));
+        RANK_FAILS(rank, LOCKSTEP_E_UNUSED, lockstep_step_end(rank->session, NULL));
+        trainer_expect_parameter(rank, &module, atomic_load(&rank->step), 0, NULL);
+        module.gradients[0] = own;
+    }
+    free(elsewhere);
+    trainer_free(&module);
+}
+
+static void case_08_given_memory_partly_used(const struct setting *setting)
+{
+    const struct cluster_test test = {
+        .setting = setting, .configure = small_caps, .body = partly_body};
+    ranks_run_test(&test);
+}
+
+// Frozen and ignored parameters have no place.
+static void without_places_body(struct rank *rank)
+{
+    float data[4][8] = {{0}};
+    static const int64_t eight[] = {8};
+    static const char *const ignore[] = {"replay*"};
+    struct lockstep_parameter parameters[4];
+    struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
+    static const char *const names[] = {"a", "frozen", "replay.buffer", "b"};
+    lockstep_module *module;
+    void *gradients[4];
+    for (int p = 0; p < 4; p++)
+        parameters[p] =
+            (struct lockstep_parameter){.name = names[p],
+                                        .dtype = LOCKSTEP_FLOAT32,
+                                        .dims = 1,
+                                        .shape = eight,
+                                        .data = data[p],
+                                        .flags = p == 1 ? LOCKSTEP_PARAMETER_FROZEN : 0};
+    config.name = "net";
+    config.parameters = parameters;
+    config.parameter_count = 4;
+    config.ignore = ignore;
+    config.ignore_count = 1;
+    RANK_OK(rank, lockstep_module_register(rank->session, &config, &module));
+    RANK_OK(rank, lockstep_module_gradients(module, gradients, 4));
+    RANK_TRUE(rank, gradients[0] != NULL && gradients[1] == NULL && gradients[2] == NULL);
+    RANK_TRUE(rank, gradients[0] == (char *)gradients[3] + sizeof(data[0])); // Reversed.
+    RANK_EQUAL(rank, (uintptr_t)gradients[3] % 64, 0);
+    RANK_OK(rank, lockstep_start(rank->session));
+}
+
+static void places_only_for_what_is_trained(const struct setting *setting)
+{
+    ranks_run(setting, without_places_body, NULL);
+}
+
+// ---- Case 9 ------------------------------------------------------------------------------------
+
+// Value and gradient move to other memory between steps, and what they leave is freed.
+static void move_body(struct rank *rank)
+{
+    const size_t bytes = sizes[1] * sizeof(double);
+    struct trained_module module;
+    void *registered;
+    uint64_t hash[2];
+    memory_make(rank, false, &module);
+    registered = module.gradients[1];
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (int i = 0; i < 5; i++) {
+        void *value = calloc(1, bytes);
+        void *gradient = i == 4 ? registered : malloc(bytes);
+        ((double *)value)[3] = i;
+        RANK_OK(rank, lockstep_parameter_move(module.module, 1, value, gradient));
+        free(module.data[1]);
+        if (module.gradients[1] != registered)
+            free(module.gradients[1]);
+        module.data[1] = value;
+        module.gradients[1] = gradient;
+        trainer_step_known(rank, &module, 1);
+        RANK_OK(rank, lockstep_state_hash(rank->session, &hash[i % 2]));
+        RANK_TRUE(rank, i == 0 || hash[0] != hash[1]);
+        RANK_OK(rank, lockstep_state_check(rank->session));
+    }
+    trainer_free(&module);
+}
+
+static void case_09_registered_memory_moves(const struct setting *setting)
+{
+    ranks_run(setting, move_body, NULL);
+}
+
+// Registered without memory from now on: a gradient has to be given.
+static void nowhere_body(struct rank *rank)
+{
+    struct trained_module module;
+    lockstep_call *call;
+    memory_make(rank, false, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    RANK_OK(rank, lockstep_parameter_move(module.module, 1, NULL, NULL));
+    trainer_begin(rank, NULL);
+    trainer_fill_known(&module, rank->rank, atomic_load(&rank->step));
+    RANK_OK(rank, lockstep_call_begin(module.module, &call));
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_grad_ready(module.module, call, 1, NULL, NULL));
+    RANK_SAYS(rank, "without memory");
+    for (uint32_t p = 0; p < PARAMETERS; p++)
+        RANK_OK(rank, lockstep_grad_ready(module.module, call, p, module.gradients[p], NULL));
+    RANK_OK(rank, lockstep_call_end(call));
+    trainer_end(rank);
+    trainer_expect_mean(rank, &module, atomic_load(&rank->step), NULL);
+    trainer_free(&module);
+}
+
+static void case_09_moved_to_nowhere(const struct setting *setting)
+{
+    ranks_run(setting, nowhere_body, NULL);
+}
+
+// ---- lockstep_alloc ----------------------------------------------------------------------------
+
+// Parameters whose values and gradients are from lockstep_alloc; what is not freed goes with the
+// session.
+static void alloc_body(struct rank *rank)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    struct trained_module module;
+    void *kept;
+    memory_make(rank, false, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (uint32_t p = 0; p < PARAMETERS; p++) {
+        void *memory[2];
+        for (int i = 0; i < 2; i++) {
+            RANK_OK(rank, lockstep_alloc(rank->session, sizes[p] * 8, &memory[i]));
+            RANK_TRUE(rank, memory[i] != NULL && (uintptr_t)memory[i] % page == 0);
+        }
+        RANK_TRUE(rank, sizes[p] == 0 || ((const char *)memory[0])[sizes[p] * 8 - 1] == 0);
+        RANK_OK(rank, lockstep_parameter_move(module.module, p, memory[0], memory[1]));
+        module.gradients[p] = memory[1];
+    }
+    for (int i = 0; i < 3; i++) {
+        trainer_step_known(rank, &module, 1);
+        RANK_OK(rank, lockstep_alloc(rank->session, 10 * page, &kept));
+        memset(kept, 1, 10 * page);
+        if (i > 0)
+            RANK_OK(rank, lockstep_free(rank->session, kept));
+    }
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_free(rank->session, module.gradients[1]));
+    RANK_SAYS(rank, "'p1' of module 'net' lies in this memory");
+    RANK_OK(rank, lockstep_parameter_move(module.module, 1, NULL, NULL));
+    RANK_OK(rank, lockstep_free(rank->session, module.gradients[1]));
+    trainer_free(&module);
+}
+
+static void memory_from_alloc(const struct setting *setting)
+{
+    ranks_run(setting, alloc_body, NULL);
+}
+
+// ---- Misuse, in a world of one -----------------------------------------------------------------
+
+#define FAILS(status, part, call) \
+    do { \
+        assert_int_equal((status), (call)); \
+        assert_non_null(strstr(lockstep_error_text(), (part))); \
+    } while (0)
+
+static void alloc_misuse(lockstep_session *session)
+{
+    lockstep_session *other;
+    void *blocks[3];
+    void *memory = &memory;
+    char own[8];
+    FAILS(LOCKSTEP_E_INVALID, "nowhere", lockstep_alloc(session, 8, NULL));
+    FAILS(LOCKSTEP_E_SYSTEM, "bytes", lockstep_alloc(session, SIZE_MAX, &memory));
+    assert_null(memory);
+    FAILS(LOCKSTEP_E_SYSTEM, "bytes", lockstep_alloc(session, SIZE_MAX / 2, &memory));
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(lockstep_alloc(session, 0, &blocks[i]), 0);
+    assert_true(blocks[0] != blocks[1] && blocks[1] != blocks[2] && blocks[0] != blocks[2]);
+    FAILS(LOCKSTEP_E_INVALID, "the memory is NULL", lockstep_free(session, NULL));
+    FAILS(LOCKSTEP_E_INVALID, "not from lockstep_alloc", lockstep_free(session, own));
+    FAILS(LOCKSTEP_E_INVALID, "not from lockstep_alloc",
+          lockstep_free(session, (char *)blocks[0] + 1));
+    assert_int_equal(lockstep_open(NULL, &other), 0);
+    FAILS(LOCKSTEP_E_INVALID, "of this session", lockstep_free(other, blocks[1]));
+    assert_int_equal(lockstep_close(other), 0);
+    assert_int_equal(lockstep_free(session, blocks[1]), 0);
+    FAILS(LOCKSTEP_E_INVALID, "freed", lockstep_free(session, blocks[1]));
+}
+
+static void still_misuse(lockstep_module *module)
+{
+    void *gradients[2];
+    float other[8];
+    FAILS(LOCKSTEP_E_INVALID, "outside a step", lockstep_module_gradients(module, gradients, 2));
+    FAILS(LOCKSTEP_E_INVALID, "outside a step", lockstep_parameter_move(module, 0, other, other));
+}
+
+static void memory_misuse(const struct setting *setting)
+{
+    static float data[2][8];
+    static const int64_t eight[] = {8};
+    static const char *const ignore[] = {"?kipped"};
+    struct lockstep_parameter parameters[2];
+    struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    lockstep_session *session;
+    lockstep_module *module;
+    void *gradients[2];
+    (void)setting;
+    for (int p = 0; p < 2; p++)
+        parameters[p] = (struct lockstep_parameter){.name = p == 0 ? "weight" : "skipped",
+                                                    .dtype = LOCKSTEP_FLOAT32,
+                                                    .dims = 1,
+                                                    .shape = eight,
+                                                    .data = data[p]};
+    config.name = "net";
+    config.parameters = parameters;
+    config.parameter_count = 2;
+    config.ignore = ignore;
+    config.ignore_count = 1;
+    assert_int_equal(lockstep_open(NULL, &session), 0);
+    alloc_misuse(session);
+    assert_int_equal(lockstep_module_register(session, &config, &module), 0);
+    FAILS(LOCKSTEP_E_INVALID, "count is 1", lockstep_module_gradients(module, gradients, 1));
+    FAILS(LOCKSTEP_E_INVALID, "count is 3", lockstep_module_gradients(module, gradients, 3));
+    FAILS(LOCKSTEP_E_INVALID, "nowhere", lockstep_module_gradients(module, NULL, 2));
+    FAILS(LOCKSTEP_E_INVALID, "no number 2", lockstep_parameter_move(module, 2, data, data));
+    FAILS(LOCKSTEP_E_INVALID, "'skipped' is ignored",
+          lockstep_parameter_move(module, 1, NULL, data));
+    assert_int_equal(lockstep_parameter_move(module, 1, data[1], NULL), 0);
+    assert_int_equal(lockstep_start(session), 0);
+    options.accumulate = 1;
+    assert_int_equal(lockstep_step_begin(session, &options, NULL), 0);
+    still_misuse(module);
+    assert_int_equal(lockstep_step_end(session, NULL), 0);
+    still_misuse(module); // The window is open.
+    assert_int_equal(lockstep_step_begin(session, NULL, NULL), 0);
+    still_misuse(module);
+    assert_int_equal(lockstep_step_end(session, NULL), 0);
+    assert_int_equal(lockstep_module_gradients(module, gradients, 2), 0);
+    assert_int_equal(lockstep_close(session), 0);
+}
+
+int main(void)
+{
+    static const uint32_t one[] = {1, 0};
+    static const struct stamp stamps[] = {
+        {"case_08_given_memory_is_one_run_a_bucket", case_08_given_memory_is_one_run_a_bucket,
+         NULL},
+        {"case_08_given_memory_partly_used", case_08_given_memory_partly_used, NULL},
+        {"places_only_for_what_is_trained", places_only_for_what_is_trained, NULL},
+        {"case_09_registered_memory_moves", case_09_registered_memory_moves, NULL},
+        {"case_09_moved_to_nowhere", case_09_moved_to_nowhere, NULL},
+        {"memory_from_alloc", memory_from_alloc, NULL},
+        {"memory_misuse", memory_misuse, one},
+    };
+    return stamp_run("reducer: memory", stamps, sizeof(stamps) / sizeof(stamps[0]));
+}
