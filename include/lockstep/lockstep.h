@@ -155,7 +155,8 @@ struct lockstep_config {
     lockstep_log_level log_level;
     uint32_t
         torn_bytes; /* Tests only: the loopback transport moves at most so many bytes at once. */
-    uint32_t root; /* Rank whose values lockstep_start gives to all. Equal on all ranks. */
+    uint32_t root; /* Rank whose values lockstep_start gives to all, and buffers of policy broadcast
+                      have from then on. Equal on all ranks. */
     lockstep_uneven uneven; /* Equal on all ranks. */
 };
 
@@ -226,7 +227,8 @@ struct lockstep_parameter {
                        E_UNUSED at step_end, also where its policy accepts that it is unused. */
     uint32_t flags; /* LOCKSTEP_PARAMETER_* */
     const int64_t *strides; /* dims numbers of elements, of value and gradient: a permutation of
-                               dense memory. NULL: the last dimension lies side by side. */
+                               dense memory, equal on all ranks. Those of dimensions of one
+                               element do not matter. NULL: the last dimension lies side by side. */
     uint64_t ready_count; /* Reports in one call that complete the gradient, where backward adds to
                              it several times (layers used twice, recomputation). 0: 1. */
 };
@@ -239,9 +241,11 @@ struct lockstep_parameter {
 typedef enum lockstep_buffer_policy {
     LOCKSTEP_BUFFER_AT_START = 0, /* Broadcast by lockstep_start, then left alone. */
     LOCKSTEP_BUFFER_IGNORE = 1, /* Never touched; only its declaration is compared. */
-    /* The others at start, too, and then at the end of every `every`-th step: */
+    /* The others at start, too, and then at the end of every `every`-th step, also one that ends
+     * with E_UNUSED or E_INVALID: inside lockstep_step_end, beside the last gradients, and never
+     * anywhere else. So one rank may evaluate while the others go on. */
     LOCKSTEP_BUFFER_BROADCAST = 2, /* Becomes what the root has. */
-    LOCKSTEP_BUFFER_MEAN = 3, /* Mean over ranks; floating point. */
+    LOCKSTEP_BUFFER_MEAN = 3, /* Mean over ranks, each counts as 1; floating point. */
     LOCKSTEP_BUFFER_SUM = 4 /* Sum over ranks. For totals that are set to zero in between. */
 } lockstep_buffer_policy;
 
@@ -254,7 +258,7 @@ struct lockstep_buffer {
     void *data;
     lockstep_buffer_policy policy;
     const int64_t *strides; /* As of a parameter. */
-    uint64_t every; /* Steps from one synchronization to the next, counted by the step's number.
+    uint64_t every; /* Exchanged in steps whose number is a multiple of it; a window is one step.
                        0: 1. Only with a policy that repeats. */
 };
 
@@ -302,8 +306,11 @@ struct lockstep_module_config {
     lockstep_gradient_kind gradient_kind;
     lockstep_unused_policy unused;
     uint64_t calls_per_step; /* Backward passes of this module in a step, at most 256. 0: 1. */
-    const char *const *ignore; /* [ignore_count] patterns as of a shell: "head.*". Parameters and
-                                  buffers whose name matches one are declared and never touched. */
+    const char *const *ignore; /* [ignore_count] patterns as of a shell, at most 64: "head.*". A
+                                  star also stands for dots and slashes. Parameters and buffers
+                                  whose name matches one are declared and never touched: not
+                                  broadcast, hashed, or reduced. A pattern that matches nothing: a
+                                  line in the log. */
     uint64_t ignore_count;
     uint64_t replicas; /* Copies of this module in this process, at most 16. 0: 1. With more,
                           parameters is [replicas * parameter_count], replica by replica; the
@@ -348,18 +355,19 @@ LOCKSTEP_API int lockstep_module_register(lockstep_session *session,
 LOCKSTEP_API int lockstep_module_close(lockstep_module *module);
 
 /* Gradient memory from the library, in the order in which the module's gradients travel, so that
- * each bucket is one run of memory. It becomes the registered memory of every trainable parameter,
- * and is zero. Called again (after the order was learned), it places all gradients anew and frees
- * the memory it gave before.
+ * each bucket is one run of memory (report.runs counts them). It becomes the registered memory of
+ * every trainable parameter, and is zero. Called again (after the order was learned), it places all
+ * gradients anew and frees the memory it gave before.
  * gradients: [count], one for each parameter; NULL where there is no gradient. count: the number of
- * parameters. Blocks: no. Threads: the trainer's, outside a step. Owns: the library's, freed with
- * the module. Returns: E_SYSTEM (no memory). */
+ * parameters. Blocks: no. Threads: the trainer's, outside a step or window. Owns: the library's,
+ * freed with the module. Returns: E_SYSTEM (no memory). */
 LOCKSTEP_API int lockstep_module_gradients(lockstep_module *module, void **gradients,
                                            uint32_t count);
 
 /* A parameter's memory has moved. data: NULL leaves it; gradient: the registered memory from now
- * on, NULL for none. Same shape and dtype. Blocks: no. Threads: the trainer's, outside a step.
- * Owns: borrowed until the session is closed or it moves again. */
+ * on, NULL for none. Same shape, strides and dtype. Blocks: no. Threads: the trainer's, outside a
+ * step or window. Owns: borrowed until the session is closed or it moves again. Returns: E_INVALID
+ * for the gradient of an ignored parameter. */
 LOCKSTEP_API int lockstep_parameter_move(lockstep_module *module, uint32_t parameter, void *data,
                                          void *gradient);
 
@@ -386,8 +394,9 @@ LOCKSTEP_API int lockstep_phase_unused(lockstep_module *module, const char *phas
  * counters stay. When some ranks are in it and others begin a step instead, all get E_MISMATCH,
  * which names one of each.
  * Blocks: until all ranks have called it, or the first difference is found. Threads: the trainer's.
- * Returns: E_MISMATCH with the same two-sided report on every rank, E_PEER_LOST; E_INVALID when no
- * module was closed since the last time; E_UNREACHABLE without the coordinator. */
+ * Returns: E_MISMATCH with the same two-sided report on every rank, E_PEER_LOST, E_CONFIG (root is
+ * outside the world that has formed); E_INVALID when no module was closed since the last time;
+ * E_UNREACHABLE without the coordinator. */
 LOCKSTEP_API int lockstep_start(lockstep_session *session);
 
 /* ---- The step ----------------------------------------------------------------------------------
@@ -521,7 +530,8 @@ LOCKSTEP_API int lockstep_call_wait(lockstep_call *call, uint32_t timeout_ms);
 LOCKSTEP_API int lockstep_call_next(lockstep_call *call, uint32_t timeout_ms, uint32_t *bucket);
 
 /* Ends the step: waits until every gradient is averaged on every rank, and gives the memory back.
- * Planned calls that this rank has not made contribute nothing and receive the mean. stream: NULL.
+ * Planned calls that this rank has not made contribute nothing and receive the mean. Buffers that
+ * are due are exchanged. stream: NULL.
  * A step with accumulate ends at once, and says nothing to the others.
  * Blocks: until all ranks have ended the step; no with accumulate. Threads: the trainer's. Returns:
  * E_PEER_LOST (which rank on which host), E_MISMATCH (phases, or calls outside the plan), E_UNUSED
@@ -660,9 +670,9 @@ LOCKSTEP_API int lockstep_state_check(lockstep_session *session);
  * equal hashes. Blocks: no. Threads: the trainer's, outside a step. */
 LOCKSTEP_API int lockstep_state_hash(lockstep_session *session, uint64_t *hash);
 
-/* Makes buffers with a policy that repeats equal now, whatever the step: before a checkpoint, or an
- * evaluation on one rank. All ranks call it, outside a step. Blocks: until all ranks have called
- * it. Threads: the trainer's. */
+/* Exchanges all buffers with a policy that repeats now, whatever the step: before a checkpoint, or
+ * an evaluation on one rank. A sum counts what an earlier one has summed. All ranks call it,
+ * outside a step. Blocks: until all ranks have called it. Threads: the trainer's. */
 LOCKSTEP_API int lockstep_state_sync(lockstep_session *session);
 
 /* ---- Saving and loading ------------------------------------------------------------------------
@@ -685,9 +695,10 @@ LOCKSTEP_API int lockstep_layout_load(lockstep_session *session, const char *pat
 LOCKSTEP_API int lockstep_session_save(lockstep_session *session, const char *path);
 LOCKSTEP_API int lockstep_session_load(lockstep_session *session, const char *path);
 
-/* Memory for tensors, aligned to a page and zero. Freed by lockstep_free or with the session.
- * Blocks: no. Threads: the trainer's. Returns: E_SYSTEM (no memory); E_INVALID for memory that is
- * not from lockstep_alloc. bytes 0 gives memory that must not be touched. */
+/* Memory for tensors, at most 65,536 blocks, each of whole pages, and zero. Freed by lockstep_free
+ * or with the session. bytes 0 gives memory that must not be touched. Blocks: no. Threads: the
+ * trainer's. Returns: E_SYSTEM (no memory); E_INVALID for memory that is not from lockstep_alloc,
+ * or in which something is registered. */
 LOCKSTEP_API int lockstep_alloc(lockstep_session *session, size_t bytes, void **memory);
 LOCKSTEP_API int lockstep_free(lockstep_session *session, void *memory);
 

@@ -166,6 +166,30 @@ static bool counted_window(struct rank *rank, struct trained_module *modules)
     return none;
 }
 
+// Buffers of three groups, one of them only every other step.
+static void register_buffers(struct rank *rank, float (*data)[8])
+{
+    static const int64_t eight[] = {8};
+    static const char *const names[] = {"a", "b", "c", "d"};
+    static const lockstep_buffer_policy policies[] = {
+        LOCKSTEP_BUFFER_MEAN, LOCKSTEP_BUFFER_MEAN, LOCKSTEP_BUFFER_SUM, LOCKSTEP_BUFFER_BROADCAST};
+    struct lockstep_buffer buffers[4];
+    struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
+    lockstep_module *module;
+    for (uint64_t b = 0; b < 4; b++)
+        buffers[b] = (struct lockstep_buffer){.name = names[b],
+                                              .dtype = LOCKSTEP_FLOAT32,
+                                              .dims = 1,
+                                              .shape = eight,
+                                              .data = data[b],
+                                              .policy = policies[b],
+                                              .every = b == 2 ? 2 : 0};
+    config.name = "buffers";
+    config.buffers = buffers;
+    config.buffer_count = 4;
+    RANK_OK(rank, lockstep_module_register(rank->session, &config, &module));
+}
+
 // The context, if any: a few windows will do.
 static void counted_body(struct rank *rank)
 {
@@ -173,9 +197,11 @@ static void counted_body(struct rank *rank)
     const struct module_shape a = {.name = "a", .count = torn ? 11 : 12, .elements = sizes};
     const struct module_shape b = {.name = "b", .count = 6, .elements = sizes, .scattered = true};
     struct trained_module modules[2];
+    float buffers[4][8] = {{0}};
     kind = TRAINER;
     trainer_make(rank, &a, 0, &modules[0]);
     trainer_make(rank, &b, 1, &modules[1]);
+    register_buffers(rank, buffers);
     RANK_OK(rank, lockstep_start(rank->session));
     for (int i = 0; i < WARM_STEPS; i++)
         plain_step(rank, modules);
