@@ -25,6 +25,7 @@
 size_t dtype_size(enum dtype dtype); // Bytes of one element; 0: unknown.
 const char *dtype_name(enum dtype dtype); // "float32"; "unknown" of no dtype.
 bool dtype_is_float(enum dtype dtype);
+bool dtype_is_small(enum dtype dtype); // A float of 16 bits.
 // Whether collectives of this build reduce this dtype with this op; false for no dtype or op. The
 // functions below want a pair that exists (a mean or a weight: of floats; OR: of integers): that is
 // the caller's to check.
@@ -58,13 +59,14 @@ void kernel_divide(enum dtype dtype, void *out, const void *in, uint64_t total, 
 // exponent from KERNELS_POWER_MIN to KERNELS_POWER_MAX. For dtypes with REDUCE_MEAN.
 void kernel_scale_power(enum dtype dtype, void *out, const void *in, int exponent, size_t count);
 
-// float32 as bfloat16 on the wire. Narrowing r rounds to nearest even, once: |x - r(x)| is at most
-// 2^-8 |x| (half a unit of 8 significant bits) for 2^-126 <= |x| < 2^128 - 2^119, at most 2^-134
-// below, and above r(x) is infinite. Infinities and signs of zeros are kept; a NaN as above.
-// Widening is exact, bit by bit, and so is narrowing what was widened, but that NaNs are quieted.
-// No overlap, also not out == in.
-void kernel_narrow_bf16(uint16_t *out, const float *in, size_t count);
-void kernel_widen_bf16(float *out, const uint16_t *in, size_t count);
+// float32 to a 16-bit dtype and back. Narrowing r rounds to nearest even, once. bfloat16:
+// |x - r(x)| is at most 2^-8 |x| (half a unit of 8 significant bits) for 2^-126 <= |x| < 2^128 -
+// 2^119, at most 2^-134 below, and above r(x) is infinite. float16: at most 2^-11 |x| for 2^-14 <=
+// |x| < 65,520, at most 2^-25 below. Infinities and signs of zeros are kept; a NaN as above.
+// Widening is exact, bit by bit in bfloat16, with NaNs quieted in float16; and so is narrowing what
+// was widened, but that NaNs are quieted. No overlap, also not out == in.
+void kernel_narrow(enum dtype dtype, uint16_t *out, const float *in, size_t count);
+void kernel_widen(enum dtype dtype, float *out, const uint16_t *in, size_t count);
 
 // Sets the calling thread's floating-point environment to round-to-nearest without flush-to-zero.
 void kernels_environment(void);

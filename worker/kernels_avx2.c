@@ -5,7 +5,7 @@
 
 #if defined(__x86_64__)
 #define KERNEL_TARGET __attribute__((target("avx2,f16c")))
-#define KERNEL_F16C
+#define KERNEL_F16_WIDTH 8
 #define KERNEL_TABLE kernel_table_avx2
 #include "worker/kernels_loops.h"
 #else

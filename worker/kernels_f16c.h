@@ -1,50 +1,70 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The float16 loops that add, multiply or divide, with the conversions of F16C: vectors of 8, then
-// the plain loop of kernels_loops.h, which includes this, for the rest. The same bits: the
-// instructions convert as kernels_small.h does, denormals and quieted NaNs included. Pure; any
-// thread.
+// The float16 loops that add, multiply, divide or convert, with the conversions of F16C: vectors of
+// KERNEL_F16_WIDTH elements, 8 (AVX2) or 16 (AVX-512), then the plain loop of kernels_loops.h,
+// which includes this, for the rest. The same bits: the instructions convert as kernels_small.h
+// does, denormals and quieted NaNs included. Pure; any thread.
 
 #include <immintrin.h>
 
-KERNEL_TARGET static inline __m256 load_8(const uint16_t *from)
-{
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)from));
-}
+#define F16_ROUNDING (_MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+#if KERNEL_F16_WIDTH == 16
+#define F16(operation) _mm512_##operation
+#define F16_LOAD(from) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(from)))
+#define F16_STORE(into, values) \
+    _mm256_storeu_si256((__m256i *)(void *)(into), _mm512_cvtps_ph(values, F16_ROUNDING))
+typedef __m512 f16_vector;
+#else
+#define F16(operation) _mm256_##operation
+#define F16_LOAD(from) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(from)))
+#define F16_STORE(into, values) \
+    _mm_storeu_si128((__m128i *)(void *)(into), _mm256_cvtps_ph(values, F16_ROUNDING))
+typedef __m256 f16_vector;
+#endif
 
-KERNEL_TARGET static inline void store_8(uint16_t *into, __m256 values)
-{
-    _mm_storeu_si128((__m128i *)(void *)into,
-                     _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-}
-
-KERNEL_TARGET static void reduce_sum_float16_by_8(void *acc, const void *in, size_t count)
+KERNEL_TARGET static void reduce_sum_float16_vectors(void *acc, const void *in, size_t count)
 {
     uint16_t *into = acc;
     const uint16_t *from = in;
     size_t i = 0;
-    for (; i + 8 <= count; i += 8)
-        store_8(into + i, _mm256_add_ps(load_8(into + i), load_8(from + i)));
+    for (; i + KERNEL_F16_WIDTH <= count; i += KERNEL_F16_WIDTH)
+        F16_STORE(into + i, F16(add_ps)(F16_LOAD(into + i), F16_LOAD(from + i)));
     reduce_sum_float16(into + i, from + i, count - i);
 }
 
 // As KERNEL_FACTOR, of whole vectors.
-#define KERNEL_FACTOR_BY_8(name, given, expression) \
-    KERNEL_TARGET static void name##_float16_by_8(void *out, const void *in, given number, \
-                                                  size_t count) \
+#define KERNEL_FACTOR_VECTORS(name, given, expression) \
+    KERNEL_TARGET static void name##_float16_vectors(void *out, const void *in, given number, \
+                                                     size_t count) \
     { \
         uint16_t *into = out; \
         const uint16_t *from = in; \
-        const __m256 w = _mm256_set1_ps((float)number); \
+        const f16_vector w = F16(set1_ps)((float)number); \
         size_t i = 0; \
-        for (; i + 8 <= count; i += 8) { \
-            __m256 b = load_8(from + i); \
-            store_8(into + i, (expression)); \
+        for (; i + KERNEL_F16_WIDTH <= count; i += KERNEL_F16_WIDTH) { \
+            f16_vector b = F16_LOAD(from + i); \
+            F16_STORE(into + i, (expression)); \
         } \
         name##_float16(into + i, from + i, number, count - i); \
     }
 
-KERNEL_FACTOR_BY_8(add_weighted, uint64_t, _mm256_add_ps(load_8(into + i), _mm256_mul_ps(w, b)))
-KERNEL_FACTOR_BY_8(scale, uint64_t, _mm256_mul_ps(w, b))
-KERNEL_FACTOR_BY_8(divide, uint64_t, _mm256_div_ps(b, w))
-KERNEL_FACTOR_BY_8(scale_power, double, _mm256_mul_ps(w, b))
+KERNEL_FACTOR_VECTORS(add_weighted, uint64_t, F16(add_ps)(F16_LOAD(into + i), F16(mul_ps)(w, b)))
+KERNEL_FACTOR_VECTORS(scale, uint64_t, F16(mul_ps)(w, b))
+KERNEL_FACTOR_VECTORS(divide, uint64_t, F16(div_ps)(b, w))
+KERNEL_FACTOR_VECTORS(scale_power, double, F16(mul_ps)(w, b))
+
+KERNEL_TARGET static void narrow_float16_vectors(uint16_t *out, const float *in, size_t count)
+{
+    size_t i = 0;
+    for (; i + KERNEL_F16_WIDTH <= count; i += KERNEL_F16_WIDTH)
+        F16_STORE(out + i, F16(loadu_ps)(in + i));
+    narrow_float16s(out + i, in + i, count - i);
+}
+
+KERNEL_TARGET static void widen_float16_vectors(float *out, const uint16_t *in, size_t count)
+{
+    size_t i = 0;
+    for (; i + KERNEL_F16_WIDTH <= count; i += KERNEL_F16_WIDTH)
+        F16(storeu_ps)(out + i, F16_LOAD(in + i));
+    widen_float16s(out + i, in + i, count - i);
+}

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The loops of the kernels, to be compiled once for each level of instruction set. Not a header to
-// include elsewhere: kernels_portable.c and kernels_avx2.c define KERNEL_TARGET (attributes of
-// every loop) and KERNEL_TABLE (the name of the table at the end) and include it. Pure; any thread.
+// include elsewhere: kernels_portable.c, kernels_avx2.c and kernels_avx512.c define KERNEL_TARGET
+// (attributes of every loop) and KERNEL_TABLE (the name of the table at the end) and include it.
+// Pure; any thread.
 //
 // Each loop is the plain one, one operation for each element in the order of the definition, and
 // the compiler makes vectors of it: no level may give other bits than another. So nothing here may
 // be reassociated, approximated or contracted. Clang obeys the pragma below. gcc ignores it, but
 // does not contract in a strict ISO mode (-std=c11), which the check below insists on. Vectors are
-// written out in kernels_f16c.h only, which a level with F16C asks for by KERNEL_F16C: compilers
-// do not see its instructions in the conversions of kernels_small.h.
+// written out in kernels_f16c.h only, which a level asks for by KERNEL_F16_WIDTH: compilers do not
+// see the instructions of F16C in the conversions of kernels_small.h.
 //
 // All are bound by memory beyond L2: an addition moves 12 bytes for 4 of float32, so what counts is
 // the width of loads and stores, and that nothing runs scalar.
@@ -161,26 +162,39 @@ KERNEL_INTEGER(int32_t, uint32_t)
 KERNEL_INTEGER(int64_t, uint64_t)
 KERNEL_INTEGER(uint8_t, uint8_t)
 
-KERNEL_TARGET static void narrow_to_bfloat16(uint16_t *out, const float *in, size_t count)
+// A NaN is quieted on the way to float32, as F16C does it. One of bfloat16 stays as it is.
+static inline float widen_quiet_float16(uint32_t half)
 {
-    KERNEL_INDEPENDENT
-    for (size_t i = 0; i < count; i++)
-        out[i] = (uint16_t)narrow_bfloat16(in[i]);
+    const float value = widen_float16(half);
+    const uint32_t bits = small_bits(value);
+    return small_float(value != value ? bits | 0x400000 : bits);
 }
 
-KERNEL_TARGET static void widen_from_bfloat16(float *out, const uint16_t *in, size_t count)
-{
-    KERNEL_INDEPENDENT
-    for (size_t i = 0; i < count; i++)
-        out[i] = widen_bfloat16(in[i]);
-}
+#define KERNEL_CONVERSIONS(type, widened) \
+    KERNEL_TARGET static void narrow_##type##s(uint16_t *out, const float *in, size_t count) \
+    { \
+        KERNEL_INDEPENDENT \
+        for (size_t i = 0; i < count; i++) \
+            out[i] = (uint16_t)narrow_##type(in[i]); \
+    } \
+    KERNEL_TARGET static void widen_##type##s(float *out, const uint16_t *in, size_t count) \
+    { \
+        KERNEL_INDEPENDENT \
+        for (size_t i = 0; i < count; i++) \
+            out[i] = widened(in[i]); \
+    }
 
-// What computes float16: the loops above, or those of the header that begin with vectors of 8.
-#ifdef KERNEL_F16C
+KERNEL_CONVERSIONS(float16, widen_quiet_float16)
+KERNEL_CONVERSIONS(bfloat16, widen_bfloat16)
+
+// What computes float16: the loops above, or those of the header that begin with whole vectors.
+#ifdef KERNEL_F16_WIDTH
 #include "worker/kernels_f16c.h"
-#define KERNEL_FLOAT16 float16_by_8
+#define KERNEL_FLOAT16 float16_vectors
 #else
 #define KERNEL_FLOAT16 float16
+#define narrow_float16_vectors narrow_float16s
+#define widen_float16_vectors widen_float16s
 #endif
 
 #define KERNEL_JOINED(name, type) name##_##type
@@ -217,6 +231,6 @@ const struct kernel_table KERNEL_TABLE = {
     .scale = KERNEL_FACTOR_ROW(scale),
     .divide = KERNEL_FACTOR_ROW(divide),
     .scale_power = KERNEL_FACTOR_ROW(scale_power),
-    .narrow_bf16 = narrow_to_bfloat16,
-    .widen_bf16 = widen_from_bfloat16,
+    .narrow = {[DTYPE_FLOAT16] = narrow_float16_vectors, [DTYPE_BFLOAT16] = narrow_bfloat16s},
+    .widen = {[DTYPE_FLOAT16] = widen_float16_vectors, [DTYPE_BFLOAT16] = widen_bfloat16s},
 };

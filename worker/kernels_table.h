@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The levels of instruction set that the kernels are compiled for, each as one table of loops.
-// kernels.c chooses among them once for a process; tests run all that the machine has. Constant
-// after its link; any thread.
+// kernels.c chooses among them once for a process and dtype; tests run all that the machine has.
+// Constant after its link; any thread.
 //
 // Tables of pointers and not ifuncs: the resolver of an ifunc runs before a sanitizer is ready and
-// before its library is relocated, and clang 14 and gcc 12 do not agree on target_clones. No table
-// for AVX-512: measured on Zen 4 it gained nothing in L2 and lost a tenth beyond it.
+// before its library is relocated, and clang 14 and gcc 12 do not agree on target_clones.
 
 #ifndef WORKER_KERNELS_TABLE_H
 #define WORKER_KERNELS_TABLE_H
@@ -19,6 +18,8 @@
 typedef void kernel_reduce_loop(void *acc, const void *in, size_t count);
 typedef void kernel_weight_loop(void *out, const void *in, uint64_t weight, size_t count);
 typedef void kernel_power_loop(void *out, const void *in, double power, size_t count);
+typedef void kernel_narrow_loop(uint16_t *out, const float *in, size_t count);
+typedef void kernel_widen_loop(float *out, const uint16_t *in, size_t count);
 
 // NULL: does not exist, and then in no level. The arguments are those of kernels.h.
 struct kernel_table {
@@ -28,13 +29,14 @@ struct kernel_table {
     kernel_weight_loop *scale[KERNEL_DTYPES];
     kernel_weight_loop *divide[KERNEL_DTYPES];
     kernel_power_loop *scale_power[KERNEL_DTYPES]; // power is 2^exponent.
-    void (*narrow_bf16)(uint16_t *out, const float *in, size_t count);
-    void (*widen_bf16)(float *out, const uint16_t *in, size_t count);
+    kernel_narrow_loop *narrow[KERNEL_DTYPES]; // Of 16-bit floats.
+    kernel_widen_loop *widen[KERNEL_DTYPES];
 };
 
 extern const struct kernel_table kernel_table_portable;
 #if defined(__x86_64__)
 extern const struct kernel_table kernel_table_avx2;
+extern const struct kernel_table kernel_table_avx512;
 #endif
 
 // The table of one level, from 0 (portable) upwards; NULL: this machine has not so many.

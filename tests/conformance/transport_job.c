@@ -364,7 +364,7 @@ static double job_value(enum dtype dtype, const uint8_t *at)
     if (dtype == DTYPE_BFLOAT16) {
         uint16_t half;
         memcpy(&half, at, sizeof(half));
-        kernel_widen_bf16(&narrow, &half, 1);
+        kernel_widen(dtype, &narrow, &half, 1);
         return (double)narrow;
     }
     if (dtype == DTYPE_FLOAT16) {

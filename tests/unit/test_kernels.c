@@ -637,46 +637,74 @@ static void test_pairs_of_values(void **state)
         }
 }
 
-// Every upper half of a float32 with lower halves around the places where rounding changes.
-static void test_narrowed_bfloat16(void **state)
+// Every 16 bits with a float32's lower ones around the places where rounding changes; of float16
+// those that are its bits and more below.
+static void fill_to_narrow(enum dtype dtype, uint16_t lower, float *in)
+{
+    for (uint32_t i = 0; i < VALUES; i++) {
+        uint32_t bits = i << 16 | lower;
+        if (dtype == DTYPE_FLOAT16) {
+            const float value = obvious_widen(&float16, (uint16_t)i);
+            memcpy(&bits, &value, sizeof(bits));
+            bits += (uint32_t)lower >> 3;
+        }
+        memcpy(&in[i], &bits, sizeof(bits));
+    }
+}
+
+static void expect_narrowed(enum dtype dtype, const float *in, const uint16_t *got)
+{
+    const struct small_format *format = small_format(dtype);
+    const double least = ldexp(1, format->exponent_min);
+    const double unit = ldexp(1, -format->fraction_bits - 1);
+    for (int i = 0; i < VALUES - 1; i++) {
+        const double x = fabs((double)in[i]);
+        const double error = fabs((double)obvious_widen(format, got[i]) - (double)in[i]);
+        assert_int_equal(got[i], obvious_narrow_float(format, in[i]));
+        assert_true(isnan(x) || x >= format->limit || error <= (x < least ? least : x) * unit);
+    }
+    assert_int_equal(got[VALUES - 1], 0xa5a5);
+}
+
+static void test_narrowed(void **state)
 {
     static const uint16_t lower[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff, 0x1234, 0x9abc};
     static float in[VALUES];
     static uint16_t got[VALUES];
     (void)state;
     for (unsigned l = 0; kernel_level(l) != NULL; l++)
-        for (size_t low = 0; low < LENGTH(lower); low++) {
-            for (uint32_t i = 0; i < VALUES; i++) {
-                const uint32_t bits = i << 16 | lower[low];
-                memcpy(&in[i], &bits, sizeof(bits));
+        for (size_t d = 0; d < LENGTH(smalls); d++)
+            for (size_t low = 0; low < LENGTH(lower); low++) {
+                fill_to_narrow(smalls[d], lower[low], in);
+                memset(got, 0xa5, sizeof(got));
+                kernel_level(l)->narrow[smalls[d]](got, in, VALUES - 1);
+                expect_narrowed(smalls[d], in, got);
+                // Starts that are not a vector's.
+                kernel_level(l)->narrow[smalls[d]](got + 3, in + 3, 37);
+                expect_narrowed(smalls[d], in, got);
             }
-            memset(got, 0xa5, sizeof(got));
-            kernel_level(l)->narrow_bf16(got, in, VALUES - 1);
-            for (int i = 0; i < VALUES - 1; i++) {
-                const double x = fabs((double)in[i]);
-                const double error = fabs((double)obvious_widen(&bfloat16, got[i]) - (double)in[i]);
-                assert_int_equal(got[i], obvious_narrow_float(&bfloat16, in[i]));
-                assert_true(isnan(x) || x >= bfloat16.limit ||
-                            error <= (x < 0x1p-126 ? 0x1p-134 : x * 0x1p-8));
-            }
-            assert_int_equal(got[VALUES - 1], 0xa5a5);
-        }
 }
 
-static void test_widened_bfloat16(void **state)
+static void test_widened(void **state)
 {
     static uint16_t in[VALUES];
     static uint32_t got[VALUES]; // Bits: a copy of a signalling NaN as a float might quiet it.
     (void)state;
     for (int i = 0; i < VALUES; i++)
         in[i] = (uint16_t)i;
-    for (unsigned l = 0; kernel_level(l) != NULL; l++) {
-        memset(got, 0xa5, sizeof(got));
-        kernel_level(l)->widen_bf16((float *)(void *)got, in, VALUES - 1);
-        for (uint32_t i = 0; i < VALUES - 1; i++)
-            assert_int_equal(got[i], i << 16);
-        assert_int_equal(got[VALUES - 1], 0xa5a5a5a5);
-    }
+    for (unsigned l = 0; kernel_level(l) != NULL; l++)
+        for (size_t d = 0; d < LENGTH(smalls); d++) {
+            memset(got, 0xa5, sizeof(got));
+            kernel_level(l)->widen[smalls[d]]((float *)(void *)got, in, VALUES - 1);
+            for (uint32_t i = 0; i < VALUES - 1; i++) {
+                const float wide = obvious_widen(small_format(smalls[d]), (uint16_t)i);
+                uint32_t bits = i << 16;
+                if (smalls[d] == DTYPE_FLOAT16)
+                    memcpy(&bits, &wide, sizeof(bits));
+                assert_int_equal(got[i], bits);
+            }
+            assert_int_equal(got[VALUES - 1], 0xa5a5a5a5);
+        }
 }
 
 // Through the functions that choose a level: a mean of two ranks that overflows as a sum.
@@ -698,9 +726,9 @@ static void test_small_by_name(void **state)
     kernel_add_weighted(DTYPE_FLOAT16, acc, in, 0, 3);
     kernel_scale(DTYPE_BFLOAT16, acc, in, 0, 3);
     assert_memory_equal(acc, zeros, sizeof(acc));
-    kernel_narrow_bf16(wire, wide, 3);
+    kernel_narrow(DTYPE_BFLOAT16, wire, wide, 3);
     assert_true(wire[0] == 0x3f80 && wire[1] == 0xff80 && wire[2] == 0x3f82);
-    kernel_widen_bf16(wide, wire, 3);
+    kernel_widen(DTYPE_BFLOAT16, wide, wire, 3);
     assert_true(wide[0] == 1.0f && wide[1] == -INFINITY && wide[2] == 0x1.04p0f);
 }
 
@@ -732,8 +760,8 @@ int main(void)
         cmocka_unit_test(test_obvious_is_right),
         cmocka_unit_test(test_every_value),
         cmocka_unit_test(test_pairs_of_values),
-        cmocka_unit_test(test_narrowed_bfloat16),
-        cmocka_unit_test(test_widened_bfloat16),
+        cmocka_unit_test(test_narrowed),
+        cmocka_unit_test(test_widened),
         cmocka_unit_test(test_small_by_name),
         cmocka_unit_test(test_product_is_rounded_first),
         cmocka_unit_test(test_weight_zero_contributes_nothing),
