@@ -149,6 +149,18 @@ void contribution_collective_done(struct contribution *contribution,
     }
 }
 
+// Others than these travel as they are.
+static void contribution_wire(const struct lockstep_module *module, struct collective *collective)
+{
+    const enum dtype dtype = collective->dtype;
+    if (module->wire == LOCKSTEP_WIRE_BFLOAT16 && dtype == DTYPE_FLOAT32)
+        collective->partial = collective->final = DTYPE_BFLOAT16;
+    else if (module->wire == LOCKSTEP_WIRE_FLOAT32 && dtype_is_small(dtype))
+        collective->partial = DTYPE_FLOAT32;
+    else if (dtype == DTYPE_FLOAT16)
+        collective->exponent = module->float16_exponent;
+}
+
 struct collective *contribution_collective(struct contribution *contribution, uint32_t bucket,
                                            bool zero)
 {
@@ -172,6 +184,7 @@ struct collective *contribution_collective(struct contribution *contribution, ui
         .used = &contribution->used[shape->first],
         .context = contribution,
     };
+    contribution_wire(module, collective);
     collective->signature = collective_signature(collective) ^ hash64(identity, sizeof(identity));
     return collective;
 }

@@ -61,12 +61,15 @@ static void manifest_session(const struct lockstep_session *session, struct mani
 static void manifest_module(const struct lockstep_module *module, struct manifest_item *item)
 {
     static const char *const policies[] = {"error", "warn", "accept"};
+    static const char *const wires[] = {"same", "bfloat16", "float32"};
     item->kind = MANIFEST_MODULE;
     item->module = module->index;
     text_copy(item->name, sizeof(item->name), module->name);
-    snprintf(item->value, sizeof(item->value), "gradient_kind=%s unused=%s calls_per_step=%" PRIu32,
-             module->gradient_kind == LOCKSTEP_GRADIENT_SUM ? "sum" : "mean",
-             policies[module->unused], module->calls_per_step);
+    snprintf(
+        item->value, sizeof(item->value),
+        "gradient_kind=%s unused=%s calls_per_step=%" PRIu32 " wire=%s float16_exponent=%" PRId32,
+        module->gradient_kind == LOCKSTEP_GRADIENT_SUM ? "sum" : "mean", policies[module->unused],
+        module->calls_per_step, wires[module->wire], module->float16_exponent);
 }
 
 bool module_manifest_item(const struct lockstep_session *session, uint32_t index,

@@ -431,6 +431,8 @@ static int module_build(struct lockstep_session *session,
     module->gradient_kind = config->gradient_kind;
     module->unused = config->unused;
     module->calls_per_step = (uint32_t)config->calls_per_step;
+    module->wire = config->wire;
+    module->float16_exponent = config->float16_exponent;
     for (uint32_t i = 0; i < module->calls_per_step; i++)
         module->calls[i] = (struct lockstep_call){
             .module = module, .contribution = &module->contributions[0], .number = i};
@@ -502,6 +504,13 @@ static int module_config(const struct lockstep_module_config *given,
         (unsigned)whole->unused > LOCKSTEP_UNUSED_ACCEPT)
         return error_set(LOCKSTEP_E_INVALID, "the module's gradient_kind or unused policy is "
                                              "unknown");
+    if ((unsigned)whole->wire > LOCKSTEP_WIRE_FLOAT32)
+        return error_set(LOCKSTEP_E_INVALID, "the module's wire is %d, which is unknown",
+                         (int)whole->wire);
+    if (whole->float16_exponent < LOCKSTEP_FLOAT16_EXPONENT_MIN || whole->float16_exponent > 0)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "the module's float16_exponent is %" PRId32 "; it is from %d to 0",
+                         whole->float16_exponent, LOCKSTEP_FLOAT16_EXPONENT_MIN);
     if (module_check_patterns(whole) < 0)
         return LOCKSTEP_E_INVALID;
     return module_check_name(whole->name, "module", 0);

@@ -111,6 +111,8 @@ struct lockstep_module {
     lockstep_gradient_kind gradient_kind;
     lockstep_unused_policy unused;
     uint32_t calls_per_step;
+    lockstep_wire wire;
+    int32_t float16_exponent;
     struct bucket_parameter *shapes; // [parameter_count]: what the layout is made from.
 
     struct contribution *contributions; // [contribution_count]

@@ -70,6 +70,11 @@ struct collective {
     uint64_t elements; // Sum over the extents. May be 0: then done() comes all the same.
     uint64_t weight; // REDUCE_MEAN: samples behind the input. 0 contributes nothing.
     bool input_is_sum; // REDUCE_MEAN: the input is already w g; nothing is multiplied.
+    // How sums and means travel where that is not as they are: docs/numbers.md. Equal on all ranks.
+    // float32 with both bfloat16; a 16-bit float with partial float32. DTYPE_NONE: dtype.
+    enum dtype partial; // Of partial sums.
+    enum dtype final; // Of final bytes.
+    int exponent; // float16 without partial: contributions are multiplied by 2^exponent.
     // Units (units.h): the parameters inside. COLLECTIVE_ALLREDUCE only; equal on all ranks.
     const uint64_t *unit_ends; // [unit_count], borrowed until done().
     uint32_t unit_count; // 0: no units, all outputs are written.
@@ -148,7 +153,8 @@ struct transport_statistics {
     uint64_t bytes_sent; // On the wire, headers included.
     uint64_t bytes_received;
     uint64_t payload_bytes_sent; // Collectives only.
-    uint64_t bytes_copied; // Of results, from scratch to user memory; 0 when all of it is used.
+    uint64_t bytes_copied; // Of results, from scratch to user memory; 0 when all of it is used, and
+                           // final bytes travel as they are.
     uint64_t frames_sent;
     uint64_t frames_parked_max; // Highest number of frames that waited for a launch.
     uint64_t scratch_bytes; // Held in the scratch pool, in use or not.

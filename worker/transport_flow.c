@@ -33,6 +33,9 @@
 // if there were none. When none is, its gather frame has no payload and memory stays as it is. Else
 // the final bytes stay in scratch, and are copied to the used units only, on every rank.
 //
+// Formats. Where frames are of another dtype than memory, chunks are cut by the largest element
+// that travels, so that a frame and the scratch it is computed in have at most chunk_bytes.
+//
 // Cost of E elements of b bytes in a world of n: 2 (n - 1) / n * E * b bytes sent by each rank and
 // as many received; one pass over them to add and one to write; 2 (n - 1) hops until the first
 // stripe is complete, later ones overlap with it.
@@ -116,6 +119,12 @@ static struct unit_range flow_units(const struct flow *flow, struct ring_span sp
     return units_met(flow->collective->unit_ends, flow->collective->unit_count, span);
 }
 
+// The dtype of the payload of a frame.
+static enum dtype flow_dtype(const struct flow *flow, enum frame_kind kind)
+{
+    return kind == FRAME_REDUCE ? flow->partial : flow->final;
+}
+
 static bool flow_is_mean(const struct flow *flow)
 {
     return flow->ring.reduces && flow->collective->op == REDUCE_MEAN;
@@ -151,7 +160,7 @@ static struct frame_header flow_header(const struct transport *transport, const 
 {
     return (struct frame_header){
         .kind = kind,
-        .dtype = flow->collective->dtype,
+        .dtype = flow_dtype(flow, kind),
         .generation = transport->world.generation,
         .step = flow->tag.step,
         .space = flow->tag.space,
@@ -170,7 +179,7 @@ static void flow_send(struct transport *transport, struct flow *flow,
     header.chunk = message->owner;
     header.weight = message->weight;
     if (message->source != SOURCE_NONE)
-        header.payload_bytes = (uint32_t)(message->span.count * flow->map.element_bytes);
+        header.payload_bytes = (uint32_t)(message->span.count * dtype_size(header.dtype));
     struct out_frame *frame = transport_frame(transport, &header);
     if (!frame) {
         transport_lose(transport->successor, "out of memory here");
@@ -202,7 +211,7 @@ static void flow_start(struct transport *transport, struct flow *flow, uint64_t 
     message.kind = flow->ring.reduces ? FRAME_REDUCE : FRAME_BROADCAST;
     if (flow_is_mean(flow))
         message.weight = collective->weight;
-    if (flow->ring.reduces && !reduce_is_plain(collective)) {
+    if (flow->ring.reduces && !reduce_is_plain(flow)) {
         message.block = scratch_get(&transport->chunks);
         message.source = SOURCE_BUFFER;
         if (!message.block) {
@@ -324,7 +333,8 @@ static bool flow_is_direct(const struct flow *flow, struct ring_span span)
     const uint64_t bytes = span.count * flow->map.element_bytes;
     if (bytes == 0)
         return true;
-    return units_usage(flow->collective->used, flow_units(flow, span)) == USAGE_ALL &&
+    return flow->final == flow->collective->dtype &&
+           units_usage(flow->collective->used, flow_units(flow, span)) == USAGE_ALL &&
            extent_backed(extent_seek(&flow->map, span.first), EXTENT_OUT, bytes);
 }
 
@@ -383,7 +393,7 @@ static void flow_final(struct transport *transport, struct flow *flow,
         flow->collective->weight_total = header->weight;
     if (block) {
         reduce_store(flow, span, block);
-        transport->totals.bytes_copied += header->payload_bytes;
+        transport->totals.bytes_copied += span.count * flow->map.element_bytes;
     }
     if (ring_sends_gather(&flow->ring, header->chunk)) {
         const struct flow_message message = {.kind = header->kind,
@@ -449,7 +459,7 @@ static uint64_t flow_payload(const struct flow *flow, const struct frame_header 
         return 0;
     if (final && units_usage(flow->collective->used, flow_units(flow, span)) == USAGE_NONE)
         return 0;
-    return span.count * flow->ring.element_bytes;
+    return span.count * dtype_size(header->dtype);
 }
 
 // Whether a frame whose signature agrees may arrive now. NULL, or what is impossible.
@@ -461,7 +471,7 @@ static const char *flow_check(struct flow *flow, const struct frame_header *head
     const uint64_t open = ring->eager ? flow->opened : flow->credited;
     if ((header->kind == FRAME_BROADCAST) == ring->reduces)
         return "it is of another kind of collective";
-    if (header->dtype != flow->collective->dtype)
+    if (header->dtype != flow_dtype(flow, header->kind))
         return "its dtype is not the collective's";
     if (header->part < flow->base || header->part >= open)
         return "its stripe is not open";
@@ -671,19 +681,32 @@ const char *flow_credit(struct peer_link *peer, const struct frame_header *heade
 
 // ---- launching and ending -----------------------------------------------------------------------
 
+static void flow_formats(struct flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    flow->partial = collective->partial == DTYPE_NONE ? collective->dtype : collective->partial;
+    flow->final = collective->final == DTYPE_NONE ? collective->dtype : collective->final;
+    assert((flow->partial == collective->dtype && flow->final == collective->dtype &&
+            collective->exponent == 0) ||
+           (collective->kind == COLLECTIVE_ALLREDUCE && dtype_is_float(collective->dtype) &&
+            (collective->op == REDUCE_SUM || collective->op == REDUCE_MEAN)));
+}
+
 static void flow_ring(const struct transport *transport, struct flow *flow)
 {
     const struct collective *collective = flow->collective;
     const struct transport_world *world = &transport->world;
-    const uint32_t element = (uint32_t)dtype_size(collective->dtype);
+    const size_t partial = dtype_size(flow->partial);
+    const size_t final = dtype_size(flow->final);
+    const uint32_t element = (uint32_t)(partial > final ? partial : final);
     if (collective->kind == COLLECTIVE_BROADCAST)
         ring_init_broadcast(&flow->ring, world->world_size, world->rank, collective->root,
                             collective->elements, element, world->chunk_bytes);
     else
         ring_init_allreduce(&flow->ring, world->world_size, world->rank, collective->elements,
                             element, world->chunk_bytes);
-    const uint64_t sum =
-        extent_map_init(&flow->map, collective->extents, collective->extent_count, element);
+    const uint64_t sum = extent_map_init(&flow->map, collective->extents, collective->extent_count,
+                                         (uint32_t)dtype_size(collective->dtype));
     assert(sum == collective->elements);
     (void)sum;
     flow->receives_left = ring_receives_total(&flow->ring);
@@ -725,6 +748,7 @@ void flow_launch(struct transport *transport, struct collective *collective)
         return;
     }
     flow->collective = collective;
+    flow_formats(flow);
     flow_ring(transport, flow);
     if (transport->world.world_size == 1) {
         list_push_back(&transport->local, &flow->turn);

@@ -125,8 +125,10 @@ struct flow {
     struct parking *parking; // NULL: nothing is parked.
     struct list feed; // In transport.feed while stripes are to be started.
     struct list held; // Frames that wait for the successor's credit.
-    struct ring ring;
+    struct ring ring; // Its elements are the largest that travel.
     struct extent_map map;
+    enum dtype partial; // In reduce frames.
+    enum dtype final; // In gather frames, and those of a broadcast.
     uint64_t receives_left;
     uint64_t sends_left;
     uint64_t base; // Stripes below are complete here.
@@ -269,7 +271,7 @@ void flow_forget(struct transport *transport);
 // ---- transport_reduce.c -------------------------------------------------------------------------
 
 // Whether the first hop can be sent from user memory as it is.
-bool reduce_is_plain(const struct collective *collective);
+bool reduce_is_plain(const struct flow *flow);
 // Writes this rank's contribution to `count` elements from `first` into acc.
 void reduce_start(const struct flow *flow, struct ring_span span, uint8_t *acc);
 // acc = acc op this rank's contribution. Returns the weight that it adds.

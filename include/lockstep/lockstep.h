@@ -286,7 +286,8 @@ typedef enum lockstep_abort_policy {
     LOCKSTEP_ABORT_ACCEPT = 1 /* OK: the mean is over those that did not give up; only counted. */
 } lockstep_abort_policy;
 
-/* How gradients are represented between ranks. docs/numbers.md states the errors. */
+/* How gradients are represented between ranks. docs/numbers.md states the errors. In a world of one
+ * nothing travels, and nothing is rounded. */
 typedef enum lockstep_wire {
     LOCKSTEP_WIRE_SAME = 0, /* As they are: 16-bit floats are rounded once for each rank passed. */
     LOCKSTEP_WIRE_BFLOAT16 = 1, /* float32 travels as bfloat16: half the bytes. Others: as SAME. */
@@ -322,7 +323,8 @@ struct lockstep_module_config {
     lockstep_abort_policy on_abort;
     lockstep_wire wire;
     int32_t float16_exponent; /* -14 to 0: float16 gradients travel multiplied by 2 to this power,
-                                 so that their sum does not overflow. */
+                                 so that their sum does not overflow. The mean is as without it, but
+                                 for its error. Of float16 only, and where it travels as such. */
 };
 
 #define LOCKSTEP_MODULE_INIT \
@@ -560,7 +562,8 @@ struct lockstep_report {
     uint64_t bytes_sent; /* On the data plane, headers included. */
     uint64_t bytes_received;
     uint64_t bytes_copied; /* Results that passed through scratch, because some gradients of
-                              their chunk were used by nobody. 0: zero copy. */
+                              their chunk were used by nobody, or because they are float32 and
+                              travel as bfloat16. 0: zero copy. */
     uint64_t weight_total; /* Sum of the weights of the last bucket. */
     uint32_t buckets; /* That travelled. */
     uint32_t zero_filled; /* Of these: contributed as zeros by this rank. */

@@ -166,6 +166,99 @@ static void test_many_at_random(void **state)
     }
 }
 
+// Formats in which frames are not as memory is.
+struct format {
+    enum dtype dtype;
+    enum dtype partial;
+    enum dtype final;
+    int exponent;
+};
+
+static const struct format formats[] = {
+    {DTYPE_FLOAT32, DTYPE_BFLOAT16, DTYPE_BFLOAT16, 0},
+    {DTYPE_FLOAT16, DTYPE_FLOAT32, 0, 0},
+    {DTYPE_BFLOAT16, DTYPE_FLOAT32, 0, 0},
+    {DTYPE_FLOAT16, 0, 0, -3},
+    {DTYPE_FLOAT16, 0, 0, -14},
+};
+
+// With and without units, weights, holes; chunks that are cut inside units and inside pieces.
+static void test_formats_at_random(void **state)
+{
+    static const uint32_t chunks[] = {8, 64, 4096, 65536};
+    for (size_t i = 0; i < LENGTH(worlds); i++) {
+        const uint32_t n = worlds[i];
+        const struct fleet_options options = options_of(state, n, chunks[i % LENGTH(chunks)]);
+        struct job *job = job_make(n, options.chunk_bytes, 900 + i);
+        uint64_t random = 31 + i;
+        const uint32_t most = options.chunk_bytes * (n + 2) * 2;
+        for (uint32_t k = 0; k < 6 * LENGTH(formats); k++) {
+            const struct format *format = &formats[k % LENGTH(formats)];
+            struct job_spec spec = {.dtype = format->dtype,
+                                    .partial = format->partial,
+                                    .final = format->final,
+                                    .exponent = format->exponent,
+                                    .op = k % 3 == 0 ? REDUCE_SUM : REDUCE_MEAN,
+                                    .elements = job_random(&random) % 3 * (most / 8) +
+                                                job_random(&random) % 2500,
+                                    .units = k % 2 == 0 ? 0 : 1 + (uint32_t)(random % 30),
+                                    .input_is_sum = job_random(&random) % 2 == 0,
+                                    .holes = job_random(&random) % 2 == 0,
+                                    .special = job_random(&random) % 3 == 0,
+                                    .separate = job_random(&random) % 3 == 0};
+            spec.elements = spec.elements / slowness(state);
+            if (spec.elements > most)
+                spec.elements = most;
+            if (k < LENGTH(formats))
+                spec.elements = k % 2;
+            weights_fill(&spec, n, &random);
+            job_add(job, &spec);
+        }
+        run_job(&options, job);
+    }
+}
+
+#define MEASURED 20000 // Elements.
+
+// Of n elements each of two ranks sends a half as partial sums, and a half as final bytes.
+static void script_measure(struct member *member)
+{
+    const struct format *format = member->fleet->argument;
+    const uint64_t size = dtype_size(format->dtype);
+    const uint64_t partial = dtype_size(format->partial ? format->partial : format->dtype);
+    const uint64_t final = dtype_size(format->final ? format->final : format->dtype);
+    uint8_t *memory = calloc(MEASURED, size);
+    struct extent extent = {memory, memory, MEASURED};
+    struct collective collective = {.dtype = format->dtype,
+                                    .op = REDUCE_MEAN,
+                                    .partial = format->partial,
+                                    .final = format->final,
+                                    .exponent = format->exponent,
+                                    .tag = {.space = 1},
+                                    .extents = &extent,
+                                    .extent_count = 1,
+                                    .elements = MEASURED,
+                                    .weight = 1};
+    struct transport_statistics statistics;
+    transport_launch(member->transport, &collective);
+    member_until(member, &member->done_count, 1, "the collective");
+    transport_statistics(member->transport, &statistics);
+    MEMBER_CHECK(member, statistics.payload_bytes_sent == MEASURED / 2 * (partial + final));
+    MEMBER_CHECK(member, statistics.bytes_copied == (final == size ? 0 : MEASURED * size));
+    free(memory);
+}
+
+static void test_bytes_of_formats(void **state)
+{
+    static struct format same = {DTYPE_FLOAT32, 0, 0, 0};
+    const struct fleet_options options = options_of(state, 2, 4096);
+    fleet_run(&options, script_measure, &same);
+    for (size_t i = 0; i < LENGTH(formats); i++) {
+        struct format format = formats[i];
+        fleet_run(&options, script_measure, &format);
+    }
+}
+
 static void test_large(void **state)
 {
     for (size_t w = 1; w < LENGTH(worlds); w++) {
@@ -540,6 +633,16 @@ static void test_killed_rank(void **state)
                                           .units = i < 2 ? 0 : 50};
             job_add(job, &spec);
         }
+        for (uint32_t i = 0; i < LENGTH(formats); i++) {
+            const struct job_spec spec = {.dtype = formats[i].dtype,
+                                          .partial = formats[i].partial,
+                                          .final = formats[i].final,
+                                          .exponent = formats[i].exponent,
+                                          .op = REDUCE_SUM,
+                                          .elements = 500000 / slowness(state),
+                                          .units = i % 2 == 0 ? 0 : 50};
+            job_add(job, &spec);
+        }
         fleet_run(&options, script_killed, job);
         job_check_intact_or_final(job, options.name, n - 1);
         job_free(job);
@@ -625,6 +728,8 @@ static const struct {
     TEST(test_sizes),
     TEST(test_every_dtype_and_op),
     TEST(test_many_at_random),
+    TEST(test_formats_at_random),
+    TEST(test_bytes_of_formats),
     TEST(test_large),
     TEST(test_broadcast),
     TEST(test_units_at_random),

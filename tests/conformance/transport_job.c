@@ -225,6 +225,9 @@ static void job_launch(struct member *member, struct job *job, uint32_t index)
         .kind = spec->kind,
         .dtype = spec->dtype,
         .op = spec->op,
+        .partial = spec->partial,
+        .final = spec->final,
+        .exponent = spec->exponent,
         .root = spec->root,
         .tag = {.step = job->run, .space = job->seed, .slot = index},
         .signature = index * 77 + 1,
@@ -309,6 +312,76 @@ static bool job_element_used(const struct job *job, const struct item *item, uin
     return job_unit_used(job, item, low);
 }
 
+static bool job_is_wide(const struct job_spec *spec)
+{
+    return spec->partial != DTYPE_NONE || spec->final != DTYPE_NONE || spec->exponent != 0;
+}
+
+static float job_widen(enum dtype dtype, const uint8_t *at)
+{
+    float value;
+    uint16_t half;
+    memcpy(&value, at, dtype == DTYPE_FLOAT32 ? sizeof(value) : 0);
+    if (dtype == DTYPE_FLOAT32)
+        return value;
+    memcpy(&half, at, sizeof(half));
+    kernel_widen(dtype, &value, &half, 1);
+    return value;
+}
+
+static void job_narrow(enum dtype dtype, float value, uint8_t *at)
+{
+    uint16_t half;
+    if (dtype == DTYPE_FLOAT32) {
+        memcpy(at, &value, sizeof(value));
+        return;
+    }
+    kernel_narrow(dtype, &half, &value, 1);
+    memcpy(at, &half, sizeof(half));
+}
+
+static float job_rounded(enum dtype dtype, float value)
+{
+    uint8_t bytes[4];
+    job_narrow(dtype, value, bytes);
+    return job_widen(dtype, bytes);
+}
+
+// The same where frames are not as memory is: in float32, rounded once a hop. volatile: every
+// operation is rounded by itself.
+static uint64_t job_reference_wide(const struct job *job, const struct item *item, uint64_t element,
+                                   uint32_t owner, uint8_t final[8])
+{
+    const struct job_spec *spec = &item->spec;
+    const enum dtype partial = spec->partial == DTYPE_NONE ? spec->dtype : spec->partial;
+    const enum dtype end = spec->final == DTYPE_NONE ? spec->dtype : spec->final;
+    const bool mean = spec->op == REDUCE_MEAN;
+    volatile float sum = 0;
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < job->world; i++) {
+        const uint32_t rank = (owner + 1 + i) % job->world;
+        const struct side *side = &item->sides[rank];
+        const uint64_t weight = mean ? spec->weights[rank] : 1;
+        volatile float own =
+            job_widen(spec->dtype, side->inputs_before + element * dtype_size(spec->dtype));
+        own = own * ldexpf(1, spec->exponent);
+        if (mean && !spec->input_is_sum)
+            own = own * (float)weight;
+        total += weight;
+        if (i == 0)
+            sum = side->has_in[element] && weight > 0 ? own : 0;
+        else if (side->has_in[element] && weight > 0)
+            sum = sum + own;
+        if (i + 1 < job->world)
+            sum = job_rounded(partial, sum);
+    }
+    if (mean && total > 0)
+        sum = sum / (float)total;
+    sum = sum * ldexpf(1, -spec->exponent);
+    job_narrow(spec->dtype, job_rounded(end, sum), final);
+    return total;
+}
+
 // What the collective leaves at one element, in `final`. False: memory stays as it was.
 static bool job_reference(const struct job *job, const struct item *item, uint64_t element,
                           uint32_t owner, uint8_t final[8])
@@ -321,6 +394,9 @@ static bool job_reference(const struct job *job, const struct item *item, uint64
         memcpy(final, item->sides[spec->root].inputs_before + element * size, size);
         return true;
     }
+    if (job_is_wide(spec) && job->world > 1)
+        return job_reference_wide(job, item, element, owner, final) > 0 &&
+               job_element_used(job, item, element);
     for (uint32_t i = 0; i < job->world; i++) {
         const uint32_t rank = (owner + 1 + i) % job->world;
         const struct side *side = &item->sides[rank];
@@ -431,13 +507,14 @@ static bool job_near(const struct job *job, const struct item *item, uint64_t el
         return !isfinite(got);
     if (dtype_size(spec->dtype) == 2 && !isfinite(got))
         return true; // Overflowed on the way.
-    const double unit = spec->dtype == DTYPE_FLOAT16    ? 0x1p-11
-                        : spec->dtype == DTYPE_BFLOAT16 ? 0x1p-8
-                        : spec->dtype == DTYPE_FLOAT32  ? 1.2e-7
-                                                        : 2.3e-16;
-    const double denormal = spec->dtype == DTYPE_FLOAT16    ? 0x1p-24
-                            : spec->dtype == DTYPE_BFLOAT16 ? 0x1p-133
-                                                            : 1e-300;
+    const enum dtype coarse = spec->partial == DTYPE_BFLOAT16 ? DTYPE_BFLOAT16 : spec->dtype;
+    const double unit = coarse == DTYPE_FLOAT16    ? 0x1p-11
+                        : coarse == DTYPE_BFLOAT16 ? 0x1p-8
+                        : coarse == DTYPE_FLOAT32  ? 1.2e-7
+                                                   : 2.3e-16;
+    const double denormal = coarse == DTYPE_FLOAT16    ? ldexp(1, -24 - spec->exponent)
+                            : coarse == DTYPE_BFLOAT16 ? 0x1p-133
+                                                       : 1e-300;
     return fabs(got - sum / divisor) <=
            4 * job->world * unit * magnitude / divisor + denormal * job->world;
 }
@@ -445,9 +522,14 @@ static bool job_near(const struct job *job, const struct item *item, uint64_t el
 static uint32_t job_owner(const struct job *job, const struct job_spec *spec, uint64_t element)
 {
     struct ring ring;
+    // Chunks are cut by the largest element that travels.
+    const uint32_t partial =
+        (uint32_t)dtype_size(spec->partial == DTYPE_NONE ? spec->dtype : spec->partial);
+    const uint32_t final =
+        (uint32_t)dtype_size(spec->final == DTYPE_NONE ? spec->dtype : spec->final);
     if (spec->kind == COLLECTIVE_BROADCAST)
         return spec->root;
-    ring_init_allreduce(&ring, job->world, 0, spec->elements, (uint32_t)dtype_size(spec->dtype),
+    ring_init_allreduce(&ring, job->world, 0, spec->elements, partial > final ? partial : final,
                         job->chunk_bytes);
     const uint64_t stripe = element / (ring.chunk_elements * job->world);
     for (uint32_t owner = 0; owner < job->world; owner++) {
@@ -534,7 +616,7 @@ void job_check_intact_or_final(const struct job *job, const char *name, uint32_t
                 const struct side *side = &item->sides[r];
                 const uint8_t *got = side->outputs + e * size;
                 if (r != without && memcmp(got, side->outputs_before + e * size, size) != 0 &&
-                    (!written || memcmp(got, final, size) != 0))
+                    (!written || !job_equal(item->spec.dtype, got, final)))
                     job_fail(job, name, i, r, e, "is neither intact nor final");
             }
         }

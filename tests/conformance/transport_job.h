@@ -17,6 +17,9 @@ struct job_spec {
     uint32_t root;
     uint64_t elements;
     bool input_is_sum;
+    enum dtype partial; // As of struct collective.
+    enum dtype final;
+    int exponent;
     bool special; // Some inputs are infinite or NaN.
     bool holes; // Some extents have no input or no output.
     bool separate; // Outputs are not the inputs' memory.
