@@ -195,7 +195,11 @@ static void counted_body(struct rank *rank)
 {
     const bool torn = rank->setting->torn_bytes > 0 && rank->setting->torn_bytes < 100;
     const struct module_shape a = {.name = "a", .count = torn ? 11 : 12, .elements = sizes};
-    const struct module_shape b = {.name = "b", .count = 6, .elements = sizes, .scattered = true};
+    const struct module_shape b = {.name = "b",
+                                   .count = 6,
+                                   .elements = sizes,
+                                   .scattered = true,
+                                   .wire = LOCKSTEP_WIRE_BFLOAT16};
     struct trained_module modules[2];
     float buffers[4][8] = {{0}};
     kind = TRAINER;

@@ -732,6 +732,9 @@ SPOIL(no_buffers, config->buffers = NULL)
 SPOIL(odd_kind, config->gradient_kind = (lockstep_gradient_kind)9)
 SPOIL(odd_unused, config->unused = (lockstep_unused_policy)9)
 SPOIL(many_calls, config->calls_per_step = 257)
+SPOIL(odd_wire, config->wire = (lockstep_wire)3)
+SPOIL(positive_exponent, config->float16_exponent = 1)
+SPOIL(small_exponent, config->float16_exponent = -15)
 SPOIL(no_parameter_name, parameter->name = NULL)
 SPOIL(long_parameter_name, parameter->name = long_name)
 SPOIL(parameter_no_utf8, parameter->name = "w\xff")
@@ -759,6 +762,9 @@ static const struct bad_module bad_modules[] = {
     {"gradient_kind", odd_kind},
     {"unused policy", odd_unused},
     {"calls_per_step is 257", many_calls},
+    {"the module's wire is 3, which is unknown", odd_wire},
+    {"float16_exponent is 1; it is from -14 to 0", positive_exponent},
+    {"float16_exponent is -15; it is from -14 to 0", small_exponent},
     {"parameter 0 has no name", no_parameter_name},
     {"parameter 0 is too long", long_parameter_name},
     {"parameter 0 is not valid UTF-8", parameter_no_utf8},

@@ -152,6 +152,16 @@ static void calls_differ(struct declaration *declaration)
     declaration->config.calls_per_step = 4;
 }
 
+static void wire_differs(struct declaration *declaration)
+{
+    declaration->config.wire = LOCKSTEP_WIRE_BFLOAT16;
+}
+
+static void exponent_differs(struct declaration *declaration)
+{
+    declaration->config.float16_exponent = -5;
+}
+
 static void module_differs(struct declaration *declaration)
 {
     declaration->config.name = "network";
@@ -222,6 +232,11 @@ static const struct difference differences[] = {
      0},
     {"unused", unused_differs, {"unused=error", "unused=accept"}, 0},
     {"calls", calls_differ, {"calls_per_step=1 on rank %a", "calls_per_step=4 on rank %b"}, 0},
+    {"wire", wire_differs, {"wire=same on rank %a", "wire=bfloat16 on rank %b"}, 0},
+    {"exponent",
+     exponent_differs,
+     {"float16_exponent=0 on rank %a", "float16_exponent=-5 on rank %b"},
+     0},
     {"module",
      module_differs,
      {"only on rank %a: module net", "only on rank %b: module network"},

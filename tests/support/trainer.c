@@ -95,6 +95,7 @@ void trainer_make(struct rank *rank, const struct module_shape *shape, uint32_t 
     config.gradient_kind = shape->kind;
     config.unused = shape->unused;
     config.calls_per_step = shape->calls_per_step;
+    config.wire = shape->wire;
     RANK_OK(rank, lockstep_module_register(rank->session, &config, &module->module));
 }
 

@@ -23,6 +23,7 @@ struct module_shape {
     lockstep_gradient_kind kind;
     lockstep_unused_policy unused;
     uint64_t calls_per_step; // 0: 1.
+    lockstep_wire wire;
 };
 
 struct trained_module {
