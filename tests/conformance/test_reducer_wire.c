@@ -581,7 +581,7 @@ static void set_nan(lockstep_dtype dtype, void *memory, uint64_t index, bool qui
                sizeof(half));
 }
 
-// The last elements of the gradient are special, in all its chunks' owners' turns: eight copies.
+// Special elements every hundred, so that every chunk has some.
 static void set_specials(const struct rank *rank, struct wired *wired)
 {
     const lockstep_dtype dtype = wired->format->dtype;
@@ -654,17 +654,17 @@ static void odd_body(struct rank *rank)
     static const uint64_t tiny[MAX_COUNT] = {0, 1, 0, 3, 700, 1, 0, 5};
     static const uint64_t one[1] = {1};
     static const uint64_t none[2] = {0, 0};
-    struct wired modules[3][LENGTH(formats)];
+    struct wired modules[3 * LENGTH(formats)];
     for (uint32_t m = 0; m < LENGTH(formats); m++) {
-        wired_make(rank, &formats[m], m, tiny, MAX_COUNT, &modules[0][m]);
-        wired_make(rank, &formats[m], 100 + m, one, 1, &modules[1][m]);
-        wired_make(rank, &formats[m], 200 + m, none, 2, &modules[2][m]);
+        wired_make(rank, &formats[m], m, tiny, MAX_COUNT, &modules[3 * m]);
+        wired_make(rank, &formats[m], 100 + m, one, 1, &modules[3 * m + 1]);
+        wired_make(rank, &formats[m], 200 + m, none, 2, &modules[3 * m + 2]);
     }
     RANK_OK(rank, lockstep_start(rank->session));
     for (int i = 0; i < 2; i++)
-        wired_step(rank, modules[0], 3 * LENGTH(formats), i == 0 ? uneven : idle, noise, always);
-    for (uint32_t i = 0; i < 3; i++)
-        wired_free_all(modules[i]);
+        wired_step(rank, modules, LENGTH(modules), i == 0 ? uneven : idle, noise, always);
+    for (uint32_t m = 0; m < LENGTH(modules); m++)
+        wired_free(&modules[m]);
 }
 
 static void case_25_odd_worlds_in_every_format(const struct setting *setting)
