@@ -4,6 +4,7 @@
 KINDS := unit sim conformance fault golden
 KIND ?= $(KINDS)
 ONLY ?=
+CASE ?=
 
 # --- test programs: one for each tests/<kind>/test_*.c -------------------------------------------
 
@@ -28,7 +29,7 @@ TEST_BIN := $(TEST_C:%.c=$(BUILD)/%)
 TEST_ENV = BUILD=$(abspath $(BUILD)) LOCKSTEP_BIN=$(abspath $(BUILD)/bin) \
     LOCKSTEP_LIB=$(abspath $(BUILD)/lib) CC="$(CC)" LOCKSTEP_SANITIZER=$(SAN)
 
-.PHONY: test check sim asan tsan ubsan lint format demo torch aarch64
+.PHONY: test check sim conformance mutants nightly asan tsan ubsan lint format demo torch aarch64
 
 # Unit tests and simulations start no program of ours, so for them alone none need link.
 NEEDS_PROGRAMS := $(filter-out tests/unit/% tests/sim/%,$(TEST_C) $(TEST_SH))
@@ -42,6 +43,16 @@ check: ## Lint, then test
 
 sim: ## Run the simulator with more seeds (SEEDS=n)
 	@LOCKSTEP_SIM_SEEDS=$(SEEDS) $(MAKE) KIND=sim test
+
+# --- the numbered cases ---------------------------------------------------------------------------
+
+CASE_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/conformance/test_*.c tests/fault/test_death*.c))
+
+conformance: all $(CASE_BIN) ## Run the numbered cases, one line each by transport (CASE=26)
+	@CASE=$(CASE) $(TEST_ENV) tools/conformance
+
+mutants: ## Break the library on purpose: each fault has to fail its case (CASE=07)
+	@CASE=$(CASE) $(TEST_ENV) JOBS=$(JOBS) tools/mutants
 
 # --- the same suite under a sanitizer ------------------------------------------------------------
 

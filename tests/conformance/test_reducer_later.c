@@ -21,7 +21,6 @@ static struct later later[] = {
     {"case 36", "lockstep_session_save and _load are not supported yet"},
     {"case 38", "lockstep_call_wait is not supported yet"},
     {"case 42", "there are no stall verdicts yet"},
-    {"case 43", "tests of kind fault end processes; this program has none"},
 };
 
 #define LATER (sizeof(later) / sizeof(later[0]))
