@@ -313,7 +313,8 @@ static uint64_t cluster_judge(struct cluster *cluster)
     snprintf(failure, sizeof(failure), "%s", cluster->failure);
     for (uint32_t i = 1; i < cluster->world_size && failure[0] == '\0'; i++) {
         if (hash64_final(&cluster->ranks[i].digest) != digest)
-            snprintf(failure, sizeof(failure), "ranks 0 and %" PRIu32 " hold different bytes", i);
+            snprintf(failure, sizeof(failure), "ranks 0 and %" PRIu32 " hold different bytes on %s",
+                     i, cluster->test->setting->name);
     }
     cond_fini(&cluster->changed);
     mutex_fini(&cluster->mutex);

@@ -1,0 +1,715 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Conformance: random models on random worlds. A draw says everything about one job: its modules,
+// their tensors, where gradients lie, the caps of buckets, who calls what in which order, who uses
+// what, and the weights. Every result on every rank is compared bit by bit with a reference that
+// knows nothing of buckets and rings; what nobody used has to be as it was.
+//
+// All gradients are small integers, so that every sum is exact in every dtype, and a result is one
+// quotient, rounded once. A draw is a function of its seed. LOCKSTEP_TEST_DRAWS is how many there
+// are (300), with the seeds from 1; LOCKSTEP_TEST_SEED replays one, and says what it is. A failure
+// names the seed.
+
+#include "tests/support/trainer.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define DRAWS 300
+#define TENSORS_MAX 200
+#define MODULES_MAX 4
+#define STEPS_MAX 3
+#define WORLD_MAX 4
+#define CALLS_MAX 2
+#define LARGEST ((uint64_t)4 << 20) // Elements of a tensor.
+#define GAP_BYTES 24 // Between gradients that are scattered.
+
+#define KNOWN_MAX 20 // Of a gradient, both signs.
+#define WEIGHT_MAX 3
+#define SUM_MAX (WORLD_MAX * WEIGHT_MAX * KNOWN_MAX)
+
+// bfloat16 has 8 bits of precision: whole numbers are exact up to here.
+static_assert(SUM_MAX <= 256, "sums of known gradients are exact in every dtype");
+
+// ---- The draw ----------------------------------------------------------------------------------
+
+enum place {
+    PLACE_TOGETHER, // Side by side, the last one first.
+    PLACE_SCATTERED,
+    PLACE_GIVEN, // Not registered: other memory in every step, given when it is ready.
+    PLACE_COUNT,
+};
+
+struct draw_module {
+    uint32_t first; // Its tensors: count of those of the draw, from this one.
+    uint32_t count;
+    enum place place;
+    lockstep_gradient_kind kind;
+    lockstep_unused_policy policy;
+    uint32_t calls_per_step;
+};
+
+struct draw {
+    uint64_t seed;
+    struct setting setting;
+    char name[160]; // Of the setting; with the command that replays the draw.
+    size_t caps[3];
+    uint32_t steps;
+    uint32_t module_count;
+    uint32_t tensor_count;
+    struct draw_module modules[MODULES_MAX];
+    uint64_t elements[TENSORS_MAX];
+    lockstep_dtype dtypes[TENSORS_MAX];
+};
+
+// What is drawn; each has numbers of its own.
+enum what {
+    WHAT_SHAPE,
+    WHAT_SIZE,
+    WHAT_KNOWN,
+    WHAT_WEIGHT,
+    WHAT_CALLS,
+    WHAT_USES,
+    WHAT_REPORTS,
+    WHAT_DECLARES,
+    WHAT_MOVES,
+    WHAT_ORDER,
+};
+
+// The same number for the same question, whoever asks.
+static uint64_t dice(const struct draw *draw, enum what what, uint64_t a, uint64_t b, uint64_t c)
+{
+    uint64_t state = draw->seed;
+    const uint64_t mixed[] = {(uint64_t)what, a, b, c};
+    for (size_t i = 0; i < sizeof(mixed) / sizeof(mixed[0]); i++)
+        state = trainer_random(&state) ^ mixed[i];
+    return trainer_random(&state);
+}
+
+// One in `of`.
+static bool chance(uint64_t number, uint64_t of)
+{
+    return number % of == 0;
+}
+
+// From 1 to 2 to the power of bits, every magnitude as often as the others.
+static uint64_t magnitude(uint64_t *state, uint32_t bits)
+{
+    const uint64_t bound = (uint64_t)1 << trainer_random(state) % (bits + 1);
+    return 1 + trainer_random(state) % bound;
+}
+
+static void draw_setting(struct draw *draw, uint64_t *state)
+{
+    static const struct setting settings[] = {
+        {.name = "tcp", .transport = LOCKSTEP_TRANSPORT_TCP},
+        {.name = "tcp", .transport = LOCKSTEP_TRANSPORT_TCP},
+        {.name = "torn_7", .transport = LOCKSTEP_TRANSPORT_LOOPBACK, .torn_bytes = 7},
+        {.name = "torn_1000", .transport = LOCKSTEP_TRANSPORT_LOOPBACK, .torn_bytes = 1000},
+    };
+    const uint64_t choice = trainer_random(state) % 12;
+    draw->setting = (struct setting){.name = "loopback", .transport = LOCKSTEP_TRANSPORT_LOOPBACK};
+    if (choice < sizeof(settings) / sizeof(settings[0]))
+        draw->setting = settings[choice];
+    draw->setting.world_size = 2 + (uint32_t)(trainer_random(state) % (WORLD_MAX - 1));
+    snprintf(draw->name, sizeof(draw->name),
+             "%s (draw %" PRIu64 "; LOCKSTEP_TEST_SEED=%" PRIu64 " make test "
+             "ONLY=test_reducer_random replays it)",
+             draw->setting.name, draw->seed, draw->seed);
+    draw->setting.name = draw->name;
+}
+
+// Most are small, so that a draw takes little time; some have no element at all.
+static uint64_t draw_elements(const struct draw *draw, uint64_t *state)
+{
+    const uint64_t choice = trainer_random(state) % 20;
+    if (choice == 0)
+        return 0;
+    if (draw->setting.torn_bytes > 0)
+        return magnitude(state, draw->setting.torn_bytes < 100 ? 5 : 10);
+    return magnitude(state, choice == 1 ? 16 : choice < 8 ? 11 : 6);
+}
+
+static void draw_tensors(struct draw *draw, uint64_t *state)
+{
+    static const lockstep_dtype dtypes[] = {LOCKSTEP_FLOAT32, LOCKSTEP_FLOAT64, LOCKSTEP_FLOAT16,
+                                            LOCKSTEP_BFLOAT16};
+    draw->tensor_count = (uint32_t)magnitude(state, 8) % TENSORS_MAX + 1;
+    for (uint32_t t = 0; t < draw->tensor_count; t++) {
+        draw->elements[t] = draw_elements(draw, state);
+        draw->dtypes[t] = dtypes[trainer_random(state) % 4];
+    }
+    if (draw->setting.torn_bytes == 0 && chance(trainer_random(state), 50))
+        draw->elements[draw->tensor_count / 2] = LARGEST - trainer_random(state) % 1000;
+}
+
+static void draw_modules(struct draw *draw, uint64_t *state)
+{
+    uint32_t first = 0;
+    draw->module_count = 1 + (uint32_t)(trainer_random(state) % MODULES_MAX);
+    for (uint32_t m = 0; m < draw->module_count; m++) {
+        struct draw_module *module = &draw->modules[m];
+        const uint32_t left = draw->tensor_count - first;
+        module->first = first;
+        module->count =
+            m + 1 == draw->module_count ? left : (uint32_t)(trainer_random(state) % (left + 1));
+        first += module->count;
+        module->place = (enum place)(trainer_random(state) % PLACE_COUNT);
+        module->kind =
+            trainer_random(state) % 2 == 0 ? LOCKSTEP_GRADIENT_MEAN : LOCKSTEP_GRADIENT_SUM;
+        module->policy =
+            trainer_random(state) % 2 == 0 ? LOCKSTEP_UNUSED_ERROR : LOCKSTEP_UNUSED_ACCEPT;
+        module->calls_per_step = 1 + (uint32_t)(trainer_random(state) % CALLS_MAX);
+    }
+}
+
+static struct draw *draw_make(uint64_t seed)
+{
+    struct draw *draw = calloc(1, sizeof(*draw));
+    uint64_t state;
+    assert_non_null(draw);
+    draw->seed = seed;
+    state = dice(draw, WHAT_SHAPE, 0, 0, 0);
+    draw_setting(draw, &state);
+    draw_tensors(draw, &state);
+    draw_modules(draw, &state);
+    draw->steps = 2 + (uint32_t)(trainer_random(&state) % (STEPS_MAX - 1));
+    for (uint32_t i = 0; i < 3; i++) // 0 is the default.
+        draw->caps[i] = chance(trainer_random(&state), 4) ? 0 : magnitude(&state, 25);
+    return draw;
+}
+
+static void draw_describe(const struct draw *draw)
+{
+    static const char *const places[PLACE_COUNT] = {"together", "scattered", "given"};
+    uint64_t elements = 0;
+    for (uint32_t t = 0; t < draw->tensor_count; t++)
+        elements += draw->elements[t];
+    print_message("%s: world %" PRIu32 ", %" PRIu32 " steps, %" PRIu32 " tensors, %" PRIu64
+                  " elements, caps %zu %zu %zu\n",
+                  draw->name, draw->setting.world_size, draw->steps, draw->tensor_count, elements,
+                  draw->caps[0], draw->caps[1], draw->caps[2]);
+    for (uint32_t m = 0; m < draw->module_count; m++) {
+        const struct draw_module *module = &draw->modules[m];
+        print_message(
+            "  m%" PRIu32 ": %" PRIu32 " tensors %s, %s, unused: %s, %" PRIu32 " calls per step\n",
+            m, module->count, places[module->place],
+            module->kind == LOCKSTEP_GRADIENT_MEAN ? "mean" : "sum",
+            module->policy == LOCKSTEP_UNUSED_ERROR ? "error" : "accept", module->calls_per_step);
+    }
+}
+
+// ---- Who does what in a step: questions that any rank can ask about any other ------------------
+
+static int64_t weight_of(const struct draw *draw, uint64_t step, uint32_t rank)
+{
+    return (int64_t)(dice(draw, WHAT_WEIGHT, step, rank, 0) % (WEIGHT_MAX + 1));
+}
+
+// Memory that is not registered has no place for the mean of the others, so there nothing is left
+// out. What no rank calls in the first step would not be planned.
+static bool calls(const struct draw *draw, uint64_t step, uint32_t rank, uint32_t module)
+{
+    const uint64_t always = dice(draw, WHAT_CALLS, module, 0, 0) % draw->setting.world_size;
+    if (draw->modules[module].place == PLACE_GIVEN || (step == 1 && rank == always))
+        return true;
+    return !chance(dice(draw, WHAT_CALLS, step, rank, module), 5);
+}
+
+// Whether some call of the step reports the tensor. There are tensors that all use, that few use,
+// and that nobody uses in this step.
+static bool uses(const struct draw *draw, uint64_t step, uint32_t rank, uint32_t module,
+                 uint32_t tensor)
+{
+    if (!calls(draw, step, rank, module))
+        return false;
+    if (draw->modules[module].place == PLACE_GIVEN)
+        return true;
+    switch (dice(draw, WHAT_USES, step, tensor, 0) % 8) {
+    case 0:
+        return false;
+    case 1:
+        return chance(dice(draw, WHAT_USES, step, tensor, 1 + rank), 4);
+    case 2:
+        return chance(dice(draw, WHAT_USES, step, tensor, 1 + rank), 2);
+    default:
+        return true;
+    }
+}
+
+static bool used_anywhere(const struct draw *draw, uint64_t step, uint32_t module, uint32_t tensor)
+{
+    for (uint32_t r = 0; r < draw->setting.world_size; r++) {
+        if (uses(draw, step, r, module, tensor))
+            return true;
+    }
+    return false;
+}
+
+// Each call of a step reports some of what the step uses, and all calls together everything.
+static bool reports(const struct draw *draw, uint64_t step, uint32_t rank, uint32_t module,
+                    uint32_t tensor, uint32_t call)
+{
+    const uint32_t calls_per_step = draw->modules[module].calls_per_step;
+    const uint64_t set = 1 + dice(draw, WHAT_REPORTS, step, rank, tensor) % 3;
+    return uses(draw, step, rank, module, tensor) && (calls_per_step == 1 || set >> call & 1);
+}
+
+static bool declares(const struct draw *draw, uint64_t step, uint32_t rank, uint32_t module,
+                     uint32_t tensor, uint32_t call)
+{
+    if (reports(draw, step, rank, module, tensor, call))
+        return false;
+    return (draw->modules[module].policy == LOCKSTEP_UNUSED_ERROR &&
+            !uses(draw, step, rank, module, tensor)) ||
+           chance(dice(draw, WHAT_DECLARES, step, rank, tensor), 3);
+}
+
+// The divisor of a module's gradients: ranks that do not call it do not count.
+static int64_t weight_total(const struct draw *draw, uint64_t step, uint32_t module)
+{
+    int64_t total = 0;
+    for (uint32_t r = 0; r < draw->setting.world_size; r++) {
+        if (calls(draw, step, r, module))
+            total += weight_of(draw, step, r);
+    }
+    return total;
+}
+
+static bool called_without_weight(const struct draw *draw, uint64_t step)
+{
+    for (uint32_t m = 0; m < draw->module_count; m++) {
+        bool called = false;
+        for (uint32_t r = 0; r < draw->setting.world_size; r++)
+            called = called || calls(draw, step, r, m);
+        if (called && weight_total(draw, step, m) == 0)
+            return true;
+    }
+    return false;
+}
+
+// ---- Numbers -----------------------------------------------------------------------------------
+
+static size_t dtype_bytes(lockstep_dtype dtype)
+{
+    return dtype == LOCKSTEP_FLOAT64 ? 8 : dtype == LOCKSTEP_FLOAT32 ? 4 : 2;
+}
+
+// The bits of a 16-bit float with so many bits of precision, rounded to nearest even. Zero, and
+// values of normal magnitude.
+static uint64_t bits_16(long double value, int precision)
+{
+    const int bias = precision == 11 ? 15 : 127;
+    const uint64_t sign = signbit(value) ? 0x8000 : 0;
+    int exponent;
+    long double fraction = frexpl(fabsl(value), &exponent); // In [0.5, 1).
+    uint64_t whole;
+    if (!(fraction > 0))
+        return sign;
+    fraction = rintl(ldexpl(fraction, precision));
+    whole = (uint64_t)fraction; // Its highest bit adds 1 to the exponent, as a carry does.
+    return sign + ((uint64_t)(exponent - 2 + bias) << (precision - 1)) + whole;
+}
+
+// Quotients of small integers are never near the middle of two numbers, so that it does not matter
+// in how wide a type they were divided first.
+static uint64_t bits_of(lockstep_dtype dtype, long double value)
+{
+    const float narrow = (float)value;
+    const double wide = (double)value;
+    uint32_t bits32;
+    uint64_t bits64;
+    if (dtype == LOCKSTEP_FLOAT16 || dtype == LOCKSTEP_BFLOAT16)
+        return bits_16(value, dtype == LOCKSTEP_FLOAT16 ? 11 : 8);
+    memcpy(&bits32, &narrow, sizeof(bits32));
+    memcpy(&bits64, &wide, sizeof(bits64));
+    return dtype == LOCKSTEP_FLOAT32 ? bits32 : bits64;
+}
+
+static void bits_store(lockstep_dtype dtype, void *memory, uint64_t index, uint64_t bits)
+{
+    if (dtype == LOCKSTEP_FLOAT64)
+        ((uint64_t *)memory)[index] = bits;
+    else if (dtype == LOCKSTEP_FLOAT32)
+        ((uint32_t *)memory)[index] = (uint32_t)bits;
+    else
+        ((uint16_t *)memory)[index] = (uint16_t)bits;
+}
+
+static uint64_t bits_load(lockstep_dtype dtype, const void *memory, uint64_t index)
+{
+    if (dtype == LOCKSTEP_FLOAT64)
+        return ((const uint64_t *)memory)[index];
+    return dtype == LOCKSTEP_FLOAT32 ? ((const uint32_t *)memory)[index]
+                                     : ((const uint16_t *)memory)[index];
+}
+
+// The known gradients of one tensor on one rank: element e is known_at(start, e).
+static uint64_t known_start(const struct draw *draw, uint64_t step, uint32_t rank, uint32_t tensor)
+{
+    return dice(draw, WHAT_KNOWN, step, rank, tensor) % 1000;
+}
+
+static int64_t known_at(uint64_t start, uint64_t element)
+{
+    return (int64_t)((start + element * 7) % (2 * KNOWN_MAX + 1)) - KNOWN_MAX;
+}
+
+// ---- A rank ------------------------------------------------------------------------------------
+
+// A rank's memory. A gradient is in `moved` in steps that give another address.
+struct player {
+    struct rank *rank;
+    const struct draw *draw;
+    uint64_t step;
+    lockstep_module *modules[MODULES_MAX];
+    char *blocks[MODULES_MAX];
+    void *data[TENSORS_MAX];
+    void *registered[TENSORS_MAX];
+    void *moved[TENSORS_MAX]; // NULL: not in this step.
+};
+
+static void *player_gradient(const struct player *player, uint32_t tensor)
+{
+    return player->moved[tensor] != NULL ? player->moved[tensor] : player->registered[tensor];
+}
+
+static size_t tensor_bytes(const struct draw *draw, uint32_t tensor)
+{
+    return draw->elements[tensor] * dtype_bytes(draw->dtypes[tensor]);
+}
+
+// Places the gradients of a module in one block; without a block it only says how large it is.
+static size_t player_place(struct player *player, uint32_t m, char *block)
+{
+    const struct draw *draw = player->draw;
+    const struct draw_module *module = &draw->modules[m];
+    size_t used = 0;
+    for (uint32_t t = module->first + module->count; t-- > module->first;) {
+        const size_t size = dtype_bytes(draw->dtypes[t]);
+        used = (used + size - 1) / size * size;
+        if (block != NULL)
+            player->registered[t] = block + used;
+        used += tensor_bytes(draw, t);
+        if (module->place == PLACE_SCATTERED)
+            used += GAP_BYTES;
+    }
+    return used;
+}
+
+static void player_describe(struct player *player, uint32_t tensor, char name[16], int64_t *shape,
+                            struct lockstep_parameter *parameter)
+{
+    const struct draw *draw = player->draw;
+    snprintf(name, 16, "t%" PRIu32, tensor);
+    *shape = (int64_t)draw->elements[tensor];
+    player->data[tensor] = calloc(1, tensor_bytes(draw, tensor) + 1);
+    *parameter = (struct lockstep_parameter){.name = name,
+                                             .dtype = draw->dtypes[tensor],
+                                             .dims = 1,
+                                             .shape = shape,
+                                             .data = player->data[tensor],
+                                             .gradient = player->registered[tensor]};
+}
+
+static void player_register(struct player *player, uint32_t m)
+{
+    const struct draw_module *module = &player->draw->modules[m];
+    struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
+    struct lockstep_parameter parameters[TENSORS_MAX];
+    char names[TENSORS_MAX][16];
+    int64_t shapes[TENSORS_MAX];
+    char name[16];
+    if (module->place != PLACE_GIVEN) {
+        player->blocks[m] = malloc(player_place(player, m, NULL) + 1);
+        player_place(player, m, player->blocks[m]);
+    }
+    for (uint32_t i = 0; i < module->count; i++)
+        player_describe(player, module->first + i, names[i], &shapes[i], &parameters[i]);
+    snprintf(name, sizeof(name), "m%" PRIu32, m);
+    config.name = name;
+    config.parameters = parameters;
+    config.parameter_count = module->count;
+    config.gradient_kind = module->kind;
+    config.unused = module->policy;
+    config.calls_per_step = module->calls_per_step;
+    RANK_OK(player->rank,
+            lockstep_module_register(player->rank->session, &config, &player->modules[m]));
+}
+
+// Every gradient holds its known number, also one that this rank does not use.
+static void player_fill(struct player *player)
+{
+    const struct draw *draw = player->draw;
+    uint64_t bits[2 * KNOWN_MAX + 1];
+    for (uint32_t t = 0; t < draw->tensor_count; t++) {
+        const uint64_t start = known_start(draw, player->step, player->rank->rank, t);
+        if (player->registered[t] == NULL ||
+            chance(dice(draw, WHAT_MOVES, player->step, player->rank->rank, t), 10))
+            player->moved[t] = malloc(tensor_bytes(draw, t) + 1);
+        for (int value = -KNOWN_MAX; value <= KNOWN_MAX; value++)
+            bits[value + KNOWN_MAX] = bits_of(draw->dtypes[t], value);
+        for (uint64_t e = 0; e < draw->elements[t]; e++)
+            bits_store(draw->dtypes[t], player_gradient(player, t), e,
+                       bits[known_at(start, e) + KNOWN_MAX]);
+    }
+}
+
+// An address that was never reported is no place for a result.
+static void player_settle(struct player *player)
+{
+    const struct draw *draw = player->draw;
+    for (uint32_t m = 0; m < draw->module_count; m++) {
+        const struct draw_module *module = &draw->modules[m];
+        for (uint32_t t = module->first; t < module->first + module->count; t++) {
+            if (player->moved[t] == NULL || uses(draw, player->step, player->rank->rank, m, t))
+                continue;
+            memcpy(player->registered[t], player->moved[t], tensor_bytes(draw, t));
+            free(player->moved[t]);
+            player->moved[t] = NULL;
+        }
+    }
+}
+
+static void player_forget(struct player *player)
+{
+    for (uint32_t t = 0; t < player->draw->tensor_count; t++) {
+        free(player->moved[t]);
+        player->moved[t] = NULL;
+    }
+}
+
+static void player_declare(struct player *player, uint32_t m, uint32_t number, lockstep_call *call)
+{
+    const struct draw_module *module = &player->draw->modules[m];
+    uint32_t list[TENSORS_MAX];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < module->count; i++) {
+        if (declares(player->draw, player->step, player->rank->rank, m, module->first + i, number))
+            list[count++] = i;
+    }
+    RANK_OK(player->rank, lockstep_call_unused(call, list, count));
+}
+
+static void player_report(struct player *player, uint32_t m, uint32_t number, lockstep_call *call)
+{
+    const struct draw_module *module = &player->draw->modules[m];
+    struct rank *rank = player->rank;
+    uint32_t order[TENSORS_MAX];
+    for (uint32_t i = 0; i < module->count; i++)
+        order[i] = i;
+    trainer_shuffle(order, module->count,
+                    dice(player->draw, WHAT_ORDER, player->step, rank->rank, m));
+    for (uint32_t i = 0; i < module->count; i++) {
+        const uint32_t t = module->first + order[i];
+        if (reports(player->draw, player->step, rank->rank, m, t, number))
+            RANK_OK(rank, lockstep_grad_ready(player->modules[m], call, order[i], player->moved[t],
+                                              NULL));
+    }
+}
+
+static void player_call(struct player *player, uint32_t m, uint32_t number)
+{
+    const bool first = dice(player->draw, WHAT_DECLARES, player->step, m, number) % 2 == 0;
+    lockstep_call *call;
+    RANK_OK(player->rank, lockstep_call_begin(player->modules[m], &call));
+    if (first)
+        player_declare(player, m, number, call);
+    player_report(player, m, number, call);
+    if (!first)
+        player_declare(player, m, number, call);
+    RANK_OK(player->rank, lockstep_call_end(call));
+}
+
+// Modules in an order of this rank's own.
+static void player_backward(struct player *player)
+{
+    const struct draw *draw = player->draw;
+    uint32_t order[MODULES_MAX] = {0, 1, 2, 3};
+    trainer_shuffle(order, draw->module_count,
+                    dice(draw, WHAT_ORDER, player->step, player->rank->rank, MODULES_MAX));
+    for (uint32_t i = 0; i < draw->module_count; i++) {
+        if (!calls(draw, player->step, player->rank->rank, order[i]))
+            continue;
+        for (uint32_t number = 0; number < draw->modules[order[i]].calls_per_step; number++)
+            player_call(player, order[i], number);
+    }
+}
+
+// ---- The reference -----------------------------------------------------------------------------
+
+static void player_expect_element(struct player *player, uint32_t tensor, uint64_t element,
+                                  uint64_t wanted)
+{
+    const lockstep_dtype dtype = player->draw->dtypes[tensor];
+    const uint64_t found = bits_load(dtype, player_gradient(player, tensor), element);
+    if (found != wanted)
+        rank_fail(player->rank, __FILE__, __LINE__,
+                  "step %" PRIu64 ": tensor %" PRIu32 " of %zu byte floats, element %" PRIu64
+                  " of %" PRIu64 " is %#" PRIx64 ", not %#" PRIx64,
+                  player->step, tensor, dtype_bytes(dtype), element, player->draw->elements[tensor],
+                  found, wanted);
+}
+
+static void player_expect_untouched(struct player *player, uint32_t tensor)
+{
+    const struct draw *draw = player->draw;
+    const uint64_t start = known_start(draw, player->step, player->rank->rank, tensor);
+    for (uint64_t e = 0; e < draw->elements[tensor]; e++)
+        player_expect_element(player, tensor, e, bits_of(draw->dtypes[tensor], known_at(start, e)));
+}
+
+// factors[r]: what the gradient of rank r is multiplied by in the sum.
+static void player_factors(const struct player *player, uint32_t module, uint32_t tensor,
+                           int64_t factors[WORLD_MAX])
+{
+    const struct draw *draw = player->draw;
+    for (uint32_t r = 0; r < draw->setting.world_size; r++) {
+        const int64_t weight = weight_of(draw, player->step, r);
+        factors[r] = draw->modules[module].kind == LOCKSTEP_GRADIENT_SUM ? weight > 0 : weight;
+        if (!uses(draw, player->step, r, module, tensor))
+            factors[r] = 0;
+    }
+}
+
+static void player_expect_mean(struct player *player, uint32_t module, uint32_t tensor,
+                               int64_t total)
+{
+    const struct draw *draw = player->draw;
+    uint64_t bits[2 * SUM_MAX + 1]; // Of every sum's quotient.
+    uint64_t starts[WORLD_MAX];
+    int64_t factors[WORLD_MAX];
+    player_factors(player, module, tensor, factors);
+    for (uint32_t r = 0; r < draw->setting.world_size; r++)
+        starts[r] = known_start(draw, player->step, r, tensor);
+    for (int64_t sum = -SUM_MAX; sum <= SUM_MAX; sum++)
+        bits[sum + SUM_MAX] = bits_of(draw->dtypes[tensor], (long double)sum / (long double)total);
+    for (uint64_t e = 0; e < draw->elements[tensor]; e++) {
+        int64_t sum = 0;
+        for (uint32_t r = 0; r < draw->setting.world_size; r++)
+            sum += factors[r] * known_at(starts[r], e);
+        player_expect_element(player, tensor, e, bits[sum + SUM_MAX]);
+    }
+    rank_digest(player->rank, player_gradient(player, tensor), tensor_bytes(draw, tensor));
+}
+
+static void player_expect(struct player *player)
+{
+    const struct draw *draw = player->draw;
+    for (uint32_t m = 0; m < draw->module_count; m++) {
+        const struct draw_module *module = &draw->modules[m];
+        const int64_t total = weight_total(draw, player->step, m);
+        for (uint32_t t = module->first; t < module->first + module->count; t++) {
+            if (total > 0 && used_anywhere(draw, player->step, m, t))
+                player_expect_mean(player, m, t, total);
+            else
+                player_expect_untouched(player, t);
+        }
+    }
+}
+
+// ---- Playing -----------------------------------------------------------------------------------
+
+static void player_step(struct player *player)
+{
+    struct rank *rank = player->rank;
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    player->step++;
+    options.weight = (uint64_t)weight_of(player->draw, player->step, rank->rank);
+    player_fill(player);
+    player_settle(player);
+    trainer_begin(rank, &options);
+    player_backward(player);
+    if (called_without_weight(player->draw, player->step))
+        RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_step_end(rank->session, NULL));
+    else
+        RANK_OK(rank, lockstep_step_end(rank->session, NULL));
+    player_expect(player);
+    player_forget(player);
+}
+
+static void player_body(struct rank *rank)
+{
+    const struct draw *draw = rank->context;
+    struct player *player = calloc(1, sizeof(*player));
+    RANK_TRUE(rank, player != NULL);
+    player->rank = rank;
+    player->draw = draw;
+    for (uint32_t m = 0; m < draw->module_count; m++)
+        player_register(player, m);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (uint32_t i = 0; i < draw->steps; i++)
+        player_step(player);
+    for (uint32_t t = 0; t < draw->tensor_count; t++)
+        free(player->data[t]);
+    for (uint32_t m = 0; m < draw->module_count; m++)
+        free(player->blocks[m]);
+    free(player);
+}
+
+static void player_configure(struct rank *rank, struct lockstep_config *config)
+{
+    const struct draw *draw = rank->context;
+    config->bucket_first_bytes = draw->caps[0];
+    config->bucket_bytes = draw->caps[1];
+    config->bucket_last_bytes = draw->caps[2];
+}
+
+// What is being played, for the end of a crash.
+static char playing[sizeof(((struct draw *)NULL)->name) + 16];
+
+static void crash(int number)
+{
+    if (write(STDERR_FILENO, playing, strlen(playing)) < 0)
+        _exit(1);
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static void play(uint64_t seed, bool aloud)
+{
+    struct draw *draw = draw_make(seed);
+    const struct cluster_test test = {.setting = &draw->setting,
+                                      .configure = player_configure,
+                                      .body = player_body,
+                                      .context = draw};
+    snprintf(playing, sizeof(playing), "it ended in %s\n", draw->name);
+    if (aloud)
+        draw_describe(draw);
+    ranks_run_test(&test);
+    free(draw);
+}
+
+static uint64_t number_from(const char *variable, uint64_t otherwise)
+{
+    const char *value = getenv(variable);
+    return value != NULL && value[0] != '\0' ? strtoull(value, NULL, 10) : otherwise;
+}
+
+static void random_models(void **state)
+{
+    const uint64_t draws = number_from("LOCKSTEP_TEST_DRAWS", DRAWS / test_slow());
+    const uint64_t seed = number_from("LOCKSTEP_TEST_SEED", 0);
+    const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGABRT};
+    (void)state;
+    for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
+        signal(signals[i], crash);
+    if (seed != 0)
+        play(seed, true);
+    for (uint64_t i = 1; i <= draws && seed == 0; i++)
+        play(i, false);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(random_models)};
+    return cmocka_run_group_tests_name("reducer: random models", tests, NULL, NULL);
+}
