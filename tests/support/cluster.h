@@ -53,6 +53,8 @@ struct stamp {
 // Runs every stamp over all transports and its worlds as one cmocka group; what main returns.
 // LOCKSTEP_TEST_FILTER, a pattern such as "*case_26*tcp*", narrows it.
 int stamp_run(const char *group, const struct stamp *stamps, uint32_t count);
+// The same without the torn loopbacks, for what would take too long there.
+int stamp_run_whole(const char *group, const struct stamp *stamps, uint32_t count);
 
 uint32_t test_slow(void); // LOCKSTEP_TEST_SLOW: the factor for bounds on time, at least 1.
 
