@@ -54,6 +54,20 @@ conformance: all $(CASE_BIN) ## Run the numbered cases, one line each by transpo
 mutants: ## Break the library on purpose: each fault has to fail its case (CASE=07)
 	@CASE=$(CASE) $(TEST_ENV) JOBS=$(JOBS) tools/mutants
 
+# --- longer than anyone waits for ----------------------------------------------------------------
+
+DRAWS ?= 10000
+KILLS ?= 1000
+nightly: SEEDS ?= 100000
+NIGHTLY_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/conformance/test_reducer_random.c \
+    tests/conformance/test_reducer_large.c tests/sim/test_*.c tests/fault/test_death.c))
+
+nightly: all $(NIGHTLY_BIN) ## Random models, large buckets, simulator, deaths (DRAWS, SEEDS, KILLS)
+	@echo 'nightly: $(DRAWS) random models, $(SEEDS) simulator seeds, $(KILLS) deaths'
+	@$(TEST_ENV) LOCKSTEP_TEST_TIMEOUT=$(or $(LOCKSTEP_TEST_TIMEOUT),7200) \
+	    LOCKSTEP_TEST_DRAWS=$(DRAWS) LOCKSTEP_TEST_LARGE=1 LOCKSTEP_SIM_SEEDS=$(SEEDS) \
+	    LOCKSTEP_FAULT_ROUNDS=$(KILLS) tools/run-tests $(NIGHTLY_BIN)
+
 # --- the same suite under a sanitizer ------------------------------------------------------------
 
 # Bounds on time are for a release build; tests multiply them by LOCKSTEP_TEST_SLOW.
