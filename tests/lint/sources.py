@@ -31,7 +31,8 @@ def files():
         )
         for name in sorted(names):
             path = os.path.join(folder, name)
-            if not os.path.islink(path):
+            # .git is a file in a work tree of its own.
+            if not os.path.islink(path) and name != ".git":
                 yield os.path.relpath(path, ROOT)
 
 
