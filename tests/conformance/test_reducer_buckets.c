@@ -75,6 +75,8 @@ static void case_01_boundary_by_exact_equality(const struct setting *setting)
 {
     const size_t two = 2 * TENSOR_BYTES;
     cut_run(setting, (struct cut){4, false, two, two, two, .buckets = 2});
+    // Where the tail is one tensor, only its cap closes the first bucket.
+    cut_run(setting, (struct cut){4, false, two, two, 1, .buckets = 3});
     // One byte less is reached by the second tensor as well, but two do not fit in the tail.
     cut_run(setting, (struct cut){4, false, two - 1, two - 1, two - 1, .buckets = 3});
     // One byte more takes a third tensor, and the last one is left.
@@ -96,7 +98,8 @@ static void case_03_second_cap_repeats(const struct setting *setting)
 static void case_04_each_dtype_walks_the_caps(const struct setting *setting)
 {
     const size_t two = 2 * TENSOR_BYTES;
-    cut_run(setting, (struct cut){14, true, TENSOR_BYTES, two, two, .buckets = 8});
+    // 1 + 2 + 2 + 1 + 2 of each: five buckets, four where one dtype began with the second cap.
+    cut_run(setting, (struct cut){16, true, TENSOR_BYTES, two, two, .buckets = 10});
 }
 
 // ---- Case 5 ------------------------------------------------------------------------------------
