@@ -2,8 +2,8 @@
 //
 // Conformance: random models on random worlds. A draw says everything about one job: its modules,
 // their tensors, where gradients lie, the caps of buckets, who calls what in which order, who uses
-// what, and the weights. Every result on every rank is compared bit by bit with a reference that
-// knows nothing of buckets and rings; what nobody used has to be as it was.
+// what, windows, and the weights. Every result on every rank is compared bit by bit with a
+// reference that knows nothing of buckets and rings; what nobody used has to be as it was.
 //
 // All gradients are small integers, so that every sum is exact in every dtype, and a result is one
 // quotient, rounded once. A draw is a function of its seed. LOCKSTEP_TEST_DRAWS is how many there
@@ -29,6 +29,7 @@
 #define STEPS_MAX 3
 #define WORLD_MAX 4
 #define CALLS_MAX 2
+#define WINDOW_MAX 2
 #define LARGEST ((uint64_t)4 << 20) // Elements of a tensor.
 #define GAP_BYTES 24 // Between gradients that are scattered.
 
@@ -82,6 +83,7 @@ enum what {
     WHAT_DECLARES,
     WHAT_MOVES,
     WHAT_ORDER,
+    WHAT_WINDOW,
 };
 
 // The same number for the same question, whoever asks.
@@ -254,13 +256,21 @@ static bool used_anywhere(const struct draw *draw, uint64_t step, uint32_t modul
     return false;
 }
 
-// Each call of a step reports some of what the step uses, and all calls together everything.
+// Steps of a rank that are one for the others: all but the last accumulate.
+static uint32_t window_of(const struct draw *draw, uint64_t step, uint32_t rank)
+{
+    return chance(dice(draw, WHAT_WINDOW, step, rank, 0), 4) ? WINDOW_MAX : 1;
+}
+
+// Each call of a window reports some of what the window uses, and all together everything. Calls
+// are counted through the window.
 static bool reports(const struct draw *draw, uint64_t step, uint32_t rank, uint32_t module,
                     uint32_t tensor, uint32_t call)
 {
-    const uint32_t calls_per_step = draw->modules[module].calls_per_step;
-    const uint64_t set = 1 + dice(draw, WHAT_REPORTS, step, rank, tensor) % 3;
-    return uses(draw, step, rank, module, tensor) && (calls_per_step == 1 || set >> call & 1);
+    const uint32_t made = draw->modules[module].calls_per_step * window_of(draw, step, rank);
+    const uint64_t set =
+        1 + dice(draw, WHAT_REPORTS, step, rank, tensor) % (((uint64_t)1 << made) - 1);
+    return uses(draw, step, rank, module, tensor) && (set >> call & 1) != 0;
 }
 
 static bool declares(const struct draw *draw, uint64_t step, uint32_t rank, uint32_t module,
@@ -529,19 +539,34 @@ static void player_call(struct player *player, uint32_t m, uint32_t number)
     RANK_OK(player->rank, lockstep_call_end(call));
 }
 
-// Modules in an order of this rank's own.
-static void player_backward(struct player *player)
+// One step of a window. Modules in an order of this rank's own.
+static void player_backward(struct player *player, uint32_t part)
 {
     const struct draw *draw = player->draw;
     uint32_t order[MODULES_MAX] = {0, 1, 2, 3};
     trainer_shuffle(order, draw->module_count,
-                    dice(draw, WHAT_ORDER, player->step, player->rank->rank, MODULES_MAX));
+                    dice(draw, WHAT_ORDER, player->step, player->rank->rank, MODULES_MAX + part));
     for (uint32_t i = 0; i < draw->module_count; i++) {
+        const uint32_t made = draw->modules[order[i]].calls_per_step;
         if (!calls(draw, player->step, player->rank->rank, order[i]))
             continue;
-        for (uint32_t number = 0; number < draw->modules[order[i]].calls_per_step; number++)
+        for (uint32_t number = part * made; number < (part + 1) * made; number++)
             player_call(player, order[i], number);
     }
+}
+
+// What comes before the last step of a window.
+static uint32_t player_accumulate(struct player *player)
+{
+    const uint32_t window = window_of(player->draw, player->step, player->rank->rank);
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    options.accumulate = 1;
+    for (uint32_t part = 0; part + 1 < window; part++) {
+        trainer_begin(player->rank, &options);
+        player_backward(player, part);
+        trainer_end(player->rank);
+    }
+    return window - 1;
 }
 
 // ---- The reference -----------------------------------------------------------------------------
@@ -626,8 +651,9 @@ static void player_step(struct player *player)
     options.weight = (uint64_t)weight_of(player->draw, player->step, rank->rank);
     player_fill(player);
     player_settle(player);
+    const uint32_t last = player_accumulate(player);
     trainer_begin(rank, &options);
-    player_backward(player);
+    player_backward(player, last);
     if (called_without_weight(player->draw, player->step))
         RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_step_end(rank->session, NULL));
     else
