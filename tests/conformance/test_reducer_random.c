@@ -34,11 +34,12 @@
 #define GAP_BYTES 24 // Between gradients that are scattered.
 
 #define KNOWN_MAX 20 // Of a gradient, both signs.
+#define PERIOD (2 * KNOWN_MAX + 1)
 #define WEIGHT_MAX 3
-#define SUM_MAX (WORLD_MAX * WEIGHT_MAX * KNOWN_MAX)
 
 // bfloat16 has 8 bits of precision: whole numbers are exact up to here.
-static_assert(SUM_MAX <= 256, "sums of known gradients are exact in every dtype");
+static_assert(WORLD_MAX * WEIGHT_MAX * KNOWN_MAX <= 256,
+              "sums of known gradients are exact in every dtype");
 
 // ---- The draw ----------------------------------------------------------------------------------
 
@@ -362,15 +363,24 @@ static uint64_t bits_load(lockstep_dtype dtype, const void *memory, uint64_t ind
                                      : ((const uint16_t *)memory)[index];
 }
 
-// The known gradients of one tensor on one rank: element e is known_at(start, e).
+// The known gradients of one tensor on one rank: element e is known_at(start, e). They repeat after
+// PERIOD elements, and so does every result.
 static uint64_t known_start(const struct draw *draw, uint64_t step, uint32_t rank, uint32_t tensor)
 {
-    return dice(draw, WHAT_KNOWN, step, rank, tensor) % 1000;
+    return dice(draw, WHAT_KNOWN, step, rank, tensor) % PERIOD;
 }
 
 static int64_t known_at(uint64_t start, uint64_t element)
 {
-    return (int64_t)((start + element * 7) % (2 * KNOWN_MAX + 1)) - KNOWN_MAX;
+    return (int64_t)((start + element * 7) % PERIOD) - KNOWN_MAX;
+}
+
+static void known_pattern(const struct draw *draw, uint64_t step, uint32_t rank, uint32_t tensor,
+                          uint64_t pattern[PERIOD])
+{
+    const uint64_t start = known_start(draw, step, rank, tensor);
+    for (uint64_t e = 0; e < PERIOD; e++)
+        pattern[e] = bits_of(draw->dtypes[tensor], known_at(start, e));
 }
 
 // ---- A rank ------------------------------------------------------------------------------------
@@ -459,17 +469,14 @@ static void player_register(struct player *player, uint32_t m)
 static void player_fill(struct player *player)
 {
     const struct draw *draw = player->draw;
-    uint64_t bits[2 * KNOWN_MAX + 1];
+    uint64_t pattern[PERIOD];
     for (uint32_t t = 0; t < draw->tensor_count; t++) {
-        const uint64_t start = known_start(draw, player->step, player->rank->rank, t);
         if (player->registered[t] == NULL ||
             chance(dice(draw, WHAT_MOVES, player->step, player->rank->rank, t), 10))
             player->moved[t] = malloc(tensor_bytes(draw, t) + 1);
-        for (int value = -KNOWN_MAX; value <= KNOWN_MAX; value++)
-            bits[value + KNOWN_MAX] = bits_of(draw->dtypes[t], value);
-        for (uint64_t e = 0; e < draw->elements[t]; e++)
-            bits_store(draw->dtypes[t], player_gradient(player, t), e,
-                       bits[known_at(start, e) + KNOWN_MAX]);
+        known_pattern(draw, player->step, player->rank->rank, t, pattern);
+        for (uint64_t e = 0, at = 0; e < draw->elements[t]; e++, at = at + 1 < PERIOD ? at + 1 : 0)
+            bits_store(draw->dtypes[t], player_gradient(player, t), e, pattern[at]);
     }
 }
 
@@ -571,25 +578,29 @@ static uint32_t player_accumulate(struct player *player)
 
 // ---- The reference -----------------------------------------------------------------------------
 
-static void player_expect_element(struct player *player, uint32_t tensor, uint64_t element,
-                                  uint64_t wanted)
+static void player_expect_pattern(struct player *player, uint32_t tensor,
+                                  const uint64_t pattern[PERIOD])
 {
-    const lockstep_dtype dtype = player->draw->dtypes[tensor];
-    const uint64_t found = bits_load(dtype, player_gradient(player, tensor), element);
-    if (found != wanted)
-        rank_fail(player->rank, __FILE__, __LINE__,
-                  "step %" PRIu64 ": tensor %" PRIu32 " of %zu byte floats, element %" PRIu64
-                  " of %" PRIu64 " is %#" PRIx64 ", not %#" PRIx64,
-                  player->step, tensor, dtype_bytes(dtype), element, player->draw->elements[tensor],
-                  found, wanted);
+    const struct draw *draw = player->draw;
+    const lockstep_dtype dtype = draw->dtypes[tensor];
+    const void *gradient = player_gradient(player, tensor);
+    for (uint64_t e = 0, at = 0; e < draw->elements[tensor];
+         e++, at = at + 1 < PERIOD ? at + 1 : 0) {
+        const uint64_t found = bits_load(dtype, gradient, e);
+        if (found != pattern[at])
+            rank_fail(player->rank, __FILE__, __LINE__,
+                      "step %" PRIu64 ": tensor %" PRIu32 " of %zu byte floats, element %" PRIu64
+                      " of %" PRIu64 " is %#" PRIx64 ", not %#" PRIx64,
+                      player->step, tensor, dtype_bytes(dtype), e, draw->elements[tensor], found,
+                      pattern[at]);
+    }
 }
 
 static void player_expect_untouched(struct player *player, uint32_t tensor)
 {
-    const struct draw *draw = player->draw;
-    const uint64_t start = known_start(draw, player->step, player->rank->rank, tensor);
-    for (uint64_t e = 0; e < draw->elements[tensor]; e++)
-        player_expect_element(player, tensor, e, bits_of(draw->dtypes[tensor], known_at(start, e)));
+    uint64_t pattern[PERIOD];
+    known_pattern(player->draw, player->step, player->rank->rank, tensor, pattern);
+    player_expect_pattern(player, tensor, pattern);
 }
 
 // factors[r]: what the gradient of rank r is multiplied by in the sum.
@@ -609,20 +620,16 @@ static void player_expect_mean(struct player *player, uint32_t module, uint32_t 
                                int64_t total)
 {
     const struct draw *draw = player->draw;
-    uint64_t bits[2 * SUM_MAX + 1]; // Of every sum's quotient.
-    uint64_t starts[WORLD_MAX];
+    uint64_t pattern[PERIOD];
     int64_t factors[WORLD_MAX];
     player_factors(player, module, tensor, factors);
-    for (uint32_t r = 0; r < draw->setting.world_size; r++)
-        starts[r] = known_start(draw, player->step, r, tensor);
-    for (int64_t sum = -SUM_MAX; sum <= SUM_MAX; sum++)
-        bits[sum + SUM_MAX] = bits_of(draw->dtypes[tensor], (long double)sum / (long double)total);
-    for (uint64_t e = 0; e < draw->elements[tensor]; e++) {
+    for (uint64_t e = 0; e < PERIOD; e++) {
         int64_t sum = 0;
         for (uint32_t r = 0; r < draw->setting.world_size; r++)
-            sum += factors[r] * known_at(starts[r], e);
-        player_expect_element(player, tensor, e, bits[sum + SUM_MAX]);
+            sum += factors[r] * known_at(known_start(draw, player->step, r, tensor), e);
+        pattern[e] = bits_of(draw->dtypes[tensor], (long double)sum / (long double)total);
     }
+    player_expect_pattern(player, tensor, pattern);
     rank_digest(player->rank, player_gradient(player, tensor), tensor_bytes(draw, tensor));
 }
 
