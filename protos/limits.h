@@ -40,6 +40,8 @@
 #define LOCKSTEP_MAX_PARAMETERS 16384 // Parameters and buffers of one session, together.
 #define LOCKSTEP_MAX_PHASES 16
 #define LOCKSTEP_MAX_CALLS 256 // Calls of one module in one step.
+#define LOCKSTEP_MAX_READY_COUNT 32768 // Reports of one gradient in one call.
+#define LOCKSTEP_MAX_REPLICAS 16 // Copies of one module in one process.
 #define LOCKSTEP_FLOAT16_EXPONENT_MIN (-14) // Of the smallest float16 that is not denormal.
 #define LOCKSTEP_MAX_BUCKETS 1024 // Buckets of one session.
 #define LOCKSTEP_MAX_SLOTS 1024 // Slots of one plan.

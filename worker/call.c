@@ -4,16 +4,21 @@
 // trainer threads; it counts what is missing in each bucket, and hands complete buckets to the
 // engine. What then happens is decided in order.c.
 //
-// Every call has a serial number. In each call exactly one party speaks for a gradient: the thread
-// that reports it ready, lockstep_call_unused, or the end of the call. Who it is is decided by one
-// compare-and-swap on the gradient's claim, which is twice the serial of the call, plus 1 if the
-// gradient was declared unused in it.
+// Every call has a serial number. In each call a gradient is complete after so many reports as its
+// ready_count says, of each replica. What is still to come of them is spoken for by exactly one
+// party: a thread that reports one more, lockstep_call_unused, or the end of the call. Who it is is
+// decided by one compare-and-swap on the report's claim, which is made of the serial of the call
+// and of the reports so far in it.
 //
 // Gradients of all calls of a step add up in the trainer's memory, so a parameter travels once,
-// with the last call: there each gradient is *handed over*, exactly once, by the party that claimed
-// it. In the calls before it is only noted that it is used. When the last call never comes,
-// step_end hands everything over in its place, under a serial of its own. In a step that
-// accumulates no call is the last one.
+// with the last call: there every claim takes so many reports from what the gradient awaits, and
+// whoever takes the last ones *hands it over* to its bucket, exactly once. In the calls before it
+// is only noted that it is used. When the last call never comes, step_end takes what is left, under
+// a serial of its own. In a step that accumulates no call is the last one. Where calls have
+// gradients of their own, each is a last one, with a contribution of its own.
+//
+// A shared parameter has its claims in every module that has it, and one gradient, with its owner:
+// that one awaits the reports of all.
 
 #include "base/clock.h"
 #include "worker/error.h"
@@ -54,13 +59,20 @@ static int call_check_open(struct lockstep_call *call)
     return 0;
 }
 
+// Parameters of a module that have a gradient; a shared one has it with its owner.
+static bool call_has_gradient(const struct lockstep_module *module, uint32_t parameter)
+{
+    const struct home *home = &module->homes[parameter];
+    return home->module->shapes[home->parameter].trainable;
+}
+
 static int call_check_parameter(const struct lockstep_module *module, uint32_t parameter)
 {
     if (parameter >= module->parameter_count)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s' has parameters 0 to %" PRId64 "; %" PRIu32 " is none of them",
                          module->name, (int64_t)module->parameter_count - 1, parameter);
-    if (!module->shapes[parameter].trainable)
+    if (!call_has_gradient(module, parameter))
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': parameter '%s' is %s and has no gradient", module->name,
                          module->parameters[parameter].name,
@@ -78,46 +90,112 @@ static bool call_belongs(const struct lockstep_module *module, const struct lock
     return false;
 }
 
-// ---- Claiming and handing over -----------------------------------------------------------------
+// ---- Claiming ----------------------------------------------------------------------------------
 
-// False when somebody spoke for the gradient in this call before; *before is what they claimed.
-static bool call_claim(struct gradient *gradient, uint64_t serial, bool declared, uint64_t *before)
+// A claim is the serial of a call, and in its low bits how many reports there were in it, or why
+// none can come any more.
+#define CLAIM_BITS 16
+#define CLAIM_ENDED 0xfffeu
+#define CLAIM_DECLARED 0xffffu
+static_assert(LOCKSTEP_MAX_READY_COUNT < CLAIM_ENDED, "a count of reports is none of the marks");
+
+static struct report *call_report_of(struct contribution *contribution, uint32_t replica,
+                                     uint32_t parameter)
 {
-    uint64_t seen = atomic_load_explicit(&gradient->claim, memory_order_relaxed);
+    const uint32_t count = contribution->module->parameter_count;
+    if (replica == 0)
+        return &contribution->gradients[parameter].report;
+    return &contribution->replicas[(size_t)(replica - 1) * count + parameter].report;
+}
+
+// Speaks for the gradient in this call when there were fewer than `limit` reports in it; *before is
+// how many there were, or the mark. becomes: a mark, or 0 for one more report.
+static bool call_claim(struct report *report, uint64_t serial, uint32_t limit, uint32_t becomes,
+                       uint32_t *before)
+{
+    uint64_t seen = atomic_load_explicit(&report->claim, memory_order_relaxed);
+    uint32_t next;
     do {
-        *before = seen;
-        if (seen >> 1 == serial)
+        *before = seen >> CLAIM_BITS == serial ? (uint32_t)(seen & CLAIM_DECLARED) : 0;
+        if (*before >= limit)
             return false;
-    } while (!atomic_compare_exchange_weak_explicit(&gradient->claim, &seen,
-                                                    serial * 2 + (declared ? 1 : 0),
+        next = becomes == 0 ? *before + 1 : becomes;
+    } while (!atomic_compare_exchange_weak_explicit(&report->claim, &seen,
+                                                    serial << CLAIM_BITS | next,
                                                     memory_order_acq_rel, memory_order_relaxed));
     return true;
 }
 
-static int call_claimed_error(const struct lockstep_module *module, uint32_t parameter,
-                              uint64_t before, bool declares)
+// Speaks for all reports that are still to come in this call, and returns how many.
+static uint32_t call_claim_rest(struct contribution *contribution, uint32_t replica,
+                                uint32_t parameter, uint64_t serial)
 {
-    const bool declared = (before & 1) != 0;
-    const char *what = declares && declared ? "is declared unused twice"
-                       : declares           ? "is declared unused after it was ready"
-                       : declared           ? "is ready after it was declared unused"
-                                            : "is ready twice";
+    const uint32_t count = contribution->module->parameters[parameter].ready_count;
+    struct report *report = call_report_of(contribution, replica, parameter);
+    uint32_t before;
+    return call_claim(report, serial, count, CLAIM_ENDED, &before) ? count - before : 0;
+}
+
+static int call_ready_error(const struct lockstep_module *module, uint32_t parameter,
+                            uint32_t before)
+{
+    const struct tensor *tensor = &module->parameters[parameter];
+    const uint64_t step = module->session->step;
+    if (before < CLAIM_ENDED && tensor->ready_count > 1)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': parameter '%s' is ready %" PRIu32 " times in call %" PRIu32
+                         " of step %" PRIu64 "; its ready_count is %" PRIu32,
+                         module->name, tensor->name, before + 1, module->calls_made, step,
+                         tensor->ready_count);
     return error_set(LOCKSTEP_E_INVALID,
-                     "module '%s': parameter '%s' %s in call %" PRIu32 " of step %" PRIu64,
-                     module->name, module->parameters[parameter].name, what, module->calls_made,
+                     "module '%s': parameter '%s' is ready %s in call %" PRIu32 " of step %" PRIu64,
+                     module->name, tensor->name,
+                     before == CLAIM_DECLARED ? "after it was declared unused"
+                     : before == CLAIM_ENDED  ? "after its end"
+                                              : "twice",
+                     module->calls_made, step);
+}
+
+static int call_unused_error(const struct lockstep_module *module, uint32_t parameter,
+                             uint32_t before)
+{
+    return error_set(LOCKSTEP_E_INVALID,
+                     "module '%s': parameter '%s' is declared unused %s in call %" PRIu32
+                     " of step %" PRIu64,
+                     module->name, module->parameters[parameter].name,
+                     before == CLAIM_DECLARED ? "twice" : "after it was ready", module->calls_made,
                      module->session->step);
+}
+
+// ---- Handing over ------------------------------------------------------------------------------
+
+// Where the gradient of a call's parameter travels: there, or with the owner.
+static struct contribution *call_home(struct contribution *contribution, uint32_t parameter)
+{
+    struct lockstep_module *module = contribution->module->homes[parameter].module;
+    return module == contribution->module ? contribution : &module->contributions[0];
+}
+
+static struct gradient *call_gradient(struct contribution *contribution, uint32_t parameter)
+{
+    const struct home *home = &contribution->module->homes[parameter];
+    return &call_home(contribution, parameter)->gradients[home->parameter];
 }
 
 // One gradient less is missing in its bucket; the last one hands the bucket to the engine.
 static void call_hand(struct contribution *contribution, uint32_t parameter)
 {
     const struct lockstep_module *module = contribution->module;
+    struct gradient *gradient = &contribution->gradients[parameter];
     const uint32_t bucket = module->bucket_of[parameter];
+    struct bucket_run *run = &contribution->runs[bucket];
     const uint32_t place =
         atomic_fetch_add_explicit(&contribution->ready_count, 1, memory_order_relaxed);
+    gradient->unused = !atomic_load_explicit(&gradient->used, memory_order_relaxed);
+    if (module->replicas > 1 && !run->withdrawn && !gradient->unused)
+        replica_combine(contribution, parameter);
     contribution->ready_order[place] = parameter;
-    if (atomic_fetch_sub_explicit(&contribution->runs[bucket].missing, 1, memory_order_acq_rel) !=
-        1)
+    if (atomic_fetch_sub_explicit(&run->missing, 1, memory_order_acq_rel) != 1)
         return;
     if (!module->session->config.solo)
         session_post(module->session, (struct command){.kind = COMMAND_READY,
@@ -126,12 +204,29 @@ static void call_hand(struct contribution *contribution, uint32_t parameter)
                                                        .bucket = bucket});
 }
 
-// The same for one that the last call does not report: an earlier one may have.
-static void call_hand_silent(struct contribution *contribution, uint32_t parameter)
+// So many reports less are awaited; the last ones hand the gradient over.
+static void call_settle(struct contribution *contribution, uint32_t parameter, uint32_t reports)
 {
-    struct gradient *gradient = &contribution->gradients[parameter];
-    gradient->unused = !atomic_load_explicit(&gradient->used, memory_order_relaxed);
-    call_hand(contribution, parameter);
+    struct gradient *gradient = call_gradient(contribution, parameter);
+    if (atomic_fetch_sub_explicit(&gradient->awaited, reports, memory_order_acq_rel) == reports)
+        call_hand(call_home(contribution, parameter),
+                  contribution->module->homes[parameter].parameter);
+}
+
+// Whether the module contributes to the open step: it was called, or a parameter of it was reported
+// by a module that shares it.
+static bool call_takes_part(const struct lockstep_module *module)
+{
+    const uint64_t step = module->session->step;
+    return module->called_step == step || module->touched_step == step;
+}
+
+// Whether the end of a call or of the step speaks for the parameter. A module that takes no part
+// still says that nothing comes of what it shares.
+static bool call_speaks_for(const struct lockstep_module *module, uint32_t parameter)
+{
+    return call_has_gradient(module, parameter) &&
+           (module->homes[parameter].module != module || call_takes_part(module));
 }
 
 // All that nobody has spoken for under this serial. In definition order reversed, like the layout
@@ -139,58 +234,103 @@ static void call_hand_silent(struct contribution *contribution, uint32_t paramet
 static void call_hand_rest(struct contribution *contribution, uint64_t serial)
 {
     const struct lockstep_module *module = contribution->module;
-    uint64_t before;
     for (uint32_t p = module->parameter_count; p-- > 0;) {
-        if (module->shapes[p].trainable &&
-            call_claim(&contribution->gradients[p], serial, false, &before))
-            call_hand_silent(contribution, p);
+        for (uint32_t r = 0; r < module->replicas && call_speaks_for(module, p); r++) {
+            const uint32_t rest = call_claim_rest(contribution, r, p, serial);
+            if (rest > 0)
+                call_settle(contribution, p, rest);
+        }
     }
     contribution->handed = true;
 }
 
-// Claims what is left, and marks the buckets that it belongs to. They are not complete until it is
-// handed over, so what lies in them still belongs to this thread.
+// The bucket of a parameter of which something is missing contributes nothing. It is not complete
+// until that is settled, so it still belongs to this thread. What was given up is no reproach to
+// the owner of a shared parameter.
+static void call_withdraw_bucket(struct contribution *contribution, uint32_t parameter)
+{
+    struct contribution *home = call_home(contribution, parameter);
+    const uint32_t number = contribution->module->homes[parameter].parameter;
+    home->runs[home->module->bucket_of[number]].withdrawn = true;
+    home->withdrawn = true;
+    if (home != contribution)
+        home->gradients[number].excused = true;
+}
+
+// Claims what is left, and withdraws the buckets that it belongs to.
 static void call_withhold(struct contribution *contribution, uint64_t serial)
 {
     const struct lockstep_module *module = contribution->module;
-    uint64_t before;
-    for (uint32_t b = 0; b < module->layout.bucket_count; b++)
-        contribution->runs[b].withdrawn = false;
     for (uint32_t p = 0; p < module->parameter_count; p++) {
-        struct gradient *gradient = &contribution->gradients[p];
-        gradient->withheld =
-            module->shapes[p].trainable && call_claim(gradient, serial, false, &before);
-        if (gradient->withheld)
-            contribution->runs[module->bucket_of[p]].withdrawn = true;
+        for (uint32_t r = 0; r < module->replicas && call_speaks_for(module, p); r++) {
+            const uint32_t rest = call_claim_rest(contribution, r, p, serial);
+            call_report_of(contribution, r, p)->withheld = rest;
+            if (rest > 0)
+                call_withdraw_bucket(contribution, p);
+        }
     }
 }
 
-// The end of a call that was given up: every bucket that is not complete contributes zeros.
+// The end of a call that was given up: every bucket that is not complete contributes nothing.
 static void call_withdraw(struct contribution *contribution, uint64_t serial)
 {
     const struct lockstep_module *module = contribution->module;
     call_withhold(contribution, serial);
-    for (uint32_t p = 0; p < module->parameter_count; p++) {
-        if (module->shapes[p].trainable && contribution->runs[module->bucket_of[p]].withdrawn)
-            contribution->gradients[p].unused = true;
-    }
     for (uint32_t p = module->parameter_count; p-- > 0;) {
-        if (contribution->gradients[p].withheld)
-            call_hand(contribution, p);
+        for (uint32_t r = 0; r < module->replicas && call_speaks_for(module, p); r++) {
+            const uint32_t rest = call_report_of(contribution, r, p)->withheld;
+            if (rest > 0)
+                call_settle(contribution, p, rest);
+        }
     }
     contribution->handed = true;
 }
 
-void call_finish(struct lockstep_module *module)
+// Owners of what a module has reported take part in the step.
+static void call_touch_owners(const struct lockstep_module *module)
+{
+    for (uint32_t p = 0; module->shared_count > 0 && p < module->parameter_count; p++) {
+        const struct home *home = &module->homes[p];
+        const struct gradient *gradient =
+            &home->module->contributions[0].gradients[home->parameter];
+        if (home->module != module && atomic_load_explicit(&gradient->used, memory_order_relaxed))
+            home->module->touched_step = module->session->step;
+    }
+}
+
+// Separate calls have handed over all that they had when they ended.
+static void call_finish_module(struct lockstep_module *module)
 {
     struct contribution *contribution = &module->contributions[0];
-    const uint64_t step = module->session->step;
-    if (module->called_step != step || contribution->handed)
+    if (module->separate_calls || contribution->handed ||
+        (module->shared_count == 0 && !call_takes_part(module)))
         return;
-    if (module->aborted_step == step)
+    if (module->aborted_step == module->session->step)
         call_withdraw(contribution, ++module->serial);
     else
         call_hand_rest(contribution, ++module->serial);
+}
+
+// Kept for each gradient, because buckets may be other ones when the step has settled.
+static void call_note_withdrawn(struct contribution *contribution)
+{
+    const struct lockstep_module *module = contribution->module;
+    for (uint32_t p = 0; contribution->withdrawn && p < module->parameter_count; p++)
+        contribution->gradients[p].withdrawn =
+            module->shapes[p].trainable && contribution->runs[module->bucket_of[p]].withdrawn;
+}
+
+void call_finish(struct lockstep_session *session)
+{
+    for (uint32_t i = 0; i < session->module_count; i++)
+        call_touch_owners(session->modules[i]);
+    for (uint32_t i = 0; i < session->module_count; i++)
+        call_finish_module(session->modules[i]);
+    for (uint32_t i = 0; i < session->module_count; i++) {
+        struct lockstep_module *module = session->modules[i];
+        for (uint32_t c = 0; c < module->contribution_count; c++)
+            call_note_withdrawn(&module->contributions[c]);
+    }
 }
 
 // ---- The public functions ----------------------------------------------------------------------
@@ -220,21 +360,17 @@ static int call_check_begin(struct lockstep_module *module)
                          "module '%s': no call after lockstep_call_abort in step %" PRIu64
                          ": end the step",
                          module->name, session->step);
+    if (module->separate_calls && session->accumulating)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': its calls are separate, they do not add up over the steps "
+                         "of a window: call it in the last one only",
+                         module->name);
     if (module->calls_made == module->calls_per_step)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': one more call in step %" PRIu64
                          " than its calls_per_step, which is %" PRIu32,
                          module->name, session->step, module->calls_per_step);
     return 0;
-}
-
-static void call_reset_gradients(struct lockstep_module *module)
-{
-    for (uint32_t p = 0; p < module->parameter_count; p++) {
-        struct gradient *gradient = &module->contributions[0].gradients[p];
-        gradient->unused = gradient->excused = false;
-        atomic_store_explicit(&gradient->used, false, memory_order_relaxed);
-    }
 }
 
 int lockstep_call_begin(lockstep_module *module, lockstep_call **call)
@@ -249,12 +385,11 @@ int lockstep_call_begin(lockstep_module *module, lockstep_call **call)
     status = call_check_begin(module);
     if (status < 0)
         return status;
-    if (module->called_step != module->session->step)
-        call_reset_gradients(module);
     module->called_step = module->session->step;
     begun = &module->calls[module->calls_made++];
     begun->serial = ++module->serial;
-    begun->last = module->calls_made == module->calls_per_step && !module->session->accumulating;
+    begun->last = module->separate_calls ||
+                  (module->calls_made == module->calls_per_step && !module->session->accumulating);
     atomic_store_explicit(&module->open, begun, memory_order_release);
     session_activity(module->session, ACTIVITY_IN_CALL);
     *call = begun;
@@ -271,36 +406,87 @@ static void call_count_ready(struct lockstep_session *session)
 }
 
 static int call_check_report(const struct lockstep_module *module, const lockstep_call *call,
-                             uint32_t parameter, const void *stream)
+                             uint32_t replica, uint32_t parameter, const void *stream)
 {
     if (call != NULL && !call_belongs(module, call))
         return error_set(LOCKSTEP_E_INVALID, "module '%s': this is not its call", module->name);
+    if (replica >= module->replicas)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s' has replicas 0 to %" PRIu32 "; %" PRIu32 " is none of them",
+                         module->name, module->replicas - 1, replica);
     if (stream != NULL)
         return error_set(LOCKSTEP_E_UNSUPPORTED, "gradients on a device are not supported yet: "
                                                  "stream must be NULL");
     return call_check_parameter(module, parameter);
 }
 
-static int call_check_memory(const struct lockstep_module *module, const struct gradient *gradient,
+static _Atomic(void *) *call_memory(struct contribution *contribution, uint32_t replica,
+                                    uint32_t parameter)
+{
+    const uint32_t count = contribution->module->parameter_count;
+    if (replica == 0)
+        return &call_gradient(contribution, parameter)->memory;
+    return &contribution->replicas[(size_t)(replica - 1) * count + parameter].memory;
+}
+
+// A report without memory means the one that was registered.
+static int call_check_memory(struct contribution *contribution, uint32_t replica,
                              uint32_t parameter, const void *given)
 {
-    if (given != NULL || gradient->memory != NULL || module->shapes[parameter].elements == 0)
+    const struct lockstep_module *module = contribution->module;
+    _Atomic(void *) *memory = call_memory(contribution, replica, parameter);
+    if (given != NULL || atomic_load_explicit(memory, memory_order_relaxed) != NULL ||
+        module->shapes[parameter].elements == 0)
         return 0;
+    if (contribution->index > 0)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': call %" PRIu32 " has gradient memory of its own, and none "
+                         "is given for '%s'",
+                         module->name, contribution->index + 1, module->parameters[parameter].name);
     return error_set(LOCKSTEP_E_INVALID,
                      "module '%s': the gradient of '%s' was registered without memory and none is "
                      "given now",
                      module->name, module->parameters[parameter].name);
 }
 
-int lockstep_grad_ready(lockstep_module *module, lockstep_call *call, uint32_t parameter,
-                        void *gradient, void *stream)
+static void call_note_report(struct contribution *contribution, uint32_t replica,
+                             uint32_t parameter, void *given)
 {
-    int status = module_check(module);
+    struct report *report = call_report_of(contribution, replica, parameter);
+    struct gradient *gradient = call_gradient(contribution, parameter);
+    if (given != NULL)
+        atomic_store_explicit(call_memory(contribution, replica, parameter), given,
+                              memory_order_relaxed);
+    atomic_store_explicit(&report->used, true, memory_order_relaxed);
+    atomic_store_explicit(&gradient->used, true, memory_order_relaxed);
+    call_count_ready(contribution->module->session);
+}
+
+// A report in the open call.
+static int call_take(const struct lockstep_call *call, uint32_t replica, uint32_t parameter,
+                     void *given)
+{
+    const struct lockstep_module *module = call->module;
+    struct report *report = call_report_of(call->contribution, replica, parameter);
+    uint32_t before;
+    const int status = call_check_memory(call->contribution, replica, parameter, given);
+    if (status < 0)
+        return status;
+    if (!call_claim(report, call->serial, module->parameters[parameter].ready_count, 0, &before))
+        return call_ready_error(module, parameter, before);
+    call_note_report(call->contribution, replica, parameter, given);
+    if (call->last)
+        call_settle(call->contribution, parameter, 1);
+    return 0;
+}
+
+int lockstep_replica_ready(lockstep_module *module, lockstep_call *call, uint32_t replica,
+                           uint32_t parameter, void *gradient, void *stream)
+{
     const struct lockstep_call *open;
-    struct gradient *reported;
-    uint64_t before;
+    int status = module_check(module);
     if (status == 0)
-        status = call_check_report(module, call, parameter, stream);
+        status = call_check_report(module, call, replica, parameter, stream);
     if (status < 0)
         return status;
     open = atomic_load_explicit(&module->open, memory_order_acquire);
@@ -309,37 +495,56 @@ int lockstep_grad_ready(lockstep_module *module, lockstep_call *call, uint32_t p
                          "module '%s': parameter '%s' is ready outside a call (before "
                          "lockstep_call_begin or after lockstep_call_end)",
                          module->name, module->parameters[parameter].name);
-    reported = &open->contribution->gradients[parameter];
-    status = call_check_memory(module, reported, parameter, gradient);
+    return call_take(open, replica, parameter, gradient);
+}
+
+int lockstep_grad_ready(lockstep_module *module, lockstep_call *call, uint32_t parameter,
+                        void *gradient, void *stream)
+{
+    return lockstep_replica_ready(module, call, 0, parameter, gradient, stream);
+}
+
+int lockstep_call_current(lockstep_module *module, lockstep_call **call)
+{
+    int status = module_check(module);
+    if (call != NULL)
+        *call = NULL;
+    if (status == 0 && call == NULL)
+        status = error_set(LOCKSTEP_E_INVALID, "call is NULL: nowhere to put the handle");
     if (status < 0)
         return status;
-    if (!call_claim(reported, open->serial, false, &before))
-        return call_claimed_error(module, parameter, before, false);
-    if (gradient != NULL)
-        reported->memory = gradient;
-    atomic_store_explicit(&reported->used, true, memory_order_relaxed);
-    call_count_ready(module->session);
-    if (open->last)
-        call_hand(open->contribution, parameter);
+    *call = atomic_load_explicit(&module->open, memory_order_acquire);
+    return *call != NULL
+               ? 0
+               : error_set(LOCKSTEP_E_INVALID, "module '%s': no call is open", module->name);
+}
+
+// Of all replicas. Those before one that was ready already stay declared.
+static int call_declare_unused(const struct lockstep_call *call, uint32_t parameter)
+{
+    const struct lockstep_module *module = call->module;
+    for (uint32_t r = 0; r < module->replicas; r++) {
+        struct report *report = call_report_of(call->contribution, r, parameter);
+        uint32_t before;
+        if (!call_claim(report, call->serial, 1, CLAIM_DECLARED, &before))
+            return call_unused_error(module, parameter, before);
+        if (r + 1 == module->replicas)
+            call_gradient(call->contribution, parameter)->excused = true;
+        if (call->last)
+            call_settle(call->contribution, parameter, module->parameters[parameter].ready_count);
+    }
     return 0;
 }
 
 int lockstep_call_unused(lockstep_call *call, const uint32_t *parameters, uint32_t count)
 {
     int status = call_check_open(call);
-    uint64_t before;
     if (status == 0 && parameters == NULL && count > 0)
         status = error_set(LOCKSTEP_E_INVALID, "parameters is NULL and count is %" PRIu32, count);
     for (uint32_t i = 0; status == 0 && i < count; i++)
         status = call_check_parameter(call->module, parameters[i]);
-    for (uint32_t i = 0; status == 0 && i < count; i++) {
-        struct gradient *gradient = &call->contribution->gradients[parameters[i]];
-        if (!call_claim(gradient, call->serial, true, &before))
-            return call_claimed_error(call->module, parameters[i], before, true);
-        gradient->excused = true;
-        if (call->last)
-            call_hand_silent(call->contribution, parameters[i]);
-    }
+    for (uint32_t i = 0; status == 0 && i < count; i++)
+        status = call_declare_unused(call, parameters[i]);
     return status;
 }
 

@@ -22,6 +22,8 @@ bool contribution_init(struct contribution *contribution, struct lockstep_module
     contribution->module = module;
     contribution->index = index;
     contribution->gradients = calloc(count, sizeof(*contribution->gradients));
+    contribution->replicas =
+        calloc((size_t)count * (module->replicas - 1) + 1, sizeof(*contribution->replicas));
     contribution->runs = calloc(count < LOCKSTEP_MAX_BUCKETS ? count : LOCKSTEP_MAX_BUCKETS,
                                 sizeof(*contribution->runs));
     contribution->extents = calloc(count, sizeof(*contribution->extents));
@@ -29,15 +31,16 @@ bool contribution_init(struct contribution *contribution, struct lockstep_module
     contribution->used = calloc(count, sizeof(*contribution->used));
     contribution->used_anywhere = calloc(count, sizeof(*contribution->used_anywhere));
     contribution->ready_order = calloc(count, sizeof(*contribution->ready_order));
-    return contribution->gradients != NULL && contribution->runs != NULL &&
-           contribution->extents != NULL && contribution->unit_ends != NULL &&
-           contribution->used != NULL && contribution->used_anywhere != NULL &&
-           contribution->ready_order != NULL;
+    return contribution->gradients != NULL && contribution->replicas != NULL &&
+           contribution->runs != NULL && contribution->extents != NULL &&
+           contribution->unit_ends != NULL && contribution->used != NULL &&
+           contribution->used_anywhere != NULL && contribution->ready_order != NULL;
 }
 
 void contribution_fini(struct contribution *contribution)
 {
     free(contribution->gradients);
+    free(contribution->replicas);
     free(contribution->runs);
     free(contribution->extents);
     free(contribution->unit_ends);
@@ -51,13 +54,15 @@ void contribution_fini(struct contribution *contribution)
 static void contribution_step_begin(struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
-    for (uint32_t b = 0; b < module->layout.bucket_count; b++)
+    for (uint32_t b = 0; b < module->layout.bucket_count; b++) {
         atomic_store_explicit(&contribution->runs[b].missing, module->layout.buckets[b].count,
                               memory_order_relaxed);
+        contribution->runs[b].withdrawn = false;
+    }
     atomic_store_explicit(&contribution->ready_count, 0, memory_order_relaxed);
     memset(contribution->used_anywhere, 0,
            module->parameter_count * sizeof(*contribution->used_anywhere));
-    contribution->handed = false;
+    contribution->handed = contribution->withdrawn = false;
 }
 
 void module_step_begin(struct lockstep_module *module)
@@ -69,14 +74,28 @@ void module_step_begin(struct lockstep_module *module)
         module->calls[i].ended = false;
 }
 
-void module_forget_gradients(struct lockstep_module *module)
+static void contribution_window_begin(struct contribution *contribution)
 {
-    for (uint32_t i = 0; i < module->contribution_count; i++) {
-        for (uint32_t p = 0; p < module->parameter_count; p++) {
-            struct gradient *gradient = &module->contributions[i].gradients[p];
-            gradient->memory = gradient->registered;
-        }
+    const struct lockstep_module *module = contribution->module;
+    for (uint32_t p = 0; p < module->parameter_count; p++) {
+        struct gradient *gradient = &contribution->gradients[p];
+        atomic_store_explicit(&gradient->memory, gradient->registered, memory_order_relaxed);
+        atomic_store_explicit(&gradient->awaited, module->awaits[p], memory_order_relaxed);
+        atomic_store_explicit(&gradient->used, false, memory_order_relaxed);
+        atomic_store_explicit(&gradient->report.used, false, memory_order_relaxed);
+        gradient->unused = gradient->excused = gradient->withdrawn = false;
     }
+    for (uint32_t i = 0; i < (module->replicas - 1) * module->parameter_count; i++) {
+        struct replica_gradient *replica = &contribution->replicas[i];
+        atomic_store_explicit(&replica->memory, replica->registered, memory_order_relaxed);
+        atomic_store_explicit(&replica->report.used, false, memory_order_relaxed);
+    }
+}
+
+void module_window_begin(struct lockstep_module *module)
+{
+    for (uint32_t i = 0; i < module->contribution_count; i++)
+        contribution_window_begin(&module->contributions[i]);
 }
 
 void module_adopt_layout(struct lockstep_module *module)
@@ -89,6 +108,29 @@ void module_adopt_layout(struct lockstep_module *module)
     module->next_agreed = false;
     module->learned = true;
     module_index_buckets(module);
+}
+
+static bool contribution_has_memory(const struct contribution *contribution, uint32_t parameter)
+{
+    const struct lockstep_module *module = contribution->module;
+    bool has = contribution->gradients[parameter].memory != NULL;
+    for (uint32_t r = 1; r < module->replicas; r++)
+        has =
+            has &&
+            contribution->replicas[(size_t)(r - 1) * module->parameter_count + parameter].memory !=
+                NULL;
+    return has;
+}
+
+uint32_t contribution_homeless(const struct contribution *contribution)
+{
+    const struct lockstep_module *module = contribution->module;
+    for (uint32_t p = 0; p < module->parameter_count; p++) {
+        if (contribution->used_anywhere[p] && module->shapes[p].elements > 0 &&
+            !contribution_has_memory(contribution, p))
+            return p;
+    }
+    return module->parameter_count;
 }
 
 // ---- A bucket as a collective ------------------------------------------------------------------
@@ -167,6 +209,7 @@ struct collective *contribution_collective(struct contribution *contribution, ui
     const struct lockstep_module *module = contribution->module;
     const struct bucket *shape = &module->layout.buckets[bucket];
     struct collective *collective = &contribution->runs[bucket].collective;
+    zero = zero || contribution->runs[bucket].withdrawn;
     const uint64_t identity[] = {module->index, contribution->index, bucket,
                                  (uint64_t)module->gradient_kind};
     contribution_units(contribution, shape, zero);

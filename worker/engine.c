@@ -681,10 +681,10 @@ static void engine_propose_layout(struct lockstep_session *session, struct locks
     struct up_message message = {.kind = UP_LAYOUT_PART};
     struct layout_part *part = &message.u.layout_part;
     char text[LOCKSTEP_TEXT_BYTES];
-    const bool called = module->called_step == session->order->step;
-    if (buckets_layout(module->shapes, module->parameter_count,
-                       called ? module->contributions[0].ready_order : NULL,
-                       called ? module->trainable_count : 0, caps, &module->next, text,
+    const struct contribution *first = &module->contributions[0];
+    const bool ready = atomic_load(&first->ready_count) == module->trainable_count;
+    if (buckets_layout(module->shapes, module->parameter_count, ready ? first->ready_order : NULL,
+                       ready ? module->trainable_count : 0, caps, &module->next, text,
                        sizeof(text)) != BUCKET_OK) {
         engine_fail(session, LOCKSTEP_E_SYSTEM, text);
         return;

@@ -51,20 +51,3 @@ int lockstep_phase_unused(lockstep_module *module, const char *phase, const uint
     (void)count;
     return later(module_check(module), "lockstep_phase_unused");
 }
-
-int lockstep_replica_ready(lockstep_module *module, lockstep_call *call, uint32_t replica,
-                           uint32_t parameter, void *gradient, void *stream)
-{
-    (void)call;
-    (void)replica;
-    (void)parameter;
-    (void)gradient;
-    (void)stream;
-    return later(module_check(module), "lockstep_replica_ready");
-}
-
-int lockstep_call_current(lockstep_module *module, lockstep_call **call)
-{
-    (void)call;
-    return later(module_check(module), "lockstep_call_current");
-}

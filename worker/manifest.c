@@ -24,6 +24,8 @@ static void manifest_options(const struct tensor *tensor, enum manifest_kind kin
     static const char *const policies[] = {"at_start", "ignore", "broadcast", "mean", "sum"};
     struct text text;
     text_init(&text, item->value, sizeof(item->value));
+    if (kind == MANIFEST_PARAMETER)
+        text_append(&text, "ready_count=%" PRIu32, tensor->ready_count);
     if (kind == MANIFEST_BUFFER)
         text_append(&text, "policy=%s", policies[tensor->flags]);
     if (kind == MANIFEST_BUFFER && tensor->flags >= LOCKSTEP_BUFFER_BROADCAST)
@@ -65,11 +67,25 @@ static void manifest_module(const struct lockstep_module *module, struct manifes
     item->kind = MANIFEST_MODULE;
     item->module = module->index;
     text_copy(item->name, sizeof(item->name), module->name);
-    snprintf(
-        item->value, sizeof(item->value),
-        "gradient_kind=%s unused=%s calls_per_step=%" PRIu32 " wire=%s float16_exponent=%" PRId32,
-        module->gradient_kind == LOCKSTEP_GRADIENT_SUM ? "sum" : "mean", policies[module->unused],
-        module->calls_per_step, wires[module->wire], module->float16_exponent);
+    snprintf(item->value, sizeof(item->value),
+             "gradient_kind=%s unused=%s calls_per_step=%" PRIu32
+             " separate_calls=%d on_abort=%s wire=%s float16_exponent=%" PRId32,
+             module->gradient_kind == LOCKSTEP_GRADIENT_SUM ? "sum" : "mean",
+             policies[module->unused], module->calls_per_step, module->separate_calls,
+             module->on_abort == LOCKSTEP_ABORT_ACCEPT ? "accept" : "error", wires[module->wire],
+             module->float16_exponent);
+}
+
+// Of replicas only the first: ranks may have different numbers of them.
+static void manifest_parameter(const struct lockstep_module *module, uint32_t parameter,
+                               struct manifest_item *item)
+{
+    const struct home *home = &module->homes[parameter];
+    manifest_tensor(&module->parameters[parameter], MANIFEST_PARAMETER, module->index, item);
+    if (home->module != module)
+        snprintf(item->value + strlen(item->value), sizeof(item->value) - strlen(item->value),
+                 " owner=module_%" PRIu32 "_parameter_%" PRIu32, home->module->index,
+                 home->parameter);
 }
 
 bool module_manifest_item(const struct lockstep_session *session, uint32_t index,
@@ -89,7 +105,7 @@ bool module_manifest_item(const struct lockstep_session *session, uint32_t index
         }
         index--;
         if (index < module->parameter_count) {
-            manifest_tensor(&module->parameters[index], MANIFEST_PARAMETER, m, item);
+            manifest_parameter(module, index, item);
             return true;
         }
         index -= module->parameter_count;

@@ -145,6 +145,20 @@ static int module_fill_tensor(struct tensor *tensor, const struct lockstep_modul
     return tensor->name == NULL ? error_set(LOCKSTEP_E_SYSTEM, "no memory") : 0;
 }
 
+static int module_fill_count(struct lockstep_module *module, uint32_t index,
+                             const struct lockstep_parameter *parameter)
+{
+    struct tensor *tensor = &module->parameters[index];
+    if (parameter->ready_count > LOCKSTEP_MAX_READY_COUNT)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "'%s' has the ready_count %" PRIu64 "; a gradient has at most %d reports "
+                         "in a call",
+                         tensor->name, parameter->ready_count, LOCKSTEP_MAX_READY_COUNT);
+    tensor->ready_count = parameter->ready_count == 0 ? 1 : (uint32_t)parameter->ready_count;
+    module->awaits[index] = tensor->ready_count * module->replicas;
+    return 0;
+}
+
 static int module_fill_parameter(struct lockstep_module *module,
                                  const struct lockstep_module_config *config, uint32_t index,
                                  const struct lockstep_parameter *parameter)
@@ -158,20 +172,23 @@ static int module_fill_parameter(struct lockstep_module *module,
                                        .strides = parameter->strides,
                                        .data = parameter->data,
                                        .flags = parameter->flags};
-    const int status = module_fill_tensor(tensor, config, &from, index);
+    int status = module_fill_tensor(tensor, config, &from, index);
     if (status < 0)
         return status;
-    if ((parameter->flags & ~LOCKSTEP_PARAMETER_FROZEN) != 0)
+    if ((parameter->flags & ~(LOCKSTEP_PARAMETER_FROZEN | LOCKSTEP_PARAMETER_SHARED)) != 0)
         return error_set(LOCKSTEP_E_INVALID, "'%s' has unknown flags 0x%" PRIx32, tensor->name,
                          parameter->flags);
-    module->shapes[index] = (struct bucket_parameter){
-        .dtype = tensor->dtype,
-        .trainable = !tensor->ignored && (tensor->flags & LOCKSTEP_PARAMETER_FROZEN) == 0,
-        .elements = tensor->elements};
+    status = module_fill_count(module, index, parameter);
+    if (status < 0)
+        return status;
+    module->contributions[0].gradients[index].registered = parameter->gradient;
+    module->shapes[index] =
+        (struct bucket_parameter){.dtype = tensor->dtype,
+                                  .trainable = !tensor->ignored && tensor->flags == 0,
+                                  .elements = tensor->elements};
     if (!module->shapes[index].trainable)
         return 0;
     module->trainable_count++;
-    module->contributions[0].gradients[index].registered = parameter->gradient;
     if (!dtype_is_float(tensor->dtype))
         return error_set(LOCKSTEP_E_INVALID,
                          "'%s' is %s: a mean of integers does not exist; mark "
@@ -281,6 +298,9 @@ void module_free(struct lockstep_module *module)
     for (uint32_t i = 0; module->contributions != NULL && i < module->contribution_count; i++)
         contribution_fini(&module->contributions[i]);
     free(module->contributions);
+    free(module->replica_data);
+    free(module->homes);
+    free(module->awaits);
     free(module->parameters);
     free(module->buffers);
     free(module->shapes);
@@ -322,9 +342,14 @@ static bool module_allocate_tensors(struct lockstep_module *module,
     module->buffers = module_array(config->buffer_count, sizeof(*module->buffers));
     module->shapes = module_array(config->parameter_count, sizeof(*module->shapes));
     module->bucket_of = module_array(config->parameter_count, sizeof(*module->bucket_of));
+    module->homes = module_array(config->parameter_count, sizeof(*module->homes));
+    module->awaits = module_array(config->parameter_count, sizeof(*module->awaits));
+    module->replica_data = module_array(config->parameter_count * (module->replicas - 1),
+                                        sizeof(*module->replica_data));
     module->calls = module_array((uint32_t)config->calls_per_step, sizeof(*module->calls));
     return module->name != NULL && module->parameters != NULL && module->buffers != NULL &&
-           module->shapes != NULL && module->bucket_of != NULL && module->calls != NULL;
+           module->shapes != NULL && module->bucket_of != NULL && module->homes != NULL &&
+           module->awaits != NULL && module->replica_data != NULL && module->calls != NULL;
 }
 
 static bool module_allocate_layouts(struct lockstep_module *module)
@@ -336,13 +361,13 @@ static bool module_allocate_layouts(struct lockstep_module *module)
            module_allocate_layout(&module->next, count) && module->words != NULL;
 }
 
-static bool module_allocate_contributions(struct lockstep_module *module, uint32_t count)
+static bool module_allocate_contributions(struct lockstep_module *module)
 {
     bool whole;
-    module->contributions = module_array(count, sizeof(*module->contributions));
-    module->contribution_count = count;
+    module->contributions =
+        module_array(module->contribution_count, sizeof(*module->contributions));
     whole = module->contributions != NULL;
-    for (uint32_t i = 0; whole && i < count; i++)
+    for (uint32_t i = 0; whole && i < module->contribution_count; i++)
         whole = contribution_init(&module->contributions[i], module, i);
     return whole;
 }
@@ -353,6 +378,23 @@ static void module_element(void *to, size_t size, const void *array, size_t inde
 {
     memset(to, 0, size);
     memcpy(to, (const char *)array + index * stride, stride < size ? stride : size);
+}
+
+static int module_fill_replicas(struct lockstep_module *module,
+                                const struct lockstep_module_config *config)
+{
+    const uint32_t count = config->parameter_count;
+    int status = 0;
+    for (uint32_t i = 0; i < (module->replicas - 1) * count && status == 0; i++) {
+        struct lockstep_parameter first;
+        struct lockstep_parameter copy;
+        module_element(&first, sizeof(first), config->parameters, i % count,
+                       config->parameter_bytes);
+        module_element(&copy, sizeof(copy), config->parameters, (size_t)count + i,
+                       config->parameter_bytes);
+        status = replica_declare(module, 1 + i / count, i % count, &first, &copy);
+    }
+    return status;
 }
 
 static int module_fill(struct lockstep_module *module, const struct lockstep_module_config *config)
@@ -373,7 +415,9 @@ static int module_fill(struct lockstep_module *module, const struct lockstep_mod
         status = module_check_unique(module->parameters, module->parameter_count, "parameters");
     if (status == 0)
         status = module_check_unique(module->buffers, module->buffer_count, "buffers");
-    return status;
+    if (status == 0)
+        status = module_fill_replicas(module, config);
+    return status == 0 ? shared_find(module) : status;
 }
 
 void module_index_buckets(struct lockstep_module *module)
@@ -396,6 +440,12 @@ static int module_first_layout(struct lockstep_module *module)
         return error_set(LOCKSTEP_E_INVALID, "module '%s' cannot be cut into buckets: %s",
                          module->name, text);
     module_index_buckets(module);
+    if (module->layout.bucket_count * module->contribution_count > LOCKSTEP_MAX_SLOTS)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s' has %" PRIu32 " buckets in each of %" PRIu32
+                         " separate calls; a step has at most %d",
+                         module->name, module->layout.bucket_count, module->contribution_count,
+                         LOCKSTEP_MAX_SLOTS);
     return 0;
 }
 
@@ -417,25 +467,39 @@ void module_remove_handles(struct lockstep_module *module)
     handle_remove(module);
 }
 
+static void module_take_options(struct lockstep_module *module,
+                                const struct lockstep_module_config *config)
+{
+    module->gradient_kind = config->gradient_kind;
+    module->unused = config->unused;
+    module->on_abort = config->on_abort;
+    module->calls_per_step = (uint32_t)config->calls_per_step;
+    module->separate_calls = config->separate_calls != 0;
+    module->replicas = (uint32_t)config->replicas;
+    module->wire = config->wire;
+    module->float16_exponent = config->float16_exponent;
+    module->contribution_count = module->separate_calls ? module->calls_per_step : 1;
+}
+
 static int module_build(struct lockstep_session *session,
                         const struct lockstep_module_config *config, struct lockstep_module **made)
 {
     struct lockstep_module *module = calloc(1, sizeof(*module));
     int status;
     *made = module;
-    if (module == NULL || !module_allocate_tensors(module, config) ||
-        !module_allocate_layouts(module) || !module_allocate_contributions(module, 1))
+    if (module == NULL)
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
     module->session = session;
     module->index = session->module_count;
-    module->gradient_kind = config->gradient_kind;
-    module->unused = config->unused;
-    module->calls_per_step = (uint32_t)config->calls_per_step;
-    module->wire = config->wire;
-    module->float16_exponent = config->float16_exponent;
+    module_take_options(module, config);
+    if (!module_allocate_tensors(module, config) || !module_allocate_layouts(module) ||
+        !module_allocate_contributions(module))
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory");
     for (uint32_t i = 0; i < module->calls_per_step; i++)
         module->calls[i] = (struct lockstep_call){
-            .module = module, .contribution = &module->contributions[0], .number = i};
+            .module = module,
+            .contribution = &module->contributions[module->separate_calls ? i : 0],
+            .number = i};
     status = module_fill(module, config);
     if (status == 0)
         status = module_first_layout(module);
@@ -493,6 +557,12 @@ static int module_config(const struct lockstep_module_config *given,
         return status;
     if (whole->calls_per_step == 0)
         whole->calls_per_step = 1;
+    if (whole->replicas == 0)
+        whole->replicas = 1;
+    if (whole->replicas > LOCKSTEP_MAX_REPLICAS)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "replicas is %" PRIu64 "; a process has at most %d of a module",
+                         whole->replicas, LOCKSTEP_MAX_REPLICAS);
     if (whole->calls_per_step > LOCKSTEP_MAX_CALLS)
         return error_set(LOCKSTEP_E_INVALID,
                          "calls_per_step is %" PRIu64 "; a module has at most %d in a step",
@@ -513,6 +583,9 @@ static int module_config(const struct lockstep_module_config *given,
                          whole->float16_exponent, LOCKSTEP_FLOAT16_EXPONENT_MIN);
     if (module_check_patterns(whole) < 0)
         return LOCKSTEP_E_INVALID;
+    if (whole->separate_calls > 1 || (unsigned)whole->on_abort > LOCKSTEP_ABORT_ACCEPT)
+        return error_set(LOCKSTEP_E_INVALID, "the module's separate_calls is not 0 or 1, or its "
+                                             "on_abort is unknown");
     return module_check_name(whole->name, "module", 0);
 }
 
@@ -567,6 +640,7 @@ int lockstep_module_register(lockstep_session *session, const struct lockstep_mo
         module_unregister(made);
         return status;
     }
+    shared_join(made);
     session->modules[session->module_count++] = made;
     session->tensor_count += made->parameter_count + made->buffer_count;
     module_warn_of_patterns(made, &whole);

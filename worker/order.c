@@ -84,6 +84,8 @@ static int unused_compare(const struct unused_parameter *a, const struct unused_
         return a->severity < b->severity ? -1 : 1;
     if (a->module != b->module)
         return a->module < b->module ? -1 : 1;
+    if (a->call != b->call)
+        return a->call < b->call ? -1 : 1;
     if (a->parameter != b->parameter)
         return a->parameter < b->parameter ? -1 : 1;
     if (a->rank != b->rank)
@@ -112,6 +114,8 @@ static void commit_merge_unused(struct commit_wave *a, const struct commit_wave 
 
 static int aborted_compare(const struct aborted_call *a, const struct aborted_call *b)
 {
+    if (a->accepted != b->accepted)
+        return a->accepted < b->accepted ? -1 : 1;
     if (a->module != b->module)
         return a->module < b->module ? -1 : 1;
     if (a->rank != b->rank)
@@ -134,6 +138,7 @@ static void commit_merge_aborted(struct commit_wave *a, const struct commit_wave
     memcpy(a->aborted, merged, count * sizeof(merged[0]));
     a->aborted_named = count;
     a->aborted_total += b->aborted_total;
+    a->aborted_errors += b->aborted_errors;
 }
 
 static void commit_merge_counters(struct commit_wave *a, const struct commit_wave *b)

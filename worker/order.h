@@ -94,6 +94,7 @@ struct unused_parameter {
     uint32_t parameter;
     uint32_t rank;
     uint32_t severity; // enum unused_severity
+    uint32_t call; // Of a module whose calls are separate; else 0.
 };
 
 #define ORDER_ABORTED_NAMED 8 // Calls given up that a commit wave can name.
@@ -101,6 +102,7 @@ struct unused_parameter {
 struct aborted_call {
     uint32_t module;
     uint32_t rank;
+    uint32_t accepted; // 1: by the module's policy it is no error.
 };
 
 struct counter_delta {
@@ -120,7 +122,7 @@ struct commit_wave {
     uint64_t called; // One bit for each module: some rank called it, ...
     uint64_t weighted; // ... some rank with a weight above 0.
     uint32_t aborted_named;
-    uint32_t reserved;
+    uint32_t aborted_errors; // Of aborted_total: not accepted.
     struct aborted_call aborted[ORDER_ABORTED_NAMED];
     struct unused_parameter unused[ORDER_UNUSED_NAMED];
     struct counter_delta counters[LOCKSTEP_MAX_COUNTERS];

@@ -38,25 +38,49 @@ struct tensor {
     uint32_t flags; // Parameters: LOCKSTEP_PARAMETER_*. Buffers: the policy.
     bool ignored; // Matches a pattern of its module: declared, and never touched.
     uint64_t every; // Buffers with a policy that repeats: steps between two exchanges.
+    uint32_t ready_count; // Parameters: reports of one replica in one call.
+};
+
+// Under which module and number a parameter travels: its own, or, shared, those of its owner.
+struct home {
+    struct lockstep_module *module;
+    uint32_t parameter;
+};
+
+// What the calls of a module say of one gradient, of one replica.
+struct report {
+    _Atomic(uint64_t) claim; // Who spoke for it last: see call.c.
+    atomic_bool used; // A call of this step reported it.
+    uint32_t withheld; // trainer; scratch of lockstep_call_abort.
 };
 
 // A gradient, one for each parameter in each contribution. A step here is a whole window of
 // accumulation.
 struct gradient {
-    // trainer threads until the bucket is handed to the engine, then engine
-    void *memory; // Borrowed; where it is in this step. NULL: nowhere, a mean is dropped.
+    // Of a shared parameter these are those of its owner.
     void *registered; // Set at register, then constant. Where it is when no other place is given.
-    bool unused; // Of the open step: contributes zeros.
+    // trainer threads until the bucket is handed to the engine, then engine
+    _Atomic(void *) memory; // Borrowed; where it is in this step. NULL: nowhere.
+    atomic_uint awaited; // Reports that are not there, in the calls that hand it over.
+    bool unused; // Of the open step: contributes zeros. Set when it is handed over.
     bool excused; // trainer; a call of this step declared it unused.
-    bool withheld; // trainer; scratch of lockstep_call_abort.
-    atomic_bool used; // A call of this step reported it.
-    _Atomic(uint64_t) claim; // Who spoke for it last: see call.c.
+    bool withdrawn; // trainer; its bucket contributed nothing. Set at step_end.
+    atomic_bool used; // A call of this step reported it, of whatever replica or module.
+
+    struct report report; // Of the first replica.
+};
+
+// The gradient of a further replica.
+struct replica_gradient {
+    void *registered; // As of the first one.
+    _Atomic(void *) memory;
+    struct report report;
 };
 
 // What is in flight for one bucket of the present layout.
 struct bucket_run {
-    atomic_uint missing; // Gradients not reported in this step.
-    bool withdrawn; // trainer; scratch of lockstep_call_abort.
+    atomic_uint missing; // Gradients that were not handed over in this step.
+    bool withdrawn; // trainer; a call was given up: contributes nothing.
     struct collective collective; // engine thread only
 };
 
@@ -68,7 +92,9 @@ struct contribution {
     uint32_t index; // The call of its slots.
 
     struct gradient *gradients; // [parameter_count]
-    bool handed; // trainer; all gradients of the open step were handed to their buckets.
+    struct replica_gradient *replicas; // [(replicas - 1) * parameter_count], replica by replica.
+    bool handed; // trainer; its last call of the open step has ended.
+    bool withdrawn; // trainer; some of its buckets are.
 
     // engine thread while a step is open, trainer between steps
     struct bucket_run *runs; // [buckets of a layout]
@@ -78,7 +104,7 @@ struct contribution {
 
     // [parameter_count]: some rank has used the parameter in the step. The trainer clears it at
     // step_begin, the engine sets it when a bucket is done, the trainer reads it after the step has
-    // settled. In a solo session nobody sets it: there gradients[].unused says it.
+    // settled. In a solo session step_end sets it.
     bool *used_anywhere;
 
     // Order of readiness in the step; a learning step makes a layout of it.
@@ -110,9 +136,16 @@ struct lockstep_module {
     uint32_t buffer_count;
     lockstep_gradient_kind gradient_kind;
     lockstep_unused_policy unused;
+    lockstep_abort_policy on_abort;
     uint32_t calls_per_step;
     lockstep_wire wire;
     int32_t float16_exponent;
+    bool separate_calls; // Each travels by itself.
+    uint32_t replicas; // At least 1.
+    void **replica_data; // [(replicas - 1) * parameter_count]: values of the further ones.
+    struct home *homes; // [parameter_count]
+    uint32_t *awaits; // [parameter_count]: reports that complete a gradient, of all that share it.
+    uint32_t shared_count; // Parameters that another module owns.
     struct bucket_parameter *shapes; // [parameter_count]: what the layout is made from.
 
     struct contribution *contributions; // [contribution_count]
@@ -120,8 +153,9 @@ struct lockstep_module {
     struct lockstep_call *calls; // [calls_per_step]
     _Atomic(struct lockstep_call *) open; // The call under way, or NULL.
 
-    // trainer; the engine reads called_step at the end of a step
+    // trainer
     uint64_t called_step; // Last step with a call.
+    uint64_t touched_step; // Last step in which another module reported a parameter that it owns.
     uint32_t calls_made; // In the open step.
     uint64_t serial; // Of the last call.
     uint64_t aborted_step; // Last step with a call that was given up.
@@ -420,12 +454,16 @@ void contribution_collective_done(struct contribution *contribution,
                                   const struct collective *collective);
 // Makes every counter of missing gradients full again. Trainer, at step_begin.
 void module_step_begin(struct lockstep_module *module);
-// Forgets where gradients were in the step before: a trainer may have freed that memory.
-void module_forget_gradients(struct lockstep_module *module);
+// Forgets what the calls of the last window said, and where gradients were in it: a trainer may
+// have freed that memory. Trainer, before the first step of a window.
+void module_window_begin(struct lockstep_module *module);
 // Its arrays, for a module with parameter_count parameters; false without memory. Trainer.
 bool contribution_init(struct contribution *contribution, struct lockstep_module *module,
                        uint32_t index);
 void contribution_fini(struct contribution *contribution);
+// The first parameter that some rank has used and that has no memory here, of whatever replica;
+// parameter_count: none. Trainer, after the step has settled.
+uint32_t contribution_homeless(const struct contribution *contribution);
 // The agreed layout comes into force. Engine thread, between the last slot and the next step.
 void module_adopt_layout(struct lockstep_module *module);
 
@@ -434,8 +472,30 @@ void module_adopt_layout(struct lockstep_module *module);
 // First line of every public function of a module: 0 when the handle is a live module of a session
 // that has not failed; else the status, with the error text set. Any thread.
 int module_check(struct lockstep_module *module);
-// What the calls of a step have left over travels now. Trainer, at step_end.
-void call_finish(struct lockstep_module *module);
+// What the calls of the step have left over travels now. Trainer, at step_end.
+void call_finish(struct lockstep_session *session);
+
+// ---- shared.c ----------------------------------------------------------------------------------
+
+// Finds the owner of every parameter. Refuses memory that another module has without a word, and
+// owners that do not fit. Trainer, when the module is registered.
+int shared_find(struct lockstep_module *module);
+// From now on owners wait for the reports of this module, too.
+void shared_join(struct lockstep_module *module);
+
+// ---- replica.c ---------------------------------------------------------------------------------
+
+// Takes a parameter of a further replica; it has to be declared like that of the first. Trainer,
+// when the module is registered.
+int replica_declare(struct lockstep_module *module, uint32_t replica, uint32_t parameter,
+                    const struct lockstep_parameter *first, const struct lockstep_parameter *copy);
+// Adds up what the replicas reported of a gradient, where it travels from. The thread that hands it
+// over.
+void replica_combine(struct contribution *contribution, uint32_t parameter);
+// Gives every replica what came back. Trainer, when the step has settled.
+void replica_copy_results(struct lockstep_session *session);
+// Makes the values of every replica those of the first. Trainer, at start.
+void replica_copy_values(struct lockstep_session *session);
 
 // ---- collective.c ------------------------------------------------------------------------------
 

@@ -69,8 +69,11 @@ static int state_collect(const struct lockstep_session *session, struct state_li
     }
     for (uint32_t m = 0; m < session->module_count; m++) {
         const struct lockstep_module *module = session->modules[m];
-        for (uint32_t i = 0; i < module->parameter_count; i++)
-            state_add(list, module, &module->parameters[i], false);
+        for (uint32_t i = 0; i < module->parameter_count; i++) {
+            // A shared one is its owner's.
+            if (module->homes[i].module == module)
+                state_add(list, module, &module->parameters[i], false);
+        }
         for (uint32_t i = 0; i < module->buffer_count; i++)
             state_add(list, module, &module->buffers[i], true);
     }
@@ -314,6 +317,7 @@ int lockstep_start(lockstep_session *session)
     session_activity(session, ACTIVITY_OUTSIDE);
     if (status < 0)
         return status;
+    replica_copy_values(session);
     session->started = true;
     return 0;
 }

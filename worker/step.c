@@ -202,7 +202,7 @@ static void step_opened(struct lockstep_session *session,
 {
     text_copy(session->phase, sizeof(session->phase), options->phase == NULL ? "" : options->phase);
     for (uint32_t i = 0; i < session->module_count && !session->window_open; i++)
-        module_forget_gradients(session->modules[i]);
+        module_window_begin(session->modules[i]);
     if (!session->window_open)
         session->step++;
     session->step_open = true;
@@ -263,11 +263,12 @@ static enum unused_severity step_severity(const struct lockstep_module *module,
 
 // The unused parameters of one severity: a wave's list is sorted by it first.
 static void step_contribute_unused(const struct lockstep_session *session,
-                                   const struct lockstep_module *module,
+                                   const struct contribution *contribution,
                                    enum unused_severity severity, struct commit_wave *wave)
 {
+    const struct lockstep_module *module = contribution->module;
     for (uint32_t p = 0; p < module->parameter_count; p++) {
-        const struct gradient *gradient = &module->contributions[0].gradients[p];
+        const struct gradient *gradient = &contribution->gradients[p];
         if (!module->shapes[p].trainable || !gradient->unused ||
             step_severity(module, gradient) != severity)
             continue;
@@ -279,8 +280,22 @@ static void step_contribute_unused(const struct lockstep_session *session,
                 (struct unused_parameter){.module = module->index,
                                           .parameter = p,
                                           .rank = session->rank,
-                                          .severity = (uint32_t)severity};
+                                          .severity = (uint32_t)severity,
+                                          .call = contribution->index};
     }
+}
+
+// Errors are named before what is accepted, and so take its places.
+static void step_contribute_aborted(const struct lockstep_module *module, struct commit_wave *wave)
+{
+    const bool accepted = module->on_abort == LOCKSTEP_ABORT_ACCEPT;
+    struct commit_wave one = {
+        .aborted_total = 1,
+        .aborted_errors = accepted ? 0 : 1,
+        .aborted_named = 1,
+        .aborted = {
+            {.module = module->index, .rank = module->session->rank, .accepted = accepted}}};
+    order_commit_merge(wave, &one);
 }
 
 // Which modules this rank has called, and of which it gave a call up.
@@ -293,10 +308,7 @@ static void step_contribute_calls(const struct lockstep_session *session, struct
         wave->weighted |= (uint64_t)(session->weight > 0) << m;
         if (session->modules[m]->aborted_step != session->step)
             continue;
-        wave->aborted_total++;
-        if (wave->aborted_named < ORDER_ABORTED_NAMED)
-            wave->aborted[wave->aborted_named++] =
-                (struct aborted_call){.module = m, .rank = session->rank};
+        step_contribute_aborted(session->modules[m], wave);
     }
 }
 
@@ -310,14 +322,33 @@ static void step_contribute(struct lockstep_session *session)
     step_contribute_calls(session, wave);
     for (int severity = UNUSED_IS_ERROR; severity <= UNUSED_IS_ACCEPTED; severity++) {
         for (uint32_t m = 0; m < session->module_count; m++) {
-            if (session->modules[m]->called_step == session->step &&
-                session->modules[m]->aborted_step != session->step)
-                step_contribute_unused(session, session->modules[m], (enum unused_severity)severity,
-                                       wave);
+            const struct lockstep_module *module = session->modules[m];
+            if (module->called_step != session->step || module->aborted_step == session->step)
+                continue;
+            for (uint32_t i = 0; i < module->contribution_count; i++)
+                step_contribute_unused(session, &module->contributions[i],
+                                       (enum unused_severity)severity, wave);
         }
     }
     counter_contribute(session, wave);
     mutex_unlock(&session->mutex);
+}
+
+// What was handed over, is used and was not withdrawn has a result.
+static void step_settle_contribution(struct contribution *contribution, uint64_t weight)
+{
+    const struct lockstep_module *module = contribution->module;
+    for (uint32_t p = 0; p < module->parameter_count; p++) {
+        struct gradient *gradient = &contribution->gradients[p];
+        void *memory = atomic_load(&gradient->memory);
+        if (!module->shapes[p].trainable || atomic_load(&gradient->awaited) > 0 ||
+            gradient->unused || gradient->withdrawn || weight == 0)
+            continue;
+        contribution->used_anywhere[p] = true;
+        if (weight > 1 && module->gradient_kind == LOCKSTEP_GRADIENT_SUM)
+            kernel_divide(module->shapes[p].dtype, memory, memory, weight,
+                          module->shapes[p].elements);
+    }
 }
 
 // A world of one: what the data plane would have done, here.
@@ -325,14 +356,8 @@ static void step_settle_alone(struct lockstep_session *session)
 {
     for (uint32_t m = 0; m < session->module_count; m++) {
         const struct lockstep_module *module = session->modules[m];
-        for (uint32_t p = 0; p < module->parameter_count; p++) {
-            const struct gradient *gradient = &module->contributions[0].gradients[p];
-            if (module->called_step == session->step && module->aborted_step != session->step &&
-                module->shapes[p].trainable && !gradient->unused && session->weight > 1 &&
-                module->gradient_kind == LOCKSTEP_GRADIENT_SUM)
-                kernel_divide(module->shapes[p].dtype, gradient->memory, gradient->memory,
-                              session->weight, module->shapes[p].elements);
-        }
+        for (uint32_t i = 0; i < module->contribution_count; i++)
+            step_settle_contribution(&module->contributions[i], session->weight);
     }
     atomic_store(&session->weight_total, session->weight);
     mutex_lock(&session->mutex);
@@ -403,7 +428,10 @@ static void step_name_unused(const struct lockstep_session *session,
         if (unused->severity != (uint32_t)severity)
             continue;
         more--;
-        text_append(text, "%smodule '%s' parameter '%s' on rank %" PRIu32, separator, module->name,
+        text_append(text, "%smodule '%s'", separator, module->name);
+        if (module->separate_calls)
+            text_append(text, " call %" PRIu32, unused->call + 1);
+        text_append(text, " parameter '%s' on rank %" PRIu32,
                     module->parameters[unused->parameter].name, unused->rank);
     }
     if (more > 0)
@@ -433,20 +461,47 @@ static void step_warn(struct lockstep_session *session, const struct commit_wave
               bytes);
 }
 
+// Names the calls that were given up of modules that accept it, or of the others.
+static void step_name_aborted(const struct lockstep_session *session,
+                              const struct commit_wave *outcome, bool accepted,
+                              const char *separator, struct text *text)
+{
+    const uint32_t accepted_total = outcome->aborted_total - outcome->aborted_errors;
+    uint32_t more = accepted ? accepted_total : outcome->aborted_errors;
+    text_append(text, "step %" PRIu64 ": a backward pass was given up (lockstep_call_abort):",
+                session->step);
+    for (uint32_t i = 0; i < outcome->aborted_named; i++) {
+        if ((outcome->aborted[i].accepted != 0) != accepted)
+            continue;
+        more--;
+        text_append(text, "%smodule '%s' on rank %" PRIu32, separator,
+                    session->modules[outcome->aborted[i].module]->name, outcome->aborted[i].rank);
+    }
+    if (more > 0)
+        text_append(text, "%sand %" PRIu32 " more", separator, more);
+}
+
+static void step_warn_aborted(struct lockstep_session *session, const struct commit_wave *outcome)
+{
+    char bytes[LOCKSTEP_TEXT_BYTES];
+    struct text text;
+    if (outcome->aborted_total == outcome->aborted_errors ||
+        !log_enabled(&session->log, LOG_LEVEL_WARN))
+        return;
+    text_init(&text, bytes, sizeof(bytes));
+    step_name_aborted(session, outcome, true, " ", &text);
+    log_event(&session->log, LOG_LEVEL_WARN, "calls_given_up",
+              "step=%" PRIu64 " count=%" PRIu32 " text=%s", session->step,
+              outcome->aborted_total - outcome->aborted_errors, bytes);
+}
+
 static int step_aborted_error(const struct lockstep_session *session,
                               const struct commit_wave *outcome)
 {
     char bytes[LOCKSTEP_REPORT_BYTES];
     struct text text;
     text_init(&text, bytes, sizeof(bytes));
-    text_append(&text, "step %" PRIu64 ": a backward pass was given up (lockstep_call_abort):",
-                session->step);
-    for (uint32_t i = 0; i < outcome->aborted_named; i++)
-        text_append(&text, "\n  module '%s' on rank %" PRIu32,
-                    session->modules[outcome->aborted[i].module]->name, outcome->aborted[i].rank);
-    if (outcome->aborted_total > outcome->aborted_named)
-        text_append(&text, "\n  and %" PRIu32 " more",
-                    outcome->aborted_total - outcome->aborted_named);
+    step_name_aborted(session, outcome, false, "\n  ", &text);
     text_append(&text, "\ndo not use the gradients of this step");
     return error_set(LOCKSTEP_E_UNUSED, "%s", bytes);
 }
@@ -472,15 +527,15 @@ static int step_homeless_error(const struct lockstep_session *session)
 {
     for (uint32_t m = 0; m < session->module_count; m++) {
         const struct lockstep_module *module = session->modules[m];
-        const struct contribution *contribution = &module->contributions[0];
-        for (uint32_t p = 0; p < module->parameter_count; p++) {
-            if (module->shapes[p].trainable && module->shapes[p].elements > 0 &&
-                contribution->used_anywhere[p] && contribution->gradients[p].memory == NULL)
+        for (uint32_t i = 0; i < module->contribution_count; i++) {
+            const uint32_t p = contribution_homeless(&module->contributions[i]);
+            if (p < module->parameter_count)
                 return error_set(LOCKSTEP_E_UNUSED,
                                  "step %" PRIu64 ": module '%s' parameter '%s' has a mean from "
-                                 "other ranks and no memory for it here: register gradient memory, "
-                                 "or report it with memory on every rank",
-                                 session->step, module->name, module->parameters[p].name);
+                                 "other ranks and no memory for it here (call %" PRIu32
+                                 "): register gradient memory, or report it with memory on every "
+                                 "rank",
+                                 session->step, module->name, module->parameters[p].name, i + 1);
         }
     }
     return 0;
@@ -490,10 +545,11 @@ static int step_homeless_error(const struct lockstep_session *session)
 static int step_verdict(struct lockstep_session *session, const struct commit_wave *outcome)
 {
     step_warn(session, outcome);
+    step_warn_aborted(session, outcome);
     if (outcome->counter_overflow)
         return error_set(LOCKSTEP_E_INVALID, "the ranks together use more than %d counters",
                          LOCKSTEP_MAX_COUNTERS);
-    if (outcome->aborted_total > 0)
+    if (outcome->aborted_errors > 0)
         return step_aborted_error(session, outcome);
     if ((outcome->called & ~outcome->weighted) != 0)
         return step_weightless_error(session, outcome->called & ~outcome->weighted);
@@ -529,8 +585,7 @@ static void step_enter_end(struct lockstep_session *session)
     mutex_lock(&session->mutex);
     session->times.end = clock_now_us();
     mutex_unlock(&session->mutex);
-    for (uint32_t i = 0; i < session->module_count; i++)
-        call_finish(session->modules[i]);
+    call_finish(session);
     step_contribute(session);
     state_begin(session, session->step);
     if (session->config.solo)
@@ -543,11 +598,13 @@ static void step_enter_end(struct lockstep_session *session)
 static int step_leave_end(struct lockstep_session *session)
 {
     struct commit_wave outcome;
+    replica_copy_results(session);
     mutex_lock(&session->mutex);
     outcome = session->outcome;
     mutex_unlock(&session->mutex);
     step_fill_report(session);
     session->report.unused = outcome.unused_total;
+    session->report.aborted = outcome.aborted_total;
     step_count_totals(session);
     return step_verdict(session, &outcome);
 }

@@ -9,14 +9,18 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-// Whether this rank contributed a gradient of the parameter to the last step, in whichever call.
+// Whether this rank contributed a gradient of the parameter to the last step, in whichever call; of
+// a shared one, in whichever module.
 static bool usage_here(const struct lockstep_module *module, uint32_t parameter)
 {
-    const uint64_t step = module->session->step;
+    const struct home *home = &module->homes[parameter];
+    const struct lockstep_module *owner = home->module;
     bool used = false;
-    for (uint32_t i = 0; i < module->contribution_count; i++)
-        used |= !module->contributions[i].gradients[parameter].unused;
-    return used && step > 0 && module->called_step == step && module->shapes[parameter].trainable;
+    for (uint32_t i = 0; i < owner->contribution_count; i++) {
+        const struct gradient *gradient = &owner->contributions[i].gradients[home->parameter];
+        used |= atomic_load(&gradient->used) && !gradient->withdrawn;
+    }
+    return used && owner->shapes[home->parameter].trainable;
 }
 
 static int usage_check(struct lockstep_module *module, const uint32_t *ranks, uint32_t count)

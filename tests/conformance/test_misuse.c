@@ -336,6 +336,19 @@ static struct lockstep_module_config describe(const char *name)
     return config;
 }
 
+// The same with values of its own.
+static struct lockstep_module_config describe_apart(const char *name)
+{
+    static float other_values[4];
+    static struct lockstep_parameter apart[3];
+    struct lockstep_module_config config = describe(name);
+    memcpy(apart, parameters, sizeof(apart));
+    for (int i = 0; i < 3; i++)
+        apart[i].data = other_values;
+    config.parameters = apart;
+    return config;
+}
+
 // Opened, started, in a step, with an open call and work in flight. Alone when config is NULL.
 static void open_all(const struct lockstep_config *config, void **handles)
 {
@@ -444,7 +457,7 @@ static void what_is_not_supported_says_so(void **state)
 static void calls_in_the_wrong_order(void **state)
 {
     const struct lockstep_module_config description = describe("net");
-    const struct lockstep_module_config other = describe("other");
+    const struct lockstep_module_config other = describe_apart("other");
     struct lockstep_report report = LOCKSTEP_REPORT_INIT;
     lockstep_session *session;
     lockstep_module *module;
@@ -476,7 +489,12 @@ static void calls_in_the_wrong_order(void **state)
     INVALID("no report", lockstep_step_report(session, 1, 0, &report));
     INVALID("outside a call", lockstep_grad_ready(module, NULL, 0, NULL, NULL));
     INVALID("nowhere", lockstep_call_begin(module, NULL));
+    INVALID("nowhere", lockstep_call_current(module, NULL));
+    INVALID("no call is open", lockstep_call_current(module, &again));
     OK(lockstep_call_begin(module, &call));
+    OK(lockstep_call_current(module, &again));
+    assert_ptr_equal(again, call);
+    INVALID("replicas 0 to 0; 1 is none", lockstep_replica_ready(module, call, 1, 0, NULL, NULL));
     INVALID("its call is open", lockstep_call_begin(module, &again));
     INVALID("0 to 2; 3 is none", lockstep_grad_ready(module, call, 3, NULL, NULL));
     INVALID("'table' is frozen", lockstep_grad_ready(module, call, 2, gradients, NULL));
@@ -486,6 +504,8 @@ static void calls_in_the_wrong_order(void **state)
     INVALID("'weight' is ready twice", lockstep_grad_ready(module, call, 0, NULL, NULL));
     INVALID("lockstep_call_end", lockstep_step_end(session, NULL));
     OK(lockstep_call_end(call));
+    INVALID("no call is open", lockstep_call_current(module, &again));
+    assert_null(again);
     INVALID("ended already", lockstep_call_end(call));
     INVALID("calls_per_step, which is 1", lockstep_call_begin(module, &again));
     INVALID("ended already", lockstep_call_unused(call, NULL, 0));
@@ -632,7 +652,7 @@ static void windows_that_cannot_be(void **state)
 static void a_call_of_another_module(void **state)
 {
     const struct lockstep_module_config first = describe("first");
-    const struct lockstep_module_config second = describe("second");
+    const struct lockstep_module_config second = describe_apart("second");
     lockstep_session *session;
     lockstep_module *modules[2];
     lockstep_call *calls[2];
@@ -735,6 +755,11 @@ SPOIL(many_calls, config->calls_per_step = 257)
 SPOIL(odd_wire, config->wire = (lockstep_wire)3)
 SPOIL(positive_exponent, config->float16_exponent = 1)
 SPOIL(small_exponent, config->float16_exponent = -15)
+SPOIL(many_replicas, config->replicas = 17)
+SPOIL(odd_separate, config->separate_calls = 2)
+SPOIL(odd_abort, config->on_abort = (lockstep_abort_policy)2)
+SPOIL(many_reports, parameter->ready_count = 32769)
+SPOIL(shared_with_nobody, parameter->flags = LOCKSTEP_PARAMETER_SHARED)
 SPOIL(no_parameter_name, parameter->name = NULL)
 SPOIL(long_parameter_name, parameter->name = long_name)
 SPOIL(parameter_no_utf8, parameter->name = "w\xff")
@@ -765,6 +790,11 @@ static const struct bad_module bad_modules[] = {
     {"the module's wire is 3, which is unknown", odd_wire},
     {"float16_exponent is 1; it is from -14 to 0", positive_exponent},
     {"float16_exponent is -15; it is from -14 to 0", small_exponent},
+    {"replicas is 17; a process has at most 16", many_replicas},
+    {"separate_calls is not 0 or 1", odd_separate},
+    {"on_abort is unknown", odd_abort},
+    {"'weight' has the ready_count 32769", many_reports},
+    {"'weight' is shared, and no earlier module has its memory", shared_with_nobody},
     {"parameter 0 has no name", no_parameter_name},
     {"parameter 0 is too long", long_parameter_name},
     {"parameter 0 is not valid UTF-8", parameter_no_utf8},

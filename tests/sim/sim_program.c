@@ -55,7 +55,8 @@ static void draw_said(uint64_t *random, struct program_step *step, uint32_t rank
     const uint32_t unused = chance(random, 30) ? draw(random, 12) : 0;
     const uint32_t counters = chance(random, 50) ? draw(random, LOCKSTEP_MAX_COUNTERS) : 0;
     for (uint32_t i = 0; i < unused; i++)
-        said->unused[said->unused_named++] = (struct unused_parameter){i / 4, i % 4, rank, i / 8};
+        said->unused[said->unused_named++] =
+            (struct unused_parameter){i / 4, i % 4, rank, i / 8, 0};
     said->unused_total = said->unused_named;
     said->unused_errors = unused < 8 ? unused : 8;
     said->unused_warnings = unused - said->unused_errors;

@@ -14,6 +14,8 @@
 #define TRAINER_MAX_PARAMETERS 64
 #define TRAINER_GAP_ELEMENTS 3 // Between gradients that are not to be contiguous.
 
+struct trained_module;
+
 struct module_shape {
     const char *name;
     uint32_t count; // Parameters, named p0, p1, ...
@@ -24,6 +26,8 @@ struct module_shape {
     lockstep_unused_policy unused;
     uint64_t calls_per_step; // 0: 1.
     lockstep_wire wire;
+    // Changes what is about to be registered. NULL: nothing is changed.
+    void (*configure)(struct trained_module *module, struct lockstep_module_config *config);
 };
 
 struct trained_module {

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Shared parameters: one tensor that several modules have. The first of them that was registered
+// owns it; there its gradient travels and its value is compared. Here owners are found, when a
+// module is registered, by the address of the value; how reports of several modules become one
+// gradient is in call.c. Trainer.
+
+#include "base/hash.h"
+#include "worker/error.h"
+#include "worker/session.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+// The parameters of earlier modules that are nobody else's, by the address of their values. Open
+// addressing, at most half full.
+struct owners {
+    struct home *homes; // [capacity]; module NULL: free.
+    uint32_t capacity; // A power of two.
+};
+
+static const void *shared_data(const struct home *home)
+{
+    return home->module->parameters[home->parameter].data;
+}
+
+// The place of this address, or the free one where it would be.
+static struct home *shared_place(const struct owners *owners, const void *data)
+{
+    uint32_t at = (uint32_t)hash64(&data, sizeof(data)) & (owners->capacity - 1);
+    while (owners->homes[at].module != NULL && shared_data(&owners->homes[at]) != data)
+        at = (at + 1) & (owners->capacity - 1);
+    return &owners->homes[at];
+}
+
+static bool shared_collect(const struct lockstep_session *session, struct owners *owners)
+{
+    owners->capacity = 16;
+    while (owners->capacity < 2 * session->tensor_count)
+        owners->capacity *= 2;
+    owners->homes = calloc(owners->capacity, sizeof(*owners->homes));
+    for (uint32_t m = 0; owners->homes != NULL && m < session->module_count; m++) {
+        const struct lockstep_module *module = session->modules[m];
+        for (uint32_t p = 0; p < module->parameter_count; p++) {
+            if (module->homes[p].module == module && module->shapes[p].elements > 0 &&
+                !module->parameters[p].ignored)
+                *shared_place(owners, module->parameters[p].data) = module->homes[p];
+        }
+    }
+    return owners->homes != NULL;
+}
+
+static int shared_check_absent(const struct lockstep_module *module, uint32_t parameter,
+                               const struct home *owner)
+{
+    if (owner->module == NULL)
+        return 0;
+    return error_set(LOCKSTEP_E_INVALID,
+                     "module '%s': parameter '%s' has the memory of parameter '%s' of module "
+                     "'%s': mark it LOCKSTEP_PARAMETER_SHARED, or it would be reduced twice",
+                     module->name, module->parameters[parameter].name,
+                     owner->module->parameters[owner->parameter].name, owner->module->name);
+}
+
+static const char *shared_difference(const struct lockstep_module *module, uint32_t parameter,
+                                     const struct home *owner)
+{
+    const struct tensor *tensor = &module->parameters[parameter];
+    const struct tensor *owned = &owner->module->parameters[owner->parameter];
+    const void *registered = module->contributions[0].gradients[parameter].registered;
+    const void *place = owner->module->contributions[0].gradients[owner->parameter].registered;
+    if (tensor->dtype != owned->dtype)
+        return "dtype";
+    if (tensor->dims != owned->dims ||
+        memcmp(tensor->shape, owned->shape, tensor->dims * sizeof(tensor->shape[0])) != 0)
+        return "shape";
+    if (((tensor->flags ^ owned->flags) & LOCKSTEP_PARAMETER_FROZEN) != 0)
+        return "flag LOCKSTEP_PARAMETER_FROZEN";
+    if (registered != NULL && registered != place)
+        return "gradient memory";
+    return NULL;
+}
+
+static int shared_check_owner(const struct lockstep_module *module, uint32_t parameter,
+                              const struct home *owner)
+{
+    const char *name = module->parameters[parameter].name;
+    const char *difference;
+    if (owner->module == NULL)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': parameter '%s' is shared, and no earlier module has its "
+                         "memory: register its owner first",
+                         module->name, name);
+    if (module->separate_calls || owner->module->separate_calls || module->replicas > 1 ||
+        owner->module->replicas > 1)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': parameter '%s' is shared with module '%s'; neither may "
+                         "have separate_calls or replicas",
+                         module->name, name, owner->module->name);
+    difference = shared_difference(module, parameter, owner);
+    if (difference == NULL)
+        return 0;
+    return error_set(LOCKSTEP_E_INVALID,
+                     "module '%s': parameter '%s' is shared, and its %s is not that of its owner, "
+                     "parameter '%s' of module "
+                     "'%s'",
+                     module->name, name, difference,
+                     owner->module->parameters[owner->parameter].name, owner->module->name);
+}
+
+int shared_find(struct lockstep_module *module)
+{
+    static const struct home nobody = {NULL, 0};
+    struct owners owners;
+    int status = 0;
+    if (!shared_collect(module->session, &owners))
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory");
+    for (uint32_t p = 0; p < module->parameter_count && status == 0; p++) {
+        const struct tensor *tensor = &module->parameters[p];
+        const struct home *owner = tensor->elements == 0 || tensor->ignored
+                                       ? &nobody
+                                       : shared_place(&owners, tensor->data);
+        const bool shared = (tensor->flags & LOCKSTEP_PARAMETER_SHARED) != 0 && !tensor->ignored;
+        status =
+            shared ? shared_check_owner(module, p, owner) : shared_check_absent(module, p, owner);
+        module->homes[p] = shared ? *owner : (struct home){module, p};
+        module->shared_count += shared;
+    }
+    free(owners.homes);
+    return status;
+}
+
+void shared_join(struct lockstep_module *module)
+{
+    for (uint32_t p = 0; p < module->parameter_count; p++) {
+        const struct home *home = &module->homes[p];
+        if (home->module != module)
+            home->module->awaits[home->parameter] += module->parameters[p].ready_count;
+    }
+}
