@@ -1,0 +1,745 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Conformance: tied weights. A decoder has a parameter of the encoder, over the same memory; its
+// gradient is what both backward passes add up to, and travels once. Case numbers are those of the
+// list of cases for reducers.
+
+#include "base/thread.h"
+#include "tests/support/trainer.h"
+#include "worker/session.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define OWNED 4 // Parameters of the encoder; p2 is the tied one.
+#define TIED 2
+#define SHARING 3 // Of the decoder; there it is p1.
+#define SHARED 1
+
+static const uint64_t owned_sizes[OWNED] = {40, 1, 300, 17};
+static const uint64_t sharing_sizes[SHARING] = {64, 300, 5};
+
+struct tied {
+    struct trained_module decoder; // The first member: configure gets this one.
+    struct trained_module encoder;
+    lockstep_abort_policy on_abort;
+    uint64_t ready_count; // Of the tied parameter in the decoder.
+};
+
+static void tied_configure(struct rank *rank, struct lockstep_config *config)
+{
+    (void)rank;
+    config->bucket_first_bytes = config->bucket_bytes = config->bucket_last_bytes = 200;
+}
+
+static void tied_run(const struct setting *setting, void (*body)(struct rank *rank))
+{
+    const struct cluster_test test = {
+        .setting = setting, .configure = tied_configure, .body = body};
+    ranks_run_test(&test);
+}
+
+static void tie(struct trained_module *module, struct lockstep_module_config *config)
+{
+    const struct tied *tied = (const struct tied *)module;
+    struct lockstep_parameter *parameter = &module->parameters[SHARED];
+    parameter->data = tied->encoder.data[TIED];
+    parameter->gradient = NULL;
+    parameter->flags = LOCKSTEP_PARAMETER_SHARED;
+    parameter->ready_count = tied->ready_count;
+    config->on_abort = tied->on_abort;
+}
+
+static void accept_abort(struct trained_module *module, struct lockstep_module_config *config)
+{
+    (void)module;
+    config->on_abort = LOCKSTEP_ABORT_ACCEPT;
+}
+
+// The encoder's policy for unused parameters holds for the tied one.
+static void tied_make(struct rank *rank, lockstep_unused_policy unused, uint64_t calls_per_step,
+                      struct tied *tied)
+{
+    const struct module_shape encoder = {
+        .name = "encoder",
+        .count = OWNED,
+        .elements = owned_sizes,
+        .unused = unused,
+        .configure = tied->on_abort == LOCKSTEP_ABORT_ACCEPT ? accept_abort : NULL};
+    const struct module_shape decoder = {.name = "decoder",
+                                         .count = SHARING,
+                                         .elements = sharing_sizes,
+                                         .calls_per_step = calls_per_step,
+                                         .configure = tie};
+    trainer_make(rank, &encoder, 0, &tied->encoder);
+    trainer_make(rank, &decoder, 1, &tied->decoder);
+}
+
+static void tied_start(struct rank *rank, lockstep_unused_policy unused, uint64_t calls_per_step,
+                       struct tied *tied)
+{
+    tied_make(rank, unused, calls_per_step, tied);
+    RANK_OK(rank, lockstep_start(rank->session));
+}
+
+static void tied_free(struct tied *tied)
+{
+    trainer_free(&tied->encoder);
+    trainer_free(&tied->decoder);
+}
+
+// Both modules' own gradients are known, the tied one is to be added up.
+static void tied_fill(struct rank *rank, struct tied *tied)
+{
+    trainer_fill_known(&tied->encoder, rank->rank, atomic_load(&rank->step));
+    trainer_fill_known(&tied->decoder, rank->rank, atomic_load(&rank->step));
+    memset(tied->encoder.gradients[TIED], 0, owned_sizes[TIED] * sizeof(float));
+}
+
+static void tied_add(struct rank *rank, struct tied *tied, const struct trained_module *from,
+                     uint32_t parameter, uint64_t pass)
+{
+    float *gradient = tied->encoder.gradients[TIED];
+    for (uint64_t i = 0; i < owned_sizes[TIED]; i++)
+        gradient[i] +=
+            (float)trainer_known(from, rank->rank, atomic_load(&rank->step) + pass, parameter, i);
+}
+
+static void encoder_call(struct rank *rank, struct tied *tied, bool uses)
+{
+    lockstep_call *call;
+    RANK_OK(rank, lockstep_call_begin(tied->encoder.module, &call));
+    for (uint32_t p = OWNED; p-- > 0;) {
+        if (p == TIED && !uses)
+            continue;
+        if (p == TIED)
+            tied_add(rank, tied, &tied->encoder, TIED, 0);
+        RANK_OK(rank, lockstep_grad_ready(tied->encoder.module, call, p, NULL, NULL));
+    }
+    RANK_OK(rank, lockstep_call_end(call));
+}
+
+static void decoder_call(struct rank *rank, struct tied *tied, bool uses, uint64_t pass)
+{
+    lockstep_call *call;
+    RANK_OK(rank, lockstep_call_begin(tied->decoder.module, &call));
+    for (uint32_t p = SHARING; p-- > 0;) {
+        if (p == SHARED && !uses)
+            continue;
+        if (p == SHARED)
+            tied_add(rank, tied, &tied->decoder, SHARED, pass);
+        RANK_OK(rank, lockstep_grad_ready(tied->decoder.module, call, p, NULL, NULL));
+    }
+    RANK_OK(rank, lockstep_call_end(call));
+}
+
+// by_encoder, by_decoder: bit r, rank r has reported it there; the decoder in so many passes.
+static int64_t tied_sum(const struct rank *rank, const struct tied *tied, uint32_t r,
+                        uint64_t element, uint64_t by_encoder, uint64_t by_decoder, uint64_t passes)
+{
+    const uint64_t step = atomic_load(&rank->step);
+    int64_t sum = 0;
+    if ((by_encoder >> r & 1) != 0)
+        sum += trainer_known(&tied->encoder, r, step, TIED, element);
+    for (uint64_t pass = 0; pass < passes && (by_decoder >> r & 1) != 0; pass++)
+        sum += trainer_known(&tied->decoder, r, step + pass, SHARED, element);
+    return sum;
+}
+
+static void expect_tied(struct rank *rank, const struct tied *tied, uint64_t by_encoder,
+                        uint64_t by_decoder, uint64_t passes)
+{
+    for (uint64_t i = 0; i < owned_sizes[TIED]; i++) {
+        int64_t sum = 0;
+        for (uint32_t r = 0; r < rank->world_size; r++)
+            sum += tied_sum(rank, tied, r, i, by_encoder, by_decoder, passes);
+        const double wanted = (double)((float)sum / (float)rank->world_size);
+        const double found = trainer_value(&tied->encoder, TIED, i);
+        if (!(found >= wanted && found <= wanted))
+            rank_fail(rank, __FILE__, __LINE__,
+                      "step %" PRIu64 ": element %" PRIu64 " is %g, not %g",
+                      atomic_load(&rank->step), i, found, wanted);
+    }
+    rank_digest(rank, tied->encoder.gradients[TIED], owned_sizes[TIED] * sizeof(float));
+}
+
+static void expect_others(struct rank *rank, const struct tied *tied)
+{
+    for (uint32_t p = 0; p < OWNED; p++) {
+        if (p != TIED)
+            trainer_expect_parameter(rank, &tied->encoder, atomic_load(&rank->step), p, NULL);
+    }
+    for (uint32_t p = 0; p < SHARING; p++) {
+        if (p != SHARED)
+            trainer_expect_parameter(rank, &tied->decoder, atomic_load(&rank->step), p, NULL);
+    }
+}
+
+// ---- Both report it ----------------------------------------------------------------------------
+
+// One after the other in both orders, and the decoder's pass inside the encoder's.
+static void both_calls(struct rank *rank, struct tied *tied, uint32_t order)
+{
+    lockstep_call *call;
+    if (order == 0)
+        encoder_call(rank, tied, true);
+    if (order < 2)
+        decoder_call(rank, tied, true, 0);
+    if (order == 1)
+        encoder_call(rank, tied, true);
+    if (order < 2)
+        return;
+    RANK_OK(rank, lockstep_call_begin(tied->encoder.module, &call));
+    for (uint32_t p = OWNED; p-- > 0;) {
+        if (p == TIED)
+            tied_add(rank, tied, &tied->encoder, TIED, 0);
+        RANK_OK(rank, lockstep_grad_ready(tied->encoder.module, call, p, NULL, NULL));
+        if (p == 1)
+            decoder_call(rank, tied, true, 0);
+    }
+    RANK_OK(rank, lockstep_call_end(call));
+}
+
+static void both_body(struct rank *rank)
+{
+    struct tied tied = {.ready_count = 0};
+    tied_start(rank, LOCKSTEP_UNUSED_ERROR, 0, &tied);
+    for (uint32_t i = 0; i < 6; i++) {
+        const uint32_t buckets =
+            tied.encoder.module->layout.bucket_count + tied.decoder.module->layout.bucket_count;
+        trainer_begin(rank, NULL);
+        tied_fill(rank, &tied);
+        both_calls(rank, &tied, (rank->rank + i) % 3);
+        trainer_end(rank);
+        expect_tied(rank, &tied, 7, 7, 1);
+        expect_others(rank, &tied);
+        RANK_EQUAL(rank, trainer_report(rank).buckets, buckets);
+        RANK_EQUAL(rank, trainer_report(rank).unused, 0);
+    }
+    tied_free(&tied);
+}
+
+static void shared_gradients_travel_once(const struct setting *setting)
+{
+    tied_run(setting, both_body);
+}
+
+// ---- Some report it ----------------------------------------------------------------------------
+
+static uint64_t users(uint32_t world_size, uint64_t step, uint64_t every)
+{
+    uint64_t bits = 0;
+    for (uint32_t r = 0; r < world_size; r++)
+        bits |= (uint64_t)((r + step) % every == 0) << r;
+    return step % 4 == 0 ? 0 : bits;
+}
+
+static uint64_t count_without(uint32_t world_size, uint64_t bits)
+{
+    uint64_t count = 0;
+    for (uint32_t r = 0; r < world_size; r++)
+        count += (bits >> r & 1) == 0;
+    return count;
+}
+
+// Used when any of the modules has reported it; used nowhere, it stays as it was.
+static void some_body(struct rank *rank)
+{
+    struct tied tied = {.ready_count = 0};
+    tied_start(rank, LOCKSTEP_UNUSED_ACCEPT, 0, &tied);
+    for (int i = 0; i < 8; i++) {
+        trainer_begin(rank, NULL);
+        const uint64_t step = atomic_load(&rank->step);
+        const uint64_t by_encoder = users(rank->world_size, step, 2);
+        const uint64_t by_decoder = users(rank->world_size, step, 3);
+        const float *gradient = tied.encoder.gradients[TIED];
+        tied_fill(rank, &tied);
+        if ((by_encoder | by_decoder) == 0)
+            memset(tied.encoder.gradients[TIED], 0x5a, owned_sizes[TIED] * sizeof(float));
+        const float marker = gradient[0];
+        decoder_call(rank, &tied, (by_decoder >> rank->rank & 1) != 0, 0);
+        encoder_call(rank, &tied, (by_encoder >> rank->rank & 1) != 0);
+        trainer_end(rank);
+        RANK_EQUAL(rank, trainer_report(rank).unused,
+                   count_without(rank->world_size, by_encoder | by_decoder));
+        expect_others(rank, &tied);
+        if ((by_encoder | by_decoder) != 0)
+            expect_tied(rank, &tied, by_encoder, by_decoder, 1);
+        else
+            RANK_TRUE(rank, gradient[0] >= marker && gradient[0] <= marker);
+    }
+    tied_free(&tied);
+}
+
+static void case_13_shared_is_used_by_any_module(const struct setting *setting)
+{
+    tied_run(setting, some_body);
+}
+
+// The owner's policy objects when no module has reported it on a rank; declared in one module of
+// the two is excused, as in one call of two.
+static void policy_body(struct rank *rank)
+{
+    const uint32_t shared = SHARED;
+    struct tied tied = {.ready_count = 0};
+    lockstep_call *call;
+    tied_start(rank, LOCKSTEP_UNUSED_ERROR, 0, &tied);
+    for (int i = 0; i < 6; i++) {
+        trainer_begin(rank, NULL);
+        tied_fill(rank, &tied);
+        encoder_call(rank, &tied, rank->rank > 0);
+        if (i % 2 == 0 || rank->rank > 0) {
+            decoder_call(rank, &tied, rank->rank > 0, 0);
+        } else {
+            RANK_OK(rank, lockstep_call_begin(tied.decoder.module, &call));
+            RANK_OK(rank, lockstep_call_unused(call, &shared, 1));
+            RANK_OK(rank, lockstep_grad_ready(tied.decoder.module, call, 2, NULL, NULL));
+            RANK_OK(rank, lockstep_grad_ready(tied.decoder.module, call, 0, NULL, NULL));
+            RANK_OK(rank, lockstep_call_end(call));
+        }
+        RANK_STATUS(rank, i % 2 == 0 ? LOCKSTEP_E_UNUSED : LOCKSTEP_OK,
+                    lockstep_step_end(rank->session, NULL));
+        if (i % 2 == 0)
+            RANK_SAYS(rank, ": 1 gradient was not produced by the backward pass:"
+                            "\n  module 'encoder' parameter 'p2' on rank 0");
+        expect_tied(rank, &tied, 6, 6, 1);
+        expect_others(rank, &tied);
+    }
+    tied_free(&tied);
+}
+
+static void case_14_the_owners_policy(const struct setting *setting)
+{
+    tied_run(setting, policy_body);
+}
+
+// ---- Modules that are not called ---------------------------------------------------------------
+
+// Of the encoder in a step in which only the decoder was called: nothing but the tied one has a
+// gradient, and nobody objects. In other phases the encoder alone, and the encoder on rank 0.
+static void alone_step(struct rank *rank, struct tied *tied, const char *phase)
+{
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    const bool encodes = phase[0] == 'e' || (phase[0] == 'm' && rank->rank == 0);
+    options.phase = phase;
+    trainer_begin(rank, &options);
+    tied_fill(rank, tied);
+    const float before = *(const float *)tied->encoder.gradients[3];
+    if (phase[0] != 'e')
+        decoder_call(rank, tied, true, 0);
+    if (encodes)
+        encoder_call(rank, tied, true);
+    trainer_end(rank);
+    RANK_EQUAL(rank, trainer_report(rank).unused, 0);
+    expect_tied(rank, tied,
+                phase[0] == 'e'   ? 7
+                : phase[0] == 'm' ? 1
+                                  : 0,
+                phase[0] == 'e' ? 0 : 7, 1);
+    if (phase[0] == 'd')
+        RANK_TRUE(rank, *(const float *)tied->encoder.gradients[3] >= before &&
+                            *(const float *)tied->encoder.gradients[3] <= before);
+}
+
+static void alone_body(struct rank *rank)
+{
+    struct tied tied = {.ready_count = 0};
+    tied_start(rank, LOCKSTEP_UNUSED_ERROR, 0, &tied);
+    for (int i = 0; i < 3; i++) {
+        alone_step(rank, &tied, "decoder");
+        alone_step(rank, &tied, "mixed");
+        alone_step(rank, &tied, "encoder");
+    }
+    tied_free(&tied);
+}
+
+static void case_40_shared_and_one_module_called(const struct setting *setting)
+{
+    tied_run(setting, alone_body);
+}
+
+// ---- Several calls, several reports, windows ---------------------------------------------------
+
+// Two passes of the decoder add up, or one of two; after the second the encoder's is awaited.
+static void passes_body(struct rank *rank)
+{
+    struct tied tied = {.ready_count = 0};
+    tied_start(rank, LOCKSTEP_UNUSED_ERROR, 2, &tied);
+    for (int i = 0; i < 6; i++) {
+        const uint64_t passes = 1 + (uint64_t)i % 2;
+        trainer_begin(rank, NULL);
+        tied_fill(rank, &tied);
+        decoder_call(rank, &tied, true, 0);
+        if (passes == 2)
+            decoder_call(rank, &tied, true, 1);
+        encoder_call(rank, &tied, true);
+        trainer_end(rank);
+        expect_tied(rank, &tied, 7, 7, passes);
+        expect_others(rank, &tied);
+    }
+    tied_free(&tied);
+}
+
+static void case_20_shared_over_several_calls(const struct setting *setting)
+{
+    tied_run(setting, passes_body);
+}
+
+static void window_body(struct rank *rank)
+{
+    static const struct lockstep_step_options accumulating = {
+        .struct_bytes = sizeof(accumulating), .weight = 1, .accumulate = 1};
+    struct tied tied = {.ready_count = 2};
+    lockstep_call *call;
+    tied_start(rank, LOCKSTEP_UNUSED_ERROR, 0, &tied);
+    for (uint64_t step = 1; step <= 4; step++) {
+        atomic_store(&rank->step, step);
+        tied_fill(rank, &tied);
+        RANK_OK(rank, lockstep_step_begin(rank->session, &accumulating, NULL));
+        decoder_call(rank, &tied, true, 0); // One report of two.
+        RANK_OK(rank, lockstep_step_end(rank->session, NULL));
+        trainer_begin(rank, NULL);
+        encoder_call(rank, &tied, true);
+        RANK_OK(rank, lockstep_call_begin(tied.decoder.module, &call));
+        RANK_OK(rank, lockstep_grad_ready(tied.decoder.module, call, SHARED, NULL, NULL));
+        tied_add(rank, &tied, &tied.decoder, SHARED, 1);
+        RANK_OK(rank, lockstep_grad_ready(tied.decoder.module, call, SHARED, NULL, NULL));
+        RANK_OK(rank, lockstep_call_end(call));
+        trainer_end(rank);
+        expect_tied(rank, &tied, 7, 7, 2);
+        expect_others(rank, &tied);
+        RANK_EQUAL(rank, trainer_report(rank).unused, 0);
+    }
+    tied_free(&tied);
+}
+
+static void case_21_shared_in_a_window(const struct setting *setting)
+{
+    tied_run(setting, window_body);
+}
+
+// ---- Given up ----------------------------------------------------------------------------------
+
+// Rank 1 gives the decoder's pass up before it has reported the tied parameter: its bucket of the
+// encoder, and with it all that lies in that, counts on the other ranks only.
+static void expect_without_1(struct rank *rank, const struct tied *tied, const bool *left_out)
+{
+    const uint64_t weights[] = {1, 0, 1};
+    for (uint32_t p = 0; p < OWNED; p++) {
+        if (p != TIED)
+            trainer_expect_parameter(rank, &tied->encoder, atomic_load(&rank->step), p,
+                                     left_out[p] ? weights : NULL);
+    }
+    for (uint64_t i = 0; i < owned_sizes[TIED]; i++) {
+        int64_t sum = 0;
+        for (uint32_t r = 0; r < rank->world_size; r++)
+            sum += r == 1 ? 0 : tied_sum(rank, tied, r, i, 7, 7, 1);
+        const double wanted = (double)((float)sum / (float)(rank->world_size - 1));
+        const double found = trainer_value(&tied->encoder, TIED, i);
+        RANK_TRUE(rank, found >= wanted && found <= wanted);
+    }
+}
+
+static void give_up(struct rank *rank, struct tied *tied)
+{
+    lockstep_call *call;
+    RANK_OK(rank, lockstep_call_begin(tied->decoder.module, &call));
+    RANK_OK(rank, lockstep_grad_ready(tied->decoder.module, call, 2, NULL, NULL));
+    RANK_OK(rank, lockstep_call_abort(call));
+}
+
+static void given_up_step(struct rank *rank, struct tied *tied, bool before)
+{
+    const struct lockstep_module *owner = tied->encoder.module;
+    bool left_out[OWNED];
+    trainer_begin(rank, NULL);
+    tied_fill(rank, tied);
+    for (uint32_t p = 0; p < OWNED; p++)
+        left_out[p] = owner->bucket_of[p] == owner->bucket_of[TIED];
+    if (rank->rank == 1 && before)
+        give_up(rank, tied);
+    encoder_call(rank, tied, true);
+    if (rank->rank == 1 && !before)
+        give_up(rank, tied);
+    if (rank->rank != 1)
+        decoder_call(rank, tied, true, 0);
+    RANK_STATUS(rank, tied->on_abort == LOCKSTEP_ABORT_ACCEPT ? LOCKSTEP_OK : LOCKSTEP_E_UNUSED,
+                lockstep_step_end(rank->session, NULL));
+    if (tied->on_abort != LOCKSTEP_ABORT_ACCEPT)
+        RANK_SAYS(rank, "\n  module 'decoder' on rank 1\n");
+    RANK_EQUAL(rank, trainer_report(rank).aborted, 1);
+    expect_without_1(rank, tied, left_out);
+    trainer_digest(rank, &tied->encoder);
+}
+
+static void given_up_body(struct rank *rank)
+{
+    const lockstep_abort_policy *policy = rank->context;
+    struct tied tied = {.on_abort = *policy};
+    tied_start(rank, LOCKSTEP_UNUSED_ERROR, 0, &tied);
+    for (int i = 0; i < 4; i++) {
+        given_up_step(rank, &tied, i % 2 == 0);
+        trainer_begin(rank, NULL);
+        tied_fill(rank, &tied);
+        both_calls(rank, &tied, 0);
+        trainer_end(rank);
+        expect_tied(rank, &tied, 7, 7, 1);
+        expect_others(rank, &tied);
+    }
+    tied_free(&tied);
+}
+
+static void case_30_one_of_the_sharing_gives_up(const struct setting *setting)
+{
+    lockstep_abort_policy policies[] = {LOCKSTEP_ABORT_ERROR, LOCKSTEP_ABORT_ACCEPT};
+    for (int i = 0; i < 2; i++) {
+        const struct cluster_test test = {.setting = setting,
+                                          .configure = tied_configure,
+                                          .body = given_up_body,
+                                          .context = &policies[i]};
+        ranks_run_test(&test);
+    }
+}
+
+// ---- Reported by two threads at once -----------------------------------------------------------
+
+struct reporter {
+    struct thread thread;
+    lockstep_module *module;
+    uint32_t count;
+    atomic_uint refused;
+};
+
+static void reporter_run(void *argument)
+{
+    struct reporter *reporter = argument;
+    for (uint32_t p = 0; p < reporter->count; p++) {
+        if (lockstep_grad_ready(reporter->module, NULL, p, NULL, NULL) != 0)
+            atomic_fetch_add(&reporter->refused, 1);
+    }
+}
+
+static void threads_step(struct rank *rank, struct tied *tied)
+{
+    struct reporter reporters[2] = {{.module = tied->encoder.module, .count = OWNED},
+                                    {.module = tied->decoder.module, .count = SHARING}};
+    lockstep_call *calls[2];
+    trainer_begin(rank, NULL);
+    tied_fill(rank, tied);
+    tied_add(rank, tied, &tied->encoder, TIED, 0);
+    tied_add(rank, tied, &tied->decoder, SHARED, 0);
+    for (int i = 0; i < 2; i++)
+        RANK_OK(rank, lockstep_call_begin(reporters[i].module, &calls[i]));
+    for (int i = 0; i < 2; i++)
+        RANK_EQUAL(rank,
+                   thread_start(&reporters[i].thread, "reporter", reporter_run, &reporters[i]), 0);
+    for (int i = 0; i < 2; i++) {
+        thread_join(&reporters[i].thread);
+        RANK_EQUAL(rank, atomic_load(&reporters[i].refused), 0);
+        RANK_OK(rank, lockstep_call_end(calls[i]));
+    }
+    trainer_end(rank);
+    expect_tied(rank, tied, 7, 7, 1);
+    expect_others(rank, tied);
+}
+
+static void threads_body(struct rank *rank)
+{
+    struct tied tied = {.ready_count = 0};
+    tied_start(rank, LOCKSTEP_UNUSED_ERROR, 0, &tied);
+    for (int i = 0; i < 20; i++)
+        threads_step(rank, &tied);
+    tied_free(&tied);
+}
+
+static void case_19_shared_from_two_threads(const struct setting *setting)
+{
+    tied_run(setting, threads_body);
+}
+
+// ---- Values ------------------------------------------------------------------------------------
+
+// Broadcast, and hashed, once: six tensors are compared, not seven.
+static void values_body(struct rank *rank)
+{
+    struct tied tied = {.ready_count = 0};
+    float *value;
+    tied_make(rank, LOCKSTEP_UNUSED_ERROR, 0, &tied);
+    value = tied.encoder.data[TIED];
+    value[7] = (float)(1 + rank->rank);
+    RANK_OK(rank, lockstep_start(rank->session));
+    RANK_EQUAL(rank, value[7], 1);
+    RANK_OK(rank, lockstep_state_check(rank->session));
+    value[7] += (float)rank->rank;
+    RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_state_check(rank->session));
+    RANK_SAYS(rank, "1 of 6 tensors differ from those of rank 0:"
+                    "\n  module 'encoder' parameter 'p2'");
+    tied_free(&tied);
+}
+
+static void shared_values_are_the_owners(const struct setting *setting)
+{
+    tied_run(setting, values_body);
+}
+
+// Rank 1 ties another parameter of equal shape.
+static void owners_differ_body(struct rank *rank)
+{
+    static const uint64_t equal[] = {300, 300};
+    const struct module_shape encoder = {.name = "encoder", .count = 2, .elements = equal};
+    const struct module_shape decoder = {
+        .name = "decoder", .count = SHARING, .elements = sharing_sizes, .configure = tie};
+    struct tied tied = {.ready_count = 0};
+    trainer_make(rank, &encoder, 0, &tied.encoder);
+    tied.encoder.data[TIED] = tied.encoder.data[rank->rank == 1 ? 0 : 1];
+    trainer_make(rank, &decoder, 1, &tied.decoder);
+    rank_meet(rank); // All are open.
+    RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_start(rank->session));
+    RANK_SAYS(rank, "owner=module_0_parameter_1 on rank");
+    RANK_SAYS(rank, "owner=module_0_parameter_0 on rank 1");
+    tied_free(&tied);
+}
+
+static void shared_owners_differ(const struct setting *setting)
+{
+    tied_run(setting, owners_differ_body);
+}
+
+// ---- What is refused ---------------------------------------------------------------------------
+
+static struct lockstep_parameter refused_parameter(void)
+{
+    static const int64_t four[] = {4};
+    static float values[4];
+    static float gradients[4];
+    return (struct lockstep_parameter){.name = "w",
+                                       .dtype = LOCKSTEP_FLOAT32,
+                                       .dims = 1,
+                                       .shape = four,
+                                       .data = values,
+                                       .gradient = gradients};
+}
+
+struct refused {
+    const char *part;
+    void (*spoil)(struct lockstep_parameter *parameter, struct lockstep_module_config *config);
+};
+
+static void not_marked(struct lockstep_parameter *parameter, struct lockstep_module_config *config)
+{
+    (void)config;
+    parameter->flags = 0;
+}
+
+static void other_dtype(struct lockstep_parameter *parameter, struct lockstep_module_config *config)
+{
+    (void)config;
+    parameter->dtype = LOCKSTEP_BFLOAT16;
+}
+
+static void other_shape(struct lockstep_parameter *parameter, struct lockstep_module_config *config)
+{
+    static const int64_t two[] = {2, 2};
+    (void)config;
+    parameter->dims = 2;
+    parameter->shape = two;
+}
+
+static void frozen_here(struct lockstep_parameter *parameter, struct lockstep_module_config *config)
+{
+    (void)config;
+    parameter->flags |= LOCKSTEP_PARAMETER_FROZEN;
+}
+
+static void other_memory(struct lockstep_parameter *parameter,
+                         struct lockstep_module_config *config)
+{
+    static float elsewhere[4];
+    (void)config;
+    parameter->gradient = elsewhere;
+}
+
+static void no_owner(struct lockstep_parameter *parameter, struct lockstep_module_config *config)
+{
+    static float elsewhere[4];
+    (void)config;
+    parameter->data = elsewhere;
+}
+
+static void separate_calls(struct lockstep_parameter *parameter,
+                           struct lockstep_module_config *config)
+{
+    (void)parameter;
+    config->separate_calls = 1;
+}
+
+static const struct refused refusals[] = {
+    {"module 'second': parameter 'w' has the memory of parameter 'w' of module 'first': mark it "
+     "LOCKSTEP_PARAMETER_SHARED",
+     not_marked},
+    {"its dtype is not that of its owner, parameter 'w' of module 'first'", other_dtype},
+    {"its shape is not that of its owner", other_shape},
+    {"its flag LOCKSTEP_PARAMETER_FROZEN is not that of its owner", frozen_here},
+    {"its gradient memory is not that of its owner", other_memory},
+    {"parameter 'w' is shared, and no earlier module has its memory", no_owner},
+    {"neither may have separate_calls or replicas", separate_calls},
+};
+
+// Refused for nothing, a module can be registered as it should have been.
+static void refused_body(struct rank *rank)
+{
+    struct lockstep_parameter parameter = refused_parameter();
+    struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
+    lockstep_module *module;
+    RANK_OK(rank, lockstep_open(NULL, &rank->session));
+    config.parameters = &parameter;
+    config.parameter_count = 1;
+    config.name = "first";
+    RANK_OK(rank, lockstep_module_register(rank->session, &config, &module));
+    config.name = "second";
+    for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
+        struct lockstep_module_config spoilt = config;
+        parameter = refused_parameter();
+        parameter.flags = LOCKSTEP_PARAMETER_SHARED;
+        refusals[i].spoil(&parameter, &spoilt);
+        RANK_FAILS(rank, LOCKSTEP_E_INVALID,
+                   lockstep_module_register(rank->session, &spoilt, &module));
+        RANK_SAYS(rank, refusals[i].part);
+    }
+    parameter = refused_parameter();
+    parameter.flags = LOCKSTEP_PARAMETER_SHARED;
+    RANK_OK(rank, lockstep_module_register(rank->session, &config, &module));
+    config.name = "third"; // Three share it.
+    RANK_OK(rank, lockstep_module_register(rank->session, &config, &module));
+    RANK_OK(rank, lockstep_close(rank->session));
+    rank->session = NULL;
+}
+
+static void shared_is_refused_by_name(const struct setting *setting)
+{
+    const struct cluster_test test = {
+        .setting = setting, .body = refused_body, .without_session = true};
+    ranks_run_test(&test);
+}
+
+int main(void)
+{
+    static const uint32_t one[] = {1, 0};
+    static const struct stamp stamps[] = {
+        {"shared_gradients_travel_once", shared_gradients_travel_once, NULL},
+        {"case_13_shared_is_used_by_any_module", case_13_shared_is_used_by_any_module, NULL},
+        {"case_14_the_owners_policy", case_14_the_owners_policy, NULL},
+        {"case_40_shared_and_one_module_called", case_40_shared_and_one_module_called, NULL},
+        {"case_20_shared_over_several_calls", case_20_shared_over_several_calls, NULL},
+        {"case_21_shared_in_a_window", case_21_shared_in_a_window, NULL},
+        {"case_30_one_of_the_sharing_gives_up", case_30_one_of_the_sharing_gives_up, NULL},
+        {"case_19_shared_from_two_threads", case_19_shared_from_two_threads, NULL},
+        {"shared_values_are_the_owners", shared_values_are_the_owners, NULL},
+        {"shared_owners_differ", shared_owners_differ, NULL},
+        {"shared_is_refused_by_name", shared_is_refused_by_name, one},
+    };
+    return stamp_run("reducer: shared", stamps, sizeof(stamps) / sizeof(stamps[0]));
+}
