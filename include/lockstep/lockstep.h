@@ -209,9 +209,13 @@ typedef enum lockstep_dtype {
 /* Not trained until lockstep_module_freeze says otherwise; its value is still broadcast at start.
  */
 #define LOCKSTEP_PARAMETER_FROZEN 1u
-/* Registered in an earlier module too, which owns it; data is the same pointer there. Its gradient
- * travels once, with the owner, when the calls of all its modules have reported it or the step
- * ends. A parameter in two modules without this flag on the later one is an error. */
+/* Registered in an earlier module too, which owns it; data is the same pointer there, dtype, shape
+ * and LOCKSTEP_PARAMETER_FROZEN are the same, gradient is the same or NULL. Its gradient travels
+ * once, with the owner, when the last calls of all its modules have reported it or the step ends;
+ * it is used when any of them reported it, and the owner's policy holds. In a step that calls only
+ * later modules the owner contributes what they reported, and nobody objects to the rest of it. A
+ * parameter in two modules without this flag on the later one is an error, and so is this flag in
+ * or towards a module with separate_calls or replicas. */
 #define LOCKSTEP_PARAMETER_SHARED 2u
 
 /* A trained tensor. Memory is dense: its elements fill it without gaps. Initialize with
@@ -230,7 +234,9 @@ struct lockstep_parameter {
                                dense memory, equal on all ranks. Those of dimensions of one
                                element do not matter. NULL: the last dimension lies side by side. */
     uint64_t ready_count; /* Reports in one call that complete the gradient, where backward adds to
-                             it several times (layers used twice, recomputation). 0: 1. */
+                             it several times (layers used twice, recomputation). One more is an
+                             error; fewer at the end of the call are use enough. At most 32,768.
+                             0: 1. */
 };
 
 #define LOCKSTEP_PARAMETER_INIT \
@@ -316,10 +322,16 @@ struct lockstep_module_config {
     uint64_t replicas; /* Copies of this module in this process, at most 16. 0: 1. With more,
                           parameters is [replicas * parameter_count], replica by replica; the
                           gradients of replicas are added up (of kind mean: averaged) before they
-                          travel, and every replica gets the result. Buffers are those of the
-                          first. May differ between ranks. */
+                          travel, in the memory of the first one, and every replica gets the
+                          result. One that does not report counts as zeros. Values at start are
+                          those of the first. Buffers are those of the first. May differ between
+                          ranks. */
     uint32_t separate_calls; /* 1: every call of calls_per_step has gradient memory of its own,
-                                given to lockstep_grad_ready, and travels by itself. */
+                                given to lockstep_grad_ready (only the first may use what was
+                                registered), and travels by itself when it is ready. A call that is
+                                not made contributes nothing. A mean that comes back for what was
+                                not reported in a later call has no place: E_UNUSED, as for a
+                                parameter without memory. Not in steps that accumulate. */
     lockstep_abort_policy on_abort;
     lockstep_wire wire;
     int32_t float16_exponent; /* -14 to 0: float16 gradients travel multiplied by 2 to this power,
@@ -469,13 +481,14 @@ LOCKSTEP_API int lockstep_step_begin(lockstep_session *session,
  * different modules may overlap; those of one module follow each other. The handle is valid until
  * lockstep_step_end returns.
  *
- * A module with calls_per_step k > 1 adds up the gradients of its calls in the trainer's memory, as
- * backward passes do. They travel once, during and after the k-th call. What any call reported is
- * used, also when the last one did not report it. With fewer calls than k the gradients travel at
- * step_end; nothing is lost.
+ * A module with calls_per_step k > 1 (and without separate_calls) adds up the gradients of its
+ * calls in the trainer's memory, as backward passes do. They travel once, during and after the k-th
+ * call. What any call reported is used, also when the last one did not report it. With fewer calls
+ * than k the gradients travel at step_end; nothing is lost.
  * Blocks: no. Threads: any, one after the other with the functions of the step. Returns: E_INVALID
  * outside a step, with a call of this module open, after calls_per_step calls, after
- * lockstep_call_abort in this step, on an exhausted rank, and in the end of the step. */
+ * lockstep_call_abort in this step, on an exhausted rank, in the end of the step, and with
+ * separate_calls in a step that accumulates. */
 LOCKSTEP_API int lockstep_call_begin(lockstep_module *module, lockstep_call **call);
 
 /* Reports that a gradient is complete in memory. When the last one of a bucket is, the bucket
@@ -493,7 +506,8 @@ LOCKSTEP_API int lockstep_call_begin(lockstep_module *module, lockstep_call **ca
  * lockstep_call_end; E_UNSUPPORTED for a stream. */
 LOCKSTEP_API int lockstep_grad_ready(lockstep_module *module, lockstep_call *call,
                                      uint32_t parameter, void *gradient, void *stream);
-/* The same for one of the module's replicas, from 0; lockstep_grad_ready is for replica 0. */
+/* The same for one of the module's replicas, from 0; lockstep_grad_ready is for replica 0. The
+ * report that completes a gradient also adds up what all replicas reported of it. */
 LOCKSTEP_API int lockstep_replica_ready(lockstep_module *module, lockstep_call *call,
                                         uint32_t replica, uint32_t parameter, void *gradient,
                                         void *stream);
@@ -517,12 +531,14 @@ LOCKSTEP_API int lockstep_call_end(lockstep_call *call);
 LOCKSTEP_API int lockstep_call_unused(lockstep_call *call, const uint32_t *parameters,
                                       uint32_t count);
 /* Gives up the open call, for example after an exception in the backward pass. This module
- * contributes zeros for every bucket that was not complete yet, so that nobody waits for it, and
+ * contributes nothing to every bucket that was not complete yet, so that nobody waits for it, and
  * makes no more calls in this step (or window). At the end of the step every rank, this one
  * included, gets E_UNUSED, which names rank and module; the session goes on. The gradients of the
  * module are not to be used: on each rank an element is as it was or what all ranks agreed on.
- * With LOCKSTEP_ABORT_ACCEPT the step is OK instead, and the gradients are to be used: of each
- * bucket the mean is over the ranks whose part of it was complete.
+ * With LOCKSTEP_ABORT_ACCEPT the step is OK instead, with one line in the log of every rank, and
+ * the gradients are to be used: of each bucket the mean is over the ranks whose part of it was
+ * complete; where there is none, it is as it was. A shared parameter that was not complete leaves
+ * out its bucket of the owner.
  * Blocks: no. Threads: the trainer's, while no thread reports a gradient of this call. Returns:
  * E_INVALID when the call has ended. */
 LOCKSTEP_API int lockstep_call_abort(lockstep_call *call);
