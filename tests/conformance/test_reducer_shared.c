@@ -9,6 +9,7 @@
 #include "worker/session.h"
 
 #include <inttypes.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -225,6 +226,36 @@ static void both_body(struct rank *rank)
 static void shared_gradients_travel_once(const struct setting *setting)
 {
     tied_run(setting, both_body);
+}
+
+// All of the encoder's that can travel does so before the decoder begins: what it adds is not too
+// late.
+static void waits_body(struct rank *rank)
+{
+    struct tied tied = {.ready_count = 0};
+    tied_start(rank, LOCKSTEP_UNUSED_ERROR, 0, &tied);
+    for (int i = 0; i < 4; i++) {
+        const uint32_t buckets = tied.encoder.module->layout.bucket_count;
+        trainer_begin(rank, NULL);
+        tied_fill(rank, &tied);
+        encoder_call(rank, &tied, true);
+        rank_enter(rank, "the buckets of the encoder", __LINE__);
+        while (atomic_load(&rank->session->buckets_travelled) + 1 < buckets)
+            sched_yield();
+        rank_left(rank, 0);
+        rank_meet(rank);
+        RANK_EQUAL(rank, atomic_load(&rank->session->buckets_travelled) + 1, buckets);
+        decoder_call(rank, &tied, true, 0);
+        trainer_end(rank);
+        expect_tied(rank, &tied, 7, 7, 1);
+        expect_others(rank, &tied);
+    }
+    tied_free(&tied);
+}
+
+static void shared_gradients_wait(const struct setting *setting)
+{
+    tied_run(setting, waits_body);
 }
 
 // ---- Some report it ----------------------------------------------------------------------------
@@ -730,6 +761,7 @@ int main(void)
     static const uint32_t one[] = {1, 0};
     static const struct stamp stamps[] = {
         {"shared_gradients_travel_once", shared_gradients_travel_once, NULL},
+        {"shared_gradients_wait", shared_gradients_wait, NULL},
         {"case_13_shared_is_used_by_any_module", case_13_shared_is_used_by_any_module, NULL},
         {"case_14_the_owners_policy", case_14_the_owners_policy, NULL},
         {"case_40_shared_and_one_module_called", case_40_shared_and_one_module_called, NULL},
