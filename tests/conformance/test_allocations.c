@@ -136,18 +136,73 @@ INTERPOSED void free(void *memory)
 // The largest one needs credit; it is left out where bytes travel one by one.
 static const uint64_t sizes[12] = {5, 130, 1, 77, 300, 3, 64, 0, 12, 7, 200, 4500};
 
+// Two more modules: one with replicas and separate calls, and one that shares a parameter of the
+// first. One module cannot be both.
+#define SMALL 6
+static const uint64_t small_sizes[SMALL] = {5, 3, 1, 7, 2, 0}; // The first as in module a.
+
+struct small {
+    struct trained_module net; // The first member: configure gets this one.
+    const struct trained_module *owner;
+    struct lockstep_parameter parameters[2 * SMALL];
+    float data[SMALL][30];
+    float gradients[4][SMALL][30]; // Of each replica in each call.
+};
+
+static void replicate(struct trained_module *module, struct lockstep_module_config *config)
+{
+    struct small *small = (struct small *)module;
+    for (uint32_t i = 0; i < 2 * SMALL; i++) {
+        small->parameters[i] = module->parameters[i % SMALL];
+        if (i >= SMALL)
+            small->parameters[i].data = small->data[i % SMALL];
+    }
+    config->parameters = small->parameters;
+    config->replicas = 2;
+    config->separate_calls = 1;
+}
+
+static void share(struct trained_module *module, struct lockstep_module_config *config)
+{
+    const struct small *small = (const struct small *)module;
+    (void)config;
+    module->parameters[0].data = small->owner->data[0];
+    module->parameters[0].gradient = NULL;
+    module->parameters[0].flags = LOCKSTEP_PARAMETER_SHARED;
+}
+
+static void replicated_calls(struct rank *rank, struct small *small)
+{
+    lockstep_call *call;
+    for (uint32_t c = 0; c < 2; c++) {
+        RANK_OK(rank, lockstep_call_begin(small->net.module, &call));
+        for (uint32_t i = 0; i < 2 * SMALL; i++)
+            RANK_OK(rank, lockstep_replica_ready(small->net.module, call, i % 2, i / 2,
+                                                 small->gradients[2 * c + i % 2][i / 2], NULL));
+        RANK_OK(rank, lockstep_call_end(call));
+    }
+}
+
+struct trained {
+    struct trained_module modules[2];
+    struct small replicated;
+    struct small sharing;
+};
+
 // Without the checks of trainer_step_known, which would show in a profile of nothing.
-static void plain_step(struct rank *rank, struct trained_module *modules)
+static void plain_step(struct rank *rank, struct trained *trained)
 {
     trainer_begin(rank, NULL);
     RANK_OK(rank, lockstep_counter_add(rank->session, "samples", 3));
     for (uint32_t m = 0; m < 2; m++)
-        trainer_call(rank, &modules[(m + rank->rank) % 2]);
+        trainer_call(rank, &trained->modules[(m + rank->rank) % 2]);
+    replicated_calls(rank, &trained->replicated);
+    trainer_call(rank, &trained->sharing.net);
     trainer_end(rank);
 }
 
 // Whether no engine has allocated in these steps; a trainer never may.
-static bool counted_window(struct rank *rank, struct trained_module *modules)
+static bool counted_window(struct rank *rank, struct trained *trained)
 {
     bool none;
     rank_meet(rank);
@@ -157,7 +212,7 @@ static bool counted_window(struct rank *rank, struct trained_module *modules)
     }
     rank_meet(rank);
     for (int i = 0; i < COUNTED_STEPS; i++)
-        plain_step(rank, modules);
+        plain_step(rank, trained);
     rank_meet(rank);
     atomic_store(&counting, false);
     RANK_EQUAL(rank, atomic_load(&allocated[TRAINER]), 0);
@@ -200,19 +255,30 @@ static void counted_body(struct rank *rank)
                                    .elements = sizes,
                                    .scattered = true,
                                    .wire = LOCKSTEP_WIRE_BFLOAT16};
-    struct trained_module modules[2];
+    const struct module_shape c = {.name = "c",
+                                   .count = SMALL,
+                                   .elements = small_sizes,
+                                   .calls_per_step = 2,
+                                   .configure = replicate};
+    const struct module_shape d = {
+        .name = "d", .count = SMALL, .elements = small_sizes, .configure = share};
+    struct trained trained = {.sharing.owner = &trained.modules[0]};
     float buffers[4][8] = {{0}};
     kind = TRAINER;
-    trainer_make(rank, &a, 0, &modules[0]);
-    trainer_make(rank, &b, 1, &modules[1]);
+    trainer_make(rank, &a, 0, &trained.modules[0]);
+    trainer_make(rank, &b, 1, &trained.modules[1]);
+    trainer_make(rank, &c, 2, &trained.replicated.net);
+    trainer_make(rank, &d, 3, &trained.sharing.net);
     register_buffers(rank, buffers);
     RANK_OK(rank, lockstep_start(rank->session));
     for (int i = 0; i < WARM_STEPS; i++)
-        plain_step(rank, modules);
-    for (int window = 0; window < (torn || rank->context != NULL ? 2 : WINDOWS); window++)
-        RANK_TRUE(rank, counted_window(rank, modules));
-    trainer_free(&modules[0]);
-    trainer_free(&modules[1]);
+        plain_step(rank, &trained);
+    for (int window = 0; window < (torn ? 1 : rank->context != NULL ? 2 : WINDOWS); window++)
+        RANK_TRUE(rank, counted_window(rank, &trained));
+    trainer_free(&trained.modules[0]);
+    trainer_free(&trained.modules[1]);
+    trainer_free(&trained.replicated.net);
+    trainer_free(&trained.sharing.net);
 }
 
 static void small_caps(struct rank *rank, struct lockstep_config *config)
