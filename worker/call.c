@@ -213,8 +213,8 @@ static void call_settle(struct contribution *contribution, uint32_t parameter, u
                   contribution->module->homes[parameter].parameter);
 }
 
-// Whether the module contributes to the open step: it was called, or a parameter of it was reported
-// by a module that shares it.
+// Whether the module contributes to the open step: it was called, or a module that shares a
+// parameter of it was.
 static bool call_takes_part(const struct lockstep_module *module)
 {
     const uint64_t step = module->session->step;
@@ -286,15 +286,16 @@ static void call_withdraw(struct contribution *contribution, uint64_t serial)
     contribution->handed = true;
 }
 
-// Owners of what a module has reported take part in the step.
+// A module that was called has its owners take part in the step. Whether it has reported anything
+// of theirs is not asked: which modules a phase runs must not depend on what they use.
 static void call_touch_owners(const struct lockstep_module *module)
 {
-    for (uint32_t p = 0; module->shared_count > 0 && p < module->parameter_count; p++) {
-        const struct home *home = &module->homes[p];
-        const struct gradient *gradient =
-            &home->module->contributions[0].gradients[home->parameter];
-        if (home->module != module && atomic_load_explicit(&gradient->used, memory_order_relaxed))
-            home->module->touched_step = module->session->step;
+    const uint64_t step = module->session->step;
+    if (module->shared_count == 0 || module->called_step != step)
+        return;
+    for (uint32_t p = 0; p < module->parameter_count; p++) {
+        if (module->homes[p].module != module)
+            module->homes[p].module->touched_step = step;
     }
 }
 

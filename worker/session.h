@@ -155,7 +155,7 @@ struct lockstep_module {
 
     // trainer
     uint64_t called_step; // Last step with a call.
-    uint64_t touched_step; // Last step in which another module reported a parameter that it owns.
+    uint64_t touched_step; // Last step with a call of a module that shares a parameter of it.
     uint32_t calls_made; // In the open step.
     uint64_t serial; // Of the last call.
     uint64_t aborted_step; // Last step with a call that was given up.

@@ -209,13 +209,14 @@ typedef enum lockstep_dtype {
 /* Not trained until lockstep_module_freeze says otherwise; its value is still broadcast at start.
  */
 #define LOCKSTEP_PARAMETER_FROZEN 1u
-/* Registered in an earlier module too, which owns it; data is the same pointer there, dtype, shape
- * and LOCKSTEP_PARAMETER_FROZEN are the same, gradient is the same or NULL. Its gradient travels
- * once, with the owner, when the last calls of all its modules have reported it or the step ends;
- * it is used when any of them reported it, and the owner's policy holds. In a step that calls only
- * later modules the owner contributes what they reported, and nobody objects to the rest of it. A
- * parameter in two modules without this flag on the later one is an error, and so is this flag in
- * or towards a module with separate_calls or replicas. */
+/* Registered in an earlier module too, which owns it; data is the same pointer there, dtype,
+ * shape and LOCKSTEP_PARAMETER_FROZEN are the same, gradient is the same or NULL. Its gradient
+ * travels once, with the owner, when the last calls of all its modules have reported it or the
+ * step ends; it is used when any of them reported it, and the owner's policy holds. A step that
+ * calls a later module and not the owner contributes for the owner what was reported of it,
+ * with this rank's weight, and nobody objects to the rest. A parameter in two modules without
+ * this flag on the later one is an error, and so is this flag in or towards a module with
+ * separate_calls or replicas. */
 #define LOCKSTEP_PARAMETER_SHARED 2u
 
 /* A trained tensor. Memory is dense: its elements fill it without gaps. Initialize with

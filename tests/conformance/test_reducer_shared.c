@@ -387,6 +387,29 @@ static void alone_body(struct rank *rank)
     tied_free(&tied);
 }
 
+// The phase is learned while the decoder does not use it: the plan has the encoder all the same.
+static void later_body(struct rank *rank)
+{
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    struct tied tied = {.ready_count = 0};
+    tied_start(rank, LOCKSTEP_UNUSED_ERROR, 0, &tied);
+    options.phase = "decoder";
+    for (int i = 0; i < 4; i++) {
+        trainer_begin(rank, &options);
+        tied_fill(rank, &tied);
+        decoder_call(rank, &tied, i > 0, 0);
+        trainer_end(rank);
+        if (i > 0)
+            expect_tied(rank, &tied, 0, 7, 1);
+    }
+    tied_free(&tied);
+}
+
+static void case_12_shared_is_used_later(const struct setting *setting)
+{
+    tied_run(setting, later_body);
+}
+
 static void case_40_shared_and_one_module_called(const struct setting *setting)
 {
     tied_run(setting, alone_body);
@@ -765,6 +788,7 @@ int main(void)
         {"case_13_shared_is_used_by_any_module", case_13_shared_is_used_by_any_module, NULL},
         {"case_14_the_owners_policy", case_14_the_owners_policy, NULL},
         {"case_40_shared_and_one_module_called", case_40_shared_and_one_module_called, NULL},
+        {"case_12_shared_is_used_later", case_12_shared_is_used_later, NULL},
         {"case_20_shared_over_several_calls", case_20_shared_over_several_calls, NULL},
         {"case_21_shared_in_a_window", case_21_shared_in_a_window, NULL},
         {"case_30_one_of_the_sharing_gives_up", case_30_one_of_the_sharing_gives_up, NULL},
