@@ -276,6 +276,19 @@ static uint64_t count_without(uint32_t world_size, uint64_t bits)
     return count;
 }
 
+// Under both modules it has the ranks that reported it under any.
+static void expect_usage(struct rank *rank, struct tied *tied, uint64_t users_of_any)
+{
+    uint32_t owned[OWNED];
+    uint32_t sharing[SHARING];
+    const uint64_t used = rank->world_size - count_without(rank->world_size, users_of_any);
+    RANK_OK(rank, lockstep_module_usage(tied->encoder.module, owned, OWNED));
+    RANK_OK(rank, lockstep_module_usage(tied->decoder.module, sharing, SHARING));
+    RANK_EQUAL(rank, owned[TIED], used);
+    RANK_EQUAL(rank, sharing[SHARED], used);
+    RANK_EQUAL(rank, owned[0], rank->world_size);
+}
+
 // Used when any of the modules has reported it; used nowhere, it stays as it was.
 static void some_body(struct rank *rank)
 {
@@ -296,6 +309,7 @@ static void some_body(struct rank *rank)
         trainer_end(rank);
         RANK_EQUAL(rank, trainer_report(rank).unused,
                    count_without(rank->world_size, by_encoder | by_decoder));
+        expect_usage(rank, &tied, by_encoder | by_decoder);
         expect_others(rank, &tied);
         if ((by_encoder | by_decoder) != 0)
             expect_tied(rank, &tied, by_encoder, by_decoder, 1);
