@@ -95,6 +95,12 @@ static const struct tensor *memory_user(const struct lockstep_module *module,
             memory_inside(gradient->registered, block->memory, block->bytes))
             return tensor;
     }
+    for (uint32_t i = 0; i < (module->replicas - 1) * module->parameter_count; i++) {
+        const struct replica_gradient *replica = &module->contributions[0].replicas[i];
+        if (memory_inside(module->replica_data[i], block->memory, block->bytes) ||
+            memory_inside(replica->registered, block->memory, block->bytes))
+            return &module->parameters[i % module->parameter_count];
+    }
     for (uint32_t b = 0; b < module->buffer_count; b++) {
         if (memory_inside(module->buffers[b].data, block->memory, block->bytes))
             return &module->buffers[b];
@@ -247,8 +253,15 @@ int lockstep_parameter_move(lockstep_module *module, uint32_t parameter, void *d
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': parameter '%s' is ignored and has no gradient", module->name,
                          module->parameters[parameter].name);
+    if (module->homes[parameter].module != module)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': parameter '%s' is shared: move it in module '%s', which "
+                         "owns it",
+                         module->name, module->parameters[parameter].name,
+                         module->homes[parameter].module->name);
     if (data != NULL)
         module->parameters[parameter].data = data;
+    shared_move(module, parameter);
     memory_set_gradient(module, parameter, gradient);
     return 0;
 }

@@ -679,6 +679,9 @@ int lockstep_module_close(lockstep_module *module)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s' is closed inside a %s: end step %" PRIu64 " first",
                          module->name, session->step_open ? "step" : "window", session->step);
+    status = shared_leave(module);
+    if (status < 0)
+        return status;
     module_take_out(session, module);
     module_unregister(module);
     for (uint32_t i = 0; session->started && i < session->module_count && status == 0; i++)

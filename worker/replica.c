@@ -139,6 +139,8 @@ void replica_copy_values(struct lockstep_session *session)
         const struct lockstep_module *module = session->modules[m];
         for (uint32_t i = 0; i < (module->replicas - 1) * module->parameter_count; i++) {
             const uint32_t p = i % module->parameter_count;
+            if (module->parameters[p].ignored)
+                continue;
             replica_copy(module->replica_data[i], module->parameters[p].data,
                          replica_bytes(module, p));
         }

@@ -482,6 +482,10 @@ void call_finish(struct lockstep_session *session);
 int shared_find(struct lockstep_module *module);
 // From now on owners wait for the reports of this module, too.
 void shared_join(struct lockstep_module *module);
+// The module is closed: owners wait for it no more. Refuses that while others share what it owns.
+int shared_leave(struct lockstep_module *module);
+// The value of a parameter has moved, also for those that share it.
+void shared_move(struct lockstep_module *module, uint32_t parameter);
 
 // ---- replica.c ---------------------------------------------------------------------------------
 

@@ -139,3 +139,43 @@ void shared_join(struct lockstep_module *module)
             home->module->awaits[home->parameter] += module->parameters[p].ready_count;
     }
 }
+
+static int shared_check_leave(const struct lockstep_module *module,
+                              const struct lockstep_module *other)
+{
+    for (uint32_t p = 0; other != module && p < other->parameter_count; p++) {
+        if (other->homes[p].module == module)
+            return error_set(LOCKSTEP_E_INVALID,
+                             "module '%s' owns parameter '%s', which module '%s' shares: close "
+                             "that one first",
+                             module->name, module->parameters[other->homes[p].parameter].name,
+                             other->name);
+    }
+    return 0;
+}
+
+int shared_leave(struct lockstep_module *module)
+{
+    const struct lockstep_session *session = module->session;
+    int status = 0;
+    for (uint32_t m = 0; m < session->module_count && status == 0; m++)
+        status = shared_check_leave(module, session->modules[m]);
+    for (uint32_t p = 0; p < module->parameter_count && status == 0; p++) {
+        const struct home *home = &module->homes[p];
+        if (home->module != module)
+            home->module->awaits[home->parameter] -= module->parameters[p].ready_count;
+    }
+    return status;
+}
+
+void shared_move(struct lockstep_module *module, uint32_t parameter)
+{
+    const struct lockstep_session *session = module->session;
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        const struct lockstep_module *other = session->modules[m];
+        for (uint32_t p = 0; other->shared_count > 0 && p < other->parameter_count; p++) {
+            if (other->homes[p].module == module && other->homes[p].parameter == parameter)
+                other->parameters[p].data = module->parameters[parameter].data;
+        }
+    }
+}

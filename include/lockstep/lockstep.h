@@ -365,13 +365,14 @@ LOCKSTEP_API int lockstep_module_register(lockstep_session *session,
  * of the other modules. A call that is open has to be given up first (lockstep_call_abort), and its
  * step ended.
  * Blocks: no. Threads: the trainer's, outside a step or window. Owns: memory is the trainer's
- * again; what lockstep_module_gradients gave is freed. Returns: E_INVALID inside a step or window.
- */
+ * again; what lockstep_module_gradients gave is freed. Returns: E_INVALID inside a step or window,
+ * and while a later module shares a parameter that this one owns. */
 LOCKSTEP_API int lockstep_module_close(lockstep_module *module);
 
 /* Gradient memory from the library, in the order in which the module's gradients travel, so that
  * each bucket is one run of memory (report.runs counts them). It becomes the registered memory of
- * every trainable parameter, and is zero. Called again (after the order was learned), it places all
+ * every trainable parameter (of the first replica, and of the first of separate calls; a shared one
+ * has its owner's), and is zero. Called again (after the order was learned), it places all
  * gradients anew and frees the memory it gave before.
  * gradients: [count], one for each parameter; NULL where there is no gradient. count: the number of
  * parameters. Blocks: no. Threads: the trainer's, outside a step or window. Owns: the library's,
@@ -379,10 +380,12 @@ LOCKSTEP_API int lockstep_module_close(lockstep_module *module);
 LOCKSTEP_API int lockstep_module_gradients(lockstep_module *module, void **gradients,
                                            uint32_t count);
 
-/* A parameter's memory has moved. data: NULL leaves it; gradient: the registered memory from now
- * on, NULL for none. Same shape, strides and dtype. Blocks: no. Threads: the trainer's, outside a
- * step or window. Owns: borrowed until the session is closed or it moves again. Returns: E_INVALID
- * for the gradient of an ignored parameter. */
+/* A parameter's memory (that of the first replica) has moved. data: NULL leaves it; gradient: the
+ * registered memory from now on, NULL for none. Same shape, strides and dtype. Blocks: no. Threads:
+ * the trainer's, outside a step or window. Owns: borrowed until the session is closed or it moves
+ * again. Returns: E_INVALID for the gradient of an ignored parameter, and for a shared one: move it
+ * in the module that owns it.
+ */
 LOCKSTEP_API int lockstep_parameter_move(lockstep_module *module, uint32_t parameter, void *data,
                                          void *gradient);
 

@@ -676,6 +676,81 @@ static void shared_owners_differ(const struct setting *setting)
     tied_run(setting, owners_differ_body);
 }
 
+// ---- Modules that end, memory that moves -------------------------------------------------------
+
+// The owner cannot go before the others. Without the decoder nobody waits for it, and one that is
+// registered again is waited for again.
+static void closed_body(struct rank *rank)
+{
+    struct tied tied = {.ready_count = 0};
+    const struct module_shape decoder = {
+        .name = "decoder", .count = SHARING, .elements = sharing_sizes, .configure = tie};
+    tied_start(rank, LOCKSTEP_UNUSED_ERROR, 0, &tied);
+    for (int i = 0; i < 2; i++) {
+        RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_module_close(tied.encoder.module));
+        RANK_SAYS(rank, "owns parameter 'p2', which module 'decoder' shares: close that one first");
+        RANK_OK(rank, lockstep_module_close(tied.decoder.module));
+        trainer_free(&tied.decoder);
+        RANK_OK(rank, lockstep_start(rank->session));
+        trainer_step_known(rank, &tied.encoder, 1);
+        trainer_step_known(rank, &tied.encoder, 1);
+        RANK_EQUAL(rank,
+                   atomic_load(&tied.encoder.module->contributions[0].gradients[TIED].awaited), 0);
+        RANK_OK(rank, lockstep_module_close(tied.encoder.module));
+        trainer_free(&tied.encoder);
+        tied_start(rank, LOCKSTEP_UNUSED_ERROR, 0, &tied);
+        trainer_begin(rank, NULL);
+        tied_fill(rank, &tied);
+        both_calls(rank, &tied, 0);
+        trainer_end(rank);
+        expect_tied(rank, &tied, 7, 7, 1);
+    }
+    RANK_OK(rank, lockstep_module_close(tied.decoder.module));
+    trainer_free(&tied.decoder);
+    trainer_make(rank, &decoder, 1, &tied.decoder);
+    RANK_OK(rank, lockstep_start(rank->session));
+    trainer_begin(rank, NULL);
+    tied_fill(rank, &tied);
+    both_calls(rank, &tied, 2);
+    trainer_end(rank);
+    expect_tied(rank, &tied, 7, 7, 1);
+    tied_free(&tied);
+}
+
+static void case_30_shared_modules_are_closed(const struct setting *setting)
+{
+    tied_run(setting, closed_body);
+}
+
+static void moved_body(struct rank *rank)
+{
+    float gradient[300];
+    float data[300] = {0};
+    struct tied tied = {.ready_count = 0};
+    tied_start(rank, LOCKSTEP_UNUSED_ERROR, 0, &tied);
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID,
+               lockstep_parameter_move(tied.decoder.module, SHARED, NULL, gradient));
+    RANK_SAYS(rank, "parameter 'p1' is shared: move it in module 'encoder', which owns it");
+    RANK_OK(rank, lockstep_parameter_move(tied.encoder.module, TIED, data, gradient));
+    tied.encoder.gradients[TIED] = gradient;
+    for (uint32_t i = 0; i < 3; i++) {
+        trainer_begin(rank, NULL);
+        tied_fill(rank, &tied);
+        both_calls(rank, &tied, i);
+        trainer_end(rank);
+        expect_tied(rank, &tied, 7, 7, 1);
+    }
+    data[0] = (float)rank->rank;
+    RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_state_check(rank->session));
+    RANK_SAYS(rank, "1 of 6 tensors");
+    tied_free(&tied);
+}
+
+static void case_09_shared_memory_moves(const struct setting *setting)
+{
+    tied_run(setting, moved_body);
+}
+
 // ---- What is refused ---------------------------------------------------------------------------
 
 static struct lockstep_parameter refused_parameter(void)
@@ -807,6 +882,8 @@ int main(void)
         {"case_21_shared_in_a_window", case_21_shared_in_a_window, NULL},
         {"case_30_one_of_the_sharing_gives_up", case_30_one_of_the_sharing_gives_up, NULL},
         {"case_19_shared_from_two_threads", case_19_shared_from_two_threads, NULL},
+        {"case_30_shared_modules_are_closed", case_30_shared_modules_are_closed, NULL},
+        {"case_09_shared_memory_moves", case_09_shared_memory_moves, NULL},
         {"shared_values_are_the_owners", shared_values_are_the_owners, NULL},
         {"shared_owners_differ", shared_owners_differ, NULL},
         {"shared_is_refused_by_name", shared_is_refused_by_name, one},
