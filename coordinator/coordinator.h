@@ -37,20 +37,22 @@
 // five seconds is named, and the report goes out as far as it is. When all are equal:
 // DOWN_VERIFIED, and the round of lockstep_start is complete. In a running job members may call it
 // again, all of them after the same step s; the first one begins the next round, in which the same
-// holds. Verdicts of that round are of step s + 1, for a member may still have to settle s. Layouts
-// are forgotten then, so modules are proposed anew; plans are numbered on, and a learned step stays
-// learned. A member that learns step s + 1 while another is in the round: HALT_MANIFEST, naming
-// both. A second UP_START in one round is impossible.
+// holds. Verdicts of that round are of step s + 1, for a member may still have to settle s. Plans
+// are numbered on, and a learned step stays learned. A member that learns step s + 1 while another
+// is in the round: HALT_MANIFEST, naming both. A second UP_START in one round is impossible.
 //
 // Learning (order protocol, section 6, states SERVING). A slot is granted to all, in the order of
-// completion, when on every member it is ready or the step has ended there. Phases that differ,
-// dtype or elements that differ for the same slot: halt, naming both sides. Waits that form a
-// cycle: HALT_ORDER, found at the wait that closes it. When all members have ended the step, the
-// plan is published: calls in the order of their first grant, each with the buckets of its
-// module's layout; the layout is the one that rank 0 proposed before its end (kept for later
-// phases; proposed once in a round), preceded by its parts. A plan has a number and a hash over
-// phase, slots and layouts, see publish.c. Steps count from 1, and a learned step is never learned
-// again.
+// completion, when on every member it is ready or the step has ended there. Dtype or elements that
+// differ for the same slot: halt, naming both sides. Who speaks of another phase than the first one
+// that spoke is not heard, so nothing is granted or planned any more: the ranks find out from one
+// another's step headers, and say so by UP_FAIL, because they know what phases and parameters are
+// called. Waits that form a cycle: HALT_ORDER, found at the wait that closes it. When all members
+// have ended the step, the plan is published: calls in the order of their first grant, each with
+// the buckets of its module's layout. The layouts are those that rank 0 proposed before its end, at
+// most one for each module; all of them are published before the plan, and forgotten with the step.
+// A plan has a number and a hash over phase, slots and layouts, see publish.c. Steps count up from
+// 1 or more, a learned step is never learned again, and a phase may be: workers hold a bounded
+// number of plans.
 //
 // Failure. A stream that ends without UP_LEAVE, or UP_LOST from any member with left == false, is
 // the death of a worker: HALT_LOST to all that are still connected (also to the lost one, when only

@@ -162,7 +162,6 @@ struct layout {
     uint32_t offset; // Into learning.words.
     uint32_t total;
     uint32_t received;
-    bool published;
 };
 
 struct learning {
@@ -179,7 +178,7 @@ struct learning {
     uint16_t table[CORE_SLOT_TABLE]; // Index + 1 of a slot; 0: empty.
     struct learned_slot slots[LOCKSTEP_MAX_SLOTS];
 
-    // Layouts live until the next round of lockstep_start.
+    // Layouts live until the plan of their step is published, or the next round begins.
     struct layout *open; // Being received; NULL: none.
     uint32_t word_count;
     struct layout layouts[LOCKSTEP_MAX_MODULES];

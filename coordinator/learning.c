@@ -109,29 +109,6 @@ static void learning_open(struct coordinator *core, struct job *job, const struc
     }
 }
 
-static void learning_phases_differ(struct coordinator *core, struct job *job,
-                                   const struct worker *worker, uint64_t step, uint64_t phase)
-{
-    char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
-    const struct learning *learning = &job->learning;
-    sentence_begin(&sentence, text, sizeof(text));
-    verdict_name(&sentence, job_worker(core, job, learning->opener));
-    sentence_add(&sentence, " learns phase %016" PRIx64 " in step %" PRIu64 ", ", learning->phase,
-                 learning->step);
-    verdict_name(&sentence, worker);
-    sentence_add(&sentence,
-                 " phase %016" PRIx64 " in step %" PRIu64
-                 ": give every rank the same phases in the same steps",
-                 phase, step);
-    const struct verdict verdict = {
-        .kind = HALT_PHASE,
-        .step = step < learning->step ? step : learning->step,
-        .text = text,
-    };
-    verdict_halt(core, job, &verdict);
-}
-
 // Whether a message of this step and phase may be looked at; opens the step for the first one.
 static bool learning_enter(struct coordinator *core, struct worker *worker, uint64_t step,
                            uint64_t phase)
@@ -153,10 +130,14 @@ static bool learning_enter(struct coordinator *core, struct worker *worker, uint
     worker->heartbeat.step = step;
     if (verdict_left_behind(core, worker, step))
         return false;
-    if (learning->step != step || learning->phase != phase) {
-        learning_phases_differ(core, job, worker, step, phase);
+    if (learning->step != step) {
+        verdict_protocol(core, worker,
+                         "learns step %" PRIu64 ", while rank %" PRIu32 " learns step %" PRIu64,
+                         step, learning->opener, learning->step);
         return false;
     }
+    if (learning->phase != phase)
+        return false; // The ranks find out from their headers, and can name what differs.
     if (worker->ended) {
         verdict_protocol(core, worker, "said more about step %" PRIu64 " after it had ended it",
                          step);

@@ -4,15 +4,15 @@
 // coordinator_step.
 //
 // A layout is a run of words: bucket count k, k ends (exclusive, growing, the last one is the
-// number of indices), then the parameter indices, each once. It is kept until the next round of
-// lockstep_start.
+// number of indices), then the parameter indices, each once. It belongs to the learning step in
+// which it was proposed, and is forgotten with it.
 //
 // A plan is the calls of the learning step in the order of their first grant, each with the
 // buckets of its module's layout. Its hash is FNV-1a, 64 bits, over little-endian numbers: the
 // phase (8 bytes); for each slot module, call, bucket and algorithm (4 bytes each); then for each
 // module, in the order of its first slot, its index, its number of words and its words (4 bytes
-// each). Every new layout is published before the plan, also one that no call has used yet, so that
-// rank 0 never proposes a module twice.
+// each). Every layout that was proposed is published before the plan, also one that no call has
+// used, so that it is in force on all ranks when some call does.
 
 #include "coordinator/core.h"
 
@@ -255,12 +255,11 @@ void publish_plan(struct coordinator *core, struct job *job)
     for (uint32_t i = 0; i < job->count; i++) {
         const struct worker *worker = job_worker(core, job, i);
         for (uint32_t module = 0; module < LOCKSTEP_MAX_MODULES; module++)
-            if (learning->layouts[module].total != 0 && !learning->layouts[module].published)
+            if (learning->layouts[module].total != 0)
                 layout_send(core, job, worker, module);
         plan_send(core, job, worker, &plan);
     }
-    for (uint32_t module = 0; module < LOCKSTEP_MAX_MODULES; module++)
-        learning->layouts[module].published = learning->layouts[module].total != 0;
+    learning_forget(learning);
     learning->active = false;
     learning->last_step = learning->step;
     core_log(core, "plan_published",

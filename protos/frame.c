@@ -125,6 +125,8 @@ uint32_t frame_payload_max(enum frame_kind kind)
 {
     if (kind < FRAME_HELLO || kind > FRAME_LEAVE)
         return 0;
+    if (kind == FRAME_STEP_HEADER)
+        return LOCKSTEP_NOTE_BYTES;
     return frame_carries_tensor(kind) ? LOCKSTEP_FRAME_BYTES : LOCKSTEP_WAVE_BYTES;
 }
 

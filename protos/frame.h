@@ -16,9 +16,9 @@
 
 #define FRAME_MAGIC 0x31534b4cu // "LKS1" as the first four bytes on the wire.
 
-// Small frames have at most LOCKSTEP_WAVE_BYTES of payload and no used bits, so that a stranger's
-// first frame cannot ask for much memory. The three that carry tensors have at most
-// LOCKSTEP_FRAME_BYTES and LOCKSTEP_USED_BYTES.
+// Small frames have at most LOCKSTEP_WAVE_BYTES of payload (step headers LOCKSTEP_NOTE_BYTES) and
+// no used bits, so that a stranger's first frame cannot ask for much memory. The three that carry
+// tensors have at most LOCKSTEP_FRAME_BYTES and LOCKSTEP_USED_BYTES.
 enum frame_kind {
     FRAME_HELLO = 1, // Small. First on a connection: who I am, and in the payload the proof.
     FRAME_STEP_HEADER = 2, // Small. To the ring successor at step_begin.
@@ -37,8 +37,10 @@ enum frame_kind {
 //
 //              generation, step: always, but step is 0 in HELLO and LEAVE
 // HELLO        chunk: the sender's rank; part: the rank that it means to reach
-// STEP_HEADER  space: plan hash (0 when learning); signature: hash of the phase's name;
-//              weight: plan number; part: starts; chunk: 1 in front of an open wave
+// STEP_HEADER  space: plan hash (0 when learning); signature: hash of the phase and of what it
+//              trains; weight: plan number; part: starts; chunk: 1 in front of an open wave, which
+//              has no payload; payload: phase and what it trains in plain, the phase's name with
+//              its NUL and one bit for every parameter
 // REDUCE, GATHER, BROADCAST
 //              dtype; space and slot: which collective; part: stripe; chunk: rank of the chunk's
 //              owner (REDUCE, GATHER) or the root (BROADCAST); weight: samples summed so far;

@@ -38,7 +38,9 @@
 #define LOCKSTEP_MAX_DIMS 8
 #define LOCKSTEP_MAX_MODULES 64
 #define LOCKSTEP_MAX_PARAMETERS 16384 // Parameters and buffers of one session, together.
-#define LOCKSTEP_MAX_PHASES 16
+#define LOCKSTEP_MAX_PHASES 16 // With parameters that are declared unused in them.
+#define LOCKSTEP_MAX_SETS 8 // Of trainable parameters of a module whose layouts are remembered.
+#define LOCKSTEP_MAX_PLANS 32 // Remembered by a worker: one for a phase and what it trains.
 #define LOCKSTEP_MAX_CALLS 256 // Calls of one module in one step.
 #define LOCKSTEP_MAX_READY_COUNT 32768 // Reports of one gradient in one call.
 #define LOCKSTEP_MAX_REPLICAS 16 // Copies of one module in one process.
@@ -97,6 +99,8 @@ static_assert(LOCKSTEP_REPORT_BYTES * 2 < LOCKSTEP_MESSAGE_BYTES, "a report fits
 // A peer may be two steps ahead with each kind of wave, and send a round of it from every link.
 #define LOCKSTEP_EARLY_WAVES (2 * 4 * LOCKSTEP_MAX_NEIGHBOURS)
 #define LOCKSTEP_EARLY_HEADERS 2 // Step headers (order protocol, R1).
+// What a step header says for people: the phase's name, and one bit for every parameter.
+#define LOCKSTEP_NOTE_BYTES (LOCKSTEP_NAME_BYTES + LOCKSTEP_MAX_PARAMETERS / 8)
 #define LOCKSTEP_MAX_UNPROVEN 64 // Connections that have not proven membership.
 
 static_assert(LOCKSTEP_USED_BYTES * 8 >= LOCKSTEP_MAX_PARAMETERS, "one bit for every parameter");

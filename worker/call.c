@@ -68,15 +68,19 @@ static bool call_has_gradient(const struct lockstep_module *module, uint32_t par
 
 static int call_check_parameter(const struct lockstep_module *module, uint32_t parameter)
 {
+    const struct home *home;
     if (parameter >= module->parameter_count)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s' has parameters 0 to %" PRId64 "; %" PRIu32 " is none of them",
                          module->name, (int64_t)module->parameter_count - 1, parameter);
+    home = &module->homes[parameter];
     if (!call_has_gradient(module, parameter))
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': parameter '%s' is %s and has no gradient", module->name,
                          module->parameters[parameter].name,
-                         module->parameters[parameter].ignored ? "ignored" : "frozen");
+                         module->parameters[parameter].ignored   ? "ignored"
+                         : home->module->frozen[home->parameter] ? "frozen"
+                                                                 : "declared unused in this phase");
     return 0;
 }
 

@@ -98,18 +98,6 @@ void module_window_begin(struct lockstep_module *module)
         contribution_window_begin(&module->contributions[i]);
 }
 
-void module_adopt_layout(struct lockstep_module *module)
-{
-    const struct bucket_layout old = module->layout;
-    if (!module->next_agreed)
-        return;
-    module->layout = module->next;
-    module->next = old;
-    module->next_agreed = false;
-    module->learned = true;
-    module_index_buckets(module);
-}
-
 static bool contribution_has_memory(const struct contribution *contribution, uint32_t parameter)
 {
     const struct lockstep_module *module = contribution->module;

@@ -76,28 +76,6 @@ static void engine_unplanned_text(const struct lockstep_session *session, char *
                 verdict->extra_total > LOCKSTEP_MAX_EXTRA_CALLS ? " and more" : "");
 }
 
-// The order core knows phases by their hashes; a rank that never began the other one does not
-// know its name.
-static void engine_phase_text(const struct lockstep_session *session, char *bytes, size_t size)
-{
-    const struct order *order = session->order;
-    const char *other = NULL;
-    struct text text;
-    for (uint32_t i = 0; i < LOCKSTEP_MAX_PHASES && other == NULL; i++) {
-        if (session->phases[i].hash == order->header_phase)
-            other = session->phases[i].name;
-    }
-    text_init(&text, bytes, size);
-    text_append(&text, "began phase '%s' in step %" PRIu64 ", and rank %" PRIu32 " ",
-                session->engine_phase, order->step,
-                topology_predecessor(session->rank, session->world_size));
-    if (other != NULL)
-        text_append(&text, "began phase '%s'", other);
-    else
-        text_append(&text, "another phase, which this rank has never begun");
-    text_append(&text, ": give every rank the same phases in the same steps");
-}
-
 static const char *engine_peer_host(const struct lockstep_session *session, uint32_t rank)
 {
     for (uint32_t i = 0; i < session->peer_count; i++) {
@@ -105,6 +83,16 @@ static const char *engine_peer_host(const struct lockstep_session *session, uint
             return session->peers[i].host;
     }
     return "unknown";
+}
+
+// The order core knows phases by their hashes only.
+static void engine_phase_text(const struct lockstep_session *session, char *bytes, size_t size)
+{
+    const uint32_t rank = topology_predecessor(session->rank, session->world_size);
+    char predecessor[LOCKSTEP_HOST_BYTES + 64];
+    snprintf(predecessor, sizeof(predecessor), "rank %" PRIu32 " (host %s)", rank,
+             engine_peer_host(session, rank));
+    sets_difference(session, predecessor, bytes, size);
 }
 
 // ---- Speaking to the coordinator ---------------------------------------------------------------
@@ -244,16 +232,18 @@ static void engine_join_commit(struct lockstep_session *session, uint64_t step)
     transport_wave(session->transport, wave);
 }
 
-static void engine_adopt_layouts(struct lockstep_session *session)
+static void engine_send_header(struct lockstep_session *session, const struct step_header *header)
 {
-    for (uint32_t i = 0; i < session->module_count; i++)
-        module_adopt_layout(session->modules[i]);
+    struct step_note note = {.count = 0};
+    if (!header->opening)
+        sets_note(session, &note);
+    transport_header(session->transport, header, note.bytes, note.count);
 }
 
 static void engine_settled(struct lockstep_session *session, uint64_t step)
 {
     struct transport_statistics now;
-    engine_adopt_layouts(session);
+    sets_adopt_layouts(session);
     transport_statistics(session->transport, &now);
     atomic_store(&session->progress.settled, step);
     atomic_store(&session->progress.bytes_sent, now.bytes_sent);
@@ -303,7 +293,7 @@ static void engine_action(void *context, const struct order_action *action)
         engine_join_open(session, action);
         break;
     case ORDER_HEADER:
-        transport_header(session->transport, action->header);
+        engine_send_header(session, action->header);
         break;
     case ORDER_LAUNCH:
         engine_launch(session, action);
@@ -412,9 +402,14 @@ static void engine_wave_done(void *context, struct wave *wave)
     order_commit_completed(session->order);
 }
 
-static void engine_header(void *context, const struct step_header *header)
+static void engine_header(void *context, const struct step_header *header, const uint8_t *bytes,
+                          uint32_t count)
 {
     struct lockstep_session *session = context;
+    struct step_note *note = &session->heard[header->step % 2];
+    note->step = header->step;
+    note->count = count;
+    memcpy(note->bytes, bytes, count);
     order_header_received(session->order, header);
 }
 
@@ -482,6 +477,7 @@ static void engine_generation(struct lockstep_session *session, const struct dow
     session->peer_count = start->peer_count;
     session->rank = start->rank;
     session->world_size = start->world_size;
+    session->chunk_bytes = start->chunk_bytes;
     session->generation = message->generation;
     order_init(session->order, message->generation, start->rank, start->world_size, sink);
     if (transport_form(session->transport, &world) < 0)
@@ -625,20 +621,6 @@ static void engine_control_ended(struct lockstep_session *session, const char *w
 
 // ---- Commands ----------------------------------------------------------------------------------
 
-static void engine_note_phase(struct lockstep_session *session, uint64_t hash)
-{
-    for (uint32_t i = 0; i < LOCKSTEP_MAX_PHASES; i++) {
-        struct phase_name *phase = &session->phases[i];
-        if (phase->hash == hash)
-            return;
-        if (phase->hash != 0)
-            continue;
-        phase->hash = hash;
-        text_copy(phase->name, sizeof(phase->name), session->engine_phase);
-        return;
-    }
-}
-
 static void engine_step_open(struct lockstep_session *session, uint64_t step)
 {
     struct open_wave opening;
@@ -656,7 +638,6 @@ static void engine_step_begin(struct lockstep_session *session, uint64_t phase)
     session->step_bytes_received = now.bytes_received;
     session->step_bytes_copied = now.bytes_copied;
     text_copy(session->engine_phase, sizeof(session->engine_phase), session->phase);
-    engine_note_phase(session, phase);
     order_step_begun(session->order, session->step, phase);
 }
 
@@ -669,28 +650,35 @@ static void engine_ready(struct lockstep_session *session, const struct command 
     order_slot_ready(session->order, id, bucket->dtype, bucket->elements);
 }
 
-// Rank 0 proposes the layout of every module that has no agreed one: its parameters in the order in
-// which they became ready here, in the first of its calls that travels. A module that was not
-// called here keeps the order of its definition reversed: another rank may have called it, or may
-// do so after our step_end.
-static void engine_propose_layout(struct lockstep_session *session, struct lockstep_module *module)
+// The layout that rank 0 proposes for a module: the one that was learned for its set, or else its
+// parameters in the order in which they became ready here, in the first of its calls that travels.
+// A module that was not called here keeps the order of its definition reversed: another rank may
+// have called it, or may do so after our step_end.
+static bool engine_make_layout(struct lockstep_session *session, struct lockstep_module *module)
 {
     const struct config *config = &session->config;
     const struct bucket_caps caps = {config->bucket_first_bytes, config->bucket_bytes,
                                      config->bucket_last_bytes};
-    struct up_message message = {.kind = UP_LAYOUT_PART};
-    struct layout_part *part = &message.u.layout_part;
     char text[LOCKSTEP_TEXT_BYTES];
     const struct contribution *first = &module->contributions[0];
     const bool ready = atomic_load(&first->ready_count) == module->trainable_count;
     if (buckets_layout(module->shapes, module->parameter_count, ready ? first->ready_order : NULL,
                        ready ? module->trainable_count : 0, caps, &module->next, text,
-                       sizeof(text)) != BUCKET_OK) {
-        engine_fail(session, LOCKSTEP_E_SYSTEM, text);
+                       sizeof(text)) == BUCKET_OK)
+        return true;
+    engine_fail(session, LOCKSTEP_E_SYSTEM, text);
+    return false;
+}
+
+static void engine_propose_layout(struct lockstep_session *session, struct lockstep_module *module)
+{
+    struct up_message message = {.kind = UP_LAYOUT_PART};
+    struct layout_part *part = &message.u.layout_part;
+    if (!module->set->learned && !engine_make_layout(session, module))
         return;
-    }
     part->module = module->index;
-    part->total = buckets_encode(&module->next, module->words);
+    part->total =
+        buckets_encode(module->set->learned ? &module->layout : &module->next, module->words);
     for (part->first = 0; part->first < part->total; part->first += part->count) {
         part->count = part->total - part->first;
         if (part->count > LOCKSTEP_LAYOUT_PART)
@@ -702,11 +690,10 @@ static void engine_propose_layout(struct lockstep_session *session, struct locks
 
 static void engine_step_end(struct lockstep_session *session)
 {
-    for (uint32_t i = 0;
-         session->order->learning && session->rank == 0 && i < session->module_count; i++) {
-        struct lockstep_module *module = session->modules[i];
-        if (!module->learned && module->trainable_count > 0)
-            engine_propose_layout(session, module);
+    const bool proposes = session->order->learning && session->rank == 0;
+    for (uint32_t i = 0; proposes && i < session->module_count; i++) {
+        if (session->modules[i]->trainable_count > 0)
+            engine_propose_layout(session, session->modules[i]);
     }
     order_step_ended(session->order);
 }

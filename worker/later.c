@@ -33,21 +33,3 @@ int lockstep_session_load(lockstep_session *session, const char *path)
     (void)path;
     return later(session_check(session), "lockstep_session_load");
 }
-
-int lockstep_module_freeze(lockstep_module *module, const uint32_t *parameters, uint32_t count,
-                           uint32_t frozen)
-{
-    (void)parameters;
-    (void)count;
-    (void)frozen;
-    return later(module_check(module), "lockstep_module_freeze");
-}
-
-int lockstep_phase_unused(lockstep_module *module, const char *phase, const uint32_t *parameters,
-                          uint32_t count)
-{
-    (void)phase;
-    (void)parameters;
-    (void)count;
-    return later(module_check(module), "lockstep_phase_unused");
-}

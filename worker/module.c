@@ -183,13 +183,9 @@ static int module_fill_parameter(struct lockstep_module *module,
         return status;
     module->contributions[0].gradients[index].registered = parameter->gradient;
     module->shapes[index] =
-        (struct bucket_parameter){.dtype = tensor->dtype,
-                                  .trainable = !tensor->ignored && tensor->flags == 0,
-                                  .elements = tensor->elements};
-    if (!module->shapes[index].trainable)
-        return 0;
-    module->trainable_count++;
-    if (!dtype_is_float(tensor->dtype))
+        (struct bucket_parameter){.dtype = tensor->dtype, .elements = tensor->elements};
+    module->frozen[index] = (tensor->flags & LOCKSTEP_PARAMETER_FROZEN) != 0;
+    if (tensor->flags == 0 && !tensor->ignored && !dtype_is_float(tensor->dtype))
         return error_set(LOCKSTEP_E_INVALID,
                          "'%s' is %s: a mean of integers does not exist; mark "
                          "it LOCKSTEP_PARAMETER_FROZEN or declare a buffer",
@@ -304,11 +300,12 @@ void module_free(struct lockstep_module *module)
     free(module->parameters);
     free(module->buffers);
     free(module->shapes);
-    free(module->layout.order);
-    free(module->layout.buckets);
+    sets_free(module);
     free(module->next.order);
     free(module->next.buckets);
     free(module->bucket_of);
+    free(module->frozen);
+    free(module->unused_in);
     free(module->words);
     free(module->calls);
     memory_free_gradients(module);
@@ -320,16 +317,6 @@ void module_free(struct lockstep_module *module)
 static void *module_array(uint32_t count, size_t size)
 {
     return calloc(count == 0 ? 1 : count, size);
-}
-
-static bool module_allocate_layout(struct bucket_layout *layout, uint32_t count)
-{
-    const uint32_t buckets = count < LOCKSTEP_MAX_BUCKETS ? count : LOCKSTEP_MAX_BUCKETS;
-    layout->order = module_array(count, sizeof(*layout->order));
-    layout->buckets = module_array(buckets, sizeof(*layout->buckets));
-    layout->order_capacity = count;
-    layout->bucket_capacity = buckets;
-    return layout->order != NULL && layout->buckets != NULL;
 }
 
 static bool module_allocate_tensors(struct lockstep_module *module,
@@ -346,10 +333,13 @@ static bool module_allocate_tensors(struct lockstep_module *module,
     module->awaits = module_array(config->parameter_count, sizeof(*module->awaits));
     module->replica_data = module_array(config->parameter_count * (module->replicas - 1),
                                         sizeof(*module->replica_data));
+    module->frozen = module_array(config->parameter_count, sizeof(*module->frozen));
+    module->unused_in = module_array(config->parameter_count, sizeof(*module->unused_in));
     module->calls = module_array((uint32_t)config->calls_per_step, sizeof(*module->calls));
     return module->name != NULL && module->parameters != NULL && module->buffers != NULL &&
            module->shapes != NULL && module->bucket_of != NULL && module->homes != NULL &&
-           module->awaits != NULL && module->replica_data != NULL && module->calls != NULL;
+           module->awaits != NULL && module->replica_data != NULL && module->frozen != NULL &&
+           module->unused_in != NULL && module->calls != NULL;
 }
 
 static bool module_allocate_layouts(struct lockstep_module *module)
@@ -357,8 +347,7 @@ static bool module_allocate_layouts(struct lockstep_module *module)
     const uint32_t count = module->parameter_count;
     module->word_capacity = 1 + 2 * count;
     module->words = module_array(module->word_capacity, sizeof(*module->words));
-    return module_allocate_layout(&module->layout, count) &&
-           module_allocate_layout(&module->next, count) && module->words != NULL;
+    return sets_allocate_layout(&module->next, count) && module->words != NULL;
 }
 
 static bool module_allocate_contributions(struct lockstep_module *module)
@@ -420,35 +409,6 @@ static int module_fill(struct lockstep_module *module, const struct lockstep_mod
     return status == 0 ? shared_find(module) : status;
 }
 
-void module_index_buckets(struct lockstep_module *module)
-{
-    const struct bucket_layout *layout = &module->layout;
-    for (uint32_t b = 0; b < layout->bucket_count; b++) {
-        for (uint32_t i = 0; i < layout->buckets[b].count; i++)
-            module->bucket_of[layout->order[layout->buckets[b].first + i]] = b;
-    }
-}
-
-static int module_first_layout(struct lockstep_module *module)
-{
-    const struct config *config = &module->session->config;
-    const struct bucket_caps caps = {config->bucket_first_bytes, config->bucket_bytes,
-                                     config->bucket_last_bytes};
-    char text[LOCKSTEP_TEXT_BYTES];
-    if (buckets_layout(module->shapes, module->parameter_count, NULL, 0, caps, &module->layout,
-                       text, sizeof(text)) != BUCKET_OK)
-        return error_set(LOCKSTEP_E_INVALID, "module '%s' cannot be cut into buckets: %s",
-                         module->name, text);
-    module_index_buckets(module);
-    if (module->layout.bucket_count * module->contribution_count > LOCKSTEP_MAX_SLOTS)
-        return error_set(LOCKSTEP_E_INVALID,
-                         "module '%s' has %" PRIu32 " buckets in each of %" PRIu32
-                         " separate calls; a step has at most %d",
-                         module->name, module->layout.bucket_count, module->contribution_count,
-                         LOCKSTEP_MAX_SLOTS);
-    return 0;
-}
-
 // Handles of the module and of its calls.
 static int module_add_handles(struct lockstep_module *module)
 {
@@ -502,7 +462,7 @@ static int module_build(struct lockstep_session *session,
             .number = i};
     status = module_fill(module, config);
     if (status == 0)
-        status = module_first_layout(module);
+        status = sets_enter_module(module, 0);
     return status < 0 ? status : module_add_handles(module);
 }
 
@@ -642,6 +602,7 @@ int lockstep_module_register(lockstep_session *session, const struct lockstep_mo
     }
     shared_join(made);
     session->modules[session->module_count++] = made;
+    session->sets_changed = true;
     session->tensor_count += made->parameter_count + made->buffer_count;
     module_warn_of_patterns(made, &whole);
     *module = made;
@@ -653,15 +614,16 @@ int lockstep_module_register(lockstep_session *session, const struct lockstep_mo
 // What was learned of the others is learned again: all modules begin as lockstep_start found them.
 static int module_unlearn(struct lockstep_module *module)
 {
-    module->learned = false;
     module->next_agreed = false;
-    return module_first_layout(module);
+    sets_forget(module);
+    return sets_enter_module(module, 0);
 }
 
 static void module_take_out(struct lockstep_session *session, const struct lockstep_module *module)
 {
     session->module_count--;
     session->tensor_count -= module->parameter_count + module->buffer_count;
+    session->sets_changed = true;
     for (uint32_t i = module->index; i < session->module_count; i++) {
         session->modules[i] = session->modules[i + 1];
         session->modules[i]->index = i;

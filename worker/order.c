@@ -281,13 +281,11 @@ static void order_compare_header(struct order *order, const struct step_header *
     if (order->fail_said)
         return;
     order->fail_said = true;
-    order->header_phase = header->phase;
     message.u.fail.step = order->step;
     message.u.fail.kind = HALT_PHASE;
     snprintf(message.u.fail.text, sizeof(message.u.fail.text),
-             "step %" PRIu64 ": this rank and its ring predecessor began different phases "
-             "(phase hashes %016" PRIx64 " and %016" PRIx64 ")",
-             order->step, order->phase, header->phase);
+             "this rank and its ring predecessor began different phases in step %" PRIu64,
+             order->step);
     order_send(order, &message);
 }
 
@@ -372,19 +370,43 @@ void order_init(struct order *order, struct generation_id generation, uint32_t r
     order->rank = rank;
     order->world_size = world_size;
     order->sink = sink;
+    order->plan_room = LOCKSTEP_MAX_PLANS;
+}
+
+void order_resume(struct order *order, uint64_t settled)
+{
+    order->settled = order->step = settled;
+}
+
+void order_forget_plans(struct order *order)
+{
+    order->plan_count = 0;
+}
+
+// Index of the plan of a phase; plan_count: there is none.
+static uint32_t order_plan_index(const struct order *order, uint64_t phase)
+{
+    uint32_t i = 0;
+    while (i < order->plan_count && order->plans[i].phase != phase)
+        i++;
+    return i;
+}
+
+static struct order_plan *order_find_plan(struct order *order, uint64_t phase)
+{
+    const uint32_t index = order_plan_index(order, phase);
+    return index < order->plan_count ? &order->plans[index] : NULL;
 }
 
 const struct order_plan *order_plan_of(const struct order *order, uint64_t phase)
 {
-    for (uint32_t i = 0; i < order->plan_count; i++) {
-        if (order->plans[i].phase == phase)
-            return &order->plans[i];
-    }
-    return NULL;
+    const uint32_t index = order_plan_index(order, phase);
+    return index < order->plan_count ? &order->plans[index] : NULL;
 }
 
-static void order_adopt_plan(struct order *order, const struct order_plan *plan)
+static void order_adopt_plan(struct order *order, struct order_plan *plan)
 {
+    plan->used = order->step;
     order->space = plan->hash;
     order->slot_count = plan->count;
     for (uint32_t i = 0; i < plan->count; i++)
@@ -411,7 +433,7 @@ uint64_t order_present_step(const struct order *order)
 
 void order_step_begun(struct order *order, uint64_t step, uint64_t phase)
 {
-    const struct order_plan *plan = order_plan_of(order, phase);
+    struct order_plan *plan = order_find_plan(order, phase);
     const struct step_header header = {.step = step,
                                        .phase = phase,
                                        .plan_number = plan == NULL ? 0 : plan->number,
@@ -561,20 +583,26 @@ void order_granted(struct order *order, const struct down_grant *grant)
     order_advance(order);
 }
 
+// Steps have one phase each, so no two plans were used last in the same step.
+static struct order_plan *order_oldest_plan(struct order *order)
+{
+    struct order_plan *oldest = &order->plans[0];
+    for (uint32_t i = 1; i < order->plan_count; i++) {
+        if (order->plans[i].used < oldest->used)
+            oldest = &order->plans[i];
+    }
+    return oldest;
+}
+
 static void order_install_plan(struct order *order)
 {
-    struct order_plan *plan = NULL;
-    for (uint32_t i = 0; i < order->plan_count; i++) {
-        if (order->plans[i].phase == order->incoming.phase)
-            plan = &order->plans[i];
-    }
-    if (plan == NULL && order->plan_count < LOCKSTEP_MAX_PHASES)
+    struct order_plan *plan = order_find_plan(order, order->incoming.phase);
+    if (plan == NULL && order->plan_count < order->plan_room)
         plan = &order->plans[order->plan_count++];
-    if (plan == NULL) {
-        order_fail(order, HALT_PROTOCOL, "the session has more phases than it may have");
-        return;
-    }
+    if (plan == NULL)
+        plan = order_oldest_plan(order);
     *plan = order->incoming;
+    plan->used = order->step;
     if (plan->number > order->plan_number)
         order->plan_number = plan->number;
 }

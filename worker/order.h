@@ -41,6 +41,12 @@
 //   started less often than this rank is in a step instead: that is said (UP_FAIL), and the verdict
 //   is waited for. Between a rank that has begun a step and one that is in lockstep_start there is
 //   always such a header, somewhere in the ring.
+// - Forgetting. A bounded number of plans is held. A new one takes the place of the one whose phase
+//   was begun longest ago; that phase is learned again when it comes back. Which one that is
+//   follows from the steps alone, so all ranks forget the same one.
+//
+// A phase here is a hash of all that decides what a step is like: the trainer's label for it and
+// the set of parameters that are trained in it.
 //
 // One step is open at a time (step_end blocks until the step is settled); a peer may be one step
 // ahead, so the header of the next step is kept.
@@ -156,6 +162,7 @@ struct order_plan {
     uint64_t phase;
     uint64_t number; // 0: none.
     uint64_t hash;
+    uint64_t used; // Last step of its phase.
     uint32_t count;
     struct slot_id slots[LOCKSTEP_MAX_SLOTS];
 };
@@ -199,7 +206,8 @@ struct order {
     struct order_sink sink;
 
     // Plans in force, one per phase, and the one whose parts are arriving.
-    struct order_plan plans[LOCKSTEP_MAX_PHASES];
+    struct order_plan plans[LOCKSTEP_MAX_PLANS];
+    uint32_t plan_room; // Of them in use; LOCKSTEP_MAX_PLANS but in tests.
     uint32_t plan_count;
     struct order_plan incoming;
     uint64_t plan_number; // Highest number held.
@@ -216,7 +224,6 @@ struct order {
     bool ended; // The trainer is in step_end.
     bool header_equal; // The predecessor's header has arrived and equals ours.
     bool fail_said;
-    uint64_t header_phase; // What the predecessor began instead, when fail_said.
     bool close_joined;
     bool closed;
     bool commit_joined;
@@ -243,6 +250,11 @@ struct order {
 // A new generation: all state is forgotten. sink is copied.
 void order_init(struct order *order, struct generation_id generation, uint32_t rank,
                 uint32_t world_size, struct order_sink sink);
+// Before the first step: that will be step settled + 1, for the job goes on where an earlier one
+// was saved.
+void order_resume(struct order *order, uint64_t settled);
+// No step is open, and every rank does it before the same step: all phases are learned again.
+void order_forget_plans(struct order *order);
 
 // The plan of a phase, or NULL: its next step is a learning step.
 const struct order_plan *order_plan_of(const struct order *order, uint64_t phase);

@@ -124,6 +124,14 @@ struct lockstep_call {
     bool ended;
 };
 
+// A set of parameters of a module that are trained together, and how they are cut into buckets.
+struct module_set {
+    uint64_t hash; // Of the set; 0: free.
+    uint64_t used; // Last step in which it was in force; 0 in a set that was loaded.
+    bool learned; // The layout was agreed; until then it follows the definition.
+    struct bucket_layout layout;
+};
+
 struct lockstep_module {
     // set at register, then constant
     struct lockstep_session *session;
@@ -131,7 +139,6 @@ struct lockstep_module {
     char *name; // Owned.
     struct tensor *parameters;
     uint32_t parameter_count;
-    uint32_t trainable_count; // In the layout.
     struct tensor *buffers;
     uint32_t buffer_count;
     lockstep_gradient_kind gradient_kind;
@@ -146,7 +153,6 @@ struct lockstep_module {
     struct home *homes; // [parameter_count]
     uint32_t *awaits; // [parameter_count]: reports that complete a gradient, of all that share it.
     uint32_t shared_count; // Parameters that another module owns.
-    struct bucket_parameter *shapes; // [parameter_count]: what the layout is made from.
 
     struct contribution *contributions; // [contribution_count]
     uint32_t contribution_count; // Calls of a step that travel.
@@ -159,16 +165,21 @@ struct lockstep_module {
     uint32_t calls_made; // In the open step.
     uint64_t serial; // Of the last call.
     uint64_t aborted_step; // Last step with a call that was given up.
+    bool *frozen; // [parameter_count]
+    uint32_t *unused_in; // [parameter_count]: set of declared phases, by their bits.
 
     // engine thread while a step is open, trainer between steps
-    struct bucket_layout layout;
+    struct bucket_parameter *shapes; // [parameter_count]: what the layout is made from.
+    uint32_t trainable_count; // In the layout.
+    struct module_set sets[LOCKSTEP_MAX_SETS];
+    struct module_set *set; // In force.
+    struct bucket_layout layout; // Its layout; the arrays are the set's.
     struct bucket_layout next; // Agreed, in force from the next step.
     bool next_agreed;
     uint32_t next_words; // Layout words received so far.
     uint32_t *bucket_of; // [parameter_count]: bucket of each parameter in the layout.
     uint32_t *words; // [LAYOUT words of this module]: to and from the coordinator.
     uint32_t word_capacity;
-    bool learned; // The layout in force was agreed.
 
     // trainer
     void *gradient_memory; // From lockstep_module_gradients; NULL: none.
@@ -253,10 +264,17 @@ struct command {
 };
 #define SESSION_INBOX 8192
 
-// A phase travels as a hash; its name is for people.
-struct phase_name {
-    uint64_t hash;
-    char name[LOCKSTEP_NAME_BYTES]; // Empty with hash 0: free.
+// What a step header says for people: the phase's name with its NUL, and one bit for every
+// parameter of the session that is trained in the step.
+struct step_note {
+    uint64_t step;
+    uint32_t count; // Of bytes.
+    uint8_t bytes[LOCKSTEP_NOTE_BYTES];
+};
+
+// A phase in which parameters are declared unused.
+struct declared_phase {
+    char name[LOCKSTEP_NAME_BYTES];
 };
 
 // ---- Counters ----------------------------------------------------------------------------------
@@ -317,6 +335,7 @@ struct lockstep_session {
     struct generation_id generation;
     uint32_t rank;
     uint32_t world_size;
+    uint32_t chunk_bytes;
     uint32_t peer_count;
     struct peer peers[LOCKSTEP_MAX_NEIGHBOURS];
 
@@ -346,11 +365,19 @@ struct lockstep_session {
     struct extent *group_extents;
     struct memory_block *allocations;
     uint32_t allocation_count;
+    struct declared_phase declared[LOCKSTEP_MAX_PHASES];
+    uint32_t declared_count;
+    uint32_t view; // Of the open step: 1 + the declared phase that it is in, or 0.
+    bool sets_changed; // What is trained is to be found out again.
+    uint64_t set_hash; // Of what all modules train.
+    uint8_t trained[LOCKSTEP_MAX_PARAMETERS / 8]; // The same as bits, module after module.
+    uint32_t trained_bytes; // In use.
+    char loaded[LOCKSTEP_MARK_BYTES]; // What was loaded, for the manifest.
 
     // engine thread only
     struct order *order;
     char engine_phase[LOCKSTEP_NAME_BYTES]; // Of the open step, for texts.
-    struct phase_name phases[LOCKSTEP_MAX_PHASES]; // That this rank has begun, for texts.
+    struct step_note heard[2]; // Of the predecessor, by step modulo 2.
     bool stop;
     bool leave;
     bool over; // Failed: nothing is launched any more.
@@ -430,8 +457,6 @@ void engine_stop(struct lockstep_session *session, bool leave);
 
 // ---- module.c ----------------------------------------------------------------------------------
 
-// Says of every parameter which bucket of the layout in force it is in.
-void module_index_buckets(struct lockstep_module *module);
 void module_free(struct lockstep_module *module);
 // The handles that were given out for it and its calls become foreign.
 void module_remove_handles(struct lockstep_module *module);
@@ -464,8 +489,33 @@ void contribution_fini(struct contribution *contribution);
 // The first parameter that some rank has used and that has no memory here, of whatever replica;
 // parameter_count: none. Trainer, after the step has settled.
 uint32_t contribution_homeless(const struct contribution *contribution);
-// The agreed layout comes into force. Engine thread, between the last slot and the next step.
-void module_adopt_layout(struct lockstep_module *module);
+
+// ---- sets.c ------------------------------------------------------------------------------------
+
+// Before a step of this phase: what is trained in it, and the layouts for that. Costs nothing when
+// nothing has changed. Trainer, between steps.
+int sets_enter(struct lockstep_session *session, const char *phase);
+// The same for one module before its session has begun a step.
+int sets_enter_module(struct lockstep_module *module, uint32_t view);
+// What the order core calls the phase: a hash of its label and of what is trained.
+uint64_t sets_phase(const struct lockstep_session *session);
+// Forgets all of a module; sets_enter_module is to follow. Trainer, between steps.
+void sets_forget(struct lockstep_module *module);
+// A layout that was learned for a set; what was there before is in *layout then. Trainer, between
+// steps; engine, at the end of one.
+void sets_install(struct lockstep_module *module, uint64_t hash, struct bucket_layout *layout);
+// The agreed layouts come into force. Engine thread, between the last slot and the next step.
+void sets_adopt_layouts(struct lockstep_session *session);
+// What the step header says of the open step. Engine thread.
+void sets_note(const struct lockstep_session *session, struct step_note *note);
+// How the open step differs from what the ring predecessor began. Engine thread.
+void sets_difference(const struct lockstep_session *session, const char *predecessor, char *bytes,
+                     size_t size);
+// Of a module's parameters as they are marked trainable; never 0.
+uint64_t sets_hash(const struct bucket_parameter *parameters, uint32_t count);
+// Arrays for a layout of so many parameters; false without memory.
+bool sets_allocate_layout(struct bucket_layout *layout, uint32_t count);
+void sets_free(struct lockstep_module *module);
 
 // ---- call.c ------------------------------------------------------------------------------------
 

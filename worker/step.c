@@ -218,7 +218,7 @@ static void step_opened(struct lockstep_session *session,
 // One that is synchronized: all ranks begin it.
 static void step_begun(struct lockstep_session *session)
 {
-    const uint64_t phase = hash64(session->phase, strlen(session->phase));
+    const uint64_t phase = sets_phase(session);
     if (session->config.solo)
         return;
     // Between steps the engine leaves the plans alone.
@@ -240,8 +240,13 @@ int lockstep_step_begin(lockstep_session *session, const struct lockstep_step_op
         status = step_check_exhausted(session, &whole);
     if (status == 0)
         status = step_check_window(session, whole.phase == NULL ? "" : whole.phase);
+    // A rank without data is told the phase when all have agreed.
+    if (status == 0 && !session->window_open && whole.exhausted == 0)
+        status = sets_enter(session, whole.phase == NULL ? "" : whole.phase);
     if (status == 0 && session->config.uneven != LOCKSTEP_UNEVEN_NONE && whole.accumulate == 0)
         status = step_agree(session, &whole, &exhausted);
+    if (status == 0 && whole.exhausted != 0)
+        status = sets_enter(session, whole.phase == NULL ? "" : whole.phase);
     if (status != 0)
         return status;
     step_opened(session, &whole);

@@ -17,6 +17,7 @@
 #include "base/list.h"
 #include "protos/frame.h"
 #include "worker/link.h"
+#include "worker/scratch.h"
 #include "worker/transport_extents.h"
 
 #define STREAM_STAGING_BYTES (8 * 1024)
@@ -43,7 +44,8 @@ struct out_frame {
     const uint8_t *buffer; // SOURCE_BUFFER
     struct extent_cursor cursor; // SOURCE_IN, SOURCE_OUT: the first byte not sent.
     // For the owner.
-    void *block; // Memory to give back when it is sent.
+    void *block; // Memory to give back when it is sent, ...
+    struct scratch *pool; // ... and to whom.
     struct flow *flow;
     uint64_t stripe;
 };

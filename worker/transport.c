@@ -109,6 +109,7 @@ static void transport_init(struct transport *transport, const struct transport_c
     scratch_init(&transport->flow_pool, sizeof(struct flow));
     scratch_init(&transport->parkings, sizeof(struct parking));
     scratch_init(&transport->wave_blocks, sizeof(struct wave_block));
+    scratch_init(&transport->notes, LOCKSTEP_NOTE_BYTES);
     scratch_init(&transport->wave_states, sizeof(struct wave_state));
 }
 
@@ -184,10 +185,10 @@ void transport_close(struct transport *transport)
         (void)close(transport->wake);
     if (transport->epoll >= 0)
         (void)close(transport->epoll);
-    struct scratch *const pools[] = {&transport->chunks,     &transport->frames,
-                                     &transport->heads,      &transport->flow_pool,
-                                     &transport->parkings,   &transport->wave_blocks,
-                                     &transport->wave_states};
+    struct scratch *const pools[] = {&transport->chunks,      &transport->frames,
+                                     &transport->heads,       &transport->flow_pool,
+                                     &transport->parkings,    &transport->wave_blocks,
+                                     &transport->wave_states, &transport->notes};
     for (size_t i = 0; i < sizeof(pools) / sizeof(pools[0]); i++)
         scratch_fini(pools[i]);
     free(transport);
@@ -240,6 +241,7 @@ void transport_reserve(struct transport *transport, uint32_t collectives)
     scratch_reserve(&transport->parkings, flows);
     scratch_reserve(&transport->wave_blocks, LOCKSTEP_EARLY_WAVES / 4);
     scratch_reserve(&transport->wave_states, LOCKSTEP_WINDOW);
+    scratch_reserve(&transport->notes, LOCKSTEP_EARLY_HEADERS);
 }
 
 int transport_form(struct transport *transport, const struct transport_world *world)
@@ -340,18 +342,20 @@ static void transport_sent(struct stream *stream, struct out_frame *frame, bool 
         return;
     }
     if (frame->block)
-        scratch_put(&transport->wave_blocks, frame->block);
+        scratch_put(frame->pool, frame->block);
     scratch_put(&transport->frames, frame);
 }
 
 static const char *transport_begin_header(struct peer_link *peer)
 {
-    const struct transport *transport = peer->transport;
+    struct transport *transport = peer->transport;
     if (peer != transport->predecessor)
         return "it does not come from the ring predecessor";
     if (transport->header_count == LOCKSTEP_EARLY_HEADERS)
         return "it is of a step too far ahead";
-    return peer->stream.header.payload_bytes == 0 ? NULL : "its length is wrong";
+    peer->stream.target.kind = TARGET_BUFFER;
+    peer->stream.target.buffer = transport->note;
+    return NULL;
 }
 
 static const char *transport_begin_hello(struct peer_link *peer)
@@ -402,8 +406,9 @@ static void transport_end_header(struct peer_link *peer)
 {
     struct transport *transport = peer->transport;
     const struct frame_header *header = &peer->stream.header;
+    struct early_header *early = &transport->headers[transport->header_count++];
     transport->header_received = header->step;
-    transport->headers[transport->header_count++] = (struct step_header){
+    early->header = (struct step_header){
         .step = header->step,
         .phase = header->signature,
         .plan_number = header->weight,
@@ -411,6 +416,8 @@ static void transport_end_header(struct peer_link *peer)
         .starts = header->part,
         .opening = header->chunk != 0,
     };
+    early->note_bytes = header->payload_bytes;
+    memcpy(early->note, transport->note, header->payload_bytes);
 }
 
 static const char *transport_end(struct stream *stream)
@@ -552,12 +559,12 @@ static bool transport_report_header(struct transport *transport)
     const struct transport_events *events = &transport->events;
     if (transport->header_count == 0 || !transport->formed_reported)
         return false;
-    const struct step_header header = transport->headers[0];
+    const struct early_header early = transport->headers[0];
     transport->header_count--;
     memmove(&transport->headers[0], &transport->headers[1],
-            transport->header_count * sizeof(header));
+            transport->header_count * sizeof(early));
     if (events->header)
-        events->header(events->context, &header);
+        events->header(events->context, &early.header, early.note, early.note_bytes);
     return true;
 }
 
@@ -776,10 +783,31 @@ void transport_wave(struct transport *transport, struct wave *wave)
     wave_join(transport, wave);
 }
 
-void transport_header(struct transport *transport, const struct step_header *header)
+// The frame with its note. NULL: no memory.
+static struct out_frame *transport_header_frame(struct transport *transport,
+                                                const struct frame_header *header,
+                                                const uint8_t *note)
+{
+    uint8_t *block = scratch_get(&transport->notes);
+    struct out_frame *frame = block ? transport_frame(transport, header) : NULL;
+    if (!frame) {
+        if (block)
+            scratch_put(&transport->notes, block);
+        return NULL;
+    }
+    memcpy(block, note, header->payload_bytes);
+    frame->block = block;
+    frame->pool = &transport->notes;
+    frame->buffer = block;
+    frame->source = header->payload_bytes > 0 ? SOURCE_BUFFER : SOURCE_NONE;
+    return frame;
+}
+
+void transport_header(struct transport *transport, const struct step_header *header,
+                      const uint8_t *note, uint32_t note_bytes)
 {
     thread_assert(&transport->thread);
-    assert(transport->formed);
+    assert(transport->formed && note_bytes <= LOCKSTEP_NOTE_BYTES);
     if (!transport->successor)
         return;
     transport->header_sent = header->step;
@@ -792,8 +820,9 @@ void transport_header(struct transport *transport, const struct step_header *hea
         .chunk = header->opening ? 1 : 0,
         .weight = header->plan_number,
         .signature = header->phase,
+        .payload_bytes = note_bytes,
     };
-    struct out_frame *frame = transport_frame(transport, &frame_header);
+    struct out_frame *frame = transport_header_frame(transport, &frame_header, note);
     if (frame)
         stream_queue(&transport->successor->stream, frame);
     else
@@ -877,5 +906,5 @@ void transport_statistics(const struct transport *transport, struct transport_st
     out->allocations = transport->chunks.slab_count + transport->frames.slab_count +
                        transport->heads.slab_count + transport->flow_pool.slab_count +
                        transport->parkings.slab_count + transport->wave_blocks.slab_count +
-                       transport->wave_states.slab_count;
+                       transport->wave_states.slab_count + transport->notes.slab_count;
 }

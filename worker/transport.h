@@ -109,7 +109,7 @@ struct wave {
 // Sent to the ring successor at step_begin (order protocol, R1).
 struct step_header {
     uint64_t step;
-    uint64_t phase; // Hash of the phase's name.
+    uint64_t phase; // Hash of the phase and of what it trains.
     uint64_t plan_number; // 0 when learning.
     uint64_t plan_hash;
     uint32_t starts; // How often its rank has called lockstep_start.
@@ -121,8 +121,10 @@ struct transport_events {
     void (*formed)(void *context);
     void (*done)(void *context, struct collective *collective);
     void (*wave_done)(void *context, struct wave *wave);
-    // From the ring predecessor (from this rank itself in a world of one: not reported).
-    void (*header)(void *context, const struct step_header *header);
+    // From the ring predecessor (from this rank itself in a world of one: not reported). note:
+    // note_bytes that it sent along, borrowed for the call.
+    void (*header)(void *context, const struct step_header *header, const uint8_t *note,
+                   uint32_t note_bytes);
     // A link ended, or the peer broke the protocol ("sent an impossible frame (reduce): ...").
     // left: the peer said goodbye first; then this is reported only when something launched or
     // joined here waits for a frame of that peer or to that peer. Of a collective that can never
@@ -197,7 +199,9 @@ void transport_reserve(struct transport *transport, uint32_t collectives);
 // barrier: it is done when every rank has launched it.
 void transport_launch(struct transport *transport, struct collective *collective);
 void transport_wave(struct transport *transport, struct wave *wave);
-void transport_header(struct transport *transport, const struct step_header *header);
+// note: at most LOCKSTEP_NOTE_BYTES, copied.
+void transport_header(struct transport *transport, const struct step_header *header,
+                      const uint8_t *note, uint32_t note_bytes);
 
 // Does what can be done and waits at most timeout_ms (-1: no bound) for more. Returns after any
 // event, and after transport_wake.

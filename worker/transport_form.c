@@ -79,6 +79,7 @@ static void form_say_hello(struct peer_link *peer)
     }
     form_proof(&transport->world, block->payload);
     frame->block = block;
+    frame->pool = &transport->wave_blocks;
     frame->buffer = block->payload;
     frame->source = SOURCE_BUFFER;
     stream_queue(&peer->stream, frame);

@@ -164,6 +164,15 @@ struct wave_state {
     bool sent; // This move's part.
 };
 
+// ---- step headers -------------------------------------------------------------------------------
+
+// One that has arrived and is not reported.
+struct early_header {
+    struct step_header header;
+    uint32_t note_bytes;
+    uint8_t note[LOCKSTEP_NOTE_BYTES];
+};
+
 // ---- the transport ------------------------------------------------------------------------------
 
 struct transport {
@@ -209,8 +218,9 @@ struct transport {
     struct list waves_done;
     struct list wave_arrived;
     uint32_t wave_arrived_count;
-    struct step_header headers[LOCKSTEP_EARLY_HEADERS];
+    struct early_header headers[LOCKSTEP_EARLY_HEADERS];
     uint32_t header_count;
+    uint8_t note[LOCKSTEP_NOTE_BYTES]; // Of the header that is being received.
     uint64_t header_sent; // Steps of the last headers.
     uint64_t header_received;
     struct transport_statistics totals; // Of links that are closed.
@@ -220,6 +230,7 @@ struct transport {
     struct scratch flow_pool;
     struct scratch parkings;
     struct scratch wave_blocks;
+    struct scratch notes;
     struct scratch wave_states;
     struct guest guests[LOCKSTEP_MAX_UNPROVEN];
     struct peer_link peers[LOCKSTEP_MAX_NEIGHBOURS];

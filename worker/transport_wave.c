@@ -64,6 +64,7 @@ static void wave_send(struct transport *transport, const struct wave *wave,
     }
     memcpy(block->payload, wave->payload, wave->size);
     frame->block = block;
+    frame->pool = &transport->wave_blocks;
     frame->buffer = block->payload;
     frame->source = wave->size > 0 ? SOURCE_BUFFER : SOURCE_NONE;
     stream_queue(&peer->stream, frame);

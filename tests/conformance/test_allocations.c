@@ -19,7 +19,7 @@
 
 #include <cmocka.h>
 
-#define WARM_STEPS 3 // One that learns, and two with the plan.
+#define WARM_STEPS 4 // One or two that learn, and two with a plan.
 #define COUNTED_STEPS 50 // A window.
 #define WINDOWS 10
 
@@ -201,6 +201,39 @@ static void plain_step(struct rank *rank, struct trained *trained)
     trainer_end(rank);
 }
 
+// Parameter 3 of the second module is frozen in every other step. trainer_call reports those up to
+// shape.count in its order; the frozen one comes last there.
+static void changing_step(struct rank *rank, struct trained *trained)
+{
+    struct trained_module *changing = &trained->modules[1];
+    const uint32_t parameter = 3;
+    const bool frozen = atomic_load(&rank->step) % 2 == 0;
+    const uint32_t count = changing->shape.count;
+    changing->order[count - 1 - parameter] = changing->order[count - 1];
+    changing->order[count - 1] = parameter;
+    RANK_OK(rank, lockstep_module_freeze(changing->module, &parameter, 1, frozen));
+    changing->shape.count -= frozen;
+    plain_step(rank, trained);
+    changing->shape.count = count;
+    changing->order[count - 1] = changing->order[count - 1 - parameter];
+    changing->order[count - 1 - parameter] = parameter;
+}
+
+// A context says that few windows are enough.
+enum few {
+    FEW,
+    FEW_AND_CHANGING,
+};
+
+static void one_step(struct rank *rank, struct trained *trained)
+{
+    const enum few *few = rank->context;
+    if (few != NULL && *few == FEW_AND_CHANGING)
+        changing_step(rank, trained);
+    else
+        plain_step(rank, trained);
+}
+
 // Whether no engine has allocated in these steps; a trainer never may.
 static bool counted_window(struct rank *rank, struct trained *trained)
 {
@@ -212,7 +245,7 @@ static bool counted_window(struct rank *rank, struct trained *trained)
     }
     rank_meet(rank);
     for (int i = 0; i < COUNTED_STEPS; i++)
-        plain_step(rank, trained);
+        one_step(rank, trained);
     rank_meet(rank);
     atomic_store(&counting, false);
     RANK_EQUAL(rank, atomic_load(&allocated[TRAINER]), 0);
@@ -272,7 +305,7 @@ static void counted_body(struct rank *rank)
     register_buffers(rank, buffers);
     RANK_OK(rank, lockstep_start(rank->session));
     for (int i = 0; i < WARM_STEPS; i++)
-        plain_step(rank, &trained);
+        one_step(rank, &trained);
     for (int window = 0; window < (torn ? 1 : rank->context != NULL ? 2 : WINDOWS); window++)
         RANK_TRUE(rank, counted_window(rank, &trained));
     trainer_free(&trained.modules[0]);
@@ -303,9 +336,18 @@ static void uneven_too(struct rank *rank, struct lockstep_config *config)
 
 static void uneven_steps_allocate_nothing(const struct setting *setting)
 {
-    bool few = true;
+    enum few few = FEW;
     const struct cluster_test test = {
         .setting = setting, .configure = uneven_too, .body = counted_body, .context = &few};
+    ranks_run_test(&test);
+}
+
+// Nor does a change between sets of parameters that were trained before.
+static void known_sets_allocate_nothing(const struct setting *setting)
+{
+    enum few few = FEW_AND_CHANGING;
+    const struct cluster_test test = {
+        .setting = setting, .configure = small_caps, .body = counted_body, .context = &few};
     ranks_run_test(&test);
 }
 
@@ -328,10 +370,12 @@ static void counting_counts(const struct setting *setting)
 int main(void)
 {
     static const uint32_t one[] = {1, 0};
+    static const uint32_t two[] = {2, 0};
     static const struct stamp stamps[] = {
         {"counting_counts", counting_counts, one},
         {"steps_allocate_nothing", steps_allocate_nothing, NULL},
         {"uneven_steps_allocate_nothing", uneven_steps_allocate_nothing, NULL},
+        {"known_sets_allocate_nothing", known_sets_allocate_nothing, two},
     };
     return stamp_run("allocations", stamps, sizeof(stamps) / sizeof(stamps[0]));
 }

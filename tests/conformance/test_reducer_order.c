@@ -183,7 +183,8 @@ static void phases_differ_body(struct rank *rank)
     trainer_step_known(rank, modules, 0);
     phase_step(rank, &modules[0], "policy", true);
     RANK_EQUAL(rank, step_until_failure(rank, &modules[0], &options), LOCKSTEP_E_MISMATCH);
-    RANK_SAYS(rank, "phase");
+    RANK_SAYS(rank, "phase 'policy'");
+    RANK_SAYS(rank, "phase 'auxiliary'");
     RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_step_begin(rank->session, NULL, NULL));
     free_two(modules);
 }
@@ -191,6 +192,25 @@ static void phases_differ_body(struct rank *rank)
 static void case_39_phases_differ_between_ranks(const struct setting *setting)
 {
     ranks_run(setting, phases_differ_body, NULL);
+}
+
+// The same in the first step, which every rank would learn.
+static void learning_differs_body(struct rank *rank)
+{
+    const struct lockstep_step_options options = phase(rank->rank == 0 ? "policy" : "auxiliary");
+    struct trained_module modules[2];
+    make_two(rank, modules);
+    RANK_EQUAL(rank, step_until_failure(rank, &modules[0], &options), LOCKSTEP_E_MISMATCH);
+    RANK_SAYS(rank, "phase 'policy'");
+    RANK_SAYS(rank, "phase 'auxiliary'");
+    RANK_SAYS(rank, "step 1");
+    rank_digest(rank, lockstep_error_text(), strlen(lockstep_error_text()));
+    free_two(modules);
+}
+
+static void case_39_phases_differ_while_learning(const struct setting *setting)
+{
+    ranks_run(setting, learning_differs_body, NULL);
 }
 
 // ---- Case 40 -----------------------------------------------------------------------------------
@@ -363,6 +383,7 @@ int main(void)
         {"case_39_phases_learn_once_each", case_39_phases_learn_once_each, NULL},
         {"case_39_a_module_of_two_phases", case_39_a_module_of_two_phases, NULL},
         {"case_39_phases_differ_between_ranks", case_39_phases_differ_between_ranks, NULL},
+        {"case_39_phases_differ_while_learning", case_39_phases_differ_while_learning, NULL},
         {"case_40_planned_and_called_on_one_rank", case_40_planned_and_called_on_one_rank, NULL},
         {"case_40_learned_from_one_rank", case_40_learned_from_one_rank, NULL},
         {"case_40_not_planned", case_40_not_planned, NULL},

@@ -417,14 +417,17 @@ static void test_waves(void **state)
 
 static void script_headers(struct member *member)
 {
+    static const uint32_t note_bytes[] = {0, 1, LOCKSTEP_NOTE_BYTES, 3, LOCKSTEP_NOTE_BYTES - 1};
     const uint32_t n = member->fleet->options.world;
     for (uint64_t step = 1; step <= 5; step++) {
+        uint8_t note[LOCKSTEP_NOTE_BYTES];
+        memset(note, (int)step, sizeof(note));
         const struct step_header header = {.step = step,
                                            .phase = 1000 + step,
                                            .plan_number = member->rank,
                                            .plan_hash = ~step,
                                            .starts = 7};
-        transport_header(member->transport, &header);
+        transport_header(member->transport, &header, note, note_bytes[step - 1]);
         transport_progress(member->transport, 0);
         if (n == 1) {
             MEMBER_CHECK(member, member->header_count == 0);
@@ -435,6 +438,8 @@ static void script_headers(struct member *member)
         MEMBER_CHECK(member, got->step == step && got->phase == 1000 + step);
         MEMBER_CHECK(member, got->plan_number == (member->rank + n - 1) % n);
         MEMBER_CHECK(member, got->plan_hash == ~step && got->starts == 7);
+        MEMBER_CHECK(member, member->note_bytes == note_bytes[step - 1]);
+        MEMBER_CHECK(member, memcmp(member->note, note, member->note_bytes) == 0);
         member->header_count = 0;
         member_barrier(member);
     }

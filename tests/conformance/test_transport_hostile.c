@@ -85,9 +85,12 @@ static void on_wave_done(void *context, struct wave *wave)
     ((struct stage *)context)->waves++;
 }
 
-static void on_header(void *context, const struct step_header *header)
+static void on_header(void *context, const struct step_header *header, const uint8_t *note,
+                      uint32_t note_bytes)
 {
     (void)header;
+    (void)note;
+    (void)note_bytes;
     ((struct stage *)context)->headers++;
 }
 
@@ -582,18 +585,10 @@ static struct frame_header wrong_leave_payload(const struct stage *stage)
     return header;
 }
 
-static struct frame_header wrong_header_payload(const struct stage *stage)
-{
-    struct frame_header header = small_header(stage, FRAME_STEP_HEADER);
-    header.payload_bytes = 4;
-    return header;
-}
-
 static wrong_frame *const wrong_frames[] = {
-    wrong_dtype,      wrong_length,      wrong_short,         wrong_chunk,
-    wrong_chunk_far,  wrong_stripe,      wrong_kind,          wrong_own_gather,
-    wrong_generation, wrong_used_bits,   wrong_credit,        wrong_second_hello,
-    wrong_wave_round, wrong_wave_sender, wrong_leave_payload, wrong_header_payload,
+    wrong_dtype,  wrong_length,       wrong_short,      wrong_chunk,       wrong_chunk_far,
+    wrong_stripe, wrong_kind,         wrong_own_gather, wrong_generation,  wrong_used_bits,
+    wrong_credit, wrong_second_hello, wrong_wave_round, wrong_wave_sender, wrong_leave_payload,
 };
 
 static void check_untouched(const struct launched *launched)

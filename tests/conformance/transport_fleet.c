@@ -54,11 +54,14 @@ static void on_wave_done(void *context, struct wave *wave)
     ((struct member *)context)->wave_count++;
 }
 
-static void on_header(void *context, const struct step_header *header)
+static void on_header(void *context, const struct step_header *header, const uint8_t *note,
+                      uint32_t note_bytes)
 {
     struct member *member = context;
     MEMBER_CHECK(member, member->header_count < 8);
     member->headers[member->header_count++] = *header;
+    member->note_bytes = note_bytes;
+    memcpy(member->note, note, note_bytes);
 }
 
 static void on_peer_lost(void *context, uint32_t rank, bool left, const char *text)

@@ -40,6 +40,8 @@ struct member {
     char lost_text[256];
     uint32_t header_count;
     struct step_header headers[8];
+    uint32_t note_bytes; // Of the last one.
+    uint8_t note[LOCKSTEP_NOTE_BYTES];
     // Called in addition, when set.
     void (*on_done)(struct member *member, struct collective *collective);
     void *extra;

@@ -88,8 +88,8 @@ struct engine_state {
     struct down_halt lost_here;
     struct down_halt halts[ENGINE_HALTS]; // Heard.
     uint32_t halt_count;
-    bool learned[PROGRAM_MODULES]; // A layout of this module is in force.
-    bool agreed[PROGRAM_MODULES]; // And will be, after this step.
+    struct program_sets sets;
+    bool agreed[PROGRAM_MODULES]; // The layout of the set in force will be, after this step.
 
     // The data plane.
     uint32_t in_flight; // Slots launched and not final.
@@ -424,8 +424,10 @@ static void engine_launch(struct sim_worker *worker, const struct order_action *
 static void engine_settled(struct sim_worker *worker, uint64_t step)
 {
     struct engine_state *state = state_of(worker);
-    for (uint32_t m = 0; m < state->program->modules; m++)
-        state->learned[m] |= state->agreed[m];
+    for (uint32_t m = 0; m < state->program->modules; m++) {
+        state->sets.learned[m][state->sets.in_force[m]] |= state->agreed[m];
+        state->agreed[m] = false;
+    }
     sim_trace(worker->sim, "%s has settled step %" PRIu64, sim_name(worker), step);
     ledger_settled(state->ledger, worker->rank, step);
     state->settled = step;
@@ -577,7 +579,7 @@ static void trainer_start(struct sim_worker *worker)
     state->starting = true;
     state->started_at = state->step;
     state->stage = TRAINER_STARTED;
-    memset(state->learned, 0, sizeof(state->learned));
+    memset(&state->sets, 0, sizeof(state->sets));
     memset(state->agreed, 0, sizeof(state->agreed));
     order_start_begun(&state->order);
     engine_send(worker, &message);
@@ -592,6 +594,8 @@ static void trainer_step_begun(struct sim_worker *worker)
     think(worker);
     sim_trace(worker->sim, "%s begins step %" PRIu64 " in phase %" PRIu32, sim_name(worker),
               state->step, program_of(state)->phase);
+    if (program_enter(state->program, &state->sets, program_of(state)->phase))
+        order_forget_plans(&state->order);
     order_step_begun(&state->order, state->step, program_phase(program_of(state)->phase));
     ledger_step_begun(state->ledger, worker->rank);
 }
@@ -651,16 +655,10 @@ static void trainer_step_begin(struct sim_worker *worker)
         trainer_step_begun(worker);
 }
 
-static uint32_t buckets_of(const struct engine_state *state, uint32_t module)
-{
-    return state->learned[module] ? state->program->buckets[module]
-                                  : state->program->first_buckets[module];
-}
-
 static void propose_layout(struct sim_worker *worker, uint32_t module)
 {
     const struct engine_state *state = state_of(worker);
-    const uint32_t buckets = state->program->buckets[module];
+    const uint32_t buckets = state->program->buckets[module][state->sets.in_force[module]];
     struct up_message message = {.kind = UP_LAYOUT_PART};
     struct layout_part *part = &message.u.layout_part;
     part->module = module;
@@ -682,8 +680,7 @@ static void trainer_step_end(struct sim_worker *worker)
     ledger_step_ended(state->ledger, worker->rank);
     for (uint32_t m = 0; state->order.learning && worker->rank == 0 && m < state->program->modules;
          m++)
-        if (!state->learned[m])
-            propose_layout(worker, m);
+        propose_layout(worker, m);
     if (!state->over)
         order_step_ended(&state->order);
 }
@@ -713,7 +710,7 @@ static bool trainer_make_slot(struct sim_worker *worker)
     const struct program_step *program = program_of(state);
     while (state->made < program->ready_count) {
         const struct slot_id id = program->ready[state->made++];
-        if (id.bucket >= buckets_of(state, id.module))
+        if (id.bucket >= program_buckets(state->program, &state->sets, id.module))
             continue;
         sim_trace(worker->sim, "%s: slot %" PRIu32 "#0.%" PRIu32 " is ready", sim_name(worker),
                   id.module, id.bucket);
@@ -777,6 +774,7 @@ static void engine_generation(struct sim_worker *worker)
     if (worker->rank != state->options->rank)
         sim_fail(worker->sim, "%s asked for rank %" PRIu32, sim_name(worker), state->options->rank);
     order_init(&state->order, worker->generation, worker->rank, worker->world_size, sink);
+    state->order.plan_room = state->program->plan_room;
     ledger_joined(state->ledger, worker->rank, &state->order);
     state->stage = TRAINER_STARTING;
     think(worker);
@@ -786,7 +784,7 @@ static void engine_layout(struct sim_worker *worker, const struct layout_part *p
 {
     struct engine_state *state = state_of(worker);
     if (part->module >= state->program->modules || part->first != 0 ||
-        part->words[0] != state->program->buckets[part->module])
+        part->words[0] != state->program->buckets[part->module][state->sets.in_force[part->module]])
         sim_fail(worker->sim, "%s gets another layout than rank 0 proposed", sim_name(worker));
     state->agreed[part->module] = true;
 }

@@ -34,9 +34,10 @@ static void draw_ready(const struct program *program, uint64_t *random, struct p
                        bool shuffled)
 {
     for (uint32_t m = 0; m < program->modules; m++) {
-        const uint32_t most = program->first_buckets[m] > program->buckets[m]
-                                  ? program->first_buckets[m]
-                                  : program->buckets[m];
+        const uint32_t set = program->set_of[step->phase][m];
+        const uint32_t most = program->first_buckets[m][set] > program->buckets[m][set]
+                                  ? program->first_buckets[m][set]
+                                  : program->buckets[m][set];
         for (uint32_t b = 0; (step->called >> m & 1) != 0 && b < most; b++)
             step->ready[step->ready_count++] = (struct slot_id){m, 0, b};
     }
@@ -64,6 +65,20 @@ static void draw_said(uint64_t *random, struct program_step *step, uint32_t rank
         name += 1 + draw(random, 3);
         const struct counter_delta delta = {name, (int64_t)draw(random, 100) - 50};
         said->counters[said->counter_count++] = delta;
+    }
+}
+
+static void draw_layouts(struct program *program, uint64_t *random)
+{
+    program->plan_room = chance(random, 40) ? 1 + draw(random, 3) : LOCKSTEP_MAX_PLANS;
+    program->one_set = chance(random, 20);
+    for (uint32_t m = 0; m < program->modules; m++) {
+        for (uint32_t set = 0; set < PROGRAM_SETS; set++) {
+            program->first_buckets[m][set] = 1 + draw(random, PROGRAM_BUCKETS);
+            program->buckets[m][set] = 1 + draw(random, PROGRAM_BUCKETS);
+        }
+        for (uint32_t phase = 0; phase < PROGRAM_PHASES; phase++)
+            program->set_of[phase][m] = chance(random, 25);
     }
 }
 
@@ -181,10 +196,7 @@ void program_draw(struct program *program, uint64_t seed, const struct program_f
     program->world = 1 + draw(&random, chance(&random, 10) ? 12 : 5);
     program->steps = chance(&random, 15) ? 1 : 2 + draw(&random, PROGRAM_STEPS - 1);
     program->modules = 1 + draw(&random, chance(&random, 15) ? PROGRAM_MODULES : 4);
-    for (uint32_t m = 0; m < program->modules; m++) {
-        program->first_buckets[m] = 1 + draw(&random, PROGRAM_BUCKETS);
-        program->buckets[m] = 1 + draw(&random, PROGRAM_BUCKETS);
-    }
+    draw_layouts(program, &random);
     draw_phases(program, &random, modules);
     if (faults->uneven)
         draw_data(program, &random);
@@ -193,6 +205,31 @@ void program_draw(struct program *program, uint64_t seed, const struct program_f
         draw_step(program, &random, step, faults, modules, step == wrong);
     draw_start(program, &random, faults);
     draw_ends(program, &random, faults);
+}
+
+// ---- Sets ------------------------------------------------------------------------------------
+
+bool program_enter(const struct program *program, struct program_sets *sets, uint32_t phase)
+{
+    bool forgotten = false;
+    for (uint32_t m = 0; m < program->modules; m++) {
+        const uint32_t set = program->set_of[phase][m];
+        bool *other = &sets->learned[m][1 - set];
+        if (program->one_set && *other) {
+            *other = false;
+            forgotten = true;
+        }
+        sets->in_force[m] = set;
+    }
+    return forgotten;
+}
+
+uint32_t program_buckets(const struct program *program, const struct program_sets *sets,
+                         uint32_t module)
+{
+    const uint32_t set = sets->in_force[module];
+    return sets->learned[module][set] ? program->buckets[module][set]
+                                      : program->first_buckets[module][set];
 }
 
 // ---- What must come of it --------------------------------------------------------------------
@@ -268,11 +305,12 @@ static void expect_counters(const struct program *program, uint32_t step,
     }
 }
 
-static void expect_slots(const struct program *program, uint32_t step, const uint32_t *buckets,
-                         uint32_t modules, struct program_outcome *outcome)
+static void expect_slots(const struct program *program, uint32_t step,
+                         const struct program_sets *sets, uint32_t modules,
+                         struct program_outcome *outcome)
 {
     for (uint32_t m = 0; m < program->modules; m++)
-        for (uint32_t b = 0; (modules >> m & 1) != 0 && b < buckets[m]; b++)
+        for (uint32_t b = 0; (modules >> m & 1) != 0 && b < program_buckets(program, sets, m); b++)
             outcome->slots[outcome->slot_count++] =
                 (struct program_slot){{m, 0, b}, called_by(program, step, m)};
 }
@@ -305,27 +343,67 @@ static uint32_t expect_verdicts(const struct program *program, uint32_t step, ui
     return verdicts;
 }
 
+// What is remembered of a phase.
+struct memory {
+    uint32_t plan; // Set of modules; UINT32_MAX: none.
+    uint32_t used; // Last step.
+};
+
+static void memory_clear(struct memory *memories)
+{
+    for (uint32_t phase = 0; phase < PROGRAM_PHASES; phase++)
+        memories[phase].plan = UINT32_MAX;
+}
+
+// Makes room for one more plan.
+static void memory_forget(const struct program *program, struct memory *memories)
+{
+    struct memory *oldest = NULL;
+    uint32_t held = 0;
+    for (uint32_t phase = 0; phase < PROGRAM_PHASES; phase++) {
+        struct memory *memory = &memories[phase];
+        held += memory->plan != UINT32_MAX;
+        if (memory->plan != UINT32_MAX && (oldest == NULL || memory->used < oldest->used))
+            oldest = memory;
+    }
+    if (held == program->plan_room)
+        oldest->plan = UINT32_MAX;
+}
+
+static void expect_learned(const struct program *program, uint32_t step, struct memory *memories,
+                           struct memory *memory, struct program_sets *sets)
+{
+    memory_forget(program, memories);
+    memory->plan = called_by_any(program, step);
+    for (uint32_t m = 0; m < program->modules; m++)
+        sets->learned[m][sets->in_force[m]] = true;
+}
+
 void program_expect(const struct program *program, struct program_outcome *outcomes)
 {
-    uint32_t plans[PROGRAM_PHASES];
+    struct memory memories[PROGRAM_PHASES];
+    struct program_sets sets;
     memset(outcomes, 0, (PROGRAM_STEPS + 1) * sizeof(*outcomes));
     for (uint32_t step = 1; step <= program->steps; step++) {
         struct program_outcome *outcome = &outcomes[step];
-        uint32_t *plan = &plans[program->at[0][step].phase];
+        struct memory *memory = &memories[program->at[0][step].phase];
         const bool first = starts_before(program, 0, step);
-        for (uint32_t phase = 0; first && phase < PROGRAM_PHASES; phase++)
-            plans[phase] = UINT32_MAX;
-        outcome->verdicts = expect_verdicts(program, step, *plan);
+        if (first)
+            memset(&sets, 0, sizeof(sets));
+        if (program_enter(program, &sets, program->at[0][step].phase) || first)
+            memory_clear(memories);
+        outcome->verdicts = expect_verdicts(program, step, memory->plan);
         if ((outcome->verdicts & ~(1u << HALT_UNPLANNED)) != 0)
             return;
-        outcome->learning = *plan == UINT32_MAX;
-        if (outcome->learning)
-            *plan = called_by_any(program, step);
-        expect_slots(program, step, first ? program->first_buckets : program->buckets, *plan,
-                     outcome);
+        outcome->learning = memory->plan == UINT32_MAX;
+        expect_slots(program, step, &sets,
+                     outcome->learning ? called_by_any(program, step) : memory->plan, outcome);
         expect_unused(program, step, &outcome->commit);
         expect_counters(program, step, &outcome->commit);
         if (outcome->verdicts != 0)
             return;
+        if (outcome->learning)
+            expect_learned(program, step, memories, memory, &sets);
+        memory->used = step;
     }
 }

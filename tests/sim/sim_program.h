@@ -6,7 +6,8 @@
 //
 // A program says for every rank and step: the phase, the modules that are called and in which order
 // their buckets become ready, the unused parameters and counters that are said in the commit wave,
-// and when the rank calls lockstep_start again, leaves or aborts.
+// and when the rank calls lockstep_start again, leaves or aborts. A phase trains one of two sets of
+// parameters of each module; each set has a layout of its own.
 
 #ifndef TESTS_SIM_SIM_PROGRAM_H
 #define TESTS_SIM_SIM_PROGRAM_H
@@ -19,10 +20,11 @@
 
 enum program_limit {
     PROGRAM_WORLD = 16,
-    PROGRAM_STEPS = 6,
+    PROGRAM_STEPS = 8,
     PROGRAM_MODULES = 12,
     PROGRAM_BUCKETS = 6,
-    PROGRAM_PHASES = 3,
+    PROGRAM_PHASES = 4,
+    PROGRAM_SETS = 2,
     PROGRAM_SLOTS = PROGRAM_MODULES * PROGRAM_BUCKETS
 };
 
@@ -39,8 +41,11 @@ struct program {
     uint32_t world;
     uint32_t steps;
     uint32_t modules;
-    uint32_t first_buckets[PROGRAM_MODULES]; // Until a layout was learned.
-    uint32_t buckets[PROGRAM_MODULES]; // As rank 0 proposes them.
+    uint32_t plan_room; // Plans that a rank remembers.
+    bool one_set; // A rank remembers the layout of one set of a module only.
+    uint32_t set_of[PROGRAM_PHASES][PROGRAM_MODULES];
+    uint32_t first_buckets[PROGRAM_MODULES][PROGRAM_SETS]; // Until a layout was learned.
+    uint32_t buckets[PROGRAM_MODULES][PROGRAM_SETS]; // As rank 0 proposes them.
     uint32_t steps_of[PROGRAM_WORLD]; // Then the rank leaves,
     bool midway[PROGRAM_WORLD]; // or in the middle of the step after.
     uint32_t aborts_in[PROGRAM_WORLD]; // Step; 0: never.
@@ -80,5 +85,17 @@ void program_expect(const struct program *program, struct program_outcome *outco
 uint64_t program_phase(uint32_t phase); // Its hash.
 // Whether there is no next step when so many ranks are exhausted.
 bool program_finished(const struct program *program, uint32_t exhausted);
+
+// Which sets are in force, and which layouts are known: worker/sets.c in small.
+struct program_sets {
+    uint32_t in_force[PROGRAM_MODULES];
+    bool learned[PROGRAM_MODULES][PROGRAM_SETS];
+};
+
+// A step of this phase begins. True: a layout was forgotten, and all plans must be.
+bool program_enter(const struct program *program, struct program_sets *sets, uint32_t phase);
+// Of a module, in the layout in force.
+uint32_t program_buckets(const struct program *program, const struct program_sets *sets,
+                         uint32_t module);
 
 #endif

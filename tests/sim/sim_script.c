@@ -31,7 +31,6 @@ struct script_state {
     uint64_t settled;
     uint32_t phase;
     bool planned[SCRIPT_PHASES];
-    bool proposed[SCRIPT_MODULES];
 
     // Learning.
     uint32_t order[SCRIPT_SLOTS];
@@ -290,7 +289,6 @@ static void propose_layout(struct sim_worker *worker, uint32_t module)
     for (uint32_t i = 0; i < 2 * buckets; i++)
         part->words[part->count++] = i;
     part->total = part->count;
-    state_of(worker)->proposed[module] = true;
     sim_send(worker, &message);
 }
 
@@ -323,8 +321,7 @@ static void end_learning(struct sim_worker *worker)
     struct script_state *state = state_of(worker);
     struct up_message message = {.kind = UP_END};
     for (uint32_t i = 0; worker->rank == 0 && i < state->script->modules; i++)
-        if (!state->proposed[i])
-            propose_layout(worker, i);
+        propose_layout(worker, i);
     message.u.end.step = state->step;
     message.u.end.phase = state->phase;
     state->stage = STAGE_ENDED;

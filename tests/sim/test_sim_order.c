@@ -418,7 +418,8 @@ static void story_program(struct program *program)
 {
     memset(program, 0, sizeof(*program));
     program->world = program->steps = 2;
-    program->modules = program->first_buckets[0] = program->buckets[0] = 1;
+    program->modules = program->first_buckets[0][0] = program->buckets[0][0] = 1;
+    program->plan_room = 1;
     program->steps_of[0] = program->steps_of[1] = 2;
     for (uint32_t rank = 0; rank < 2; rank++)
         for (uint32_t step = 1; step + rank <= 2; step++)

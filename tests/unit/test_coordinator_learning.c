@@ -112,7 +112,7 @@ static void test_an_empty_step_has_an_empty_plan(void **state)
                         "1 < plan 1 closes step 5, slots 0 to 0 of 0, last:\n");
 }
 
-static void test_plans_are_numbered_over_phases_and_layouts_are_published_once(void **state)
+static void test_plans_are_numbered_over_phases_and_layouts_belong_to_one_step(void **state)
 {
     struct story *story = *state;
     story_run(story, 1);
@@ -123,6 +123,8 @@ static void test_plans_are_numbered_over_phases_and_layouts_are_published_once(v
         };
         if (step == 1)
             story_layout(story, 1, 0, one_bucket, 4);
+        else
+            story_layout(story, 1, 0, two_buckets, 6);
         story_say(story, 1, &message);
         message.kind = UP_END;
         message.u.end.step = step;
@@ -135,10 +137,12 @@ static void test_plans_are_numbered_over_phases_and_layouts_are_published_once(v
                         "1 > end step 1\n"
                         "1 < layout of module 0, words 0 to 4 of 4\n"
                         "1 < plan 1 closes step 1, slots 0 to 1 of 1, last: 0#0.0\n"
+                        "1 > layout of module 0, words 0 to 6 of 6\n"
                         "1 > ready step 2 slot 0#0.0\n"
                         "1 < grant step 2 slot 0#0.0\n"
                         "1 > end step 2\n"
-                        "1 < plan 2 closes step 2, slots 0 to 1 of 1, last: 0#0.0\n");
+                        "1 < layout of module 0, words 0 to 6 of 6\n"
+                        "1 < plan 2 closes step 2, slots 0 to 2 of 2, last: 0#0.0 0#0.1\n");
     assert_int_equal(story->last[1].u.plan_part.phase, 12);
 }
 
@@ -218,7 +222,7 @@ static void test_a_large_plan_travels_in_parts(void **state)
 
 // ---- What cannot be learned ------------------------------------------------------------------
 
-static void test_phases_that_differ_are_named(void **state)
+static void test_another_phase_is_not_heard_until_the_ranks_name_it(void **state)
 {
     struct story *story = *state;
     struct up_message message = {.kind = UP_END, .u.end = {.step = 1, .phase = 0xbeef}};
@@ -226,12 +230,22 @@ static void test_phases_that_differ_are_named(void **state)
     story_ready(story, 1, 1, slot(0, 0, 0));
     story_forget(story);
     story_say(story, 2, &message);
-    story_expect_piece(story, "1 < halt phase step 1: rank 0 (host h1) learns phase "
-                              "0000000000000000 in step 1, rank 1 (host h2) phase 000000000000beef "
-                              "in step 1: give every rank the same phases in the same steps\n");
     // Neither grants nor plans after it.
     story_step_end(story, 1, 1);
-    story_expect(story, "1 > end step 1\n");
+    assert_true(strstr(story->trace, " < ") == NULL);
+    story_fail(story, 2, 1, HALT_PHASE, "trains 'w' of module 'net'");
+    story_expect_piece(story,
+                       "1 < halt phase step 1: rank 1 (host h2): trains 'w' of module 'net'");
+}
+
+static void test_another_step_is_named(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 2);
+    story_ready(story, 1, 1, slot(0, 0, 0));
+    story_forget(story);
+    story_step_end(story, 2, 2);
+    story_expect_piece(story, "rank 1 (host h2) learns step 2, while rank 0 learns step 1");
 }
 
 static void test_gradients_that_differ_are_named(void **state)
@@ -467,10 +481,11 @@ int main(void)
         TEST(test_what_only_some_have_is_granted_when_the_others_end),
         TEST(test_a_slot_that_comes_after_another_has_ended_needs_only_the_rest),
         TEST(test_an_empty_step_has_an_empty_plan),
-        TEST(test_plans_are_numbered_over_phases_and_layouts_are_published_once),
+        TEST(test_plans_are_numbered_over_phases_and_layouts_belong_to_one_step),
         TEST(test_the_hash_covers_phase_slots_and_layouts),
         TEST(test_a_large_plan_travels_in_parts),
-        TEST(test_phases_that_differ_are_named),
+        TEST(test_another_phase_is_not_heard_until_the_ranks_name_it),
+        TEST(test_another_step_is_named),
         TEST(test_gradients_that_differ_are_named),
         TEST(test_a_module_without_a_layout_is_named),
         TEST(test_too_many_slots_are_named),

@@ -416,6 +416,54 @@ static void test_hostile_coordinators_fail_by_name(void **state)
     free(story);
 }
 
+// A step of a phase that calls nothing: learned when the phase has no plan.
+static void story_empty_step(struct story *story, uint64_t step, uint64_t phase, bool learning)
+{
+    order_step_begun(&story->order, step, phase);
+    assert_int_equal(story->order.learning, learning);
+    order_step_ended(&story->order);
+    if (learning)
+        story_plan(story, phase, 0, step);
+    else
+        story_close(story, NULL);
+    order_commit_completed(&story->order);
+    assert_int_equal(story->order.settled, step);
+    story->trace[0] = '\0';
+}
+
+static void test_the_plan_used_longest_ago_makes_room(void **state)
+{
+    struct story *story = story_begin(1);
+    (void)state;
+    story->order.plan_room = 2;
+    story_empty_step(story, 1, PHASE, true);
+    story_empty_step(story, 2, OTHER_PHASE, true);
+    story_empty_step(story, 3, PHASE, false);
+    story_empty_step(story, 4, 5, true);
+    story_empty_step(story, 5, PHASE, false);
+    story_empty_step(story, 6, OTHER_PHASE, true);
+    story_empty_step(story, 7, 5, true);
+    order_forget_plans(&story->order);
+    story_empty_step(story, 8, OTHER_PHASE, true);
+    free(story);
+}
+
+static void test_steps_go_on_where_they_were_saved(void **state)
+{
+    struct story *story = story_begin(2);
+    const struct down_halt halt = {.step = 41, .kind = HALT_PHASE, .text = "phases differ"};
+    (void)state;
+    order_resume(&story->order, 40);
+    story_header(story, 40, PHASE); // Of a step that is over.
+    story_header(story, 41, PHASE);
+    order_step_begun(&story->order, 41, PHASE);
+    story_expect(story, "header 41; ");
+    assert_true(story->order.header_equal);
+    order_halted(&story->order, &halt);
+    story_expect(story, "failed kind 2; ");
+    free(story);
+}
+
 // ---- Waves: merging must not depend on the order of ranks --------------------------------------
 
 #define RANKS 7
@@ -564,6 +612,8 @@ int main(void)
         cmocka_unit_test(test_a_call_outside_the_plan_fails_after_the_commit),
         cmocka_unit_test(test_the_close_waits_for_an_equal_header),
         cmocka_unit_test(test_different_phases_are_said_once),
+        cmocka_unit_test(test_the_plan_used_longest_ago_makes_room),
+        cmocka_unit_test(test_steps_go_on_where_they_were_saved),
         cmocka_unit_test(test_a_halt_waits_for_the_steps_before_it),
         cmocka_unit_test(test_a_loss_takes_effect_at_once_and_ends_everything),
         cmocka_unit_test(test_starting_again_forgets_plans),
