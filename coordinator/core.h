@@ -39,7 +39,7 @@ enum core_limit {
     CORE_WINDOW = 2 * CORE_LOOKAHEAD,
     CORE_REPORT_LINES = 12,
     CORE_ANSWER_MS = 5000, // Then the report goes out with what is known.
-    CORE_MAX_ITEMS = 1 + LOCKSTEP_MAX_MODULES + LOCKSTEP_MAX_PARAMETERS,
+    CORE_MAX_ITEMS = 2 + LOCKSTEP_MAX_MODULES + LOCKSTEP_MAX_PARAMETERS,
 
     CORE_RANK_WORDS = LOCKSTEP_MAX_WORLD / 64,
     CORE_SLOT_TABLE = 2 * LOCKSTEP_MAX_SLOTS, // Open addressing, at most half full.

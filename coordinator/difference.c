@@ -79,12 +79,13 @@ static void report_line(struct difference *difference, const char *line)
     sentence_add(&difference->report, "\n  %s", line);
 }
 
-// How an item is called: "fc2.weight", "actor/fc2.weight", "buffer bn.mean", "module actor".
+// How an item is called: "fc2.weight", "actor/fc2.weight", "buffer bn.mean", "module actor". What a
+// session says besides its options has a name of its own.
 static void item_label(struct sentence *line, const struct difference *difference,
                        const char *module, const struct manifest_item *item)
 {
     if (item->kind == MANIFEST_SESSION)
-        sentence_add(line, "session options");
+        sentence_add(line, "%s", item->name[0] == '\0' ? "session options" : item->name);
     else if (item->kind == MANIFEST_MODULE)
         sentence_add(line, "module %s", item->name);
     else
@@ -488,12 +489,12 @@ void difference_tick(struct coordinator *core, struct job *job)
 
 // ---- Arriving items --------------------------------------------------------------------------
 
-// An item where it cannot be: the session first, then each module followed by what it has.
+// An item where it cannot be: those of the session first, then each module followed by what it has.
 static bool item_in_place(const struct manifest_side *side, const struct manifest_item *item)
 {
     switch (item->kind) {
     case MANIFEST_SESSION:
-        return side->received == 0;
+        return side->modules == 0;
     case MANIFEST_MODULE:
         return item->module == side->modules && side->modules < LOCKSTEP_MAX_MODULES;
     case MANIFEST_PARAMETER:

@@ -113,7 +113,8 @@ static bool verify_possible(struct coordinator *core, struct worker *worker,
     else if (start->root >= job->count)
         verdict_protocol(core, worker, "wants rank %" PRIu32 " as root; the world has %" PRIu32,
                          start->root, job->count);
-    else if (lowest != NULL && lowest->start.settled != start->settled)
+    // In the first round it is the step that was loaded, and the manifests say so.
+    else if (job->rounds > 0 && lowest != NULL && lowest->start.settled != start->settled)
         verdict_protocol(core, worker,
                          "called lockstep_start after step %" PRIu64 ", rank %" PRIu32
                          " after step %" PRIu64,

@@ -13,8 +13,8 @@
 
 #include <string.h>
 
-// The session, its modules, their parameters and buffers.
-#define CHECK_MANIFEST_ITEMS (1 + LOCKSTEP_MAX_MODULES + LOCKSTEP_MAX_PARAMETERS)
+// The session, what it has loaded, its modules, their parameters and buffers.
+#define CHECK_MANIFEST_ITEMS (2 + LOCKSTEP_MAX_MODULES + LOCKSTEP_MAX_PARAMETERS)
 
 // The bytes of the character at text, which has `left` more bytes, or 0 when it is none. The range
 // of the second byte depends on the first: this keeps out overlong forms, surrogates and what is

@@ -59,6 +59,12 @@
 #define LOCKSTEP_MAX_LAYOUT_WORDS \
     (LOCKSTEP_MAX_MODULES + LOCKSTEP_MAX_BUCKETS + LOCKSTEP_MAX_PARAMETERS)
 
+// A file of lockstep_layout_save: a line for each parameter of each set, names with three bytes for
+// each of theirs at most, and few others.
+#define LOCKSTEP_SAVED_LINE_BYTES (3 * LOCKSTEP_NAME_BYTES + 64)
+#define LOCKSTEP_SAVED_BYTES \
+    ((LOCKSTEP_MAX_SETS * 2 * LOCKSTEP_MAX_PARAMETERS + 1024) * LOCKSTEP_SAVED_LINE_BYTES)
+
 // ---- Messages on the control stream ------------------------------------------------------------
 
 #define LOCKSTEP_MANIFEST_PART 16 // Manifest items in one message.

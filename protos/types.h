@@ -92,14 +92,14 @@ struct up_start {
 };
 
 enum manifest_kind {
-    MANIFEST_SESSION = 1, // Options of the session: name is empty, value holds them as text.
+    MANIFEST_SESSION = 1, // Options of the session (name is empty) and what it loaded, as text.
     MANIFEST_MODULE = 2, // A module: value holds its options as text.
     MANIFEST_PARAMETER = 3,
     MANIFEST_BUFFER = 4,
 };
 
-// One line of the manifest. Items are in order: the session, then each module followed by its
-// parameters and its buffers. Two manifests are equal when all items are.
+// One line of the manifest. Items are in order: those of the session, then each module followed by
+// its parameters and its buffers. Two manifests are equal when all items are.
 struct manifest_item {
     enum manifest_kind kind;
     uint32_t module; // Index of the module it belongs to.
@@ -120,7 +120,7 @@ struct up_manifest_part {
 
 struct up_ready {
     uint64_t step;
-    uint64_t phase; // Hash of the phase's name.
+    uint64_t phase; // Hash of the phase's name and of what is trained in it.
     struct slot_id slot;
     enum dtype dtype;
     uint64_t elements;
@@ -132,7 +132,7 @@ struct up_wait {
     struct slot_id slot;
 };
 
-// Part of the layout that rank 0 proposes for a module that has no learned layout yet. The words
+// Part of the layout that rank 0 proposes for a module: the known one, or a new one. The words
 // are: bucket count k, then k ends (exclusive, into the parameter list), then the parameter
 // indices in the order in which they became ready.
 struct layout_part {
@@ -304,7 +304,7 @@ enum plan_algorithm {
 
 struct down_plan_part {
     uint64_t number; // From 1, over all phases of the generation.
-    uint64_t phase; // Hash of the phase's name.
+    uint64_t phase; // Hash of the phase's name and of what is trained in it.
     uint64_t hash; // Of phase, slots and the layouts they use.
     bool closes_step; // True: it ends the learning step named by `step`.
     uint64_t step;

@@ -701,6 +701,7 @@ static void engine_step_end(struct lockstep_session *session)
 static void engine_start_command(struct lockstep_session *session)
 {
     struct up_message message = {.kind = UP_START};
+    order_resume(session->order, session->step);
     order_start_begun(session->order);
     session->starting = true;
     transport_reserve(session->transport, LOCKSTEP_WINDOW + session->group_count);

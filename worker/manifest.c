@@ -14,7 +14,7 @@
 
 uint32_t module_manifest_count(const struct lockstep_session *session)
 {
-    return 1 + session->module_count + session->tensor_count;
+    return 2 + session->module_count + session->tensor_count;
 }
 
 // What has no field of its own, as "key=value key=value".
@@ -60,6 +60,15 @@ static void manifest_session(const struct lockstep_session *session, struct mani
              uneven[config->uneven]);
 }
 
+// A file that was loaded decides bits, steps and counters, so it must be the same everywhere.
+static void manifest_loaded(const struct lockstep_session *session, struct manifest_item *item)
+{
+    item->kind = MANIFEST_SESSION;
+    text_copy(item->name, sizeof(item->name), "loaded file");
+    text_copy(item->value, sizeof(item->value),
+              session->loaded[0] == '\0' ? "checksum=none" : session->loaded);
+}
+
 static void manifest_module(const struct lockstep_module *module, struct manifest_item *item)
 {
     static const char *const policies[] = {"error", "warn", "accept"};
@@ -92,11 +101,14 @@ bool module_manifest_item(const struct lockstep_session *session, uint32_t index
                           struct manifest_item *item)
 {
     memset(item, 0, sizeof(*item));
-    if (index == 0) {
-        manifest_session(session, item);
+    if (index < 2) {
+        if (index == 0)
+            manifest_session(session, item);
+        else
+            manifest_loaded(session, item);
         return true;
     }
-    index--;
+    index -= 2;
     for (uint32_t m = 0; m < session->module_count; m++) {
         const struct lockstep_module *module = session->modules[m];
         if (index == 0) {

@@ -250,8 +250,8 @@ struct order {
 // A new generation: all state is forgotten. sink is copied.
 void order_init(struct order *order, struct generation_id generation, uint32_t rank,
                 uint32_t world_size, struct order_sink sink);
-// Before the first step: that will be step settled + 1, for the job goes on where an earlier one
-// was saved.
+// Before lockstep_start: the next step will be settled + 1, for the job goes on where an earlier
+// one was saved.
 void order_resume(struct order *order, uint64_t settled);
 // No step is open, and every rank does it before the same step: all phases are learned again.
 void order_forget_plans(struct order *order);

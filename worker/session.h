@@ -24,6 +24,7 @@
 
 #include <lockstep/lockstep.h>
 #include <stdatomic.h>
+#include <stdio.h>
 
 // ---- Modules -----------------------------------------------------------------------------------
 
@@ -583,6 +584,20 @@ void state_fini(struct lockstep_session *session);
 // Frees what lockstep_alloc gave and was not given back.
 void memory_fini(struct lockstep_session *session);
 void memory_free_gradients(struct lockstep_module *module);
+
+// ---- saved.c -----------------------------------------------------------------------------------
+
+enum saved_kind {
+    SAVED_LAYOUT = 0,
+    SAVED_SESSION = 1,
+};
+
+// Writes what is to be saved, all but the checksum. Trainer, outside a step.
+void saved_write(struct lockstep_session *session, enum saved_kind kind, FILE *file);
+// Checks the text of a file, and takes it over when nothing is wrong with it; path is for texts.
+// Trainer, before lockstep_start.
+int saved_read(struct lockstep_session *session, enum saved_kind kind, const char *path,
+               const char *bytes, size_t size);
 
 // ---- counter.c ---------------------------------------------------------------------------------
 

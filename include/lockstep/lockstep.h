@@ -401,7 +401,7 @@ LOCKSTEP_API int lockstep_module_freeze(lockstep_module *module, const uint32_t 
                                         uint32_t count, uint32_t frozen);
 
 /* The same for the steps of one phase only: parameters that get no gradient there. Adds to what was
- * declared before. phase: NULL is the empty label. */
+ * declared before; at most 16 phases may have such parameters. phase: NULL is the empty label. */
 LOCKSTEP_API int lockstep_phase_unused(lockstep_module *module, const char *phase,
                                        const uint32_t *parameters, uint32_t count);
 
@@ -709,12 +709,14 @@ LOCKSTEP_API int lockstep_state_sync(lockstep_session *session);
 LOCKSTEP_API int lockstep_layout_save(lockstep_session *session, const char *path);
 /* Reads it, after the modules were registered and before lockstep_start; every rank does (ranks
  * that differ get E_MISMATCH at start). The same world with the same layouts gives the same bits.
- * Returns: E_CONFIG (not such a file, damaged, or of other modules: the text says which), E_SYSTEM.
- */
+ * Returns: E_CONFIG (not such a file, damaged, of other modules, or of a world of this size with
+ * other chunks: the text says which; nothing has changed), E_SYSTEM; E_INVALID when a file was
+ * loaded already. */
 LOCKSTEP_API int lockstep_layout_load(lockstep_session *session, const char *path);
 
 /* The same with the number of the last step and the totals of counters: with the trainer's own
- * checkpoint, training goes on bit by bit as if it had not been interrupted. */
+ * checkpoint, training goes on bit by bit as if it had not been interrupted. Saved outside a window
+ * of accumulation. What is frozen is not in the file: freeze it again before the next step. */
 LOCKSTEP_API int lockstep_session_save(lockstep_session *session, const char *path);
 LOCKSTEP_API int lockstep_session_load(lockstep_session *session, const char *path);
 

@@ -16,9 +16,6 @@ struct later {
 };
 
 static struct later later[] = {
-    {"case 07", "the set of trainable parameters is fixed at registration"},
-    {"case 34", "the set of trainable parameters is fixed at registration"},
-    {"case 36", "lockstep_session_save and _load are not supported yet"},
     {"case 38", "lockstep_call_wait is not supported yet"},
     {"case 42", "there are no stall verdicts yet"},
 };

@@ -30,7 +30,7 @@ static int teardown(void **state)
 // ---- Manifests -------------------------------------------------------------------------------
 
 enum {
-    MANIFEST_MAX = 1 + LOCKSTEP_MAX_MODULES + LOCKSTEP_MAX_PARAMETERS
+    MANIFEST_MAX = 2 + LOCKSTEP_MAX_MODULES + LOCKSTEP_MAX_PARAMETERS
 };
 
 struct manifest {
