@@ -861,6 +861,53 @@ static void refused_body(struct rank *rank)
     rank->session = NULL;
 }
 
+// Frozen with its owner it is frozen for all, and nobody misses it; thawed it travels again.
+static void frozen_body(struct rank *rank)
+{
+    const uint32_t owned = TIED;
+    const uint32_t shared = SHARED;
+    struct tied tied = {.ready_count = 0};
+    lockstep_call *call;
+    tied_start(rank, LOCKSTEP_UNUSED_ERROR, 0, &tied);
+    for (uint32_t i = 0; i < 6; i++) {
+        const bool frozen = i % 2 == 1;
+        RANK_FAILS(rank, LOCKSTEP_E_INVALID,
+                   lockstep_module_freeze(tied.decoder.module, &shared, 1, frozen));
+        RANK_SAYS(rank, "is shared: say it of module 'encoder', which owns it");
+        RANK_OK(rank, lockstep_module_freeze(tied.encoder.module, &owned, 1, frozen));
+        trainer_begin(rank, NULL);
+        tied_fill(rank, &tied);
+        encoder_call(rank, &tied, !frozen);
+        decoder_call(rank, &tied, !frozen, 0);
+        trainer_end(rank);
+        RANK_EQUAL(rank, trainer_report(rank).learning, i < 2);
+        expect_others(rank, &tied);
+        if (!frozen)
+            expect_tied(rank, &tied, 7, 7, 1);
+        for (uint64_t e = 0; frozen && e < owned_sizes[TIED]; e++)
+            RANK_EQUAL(rank, trainer_value(&tied.encoder, TIED, e), 0);
+    }
+    RANK_OK(rank, lockstep_module_freeze(tied.encoder.module, &owned, 1, 1));
+    trainer_begin(rank, NULL);
+    RANK_OK(rank, lockstep_call_begin(tied.decoder.module, &call));
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID,
+               lockstep_grad_ready(tied.decoder.module, call, SHARED, NULL, NULL));
+    RANK_SAYS(rank, "is frozen and has no gradient");
+    for (uint32_t p = 0; p < SHARING; p++) {
+        if (p != SHARED)
+            RANK_OK(rank, lockstep_grad_ready(tied.decoder.module, call, p, NULL, NULL));
+    }
+    RANK_OK(rank, lockstep_call_end(call));
+    encoder_call(rank, &tied, false);
+    trainer_end(rank);
+    tied_free(&tied);
+}
+
+static void case_34_shared_is_frozen_with_its_owner(const struct setting *setting)
+{
+    tied_run(setting, frozen_body);
+}
+
 static void shared_is_refused_by_name(const struct setting *setting)
 {
     const struct cluster_test test = {
@@ -886,6 +933,7 @@ int main(void)
         {"case_09_shared_memory_moves", case_09_shared_memory_moves, NULL},
         {"shared_values_are_the_owners", shared_values_are_the_owners, NULL},
         {"shared_owners_differ", shared_owners_differ, NULL},
+        {"case_34_shared_is_frozen_with_its_owner", case_34_shared_is_frozen_with_its_owner, NULL},
         {"shared_is_refused_by_name", shared_is_refused_by_name, one},
     };
     return stamp_run("reducer: shared", stamps, sizeof(stamps) / sizeof(stamps[0]));
