@@ -27,7 +27,7 @@ OPTIMIZE ?= -O2
 CFLAGS ?=
 LDFLAGS ?=
 SANITIZE := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer)
-SANITIZE += $(if $(filter undefined,$(SAN)),-fno-sanitize-recover=all)
+SANITIZE += $(if $(findstring undefined,$(SAN)),-fno-sanitize-recover=all)
 BASE_FLAGS := -std=c11 -D_GNU_SOURCE $(OPTIMIZE) -g -fPIC -fvisibility=hidden -pthread \
     $(INCLUDES) $(SANITIZE)
 LINK := $(CC) -pthread $(SANITIZE) $(LDFLAGS) -Wl,--as-needed

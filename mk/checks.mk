@@ -73,8 +73,10 @@ nightly: all $(NIGHTLY_BIN) ## Random models, large buckets, simulator, deaths (
 # Bounds on time are for a release build; tests multiply them by LOCKSTEP_TEST_SLOW.
 sanitized = +LOCKSTEP_TEST_SLOW=5 $(2) $(MAKE) BUILD=$(BUILD)/$(3) SAN=$(1) OPTIMIZE=-O1 test
 
-asan: ## Tests under AddressSanitizer and LeakSanitizer
-	@$(call sanitized,address,ASAN_OPTIONS=detect_stack_use_after_return=1,asan)
+comma := ,
+
+asan: ## Tests under Address-, Leak- and UndefinedBehaviorSanitizer
+	@$(call sanitized,address$(comma)undefined,ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1,asan)
 tsan: ## Tests under ThreadSanitizer
 	@$(call sanitized,thread,TSAN_OPTIONS="ignore_noninstrumented_modules=1 second_deadlock_stack=1",tsan)
 ubsan: ## Tests under UndefinedBehaviorSanitizer

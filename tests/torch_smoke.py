@@ -4,7 +4,7 @@
 import copy, ctypes as c, os, grpc, torch, torch.distributed as dist
 from concurrent.futures import ThreadPoolExecutor
 from torch.autograd import Variable
-STEPS, FLOAT32, INT64, MIN, MAX, FOREVER, FORKED = 10, 1, 4, 2, 3, 2**32 - 1, -11
+STEPS, FLOAT32, INT64, MIN, MAX, FOREVER, TIMEOUT, FORKED = 10, 1, 4, 2, 3, 2**32 - 1, -5, -11
 TYPES = {"p": c.c_void_p, "s": c.c_char_p, "u": c.c_uint32, "i": c.c_int, "q": c.c_uint64}
 def structure(kinds, names):
     fields = zip(names.split(), map(TYPES.get, kinds))
@@ -18,7 +18,7 @@ path = os.environ.get("LOCKSTEP_LIB", "build/lib") + "/liblockstep.so"
 lib, unchecked, at_end = c.CDLL(path), c.CDLL(path), Variable._execution_engine.queue_callback
 lib.lockstep_error_text.restype = c.c_char_p
 for line in ("open pp", "world ppp", "close p", "start p", "module_register ppp", "step_begin ppp",
-             "step_end pp", "call_begin pp", "call_end p", "grad_ready ppupp", "state_hash pp",
+             "call_begin pp", "call_end p", "grad_ready ppupp", "state_hash pp",
              "allreduce pspqiiu"):  # Without argtypes ctypes would cut pointers to 32 bits.
     name, kinds = line.split()
     function = getattr(lib, "lockstep_" + name)
@@ -45,7 +45,7 @@ def wrap(net, method):  # A backward pass through what the method returned becom
     table = (Parameter * len(named))(*(
         (name.encode(), FLOAT32, p.dim(), c.addressof(shape), p.data_ptr(), None, 0)
         for (name, p), shape in zip(named, shapes)))
-    config = Config(c.sizeof(Config), c.sizeof(Parameter), 48, b"net",  # 48: that of a buffer.
+    config = Config(c.sizeof(Config), c.sizeof(Parameter), 40, b"net",  # 40: that of a buffer.
                     c.addressof(table), len(table))
     lib.lockstep_module_register(session, c.byref(config), c.byref(module))
     for i, (_, p) in enumerate(named):
@@ -62,7 +62,8 @@ def step(x, y):
     optimizer.zero_grad(set_to_none=True)
     lib.lockstep_step_begin(session, None, None)
     other_thread.submit(net.loss(x, y).backward).result()  # Hooks run there, as with a GPU.
-    lib.lockstep_step_end(session, None)
+    while (status := unchecked.lockstep_step_wait(session, None, 200)) == TIMEOUT: pass  # Ctrl-C?
+    check(status)
     optimizer.step()
 
 echo = {"echo": grpc.unary_unary_rpc_method_handler(lambda request, _: request)}

@@ -240,7 +240,7 @@ static void draw_hello(struct fuzz *fuzz, struct up_hello *hello)
     hello->open_timeout_ms = draw_number(fuzz, 1000);
     hello->has_rank_hint = draw(fuzz, 8) == 0;
     hello->rank_hint = draw_number(fuzz, 4);
-    hello->version = draw(fuzz, 50) == 0 ? 2 : LOCKSTEP_PROTOCOL_VERSION;
+    hello->version = draw(fuzz, 50) == 0 ? 1 : LOCKSTEP_PROTOCOL_VERSION;
 }
 
 static void draw_items(struct fuzz *fuzz, struct up_manifest_part *part, const struct story *story,

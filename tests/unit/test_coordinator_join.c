@@ -391,7 +391,7 @@ static void test_what_is_wrong_with_a_hello_is_said(void **state)
     static const struct wrong_hello wrong[] = {
         {"version", spoil_version,
          "2 < refused (version): the worker on b speaks protocol version 9, the coordinator "
-         "version 1: install the same Lockstep on both\n"},
+         "version 2: install the same Lockstep on both\n"},
         {"name", spoil_name,
          "2 < refused (invalid): 'a b' is no job name: use 1 to 63 letters, digits, '-', '_' and "
          "'.'\n"},
@@ -461,7 +461,7 @@ static void test_texts_from_outside_are_cleaned(void **state)
     struct story *story = *state;
     struct up_hello hello = story_hello("j", 1, "a");
     snprintf(hello.host, sizeof(hello.host), "x\n\xff\xe2\x82\xac\xe2\x82");
-    hello.version = 2;
+    hello.version = LOCKSTEP_PROTOCOL_VERSION + 1;
     story_say_hello(story, 1, &hello);
     story_expect_piece(story, "refused (version): the worker on x??\xe2\x82\xac?? speaks");
 }
