@@ -30,7 +30,8 @@
 // payload. What is learned is kept in collective->used, which only grows and never holds a bit that
 // no rank has: so a rank's next frame is the OR of what it was told and what it has itself, and the
 // owner, told by all others, has the final bits. When all units of a chunk are used it travels as
-// if there were none. When none is, its gather frame has no payload and memory stays as it is. Else
+// if there were none. When none is, its frames have no payload and memory stays as it is: a reduce
+// frame that says of no unit that it is used stands for zeros, and a gather frame for nothing. Else
 // the final bytes stay in scratch, and are copied to the used units only, on every rank.
 //
 // Formats. Where frames are of another dtype than memory, chunks are cut by the largest element
@@ -155,6 +156,12 @@ struct flow_message {
     void *block; // SOURCE_BUFFER: the bytes, to be given back when they were sent. Else NULL.
 };
 
+// Whether nobody that this rank knows of has an input for any unit of the chunk.
+static bool flow_is_empty(const struct flow *flow, struct ring_span span)
+{
+    return units_usage(flow->collective->used, flow_units(flow, span)) == USAGE_NONE;
+}
+
 static struct frame_header flow_header(const struct transport *transport, const struct flow *flow,
                                        enum frame_kind kind)
 {
@@ -178,6 +185,8 @@ static void flow_send(struct transport *transport, struct flow *flow,
     header.part = (uint32_t)message->stripe;
     header.chunk = message->owner;
     header.weight = message->weight;
+    assert(message->kind != FRAME_REDUCE ||
+           (message->source == SOURCE_NONE) == flow_is_empty(flow, message->span));
     if (message->source != SOURCE_NONE)
         header.payload_bytes = (uint32_t)(message->span.count * dtype_size(header.dtype));
     struct out_frame *frame = transport_frame(transport, &header);
@@ -211,7 +220,9 @@ static void flow_start(struct transport *transport, struct flow *flow, uint64_t 
     message.kind = flow->ring.reduces ? FRAME_REDUCE : FRAME_BROADCAST;
     if (flow_is_mean(flow))
         message.weight = collective->weight;
-    if (flow->ring.reduces && !reduce_is_plain(flow)) {
+    if (flow->ring.reduces && flow_is_empty(flow, message.span)) {
+        message.source = SOURCE_NONE;
+    } else if (flow->ring.reduces && !reduce_is_plain(flow)) {
         message.block = scratch_get(&transport->chunks);
         message.source = SOURCE_BUFFER;
         if (!message.block) {
@@ -343,7 +354,6 @@ static void flow_finish(struct transport *transport, struct flow *flow,
                         const struct frame_header *header, struct ring_span span, uint8_t *acc)
 {
     const bool direct = flow_is_direct(flow, span);
-    bool nothing = units_usage(flow->collective->used, flow_units(flow, span)) == USAGE_NONE;
     struct flow_message message = {.kind = FRAME_GATHER,
                                    .stripe = header->part,
                                    .owner = header->chunk,
@@ -355,14 +365,31 @@ static void flow_finish(struct transport *transport, struct flow *flow,
         transport->totals.bytes_copied += span.count * flow->map.element_bytes;
     if (flow_is_mean(flow)) {
         flow->collective->weight_total = message.weight;
-        nothing = nothing || message.weight == 0;
-    }
-    if (nothing) {
-        message.source = SOURCE_NONE;
-        message.block = NULL;
+        if (message.weight == 0) {
+            message.source = SOURCE_NONE;
+            message.block = NULL;
+        }
     }
     if (acc && !message.block)
         scratch_put(&transport->chunks, acc);
+    flow_send(transport, flow, &message);
+}
+
+// A chunk of which no unit is used so far, not by this rank either: its weights add up all the
+// same.
+static void flow_pass_empty(struct transport *transport, struct flow *flow,
+                            const struct frame_header *header, struct ring_span span)
+{
+    const bool owner = header->chunk == flow->ring.rank;
+    const struct flow_message message = {
+        .kind = owner ? FRAME_GATHER : FRAME_REDUCE,
+        .stripe = header->part,
+        .owner = header->chunk,
+        .weight = header->weight + (flow_is_mean(flow) ? flow->collective->weight : 0),
+        .span = span,
+        .source = SOURCE_NONE};
+    if (owner && flow_is_mean(flow))
+        flow->collective->weight_total = message.weight;
     flow_send(transport, flow, &message);
 }
 
@@ -370,6 +397,18 @@ static void flow_reduced(struct transport *transport, struct flow *flow,
                          const struct frame_header *header, uint8_t *acc)
 {
     const struct ring_span span = ring_chunk(&flow->ring, header->part, header->chunk);
+    if (flow_is_empty(flow, span)) {
+        flow_pass_empty(transport, flow, header, span);
+        return;
+    }
+    if (!acc && span.count > 0) {
+        acc = scratch_get(&transport->chunks);
+        if (!acc) {
+            transport_lose(transport->successor, "out of memory here");
+            return;
+        }
+        memset(acc, 0, span.count * dtype_size(header->dtype));
+    }
     if (header->chunk == flow->ring.rank) {
         flow_finish(transport, flow, header, span, acc);
         return;
@@ -450,14 +489,14 @@ static const char *flow_learn(struct flow *flow, const struct frame_header *head
     return NULL;
 }
 
-// Payload bytes of a frame whose used bits were learned.
-static uint64_t flow_payload(const struct flow *flow, const struct frame_header *header)
+// Payload bytes of a frame with these used bits.
+static uint64_t flow_payload(const struct flow *flow, const struct frame_header *header,
+                             const uint8_t *used)
 {
     const struct ring_span span = ring_chunk(&flow->ring, header->part, header->chunk);
-    const bool final = header->kind == FRAME_GATHER;
-    if (final && flow_is_mean(flow) && header->weight == 0)
+    if (header->kind == FRAME_GATHER && flow_is_mean(flow) && header->weight == 0)
         return 0;
-    if (final && units_usage(flow->collective->used, flow_units(flow, span)) == USAGE_NONE)
+    if (header->kind != FRAME_BROADCAST && units_none(used, flow_units(flow, span).count))
         return 0;
     return span.count * dtype_size(header->dtype);
 }
@@ -483,7 +522,7 @@ static const char *flow_check(struct flow *flow, const struct frame_header *head
     const char *text = flow_learn(flow, header, used);
     if (text)
         return text;
-    if (header->payload_bytes != flow_payload(flow, header))
+    if (header->payload_bytes != flow_payload(flow, header, used))
         return "its length is not the chunk's";
     struct stripe *stripe = flow_stripe(flow, header->part);
     if (!flow_mark(reduce ? stripe->reduced : stripe->gathered, header->chunk))

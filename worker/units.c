@@ -76,6 +76,14 @@ bool units_are_clean(const uint8_t *bits, uint32_t count)
     return count % 8 == 0 || bits[count / 8] >> (count % 8) == 0;
 }
 
+bool units_none(const uint8_t *bits, uint32_t count)
+{
+    uint8_t any = 0;
+    for (uint32_t i = 0; i < units_bytes(count); i++)
+        any |= bits[i];
+    return count > 0 && any == 0;
+}
+
 bool units_include(const uint8_t *bits, struct unit_range range, const uint64_t *words)
 {
     for (uint32_t i = 0; i < units_bytes(range.count); i++) {

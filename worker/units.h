@@ -65,6 +65,8 @@ void units_merge(uint64_t *words, struct unit_range range, const uint8_t *bits);
 
 // Whether bits behind the last one are zero.
 bool units_are_clean(const uint8_t *bits, uint32_t count);
+// Whether there are units, and none of them is used.
+bool units_none(const uint8_t *bits, uint32_t count);
 // Whether bits has every bit that words has in the range.
 bool units_include(const uint8_t *bits, struct unit_range range, const uint64_t *words);
 

@@ -255,6 +255,49 @@ static void case_10_called_on_rank_0_only(const struct setting *setting)
     ranks_run(setting, zero_filled_body, NULL);
 }
 
+// What nobody uses costs a few headers, not its bytes; what one rank uses has the mean everywhere.
+static void light_body(struct rank *rank)
+{
+    static const uint64_t light_sizes[] = {10, 40000};
+    const struct module_shape shape = {
+        .name = "net", .count = 2, .elements = light_sizes, .unused = LOCKSTEP_UNUSED_ACCEPT};
+    const bool torn = rank->setting->torn_bytes > 0 && rank->setting->torn_bytes < 100;
+    struct trained_module module;
+    lockstep_call *call;
+    trainer_make(rank, &shape, 0, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (int i = 0; i < 6; i++) {
+        const bool used = i % 3 == 2 && !torn;
+        trainer_begin(rank, NULL);
+        const uint64_t step = atomic_load(&rank->step);
+        trainer_fill_known(&module, rank->rank, step);
+        if (!used || rank->rank > 0)
+            memset(module.gradients[1], marker(rank->rank, step, 1), gradient_bytes(&module, 1));
+        RANK_OK(rank, lockstep_call_begin(module.module, &call));
+        RANK_OK(rank, lockstep_grad_ready(module.module, call, 0, NULL, NULL));
+        if (used && rank->rank == 0)
+            RANK_OK(rank, lockstep_grad_ready(module.module, call, 1, NULL, NULL));
+        RANK_OK(rank, lockstep_call_end(call));
+        trainer_end(rank);
+        trainer_expect_parameter(rank, &module, step, 0, NULL);
+        for (uint64_t e = 0; used && e < light_sizes[1]; e++)
+            RANK_TRUE(rank,
+                      (float)trainer_value(&module, 1, e) ==
+                          (float)trainer_known(&module, 0, step, 1, e) / (float)rank->world_size);
+        if (used)
+            continue;
+        expect_untouched(rank, &module, step, 1);
+        RANK_TRUE(rank, trainer_report(rank).bytes_sent < gradient_bytes(&module, 1) / 4);
+    }
+    trainer_free(&module);
+}
+
+static void case_10_what_nobody_uses_does_not_travel(const struct setting *setting)
+{
+    ranks_run_test(
+        &(struct cluster_test){.setting = setting, .configure = tiny_buckets, .body = light_body});
+}
+
 static const uint32_t worlds[] = {2, 3, 5, 0};
 
 int main(void)
@@ -265,6 +308,8 @@ int main(void)
         {"case_10_two_dtypes_sums", case_10_two_dtypes_sums, worlds},
         {"case_10_bucket_of_nobody", case_10_bucket_of_nobody, worlds},
         {"case_10_called_on_rank_0_only", case_10_called_on_rank_0_only, worlds},
+        {"case_10_what_nobody_uses_does_not_travel", case_10_what_nobody_uses_does_not_travel,
+         worlds},
     };
     return stamp_run("reducer: unused", stamps, sizeof(stamps) / sizeof(stamps[0]));
 }

@@ -655,7 +655,8 @@ static const struct wrong_use wrong_uses[] = {
     {FRAME_REDUCE, 4096, 2, 0, 0},
     {FRAME_REDUCE, 4096, LOCKSTEP_USED_BYTES, 0, 0},
     {FRAME_REDUCE, 4096, 1, 0x40, 0}, // Of a seventh unit.
-    {FRAME_REDUCE, 0, 1, 0, 0}, // Partial sums always travel.
+    {FRAME_REDUCE, 4096, 1, 0, 0}, // Unused so far, and with bytes.
+    {FRAME_REDUCE, 0, 1, 0x01, 0}, // Used, and without bytes.
     {FRAME_GATHER, 4096, 1, 0x03, 1 << 7}, // Denies what rank 0 uses.
     {FRAME_GATHER, 4096, 1, 0x20, 0},
     {FRAME_GATHER, 0, 1, 0x04, 1 << 7}, // Used, and without bytes.
