@@ -8,7 +8,9 @@
 #include "base/text.h"
 #include "worker/session.h"
 
+#include <assert.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -17,21 +19,33 @@ uint32_t module_manifest_count(const struct lockstep_session *session)
     return 2 + session->module_count + session->tensor_count;
 }
 
+// Appends to the value of an item. What did not fit would not be compared, so all of it has to.
+__attribute__((format(printf, 2, 3))) static void manifest_say(struct manifest_item *item,
+                                                               const char *format, ...)
+{
+    const size_t used = strlen(item->value);
+    va_list arguments;
+    int length;
+    va_start(arguments, format);
+    length = vsnprintf(item->value + used, sizeof(item->value) - used, format, arguments);
+    va_end(arguments);
+    assert(length >= 0 && (size_t)length < sizeof(item->value) - used);
+    (void)length;
+}
+
 // What has no field of its own, as "key=value key=value".
 static void manifest_options(const struct tensor *tensor, enum manifest_kind kind,
                              struct manifest_item *item)
 {
     static const char *const policies[] = {"at_start", "ignore", "broadcast", "mean", "sum"};
-    struct text text;
-    text_init(&text, item->value, sizeof(item->value));
     if (kind == MANIFEST_PARAMETER)
-        text_append(&text, "ready_count=%" PRIu32, tensor->ready_count);
+        manifest_say(item, "ready_count=%" PRIu32, tensor->ready_count);
     if (kind == MANIFEST_BUFFER)
-        text_append(&text, "policy=%s", policies[tensor->flags]);
+        manifest_say(item, "policy=%s", policies[tensor->flags]);
     if (kind == MANIFEST_BUFFER && tensor->flags >= LOCKSTEP_BUFFER_BROADCAST)
-        text_append(&text, " every=%" PRIu64, tensor->every);
+        manifest_say(item, " every=%" PRIu64, tensor->every);
     if (tensor->ignored)
-        text_append(&text, "%signored=1", text.size > 0 ? " " : "");
+        manifest_say(item, " ignored=1");
 }
 
 static void manifest_tensor(const struct tensor *tensor, enum manifest_kind kind, uint32_t module,
@@ -53,11 +67,11 @@ static void manifest_session(const struct lockstep_session *session, struct mani
     static const char *const uneven[] = {"none", "all", "first"};
     const struct config *config = &session->config;
     item->kind = MANIFEST_SESSION;
-    snprintf(item->value, sizeof(item->value),
-             "bucket_first_bytes=%" PRIu64 " bucket_bytes=%" PRIu64 " bucket_last_bytes=%" PRIu64
-             " uneven=%s",
-             config->bucket_first_bytes, config->bucket_bytes, config->bucket_last_bytes,
-             uneven[config->uneven]);
+    manifest_say(item,
+                 "bucket_first_bytes=%" PRIu64 " bucket_bytes=%" PRIu64
+                 " bucket_last_bytes=%" PRIu64 " uneven=%s",
+                 config->bucket_first_bytes, config->bucket_bytes, config->bucket_last_bytes,
+                 uneven[config->uneven]);
 }
 
 // A file that was loaded decides bits, steps and counters, so it must be the same everywhere.
@@ -76,13 +90,13 @@ static void manifest_module(const struct lockstep_module *module, struct manifes
     item->kind = MANIFEST_MODULE;
     item->module = module->index;
     text_copy(item->name, sizeof(item->name), module->name);
-    snprintf(item->value, sizeof(item->value),
-             "gradient_kind=%s unused=%s calls_per_step=%" PRIu32
-             " separate_calls=%d on_abort=%s wire=%s float16_exponent=%" PRId32,
-             module->gradient_kind == LOCKSTEP_GRADIENT_SUM ? "sum" : "mean",
-             policies[module->unused], module->calls_per_step, module->separate_calls,
-             module->on_abort == LOCKSTEP_ABORT_ACCEPT ? "accept" : "error", wires[module->wire],
-             module->float16_exponent);
+    manifest_say(item,
+                 "gradient_kind=%s unused=%s calls_per_step=%" PRIu32
+                 " separate_calls=%d on_abort=%s wire=%s float16_exponent=%" PRId32,
+                 module->gradient_kind == LOCKSTEP_GRADIENT_SUM ? "sum" : "mean",
+                 policies[module->unused], module->calls_per_step, module->separate_calls,
+                 module->on_abort == LOCKSTEP_ABORT_ACCEPT ? "accept" : "error",
+                 wires[module->wire], module->float16_exponent);
 }
 
 // Of replicas only the first: ranks may have different numbers of them.
@@ -92,9 +106,8 @@ static void manifest_parameter(const struct lockstep_module *module, uint32_t pa
     const struct home *home = &module->homes[parameter];
     manifest_tensor(&module->parameters[parameter], MANIFEST_PARAMETER, module->index, item);
     if (home->module != module)
-        snprintf(item->value + strlen(item->value), sizeof(item->value) - strlen(item->value),
-                 " owner=module_%" PRIu32 "_parameter_%" PRIu32, home->module->index,
-                 home->parameter);
+        manifest_say(item, " owner=module_%" PRIu32 "_parameter_%" PRIu32, home->module->index,
+                     home->parameter);
 }
 
 bool module_manifest_item(const struct lockstep_session *session, uint32_t index,
