@@ -106,10 +106,9 @@ static_assert(LOCKSTEP_MAX_READY_COUNT < CLAIM_ENDED, "a count of reports is non
 static struct report *call_report_of(struct contribution *contribution, uint32_t replica,
                                      uint32_t parameter)
 {
-    const uint32_t count = contribution->module->parameter_count;
     if (replica == 0)
         return &contribution->gradients[parameter].report;
-    return &contribution->replicas[(size_t)(replica - 1) * count + parameter].report;
+    return &replica_gradient(contribution, replica, parameter)->report;
 }
 
 // Speaks for the gradient in this call when there were fewer than `limit` reports in it; *before is
@@ -428,10 +427,9 @@ static int call_check_report(const struct lockstep_module *module, const lockste
 static _Atomic(void *) *call_memory(struct contribution *contribution, uint32_t replica,
                                     uint32_t parameter)
 {
-    const uint32_t count = contribution->module->parameter_count;
     if (replica == 0)
         return &call_gradient(contribution, parameter)->memory;
-    return &contribution->replicas[(size_t)(replica - 1) * count + parameter].memory;
+    return &replica_gradient(contribution, replica, parameter)->memory;
 }
 
 // A report without memory means the one that was registered.

@@ -103,10 +103,7 @@ static bool contribution_has_memory(const struct contribution *contribution, uin
     const struct lockstep_module *module = contribution->module;
     bool has = contribution->gradients[parameter].memory != NULL;
     for (uint32_t r = 1; r < module->replicas; r++)
-        has =
-            has &&
-            contribution->replicas[(size_t)(r - 1) * module->parameter_count + parameter].memory !=
-                NULL;
+        has = has && replica_gradient(contribution, r, parameter)->memory != NULL;
     return has;
 }
 

@@ -13,8 +13,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-static struct replica_gradient *replica_gradient(const struct contribution *contribution,
-                                                 uint32_t replica, uint32_t parameter)
+struct replica_gradient *replica_gradient(const struct contribution *contribution, uint32_t replica,
+                                          uint32_t parameter)
 {
     const size_t count = contribution->module->parameter_count;
     return &contribution->replicas[(replica - 1) * count + parameter];

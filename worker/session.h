@@ -540,6 +540,9 @@ void shared_move(struct lockstep_module *module, uint32_t parameter);
 
 // ---- replica.c ---------------------------------------------------------------------------------
 
+// What belongs to one gradient of a further replica: from 1.
+struct replica_gradient *replica_gradient(const struct contribution *contribution, uint32_t replica,
+                                          uint32_t parameter);
 // Takes a parameter of a further replica; it has to be declared like that of the first. Trainer,
 // when the module is registered.
 int replica_declare(struct lockstep_module *module, uint32_t replica, uint32_t parameter,
