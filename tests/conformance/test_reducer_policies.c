@@ -4,6 +4,7 @@
 // numbers are those of the list of cases for reducers; policy error is in test_reducer_ready.c.
 
 #include "base/thread.h"
+#include "tests/support/listener.h"
 #include "tests/support/trainer.h"
 
 #include <inttypes.h>
@@ -163,32 +164,6 @@ static void case_12_unused_in_the_first_step_only(const struct setting *setting)
     ranks_run(setting, later_used_body, NULL);
 }
 
-// ---- Case 14 -----------------------------------------------------------------------------------
-
-struct listener {
-    struct mutex mutex;
-    uint32_t lines;
-    char last[1024];
-};
-
-static void listen_log(void *context, lockstep_log_level level, const char *line)
-{
-    struct listener *listener = context;
-    (void)level;
-    if (strstr(line, "event=unused_parameters") == NULL)
-        return;
-    mutex_lock(&listener->mutex);
-    listener->lines++;
-    snprintf(listener->last, sizeof(listener->last), "%s", line);
-    mutex_unlock(&listener->mutex);
-}
-
-static void listen_configure(struct rank *rank, struct lockstep_config *config)
-{
-    config->log = listen_log;
-    config->log_context = (struct listener *)rank->context + rank->rank;
-}
-
 static uint64_t without_1_and_3(uint32_t rank, uint64_t step)
 {
     if (step % 2 == 0)
@@ -198,7 +173,7 @@ static uint64_t without_1_and_3(uint32_t rank, uint64_t step)
 
 static void warned_body(struct rank *rank)
 {
-    struct listener *listener = (struct listener *)rank->context + rank->rank;
+    struct listener *listener = listener_of(rank);
     struct trained_module module;
     policy_make(rank, LOCKSTEP_UNUSED_WARN, &module);
     for (uint32_t i = 1; i <= 4; i++) {
@@ -216,17 +191,7 @@ static void warned_body(struct rank *rank)
 
 static void case_14_a_warning_names_each(const struct setting *setting)
 {
-    struct listener listeners[CLUSTER_MAX_WORLD];
-    const struct cluster_test test = {.setting = setting,
-                                      .configure = listen_configure,
-                                      .body = warned_body,
-                                      .context = listeners};
-    memset(listeners, 0, sizeof(listeners));
-    for (int i = 0; i < CLUSTER_MAX_WORLD; i++)
-        mutex_init(&listeners[i].mutex);
-    ranks_run_test(&test);
-    for (int i = 0; i < CLUSTER_MAX_WORLD; i++)
-        mutex_fini(&listeners[i].mutex);
+    listener_run(setting, "event=unused_parameters", NULL, warned_body);
 }
 
 // More accepted gradients than can be named, of a module that comes first, hide no error.

@@ -4,6 +4,7 @@
 // that is accepted. Case numbers are those of the list of cases for reducers.
 
 #include "base/thread.h"
+#include "tests/support/listener.h"
 #include "tests/support/trainer.h"
 #include "worker/session.h"
 
@@ -241,32 +242,6 @@ static void case_19_counted_from_eight_threads(const struct setting *setting)
     reports_run(setting, threads_body);
 }
 
-// ---- Case 30: giving up is accepted ------------------------------------------------------------
-
-struct listener {
-    struct mutex mutex;
-    uint32_t lines;
-    char last[1024];
-};
-
-static void listen_log(void *context, lockstep_log_level level, const char *line)
-{
-    struct listener *listener = context;
-    if (strstr(line, "event=calls_given_up") == NULL || level != LOCKSTEP_LOG_WARN)
-        return;
-    mutex_lock(&listener->mutex);
-    listener->lines++;
-    snprintf(listener->last, sizeof(listener->last), "%s", line);
-    mutex_unlock(&listener->mutex);
-}
-
-static void listen_configure(struct rank *rank, struct lockstep_config *config)
-{
-    reports_configure(rank, config);
-    config->log = listen_log;
-    config->log_context = (struct listener *)rank->context + rank->rank;
-}
-
 static void accept_abort(struct trained_module *module, struct lockstep_module_config *config)
 {
     (void)module;
@@ -329,7 +304,7 @@ static void accepted_step(struct rank *rank, struct trained_module *module, uint
 
 static void accepted_body(struct rank *rank)
 {
-    struct listener *listener = (struct listener *)rank->context + rank->rank;
+    struct listener *listener = listener_of(rank);
     struct trained_module module;
     char text[64];
     accept_make(rank, "net", 0, &module);
@@ -349,17 +324,7 @@ static void accepted_body(struct rank *rank)
 
 static void case_30_giving_up_is_accepted(const struct setting *setting)
 {
-    struct listener listeners[CLUSTER_MAX_WORLD];
-    const struct cluster_test test = {.setting = setting,
-                                      .configure = listen_configure,
-                                      .body = accepted_body,
-                                      .context = listeners};
-    memset(listeners, 0, sizeof(listeners));
-    for (int i = 0; i < CLUSTER_MAX_WORLD; i++)
-        mutex_init(&listeners[i].mutex);
-    ranks_run_test(&test);
-    for (int i = 0; i < CLUSTER_MAX_WORLD; i++)
-        mutex_fini(&listeners[i].mutex);
+    listener_run(setting, "event=calls_given_up", reports_configure, accepted_body);
 }
 
 // Nobody's part is complete: there is no mean, and the gradients are as they were.

@@ -6,6 +6,7 @@
 // test_start.c.
 
 #include "base/thread.h"
+#include "tests/support/listener.h"
 #include "tests/support/trainer.h"
 #include "worker/session.h" // Counts the collectives of buffers.
 
@@ -649,32 +650,6 @@ static void root_outside_the_world_that_forms(const struct setting *setting)
     ranks_run_test(&test);
 }
 
-// ---- What is ignored ---------------------------------------------------------------------------
-
-struct listener {
-    struct mutex mutex;
-    uint32_t lines;
-    char last[512];
-};
-
-static void listen_log(void *context, lockstep_log_level level, const char *line)
-{
-    struct listener *listener = context;
-    (void)level;
-    if (strstr(line, "event=ignore_matches_nothing") == NULL)
-        return;
-    mutex_lock(&listener->mutex);
-    listener->lines++;
-    snprintf(listener->last, sizeof(listener->last), "%s", line);
-    mutex_unlock(&listener->mutex);
-}
-
-static void listen_configure(struct rank *rank, struct lockstep_config *config)
-{
-    config->log = listen_log;
-    config->log_context = (struct listener *)rank->context + rank->rank;
-}
-
 #define KEPT 1 // The parameter and the buffer that are not ignored.
 
 static void ignored_register(struct rank *rank, float (*data)[8], float (*gradients)[8],
@@ -734,7 +709,7 @@ static void ignored_expect(struct rank *rank, float (*data)[8], uint32_t count, 
 static void ignored_body(struct rank *rank)
 {
     const double mean = 50.0 * (rank->world_size - 1); // Of 0, 100, 200 ...
-    struct listener *listener = (struct listener *)rank->context + rank->rank;
+    struct listener *listener = listener_of(rank);
     float data[6][8];
     float gradients[3][8];
     lockstep_module *module;
@@ -766,17 +741,7 @@ static void ignored_body(struct rank *rank)
 
 static void ignored_is_never_touched(const struct setting *setting)
 {
-    struct listener listeners[CLUSTER_MAX_WORLD];
-    const struct cluster_test test = {.setting = setting,
-                                      .configure = listen_configure,
-                                      .body = ignored_body,
-                                      .context = listeners};
-    memset(listeners, 0, sizeof(listeners));
-    for (int i = 0; i < CLUSTER_MAX_WORLD; i++)
-        mutex_init(&listeners[i].mutex);
-    ranks_run_test(&test);
-    for (int i = 0; i < CLUSTER_MAX_WORLD; i++)
-        mutex_fini(&listeners[i].mutex);
+    listener_run(setting, "event=ignore_matches_nothing", NULL, ignored_body);
 }
 
 // ---- Strides -----------------------------------------------------------------------------------
