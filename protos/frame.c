@@ -112,18 +112,23 @@ const char *frame_kind_name(enum frame_kind kind)
         return "credit";
     case FRAME_LEAVE:
         return "leave";
+    case FRAME_PAIR:
+        return "pair";
+    case FRAME_MEASURE:
+        return "measure";
     }
     return "unknown";
 }
 
 static bool frame_carries_tensor(enum frame_kind kind)
 {
-    return kind == FRAME_REDUCE || kind == FRAME_GATHER || kind == FRAME_BROADCAST;
+    return kind == FRAME_REDUCE || kind == FRAME_GATHER || kind == FRAME_BROADCAST ||
+           kind == FRAME_PAIR || kind == FRAME_MEASURE;
 }
 
 uint32_t frame_payload_max(enum frame_kind kind)
 {
-    if (kind < FRAME_HELLO || kind > FRAME_LEAVE)
+    if (kind < FRAME_HELLO || kind > FRAME_MEASURE)
         return 0;
     if (kind == FRAME_STEP_HEADER)
         return LOCKSTEP_NOTE_BYTES;
@@ -132,7 +137,7 @@ uint32_t frame_payload_max(enum frame_kind kind)
 
 static enum frame_status frame_check(const struct frame_header *header, const char **detail)
 {
-    if (header->kind < FRAME_HELLO || header->kind > FRAME_LEAVE) {
+    if (header->kind < FRAME_HELLO || header->kind > FRAME_MEASURE) {
         *detail = "the kind of the frame is unknown";
         return FRAME_INVALID;
     }

@@ -17,7 +17,7 @@
 #define FRAME_MAGIC 0x31534b4cu // "LKS1" as the first four bytes on the wire.
 
 // Small frames have at most LOCKSTEP_WAVE_BYTES of payload (step headers LOCKSTEP_NOTE_BYTES) and
-// no used bits, so that a stranger's first frame cannot ask for much memory. The three that carry
+// no used bits, so that a stranger's first frame cannot ask for much memory. Those that carry
 // tensors have at most LOCKSTEP_FRAME_BYTES and LOCKSTEP_USED_BYTES.
 enum frame_kind {
     FRAME_HELLO = 1, // Small. First on a connection: who I am, and in the payload the proof.
@@ -28,6 +28,8 @@ enum frame_kind {
     FRAME_WAVE = 6, // Small. One message of a wave.
     FRAME_CREDIT = 7, // Small. The receiver has room for more of a collective.
     FRAME_LEAVE = 8, // Small. Last on a connection: the end that follows is no death.
+    FRAME_PAIR = 9, // Tensor. An exchange of recursive doubling or halving.
+    FRAME_MEASURE = 10, // Tensor. How fast is this link? Only while a generation forms.
 };
 
 // Flags are for later; a set bit outside FRAME_FLAGS is refused.
@@ -45,6 +47,9 @@ enum frame_kind {
 //              dtype; space and slot: which collective; part: stripe; chunk: rank of the chunk's
 //              owner (REDUCE, GATHER) or the root (BROADCAST); weight: samples summed so far;
 //              signature
+// PAIR         dtype, space, slot, weight and signature as above; part: round; chunk: the sender's
+//              rank
+// MEASURE      part: which measurement; chunk: the sender's rank
 // WAVE         slot: kind of the wave; part: round; chunk: the sender's rank
 // CREDIT       space, slot, part, chunk as in the frames it answers; credit: stripes
 //              granted in all

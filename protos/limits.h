@@ -31,7 +31,9 @@
 #define LOCKSTEP_MAX_JOBS 64 // Per coordinator.
 #define LOCKSTEP_MAX_WORLD 1024 // Workers of one job.
 #define LOCKSTEP_MAX_WORKERS 4096 // Workers of all jobs of one coordinator.
-#define LOCKSTEP_MAX_NEIGHBOURS 32 // Peers one worker has links to: ring 2, doubling 2 log2 n.
+#define LOCKSTEP_MAX_MATES 16 // Workers of one host that share memory.
+// Peers one worker has links to: ring 2, doubling log2 n and an extra, mates, ring between hosts 2.
+#define LOCKSTEP_MAX_NEIGHBOURS 32
 
 // ---- What a session declares -------------------------------------------------------------------
 

@@ -271,6 +271,32 @@ struct peer {
     char host[LOCKSTEP_HOST_BYTES];
 };
 
+// Who shares a host with a worker, and whom it meets between hosts. A host here is a group of
+// workers with one host_id, of LOCKSTEP_MAX_MATES at most; where some host has more, no two share
+// one: every rank is a host of its own.
+struct locality {
+    uint32_t host; // Index of this worker's host, in the order of the hosts' lowest ranks.
+    uint32_t hosts;
+    uint32_t mate_count; // Workers of this host, this one among them.
+    uint32_t mates[LOCKSTEP_MAX_MATES]; // Their ranks, ascending.
+    uint32_t local; // Index of this worker in mates.
+    // Rings between hosts: as many as the smallest host has workers. Ring k joins mates[k] of every
+    // host, in the order of hosts. Of ring `local`, when local < rings and hosts > 1:
+    uint32_t rings;
+    uint32_t successor; // A rank.
+    uint32_t predecessor;
+};
+
+// What was measured of the links when the generation formed, and what follows from it. Equal on all
+// ranks of a generation.
+struct tuning {
+    uint64_t latency_ns; // One way, of a few bytes; the worst link.
+    uint64_t bytes_per_s; // Of one link in one direction while all are busy; the worst link.
+    uint64_t doubling_bytes; // Payloads up to so many travel by ALGORITHM_DOUBLING, ...
+    uint64_t halving_bytes; // ... above that and up to so many by ALGORITHM_HALVING.
+    bool shares; // All mates of every host have mapped their host's memory.
+};
+
 // A worker is told only the peers that it has links to, never the whole world.
 struct down_generation {
     uint32_t rank;
@@ -298,9 +324,16 @@ struct plan_slot {
     uint32_t algorithm; // enum plan_algorithm
 };
 
+// How the bytes of a collective travel. It decides the order of summation, so the bits: agreed once
+// for every slot, never chosen by one rank. docs/data-plane.md says what each one does.
 enum plan_algorithm {
-    ALGORITHM_RING = 0,
+    ALGORITHM_RING = 0, // Any world; the least bytes.
+    ALGORITHM_DOUBLING = 1, // Recursive doubling of the whole payload; the fewest rounds.
+    ALGORITHM_HALVING = 2, // Recursive halving, then doubling: few rounds, the least bytes.
+    ALGORITHM_SHARED = 3, // Through memory; all ranks are on one host.
+    ALGORITHM_TWO_LEVEL = 4, // Through memory inside each host, a ring between hosts.
 };
+#define PLAN_ALGORITHMS 5
 
 struct down_plan_part {
     uint64_t number; // From 1, over all phases of the generation.

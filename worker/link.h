@@ -22,6 +22,18 @@
 struct link;
 struct listener;
 
+// What a descriptor that is passed over a link is. Of the peer's making: to be checked.
+struct link_note {
+    uint32_t kind; // enum link_note_kind
+    uint32_t number; // Of a region.
+    uint64_t bytes; // Of the memory behind it.
+};
+
+enum link_note_kind {
+    LINK_NOTE_BOARD = 1, // The memory of the host's collectives: transport_shared.c.
+    LINK_NOTE_REGION = 2, // Memory of gradients: region.h.
+};
+
 // Each function but readable and close sets errno when it returns -1.
 struct link_ops {
     // Of a link that link_connect made: 1 it stands, 0 not yet, -1 it failed.
@@ -36,6 +48,21 @@ struct link_ops {
     // 0; -1 when the peer's host has been silent for so long, with bytes on the way to it, that it
     // must be gone. A peer process that stands still is not silent: its kernel answers.
     int (*check)(struct link *link);
+    // The five below are NULL for links that know of changes by their descriptor only.
+    // Whether receive has something, an end included, or send has room that it did not have the
+    // last time it was full. Costs no system call. Where it is NULL, epoll is asked.
+    bool (*pending)(struct link *link);
+    // This side is about to block (true) or runs again (false). Between the two a peer that sends,
+    // makes room or wakes makes `fd` readable. Ask pending again after sleep(true): what came
+    // before it did not.
+    void (*sleep)(struct link *link, bool asleep);
+    // Makes the peer look, if it sleeps: something that both know of has changed in memory.
+    void (*wake)(struct link *link);
+    // Hands a descriptor to the peer with a few bytes that say what it is; fd stays the caller's.
+    // 0; -1: EAGAIN, or the link is broken. Descriptors arrive in order, not ordered with bytes.
+    int (*pass)(struct link *link, const struct link_note *note, int fd);
+    // The next descriptor passed by the peer, to be owned; -1 with EAGAIN: none.
+    int (*take)(struct link *link, struct link_note *note);
     // No more is sent. What has been is still delivered.
     void (*shut)(struct link *link);
     // Frees. reset: the peer sees a broken connection, and what it has not received may be lost.

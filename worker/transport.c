@@ -244,6 +244,19 @@ void transport_reserve(struct transport *transport, uint32_t collectives)
     scratch_reserve(&transport->notes, LOCKSTEP_EARLY_HEADERS);
 }
 
+static void transport_form_hosts(struct transport *transport)
+{
+    const struct locality *locality = &transport->world.locality;
+    transport->hosts = (struct ring_group){.size = 0};
+    if (locality->hosts < 2 || locality->local >= locality->rings)
+        return;
+    transport->hosts =
+        (struct ring_group){.rank = locality->host,
+                            .size = locality->hosts,
+                            .successor = transport_peer(transport, locality->successor),
+                            .predecessor = transport_peer(transport, locality->predecessor)};
+}
+
 int transport_form(struct transport *transport, const struct transport_world *world)
 {
     thread_own(&transport->thread);
@@ -258,9 +271,13 @@ int transport_form(struct transport *transport, const struct transport_world *wo
     for (uint32_t i = 0; i < world->peer_count; i++)
         transport_peer_init(transport, &transport->peers[i], &world->peers[i]);
     const uint32_t n = world->world_size;
-    transport->successor = transport_peer(transport, (world->rank + 1) % n);
-    transport->predecessor = transport_peer(transport, (world->rank + n - 1) % n);
-    if (n > 1 && (!transport->successor || !transport->predecessor))
+    transport->ring =
+        (struct ring_group){.rank = world->rank,
+                            .size = n,
+                            .successor = transport_peer(transport, (world->rank + 1) % n),
+                            .predecessor = transport_peer(transport, (world->rank + n - 1) % n)};
+    transport_form_hosts(transport);
+    if (n > 1 && (!transport->ring.successor || !transport->ring.predecessor))
         return -1;
     if (transport->chunks.block_bytes != (world->chunk_bytes + 63) / 64 * 64) {
         scratch_fini(&transport->chunks);
@@ -268,6 +285,8 @@ int transport_form(struct transport *transport, const struct transport_world *wo
     }
     if (n > 1)
         transport_reserve(transport, LOCKSTEP_WINDOW);
+    if (shared_form(transport) < 0)
+        return -1;
     transport->has_world = true;
     transport->formed = false;
     transport->formed_reported = false;
@@ -297,8 +316,7 @@ static void transport_forget(struct transport *transport)
     transport->header_sent = 0;
     transport->header_received = 0;
     transport->peer_count = 0;
-    transport->predecessor = NULL;
-    transport->successor = NULL;
+    transport->ring = transport->hosts = (struct ring_group){.size = 0};
     transport->has_world = false;
     transport->formed = false;
     transport->form_failed = false;
@@ -337,8 +355,12 @@ struct out_frame *transport_frame(struct transport *transport, const struct fram
 static void transport_sent(struct stream *stream, struct out_frame *frame, bool dropped)
 {
     struct transport *transport = ((struct peer_link *)stream->context)->transport;
-    if (frame->flow) {
+    if (frame->flow && frame->flow->algorithm == ALGORITHM_RING) {
         flow_sent(transport, frame, dropped);
+        return;
+    }
+    if (frame->flow) {
+        pair_sent(transport, frame, dropped);
         return;
     }
     if (frame->block)
@@ -349,7 +371,7 @@ static void transport_sent(struct stream *stream, struct out_frame *frame, bool 
 static const char *transport_begin_header(struct peer_link *peer)
 {
     struct transport *transport = peer->transport;
-    if (peer != transport->predecessor)
+    if (peer != transport->ring.predecessor)
         return "it does not come from the ring predecessor";
     if (transport->header_count == LOCKSTEP_EARLY_HEADERS)
         return "it is of a step too far ahead";
@@ -393,6 +415,10 @@ static const char *transport_begin(struct stream *stream)
         return flow_begin(peer, stream);
     case FRAME_WAVE:
         return wave_begin(peer, stream);
+    case FRAME_PAIR:
+        return pair_begin(peer, stream);
+    case FRAME_MEASURE:
+        return "links are measured while a generation forms";
     case FRAME_CREDIT:
     case FRAME_LEAVE:
         return header->payload_bytes == 0 ? NULL : "its length is wrong";
@@ -435,6 +461,10 @@ static const char *transport_end(struct stream *stream)
         return flow_end(peer, stream);
     case FRAME_WAVE:
         return wave_end(peer, stream);
+    case FRAME_PAIR:
+        return pair_end(peer, stream);
+    case FRAME_MEASURE:
+        return NULL;
     case FRAME_CREDIT:
         return flow_credit(peer, &stream->header);
     case FRAME_LEAVE:
@@ -593,7 +623,8 @@ static bool transport_report_work(struct transport *transport)
 // The predecessor has not begun the step that this rank has begun.
 static bool transport_needs_header(const struct transport *transport, const struct peer_link *peer)
 {
-    return peer == transport->predecessor && transport->header_received < transport->header_sent;
+    return peer == transport->ring.predecessor &&
+           transport->header_received < transport->header_sent;
 }
 
 // A peer that said goodbye is lost when something here needs it.
@@ -715,6 +746,7 @@ static void transport_work(struct transport *transport)
     transport_flush(transport);
     for (uint32_t i = 0; i < transport->peer_count; i++)
         transport_receive(&transport->peers[i]);
+    (void)shared_work(transport);
     transport_flush(transport);
 }
 
@@ -808,7 +840,7 @@ void transport_header(struct transport *transport, const struct step_header *hea
 {
     thread_assert(&transport->thread);
     assert(transport->formed && note_bytes <= LOCKSTEP_NOTE_BYTES);
-    if (!transport->successor)
+    if (!transport->ring.successor)
         return;
     transport->header_sent = header->step;
     const struct frame_header frame_header = {
@@ -824,9 +856,9 @@ void transport_header(struct transport *transport, const struct step_header *hea
     };
     struct out_frame *frame = transport_header_frame(transport, &frame_header, note);
     if (frame)
-        stream_queue(&transport->successor->stream, frame);
+        stream_queue(&transport->ring.successor->stream, frame);
     else
-        transport_lose(transport->successor, "out of memory here");
+        transport_lose(transport->ring.successor, "out of memory here");
 }
 
 // ---- the end ------------------------------------------------------------------------------------

@@ -63,6 +63,7 @@ struct collective {
     enum dtype dtype;
     enum reduce_op op;
     uint32_t root; // COLLECTIVE_BROADCAST: the rank whose bytes go to all.
+    enum plan_algorithm algorithm; // Equal on all ranks. Broadcasts: RING or SHARED.
     struct collective_tag tag;
     uint64_t signature; // Hash of what must be equal on all ranks; carried by every frame.
     const struct extent *extents; // Borrowed until done().
@@ -145,6 +146,7 @@ struct transport_world {
     uint32_t rank;
     uint32_t world_size;
     uint32_t chunk_bytes; // Payload of a ring frame: a multiple of 8, at most LOCKSTEP_FRAME_BYTES.
+    struct locality locality; // All zero: no rank shares a host with another.
     uint8_t secret[LOCKSTEP_SECRET_BYTES]; // Members prove it to each other in the hello frame.
     uint32_t peer_count;
     const struct peer *peers; // Copied. The neighbours of topology.h.
@@ -165,7 +167,7 @@ struct transport_statistics {
 };
 
 enum transport_kind {
-    TRANSPORT_TCP = 0,
+    TRANSPORT_TCP = 0, // And shared memory between mates, where `shares` allows it.
     TRANSPORT_LOOPBACK = 1, // In-process pipes, for tests: ranks are threads of one process.
 };
 
@@ -174,6 +176,7 @@ struct transport_config {
     const char *host; // TCP: numeric address to listen on and to advertise; borrowed.
     uint16_t port_first; // 0: any port.
     uint16_t port_last;
+    bool shares; // TCP: links to mates go through memory where that is possible.
     uint32_t torn_bytes; // Loopback: at most so many bytes per read and write, 0: no limit. For
                          // tests of the rule that memory is written in whole elements.
     struct transport_events events;

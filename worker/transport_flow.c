@@ -191,7 +191,7 @@ static void flow_send(struct transport *transport, struct flow *flow,
         header.payload_bytes = (uint32_t)(message->span.count * dtype_size(header.dtype));
     struct out_frame *frame = transport_frame(transport, &header);
     if (!frame) {
-        transport_lose(transport->successor, "out of memory here");
+        transport_lose(flow->group->successor, "out of memory here");
         return;
     }
     units_pack(flow->collective->used, units, frame->head + LOCKSTEP_FRAME_HEADER_BYTES);
@@ -204,7 +204,7 @@ static void flow_send(struct transport *transport, struct flow *flow,
     if (frame->source == SOURCE_IN || frame->source == SOURCE_OUT)
         frame->cursor = extent_seek(&flow->map, message->span.first);
     if (flow->ring.eager || message->stripe < flow->granted)
-        stream_queue(&transport->successor->stream, frame);
+        stream_queue(&flow->group->successor->stream, frame);
     else
         list_push_back(&flow->held, &frame->queue);
 }
@@ -226,7 +226,7 @@ static void flow_start(struct transport *transport, struct flow *flow, uint64_t 
         message.block = scratch_get(&transport->chunks);
         message.source = SOURCE_BUFFER;
         if (!message.block) {
-            transport_lose(transport->successor, "out of memory here");
+            transport_lose(flow->group->successor, "out of memory here");
             return;
         }
         reduce_start(flow, message.span, message.block);
@@ -257,11 +257,11 @@ static void flow_grant(struct transport *transport, struct flow *flow)
     header.credit = (uint32_t)flow->opened;
     struct out_frame *frame = transport_frame(transport, &header);
     if (!frame) {
-        transport_lose(transport->predecessor, "out of memory here");
+        transport_lose(flow->group->predecessor, "out of memory here");
         return;
     }
     flow->credited = flow->opened;
-    stream_queue(&transport->predecessor->stream, frame);
+    stream_queue(&flow->group->predecessor->stream, frame);
 }
 
 // First frames are made when the link is about to run dry, and not before: frames that other ranks
@@ -275,9 +275,8 @@ bool flow_feed(struct transport *transport)
         uint64_t end = flow->opened;
         if (!flow->ring.eager && flow->granted < end)
             end = flow->granted;
-        while (flow->started < end) {
-            if (transport->successor->stream.queued_bytes >= STREAM_CALL_BYTES)
-                return any;
+        while (flow->started < end &&
+               flow->group->successor->stream.queued_bytes < STREAM_CALL_BYTES) {
             flow_start(transport, flow, flow->started++);
             any = true;
         }
@@ -404,7 +403,7 @@ static void flow_reduced(struct transport *transport, struct flow *flow,
     if (!acc && span.count > 0) {
         acc = scratch_get(&transport->chunks);
         if (!acc) {
-            transport_lose(transport->successor, "out of memory here");
+            transport_lose(flow->group->successor, "out of memory here");
             return;
         }
         memset(acc, 0, span.count * dtype_size(header->dtype));
@@ -586,6 +585,7 @@ static const char *flow_park(struct transport *transport, struct flow *flow, str
     return NULL;
 }
 
+static const char *flow_neighbour_text = "it runs this collective on another ring";
 static const char *flow_signature_text = "the frames of this collective have another signature";
 
 // Takes one parked frame as if it arrived now.
@@ -598,7 +598,7 @@ static const char *flow_unpark_one(struct transport *transport, struct flow *flo
     if (flow->mismatched)
         return NULL;
     if (header->signature != flow->collective->signature) {
-        flow_mismatch(transport, flow, transport->predecessor->rank, flow_signature_text);
+        flow_mismatch(transport, flow, flow->group->predecessor->rank, flow_signature_text);
         return NULL;
     }
     if (!flow->ring.eager)
@@ -636,6 +636,16 @@ static const char *flow_unpark(struct transport *transport, struct flow *flow)
 
 // ---- frames -------------------------------------------------------------------------------------
 
+// Whether a frame may come from this peer: it is the neighbour that a launch has fixed, or becomes
+// the one that the launch will have to agree with.
+static bool flow_is_from(struct peer_link *peer, const struct flow *flow,
+                         struct peer_link **neighbour)
+{
+    if (!flow->collective && !*neighbour)
+        *neighbour = peer;
+    return *neighbour == peer;
+}
+
 const char *flow_begin(struct peer_link *peer, struct stream *stream)
 {
     struct transport *transport = peer->transport;
@@ -643,11 +653,13 @@ const char *flow_begin(struct peer_link *peer, struct stream *stream)
     stream->flow = NULL;
     stream->block = NULL;
     stream->parked = NULL;
-    if (peer != transport->predecessor)
+    if (peer != transport->ring.predecessor && peer != transport->hosts.predecessor)
         return "it does not come from the ring predecessor";
     struct flow *flow = flow_of(transport, &stream->header, &text);
     if (!flow)
         return text;
+    if (!flow_is_from(peer, flow, &flow->before))
+        return "it does not come from the predecessor of its collective";
     if (!flow->collective)
         return flow_park(transport, flow, stream);
     if (stream->header.signature != flow->collective->signature)
@@ -691,7 +703,7 @@ static const char *flow_granted(struct transport *transport, struct flow *flow, 
         if (frame->stripe >= granted)
             continue;
         list_remove(&frame->queue);
-        stream_queue(&transport->successor->stream, frame);
+        stream_queue(&flow->group->successor->stream, frame);
     }
     flow_pump(transport, flow);
     return NULL;
@@ -701,11 +713,13 @@ const char *flow_credit(struct peer_link *peer, const struct frame_header *heade
 {
     struct transport *transport = peer->transport;
     const char *text = NULL;
-    if (peer != transport->successor)
+    if (peer != transport->ring.successor && peer != transport->hosts.successor)
         return "it does not come from the ring successor";
     struct flow *flow = flow_of(transport, header, &text);
     if (!flow)
         return text;
+    if (!flow_is_from(peer, flow, &flow->behind))
+        return "it does not come from the successor of its collective";
     if (!flow->collective) {
         flow->granted = header->credit;
         flow->granted_signature = header->signature;
@@ -734,39 +748,64 @@ static void flow_formats(struct flow *flow)
 static void flow_ring(const struct transport *transport, struct flow *flow)
 {
     const struct collective *collective = flow->collective;
-    const struct transport_world *world = &transport->world;
+    const struct ring_group *group = flow->group;
+    const uint32_t chunk_bytes = transport->world.chunk_bytes;
     const size_t partial = dtype_size(flow->partial);
     const size_t final = dtype_size(flow->final);
     const uint32_t element = (uint32_t)(partial > final ? partial : final);
     if (collective->kind == COLLECTIVE_BROADCAST)
-        ring_init_broadcast(&flow->ring, world->world_size, world->rank, collective->root,
-                            collective->elements, element, world->chunk_bytes);
+        ring_init_broadcast(&flow->ring, group->size, group->rank, collective->root,
+                            collective->elements, element, chunk_bytes);
     else
-        ring_init_allreduce(&flow->ring, world->world_size, world->rank, collective->elements,
-                            element, world->chunk_bytes);
-    const uint64_t sum = extent_map_init(&flow->map, collective->extents, collective->extent_count,
-                                         (uint32_t)dtype_size(collective->dtype));
-    assert(sum == collective->elements);
-    (void)sum;
+        ring_init_allreduce(&flow->ring, group->size, group->rank, collective->elements, element,
+                            chunk_bytes);
     flow->receives_left = ring_receives_total(&flow->ring);
     flow->sends_left = ring_sends_total(&flow->ring);
+}
+
+// Whether those that have spoken of it before the launch are its neighbours; they are from now on.
+static bool flow_joins(struct transport *transport, struct flow *flow)
+{
+    struct peer_link *const before = flow->group->predecessor;
+    struct peer_link *const behind = flow->group->successor;
+    const bool joins =
+        (!flow->before || flow->before == before) && (!flow->behind || flow->behind == behind);
+    if (flow->before && flow->before != before)
+        flow_mismatch(transport, flow, flow->before->rank, flow_neighbour_text);
+    else if (flow->behind && flow->behind != behind)
+        flow_mismatch(transport, flow, flow->behind->rank, flow_neighbour_text);
+    flow->before = before;
+    flow->behind = behind;
+    return joins;
 }
 
 // What the neighbours have said about it before the launch.
 static void flow_catch_up(struct transport *transport, struct flow *flow)
 {
+    if (!flow_joins(transport, flow))
+        return;
     const uint64_t granted = flow->granted;
     const char *text = NULL;
     flow->granted = 0;
     if (granted > 0 && flow->granted_signature != flow->collective->signature)
-        flow_mismatch(transport, flow, transport->successor->rank, flow_signature_text);
+        flow_mismatch(transport, flow, flow->group->successor->rank, flow_signature_text);
     else if (granted > 0)
         text = flow_granted(transport, flow, granted);
     if (text)
-        transport_lose(transport->successor, text);
+        transport_lose(flow->group->successor, text);
     text = flow->parking ? flow_unpark(transport, flow) : NULL;
     if (text)
-        transport_lose(transport->predecessor, text);
+        transport_lose(flow->group->predecessor, text);
+}
+
+static void flow_launch_ring(struct transport *transport, struct flow *flow,
+                             const struct ring_group *group)
+{
+    flow->group = group;
+    flow_ring(transport, flow);
+    list_push_back(&transport->feed, &flow->feed);
+    flow_pump(transport, flow);
+    flow_catch_up(transport, flow);
 }
 
 void flow_launch(struct transport *transport, struct collective *collective)
@@ -782,21 +821,35 @@ void flow_launch(struct transport *transport, struct collective *collective)
     collective->last_received_us = 0;
     collective->state = flow;
     if (!flow) {
-        if (transport->successor)
-            transport_lose(transport->successor, "out of memory here");
+        if (transport->ring.successor)
+            transport_lose(transport->ring.successor, "out of memory here");
         return;
     }
     flow->collective = collective;
+    flow->algorithm = collective->algorithm;
     flow_formats(flow);
-    flow_ring(transport, flow);
+    const uint64_t sum = extent_map_init(&flow->map, collective->extents, collective->extent_count,
+                                         (uint32_t)dtype_size(collective->dtype));
+    assert(sum == collective->elements);
+    (void)sum;
     if (transport->world.world_size == 1) {
         list_push_back(&transport->local, &flow->turn);
         return;
     }
     list_push_back(&transport->active, &flow->turn);
-    list_push_back(&transport->feed, &flow->feed);
-    flow_pump(transport, flow);
-    flow_catch_up(transport, flow);
+    switch (flow->algorithm) {
+    case ALGORITHM_RING:
+        flow_launch_ring(transport, flow, &transport->ring);
+        break;
+    case ALGORITHM_DOUBLING:
+    case ALGORITHM_HALVING:
+        pair_launch(transport, flow);
+        break;
+    case ALGORITHM_SHARED:
+    case ALGORITHM_TWO_LEVEL:
+        shared_launch(transport, flow);
+        break;
+    }
 }
 
 static void flow_free(struct transport *transport, struct flow *flow)
@@ -852,13 +905,16 @@ bool flow_needs(struct transport *transport, const struct peer_link *peer)
 {
     list_for_each (node, &transport->active) {
         const struct flow *flow = list_entry(node, struct flow, turn);
-        if (peer == transport->predecessor && flow->receives_left > 0)
+        if (flow->algorithm != ALGORITHM_RING)
+            continue;
+        if (peer == flow->group->predecessor && flow->receives_left > 0)
             return true;
-        if (peer == transport->successor && flow->sends_left > 0)
+        if (peer == flow->group->successor && flow->sends_left > 0)
             return true;
     }
-    return !list_empty(&transport->mismatched) &&
-           (peer == transport->predecessor || peer == transport->successor);
+    return pair_needs(transport, peer) || shared_needs(transport, peer) ||
+           (!list_empty(&transport->mismatched) &&
+            (peer == transport->ring.predecessor || peer == transport->ring.successor));
 }
 
 void flow_forget(struct transport *transport)
@@ -871,6 +927,8 @@ void flow_forget(struct transport *transport)
         }
         list_init(&transport->flows[i]);
     }
+    pair_forget(transport);
+    shared_forget(transport);
     list_init(&transport->active);
     list_init(&transport->feed);
     list_init(&transport->local);

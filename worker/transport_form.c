@@ -105,13 +105,15 @@ static void form_check_complete(struct transport *transport)
     for (uint32_t i = 0; i < transport->peer_count; i++)
         if (transport->peers[i].state != PEER_PROVEN)
             return;
-    transport->formed = true;
+    if (shared_settled(transport))
+        transport->formed = true;
 }
 
 static void form_stands(struct peer_link *peer)
 {
     peer->state = PEER_PROVEN;
     peer->text[0] = '\0';
+    shared_proven(peer);
     form_check_complete(peer->transport);
 }
 

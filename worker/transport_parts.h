@@ -109,6 +109,14 @@ struct parking {
     _Alignas(8) uint8_t bytes[LOCKSTEP_EAGER_BYTES + 8 * LOCKSTEP_EAGER_FRAMES];
 };
 
+// A ring of ranks: all of the world, or one rank of each host.
+struct ring_group {
+    uint32_t rank; // Position in it.
+    uint32_t size;
+    struct peer_link *predecessor; // NULL in a ring of one.
+    struct peer_link *successor;
+};
+
 struct stripe {
     uint32_t receives_left;
     uint32_t sends_left;
@@ -125,6 +133,11 @@ struct flow {
     struct parking *parking; // NULL: nothing is parked.
     struct list feed; // In transport.feed while stripes are to be started.
     struct list held; // Frames that wait for the successor's credit.
+    enum plan_algorithm algorithm; // ALGORITHM_RING until it is launched.
+    void *part; // What another algorithm than the ring keeps. Its own; NULL otherwise.
+    const struct ring_group *group; // The ring that it runs on; set at the launch.
+    struct peer_link *before; // Its predecessor and successor; before the launch, those that have
+    struct peer_link *behind; // taken these places for themselves. NULL: nobody yet.
     struct ring ring; // Its elements are the largest that travel.
     struct extent_map map;
     enum dtype partial; // In reduce frames.
@@ -192,8 +205,8 @@ struct transport {
     // set at transport_form, then constant for the generation
     struct transport_world world; // peers is NULL.
     bool has_world;
-    struct peer_link *predecessor; // NULL in a world of one.
-    struct peer_link *successor;
+    struct ring_group ring; // Of the world.
+    struct ring_group hosts; // Between hosts: size 0 where this rank has no place in such a ring.
     uint32_t peer_count;
     uint64_t form_deadline_ms;
     uint32_t spin_us;
@@ -297,6 +310,37 @@ uint64_t reduce_finish(const struct flow *flow, struct ring_span span, uint8_t *
 void reduce_store(const struct flow *flow, struct ring_span span, const uint8_t *bytes);
 // A collective of a world of one, or the root's own copy.
 void reduce_local(struct collective *collective, uint32_t element_bytes);
+
+// ---- transport_pair.c: recursive doubling and halving -------------------------------------------
+
+void pair_launch(struct transport *transport, struct flow *flow);
+const char *pair_begin(struct peer_link *peer, struct stream *stream);
+const char *pair_end(struct peer_link *peer, struct stream *stream);
+// A CREDIT frame for a collective that is launched as one of these, or not launched at all: which
+// of the two files means it is said by the frame.
+const char *pair_credit(struct peer_link *peer, const struct frame_header *header);
+void pair_sent(struct transport *transport, struct out_frame *frame, bool dropped);
+// Whether a launched one waits for a frame from or to that peer.
+bool pair_needs(struct transport *transport, const struct peer_link *peer);
+void pair_forget(struct transport *transport);
+
+// ---- transport_shared.c: collectives in memory that mates share ---------------------------------
+
+// The generation begins: nothing is mapped. 0, or -1 without memory.
+int shared_form(struct transport *transport);
+// The link to a mate stands.
+void shared_proven(struct peer_link *peer);
+// Whether it is known if the group shares memory; and whether it does.
+bool shared_settled(const struct transport *transport);
+bool shared_stands(const struct transport *transport);
+void shared_launch(struct transport *transport, struct flow *flow);
+// Does what can be done now, without waiting. Whether it did anything.
+bool shared_work(struct transport *transport);
+// Whether shared_work would do something. No system call.
+bool shared_pending(const struct transport *transport);
+bool shared_needs(struct transport *transport, const struct peer_link *peer);
+// Nothing of this rank's memory is touched by a mate any more when it returns.
+void shared_forget(struct transport *transport);
 
 // ---- transport_wave.c ---------------------------------------------------------------------------
 

@@ -115,8 +115,8 @@ void wave_join(struct transport *transport, struct wave *wave)
     struct wave_state *state = scratch_get(&transport->wave_states);
     wave->state = state;
     if (!state) {
-        if (transport->successor)
-            transport_lose(transport->successor, "out of memory here");
+        if (transport->ring.successor)
+            transport_lose(transport->ring.successor, "out of memory here");
         return;
     }
     *state = (struct wave_state){.wave = wave};
