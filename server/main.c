@@ -157,6 +157,27 @@ static void print_json(const struct daemon *daemon, const char *grpc, const char
     json_fini(&json);
 }
 
+// What only who asked for it by name gets, and then cannot miss: for eyes, whatever the log's level
+// is, and for the log.
+static void warn_exposed(struct daemon *daemon, const char *grpc, const char *http)
+{
+    const struct options *options = &daemon->options;
+    bool grpc_exposed = options->listen.exposed;
+    bool http_exposed = !options->http_off && options->http.exposed;
+    if (!grpc_exposed && !http_exposed)
+        return;
+    fprintf(stderr,
+            "lockstep-coordinator: warning: --insecure-plaintext: whoever reaches %s%s%s can %s, "
+            "and nothing is encrypted\n",
+            grpc_exposed ? grpc : "", grpc_exposed && http_exposed ? " and " : "",
+            http_exposed ? http : "",
+            grpc_exposed ? "join and end jobs and read their state" : "read the state of all jobs");
+    log_event(&daemon->log, LOG_LEVEL_WARN, "insecure_plaintext",
+              "grpc=%s http=%s hint=\"not encrypted, not authenticated: let only hosts that you "
+              "trust reach these ports\"",
+              grpc_exposed ? grpc : "loopback", http_exposed ? http : "loopback");
+}
+
 static void announce(struct daemon *daemon, uint64_t descriptors)
 {
     const struct options *options = &daemon->options;
@@ -171,6 +192,7 @@ static void announce(struct daemon *daemon, uint64_t descriptors)
               options->drain_ms, options->chunk_bytes, log_level_name(options->log_level),
               options->port_file ? options->port_file : "none", (int)daemon->signals.parent,
               (unsigned long long)descriptors, rpc_server_version());
+    warn_exposed(daemon, grpc, http);
     if (options->json)
         print_json(daemon, grpc, http);
 }

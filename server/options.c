@@ -23,9 +23,15 @@
 #define DRAIN_MAX_MS 600000
 #define CHUNK_MIN_BYTES 1024
 
+// Without COORDINATOR: it will mean the same to everything of ours that could talk in the clear.
+#define INSECURE_VARIABLE "LOCKSTEP_INSECURE_PLAINTEXT"
+#define GIVEN_BYTES 64
+
 struct parse {
     struct options *options;
     const char *given; // "--listen" or the variable's name.
+    char listen_given[GIVEN_BYTES]; // The same, of the address that counts in the end.
+    char http_given[GIVEN_BYTES];
     char *error;
     size_t error_bytes;
 };
@@ -59,7 +65,8 @@ static struct addrinfo *resolve(const char *host)
     return found;
 }
 
-static bool set_endpoint(struct parse *parse, const char *value, struct endpoint *endpoint)
+static bool set_endpoint(struct parse *parse, const char *value, struct endpoint *endpoint,
+                         char *given)
 {
     char host[LOCKSTEP_ADDRESS_BYTES];
     if (!parse_address(value, host, sizeof host, &endpoint->port))
@@ -67,16 +74,26 @@ static bool set_endpoint(struct parse *parse, const char *value, struct endpoint
     struct addrinfo *found = resolve(host);
     if (!found)
         return refuse(parse, value, "the host must be a numeric address or localhost");
-    bool loopback = is_loopback(found->ai_addr);
+    endpoint->exposed = !is_loopback(found->ai_addr);
     getnameinfo(found->ai_addr, found->ai_addrlen, endpoint->host, sizeof endpoint->host, NULL, 0,
                 NI_NUMERICHOST);
     freeaddrinfo(found);
-    if (!loopback)
-        return refuse(parse, value,
-                      "only loopback addresses are allowed, because nothing is encrypted or "
-                      "authenticated yet and everybody who reaches the port could join a job; use "
-                      "127.0.0.1 until --tls-dir exists");
+    text_copy(given, GIVEN_BYTES, parse->given);
     return true;
+}
+
+// Asked when everything is read: the flag that allows it may come after the address.
+static bool allowed(struct parse *parse, const struct endpoint *endpoint, const char *given)
+{
+    char text[LOCKSTEP_ADDRESS_BYTES + 16];
+    if (!endpoint->exposed || parse->options->insecure_plaintext)
+        return true;
+    endpoint_text(endpoint, text, sizeof text);
+    parse->given = given;
+    return refuse(parse, text,
+                  "only loopback addresses are allowed, because nothing is encrypted or "
+                  "authenticated yet and everybody who reaches the port could join a job; on a "
+                  "network where you trust everybody, allow it with --insecure-plaintext");
 }
 
 void endpoint_text(const struct endpoint *endpoint, char *text, size_t text_bytes)
@@ -89,13 +106,25 @@ void endpoint_text(const struct endpoint *endpoint, char *text, size_t text_byte
 
 static bool set_listen(struct parse *parse, const char *value)
 {
-    return set_endpoint(parse, value, &parse->options->listen);
+    return set_endpoint(parse, value, &parse->options->listen, parse->listen_given);
 }
 
 static bool set_http(struct parse *parse, const char *value)
 {
     parse->options->http_off = strcmp(value, "off") == 0;
-    return parse->options->http_off || set_endpoint(parse, value, &parse->options->http);
+    if (parse->options->http_off)
+        parse->options->http.exposed = false;
+    return parse->options->http_off ||
+           set_endpoint(parse, value, &parse->options->http, parse->http_given);
+}
+
+static bool set_insecure(struct parse *parse, const char *value)
+{
+    bool on = !value || strcmp(value, "1") == 0;
+    if (!on && value[0] != '\0' && strcmp(value, "0") != 0)
+        return refuse(parse, value, "1 allows addresses that are not loopback, 0 does not");
+    parse->options->insecure_plaintext = on;
+    return true;
 }
 
 static bool set_log_level(struct parse *parse, const char *value)
@@ -163,6 +192,8 @@ static const struct flag flags[] = {
      "where workers connect (" LISTEN_DEFAULT "); port 0 takes any"},
     {"http", required_argument, set_http, "HOST:PORT",
      "status page, API and metrics (" HTTP_DEFAULT "), or off"},
+    {"insecure-plaintext", no_argument, set_insecure, NULL,
+     "allow other addresses than loopback, without encryption"},
     {"log-level", required_argument, set_log_level, "LEVEL",
      "error, warn, info (default) or debug"},
     {"port-file", required_argument, set_port_file, "PATH",
@@ -194,7 +225,8 @@ static void print_help(FILE *out)
     }
     fprintf(out,
             "\nEvery flag that has a value is also read from the environment: --log-level from\n"
-            "LOCKSTEP_COORDINATOR_LOG_LEVEL. SIGTERM drains and ends; a second one ends at once.\n"
+            "LOCKSTEP_COORDINATOR_LOG_LEVEL. " INSECURE_VARIABLE "=1 is --insecure-plaintext.\n"
+            "SIGTERM drains and ends; a second one ends at once.\n"
             "Exit status: 0 after a drain, 1 when it could not start, 2 for wrong usage.\n");
 }
 
@@ -219,7 +251,9 @@ static bool read_environment(struct parse *parse)
         if (!flags[i].set(parse, value))
             return false;
     }
-    return true;
+    const char *insecure = getenv(INSECURE_VARIABLE);
+    parse->given = INSECURE_VARIABLE;
+    return !insecure || set_insecure(parse, insecure);
 }
 
 static void fill_long_options(struct option *longs)
@@ -284,5 +318,9 @@ enum options_result options_parse(int argc, char **argv, struct options *options
     set_http(&parse, HTTP_DEFAULT);
     if (!read_environment(&parse))
         return OPTIONS_USAGE;
-    return read_arguments(&parse, argc, argv, out);
+    enum options_result result = read_arguments(&parse, argc, argv, out);
+    if (result == OPTIONS_RUN && (!allowed(&parse, &options->listen, parse.listen_given) ||
+                                  !allowed(&parse, &options->http, parse.http_given)))
+        return OPTIONS_USAGE;
+    return result;
 }

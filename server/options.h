@@ -18,16 +18,18 @@
 
 #define SERVER_VERSION "0.1.0"
 
-// Where to listen. host is numeric and loopback, without brackets.
+// Where to listen. host is numeric, without brackets.
 struct endpoint {
     char host[LOCKSTEP_ADDRESS_BYTES];
     uint16_t port; // 0: any that is free.
+    bool exposed; // Others than this host can reach it: only with insecure_plaintext.
 };
 
 struct options {
     struct endpoint listen;
     struct endpoint http;
     bool http_off;
+    bool insecure_plaintext;
     enum log_level log_level;
     const char *port_file; // NULL: none. Borrowed from argv or the environment.
     bool parent_death;

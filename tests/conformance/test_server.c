@@ -36,7 +36,7 @@ static void refuses_in_one_sentence(void **state)
     (void)state;
     static const struct refusal_case cases[] = {
         {{"--bogus"}, 2, "--help lists the flags"},
-        {{"--listen=0.0.0.0:0"}, 2, "until --tls-dir exists"},
+        {{"--listen=0.0.0.0:0"}, 2, "allow it with --insecure-plaintext"},
         {{"--listen=[::]:0"}, 2, "only loopback"},
         {{"--http=192.0.2.1:0"}, 2, "only loopback"},
         {{"--listen=nonsense"}, 2, "HOST:PORT"},
@@ -95,6 +95,30 @@ static void listens_on_ipv6(void **state)
     daemon_expect(&server, "event=coordinator_ready");
     assert_true(daemon_said(&server, "grpc=[::1]:"));
     daemon_stop(&server);
+}
+
+// Condition: other hosts can reach it, because somebody asked for that. Decision: it says so, once
+// for eyes and once in the log, whatever else it logs.
+static void warns_when_it_is_exposed(void **state)
+{
+    (void)state;
+    const char *quiet[] = {"--listen=0.0.0.0:0", "--insecure-plaintext", "--http=off",
+                           "--log-level=error", NULL};
+    daemon_spawn(&server, quiet, 0);
+    daemon_expect(&server, "warning: --insecure-plaintext: whoever reaches 0.0.0.0:");
+    daemon_stop(&server);
+    assert_false(daemon_said(&server, "event=insecure_plaintext"));
+
+    const char *loud[] = {"--listen=127.0.0.1:0", "--insecure-plaintext", "--http=0.0.0.0:0", NULL};
+    daemon_spawn(&server, loud, 0);
+    daemon_expect(&server, "event=insecure_plaintext grpc=loopback http=0.0.0.0:");
+    assert_true(daemon_said(&server, "can read the state of all jobs, and nothing is encrypted"));
+    daemon_stop(&server);
+
+    const char *loopback[] = {"--insecure-plaintext", NULL};
+    daemon_start(&server, loopback, 0);
+    daemon_stop(&server);
+    assert_false(daemon_said(&server, "insecure"));
 }
 
 // The file is complete when it is there, and gone after a good end.
@@ -298,11 +322,17 @@ static void ends_with_its_parent(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refuses_in_one_sentence),  cmocka_unit_test(names_a_port_in_use),
-        cmocka_unit_test(listens_on_ipv6),          cmocka_unit_test(writes_the_port_file),
-        cmocka_unit_test(two_workers_form_a_world), cmocka_unit_test(refused_worker_is_told),
-        cmocka_unit_test(survives_hostile_bytes),   cmocka_unit_test(drains_until_members_left),
-        cmocka_unit_test(drain_is_bounded),         cmocka_unit_test(second_signal_ends_at_once),
+        cmocka_unit_test(refuses_in_one_sentence),
+        cmocka_unit_test(names_a_port_in_use),
+        cmocka_unit_test(listens_on_ipv6),
+        cmocka_unit_test(warns_when_it_is_exposed),
+        cmocka_unit_test(writes_the_port_file),
+        cmocka_unit_test(two_workers_form_a_world),
+        cmocka_unit_test(refused_worker_is_told),
+        cmocka_unit_test(survives_hostile_bytes),
+        cmocka_unit_test(drains_until_members_left),
+        cmocka_unit_test(drain_is_bounded),
+        cmocka_unit_test(second_signal_ends_at_once),
         cmocka_unit_test(ends_with_its_parent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -87,7 +87,12 @@ static void misuse_gets_a_sentence(void **state)
         {"--listen :1", "HOST:PORT"},
         {"--listen 0.0.0.0:1", "only loopback"},
         {"--listen [::]:1", "only loopback"},
-        {"--listen 10.0.0.1:1", "--tls-dir"},
+        {"--listen 10.0.0.1:1", "--listen '10.0.0.1:1': only loopback"},
+        {"--listen 10.0.0.1:1", "allow it with --insecure-plaintext"},
+        {"--http 0.0.0.0:1", "--http '0.0.0.0:1': only loopback"},
+        {"--http [fe80::1]:1", "--http '[fe80::1]:1': only loopback"},
+        {"--insecure-plaintext=1", "--insecure-plaintext=1"},
+        {"--insecure-plaintext --listen example.org:1", "numeric address"},
         {"--listen [::ffff:127.0.0.1]:1", "only loopback"},
         {"--http example.org:80", "numeric address"},
         {"--log-level loud", "error, warn, info or debug"},
@@ -119,12 +124,51 @@ static void environment_is_below_flags(void **state)
     unsetenv("LOCKSTEP_COORDINATOR_DRAIN_MS");
 }
 
+static void plaintext_is_asked_for_by_name(void **state)
+{
+    (void)state;
+    // Before or after the address that needs it.
+    assert_int_equal(parse("--insecure-plaintext --listen 0.0.0.0:1"), OPTIONS_RUN);
+    assert_true(options.listen.exposed && !options.http.exposed);
+    assert_int_equal(parse("--listen [::]:1 --http 10.0.0.1:2 --insecure-plaintext"), OPTIONS_RUN);
+    assert_true(options.listen.exposed && options.http.exposed);
+    assert_int_equal(parse("--insecure-plaintext --listen 127.9.9.9:1"), OPTIONS_RUN);
+    assert_false(options.listen.exposed);
+    // Only the address that counts in the end needs it.
+    assert_int_equal(parse("--listen 0.0.0.0:1 --listen 127.0.0.1:1"), OPTIONS_RUN);
+    assert_int_equal(parse("--http 0.0.0.0:1 --http off"), OPTIONS_RUN);
+    assert_false(options.http.exposed);
+}
+
+static void plaintext_is_asked_for_by_the_environment(void **state)
+{
+    (void)state;
+    setenv("LOCKSTEP_INSECURE_PLAINTEXT", "1", 1);
+    assert_int_equal(parse("--listen 0.0.0.0:1"), OPTIONS_RUN);
+    assert_true(options.listen.exposed);
+    setenv("LOCKSTEP_INSECURE_PLAINTEXT", "0", 1);
+    assert_int_equal(parse("--listen 0.0.0.0:1"), OPTIONS_USAGE);
+    assert_int_equal(parse("--listen 0.0.0.0:1 --insecure-plaintext"), OPTIONS_RUN);
+    setenv("LOCKSTEP_INSECURE_PLAINTEXT", "yes", 1);
+    assert_int_equal(parse(""), OPTIONS_USAGE);
+    assert_non_null(strstr(error, "LOCKSTEP_INSECURE_PLAINTEXT 'yes'"));
+    unsetenv("LOCKSTEP_INSECURE_PLAINTEXT");
+    setenv("LOCKSTEP_COORDINATOR_LISTEN", "0.0.0.0:1", 1);
+    assert_int_equal(parse(""), OPTIONS_USAGE);
+    assert_non_null(strstr(error, "LOCKSTEP_COORDINATOR_LISTEN '0.0.0.0:1': only loopback"));
+    unsetenv("LOCKSTEP_COORDINATOR_LISTEN");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults_are_loopback),        cmocka_unit_test(every_flag_is_read),
-        cmocka_unit_test(help_and_version_are_answers), cmocka_unit_test(misuse_gets_a_sentence),
+        cmocka_unit_test(defaults_are_loopback),
+        cmocka_unit_test(every_flag_is_read),
+        cmocka_unit_test(help_and_version_are_answers),
+        cmocka_unit_test(misuse_gets_a_sentence),
         cmocka_unit_test(environment_is_below_flags),
+        cmocka_unit_test(plaintext_is_asked_for_by_name),
+        cmocka_unit_test(plaintext_is_asked_for_by_the_environment),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
