@@ -93,7 +93,7 @@ static unsigned kernel_level_wanted(enum dtype dtype)
 
 // The highest level of this machine, up to the one that is wanted. Two threads may choose at once:
 // they choose the same.
-static const struct kernel_table *kernel_chosen(enum dtype dtype)
+const struct kernel_table *kernel_chosen(enum dtype dtype)
 {
     static _Atomic(const struct kernel_table *) chosen[KERNEL_DTYPES];
     const struct kernel_table *table = atomic_load_explicit(&chosen[dtype], memory_order_relaxed);

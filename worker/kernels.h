@@ -68,6 +68,34 @@ void kernel_scale_power(enum dtype dtype, void *out, const void *in, int exponen
 void kernel_narrow(enum dtype dtype, uint16_t *out, const float *in, size_t count);
 void kernel_widen(enum dtype dtype, float *out, const uint16_t *in, size_t count);
 
+// ---- many sources at once -----------------------------------------------------------------------
+
+#define KERNELS_MAX_SOURCES LOCKSTEP_MAX_MATES
+
+struct kernel_combination {
+    enum dtype dtype;
+    enum reduce_op op;
+    uint32_t count; // Of sources: 1 to KERNELS_MAX_SOURCES.
+    const void *const *sources; // [count]. NULL: zeros, as below.
+    const uint64_t *weights; // [count], REDUCE_MEAN only. NULL: all are 1.
+    uint64_t total; // REDUCE_MEAN: divides the sum; at least 1.
+    enum dtype rounded; // DTYPE_BFLOAT16 of sums of float32: the result is rounded to it, and
+                        // widened. DTYPE_NONE or dtype: not so.
+    bool streams; // Stores go past the caches; they are done when the function returns.
+};
+
+// out = ((sources[0] op sources[1]) op ...), in this order, divided by total: the bits of the
+// functions above one after the other, but that 16-bit floats are rounded once, at the end. Sums
+// and ORs skip a source that is NULL or has weight 0, and begin with the first of the others;
+// without any they are +0. Minima and maxima meet a zero instead. Only final values are stored,
+// each in one piece, so out may be memory in which every element has to be intact or final. out may
+// be one of the sources; no other overlap.
+void kernel_combine(const struct kernel_combination *what, void *out, size_t count);
+
+// A copy whose stores have whole elements of every dtype that both are aligned for: memcpy promises
+// no such thing. streams: past the caches, done when it returns. No overlap, but out == in.
+void kernel_copy(void *out, const void *in, size_t bytes, bool streams);
+
 // Sets the calling thread's floating-point environment to round-to-nearest without flush-to-zero.
 void kernels_environment(void);
 

@@ -6,6 +6,7 @@
 #if defined(__x86_64__)
 #define KERNEL_TARGET __attribute__((target("avx2,f16c")))
 #define KERNEL_F16_WIDTH 8
+#define KERNEL_COPY_BYTES 32
 #define KERNEL_TABLE kernel_table_avx2
 #include "worker/kernels_loops.h"
 #else

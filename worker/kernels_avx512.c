@@ -6,6 +6,7 @@
 #if defined(__x86_64__)
 #define KERNEL_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,f16c")))
 #define KERNEL_F16_WIDTH 16
+#define KERNEL_COPY_BYTES 64
 #define KERNEL_TABLE kernel_table_avx512
 #include "worker/kernels_loops.h"
 #else

@@ -68,3 +68,47 @@ KERNEL_TARGET static void widen_float16_vectors(float *out, const uint16_t *in, 
         F16(storeu_ps)(out + i, F16_LOAD(in + i));
     widen_float16s(out + i, in + i, count - i);
 }
+
+// A sum of n sources, a constant; what follows vectors is combined by the plain loop.
+#define F16_COMBINE_CASE(n, finish) \
+    for (; i + KERNEL_F16_WIDTH <= count; i += KERNEL_F16_WIDTH) { \
+        f16_vector sum = F16(mul_ps)(weights[0], F16_LOAD(sources[0] + i)); \
+        for (unsigned s = 1; s < (n); s++) \
+            sum = F16(add_ps)(sum, F16(mul_ps)(weights[s], F16_LOAD(sources[s] + i))); \
+        F16_STORE(into + i, F16(finish)(sum, last)); \
+    }
+
+#define F16_COMBINE(name, finish, constant) \
+    KERNEL_TARGET static void name##_float16_vectors( \
+        void *out, const struct kernel_operands *from, size_t count) \
+    { \
+        uint16_t *into = out; \
+        const uint16_t *const sources[KERNEL_OPERANDS] = {from->sources[0], from->sources[1], \
+                                                          from->sources[2], from->sources[3]}; \
+        const f16_vector weights[KERNEL_OPERANDS] = { \
+            F16(set1_ps)((float)from->weights[0]), F16(set1_ps)((float)from->weights[1]), \
+            F16(set1_ps)((float)from->weights[2]), F16(set1_ps)((float)from->weights[3])}; \
+        const f16_vector last = F16(set1_ps)((float)(constant)); \
+        struct kernel_operands rest = *from; \
+        size_t i = 0; \
+        switch (from->count) { \
+        case 1: \
+            F16_COMBINE_CASE(1, finish) \
+            break; \
+        case 2: \
+            F16_COMBINE_CASE(2, finish) \
+            break; \
+        case 3: \
+            F16_COMBINE_CASE(3, finish) \
+            break; \
+        default: \
+            F16_COMBINE_CASE(4, finish) \
+            break; \
+        } \
+        for (unsigned s = 0; s < from->count; s++) \
+            rest.sources[s] = sources[s] + i; \
+        name##_float16(into + i, &rest, count - i); \
+    }
+
+F16_COMBINE(combine_weighted, mul_ps, from->factor)
+F16_COMBINE(combine_divided, div_ps, from->total)

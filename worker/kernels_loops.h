@@ -187,6 +187,9 @@ static inline float widen_quiet_float16(uint32_t half)
 KERNEL_CONVERSIONS(float16, widen_quiet_float16)
 KERNEL_CONVERSIONS(bfloat16, widen_bfloat16)
 
+#include "worker/kernels_copy.h"
+#include "worker/kernels_sources.h"
+
 // What computes float16: the loops above, or those of the header that begin with whole vectors.
 #ifdef KERNEL_F16_WIDTH
 #include "worker/kernels_f16c.h"
@@ -215,6 +218,16 @@ KERNEL_CONVERSIONS(bfloat16, widen_bfloat16)
         [DTYPE_FLOAT32] = name##_float, [DTYPE_FLOAT64] = name##_double, \
         [DTYPE_FLOAT16] = KERNEL_LOOP(name, KERNEL_FLOAT16), [DTYPE_BFLOAT16] = name##_bfloat16 \
     }
+#define KERNEL_COMBINE_ROW(adds, chooses) \
+    { \
+        [REDUCE_SUM] = (adds), [REDUCE_MEAN] = (adds), [REDUCE_MIN] = combine_min_##chooses, \
+        [REDUCE_MAX] = combine_max_##chooses \
+    }
+#define KERNEL_COMBINE_INTEGER_ROW(type) \
+    { \
+        [REDUCE_SUM] = combine_sum_##type, [REDUCE_MIN] = combine_min_##type, \
+        [REDUCE_MAX] = combine_max_##type, [REDUCE_OR] = combine_or_##type \
+    }
 #define KERNEL_STRING(name) #name
 #define KERNEL_NAME(name) KERNEL_STRING(name)
 
@@ -233,4 +246,16 @@ const struct kernel_table KERNEL_TABLE = {
     .scale_power = KERNEL_FACTOR_ROW(scale_power),
     .narrow = {[DTYPE_FLOAT16] = narrow_float16_vectors, [DTYPE_BFLOAT16] = narrow_bfloat16s},
     .widen = {[DTYPE_FLOAT16] = widen_float16_vectors, [DTYPE_BFLOAT16] = widen_bfloat16s},
+    .combine = {[DTYPE_FLOAT32] = KERNEL_COMBINE_ROW(combine_sum_float, float),
+                [DTYPE_FLOAT64] = KERNEL_COMBINE_ROW(combine_sum_double, double),
+                [DTYPE_INT32] = KERNEL_COMBINE_INTEGER_ROW(int32_t),
+                [DTYPE_INT64] = KERNEL_COMBINE_INTEGER_ROW(int64_t),
+                [DTYPE_FLOAT16] =
+                    KERNEL_COMBINE_ROW(KERNEL_LOOP(combine_weighted, KERNEL_FLOAT16), float16),
+                [DTYPE_BFLOAT16] = KERNEL_COMBINE_ROW(combine_weighted_bfloat16, bfloat16),
+                [DTYPE_UINT8] = KERNEL_COMBINE_INTEGER_ROW(uint8_t)},
+    .combine_weighted = KERNEL_FACTOR_ROW(combine_weighted),
+    .combine_divided = KERNEL_FACTOR_ROW(combine_divided),
+    .copy = copy_bytes,
+    .stream = stream_bytes,
 };

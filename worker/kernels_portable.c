@@ -4,5 +4,6 @@
 // The loops are in kernels_loops.h. Pure; any thread.
 
 #define KERNEL_TARGET
+#define KERNEL_COPY_BYTES 16
 #define KERNEL_TABLE kernel_table_portable
 #include "worker/kernels_loops.h"

@@ -21,6 +21,21 @@ typedef void kernel_power_loop(void *out, const void *in, double power, size_t c
 typedef void kernel_narrow_loop(uint16_t *out, const float *in, size_t count);
 typedef void kernel_widen_loop(float *out, const uint16_t *in, size_t count);
 
+#define KERNEL_OPERANDS 4 // Sources of one loop, at most.
+
+struct kernel_operands {
+    const void *sources[KERNEL_OPERANDS]; // Those that are not there: anything.
+    uint64_t weights[KERNEL_OPERANDS]; // Likewise.
+    unsigned count; // 1 to KERNEL_OPERANDS.
+    double factor; // Of what multiplies at the end: a power of two.
+    uint64_t total; // Of what divides at the end.
+};
+
+// out may be one of the sources.
+typedef void kernel_combine_loop(void *out, const struct kernel_operands *from, size_t count);
+// Every store has whole elements of every dtype for which the memory is aligned. No overlap.
+typedef void kernel_copy_loop(void *out, const void *in, size_t bytes);
+
 // NULL: does not exist, and then in no level. The arguments are those of kernels.h.
 struct kernel_table {
     const char *name;
@@ -31,6 +46,11 @@ struct kernel_table {
     kernel_power_loop *scale_power[KERNEL_DTYPES]; // power is 2^exponent.
     kernel_narrow_loop *narrow[KERNEL_DTYPES]; // Of 16-bit floats.
     kernel_widen_loop *widen[KERNEL_DTYPES];
+    kernel_combine_loop *combine[KERNEL_DTYPES][KERNEL_OPS]; // Sums: times the factor.
+    kernel_combine_loop *combine_weighted[KERNEL_DTYPES]; // Times the factor.
+    kernel_combine_loop *combine_divided[KERNEL_DTYPES]; // Weighted, by the total.
+    kernel_copy_loop *copy;
+    kernel_copy_loop *stream; // Past the caches, not ordered: kernels_fence.
 };
 
 extern const struct kernel_table kernel_table_portable;
@@ -41,5 +61,11 @@ extern const struct kernel_table kernel_table_avx512;
 
 // The table of one level, from 0 (portable) upwards; NULL: this machine has not so many.
 const struct kernel_table *kernel_level(unsigned level);
+// The table that is fastest for a dtype on this machine.
+const struct kernel_table *kernel_chosen(enum dtype dtype);
+
+// kernel_combine with the loops of one level.
+void kernel_combine_by(const struct kernel_table *table, const struct kernel_combination *what,
+                       void *out, size_t count);
 
 #endif

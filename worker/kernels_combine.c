@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// kernel_combine: many sources, weights and one division, made of loops that take four. What is not
+// final stays in a tile on the stack, small enough for the first cache; the last loop of a tile
+// stores what is final. Pure; any thread.
+//
+// A sum of more than four sources goes four, three, three, ... at a time, the sum so far being the
+// first operand of the next loop. 16-bit floats are then added up as float32, one by one.
+//
+// Stores past the caches are a copy out of the tile: an additional pass over the first cache, which
+// costs little beside the memory that they are for, and every other loop stays the compiler's.
+
+#include "worker/kernels.h"
+#include "worker/kernels_table.h"
+
+#include <assert.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define COMBINE_TILE_BYTES 8192
+#define COMBINE_LINE_BYTES 64
+
+// Elements of a tile, which has room for as many of float32.
+static size_t combine_tile(enum dtype dtype)
+{
+    const size_t size = dtype_size(dtype);
+    return COMBINE_TILE_BYTES / (size > sizeof(float) ? size : sizeof(float));
+}
+
+static const uint8_t combine_zeros[COMBINE_TILE_BYTES];
+
+// What takes part.
+struct combine {
+    const struct kernel_table *table;
+    const struct kernel_combination *what;
+    const uint8_t *sources[KERNELS_MAX_SOURCES];
+    uint64_t weights[KERNELS_MAX_SOURCES];
+    unsigned count;
+    bool has_zeros; // Some of the sources are combine_zeros.
+    bool weighted;
+    bool divided; // At the end, by a total that is no power of two.
+    double factor; // 1, or of a total that is one.
+    size_t size;
+};
+
+static bool combine_skips(const struct kernel_combination *what)
+{
+    return what->op != REDUCE_MIN && what->op != REDUCE_MAX;
+}
+
+static void combine_choose(struct combine *combine)
+{
+    const struct kernel_combination *what = combine->what;
+    for (uint32_t s = 0; s < what->count; s++) {
+        const uint64_t weight = what->weights != NULL ? what->weights[s] : 1;
+        const void *source = weight > 0 ? what->sources[s] : NULL;
+        if (source == NULL && combine_skips(what))
+            continue;
+        combine->has_zeros |= source == NULL;
+        combine->weighted |= weight != 1;
+        combine->weights[combine->count] = weight;
+        combine->sources[combine->count++] = source != NULL ? source : combine_zeros;
+    }
+}
+
+static void combine_finish_choose(struct combine *combine)
+{
+    const uint64_t total = combine->what->op == REDUCE_MEAN ? combine->what->total : 1;
+    combine->divided = (total & (total - 1)) != 0;
+    combine->factor = combine->divided ? 1.0 : 1.0 / (double)total;
+}
+
+static bool combine_is_rounded(const struct kernel_combination *what)
+{
+    return what->dtype == DTYPE_FLOAT32 && what->rounded == DTYPE_BFLOAT16;
+}
+
+// ---- one tile -----------------------------------------------------------------------------------
+
+// The operands from `next` on, behind the sum so far when there is one. Returns how many are taken.
+static unsigned combine_operands(const struct combine *combine, const void *sum, unsigned next,
+                                 size_t offset, struct kernel_operands *operands)
+{
+    const unsigned free = KERNEL_OPERANDS - (sum != NULL);
+    const unsigned left = combine->count - next;
+    const unsigned taken = left < free ? left : free;
+    *operands = (struct kernel_operands){.factor = 1.0, .total = 1};
+    if (sum != NULL) {
+        operands->sources[0] = sum;
+        operands->weights[0] = 1;
+        operands->count = 1;
+    }
+    for (unsigned s = next; s < next + taken; s++) {
+        const bool stands = combine->sources[s] == combine_zeros;
+        operands->sources[operands->count] = combine->sources[s] + (stands ? 0 : offset);
+        operands->weights[operands->count++] = combine->weights[s];
+    }
+    for (unsigned s = operands->count; s < KERNEL_OPERANDS; s++) {
+        operands->sources[s] = operands->sources[0];
+        operands->weights[s] = 1;
+    }
+    return taken;
+}
+
+static kernel_combine_loop *combine_loop(const struct combine *combine, bool last)
+{
+    const struct kernel_combination *what = combine->what;
+    if (last && combine->divided)
+        return combine->table->combine_divided[what->dtype];
+    if (combine->weighted)
+        return combine->table->combine_weighted[what->dtype];
+    return combine->table->combine[what->dtype][what->op];
+}
+
+// Elements that begin offset bytes into the sources. tile is out, or has room for them.
+static void combine_same(const struct combine *combine, void *out, void *tile, size_t offset,
+                         size_t count)
+{
+    struct kernel_operands operands;
+    unsigned next = combine_operands(combine, NULL, 0, offset, &operands);
+    while (next < combine->count) {
+        combine_loop(combine, false)(tile, &operands, count);
+        next += combine_operands(combine, tile, next, offset, &operands);
+    }
+    operands.factor = combine->factor;
+    operands.total = combine->what->total;
+    combine_loop(combine, true)(out, &operands, count);
+}
+
+// More 16-bit floats than one loop takes.
+static void combine_wide(const struct combine *combine, void *out, float *sum, size_t offset,
+                         size_t count)
+{
+    const enum dtype dtype = combine->what->dtype;
+    const struct kernel_table *table = combine->table;
+    _Alignas(COMBINE_LINE_BYTES) float wide[COMBINE_TILE_BYTES / sizeof(float)];
+    for (unsigned s = 0; s < combine->count; s++) {
+        const void *source = combine->sources[s] + offset;
+        table->widen[dtype](s == 0 ? sum : wide, source, count);
+        if (s == 0)
+            table->scale[DTYPE_FLOAT32](sum, sum, combine->weights[s], count);
+        else
+            table->add_weighted[DTYPE_FLOAT32](sum, wide, combine->weights[s], count);
+    }
+    if (combine->what->op == REDUCE_MEAN)
+        table->divide[DTYPE_FLOAT32](sum, sum, combine->what->total, count);
+    table->narrow[dtype](out, sum, count);
+}
+
+static void combine_rounded(const struct combine *combine, void *out, void *tile, size_t offset,
+                            size_t count)
+{
+    _Alignas(COMBINE_LINE_BYTES) uint16_t rounded[COMBINE_TILE_BYTES / sizeof(float)];
+    combine_same(combine, tile, tile, offset, count);
+    combine->table->narrow[DTYPE_BFLOAT16](rounded, tile, count);
+    combine->table->widen[DTYPE_BFLOAT16](out, rounded, count);
+}
+
+static bool combine_is_wide(const struct combine *combine)
+{
+    return dtype_is_small(combine->what->dtype) && combine_skips(combine->what) &&
+           combine->count > KERNEL_OPERANDS;
+}
+
+static void combine_one(const struct combine *combine, void *out, void *tile, size_t offset,
+                        size_t count)
+{
+    if (combine_is_wide(combine))
+        combine_wide(combine, out, tile, offset, count);
+    else if (combine_is_rounded(combine->what))
+        combine_rounded(combine, out, tile, offset, count);
+    else
+        combine_same(combine, out, tile, offset, count);
+}
+
+// ---- all of it ----------------------------------------------------------------------------------
+
+static void combine_tiles(const struct combine *combine, uint8_t *out, size_t count)
+{
+    _Alignas(COMBINE_LINE_BYTES) uint8_t tile[COMBINE_TILE_BYTES];
+    _Alignas(COMBINE_LINE_BYTES) uint8_t final[COMBINE_TILE_BYTES];
+    const bool streams = combine->what->streams;
+    // The first tile ends where a line of the cache does: no other one then begins inside a line.
+    size_t part =
+        combine_tile(combine->what->dtype) - (uintptr_t)out % COMBINE_LINE_BYTES / combine->size;
+    for (size_t done = 0; done < count; done += part) {
+        if (done > 0)
+            part = combine_tile(combine->what->dtype);
+        if (part > count - done)
+            part = count - done;
+        const size_t offset = done * combine->size;
+        combine_one(combine, streams ? final : out + offset, tile, offset, part);
+        if (streams)
+            combine->table->stream(out + offset, final, part * combine->size);
+    }
+}
+
+static void combine_fence(bool streams)
+{
+#if defined(__x86_64__)
+    if (streams)
+        _mm_sfence();
+#else
+    (void)streams;
+#endif
+}
+
+static void combine_zero(const struct combine *combine, uint8_t *out, size_t count)
+{
+    for (size_t left = count * combine->size; left > 0;) {
+        const size_t part = left < COMBINE_TILE_BYTES ? left : COMBINE_TILE_BYTES;
+        combine->table->copy(out, combine_zeros, part);
+        out += part;
+        left -= part;
+    }
+}
+
+// Whether one call of a loop does it all.
+static bool combine_is_direct(const struct combine *combine)
+{
+    return !combine->what->streams && !combine->has_zeros && combine->count <= KERNEL_OPERANDS &&
+           !combine_is_rounded(combine->what);
+}
+
+static bool combine_is_copy(const struct combine *combine)
+{
+    return combine->count == 1 && !combine->has_zeros && !combine->weighted && !combine->divided &&
+           combine->factor == 1.0 && !combine_is_rounded(combine->what);
+}
+
+static void combine_copy(const struct kernel_table *table, void *out, const void *in, size_t bytes,
+                         bool streams)
+{
+    if (out != in)
+        (streams ? table->stream : table->copy)(out, in, bytes);
+}
+
+void kernel_combine_by(const struct kernel_table *table, const struct kernel_combination *what,
+                       void *out, size_t count)
+{
+    struct combine combine = {.table = table, .what = what, .size = dtype_size(what->dtype)};
+    assert(kernel_supported(what->dtype, what->op));
+    assert(what->count > 0 && what->count <= KERNELS_MAX_SOURCES);
+    assert(what->op == REDUCE_MEAN ? what->total > 0 : what->weights == NULL);
+    combine_choose(&combine);
+    combine_finish_choose(&combine);
+    if (combine.count == 0)
+        combine_zero(&combine, out, count);
+    else if (combine_is_copy(&combine))
+        combine_copy(table, out, combine.sources[0], count * combine.size, what->streams);
+    else if (combine_is_direct(&combine))
+        combine_same(&combine, out, NULL, 0, count);
+    else
+        combine_tiles(&combine, out, count);
+    combine_fence(what->streams);
+}
+
+void kernel_combine(const struct kernel_combination *what, void *out, size_t count)
+{
+    kernel_combine_by(kernel_chosen(what->dtype), what, out, count);
+}
+
+void kernel_copy(void *out, const void *in, size_t bytes, bool streams)
+{
+    combine_copy(kernel_chosen(DTYPE_FLOAT32), out, in, bytes, streams);
+    combine_fence(streams);
+}
