@@ -16,6 +16,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -23,12 +24,20 @@
 
 #define LOOPBACK_PIPE_BYTES (256 * 1024)
 #define LOOPBACK_BACKLOG 128
+#define LOOPBACK_PASSED 8 // Descriptors on their way, in one direction.
+
+struct loopback_passed {
+    struct link_note note;
+    int fd;
+};
 
 struct loopback_pipe {
     size_t first; // Of the bytes in it.
     size_t count;
     bool ended; // The writer sends no more.
     bool broken; // The writer reset the connection.
+    uint32_t passed_count;
+    struct loopback_passed passed[LOOPBACK_PASSED];
     uint8_t bytes[LOOPBACK_PIPE_BYTES];
 };
 
@@ -214,6 +223,52 @@ static int loopback_check(struct link *link)
     return 0;
 }
 
+static void loopback_wake(struct link *link)
+{
+    struct loopback_end *end = loopback_of(link);
+    mutex_lock(&end->pair->mutex);
+    loopback_signal_other_locked(end);
+    mutex_unlock(&end->pair->mutex);
+}
+
+static int loopback_pass(struct link *link, const struct link_note *note, int fd)
+{
+    struct loopback_end *end = loopback_of(link);
+    struct loopback_pipe *pipe = &end->pair->pipes[1 - end->side];
+    int result = -1;
+    mutex_lock(&end->pair->mutex);
+    if (!loopback_other(end)->open) {
+        errno = EPIPE;
+    } else if (pipe->passed_count == LOOPBACK_PASSED) {
+        errno = EAGAIN;
+    } else {
+        struct loopback_passed *passed = &pipe->passed[pipe->passed_count];
+        *passed = (struct loopback_passed){.note = *note, .fd = fcntl(fd, F_DUPFD_CLOEXEC, 0)};
+        result = passed->fd < 0 ? -1 : 0;
+        pipe->passed_count += result == 0;
+        loopback_signal_other_locked(end);
+    }
+    mutex_unlock(&end->pair->mutex);
+    return result;
+}
+
+static int loopback_take(struct link *link, struct link_note *note)
+{
+    struct loopback_end *end = loopback_of(link);
+    struct loopback_pipe *pipe = &end->pair->pipes[end->side];
+    int fd = -1;
+    mutex_lock(&end->pair->mutex);
+    errno = EAGAIN;
+    if (pipe->passed_count > 0) {
+        fd = pipe->passed[0].fd;
+        *note = pipe->passed[0].note;
+        pipe->passed_count--;
+        memmove(&pipe->passed[0], &pipe->passed[1], pipe->passed_count * sizeof(pipe->passed[0]));
+    }
+    mutex_unlock(&end->pair->mutex);
+    return fd;
+}
+
 static void loopback_shut(struct link *link)
 {
     struct loopback_end *end = loopback_of(link);
@@ -237,6 +292,9 @@ static void loopback_close(struct link *link, bool reset)
     mutex_unlock(&pair->mutex);
     if (!last)
         return;
+    for (int i = 0; i < 2; i++)
+        for (uint32_t k = 0; k < pair->pipes[i].passed_count; k++)
+            (void)close(pair->pipes[i].passed[k].fd);
     mutex_fini(&pair->mutex);
     free(pair);
 }
@@ -247,6 +305,9 @@ static const struct link_ops loopback_ops = {
     .receive = loopback_receive,
     .readable = loopback_readable,
     .check = loopback_check,
+    .wake = loopback_wake,
+    .pass = loopback_pass,
+    .take = loopback_take,
     .shut = loopback_shut,
     .close = loopback_close,
 };

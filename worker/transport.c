@@ -781,7 +781,7 @@ void transport_progress(struct transport *transport, int timeout_ms)
             break;
         if (waited && clock_now_ms() >= deadline_ms)
             break;
-        const bool busy = transport_readable(transport);
+        const bool busy = transport_readable(transport) || shared_pending(transport);
         transport_wait(transport, busy ? 0 : transport_timeout(transport, deadline_ms));
         waited = true;
     }

@@ -131,8 +131,7 @@ static bool flow_is_mean(const struct flow *flow)
     return flow->ring.reduces && flow->collective->op == REDUCE_MEAN;
 }
 
-static void flow_mismatch(struct transport *transport, struct flow *flow, uint32_t rank,
-                          const char *text)
+void flow_mismatch(struct transport *transport, struct flow *flow, uint32_t rank, const char *text)
 {
     if (flow->mismatched || flow->receives_left + flow->sends_left == 0)
         return;

@@ -383,6 +383,8 @@ uint64_t form_deadline(const struct transport *transport)
         return deadline;
     if (transport->form_deadline_ms < deadline)
         deadline = transport->form_deadline_ms;
+    if (shared_deadline(transport) < deadline)
+        deadline = shared_deadline(transport);
     for (uint32_t i = 0; i < transport->peer_count; i++) {
         const struct peer_link *peer = &transport->peers[i];
         const bool waits = peer->state == PEER_WAITING || peer->state == PEER_CONNECTING;

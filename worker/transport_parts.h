@@ -237,6 +237,7 @@ struct transport {
     uint64_t header_sent; // Steps of the last headers.
     uint64_t header_received;
     struct transport_statistics totals; // Of links that are closed.
+    struct shared *shared; // Of this generation's host, or NULL: transport_shared.c.
     struct scratch chunks; // Partial sums.
     struct scratch frames; // struct out_frame
     struct scratch heads; // Of frames with many used bits.
@@ -279,6 +280,8 @@ struct peer_link *transport_peer(struct transport *transport, uint32_t rank);
 // ---- transport_flow.c ---------------------------------------------------------------------------
 
 void flow_launch(struct transport *transport, struct collective *collective);
+// Nothing more happens to it but the event. The text is copied.
+void flow_mismatch(struct transport *transport, struct flow *flow, uint32_t rank, const char *text);
 // Starts stripes as far as the successor's link has little to do. Returns whether it started any.
 bool flow_feed(struct transport *transport);
 const char *flow_begin(struct peer_link *peer, struct stream *stream);
@@ -333,6 +336,8 @@ void shared_proven(struct peer_link *peer);
 // Whether it is known if the group shares memory; and whether it does.
 bool shared_settled(const struct transport *transport);
 bool shared_stands(const struct transport *transport);
+// When shared_work has to be called for that; UINT64_MAX: never.
+uint64_t shared_deadline(const struct transport *transport);
 void shared_launch(struct transport *transport, struct flow *flow);
 // Does what can be done now, without waiting. Whether it did anything.
 bool shared_work(struct transport *transport);

@@ -1,62 +1,575 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collectives in memory that mates share. Not there yet: nobody chooses these algorithms. Engine
-// thread.
+// Collectives in memory that mates share: how the board comes to stand, how a launch gets on it and
+// a run off it. What is between is in transport_sequence.c and transport_pieces.c. Engine thread.
+//
+// Life of the board. When the links to all mates stand, the leader makes it and hands it to each;
+// who has mapped it says so in it; when all have, the leader writes that it stands. Where a link
+// cannot pass descriptors, or a mate cannot map it, the leader writes that it has fallen, and who
+// hears nothing until its deadline goes without by itself. Ranks may differ in that: the
+// coordinator is told by each, and nobody uses it unless it stands everywhere.
+//
+// Nothing here waits. What cannot be done is tried again when the board has changed; whoever
+// changes it wakes the mates that sleep (link_ops.wake).
 
-#include "worker/transport_parts.h"
+#include "worker/transport_shared.h"
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/text.h"
+#include "worker/kernels.h"
 
 #include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SHARED_SETTLE_MS 3000 // Until a rank goes without.
+
+void shared_tell(struct shared *shared)
+{
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        const struct peer_link *mate = shared->mates[i];
+        if (mate && mate->stream.link && mate->stream.link->ops->wake)
+            mate->stream.link->ops->wake(mate->stream.link);
+    }
+}
+
+void shared_impossible(struct shared *shared, uint32_t seat, const char *text)
+{
+    struct peer_link *mate = shared->mates[seat];
+    if (!mate)
+        mate = shared->mates[seat == 0 ? 1 : 0];
+    transport_lose(mate, text);
+}
+
+// ---- the board's life ---------------------------------------------------------------------------
+
+static bool shared_begin(struct transport *transport, struct shared *shared)
+{
+    const struct locality *locality = &transport->world.locality;
+    shared->transport = transport;
+    shared->seat = locality->local;
+    shared->seats = locality->mate_count;
+    shared->fd = -1;
+    list_init(&shared->waiting);
+    sequence_init(&shared->sequence);
+    for (uint32_t i = 0; i < BOARD_RECORDS; i++)
+        shared->records[shared->record_count++] = BOARD_RECORDS - 1 - i;
+    for (uint32_t i = 0; i < BOARD_WIDE_BLOCKS; i++)
+        shared->blocks[shared->block_count++] = i;
+    shared->deadline_ms = clock_now_ms() + SHARED_SETTLE_MS;
+    bool known = true;
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        if (i == shared->seat)
+            continue;
+        shared->mates[i] = transport_peer(transport, locality->mates[i]);
+        known = known && shared->mates[i] != NULL;
+    }
+    return known;
+}
 
 int shared_form(struct transport *transport)
 {
-    (void)transport;
-    return 0;
+    const struct locality *locality = &transport->world.locality;
+    assert(!transport->shared);
+    if (locality->mate_count < 2)
+        return 0;
+    assert(locality->mate_count <= LOCKSTEP_MAX_MATES && locality->local < locality->mate_count);
+    struct shared *shared = calloc(1, sizeof(*shared));
+    if (!shared)
+        return -1;
+    transport->shared = shared;
+    return shared_begin(transport, shared) ? 0 : -1;
+}
+
+static void shared_settle(struct shared *shared, bool stands)
+{
+    shared->settled = true;
+    shared->stands = stands;
+    if (shared->fd >= 0)
+        (void)close(shared->fd);
+    shared->fd = -1;
+}
+
+// The leader: it has fallen, or stands, for all that have mapped it.
+static void shared_decide(struct shared *shared, bool stands)
+{
+    if (shared->board.head)
+        board_publish(&shared->board.head->verdict, stands ? BOARD_STANDS : BOARD_FALLEN);
+    shared_settle(shared, stands);
+    shared_tell(shared);
+}
+
+static bool shared_can_pass(const struct peer_link *mate)
+{
+    return mate->stream.link && mate->stream.link->ops->pass && mate->stream.link->ops->wake;
 }
 
 void shared_proven(struct peer_link *peer)
 {
-    (void)peer;
+    struct shared *shared = peer->transport->shared;
+    if (!shared || shared->settled)
+        return;
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        if (shared->mates[i] != peer)
+            continue;
+        shared->proven++;
+        if (shared_can_pass(peer))
+            continue;
+        if (shared->seat == 0)
+            shared_decide(shared, false);
+        else
+            shared_settle(shared, false);
+    }
+}
+
+// Hands the board to who has not got it. False: that cannot be done.
+static bool shared_pass(struct shared *shared)
+{
+    const struct link_note note = {.kind = LINK_NOTE_BOARD, .bytes = shared->board.bytes};
+    for (uint32_t i = 1; i < shared->seats; i++) {
+        struct link *link = shared->mates[i]->stream.link;
+        if (shared->passed[i])
+            continue;
+        if (!link)
+            return false;
+        if (link->ops->pass(link, &note, shared->fd) == 0) {
+            shared->passed[i] = true;
+            link->ops->wake(link);
+        } else if (errno != EAGAIN) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool shared_all_mapped(const struct shared *shared)
+{
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        if (board_read(&shared_seat(shared, i)->mapped) == 0)
+            return false;
+    }
+    return true;
+}
+
+static void shared_lead(struct shared *shared)
+{
+    if (shared->proven < shared->seats - 1)
+        return;
+    if (shared->fd < 0) {
+        shared->fd = board_make(&shared->board, shared->seats);
+        if (shared->fd < 0) {
+            shared_decide(shared, false);
+            return;
+        }
+        board_publish(&shared_seat(shared, 0)->mapped, 1);
+    }
+    if (!shared_pass(shared))
+        shared_decide(shared, false);
+    else if (shared_all_mapped(shared))
+        shared_decide(shared, true);
+}
+
+// A mate: takes the board from the leader.
+static void shared_take(struct shared *shared)
+{
+    struct link *link = shared->mates[0]->stream.link;
+    struct link_note note;
+    if (!link || !link->ops->take || shared->board.head)
+        return;
+    const int fd = link->ops->take(link, &note);
+    if (fd < 0)
+        return;
+    const char *text = "it is no board";
+    if (note.kind == LINK_NOTE_BOARD)
+        text = board_map(&shared->board, shared->seats, note.bytes, fd);
+    (void)close(fd);
+    if (text) {
+        shared_settle(shared, false);
+        return;
+    }
+    board_publish(&shared_seat(shared, shared->seat)->mapped, 1);
+    shared_tell(shared);
+}
+
+static void shared_hear(struct shared *shared)
+{
+    shared_take(shared);
+    if (!shared->board.head || shared->settled)
+        return;
+    const uint64_t verdict = board_read(&shared->board.head->verdict);
+    if (verdict != BOARD_OPEN)
+        shared_settle(shared, verdict == BOARD_STANDS);
+}
+
+static void shared_negotiate(struct shared *shared)
+{
+    if (shared->seat == 0)
+        shared_lead(shared);
+    else if (shared->proven > 0)
+        shared_hear(shared);
+    if (!shared->settled && clock_now_ms() >= shared->deadline_ms) {
+        if (shared->seat == 0)
+            shared_decide(shared, false);
+        else
+            shared_settle(shared, false);
+    }
 }
 
 bool shared_settled(const struct transport *transport)
 {
-    (void)transport;
-    return true;
+    return !transport->shared || transport->shared->settled;
 }
 
 bool shared_stands(const struct transport *transport)
 {
-    (void)transport;
-    return false;
+    return transport->shared && transport->shared->stands;
 }
 
-void shared_launch(struct transport *transport, struct flow *flow)
+uint64_t shared_deadline(const struct transport *transport)
 {
-    (void)transport;
-    (void)flow;
-    assert(false && "no plan has this algorithm");
-}
-
-bool shared_work(struct transport *transport)
-{
-    (void)transport;
-    return false;
-}
-
-bool shared_pending(const struct transport *transport)
-{
-    (void)transport;
-    return false;
-}
-
-bool shared_needs(struct transport *transport, const struct peer_link *peer)
-{
-    (void)transport;
-    (void)peer;
-    return false;
+    const struct shared *shared = transport->shared;
+    return shared && !shared->settled ? shared->deadline_ms : UINT64_MAX;
 }
 
 void shared_forget(struct transport *transport)
 {
-    (void)transport;
+    struct shared *shared = transport->shared;
+    if (!shared)
+        return;
+    if (shared->fd >= 0)
+        (void)close(shared->fd);
+    board_unmap(&shared->board);
+    sequence_fini(&shared->sequence);
+    free(shared);
+    transport->shared = NULL;
+}
+
+// ---- launching ----------------------------------------------------------------------------------
+
+// What decides how the bytes of a run are cut and computed: equal on all ranks, or none runs it.
+static uint64_t shared_shape(const struct flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    const uint64_t words[] = {
+        (uint64_t)collective->kind, (uint64_t)collective->dtype, (uint64_t)collective->op,
+        collective->root,           (uint64_t)flow->final,       collective->elements,
+        (uint64_t)flow->algorithm,  collective->unit_count,
+    };
+    return hash64(words, sizeof(words));
+}
+
+static uint64_t shared_factor(const struct collective *collective)
+{
+    if (collective->op != REDUCE_MEAN || collective->kind != COLLECTIVE_ALLREDUCE)
+        return 1;
+    return collective->input_is_sum && collective->weight > 0 ? 1 : collective->weight;
+}
+
+static bool shared_is_tiny(const struct flow *flow)
+{
+    return flow->collective->elements * flow->map.element_bytes <= BOARD_TINY_BYTES &&
+           units_words(flow->collective->unit_count) <= BOARD_UNIT_WORDS;
+}
+
+static void shared_fill(struct shared *shared, const struct flow *flow, struct board_record *record)
+{
+    const struct collective *collective = flow->collective;
+    const uint32_t words = units_words(collective->unit_count);
+    const bool mean = collective->op == REDUCE_MEAN && collective->kind == COLLECTIVE_ALLREDUCE;
+    uint64_t *used = record->used;
+    record->tag = collective->tag;
+    record->signature = collective->signature;
+    record->shape = shared_shape(flow);
+    record->weight = mean ? collective->weight : 0;
+    record->factor = shared_factor(collective);
+    record->block = BOARD_NONE;
+    if (words > BOARD_UNIT_WORDS) {
+        record->block = shared->blocks[--shared->block_count];
+        used = shared_seat(shared, shared->seat)->wide[record->block];
+    }
+    if (words > 0)
+        memcpy(used, collective->used, words * sizeof(*used));
+    if (shared_is_tiny(flow))
+        pieces_gather(shared, flow, (struct ring_span){0, collective->elements}, record->tiny);
+}
+
+// False: it has to wait for a record.
+static bool shared_join(struct shared *shared, struct flow *flow)
+{
+    struct board_seat *seat = shared_seat(shared, shared->seat);
+    const bool wide = units_words(flow->collective->unit_count) > BOARD_UNIT_WORDS;
+    if (shared->record_count == 0 || (wide && shared->block_count == 0))
+        return false;
+    const uint32_t record = shared->records[--shared->record_count];
+    shared->joined[record] = flow;
+    shared_fill(shared, flow, &seat->records[record]);
+    seat->queue[shared->joins % BOARD_QUEUE] = record;
+    board_publish(&seat->joined, ++shared->joins);
+    return true;
+}
+
+void shared_launch(struct transport *transport, struct flow *flow)
+{
+    struct shared *shared = transport->shared;
+    const struct collective *collective = flow->collective;
+    assert(shared && shared->stands);
+    flow->ring.reduces = collective->kind == COLLECTIVE_ALLREDUCE;
+    flow->ring.rank = transport->world.rank;
+    flow->ring.root = collective->root;
+    flow->receives_left = 1; // The run.
+    if (!list_empty(&shared->waiting) || !shared_join(shared, flow)) {
+        list_push_back(&shared->waiting, &flow->feed);
+        return;
+    }
+    if (shared->seat != 0)
+        shared_tell(shared);
+}
+
+static bool shared_join_waiting(struct shared *shared)
+{
+    bool any = false;
+    while (!list_empty(&shared->waiting)) {
+        struct flow *flow = list_entry(list_first(&shared->waiting), struct flow, feed);
+        if (!shared_join(shared, flow))
+            break;
+        list_remove(&flow->feed);
+        any = true;
+    }
+    if (any)
+        shared_tell(shared);
+    return any;
+}
+
+// ---- runs ---------------------------------------------------------------------------------------
+
+// Gives the record of a run back. The flow that joined with it; NULL: none did.
+static struct flow *shared_release(struct shared *shared, uint32_t record)
+{
+    const struct board_record *own = &shared_seat(shared, shared->seat)->records[record];
+    struct flow *flow = shared->joined[record];
+    if (!flow)
+        return NULL;
+    if (units_words(flow->collective->unit_count) > BOARD_UNIT_WORDS &&
+        own->block < BOARD_WIDE_BLOCKS)
+        shared->blocks[shared->block_count++] = own->block;
+    shared->joined[record] = NULL;
+    shared->records[shared->record_count++] = record;
+    return flow;
+}
+
+void shared_run_done(struct shared *shared, struct shared_run *run)
+{
+    struct transport *transport = shared->transport;
+    struct flow *flow = run->flow;
+    run->flow = NULL;
+    if (flow) {
+        flow->receives_left = 0;
+        flow->collective->weight_total = run->weight;
+        flow->collective->last_received_us = clock_now_us();
+        list_remove(&flow->turn);
+        list_push_back(&transport->done, &flow->turn);
+    }
+    const uint64_t before = shared->runs_done;
+    while (shared->runs_done < shared->runs_seen && !shared_run(shared, shared->runs_done)->flow)
+        shared->runs_done++;
+    if (shared->runs_done != before)
+        board_publish(&shared_seat(shared, shared->seat)->runs_done, shared->runs_done);
+}
+
+static void shared_disagree(struct shared *shared, const struct board_run *from, struct flow *flow)
+{
+    const uint32_t one = from->one;
+    const uint32_t other = from->other;
+    const bool agrees_with_other = flow->collective->signature == from->weight;
+    const uint32_t blamed = one == shared->seat || !agrees_with_other ? other : one;
+    if (blamed >= shared->seats || blamed == shared->seat) {
+        shared_impossible(shared, 0, "sent a run of no mate");
+        return;
+    }
+    flow_mismatch(shared->transport, flow, shared->mates[blamed]->rank,
+                  "it has joined this collective with another signature");
+}
+
+// What this rank has to know of a run. NULL, or what is impossible about it.
+static const char *shared_read_run(struct shared *shared, const struct board_run *from,
+                                   const struct flow *flow, struct shared_run *run)
+{
+    const struct collective *collective = flow->collective;
+    run->weight = from->weight;
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        run->factors[i] = from->factors[i];
+        run->scales |= run->factors[i] > 1;
+    }
+    if (run->factors[shared->seat] != shared_factor(collective))
+        return "sent a run with another weight";
+    const uint32_t words = units_words(collective->unit_count);
+    const uint64_t *used = from->used;
+    if (words > BOARD_UNIT_WORDS)
+        used = shared->board.head->wide[shared->runs_seen % BOARD_RUNS];
+    for (uint32_t w = 0; w < words; w++)
+        collective->used[w] |= used[w];
+    if (collective->unit_count % 64 != 0)
+        collective->used[words - 1] &= ((uint64_t)1 << collective->unit_count % 64) - 1;
+    return NULL;
+}
+
+// Whether the run changes memory at all.
+static bool shared_run_matters(const struct flow *flow, const struct shared_run *run)
+{
+    const struct collective *collective = flow->collective;
+    const struct unit_range all = {0, collective->unit_count};
+    if (collective->elements == 0)
+        return false;
+    if (collective->kind == COLLECTIVE_BROADCAST)
+        return true;
+    return (collective->op != REDUCE_MEAN || run->weight > 0) &&
+           units_usage(collective->used, all) != USAGE_NONE;
+}
+
+static void shared_store_tiny(struct shared *shared, const struct board_run *from,
+                              const struct flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    const uint64_t bytes = collective->elements * flow->map.element_bytes;
+    if (collective->kind == COLLECTIVE_BROADCAST &&
+        collective->root == shared->transport->world.rank)
+        return;
+    reduce_store(flow, (struct ring_span){0, collective->elements}, from->tiny);
+    shared->transport->totals.payload_bytes_sent += bytes;
+    shared->transport->totals.bytes_copied += bytes;
+}
+
+// Takes the next run, whose entry is `from`.
+static void shared_see(struct shared *shared, const struct board_run *from)
+{
+    struct shared_run *run = shared_run(shared, shared->runs_seen);
+    const uint32_t record = from->records[shared->seat];
+    const uint32_t kind = from->kind;
+    const char *text = NULL;
+    *run = (struct shared_run){.first = shared->pieces};
+    struct flow *flow = record < BOARD_RECORDS ? shared_release(shared, record) : NULL;
+    if (kind == BOARD_RUN_MISMATCH) {
+        if (flow)
+            shared_disagree(shared, from, flow);
+    } else if (!flow || (kind != BOARD_RUN_TINY && kind != BOARD_RUN_PIECES)) {
+        text = "sent a run of nothing";
+    } else if ((kind == BOARD_RUN_TINY) != shared_is_tiny(flow)) {
+        text = "sent a run of another kind";
+    } else {
+        text = shared_read_run(shared, from, flow, run);
+    }
+    if (text) {
+        shared_impossible(shared, 0, text);
+        return;
+    }
+    const bool matters = kind != BOARD_RUN_MISMATCH && shared_run_matters(flow, run);
+    if (kind == BOARD_RUN_TINY) {
+        flow->collective->first_sent_us = clock_now_us();
+        if (matters)
+            shared_store_tiny(shared, from, flow);
+    }
+    if (kind == BOARD_RUN_PIECES && matters)
+        pieces_cut(flow, shared->seats, run);
+    shared->pieces += run->pieces;
+    shared->runs_seen++;
+    run->flow = kind == BOARD_RUN_MISMATCH ? NULL : flow;
+    if (run->pieces == 0)
+        shared_run_done(shared, run);
+}
+
+static bool shared_see_runs(struct shared *shared)
+{
+    const struct board_head *head = shared->board.head;
+    const uint64_t runs = board_read(&head->runs);
+    const uint64_t before = shared->runs_seen;
+    if (runs < before || runs - shared->runs_done > BOARD_RUNS) {
+        shared_impossible(shared, 0, "sent more runs than there are places");
+        return false;
+    }
+    while (shared->runs_seen < runs) {
+        const uint64_t at = shared->runs_seen;
+        shared_see(shared, &head->run[at % BOARD_RUNS]);
+        if (shared->runs_seen == at)
+            break; // It is impossible.
+    }
+    if (shared->runs_seen == before)
+        return false;
+    shared_tell(shared);
+    return true;
+}
+
+// ---- progress -----------------------------------------------------------------------------------
+
+// Whether a mate is about to be reported: before that, what it has left is worked off.
+static bool shared_loses(const struct shared *shared)
+{
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        if (shared->mates[i] && (shared->mates[i]->lost || shared->mates[i]->left))
+            return true;
+    }
+    return false;
+}
+
+static bool shared_step(struct shared *shared)
+{
+    bool any = shared_join_waiting(shared);
+    any |= sequence_work(shared);
+    any |= shared_see_runs(shared);
+    any |= pieces_work(shared);
+    return any;
+}
+
+bool shared_work(struct transport *transport)
+{
+    struct shared *shared = transport->shared;
+    if (!shared)
+        return false;
+    if (!shared->settled)
+        shared_negotiate(shared);
+    if (!shared->stands)
+        return false;
+    const bool any = shared_step(shared);
+    while (any && shared_loses(shared) && shared_step(shared))
+        ;
+    return any;
+}
+
+bool shared_pending(const struct transport *transport)
+{
+    const struct shared *shared = transport->shared;
+    if (!shared || !shared->stands)
+        return false;
+    return board_read(&shared->board.head->runs) != shared->runs_seen || sequence_pending(shared) ||
+           pieces_pending(shared) ||
+           (!list_empty(&shared->waiting) && shared->record_count > 0 && shared->block_count > 0);
+}
+
+// A mate has done all runs of which it may forget its part. What is on the board of those outlives
+// it.
+bool shared_needs(struct transport *transport, const struct peer_link *peer)
+{
+    const struct shared *shared = transport->shared;
+    uint64_t done = UINT64_MAX;
+    if (!shared || !shared->stands)
+        return false;
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        if (shared->mates[i] == peer)
+            done = board_read(&shared_seat(shared, i)->runs_done);
+    }
+    if (done == UINT64_MAX)
+        return false;
+    for (uint32_t i = 0; i < BOARD_RECORDS; i++) {
+        if (shared->joined[i])
+            return true;
+    }
+    if (!list_empty(&shared->waiting))
+        return true;
+    for (uint64_t run = shared->runs_done; run < shared->runs_seen; run++) {
+        if (run >= done && shared->runs[run % BOARD_RUNS].flow)
+            return true;
+    }
+    return false;
 }

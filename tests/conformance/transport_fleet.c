@@ -117,7 +117,9 @@ void fleet_world(const struct fleet *fleet, uint32_t rank, struct transport_worl
                  struct peer peers[LOCKSTEP_MAX_NEIGHBOURS])
 {
     uint32_t ranks[LOCKSTEP_MAX_NEIGHBOURS];
-    const uint32_t count = topology_neighbours(rank, fleet->options.world, ranks);
+    uint32_t count = topology_neighbours(rank, fleet->options.world, ranks);
+    for (uint32_t i = 0; fleet->options.mates && i < fleet->options.world; i++)
+        count = topology_add(ranks, count, rank, i);
     memset(peers, 0, LOCKSTEP_MAX_NEIGHBOURS * sizeof(peers[0]));
     for (uint32_t i = 0; i < count; i++) {
         peers[i].rank = ranks[i];
@@ -133,6 +135,12 @@ void fleet_world(const struct fleet *fleet, uint32_t rank, struct transport_worl
         .form_timeout_ms = fleet_bound_ms(FLEET_BOUND_MS),
     };
     memset(world->secret, 0x5a, sizeof(world->secret));
+    if (!fleet->options.mates)
+        return;
+    world->locality = (struct locality){
+        .hosts = 1, .mate_count = fleet->options.world, .local = rank, .rings = 1};
+    for (uint32_t i = 0; i < fleet->options.world; i++)
+        world->locality.mates[i] = i;
 }
 
 static void member_expired(struct member *member, const uint32_t *count, uint64_t since_ms)

@@ -20,6 +20,8 @@ struct fleet_options {
     uint32_t torn_bytes;
     uint32_t world;
     uint32_t chunk_bytes;
+    bool mates; // All ranks are of one host.
+    enum plan_algorithm algorithm; // Of collectives of a job; broadcasts take what there is.
 };
 
 struct member {

@@ -41,6 +41,7 @@ struct item {
 struct job {
     uint32_t world;
     uint32_t chunk_bytes;
+    enum plan_algorithm algorithm;
     uint64_t seed;
     uint32_t count;
     uint64_t run;
@@ -62,6 +63,11 @@ struct job *job_make(uint32_t world, uint32_t chunk_bytes, uint64_t seed)
     job->chunk_bytes = chunk_bytes;
     job->seed = seed;
     return job;
+}
+
+void job_use(struct job *job, enum plan_algorithm algorithm)
+{
+    job->algorithm = algorithm;
 }
 
 static void job_put(const struct job_spec *spec, uint8_t *at, uint64_t random)
@@ -229,6 +235,7 @@ static void job_launch(struct member *member, struct job *job, uint32_t index)
         .final = spec->final,
         .exponent = spec->exponent,
         .root = spec->root,
+        .algorithm = member->fleet->options.algorithm,
         .tag = {.step = job->run, .space = job->seed, .slot = index},
         .signature = index * 77 + 1,
         .extents = side->extents,
@@ -312,9 +319,24 @@ static bool job_element_used(const struct job *job, const struct item *item, uin
     return job_unit_used(job, item, low);
 }
 
-static bool job_is_wide(const struct job_spec *spec)
+// In memory sums of 16-bit floats are rounded once, at the end.
+static bool job_rounds_once(const struct job *job)
 {
-    return spec->partial != DTYPE_NONE || spec->final != DTYPE_NONE || spec->exponent != 0;
+    return job->algorithm == ALGORITHM_SHARED;
+}
+
+static bool job_is_wide(const struct job *job, const struct job_spec *spec)
+{
+    return spec->partial != DTYPE_NONE || spec->final != DTYPE_NONE || spec->exponent != 0 ||
+           (job_rounds_once(job) && dtype_is_small(spec->dtype) &&
+            (spec->op == REDUCE_SUM || spec->op == REDUCE_MEAN));
+}
+
+// The rank that is the i-th to be added. Round the ring it ends with the owner; in memory it is
+// the i-th.
+static uint32_t job_turn(const struct job *job, uint32_t owner, uint32_t i)
+{
+    return job->algorithm == ALGORITHM_SHARED ? i : (owner + 1 + i) % job->world;
 }
 
 static float job_widen(enum dtype dtype, const uint8_t *at)
@@ -353,13 +375,14 @@ static uint64_t job_reference_wide(const struct job *job, const struct item *ite
                                    uint32_t owner, uint8_t final[8])
 {
     const struct job_spec *spec = &item->spec;
-    const enum dtype partial = spec->partial == DTYPE_NONE ? spec->dtype : spec->partial;
+    const enum dtype as_told = spec->partial == DTYPE_NONE ? spec->dtype : spec->partial;
+    const enum dtype partial = job_rounds_once(job) ? DTYPE_FLOAT32 : as_told;
     const enum dtype end = spec->final == DTYPE_NONE ? spec->dtype : spec->final;
     const bool mean = spec->op == REDUCE_MEAN;
     volatile float sum = 0;
     uint64_t total = 0;
     for (uint32_t i = 0; i < job->world; i++) {
-        const uint32_t rank = (owner + 1 + i) % job->world;
+        const uint32_t rank = job_turn(job, owner, i);
         const struct side *side = &item->sides[rank];
         const uint64_t weight = mean ? spec->weights[rank] : 1;
         volatile float own =
@@ -394,11 +417,11 @@ static bool job_reference(const struct job *job, const struct item *item, uint64
         memcpy(final, item->sides[spec->root].inputs_before + element * size, size);
         return true;
     }
-    if (job_is_wide(spec) && job->world > 1)
+    if (job_is_wide(job, spec) && job->world > 1)
         return job_reference_wide(job, item, element, owner, final) > 0 &&
                job_element_used(job, item, element);
     for (uint32_t i = 0; i < job->world; i++) {
-        const uint32_t rank = (owner + 1 + i) % job->world;
+        const uint32_t rank = job_turn(job, owner, i);
         const struct side *side = &item->sides[rank];
         const uint64_t weight = spec->weights[rank];
         const uint8_t *in = side->inputs_before + element * size;

@@ -30,6 +30,8 @@ struct job_spec {
 struct job;
 
 struct job *job_make(uint32_t world, uint32_t chunk_bytes, uint64_t seed);
+// How its collectives are summed: ALGORITHM_RING if it is not said.
+void job_use(struct job *job, enum plan_algorithm algorithm);
 void job_add(struct job *job, const struct job_spec *spec);
 // Runs it on this rank: collectives in blocks of 8, permuted inside a block differently by each.
 void job_run(struct member *member, struct job *job);

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The board: memory that all ranks of one host have mapped, through which their collectives go.
+// Here is how it lies in memory, how it is made, checked and mapped. What is done with it is in
+// transport_shared.c and its neighbours.
+//
+// It is anonymous, sealed against resizing and allocated before its use: nobody can pull pages away
+// under a mate, none can fail later, and nothing is left when its last process has died.
+//
+// Words. A rank's place on the board is its *seat*. A collective that a rank has launched is
+// *joined* with a *record* in its seat. When all seats have joined one, the *leader* (seat 0)
+// appends a *run*; all seats execute runs in their order. Large runs are cut into *pieces*,
+// numbered over all runs; each seat has a row of *slots*, and piece p goes through slot p modulo
+// their count.
+//
+// Who writes what: a seat by its rank only, runs by the leader only. Counters are published with
+// release and read with acquire; what is in front of them in the program is visible behind them.
+// Whatever is read here was written by another process: it is read once, and checked before it is
+// an index, an offset or a length.
+
+#ifndef WORKER_BOARD_H
+#define WORKER_BOARD_H
+
+#include "protos/limits.h"
+#include "worker/transport.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define BOARD_MAGIC UINT64_C(0x6c6f636b62643031)
+#define BOARD_LINE 128 // Two cache lines: processors fetch them in pairs.
+// Records of a seat: whatever a rank may have launched before its mates have.
+#define BOARD_RECORDS 576
+#define BOARD_QUEUE 1024 // A power of two.
+#define BOARD_RUNS 64 // In flight. A power of two.
+#define BOARD_TINY_BYTES 1024 // Payloads up to so many ride in records and runs.
+#define BOARD_UNIT_WORDS 8 // Used bits of so many words ride in the record and the run.
+#define BOARD_WIDE_BLOCKS 16 // Of a seat, for the used bits of collectives with more units.
+#define BOARD_WIDE_WORDS (LOCKSTEP_MAX_PARAMETERS / 64)
+#define BOARD_SLOTS 3
+#define BOARD_SLOT_BYTES (256 * 1024)
+#define BOARD_NONE UINT32_MAX
+
+static_assert(BOARD_RECORDS >= LOCKSTEP_EARLY_COLLECTIVES, "all that may be early can be joined");
+static_assert(BOARD_QUEUE > BOARD_RECORDS, "what is queued fits");
+
+// One collective of one rank. Constant from its join until the rank has seen its run.
+struct board_record {
+    struct collective_tag tag;
+    uint64_t signature;
+    uint64_t shape; // Hash of what decides how it is cut.
+    uint64_t weight;
+    uint64_t factor; // By which its inputs are to be multiplied; 0: it contributes nothing.
+    uint32_t block; // Of its seat's wide blocks; BOARD_NONE: used bits are here.
+    uint64_t used[BOARD_UNIT_WORDS];
+    _Alignas(64) uint8_t tiny[BOARD_TINY_BYTES];
+};
+
+enum board_run_kind {
+    BOARD_RUN_TINY = 1, // The result is in the run.
+    BOARD_RUN_PIECES = 2, // Through the slots.
+    BOARD_RUN_MISMATCH = 3, // The ranks that have a record in it disagree.
+};
+
+struct board_run {
+    uint32_t kind; // enum board_run_kind
+    uint32_t records[LOCKSTEP_MAX_MATES]; // By seat; BOARD_NONE: it has no part in this run.
+    uint32_t one; // BOARD_RUN_MISMATCH: two seats that disagree.
+    uint32_t other;
+    uint64_t factors[LOCKSTEP_MAX_MATES];
+    uint64_t weight; // Of all. BOARD_RUN_MISMATCH: the signature of `other`.
+    uint64_t used[BOARD_UNIT_WORDS];
+    _Alignas(64) uint8_t tiny[BOARD_TINY_BYTES];
+};
+
+struct board_counter {
+    _Alignas(BOARD_LINE) _Atomic uint64_t value;
+};
+
+struct board_seat {
+    struct board_counter mapped; // 1: its rank has mapped the board.
+    struct board_counter joined; // Records in the queue, ever.
+    // Pieces, ever: this rank's inputs are in its slot; its part is final in its slot; what it
+    // needs of all slots is read.
+    struct board_counter copied_in;
+    struct board_counter reduced;
+    struct board_counter copied_out;
+    struct board_counter runs_done;
+    _Alignas(BOARD_LINE) uint32_t queue[BOARD_QUEUE]; // Records, in the order of their join.
+    _Alignas(BOARD_LINE) uint64_t wide[BOARD_WIDE_BLOCKS][BOARD_WIDE_WORDS];
+    _Alignas(BOARD_LINE) struct board_record records[BOARD_RECORDS];
+};
+
+enum board_verdict {
+    BOARD_OPEN = 0,
+    BOARD_STANDS = 1, // All have mapped it.
+    BOARD_FALLEN = 2, // Everyone goes without.
+};
+
+struct board_head {
+    uint64_t magic;
+    uint64_t seats;
+    struct board_counter verdict; // enum board_verdict
+    struct board_counter runs; // Appended, ever.
+    _Alignas(BOARD_LINE) struct board_run run[BOARD_RUNS];
+    _Alignas(BOARD_LINE) uint64_t wide[BOARD_RUNS][BOARD_WIDE_WORDS]; // Used bits of a run.
+    struct board_seat seat[]; // [seats]; behind them the slots, each seat's in a row.
+};
+
+// One mapping of it.
+struct board {
+    struct board_head *head; // NULL: not mapped.
+    uint8_t *slots;
+    uint64_t bytes;
+    uint32_t seats;
+};
+
+uint64_t board_bytes(uint32_t seats);
+
+// Makes and maps one. The descriptor, to be handed to the mates and closed; or -1.
+int board_make(struct board *board, uint32_t seats);
+// Maps one that the leader made. fd stays the caller's. NULL, or what is wrong with it.
+const char *board_map(struct board *board, uint32_t seats, uint64_t bytes, int fd);
+void board_unmap(struct board *board);
+
+static inline uint8_t *board_slot(const struct board *board, uint32_t seat, uint64_t piece)
+{
+    return board->slots + ((uint64_t)seat * BOARD_SLOTS + piece % BOARD_SLOTS) * BOARD_SLOT_BYTES;
+}
+
+static inline uint64_t board_read(const struct board_counter *counter)
+{
+    return atomic_load_explicit(&counter->value, memory_order_acquire);
+}
+
+static inline void board_publish(struct board_counter *counter, uint64_t value)
+{
+    atomic_store_explicit(&counter->value, value, memory_order_release);
+}
+
+#endif

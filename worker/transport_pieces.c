@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runs of collectives through the slots of the board. A run is cut into pieces of at most a slot, a
+// piece into as many *parts* as there are seats; part s belongs to seat s. Every seat does the same
+// with every piece, in three stages that each go through the pieces in order:
+//
+//   copy in    its inputs to the parts of the others, into its own slot
+//   reduce     its own part: its input in user memory and what lies in the slots of the others, in
+//              the order of the seats. The final bytes go to its own slot, where its own input
+//              would have been, and from there to its own user memory
+//   copy out   the parts of the others, final, from their slots to user memory
+//
+// A stage of a piece waits for the stage before it on all seats, and copying in for the slot: all
+// have copied out what it held. So there are as many pieces in flight as slots, and while one is
+// copied the next is reduced elsewhere. No seat waits for a lock, or for another one to read what
+// it has written but for the slot; and none waits here at all: what cannot be done now is tried
+// again when the board has changed.
+//
+// The lowest piece that is not copied out everywhere has its slot, is copied in by everybody who
+// runs, and so reduced and copied out: it waits for nothing but those stages of itself.
+//
+// Partial sums exist in registers and slots only. User memory is written with final bytes by its
+// own rank: whoever dies, what the others have is intact or final.
+//
+// The order of summation is that of the seats, whatever the piece: how a run is cut does not change
+// the bits. Rank 0 begins with +0 where it has no input, as rings do; the others contribute -0 to
+// floating-point sums there, which leaves every number as it is.
+//
+// Between "reduced" and "copied out" is where ranks of several hosts would meet: the part of a seat
+// lies in its slot as one run of bytes, and is published by one counter (pieces_publish).
+//
+// Cost of E bytes of n seats: (n - 1) / n E copied in, E read and E / n written to reduce, E
+// written to user memory; slots stay in the cache. Engine thread.
+
+#include "worker/transport_shared.h"
+
+#include "base/clock.h"
+#include "worker/kernels.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define PIECES_ALIGN 64 // Elements: parts begin at whole cache lines.
+#define PIECES_BLOCK 2048 // Elements that are reduced at once, in the first cache.
+
+static bool pieces_reduces(const struct flow *flow)
+{
+    return flow->collective->kind == COLLECTIVE_ALLREDUCE;
+}
+
+// ---- arithmetic ---------------------------------------------------------------------------------
+
+// Sums of 16-bit floats, and of what is rounded at the end, are computed in float32.
+static bool pieces_is_wide(const struct flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    return (collective->op == REDUCE_SUM || collective->op == REDUCE_MEAN) &&
+           (dtype_is_small(collective->dtype) || flow->final != collective->dtype);
+}
+
+static void pieces_widen(enum dtype dtype, float *into, const void *from, uint64_t count)
+{
+    if (dtype == DTYPE_FLOAT32)
+        memcpy(into, from, count * sizeof(*into));
+    else
+        kernel_widen(dtype, into, from, count);
+}
+
+static void pieces_combine_wide(const struct flow *flow, const struct shared_run *run, void *out,
+                                const uint8_t *const *sources, uint32_t count, uint64_t elements)
+{
+    const struct collective *collective = flow->collective;
+    float sum[PIECES_BLOCK];
+    float own[PIECES_BLOCK];
+    memset(sum, 0, elements * sizeof(sum[0]));
+    for (uint32_t i = 0; i < count; i++) {
+        if (!sources[i])
+            continue;
+        pieces_widen(collective->dtype, own, sources[i], elements);
+        if (i == 0)
+            kernel_scale(DTYPE_FLOAT32, sum, own, run->factors[i], elements);
+        else if (run->factors[i] == 1)
+            kernel_reduce(DTYPE_FLOAT32, REDUCE_SUM, sum, own, elements);
+        else
+            kernel_add_weighted(DTYPE_FLOAT32, sum, own, run->factors[i], elements);
+    }
+    if (collective->op == REDUCE_MEAN && run->weight != 1)
+        kernel_divide(DTYPE_FLOAT32, sum, sum, run->weight, elements);
+    if (flow->final == DTYPE_FLOAT32)
+        memcpy(out, sum, elements * sizeof(sum[0]));
+    else
+        kernel_narrow(flow->final, out, sum, elements);
+}
+
+static void pieces_combine_same(const struct flow *flow, const struct shared_run *run, void *out,
+                                const uint8_t *const *sources, uint32_t count, uint64_t elements)
+{
+    const struct collective *collective = flow->collective;
+    const enum dtype dtype = collective->dtype;
+    const bool meets_zero = collective->op == REDUCE_MIN || collective->op == REDUCE_MAX;
+    if (!sources[0])
+        memset(out, 0, elements * flow->map.element_bytes);
+    else if (run->factors[0] != 1)
+        kernel_scale(dtype, out, sources[0], run->factors[0], elements);
+    else
+        memcpy(out, sources[0], elements * flow->map.element_bytes);
+    for (uint32_t i = 1; i < count; i++) {
+        if (!sources[i] && meets_zero)
+            kernel_reduce(dtype, collective->op, out, extent_zeros, elements);
+        else if (sources[i] && run->factors[i] != 1)
+            kernel_add_weighted(dtype, out, sources[i], run->factors[i], elements);
+        else if (sources[i])
+            kernel_reduce(dtype, collective->op, out, sources[i], elements);
+    }
+    if (collective->op == REDUCE_MEAN && run->weight != 1)
+        kernel_divide(dtype, out, out, run->weight, elements);
+}
+
+void pieces_combine(const struct flow *flow, const struct shared_run *run, void *out,
+                    const void *const *sources, uint32_t count, uint64_t elements)
+{
+    const size_t element = flow->map.element_bytes;
+    const size_t final = dtype_size(flow->final);
+    const bool wide = pieces_is_wide(flow);
+    static_assert(PIECES_BLOCK * 8 <= EXTENT_ZERO_BYTES, "a block of zeros");
+    for (uint64_t at = 0; at < elements; at += PIECES_BLOCK) {
+        const uint64_t part = elements - at < PIECES_BLOCK ? elements - at : PIECES_BLOCK;
+        const uint8_t *block[LOCKSTEP_MAX_MATES];
+        for (uint32_t i = 0; i < count; i++)
+            block[i] = sources[i] ? (const uint8_t *)sources[i] + at * element : NULL;
+        if (wide)
+            pieces_combine_wide(flow, run, (uint8_t *)out + at * final, block, count, part);
+        else
+            pieces_combine_same(flow, run, (uint8_t *)out + at * final, block, count, part);
+    }
+}
+
+// ---- cutting ------------------------------------------------------------------------------------
+
+void pieces_cut(const struct flow *flow, uint32_t seats, struct shared_run *run)
+{
+    const uint64_t elements = flow->collective->elements;
+    const uint64_t unit = pieces_reduces(flow) ? (uint64_t)PIECES_ALIGN * seats : PIECES_ALIGN;
+    // Rounded down to whole parts: so parts that are rounded up fit as well.
+    const uint64_t most = BOARD_SLOT_BYTES / flow->map.element_bytes / unit * unit;
+    run->pieces = (elements + most - 1) / most;
+    run->piece_elements = elements;
+    if (run->pieces > 1) {
+        const uint64_t even = (elements + run->pieces - 1) / run->pieces;
+        run->piece_elements = (even + unit - 1) / unit * unit;
+        run->pieces = (elements + run->piece_elements - 1) / run->piece_elements;
+    }
+}
+
+static struct ring_span pieces_span(const struct flow *flow, const struct shared_run *run,
+                                    uint64_t piece)
+{
+    const uint64_t first = (piece - run->first) * run->piece_elements;
+    const uint64_t left = flow->collective->elements - first;
+    return (struct ring_span){first, left < run->piece_elements ? left : run->piece_elements};
+}
+
+// The part of a seat, counted from the beginning of the collective.
+static struct ring_span pieces_part(struct ring_span piece, uint32_t seats, uint32_t seat)
+{
+    uint64_t most = (piece.count + seats - 1) / seats;
+    most = (most + PIECES_ALIGN - 1) / PIECES_ALIGN * PIECES_ALIGN;
+    const uint64_t begin = most * seat < piece.count ? most * seat : piece.count;
+    const uint64_t end = begin + most < piece.count ? begin + most : piece.count;
+    return (struct ring_span){piece.first + begin, end - begin};
+}
+
+static struct ring_span pieces_before(struct ring_span piece, struct ring_span part)
+{
+    return (struct ring_span){piece.first, part.first - piece.first};
+}
+
+static struct ring_span pieces_behind(struct ring_span piece, struct ring_span part)
+{
+    const uint64_t end = part.first + part.count;
+    return (struct ring_span){end, piece.first + piece.count - end};
+}
+
+// Where elements of a piece lie in a slot. Inputs and final bytes have one place: those are not
+// shorter.
+static uint8_t *pieces_place(const struct shared *shared, const struct flow *flow, uint32_t seat,
+                             uint64_t piece, struct ring_span whole, struct ring_span part)
+{
+    return board_slot(&shared->board, seat, piece) +
+           (part.first - whole.first) * flow->map.element_bytes;
+}
+
+// Whether nobody has used anything of it: then nothing travels, and memory stays as it is.
+static bool pieces_is_unused(const struct flow *flow, struct ring_span span)
+{
+    const struct collective *collective = flow->collective;
+    return units_usage(collective->used, units_met(collective->unit_ends, collective->unit_count,
+                                                   span)) == USAGE_NONE;
+}
+
+// ---- stages -------------------------------------------------------------------------------------
+
+// What changes nothing when it is added: but for -0 zeros do.
+static void pieces_fill(const struct flow *flow, bool begins, uint8_t *bytes, uint64_t count)
+{
+    const struct collective *collective = flow->collective;
+    const size_t size = flow->map.element_bytes;
+    memset(bytes, 0, count);
+    if (begins || !dtype_is_float(collective->dtype) ||
+        (collective->op != REDUCE_SUM && collective->op != REDUCE_MEAN))
+        return;
+    for (uint64_t at = size - 1; at < count; at += size)
+        bytes[at] = 0x80;
+}
+
+void pieces_gather(const struct shared *shared, const struct flow *flow, struct ring_span span,
+                   uint8_t *bytes)
+{
+    if (span.count == 0)
+        return;
+    struct extent_cursor cursor = extent_seek(&flow->map, span.first);
+    uint64_t left = span.count * flow->map.element_bytes;
+    while (left > 0) {
+        uint8_t *in = NULL;
+        const uint64_t run = extent_run(&cursor, EXTENT_IN, left, &in);
+        if (in)
+            memcpy(bytes, in, run);
+        else
+            pieces_fill(flow, shared->seat == 0 || !pieces_reduces(flow), bytes, run);
+        bytes += run;
+        left -= run;
+    }
+}
+
+static void pieces_copy_in(struct shared *shared, struct shared_run *run, uint64_t piece)
+{
+    const struct flow *flow = run->flow;
+    struct collective *collective = flow->collective;
+    const struct ring_span whole = pieces_span(flow, run, piece);
+    if (collective->first_sent_us == 0)
+        collective->first_sent_us = clock_now_us();
+    uint64_t copied = 0;
+    if (!pieces_reduces(flow)) {
+        if (collective->root == shared->transport->world.rank) {
+            pieces_gather(shared, flow, whole, board_slot(&shared->board, shared->seat, piece));
+            copied = whole.count;
+        }
+    } else if (run->factors[shared->seat] > 0 && !pieces_is_unused(flow, whole)) {
+        const struct ring_span own = pieces_part(whole, shared->seats, shared->seat);
+        const struct ring_span before = pieces_before(whole, own);
+        const struct ring_span behind = pieces_behind(whole, own);
+        pieces_gather(shared, flow, before,
+                      pieces_place(shared, flow, shared->seat, piece, whole, before));
+        pieces_gather(shared, flow, behind,
+                      pieces_place(shared, flow, shared->seat, piece, whole, behind));
+        copied = before.count + behind.count;
+    }
+    shared->transport->totals.payload_bytes_sent += copied * flow->map.element_bytes;
+}
+
+// Own inputs may lie in many runs of memory; those of the others lie in one.
+static void pieces_reduce_part(const struct shared *shared, const struct shared_run *run,
+                               uint64_t piece, struct ring_span whole, struct ring_span part,
+                               uint8_t *out)
+{
+    const struct flow *flow = run->flow;
+    const uint32_t element = flow->map.element_bytes;
+    const void *sources[LOCKSTEP_MAX_MATES];
+    struct extent_cursor cursor = extent_seek(&flow->map, part.first);
+    while (part.count > 0) {
+        uint8_t *in = NULL;
+        const uint64_t count = extent_run(&cursor, EXTENT_IN, part.count * element, &in) / element;
+        for (uint32_t i = 0; i < shared->seats; i++)
+            sources[i] =
+                run->factors[i] > 0 ? pieces_place(shared, flow, i, piece, whole, part) : NULL;
+        sources[shared->seat] = run->factors[shared->seat] > 0 ? in : NULL;
+        pieces_combine(flow, run, out, sources, shared->seats, count);
+        out += count * dtype_size(flow->final);
+        part.first += count;
+        part.count -= count;
+    }
+}
+
+static void pieces_store(struct shared *shared, const struct flow *flow, struct ring_span span,
+                         const uint8_t *bytes)
+{
+    if (span.count == 0)
+        return;
+    reduce_store(flow, span, bytes);
+    shared->transport->totals.bytes_copied += span.count * flow->map.element_bytes;
+}
+
+static void pieces_reduce(struct shared *shared, struct shared_run *run, uint64_t piece)
+{
+    const struct flow *flow = run->flow;
+    const struct ring_span whole = pieces_span(flow, run, piece);
+    const struct ring_span part = pieces_part(whole, shared->seats, shared->seat);
+    if (!pieces_reduces(flow) || part.count == 0 || pieces_is_unused(flow, whole))
+        return;
+    uint8_t *out = pieces_place(shared, flow, shared->seat, piece, whole, part);
+    pieces_reduce_part(shared, run, piece, whole, part, out);
+    shared->transport->totals.payload_bytes_sent += part.count * dtype_size(flow->final);
+}
+
+// The final bytes of this rank's part are in its slot: everyone may have them.
+static void pieces_publish(struct shared *shared, uint64_t piece)
+{
+    board_publish(&shared_seat(shared, shared->seat)->reduced, piece + 1);
+    shared_tell(shared);
+}
+
+// Its own part, behind the others' backs.
+static void pieces_store_own(struct shared *shared, const struct shared_run *run, uint64_t piece)
+{
+    const struct flow *flow = run->flow;
+    const struct ring_span whole = pieces_span(flow, run, piece);
+    const struct ring_span part = pieces_part(whole, shared->seats, shared->seat);
+    if (!pieces_reduces(flow) || pieces_is_unused(flow, whole))
+        return;
+    pieces_store(shared, flow, part, pieces_place(shared, flow, shared->seat, piece, whole, part));
+}
+
+// The seat of a broadcast's root.
+static uint32_t pieces_root(const struct shared *shared, const struct flow *flow)
+{
+    const struct locality *locality = &shared->transport->world.locality;
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        if (locality->mates[i] == flow->collective->root)
+            return i;
+    }
+    return 0;
+}
+
+static void pieces_copy_out(struct shared *shared, const struct shared_run *run, uint64_t piece)
+{
+    const struct flow *flow = run->flow;
+    const struct ring_span whole = pieces_span(flow, run, piece);
+    if (!pieces_reduces(flow)) {
+        if (flow->collective->root != shared->transport->world.rank)
+            pieces_store(shared, flow, whole,
+                         board_slot(&shared->board, pieces_root(shared, flow), piece));
+        return;
+    }
+    if (pieces_is_unused(flow, whole))
+        return;
+    for (uint32_t i = 1; i < shared->seats; i++) {
+        const uint32_t seat = (shared->seat + i) % shared->seats;
+        const struct ring_span part = pieces_part(whole, shared->seats, seat);
+        pieces_store(shared, flow, part, pieces_place(shared, flow, seat, piece, whole, part));
+    }
+}
+
+// ---- the pipeline -------------------------------------------------------------------------------
+
+// The run of the next piece of a stage; NULL: no run that this rank has seen has one.
+static struct shared_run *pieces_next(struct shared *shared, struct shared_cursor *cursor)
+{
+    if (cursor->run < shared->runs_done)
+        cursor->run = shared->runs_done;
+    while (cursor->run < shared->runs_seen) {
+        struct shared_run *run = shared_run(shared, cursor->run);
+        if (cursor->piece < run->first + run->pieces)
+            return run;
+        cursor->run++;
+    }
+    return NULL;
+}
+
+static bool pieces_all_reach(const struct shared *shared, size_t counter, uint64_t least)
+{
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        const struct board_seat *seat = shared_seat(shared, i);
+        if (board_read((const struct board_counter *)((const char *)seat + counter)) < least)
+            return false;
+    }
+    return true;
+}
+
+// Whether the next piece of each stage may go through it.
+static bool pieces_may_copy_in(const struct shared *shared)
+{
+    const uint64_t piece = shared->in.piece;
+    return piece < shared->pieces &&
+           (piece < BOARD_SLOTS || pieces_all_reach(shared, offsetof(struct board_seat, copied_out),
+                                                    piece - BOARD_SLOTS + 1));
+}
+
+static bool pieces_may_reduce(const struct shared *shared)
+{
+    const uint64_t piece = shared->reduce.piece;
+    return piece < shared->in.piece &&
+           pieces_all_reach(shared, offsetof(struct board_seat, copied_in), piece + 1);
+}
+
+static bool pieces_may_copy_out(const struct shared *shared)
+{
+    const uint64_t piece = shared->out.piece;
+    return piece < shared->reduce.piece &&
+           pieces_all_reach(shared, offsetof(struct board_seat, reduced), piece + 1);
+}
+
+static void pieces_step_in(struct shared *shared)
+{
+    struct shared_run *run = pieces_next(shared, &shared->in);
+    pieces_copy_in(shared, run, shared->in.piece++);
+    board_publish(&shared_seat(shared, shared->seat)->copied_in, shared->in.piece);
+    shared_tell(shared);
+}
+
+static void pieces_step_reduce(struct shared *shared)
+{
+    struct shared_run *run = pieces_next(shared, &shared->reduce);
+    const uint64_t piece = shared->reduce.piece++;
+    pieces_reduce(shared, run, piece);
+    pieces_publish(shared, piece);
+    pieces_store_own(shared, run, piece);
+}
+
+static void pieces_step_out(struct shared *shared)
+{
+    struct shared_run *run = pieces_next(shared, &shared->out);
+    const uint64_t piece = shared->out.piece++;
+    pieces_copy_out(shared, run, piece);
+    board_publish(&shared_seat(shared, shared->seat)->copied_out, shared->out.piece);
+    if (shared->out.piece == run->first + run->pieces)
+        shared_run_done(shared, run);
+    shared_tell(shared);
+}
+
+bool pieces_work(struct shared *shared)
+{
+    bool any = false;
+    if (pieces_may_reduce(shared)) {
+        pieces_step_reduce(shared);
+        any = true;
+    }
+    if (pieces_may_copy_out(shared)) {
+        pieces_step_out(shared);
+        any = true;
+    }
+    if (pieces_may_copy_in(shared)) {
+        pieces_step_in(shared);
+        any = true;
+    }
+    return any;
+}
+
+bool pieces_pending(const struct shared *shared)
+{
+    return pieces_may_reduce(shared) || pieces_may_copy_out(shared) || pieces_may_copy_in(shared);
+}

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The leader of a host: from the joins of all ranks to one order of runs. Ranks launch collectives
+// in different orders; whichever all of them have joined next is run next, by everybody. One writer
+// decides, so there is nothing to agree upon and no lock. Engine thread of the lowest rank.
+
+#include "worker/transport_shared.h"
+
+#include "worker/kernels.h"
+
+#include <string.h>
+
+void sequence_init(struct sequence *sequence)
+{
+    for (uint32_t i = 0; i < SEQUENCE_BUCKETS; i++)
+        list_init(&sequence->matches[i]);
+    list_init(&sequence->ready);
+    scratch_init(&sequence->pool, sizeof(struct match));
+    scratch_reserve(&sequence->pool, LOCKSTEP_EARLY_COLLECTIVES);
+}
+
+void sequence_fini(struct sequence *sequence)
+{
+    scratch_fini(&sequence->pool);
+}
+
+// ---- joins --------------------------------------------------------------------------------------
+
+static struct list *match_bucket(struct sequence *sequence, const struct collective_tag *tag)
+{
+    uint64_t mixed = (tag->step * 0x9e3779b97f4a7c15u) ^ tag->space;
+    mixed = (mixed ^ tag->slot) * 0xff51afd7ed558ccdu;
+    return &sequence->matches[(mixed >> 40) % SEQUENCE_BUCKETS];
+}
+
+static struct match *match_find(struct sequence *sequence, const struct collective_tag *tag)
+{
+    list_for_each (node, match_bucket(sequence, tag)) {
+        struct match *match = list_entry(node, struct match, bucket);
+        if (match->tag.step == tag->step && match->tag.space == tag->space &&
+            match->tag.slot == tag->slot)
+            return match;
+    }
+    return NULL;
+}
+
+static struct match *match_make(struct sequence *sequence, const struct board_record *record,
+                                const struct collective_tag *tag, uint32_t seat)
+{
+    struct match *match = scratch_get(&sequence->pool);
+    if (!match)
+        return NULL;
+    memset(match, 0, sizeof(*match));
+    match->tag = *tag;
+    match->signature = record->signature;
+    match->shape = record->shape;
+    match->first = seat;
+    match->differs = BOARD_NONE;
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_MATES; i++)
+        match->records[i] = BOARD_NONE;
+    list_init(&match->ready);
+    list_push_back(match_bucket(sequence, tag), &match->bucket);
+    return match;
+}
+
+static void match_free(struct sequence *sequence, struct match *match)
+{
+    list_remove(&match->bucket);
+    list_remove(&match->ready);
+    scratch_put(&sequence->pool, match);
+}
+
+// Takes the next join of a seat.
+static void sequence_join(struct shared *shared, uint32_t seat)
+{
+    struct sequence *sequence = &shared->sequence;
+    const struct board_seat *from = shared_seat(shared, seat);
+    const uint32_t index = from->queue[sequence->consumed[seat]++ % BOARD_QUEUE];
+    if (index >= BOARD_RECORDS || (seat == shared->seat && !shared->joined[index])) {
+        shared_impossible(shared, seat, "sent a join without a record");
+        return;
+    }
+    const struct board_record *record = &from->records[index];
+    const struct collective_tag tag = record->tag;
+    struct match *match = match_find(sequence, &tag);
+    if (!match)
+        match = match_make(sequence, record, &tag, seat);
+    if (!match) {
+        shared_impossible(shared, seat, "sent a join that there is no memory for");
+        return;
+    }
+    if (match->records[seat] != BOARD_NONE) {
+        shared_impossible(shared, seat, "sent the same join twice");
+        return;
+    }
+    match->records[seat] = index;
+    match->count++;
+    const bool same = record->signature == match->signature && record->shape == match->shape;
+    if (!same && match->differs == BOARD_NONE)
+        match->differs = seat;
+    if (match->differs != BOARD_NONE || match->count == shared->seats) {
+        list_remove(&match->ready);
+        list_push_back(&sequence->ready, &match->ready);
+    }
+}
+
+// ---- runs ---------------------------------------------------------------------------------------
+
+static bool sequence_has_room(const struct shared *shared)
+{
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        if (shared->sequence.runs - board_read(&shared_seat(shared, i)->runs_done) >= BOARD_RUNS)
+            return false;
+    }
+    return true;
+}
+
+static const struct board_record *match_record(const struct shared *shared,
+                                               const struct match *match, uint32_t seat)
+{
+    return &shared_seat(shared, seat)->records[match->records[seat]];
+}
+
+static void sequence_merge_used(const struct shared *shared, const struct match *match,
+                                uint32_t words, uint64_t *used)
+{
+    memset(used, 0, words * sizeof(*used));
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        const struct board_record *record = match_record(shared, match, i);
+        const uint32_t block = record->block;
+        const uint64_t *own = record->used;
+        if (words > BOARD_UNIT_WORDS)
+            own = shared_seat(shared, i)->wide[block < BOARD_WIDE_BLOCKS ? block : 0];
+        for (uint32_t w = 0; w < words; w++)
+            used[w] |= own[w];
+    }
+}
+
+// The leader computes it for all: there is nothing to distribute that would not cost more.
+static void sequence_compute_tiny(const struct shared *shared, const struct match *match,
+                                  const struct flow *flow, struct board_run *run)
+{
+    const struct collective *collective = flow->collective;
+    const void *sources[LOCKSTEP_MAX_MATES];
+    struct shared_run how = {.weight = run->weight};
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        sources[i] = run->factors[i] > 0 ? match_record(shared, match, i)->tiny : NULL;
+        how.factors[i] = run->factors[i];
+        how.scales |= run->factors[i] > 1;
+    }
+    if (collective->kind == COLLECTIVE_BROADCAST)
+        memcpy(run->tiny, match_record(shared, match, collective->root)->tiny,
+               collective->elements * flow->map.element_bytes);
+    else if (collective->op != REDUCE_MEAN || run->weight > 0)
+        pieces_combine(flow, &how, run->tiny, sources, shared->seats, collective->elements);
+}
+
+static void sequence_fill(const struct shared *shared, const struct match *match,
+                          struct board_run *run, uint64_t *wide)
+{
+    const struct flow *flow = shared->joined[match->records[shared->seat]];
+    const struct collective *collective = flow->collective;
+    const uint32_t words = units_words(collective->unit_count);
+    run->weight = 0;
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        const struct board_record *record = match_record(shared, match, i);
+        run->records[i] = match->records[i];
+        run->factors[i] = record->factor;
+        run->weight += record->weight;
+    }
+    sequence_merge_used(shared, match, words, words > BOARD_UNIT_WORDS ? wide : run->used);
+    run->kind = BOARD_RUN_PIECES;
+    if (collective->elements * flow->map.element_bytes <= BOARD_TINY_BYTES &&
+        words <= BOARD_UNIT_WORDS) {
+        run->kind = BOARD_RUN_TINY;
+        sequence_compute_tiny(shared, match, flow, run);
+    }
+}
+
+// Tells those that have joined and were not told.
+static void sequence_fill_mismatch(struct match *match, struct board_run *run)
+{
+    run->kind = BOARD_RUN_MISMATCH;
+    run->one = match->differs;
+    run->other = match->first;
+    run->weight = match->signature;
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_MATES; i++) {
+        run->records[i] = match->records[i];
+        // Kept as joined, told no second time.
+        if (match->records[i] < BOARD_RECORDS)
+            match->records[i] = BOARD_RECORDS;
+        else
+            run->records[i] = BOARD_NONE;
+    }
+}
+
+static void sequence_append(struct shared *shared, struct match *match)
+{
+    struct sequence *sequence = &shared->sequence;
+    struct board_head *head = shared->board.head;
+    const uint64_t at = sequence->runs % BOARD_RUNS;
+    if (match->differs != BOARD_NONE) {
+        sequence_fill_mismatch(match, &head->run[at]);
+        list_remove(&match->ready);
+    } else {
+        sequence_fill(shared, match, &head->run[at], head->wide[at]);
+        match_free(sequence, match);
+    }
+    board_publish(&head->runs, ++sequence->runs);
+}
+
+bool sequence_work(struct shared *shared)
+{
+    struct sequence *sequence = &shared->sequence;
+    bool any = false;
+    if (shared->seat != 0)
+        return false;
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        const uint64_t joined = board_read(&shared_seat(shared, i)->joined);
+        if (joined - sequence->consumed[i] > BOARD_RECORDS && joined != sequence->consumed[i]) {
+            shared_impossible(shared, i, "sent more joins than it has records");
+            continue;
+        }
+        while (sequence->consumed[i] < joined)
+            sequence_join(shared, i);
+    }
+    while (!list_empty(&sequence->ready) && sequence_has_room(shared)) {
+        sequence_append(shared, list_entry(list_first(&sequence->ready), struct match, ready));
+        any = true;
+    }
+    if (any)
+        shared_tell(shared);
+    return any;
+}
+
+bool sequence_pending(const struct shared *shared)
+{
+    const struct sequence *sequence = &shared->sequence;
+    for (uint32_t i = 0; shared->seat == 0 && i < shared->seats; i++) {
+        if (board_read(&shared_seat(shared, i)->joined) != sequence->consumed[i])
+            return true;
+    }
+    return shared->seat == 0 && !list_empty(&sequence->ready) && sequence_has_room(shared);
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the files of collectives in memory share: transport_shared.c (the board's life, launches,
+// ends), transport_sequence.c (the leader: from joins to runs) and transport_pieces.c (runs through
+// slots, and their arithmetic). Nobody else includes it. The words are those of board.h. Engine
+// thread.
+
+#ifndef WORKER_TRANSPORT_SHARED_H
+#define WORKER_TRANSPORT_SHARED_H
+
+#include "worker/board.h"
+#include "worker/transport_parts.h"
+
+#define SEQUENCE_BUCKETS 256 // A power of two.
+
+// A run that this rank has seen.
+struct shared_run {
+    struct flow *flow; // NULL: it is done here.
+    uint64_t first; // Of its pieces, over all runs.
+    uint64_t pieces; // 0: it was done at sight.
+    uint64_t piece_elements; // But for the last one.
+    uint64_t weight; // Of all ranks.
+    uint64_t factors[LOCKSTEP_MAX_MATES];
+    bool scales; // Some factor is neither 0 nor 1.
+};
+
+// Where one stage of the pipeline is.
+struct shared_cursor {
+    uint64_t run; // Runs in front of it have no piece left for this stage.
+    uint64_t piece;
+};
+
+// Joins of one tag, at the leader.
+struct match {
+    struct list bucket; // In sequence.matches.
+    struct list ready; // In sequence.ready when all have joined.
+    struct collective_tag tag;
+    uint64_t signature; // Of the first one.
+    uint64_t shape;
+    uint32_t first; // Its seat.
+    uint32_t differs; // The first seat that joined it otherwise; BOARD_NONE: none.
+    uint32_t count;
+    uint32_t records[LOCKSTEP_MAX_MATES];
+};
+
+struct sequence {
+    uint64_t consumed[LOCKSTEP_MAX_MATES]; // Joins, by seat.
+    uint64_t runs; // Appended.
+    struct list matches[SEQUENCE_BUCKETS];
+    struct list ready;
+    struct scratch pool; // struct match
+};
+
+struct shared {
+    struct transport *transport;
+    struct board board;
+    uint32_t seat; // Of this rank.
+    uint32_t seats;
+    struct peer_link *mates[LOCKSTEP_MAX_MATES]; // By seat; NULL: this rank.
+    uint32_t proven; // Mates whose links stand.
+    bool settled;
+    bool stands;
+    bool passed[LOCKSTEP_MAX_MATES]; // The leader: the board is on its way to that seat.
+    int fd; // The leader's, until all have it; -1.
+    uint64_t deadline_ms; // When this rank goes without.
+    // launches
+    struct flow *joined[BOARD_RECORDS]; // By record.
+    uint32_t records[BOARD_RECORDS]; // At rest.
+    uint32_t record_count;
+    uint32_t blocks[BOARD_WIDE_BLOCKS]; // At rest.
+    uint32_t block_count;
+    uint64_t joins;
+    struct list waiting; // Flows without a record, by their feed.
+    // runs
+    uint64_t runs_seen;
+    uint64_t runs_done; // All in front of it are.
+    uint64_t pieces; // Of all runs seen.
+    struct shared_cursor in;
+    struct shared_cursor reduce;
+    struct shared_cursor out;
+    struct shared_run runs[BOARD_RUNS];
+    struct sequence sequence; // The leader's.
+};
+
+static inline struct board_seat *shared_seat(const struct shared *shared, uint32_t seat)
+{
+    return &shared->board.head->seat[seat];
+}
+
+static inline struct shared_run *shared_run(struct shared *shared, uint64_t run)
+{
+    return &shared->runs[run % BOARD_RUNS];
+}
+
+// ---- transport_shared.c -------------------------------------------------------------------------
+
+// Something on the board has changed that mates may wait for.
+void shared_tell(struct shared *shared);
+// The run is complete here.
+void shared_run_done(struct shared *shared, struct shared_run *run);
+// A mate has written what cannot be.
+void shared_impossible(struct shared *shared, uint32_t seat, const char *text);
+
+// ---- transport_sequence.c -----------------------------------------------------------------------
+
+void sequence_init(struct sequence *sequence);
+void sequence_fini(struct sequence *sequence);
+// Appends runs for what all have joined. Whether it did anything.
+bool sequence_work(struct shared *shared);
+// Whether somebody has joined something since.
+bool sequence_pending(const struct shared *shared);
+
+// ---- transport_pieces.c -------------------------------------------------------------------------
+
+// Cuts a run: piece_elements and pieces.
+void pieces_cut(const struct flow *flow, uint32_t seats, struct shared_run *run);
+// One piece in each stage at most. Whether it did anything.
+bool pieces_work(struct shared *shared);
+bool pieces_pending(const struct shared *shared);
+// This rank's inputs as they are, zeros where there are none.
+void pieces_gather(const struct shared *shared, const struct flow *flow, struct ring_span span,
+                   uint8_t *bytes);
+// out = the final bytes of what the sources hold; sources[seat] NULL: zeros.
+void pieces_combine(const struct flow *flow, const struct shared_run *run, void *out,
+                    const void *const *sources, uint32_t count, uint64_t elements);
+
+#endif
