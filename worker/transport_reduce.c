@@ -17,6 +17,8 @@
 #include <assert.h>
 #include <string.h>
 
+#define REDUCE_PIECE_BYTES (8 * 1024) // Three such pieces fit in the first cache.
+
 static bool reduce_contributes(const struct collective *collective)
 {
     return collective->op != REDUCE_MEAN || collective->weight > 0;
@@ -214,21 +216,27 @@ static void reduce_add_zeros(const struct collective *collective, uint8_t *acc, 
     }
 }
 
+// acc = acc op the input of as many bytes, which may be zeros.
+static void reduce_add_run(const struct collective *collective, uint32_t element, uint8_t *acc,
+                           const uint8_t *in, uint64_t bytes)
+{
+    if (!in)
+        reduce_add_zeros(collective, acc, bytes, element);
+    else if (reduce_scales(collective))
+        kernel_add_weighted(collective->dtype, acc, in, collective->weight, bytes / element);
+    else
+        kernel_reduce(collective->dtype, collective->op, acc, in, bytes / element);
+}
+
 static void reduce_add_inputs(const struct flow *flow, struct ring_span span, uint8_t *acc)
 {
-    const struct collective *collective = flow->collective;
     const uint32_t element = flow->map.element_bytes;
     struct extent_cursor cursor = reduce_seek(flow, span);
     uint64_t left = span.count * element;
     while (left > 0) {
         uint8_t *in = NULL;
         const uint64_t run = extent_run(&cursor, EXTENT_IN, left, &in);
-        if (!in)
-            reduce_add_zeros(collective, acc, run, element);
-        else if (reduce_scales(collective))
-            kernel_add_weighted(collective->dtype, acc, in, collective->weight, run / element);
-        else
-            kernel_reduce(collective->dtype, collective->op, acc, in, run / element);
+        reduce_add_run(flow->collective, element, acc, in, run);
         acc += run;
         left -= run;
     }
@@ -302,22 +310,30 @@ void reduce_store(const struct flow *flow, struct ring_span span, const uint8_t 
     }
 }
 
+// This rank's contribution to a piece is added to acc, and what is final is put into out, which may
+// be acc.
+static void reduce_finish_run(const struct collective *collective, uint32_t element, uint8_t *out,
+                              const uint8_t *in, uint8_t *acc, uint64_t total, uint64_t bytes)
+{
+    if (reduce_contributes(collective))
+        reduce_add_run(collective, element, acc, in, bytes);
+    reduce_write(collective, element, out, acc, total, bytes);
+}
+
+// By pieces: what was added is divided and written while it is in the first cache.
 static void reduce_finish_same(const struct flow *flow, struct ring_span span, uint8_t *acc,
                                uint64_t total, bool direct)
 {
-    const struct collective *collective = flow->collective;
     const uint32_t element = flow->map.element_bytes;
     struct extent_cursor cursor = reduce_seek(flow, span);
-    if (reduce_contributes(collective))
-        reduce_add_inputs(flow, span, acc);
-    if (!direct) {
-        reduce_write(collective, element, acc, acc, total, span.count * element);
-        return;
-    }
     for (uint64_t left = span.count * element; left > 0;) {
+        const uint64_t most = left < REDUCE_PIECE_BYTES ? left : REDUCE_PIECE_BYTES;
+        struct extent_cursor outputs = cursor;
+        uint8_t *in = NULL;
         uint8_t *out = NULL;
-        const uint64_t run = extent_run(&cursor, EXTENT_OUT, left, &out);
-        reduce_write(collective, element, out, acc, total, run);
+        const uint64_t run = extent_run(&cursor, EXTENT_IN, most, &in);
+        (void)extent_run(&outputs, EXTENT_OUT, run, &out); // In the same extent, so as long.
+        reduce_finish_run(flow->collective, element, direct ? out : acc, in, acc, total, run);
         acc += run;
         left -= run;
     }
