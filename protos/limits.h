@@ -57,6 +57,11 @@
 // Of lockstep_alloc: a value, a gradient and two of an optimizer for each parameter.
 #define LOCKSTEP_MAX_ALLOCATIONS (4 * LOCKSTEP_MAX_PARAMETERS)
 
+// Memory that mates can reach. Each region costs a descriptor, and a mapping in every mate: what is
+// small is not worth them, and many are more than a process may have.
+#define LOCKSTEP_MAX_REGIONS 256 // Of one session; more memory is private.
+#define LOCKSTEP_REGION_BYTES (16 * 1024) // Smaller memory is private.
+
 // The layout of one module as it travels: bucket count, the end of each bucket, parameter indices.
 #define LOCKSTEP_MAX_LAYOUT_WORDS \
     (LOCKSTEP_MAX_MODULES + LOCKSTEP_MAX_BUCKETS + LOCKSTEP_MAX_PARAMETERS)

@@ -857,6 +857,7 @@ int engine_start(struct lockstep_session *session)
         .port_first = config->port_first,
         .port_last = config->port_last,
         .torn_bytes = config->torn_bytes,
+        .regions = session->regions,
         .events = engine_events(session)};
     if (transport_open(&transport, &session->transport, error, sizeof(error)) < 0)
         return error_set(LOCKSTEP_E_CONFIG, "%s", error);

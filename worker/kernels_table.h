@@ -50,7 +50,7 @@ struct kernel_table {
     kernel_combine_loop *combine_weighted[KERNEL_DTYPES]; // Times the factor.
     kernel_combine_loop *combine_divided[KERNEL_DTYPES]; // Weighted, by the total.
     kernel_copy_loop *copy;
-    kernel_copy_loop *stream; // Past the caches, not ordered: kernels_fence.
+    kernel_copy_loop *stream; // Past the caches; _mm_sfence is the caller's.
 };
 
 extern const struct kernel_table kernel_table_portable;

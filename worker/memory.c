@@ -2,6 +2,9 @@
 //
 // Memory that the library gives: blocks for any tensor, and gradients in the order in which they
 // travel; and where a parameter's memory is. Nothing here happens inside a step. Trainer's thread.
+//
+// What is given lies in regions (region.h) where ranks may share memory and the kernel has such
+// pages, else in private ones. Nobody needs to know which: regions_find says it where it matters.
 
 #include "worker/error.h"
 #include "worker/kernels.h"
@@ -32,8 +35,29 @@ static int memory_map(size_t bytes, void **memory)
 
 static void memory_unmap(void *memory, size_t bytes)
 {
-    if (memory != NULL)
-        munmap(memory, bytes == 0 ? 1 : bytes);
+    munmap(memory, bytes == 0 ? 1 : bytes);
+}
+
+void memory_share(struct lockstep_session *session)
+{
+    if (session->config.transport == LOCKSTEP_TRANSPORT_AUTO)
+        session->regions = regions_open();
+}
+
+static int memory_get(struct lockstep_session *session, size_t bytes, void **memory)
+{
+    if (session->regions == NULL || regions_make(session->regions, bytes, memory) < 0)
+        return memory_map(bytes, memory);
+    transport_wake(session->transport); // Mates are to have it.
+    return 0;
+}
+
+static void memory_put(struct lockstep_session *session, void *memory, size_t bytes)
+{
+    if (memory == NULL)
+        return;
+    if (session->regions == NULL || regions_free(session->regions, memory) < 0)
+        memory_unmap(memory, bytes);
 }
 
 static bool memory_inside(const void *memory, const void *block, size_t bytes)
@@ -61,7 +85,7 @@ int lockstep_alloc(lockstep_session *session, size_t bytes, void **memory)
     block = calloc(1, sizeof(*block));
     if (block == NULL)
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
-    status = memory_map(bytes, &block->memory);
+    status = memory_get(session, bytes, &block->memory);
     if (status < 0) {
         free(block);
         return status;
@@ -80,7 +104,7 @@ static void memory_remove(struct lockstep_session *session, struct memory_block 
     struct memory_block *block = *at;
     *at = block->next;
     session->allocation_count--;
-    memory_unmap(block->memory, block->bytes);
+    memory_put(session, block->memory, block->bytes);
     free(block);
 }
 
@@ -145,6 +169,7 @@ void memory_fini(struct lockstep_session *session)
 {
     while (session->allocations != NULL)
         memory_remove(session, &session->allocations);
+    regions_close(session->regions);
 }
 
 // ---- Gradients ---------------------------------------------------------------------------------
@@ -202,7 +227,7 @@ static void memory_forget_gradients(struct lockstep_module *module)
 
 void memory_free_gradients(struct lockstep_module *module)
 {
-    memory_unmap(module->gradient_memory, module->gradient_memory_bytes);
+    memory_put(module->session, module->gradient_memory, module->gradient_memory_bytes);
     module->gradient_memory = NULL;
 }
 
@@ -221,7 +246,7 @@ int lockstep_module_gradients(lockstep_module *module, void **gradients, uint32_
         return error_set(LOCKSTEP_E_INVALID, "module '%s': nowhere to put the addresses",
                          module->name);
     bytes = memory_place(module, NULL);
-    status = memory_map(bytes, &block);
+    status = memory_get(module->session, bytes, &block);
     if (status < 0)
         return status;
     memory_forget_gradients(module);

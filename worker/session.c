@@ -294,8 +294,10 @@ static int session_join(struct lockstep_session *session)
 {
     int status = session_address(&session->config);
     session_activity(session, ACTIVITY_OPENING);
-    if (status == 0)
+    if (status == 0) {
+        memory_share(session);
         status = engine_start(session);
+    }
     if (status < 0)
         return status;
     fork_watch(session);

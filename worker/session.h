@@ -20,6 +20,7 @@
 #include "worker/config.h"
 #include "worker/control.h"
 #include "worker/order.h"
+#include "worker/region.h"
 #include "worker/transport.h"
 
 #include <lockstep/lockstep.h>
@@ -364,6 +365,7 @@ struct lockstep_session {
     uint32_t group_count;
     const struct tensor **group_tensors; // What the groups point into.
     struct extent *group_extents;
+    struct regions *regions; // Set at open; what is given is taken from them. NULL: private pages.
     struct memory_block *allocations;
     uint32_t allocation_count;
     struct declared_phase declared[LOCKSTEP_MAX_PHASES];
@@ -585,6 +587,8 @@ void state_fini(struct lockstep_session *session);
 // ---- memory.c ----------------------------------------------------------------------------------
 
 // Frees what lockstep_alloc gave and was not given back.
+// Memory can be made that mates reach. Before the transport opens.
+void memory_share(struct lockstep_session *session);
 void memory_fini(struct lockstep_session *session);
 void memory_free_gradients(struct lockstep_module *module);
 

@@ -171,11 +171,14 @@ enum transport_kind {
     TRANSPORT_LOOPBACK = 1, // In-process pipes, for tests: ranks are threads of one process.
 };
 
+struct regions; // worker/region.h
+
 struct transport_config {
     enum transport_kind kind;
     const char *host; // TCP: numeric address to listen on and to advertise; borrowed.
     uint16_t port_first; // 0: any port.
     uint16_t port_last;
+    struct regions *regions; // Of the caller's memory; borrowed. NULL: none.
     bool shares; // TCP: links to mates go through memory where that is possible.
     uint32_t torn_bytes; // Loopback: at most so many bytes per read and write, 0: no limit. For
                          // tests of the rule that memory is written in whole elements.

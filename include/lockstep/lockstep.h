@@ -373,7 +373,8 @@ LOCKSTEP_API int lockstep_module_close(lockstep_module *module);
  * each bucket is one run of memory (report.runs counts them). It becomes the registered memory of
  * every trainable parameter (of the first replica, and of the first of separate calls; a shared one
  * has its owner's), and is zero. Called again (after the order was learned), it places all
- * gradients anew and frees the memory it gave before.
+ * gradients anew and frees the memory it gave before. As from lockstep_alloc: ranks of one host
+ * reduce it in place.
  * gradients: [count], one for each parameter; NULL where there is no gradient. count: the number of
  * parameters. Blocks: no. Threads: the trainer's, outside a step or window. Owns: the library's,
  * freed with the module. Returns: E_SYSTEM (no memory). */
@@ -721,9 +722,15 @@ LOCKSTEP_API int lockstep_session_save(lockstep_session *session, const char *pa
 LOCKSTEP_API int lockstep_session_load(lockstep_session *session, const char *path);
 
 /* Memory for tensors, at most 65,536 blocks, each of whole pages, and zero. Freed by lockstep_free
- * or with the session. bytes 0 gives memory that must not be touched. Blocks: no. Threads: the
- * trainer's. Returns: E_SYSTEM (no memory); E_INVALID for memory that is not from lockstep_alloc,
- * or in which something is registered. */
+ * or with the session. bytes 0 gives memory that must not be touched.
+ * Where ranks share a host and config.transport is AUTO, they can reach each other's blocks:
+ * gradients in them are reduced in place, without copies. That holds for blocks of 16 KiB and more,
+ * 256 of them in a session with those of lockstep_module_gradients, so put many tensors into one
+ * block; and only while a block is at most half of the memory that is left. Other blocks are as any
+ * memory. A shared block is allocated at once, not when it is touched, and a forked child does not
+ * get a copy: what it writes there, its parent sees.
+ * Blocks: no. Threads: the trainer's. Returns: E_SYSTEM (no memory); E_INVALID for memory that is
+ * not from lockstep_alloc, or in which something is registered. */
 LOCKSTEP_API int lockstep_alloc(lockstep_session *session, size_t bytes, void **memory);
 LOCKSTEP_API int lockstep_free(lockstep_session *session, void *memory);
 

@@ -6,7 +6,9 @@
 
 #include "tests/support/trainer.h"
 
+#include <inttypes.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -286,6 +288,67 @@ static void memory_from_alloc(const struct setting *setting)
     ranks_run(setting, alloc_body, NULL);
 }
 
+// ---- Memory that ranks of one host share -------------------------------------------------------
+
+// Whether it lies in a region; NULL: whether there is any in this process.
+static bool is_region(const void *memory)
+{
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[1024];
+    bool found = false;
+    assert_non_null(maps);
+    while (!found && fgets(line, sizeof(line), maps) != NULL) {
+        uintptr_t begin, end;
+        found = strstr(line, "memfd:lockstep-region") != NULL &&
+                sscanf(line, "%" SCNxPTR "-%" SCNxPTR, &begin, &end) == 2 &&
+                (memory == NULL || ((uintptr_t)memory >= begin && (uintptr_t)memory < end));
+    }
+    fclose(maps);
+    return found;
+}
+
+#define REGION_ELEMENTS 100000
+
+static void region_body(struct rank *rank)
+{
+    const bool shares = *(const lockstep_transport_kind *)rank->context == LOCKSTEP_TRANSPORT_AUTO;
+    static const uint64_t elements[] = {REGION_ELEMENTS, 7};
+    const struct module_shape shape = {.name = "net", .count = 2, .elements = elements};
+    struct trained_module module;
+    void *kept, *small, *freed;
+    trainer_make(rank, &shape, 0, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    RANK_OK(rank, lockstep_module_gradients(module.module, module.gradients, 2));
+    RANK_OK(rank, lockstep_alloc(rank->session, REGION_ELEMENTS, &kept));
+    RANK_OK(rank, lockstep_alloc(rank->session, 100, &small));
+    RANK_OK(rank, lockstep_alloc(rank->session, REGION_ELEMENTS, &freed));
+    RANK_EQUAL(rank, is_region(module.gradients[0]), shares);
+    RANK_EQUAL(rank, is_region(kept), shares);
+    RANK_TRUE(rank, !is_region(small)); // Not worth a descriptor.
+    for (int i = 0; i < 2; i++)
+        trainer_step_known(rank, &module, 1);
+    RANK_OK(rank, lockstep_free(rank->session, freed));
+    RANK_TRUE(rank, ((const char *)kept)[REGION_ELEMENTS - 1] == 0);
+    RANK_OK(rank, lockstep_module_gradients(module.module, module.gradients, 2));
+    RANK_EQUAL(rank, is_region(module.gradients[0]), shares);
+    trainer_step_known(rank, &module, 1);
+    trainer_free(&module);
+}
+
+static void memory_is_shared_unless_told(const struct setting *setting)
+{
+    struct setting automatic = *setting;
+    if (setting->torn_bytes != 0)
+        return; // Nothing else than without, and slow with so many bytes.
+    ranks_run(setting, region_body, &automatic.transport);
+    assert_false(is_region(NULL));
+    if (setting->transport != LOCKSTEP_TRANSPORT_TCP)
+        return;
+    automatic.transport = LOCKSTEP_TRANSPORT_AUTO;
+    ranks_run(&automatic, region_body, &automatic.transport);
+    assert_false(is_region(NULL));
+}
+
 // ---- Misuse, in a world of one -----------------------------------------------------------------
 
 #define FAILS(status, part, call) \
@@ -374,7 +437,7 @@ static void memory_misuse(const struct setting *setting)
 
 int main(void)
 {
-    static const uint32_t one[] = {1, 0};
+    static const uint32_t one[] = {1, 0}, two[] = {2, 0};
     static const struct stamp stamps[] = {
         {"case_08_given_memory_is_one_run_a_bucket", case_08_given_memory_is_one_run_a_bucket,
          NULL},
@@ -383,6 +446,7 @@ int main(void)
         {"case_09_registered_memory_moves", case_09_registered_memory_moves, NULL},
         {"case_09_moved_to_nowhere", case_09_moved_to_nowhere, NULL},
         {"memory_from_alloc", memory_from_alloc, NULL},
+        {"memory_is_shared_unless_told", memory_is_shared_unless_told, two},
         {"memory_misuse", memory_misuse, one},
     };
     return stamp_run("reducer: memory", stamps, sizeof(stamps) / sizeof(stamps[0]));
