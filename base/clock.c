@@ -16,3 +16,10 @@ uint64_t clock_now_ms(void)
 {
     return clock_now_us() / 1000u;
 }
+
+uint64_t clock_coarse_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return (uint64_t)now.tv_sec * 1000u + (uint64_t)now.tv_nsec / 1000000u;
+}

@@ -10,4 +10,8 @@
 uint64_t clock_now_ms(void);
 uint64_t clock_now_us(void);
 
+// The same clock as of the last tick of the kernel, some milliseconds behind at most: several times
+// cheaper.
+uint64_t clock_coarse_ms(void);
+
 #endif

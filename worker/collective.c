@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Plain collectives: allreduce, broadcast and barrier by name, blocking and asynchronous. Called on
-// trainer threads; the engine launches and completes them. They need no order: frames are matched
+// trainer threads; the driver launches and completes them. They need no order: frames are matched
 // by the hash of the name and by how often that name was used.
 
 #include "base/clock.h"
@@ -42,14 +42,32 @@ static struct name_use *collective_name_locked(struct lockstep_session *session,
     return NULL;
 }
 
-static struct lockstep_work *collective_free_work_locked(struct lockstep_session *session)
+static struct lockstep_work *collective_take_work_locked(struct lockstep_session *session)
 {
+    struct lockstep_work *work = session->free_work;
     mutex_assert_held(&session->mutex);
-    for (uint32_t i = 0; i < LOCKSTEP_MAX_PLAIN; i++) {
-        if (session->work[i].state == WORK_FREE)
-            return &session->work[i];
-    }
-    return NULL;
+    if (work != NULL)
+        session->free_work = work->next_free;
+    return work;
+}
+
+static bool work_is_repeated(const struct lockstep_work *work)
+{
+    return work >= work->session->work + LOCKSTEP_MAX_PLAIN;
+}
+
+// Work that repeats belongs to its group of buffers.
+static void collective_free_locked(struct lockstep_work *work)
+{
+    struct lockstep_session *session = work->session;
+    mutex_assert_held(&session->mutex);
+    if (work->state == WORK_FREE)
+        return;
+    work->state = WORK_FREE;
+    if (work_is_repeated(work))
+        return;
+    work->next_free = session->free_work;
+    session->free_work = work;
 }
 
 // A broadcast would complete on its root, and on all before an odd one, without hearing of ranks
@@ -91,7 +109,7 @@ static int collective_claim(struct lockstep_session *session, const char *name,
         hash = 1;
     mutex_lock(&session->mutex);
     use = collective_name_locked(session, hash);
-    *work = collective_free_work_locked(session);
+    *work = use == NULL ? NULL : collective_take_work_locked(session);
     if (use == NULL) {
         status = error_set(LOCKSTEP_E_INVALID,
                            "collectives have at most %d different names; use a "
@@ -108,8 +126,10 @@ static int collective_claim(struct lockstep_session *session, const char *name,
     return status;
 }
 
-int collective_begin(struct lockstep_session *session, const char *name, void *data, uint64_t count,
-                     const struct collective *like, struct lockstep_work **work)
+// Work that is in flight for the session, and is not begun yet.
+static int collective_make(struct lockstep_session *session, const char *name, void *data,
+                           uint64_t count, const struct collective *like,
+                           struct lockstep_work **work)
 {
     struct collective_tag tag;
     struct collective *collective;
@@ -130,9 +150,16 @@ int collective_begin(struct lockstep_session *session, const char *name, void *d
     (*work)->extent = (struct extent){.in = data, .out = data, .elements = count};
     text_copy((*work)->name, sizeof((*work)->name), name);
     collective_confirm(*work);
-    if (!session->config.solo)
-        session_post(session, (struct command){.kind = COMMAND_PLAIN, .pointer = *work});
     return 0;
+}
+
+int collective_begin(struct lockstep_session *session, const char *name, void *data, uint64_t count,
+                     const struct collective *like, struct lockstep_work **work)
+{
+    const int status = collective_make(session, name, data, count, like, work);
+    if (status == 0 && !session->config.solo)
+        session_post(session, (struct command){.kind = COMMAND_PLAIN, .pointer = *work});
+    return status;
 }
 
 void collective_repeat(struct lockstep_work *work, const struct collective *like)
@@ -149,11 +176,6 @@ void collective_repeat(struct lockstep_work *work, const struct collective *like
     work->state = WORK_IN_FLIGHT;
     mutex_unlock(&session->mutex);
     session_post(session, (struct command){.kind = COMMAND_PLAIN, .pointer = work});
-}
-
-static bool work_is_repeated(const struct lockstep_work *work)
-{
-    return work >= work->session->work + LOCKSTEP_MAX_PLAIN;
 }
 
 void work_launch(struct lockstep_work *work)
@@ -176,21 +198,23 @@ void work_done(struct lockstep_work *work)
     session->buffers_in_flight -= work_is_repeated(work);
     mutex_lock(&session->mutex);
     work->state = WORK_DONE;
-    cond_broadcast(&session->changed);
+    drive_changed_locked(session);
     mutex_unlock(&session->mutex);
 }
 
-// The engine lets go of all memory before a session fails, so failed work is free at once.
-int collective_wait(struct lockstep_work *work, uint32_t timeout_ms)
+// Gives the command, if there is one, and waits. The driver lets go of all memory before a session
+// fails, so failed work is free at once.
+static int collective_await(struct lockstep_work *work, const struct command *command,
+                            uint32_t timeout_ms)
 {
     struct lockstep_session *session = work->session;
-    const uint64_t deadline =
-        timeout_ms == LOCKSTEP_WAIT_FOREVER ? COND_NO_DEADLINE : clock_now_ms() + timeout_ms;
+    const struct wish wish = {.work = work,
+                              .deadline_ms = timeout_ms == LOCKSTEP_WAIT_FOREVER
+                                                 ? COND_NO_DEADLINE
+                                                 : clock_now_ms() + timeout_ms};
     int status = 0;
-    bool in_time = true;
     mutex_lock(&session->mutex);
-    while (work->state == WORK_IN_FLIGHT && session->failure == 0 && in_time)
-        in_time = cond_wait_until(&session->changed, &session->mutex, deadline);
+    drive_until_locked(session, command, &wish);
     if (work->state != WORK_DONE && session->failure != 0)
         status = session_failure_locked(session);
     else if (work->state == WORK_FREE)
@@ -203,9 +227,24 @@ int collective_wait(struct lockstep_work *work, uint32_t timeout_ms)
             error_set(LOCKSTEP_E_TIMEOUT, "collective '%s' did not complete within %" PRIu32 " ms",
                       work->name, timeout_ms);
     if (status != LOCKSTEP_E_TIMEOUT)
-        work->state = WORK_FREE;
+        collective_free_locked(work);
     mutex_unlock(&session->mutex);
     return status;
+}
+
+int collective_wait(struct lockstep_work *work, uint32_t timeout_ms)
+{
+    return collective_await(work, NULL, timeout_ms);
+}
+
+int collective_call(struct lockstep_session *session, const char *name, void *data, uint64_t count,
+                    const struct collective *like, uint32_t timeout_ms, struct lockstep_work **work)
+{
+    const int status = collective_make(session, name, data, count, like, work);
+    if (status < 0)
+        return status;
+    const struct command command = {.kind = COMMAND_PLAIN, .pointer = *work};
+    return collective_await(*work, session->config.solo ? NULL : &command, timeout_ms);
 }
 
 // ---- The public layer --------------------------------------------------------------------------
@@ -272,11 +311,11 @@ static int collective_blocking(struct lockstep_session *session, const char *nam
 {
     struct lockstep_work *work;
     char text[LOCKSTEP_TEXT_BYTES];
-    int status = collective_async(session, name, data, count, like, &work);
+    int status = collective_check(session, name, count, like);
     if (status < 0)
         return status;
     session_activity(session, ACTIVITY_WAITING);
-    status = collective_wait(work, timeout_ms);
+    status = collective_call(session, name, data, count, like, timeout_ms, &work);
     session_activity(session, ACTIVITY_OUTSIDE);
     if (status != LOCKSTEP_E_TIMEOUT)
         return status;

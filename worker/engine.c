@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The engine: one thread a session that owns the transport and the order core. It takes commands
-// from the trainer and messages from the coordinator out of the inbox, feeds them to the order core
-// as facts, and does what the core decides. It decides nothing about order itself.
+// The engine: what whoever drives a session does with the transport and the order core. It takes
+// commands from the trainer and messages from the coordinator out of the inbox, feeds them to the
+// order core as facts, and does what the core decides. It decides nothing about order itself. Which
+// thread drives is said in drive.c.
 //
 // What it does decide is the end: engine_fail is the only way in which a session fails while the
 // engine runs, and it lets go of user memory before anybody learns of the failure.
@@ -253,7 +254,7 @@ static void engine_settled(struct lockstep_session *session, uint64_t step)
     session->report.bytes_received = now.bytes_received - session->step_bytes_received;
     session->report.bytes_copied = now.bytes_copied - session->step_bytes_copied;
     session->settled = step;
-    cond_broadcast(&session->changed);
+    drive_changed_locked(session);
     mutex_unlock(&session->mutex);
 }
 
@@ -320,7 +321,7 @@ static void engine_formed(void *context)
     struct lockstep_session *session = context;
     mutex_lock(&session->mutex);
     session->formed = true;
-    cond_broadcast(&session->changed);
+    drive_changed_locked(session);
     mutex_unlock(&session->mutex);
     log_event(&session->log, LOG_LEVEL_INFO, "world_formed",
               "generation=%" PRIu64 " rank=%" PRIu32 " world_size=%" PRIu32,
@@ -380,7 +381,7 @@ static void engine_opened(struct lockstep_session *session, const struct wave *w
     memcpy(&session->opening, wave->payload, sizeof(session->opening));
     session->opening.phase[LOCKSTEP_NAME_BYTES - 1] = '\0';
     session->opened = wave->step;
-    cond_broadcast(&session->changed);
+    drive_changed_locked(session);
     mutex_unlock(&session->mutex);
 }
 
@@ -508,7 +509,7 @@ static void engine_verified(struct lockstep_session *session)
     session->starting = false;
     mutex_lock(&session->mutex);
     session->verified = true;
-    cond_broadcast(&session->changed);
+    drive_changed_locked(session);
     mutex_unlock(&session->mutex);
 }
 
@@ -734,12 +735,10 @@ static void engine_abort(struct lockstep_session *session, const char *reason)
     engine_send(session, &message);
 }
 
-static void engine_command(struct lockstep_session *session, const struct command *command)
+void engine_command(struct lockstep_session *session, const struct command *command)
 {
-    bool failed;
-    mutex_lock(&session->mutex);
-    failed = session->failure != 0 || session->over;
-    mutex_unlock(&session->mutex);
+    const bool failed =
+        session->over || atomic_load_explicit(&session->failed, memory_order_acquire);
     if (command->kind == COMMAND_STOP) {
         session->stop = true;
         session->leave = command->value != 0;
@@ -784,7 +783,7 @@ static void engine_command(struct lockstep_session *session, const struct comman
     session_drop(command);
 }
 
-// ---- The thread --------------------------------------------------------------------------------
+// ---- Driving -----------------------------------------------------------------------------------
 
 static bool engine_take(struct lockstep_session *session, struct command *command)
 {
@@ -795,7 +794,7 @@ static bool engine_take(struct lockstep_session *session, struct command *comman
     return taken;
 }
 
-static int engine_patience(const struct lockstep_session *session)
+int engine_patience(const struct lockstep_session *session)
 {
     uint64_t now;
     if (session->verdict_deadline_ms == 0)
@@ -804,26 +803,42 @@ static int engine_patience(const struct lockstep_session *session)
     return now >= session->verdict_deadline_ms ? 0 : (int)(session->verdict_deadline_ms - now);
 }
 
-// A close right after an abort waits for the answer to it.
-static bool engine_stops(const struct lockstep_session *session)
+bool engine_stops(const struct lockstep_session *session)
 {
     return session->stop && (session->abort_text[0] == '\0' || session->verdict_deadline_ms == 0);
 }
 
-static void engine_run(void *argument)
+bool engine_is_due(const struct lockstep_session *session)
 {
-    struct lockstep_session *session = argument;
+    return session->verdict_deadline_ms != 0 || (session->over && !session->let_go);
+}
+
+bool engine_attend(struct lockstep_session *session)
+{
     struct command command;
-    kernels_environment();
-    while (!engine_stops(session)) {
-        while (!engine_stops(session) && engine_take(session, &command))
-            engine_command(session, &command);
-        engine_check_verdict(session);
-        if (session->over && !session->let_go)
-            engine_let_go(session);
-        if (!engine_stops(session))
-            transport_progress(session->transport, engine_patience(session));
+    bool any = false;
+    while (!engine_stops(session) && engine_take(session, &command)) {
+        engine_command(session, &command);
+        any = true;
     }
+    engine_check_verdict(session);
+    if (!session->over || session->let_go)
+        return any;
+    engine_let_go(session);
+    return true;
+}
+
+// A step that is open may need the engine at any time; so does a world that is forming.
+bool engine_busy(const struct lockstep_session *session)
+{
+    return !session->formed || session->stop || session->starting || session->order->open ||
+           session->plain_in_flight > 0 || engine_is_due(session) ||
+           !transport_idle(session->transport);
+}
+
+void engine_finish(struct lockstep_session *session)
+{
+    struct command command;
     if (session->over && !session->let_go)
         engine_let_go(session);
     if (session->generation.number != 0 && !session->over && session->leave)
@@ -862,10 +877,7 @@ int engine_start(struct lockstep_session *session)
     if (transport_open(&transport, &session->transport, error, sizeof(error)) < 0)
         return error_set(LOCKSTEP_E_CONFIG, "%s", error);
     text_copy(session->address, sizeof(session->address), transport_address(session->transport));
-    if (thread_start(&session->engine, "lockstep-engine", engine_run, session) != 0)
-        return error_set(LOCKSTEP_E_SYSTEM, "cannot start a thread");
-    session->engine_runs = true;
-    return 0;
+    return drive_start(session);
 }
 
 void engine_stop(struct lockstep_session *session, bool leave)
@@ -873,6 +885,5 @@ void engine_stop(struct lockstep_session *session, bool leave)
     if (!session->engine_runs)
         return;
     session_post(session, (struct command){.kind = COMMAND_STOP, .value = leave ? 1 : 0});
-    thread_join(&session->engine);
-    session->engine_runs = false;
+    drive_join(session);
 }

@@ -180,3 +180,23 @@ void kernels_environment(void)
     _mm_setcsr(0x1f80);
 #endif
 }
+
+void kernels_enter(struct kernels_before *before)
+{
+#if defined(__x86_64__)
+    before->control = _mm_getcsr();
+    _mm_setcsr(0x1f80);
+#else
+    fegetenv(&before->environment);
+    fesetenv(FE_DFL_ENV);
+#endif
+}
+
+void kernels_leave(const struct kernels_before *before)
+{
+#if defined(__x86_64__)
+    _mm_setcsr(before->control);
+#else
+    fesetenv(&before->environment);
+#endif
+}

@@ -16,6 +16,7 @@
 #include "protos/types.h"
 #include "worker/transport.h"
 
+#include <fenv.h>
 #include <stddef.h>
 
 // Exponents of kernel_scale_power: their powers are normal numbers of float32.
@@ -98,5 +99,15 @@ void kernel_copy(void *out, const void *in, size_t bytes, bool streams);
 
 // Sets the calling thread's floating-point environment to round-to-nearest without flush-to-zero.
 void kernels_environment(void);
+// The same for a while: kernels_leave gives the thread back what it had, sticky flags included.
+struct kernels_before {
+#if defined(__x86_64__)
+    uint32_t control; // MXCSR: no kernel uses the x87 unit.
+#else
+    fenv_t environment;
+#endif
+};
+void kernels_enter(struct kernels_before *before);
+void kernels_leave(const struct kernels_before *before);
 
 #endif

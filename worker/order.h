@@ -3,7 +3,7 @@
 // The worker's side of the order protocol: which slot of a step may be launched when, the tiny
 // exchanges of a step (open wave, header, close wave, commit wave), learning, plans, halts. Pure:
 // facts go in as function calls, actions come out through a sink. No clock, socket, thread or
-// allocation. The engine runs it on its thread; the simulator runs thousands of them.
+// allocation. The driver of a session runs it; the simulator runs thousands of them.
 //
 // It is not the data plane: it never sees a byte of a gradient, only that a slot is ready, launched
 // or final.

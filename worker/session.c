@@ -57,14 +57,17 @@ int session_check(struct lockstep_session *session)
 
 void session_fail(struct lockstep_session *session, int status, const char *text)
 {
+    enum drive_alarm alarm;
     mutex_lock(&session->mutex);
     if (session->failure == 0) {
         session->failure = status;
         text_copy(session->failure_text, sizeof(session->failure_text), text);
         atomic_store_explicit(&session->failed, true, memory_order_release);
     }
-    cond_broadcast(&session->changed);
+    drive_changed_locked(session);
+    alarm = drive_alarm_locked(session);
     mutex_unlock(&session->mutex);
+    drive_sound(session, alarm);
 }
 
 void session_drop(const struct command *command)
@@ -76,21 +79,23 @@ void session_drop(const struct command *command)
 
 void session_post(struct lockstep_session *session, struct command command)
 {
+    enum drive_alarm alarm = ALARM_NOBODY;
     bool posted;
     mutex_lock(&session->mutex);
     posted = ring_buffer_push(&session->inbox, &command);
+    if (posted)
+        alarm = drive_alarm_locked(session);
     mutex_unlock(&session->mutex);
-    if (posted) {
-        transport_wake(session->transport);
+    drive_sound(session, alarm);
+    if (posted)
         return;
-    }
     session_drop(&command);
     session_fail(session, LOCKSTEP_E_SYSTEM, "the engine's inbox is full");
 }
 
 void session_activity(struct lockstep_session *session, enum worker_activity activity)
 {
-    atomic_store_explicit(&session->progress.since_ms, clock_now_ms(), memory_order_relaxed);
+    atomic_store_explicit(&session->progress.since_ms, clock_coarse_ms(), memory_order_relaxed);
     atomic_store_explicit(&session->progress.activity, (int)activity, memory_order_relaxed);
 }
 
@@ -166,7 +171,7 @@ static void session_free(struct lockstep_session *session)
     state_fini(session);
     memory_fini(session);
     ring_buffer_fini(&session->inbox);
-    cond_fini(&session->changed);
+    drive_fini(&session->drive);
     mutex_fini(&session->mutex);
     free(session->order);
     free(session->work);
@@ -181,16 +186,21 @@ static struct lockstep_session *session_allocate(const struct config *config)
     if (session == NULL)
         return NULL;
     mutex_init(&session->mutex);
-    cond_init(&session->changed);
+    whole = drive_init(&session->drive) == 0;
     session->config = *config;
     session->order = calloc(1, sizeof(*session->order));
     session->work = calloc(SESSION_MAX_WORK, sizeof(*session->work));
     session->names = calloc(SESSION_MAX_NAMES, sizeof(*session->names));
-    whole = ring_buffer_init(&session->inbox, SESSION_INBOX, sizeof(struct command)) &&
+    whole = whole && ring_buffer_init(&session->inbox, SESSION_INBOX, sizeof(struct command)) &&
             session->order != NULL && session->work != NULL && session->names != NULL;
-    for (uint32_t i = 0; whole && i < SESSION_MAX_WORK; i++) {
-        session->work[i].session = session;
-        whole = i >= LOCKSTEP_MAX_PLAIN || handle_add(HANDLE_WORK, &session->work[i]) == 0;
+    for (uint32_t i = SESSION_MAX_WORK; whole && i-- > 0;) {
+        struct lockstep_work *work = &session->work[i];
+        work->session = session;
+        if (i >= LOCKSTEP_MAX_PLAIN)
+            continue;
+        whole = handle_add(HANDLE_WORK, work) == 0;
+        work->next_free = session->free_work;
+        session->free_work = work;
     }
     if (!whole) {
         session_free(session);
@@ -255,19 +265,17 @@ static int session_await_world(struct lockstep_session *session)
 {
     const uint64_t deadline =
         clock_now_ms() + session->config.open_timeout_ms + SESSION_ANSWER_SLACK_MS;
+    const struct wish wish = {.flag = &session->formed, .deadline_ms = deadline};
     int status = 0;
     mutex_lock(&session->mutex);
-    while (!session->formed && session->failure == 0) {
-        if (!cond_wait_until(&session->changed, &session->mutex, deadline)) {
-            status = error_set(LOCKSTEP_E_TIMEOUT,
-                               "the world did not form within %u ms, and the coordinator %s did "
-                               "not say why",
-                               session->config.open_timeout_ms, session->config.coordinator);
-            break;
-        }
-    }
+    drive_until_locked(session, NULL, &wish);
     if (session->failure != 0)
         status = session_failure_locked(session);
+    else if (!session->formed)
+        status = error_set(LOCKSTEP_E_TIMEOUT,
+                           "the world did not form within %u ms, and the coordinator %s did not "
+                           "say why",
+                           session->config.open_timeout_ms, session->config.coordinator);
     mutex_unlock(&session->mutex);
     return status;
 }

@@ -4,7 +4,8 @@
 // Who may touch which field is said beside it; docs/threading.md has the whole picture:
 //
 //   trainer   the thread(s) of the program that calls the public functions
-//   engine    one thread a session: owns the transport, the order core, every collective
+//   driver    whoever has the right to drive (drive.h): owns the transport, the order core, every
+//             collective. The engine thread, one a session, or a trainer inside a call that blocks
 //   control   one thread a session, inside control_grpc.c: moves control messages
 //
 // Lock order: session.mutex is a leaf; nothing else is locked while it is held, and no callback of
@@ -19,6 +20,7 @@
 #include "worker/buckets.h"
 #include "worker/config.h"
 #include "worker/control.h"
+#include "worker/drive.h"
 #include "worker/order.h"
 #include "worker/region.h"
 #include "worker/transport.h"
@@ -61,7 +63,7 @@ struct report {
 struct gradient {
     // Of a shared parameter these are those of its owner.
     void *registered; // Set at register, then constant. Where it is when no other place is given.
-    // trainer threads until the bucket is handed to the engine, then engine
+    // trainer threads until the bucket is handed over, then driver
     _Atomic(void *) memory; // Borrowed; where it is in this step. NULL: nowhere.
     atomic_uint awaited; // Reports that are not there, in the calls that hand it over.
     bool unused; // Of the open step: contributes zeros. Set when it is handed over.
@@ -83,7 +85,7 @@ struct replica_gradient {
 struct bucket_run {
     atomic_uint missing; // Gradients that were not handed over in this step.
     bool withdrawn; // trainer; a call was given up: contributes nothing.
-    struct collective collective; // engine thread only
+    struct collective collective; // driver only
 };
 
 // What one travelling call of a module brings into a step: its gradients, and what is in flight for
@@ -98,14 +100,14 @@ struct contribution {
     bool handed; // trainer; its last call of the open step has ended.
     bool withdrawn; // trainer; some of its buckets are.
 
-    // engine thread while a step is open, trainer between steps
+    // driver while a step is open, trainer between steps
     struct bucket_run *runs; // [buckets of a layout]
     struct extent *extents; // [parameter_count]: in layout order.
     uint64_t *unit_ends; // [parameter_count]: of the gradients in their bucket, in layout order.
     uint64_t *used; // [parameter_count]: used bits of a bucket's gradients, from its first place.
 
     // [parameter_count]: some rank has used the parameter in the step. The trainer clears it at
-    // step_begin, the engine sets it when a bucket is done, the trainer reads it after the step has
+    // step_begin, the driver sets it when a bucket is done, the trainer reads it after the step has
     // settled. In a solo session step_end sets it.
     bool *used_anywhere;
 
@@ -170,7 +172,7 @@ struct lockstep_module {
     bool *frozen; // [parameter_count]
     uint32_t *unused_in; // [parameter_count]: set of declared phases, by their bits.
 
-    // engine thread while a step is open, trainer between steps
+    // driver while a step is open, trainer between steps
     struct bucket_parameter *shapes; // [parameter_count]: what the layout is made from.
     uint32_t trainable_count; // In the layout.
     struct module_set sets[LOCKSTEP_MAX_SETS];
@@ -199,7 +201,7 @@ enum work_state {
 struct lockstep_work {
     struct lockstep_session *session;
     uint32_t uses; // trainer; of work that repeats, see collective_repeat.
-    // engine thread only while in flight
+    // driver only while in flight
     struct collective collective;
     struct collective confirmation; // Of a broadcast: that all ranks began the same one.
     bool confirmed; // It has one.
@@ -207,7 +209,10 @@ struct lockstep_work {
     struct extent extent;
     struct extent barrier_extent;
     int32_t barrier; // The element of a barrier, or of a confirmation.
-    enum work_state state; // guarded by session.mutex
+    // guarded by session.mutex
+    enum work_state state;
+    struct lockstep_work *next_free;
+    // set when it is begun, then constant
     char name[LOCKSTEP_NAME_BYTES];
 };
 
@@ -226,7 +231,7 @@ struct buffer_group {
     lockstep_buffer_policy policy;
     enum dtype dtype;
     const struct tensor **tensors; // [count], in manifest order.
-    struct extent *extents; // [count]: of those that are due. engine thread while in flight
+    struct extent *extents; // [count]: of those that are due. driver while in flight
     uint32_t count;
     struct lockstep_work *work; // Its own, so that no trainer can use it up.
 
@@ -312,7 +317,7 @@ struct step_times {
     _Atomic(uint64_t) last_ready;
     uint64_t end; // Guarded by the session's mutex.
 
-    // engine thread, read by the trainer after the step settled
+    // driver, read by the trainer after the step settled
     uint64_t first_sent;
     uint64_t last_received;
     uint32_t in_flight; // Buckets on their way ...
@@ -341,7 +346,7 @@ struct lockstep_session {
     uint32_t peer_count;
     struct peer peers[LOCKSTEP_MAX_NEIGHBOURS];
 
-    // trainer; the engine reads them while a step is open or lockstep_start has not been answered
+    // trainer; the driver reads them while a step is open or lockstep_start has not been answered
     struct lockstep_module *modules[LOCKSTEP_MAX_MODULES];
     uint32_t module_count;
     uint32_t tensor_count; // Parameters and buffers of all modules.
@@ -377,7 +382,7 @@ struct lockstep_session {
     uint32_t trained_bytes; // In use.
     char loaded[LOCKSTEP_MARK_BYTES]; // What was loaded, for the manifest.
 
-    // engine thread only
+    // driver only
     struct order *order;
     char engine_phase[LOCKSTEP_NAME_BYTES]; // Of the open step, for texts.
     struct step_note heard[2]; // Of the predecessor, by step modulo 2.
@@ -407,7 +412,7 @@ struct lockstep_session {
 
     // guarded by mutex
     struct mutex mutex;
-    struct cond changed; // Any of the fields below.
+    struct drive drive;
     struct ring_buffer inbox;
     bool formed;
     bool verified; // The present lockstep_start, or the last one.
@@ -417,10 +422,11 @@ struct lockstep_session {
     int failure; // 0, or the status that every call returns.
     char failure_text[LOCKSTEP_REPORT_BYTES];
     struct lockstep_work *work; // [SESSION_MAX_WORK]
+    struct lockstep_work *free_work; // The trainer's, the one that was free last first.
     struct name_use *names; // [SESSION_MAX_NAMES]
     struct counter counters[LOCKSTEP_MAX_COUNTERS];
     bool counter_overflow;
-    struct commit_wave contribution; // Filled at step_end, taken by the engine at the commit.
+    struct commit_wave contribution; // Filled at step_end, taken by the driver at the commit.
     struct commit_wave outcome; // Of the last settled step.
     char mark[LOCKSTEP_MARK_BYTES];
 
@@ -441,11 +447,11 @@ struct lockstep_session {
 int session_check(struct lockstep_session *session);
 // The same, but a failed session passes.
 int session_check_handle(struct lockstep_session *session);
-// Puts a command into the engine's inbox and wakes it. Any thread. A full inbox fails the session.
+// Puts a command into the inbox and wakes the driver. Any thread. A full inbox fails the session.
 void session_post(struct lockstep_session *session, struct command command);
 // Frees what a command was given, if anything: it was carried out, or never will be.
 void session_drop(const struct command *command);
-// Records the first failure and wakes all waiters. Any thread. The engine must have let go of user
+// Records the first failure and wakes all waiters. Any thread. The driver must have let go of user
 // memory before. Later failures change nothing.
 void session_fail(struct lockstep_session *session, int status, const char *text);
 // 0, or the failure with its text set for this thread. Caller holds the mutex.
@@ -457,6 +463,22 @@ void session_activity(struct lockstep_session *session, enum worker_activity act
 int engine_start(struct lockstep_session *session);
 // Ends the thread; leave: in good order. Afterwards nothing touches user memory.
 void engine_stop(struct lockstep_session *session, bool leave);
+
+// What a driver does. Driver only.
+void engine_command(struct lockstep_session *session, const struct command *command);
+// Carries out what is in the inbox, and what its time or a failure brings with it. Whether anything
+// was done that somebody may wait for.
+bool engine_attend(struct lockstep_session *session);
+// Whether engine_attend has something to look at with an empty inbox.
+bool engine_is_due(const struct lockstep_session *session);
+// For how many milliseconds it has not; -1: for ever.
+int engine_patience(const struct lockstep_session *session);
+// Something is in flight, so that somebody has to drive.
+bool engine_busy(const struct lockstep_session *session);
+// The session is being closed. A close right after an abort waits for the answer to it.
+bool engine_stops(const struct lockstep_session *session);
+// The last that is driven: user memory is not touched any more.
+void engine_finish(struct lockstep_session *session);
 
 // ---- module.c ----------------------------------------------------------------------------------
 
@@ -474,10 +496,10 @@ uint64_t module_manifest_hash(const struct lockstep_session *session);
 
 // ---- contribution.c ----------------------------------------------------------------------------
 
-// Prepares bucket run `bucket` for launch: extents, signature. Engine thread.
+// Prepares bucket run `bucket` for launch: extents, signature. Driver.
 struct collective *contribution_collective(struct contribution *contribution, uint32_t bucket,
                                            bool zero);
-// Takes from a collective that is done which of its parameters some rank has used. Engine thread.
+// Takes from a collective that is done which of its parameters some rank has used. Driver.
 void contribution_collective_done(struct contribution *contribution,
                                   const struct collective *collective);
 // Makes every counter of missing gradients full again. Trainer, at step_begin.
@@ -507,11 +529,11 @@ void sets_forget(struct lockstep_module *module);
 // A layout that was learned for a set; what was there before is in *layout then. Trainer, between
 // steps; engine, at the end of one.
 void sets_install(struct lockstep_module *module, uint64_t hash, struct bucket_layout *layout);
-// The agreed layouts come into force. Engine thread, between the last slot and the next step.
+// The agreed layouts come into force. Driver, between the last slot and the next step.
 void sets_adopt_layouts(struct lockstep_session *session);
-// What the step header says of the open step. Engine thread.
+// What the step header says of the open step. Driver.
 void sets_note(const struct lockstep_session *session, struct step_note *note);
-// How the open step differs from what the ring predecessor began. Engine thread.
+// How the open step differs from what the ring predecessor began. Driver.
 void sets_difference(const struct lockstep_session *session, const char *predecessor, char *bytes,
                      size_t size);
 // Of a module's parameters as they are marked trainable; never 0.
@@ -560,7 +582,7 @@ void replica_copy_values(struct lockstep_session *session);
 // ---- collective.c ------------------------------------------------------------------------------
 
 uint64_t collective_signature(const struct collective *collective);
-// Launches what the work consists of; one part of it is done. Engine thread.
+// Launches what the work consists of; one part of it is done. Driver.
 void work_launch(struct lockstep_work *work);
 void work_done(struct lockstep_work *work);
 
@@ -569,6 +591,10 @@ void work_done(struct lockstep_work *work);
 int collective_begin(struct lockstep_session *session, const char *name, void *data, uint64_t count,
                      const struct collective *like, struct lockstep_work **work);
 int collective_wait(struct lockstep_work *work, uint32_t timeout_ms);
+// Both in one, in which the caller drives where it can. With LOCKSTEP_E_TIMEOUT it is in flight.
+int collective_call(struct lockstep_session *session, const char *name, void *data, uint64_t count,
+                    const struct collective *like, uint32_t timeout_ms,
+                    struct lockstep_work **work);
 // Begins work that its caller keeps and has named, over the extents of `like`: the n-th time here
 // meets the n-th time on the other ranks. kind, dtype, op, root, extents and elements are taken
 // from `like`. Allocates nothing and cannot fail. Trainer; not in a solo session.

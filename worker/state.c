@@ -88,8 +88,7 @@ static int state_collective(struct lockstep_session *session, const char *name, 
                             uint64_t count, const struct collective *like)
 {
     struct lockstep_work *work;
-    const int status = collective_begin(session, name, data, count, like, &work);
-    return status < 0 ? status : collective_wait(work, LOCKSTEP_WAIT_FOREVER);
+    return collective_call(session, name, data, count, like, LOCKSTEP_WAIT_FOREVER, &work);
 }
 
 // list->vector becomes, for each tensor, whether it differs here (1) from the root's.
@@ -278,15 +277,13 @@ int state_await(struct lockstep_session *session)
 
 static int state_verify(struct lockstep_session *session)
 {
+    const struct command command = {.kind = COMMAND_START};
+    const struct wish wish = {.flag = &session->verified, .deadline_ms = COND_NO_DEADLINE};
     int status;
     session->manifest_hash = module_manifest_hash(session);
     mutex_lock(&session->mutex);
     session->verified = false;
-    mutex_unlock(&session->mutex);
-    session_post(session, (struct command){.kind = COMMAND_START});
-    mutex_lock(&session->mutex);
-    while (!session->verified && session->failure == 0)
-        cond_wait(&session->changed, &session->mutex);
+    drive_until_locked(session, &command, &wish);
     status = session_failure_locked(session);
     mutex_unlock(&session->mutex);
     return status;

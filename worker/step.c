@@ -126,16 +126,15 @@ static int step_check_exhausted(const struct lockstep_session *session,
 }
 
 // Waits until a step has reached something that the engine tells, or for ever, or until the
-// deadline. *reached is guarded by the mutex.
-static int step_await(struct lockstep_session *session, const uint64_t *reached, uint64_t step,
-                      uint64_t deadline_ms)
+// deadline. *reached is guarded by the mutex. The command, if there is one, is given first.
+static int step_await(struct lockstep_session *session, const struct command *command,
+                      const uint64_t *reached, uint64_t step, uint64_t deadline_ms)
 {
-    bool in_time = true;
+    const struct wish wish = {.counter = reached, .value = step, .deadline_ms = deadline_ms};
     int status = 0;
     session_activity(session, ACTIVITY_WAITING);
     mutex_lock(&session->mutex);
-    while (*reached != step && session->failure == 0 && in_time)
-        in_time = cond_wait_until(&session->changed, &session->mutex, deadline_ms);
+    drive_until_locked(session, command, &wish);
     if (*reached != step)
         status = session->failure != 0 ? session_failure_locked(session) : LOCKSTEP_E_TIMEOUT;
     mutex_unlock(&session->mutex);
@@ -147,6 +146,7 @@ static int step_await(struct lockstep_session *session, const uint64_t *reached,
 static int step_open_wave(struct lockstep_session *session, uint64_t step,
                           const struct lockstep_step_options *options)
 {
+    const struct command command = {.kind = COMMAND_STEP_OPEN, .value = step};
     struct open_wave *opening = &session->opening;
     mutex_lock(&session->mutex);
     memset(opening, 0, sizeof(*opening));
@@ -157,8 +157,7 @@ static int step_open_wave(struct lockstep_session *session, uint64_t step,
     mutex_unlock(&session->mutex);
     if (session->config.solo)
         return 0;
-    session_post(session, (struct command){.kind = COMMAND_STEP_OPEN, .value = step});
-    return step_await(session, &session->opened, step, COND_NO_DEADLINE);
+    return step_await(session, &command, &session->opened, step, COND_NO_DEADLINE);
 }
 
 // There is no next step. What a window has added up until now is not synchronized any more.
@@ -630,7 +629,7 @@ static int step_end_within(struct lockstep_session *session, const void *stream,
     }
     if (!session->ending)
         step_enter_end(session);
-    status = step_await(session, &session->settled, session->step, deadline_ms);
+    status = step_await(session, NULL, &session->settled, session->step, deadline_ms);
     if (status == LOCKSTEP_E_TIMEOUT)
         return error_set(LOCKSTEP_E_TIMEOUT,
                          "step %" PRIu64 " is not over after %" PRIu32 " ms: wait on with "

@@ -4,8 +4,9 @@
 // collectives and joins waves; a transport completes them and reports what happened. Every
 // transport passes one conformance suite (tests/conformance/test_transport.c).
 //
-// Thread: everything runs on the engine thread, but for the functions marked "any thread". The
-// events are called from inside transport_progress, on the engine thread; they may launch more.
+// Thread: everything is for one thread at a time, the driver, but for the functions marked "any
+// thread". The driver changes by transport_disown here and transport_own there, with a lock
+// between. The events are called from inside transport_progress; they may launch more.
 //
 // What a transport guarantees (docs/data-plane.md says how):
 // - Partial sums live in scratch. User memory is written in whole elements, with final bytes only.
@@ -214,6 +215,18 @@ void transport_header(struct transport *transport, const struct step_header *hea
 void transport_progress(struct transport *transport, int timeout_ms);
 void transport_wake(struct transport *transport); // Any thread.
 
+// The calling thread drives from now on; it does not any more.
+void transport_own(struct transport *transport);
+void transport_disown(struct transport *transport);
+// Nothing is launched, joined or to be sent: no other rank waits for what this one may do next.
+bool transport_idle(const struct transport *transport);
+// How many milliseconds an idle transport may be left alone, unless something arrives; 0: it is to
+// be driven now.
+int transport_rest(const struct transport *transport);
+// Sleeps until something arrives, the bell (a descriptor) can be read, or the time is over. Touches
+// nothing and takes nothing: another thread may drive meanwhile. Any thread.
+void transport_doze(const struct transport *transport, int bell, int timeout_ms);
+
 // Forgets everything launched and joined, without events; user memory is not touched any more when
 // it returns. Links are closed at once (a peer sees a reset). For failures; also from an event.
 // transport_form may follow, for another generation.
@@ -222,7 +235,7 @@ void transport_abandon(struct transport *transport);
 // have taken it and ended their side. Blocks for linger_ms at most, drops what arrives, makes no
 // events, and forgets what was not done. Not from an event.
 void transport_leave(struct transport *transport, uint64_t linger_ms);
-void transport_close(struct transport *transport); // Frees. Any thread, after the engine's end.
+void transport_close(struct transport *transport); // Frees. Any thread, when nobody drives.
 
 void transport_statistics(const struct transport *transport, struct transport_statistics *out);
 

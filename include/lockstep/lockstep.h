@@ -124,8 +124,8 @@ typedef enum lockstep_log_level {
     LOCKSTEP_LOG_DEBUG = 3
 } lockstep_log_level;
 
-/* Receives one logfmt line without a newline. Any thread of the library, no lock held; it must not
- * call the library. */
+/* Receives one logfmt line without a newline. Any thread of the library, or the trainer's inside a
+ * function that blocks; no lock held; it must not call the library. */
 typedef void (*lockstep_log_sink)(void *context, lockstep_log_level level, const char *line);
 
 /* Initialize with LOCKSTEP_CONFIG_INIT, then set what differs. Strings are copied by open. */

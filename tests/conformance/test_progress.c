@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Conformance: who drives a session. Calls that block do the engine's work themselves, one after
+// the other or several at once on several threads; the engine's thread takes over what they leave
+// behind. What is checked is that nothing is ever waited for that nobody does: results, aborts,
+// deadlines, an end, a forked child, in each of the states of worker/drive.c.
+//
+// Pauses here stand for a trainer that computes; nothing relies on how long they are.
+
+#include "base/clock.h"
+#include "base/thread.h"
+#include "tests/support/trainer.h"
+
+#include <fenv.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define FOREVER LOCKSTEP_WAIT_FOREVER
+
+// ---- A second and a third thread of a rank -----------------------------------------------------
+
+// What another thread of a rank does. It checks nothing itself: that is for the rank's own thread.
+struct helper {
+    struct thread thread;
+    struct rank *rank;
+    const char *name; // Of its collective.
+    uint32_t rounds;
+    uint32_t timeout_ms;
+    atomic_int begun; // Rounds.
+    int status; // The first that is not OK.
+    uint32_t wrong; // Results.
+};
+
+static void helper_start(struct helper *helper, void (*run)(void *argument))
+{
+    assert_int_equal(thread_start(&helper->thread, "helper", run, helper), 0);
+}
+
+static void await_rounds(const atomic_int *rounds, int count)
+{
+    while (atomic_load(rounds) < count)
+        usleep(200);
+}
+
+static int64_t expected_sum(const struct rank *rank, uint32_t round)
+{
+    int64_t sum = 0;
+    for (uint32_t r = 0; r < rank->world_size; r++)
+        sum += (int64_t)r * 1000 + round;
+    return sum;
+}
+
+// Blocking sums, one after the other.
+static void helper_sums(void *argument)
+{
+    struct helper *helper = argument;
+    struct rank *rank = helper->rank;
+    for (uint32_t i = 0; i < helper->rounds && helper->status == 0; i++) {
+        int64_t value = (int64_t)rank->rank * 1000 + i;
+        atomic_fetch_add(&helper->begun, 1);
+        helper->status = lockstep_allreduce(rank->session, helper->name, &value, 1, LOCKSTEP_INT64,
+                                            LOCKSTEP_SUM, helper->timeout_ms);
+        helper->wrong += helper->status == 0 && value != expected_sum(rank, i);
+    }
+}
+
+// Sums of which four are in flight at a time, waited for in the order in which they began; every
+// other one by asking again and again.
+#define IN_FLIGHT 4
+static void helper_overlaps(void *argument)
+{
+    struct helper *helper = argument;
+    struct rank *rank = helper->rank;
+    for (uint32_t i = 0; i < helper->rounds && helper->status == 0; i++) {
+        lockstep_work *works[IN_FLIGHT];
+        int64_t values[IN_FLIGHT];
+        uint32_t begun = 0;
+        atomic_fetch_add(&helper->begun, 1);
+        for (; begun < IN_FLIGHT && helper->status == 0; begun++) {
+            values[begun] = (int64_t)rank->rank * 1000 + begun;
+            helper->status =
+                lockstep_allreduce_async(rank->session, helper->name, &values[begun], 1,
+                                         LOCKSTEP_INT64, LOCKSTEP_SUM, &works[begun]);
+        }
+        for (uint32_t w = 0; w < begun && helper->status == 0; w++) {
+            do
+                helper->status = lockstep_work_wait(works[w], w % 2 == 0 ? FOREVER : 0);
+            while (helper->status == LOCKSTEP_E_TIMEOUT);
+            helper->wrong += helper->status == 0 && values[w] != expected_sum(rank, w);
+        }
+    }
+}
+
+static void helper_expect(struct rank *rank, struct helper *helper, int status)
+{
+    thread_join(&helper->thread);
+    RANK_EQUAL(rank, helper->status, status);
+    RANK_EQUAL(rank, helper->wrong, 0);
+}
+
+// ---- One thread --------------------------------------------------------------------------------
+
+// A trainer that computes for so long, in which it calls nothing.
+static void pause_us(uint64_t duration_us)
+{
+    const uint64_t end_us = clock_now_us() + duration_us;
+    while (clock_now_us() < end_us) {
+        if (end_us - clock_now_us() > 1000)
+            usleep(500);
+    }
+}
+
+// Pauses of all lengths from none to longer than any lease, other ones on every rank: each call
+// meets the engine's thread in another state.
+static void pauses_body(struct rank *rank)
+{
+    static const uint64_t pauses_us[] = {0, 0, 700, 0, 1500, 3000, 0, 200, 13000, 50, 0};
+    const uint32_t count = sizeof(pauses_us) / sizeof(pauses_us[0]);
+    for (uint32_t i = 0; i < 3 * count; i++) {
+        int64_t values[2] = {(int64_t)rank->rank * 1000 + i, (int64_t)rank->rank * 1000 + i};
+        lockstep_work *work = NULL;
+        if (i % 3 == 1)
+            RANK_OK(rank, lockstep_allreduce_async(rank->session, "beside", &values[1], 1,
+                                                   LOCKSTEP_INT64, LOCKSTEP_SUM, &work));
+        RANK_OK(rank, lockstep_allreduce(rank->session, "sum", &values[0], 1, LOCKSTEP_INT64,
+                                         LOCKSTEP_SUM, FOREVER));
+        pause_us(pauses_us[(i + rank->rank * 3) % count]);
+        if (work != NULL)
+            RANK_OK(rank, lockstep_work_wait(work, FOREVER));
+        RANK_EQUAL(rank, values[0], expected_sum(rank, i));
+        RANK_TRUE(rank, work == NULL || values[1] == expected_sum(rank, i));
+        if (i % 5 == 4)
+            RANK_OK(rank, lockstep_barrier(rank->session, "barrier", FOREVER));
+    }
+}
+
+static void pauses_of_all_lengths(const struct setting *setting)
+{
+    ranks_run(setting, pauses_body, NULL);
+}
+
+// What is begun and never waited for until later travels all the same: the other ranks get their
+// result while this one computes, in whatever state its blocking calls have left the engine.
+static void left_behind_body(struct rank *rank)
+{
+    for (int i = 0; i < 10; i++) {
+        int32_t value = 1;
+        lockstep_work *work;
+        RANK_OK(rank, lockstep_barrier(rank->session, "before", FOREVER));
+        RANK_OK(rank, lockstep_allreduce_async(rank->session, "left", &value, 1, LOCKSTEP_INT32,
+                                               LOCKSTEP_SUM, &work));
+        if (rank->rank > 0)
+            RANK_OK(rank, lockstep_work_wait(work, FOREVER));
+        rank_meet(rank); // Rank 0 drives nothing until the others are done.
+        if (rank->rank == 0)
+            RANK_OK(rank, lockstep_work_wait(work, FOREVER));
+        RANK_EQUAL(rank, value, rank->world_size);
+    }
+}
+
+static void work_that_is_left_behind(const struct setting *setting)
+{
+    ranks_run(setting, left_behind_body, NULL);
+}
+
+// The trainer's own rounding and flags: 1 + 2^-24 is 1 to the nearest, and more when rounded up.
+static void environment_body(struct rank *rank)
+{
+    const float tiny = 1.0f / (1 << 24);
+    for (int i = 0; i < 20; i++) {
+        float values[32];
+        for (int v = 0; v < 32; v++)
+            values[v] = rank->rank == 0 ? 1.0f : tiny / (float)(rank->world_size - 1);
+        fesetround(FE_UPWARD);
+        feclearexcept(FE_ALL_EXCEPT);
+        feraiseexcept(FE_OVERFLOW);
+        const int status = lockstep_allreduce(rank->session, "rounded", values, 32,
+                                              LOCKSTEP_FLOAT32, LOCKSTEP_SUM, FOREVER);
+        const int rounding = fegetround();
+        const int flags = fetestexcept(FE_ALL_EXCEPT);
+        fesetround(FE_TONEAREST);
+        feclearexcept(FE_ALL_EXCEPT);
+        RANK_EQUAL(rank, status, 0);
+        RANK_EQUAL(rank, rounding, FE_UPWARD);
+        RANK_EQUAL(rank, flags, FE_OVERFLOW);
+        for (int v = 0; v < 32; v++)
+            RANK_TRUE(rank, values[v] == 1.0f);
+    }
+}
+
+static void floating_point_environment(const struct setting *setting)
+{
+    ranks_run(setting, environment_body, NULL);
+}
+
+// Right after a call that blocks, while the engine's thread leases its right out.
+static void close_body(struct rank *rank)
+{
+    struct lockstep_config config = rank_config(rank);
+    uint64_t begin_ms;
+    RANK_OK(rank, lockstep_open(&config, &rank->session));
+    RANK_OK(rank, lockstep_barrier(rank->session, "last", FOREVER));
+    lockstep_session *session = rank->session;
+    rank->session = NULL;
+    begin_ms = clock_now_ms();
+    RANK_OK(rank, lockstep_close(session));
+    RANK_TRUE(rank, clock_now_ms() - begin_ms < 1000 * test_slow());
+}
+
+static void close_while_parked(const struct setting *setting)
+{
+    ranks_run_test(
+        &(struct cluster_test){.setting = setting, .body = close_body, .without_session = true});
+}
+
+// ---- Several threads ---------------------------------------------------------------------------
+
+static const uint64_t sizes[4] = {40, 5000, 1, 77};
+
+// Steps on one thread, blocking calls on another, work that is waited for on a third.
+static void crowd_body(struct rank *rank)
+{
+    const struct module_shape shape = {.name = "net", .count = 4, .elements = sizes};
+    struct trained_module module;
+    struct helper blocking = {
+        .rank = rank, .name = "blocking", .rounds = 60, .timeout_ms = FOREVER};
+    struct helper waiting = {.rank = rank, .name = "waiting", .rounds = 30};
+    trainer_make(rank, &shape, 0, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    helper_start(&blocking, helper_sums);
+    helper_start(&waiting, helper_overlaps);
+    for (int i = 0; i < 30; i++)
+        trainer_step_known(rank, &module, 1);
+    helper_expect(rank, &blocking, 0);
+    helper_expect(rank, &waiting, 0);
+    trainer_free(&module);
+}
+
+static void threads_take_turns(const struct setting *setting)
+{
+    ranks_run(setting, crowd_body, NULL);
+}
+
+// Every thread of rank 0 waits for what nobody else begins: one of them drives.
+static void abort_body(struct rank *rank)
+{
+    struct helper helpers[3] = {
+        {.rank = rank, .name = "a"}, {.rank = rank, .name = "b"}, {.rank = rank, .name = "c"}};
+    RANK_OK(rank, lockstep_barrier(rank->session, "together", FOREVER));
+    for (int i = 0; i < 3 && rank->rank == 0; i++) {
+        helpers[i].rounds = 1;
+        helpers[i].timeout_ms = FOREVER;
+        helper_start(&helpers[i], helper_sums);
+        await_rounds(&helpers[i].begun, 1);
+    }
+    if (rank->rank == 0) {
+        RANK_OK(rank, lockstep_abort(rank->session, "enough"));
+        for (int i = 0; i < 3; i++)
+            helper_expect(rank, &helpers[i], LOCKSTEP_E_CLOSED);
+        return;
+    }
+    RANK_FAILS(rank, LOCKSTEP_E_PEER_LOST, lockstep_barrier(rank->session, "never", FOREVER));
+    RANK_SAYS(rank, "enough");
+}
+
+static void abort_releases_all(const struct setting *setting)
+{
+    ranks_run(setting, abort_body, NULL);
+}
+
+// The call that drives gives up at its deadline, and one that waits has to go on.
+static void deadline_body(struct rank *rank)
+{
+    struct helper helper = {.rank = rank, .name = "late", .rounds = 1, .timeout_ms = FOREVER};
+    int32_t value = 1;
+    lockstep_work *work = NULL;
+    RANK_OK(rank, lockstep_barrier(rank->session, "together", FOREVER));
+    if (rank->rank == 0) {
+        RANK_OK(rank, lockstep_allreduce_async(rank->session, "work", &value, 1, LOCKSTEP_INT32,
+                                               LOCKSTEP_SUM, &work));
+        RANK_FAILS(rank, LOCKSTEP_E_TIMEOUT, lockstep_work_wait(work, 1));
+        helper_start(&helper, helper_sums);
+        await_rounds(&helper.begun, 1);
+        for (int i = 0; i < 3; i++)
+            RANK_FAILS(rank, LOCKSTEP_E_TIMEOUT, lockstep_work_wait(work, 10));
+        RANK_SAYS(rank, "did not complete within 10 ms");
+    }
+    rank_meet(rank);
+    if (rank->rank > 0)
+        helper_start(&helper, helper_sums);
+    helper_expect(rank, &helper, 0);
+    if (rank->rank > 0)
+        RANK_OK(rank, lockstep_allreduce_async(rank->session, "work", &value, 1, LOCKSTEP_INT32,
+                                               LOCKSTEP_SUM, &work));
+    RANK_OK(rank, lockstep_work_wait(work, FOREVER));
+    RANK_EQUAL(rank, value, rank->world_size);
+}
+
+static void a_driver_that_gives_up(const struct setting *setting)
+{
+    ranks_run(setting, deadline_body, NULL);
+}
+
+// A child that is forked while a thread drives has nothing, and disturbs nobody. Rank 0 forks: its
+// helper waits until the others join.
+static void fork_body(struct rank *rank)
+{
+    struct helper helper = {.rank = rank, .name = "shared", .rounds = 1, .timeout_ms = FOREVER};
+    RANK_OK(rank, lockstep_barrier(rank->session, "together", FOREVER));
+    if (rank->rank == 0) {
+        int status = 0;
+        helper_start(&helper, helper_sums);
+        await_rounds(&helper.begun, 1);
+        const pid_t child = fork();
+        if (child == 0)
+            _exit(lockstep_barrier(rank->session, "child", FOREVER) == LOCKSTEP_E_FORKED ? 0 : 1);
+        RANK_TRUE(rank, child > 0 && waitpid(child, &status, 0) == child);
+        RANK_EQUAL(rank, status, 0);
+    }
+    rank_meet(rank);
+    if (rank->rank > 0)
+        helper_start(&helper, helper_sums);
+    helper_expect(rank, &helper, 0);
+    RANK_OK(rank, lockstep_barrier(rank->session, "after", FOREVER));
+}
+
+static void a_child_of_a_driver(const struct setting *setting)
+{
+    ranks_run(setting, fork_body, NULL);
+}
+
+int main(void)
+{
+    static const struct stamp stamps[] = {
+        {"pauses_of_all_lengths", pauses_of_all_lengths, NULL},
+        {"work_that_is_left_behind", work_that_is_left_behind, NULL},
+        {"floating_point_environment", floating_point_environment, NULL},
+        {"close_while_parked", close_while_parked, NULL},
+        {"threads_take_turns", threads_take_turns, NULL},
+        {"abort_releases_all", abort_releases_all, NULL},
+        {"a_driver_that_gives_up", a_driver_that_gives_up, NULL},
+        {"a_child_of_a_driver", a_child_of_a_driver, NULL},
+    };
+    return stamp_run_whole("progress", stamps, sizeof(stamps) / sizeof(stamps[0]));
+}
