@@ -34,6 +34,7 @@ enum frame_kind {
 
 // Flags are for later; a set bit outside FRAME_FLAGS is refused.
 #define FRAME_FLAGS 0u
+#define FRAME_CREDIT_PAIR 1u
 
 // A field that a kind does not use is zero; the decoder does not insist.
 //
@@ -48,11 +49,12 @@ enum frame_kind {
 //              owner (REDUCE, GATHER) or the root (BROADCAST); weight: samples summed so far;
 //              signature
 // PAIR         dtype, space, slot, weight and signature as above; part: round; chunk: the sender's
-//              rank
+//              rank; credit: stripe
 // MEASURE      part: which measurement; chunk: the sender's rank
 // WAVE         slot: kind of the wave; part: round; chunk: the sender's rank
-// CREDIT       space, slot, part, chunk as in the frames it answers; credit: stripes
-//              granted in all
+// CREDIT       space, slot and signature as in the frames that it allows; part: 0 for REDUCE,
+// GATHER
+//              and BROADCAST, FRAME_CREDIT_PAIR for PAIR; credit: stripes granted in all
 // LEAVE        chunk: the sender's rank
 struct frame_header {
     enum frame_kind kind;
@@ -66,7 +68,7 @@ struct frame_header {
     uint32_t slot; // Index in the plan, or sequence number of the plain collective.
     uint32_t part; // Stripe, or round of a wave.
     uint32_t chunk; // A rank: owner of the chunk, or source.
-    uint32_t credit; // Stripes of the collective, counted from its first.
+    uint32_t credit; // Stripes of the collective, counted from its first; in PAIR, which one.
     uint64_t weight; // Samples, summed.
     uint64_t signature; // Hash of what is equal on all ranks: kind, dtype, elements, op, root.
 };

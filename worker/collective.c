@@ -22,10 +22,11 @@
 
 uint64_t collective_signature(const struct collective *collective)
 {
-    const uint64_t identity[] = {(uint64_t)collective->kind,  (uint64_t)collective->dtype,
-                                 (uint64_t)collective->op,    collective->root,
-                                 collective->elements,        (uint64_t)collective->partial,
-                                 (uint64_t)collective->final, (uint64_t)collective->exponent};
+    const uint64_t identity[] = {(uint64_t)collective->kind,     (uint64_t)collective->dtype,
+                                 (uint64_t)collective->op,       collective->root,
+                                 collective->elements,           (uint64_t)collective->partial,
+                                 (uint64_t)collective->final,    (uint64_t)collective->exponent,
+                                 (uint64_t)collective->algorithm};
     return hash64(identity, sizeof(identity));
 }
 

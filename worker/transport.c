@@ -111,6 +111,7 @@ static void transport_init(struct transport *transport, const struct transport_c
     scratch_init(&transport->wave_blocks, sizeof(struct wave_block));
     scratch_init(&transport->notes, LOCKSTEP_NOTE_BYTES);
     scratch_init(&transport->wave_states, sizeof(struct wave_state));
+    scratch_init(&transport->pairs, pair_bytes);
 }
 
 static void transport_fail(char *error, size_t error_bytes, const char *what)
@@ -185,10 +186,10 @@ void transport_close(struct transport *transport)
         (void)close(transport->wake);
     if (transport->epoll >= 0)
         (void)close(transport->epoll);
-    struct scratch *const pools[] = {&transport->chunks,      &transport->frames,
-                                     &transport->heads,       &transport->flow_pool,
-                                     &transport->parkings,    &transport->wave_blocks,
-                                     &transport->wave_states, &transport->notes};
+    struct scratch *const pools[] = {
+        &transport->chunks,      &transport->frames,   &transport->heads,
+        &transport->flow_pool,   &transport->parkings, &transport->wave_blocks,
+        &transport->wave_states, &transport->notes,    &transport->pairs};
     for (size_t i = 0; i < sizeof(pools) / sizeof(pools[0]); i++)
         scratch_fini(pools[i]);
     free(transport);
@@ -239,6 +240,7 @@ void transport_reserve(struct transport *transport, uint32_t collectives)
     scratch_reserve(&transport->heads, 2 * LOCKSTEP_MAX_PARAMETERS / (8 * STREAM_USED_BYTES));
     scratch_reserve(&transport->flow_pool, flows);
     scratch_reserve(&transport->parkings, flows);
+    scratch_reserve(&transport->pairs, collectives);
     scratch_reserve(&transport->wave_blocks, LOCKSTEP_EARLY_WAVES / 4);
     scratch_reserve(&transport->wave_states, LOCKSTEP_WINDOW);
     scratch_reserve(&transport->notes, LOCKSTEP_EARLY_HEADERS);
@@ -938,5 +940,6 @@ void transport_statistics(const struct transport *transport, struct transport_st
     out->allocations = transport->chunks.slab_count + transport->frames.slab_count +
                        transport->heads.slab_count + transport->flow_pool.slab_count +
                        transport->parkings.slab_count + transport->wave_blocks.slab_count +
-                       transport->wave_states.slab_count + transport->notes.slab_count;
+                       transport->wave_states.slab_count + transport->notes.slab_count +
+                       transport->pairs.slab_count;
 }

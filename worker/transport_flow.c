@@ -89,16 +89,16 @@ static struct collective_tag flow_tag_of(const struct frame_header *header)
     return (struct collective_tag){header->step, header->space, header->slot};
 }
 
-// The collective of a frame, made if this is the first that is heard of it. *text: why not.
-static struct flow *flow_of(struct transport *transport, const struct frame_header *header,
-                            const char **text)
+struct flow *flow_of(struct transport *transport, const struct frame_header *header,
+                     const char **text)
 {
     const struct collective_tag tag = flow_tag_of(header);
     struct flow *flow = flow_find(transport, &tag);
     if (flow)
         return flow;
-    // The predecessor may be so far ahead with its frames, the successor with its credits.
-    if (transport->flows_early == 2 * LOCKSTEP_EARLY_COLLECTIVES) {
+    // Each peer may be so far ahead, and with the collectives that others have not launched: the
+    // predecessor of a world of two with its frames, and as the successor with its credits.
+    if (transport->flows_early == (1 + transport->peer_count) * LOCKSTEP_EARLY_COLLECTIVES) {
         *text = "it is of a collective too far ahead";
         return NULL;
     }
@@ -268,7 +268,7 @@ static void flow_grant(struct transport *transport, struct flow *flow)
 // cache. Collectives are fed in the order of their launch.
 bool flow_feed(struct transport *transport)
 {
-    bool any = false;
+    bool any = pair_feed(transport);
     list_for_each_safe (node, &transport->feed) {
         struct flow *flow = list_entry(node, struct flow, feed);
         uint64_t end = flow->opened;
@@ -550,59 +550,16 @@ static const char *flow_target(struct transport *transport, struct flow *flow,
 
 // ---- parking ------------------------------------------------------------------------------------
 
-static const char *flow_park(struct transport *transport, struct flow *flow, struct stream *stream)
-{
-    const struct frame_header *header = &stream->header;
-    if (header->kind == FRAME_GATHER)
-        return "it is final before this rank took part";
-    if (!flow->parking) {
-        flow->parking = scratch_get(&transport->parkings);
-        if (!flow->parking)
-            return "there is no memory to park it";
-        memset(flow->parking, 0, offsetof(struct parking, frames));
-    }
-    struct parking *parking = flow->parking;
-    if (header->payload_bytes > LOCKSTEP_EAGER_BYTES ||
-        parking->bytes_filled + header->payload_bytes > sizeof(parking->bytes) ||
-        parking->used_filled + header->used_bytes > sizeof(parking->used))
-        return "it is above the eager limit and has no credit";
-    if (parking->count == LOCKSTEP_EAGER_FRAMES ||
-        transport->frames_parked == LOCKSTEP_PARKED_FRAMES)
-        return "too many frames have no credit";
-    struct parked_frame *parked = &parking->frames[parking->count++];
-    *parked = (struct parked_frame){
-        .header = *header, .offset = parking->bytes_filled, .used_offset = parking->used_filled};
-    memcpy(parking->used + parking->used_filled, stream->used, header->used_bytes);
-    parking->bytes_filled += (header->payload_bytes + 7) / 8 * 8;
-    parking->used_filled += header->used_bytes;
-    stream->flow = flow;
-    stream->parked = parked;
-    stream->target.kind = TARGET_BUFFER;
-    stream->target.buffer = parking->bytes + parked->offset;
-    if (++transport->frames_parked > transport->totals.frames_parked_max)
-        transport->totals.frames_parked_max = transport->frames_parked;
-    return NULL;
-}
-
 static const char *flow_neighbour_text = "it runs this collective on another ring";
-static const char *flow_signature_text = "the frames of this collective have another signature";
 
-// Takes one parked frame as if it arrived now.
-static const char *flow_unpark_one(struct transport *transport, struct flow *flow,
-                                   const struct parked_frame *parked)
+const char *flow_unpark(struct transport *transport, struct flow *flow,
+                        const struct frame_header *header, const uint8_t *used,
+                        const uint8_t *bytes)
 {
-    const struct frame_header *header = &parked->header;
-    const uint8_t *bytes = flow->parking->bytes + parked->offset;
     void *block = NULL;
-    if (flow->mismatched)
-        return NULL;
-    if (header->signature != flow->collective->signature) {
-        flow_mismatch(transport, flow, flow->group->predecessor->rank, flow_signature_text);
-        return NULL;
-    }
     if (!flow->ring.eager)
         return "it has no credit";
-    const char *text = flow_check(flow, header, flow->parking->used + parked->used_offset);
+    const char *text = flow_check(flow, header, used);
     if (text)
         return text;
     if (header->payload_bytes > 0) {
@@ -613,24 +570,6 @@ static const char *flow_unpark_one(struct transport *transport, struct flow *flo
     }
     flow_arrived(transport, flow, header, block);
     return NULL;
-}
-
-// Takes the parked frames that are whole. The parking ends with the last one.
-static const char *flow_unpark(struct transport *transport, struct flow *flow)
-{
-    const char *text = NULL;
-    struct parking *parking = flow->parking;
-    while (!text && parking->consumed < parking->count &&
-           parking->frames[parking->consumed].complete) {
-        text = flow_unpark_one(transport, flow, &parking->frames[parking->consumed]);
-        parking->consumed++;
-        transport->frames_parked--;
-    }
-    if (parking->consumed == parking->count) {
-        scratch_put(&transport->parkings, parking);
-        flow->parking = NULL;
-    }
-    return text;
 }
 
 // ---- frames -------------------------------------------------------------------------------------
@@ -657,10 +596,16 @@ const char *flow_begin(struct peer_link *peer, struct stream *stream)
     struct flow *flow = flow_of(transport, &stream->header, &text);
     if (!flow)
         return text;
+    if (flow->collective && !park_is_of(flow, stream->header.kind)) {
+        flow_mismatch(transport, flow, peer->rank, flow_algorithm_text);
+        return NULL;
+    }
     if (!flow_is_from(peer, flow, &flow->before))
         return "it does not come from the predecessor of its collective";
+    if (!flow->collective && stream->header.kind == FRAME_GATHER)
+        return "it is final before this rank took part";
     if (!flow->collective)
-        return flow_park(transport, flow, stream);
+        return park_begin(peer, flow, stream);
     if (stream->header.signature != flow->collective->signature)
         flow_mismatch(transport, flow, peer->rank, flow_signature_text);
     if (flow->mismatched)
@@ -679,10 +624,8 @@ const char *flow_end(struct peer_link *peer, struct stream *stream)
     if (!flow)
         return NULL; // Dropped.
     stream->flow = NULL;
-    if (stream->parked) {
-        ((struct parked_frame *)stream->parked)->complete = true;
-        return flow->collective ? flow_unpark(transport, flow) : NULL;
-    }
+    if (stream->parked)
+        return park_end(peer, flow, stream);
     if (flow->mismatched) {
         if (stream->block)
             scratch_put(&transport->chunks, stream->block);
@@ -712,11 +655,17 @@ const char *flow_credit(struct peer_link *peer, const struct frame_header *heade
 {
     struct transport *transport = peer->transport;
     const char *text = NULL;
+    if (header->part == FRAME_CREDIT_PAIR)
+        return pair_credit(peer, header);
     if (peer != transport->ring.successor && peer != transport->hosts.successor)
         return "it does not come from the ring successor";
     struct flow *flow = flow_of(transport, header, &text);
     if (!flow)
         return text;
+    if (flow->collective && !flow->group) {
+        flow_mismatch(transport, flow, peer->rank, flow_algorithm_text);
+        return NULL;
+    }
     if (!flow_is_from(peer, flow, &flow->behind))
         return "it does not come from the successor of its collective";
     if (!flow->collective) {
@@ -783,6 +732,8 @@ static void flow_catch_up(struct transport *transport, struct flow *flow)
 {
     if (!flow_joins(transport, flow))
         return;
+    if (flow->paired != 0)
+        flow_mismatch(transport, flow, flow->paired_rank, flow_algorithm_text);
     const uint64_t granted = flow->granted;
     const char *text = NULL;
     flow->granted = 0;
@@ -792,9 +743,7 @@ static void flow_catch_up(struct transport *transport, struct flow *flow)
         text = flow_granted(transport, flow, granted);
     if (text)
         transport_lose(flow->group->successor, text);
-    text = flow->parking ? flow_unpark(transport, flow) : NULL;
-    if (text)
-        transport_lose(flow->group->predecessor, text);
+    park_catch_up(transport, flow);
 }
 
 static void flow_launch_ring(struct transport *transport, struct flow *flow,

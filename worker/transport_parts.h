@@ -99,7 +99,10 @@ static_assert(PARKING_USED_BYTES >=
                   (LOCKSTEP_MAX_PARAMETERS + LOCKSTEP_EAGER_FRAMES) / 8 + LOCKSTEP_EAGER_FRAMES,
               "the used bits of the eager frames of one collective fit");
 
+// Of one collective and one peer.
 struct parking {
+    struct parking *next; // Of the same collective.
+    struct peer_link *peer;
     uint32_t count;
     uint32_t consumed;
     uint32_t bytes_filled;
@@ -130,7 +133,7 @@ struct flow {
     struct list turn; // In transport.active, .local, .done or .mismatched, or nowhere.
     struct collective_tag tag;
     struct collective *collective; // NULL: not launched here.
-    struct parking *parking; // NULL: nothing is parked.
+    struct parking *parking; // The first of those that it has. NULL: nothing is parked.
     struct list feed; // In transport.feed while stripes are to be started.
     struct list held; // Frames that wait for the successor's credit.
     enum plan_algorithm algorithm; // ALGORITHM_RING until it is launched.
@@ -150,6 +153,12 @@ struct flow {
     uint64_t granted; // Stripes below may be sent: the successor said so.
     uint64_t credited; // What the predecessor was told of `opened`.
     uint64_t granted_signature; // Of the early credit.
+    uint32_t
+        paired; // Peers, by index, whose credit for frames of kind PAIR came before the launch.
+    uint32_t paired_rank; // The first of them, ...
+    uint64_t paired_signature; // ... and its signature; ...
+    bool paired_odd; // ... this one's was another one.
+    uint32_t paired_odd_rank;
     bool mismatched; // Nothing more happens to it.
     bool mismatch_reported;
     uint32_t mismatch_rank;
@@ -246,6 +255,8 @@ struct transport {
     struct scratch wave_blocks;
     struct scratch notes;
     struct scratch wave_states;
+    struct scratch pairs; // Of transport_pair.c
+    bool pairs_queued; // Frames, since pair_feed was asked last.
     struct guest guests[LOCKSTEP_MAX_UNPROVEN];
     struct peer_link peers[LOCKSTEP_MAX_NEIGHBOURS];
 };
@@ -287,6 +298,20 @@ bool flow_feed(struct transport *transport);
 const char *flow_begin(struct peer_link *peer, struct stream *stream);
 const char *flow_end(struct peer_link *peer, struct stream *stream);
 const char *flow_credit(struct peer_link *peer, const struct frame_header *header);
+// Takes a frame that was parked as if it arrived now. NULL, or what is impossible about it.
+const char *flow_unpark(struct transport *transport, struct flow *flow,
+                        const struct frame_header *header, const uint8_t *used,
+                        const uint8_t *bytes);
+// The collective of a frame, made if this is the first that is heard of it. NULL; *text: why not.
+struct flow *flow_of(struct transport *transport, const struct frame_header *header,
+                     const char **text);
+// Ranks disagree on a collective that is launched here.
+void flow_mismatch(struct transport *transport, struct flow *flow, uint32_t rank, const char *text);
+static inline bool flow_is_pair(const struct flow *flow)
+{
+    return flow->collective &&
+           (flow->algorithm == ALGORITHM_DOUBLING || flow->algorithm == ALGORITHM_HALVING);
+}
 void flow_sent(struct transport *transport, struct out_frame *frame, bool dropped);
 // The next collective that is done, or NULL. It is the caller's again.
 struct collective *flow_next_done(struct transport *transport);
@@ -314,18 +339,52 @@ void reduce_store(const struct flow *flow, struct ring_span span, const uint8_t 
 // A collective of a world of one, or the root's own copy.
 void reduce_local(struct collective *collective, uint32_t element_bytes);
 
+// ---- transport_park.c ---------------------------------------------------------------------------
+
+extern const char *const flow_signature_text;
+extern const char *const flow_algorithm_text;
+// Of a frame that begins, and its flow is not launched here. NULL, or what is impossible about it.
+const char *park_begin(struct peer_link *peer, struct flow *flow, struct stream *stream);
+// A parked frame is whole. Takes it, and those before it, if the flow was launched meanwhile.
+const char *park_end(struct peer_link *peer, struct flow *flow, struct stream *stream);
+// After the launch: takes what is parked. Whoever has parked what is impossible is lost.
+void park_catch_up(struct transport *transport, struct flow *flow);
+// Whether frames of this kind are for the algorithm that the flow was launched with.
+bool park_is_of(const struct flow *flow, enum frame_kind kind);
+
 // ---- transport_pair.c: recursive doubling and halving -------------------------------------------
 
 void pair_launch(struct transport *transport, struct flow *flow);
 const char *pair_begin(struct peer_link *peer, struct stream *stream);
 const char *pair_end(struct peer_link *peer, struct stream *stream);
-// A CREDIT frame for a collective that is launched as one of these, or not launched at all: which
-// of the two files means it is said by the frame.
+const char *pair_unpark(struct peer_link *peer, struct flow *flow,
+                        const struct frame_header *header, const uint8_t *used,
+                        const uint8_t *bytes);
+// A CREDIT frame that is for frames of kind PAIR.
 const char *pair_credit(struct peer_link *peer, const struct frame_header *header);
 void pair_sent(struct transport *transport, struct out_frame *frame, bool dropped);
+// Whether frames were queued while the links were flushed.
+bool pair_feed(struct transport *transport);
 // Whether a launched one waits for a frame from or to that peer.
 bool pair_needs(struct transport *transport, const struct peer_link *peer);
 void pair_forget(struct transport *transport);
+// Bytes of what is kept of each collective that runs by pairs.
+extern const size_t pair_bytes;
+
+// ---- transport_pair_sum.c: their arithmetic -----------------------------------------------------
+
+// Whether this rank's input can be used as it is in user memory: in frames, and as an operand.
+bool pair_sum_is_plain(const struct flow *flow, struct ring_span span);
+// Whether the sum of two operands may depend on which one is the first.
+bool pair_sum_is_ordered(const struct flow *flow);
+// lower = lower op upper, both partial sums.
+void pair_sum_add(const struct flow *flow, uint64_t count, uint8_t *lower, const uint8_t *upper);
+// out = the result of (lower op upper), or of lower alone when upper is NULL. out may be lower;
+// NULL: the outputs in user memory, all of which exist. lower is overwritten in any case.
+void pair_sum_finish(const struct flow *flow, struct ring_span span, uint8_t *lower,
+                     const uint8_t *upper, uint64_t weight, uint8_t *out);
+// Replaces every NaN of a sum by the same one, whatever it came from.
+void pair_sum_quiet(const struct flow *flow, uint8_t *bytes, uint64_t count);
 
 // ---- transport_shared.c: collectives in memory that mates share ---------------------------------
 

@@ -36,12 +36,40 @@ static const struct variant variants[] = {
     {.name = "torn 7", .kind = TRANSPORT_LOOPBACK, .torn_bytes = 7},
     {.name = "torn 1000", .kind = TRANSPORT_LOOPBACK, .torn_bytes = 1000},
     {.name = "tcp", .kind = TRANSPORT_TCP},
+    {.name = "loopback, doubling", .kind = TRANSPORT_LOOPBACK, .algorithm = ALGORITHM_DOUBLING},
+    {.name = "loopback, halving", .kind = TRANSPORT_LOOPBACK, .algorithm = ALGORITHM_HALVING},
+    {.name = "torn 7, doubling",
+     .kind = TRANSPORT_LOOPBACK,
+     .torn_bytes = 7,
+     .algorithm = ALGORITHM_DOUBLING},
+    {.name = "torn 7, halving",
+     .kind = TRANSPORT_LOOPBACK,
+     .torn_bytes = 7,
+     .algorithm = ALGORITHM_HALVING},
+    {.name = "tcp, doubling", .kind = TRANSPORT_TCP, .algorithm = ALGORITHM_DOUBLING},
+    {.name = "tcp, halving", .kind = TRANSPORT_TCP, .algorithm = ALGORITHM_HALVING},
     {.name = "shared", .kind = TRANSPORT_LOOPBACK, .mates = true, .algorithm = ALGORITHM_SHARED},
 };
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
 static const uint32_t worlds[] = {1, 2, 3, 4, 5, 7};
+static const uint32_t pair_worlds[] = {2, 3, 4, 5, 7, 8}; // As many.
+
+static enum plan_algorithm algorithm_of(void **state)
+{
+    return ((const struct variant *)*state)->algorithm;
+}
+
+static bool is_pair(enum plan_algorithm algorithm)
+{
+    return algorithm == ALGORITHM_DOUBLING || algorithm == ALGORITHM_HALVING;
+}
+
+static uint32_t world_of(void **state, size_t index)
+{
+    return is_pair(algorithm_of(state)) ? pair_worlds[index] : worlds[index];
+}
 
 static struct fleet_options options_of(void **state, uint32_t world, uint32_t chunk_bytes)
 {
@@ -105,7 +133,7 @@ static uint32_t draws(uint32_t count)
 static void test_sizes(void **state)
 {
     for (size_t w = 0; w < LENGTH(worlds); w++) {
-        const uint32_t n = worlds[w];
+        const uint32_t n = world_of(state, w);
         const struct fleet_options options = options_of(state, n, 256);
         const uint64_t sizes[] = {
             0,          1,      n - 1,      n,          n + 1,          63,  64, 65,
@@ -125,7 +153,7 @@ static void test_sizes(void **state)
 static void test_every_dtype_and_op(void **state)
 {
     for (size_t w = 0; w < LENGTH(worlds); w++) {
-        const uint32_t n = worlds[w];
+        const uint32_t n = world_of(state, w);
         const struct fleet_options options = options_of(state, n, 1024);
         uint64_t random = 5 * n;
         struct job *job = job_make(n, options.chunk_bytes, 100 + n);
@@ -154,7 +182,7 @@ static void test_many_at_random(void **state)
                                         DTYPE_FLOAT16, DTYPE_BFLOAT16, DTYPE_UINT8};
     static const uint32_t chunks[] = {8, 64, 4096, 65536};
     for (size_t w = 0; w < LENGTH(worlds); w++) {
-        const uint32_t n = worlds[w];
+        const uint32_t n = world_of(state, w);
         uint64_t random = 99 + n;
         const uint32_t chunk = chunks[w % LENGTH(chunks)];
         const struct fleet_options options = options_of(state, n, chunk);
@@ -202,7 +230,7 @@ static void test_formats_at_random(void **state)
 {
     static const uint32_t chunks[] = {8, 64, 4096, 65536};
     for (size_t i = 0; i < LENGTH(worlds); i++) {
-        const uint32_t n = worlds[i];
+        const uint32_t n = world_of(state, i);
         const struct fleet_options options = options_of(state, n, chunks[i % LENGTH(chunks)]);
         struct job *job = job_make(n, options.chunk_bytes, 900 + i);
         uint64_t random = 31 + i;
@@ -235,8 +263,9 @@ static void test_formats_at_random(void **state)
 
 #define MEASURED 20000 // Elements.
 
-// Of n elements each of two ranks sends a half as partial sums, and a half as final bytes. In
-// memory inputs lie there as they are, and all results are copied from there.
+// Of n elements each of two ranks sends a half as partial sums, and a half as final bytes, by
+// doubling all as partial sums. In memory inputs lie there as they are, and all results are copied
+// from there.
 static void script_measure(struct member *member)
 {
     const struct format *format = member->fleet->argument;
@@ -245,7 +274,8 @@ static void script_measure(struct member *member)
     const uint64_t partial =
         dtype_size(format->partial && !shared ? format->partial : format->dtype);
     const uint64_t final = dtype_size(format->final ? format->final : format->dtype);
-    const uint64_t expected = MEASURED / 2 * (partial + final);
+    const bool whole = member->fleet->options.algorithm == ALGORITHM_DOUBLING;
+    const uint64_t expected = MEASURED / 2 * (partial + (whole ? partial : final));
     const uint64_t slack = shared ? 64 * size : 0;
     uint8_t *memory = calloc(MEASURED, size);
     struct extent extent = {memory, memory, MEASURED};
@@ -286,7 +316,7 @@ static void test_bytes_of_formats(void **state)
 static void test_large(void **state)
 {
     for (size_t w = 1; w < LENGTH(worlds); w++) {
-        const uint32_t n = worlds[w];
+        const uint32_t n = world_of(state, w);
         const struct fleet_options options = options_of(state, n, 65536);
         struct job *job = job_make(n, options.chunk_bytes, 2000 + n);
         for (int i = 0; i < 2; i++) {
@@ -304,7 +334,7 @@ static void test_large(void **state)
 static void test_broadcast(void **state)
 {
     for (size_t w = 0; w < LENGTH(worlds); w++) {
-        const uint32_t n = worlds[w];
+        const uint32_t n = world_of(state, w);
         const struct fleet_options options = options_of(state, n, 4096);
         struct job *job = job_make(n, options.chunk_bytes, 3000 + n);
         static const uint64_t sizes[] = {0, 1, 1024, 1025, 60000};
@@ -600,7 +630,8 @@ static void script_mismatch(struct member *member)
     }
     MEMBER_CHECK(member, member->mismatch_count <= 1);
     MEMBER_CHECK(member, member->mismatch_count == 0 || is_neighbour(member->rank, 0, n) ||
-                             member->rank == 0 || member->fleet->options.mates);
+                             member->rank == 0 || member->fleet->options.mates ||
+                             is_pair(member->fleet->options.algorithm));
     MEMBER_CHECK(member, member->done_count == 0 && member->lost_count == 0);
     member_barrier(member);
     transport_abandon(member->transport);
@@ -619,6 +650,53 @@ static void test_mismatch(void **state)
         atomic_store(&mismatch_noticed, false);
         elements = 20000;
         fleet_run(&options, script_mismatch, &elements);
+    }
+}
+
+// As above, but that the signatures are equal and rank 0 runs it by another algorithm.
+static void script_other_algorithm(struct member *member)
+{
+    static const enum plan_algorithm others[] = {
+        [ALGORITHM_RING] = ALGORITHM_DOUBLING,
+        [ALGORITHM_DOUBLING] = ALGORITHM_RING,
+        [ALGORITHM_HALVING] = ALGORITHM_RING,
+    };
+    const uint64_t elements = *(const uint64_t *)member->fleet->argument;
+    float *memory = calloc(elements, sizeof(float));
+    struct extent extent = {.in = memory, .out = memory, .elements = elements};
+    const enum plan_algorithm algorithm = member->fleet->options.algorithm;
+    struct collective collective = {.dtype = DTYPE_FLOAT32,
+                                    .op = REDUCE_SUM,
+                                    .algorithm = member->rank == 0 ? others[algorithm] : algorithm,
+                                    .tag = {.step = 1, .space = 2},
+                                    .extents = &extent,
+                                    .extent_count = 1,
+                                    .elements = elements};
+    const uint64_t since_ms = clock_now_ms();
+    transport_launch(member->transport, &collective);
+    while (!atomic_load(&mismatch_noticed)) {
+        transport_progress(member->transport, 1);
+        if (member->mismatch_count > 0)
+            atomic_store(&mismatch_noticed, true);
+        MEMBER_CHECK(member, clock_now_ms() - since_ms < fleet_bound_ms(FLEET_BOUND_MS));
+    }
+    MEMBER_CHECK(member, member->done_count == 0 && member->lost_count == 0);
+    member_barrier(member);
+    transport_abandon(member->transport);
+    transport_close(member->transport);
+    member->closed = true;
+    free(memory);
+}
+
+static void test_other_algorithm(void **state)
+{
+    for (uint32_t n = 2; n <= 5 && algorithm_of(state) != ALGORITHM_SHARED; n++) {
+        const struct fleet_options options = options_of(state, n, 4096);
+        for (uint64_t elements = 100; elements <= 20000; elements *= 200) {
+            uint64_t count = elements;
+            atomic_store(&mismatch_noticed, false);
+            fleet_run(&options, script_other_algorithm, &count);
+        }
     }
 }
 
@@ -749,12 +827,17 @@ static void test_leave(void **state)
 
 #define TEST(function) \
     { \
-#function, function \
+#function, function, true \
+    }
+#define RING_TEST(function) \
+    { \
+#function, function, false \
     }
 
 static const struct {
     const char *name;
     void (*function)(void **state);
+    bool by_pairs; // Has allreduces.
 } tests[] = {
     TEST(test_sizes),
     TEST(test_every_dtype_and_op),
@@ -762,16 +845,17 @@ static const struct {
     TEST(test_formats_at_random),
     TEST(test_bytes_of_formats),
     TEST(test_large),
-    TEST(test_broadcast),
+    RING_TEST(test_broadcast),
     TEST(test_units_at_random),
     TEST(test_units_tiny),
-    TEST(test_waves),
-    TEST(test_headers),
+    RING_TEST(test_waves),
+    RING_TEST(test_headers),
     TEST(test_late_launch_is_bounded),
     TEST(test_steady_state_allocates_nothing),
     TEST(test_mismatch),
+    TEST(test_other_algorithm),
     TEST(test_killed_rank),
-    TEST(test_idle_death),
+    RING_TEST(test_idle_death),
     TEST(test_leave),
 };
 
@@ -808,6 +892,8 @@ int main(void)
         for (size_t t = 0; t < LENGTH(tests); t++) {
             snprintf(names[count], sizeof(names[count]), "%s/%s", tests[t].name, variants[v].name);
             if (only && !strstr(names[count], only))
+                continue;
+            if (is_pair(variants[v].algorithm) && !tests[t].by_pairs)
                 continue;
             stamped[count] = (struct CMUnitTest){
                 .name = names[count],

@@ -4,6 +4,7 @@
 
 #include "tests/conformance/transport_job.h"
 
+#include "protos/topology.h"
 #include "worker/kernels.h"
 #include "worker/ring.h"
 #include "worker/units.h"
@@ -221,6 +222,11 @@ void job_add(struct job *job, const struct job_spec *spec)
     }
 }
 
+static bool job_is_pair(const struct job *job)
+{
+    return job->algorithm == ALGORITHM_DOUBLING || job->algorithm == ALGORITHM_HALVING;
+}
+
 static void job_launch(struct member *member, struct job *job, uint32_t index)
 {
     struct item *item = &job->items[index];
@@ -235,7 +241,9 @@ static void job_launch(struct member *member, struct job *job, uint32_t index)
         .final = spec->final,
         .exponent = spec->exponent,
         .root = spec->root,
-        .algorithm = member->fleet->options.algorithm,
+        .algorithm = spec->kind == COLLECTIVE_BROADCAST && job_is_pair(job)
+                         ? ALGORITHM_RING
+                         : member->fleet->options.algorithm,
         .tag = {.step = job->run, .space = job->seed, .slot = index},
         .signature = index * 77 + 1,
         .extents = side->extents,
@@ -405,6 +413,95 @@ static uint64_t job_reference_wide(const struct job *job, const struct item *ite
     return total;
 }
 
+// ---- by pairs: a tree of blocks of ranks, the lower ones first, extras beside their rank
+// ---------
+
+// What one rank puts in, as it travels.
+static void job_pair_input(const struct job *job, const struct item *item, uint32_t rank,
+                           uint64_t element, uint8_t sum[8])
+{
+    const struct job_spec *spec = &item->spec;
+    const struct side *side = &item->sides[rank];
+    const uint64_t weight = spec->op == REDUCE_MEAN ? spec->weights[rank] : 1;
+    const uint8_t *in = side->inputs_before + element * dtype_size(spec->dtype);
+    memset(sum, 0, 8);
+    if (weight == 0 || !side->has_in[element])
+        return;
+    if (job_is_wide(job, spec)) {
+        volatile float own = job_widen(spec->dtype, in) * ldexpf(1, spec->exponent);
+        if (spec->op == REDUCE_MEAN && !spec->input_is_sum)
+            own = own * (float)weight;
+        job_narrow(spec->partial == DTYPE_NONE ? spec->dtype : spec->partial, own, sum);
+    } else if (spec->op == REDUCE_MEAN && !spec->input_is_sum && weight != 1) {
+        kernel_scale(spec->dtype, sum, in, weight, 1);
+    } else {
+        memcpy(sum, in, dtype_size(spec->dtype));
+    }
+}
+
+static void job_pair_add(const struct job_spec *spec, uint8_t lower[8], const uint8_t upper[8])
+{
+    kernel_reduce(spec->partial == DTYPE_NONE ? spec->dtype : spec->partial, spec->op, lower, upper,
+                  1);
+}
+
+// The sum over a block of `size` ranks from `first` on, with their extras.
+static void job_pair_block(const struct job *job, const struct item *item, uint64_t element,
+                           uint32_t first, uint32_t size, uint8_t sum[8])
+{
+    uint8_t other[8];
+    const uint32_t extra = first + topology_core(job->world);
+    if (size > 1) {
+        job_pair_block(job, item, element, first, size / 2, sum);
+        job_pair_block(job, item, element, first + size / 2, size / 2, other);
+        job_pair_add(&item->spec, sum, other);
+        return;
+    }
+    job_pair_input(job, item, first, element, sum);
+    if (extra >= job->world)
+        return;
+    job_pair_input(job, item, extra, element, other);
+    job_pair_add(&item->spec, sum, other);
+}
+
+// Where frames are not as memory is, the last sum is divided before it is rounded.
+static void job_pair_wide(const struct job_spec *spec, uint64_t total, const uint8_t lower[8],
+                          const uint8_t upper[8], uint8_t final[8])
+{
+    const enum dtype partial = spec->partial == DTYPE_NONE ? spec->dtype : spec->partial;
+    const enum dtype end = spec->final == DTYPE_NONE ? spec->dtype : spec->final;
+    volatile float sum = job_widen(partial, lower) + job_widen(partial, upper);
+    if (spec->op == REDUCE_MEAN && total > 0)
+        sum = sum / (float)total;
+    sum = sum * ldexpf(1, -spec->exponent);
+    job_narrow(spec->dtype, job_rounded(end, sum), final);
+}
+
+static bool job_reference_pair(const struct job *job, const struct item *item, uint64_t element,
+                               uint8_t final[8])
+{
+    const struct job_spec *spec = &item->spec;
+    const uint32_t half = topology_core(job->world) / 2;
+    uint8_t upper[8];
+    uint64_t total = 0;
+    for (uint32_t r = 0; r < job->world; r++)
+        total += spec->op == REDUCE_MEAN ? spec->weights[r] : 1;
+    if (total == 0 || !job_element_used(job, item, element))
+        return false;
+    job_pair_block(job, item, element, 0, half, final);
+    job_pair_block(job, item, element, half, half, upper);
+    if (job_is_wide(job, spec)) {
+        uint8_t lower[8];
+        memcpy(lower, final, sizeof(lower));
+        job_pair_wide(spec, total, lower, upper, final);
+        return true;
+    }
+    job_pair_add(spec, final, upper);
+    if (spec->op == REDUCE_MEAN && total != 1)
+        kernel_divide(spec->dtype, final, final, total, 1);
+    return true;
+}
+
 // What the collective leaves at one element, in `final`. False: memory stays as it was.
 static bool job_reference(const struct job *job, const struct item *item, uint64_t element,
                           uint32_t owner, uint8_t final[8])
@@ -417,6 +514,8 @@ static bool job_reference(const struct job *job, const struct item *item, uint64
         memcpy(final, item->sides[spec->root].inputs_before + element * size, size);
         return true;
     }
+    if (job_is_pair(job) && job->world > 1)
+        return job_reference_pair(job, item, element, final);
     if (job_is_wide(job, spec) && job->world > 1)
         return job_reference_wide(job, item, element, owner, final) > 0 &&
                job_element_used(job, item, element);
