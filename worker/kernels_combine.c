@@ -7,8 +7,8 @@
 // A sum of more than four sources goes four, three, three, ... at a time, the sum so far being the
 // first operand of the next loop. 16-bit floats are then added up as float32, one by one.
 //
-// Stores past the caches are a copy out of the tile: an additional pass over the first cache, which
-// costs little beside the memory that they are for, and every other loop stays the compiler's.
+// Stores past the caches are those of the last loop, where there is such a loop (sums of float32
+// and float64), and else a copy out of a tile.
 
 #include "worker/kernels.h"
 #include "worker/kernels_table.h"
@@ -41,6 +41,7 @@ struct combine {
     bool has_zeros; // Some of the sources are combine_zeros.
     bool weighted;
     bool divided; // At the end, by a total that is no power of two.
+    bool streams; // The last loop stores past the caches.
     double factor; // 1, or of a total that is one.
     size_t size;
 };
@@ -107,6 +108,10 @@ static unsigned combine_operands(const struct combine *combine, const void *sum,
 static kernel_combine_loop *combine_loop(const struct combine *combine, bool last)
 {
     const struct kernel_combination *what = combine->what;
+    if (last && combine->streams && combine->divided)
+        return combine->table->stream_divided[what->dtype];
+    if (last && combine->streams)
+        return combine->table->stream_weighted[what->dtype];
     if (last && combine->divided)
         return combine->table->combine_divided[what->dtype];
     if (combine->weighted)
@@ -177,24 +182,64 @@ static void combine_one(const struct combine *combine, void *out, void *tile, si
 
 // ---- all of it ----------------------------------------------------------------------------------
 
-static void combine_tiles(const struct combine *combine, uint8_t *out, size_t count)
+// Whether one call of a loop does it all, if it stores as it is to.
+static bool combine_is_direct(const struct combine *combine)
+{
+    return !combine->has_zeros && combine->count <= KERNEL_OPERANDS &&
+           !combine_is_rounded(combine->what);
+}
+
+// Whether the last loop can store past the caches.
+static bool combine_can_stream(const struct combine *combine)
+{
+    return combine->what->streams && combine_skips(combine->what) &&
+           !combine_is_rounded(combine->what) &&
+           combine->table->stream_weighted[combine->what->dtype] != NULL;
+}
+
+// Elements that begin offset bytes into sources and out. copies: they go to out by way of a tile.
+static void combine_tiles(const struct combine *combine, uint8_t *out, size_t offset, size_t count,
+                          bool copies)
 {
     _Alignas(COMBINE_LINE_BYTES) uint8_t tile[COMBINE_TILE_BYTES];
     _Alignas(COMBINE_LINE_BYTES) uint8_t final[COMBINE_TILE_BYTES];
-    const bool streams = combine->what->streams;
     // The first tile ends where a line of the cache does: no other one then begins inside a line.
-    size_t part =
-        combine_tile(combine->what->dtype) - (uintptr_t)out % COMBINE_LINE_BYTES / combine->size;
-    for (size_t done = 0; done < count; done += part) {
-        if (done > 0)
-            part = combine_tile(combine->what->dtype);
-        if (part > count - done)
-            part = count - done;
-        const size_t offset = done * combine->size;
-        combine_one(combine, streams ? final : out + offset, tile, offset, part);
-        if (streams)
+    size_t part = combine_tile(combine->what->dtype) -
+                  (uintptr_t)(out + offset) % COMBINE_LINE_BYTES / combine->size;
+    while (count > 0) {
+        if (part > count)
+            part = count;
+        combine_one(combine, copies ? final : out + offset, tile, offset, part);
+        if (copies)
             combine->table->stream(out + offset, final, part * combine->size);
+        offset += part * combine->size;
+        count -= part;
+        part = combine_tile(combine->what->dtype);
     }
+}
+
+static void combine_part(const struct combine *combine, uint8_t *out, size_t offset, size_t count)
+{
+    if (count > 0 && combine_is_direct(combine))
+        combine_same(combine, out + offset, NULL, offset, count);
+    else if (count > 0)
+        combine_tiles(combine, out, offset, count, false);
+}
+
+// Whole lines of the cache past it; what is before and behind them as always.
+static void combine_streaming(struct combine *combine, uint8_t *out, size_t count)
+{
+    const size_t line = COMBINE_LINE_BYTES / combine->size;
+    size_t head = (COMBINE_LINE_BYTES - (uintptr_t)out % COMBINE_LINE_BYTES) % COMBINE_LINE_BYTES /
+                  combine->size;
+    if (head > count)
+        head = count;
+    const size_t body = (count - head) / line * line;
+    combine_part(combine, out, 0, head);
+    combine->streams = true;
+    combine_part(combine, out, head * combine->size, body);
+    combine->streams = false;
+    combine_part(combine, out, (head + body) * combine->size, count - head - body);
 }
 
 static void combine_fence(bool streams)
@@ -215,13 +260,6 @@ static void combine_zero(const struct combine *combine, uint8_t *out, size_t cou
         out += part;
         left -= part;
     }
-}
-
-// Whether one call of a loop does it all.
-static bool combine_is_direct(const struct combine *combine)
-{
-    return !combine->what->streams && !combine->has_zeros && combine->count <= KERNEL_OPERANDS &&
-           !combine_is_rounded(combine->what);
 }
 
 static bool combine_is_copy(const struct combine *combine)
@@ -250,10 +288,12 @@ void kernel_combine_by(const struct kernel_table *table, const struct kernel_com
         combine_zero(&combine, out, count);
     else if (combine_is_copy(&combine))
         combine_copy(table, out, combine.sources[0], count * combine.size, what->streams);
-    else if (combine_is_direct(&combine))
-        combine_same(&combine, out, NULL, 0, count);
+    else if (combine_can_stream(&combine))
+        combine_streaming(&combine, out, count);
+    else if (what->streams)
+        combine_tiles(&combine, out, 0, count, true);
     else
-        combine_tiles(&combine, out, count);
+        combine_part(&combine, out, 0, count);
     combine_fence(what->streams);
 }
 

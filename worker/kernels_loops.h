@@ -189,6 +189,9 @@ KERNEL_CONVERSIONS(bfloat16, widen_bfloat16)
 
 #include "worker/kernels_copy.h"
 #include "worker/kernels_sources.h"
+#if defined(__x86_64__)
+#include "worker/kernels_stream.h"
+#endif
 
 // What computes float16: the loops above, or those of the header that begin with whole vectors.
 #ifdef KERNEL_F16_WIDTH
@@ -256,6 +259,12 @@ const struct kernel_table KERNEL_TABLE = {
                 [DTYPE_UINT8] = KERNEL_COMBINE_INTEGER_ROW(uint8_t)},
     .combine_weighted = KERNEL_FACTOR_ROW(combine_weighted),
     .combine_divided = KERNEL_FACTOR_ROW(combine_divided),
+#if defined(__x86_64__)
+    .stream_weighted =
+        {[DTYPE_FLOAT32] = stream_weighted_float, [DTYPE_FLOAT64] = stream_weighted_double},
+    .stream_divided =
+        {[DTYPE_FLOAT32] = stream_divided_float, [DTYPE_FLOAT64] = stream_divided_double},
+#endif
     .copy = copy_bytes,
     .stream = stream_bytes,
 };

@@ -49,6 +49,9 @@ struct kernel_table {
     kernel_combine_loop *combine[KERNEL_DTYPES][KERNEL_OPS]; // Sums: times the factor.
     kernel_combine_loop *combine_weighted[KERNEL_DTYPES]; // Times the factor.
     kernel_combine_loop *combine_divided[KERNEL_DTYPES]; // Weighted, by the total.
+    // The same past the caches, into whole lines of them. NULL: there is no such loop.
+    kernel_combine_loop *stream_weighted[KERNEL_DTYPES];
+    kernel_combine_loop *stream_divided[KERNEL_DTYPES];
     kernel_copy_loop *copy;
     kernel_copy_loop *stream; // Past the caches; _mm_sfence is the caller's.
 };
