@@ -88,7 +88,7 @@ static_assert(LOCKSTEP_REPORT_BYTES * 2 < LOCKSTEP_MESSAGE_BYTES, "a report fits
 #define LOCKSTEP_FRAME_HEADER_BYTES 96
 #define LOCKSTEP_FRAME_BYTES (1024 * 1024) // Payload of one frame.
 #define LOCKSTEP_WINDOW 8 // W of the order protocol: slots in flight.
-#define LOCKSTEP_EAGER_BYTES (16 * 1024) // Payload that may be sent before its credit.
+#define LOCKSTEP_EAGER_BYTES (64 * 1024) // Payload that may be sent before its credit.
 #define LOCKSTEP_WAVE_BYTES 1024 // Payload of one wave message.
 #define LOCKSTEP_USED_BYTES 4096 // Used bits of one frame, one bit for a parameter.
 #define LOCKSTEP_MAX_PLAIN 256 // Plain collectives outstanding in one session.

@@ -11,14 +11,9 @@ static uint64_t ring_divide_up(uint64_t a, uint64_t b)
     return a / b + (a % b != 0);
 }
 
-static uint64_t ring_stripe_elements(const struct ring *ring)
-{
-    return ring->chunk_elements * (ring->reduces ? ring->world : 1);
-}
-
 static uint64_t ring_stripe_length(const struct ring *ring, uint64_t stripe)
 {
-    const uint64_t full = ring_stripe_elements(ring);
+    const uint64_t full = ring->stripe_elements;
     const uint64_t first = stripe * full;
     return ring->elements - first < full ? ring->elements - first : full;
 }
@@ -63,6 +58,28 @@ uint32_t ring_window(uint32_t chunks, uint32_t chunk_bytes)
     return window > LOCKSTEP_STRIPES_IN_FLIGHT ? LOCKSTEP_STRIPES_IN_FLIGHT : (uint32_t)window;
 }
 
+// The stripes: as few as chunks allow, two where they can be large, and equally long, so that none
+// is left over that would be short and late. Chunks are whole cache lines as far as their bound
+// allows.
+static void ring_cut(struct ring *ring)
+{
+    const uint64_t width = ring->reduces ? ring->world : 1; // Chunks of a stripe.
+    const uint64_t line = RING_LINE_BYTES / ring->element_bytes;
+    uint64_t stripes = ring_divide_up(ring->elements, width * ring->chunk_elements);
+    if (stripes == 1 && ring->elements / width >= RING_SPLIT_BYTES / ring->element_bytes)
+        stripes = 2;
+    if (stripes == 0)
+        stripes = 1;
+    uint64_t chunk = ring_divide_up(ring->elements, stripes * width);
+    chunk = chunk == 0 ? line : ring_divide_up(chunk, line) * line;
+    if (chunk > ring->chunk_elements)
+        chunk = ring->chunk_elements;
+    ring->stripe_elements = chunk * width;
+    ring->stripes = ring_divide_up(ring->elements, ring->stripe_elements);
+    if (ring->stripes == 0)
+        ring->stripes = 1;
+}
+
 static void ring_init(struct ring *ring, uint64_t elements, uint32_t element_bytes,
                       uint32_t chunk_bytes)
 {
@@ -70,9 +87,7 @@ static void ring_init(struct ring *ring, uint64_t elements, uint32_t element_byt
     ring->element_bytes = element_bytes;
     ring->elements = elements;
     ring->chunk_elements = chunk_bytes / element_bytes;
-    ring->stripes = ring_divide_up(elements, ring_stripe_elements(ring));
-    if (ring->stripes == 0)
-        ring->stripes = 1;
+    ring_cut(ring);
     assert(ring->stripes <= UINT32_MAX);
     ring->window = ring_window(ring->reduces ? ring->world : 1, chunk_bytes);
     ring->eager = ring_eager(ring);
@@ -100,9 +115,14 @@ bool ring_present(const struct ring *ring, uint64_t stripe, uint32_t owner)
     return ring->reduces ? owner < ring_chunks(ring, stripe) : owner == ring->root;
 }
 
+uint64_t ring_stripe_of(const struct ring *ring, uint64_t element)
+{
+    return element / ring->stripe_elements;
+}
+
 struct ring_span ring_chunk(const struct ring *ring, uint64_t stripe, uint32_t owner)
 {
-    const uint64_t start = stripe * ring_stripe_elements(ring);
+    const uint64_t start = stripe * ring->stripe_elements;
     const uint64_t length = ring_stripe_length(ring, stripe);
     if (!ring->reduces)
         return (struct ring_span){start, length};

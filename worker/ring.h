@@ -17,6 +17,9 @@
 // Chunks of a stripe are as equal as whole elements allow. Small stripes have fewer chunks than
 // ranks, because a frame has a cost of its own: none is made smaller than RING_GRAIN_BYTES by
 // cutting. A stripe has one chunk at least, so a collective of no elements is one frame a hop.
+//
+// Stripes are equally long, but that the last may be a little shorter. While a rank adds what has
+// come of one, the link is busy with another: so all but the small collectives have two at least.
 
 #ifndef WORKER_RING_H
 #define WORKER_RING_H
@@ -27,6 +30,8 @@
 #include <stdint.h>
 
 #define RING_GRAIN_BYTES LOCKSTEP_CHUNK_GRAIN_BYTES
+#define RING_SPLIT_BYTES (256 * 1024) // One stripe of chunks this long becomes two.
+#define RING_LINE_BYTES 64
 
 struct ring {
     // set at init, then constant
@@ -38,6 +43,7 @@ struct ring {
     uint32_t window; // Stripes in flight.
     uint64_t elements;
     uint64_t chunk_elements; // Most of one chunk.
+    uint64_t stripe_elements; // Of every stripe but the last.
     uint64_t stripes; // At least 1.
     bool eager; // So small that no credit is needed; see ring_eager in ring.c.
 };
@@ -58,6 +64,7 @@ uint32_t ring_window(uint32_t chunks, uint32_t chunk_bytes);
 
 // Whether this stripe has a chunk of this owner. False for what is no rank.
 bool ring_present(const struct ring *ring, uint64_t stripe, uint32_t owner);
+uint64_t ring_stripe_of(const struct ring *ring, uint64_t element);
 // Elements of a chunk that is present.
 struct ring_span ring_chunk(const struct ring *ring, uint64_t stripe, uint32_t owner);
 

@@ -45,7 +45,7 @@ static void every_shape(check_function *check, bool broadcast)
 }
 
 // Chunks, in order, cover every element once; none is above its bound; in a stripe they differ by
-// one element at most, and the longer ones come first.
+// one element at most, and the longer ones come first. An element is found in its stripe.
 static void check_partition(const struct ring *rings, uint32_t world)
 {
     const struct ring *ring = &rings[0];
@@ -59,6 +59,8 @@ static void check_partition(const struct ring *rings, uint32_t world)
                 continue;
             const struct ring_span span = ring_chunk(ring, stripe, owner);
             assert_int_equal(span.first, next);
+            assert_true(span.count == 0 || ring_stripe_of(ring, span.first) == stripe);
+            assert_true(span.count == 0 || ring_stripe_of(ring, next + span.count - 1) == stripe);
             assert_true(span.count <= ring->chunk_elements && span.count <= before);
             next += span.count;
             before = span.count;
@@ -212,9 +214,10 @@ static void eager_collectives_are_small(void **state)
     every_shape(check_eager, false);
     every_shape(check_eager, true);
     struct ring ring;
-    ring_init_allreduce(&ring, 2, 0, 8192, 4, 65536);
-    assert_true(ring.eager); // 32 KiB: each rank sends half of it.
-    ring_init_allreduce(&ring, 2, 0, 8194, 4, 65536);
+    const uint64_t most = 2 * LOCKSTEP_EAGER_BYTES / 4;
+    ring_init_allreduce(&ring, 2, 0, most, 4, 262144);
+    assert_true(ring.eager); // Each rank sends half of it.
+    ring_init_allreduce(&ring, 2, 0, most + 2, 4, 262144);
     assert_false(ring.eager);
     ring_init_allreduce(&ring, LOCKSTEP_MAX_WORLD, 5, 2048, 4, 8);
     assert_false(ring.eager); // So many frames are not for parking.
@@ -230,6 +233,27 @@ static void small_stripes_have_few_chunks(void **state)
     ring_init_allreduce(&ring, 8, 3, RING_GRAIN_BYTES / 4 * 3, 4, 262144);
     assert_true(ring_present(&ring, 0, 2));
     assert_false(ring_present(&ring, 0, 3));
+}
+
+// No stripe is left over that is much shorter than the others; one that is long becomes two.
+static void stripes_are_equally_long(void **state)
+{
+    (void)state;
+    struct ring ring;
+    const uint64_t full = 2 * 262144 / 4;
+    for (uint64_t extra = 0; extra < 3; extra++) {
+        ring_init_allreduce(&ring, 2, 0, 5 * full + extra, 4, 262144);
+        assert_int_equal(ring.stripes, extra == 0 ? 5 : 6);
+        const struct ring_span first = ring_chunk(&ring, 0, 0);
+        const struct ring_span last = ring_chunk(&ring, ring.stripes - 1, 0);
+        assert_in_range(first.count - last.count, 0, 100);
+        assert_int_equal(ring_chunk(&ring, 0, 1).first % (RING_LINE_BYTES / 4), 0);
+        assert_int_equal(ring_chunk(&ring, 1, 0).first % (RING_LINE_BYTES / 4), 0);
+    }
+    ring_init_allreduce(&ring, 2, 0, 2 * RING_SPLIT_BYTES / 4 - 2, 4, 524288);
+    assert_int_equal(ring.stripes, 1);
+    ring_init_allreduce(&ring, 2, 0, 2 * RING_SPLIT_BYTES / 4, 4, 524288);
+    assert_int_equal(ring.stripes, 2);
 }
 
 static void windows_are_bounded(void **state)
@@ -267,6 +291,7 @@ int main(void)
         cmocka_unit_test(every_rank_is_added_once),
         cmocka_unit_test(eager_collectives_are_small),
         cmocka_unit_test(small_stripes_have_few_chunks),
+        cmocka_unit_test(stripes_are_equally_long),
         cmocka_unit_test(windows_are_bounded),
         cmocka_unit_test(large_collectives),
     };
