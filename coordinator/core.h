@@ -31,7 +31,7 @@
 #include <string.h>
 
 enum core_limit {
-    CORE_CHUNK_BYTES = 512 * 1024, // When the configuration names none.
+    CORE_CHUNK_BYTES = 384 * 1024, // When the configuration names none.
 
     // Comparing manifests: how many items ahead a name is searched on the other side, and how many
     // are held, so that as many again are on their way while the first are compared.

@@ -98,7 +98,7 @@ static_assert(LOCKSTEP_REPORT_BYTES * 2 < LOCKSTEP_MESSAGE_BYTES, "a report fits
 // A chunk is not cut smaller than this: a frame costs about as much as so many bytes.
 #define LOCKSTEP_CHUNK_GRAIN_BYTES 1024
 // Stripes of one collective in flight: what fits in so many bytes, 2 at least, so many at most.
-#define LOCKSTEP_FLIGHT_BYTES (8 * 1024 * 1024)
+#define LOCKSTEP_FLIGHT_BYTES (4 * 1024 * 1024)
 #define LOCKSTEP_STRIPES_IN_FLIGHT 16
 
 // A peer may be 2W - 1 slots ahead (order protocol, R4), and may have plain collectives pending

@@ -260,10 +260,10 @@ static void windows_are_bounded(void **state)
 {
     (void)state;
     struct ring ring;
-    ring_init_allreduce(&ring, 2, 0, 1u << 24, 4, 262144);
+    ring_init_allreduce(&ring, 2, 0, 1u << 24, 4, 65536);
     assert_int_equal(ring.window, LOCKSTEP_STRIPES_IN_FLIGHT);
-    ring_init_allreduce(&ring, 8, 0, 1u << 24, 4, 262144);
-    assert_int_equal(ring.window, 4);
+    ring_init_allreduce(&ring, 4, 0, 1u << 24, 4, 262144);
+    assert_int_equal(ring.window, LOCKSTEP_FLIGHT_BYTES / (4 * 262144));
     ring_init_allreduce(&ring, 64, 0, 1u << 24, 4, 1048576);
     assert_int_equal(ring.window, 2);
 }
