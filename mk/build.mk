@@ -196,7 +196,7 @@ clean: ## Remove the build directory
 
 help: ## Show this menu
 	@echo 'Targets:'
-	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/\1@\2/p' mk/build.mk mk/checks.mk | \
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1@\2/p' mk/build.mk mk/checks.mk | \
 	    while IFS=@ read -r name what; do printf '  %-11s %s\n' "$$name" "$$what"; done
 	@echo 'Variables: CC=clang BUILD=dir V=1 WERROR=1 JOBS=n KIND=sim ONLY=text CASE=n SEEDS=n'
 

@@ -106,6 +106,12 @@ aarch64: $(GEN_H) ## Compile every source for aarch64, with warnings as errors
 bench: all ## Measure the library on this machine (BENCH="--ranks 4")
 	@$(BUILD)/bin/lockstep bench $(BENCH)
 
+.PHONY: bench-peers
+bench-peers: all ## Measure beside Gloo, OpenMPI, MPICH, PyTorch (BENCH_PEERS="--quick")
+	@tools/install-deps bench/peers/deps.txt || true
+	@CC="$(CC)" bench/peers/build $(abspath $(BUILD))
+	@bench/peers/run.py --build $(abspath $(BUILD)) $(BENCH_PEERS)
+
 demo: all ## Train the demo on this machine
 	@BUILD=$(abspath $(BUILD)) tools/demo
 
