@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The cost model against what was measured with prototypes, and against itself: the thresholds that
+// it gives must be where its own predictions cross.
+
+#include "coordinator/cost.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <string.h>
+
+#define KIB ((uint64_t)1024)
+#define MIB (1024 * KIB)
+#define GIGABIT 119500000u // Payload bytes in a second.
+
+static struct tuning tuned(uint32_t world, uint64_t latency_ns, uint64_t bytes_per_s)
+{
+    struct tuning tuning = {.shares = true};
+    cost_tuning(world, latency_ns, bytes_per_s, &tuning);
+    assert_true(tuning.shares);
+    assert_int_equal(tuning.latency_ns, latency_ns);
+    assert_int_equal(tuning.bytes_per_s, bytes_per_s);
+    return tuning;
+}
+
+static enum plan_algorithm chosen(const struct tuning *tuning, uint64_t bytes)
+{
+    if (bytes <= tuning->doubling_bytes)
+        return ALGORITHM_DOUBLING;
+    return bytes <= tuning->halving_bytes ? ALGORITHM_HALVING : ALGORITHM_RING;
+}
+
+// 4 ranks on one host of 2 cores: doubling up to 64 KiB, halving up to 2 MiB.
+static void loopback_of_four(void **state)
+{
+    (void)state;
+    const struct tuning tuning = tuned(4, 9500, 2000000000);
+    assert_in_range(tuning.doubling_bytes, 48 * KIB, 96 * KIB);
+    assert_in_range(tuning.halving_bytes, 3 * MIB / 2, 3 * MIB);
+}
+
+// At 1 Gbit/s doubling has lost at 32 KiB, and halving is far ahead of a ring of 8.
+static void a_gigabit(void **state)
+{
+    (void)state;
+    for (uint64_t latency_ns = 7000; latency_ns <= 40000; latency_ns += 3000) {
+        const struct tuning four = tuned(4, latency_ns, GIGABIT);
+        const struct tuning eight = tuned(8, latency_ns, GIGABIT);
+        assert_int_equal(chosen(&four, 4), ALGORITHM_DOUBLING);
+        assert_int_equal(chosen(&four, 32 * KIB), ALGORITHM_HALVING);
+        assert_int_equal(chosen(&eight, 32 * KIB), ALGORITHM_HALVING);
+        assert_int_equal(chosen(&four, 25 * MIB), ALGORITHM_RING);
+    }
+    const double ring = cost_ns(ALGORITHM_RING, 8, 22000, GIGABIT, 32 * KIB);
+    const double halving = cost_ns(ALGORITHM_HALVING, 8, 22000, GIGABIT, 32 * KIB);
+    const double wire = 2.0 * 7 / 8 * 32768 * 1e9 / GIGABIT;
+    assert_in_range((uint64_t)(100 * wire / ring), 56, 66); // 61 percent were seen.
+    assert_true(halving < 0.8 * ring);
+}
+
+// Of two ranks a ring and halving do the same, and doubling sends as much in one round.
+static void two_ranks(void **state)
+{
+    (void)state;
+    const struct tuning tuning = tuned(2, 5000, 3000000000);
+    assert_int_equal(tuning.halving_bytes, 0);
+    assert_true(tuning.doubling_bytes >= 64 * KIB);
+    assert_int_equal(chosen(&tuning, 25 * MIB), ALGORITHM_RING);
+}
+
+// Extras send all of the payload twice more: halving pays for that only where rounds are dear.
+static void worlds_with_extras(void **state)
+{
+    (void)state;
+    const struct tuning three = tuned(3, 20000, GIGABIT);
+    assert_int_equal(three.halving_bytes, 0);
+    assert_in_range(three.doubling_bytes, 1, 4 * KIB);
+    const struct tuning five = tuned(5, 20000, GIGABIT);
+    assert_true(five.doubling_bytes < 32 * KIB && five.halving_bytes < 32 * KIB);
+}
+
+static void nothing_measured(void **state)
+{
+    (void)state;
+    const struct tuning none[] = {tuned(1, 1000, 1000), tuned(4, 0, 1000), tuned(4, 1000, 0)};
+    for (size_t i = 0; i < 3; i++)
+        assert_true(none[i].doubling_bytes == 0 && none[i].halving_bytes == 0);
+}
+
+static double least(uint32_t world, uint64_t latency_ns, uint64_t bytes_per_s, uint64_t bytes)
+{
+    double best = cost_ns(ALGORITHM_RING, world, latency_ns, bytes_per_s, bytes);
+    for (int a = ALGORITHM_DOUBLING; a <= ALGORITHM_HALVING; a++) {
+        const double cost = cost_ns((enum plan_algorithm)a, world, latency_ns, bytes_per_s, bytes);
+        best = cost < best ? cost : best;
+    }
+    return best;
+}
+
+// Whatever is measured: below the clamp the algorithm chosen is the cheapest one, and thresholds
+// are in order.
+static void thresholds_are_where_costs_cross(void **state)
+{
+    (void)state;
+    for (uint32_t world = 2; world <= 33; world++)
+        for (uint64_t latency = 100; latency <= 10000000; latency *= 10)
+            for (uint64_t speed = 1000000; speed <= 100000000000; speed *= 10) {
+                const struct tuning tuning = tuned(world, latency, speed);
+                assert_true(tuning.halving_bytes == 0 ||
+                            tuning.halving_bytes > tuning.doubling_bytes);
+                assert_true(tuning.doubling_bytes <= COST_MOST_BYTES &&
+                            tuning.halving_bytes <= COST_MOST_BYTES);
+                for (uint64_t bytes = 1; bytes <= COST_MOST_BYTES; bytes *= 2) {
+                    const double cost =
+                        cost_ns(chosen(&tuning, bytes), world, latency, speed, bytes);
+                    assert_true(cost <= 1.000001 * least(world, latency, speed, bytes));
+                }
+            }
+}
+
+// A longer latency or a faster link never makes fewer payloads go by doubling, but for rounding.
+static void thresholds_are_monotone(void **state)
+{
+    (void)state;
+    for (uint32_t world = 2; world <= 33; world++) {
+        struct tuning before = tuned(world, 100, GIGABIT);
+        for (uint64_t latency = 200; latency < 100000000; latency *= 2) {
+            const struct tuning after = tuned(world, latency, GIGABIT);
+            assert_true(after.doubling_bytes >= before.doubling_bytes);
+            assert_true(after.halving_bytes >= before.halving_bytes || after.halving_bytes == 0);
+            before = after;
+        }
+        before = tuned(world, 5000, 1000000);
+        for (uint64_t speed = 2000000; speed < 100000000000; speed *= 2) {
+            const struct tuning after = tuned(world, 5000, speed);
+            assert_true(after.doubling_bytes + 1 >= before.doubling_bytes);
+            before = after;
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(loopback_of_four),
+        cmocka_unit_test(a_gigabit),
+        cmocka_unit_test(two_ranks),
+        cmocka_unit_test(worlds_with_extras),
+        cmocka_unit_test(nothing_measured),
+        cmocka_unit_test(thresholds_are_where_costs_cross),
+        cmocka_unit_test(thresholds_are_monotone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
