@@ -871,6 +871,7 @@ int engine_start(struct lockstep_session *session)
         .host = config->advertise,
         .port_first = config->port_first,
         .port_last = config->port_last,
+        .shares = config->transport == LOCKSTEP_TRANSPORT_AUTO,
         .torn_bytes = config->torn_bytes,
         .regions = session->regions,
         .events = engine_events(session)};

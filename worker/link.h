@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A link is a byte stream to one peer that never blocks: TCP (link_tcp.c), or a pair of bounded
-// pipes inside this process, for tests (link_loopback.c). It knows no frames and no ranks.
+// A link is a byte stream to one peer that never blocks: TCP (link_tcp.c), memory shared with a
+// process of this host (link_shm.c), or a pair of bounded pipes inside this process, for tests
+// (link_loopback.c). It knows no frames and no ranks.
 //
 // Readiness: `fd` is registered with epoll, edge-triggered, for input and output. An event means
 // "try again", in both directions; nothing else is promised.
@@ -18,6 +19,11 @@
 #include <stdint.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+
+// So many bytes of each direction come first and prove who the peer is (transport_form.c). Links in
+// memory carry them otherwise than what follows.
+#define LINK_PLAIN_BYTES (LOCKSTEP_FRAME_HEADER_BYTES + LOCKSTEP_SECRET_BYTES + 4)
+#define LINK_TOKEN_BYTES 33 // A random name of a unix socket, in hexadecimal digits, with its NUL.
 
 struct link;
 struct listener;
@@ -38,6 +44,11 @@ enum link_note_kind {
 struct link_ops {
     // Of a link that link_connect made: 1 it stands, 0 not yet, -1 it failed.
     int (*connected)(struct link *link);
+    // The peer has proven membership by its LINK_PLAIN_BYTES, and no descriptor of it was accepted
+    // before. NULL where that changes nothing.
+    void (*proven)(struct link *link);
+    // Whether it carries more than those bytes by now. NULL: it always does.
+    bool (*ready)(struct link *link);
     // Bytes taken, at least 1; -1: EAGAIN, or the link is broken.
     ssize_t (*send)(struct link *link, const struct iovec *iov, int count);
     // Bytes received, at least 1; 0: the peer has ended its direction; -1: EAGAIN, or broken. What
@@ -60,8 +71,11 @@ struct link_ops {
     void (*wake)(struct link *link);
     // Hands a descriptor to the peer with a few bytes that say what it is; fd stays the caller's.
     // 0; -1: EAGAIN, or the link is broken. Descriptors arrive in order, not ordered with bytes.
+    // EAGAIN, also while the link is young: to be tried again in the next transport_progress; the
+    // peer makes this side run when there is room.
     int (*pass)(struct link *link, const struct link_note *note, int fd);
-    // The next descriptor passed by the peer, to be owned; -1 with EAGAIN: none.
+    // The next descriptor passed by the peer, to be owned; -1 with EAGAIN: none. Costs no system
+    // call when there is none.
     int (*take)(struct link *link, struct link_note *note);
     // No more is sent. What has been is still delivered.
     void (*shut)(struct link *link);
@@ -87,6 +101,7 @@ struct listener {
     const struct listener_ops *ops;
     int fd; // Readable when there may be something to accept. Level-triggered.
     char address[LOCKSTEP_ADDRESS_BYTES]; // For link_connect.
+    uint64_t refused; // Connections of other users of this host, closed at once.
 };
 
 // NULL with a sentence in error. A port range of 0 to 0 means any port; "::1" and "10.0.0.7" are
@@ -96,9 +111,21 @@ struct listener *listener_open_tcp(const char *host, uint16_t port_first, uint16
 // torn_bytes: at most so many bytes a read and a write, on the links accepted; 0: no bound.
 struct listener *listener_open_loopback(uint32_t torn_bytes, char *error, size_t error_bytes);
 
-// Begins to connect; ops->connected says how it goes. NULL with a sentence in error.
+// A unix socket without a file, with a random name: "unix:0123...". For processes of this user in
+// this network namespace; links in memory come of it.
+struct listener *listener_open_unix(char *error, size_t error_bytes);
+
+// An address is one part, or several separated by ";", each another way to the same rank:
+// "tcp:10.0.0.7:4711;unix:0123...". The first part is for everybody. Of the others unknown ones are
+// ignored. Begins to connect by the first part; ops->connected says how it goes. NULL with a
+// sentence in error.
 struct link *link_connect(const char *address, uint32_t torn_bytes, char *error,
                           size_t error_bytes);
+// Whether an address has a part for processes of the same host, and its token.
+bool link_token(const char *address, char token[LINK_TOKEN_BYTES]);
+// Makes the memory of the link and connects, at once or not at all: NULL with a sentence in error
+// when nobody of this name listens here, as in another container, or when there is no memory.
+struct link *link_connect_unix(const char *token, char *error, size_t error_bytes);
 struct link *link_connect_tcp(const char *host_and_port, char *error, size_t error_bytes);
 struct link *link_connect_loopback(const char *number, uint32_t torn_bytes, char *error,
                                    size_t error_bytes);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The transport over streams (TCP, loopback): its life, its waiting, its events. What collectives
-// and waves do is in transport_flow.c and transport_wave.c, how links come to stand in
-// transport_form.c. Engine thread, but for what transport.h says is for any thread.
+// The transport over streams (TCP, memory, loopback): its life, its events. What collectives and
+// waves do is in transport_flow.c and transport_wave.c, how links come to stand in
+// transport_form.c, how it waits in transport_wait.c. Engine thread, but for what transport.h says
+// is for any thread.
 //
 // Order of events in one call: formed, headers, waves, collectives, disagreements; losses come
 // last, when everything that had been received is worked off and was reported.
@@ -21,9 +22,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define TRANSPORT_EPOLL_EVENTS 64
 #define TRANSPORT_READS 4 // Of one link, before the others have their turn.
-#define TRANSPORT_SPIN_US 10 // Before it blocks, when something is awaited and cores are free.
 #define TRANSPORT_RESERVE_BYTES (64 * 1024 * 1024) // Address space of the scratch reserved.
 #define TRANSPORT_CHECK_MS 1000 // Between looks at silent hosts.
 
@@ -36,7 +35,7 @@ static void transport_register(struct transport *transport, int fd)
         if (atomic_compare_exchange_strong(&transport->descriptors[i], &free_place, fd))
             return;
     }
-    assert(false && "more descriptors than peers, guests and three");
+    assert(false && "more descriptors than peers, guests and four");
 }
 
 static void transport_unregister(struct transport *transport, int fd)
@@ -93,6 +92,8 @@ static void transport_init(struct transport *transport, const struct transport_c
     transport->wake = -1;
     transport->wake_endpoint.kind = ENDPOINT_WAKE;
     transport->listener_endpoint.kind = ENDPOINT_LISTENER;
+    transport->mates_endpoint.kind = ENDPOINT_MATES;
+    atomic_init(&transport->attention, ATTENTION_AWAKE);
     for (size_t i = 0; i < TRANSPORT_DESCRIPTORS; i++)
         atomic_init(&transport->descriptors[i], -1);
     for (size_t i = 0; i < TRANSPORT_FLOW_BUCKETS; i++)
@@ -123,6 +124,25 @@ static void transport_fail(char *error, size_t error_bytes, const char *what)
     text_append(&text, "%s: %s", what, strerror_r(number, reason, sizeof(reason)));
 }
 
+// The way in for processes of this host. Without it, as without room in the address, they come by
+// the other one.
+static void transport_open_mates(struct transport *transport)
+{
+    char error[TRANSPORT_TEXT_BYTES];
+    struct text text;
+    struct listener *mates = listener_open_unix(error, sizeof(error));
+    if (!mates)
+        return;
+    text_init(&text, transport->address, sizeof(transport->address));
+    if (!text_append(&text, "%s;%s", transport->listener->address, mates->address)) {
+        text_copy(transport->address, sizeof(transport->address), transport->listener->address);
+        mates->ops->close(mates);
+        return;
+    }
+    transport->mates = mates;
+    transport_watch(transport, mates->fd, &transport->mates_endpoint, false);
+}
+
 static int transport_open_descriptors(struct transport *transport,
                                       const struct transport_config *config, char *error,
                                       size_t error_bytes)
@@ -143,6 +163,9 @@ static int transport_open_descriptors(struct transport *transport,
     if (!transport->listener)
         return -1;
     transport_watch(transport, transport->listener->fd, &transport->listener_endpoint, false);
+    text_copy(transport->address, sizeof(transport->address), transport->listener->address);
+    if (config->kind == TRANSPORT_TCP && config->shares)
+        transport_open_mates(transport);
     return 0;
 }
 
@@ -167,7 +190,7 @@ int transport_open(const struct transport_config *config, struct transport **tra
 
 const char *transport_address(const struct transport *transport)
 {
-    return transport->listener->address;
+    return transport->address;
 }
 
 void transport_close(struct transport *transport)
@@ -181,6 +204,10 @@ void transport_close(struct transport *transport)
     if (transport->listener) {
         transport_unwatch(transport, transport->listener->fd);
         transport->listener->ops->close(transport->listener);
+    }
+    if (transport->mates) {
+        transport_unwatch(transport, transport->mates->fd);
+        transport->mates->ops->close(transport->mates);
     }
     if (transport->wake >= 0)
         (void)close(transport->wake);
@@ -209,19 +236,6 @@ static void transport_peer_init(struct transport *transport, struct peer_link *p
     peer->connects = transport->world.rank > from->rank;
     peer->pause_ms = 1;
     text_copy(peer->address, sizeof(peer->address), from->address);
-}
-
-// Spinning helps when every rank that may be on this host has a core.
-static uint32_t transport_spin_us(const struct transport *transport)
-{
-    uint32_t here = 1;
-    if (transport->kind == TRANSPORT_LOOPBACK)
-        here = transport->world.world_size;
-    const char *own = strrchr(transport->listener->address, ':');
-    const size_t length = (size_t)(own - transport->listener->address);
-    for (uint32_t i = 0; transport->kind == TRANSPORT_TCP && i < transport->peer_count; i++)
-        here += strncmp(transport->peers[i].address, transport->listener->address, length) == 0;
-    return here <= transport->processors ? TRANSPORT_SPIN_US : 0;
 }
 
 // What so many collectives in flight can need at most, up to a bound that only very large worlds
@@ -294,7 +308,7 @@ int transport_form(struct transport *transport, const struct transport_world *wo
     transport->formed_reported = false;
     transport->form_failed = false;
     transport->form_deadline_ms = clock_now_ms() + world->form_timeout_ms;
-    transport->spin_us = transport_spin_us(transport);
+    wait_prepare(transport);
     return 0;
 }
 
@@ -670,65 +684,6 @@ static bool transport_dispatch(struct transport *transport)
 
 // ---- progress -----------------------------------------------------------------------------------
 
-static void transport_peer_event(struct peer_link *peer, uint32_t happened)
-{
-    struct stream *stream = &peer->stream;
-    if (!stream->link)
-        return;
-    if (happened & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
-        stream->ending = true;
-    if (happened & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
-        stream->readable = true;
-    if (happened & (EPOLLOUT | EPOLLHUP | EPOLLERR))
-        stream->writable = true;
-    form_peer_ready(peer);
-}
-
-static void transport_event(struct transport *transport, const struct epoll_event *event)
-{
-    struct endpoint *endpoint = event->data.ptr;
-    uint64_t drained = 0;
-    switch (endpoint->kind) {
-    case ENDPOINT_WAKE:
-        if (read(transport->wake, &drained, sizeof(drained)) > 0)
-            transport->woken = true;
-        return;
-    case ENDPOINT_LISTENER:
-        form_accept(transport);
-        return;
-    case ENDPOINT_GUEST:
-        form_guest_ready(transport, (struct guest *)(void *)endpoint);
-        return;
-    case ENDPOINT_PEER:
-        transport_peer_event((struct peer_link *)(void *)endpoint, event->events);
-        return;
-    }
-}
-
-static int transport_poll(struct transport *transport, int timeout_ms)
-{
-    struct epoll_event events[TRANSPORT_EPOLL_EVENTS];
-    const int count = epoll_wait(transport->epoll, events, TRANSPORT_EPOLL_EVENTS, timeout_ms);
-    for (int i = 0; i < count; i++)
-        transport_event(transport, &events[i]);
-    return count;
-}
-
-// Looks again and again for a moment, then blocks. An exchange that answers within the moment
-// saves a sleep and a wake-up, five times its own cost.
-static void transport_wait(struct transport *transport, int timeout_ms)
-{
-    const bool awaits = !list_empty(&transport->active) || !list_empty(&transport->waves);
-    if (timeout_ms != 0 && awaits && transport->spin_us > 0) {
-        const uint64_t end_us = clock_now_us() + transport->spin_us;
-        do {
-            if (transport_poll(transport, 0) != 0)
-                return;
-        } while (clock_now_us() < end_us);
-    }
-    (void)transport_poll(transport, timeout_ms);
-}
-
 static bool transport_readable(const struct transport *transport)
 {
     for (uint32_t i = 0; i < transport->peer_count; i++) {
@@ -779,22 +734,16 @@ void transport_progress(struct transport *transport, int timeout_ms)
         const bool any = transport_dispatch(transport);
         if (any)
             transport_flush(transport);
-        if (any || transport->woken)
+        if (any || wait_asked(transport))
             break;
         if (waited && clock_now_ms() >= deadline_ms)
             break;
         const bool busy = transport_readable(transport) || shared_pending(transport);
-        transport_wait(transport, busy ? 0 : transport_timeout(transport, deadline_ms));
+        wait_for_work(transport, busy ? 0 : transport_timeout(transport, deadline_ms));
         waited = true;
     }
-    transport->woken = false;
-}
-
-void transport_wake(struct transport *transport)
-{
-    const uint64_t one = 1;
-    const ssize_t written = write(transport->wake, &one, sizeof(one));
-    (void)written; // A full counter wakes as well.
+    // Whoever asked for attention by now has it.
+    (void)wait_asked(transport);
 }
 
 // ---- launching ----------------------------------------------------------------------------------
@@ -918,7 +867,8 @@ void transport_leave(struct transport *transport, uint64_t linger_ms)
         if (!open || now_ms >= deadline_ms)
             break;
         const uint64_t left_ms = deadline_ms - now_ms;
-        (void)transport_poll(transport, left_ms > 1000 ? 1000 : (int)left_ms);
+        wait_for_work(transport, left_ms > 1000 ? 1000 : (int)left_ms);
+        (void)wait_asked(transport);
     }
     for (uint32_t i = 0; i < transport->peer_count; i++)
         transport_close_stream(&transport->peers[i], false);
@@ -935,6 +885,7 @@ void transport_statistics(const struct transport *transport, struct transport_st
         out->bytes_sent += stream->bytes_sent;
         out->bytes_received += stream->bytes_received;
         out->frames_sent += stream->frames_sent;
+        out->memory_links += stream->link->ops->ready != NULL;
     }
     out->scratch_bytes = transport->chunks.blocks * transport->chunks.block_bytes;
     out->allocations = transport->chunks.slab_count + transport->frames.slab_count +

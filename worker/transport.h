@@ -165,6 +165,7 @@ struct transport_statistics {
     uint64_t scratch_bytes; // Held in the scratch pool, in use or not.
     uint64_t strangers_refused; // Connections that did not prove membership.
     uint64_t allocations; // Calls to the allocator so far.
+    uint32_t memory_links; // Links of this generation that go through memory.
 };
 
 enum transport_kind {
@@ -191,7 +192,7 @@ struct transport; // Opaque.
 // Starts to listen. Any thread. 0, or -1 with a sentence in error.
 int transport_open(const struct transport_config *config, struct transport **transport, char *error,
                    size_t error_bytes);
-// "tcp:127.0.0.1:40123", "loopback:911.3". Any thread, constant.
+// "tcp:127.0.0.1:40123;unix:0123...", "loopback:911". Any thread, constant.
 const char *transport_address(const struct transport *transport);
 
 // Begins to build the links of a generation; formed() or form_failed() follows. Before formed()
@@ -221,8 +222,8 @@ void transport_disown(struct transport *transport);
 // Nothing is launched, joined or to be sent: no other rank waits for what this one may do next.
 bool transport_idle(const struct transport *transport);
 // How many milliseconds an idle transport may be left alone, unless something arrives; 0: it is to
-// be driven now.
-int transport_rest(const struct transport *transport);
+// be driven now. From its return on, what peers put into memory makes transport_doze return, too.
+int transport_rest(struct transport *transport);
 // Sleeps until something arrives, the bell (a descriptor) can be read, or the time is over. Touches
 // nothing and takes nothing: another thread may drive meanwhile. Any thread.
 void transport_doze(const struct transport *transport, int bell, int timeout_ms);

@@ -9,6 +9,10 @@
 // no other frame is decoded, and nothing is answered. A peer may be told of the generation before
 // this rank is: a whole hello that comes early waits in its place for transport_form.
 //
+// Mates (ranks of one host) are reached through memory where that is possible: the address of a
+// rank names a unix socket besides, and the connecting side tries that first. Nobody of that name,
+// a name of another user or no memory is known at once, and then they meet as all others do.
+//
 // Rules for a connection that has come in (a guest):
 // - garbage, a frame that is no hello, or a hello slower than LOCKSTEP_HELLO_MS: refused;
 // - a hello of another generation, rank, size or secret than this generation's: refused;
@@ -27,6 +31,7 @@
 #define FORM_PAUSE_MS 2 // Between attempts at first; it doubles.
 #define FORM_PAUSE_MOST_MS 200
 #define FORM_ATTEMPT_MS 3000 // One attempt to connect.
+#define FORM_MATE_MS 2000 // Attempts to reach a mate through memory.
 
 struct peer_link *transport_peer(struct transport *transport, uint32_t rank)
 {
@@ -102,11 +107,21 @@ static const char *form_examine(const struct transport *transport,
 
 static void form_check_complete(struct transport *transport)
 {
-    for (uint32_t i = 0; i < transport->peer_count; i++)
-        if (transport->peers[i].state != PEER_PROVEN)
+    for (uint32_t i = 0; i < transport->peer_count; i++) {
+        const struct peer_link *peer = &transport->peers[i];
+        struct link *link = peer->stream.link;
+        if (peer->state != PEER_PROVEN || (link && link->ops->ready && !link->ops->ready(link)))
             return;
+    }
     if (shared_settled(transport))
         transport->formed = true;
+}
+
+// The other side has proven membership: it may pass descriptors from now on.
+static void form_trust(struct link *link)
+{
+    if (link->ops->proven)
+        link->ops->proven(link);
 }
 
 static void form_stands(struct peer_link *peer)
@@ -125,6 +140,7 @@ const char *form_proven(struct peer_link *peer)
         return text;
     if (header->chunk != peer->rank)
         return "its rank is another one";
+    form_trust(peer->stream.link);
     form_stands(peer);
     return NULL;
 }
@@ -154,6 +170,7 @@ static void guest_admit(struct transport *transport, struct guest *guest, struct
     transport_unwatch(transport, link->fd);
     transport_watch(transport, link->fd, &peer->endpoint, true);
     stream_open(&peer->stream, link, &transport_stream_owner, peer);
+    form_trust(link);
     form_say_hello(peer);
     form_stands(peer);
 }
@@ -250,10 +267,10 @@ static struct guest *guest_place(struct transport *transport)
     return NULL;
 }
 
-void form_accept(struct transport *transport)
+void form_accept(struct transport *transport, struct listener *listener)
 {
     struct link *link = NULL;
-    while ((link = transport->listener->ops->accept(transport->listener)) != NULL) {
+    while ((link = listener->ops->accept(listener)) != NULL) {
         struct guest *guest = guest_place(transport);
         if (!guest) {
             transport->totals.strangers_refused++;
@@ -268,6 +285,8 @@ void form_accept(struct transport *transport)
         transport_watch(transport, link->fd, &guest->endpoint, true);
         form_guest_ready(transport, guest);
     }
+    transport->totals.strangers_refused += listener->refused;
+    listener->refused = 0;
 }
 
 void form_forget_guests(struct transport *transport)
@@ -308,11 +327,38 @@ static void form_connected(struct peer_link *peer)
     form_say_hello(peer);
 }
 
+static bool form_is_mate(const struct transport *transport, uint32_t rank)
+{
+    const struct locality *locality = &transport->world.locality;
+    for (uint32_t i = 0; i < locality->mate_count; i++)
+        if (locality->mates[i] == rank)
+            return true;
+    return false;
+}
+
+// A link in memory, to a mate that can be reached so. One that accepts such links and then closes
+// them, as a rank does that is not in this generation yet, is given some time before links of
+// another kind are tried.
+static struct link *form_connect_mate(struct peer_link *peer, uint64_t now_ms)
+{
+    const struct transport *transport = peer->transport;
+    char token[LINK_TOKEN_BYTES];
+    if (!transport->mates || !form_is_mate(transport, peer->rank) ||
+        !link_token(peer->address, token))
+        return NULL;
+    if (peer->mate_until_ms == 0)
+        peer->mate_until_ms = now_ms + FORM_MATE_MS;
+    if (now_ms >= peer->mate_until_ms)
+        return NULL;
+    return link_connect_unix(token, peer->text, sizeof(peer->text));
+}
+
 static void form_connect(struct peer_link *peer, uint64_t now_ms)
 {
     struct transport *transport = peer->transport;
-    struct link *link =
-        link_connect(peer->address, transport->torn_bytes, peer->text, sizeof(peer->text));
+    struct link *link = form_connect_mate(peer, now_ms);
+    if (!link)
+        link = link_connect(peer->address, transport->torn_bytes, peer->text, sizeof(peer->text));
     if (!link) {
         form_retry(peer, now_ms);
         return;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the files of the stream transport share: transport.c (events, progress), transport_form.c
-// (who may connect, links), transport_flow.c (collectives), transport_reduce.c (their arithmetic)
-// and transport_wave.c. Nobody else includes it.
+// What the files of the stream transport share: transport.c (events, progress), transport_wait.c
+// (waiting, waking), transport_form.c (who may connect, links), transport_flow.c (collectives),
+// transport_reduce.c (their arithmetic) and transport_wave.c. Nobody else includes it.
 //
 // Thread: the engine's, but for the descriptors below and the wake-up.
 
@@ -27,14 +27,16 @@
 // The hello's payload: the secret, then the world's size in 4 bytes.
 #define TRANSPORT_PROOF_BYTES (LOCKSTEP_SECRET_BYTES + 4)
 #define TRANSPORT_HELLO_BYTES (LOCKSTEP_FRAME_HEADER_BYTES + TRANSPORT_PROOF_BYTES)
+static_assert(TRANSPORT_HELLO_BYTES == LINK_PLAIN_BYTES, "the hello comes before there is memory");
 #define TRANSPORT_OWNER_WORDS (LOCKSTEP_MAX_WORLD / 64)
-// Listener, wake-up, epoll, the peers and the unproven.
-#define TRANSPORT_DESCRIPTORS (3 + LOCKSTEP_MAX_NEIGHBOURS + LOCKSTEP_MAX_UNPROVEN + 1)
+// Two listeners, wake-up, epoll, the peers and the unproven.
+#define TRANSPORT_DESCRIPTORS (4 + LOCKSTEP_MAX_NEIGHBOURS + LOCKSTEP_MAX_UNPROVEN + 1)
 
 // What an epoll event points at.
 enum endpoint_kind {
     ENDPOINT_WAKE,
     ENDPOINT_LISTENER,
+    ENDPOINT_MATES, // The listener for processes of this host.
     ENDPOINT_GUEST,
     ENDPOINT_PEER,
 };
@@ -64,6 +66,8 @@ struct peer_link {
     enum peer_state state;
     uint64_t retry_ms;
     uint64_t pause_ms; // Between attempts; grows.
+    uint64_t
+        mate_until_ms; // So long it is tried to reach a mate through memory. 0: no attempt yet.
     bool left; // It said goodbye.
     bool lost; // To be reported.
     bool reported;
@@ -195,6 +199,22 @@ struct early_header {
     uint8_t note[LOCKSTEP_NOTE_BYTES];
 };
 
+// ---- waiting ------------------------------------------------------------------------------------
+
+enum transport_attention {
+    ATTENTION_AWAKE, // Nobody asks for anything.
+    ATTENTION_ASLEEP, // The engine is blocked or about to be: a write to `wake` is needed.
+    ATTENTION_ASKED, // transport_wake was called.
+};
+
+// How long to look again and again before blocking; see transport_wait.c.
+struct transport_patience {
+    bool crowded; // The ranks of this host have no core each: others are let run.
+    uint32_t credit; // Grows when looking helped, shrinks when it did not.
+    uint32_t waits; // Waits without looking since the last one with.
+    uint32_t unpolled; // Waits that found something in memory since the kernel was last asked.
+};
+
 // ---- the transport ------------------------------------------------------------------------------
 
 struct transport {
@@ -207,8 +227,11 @@ struct transport {
     int epoll;
     int wake;
     struct listener *listener;
+    struct listener *mates; // For processes of this host; NULL: there is none.
+    char address[LOCKSTEP_ADDRESS_BYTES]; // Of both.
     struct endpoint wake_endpoint;
     struct endpoint listener_endpoint;
+    struct endpoint mates_endpoint;
     // atomic: every descriptor that is open, for a forked child; -1 elsewhere
     atomic_int descriptors[TRANSPORT_DESCRIPTORS];
     // set at transport_form, then constant for the generation
@@ -218,13 +241,14 @@ struct transport {
     struct ring_group hosts; // Between hosts: size 0 where this rank has no place in such a ring.
     uint32_t peer_count;
     uint64_t form_deadline_ms;
-    uint32_t spin_us;
+    // any thread: who asks the engine to look, and whether it sleeps
+    _Atomic uint32_t attention; // enum transport_attention
     // engine thread only
+    struct transport_patience patience;
     struct thread_id_check thread;
     bool formed;
     bool formed_reported;
     bool form_failed;
-    bool woken;
     uint32_t guest_count;
     uint64_t guest_number;
     uint64_t checked_ms; // When the links were last asked whether their peers' hosts are silent.
@@ -272,9 +296,20 @@ void transport_unwatch(struct transport *transport, int fd);
 void transport_close_stream(struct peer_link *peer, bool reset);
 extern const struct stream_owner transport_stream_owner;
 
+// ---- transport_wait.c ---------------------------------------------------------------------------
+
+// How long to look, by the ranks of this host. When the generation forms.
+void wait_prepare(struct transport *transport);
+// Waits until something may be done, or for so long (-1: no bound).
+void wait_for_work(struct transport *transport, int timeout_ms);
+// Nobody drives for a while: peers in memory are told to ring. False: there is something to do.
+bool wait_leave_alone(struct transport *transport);
+// Whether transport_wake was called since the last time. Forgets it.
+bool wait_asked(struct transport *transport);
+
 // ---- transport_form.c ---------------------------------------------------------------------------
 
-void form_accept(struct transport *transport);
+void form_accept(struct transport *transport, struct listener *listener);
 void form_guest_ready(struct transport *transport, struct guest *guest);
 // Attempts, deadlines, and guests that wait for too long.
 void form_tick(struct transport *transport, uint64_t now_ms);

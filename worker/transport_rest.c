@@ -2,7 +2,7 @@
 //
 // What whoever drives the transport needs to know before it leaves it alone: whether something is
 // in flight, how long nothing is due, and how to sleep without owning it. The waiting of who drives
-// on is in transport.c. Functions are for the driver, but for transport_doze.
+// on is in transport_wait.c. Functions are for the driver, but for transport_doze.
 
 #include "base/clock.h"
 #include "worker/transport_parts.h"
@@ -48,12 +48,12 @@ static bool rest_readable(const struct transport *transport)
     return false;
 }
 
-int transport_rest(const struct transport *transport)
+int transport_rest(struct transport *transport)
 {
     const uint64_t now_ms = clock_now_ms();
     uint64_t until = form_deadline(transport);
     thread_assert(&transport->thread);
-    if (rest_readable(transport) || shared_pending(transport) || until <= now_ms)
+    if (rest_readable(transport) || until <= now_ms || !wait_leave_alone(transport))
         return 0;
     if (until - now_ms > REST_CHECK_MS)
         return REST_CHECK_MS;

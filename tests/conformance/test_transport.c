@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The conformance suite of transports: one set of tests, stamped out for loopback, for loopback
-// that tears every read and write, and for TCP. Ranks are threads; see transport_fleet.h.
+// that tears every read and write, for TCP, and for memory between mates. Ranks are threads; see
+// transport_fleet.h.
 
 #include "tests/conformance/transport_fleet.h"
 #include "tests/conformance/transport_job.h"
@@ -48,7 +49,9 @@ static const struct variant variants[] = {
      .algorithm = ALGORITHM_HALVING},
     {.name = "tcp, doubling", .kind = TRANSPORT_TCP, .algorithm = ALGORITHM_DOUBLING},
     {.name = "tcp, halving", .kind = TRANSPORT_TCP, .algorithm = ALGORITHM_HALVING},
+    {.name = "memory", .kind = TRANSPORT_TCP, .mates = true},
     {.name = "shared", .kind = TRANSPORT_LOOPBACK, .mates = true, .algorithm = ALGORITHM_SHARED},
+    {.name = "shared memory", .kind = TRANSPORT_TCP, .mates = true, .algorithm = ALGORITHM_SHARED},
 };
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))

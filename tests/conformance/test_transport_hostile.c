@@ -34,12 +34,14 @@ struct variant {
     const char *name;
     enum transport_kind kind;
     uint32_t torn_bytes;
+    bool mates;
 };
 
 static const struct variant variants[] = {
-    {"loopback", TRANSPORT_LOOPBACK, 0},
-    {"torn 7", TRANSPORT_LOOPBACK, 7},
-    {"tcp", TRANSPORT_TCP, 0},
+    {"loopback", TRANSPORT_LOOPBACK, 0, false},
+    {"torn 7", TRANSPORT_LOOPBACK, 7, false},
+    {"tcp", TRANSPORT_TCP, 0, false},
+    {"memory", TRANSPORT_TCP, 0, true},
 };
 
 // Rank 0, what its events said, and the puppet.
@@ -118,6 +120,7 @@ static void stage_open(struct stage *stage, const struct variant *variant)
     const struct transport_config config = {.kind = variant->kind,
                                             .host = "127.0.0.1",
                                             .torn_bytes = variant->torn_bytes,
+                                            .shares = variant->mates,
                                             .events = {.formed = on_formed,
                                                        .form_failed = on_form_failed,
                                                        .done = on_done,
@@ -158,7 +161,11 @@ static uint64_t refused(const struct stage *stage)
 static struct link *connect_link(const struct stage *stage)
 {
     char error[256] = "";
-    struct link *link = link_connect(transport_address(stage->transport), 0, error, sizeof(error));
+    char token[LINK_TOKEN_BYTES] = "";
+    const char *address = transport_address(stage->transport);
+    assert_true(link_token(address, token) == stage->variant->mates);
+    struct link *link = stage->variant->mates ? link_connect_unix(token, error, sizeof(error))
+                                              : link_connect(address, 0, error, sizeof(error));
     assert_non_null(link);
     return link;
 }
@@ -274,6 +281,13 @@ static void until_refused(struct stage *stage, uint64_t least)
     }
 }
 
+// The puppet has the answer to its hello.
+static void prove(struct stage *stage)
+{
+    if (stage->puppet->ops->proven)
+        stage->puppet->ops->proven(stage->puppet);
+}
+
 // The puppet says hello and is answered.
 static void join(struct stage *stage)
 {
@@ -287,6 +301,7 @@ static void join(struct stage *stage)
     assert_int_equal(header.kind, FRAME_HELLO);
     assert_int_equal(header.chunk, 0);
     assert_memory_equal(answer, proof, PROOF_BYTES);
+    prove(stage);
     until(stage, &stage->formed);
 }
 
@@ -407,6 +422,7 @@ static void an_early_hello_waits(void **state)
     assert_int_equal(refused(&stage), 0);
     assert_int_equal(transport_form(stage.transport, &stage.world), 0);
     assert_true(receive_frame(&stage, &header, answer));
+    prove(&stage);
     until(&stage, &stage.formed);
     stage_close(&stage);
 }

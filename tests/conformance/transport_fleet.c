@@ -96,6 +96,7 @@ struct transport *fleet_open(struct member *member)
     const struct transport_config config = {
         .kind = options->kind,
         .host = "127.0.0.1",
+        .shares = options->mates,
         .torn_bytes = options->torn_bytes,
         .events = {.formed = on_formed,
                    .done = on_done,
@@ -199,6 +200,11 @@ static void *member_main(void *argument)
     fleet_world(fleet, member->rank, &world, peers);
     MEMBER_CHECK(member, transport_form(member->transport, &world) == 0);
     member_until_true(member, &member->formed, "the world to form");
+    struct transport_statistics statistics;
+    transport_statistics(member->transport, &statistics);
+    const bool in_memory = fleet->options.mates && fleet->options.kind == TRANSPORT_TCP;
+    MEMBER_CHECK(member, member->lost_count > 0 ||
+                             statistics.memory_links == (in_memory ? world.peer_count : 0));
     fleet->script(member);
     if (!member->closed) {
         transport_leave(member->transport, fleet_bound_ms(5000));

@@ -20,7 +20,7 @@ struct fleet_options {
     uint32_t torn_bytes;
     uint32_t world;
     uint32_t chunk_bytes;
-    bool mates; // All ranks are of one host.
+    bool mates; // All ranks are of one host; over TCP, their links go through memory.
     enum plan_algorithm algorithm; // Of collectives of a job; broadcasts take what there is.
 };
 

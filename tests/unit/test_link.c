@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Links by themselves, TCP and loopback alike: bytes arrive in order, ends come after them, nothing
-// blocks.
+// Links by themselves, TCP, memory and loopback alike: bytes arrive in order, ends come after them,
+// nothing blocks.
 
 #include "worker/link.h"
 
@@ -23,26 +23,35 @@
 
 #define BOUND_MS 20000
 
+enum family {
+    FAMILY_LOOPBACK,
+    FAMILY_TCP,
+    FAMILY_MEMORY,
+};
+
 struct kind {
     const char *name;
-    bool tcp;
+    enum family family;
     const char *host;
     uint32_t torn_bytes;
 };
 
 static const struct kind kinds[] = {
-    {"loopback", false, NULL, 0},
-    {"torn", false, NULL, 3},
-    {"tcp", true, "127.0.0.1", 0},
-    {"tcp6", true, "::1", 0},
+    {"loopback", FAMILY_LOOPBACK, NULL, 0}, {"torn", FAMILY_LOOPBACK, NULL, 3},
+    {"tcp", FAMILY_TCP, "127.0.0.1", 0},    {"tcp6", FAMILY_TCP, "::1", 0},
+    {"memory", FAMILY_MEMORY, NULL, 0},
 };
 
 static struct listener *open_listener(const struct kind *kind)
 {
     char error[256] = "";
-    struct listener *listener =
-        kind->tcp ? listener_open_tcp(kind->host, 0, 0, error, sizeof(error))
-                  : listener_open_loopback(kind->torn_bytes, error, sizeof(error));
+    struct listener *listener = NULL;
+    if (kind->family == FAMILY_TCP)
+        listener = listener_open_tcp(kind->host, 0, 0, error, sizeof(error));
+    else if (kind->family == FAMILY_MEMORY)
+        listener = listener_open_unix(error, sizeof(error));
+    else
+        listener = listener_open_loopback(kind->torn_bytes, error, sizeof(error));
     if (!listener)
         print_message("%s\n", error);
     return listener;
@@ -52,6 +61,22 @@ static void wait_for(int fd, short events)
 {
     struct pollfd poll_fd = {.fd = fd, .events = events};
     assert_int_equal(poll(&poll_fd, 1, BOUND_MS), 1);
+}
+
+// The bytes that prove membership, both ways, and what follows from them.
+static void prove_pair(struct link *ends[2])
+{
+    uint8_t bytes[LINK_PLAIN_BYTES] = {1};
+    for (int i = 0; i < 2; i++) {
+        const struct iovec vector = {.iov_base = bytes, .iov_len = sizeof(bytes)};
+        assert_int_equal(ends[i]->ops->send(ends[i], &vector, 1), sizeof(bytes));
+        assert_int_equal(ends[1 - i]->ops->receive(ends[1 - i], &vector, 1), sizeof(bytes));
+    }
+    for (int i = 1; i >= 0; i--)
+        ends[i]->ops->proven(ends[i]);
+    assert_int_equal(ends[1]->ops->receive(ends[1], &(struct iovec){bytes, 1}, 1), -1);
+    assert_int_equal(errno, EAGAIN);
+    assert_true(ends[0]->ops->ready(ends[0]) && ends[1]->ops->ready(ends[1]));
 }
 
 // Two ends of one connection.
@@ -64,13 +89,15 @@ static void connect_pair(const struct kind *kind, struct listener *listener, str
     ends[1] = listener->ops->accept(listener);
     assert_non_null(ends[1]);
     assert_null(listener->ops->accept(listener));
-    if (kind->tcp)
+    if (kind->family == FAMILY_TCP)
         wait_for(ends[0]->fd, POLLOUT);
     assert_int_equal(ends[0]->ops->connected(ends[0]), 1);
     for (int i = 0; i < 2; i++) {
         assert_true(fcntl(ends[i]->fd, F_GETFL) & O_NONBLOCK);
         assert_true(fcntl(ends[i]->fd, F_GETFD) & FD_CLOEXEC);
     }
+    if (kind->family == FAMILY_MEMORY)
+        prove_pair(ends);
 }
 
 static ssize_t send_some(struct link *link, const void *bytes, size_t size)
@@ -222,7 +249,12 @@ static void unusable_addresses(void **state)
                                             "loopback:",
                                             "loopback:x",
                                             "loopback:999999",
-                                            "tcp:1.2.3.4:70000"};
+                                            "tcp:1.2.3.4:70000",
+                                            "unix:",
+                                            "unix:0123456789abcdef",
+                                            "unix:0123456789abcdef0123456789abcdeg",
+                                            "unix:0123456789abcdef0123456789abcdef0",
+                                            ";tcp:127.0.0.1:1"};
     for (size_t i = 0; i < sizeof(addresses) / sizeof(addresses[0]); i++) {
         char error[256] = "";
         assert_null(link_connect(addresses[i], 0, error, sizeof(error)));
@@ -233,6 +265,47 @@ static void unusable_addresses(void **state)
     assert_null(listener_open_tcp("127.0.0.1", 9, 8, error, sizeof(error)));
     assert_null(listener_open_tcp("203.0.113.1", 0, 0, error, sizeof(error))); // Not ours.
     assert_true(strlen(error) > 0);
+}
+
+// The other ways to a rank stand behind its address.
+static void addresses_of_parts(void **state)
+{
+    (void)state;
+    static const char digits[] = "0123456789abcdef0123456789abcdef";
+    static const struct {
+        const char *address;
+        bool has_token;
+    } cases[] = {
+        {"tcp:127.0.0.1:1", false},
+        {"tcp:127.0.0.1:1;unix:0123456789abcdef0123456789abcdef", true},
+        {"tcp:[::1]:1;rdma:7;unix:0123456789abcdef0123456789abcdef;x", true},
+        {"unix:0123456789abcdef0123456789abcdef", true},
+        {"tcp:127.0.0.1:1;unix:0123456789ABCDEF0123456789ABCDEF", false},
+        {"tcp:127.0.0.1:1;unix:0123456789abcdef0123456789abcde", false},
+        {"tcp:127.0.0.1:1;unix:0123456789abcdef0123456789abcdef0", false},
+        {"tcp:127.0.0.1:1; unix:0123456789abcdef0123456789abcdef", false},
+        {"tcp:127.0.0.1:1;unix:", false},
+        {"", false},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char token[LINK_TOKEN_BYTES] = "";
+        assert_true(link_token(cases[i].address, token) == cases[i].has_token);
+        assert_string_equal(token, cases[i].has_token ? digits : "");
+    }
+    // What stands behind does not disturb who does not know it.
+    char error[256] = "";
+    char address[LOCKSTEP_ADDRESS_BYTES];
+    struct listener *listener = listener_open_tcp("127.0.0.1", 0, 0, error, sizeof(error));
+    assert_non_null(listener);
+    snprintf(address, sizeof(address), "%.60s;new:way;unix:x", listener->address);
+    struct link *link = link_connect(address, 0, error, sizeof(error));
+    assert_non_null(link);
+    wait_for(listener->fd, POLLIN);
+    link->ops->close(link, false);
+    listener->ops->close(listener);
+    // Nobody there is known at once.
+    assert_null(link_connect_unix(digits, error, sizeof(error)));
+    assert_non_null(strstr(error, "refused"));
 }
 
 // A range: the first port that is free is taken, and a full range is an error.
@@ -269,7 +342,7 @@ int main(void)
         STAMPS = sizeof(stamped) / sizeof(stamped[0]),
         KINDS = sizeof(kinds) / sizeof(kinds[0])
     };
-    static struct CMUnitTest tests[STAMPS * KINDS + 2];
+    static struct CMUnitTest tests[STAMPS * KINDS + 3];
     static char names[STAMPS * KINDS][80];
     size_t count = 0;
     for (size_t k = 0; k < KINDS; k++) {
@@ -282,5 +355,6 @@ int main(void)
     }
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(unusable_addresses);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(port_ranges);
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(addresses_of_parts);
     return _cmocka_run_group_tests("link", tests, count, NULL, NULL);
 }

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How the transport waits and how it is woken. Engine thread, but for transport_wake.
+//
+// An exchange that answers within a moment saves a sleep and a wake-up, which cost several times as
+// much as the exchange itself. So a wait first looks again and again, without system calls where
+// all that is awaited comes through memory, and blocks after that:
+//
+// - Every rank of this host can have a core: WAIT_SPIN_US.
+// - Ranks share cores: WAIT_PAUSES looks, then a few times the others are let run, for
+//   WAIT_CROWDED_US at most. Never without bound: a rank that yields forever takes every other turn
+//   of the core from whoever computes.
+// - Looking that never helps (far peers, long waits) is given up: each wait that looked in vain
+//   costs credit, each that did not look in vain brings more. Without credit only one wait in
+//   WAIT_PROBE looks.
+//
+// Nobody is missed between the last look and the sleep. For links in memory that is proved in
+// link_shm.c; `attention` works the same way: whoever wakes and the engine that goes to sleep both
+// do a read-modify-write of that one word. If the engine's comes first, the waker reads
+// ATTENTION_ASLEEP and writes to `wake`. Else the engine reads ATTENTION_ASKED and does not sleep,
+// and whatever was written before the request is visible to it.
+
+#include "base/clock.h"
+#include "worker/transport_parts.h"
+
+#include <sched.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#define WAIT_EVENTS 64
+#define WAIT_SPIN_US 10
+#define WAIT_PAUSES 50
+#define WAIT_YIELDS 8
+#define WAIT_CROWDED_US 30
+#define WAIT_CLOCK_ROUNDS 16 // Looks between two looks at the clock, where looking is cheap.
+#define WAIT_POLL_ROUNDS 8 // Looks into memory between two at sockets.
+#define WAIT_UNPOLLED 16 // Waits that may find something in memory before sockets have their turn.
+#define WAIT_CREDIT_MOST 16
+#define WAIT_CREDIT_HIT 4
+#define WAIT_PROBE 16
+
+// ---- events -------------------------------------------------------------------------------------
+
+static void wait_peer_event(struct peer_link *peer, uint32_t happened)
+{
+    struct stream *stream = &peer->stream;
+    if (!stream->link)
+        return;
+    if (happened & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+        stream->ending = true;
+    if (happened & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+        stream->readable = true;
+    if (happened & (EPOLLOUT | EPOLLHUP | EPOLLERR))
+        stream->writable = true;
+    form_peer_ready(peer);
+}
+
+static void wait_event(struct transport *transport, const struct epoll_event *event)
+{
+    struct endpoint *endpoint = event->data.ptr;
+    uint64_t drained = 0;
+    switch (endpoint->kind) {
+    case ENDPOINT_WAKE:
+        if (read(transport->wake, &drained, sizeof(drained)) < 0)
+            drained = 0; // As good: `attention` says whether somebody asked.
+        return;
+    case ENDPOINT_LISTENER:
+        form_accept(transport, transport->listener);
+        return;
+    case ENDPOINT_MATES:
+        form_accept(transport, transport->mates);
+        return;
+    case ENDPOINT_GUEST:
+        form_guest_ready(transport, (struct guest *)(void *)endpoint);
+        return;
+    case ENDPOINT_PEER:
+        wait_peer_event((struct peer_link *)(void *)endpoint, event->events);
+        return;
+    }
+}
+
+// Asks the kernel. Returns whether anything happened.
+static bool wait_poll(struct transport *transport, int timeout_ms)
+{
+    struct epoll_event events[WAIT_EVENTS];
+    const int count = epoll_wait(transport->epoll, events, WAIT_EVENTS, timeout_ms);
+    transport->patience.unpolled = 0;
+    for (int i = 0; i < count; i++)
+        wait_event(transport, &events[i]);
+    return count > 0;
+}
+
+// ---- looking ------------------------------------------------------------------------------------
+
+// Looks into memory. Returns whether there is something to do.
+static bool wait_look(struct transport *transport)
+{
+    bool any =
+        atomic_load_explicit(&transport->attention, memory_order_acquire) == ATTENTION_ASKED ||
+        shared_pending(transport);
+    for (uint32_t i = 0; i < transport->peer_count; i++) {
+        struct stream *stream = &transport->peers[i].stream;
+        if (!stream->link || !stream->link->ops->pending ||
+            !stream->link->ops->pending(stream->link))
+            continue;
+        stream->readable = true;
+        stream->writable = true;
+        any = true;
+    }
+    return any;
+}
+
+// Whether something may come that only the kernel knows of.
+static bool wait_has_sockets(const struct transport *transport)
+{
+    if (!transport->formed)
+        return true;
+    for (uint32_t i = 0; i < transport->peer_count; i++) {
+        const struct link *link = transport->peers[i].stream.link;
+        if (link && !link->ops->pending)
+            return true;
+    }
+    return false;
+}
+
+static void wait_pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield" ::: "memory");
+#endif
+}
+
+// Every rank has its core.
+static bool wait_spin_alone(struct transport *transport)
+{
+    const bool sockets = wait_has_sockets(transport);
+    const uint32_t clock_rounds = sockets ? WAIT_POLL_ROUNDS : WAIT_CLOCK_ROUNDS;
+    const uint64_t end_us = clock_now_us() + WAIT_SPIN_US;
+    for (uint32_t round = 0;; round++) {
+        if (wait_look(transport))
+            return true;
+        if (sockets && round % WAIT_POLL_ROUNDS == 0 && wait_poll(transport, 0))
+            return true;
+        if (round % clock_rounds == clock_rounds - 1 && clock_now_us() >= end_us)
+            return false;
+        wait_pause();
+    }
+}
+
+static bool wait_spin_crowded(struct transport *transport)
+{
+    for (uint32_t i = 0; i < WAIT_PAUSES; i++) {
+        if (wait_look(transport))
+            return true;
+        wait_pause();
+    }
+    const bool sockets = wait_has_sockets(transport);
+    const uint64_t end_us = clock_now_us() + WAIT_CROWDED_US;
+    for (uint32_t i = 0; i < WAIT_YIELDS && clock_now_us() < end_us; i++) {
+        (void)sched_yield();
+        if (wait_look(transport) || (sockets && wait_poll(transport, 0)))
+            return true;
+    }
+    return false;
+}
+
+// Looks for a moment, where that has helped lately.
+static bool wait_spin(struct transport *transport)
+{
+    struct transport_patience *patience = &transport->patience;
+    if (patience->credit == 0 && ++patience->waits < WAIT_PROBE)
+        return false;
+    patience->waits = 0;
+    const bool found =
+        patience->crowded ? wait_spin_crowded(transport) : wait_spin_alone(transport);
+    if (!found && patience->credit > 0)
+        patience->credit--;
+    if (found)
+        patience->credit = patience->credit + WAIT_CREDIT_HIT < WAIT_CREDIT_MOST
+                               ? patience->credit + WAIT_CREDIT_HIT
+                               : WAIT_CREDIT_MOST;
+    return found;
+}
+
+// ---- blocking -----------------------------------------------------------------------------------
+
+static void wait_links_sleep(struct transport *transport, bool asleep)
+{
+    for (uint32_t i = 0; i < transport->peer_count; i++) {
+        struct link *link = transport->peers[i].stream.link;
+        if (link && link->ops->sleep)
+            link->ops->sleep(link, asleep);
+    }
+}
+
+static void wait_block(struct transport *transport, int timeout_ms)
+{
+    uint32_t awake = ATTENTION_AWAKE;
+    uint32_t asleep = ATTENTION_ASLEEP;
+    if (!atomic_compare_exchange_strong_explicit(&transport->attention, &awake, ATTENTION_ASLEEP,
+                                                 memory_order_acq_rel, memory_order_acquire))
+        return; // Somebody asked.
+    wait_links_sleep(transport, true);
+    if (!wait_look(transport))
+        (void)wait_poll(transport, timeout_ms);
+    wait_links_sleep(transport, false);
+    // Where it is ATTENTION_ASKED by now, that stays.
+    (void)atomic_compare_exchange_strong_explicit(&transport->attention, &asleep, ATTENTION_AWAKE,
+                                                  memory_order_acq_rel, memory_order_acquire);
+}
+
+// A link stays asleep until somebody blocks on it again: that costs its peer one bell.
+bool wait_leave_alone(struct transport *transport)
+{
+    wait_links_sleep(transport, true);
+    if (!wait_look(transport))
+        return true;
+    wait_links_sleep(transport, false);
+    return false;
+}
+
+void wait_for_work(struct transport *transport, int timeout_ms)
+{
+    const bool awaits = !list_empty(&transport->active) || !list_empty(&transport->waves);
+    if (wait_look(transport) && ++transport->patience.unpolled < WAIT_UNPOLLED)
+        return;
+    if (timeout_ms == 0 || transport->patience.unpolled > 0)
+        (void)wait_poll(transport, 0);
+    else if (!awaits || !wait_spin(transport))
+        wait_block(transport, timeout_ms);
+}
+
+// ---- waking -------------------------------------------------------------------------------------
+
+void transport_wake(struct transport *transport)
+{
+    const uint64_t one = 1;
+    if (atomic_exchange_explicit(&transport->attention, ATTENTION_ASKED, memory_order_acq_rel) !=
+        ATTENTION_ASLEEP)
+        return;
+    const ssize_t written = write(transport->wake, &one, sizeof(one));
+    (void)written; // A full counter wakes as well.
+}
+
+bool wait_asked(struct transport *transport)
+{
+    return atomic_exchange_explicit(&transport->attention, ATTENTION_AWAKE, memory_order_acq_rel) ==
+           ATTENTION_ASKED;
+}
+
+// ---- who shares the cores -----------------------------------------------------------------------
+
+// The part of an address that names the host: "tcp:10.0.0.7".
+static size_t wait_host_length(const char *address)
+{
+    const size_t first = strcspn(address, ";");
+    size_t length = first;
+    while (length > 0 && address[length - 1] != ':')
+        length--;
+    return length > 0 ? length : first;
+}
+
+// Ranks of this host among those that are known: mates, or neighbours with the same address.
+static uint32_t wait_ranks_here(const struct transport *transport)
+{
+    uint32_t here = 1;
+    const size_t length = wait_host_length(transport->address);
+    if (transport->kind == TRANSPORT_LOOPBACK)
+        return transport->world.world_size;
+    for (uint32_t i = 0; i < transport->peer_count; i++)
+        here += strncmp(transport->peers[i].address, transport->address, length) == 0;
+    const uint32_t mates = transport->world.locality.mate_count;
+    return mates > here ? mates : here;
+}
+
+void wait_prepare(struct transport *transport)
+{
+    transport->patience = (struct transport_patience){
+        .crowded = wait_ranks_here(transport) > transport->processors,
+        .credit = WAIT_CREDIT_MOST,
+    };
+}
