@@ -229,6 +229,66 @@ static int config_kinds(const struct lockstep_config *given, struct config *conf
                      level);
 }
 
+// One part of a list of processors: "3" or "2-3".
+static bool config_cpu_range(const char *part, size_t length, cpu_set_t *cpus)
+{
+    char first[16];
+    char *dash;
+    uint64_t low;
+    uint64_t high;
+    if (length >= sizeof(first))
+        return false;
+    memcpy(first, part, length);
+    first[length] = '\0';
+    dash = strchr(first, '-');
+    if (dash != NULL)
+        *dash = '\0';
+    if (!parse_u64(first, &low) || !parse_u64(dash == NULL ? first : dash + 1, &high) ||
+        low > high || high >= CPU_SETSIZE)
+        return false;
+    for (uint64_t cpu = low; cpu <= high; cpu++)
+        CPU_SET(cpu, cpus);
+    return true;
+}
+
+static int config_engine_cpus(const struct lockstep_config *given, struct config *config)
+{
+    const char *cpus = config_environment("LOCKSTEP_ENGINE_CPUS");
+    bool valid = true;
+    if (cpus == NULL)
+        cpus = given->engine_cpus;
+    CPU_ZERO(&config->engine_cpus);
+    config->engine_pinned = cpus != NULL;
+    for (const char *part = cpus; part != NULL && valid;) {
+        const size_t length = strcspn(part, ",");
+        valid = config_cpu_range(part, length, &config->engine_cpus);
+        part = part[length] == ',' ? part + length + 1 : NULL;
+    }
+    if (valid)
+        return 0;
+    return error_set(LOCKSTEP_E_CONFIG,
+                     "the engine's processors (LOCKSTEP_ENGINE_CPUS, config.engine_cpus) '%s' are "
+                     "not of the form 3 or 2-3,7, each below %d",
+                     cpus, CPU_SETSIZE);
+}
+
+static int config_engine(const struct lockstep_config *given, struct config *config)
+{
+    const char *nice = config_environment("LOCKSTEP_ENGINE_NICE");
+    int64_t number = given->engine_nice;
+    const int status = config_engine_cpus(given, config);
+    if (status < 0)
+        return status;
+    if ((nice != NULL && !parse_i64(nice, &number)) || number < -20 || number > 19)
+        return nice != NULL
+                   ? error_set(LOCKSTEP_E_CONFIG,
+                               "LOCKSTEP_ENGINE_NICE='%s' is not a number from -20 to 19", nice)
+                   : error_set(LOCKSTEP_E_CONFIG, "config.engine_nice %d is not from -20 to 19",
+                               given->engine_nice);
+    config->engine_nice = (int)number;
+    return 0;
+}
+
 int config_resolve(const struct lockstep_config *given, struct config *config)
 {
     struct lockstep_config whole;
@@ -246,6 +306,8 @@ int config_resolve(const struct lockstep_config *given, struct config *config)
         status = config_rank_hint(&whole, config);
     if (status == 0)
         status = config_kinds(&whole, config);
+    if (status == 0)
+        status = config_engine(&whole, config);
     config->open_timeout_ms = whole.open_timeout_ms;
     if (status == 0)
         status = config_number("LOCKSTEP_OPEN_TIMEOUT_MS", UINT32_MAX, &config->open_timeout_ms);

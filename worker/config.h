@@ -9,6 +9,7 @@
 #include "protos/types.h"
 
 #include <lockstep/lockstep.h>
+#include <sched.h>
 
 struct config {
     bool solo; // A world of one without a coordinator.
@@ -36,6 +37,9 @@ struct config {
     lockstep_log_level log_level;
     uint32_t torn_bytes;
     uint32_t root; // Below world_max; the world that forms may still be smaller.
+    bool engine_pinned;
+    cpu_set_t engine_cpus; // Where it is.
+    int engine_nice; // 0: as it is.
 };
 
 // 0, or LOCKSTEP_E_CONFIG / LOCKSTEP_E_UNSUPPORTED / LOCKSTEP_E_INVALID with the error text set.

@@ -51,6 +51,7 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define DRIVE_LEASE_MS 1
@@ -363,10 +364,21 @@ static void drive_engine_dozes(struct lockstep_session *session)
     drive_engine_take(session, seen);
 }
 
+static void drive_set_nice(struct lockstep_session *session)
+{
+    const int nice = session->config.engine_nice;
+    char reason[64];
+    if (nice == 0 || setpriority(PRIO_PROCESS, (id_t)gettid(), nice) == 0)
+        return;
+    log_event(&session->log, LOG_LEVEL_WARN, "engine_nice_refused", "nice=%d text=%s", nice,
+              strerror_r(errno, reason, sizeof(reason)));
+}
+
 static void drive_run(void *argument)
 {
     struct lockstep_session *session = argument;
     kernels_environment();
+    drive_set_nice(session);
     drive_engine_take(session, 0);
     while (!engine_stops(session)) {
         (void)engine_attend(session);
@@ -385,10 +397,17 @@ static void drive_run(void *argument)
 
 int drive_start(struct lockstep_session *session)
 {
+    const struct config *config = &session->config;
     if (thread_start(&session->engine, "lockstep-engine", drive_run, session) != 0)
         return error_set(LOCKSTEP_E_SYSTEM, "cannot start a thread");
     session->engine_runs = true;
-    return 0;
+    if (!config->engine_pinned ||
+        pthread_setaffinity_np(session->engine.id, sizeof(config->engine_cpus),
+                               &config->engine_cpus) == 0)
+        return 0;
+    engine_stop(session, false);
+    return error_set(LOCKSTEP_E_CONFIG, "the engine's thread may run on none of the processors in "
+                                        "LOCKSTEP_ENGINE_CPUS (config.engine_cpus)");
 }
 
 void drive_join(struct lockstep_session *session)

@@ -865,6 +865,7 @@ int engine_start(struct lockstep_session *session)
 {
     char error[LOCKSTEP_TEXT_BYTES];
     const struct config *config = &session->config;
+    int status;
     const struct transport_config transport = {
         .kind =
             config->transport == LOCKSTEP_TRANSPORT_LOOPBACK ? TRANSPORT_LOOPBACK : TRANSPORT_TCP,
@@ -878,7 +879,12 @@ int engine_start(struct lockstep_session *session)
     if (transport_open(&transport, &session->transport, error, sizeof(error)) < 0)
         return error_set(LOCKSTEP_E_CONFIG, "%s", error);
     text_copy(session->address, sizeof(session->address), transport_address(session->transport));
-    return drive_start(session);
+    status = drive_start(session);
+    if (status == 0)
+        return 0;
+    transport_close(session->transport);
+    session->transport = NULL;
+    return status;
 }
 
 void engine_stop(struct lockstep_session *session, bool leave)

@@ -37,8 +37,8 @@
  * One trainer thread makes the calls of a session, except where Threads says otherwise.
  *
  * Environment: LOCKSTEP_COORDINATOR, _JOB, _WORLD_SIZE, _RANK_HINT (else JOB_COMPLETION_INDEX),
- * _ADVERTISE, _DATA_PORTS, _OPEN_TIMEOUT_MS and _LOG override the configuration, so that a
- * launcher can place a worker without code.
+ * _ADVERTISE, _DATA_PORTS, _OPEN_TIMEOUT_MS, _LOG, _ENGINE_CPUS and _ENGINE_NICE override the
+ * configuration, so that a launcher can place a worker without code.
  */
 #ifndef LOCKSTEP_LOCKSTEP_H
 #define LOCKSTEP_LOCKSTEP_H
@@ -158,13 +158,19 @@ struct lockstep_config {
     uint32_t root; /* Rank whose values lockstep_start gives to all, and buffers of policy broadcast
                       have from then on. Equal on all ranks. */
     lockstep_uneven uneven; /* Equal on all ranks. */
+    const char *engine_cpus; /* "3" or "2-3,7": processors on which the engine's thread may run. It
+                                works while no function blocks: during the backward pass. NULL:
+                                those of the thread that calls lockstep_open. */
+    int32_t engine_nice; /* Its priority: 1 to 19 give way to the trainer's threads. 0: unchanged.
+                            Below 0 a privilege is needed; what is refused is logged, as a warning,
+                            and nothing else. */
 };
 
 #define LOCKSTEP_CONFIG_INIT \
     { \
         sizeof(struct lockstep_config), NULL, NULL, 0, 0, 0, 0, -1, 0, NULL, NULL, NULL, \
             LOCKSTEP_TRANSPORT_AUTO, LOCKSTEP_ON_FAILURE_ERROR, 0, 0, 0, NULL, NULL, \
-            LOCKSTEP_LOG_WARN, 0, 0, LOCKSTEP_UNEVEN_NONE \
+            LOCKSTEP_LOG_WARN, 0, 0, LOCKSTEP_UNEVEN_NONE, NULL, 0 \
     }
 
 /* Joins the job and waits until its world has formed and this worker is connected to its peers.

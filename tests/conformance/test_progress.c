@@ -11,10 +11,14 @@
 #include "base/thread.h"
 #include "tests/support/trainer.h"
 
+#include <dirent.h>
 #include <fenv.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -218,6 +222,131 @@ static void close_while_parked(const struct setting *setting)
         &(struct cluster_test){.setting = setting, .body = close_body, .without_session = true});
 }
 
+// ---- Where the engine's thread runs ------------------------------------------------------------
+
+// The threads of this process that are an engine's, one after the other; 0 at the end.
+static pid_t next_engine(DIR *threads)
+{
+    struct dirent *entry;
+    while ((entry = readdir(threads)) != NULL) {
+        char path[320];
+        char name[32] = "";
+        snprintf(path, sizeof(path), "/proc/self/task/%s/comm", entry->d_name);
+        FILE *file = fopen(path, "re");
+        if (file == NULL)
+            continue;
+        if (fgets(name, sizeof(name), file) == NULL)
+            name[0] = '\0';
+        fclose(file);
+        if (strcmp(name, "lockstep-engine\n") == 0)
+            return (pid_t)strtol(entry->d_name, NULL, 10);
+    }
+    return 0;
+}
+
+static void place_configure(struct rank *rank, struct lockstep_config *config)
+{
+    (void)rank;
+    config->engine_cpus = "0,900-1000";
+    config->engine_nice = 19;
+}
+
+// A round of calls first: a thread sets its own priority.
+static void place_body(struct rank *rank)
+{
+    uint32_t engines = 0;
+    RANK_OK(rank, lockstep_barrier(rank->session, "together", FOREVER));
+    rank_meet(rank);
+    if (rank->rank == 0) {
+        DIR *threads = opendir("/proc/self/task");
+        RANK_TRUE(rank, threads != NULL);
+        for (pid_t id = next_engine(threads); id != 0; id = next_engine(threads)) {
+            cpu_set_t cpus;
+            RANK_EQUAL(rank, sched_getaffinity(id, sizeof(cpus), &cpus), 0);
+            RANK_EQUAL(rank, CPU_COUNT(&cpus), 1);
+            RANK_TRUE(rank, CPU_ISSET(0, &cpus));
+            RANK_EQUAL(rank, getpriority(PRIO_PROCESS, (id_t)id), 19);
+            engines++;
+        }
+        closedir(threads);
+        RANK_EQUAL(rank, engines, rank->world_size);
+    }
+    rank_meet(rank);
+}
+
+static void processors_and_priority(const struct setting *setting)
+{
+    cpu_set_t cpus;
+    assert_int_equal(sched_getaffinity(0, sizeof(cpus), &cpus), 0);
+    if (!CPU_ISSET(0, &cpus))
+        skip();
+    ranks_run_test(&(struct cluster_test){
+        .setting = setting, .configure = place_configure, .body = place_body});
+}
+
+// How often the engines of this process have gone to sleep.
+static uint64_t engine_sleeps(struct rank *rank)
+{
+    uint64_t sum = 0;
+    DIR *threads = opendir("/proc/self/task");
+    RANK_TRUE(rank, threads != NULL);
+    for (pid_t id = next_engine(threads); id != 0; id = next_engine(threads)) {
+        char path[64];
+        char line[128];
+        uint64_t sleeps = 0;
+        snprintf(path, sizeof(path), "/proc/self/task/%d/status", (int)id);
+        FILE *file = fopen(path, "re");
+        while (file != NULL && fgets(line, sizeof(line), file) != NULL)
+            (void)sscanf(line, "voluntary_ctxt_switches: %" SCNu64, &sleeps);
+        if (file != NULL)
+            fclose(file);
+        sum += sleeps;
+    }
+    closedir(threads);
+    return sum;
+}
+
+// Calls that follow each other leave the engines alone: these sleep through their leases, far more
+// seldom than once a call. A trainer that is kept from running for longer than a lease costs some.
+#define CALLS 1000
+static void calls_body(struct rank *rank)
+{
+    uint64_t before = 0;
+    RANK_OK(rank, lockstep_barrier(rank->session, "first", FOREVER));
+    rank_meet(rank);
+    if (rank->rank == 0)
+        before = engine_sleeps(rank);
+    for (int i = 0; i < CALLS; i++)
+        RANK_OK(rank, lockstep_barrier(rank->session, "again", FOREVER));
+    rank_meet(rank);
+    if (rank->rank == 0)
+        RANK_TRUE(rank, engine_sleeps(rank) - before < CALLS / 2);
+}
+
+static void calls_wake_no_engine(const struct setting *setting)
+{
+    ranks_run(setting, calls_body, NULL);
+}
+
+// Processors that this machine does not have.
+static void nowhere_body(struct rank *rank)
+{
+    struct lockstep_config config = rank_config(rank);
+    config.engine_cpus = "1000-1023";
+    RANK_FAILS(rank, LOCKSTEP_E_CONFIG, lockstep_open(&config, &rank->session));
+    RANK_SAYS(rank, "LOCKSTEP_ENGINE_CPUS");
+    config.engine_cpus = NULL;
+    config.engine_nice = -21;
+    RANK_FAILS(rank, LOCKSTEP_E_CONFIG, lockstep_open(&config, &rank->session));
+    RANK_SAYS(rank, "config.engine_nice -21");
+}
+
+static void processors_that_are_not_there(const struct setting *setting)
+{
+    ranks_run_test(
+        &(struct cluster_test){.setting = setting, .body = nowhere_body, .without_session = true});
+}
+
 // ---- Several threads ---------------------------------------------------------------------------
 
 static const uint64_t sizes[4] = {40, 5000, 1, 77};
@@ -341,6 +470,9 @@ int main(void)
         {"work_that_is_left_behind", work_that_is_left_behind, NULL},
         {"floating_point_environment", floating_point_environment, NULL},
         {"close_while_parked", close_while_parked, NULL},
+        {"processors_and_priority", processors_and_priority, NULL},
+        {"calls_wake_no_engine", calls_wake_no_engine, NULL},
+        {"processors_that_are_not_there", processors_that_are_not_there, NULL},
         {"threads_take_turns", threads_take_turns, NULL},
         {"abort_releases_all", abort_releases_all, NULL},
         {"a_driver_that_gives_up", a_driver_that_gives_up, NULL},
