@@ -56,6 +56,9 @@ struct link_ops {
     ssize_t (*receive)(struct link *link, const struct iovec *iov, int count);
     // Bytes that the next receive returns for certain, if it is given the room.
     size_t (*readable)(struct link *link);
+    // Fewer bytes than these are not worth an event of `fd`, until it is called again; an end
+    // always is. NULL: every byte is worth one.
+    void (*await)(struct link *link, size_t bytes);
     // 0; -1 when the peer's host has been silent for so long, with bytes on the way to it, that it
     // must be gone. A peer process that stands still is not silent: its kernel answers.
     int (*check)(struct link *link);

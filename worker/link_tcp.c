@@ -141,6 +141,11 @@ static size_t tcp_readable(struct link *link)
     return (size_t)bytes;
 }
 
+static void tcp_await(struct link *link, size_t bytes)
+{
+    tcp_set(link->fd, SOL_SOCKET, SO_RCVLOWAT, (int)bytes);
+}
+
 static int tcp_check(struct link *link)
 {
     struct tcp_info info;
@@ -177,6 +182,7 @@ static const struct link_ops tcp_ops = {
     .send = tcp_send,
     .receive = tcp_receive,
     .readable = tcp_readable,
+    .await = tcp_await,
     .check = tcp_check,
     .shut = tcp_shut,
     .close = tcp_close,

@@ -23,6 +23,7 @@ void stream_open(struct stream *stream, struct link *link, const struct stream_o
     stream->link = link;
     stream->writable = true;
     stream->readable = true;
+    stream->awaited = 1;
     list_init(&stream->queue);
 }
 
@@ -381,10 +382,26 @@ static bool stream_complete_element(struct stream *stream, uint32_t bytes)
     return true;
 }
 
+// The link has no more now.
+static void stream_dry(struct stream *stream)
+{
+    uint32_t bytes = 1;
+    stream->readable = false;
+    if (!stream->link->ops->await)
+        return;
+    if (stream->in_payload && stream->payload_left - stream_staged(stream) > STREAM_AWAIT_LEAST)
+        bytes = stream->payload_left - stream_staged(stream);
+    if (bytes > STREAM_AWAIT_BYTES)
+        bytes = STREAM_AWAIT_BYTES;
+    if (bytes != stream->awaited)
+        stream->link->ops->await(stream->link, bytes);
+    stream->awaited = bytes;
+}
+
 static enum stream_status stream_failed(struct stream *stream, ssize_t received)
 {
     if (received < 0 && errno == EAGAIN && !stream->broken) {
-        stream->readable = false;
+        stream_dry(stream);
         return STREAM_DRY;
     }
     if (received < 0 && !stream->broken)
@@ -400,14 +417,16 @@ enum stream_status stream_receive(struct stream *stream)
     if (received <= 0)
         return stream_failed(stream, received);
     stream->bytes_received += (uint64_t)received;
-    if ((uint64_t)received < plan.bytes && stream->link->short_is_dry && !stream->ending)
-        stream->readable = false;
+    const bool dry =
+        (uint64_t)received < plan.bytes && stream->link->short_is_dry && !stream->ending;
     const uint32_t torn = stream_account(stream, &plan, (uint64_t)received);
     if (torn > 0 && !stream_complete_element(stream, torn)) {
         stream->error = EIO;
         return STREAM_ENDED;
     }
     stream->text = stream_consume(stream);
+    if (dry)
+        stream_dry(stream);
     return stream->text ? STREAM_IMPOSSIBLE : STREAM_MORE;
 }
 

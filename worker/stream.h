@@ -22,6 +22,10 @@
 
 #define STREAM_STAGING_BYTES (8 * 1024)
 #define STREAM_CALL_BYTES (1024 * 1024) // About the most that one system call moves.
+// A payload is of use when it is whole: a wake-up for a part of it, unless it is so large that it
+// may fill the kernel's buffer, is for nothing. For a small one there is no need to say so.
+#define STREAM_AWAIT_BYTES (128 * 1024)
+#define STREAM_AWAIT_LEAST (16 * 1024)
 #define STREAM_VECTORS 128
 #define STREAM_USED_BYTES 32 // Used bits that need no memory of their own.
 
@@ -96,6 +100,7 @@ struct stream {
     int error; // 0: an orderly end.
     const char *text;
     // Receiving.
+    uint32_t awaited; // What the link was told.
     bool in_used;
     bool in_payload;
     struct frame_header header;

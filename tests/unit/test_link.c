@@ -211,6 +211,53 @@ static void ends_come_after_the_bytes(void **state)
     listener->ops->close(listener);
 }
 
+static bool has_event(int fd)
+{
+    struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+    return poll(&poll_fd, 1, 0) > 0;
+}
+
+static void send_and_see(struct link *ends[2], size_t bytes, size_t together)
+{
+    static const uint8_t zeros[10000];
+    const uint64_t since_ms = clock_now_ms();
+    assert_int_equal(send_some(ends[0], zeros, bytes), bytes);
+    while (ends[1]->ops->readable(ends[1]) < together)
+        assert_true(clock_now_ms() - since_ms < BOUND_MS);
+}
+
+// An event comes for so many bytes as were asked for, for fewer when fewer are asked for, and for
+// an end.
+static void few_bytes_are_no_event(void **state)
+{
+    const struct kind *kind = *state;
+    struct listener *listener = open_listener(kind);
+    struct link *ends[2];
+    size_t before = 0;
+    if (!listener)
+        skip();
+    connect_pair(kind, listener, ends);
+    if (ends[1]->ops->await) {
+        ends[1]->ops->await(ends[1], 10000);
+        send_and_see(ends, 6000, 6000);
+        assert_false(has_event(ends[1]->fd));
+        send_and_see(ends, 4000, 10000);
+        wait_for(ends[1]->fd, POLLIN);
+        ends[1]->ops->await(ends[1], 20000);
+        assert_false(has_event(ends[1]->fd));
+        ends[1]->ops->await(ends[1], 1);
+        wait_for(ends[1]->fd, POLLIN);
+        ends[1]->ops->await(ends[1], 20000);
+        ends[0]->ops->shut(ends[0]);
+        wait_for(ends[1]->fd, POLLIN);
+        assert_int_equal(receive_end(ends[1], &before), 0);
+        assert_int_equal(before, 10000);
+    }
+    ends[0]->ops->close(ends[0], false);
+    ends[1]->ops->close(ends[1], false);
+    listener->ops->close(listener);
+}
+
 static void nobody_listens(void **state)
 {
     const struct kind *kind = *state;
@@ -337,7 +384,7 @@ int main(void)
         const char *name;
         void (*function)(void **state);
     } stamped[] = {TEST(bytes_arrive_in_order), TEST(ends_come_after_the_bytes),
-                   TEST(nobody_listens)};
+                   TEST(few_bytes_are_no_event), TEST(nobody_listens)};
     enum {
         STAMPS = sizeof(stamped) / sizeof(stamped[0]),
         KINDS = sizeof(kinds) / sizeof(kinds[0])
