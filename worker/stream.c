@@ -319,6 +319,14 @@ static void plan_out(struct stream *stream, struct stream_plan *plan)
     plan->bytes += covered;
 }
 
+// How far the staging buffer is to be filled. A frame that follows a long one is expected to be as
+// long, and better received where it belongs.
+static uint32_t stream_room(const struct stream *stream)
+{
+    return stream->header.payload_bytes > STREAM_STAGING_BYTES ? STREAM_STAGING_LEAST
+                                                               : STREAM_STAGING_BYTES;
+}
+
 static void stream_plan(struct stream *stream, struct stream_plan *plan)
 {
     plan->count = 0;
@@ -333,7 +341,7 @@ static void stream_plan(struct stream *stream, struct stream_plan *plan)
         plan_out(stream, plan);
     }
     const uint32_t at = stream->staged_end + plan->mend;
-    plan_add(plan, stream->staging + at, STREAM_STAGING_BYTES - at);
+    plan_add(plan, stream->staging + at, stream_room(stream) - at);
 }
 
 // Accounts what one call brought. Returns the bytes of the target that the call left torn: 0, or

@@ -20,7 +20,8 @@
 #include "worker/scratch.h"
 #include "worker/transport_extents.h"
 
-#define STREAM_STAGING_BYTES (8 * 1024)
+#define STREAM_STAGING_BYTES (40 * 1024)
+#define STREAM_STAGING_LEAST (8 * 1024)
 #define STREAM_CALL_BYTES (1024 * 1024) // About the most that one system call moves.
 // A payload is of use when it is whole: a wake-up for a part of it, unless it is so large that it
 // may fill the kernel's buffer, is for nothing. For a small one there is no need to say so.
