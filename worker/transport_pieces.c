@@ -23,8 +23,10 @@
 // own rank: whoever dies, what the others have is intact or final.
 //
 // The order of summation is that of the seats, whatever the piece: how a run is cut does not change
-// the bits. Rank 0 begins with +0 where it has no input, as rings do; the others contribute -0 to
-// floating-point sums there, which leaves every number as it is.
+// the bits. A rank of weight 0 is passed over. Where one that contributes has no input, it stands
+// for +0 with seat 0, and with the others for -0 in floating-point sums, which leaves every number
+// as it is. 16-bit floats are added in float32 and rounded once; what travels as bfloat16 elsewhere
+// is rounded to it once and stays as wide as it is in memory.
 //
 // Between "reduced" and "copied out" is where ranks of several hosts would meet: the part of a seat
 // lies in its slot as one run of bytes, and is published by one counter (pieces_publish).
@@ -41,7 +43,6 @@
 #include <string.h>
 
 #define PIECES_ALIGN 64 // Elements: parts begin at whole cache lines.
-#define PIECES_BLOCK 2048 // Elements that are reduced at once, in the first cache.
 
 static bool pieces_reduces(const struct flow *flow)
 {
@@ -50,89 +51,20 @@ static bool pieces_reduces(const struct flow *flow)
 
 // ---- arithmetic ---------------------------------------------------------------------------------
 
-// Sums of 16-bit floats, and of what is rounded at the end, are computed in float32.
-static bool pieces_is_wide(const struct flow *flow)
-{
-    const struct collective *collective = flow->collective;
-    return (collective->op == REDUCE_SUM || collective->op == REDUCE_MEAN) &&
-           (dtype_is_small(collective->dtype) || flow->final != collective->dtype);
-}
-
-static void pieces_widen(enum dtype dtype, float *into, const void *from, uint64_t count)
-{
-    if (dtype == DTYPE_FLOAT32)
-        memcpy(into, from, count * sizeof(*into));
-    else
-        kernel_widen(dtype, into, from, count);
-}
-
-static void pieces_combine_wide(const struct flow *flow, const struct shared_run *run, void *out,
-                                const uint8_t *const *sources, uint32_t count, uint64_t elements)
-{
-    const struct collective *collective = flow->collective;
-    float sum[PIECES_BLOCK];
-    float own[PIECES_BLOCK];
-    memset(sum, 0, elements * sizeof(sum[0]));
-    for (uint32_t i = 0; i < count; i++) {
-        if (!sources[i])
-            continue;
-        pieces_widen(collective->dtype, own, sources[i], elements);
-        if (i == 0)
-            kernel_scale(DTYPE_FLOAT32, sum, own, run->factors[i], elements);
-        else if (run->factors[i] == 1)
-            kernel_reduce(DTYPE_FLOAT32, REDUCE_SUM, sum, own, elements);
-        else
-            kernel_add_weighted(DTYPE_FLOAT32, sum, own, run->factors[i], elements);
-    }
-    if (collective->op == REDUCE_MEAN && run->weight != 1)
-        kernel_divide(DTYPE_FLOAT32, sum, sum, run->weight, elements);
-    if (flow->final == DTYPE_FLOAT32)
-        memcpy(out, sum, elements * sizeof(sum[0]));
-    else
-        kernel_narrow(flow->final, out, sum, elements);
-}
-
-static void pieces_combine_same(const struct flow *flow, const struct shared_run *run, void *out,
-                                const uint8_t *const *sources, uint32_t count, uint64_t elements)
-{
-    const struct collective *collective = flow->collective;
-    const enum dtype dtype = collective->dtype;
-    const bool meets_zero = collective->op == REDUCE_MIN || collective->op == REDUCE_MAX;
-    if (!sources[0])
-        memset(out, 0, elements * flow->map.element_bytes);
-    else if (run->factors[0] != 1)
-        kernel_scale(dtype, out, sources[0], run->factors[0], elements);
-    else
-        memcpy(out, sources[0], elements * flow->map.element_bytes);
-    for (uint32_t i = 1; i < count; i++) {
-        if (!sources[i] && meets_zero)
-            kernel_reduce(dtype, collective->op, out, extent_zeros, elements);
-        else if (sources[i] && run->factors[i] != 1)
-            kernel_add_weighted(dtype, out, sources[i], run->factors[i], elements);
-        else if (sources[i])
-            kernel_reduce(dtype, collective->op, out, sources[i], elements);
-    }
-    if (collective->op == REDUCE_MEAN && run->weight != 1)
-        kernel_divide(dtype, out, out, run->weight, elements);
-}
-
 void pieces_combine(const struct flow *flow, const struct shared_run *run, void *out,
                     const void *const *sources, uint32_t count, uint64_t elements)
 {
-    const size_t element = flow->map.element_bytes;
-    const size_t final = dtype_size(flow->final);
-    const bool wide = pieces_is_wide(flow);
-    static_assert(PIECES_BLOCK * 8 <= EXTENT_ZERO_BYTES, "a block of zeros");
-    for (uint64_t at = 0; at < elements; at += PIECES_BLOCK) {
-        const uint64_t part = elements - at < PIECES_BLOCK ? elements - at : PIECES_BLOCK;
-        const uint8_t *block[LOCKSTEP_MAX_MATES];
-        for (uint32_t i = 0; i < count; i++)
-            block[i] = sources[i] ? (const uint8_t *)sources[i] + at * element : NULL;
-        if (wide)
-            pieces_combine_wide(flow, run, (uint8_t *)out + at * final, block, count, part);
-        else
-            pieces_combine_same(flow, run, (uint8_t *)out + at * final, block, count, part);
-    }
+    const struct collective *collective = flow->collective;
+    const struct kernel_combination what = {
+        .dtype = collective->dtype,
+        .op = collective->op,
+        .count = count,
+        .sources = sources,
+        .weights = run->scales ? run->factors : NULL,
+        .total = collective->op == REDUCE_MEAN ? run->weight : 1,
+        .rounded = collective->dtype == DTYPE_FLOAT32 ? collective->final : DTYPE_NONE,
+    };
+    kernel_combine(&what, out, elements);
 }
 
 // ---- cutting ------------------------------------------------------------------------------------
@@ -181,8 +113,7 @@ static struct ring_span pieces_behind(struct ring_span piece, struct ring_span p
     return (struct ring_span){end, piece.first + piece.count - end};
 }
 
-// Where elements of a piece lie in a slot. Inputs and final bytes have one place: those are not
-// shorter.
+// Where elements of a piece lie in a slot.
 static uint8_t *pieces_place(const struct shared *shared, const struct flow *flow, uint32_t seat,
                              uint64_t piece, struct ring_span whole, struct ring_span part)
 {
@@ -273,9 +204,12 @@ static void pieces_reduce_part(const struct shared *shared, const struct shared_
         for (uint32_t i = 0; i < shared->seats; i++)
             sources[i] =
                 run->factors[i] > 0 ? pieces_place(shared, flow, i, piece, whole, part) : NULL;
-        sources[shared->seat] = run->factors[shared->seat] > 0 ? in : NULL;
+        if (!in)
+            pieces_fill(flow, shared->seat == 0, out, count * element);
+        if (run->factors[shared->seat] > 0)
+            sources[shared->seat] = in ? in : out;
         pieces_combine(flow, run, out, sources, shared->seats, count);
-        out += count * dtype_size(flow->final);
+        out += count * element;
         part.first += count;
         part.count -= count;
     }
@@ -299,7 +233,7 @@ static void pieces_reduce(struct shared *shared, struct shared_run *run, uint64_
         return;
     uint8_t *out = pieces_place(shared, flow, shared->seat, piece, whole, part);
     pieces_reduce_part(shared, run, piece, whole, part, out);
-    shared->transport->totals.payload_bytes_sent += part.count * dtype_size(flow->final);
+    shared->transport->totals.payload_bytes_sent += part.count * flow->map.element_bytes;
 }
 
 // The final bytes of this rank's part are in its slot: everyone may have them.

@@ -255,7 +255,7 @@ static uint64_t shared_shape(const struct flow *flow)
     const struct collective *collective = flow->collective;
     const uint64_t words[] = {
         (uint64_t)collective->kind, (uint64_t)collective->dtype, (uint64_t)collective->op,
-        collective->root,           (uint64_t)flow->final,       collective->elements,
+        collective->root,           (uint64_t)collective->final, collective->elements,
         (uint64_t)flow->algorithm,  collective->unit_count,
     };
     return hash64(words, sizeof(words));
@@ -320,6 +320,7 @@ void shared_launch(struct transport *transport, struct flow *flow)
     flow->ring.rank = transport->world.rank;
     flow->ring.root = collective->root;
     flow->receives_left = 1; // The run.
+    flow->final = collective->dtype; // Rounded results are as wide as memory.
     if (!list_empty(&shared->waiting) || !shared_join(shared, flow)) {
         list_push_back(&shared->waiting, &flow->feed);
         return;

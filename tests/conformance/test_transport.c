@@ -276,7 +276,7 @@ static void script_measure(struct member *member)
     const bool shared = member->fleet->options.algorithm == ALGORITHM_SHARED;
     const uint64_t partial =
         dtype_size(format->partial && !shared ? format->partial : format->dtype);
-    const uint64_t final = dtype_size(format->final ? format->final : format->dtype);
+    const uint64_t final = dtype_size(format->final && !shared ? format->final : format->dtype);
     const bool whole = member->fleet->options.algorithm == ALGORITHM_DOUBLING;
     const uint64_t expected = MEASURED / 2 * (partial + (whole ? partial : final));
     const uint64_t slack = shared ? 64 * size : 0;

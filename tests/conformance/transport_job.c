@@ -333,6 +333,28 @@ static bool job_rounds_once(const struct job *job)
     return job->algorithm == ALGORITHM_SHARED;
 }
 
+// There a rank of weight 0 is passed over, also where the sum begins.
+static bool job_passes_over(const struct job *job, uint64_t weight)
+{
+    return job->algorithm == ALGORITHM_SHARED && weight == 0;
+}
+
+// What a missing input begins a sum with: in memory -0, but for rank 0.
+static float job_missing(const struct job *job, uint32_t rank)
+{
+    return job->algorithm == ALGORITHM_SHARED && rank > 0 ? -0.0f : 0.0f;
+}
+
+static void job_begin_missing(const struct job *job, const struct job_spec *spec, uint32_t rank,
+                              uint8_t final[8])
+{
+    const size_t size = dtype_size(spec->dtype);
+    const bool sums = spec->op == REDUCE_SUM || spec->op == REDUCE_MEAN;
+    memset(final, 0, size);
+    if (dtype_is_float(spec->dtype) && sums && signbit(job_missing(job, rank)))
+        final[size - 1] = 0x80;
+}
+
 static bool job_is_wide(const struct job *job, const struct job_spec *spec)
 {
     return spec->partial != DTYPE_NONE || spec->final != DTYPE_NONE || spec->exponent != 0 ||
@@ -388,6 +410,7 @@ static uint64_t job_reference_wide(const struct job *job, const struct item *ite
     const enum dtype end = spec->final == DTYPE_NONE ? spec->dtype : spec->final;
     const bool mean = spec->op == REDUCE_MEAN;
     volatile float sum = 0;
+    bool begun = false;
     uint64_t total = 0;
     for (uint32_t i = 0; i < job->world; i++) {
         const uint32_t rank = job_turn(job, owner, i);
@@ -399,12 +422,15 @@ static uint64_t job_reference_wide(const struct job *job, const struct item *ite
         if (mean && !spec->input_is_sum)
             own = own * (float)weight;
         total += weight;
-        if (i == 0)
-            sum = side->has_in[element] && weight > 0 ? own : 0;
+        if (job_passes_over(job, weight))
+            continue;
+        if (!begun)
+            sum = side->has_in[element] && weight > 0 ? own : job_missing(job, rank);
         else if (side->has_in[element] && weight > 0)
             sum = sum + own;
         if (i + 1 < job->world)
             sum = job_rounded(partial, sum);
+        begun = true;
     }
     if (mean && total > 0)
         sum = sum / (float)total;
@@ -509,6 +535,7 @@ static bool job_reference(const struct job *job, const struct item *item, uint64
     const struct job_spec *spec = &item->spec;
     const size_t size = dtype_size(spec->dtype);
     const uint64_t zero = 0;
+    bool begun = false;
     uint64_t total = 0;
     if (spec->kind == COLLECTIVE_BROADCAST) {
         memcpy(final, item->sides[spec->root].inputs_before + element * size, size);
@@ -529,11 +556,13 @@ static bool job_reference(const struct job *job, const struct item *item, uint64
         const bool nothing = (mean && weight == 0) || !side->has_in[element];
         const bool meets_zero = spec->op == REDUCE_MIN || spec->op == REDUCE_MAX;
         total += mean ? weight : 1;
-        if (i == 0 && nothing)
-            memcpy(final, &zero, size);
-        else if (i == 0 && scales)
+        if (mean && job_passes_over(job, weight))
+            continue;
+        if (!begun && nothing)
+            job_begin_missing(job, spec, rank, final);
+        else if (!begun && scales)
             kernel_scale(spec->dtype, final, in, weight, 1);
-        else if (i == 0)
+        else if (!begun)
             memcpy(final, in, size);
         else if (nothing && meets_zero)
             kernel_reduce(spec->dtype, spec->op, final, &zero, 1);
@@ -541,6 +570,7 @@ static bool job_reference(const struct job *job, const struct item *item, uint64
             kernel_add_weighted(spec->dtype, final, in, weight, 1);
         else if (!nothing)
             kernel_reduce(spec->dtype, spec->op, final, in, 1);
+        begun = true;
     }
     if (total == 0 || !job_element_used(job, item, element))
         return false;
