@@ -40,6 +40,8 @@
 #define BOARD_WIDE_WORDS (LOCKSTEP_MAX_PARAMETERS / 64)
 #define BOARD_SLOTS 3
 #define BOARD_SLOT_BYTES (256 * 1024)
+#define BOARD_STASH_BYTES (32 * 1024) // Summed at once where memory is registered.
+#define BOARD_NEWS 256 // Of regions, not heard yet. A power of two.
 #define BOARD_NONE UINT32_MAX
 
 static_assert(BOARD_RECORDS >= LOCKSTEP_EARLY_COLLECTIVES, "all that may be early can be joined");
@@ -53,6 +55,8 @@ struct board_record {
     uint64_t weight;
     uint64_t factor; // By which its inputs are to be multiplied; 0: it contributes nothing.
     uint32_t block; // Of its seat's wide blocks; BOARD_NONE: used bits are here.
+    uint32_t region; // Where its inputs and outputs lie, in one run; 0: in private memory.
+    uint64_t offset;
     uint64_t used[BOARD_UNIT_WORDS];
     _Alignas(64) uint8_t tiny[BOARD_TINY_BYTES];
 };
@@ -61,6 +65,7 @@ enum board_run_kind {
     BOARD_RUN_TINY = 1, // The result is in the run.
     BOARD_RUN_PIECES = 2, // Through the slots.
     BOARD_RUN_MISMATCH = 3, // The ranks that have a record in it disagree.
+    BOARD_RUN_REGISTERED = 4, // In the memory of all ranks itself.
 };
 
 struct board_run {
@@ -71,11 +76,31 @@ struct board_run {
     uint64_t factors[LOCKSTEP_MAX_MATES];
     uint64_t weight; // Of all. BOARD_RUN_MISMATCH: the signature of `other`.
     uint64_t used[BOARD_UNIT_WORDS];
+    uint32_t regions[LOCKSTEP_MAX_MATES]; // BOARD_RUN_REGISTERED.
+    uint64_t offsets[LOCKSTEP_MAX_MATES];
     _Alignas(64) uint8_t tiny[BOARD_TINY_BYTES];
 };
 
 struct board_counter {
     _Alignas(BOARD_LINE) _Atomic uint64_t value;
+};
+
+// Final bytes on their way to the memory of all ranks. Whoever finds a dead mate between `filled`
+// and `spread` finishes its work for itself.
+struct board_stash {
+    struct board_counter writing; // 1: its rank may be writing to the memory of mates.
+    struct board_counter filled; // Blocks, ever: what is described below is final.
+    struct board_counter spread; // Blocks, ever: they are in the memory of all.
+    uint64_t run;
+    uint64_t first; // Elements of the run.
+    uint64_t count;
+    _Alignas(BOARD_LINE) uint8_t bytes[BOARD_STASH_BYTES];
+};
+
+// Numbers of regions, from one rank to one mate or to all.
+struct board_news {
+    struct board_counter said; // Ever.
+    uint32_t number[BOARD_NEWS];
 };
 
 struct board_seat {
@@ -87,6 +112,12 @@ struct board_seat {
     struct board_counter reduced;
     struct board_counter copied_out;
     struct board_counter runs_done;
+    struct board_counter stored; // Registered runs, ever: its slice is in the memory of all.
+    struct board_counter revoked; // 1: nobody may touch the memory of its rank any more.
+    struct board_stash stash;
+    struct board_news mapped_of[LOCKSTEP_MAX_MATES]; // By seat: regions of that mate, mapped here.
+    struct board_news freed; // Regions of its own.
+    struct board_counter freed_heard[LOCKSTEP_MAX_MATES]; // By seat: news of that mate, taken here.
     _Alignas(BOARD_LINE) uint32_t queue[BOARD_QUEUE]; // Records, in the order of their join.
     _Alignas(BOARD_LINE) uint64_t wide[BOARD_WIDE_BLOCKS][BOARD_WIDE_WORDS];
     _Alignas(BOARD_LINE) struct board_record records[BOARD_RECORDS];

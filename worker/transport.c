@@ -88,6 +88,7 @@ static void transport_init(struct transport *transport, const struct transport_c
     transport->torn_bytes = config->kind == TRANSPORT_LOOPBACK ? config->torn_bytes : 0;
     transport->processors = transport_processors();
     transport->events = config->events;
+    transport->regions = config->regions;
     transport->epoll = -1;
     transport->wake = -1;
     transport->wake_endpoint.kind = ENDPOINT_WAKE;

@@ -223,6 +223,7 @@ struct transport {
     uint32_t torn_bytes;
     uint32_t processors;
     struct transport_events events;
+    struct regions *regions; // Borrowed; NULL: none.
     char host[LOCKSTEP_ADDRESS_BYTES];
     int epoll;
     int wake;

@@ -92,14 +92,13 @@ static struct ring_span pieces_span(const struct flow *flow, const struct shared
     return (struct ring_span){first, left < run->piece_elements ? left : run->piece_elements};
 }
 
-// The part of a seat, counted from the beginning of the collective.
-static struct ring_span pieces_part(struct ring_span piece, uint32_t seats, uint32_t seat)
+struct ring_span pieces_part(struct ring_span whole, uint32_t seats, uint32_t seat)
 {
-    uint64_t most = (piece.count + seats - 1) / seats;
+    uint64_t most = (whole.count + seats - 1) / seats;
     most = (most + PIECES_ALIGN - 1) / PIECES_ALIGN * PIECES_ALIGN;
-    const uint64_t begin = most * seat < piece.count ? most * seat : piece.count;
-    const uint64_t end = begin + most < piece.count ? begin + most : piece.count;
-    return (struct ring_span){piece.first + begin, end - begin};
+    const uint64_t begin = most * seat < whole.count ? most * seat : whole.count;
+    const uint64_t end = begin + most < whole.count ? begin + most : whole.count;
+    return (struct ring_span){whole.first + begin, end - begin};
 }
 
 static struct ring_span pieces_before(struct ring_span piece, struct ring_span part)

@@ -161,15 +161,19 @@ static void sequence_fill(const struct shared *shared, const struct match *match
     const struct flow *flow = shared->joined[match->records[shared->seat]];
     const struct collective *collective = flow->collective;
     const uint32_t words = units_words(collective->unit_count);
+    bool registered = collective->kind == COLLECTIVE_ALLREDUCE;
     run->weight = 0;
     for (uint32_t i = 0; i < shared->seats; i++) {
         const struct board_record *record = match_record(shared, match, i);
         run->records[i] = match->records[i];
         run->factors[i] = record->factor;
         run->weight += record->weight;
+        run->regions[i] = record->region;
+        run->offsets[i] = record->offset;
+        registered = registered && run->regions[i] > 0;
     }
     sequence_merge_used(shared, match, words, words > BOARD_UNIT_WORDS ? wide : run->used);
-    run->kind = BOARD_RUN_PIECES;
+    run->kind = registered ? BOARD_RUN_REGISTERED : BOARD_RUN_PIECES;
     if (collective->elements * flow->map.element_bytes <= BOARD_TINY_BYTES &&
         words <= BOARD_UNIT_WORDS) {
         run->kind = BOARD_RUN_TINY;

@@ -88,6 +88,8 @@ static void shared_settle(struct shared *shared, bool stands)
 {
     shared->settled = true;
     shared->stands = stands;
+    if (stands)
+        registered_begin(shared);
     if (shared->fd >= 0)
         (void)close(shared->fd);
     shared->fd = -1;
@@ -172,19 +174,10 @@ static void shared_lead(struct shared *shared)
         shared_decide(shared, true);
 }
 
-// A mate: takes the board from the leader.
-static void shared_take(struct shared *shared)
+// A mate has the board from the leader.
+static void shared_map(struct shared *shared, const struct link_note *note, int fd)
 {
-    struct link *link = shared->mates[0]->stream.link;
-    struct link_note note;
-    if (!link || !link->ops->take || shared->board.head)
-        return;
-    const int fd = link->ops->take(link, &note);
-    if (fd < 0)
-        return;
-    const char *text = "it is no board";
-    if (note.kind == LINK_NOTE_BOARD)
-        text = board_map(&shared->board, shared->seats, note.bytes, fd);
+    const char *text = board_map(&shared->board, shared->seats, note->bytes, fd);
     (void)close(fd);
     if (text) {
         shared_settle(shared, false);
@@ -194,9 +187,34 @@ static void shared_take(struct shared *shared)
     shared_tell(shared);
 }
 
+// What a mate has passed: the leader the board, and then each its regions. Those may come before
+// this rank knows that the board stands, and are taken when it does.
+static void shared_take(struct shared *shared, uint32_t seat)
+{
+    struct link *link = shared->mates[seat] ? shared->mates[seat]->stream.link : NULL;
+    struct link_note note;
+    while (link && link->ops->take) {
+        const int fd = link->ops->take(link, &note);
+        if (fd < 0)
+            return;
+        if (note.kind == LINK_NOTE_BOARD && seat == 0 && !shared->board.head) {
+            shared_map(shared, &note, fd);
+            return;
+        }
+        if (note.kind == LINK_NOTE_REGION && shared->stands) {
+            registered_take(shared, seat, &note, fd);
+            continue;
+        }
+        (void)close(fd);
+        shared_impossible(shared, seat, "passed a descriptor that nobody expects");
+        return;
+    }
+}
+
 static void shared_hear(struct shared *shared)
 {
-    shared_take(shared);
+    if (!shared->board.head)
+        shared_take(shared, 0);
     if (!shared->board.head || shared->settled)
         return;
     const uint64_t verdict = board_read(&shared->board.head->verdict);
@@ -241,6 +259,7 @@ void shared_forget(struct transport *transport)
         return;
     if (shared->fd >= 0)
         (void)close(shared->fd);
+    registered_let_go(shared);
     board_unmap(&shared->board);
     sequence_fini(&shared->sequence);
     free(shared);
@@ -292,6 +311,8 @@ static void shared_fill(struct shared *shared, const struct flow *flow, struct b
     }
     if (words > 0)
         memcpy(used, collective->used, words * sizeof(*used));
+    if (!registered_find(shared, flow, &record->region, &record->offset))
+        record->region = 0;
     if (shared_is_tiny(flow))
         pieces_gather(shared, flow, (struct ring_span){0, collective->elements}, record->tiny);
 }
@@ -450,20 +471,24 @@ static void shared_see(struct shared *shared, const struct board_run *from)
     const uint32_t record = from->records[shared->seat];
     const uint32_t kind = from->kind;
     const char *text = NULL;
+    uint32_t seat = 0;
     *run = (struct shared_run){.first = shared->pieces};
     struct flow *flow = record < BOARD_RECORDS ? shared_release(shared, record) : NULL;
     if (kind == BOARD_RUN_MISMATCH) {
         if (flow)
             shared_disagree(shared, from, flow);
-    } else if (!flow || (kind != BOARD_RUN_TINY && kind != BOARD_RUN_PIECES)) {
+    } else if (!flow || (kind != BOARD_RUN_TINY && kind != BOARD_RUN_PIECES &&
+                         kind != BOARD_RUN_REGISTERED)) {
         text = "sent a run of nothing";
     } else if ((kind == BOARD_RUN_TINY) != shared_is_tiny(flow)) {
         text = "sent a run of another kind";
     } else {
         text = shared_read_run(shared, from, flow, run);
     }
+    if (!text && kind == BOARD_RUN_REGISTERED)
+        text = registered_read(shared, from, flow, run, &seat);
     if (text) {
-        shared_impossible(shared, 0, text);
+        shared_impossible(shared, seat, text);
         return;
     }
     const bool matters = kind != BOARD_RUN_MISMATCH && shared_run_matters(flow, run);
@@ -474,10 +499,13 @@ static void shared_see(struct shared *shared, const struct board_run *from)
     }
     if (kind == BOARD_RUN_PIECES && matters)
         pieces_cut(flow, shared->seats, run);
+    run->registered = kind == BOARD_RUN_REGISTERED && matters;
+    if (run->registered)
+        run->ordinal = shared->registered.seen++;
     shared->pieces += run->pieces;
     shared->runs_seen++;
     run->flow = kind == BOARD_RUN_MISMATCH ? NULL : flow;
-    if (run->pieces == 0)
+    if (run->pieces == 0 && !run->registered)
         shared_run_done(shared, run);
 }
 
@@ -505,20 +533,26 @@ static bool shared_see_runs(struct shared *shared)
 // ---- progress -----------------------------------------------------------------------------------
 
 // Whether a mate is about to be reported: before that, what it has left is worked off.
-static bool shared_loses(const struct shared *shared)
+static bool shared_loses(struct shared *shared)
 {
+    bool loses = false;
     for (uint32_t i = 0; i < shared->seats; i++) {
-        if (shared->mates[i] && (shared->mates[i]->lost || shared->mates[i]->left))
-            return true;
+        const struct peer_link *mate = shared->mates[i];
+        if (mate && mate->state == PEER_GONE && !mate->reported)
+            shared->registered.ended |= 1u << i;
+        loses = loses || (mate && (mate->lost || mate->left));
     }
-    return false;
+    return loses;
 }
 
 static bool shared_step(struct shared *shared)
 {
     bool any = shared_join_waiting(shared);
+    for (uint32_t i = 0; shared->transport->regions && i < shared->seats; i++)
+        shared_take(shared, i);
     any |= sequence_work(shared);
     any |= shared_see_runs(shared);
+    any |= registered_work(shared);
     any |= pieces_work(shared);
     return any;
 }
@@ -532,8 +566,9 @@ bool shared_work(struct transport *transport)
         shared_negotiate(shared);
     if (!shared->stands)
         return false;
+    const bool loses = shared_loses(shared);
     const bool any = shared_step(shared);
-    while (any && shared_loses(shared) && shared_step(shared))
+    while (any && loses && shared_step(shared))
         ;
     return any;
 }
@@ -544,7 +579,7 @@ bool shared_pending(const struct transport *transport)
     if (!shared || !shared->stands)
         return false;
     return board_read(&shared->board.head->runs) != shared->runs_seen || sequence_pending(shared) ||
-           pieces_pending(shared) ||
+           pieces_pending(shared) || registered_pending(shared) ||
            (!list_empty(&shared->waiting) && shared->record_count > 0 && shared->block_count > 0);
 }
 

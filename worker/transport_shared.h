@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the files of collectives in memory share: transport_shared.c (the board's life, launches,
-// ends), transport_sequence.c (the leader: from joins to runs) and transport_pieces.c (runs through
-// slots, and their arithmetic). Nobody else includes it. The words are those of board.h. Engine
+// ends), transport_sequence.c (the leader: from joins to runs), transport_pieces.c (runs through
+// slots, and their arithmetic) and transport_registered.c (runs in the ranks' memory itself, and
+// how mates come to have it). Nobody else includes it. The words are those of board.h. Engine
 // thread.
 
 #ifndef WORKER_TRANSPORT_SHARED_H
@@ -22,6 +23,24 @@ struct shared_run {
     uint64_t weight; // Of all ranks.
     uint64_t factors[LOCKSTEP_MAX_MATES];
     bool scales; // Some factor is neither 0 nor 1.
+    bool registered;
+    uint64_t ordinal; // Of the registered ones.
+    uint8_t *memory[LOCKSTEP_MAX_MATES]; // By seat.
+};
+
+// Runs in registered memory.
+struct registered {
+    uint64_t seen; // Runs, ever.
+    uint64_t stored; // This rank's slice of so many is in the memory of all.
+    uint64_t blocks; // Of its stash, ever.
+    uint64_t done; // Elements of the slice that are stored, of the run at the cursor.
+    uint64_t run; // The cursors: runs in front of them are none, or are stored here, ...
+    uint64_t finish; // ... or are done here.
+    bool stopped; // A mate has revoked its memory: no more is written.
+    uint32_t ended; // Bits, by seat: its link has ended, so it writes no more.
+    uint32_t news; // Of this rank's regions, when they were last looked at.
+    bool again; // A link had no room for one.
+    uint64_t mapped_heard[LOCKSTEP_MAX_MATES]; // By seat: of what it says it has mapped.
 };
 
 // Where one stage of the pipeline is.
@@ -79,6 +98,7 @@ struct shared {
     struct shared_cursor reduce;
     struct shared_cursor out;
     struct shared_run runs[BOARD_RUNS];
+    struct registered registered;
     struct sequence sequence; // The leader's.
 };
 
@@ -123,5 +143,25 @@ void pieces_gather(const struct shared *shared, const struct flow *flow, struct 
 // out = the final bytes of what the sources hold; sources[seat] NULL: zeros.
 void pieces_combine(const struct flow *flow, const struct shared_run *run, void *out,
                     const void *const *sources, uint32_t count, uint64_t elements);
+// The part of a seat of a row of elements.
+struct ring_span pieces_part(struct ring_span whole, uint32_t seats, uint32_t seat);
+
+// ---- transport_registered.c ---------------------------------------------------------------------
+
+// The board stands: this rank's regions go to its mates, and theirs come.
+void registered_begin(struct shared *shared);
+// Whether the collective can run where its memory is.
+bool registered_find(const struct shared *shared, const struct flow *flow, uint32_t *region,
+                     uint64_t *offset);
+// Takes what a run says of the memory of all. NULL, or what is impossible about it; *seat: whose.
+const char *registered_read(struct shared *shared, const struct board_run *from,
+                            const struct flow *flow, struct shared_run *run, uint32_t *seat);
+// A descriptor that a mate has passed, owned from now on.
+void registered_take(struct shared *shared, uint32_t seat, const struct link_note *note, int fd);
+// Some blocks of one run, and news of regions. Whether it did anything.
+bool registered_work(struct shared *shared);
+bool registered_pending(const struct shared *shared);
+// Returns when no mate writes to this rank's memory any more.
+void registered_let_go(struct shared *shared);
 
 #endif

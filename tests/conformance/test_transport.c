@@ -27,6 +27,7 @@ struct variant {
     enum transport_kind kind;
     uint32_t torn_bytes;
     bool mates;
+    bool registered;
     enum plan_algorithm algorithm;
 };
 
@@ -52,6 +53,11 @@ static const struct variant variants[] = {
     {.name = "memory", .kind = TRANSPORT_TCP, .mates = true},
     {.name = "shared", .kind = TRANSPORT_LOOPBACK, .mates = true, .algorithm = ALGORITHM_SHARED},
     {.name = "shared memory", .kind = TRANSPORT_TCP, .mates = true, .algorithm = ALGORITHM_SHARED},
+    {.name = "registered",
+     .kind = TRANSPORT_LOOPBACK,
+     .mates = true,
+     .registered = true,
+     .algorithm = ALGORITHM_SHARED},
 };
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
@@ -81,6 +87,7 @@ static struct fleet_options options_of(void **state, uint32_t world, uint32_t ch
                                   .kind = variant->kind,
                                   .torn_bytes = variant->torn_bytes,
                                   .mates = variant->mates,
+                                  .registered = variant->registered,
                                   .algorithm = variant->algorithm,
                                   .world = world,
                                   .chunk_bytes = chunk_bytes};
@@ -97,15 +104,26 @@ static uint64_t slowness(void **state)
     return variant->torn_bytes < 100 ? 100 : 4;
 }
 
+// A job that runs with these options. options->registered: they have its regions.
+static struct job *make_job(struct fleet_options *options, uint64_t seed)
+{
+    struct job *job = job_make(options->world, options->chunk_bytes, seed);
+    job_use(job, options->algorithm);
+    if (options->registered && options->world > 1)
+        options->regions = job_register(job);
+    return job;
+}
+
 static void script_job(struct member *member)
 {
+    if (member->fleet->options.regions)
+        job_wait_mapped(member, member->fleet->argument);
     job_run(member, member->fleet->argument);
 }
 
 static void run_script(const struct fleet_options *options, struct job *job,
                        void (*script)(struct member *member))
 {
-    job_use(job, options->algorithm);
     fleet_run(options, script, job);
     job_check(job, options->name);
     job_free(job);
@@ -137,11 +155,11 @@ static void test_sizes(void **state)
 {
     for (size_t w = 0; w < LENGTH(worlds); w++) {
         const uint32_t n = world_of(state, w);
-        const struct fleet_options options = options_of(state, n, 256);
+        struct fleet_options options = options_of(state, n, 256);
         const uint64_t sizes[] = {
             0,          1,      n - 1,      n,          n + 1,          63,  64, 65,
             64 * n - 1, 64 * n, 64 * n + 1, 5 * 64 * n, 5 * 64 * n + 3, 1000};
-        struct job *job = job_make(n, options.chunk_bytes, 11 + n);
+        struct job *job = make_job(&options, 11 + n);
         for (size_t i = 0; i < LENGTH(sizes); i++) {
             const struct job_spec spec = {.dtype = DTYPE_FLOAT32,
                                           .op = REDUCE_SUM,
@@ -157,9 +175,9 @@ static void test_every_dtype_and_op(void **state)
 {
     for (size_t w = 0; w < LENGTH(worlds); w++) {
         const uint32_t n = world_of(state, w);
-        const struct fleet_options options = options_of(state, n, 1024);
+        struct fleet_options options = options_of(state, n, 1024);
         uint64_t random = 5 * n;
-        struct job *job = job_make(n, options.chunk_bytes, 100 + n);
+        struct job *job = make_job(&options, 100 + n);
         for (uint32_t dtype = DTYPE_FLOAT32; dtype <= DTYPE_UINT8; dtype++) {
             for (uint32_t op = REDUCE_SUM; op <= REDUCE_OR; op++) {
                 if (!kernel_supported((enum dtype)dtype, (enum reduce_op)op))
@@ -188,8 +206,8 @@ static void test_many_at_random(void **state)
         const uint32_t n = world_of(state, w);
         uint64_t random = 99 + n;
         const uint32_t chunk = chunks[w % LENGTH(chunks)];
-        const struct fleet_options options = options_of(state, n, chunk);
-        struct job *job = job_make(n, options.chunk_bytes, 1000 + n);
+        struct fleet_options options = options_of(state, n, chunk);
+        struct job *job = make_job(&options, 1000 + n);
         for (uint32_t i = 0; i < draws(60); i++) {
             const enum dtype dtype = floats[job_random(&random) % LENGTH(floats)];
             const uint64_t most = job_random(&random) % 8 == 0 ? 40000 : 2000;
@@ -234,8 +252,8 @@ static void test_formats_at_random(void **state)
     static const uint32_t chunks[] = {8, 64, 4096, 65536};
     for (size_t i = 0; i < LENGTH(worlds); i++) {
         const uint32_t n = world_of(state, i);
-        const struct fleet_options options = options_of(state, n, chunks[i % LENGTH(chunks)]);
-        struct job *job = job_make(n, options.chunk_bytes, 900 + i);
+        struct fleet_options options = options_of(state, n, chunks[i % LENGTH(chunks)]);
+        struct job *job = make_job(&options, 900 + i);
         uint64_t random = 31 + i;
         const uint32_t most = options.chunk_bytes * (n + 2) * 2;
         for (uint32_t k = 0; k < draws(6) * LENGTH(formats); k++) {
@@ -320,8 +338,8 @@ static void test_large(void **state)
 {
     for (size_t w = 1; w < LENGTH(worlds); w++) {
         const uint32_t n = world_of(state, w);
-        const struct fleet_options options = options_of(state, n, 65536);
-        struct job *job = job_make(n, options.chunk_bytes, 2000 + n);
+        struct fleet_options options = options_of(state, n, 65536);
+        struct job *job = make_job(&options, 2000 + n);
         for (int i = 0; i < 2; i++) {
             struct job_spec spec = {.dtype = i == 0 ? DTYPE_FLOAT32 : DTYPE_FLOAT64,
                                     .op = REDUCE_MEAN,
@@ -338,8 +356,8 @@ static void test_broadcast(void **state)
 {
     for (size_t w = 0; w < LENGTH(worlds); w++) {
         const uint32_t n = world_of(state, w);
-        const struct fleet_options options = options_of(state, n, 4096);
-        struct job *job = job_make(n, options.chunk_bytes, 3000 + n);
+        struct fleet_options options = options_of(state, n, 4096);
+        struct job *job = make_job(&options, 3000 + n);
         static const uint64_t sizes[] = {0, 1, 1024, 1025, 60000};
         for (uint32_t root = 0; root < n; root++) {
             for (size_t i = 0; i < LENGTH(sizes); i++) {
@@ -358,6 +376,41 @@ static void test_broadcast(void **state)
     }
 }
 
+// Registered memory is reduced where it is: nothing is copied out. The first run may come before
+// all have mapped it.
+static void script_in_place(struct member *member)
+{
+    struct job *job = member->fleet->argument;
+    struct transport_statistics statistics;
+    const uint64_t others = member->fleet->options.world - 1;
+    if (member->fleet->options.regions)
+        job_wait_mapped(member, job);
+    job_run(member, job);
+    transport_statistics(member->transport, &statistics);
+    MEMBER_CHECK(member, statistics.bytes_copied == 0 || !member->fleet->options.regions);
+    MEMBER_CHECK(member, statistics.payload_bytes_sent > 0 || others == 0);
+}
+
+static void test_in_place(void **state)
+{
+    for (size_t w = 1; w < LENGTH(worlds); w++) {
+        const uint32_t n = worlds[w];
+        struct fleet_options options = options_of(state, n, 65536);
+        struct job *job = make_job(&options, 2500 + n);
+        for (uint32_t i = 0; i < 12; i++) {
+            struct job_spec spec = {.dtype = i % 3 == 0   ? DTYPE_FLOAT32
+                                             : i % 3 == 1 ? DTYPE_BFLOAT16
+                                                          : DTYPE_INT64,
+                                    .op = i % 3 == 2 ? REDUCE_MAX : REDUCE_MEAN,
+                                    .elements = 700 + i * 7919 / slowness(state)};
+            for (uint32_t r = 0; r < n; r++)
+                spec.weights[r] = (r + i) % 3;
+            job_add(job, &spec);
+        }
+        run_script(&options, job, script_in_place);
+    }
+}
+
 // ---- units --------------------------------------------------------------------------------------
 
 static const uint32_t unit_worlds[] = {1, 2, 3, 5};
@@ -370,8 +423,8 @@ static void test_units_at_random(void **state)
     for (size_t w = 0; w < LENGTH(unit_worlds); w++) {
         const uint32_t n = unit_worlds[w];
         uint64_t random = 77 + n;
-        const struct fleet_options options = options_of(state, n, chunks[w]);
-        struct job *job = job_make(n, options.chunk_bytes, 8000 + n);
+        struct fleet_options options = options_of(state, n, chunks[w]);
+        struct job *job = make_job(&options, 8000 + n);
         for (uint32_t i = 0; i < draws(60); i++) {
             const uint64_t most = job_random(&random) % 4 == 0 ? 20000 : 1000;
             struct job_spec spec = {.dtype = i % 3 == 0 ? DTYPE_FLOAT64 : DTYPE_FLOAT32,
@@ -394,8 +447,8 @@ static void test_units_tiny(void **state)
 {
     for (size_t w = 0; w < LENGTH(unit_worlds); w++) {
         const uint32_t n = unit_worlds[w];
-        const struct fleet_options options = options_of(state, n, 65536);
-        struct job *job = job_make(n, options.chunk_bytes, 9000 + n);
+        struct fleet_options options = options_of(state, n, 65536);
+        struct job *job = make_job(&options, 9000 + n);
         for (uint32_t i = 0; i < 6; i++) {
             struct job_spec spec = {.dtype = DTYPE_FLOAT32,
                                     .op = REDUCE_MEAN,
@@ -540,8 +593,8 @@ static void script_late(struct member *member)
 static void test_late_launch_is_bounded(void **state)
 {
     for (uint32_t n = 2; n <= 4; n++) {
-        const struct fleet_options options = options_of(state, n, BOUND_CHUNK);
-        struct job *job = job_make(n, options.chunk_bytes, 4000 + n);
+        struct fleet_options options = options_of(state, n, BOUND_CHUNK);
+        struct job *job = make_job(&options, 4000 + n);
         for (uint32_t i = 0; i < 8; i++) {
             const struct job_spec spec = {.dtype = DTYPE_FLOAT32,
                                           .op = REDUCE_SUM,
@@ -574,8 +627,8 @@ static void script_steady(struct member *member)
 static void test_steady_state_allocates_nothing(void **state)
 {
     for (uint32_t n = 2; n <= 4; n++) {
-        const struct fleet_options options = options_of(state, n, 4096);
-        struct job *job = job_make(n, options.chunk_bytes, 5000 + n);
+        struct fleet_options options = options_of(state, n, 4096);
+        struct job *job = make_job(&options, 5000 + n);
         for (uint32_t i = 0; i < 16; i++) {
             const struct job_spec spec = {.dtype = DTYPE_INT32,
                                           .op = REDUCE_MAX,
@@ -708,6 +761,8 @@ static void script_killed(struct member *member)
 {
     struct job *job = member->fleet->argument;
     const uint32_t n = member->fleet->options.world;
+    if (member->fleet->options.regions)
+        job_wait_mapped(member, job);
     if (member->rank != n - 1) {
         job_launch_all(member, job);
         const uint64_t since_ms = clock_now_ms();
@@ -735,8 +790,8 @@ static void script_killed(struct member *member)
 static void test_killed_rank(void **state)
 {
     for (uint32_t n = 2; n <= 5; n++) {
-        const struct fleet_options options = options_of(state, n, 4096);
-        struct job *job = job_make(n, options.chunk_bytes, 6000 + n);
+        struct fleet_options options = options_of(state, n, 4096);
+        struct job *job = make_job(&options, 6000 + n);
         for (uint32_t i = 0; i < 4; i++) {
             const struct job_spec spec = {.dtype = i % 2 == 0 ? DTYPE_FLOAT32 : DTYPE_FLOAT64,
                                           .op = REDUCE_SUM,
@@ -754,7 +809,6 @@ static void test_killed_rank(void **state)
                                           .units = i % 2 == 0 ? 0 : 50};
             job_add(job, &spec);
         }
-        job_use(job, options.algorithm);
         fleet_run(&options, script_killed, job);
         job_check_intact_or_final(job, options.name, n - 1);
         job_free(job);
@@ -817,8 +871,8 @@ static void script_leave(struct member *member)
 static void test_leave(void **state)
 {
     for (uint32_t n = 2; n <= 3; n++) {
-        const struct fleet_options options = options_of(state, n, 4096);
-        struct job *job = job_make(n, options.chunk_bytes, 7000 + n);
+        struct fleet_options options = options_of(state, n, 4096);
+        struct job *job = make_job(&options, 7000 + n);
         for (uint32_t i = 0; i < 6; i++) {
             const struct job_spec spec = {
                 .dtype = DTYPE_FLOAT64, .op = REDUCE_SUM, .elements = 300000 / slowness(state)};
@@ -840,7 +894,7 @@ static void test_leave(void **state)
 static const struct {
     const char *name;
     void (*function)(void **state);
-    bool by_pairs; // Has allreduces.
+    bool by_pairs; // Has allreduces: for what only those do otherwise.
 } tests[] = {
     TEST(test_sizes),
     TEST(test_every_dtype_and_op),
@@ -849,6 +903,7 @@ static const struct {
     TEST(test_bytes_of_formats),
     TEST(test_large),
     RING_TEST(test_broadcast),
+    TEST(test_in_place),
     TEST(test_units_at_random),
     TEST(test_units_tiny),
     RING_TEST(test_waves),
@@ -896,7 +951,7 @@ int main(void)
             snprintf(names[count], sizeof(names[count]), "%s/%s", tests[t].name, variants[v].name);
             if (only && !strstr(names[count], only))
                 continue;
-            if (is_pair(variants[v].algorithm) && !tests[t].by_pairs)
+            if ((is_pair(variants[v].algorithm) || variants[v].registered) && !tests[t].by_pairs)
                 continue;
             stamped[count] = (struct CMUnitTest){
                 .name = names[count],

@@ -98,6 +98,7 @@ struct transport *fleet_open(struct member *member)
         .host = "127.0.0.1",
         .shares = options->mates,
         .torn_bytes = options->torn_bytes,
+        .regions = options->regions ? options->regions[member->rank] : NULL,
         .events = {.formed = on_formed,
                    .done = on_done,
                    .wave_done = on_wave_done,

@@ -21,6 +21,8 @@ struct fleet_options {
     uint32_t world;
     uint32_t chunk_bytes;
     bool mates; // All ranks are of one host; over TCP, their links go through memory.
+    bool registered; // Their memory is of regions.
+    struct regions **regions; // [world], when registered.
     enum plan_algorithm algorithm; // Of collectives of a job; broadcasts take what there is.
 };
 

@@ -4,12 +4,15 @@
 
 #include "tests/conformance/transport_job.h"
 
+#include "base/clock.h"
 #include "protos/topology.h"
 #include "worker/kernels.h"
+#include "worker/region.h"
 #include "worker/ring.h"
 #include "worker/units.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +20,8 @@
 
 #define JOB_MAX 512
 #define JOB_BLOCK 8
+#define JOB_REGION_BYTES (1024 * 1024)
+#define JOB_REGIONS 64
 
 // One rank's memory of one collective.
 struct side {
@@ -39,7 +44,19 @@ struct item {
     struct side sides[FLEET_MAX];
 };
 
+// Where a rank's memory is taken from.
+struct home {
+    uint32_t count;
+    uint8_t *regions[JOB_REGIONS];
+    size_t filled; // Of the last one.
+    size_t bytes;
+};
+
 struct job {
+    bool registered;
+    struct regions *regions[FLEET_MAX];
+    struct home homes[FLEET_MAX];
+    atomic_uint mapped; // Ranks whose memory all mates have.
     uint32_t world;
     uint32_t chunk_bytes;
     enum plan_algorithm algorithm;
@@ -69,6 +86,55 @@ struct job *job_make(uint32_t world, uint32_t chunk_bytes, uint64_t seed)
 void job_use(struct job *job, enum plan_algorithm algorithm)
 {
     job->algorithm = algorithm;
+}
+
+struct regions **job_register(struct job *job)
+{
+    for (uint32_t r = 0; !job->registered && r < job->world; r++) {
+        job->regions[r] = regions_open();
+        if (!job->regions[r])
+            abort();
+    }
+    job->registered = true;
+    return job->regions;
+}
+
+// Of a region of the rank, at any place that its elements allow.
+static void *job_take(struct job *job, uint32_t rank, size_t bytes, size_t element)
+{
+    struct home *home = &job->homes[rank];
+    if (!job->registered)
+        return malloc(bytes);
+    if (home->count == 0 || home->bytes - home->filled < bytes + element) {
+        void *made = NULL;
+        home->bytes = bytes + element > JOB_REGION_BYTES ? bytes + element : JOB_REGION_BYTES;
+        if (home->count == JOB_REGIONS || regions_make(job->regions[rank], home->bytes, &made) < 0)
+            abort();
+        home->regions[home->count++] = made;
+        home->filled = 0;
+    }
+    const size_t at = (home->filled + element - 1) / element * element;
+    home->filled = at + bytes;
+    return home->regions[home->count - 1] + at;
+}
+
+void job_wait_mapped(struct member *member, struct job *job)
+{
+    const struct home *home = &job->homes[member->rank];
+    const uint64_t since_ms = clock_now_ms();
+    uint32_t number = 0;
+    uint64_t offset = 0;
+    for (uint32_t i = 0; i < home->count; i++) {
+        while (!regions_find(job->regions[member->rank], home->regions[i], 1, &number, &offset)) {
+            transport_progress(member->transport, 10);
+            MEMBER_CHECK(member, clock_now_ms() - since_ms < fleet_bound_ms(FLEET_BOUND_MS));
+        }
+    }
+    atomic_fetch_add(&job->mapped, 1);
+    while (atomic_load(&job->mapped) < job->world) {
+        transport_progress(member->transport, 10); // Maps what the others have.
+        MEMBER_CHECK(member, clock_now_ms() - since_ms < fleet_bound_ms(FLEET_BOUND_MS));
+    }
 }
 
 static void job_put(const struct job_spec *spec, uint8_t *at, uint64_t random)
@@ -176,13 +242,13 @@ static void side_layout(struct side *side, const struct job_spec *spec, uint64_t
     side->extent_count = most;
 }
 
-static void side_make(struct side *side, const struct job_spec *spec, const uint64_t *ends,
-                      uint64_t *random)
+static void side_make(struct job *job, uint32_t rank, struct side *side,
+                      const struct job_spec *spec, const uint64_t *ends, uint64_t *random)
 {
     const size_t element = dtype_size(spec->dtype);
     const size_t bytes = spec->elements * element + 8;
-    side->memory = malloc(bytes);
-    side->outputs = spec->separate ? malloc(bytes) : side->memory;
+    side->memory = job_take(job, rank, bytes, element);
+    side->outputs = spec->separate ? job_take(job, rank, bytes, element) : side->memory;
     side->inputs_before = calloc(1, bytes);
     side->outputs_before = malloc(bytes);
     side->has_in = calloc(1, spec->elements + 1);
@@ -218,7 +284,7 @@ void job_add(struct job *job, const struct job_spec *spec)
             if (side_uses(seed, u, r, job->world))
                 units_set_used(side->used, u);
         }
-        side_make(side, spec, item->unit_ends, &random);
+        side_make(job, r, side, spec, item->unit_ends, &random);
     }
 }
 
@@ -780,9 +846,10 @@ void job_free(struct job *job)
     for (uint32_t i = 0; i < job->count; i++) {
         for (uint32_t r = 0; r < job->world; r++) {
             struct side *side = &job->items[i].sides[r];
-            if (side->outputs != side->memory)
+            if (side->outputs != side->memory && !job->registered)
                 free(side->outputs);
-            free(side->memory);
+            if (!job->registered)
+                free(side->memory);
             free(side->inputs_before);
             free(side->outputs_before);
             free(side->has_in);
@@ -792,6 +859,11 @@ void job_free(struct job *job)
             free(side->used_after);
         }
         free(job->items[i].unit_ends);
+    }
+    for (uint32_t r = 0; job->registered && r < job->world; r++) {
+        for (uint32_t i = 0; i < job->homes[r].count; i++)
+            (void)regions_free(job->regions[r], job->homes[r].regions[i]);
+        regions_close(job->regions[r]);
     }
     free(job);
 }

@@ -32,6 +32,10 @@ struct job;
 struct job *job_make(uint32_t world, uint32_t chunk_bytes, uint64_t seed);
 // How its collectives are summed: ALGORITHM_RING if it is not said.
 void job_use(struct job *job, enum plan_algorithm algorithm);
+// Memory of what is added is of regions. The regions of each rank, the job's until its end.
+struct regions **job_register(struct job *job);
+// Until all mates have mapped the memory of all ranks. Once.
+void job_wait_mapped(struct member *member, struct job *job);
 void job_add(struct job *job, const struct job_spec *spec);
 // Runs it on this rank: collectives in blocks of 8, permuted inside a block differently by each.
 void job_run(struct member *member, struct job *job);
