@@ -4,12 +4,17 @@
 
 #include <time.h>
 
-uint64_t clock_now_us(void)
+uint64_t clock_now_ns(void)
 {
     struct timespec now;
     // It cannot fail for this clock and a valid pointer.
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_nsec / 1000u;
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+uint64_t clock_now_us(void)
+{
+    return clock_now_ns() / 1000u;
 }
 
 uint64_t clock_now_ms(void)

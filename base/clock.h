@@ -9,6 +9,7 @@
 // of every deadline. CLOCK_MONOTONIC stands still while the machine is suspended.
 uint64_t clock_now_ms(void);
 uint64_t clock_now_us(void);
+uint64_t clock_now_ns(void);
 
 // The same clock as of the last tick of the kernel, some milliseconds behind at most: several times
 // cheaper.

@@ -210,6 +210,8 @@ const char *core_kind_name(enum up_kind kind)
         return "lost";
     case UP_LEAVE:
         return "leave";
+    case UP_LINKS:
+        return "links";
     case UP_NONE:
         break;
     }
@@ -315,6 +317,9 @@ static void core_from_member(struct coordinator *core, struct worker *worker,
         return;
     case UP_LEAVE:
         verdict_leave(core, worker, &message->u.leave);
+        return;
+    case UP_LINKS:
+        links_reported(core, worker, &message->u.links);
         return;
     case UP_HELLO:
         verdict_protocol(core, worker, "sent a second hello on its stream");

@@ -30,6 +30,12 @@
 // Jobs. When a new job or worker finds no room, the oldest job that nobody is connected to is
 // forgotten. Its name then counts on from a higher number, never from one again.
 //
+// Links. Every member says once, when all its links stand, how fast they are, whether it shares
+// memory with its mates, and which algorithm its user asks for. When all have said so, all get the
+// tuning: the slowest latency, the lowest bandwidth, what follows from these, and whether all
+// share. Wishes that differ, or that the world cannot grant: HALT_TUNING, naming two ranks or
+// saying why. Who leaves before that is missed by the first member whose links stand.
+//
 // Start. Manifest hashes, item counts and roots are compared as they arrive; at the first
 // difference the items of the two ranks (the lowest rank, and the lowest that differs from it) are
 // requested part by part and compared; every member gets the same two-sided report (HALT_MANIFEST)
@@ -165,6 +171,9 @@ struct job_view {
     uint32_t joined; // Workers present.
     uint32_t left; // Members that left in good order.
     uint64_t plan_number; // Highest plan published; 0: still learning.
+    uint32_t hosts; // Groups of workers that may share memory; 0 while gathering.
+    bool tuned; // All links stand, and `tuning` says what they are like.
+    struct tuning tuning;
     uint64_t step_min; // Lowest and highest step that members reported.
     uint64_t step_max;
     struct step_totals totals; // Sums over its workers, as of their last heartbeats.

@@ -8,6 +8,7 @@
 //   job.c          the table of jobs and their lives
 //   join.c         hello, the wanted world, deadlines of those who wait
 //   roster.c       ranks, and the forming of a generation
+//   links.c        what all links are like, and which algorithms follow from it
 //   verify.c       lockstep_start: hashes of manifests
 //   difference.c   two manifests that differ, item by item
 //   learning.c     the order of a phase, from ready, wait and end
@@ -108,6 +109,10 @@ struct worker {
     uint64_t heard_ms;
     struct up_heartbeat heartbeat;
 
+    // lockstep_open, when its links stand.
+    bool linked;
+    struct up_links links;
+
     // lockstep_start
     bool started; // In the present round.
     struct up_start start;
@@ -205,6 +210,10 @@ struct job {
     uint32_t connected;
     uint32_t left;
     uint32_t outs; // Connected workers of earlier generations.
+    uint32_t hosts; // Of the generation, as its members were told: struct locality.
+    uint32_t linked; // Members whose links stand.
+    bool tuned; // All of them were told the tuning.
+    struct tuning tuning;
     uint32_t started; // Members that have, in the present round.
     uint32_t rounds; // Of lockstep_start that are complete.
 
@@ -293,6 +302,10 @@ void join_drain(struct coordinator *core);
 
 // The job's gatherers become a generation.
 void roster_form(struct coordinator *core, struct job *job);
+
+// ---- links.c ---------------------------------------------------------------------------------
+
+void links_reported(struct coordinator *core, struct worker *worker, const struct up_links *links);
 
 // ---- verify.c, difference.c ------------------------------------------------------------------
 

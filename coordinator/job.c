@@ -32,6 +32,9 @@ static void job_reset_gathering(struct job *job)
     job->count = 0;
     job->connected = 0;
     job->left = 0;
+    job->hosts = 0;
+    job->linked = 0;
+    job->tuned = false;
     job->started = 0;
     job->rounds = 0;
     job->halt_kind = HALT_NONE;

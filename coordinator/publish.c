@@ -169,7 +169,7 @@ static bool plan_add_call(struct coordinator *core, struct job *job, const struc
     for (uint32_t bucket = 0; bucket < buckets; bucket++) {
         const struct plan_slot slot = {
             .id = {.module = id->module, .call = id->call, .bucket = bucket},
-            .algorithm = ALGORITHM_RING,
+            .algorithm = ALGORITHM_BY_SIZE,
         };
         plan->slots[plan->count++] = slot;
     }

@@ -68,11 +68,106 @@ static void roster_assign(struct coordinator *core, const struct job *job, struc
             rank = roster_fill_group(roster, placed, i, rank);
 }
 
+// ---- Hosts -------------------------------------------------------------------------------------
+
+// Which ranks share a host. As long as some host has too many of them, none do.
+struct roster_hosts {
+    uint32_t count;
+    uint32_t of[LOCKSTEP_MAX_WORLD]; // Of each rank: its host, in the order of lowest ranks.
+    uint32_t size[LOCKSTEP_MAX_WORLD]; // Of each host: its ranks.
+    uint32_t rings; // Ranks of the smallest host.
+};
+
+// One rank on each.
+static void roster_hosts_apart(const struct roster *roster, struct roster_hosts *hosts)
+{
+    hosts->count = roster->size;
+    hosts->rings = 1;
+    for (uint32_t rank = 0; rank < roster->size; rank++) {
+        hosts->of[rank] = rank;
+        hosts->size[rank] = 1;
+    }
+}
+
+static void roster_find_hosts(const struct roster *roster, struct roster_hosts *hosts)
+{
+    uint32_t host_of_group[LOCKSTEP_MAX_WORLD];
+    bool known[LOCKSTEP_MAX_WORLD] = {false};
+    uint32_t most = 0;
+    hosts->count = 0;
+    for (uint32_t rank = 0; rank < roster->size; rank++) {
+        const uint16_t group = roster->group[roster->at[rank]];
+        if (!known[group]) {
+            known[group] = true;
+            host_of_group[group] = hosts->count;
+            hosts->size[hosts->count++] = 0;
+        }
+        hosts->of[rank] = host_of_group[group];
+        hosts->size[hosts->of[rank]]++;
+    }
+    hosts->rings = roster->size;
+    for (uint32_t host = 0; host < hosts->count; host++) {
+        if (hosts->size[host] > most)
+            most = hosts->size[host];
+        if (hosts->size[host] < hosts->rings)
+            hosts->rings = hosts->size[host];
+    }
+    if (most > LOCKSTEP_MAX_MATES)
+        roster_hosts_apart(roster, hosts);
+}
+
+// The rank that is number `local` of a host.
+static uint32_t roster_mate(const struct roster *roster, const struct roster_hosts *hosts,
+                            uint32_t host, uint32_t local)
+{
+    for (uint32_t rank = 0; rank < roster->size; rank++)
+        if (hosts->of[rank] == host && local-- == 0)
+            return rank;
+    return 0;
+}
+
+static void roster_locate(const struct roster *roster, const struct roster_hosts *hosts,
+                          uint32_t own, struct locality *locality)
+{
+    const uint32_t host = hosts->of[own];
+    const uint32_t count = hosts->count;
+    memset(locality, 0, sizeof(*locality));
+    locality->host = host;
+    locality->hosts = count;
+    locality->rings = hosts->rings;
+    for (uint32_t rank = 0; rank < roster->size; rank++) {
+        if (hosts->of[rank] != host)
+            continue;
+        if (rank == own)
+            locality->local = locality->mate_count;
+        locality->mates[locality->mate_count++] = rank;
+    }
+    if (count == 1 || locality->local >= hosts->rings)
+        return;
+    locality->successor = roster_mate(roster, hosts, (host + 1) % count, locality->local);
+    locality->predecessor = roster_mate(roster, hosts, (host + count - 1) % count, locality->local);
+}
+
+// ---- Telling them ------------------------------------------------------------------------------
+
+static uint32_t roster_neighbours(uint32_t rank, uint32_t world, const struct locality *locality,
+                                  uint32_t ranks[LOCKSTEP_MAX_NEIGHBOURS])
+{
+    uint32_t count = topology_neighbours(rank, world, ranks);
+    for (uint32_t i = 0; i < locality->mate_count; i++)
+        count = topology_add(ranks, count, rank, locality->mates[i]);
+    if (locality->hosts > 1 && locality->local < locality->rings) {
+        count = topology_add(ranks, count, rank, locality->successor);
+        count = topology_add(ranks, count, rank, locality->predecessor);
+    }
+    return count;
+}
+
 static void roster_fill_peers(struct coordinator *core, const struct job *job, uint32_t rank,
                               struct down_generation *start)
 {
     uint32_t ranks[LOCKSTEP_MAX_NEIGHBOURS];
-    start->peer_count = topology_neighbours(rank, job->count, ranks);
+    start->peer_count = roster_neighbours(rank, job->count, &start->locality, ranks);
     for (uint32_t i = 0; i < start->peer_count; i++) {
         const struct up_hello *hello = &job_worker(core, job, ranks[i])->hello;
         struct peer *peer = &start->peers[i];
@@ -84,7 +179,7 @@ static void roster_fill_peers(struct coordinator *core, const struct job *job, u
 
 // local[0] is the worker's index on its host, local[1] how many are there.
 static void roster_send(struct coordinator *core, const struct job *job, uint32_t rank,
-                        const uint32_t local[2])
+                        const uint32_t local[2], const struct locality *locality)
 {
     struct down_generation *start = &core_message(core, job, DOWN_GENERATION)->u.generation_start;
     start->rank = rank;
@@ -93,22 +188,27 @@ static void roster_send(struct coordinator *core, const struct job *job, uint32_
     start->local_size = local[1];
     start->chunk_bytes = core->config.chunk_bytes;
     memcpy(start->secret, core->entropy, sizeof(start->secret));
+    start->locality = *locality;
     roster_fill_peers(core, job, rank, start);
     core_send(core, job_worker(core, job, rank));
 }
 
-static void roster_announce(struct coordinator *core, const struct job *job,
-                            const struct roster *roster)
+static void roster_announce(struct coordinator *core, struct job *job, const struct roster *roster)
 {
+    struct roster_hosts sharing;
+    struct locality locality;
     uint32_t sizes[LOCKSTEP_MAX_WORLD] = {0};
     uint32_t seen[LOCKSTEP_MAX_WORLD] = {0};
     uint32_t hosts = 0;
     for (uint32_t i = 0; i < roster->size; i++)
         hosts += sizes[roster->group[i]]++ == 0;
+    roster_find_hosts(roster, &sharing);
+    job->hosts = sharing.count;
     for (uint32_t rank = 0; rank < roster->size; rank++) {
         const uint16_t group = roster->group[roster->at[rank]];
         const uint32_t local[2] = {seen[group]++, sizes[group]};
-        roster_send(core, job, rank, local);
+        roster_locate(roster, &sharing, rank, &locality);
+        roster_send(core, job, rank, local, &locality);
     }
     core_log(core, "world_formed", "job=%s generation=%" PRIu64 " world=%" PRIu32 " hosts=%" PRIu32,
              job->name, job->number, job->count, hosts);

@@ -33,6 +33,8 @@ const char *verdict_kind_name(enum halt_kind kind)
         return "protocol";
     case HALT_LAYOUT:
         return "layout";
+    case HALT_TUNING:
+        return "tuning";
     }
     return "unknown";
 }
@@ -133,7 +135,8 @@ bool verdict_left_behind(struct coordinator *core, const struct worker *needer, 
 }
 
 // A member that others still need at this moment, seen from the control plane: they are in
-// lockstep_start, or in a learning step. Elsewhere the data plane finds out.
+// lockstep_open with their links standing, in lockstep_start, or in a learning step. Elsewhere the
+// data plane finds out.
 static const struct worker *verdict_needer(struct coordinator *core, const struct job *job,
                                            const struct worker *leaver)
 {
@@ -141,7 +144,8 @@ static const struct worker *verdict_needer(struct coordinator *core, const struc
         const struct worker *worker = job_worker(core, job, i);
         if (worker == leaver || worker->left)
             continue;
-        if (job->learning.active || (job->state == JOB_STARTING && worker->started))
+        if (job->learning.active || (job->state == JOB_STARTING && worker->started) ||
+            (!job->tuned && worker->linked))
             return worker;
     }
     return NULL;

@@ -75,6 +75,10 @@ bool coordinator_job_view(const struct coordinator *coordinator, uint32_t job,
     view->joined = from->connected;
     view->left = from->left;
     view->plan_number = from->learning.plan_number;
+    view->hosts = from->hosts;
+    view->tuned = from->tuned;
+    if (from->tuned)
+        view->tuning = from->tuning;
     view->messages_total = from->messages_total;
     view->dropped_total = from->dropped_total;
     view_steps(coordinator, from, view);

@@ -49,6 +49,7 @@ SAME_SIZE(wire_DownHalt, text, struct down_halt, text);
 
 SAME_COUNT(wire_UpManifestPart, items, LOCKSTEP_MANIFEST_PART);
 SAME_COUNT(wire_DownGeneration, peers, LOCKSTEP_MAX_NEIGHBOURS);
+SAME_COUNT(wire_Locality, mates, LOCKSTEP_MAX_MATES);
 SAME_COUNT(wire_DownPlanPart, slots, LOCKSTEP_PLAN_PART);
 SAME_COUNT(health_HealthCheckRequest, service, LOCKSTEP_NAME_BYTES);
 
@@ -79,6 +80,7 @@ SAME_VALUE(wire_HaltKind, HALT_LOST);
 SAME_VALUE(wire_HaltKind, HALT_LEFT);
 SAME_VALUE(wire_HaltKind, HALT_PROTOCOL);
 SAME_VALUE(wire_HaltKind, HALT_LAYOUT);
+SAME_VALUE(wire_HaltKind, HALT_TUNING);
 SAME_VALUE(wire_FailurePolicy, FAILURE_ERROR);
 SAME_VALUE(wire_FailurePolicy, FAILURE_CONTINUE);
 SAME_VALUE(wire_ManifestKind, MANIFEST_SESSION);
@@ -98,6 +100,11 @@ SAME_VALUE(wire_Refusal, REFUSAL_TIMEOUT);
 SAME_VALUE(wire_Refusal, REFUSAL_FULL);
 SAME_VALUE(wire_Refusal, REFUSAL_DRAINING);
 SAME_VALUE(wire_PlanAlgorithm, ALGORITHM_RING);
+SAME_VALUE(wire_PlanAlgorithm, ALGORITHM_DOUBLING);
+SAME_VALUE(wire_PlanAlgorithm, ALGORITHM_HALVING);
+SAME_VALUE(wire_PlanAlgorithm, ALGORITHM_SHARED);
+SAME_VALUE(wire_PlanAlgorithm, ALGORITHM_TWO_LEVEL);
+SAME_VALUE(wire_PlanAlgorithm, ALGORITHM_BY_SIZE);
 
 const char *codec_status_name(enum codec_status status)
 {

@@ -91,8 +91,13 @@ static void check_dtype(enum dtype dtype, struct codec_fault *fault)
 
 static void check_halt_kind(enum halt_kind kind, struct codec_fault *fault)
 {
-    if (kind == HALT_NONE || (uint32_t)kind > HALT_LAYOUT)
+    if (kind == HALT_NONE || (uint32_t)kind > HALT_TUNING)
         codec_fault_set(fault, CODEC_INVALID, "the kind of a halt is missing or unknown");
+}
+
+static void check_algorithm(uint32_t algorithm, struct codec_fault *fault)
+{
+    check_number(algorithm, ALGORITHM_BY_SIZE, "an algorithm is unknown", fault);
 }
 
 static void check_module(uint32_t module, struct codec_fault *fault)
@@ -206,6 +211,9 @@ void codec_check_up(const struct up_message *message, struct codec_fault *fault)
     case UP_LEAVE:
         codec_check_text(message->u.leave.reason, sizeof(message->u.leave.reason), fault);
         return;
+    case UP_LINKS:
+        check_algorithm(message->u.links.wish, fault);
+        return;
     case UP_NONE:
         break;
     }
@@ -237,6 +245,51 @@ static void check_peers(const struct down_generation *generation, struct codec_f
     }
 }
 
+static bool check_is_peer(const struct down_generation *generation, uint32_t rank)
+{
+    for (uint32_t i = 0; i < generation->peer_count; i++)
+        if (generation->peers[i].rank == rank)
+            return true;
+    return false;
+}
+
+// Mates are ascending, the receiver is where `local` says, and all others are peers.
+static bool check_mates(const struct down_generation *generation)
+{
+    const struct locality *locality = &generation->locality;
+    for (uint32_t i = 0; i < locality->mate_count; i++) {
+        const uint32_t mate = locality->mates[i];
+        if (i > 0 && mate <= locality->mates[i - 1])
+            return false;
+        if (i == locality->local ? mate != generation->rank : !check_is_peer(generation, mate))
+            return false;
+    }
+    return true;
+}
+
+static bool check_hosts(const struct down_generation *generation)
+{
+    static const struct locality none;
+    const struct locality *locality = &generation->locality;
+    if (locality->hosts == 0)
+        return memcmp(locality, &none, sizeof(none)) == 0;
+    if (locality->hosts > generation->world_size || locality->host >= locality->hosts ||
+        locality->local >= locality->mate_count || locality->rings == 0 ||
+        locality->rings > LOCKSTEP_MAX_MATES || !check_mates(generation))
+        return false;
+    if (locality->hosts == 1 || locality->local >= locality->rings)
+        return locality->successor == 0 && locality->predecessor == 0;
+    return check_is_peer(generation, locality->successor) &&
+           check_is_peer(generation, locality->predecessor);
+}
+
+static void check_locality(const struct down_generation *generation, struct codec_fault *fault)
+{
+    check_count(generation->locality.mate_count, LOCKSTEP_MAX_MATES, "too many mates", fault);
+    if (fault->status == CODEC_OK && !check_hosts(generation))
+        codec_fault_set(fault, CODEC_INVALID, "the hosts are not those of such a world");
+}
+
 static void check_generation(const struct down_generation *generation, struct codec_fault *fault)
 {
     check_number(generation->world_size, LOCKSTEP_MAX_WORLD, "a world is above LOCKSTEP_MAX_WORLD",
@@ -250,6 +303,7 @@ static void check_generation(const struct down_generation *generation, struct co
                  "chunk_bytes is above LOCKSTEP_FRAME_BYTES", fault);
     check_count(generation->peer_count, LOCKSTEP_MAX_NEIGHBOURS, "too many peers", fault);
     check_peers(generation, fault);
+    check_locality(generation, fault);
 }
 
 static void check_manifest_request(const struct down_manifest_request *request,
@@ -269,7 +323,7 @@ static void check_plan_part(const struct down_plan_part *part, struct codec_faul
                fault);
     for (uint32_t i = 0; i < part->slot_count && fault->status == CODEC_OK; i++) {
         check_slot(&part->slots[i].id, fault);
-        check_number(part->slots[i].algorithm, ALGORITHM_RING, "an algorithm is unknown", fault);
+        check_algorithm(part->slots[i].algorithm, fault);
     }
 }
 
@@ -307,6 +361,9 @@ void codec_check_down(const struct down_message *message, struct codec_fault *fa
         return;
     case DOWN_HALT:
         check_halt(&message->u.halt, fault);
+        return;
+    case DOWN_TUNING:
+        check_algorithm(message->u.tuning.wish, fault);
         return;
     case DOWN_NONE:
         break;

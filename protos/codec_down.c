@@ -23,8 +23,22 @@ DOWN_TAG(grant, DOWN_GRANT);
 DOWN_TAG(layout_part, DOWN_LAYOUT_PART);
 DOWN_TAG(plan_part, DOWN_PLAN_PART);
 DOWN_TAG(halt, DOWN_HALT);
+DOWN_TAG(tuning, DOWN_TUNING);
 
 // ---- Out -------------------------------------------------------------------------------------
+
+static bool down_locality_out(wire_Locality *wire, const struct locality *locality)
+{
+    wire->host = locality->host;
+    wire->hosts = locality->hosts;
+    wire->mates_count = (pb_size_t)locality->mate_count;
+    memcpy(wire->mates, locality->mates, locality->mate_count * sizeof(locality->mates[0]));
+    wire->local = locality->local;
+    wire->rings = locality->rings;
+    wire->successor = locality->successor;
+    wire->predecessor = locality->predecessor;
+    return locality->hosts != 0;
+}
 
 static void down_generation_out(wire_DownGeneration *wire, const struct down_generation *generation)
 {
@@ -43,6 +57,7 @@ static void down_generation_out(wire_DownGeneration *wire, const struct down_gen
         codec_text_out(to->address, peer->address, sizeof(to->address));
         codec_text_out(to->host, peer->host, sizeof(to->host));
     }
+    wire->has_locality = down_locality_out(&wire->locality, &generation->locality);
 }
 
 static void down_plan_part_out(wire_DownPlanPart *wire, const struct down_plan_part *part)
@@ -70,6 +85,16 @@ static void down_halt_out(wire_DownHalt *wire, const struct down_halt *halt)
     wire->has_rank = halt->has_rank;
     wire->rank = halt->rank;
     codec_text_out(wire->text, halt->text, sizeof(wire->text));
+}
+
+static void down_tuning_out(wire_DownTuning *wire, const struct tuning *tuning)
+{
+    wire->latency_ns = tuning->latency_ns;
+    wire->bytes_per_s = tuning->bytes_per_s;
+    wire->doubling_bytes = tuning->doubling_bytes;
+    wire->halving_bytes = tuning->halving_bytes;
+    wire->shares = tuning->shares;
+    wire->wish = (wire_PlanAlgorithm)tuning->wish;
 }
 
 static void down_out(wire_Down *wire, const struct down_message *message)
@@ -106,6 +131,9 @@ static void down_out(wire_Down *wire, const struct down_message *message)
     case DOWN_HALT:
         down_halt_out(&wire->u.halt, &message->u.halt);
         break;
+    case DOWN_TUNING:
+        down_tuning_out(&wire->u.tuning, &message->u.tuning);
+        break;
     case DOWN_VERIFIED:
     case DOWN_NONE:
         break;
@@ -113,6 +141,18 @@ static void down_out(wire_Down *wire, const struct down_message *message)
 }
 
 // ---- In --------------------------------------------------------------------------------------
+
+static void down_locality_in(struct locality *locality, const wire_Locality *wire)
+{
+    locality->host = wire->host;
+    locality->hosts = wire->hosts;
+    locality->mate_count = wire->mates_count;
+    memcpy(locality->mates, wire->mates, wire->mates_count * sizeof(wire->mates[0]));
+    locality->local = wire->local;
+    locality->rings = wire->rings;
+    locality->successor = wire->successor;
+    locality->predecessor = wire->predecessor;
+}
 
 static void down_generation_in(struct down_generation *generation, const wire_DownGeneration *wire,
                                struct codec_fault *fault)
@@ -132,6 +172,8 @@ static void down_generation_in(struct down_generation *generation, const wire_Do
         codec_text_in(peer->address, from->address, sizeof(peer->address), fault);
         codec_text_in(peer->host, from->host, sizeof(peer->host), fault);
     }
+    if (wire->has_locality)
+        down_locality_in(&generation->locality, &wire->locality);
 }
 
 static void down_plan_part_in(struct down_plan_part *part, const wire_DownPlanPart *wire,
@@ -160,6 +202,16 @@ static void down_halt_in(struct down_halt *halt, const wire_DownHalt *wire,
     halt->has_rank = wire->has_rank;
     halt->rank = wire->rank;
     codec_text_in(halt->text, wire->text, sizeof(halt->text), fault);
+}
+
+static void down_tuning_in(struct tuning *tuning, const wire_DownTuning *wire)
+{
+    tuning->latency_ns = wire->latency_ns;
+    tuning->bytes_per_s = wire->bytes_per_s;
+    tuning->doubling_bytes = wire->doubling_bytes;
+    tuning->halving_bytes = wire->halving_bytes;
+    tuning->shares = wire->shares;
+    tuning->wish = (uint32_t)wire->wish;
 }
 
 static void down_in(struct down_message *message, const wire_Down *wire, struct codec_fault *fault)
@@ -195,6 +247,9 @@ static void down_in(struct down_message *message, const wire_Down *wire, struct 
         break;
     case DOWN_HALT:
         down_halt_in(&message->u.halt, &wire->u.halt, fault);
+        break;
+    case DOWN_TUNING:
+        down_tuning_in(&message->u.tuning, &wire->u.tuning);
         break;
     case DOWN_VERIFIED:
     case DOWN_NONE:

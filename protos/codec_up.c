@@ -25,6 +25,7 @@ UP_TAG(heartbeat, UP_HEARTBEAT);
 UP_TAG(fail, UP_FAIL);
 UP_TAG(lost, UP_LOST);
 UP_TAG(leave, UP_LEAVE);
+UP_TAG(links, UP_LINKS);
 
 // ---- Out -------------------------------------------------------------------------------------
 
@@ -123,6 +124,14 @@ static void up_lost_out(wire_UpLost *wire, const struct up_lost *lost)
     codec_text_out(wire->text, lost->text, sizeof(wire->text));
 }
 
+static void up_links_out(wire_UpLinks *wire, const struct up_links *links)
+{
+    wire->shares = links->shares;
+    wire->latency_ns = links->latency_ns;
+    wire->bytes_per_s = links->bytes_per_s;
+    wire->wish = (wire_PlanAlgorithm)links->wish;
+}
+
 static void up_out(wire_Up *wire, const struct up_message *message)
 {
     wire->has_generation = codec_generation_out(&wire->generation, &message->generation);
@@ -165,6 +174,9 @@ static void up_out(wire_Up *wire, const struct up_message *message)
     case UP_LEAVE:
         wire->u.leave.settled = message->u.leave.settled;
         codec_text_out(wire->u.leave.reason, message->u.leave.reason, sizeof(wire->u.leave.reason));
+        break;
+    case UP_LINKS:
+        up_links_out(&wire->u.links, &message->u.links);
         break;
     case UP_NONE:
         break;
@@ -269,6 +281,14 @@ static void up_lost_in(struct up_lost *lost, const wire_UpLost *wire, struct cod
     codec_text_in(lost->text, wire->text, sizeof(lost->text), fault);
 }
 
+static void up_links_in(struct up_links *links, const wire_UpLinks *wire)
+{
+    links->shares = wire->shares;
+    links->latency_ns = wire->latency_ns;
+    links->bytes_per_s = wire->bytes_per_s;
+    links->wish = (uint32_t)wire->wish;
+}
+
 static void up_in(struct up_message *message, const wire_Up *wire, struct codec_fault *fault)
 {
     codec_generation_in(&message->generation, &wire->generation, wire->has_generation);
@@ -312,6 +332,9 @@ static void up_in(struct up_message *message, const wire_Up *wire, struct codec_
         message->u.leave.settled = wire->u.leave.settled;
         codec_text_in(message->u.leave.reason, wire->u.leave.reason,
                       sizeof(message->u.leave.reason), fault);
+        break;
+    case UP_LINKS:
+        up_links_in(&message->u.links, &wire->u.links);
         break;
     case UP_NONE:
         break;

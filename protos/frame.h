@@ -50,7 +50,8 @@ enum frame_kind {
 //              signature
 // PAIR         dtype, space, slot, weight and signature as above; part: round; chunk: the sender's
 //              rank; credit: stripe
-// MEASURE      part: which measurement; chunk: the sender's rank
+// MEASURE      part: what it is (worker/transport_measure.c); slot: its number; credit: 1 in the
+//              last frame of a burst; chunk: the sender's rank
 // WAVE         slot: kind of the wave; part: round; chunk: the sender's rank
 // CREDIT       space, slot and signature as in the frames that it allows; part: 0 for REDUCE,
 // GATHER

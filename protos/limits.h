@@ -12,7 +12,7 @@
 
 // The version of the control protocol. Fields are only ever added; a change of meaning is a new
 // version, and a worker and a coordinator of different versions refuse each other by name.
-#define LOCKSTEP_PROTOCOL_VERSION 2
+#define LOCKSTEP_PROTOCOL_VERSION 3
 
 // ---- Names and texts ---------------------------------------------------------------------------
 
@@ -116,6 +116,9 @@ static_assert(LOCKSTEP_REPORT_BYTES * 2 < LOCKSTEP_MESSAGE_BYTES, "a report fits
 #define LOCKSTEP_NOTE_BYTES (LOCKSTEP_NAME_BYTES + LOCKSTEP_MAX_PARAMETERS / 8)
 #define LOCKSTEP_MAX_UNPROVEN 64 // Connections that have not proven membership.
 
+static_assert(2 + 10 + 1 + (LOCKSTEP_MAX_MATES - 1) + 2 <= LOCKSTEP_MAX_NEIGHBOURS &&
+                  LOCKSTEP_MAX_WORLD <= 1 << 10,
+              "the peers of any worker fit");
 static_assert(LOCKSTEP_USED_BYTES * 8 >= LOCKSTEP_MAX_PARAMETERS, "one bit for every parameter");
 static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a power of two");
 

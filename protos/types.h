@@ -60,6 +60,7 @@ enum up_kind {
     UP_FAIL, // A disagreement seen here; answered by DOWN_HALT to all.
     UP_LOST, // The data plane lost a peer; answered by DOWN_HALT to all.
     UP_LEAVE, // lockstep_close. No stream error follows.
+    UP_LINKS, // All links of this worker stand and were measured.
 };
 
 enum failure_policy {
@@ -192,6 +193,7 @@ enum halt_kind {
     HALT_LEFT = 7, // A worker closed its session while another still needed it.
     HALT_PROTOCOL = 8, // A worker said something impossible: a bug, named.
     HALT_LAYOUT = 9, // Bucket layouts or learned slots differ between ranks.
+    HALT_TUNING = 10, // Ranks ask for different algorithms, or for one that the world cannot run.
 };
 
 struct up_fail {
@@ -205,6 +207,27 @@ struct up_lost {
     bool left; // It said goodbye on the data plane.
     uint64_t step; // Step of the reporter.
     char text[LOCKSTEP_TEXT_BYTES]; // What the data plane saw: "connection reset by peer".
+};
+
+// How the bytes of a collective travel. It decides the order of summation, so the bits: agreed once
+// for every slot, never chosen by one rank. docs/data-plane.md says what each one does.
+enum plan_algorithm {
+    ALGORITHM_RING = 0, // Any world; the least bytes.
+    ALGORITHM_DOUBLING = 1, // Recursive doubling of the whole payload; the fewest rounds.
+    ALGORITHM_HALVING = 2, // Recursive halving, then doubling: few rounds, the least bytes.
+    ALGORITHM_SHARED = 3, // Through memory; all ranks are on one host.
+    ALGORITHM_TWO_LEVEL = 4, // Through memory inside each host, a ring between hosts.
+};
+#define PLAN_ALGORITHMS 5
+// In the place of one of them, in a plan or as a wish: what tuning_choose (tuning.h) answers.
+#define ALGORITHM_BY_SIZE 5u
+
+// What a worker has seen of its links when the last of them stood. 0: not measured.
+struct up_links {
+    bool shares; // Its mates and it have mapped their host's memory; true also without mates.
+    uint64_t latency_ns; // One way, of a few bytes; the slowest of its links.
+    uint64_t bytes_per_s; // Of one link in one direction while all are busy; the slowest.
+    uint32_t wish; // enum plan_algorithm that LOCKSTEP_ALGORITHM names, or ALGORITHM_BY_SIZE.
 };
 
 struct up_leave {
@@ -227,6 +250,7 @@ struct up_message {
         struct up_fail fail;
         struct up_lost lost;
         struct up_leave leave;
+        struct up_links links;
     } u;
 };
 
@@ -243,6 +267,7 @@ enum down_kind {
     DOWN_LAYOUT_PART, // Part of an agreed layout, before the plan that uses it.
     DOWN_PLAN_PART, // Part of a plan; the last part publishes it.
     DOWN_HALT, // The step, or the generation, cannot go on.
+    DOWN_TUNING, // All links of the generation stand: what follows from their speed.
 };
 
 struct down_welcome {
@@ -295,6 +320,7 @@ struct tuning {
     uint64_t doubling_bytes; // Payloads up to so many travel by ALGORITHM_DOUBLING, ...
     uint64_t halving_bytes; // ... above that and up to so many by ALGORITHM_HALVING.
     bool shares; // All mates of every host have mapped their host's memory.
+    uint32_t wish; // enum plan_algorithm that every rank asks for, or ALGORITHM_BY_SIZE.
 };
 
 // A worker is told only the peers that it has links to, never the whole world.
@@ -305,6 +331,7 @@ struct down_generation {
     uint32_t local_size; // Workers on this host.
     uint32_t chunk_bytes; // Payload of a ring frame, agreed for the generation. See worker/ring.h.
     uint8_t secret[LOCKSTEP_SECRET_BYTES];
+    struct locality locality; // All zero: no rank shares a host with another.
     uint32_t peer_count;
     struct peer peers[LOCKSTEP_MAX_NEIGHBOURS]; // Sorted by rank, without this worker.
 };
@@ -321,19 +348,8 @@ struct down_grant {
 
 struct plan_slot {
     struct slot_id id;
-    uint32_t algorithm; // enum plan_algorithm
+    uint32_t algorithm; // enum plan_algorithm, or ALGORITHM_BY_SIZE.
 };
-
-// How the bytes of a collective travel. It decides the order of summation, so the bits: agreed once
-// for every slot, never chosen by one rank. docs/data-plane.md says what each one does.
-enum plan_algorithm {
-    ALGORITHM_RING = 0, // Any world; the least bytes.
-    ALGORITHM_DOUBLING = 1, // Recursive doubling of the whole payload; the fewest rounds.
-    ALGORITHM_HALVING = 2, // Recursive halving, then doubling: few rounds, the least bytes.
-    ALGORITHM_SHARED = 3, // Through memory; all ranks are on one host.
-    ALGORITHM_TWO_LEVEL = 4, // Through memory inside each host, a ring between hosts.
-};
-#define PLAN_ALGORITHMS 5
 
 struct down_plan_part {
     uint64_t number; // From 1, over all phases of the generation.
@@ -368,6 +384,7 @@ struct down_message {
         struct layout_part layout_part;
         struct down_plan_part plan_part;
         struct down_halt halt;
+        struct tuning tuning;
     } u;
 };
 

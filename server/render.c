@@ -4,6 +4,8 @@
 
 #include "server/render.h"
 
+#include "protos/tuning.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -61,6 +63,44 @@ static void render_totals(struct json *json, const struct step_totals *totals)
     json_object_end(json);
 }
 
+// Which payloads travel how: in the order of their sizes, neighbours with one answer as one.
+static void render_algorithms(struct json *json, const struct job_view *job)
+{
+    const struct tuning_world world = {.world_size = job->world_size, .hosts = job->hosts};
+    const uint64_t bounds[] = {job->tuning.doubling_bytes, job->tuning.halving_bytes, UINT64_MAX};
+    json_array_begin(json, "algorithms");
+    for (size_t i = 0; i < 3; i++) {
+        const uint32_t own = tuning_choose(&job->tuning, &world, false, bounds[i]);
+        if (i < 2 && own == (uint32_t)tuning_choose(&job->tuning, &world, false, bounds[i + 1]))
+            continue;
+        json_object_begin(json, NULL);
+        if (bounds[i] == UINT64_MAX)
+            json_null(json, "most_bytes");
+        else
+            json_u64(json, "most_bytes", bounds[i]);
+        json_string(json, "algorithm", tuning_name(own));
+        json_object_end(json);
+    }
+    json_array_end(json);
+}
+
+static void render_tuning(struct json *json, const struct job_view *job)
+{
+    if (!job->tuned) {
+        json_null(json, "tuning");
+        return;
+    }
+    json_object_begin(json, "tuning");
+    json_u64(json, "latency_ns", job->tuning.latency_ns);
+    json_u64(json, "bytes_per_s", job->tuning.bytes_per_s);
+    json_bool(json, "shares", job->tuning.shares);
+    json_string(json, "wish", tuning_name(job->tuning.wish));
+    json_u64(json, "doubling_bytes", job->tuning.doubling_bytes);
+    json_u64(json, "halving_bytes", job->tuning.halving_bytes);
+    render_algorithms(json, job);
+    json_object_end(json);
+}
+
 static void render_job_members(struct json *json, const struct job_view *job)
 {
     json_string(json, "name", job->name);
@@ -75,6 +115,8 @@ static void render_job_members(struct json *json, const struct job_view *job)
     json_u64(json, "messages_total", job->messages_total);
     render_totals(json, &job->totals);
     json_string(json, "halt_text", job->halt_text[0] ? job->halt_text : NULL);
+    json_u64(json, "hosts", job->hosts);
+    render_tuning(json, job);
 }
 
 static void render_worker(struct json *json, const struct worker_view *worker)
@@ -156,19 +198,19 @@ void render_error(struct json *json, int code, const char *message)
 #define PREFIX "lockstep_coordinator_"
 
 static const char *const up_names[SERVICE_UP_KINDS] = {
-    NULL,          "hello", "start",     "manifest_part", "ready", "wait",
-    "layout_part", "end",   "heartbeat", "fail",          "lost",  "leave",
+    NULL,  "hello",     "start", "manifest_part", "ready", "wait",  "layout_part",
+    "end", "heartbeat", "fail",  "lost",          "leave", "links",
 };
 static const char *const down_names[SERVICE_DOWN_KINDS] = {
     NULL,    "welcome",     "refused",   "generation", "verified", "manifest_request",
-    "grant", "layout_part", "plan_part", "halt",
+    "grant", "layout_part", "plan_part", "halt",       "tuning",
 };
 static const char *const refusal_names[SERVICE_REFUSALS] = {
     NULL, "version", "invalid", "timeout", "full", "draining",
 };
 static const char *const halt_names[SERVICE_HALTS] = {
-    NULL,         "manifest", "phase", "order",    "wait_unplanned",
-    "collective", "lost",     "left",  "protocol", "layout",
+    NULL,   "manifest", "phase",    "order",  "wait_unplanned", "collective",
+    "lost", "left",     "protocol", "layout", "tuning",
 };
 
 static void family(struct text *text, const char *name, const char *type, const char *help)

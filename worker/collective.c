@@ -96,6 +96,7 @@ static void collective_confirm(struct lockstep_work *work)
         .weight = 1,
         .context = work,
     };
+    work->confirmation.algorithm = tune_algorithm(work->session, &work->confirmation);
     work->confirmation.tag.space = hash64(&collective->tag.space, sizeof(collective->tag.space));
 }
 
@@ -145,6 +146,7 @@ static int collective_make(struct lockstep_session *session, const char *name, v
     collective->context = *work;
     collective->extents = &(*work)->extent;
     collective->extent_count = count == 0 ? 0 : 1;
+    collective->algorithm = tune_algorithm(session, collective);
     collective->signature = collective_signature(collective);
     if (data == NULL)
         data = &(*work)->barrier;
@@ -172,6 +174,7 @@ void collective_repeat(struct lockstep_work *work, const struct collective *like
         .step = 0, .space = hash64(work->name, strlen(work->name)), .slot = work->uses++};
     collective->weight = 1;
     collective->context = work;
+    collective->algorithm = tune_algorithm(session, collective);
     collective->signature = collective_signature(collective);
     mutex_lock(&session->mutex);
     work->state = WORK_IN_FLIGHT;

@@ -6,6 +6,7 @@
 
 #include "base/parse.h"
 #include "base/text.h"
+#include "protos/tuning.h"
 #include "worker/error.h"
 
 #include <stdio.h>
@@ -289,6 +290,58 @@ static int config_engine(const struct lockstep_config *given, struct config *con
     return 0;
 }
 
+// Where a launcher may choose: between memory and sockets, and between algorithms.
+static int config_transport(struct config *config)
+{
+    const char *transport = config_environment("LOCKSTEP_TRANSPORT");
+    if (transport == NULL || config->transport == LOCKSTEP_TRANSPORT_LOOPBACK)
+        return 0;
+    if (strcmp(transport, "auto") == 0)
+        config->transport = LOCKSTEP_TRANSPORT_AUTO;
+    else if (strcmp(transport, "tcp") == 0)
+        config->transport = LOCKSTEP_TRANSPORT_TCP;
+    else
+        return error_set(LOCKSTEP_E_CONFIG, "LOCKSTEP_TRANSPORT='%s' is not auto or tcp",
+                         transport);
+    return 0;
+}
+
+static int config_algorithm(struct config *config)
+{
+    const char *algorithm = config_environment("LOCKSTEP_ALGORITHM");
+    config->algorithm = ALGORITHM_BY_SIZE;
+    for (uint32_t i = 0; algorithm != NULL && i <= ALGORITHM_BY_SIZE; i++) {
+        if (strcmp(algorithm, tuning_name(i)) != 0)
+            continue;
+        config->algorithm = i;
+        return 0;
+    }
+    return algorithm == NULL ? 0
+                             : error_set(LOCKSTEP_E_CONFIG,
+                                         "LOCKSTEP_ALGORITHM='%s' is not auto, ring, doubling, "
+                                         "halving, shared or two_level",
+                                         algorithm);
+}
+
+// "LATENCY_NS,BYTES_PER_S"
+static int config_link(struct config *config)
+{
+    const char *link = config_environment("LOCKSTEP_LINK");
+    const char *comma = link == NULL ? NULL : strchr(link, ',');
+    char latency[32];
+    if (link == NULL)
+        return 0;
+    text_copy(latency, sizeof(latency), link);
+    latency[strcspn(latency, ",")] = '\0';
+    if (comma == NULL || !parse_u64(latency, &config->latency_ns) || config->latency_ns == 0 ||
+        !parse_u64(comma + 1, &config->bytes_per_s) || config->bytes_per_s == 0)
+        return error_set(LOCKSTEP_E_CONFIG,
+                         "LOCKSTEP_LINK='%s' is not two numbers: the latency in nanoseconds and, "
+                         "behind a comma, the bytes per second",
+                         link);
+    return 0;
+}
+
 int config_resolve(const struct lockstep_config *given, struct config *config)
 {
     struct lockstep_config whole;
@@ -308,6 +361,12 @@ int config_resolve(const struct lockstep_config *given, struct config *config)
         status = config_kinds(&whole, config);
     if (status == 0)
         status = config_engine(&whole, config);
+    if (status == 0)
+        status = config_transport(config);
+    if (status == 0)
+        status = config_algorithm(config);
+    if (status == 0)
+        status = config_link(config);
     config->open_timeout_ms = whole.open_timeout_ms;
     if (status == 0)
         status = config_number("LOCKSTEP_OPEN_TIMEOUT_MS", UINT32_MAX, &config->open_timeout_ms);

@@ -27,6 +27,9 @@ struct config {
     uint16_t port_first;
     uint16_t port_last;
     lockstep_transport_kind transport;
+    uint32_t algorithm; // enum plan_algorithm, or ALGORITHM_BY_SIZE.
+    uint64_t latency_ns; // Of links that are not measured, with the next one; 0: they are.
+    uint64_t bytes_per_s;
     lockstep_on_failure on_failure;
     lockstep_uneven uneven;
     uint64_t bucket_first_bytes;

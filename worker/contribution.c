@@ -189,7 +189,7 @@ static void contribution_wire(const struct lockstep_module *module, struct colle
 }
 
 struct collective *contribution_collective(struct contribution *contribution, uint32_t bucket,
-                                           bool zero)
+                                           uint32_t algorithm, bool zero)
 {
     const struct lockstep_module *module = contribution->module;
     const struct bucket *shape = &module->layout.buckets[bucket];
@@ -213,6 +213,9 @@ struct collective *contribution_collective(struct contribution *contribution, ui
         .context = contribution,
     };
     contribution_wire(module, collective);
+    collective->algorithm = algorithm == ALGORITHM_BY_SIZE
+                                ? tune_algorithm(module->session, collective)
+                                : (enum plan_algorithm)algorithm;
     collective->signature = collective_signature(collective) ^ hash64(identity, sizeof(identity));
     return collective;
 }

@@ -46,7 +46,7 @@ static void engine_fail(struct lockstep_session *session, int status, const char
 static void engine_let_go(struct lockstep_session *session)
 {
     session->let_go = true;
-    if (session->formed && !session->over_abruptly)
+    if (session->linked && !session->over_abruptly)
         transport_leave(session->transport, ENGINE_HALT_LINGER_MS);
     if (session->generation.number != 0)
         transport_abandon(session->transport);
@@ -182,7 +182,7 @@ static void engine_launch(struct lockstep_session *session, const struct order_a
         return;
     }
     collective = contribution_collective(&session->modules[id.module]->contributions[id.call],
-                                         id.bucket, action->slot->zero);
+                                         id.bucket, action->slot->algorithm, action->slot->zero);
     collective->tag = (struct collective_tag){
         .step = action->step, .space = action->space, .slot = action->index};
     atomic_fetch_add_explicit(&session->buckets_travelled, 1, memory_order_relaxed);
@@ -319,13 +319,10 @@ static void engine_action(void *context, const struct order_action *action)
 static void engine_formed(void *context)
 {
     struct lockstep_session *session = context;
-    mutex_lock(&session->mutex);
-    session->formed = true;
-    drive_changed_locked(session);
-    mutex_unlock(&session->mutex);
-    log_event(&session->log, LOG_LEVEL_INFO, "world_formed",
-              "generation=%" PRIu64 " rank=%" PRIu32 " world_size=%" PRIu32,
-              session->generation.number, session->rank, session->world_size);
+    struct up_message message = {.kind = UP_LINKS};
+    session->linked = true;
+    tune_links(session, &message.u.links);
+    engine_send(session, &message);
 }
 
 static void engine_form_failed(void *context, uint32_t rank, const char *text)
@@ -467,6 +464,7 @@ static void engine_generation(struct lockstep_session *session, const struct dow
                                     .rank = start->rank,
                                     .world_size = start->world_size,
                                     .chunk_bytes = start->chunk_bytes,
+                                    .locality = start->locality,
                                     .peer_count = start->peer_count,
                                     .peers = session->peers,
                                     .form_timeout_ms = session->config.open_timeout_ms};
@@ -479,10 +477,20 @@ static void engine_generation(struct lockstep_session *session, const struct dow
     session->rank = start->rank;
     session->world_size = start->world_size;
     session->chunk_bytes = start->chunk_bytes;
+    session->hosts = start->locality.hosts;
     session->generation = message->generation;
     order_init(session->order, message->generation, start->rank, start->world_size, sink);
     if (transport_form(session->transport, &world) < 0)
         engine_fail(session, LOCKSTEP_E_SYSTEM, "no memory for the links of this world");
+}
+
+static void engine_tuning(struct lockstep_session *session, const struct tuning *tuning)
+{
+    if (session->linked && !session->formed)
+        tune_agreed(session, tuning);
+    else
+        engine_fail(session, LOCKSTEP_E_MISMATCH,
+                    "the coordinator sent a tuning that nobody has asked for");
 }
 
 static void engine_send_manifest(struct lockstep_session *session,
@@ -507,6 +515,7 @@ static void engine_verified(struct lockstep_session *session)
     if (!session->starting)
         return;
     session->starting = false;
+    tune_started(session);
     mutex_lock(&session->mutex);
     session->verified = true;
     drive_changed_locked(session);
@@ -574,6 +583,9 @@ static void engine_message(struct lockstep_session *session, const struct down_m
         break;
     case DOWN_GENERATION:
         engine_generation(session, message);
+        break;
+    case DOWN_TUNING:
+        engine_tuning(session, &message->u.tuning);
         break;
     case DOWN_VERIFIED:
         engine_verified(session);
@@ -875,6 +887,8 @@ int engine_start(struct lockstep_session *session)
         .shares = config->transport == LOCKSTEP_TRANSPORT_AUTO,
         .torn_bytes = config->torn_bytes,
         .regions = session->regions,
+        .latency_ns = config->latency_ns,
+        .bytes_per_s = config->bytes_per_s,
         .events = engine_events(session)};
     if (transport_open(&transport, &session->transport, error, sizeof(error)) < 0)
         return error_set(LOCKSTEP_E_CONFIG, "%s", error);

@@ -410,7 +410,8 @@ static void order_adopt_plan(struct order *order, struct order_plan *plan)
     order->space = plan->hash;
     order->slot_count = plan->count;
     for (uint32_t i = 0; i < plan->count; i++)
-        order->slots[i] = (struct order_slot){.id = plan->slots[i]};
+        order->slots[i] =
+            (struct order_slot){.id = plan->slots[i], .algorithm = plan->algorithms[i]};
 }
 
 void order_step_opening(struct order *order, uint64_t step, const struct open_wave *opening)
@@ -578,8 +579,10 @@ void order_granted(struct order *order, const struct down_grant *grant)
         order_fail(order, HALT_PROTOCOL, "the coordinator granted a slot that is not ready here");
         return;
     }
-    order->slots[order->slot_count++] = (struct order_slot){
-        .id = grant->slot, .state = order_reported(order, &grant->slot) ? SLOT_READY : SLOT_ZERO};
+    order->slots[order->slot_count++] =
+        (struct order_slot){.id = grant->slot,
+                            .state = order_reported(order, &grant->slot) ? SLOT_READY : SLOT_ZERO,
+                            .algorithm = ALGORITHM_BY_SIZE};
     order_advance(order);
 }
 
@@ -620,8 +623,10 @@ void order_plan_received(struct order *order, const struct down_plan_part *part)
         order_fail(order, HALT_PROTOCOL, "the coordinator sent parts of a plan out of order");
         return;
     }
-    for (uint32_t i = 0; i < part->slot_count; i++)
+    for (uint32_t i = 0; i < part->slot_count; i++) {
+        plan->algorithms[plan->count] = (uint8_t)part->slots[i].algorithm;
         plan->slots[plan->count++] = part->slots[i].id;
+    }
     if (!part->last)
         return;
     order_install_plan(order);

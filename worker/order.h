@@ -156,6 +156,7 @@ struct order_slot {
     struct slot_id id;
     enum slot_state state;
     bool zero; // Was launched with zeros.
+    uint32_t algorithm; // As in struct plan_slot.
 };
 
 struct order_plan {
@@ -165,6 +166,7 @@ struct order_plan {
     uint64_t used; // Last step of its phase.
     uint32_t count;
     struct slot_id slots[LOCKSTEP_MAX_SLOTS];
+    uint8_t algorithms[LOCKSTEP_MAX_SLOTS]; // Of each: as in struct plan_slot.
 };
 
 enum order_action_kind {

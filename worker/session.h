@@ -343,6 +343,8 @@ struct lockstep_session {
     uint32_t rank;
     uint32_t world_size;
     uint32_t chunk_bytes;
+    uint32_t hosts; // Of struct locality.
+    struct tuning tuning; // Before the first lockstep_start what was loaded takes its place.
     uint32_t peer_count;
     struct peer peers[LOCKSTEP_MAX_NEIGHBOURS];
 
@@ -381,11 +383,15 @@ struct lockstep_session {
     uint8_t trained[LOCKSTEP_MAX_PARAMETERS / 8]; // The same as bits, module after module.
     uint32_t trained_bytes; // In use.
     char loaded[LOCKSTEP_MARK_BYTES]; // What was loaded, for the manifest.
+    bool has_loaded_tuning; // Of a world of this size.
+    uint64_t loaded_doubling_bytes;
+    uint64_t loaded_halving_bytes;
 
     // driver only
     struct order *order;
     char engine_phase[LOCKSTEP_NAME_BYTES]; // Of the open step, for texts.
     struct step_note heard[2]; // Of the predecessor, by step modulo 2.
+    bool linked; // All links stand.
     bool stop;
     bool leave;
     bool over; // Failed: nothing is launched any more.
@@ -480,6 +486,18 @@ bool engine_stops(const struct lockstep_session *session);
 // The last that is driven: user memory is not touched any more.
 void engine_finish(struct lockstep_session *session);
 
+// ---- tune.c ------------------------------------------------------------------------------------
+
+// What this rank tells the coordinator when its links stand.
+void tune_links(const struct lockstep_session *session, struct up_links *links);
+// All ranks have; now lockstep_open returns.
+void tune_agreed(struct lockstep_session *session, const struct tuning *tuning);
+// The manifests are equal, and with them what was loaded.
+void tune_started(struct lockstep_session *session);
+// How a collective of such a kind, dtype and elements travels: the same on all ranks. Any thread.
+enum plan_algorithm tune_algorithm(const struct lockstep_session *session,
+                                   const struct collective *collective);
+
 // ---- module.c ----------------------------------------------------------------------------------
 
 void module_free(struct lockstep_module *module);
@@ -498,7 +516,7 @@ uint64_t module_manifest_hash(const struct lockstep_session *session);
 
 // Prepares bucket run `bucket` for launch: extents, signature. Driver.
 struct collective *contribution_collective(struct contribution *contribution, uint32_t bucket,
-                                           bool zero);
+                                           uint32_t algorithm, bool zero);
 // Takes from a collective that is done which of its parameters some rank has used. Driver.
 void contribution_collective_done(struct contribution *contribution,
                                   const struct collective *collective);

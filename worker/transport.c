@@ -87,6 +87,8 @@ static void transport_init(struct transport *transport, const struct transport_c
     transport->kind = config->kind;
     transport->torn_bytes = config->kind == TRANSPORT_LOOPBACK ? config->torn_bytes : 0;
     transport->processors = transport_processors();
+    transport->given_latency_ns = config->latency_ns;
+    transport->given_bytes_per_s = config->bytes_per_s;
     transport->events = config->events;
     transport->regions = config->regions;
     transport->epoll = -1;
@@ -202,6 +204,7 @@ void transport_close(struct transport *transport)
     form_forget_guests(transport);
     flow_forget(transport);
     wave_forget(transport);
+    measure_forget(transport);
     if (transport->listener) {
         transport_unwatch(transport, transport->listener->fd);
         transport->listener->ops->close(transport->listener);
@@ -302,7 +305,7 @@ int transport_form(struct transport *transport, const struct transport_world *wo
     }
     if (n > 1)
         transport_reserve(transport, LOCKSTEP_WINDOW);
-    if (shared_form(transport) < 0)
+    if (measure_form(transport) < 0 || shared_form(transport) < 0)
         return -1;
     transport->has_world = true;
     transport->formed = false;
@@ -329,6 +332,7 @@ static void transport_forget(struct transport *transport)
 {
     flow_forget(transport);
     wave_forget(transport);
+    measure_forget(transport);
     transport->header_count = 0;
     transport->header_sent = 0;
     transport->header_received = 0;
@@ -435,7 +439,7 @@ static const char *transport_begin(struct stream *stream)
     case FRAME_PAIR:
         return pair_begin(peer, stream);
     case FRAME_MEASURE:
-        return "links are measured while a generation forms";
+        return measure_frame_begins(peer, stream);
     case FRAME_CREDIT:
     case FRAME_LEAVE:
         return header->payload_bytes == 0 ? NULL : "its length is wrong";
@@ -481,7 +485,7 @@ static const char *transport_end(struct stream *stream)
     case FRAME_PAIR:
         return pair_end(peer, stream);
     case FRAME_MEASURE:
-        return NULL;
+        return measure_frame_ended(peer);
     case FRAME_CREDIT:
         return flow_credit(peer, &stream->header);
     case FRAME_LEAVE:
@@ -705,6 +709,7 @@ static void transport_work(struct transport *transport)
     for (uint32_t i = 0; i < transport->peer_count; i++)
         transport_receive(&transport->peers[i]);
     (void)shared_work(transport);
+    form_check_complete(transport);
     transport_flush(transport);
 }
 

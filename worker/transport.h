@@ -119,7 +119,7 @@ struct step_header {
 };
 
 struct transport_events {
-    // Every link of the generation stands in both directions.
+    // Every link of the generation stands in both directions, and was measured.
     void (*formed)(void *context);
     void (*done)(void *context, struct collective *collective);
     void (*wave_done)(void *context, struct wave *wave);
@@ -184,6 +184,9 @@ struct transport_config {
     bool shares; // TCP: links to mates go through memory where that is possible.
     uint32_t torn_bytes; // Loopback: at most so many bytes per read and write, 0: no limit. For
                          // tests of the rule that memory is written in whole elements.
+    // What the links are taken for instead of measuring them. 0: they are measured.
+    uint64_t latency_ns;
+    uint64_t bytes_per_s;
     struct transport_events events;
 };
 
@@ -198,6 +201,16 @@ const char *transport_address(const struct transport *transport);
 // Begins to build the links of a generation; formed() or form_failed() follows. Before formed()
 // nothing may be launched. Sizes every table for the generation.
 int transport_form(struct transport *transport, const struct transport_world *world);
+
+// What the links are like; after formed().
+struct transport_links {
+    bool shares; // This rank and its mates share memory; true also when it has no mates.
+    uint64_t latency_ns; // One way, of a few bytes; the slowest of the links measured. 0: unknown.
+    uint64_t bytes_per_s; // Of one link in one direction while all are busy; the same.
+};
+void transport_links(const struct transport *transport, struct transport_links *links);
+// Every rank has measured its links: who measures from now on breaks the protocol.
+void transport_tuned(struct transport *transport);
 
 // From now on so many collectives in flight allocate nothing. After transport_form.
 void transport_reserve(struct transport *transport, uint32_t collectives);

@@ -105,15 +105,17 @@ static const char *form_examine(const struct transport *transport,
     return header->part == world->rank ? NULL : "it means another rank";
 }
 
-static void form_check_complete(struct transport *transport)
+void form_check_complete(struct transport *transport)
 {
+    if (!transport->has_world || transport->formed || transport->form_failed)
+        return;
     for (uint32_t i = 0; i < transport->peer_count; i++) {
         const struct peer_link *peer = &transport->peers[i];
         struct link *link = peer->stream.link;
         if (peer->state != PEER_PROVEN || (link && link->ops->ready && !link->ops->ready(link)))
             return;
     }
-    if (shared_settled(transport))
+    if (shared_settled(transport) && measure_settled(transport, clock_now_ms()))
         transport->formed = true;
 }
 
@@ -431,6 +433,8 @@ uint64_t form_deadline(const struct transport *transport)
         deadline = transport->form_deadline_ms;
     if (shared_deadline(transport) < deadline)
         deadline = shared_deadline(transport);
+    if (measure_deadline(transport) < deadline)
+        deadline = measure_deadline(transport);
     for (uint32_t i = 0; i < transport->peer_count; i++) {
         const struct peer_link *peer = &transport->peers[i];
         const bool waits = peer->state == PEER_WAITING || peer->state == PEER_CONNECTING;

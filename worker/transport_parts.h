@@ -73,6 +73,7 @@ struct peer_link {
     bool reported;
     char text[TRANSPORT_TEXT_BYTES]; // Why it was lost, or the last attempt failed.
     uint8_t proof[TRANSPORT_PROOF_BYTES];
+    uint32_t measured; // Frames by which the peer measured, or was measured.
     struct stream stream;
 };
 
@@ -215,6 +216,33 @@ struct transport_patience {
     uint32_t unpolled; // Waits that found something in memory since the kernel was last asked.
 };
 
+// ---- measuring ----------------------------------------------------------------------------------
+
+enum measure_stage {
+    MEASURE_NONE, // Not all links stand.
+    MEASURE_LATENCY,
+    MEASURE_BANDWIDTH,
+    MEASURE_DONE,
+};
+
+struct measure {
+    enum measure_stage stage;
+    bool over; // All ranks have measured.
+    uint64_t deadline_ms;
+    struct peer_link *targets[2];
+    uint32_t target_count;
+    uint32_t target; // The one that is measured.
+    uint32_t number; // Of the last ping or burst.
+    uint32_t pings; // Answered by the target.
+    uint64_t best_ns; // Of its round trips.
+    uint64_t burst_bytes;
+    uint64_t sent_ns;
+    uint8_t *bytes; // What bursts consist of, and where those of others end.
+    // Results: of the slowest target.
+    uint64_t latency_ns;
+    uint64_t bytes_per_s;
+};
+
 // ---- the transport ------------------------------------------------------------------------------
 
 struct transport {
@@ -222,6 +250,8 @@ struct transport {
     enum transport_kind kind;
     uint32_t torn_bytes;
     uint32_t processors;
+    uint64_t given_latency_ns; // 0: links are measured.
+    uint64_t given_bytes_per_s;
     struct transport_events events;
     struct regions *regions; // Borrowed; NULL: none.
     char host[LOCKSTEP_ADDRESS_BYTES];
@@ -252,6 +282,7 @@ struct transport {
     bool form_failed;
     uint32_t guest_count;
     uint64_t guest_number;
+    struct measure measure;
     uint64_t checked_ms; // When the links were last asked whether their peers' hosts are silent.
     struct list flows[TRANSPORT_FLOW_BUCKETS];
     uint32_t flows_early;
@@ -316,6 +347,8 @@ void form_guest_ready(struct transport *transport, struct guest *guest);
 void form_tick(struct transport *transport, uint64_t now_ms);
 // When form_tick has something to do; UINT64_MAX: never.
 uint64_t form_deadline(const struct transport *transport);
+// Looks whether all that forming waits for is there.
+void form_check_complete(struct transport *transport);
 void form_peer_ready(struct peer_link *peer);
 // The peer's hello on a connection that this rank made. NULL, or why not.
 const char *form_proven(struct peer_link *peer);
@@ -323,6 +356,21 @@ const char *form_proven(struct peer_link *peer);
 void form_peer_ended(struct peer_link *peer, const char *text);
 void form_forget_guests(struct transport *transport);
 struct peer_link *transport_peer(struct transport *transport, uint32_t rank);
+
+// ---- transport_measure.c ------------------------------------------------------------------------
+
+// The generation begins. 0, or -1 without memory.
+int measure_form(struct transport *transport);
+// Begins to measure when it has not; whether that has come to its end. All links stand.
+bool measure_settled(struct transport *transport, uint64_t now_ms);
+// Whether an answer is waited for, and how long at most; UINT64_MAX: none.
+bool measure_awaits(const struct transport *transport);
+uint64_t measure_deadline(const struct transport *transport);
+// A frame of kind MEASURE. NULL, or what is impossible about it.
+const char *measure_frame_begins(struct peer_link *peer, struct stream *stream);
+const char *measure_frame_ended(struct peer_link *peer);
+// The links are closed.
+void measure_forget(struct transport *transport);
 
 // ---- transport_flow.c ---------------------------------------------------------------------------
 

@@ -224,7 +224,8 @@ bool wait_leave_alone(struct transport *transport)
 
 void wait_for_work(struct transport *transport, int timeout_ms)
 {
-    const bool awaits = !list_empty(&transport->active) || !list_empty(&transport->waves);
+    const bool awaits = !list_empty(&transport->active) || !list_empty(&transport->waves) ||
+                        measure_awaits(transport);
     if (wait_look(transport) && ++transport->patience.unpolled < WAIT_UNPOLLED)
         return;
     if (timeout_ms == 0 || transport->patience.unpolled > 0)

@@ -37,8 +37,11 @@
  * One trainer thread makes the calls of a session, except where Threads says otherwise.
  *
  * Environment: LOCKSTEP_COORDINATOR, _JOB, _WORLD_SIZE, _RANK_HINT (else JOB_COMPLETION_INDEX),
- * _ADVERTISE, _DATA_PORTS, _OPEN_TIMEOUT_MS, _LOG, _ENGINE_CPUS and _ENGINE_NICE override the
- * configuration, so that a launcher can place a worker without code.
+ * _ADVERTISE, _DATA_PORTS, _OPEN_TIMEOUT_MS, _LOG, _ENGINE_CPUS, _ENGINE_NICE and _TRANSPORT (auto
+ * or tcp) override the configuration, so that a launcher can place a worker without code.
+ * LOCKSTEP_ALGORITHM (auto, ring, doubling, halving, shared or two_level, the same on every rank)
+ * takes the place of the choice by size, and LOCKSTEP_LINK (LATENCY_NS,BYTES_PER_S) that of
+ * measuring links: docs/operating.md.
  */
 #ifndef LOCKSTEP_LOCKSTEP_H
 #define LOCKSTEP_LOCKSTEP_H
@@ -112,7 +115,7 @@ typedef enum lockstep_uneven {
 } lockstep_uneven;
 
 typedef enum lockstep_transport_kind {
-    LOCKSTEP_TRANSPORT_AUTO = 0, /* TCP. */
+    LOCKSTEP_TRANSPORT_AUTO = 0, /* Memory between ranks of one host that can share it; else TCP. */
     LOCKSTEP_TRANSPORT_TCP = 1,
     LOCKSTEP_TRANSPORT_LOOPBACK = 2 /* Ranks are sessions of one process: for tests. */
 } lockstep_transport_kind;

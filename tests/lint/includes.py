@@ -15,7 +15,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 # For the files of a directory: the project headers they may include, and why not others.
-PLAIN_PROTOS = ("protos/limits.h", "protos/types.h", "protos/topology.h")
+PLAIN_PROTOS = ("protos/limits.h", "protos/types.h", "protos/topology.h", "protos/tuning.h")
 DIRECTIONS = {
     "base": (("base/",), "base is below everything"),
     "protos": (("protos/", "base/"), "protos is the contract and sees only base"),

@@ -4,13 +4,16 @@
 
 #include "tests/support/describe.h"
 
+#include "protos/tuning.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 
 static const char *halt_name(enum halt_kind kind)
 {
-    static const char *const names[] = {"none",       "manifest", "phase", "order",    "unplanned",
-                                        "collective", "lost",     "left",  "protocol", "layout"};
+    static const char *const names[] = {"none",      "manifest",   "phase", "order",
+                                        "unplanned", "collective", "lost",  "left",
+                                        "protocol",  "layout",     "tuning"};
     return (size_t)kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "?";
 }
 
@@ -94,6 +97,11 @@ void describe_up(char *text, size_t bytes, const struct up_message *message)
     case UP_LEAVE:
         snprintf(text, bytes, "leave settled %" PRIu64, message->u.leave.settled);
         return;
+    case UP_LINKS:
+        snprintf(text, bytes, "links %s, %" PRIu64 " ns, %" PRIu64 " bytes/s, wish %s",
+                 message->u.links.shares ? "shared" : "not shared", message->u.links.latency_ns,
+                 message->u.links.bytes_per_s, tuning_name(message->u.links.wish));
+        return;
     case UP_NONE:
         break;
     }
@@ -161,6 +169,11 @@ void describe_down(char *text, size_t bytes, const struct down_message *message)
     case DOWN_HALT:
         snprintf(text, bytes, "halt %s step %" PRIu64 ": %s", halt_name(message->u.halt.kind),
                  message->u.halt.step, message->u.halt.text);
+        return;
+    case DOWN_TUNING:
+        snprintf(text, bytes, "tuning %s, %" PRIu64 " ns, %" PRIu64 " bytes/s, wish %s",
+                 message->u.tuning.shares ? "shared" : "not shared", message->u.tuning.latency_ns,
+                 message->u.tuning.bytes_per_s, tuning_name(message->u.tuning.wish));
         return;
     case DOWN_NONE:
         break;

@@ -180,6 +180,12 @@ void story_run(struct story *story, uint32_t world)
     story_forget(story);
 }
 
+void story_links(struct story *story, uint32_t peer, const struct up_links *links)
+{
+    struct up_message message = {.kind = UP_LINKS, .u.links = *links};
+    story_say(story, peer, &message);
+}
+
 void story_start(struct story *story, uint32_t peer, uint64_t hash, uint32_t items, uint32_t root)
 {
     struct up_message message = {

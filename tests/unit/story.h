@@ -64,6 +64,8 @@ void story_run(struct story *story, uint32_t world);
 
 // In the generation that this stream was given.
 void story_say(struct story *story, uint32_t peer, struct up_message *message);
+// Its links stand.
+void story_links(struct story *story, uint32_t peer, const struct up_links *links);
 void story_start(struct story *story, uint32_t peer, uint64_t hash, uint32_t items, uint32_t root);
 void story_ready(struct story *story, uint32_t peer, uint64_t step, struct slot_id slot);
 void story_wait(struct story *story, uint32_t peer, uint64_t step, struct slot_id slot);

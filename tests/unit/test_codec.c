@@ -38,7 +38,10 @@ static_assert(sizeof(struct up_leave) == 136, "a new field?");
 static_assert(sizeof(struct down_welcome) == 8, "a new field?");
 static_assert(sizeof(struct down_refused) == 1028, "a new field?");
 static_assert(sizeof(struct peer) == 292, "a new field?");
-static_assert(sizeof(struct down_generation) == 9400, "a new field?");
+static_assert(sizeof(struct up_links) == 32, "a new field?");
+static_assert(sizeof(struct locality) == 92, "a new field?");
+static_assert(sizeof(struct tuning) == 40, "a new field?");
+static_assert(sizeof(struct down_generation) == 9492, "a new field?");
 static_assert(sizeof(struct down_manifest_request) == 8, "a new field?");
 static_assert(sizeof(struct down_grant) == 24, "a new field?");
 static_assert(sizeof(struct plan_slot) == 16, "a new field?");
@@ -180,13 +183,19 @@ static void example_up(int kind, union any_message *any)
         message->u.leave.settled = 812;
         strcpy(message->u.leave.reason, "done");
         break;
+    case UP_LINKS:
+        message->u.links = (struct up_links){.shares = true,
+                                             .latency_ns = 5200,
+                                             .bytes_per_s = 119500000,
+                                             .wish = ALGORITHM_HALVING};
+        break;
     case UP_NONE:
         break;
     }
 }
 
 static const char *const golden_up[] = {
-    [UP_HELLO] = "1242080212036a6f621a10000102030405060708090a0b0c0d0e0f220269642a"
+    [UP_HELLO] = "1242080312036a6f621a10000102030405060708090a0b0c0d0e0f220269642a"
                  "0568c3b67374320b7463703a5b3a3a315d3a3738ac02400248045032580060e0"
                  "d4036801",
     [UP_START] = "0a0b08071108070605040302011a0f09cdab000000000000100918012005",
@@ -203,6 +212,7 @@ static const char *const golden_up[] = {
     [UP_FAIL] = "0a0b0807110807060504030201520a08ac0610051a03776879",
     [UP_LOST] = "0a0b08071108070605040302015a0e0803100118ac0622057265736574",
     [UP_LEAVE] = "0a0b0807110807060504030201620908ac061204646f6e65",
+    [UP_LINKS] = "0a0b08071108070605040302016a0c080110d02818e0d9fd382002",
 };
 
 static void example_generation(struct down_generation *generation)
@@ -219,6 +229,14 @@ static void example_generation(struct down_generation *generation)
     generation->peers[1].rank = 2;
     strcpy(generation->peers[1].address, "b");
     strcpy(generation->peers[1].host, "h");
+    generation->locality = (struct locality){.host = 0,
+                                             .hosts = 2,
+                                             .mate_count = 2,
+                                             .mates = {0, 1},
+                                             .local = 1,
+                                             .rings = 2,
+                                             .successor = 2,
+                                             .predecessor = 2};
 }
 
 static void example_plan(struct down_plan_part *part)
@@ -273,6 +291,14 @@ static void example_down(int kind, union any_message *any)
         message->u.halt.has_rank = true;
         strcpy(message->u.halt.text, "why");
         break;
+    case DOWN_TUNING:
+        message->u.tuning = (struct tuning){.latency_ns = 5200,
+                                            .bytes_per_s = 119500000,
+                                            .doubling_bytes = 1024,
+                                            .halving_bytes = 65536,
+                                            .shares = true,
+                                            .wish = ALGORITHM_BY_SIZE};
+        break;
     case DOWN_VERIFIED:
     case DOWN_NONE:
         break;
@@ -282,9 +308,9 @@ static void example_down(int kind, union any_message *any)
 static const char *const golden_down[] = {
     [DOWN_WELCOME] = "0a0b08071108070605040302011205080110e807",
     [DOWN_REFUSED] = "0a0b08071108070605040302011a08080312046c617465",
-    [DOWN_GENERATION] = "0a0b0807110807060504030201223a0801100320012880203220000102030405"
+    [DOWN_GENERATION] = "0a0b0807110807060504030201224a0801100320012880203220000102030405"
                         "060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f3a031201613a"
-                        "0808021201621a0168",
+                        "0808021201621a0168420e10021a0200012001280230023802",
     [DOWN_VERIFIED] = "0a0b08071108070605040302012a00",
     [DOWN_MANIFEST_REQUEST] = "0a0b0807110807060504030201320408101009",
     [DOWN_GRANT] = "0a0b08071108070605040302013a0b08ac061206080110021803",
@@ -292,6 +318,8 @@ static const char *const golden_down[] = {
     [DOWN_PLAN_PART] = "0a0b08071108070605040302014a2d080211fe0000000000000019cdab000000"
                        "000000200128ac063004380240014a080a060801100218034a020a00",
     [DOWN_HALT] = "0a0b0807110807060504030201520c08ac06100618002203776879",
+    [DOWN_TUNING] = "0a0b08071108070605040302015a1308d02810e0d9fd38188008208080042801"
+                    "3005",
 };
 
 // ---- Random messages ---------------------------------------------------------------------------
@@ -471,7 +499,7 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
         break;
     case UP_FAIL:
         message->u.fail.step = random_number(state);
-        message->u.fail.kind = (enum halt_kind)(1 + random_below(state, HALT_LAYOUT));
+        message->u.fail.kind = (enum halt_kind)(1 + random_below(state, HALT_TUNING));
         RANDOM_TEXT(state, message->u.fail.text);
         break;
     case UP_LOST:
@@ -484,8 +512,45 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
         message->u.leave.settled = random_number(state);
         RANDOM_TEXT(state, message->u.leave.reason);
         break;
+    case UP_LINKS:
+        message->u.links.shares = random_bool(state);
+        message->u.links.latency_ns = random_number(state);
+        message->u.links.bytes_per_s = random_number(state);
+        message->u.links.wish = random_below(state, ALGORITHM_BY_SIZE + 1);
+        break;
     case UP_NONE:
         break;
+    }
+}
+
+// Every second peer is a mate, the others are on hosts of their own.
+static void random_locality(uint64_t *state, struct down_generation *generation)
+{
+    struct locality *locality = &generation->locality;
+    bool placed = false;
+    for (uint32_t i = 0; i < generation->peer_count; i++) {
+        const uint32_t rank = generation->peers[i].rank;
+        if (!placed && rank > generation->rank) {
+            locality->local = locality->mate_count;
+            locality->mates[locality->mate_count++] = generation->rank;
+            placed = true;
+        }
+        if (random_bool(state) && locality->mate_count < LOCKSTEP_MAX_MATES - 1)
+            locality->mates[locality->mate_count++] = rank;
+    }
+    if (!placed) {
+        locality->local = locality->mate_count;
+        locality->mates[locality->mate_count++] = generation->rank;
+    }
+    locality->hosts = 1 + random_below(state, generation->world_size);
+    locality->host = random_below(state, locality->hosts);
+    locality->rings = 1 + random_below(state, locality->mate_count);
+    if (locality->hosts > 1 && locality->local < locality->rings && generation->peer_count > 0) {
+        locality->successor = generation->peers[0].rank;
+        locality->predecessor = generation->peers[generation->peer_count - 1].rank;
+    } else if (locality->local < locality->rings) {
+        locality->hosts = 1;
+        locality->host = 0;
     }
 }
 
@@ -508,6 +573,8 @@ static void random_generation(uint64_t *state, struct down_generation *generatio
         RANDOM_TEXT(state, peer->address);
         RANDOM_TEXT(state, peer->host);
     }
+    if (random_bool(state))
+        random_locality(state, generation);
 }
 
 static void random_plan(uint64_t *state, struct down_plan_part *part)
@@ -562,11 +629,19 @@ static void random_down(int kind, uint64_t *state, union any_message *any)
         break;
     case DOWN_HALT:
         message->u.halt.step = random_number(state);
-        message->u.halt.kind = (enum halt_kind)(1 + random_below(state, HALT_LAYOUT));
+        message->u.halt.kind = (enum halt_kind)(1 + random_below(state, HALT_TUNING));
         message->u.halt.has_rank = random_bool(state);
         if (message->u.halt.has_rank)
             message->u.halt.rank = random_below(state, LOCKSTEP_MAX_WORLD);
         RANDOM_TEXT(state, message->u.halt.text);
+        break;
+    case DOWN_TUNING:
+        message->u.tuning.latency_ns = random_number(state);
+        message->u.tuning.bytes_per_s = random_number(state);
+        message->u.tuning.doubling_bytes = random_number(state);
+        message->u.tuning.halving_bytes = random_number(state);
+        message->u.tuning.shares = random_bool(state);
+        message->u.tuning.wish = random_below(state, ALGORITHM_BY_SIZE + 1);
         break;
     case DOWN_VERIFIED:
     case DOWN_NONE:
@@ -574,9 +649,9 @@ static void random_down(int kind, uint64_t *state, union any_message *any)
     }
 }
 
-static const struct direction up = {"up",       UP_LEAVE,  sizeof(struct up_message),
+static const struct direction up = {"up",       UP_LINKS,  sizeof(struct up_message),
                                     example_up, random_up, golden_up};
-static const struct direction down = {"down",       DOWN_HALT,   sizeof(struct down_message),
+static const struct direction down = {"down",       DOWN_TUNING, sizeof(struct down_message),
                                       example_down, random_down, golden_down};
 static const struct direction *const directions[] = {&up, &down};
 
@@ -820,7 +895,7 @@ struct poke {
 
 static const struct poke pokes[] = {
     POKE(up, UP_END, kind, UP_NONE, CODEC_INVALID),
-    POKE(up, UP_END, kind, UP_LEAVE + 1, CODEC_INVALID),
+    POKE(up, UP_END, kind, UP_LINKS + 1, CODEC_INVALID),
     POKE_TEXT(up, UP_HELLO, u.hello.job),
     POKE_TEXT(up, UP_HELLO, u.hello.host_id),
     POKE_TEXT(up, UP_HELLO, u.hello.host),
@@ -848,14 +923,15 @@ static const struct poke pokes[] = {
     POKE_MAX(up, UP_HEARTBEAT, u.heartbeat.activity, ACTIVITY_PAUSED),
     POKE_TEXT(up, UP_HEARTBEAT, u.heartbeat.mark),
     POKE(up, UP_FAIL, u.fail.kind, HALT_NONE, CODEC_INVALID),
-    POKE_MAX(up, UP_FAIL, u.fail.kind, HALT_LAYOUT),
+    POKE_MAX(up, UP_FAIL, u.fail.kind, HALT_TUNING),
     POKE_TEXT(up, UP_FAIL, u.fail.text),
     POKE_MAX(up, UP_LOST, u.lost.rank, LOCKSTEP_MAX_WORLD - 1),
     POKE_TEXT(up, UP_LOST, u.lost.text),
     POKE_TEXT(up, UP_LEAVE, u.leave.reason),
+    POKE_MAX(up, UP_LINKS, u.links.wish, ALGORITHM_BY_SIZE),
 
     POKE(down, DOWN_VERIFIED, kind, DOWN_NONE, CODEC_INVALID),
-    POKE(down, DOWN_VERIFIED, kind, DOWN_HALT + 1, CODEC_INVALID),
+    POKE(down, DOWN_VERIFIED, kind, DOWN_TUNING + 1, CODEC_INVALID),
     POKE(down, DOWN_REFUSED, u.refused.refusal, REFUSAL_NONE, CODEC_INVALID),
     POKE_MAX(down, DOWN_REFUSED, u.refused.refusal, REFUSAL_DRAINING),
     POKE_TEXT(down, DOWN_REFUSED, u.refused.text),
@@ -871,6 +947,19 @@ static const struct poke pokes[] = {
     POKE(down, DOWN_GENERATION, u.generation_start.peers[1].rank, 3, CODEC_INVALID),
     POKE_TEXT(down, DOWN_GENERATION, u.generation_start.peers[0].address),
     POKE_TEXT(down, DOWN_GENERATION, u.generation_start.peers[1].host),
+    POKE_COUNT(down, DOWN_GENERATION, u.generation_start.locality.mate_count, LOCKSTEP_MAX_MATES),
+    POKE(down, DOWN_GENERATION, u.generation_start.locality.hosts, 4, CODEC_INVALID),
+    POKE(down, DOWN_GENERATION, u.generation_start.locality.hosts, 0, CODEC_INVALID),
+    POKE(down, DOWN_GENERATION, u.generation_start.locality.hosts, 1, CODEC_INVALID),
+    POKE_MAX(down, DOWN_GENERATION, u.generation_start.locality.host, 1),
+    POKE_MAX(down, DOWN_GENERATION, u.generation_start.locality.local, 1),
+    POKE(down, DOWN_GENERATION, u.generation_start.locality.mates[0], 1, CODEC_INVALID),
+    POKE(down, DOWN_GENERATION, u.generation_start.locality.mates[1], 2, CODEC_INVALID),
+    POKE(down, DOWN_GENERATION, u.generation_start.locality.rings, 0, CODEC_INVALID),
+    POKE(down, DOWN_GENERATION, u.generation_start.locality.rings, 1, CODEC_INVALID),
+    POKE_MAX(down, DOWN_GENERATION, u.generation_start.locality.rings, LOCKSTEP_MAX_MATES),
+    POKE(down, DOWN_GENERATION, u.generation_start.locality.successor, 1, CODEC_INVALID),
+    POKE(down, DOWN_GENERATION, u.generation_start.locality.predecessor, 3, CODEC_INVALID),
     POKE_MAX(down, DOWN_MANIFEST_REQUEST, u.manifest_request.count, LOCKSTEP_MANIFEST_PART),
     POKE_MAX(down, DOWN_MANIFEST_REQUEST, u.manifest_request.first, MANIFEST_ITEMS - 9),
     POKE_SLOT(down, DOWN_GRANT, u.grant.slot),
@@ -879,11 +968,12 @@ static const struct poke pokes[] = {
     POKE_MAX(down, DOWN_PLAN_PART, u.plan_part.slot_first, 2),
     POKE_COUNT(down, DOWN_PLAN_PART, u.plan_part.slot_count, LOCKSTEP_PLAN_PART),
     POKE_SLOT(down, DOWN_PLAN_PART, u.plan_part.slots[0].id),
-    POKE_MAX(down, DOWN_PLAN_PART, u.plan_part.slots[1].algorithm, ALGORITHM_RING),
+    POKE_MAX(down, DOWN_PLAN_PART, u.plan_part.slots[1].algorithm, ALGORITHM_BY_SIZE),
     POKE(down, DOWN_HALT, u.halt.kind, HALT_NONE, CODEC_INVALID),
-    POKE_MAX(down, DOWN_HALT, u.halt.kind, HALT_LAYOUT),
+    POKE_MAX(down, DOWN_HALT, u.halt.kind, HALT_TUNING),
     POKE_MAX(down, DOWN_HALT, u.halt.rank, LOCKSTEP_MAX_WORLD - 1),
     POKE_TEXT(down, DOWN_HALT, u.halt.text),
+    POKE_MAX(down, DOWN_TUNING, u.tuning.wish, ALGORITHM_BY_SIZE),
 };
 
 static void poke(const struct poke *poke, union any_message *message)
@@ -1019,11 +1109,12 @@ static const struct append appends[] = {
     {&up, UP_HEARTBEAT, 3, 0, NUMBER, ACTIVITY_PAUSED + 1, 1, CODEC_INVALID},
     {&up, UP_HEARTBEAT, 5, 0, BYTES, LOCKSTEP_MARK_BYTES, 1, CODEC_TOO_LONG},
     {&up, UP_FAIL, 2, 0, NUMBER, HALT_NONE, 1, CODEC_INVALID},
-    {&up, UP_FAIL, 2, 0, NUMBER, HALT_LAYOUT + 1, 1, CODEC_INVALID},
+    {&up, UP_FAIL, 2, 0, NUMBER, HALT_TUNING + 1, 1, CODEC_INVALID},
     {&up, UP_FAIL, 3, 0, BYTES, LOCKSTEP_TEXT_BYTES, 1, CODEC_TOO_LONG},
     {&up, UP_LOST, 1, 0, NUMBER, LOCKSTEP_MAX_WORLD, 1, CODEC_INVALID},
     {&up, UP_LOST, 4, 0, BYTES, LOCKSTEP_TEXT_BYTES, 1, CODEC_TOO_LONG},
     {&up, UP_LEAVE, 2, 0, BYTES, LOCKSTEP_MARK_BYTES, 1, CODEC_TOO_LONG},
+    {&up, UP_LINKS, 4, 0, NUMBER, ALGORITHM_BY_SIZE + 1, 1, CODEC_INVALID},
 
     {&down, DOWN_REFUSED, 1, 0, NUMBER, REFUSAL_NONE, 1, CODEC_INVALID},
     {&down, DOWN_REFUSED, 1, 0, NUMBER, REFUSAL_DRAINING + 1, 1, CODEC_INVALID},
@@ -1036,15 +1127,20 @@ static const struct append appends[] = {
     {&down, DOWN_GENERATION, 7, 0, BYTES, 0, LOCKSTEP_MAX_NEIGHBOURS - 1, CODEC_TOO_LONG},
     {&down, DOWN_GENERATION, 7, 2, BYTES, LOCKSTEP_ADDRESS_BYTES, 1, CODEC_TOO_LONG},
     {&down, DOWN_GENERATION, 7, 3, BYTES, LOCKSTEP_HOST_BYTES, 1, CODEC_TOO_LONG},
+    {&down, DOWN_GENERATION, 8, 3, NUMBER, 2, LOCKSTEP_MAX_MATES - 1, CODEC_TOO_LONG},
+    {&down, DOWN_GENERATION, 8, 3, NUMBER, 2, 1, CODEC_OK},
+    {&down, DOWN_GENERATION, 8, 3, NUMBER, 1, 1, CODEC_INVALID}, // A mate that is there already.
+    {&down, DOWN_GENERATION, 8, 2, NUMBER, 4, 1, CODEC_INVALID},
     {&down, DOWN_MANIFEST_REQUEST, 2, 0, NUMBER, LOCKSTEP_MANIFEST_PART + 1, 1, CODEC_INVALID},
     {&down, DOWN_GRANT, 2, 3, NUMBER, LOCKSTEP_MAX_BUCKETS, 1, CODEC_INVALID},
     {&down, DOWN_LAYOUT_PART, 4, 0, NUMBER, 1, LOCKSTEP_LAYOUT_PART - 2, CODEC_TOO_LONG},
     {&down, DOWN_PLAN_PART, 6, 0, NUMBER, LOCKSTEP_MAX_SLOTS + 1, 1, CODEC_INVALID},
     {&down, DOWN_PLAN_PART, 9, 0, BYTES, 0, LOCKSTEP_PLAN_PART - 1, CODEC_TOO_LONG},
-    {&down, DOWN_HALT, 2, 0, NUMBER, HALT_LAYOUT + 1, 1, CODEC_INVALID},
+    {&down, DOWN_HALT, 2, 0, NUMBER, HALT_TUNING + 1, 1, CODEC_INVALID},
     {&down, DOWN_HALT, 3, 0, NUMBER, LOCKSTEP_MAX_WORLD, 1, CODEC_INVALID},
     {&down, DOWN_HALT, 4, 0, BYTES, LOCKSTEP_REPORT_BYTES - 1, 1, CODEC_OK},
     {&down, DOWN_HALT, 4, 0, BYTES, LOCKSTEP_REPORT_BYTES, 1, CODEC_TOO_LONG},
+    {&down, DOWN_TUNING, 6, 0, NUMBER, ALGORITHM_BY_SIZE + 1, 1, CODEC_INVALID},
 };
 
 static size_t put_varint(uint8_t *bytes, uint64_t value)

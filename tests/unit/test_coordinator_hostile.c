@@ -206,6 +206,7 @@ struct fuzz {
     uint32_t peers[FUZZ_STREAMS]; // 0: none.
     // What a stream believes: the present step, what it has said in it, and before it.
     uint64_t steps[FUZZ_STREAMS];
+    bool linked[FUZZ_STREAMS];
     bool started[FUZZ_STREAMS];
     bool ended[FUZZ_STREAMS];
     uint32_t reported[FUZZ_STREAMS];
@@ -289,7 +290,7 @@ static enum up_kind draw_kind(struct fuzz *fuzz, uint32_t place)
     const struct story *story = &fuzz->story;
     const uint32_t peer = fuzz->peers[place];
     if (draw(fuzz, 60) == 0)
-        return (enum up_kind)draw(fuzz, UP_LEAVE + 2);
+        return (enum up_kind)draw(fuzz, UP_LINKS + 2);
     if (story->generation[peer].number == 0)
         return UP_HEARTBEAT;
     switch (story->last[peer % STORY_LAST].kind) {
@@ -298,6 +299,10 @@ static enum up_kind draw_kind(struct fuzz *fuzz, uint32_t place)
             return fuzz->started[place] ? UP_HEARTBEAT : UP_START;
         break;
     case DOWN_GENERATION:
+        if (!fuzz->linked[place])
+            return UP_LINKS;
+        return fuzz->started[place] ? UP_HEARTBEAT : UP_START;
+    case DOWN_TUNING:
         return fuzz->started[place] ? UP_HEARTBEAT : UP_START;
     case DOWN_MANIFEST_REQUEST:
         return UP_MANIFEST_PART;
@@ -341,6 +346,7 @@ static void draw_message(struct fuzz *fuzz, uint32_t place, struct up_message *m
     memset(message, 0, sizeof(*message));
     message->kind = draw_kind(fuzz, place);
     const struct slot_id id = draw_slot(fuzz, place, message->kind);
+    fuzz->linked[place] |= message->kind == UP_LINKS;
     fuzz->started[place] |= message->kind == UP_START;
     fuzz->ended[place] |= message->kind == UP_END;
     switch (message->kind) {
@@ -384,6 +390,13 @@ static void draw_message(struct fuzz *fuzz, uint32_t place, struct up_message *m
         return;
     case UP_LEAVE:
         message->u.leave.settled = step;
+        return;
+    case UP_LINKS:
+        message->u.links =
+            (struct up_links){.shares = draw(fuzz, 2) == 0,
+                              .latency_ns = draw_number(fuzz, 9),
+                              .bytes_per_s = draw_number(fuzz, 9),
+                              .wish = draw(fuzz, 60) == 0 ? draw(fuzz, 9) : ALGORITHM_BY_SIZE};
         return;
     case UP_NONE:
         return;
@@ -449,6 +462,7 @@ static void fuzz_open(struct fuzz *fuzz, uint32_t place)
     struct up_hello hello;
     fuzz->peers[place] = fuzz->next_peer++;
     fuzz->steps[place] = 1;
+    fuzz->linked[place] = false;
     fuzz->started[place] = false;
     fuzz->ended[place] = false;
     fuzz->reported[place] = 0;

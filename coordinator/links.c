@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What follows from the links: every member says once what it has measured and whether it shares
+// memory with its mates; when all have, the slowest link decides, and every member gets the same
+// tuning. Until then lockstep_open has not returned on any of them. Runs inside coordinator_step.
+
+#include "coordinator/core.h"
+#include "coordinator/cost.h"
+#include "protos/tuning.h"
+
+// Of links that nobody could measure: those of a loopback without anything else to do.
+#define LINKS_LATENCY_NS 20000
+#define LINKS_BYTES_PER_S UINT64_C(1000000000)
+
+static struct tuning_world links_world(const struct job *job)
+{
+    return (struct tuning_world){.world_size = job->count, .hosts = job->hosts};
+}
+
+// The slowest link of all.
+static struct tuning links_worst(struct coordinator *core, const struct job *job)
+{
+    struct tuning tuning = {.shares = true, .wish = job_worker(core, job, 0)->links.wish};
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct up_links *links = &job_worker(core, job, i)->links;
+        if (links->latency_ns > tuning.latency_ns)
+            tuning.latency_ns = links->latency_ns;
+        if (links->bytes_per_s != 0 &&
+            (tuning.bytes_per_s == 0 || links->bytes_per_s < tuning.bytes_per_s))
+            tuning.bytes_per_s = links->bytes_per_s;
+        tuning.shares = tuning.shares && links->shares;
+    }
+    if (tuning.latency_ns == 0)
+        tuning.latency_ns = LINKS_LATENCY_NS;
+    if (tuning.bytes_per_s == 0)
+        tuning.bytes_per_s = LINKS_BYTES_PER_S;
+    return tuning;
+}
+
+static void links_halt(struct coordinator *core, struct job *job, const char *text)
+{
+    const struct verdict verdict = {.kind = HALT_TUNING, .text = text};
+    verdict_halt(core, job, &verdict);
+}
+
+// Two members with different wishes: everybody is told. False: there are none.
+static bool links_differs(struct coordinator *core, struct job *job, const struct worker *worker)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct worker *other = job_worker(core, job, i);
+        if (!other->linked || other->links.wish == worker->links.wish)
+            continue;
+        sentence_begin(&sentence, text, sizeof(text));
+        verdict_name(&sentence, other);
+        sentence_add(&sentence, " has LOCKSTEP_ALGORITHM=%s, ", tuning_name(other->links.wish));
+        verdict_name(&sentence, worker);
+        sentence_add(&sentence, " has LOCKSTEP_ALGORITHM=%s: set it to the same on every rank",
+                     tuning_name(worker->links.wish));
+        links_halt(core, job, text);
+        return true;
+    }
+    return false;
+}
+
+static void links_refuse(struct coordinator *core, struct job *job, const struct tuning *tuning,
+                         const char *why)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    sentence_begin(&sentence, text, sizeof(text));
+    sentence_add(&sentence, "LOCKSTEP_ALGORITHM=%s cannot be had here: %s",
+                 tuning_name(tuning->wish), why);
+    for (uint32_t i = 0; job->hosts == 1 && !tuning->shares && i < job->count; i++) {
+        const struct worker *worker = job_worker(core, job, i);
+        if (worker->links.shares)
+            continue;
+        sentence_add(&sentence, " (");
+        verdict_name(&sentence, worker);
+        sentence_add(&sentence, " does not)");
+        break;
+    }
+    links_halt(core, job, text);
+}
+
+static void links_decide(struct coordinator *core, struct job *job)
+{
+    const struct tuning_world world = links_world(job);
+    struct tuning tuning = links_worst(core, job);
+    cost_tuning(job->count, tuning.latency_ns, tuning.bytes_per_s, &tuning);
+    const char *why = tuning_refusal(&tuning, &world);
+    if (why != NULL) {
+        links_refuse(core, job, &tuning, why);
+        return;
+    }
+    job->tuned = true;
+    job->tuning = tuning;
+    core_message(core, job, DOWN_TUNING)->u.tuning = tuning;
+    core_send_all(core, job);
+    core_log(core, "links_tuned",
+             "job=%s generation=%" PRIu64 " latency_ns=%" PRIu64 " bytes_per_s=%" PRIu64
+             " doubling_bytes=%" PRIu64 " halving_bytes=%" PRIu64 " shares=%d wish=%s",
+             job->name, job->number, tuning.latency_ns, tuning.bytes_per_s, tuning.doubling_bytes,
+             tuning.halving_bytes, tuning.shares, tuning_name(tuning.wish));
+}
+
+void links_reported(struct coordinator *core, struct worker *worker, const struct up_links *links)
+{
+    struct job *job = core_job_of(core, worker);
+    if (links->wish > ALGORITHM_BY_SIZE) {
+        verdict_protocol(core, worker, "asked for the unknown algorithm %" PRIu32, links->wish);
+        return;
+    }
+    if (worker->linked) {
+        verdict_protocol(core, worker, "said twice that its links stand");
+        return;
+    }
+    worker->linked = true;
+    worker->links = *links;
+    job->linked++;
+    if (verdict_left_behind(core, worker, 0) || links_differs(core, job, worker))
+        return;
+    if (job->linked == job->count)
+        links_decide(core, job);
+}
