@@ -483,6 +483,24 @@ static void launch(struct stage *stage, struct launched *launched, uint64_t elem
     transport_launch(stage->transport, &launched->collective);
 }
 
+static void launch_pair(struct stage *stage, struct launched *launched, uint64_t elements,
+                        uint32_t slot, enum plan_algorithm algorithm)
+{
+    for (size_t i = 0; i < LENGTH(launched->memory); i++)
+        launched->memory[i] = (float)i;
+    launched->extent = (struct extent){launched->memory, launched->memory, elements};
+    launched->collective =
+        (struct collective){.dtype = DTYPE_FLOAT32,
+                            .op = REDUCE_SUM,
+                            .algorithm = algorithm,
+                            .tag = {.step = TAG_STEP, .space = TAG_SPACE, .slot = slot},
+                            .signature = SIGNATURE,
+                            .extents = &launched->extent,
+                            .extent_count = 1,
+                            .elements = elements};
+    transport_launch(stage->transport, &launched->collective);
+}
+
 static struct frame_header tensor_header(const struct stage *stage, enum frame_kind kind,
                                          uint32_t chunk, uint32_t payload_bytes)
 {
@@ -877,6 +895,212 @@ static void mismatch_is_an_event(void **state)
     free(third);
 }
 
+// ---- by pairs -----------------------------------------------------------------------------------
+
+// A frame of a round from the puppet.
+static struct frame_header pair_header(const struct stage *stage, uint32_t round,
+                                       uint32_t payload_bytes)
+{
+    struct frame_header header = tensor_header(stage, FRAME_PAIR, 1, payload_bytes);
+    header.part = round;
+    return header;
+}
+
+// What is wrong with the frame of 100 elements; zeros are right.
+struct wrong_pair {
+    enum plan_algorithm algorithm;
+    uint32_t round;
+    uint32_t payload_bytes;
+    uint32_t stripe;
+    uint32_t used_bytes;
+    uint32_t sender;
+    enum dtype dtype;
+};
+
+static const struct wrong_pair wrong_pairs[] = {
+    {ALGORITHM_DOUBLING, 0, 400, 0, 0, 1, DTYPE_FLOAT32}, // Rounds that do not exist.
+    {ALGORITHM_DOUBLING, 2, 400, 0, 0, 1, DTYPE_FLOAT32},
+    {ALGORITHM_DOUBLING, 4000000000u, 400, 0, 0, 1, DTYPE_FLOAT32},
+    {ALGORITHM_HALVING, 3, 200, 0, 0, 1, DTYPE_FLOAT32},
+    {ALGORITHM_HALVING, 2, 200, 0, 0, 1, DTYPE_FLOAT32}, // Final before its time.
+    {ALGORITHM_DOUBLING, 1, 404, 0, 0, 1, DTYPE_FLOAT32},
+    {ALGORITHM_DOUBLING, 1, 399, 0, 0, 1, DTYPE_FLOAT32},
+    {ALGORITHM_DOUBLING, 1, 0, 0, 0, 1, DTYPE_FLOAT32},
+    {ALGORITHM_HALVING, 1, 400, 0, 0, 1, DTYPE_FLOAT32},
+    {ALGORITHM_DOUBLING, 1, 400, 1, 0, 1, DTYPE_FLOAT32},
+    {ALGORITHM_DOUBLING, 1, 400, 4000000000u, 0, 1, DTYPE_FLOAT32},
+    {ALGORITHM_DOUBLING, 1, 400, 0, 8, 1, DTYPE_FLOAT32},
+    {ALGORITHM_DOUBLING, 1, 400, 0, 0, 0, DTYPE_FLOAT32},
+    {ALGORITHM_DOUBLING, 1, 400, 0, 0, 1, DTYPE_INT32},
+};
+
+static struct frame_header wrong_pair_header(const struct stage *stage,
+                                             const struct wrong_pair *wrong)
+{
+    struct frame_header header = pair_header(stage, wrong->round, wrong->payload_bytes);
+    header.credit = wrong->stripe;
+    header.used_bytes = wrong->used_bytes;
+    header.chunk = wrong->sender;
+    header.dtype = wrong->dtype;
+    return header;
+}
+
+// Before and after the launch.
+static void impossible_rounds_lose_the_peer(void **state)
+{
+    static const uint8_t used[LOCKSTEP_USED_BYTES];
+    struct launched *launched = malloc(sizeof(*launched));
+    for (size_t i = 0; i < 2 * LENGTH(wrong_pairs); i++) {
+        const struct wrong_pair *wrong = &wrong_pairs[i / 2];
+        struct stage stage;
+        form_and_join(&stage, *state);
+        const struct frame_header header = wrong_pair_header(&stage, wrong);
+        if (i % 2 == 0)
+            launch_pair(&stage, launched, 100, 0, wrong->algorithm);
+        (void)send_used_frame(&stage, &header, used);
+        if (i % 2 == 1) {
+            for (int k = 0; k < 5; k++)
+                transport_progress(stage.transport, 1);
+            launch_pair(&stage, launched, 100, 0, wrong->algorithm);
+        }
+        until_count(&stage, &stage.lost, 1);
+        assert_false(stage.left);
+        assert_int_equal(stage.done, 0);
+        check_untouched(launched);
+        stage_close(&stage);
+    }
+    free(launched);
+}
+
+static void a_round_comes_twice(void **state)
+{
+    struct stage stage;
+    struct launched *launched = malloc(sizeof(*launched));
+    form_and_join(&stage, *state);
+    launch_pair(&stage, launched, 100, 0, ALGORITHM_HALVING);
+    const struct frame_header header = pair_header(&stage, 1, 200);
+    assert_true(send_frame(&stage, &header, NULL));
+    (void)send_frame(&stage, &header, NULL);
+    expect_impossible(&stage);
+    assert_int_equal(stage.done, 0);
+    stage_close(&stage);
+    free(launched);
+}
+
+// Credit where none is needed, for what is not there, and less than before.
+static void impossible_credit_of_a_pair(void **state)
+{
+    static const struct {
+        uint64_t elements;
+        uint32_t credit;
+    } wrong[] = {{100, 1}, {40000, 0}, {40000, 400}};
+    struct launched *launched = malloc(sizeof(*launched));
+    for (size_t i = 0; i < LENGTH(wrong); i++) {
+        struct stage stage;
+        form_and_join(&stage, *state);
+        launch_pair(&stage, launched, wrong[i].elements, 0, ALGORITHM_DOUBLING);
+        struct frame_header header = tensor_header(&stage, FRAME_CREDIT, 0, 0);
+        header.part = FRAME_CREDIT_PAIR;
+        header.credit = wrong[i].credit;
+        (void)send_frame(&stage, &header, NULL);
+        expect_impossible(&stage);
+        check_untouched(launched);
+        stage_close(&stage);
+    }
+    free(launched);
+}
+
+static void rounds_without_credit(void **state)
+{
+    struct stage stage;
+    form_and_join(&stage, *state);
+    const struct frame_header header = pair_header(&stage, 1, LOCKSTEP_EAGER_BYTES + 4);
+    (void)send_frame(&stage, &header, NULL);
+    expect_impossible(&stage);
+    stage_close(&stage);
+}
+
+// Its signature, or its algorithm, is another one: in a frame that comes late, in one that waits
+// for the launch, in a credit that does.
+static void pairs_disagree(void **state)
+{
+    struct launched *launched = malloc(5 * sizeof(*launched));
+    struct stage stage;
+    form_and_join(&stage, *state);
+    launch_pair(&stage, &launched[0], 100, 0, ALGORITHM_DOUBLING);
+    struct frame_header header = pair_header(&stage, 1, 400);
+    header.signature++;
+    assert_true(send_frame(&stage, &header, NULL));
+    until_count(&stage, &stage.mismatches, 1);
+    launch(&stage, &launched[1], 100, 1, COLLECTIVE_ALLREDUCE);
+    header = pair_header(&stage, 1, 400);
+    header.slot = 1;
+    assert_true(send_frame(&stage, &header, NULL));
+    until_count(&stage, &stage.mismatches, 2);
+    header.slot = 2;
+    assert_true(send_frame(&stage, &header, NULL));
+    header = tensor_header(&stage, FRAME_REDUCE, 0, 400);
+    header.slot = 3;
+    assert_true(send_frame(&stage, &header, NULL));
+    header = tensor_header(&stage, FRAME_CREDIT, 0, 0);
+    header.part = FRAME_CREDIT_PAIR;
+    header.credit = 1;
+    header.slot = 4;
+    assert_true(send_frame(&stage, &header, NULL));
+    for (int i = 0; i < 10; i++)
+        transport_progress(stage.transport, 1);
+    launch(&stage, &launched[2], 100, 2, COLLECTIVE_ALLREDUCE);
+    launch_pair(&stage, &launched[3], 100, 3, ALGORITHM_HALVING);
+    launch(&stage, &launched[4], 40000, 4, COLLECTIVE_ALLREDUCE);
+    until_count(&stage, &stage.mismatches, 5);
+    assert_int_equal(stage.lost, 0);
+    assert_int_equal(stage.done, 0);
+    for (size_t i = 0; i < 5; i++)
+        check_untouched(&launched[i]);
+    transport_abandon(stage.transport);
+    stage_close(&stage);
+    free(launched);
+}
+
+// The puppet does its part of the sum, and dies inside an element of the result.
+static void a_death_inside_a_result(void **state)
+{
+    static const uint32_t cuts[] = {0, 1, 4, 5, 9999, 19998};
+    struct launched *launched = malloc(sizeof(*launched));
+    uint8_t *bytes = calloc(1, 20000);
+    for (size_t c = 0; c < LENGTH(cuts); c++) {
+        struct stage stage;
+        struct frame_header answer;
+        uint8_t head[LOCKSTEP_FRAME_HEADER_BYTES];
+        form_and_join(&stage, *state);
+        launch_pair(&stage, launched, 10000, 0, ALGORITHM_HALVING);
+        memset(bytes, 0, 20000);
+        struct frame_header header = pair_header(&stage, 1, 20000);
+        assert_true(send_frame(&stage, &header, bytes));
+        assert_true(receive_frame(&stage, &answer, bytes)); // Its input for the upper half, ...
+        assert_true(receive_frame(&stage, &answer, bytes)); // ... and the sum of the lower one.
+        assert_int_equal(answer.part, 2);
+        memset(bytes, 0xee, 20000);
+        header = pair_header(&stage, 2, 20000);
+        frame_encode(&header, head);
+        assert_true(send_all(&stage, stage.puppet, head, sizeof(head)));
+        assert_true(send_all(&stage, stage.puppet, bytes, cuts[c]));
+        stage.puppet->ops->close(stage.puppet, false);
+        stage.puppet = NULL;
+        until_count(&stage, &stage.lost, 1);
+        const size_t whole = cuts[c] / 4;
+        for (size_t i = 0; i < 5000; i++) // Zeros were added to it.
+            assert_true(launched->memory[i] == (float)i);
+        assert_memory_equal(launched->memory + 5000, bytes, whole * 4);
+        for (size_t i = 5000 + whole; i < 10000; i++)
+            assert_true(launched->memory[i] == (float)i);
+        assert_int_equal(stage.done, 0);
+        stage_close(&stage);
+    }
+    free(bytes);
+    free(launched);
+}
+
 static void goodbye_is_no_death(void **state)
 {
     struct stage stage;
@@ -942,7 +1166,7 @@ static struct frame_header noise_header(const struct stage *stage, uint64_t *ran
 {
     static const uint32_t lengths[] = {0, 4, 8, 400, 4096, 8192, 16384, 65536, 3};
     struct frame_header header = {.generation = stage->world.generation};
-    header.kind = (enum frame_kind)(FRAME_STEP_HEADER + job_random(random) % 7);
+    header.kind = (enum frame_kind)(FRAME_STEP_HEADER + job_random(random) % 8);
     header.dtype = job_random(random) % 4 ? DTYPE_FLOAT32 : (enum dtype)(job_random(random) % 8);
     header.payload_bytes = lengths[job_random(random) % LENGTH(lengths)];
     if (header.payload_bytes > frame_payload_max(header.kind))
@@ -979,7 +1203,10 @@ static void noise_from_a_member(void **state)
         if (seed % 3 == 0)
             transport_wave(stage.transport, &wave);
         for (uint32_t i = 0; i < 4; i++)
-            if (job_random(&random) % 2)
+            if (job_random(&random) % 3 == 0)
+                launch_pair(&stage, &launched[i], elements[i], i,
+                            seed % 2 ? ALGORITHM_DOUBLING : ALGORITHM_HALVING);
+            else if (job_random(&random) % 2)
                 launch(&stage, &launched[i], elements[i], i,
                        i == 3 && seed % 2 ? COLLECTIVE_BROADCAST : COLLECTIVE_ALLREDUCE);
         for (int i = 0; i < 12 && stage.lost == 0; i++) {
@@ -1055,6 +1282,12 @@ static const struct {
     TEST(a_death_inside_an_element),
     TEST(bytes_before_the_end_count),
     TEST(mismatch_is_an_event),
+    TEST(impossible_rounds_lose_the_peer),
+    TEST(a_round_comes_twice),
+    TEST(impossible_credit_of_a_pair),
+    TEST(rounds_without_credit),
+    TEST(pairs_disagree),
+    TEST(a_death_inside_a_result),
     TEST(goodbye_is_no_death),
     TEST(goodbye_with_a_wave_joined),
     TEST(forming_again),
