@@ -58,10 +58,19 @@ bool dtype_is_small(enum dtype dtype)
 #if defined(__x86_64__)
 // The builtin knows whether the system saves vector registers, which F16C needs as well, but that
 // of clang 14 does not know F16C itself.
+// Asked once: in a virtual machine that instruction takes microseconds.
 static bool cpu_has_avx2_and_f16c(void)
 {
-    unsigned a, b, c, d;
-    return __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+    static atomic_int known; // 0: not asked yet. 1: no. 2: yes.
+    int answer = atomic_load_explicit(&known, memory_order_relaxed);
+    if (answer == 0) {
+        unsigned a, b, c, d;
+        const bool has =
+            __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+        answer = has ? 2 : 1;
+        atomic_store_explicit(&known, answer, memory_order_relaxed);
+    }
+    return answer == 2;
 }
 
 static bool cpu_has_avx512(void)

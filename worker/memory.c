@@ -19,6 +19,9 @@
 // Gradients of different buckets share no cache line.
 #define MEMORY_BUCKET_ALIGN 64
 
+// Less has no huge page.
+#define MEMORY_HUGE_BYTES (2 * 1024 * 1024)
+
 // Whole pages from the kernel are aligned and zero, and their use shows where they are accessed.
 // Without bytes: a page that must not be touched.
 static int memory_map(size_t bytes, void **memory)
@@ -29,6 +32,9 @@ static int memory_map(size_t bytes, void **memory)
     if (pages == MAP_FAILED)
         return error_set(LOCKSTEP_E_SYSTEM, "cannot allocate %zu bytes: %s", bytes,
                          strerror(errno));
+    // Huge pages save a third of the time of a pass over much memory.
+    if (bytes >= MEMORY_HUGE_BYTES)
+        (void)madvise(pages, bytes, MADV_HUGEPAGE);
     *memory = pages;
     return 0;
 }
