@@ -40,7 +40,9 @@
 #define BOARD_WIDE_WORDS (LOCKSTEP_MAX_PARAMETERS / 64)
 #define BOARD_SLOTS 3
 #define BOARD_SLOT_BYTES (256 * 1024)
-#define BOARD_STASH_BYTES (32 * 1024) // Summed at once where memory is registered.
+// Summed at once where memory is registered. It stays in the first cache with the sources of two or
+// three ranks: 32 KiB, which does not, takes one and a half times as long (docs/performance.md).
+#define BOARD_STASH_BYTES (4 * 1024)
 #define BOARD_NEWS 256 // Of regions, not heard yet. A power of two.
 #define BOARD_NONE UINT32_MAX
 

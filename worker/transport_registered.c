@@ -35,7 +35,7 @@
 #include <sched.h>
 #include <string.h>
 
-#define REGISTERED_BLOCKS 8 // Of one run, before links have their turn.
+#define REGISTERED_BLOCKS 64 // Of one run, before links have their turn.
 #define REGISTERED_LET_GO_MS 50
 
 static struct board_stash *registered_stash(const struct shared *shared, uint32_t seat)
