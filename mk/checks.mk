@@ -29,7 +29,7 @@ TEST_BIN := $(TEST_C:%.c=$(BUILD)/%)
 TEST_ENV = BUILD=$(abspath $(BUILD)) LOCKSTEP_BIN=$(abspath $(BUILD)/bin) \
     LOCKSTEP_LIB=$(abspath $(BUILD)/lib) CC="$(CC)" LOCKSTEP_SANITIZER=$(SAN)
 
-.PHONY: test check sim conformance mutants nightly asan tsan ubsan lint format demo torch aarch64
+.PHONY: test check sim conformance conformance-algorithms mutants nightly asan tsan ubsan lint format demo torch aarch64
 
 # Unit tests and simulations start no program of ours, so for them alone none need link.
 NEEDS_PROGRAMS := $(filter-out tests/unit/% tests/sim/%,$(TEST_C) $(TEST_SH))
@@ -51,6 +51,10 @@ CASE_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/conformance/test_*.c test
 conformance: all $(CASE_BIN) ## Run the numbered cases, one line each by transport (CASE=26)
 	@CASE=$(CASE) $(TEST_ENV) tools/conformance
 
+conformance-algorithms: all $(CASE_BIN) ## The conformance tests over every algorithm by name
+	@$(TEST_ENV) LOCKSTEP_TEST_ALGORITHMS=all tools/run-tests \
+	    $(filter $(BUILD)/tests/conformance/%,$(CASE_BIN))
+
 mutants: ## Break the library on purpose: each fault has to fail its case (CASE=07)
 	@CASE=$(CASE) $(TEST_ENV) JOBS=$(JOBS) tools/mutants
 
@@ -65,7 +69,7 @@ NIGHTLY_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/conformance/test_reduc
 nightly: all $(NIGHTLY_BIN) ## Random models, large buckets, simulator, deaths (DRAWS, SEEDS, KILLS)
 	@echo 'nightly: $(DRAWS) random models, $(SEEDS) simulator seeds, $(KILLS) deaths'
 	@$(TEST_ENV) LOCKSTEP_TEST_TIMEOUT=$(or $(LOCKSTEP_TEST_TIMEOUT),7200) \
-	    LOCKSTEP_TEST_DRAWS=$(DRAWS) LOCKSTEP_TEST_LARGE=1 LOCKSTEP_SIM_SEEDS=$(SEEDS) \
+	    LOCKSTEP_TEST_DRAWS=$(DRAWS) LOCKSTEP_TEST_LARGE=1 LOCKSTEP_TEST_ALGORITHMS=all LOCKSTEP_SIM_SEEDS=$(SEEDS) \
 	    LOCKSTEP_FAULT_ROUNDS=$(KILLS) tools/run-tests $(NIGHTLY_BIN)
 
 # --- the same suite under a sanitizer ------------------------------------------------------------

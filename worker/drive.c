@@ -16,10 +16,9 @@
 //   it gives it up and dozes: it sleeps until something arrives, without the right, so a call that
 //   blocks then finds it free and wakes nobody.
 // - A lease begins when the engine thread would drive and sees that calls have used the right since
-//   it last looked: it sleeps through 1 ms, then 2, up to 8, as long as they go on doing so, and up
-//   to 64 while one of them drives all the time. Calls that follow each other so neither hand
-//   anything over nor compete with a thread that the same traffic wakes. They renew the lease by
-//   counting `uses`, without a clock or a system call.
+//   it last looked: it sleeps through 1 ms, then 2, up to 8, as long as they go on doing so. Calls
+//   that follow each other so neither hand anything over nor compete with a thread that the same
+//   traffic wakes. They renew the lease by counting `uses`, without a clock or a system call.
 //
 // Why no wake-up is lost. Say that something is due: a command is in the inbox, the session has
 // failed, or a wish is not true yet. Under the mutex one of these holds:
@@ -57,7 +56,6 @@
 
 #define DRIVE_LEASE_MS 1
 #define DRIVE_LEASE_MAX_MS 8
-#define DRIVE_LONG_MAX_MS 64
 
 // A call that blocks while another thread drives. On its stack.
 struct drive_waiter {
@@ -307,13 +305,6 @@ void drive_until_locked(struct lockstep_session *session, const struct command *
 
 // ---- The engine thread -------------------------------------------------------------------------
 
-// How long the next look at the right is put off. renewed: calls have used it since the last one.
-static int drive_next_lease(int lease_ms, bool renewed)
-{
-    const int most_ms = renewed ? DRIVE_LEASE_MAX_MS : DRIVE_LONG_MAX_MS;
-    return 2 * lease_ms < most_ms ? 2 * lease_ms : most_ms;
-}
-
 // Rests on the bell while calls use the right, then takes it. seen: `uses` when the thread last
 // looked.
 static void drive_engine_take(struct lockstep_session *session, uint64_t seen)
@@ -331,8 +322,9 @@ static void drive_engine_take(struct lockstep_session *session, uint64_t seen)
         mutex_unlock(&session->mutex);
         if (poll(&bell, 1, lease_ms) > 0)
             drive_hear(drive);
+        if (lease_ms < DRIVE_LEASE_MAX_MS)
+            lease_ms *= 2;
         mutex_lock(&session->mutex);
-        lease_ms = drive_next_lease(lease_ms, drive->uses != seen);
     }
     drive_take_locked(session, DRIVE_ENGINE);
     mutex_unlock(&session->mutex);

@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SAVED_VERSION 1
+#define SAVED_VERSION 2 // 1 had no tuning.
 #define SAVED_WORDS 4 // Of a line.
 
 static const char *const saved_kinds[] = {"layout", "session"};
@@ -106,6 +106,12 @@ void saved_write(struct lockstep_session *session, enum saved_kind kind, FILE *f
     fprintf(file, "lockstep-saved %d\nkind %s\n", SAVED_VERSION, saved_kinds[kind]);
     fprintf(file, "world_size %" PRIu32 "\nchunk_bytes %" PRIu32 "\n", session->world_size,
             session->chunk_bytes);
+    struct tuning tuning = session->tuning;
+    if (session->has_loaded_tuning) { // It takes effect at the start only.
+        tuning.doubling_bytes = session->loaded_doubling_bytes;
+        tuning.halving_bytes = session->loaded_halving_bytes;
+    }
+    fprintf(file, "tuning %" PRIu64 " %" PRIu64 "\n", tuning.doubling_bytes, tuning.halving_bytes);
     if (kind == SAVED_SESSION) {
         fprintf(file, "step %" PRIu64 "\n", session->step);
         saved_write_counters(session, file);
@@ -356,6 +362,23 @@ static int saved_read_module(struct saved_reader *reader, struct lockstep_module
 
 // ---- The rest of a file ------------------------------------------------------------------------
 
+// The payloads up to which doubling and halving are chosen: in a world of that size they decide the
+// bits, so they are taken over with the layouts.
+static int saved_read_tuning(struct saved_reader *reader, bool same_world)
+{
+    struct lockstep_session *session = reader->session;
+    uint64_t doubling, halving;
+    if (!saved_is(reader, "tuning", 3) || !parse_u64(reader->words[1], &doubling) ||
+        !parse_u64(reader->words[2], &halving))
+        return saved_fault(reader, "the tuning with two numbers is expected here");
+    if (reader->takes && same_world) {
+        session->has_loaded_tuning = true;
+        session->loaded_doubling_bytes = doubling;
+        session->loaded_halving_bytes = halving;
+    }
+    return saved_advance(reader);
+}
+
 static int saved_read_head(struct saved_reader *reader)
 {
     const struct lockstep_session *session = reader->session;
@@ -385,7 +408,9 @@ static int saved_read_head(struct saved_reader *reader)
                   "file=%s saved=%" PRIu64 " world_size=%" PRIu32
                   " hint=\"sums may differ in their last bits\"",
                   reader->path, world_size, session->world_size);
-    return 0;
+    if (version == 1)
+        return 0;
+    return saved_read_tuning(reader, world_size == session->world_size);
 }
 
 static void saved_take_step(struct lockstep_session *session, uint64_t step)

@@ -192,8 +192,9 @@ static void places_body(struct rank *rank)
 static void case_08_contiguous_and_scattered_same_bits(const struct setting *setting)
 {
     static char scattered[] = "scattered";
-    const uint64_t contiguous_digest = ranks_run(setting, places_body, NULL);
-    assert_true(contiguous_digest == ranks_run(setting, places_body, scattered));
+    const struct setting ring = setting_on_ring(setting);
+    const uint64_t contiguous_digest = ranks_run(&ring, places_body, NULL);
+    assert_true(contiguous_digest == ranks_run(&ring, places_body, scattered));
 }
 
 // ---- Case 9 ------------------------------------------------------------------------------------

@@ -109,10 +109,11 @@ static void scattered_body(struct rank *rank)
 
 static void case_08_given_memory_is_one_run_a_bucket(const struct setting *setting)
 {
+    const struct setting ring = setting_on_ring(setting);
     const struct cluster_test given = {
-        .setting = setting, .configure = small_caps, .body = given_body};
+        .setting = &ring, .configure = small_caps, .body = given_body};
     const struct cluster_test scattered = {
-        .setting = setting, .configure = small_caps, .body = scattered_body};
+        .setting = &ring, .configure = small_caps, .body = scattered_body};
     assert_true(ranks_run_test(&given) == ranks_run_test(&scattered));
 }
 

@@ -418,6 +418,14 @@ static const uint64_t idle[CLUSTER_MAX_WORLD] = {0, 5, 1, 0, 2, 0, 1, 0};
 // ---- Case 23 -----------------------------------------------------------------------------------
 
 // A single gradient for each module, of many pieces and chunks where not every byte is a call.
+// What is expected here follows the hops of a ring.
+static void run_on_ring(const struct setting *setting, void (*body)(struct rank *rank),
+                        void *context)
+{
+    const struct setting ring = setting_on_ring(setting);
+    ranks_run(&ring, body, context);
+}
+
 static void bits_body(struct rank *rank)
 {
     const bool torn = rank->setting->torn_bytes > 0;
@@ -432,7 +440,7 @@ static void bits_body(struct rank *rank)
 
 static void case_23_rounded_once_per_hop(const struct setting *setting)
 {
-    ranks_run(setting, bits_body, NULL);
+    run_on_ring(setting, bits_body, NULL);
 }
 
 // All dtypes in one module, in memory side by side: no bucket, and no wire, mixes them. Small
@@ -518,7 +526,7 @@ static void case_23_dtypes_do_not_leak(const struct setting *setting)
     static lockstep_wire wires[] = {LOCKSTEP_WIRE_SAME, LOCKSTEP_WIRE_BFLOAT16,
                                     LOCKSTEP_WIRE_FLOAT32};
     for (size_t w = 0; w < LENGTH(wires); w++)
-        ranks_run(setting, mixed_body, &wires[w]);
+        run_on_ring(setting, mixed_body, &wires[w]);
 }
 
 // What overflows as a sum of float16, and what would on the way only.
@@ -549,7 +557,7 @@ static void overflow_body(struct rank *rank)
 
 static void case_23_an_exponent_prevents_overflow(const struct setting *setting)
 {
-    ranks_run(setting, overflow_body, NULL);
+    run_on_ring(setting, overflow_body, NULL);
 }
 
 // ---- Case 24 -----------------------------------------------------------------------------------
@@ -644,7 +652,7 @@ static void specials_body(struct rank *rank)
 
 static void case_24_special_values_in_every_format(const struct setting *setting)
 {
-    ranks_run(setting, specials_body, NULL);
+    run_on_ring(setting, specials_body, NULL);
 }
 
 // ---- Case 25 -----------------------------------------------------------------------------------
@@ -669,7 +677,7 @@ static void odd_body(struct rank *rank)
 
 static void case_25_odd_worlds_in_every_format(const struct setting *setting)
 {
-    ranks_run(setting, odd_body, NULL);
+    run_on_ring(setting, odd_body, NULL);
 }
 
 // ---- Case 26 and unused gradients --------------------------------------------------------------
@@ -717,7 +725,7 @@ static void unused_body(struct rank *rank)
 
 static void case_26_weights_and_unused_in_every_format(const struct setting *setting)
 {
-    ranks_run(setting, unused_body, NULL);
+    run_on_ring(setting, unused_body, NULL);
 }
 
 // All weights are 0: an error everywhere, and every bit is as it was.
@@ -748,7 +756,7 @@ static void weightless_body(struct rank *rank)
 
 static void case_26_no_weight_at_all_in_every_format(const struct setting *setting)
 {
-    ranks_run(setting, weightless_body, NULL);
+    run_on_ring(setting, weightless_body, NULL);
 }
 
 // ---- What travels ------------------------------------------------------------------------------
@@ -777,7 +785,7 @@ static void a_wire_of_half_the_bytes(const struct setting *setting)
 {
     for (uint32_t m = 0; m < LENGTH(formats) && setting->torn_bytes == 0; m++) {
         struct format format = formats[m];
-        ranks_run(setting, bytes_body, &format);
+        run_on_ring(setting, bytes_body, &format);
     }
 }
 
@@ -809,7 +817,7 @@ static void alone_body(struct rank *rank)
 
 static void a_world_of_one_rounds_nothing(const struct setting *setting)
 {
-    ranks_run(setting, alone_body, NULL);
+    run_on_ring(setting, alone_body, NULL);
 }
 
 int main(void)

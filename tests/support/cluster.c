@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
+#include "protos/tuning.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -207,6 +208,7 @@ struct lockstep_config rank_config(const struct rank *rank)
     config.rank_hint = (int32_t)rank->rank;
     config.transport = rank->setting->transport;
     config.torn_bytes = rank->setting->torn_bytes;
+    config.host_id = rank->host[0] == '\0' ? NULL : rank->host;
     config.open_timeout_ms = CLUSTER_PATIENCE_MS * test_slow();
     return config;
 }
@@ -291,6 +293,18 @@ static void cluster_await(struct cluster *cluster)
         cluster_hangs(cluster);
 }
 
+// Hosts have the same number of ranks, or one more.
+static void cluster_place_rank(struct rank *rank)
+{
+    uint32_t hosts = rank->setting->hosts;
+    if (hosts == 0)
+        return;
+    if (hosts > rank->world_size)
+        hosts = rank->world_size;
+    snprintf(rank->host, sizeof(rank->host), "host-%" PRIu32,
+             rank->rank * hosts / rank->world_size % CLUSTER_MAX_WORLD);
+}
+
 static void cluster_start_rank(struct cluster *cluster, uint32_t index)
 {
     struct rank *rank = &cluster->ranks[index];
@@ -300,6 +314,7 @@ static void cluster_start_rank(struct cluster *cluster, uint32_t index)
     rank->setting = cluster->test->setting;
     rank->context = cluster->test->context;
     snprintf(rank->label, sizeof(rank->label), "rank %u", (unsigned)index % CLUSTER_MAX_WORLD);
+    cluster_place_rank(rank);
     hash64_init(&rank->digest, 0);
     rank_left(rank, 0);
     assert_int_equal(thread_start(&cluster->threads[index], rank->label, rank_run, rank), 0);
@@ -324,6 +339,15 @@ static uint64_t cluster_judge(struct cluster *cluster)
     return digest;
 }
 
+// Before the threads of the ranks are there, and after those of the last world.
+static void cluster_environment(const char *name, const char *value)
+{
+    if (value != NULL)
+        setenv(name, value, 1);
+    else
+        unsetenv(name);
+}
+
 uint64_t ranks_run_test(const struct cluster_test *test)
 {
     struct cluster *cluster = calloc(1, sizeof(*cluster));
@@ -335,12 +359,21 @@ uint64_t ranks_run_test(const struct cluster_test *test)
     cluster_job_name(cluster->job, sizeof(cluster->job));
     mutex_init(&cluster->mutex);
     cond_init(&cluster->changed);
+    cluster_environment("LOCKSTEP_ALGORITHM", test->setting->algorithm);
+    cluster_environment("LOCKSTEP_LINK", test->setting->link);
     for (uint32_t i = 0; i < cluster->world_size; i++)
         cluster_start_rank(cluster, i);
     cluster_await(cluster);
     for (uint32_t i = 0; i < cluster->world_size; i++)
         thread_join(&cluster->threads[i]);
     return cluster_judge(cluster);
+}
+
+struct setting setting_on_ring(const struct setting *setting)
+{
+    struct setting ring = *setting;
+    ring.algorithm = "ring";
+    return ring;
 }
 
 uint64_t ranks_run(const struct setting *setting, void (*body)(struct rank *rank), void *context)
@@ -351,14 +384,29 @@ uint64_t ranks_run(const struct setting *setting, void (*body)(struct rank *rank
 
 // ---- Stamping ----------------------------------------------------------------------------------
 
-#define STAMP_MAX_TESTS 512
+#define STAMP_MAX_TESTS 1024
+
+#define APART CLUSTER_MAX_WORLD // Every rank on a host of its own.
 
 static const struct setting stamp_transports[] = {
-    {.name = "loopback", .transport = LOCKSTEP_TRANSPORT_LOOPBACK},
-    {.name = "torn_1", .transport = LOCKSTEP_TRANSPORT_LOOPBACK, .torn_bytes = 1},
-    {.name = "torn_7", .transport = LOCKSTEP_TRANSPORT_LOOPBACK, .torn_bytes = 7},
-    {.name = "torn_1000", .transport = LOCKSTEP_TRANSPORT_LOOPBACK, .torn_bytes = 1000},
+    {.name = "loopback", .transport = LOCKSTEP_TRANSPORT_LOOPBACK, .hosts = APART},
+    {.name = "torn_1", .transport = LOCKSTEP_TRANSPORT_LOOPBACK, .torn_bytes = 1, .hosts = APART},
+    {.name = "torn_7", .transport = LOCKSTEP_TRANSPORT_LOOPBACK, .torn_bytes = 7, .hosts = APART},
+    {.name = "torn_1000",
+     .transport = LOCKSTEP_TRANSPORT_LOOPBACK,
+     .torn_bytes = 1000,
+     .hosts = APART},
     {.name = "tcp", .transport = LOCKSTEP_TRANSPORT_TCP},
+    {.name = "shared", .transport = LOCKSTEP_TRANSPORT_AUTO},
+    {.name = "ring", .transport = LOCKSTEP_TRANSPORT_TCP, .algorithm = "ring"},
+    {.name = "doubling", .transport = LOCKSTEP_TRANSPORT_TCP, .algorithm = "doubling"},
+    {.name = "halving", .transport = LOCKSTEP_TRANSPORT_TCP, .algorithm = "halving"},
+#if TUNING_HAS_TWO_LEVEL
+    {.name = "two_level",
+     .transport = LOCKSTEP_TRANSPORT_AUTO,
+     .hosts = 2,
+     .algorithm = "two_level"},
+#endif
 };
 #define STAMP_TRANSPORTS (sizeof(stamp_transports) / sizeof(stamp_transports[0]))
 
@@ -392,13 +440,20 @@ static bool stamp_leaves_out(const struct setting *setting)
     return setting->torn_bytes != (strcmp(sanitizer, "thread") == 0 ? 1000 : 7);
 }
 
+static bool stamp_all_algorithms(void)
+{
+    const char *which = getenv("LOCKSTEP_TEST_ALGORITHMS");
+    return which != NULL && strcmp(which, "all") == 0;
+}
+
 static uint32_t stamp_one(const struct stamp *stamp, bool torn, struct stamped *stamped,
                           struct CMUnitTest *tests)
 {
     static const uint32_t two_and_three[] = {2, 3, 0};
     uint32_t count = 0;
     for (size_t t = 0; t < STAMP_TRANSPORTS; t++) {
-        if (stamp_transports[t].torn_bytes > 0 && !torn)
+        if ((stamp_transports[t].torn_bytes > 0 && !torn) ||
+            (stamp_transports[t].algorithm != NULL && !stamp_all_algorithms()))
             continue;
         for (const uint32_t *world = stamp->worlds != NULL ? stamp->worlds : two_and_three;
              *world != 0; world++) {

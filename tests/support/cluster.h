@@ -38,11 +38,19 @@
 // ---- What a test is stamped over ---------------------------------------------------------------
 
 struct setting {
-    const char *name; // Of the transport: "loopback", "torn_7", "tcp".
+    const char *name; // Of the transport: "loopback", "torn_7", "tcp", "shared".
     lockstep_transport_kind transport;
     uint32_t torn_bytes;
+    // Ranks say that they are on so many hosts, evenly spread, and at most one each; 0: on this
+    // one.
+    uint32_t hosts;
+    const char *algorithm; // Asked for by LOCKSTEP_ALGORITHM; NULL: what follows from sizes.
+    const char *link; // LOCKSTEP_LINK; NULL: links are measured.
     uint32_t world_size;
 };
+
+// The same, with the ring asked for: for tests that know its sums to the last bit.
+struct setting setting_on_ring(const struct setting *setting);
 
 struct stamp {
     const char *name; // "case_06_ready_orders_differ"
@@ -51,6 +59,7 @@ struct stamp {
 };
 
 // Runs every stamp over all transports and its worlds as one cmocka group; what main returns.
+// With LOCKSTEP_TEST_ALGORITHMS=all also over every algorithm, asked for by name.
 // LOCKSTEP_TEST_FILTER, a pattern such as "*case_26*tcp*", narrows it.
 int stamp_run(const char *group, const struct stamp *stamps, uint32_t count);
 // The same without the torn loopbacks, for what would take too long there.
@@ -70,6 +79,7 @@ struct rank {
     const struct setting *setting;
     void *context; // The test's own, the same for all ranks.
     char label[16]; // "rank 2"
+    char host[16]; // "host-1"
 
     // this rank's thread
     lockstep_session *session; // Opened before the body, closed after it; NULL: closed in it.

@@ -19,10 +19,11 @@
 
 #define FILE_BYTES 4096
 
-static const char good[] = "lockstep-saved 1\n"
+static const char good[] = "lockstep-saved 2\n"
                            "kind session\n"
                            "world_size 1\n"
                            "chunk_bytes 0\n"
+                           "tuning 0 0\n"
                            "step 41\n"
                            "counter 7 -5\n"
                            "counter 900 12\n"
@@ -237,15 +238,17 @@ struct wrong {
 };
 
 static const struct wrong wrongs[] = {
-    {"lockstep-saved 1", "lockstep-saved 2", "line 1: 'lockstep-saved' and a number up to 1"},
+    {"lockstep-saved 2", "lockstep-saved 3", "line 1: 'lockstep-saved' and a number up to 2"},
+    {"lockstep-saved 2", "lockstep-saved 1", "line 5: 'step' and a number"},
+    {"tuning 0 0", "tuning 0 x", "line 5: the tuning with two numbers"},
     {"kind session", "kind layout", "line 2: this is not a file of lockstep_session_save"},
     {"world_size 1\n", "", "line 3: 'world_size' and a number"},
     {"world_size 1", "world_size 1025", "a number up to 1024"},
     {"chunk_bytes 0", "chunk_bytes 4096", "start the coordinator with --chunk-bytes 4096"},
     {"step 41", "step -1", "'step' and a number"},
     {"step 41", "step 41 ", "'step' and a number"},
-    {"counter 900", "counter 6", "line 7: this is no counter"},
-    {"counter 7", "counter 0", "line 6: this is no counter"},
+    {"counter 900", "counter 6", "line 8: this is no counter"},
+    {"counter 7", "counter 0", "line 7: this is no counter"},
     {"module a%20net", "module a net", "module 'a net' is expected here"},
     {"module a%20net", "module b", "module 'b' in the place of 'a net'"},
     {"module a%20net", "module a%2", "two hexadecimal digits"},

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Algorithms that are asked for by name: what can be had is used, what cannot ends lockstep_open on
+// every rank with the reason.
+
+#include "tests/support/cluster.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#define ELEMENTS 5000
+
+static void sum_body(struct rank *rank)
+{
+    static const uint32_t counts[] = {1, 7, ELEMENTS};
+    float data[ELEMENTS];
+    for (size_t c = 0; c < 3; c++) {
+        for (uint32_t i = 0; i < counts[c]; i++)
+            data[i] = (float)(rank->rank + i);
+        RANK_OK(rank, lockstep_allreduce(rank->session, "sum", data, counts[c], LOCKSTEP_FLOAT32,
+                                         LOCKSTEP_SUM, LOCKSTEP_WAIT_FOREVER));
+        const uint32_t n = rank->world_size;
+        for (uint32_t i = 0; i < counts[c]; i++)
+            RANK_EQUAL(rank, data[i], n * i + n * (n - 1) / 2);
+    }
+}
+
+static void refused_body(struct rank *rank)
+{
+    const struct lockstep_config config = rank_config(rank);
+    RANK_FAILS(rank, LOCKSTEP_E_CONFIG, lockstep_open(&config, &rank->session));
+    RANK_SAYS(rank, rank->context);
+}
+
+static void run_refused(const struct setting *setting, char *reason)
+{
+    const struct cluster_test test = {
+        .setting = setting, .body = refused_body, .context = reason, .without_session = true};
+    ranks_run_test(&test);
+}
+
+static struct setting world_of(uint32_t size, lockstep_transport_kind transport,
+                               const char *algorithm)
+{
+    return (struct setting){
+        .name = algorithm, .transport = transport, .algorithm = algorithm, .world_size = size};
+}
+
+static void test_what_can_be_had_is_used(void **state)
+{
+    static const char *const algorithms[] = {"auto", "ring", "doubling", "halving"};
+    (void)state;
+    for (size_t a = 0; a < 4; a++)
+        for (uint32_t size = 1; size <= 5; size += 2) {
+            const struct setting setting = world_of(size, LOCKSTEP_TRANSPORT_TCP, algorithms[a]);
+            ranks_run(&setting, sum_body, NULL);
+        }
+}
+
+// It would be refused if the ranks did not share memory.
+static void test_ranks_of_one_host_share_memory(void **state)
+{
+    (void)state;
+    for (uint32_t size = 1; size <= 5; size += 2) {
+        const struct setting setting = world_of(size, LOCKSTEP_TRANSPORT_AUTO, "shared");
+        ranks_run(&setting, sum_body, NULL);
+    }
+}
+
+static void test_sockets_share_no_memory(void **state)
+{
+    static char reason[] =
+        "LOCKSTEP_ALGORITHM=shared cannot be had here: the ranks of a host share "
+        "no memory (rank ";
+    (void)state;
+    const struct setting setting = world_of(3, LOCKSTEP_TRANSPORT_TCP, "shared");
+    run_refused(&setting, reason);
+}
+
+static void test_two_hosts_share_no_memory(void **state)
+{
+    static char reason[] = "the ranks are not all on one host";
+    (void)state;
+    struct setting setting = world_of(3, LOCKSTEP_TRANSPORT_AUTO, "shared");
+    setting.hosts = 2;
+    run_refused(&setting, reason);
+}
+
+static void test_unknown_names_are_refused(void **state)
+{
+    static char reason[] = "LOCKSTEP_ALGORITHM='tree' is not auto, ring";
+    static char link[] = "LOCKSTEP_LINK='7' is not two numbers";
+    (void)state;
+    struct setting setting = world_of(1, LOCKSTEP_TRANSPORT_TCP, "tree");
+    run_refused(&setting, reason);
+    setting = world_of(1, LOCKSTEP_TRANSPORT_TCP, "auto");
+    setting.link = "7";
+    run_refused(&setting, link);
+}
+
+// A launcher can take the sockets, whatever the program says.
+static void test_a_launcher_takes_sockets(void **state)
+{
+    static char reason[] = "the ranks of a host share no memory";
+    (void)state;
+    const struct setting setting = world_of(2, LOCKSTEP_TRANSPORT_AUTO, "shared");
+    setenv("LOCKSTEP_TRANSPORT", "tcp", 1);
+    run_refused(&setting, reason);
+    unsetenv("LOCKSTEP_TRANSPORT");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_can_be_had_is_used),
+        cmocka_unit_test(test_ranks_of_one_host_share_memory),
+        cmocka_unit_test(test_sockets_share_no_memory),
+        cmocka_unit_test(test_two_hosts_share_no_memory),
+        cmocka_unit_test(test_unknown_names_are_refused),
+        cmocka_unit_test(test_a_launcher_takes_sockets),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
