@@ -213,7 +213,7 @@ struct transport_patience {
     bool crowded; // The ranks of this host have no core each: others are let run.
     uint32_t credit; // Grows when looking helped, shrinks when it did not.
     uint32_t waits; // Waits without looking since the last one with.
-    uint32_t unpolled; // Waits that found something in memory since the kernel was last asked.
+    uint32_t unpolled; // Waits since the kernel was last asked.
 };
 
 // ---- measuring ----------------------------------------------------------------------------------

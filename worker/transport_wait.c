@@ -35,7 +35,7 @@
 #define WAIT_CROWDED_US 30
 #define WAIT_CLOCK_ROUNDS 16 // Looks between two looks at the clock, where looking is cheap.
 #define WAIT_POLL_ROUNDS 8 // Looks into memory between two at sockets.
-#define WAIT_UNPOLLED 16 // Waits that may find something in memory before sockets have their turn.
+#define WAIT_UNPOLLED 32 // Waits that memory may end before sockets have their turn.
 #define WAIT_CREDIT_MOST 16
 #define WAIT_CREDIT_HIT 4
 #define WAIT_PROBE 16
@@ -226,11 +226,11 @@ void wait_for_work(struct transport *transport, int timeout_ms)
 {
     const bool awaits = !list_empty(&transport->active) || !list_empty(&transport->waves) ||
                         measure_awaits(transport);
-    if (wait_look(transport) && ++transport->patience.unpolled < WAIT_UNPOLLED)
-        return;
-    if (timeout_ms == 0 || transport->patience.unpolled > 0)
+    const bool found = wait_look(transport);
+    const bool due = ++transport->patience.unpolled >= WAIT_UNPOLLED;
+    if (due || (timeout_ms == 0 && !found))
         (void)wait_poll(transport, 0);
-    else if (!awaits || !wait_spin(transport))
+    else if (!found && (!awaits || !wait_spin(transport)))
         wait_block(transport, timeout_ms);
 }
 
