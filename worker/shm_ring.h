@@ -25,9 +25,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SHM_RING_BYTES (256 * 1024) // A power of two.
+// A power of two. Larger than what a core keeps to itself: bytes that have gone on to the cache
+// that cores share are read two to three times as fast as those another core still has.
+#define SHM_RING_BYTES (1024 * 1024)
 // So much is copied before the other side is told: it works on one piece while the next is copied.
-#define SHM_PIECE_BYTES (32 * 1024)
+#define SHM_PIECE_BYTES (64 * 1024)
 // A writer that found no room goes on when so much is free: fewer, longer copies, fewer wake-ups.
 #define SHM_ROOM_BYTES (SHM_RING_BYTES / 4)
 // Two lines: the hardware fetches them in pairs.

@@ -28,7 +28,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define ELEMENTS 200000
+#define ELEMENTS 800000
 #define BOUND_MS 20000
 #define KILLS 20
 
