@@ -172,10 +172,9 @@ static void warn_exposed(struct daemon *daemon, const char *grpc, const char *ht
             grpc_exposed ? grpc : "", grpc_exposed && http_exposed ? " and " : "",
             http_exposed ? http : "",
             grpc_exposed ? "join and end jobs and read their state" : "read the state of all jobs");
-    log_event(&daemon->log, LOG_LEVEL_WARN, "insecure_plaintext",
-              "grpc=%s http=%s hint=\"not encrypted, not authenticated: let only hosts that you "
-              "trust reach these ports\"",
-              grpc_exposed ? grpc : "loopback", http_exposed ? http : "loopback");
+    log_event(&daemon->log, LOG_LEVEL_WARN, "insecure_plaintext", "grpc=%s http=%s hint=%s",
+              grpc_exposed ? grpc : "loopback", http_exposed ? http : "loopback",
+              "not encrypted, not authenticated: let only hosts that you trust reach these ports");
 }
 
 static void announce(struct daemon *daemon, uint64_t descriptors)

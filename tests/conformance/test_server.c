@@ -113,6 +113,7 @@ static void warns_when_it_is_exposed(void **state)
     daemon_spawn(&server, loud, 0);
     daemon_expect(&server, "event=insecure_plaintext grpc=loopback http=0.0.0.0:");
     assert_true(daemon_said(&server, "can read the state of all jobs, and nothing is encrypted"));
+    assert_true(daemon_said(&server, "hint=\"not encrypted, not authenticated: let only hosts"));
     daemon_stop(&server);
 
     const char *loopback[] = {"--insecure-plaintext", NULL};
