@@ -81,7 +81,7 @@ def launch_one(run, hosts, name, variant, turn, seconds):
     launch = peers.Launch(run.programs, hosts, variant, run.folder())
     try:
         (start_ours if variant.ours else start_torch)(launch, name, seconds)
-        record["error"] = launch.wait(run.arguments.timeout + 6 * seconds)
+        record["error"] = launch.wait(2 * run.arguments.timeout + 6 * seconds)
         if not record["error"]:
             series, backward = (read_ours if variant.ours else read_torch)(launch)
             record.update(samples.overlap_of(series, backward), series_us=series)

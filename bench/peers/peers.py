@@ -181,6 +181,7 @@ class Launch:
         at = address(self.place, 0)
         command = [self.programs.coordinator, "--listen", f"{at}:0", "--http", "off",
                    "--port-file", ports]
+        command += ["--log-level", "warn"]
         self.spawn(0, command + ["--insecure-plaintext"] * (self.place.hosts > 1), {})
         daemon = self.processes.pop()
         deadline = time.monotonic() + 20

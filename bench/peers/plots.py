@@ -15,6 +15,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import plot  # noqa: E402  pylint: disable=wrong-import-position
 import report as reports  # noqa: E402  pylint: disable=wrong-import-position
 
+SMALL = 16 * 1024
 OURS = {"Lockstep registered": "#0b3c6f", "Lockstep private": "#0072b2", "Lockstep tcp": "#56b4e9"}
 PEERS = {
     "OpenMPI shared memory": "#d55e00", "OpenMPI TCP": "#e69f00", "OpenMPI two levels": "#d55e00",
@@ -51,7 +52,9 @@ def draw_times(axes, lines, colors):
 
 
 def draw_limit(axes, figures, place):
-    limits = [(size, figures.ring_limit_ns(place, size)) for size in figures.sizes(place)]
+    # Of small payloads it says nothing, and would stretch the axis.
+    limits = [(size, figures.ring_limit_ns(place, size)) for size in figures.sizes(place)
+              if size >= SMALL]
     if limits and limits[0][1]:
         axes.plot([size for size, _ in limits], [ns / 1e3 for _, ns in limits], color=plot.FAINT,
                   linewidth=1.2, linestyle=(0, (5, 3)), label="a ring at the link's rate", zorder=1)
@@ -68,7 +71,7 @@ def draw_ratios(axes, lines, colors):
         if family in OURS and both:
             axes.plot([size for size, _ in both], [ratio for _, ratio in both],
                       color=colors[family], marker="o", linewidth=2.6)
-            axes.annotate(f"{both[-1][1]:.2g}x", both[-1], xytext=(6, 0), fontsize=9,
+            axes.annotate(f"{both[-1][1]:.2g}x", both[-1], xytext=(6, 6), fontsize=9,
                           textcoords="offset points", color=colors[family], va="center")
     axes.axhline(1, color=plot.FAINT, linewidth=1.2)
     axes.set_title("Times faster than the best peer of any kind", loc="left")

@@ -149,7 +149,7 @@ def overlap_rows(report):
 
 def overlap_verdict(row):
     if row["error"] and not row["launches"]:
-        return row["error"]
+        return row["error"].split(":")[0]
     if not row["ours"]:
         return ""
     if row["case"] == "overlap-1g":

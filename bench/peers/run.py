@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the library beside its peers, in one interleaved run, and writes a report.
 
-    bench/peers/run.py                    all places, at most 24 minutes
+    bench/peers/run.py                    all places, at most 25 minutes
     bench/peers/run.py --quick            the most telling ones, at most 6 minutes
     bench/peers/run.py --only 1g,gloo     places and variants whose names contain one of these words
                                           (words of places and of variants each narrow their kind)
@@ -155,7 +155,7 @@ class Run:
                     order.sort(key=lambda variant: (not variant.ours, not variant.essential))
                 for variant in order:
                     over = time.monotonic() - deadline
-                    late = over > (seconds / 2 if turn == 0 and variant.essential else 0)
+                    late = over > (max(seconds / 2, 30) if turn == 0 and variant.essential else 0)
                     if (variant.ours or not late) and turn < variant.rounds:
                         self.tell(place, turn, variant, self.launch(hosts, variant, turn))
                 variants = self.prune(place, variants)
@@ -250,7 +250,7 @@ def read_arguments():
     parser.add_argument("--quick", action="store_true", help="few minutes, the most telling cells")
     parser.add_argument("--only", default="", help="words of places and variants, by comma")
     parser.add_argument("--sizes", default="", help="bytes, by comma, instead of each place's own")
-    parser.add_argument("--minutes", type=float, help="for everything (24, with --quick 5.5)")
+    parser.add_argument("--minutes", type=float, help="for everything (22, with --quick 4.5)")
     parser.add_argument("--seconds", type=float, help="for one cell of one launch (0.12, 0.08)")
     parser.add_argument("--rounds", type=int, default=7, help="at most so many of a place (7)")
     parser.add_argument("--timeout", type=float, default=30, help="seconds of a launch (30)")
@@ -261,7 +261,7 @@ def read_arguments():
     arguments.build = os.path.abspath(arguments.build)
     arguments.only = [word for word in arguments.only.split(",") if word]
     arguments.sizes = [int(size) for size in arguments.sizes.split(",") if size]
-    arguments.minutes = arguments.minutes or (5.5 if arguments.quick else 24)
+    arguments.minutes = arguments.minutes or (4.5 if arguments.quick else 22)
     arguments.seconds = arguments.seconds or (0.08 if arguments.quick else 0.12)
     arguments.report = os.path.abspath(arguments.report or os.path.join(
         arguments.build, "peers-report", time.strftime("%Y%m%d-%H%M%S")))
