@@ -116,6 +116,8 @@ const char *frame_kind_name(enum frame_kind kind)
         return "pair";
     case FRAME_MEASURE:
         return "measure";
+    case FRAME_RUN:
+        return "run";
     }
     return "unknown";
 }
@@ -128,7 +130,7 @@ static bool frame_carries_tensor(enum frame_kind kind)
 
 uint32_t frame_payload_max(enum frame_kind kind)
 {
-    if (kind < FRAME_HELLO || kind > FRAME_MEASURE)
+    if (kind < FRAME_HELLO || kind > FRAME_RUN)
         return 0;
     if (kind == FRAME_STEP_HEADER)
         return LOCKSTEP_NOTE_BYTES;
@@ -137,7 +139,7 @@ uint32_t frame_payload_max(enum frame_kind kind)
 
 static enum frame_status frame_check(const struct frame_header *header, const char **detail)
 {
-    if (header->kind < FRAME_HELLO || header->kind > FRAME_MEASURE) {
+    if (header->kind < FRAME_HELLO || header->kind > FRAME_RUN) {
         *detail = "the kind of the frame is unknown";
         return FRAME_INVALID;
     }

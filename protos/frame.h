@@ -30,6 +30,7 @@ enum frame_kind {
     FRAME_LEAVE = 8, // Small. Last on a connection: the end that follows is no death.
     FRAME_PAIR = 9, // Tensor. An exchange of recursive doubling or halving.
     FRAME_MEASURE = 10, // Tensor. How fast is this link? Only while a generation forms.
+    FRAME_RUN = 11, // Small. Leaders of hosts agree which collective runs next.
 };
 
 // Flags are for later; a set bit outside FRAME_FLAGS is refused.
@@ -50,6 +51,8 @@ enum frame_kind {
 //              signature
 // PAIR         dtype, space, slot, weight and signature as above; part: round; chunk: the sender's
 //              rank; credit: stripe
+// RUN          space and slot: which collective; signature; weight: hash of its shape; part: 1 all
+//              have joined it from this host on, 2 it runs; chunk: the sender's rank
 // MEASURE      part: what it is (worker/transport_measure.c); slot: its number; credit: 1 in the
 //              last frame of a burst; chunk: the sender's rank
 // WAVE         slot: kind of the wave; part: round; chunk: the sender's rank

@@ -20,7 +20,7 @@
 // What of this is built. Here alone it is switched on.
 #define TUNING_HAS_PAIR 1 // DOUBLING and HALVING.
 #define TUNING_HAS_SHARED 1
-#define TUNING_HAS_TWO_LEVEL 0
+#define TUNING_HAS_TWO_LEVEL 1
 
 // What an algorithm needs to know of a world.
 struct tuning_world {

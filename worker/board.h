@@ -105,6 +105,12 @@ struct board_news {
     uint32_t number[BOARD_NEWS];
 };
 
+// Of a seat's part of a piece, where ranks of several hosts have met.
+struct board_final {
+    uint64_t weight; // Of all hosts.
+    uint64_t used[BOARD_WIDE_WORDS]; // Of the units that the part meets.
+};
+
 struct board_seat {
     struct board_counter mapped; // 1: its rank has mapped the board.
     struct board_counter joined; // Records in the queue, ever.
@@ -120,6 +126,7 @@ struct board_seat {
     struct board_news mapped_of[LOCKSTEP_MAX_MATES]; // By seat: regions of that mate, mapped here.
     struct board_news freed; // Regions of its own.
     struct board_counter freed_heard[LOCKSTEP_MAX_MATES]; // By seat: news of that mate, taken here.
+    _Alignas(BOARD_LINE) struct board_final final[BOARD_SLOTS]; // By slot.
     _Alignas(BOARD_LINE) uint32_t queue[BOARD_QUEUE]; // Records, in the order of their join.
     _Alignas(BOARD_LINE) uint64_t wide[BOARD_WIDE_BLOCKS][BOARD_WIDE_WORDS];
     _Alignas(BOARD_LINE) struct board_record records[BOARD_RECORDS];

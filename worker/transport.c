@@ -441,6 +441,7 @@ static const char *transport_begin(struct stream *stream)
     case FRAME_MEASURE:
         return measure_frame_begins(peer, stream);
     case FRAME_CREDIT:
+    case FRAME_RUN:
     case FRAME_LEAVE:
         return header->payload_bytes == 0 ? NULL : "its length is wrong";
     case FRAME_HELLO:
@@ -488,6 +489,8 @@ static const char *transport_end(struct stream *stream)
         return measure_frame_ended(peer);
     case FRAME_CREDIT:
         return flow_credit(peer, &stream->header);
+    case FRAME_RUN:
+        return two_level_hear(peer, &stream->header);
     case FRAME_LEAVE:
         peer->left = true;
         return NULL;
@@ -629,15 +632,21 @@ static bool transport_report_work(struct transport *transport)
         return true;
     }
     struct collective *collective = flow_next_done(transport);
+    if (collective && two_level_outer(transport, collective)) {
+        two_level_done(transport, collective);
+        return true;
+    }
     if (collective) {
         if (events->done)
             events->done(events->context, collective);
         return true;
     }
     struct flow *flow = flow_next_mismatch(transport);
-    if (flow && events->mismatch)
-        events->mismatch(events->context, flow->collective, flow->mismatch_rank,
+    if (flow && events->mismatch) {
+        struct collective *outer = two_level_outer(transport, flow->collective);
+        events->mismatch(events->context, outer ? outer : flow->collective, flow->mismatch_rank,
                          flow->mismatch_text);
+    }
     return flow != NULL;
 }
 

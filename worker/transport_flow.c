@@ -746,6 +746,15 @@ static void flow_catch_up(struct transport *transport, struct flow *flow)
     park_catch_up(transport, flow);
 }
 
+void flow_meet_others(struct transport *transport, struct flow *flow)
+{
+    if (flow->paired != 0)
+        flow_mismatch(transport, flow, flow->paired_rank, flow_algorithm_text);
+    else if (flow->granted > 0)
+        flow_mismatch(transport, flow, flow->behind->rank, flow_algorithm_text);
+    park_catch_up(transport, flow);
+}
+
 static void flow_launch_ring(struct transport *transport, struct flow *flow,
                              const struct ring_group *group)
 {
@@ -756,7 +765,9 @@ static void flow_launch_ring(struct transport *transport, struct flow *flow,
     flow_catch_up(transport, flow);
 }
 
-void flow_launch(struct transport *transport, struct collective *collective)
+// On a ring of the world or, as a part of another collective, between hosts.
+static void flow_launch_on(struct transport *transport, struct collective *collective,
+                           const struct ring_group *group)
 {
     struct flow *flow = flow_find(transport, &collective->tag);
     assert(!flow || !flow->collective);
@@ -775,6 +786,8 @@ void flow_launch(struct transport *transport, struct collective *collective)
     }
     flow->collective = collective;
     flow->algorithm = collective->algorithm;
+    if (flow->algorithm == ALGORITHM_TWO_LEVEL && collective->elements == 0)
+        flow->algorithm = ALGORITHM_RING; // Nothing is to be shared.
     flow_formats(flow);
     const uint64_t sum = extent_map_init(&flow->map, collective->extents, collective->extent_count,
                                          (uint32_t)dtype_size(collective->dtype));
@@ -787,7 +800,7 @@ void flow_launch(struct transport *transport, struct collective *collective)
     list_push_back(&transport->active, &flow->turn);
     switch (flow->algorithm) {
     case ALGORITHM_RING:
-        flow_launch_ring(transport, flow, &transport->ring);
+        flow_launch_ring(transport, flow, group);
         break;
     case ALGORITHM_DOUBLING:
     case ALGORITHM_HALVING:
@@ -798,6 +811,16 @@ void flow_launch(struct transport *transport, struct collective *collective)
         shared_launch(transport, flow);
         break;
     }
+}
+
+void flow_launch(struct transport *transport, struct collective *collective)
+{
+    flow_launch_on(transport, collective, &transport->ring);
+}
+
+void flow_launch_between_hosts(struct transport *transport, struct collective *collective)
+{
+    flow_launch_on(transport, collective, &transport->hosts);
 }
 
 static void flow_free(struct transport *transport, struct flow *flow)

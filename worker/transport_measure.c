@@ -253,7 +253,7 @@ const char *measure_frame_ended(struct peer_link *peer)
 void transport_links(const struct transport *transport, struct transport_links *links)
 {
     const struct locality *locality = &transport->world.locality;
-    links->shares = locality->mate_count == 1 || shared_stands(transport);
+    links->shares = (locality->mate_count == 1 && !transport->shared) || shared_stands(transport);
     links->latency_ns = transport->measure.latency_ns;
     links->bytes_per_s = transport->measure.bytes_per_s;
 }

@@ -375,6 +375,11 @@ void measure_forget(struct transport *transport);
 // ---- transport_flow.c ---------------------------------------------------------------------------
 
 void flow_launch(struct transport *transport, struct collective *collective);
+// A collective that uses no ring was launched: whoever has sent frames of it runs another
+// algorithm.
+void flow_meet_others(struct transport *transport, struct flow *flow);
+// An allreduce between hosts, as a part of another one.
+void flow_launch_between_hosts(struct transport *transport, struct collective *collective);
 // Nothing more happens to it but the event. The text is copied.
 void flow_mismatch(struct transport *transport, struct flow *flow, uint32_t rank, const char *text);
 // Starts stripes as far as the successor's link has little to do. Returns whether it started any.
@@ -489,6 +494,15 @@ bool shared_pending(const struct transport *transport);
 bool shared_needs(struct transport *transport, const struct peer_link *peer);
 // Nothing of this rank's memory is touched by a mate any more when it returns.
 void shared_forget(struct transport *transport);
+
+// ---- transport_two_level.c: a part of it between hosts
+// -------------------------------------------
+
+// What the leader of another host says of runs. NULL, or what is impossible about it.
+const char *two_level_hear(struct peer_link *peer, const struct frame_header *header);
+// The collective that this one is a part of; NULL: it is one by itself.
+struct collective *two_level_outer(struct transport *transport, struct collective *collective);
+void two_level_done(struct transport *transport, struct collective *collective);
 
 // ---- transport_wave.c ---------------------------------------------------------------------------
 

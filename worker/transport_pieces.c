@@ -28,8 +28,7 @@
 // as it is. 16-bit floats are added in float32 and rounded once; what travels as bfloat16 elsewhere
 // is rounded to it once and stays as wide as it is in memory.
 //
-// Between "reduced" and "copied out" is where ranks of several hosts would meet: the part of a seat
-// lies in its slot as one run of bytes, and is published by one counter (pieces_publish).
+// Between "reduced" and "copied out" is where ranks of several hosts meet: transport_two_level.c.
 //
 // Cost of E bytes of n seats: (n - 1) / n E copied in, E read and E / n written to reduce, E
 // written to user memory; slots stay in the cache. Engine thread.
@@ -61,20 +60,29 @@ void pieces_combine(const struct flow *flow, const struct shared_run *run, void 
         .count = count,
         .sources = sources,
         .weights = run->scales ? run->factors : NULL,
-        .total = collective->op == REDUCE_MEAN ? run->weight : 1,
-        .rounded = collective->dtype == DTYPE_FLOAT32 ? collective->final : DTYPE_NONE,
+        .total = collective->op == REDUCE_MEAN && !run->partial ? run->weight : 1,
+        .rounded =
+            collective->dtype == DTYPE_FLOAT32 && !run->partial ? collective->final : DTYPE_NONE,
     };
     kernel_combine(&what, out, elements);
 }
 
 // ---- cutting ------------------------------------------------------------------------------------
 
-void pieces_cut(const struct flow *flow, uint32_t seats, struct shared_run *run)
+// Parts of a piece: one for each seat, or for each ring between hosts.
+static uint32_t pieces_parts(const struct shared *shared)
+{
+    return shared->two_level ? two_level_rings(shared) : shared->seats;
+}
+
+void pieces_cut(const struct shared *shared, struct shared_run *run, const struct flow *flow)
 {
     const uint64_t elements = flow->collective->elements;
-    const uint64_t unit = pieces_reduces(flow) ? (uint64_t)PIECES_ALIGN * seats : PIECES_ALIGN;
+    const uint64_t slot = run->partial ? two_level_slot_bytes(flow) : BOARD_SLOT_BYTES;
+    const uint64_t unit =
+        pieces_reduces(flow) ? (uint64_t)PIECES_ALIGN * pieces_parts(shared) : PIECES_ALIGN;
     // Rounded down to whole parts: so parts that are rounded up fit as well.
-    const uint64_t most = BOARD_SLOT_BYTES / flow->map.element_bytes / unit * unit;
+    const uint64_t most = slot / flow->map.element_bytes / unit * unit;
     run->pieces = (elements + most - 1) / most;
     run->piece_elements = elements;
     if (run->pieces > 1) {
@@ -84,8 +92,7 @@ void pieces_cut(const struct flow *flow, uint32_t seats, struct shared_run *run)
     }
 }
 
-static struct ring_span pieces_span(const struct flow *flow, const struct shared_run *run,
-                                    uint64_t piece)
+struct ring_span pieces_span(const struct flow *flow, const struct shared_run *run, uint64_t piece)
 {
     const uint64_t first = (piece - run->first) * run->piece_elements;
     const uint64_t left = flow->collective->elements - first;
@@ -112,9 +119,8 @@ static struct ring_span pieces_behind(struct ring_span piece, struct ring_span p
     return (struct ring_span){end, piece.first + piece.count - end};
 }
 
-// Where elements of a piece lie in a slot.
-static uint8_t *pieces_place(const struct shared *shared, const struct flow *flow, uint32_t seat,
-                             uint64_t piece, struct ring_span whole, struct ring_span part)
+uint8_t *pieces_place(const struct shared *shared, const struct flow *flow, uint32_t seat,
+                      uint64_t piece, struct ring_span whole, struct ring_span part)
 {
     return board_slot(&shared->board, seat, piece) +
            (part.first - whole.first) * flow->map.element_bytes;
@@ -175,8 +181,8 @@ static void pieces_copy_in(struct shared *shared, struct shared_run *run, uint64
             pieces_gather(shared, flow, whole, board_slot(&shared->board, shared->seat, piece));
             copied = whole.count;
         }
-    } else if (run->factors[shared->seat] > 0 && !pieces_is_unused(flow, whole)) {
-        const struct ring_span own = pieces_part(whole, shared->seats, shared->seat);
+    } else if (run->factors[shared->seat] > 0 && (run->partial || !pieces_is_unused(flow, whole))) {
+        const struct ring_span own = pieces_part(whole, pieces_parts(shared), shared->seat);
         const struct ring_span before = pieces_before(whole, own);
         const struct ring_span behind = pieces_behind(whole, own);
         pieces_gather(shared, flow, before,
@@ -214,8 +220,8 @@ static void pieces_reduce_part(const struct shared *shared, const struct shared_
     }
 }
 
-static void pieces_store(struct shared *shared, const struct flow *flow, struct ring_span span,
-                         const uint8_t *bytes)
+void pieces_store(struct shared *shared, const struct flow *flow, struct ring_span span,
+                  const uint8_t *bytes)
 {
     if (span.count == 0)
         return;
@@ -344,6 +350,10 @@ static void pieces_step_reduce(struct shared *shared)
 {
     struct shared_run *run = pieces_next(shared, &shared->reduce);
     const uint64_t piece = shared->reduce.piece++;
+    if (run->partial) {
+        two_level_reduce(shared, run, piece);
+        return;
+    }
     pieces_reduce(shared, run, piece);
     pieces_publish(shared, piece);
     pieces_store_own(shared, run, piece);
@@ -353,7 +363,10 @@ static void pieces_step_out(struct shared *shared)
 {
     struct shared_run *run = pieces_next(shared, &shared->out);
     const uint64_t piece = shared->out.piece++;
-    pieces_copy_out(shared, run, piece);
+    if (run->partial)
+        two_level_copy_out(shared, run, piece);
+    else
+        pieces_copy_out(shared, run, piece);
     board_publish(&shared_seat(shared, shared->seat)->copied_out, shared->out.piece);
     if (shared->out.piece == run->first + run->pieces)
         shared_run_done(shared, run);

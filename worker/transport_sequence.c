@@ -33,7 +33,7 @@ static struct list *match_bucket(struct sequence *sequence, const struct collect
     return &sequence->matches[(mixed >> 40) % SEQUENCE_BUCKETS];
 }
 
-static struct match *match_find(struct sequence *sequence, const struct collective_tag *tag)
+struct match *sequence_find(struct sequence *sequence, const struct collective_tag *tag)
 {
     list_for_each (node, match_bucket(sequence, tag)) {
         struct match *match = list_entry(node, struct match, bucket);
@@ -44,17 +44,13 @@ static struct match *match_find(struct sequence *sequence, const struct collecti
     return NULL;
 }
 
-static struct match *match_make(struct sequence *sequence, const struct board_record *record,
-                                const struct collective_tag *tag, uint32_t seat)
+static struct match *match_make(struct sequence *sequence, const struct collective_tag *tag)
 {
     struct match *match = scratch_get(&sequence->pool);
     if (!match)
         return NULL;
     memset(match, 0, sizeof(*match));
     match->tag = *tag;
-    match->signature = record->signature;
-    match->shape = record->shape;
-    match->first = seat;
     match->differs = BOARD_NONE;
     for (uint32_t i = 0; i < LOCKSTEP_MAX_MATES; i++)
         match->records[i] = BOARD_NONE;
@@ -82,9 +78,9 @@ static void sequence_join(struct shared *shared, uint32_t seat)
     }
     const struct board_record *record = &from->records[index];
     const struct collective_tag tag = record->tag;
-    struct match *match = match_find(sequence, &tag);
+    struct match *match = sequence_find(sequence, &tag);
     if (!match)
-        match = match_make(sequence, record, &tag, seat);
+        match = match_make(sequence, &tag);
     if (!match) {
         shared_impossible(shared, seat, "sent a join that there is no memory for");
         return;
@@ -93,15 +89,32 @@ static void sequence_join(struct shared *shared, uint32_t seat)
         shared_impossible(shared, seat, "sent the same join twice");
         return;
     }
+    if (match->count == 0) {
+        sequence->expected -= match->heard;
+        match->signature = record->signature;
+        match->shape = record->shape;
+        match->first = seat;
+    }
     match->records[seat] = index;
     match->count++;
     const bool same = record->signature == match->signature && record->shape == match->shape;
     if (!same && match->differs == BOARD_NONE)
         match->differs = seat;
-    if (match->differs != BOARD_NONE || match->count == shared->seats) {
+    if (shared->two_level && match->differs == BOARD_NONE) {
+        two_level_joined(shared, match);
+    } else if (match->differs != BOARD_NONE || match->count == shared->seats) {
         list_remove(&match->ready);
         list_push_back(&sequence->ready, &match->ready);
     }
+}
+
+struct match *sequence_expect(struct sequence *sequence, const struct collective_tag *tag)
+{
+    struct match *match = NULL;
+    if (sequence->expected < LOCKSTEP_EARLY_COLLECTIVES)
+        match = match_make(sequence, tag);
+    sequence->expected += match != NULL;
+    return match;
 }
 
 // ---- runs ---------------------------------------------------------------------------------------
@@ -173,8 +186,9 @@ static void sequence_fill(const struct shared *shared, const struct match *match
         registered = registered && run->regions[i] > 0;
     }
     sequence_merge_used(shared, match, words, words > BOARD_UNIT_WORDS ? wide : run->used);
+    registered = registered && !shared->two_level;
     run->kind = registered ? BOARD_RUN_REGISTERED : BOARD_RUN_PIECES;
-    if (collective->elements * flow->map.element_bytes <= BOARD_TINY_BYTES &&
+    if (!shared->two_level && collective->elements * flow->map.element_bytes <= BOARD_TINY_BYTES &&
         words <= BOARD_UNIT_WORDS) {
         run->kind = BOARD_RUN_TINY;
         sequence_compute_tiny(shared, match, flow, run);
@@ -182,12 +196,17 @@ static void sequence_fill(const struct shared *shared, const struct match *match
 }
 
 // Tells those that have joined and were not told.
-static void sequence_fill_mismatch(struct match *match, struct board_run *run)
+static void sequence_fill_mismatch(const struct shared *shared, struct match *match,
+                                   struct board_run *run)
 {
     run->kind = BOARD_RUN_MISMATCH;
     run->one = match->differs;
     run->other = match->first;
     run->weight = match->signature;
+    if (match->foreign) {
+        run->one = BOARD_NONE;
+        run->other = shared->transport->hosts.successor->rank;
+    }
     for (uint32_t i = 0; i < LOCKSTEP_MAX_MATES; i++) {
         run->records[i] = match->records[i];
         // Kept as joined, told no second time.
@@ -203,11 +222,13 @@ static void sequence_append(struct shared *shared, struct match *match)
     struct sequence *sequence = &shared->sequence;
     struct board_head *head = shared->board.head;
     const uint64_t at = sequence->runs % BOARD_RUNS;
-    if (match->differs != BOARD_NONE) {
-        sequence_fill_mismatch(match, &head->run[at]);
+    if (match->differs != BOARD_NONE || match->foreign) {
+        sequence_fill_mismatch(shared, match, &head->run[at]);
         list_remove(&match->ready);
     } else {
         sequence_fill(shared, match, &head->run[at], head->wide[at]);
+        if (shared->two_level)
+            two_level_appended(shared, match);
         match_free(sequence, match);
     }
     board_publish(&head->runs, ++sequence->runs);

@@ -41,7 +41,7 @@ void shared_impossible(struct shared *shared, uint32_t seat, const char *text)
     struct peer_link *mate = shared->mates[seat];
     if (!mate)
         mate = shared->mates[seat == 0 ? 1 : 0];
-    transport_lose(mate, text);
+    transport_lose(mate ? mate : shared->transport->ring.successor, text);
 }
 
 // ---- the board's life ---------------------------------------------------------------------------
@@ -70,18 +70,25 @@ static bool shared_begin(struct transport *transport, struct shared *shared)
     return known;
 }
 
+// A rank that is alone on its host has a board of its own where other hosts have several ranks.
+static bool shared_meets_hosts(const struct transport_world *world)
+{
+    const struct locality *locality = &world->locality;
+    return locality->mate_count == 1 && locality->hosts > 1 && locality->hosts < world->world_size;
+}
+
 int shared_form(struct transport *transport)
 {
     const struct locality *locality = &transport->world.locality;
     assert(!transport->shared);
-    if (locality->mate_count < 2)
+    if (locality->mate_count < 2 && !shared_meets_hosts(&transport->world))
         return 0;
     assert(locality->mate_count <= LOCKSTEP_MAX_MATES && locality->local < locality->mate_count);
     struct shared *shared = calloc(1, sizeof(*shared));
     if (!shared)
         return -1;
     transport->shared = shared;
-    return shared_begin(transport, shared) ? 0 : -1;
+    return shared_begin(transport, shared) && two_level_begin(shared) == 0 ? 0 : -1;
 }
 
 static void shared_settle(struct shared *shared, bool stands)
@@ -262,6 +269,7 @@ void shared_forget(struct transport *transport)
     registered_let_go(shared);
     board_unmap(&shared->board);
     sequence_fini(&shared->sequence);
+    two_level_end(shared);
     free(shared);
     transport->shared = NULL;
 }
@@ -287,9 +295,10 @@ static uint64_t shared_factor(const struct collective *collective)
     return collective->input_is_sum && collective->weight > 0 ? 1 : collective->weight;
 }
 
-static bool shared_is_tiny(const struct flow *flow)
+static bool shared_is_tiny(const struct shared *shared, const struct flow *flow)
 {
-    return flow->collective->elements * flow->map.element_bytes <= BOARD_TINY_BYTES &&
+    return !shared->two_level &&
+           flow->collective->elements * flow->map.element_bytes <= BOARD_TINY_BYTES &&
            units_words(flow->collective->unit_count) <= BOARD_UNIT_WORDS;
 }
 
@@ -313,7 +322,7 @@ static void shared_fill(struct shared *shared, const struct flow *flow, struct b
         memcpy(used, collective->used, words * sizeof(*used));
     if (!registered_find(shared, flow, &record->region, &record->offset))
         record->region = 0;
-    if (shared_is_tiny(flow))
+    if (shared_is_tiny(shared, flow))
         pieces_gather(shared, flow, (struct ring_span){0, collective->elements}, record->tiny);
 }
 
@@ -342,6 +351,9 @@ void shared_launch(struct transport *transport, struct flow *flow)
     flow->ring.root = collective->root;
     flow->receives_left = 1; // The run.
     flow->final = collective->dtype; // Rounded results are as wide as memory.
+    flow_meet_others(transport, flow);
+    if (flow->mismatched)
+        return;
     if (!list_empty(&shared->waiting) || !shared_join(shared, flow)) {
         list_push_back(&shared->waiting, &flow->feed);
         return;
@@ -389,7 +401,7 @@ void shared_run_done(struct shared *shared, struct shared_run *run)
     run->flow = NULL;
     if (flow) {
         flow->receives_left = 0;
-        flow->collective->weight_total = run->weight;
+        flow->collective->weight_total = run->partial ? run->total : run->weight;
         flow->collective->last_received_us = clock_now_us();
         list_remove(&flow->turn);
         list_push_back(&transport->done, &flow->turn);
@@ -405,6 +417,11 @@ static void shared_disagree(struct shared *shared, const struct board_run *from,
 {
     const uint32_t one = from->one;
     const uint32_t other = from->other;
+    if (one == BOARD_NONE && shared->two_level) {
+        flow_mismatch(shared->transport, flow, other,
+                      "its host has joined this collective with another signature");
+        return;
+    }
     const bool agrees_with_other = flow->collective->signature == from->weight;
     const uint32_t blamed = one == shared->seat || !agrees_with_other ? other : one;
     if (blamed >= shared->seats || blamed == shared->seat) {
@@ -445,7 +462,7 @@ static bool shared_run_matters(const struct flow *flow, const struct shared_run 
     const struct unit_range all = {0, collective->unit_count};
     if (collective->elements == 0)
         return false;
-    if (collective->kind == COLLECTIVE_BROADCAST)
+    if (collective->kind == COLLECTIVE_BROADCAST || run->partial)
         return true;
     return (collective->op != REDUCE_MEAN || run->weight > 0) &&
            units_usage(collective->used, all) != USAGE_NONE;
@@ -472,7 +489,7 @@ static void shared_see(struct shared *shared, const struct board_run *from)
     const uint32_t kind = from->kind;
     const char *text = NULL;
     uint32_t seat = 0;
-    *run = (struct shared_run){.first = shared->pieces};
+    *run = (struct shared_run){.first = shared->pieces, .partial = shared->two_level != NULL};
     struct flow *flow = record < BOARD_RECORDS ? shared_release(shared, record) : NULL;
     if (kind == BOARD_RUN_MISMATCH) {
         if (flow)
@@ -480,7 +497,7 @@ static void shared_see(struct shared *shared, const struct board_run *from)
     } else if (!flow || (kind != BOARD_RUN_TINY && kind != BOARD_RUN_PIECES &&
                          kind != BOARD_RUN_REGISTERED)) {
         text = "sent a run of nothing";
-    } else if ((kind == BOARD_RUN_TINY) != shared_is_tiny(flow)) {
+    } else if ((kind == BOARD_RUN_TINY) != shared_is_tiny(shared, flow)) {
         text = "sent a run of another kind";
     } else {
         text = shared_read_run(shared, from, flow, run);
@@ -498,7 +515,7 @@ static void shared_see(struct shared *shared, const struct board_run *from)
             shared_store_tiny(shared, from, flow);
     }
     if (kind == BOARD_RUN_PIECES && matters)
-        pieces_cut(flow, shared->seats, run);
+        pieces_cut(shared, run, flow);
     run->registered = kind == BOARD_RUN_REGISTERED && matters;
     if (run->registered)
         run->ordinal = shared->registered.seen++;
@@ -587,10 +604,12 @@ bool shared_pending(const struct transport *transport)
 // it.
 bool shared_needs(struct transport *transport, const struct peer_link *peer)
 {
-    const struct shared *shared = transport->shared;
+    struct shared *shared = transport->shared;
     uint64_t done = UINT64_MAX;
     if (!shared || !shared->stands)
         return false;
+    if (two_level_needs(shared, peer))
+        return true;
     for (uint32_t i = 0; i < shared->seats; i++) {
         if (shared->mates[i] == peer)
             done = board_read(&shared_seat(shared, i)->runs_done);

@@ -13,6 +13,9 @@
 #include "worker/transport_parts.h"
 
 #define SEQUENCE_BUCKETS 256 // A power of two.
+#define TWO_LEVEL_ELEMENTS (BOARD_SLOT_BYTES / 2 / sizeof(float)) // Most of a piece, of 32 bits.
+
+struct two_level;
 
 // A run that this rank has seen.
 struct shared_run {
@@ -23,6 +26,8 @@ struct shared_run {
     uint64_t weight; // Of all ranks.
     uint64_t factors[LOCKSTEP_MAX_MATES];
     bool scales; // Some factor is neither 0 nor 1.
+    bool partial; // What is summed here is not all: it goes on between hosts.
+    uint64_t total; // Of a partial one: the weight of all hosts, as far as it is known.
     bool registered;
     uint64_t ordinal; // Of the registered ones.
     uint8_t *memory[LOCKSTEP_MAX_MATES]; // By seat.
@@ -60,11 +65,18 @@ struct match {
     uint32_t differs; // The first seat that joined it otherwise; BOARD_NONE: none.
     uint32_t count;
     uint32_t records[LOCKSTEP_MAX_MATES];
+    // With two levels: what the leader of the host behind this one has said.
+    bool heard;
+    uint64_t heard_signature;
+    uint64_t heard_shape;
+    bool foreign; // It was not what has been joined here.
+    bool told; // What is known here was passed on.
 };
 
 struct sequence {
     uint64_t consumed[LOCKSTEP_MAX_MATES]; // Joins, by seat.
     uint64_t runs; // Appended.
+    uint32_t expected; // Matches that only another host has joined.
     struct list matches[SEQUENCE_BUCKETS];
     struct list ready;
     struct scratch pool; // struct match
@@ -100,6 +112,7 @@ struct shared {
     struct shared_run runs[BOARD_RUNS];
     struct registered registered;
     struct sequence sequence; // The leader's.
+    struct two_level *two_level; // NULL: all ranks are on this host.
 };
 
 static inline struct board_seat *shared_seat(const struct shared *shared, uint32_t seat)
@@ -129,11 +142,15 @@ void sequence_fini(struct sequence *sequence);
 bool sequence_work(struct shared *shared);
 // Whether somebody has joined something since.
 bool sequence_pending(const struct shared *shared);
+// What is known of a tag; NULL: nothing.
+struct match *sequence_find(struct sequence *sequence, const struct collective_tag *tag);
+// The same for a tag that nobody here has joined yet; NULL: they are too many.
+struct match *sequence_expect(struct sequence *sequence, const struct collective_tag *tag);
 
 // ---- transport_pieces.c -------------------------------------------------------------------------
 
 // Cuts a run: piece_elements and pieces.
-void pieces_cut(const struct flow *flow, uint32_t seats, struct shared_run *run);
+void pieces_cut(const struct shared *shared, struct shared_run *run, const struct flow *flow);
 // One piece in each stage at most. Whether it did anything.
 bool pieces_work(struct shared *shared);
 bool pieces_pending(const struct shared *shared);
@@ -143,8 +160,34 @@ void pieces_gather(const struct shared *shared, const struct flow *flow, struct 
 // out = the final bytes of what the sources hold; sources[seat] NULL: zeros.
 void pieces_combine(const struct flow *flow, const struct shared_run *run, void *out,
                     const void *const *sources, uint32_t count, uint64_t elements);
-// The part of a seat of a row of elements.
+// Part `seat` of `seats` of a row of elements; nothing for seats behind the last.
 struct ring_span pieces_part(struct ring_span whole, uint32_t seats, uint32_t seat);
+// The elements of a piece.
+struct ring_span pieces_span(const struct flow *flow, const struct shared_run *run, uint64_t piece);
+// Where elements of a piece lie in a slot.
+uint8_t *pieces_place(const struct shared *shared, const struct flow *flow, uint32_t seat,
+                      uint64_t piece, struct ring_span whole, struct ring_span part);
+// Final bytes to user memory.
+void pieces_store(struct shared *shared, const struct flow *flow, struct ring_span span,
+                  const uint8_t *bytes);
+
+// ---- transport_two_level.c ----------------------------------------------------------------------
+
+// 0, or -1 without memory.
+int two_level_begin(struct shared *shared);
+void two_level_end(struct shared *shared);
+// The leader: all seats, or the host behind this one, have joined this.
+void two_level_joined(struct shared *shared, struct match *match);
+// The leader: its run was appended here.
+void two_level_appended(struct shared *shared, const struct match *match);
+// Whether anything is to come from that neighbour between hosts.
+bool two_level_needs(struct shared *shared, const struct peer_link *peer);
+// Parts of a piece; and most bytes of a piece.
+uint32_t two_level_rings(const struct shared *shared);
+uint64_t two_level_slot_bytes(const struct flow *flow);
+// The stages of a piece that differ: reducing, which publishes later, and copying out.
+void two_level_reduce(struct shared *shared, struct shared_run *run, uint64_t piece);
+void two_level_copy_out(struct shared *shared, struct shared_run *run, uint64_t piece);
 
 // ---- transport_registered.c ---------------------------------------------------------------------
 

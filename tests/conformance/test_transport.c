@@ -28,7 +28,7 @@ struct variant {
     uint32_t torn_bytes;
     bool mates;
     bool registered;
-    enum plan_algorithm algorithm;
+    enum plan_algorithm algorithm; // TWO_LEVEL: two or three hosts, where there are ranks enough.
 };
 
 static const struct variant variants[] = {
@@ -58,6 +58,14 @@ static const struct variant variants[] = {
      .mates = true,
      .registered = true,
      .algorithm = ALGORITHM_SHARED},
+    {.name = "two levels",
+     .kind = TRANSPORT_LOOPBACK,
+     .mates = true,
+     .algorithm = ALGORITHM_TWO_LEVEL},
+    {.name = "two levels, tcp",
+     .kind = TRANSPORT_TCP,
+     .mates = true,
+     .algorithm = ALGORITHM_TWO_LEVEL},
 };
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
@@ -75,6 +83,11 @@ static bool is_pair(enum plan_algorithm algorithm)
     return algorithm == ALGORITHM_DOUBLING || algorithm == ALGORITHM_HALVING;
 }
 
+static bool is_in_memory(enum plan_algorithm algorithm)
+{
+    return algorithm == ALGORITHM_SHARED || algorithm == ALGORITHM_TWO_LEVEL;
+}
+
 static uint32_t world_of(void **state, size_t index)
 {
     return is_pair(algorithm_of(state)) ? pair_worlds[index] : worlds[index];
@@ -83,10 +96,17 @@ static uint32_t world_of(void **state, size_t index)
 static struct fleet_options options_of(void **state, uint32_t world, uint32_t chunk_bytes)
 {
     const struct variant *variant = *state;
+    const bool two_levels = variant->algorithm == ALGORITHM_TWO_LEVEL;
+    if (two_levels && world < 3)
+        return (struct fleet_options){.name = variant->name,
+                                      .kind = variant->kind,
+                                      .world = world,
+                                      .chunk_bytes = chunk_bytes};
     return (struct fleet_options){.name = variant->name,
                                   .kind = variant->kind,
                                   .torn_bytes = variant->torn_bytes,
                                   .mates = variant->mates,
+                                  .hosts = two_levels ? (world < 5 ? 2 : 3) : 0,
                                   .registered = variant->registered,
                                   .algorithm = variant->algorithm,
                                   .world = world,
@@ -713,9 +733,9 @@ static void test_mismatch(void **state)
 static void script_other_algorithm(struct member *member)
 {
     static const enum plan_algorithm others[] = {
-        [ALGORITHM_RING] = ALGORITHM_DOUBLING,
-        [ALGORITHM_DOUBLING] = ALGORITHM_RING,
-        [ALGORITHM_HALVING] = ALGORITHM_RING,
+        [ALGORITHM_RING] = ALGORITHM_DOUBLING,  [ALGORITHM_DOUBLING] = ALGORITHM_RING,
+        [ALGORITHM_HALVING] = ALGORITHM_RING,   [ALGORITHM_SHARED] = ALGORITHM_RING,
+        [ALGORITHM_TWO_LEVEL] = ALGORITHM_RING,
     };
     const uint64_t elements = *(const uint64_t *)member->fleet->argument;
     float *memory = calloc(elements, sizeof(float));
@@ -746,9 +766,11 @@ static void script_other_algorithm(struct member *member)
 
 static void test_other_algorithm(void **state)
 {
-    for (uint32_t n = 2; n <= 5 && algorithm_of(state) != ALGORITHM_SHARED; n++) {
+    for (uint32_t n = 2; n <= 5; n++) {
         const struct fleet_options options = options_of(state, n, 4096);
-        for (uint64_t elements = 100; elements <= 20000; elements *= 200) {
+        // A ring of so few elements may have nothing to say to who waits in memory.
+        const uint64_t least = is_in_memory(options.algorithm) ? 20000 : 100;
+        for (uint64_t elements = least; elements <= 20000; elements *= 200) {
             uint64_t count = elements;
             atomic_store(&mismatch_noticed, false);
             fleet_run(&options, script_other_algorithm, &count);
@@ -951,7 +973,9 @@ int main(void)
             snprintf(names[count], sizeof(names[count]), "%s/%s", tests[t].name, variants[v].name);
             if (only && !strstr(names[count], only))
                 continue;
-            if ((is_pair(variants[v].algorithm) || variants[v].registered) && !tests[t].by_pairs)
+            if ((is_pair(variants[v].algorithm) || variants[v].registered ||
+                 variants[v].algorithm == ALGORITHM_TWO_LEVEL) &&
+                !tests[t].by_pairs)
                 continue;
             stamped[count] = (struct CMUnitTest){
                 .name = names[count],

@@ -115,13 +115,48 @@ struct transport *fleet_open(struct member *member)
     return transport;
 }
 
+// The first rank of a host.
+static uint32_t fleet_host_begin(const struct fleet *fleet, uint32_t host)
+{
+    const uint32_t hosts = fleet->options.hosts == 0 ? 1 : fleet->options.hosts;
+    const uint32_t least = fleet->options.world / hosts;
+    const uint32_t larger = fleet->options.world % hosts; // The last ones.
+    const uint32_t before = hosts - larger;
+    return host * least + (host > before ? host - before : 0);
+}
+
+static struct locality fleet_locality(const struct fleet *fleet, uint32_t rank)
+{
+    struct locality locality = {.hosts = fleet->options.hosts == 0 ? 1 : fleet->options.hosts};
+    while (fleet_host_begin(fleet, locality.host + 1) <= rank)
+        locality.host++;
+    const uint32_t begin = fleet_host_begin(fleet, locality.host);
+    const uint32_t before = (locality.host + locality.hosts - 1) % locality.hosts;
+    const uint32_t behind = (locality.host + 1) % locality.hosts;
+    locality.mate_count = fleet_host_begin(fleet, locality.host + 1) - begin;
+    for (uint32_t i = 0; i < locality.mate_count; i++)
+        locality.mates[i] = begin + i;
+    locality.local = rank - begin;
+    locality.rings = fleet->options.world / locality.hosts;
+    if (locality.local >= locality.rings)
+        return locality;
+    locality.predecessor = fleet_host_begin(fleet, before) + locality.local;
+    locality.successor = fleet_host_begin(fleet, behind) + locality.local;
+    return locality;
+}
+
 void fleet_world(const struct fleet *fleet, uint32_t rank, struct transport_world *world,
                  struct peer peers[LOCKSTEP_MAX_NEIGHBOURS])
 {
     uint32_t ranks[LOCKSTEP_MAX_NEIGHBOURS];
+    const struct locality locality = fleet_locality(fleet, rank);
     uint32_t count = topology_neighbours(rank, fleet->options.world, ranks);
-    for (uint32_t i = 0; fleet->options.mates && i < fleet->options.world; i++)
-        count = topology_add(ranks, count, rank, i);
+    for (uint32_t i = 0; fleet->options.mates && i < locality.mate_count; i++)
+        count = topology_add(ranks, count, rank, locality.mates[i]);
+    if (fleet->options.mates && locality.hosts > 1 && locality.local < locality.rings) {
+        count = topology_add(ranks, count, rank, locality.predecessor);
+        count = topology_add(ranks, count, rank, locality.successor);
+    }
     memset(peers, 0, LOCKSTEP_MAX_NEIGHBOURS * sizeof(peers[0]));
     for (uint32_t i = 0; i < count; i++) {
         peers[i].rank = ranks[i];
@@ -137,12 +172,8 @@ void fleet_world(const struct fleet *fleet, uint32_t rank, struct transport_worl
         .form_timeout_ms = fleet_bound_ms(FLEET_BOUND_MS),
     };
     memset(world->secret, 0x5a, sizeof(world->secret));
-    if (!fleet->options.mates)
-        return;
-    world->locality = (struct locality){
-        .hosts = 1, .mate_count = fleet->options.world, .local = rank, .rings = 1};
-    for (uint32_t i = 0; i < fleet->options.world; i++)
-        world->locality.mates[i] = i;
+    if (fleet->options.mates)
+        world->locality = locality;
 }
 
 static void member_expired(struct member *member, const uint32_t *count, uint64_t since_ms)
@@ -204,8 +235,9 @@ static void *member_main(void *argument)
     struct transport_statistics statistics;
     transport_statistics(member->transport, &statistics);
     const bool in_memory = fleet->options.mates && fleet->options.kind == TRANSPORT_TCP;
-    MEMBER_CHECK(member, member->lost_count > 0 ||
-                             statistics.memory_links == (in_memory ? world.peer_count : 0));
+    MEMBER_CHECK(member,
+                 member->lost_count > 0 ||
+                     statistics.memory_links == (in_memory ? world.locality.mate_count - 1 : 0));
     fleet->script(member);
     if (!member->closed) {
         transport_leave(member->transport, fleet_bound_ms(5000));

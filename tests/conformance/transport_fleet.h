@@ -20,7 +20,8 @@ struct fleet_options {
     uint32_t torn_bytes;
     uint32_t world;
     uint32_t chunk_bytes;
-    bool mates; // All ranks are of one host; over TCP, their links go through memory.
+    bool mates; // Ranks share hosts; over TCP, links between mates go through memory.
+    uint32_t hosts; // Of mates: so many, the last ones have one more. 0: one.
     bool registered; // Their memory is of regions.
     struct regions **regions; // [world], when registered.
     enum plan_algorithm algorithm; // Of collectives of a job; broadcasts take what there is.
