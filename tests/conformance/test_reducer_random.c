@@ -578,6 +578,14 @@ static uint32_t player_accumulate(struct player *player)
 
 // ---- The reference -----------------------------------------------------------------------------
 
+// Which zero comes of a sum of zeros follows from the algorithm: what is missing is not added by
+// all of them.
+static bool bits_are_zero(lockstep_dtype dtype, uint64_t bits)
+{
+    const uint64_t sign = (uint64_t)1 << (8 * dtype_bytes(dtype) - 1);
+    return (bits & ~sign) == 0;
+}
+
 static void player_expect_pattern(struct player *player, uint32_t tensor,
                                   const uint64_t pattern[PERIOD])
 {
@@ -587,7 +595,10 @@ static void player_expect_pattern(struct player *player, uint32_t tensor,
     for (uint64_t e = 0, at = 0; e < draw->elements[tensor];
          e++, at = at + 1 < PERIOD ? at + 1 : 0) {
         const uint64_t found = bits_load(dtype, gradient, e);
-        if (found != pattern[at])
+        if (found != pattern[at] && bits_are_zero(dtype, found) &&
+            bits_are_zero(dtype, pattern[at]))
+            rank_digest(player->rank, &e, sizeof(e)); // On all ranks, or on none.
+        else if (found != pattern[at])
             rank_fail(player->rank, __FILE__, __LINE__,
                       "step %" PRIu64 ": tensor %" PRIu32 " of %zu byte floats, element %" PRIu64
                       " of %" PRIu64 " is %#" PRIx64 ", not %#" PRIx64,

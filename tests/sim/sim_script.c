@@ -404,6 +404,7 @@ static void script_received(struct sim_worker *worker, const struct down_message
         return;
     case DOWN_NONE:
     case DOWN_WELCOME:
+    case DOWN_TUNING:
     case DOWN_LAYOUT_PART:
         return;
     }

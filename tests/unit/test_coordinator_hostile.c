@@ -392,11 +392,11 @@ static void draw_message(struct fuzz *fuzz, uint32_t place, struct up_message *m
         message->u.leave.settled = step;
         return;
     case UP_LINKS:
-        message->u.links =
-            (struct up_links){.shares = draw(fuzz, 2) == 0,
-                              .latency_ns = draw_number(fuzz, 9),
-                              .bytes_per_s = draw_number(fuzz, 9),
-                              .wish = draw(fuzz, 60) == 0 ? draw(fuzz, 9) : ALGORITHM_BY_SIZE};
+        message->u.links = (struct up_links){.shares = draw(fuzz, 2) == 0,
+                                             .latency_ns = draw_number(fuzz, 9),
+                                             .bytes_per_s = draw_number(fuzz, 9),
+                                             .wish = draw(fuzz, 60) == 0 ? (uint32_t)draw(fuzz, 9)
+                                                                         : ALGORITHM_BY_SIZE};
         return;
     case UP_NONE:
         return;
