@@ -82,7 +82,11 @@ uint32_t bench_cores(void);
 // What copying and the network of this machine allow at best, in bytes per second, in a fraction of
 // a second each. NAN: could not be measured.
 double bench_limit_memcpy(void);
-double bench_limit_tcp(void);
+// congestion: the rule that TCP follows, where it can be had; NULL: what this machine has.
+double bench_limit_tcp(const char *congestion);
+
+// How long a byte takes one way at best, in microseconds, or NAN.
+double bench_limit_tcp_us(const char *congestion);
 
 // Bytes of the largest cache of the first core.
 size_t bench_cache_bytes(void);

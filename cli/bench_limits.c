@@ -2,7 +2,8 @@
 //
 // What this machine can do without the library: copy memory, and move bytes through one TCP
 // connection to itself. And what this process costs: processor time, and cycles where there is a
-// counter. Trainer's thread of rank 0 (limits) or of every rank (cost).
+// counter. Trainer's thread of rank 0 (limits) or of every rank (cost); the limits also on the main
+// thread of `lockstep doctor`.
 //
 // A limit is the best of several passes, because what disturbs a pass only makes it slower.
 
@@ -14,6 +15,7 @@
 #include <linux/perf_event.h>
 #include <math.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -93,14 +95,25 @@ static void sender_run(void *argument)
         sent = send(sender->fd, sender->bytes, CALL_BYTES, MSG_NOSIGNAL);
 }
 
+// The rule of congestion, where one is wanted and allowed; and a byte goes out at once.
+static void tune(int fd, const char *congestion)
+{
+    const int on = 1;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    if (congestion)
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion,
+                         (socklen_t)strlen(congestion));
+}
+
 // Two ends of one connection over 127.0.0.1. False when there is no such network.
-static bool connect_pair(int pair[2])
+static bool connect_pair(int pair[2], const char *congestion)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof(address);
     int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     pair[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     pair[1] = -1;
+    tune(pair[0], congestion);
     if (bind(listener, (struct sockaddr *)&address, size) == 0 && listen(listener, 1) == 0 &&
         getsockname(listener, (struct sockaddr *)&address, &size) == 0 &&
         connect(pair[0], (struct sockaddr *)&address, size) == 0)
@@ -109,6 +122,7 @@ static bool connect_pair(int pair[2])
         close(listener);
     if (pair[1] < 0 && pair[0] >= 0)
         close(pair[0]);
+    tune(pair[1], congestion);
     return pair[1] >= 0;
 }
 
@@ -137,26 +151,60 @@ static double receive_best_us(int fd, char *bytes)
     return best_us;
 }
 
-double bench_limit_tcp(void)
+// Sends back what comes, until the other side has closed.
+static void echo_run(void *argument)
+{
+    const struct sender *sender = argument;
+    ssize_t sent = 1;
+    while (sent == 1 && recv(sender->fd, sender->bytes, 1, 0) == 1)
+        sent = send(sender->fd, sender->bytes, 1, MSG_NOSIGNAL);
+}
+
+static double echo_best_us(int fd, char *bytes)
+{
+    double best_us = NAN;
+    double begin_us = bench_now_us();
+    do {
+        double turn_us = bench_now_us();
+        if (send(fd, bytes, 1, MSG_NOSIGNAL) != 1 || recv(fd, bytes, 1, 0) != 1)
+            break;
+        best_us = fmin(best_us, bench_now_us() - turn_us);
+    } while (bench_now_us() - begin_us < MEASURE_US);
+    return best_us;
+}
+
+// What best_us says of one end of a connection while run has the other one, on a thread.
+static double measure_pair(const char *congestion, void (*run)(void *argument),
+                           double (*best_us)(int fd, char *bytes))
 {
     int pair[2];
-    double best_us = NAN;
+    double us = NAN;
     struct thread thread;
     char *bytes = calloc(2, CALL_BYTES);
-    if (!bytes || !connect_pair(pair)) {
+    if (!bytes || !connect_pair(pair, congestion)) {
         free(bytes);
         return NAN;
     }
     struct sender sender = {.fd = pair[0], .bytes = bytes};
-    bool started = thread_start(&thread, "bench-sender", sender_run, &sender) == 0;
+    bool started = thread_start(&thread, "bench-sender", run, &sender) == 0;
     if (started)
-        best_us = receive_best_us(pair[1], bytes + CALL_BYTES);
+        us = best_us(pair[1], bytes + CALL_BYTES);
     close(pair[1]);
     if (started)
         thread_join(&thread);
     close(pair[0]);
     free(bytes);
-    return (double)PASS_BYTES / best_us * 1e6;
+    return us;
+}
+
+double bench_limit_tcp(const char *congestion)
+{
+    return (double)PASS_BYTES / measure_pair(congestion, sender_run, receive_best_us) * 1e6;
+}
+
+double bench_limit_tcp_us(const char *congestion)
+{
+    return measure_pair(congestion, echo_run, echo_best_us) / 2;
 }
 
 // ---- Cost --------------------------------------------------------------------------------------

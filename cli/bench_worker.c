@@ -374,7 +374,7 @@ static void begin_report(struct bench_worker *worker)
     if (worker->rank != 0)
         return;
     report->memcpy_bytes_per_s = bench_limit_memcpy();
-    report->tcp_bytes_per_s = bench_limit_tcp();
+    report->tcp_bytes_per_s = bench_limit_tcp(NULL);
     if (!worker->options->json)
         bench_print_head(report);
 }

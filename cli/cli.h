@@ -14,6 +14,7 @@
 // argv[0] is the subcommand's name. Each returns the exit status of the process.
 int cli_run(int argc, char **argv);
 int cli_status(int argc, char **argv);
+int cli_doctor(int argc, char **argv);
 int cli_bench(int argc, char **argv);
 int cli_bench_worker(int argc, char **argv); // One rank of a benchmark; not for people.
 

@@ -8,11 +8,11 @@
 #include "base/clock.h"
 #include "base/parse.h"
 #include "base/text.h"
+#include "protos/limits.h"
 
 #include <errno.h>
 #include <netdb.h>
 #include <poll.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -190,6 +190,17 @@ static int exchange(int fd, const char *address, const char *path, uint64_t dead
     if (send_all(fd, request, text.size, deadline) < 0)
         return -1;
     return receive_all(fd, answer, deadline);
+}
+
+bool http_read_address(const char *value, char *address, size_t capacity)
+{
+    char host[LOCKSTEP_ADDRESS_BYTES];
+    uint16_t port = 0;
+    struct text text;
+    const char *from = strncmp(value, "http://", 7) == 0 ? value + 7 : value;
+    text_init(&text, address, capacity);
+    text_append_bytes(&text, from, strcspn(from, "/"));
+    return !text.truncated && parse_address(address, host, sizeof(host), &port) && port > 0;
 }
 
 int http_get(const char *address, const char *path, uint64_t timeout_ms, char **body, char *error,

@@ -6,10 +6,15 @@
 #ifndef LOCKSTEP_CLI_HTTP_H
 #define LOCKSTEP_CLI_HTTP_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #define HTTP_MAX_BYTES (16 * 1024 * 1024)
+
+// Takes what people give as an address, "http://127.0.0.1:8080/" or "127.0.0.1:8080", to HOST:PORT.
+// False when it is neither, or too long.
+bool http_read_address(const char *value, char *address, size_t capacity);
 
 // Returns the status code with the body, NUL-terminated, given in *body (free it), or -1 with a
 // sentence in error. address: HOST:PORT.

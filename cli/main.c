@@ -20,6 +20,7 @@ struct command {
 static const struct command commands[] = {
     {"run", cli_run, "Start a training job on this machine and see it to its end"},
     {"status", cli_status, "Show the jobs of a coordinator"},
+    {"doctor", cli_doctor, "Say what this machine offers, and what jobs have agreed"},
     {"bench", cli_bench, "Measure the library on this machine"},
     {"bench-worker", cli_bench_worker, NULL},
 };

@@ -3,8 +3,6 @@
 // `lockstep status`: the jobs of a coordinator, from its HTTP side, as a table or as it came.
 // Main thread.
 
-#include "base/parse.h"
-#include "base/text.h"
 #include "cli/cli.h"
 #include "cli/http.h"
 #include "cli/json_read.h"
@@ -42,18 +40,11 @@ static const struct option long_options[] = {
     {NULL, 0, NULL, 0},
 };
 
-// "http://127.0.0.1:8080/" or "127.0.0.1:8080".
 static int set_address(struct status_options *options, const char *value)
 {
-    char host[LOCKSTEP_ADDRESS_BYTES];
-    uint16_t port = 0;
-    struct text text;
-    const char *from = strncmp(value, "http://", 7) == 0 ? value + 7 : value;
-    text_init(&text, options->address, sizeof(options->address));
-    text_append_bytes(&text, from, strcspn(from, "/"));
-    if (text.truncated || !parse_address(options->address, host, sizeof(host), &port) || port == 0)
-        return cli_misuse("status", "%s: not HOST:PORT or [IPV6]:PORT", value);
-    return 0;
+    if (http_read_address(value, options->address, sizeof(options->address)))
+        return 0;
+    return cli_misuse("status", "%s: not HOST:PORT or [IPV6]:PORT", value);
 }
 
 static int set_option(struct status_options *options, int key, char **argv)

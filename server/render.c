@@ -63,24 +63,36 @@ static void render_totals(struct json *json, const struct step_totals *totals)
     json_object_end(json);
 }
 
-// Which payloads travel how: in the order of their sizes, neighbours with one answer as one.
+static void render_range(struct json *json, uint64_t most_bytes, uint32_t algorithm)
+{
+    json_object_begin(json, NULL);
+    if (most_bytes == UINT64_MAX)
+        json_null(json, "most_bytes");
+    else
+        json_u64(json, "most_bytes", most_bytes);
+    json_string(json, "algorithm", tuning_name(algorithm));
+    json_object_end(json);
+}
+
+// Which payloads travel how: in the order of their sizes, neighbours with one answer as one. A
+// bound that is not above the one before, as 0 never is, bounds nothing.
 static void render_algorithms(struct json *json, const struct job_view *job)
 {
     const struct tuning_world world = {.world_size = job->world_size, .hosts = job->hosts};
     const uint64_t bounds[] = {job->tuning.doubling_bytes, job->tuning.halving_bytes, UINT64_MAX};
+    uint64_t most_bytes = 0;
+    uint32_t algorithm = ALGORITHM_BY_SIZE; // None yet.
     json_array_begin(json, "algorithms");
     for (size_t i = 0; i < 3; i++) {
-        const uint32_t own = tuning_choose(&job->tuning, &world, false, bounds[i]);
-        if (i < 2 && own == (uint32_t)tuning_choose(&job->tuning, &world, false, bounds[i + 1]))
+        if (bounds[i] <= most_bytes)
             continue;
-        json_object_begin(json, NULL);
-        if (bounds[i] == UINT64_MAX)
-            json_null(json, "most_bytes");
-        else
-            json_u64(json, "most_bytes", bounds[i]);
-        json_string(json, "algorithm", tuning_name(own));
-        json_object_end(json);
+        const uint32_t own = tuning_choose(&job->tuning, &world, false, bounds[i]);
+        if (algorithm != ALGORITHM_BY_SIZE && algorithm != own)
+            render_range(json, most_bytes, algorithm);
+        most_bytes = bounds[i];
+        algorithm = own;
     }
+    render_range(json, most_bytes, algorithm);
     json_array_end(json);
 }
 
