@@ -114,8 +114,15 @@ static struct sim_history *history_of(struct sim_worker *worker)
 static void check_peers(struct sim_worker *worker, const struct down_generation *start)
 {
     struct sim *sim = worker->sim;
+    const struct locality *locality = &start->locality;
     uint32_t ranks[LOCKSTEP_MAX_NEIGHBOURS];
-    const uint32_t count = topology_neighbours(start->rank, start->world_size, ranks);
+    uint32_t count = topology_neighbours(start->rank, start->world_size, ranks);
+    for (uint32_t i = 0; i < locality->mate_count; i++)
+        count = topology_add(ranks, count, start->rank, locality->mates[i]);
+    if (locality->hosts > 1 && locality->local < locality->rings) {
+        count = topology_add(ranks, count, start->rank, locality->successor);
+        count = topology_add(ranks, count, start->rank, locality->predecessor);
+    }
     if (start->peer_count != count)
         sim_fail(sim, "%s has %" PRIu32 " neighbours", sim_name(worker), start->peer_count);
     for (uint32_t i = 0; i < count; i++) {
