@@ -40,9 +40,9 @@
 #define BOARD_WIDE_WORDS (LOCKSTEP_MAX_PARAMETERS / 64)
 #define BOARD_SLOTS 3
 #define BOARD_SLOT_BYTES (256 * 1024)
-// Summed at once where memory is registered. It stays in the first cache with the sources of two or
+// Summed at once where memory is registered. It stays in the first cache with the memory of two or
 // three ranks: 32 KiB, which does not, takes one and a half times as long (docs/performance.md).
-#define BOARD_STASH_BYTES (4 * 1024)
+#define BOARD_BLOCK_BYTES (8 * 1024)
 #define BOARD_NEWS 256 // Of regions, not heard yet. A power of two.
 #define BOARD_NONE UINT32_MAX
 
@@ -87,16 +87,15 @@ struct board_counter {
     _Alignas(BOARD_LINE) _Atomic uint64_t value;
 };
 
-// Final bytes on their way to the memory of all ranks. Whoever finds a dead mate between `filled`
-// and `spread` finishes its work for itself.
-struct board_stash {
+// A block of final bytes on its way from its owner's memory to that of all ranks. Whoever finds a
+// dead mate between `filled` and `spread` takes it from there for itself.
+struct board_block {
     struct board_counter writing; // 1: its rank may be writing to the memory of mates.
-    struct board_counter filled; // Blocks, ever: what is described below is final.
+    struct board_counter filled; // Blocks, ever: what is described below is final there.
     struct board_counter spread; // Blocks, ever: they are in the memory of all.
     uint64_t run;
     uint64_t first; // Elements of the run.
     uint64_t count;
-    _Alignas(BOARD_LINE) uint8_t bytes[BOARD_STASH_BYTES];
 };
 
 // Numbers of regions, from one rank to one mate or to all.
@@ -122,7 +121,7 @@ struct board_seat {
     struct board_counter runs_done;
     struct board_counter stored; // Registered runs, ever: its slice is in the memory of all.
     struct board_counter revoked; // 1: nobody may touch the memory of its rank any more.
-    struct board_stash stash;
+    struct board_block block;
     struct board_news mapped_of[LOCKSTEP_MAX_MATES]; // By seat: regions of that mate, mapped here.
     struct board_news freed; // Regions of its own.
     struct board_counter freed_heard[LOCKSTEP_MAX_MATES]; // By seat: news of that mate, taken here.

@@ -2,25 +2,27 @@
 //
 // Runs in registered memory: every rank's inputs and outputs lie in regions (region.h) that all
 // mates have mapped, so nothing is copied to be summed. Seat s owns slice s of the elements. Block
-// by block it sums the memory of all ranks into its *stash*, in the order of the seats, and stores
-// the final bytes from there to the memory of all ranks. The bits are those of transport_pieces.c.
+// by block it sums the memory of all ranks into its own, in the order of the seats, and copies the
+// final bytes from there to that of the others. The bits are those of transport_pieces.c.
 // Also here: how regions get to the mates, which is said on the board.
 //
 // Intact or final. Nobody but its owner writes an element, and it writes final bytes only, in whole
-// elements. An owner that dies, or stands still, inside of a block has announced it (`filled` is
-// above `spread`): the block is in the stash, and each mate takes it from there when it lets go. So
-// of a slice each survivor has all blocks in front of some place final, and all behind it intact,
-// and it is the same place for all.
+// elements. An owner that dies, or stands still, while it sums a block has written nowhere but to
+// its own memory: with the mates the block is intact. Later it has announced the block (`filled` is
+// above `spread`), which is final in its memory, which mates still have mapped: each takes it from
+// there when it lets go. So of a slice each survivor has all blocks in front of some place final,
+// and all behind it intact, and it is the same place for all.
 //
 // Letting go. When a rank gives its memory back to the trainer with a run unfinished (a mate has
-// died), no mate may write to it any more. An owner says `writing` before each block, then looks
+// died), no mate may write to it any more. An owner says `writing` before some blocks, then looks
 // whether anybody has `revoked`; who lets go says `revoked`, then waits until nobody is `writing`.
 // Both words are written and read with sequential consistency: of the two stores one is the first,
 // and the side that made the other sees it. If the owner's was first, the one that lets go sees
-// `writing` and waits for the end of the block; else the owner sees `revoked` and writes nothing.
-// The wait is bounded. A mate whose link has ended is not waited for: its process has died, or has
-// left its blocks behind. For one that stands still the regions are detached: this rank goes on
-// with copies of its pages, and what the mate may still write goes to pages that nobody reads.
+// `writing` and waits for the end of those blocks; else the owner sees `revoked` and writes
+// nothing. The wait is bounded. A mate whose link has ended is not waited for: its process has
+// died, or has left its blocks behind. For one that stands still the regions are detached: this
+// rank goes on with copies of its pages, and what the mate may still write goes to pages that
+// nobody reads.
 //
 // Cost of E bytes of n ranks: each reads E and writes E bytes of user memory, nothing else leaves
 // the cache. Engine thread.
@@ -35,12 +37,13 @@
 #include <sched.h>
 #include <string.h>
 
-#define REGISTERED_BLOCKS 64 // Of one run, before links have their turn.
+#define REGISTERED_BLOCKS 16 // Written between two looks at who has revoked its memory.
+#define REGISTERED_TURNS 4 // So often in one run, before links have their turn.
 #define REGISTERED_LET_GO_MS 50
 
-static struct board_stash *registered_stash(const struct shared *shared, uint32_t seat)
+static struct board_block *registered_block(const struct shared *shared, uint32_t seat)
 {
-    return &shared_seat(shared, seat)->stash;
+    return &shared_seat(shared, seat)->block;
 }
 
 // ---- regions ------------------------------------------------------------------------------------
@@ -250,56 +253,59 @@ static struct shared_run *registered_next(struct shared *shared)
 // Says that this rank is about to write to the memory of all. False: somebody has revoked it.
 static bool registered_enter(struct shared *shared)
 {
-    struct board_stash *stash = registered_stash(shared, shared->seat);
-    atomic_store(&stash->writing.value, 1);
+    struct board_block *block = registered_block(shared, shared->seat);
+    atomic_store(&block->writing.value, 1);
     for (uint32_t i = 0; i < shared->seats; i++) {
         if (atomic_load(&shared_seat(shared, i)->revoked.value) == 0)
             continue;
-        atomic_store(&stash->writing.value, 0);
+        atomic_store(&block->writing.value, 0);
         shared->registered.stopped = true;
         return false;
     }
     return true;
 }
 
+// Sums a block into this rank's memory, and copies it to that of the mates.
 static void registered_spread(struct shared *shared, const struct shared_run *run,
                               struct ring_span span)
 {
     struct registered *registered = &shared->registered;
-    struct board_stash *stash = registered_stash(shared, shared->seat);
+    struct board_block *block = registered_block(shared, shared->seat);
     const uint32_t element = run->flow->map.element_bytes;
+    const uint64_t offset = span.first * element;
+    uint8_t *own = run->memory[shared->seat] + offset;
     const void *sources[LOCKSTEP_MAX_MATES];
     for (uint32_t i = 0; i < shared->seats; i++)
-        sources[i] = run->factors[i] > 0 ? run->memory[i] + span.first * element : NULL;
-    stash->run = registered->run;
-    stash->first = span.first;
-    stash->count = span.count;
-    pieces_combine(run->flow, run, stash->bytes, sources, shared->seats, span.count);
-    board_publish(&stash->filled, ++registered->blocks);
-    for (uint32_t i = 0; i < shared->seats; i++)
-        kernel_copy(run->memory[i] + span.first * element, stash->bytes, span.count * element,
-                    false);
-    board_publish(&stash->spread, registered->blocks);
+        sources[i] = run->factors[i] > 0 ? run->memory[i] + offset : NULL;
+    block->run = registered->run;
+    block->first = span.first;
+    block->count = span.count;
+    pieces_combine(run->flow, run, own, sources, shared->seats, span.count);
+    board_publish(&block->filled, ++registered->blocks);
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        if (i != shared->seat)
+            kernel_copy(run->memory[i] + offset, own, span.count * element, false);
+    }
+    board_publish(&block->spread, registered->blocks);
 }
 
-// One block of the slice. False: there is none, or it may not be written.
-static bool registered_block(struct shared *shared, const struct shared_run *run)
+// Some blocks of the slice. False: there are no more, or they may not be written.
+static bool registered_advance(struct shared *shared, const struct shared_run *run)
 {
     struct registered *registered = &shared->registered;
     const struct ring_span slice = registered_slice(shared, run);
-    const uint64_t most = BOARD_STASH_BYTES / run->flow->map.element_bytes;
-    struct ring_span span = {slice.first + registered->done, slice.count - registered->done};
-    if (span.count > most)
-        span.count = most;
-    if (span.count == 0)
+    const uint64_t most = BOARD_BLOCK_BYTES / run->flow->map.element_bytes;
+    if (registered->done == slice.count || !registered_enter(shared))
         return false;
-    if (!registered_enter(shared))
-        return false;
-    registered_spread(shared, run, span);
-    board_publish(&registered_stash(shared, shared->seat)->writing, 0);
-    registered->done += span.count;
-    shared->transport->totals.payload_bytes_sent +=
-        span.count * run->flow->map.element_bytes * (shared->seats - 1);
+    for (uint32_t i = 0; i < REGISTERED_BLOCKS && registered->done < slice.count; i++) {
+        const uint64_t left = slice.count - registered->done;
+        const struct ring_span span = {slice.first + registered->done, left < most ? left : most};
+        registered_spread(shared, run, span);
+        registered->done += span.count;
+        shared->transport->totals.payload_bytes_sent +=
+            span.count * run->flow->map.element_bytes * (shared->seats - 1);
+    }
+    board_publish(&registered_block(shared, shared->seat)->writing, 0);
     return true;
 }
 
@@ -311,8 +317,8 @@ static bool registered_store(struct shared *shared)
         return false;
     if (run->flow->collective->first_sent_us == 0)
         run->flow->collective->first_sent_us = clock_now_us();
-    for (uint32_t i = 0; i < REGISTERED_BLOCKS; i++) {
-        if (!registered_block(shared, run))
+    for (uint32_t i = 0; i < REGISTERED_TURNS; i++) {
+        if (!registered_advance(shared, run))
             break;
     }
     if (registered->stopped || registered->done < registered_slice(shared, run).count)
@@ -399,21 +405,21 @@ static bool registered_is_written(const struct shared *shared)
 {
     for (uint32_t i = 0; i < shared->seats; i++) {
         if (i != shared->seat && (shared->registered.ended >> i & 1) == 0 &&
-            atomic_load(&registered_stash(shared, i)->writing.value) != 0)
+            atomic_load(&registered_block(shared, i)->writing.value) != 0)
             return true;
     }
     return false;
 }
 
-// What a mate has summed and not brought to everybody is taken from its stash.
+// What a mate has summed and not brought to everybody is taken from its memory.
 static void registered_finish_block(struct shared *shared, uint32_t seat)
 {
-    const struct board_stash *stash = registered_stash(shared, seat);
-    if (board_read(&stash->filled) == board_read(&stash->spread))
+    const struct board_block *block = registered_block(shared, seat);
+    if (board_read(&block->filled) == board_read(&block->spread))
         return;
-    const uint64_t at = stash->run;
-    const uint64_t first = stash->first;
-    const uint64_t count = stash->count;
+    const uint64_t at = block->run;
+    const uint64_t first = block->first;
+    const uint64_t count = block->count;
     if (at < shared->runs_done || at >= shared->runs_seen)
         return;
     const struct shared_run *run = shared_run(shared, at);
@@ -421,9 +427,10 @@ static void registered_finish_block(struct shared *shared, uint32_t seat)
         return;
     const uint32_t element = run->flow->map.element_bytes;
     const uint64_t elements = run->flow->collective->elements;
-    if (first > elements || count > elements - first || count * element > BOARD_STASH_BYTES)
+    if (first > elements || count > elements - first || count * element > BOARD_BLOCK_BYTES)
         return;
-    kernel_copy(run->memory[shared->seat] + first * element, stash->bytes, count * element, false);
+    kernel_copy(run->memory[shared->seat] + first * element, run->memory[seat] + first * element,
+                count * element, false);
 }
 
 void registered_let_go(struct shared *shared)

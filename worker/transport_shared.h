@@ -37,7 +37,7 @@ struct shared_run {
 struct registered {
     uint64_t seen; // Runs, ever.
     uint64_t stored; // This rank's slice of so many is in the memory of all.
-    uint64_t blocks; // Of its stash, ever.
+    uint64_t blocks; // Summed, ever.
     uint64_t done; // Elements of the slice that are stored, of the run at the cursor.
     uint64_t run; // The cursors: runs in front of them are none, or are stored here, ...
     uint64_t finish; // ... or are done here.
