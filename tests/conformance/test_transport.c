@@ -106,12 +106,16 @@ static bool all_algorithms(void)
     return algorithms != NULL && strcmp(algorithms, "all") == 0;
 }
 
+// The ring, as links take it.
+static bool is_plain(const struct variant *variant)
+{
+    return all_algorithms() || (variant->algorithm == ALGORITHM_RING && variant->torn_bytes == 0);
+}
+
 // How many worlds a test is to run in.
 static size_t worlds_of(void **state)
 {
-    const struct variant *variant = *state;
-    const bool plain = variant->algorithm == ALGORITHM_RING && variant->torn_bytes == 0;
-    return plain || all_algorithms() ? LENGTH(worlds) : 4;
+    return is_plain(*state) ? LENGTH(worlds) : 4;
 }
 
 static uint32_t world_of(void **state, size_t index)
@@ -153,7 +157,7 @@ static uint64_t slowness(void **state)
 {
     const struct variant *variant = *state;
     if (variant->torn_bytes == 0)
-        return sanitizer_slowness();
+        return is_plain(variant) ? sanitizer_slowness() : 3 * sanitizer_slowness();
     if (variant->torn_bytes == 1)
         return 400;
     return variant->torn_bytes < 100 ? 100 : 4 * sanitizer_slowness();
