@@ -319,35 +319,35 @@ static int set_subject(struct bench_options *options, int key, const char *value
 }
 
 // 0, an exit status, or -1 when the help was printed.
-static int set_option(struct bench_options *options, int key, char **argv)
+static int set_option(void *given, int key, char *value)
 {
+    struct bench_options *options = given;
     switch (key) {
     case KEY_COLD:
         options->cold = true;
         return 0;
     case KEY_SECONDS:
-        return set_decimal("seconds", optarg, MAX_SECONDS, &options->seconds);
+        return set_decimal("seconds", value, MAX_SECONDS, &options->seconds);
     case KEY_ITERATIONS:
-        return set_number("iterations", optarg, 1, BENCH_MAX_ITERATIONS, &options->iterations);
+        return set_number("iterations", value, 1, BENCH_MAX_ITERATIONS, &options->iterations);
     case KEY_WARMUP:
-        return set_number("warmup", optarg, 1, MAX_WARMUP, &options->warmup);
+        return set_number("warmup", value, 1, MAX_WARMUP, &options->warmup);
     case KEY_JSON:
         options->json = true;
         return 0;
     case KEY_RAW:
-        options->raw = optarg;
+        options->raw = value;
         return 0;
-    case 'h':
-        fputs(help_text, stdout);
-        return -1;
-    case ':':
-        return cli_misuse("bench", "option '%s' needs a value", argv[optind - 1]);
-    case '?':
-        return cli_misuse("bench", "unknown option '%s'", argv[optind - 1]);
     default:
-        return set_subject(options, key, optarg);
+        return set_subject(options, key, value);
     }
 }
+
+static const struct cli_syntax syntax = {.name = "bench",
+                                         .letters = ":h",
+                                         .options = long_options,
+                                         .help = help_text,
+                                         .take = set_option};
 
 // A step averages gradients, and has one phase for each row.
 static int check_rows(const struct bench_options *options)
@@ -396,15 +396,9 @@ static void set_defaults(struct bench_options *options)
 int bench_read_options(struct bench_options *options, int argc, char **argv)
 {
     *options = (struct bench_options){.mode = BENCH_BLOCKING};
-    opterr = 0;
-    for (;;) {
-        int key = getopt_long(argc, argv, ":h", long_options, NULL);
-        if (key == -1)
-            break;
-        int result = set_option(options, key, argv);
-        if (result != 0)
-            return result;
-    }
+    const int read = cli_read_options(&syntax, options, argc, argv);
+    if (read != 0)
+        return read;
     if (optind < argc)
         return cli_misuse("bench", "unexpected argument '%s'", argv[optind]);
     set_defaults(options);

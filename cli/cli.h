@@ -5,6 +5,8 @@
 #ifndef LOCKSTEP_CLI_CLI_H
 #define LOCKSTEP_CLI_CLI_H
 
+#include <getopt.h>
+
 #define CLI_OK 0
 #define CLI_FAILED 1
 #define CLI_MISUSE 2 // What was asked for makes no sense; nothing was started.
@@ -23,5 +25,18 @@ void cli_say(const char *name, const char *format, ...) __attribute__((format(pr
 
 // The same, followed by where the help is. Returns CLI_MISUSE.
 int cli_misuse(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+// What a subcommand may be given. `letters` is as of getopt and begins with ":" or "+:".
+struct cli_syntax {
+    const char *name;
+    const char *letters;
+    const struct option *options;
+    const char *help; // Printed for the letter h.
+    int (*take)(void *options, int key, char *value); // 0, or an exit status.
+};
+
+// Gives each option to take, with its value; what follows them begins at argv[optind]. 0, an exit
+// status, or -1 when the help was printed.
+int cli_read_options(const struct cli_syntax *syntax, void *options, int argc, char **argv);
 
 #endif

@@ -78,39 +78,35 @@ static int set_job(struct doctor_options *options, const char *value)
                       value, LOCKSTEP_JOB_NAME_BYTES - 1);
 }
 
-static int set_option(struct doctor_options *options, int key, char **argv)
+static int set_option(void *given, int key, char *value)
 {
+    struct doctor_options *options = given;
     switch (key) {
     case 'a':
-        return set_address(options, optarg);
+        return set_address(options, value);
     case 'n':
-        return set_job(options, optarg);
+        return set_job(options, value);
     case 'j':
         options->json = true;
         return 0;
-    case 'h':
-        fputs(help_text, stdout);
-        return -1;
-    case ':':
-        return cli_misuse("doctor", "option '%s' needs a value", argv[optind - 1]);
     default:
-        return cli_misuse("doctor", "unknown option '%s'", argv[optind - 1]);
+        return CLI_MISUSE; // No other key is in the table.
     }
 }
+
+static const struct cli_syntax syntax = {.name = "doctor",
+                                         .letters = ":h",
+                                         .options = long_options,
+                                         .help = help_text,
+                                         .take = set_option};
 
 // 0, an exit status, or -1 when the help was printed.
 static int read_options(struct doctor_options *options, int argc, char **argv)
 {
     *options = (struct doctor_options){.json = false};
-    opterr = 0;
-    for (;;) {
-        int key = getopt_long(argc, argv, ":h", long_options, NULL);
-        if (key == -1)
-            break;
-        int result = set_option(options, key, argv);
-        if (result != 0)
-            return result;
-    }
+    const int read = cli_read_options(&syntax, options, argc, argv);
+    if (read != 0)
+        return read;
     if (optind < argc)
         return cli_misuse("doctor", "unexpected argument '%s'", argv[optind]);
     if (options->job[0] && !options->address[0])

@@ -134,36 +134,38 @@ static int set_http(struct run_options *options, const char *value)
 }
 
 // 0, or an exit status; -1: the help was printed.
-static int set_option(struct run_options *options, int key, char **argv)
+static int set_option(void *given, int key, char *value)
 {
+    struct run_options *options = given;
     switch (key) {
     case 'n':
-        return set_world_size(options, optarg);
+        return set_world_size(options, value);
     case KEY_COORDINATOR:
-        return set_address("coordinator", optarg, false, &options->coordinator);
+        return set_address("coordinator", value, false, &options->coordinator);
     case KEY_JOB:
-        return set_job(options, optarg);
+        return set_job(options, value);
     case KEY_TIMEOUT:
-        return set_duration("timeout", optarg, &options->timeout_ms);
+        return set_duration("timeout", value, &options->timeout_ms);
     case KEY_GRACE:
-        return set_duration("grace", optarg, &options->grace_ms);
+        return set_duration("grace", value, &options->grace_ms);
     case KEY_HTTP:
-        return set_http(options, optarg);
+        return set_http(options, value);
     case KEY_NO_PREFIX:
         options->prefix = false;
         return 0;
     case KEY_JSON:
         options->json = true;
         return 0;
-    case 'h':
-        fputs(help_text, stdout);
-        return -1;
-    case ':':
-        return cli_misuse("run", "option '%s' needs a value", argv[optind - 1]);
     default:
-        return cli_misuse("run", "unknown option '%s'", argv[optind - 1]);
+        return CLI_MISUSE; // No other key is in the table.
     }
 }
+
+static const struct cli_syntax syntax = {.name = "run",
+                                         .letters = "+:n:h",
+                                         .options = long_options,
+                                         .help = help_text,
+                                         .take = set_option};
 
 static int check_options(const struct run_options *options)
 {
@@ -188,15 +190,9 @@ void run_default_job(struct run_options *options)
 static int read_options(struct run_options *options, int argc, char **argv)
 {
     *options = (struct run_options){.command = "run", .prefix = true, .grace_ms = RUN_GRACE_MS};
-    opterr = 0;
-    for (;;) {
-        int key = getopt_long(argc, argv, "+:n:h", long_options, NULL);
-        if (key == -1)
-            break;
-        int result = set_option(options, key, argv);
-        if (result != 0)
-            return result;
-    }
+    const int read = cli_read_options(&syntax, options, argc, argv);
+    if (read != 0)
+        return read;
     options->trainer = argv + optind;
     int result = check_options(options);
     if (result != 0)

@@ -47,37 +47,33 @@ static int set_address(struct status_options *options, const char *value)
     return cli_misuse("status", "%s: not HOST:PORT or [IPV6]:PORT", value);
 }
 
-static int set_option(struct status_options *options, int key, char **argv)
+static int set_option(void *given, int key, char *value)
 {
+    struct status_options *options = given;
     switch (key) {
     case 'a':
-        return set_address(options, optarg);
+        return set_address(options, value);
     case 'j':
         options->json = true;
         return 0;
-    case 'h':
-        fputs(help_text, stdout);
-        return -1;
-    case ':':
-        return cli_misuse("status", "option '%s' needs a value", argv[optind - 1]);
     default:
-        return cli_misuse("status", "unknown option '%s'", argv[optind - 1]);
+        return CLI_MISUSE; // No other key is in the table.
     }
 }
+
+static const struct cli_syntax syntax = {.name = "status",
+                                         .letters = ":h",
+                                         .options = long_options,
+                                         .help = help_text,
+                                         .take = set_option};
 
 // 0, an exit status, or -1 when the help was printed.
 static int read_options(struct status_options *options, int argc, char **argv)
 {
     *options = (struct status_options){.json = false};
-    opterr = 0;
-    for (;;) {
-        int key = getopt_long(argc, argv, ":h", long_options, NULL);
-        if (key == -1)
-            break;
-        int result = set_option(options, key, argv);
-        if (result != 0)
-            return result;
-    }
+    const int read = cli_read_options(&syntax, options, argc, argv);
+    if (read != 0)
+        return read;
     const char *dashboard = getenv("LOCKSTEP_DASHBOARD");
     if (optind < argc)
         return cli_misuse("status", "unexpected argument '%s'", argv[optind]);
