@@ -51,14 +51,14 @@ def against(figures, places, sizes, ours, bars, **peers):
                 yield check
 
 
-def of_limit(figures, places, bars):
-    """Checks of TCP beside what the link could carry: the ring's bytes at the payload's rate."""
+def of_limit(figures, places, bars, ours="lockstep tcp", algorithm="ring"):
+    """Checks beside what the link could carry: the algorithm's bytes at the payload's rate."""
     for place in places:
         for size, bar in bars.items():
             for cold in (False, True):
                 check = Check(place, size, cold, bar, unit="%")
-                check.ours = figures.best(place, size, cold, ours="lockstep tcp")
-                limit_ns = figures.ring_limit_ns(place, size)
+                check.ours = figures.best(place, size, cold, ours=ours)
+                limit_ns = figures.limit_ns(place, size, algorithm)
                 if check.ours and limit_ns:
                     check.other = {"name": "limit of the link", "median_ns": limit_ns, "spread": 0}
                     check.ratio = limit_ns / check.ours["median_ns"]
@@ -125,6 +125,11 @@ def cases(figures):
                list(cpu(figures, slow, 25 * M)))
     yield Case("2 hosts x 2 ranks, 1 Gbit/s, 25 MiB", "1.4x the best flat algorithm of a peer",
                list(against(figures, ("2x2",), (25 * M,), private, 1.4, wire="tcp")))
+    yield Case("the same, ranks interleaved", "1.4x",
+               list(against(figures, ("2x2-interleaved",), (25 * M,), private, 1.4, wire="tcp")))
+    yield Case("both placements, 1 to 25 MiB", "98 % of the limit of two levels",
+               list(of_limit(figures, ("2x2", "2x2-interleaved"), {M: 0.98, 25 * M: 0.98}, private,
+                             "two levels")))
     yield Case("one compute hog per core, n = 2, 25 MiB", "at most 2.5x the idle time",
                list(beside_idle(figures, 25 * M, 0.4)))
     yield Case("the same at 32 KiB", "no cliff: ahead of the best TCP peer",

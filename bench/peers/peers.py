@@ -165,11 +165,11 @@ class Launch:
         """One process for each rank: for those that need no launcher of their own."""
         size = self.place.ranks
         for rank in range(size):
-            self.spawn(rank // self.place.per_host, command, dict(
+            self.spawn(self.place.host_of(rank), command, dict(
                 environment, PEER_RANK=str(rank), PEER_SIZE=str(size), LOCKSTEP_RANK_HINT=str(rank)))
 
-    def host_list(self):
-        return ",".join(f"host{host}:{self.place.per_host}" for host in range(self.place.hosts))
+    def host_list(self, per_host):
+        return ",".join(f"host{host}:{per_host}" for host in range(self.place.hosts))
 
     def start_lockstep(self, arguments):
         self.spawn_ranks([self.programs.driver("lockstep"), *arguments],
@@ -200,15 +200,19 @@ class Launch:
                     ("btl_tcp_if_include", self.place.interface),
                     ("oob_tcp_if_include", self.place.interface), *self.variant.settings]
         command = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
-                   "-np", str(self.place.ranks), "-H", self.host_list()]
+                   "--map-by", "node" if self.place.interleaved else "slot",
+                   "-np", str(self.place.ranks), "-H", self.host_list(self.place.per_host)]
         for name, value in settings:
             command += ["--mca", name, value]
         self.spawn(0, command + [self.programs.driver("openmpi"), *arguments],
                    {"PEER_HOSTS": self.hosts.folder})
 
     def start_mpich(self, arguments):
+        # It goes round the hosts again when it has filled them.
+        at_once = 1 if self.place.interleaved else self.place.per_host
         command = ["mpiexec.hydra", "-launcher", "ssh", "-launcher-exec", AGENT, "-iface",
-                   self.place.interface, "-hosts", self.host_list(), "-n", str(self.place.ranks)]
+                   self.place.interface, "-hosts", self.host_list(at_once), "-n",
+                   str(self.place.ranks)]
         self.spawn(0, command + [self.programs.driver("mpich"), *arguments],
                    dict(self.variant.settings, PEER_HOSTS=self.hosts.folder))
 

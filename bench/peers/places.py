@@ -26,11 +26,15 @@ class Place:
     hosts: int
     per_host: int = 1
     mbit: int = 0  # Of each host's link; 0: not shaped.
+    interleaved: bool = False  # Ranks go round the hosts; else each host has a row of them.
     hogs: bool = False  # One process on each core that does nothing but compute.
 
     @property
     def ranks(self):
         return self.hosts * self.per_host
+
+    def host_of(self, rank):
+        return rank % self.hosts if self.interleaved else rank // self.per_host
 
     @property
     def interface(self):
@@ -54,6 +58,9 @@ def place_list():
     yield from hosts("10g", 10000, (2, 4))
     yield from hosts("1g", 1000, (2, 4, 8))
     yield Place("2x2", "2 hosts with 2 ranks each, 1 Gbit/s", 2, 2, 1000)
+    yield Place("2x2-interleaved", "2 hosts, ranks 0 and 2 on one, 1 and 3 on the other, 1 Gbit/s",
+                2, 2, 1000, interleaved=True)
+    yield Place("2x2-veth", "2 hosts with 2 ranks each, unshaped links", 2, 2)
     yield Place("hogs-2", "one host, 2 ranks, one compute hog per core", 1, 2, hogs=True)
 
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 
 import bars
+import crossings
 import samples
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -95,10 +96,10 @@ class Figures:
         found = [(figure["median_ns"], name) for figure, name in found if figure]
         return self.figure(place, min(found)[1], size, cold, member) if found else None
 
-    def ring_limit_ns(self, place, size):
-        ranks = self.places[place]["ranks"]
-        rate = self.places[place]["payload_bytes_per_s"]
-        return 2 * (ranks - 1) / ranks * size / rate * 1e9 if rate else None
+    def limit_ns(self, place, size, algorithm):
+        """None: a place without a rate, or one that this report does not know yet."""
+        known = self.places.get(place)
+        return crossings.limit_ns(known, size, algorithm) if known else None
 
     def sizes(self, place):
         return sorted({key[2] for key in self.values if key[0] == place})
@@ -241,6 +242,38 @@ def figure_text(figure):
     return time_text(figure["median_ns"]) + (spread if figure["spread"] != 0 else "")
 
 
+def crossing_rows(figures, name):
+    """Of each algorithm its fastest variant, with warm buffers, at the largest size of a place."""
+    place = figures.places[name]
+    size = figures.sizes(name)[-1]
+    best = {}
+    for variant in figures.variants:
+        algorithm = crossings.algorithm_of(variant)
+        figure = figures.figure(name, variant, size, False)
+        if algorithm and figure:
+            key = (figures.variants[variant]["ours"], algorithm)
+            best[key] = min(best.get(key, figure), figure, key=lambda one: one["median_ns"])
+    for (_, algorithm), figure in sorted(best.items(), key=lambda item: item[1]["median_ns"]):
+        limit_ns = figures.limit_ns(name, size, algorithm)
+        share = crossings.crossings(crossings.hosts_of(place), algorithm)
+        yield [name, size_text(size), algorithm, f"{share:.2f}x", time_text(limit_ns),
+               figure["name"], figure_text(figure), f"{100 * limit_ns / figure['median_ns']:.1f} %"]
+
+
+def crossing_lines(figures):
+    rows = []
+    for name in figures.measured_places():
+        place = figures.places[name]
+        if place["hosts"] > 1 and place["per_host"] > 1 and place["mbit"]:
+            rows += crossing_rows(figures, name)
+    if not rows:
+        return []
+    return ["## Across the link of a host", "", "What an algorithm sends there, of the payload, "
+            "depends on which ranks share a host; what it takes then, at the least, is its limit.",
+            ""] + table(["place", "size", "algorithm", "crosses", "its limit", "fastest variant",
+                         "its time", "of its limit"], rows)
+
+
 def place_lines(figures, report):
     lines = ["## All medians", ""]
     for place in figures.measured_places():
@@ -302,7 +335,7 @@ def markdown(report):
     figures = Figures(report)
     cases = list(bars.cases(figures))
     return "\n".join(head_lines(report) + summary_lines(cases) + overlap_lines(report)
-                     + check_lines(cases) + place_lines(figures, report))
+                     + crossing_lines(figures) + check_lines(cases) + place_lines(figures, report))
 
 
 def summary(report):

@@ -15,6 +15,7 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.abspath(sys.argv[1])
 sys.path.insert(0, os.path.join(ROOT, "bench", "peers"))
+import crossings  # noqa: E402  pylint: disable=wrong-import-position
 import samples  # noqa: E402  pylint: disable=wrong-import-position
 
 
@@ -51,6 +52,18 @@ def check_figures():
     assert samples.slowest_of(ranks) == {"step": [2, 5]}
 
 
+def check_crossings():
+    """In shares of the payload: ranks of two hosts in rows, and interleaved; an odd world."""
+    rows, turns = [0, 0, 1, 1], [0, 1, 0, 1]
+    found = [[crossings.crossings(hosts, algorithm) for hosts in (rows, turns)]
+             for algorithm in ("ring", "halving", "doubling", "two levels")]
+    assert found == [[1.5, 3], [1, 2], [2, 2], [1, 1]], found
+    # Each on its own host: what a rank sends. An extra hands over all, and its partner gives back all.
+    assert crossings.crossings([0, 1, 2], "ring") == 4 / 3
+    assert crossings.crossings([0, 1, 2], "halving") == 2
+    assert crossings.crossings([0, 0, 1], "doubling") == 1
+
+
 def check_documented():
     """Every member is named in the table of docs/performance.md, and nothing else is."""
     text = read(ROOT, "docs", "performance.md").split("### The report", 1)[1]
@@ -69,4 +82,5 @@ def check_documented():
 
 check_ranks()
 check_figures()
+check_crossings()
 check_documented()
