@@ -83,6 +83,41 @@
 static_assert(LOCKSTEP_MESSAGE_BYTES < 65535, "nanopb's pb_size_t has 16 bits");
 static_assert(LOCKSTEP_REPORT_BYTES * 2 < LOCKSTEP_MESSAGE_BYTES, "a report fits in a message");
 
+// ---- The order ---------------------------------------------------------------------------------
+
+#define LOCKSTEP_SLOT_WORDS (LOCKSTEP_MAX_SLOTS / 64) // A set of positions in a plan.
+#define LOCKSTEP_MAX_WAITS 16 // Calls that the threads of one trainer wait for at a time.
+#define LOCKSTEP_LACKS_NAMED 16 // Calls not made that one report of a blocked rank names.
+
+static_assert(LOCKSTEP_MAX_SLOTS % 64 == 0, "sets of positions are whole words");
+
+// ---- Where a worker is, and its stalls ---------------------------------------------------------
+
+#define LOCKSTEP_DEVICE_BYTES 32 // Class of device: "cpu".
+#define LOCKSTEP_LINKS_NAMED 4 // Links without progress in one heartbeat.
+#define LOCKSTEP_MATES_NAMED 4 // Mates that do not run, in one heartbeat.
+#define LOCKSTEP_MISSING_NAMED 16 // Parameters of an open call that an answer names.
+#define LOCKSTEP_TRACE_EVENTS 2048 // In the ring of one worker.
+#define LOCKSTEP_EVENTS_PART 128 // Of them in one message.
+#define LOCKSTEP_NAMES_PART 16 // Names of modules in one message.
+
+#define LOCKSTEP_STACK_THREADS 64 // Threads of one process that are known by their calls.
+#define LOCKSTEP_STACK_FRAMES 48 // Frames of one thread, and again so many of Python.
+#define LOCKSTEP_THREADS_PART 16 // Threads in one message.
+#define LOCKSTEP_FRAMES_PART 16 // Frames in one message.
+#define LOCKSTEP_THREAD_BYTES 16 // Name of a thread, as Linux bounds it.
+#define LOCKSTEP_WCHAN_BYTES 32 // Function of the kernel that a thread sleeps in; cut.
+#define LOCKSTEP_SYMBOL_BYTES 128 // A function; longer names are cut.
+#define LOCKSTEP_OBJECT_BYTES 64 // Base name of an object or of a Python file; cut.
+
+#define LOCKSTEP_MAX_CULPRITS 8 // Named in one verdict; the others are counted.
+#define LOCKSTEP_MAX_EDGES 64 // Who waits for whom in one picture; groups beyond.
+#define LOCKSTEP_STALLS_KEPT 32 // Of one job, the last ones.
+#define LOCKSTEP_JOB_EVENTS 64 // Lines of a job's log of events.
+#define LOCKSTEP_RATE_SAMPLES 300 // Seconds of step times that a job remembers.
+
+static_assert((LOCKSTEP_TRACE_EVENTS & (LOCKSTEP_TRACE_EVENTS - 1)) == 0, "a mask selects a place");
+
 // ---- The data plane ----------------------------------------------------------------------------
 
 #define LOCKSTEP_FRAME_HEADER_BYTES 96
@@ -126,6 +161,13 @@ static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a p
 
 #define LOCKSTEP_HEARTBEAT_MS 1000
 #define LOCKSTEP_HEARTBEATS_MISSED 3 // Then a worker is shown as frozen. It is not evicted.
+#define LOCKSTEP_WATCH_MS 250 // How often a worker's watch and the coordinator look for stalls.
+#define LOCKSTEP_STALL_FLOOR_MS 10000 // No bound of a stall is lower ...
+#define LOCKSTEP_STALL_FACTOR 8 // ... than this many times the 99th percentile.
+#define LOCKSTEP_STALL_FIRST_FACTOR 10 // The same in the first steps, ...
+#define LOCKSTEP_STALL_FIRST_STEPS 3 // ... which are so many, and in learning ones.
+#define LOCKSTEP_INSPECT_MS 500 // How long a verdict waits for a culprit's answer.
+#define LOCKSTEP_INSPECT_PAUSE_MS 5000 // Stacks of one rank are taken at most so often.
 #define LOCKSTEP_OPEN_TIMEOUT_MS 60000
 #define LOCKSTEP_HELLO_MS 5000 // How long a new connection may take to say who it is.
 #define LOCKSTEP_HALT_GRACE_MS 500 // How long a worker that saw a reset waits for the verdict.

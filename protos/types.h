@@ -38,11 +38,138 @@ struct slot_id {
     uint32_t bucket; // Index of the bucket in the module's layout.
 };
 
+// A call of a module in a step.
+struct call_id {
+    uint32_t module;
+    uint32_t call; // From 0, as in a slot.
+};
+
+// A set of positions in the plan of a step: bit p % 64 of word p / 64.
+struct slot_set {
+    uint64_t words[LOCKSTEP_SLOT_WORDS];
+};
+
 // A fixed membership is named by its number and by who made it: a restarted coordinator may count
 // from one again, but never with the same incarnation.
 struct generation_id {
     uint64_t number; // From 1; 0 is "none yet".
     uint64_t incarnation; // Random id of the coordinator that made it.
+};
+
+// ---- Where a worker is -------------------------------------------------------------------------
+
+// A function of the library that the trainer is in, or was in last. On the wire and in trace files:
+// numbers are never used twice.
+enum api_function {
+    API_NONE = 0,
+    API_OPEN = 1,
+    API_START = 2,
+    API_STEP_BEGIN = 3,
+    API_CALL_BEGIN = 4,
+    API_GRAD_READY = 5,
+    API_CALL_END = 6,
+    API_CALL_WAIT = 7,
+    API_CALL_NEXT = 8,
+    API_CALL_ABORT = 9,
+    API_STEP_END = 10,
+    API_COLLECTIVE = 11,
+    API_WORK_WAIT = 12,
+    API_STATE = 13,
+    API_PAUSE = 14,
+    API_RESUME = 15,
+    API_CLOSE = 16,
+};
+
+// How far a rank has come, and where its trainer is. Ranks are compared by (settled, position):
+// positions count the slots of the step in the agreed order, and the end of the step is one more.
+// All zero: nothing is known.
+struct place {
+    uint32_t position; // Lowest slot that is not final here; count + 1: in the commit wave.
+    uint32_t count; // Slots of the open step, as far as known; 0 between steps.
+    bool done; // This rank has done its part of `position`: launched it, or ended the step.
+    bool open; // A step is open.
+    bool learning;
+    bool waits; // The trainer is blocked in the library, with every thread that matters.
+    struct slot_id slot; // At position, when that is below count.
+    enum api_function api; // That the trainer entered last, ...
+    bool inside; // ... in which it still is ...
+    uint64_t api_ms; // ... since so long; outside: since it returned.
+    uint32_t module; // Of that function; LOCKSTEP_MAX_MODULES: it has none.
+    uint32_t call; // Of the module in the step, from 0.
+    uint32_t calls_open; // Calls under way, ...
+    uint32_t ready; // ... and of the longest of them: gradients reported, ...
+    uint32_t gradients; // ... of so many.
+    uint64_t plain; // Plain collectives completed.
+    uint64_t usual_us; // Time to the next place, as a rule: the 99th percentile, ...
+    uint64_t longest_us; // ... and the longest of the last 64. 0: not known yet.
+    uint64_t waited_us; // Time blocked on other ranks since the generation began.
+};
+
+// Why no bound holds for a worker. Bits.
+enum place_flag {
+    PLACE_PAUSED = 1, // By lockstep_pause.
+    PLACE_TRACED = 2, // A debugger holds it.
+    PLACE_THROTTLED = 4, // By its control group.
+    PLACE_DISK = 8, // Its trainer sleeps in state D.
+    PLACE_FIRST = 16, // It is in one of its first steps.
+};
+#define PLACE_FLAGS 31u // All of them.
+
+// A link with something on its way and no progress for a second.
+struct link_state {
+    uint32_t rank; // Of the peer.
+    bool awaited; // This rank waits for bytes of it.
+    uint64_t unsent; // Bytes handed to the link that the peer has not taken yet.
+    uint64_t received; // Bytes received from it, in all.
+    uint64_t still_ms; // Time without progress in either direction.
+};
+
+// A mate that does not run.
+struct mate_state {
+    uint32_t rank;
+    char state; // A letter, of /proc/PID/stat: 'T', 't', 'D', 'Z'.
+};
+
+// ---- What a worker says about itself when it is asked
+// --------------------------------------------
+
+// Why a thread has frames, or has none.
+enum stack_how {
+    STACK_SIGNAL = 0, // It was interrupted and wrote its frames.
+    STACK_BLOCKED = 1, // It blocks the signal.
+    STACK_SILENT = 2, // It did not answer.
+    STACK_DISK = 3, // It sleeps in state D, where nothing interrupts it.
+    STACK_TAKEN = 4, // The program uses every signal that could be used.
+};
+
+struct stack_thread {
+    uint32_t tid;
+    char name[LOCKSTEP_THREAD_BYTES];
+    char state; // A letter, of /proc/PID/task/TID/stat; 0: not known.
+    bool trainer; // It called the library last; else another one that has called it.
+    int32_t syscall; // Number of the system call; -1: it runs, -2: not known.
+    char wchan[LOCKSTEP_WCHAN_BYTES]; // Empty: not known.
+    enum stack_how how;
+};
+
+struct stack_frame {
+    uint32_t thread; // Index of its thread, over all threads of the answer.
+    bool python;
+    char object[LOCKSTEP_OBJECT_BYTES]; // "libc.so.6", or the Python file.
+    char symbol[LOCKSTEP_SYMBOL_BYTES]; // Empty: not known.
+    uint64_t offset; // In the object, for addr2line; of Python: the line.
+};
+
+// As in a trace file (protos/trace.h), without its sequence.
+struct trace_event {
+    uint64_t time_ns; // CLOCK_MONOTONIC
+    uint64_t step;
+    uint64_t value; // What it means depends on the kind.
+    uint16_t kind; // enum trace_kind
+    uint16_t thread;
+    uint16_t module; // 0xffff: none
+    uint16_t call;
+    uint32_t bucket;
 };
 
 // ---- Worker to coordinator ---------------------------------------------------------------------

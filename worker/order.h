@@ -73,11 +73,6 @@ struct open_wave {
     char phase[LOCKSTEP_NAME_BYTES]; // Its phase, filled up with zeros; of OPEN_NOBODY: empty.
 };
 
-struct call_id {
-    uint32_t module;
-    uint32_t call;
-};
-
 // Payload of the close wave. Lists are sorted and without duplicates.
 struct close_wave {
     uint64_t plan_number; // Minimum: the highest plan that every rank holds.
