@@ -18,14 +18,14 @@ static uint64_t board_slots_offset(uint32_t seats)
     return (end + BOARD_PAGE - 1) / BOARD_PAGE * BOARD_PAGE;
 }
 
-uint64_t board_bytes(uint32_t seats)
+uint64_t board_bytes(uint32_t seats, uint64_t slot_bytes)
 {
-    return board_slots_offset(seats) + (uint64_t)seats * BOARD_SLOTS * BOARD_SLOT_BYTES;
+    return board_slots_offset(seats) + seats * BOARD_SLOTS * slot_bytes;
 }
 
-static bool board_map_memory(struct board *board, uint32_t seats, int fd)
+static bool board_map_memory(struct board *board, uint32_t seats, uint64_t slot_bytes, int fd)
 {
-    const uint64_t bytes = board_bytes(seats);
+    const uint64_t bytes = board_bytes(seats, slot_bytes);
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED)
         return false;
@@ -33,19 +33,21 @@ static bool board_map_memory(struct board *board, uint32_t seats, int fd)
     (void)madvise(memory, bytes, MADV_DONTFORK);
     *board = (struct board){.head = memory,
                             .slots = (uint8_t *)memory + board_slots_offset(seats),
+                            .slot_bytes = slot_bytes,
                             .bytes = bytes,
                             .seats = seats};
     return true;
 }
 
-int board_make(struct board *board, uint32_t seats)
+int board_make(struct board *board, uint32_t seats, uint64_t slot_bytes)
 {
-    const uint64_t bytes = board_bytes(seats);
+    const uint64_t bytes = board_bytes(seats, slot_bytes);
     const int fd = memfd_create("lockstep-board", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return -1;
     if (ftruncate(fd, (off_t)bytes) == 0 && fallocate(fd, 0, 0, (off_t)bytes) == 0 &&
-        fcntl(fd, F_ADD_SEALS, BOARD_SEALS) == 0 && board_map_memory(board, seats, fd)) {
+        fcntl(fd, F_ADD_SEALS, BOARD_SEALS) == 0 &&
+        board_map_memory(board, seats, slot_bytes, fd)) {
         board->head->magic = BOARD_MAGIC;
         board->head->seats = seats;
         return fd;
@@ -54,15 +56,17 @@ int board_make(struct board *board, uint32_t seats)
     return -1;
 }
 
-const char *board_map(struct board *board, uint32_t seats, uint64_t bytes, int fd)
+const char *board_map(struct board *board, uint32_t seats, uint64_t slot_bytes, uint64_t bytes,
+                      int fd)
 {
     struct stat stat;
     const int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || (seals & BOARD_SEALS) != BOARD_SEALS)
         return "it is not sealed";
-    if (bytes != board_bytes(seats) || fstat(fd, &stat) < 0 || (uint64_t)stat.st_size != bytes)
+    if (bytes != board_bytes(seats, slot_bytes) || fstat(fd, &stat) < 0 ||
+        (uint64_t)stat.st_size != bytes)
         return "its size is wrong";
-    if (!board_map_memory(board, seats, fd))
+    if (!board_map_memory(board, seats, slot_bytes, fd))
         return "it cannot be mapped";
     if (board->head->magic == BOARD_MAGIC && board->head->seats == seats)
         return NULL;

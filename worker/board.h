@@ -39,7 +39,7 @@
 #define BOARD_WIDE_BLOCKS 16 // Of a seat, for the used bits of collectives with more units.
 #define BOARD_WIDE_WORDS (LOCKSTEP_MAX_PARAMETERS / 64)
 #define BOARD_SLOTS 3
-#define BOARD_SLOT_BYTES (256 * 1024)
+#define BOARD_SLOT_BYTES (256 * 1024) // On one host; two levels have their own.
 // Summed at once where memory is registered. It stays in the first cache with the memory of two or
 // three ranks: 32 KiB, which does not, takes one and a half times as long (docs/performance.md).
 #define BOARD_BLOCK_BYTES (8 * 1024)
@@ -151,21 +151,24 @@ struct board_head {
 struct board {
     struct board_head *head; // NULL: not mapped.
     uint8_t *slots;
+    uint64_t slot_bytes;
     uint64_t bytes;
     uint32_t seats;
 };
 
-uint64_t board_bytes(uint32_t seats);
+// slot_bytes: a multiple of a page, the same on all ranks.
+uint64_t board_bytes(uint32_t seats, uint64_t slot_bytes);
 
 // Makes and maps one. The descriptor, to be handed to the mates and closed; or -1.
-int board_make(struct board *board, uint32_t seats);
+int board_make(struct board *board, uint32_t seats, uint64_t slot_bytes);
 // Maps one that the leader made. fd stays the caller's. NULL, or what is wrong with it.
-const char *board_map(struct board *board, uint32_t seats, uint64_t bytes, int fd);
+const char *board_map(struct board *board, uint32_t seats, uint64_t slot_bytes, uint64_t bytes,
+                      int fd);
 void board_unmap(struct board *board);
 
 static inline uint8_t *board_slot(const struct board *board, uint32_t seat, uint64_t piece)
 {
-    return board->slots + ((uint64_t)seat * BOARD_SLOTS + piece % BOARD_SLOTS) * BOARD_SLOT_BYTES;
+    return board->slots + ((uint64_t)seat * BOARD_SLOTS + piece % BOARD_SLOTS) * board->slot_bytes;
 }
 
 static inline uint64_t board_read(const struct board_counter *counter)

@@ -78,7 +78,7 @@ static uint32_t pieces_parts(const struct shared *shared)
 void pieces_cut(const struct shared *shared, struct shared_run *run, const struct flow *flow)
 {
     const uint64_t elements = flow->collective->elements;
-    const uint64_t slot = run->partial ? two_level_slot_bytes(flow) : BOARD_SLOT_BYTES;
+    const uint64_t slot = run->partial ? two_level_piece_bytes(shared, flow) : BOARD_SLOT_BYTES;
     const uint64_t unit =
         pieces_reduces(flow) ? (uint64_t)PIECES_ALIGN * pieces_parts(shared) : PIECES_ALIGN;
     // Rounded down to whole parts: so parts that are rounded up fit as well.

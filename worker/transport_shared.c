@@ -134,6 +134,11 @@ void shared_proven(struct peer_link *peer)
     }
 }
 
+static uint64_t shared_slot_bytes(const struct shared *shared)
+{
+    return shared->two_level ? two_level_slot_bytes(shared) : BOARD_SLOT_BYTES;
+}
+
 // Hands the board to who has not got it. False: that cannot be done.
 static bool shared_pass(struct shared *shared)
 {
@@ -168,7 +173,7 @@ static void shared_lead(struct shared *shared)
     if (shared->proven < shared->seats - 1)
         return;
     if (shared->fd < 0) {
-        shared->fd = board_make(&shared->board, shared->seats);
+        shared->fd = board_make(&shared->board, shared->seats, shared_slot_bytes(shared));
         if (shared->fd < 0) {
             shared_decide(shared, false);
             return;
@@ -184,7 +189,8 @@ static void shared_lead(struct shared *shared)
 // A mate has the board from the leader.
 static void shared_map(struct shared *shared, const struct link_note *note, int fd)
 {
-    const char *text = board_map(&shared->board, shared->seats, note->bytes, fd);
+    const char *text =
+        board_map(&shared->board, shared->seats, shared_slot_bytes(shared), note->bytes, fd);
     (void)close(fd);
     if (text) {
         shared_settle(shared, false);

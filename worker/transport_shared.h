@@ -13,7 +13,6 @@
 #include "worker/transport_parts.h"
 
 #define SEQUENCE_BUCKETS 256 // A power of two.
-#define TWO_LEVEL_ELEMENTS (BOARD_SLOT_BYTES / 2 / sizeof(float)) // Most of a piece, of 32 bits.
 
 struct two_level;
 
@@ -182,9 +181,10 @@ void two_level_joined(struct shared *shared, struct match *match);
 void two_level_appended(struct shared *shared, const struct match *match);
 // Whether anything is to come from that neighbour between hosts.
 bool two_level_needs(struct shared *shared, const struct peer_link *peer);
-// Parts of a piece; and most bytes of a piece.
+// Parts of a piece; most bytes of a piece; and those of a slot of such a board.
 uint32_t two_level_rings(const struct shared *shared);
-uint64_t two_level_slot_bytes(const struct flow *flow);
+uint64_t two_level_piece_bytes(const struct shared *shared, const struct flow *flow);
+uint64_t two_level_slot_bytes(const struct shared *shared);
 // The stages of a piece that differ: reducing, which publishes later, and copying out.
 void two_level_reduce(struct shared *shared, struct shared_run *run, uint64_t piece);
 void two_level_copy_out(struct shared *shared, struct shared_run *run, uint64_t piece);

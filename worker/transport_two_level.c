@@ -10,9 +10,10 @@
 //
 // Every host cuts a run alike: into pieces that follow from its elements and the number of rings.
 //
-// Sums of a host lie in the upper half of the slot. Those of 16-bit floats are float32 there: they
-// are rounded by the inner allreduce only, once for each host, as its frames say. All ranks copy
-// the bytes that the owner of a chunk on the ring has made final, so they hold the same bits.
+// A slot holds a piece, and behind it the sum of one part over the host. Those of 16-bit floats are
+// float32 there: they are rounded by the inner allreduce only, once for each host, as its frames
+// say. All ranks copy the bytes that the owner of a chunk on the ring has made final, so they hold
+// the same bits.
 //
 // One order on all hosts. A host executes runs in the order in which its leader appends them, and
 // pieces of different runs share slots: two hosts with different orders would wait for each other.
@@ -36,10 +37,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TWO_LEVEL_HALF (BOARD_SLOT_BYTES / 2)
+// Most of a part, which is what one frame of the inner allreduce comes from, and of a piece.
+// Between two hosts with two ranks each, parts of 64 KiB cost half as much processor time again as
+// these.
+#define TWO_LEVEL_PART_BYTES (256 * 1024)
+#define TWO_LEVEL_PIECE_BYTES (1024 * 1024)
+#define TWO_LEVEL_PART_ALIGN 4096
+#define TWO_LEVEL_ELEMENTS (TWO_LEVEL_PART_BYTES / sizeof(float)) // Most of a part, of 16 bits.
 #define TWO_LEVEL_BLOCK 1024 // Elements that are widened at once.
-
-static_assert(TWO_LEVEL_HALF / sizeof(float) == TWO_LEVEL_ELEMENTS, "a piece of floats fits");
 
 enum run_news {
     RUN_JOINED = 1, // All ranks of my host, and of those behind it, have joined this one.
@@ -206,15 +211,28 @@ uint32_t two_level_rings(const struct shared *shared)
     return shared->two_level->rings;
 }
 
-uint64_t two_level_slot_bytes(const struct flow *flow)
+static uint64_t two_level_part_bytes(const struct shared *shared)
+{
+    const uint64_t share = TWO_LEVEL_PIECE_BYTES / shared->two_level->rings / TWO_LEVEL_PART_ALIGN *
+                           TWO_LEVEL_PART_ALIGN;
+    return share < TWO_LEVEL_PART_BYTES ? share : TWO_LEVEL_PART_BYTES;
+}
+
+uint64_t two_level_piece_bytes(const struct shared *shared, const struct flow *flow)
 {
     const uint64_t factor = two_level_widens(flow) ? sizeof(float) / sizeof(uint16_t) : 1;
-    return TWO_LEVEL_HALF / factor;
+    return two_level_part_bytes(shared) * shared->two_level->rings / factor;
+}
+
+uint64_t two_level_slot_bytes(const struct shared *shared)
+{
+    return two_level_part_bytes(shared) * (shared->two_level->rings + 1);
 }
 
 static uint8_t *two_level_result(const struct shared *shared, uint32_t seat, uint64_t piece)
 {
-    return board_slot(&shared->board, seat, piece) + TWO_LEVEL_HALF;
+    return board_slot(&shared->board, seat, piece) +
+           two_level_part_bytes(shared) * shared->two_level->rings;
 }
 
 // ---- the sum of a host

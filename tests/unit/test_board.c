@@ -52,9 +52,10 @@ static void test_two_mappings_are_one_memory(void **state)
     for (uint32_t seats = 2; seats <= LOCKSTEP_MAX_MATES; seats += 7) {
         struct board leader;
         struct board mate;
-        const int fd = board_make(&leader, seats);
+        const int fd = board_make(&leader, seats, BOARD_SLOT_BYTES);
         assert_true(fd >= 0);
-        assert_null(board_map(&mate, seats, board_bytes(seats), fd));
+        assert_null(
+            board_map(&mate, seats, BOARD_SLOT_BYTES, board_bytes(seats, BOARD_SLOT_BYTES), fd));
         (void)close(fd);
         assert_ptr_not_equal(leader.head, mate.head);
         board_publish(&leader.head->seat[seats - 1].copied_in, 77);
@@ -73,11 +74,10 @@ static void test_two_mappings_are_one_memory(void **state)
 }
 
 // Cache lines of different writers, and slots, do not meet.
-static void test_layout(void **state)
+static void layout_with(uint64_t slot_bytes)
 {
-    (void)state;
     struct board board;
-    const int fd = board_make(&board, 3);
+    const int fd = board_make(&board, 3, slot_bytes);
     assert_true(fd >= 0);
     (void)close(fd);
     assert_int_equal((uintptr_t)&board.head->seat[1] % BOARD_LINE, 0);
@@ -86,12 +86,21 @@ static void test_layout(void **state)
     for (uint32_t seat = 0; seat < 3; seat++) {
         for (uint64_t piece = 0; piece < BOARD_SLOTS; piece++) {
             assert_ptr_equal(board_slot(&board, seat, piece),
-                             board.slots + (seat * BOARD_SLOTS + piece) * BOARD_SLOT_BYTES);
+                             board.slots + (seat * BOARD_SLOTS + piece) * slot_bytes);
             assert_ptr_equal(board_slot(&board, seat, piece),
                              board_slot(&board, seat, piece + 5 * BOARD_SLOTS));
         }
     }
+    assert_ptr_equal(board_slot(&board, 2, BOARD_SLOTS - 1) + slot_bytes,
+                     (uint8_t *)board.head + board.bytes);
     board_unmap(&board);
+}
+
+static void test_layout(void **state)
+{
+    (void)state;
+    layout_with(BOARD_SLOT_BYTES);
+    layout_with(3 * BOARD_SLOT_BYTES);
 }
 
 static int memory_of(uint64_t bytes, int seals)
@@ -106,7 +115,7 @@ static int memory_of(uint64_t bytes, int seals)
 static void refused(uint32_t seats, uint64_t bytes, int fd, const char *text)
 {
     struct board board = {.head = NULL};
-    assert_string_equal(board_map(&board, seats, bytes, fd), text);
+    assert_string_equal(board_map(&board, seats, BOARD_SLOT_BYTES, bytes, fd), text);
     assert_null(board.head);
     (void)close(fd);
 }
@@ -114,7 +123,7 @@ static void refused(uint32_t seats, uint64_t bytes, int fd, const char *text)
 static void test_what_is_no_board(void **state)
 {
     (void)state;
-    const uint64_t bytes = board_bytes(2);
+    const uint64_t bytes = board_bytes(2, BOARD_SLOT_BYTES);
     const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
     const uint32_t descriptors = open_descriptors();
     refused(2, bytes, memory_of(bytes, 0), "it is not sealed");
@@ -133,7 +142,7 @@ static void test_it_stays(void **state)
 {
     (void)state;
     struct board board;
-    const int fd = board_make(&board, 2);
+    const int fd = board_make(&board, 2, BOARD_SLOT_BYTES);
     assert_true(fd >= 0);
     assert_int_equal(ftruncate(fd, 4096), -1);
     assert_int_equal(errno, EPERM);
