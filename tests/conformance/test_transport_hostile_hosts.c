@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A member that breaks what is said beside tensors: how fast a link is (MEASURE), and which
+// collective runs next on all hosts (RUN).
+
+#include "tests/conformance/transport_stage.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#define RUN_JOINED 1
+#define RUN_RUNS 2
+#define MEASURE_PING 1
+#define MEASURE_PONG 2
+#define MEASURE_BURST 3
+#define MEASURE_TAKEN 4
+#define MEASURE_FRAME_BYTES (256 * 1024)
+
+static void work_for_a_while(struct stage *stage)
+{
+    for (int i = 0; i < 10; i++)
+        transport_progress(stage->transport, 1);
+}
+
+// ---- MEASURE ------------------------------------------------------------------------------------
+
+static struct frame_header measure_header(const struct stage *stage, uint32_t part,
+                                          uint32_t payload_bytes)
+{
+    struct frame_header header = stage_small(stage, FRAME_MEASURE);
+    header.part = part;
+    header.payload_bytes = payload_bytes;
+    header.slot = 1;
+    return header;
+}
+
+struct wrong_measure {
+    uint32_t part;
+    uint32_t payload_bytes;
+    uint32_t used_bytes;
+};
+
+static const struct wrong_measure wrong_measures[] = {
+    {0, 0, 0}, // Parts that are none.
+    {MEASURE_TAKEN + 1, 0, 0},
+    {UINT32_MAX, MEASURE_FRAME_BYTES, 0},
+    {MEASURE_PING, 4, 0}, // Lengths that are none.
+    {MEASURE_PONG, MEASURE_FRAME_BYTES, 0},
+    {MEASURE_TAKEN, LOCKSTEP_FRAME_BYTES, 0},
+    {MEASURE_BURST, 0, 0},
+    {MEASURE_BURST, MEASURE_FRAME_BYTES - 4, 0},
+    {MEASURE_BURST, MEASURE_FRAME_BYTES + 4, 0},
+    {MEASURE_BURST, LOCKSTEP_FRAME_BYTES, 0},
+    {MEASURE_BURST, MEASURE_FRAME_BYTES, 8}, // Used bits of nothing.
+    {MEASURE_PING, 0, LOCKSTEP_USED_BYTES},
+};
+
+static void impossible_measures_lose_the_peer(void **state)
+{
+    static const uint8_t used[LOCKSTEP_USED_BYTES];
+    for (size_t i = 0; i < LENGTH(wrong_measures); i++) {
+        const struct wrong_measure *wrong = &wrong_measures[i];
+        struct stage stage;
+        stage_form(&stage, *state);
+        struct frame_header header = measure_header(&stage, wrong->part, wrong->payload_bytes);
+        header.used_bytes = wrong->used_bytes;
+        (void)stage_send_used(&stage, &header, used);
+        stage_expect_impossible(&stage);
+        stage_close(&stage);
+    }
+}
+
+// Answers that nobody has asked for change nothing, in whatever order they come.
+static void unasked_answers_are_passed_over(void **state)
+{
+    static const uint32_t parts[] = {MEASURE_TAKEN, MEASURE_PONG, MEASURE_TAKEN, MEASURE_PONG};
+    struct stage stage;
+    struct transport_links before;
+    struct transport_links after;
+    stage_form(&stage, *state);
+    transport_links(stage.transport, &before);
+    for (size_t i = 0; i < LENGTH(parts); i++) {
+        struct frame_header header = measure_header(&stage, parts[i], 0);
+        header.slot = (uint32_t)i;
+        assert_true(stage_send_frame(&stage, &header, NULL));
+    }
+    work_for_a_while(&stage);
+    transport_links(stage.transport, &after);
+    assert_int_equal(stage.lost, 0);
+    assert_int_equal(after.latency_ns, before.latency_ns);
+    assert_int_equal(after.bytes_per_s, before.bytes_per_s);
+    stage_close(&stage);
+}
+
+// A peer that measures for ever is lost, and all that it was owed was answers of no length.
+static void measuring_is_bounded(void **state)
+{
+    struct stage stage;
+    uint32_t sent = 0;
+    stage_form(&stage, *state);
+    while (stage.lost == 0) {
+        struct frame_header header = measure_header(&stage, MEASURE_PING, 0);
+        header.slot = sent++;
+        (void)stage_send_frame(&stage, &header, NULL);
+        transport_progress(stage.transport, 0);
+        assert_true(sent < 10000);
+    }
+    assert_true(sent > 20); // As many as an honest one needs.
+    stage_expect_impossible(&stage);
+    stage_close(&stage);
+}
+
+static void measuring_ends_with_forming(void **state)
+{
+    static const uint32_t parts[] = {MEASURE_PING, MEASURE_PONG, MEASURE_BURST, MEASURE_TAKEN};
+    for (size_t i = 0; i < LENGTH(parts); i++) {
+        struct stage stage;
+        stage_form(&stage, *state);
+        transport_tuned(stage.transport);
+        const struct frame_header header =
+            measure_header(&stage, parts[i], parts[i] == MEASURE_BURST ? MEASURE_FRAME_BYTES : 0);
+        (void)stage_send_frame(&stage, &header, NULL);
+        stage_expect_impossible(&stage);
+        stage_close(&stage);
+    }
+}
+
+// ---- RUN ----------------------------------------------------------------------------------------
+
+static struct frame_header run_header(const struct stage *stage, uint32_t part, uint32_t slot)
+{
+    struct frame_header header = stage_small(stage, FRAME_RUN);
+    header.part = part;
+    header.step = STAGE_STEP;
+    header.space = STAGE_SPACE;
+    header.slot = slot;
+    header.signature = STAGE_SIGNATURE;
+    return header;
+}
+
+// Where there is one host, nobody leads.
+static void runs_without_hosts_lose_the_peer(void **state)
+{
+    for (uint32_t part = 0; part <= 3; part++) {
+        struct stage stage;
+        stage_form(&stage, *state);
+        const struct frame_header header = run_header(&stage, part, 0);
+        (void)stage_send_frame(&stage, &header, NULL);
+        stage_expect_impossible(&stage);
+        stage_close(&stage);
+    }
+}
+
+struct wrong_run {
+    uint32_t host; // That rank 0 leads.
+    uint32_t part;
+    uint32_t times;
+    uint32_t payload_bytes;
+    uint64_t generation; // Too low by so much.
+};
+
+static const struct wrong_run wrong_runs[] = {
+    {0, 0, 1, 0, 0}, // It says nothing that is known.
+    {0, 3, 1, 0, 0},          {1, UINT32_MAX, 1, 0, 0},
+    {0, RUN_RUNS, 1, 0, 0}, // Host 0 decides what runs.
+    {1, RUN_RUNS, 1, 0, 0}, // Nobody here has joined it.
+    {1, RUN_JOINED, 1, 0, 0}, // No host is behind the last one.
+    {0, RUN_JOINED, 2, 0, 0}, // Twice.
+    {0, RUN_JOINED, 1, 4, 0}, // With bytes.
+    {0, RUN_JOINED, 1, 0, 1}, // Of another generation.
+};
+
+static void impossible_runs_lose_the_peer(void **state)
+{
+    for (size_t i = 0; i < LENGTH(wrong_runs); i++) {
+        const struct wrong_run *wrong = &wrong_runs[i];
+        struct stage stage;
+        stage_form_two(&stage, *state, wrong->host);
+        struct frame_header header = run_header(&stage, wrong->part, 0);
+        header.payload_bytes = wrong->payload_bytes;
+        header.generation.number -= wrong->generation;
+        for (uint32_t k = 0; k < wrong->times; k++)
+            (void)stage_send_frame(&stage, &header, NULL);
+        stage_expect_impossible(&stage);
+        assert_int_equal(stage.lost_rank, 1);
+        stage_close(&stage);
+    }
+}
+
+// Who leads no neighbouring host has no say in the order.
+static void runs_of_another_rank_lose_it(void **state)
+{
+    for (uint32_t part = RUN_JOINED; part <= RUN_RUNS; part++) {
+        struct stage stage;
+        stage_form_two(&stage, *state, 0);
+        struct link *leader = stage.puppet;
+        stage.puppet = stage.second;
+        stage.second = leader;
+        struct frame_header header = run_header(&stage, part, 0);
+        header.chunk = 2;
+        (void)stage_send_frame(&stage, &header, NULL);
+        stage_expect_impossible(&stage);
+        assert_int_equal(stage.lost_rank, 2);
+        stage_close(&stage);
+    }
+}
+
+static void early_runs_are_bounded(void **state)
+{
+    struct stage stage;
+    uint32_t sent = 0;
+    stage_form_two(&stage, *state, 0);
+    while (stage.lost == 0) {
+        const struct frame_header header = run_header(&stage, RUN_JOINED, sent++);
+        (void)stage_send_frame(&stage, &header, NULL);
+        assert_true(sent < 10 * LOCKSTEP_EARLY_COLLECTIVES);
+        transport_progress(stage.transport, 0);
+    }
+    assert_true(sent > LOCKSTEP_EARLY_COLLECTIVES);
+    stage_expect_impossible(&stage);
+    stage_close(&stage);
+}
+
+// The other host has joined the same collective otherwise: before this one does, and after.
+static void hosts_disagree(void **state)
+{
+    struct launched *launched = malloc(2 * sizeof(*launched));
+    struct stage stage;
+    stage_form_two(&stage, *state, 0);
+    struct frame_header header = run_header(&stage, RUN_JOINED, 0);
+    header.signature++;
+    assert_true(stage_send_frame(&stage, &header, NULL));
+    work_for_a_while(&stage);
+    stage_launch_pair(&stage, &launched[0], 1000, 0, ALGORITHM_TWO_LEVEL);
+    stage_until_count(&stage, &stage.mismatches, 1);
+    stage_launch_pair(&stage, &launched[1], 1000, 1, ALGORITHM_TWO_LEVEL);
+    work_for_a_while(&stage);
+    header.slot = 1;
+    header.signature--;
+    header.weight = 77; // Its shape.
+    assert_true(stage_send_frame(&stage, &header, NULL));
+    stage_until_count(&stage, &stage.mismatches, 2);
+    assert_int_equal(stage.lost, 0);
+    assert_int_equal(stage.done, 0);
+    launched_untouched(&launched[0]);
+    launched_untouched(&launched[1]);
+    transport_abandon(stage.transport);
+    stage_close(&stage);
+    free(launched);
+}
+
+// The last host has said that it joined; what is let run a second time is lost.
+static void a_run_comes_twice(void **state)
+{
+    struct launched *launched = malloc(sizeof(*launched));
+    struct stage stage;
+    stage_form_two(&stage, *state, 1);
+    stage_launch_pair(&stage, launched, 1000, 0, ALGORITHM_TWO_LEVEL);
+    work_for_a_while(&stage);
+    const struct frame_header header = run_header(&stage, RUN_RUNS, 0);
+    assert_true(stage_send_frame(&stage, &header, NULL));
+    (void)stage_send_frame(&stage, &header, NULL);
+    stage_expect_impossible(&stage);
+    assert_int_equal(stage.done, 0);
+    transport_abandon(stage.transport);
+    launched_untouched(launched);
+    stage_close(&stage);
+    free(launched);
+}
+
+static const struct stage_test tests[] = {
+    STAGE_TEST(impossible_measures_lose_the_peer),
+    STAGE_TEST(unasked_answers_are_passed_over),
+    STAGE_TEST(measuring_is_bounded),
+    STAGE_TEST(measuring_ends_with_forming),
+    STAGE_TEST(runs_without_hosts_lose_the_peer),
+    STAGE_TEST(impossible_runs_lose_the_peer),
+    STAGE_TEST(runs_of_another_rank_lose_it),
+    STAGE_TEST(early_runs_are_bounded),
+    STAGE_TEST(hosts_disagree),
+    STAGE_TEST(a_run_comes_twice),
+};
+
+int main(void)
+{
+    return stage_run("transport and hostile hosts", tests, LENGTH(tests));
+}

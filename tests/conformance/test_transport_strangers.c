@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Strangers on a transport's port, members that come early, again or not at all, and a forked child
+// that holds what it inherited.
+
+#include "base/clock.h"
+#include "tests/conformance/transport_fleet.h"
+#include "tests/conformance/transport_job.h"
+#include "tests/conformance/transport_stage.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+// ---- strangers ----------------------------------------------------------------------------------
+
+static void strangers_are_refused(void **state)
+{
+    struct stage stage;
+    uint64_t random = 4711;
+    uint64_t count = 0;
+    stage_open(&stage, *state);
+    assert_int_equal(transport_form(stage.transport, &stage.world), 0);
+    // Garbage of every length.
+    for (size_t i = 0; i < 150; i++) {
+        uint8_t bytes[400];
+        for (size_t b = 0; b < sizeof(bytes); b++)
+            bytes[b] = (uint8_t)job_random(&random);
+        struct link *link = stage_connect(&stage);
+        (void)stage_send(&stage, link, bytes, 1 + i * 2);
+        link->ops->close(link, i % 2 == 0);
+        stage_until_refused(&stage, ++count);
+    }
+    assert_false(stage.formed);
+    stage_join(&stage);
+    assert_int_equal(stage_refused(&stage), count);
+    stage_close(&stage);
+}
+
+// A hello with something wrong in it.
+static void wrong_hello(struct stage *stage, const struct frame_header *header,
+                        const uint8_t proof[STAGE_PROOF_BYTES])
+{
+    uint8_t byte = 0;
+    const uint64_t before = stage_refused(stage);
+    struct link *kept = stage->puppet;
+    stage->puppet = stage_connect(stage);
+    (void)stage_send_frame(stage, header, proof);
+    stage_until_refused(stage, before + 1);
+    assert_false(stage_receive(stage, stage->puppet, &byte, 1)); // Not a byte of an answer.
+    stage->puppet->ops->close(stage->puppet, false);
+    stage->puppet = kept;
+}
+
+static void wrong_hellos_are_refused(void **state)
+{
+    struct stage stage;
+    uint8_t proof[STAGE_PROOF_BYTES];
+    stage_open(&stage, *state);
+    assert_int_equal(transport_form(stage.transport, &stage.world), 0);
+    const struct frame_header good = stage_hello(&stage);
+    for (size_t i = 0; i < STAGE_PROOF_BYTES; i++) {
+        stage_proof(&stage, proof);
+        proof[i] ^= (uint8_t)(1u << (i % 8));
+        wrong_hello(&stage, &good, proof);
+    }
+    stage_proof(&stage, proof);
+    struct frame_header bad[9];
+    for (size_t i = 0; i < LENGTH(bad); i++)
+        bad[i] = good;
+    bad[0].generation.number++;
+    bad[1].generation.incarnation++;
+    bad[2].chunk = 0;
+    bad[3].chunk = 2;
+    bad[4].part = 1;
+    bad[5].payload_bytes--;
+    bad[6].kind = FRAME_WAVE;
+    bad[7].kind = FRAME_MEASURE; // What only members say.
+    bad[8].kind = FRAME_RUN;
+    bad[8].payload_bytes = 0;
+    for (size_t i = 0; i < LENGTH(bad); i++)
+        wrong_hello(&stage, &bad[i], proof);
+    stage_join(&stage);
+    // A second one in the same name.
+    wrong_hello(&stage, &good, proof);
+    assert_int_equal(stage.lost, 0);
+    stage_close(&stage);
+}
+
+static void unproven_connections_are_bounded(void **state)
+{
+    struct stage stage;
+    struct link *links[LOCKSTEP_MAX_UNPROVEN * 2];
+    stage_open(&stage, *state);
+    // Before it even knows its generation.
+    for (size_t i = 0; i < LENGTH(links); i++) {
+        links[i] = stage_connect(&stage);
+        transport_progress(stage.transport, 0);
+    }
+    assert_int_equal(transport_form(stage.transport, &stage.world), 0);
+    stage_until_refused(&stage, LOCKSTEP_MAX_UNPROVEN);
+    assert_int_equal(stage_refused(&stage), LOCKSTEP_MAX_UNPROVEN);
+    stage_join(&stage);
+    // Those that say nothing go in time.
+    stage_until_refused(&stage, LENGTH(links));
+    for (size_t i = 0; i < LENGTH(links); i++)
+        links[i]->ops->close(links[i], false);
+    assert_int_equal(stage.lost, 0);
+    stage_close(&stage);
+}
+
+// A member that was told of the generation before this rank was.
+static void an_early_hello_waits(void **state)
+{
+    struct stage stage;
+    uint8_t proof[STAGE_PROOF_BYTES];
+    uint8_t answer[LOCKSTEP_WAVE_BYTES];
+    stage_open(&stage, *state);
+    struct frame_header header = stage_hello(&stage);
+    stage_proof(&stage, proof);
+    stage.puppet = stage_connect(&stage);
+    assert_true(stage_send_frame(&stage, &header, proof));
+    for (int i = 0; i < 20; i++)
+        transport_progress(stage.transport, 1);
+    assert_int_equal(stage_refused(&stage), 0);
+    assert_int_equal(transport_form(stage.transport, &stage.world), 0);
+    assert_true(stage_receive_frame(&stage, &header, answer));
+    stage_prove(&stage);
+    stage_until(&stage, &stage.formed);
+    stage_close(&stage);
+}
+
+static void forming_fails_in_time(void **state)
+{
+    struct stage stage;
+    stage_open(&stage, *state);
+    stage.world.form_timeout_ms = 50;
+    assert_int_equal(transport_form(stage.transport, &stage.world), 0);
+    stage_until(&stage, &stage.form_failed);
+    assert_true(strlen(stage.text) > 0);
+    // And as the one that connects, where nobody listens.
+    transport_abandon(stage.transport);
+    stage.form_failed = false;
+    stage.text[0] = '\0';
+    stage.world.rank = 1;
+    stage.peers[0].rank = 0;
+    snprintf(stage.peers[0].address, sizeof(stage.peers[0].address), "%s",
+             stage.variant->kind == TRANSPORT_TCP ? "tcp:127.0.0.1:1" : "loopback:0");
+    assert_int_equal(transport_form(stage.transport, &stage.world), 0);
+    stage_until(&stage, &stage.form_failed);
+    assert_non_null(strstr(stage.text, "refused"));
+    stage_close(&stage);
+}
+
+// A generation is abandoned, and the next one formed, on the same transport.
+static void forming_again(void **state)
+{
+    struct stage stage;
+    struct launched *launched = malloc(sizeof(*launched));
+    stage_form(&stage, *state);
+    for (int i = 0; i < 3; i++) {
+        stage_launch(&stage, launched, 40000, 0, COLLECTIVE_ALLREDUCE);
+        for (int k = 0; k < 3; k++)
+            transport_progress(stage.transport, 0);
+        transport_abandon(stage.transport);
+        assert_null(launched->collective.state);
+        stage.puppet->ops->close(stage.puppet, false);
+        stage.puppet = NULL;
+        stage.formed = false;
+        stage.world.generation.number++;
+        assert_int_equal(transport_form(stage.transport, &stage.world), 0);
+        stage_join(&stage);
+    }
+    assert_int_equal(stage.lost, 0);
+    stage_close(&stage);
+    free(launched);
+}
+
+// ---- a forked child -----------------------------------------------------------------------------
+
+static void a_forked_child_holds_nothing(void **state)
+{
+    struct stage stage;
+    uint8_t byte = 0;
+    int hold[2];
+    stage_form(&stage, *state);
+    if (stage.variant->kind != TRANSPORT_TCP) {
+        stage_close(&stage);
+        skip();
+    }
+    assert_int_equal(pipe(hold), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        transport_forked(stage.transport);
+        (void)close(stage.puppet->fd); // The puppet's side is the test's.
+        (void)close(hold[1]);
+        _exit(read(hold[0], &byte, 1) == 0 ? 0 : 1);
+    }
+    (void)close(hold[0]);
+    transport_close(stage.transport);
+    // The child lives and has the descriptors of its parent no more: the end is seen at once.
+    const uint64_t since_ms = clock_now_ms();
+    for (;;) {
+        const struct iovec vector = {.iov_base = &byte, .iov_len = 1};
+        const ssize_t received = stage.puppet->ops->receive(stage.puppet, &vector, 1);
+        if (received == 0 || (received < 0 && errno != EAGAIN))
+            break;
+        assert_true(clock_now_ms() - since_ms < fleet_bound_ms(5000));
+    }
+    (void)close(hold[1]);
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    stage.puppet->ops->close(stage.puppet, false);
+}
+
+static const struct stage_test tests[] = {
+    STAGE_TEST(strangers_are_refused),
+    STAGE_TEST(wrong_hellos_are_refused),
+    STAGE_TEST(unproven_connections_are_bounded),
+    STAGE_TEST(an_early_hello_waits),
+    STAGE_TEST(forming_fails_in_time),
+    STAGE_TEST(forming_again),
+    STAGE_TEST(a_forked_child_holds_nothing),
+};
+
+int main(void)
+{
+    return stage_run("transport and strangers", tests, LENGTH(tests));
+}
