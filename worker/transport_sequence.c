@@ -122,10 +122,22 @@ struct match *sequence_expect(struct sequence *sequence, const struct collective
 static bool sequence_has_room(const struct shared *shared)
 {
     for (uint32_t i = 0; i < shared->seats; i++) {
-        if (shared->sequence.runs - board_read(&shared_seat(shared, i)->runs_done) >= BOARD_RUNS)
+        const uint64_t done = board_read(&shared_seat(shared, i)->runs_done);
+        if (done > shared->sequence.runs || shared->sequence.runs - done >= BOARD_RUNS)
             return false;
     }
     return true;
+}
+
+// Where there is no room: nobody has done more runs than there are, or lags by more than there are
+// places.
+static void sequence_check_room(struct shared *shared)
+{
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        const uint64_t done = board_read(&shared_seat(shared, i)->runs_done);
+        if (done > shared->sequence.runs || shared->sequence.runs - done > BOARD_RUNS)
+            shared_impossible(shared, i, "has done runs that there are not");
+    }
 }
 
 static const struct board_record *match_record(const struct shared *shared,
@@ -175,11 +187,13 @@ static void sequence_fill(const struct shared *shared, const struct match *match
     const struct collective *collective = flow->collective;
     const uint32_t words = units_words(collective->unit_count);
     bool registered = collective->kind == COLLECTIVE_ALLREDUCE;
+    const bool mean = registered && collective->op == REDUCE_MEAN;
     run->weight = 0;
     for (uint32_t i = 0; i < shared->seats; i++) {
         const struct board_record *record = match_record(shared, match, i);
         run->records[i] = match->records[i];
-        run->factors[i] = record->factor;
+        // Whatever the record says: sums have no weights.
+        run->factors[i] = mean ? record->factor : 1;
         run->weight += record->weight;
         run->regions[i] = record->region;
         run->offsets[i] = record->offset;
@@ -253,6 +267,8 @@ bool sequence_work(struct shared *shared)
         sequence_append(shared, list_entry(list_first(&sequence->ready), struct match, ready));
         any = true;
     }
+    if (!list_empty(&sequence->ready))
+        sequence_check_room(shared);
     if (any)
         shared_tell(shared);
     return any;

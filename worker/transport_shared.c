@@ -443,10 +443,13 @@ static const char *shared_read_run(struct shared *shared, const struct board_run
                                    const struct flow *flow, struct shared_run *run)
 {
     const struct collective *collective = flow->collective;
+    const bool mean = collective->kind == COLLECTIVE_ALLREDUCE && collective->op == REDUCE_MEAN;
     run->weight = from->weight;
     for (uint32_t i = 0; i < shared->seats; i++) {
         run->factors[i] = from->factors[i];
         run->scales |= run->factors[i] > 1;
+        if (!mean && run->factors[i] != 1)
+            return "sent a run with weights that it has no use for";
     }
     if (run->factors[shared->seat] != shared_factor(collective))
         return "sent a run with another weight";
@@ -596,9 +599,20 @@ bool shared_work(struct transport *transport)
     return any;
 }
 
+// Whether a mate has said on the board what the negotiation waits for.
+static bool shared_has_news(const struct shared *shared)
+{
+    if (!shared->board.head)
+        return false;
+    return shared->seat == 0 ? shared_all_mapped(shared)
+                             : board_read(&shared->board.head->verdict) != BOARD_OPEN;
+}
+
 bool shared_pending(const struct transport *transport)
 {
     const struct shared *shared = transport->shared;
+    if (shared && !shared->settled)
+        return shared_has_news(shared);
     if (!shared || !shared->stands)
         return false;
     return board_read(&shared->board.head->runs) != shared->runs_seen || sequence_pending(shared) ||
