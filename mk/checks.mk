@@ -29,7 +29,7 @@ TEST_BIN := $(TEST_C:%.c=$(BUILD)/%)
 TEST_ENV = BUILD=$(abspath $(BUILD)) LOCKSTEP_BIN=$(abspath $(BUILD)/bin) \
     LOCKSTEP_LIB=$(abspath $(BUILD)/lib) CC="$(CC)" LOCKSTEP_SANITIZER=$(SAN)
 
-.PHONY: test check sim conformance conformance-algorithms mutants nightly asan tsan ubsan lint format demo torch aarch64
+.PHONY: test check sim conformance conformance-algorithms mutants nightly kill asan tsan ubsan lint format demo torch aarch64
 
 # Unit tests and simulations start no program of ours, so for them alone none need link.
 NEEDS_PROGRAMS := $(filter-out tests/unit/% tests/sim/%,$(TEST_C) $(TEST_SH))
@@ -61,7 +61,7 @@ mutants: ## Break the library on purpose: each fault has to fail its case (CASE=
 # --- longer than anyone waits for ----------------------------------------------------------------
 
 DRAWS ?= 10000
-KILLS ?= 1000
+KILLS ?= 1200
 nightly: SEEDS ?= 100000
 NIGHTLY_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/conformance/test_reducer_random.c \
     tests/conformance/test_reducer_large.c tests/sim/test_*.c tests/fault/test_death.c))
@@ -71,6 +71,10 @@ nightly: all $(NIGHTLY_BIN) ## Random models, large buckets, simulator, deaths (
 	@$(TEST_ENV) LOCKSTEP_TEST_TIMEOUT=$(or $(LOCKSTEP_TEST_TIMEOUT),7200) \
 	    LOCKSTEP_TEST_DRAWS=$(DRAWS) LOCKSTEP_TEST_LARGE=1 LOCKSTEP_TEST_ALGORITHMS=all LOCKSTEP_SIM_SEEDS=$(SEEDS) \
 	    LOCKSTEP_FAULT_ROUNDS=$(KILLS) tools/run-tests $(NIGHTLY_BIN)
+
+# 200 in each way in which gradients can be reduced; LOCKSTEP_FAULT_WAY=ring for that one alone.
+kill: all $(BUILD)/tests/fault/test_death ## Kill workers at random instants (KILLS)
+	@$(TEST_ENV) LOCKSTEP_FAULT_ROUNDS=$(KILLS) $(BUILD)/tests/fault/test_death
 
 # --- the same suite under a sanitizer ------------------------------------------------------------
 

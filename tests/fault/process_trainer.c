@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 
+#include <dirent.h>
 #include <lockstep/lockstep.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +24,7 @@ struct trainer {
     lockstep_session *session;
     lockstep_module *module;
     float *data[PARAMETERS];
-    float *gradients[PARAMETERS];
+    float *gradients[PARAMETERS]; // The module's, where they are registered.
     uint64_t filled[PARAMETERS]; // The step whose input the gradient has got.
     float *metrics;
     uint64_t step;
@@ -158,7 +159,8 @@ static void model_init(struct trainer *trainer)
     trainer->metrics = allocate(METRICS * sizeof(float));
     for (uint32_t p = 0; p < PARAMETERS; p++) {
         trainer->data[p] = allocate((size_t)sizes[p] * sizeof(float));
-        trainer->gradients[p] = allocate((size_t)sizes[p] * sizeof(float));
+        if (!trainer->script->way.registered)
+            trainer->gradients[p] = allocate((size_t)sizes[p] * sizeof(float));
     }
 }
 
@@ -167,8 +169,24 @@ static void model_fini(struct trainer *trainer)
     free(trainer->metrics);
     for (uint32_t p = 0; p < PARAMETERS; p++) {
         free(trainer->data[p]);
-        free(trainer->gradients[p]);
+        if (!trainer->script->way.registered)
+            free(trainer->gradients[p]);
     }
+}
+
+// Where gradients are registered: memory for them, in the order in which they travel.
+static int model_place(struct trainer *trainer)
+{
+    void *gradients[PARAMETERS];
+    if (!trainer->script->way.registered)
+        return 0;
+    const int status = trainer_check(
+        trainer, "gradients", lockstep_module_gradients(trainer->module, gradients, PARAMETERS));
+    for (uint32_t p = 0; status == 0 && p < PARAMETERS; p++) {
+        trainer->gradients[p] = gradients[p];
+        trainer->filled[p] = 0;
+    }
+    return status;
 }
 
 static int model_register(struct trainer *trainer)
@@ -189,7 +207,17 @@ static int model_register(struct trainer *trainer)
     config.name = "model";
     config.parameters = parameters;
     config.parameter_count = PARAMETERS;
-    return lockstep_module_register(trainer->session, &config, &trainer->module);
+    const int status = trainer_check(
+        trainer, "register", lockstep_module_register(trainer->session, &config, &trainer->module));
+    return status < 0 ? status : model_place(trainer);
+}
+
+// Registered gradients go with their module.
+static int model_close(struct trainer *trainer)
+{
+    if (trainer->script->way.registered)
+        memset(trainer->filled, 0, sizeof(trainer->filled));
+    return trainer_check(trainer, "close", lockstep_module_close(trainer->module));
 }
 
 static void model_optimize(struct trainer *trainer)
@@ -215,6 +243,8 @@ static int trainer_open(struct trainer *trainer, uint32_t round)
     config.job = job;
     config.world_size = place->world_size;
     config.rank_hint = (int32_t)place->rank;
+    if (trainer->script->way.two_hosts)
+        config.host_id = place->rank < (place->world_size + 1) / 2 ? "one host" : "another host";
     config.open_timeout_ms = trainer->script->open_timeout_ms;
     config.bucket_first_bytes = 256 * KIB;
     config.bucket_bytes = 1024 * KIB;
@@ -238,7 +268,7 @@ static void trainer_fork(struct trainer *trainer)
 
 static int trainer_start(struct trainer *trainer)
 {
-    int status = trainer_check(trainer, "register", model_register(trainer));
+    int status = model_register(trainer);
     trainer_visit(trainer, PLACE_START);
     if (status == 0)
         status = trainer_check(trainer, "start", lockstep_start(trainer->session));
@@ -314,9 +344,9 @@ static bool trainer_stops(struct trainer *trainer)
 
 static int trainer_start_again(struct trainer *trainer)
 {
-    int status = trainer_check(trainer, "close", lockstep_module_close(trainer->module));
+    int status = model_close(trainer);
     if (status == 0)
-        status = trainer_check(trainer, "register", model_register(trainer));
+        status = model_register(trainer);
     trainer_visit(trainer, PLACE_START_AGAIN);
     if (status == 0)
         status = trainer_check(trainer, "start", lockstep_start(trainer->session));
@@ -333,7 +363,10 @@ static int trainer_train(struct trainer *trainer)
             return status;
         trainer_visit(trainer, PLACE_OPTIMIZER);
         model_optimize(trainer);
-        if (trainer->step % 2 == 0)
+        // The order has been learned: from here on each bucket is one run of memory.
+        if (trainer->step == 1)
+            status = model_place(trainer);
+        if (status == 0 && trainer->step % 2 == 0)
             status = step_metrics(trainer);
         if (status == 0 && trainer->step == trainer->script->starts_after)
             status = trainer_start_again(trainer);
@@ -380,10 +413,66 @@ static int trainer_round(struct trainer *trainer, uint32_t round)
     return status;
 }
 
+// ---- What is left -------------------------------------------------------------------------------
+
+// Sockets and anonymous files that this process holds.
+static uint32_t count_descriptors(void)
+{
+    char target[64];
+    uint32_t count = 0;
+    DIR *directory = opendir("/proc/self/fd");
+    const struct dirent *entry = NULL;
+    while (directory != NULL && (entry = readdir(directory)) != NULL) {
+        const ssize_t size = readlinkat(dirfd(directory), entry->d_name, target, sizeof(target));
+        count +=
+            size > 7 && (strncmp(target, "socket:", 7) == 0 || strncmp(target, "/memfd:", 7) == 0);
+    }
+    if (directory != NULL)
+        (void)closedir(directory);
+    return count;
+}
+
+// Memory that mates have, or had, too.
+static uint32_t count_shared_mappings(void)
+{
+    char line[512];
+    uint32_t count = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps != NULL && fgets(line, sizeof(line), maps) != NULL)
+        count += strstr(line, "memfd:") != NULL;
+    if (maps != NULL)
+        (void)fclose(maps);
+    return count;
+}
+
+#define LEAVES_MS 5000
+
+// gRPC closes its connection to the coordinator on a thread of its own, a moment later.
+static int trainer_leaves(uint32_t descriptors)
+{
+    const uint64_t end_ms = clock_now_ms() + LEAVES_MS;
+    uint32_t now = count_descriptors();
+    while (now != descriptors && clock_now_ms() < end_ms) {
+        (void)usleep(1000);
+        now = count_descriptors();
+    }
+    const uint32_t mappings = count_shared_mappings();
+    if (now == descriptors && mappings == 0)
+        return 0;
+    fprintf(stderr, "closed, with %u sockets and files of memory (before: %u) and %u mappings\n",
+            now, descriptors, mappings);
+    return 5;
+}
+
 int trainer_run(const struct trainer_place *place, const struct script *script)
 {
     struct trainer trainer = {.place = place, .script = script};
+    const uint32_t descriptors = count_descriptors();
     int status = 0;
+    if (script->way.transport != NULL)
+        setenv("LOCKSTEP_TRANSPORT", script->way.transport, 1);
+    if (script->way.algorithm != NULL)
+        setenv("LOCKSTEP_ALGORITHM", script->way.algorithm, 1);
     model_init(&trainer);
     for (uint32_t round = 0; status == 0 && (round == 0 || round < script->rounds); round++) {
         trainer.step = trainer.settled = trainer.metrics_uses = 0;
@@ -391,5 +480,5 @@ int trainer_run(const struct trainer_place *place, const struct script *script)
         status = trainer_round(&trainer, round);
     }
     model_fini(&trainer);
-    return 0;
+    return trainer_leaves(descriptors);
 }

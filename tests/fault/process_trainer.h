@@ -27,6 +27,15 @@ enum place {
     PLACE_COUNT
 };
 
+// By what gradients are reduced. What is NULL or zero is as the environment says.
+struct way {
+    const char *name;
+    const char *transport; // LOCKSTEP_TRANSPORT
+    const char *algorithm; // LOCKSTEP_ALGORITHM
+    bool two_hosts; // The upper half of the ranks says that it is on another host.
+    bool registered; // Gradients are in memory that mates can reach.
+};
+
 enum ending {
     ENDING_CLOSE = 0,
     ENDING_ABORT, // lockstep_abort, then lockstep_close.
@@ -43,6 +52,7 @@ struct script {
     uint64_t report_every; // Steps; 0: never.
     uint64_t last_step; // Then comes the ending; 0: when the test says stop, by lockstep_close.
     enum ending ending;
+    struct way way;
     uint32_t rounds; // How many sessions, one after the other, each of its own job. 0: one.
     uint32_t open_timeout_ms;
 };
@@ -90,7 +100,8 @@ struct trainer_place {
     char job[48];
 };
 
-// Returns the exit code of the process. 0: the script was played, or a failure was reported.
+// Returns the exit code of the process. 0: the script was played, or a failure was reported, and
+// nothing of the session is left in this process.
 int trainer_run(const struct trainer_place *place, const struct script *script);
 
 #endif

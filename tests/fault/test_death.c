@@ -3,9 +3,12 @@
 // A worker is killed at a random instant: while it opens, starts, learns, trains, is in a plain
 // collective or in its optimizer, or starts again, also with a forked child that holds every
 // descriptor. The others learn within a second who it was, and nothing that they contributed is
-// lost. Real processes on one coordinator, one world after the other under one job name.
+// lost. Real processes on one coordinator, one world after the other under one job name; the way in
+// which gradients are reduced changes from world to world. Memory that ranks share, descriptors and
+// names go with the processes, or when a survivor closes its session.
 //
 // LOCKSTEP_FAULT_ROUNDS deaths (50), chosen by LOCKSTEP_FAULT_SEED, which is printed.
+// LOCKSTEP_FAULT_WAY: only that one of `ways`.
 
 #include "tests/fault/process_world.h"
 
@@ -16,6 +19,7 @@
 
 #include <cmocka.h>
 
+#include <dirent.h>
 #include <lockstep/lockstep.h>
 #include <signal.h>
 #include <stdio.h>
@@ -29,8 +33,19 @@
 static struct coordinator_process coordinator;
 static struct world world;
 
+static const struct way ways[] = {
+    {.name = "shared", .transport = "auto", .algorithm = "shared"},
+    {.name = "registered", .transport = "auto", .algorithm = "shared", .registered = true},
+    {.name = "two_level", .transport = "auto", .algorithm = "two_level", .two_hosts = true},
+    {.name = "ring", .transport = "tcp", .algorithm = "ring"},
+    {.name = "doubling", .transport = "tcp", .algorithm = "doubling"},
+    {.name = "halving", .transport = "tcp", .algorithm = "halving"},
+};
+#define WAYS (sizeof(ways) / sizeof(ways[0]))
+
 // One death, and what is known about it.
 struct death {
+    const struct way *way;
     uint32_t world_size;
     uint32_t victim;
     enum place place;
@@ -82,11 +97,27 @@ static const char *place_name(enum place place)
     return names[place];
 }
 
+static const struct way *choose_way(uint32_t round)
+{
+    const char *only = getenv("LOCKSTEP_FAULT_WAY");
+    if (only == NULL || only[0] == '\0')
+        return &ways[round % WAYS];
+    for (size_t i = 0; i < WAYS; i++) {
+        if (strcmp(only, ways[i].name) == 0)
+            return &ways[i];
+    }
+    fail_msg("LOCKSTEP_FAULT_WAY='%s' is none", only);
+    return NULL;
+}
+
+// 42 rounds meet every place in every way: the numbers of both have no common divisor.
 static struct death choose(uint32_t round)
 {
-    struct death death = {0};
+    struct death death = {.way = choose_way(round)};
     death.place = (enum place)(PLACE_OPENING + round % (PLACE_COUNT - PLACE_OPENING));
     death.world_size = 2 + (round + round / 6) % 3;
+    if (death.way->two_hosts && death.world_size == 2)
+        death.world_size = 4;
     death.victim = (round + round / 3) % death.world_size;
     death.step = death.place > PLACE_LEARNING ? 2 + random_below(8) : 0;
     death.delay_us = random_below(delay_bound_us(death.place));
@@ -98,9 +129,10 @@ static struct death choose(uint32_t round)
 
 static void describe(const struct death *death, uint32_t round)
 {
-    printf("round %u: rank %u of %u, %s, step %llu, +%llu us%s:", round, death->victim,
-           death->world_size, place_name(death->place), (unsigned long long)death->step,
-           (unsigned long long)death->delay_us, death->child ? ", with a child" : "");
+    printf("round %u: %s, rank %u of %u, %s, step %llu, +%llu us%s:", round, death->way->name,
+           death->victim, death->world_size, place_name(death->place),
+           (unsigned long long)death->step, (unsigned long long)death->delay_us,
+           death->child ? ", with a child" : "");
     for (uint32_t rank = 0; rank < death->world_size; rank++) {
         const struct report *seen = &death->seen[rank];
         if (rank != death->victim)
@@ -221,14 +253,32 @@ static void begin(const struct death *death)
             (uint32_t)(death->place == PLACE_OPENING ? OPEN_MS : WAIT_MS);
     for (uint32_t rank = 0; rank < death->world_size; rank++)
         scripts[rank].starts_after = death->place == PLACE_START_AGAIN ? death->step : 0;
+    for (uint32_t rank = 0; rank < death->world_size; rank++)
+        scripts[rank].way = *death->way;
     scripts[death->victim].place = death->place;
     scripts[death->victim].place_step = death->step;
     scripts[death->victim].child = death->child;
     world_start(&world, &coordinator, "job", death->world_size, scripts);
 }
 
+// Memory with a name outlives its processes.
+static uint32_t named_memory(void)
+{
+    uint32_t count = 0;
+    DIR *directory = opendir("/dev/shm");
+    const struct dirent *entry = NULL;
+    while (directory != NULL && (entry = readdir(directory)) != NULL)
+        count += strstr(entry->d_name, "lockstep") != NULL;
+    if (directory != NULL)
+        (void)closedir(directory);
+    return count;
+}
+
+// What has no name, and abstract sockets, are gone with the processes, which world_join awaits; a
+// survivor's exit code says that it has kept nothing after it has closed its session.
 static void one_death(struct death *death, uint32_t round)
 {
+    const uint32_t named_before = named_memory();
     begin(death);
     world_expect(&world, death->victim, REPORT_PLACE, NULL);
     pause_us(death->delay_us);
@@ -240,6 +290,7 @@ static void one_death(struct death *death, uint32_t round)
     describe(death, round);
     judge(death);
     world_join(&world);
+    assert_int_equal(named_memory(), named_before);
 }
 
 // Condition: any worker dies at any instant. Decision: every survivor's wait ends within a second,
@@ -282,7 +333,8 @@ static void a_new_world_trains(void **state)
 {
     (void)state;
     struct script scripts[WORLD_MAX] = {0};
-    struct death death = {.world_size = 3, .victim = 1, .place = PLACE_STEADY, .step = 3};
+    struct death death = {
+        .way = &ways[0], .world_size = 3, .victim = 1, .place = PLACE_STEADY, .step = 3};
     coordinator_start(&coordinator, NULL);
     one_death(&death, 0);
     for (uint32_t rank = 0; rank < 4; rank++)
