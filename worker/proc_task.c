@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Texts of /proc/self/task/TID in, fields out. A text may be cut, empty or missing: a kernel, a
+// sandbox or the end of the thread decides. Any thread.
+
+#include "worker/proc_task.h"
+
+#include "base/text.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SYSCALL_RUNS (-1)
+#define SYSCALL_UNKNOWN (-2)
+#define TEXT_BYTES 4096 // `status` is the longest, with half of it.
+
+// The text of one file, without the newline at its end; empty: none.
+static void proc_task_text(int task, const char *file, char text[TEXT_BYTES])
+{
+    size_t size = 0;
+    ssize_t got = 1;
+    const int fd = openat(task, file, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    while (fd >= 0 && got > 0 && size < TEXT_BYTES - 1) {
+        got = read(fd, text + size, TEXT_BYTES - 1 - size);
+        if (got > 0)
+            size += (size_t)got;
+        else if (got < 0 && errno == EINTR)
+            got = 1;
+    }
+    if (fd >= 0)
+        close(fd);
+    if (size > 0 && text[size - 1] == '\n')
+        size--;
+    text[size] = '\0';
+}
+
+// "4711 (name) S 1 ...": the name may hold anything, also brackets.
+static char proc_task_state(const char *stat)
+{
+    const char *end = strrchr(stat, ')');
+    return end != NULL && end[1] == ' ' && isalpha((unsigned char)end[2]) ? end[2] : '\0';
+}
+
+// "running", or "202 0x7f...": the number and its arguments, or "-1 ..." of a thread that sleeps
+// outside any system call, in a page fault.
+static int32_t proc_task_syscall(const char *text)
+{
+    char *end;
+    if (strcmp(text, "running") == 0)
+        return SYSCALL_RUNS;
+    if (!isdigit((unsigned char)text[0]))
+        return SYSCALL_UNKNOWN;
+    errno = 0;
+    const long number = strtol(text, &end, 10);
+    if (errno != 0 || (*end != ' ' && *end != '\0') || number > INT32_MAX)
+        return SYSCALL_UNKNOWN;
+    return (int32_t)number;
+}
+
+// A line "SigBlk:\t0000000000000000" of `status`.
+static uint64_t proc_task_signals(const char *status, const char *field)
+{
+    const char *at = strstr(status, field);
+    return at != NULL ? strtoull(at + strlen(field), NULL, 16) : 0;
+}
+
+bool proc_task_read(const char *directory, uint32_t tid, struct stack_thread *thread,
+                    struct proc_signals *signals)
+{
+    char text[TEXT_BYTES];
+    snprintf(text, sizeof(text), "%s/%" PRIu32, directory, tid);
+    *signals = (struct proc_signals){0};
+    thread->tid = tid;
+    thread->name[0] = '\0';
+    thread->wchan[0] = '\0';
+    thread->state = '\0';
+    thread->syscall = SYSCALL_UNKNOWN;
+    const int task = open(text, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (task < 0)
+        return false;
+    proc_task_text(task, "stat", text);
+    thread->state = proc_task_state(text);
+    proc_task_text(task, "syscall", text);
+    thread->syscall = proc_task_syscall(text);
+    proc_task_text(task, "comm", text);
+    text_copy(thread->name, sizeof(thread->name), text);
+    proc_task_text(task, "wchan", text);
+    if (strcmp(text, "0") != 0)
+        text_copy(thread->wchan, sizeof(thread->wchan), text);
+    proc_task_text(task, "status", text);
+    signals->blocked = proc_task_signals(text, "\nSigBlk:");
+    signals->pending = proc_task_signals(text, "\nSigPnd:");
+    close(task);
+    return true;
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the kernel says of one thread of this process: its name, state, system call, what it sleeps
+// in, and its signals. It reads the texts below /proc/self/task and needs no rights. Any thread;
+// allocates nothing, and never waits for the thread that it reads about.
+
+#ifndef WORKER_PROC_TASK_H
+#define WORKER_PROC_TASK_H
+
+#include "protos/types.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define PROC_TASK_DIRECTORY "/proc/self/task"
+
+// Sets of signals; bit n - 1 is signal n.
+struct proc_signals {
+    uint64_t blocked;
+    uint64_t pending; // Sent to this thread and not taken yet.
+};
+
+// Sets tid, name, state, syscall and wchan of thread; what cannot be read or understood is not
+// known, as protos/types.h has it, and no signal is in signals then. False: there is no such
+// thread. directory is PROC_TASK_DIRECTORY, but in tests.
+bool proc_task_read(const char *directory, uint32_t tid, struct stack_thread *thread,
+                    struct proc_signals *signals);
+
+#endif
