@@ -11,6 +11,7 @@
 #include "cli/cli.h"
 #include "cli/http.h"
 #include "lockstep/lockstep.h"
+#include "protos/tuning_json.h"
 
 #include <getopt.h>
 #include <inttypes.h>
@@ -286,12 +287,7 @@ static void json_tuning(struct json *json, const struct doctor_job *job)
         return;
     }
     json_object_begin(json, "tuning");
-    json_u64(json, "latency_ns", job->tuning.latency_ns);
-    json_u64(json, "bytes_per_s", job->tuning.bytes_per_s);
-    json_bool(json, "shares", job->tuning.shares);
-    json_string(json, "wish", tuning_name(job->tuning.wish));
-    json_u64(json, "doubling_bytes", job->tuning.doubling_bytes);
-    json_u64(json, "halving_bytes", job->tuning.halving_bytes);
+    tuning_json_members(json, &job->tuning);
     json_algorithms(json, job);
     json_object_end(json);
 }

@@ -7,6 +7,7 @@
 #include "cli/doctor.h"
 
 #include "base/parse.h"
+#include "base/processor.h"
 #include "base/text.h"
 
 #include <errno.h>
@@ -18,9 +19,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 #define GB 1e9
 #define CONGESTION "cubic" // What links ask for: worker/link_tcp.c.
@@ -65,30 +63,14 @@ static void find_cores(struct doctor_report *report)
                      "allow this process more cores (taskset, the container's cpus)");
 }
 
-// What worker/kernels.c asks before it chooses.
-static const char *kernels_level(void)
-{
-#if defined(__x86_64__)
-    unsigned a, b, c, d;
-    if (!__builtin_cpu_supports("avx2") || !__get_cpuid(1, &a, &b, &c, &d) || (c & bit_F16C) == 0)
-        return "portable";
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-        return "avx512";
-    return "avx2";
-#else
-    return "portable";
-#endif
-}
-
 static void find_kernels(struct doctor_report *report)
 {
     struct doctor_finding *finding = doctor_add(report, "kernels");
-    const char *level = kernels_level();
-    set_word(finding, level);
-    if (strcmp(level, "avx512") == 0)
+    const enum processor_vectors vectors = processor_vectors();
+    set_word(finding, processor_vectors_name(vectors));
+    if (vectors == PROCESSOR_AVX512)
         doctor_judge(finding, DOCTOR_OK, "sums use AVX-512 where it is faster, else AVX2");
-    else if (strcmp(level, "avx2") == 0)
+    else if (vectors == PROCESSOR_AVX2)
         doctor_judge(finding, DOCTOR_OK, "sums use AVX2");
     else
         doctor_judge(finding, DOCTOR_WARNING,

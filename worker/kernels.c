@@ -4,6 +4,8 @@
 // kernels_loops.h. Any thread.
 
 #include "worker/kernels.h"
+
+#include "base/processor.h"
 #include "worker/kernels_table.h"
 
 #include <assert.h>
@@ -11,7 +13,6 @@
 #include <stdatomic.h>
 #include <string.h>
 #if defined(__x86_64__)
-#include <cpuid.h>
 #include <xmmintrin.h>
 #endif
 
@@ -55,42 +56,17 @@ bool dtype_is_small(enum dtype dtype)
     return dtype_is_float(dtype) && dtype_size(dtype) == 2;
 }
 
-#if defined(__x86_64__)
-// The builtin knows whether the system saves vector registers, which F16C needs as well, but that
-// of clang 14 does not know F16C itself.
-// Asked once: in a virtual machine that instruction takes microseconds.
-static bool cpu_has_avx2_and_f16c(void)
-{
-    static atomic_int known; // 0: not asked yet. 1: no. 2: yes.
-    int answer = atomic_load_explicit(&known, memory_order_relaxed);
-    if (answer == 0) {
-        unsigned a, b, c, d;
-        const bool has =
-            __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
-        answer = has ? 2 : 1;
-        atomic_store_explicit(&known, answer, memory_order_relaxed);
-    }
-    return answer == 2;
-}
-
-static bool cpu_has_avx512(void)
-{
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-}
-#endif
-
 const struct kernel_table *kernel_level(unsigned level)
 {
-    if (level == 0)
-        return &kernel_table_portable;
+    if (level > (unsigned)processor_vectors())
+        return NULL;
 #if defined(__x86_64__)
-    if (level == 1 && cpu_has_avx2_and_f16c())
+    if (level == PROCESSOR_AVX2)
         return &kernel_table_avx2;
-    if (level == 2 && cpu_has_avx2_and_f16c() && cpu_has_avx512())
+    if (level == PROCESSOR_AVX512)
         return &kernel_table_avx512;
 #endif
-    return NULL;
+    return &kernel_table_portable;
 }
 
 // The level with which a dtype is fastest, as measured (docs/numbers.md): the loops of bfloat16
