@@ -12,7 +12,8 @@ rank_pid() {
     done
 }
 
-# start ARGUMENTS...: in the background, until a first row is printed; sets launcher.
+# start ARGUMENTS...: in the background, until its ranks are there to measure; sets launcher. With so
+# many iterations of so many bytes it does not end by itself.
 start() {
     "${hearing[@]}" "$lockstep" bench --iterations 1000000 "$@" >"$work/out" 2>"$work/err" \
         </dev/null &
@@ -20,9 +21,11 @@ start() {
     local i
     for ((i = 0; i < 500 * slow; i++)); do
         grep -q "^limits measured" "$work/out" && return 0
+        # What ended by itself will not begin: its status is told by ends.
+        kill -0 "$launcher" 2>/dev/null || break
         sleep 0.02
     done
-    fail "bench never began: $(cat "$work/err")"
+    fail "bench never began, after $i looks: $(tail -n 20 "$work/out" "$work/err")"
 }
 
 # ends WANTED WHAT
@@ -49,7 +52,7 @@ for signal in INT TERM; do
     within 2000 "$began" "SIG$signal"
 done
 
-start --sizes 4
+start --sizes 1M
 kill -9 "$launcher"
 ends 137 "SIGKILL to the launcher"
 finish
