@@ -50,6 +50,20 @@ static uint64_t parameter_bytes(const struct bucket_parameter *parameter)
     return parameter->elements * dtype_size(parameter->dtype);
 }
 
+// ---- Caps ------------------------------------------------------------------------------------
+
+uint64_t buckets_default_bytes(const struct bucket_parameter *parameters, uint32_t parameter_count,
+                               uint32_t times)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < parameter_count; i++)
+        bytes += parameters[i].trainable ? parameter_bytes(&parameters[i]) : 0;
+    const uint64_t share = bytes / BUCKET_SHARES;
+    if (share > UINT64_MAX / times)
+        return UINT64_MAX;
+    return share * times > BUCKET_DEFAULT_BYTES ? share * times : BUCKET_DEFAULT_BYTES;
+}
+
 // ---- What is checked -------------------------------------------------------------------------
 
 // The order must be a permutation of the trainable parameters, all of which were counted.

@@ -9,6 +9,11 @@
 // when its size has reached the cap after a gradient was added. So a gradient above the cap does
 // not fit worse than another one, and with a cap of 0 each gradient is alone.
 //
+// Where a trainer sets no cap, a bucket has 4 MiB: a link whose bucket has travelled waits for the
+// next one to fill, so large buckets leave it idle, and what a bucket costs by itself is small
+// beside so many bytes. Large modules have larger buckets, because a step has so many slots only:
+// about BUCKET_SHARES of them are enough, for then what waits is a small part of the whole.
+//
 // Short tail: what is ready last cannot be hidden behind the backward pass, so the last bucket of a
 // key is kept small. It is the longest run of the key's last gradients with at most last_bytes
 // (or bytes, if that is less), and at least its last gradient that is not empty. The bucket before
@@ -36,6 +41,9 @@ struct bucket_caps {
     uint64_t bytes;
     uint64_t last_bytes; // 0: the last bucket is like the others.
 };
+
+#define BUCKET_DEFAULT_BYTES (4 * 1024 * 1024)
+#define BUCKET_SHARES 64
 
 // order[first] to order[first + count - 1], all of one dtype, elements in all (maybe 0).
 struct bucket {
@@ -66,6 +74,11 @@ enum bucket_error {
     BUCKET_BAD_ORDER, // Not each trainable parameter exactly once.
     BUCKET_BAD_WORDS, // Words that are no layout at all: ends, counts, mixed dtypes.
 };
+
+// The cap of buckets where the trainer has set none: of a module with these parameters, of which
+// every bucket travels so many times in a step.
+uint64_t buckets_default_bytes(const struct bucket_parameter *parameters, uint32_t parameter_count,
+                               uint32_t times);
 
 // Makes the layout. order holds the indices of all trainable parameters, each once, as they become
 // ready, first to last; it must not be layout->order. NULL: the reverse of their definition. On

@@ -373,7 +373,7 @@ int config_resolve(const struct lockstep_config *given, struct config *config)
     if (config->open_timeout_ms == 0)
         config->open_timeout_ms = LOCKSTEP_OPEN_TIMEOUT_MS;
     config->bucket_first_bytes = whole.bucket_first_bytes != 0 ? whole.bucket_first_bytes : MIB;
-    config->bucket_bytes = whole.bucket_bytes != 0 ? whole.bucket_bytes : 25 * MIB;
+    config->bucket_bytes = whole.bucket_bytes;
     config->bucket_last_bytes = whole.bucket_last_bytes != 0 ? whole.bucket_last_bytes : MIB;
     config->log = whole.log;
     config->log_context = whole.log_context;

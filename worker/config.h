@@ -33,7 +33,7 @@ struct config {
     lockstep_on_failure on_failure;
     lockstep_uneven uneven;
     uint64_t bucket_first_bytes;
-    uint64_t bucket_bytes;
+    uint64_t bucket_bytes; // 0: buckets_default_bytes.
     uint64_t bucket_last_bytes;
     lockstep_log_sink log;
     void *log_context;

@@ -669,9 +669,7 @@ static void engine_ready(struct lockstep_session *session, const struct command 
 // have called it, or may do so after our step_end.
 static bool engine_make_layout(struct lockstep_session *session, struct lockstep_module *module)
 {
-    const struct config *config = &session->config;
-    const struct bucket_caps caps = {config->bucket_first_bytes, config->bucket_bytes,
-                                     config->bucket_last_bytes};
+    const struct bucket_caps caps = sets_caps(module);
     char text[LOCKSTEP_TEXT_BYTES];
     const struct contribution *first = &module->contributions[0];
     const bool ready = atomic_load(&first->ready_count) == module->trainable_count;

@@ -542,6 +542,8 @@ int sets_enter(struct lockstep_session *session, const char *phase);
 int sets_enter_module(struct lockstep_module *module, uint32_t view);
 // What the order core calls the phase: a hash of its label and of what is trained.
 uint64_t sets_phase(const struct lockstep_session *session);
+// The caps for the buckets of what is trained in a module now.
+struct bucket_caps sets_caps(const struct lockstep_module *module);
 // Forgets all of a module; sets_enter_module is to follow. Trainer, between steps.
 void sets_forget(struct lockstep_module *module);
 // A layout that was learned for a set; what was there before is in *layout then. Trainer, between

@@ -94,12 +94,21 @@ static struct module_set *sets_place(struct lockstep_module *module, uint64_t ha
     return place;
 }
 
+struct bucket_caps sets_caps(const struct lockstep_module *module)
+{
+    const struct config *config = &module->session->config;
+    struct bucket_caps caps = {config->bucket_first_bytes, config->bucket_bytes,
+                               config->bucket_last_bytes};
+    if (caps.bytes == 0)
+        caps.bytes = buckets_default_bytes(module->shapes, module->parameter_count,
+                                           module->contribution_count);
+    return caps;
+}
+
 // A new set begins with the order of definition reversed.
 static int sets_make(struct lockstep_module *module, struct module_set *set, uint64_t hash)
 {
-    const struct config *config = &module->session->config;
-    const struct bucket_caps caps = {config->bucket_first_bytes, config->bucket_bytes,
-                                     config->bucket_last_bytes};
+    const struct bucket_caps caps = sets_caps(module);
     char text[LOCKSTEP_TEXT_BYTES];
     if (set->learned)
         order_forget_plans(module->session->order);

@@ -150,8 +150,9 @@ struct lockstep_config {
     lockstep_transport_kind transport;
     lockstep_on_failure on_failure;
     size_t bucket_first_bytes; /* Cap of the first bucket of each dtype. 0: 1 MiB. */
-    size_t bucket_bytes; /* Cap of the others. 0: 25 MiB. A bucket closes when it has reached
-                            its cap, so a larger tensor is alone. */
+    size_t bucket_bytes; /* Cap of the others. 0: 4 MiB, or more where a module is so large that
+                            those were very many. A bucket closes when it has reached its cap, so a
+                            larger tensor is alone. */
     size_t bucket_last_bytes; /* About the size of the last one. 0: 1 MiB. */
     lockstep_log_sink log; /* NULL: silent. */
     void *log_context;

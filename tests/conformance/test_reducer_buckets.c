@@ -18,6 +18,8 @@ static const uint64_t equal_sizes[16] = {64, 64, 64, 64, 64, 64, 64, 64,
                                          64, 64, 64, 64, 64, 64, 64, 64};
 static const uint64_t alternating_sizes[16] = {64, 32, 64, 32, 64, 32, 64, 32,
                                                64, 32, 64, 32, 64, 32, 64, 32};
+static const uint64_t mebibytes[10] = {1 << 18, 1 << 18, 1 << 18, 1 << 18, 1 << 18,
+                                       1 << 18, 1 << 18, 1 << 18, 1 << 18, 1 << 18};
 static const lockstep_dtype alternating[16] = {
     LOCKSTEP_FLOAT32, LOCKSTEP_FLOAT64, LOCKSTEP_FLOAT32, LOCKSTEP_FLOAT64,
     LOCKSTEP_FLOAT32, LOCKSTEP_FLOAT64, LOCKSTEP_FLOAT32, LOCKSTEP_FLOAT64,
@@ -243,6 +245,27 @@ static void case_09_gradient_memory_moves(const struct setting *setting)
     ranks_run(setting, moving_body, NULL);
 }
 
+// ---- Default caps ------------------------------------------------------------------------------
+
+static void defaults_body(struct rank *rank)
+{
+    const struct module_shape shape = {.name = "net", .count = 10, .elements = mebibytes};
+    static const uint32_t want[] = {1, 4, 4, 1}; // MiB
+    struct trained_module module;
+    trainer_make(rank, &shape, 0, &module);
+    const struct bucket_layout *layout = &module.module->layout;
+    RANK_EQUAL(rank, layout->bucket_count, 4);
+    for (uint32_t i = 0; i < 4; i++)
+        RANK_EQUAL(rank, layout->buckets[i].count, want[i]);
+    RANK_OK(rank, lockstep_start(rank->session));
+    trainer_free(&module);
+}
+
+static void default_caps(const struct setting *setting)
+{
+    ranks_run(setting, defaults_body, NULL);
+}
+
 int main(void)
 {
     static const struct stamp stamps[] = {
@@ -255,6 +278,7 @@ int main(void)
         {"case_08_contiguous_and_scattered_same_bits", case_08_contiguous_and_scattered_same_bits,
          NULL},
         {"case_09_gradient_memory_moves", case_09_gradient_memory_moves, NULL},
+        {"default_caps", default_caps, NULL},
     };
     return stamp_run("reducer: buckets", stamps, sizeof(stamps) / sizeof(stamps[0]));
 }

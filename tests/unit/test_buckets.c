@@ -378,6 +378,47 @@ static void test_random_words(void **state)
     assert_true(accepted > 0);
 }
 
+// Of `count` equal gradients that travel `times` times in a step, in the default caps.
+static uint64_t default_slots(uint32_t count, uint64_t elements, uint32_t times, uint64_t *cap)
+{
+    static struct bucket_parameter parameters[LOCKSTEP_MAX_PARAMETERS];
+    struct bucket_layout layout = new_layout();
+    for (uint32_t i = 0; i < count; i++)
+        parameters[i] = (struct bucket_parameter){F, true, elements};
+    *cap = buckets_default_bytes(parameters, count, times);
+    const struct bucket_caps caps = {1 << 20, *cap, 1 << 20};
+    assert_int_equal(
+        buckets_layout(parameters, count, NULL, 0, caps, &layout, sentence, sizeof(sentence)),
+        BUCKET_OK);
+    return (uint64_t)layout.bucket_count * times;
+}
+
+static void test_default_bytes(void **state)
+{
+    const uint64_t least = 4 << 20;
+    uint64_t cap = 0;
+    (void)state;
+    assert_int_equal(buckets_default_bytes(NULL, 0, 1), least);
+    // 1 MiB each: the first bucket has one of them, the last has one, the others have four.
+    assert_int_equal(default_slots(10, 1 << 18, 1, &cap), 4);
+    assert_int_equal(cap, least);
+    // Up to 256 MiB the cap stays, then the number does.
+    assert_true(default_slots(256, 1 << 18, 1, &cap) <= BUCKET_SHARES + 2);
+    assert_int_equal(cap, least);
+    assert_true(default_slots(4096, 1 << 20, 1, &cap) <= BUCKET_SHARES + 2);
+    assert_int_equal(cap, (uint64_t)4096 * (4 << 20) / BUCKET_SHARES);
+    assert_true(default_slots(4096, 1 << 18, LOCKSTEP_MAX_CALLS, &cap) <= LOCKSTEP_MAX_SLOTS);
+}
+
+static void test_default_bytes_of_frozen_and_endless(void **state)
+{
+    const struct bucket_parameter frozen[] = {{F, false, 1 << 30}, {F, true, 10}};
+    const struct bucket_parameter endless[] = {{F, true, (uint64_t)1 << 61}};
+    (void)state;
+    assert_int_equal(buckets_default_bytes(frozen, 2, 1), 4 << 20);
+    assert_true(buckets_default_bytes(endless, 1, LOCKSTEP_MAX_CALLS) == UINT64_MAX);
+}
+
 static void test_empty_module(void **state)
 {
     struct bucket_layout layout = {NULL, 0, 0, NULL, 0, 0};
@@ -395,9 +436,14 @@ static void test_empty_module(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_examples),       cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_random_layouts), cmocka_unit_test(test_bad_words),
-        cmocka_unit_test(test_random_words),   cmocka_unit_test(test_empty_module),
+        cmocka_unit_test(test_examples),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_random_layouts),
+        cmocka_unit_test(test_bad_words),
+        cmocka_unit_test(test_random_words),
+        cmocka_unit_test(test_default_bytes),
+        cmocka_unit_test(test_default_bytes_of_frozen_and_endless),
+        cmocka_unit_test(test_empty_module),
     };
     return cmocka_run_group_tests_name("buckets", tests, NULL, NULL);
 }
