@@ -22,7 +22,10 @@ $(foreach kind,$(KINDS),$(eval $(call test_kind,$(kind))))
 
 # $(ONLY) is a piece of the path: ONLY=ring, ONLY=sim/test_join.
 chosen = $(if $(ONLY),$(foreach file,$(1),$(if $(findstring $(ONLY),$(file)),$(file))),$(1))
-TEST_C := $(call chosen,$(wildcard $(KIND:%=tests/%/test_*.c)))
+# A race needs two threads. THREADED leaves out what starts none: simulations, and most unit tests.
+WITH_THREADS := $(if $(THREADED),$(shell grep -lE 'thread_start|pthread_create|fork' tests/unit/test_*.c))
+threaded = $(if $(THREADED),$(filter $(WITH_THREADS) $(patsubst %,tests/%,conformance/% fault/% golden/%),$(1)),$(1))
+TEST_C := $(call threaded,$(call chosen,$(wildcard $(KIND:%=tests/%/test_*.c))))
 TEST_SH := $(call chosen,$(wildcard $(KIND:%=tests/%/test_*.sh)))
 TEST_BIN := $(TEST_C:%.c=$(BUILD)/%)
 
@@ -79,14 +82,14 @@ kill: all $(BUILD)/tests/fault/test_death ## Kill workers at random instants (KI
 # --- the same suite under a sanitizer ------------------------------------------------------------
 
 # Bounds on time are for a release build; tests multiply them by LOCKSTEP_TEST_SLOW.
-sanitized = +LOCKSTEP_TEST_SLOW=5 $(2) $(MAKE) BUILD=$(BUILD)/$(3) SAN=$(1) OPTIMIZE=-O1 test
+sanitized = +LOCKSTEP_TEST_SLOW=5 $(2) $(MAKE) BUILD=$(BUILD)/$(3) SAN=$(1) OPTIMIZE=-O1 $(4) test
 
 comma := ,
 
 asan: ## Tests under Address-, Leak- and UndefinedBehaviorSanitizer
 	@$(call sanitized,address$(comma)undefined,ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1,asan)
-tsan: ## Tests under ThreadSanitizer
-	@$(call sanitized,thread,TSAN_OPTIONS="ignore_noninstrumented_modules=1 second_deadlock_stack=1",tsan)
+tsan: ## Tests under ThreadSanitizer; those without threads when ONLY names them
+	@$(call sanitized,thread,TSAN_OPTIONS="ignore_noninstrumented_modules=1 second_deadlock_stack=1",tsan,$(if $(ONLY),,THREADED=1))
 ubsan: ## Tests under UndefinedBehaviorSanitizer
 	@$(call sanitized,undefined,UBSAN_OPTIONS=print_stacktrace=1,ubsan)
 

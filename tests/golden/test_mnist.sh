@@ -43,9 +43,13 @@ train() {
         >"$work/$log.out" 2>&1 || { cat "$work/$log.out"; echo "$log: failed"; exit 1; }
 }
 
+# Worlds differ in how they cut and sum, which no sanitizer sees.
+worlds="1 2 3 4"
+[ -z "${LOCKSTEP_SANITIZER:-}" ] || worlds=3
+
 failed=0
 train alone env -u LOCKSTEP_COORDINATOR -u LOCKSTEP_WORLD_SIZE
-for workers in 1 2 3 4; do
+for workers in $worlds; do
     train "$workers-workers" "$LOCKSTEP_BIN/lockstep" run -n "$workers" --
     compare "$workers-workers" || failed=1
     if ! grep -q "equal on $workers of $workers ranks" "$work/$workers-workers.out"; then
