@@ -38,6 +38,8 @@
 #define BOARD_UNIT_WORDS 8 // Used bits of so many words ride in the record and the run.
 #define BOARD_WIDE_BLOCKS 16 // Of a seat, for the used bits of collectives with more units.
 #define BOARD_WIDE_WORDS (LOCKSTEP_MAX_PARAMETERS / 64)
+#define BOARD_ROWS 512 // Runs of registered memory in which a collective may lie.
+#define BOARD_ROW_BLOCKS 16 // Of a seat, for collectives that lie in several.
 #define BOARD_SLOTS 3
 #define BOARD_SLOT_BYTES (256 * 1024) // On one host; two levels have their own.
 // Summed at once where memory is registered. It stays in the first cache with the memory of two or
@@ -48,6 +50,22 @@
 
 static_assert(BOARD_RECORDS >= LOCKSTEP_EARLY_COLLECTIVES, "all that may be early can be joined");
 static_assert(BOARD_QUEUE > BOARD_RECORDS, "what is queued fits");
+static_assert(BOARD_ROW_BLOCKS > 2 * LOCKSTEP_WINDOW - 1, "any slot that may be early has a block");
+
+// A run of elements in registered memory.
+struct board_row {
+    uint64_t offset; // Bytes in the region.
+    uint64_t elements;
+    uint32_t region; // The number that its maker has given it.
+};
+
+// Where the inputs and outputs of one rank lie, in the order of the elements.
+struct board_memory {
+    uint32_t rows; // 0: in private memory, some of them at least.
+    uint32_t block; // Of its seat's row blocks, where there are several. Constant until its rank
+                    // has done the run: then all have read it.
+    struct board_row row; // The one, where there is one.
+};
 
 // One collective of one rank. Constant from its join until the rank has seen its run.
 struct board_record {
@@ -57,8 +75,7 @@ struct board_record {
     uint64_t weight;
     uint64_t factor; // By which its inputs are to be multiplied; 0: it contributes nothing.
     uint32_t block; // Of its seat's wide blocks; BOARD_NONE: used bits are here.
-    uint32_t region; // Where its inputs and outputs lie, in one run; 0: in private memory.
-    uint64_t offset;
+    struct board_memory memory;
     uint64_t used[BOARD_UNIT_WORDS];
     _Alignas(64) uint8_t tiny[BOARD_TINY_BYTES];
 };
@@ -78,8 +95,7 @@ struct board_run {
     uint64_t factors[LOCKSTEP_MAX_MATES];
     uint64_t weight; // Of all. BOARD_RUN_MISMATCH: the signature of `other`.
     uint64_t used[BOARD_UNIT_WORDS];
-    uint32_t regions[LOCKSTEP_MAX_MATES]; // BOARD_RUN_REGISTERED.
-    uint64_t offsets[LOCKSTEP_MAX_MATES];
+    struct board_memory memory[LOCKSTEP_MAX_MATES]; // BOARD_RUN_REGISTERED: by seat.
     _Alignas(64) uint8_t tiny[BOARD_TINY_BYTES];
 };
 
@@ -128,6 +144,7 @@ struct board_seat {
     _Alignas(BOARD_LINE) struct board_final final[BOARD_SLOTS]; // By slot.
     _Alignas(BOARD_LINE) uint32_t queue[BOARD_QUEUE]; // Records, in the order of their join.
     _Alignas(BOARD_LINE) uint64_t wide[BOARD_WIDE_BLOCKS][BOARD_WIDE_WORDS];
+    _Alignas(BOARD_LINE) struct board_row rows[BOARD_ROW_BLOCKS][BOARD_ROWS];
     _Alignas(BOARD_LINE) struct board_record records[BOARD_RECORDS];
 };
 

@@ -278,18 +278,18 @@ int regions_free(struct regions *regions, void *memory)
     return 0;
 }
 
-bool regions_find(struct regions *regions, const void *memory, size_t bytes, uint32_t *number,
-                  uint64_t *offset)
+size_t regions_find(struct regions *regions, const void *memory, size_t bytes, uint32_t *number,
+                    uint64_t *offset)
 {
-    bool found = false;
+    size_t found = 0;
     mutex_lock(&regions->mutex);
     const uint32_t place = regions_place_locked(regions, memory);
     if (place < regions->count && regions->mates != 0) {
         const struct region *region = &regions->own[place];
         const uintptr_t at = (uintptr_t)memory - (uintptr_t)region->memory;
-        found = (uintptr_t)memory >= (uintptr_t)region->memory && bytes <= region->bytes - at &&
-                region->fd >= 0 && region->mapped == regions->mates;
-        if (found) {
+        if ((uintptr_t)memory >= (uintptr_t)region->memory && region->fd >= 0 &&
+            region->mapped == regions->mates) {
+            found = bytes < region->bytes - at ? bytes : region->bytes - at;
             *number = region->number;
             *offset = at;
         }

@@ -40,11 +40,12 @@ int regions_make(struct regions *regions, size_t bytes, void **memory);
 // memory: as it was made. 0; -ENOENT: no region begins there.
 int regions_free(struct regions *regions, void *memory);
 
-// Where [memory, memory + bytes) lies in a region that all mates have mapped. False: it does not,
-// or not yet, or there are no mates. Costs a lock that is hardly ever contended, and a binary
-// search over LOCKSTEP_MAX_REGIONS at most: 30 ns.
-bool regions_find(struct regions *regions, const void *memory, size_t bytes, uint32_t *number,
-                  uint64_t *offset);
+// Where memory lies in a region that all mates have mapped, and how many of the bytes from there on
+// lie in it: the rest may be in a neighbour. 0: it does not lie in one, or not yet, or there are no
+// mates. Costs a lock that is hardly ever contended, and a binary search over LOCKSTEP_MAX_REGIONS
+// at most: 30 ns.
+size_t regions_find(struct regions *regions, const void *memory, size_t bytes, uint32_t *number,
+                    uint64_t *offset);
 
 // ---- between mates ------------------------------------------------------------------------------
 

@@ -6,6 +6,11 @@
 // final bytes from there to that of the others. The bits are those of transport_pieces.c.
 // Also here: how regions get to the mates, which is said on the board.
 //
+// Rows. The elements of a rank may lie in many runs of memory, and in other ones than with its
+// mates (rows.h). A join says in which; where they are several, in a block of its seat, which stays
+// as it is until its rank has done the run, and so all have read it. A block of elements is summed
+// and copied in as many parts as rows of some rank begin in it.
+//
 // Intact or final. Nobody but its owner writes an element, and it writes final bytes only, in whole
 // elements. An owner that dies, or stands still, while it sums a block has written nowhere but to
 // its own memory: with the mates the block is intact. Later it has announced the block (`filled` is
@@ -35,6 +40,7 @@
 
 #include <assert.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define REGISTERED_BLOCKS 16 // Written between two looks at who has revoked its memory.
@@ -170,60 +176,170 @@ static void registered_exchange(struct shared *shared)
     registered_say_freed(shared);
 }
 
-// ---- what may run -------------------------------------------------------------------------------
+// ---- where memory is ----------------------------------------------------------------------------
 
-// The collective's memory, where its inputs are its outputs and lie in one row. NULL: not so.
-static void *registered_row(const struct collective *collective, uint32_t element)
+int registered_open(struct shared *shared)
 {
-    uint8_t *row = NULL;
-    uint8_t *end = NULL;
-    for (uint32_t i = 0; i < collective->extent_count; i++) {
-        const struct extent *extent = &collective->extents[i];
-        if (extent->elements == 0)
-            continue;
-        if (!extent->out || extent->in != extent->out || (row && end != extent->out))
-            return NULL;
-        if (!row)
-            row = extent->out;
-        end = (uint8_t *)extent->out + extent->elements * element;
-    }
-    return row;
+    struct registered *registered = &shared->registered;
+    if (!shared->transport->regions)
+        return 0;
+    registered->rows = calloc((size_t)shared->seats * BOARD_ROW_BLOCKS, sizeof(*registered->rows));
+    return registered->rows ? 0 : -1;
 }
 
-bool registered_find(const struct shared *shared, const struct flow *flow, uint32_t *region,
-                     uint64_t *offset)
+void registered_close(struct shared *shared)
+{
+    free(shared->registered.rows);
+}
+
+static struct row *registered_rows(const struct shared *shared, uint32_t seat, uint32_t block)
+{
+    return shared->registered.rows[seat * BOARD_ROW_BLOCKS + block];
+}
+
+// A block of this rank that no run needs; BOARD_NONE: there is none.
+static uint32_t registered_free_block(const struct shared *shared)
+{
+    for (uint32_t block = 0; block < BOARD_ROW_BLOCKS; block++) {
+        if ((shared->registered.taken[shared->seat] >> block & 1) == 0)
+            return block;
+    }
+    return BOARD_NONE;
+}
+
+static bool registered_may(const struct shared *shared, const struct flow *flow)
 {
     const struct collective *collective = flow->collective;
-    const uint32_t element = flow->map.element_bytes;
-    struct regions *regions = shared->transport->regions;
-    const uint64_t bytes = collective->elements * element;
     const struct unit_range all = {0, collective->unit_count};
-    if (!regions || bytes <= BOARD_TINY_BYTES || collective->kind != COLLECTIVE_ALLREDUCE ||
-        units_usage(collective->used, all) != USAGE_ALL)
+    return shared->transport->regions && !shared->two_level &&
+           collective->elements * flow->map.element_bytes > BOARD_TINY_BYTES &&
+           collective->kind == COLLECTIVE_ALLREDUCE &&
+           units_usage(collective->used, all) == USAGE_ALL;
+}
+
+// Where it has several rows and no block is free it goes through slots, with the same result.
+void registered_join(struct shared *shared, const struct flow *flow, uint32_t record)
+{
+    struct registered *registered = &shared->registered;
+    struct board_seat *seat = shared_seat(shared, shared->seat);
+    struct board_memory *said = &seat->records[record].memory;
+    struct rows *own = &registered->joined[record];
+    *own = (struct rows){.block = BOARD_NONE};
+    if (registered_may(shared, flow)) {
+        const struct collective *collective = flow->collective;
+        const uint32_t block = registered_free_block(shared);
+        const bool several = block != BOARD_NONE;
+        struct board_row *rows = several ? seat->rows[block] : &said->row;
+        struct row *list = several ? registered_rows(shared, shared->seat, block) : &own->only;
+        own->count =
+            rows_collect(shared->transport->regions, collective->extents, collective->extent_count,
+                         flow->map.element_bytes, several ? BOARD_ROWS : 1, rows, list);
+        if (own->count == 1) {
+            said->row = rows[0];
+            own->only = list[0];
+        } else if (own->count > 1) {
+            own->block = block;
+            own->list = list;
+            registered->taken[shared->seat] |= 1u << block;
+        }
+    }
+    said->rows = own->count;
+    said->block = own->block;
+}
+
+static void registered_leave_block(struct shared *shared, uint32_t seat, uint32_t block)
+{
+    if (block != BOARD_NONE)
+        shared->registered.taken[seat] &= ~(1u << block);
+}
+
+void registered_drop(struct shared *shared, uint32_t record)
+{
+    registered_leave_block(shared, shared->seat, shared->registered.joined[record].block);
+}
+
+// The oldest run that is not done here.
+static struct shared_run *registered_oldest(struct shared *shared)
+{
+    struct registered *registered = &shared->registered;
+    if (registered->finish < shared->runs_done)
+        registered->finish = shared->runs_done;
+    while (registered->finish < shared->runs_seen) {
+        struct shared_run *run = shared_run(shared, registered->finish);
+        if (run->flow && run->registered)
+            return run;
+        registered->finish++;
+    }
+    return NULL;
+}
+
+// Whether all have stored their slices.
+static bool registered_is_done(const struct shared *shared, const struct shared_run *run)
+{
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        if (board_read(&shared_seat(shared, i)->stored) <= run->ordinal)
+            return false;
+    }
+    return true;
+}
+
+// Runs that all have stored are done here, and what they kept is free again. Whether there were
+// any.
+static bool registered_end_runs(struct shared *shared)
+{
+    for (bool any = false;; any = true) {
+        struct shared_run *run = registered_oldest(shared);
+        if (!run || !registered_is_done(shared, run))
+            return any;
+        for (uint32_t i = 0; i < shared->seats; i++)
+            registered_leave_block(shared, i, run->memory[i].block);
+        shared_run_done(shared, run);
+        shared_tell(shared);
+    }
+}
+
+// What a mate says of its memory. False: it is impossible.
+static bool registered_read_mate(struct shared *shared, uint32_t seat,
+                                 const struct board_memory *from, const struct flow *flow,
+                                 struct rows *rows)
+{
+    struct registered *registered = &shared->registered;
+    const struct regions *regions = shared->transport->regions;
+    const uint64_t elements = flow->collective->elements;
+    const uint32_t element = flow->map.element_bytes;
+    const uint32_t count = from->rows;
+    const uint32_t block = from->block;
+    *rows = (struct rows){.count = count, .block = BOARD_NONE};
+    if (count == 1)
+        return rows_read(regions, seat, &from->row, 1, elements, element, &rows->only);
+    if (count == 0 || count > BOARD_ROWS || block >= BOARD_ROW_BLOCKS ||
+        (registered->taken[seat] >> block & 1) != 0)
         return false;
-    void *row = registered_row(collective, element);
-    // Inside of an element a mate could tear what is not aligned.
-    return row && (uintptr_t)row % element == 0 &&
-           regions_find(regions, row, bytes, region, offset) && *region > 0;
+    struct row *list = registered_rows(shared, seat, block);
+    rows->block = block;
+    rows->list = list;
+    registered->taken[seat] |= 1u << block;
+    return rows_read(regions, seat, shared_seat(shared, seat)->rows[block], count, elements,
+                     element, list);
 }
 
 const char *registered_read(struct shared *shared, const struct board_run *from,
                             const struct flow *flow, struct shared_run *run, uint32_t *seat)
 {
-    const uint32_t element = flow->map.element_bytes;
-    const uint64_t bytes = flow->collective->elements * element;
+    const uint32_t record = from->records[shared->seat];
+    // A mate may have done a run, and have used its block again, before this rank has looked: the
+    // end of that run is visible here by now, because it is in front of the join.
+    (void)registered_end_runs(shared);
     for (uint32_t i = 0; i < shared->seats; i++) {
-        const uint32_t region = from->regions[i];
-        const uint64_t offset = from->offsets[i];
         *seat = i;
-        if (i == shared->seat)
-            run->memory[i] = registered_row(flow->collective, element);
-        else if (shared->transport->regions)
-            run->memory[i] = regions_of(shared->transport->regions, i, region, offset, bytes);
-        if (!run->memory[i] || (uintptr_t)run->memory[i] % element != 0)
+        if (i == shared->seat && record < BOARD_RECORDS)
+            run->memory[i] = shared->registered.joined[record];
+        else if (!shared->transport->regions ||
+                 !registered_read_mate(shared, i, &from->memory[i], flow, &run->memory[i]))
             return "sent memory that is not mapped here";
+        if (run->memory[i].count == 0)
+            return "sent a run of memory that is private";
     }
-    run->registered = true;
     return NULL;
 }
 
@@ -265,27 +381,63 @@ static bool registered_enter(struct shared *shared)
     return true;
 }
 
+// The beginning of a span that lies in one row on all ranks: its elements, and where each rank has
+// them.
+static uint64_t registered_place(const struct shared *shared, const struct shared_run *run,
+                                 struct ring_span span, uint8_t **memory)
+{
+    uint64_t count = span.count;
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        uint64_t left = 0;
+        memory[i] = rows_at(&run->memory[i], span.first, run->flow->map.element_bytes, &left);
+        count = left < count ? left : count;
+    }
+    return count;
+}
+
+static void registered_combine(const struct shared *shared, const struct shared_run *run,
+                               struct ring_span span)
+{
+    while (span.count > 0) {
+        uint8_t *memory[LOCKSTEP_MAX_MATES] = {NULL};
+        const void *sources[LOCKSTEP_MAX_MATES];
+        const uint64_t count = registered_place(shared, run, span, memory);
+        for (uint32_t i = 0; i < shared->seats; i++)
+            sources[i] = run->factors[i] > 0 ? memory[i] : NULL;
+        pieces_combine(run->flow, run, memory[shared->seat], sources, shared->seats, count);
+        span.first += count;
+        span.count -= count;
+    }
+}
+
+// What is final in the memory of one rank goes to that of another one; to all others.
+static void registered_copy(const struct shared *shared, const struct shared_run *run,
+                            struct ring_span span, uint32_t from, uint32_t to)
+{
+    while (span.count > 0) {
+        uint8_t *memory[LOCKSTEP_MAX_MATES] = {NULL};
+        const uint64_t count = registered_place(shared, run, span, memory);
+        for (uint32_t i = 0; i < shared->seats; i++) {
+            if (i != from && (to == BOARD_NONE || to == i))
+                kernel_copy(memory[i], memory[from], count * run->flow->map.element_bytes, false);
+        }
+        span.first += count;
+        span.count -= count;
+    }
+}
+
 // Sums a block into this rank's memory, and copies it to that of the mates.
 static void registered_spread(struct shared *shared, const struct shared_run *run,
                               struct ring_span span)
 {
     struct registered *registered = &shared->registered;
     struct board_block *block = registered_block(shared, shared->seat);
-    const uint32_t element = run->flow->map.element_bytes;
-    const uint64_t offset = span.first * element;
-    uint8_t *own = run->memory[shared->seat] + offset;
-    const void *sources[LOCKSTEP_MAX_MATES];
-    for (uint32_t i = 0; i < shared->seats; i++)
-        sources[i] = run->factors[i] > 0 ? run->memory[i] + offset : NULL;
     block->run = registered->run;
     block->first = span.first;
     block->count = span.count;
-    pieces_combine(run->flow, run, own, sources, shared->seats, span.count);
+    registered_combine(shared, run, span);
     board_publish(&block->filled, ++registered->blocks);
-    for (uint32_t i = 0; i < shared->seats; i++) {
-        if (i != shared->seat)
-            kernel_copy(run->memory[i] + offset, own, span.count * element, false);
-    }
+    registered_copy(shared, run, span, shared->seat, BOARD_NONE);
     board_publish(&block->spread, registered->blocks);
 }
 
@@ -330,45 +482,13 @@ static bool registered_store(struct shared *shared)
     return true;
 }
 
-// The oldest run that is not done here.
-static struct shared_run *registered_oldest(struct shared *shared)
-{
-    struct registered *registered = &shared->registered;
-    if (registered->finish < shared->runs_done)
-        registered->finish = shared->runs_done;
-    while (registered->finish < shared->runs_seen) {
-        struct shared_run *run = shared_run(shared, registered->finish);
-        if (run->flow && run->registered)
-            return run;
-        registered->finish++;
-    }
-    return NULL;
-}
-
-// Whether all have stored their slices.
-static bool registered_is_done(const struct shared *shared, const struct shared_run *run)
-{
-    for (uint32_t i = 0; i < shared->seats; i++) {
-        if (board_read(&shared_seat(shared, i)->stored) <= run->ordinal)
-            return false;
-    }
-    return true;
-}
-
 bool registered_work(struct shared *shared)
 {
     if (!shared->transport->regions)
         return false;
     registered_exchange(shared);
-    bool any = registered_store(shared);
-    for (;;) {
-        struct shared_run *run = registered_oldest(shared);
-        if (!run || !registered_is_done(shared, run))
-            return any;
-        shared_run_done(shared, run);
-        shared_tell(shared);
-        any = true;
-    }
+    const bool stores = registered_store(shared);
+    return registered_end_runs(shared) || stores;
 }
 
 bool registered_pending(const struct shared *shared)
@@ -429,8 +549,7 @@ static void registered_finish_block(struct shared *shared, uint32_t seat)
     const uint64_t elements = run->flow->collective->elements;
     if (first > elements || count > elements - first || count * element > BOARD_BLOCK_BYTES)
         return;
-    kernel_copy(run->memory[shared->seat] + first * element, run->memory[seat] + first * element,
-                count * element, false);
+    registered_copy(shared, run, (struct ring_span){first, count}, seat, shared->seat);
 }
 
 void registered_let_go(struct shared *shared)

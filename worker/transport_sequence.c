@@ -195,9 +195,8 @@ static void sequence_fill(const struct shared *shared, const struct match *match
         // Whatever the record says: sums have no weights.
         run->factors[i] = mean ? record->factor : 1;
         run->weight += record->weight;
-        run->regions[i] = record->region;
-        run->offsets[i] = record->offset;
-        registered = registered && run->regions[i] > 0;
+        run->memory[i] = record->memory;
+        registered = registered && run->memory[i].rows > 0;
     }
     sequence_merge_used(shared, match, words, words > BOARD_UNIT_WORDS ? wide : run->used);
     registered = registered && !shared->two_level;

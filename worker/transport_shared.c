@@ -88,7 +88,10 @@ int shared_form(struct transport *transport)
     if (!shared)
         return -1;
     transport->shared = shared;
-    return shared_begin(transport, shared) && two_level_begin(shared) == 0 ? 0 : -1;
+    return shared_begin(transport, shared) && two_level_begin(shared) == 0 &&
+                   registered_open(shared) == 0
+               ? 0
+               : -1;
 }
 
 static void shared_settle(struct shared *shared, bool stands)
@@ -276,6 +279,7 @@ void shared_forget(struct transport *transport)
     board_unmap(&shared->board);
     sequence_fini(&shared->sequence);
     two_level_end(shared);
+    registered_close(shared);
     free(shared);
     transport->shared = NULL;
 }
@@ -326,8 +330,6 @@ static void shared_fill(struct shared *shared, const struct flow *flow, struct b
     }
     if (words > 0)
         memcpy(used, collective->used, words * sizeof(*used));
-    if (!registered_find(shared, flow, &record->region, &record->offset))
-        record->region = 0;
     if (shared_is_tiny(shared, flow))
         pieces_gather(shared, flow, (struct ring_span){0, collective->elements}, record->tiny);
 }
@@ -342,6 +344,7 @@ static bool shared_join(struct shared *shared, struct flow *flow)
     const uint32_t record = shared->records[--shared->record_count];
     shared->joined[record] = flow;
     shared_fill(shared, flow, &seat->records[record]);
+    registered_join(shared, flow, record);
     seat->queue[shared->joins % BOARD_QUEUE] = record;
     board_publish(&seat->joined, ++shared->joins);
     return true;
@@ -511,13 +514,16 @@ static void shared_see(struct shared *shared, const struct board_run *from)
     } else {
         text = shared_read_run(shared, from, flow, run);
     }
-    if (!text && kind == BOARD_RUN_REGISTERED)
+    const bool matters = !text && kind != BOARD_RUN_MISMATCH && shared_run_matters(flow, run);
+    run->registered = kind == BOARD_RUN_REGISTERED && matters;
+    if (run->registered)
         text = registered_read(shared, from, flow, run, &seat);
+    else if (flow)
+        registered_drop(shared, record);
     if (text) {
         shared_impossible(shared, seat, text);
         return;
     }
-    const bool matters = kind != BOARD_RUN_MISMATCH && shared_run_matters(flow, run);
     if (kind == BOARD_RUN_TINY) {
         flow->collective->first_sent_us = clock_now_us();
         if (matters)
@@ -525,7 +531,6 @@ static void shared_see(struct shared *shared, const struct board_run *from)
     }
     if (kind == BOARD_RUN_PIECES && matters)
         pieces_cut(shared, run, flow);
-    run->registered = kind == BOARD_RUN_REGISTERED && matters;
     if (run->registered)
         run->ordinal = shared->registered.seen++;
     shared->pieces += run->pieces;

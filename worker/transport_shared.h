@@ -10,6 +10,7 @@
 #define WORKER_TRANSPORT_SHARED_H
 
 #include "worker/board.h"
+#include "worker/rows.h"
 #include "worker/transport_parts.h"
 
 #define SEQUENCE_BUCKETS 256 // A power of two.
@@ -29,7 +30,7 @@ struct shared_run {
     uint64_t total; // Of a partial one: the weight of all hosts, as far as it is known.
     bool registered;
     uint64_t ordinal; // Of the registered ones.
-    uint8_t *memory[LOCKSTEP_MAX_MATES]; // By seat.
+    struct rows memory[LOCKSTEP_MAX_MATES]; // By seat.
 };
 
 // Runs in registered memory.
@@ -45,6 +46,9 @@ struct registered {
     uint32_t news; // Of this rank's regions, when they were last looked at.
     bool again; // A link had no room for one.
     uint64_t mapped_heard[LOCKSTEP_MAX_MATES]; // By seat: of what it says it has mapped.
+    struct row (*rows)[BOARD_ROWS]; // [seats * BOARD_ROW_BLOCKS]: of what is in their blocks.
+    uint32_t taken[LOCKSTEP_MAX_MATES]; // Bits, by seat: blocks of unfinished runs.
+    struct rows joined[BOARD_RECORDS]; // This rank's memory, by record.
 };
 
 // Where one stage of the pipeline is.
@@ -191,12 +195,17 @@ void two_level_copy_out(struct shared *shared, struct shared_run *run, uint64_t 
 
 // ---- transport_registered.c ---------------------------------------------------------------------
 
+// 0, or -1 without memory.
+int registered_open(struct shared *shared);
+void registered_close(struct shared *shared);
 // The board stands: this rank's regions go to its mates, and theirs come.
 void registered_begin(struct shared *shared);
-// Whether the collective can run where its memory is.
-bool registered_find(const struct shared *shared, const struct flow *flow, uint32_t *region,
-                     uint64_t *offset);
-// Takes what a run says of the memory of all. NULL, or what is impossible about it; *seat: whose.
+// A join says where its memory is, if the collective can run there.
+void registered_join(struct shared *shared, const struct flow *flow, uint32_t record);
+// The run of that record is none in registered memory.
+void registered_drop(struct shared *shared, uint32_t record);
+// Takes what a run says of the memory of all; the record is this rank's. NULL, or what is
+// impossible about it; *seat: whose.
 const char *registered_read(struct shared *shared, const struct board_run *from,
                             const struct flow *flow, struct shared_run *run, uint32_t *seat);
 // A descriptor that a mate has passed, owned from now on.

@@ -350,6 +350,55 @@ static void memory_is_shared_unless_told(const struct setting *setting)
     assert_false(is_region(NULL));
 }
 
+// Every gradient is a block of its own, and each rank makes them in an order of its own. When mates
+// have mapped them all, nothing is copied any more.
+static void each_by_itself_body(struct rank *rank)
+{
+    static const uint64_t elements[] = {5000, 8192, 4097, 40000, 9999};
+    const struct module_shape shape = {.name = "net", .count = 5, .elements = elements};
+    struct trained_module module;
+    uint32_t order[5];
+    bool in_place = false;
+    trainer_make(rank, &shape, 0, &module);
+    for (uint32_t p = 0; p < 5; p++)
+        order[p] = p;
+    trainer_shuffle(order, 5, rank->rank);
+    for (uint32_t i = 0; i < 5; i++) {
+        void **gradient = &module.gradients[order[i]];
+        RANK_OK(rank, lockstep_alloc(rank->session, elements[order[i]] * sizeof(float), gradient));
+        RANK_OK(rank, lockstep_parameter_move(module.module, order[i], NULL, *gradient));
+    }
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (int i = 0; i < 1000 && !in_place; i++) {
+        trainer_step_known(rank, &module, 1);
+        in_place = trainer_report(rank).bytes_copied == 0;
+    }
+    RANK_TRUE(rank, in_place);
+    for (int i = 0; i < 100; i++) {
+        trainer_step_known(rank, &module, 1);
+        RANK_EQUAL(rank, trainer_report(rank).bytes_copied, 0);
+    }
+    RANK_TRUE(rank, trainer_report(rank).buckets > 2);
+    trainer_free(&module);
+}
+
+// So that several buckets are under way, each of several gradients.
+static void caps_of_some(struct rank *rank, struct lockstep_config *config)
+{
+    (void)rank;
+    config->bucket_first_bytes = config->bucket_bytes = 60000;
+}
+
+static void gradients_each_by_itself(const struct setting *setting)
+{
+    struct setting automatic = *setting;
+    if (setting->transport != LOCKSTEP_TRANSPORT_TCP)
+        return;
+    automatic.transport = LOCKSTEP_TRANSPORT_AUTO;
+    ranks_run_test(&(struct cluster_test){
+        .setting = &automatic, .configure = caps_of_some, .body = each_by_itself_body});
+}
+
 // ---- Misuse, in a world of one -----------------------------------------------------------------
 
 #define FAILS(status, part, call) \
@@ -438,7 +487,7 @@ static void memory_misuse(const struct setting *setting)
 
 int main(void)
 {
-    static const uint32_t one[] = {1, 0}, two[] = {2, 0};
+    static const uint32_t one[] = {1, 0}, two[] = {2, 0}, several[] = {2, 3, 0};
     static const struct stamp stamps[] = {
         {"case_08_given_memory_is_one_run_a_bucket", case_08_given_memory_is_one_run_a_bucket,
          NULL},
@@ -448,6 +497,7 @@ int main(void)
         {"case_09_moved_to_nowhere", case_09_moved_to_nowhere, NULL},
         {"memory_from_alloc", memory_from_alloc, NULL},
         {"memory_is_shared_unless_told", memory_is_shared_unless_told, two},
+        {"gradients_each_by_itself", gradients_each_by_itself, several},
         {"memory_misuse", memory_misuse, one},
     };
     return stamp_run("reducer: memory", stamps, sizeof(stamps) / sizeof(stamps[0]));

@@ -30,6 +30,9 @@
 
 #define RANKS 3 // Odd: no power of it is 0 in 32 bits.
 #define ELEMENTS 150001 // Of a collective: several pieces, and many blocks.
+#define EXTENTS 150 // Where the memory is scattered: blocks have several.
+#define REGIONS 3
+#define REGION_ELEMENTS (ELEMENTS / 2) // Each has room for so many.
 #define WARM_STEPS 20 // By then all have mapped the memory of all.
 #define BOUND_MS 20000
 #define GIVE_UP_MS 100 // On a mate that is stopped.
@@ -37,6 +40,7 @@
 
 struct plan {
     bool registered;
+    bool scattered; // Each rank has its extents in an order of its own, in several regions.
     bool stops; // The last rank is stopped, not killed.
 };
 
@@ -58,7 +62,11 @@ struct rank {
     uint32_t rank;
     struct transport *transport;
     struct regions *regions;
-    uint32_t *memory;
+    uint32_t *memory[REGIONS]; // One of all elements, but where it is scattered.
+    uint32_t *places[ELEMENTS]; // Of the elements.
+    struct extent extents[EXTENTS];
+    uint32_t extent_count;
+    uint64_t copied_warm; // Bytes of results, by the time when all memory is mapped.
     uint64_t step;
     uint32_t power; // RANKS to the power of the steps but one that are final.
     uint32_t done;
@@ -168,7 +176,7 @@ static void rank_form(struct rank *self)
 static void rank_examine(struct rank *self)
 {
     for (uint64_t e = 0; e < ELEMENTS; e++) {
-        const uint32_t value = self->memory[e];
+        const uint32_t value = *self->places[e];
         const uint32_t input = value_after(self, self->step - 1, e);
         const uint32_t sum = self->step == 1 ? value_after(self, 1, e) : input * RANKS;
         RANK_CHECK(self, value == input || value == sum);
@@ -180,14 +188,13 @@ static void rank_examine(struct rank *self)
 // One collective. False: it has not ended, and this rank has let go of its memory.
 static bool rank_step(struct rank *self, uint64_t give_up_ms)
 {
-    struct extent extent = {self->memory, self->memory, ELEMENTS};
     struct collective collective = {.dtype = DTYPE_INT32,
                                     .op = REDUCE_SUM,
                                     .algorithm = ALGORITHM_SHARED,
                                     .tag = {.step = ++self->step},
                                     .signature = 9,
-                                    .extents = &extent,
-                                    .extent_count = 1,
+                                    .extents = self->extents,
+                                    .extent_count = self->extent_count,
                                     .elements = ELEMENTS};
     const uint32_t before = self->done;
     const uint64_t since_ms = clock_now_ms();
@@ -203,6 +210,13 @@ static bool rank_step(struct rank *self, uint64_t give_up_ms)
     RANK_CHECK(self, clock_now_ms() - from_ms < bound_ms(STOPPED_MS));
     rank_examine(self);
     return false;
+}
+
+static uint64_t bytes_copied(const struct rank *self)
+{
+    struct transport_statistics statistics;
+    transport_statistics(self->transport, &statistics);
+    return statistics.bytes_copied;
 }
 
 static uint32_t open_descriptors(void)
@@ -232,47 +246,106 @@ static uint32_t shared_mappings(void)
 // What the stopped one does when it goes on does not change what this rank's memory holds by then.
 static void rank_outlives(struct rank *self)
 {
-    memset(self->memory, 0x11, ELEMENTS * sizeof(*self->memory));
+    for (uint64_t e = 0; e < ELEMENTS; e++)
+        *self->places[e] = 0x11111111;
     atomic_fetch_add(&self->page->let_go, 1);
     while (!atomic_load(&self->page->resumed))
         (void)usleep(1000);
     for (uint64_t e = 0; e < ELEMENTS; e++)
-        RANK_CHECK(self, self->memory[e] == 0x11111111);
+        RANK_CHECK(self, *self->places[e] == 0x11111111);
+}
+
+// Extents of different lengths, a part of them in each region, in an order of this rank.
+static void rank_scatter(struct rank *self)
+{
+    static const uint32_t strides[RANKS] = {7, 11, 149}; // No divisors of EXTENTS.
+    uint64_t filled[REGIONS] = {0};
+    uint64_t first[EXTENTS + 1];
+    for (uint32_t i = 0; i <= EXTENTS; i++)
+        first[i] = (uint64_t)ELEMENTS * i * i / (EXTENTS * EXTENTS);
+    self->extent_count = EXTENTS;
+    for (uint32_t k = 0; k < EXTENTS; k++) {
+        const uint32_t i = k * strides[self->rank] % EXTENTS;
+        const uint64_t elements = first[i + 1] - first[i];
+        uint32_t region = (i + self->rank) % REGIONS;
+        RANK_CHECK(self, self->extents[i].in == NULL);
+        if (filled[region] + elements > REGION_ELEMENTS)
+            region = (region + 1) % REGIONS;
+        RANK_CHECK(self, filled[region] + elements <= REGION_ELEMENTS);
+        uint32_t *memory = self->memory[region] + filled[region];
+        self->extents[i] = (struct extent){memory, memory, elements};
+        filled[region] += elements;
+    }
+}
+
+static void rank_place(struct rank *self)
+{
+    if (self->page->plan.scattered)
+        rank_scatter(self);
+    else
+        self->extents[self->extent_count++] =
+            (struct extent){self->memory[0], self->memory[0], ELEMENTS};
+    uint32_t **place = self->places;
+    for (uint32_t i = 0; i < self->extent_count; i++) {
+        for (uint64_t e = 0; e < self->extents[i].elements; e++)
+            *place++ = (uint32_t *)self->extents[i].out + e;
+    }
+    RANK_CHECK(self, place == self->places + ELEMENTS);
+}
+
+static void rank_take_memory(struct rank *self)
+{
+    const struct plan *plan = &self->page->plan;
+    const size_t bytes = (plan->scattered ? REGION_ELEMENTS : ELEMENTS) * sizeof(uint32_t);
+    if (plan->registered)
+        self->regions = regions_open();
+    for (uint32_t i = 0; i < (plan->scattered ? REGIONS : 1); i++) {
+        void *made = NULL;
+        if (plan->registered)
+            RANK_CHECK(self, self->regions && regions_make(self->regions, bytes, &made) == 0);
+        else
+            made = malloc(bytes);
+        self->memory[i] = made;
+    }
+}
+
+static void rank_give_memory(struct rank *self)
+{
+    for (uint32_t i = 0; i < REGIONS && self->memory[i]; i++) {
+        if (self->regions)
+            RANK_CHECK(self, regions_free(self->regions, self->memory[i]) == 0);
+        else
+            free(self->memory[i]);
+    }
+    regions_close(self->regions);
 }
 
 static void rank_main(struct page *page, uint32_t number)
 {
-    struct rank self = {.page = page, .rank = number};
+    static struct rank self; // This process's.
     const bool stops = page->plan.stops;
+    self.page = page;
+    self.rank = number;
     kernels_environment();
     const uint32_t descriptors = open_descriptors();
-    void *made = NULL;
-    if (page->plan.registered) {
-        self.regions = regions_open();
-        RANK_CHECK(&self, self.regions &&
-                              regions_make(self.regions, ELEMENTS * sizeof(uint32_t), &made) == 0);
-    } else {
-        made = malloc(ELEMENTS * sizeof(uint32_t));
-    }
-    self.memory = made;
+    rank_take_memory(&self);
+    rank_place(&self);
     rank_open(&self);
     rank_form(&self);
     for (uint64_t e = 0; e < ELEMENTS; e++)
-        self.memory[e] = first_input(number, e);
+        *self.places[e] = first_input(number, e);
     while (rank_step(&self, stops && self.step >= WARM_STEPS ? GIVE_UP_MS : bound_ms(BOUND_MS))) {
-        if (self.step == WARM_STEPS)
+        if (self.step == WARM_STEPS) {
+            self.copied_warm = bytes_copied(&self);
             atomic_fetch_add(&page->running, 1);
+        }
     }
     RANK_CHECK(&self, stops || self.lost > 0 || number == RANKS - 1);
+    RANK_CHECK(&self, !page->plan.registered || bytes_copied(&self) == self.copied_warm);
     if (stops && number != RANKS - 1)
         rank_outlives(&self);
     transport_close(self.transport);
-    if (self.regions) {
-        RANK_CHECK(&self, regions_free(self.regions, self.memory) == 0);
-        regions_close(self.regions);
-    } else {
-        free(self.memory);
-    }
+    rank_give_memory(&self);
     RANK_CHECK(&self, open_descriptors() == descriptors);
     RANK_CHECK(&self, shared_mappings() == 0);
     _exit(0);
@@ -342,7 +415,7 @@ static uint32_t named_memory(void)
     return count;
 }
 
-static void rounds(bool registered, bool stops, uint32_t count)
+static void rounds(struct plan plan, uint32_t count)
 {
     struct page *page =
         mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -350,7 +423,6 @@ static void rounds(bool registered, bool stops, uint32_t count)
     const uint32_t before = named_memory();
     uint32_t both = 0;
     for (uint32_t i = 0; i < count; i++) {
-        const struct plan plan = {.registered = registered, .stops = stops};
         // Somewhere in the few collectives of the next 3 ms.
         round_run(page, &plan, i * 7919 % 3000);
         both += atomic_load(&page->final) > 0 && atomic_load(&page->intact) > 0;
@@ -363,20 +435,27 @@ static void rounds(bool registered, bool stops, uint32_t count)
 static void test_killed_private(void **state)
 {
     (void)state;
-    rounds(false, false, 25);
+    rounds((struct plan){0}, 20);
 }
 
 static void test_killed_registered(void **state)
 {
     (void)state;
-    rounds(true, false, 25);
+    rounds((struct plan){.registered = true}, 15);
+}
+
+static void test_killed_scattered(void **state)
+{
+    (void)state;
+    rounds((struct plan){.registered = true, .scattered = true}, 20);
 }
 
 static void test_stopped(void **state)
 {
     (void)state;
-    rounds(false, true, 2);
-    rounds(true, true, 16);
+    rounds((struct plan){.stops = true}, 2);
+    rounds((struct plan){.registered = true, .stops = true}, 6);
+    rounds((struct plan){.registered = true, .scattered = true, .stops = true}, 10);
 }
 
 int main(void)
@@ -384,6 +463,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_killed_private),
         cmocka_unit_test(test_killed_registered),
+        cmocka_unit_test(test_killed_scattered),
         cmocka_unit_test(test_stopped),
     };
     return cmocka_run_group_tests_name("shared death", tests, NULL, NULL);

@@ -120,14 +120,16 @@ static void test_made_and_found(void **state)
     assert_int_equal((uintptr_t)memory % (uintptr_t)sysconf(_SC_PAGESIZE), 0);
     assert_false(regions_find(pair.a, memory, 1, &number, &offset));
     assert_int_equal(hand_over(pair.a, 0, pair.b, 1), 2);
-    assert_true(regions_find(pair.a, memory + 100, SOME - 99, &number, &offset));
+    assert_int_equal(regions_find(pair.a, memory + 100, SOME - 99, &number, &offset), SOME - 99);
     assert_int_equal(number, 1);
     assert_int_equal(offset, 100);
-    assert_true(regions_find(pair.a, other, SOME, &number, &offset));
+    assert_int_equal(regions_find(pair.a, other, SOME, &number, &offset), SOME);
     assert_int_equal(number, 2);
     assert_int_equal(offset, 0);
-    assert_false(regions_find(pair.a, other + 1, SOME, &number, &offset));
-    assert_false(regions_find(pair.a, other + 1, SIZE_MAX, &number, &offset));
+    // Of what goes beyond it, the part that does not.
+    assert_int_equal(regions_find(pair.a, other + 1, SOME, &number, &offset), SOME - 1);
+    assert_int_equal(offset, 1);
+    assert_int_equal(regions_find(pair.a, other + 1, SIZE_MAX, &number, &offset), SOME - 1);
     assert_false(regions_find(pair.a, &number, 1, &number, &offset));
     assert_false(regions_find(pair.b, memory, 1, &number, &offset));
     pair_close(pair);
