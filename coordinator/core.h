@@ -21,6 +21,7 @@
 #define COORDINATOR_CORE_H
 
 #include "coordinator/coordinator.h"
+#include "coordinator/cost.h"
 #include "protos/limits.h"
 #include "protos/types.h"
 
@@ -211,6 +212,7 @@ struct job {
     uint32_t left;
     uint32_t outs; // Connected workers of earlier generations.
     uint32_t hosts; // Of the generation, as its members were told: struct locality.
+    struct cost_placement placement; // Its ranks on them.
     uint32_t linked; // Members whose links stand.
     bool tuned; // All of them were told the tuning.
     struct tuning tuning;

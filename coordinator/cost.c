@@ -15,12 +15,21 @@
 // one is added another one is on its way. An exchange sends in both directions at once, as a ring
 // does.
 //
+// Where hosts have several ranks, and larger payloads go on two levels, what counts is what crosses
+// the link of a host, which its ranks share; that depends on where the ranks live:
+//
+//   doubling   l a + (what its rounds send there) b + l m d
+//   halving    2 l a + (what its rounds send there) b + (p - 1) / p m c
+//   two levels (4 (h - 1) + 2) a + 2 (h - 1) / h m b        h: hosts
+//
 // All are lines in m. Doubling starts lowest and rises fastest, the ring the other way round: so
 // there is at most one crossing of each pair.
 
 #include "coordinator/cost.h"
 
 #include "protos/topology.h"
+
+#include <stdbool.h>
 
 // For a byte that arrives and is added, out of the second cache: 80 GB/s. Measured thresholds on
 // one host (4 ranks: halving is ahead of the ring up to 2 MiB) follow from it.
@@ -85,6 +94,20 @@ static uint64_t cost_crossing(struct cost early, struct cost late)
     return (uint64_t)(ahead / loses);
 }
 
+// The sizes up to which doubling, and above that halving, takes less time than what comes last.
+static void cost_thresholds(struct cost doubling, struct cost halving, struct cost last,
+                            struct tuning *tuning)
+{
+    const uint64_t to_last = cost_crossing(doubling, last);
+    const uint64_t to_halving = cost_crossing(doubling, halving);
+    const uint64_t halving_to_last = cost_crossing(halving, last);
+    tuning->doubling_bytes = to_last;
+    if (halving_to_last <= to_halving)
+        return;
+    tuning->doubling_bytes = to_halving;
+    tuning->halving_bytes = halving_to_last;
+}
+
 void cost_tuning(uint32_t world, uint64_t latency_ns, uint64_t bytes_per_s, struct tuning *tuning)
 {
     tuning->latency_ns = latency_ns;
@@ -97,12 +120,67 @@ void cost_tuning(uint32_t world, uint64_t latency_ns, uint64_t bytes_per_s, stru
     const struct cost ring = cost_of(ALGORITHM_RING, world, (double)latency_ns, byte);
     const struct cost doubling = cost_of(ALGORITHM_DOUBLING, world, (double)latency_ns, byte);
     const struct cost halving = cost_of(ALGORITHM_HALVING, world, (double)latency_ns, byte);
-    const uint64_t to_ring = cost_crossing(doubling, ring);
-    const uint64_t to_halving = cost_crossing(doubling, halving);
-    const uint64_t halving_to_ring = cost_crossing(halving, ring);
-    tuning->doubling_bytes = to_ring;
-    if (halving_to_ring <= to_halving)
+    cost_thresholds(doubling, halving, ring, tuning);
+}
+
+// ---- two levels ---------------------------------------------------------------------------------
+
+static double cost_most(const double *sent, uint32_t hosts)
+{
+    double most = 0;
+    for (uint32_t i = 0; i < hosts; i++)
+        most = sent[i] > most ? sent[i] : most;
+    return most;
+}
+
+struct cost_placement cost_place(const uint32_t *host_of, uint32_t world, uint32_t hosts)
+{
+    double doubling[LOCKSTEP_MAX_WORLD] = {0};
+    double halving[LOCKSTEP_MAX_WORLD] = {0};
+    const uint32_t core = topology_core(world);
+    for (uint32_t rank = 0; rank < core; rank++) {
+        double share = 1; // Of the payload: a half on its way there, and a half on its way back.
+        for (uint32_t bit = 1; bit < core; bit *= 2) {
+            const bool crosses = host_of[rank] != host_of[rank ^ bit];
+            doubling[host_of[rank]] += crosses ? 1 : 0;
+            halving[host_of[rank]] += crosses ? share : 0;
+            share /= 2;
+        }
+    }
+    for (uint32_t rank = core; rank < world; rank++) {
+        const uint32_t hands[] = {host_of[rank], host_of[rank - core]};
+        for (uint32_t i = 0; hands[0] != hands[1] && i < 2; i++) {
+            doubling[hands[i]] += 1;
+            halving[hands[i]] += 1;
+        }
+    }
+    return (struct cost_placement){.hosts = hosts,
+                                   .doubling = cost_most(doubling, hosts),
+                                   .halving = cost_most(halving, hosts)};
+}
+
+// One order on all hosts takes a message round them in each direction, and the rings twice as many;
+// two more for what is handed over inside of hosts.
+static struct cost cost_two_levels(uint32_t hosts, double latency, double byte)
+{
+    return (struct cost){.fixed = (4.0 * (hosts - 1) + 2) * latency,
+                         .each = 2.0 * (hosts - 1) / hosts * byte};
+}
+
+// What is sent inside of hosts is free beside what crosses their links, which their ranks share.
+void cost_tuning_two_levels(uint32_t world, const struct cost_placement *placement,
+                            struct tuning *tuning)
+{
+    tuning->doubling_bytes = 0;
+    tuning->halving_bytes = 0;
+    if (world < 2 || tuning->latency_ns == 0 || tuning->bytes_per_s == 0)
         return;
-    tuning->doubling_bytes = to_halving;
-    tuning->halving_bytes = halving_to_ring;
+    const double latency = (double)tuning->latency_ns;
+    const double byte = 1e9 / (double)tuning->bytes_per_s;
+    // Beside a link that takes no time what is left is what a rank adds and copies.
+    struct cost doubling = cost_of(ALGORITHM_DOUBLING, world, latency, 0);
+    struct cost halving = cost_of(ALGORITHM_HALVING, world, latency, 0);
+    doubling.each += placement->doubling * byte;
+    halving.each += placement->halving * byte;
+    cost_thresholds(doubling, halving, cost_two_levels(placement->hosts, latency, byte), tuning);
 }

@@ -24,4 +24,20 @@ double cost_ns(enum plan_algorithm algorithm, uint32_t world, uint64_t latency_n
 // is.
 void cost_tuning(uint32_t world, uint64_t latency_ns, uint64_t bytes_per_s, struct tuning *tuning);
 
+// Where the ranks of a world live, as far as it decides what crosses the links of hosts: what the
+// host that sends most sends to others, in shares of the payload.
+struct cost_placement {
+    uint32_t hosts;
+    double doubling;
+    double halving;
+};
+
+// host_of: of each rank its host, a number below `hosts`, which is at most LOCKSTEP_MAX_WORLD.
+struct cost_placement cost_place(const uint32_t *host_of, uint32_t world, uint32_t hosts);
+
+// After cost_tuning, where larger payloads travel on two levels (protos/tuning.h): the thresholds
+// anew, up to which that is not faster.
+void cost_tuning_two_levels(uint32_t world, const struct cost_placement *placement,
+                            struct tuning *tuning);
+
 #endif

@@ -5,7 +5,6 @@
 // tuning. Until then lockstep_open has not returned on any of them. Runs inside coordinator_step.
 
 #include "coordinator/core.h"
-#include "coordinator/cost.h"
 #include "protos/tuning.h"
 
 // Of links that nobody could measure: those of a loopback without anything else to do.
@@ -89,6 +88,8 @@ static void links_decide(struct coordinator *core, struct job *job)
     const struct tuning_world world = links_world(job);
     struct tuning tuning = links_worst(core, job);
     cost_tuning(job->count, tuning.latency_ns, tuning.bytes_per_s, &tuning);
+    if (tuning_two_levels(&tuning, &world))
+        cost_tuning_two_levels(job->count, &job->placement, &tuning);
     const char *why = tuning_refusal(&tuning, &world);
     if (why != NULL) {
         links_refuse(core, job, &tuning, why);

@@ -204,6 +204,7 @@ static void roster_announce(struct coordinator *core, struct job *job, const str
         hosts += sizes[roster->group[i]]++ == 0;
     roster_find_hosts(roster, &sharing);
     job->hosts = sharing.count;
+    job->placement = cost_place(sharing.of, roster->size, sharing.count);
     for (uint32_t rank = 0; rank < roster->size; rank++) {
         const uint16_t group = roster->group[roster->at[rank]];
         const uint32_t local[2] = {seen[group]++, sizes[group]};

@@ -144,6 +144,66 @@ static void thresholds_are_monotone(void **state)
     }
 }
 
+// ---- two levels ---------------------------------------------------------------------------------
+
+static const uint32_t rows[] = {0, 0, 1, 1};
+static const uint32_t turns[] = {0, 1, 0, 1};
+
+static struct tuning tuned_on(const uint32_t *host_of, uint64_t bytes_per_s)
+{
+    const struct cost_placement placement = cost_place(host_of, 4, 2);
+    struct tuning tuning = tuned(4, 15000, bytes_per_s);
+    cost_tuning_two_levels(4, &placement, &tuning);
+    return tuning;
+}
+
+static void placed(const uint32_t *host_of, uint32_t world, uint32_t hosts, double doubling,
+                   double halving)
+{
+    const struct cost_placement placement = cost_place(host_of, world, hosts);
+    assert_int_equal(placement.hosts, hosts);
+    assert_true(placement.doubling == doubling && placement.halving == halving);
+}
+
+// What the first exchange, which is half of what halving sends, does not send over a link.
+static void what_crosses_a_link(void **state)
+{
+    (void)state;
+    placed(rows, 4, 2, 2, 1);
+    placed(turns, 4, 2, 2, 2);
+    placed((const uint32_t[]){0, 1, 2, 3}, 4, 4, 2, 1.5);
+    placed((const uint32_t[]){0, 0, 1}, 3, 2, 1, 1); // The extra alone crosses.
+    placed((const uint32_t[]){0, 1, 1}, 3, 2, 2, 2); // It and an exchange.
+    placed((const uint32_t[]){0, 0, 0, 0, 1, 1, 1, 1}, 8, 2, 4, 1);
+}
+
+// In rows halving sends as little over the link as two levels do, and begins earlier.
+static void ranks_in_rows(void **state)
+{
+    (void)state;
+    const struct tuning tuning = tuned_on(rows, GIGABIT);
+    assert_in_range(tuning.doubling_bytes, KIB, 16 * KIB);
+    assert_in_range(tuning.halving_bytes, MIB, COST_MOST_BYTES);
+}
+
+// Interleaved it sends twice as much: 32 KiB took 285 us on two levels, and 555 by halving.
+static void ranks_in_turn(void **state)
+{
+    (void)state;
+    const struct tuning tuning = tuned_on(turns, GIGABIT);
+    assert_in_range(tuning.doubling_bytes, KIB, 16 * KIB);
+    assert_int_equal(tuning.halving_bytes, 0);
+    const struct tuning fast = tuned_on(turns, 2000000000);
+    assert_in_range(fast.doubling_bytes, 32 * KIB, 256 * KIB);
+}
+
+static void nothing_measured_on_hosts(void **state)
+{
+    (void)state;
+    const struct tuning tuning = tuned_on(turns, 0);
+    assert_true(tuning.doubling_bytes == 0 && tuning.halving_bytes == 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -154,6 +214,10 @@ int main(void)
         cmocka_unit_test(nothing_measured),
         cmocka_unit_test(thresholds_are_where_costs_cross),
         cmocka_unit_test(thresholds_are_monotone),
+        cmocka_unit_test(what_crosses_a_link),
+        cmocka_unit_test(ranks_in_rows),
+        cmocka_unit_test(ranks_in_turn),
+        cmocka_unit_test(nothing_measured_on_hosts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
