@@ -3,8 +3,9 @@
 // Memory that the library gives: blocks for any tensor, and gradients in the order in which they
 // travel; and where a parameter's memory is. Nothing here happens inside a step. Trainer's thread.
 //
-// What is given lies in regions (region.h) where ranks may share memory and the kernel has such
-// pages, else in private ones. Nobody needs to know which: regions_find says it where it matters.
+// What is given lies in regions (region.h), small blocks several in one (arena.h), where ranks may
+// share memory and the kernel has such pages, else in private ones. Nobody needs to know which:
+// regions_find says it where it matters.
 
 #include "worker/error.h"
 #include "worker/kernels.h"
@@ -48,21 +49,42 @@ void memory_share(struct lockstep_session *session)
 {
     if (session->config.transport == LOCKSTEP_TRANSPORT_AUTO)
         session->regions = regions_open();
+    session->arenas.regions = session->regions;
+}
+
+static bool memory_is_small(size_t bytes)
+{
+    return bytes > 0 && bytes <= ARENA_BLOCK_BYTES;
+}
+
+// False: there is no such memory.
+static bool memory_get_shared(struct lockstep_session *session, size_t bytes, void **memory)
+{
+    if (session->regions == NULL)
+        return false;
+    return memory_is_small(bytes) ? arenas_get(&session->arenas, bytes, memory) == 0
+                                  : regions_make(session->regions, bytes, memory) == 0;
 }
 
 static int memory_get(struct lockstep_session *session, size_t bytes, void **memory)
 {
-    if (session->regions == NULL || regions_make(session->regions, bytes, memory) < 0)
+    if (!memory_get_shared(session, bytes, memory))
         return memory_map(bytes, memory);
     transport_wake(session->transport); // Mates are to have it.
     return 0;
 }
 
+static bool memory_put_shared(struct lockstep_session *session, void *memory, size_t bytes)
+{
+    if (session->regions == NULL)
+        return false;
+    return memory_is_small(bytes) ? arenas_put(&session->arenas, memory, bytes)
+                                  : regions_free(session->regions, memory) == 0;
+}
+
 static void memory_put(struct lockstep_session *session, void *memory, size_t bytes)
 {
-    if (memory == NULL)
-        return;
-    if (session->regions == NULL || regions_free(session->regions, memory) < 0)
+    if (memory != NULL && !memory_put_shared(session, memory, bytes))
         memory_unmap(memory, bytes);
 }
 
@@ -175,6 +197,7 @@ void memory_fini(struct lockstep_session *session)
 {
     while (session->allocations != NULL)
         memory_remove(session, &session->allocations);
+    arenas_fini(&session->arenas);
     regions_close(session->regions);
 }
 

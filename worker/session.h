@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/ring_buffer.h"
 #include "base/thread.h"
+#include "worker/arena.h"
 #include "worker/buckets.h"
 #include "worker/config.h"
 #include "worker/control.h"
@@ -373,6 +374,7 @@ struct lockstep_session {
     const struct tensor **group_tensors; // What the groups point into.
     struct extent *group_extents;
     struct regions *regions; // Set at open; what is given is taken from them. NULL: private pages.
+    struct arenas arenas; // Of them.
     struct memory_block *allocations;
     uint32_t allocation_count;
     struct declared_phase declared[LOCKSTEP_MAX_PHASES];

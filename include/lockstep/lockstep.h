@@ -734,11 +734,11 @@ LOCKSTEP_API int lockstep_session_load(lockstep_session *session, const char *pa
 /* Memory for tensors, at most 65,536 blocks, each of whole pages, and zero. Freed by lockstep_free
  * or with the session. bytes 0 gives memory that must not be touched.
  * Where ranks share a host and config.transport is AUTO, they can reach each other's blocks:
- * gradients in them are reduced in place, without copies. That holds for blocks of 16 KiB and more,
- * 256 of them in a session with those of lockstep_module_gradients, so put many tensors into one
- * block; and only while a block is at most half of the memory that is left. Other blocks are as any
- * memory. A shared block is allocated at once, not when it is touched, and a forked child does not
- * get a copy: what it writes there, its parent sees.
+ * gradients in them are reduced in place, without copies, in whatever order they lie. That holds
+ * for at most 256 blocks above 1 MiB of a session, those of lockstep_module_gradients included;
+ * smaller ones share some of the 256; and only while a block is at most half of the memory that is
+ * left. Other blocks are as any memory. A shared block is allocated at once, not when it is
+ * touched, and a forked child does not get a copy: what it writes there, its parent sees.
  * Blocks: no. Threads: the trainer's. Returns: E_SYSTEM (no memory); E_INVALID for memory that is
  * not from lockstep_alloc, or in which something is registered. */
 LOCKSTEP_API int lockstep_alloc(lockstep_session *session, size_t bytes, void **memory);

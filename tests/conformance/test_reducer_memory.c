@@ -325,7 +325,8 @@ static void region_body(struct rank *rank)
     RANK_OK(rank, lockstep_alloc(rank->session, REGION_ELEMENTS, &freed));
     RANK_EQUAL(rank, is_region(module.gradients[0]), shares);
     RANK_EQUAL(rank, is_region(kept), shares);
-    RANK_TRUE(rank, !is_region(small)); // Not worth a descriptor.
+    RANK_EQUAL(rank, is_region(small), shares);
+    RANK_TRUE(rank, *(const char *)small == 0);
     for (int i = 0; i < 2; i++)
         trainer_step_known(rank, &module, 1);
     RANK_OK(rank, lockstep_free(rank->session, freed));
@@ -350,20 +351,22 @@ static void memory_is_shared_unless_told(const struct setting *setting)
     assert_false(is_region(NULL));
 }
 
+#define GRADIENTS 8
+
 // Every gradient is a block of its own, and each rank makes them in an order of its own. When mates
 // have mapped them all, nothing is copied any more.
 static void each_by_itself_body(struct rank *rank)
 {
-    static const uint64_t elements[] = {5000, 8192, 4097, 40000, 9999};
-    const struct module_shape shape = {.name = "net", .count = 5, .elements = elements};
+    static const uint64_t elements[GRADIENTS] = {5000, 8192, 300, 4097, 1, 40000, 9999, 12};
+    const struct module_shape shape = {.name = "net", .count = GRADIENTS, .elements = elements};
     struct trained_module module;
-    uint32_t order[5];
+    uint32_t order[GRADIENTS];
     bool in_place = false;
     trainer_make(rank, &shape, 0, &module);
-    for (uint32_t p = 0; p < 5; p++)
+    for (uint32_t p = 0; p < GRADIENTS; p++)
         order[p] = p;
-    trainer_shuffle(order, 5, rank->rank);
-    for (uint32_t i = 0; i < 5; i++) {
+    trainer_shuffle(order, GRADIENTS, rank->rank);
+    for (uint32_t i = 0; i < GRADIENTS; i++) {
         void **gradient = &module.gradients[order[i]];
         RANK_OK(rank, lockstep_alloc(rank->session, elements[order[i]] * sizeof(float), gradient));
         RANK_OK(rank, lockstep_parameter_move(module.module, order[i], NULL, *gradient));
