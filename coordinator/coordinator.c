@@ -22,8 +22,11 @@ struct coordinator *coordinator_init(void *memory, const struct coordinator_conf
         core->config.chunk_bytes = CORE_CHUNK_BYTES;
     if (core->config.heartbeat_ms == 0)
         core->config.heartbeat_ms = LOCKSTEP_HEARTBEAT_MS;
+    if (core->config.stall_floor_ms == 0)
+        core->config.stall_floor_ms = LOCKSTEP_STALL_FLOOR_MS;
     core->draining = false;
     core->number_floor = 0;
+    core->asked = 0;
     core->job_count = 0;
     for (uint32_t i = 0; i < LOCKSTEP_MAX_JOBS; i++)
         core->jobs[i].used = false;
@@ -212,6 +215,12 @@ const char *core_kind_name(enum up_kind kind)
         return "leave";
     case UP_LINKS:
         return "links";
+    case UP_BLOCKED:
+        return "blocked";
+    case UP_MODULES:
+        return "modules";
+    case UP_ANSWER:
+        return "answer";
     case UP_NONE:
         break;
     }
@@ -321,6 +330,15 @@ static void core_from_member(struct coordinator *core, struct worker *worker,
     case UP_LINKS:
         links_reported(core, worker, &message->u.links);
         return;
+    case UP_BLOCKED:
+        waits_blocked(core, worker, &message->u.blocked);
+        return;
+    case UP_MODULES:
+        stall_modules(core, worker, &message->u.modules);
+        return;
+    case UP_ANSWER:
+        stall_answer(core, worker, &message->u.answer);
+        return;
     case UP_HELLO:
         verdict_protocol(core, worker, "sent a second hello on its stream");
         return;
@@ -400,6 +418,9 @@ void coordinator_step(struct coordinator *coordinator, const struct coordinator_
         break;
     case EVENT_DRAIN:
         join_drain(coordinator);
+        break;
+    case EVENT_ASK:
+        stall_asked(coordinator, event->job, event->rank, event->what);
         break;
     }
 }

@@ -78,6 +78,13 @@
 // slots as "module 2 call 0 bucket 1"; whoever shows a text may add the names. Every text is valid
 // UTF-8 without control characters but the newlines between the lines of a report.
 //
+// Where workers are. Heartbeats say how far each is and what its trainer does, a rank that is
+// blocked in a planned step says for which slots it waits, and rank 0 says what the modules are
+// called, once in every round of lockstep_start. All of it is kept; no verdict follows
+// from it yet. EVENT_ASK asks one member where it is (DOWN_INSPECT), at most once in
+// LOCKSTEP_INSPECT_PAUSE_MS; what it answers is whoever's who asked, the core only checks that it
+// was asked.
+//
 // Draining. After EVENT_DRAIN every new hello is refused, and those who wait for a world are turned
 // away; members are told nothing (training goes on without a coordinator until its streams end).
 
@@ -97,6 +104,7 @@ struct coordinator_config {
     uint64_t incarnation; // Random, never 0.
     uint32_t chunk_bytes; // Handed to every generation; 0: the default.
     uint32_t heartbeat_ms; // 0: LOCKSTEP_HEARTBEAT_MS
+    uint32_t stall_floor_ms; // No bound of a stall is lower; 0: LOCKSTEP_STALL_FLOOR_MS
 };
 
 // A stream as the server names it. Never reused while the core knows it.
@@ -107,6 +115,7 @@ enum coordinator_event_kind {
     EVENT_CLOSED, // peer's stream ended, for whatever reason in text.
     EVENT_TICK, // A deadline passed.
     EVENT_DRAIN, // Take no new workers.
+    EVENT_ASK, // Somebody wants to know where a rank is: `job`, `rank`, `what`.
 };
 
 struct coordinator_event {
@@ -114,6 +123,9 @@ struct coordinator_event {
     coordinator_peer peer;
     const struct up_message *message; // EVENT_MESSAGE; borrowed for the call.
     const char *text; // EVENT_CLOSED; borrowed, may be NULL.
+    const char *job; // EVENT_ASK, borrowed: the latest job of that name.
+    uint32_t rank; // EVENT_ASK
+    uint32_t what; // EVENT_ASK: bits of enum inspect.
     uint8_t entropy[LOCKSTEP_SECRET_BYTES]; // Fresh random bytes; used when a generation forms.
 };
 
@@ -192,13 +204,75 @@ struct worker_view {
     enum worker_activity activity;
     uint64_t activity_ms; // Time in that activity, as of now.
     uint64_t heartbeat_age_ms;
-    bool frozen; // LOCKSTEP_HEARTBEATS_MISSED heartbeats are missing.
+    bool frozen; // Not heard of for LOCKSTEP_FROZEN_HEARTBEATS and LOCKSTEP_FROZEN_SLACK_MS.
     bool left;
     bool lost;
     char mark[LOCKSTEP_MARK_BYTES];
     uint64_t bytes_sent;
     uint64_t bytes_received;
     struct step_totals totals;
+    char device[LOCKSTEP_DEVICE_BYTES]; // Empty: not known.
+    struct place place; // As of its last heartbeat.
+    uint32_t flags; // Bits of enum place_flag.
+};
+
+struct module_view {
+    char name[LOCKSTEP_NAME_BYTES];
+};
+
+// Why a job makes no progress: what its culprits do.
+enum stall_kind {
+    STALL_NONE = 0,
+    STALL_OUTSIDE, // In the trainer's own code.
+    STALL_IN_CALL, // A call is open, and gradients are missing.
+    STALL_PARKED, // Ranks wait for each other.
+    STALL_FROZEN, // Not heard of.
+    STALL_STOPPED, // A mate sees that its process is stopped.
+    STALL_LOST, // Its stream has ended.
+    STALL_LINK, // Bytes are on their way and do not arrive.
+    STALL_UNKNOWN, // No rank is in the way of the others.
+};
+
+struct culprit_view {
+    uint32_t rank;
+    char host[LOCKSTEP_HOST_BYTES];
+    uint32_t pid;
+    enum stall_kind kind;
+    uint64_t age_ms; // In its place, as of now, ...
+    uint64_t bound_ms; // ... where it may be so long, ...
+    char why[LOCKSTEP_MARK_BYTES]; // ... because of this: "8 x p99 of critic#2 (1.4 s)".
+    struct place place;
+    uint32_t flags; // Bits of enum place_flag.
+    char mark[LOCKSTEP_MARK_BYTES];
+    bool answered; // It was asked, and what follows is known.
+    char top[LOCKSTEP_SYMBOL_BYTES + LOCKSTEP_OBJECT_BYTES + 24]; // "read_batch (a.out+0x1a2b)"
+    uint32_t missing_total;
+    uint32_t missing_count;
+    char missing[LOCKSTEP_MISSING_NAMED][LOCKSTEP_NAME_BYTES];
+};
+
+// `members` ranks, `from` the lowest of them, wait for `to`.
+struct stall_edge {
+    uint32_t from;
+    uint32_t to;
+    uint32_t members;
+};
+
+struct stall_view {
+    uint64_t number; // From 1, over the life of the job.
+    bool active;
+    enum stall_kind kind;
+    uint64_t step;
+    uint64_t age_ms; // Since it began.
+    uint64_t lasted_ms; // When it is not active any more.
+    uint32_t waiting; // Ranks that wait for the culprits.
+    char phase[LOCKSTEP_NAME_BYTES];
+    char sentence[LOCKSTEP_TEXT_BYTES];
+    uint32_t culprit_total;
+    uint32_t culprit_count;
+    struct culprit_view culprits[LOCKSTEP_MAX_CULPRITS];
+    uint32_t edge_count;
+    struct stall_edge edges[LOCKSTEP_MAX_EDGES];
 };
 
 uint32_t coordinator_job_count(const struct coordinator *coordinator);
@@ -207,5 +281,11 @@ bool coordinator_job_view(const struct coordinator *coordinator, uint32_t job,
                           struct job_view *view);
 bool coordinator_worker_view(const struct coordinator *coordinator, uint32_t job, uint32_t worker,
                              uint64_t now_ms, struct worker_view *view);
+// False: there is no such index, or nobody has named that module.
+bool coordinator_module_view(const struct coordinator *coordinator, uint32_t job, uint32_t module,
+                             struct module_view *view);
+// Stalls of a job, the newest first. False: it had no more. None is found yet.
+bool coordinator_stall_view(const struct coordinator *coordinator, uint32_t job, uint32_t index,
+                            uint64_t now_ms, struct stall_view *view);
 
 #endif

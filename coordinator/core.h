@@ -13,6 +13,8 @@
 //   difference.c   two manifests that differ, item by item
 //   learning.c     the order of a phase, from ready, wait and end
 //   publish.c      layouts and plans
+//   waits.c        who is blocked in a planned step
+//   stall.c        where workers are: names of modules, inspections
 //   verdict.c      halts, deaths, leaving
 //   view.c         copies for HTTP and tests
 //   sentence.c     text in fixed buffers
@@ -109,6 +111,13 @@ struct worker {
     // From heartbeats.
     uint64_t heard_ms;
     struct up_heartbeat heartbeat;
+
+    // In a planned step.
+    struct up_blocked blocked; // What it said last; without waits: it is not.
+
+    // Inspections.
+    uint64_t asked; // Number of the last one, which it has not answered in full; 0: none.
+    uint64_t ask_again_ms; // It is left alone until then.
 
     // lockstep_open, when its links stand.
     bool linked;
@@ -218,6 +227,8 @@ struct job {
     struct tuning tuning;
     uint32_t started; // Members that have, in the present round.
     uint32_t rounds; // Of lockstep_start that are complete.
+    uint32_t module_count; // Of the names that follow.
+    char modules[LOCKSTEP_MAX_MODULES][LOCKSTEP_NAME_BYTES]; // Clean; empty: not named yet.
 
     enum halt_kind halt_kind;
     uint64_t halt_step;
@@ -236,6 +247,7 @@ struct coordinator {
     struct coordinator_config config;
     bool draining;
     uint64_t number_floor; // Highest generation number of any job that was recycled.
+    uint64_t asked; // Inspections, in all.
 
     // Valid during coordinator_step.
     struct coordinator_sink sink;
@@ -335,6 +347,18 @@ void learning_end(struct coordinator *core, struct worker *worker, const struct 
 void publish_layout(struct coordinator *core, struct worker *worker,
                     const struct layout_part *part);
 void publish_plan(struct coordinator *core, struct job *job);
+
+// ---- waits.c, stall.c ------------------------------------------------------------------------
+
+void waits_blocked(struct coordinator *core, struct worker *worker,
+                   const struct up_blocked *blocked);
+
+// "'actor'", or "module 2" as long as nobody has named it.
+void core_module_name(struct sentence *sentence, const struct job *job, uint32_t module);
+void stall_modules(struct coordinator *core, struct worker *worker,
+                   const struct up_modules *modules);
+void stall_asked(struct coordinator *core, const char *job, uint32_t rank, uint32_t what);
+void stall_answer(struct coordinator *core, struct worker *worker, const struct up_answer *answer);
 
 // ---- verdict.c -------------------------------------------------------------------------------
 

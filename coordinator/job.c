@@ -37,6 +37,7 @@ static void job_reset_gathering(struct job *job)
     job->tuned = false;
     job->started = 0;
     job->rounds = 0;
+    job->module_count = 0;
     job->halt_kind = HALT_NONE;
     job->halt_step = 0;
     job->halt_text[0] = '\0';

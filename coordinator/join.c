@@ -173,6 +173,7 @@ static void join_clean(struct up_hello *to, const struct up_hello *from)
     sentence_clean(to->host_id, sizeof(to->host_id), from->host_id, sizeof(from->host_id));
     sentence_clean(to->host, sizeof(to->host), from->host, sizeof(from->host));
     sentence_clean(to->address, sizeof(to->address), from->address, sizeof(from->address));
+    sentence_clean(to->device, sizeof(to->device), from->device, sizeof(from->device));
     if (to->host[0] == '\0')
         sentence_clean(to->host, sizeof(to->host), "unknown", sizeof("unknown"));
     if (to->open_timeout_ms == 0)

@@ -189,6 +189,11 @@ static void roster_send(struct coordinator *core, const struct job *job, uint32_
     start->chunk_bytes = core->config.chunk_bytes;
     memcpy(start->secret, core->entropy, sizeof(start->secret));
     start->locality = *locality;
+    for (uint32_t i = 0; i < locality->mate_count; i++) {
+        const struct up_hello *mate = &job_worker(core, job, locality->mates[i])->hello;
+        start->locality.mate_pids[i] = mate->pid;
+        start->locality.mate_started[i] = mate->started;
+    }
     roster_fill_peers(core, job, rank, start);
     core_send(core, job_worker(core, job, rank));
 }

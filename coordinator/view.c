@@ -94,7 +94,8 @@ bool coordinator_worker_view(const struct coordinator *coordinator, uint32_t job
         return false;
     const struct worker *from = &coordinator->workers[owner->workers[worker]];
     const uint64_t age = now_ms > from->heard_ms ? now_ms - from->heard_ms : 0;
-    const uint64_t bound = (uint64_t)coordinator->config.heartbeat_ms * LOCKSTEP_HEARTBEATS_MISSED;
+    const uint64_t bound = (uint64_t)coordinator->config.heartbeat_ms * LOCKSTEP_FROZEN_HEARTBEATS +
+                           LOCKSTEP_FROZEN_SLACK_MS;
     view->rank = from->rank;
     view->has_rank = from->stage == STAGE_MEMBER;
     memcpy(view->host, from->hello.host, sizeof(view->host));
@@ -111,5 +112,19 @@ bool coordinator_worker_view(const struct coordinator *coordinator, uint32_t job
     view->bytes_sent = from->heartbeat.bytes_sent;
     view->bytes_received = from->heartbeat.bytes_received;
     view->totals = from->heartbeat.totals;
+    memcpy(view->device, from->hello.device, sizeof(view->device));
+    view->place = from->heartbeat.place;
+    view->flags = from->heartbeat.flags;
+    return true;
+}
+
+bool coordinator_module_view(const struct coordinator *coordinator, uint32_t job, uint32_t module,
+                             struct module_view *view)
+{
+    const struct job *from = view_job(coordinator, job);
+    memset(view, 0, sizeof(*view));
+    if (from == NULL || module >= from->module_count)
+        return false;
+    memcpy(view->name, from->modules[module], sizeof(view->name));
     return true;
 }

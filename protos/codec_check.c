@@ -105,10 +105,21 @@ static void check_module(uint32_t module, struct codec_fault *fault)
     check_number(module, LOCKSTEP_MAX_MODULES - 1, "a module is above LOCKSTEP_MAX_MODULES", fault);
 }
 
+static void check_call(uint32_t call, struct codec_fault *fault)
+{
+    check_number(call, LOCKSTEP_MAX_CALLS - 1, "a call is above LOCKSTEP_MAX_CALLS", fault);
+}
+
+static void check_call_id(const struct call_id *id, struct codec_fault *fault)
+{
+    check_module(id->module, fault);
+    check_call(id->call, fault);
+}
+
 static void check_slot(const struct slot_id *slot, struct codec_fault *fault)
 {
     check_module(slot->module, fault);
-    check_number(slot->call, LOCKSTEP_MAX_CALLS - 1, "a call is above LOCKSTEP_MAX_CALLS", fault);
+    check_call(slot->call, fault);
     check_number(slot->bucket, LOCKSTEP_MAX_BUCKETS - 1, "a bucket is above LOCKSTEP_MAX_BUCKETS",
                  fault);
 }
@@ -139,6 +150,7 @@ static void check_hello(const struct up_hello *hello, struct codec_fault *fault)
     codec_check_text(hello->address, sizeof(hello->address), fault);
     check_number((uint32_t)hello->on_failure, FAILURE_CONTINUE, "a failure policy is unknown",
                  fault);
+    codec_check_text(hello->device, sizeof(hello->device), fault);
 }
 
 static void check_start(const struct up_start *start, struct codec_fault *fault)
@@ -167,11 +179,142 @@ static void check_manifest_part(const struct up_manifest_part *part, struct code
         check_manifest_item(&part->items[i], fault);
 }
 
+static void check_wait(const struct up_wait *wait, struct codec_fault *fault)
+{
+    check_slot(&wait->slot, fault);
+    check_count(wait->also_count, LOCKSTEP_MAX_WAITS - 1, "too many waits of a worker", fault);
+    for (uint32_t i = 0; i < wait->also_count && fault->status == CODEC_OK; i++)
+        check_slot(&wait->also[i], fault);
+}
+
+static void check_letter(char letter, struct codec_fault *fault)
+{
+    if (!(letter >= 'A' && letter <= 'Z') && !(letter >= 'a' && letter <= 'z'))
+        codec_fault_set(fault, CODEC_INVALID, "the state of a process is no letter");
+}
+
+static void check_place(const struct place *place, struct codec_fault *fault)
+{
+    check_number(place->count, LOCKSTEP_MAX_SLOTS, "a step is above LOCKSTEP_MAX_SLOTS", fault);
+    check_number(place->position, (uint64_t)place->count + 1, "a position lies outside its step",
+                 fault);
+    if (place->position < place->count)
+        check_slot(&place->slot, fault);
+    check_number((uint32_t)place->api, API_CLOSE, "a function of the library is unknown", fault);
+    check_number(place->module, LOCKSTEP_MAX_MODULES, "a module is above LOCKSTEP_MAX_MODULES",
+                 fault);
+    check_call(place->call, fault);
+}
+
 static void check_heartbeat(const struct up_heartbeat *heartbeat, struct codec_fault *fault)
 {
     check_number((uint32_t)heartbeat->activity, ACTIVITY_PAUSED, "an activity is unknown", fault);
     codec_check_text(heartbeat->mark, sizeof(heartbeat->mark), fault);
+    check_place(&heartbeat->place, fault);
+    check_number(heartbeat->flags, PLACE_FLAGS, "a flag of a place is unknown", fault);
+    check_count(heartbeat->link_count, LOCKSTEP_LINKS_NAMED, "too many links", fault);
+    for (uint32_t i = 0; i < heartbeat->link_count && fault->status == CODEC_OK; i++)
+        check_rank(heartbeat->links[i].rank, fault);
+    check_count(heartbeat->mate_count, LOCKSTEP_MATES_NAMED, "too many mates", fault);
+    for (uint32_t i = 0; i < heartbeat->mate_count && fault->status == CODEC_OK; i++) {
+        check_rank(heartbeat->mates[i].rank, fault);
+        check_letter(heartbeat->mates[i].state, fault);
+    }
 }
+
+// Calls that are named are in the order of their positions, which are lacking.
+static void check_lacking(const struct up_blocked *blocked, struct codec_fault *fault)
+{
+    uint64_t lowest = 0;
+    for (uint32_t i = 0; i < blocked->lack_count && fault->status == CODEC_OK; i++) {
+        const uint32_t position = blocked->lacking[i].position;
+        if (position < lowest || position >= LOCKSTEP_MAX_SLOTS ||
+            (blocked->lacks.words[position / 64] >> position % 64 & 1) == 0)
+            codec_fault_set(fault, CODEC_INVALID, "the calls of a blocked worker are no lacks");
+        lowest = (uint64_t)position + 1;
+        check_call_id(&blocked->lacking[i].call, fault);
+    }
+}
+
+static void check_blocked(const struct up_blocked *blocked, struct codec_fault *fault)
+{
+    check_count(blocked->wait_count, LOCKSTEP_MAX_WAITS, "too many waits of a worker", fault);
+    for (uint32_t i = 0; i < blocked->wait_count && fault->status == CODEC_OK; i++)
+        check_call_id(&blocked->waits[i].call, fault);
+    check_count(blocked->lack_count, LOCKSTEP_LACKS_NAMED, "too many lacks of a worker", fault);
+    check_lacking(blocked, fault);
+}
+
+static void check_modules(const struct up_modules *modules, struct codec_fault *fault)
+{
+    check_number(modules->total, LOCKSTEP_MAX_MODULES, "modules are above LOCKSTEP_MAX_MODULES",
+                 fault);
+    check_count(modules->count, LOCKSTEP_NAMES_PART, "too many names of modules in a part", fault);
+    check_part(modules->first, modules->count, modules->total, "a part lies outside the modules",
+               fault);
+    for (uint32_t i = 0; i < modules->count && fault->status == CODEC_OK; i++)
+        codec_check_text(modules->names[i], sizeof(modules->names[i]), fault);
+}
+
+// ---- Answers ---------------------------------------------------------------------------------
+
+static void check_answer_place(const struct answer_place *place, struct codec_fault *fault)
+{
+    codec_check_text(place->phase, sizeof(place->phase), fault);
+    codec_check_text(place->doing, sizeof(place->doing), fault);
+    check_count(place->missing_count, LOCKSTEP_MISSING_NAMED, "too many missing gradients", fault);
+    if (place->missing_count > place->missing_total)
+        codec_fault_set(fault, CODEC_INVALID, "more gradients are named than are missing");
+    for (uint32_t i = 0; i < place->missing_count && fault->status == CODEC_OK; i++)
+        codec_check_text(place->missing[i], sizeof(place->missing[i]), fault);
+}
+
+static void check_answer_threads(const struct answer_threads *threads, struct codec_fault *fault)
+{
+    check_count(threads->count, LOCKSTEP_THREADS_PART, "too many threads in a part", fault);
+    for (uint32_t i = 0; i < threads->count && fault->status == CODEC_OK; i++) {
+        const struct stack_thread *thread = &threads->threads[i];
+        codec_check_text(thread->name, sizeof(thread->name), fault);
+        codec_check_text(thread->wchan, sizeof(thread->wchan), fault);
+        if (thread->state != '\0')
+            check_letter(thread->state, fault);
+        check_number((uint32_t)thread->how, STACK_TAKEN, "how a stack was taken is unknown", fault);
+    }
+}
+
+static void check_answer_frames(const struct answer_frames *frames, struct codec_fault *fault)
+{
+    check_count(frames->count, LOCKSTEP_FRAMES_PART, "too many frames in a part", fault);
+    for (uint32_t i = 0; i < frames->count && fault->status == CODEC_OK; i++) {
+        const struct stack_frame *frame = &frames->frames[i];
+        check_number(frame->thread, LOCKSTEP_STACK_THREADS - 1,
+                     "a thread is above LOCKSTEP_STACK_THREADS", fault);
+        codec_check_text(frame->object, sizeof(frame->object), fault);
+        codec_check_text(frame->symbol, sizeof(frame->symbol), fault);
+    }
+}
+
+static void check_answer(const struct up_answer *answer, struct codec_fault *fault)
+{
+    switch (answer->kind) {
+    case ANSWER_PLACE:
+        check_answer_place(&answer->u.place, fault);
+        return;
+    case ANSWER_THREADS:
+        check_answer_threads(&answer->u.threads, fault);
+        return;
+    case ANSWER_FRAMES:
+        check_answer_frames(&answer->u.frames, fault);
+        return;
+    case ANSWER_EVENTS:
+        check_count(answer->u.events.count, LOCKSTEP_EVENTS_PART, "too many events in a part",
+                    fault);
+        return;
+    }
+    codec_fault_set(fault, CODEC_INVALID, "the kind of an answer is missing or unknown");
+}
+
+// ---- What a worker may say -------------------------------------------------------------------
 
 void codec_check_up(const struct up_message *message, struct codec_fault *fault)
 {
@@ -190,7 +333,7 @@ void codec_check_up(const struct up_message *message, struct codec_fault *fault)
         check_dtype(message->u.ready.dtype, fault);
         return;
     case UP_WAIT:
-        check_slot(&message->u.wait.slot, fault);
+        check_wait(&message->u.wait, fault);
         return;
     case UP_LAYOUT_PART:
         check_layout_part(&message->u.layout_part, fault);
@@ -213,6 +356,15 @@ void codec_check_up(const struct up_message *message, struct codec_fault *fault)
         return;
     case UP_LINKS:
         check_algorithm(message->u.links.wish, fault);
+        return;
+    case UP_BLOCKED:
+        check_blocked(&message->u.blocked, fault);
+        return;
+    case UP_MODULES:
+        check_modules(&message->u.modules, fault);
+        return;
+    case UP_ANSWER:
+        check_answer(&message->u.answer, fault);
         return;
     case UP_NONE:
         break;
@@ -335,6 +487,12 @@ static void check_halt(const struct down_halt *halt, struct codec_fault *fault)
     codec_check_text(halt->text, sizeof(halt->text), fault);
 }
 
+static void check_inspect(const struct down_inspect *inspect, struct codec_fault *fault)
+{
+    if (inspect->what == 0 || inspect->what > INSPECT_ALL)
+        codec_fault_set(fault, CODEC_INVALID, "an inspection asks for nothing that is known");
+}
+
 void codec_check_down(const struct down_message *message, struct codec_fault *fault)
 {
     switch (message->kind) {
@@ -364,6 +522,11 @@ void codec_check_down(const struct down_message *message, struct codec_fault *fa
         return;
     case DOWN_TUNING:
         check_algorithm(message->u.tuning.wish, fault);
+        return;
+    case DOWN_QUERY:
+        return;
+    case DOWN_INSPECT:
+        check_inspect(&message->u.inspect, fault);
         return;
     case DOWN_NONE:
         break;

@@ -24,6 +24,8 @@ DOWN_TAG(layout_part, DOWN_LAYOUT_PART);
 DOWN_TAG(plan_part, DOWN_PLAN_PART);
 DOWN_TAG(halt, DOWN_HALT);
 DOWN_TAG(tuning, DOWN_TUNING);
+DOWN_TAG(query, DOWN_QUERY);
+DOWN_TAG(inspect, DOWN_INSPECT);
 
 // ---- Out -------------------------------------------------------------------------------------
 
@@ -37,6 +39,12 @@ static bool down_locality_out(wire_Locality *wire, const struct locality *locali
     wire->rings = locality->rings;
     wire->successor = locality->successor;
     wire->predecessor = locality->predecessor;
+    wire->mate_pids_count = (pb_size_t)locality->mate_count;
+    memcpy(wire->mate_pids, locality->mate_pids,
+           locality->mate_count * sizeof(locality->mate_pids[0]));
+    wire->mate_started_count = (pb_size_t)locality->mate_count;
+    memcpy(wire->mate_started, locality->mate_started,
+           locality->mate_count * sizeof(locality->mate_started[0]));
     return locality->hosts != 0;
 }
 
@@ -70,6 +78,7 @@ static void down_plan_part_out(wire_DownPlanPart *wire, const struct down_plan_p
     wire->slot_total = part->slot_total;
     wire->slot_first = part->slot_first;
     wire->last = part->last;
+    wire->strict = part->strict;
     wire->slots_count = (pb_size_t)part->slot_count;
     for (uint32_t i = 0; i < part->slot_count; i++) {
         wire->slots[i].has_id = true;
@@ -121,6 +130,7 @@ static void down_out(wire_Down *wire, const struct down_message *message)
         wire->u.grant.step = message->u.grant.step;
         wire->u.grant.has_slot = true;
         codec_slot_out(&wire->u.grant.slot, &message->u.grant.slot);
+        wire->u.grant.forced = message->u.grant.forced;
         break;
     case DOWN_LAYOUT_PART:
         codec_layout_out(&wire->u.layout_part, &message->u.layout_part);
@@ -134,6 +144,13 @@ static void down_out(wire_Down *wire, const struct down_message *message)
     case DOWN_TUNING:
         down_tuning_out(&wire->u.tuning, &message->u.tuning);
         break;
+    case DOWN_QUERY:
+        wire->u.query.step = message->u.query.step;
+        break;
+    case DOWN_INSPECT:
+        wire->u.inspect.id = message->u.inspect.id;
+        wire->u.inspect.what = message->u.inspect.what;
+        break;
     case DOWN_VERIFIED:
     case DOWN_NONE:
         break;
@@ -142,8 +159,11 @@ static void down_out(wire_Down *wire, const struct down_message *message)
 
 // ---- In --------------------------------------------------------------------------------------
 
-static void down_locality_in(struct locality *locality, const wire_Locality *wire)
+static void down_locality_in(struct locality *locality, const wire_Locality *wire,
+                             struct codec_fault *fault)
 {
+    if (wire->mate_pids_count > wire->mates_count || wire->mate_started_count > wire->mates_count)
+        codec_fault_set(fault, CODEC_INVALID, "there are more processes of mates than mates");
     locality->host = wire->host;
     locality->hosts = wire->hosts;
     locality->mate_count = wire->mates_count;
@@ -152,6 +172,10 @@ static void down_locality_in(struct locality *locality, const wire_Locality *wir
     locality->rings = wire->rings;
     locality->successor = wire->successor;
     locality->predecessor = wire->predecessor;
+    memcpy(locality->mate_pids, wire->mate_pids,
+           wire->mate_pids_count * sizeof(wire->mate_pids[0]));
+    memcpy(locality->mate_started, wire->mate_started,
+           wire->mate_started_count * sizeof(wire->mate_started[0]));
 }
 
 static void down_generation_in(struct down_generation *generation, const wire_DownGeneration *wire,
@@ -173,7 +197,7 @@ static void down_generation_in(struct down_generation *generation, const wire_Do
         codec_text_in(peer->host, from->host, sizeof(peer->host), fault);
     }
     if (wire->has_locality)
-        down_locality_in(&generation->locality, &wire->locality);
+        down_locality_in(&generation->locality, &wire->locality, fault);
 }
 
 static void down_plan_part_in(struct down_plan_part *part, const wire_DownPlanPart *wire,
@@ -187,6 +211,7 @@ static void down_plan_part_in(struct down_plan_part *part, const wire_DownPlanPa
     part->slot_total = wire->slot_total;
     part->slot_first = wire->slot_first;
     part->last = wire->last;
+    part->strict = wire->strict;
     part->slot_count = wire->slots_count;
     for (uint32_t i = 0; i < part->slot_count; i++) {
         codec_slot_in(&part->slots[i].id, &wire->slots[i].id, wire->slots[i].has_id, fault);
@@ -238,6 +263,7 @@ static void down_in(struct down_message *message, const wire_Down *wire, struct 
     case DOWN_GRANT:
         message->u.grant.step = wire->u.grant.step;
         codec_slot_in(&message->u.grant.slot, &wire->u.grant.slot, wire->u.grant.has_slot, fault);
+        message->u.grant.forced = wire->u.grant.forced;
         break;
     case DOWN_LAYOUT_PART:
         codec_layout_in(&message->u.layout_part, &wire->u.layout_part);
@@ -250,6 +276,13 @@ static void down_in(struct down_message *message, const wire_Down *wire, struct 
         break;
     case DOWN_TUNING:
         down_tuning_in(&message->u.tuning, &wire->u.tuning);
+        break;
+    case DOWN_QUERY:
+        message->u.query.step = wire->u.query.step;
+        break;
+    case DOWN_INSPECT:
+        message->u.inspect.id = wire->u.inspect.id;
+        message->u.inspect.what = wire->u.inspect.what;
         break;
     case DOWN_VERIFIED:
     case DOWN_NONE:

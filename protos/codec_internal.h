@@ -2,10 +2,10 @@
 //
 // What the files of the codec share. Nobody else includes this.
 //
-// codec_up.c and codec_down.c move fields between the plain structs of types.h and the structs that
-// nanopb generates from control.proto; codec_check.c says which plain structs are allowed, for both
-// directions; codec.c holds what both directions use and calls nanopb. Generated types are only
-// named here, so that this header needs none of nanopb's.
+// codec_up.c, codec_place.c and codec_down.c move fields between the plain structs of types.h and
+// the structs that nanopb generates from control.proto; codec_check.c says which plain structs are
+// allowed, for both directions; codec.c holds what both directions use and calls nanopb. Generated
+// types are only named here, so that this header needs none of nanopb's.
 
 #ifndef PROTOS_CODEC_INTERNAL_H
 #define PROTOS_CODEC_INTERNAL_H
@@ -16,6 +16,10 @@ struct pb_msgdesc_s;
 struct _wire_GenerationId;
 struct _wire_LayoutPart;
 struct _wire_SlotId;
+struct _wire_UpAnswer;
+struct _wire_UpBlocked;
+struct _wire_UpHeartbeat;
+struct _wire_UpModules;
 
 // The first thing that is wrong with a message. Starts as zeros: nothing is.
 struct codec_fault {
@@ -56,5 +60,19 @@ void codec_slot_in(struct slot_id *slot, const struct _wire_SlotId *wire, bool p
                    struct codec_fault *fault);
 void codec_layout_out(struct _wire_LayoutPart *wire, const struct layout_part *part);
 void codec_layout_in(struct layout_part *part, const struct _wire_LayoutPart *wire);
+
+// codec_place.c. Of a heartbeat: what follows the totals.
+void codec_heartbeat_out(struct _wire_UpHeartbeat *wire, const struct up_heartbeat *heartbeat);
+void codec_heartbeat_in(struct up_heartbeat *heartbeat, const struct _wire_UpHeartbeat *wire,
+                        struct codec_fault *fault);
+void codec_blocked_out(struct _wire_UpBlocked *wire, const struct up_blocked *blocked);
+void codec_blocked_in(struct up_blocked *blocked, const struct _wire_UpBlocked *wire,
+                      struct codec_fault *fault);
+void codec_modules_out(struct _wire_UpModules *wire, const struct up_modules *modules);
+void codec_modules_in(struct up_modules *modules, const struct _wire_UpModules *wire,
+                      struct codec_fault *fault);
+void codec_answer_out(struct _wire_UpAnswer *wire, const struct up_answer *answer);
+void codec_answer_in(struct up_answer *answer, const struct _wire_UpAnswer *wire,
+                     struct codec_fault *fault);
 
 #endif

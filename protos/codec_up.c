@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Messages from worker to coordinator: between types.h and the generated structs, field by field.
-// What a field may hold is in codec_check.c. Pure functions, any thread.
+// Where a worker is travels in codec_place.c; what a field may hold is in codec_check.c. Pure
+// functions, any thread.
 //
 // `out` functions fill a zeroed generated struct from a checked plain one; `in` functions fill a
 // zeroed plain struct, which is checked afterwards.
@@ -26,6 +27,9 @@ UP_TAG(fail, UP_FAIL);
 UP_TAG(lost, UP_LOST);
 UP_TAG(leave, UP_LEAVE);
 UP_TAG(links, UP_LINKS);
+UP_TAG(blocked, UP_BLOCKED);
+UP_TAG(modules, UP_MODULES);
+UP_TAG(answer, UP_ANSWER);
 
 // ---- Out -------------------------------------------------------------------------------------
 
@@ -46,6 +50,8 @@ static void up_hello_out(wire_UpHello *wire, const struct up_hello *hello)
     wire->rank_hint = hello->rank_hint;
     wire->open_timeout_ms = hello->open_timeout_ms;
     wire->on_failure = (wire_FailurePolicy)hello->on_failure;
+    codec_text_out(wire->device, hello->device, sizeof(wire->device));
+    wire->started = hello->started;
 }
 
 static void up_manifest_item_out(wire_ManifestItem *wire, const struct manifest_item *item)
@@ -86,6 +92,9 @@ static void up_wait_out(wire_UpWait *wire, const struct up_wait *wait)
     wire->phase = wait->phase;
     wire->has_slot = true;
     codec_slot_out(&wire->slot, &wait->slot);
+    wire->also_count = (pb_size_t)wait->also_count;
+    for (uint32_t i = 0; i < wait->also_count; i++)
+        codec_slot_out(&wire->also[i], &wait->also[i]);
 }
 
 static void up_heartbeat_out(wire_UpHeartbeat *wire, const struct up_heartbeat *heartbeat)
@@ -107,6 +116,7 @@ static void up_heartbeat_out(wire_UpHeartbeat *wire, const struct up_heartbeat *
         .zero_filled = heartbeat->totals.zero_filled,
         .unused = heartbeat->totals.unused,
     };
+    codec_heartbeat_out(wire, heartbeat);
 }
 
 static void up_fail_out(wire_UpFail *wire, const struct up_fail *fail)
@@ -178,6 +188,15 @@ static void up_out(wire_Up *wire, const struct up_message *message)
     case UP_LINKS:
         up_links_out(&wire->u.links, &message->u.links);
         break;
+    case UP_BLOCKED:
+        codec_blocked_out(&wire->u.blocked, &message->u.blocked);
+        break;
+    case UP_MODULES:
+        codec_modules_out(&wire->u.modules, &message->u.modules);
+        break;
+    case UP_ANSWER:
+        codec_answer_out(&wire->u.answer, &message->u.answer);
+        break;
     case UP_NONE:
         break;
     }
@@ -202,6 +221,8 @@ static void up_hello_in(struct up_hello *hello, const wire_UpHello *wire, struct
     hello->rank_hint = wire->rank_hint;
     hello->open_timeout_ms = wire->open_timeout_ms;
     hello->on_failure = (enum failure_policy)wire->on_failure;
+    codec_text_in(hello->device, wire->device, sizeof(hello->device), fault);
+    hello->started = wire->started;
 }
 
 static void up_manifest_item_in(struct manifest_item *item, const wire_ManifestItem *wire,
@@ -243,6 +264,9 @@ static void up_wait_in(struct up_wait *wait, const wire_UpWait *wire, struct cod
     wait->step = wire->step;
     wait->phase = wire->phase;
     codec_slot_in(&wait->slot, &wire->slot, wire->has_slot, fault);
+    wait->also_count = wire->also_count;
+    for (uint32_t i = 0; i < wait->also_count; i++)
+        codec_slot_in(&wait->also[i], &wire->also[i], true, fault);
 }
 
 static void up_heartbeat_in(struct up_heartbeat *heartbeat, const wire_UpHeartbeat *wire,
@@ -264,6 +288,7 @@ static void up_heartbeat_in(struct up_heartbeat *heartbeat, const wire_UpHeartbe
         .zero_filled = wire->totals.zero_filled,
         .unused = wire->totals.unused,
     };
+    codec_heartbeat_in(heartbeat, wire, fault);
 }
 
 static void up_fail_in(struct up_fail *fail, const wire_UpFail *wire, struct codec_fault *fault)
@@ -335,6 +360,15 @@ static void up_in(struct up_message *message, const wire_Up *wire, struct codec_
         break;
     case UP_LINKS:
         up_links_in(&message->u.links, &wire->u.links);
+        break;
+    case UP_BLOCKED:
+        codec_blocked_in(&message->u.blocked, &wire->u.blocked, fault);
+        break;
+    case UP_MODULES:
+        codec_modules_in(&message->u.modules, &wire->u.modules, fault);
+        break;
+    case UP_ANSWER:
+        codec_answer_in(&message->u.answer, &wire->u.answer, fault);
         break;
     case UP_NONE:
         break;

@@ -12,7 +12,7 @@
 
 // The version of the control protocol. Fields are only ever added; a change of meaning is a new
 // version, and a worker and a coordinator of different versions refuse each other by name.
-#define LOCKSTEP_PROTOCOL_VERSION 3
+#define LOCKSTEP_PROTOCOL_VERSION 4
 
 // ---- Names and texts ---------------------------------------------------------------------------
 
@@ -104,7 +104,7 @@ static_assert(LOCKSTEP_MAX_SLOTS % 64 == 0, "sets of positions are whole words")
 #define LOCKSTEP_STACK_THREADS 64 // Threads of one process that are known by their calls.
 #define LOCKSTEP_STACK_FRAMES 48 // Frames of one thread, and again so many of Python.
 #define LOCKSTEP_THREADS_PART 16 // Threads in one message.
-#define LOCKSTEP_FRAMES_PART 16 // Frames in one message.
+#define LOCKSTEP_FRAMES_PART 32 // Frames in one message.
 #define LOCKSTEP_THREAD_BYTES 16 // Name of a thread, as Linux bounds it.
 #define LOCKSTEP_WCHAN_BYTES 32 // Function of the kernel that a thread sleeps in; cut.
 #define LOCKSTEP_SYMBOL_BYTES 128 // A function; longer names are cut.
@@ -160,7 +160,9 @@ static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a p
 // ---- Times, in milliseconds --------------------------------------------------------------------
 
 #define LOCKSTEP_HEARTBEAT_MS 1000
-#define LOCKSTEP_HEARTBEATS_MISSED 3 // Then a worker is shown as frozen. It is not evicted.
+// A worker that is not heard of for so long is shown as frozen. It is not evicted.
+#define LOCKSTEP_FROZEN_HEARTBEATS 2 // Of them are missing, ...
+#define LOCKSTEP_FROZEN_SLACK_MS 500 // ... and this is how late the next one may be.
 #define LOCKSTEP_WATCH_MS 250 // How often a worker's watch and the coordinator look for stalls.
 #define LOCKSTEP_STALL_FLOOR_MS 10000 // No bound of a stall is lower ...
 #define LOCKSTEP_STALL_FACTOR 8 // ... than this many times the 99th percentile.

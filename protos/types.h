@@ -188,6 +188,9 @@ enum up_kind {
     UP_LOST, // The data plane lost a peer; answered by DOWN_HALT to all.
     UP_LEAVE, // lockstep_close. No stream error follows.
     UP_LINKS, // All links of this worker stand and were measured.
+    UP_BLOCKED, // A planned step: the trainer is blocked in call_wait, or is no more.
+    UP_MODULES, // Rank 0, in lockstep_start: what the modules are called.
+    UP_ANSWER, // Part of the answer to DOWN_INSPECT.
 };
 
 enum failure_policy {
@@ -210,6 +213,10 @@ struct up_hello {
     uint32_t rank_hint;
     uint32_t open_timeout_ms; // How long this worker is willing to wait for the world.
     enum failure_policy on_failure;
+    char device[LOCKSTEP_DEVICE_BYTES]; // Class of device that it computes on; empty: not known.
+    // When the process began, in clock ticks since its host did: with the pid it names one process,
+    // whoever reuses the number. 0: not known.
+    uint64_t started;
 };
 
 struct up_start {
@@ -258,6 +265,8 @@ struct up_wait {
     uint64_t step;
     uint64_t phase;
     struct slot_id slot;
+    uint32_t also_count; // What the trainer's other threads wait for.
+    struct slot_id also[LOCKSTEP_MAX_WAITS - 1];
 };
 
 // Part of the layout that rank 0 proposes for a module: the known one, or a new one. The words
@@ -306,6 +315,13 @@ struct up_heartbeat {
     uint64_t bytes_sent;
     uint64_t bytes_received;
     struct step_totals totals;
+    struct place place;
+    uint32_t flags; // Bits of enum place_flag.
+    uint64_t pause_ms; // How long the pause was to last, as lockstep_pause was told.
+    uint32_t link_count; // Links without progress.
+    struct link_state links[LOCKSTEP_LINKS_NAMED];
+    uint32_t mate_count; // Mates that do not run.
+    struct mate_state mates[LOCKSTEP_MATES_NAMED];
 };
 
 enum halt_kind {
@@ -362,6 +378,84 @@ struct up_leave {
     char reason[LOCKSTEP_MARK_BYTES];
 };
 
+// One call that a thread of a trainer waits for.
+struct blocked_wait {
+    struct call_id call;
+    struct slot_set needs; // Positions that every rank must make before its slots can complete.
+};
+
+// A call of the plan that a blocked trainer has not made.
+struct blocked_lack {
+    uint32_t position; // Its lowest slot that is not ready.
+    struct call_id call;
+};
+
+// A rank whose trainer is blocked in a planned step (docs/protocol.md, R9). A report takes the
+// place of the rank's last one; without waits it is blocked no more (another thread goes on, or a
+// wait has timed out).
+struct up_blocked {
+    uint64_t step;
+    uint64_t space; // Hash of the plan: positions of another one mean something else.
+    uint32_t wait_count;
+    struct blocked_wait waits[LOCKSTEP_MAX_WAITS];
+    struct slot_set lacks; // Positions of the plan that are not ready here.
+    uint32_t lack_count; // Named of them: one for each call, in the order of positions.
+    struct blocked_lack lacking[LOCKSTEP_LACKS_NAMED];
+};
+
+// Names of modules [first, first + count) of total, for texts.
+struct up_modules {
+    uint32_t total;
+    uint32_t first;
+    uint32_t count;
+    char names[LOCKSTEP_NAMES_PART][LOCKSTEP_NAME_BYTES];
+};
+
+// What a part of an answer holds. A worker answers with the parts that it was asked for, in this
+// order; a list goes over as many parts as it needs.
+enum answer_kind {
+    ANSWER_PLACE = 1,
+    ANSWER_THREADS = 2,
+    ANSWER_FRAMES = 3,
+    ANSWER_EVENTS = 4,
+};
+
+struct answer_place {
+    char phase[LOCKSTEP_NAME_BYTES];
+    char doing[LOCKSTEP_NAME_BYTES]; // "allreduce 'loss' #12"; empty: nothing outside the order.
+    uint32_t missing_total; // Parameters of the longest open call without a gradient, ...
+    uint32_t missing_count;
+    char missing[LOCKSTEP_MISSING_NAMED][LOCKSTEP_NAME_BYTES]; // ... and the first of their names.
+};
+
+struct answer_threads {
+    uint32_t count;
+    struct stack_thread threads[LOCKSTEP_THREADS_PART];
+};
+
+struct answer_frames { // Innermost first, thread after thread.
+    uint32_t count;
+    struct stack_frame frames[LOCKSTEP_FRAMES_PART];
+};
+
+struct answer_events { // Oldest first.
+    uint32_t count;
+    struct trace_event events[LOCKSTEP_EVENTS_PART];
+};
+
+struct up_answer {
+    uint64_t id; // Of the question.
+    uint64_t clock_ns; // CLOCK_MONOTONIC as the worker answered: lays ranks beside each other.
+    bool last; // No part follows.
+    enum answer_kind kind;
+    union {
+        struct answer_place place;
+        struct answer_threads threads;
+        struct answer_frames frames;
+        struct answer_events events;
+    } u;
+};
+
 struct up_message {
     enum up_kind kind;
     struct generation_id generation; // Messages of another generation than the present are dropped.
@@ -378,6 +472,9 @@ struct up_message {
         struct up_lost lost;
         struct up_leave leave;
         struct up_links links;
+        struct up_blocked blocked;
+        struct up_modules modules;
+        struct up_answer answer;
     } u;
 };
 
@@ -395,6 +492,8 @@ enum down_kind {
     DOWN_PLAN_PART, // Part of a plan; the last part publishes it.
     DOWN_HALT, // The step, or the generation, cannot go on.
     DOWN_TUNING, // All links of the generation stand: what follows from their speed.
+    DOWN_QUERY, // Another rank is blocked in this step: say so when you are.
+    DOWN_INSPECT, // Say where you are.
 };
 
 struct down_welcome {
@@ -430,7 +529,10 @@ struct locality {
     uint32_t host; // Index of this worker's host, in the order of the hosts' lowest ranks.
     uint32_t hosts;
     uint32_t mate_count; // Workers of this host, this one among them.
-    uint32_t mates[LOCKSTEP_MAX_MATES]; // Their ranks, ascending.
+    uint32_t mates[LOCKSTEP_MAX_MATES]; // Their ranks, ascending, ...
+    uint32_t
+        mate_pids[LOCKSTEP_MAX_MATES]; // ... and their processes, as their hellos name them. ...
+    uint64_t mate_started[LOCKSTEP_MAX_MATES]; // ... Another start is another process.
     uint32_t local; // Index of this worker in mates.
     // Rings between hosts: as many as the smallest host has workers. Ring k joins mates[k] of every
     // host, in the order of hosts. Of ring `local`, when local < rings and hosts > 1:
@@ -471,6 +573,23 @@ struct down_manifest_request {
 struct down_grant {
     uint64_t step;
     struct slot_id slot;
+    bool forced; // The receiver has not made it, and gives it up.
+};
+
+struct down_query {
+    uint64_t step;
+};
+
+enum inspect { // Bits.
+    INSPECT_PLACE = 1,
+    INSPECT_STACKS = 2,
+    INSPECT_EVENTS = 4,
+};
+#define INSPECT_ALL 7u
+
+struct down_inspect {
+    uint64_t id; // Comes back in every part of the answer.
+    uint32_t what; // Bits of enum inspect, at least one.
 };
 
 struct plan_slot {
@@ -488,6 +607,7 @@ struct down_plan_part {
     uint32_t slot_first;
     uint32_t slot_count;
     bool last;
+    bool strict; // Some rank's data plane pairs collectives by their order.
     struct plan_slot slots[LOCKSTEP_PLAN_PART];
 };
 
@@ -512,6 +632,8 @@ struct down_message {
         struct down_plan_part plan_part;
         struct down_halt halt;
         struct tuning tuning;
+        struct down_query query;
+        struct down_inspect inspect;
     } u;
 };
 

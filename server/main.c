@@ -61,6 +61,7 @@ static int open_streams(struct daemon *daemon)
     struct service_config config = {
         .chunk_bytes = daemon->options.chunk_bytes,
         .drain_ms = daemon->options.drain_ms,
+        .stall_floor_ms = daemon->options.stall_floor_ms,
         .log = &daemon->log,
     };
     if (service_open(&config, &daemon->service, daemon->error, sizeof daemon->error) < 0)

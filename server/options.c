@@ -22,6 +22,8 @@
 #define DRAIN_DEFAULT_MS 5000
 #define DRAIN_MAX_MS 600000
 #define CHUNK_MIN_BYTES 1024
+#define STALL_FLOOR_MIN_MS 100
+#define STALL_FLOOR_MAX_MS 3600000
 
 // Without COORDINATOR: it will mean the same to everything of ours that could talk in the clear.
 #define INSECURE_VARIABLE "LOCKSTEP_INSECURE_PLAINTEXT"
@@ -170,6 +172,16 @@ static bool set_chunk(struct parse *parse, const char *value)
     return true;
 }
 
+static bool set_stall_floor(struct parse *parse, const char *value)
+{
+    uint64_t floor_ms;
+    if (!parse_u64(value, &floor_ms) || floor_ms < STALL_FLOOR_MIN_MS ||
+        floor_ms > STALL_FLOOR_MAX_MS)
+        return refuse(parse, value, "milliseconds are needed, 100 to 3600000");
+    parse->options->stall_floor_ms = (uint32_t)floor_ms;
+    return true;
+}
+
 static bool set_json(struct parse *parse, const char *value)
 {
     (void)value;
@@ -204,6 +216,8 @@ static const struct flag flags[] = {
      "how long SIGTERM waits for workers to leave (5000)"},
     {"chunk-bytes", required_argument, set_chunk, "BYTES",
      "payload of a ring frame (chosen by the coordinator)"},
+    {"stall-floor-ms", required_argument, set_stall_floor, "MS",
+     "no rank counts as stalled earlier (10000); not used yet"},
     {"json", no_argument, set_json, NULL, "print one JSON line to stdout when ready"},
     {"version", no_argument, NULL, NULL, "print the version and exit"},
     {"help", no_argument, NULL, NULL, "print this and exit"},

@@ -36,6 +36,7 @@ struct options {
     pid_t parent; // 0: whoever is the parent at the start.
     uint32_t chunk_bytes; // 0: the core's default.
     uint32_t drain_ms;
+    uint32_t stall_floor_ms; // 0: the core's default.
     bool json;
 };
 

@@ -271,6 +271,7 @@ int service_open(const struct service_config *config, struct service **result, c
     struct coordinator_config core = {
         .incarnation = service->incarnation,
         .chunk_bytes = config->chunk_bytes,
+        .stall_floor_ms = config->stall_floor_ms,
     };
     service->memory = memory;
     service->core = coordinator_init(memory, &core);

@@ -22,6 +22,7 @@
 struct service_config {
     uint32_t chunk_bytes; // 0: the core's default.
     uint32_t drain_ms;
+    uint32_t stall_floor_ms; // 0: the core's default.
     struct log *log; // Borrowed until close.
 };
 

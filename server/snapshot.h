@@ -21,8 +21,8 @@
 #define SNAPSHOT_AGE_MS 100
 #define SNAPSHOT_WAIT_MS 1000 // How long a reader waits for the core thread.
 
-#define SERVICE_UP_KINDS (UP_LINKS + 1)
-#define SERVICE_DOWN_KINDS (DOWN_TUNING + 1)
+#define SERVICE_UP_KINDS (UP_ANSWER + 1)
+#define SERVICE_DOWN_KINDS (DOWN_INSPECT + 1)
 #define SERVICE_REFUSALS (REFUSAL_DRAINING + 1)
 #define SERVICE_HALTS (HALT_TUNING + 1)
 

@@ -605,6 +605,8 @@ static void engine_message(struct lockstep_session *session, const struct down_m
     case DOWN_HALT:
         engine_halt(session, &message->u.halt);
         break;
+    case DOWN_QUERY: // Nothing here waits in a planned step, or answers inspections, yet.
+    case DOWN_INSPECT:
     case DOWN_NONE:
         break;
     }

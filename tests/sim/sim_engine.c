@@ -810,6 +810,8 @@ static void engine_heard(struct sim_worker *worker, const struct down_message *m
     case DOWN_PLAN_PART:
         order_plan_received(&state->order, &message->u.plan_part);
         break;
+    case DOWN_QUERY:
+    case DOWN_INSPECT:
     case DOWN_TUNING: // The simulated data plane has no links to measure.
         break;
     case DOWN_HALT:

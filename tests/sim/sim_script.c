@@ -405,6 +405,8 @@ static void script_received(struct sim_worker *worker, const struct down_message
     case DOWN_NONE:
     case DOWN_WELCOME:
     case DOWN_TUNING:
+    case DOWN_QUERY:
+    case DOWN_INSPECT:
     case DOWN_LAYOUT_PART:
         return;
     }

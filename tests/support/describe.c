@@ -102,6 +102,19 @@ void describe_up(char *text, size_t bytes, const struct up_message *message)
                  message->u.links.shares ? "shared" : "not shared", message->u.links.latency_ns,
                  message->u.links.bytes_per_s, tuning_name(message->u.links.wish));
         return;
+    case UP_BLOCKED:
+        snprintf(text, bytes, "blocked step %" PRIu64 " by %" PRIu32 " waits",
+                 message->u.blocked.step, message->u.blocked.wait_count);
+        return;
+    case UP_MODULES:
+        snprintf(text, bytes, "modules %" PRIu32 " to %" PRIu32 " of %" PRIu32,
+                 message->u.modules.first, message->u.modules.first + message->u.modules.count,
+                 message->u.modules.total);
+        return;
+    case UP_ANSWER:
+        snprintf(text, bytes, "answer %" PRIu64 "%s", message->u.answer.id,
+                 message->u.answer.last ? ", last" : "");
+        return;
     case UP_NONE:
         break;
     }
@@ -174,6 +187,13 @@ void describe_down(char *text, size_t bytes, const struct down_message *message)
         snprintf(text, bytes, "tuning %s, %" PRIu64 " ns, %" PRIu64 " bytes/s, wish %s",
                  message->u.tuning.shares ? "shared" : "not shared", message->u.tuning.latency_ns,
                  message->u.tuning.bytes_per_s, tuning_name(message->u.tuning.wish));
+        return;
+    case DOWN_QUERY:
+        snprintf(text, bytes, "query step %" PRIu64, message->u.query.step);
+        return;
+    case DOWN_INSPECT:
+        snprintf(text, bytes, "inspect %" PRIu64 " what %" PRIu32, message->u.inspect.id,
+                 message->u.inspect.what);
         return;
     case DOWN_NONE:
         break;

@@ -271,6 +271,13 @@ void story_drain(struct story *story)
     story_step(story, &event);
 }
 
+void story_ask(struct story *story, const char *job, uint32_t rank, uint32_t what)
+{
+    struct coordinator_event event = {.kind = EVENT_ASK, .job = job, .rank = rank, .what = what};
+    story_write(story, "ask %s rank %" PRIu32 "\n", job, rank);
+    story_step(story, &event);
+}
+
 void story_sleep(struct story *story, uint64_t ms)
 {
     const uint64_t until = story->now_ms + ms;

@@ -78,6 +78,8 @@ void story_lost(struct story *story, uint32_t peer, uint32_t rank, uint64_t step
 void story_leave(struct story *story, uint32_t peer, uint64_t settled);
 void story_close(struct story *story, uint32_t peer, const char *text);
 void story_drain(struct story *story);
+// Somebody wants to know where a rank is.
+void story_ask(struct story *story, const char *job, uint32_t rank, uint32_t what);
 // Time passes; ticks come when they are due.
 void story_sleep(struct story *story, uint64_t ms);
 

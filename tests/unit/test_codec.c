@@ -24,14 +24,17 @@
 // A field more in types.h ends here: it belongs into control.proto, into both directions of the
 // codec and into random_up or random_down below. Then this number changes.
 #if defined(__LP64__)
-static_assert(sizeof(struct up_hello) == 532, "a new field?");
+static_assert(sizeof(struct up_hello) == 576, "a new field?");
 static_assert(sizeof(struct up_start) == 24, "a new field?");
 static_assert(sizeof(struct manifest_item) == 536, "a new field?");
 static_assert(sizeof(struct up_ready) == 40, "a new field?");
-static_assert(sizeof(struct up_wait) == 32, "a new field?");
+static_assert(sizeof(struct up_wait) == 216, "a new field?");
 static_assert(sizeof(struct layout_part) == 1040, "a new field?");
 static_assert(sizeof(struct up_end) == 16, "a new field?");
-static_assert(sizeof(struct up_heartbeat) == 232, "a new field?");
+static_assert(sizeof(struct place) == 96, "a new field?");
+static_assert(sizeof(struct link_state) == 32, "a new field?");
+static_assert(sizeof(struct mate_state) == 8, "a new field?");
+static_assert(sizeof(struct up_heartbeat) == 520, "a new field?");
 static_assert(sizeof(struct up_fail) == 1040, "a new field?");
 static_assert(sizeof(struct up_lost) == 1040, "a new field?");
 static_assert(sizeof(struct up_leave) == 136, "a new field?");
@@ -39,14 +42,27 @@ static_assert(sizeof(struct down_welcome) == 8, "a new field?");
 static_assert(sizeof(struct down_refused) == 1028, "a new field?");
 static_assert(sizeof(struct peer) == 292, "a new field?");
 static_assert(sizeof(struct up_links) == 32, "a new field?");
-static_assert(sizeof(struct locality) == 92, "a new field?");
+static_assert(sizeof(struct blocked_wait) == 136, "a new field?");
+static_assert(sizeof(struct blocked_lack) == 12, "a new field?");
+static_assert(sizeof(struct up_blocked) == 2528, "a new field?");
+static_assert(sizeof(struct up_modules) == 4108, "a new field?");
+static_assert(sizeof(struct answer_place) == 4616, "a new field?");
+static_assert(sizeof(struct stack_thread) == 64, "a new field?");
+static_assert(sizeof(struct stack_frame) == 208, "a new field?");
+static_assert(sizeof(struct trace_event) == 40, "a new field?");
+static_assert(sizeof(struct up_answer) == 6688, "a new field?");
+static_assert(sizeof(struct locality) == 288, "a new field?");
 static_assert(sizeof(struct tuning) == 40, "a new field?");
-static_assert(sizeof(struct down_generation) == 9492, "a new field?");
+static_assert(sizeof(struct down_generation) == 9696, "a new field?");
 static_assert(sizeof(struct down_manifest_request) == 8, "a new field?");
 static_assert(sizeof(struct down_grant) == 24, "a new field?");
+static_assert(sizeof(struct down_query) == 8, "a new field?");
+static_assert(sizeof(struct down_inspect) == 16, "a new field?");
 static_assert(sizeof(struct plan_slot) == 16, "a new field?");
 static_assert(sizeof(struct down_plan_part) == 2104, "a new field?");
 static_assert(sizeof(struct down_halt) == 4120, "a new field?");
+// Many structs hold one of these: what is large travels in parts.
+static_assert(sizeof(struct up_message) <= 9 * 1024, "a message from a worker stays small");
 #endif
 
 // ---- Both directions behind one face ---------------------------------------------------------
@@ -106,6 +122,8 @@ static void example_hello(struct up_hello *hello)
     hello->rank_hint = 0;
     hello->open_timeout_ms = 60000;
     hello->on_failure = FAILURE_CONTINUE;
+    strcpy(hello->device, "cpu");
+    hello->started = 400;
 }
 
 static void example_layout(struct layout_part *part)
@@ -117,6 +135,73 @@ static void example_layout(struct layout_part *part)
     part->words[0] = 2;
     part->words[1] = 0;
     part->words[2] = 300;
+}
+
+static void example_heartbeat(struct up_heartbeat *heartbeat)
+{
+    heartbeat->step = 812;
+    heartbeat->settled = 811;
+    heartbeat->activity = ACTIVITY_WAITING;
+    heartbeat->since_ms = 20;
+    strcpy(heartbeat->mark, "eval");
+    heartbeat->bytes_sent = 1;
+    heartbeat->bytes_received = 2;
+    heartbeat->totals = (struct step_totals){811, 3, 900, 700, 200, 1, 2};
+    heartbeat->place.position = 3;
+    heartbeat->place.count = 7;
+    heartbeat->place.done = true;
+    heartbeat->place.open = true;
+    heartbeat->place.slot = (struct slot_id){1, 2, 3};
+    heartbeat->place.api = API_CALL_END;
+    heartbeat->place.api_ms = 41;
+    heartbeat->place.module = 1;
+    heartbeat->place.call = 2;
+    heartbeat->place.calls_open = 1;
+    heartbeat->place.ready = 5;
+    heartbeat->place.gradients = 9;
+    heartbeat->place.plain = 4;
+    heartbeat->place.usual_us = 300;
+    heartbeat->place.longest_us = 301;
+    heartbeat->place.waited_us = 302;
+    heartbeat->flags = PLACE_PAUSED | PLACE_FIRST;
+    heartbeat->pause_ms = 60000;
+    heartbeat->link_count = 1;
+    heartbeat->links[0].rank = 2;
+    heartbeat->links[0].awaited = true;
+    heartbeat->links[0].unsent = 300;
+    heartbeat->links[0].received = 301;
+    heartbeat->links[0].still_ms = 1000;
+    heartbeat->mate_count = 1;
+    heartbeat->mates[0].rank = 3;
+    heartbeat->mates[0].state = 'T';
+}
+
+static void example_blocked(struct up_blocked *blocked)
+{
+    blocked->step = 812;
+    blocked->space = 0xfe;
+    blocked->wait_count = 2;
+    blocked->waits[0].call = (struct call_id){1, 2};
+    blocked->waits[0].needs.words[0] = 5;
+    blocked->waits[1].call = (struct call_id){2, 0};
+    blocked->lacks.words[1] = 3;
+    blocked->lack_count = 2;
+    blocked->lacking[0] = (struct blocked_lack){64, {3, 0}};
+    blocked->lacking[1] = (struct blocked_lack){65, {3, 1}};
+}
+
+static void example_answer(struct up_answer *answer)
+{
+    answer->id = 9;
+    answer->clock_ns = 1000;
+    answer->last = true;
+    answer->kind = ANSWER_FRAMES;
+    answer->u.frames.count = 1;
+    answer->u.frames.frames[0].thread = 1;
+    answer->u.frames.frames[0].python = true;
+    strcpy(answer->u.frames.frames[0].object, "a.py");
+    strcpy(answer->u.frames.frames[0].symbol, "f");
+    answer->u.frames.frames[0].offset = 300;
 }
 
 static void example_up(int kind, union any_message *any)
@@ -150,6 +235,8 @@ static void example_up(int kind, union any_message *any)
         message->u.wait.step = 812;
         message->u.wait.phase = 0xfe;
         message->u.wait.slot = slot;
+        message->u.wait.also_count = 1;
+        message->u.wait.also[0].module = 4;
         break;
     case UP_LAYOUT_PART:
         example_layout(&message->u.layout_part);
@@ -159,14 +246,7 @@ static void example_up(int kind, union any_message *any)
         message->u.end.phase = 0xfe;
         break;
     case UP_HEARTBEAT:
-        message->u.heartbeat.step = 812;
-        message->u.heartbeat.settled = 811;
-        message->u.heartbeat.activity = ACTIVITY_WAITING;
-        message->u.heartbeat.since_ms = 20;
-        strcpy(message->u.heartbeat.mark, "eval");
-        message->u.heartbeat.bytes_sent = 1;
-        message->u.heartbeat.bytes_received = 2;
-        message->u.heartbeat.totals = (struct step_totals){811, 3, 900, 700, 200, 1, 2};
+        example_heartbeat(&message->u.heartbeat);
         break;
     case UP_FAIL:
         message->u.fail.step = 812;
@@ -189,30 +269,51 @@ static void example_up(int kind, union any_message *any)
                                              .bytes_per_s = 119500000,
                                              .wish = ALGORITHM_HALVING};
         break;
+    case UP_BLOCKED:
+        example_blocked(&message->u.blocked);
+        break;
+    case UP_MODULES:
+        message->u.modules.total = 9;
+        message->u.modules.first = 7;
+        message->u.modules.count = 2;
+        strcpy(message->u.modules.names[0], "actor");
+        break;
+    case UP_ANSWER:
+        example_answer(&message->u.answer);
+        break;
     case UP_NONE:
         break;
     }
 }
 
 static const char *const golden_up[] = {
-    [UP_HELLO] = "1242080312036a6f621a10000102030405060708090a0b0c0d0e0f220269642a"
+    [UP_HELLO] = "124a080412036a6f621a10000102030405060708090a0b0c0d0e0f220269642a"
                  "0568c3b67374320b7463703a5b3a3a315d3a3738ac02400248045032580060e0"
-                 "d4036801",
+                 "d40368017203637075789003",
     [UP_START] = "0a0b08071108070605040302011a0f09cdab000000000000100918012005",
     [UP_MANIFEST_PART] = "0a0b0807110807060504030201221d08031219080310021a0177200628053203"
                          "ac02003a02020142036b3d76",
     [UP_READY] = "0a0b08071108070605040302012a1908ac0611fe000000000000001a06080110"
                  "021803200128e807",
-    [UP_WAIT] = "0a0b0807110807060504030201321408ac0611fe000000000000001a06080110"
-                "021803",
+    [UP_WAIT] = "0a0b0807110807060504030201321808ac0611fe000000000000001a06080110"
+                "02180322020804",
     [UP_LAYOUT_PART] = "0a0b08071108070605040302013a0c08011005180122040200ac02",
     [UP_END] = "0a0b0807110807060504030201420c08ac0611fe00000000000000",
-    [UP_HEARTBEAT] = "0a0b08071108070605040302014a2808ac0610ab06180420142a046576616c3001"
-                     "3802421208ab06100318840720bc0528c80130013802",
+    [UP_HEARTBEAT] = "0a0b08071108070605040302014a7208ac0610ab06180420142a046576616c30"
+                     "013802421208ab06100318840720bc0528c801300138024a2d08031007180120"
+                     "013a0608011002180340065029580160026801700578098001048801ac029001"
+                     "ad029801ae02501158e0d403620d0802100118ac0220ad0228e8076a04080310"
+                     "54",
     [UP_FAIL] = "0a0b0807110807060504030201520a08ac0610051a03776879",
     [UP_LOST] = "0a0b08071108070605040302015a0e0803100118ac0622057265736574",
     [UP_LEAVE] = "0a0b0807110807060504030201620908ac061204646f6e65",
     [UP_LINKS] = "0a0b08071108070605040302016a0c080110d02818e0d9fd382002",
+    [UP_BLOCKED] = "0a0b0807110807060504030201724808ac0611fe000000000000001a100a0408"
+                   "011002120805000000000000001a040a02080222100000000000000000030000"
+                   "00000000002a060840120208032a080841120408031001",
+    [UP_MODULES] = "0a0b08071108070605040302017a0d080910071a056163746f721a00",
+    [UP_ANSWER] = "0a0b080711080706050403020182011b080910e807180132120a10080110011a"
+                  "04612e707922016628ac02",
 };
 
 static void example_generation(struct down_generation *generation)
@@ -233,6 +334,8 @@ static void example_generation(struct down_generation *generation)
                                              .hosts = 2,
                                              .mate_count = 2,
                                              .mates = {0, 1},
+                                             .mate_pids = {0, 300},
+                                             .mate_started = {400, 0},
                                              .local = 1,
                                              .rings = 2,
                                              .successor = 2,
@@ -250,6 +353,7 @@ static void example_plan(struct down_plan_part *part)
     part->slot_first = 2;
     part->slot_count = 2;
     part->last = true;
+    part->strict = true;
     part->slots[0].id = (struct slot_id){1, 2, 3};
 }
 
@@ -278,6 +382,7 @@ static void example_down(int kind, union any_message *any)
     case DOWN_GRANT:
         message->u.grant.step = 812;
         message->u.grant.slot = (struct slot_id){1, 2, 3};
+        message->u.grant.forced = true;
         break;
     case DOWN_LAYOUT_PART:
         example_layout(&message->u.layout_part);
@@ -299,6 +404,12 @@ static void example_down(int kind, union any_message *any)
                                             .shares = true,
                                             .wish = ALGORITHM_BY_SIZE};
         break;
+    case DOWN_QUERY:
+        message->u.query.step = 812;
+        break;
+    case DOWN_INSPECT:
+        message->u.inspect = (struct down_inspect){.id = 9, .what = INSPECT_ALL};
+        break;
     case DOWN_VERIFIED:
     case DOWN_NONE:
         break;
@@ -308,18 +419,21 @@ static void example_down(int kind, union any_message *any)
 static const char *const golden_down[] = {
     [DOWN_WELCOME] = "0a0b08071108070605040302011205080110e807",
     [DOWN_REFUSED] = "0a0b08071108070605040302011a08080312046c617465",
-    [DOWN_GENERATION] = "0a0b0807110807060504030201224a0801100320012880203220000102030405"
+    [DOWN_GENERATION] = "0a0b080711080706050403020122540801100320012880203220000102030405"
                         "060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f3a031201613a"
-                        "0808021201621a0168420e10021a0200012001280230023802",
+                        "0808021201621a0168421810021a0200012001280230023802420300ac024a03"
+                        "900300",
     [DOWN_VERIFIED] = "0a0b08071108070605040302012a00",
     [DOWN_MANIFEST_REQUEST] = "0a0b0807110807060504030201320408101009",
-    [DOWN_GRANT] = "0a0b08071108070605040302013a0b08ac061206080110021803",
+    [DOWN_GRANT] = "0a0b08071108070605040302013a0d08ac0612060801100218031801",
     [DOWN_LAYOUT_PART] = "0a0b0807110807060504030201420c08011005180122040200ac02",
-    [DOWN_PLAN_PART] = "0a0b08071108070605040302014a2d080211fe0000000000000019cdab000000"
-                       "000000200128ac063004380240014a080a060801100218034a020a00",
+    [DOWN_PLAN_PART] = "0a0b08071108070605040302014a2f080211fe0000000000000019cdab000000"
+                       "000000200128ac063004380240014a080a060801100218034a020a005001",
     [DOWN_HALT] = "0a0b0807110807060504030201520c08ac06100618002203776879",
     [DOWN_TUNING] = "0a0b08071108070605040302015a1308d02810e0d9fd38188008208080042801"
                     "3005",
+    [DOWN_QUERY] = "0a0b0807110807060504030201620308ac06",
+    [DOWN_INSPECT] = "0a0b08071108070605040302016a0408091007",
 };
 
 // ---- Random messages ---------------------------------------------------------------------------
@@ -404,6 +518,8 @@ static void random_hello(uint64_t *state, struct up_hello *hello)
         hello->rank_hint = (uint32_t)random_number(state);
     hello->open_timeout_ms = (uint32_t)random_number(state);
     hello->on_failure = (enum failure_policy)random_below(state, FAILURE_CONTINUE + 1);
+    RANDOM_TEXT(state, hello->device);
+    hello->started = random_number(state);
 }
 
 static void random_manifest(uint64_t *state, struct up_manifest_part *part)
@@ -436,6 +552,181 @@ static void random_layout(uint64_t *state, struct layout_part *part)
         part->words[i] = (uint32_t)random_number(state);
 }
 
+static struct call_id random_call(uint64_t *state)
+{
+    const struct slot_id slot = random_slot(state);
+    return (struct call_id){.module = slot.module, .call = slot.call};
+}
+
+static char random_letter(uint64_t *state)
+{
+    return "AZazTtDZS"[random_below(state, 9)];
+}
+
+static void random_wait(uint64_t *state, struct up_wait *wait)
+{
+    wait->step = random_number(state);
+    wait->phase = random_word(state);
+    wait->slot = random_slot(state);
+    wait->also_count = random_below(state, LOCKSTEP_MAX_WAITS);
+    for (uint32_t i = 0; i < wait->also_count; i++)
+        wait->also[i] = random_slot(state);
+}
+
+static void random_place(uint64_t *state, struct place *place)
+{
+    place->count = random_below(state, LOCKSTEP_MAX_SLOTS + 1);
+    place->position = random_below(state, place->count + 2);
+    place->done = random_bool(state);
+    place->open = random_bool(state);
+    place->learning = random_bool(state);
+    place->waits = random_bool(state);
+    if (place->position < place->count)
+        place->slot = random_slot(state);
+    place->api = (enum api_function)random_below(state, API_CLOSE + 1);
+    place->inside = random_bool(state);
+    place->api_ms = random_number(state);
+    place->module = random_below(state, LOCKSTEP_MAX_MODULES + 1);
+    place->call = random_below(state, LOCKSTEP_MAX_CALLS);
+    place->calls_open = (uint32_t)random_number(state);
+    place->ready = (uint32_t)random_number(state);
+    place->gradients = (uint32_t)random_number(state);
+    place->plain = random_number(state);
+    place->usual_us = random_number(state);
+    place->longest_us = random_number(state);
+    place->waited_us = random_number(state);
+}
+
+static void random_trouble(uint64_t *state, struct up_heartbeat *heartbeat)
+{
+    heartbeat->flags = random_below(state, PLACE_FLAGS + 1);
+    heartbeat->pause_ms = random_number(state);
+    heartbeat->link_count = random_below(state, LOCKSTEP_LINKS_NAMED + 1);
+    for (uint32_t i = 0; i < heartbeat->link_count; i++) {
+        struct link_state *link = &heartbeat->links[i];
+        link->rank = random_below(state, LOCKSTEP_MAX_WORLD);
+        link->awaited = random_bool(state);
+        link->unsent = random_number(state);
+        link->received = random_number(state);
+        link->still_ms = random_number(state);
+    }
+    heartbeat->mate_count = random_below(state, LOCKSTEP_MATES_NAMED + 1);
+    for (uint32_t i = 0; i < heartbeat->mate_count; i++) {
+        heartbeat->mates[i].rank = random_below(state, LOCKSTEP_MAX_WORLD);
+        heartbeat->mates[i].state = random_letter(state);
+    }
+}
+
+static void random_set(uint64_t *state, struct slot_set *set)
+{
+    const uint32_t words = random_below(state, LOCKSTEP_SLOT_WORDS + 1);
+    for (uint32_t i = 0; i < words; i++)
+        set->words[i] = random_bool(state) ? random_word(state) : 0;
+}
+
+static void random_blocked(uint64_t *state, struct up_blocked *blocked)
+{
+    blocked->step = random_number(state);
+    blocked->space = random_word(state);
+    blocked->wait_count = random_below(state, LOCKSTEP_MAX_WAITS + 1);
+    for (uint32_t i = 0; i < blocked->wait_count; i++) {
+        blocked->waits[i].call = random_call(state);
+        random_set(state, &blocked->waits[i].needs);
+    }
+    random_set(state, &blocked->lacks);
+    for (uint32_t at = 0; at < LOCKSTEP_MAX_SLOTS; at++) {
+        if (blocked->lack_count == LOCKSTEP_LACKS_NAMED || random_bool(state) ||
+            (blocked->lacks.words[at / 64] >> at % 64 & 1) == 0)
+            continue;
+        blocked->lacking[blocked->lack_count].position = at;
+        blocked->lacking[blocked->lack_count++].call = random_call(state);
+    }
+}
+
+static void random_modules(uint64_t *state, struct up_modules *modules)
+{
+    modules->count = random_below(state, LOCKSTEP_NAMES_PART + 1);
+    modules->total =
+        modules->count + random_below(state, LOCKSTEP_MAX_MODULES - modules->count + 1);
+    modules->first = random_below(state, modules->total - modules->count + 1);
+    for (uint32_t i = 0; i < modules->count; i++)
+        RANDOM_TEXT(state, modules->names[i]);
+}
+
+static void random_answer_place(uint64_t *state, struct answer_place *place)
+{
+    RANDOM_TEXT(state, place->phase);
+    RANDOM_TEXT(state, place->doing);
+    place->missing_count = random_below(state, LOCKSTEP_MISSING_NAMED + 1);
+    place->missing_total = place->missing_count + random_below(state, 1000);
+    for (uint32_t i = 0; i < place->missing_count; i++)
+        RANDOM_TEXT(state, place->missing[i]);
+}
+
+static void random_answer_threads(uint64_t *state, struct answer_threads *threads)
+{
+    threads->count = random_below(state, LOCKSTEP_THREADS_PART + 1);
+    for (uint32_t i = 0; i < threads->count; i++) {
+        struct stack_thread *thread = &threads->threads[i];
+        thread->tid = (uint32_t)random_number(state);
+        RANDOM_TEXT(state, thread->name);
+        thread->state = random_bool(state) ? random_letter(state) : '\0';
+        thread->trainer = random_bool(state);
+        thread->syscall = (int32_t)random_number(state);
+        RANDOM_TEXT(state, thread->wchan);
+        thread->how = (enum stack_how)random_below(state, STACK_TAKEN + 1);
+    }
+}
+
+static void random_answer_frames(uint64_t *state, struct answer_frames *frames)
+{
+    frames->count = random_below(state, LOCKSTEP_FRAMES_PART + 1);
+    for (uint32_t i = 0; i < frames->count; i++) {
+        struct stack_frame *frame = &frames->frames[i];
+        frame->thread = random_below(state, LOCKSTEP_STACK_THREADS);
+        frame->python = random_bool(state);
+        RANDOM_TEXT(state, frame->object);
+        RANDOM_TEXT(state, frame->symbol);
+        frame->offset = random_number(state);
+    }
+}
+
+static void random_answer_events(uint64_t *state, struct answer_events *events)
+{
+    events->count = random_below(state, LOCKSTEP_EVENTS_PART + 1);
+    for (uint32_t i = 0; i < events->count; i++)
+        events->events[i] = (struct trace_event){.time_ns = random_number(state),
+                                                 .step = random_number(state),
+                                                 .value = random_number(state),
+                                                 .kind = (uint16_t)random_number(state),
+                                                 .thread = (uint16_t)random_number(state),
+                                                 .module = (uint16_t)random_number(state),
+                                                 .call = (uint16_t)random_number(state),
+                                                 .bucket = (uint32_t)random_number(state)};
+}
+
+static void random_answer(uint64_t *state, struct up_answer *answer)
+{
+    answer->id = random_number(state);
+    answer->clock_ns = random_number(state);
+    answer->last = random_bool(state);
+    answer->kind = (enum answer_kind)(1 + random_below(state, ANSWER_EVENTS));
+    switch (answer->kind) {
+    case ANSWER_PLACE:
+        random_answer_place(state, &answer->u.place);
+        break;
+    case ANSWER_THREADS:
+        random_answer_threads(state, &answer->u.threads);
+        break;
+    case ANSWER_FRAMES:
+        random_answer_frames(state, &answer->u.frames);
+        break;
+    case ANSWER_EVENTS:
+        random_answer_events(state, &answer->u.events);
+        break;
+    }
+}
+
 static void random_heartbeat(uint64_t *state, struct up_heartbeat *heartbeat)
 {
     heartbeat->step = random_number(state);
@@ -452,6 +743,8 @@ static void random_heartbeat(uint64_t *state, struct up_heartbeat *heartbeat)
     heartbeat->totals.exposed_us = random_number(state);
     heartbeat->totals.zero_filled = random_number(state);
     heartbeat->totals.unused = random_number(state);
+    random_place(state, &heartbeat->place);
+    random_trouble(state, heartbeat);
 }
 
 static void random_up(int kind, uint64_t *state, union any_message *any)
@@ -483,9 +776,7 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
         message->u.ready.elements = random_number(state);
         break;
     case UP_WAIT:
-        message->u.wait.step = random_number(state);
-        message->u.wait.phase = random_word(state);
-        message->u.wait.slot = random_slot(state);
+        random_wait(state, &message->u.wait);
         break;
     case UP_LAYOUT_PART:
         random_layout(state, &message->u.layout_part);
@@ -518,6 +809,15 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
         message->u.links.bytes_per_s = random_number(state);
         message->u.links.wish = random_below(state, ALGORITHM_BY_SIZE + 1);
         break;
+    case UP_BLOCKED:
+        random_blocked(state, &message->u.blocked);
+        break;
+    case UP_MODULES:
+        random_modules(state, &message->u.modules);
+        break;
+    case UP_ANSWER:
+        random_answer(state, &message->u.answer);
+        break;
     case UP_NONE:
         break;
     }
@@ -541,6 +841,10 @@ static void random_locality(uint64_t *state, struct down_generation *generation)
     if (!placed) {
         locality->local = locality->mate_count;
         locality->mates[locality->mate_count++] = generation->rank;
+    }
+    for (uint32_t i = 0; i < locality->mate_count; i++) {
+        locality->mate_pids[i] = (uint32_t)random_number(state);
+        locality->mate_started[i] = random_number(state);
     }
     locality->hosts = 1 + random_below(state, generation->world_size);
     locality->host = random_below(state, locality->hosts);
@@ -589,6 +893,7 @@ static void random_plan(uint64_t *state, struct down_plan_part *part)
         part->slot_count + random_below(state, LOCKSTEP_MAX_SLOTS - part->slot_count + 1);
     part->slot_first = random_below(state, part->slot_total - part->slot_count + 1);
     part->last = random_bool(state);
+    part->strict = random_bool(state);
     for (uint32_t i = 0; i < part->slot_count; i++)
         part->slots[i].id = random_slot(state);
 }
@@ -620,6 +925,7 @@ static void random_down(int kind, uint64_t *state, union any_message *any)
     case DOWN_GRANT:
         message->u.grant.step = random_number(state);
         message->u.grant.slot = random_slot(state);
+        message->u.grant.forced = random_bool(state);
         break;
     case DOWN_LAYOUT_PART:
         random_layout(state, &message->u.layout_part);
@@ -643,16 +949,23 @@ static void random_down(int kind, uint64_t *state, union any_message *any)
         message->u.tuning.shares = random_bool(state);
         message->u.tuning.wish = random_below(state, ALGORITHM_BY_SIZE + 1);
         break;
+    case DOWN_QUERY:
+        message->u.query.step = random_number(state);
+        break;
+    case DOWN_INSPECT:
+        message->u.inspect.id = random_number(state);
+        message->u.inspect.what = 1 + random_below(state, INSPECT_ALL);
+        break;
     case DOWN_VERIFIED:
     case DOWN_NONE:
         break;
     }
 }
 
-static const struct direction up = {"up",       UP_LINKS,  sizeof(struct up_message),
+static const struct direction up = {"up",       UP_ANSWER, sizeof(struct up_message),
                                     example_up, random_up, golden_up};
-static const struct direction down = {"down",       DOWN_TUNING, sizeof(struct down_message),
-                                      example_down, random_down, golden_down};
+static const struct direction down = {"down",       DOWN_INSPECT, sizeof(struct down_message),
+                                      example_down, random_down,  golden_down};
 static const struct direction *const directions[] = {&up, &down};
 
 static enum codec_status encode(const struct direction *direction, const union any_message *message,
@@ -895,11 +1208,12 @@ struct poke {
 
 static const struct poke pokes[] = {
     POKE(up, UP_END, kind, UP_NONE, CODEC_INVALID),
-    POKE(up, UP_END, kind, UP_LINKS + 1, CODEC_INVALID),
+    POKE(up, UP_END, kind, UP_ANSWER + 1, CODEC_INVALID),
     POKE_TEXT(up, UP_HELLO, u.hello.job),
     POKE_TEXT(up, UP_HELLO, u.hello.host_id),
     POKE_TEXT(up, UP_HELLO, u.hello.host),
     POKE_TEXT(up, UP_HELLO, u.hello.address),
+    POKE_TEXT(up, UP_HELLO, u.hello.device),
     POKE_MAX(up, UP_HELLO, u.hello.on_failure, FAILURE_CONTINUE),
     POKE(up, UP_HELLO, u.hello.version, UINT32_MAX, CODEC_OK),
     POKE(up, UP_HELLO, u.hello.world_max, UINT32_MAX, CODEC_OK),
@@ -919,9 +1233,25 @@ static const struct poke pokes[] = {
     POKE_SLOT(up, UP_READY, u.ready.slot),
     POKE_MAX(up, UP_READY, u.ready.dtype, DTYPE_UINT8),
     POKE_SLOT(up, UP_WAIT, u.wait.slot),
+    POKE_SLOT(up, UP_WAIT, u.wait.also[0]),
+    POKE_COUNT(up, UP_WAIT, u.wait.also_count, LOCKSTEP_MAX_WAITS - 1),
     POKE_LAYOUT(up, UP_LAYOUT_PART),
     POKE_MAX(up, UP_HEARTBEAT, u.heartbeat.activity, ACTIVITY_PAUSED),
     POKE_TEXT(up, UP_HEARTBEAT, u.heartbeat.mark),
+    POKE_MAX(up, UP_HEARTBEAT, u.heartbeat.place.count, LOCKSTEP_MAX_SLOTS),
+    POKE(up, UP_HEARTBEAT, u.heartbeat.place.count, 1, CODEC_INVALID), // Position 3.
+    POKE_MAX(up, UP_HEARTBEAT, u.heartbeat.place.position, 8),
+    POKE(up, UP_HEARTBEAT, u.heartbeat.place.position, UINT32_MAX, CODEC_INVALID),
+    POKE_SLOT(up, UP_HEARTBEAT, u.heartbeat.place.slot),
+    POKE_MAX(up, UP_HEARTBEAT, u.heartbeat.place.api, API_CLOSE),
+    POKE_MAX(up, UP_HEARTBEAT, u.heartbeat.place.module, LOCKSTEP_MAX_MODULES),
+    POKE_MAX(up, UP_HEARTBEAT, u.heartbeat.place.call, LOCKSTEP_MAX_CALLS - 1),
+    POKE_MAX(up, UP_HEARTBEAT, u.heartbeat.flags, PLACE_FLAGS),
+    POKE_COUNT(up, UP_HEARTBEAT, u.heartbeat.link_count, LOCKSTEP_LINKS_NAMED),
+    POKE_MAX(up, UP_HEARTBEAT, u.heartbeat.links[0].rank, LOCKSTEP_MAX_WORLD - 1),
+    POKE_COUNT(up, UP_HEARTBEAT, u.heartbeat.mate_count, LOCKSTEP_MATES_NAMED),
+    POKE(up, UP_HEARTBEAT, u.heartbeat.mate_count, 2, CODEC_INVALID), // The second has no state.
+    POKE_MAX(up, UP_HEARTBEAT, u.heartbeat.mates[0].rank, LOCKSTEP_MAX_WORLD - 1),
     POKE(up, UP_FAIL, u.fail.kind, HALT_NONE, CODEC_INVALID),
     POKE_MAX(up, UP_FAIL, u.fail.kind, HALT_TUNING),
     POKE_TEXT(up, UP_FAIL, u.fail.text),
@@ -929,9 +1259,32 @@ static const struct poke pokes[] = {
     POKE_TEXT(up, UP_LOST, u.lost.text),
     POKE_TEXT(up, UP_LEAVE, u.leave.reason),
     POKE_MAX(up, UP_LINKS, u.links.wish, ALGORITHM_BY_SIZE),
+    POKE_COUNT(up, UP_BLOCKED, u.blocked.wait_count, LOCKSTEP_MAX_WAITS),
+    POKE_MAX(up, UP_BLOCKED, u.blocked.waits[1].call.module, LOCKSTEP_MAX_MODULES - 1),
+    POKE_MAX(up, UP_BLOCKED, u.blocked.waits[0].call.call, LOCKSTEP_MAX_CALLS - 1),
+    POKE_COUNT(up, UP_BLOCKED, u.blocked.lack_count, LOCKSTEP_LACKS_NAMED),
+    POKE(up, UP_BLOCKED, u.blocked.lack_count, 3, CODEC_INVALID), // The third has position 0.
+    POKE(up, UP_BLOCKED, u.blocked.lacking[0].position, 63, CODEC_INVALID), // No lack.
+    POKE(up, UP_BLOCKED, u.blocked.lacking[0].position, 65, CODEC_INVALID), // Said twice.
+    POKE(up, UP_BLOCKED, u.blocked.lacking[1].position, LOCKSTEP_MAX_SLOTS, CODEC_INVALID),
+    POKE(up, UP_BLOCKED, u.blocked.lacking[1].position, UINT32_MAX, CODEC_INVALID),
+    POKE_MAX(up, UP_BLOCKED, u.blocked.lacking[1].call.module, LOCKSTEP_MAX_MODULES - 1),
+    POKE_MAX(up, UP_BLOCKED, u.blocked.lacking[0].call.call, LOCKSTEP_MAX_CALLS - 1),
+    POKE_MAX(up, UP_MODULES, u.modules.total, LOCKSTEP_MAX_MODULES),
+    POKE_MAX(up, UP_MODULES, u.modules.first, 7),
+    POKE(up, UP_MODULES, u.modules.first, UINT32_MAX, CODEC_INVALID),
+    POKE_COUNT(up, UP_MODULES, u.modules.count, LOCKSTEP_NAMES_PART),
+    POKE_TEXT(up, UP_MODULES, u.modules.names[0]),
+    POKE_TEXT(up, UP_MODULES, u.modules.names[1]),
+    POKE(up, UP_ANSWER, u.answer.kind, 0, CODEC_INVALID),
+    POKE(up, UP_ANSWER, u.answer.kind, ANSWER_EVENTS + 1, CODEC_INVALID),
+    POKE_COUNT(up, UP_ANSWER, u.answer.u.frames.count, LOCKSTEP_FRAMES_PART),
+    POKE_MAX(up, UP_ANSWER, u.answer.u.frames.frames[0].thread, LOCKSTEP_STACK_THREADS - 1),
+    POKE_TEXT(up, UP_ANSWER, u.answer.u.frames.frames[0].object),
+    POKE_TEXT(up, UP_ANSWER, u.answer.u.frames.frames[0].symbol),
 
     POKE(down, DOWN_VERIFIED, kind, DOWN_NONE, CODEC_INVALID),
-    POKE(down, DOWN_VERIFIED, kind, DOWN_TUNING + 1, CODEC_INVALID),
+    POKE(down, DOWN_VERIFIED, kind, DOWN_INSPECT + 1, CODEC_INVALID),
     POKE(down, DOWN_REFUSED, u.refused.refusal, REFUSAL_NONE, CODEC_INVALID),
     POKE_MAX(down, DOWN_REFUSED, u.refused.refusal, REFUSAL_DRAINING),
     POKE_TEXT(down, DOWN_REFUSED, u.refused.text),
@@ -974,6 +1327,8 @@ static const struct poke pokes[] = {
     POKE_MAX(down, DOWN_HALT, u.halt.rank, LOCKSTEP_MAX_WORLD - 1),
     POKE_TEXT(down, DOWN_HALT, u.halt.text),
     POKE_MAX(down, DOWN_TUNING, u.tuning.wish, ALGORITHM_BY_SIZE),
+    POKE(down, DOWN_INSPECT, u.inspect.what, 0, CODEC_INVALID),
+    POKE_MAX(down, DOWN_INSPECT, u.inspect.what, INSPECT_ALL),
 };
 
 static void poke(const struct poke *poke, union any_message *message)
@@ -1000,6 +1355,61 @@ static void test_encoding_bounds(void **state)
             fail_msg("poke %zu (%s kind %d, value %u): %s", i, pokes[i].direction->name,
                      pokes[i].kind, pokes[i].value, codec_status_name(status));
         assert_true((size == 0) == (status != CODEC_OK));
+    }
+}
+
+// Parts of an answer of the kinds that the example does not have, one fault in each.
+static void test_encoding_answers(void **state)
+{
+    static const struct {
+        const char *what;
+        struct up_answer answer;
+        enum codec_status status;
+    } cases[] = {
+        {"nothing is missing", {.kind = ANSWER_PLACE}, CODEC_OK},
+        {"a phase that is no text", {.kind = ANSWER_PLACE, .u.place.phase = "\xff"}, CODEC_INVALID},
+        {"a doing that is no text", {.kind = ANSWER_PLACE, .u.place.doing = "\xff"}, CODEC_INVALID},
+        {"more names than bound",
+         {.kind = ANSWER_PLACE, .u.place = {.missing_total = 99, .missing_count = 17}},
+         CODEC_TOO_LONG},
+        {"more names than missing",
+         {.kind = ANSWER_PLACE, .u.place = {.missing_total = 1, .missing_count = 2}},
+         CODEC_INVALID},
+        {"a name that is no text",
+         {.kind = ANSWER_PLACE,
+          .u.place = {.missing_total = 1, .missing_count = 1, .missing = {"\xff"}}},
+         CODEC_INVALID},
+        {"no threads", {.kind = ANSWER_THREADS}, CODEC_OK},
+        {"too many threads",
+         {.kind = ANSWER_THREADS, .u.threads.count = LOCKSTEP_THREADS_PART + 1},
+         CODEC_TOO_LONG},
+        {"a state that is no letter",
+         {.kind = ANSWER_THREADS, .u.threads = {1, {{.state = '\n'}}}},
+         CODEC_INVALID},
+        {"an unknown reason",
+         {.kind = ANSWER_THREADS, .u.threads = {1, {{.how = (enum stack_how)(STACK_TAKEN + 1)}}}},
+         CODEC_INVALID},
+        {"a thread's name without an end",
+         {.kind = ANSWER_THREADS, .u.threads = {1, {{.name = "0123456789abcdef"}}}},
+         CODEC_TOO_LONG},
+        {"a function without an end",
+         {.kind = ANSWER_THREADS,
+          .u.threads = {1, {{.wchan = "0123456789abcdef0123456789abcdef"}}}},
+         CODEC_TOO_LONG},
+        {"no events", {.kind = ANSWER_EVENTS}, CODEC_OK},
+        {"too many events",
+         {.kind = ANSWER_EVENTS, .u.events.count = LOCKSTEP_EVENTS_PART + 1},
+         CODEC_TOO_LONG},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct up_message message = {.kind = UP_ANSWER};
+        uint8_t bytes[512];
+        size_t size = 0;
+        message.u.answer = cases[i].answer;
+        const enum codec_status status = codec_encode_up(&message, bytes, sizeof(bytes), &size);
+        if (status != cases[i].status)
+            fail_msg("%s: %s", cases[i].what, codec_status_name(status));
     }
 }
 
@@ -1081,6 +1491,7 @@ static const struct append appends[] = {
     {&up, UP_HELLO, 7, 0, BYTES, 4, 1, CODEC_INVALID},
     {&up, UP_HELLO, 13, 0, NUMBER, FAILURE_CONTINUE + 1, 1, CODEC_INVALID},
     {&up, UP_HELLO, 13, 0, NUMBER, UINT64_MAX, 1, CODEC_INVALID},
+    {&up, UP_HELLO, 14, 0, BYTES, LOCKSTEP_DEVICE_BYTES, 1, CODEC_TOO_LONG},
     {&up, UP_HELLO, 99, 0, BYTES, 400, 3, CODEC_OK}, // A field of a later version is skipped.
     {&up, UP_HELLO, 99, 0, FIXED, 400, 3, CODEC_OK},
     {&up, UP_START, 2, 0, NUMBER, MANIFEST_ITEMS + 1, 1, CODEC_INVALID},
@@ -1101,6 +1512,9 @@ static const struct append appends[] = {
     {&up, UP_READY, 3, 3, NUMBER, LOCKSTEP_MAX_BUCKETS, 1, CODEC_INVALID},
     {&up, UP_READY, 4, 0, NUMBER, DTYPE_UINT8 + 1, 1, CODEC_INVALID},
     {&up, UP_WAIT, 3, 1, NUMBER, LOCKSTEP_MAX_MODULES, 1, CODEC_INVALID},
+    {&up, UP_WAIT, 4, 0, BYTES, 0, LOCKSTEP_MAX_WAITS - 2, CODEC_OK},
+    {&up, UP_WAIT, 4, 0, BYTES, 0, LOCKSTEP_MAX_WAITS - 1, CODEC_TOO_LONG},
+    {&up, UP_WAIT, 4, 2, NUMBER, LOCKSTEP_MAX_CALLS, 1, CODEC_INVALID},
     {&up, UP_LAYOUT_PART, 2, 0, NUMBER, LOCKSTEP_MAX_LAYOUT_WORDS + 1, 1, CODEC_INVALID},
     {&up, UP_LAYOUT_PART, 4, 0, NUMBER, 1, 1, CODEC_OK},
     {&up, UP_LAYOUT_PART, 4, 0, NUMBER, 1, 2, CODEC_INVALID}, // Outside the layout.
@@ -1108,6 +1522,22 @@ static const struct append appends[] = {
     {&up, UP_LAYOUT_PART, 4, 0, BYTES, LOCKSTEP_LAYOUT_PART - 2, 1, CODEC_TOO_LONG}, // Packed.
     {&up, UP_HEARTBEAT, 3, 0, NUMBER, ACTIVITY_PAUSED + 1, 1, CODEC_INVALID},
     {&up, UP_HEARTBEAT, 5, 0, BYTES, LOCKSTEP_MARK_BYTES, 1, CODEC_TOO_LONG},
+    {&up, UP_HEARTBEAT, 9, 1, NUMBER, 7, 1, CODEC_INVALID}, // Behind the last slot, with a slot.
+    {&up, UP_HEARTBEAT, 9, 1, NUMBER, 9, 1, CODEC_INVALID},
+    {&up, UP_HEARTBEAT, 9, 2, NUMBER, LOCKSTEP_MAX_SLOTS + 1, 1, CODEC_INVALID},
+    {&up, UP_HEARTBEAT, 9, 8, NUMBER, API_CLOSE, 1, CODEC_OK},
+    {&up, UP_HEARTBEAT, 9, 8, NUMBER, API_CLOSE + 1, 1, CODEC_INVALID},
+    {&up, UP_HEARTBEAT, 9, 11, NUMBER, LOCKSTEP_MAX_MODULES, 1, CODEC_OK},
+    {&up, UP_HEARTBEAT, 9, 11, NUMBER, LOCKSTEP_MAX_MODULES + 1, 1, CODEC_INVALID},
+    {&up, UP_HEARTBEAT, 10, 0, NUMBER, PLACE_FLAGS + 1, 1, CODEC_INVALID},
+    {&up, UP_HEARTBEAT, 12, 0, BYTES, 0, LOCKSTEP_LINKS_NAMED - 1, CODEC_OK},
+    {&up, UP_HEARTBEAT, 12, 0, BYTES, 0, LOCKSTEP_LINKS_NAMED, CODEC_TOO_LONG},
+    {&up, UP_HEARTBEAT, 12, 1, NUMBER, LOCKSTEP_MAX_WORLD, 1, CODEC_INVALID},
+    {&up, UP_HEARTBEAT, 13, 0, BYTES, 0, LOCKSTEP_MATES_NAMED, CODEC_TOO_LONG},
+    {&up, UP_HEARTBEAT, 13, 0, BYTES, 0, 1, CODEC_INVALID}, // A mate without a state.
+    {&up, UP_HEARTBEAT, 13, 2, NUMBER, 'Z', 1, CODEC_OK},
+    {&up, UP_HEARTBEAT, 13, 2, NUMBER, '9', 1, CODEC_INVALID},
+    {&up, UP_HEARTBEAT, 13, 2, NUMBER, 'Z' + 256, 1, CODEC_INVALID},
     {&up, UP_FAIL, 2, 0, NUMBER, HALT_NONE, 1, CODEC_INVALID},
     {&up, UP_FAIL, 2, 0, NUMBER, HALT_TUNING + 1, 1, CODEC_INVALID},
     {&up, UP_FAIL, 3, 0, BYTES, LOCKSTEP_TEXT_BYTES, 1, CODEC_TOO_LONG},
@@ -1115,6 +1545,33 @@ static const struct append appends[] = {
     {&up, UP_LOST, 4, 0, BYTES, LOCKSTEP_TEXT_BYTES, 1, CODEC_TOO_LONG},
     {&up, UP_LEAVE, 2, 0, BYTES, LOCKSTEP_MARK_BYTES, 1, CODEC_TOO_LONG},
     {&up, UP_LINKS, 4, 0, NUMBER, ALGORITHM_BY_SIZE + 1, 1, CODEC_INVALID},
+    {&up, UP_BLOCKED, 3, 0, BYTES, 0, 1, CODEC_INVALID}, // A wait without its call.
+    {&up, UP_BLOCKED, 3, 0, BYTES, 0, LOCKSTEP_MAX_WAITS - 1, CODEC_TOO_LONG},
+    {&up, UP_BLOCKED, 3, 2, FIXED, 0, LOCKSTEP_SLOT_WORDS + 1, CODEC_TOO_LONG},
+    {&up, UP_BLOCKED, 4, 0, FIXED, 0, LOCKSTEP_SLOT_WORDS - 2, CODEC_OK},
+    {&up, UP_BLOCKED, 4, 0, FIXED, 0, LOCKSTEP_SLOT_WORDS - 1, CODEC_TOO_LONG},
+    {&up, UP_BLOCKED, 4, 0, BYTES, 8 * (LOCKSTEP_SLOT_WORDS - 2), 1, CODEC_OK}, // Packed.
+    {&up, UP_BLOCKED, 4, 0, BYTES, 8 * (LOCKSTEP_SLOT_WORDS - 1), 1, CODEC_TOO_LONG},
+    {&up, UP_BLOCKED, 4, 0, BYTES, 7, 1, CODEC_TOO_LONG}, // No word; nanopb calls it so.
+    {&up, UP_BLOCKED, 5, 0, BYTES, 0, 1, CODEC_INVALID}, // A lack without its call.
+    {&up, UP_BLOCKED, 5, 1, NUMBER, 66, 1, CODEC_INVALID}, // No lack.
+    {&up, UP_BLOCKED, 5, 0, BYTES, 0, LOCKSTEP_LACKS_NAMED - 1, CODEC_TOO_LONG},
+    {&up, UP_MODULES, 1, 0, NUMBER, LOCKSTEP_MAX_MODULES + 1, 1, CODEC_INVALID},
+    {&up, UP_MODULES, 2, 0, NUMBER, 8, 1, CODEC_INVALID},
+    {&up, UP_MODULES, 3, 0, BYTES, 1, 1, CODEC_INVALID}, // Outside the modules.
+    {&up, UP_MODULES, 3, 0, BYTES, LOCKSTEP_NAME_BYTES, 1, CODEC_TOO_LONG},
+    {&up, UP_MODULES, 3, 0, BYTES, 1, LOCKSTEP_NAMES_PART - 1, CODEC_TOO_LONG},
+    {&up, UP_ANSWER, 4, 0, BYTES, 0, 1, CODEC_OK}, // The last kind counts.
+    {&up, UP_ANSWER, 4, 2, BYTES, LOCKSTEP_NAME_BYTES, 1, CODEC_TOO_LONG},
+    {&up, UP_ANSWER, 4, 3, NUMBER, 9, 1, CODEC_OK},
+    {&up, UP_ANSWER, 4, 4, BYTES, 1, 1, CODEC_INVALID}, // Named, but not missing.
+    {&up, UP_ANSWER, 4, 4, BYTES, 1, LOCKSTEP_MISSING_NAMED + 1, CODEC_TOO_LONG},
+    {&up, UP_ANSWER, 5, 1, BYTES, 0, LOCKSTEP_THREADS_PART, CODEC_OK},
+    {&up, UP_ANSWER, 5, 1, BYTES, 0, LOCKSTEP_THREADS_PART + 1, CODEC_TOO_LONG},
+    {&up, UP_ANSWER, 6, 1, BYTES, 0, LOCKSTEP_FRAMES_PART - 1, CODEC_OK},
+    {&up, UP_ANSWER, 6, 1, BYTES, 0, LOCKSTEP_FRAMES_PART, CODEC_TOO_LONG},
+    {&up, UP_ANSWER, 7, 1, BYTES, 0, LOCKSTEP_EVENTS_PART, CODEC_OK},
+    {&up, UP_ANSWER, 7, 1, BYTES, 0, LOCKSTEP_EVENTS_PART + 1, CODEC_TOO_LONG},
 
     {&down, DOWN_REFUSED, 1, 0, NUMBER, REFUSAL_NONE, 1, CODEC_INVALID},
     {&down, DOWN_REFUSED, 1, 0, NUMBER, REFUSAL_DRAINING + 1, 1, CODEC_INVALID},
@@ -1131,6 +1588,8 @@ static const struct append appends[] = {
     {&down, DOWN_GENERATION, 8, 3, NUMBER, 2, 1, CODEC_OK},
     {&down, DOWN_GENERATION, 8, 3, NUMBER, 1, 1, CODEC_INVALID}, // A mate that is there already.
     {&down, DOWN_GENERATION, 8, 2, NUMBER, 4, 1, CODEC_INVALID},
+    {&down, DOWN_GENERATION, 8, 8, NUMBER, 4, 1, CODEC_INVALID}, // Of no mate.
+    {&down, DOWN_GENERATION, 8, 9, NUMBER, 4, 1, CODEC_INVALID}, // The same.
     {&down, DOWN_MANIFEST_REQUEST, 2, 0, NUMBER, LOCKSTEP_MANIFEST_PART + 1, 1, CODEC_INVALID},
     {&down, DOWN_GRANT, 2, 3, NUMBER, LOCKSTEP_MAX_BUCKETS, 1, CODEC_INVALID},
     {&down, DOWN_LAYOUT_PART, 4, 0, NUMBER, 1, LOCKSTEP_LAYOUT_PART - 2, CODEC_TOO_LONG},
@@ -1141,6 +1600,8 @@ static const struct append appends[] = {
     {&down, DOWN_HALT, 4, 0, BYTES, LOCKSTEP_REPORT_BYTES - 1, 1, CODEC_OK},
     {&down, DOWN_HALT, 4, 0, BYTES, LOCKSTEP_REPORT_BYTES, 1, CODEC_TOO_LONG},
     {&down, DOWN_TUNING, 6, 0, NUMBER, ALGORITHM_BY_SIZE + 1, 1, CODEC_INVALID},
+    {&down, DOWN_INSPECT, 2, 0, NUMBER, 0, 1, CODEC_INVALID},
+    {&down, DOWN_INSPECT, 2, 0, NUMBER, INSPECT_ALL + 1, 1, CODEC_INVALID},
 };
 
 static size_t put_varint(uint8_t *bytes, uint64_t value)
@@ -1240,6 +1701,11 @@ static void test_decoding_malformed(void **state)
         {"a ready without its slot", "\x2a\x02\x08\x01", 4, CODEC_INVALID},
         {"a wait without its slot", "\x32\x02\x08\x01", 4, CODEC_INVALID},
         {"a hello without its uuid", "\x12\x02\x08\x01", 4, CODEC_INVALID},
+        {"a heartbeat at a slot that it does not name", "\x4a\x04\x4a\x02\x10\x01", 6,
+         CODEC_INVALID},
+        {"an answer without a part", "\x82\x01\x02\x08\x01", 5, CODEC_INVALID},
+        {"an event of more than 16 bits", "\x82\x01\x08\x3a\x06\x0a\x04\x20\x80\x80\x04", 11,
+         CODEC_INVALID},
         {"a NUL inside a string", "\x62\x05\x12\x03\x61\x00\x62", 7, CODEC_INVALID},
         {"a string that is not UTF-8", "\x62\x03\x12\x01\xff", 5, CODEC_INVALID},
         {"a field longer than its message", "\x62\x02\x12\x05\x61\x62\x63", 7, CODEC_TRUNCATED},
@@ -1332,13 +1798,13 @@ static void test_health_response(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden_bytes),     cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_small_buffers),    cmocka_unit_test(test_truncation),
-        cmocka_unit_test(test_mutations),        cmocka_unit_test(test_noise),
-        cmocka_unit_test(test_encoding_bounds),  cmocka_unit_test(test_encoding_utf8),
-        cmocka_unit_test(test_decoding_bounds),  cmocka_unit_test(test_decoding_malformed),
-        cmocka_unit_test(test_message_too_long), cmocka_unit_test(test_health_request),
-        cmocka_unit_test(test_health_response),
+        cmocka_unit_test(test_golden_bytes),       cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_small_buffers),      cmocka_unit_test(test_truncation),
+        cmocka_unit_test(test_mutations),          cmocka_unit_test(test_noise),
+        cmocka_unit_test(test_encoding_bounds),    cmocka_unit_test(test_encoding_utf8),
+        cmocka_unit_test(test_encoding_answers),   cmocka_unit_test(test_decoding_bounds),
+        cmocka_unit_test(test_decoding_malformed), cmocka_unit_test(test_message_too_long),
+        cmocka_unit_test(test_health_request),     cmocka_unit_test(test_health_response),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -61,6 +61,11 @@ static const struct lie lies[] = {
      "waits for module 0 call 0 bucket 0, which it has not reported ready"},
     {true, {.kind = UP_LOST, .u.lost = {.rank = 2}}, "lost rank 2, which cannot be a peer of it"},
     {true, {.kind = UP_LOST, .u.lost = {.rank = 1}}, "lost rank 1, which cannot be a peer of it"},
+    {true, {.kind = UP_BLOCKED}, "is blocked by 0 waits in step 0"},
+    {true,
+     {.kind = UP_BLOCKED, .u.blocked = {.step = 1, .wait_count = 17}},
+     "is blocked by 17 waits in step 1"},
+    {true, {.kind = UP_MODULES}, "named modules that are not its to name"},
     {true, {.kind = UP_FAIL}, "reported a failure of kind none, which is no disagreement"},
     {true,
      {.kind = UP_FAIL, .u.fail = {.kind = HALT_LEFT}},
@@ -290,7 +295,7 @@ static enum up_kind draw_kind(struct fuzz *fuzz, uint32_t place)
     const struct story *story = &fuzz->story;
     const uint32_t peer = fuzz->peers[place];
     if (draw(fuzz, 60) == 0)
-        return (enum up_kind)draw(fuzz, UP_LINKS + 2);
+        return (enum up_kind)draw(fuzz, UP_ANSWER + 2);
     if (story->generation[peer].number == 0)
         return UP_HEARTBEAT;
     switch (story->last[peer % STORY_LAST].kind) {
@@ -317,6 +322,8 @@ static enum up_kind draw_kind(struct fuzz *fuzz, uint32_t place)
     case DOWN_REFUSED:
     case DOWN_GRANT:
     case DOWN_LAYOUT_PART:
+    case DOWN_QUERY:
+    case DOWN_INSPECT:
         break;
     }
     if (fuzz->ended[place])
@@ -397,6 +404,19 @@ static void draw_message(struct fuzz *fuzz, uint32_t place, struct up_message *m
                                              .bytes_per_s = draw_number(fuzz, 9),
                                              .wish = draw(fuzz, 60) == 0 ? (uint32_t)draw(fuzz, 9)
                                                                          : ALGORITHM_BY_SIZE};
+        return;
+    case UP_BLOCKED:
+        message->u.blocked.step = step;
+        message->u.blocked.wait_count = draw_number(fuzz, 18);
+        return;
+    case UP_MODULES:
+        message->u.modules.first = draw_number(fuzz, 3);
+        message->u.modules.count = draw_number(fuzz, 18);
+        memset(message->u.modules.names, 0xe2, sizeof(message->u.modules.names));
+        return;
+    case UP_ANSWER:
+        message->u.answer.id = draw(fuzz, 3);
+        message->u.answer.last = draw(fuzz, 2) == 0;
         return;
     case UP_NONE:
         return;

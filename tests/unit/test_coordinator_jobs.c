@@ -217,7 +217,10 @@ static void test_missed_heartbeats_change_what_is_shown_and_nothing_else(void **
     story_run(story, 2);
     heartbeat(story, 1, 1);
     story_forget(story);
-    story_sleep(story, LOCKSTEP_HEARTBEAT_MS * LOCKSTEP_HEARTBEATS_MISSED + 1);
+    story_sleep(story,
+                LOCKSTEP_HEARTBEAT_MS * LOCKSTEP_FROZEN_HEARTBEATS + LOCKSTEP_FROZEN_SLACK_MS);
+    assert_false(story_worker(story, 0, 0).frozen);
+    story_sleep(story, 1);
     assert_true(story_worker(story, 0, 0).frozen);
     assert_int_equal(story_job(story, 0).state, JOB_RUNNING);
     story_expect(story, "");

@@ -20,10 +20,10 @@ static char error[512];
 static enum options_result parse(const char *line)
 {
     static char copy[512];
-    char *argv[16] = {0};
+    char *argv[24] = {0};
     int argc = 0;
     snprintf(copy, sizeof copy, "coordinator %s", line);
-    for (char *word = strtok(copy, " "); word && argc < 15; word = strtok(NULL, " "))
+    for (char *word = strtok(copy, " "); word && argc < 23; word = strtok(NULL, " "))
         argv[argc++] = word;
     error[0] = '\0';
     FILE *out = fopen("/dev/null", "we");
@@ -42,6 +42,7 @@ static void defaults_are_loopback(void **state)
     endpoint_text(&options.http, text, sizeof text);
     assert_string_equal(text, "127.0.0.1:8080");
     assert_int_equal(options.drain_ms, 5000);
+    assert_int_equal(options.stall_floor_ms, 0);
     assert_int_equal(options.log_level, LOG_LEVEL_INFO);
     assert_null(options.port_file);
     assert_false(options.parent_death || options.http_off || options.json);
@@ -51,7 +52,8 @@ static void every_flag_is_read(void **state)
 {
     (void)state;
     assert_int_equal(parse("--listen [::1]:7 --http=off --log-level debug --port-file /p "
-                           "--parent-death=42 --drain-ms 0 --chunk-bytes 65536 --json"),
+                           "--parent-death=42 --drain-ms 0 --chunk-bytes 65536 --json "
+                           "--stall-floor-ms 500"),
                      OPTIONS_RUN);
     char text[64];
     endpoint_text(&options.listen, text, sizeof text);
@@ -62,6 +64,7 @@ static void every_flag_is_read(void **state)
     assert_string_equal(options.port_file, "/p");
     assert_int_equal(options.drain_ms, 0);
     assert_int_equal(options.chunk_bytes, 65536);
+    assert_int_equal(options.stall_floor_ms, 500);
     assert_int_equal(parse("--http localhost:0 --parent-death"), OPTIONS_RUN);
     assert_string_equal(options.http.host, "127.0.0.1");
     assert_int_equal(options.parent, 0);
@@ -100,6 +103,8 @@ static void misuse_gets_a_sentence(void **state)
         {"--drain-ms 600001", "600000"},
         {"--chunk-bytes 1000", "multiple of 64"},
         {"--chunk-bytes 2097152", "1048576"},
+        {"--stall-floor-ms 99", "100 to 3600000"},
+        {"--stall-floor-ms 3600001", "100 to 3600000"},
         {"--parent-death=0", "process id"},
         {"--json=yes", "--json=yes"},
     };

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The trace of one worker: where it is, and its last events, as a block of memory that outlives the
+// process when it is mapped from a file. Little endian, version 1. Whoever reads it trusts nothing:
+// the writer may be dead, or be writing.
+//
+//      0  struct trace_header, written at open and when the generation forms
+//    512  the number of events begun, on a cache line of its own
+//   1024  words that say where the trainer is; as many bytes as the header says
+//   2048  a cell with what lockstep_mark said last, at 2304 one with the reason of the pause
+//   4096  names of modules, by index
+//  20480  struct trace_thread, by the number that events have for a thread
+//  24576  struct trace_slot, event n in slot n modulo LOCKSTEP_TRACE_EVENTS
+//
+// A cell is a version, odd while it is written, and a text; readers take it when the version is
+// even and the same before and after. A slot has a sequence for that.
+//
+// Only the format: nothing here opens, writes or reads a trace.
+
+#ifndef PROTOS_TRACE_H
+#define PROTOS_TRACE_H
+
+#include "protos/limits.h"
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define TRACE_MAGIC "LSTRACE" // With its NUL: the first 8 bytes.
+#define TRACE_VERSION 1
+#define TRACE_NO_RANK UINT32_MAX
+#define TRACE_NO_MODULE 0xffffu
+
+enum trace_offset {
+    TRACE_NEXT = 512,
+    TRACE_PROGRESS = 1024,
+    TRACE_MARK = 2048,
+    TRACE_PAUSE_REASON = 2304,
+    TRACE_NAMES = 4096,
+    TRACE_THREADS = 20480,
+    TRACE_EVENTS = 24576,
+};
+
+struct trace_header {
+    char magic[8];
+    uint32_t version;
+    uint32_t event_bytes; // sizeof(struct trace_slot)
+    uint32_t event_count;
+    uint32_t progress_bytes;
+    uint32_t pid;
+    uint32_t rank; // TRACE_NO_RANK: none yet.
+    uint32_t world_size;
+    uint32_t closed; // 1: lockstep_close was called.
+    uint64_t real_ns; // CLOCK_REALTIME and ...
+    uint64_t monotonic_ns; // ... CLOCK_MONOTONIC, both at open.
+    uint64_t generation;
+    uint64_t incarnation;
+    uint8_t uuid[LOCKSTEP_UUID_BYTES];
+    char job[LOCKSTEP_JOB_NAME_BYTES];
+    char host[LOCKSTEP_HOST_BYTES];
+};
+
+struct trace_cell {
+    _Atomic(uint64_t) version;
+    char text[LOCKSTEP_MARK_BYTES];
+};
+
+struct trace_thread {
+    uint32_t tid;
+    char name[LOCKSTEP_THREAD_BYTES];
+};
+
+// An event may be read when sequence is its number + 1 before and after it was copied.
+struct trace_slot {
+    _Atomic(uint64_t) sequence; // 0 while it is written.
+    uint64_t time_ns; // CLOCK_MONOTONIC
+    uint64_t step;
+    uint64_t value; // What it means depends on the kind.
+    uint16_t kind; // enum trace_kind
+    uint16_t thread; // Index of a struct trace_thread.
+    uint16_t module; // TRACE_NO_MODULE: none.
+    uint16_t call;
+    uint32_t bucket;
+    uint32_t reserved;
+};
+
+enum trace_kind { // Numbers are never used twice.
+    TRACE_NONE = 0,
+    TRACE_API_ENTER = 1, // value: enum api_function
+    TRACE_API_LEAVE = 2, // value: the same, and the status in the upper half.
+    TRACE_STEP_BEGIN = 3,
+    TRACE_CALL_BEGIN = 4,
+    TRACE_CALL_END = 5,
+    TRACE_BUCKET_READY = 6,
+    TRACE_LAUNCH = 7, // value: bytes
+    TRACE_FINAL = 8,
+    TRACE_STEP_END = 9,
+    TRACE_CLOSED = 10,
+    TRACE_SETTLED = 11,
+    TRACE_WAIT = 12,
+    TRACE_RELEASE = 13,
+    TRACE_GRANT = 14,
+    TRACE_PLAN = 15,
+    TRACE_BLOCKED = 16,
+    TRACE_QUERY = 17,
+    TRACE_HALT = 18, // value: enum halt_kind
+    TRACE_PAUSE = 19,
+    TRACE_RESUME = 20,
+    TRACE_PLAIN = 21,
+    TRACE_PLAIN_DONE = 22,
+    TRACE_INSPECTED = 23,
+};
+
+#define TRACE_BYTES ((size_t)TRACE_EVENTS + LOCKSTEP_TRACE_EVENTS * sizeof(struct trace_slot))
+
+static_assert(offsetof(struct trace_header, real_ns) == 40 && sizeof(struct trace_header) == 280,
+              "the format has no holes that a compiler may choose");
+static_assert(sizeof(struct trace_slot) == 48, "the format is fixed");
+static_assert(sizeof(struct trace_header) <= TRACE_NEXT, "the header fits");
+static_assert(TRACE_MARK + sizeof(struct trace_cell) <= TRACE_PAUSE_REASON &&
+                  TRACE_PAUSE_REASON + sizeof(struct trace_cell) <= TRACE_NAMES,
+              "both cells fit");
+static_assert(TRACE_NAMES + LOCKSTEP_MAX_MODULES * LOCKSTEP_NAME_BYTES <= TRACE_THREADS,
+              "the names fit");
+static_assert(TRACE_THREADS + LOCKSTEP_STACK_THREADS * sizeof(struct trace_thread) <= TRACE_EVENTS,
+              "the threads fit");
+
+#endif
