@@ -42,6 +42,8 @@
 
 static_assert(PAIR_MAX_MOVES <= 32, "a bit for each move");
 
+#define PAIR_PIECE 2048 // Elements of a sum that are made final at a time.
+
 enum pair_value {
     VALUE_ZERO,
     VALUE_INPUT, // User memory.
@@ -241,14 +243,13 @@ static bool pair_results(const struct flow *flow, struct ring_span span, uint64_
 
 // ---- sums ---------------------------------------------------------------------------------------
 
-// The operands of a sum, the first one to be overwritten. upper is NULL when lower has it already.
+// The operands of a sum, the first one to be overwritten.
 struct pair_operands {
     uint8_t *lower;
-    uint8_t *upper;
+    uint8_t *upper; // NULL: the other one is this rank's input, where it is.
 };
 
-// After this the received block and the value are two operands of partial sums, or one. False:
-// there is no memory.
+// Makes two operands of the received block and the value. False: there is no memory.
 static bool pair_operands(struct transport *transport, struct flow *flow,
                           struct pair_stripe *stripe, struct ring_span span, bool peer_is_lower,
                           uint8_t **received, struct pair_operands *operands)
@@ -260,7 +261,6 @@ static bool pair_operands(struct transport *transport, struct flow *flow,
         memset(*received, 0, span.count * dtype_size(flow->partial));
     }
     if (stripe->value == VALUE_INPUT && !pair_sum_is_ordered(flow)) {
-        (void)reduce_add(flow, span, *received);
         *operands = (struct pair_operands){*received, NULL};
         return true;
     }
@@ -286,25 +286,49 @@ static void pair_keep(struct transport *transport, struct pair_stripe *stripe, u
     stripe->value = VALUE_SCRATCH;
 }
 
-// The sum over all ranks becomes the result. Doubling computes it in scratch, where it stays for an
-// extra; halving writes it where the results of others will be beside it.
+static void pair_add(const struct flow *flow, struct ring_span span,
+                     const struct pair_operands *operands)
+{
+    if (operands->upper)
+        pair_sum_add(flow, span.count, operands->lower, operands->upper);
+    else
+        (void)reduce_add(flow, span, operands->lower);
+}
+
+// A piece of the sum over all ranks becomes the result.
+static void pair_finish_piece(const struct flow *flow, const struct pair_run *run, uint64_t index,
+                              struct ring_span piece, struct pair_operands operands, uint8_t *final)
+{
+    const uint64_t weight = run->stripes[index % run->pair.window].weight;
+    uint8_t *out = run->pair.halves ? pair_result_at(flow, run, index, piece) : final;
+    if (!operands.upper)
+        (void)reduce_add(flow, piece, operands.lower);
+    pair_sum_finish(flow, piece, operands.lower, operands.upper, weight, out);
+    if (!run->pair.halves)
+        pair_sum_quiet(flow, out, piece.count);
+    if (out)
+        reduce_store(flow, piece, out);
+}
+
+// The sum over all ranks becomes the result, by pieces that are in the first cache from the sum to
+// the copy in user memory. Doubling computes it in scratch, where it stays for an extra; halving
+// writes it where the results of others will be beside it.
 static bool pair_finish(struct transport *transport, struct flow *flow, struct pair_run *run,
                         uint64_t index, struct ring_span span, const struct pair_operands *operands)
 {
-    struct pair_stripe *stripe = pair_stripe_of(run, index);
-    if (!run->pair.halves) {
-        pair_sum_finish(flow, span, operands->lower, operands->upper, stripe->weight,
-                        operands->lower);
-        pair_sum_quiet(flow, operands->lower, span.count);
-        pair_store(transport, flow, span, operands->lower);
-        return true;
-    }
-    if (!pair_settle(transport, flow, run, index))
+    if (run->pair.halves && !pair_settle(transport, flow, run, index))
         return false;
-    uint8_t *out = pair_result_at(flow, run, index, span);
-    pair_sum_finish(flow, span, operands->lower, operands->upper, stripe->weight, out);
-    if (out)
-        pair_store(transport, flow, span, out);
+    for (uint64_t at = 0; at < span.count; at += PAIR_PIECE) {
+        const uint64_t before = at * dtype_size(flow->partial);
+        const uint64_t left = span.count - at;
+        const struct ring_span piece = {span.first + at, left < PAIR_PIECE ? left : PAIR_PIECE};
+        const struct pair_operands part = {operands->lower + before,
+                                           operands->upper ? operands->upper + before : NULL};
+        pair_finish_piece(flow, run, index, piece, part,
+                          operands->lower + at * dtype_size(flow->final));
+    }
+    if (!pair_is_direct(flow, span))
+        transport->totals.bytes_copied += span.count * flow->map.element_bytes;
     return true;
 }
 
@@ -331,8 +355,8 @@ static bool pair_sum(struct transport *transport, struct flow *flow, struct pair
                            run->turns[move].peer->rank < transport->world.rank, &received,
                            &operands))
             return false;
-        if (!last && operands.upper)
-            pair_sum_add(flow, span.count, operands.lower, operands.upper);
+        if (!last)
+            pair_add(flow, span, &operands);
         if (last && !pair_finish(transport, flow, run, index, span, &operands))
             return false;
         pair_keep(transport, stripe, received, &operands);
