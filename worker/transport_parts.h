@@ -213,6 +213,8 @@ struct transport_patience {
     bool crowded; // The ranks of this host have no core each: others are let run.
     uint32_t credit; // Grows when looking helped, shrinks when it did not.
     uint32_t waits; // Waits without looking since the last one with.
+    uint32_t probe; // Without credit one wait in so many looks.
+    uint32_t hits; // Waits in which looking helped, since somebody who computes had the core.
     uint32_t unpolled; // Waits since the kernel was last asked.
 };
 

@@ -7,12 +7,20 @@
 // all that is awaited comes through memory, and blocks after that:
 //
 // - Every rank of this host can have a core: WAIT_SPIN_US.
+// - Something small may come through a socket: WAIT_SOCKET_US, which is longer than a peer that has
+//   gone to sleep takes to wake up. Else one sleep makes the next one: both ranks would find the
+//   other late, always. After WAIT_SPIN_US, or at once where ranks share cores, the others are let
+//   run between looks; a turn that takes WAIT_HOG_US has gone to somebody who computes, and who
+//   only makes room for those that wake up. Of large payloads a wake-up is a small part, and who
+//   looks may share a core's units with a peer that copies: WAIT_SPIN_US has to do.
 // - Ranks share cores: WAIT_PAUSES looks, then a few times the others are let run, for
 //   WAIT_CROWDED_US at most. Never without bound: a rank that yields forever takes every other turn
 //   of the core from whoever computes.
 // - Looking that never helps (far peers, long waits) is given up: each wait that looked in vain
 //   costs credit, each that did not look in vain brings more. Without credit only one wait in
-//   WAIT_PROBE looks.
+//   WAIT_PROBE looks. Whoever looks uses up its share of the core, and pays for that with a whole
+//   turn of those that compute: each such turn doubles the waits without looking, up to
+//   WAIT_PROBE_MOST, and WAIT_HITS_CALM good looks without one make them WAIT_PROBE again.
 //
 // Nobody is missed between the last look and the sleep. For links in memory that is proved in
 // link_shm.c; `attention` works the same way: whoever wakes and the engine that goes to sleep both
@@ -30,15 +38,20 @@
 
 #define WAIT_EVENTS 64
 #define WAIT_SPIN_US 10
+#define WAIT_SOCKET_US 120
+#define WAIT_HOG_US 500
 #define WAIT_PAUSES 50
 #define WAIT_YIELDS 8
 #define WAIT_CROWDED_US 30
 #define WAIT_CLOCK_ROUNDS 16 // Looks between two looks at the clock, where looking is cheap.
 #define WAIT_POLL_ROUNDS 8 // Looks into memory between two at sockets.
+#define WAIT_SOCKET_LOOKS 2 // The same where there are only sockets.
 #define WAIT_UNPOLLED 32 // Waits that memory may end before sockets have their turn.
 #define WAIT_CREDIT_MOST 16
 #define WAIT_CREDIT_HIT 4
 #define WAIT_PROBE 16
+#define WAIT_PROBE_MOST 4096
+#define WAIT_HITS_CALM 4096
 
 // ---- events -------------------------------------------------------------------------------------
 
@@ -111,17 +124,20 @@ static bool wait_look(struct transport *transport)
     return any;
 }
 
-// Whether something may come that only the kernel knows of.
-static bool wait_has_sockets(const struct transport *transport)
+static bool wait_has_links(const struct transport *transport, bool in_memory)
 {
-    if (!transport->formed)
-        return true;
     for (uint32_t i = 0; i < transport->peer_count; i++) {
         const struct link *link = transport->peers[i].stream.link;
-        if (link && !link->ops->pending)
+        if (link && (link->ops->pending != NULL) == in_memory)
             return true;
     }
     return false;
+}
+
+// Whether something may come that only the kernel knows of.
+static bool wait_has_sockets(const struct transport *transport)
+{
+    return !transport->formed || wait_has_links(transport, false);
 }
 
 static void wait_pause(void)
@@ -133,21 +149,76 @@ static void wait_pause(void)
 #endif
 }
 
-// Every rank has its core.
+// Every rank has its core, and all that is awaited comes through memory.
 static bool wait_spin_alone(struct transport *transport)
 {
-    const bool sockets = wait_has_sockets(transport);
-    const uint32_t clock_rounds = sockets ? WAIT_POLL_ROUNDS : WAIT_CLOCK_ROUNDS;
     const uint64_t end_us = clock_now_us() + WAIT_SPIN_US;
     for (uint32_t round = 0;; round++) {
         if (wait_look(transport))
             return true;
-        if (sockets && round % WAIT_POLL_ROUNDS == 0 && wait_poll(transport, 0))
-            return true;
-        if (round % clock_rounds == clock_rounds - 1 && clock_now_us() >= end_us)
+        if (round % WAIT_CLOCK_ROUNDS == WAIT_CLOCK_ROUNDS - 1 && clock_now_us() >= end_us)
             return false;
         wait_pause();
     }
+}
+
+// A question to the kernel costs as much as several looks into memory.
+static bool wait_look_everywhere(struct transport *transport, uint32_t looks)
+{
+    for (uint32_t i = 0; i < looks; i++) {
+        if (wait_look(transport))
+            return true;
+        wait_pause();
+    }
+    return wait_poll(transport, 0);
+}
+
+// Whether what is awaited takes about as long as a wake-up.
+static bool wait_is_short(const struct transport *transport)
+{
+    const struct list *first = transport->active.next;
+    if (first == &transport->active)
+        return true;
+    const struct flow *flow = list_entry(first, struct flow, turn);
+    return flow->collective->elements * flow->map.element_bytes <= LOCKSTEP_EAGER_BYTES;
+}
+
+static uint64_t wait_socket_us(const struct transport *transport)
+{
+    if (transport->patience.crowded)
+        return WAIT_CROWDED_US;
+    return wait_is_short(transport) ? WAIT_SOCKET_US : WAIT_SPIN_US;
+}
+
+static void wait_meet_hog(struct transport_patience *patience)
+{
+    patience->credit = 0;
+    patience->hits = 0;
+    if (patience->probe < WAIT_PROBE_MOST)
+        patience->probe *= 2;
+}
+
+static bool wait_spin_sockets(struct transport *transport)
+{
+    struct transport_patience *patience = &transport->patience;
+    const uint32_t looks = wait_has_links(transport, true) ? WAIT_POLL_ROUNDS : WAIT_SOCKET_LOOKS;
+    const uint64_t alone_us = patience->crowded ? 0 : WAIT_SPIN_US;
+    const uint64_t most_us = wait_socket_us(transport);
+    const uint64_t begin_us = clock_now_us();
+    uint64_t now_us = begin_us;
+    while (!wait_look_everywhere(transport, looks)) {
+        const uint64_t before_us = now_us;
+        now_us = clock_now_us();
+        if (now_us - before_us >= WAIT_HOG_US) {
+            wait_meet_hog(patience);
+            return false;
+        }
+        if (now_us - begin_us >= most_us)
+            return false;
+        if (now_us - begin_us >= alone_us)
+            (void)sched_yield();
+    }
+    return true;
 }
 
 static bool wait_spin_crowded(struct transport *transport)
@@ -157,31 +228,40 @@ static bool wait_spin_crowded(struct transport *transport)
             return true;
         wait_pause();
     }
-    const bool sockets = wait_has_sockets(transport);
     const uint64_t end_us = clock_now_us() + WAIT_CROWDED_US;
     for (uint32_t i = 0; i < WAIT_YIELDS && clock_now_us() < end_us; i++) {
         (void)sched_yield();
-        if (wait_look(transport) || (sockets && wait_poll(transport, 0)))
+        if (wait_look(transport))
             return true;
     }
     return false;
+}
+
+static bool wait_spin_now(struct transport *transport)
+{
+    if (wait_has_sockets(transport))
+        return wait_spin_sockets(transport);
+    return transport->patience.crowded ? wait_spin_crowded(transport) : wait_spin_alone(transport);
 }
 
 // Looks for a moment, where that has helped lately.
 static bool wait_spin(struct transport *transport)
 {
     struct transport_patience *patience = &transport->patience;
-    if (patience->credit == 0 && ++patience->waits < WAIT_PROBE)
+    if (patience->credit == 0 && ++patience->waits < patience->probe)
         return false;
     patience->waits = 0;
-    const bool found =
-        patience->crowded ? wait_spin_crowded(transport) : wait_spin_alone(transport);
+    const bool found = wait_spin_now(transport);
     if (!found && patience->credit > 0)
         patience->credit--;
     if (found)
         patience->credit = patience->credit + WAIT_CREDIT_HIT < WAIT_CREDIT_MOST
                                ? patience->credit + WAIT_CREDIT_HIT
                                : WAIT_CREDIT_MOST;
+    if (found && ++patience->hits >= WAIT_HITS_CALM) {
+        patience->probe = WAIT_PROBE;
+        patience->hits = 0;
+    }
     return found;
 }
 
@@ -282,5 +362,6 @@ void wait_prepare(struct transport *transport)
     transport->patience = (struct transport_patience){
         .crowded = wait_ranks_here(transport) > transport->processors,
         .credit = WAIT_CREDIT_MOST,
+        .probe = WAIT_PROBE,
     };
 }
