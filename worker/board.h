@@ -11,7 +11,8 @@
 // *joined* with a *record* in its seat. When all seats have joined one, the *leader* (seat 0)
 // appends a *run*; all seats execute runs in their order. Large runs are cut into *pieces*,
 // numbered over all runs; each seat has a row of *slots*, and piece p goes through slot p modulo
-// their count.
+// their count. A small one needs no run: it is a *shot*, a record with its whole payload, and every
+// seat that has the shots of all computes the result for itself.
 //
 // Who writes what: a seat by its rank only, runs by the leader only. Counters are published with
 // release and read with acquire; what is in front of them in the program is visible behind them.
@@ -26,6 +27,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define BOARD_MAGIC UINT64_C(0x6c6f636b62643031)
@@ -34,7 +36,10 @@
 #define BOARD_RECORDS 576
 #define BOARD_QUEUE 1024 // A power of two.
 #define BOARD_RUNS 64 // In flight. A power of two.
-#define BOARD_TINY_BYTES 1024 // Payloads up to so many ride in records and runs.
+#define BOARD_TINY_BYTES 1024 // Payloads up to so many ride in records, ...
+#define BOARD_SHOT_BYTES (32 * 1024) // ... and those of other shots in blocks of their seat.
+#define BOARD_SHOT_BLOCKS 8
+#define BOARD_TINY BOARD_SHOT_BLOCKS // Instead of the number of one: the payload is in the record.
 #define BOARD_UNIT_WORDS 8 // Used bits of so many words ride in the record and the run.
 #define BOARD_WIDE_BLOCKS 16 // Of a seat, for the used bits of collectives with more units.
 #define BOARD_WIDE_WORDS (LOCKSTEP_MAX_PARAMETERS / 64)
@@ -47,10 +52,12 @@
 #define BOARD_BLOCK_BYTES (8 * 1024)
 #define BOARD_NEWS 256 // Of regions, not heard yet. A power of two.
 #define BOARD_NONE UINT32_MAX
+#define BOARD_SHOT_BITS 16
 
 static_assert(BOARD_RECORDS >= LOCKSTEP_EARLY_COLLECTIVES, "all that may be early can be joined");
 static_assert(BOARD_QUEUE > BOARD_RECORDS, "what is queued fits");
 static_assert(BOARD_ROW_BLOCKS > 2 * LOCKSTEP_WINDOW - 1, "any slot that may be early has a block");
+static_assert(BOARD_RECORDS <= 1 << BOARD_SHOT_BITS, "a record's number fits");
 
 // A run of elements in registered memory.
 struct board_row {
@@ -67,24 +74,27 @@ struct board_memory {
     struct board_row row; // The one, where there is one.
 };
 
-// One collective of one rank. Constant from its join until the rank has seen its run.
+// One collective of one rank. Constant from its join until the rank has seen its run; of a shot
+// until all have read it. What the fastest ones need is in its first two lines.
 struct board_record {
-    struct collective_tag tag;
+    _Alignas(BOARD_LINE) struct collective_tag tag;
     uint64_t signature;
     uint64_t shape; // Hash of what decides how it is cut.
     uint64_t weight;
     uint64_t factor; // By which its inputs are to be multiplied; 0: it contributes nothing.
+    uint32_t use; // Of a shot: how often the record has been one.
+    uint32_t payload; // Of a shot: a block of its seat, or BOARD_TINY.
+    uint8_t tiny[BOARD_TINY_BYTES];
+    uint64_t used[BOARD_UNIT_WORDS];
     uint32_t block; // Of its seat's wide blocks; BOARD_NONE: used bits are here.
     struct board_memory memory;
-    uint64_t used[BOARD_UNIT_WORDS];
-    _Alignas(64) uint8_t tiny[BOARD_TINY_BYTES];
 };
+static_assert(offsetof(struct board_record, tiny) == 64, "the payload begins with a line");
 
 enum board_run_kind {
-    BOARD_RUN_TINY = 1, // The result is in the run.
-    BOARD_RUN_PIECES = 2, // Through the slots.
-    BOARD_RUN_MISMATCH = 3, // The ranks that have a record in it disagree.
-    BOARD_RUN_REGISTERED = 4, // In the memory of all ranks itself.
+    BOARD_RUN_PIECES = 1, // Through the slots.
+    BOARD_RUN_MISMATCH = 2, // The ranks that have a record in it disagree.
+    BOARD_RUN_REGISTERED = 3, // In the memory of all ranks itself.
 };
 
 struct board_run {
@@ -96,11 +106,18 @@ struct board_run {
     uint64_t weight; // Of all. BOARD_RUN_MISMATCH: the signature of `other`.
     uint64_t used[BOARD_UNIT_WORDS];
     struct board_memory memory[LOCKSTEP_MAX_MATES]; // BOARD_RUN_REGISTERED: by seat.
-    _Alignas(64) uint8_t tiny[BOARD_TINY_BYTES];
 };
 
 struct board_counter {
     _Alignas(BOARD_LINE) _Atomic uint64_t value;
+};
+
+// What a rank says of its shots. Its mates look at one line for it.
+struct board_shots {
+    // Shots, ever, in front of the record of the last one in BOARD_SHOT_BITS. Who has missed none
+    // needs not look into the queue.
+    _Alignas(BOARD_LINE) _Atomic uint64_t last;
+    _Atomic uint64_t starves; // 1: it waits for a record that all have read.
 };
 
 // A block of final bytes on its way from its owner's memory to that of all ranks. Whoever finds a
@@ -129,6 +146,7 @@ struct board_final {
 struct board_seat {
     struct board_counter mapped; // 1: its rank has mapped the board.
     struct board_counter joined; // Records in the queue, ever.
+    struct board_shots shots;
     // Pieces, ever: this rank's inputs are in its slot; its part is final in its slot; what it
     // needs of all slots is read.
     struct board_counter copied_in;
@@ -143,6 +161,10 @@ struct board_seat {
     struct board_counter freed_heard[LOCKSTEP_MAX_MATES]; // By seat: news of that mate, taken here.
     _Alignas(BOARD_LINE) struct board_final final[BOARD_SLOTS]; // By slot.
     _Alignas(BOARD_LINE) uint32_t queue[BOARD_QUEUE]; // Records, in the order of their join.
+    _Alignas(BOARD_LINE) uint32_t shot[BOARD_QUEUE]; // Records that are shots.
+    // By seat: the use of each record of that mate that was read here last.
+    _Alignas(BOARD_LINE) _Atomic uint32_t read[LOCKSTEP_MAX_MATES][BOARD_RECORDS];
+    _Alignas(BOARD_LINE) uint8_t payloads[BOARD_SHOT_BLOCKS][BOARD_SHOT_BYTES];
     _Alignas(BOARD_LINE) uint64_t wide[BOARD_WIDE_BLOCKS][BOARD_WIDE_WORDS];
     _Alignas(BOARD_LINE) struct board_row rows[BOARD_ROW_BLOCKS][BOARD_ROWS];
     _Alignas(BOARD_LINE) struct board_record records[BOARD_RECORDS];
@@ -157,6 +179,7 @@ enum board_verdict {
 struct board_head {
     uint64_t magic;
     uint64_t seats;
+    uint64_t shot_bytes; // Payloads up to so many are shots. Set by the leader before it is mapped.
     struct board_counter verdict; // enum board_verdict
     struct board_counter runs; // Appended, ever.
     _Alignas(BOARD_LINE) struct board_run run[BOARD_RUNS];

@@ -259,8 +259,7 @@ static void pieces_store_own(struct shared *shared, const struct shared_run *run
     pieces_store(shared, flow, part, pieces_place(shared, flow, shared->seat, piece, whole, part));
 }
 
-// The seat of a broadcast's root.
-static uint32_t pieces_root(const struct shared *shared, const struct flow *flow)
+uint32_t pieces_root(const struct shared *shared, const struct flow *flow)
 {
     const struct locality *locality = &shared->transport->world.locality;
     for (uint32_t i = 0; i < shared->seats; i++) {

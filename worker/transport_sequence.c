@@ -3,10 +3,12 @@
 // The leader of a host: from the joins of all ranks to one order of runs. Ranks launch collectives
 // in different orders; whichever all of them have joined next is run next, by everybody. One writer
 // decides, so there is nothing to agree upon and no lock. Engine thread of the lowest rank.
+//
+// What is known of tags is kept here for shots as well, on every rank: the leader knows all joins,
+// the others only shots. So where ranks disagree, or not all have a payload, the leader alone says
+// so.
 
 #include "worker/transport_shared.h"
-
-#include "worker/kernels.h"
 
 #include <string.h>
 
@@ -59,53 +61,73 @@ static struct match *match_make(struct sequence *sequence, const struct collecti
     return match;
 }
 
-static void match_free(struct sequence *sequence, struct match *match)
+void sequence_forget(struct sequence *sequence, struct match *match)
 {
     list_remove(&match->bucket);
     list_remove(&match->ready);
     scratch_put(&sequence->pool, match);
 }
 
-// Takes the next join of a seat.
-static void sequence_join(struct shared *shared, uint32_t seat)
+static void match_begin(struct sequence *sequence, struct match *match, uint32_t seat,
+                        const struct board_record *record)
+{
+    sequence->expected -= match->heard;
+    match->signature = record->signature;
+    match->shape = record->shape;
+    match->first = seat;
+}
+
+struct match *sequence_join(struct shared *shared, uint32_t seat, uint32_t index, bool shot)
 {
     struct sequence *sequence = &shared->sequence;
-    const struct board_seat *from = shared_seat(shared, seat);
-    const uint32_t index = from->queue[sequence->consumed[seat]++ % BOARD_QUEUE];
     if (index >= BOARD_RECORDS || (seat == shared->seat && !shared->joined[index])) {
         shared_impossible(shared, seat, "sent a join without a record");
-        return;
+        return NULL;
     }
-    const struct board_record *record = &from->records[index];
+    const struct board_record *record = &shared_seat(shared, seat)->records[index];
     const struct collective_tag tag = record->tag;
     struct match *match = sequence_find(sequence, &tag);
     if (!match)
         match = match_make(sequence, &tag);
     if (!match) {
         shared_impossible(shared, seat, "sent a join that there is no memory for");
-        return;
+        return NULL;
     }
     if (match->records[seat] != BOARD_NONE) {
         shared_impossible(shared, seat, "sent the same join twice");
-        return;
+        return NULL;
     }
-    if (match->count == 0) {
-        sequence->expected -= match->heard;
-        match->signature = record->signature;
-        match->shape = record->shape;
-        match->first = seat;
-    }
+    if (match->count == 0)
+        match_begin(sequence, match, seat, record);
     match->records[seat] = index;
     match->count++;
-    const bool same = record->signature == match->signature && record->shape == match->shape;
-    if (!same && match->differs == BOARD_NONE)
+    match->shots |= (uint32_t)shot << seat;
+    if ((record->signature != match->signature || record->shape != match->shape) &&
+        match->differs == BOARD_NONE)
         match->differs = seat;
+    return match;
+}
+
+// The leader: what all have joined, or joined differently, is ready for a run.
+void sequence_joined(struct shared *shared, struct match *match)
+{
     if (shared->two_level && match->differs == BOARD_NONE) {
         two_level_joined(shared, match);
     } else if (match->differs != BOARD_NONE || match->count == shared->seats) {
         list_remove(&match->ready);
-        list_push_back(&sequence->ready, &match->ready);
+        list_push_back(&shared->sequence.ready, &match->ready);
     }
+}
+
+// Takes the next join of a seat.
+static void sequence_take(struct shared *shared, uint32_t seat)
+{
+    struct sequence *sequence = &shared->sequence;
+    const struct board_seat *from = shared_seat(shared, seat);
+    const uint32_t index = from->queue[sequence->consumed[seat]++ % BOARD_QUEUE];
+    struct match *match = sequence_join(shared, seat, index, false);
+    if (match)
+        sequence_joined(shared, match);
 }
 
 struct match *sequence_expect(struct sequence *sequence, const struct collective_tag *tag)
@@ -161,25 +183,6 @@ static void sequence_merge_used(const struct shared *shared, const struct match 
     }
 }
 
-// The leader computes it for all: there is nothing to distribute that would not cost more.
-static void sequence_compute_tiny(const struct shared *shared, const struct match *match,
-                                  const struct flow *flow, struct board_run *run)
-{
-    const struct collective *collective = flow->collective;
-    const void *sources[LOCKSTEP_MAX_MATES];
-    struct shared_run how = {.weight = run->weight};
-    for (uint32_t i = 0; i < shared->seats; i++) {
-        sources[i] = run->factors[i] > 0 ? match_record(shared, match, i)->tiny : NULL;
-        how.factors[i] = run->factors[i];
-        how.scales |= run->factors[i] > 1;
-    }
-    if (collective->kind == COLLECTIVE_BROADCAST)
-        memcpy(run->tiny, match_record(shared, match, collective->root)->tiny,
-               collective->elements * flow->map.element_bytes);
-    else if (collective->op != REDUCE_MEAN || run->weight > 0)
-        pieces_combine(flow, &how, run->tiny, sources, shared->seats, collective->elements);
-}
-
 static void sequence_fill(const struct shared *shared, const struct match *match,
                           struct board_run *run, uint64_t *wide)
 {
@@ -201,11 +204,6 @@ static void sequence_fill(const struct shared *shared, const struct match *match
     sequence_merge_used(shared, match, words, words > BOARD_UNIT_WORDS ? wide : run->used);
     registered = registered && !shared->two_level;
     run->kind = registered ? BOARD_RUN_REGISTERED : BOARD_RUN_PIECES;
-    if (!shared->two_level && collective->elements * flow->map.element_bytes <= BOARD_TINY_BYTES &&
-        words <= BOARD_UNIT_WORDS) {
-        run->kind = BOARD_RUN_TINY;
-        sequence_compute_tiny(shared, match, flow, run);
-    }
 }
 
 // Tells those that have joined and were not told.
@@ -242,7 +240,8 @@ static void sequence_append(struct shared *shared, struct match *match)
         sequence_fill(shared, match, &head->run[at], head->wide[at]);
         if (shared->two_level)
             two_level_appended(shared, match);
-        match_free(sequence, match);
+        shots_read(shared, match);
+        sequence_forget(sequence, match);
     }
     board_publish(&head->runs, ++sequence->runs);
 }
@@ -260,7 +259,7 @@ bool sequence_work(struct shared *shared)
             continue;
         }
         while (sequence->consumed[i] < joined)
-            sequence_join(shared, i);
+            sequence_take(shared, i);
     }
     while (!list_empty(&sequence->ready) && sequence_has_room(shared)) {
         sequence_append(shared, list_entry(list_first(&sequence->ready), struct match, ready));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Collectives in memory that mates share: how the board comes to stand, how a launch gets on it and
-// a run off it. What is between is in transport_sequence.c and transport_pieces.c. Engine thread.
+// a run off it. What is between is in transport_sequence.c, transport_shots.c and
+// transport_pieces.c. Engine thread.
 //
 // Life of the board. When the links to all mates stand, the leader makes it and hands it to each;
 // who has mapped it says so in it; when all have, the leader writes that it stands. Where a link
@@ -55,6 +56,7 @@ static bool shared_begin(struct transport *transport, struct shared *shared)
     shared->fd = -1;
     list_init(&shared->waiting);
     sequence_init(&shared->sequence);
+    shots_init(shared);
     for (uint32_t i = 0; i < BOARD_RECORDS; i++)
         shared->records[shared->record_count++] = BOARD_RECORDS - 1 - i;
     for (uint32_t i = 0; i < BOARD_WIDE_BLOCKS; i++)
@@ -98,6 +100,8 @@ static void shared_settle(struct shared *shared, bool stands)
 {
     shared->settled = true;
     shared->stands = stands;
+    if (stands)
+        shots_begin(shared);
     if (stands)
         registered_begin(shared);
     if (shared->fd >= 0)
@@ -181,6 +185,7 @@ static void shared_lead(struct shared *shared)
             shared_decide(shared, false);
             return;
         }
+        shared->board.head->shot_bytes = shots_most_bytes(shared->transport);
         board_publish(&shared_seat(shared, 0)->mapped, 1);
     }
     if (!shared_pass(shared))
@@ -298,22 +303,17 @@ static uint64_t shared_shape(const struct flow *flow)
     return hash64(words, sizeof(words));
 }
 
-static uint64_t shared_factor(const struct collective *collective)
+uint64_t shared_factor(const struct collective *collective)
 {
     if (collective->op != REDUCE_MEAN || collective->kind != COLLECTIVE_ALLREDUCE)
         return 1;
     return collective->input_is_sum && collective->weight > 0 ? 1 : collective->weight;
 }
 
-static bool shared_is_tiny(const struct shared *shared, const struct flow *flow)
+// Whether it becomes a shot.
+static bool shared_fill(struct shared *shared, const struct flow *flow, uint32_t index)
 {
-    return !shared->two_level &&
-           flow->collective->elements * flow->map.element_bytes <= BOARD_TINY_BYTES &&
-           units_words(flow->collective->unit_count) <= BOARD_UNIT_WORDS;
-}
-
-static void shared_fill(struct shared *shared, const struct flow *flow, struct board_record *record)
-{
+    struct board_record *record = &shared_seat(shared, shared->seat)->records[index];
     const struct collective *collective = flow->collective;
     const uint32_t words = units_words(collective->unit_count);
     const bool mean = collective->op == REDUCE_MEAN && collective->kind == COLLECTIVE_ALLREDUCE;
@@ -330,8 +330,9 @@ static void shared_fill(struct shared *shared, const struct flow *flow, struct b
     }
     if (words > 0)
         memcpy(used, collective->used, words * sizeof(*used));
-    if (shared_is_tiny(shared, flow))
-        pieces_gather(shared, flow, (struct ring_span){0, collective->elements}, record->tiny);
+    registered_join(shared, flow, index);
+    return shared->registered.joined[index].count == 0 && shots_fits(shared, flow) &&
+           shots_fill(shared, flow, index, record);
 }
 
 // False: it has to wait for a record.
@@ -339,12 +340,19 @@ static bool shared_join(struct shared *shared, struct flow *flow)
 {
     struct board_seat *seat = shared_seat(shared, shared->seat);
     const bool wide = units_words(flow->collective->unit_count) > BOARD_UNIT_WORDS;
-    if (shared->record_count == 0 || (wide && shared->block_count == 0))
+    if (!shots_refill(shared)) {
+        shots_starve(shared, true);
+        return false;
+    }
+    if (wide && shared->block_count == 0)
         return false;
     const uint32_t record = shared->records[--shared->record_count];
     shared->joined[record] = flow;
-    shared_fill(shared, flow, &seat->records[record]);
-    registered_join(shared, flow, record);
+    shots_starve(shared, false);
+    if (shared_fill(shared, flow, record)) {
+        shots_announce(shared, record);
+        return true;
+    }
     seat->queue[shared->joins % BOARD_QUEUE] = record;
     board_publish(&seat->joined, ++shared->joins);
     return true;
@@ -367,8 +375,7 @@ void shared_launch(struct transport *transport, struct flow *flow)
         list_push_back(&shared->waiting, &flow->feed);
         return;
     }
-    if (shared->seat != 0)
-        shared_tell(shared);
+    shared_tell(shared);
 }
 
 static bool shared_join_waiting(struct shared *shared)
@@ -388,8 +395,7 @@ static bool shared_join_waiting(struct shared *shared)
 
 // ---- runs ---------------------------------------------------------------------------------------
 
-// Gives the record of a run back. The flow that joined with it; NULL: none did.
-static struct flow *shared_release(struct shared *shared, uint32_t record)
+struct flow *shared_release(struct shared *shared, uint32_t record)
 {
     const struct board_record *own = &shared_seat(shared, shared->seat)->records[record];
     struct flow *flow = shared->joined[record];
@@ -399,22 +405,28 @@ static struct flow *shared_release(struct shared *shared, uint32_t record)
         own->block < BOARD_WIDE_BLOCKS)
         shared->blocks[shared->block_count++] = own->block;
     shared->joined[record] = NULL;
-    shared->records[shared->record_count++] = record;
+    if (!shots_spend(shared, record))
+        shared->records[shared->record_count++] = record;
     return flow;
+}
+
+void shared_flow_done(struct shared *shared, struct flow *flow, uint64_t weight)
+{
+    flow->receives_left = 0;
+    flow->collective->weight_total = weight;
+    flow->collective->last_received_us = clock_now_us();
+    if (flow->collective->first_sent_us == 0)
+        flow->collective->first_sent_us = flow->collective->last_received_us;
+    list_remove(&flow->turn);
+    list_push_back(&shared->transport->done, &flow->turn);
 }
 
 void shared_run_done(struct shared *shared, struct shared_run *run)
 {
-    struct transport *transport = shared->transport;
     struct flow *flow = run->flow;
     run->flow = NULL;
-    if (flow) {
-        flow->receives_left = 0;
-        flow->collective->weight_total = run->partial ? run->total : run->weight;
-        flow->collective->last_received_us = clock_now_us();
-        list_remove(&flow->turn);
-        list_push_back(&transport->done, &flow->turn);
-    }
+    if (flow)
+        shared_flow_done(shared, flow, run->partial ? run->total : run->weight);
     const uint64_t before = shared->runs_done;
     while (shared->runs_done < shared->runs_seen && !shared_run(shared, shared->runs_done)->flow)
         shared->runs_done++;
@@ -441,6 +453,15 @@ static void shared_disagree(struct shared *shared, const struct board_run *from,
                   "it has joined this collective with another signature");
 }
 
+void shared_use(const struct collective *collective, const uint64_t *used)
+{
+    const uint32_t words = units_words(collective->unit_count);
+    for (uint32_t w = 0; w < words; w++)
+        collective->used[w] |= used[w];
+    if (collective->unit_count % 64 != 0)
+        collective->used[words - 1] &= ((uint64_t)1 << collective->unit_count % 64) - 1;
+}
+
 // What this rank has to know of a run. NULL, or what is impossible about it.
 static const char *shared_read_run(struct shared *shared, const struct board_run *from,
                                    const struct flow *flow, struct shared_run *run)
@@ -460,37 +481,19 @@ static const char *shared_read_run(struct shared *shared, const struct board_run
     const uint64_t *used = from->used;
     if (words > BOARD_UNIT_WORDS)
         used = shared->board.head->wide[shared->runs_seen % BOARD_RUNS];
-    for (uint32_t w = 0; w < words; w++)
-        collective->used[w] |= used[w];
-    if (collective->unit_count % 64 != 0)
-        collective->used[words - 1] &= ((uint64_t)1 << collective->unit_count % 64) - 1;
+    shared_use(collective, used);
     return NULL;
 }
 
-// Whether the run changes memory at all.
-static bool shared_run_matters(const struct flow *flow, const struct shared_run *run)
+bool shared_matters(const struct collective *collective, uint64_t weight)
 {
-    const struct collective *collective = flow->collective;
     const struct unit_range all = {0, collective->unit_count};
     if (collective->elements == 0)
         return false;
-    if (collective->kind == COLLECTIVE_BROADCAST || run->partial)
+    if (collective->kind == COLLECTIVE_BROADCAST)
         return true;
-    return (collective->op != REDUCE_MEAN || run->weight > 0) &&
+    return (collective->op != REDUCE_MEAN || weight > 0) &&
            units_usage(collective->used, all) != USAGE_NONE;
-}
-
-static void shared_store_tiny(struct shared *shared, const struct board_run *from,
-                              const struct flow *flow)
-{
-    const struct collective *collective = flow->collective;
-    const uint64_t bytes = collective->elements * flow->map.element_bytes;
-    if (collective->kind == COLLECTIVE_BROADCAST &&
-        collective->root == shared->transport->world.rank)
-        return;
-    reduce_store(flow, (struct ring_span){0, collective->elements}, from->tiny);
-    shared->transport->totals.payload_bytes_sent += bytes;
-    shared->transport->totals.bytes_copied += bytes;
 }
 
 // Takes the next run, whose entry is `from`.
@@ -506,15 +509,15 @@ static void shared_see(struct shared *shared, const struct board_run *from)
     if (kind == BOARD_RUN_MISMATCH) {
         if (flow)
             shared_disagree(shared, from, flow);
-    } else if (!flow || (kind != BOARD_RUN_TINY && kind != BOARD_RUN_PIECES &&
-                         kind != BOARD_RUN_REGISTERED)) {
+    } else if (!flow || (kind != BOARD_RUN_PIECES && kind != BOARD_RUN_REGISTERED)) {
         text = "sent a run of nothing";
-    } else if ((kind == BOARD_RUN_TINY) != shared_is_tiny(shared, flow)) {
-        text = "sent a run of another kind";
     } else {
         text = shared_read_run(shared, from, flow, run);
+        shots_run_seen(shared, &flow->tag);
     }
-    const bool matters = !text && kind != BOARD_RUN_MISMATCH && shared_run_matters(flow, run);
+    const bool matters = !text && kind != BOARD_RUN_MISMATCH &&
+                         ((run->partial && flow->collective->elements > 0) ||
+                          shared_matters(flow->collective, run->weight));
     run->registered = kind == BOARD_RUN_REGISTERED && matters;
     if (run->registered)
         text = registered_read(shared, from, flow, run, &seat);
@@ -523,11 +526,6 @@ static void shared_see(struct shared *shared, const struct board_run *from)
     if (text) {
         shared_impossible(shared, seat, text);
         return;
-    }
-    if (kind == BOARD_RUN_TINY) {
-        flow->collective->first_sent_us = clock_now_us();
-        if (matters)
-            shared_store_tiny(shared, from, flow);
     }
     if (kind == BOARD_RUN_PIECES && matters)
         pieces_cut(shared, run, flow);
@@ -581,6 +579,7 @@ static bool shared_step(struct shared *shared)
     bool any = shared_join_waiting(shared);
     for (uint32_t i = 0; shared->transport->regions && i < shared->seats; i++)
         shared_take(shared, i);
+    any |= shots_work(shared);
     any |= sequence_work(shared);
     any |= shared_see_runs(shared);
     any |= registered_work(shared);
@@ -613,6 +612,15 @@ static bool shared_has_news(const struct shared *shared)
                              : board_read(&shared->board.head->verdict) != BOARD_OPEN;
 }
 
+// Whether what waits for a record finds one.
+static bool shared_may_join(const struct shared *shared)
+{
+    const struct flow *flow = list_entry(list_first(&shared->waiting), struct flow, feed);
+    const bool wide = units_words(flow->collective->unit_count) > BOARD_UNIT_WORDS;
+    return (shared->record_count > 0 || shots_may_refill(shared)) &&
+           (!wide || shared->block_count > 0);
+}
+
 bool shared_pending(const struct transport *transport)
 {
     const struct shared *shared = transport->shared;
@@ -620,9 +628,9 @@ bool shared_pending(const struct transport *transport)
         return shared_has_news(shared);
     if (!shared || !shared->stands)
         return false;
-    return board_read(&shared->board.head->runs) != shared->runs_seen || sequence_pending(shared) ||
-           pieces_pending(shared) || registered_pending(shared) ||
-           (!list_empty(&shared->waiting) && shared->record_count > 0 && shared->block_count > 0);
+    return board_read(&shared->board.head->runs) != shared->runs_seen || shots_pending(shared) ||
+           sequence_pending(shared) || pieces_pending(shared) || registered_pending(shared) ||
+           (!list_empty(&shared->waiting) && shared_may_join(shared));
 }
 
 // A mate has done all runs of which it may forget its part. What is on the board of those outlives

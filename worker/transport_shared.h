@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the files of collectives in memory share: transport_shared.c (the board's life, launches,
-// ends), transport_sequence.c (the leader: from joins to runs), transport_pieces.c (runs through
-// slots, and their arithmetic) and transport_registered.c (runs in the ranks' memory itself, and
-// how mates come to have it). Nobody else includes it. The words are those of board.h. Engine
-// thread.
+// ends), transport_sequence.c (the leader: from joins to runs), transport_shots.c (small payloads,
+// without a run), transport_pieces.c (runs through slots, and their arithmetic) and
+// transport_registered.c (runs in the ranks' memory itself, and how mates come to have it). Nobody
+// else includes it. The words are those of board.h. Engine thread.
 
 #ifndef WORKER_TRANSPORT_SHARED_H
 #define WORKER_TRANSPORT_SHARED_H
@@ -57,7 +57,7 @@ struct shared_cursor {
     uint64_t piece;
 };
 
-// Joins of one tag, at the leader.
+// Joins of one tag: at the leader, and of shots everywhere.
 struct match {
     struct list bucket; // In sequence.matches.
     struct list ready; // In sequence.ready when all have joined.
@@ -68,6 +68,7 @@ struct match {
     uint32_t differs; // The first seat that joined it otherwise; BOARD_NONE: none.
     uint32_t count;
     uint32_t records[LOCKSTEP_MAX_MATES];
+    uint32_t shots; // Bits, by seat: that record is a shot.
     // With two levels: what the leader of the host behind this one has said.
     bool heard;
     uint64_t heard_signature;
@@ -77,13 +78,34 @@ struct match {
 };
 
 struct sequence {
-    uint64_t consumed[LOCKSTEP_MAX_MATES]; // Joins, by seat.
-    uint64_t runs; // Appended.
+    uint64_t consumed[LOCKSTEP_MAX_MATES]; // Joins, by seat. The leader.
+    uint64_t runs; // Appended. The leader.
     uint32_t expected; // Matches that only another host has joined.
     struct list matches[SEQUENCE_BUCKETS];
     struct list ready;
     struct scratch pool; // struct match
 };
+
+// Shots of this rank, and what it knows of those of others.
+struct shots {
+    uint64_t most_bytes; // Of a payload: the same on all ranks.
+    uint64_t announced;
+    uint32_t uses[BOARD_RECORDS];
+    uint32_t payloads[BOARD_RECORDS]; // As in the records; BOARD_NONE: it is no shot now.
+    uint32_t spent[BOARD_RECORDS]; // Records that are done here, and that mates may still read.
+    uint32_t spent_count;
+    bool spent_block; // One of them has a block.
+    uint32_t blocks[BOARD_SHOT_BLOCKS]; // At rest.
+    uint32_t block_count;
+    bool starves; // As it was told to the mates.
+    uint64_t taken[LOCKSTEP_MAX_MATES]; // By seat.
+    uint32_t starving; // Bits, by seat, as they were last seen.
+    // By seat: records that have been announced and were not read.
+    uint64_t held[LOCKSTEP_MAX_MATES][BOARD_RECORDS / 64];
+    _Alignas(64) uint8_t result[BOARD_SHOT_BYTES];
+};
+
+static_assert(BOARD_RECORDS % 64 == 0, "a bit for each");
 
 struct shared {
     struct transport *transport;
@@ -114,7 +136,8 @@ struct shared {
     struct shared_cursor out;
     struct shared_run runs[BOARD_RUNS];
     struct registered registered;
-    struct sequence sequence; // The leader's.
+    struct sequence sequence;
+    struct shots shots;
     struct two_level *two_level; // NULL: all ranks are on this host.
 };
 
@@ -134,6 +157,16 @@ static inline struct shared_run *shared_run(struct shared *shared, uint64_t run)
 void shared_tell(struct shared *shared);
 // The run is complete here.
 void shared_run_done(struct shared *shared, struct shared_run *run);
+// The collective is; `weight` is that of all ranks.
+void shared_flow_done(struct shared *shared, struct flow *flow, uint64_t weight);
+// Gives the record of a flow back. The flow that joined with it; NULL: none did.
+struct flow *shared_release(struct shared *shared, uint32_t record);
+// By which this rank's inputs are to be multiplied.
+uint64_t shared_factor(const struct collective *collective);
+// Whether a collective with so much weight in all changes memory; its used bits are known.
+bool shared_matters(const struct collective *collective, uint64_t weight);
+// used |= own, of all units of the collective.
+void shared_use(const struct collective *collective, const uint64_t *used);
 // A mate has written what cannot be.
 void shared_impossible(struct shared *shared, uint32_t seat, const char *text);
 
@@ -141,14 +174,48 @@ void shared_impossible(struct shared *shared, uint32_t seat, const char *text);
 
 void sequence_init(struct sequence *sequence);
 void sequence_fini(struct sequence *sequence);
-// Appends runs for what all have joined. Whether it did anything.
+// The leader: appends runs for what all have joined. Whether it did anything.
 bool sequence_work(struct shared *shared);
 // Whether somebody has joined something since.
 bool sequence_pending(const struct shared *shared);
+// A record of a seat is a join, and a shot. What is known of its tag now; NULL: it is impossible.
+struct match *sequence_join(struct shared *shared, uint32_t seat, uint32_t index, bool shot);
+// The leader: appends a run for it when all have joined it, or differ.
+void sequence_joined(struct shared *shared, struct match *match);
+void sequence_forget(struct sequence *sequence, struct match *match);
 // What is known of a tag; NULL: nothing.
 struct match *sequence_find(struct sequence *sequence, const struct collective_tag *tag);
 // The same for a tag that nobody here has joined yet; NULL: they are too many.
 struct match *sequence_expect(struct sequence *sequence, const struct collective_tag *tag);
+
+// ---- transport_shots.c --------------------------------------------------------------------------
+
+void shots_init(struct shared *shared);
+// Most bytes of a payload: what the leader decides for all, and, when the board stands, has
+// decided.
+uint64_t shots_most_bytes(const struct transport *transport);
+void shots_begin(struct shared *shared);
+// Whether a collective is small enough.
+bool shots_fits(const struct shared *shared, const struct flow *flow);
+// Puts a payload into the record or a block. False: there is none, so it becomes no shot.
+bool shots_fill(struct shared *shared, const struct flow *flow, uint32_t index,
+                struct board_record *record);
+void shots_announce(struct shared *shared, uint32_t index);
+// The record is at rest when all have read it. False: it is no shot.
+bool shots_spend(struct shared *shared, uint32_t index);
+// Whether a record can be had; moves those that all have read to the ones at rest.
+bool shots_refill(struct shared *shared);
+// Whether shots_refill would find some.
+bool shots_may_refill(const struct shared *shared);
+// Tells the mates whether this rank waits for a record.
+void shots_starve(struct shared *shared, bool starves);
+// Takes shots and computes what all have joined. Whether it did anything.
+bool shots_work(struct shared *shared);
+bool shots_pending(const struct shared *shared);
+// What all have joined becomes a run after all: their shots are read.
+void shots_read(struct shared *shared, const struct match *match);
+// A run of this tag was seen: no shots of it are waited for.
+void shots_run_seen(struct shared *shared, const struct collective_tag *tag);
 
 // ---- transport_pieces.c -------------------------------------------------------------------------
 
@@ -170,6 +237,8 @@ struct ring_span pieces_span(const struct flow *flow, const struct shared_run *r
 // Where elements of a piece lie in a slot.
 uint8_t *pieces_place(const struct shared *shared, const struct flow *flow, uint32_t seat,
                       uint64_t piece, struct ring_span whole, struct ring_span part);
+// The seat of a broadcast's root.
+uint32_t pieces_root(const struct shared *shared, const struct flow *flow);
 // Final bytes to user memory.
 void pieces_store(struct shared *shared, const struct flow *flow, struct ring_span span,
                   const uint8_t *bytes);

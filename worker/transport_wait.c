@@ -40,9 +40,9 @@
 #define WAIT_SPIN_US 10
 #define WAIT_SOCKET_US 120
 #define WAIT_HOG_US 500
-#define WAIT_PAUSES 50
-#define WAIT_YIELDS 8
-#define WAIT_CROWDED_US 30
+#define WAIT_PAUSES 2
+#define WAIT_YIELDS 20
+#define WAIT_CROWDED_US 50
 #define WAIT_CLOCK_ROUNDS 16 // Looks between two looks at the clock, where looking is cheap.
 #define WAIT_POLL_ROUNDS 8 // Looks into memory between two at sockets.
 #define WAIT_SOCKET_LOOKS 2 // The same where there are only sockets.
@@ -152,12 +152,17 @@ static void wait_pause(void)
 // Every rank has its core, and all that is awaited comes through memory.
 static bool wait_spin_alone(struct transport *transport)
 {
-    const uint64_t end_us = clock_now_us() + WAIT_SPIN_US;
+    uint64_t end_us = UINT64_MAX; // What comes within the first rounds costs no look at the clock.
     for (uint32_t round = 0;; round++) {
         if (wait_look(transport))
             return true;
-        if (round % WAIT_CLOCK_ROUNDS == WAIT_CLOCK_ROUNDS - 1 && clock_now_us() >= end_us)
-            return false;
+        if (round % WAIT_CLOCK_ROUNDS == WAIT_CLOCK_ROUNDS - 1) {
+            const uint64_t now_us = clock_now_us();
+            if (now_us >= end_us)
+                return false;
+            if (end_us == UINT64_MAX)
+                end_us = now_us + WAIT_SPIN_US;
+        }
         wait_pause();
     }
 }
@@ -328,8 +333,10 @@ void transport_wake(struct transport *transport)
 
 bool wait_asked(struct transport *transport)
 {
-    return atomic_exchange_explicit(&transport->attention, ATTENTION_AWAKE, memory_order_acq_rel) ==
-           ATTENTION_ASKED;
+    // A request that this look misses is found before the next sleep.
+    return atomic_load_explicit(&transport->attention, memory_order_acquire) == ATTENTION_ASKED &&
+           atomic_exchange_explicit(&transport->attention, ATTENTION_AWAKE, memory_order_acq_rel) ==
+               ATTENTION_ASKED;
 }
 
 // ---- who shares the cores -----------------------------------------------------------------------

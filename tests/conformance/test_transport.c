@@ -698,6 +698,85 @@ static void test_steady_state_allocates_nothing(void **state)
     }
 }
 
+#define EARLY 500
+#define EARLY_ROUNDS 4
+#define EARLY_MOST 2100
+
+static uint64_t early_elements(uint32_t slot)
+{
+    static const uint64_t most[] = {5, 256, 257, 900, EARLY_MOST};
+    return most[slot % 5] - slot % 4;
+}
+
+// Whole numbers: any order of summation gives the same.
+static float early_value(uint32_t rank, uint32_t slot, uint64_t element)
+{
+    return (float)(1000 * (rank + 1) + slot + element % 7);
+}
+
+static void early_launch(struct member *member, struct collective *collective,
+                         struct extent *extent, uint32_t slot, uint64_t step)
+{
+    float *memory = extent->out;
+    for (uint64_t e = 0; e < extent->elements; e++)
+        memory[e] = early_value(member->rank, slot, e);
+    *collective = (struct collective){.dtype = DTYPE_FLOAT32,
+                                      .op = REDUCE_SUM,
+                                      .algorithm = member->fleet->options.algorithm,
+                                      .tag = {.step = step, .space = 9, .slot = slot},
+                                      .signature = 77,
+                                      .extents = extent,
+                                      .extent_count = 1,
+                                      .elements = extent->elements,
+                                      .weight = 1};
+    transport_launch(member->transport, collective);
+}
+
+static void early_check(const struct member *member, const struct extent *extent, uint32_t slot)
+{
+    const uint32_t n = member->fleet->options.world;
+    const float *memory = extent->out;
+    for (uint64_t e = 0; e < extent->elements; e++) {
+        float sum = 0;
+        for (uint32_t r = 0; r < n; r++)
+            sum += early_value(r, slot, e);
+        MEMBER_CHECK(member, memory[e] == sum);
+    }
+}
+
+// Every second rank launches from the last one down: nothing is done before most are launched, so
+// far more payloads wait than there is room for on the board, and records are used several times.
+static void script_early(struct member *member)
+{
+    struct collective *collectives = calloc(EARLY, sizeof(*collectives));
+    struct extent *extents = calloc(EARLY, sizeof(*extents));
+    float *memory = calloc((size_t)EARLY * EARLY_MOST, sizeof(*memory));
+    for (uint32_t i = 0; i < EARLY; i++) {
+        float *own = memory + (size_t)i * EARLY_MOST;
+        extents[i] = (struct extent){.in = own, .out = own, .elements = early_elements(i)};
+    }
+    for (uint32_t round = 0; round < EARLY_ROUNDS; round++) {
+        for (uint32_t i = 0; i < EARLY; i++) {
+            const uint32_t slot = (member->rank + round) % 2 == 0 ? i : EARLY - 1 - i;
+            early_launch(member, &collectives[slot], &extents[slot], slot, round + 1);
+        }
+        member_until(member, &member->done_count, (round + 1) * EARLY, "all collectives");
+        for (uint32_t i = 0; i < EARLY; i++)
+            early_check(member, &extents[i], i);
+    }
+    free(memory);
+    free(extents);
+    free(collectives);
+}
+
+static void test_many_early(void **state)
+{
+    for (uint32_t n = 2; n <= 4 && algorithm_of(state) == ALGORITHM_SHARED; n++) {
+        const struct fleet_options options = options_of(state, n, 4096);
+        fleet_run(&options, script_early, NULL);
+    }
+}
+
 // ---- disagreement and ends ----------------------------------------------------------------------
 
 static void launch_plain(struct member *member, struct collective *collective,
@@ -972,6 +1051,7 @@ static const struct {
     RING_TEST(test_waves),
     RING_TEST(test_headers),
     TEST(test_late_launch_is_bounded),
+    TEST(test_many_early),
     TEST(test_steady_state_allocates_nothing),
     TEST(test_mismatch),
     TEST(test_other_algorithm),

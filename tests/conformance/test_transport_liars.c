@@ -120,6 +120,59 @@ static void memory_inside_element(const struct couple_rank *liar)
     record_of(liar)->offset = 2;
 }
 
+// ---- lies about shots ---------------------------------------------------------------------------
+
+// Says that there are so many more, the last of which is in that record.
+static void say_shots(const struct couple_rank *liar, uint64_t more, uint32_t record)
+{
+    struct board_shots *shots = &couple_seat(liar)->shots;
+    const uint64_t count = atomic_load(&shots->last) >> BOARD_SHOT_BITS;
+    atomic_store(&shots->last, (count + more) << BOARD_SHOT_BITS | record);
+}
+
+static struct board_record *shot_of(const struct couple_rank *liar)
+{
+    struct board_seat *seat = couple_seat(liar);
+    const uint64_t last = atomic_load(&seat->shots.last);
+    return &seat->records[last % (1 << BOARD_SHOT_BITS) % BOARD_RECORDS];
+}
+
+static void too_many_shots(const struct couple_rank *liar)
+{
+    say_shots(liar, BOARD_RECORDS + 1, 0);
+}
+
+static void shots_taken_back(const struct couple_rank *liar)
+{
+    atomic_store(&couple_seat(liar)->shots.last, 0);
+}
+
+static void shot_behind_records(const struct couple_rank *liar)
+{
+    say_shots(liar, 0, BOARD_RECORDS);
+}
+
+// Of a collective that the victim has not launched, so it cannot have read the first one.
+static void one_record_twice(const struct couple_rank *liar)
+{
+    const uint32_t record = (uint32_t)(shot_of(liar) - couple_seat(liar)->records);
+    shot_of(liar)->tag.slot += 1000;
+    couple_seat(liar)
+        ->shot[(atomic_load(&couple_seat(liar)->shots.last) >> BOARD_SHOT_BITS) % BOARD_QUEUE] =
+        record;
+    say_shots(liar, 1, record);
+}
+
+static void shot_in_no_block(const struct couple_rank *liar)
+{
+    shot_of(liar)->payload = 99;
+}
+
+static void shot_with_weight(const struct couple_rank *liar)
+{
+    shot_of(liar)->factor = 7; // Of a sum.
+}
+
 // ---- lies of the leader -------------------------------------------------------------------------
 
 // The run that the leader has appended last.
@@ -153,16 +206,6 @@ static void run_of_no_kind(const struct couple_rank *liar)
 static void run_of_unknown_kind(const struct couple_rank *liar)
 {
     run_of(liar)->kind = UINT32_MAX;
-}
-
-static void run_is_pieces(const struct couple_rank *liar)
-{
-    run_of(liar)->kind = BOARD_RUN_PIECES;
-}
-
-static void run_is_tiny(const struct couple_rank *liar)
-{
-    run_of(liar)->kind = BOARD_RUN_TINY;
 }
 
 static void run_without_record(const struct couple_rank *liar)
@@ -300,13 +343,13 @@ struct lie {
     }
 
 static const struct lie lies[] = {
-    LIE(too_many_joins, 0, COUPLE_TINY, "more joins than it has records"),
-    LIE(endless_joins, 0, COUPLE_TINY, "more joins than it has records"),
-    LIE(joins_taken_back, 0, COUPLE_TINY, "more joins than it has records"),
-    LIE(first_behind_records, 0, COUPLE_TINY, "a join without a record"),
+    LIE(too_many_joins, 0, COUPLE_LARGE, "more joins than it has records"),
+    LIE(endless_joins, 0, COUPLE_LARGE, "more joins than it has records"),
+    LIE(joins_taken_back, 0, COUPLE_LARGE, "more joins than it has records"),
+    LIE(first_behind_records, 0, COUPLE_LARGE, "a join without a record"),
     LIE(no_record, 0, COUPLE_LARGE, "a join without a record"),
     LIE(one_join_twice, 0, COUPLE_LARGE, "the same join twice"),
-    LIE(one_run_too_many_done, 0, COUPLE_TINY, "runs that there are not"),
+    LIE(one_run_too_many_done, 0, COUPLE_LARGE, "runs that there are not"),
     LIE(endless_runs_done, 0, COUPLE_LARGE, "runs that there are not"),
     LIE(runs_undone, 0, COUPLE_LARGE, "runs that there are not"),
     LIE(region_of_none, 0, COUPLE_LARGE, "memory that is not mapped here"),
@@ -314,20 +357,25 @@ static const struct lie lies[] = {
     LIE(memory_across_end, 0, COUPLE_LARGE, "memory that is not mapped here"),
     LIE(memory_that_wraps, 0, COUPLE_LARGE, "memory that is not mapped here"),
     LIE(memory_inside_element, 0, COUPLE_LARGE, "memory that is not mapped here"),
-    LIE(too_many_runs, 1, COUPLE_TINY, "more runs than there are places"),
+    LIE(too_many_shots, 0, COUPLE_TINY, "more shots than it has records"),
+    LIE(too_many_shots, 1, COUPLE_TINY, "more shots than it has records"),
+    LIE(shots_taken_back, 1, COUPLE_TINY, "more shots than it has records"),
+    LIE(shot_behind_records, 1, COUPLE_TINY, "a shot that was not read"),
+    LIE(one_record_twice, 0, COUPLE_TINY, "a shot that was not read"),
+    LIE(shot_in_no_block, 0, COUPLE_TINY, "a shot without a payload"),
+    LIE(shot_in_no_block, 1, COUPLE_TINY, "a shot without a payload"),
+    LIE(shot_with_weight, 1, COUPLE_TINY, "a shot with a weight"),
+    LIE(too_many_runs, 1, COUPLE_LARGE, "more runs than there are places"),
     LIE(endless_runs, 1, COUPLE_LARGE, "more runs than there are places"),
-    LIE(runs_taken_back, 1, COUPLE_TINY, "more runs than there are places"),
-    LIE(run_of_no_kind, 1, COUPLE_TINY, "a run of nothing"),
+    LIE(runs_taken_back, 1, COUPLE_LARGE, "more runs than there are places"),
+    LIE(run_of_no_kind, 1, COUPLE_LARGE, "a run of nothing"),
     LIE(run_of_unknown_kind, 1, COUPLE_LARGE, "a run of nothing"),
-    LIE(run_is_pieces, 1, COUPLE_TINY, "a run of another kind"),
-    LIE(run_is_tiny, 1, COUPLE_LARGE, "a run of another kind"),
-    LIE(run_without_record, 1, COUPLE_TINY, "a run of nothing"),
+    LIE(run_without_record, 1, COUPLE_LARGE, "a run of nothing"),
     LIE(run_of_record_at_rest, 1, COUPLE_LARGE, "a run of nothing"),
-    LIE(run_behind_records, 1, COUPLE_TINY, "a run of nothing"),
+    LIE(run_behind_records, 1, COUPLE_LARGE, "a run of nothing"),
     LIE(run_with_weights, 1, COUPLE_LARGE, "a run with weights"),
-    LIE(run_with_weights, 1, COUPLE_TINY, "a run with weights"),
     LIE(run_of_other_weight, 1, COUPLE_LARGE, "a run with weights"),
-    LIE(mismatch_of_no_mate, 1, COUPLE_TINY, "a run of no mate"),
+    LIE(mismatch_of_no_mate, 1, COUPLE_LARGE, "a run of no mate"),
     LIE(mismatch_of_oneself, 1, COUPLE_LARGE, "a run of no mate"),
     LIE(run_in_no_region, 1, COUPLE_LARGE, "memory that is not mapped here"),
     LIE(run_behind_region, 1, COUPLE_LARGE, "memory that is not mapped here"),
@@ -376,7 +424,7 @@ static uint32_t *random_word(const struct couple_rank *liar, uint64_t *random)
     struct board_head *head = couple_board(liar);
     uint8_t *bytes = NULL;
     uint64_t size = 0;
-    switch (job_random(random) % (liar->number == 0 ? 5 : 3)) {
+    switch (job_random(random) % (liar->number == 0 ? 6 : 4)) {
     case 0:
         bytes = (uint8_t *)seat;
         size = offsetof(struct board_seat, final);
@@ -388,12 +436,16 @@ static uint32_t *random_word(const struct couple_rank *liar, uint64_t *random)
         size = offsetof(struct board_record, tiny);
         break;
     case 3:
+        bytes = (uint8_t *)shot_of(liar);
+        size = offsetof(struct board_record, tiny);
+        break;
+    case 4:
         bytes = (uint8_t *)&head->runs;
         size = sizeof(uint64_t);
         break;
     default:
         bytes = (uint8_t *)run_of(liar);
-        size = offsetof(struct board_run, tiny);
+        size = sizeof(struct board_run);
     }
     return (uint32_t *)(void *)(bytes + job_random(random) % (size / 4) * 4);
 }
