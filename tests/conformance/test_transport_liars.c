@@ -97,27 +97,27 @@ static struct board_record *record_of(const struct couple_rank *liar)
 
 static void region_of_none(const struct couple_rank *liar)
 {
-    record_of(liar)->region = 99;
+    record_of(liar)->memory.row.region = 99;
 }
 
 static void memory_behind_region(const struct couple_rank *liar)
 {
-    record_of(liar)->offset = 64 * 1024 * 1024;
+    record_of(liar)->memory.row.offset = 64 * 1024 * 1024;
 }
 
 static void memory_across_end(const struct couple_rank *liar)
 {
-    record_of(liar)->offset = (COUPLE_ROW + 3 * COUPLE_GUARD) * sizeof(float) - 4096;
+    record_of(liar)->memory.row.offset = (COUPLE_ROW + 3 * COUPLE_GUARD) * sizeof(float) - 4096;
 }
 
 static void memory_that_wraps(const struct couple_rank *liar)
 {
-    record_of(liar)->offset = UINT64_MAX - 3;
+    record_of(liar)->memory.row.offset = UINT64_MAX - 3;
 }
 
 static void memory_inside_element(const struct couple_rank *liar)
 {
-    record_of(liar)->offset = 2;
+    record_of(liar)->memory.row.offset = 2;
 }
 
 // ---- lies about shots ---------------------------------------------------------------------------
@@ -249,22 +249,22 @@ static void mismatch_of_oneself(const struct couple_rank *liar)
 
 static void run_in_no_region(const struct couple_rank *liar)
 {
-    run_of(liar)->regions[0] = 99;
+    run_of(liar)->memory[0].row.region = 99;
 }
 
 static void run_behind_region(const struct couple_rank *liar)
 {
-    run_of(liar)->offsets[0] = 64 * 1024 * 1024;
+    run_of(liar)->memory[0].row.offset = 64 * 1024 * 1024;
 }
 
 static void run_that_wraps(const struct couple_rank *liar)
 {
-    run_of(liar)->offsets[0] = UINT64_MAX - 3;
+    run_of(liar)->memory[0].row.offset = UINT64_MAX - 3;
 }
 
 static void run_inside_element(const struct couple_rank *liar)
 {
-    run_of(liar)->offsets[0] = 1;
+    run_of(liar)->memory[0].row.offset = 1;
 }
 
 // ---- lies of either -----------------------------------------------------------------------------
