@@ -1,0 +1,160 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Stacks of Python trainers: one that holds the interpreter's lock in a C function, one that waits
+# without it, one whose Python runs all the time. The library's objects are linked with a probe,
+# because liblockstep exports nothing of this.
+. "$(dirname "$0")/run_lib.sh"
+
+skip() {
+    echo "skipped: $1"
+    exit 77
+}
+
+root=$(cd "$(dirname "$0")/../.." && pwd)
+obj=$BUILD/obj/worker
+case $LOCKSTEP_SANITIZER in
+'') ;;
+*) skip "Python would need the sanitizer's library to be loaded first" ;;
+esac
+python=$(command -v python3) || skip "there is no python3"
+"$python" -c 'import ctypes; ctypes.pythonapi._Py_DumpTracebackThreads' 2>/dev/null ||
+    skip "this python3 does not export _Py_DumpTracebackThreads"
+
+cat >"$work/probe.c" <<'END'
+// Takes stacks of the process on a thread of its own, as the library does, and prints them.
+#include "base/thread.h"
+#include "worker/stacks.h"
+
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+static struct thread_callers callers;
+static struct thread thread;
+static atomic_bool done;
+static unsigned captures;
+
+static void probe_pause(unsigned ms)
+{
+    struct timespec left = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
+    while (nanosleep(&left, &left) != 0)
+        ;
+}
+
+static void probe_print(const char *what, const struct stack_frame *frame)
+{
+    printf("%s: thread=%u python=%d object=%s symbol=%s offset=%llu\n", what, frame->thread,
+           frame->python, frame->object, frame->symbol, (unsigned long long)frame->offset);
+}
+
+static void probe_watch(void *argument)
+{
+    struct stacks *stacks = argument;
+    probe_pause(500);
+    for (unsigned i = 0; i < captures; i++)
+        stacks_capture(stacks, &callers);
+    for (unsigned i = 0; i < stacks->thread_count; i++)
+        printf("thread: name=%s trainer=%d how=%d\n", stacks->threads[i].name,
+               stacks->threads[i].trainer, (int)stacks->threads[i].how);
+    for (unsigned i = 0; i < stacks->frame_count; i++)
+        probe_print("frame", &stacks->frames[i]);
+    if (stacks_top(stacks) != NULL)
+        probe_print("top", stacks_top(stacks));
+    fflush(stdout);
+    stacks_close(stacks);
+    atomic_store(&done, true);
+}
+
+__attribute__((visibility("default"))) void probe_start(unsigned count)
+{
+    struct stacks *stacks;
+    captures = count;
+    threads_note(&callers);
+    if (stacks_open(&stacks) == 0)
+        thread_start(&thread, "lockstep-watch", probe_watch, stacks);
+}
+
+__attribute__((visibility("default"))) int probe_done(void)
+{
+    threads_note(&callers);
+    return atomic_load(&done);
+}
+
+__attribute__((noinline)) static void holds_the_lock(void)
+{
+    while (!atomic_load(&done))
+        probe_pause(50);
+}
+
+__attribute__((visibility("default"))) int probe_hold(void)
+{
+    threads_note(&callers);
+    holds_the_lock();
+    return 1;
+}
+END
+$CC -std=c11 -D_GNU_SOURCE -O1 -g -fPIC -fvisibility=hidden -pthread -shared -I"$root" \
+    "$work/probe.c" "$obj"/{stacks,stack_signal,symbols,elf_names,proc_task,threads,python,error}.o \
+    "$BUILD/lib/base.a" -o "$work/libprobe.so" || { fail "the probe does not build"; finish; }
+
+# train HOW CAPTURES: a trainer that is stuck in this way; its output is in $work/out.
+cat >"$work/train.py" <<'END'
+import ctypes, sys, threading, time
+how, captures, path = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+probe = (ctypes.PyDLL if how == "hold" else ctypes.CDLL)(path)
+
+def stall_hold():
+    probe.probe_hold()
+
+def stall_sleep():
+    while not probe.probe_done():
+        time.sleep(0.05)
+
+def deeper(n):
+    return deeper(n - 1) + 1 if n else len([i for i in range(20)])
+
+def churn():  # Interpreter threads that come and go while their list is read.
+    while not probe.probe_done():
+        thread = threading.Thread(target=deeper, args=(5,))
+        thread.start()
+        thread.join()
+
+def stall_run():
+    thread = threading.Thread(target=churn)
+    thread.start()
+    while not probe.probe_done():
+        deeper(50)
+    thread.join()
+
+probe.probe_start(captures)
+globals()["stall_" + how]()
+print("went on", flush=True)
+END
+train() {
+    timeout $((60 * slow)) "$python" "$work/train.py" "$1" "$2" "$work/libprobe.so" \
+        >"$work/out" 2>"$work/err"
+    equal "$1: status" $? 0
+    has "$work/out" "went on"
+    [ ! -s "$work/err" ] || { fail "$1 wrote:"; cat "$work/err"; }
+}
+
+line_of() {
+    grep -n "$1" "$work/train.py" | cut -d: -f1
+}
+
+train hold 1
+has "$work/out" "trainer=1 how=0"
+has "$work/out" "top: thread=0 python=1 object=train.py symbol=stall_hold offset=$(line_of '^    probe.probe_hold')"
+has "$work/out" "python=0 object=libprobe.so symbol=holds_the_lock"
+has "$work/out" "python=0 object=libprobe.so symbol=probe_hold"
+has "$work/out" "python=1 object=train.py symbol=<module>"
+
+train sleep 1
+has "$work/out" "top: thread=0 python=1 object=train.py symbol=stall_sleep"
+
+# What the interpreter changes while it is read: nothing is sure of a frame, but that the trainer
+# lives on.
+train run "${LOCKSTEP_TEST_CAPTURES:-200}"
+has "$work/out" "thread: name="
+
+finish

@@ -1,0 +1,563 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Stacks of threads that are stuck in every way in which a trainer can be, and of many that are
+// not; what is done to the process for it, and what is not.
+
+#include "base/clock.h"
+#include "base/thread.h"
+#include "worker/stacks.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static struct stacks *stacks;
+static struct thread_callers callers;
+
+static int open_stacks(void **state)
+{
+    (void)state;
+    return stacks_open(&stacks);
+}
+
+static int close_stacks(void **state)
+{
+    (void)state;
+    stacks_close(stacks);
+    return 0;
+}
+
+// ---- Threads that are stuck --------------------------------------------------------------------
+
+struct stuck {
+    pthread_t id;
+    void (*how)(struct stuck *stuck);
+    struct thread_callers *callers;
+    _Atomic(uint32_t) tid; // 0: it has not begun.
+    atomic_bool go_on;
+    int pipe[2];
+    sem_t sem;
+    int result; // Of the system call, when it has ended.
+};
+
+// A function that is to be seen keeps its frame while it calls another one: it is not copied into
+// its caller, and its last call is no jump.
+#define SEEN __attribute__((noinline))
+#define STAY() __asm__ volatile("" ::: "memory")
+
+SEEN static void stuck_in_read(struct stuck *stuck)
+{
+    char byte;
+    stuck->result = (int)read(stuck->pipe[0], &byte, 1);
+    STAY();
+}
+
+SEEN static void stuck_in_futex(struct stuck *stuck)
+{
+    stuck->result = sem_wait(&stuck->sem);
+    STAY();
+}
+
+SEEN static void stuck_in_spin(struct stuck *stuck)
+{
+    while (!atomic_load_explicit(&stuck->go_on, memory_order_relaxed))
+        ;
+}
+
+SEEN static void stuck_in_sleep(struct stuck *stuck)
+{
+    const struct timespec long_time = {.tv_sec = 1000};
+    while (!atomic_load(&stuck->go_on))
+        stuck->result = nanosleep(&long_time, NULL);
+}
+
+SEEN static void stuck_without_signals(struct stuck *stuck)
+{
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL);
+    stuck_in_read(stuck);
+    pthread_sigmask(SIG_UNBLOCK, &all, NULL);
+}
+
+SEEN static void stuck_on_small_stack(struct stuck *stuck)
+{
+    const size_t bytes = (size_t)MINSIGSTKSZ + 8192;
+    const stack_t none = {.ss_flags = SS_DISABLE};
+    stack_t stack = {.ss_size = bytes};
+    stack.ss_sp = malloc(bytes);
+    assert(sigaltstack(&stack, NULL) == 0);
+    stuck_in_read(stuck);
+    assert(sigaltstack(&none, NULL) == 0);
+    free(stack.ss_sp);
+}
+
+static void *stuck_run(void *argument)
+{
+    struct stuck *stuck = argument;
+    pthread_setname_np(pthread_self(), "stuck");
+    threads_note(stuck->callers);
+    atomic_store(&stuck->tid, (uint32_t)gettid());
+    stuck->how(stuck);
+    return NULL;
+}
+
+static void stuck_start(struct stuck *stuck, void (*how)(struct stuck *stuck))
+{
+    memset(stuck, 0, sizeof(*stuck));
+    stuck->how = how;
+    stuck->callers = &callers;
+    assert_int_equal(pipe(stuck->pipe), 0);
+    assert_int_equal(sem_init(&stuck->sem, 0, 0), 0);
+    assert_int_equal(pthread_create(&stuck->id, NULL, stuck_run, stuck), 0);
+    while (atomic_load(&stuck->tid) == 0)
+        sched_yield();
+}
+
+static void stuck_free(struct stuck *stuck)
+{
+    char byte = 0;
+    atomic_store(&stuck->go_on, true);
+    assert_int_equal(write(stuck->pipe[1], &byte, 1), 1);
+    sem_post(&stuck->sem);
+    if (stuck->how == stuck_in_sleep)
+        stacks_capture(stacks, &callers); // A handler ends nanosleep, as it does for everybody.
+    pthread_join(stuck->id, NULL);
+    close(stuck->pipe[0]);
+    close(stuck->pipe[1]);
+    sem_destroy(&stuck->sem);
+}
+
+static bool has_symbol(const char *symbol)
+{
+    for (uint32_t i = 0; i < stacks->frame_count; i++) {
+        if (strcmp(stacks->frames[i].symbol, symbol) == 0)
+            return true;
+    }
+    return false;
+}
+
+// Captures until the thread has got where it is to be stuck, and its top frame is this function.
+static void expect_top(const char *symbol)
+{
+    const uint64_t until_ms = clock_now_ms() + 10000;
+    const struct stack_frame *top = NULL;
+    while (top == NULL || strcmp(top->symbol, symbol) != 0) {
+        if (clock_now_ms() >= until_ms)
+            fail_msg("the top frame is %s, not %s", top != NULL ? top->symbol : "(none)", symbol);
+        stacks_capture(stacks, &callers);
+        top = stacks_top(stacks);
+    }
+    assert_string_equal(top->object, "test_stacks");
+    assert_int_equal(top->thread, 0);
+    assert_false(top->python);
+    assert_true(top->offset > 0);
+    assert_true(has_symbol("stuck_run"));
+}
+
+static void expect_thread(const struct stuck *stuck, enum stack_how how)
+{
+    assert_int_equal(stacks->thread_count, 1);
+    assert_int_equal(stacks->threads[0].tid, atomic_load(&stuck->tid));
+    assert_string_equal(stacks->threads[0].name, "stuck");
+    assert_true(stacks->threads[0].trainer);
+    assert_int_equal(stacks->threads[0].how, how);
+}
+
+static void test_read(void **state)
+{
+    struct stuck stuck;
+    (void)state;
+    stuck_start(&stuck, stuck_in_read);
+    expect_top("stuck_in_read");
+    // Again, now that it is there for sure.
+    while (stacks->threads[0].syscall != SYS_read)
+        stacks_capture(stacks, &callers);
+    expect_thread(&stuck, STACK_SIGNAL);
+    assert_int_equal(stacks->threads[0].state, 'S');
+    stuck_free(&stuck);
+    assert_int_equal(stuck.result, 1); // And not EINTR, which no trainer of ours need expect.
+}
+
+static void test_futex(void **state)
+{
+    struct stuck stuck;
+    (void)state;
+    stuck_start(&stuck, stuck_in_futex);
+    expect_top("stuck_in_futex");
+    expect_thread(&stuck, STACK_SIGNAL);
+    stuck_free(&stuck);
+    assert_int_equal(stuck.result, 0);
+}
+
+static void test_spin(void **state)
+{
+    struct stuck stuck;
+    (void)state;
+    stuck_start(&stuck, stuck_in_spin);
+    expect_top("stuck_in_spin");
+    expect_thread(&stuck, STACK_SIGNAL);
+    assert_int_equal(stacks->threads[0].syscall, -1);
+    assert_string_equal(stacks->frames[0].symbol, "stuck_in_spin");
+    stuck_free(&stuck);
+}
+
+static void test_sleep(void **state)
+{
+    struct stuck stuck;
+    (void)state;
+    stuck_start(&stuck, stuck_in_sleep);
+    expect_top("stuck_in_sleep");
+    expect_thread(&stuck, STACK_SIGNAL);
+    stuck_free(&stuck);
+}
+
+static void test_alternate_stack(void **state)
+{
+    struct stuck stuck;
+    (void)state;
+    stuck_start(&stuck, stuck_on_small_stack);
+    expect_top("stuck_in_read");
+    assert_true(has_symbol("stuck_on_small_stack"));
+    stuck_free(&stuck);
+}
+
+// The kernel says where it is, and nobody waits for its answer.
+static void test_blocked_signal(void **state)
+{
+    struct stuck stuck;
+    (void)state;
+    stuck_start(&stuck, stuck_without_signals);
+    do
+        stacks_capture(stacks, &callers);
+    while (stacks->threads[0].how != STACK_BLOCKED || stacks->threads[0].syscall != SYS_read);
+    expect_thread(&stuck, STACK_BLOCKED);
+    assert_int_equal(stacks->frame_count, 0);
+    assert_null(stacks_top(stacks));
+    stuck_free(&stuck);
+    assert_int_equal(stuck.result, 1);
+}
+
+// ---- Which threads -----------------------------------------------------------------------------
+
+static void test_last_caller_first(void **state)
+{
+    struct thread_note notes[LOCKSTEP_STACK_THREADS];
+    static struct thread_callers other;
+    struct stuck stuck[3];
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        stuck_start(&stuck[i], stuck_in_futex);
+    assert_int_equal(threads_list(&callers, notes, LOCKSTEP_STACK_THREADS), 3);
+    assert_int_equal(notes[0].tid, stuck[2].tid);
+    assert_true(notes[0].last);
+    assert_false(notes[1].last || notes[2].last);
+    // This thread is a caller of another session, and then of this one.
+    threads_note(&other);
+    assert_int_equal(threads_list(&other, notes, LOCKSTEP_STACK_THREADS), 1);
+    assert_int_equal(notes[0].tid, gettid());
+    assert_int_equal(threads_list(&callers, notes, LOCKSTEP_STACK_THREADS), 3);
+    assert_int_equal(threads_list(NULL, notes, LOCKSTEP_STACK_THREADS), 4);
+    assert_int_equal(threads_list(NULL, notes, 2), 2);
+    threads_note(&callers);
+    assert_int_equal(threads_list(&other, notes, LOCKSTEP_STACK_THREADS), 0);
+    assert_int_equal(threads_list(&callers, notes, LOCKSTEP_STACK_THREADS), 4);
+    assert_int_equal(notes[0].tid, gettid());
+    assert_true(notes[0].last && pthread_equal(notes[0].id, pthread_self()));
+    threads_note(&other);
+    for (int i = 0; i < 3; i++)
+        stuck_free(&stuck[i]);
+    assert_int_equal(threads_list(&callers, notes, LOCKSTEP_STACK_THREADS), 0);
+}
+
+// More threads than places, twice: those that ended have made room.
+static void test_places_are_given_back(void **state)
+{
+    static struct stuck stuck[LOCKSTEP_STACK_THREADS + 8];
+    struct thread_note notes[LOCKSTEP_STACK_THREADS + 8];
+    (void)state;
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < LOCKSTEP_STACK_THREADS + 8; i++)
+            stuck_start(&stuck[i], stuck_in_futex);
+        // One place may be this thread's own.
+        assert_in_range(threads_list(&callers, notes, LOCKSTEP_STACK_THREADS + 8),
+                        LOCKSTEP_STACK_THREADS - 1, LOCKSTEP_STACK_THREADS);
+        assert_false(notes[0].last); // The last caller has no place.
+        for (int i = 0; i < LOCKSTEP_STACK_THREADS + 8; i++)
+            stuck_free(&stuck[i]);
+        assert_int_equal(threads_list(&callers, notes, LOCKSTEP_STACK_THREADS + 8), 0);
+    }
+}
+
+// ---- What is done to the process ---------------------------------------------------------------
+
+static atomic_int foreign_signals;
+
+static void foreign_handler(int number)
+{
+    (void)number;
+    foreign_signals++;
+}
+
+// Signals with a handler.
+static uint64_t handled(void)
+{
+    uint64_t set = 0;
+    for (int number = 1; number <= SIGRTMAX; number++) {
+        struct sigaction now;
+        if (sigaction(number, NULL, &now) == 0 && now.sa_handler != SIG_DFL &&
+            now.sa_handler != SIG_IGN)
+            set |= UINT64_C(1) << (number - 1);
+    }
+    return set;
+}
+
+// Signals that have a handler are left alone, whenever they got it; without any left the kernel is
+// asked only. In a child, for its handlers.
+static int child_of_signals(void)
+{
+    const uint64_t before = handled();
+    struct stuck stuck;
+    struct stacks *opened;
+    if (stacks_open(&opened) != 0 || handled() != before)
+        return 1; // Opening has installed something.
+    stuck_start(&stuck, stuck_in_read);
+    do
+        stacks_capture(opened, &callers);
+    while (opened->threads[0].syscall != SYS_read);
+    const uint64_t first = handled() ^ before;
+    if (first != UINT64_C(1) << (SIGRTMIN + 4 - 1))
+        return 2; // SIGRTMIN + 3 was taken, so it is the next one, and no other.
+    if (raise(SIGRTMIN + 4) != 0 || raise(SIGRTMIN + 3) != 0 || foreign_signals != 1)
+        return 3; // A signal that nobody asked for does nothing.
+    signal(SIGRTMIN + 4, foreign_handler);
+    stacks_capture(opened, &callers);
+    if (opened->threads[0].how != STACK_SIGNAL || foreign_signals != 1 ||
+        (handled() ^ before ^ first) != UINT64_C(1) << (SIGRTMIN + 5 - 1))
+        return 4; // The program has taken it since.
+    for (int number = SIGRTMIN + 3; number <= SIGRTMAX; number++)
+        signal(number, foreign_handler);
+    do
+        stacks_capture(opened, &callers);
+    while (opened->threads[0].syscall != SYS_read);
+    if (opened->threads[0].how != STACK_TAKEN || opened->frame_count != 0 || foreign_signals != 1)
+        return 5;
+    return 0;
+}
+
+static int status_of_child(int (*run)(void))
+{
+    int status;
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        _exit(run());
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+// Runs first: nothing is installed yet, and a child inherits what is.
+static void test_signals_of_the_program(void **state)
+{
+    (void)state;
+    assert_true(signal(SIGRTMIN + 3, foreign_handler) != SIG_ERR);
+    assert_int_equal(status_of_child(child_of_signals), 0);
+    assert_true(signal(SIGRTMIN + 3, SIG_DFL) != SIG_ERR);
+}
+
+static int child_of_fork(void)
+{
+    threads_note(&callers);
+    stacks_capture(stacks, &callers);
+    return stacks->thread_count == 0 && stacks->frame_count == 0 ? 0 : 1;
+}
+
+static void test_several_threads(void **state)
+{
+    struct stuck stuck[3];
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        stuck_start(&stuck[i], i < 2 ? stuck_in_futex : stuck_in_spin);
+    expect_top("stuck_in_spin");
+    assert_int_equal(stacks->thread_count, 3);
+    assert_int_equal(stacks->threads[0].tid, stuck[2].tid);
+    assert_true(stacks->threads[0].trainer);
+    assert_false(stacks->threads[1].trainer || stacks->threads[2].trainer);
+    for (uint32_t i = 1; i < stacks->frame_count; i++) // Thread after thread.
+        assert_in_range(stacks->frames[i].thread, stacks->frames[i - 1].thread, 2);
+    assert_int_equal(stacks->frames[stacks->frame_count - 1].thread, 2);
+    for (int i = 0; i < 3; i++)
+        stuck_free(&stuck[i]);
+}
+
+static void test_forked_child(void **state)
+{
+    struct stuck stuck;
+    (void)state;
+    stuck_start(&stuck, stuck_in_read);
+    expect_top("stuck_in_read");
+    assert_int_equal(status_of_child(child_of_fork), 0);
+    expect_top("stuck_in_read");
+    stuck_free(&stuck);
+}
+
+// ---- Many --------------------------------------------------------------------------------------
+
+struct load {
+    atomic_bool end;
+    _Atomic(uint64_t) rounds;
+};
+
+__attribute__((noinline)) static int load_deeply(unsigned depth, struct load *load)
+{
+    char text[64];
+    if (depth > 0)
+        return load_deeply(depth - 1, load) + 1;
+    load->rounds++;
+    return snprintf(text, sizeof(text), "%p %f", (void *)load, 1.5);
+}
+
+// Memory, formatted output, deep stacks, system calls, locks; and errno has to survive it all.
+static void *load_works(void *argument)
+{
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    struct load *load = argument;
+    threads_note(&callers);
+    for (unsigned i = 0; !atomic_load(&load->end); i++) {
+        char *memory = malloc(1 + i % 8192);
+        memset(memory, (int)i, 1 + i % 8192);
+        errno = 4711;
+        (void)load_deeply(i % 64, load);
+        assert(errno == 4711);
+        pthread_mutex_lock(&mutex);
+        free(memory);
+        pthread_mutex_unlock(&mutex);
+        assert(read(-1, NULL, 0) < 0 && errno == EBADF);
+    }
+    return NULL;
+}
+
+static void *load_ends(void *argument)
+{
+    (void)argument;
+    threads_note(&callers);
+    return NULL;
+}
+
+// Threads come and go, under the same pthread_t and in the same place.
+static void *load_starts(void *argument)
+{
+    struct load *load = argument;
+    while (!atomic_load(&load->end)) {
+        pthread_t id;
+        if (pthread_create(&id, NULL, load_ends, NULL) == 0)
+            pthread_join(id, NULL);
+        load->rounds++;
+    }
+    return NULL;
+}
+
+static void test_many_captures(void **state)
+{
+    const char *captures = getenv("LOCKSTEP_TEST_CAPTURES");
+    const int count = captures != NULL ? atoi(captures) : 300;
+    struct load load = {0};
+    pthread_t threads[4];
+    uint64_t answered = 0;
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, i < 3 ? load_works : load_starts, &load),
+                         0);
+    for (int i = 0; i < count; i++) {
+        stacks_capture(stacks, i % 2 == 0 ? &callers : NULL);
+        for (uint32_t t = 0; t < stacks->thread_count; t++)
+            answered += stacks->threads[t].how == STACK_SIGNAL;
+    }
+    const uint64_t rounds = load.rounds;
+    while (load.rounds == rounds) // They still run.
+        sched_yield();
+    atomic_store(&load.end, true);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    assert_true(answered >= (uint64_t)count);
+}
+
+static void test_top_of_made_up_stacks(void **state)
+{
+    static const struct {
+        const char *object, *symbol;
+    } native[] = {
+        {"libc.so.6", "read"},  {"trainer", "engine_wait"}, {"trainer", "lockstep_step_end"},
+        {"libc.so.6", "qsort"}, {"trainer", "train"},       {"trainer", "main"}};
+    struct stacks *made = calloc(1, sizeof(*made));
+    (void)state;
+    assert_null(stacks_top(made));
+    made->thread_count = 2;
+    made->threads[0].trainer = true;
+    assert_null(stacks_top(made));
+    for (uint32_t i = 0; i < 6; i++) {
+        strcpy(made->frames[i].object, native[i].object);
+        strcpy(made->frames[i].symbol, native[i].symbol);
+    }
+    made->frame_count = 6;
+    assert_string_equal(stacks_top(made)->symbol, "train");
+    made->threads[0].trainer = false;
+    assert_null(stacks_top(made));
+    made->threads[0].trainer = true;
+    made->frames[0].python = true;
+    assert_string_equal(stacks_top(made)->symbol, "read");
+    for (uint32_t i = 0; i < 6; i++)
+        made->frames[i].thread = 1; // Not the last caller's.
+    assert_null(stacks_top(made));
+    free(made);
+}
+
+int main(void)
+{
+#define WITH_STACKS(test) cmocka_unit_test_setup_teardown(test, open_stacks, close_stacks)
+    const struct CMUnitTest lists[] = {
+        cmocka_unit_test(test_last_caller_first),
+        cmocka_unit_test(test_places_are_given_back),
+        cmocka_unit_test(test_top_of_made_up_stacks),
+    };
+    const struct CMUnitTest captures[] = {
+        cmocka_unit_test(test_signals_of_the_program),
+        WITH_STACKS(test_read),
+        WITH_STACKS(test_futex),
+        WITH_STACKS(test_spin),
+        WITH_STACKS(test_sleep),
+        WITH_STACKS(test_alternate_stack),
+        WITH_STACKS(test_blocked_signal),
+        WITH_STACKS(test_several_threads),
+        WITH_STACKS(test_forked_child),
+        WITH_STACKS(test_many_captures),
+    };
+    const char *sanitizer = getenv("LOCKSTEP_SANITIZER");
+    const int failed = cmocka_run_group_tests(lists, NULL, NULL);
+    if (sanitizer != NULL && strcmp(sanitizer, "thread") == 0) {
+        print_message("ThreadSanitizer keeps signals back until a thread calls it: a thread that "
+                      "is stuck never answers, so nothing is captured here\n");
+        return failed;
+    }
+    return failed + cmocka_run_group_tests(captures, NULL, NULL);
+}

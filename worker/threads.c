@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A table of places in static memory. A thread takes one at its first call, and a destructor of
+// thread-specific data gives it back when the thread ends. All fields are atomic and read one by
+// one: what is read of a place that just changes its thread may be of both, so a reader gets a
+// thread that has called, or one that is no more.
+
+#include "worker/threads.h"
+
+#include "protos/limits.h"
+
+#include <stddef.h>
+#include <unistd.h>
+
+struct thread_place {
+    // atomic
+    _Atomic(uint32_t) tid; // 0: the place is free.
+    _Atomic(pthread_t) id;
+    _Atomic(const struct thread_callers *) callers; // What it called last.
+};
+
+static struct thread_place places[LOCKSTEP_STACK_THREADS];
+static struct thread_place no_place; // Of the threads for which there was none.
+static _Thread_local struct thread_place *here;
+
+static pthread_once_t threads_once = PTHREAD_ONCE_INIT;
+static pthread_key_t threads_key; // set once, then constant
+static bool threads_keyed;
+
+static void threads_leave(void *argument)
+{
+    struct thread_place *place = argument;
+    here = NULL;
+    atomic_store_explicit(&place->callers, NULL, memory_order_relaxed);
+    atomic_store_explicit(&place->tid, 0, memory_order_release);
+}
+
+static void threads_begin(void)
+{
+    threads_keyed = pthread_key_create(&threads_key, threads_leave) == 0;
+}
+
+// Without the destructor a place would be lost with its thread, so there is none then.
+static struct thread_place *threads_enter(void)
+{
+    pthread_once(&threads_once, threads_begin);
+    const uint32_t tid = (uint32_t)gettid();
+    for (size_t i = 0; threads_keyed && i < LOCKSTEP_STACK_THREADS; i++) {
+        struct thread_place *place = &places[i];
+        uint32_t nobody = 0;
+        if (!atomic_compare_exchange_strong_explicit(&place->tid, &nobody, tid,
+                                                     memory_order_acq_rel, memory_order_relaxed))
+            continue;
+        atomic_store_explicit(&place->id, pthread_self(), memory_order_relaxed);
+        if (pthread_setspecific(threads_key, place) == 0)
+            return place;
+        atomic_store_explicit(&place->tid, 0, memory_order_release);
+        break;
+    }
+    return &no_place;
+}
+
+void threads_note(struct thread_callers *callers)
+{
+    struct thread_place *place = here;
+    if (place == NULL)
+        here = place = threads_enter();
+    // Without stores in the usual case, so that the line stays where it is.
+    if (atomic_load_explicit(&place->callers, memory_order_relaxed) != callers)
+        atomic_store_explicit(&place->callers, callers, memory_order_relaxed);
+    if (atomic_load_explicit(&callers->last, memory_order_relaxed) != place)
+        atomic_store_explicit(&callers->last, place, memory_order_relaxed);
+}
+
+uint32_t threads_list(const struct thread_callers *callers, struct thread_note *notes,
+                      uint32_t most)
+{
+    const struct thread_place *last =
+        callers != NULL ? atomic_load_explicit(&callers->last, memory_order_relaxed) : NULL;
+    uint32_t count = 0;
+    for (size_t i = 0; i < LOCKSTEP_STACK_THREADS && count < most; i++) {
+        struct thread_place *place = &places[i];
+        const struct thread_note note = {
+            .tid = atomic_load_explicit(&place->tid, memory_order_acquire),
+            .id = atomic_load_explicit(&place->id, memory_order_relaxed),
+            .last = place == last,
+        };
+        if (note.tid == 0 ||
+            (callers != NULL &&
+             atomic_load_explicit(&place->callers, memory_order_relaxed) != callers))
+            continue;
+        notes[count++] = note;
+        if (note.last) {
+            notes[count - 1] = notes[0];
+            notes[0] = note;
+        }
+    }
+    return count;
+}
