@@ -97,11 +97,12 @@ bool rows_read(const struct regions *regions, uint32_t local, const struct board
 
 // ---- looking up ---------------------------------------------------------------------------------
 
-uint8_t *rows_at(const struct rows *rows, uint64_t element, uint32_t element_bytes, uint64_t *left)
+uint8_t *rows_search(const struct rows *rows, uint64_t element, uint32_t element_bytes,
+                     uint64_t *left)
 {
     uint32_t low = 0;
     uint32_t high = rows->count - 1;
-    const struct row *list = rows->count == 1 ? &rows->only : rows->list;
+    const struct row *list = rows->list;
     while (low < high) {
         const uint32_t middle = low + (high - low) / 2;
         if (list[middle].end <= element)

@@ -36,7 +36,19 @@ uint32_t rows_collect(struct regions *regions, const struct extent *extents, uin
 bool rows_read(const struct regions *regions, uint32_t local, const struct board_row *said,
                uint32_t count, uint64_t elements, uint32_t element_bytes, struct row *rows);
 
-// Where an element lies, and in *left how many follow it side by side, itself included.
-uint8_t *rows_at(const struct rows *rows, uint64_t element, uint32_t element_bytes, uint64_t *left);
+// Of several rows.
+uint8_t *rows_search(const struct rows *rows, uint64_t element, uint32_t element_bytes,
+                     uint64_t *left);
+
+// Where an element lies, and in *left how many follow it side by side, itself included. Inline: it
+// is asked for every block, which takes no longer than a quarter of a microsecond.
+static inline uint8_t *rows_at(const struct rows *rows, uint64_t element, uint32_t element_bytes,
+                               uint64_t *left)
+{
+    if (rows->count > 1)
+        return rows_search(rows, element, element_bytes, left);
+    *left = rows->only.end - element;
+    return rows->only.memory + element * element_bytes;
+}
 
 #endif

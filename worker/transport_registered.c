@@ -396,48 +396,60 @@ static uint64_t registered_place(const struct shared *shared, const struct share
 }
 
 static void registered_combine(const struct shared *shared, const struct shared_run *run,
-                               struct ring_span span)
+                               uint8_t *const *memory, uint64_t count)
 {
-    while (span.count > 0) {
-        uint8_t *memory[LOCKSTEP_MAX_MATES] = {NULL};
-        const void *sources[LOCKSTEP_MAX_MATES];
-        const uint64_t count = registered_place(shared, run, span, memory);
-        for (uint32_t i = 0; i < shared->seats; i++)
-            sources[i] = run->factors[i] > 0 ? memory[i] : NULL;
-        pieces_combine(run->flow, run, memory[shared->seat], sources, shared->seats, count);
-        span.first += count;
-        span.count -= count;
-    }
+    const void *sources[LOCKSTEP_MAX_MATES];
+    for (uint32_t i = 0; i < shared->seats; i++)
+        sources[i] = run->factors[i] > 0 ? memory[i] : NULL;
+    pieces_combine(run->flow, run, memory[shared->seat], sources, shared->seats, count);
 }
 
-// What is final in the memory of one rank goes to that of another one; to all others.
+// What is final in the memory of one rank goes to that of another one; BOARD_NONE: of all others.
 static void registered_copy(const struct shared *shared, const struct shared_run *run,
-                            struct ring_span span, uint32_t from, uint32_t to)
+                            uint8_t *const *memory, uint64_t count, uint32_t from, uint32_t to)
 {
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        if (i != from && (to == BOARD_NONE || to == i))
+            kernel_copy(memory[i], memory[from], count * run->flow->map.element_bytes, false);
+    }
+}
+
+static void registered_copy_span(const struct shared *shared, const struct shared_run *run,
+                                 struct ring_span span, uint32_t from, uint32_t to)
+{
+    uint8_t *memory[LOCKSTEP_MAX_MATES] = {NULL};
     while (span.count > 0) {
-        uint8_t *memory[LOCKSTEP_MAX_MATES] = {NULL};
         const uint64_t count = registered_place(shared, run, span, memory);
-        for (uint32_t i = 0; i < shared->seats; i++) {
-            if (i != from && (to == BOARD_NONE || to == i))
-                kernel_copy(memory[i], memory[from], count * run->flow->map.element_bytes, false);
-        }
+        registered_copy(shared, run, memory, count, from, to);
         span.first += count;
         span.count -= count;
     }
 }
 
-// Sums a block into this rank's memory, and copies it to that of the mates.
+// Sums a block into this rank's memory, and copies it to that of the mates. Mostly it is one part,
+// whose places need not be looked up again.
 static void registered_spread(struct shared *shared, const struct shared_run *run,
                               struct ring_span span)
 {
     struct registered *registered = &shared->registered;
     struct board_block *block = registered_block(shared, shared->seat);
+    uint8_t *memory[LOCKSTEP_MAX_MATES] = {NULL};
+    struct ring_span rest = span;
+    uint64_t count = 0;
     block->run = registered->run;
     block->first = span.first;
     block->count = span.count;
-    registered_combine(shared, run, span);
+    while (rest.count > 0) {
+        count = registered_place(shared, run, rest, memory);
+        registered_combine(shared, run, memory, count);
+        rest.first += count;
+        rest.count -= count;
+    }
     board_publish(&block->filled, ++registered->blocks);
-    registered_copy(shared, run, span, shared->seat, BOARD_NONE);
+    if (count == span.count)
+        registered_copy(shared, run, memory, count, shared->seat, BOARD_NONE);
+    else
+        registered_copy_span(shared, run, span, shared->seat, BOARD_NONE);
     board_publish(&block->spread, registered->blocks);
 }
 
@@ -549,7 +561,7 @@ static void registered_finish_block(struct shared *shared, uint32_t seat)
     const uint64_t elements = run->flow->collective->elements;
     if (first > elements || count > elements - first || count * element > BOARD_BLOCK_BYTES)
         return;
-    registered_copy(shared, run, (struct ring_span){first, count}, seat, shared->seat);
+    registered_copy_span(shared, run, (struct ring_span){first, count}, seat, shared->seat);
 }
 
 void registered_let_go(struct shared *shared)
