@@ -6,7 +6,9 @@
 // Each rank measures its successors, in the ring of the world and in the one between hosts, one
 // after the other, while all ranks do the same. A *ping* is answered at once; half of the best
 // round trip is the latency. Then come *bursts*, each answered when its last frame is there, each
-// twice as large as the one before until one takes long enough to be trusted.
+// twice as large as the one before until one takes long enough to be trusted. A burst can be slow
+// for another reason than the link, above all when ranks share cores: it is repeated, and the best
+// of its size counts.
 //
 // A rank answers from the moment a link stands until it is told the tuning: a peer may begin
 // earlier and end later. How often is bounded for each peer, so a peer that measures for ever is
@@ -23,9 +25,13 @@
 #define MEASURE_PINGS 20
 #define MEASURE_FRAME_BYTES (256 * 1024)
 #define MEASURE_BURST_BYTES (4 * 1024 * 1024) // The largest.
-#define MEASURE_BURST_NS 4000000 // One that takes so long is trusted.
+#define MEASURE_BURST_NS 4000000 // One that takes so long at best is trusted, ...
+#define MEASURE_TRIES 4 // ... of so many, ...
+#define MEASURE_LONG_NS 100000000 // ... or at once, when no scheduler explains it.
 #define MEASURE_ANSWERS (4 * MEASURE_PINGS) // To one peer.
 #define MEASURE_BURST_FRAMES (8 * MEASURE_BURST_BYTES / MEASURE_FRAME_BYTES) // Of one peer.
+static_assert(MEASURE_TRIES * 2 * MEASURE_BURST_BYTES / MEASURE_FRAME_BYTES <= MEASURE_BURST_FRAMES,
+              "who measures as here is not taken for one that does so for ever");
 #define MEASURE_LOOPBACK_NS 2000
 #define MEASURE_LOOPBACK_BYTES_PER_S UINT64_C(4000000000)
 
@@ -76,6 +82,7 @@ static void measure_ping(struct transport *transport)
 static void measure_burst(struct transport *transport)
 {
     struct measure *measure = &transport->measure;
+    measure->tries++;
     measure->sent_ns = clock_now_ns();
     measure->number++;
     for (uint64_t left = measure->burst_bytes; left > 0; left -= MEASURE_FRAME_BYTES)
@@ -89,15 +96,33 @@ static void measure_begin_target(struct transport *transport)
     measure->stage = MEASURE_LATENCY;
     measure->pings = 0;
     measure->best_ns = UINT64_MAX;
-    measure->burst_bytes = MEASURE_FRAME_BYTES;
     measure_ping(transport);
 }
 
-static void measure_next_target(struct transport *transport, uint64_t bytes_per_s)
+// The first burst of a size.
+static void measure_burst_of(struct transport *transport, uint64_t bytes)
 {
     struct measure *measure = &transport->measure;
+    measure->burst_bytes = bytes;
+    measure->burst_ns = UINT64_MAX;
+    measure->tries = 0;
+    measure_burst(transport);
+}
+
+// The best burst of this size says how fast the target's link is.
+static void measure_note_bandwidth(struct measure *measure)
+{
+    uint64_t took_ns = measure->burst_ns;
+    if (took_ns > 2 * measure->best_ns)
+        took_ns -= measure->best_ns;
+    const uint64_t bytes_per_s = measure->burst_bytes * 1000000000 / (took_ns + 1);
     if (measure->bytes_per_s == 0 || bytes_per_s < measure->bytes_per_s)
         measure->bytes_per_s = bytes_per_s;
+}
+
+static void measure_next_target(struct transport *transport)
+{
+    struct measure *measure = &transport->measure;
     if (++measure->target < measure->target_count) {
         measure_begin_target(transport);
         return;
@@ -120,21 +145,23 @@ static void measure_heard_pong(struct transport *transport)
     if (latency_ns > measure->latency_ns)
         measure->latency_ns = latency_ns;
     measure->stage = MEASURE_BANDWIDTH;
-    measure_burst(transport);
+    measure_burst_of(transport, MEASURE_FRAME_BYTES);
 }
 
 static void measure_heard_taken(struct transport *transport)
 {
     struct measure *measure = &transport->measure;
-    uint64_t took_ns = clock_now_ns() - measure->sent_ns;
+    const uint64_t took_ns = clock_now_ns() - measure->sent_ns;
+    if (took_ns < measure->burst_ns)
+        measure->burst_ns = took_ns;
     if (took_ns < MEASURE_BURST_NS && measure->burst_bytes < MEASURE_BURST_BYTES) {
-        measure->burst_bytes *= 2;
+        measure_burst_of(transport, 2 * measure->burst_bytes);
+    } else if (took_ns < MEASURE_LONG_NS && measure->tries < MEASURE_TRIES) {
         measure_burst(transport);
-        return;
+    } else {
+        measure_note_bandwidth(measure);
+        measure_next_target(transport);
     }
-    if (took_ns > 2 * measure->best_ns)
-        took_ns -= measure->best_ns;
-    measure_next_target(transport, measure->burst_bytes * 1000000000 / (took_ns + 1));
 }
 
 static void measure_begin(struct transport *transport)
@@ -177,8 +204,11 @@ bool measure_settled(struct transport *transport, uint64_t now_ms)
     struct measure *measure = &transport->measure;
     if (measure->stage == MEASURE_NONE)
         measure_begin(transport);
-    if (now_ms >= measure->deadline_ms)
+    if (now_ms >= measure->deadline_ms && measure->stage != MEASURE_DONE) {
+        if (measure->stage == MEASURE_BANDWIDTH && measure->burst_ns != UINT64_MAX)
+            measure_note_bandwidth(measure);
         measure->stage = MEASURE_DONE;
+    }
     return measure->stage == MEASURE_DONE;
 }
 

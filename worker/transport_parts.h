@@ -238,6 +238,8 @@ struct measure {
     uint32_t pings; // Answered by the target.
     uint64_t best_ns; // Of its round trips.
     uint64_t burst_bytes;
+    uint64_t burst_ns; // The best of this size.
+    uint32_t tries; // Of this size.
     uint64_t sent_ns;
     uint8_t *bytes; // What bursts consist of, and where those of others end.
     // Results: of the slowest target.

@@ -51,7 +51,10 @@ struct stage {
     struct link *second; // Another one, which is silent; NULL: none.
 };
 
+// A puppet answers no pings: its link is taken for a fast one.
 void stage_open(struct stage *stage, const struct stage_variant *variant);
+// Over TCP the puppet's link is measured: it has to answer.
+void stage_open_measuring(struct stage *stage, const struct stage_variant *variant);
 void stage_close(struct stage *stage);
 uint64_t stage_refused(const struct stage *stage);
 
