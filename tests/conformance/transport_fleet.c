@@ -218,6 +218,21 @@ void member_barrier(struct member *member)
     pthread_barrier_wait(&member->fleet->barrier);
 }
 
+// The coordinator lets nobody begin before all have formed, and so nobody who is measured stops.
+static void member_form(struct member *member)
+{
+    struct fleet *fleet = member->fleet;
+    const uint64_t since_ms = clock_now_ms();
+    member_until_true(member, &member->formed, "the world to form");
+    atomic_fetch_add(&fleet->formed, 1);
+    member->waits_for = "the world to form everywhere";
+    while (atomic_load(&fleet->formed) < fleet->options.world) {
+        transport_progress(member->transport, 1);
+        member_expired(member, NULL, since_ms);
+    }
+    member->waits_for = NULL;
+}
+
 static void *member_main(void *argument)
 {
     struct member *member = argument;
@@ -231,7 +246,7 @@ static void *member_main(void *argument)
     member_barrier(member);
     fleet_world(fleet, member->rank, &world, peers);
     MEMBER_CHECK(member, transport_form(member->transport, &world) == 0);
-    member_until_true(member, &member->formed, "the world to form");
+    member_form(member);
     struct transport_statistics statistics;
     transport_statistics(member->transport, &statistics);
     const bool in_memory = fleet->options.mates && fleet->options.kind == TRANSPORT_TCP;

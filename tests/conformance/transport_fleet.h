@@ -10,6 +10,7 @@
 #include "worker/transport.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #define FLEET_MAX 16
 #define FLEET_BOUND_MS 30000 // A hang, in a release build.
@@ -59,6 +60,7 @@ struct fleet {
     void (*script)(struct member *member);
     void *argument;
     pthread_barrier_t barrier;
+    _Atomic(uint32_t) formed; // Members whose world stands.
     char addresses[FLEET_MAX][LOCKSTEP_ADDRESS_BYTES];
     struct member members[FLEET_MAX];
 };
