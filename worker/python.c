@@ -35,6 +35,7 @@
 #define PYTHON_LINE_BYTES 2048 // A file and a function of 500 characters each; longer ones are cut.
 #define PYTHON_STACK_BYTES (64 * 1024) // Of the helper.
 #define PYTHON_DUMP_BYTES (4 << 20) // Of its text.
+#define HELPER_SA_RESTORER 0x04000000ul // The kernel's SA_RESTORER, which glibc hides.
 
 struct python {
     // set at open, then constant
@@ -81,29 +82,42 @@ void python_close(struct python *python)
 
 // ---- The helper --------------------------------------------------------------------------------
 
-static void helper_end(int number)
+static void helper_end(void)
 {
-    (void)number;
-    _exit(1);
+    syscall(SYS_exit_group, 1);
+}
+
+// Not sigaction(): programs put functions of their own before it (libjsig and the sanitizers do)
+// that keep handlers in memory, which is the trainer's here. Never returned from, so any restorer
+// will do.
+static void helper_handle(int number, void (*handler)(void))
+{
+    const struct {
+        void (*handler)(void);
+        unsigned long flags;
+        void (*restorer)(void);
+        uint64_t mask;
+    } action = {.handler = handler, .flags = HELPER_SA_RESTORER, .restorer = helper_end};
+    syscall(SYS_rt_sigaction, number, &action, NULL, sizeof(action.mask));
 }
 
 // Shares memory and descriptors with the trainer, but no thread, signal handler or timer: what it
-// sets here is its own. It reads the interpreter's memory, and writes to the descriptor only. The
-// trainer's crash handlers must not see its crash, nor may it make a core file of the trainer.
+// sets here is its own. It reads the interpreter's memory, and writes to the descriptor only. A
+// fault must not run the trainer's crash handlers, and must have a handler: without one the kernel
+// may dump core, and kernels before 5.16 end all processes that have the memory for that.
 static int helper_main(void *argument)
 {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
     const struct itimerval limit = {.it_value = {.tv_usec = PYTHON_MS * 1000}};
-    struct sigaction end = {.sa_handler = helper_end};
     const struct python *python = argument;
     sigset_t open;
     sigemptyset(&open);
     for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) {
-        sigaction(faults[i], &end, NULL);
+        helper_handle(faults[i], helper_end);
         sigaddset(&open, faults[i]);
     }
+    helper_handle(SIGALRM, helper_end);
     sigaddset(&open, SIGALRM);
-    signal(SIGALRM, SIG_DFL); // It ends the helper, and leaves no core file.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setitimer(ITIMER_REAL, &limit, NULL);
     sigprocmask(SIG_UNBLOCK, &open, NULL);
