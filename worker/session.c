@@ -33,6 +33,7 @@ int session_check_handle(struct lockstep_session *session)
         return error_set(LOCKSTEP_E_INVALID, "the session is NULL");
     if (!handle_is(HANDLE_SESSION, session))
         return error_set(LOCKSTEP_E_INVALID, "this is not a session, or it was closed");
+    threads_note(&session->callers);
     return 0;
 }
 

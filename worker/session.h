@@ -24,6 +24,7 @@
 #include "worker/drive.h"
 #include "worker/order.h"
 #include "worker/region.h"
+#include "worker/threads.h"
 #include "worker/transport.h"
 
 #include <lockstep/lockstep.h>
@@ -440,6 +441,7 @@ struct lockstep_session {
 
     // atomic
     atomic_bool failed; // failure != 0
+    struct thread_callers callers;
     struct progress progress;
     atomic_uint control_messages;
     atomic_uint buckets_travelled;

@@ -16,10 +16,14 @@ struct thread_place {
     // atomic
     _Atomic(uint32_t) tid; // 0: the place is free.
     _Atomic(pthread_t) id;
+    _Atomic(uint64_t) number; // Of the thread; no two of a process have the same.
     _Atomic(const struct thread_callers *) callers; // What it called last.
 };
 
+_Atomic(uint32_t) threads_ended;
+
 static struct thread_place places[LOCKSTEP_STACK_THREADS];
+static _Atomic(uint64_t) threads_begun; // Numbers given out.
 static struct thread_place no_place; // Of the threads for which there was none.
 static _Thread_local struct thread_place *here;
 
@@ -31,6 +35,7 @@ static void threads_leave(void *argument)
 {
     struct thread_place *place = argument;
     here = NULL;
+    atomic_fetch_add_explicit(&threads_ended, 1, memory_order_relaxed);
     atomic_store_explicit(&place->callers, NULL, memory_order_relaxed);
     atomic_store_explicit(&place->tid, 0, memory_order_release);
 }
@@ -52,6 +57,8 @@ static struct thread_place *threads_enter(void)
                                                      memory_order_acq_rel, memory_order_relaxed))
             continue;
         atomic_store_explicit(&place->id, pthread_self(), memory_order_relaxed);
+        atomic_store_explicit(&place->number, 1 + atomic_fetch_add(&threads_begun, 1),
+                              memory_order_relaxed);
         if (pthread_setspecific(threads_key, place) == 0)
             return place;
         atomic_store_explicit(&place->tid, 0, memory_order_release);
@@ -60,33 +67,35 @@ static struct thread_place *threads_enter(void)
     return &no_place;
 }
 
-void threads_note(struct thread_callers *callers)
+// The count is read before the thread is written: if that thread has ended when the count is
+// written, the count is an old one, and whoever has its thread pointer then is noted anew.
+void threads_note_change(struct thread_callers *callers)
 {
-    struct thread_place *place = here;
-    if (place == NULL)
-        here = place = threads_enter();
-    // Without stores in the usual case, so that the line stays where it is.
-    if (atomic_load_explicit(&place->callers, memory_order_relaxed) != callers)
-        atomic_store_explicit(&place->callers, callers, memory_order_relaxed);
-    if (atomic_load_explicit(&callers->last, memory_order_relaxed) != place)
-        atomic_store_explicit(&callers->last, place, memory_order_relaxed);
+    const uint32_t ended = atomic_load_explicit(&threads_ended, memory_order_acquire);
+    if (here == NULL)
+        here = threads_enter();
+    atomic_store_explicit(&here->callers, callers, memory_order_relaxed);
+    atomic_store_explicit(&callers->last, atomic_load_explicit(&here->number, memory_order_relaxed),
+                          memory_order_relaxed);
+    atomic_store_explicit(&callers->thread, threads_self(), memory_order_release);
+    atomic_store_explicit(&callers->ended, ended, memory_order_release);
 }
 
 uint32_t threads_list(const struct thread_callers *callers, struct thread_note *notes,
                       uint32_t most)
 {
-    const struct thread_place *last =
-        callers != NULL ? atomic_load_explicit(&callers->last, memory_order_relaxed) : NULL;
+    const uint64_t last =
+        callers != NULL ? atomic_load_explicit(&callers->last, memory_order_relaxed) : 0;
     uint32_t count = 0;
     for (size_t i = 0; i < LOCKSTEP_STACK_THREADS && count < most; i++) {
         struct thread_place *place = &places[i];
         const struct thread_note note = {
             .tid = atomic_load_explicit(&place->tid, memory_order_acquire),
             .id = atomic_load_explicit(&place->id, memory_order_relaxed),
-            .last = place == last,
+            .last = last != 0 && atomic_load_explicit(&place->number, memory_order_relaxed) == last,
         };
         if (note.tid == 0 ||
-            (callers != NULL &&
+            (callers != NULL && !note.last &&
              atomic_load_explicit(&place->callers, memory_order_relaxed) != callers))
             continue;
         notes[count++] = note;

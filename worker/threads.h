@@ -12,12 +12,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct thread_place;
-
 // Of one session; all zero: nobody has called it. Its address stands for the session and is not
 // read once the session is closed.
 struct thread_callers {
-    _Atomic(struct thread_place *) last; // atomic
+    // atomic
+    _Atomic(uintptr_t) thread; // Thread pointer of the last caller, ...
+    _Atomic(uint32_t) ended; // ... and threads_ended as it called: it may be another thread's now.
+    _Atomic(uint64_t) last; // Number of the last caller; 0: nobody, or a thread that is not known.
 };
 
 struct thread_note {
@@ -26,12 +27,38 @@ struct thread_note {
     bool last; // No other thread has called the session since.
 };
 
-// The calling thread calls this session. Two loads and two comparisons when it did so before and
-// nobody else did since. Any thread.
-void threads_note(struct thread_callers *callers);
+extern _Atomic(uint32_t) threads_ended; // Known threads that have ended.
 
-// The threads that have called this session and no other one since; of any session: NULL. Returns
-// how many notes were written, `most` at most, the last caller first. Any thread.
+// The calling thread calls the session, and was not the last to do so. Any thread.
+void threads_note_change(struct thread_callers *callers);
+
+// What tells a thread from all others that live, in one load: a variable of a thread would be a
+// function call in a shared library.
+static inline uintptr_t threads_self(void)
+{
+    uintptr_t self;
+#if defined(__x86_64__)
+    __asm__("mov %%fs:0, %0" : "=r"(self));
+#elif defined(__aarch64__)
+    __asm__("mrs %0, tpidr_el0" : "=r"(self));
+#else
+    self = (uintptr_t)pthread_self();
+#endif
+    return self;
+}
+
+// The calling thread calls the session. Any thread; first of all in every public function.
+static inline void threads_note(struct thread_callers *callers)
+{
+    if (atomic_load_explicit(&callers->thread, memory_order_relaxed) != threads_self() ||
+        atomic_load_explicit(&callers->ended, memory_order_relaxed) !=
+            atomic_load_explicit(&threads_ended, memory_order_relaxed))
+        threads_note_change(callers);
+}
+
+// The threads that have called this session, the last caller first; a thread that calls several may
+// be missing where it is not the last caller. NULL: of all sessions. Returns how many notes were
+// written, `most` at most. Any thread.
 uint32_t threads_list(const struct thread_callers *callers, struct thread_note *notes,
                       uint32_t most);
 

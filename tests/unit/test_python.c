@@ -13,7 +13,6 @@
 
 #include <cmocka.h>
 
-#include <assert.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -135,6 +134,13 @@ static void test_damaged_texts(void **state)
 
 // ---- The helper --------------------------------------------------------------------------------
 
+// In the helper, where cmocka's assertions cannot be used.
+static void must(bool holds)
+{
+    if (!holds)
+        abort();
+}
+
 static pid_t writer_pid; // The helper has this process's memory.
 
 static const char *write_some(int fd)
@@ -145,7 +151,7 @@ static const char *write_some(int fd)
 
 static const char *writes(int fd, void *interpreter, void *current, size_t threads)
 {
-    assert(interpreter == NULL && current == NULL && threads == 100);
+    must(interpreter == NULL && current == NULL && threads == 100);
     return write_some(fd);
 }
 
