@@ -151,6 +151,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--out", required=True)
     parser.add_argument("--sizes")
+    parser.add_argument("--dtype", choices=["float32"], default="float32")
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--warm", action="store_true")
     parser.add_argument("--cold", action="store_true")
