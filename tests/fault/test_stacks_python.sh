@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Stacks of Python trainers: one that holds the interpreter's lock in a C function, one that waits
-# without it, one whose Python runs all the time. The library's objects are linked with a probe,
-# because liblockstep exports nothing of this.
+# without it, one whose Python runs all the time, one that hangs in a library that it loads. The
+# library's objects are linked with a probe, because liblockstep exports nothing of this.
 . "$(dirname "$0")/run_lib.sh"
 
 skip() {
@@ -97,6 +97,18 @@ $CC -std=c11 -D_GNU_SOURCE -O1 -g -fPIC -fvisibility=hidden -pthread -shared -I"
     "$work/probe.c" "$obj"/{stacks,stack_signal,symbols,elf_names,proc_task,threads,python,error}.o \
     "$BUILD/lib/base.a" -o "$work/libprobe.so" || { fail "the probe does not build"; finish; }
 
+cat >"$work/hangs.c" <<'END'
+int probe_hold(void);
+
+__attribute__((constructor)) static void hangs_while_it_is_loaded(void)
+{
+    probe_hold();
+    __asm__ volatile("" ::: "memory"); // Not a jump.
+}
+END
+$CC -O1 -fPIC -shared "$work/hangs.c" "$work/libprobe.so" -o "$work/libhangs.so" ||
+    { fail "the library that hangs does not build"; finish; }
+
 # train HOW CAPTURES: a trainer that is stuck in this way; its output is in $work/out.
 cat >"$work/train.py" <<'END'
 import ctypes, sys, threading, time
@@ -109,6 +121,9 @@ def stall_hold():
 def stall_sleep():
     while not probe.probe_done():
         time.sleep(0.05)
+
+def stall_import():
+    ctypes.CDLL(path.replace("libprobe", "libhangs"))
 
 def deeper(n):
     return deeper(n - 1) + 1 if n else len([i for i in range(20)])
@@ -151,6 +166,12 @@ has "$work/out" "python=1 object=train.py symbol=<module>"
 
 train sleep 1
 has "$work/out" "top: thread=0 python=1 object=train.py symbol=stall_sleep"
+
+# The loader's lock is held all the time: whoever needs it would wait for the trainer.
+train import 1
+has "$work/out" "top: thread=0 python=1 object=__init__.py symbol=__init__"
+has "$work/out" "python=1 object=train.py symbol=stall_import"
+has "$work/out" "python=0 object=libhangs.so symbol=hangs_while_it_is_loaded"
 
 # What the interpreter changes while it is read: nothing is sure of a frame, but that the trainer
 # lives on.

@@ -5,6 +5,8 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
+#include "worker/proc_task.h"
+#include "worker/stack_signal.h"
 #include "worker/stacks.h"
 
 #include <setjmp.h>
@@ -14,9 +16,11 @@
 
 #include <cmocka.h>
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -62,6 +66,7 @@ struct stuck {
     atomic_bool go_on;
     int pipe[2];
     sem_t sem;
+    _Atomic(uint64_t) deaf_until_ms;
     int result; // Of the system call, when it has ended.
 };
 
@@ -105,16 +110,32 @@ SEEN static void stuck_without_signals(struct stuck *stuck)
     pthread_sigmask(SIG_UNBLOCK, &all, NULL);
 }
 
+SEEN _Noreturn static void stuck_for_good(struct stuck *stuck)
+{
+    stuck_in_read(stuck);
+    pthread_exit(NULL);
+}
+
+// Its return address is not in it any more: the call is its last instruction.
+SEEN static void stuck_at_its_end(struct stuck *stuck)
+{
+    stuck_for_good(stuck);
+}
+
+// Leaves in result whether a handler ran on the alternate stack.
 SEEN static void stuck_on_small_stack(struct stuck *stuck)
 {
-    const size_t bytes = (size_t)MINSIGSTKSZ + 8192;
+    static char memory[32768];
     const stack_t none = {.ss_flags = SS_DISABLE};
-    stack_t stack = {.ss_size = bytes};
-    stack.ss_sp = malloc(bytes);
+    const stack_t stack = {.ss_sp = memory, .ss_size = sizeof(memory)};
+    bool used = false;
+    memset(memory, 0, sizeof(memory));
     must(sigaltstack(&stack, NULL) == 0);
     stuck_in_read(stuck);
     must(sigaltstack(&none, NULL) == 0);
-    free(stack.ss_sp);
+    for (size_t i = 0; i < sizeof(memory); i++)
+        used |= memory[i] != 0;
+    stuck->result = used;
 }
 
 static void *stuck_run(void *argument)
@@ -132,6 +153,7 @@ static void stuck_start(struct stuck *stuck, void (*how)(struct stuck *stuck))
     memset(stuck, 0, sizeof(*stuck));
     stuck->how = how;
     stuck->callers = &callers;
+    atomic_store(&stuck->deaf_until_ms, UINT64_MAX);
     assert_int_equal(pipe(stuck->pipe), 0);
     assert_int_equal(sem_init(&stuck->sem, 0, 0), 0);
     assert_int_equal(pthread_create(&stuck->id, NULL, stuck_run, stuck), 0);
@@ -237,6 +259,16 @@ static void test_sleep(void **state)
     stuck_free(&stuck);
 }
 
+static void test_call_that_never_returns(void **state)
+{
+    static struct stuck stuck;
+    (void)state;
+    stuck_start(&stuck, stuck_at_its_end);
+    expect_top("stuck_in_read");
+    assert_true(has_symbol("stuck_at_its_end"));
+    stuck_free(&stuck);
+}
+
 static void test_alternate_stack(void **state)
 {
     static struct stuck stuck;
@@ -245,6 +277,7 @@ static void test_alternate_stack(void **state)
     expect_top("stuck_in_read");
     assert_true(has_symbol("stuck_on_small_stack"));
     stuck_free(&stuck);
+    assert_true(stuck.result);
 }
 
 // The kernel says where it is, and nobody waits for its answer.
@@ -261,6 +294,111 @@ static void test_blocked_signal(void **state)
     assert_null(stacks_top(stacks));
     stuck_free(&stuck);
     assert_int_equal(stuck.result, 1);
+}
+
+// ---- Threads that do not answer
+// ------------------------------------------------------------------
+
+static int sleep_half_a_second(void *argument)
+{
+    const struct timespec time = {.tv_nsec = 500000000};
+    (void)argument;
+    syscall(SYS_nanosleep, &time, NULL);
+    return 0;
+}
+
+// As vfork does it: the kernel lets no signal interrupt this wait.
+SEEN static void stuck_in_state_d(struct stuck *stuck)
+{
+    static _Alignas(16) char stack[16384];
+    const pid_t pid =
+        clone(sleep_half_a_second, stack + sizeof(stack), CLONE_VM | CLONE_VFORK, NULL);
+    must(pid > 0);
+    stuck->result = waitpid(pid, NULL, (int)__WCLONE) == pid;
+}
+
+// A thread that sleeps on a disk is not asked, and no file is opened as long as it does: other
+// threads have frames, and no names.
+static void test_state_d(void **state)
+{
+    static struct stuck sleeper, reader;
+    (void)state;
+    stuck_start(&sleeper, stuck_in_read);
+    expect_top("stuck_in_read");
+    stuck_start(&reader, stuck_in_state_d);
+    do
+        stacks_capture(stacks, &callers);
+    while (stacks->threads[0].how != STACK_DISK);
+    assert_int_equal(stacks->threads[0].state, 'D');
+    assert_int_equal(stacks->threads[0].syscall, SYS_clone);
+    assert_int_equal(stacks->threads[1].how, STACK_SIGNAL);
+    assert_true(stacks->frame_count > 3);
+    for (uint32_t i = 0; i < stacks->frame_count; i++) {
+        assert_int_equal(stacks->frames[i].thread, 1);
+        assert_true(stacks->frames[i].object[0] != '\0' && stacks->frames[i].offset > 0);
+        assert_string_equal(stacks->frames[i].symbol, "");
+    }
+    stuck_free(&reader);
+    assert_int_equal(reader.result, 1);
+    stuck_free(&sleeper);
+}
+
+// Blocks signals until it is time, and spins then.
+SEEN static void stuck_deaf(struct stuck *stuck)
+{
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL);
+    while (clock_now_ms() < atomic_load(&stuck->deaf_until_ms))
+        sched_yield();
+    pthread_sigmask(SIG_UNBLOCK, &all, NULL);
+    stuck_in_spin(stuck);
+}
+
+static enum stack_how ask(const struct stuck *stuck, const struct proc_signals *signals,
+                          unsigned within_ms, struct stack_addresses *addresses)
+{
+    return stack_signal_ask(stuck->tid, 'S', signals, clock_now_ms() + within_ms, addresses);
+}
+
+// A signal that is taken late answers no question: not its own, which is closed, and not that of
+// another thread, which is open. The asker does not know here that these threads are deaf.
+static void test_late_answer(void **state)
+{
+    static struct stuck stuck[2];
+    struct stack_addresses addresses;
+    struct stack_thread thread;
+    struct proc_signals signals;
+    const struct proc_signals none = {0};
+    uint64_t began_ms;
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        stuck_start(&stuck[i], stuck_deaf);
+        do
+            assert_true(proc_task_read(PROC_TASK_DIRECTORY, stuck[i].tid, &thread, &signals));
+        while ((signals.blocked & (UINT64_C(1) << (SIGRTMIN + 3 - 1))) == 0);
+        began_ms = clock_now_ms();
+        assert_int_equal(ask(&stuck[i], &none, 20, &addresses), STACK_SILENT);
+        assert_true(clock_now_ms() >= began_ms + 20);
+        assert_int_equal(addresses.count, 0);
+    }
+    // Who has a signal that it has not taken is not sent another one.
+    assert_true(proc_task_read(PROC_TASK_DIRECTORY, stuck[0].tid, &thread, &signals));
+    assert_true(signals.pending != 0);
+    signals.blocked = 0;
+    began_ms = clock_now_ms();
+    assert_int_equal(ask(&stuck[0], &signals, 5000, &addresses), STACK_SILENT);
+    assert_true(clock_now_ms() < began_ms + 5000);
+    // One takes its signal while the other one is asked.
+    atomic_store(&stuck[1].deaf_until_ms, clock_now_ms() + 50);
+    assert_int_equal(ask(&stuck[0], &none, 200, &addresses), STACK_SILENT);
+    assert_int_equal(ask(&stuck[1], &none, 5000, &addresses), STACK_SIGNAL);
+    assert_true(addresses.count > 2);
+    atomic_store(&stuck[0].deaf_until_ms, 0);
+    assert_int_equal(ask(&stuck[0], &none, 5000, &addresses), STACK_SIGNAL);
+    stuck_free(&stuck[0]);
+    stuck_free(&stuck[1]);
+    assert_int_equal(ask(&stuck[0], &none, 5000, &addresses), STACK_SILENT); // It is no more.
 }
 
 // ---- What is done to the process ---------------------------------------------------------------
@@ -419,12 +557,15 @@ static void *load_ends(void *argument)
     return NULL;
 }
 
-// Threads come and go, under the same pthread_t and in the same place.
+// Threads come and go, under the same pthread_t and in the same place; so do libraries.
 static void *load_starts(void *argument)
 {
     struct load *load = argument;
     while (!atomic_load(&load->end)) {
         pthread_t id;
+        void *library = dlopen("libBrokenLocale.so.1", RTLD_NOW);
+        if (library != NULL)
+            dlclose(library);
         if (pthread_create(&id, NULL, load_ends, NULL) == 0)
             pthread_join(id, NULL);
         load->rounds++;
@@ -502,8 +643,11 @@ int main(void)
         WITH_STACKS(test_futex),
         WITH_STACKS(test_spin),
         WITH_STACKS(test_sleep),
+        WITH_STACKS(test_call_that_never_returns),
         WITH_STACKS(test_alternate_stack),
         WITH_STACKS(test_blocked_signal),
+        WITH_STACKS(test_state_d),
+        WITH_STACKS(test_late_answer),
         WITH_STACKS(test_several_threads),
         WITH_STACKS(test_forked_child),
         WITH_STACKS(test_many_captures),
