@@ -10,12 +10,15 @@
 #define CLI_OK 0
 #define CLI_FAILED 1
 #define CLI_MISUSE 2 // What was asked for makes no sense; nothing was started.
+#define CLI_STALLED 3 // Of `lockstep stalls`: something stands still.
 #define CLI_NOT_EXECUTABLE 126 // As a shell has it.
 #define CLI_NOT_FOUND 127
 
 // argv[0] is the subcommand's name. Each returns the exit status of the process.
 int cli_run(int argc, char **argv);
 int cli_status(int argc, char **argv);
+int cli_stalls(int argc, char **argv);
+int cli_stacks(int argc, char **argv);
 int cli_doctor(int argc, char **argv);
 int cli_bench(int argc, char **argv);
 int cli_bench_worker(int argc, char **argv); // One rank of a benchmark; not for people.

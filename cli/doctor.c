@@ -7,9 +7,8 @@
 #include "cli/doctor.h"
 
 #include "base/json.h"
-#include "base/text.h"
+#include "cli/ask.h"
 #include "cli/cli.h"
-#include "cli/http.h"
 #include "lockstep/lockstep.h"
 #include "protos/tuning_json.h"
 
@@ -27,8 +26,7 @@
 #define VALUE_BYTES (DOCTOR_WORD_BYTES + 32)
 
 struct doctor_options {
-    char address[LOCKSTEP_ADDRESS_BYTES]; // "": none was given
-    char job[LOCKSTEP_JOB_NAME_BYTES]; // "": all
+    struct ask ask; // Whom, and about which job; "": nobody, and all.
     bool json;
 };
 
@@ -60,33 +58,14 @@ static const char *const status_names[] = {
 
 // ---- Options -----------------------------------------------------------------------------------
 
-static int set_address(struct doctor_options *options, const char *value)
-{
-    if (http_read_address(value, options->address, sizeof(options->address)))
-        return 0;
-    return cli_misuse("doctor", "%s: not HOST:PORT or [IPV6]:PORT", value);
-}
-
-// It becomes a part of a path as it is: a coordinator has no other names.
-static int set_job(struct doctor_options *options, const char *value)
-{
-    static const char allowed[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
-    if (value[0] && value[strspn(value, allowed)] == '\0' &&
-        text_copy(options->job, sizeof(options->job), value))
-        return 0;
-    return cli_misuse("doctor", "--job '%s': a job has up to %d letters, digits, '-', '_', '.'",
-                      value, LOCKSTEP_JOB_NAME_BYTES - 1);
-}
-
 static int set_option(void *given, int key, char *value)
 {
     struct doctor_options *options = given;
     switch (key) {
     case 'a':
-        return set_address(options, value);
+        return ask_set_address(&options->ask, value);
     case 'n':
-        return set_job(options, value);
+        return ask_set_job(&options->ask, value);
     case 'j':
         options->json = true;
         return 0;
@@ -104,13 +83,13 @@ static const struct cli_syntax syntax = {.name = "doctor",
 // 0, an exit status, or -1 when the help was printed.
 static int read_options(struct doctor_options *options, int argc, char **argv)
 {
-    *options = (struct doctor_options){.json = false};
+    *options = (struct doctor_options){.ask = {.command = syntax.name}};
     const int read = cli_read_options(&syntax, options, argc, argv);
     if (read != 0)
         return read;
     if (optind < argc)
         return cli_misuse("doctor", "unexpected argument '%s'", argv[optind]);
-    if (options->job[0] && !options->address[0])
+    if (options->ask.job[0] && !options->ask.address[0])
         return cli_misuse("doctor", "--job needs --http, the coordinator that has it");
     return 0;
 }
@@ -338,8 +317,8 @@ int cli_doctor(int argc, char **argv)
         return CLI_FAILED;
     }
     doctor_machine(report);
-    if (options.address[0])
-        doctor_jobs(report, options.address, options.job);
+    if (options.ask.address[0])
+        doctor_jobs(report, options.ask.address, options.ask.job);
     if (options.json)
         print_json(report);
     else

@@ -41,13 +41,14 @@ static bool read_wish(const char *value, uint32_t *wish)
 // False while there is no tuning.
 static bool read_tuning(const char *from, struct tuning *tuning)
 {
-    const char *shares = json_member(from, "shares");
+    bool shares = false;
+    const bool known = json_read_bool(json_member(from, "shares"), &shares);
     tuning->latency_ns = number_of(from, "latency_ns");
     tuning->bytes_per_s = number_of(from, "bytes_per_s");
     tuning->doubling_bytes = number_of(from, "doubling_bytes");
     tuning->halving_bytes = number_of(from, "halving_bytes");
-    tuning->shares = shares && strncmp(shares, "true", 4) == 0;
-    return shares && read_wish(json_member(from, "wish"), &tuning->wish);
+    tuning->shares = shares;
+    return known && read_wish(json_member(from, "wish"), &tuning->wish);
 }
 
 // ---- Judging -----------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ void doctor_jobs(struct doctor_report *report, const char *address, const char *
     char *body = NULL;
     (void)text_copy(finding->word, sizeof(finding->word), address);
     snprintf(path, sizeof(path), "%s%s%s", JOBS_PATH, job[0] ? "/" : "", job);
-    const int code = http_get(address, path, ASK_TIMEOUT_MS, &body, error, sizeof(error));
+    const int code = http_get(address, path, "", ASK_TIMEOUT_MS, &body, error, sizeof(error));
     if (code < 0) {
         doctor_judge(finding, DOCTOR_MISSING, "%s: start lockstep-coordinator, or give its --http",
                      error);

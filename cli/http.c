@@ -180,14 +180,18 @@ static int take_apart(struct answer *answer)
     return code;
 }
 
-static int exchange(int fd, const char *address, const char *path, uint64_t deadline,
-                    struct answer *answer)
+static int exchange(int fd, const char *address, const char *path, const char *token,
+                    uint64_t deadline, struct answer *answer)
 {
-    char request[1024];
+    char request[2048];
     struct text text;
     text_init(&text, request, sizeof(request));
-    text_append(&text, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", path, address);
-    if (send_all(fd, request, text.size, deadline) < 0)
+    text_append(&text, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n", path, address);
+    if (token[0])
+        text_append(&text, "Authorization: Bearer %s\r\n", token);
+    text_append(&text, "\r\n");
+    errno = EMSGSIZE;
+    if (text.truncated || send_all(fd, request, text.size, deadline) < 0)
         return -1;
     return receive_all(fd, answer, deadline);
 }
@@ -203,15 +207,15 @@ bool http_read_address(const char *value, char *address, size_t capacity)
     return !text.truncated && parse_address(address, host, sizeof(host), &port) && port > 0;
 }
 
-int http_get(const char *address, const char *path, uint64_t timeout_ms, char **body, char *error,
-             size_t error_bytes)
+int http_get(const char *address, const char *path, const char *token, uint64_t timeout_ms,
+             char **body, char *error, size_t error_bytes)
 {
     struct answer answer = {0};
     const char *reason = NULL;
     uint64_t deadline = clock_now_ms() + timeout_ms;
     int code = -1;
     int fd = connect_to(address, deadline, &reason);
-    if (fd >= 0 && exchange(fd, address, path, deadline, &answer) < 0)
+    if (fd >= 0 && exchange(fd, address, path, token, deadline, &answer) < 0)
         reason = strerror(errno);
     else if (fd >= 0 && (code = take_apart(&answer)) < 0)
         reason = "it does not speak HTTP";

@@ -17,8 +17,8 @@
 bool http_read_address(const char *value, char *address, size_t capacity);
 
 // Returns the status code with the body, NUL-terminated, given in *body (free it), or -1 with a
-// sentence in error. address: HOST:PORT.
-int http_get(const char *address, const char *path, uint64_t timeout_ms, char **body, char *error,
-             size_t error_bytes);
+// sentence in error. address: HOST:PORT. token: shown as a bearer's; "": none is.
+int http_get(const char *address, const char *path, const char *token, uint64_t timeout_ms,
+             char **body, char *error, size_t error_bytes);
 
 #endif

@@ -151,3 +151,11 @@ bool json_read_u64(const char *value, uint64_t *number)
     *number = read;
     return true;
 }
+
+bool json_read_bool(const char *value, bool *flag)
+{
+    if (!value || (strncmp(value, "true", 4) != 0 && strncmp(value, "false", 5) != 0))
+        return false;
+    *flag = *value == 't';
+    return true;
+}

@@ -24,4 +24,7 @@ bool json_read_string(const char *value, char *text, size_t capacity);
 
 bool json_read_u64(const char *value, uint64_t *number);
 
+// True or false in *flag; false when the value is neither.
+bool json_read_bool(const char *value, bool *flag);
+
 #endif

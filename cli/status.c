@@ -1,58 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `lockstep status`: the jobs of a coordinator, from its HTTP side, as a table or as it came.
-// Main thread.
+// `lockstep status`: the jobs of a coordinator, or the workers of one job, from its HTTP side, as a
+// table or as it came. Main thread.
 
+#include "cli/ask.h"
 #include "cli/cli.h"
-#include "cli/http.h"
+#include "cli/colour.h"
+#include "cli/culprit.h"
 #include "cli/json_read.h"
-#include "protos/limits.h"
+#include "cli/watch.h"
 
 #include <getopt.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define ASK_TIMEOUT_MS 5000
 #define JOBS_PATH "/api/v1/jobs"
-#define HTTP_DEFAULT "127.0.0.1:8080" // Of the daemon.
 
 struct status_options {
-    char address[LOCKSTEP_ADDRESS_BYTES];
+    struct ask ask;
+    uint32_t every_ms; // 0: once.
     bool json;
 };
 
 static const char help_text[] =
-    "usage: lockstep status [--http HOST:PORT] [--json]\n"
+    "usage: lockstep status [--http HOST:PORT] [--job NAME] [--watch[=SECONDS]] [--json]\n"
     "\n"
-    "Shows the jobs of a coordinator.\n"
+    "Shows the jobs of a coordinator, or the workers of one job. A job that stands still is\n"
+    "`stalled`, and the line below it says why.\n"
     "\n"
-    "      --http HOST:PORT  Where its dashboard is (default: LOCKSTEP_DASHBOARD,\n"
-    "                        else " HTTP_DEFAULT ")\n"
-    "      --json            Print what the coordinator says as it is\n"
-    "  -h, --help            Show this\n";
+    "      --http HOST:PORT   Where its dashboard is (default: LOCKSTEP_DASHBOARD,\n"
+    "                         else " ASK_DEFAULT ")\n"
+    "      --job NAME         Only this job, and its workers\n"
+    "      --watch[=SECONDS]  Again and again (1), until interrupted\n"
+    "      --json             Print what the coordinator says as it is, in one line\n"
+    "  -h, --help             Show this\n";
 
 static const struct option long_options[] = {
-    {"http", required_argument, NULL, 'a'},
-    {"json", no_argument, NULL, 'j'},
-    {"help", no_argument, NULL, 'h'},
-    {NULL, 0, NULL, 0},
+    {"http", required_argument, NULL, 'a'},  {"job", required_argument, NULL, 'n'},
+    {"watch", optional_argument, NULL, 'w'}, {"json", no_argument, NULL, 'j'},
+    {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0},
 };
-
-static int set_address(struct status_options *options, const char *value)
-{
-    if (http_read_address(value, options->address, sizeof(options->address)))
-        return 0;
-    return cli_misuse("status", "%s: not HOST:PORT or [IPV6]:PORT", value);
-}
 
 static int set_option(void *given, int key, char *value)
 {
     struct status_options *options = given;
     switch (key) {
     case 'a':
-        return set_address(options, value);
+        return ask_set_address(&options->ask, value);
+    case 'n':
+        return ask_set_job(&options->ask, value);
+    case 'w':
+        return watch_read(&options->ask, value, &options->every_ms);
     case 'j':
         options->json = true;
         return 0;
@@ -70,17 +71,16 @@ static const struct cli_syntax syntax = {.name = "status",
 // 0, an exit status, or -1 when the help was printed.
 static int read_options(struct status_options *options, int argc, char **argv)
 {
-    *options = (struct status_options){.json = false};
+    *options = (struct status_options){.ask = {.command = syntax.name}};
     const int read = cli_read_options(&syntax, options, argc, argv);
     if (read != 0)
         return read;
-    const char *dashboard = getenv("LOCKSTEP_DASHBOARD");
     if (optind < argc)
-        return cli_misuse("status", "unexpected argument '%s'", argv[optind]);
-    if (options->address[0])
-        return 0;
-    return set_address(options, dashboard && dashboard[0] ? dashboard : HTTP_DEFAULT);
+        return cli_misuse(syntax.name, "unexpected argument '%s'", argv[optind]);
+    return ask_find(&options->ask);
 }
+
+// ---- Jobs --------------------------------------------------------------------------------------
 
 // A number of a job as text; "-" when it is not there.
 static const char *number(const char *job, const char *key, char *text, size_t capacity)
@@ -130,9 +130,18 @@ static void exposed(const char *totals, char *text, size_t capacity)
         snprintf(text, capacity, "%.1f ms", (double)waited / (double)steps_made / 1000);
 }
 
-static void print_job(const char *job)
+// A text of a job in a line below it.
+static void print_below(FILE *out, const struct palette *palette, const char *value)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    if (json_read_string(value, text, sizeof(text)) && text[0])
+        fprintf(out, "    %s%s%s\n", palette->alarm, text, palette->off);
+}
+
+static void print_job(FILE *out, const char *job)
 {
     const char *totals = json_member(job, "totals");
+    const struct palette *palette = colour_palette();
     char hidden[32];
     char waited[32];
     char name[LOCKSTEP_JOB_NAME_BYTES];
@@ -142,61 +151,140 @@ static void print_job(const char *job)
     char workers[64];
     char generation[24];
     char step[48];
-    char halt[LOCKSTEP_TEXT_BYTES];
+    bool stalled = false;
     json_read_string(json_member(job, "name"), name, sizeof(name));
     json_read_string(json_member(job, "state"), state, sizeof(state));
+    json_read_bool(json_member(job, "stalled"), &stalled);
     snprintf(workers, sizeof(workers), "%s/%s", number(job, "joined", joined, sizeof(joined)),
              number(job, "world_size", size, sizeof(size)));
     steps(job, step, sizeof(step));
     overlap(totals, hidden, sizeof(hidden));
     exposed(totals, waited, sizeof(waited));
-    printf("%-24s %-10s %9s %10s %8s %10s  %s\n", name, state, workers,
-           number(json_member(job, "generation"), "number", generation, sizeof(generation)), hidden,
-           waited, step);
-    if (json_read_string(json_member(job, "halt_text"), halt, sizeof(halt)))
-        printf("    %s\n", halt);
+    fprintf(out, "%-24s %s%-10s%s %9s %10s %8s %10s  %s\n", name, stalled ? palette->alarm : "",
+            stalled ? "stalled" : state, stalled ? palette->off : "", workers,
+            number(json_member(job, "generation"), "number", generation, sizeof(generation)),
+            hidden, waited, step);
+    print_below(out, palette, json_member(job, "halt_text"));
+    if (stalled)
+        print_below(out, palette, json_member(job, "verdict"));
 }
 
-static int print_table(const char *body)
+static void print_jobs(FILE *out, const char *first)
 {
+    if (!first) {
+        fprintf(out, "no jobs\n");
+        return;
+    }
+    fprintf(out, "%-24s %-10s %9s %10s %8s %10s  %s\n", "JOB", "STATE", "WORKERS", "GENERATION",
+            "OVERLAP", "EXPOSED", "STEP");
+    for (const char *job = first; job; job = json_next(job))
+        print_job(out, job);
+}
+
+// ---- Workers -----------------------------------------------------------------------------------
+
+// How long the trainer has been where it is: "34.2 s".
+static const char *age(const char *worker, char *text)
+{
+    uint64_t ms = 0;
+    return json_read_u64(json_member(worker, "activity_ms"), &ms) ? duration_text(ms, text) : "-";
+}
+
+// Why it is in the way of the others, else its labels, else its mark.
+static void print_note(FILE *out, const struct palette *palette, const char *worker)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    const char *comma = "  ";
+    bool slow = false;
+    if (json_read_string(json_member(worker, "verdict"), text, sizeof(text)) && text[0]) {
+        fprintf(out, "%s%s%s%s", comma, palette->alarm, text, palette->off);
+        comma = ", ";
+    } else if (json_read_bool(json_member(worker, "slow"), &slow) && slow) {
+        fprintf(out, "%sslow", comma);
+        comma = ", ";
+    }
+    for (const char *flag = json_first(json_member(worker, "flags")); flag;
+         flag = json_next(flag)) {
+        json_read_string(flag, text, sizeof(text));
+        fprintf(out, "%s%s", comma, text);
+        comma = ", ";
+    }
+    if (json_read_string(json_member(worker, "mark"), text, sizeof(text)) && text[0])
+        fprintf(out, "%s\"%s\"", comma, text);
+    fprintf(out, "\n");
+}
+
+static void print_worker(FILE *out, const struct palette *palette, const char *worker)
+{
+    char rank[24];
+    char host[LOCKSTEP_HOST_BYTES];
+    char pid[24];
+    char state[32];
+    char step[24];
+    char doing[32];
+    char time[DURATION_BYTES];
+    json_read_string(json_member(worker, "host"), host, sizeof(host));
+    json_read_string(json_member(worker, "state"), state, sizeof(state));
+    json_read_string(json_member(worker, "activity"), doing, sizeof(doing));
+    fprintf(out, "%4s %-24s %8s %-8s %9s  %-9s %12s", number(worker, "rank", rank, sizeof(rank)),
+            host, number(worker, "pid", pid, sizeof(pid)), state,
+            number(worker, "step", step, sizeof(step)), doing, age(worker, time));
+    print_note(out, palette, worker);
+}
+
+static void print_workers(FILE *out, const char *workers)
+{
+    const struct palette *palette = colour_palette();
+    if (!json_first(workers))
+        return;
+    fprintf(out, "\n%4s %-24s %8s %-8s %9s  %-9s %12s  %s\n", "RANK", "HOST", "PID", "STATE",
+            "STEP", "TRAINER", "SINCE", "NOTE");
+    for (const char *worker = json_first(workers); worker; worker = json_next(worker))
+        print_worker(out, palette, worker);
+}
+
+// ---- The command -------------------------------------------------------------------------------
+
+// False: this is not the answer of a coordinator.
+static bool print_answer(FILE *out, const struct ask *ask, const char *body)
+{
+    if (ask->job[0]) {
+        print_jobs(out, json_member(body, "name") ? body : NULL);
+        print_workers(out, json_member(body, "workers"));
+        return json_member(body, "name") != NULL;
+    }
     const char *jobs = json_member(body, "jobs");
-    if (!jobs) {
-        cli_say("status", "this coordinator's answer has no list of jobs");
+    print_jobs(out, json_first(jobs));
+    return jobs != NULL;
+}
+
+static int paint(void *context, FILE *out)
+{
+    struct status_options *options = context;
+    struct ask *ask = &options->ask;
+    char path[ASK_PATH_BYTES];
+    char *body;
+    bool known = true;
+    snprintf(path, sizeof(path), "%s%s%s", JOBS_PATH, ask->job[0] ? "/" : "", ask->job);
+    if (!ask_get(ask, path, &body))
         return CLI_FAILED;
-    }
-    const char *job = json_first(jobs);
-    if (!job) {
-        printf("no jobs\n");
-        return CLI_OK;
-    }
-    printf("%-24s %-10s %9s %10s %8s %10s  %s\n", "JOB", "STATE", "WORKERS", "GENERATION",
-           "OVERLAP", "EXPOSED", "STEP");
-    for (; job; job = json_next(job))
-        print_job(job);
-    return CLI_OK;
+    if (options->json)
+        fprintf(out, "%s\n", body);
+    else
+        known = print_answer(out, ask, body);
+    free(body);
+    if (!known)
+        snprintf(ask->error, sizeof(ask->error), "%s has no list of jobs: is it a coordinator?",
+                 ask->address);
+    return known ? CLI_OK : CLI_FAILED;
 }
 
 int cli_status(int argc, char **argv)
 {
     struct status_options options;
-    char error[LOCKSTEP_TEXT_BYTES];
-    char *body = NULL;
-    int result = read_options(&options, argc, argv);
+    const int result = read_options(&options, argc, argv);
     if (result != 0)
         return result < 0 ? CLI_OK : result;
-    int code = http_get(options.address, JOBS_PATH, ASK_TIMEOUT_MS, &body, error, sizeof(error));
-    if (code < 0) {
-        cli_say("status", "%s", error);
-        return CLI_FAILED;
-    }
-    if (code != 200) {
-        cli_say("status", "%s answered %d to GET %s", options.address, code, JOBS_PATH);
-        result = CLI_FAILED;
-    } else if (options.json) {
-        printf("%s\n", body);
-    } else {
-        result = print_table(body);
-    }
-    free(body);
-    return result;
+    return watch_run(&(struct watch){
+        .ask = &options.ask, .every_ms = options.every_ms, .paint = paint, .context = &options});
 }

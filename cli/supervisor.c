@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "cli/cli.h"
+#include "cli/colour.h"
 #include "cli/daemon.h"
 #include "cli/relay.h"
 
@@ -421,10 +422,9 @@ static void prefix_of(const struct supervisor *supervisor, uint32_t rank, bool t
                       char *prefix, size_t capacity)
 {
     static const int colors[] = {36, 33, 32, 35, 34, 31};
-    const char *no_color = getenv("NO_COLOR");
     if (!supervisor->options->prefix)
         prefix[0] = '\0';
-    else if (terminal && !(no_color && no_color[0]))
+    else if (colour_wanted(terminal))
         snprintf(prefix, capacity, "\x1b[%dm[%u]\x1b[0m ",
                  colors[rank % (sizeof(colors) / sizeof(colors[0]))], rank);
     else

@@ -29,6 +29,8 @@ check bench_sizes 2 bench --sizes 4,many
 check status_help 0 status --help
 check status_refused 1 status --http 127.0.0.1:1
 check status_address 2 status --http nowhere
+check stalls_help 0 stalls --help
+check stacks_help 0 stacks --help
 check doctor_help 0 doctor --help
 check doctor_job 2 doctor --job mnist
 exit "$failures"

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `lockstep stacks RANK`: what the threads of a rank are doing, as its process last said or, with
+// --fresh, says now. Main thread.
+
+#include "cli/ask.h"
+#include "cli/cli.h"
+#include "cli/culprit.h"
+#include "cli/json_read.h"
+
+#include "base/parse.h"
+
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WORD_BYTES 32
+
+struct stacks_options {
+    struct ask ask;
+    uint64_t rank;
+    bool fresh;
+    bool json;
+};
+
+static const char help_text[] =
+    "usage: lockstep stacks RANK [--http HOST:PORT] [--job NAME] [--fresh] [--token FILE] "
+    "[--json]\n"
+    "\n"
+    "Shows the stacks of a rank's threads that use Lockstep, the trainer's first.\n"
+    "\n"
+    "      --http HOST:PORT  Where the coordinator's dashboard is (default:\n"
+    "                        LOCKSTEP_DASHBOARD, else " ASK_DEFAULT ")\n"
+    "      --job NAME        Of this job (default: the latest)\n"
+    "      --fresh           Ask the rank now; without it, what it answered last\n"
+    "      --token FILE      Holds the token that the coordinator asks for\n"
+    "      --json            Print what the coordinator says as it is, in one line\n"
+    "  -h, --help            Show this\n"
+    "\n"
+    "Exit status: 0, or 1 when there are no stacks.\n";
+
+static const struct option long_options[] = {
+    {"http", required_argument, NULL, 'a'},
+    {"job", required_argument, NULL, 'n'},
+    {"fresh", no_argument, NULL, 'f'},
+    {"token", required_argument, NULL, 't'},
+    {"json", no_argument, NULL, 'j'},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
+};
+
+static int set_option(void *given, int key, char *value)
+{
+    struct stacks_options *options = given;
+    switch (key) {
+    case 'a':
+        return ask_set_address(&options->ask, value);
+    case 'n':
+        return ask_set_job(&options->ask, value);
+    case 'f':
+        options->fresh = true;
+        return 0;
+    case 't':
+        return ask_set_token(&options->ask, value);
+    case 'j':
+        options->json = true;
+        return 0;
+    default:
+        return CLI_MISUSE; // No other key is in the table.
+    }
+}
+
+static const struct cli_syntax syntax = {.name = "stacks",
+                                         .letters = ":h",
+                                         .options = long_options,
+                                         .help = help_text,
+                                         .take = set_option};
+
+// 0, an exit status, or -1 when the help was printed.
+static int read_options(struct stacks_options *options, int argc, char **argv)
+{
+    *options = (struct stacks_options){.ask = {.command = syntax.name}};
+    const int read = cli_read_options(&syntax, options, argc, argv);
+    if (read != 0)
+        return read;
+    if (optind == argc)
+        return cli_misuse(syntax.name, "of which rank?");
+    if (!parse_u64(argv[optind], &options->rank) || options->rank >= LOCKSTEP_MAX_WORLD)
+        return cli_misuse(syntax.name, "'%s' is not a rank", argv[optind]);
+    if (optind + 1 < argc)
+        return cli_misuse(syntax.name, "unexpected argument '%s'", argv[optind + 1]);
+    return ask_find(&options->ask);
+}
+
+// ---- Text --------------------------------------------------------------------------------------
+
+// Why a thread has no frames; NULL: it has, or nobody knows.
+static const char *how_meaning(const char *how)
+{
+    static const struct {
+        const char *how;
+        const char *meaning;
+    } meanings[] = {
+        {"blocked", "it blocks the signal that asks for them"},
+        {"silent", "it did not answer the signal that asks for them"},
+        {"disk", "it waits for a disk and cannot be asked"},
+        {"taken", "the trainer uses the signals that could ask for them"},
+    };
+    for (size_t i = 0; i < sizeof(meanings) / sizeof(meanings[0]); i++) {
+        if (strcmp(how, meanings[i].how) == 0)
+            return meanings[i].meaning;
+    }
+    return NULL;
+}
+
+static void print_python(const char *frames)
+{
+    char file[LOCKSTEP_OBJECT_BYTES];
+    char function[LOCKSTEP_SYMBOL_BYTES];
+    for (const char *frame = json_first(frames); frame; frame = json_next(frame)) {
+        uint64_t line = 0;
+        json_read_string(json_member(frame, "file"), file, sizeof(file));
+        json_read_string(json_member(frame, "function"), function, sizeof(function));
+        json_read_u64(json_member(frame, "line"), &line);
+        printf("    %s  %s:%" PRIu64 "\n", function, file, line);
+    }
+}
+
+static void print_native(const char *frames)
+{
+    char object[LOCKSTEP_OBJECT_BYTES];
+    char symbol[LOCKSTEP_SYMBOL_BYTES];
+    char offset[WORD_BYTES];
+    for (const char *frame = json_first(frames); frame; frame = json_next(frame)) {
+        json_read_string(json_member(frame, "module"), object, sizeof(object));
+        json_read_string(json_member(frame, "offset"), offset, sizeof(offset));
+        if (!json_read_string(json_member(frame, "symbol"), symbol, sizeof(symbol)) || !symbol[0])
+            snprintf(symbol, sizeof(symbol), "?");
+        printf("    %s  %s+%s\n", symbol, object, offset);
+    }
+}
+
+// "thread 912 (python3), the trainer's: S in futex_wait_queue"
+static void print_thread(const struct palette *palette, const char *thread)
+{
+    char text[LOCKSTEP_OBJECT_BYTES];
+    uint64_t tid = 0;
+    bool trainer = false;
+    const char *python = json_member(thread, "python");
+    const char *native = json_member(thread, "native");
+    json_read_u64(json_member(thread, "tid"), &tid);
+    json_read_string(json_member(thread, "name"), text, sizeof(text));
+    json_read_bool(json_member(thread, "trainer"), &trainer);
+    printf("%sthread %" PRIu64 "%s (%s)%s", palette->label, tid, palette->off, text,
+           trainer ? ", the trainer's" : "");
+    if (json_read_string(json_member(thread, "state"), text, sizeof(text)) && text[0])
+        printf(": %s", text);
+    if (json_read_string(json_member(thread, "wchan"), text, sizeof(text)) && text[0] &&
+        strcmp(text, "0") != 0)
+        printf(" in %s", text);
+    printf("\n");
+    print_python(python);
+    print_native(native);
+    json_read_string(json_member(thread, "how"), text, sizeof(text));
+    if (!json_first(python) && !json_first(native))
+        printf("    no frames%s%s\n", how_meaning(text) ? ": " : "",
+               how_meaning(text) ? how_meaning(text) : "");
+}
+
+static bool is_trainer(const char *thread)
+{
+    bool trainer = false;
+    return json_read_bool(json_member(thread, "trainer"), &trainer) && trainer;
+}
+
+static void print_stacks(const char *body)
+{
+    const struct palette *palette = colour_palette();
+    const char *threads = json_member(body, "threads");
+    char text[LOCKSTEP_NAME_BYTES];
+    char time[DURATION_BYTES];
+    uint64_t number = 0;
+    json_read_u64(json_member(body, "rank"), &number);
+    json_read_string(json_member(body, "job"), text, sizeof(text));
+    printf("rank %" PRIu64 " of %s", number, text);
+    json_read_string(json_member(body, "host"), text, sizeof(text));
+    json_read_u64(json_member(body, "pid"), &number);
+    printf(" (%s, pid %" PRIu64 ")", text, number);
+    if (json_read_string(json_member(body, "phase"), text, sizeof(text)) && text[0])
+        printf(", phase '%s'", text);
+    if (json_read_u64(json_member(body, "age_ms"), &number))
+        printf(", %s ago", duration_text(number, time));
+    printf("\n");
+    for (const char *thread = json_first(threads); thread; thread = json_next(thread)) {
+        if (is_trainer(thread))
+            print_thread(palette, thread);
+    }
+    for (const char *thread = json_first(threads); thread; thread = json_next(thread)) {
+        if (!is_trainer(thread))
+            print_thread(palette, thread);
+    }
+}
+
+int cli_stacks(int argc, char **argv)
+{
+    struct stacks_options options;
+    char path[ASK_PATH_BYTES];
+    char *body;
+    const int result = read_options(&options, argc, argv);
+    if (result != 0)
+        return result < 0 ? CLI_OK : result;
+    struct ask *ask = &options.ask;
+    snprintf(path, sizeof(path), "/api/v1%s%s/ranks/%" PRIu64 "/stack%s",
+             ask->job[0] ? "/jobs/" : "", ask->job, options.rank, options.fresh ? "?fresh=1" : "");
+    if (!ask_get(ask, path, &body)) {
+        cli_say(syntax.name, "%s", ask->error);
+        return CLI_FAILED;
+    }
+    if (options.json)
+        printf("%s\n", body);
+    else
+        print_stacks(body);
+    free(body);
+    return CLI_OK;
+}

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What the tool makes of a coordinator's answers: `status`, `stalls`, `stacks`. The answers are the
+# files of cli/api, in the form of docs/operating.md; what is printed is compared with the files of
+# cli/. UPDATE=1 rewrites these.
+set -uo pipefail
+lockstep=$(realpath "${LOCKSTEP_BIN:-build/bin}")/lockstep
+here=$(dirname "$0")
+golden=$here/cli
+work=$(mktemp -d)
+failures=0
+"$here/cli_server.py" "$golden/api" "$work/port" &
+server=$!
+trap 'kill "$server"; rm -rf "$work"' EXIT
+until [ -s "$work/port" ]; do
+    kill -0 "$server" || exit 1
+    read -rt 0.02 <> <(:) || true
+done
+read -r port <"$work/port"
+export LOCKSTEP_DASHBOARD=http://127.0.0.1:$port/
+
+fail() {
+    echo "FAILED: $*"
+    failures=1
+}
+
+# check NAME STATUS ARGUMENTS...
+check() {
+    local name=$1 wanted=$2 code=0 got
+    shift 2
+    got=$("$lockstep" "$@" 2>&1) || code=$?
+    got=${got//127.0.0.1:$port/HTTP}
+    [ -z "${UPDATE:-}" ] || printf '%s\n' "$got" >"$golden/$name.txt"
+    [ "$code" = "$wanted" ] || fail "$*: status $code, wanted $wanted"
+    diff -u "$golden/$name.txt" - <<<"$got" || failures=1
+}
+
+check status 0 status
+check status_job 0 status --job mnist
+check status_no_job 1 status --job nobody
+check stalls 3 stalls
+check stalls_over 0 stalls --job calm
+check stacks 0 stacks 3
+check stacks_fresh 1 stacks 3 --job mnist --fresh
+check stacks_no_token 1 stacks 3 --job secret
+echo correct-horse >"$work/token"
+check stacks 0 stacks 3 --job secret --token "$work/token"
+check stacks_token_file 2 stacks 3 --token /dev/null
+check stacks_nobody 2 stacks
+check stacks_rank 2 stacks 3x
+check stalls_watch_never 2 stalls --watch=0
+
+# JSON is what the coordinator said, in one line.
+for question in stalls "status --job mnist" "stacks 3"; do
+    # shellcheck disable=SC2086
+    "$lockstep" $question --json >"$work/json"
+    [ "$(wc -l <"$work/json")" = 1 ] || fail "$question --json is not one line"
+    python3 -m json.tool <"$work/json" >/dev/null || fail "$question --json is no JSON"
+done
+
+# Not a terminal: pictures follow each other, and SIGINT is no failure.
+env --default-signal=INT "$lockstep" stalls --watch=0.1 --json >"$work/lines" &
+watcher=$!
+until [ "$(wc -l <"$work/lines")" -ge 2 ]; do
+    kill -0 "$watcher" || exit 1
+    read -rt 0.02 <> <(:) || true
+done
+kill -INT "$watcher"
+wait "$watcher" || fail "SIGINT: status $?"
+[ "$(sort -u "$work/lines" | wc -l)" = 1 ] || fail "lines of --watch --json differ"
+
+# Colours and a picture that stays in its place, on a terminal only; also after a failed question.
+python3 "$here/cli_terminal.py" "$lockstep" stalls --job moving --watch=0.1 || fail "a terminal"
+
+# Nobody there: a watcher that has never seen anything does not wait for it.
+check status_refused 1 status --watch --http 127.0.0.1:1
+exit "$failures"
