@@ -4,7 +4,7 @@
 // not; what is done to the process for it, and what is not.
 
 #include "base/clock.h"
-#include "base/thread.h"
+#include "tests/unit/stuck.h"
 #include "worker/proc_task.h"
 #include "worker/stack_signal.h"
 #include "worker/stacks.h"
@@ -18,30 +18,20 @@
 
 #include <dlfcn.h>
 #include <errno.h>
-#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
-#include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 static struct stacks *stacks;
 static struct thread_callers callers;
-
-// Off the main thread, where cmocka's assertions cannot be used.
-static void must(bool holds)
-{
-    if (!holds)
-        abort();
-}
 
 static int open_stacks(void **state)
 {
@@ -57,123 +47,6 @@ static int close_stacks(void **state)
 }
 
 // ---- Threads that are stuck --------------------------------------------------------------------
-
-struct stuck {
-    pthread_t id;
-    void (*how)(struct stuck *stuck);
-    struct thread_callers *callers;
-    _Atomic(uint32_t) tid; // 0: it has not begun.
-    atomic_bool go_on;
-    int pipe[2];
-    sem_t sem;
-    _Atomic(uint64_t) deaf_until_ms;
-    int result; // Of the system call, when it has ended.
-};
-
-// A function that is to be seen keeps its frame while it calls another one: it is not copied into
-// its caller, and its last call is no jump.
-#define SEEN __attribute__((noinline))
-#define STAY() __asm__ volatile("" ::: "memory")
-
-SEEN static void stuck_in_read(struct stuck *stuck)
-{
-    char byte;
-    stuck->result = (int)read(stuck->pipe[0], &byte, 1);
-    STAY();
-}
-
-SEEN static void stuck_in_futex(struct stuck *stuck)
-{
-    stuck->result = sem_wait(&stuck->sem);
-    STAY();
-}
-
-SEEN static void stuck_in_spin(struct stuck *stuck)
-{
-    while (!atomic_load_explicit(&stuck->go_on, memory_order_relaxed))
-        ;
-}
-
-SEEN static void stuck_in_sleep(struct stuck *stuck)
-{
-    const struct timespec long_time = {.tv_sec = 1000};
-    while (!atomic_load(&stuck->go_on))
-        stuck->result = nanosleep(&long_time, NULL);
-}
-
-SEEN static void stuck_without_signals(struct stuck *stuck)
-{
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, NULL);
-    stuck_in_read(stuck);
-    pthread_sigmask(SIG_UNBLOCK, &all, NULL);
-}
-
-SEEN _Noreturn static void stuck_for_good(struct stuck *stuck)
-{
-    stuck_in_read(stuck);
-    pthread_exit(NULL);
-}
-
-// Its return address is not in it any more: the call is its last instruction.
-SEEN static void stuck_at_its_end(struct stuck *stuck)
-{
-    stuck_for_good(stuck);
-}
-
-// Leaves in result whether a handler ran on the alternate stack.
-SEEN static void stuck_on_small_stack(struct stuck *stuck)
-{
-    static char memory[32768];
-    const stack_t none = {.ss_flags = SS_DISABLE};
-    const stack_t stack = {.ss_sp = memory, .ss_size = sizeof(memory)};
-    bool used = false;
-    memset(memory, 0, sizeof(memory));
-    must(sigaltstack(&stack, NULL) == 0);
-    stuck_in_read(stuck);
-    must(sigaltstack(&none, NULL) == 0);
-    for (size_t i = 0; i < sizeof(memory); i++)
-        used |= memory[i] != 0;
-    stuck->result = used;
-}
-
-static void *stuck_run(void *argument)
-{
-    struct stuck *stuck = argument;
-    pthread_setname_np(pthread_self(), "stuck");
-    threads_note(stuck->callers);
-    atomic_store(&stuck->tid, (uint32_t)gettid());
-    stuck->how(stuck);
-    return NULL;
-}
-
-static void stuck_start(struct stuck *stuck, void (*how)(struct stuck *stuck))
-{
-    memset(stuck, 0, sizeof(*stuck));
-    stuck->how = how;
-    stuck->callers = &callers;
-    atomic_store(&stuck->deaf_until_ms, UINT64_MAX);
-    assert_int_equal(pipe(stuck->pipe), 0);
-    assert_int_equal(sem_init(&stuck->sem, 0, 0), 0);
-    assert_int_equal(pthread_create(&stuck->id, NULL, stuck_run, stuck), 0);
-    while (atomic_load(&stuck->tid) == 0)
-        sched_yield();
-}
-
-static void stuck_free(struct stuck *stuck)
-{
-    char byte = 0;
-    atomic_store(&stuck->go_on, true);
-    assert_int_equal(write(stuck->pipe[1], &byte, 1), 1);
-    sem_post(&stuck->sem);
-    if (stuck->how == stuck_in_sleep)
-        stacks_capture(stacks, &callers); // A handler ends nanosleep, as it does for everybody.
-    pthread_join(stuck->id, NULL);
-    close(stuck->pipe[0]);
-    close(stuck->pipe[1]);
-    sem_destroy(&stuck->sem);
-}
 
 static bool has_symbol(const char *symbol)
 {
@@ -215,7 +88,7 @@ static void test_read(void **state)
 {
     static struct stuck stuck;
     (void)state;
-    stuck_start(&stuck, stuck_in_read);
+    stuck_start(&stuck, stuck_in_read, &callers);
     expect_top("stuck_in_read");
     // Again, now that it is there for sure.
     while (stacks->threads[0].syscall != SYS_read)
@@ -230,7 +103,7 @@ static void test_futex(void **state)
 {
     static struct stuck stuck;
     (void)state;
-    stuck_start(&stuck, stuck_in_futex);
+    stuck_start(&stuck, stuck_in_futex, &callers);
     expect_top("stuck_in_futex");
     expect_thread(&stuck, STACK_SIGNAL);
     stuck_free(&stuck);
@@ -241,7 +114,7 @@ static void test_spin(void **state)
 {
     static struct stuck stuck;
     (void)state;
-    stuck_start(&stuck, stuck_in_spin);
+    stuck_start(&stuck, stuck_in_spin, &callers);
     expect_top("stuck_in_spin");
     expect_thread(&stuck, STACK_SIGNAL);
     assert_int_equal(stacks->threads[0].syscall, -1);
@@ -253,7 +126,7 @@ static void test_sleep(void **state)
 {
     static struct stuck stuck;
     (void)state;
-    stuck_start(&stuck, stuck_in_sleep);
+    stuck_start(&stuck, stuck_in_sleep, &callers);
     expect_top("stuck_in_sleep");
     expect_thread(&stuck, STACK_SIGNAL);
     stuck_free(&stuck);
@@ -263,7 +136,7 @@ static void test_call_that_never_returns(void **state)
 {
     static struct stuck stuck;
     (void)state;
-    stuck_start(&stuck, stuck_at_its_end);
+    stuck_start(&stuck, stuck_at_its_end, &callers);
     expect_top("stuck_in_read");
     assert_true(has_symbol("stuck_at_its_end"));
     stuck_free(&stuck);
@@ -273,7 +146,7 @@ static void test_alternate_stack(void **state)
 {
     static struct stuck stuck;
     (void)state;
-    stuck_start(&stuck, stuck_on_small_stack);
+    stuck_start(&stuck, stuck_on_small_stack, &callers);
     expect_top("stuck_in_read");
     assert_true(has_symbol("stuck_on_small_stack"));
     stuck_free(&stuck);
@@ -285,7 +158,7 @@ static void test_blocked_signal(void **state)
 {
     static struct stuck stuck;
     (void)state;
-    stuck_start(&stuck, stuck_without_signals);
+    stuck_start(&stuck, stuck_without_signals, &callers);
     do
         stacks_capture(stacks, &callers);
     while (stacks->threads[0].how != STACK_BLOCKED || stacks->threads[0].syscall != SYS_read);
@@ -296,26 +169,7 @@ static void test_blocked_signal(void **state)
     assert_int_equal(stuck.result, 1);
 }
 
-// ---- Threads that do not answer
-// ------------------------------------------------------------------
-
-static int sleep_half_a_second(void *argument)
-{
-    const struct timespec time = {.tv_nsec = 500000000};
-    (void)argument;
-    syscall(SYS_nanosleep, &time, NULL);
-    return 0;
-}
-
-// As vfork does it: the kernel lets no signal interrupt this wait.
-SEEN static void stuck_in_state_d(struct stuck *stuck)
-{
-    static _Alignas(16) char stack[16384];
-    const pid_t pid =
-        clone(sleep_half_a_second, stack + sizeof(stack), CLONE_VM | CLONE_VFORK, NULL);
-    must(pid > 0);
-    stuck->result = waitpid(pid, NULL, (int)__WCLONE) == pid;
-}
+// ---- Threads that do not answer ----------------------------------------------------------------
 
 // A thread that sleeps on a disk is not asked, and no file is opened as long as it does: other
 // threads have frames, and no names.
@@ -323,9 +177,9 @@ static void test_state_d(void **state)
 {
     static struct stuck sleeper, reader;
     (void)state;
-    stuck_start(&sleeper, stuck_in_read);
+    stuck_start(&sleeper, stuck_in_read, &callers);
     expect_top("stuck_in_read");
-    stuck_start(&reader, stuck_in_state_d);
+    stuck_start(&reader, stuck_in_state_d, &callers);
     do
         stacks_capture(stacks, &callers);
     while (stacks->threads[0].how != STACK_DISK);
@@ -341,18 +195,6 @@ static void test_state_d(void **state)
     stuck_free(&reader);
     assert_int_equal(reader.result, 1);
     stuck_free(&sleeper);
-}
-
-// Blocks signals until it is time, and spins then.
-SEEN static void stuck_deaf(struct stuck *stuck)
-{
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, NULL);
-    while (clock_now_ms() < atomic_load(&stuck->deaf_until_ms))
-        sched_yield();
-    pthread_sigmask(SIG_UNBLOCK, &all, NULL);
-    stuck_in_spin(stuck);
 }
 
 static enum stack_how ask(const struct stuck *stuck, const struct proc_signals *signals,
@@ -373,7 +215,7 @@ static void test_late_answer(void **state)
     uint64_t began_ms;
     (void)state;
     for (int i = 0; i < 2; i++) {
-        stuck_start(&stuck[i], stuck_deaf);
+        stuck_start(&stuck[i], stuck_deaf, &callers);
         do
             assert_true(proc_task_read(PROC_TASK_DIRECTORY, stuck[i].tid, &thread, &signals));
         while ((signals.blocked & (UINT64_C(1) << (SIGRTMIN + 3 - 1))) == 0);
@@ -433,7 +275,7 @@ static int child_of_signals(void)
     struct stacks *opened;
     if (stacks_open(&opened) != 0 || handled() != before)
         return 1; // Opening has installed something.
-    stuck_start(&stuck, stuck_in_read);
+    stuck_start(&stuck, stuck_in_read, &callers);
     do
         stacks_capture(opened, &callers);
     while (opened->threads[0].syscall != SYS_read);
@@ -490,7 +332,7 @@ static void test_several_threads(void **state)
     static struct stuck stuck[3];
     (void)state;
     for (int i = 0; i < 3; i++)
-        stuck_start(&stuck[i], i < 2 ? stuck_in_futex : stuck_in_spin);
+        stuck_start(&stuck[i], i < 2 ? stuck_in_futex : stuck_in_spin, &callers);
     expect_top("stuck_in_spin");
     assert_int_equal(stacks->thread_count, 3);
     assert_int_equal(stacks->threads[0].tid, stuck[2].tid);
@@ -507,7 +349,7 @@ static void test_forked_child(void **state)
 {
     static struct stuck stuck;
     (void)state;
-    stuck_start(&stuck, stuck_in_read);
+    stuck_start(&stuck, stuck_in_read, &callers);
     expect_top("stuck_in_read");
     assert_int_equal(status_of_child(child_of_fork), 0);
     expect_top("stuck_in_read");
