@@ -53,7 +53,7 @@ def draw_times(axes, lines, colors):
 
 def draw_limit(axes, figures, place):
     # Of small payloads it says nothing, and would stretch the axis.
-    limits = [(size, figures.ring_limit_ns(place, size)) for size in figures.sizes(place)
+    limits = [(size, figures.limit_ns(place, size, "ring")) for size in figures.sizes(place)
               if size >= SMALL]
     if limits and limits[0][1]:
         axes.plot([size for size, _ in limits], [ns / 1e3 for _, ns in limits], color=plot.FAINT,

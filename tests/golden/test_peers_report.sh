@@ -16,6 +16,14 @@ diff -u "$here/peers/table.md" "$work/table.md" || failures=1
 grep -q '^warm only .*one host, registered' "$work/said" || { cat "$work/said"; failures=1; }
 "$here/peers/check.py" "$root" || failures=1
 
+# The same with plots, of every place, where there is matplotlib.
+if python3 -c 'import matplotlib' 2>/dev/null || /usr/bin/python3 -c 'import matplotlib' 2>/dev/null; then
+    "$root/bench/peers/report.py" "$work/report.json" >"$work/drawn" 2>&1 || { cat "$work/drawn"; failures=1; }
+    ls "$work"/*.png >/dev/null || failures=1
+else
+    echo "no matplotlib: nothing was drawn"
+fi
+
 # The runner loads, and says what it takes, before it enters any namespace.
 "$root/bench/peers/run.py" --help >"$work/help" && grep -q -- --quick "$work/help" || failures=1
 exit "$failures"
