@@ -232,10 +232,23 @@ const char *core_kind_name(enum up_kind kind)
 static void core_heartbeat(struct coordinator *core, struct worker *worker,
                            const struct up_heartbeat *heartbeat)
 {
+    struct up_heartbeat *kept = &worker->heartbeat;
     worker->heard_ms = core->now;
-    worker->heartbeat = *heartbeat;
-    sentence_clean(worker->heartbeat.mark, sizeof(worker->heartbeat.mark), heartbeat->mark,
-                   sizeof(heartbeat->mark));
+    *kept = *heartbeat;
+    sentence_clean(kept->mark, sizeof(kept->mark), heartbeat->mark, sizeof(heartbeat->mark));
+    if (kept->link_count > LOCKSTEP_LINKS_NAMED)
+        kept->link_count = LOCKSTEP_LINKS_NAMED;
+    if (kept->mate_count > LOCKSTEP_MATES_NAMED)
+        kept->mate_count = LOCKSTEP_MATES_NAMED;
+}
+
+static void core_member_heartbeat(struct coordinator *core, struct worker *worker,
+                                  const struct up_heartbeat *heartbeat)
+{
+    const struct up_heartbeat last = worker->heartbeat;
+    beat_heard(core, worker);
+    core_heartbeat(core, worker, heartbeat);
+    stall_heartbeat(core, worker, &last);
 }
 
 static void core_from_stranger(struct coordinator *core, coordinator_peer peer,
@@ -316,7 +329,7 @@ static void core_from_member(struct coordinator *core, struct worker *worker,
         learning_end(core, worker, &message->u.end);
         return;
     case UP_HEARTBEAT:
-        core_heartbeat(core, worker, &message->u.heartbeat);
+        core_member_heartbeat(core, worker, &message->u.heartbeat);
         return;
     case UP_FAIL:
         verdict_fail(core, worker, &message->u.fail);
@@ -396,6 +409,7 @@ static void core_tick(struct coordinator *core)
             join_tick(core, job);
         else if (job->state == JOB_STARTING)
             difference_tick(core, job);
+        stall_tick(core, job);
     }
 }
 
@@ -435,6 +449,8 @@ uint64_t coordinator_deadline(const struct coordinator *coordinator)
             own = job->deadline_ms;
         else if (job->state == JOB_STARTING && job->difference.active)
             own = job->difference.deadline_ms;
+        if (stall_deadline(job) < own)
+            own = stall_deadline(job);
         if (own < deadline)
             deadline = own;
     }

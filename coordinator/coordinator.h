@@ -69,7 +69,7 @@
 // prefixed by its rank and host; of kind HALT_LOST: it gives up itself (lockstep_abort). After a
 // verdict of step s, only UP_FAIL and UP_LOST of an earlier step are heard: the one makes another
 // verdict, the other the same one for that step, because members that were told close their links.
-// Everything else is dropped. A missed heartbeat changes only what views show.
+// Everything else is dropped. A missed heartbeat ends nothing.
 //
 // Impossible messages, by someone who has no rank yet: refused. By a member: HALT_PROTOCOL to all
 // with a sentence that names it, and the end of its stream.
@@ -80,10 +80,16 @@
 //
 // Where workers are. Heartbeats say how far each is and what its trainer does, a rank that is
 // blocked in a planned step says for which slots it waits, and rank 0 says what the modules are
-// called, once in every round of lockstep_start. All of it is kept; no verdict follows
-// from it yet. EVENT_ASK asks one member where it is (DOWN_INSPECT), at most once in
-// LOCKSTEP_INSPECT_PAUSE_MS; what it answers is whoever's who asked, the core only checks that it
-// was asked.
+// called, once in every round of lockstep_start. EVENT_ASK asks one member where it is
+// (DOWN_INSPECT), at most once in LOCKSTEP_INSPECT_PAUSE_MS; what it answers is whoever's who
+// asked, and the core keeps what a sentence about a stall needs.
+//
+// Standstills. From these the core finds who is in the way of the others: the rules are at the head
+// of stall.c. A stall is found at most LOCKSTEP_WATCH_MS after the heartbeat that shows it. Its
+// culprits are asked what they do, and when they have answered, or LOCKSTEP_INSPECT_MS have passed,
+// the stall is in the views and in the log, in one sentence. It is no verdict: nothing ends by it,
+// and it is over when the job moves on. At most one of a job goes on at a time. A job in which
+// nobody has said where it is has none.
 //
 // Draining. After EVENT_DRAIN every new hello is refused, and those who wait for a world are turned
 // away; members are told nothing (training goes on without a coordinator until its streams end).
@@ -194,6 +200,19 @@ struct job_view {
     char halt_text[LOCKSTEP_TEXT_BYTES];
 };
 
+// Why a job makes no progress: what its culprits do.
+enum stall_kind {
+    STALL_NONE = 0,
+    STALL_OUTSIDE, // In the trainer's own code.
+    STALL_IN_CALL, // A call is open, and gradients are missing.
+    STALL_PARKED, // Ranks wait for each other.
+    STALL_FROZEN, // Not heard of.
+    STALL_STOPPED, // A mate sees that its process is stopped.
+    STALL_LOST, // Its stream has ended.
+    STALL_LINK, // Bytes are on their way and do not arrive.
+    STALL_UNKNOWN, // No rank is in the way of the others.
+};
+
 struct worker_view {
     uint32_t rank;
     bool has_rank; // False while gathering.
@@ -214,23 +233,14 @@ struct worker_view {
     char device[LOCKSTEP_DEVICE_BYTES]; // Empty: not known.
     struct place place; // As of its last heartbeat.
     uint32_t flags; // Bits of enum place_flag.
+    // Silent, lost, or a culprit of the present stall; else STALL_NONE.
+    enum stall_kind kind;
+    bool slow; // In its place for longer than usual, though no culprit.
+    uint64_t bound_ms; // How long it may be in its place; 0: it has not said where it is.
 };
 
 struct module_view {
     char name[LOCKSTEP_NAME_BYTES];
-};
-
-// Why a job makes no progress: what its culprits do.
-enum stall_kind {
-    STALL_NONE = 0,
-    STALL_OUTSIDE, // In the trainer's own code.
-    STALL_IN_CALL, // A call is open, and gradients are missing.
-    STALL_PARKED, // Ranks wait for each other.
-    STALL_FROZEN, // Not heard of.
-    STALL_STOPPED, // A mate sees that its process is stopped.
-    STALL_LOST, // Its stream has ended.
-    STALL_LINK, // Bytes are on their way and do not arrive.
-    STALL_UNKNOWN, // No rank is in the way of the others.
 };
 
 struct culprit_view {
@@ -275,6 +285,16 @@ struct stall_view {
     struct stall_edge edges[LOCKSTEP_MAX_EDGES];
 };
 
+// A line of a job's log.
+struct event_view {
+    uint64_t age_ms;
+    char id[24]; // "stall_began"
+    char text[LOCKSTEP_TEXT_BYTES / 2];
+};
+
+const char *coordinator_stall_kind_name(enum stall_kind kind); // "in_call"
+const char *coordinator_api_name(enum api_function api); // "call_end"
+
 uint32_t coordinator_job_count(const struct coordinator *coordinator);
 // False: there is no such index. Jobs are in order of creation, workers by rank (then arrival).
 bool coordinator_job_view(const struct coordinator *coordinator, uint32_t job,
@@ -284,8 +304,11 @@ bool coordinator_worker_view(const struct coordinator *coordinator, uint32_t job
 // False: there is no such index, or nobody has named that module.
 bool coordinator_module_view(const struct coordinator *coordinator, uint32_t job, uint32_t module,
                              struct module_view *view);
-// Stalls of a job, the newest first. False: it had no more. None is found yet.
+// Stalls and log lines of a job, the newest first. False: there is no such index. Of a
+// stall that is over only rank, host, pid and kind of its culprits are kept.
 bool coordinator_stall_view(const struct coordinator *coordinator, uint32_t job, uint32_t index,
                             uint64_t now_ms, struct stall_view *view);
+bool coordinator_event_view(const struct coordinator *coordinator, uint32_t job, uint32_t index,
+                            uint64_t now_ms, struct event_view *view);
 
 #endif

@@ -14,9 +14,16 @@
 //   learning.c     the order of a phase, from ready, wait and end
 //   publish.c      layouts and plans
 //   waits.c        who is blocked in a planned step
-//   stall.c        where workers are: names of modules, inspections
+//   inspect.c      what modules are called, and who was asked where it is
+//   stall.c        standstills: their rules, beginning and end (stall.h)
+//   beat.c         one worker, as its heartbeats show it
+//   blame.c        who is in the way of the others
+//   bounds.c       how long a rank may be where it is
+//   culprit.c      the sentence about a stall
+//   journal.c      the log of a job
 //   verdict.c      halts, deaths, leaving
 //   view.c         copies for HTTP and tests
+//   stall_view.c   the same, of stalls
 //   sentence.c     text in fixed buffers
 
 #ifndef COORDINATOR_CORE_H
@@ -24,6 +31,7 @@
 
 #include "coordinator/coordinator.h"
 #include "coordinator/cost.h"
+#include "coordinator/stall.h"
 #include "protos/limits.h"
 #include "protos/types.h"
 
@@ -111,6 +119,7 @@ struct worker {
     // From heartbeats.
     uint64_t heard_ms;
     struct up_heartbeat heartbeat;
+    struct beat beat;
 
     // In a planned step.
     struct up_blocked blocked; // What it said last; without waits: it is not.
@@ -241,6 +250,8 @@ struct job {
 
     struct difference difference;
     struct learning learning;
+    struct stall stall;
+    struct journal journal;
 };
 
 struct coordinator {
@@ -348,7 +359,7 @@ void publish_layout(struct coordinator *core, struct worker *worker,
                     const struct layout_part *part);
 void publish_plan(struct coordinator *core, struct job *job);
 
-// ---- waits.c, stall.c ------------------------------------------------------------------------
+// ---- waits.c, inspect.c ----------------------------------------------------------------------
 
 void waits_blocked(struct coordinator *core, struct worker *worker,
                    const struct up_blocked *blocked);

@@ -62,6 +62,7 @@ struct job *job_create(struct coordinator *core, const char *name)
     job->outs = 0;
     job->messages_total = 0;
     job->dropped_total = 0;
+    stall_init(job);
     job_reset_gathering(job);
     return job;
 }

@@ -218,6 +218,8 @@ static void roster_announce(struct coordinator *core, struct job *job, const str
     }
     core_log(core, "world_formed", "job=%s generation=%" PRIu64 " world=%" PRIu32 " hosts=%" PRIu32,
              job->name, job->number, job->count, hosts);
+    journal_note(core, job, "world_formed", "%" PRIu32 " ranks on %" PRIu32 " hosts", job->count,
+                 hosts);
 }
 
 void roster_form(struct coordinator *core, struct job *job)
@@ -238,5 +240,6 @@ void roster_form(struct coordinator *core, struct job *job)
         worker->rank = rank;
         worker->generation = job->number;
     }
+    stall_reset(job);
     roster_announce(core, job, &roster);
 }

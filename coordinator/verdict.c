@@ -44,8 +44,7 @@ void verdict_name(struct sentence *sentence, const struct worker *worker)
     sentence_add(sentence, "rank %" PRIu32 " (host %s)", worker->rank, worker->hello.host);
 }
 
-static void verdict_log(struct coordinator *core, const struct job *job,
-                        const struct verdict *verdict)
+static void verdict_log(struct coordinator *core, struct job *job, const struct verdict *verdict)
 {
     struct sentence quoted;
     char text[CORE_LOG_BYTES];
@@ -54,11 +53,13 @@ static void verdict_log(struct coordinator *core, const struct job *job,
     core_log(core, "generation_halted",
              "job=%s generation=%" PRIu64 " kind=%s step=%" PRIu64 " text=%s", job->name,
              job->number, verdict_kind_name(verdict->kind), verdict->step, text);
+    journal_note(core, job, "generation_halted", "%s", job->halt_text);
 }
 
 void verdict_halt(struct coordinator *core, struct job *job, const struct verdict *verdict)
 {
     struct sentence sentence;
+    stall_end(core, job, "a verdict has ended the generation");
     struct down_halt *halt = &core_message(core, job, DOWN_HALT)->u.halt;
     job->state = JOB_HALTED;
     job->halt_kind = verdict->kind;
@@ -158,8 +159,10 @@ static void verdict_member_left(struct coordinator *core, struct job *job, struc
     if (!job_running(job))
         return;
     if (job->left == job->count) {
+        stall_end(core, job, "all ranks have left");
         job->state = JOB_FINISHED;
         core_log(core, "job_finished", "job=%s generation=%" PRIu64, job->name, job->number);
+        journal_note(core, job, "job_finished", "all ranks have left");
         return;
     }
     const struct worker *needer = verdict_needer(core, job, worker);

@@ -98,6 +98,7 @@ static void verify_done(struct coordinator *core, struct job *job)
     core_send_all(core, job);
     core_log(core, "manifests_verified", "job=%s generation=%" PRIu64 " world=%" PRIu32, job->name,
              job->number, job->count);
+    journal_note(core, job, "manifests_verified", "all ranks declare the same");
 }
 
 static bool verify_possible(struct coordinator *core, struct worker *worker,

@@ -85,6 +85,38 @@ bool coordinator_job_view(const struct coordinator *coordinator, uint32_t job,
     return true;
 }
 
+static enum stall_kind view_kind(const struct coordinator *coordinator, const struct job *job,
+                                 const struct worker *worker, uint64_t now_ms)
+{
+    if (worker->lost)
+        return STALL_LOST;
+    if (beat_stopped(coordinator, worker, now_ms))
+        return STALL_STOPPED;
+    if (beat_frozen(coordinator, worker, now_ms))
+        return STALL_FROZEN;
+    const struct stall *stall = &job->stall;
+    for (uint32_t i = 0; stall->active && stall->announced && i < stall->culprit_count; i++)
+        if (stall->culprits[i].blame.rank == worker->rank)
+            return stall->culprits[i].blame.kind;
+    return STALL_NONE;
+}
+
+static void view_stall(const struct coordinator *coordinator, const struct job *job,
+                       const struct worker *worker, uint64_t now_ms, struct worker_view *view)
+{
+    struct stall_bound bound;
+    view->frozen = beat_frozen(coordinator, worker, now_ms);
+    if (worker->stage != STAGE_MEMBER)
+        return;
+    view->kind = view_kind(coordinator, job, worker, now_ms);
+    if (!beat_known(worker))
+        return;
+    bounds_of(coordinator, job, worker, &bound);
+    view->bound_ms = bound.bound_ms;
+    view->slow = view->kind == STALL_NONE && !worker->heartbeat.place.waits && job_running(job) &&
+                 beat_age_now(worker, now_ms) > bound.plain_ms;
+}
+
 bool coordinator_worker_view(const struct coordinator *coordinator, uint32_t job, uint32_t worker,
                              uint64_t now_ms, struct worker_view *view)
 {
@@ -94,8 +126,6 @@ bool coordinator_worker_view(const struct coordinator *coordinator, uint32_t job
         return false;
     const struct worker *from = &coordinator->workers[owner->workers[worker]];
     const uint64_t age = now_ms > from->heard_ms ? now_ms - from->heard_ms : 0;
-    const uint64_t bound = (uint64_t)coordinator->config.heartbeat_ms * LOCKSTEP_FROZEN_HEARTBEATS +
-                           LOCKSTEP_FROZEN_SLACK_MS;
     view->rank = from->rank;
     view->has_rank = from->stage == STAGE_MEMBER;
     memcpy(view->host, from->hello.host, sizeof(view->host));
@@ -105,7 +135,6 @@ bool coordinator_worker_view(const struct coordinator *coordinator, uint32_t job
     view->activity = from->heartbeat.activity;
     view->activity_ms = from->heartbeat.since_ms + age;
     view->heartbeat_age_ms = age;
-    view->frozen = from->connected && age > bound;
     view->left = from->left;
     view->lost = from->lost;
     memcpy(view->mark, from->heartbeat.mark, sizeof(view->mark));
@@ -115,6 +144,7 @@ bool coordinator_worker_view(const struct coordinator *coordinator, uint32_t job
     memcpy(view->device, from->hello.device, sizeof(view->device));
     view->place = from->heartbeat.place;
     view->flags = from->heartbeat.flags;
+    view_stall(coordinator, owner, from, now_ms, view);
     return true;
 }
 

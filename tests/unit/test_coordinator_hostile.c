@@ -217,6 +217,7 @@ struct fuzz {
     uint32_t reported[FUZZ_STREAMS];
     uint32_t layouts[FUZZ_STREAMS];
     struct generation_id highest[FUZZ_JOBS];
+    uint64_t stalls; // Seen, over all looks.
 };
 
 static uint64_t draw(struct fuzz *fuzz, uint64_t bound)
@@ -346,6 +347,51 @@ static struct slot_id draw_slot(struct fuzz *fuzz, uint32_t place, enum up_kind 
     return slot(index % 3, index / 3 % 2, index / 6);
 }
 
+// Numbers as absurd as the codec lets through, and more links and mates than it does.
+static void draw_heartbeat(struct fuzz *fuzz, struct up_heartbeat *beat)
+{
+    struct place *place = &beat->place;
+    beat->step = draw(fuzz, 9);
+    beat->settled = draw_number(fuzz, 3);
+    beat->flags = draw(fuzz, 4) == 0 ? (uint32_t)draw(fuzz, 40) : 0;
+    beat->pause_ms = draw_number(fuzz, 9);
+    beat->bytes_sent = draw(fuzz, 3) == 0;
+    beat->totals.steps = draw_number(fuzz, 9);
+    beat->totals.exposed_us = draw_number(fuzz, 9);
+    place->position = draw_number(fuzz, 2);
+    place->count = 4;
+    place->done = draw(fuzz, 3) == 0;
+    place->waits = draw(fuzz, 2) == 0;
+    place->inside = draw(fuzz, 2) == 0;
+    place->api = (enum api_function)draw(fuzz, API_CLOSE + 2);
+    place->api_ms = draw(fuzz, 50) == 0 ? UINT64_MAX : draw(fuzz, 200000);
+    place->module = draw_number(fuzz, LOCKSTEP_MAX_MODULES + 2);
+    place->calls_open = draw_number(fuzz, 2);
+    place->usual_us = draw(fuzz, 9) == 0 ? UINT64_MAX : draw(fuzz, 3000000);
+    place->waited_us = draw_number(fuzz, 9);
+    beat->link_count = draw_number(fuzz, LOCKSTEP_LINKS_NAMED + 2);
+    beat->mate_count = draw_number(fuzz, LOCKSTEP_MATES_NAMED + 2);
+    for (uint32_t i = 0; i < LOCKSTEP_LINKS_NAMED; i++)
+        beat->links[i] = (struct link_state){.rank = draw_number(fuzz, 3), .unsent = 1};
+    for (uint32_t i = 0; i < LOCKSTEP_MATES_NAMED; i++)
+        beat->mates[i] = (struct mate_state){.rank = draw_number(fuzz, 3), .state = 'T'};
+}
+
+static void draw_answer(struct fuzz *fuzz, uint32_t place, struct up_answer *answer)
+{
+    const struct down_message *last = &fuzz->story.last[fuzz->peers[place] % STORY_LAST];
+    memset(answer, 0xe2, sizeof(*answer)); // No text is terminated, and every count is too large.
+    answer->id = last->kind == DOWN_INSPECT ? last->u.inspect.id : draw(fuzz, 3);
+    answer->last = draw(fuzz, 2) == 0;
+    answer->kind = (enum answer_kind)(1 + draw(fuzz, 4));
+    for (uint32_t i = 0; answer->kind == ANSWER_THREADS && i < LOCKSTEP_THREADS_PART; i++)
+        answer->u.threads.threads[i].trainer = draw(fuzz, 2) == 0;
+    for (uint32_t i = 0; answer->kind == ANSWER_FRAMES && i < LOCKSTEP_FRAMES_PART; i++) {
+        answer->u.frames.frames[i].thread = draw_number(fuzz, 2);
+        answer->u.frames.frames[i].python = draw(fuzz, 2) == 0;
+    }
+}
+
 static void draw_message(struct fuzz *fuzz, uint32_t place, struct up_message *message)
 {
     const uint64_t step = draw(fuzz, 100) == 0 ? draw(fuzz, 5) : fuzz->steps[place];
@@ -383,7 +429,7 @@ static void draw_message(struct fuzz *fuzz, uint32_t place, struct up_message *m
         message->u.end = (struct up_end){.step = step, .phase = phase};
         return;
     case UP_HEARTBEAT:
-        message->u.heartbeat.step = draw(fuzz, 9);
+        draw_heartbeat(fuzz, &message->u.heartbeat);
         return;
     case UP_FAIL:
         message->u.fail.kind = (enum halt_kind)draw(fuzz, 11);
@@ -415,8 +461,7 @@ static void draw_message(struct fuzz *fuzz, uint32_t place, struct up_message *m
         memset(message->u.modules.names, 0xe2, sizeof(message->u.modules.names));
         return;
     case UP_ANSWER:
-        message->u.answer.id = draw(fuzz, 3);
-        message->u.answer.last = draw(fuzz, 2) == 0;
+        draw_answer(fuzz, place, &message->u.answer);
         return;
     case UP_NONE:
         return;
@@ -477,6 +522,37 @@ static void fuzz_check_views(struct fuzz *fuzz)
     }
 }
 
+static bool is_text(const char *text, size_t bytes)
+{
+    const char *end = memchr(text, '\0', bytes);
+    for (; end != NULL && text < end; text++)
+        if ((unsigned char)*text < 0x20 || (unsigned char)*text == 0xe2)
+            return false;
+    return end != NULL;
+}
+
+static void fuzz_check_stalls(struct fuzz *fuzz)
+{
+    static struct stall_view stall;
+    const struct story *story = &fuzz->story;
+    for (uint32_t i = 0; i < coordinator_job_count(story->core); i++) {
+        uint64_t number = UINT64_MAX;
+        for (uint32_t k = 0; coordinator_stall_view(story->core, i, k, story->now_ms, &stall);
+             k++) {
+            assert_true(stall.number < number);
+            number = stall.number;
+            assert_true(k == 0 || !stall.active);
+            assert_true(stall.culprit_count <= LOCKSTEP_MAX_CULPRITS &&
+                        stall.culprit_count <= stall.culprit_total);
+            assert_true(is_text(stall.sentence, sizeof(stall.sentence)));
+            assert_true(is_text(stall.phase, sizeof(stall.phase)));
+            for (uint32_t c = 0; c < stall.culprit_count; c++)
+                assert_true(is_text(stall.culprits[c].top, sizeof(stall.culprits[c].top)));
+            fuzz->stalls++;
+        }
+    }
+}
+
 static void fuzz_open(struct fuzz *fuzz, uint32_t place)
 {
     struct up_hello hello;
@@ -498,7 +574,7 @@ static void fuzz_event(struct fuzz *fuzz)
     const uint64_t choice = draw(fuzz, 100);
     struct story *story = &fuzz->story;
     if (choice < 3) {
-        story_sleep(story, draw(fuzz, 300));
+        story_sleep(story, draw(fuzz, draw(fuzz, 10) == 0 ? 3000 : 300));
     } else if (fuzz->peers[place] == 0) {
         if (choice < 30)
             fuzz_open(fuzz, place);
@@ -520,6 +596,8 @@ static void fuzz_event(struct fuzz *fuzz)
         fuzz_check_peer(fuzz, i);
     fuzz_check_ranks(fuzz);
     fuzz_check_views(fuzz);
+    if (choice % 16 == 0)
+        fuzz_check_stalls(fuzz);
 }
 
 static uint64_t number_from(const char *name, uint64_t otherwise)
@@ -534,6 +612,7 @@ static void test_random_messages(void **state)
     const uint64_t only = number_from("LOCKSTEP_FUZZ_SEED", UINT64_MAX);
     const uint64_t first = only == UINT64_MAX ? 0 : only;
     const uint64_t end = only == UINT64_MAX ? number_from("LOCKSTEP_FUZZ_SEEDS", 300) : only + 1;
+    uint64_t stalls = 0;
     (void)state;
     for (uint64_t seed = first; seed < end; seed++) {
         memset(&fuzz, 0, sizeof(fuzz));
@@ -550,7 +629,9 @@ static void test_random_messages(void **state)
         if (only != UINT64_MAX)
             puts(fuzz.story.trace);
         story_end(&fuzz.story);
+        stalls += fuzz.stalls;
     }
+    assert_true(only != UINT64_MAX || stalls > 0);
 }
 
 int main(void)

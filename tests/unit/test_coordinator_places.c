@@ -89,15 +89,6 @@ static void test_names_end_with_their_generation(void **state)
     assert_false(coordinator_module_view(story->core, 0, 0, &view));
 }
 
-static void test_there_are_no_stalls_yet(void **state)
-{
-    struct story *story = *state;
-    static struct stall_view view;
-    story_run(story, 2);
-    assert_false(coordinator_stall_view(story->core, 0, 0, story->now_ms, &view));
-    assert_int_equal(view.kind, STALL_NONE);
-}
-
 // ---- Mates, places, blocked ranks
 // ----------------------------------------------------------------
 
@@ -228,7 +219,6 @@ int main(void)
         TEST(test_names_out_of_order_are_impossible),
         TEST(test_another_rank_names_no_modules),
         TEST(test_names_end_with_their_generation),
-        TEST(test_there_are_no_stalls_yet),
         TEST(test_a_worker_is_told_the_processes_of_its_mates),
         TEST(test_a_view_shows_the_place_of_the_last_heartbeat),
         TEST(test_a_view_shows_the_device_without_what_cannot_be_shown),

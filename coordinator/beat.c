@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One worker as its heartbeats show it: where it is and since when, and whether it is silent.
+// Judges nobody. Runs inside coordinator_step, and in views.
+
+#include "coordinator/core.h"
+
+bool beat_known(const struct worker *worker)
+{
+    return worker->heartbeat.place.api != API_NONE;
+}
+
+uint64_t beat_silence_ms(const struct coordinator *core)
+{
+    return (uint64_t)core->config.heartbeat_ms * LOCKSTEP_FROZEN_HEARTBEATS +
+           LOCKSTEP_FROZEN_SLACK_MS;
+}
+
+bool beat_frozen(const struct coordinator *core, const struct worker *worker, uint64_t now_ms)
+{
+    return worker->connected && now_ms > worker->heard_ms &&
+           now_ms - worker->heard_ms > beat_silence_ms(core);
+}
+
+// A mate says so again with each of its heartbeats.
+bool beat_stopped(const struct coordinator *core, const struct worker *worker, uint64_t now_ms)
+{
+    return worker->connected && worker->beat.stopped_ms != 0 &&
+           now_ms - worker->beat.stopped_ms <= beat_silence_ms(core);
+}
+
+bool beat_silent(const struct coordinator *core, const struct worker *worker)
+{
+    return beat_frozen(core, worker, core->now) || beat_stopped(core, worker, core->now);
+}
+
+// Since its last call of the library, or since its place was another one: a trainer that calls
+// again and again without getting on stands as well. While it was
+// silent it did not run, so that is not counted.
+uint64_t beat_age(const struct worker *worker)
+{
+    const uint64_t most = UINT64_MAX / 4; // It comes from a worker, and is added to.
+    const uint64_t api_ms = worker->heartbeat.place.api_ms;
+    // As a gatherer it has no place yet.
+    const uint64_t place_ms =
+        worker->beat.place_ms == 0 ? 0 : worker->heard_ms - worker->beat.place_ms;
+    uint64_t age = api_ms > place_ms ? api_ms : place_ms;
+    age = age > worker->beat.silent_ms ? age - worker->beat.silent_ms : 0;
+    return age < most ? age : most;
+}
+
+uint64_t beat_age_now(const struct worker *worker, uint64_t now_ms)
+{
+    return beat_age(worker) + (now_ms > worker->heard_ms ? now_ms - worker->heard_ms : 0);
+}
+
+static bool beat_same_place(const struct up_heartbeat *a, const struct up_heartbeat *b)
+{
+    const struct place *p = &a->place;
+    const struct place *q = &b->place;
+    return a->step == b->step && a->settled == b->settled && p->position == q->position &&
+           p->done == q->done && p->open == q->open && p->waits == q->waits && p->api == q->api &&
+           p->module == q->module && p->call == q->call && p->calls_open == q->calls_open &&
+           p->ready == q->ready && p->plain == q->plain &&
+           (a->flags & PLACE_PAUSED) == (b->flags & PLACE_PAUSED);
+}
+
+// Which of its links were still in its last heartbeat, too, with not a byte more received.
+static uint32_t beat_still(const struct up_heartbeat *last, const struct up_heartbeat *beat)
+{
+    uint32_t still = 0;
+    for (uint32_t i = 0; i < beat->link_count; i++)
+        for (uint32_t j = 0; j < last->link_count; j++)
+            if (beat->links[i].rank == last->links[j].rank &&
+                beat->links[i].received == last->links[j].received)
+                still |= 1u << i;
+    return still;
+}
+
+// Only who shares a host can know.
+static void beat_mates(struct coordinator *core, const struct job *job, const struct worker *worker)
+{
+    const struct up_heartbeat *beat = &worker->heartbeat;
+    for (uint32_t i = 0; i < beat->mate_count; i++) {
+        if (beat->mates[i].rank >= job->count || beat->mates[i].state != 'T')
+            continue;
+        struct worker *mate = job_worker(core, job, beat->mates[i].rank);
+        if (mate != worker && strcmp(mate->hello.host_id, worker->hello.host_id) == 0)
+            mate->beat.stopped_ms = core->now;
+    }
+}
+
+void beat_heard(struct coordinator *core, struct worker *worker)
+{
+    if (beat_silent(core, worker))
+        worker->beat.silent_ms += core->now - worker->heard_ms;
+    worker->beat.stopped_ms = 0;
+}
+
+void beat_stored(struct coordinator *core, struct worker *worker, const struct up_heartbeat *last)
+{
+    if (worker->beat.place_ms == 0 || !beat_same_place(last, &worker->heartbeat)) {
+        worker->beat.place_ms = core->now;
+        worker->beat.silent_ms = 0;
+    }
+    worker->beat.still = beat_still(last, &worker->heartbeat);
+    beat_mates(core, core_job_of(core, worker), worker);
+}

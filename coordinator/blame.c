@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Who is in the way, in one look at a job: rules 2 to 5 at the head of stall.c, whose words are
+// used here. Changes nothing. Runs inside coordinator_step.
+
+#include "coordinator/core.h"
+
+// ---- The picture -------------------------------------------------------------------------------
+
+static bool blame_due(const struct coordinator *core, const struct job *job,
+                      const struct worker *worker)
+{
+    struct stall_bound bound;
+    if (beat_age(worker) <= core->config.stall_floor_ms || // No bound is lower.
+        (worker->heartbeat.flags & (PLACE_TRACED | PLACE_THROTTLED | PLACE_DISK)) != 0)
+        return false;
+    bounds_of(core, job, worker, &bound);
+    return beat_age(worker) > bound.bound_ms;
+}
+
+static bool blame_idle(const struct picture *picture, const struct worker *worker)
+{
+    const struct place *place = &worker->heartbeat.place;
+    return !place->waits && !place->done && worker->heartbeat.settled == picture->settled &&
+           place->position == picture->position;
+}
+
+static bool blame_lower(const struct picture *picture, uint64_t settled, uint32_t position)
+{
+    return !picture->any || settled < picture->settled ||
+           (settled == picture->settled && position < picture->position);
+}
+
+// The next member from *index on that has not left and has said where it is; NULL: none.
+static const struct worker *blame_next(const struct coordinator *core, const struct job *job,
+                                       uint32_t *index)
+{
+    while (*index < job->count) {
+        const struct worker *worker = &core->workers[job->workers[(*index)++]];
+        if (!worker->left && beat_known(worker))
+            return worker;
+    }
+    return NULL;
+}
+
+static void blame_count(const struct coordinator *core, const struct job *job,
+                        const struct worker *worker, struct picture *picture)
+{
+    if (beat_silent(core, worker))
+        picture->silent++;
+    else if (worker->heartbeat.place.waits)
+        picture->waiting++;
+    else {
+        picture->idle += blame_idle(picture, worker);
+        picture->busy += !blame_due(core, job, worker);
+    }
+}
+
+void blame_look(const struct coordinator *core, const struct job *job, struct picture *picture)
+{
+    const struct worker *worker;
+    uint32_t known = 0;
+    uint32_t next = 0;
+    memset(picture, 0, sizeof(*picture));
+    for (; (worker = blame_next(core, job, &next)) != NULL; known++) {
+        const struct up_heartbeat *beat = &worker->heartbeat;
+        picture->moved += beat->settled + beat->place.plain;
+        picture->traffic += beat->bytes_sent + beat->bytes_received;
+        if (!blame_lower(picture, beat->settled, beat->place.position))
+            continue;
+        picture->any = true;
+        picture->settled = beat->settled;
+        picture->position = beat->place.position;
+    }
+    picture->unknown = job->count - job->left - known;
+    for (next = 0; (worker = blame_next(core, job, &next)) != NULL;)
+        blame_count(core, job, worker, picture);
+}
+
+// ---- Ranks in the way --------------------------------------------------------------------------
+
+static void blame_add(struct found *found, const struct blame *blame)
+{
+    found->total++;
+    if (found->count < LOCKSTEP_MAX_CULPRITS)
+        found->blames[found->count++] = *blame;
+}
+
+static enum stall_kind blame_kind(const struct worker *worker)
+{
+    const struct place *place = &worker->heartbeat.place;
+    if (place->calls_open > 0)
+        return STALL_IN_CALL;
+    return place->inside ? STALL_UNKNOWN : STALL_OUTSIDE;
+}
+
+// Rules 2 to 4.
+static void blame_ranks(const struct coordinator *core, const struct job *job,
+                        const struct picture *picture, struct found *found)
+{
+    const struct worker *worker;
+    const bool standing =
+        picture->waiting > 0 && core->now - job->stall.progress_ms >= core->config.heartbeat_ms;
+    const bool needed = picture->waiting > 0 || (picture->busy == 0 && job->left == 0);
+    bool begins = job->stall.active;
+    uint32_t next = 0;
+    while ((worker = blame_next(core, job, &next)) != NULL) {
+        const bool in_the_way = blame_idle(picture, worker);
+        const bool stopped = beat_stopped(core, worker, core->now);
+        struct blame blame = {.rank = worker->rank};
+        if (beat_silent(core, worker)) {
+            if (!standing)
+                continue;
+            blame.kind = stopped ? STALL_STOPPED : STALL_FROZEN;
+            blame_add(found, &blame);
+            begins = begins || stopped || in_the_way || picture->idle == 0;
+        } else if (in_the_way && needed && worker->heard_ms > job->stall.progress_ms &&
+                   blame_due(core, job, worker)) {
+            blame.kind = blame_kind(worker);
+            blame_add(found, &blame);
+            begins = true;
+        }
+    }
+    if (!begins)
+        found->total = found->count = 0;
+}
+
+// ---- No rank in the way ------------------------------------------------------------------------
+
+static bool blame_meets(const struct slot_set *a, const struct slot_set *b)
+{
+    for (uint32_t i = 0; i < LOCKSTEP_SLOT_WORDS; i++)
+        if ((a->words[i] & b->words[i]) != 0)
+            return true;
+    return false;
+}
+
+// Some wait of `waiter` needs what `other` has not made.
+static bool blame_needs(const struct worker *waiter, const struct worker *other)
+{
+    for (uint32_t i = 0; i < waiter->blocked.wait_count; i++)
+        if (blame_meets(&waiter->blocked.waits[i].needs, &other->blocked.lacks))
+            return true;
+    return false;
+}
+
+static bool blame_is_blocked(const struct worker *worker)
+{
+    return worker->blocked.wait_count > 0 && worker->blocked.step == worker->heartbeat.settled + 1;
+}
+
+// Two ranks that wait for each other.
+static bool blame_parked(const struct coordinator *core, const struct job *job, struct found *found)
+{
+    const struct worker *a;
+    const struct worker *b;
+    for (uint32_t i = 0; (a = blame_next(core, job, &i)) != NULL;) {
+        if (!blame_is_blocked(a))
+            continue;
+        for (uint32_t j = i; (b = blame_next(core, job, &j)) != NULL;) {
+            if (!blame_is_blocked(b) || a->blocked.step != b->blocked.step ||
+                a->blocked.space != b->blocked.space || !blame_needs(a, b) || !blame_needs(b, a))
+                continue;
+            blame_add(found, &(struct blame){a->rank, STALL_PARKED, b->rank, 0});
+            blame_add(found, &(struct blame){b->rank, STALL_PARKED, a->rank, 0});
+            return true;
+        }
+    }
+    return false;
+}
+
+// The first link that holds bytes back, or else one that gets none.
+static bool blame_link(const struct coordinator *core, const struct job *job, struct found *found)
+{
+    const struct worker *worker;
+    for (int awaited = 0; awaited < 2; awaited++) {
+        for (uint32_t next = 0; (worker = blame_next(core, job, &next)) != NULL;) {
+            const struct up_heartbeat *beat = &worker->heartbeat;
+            for (uint32_t i = 0; i < beat->link_count; i++) {
+                const struct link_state *link = &beat->links[i];
+                const bool holds = awaited == 0 ? link->unsent > 0 : link->awaited;
+                if (!holds || (worker->beat.still >> i & 1) == 0 || link->rank >= job->count)
+                    continue;
+                blame_add(found,
+                          &(struct blame){worker->rank, STALL_LINK, link->rank, link->unsent});
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+// Rule 5. True: nothing moves, and `found` says who, or nobody.
+static bool blame_nobody(const struct coordinator *core, const struct job *job,
+                         const struct picture *picture, struct found *found)
+{
+    const struct stall *stall = &job->stall;
+    const uint64_t since =
+        stall->progress_ms > stall->traffic_ms ? stall->progress_ms : stall->traffic_ms;
+    if (picture->idle > 0 || picture->silent > 0 || picture->unknown > 0 || picture->waiting == 0 ||
+        core->now - since <= bounds_of_links(core, job))
+        return false;
+    if (!blame_parked(core, job, found))
+        blame_link(core, job, found);
+    return true;
+}
+
+bool blame_find(const struct coordinator *core, const struct job *job,
+                const struct picture *picture, struct found *found)
+{
+    blame_ranks(core, job, picture, found);
+    return found->total > 0 || blame_nobody(core, job, picture, found);
+}

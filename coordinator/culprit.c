@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The one sentence about a stall, and what a culprit answered. The only place that turns a stall
+// into words: what rank, where, for how long, what it does, who waits for it, what to do.
+// Everything that came from a worker is clean before it is kept. Runs inside coordinator_step, and
+// in views.
+
+#include "coordinator/core.h"
+
+const char *coordinator_stall_kind_name(enum stall_kind kind)
+{
+    static const char *const names[] = {"none",    "outside", "in_call", "parked", "frozen",
+                                        "stopped", "lost",    "link",    "unknown"};
+    return (size_t)kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "unknown";
+}
+
+const char *coordinator_api_name(enum api_function api)
+{
+    static const char *const names[] = {
+        [API_NONE] = "none",
+        [API_OPEN] = "open",
+        [API_START] = "start",
+        [API_STEP_BEGIN] = "step_begin",
+        [API_CALL_BEGIN] = "call_begin",
+        [API_GRAD_READY] = "grad_ready",
+        [API_CALL_END] = "call_end",
+        [API_CALL_WAIT] = "call_wait",
+        [API_CALL_NEXT] = "call_next",
+        [API_CALL_ABORT] = "call_abort",
+        [API_STEP_END] = "step_end",
+        [API_COLLECTIVE] = "collective",
+        [API_WORK_WAIT] = "work_wait",
+        [API_STATE] = "state",
+        [API_PAUSE] = "pause",
+        [API_RESUME] = "resume",
+        [API_CLOSE] = "close",
+    };
+    return (size_t)api < sizeof(names) / sizeof(names[0]) ? names[api] : "unknown";
+}
+
+// ---- Pieces of the sentence --------------------------------------------------------------------
+
+void culprit_name(struct sentence *sentence, const struct worker *worker)
+{
+    sentence_add(sentence, "rank %" PRIu32 " (%s, pid %" PRIu32 ")", worker->rank,
+                 worker->hello.host, worker->hello.pid);
+}
+
+// "lockstep_call_end of 'actor' (call 3)"
+static void culprit_api(struct sentence *sentence, const struct job *job, const struct place *place)
+{
+    if (place->api == API_COLLECTIVE)
+        sentence_add(sentence, "a collective");
+    else if (place->api == API_STATE)
+        sentence_add(sentence, "a function that saves or loads");
+    else
+        sentence_add(sentence, "lockstep_%s", coordinator_api_name(place->api));
+    if (place->module >= LOCKSTEP_MAX_MODULES)
+        return;
+    sentence_add(sentence, " of ");
+    core_module_name(sentence, job, place->module);
+    sentence_add(sentence, " (call %" PRIu32 ")", place->call);
+}
+
+static void culprit_step(struct sentence *sentence, const struct culprit *culprit,
+                         const struct worker *worker)
+{
+    sentence_add(sentence, " in step %" PRIu64, worker->heartbeat.step);
+    if (culprit->phase[0] != '\0')
+        sentence_add(sentence, " of phase '%s'", culprit->phase);
+}
+
+static void culprit_missing(struct sentence *sentence, const struct culprit *culprit)
+{
+    const uint32_t shown = culprit->missing_count < 3 ? culprit->missing_count : 3;
+    for (uint32_t i = 0; i < shown; i++)
+        sentence_add(sentence, i == 0 ? ", missing '%s'" : ", '%s'", culprit->missing[i]);
+    if (shown > 0 && culprit->missing_total > shown)
+        sentence_add(sentence, " and %" PRIu32 " more", culprit->missing_total - shown);
+}
+
+static void culprit_in_call(struct sentence *sentence, const struct job *job,
+                            const struct culprit *culprit, const struct worker *worker,
+                            uint64_t age_ms)
+{
+    const struct place *place = &worker->heartbeat.place;
+    sentence_add(sentence, "has a call open");
+    if (place->module < LOCKSTEP_MAX_MODULES) {
+        sentence_add(sentence, " of ");
+        core_module_name(sentence, job, place->module);
+        sentence_add(sentence, " (call %" PRIu32 ")", place->call);
+    }
+    culprit_step(sentence, culprit, worker);
+    sentence_add(sentence, " and has reported nothing for ");
+    sentence_seconds(sentence, age_ms);
+    sentence_add(sentence, "; %" PRIu32 " of %" PRIu32 " gradients are ready", place->ready,
+                 place->gradients);
+    culprit_missing(sentence, culprit);
+}
+
+static void culprit_parked(struct sentence *sentence, const struct job *job,
+                           const struct culprit *culprit, const struct worker *worker)
+{
+    const struct up_blocked *blocked = &worker->blocked;
+    sentence_add(sentence, "waits for ");
+    core_module_name(sentence, job, blocked->waits[0].call.module);
+    sentence_add(sentence, " (call %" PRIu32 ")", blocked->waits[0].call.call);
+    if (blocked->lack_count > 0) {
+        sentence_add(sentence, " and has not made ");
+        core_module_name(sentence, job, blocked->lacking[0].call.module);
+        sentence_add(sentence, " (call %" PRIu32 ")", blocked->lacking[0].call.call);
+    }
+    sentence_add(sentence, ", which rank %" PRIu32 " waits for", culprit->blame.peer);
+}
+
+static void culprit_link(const struct coordinator *core, const struct job *job,
+                         struct sentence *sentence, const struct culprit *culprit)
+{
+    const struct worker *peer = &core->workers[job->workers[culprit->blame.peer]];
+    if (culprit->blame.unsent > 0)
+        sentence_add(sentence, "holds %" PRIu64 " bytes for ", culprit->blame.unsent);
+    else
+        sentence_add(sentence, "waits for bytes of ");
+    culprit_name(sentence, peer);
+    sentence_add(sentence, ", which do not arrive");
+}
+
+// What this rank does, and since when.
+static void culprit_does(const struct coordinator *core, const struct job *job,
+                         struct sentence *sentence, const struct culprit *culprit, uint64_t now_ms)
+{
+    const struct worker *worker = &core->workers[job->workers[culprit->blame.rank]];
+    const struct place *place = &worker->heartbeat.place;
+    const uint64_t age_ms = beat_age_now(worker, now_ms);
+    culprit_name(sentence, worker);
+    sentence_add(sentence, " ");
+    switch (culprit->blame.kind) {
+    case STALL_OUTSIDE:
+        sentence_add(sentence, "has been outside the library for ");
+        sentence_seconds(sentence, age_ms);
+        sentence_add(sentence, ", after ");
+        culprit_api(sentence, job, place);
+        culprit_step(sentence, culprit, worker);
+        break;
+    case STALL_IN_CALL:
+        culprit_in_call(sentence, job, culprit, worker, age_ms);
+        break;
+    case STALL_STOPPED:
+        sentence_add(sentence, "is stopped, as its mates see, since step %" PRIu64,
+                     worker->heartbeat.step);
+        break;
+    case STALL_FROZEN:
+        sentence_add(sentence, "has not been heard of for ");
+        sentence_seconds(sentence, now_ms - worker->heard_ms);
+        sentence_add(sentence, ", since step %" PRIu64 "; its connections stand",
+                     worker->heartbeat.step);
+        break;
+    case STALL_PARKED:
+        culprit_parked(sentence, job, culprit, worker);
+        break;
+    case STALL_LINK:
+        culprit_link(core, job, sentence, culprit);
+        break;
+    case STALL_UNKNOWN:
+        sentence_add(sentence, "has been inside ");
+        culprit_api(sentence, job, place);
+        sentence_add(sentence, " for ");
+        sentence_seconds(sentence, age_ms);
+        sentence_add(sentence, " and waits for no rank");
+        break;
+    case STALL_NONE:
+    case STALL_LOST:
+        break;
+    }
+    if (worker->heartbeat.mark[0] != '\0')
+        sentence_add(sentence, "; mark '%s'", worker->heartbeat.mark);
+    if (culprit->top[0] != '\0')
+        sentence_add(sentence, "; it is in %s", culprit->top);
+}
+
+static void culprit_hint(struct sentence *sentence, const struct worker *worker,
+                         enum stall_kind kind)
+{
+    const uint32_t pid = worker->hello.pid;
+    switch (kind) {
+    case STALL_OUTSIDE:
+    case STALL_IN_CALL:
+    case STALL_UNKNOWN:
+        sentence_add(sentence, " Look at that process: lockstep stacks %" PRIu32 ".", worker->rank);
+        break;
+    case STALL_STOPPED:
+        sentence_add(sentence, " Let it run again there: kill -CONT %" PRIu32 ".", pid);
+        break;
+    case STALL_FROZEN:
+        sentence_add(sentence,
+                     " See whether pid %" PRIu32 " runs there, and whether that host answers.",
+                     pid);
+        break;
+    case STALL_PARKED:
+        sentence_add(sentence, " Wait for calls in the same order on every rank.");
+        break;
+    case STALL_LINK:
+        sentence_add(sentence, " Look at the network between these two.");
+        break;
+    case STALL_NONE:
+    case STALL_LOST:
+        break;
+    }
+}
+
+// ---- The sentence ------------------------------------------------------------------------------
+
+// Nobody is in the way: where those are that wait, one for each function.
+static void culprit_nobody(const struct coordinator *core, const struct job *job, uint64_t now_ms,
+                           struct sentence *sentence)
+{
+    uint32_t seen = 0; // Bits of enum api_function.
+    sentence_add(sentence, "nothing has moved for ");
+    sentence_seconds(sentence, now_ms - job->stall.began_ms);
+    sentence_add(sentence, ", and no rank is seen to be in the way");
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct worker *worker = &core->workers[job->workers[i]];
+        const struct place *place = &worker->heartbeat.place;
+        if (worker->left || !place->waits || (size_t)place->api >= 32 ||
+            (seen >> place->api & 1) != 0)
+            continue;
+        seen |= 1u << place->api;
+        sentence_add(sentence, "; rank %" PRIu32 " waits in ", worker->rank);
+        culprit_api(sentence, job, place);
+        sentence_add(sentence, " in step %" PRIu64 ", position %" PRIu32 " of %" PRIu32,
+                     worker->heartbeat.step, place->position, place->count);
+    }
+    sentence_add(sentence, ". Look at all ranks: lockstep stacks 0.");
+}
+
+void culprit_sentence(const struct coordinator *core, const struct job *job, uint64_t now_ms,
+                      struct sentence *sentence)
+{
+    enum {
+        TOLD = 3 // In full; the others by number.
+    };
+    const struct stall *stall = &job->stall;
+    const uint32_t told = stall->culprit_count < TOLD ? stall->culprit_count : TOLD;
+    if (told == 0) {
+        culprit_nobody(core, job, now_ms, sentence);
+        return;
+    }
+    for (uint32_t i = 0; i < told; i++) {
+        if (i > 0)
+            sentence_add(sentence, "; also ");
+        culprit_does(core, job, sentence, &stall->culprits[i], now_ms);
+    }
+    if (stall->culprit_total > told)
+        sentence_add(sentence, "; and %" PRIu32 " more ranks", stall->culprit_total - told);
+    const char *whom = stall->culprit_total == 1 ? "it" : "them";
+    if (stall->kind == STALL_LINK || stall->kind == STALL_PARKED)
+        sentence_add(sentence, "; %" PRIu32 " ranks wait.", stall->waiting);
+    else if (stall->waiting == 1)
+        sentence_add(sentence, "; 1 rank waits for %s.", whom);
+    else
+        sentence_add(sentence, "; %" PRIu32 " ranks wait for %s.", stall->waiting, whom);
+    const struct blame *first = &stall->culprits[0].blame;
+    culprit_hint(sentence, &core->workers[job->workers[first->rank]], first->kind);
+}
+
+// ---- Answers -----------------------------------------------------------------------------------
+
+static void culprit_answer_begins(struct culprit *culprit, uint64_t id)
+{
+    culprit->answer = id;
+    culprit->threads = 0;
+    culprit->trainer = UINT32_MAX;
+    culprit->top_python = false;
+    culprit->top[0] = '\0';
+}
+
+static void culprit_place(struct culprit *culprit, const struct answer_place *place)
+{
+    sentence_clean(culprit->phase, sizeof(culprit->phase), place->phase, sizeof(place->phase));
+    culprit->missing_total = place->missing_total;
+    culprit->missing_count = place->missing_count < LOCKSTEP_MISSING_NAMED ? place->missing_count
+                                                                           : LOCKSTEP_MISSING_NAMED;
+    for (uint32_t i = 0; i < culprit->missing_count; i++)
+        sentence_clean(culprit->missing[i], sizeof(culprit->missing[i]), place->missing[i],
+                       sizeof(place->missing[i]));
+}
+
+static void culprit_threads(struct culprit *culprit, const struct answer_threads *threads)
+{
+    for (uint32_t i = 0; i < threads->count && i < LOCKSTEP_THREADS_PART; i++)
+        if (threads->threads[i].trainer && culprit->trainer == UINT32_MAX)
+            culprit->trainer = culprit->threads + i;
+    culprit->threads += threads->count;
+}
+
+// Where every thread that waits is, and the library itself: says nothing about the trainer.
+static bool culprit_plumbing(const struct stack_frame *frame, const char *object)
+{
+    static const char *const objects[] = {"libc.",      "libc-",  "ld-linux",   "ld-",
+                                          "linux-vdso", "[vdso]", "libpthread", "liblockstep",
+                                          "libpython",  "python"};
+    for (size_t i = 0; i < sizeof(objects) / sizeof(objects[0]); i++)
+        if (!frame->python && strncmp(object, objects[i], strlen(objects[i])) == 0)
+            return true;
+    return strncmp(frame->symbol, "lockstep_", 9) == 0;
+}
+
+// The innermost frame of the trainer that is its own; one of Python before any other.
+static void culprit_frame(struct culprit *culprit, const struct stack_frame *frame)
+{
+    char object[LOCKSTEP_OBJECT_BYTES];
+    char symbol[LOCKSTEP_SYMBOL_BYTES];
+    struct sentence top;
+    if (frame->thread != culprit->trainer ||
+        (culprit->top[0] != '\0' && (culprit->top_python || !frame->python)))
+        return;
+    sentence_clean(object, sizeof(object), frame->object, sizeof(frame->object));
+    sentence_clean(symbol, sizeof(symbol), frame->symbol, sizeof(frame->symbol));
+    if (culprit_plumbing(frame, object))
+        return;
+    culprit->top_python = frame->python;
+    sentence_begin(&top, culprit->top, sizeof(culprit->top));
+    if (frame->python)
+        sentence_add(&top, "%s (%s:%" PRIu64 ")", symbol, object, frame->offset);
+    else if (symbol[0] != '\0')
+        sentence_add(&top, "%s (%s+0x%" PRIx64 ")", symbol, object, frame->offset);
+    else
+        sentence_add(&top, "%s+0x%" PRIx64, object, frame->offset);
+}
+
+void culprit_answer(struct culprit *culprit, const struct up_answer *answer)
+{
+    if (culprit->answer != answer->id)
+        culprit_answer_begins(culprit, answer->id);
+    if (answer->kind == ANSWER_PLACE)
+        culprit_place(culprit, &answer->u.place);
+    else if (answer->kind == ANSWER_THREADS)
+        culprit_threads(culprit, &answer->u.threads);
+    else if (answer->kind == ANSWER_FRAMES)
+        for (uint32_t i = 0; i < answer->u.frames.count && i < LOCKSTEP_FRAMES_PART; i++)
+            culprit_frame(culprit, &answer->u.frames.frames[i]);
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The log of a job: its last lines, for people who look at its page and not at the log of the
+// daemon. Runs inside coordinator_step.
+
+#include "coordinator/core.h"
+
+static void journal_line(struct coordinator *core, struct job *job, const char *id,
+                         const char *text)
+{
+    struct sentence sentence;
+    struct journal_line *line = &job->journal.lines[job->journal.count++ % LOCKSTEP_JOB_EVENTS];
+    line->at_ms = core->now;
+    sentence_begin(&sentence, line->id, sizeof(line->id));
+    sentence_add(&sentence, "%s", id);
+    sentence_begin(&sentence, line->text, sizeof(line->text));
+    sentence_add(&sentence, "%s", text);
+}
+
+void journal_note(struct coordinator *core, struct job *job, const char *id, const char *format,
+                  ...)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    va_list arguments;
+    sentence_begin(&sentence, text, sizeof(text));
+    va_start(arguments, format);
+    sentence_add_v(&sentence, format, arguments);
+    va_end(arguments);
+    journal_line(core, job, id, text);
+}
+
+void journal_log(struct coordinator *core, struct job *job, const char *id, const char *format, ...)
+{
+    char quoted[CORE_LOG_BYTES / 2];
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    va_list arguments;
+    sentence_begin(&sentence, text, sizeof(text));
+    va_start(arguments, format);
+    sentence_add_v(&sentence, format, arguments);
+    va_end(arguments);
+    journal_line(core, job, id, text);
+    sentence_begin(&sentence, quoted, sizeof(quoted));
+    sentence_quote(&sentence, text);
+    core_log(core, id, "job=%s generation=%" PRIu64 " text=%s", job->name, job->number, quoted);
+}
+
+bool coordinator_event_view(const struct coordinator *coordinator, uint32_t job, uint32_t index,
+                            uint64_t now_ms, struct event_view *view)
+{
+    memset(view, 0, sizeof(*view));
+    if (job >= coordinator->job_count)
+        return false;
+    const struct journal *journal = &coordinator->jobs[coordinator->job_order[job]].journal;
+    if (index >= journal->count || index >= LOCKSTEP_JOB_EVENTS)
+        return false;
+    const struct journal_line *line =
+        &journal->lines[(journal->count - 1 - index) % LOCKSTEP_JOB_EVENTS];
+    view->age_ms = now_ms - line->at_ms;
+    memcpy(view->id, line->id, sizeof(view->id));
+    memcpy(view->text, line->text, sizeof(view->text));
+    return true;
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the coordinator knows of standstills: parts of struct job and struct worker, and what
+// stall.c, beat.c, blame.c, bounds.c, culprit.c, inspect.c and journal.c offer each other
+// and the rest of the core. Not for anybody else; the rules are at the head of stall.c, the
+// contract is coordinator.h.
+
+#ifndef COORDINATOR_STALL_H
+#define COORDINATOR_STALL_H
+
+#include "coordinator/coordinator.h"
+#include "protos/limits.h"
+#include "protos/types.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct coordinator;
+struct job;
+struct worker;
+struct sentence;
+
+enum stall_limit {
+    STALL_BOUNDS = 256, // Places of a job whose usual times are remembered.
+    STALL_BOUNDS_TURN_MS = 600000, // Of them, what was not seen for one to two turns is forgotten.
+    STALL_USUAL_MOST_MS = 3600000, // Nothing that a worker calls usual counts as more.
+};
+
+// ---- Part of a worker --------------------------------------------------------------------------
+
+struct beat {
+    uint64_t place_ms; // When its place was reported first.
+    uint64_t stopped_ms; // When a mate said last that it is stopped; 0: it was heard of since.
+    uint64_t silent_ms; // Of the time in this place.
+    uint32_t still; // Bits, by index of its heartbeat's links: this one was still before, too.
+};
+
+// ---- Parts of a job ----------------------------------------------------------------------------
+
+// How long ranks of one class of device usually are in one place. Of two turns: this one, the last.
+struct bound_entry {
+    uint64_t key; // 0: not in use.
+    uint64_t usual_ms[2];
+    uint64_t longest_ms[2];
+};
+
+struct bounds {
+    uint64_t turn_ms; // When the next turn begins.
+    uint32_t used;
+    struct bound_entry entries[STALL_BOUNDS]; // Open addressing.
+};
+
+struct stall_bound {
+    uint64_t plain_ms; // It is slow from here on, ...
+    uint64_t bound_ms; // ... and stalled from here on.
+    char why[LOCKSTEP_MARK_BYTES];
+};
+
+// A rank in the way, and why.
+struct blame {
+    uint32_t rank;
+    enum stall_kind kind;
+    uint32_t peer; // STALL_LINK, STALL_PARKED: the rank at the other end, ...
+    uint64_t unsent; // ... and the bytes on their way to it.
+};
+
+// The same, and what it answered.
+struct culprit {
+    struct blame blame;
+    uint64_t asked; // Number of the question that is not answered yet; 0: none.
+    bool answered;
+    uint64_t answer; // Number of the one that is arriving, or has; of it:
+    uint32_t threads; // So many were described.
+    uint32_t trainer; // Index of the trainer's thread among them; UINT32_MAX: not seen.
+    bool top_python;
+    char top[LOCKSTEP_SYMBOL_BYTES + LOCKSTEP_OBJECT_BYTES + 24];
+    char phase[LOCKSTEP_NAME_BYTES];
+    uint32_t missing_total;
+    uint32_t missing_count;
+    char missing[LOCKSTEP_MISSING_NAMED][LOCKSTEP_NAME_BYTES];
+};
+
+// A stall that is over, as far as it is kept.
+struct stall_past {
+    uint64_t number;
+    enum stall_kind kind;
+    uint64_t step;
+    uint64_t began_ms;
+    uint64_t ended_ms;
+    uint32_t waiting;
+    char phase[LOCKSTEP_NAME_BYTES];
+    char text[LOCKSTEP_TEXT_BYTES];
+    uint32_t culprit_total;
+    uint32_t culprit_count;
+    struct {
+        uint32_t rank;
+        uint32_t pid;
+        enum stall_kind kind;
+        char host[LOCKSTEP_HOST_BYTES];
+    } culprits[LOCKSTEP_MAX_CULPRITS];
+};
+
+struct stall {
+    // For the life of the job.
+    uint64_t number; // Of the last stall.
+    uint32_t past_count; // Ever; the last LOCKSTEP_STALLS_KEPT are kept, by count modulo that.
+    struct stall_past past[LOCKSTEP_STALLS_KEPT];
+
+    // Of the generation.
+    bool watched; // Some member has said where it is.
+    uint64_t hold_ms; // No verdict begins before.
+    uint64_t looked_ms;
+    uint64_t next_ms; // When to look again.
+    uint64_t low_settled; // The least place of all members, ...
+    uint32_t low_position;
+    uint64_t moved; // ... and the sum of what only grows when the job moves.
+    uint64_t progress_ms; // When one of them last grew.
+    uint64_t traffic; // Sum of bytes sent and received.
+    uint64_t traffic_ms;
+    struct bounds bounds;
+
+    // The present stall.
+    bool active;
+    bool announced; // It has a number, and people were told.
+    uint64_t announce_ms; // Told then, whoever has not answered.
+    enum stall_kind kind;
+    uint64_t step;
+    uint64_t began_ms;
+    uint32_t waiting;
+    char text[LOCKSTEP_TEXT_BYTES]; // As people were told.
+    uint32_t culprit_total;
+    uint32_t culprit_count;
+    struct culprit culprits[LOCKSTEP_MAX_CULPRITS];
+};
+
+struct journal_line {
+    uint64_t at_ms;
+    char id[24];
+    char text[LOCKSTEP_TEXT_BYTES / 2];
+};
+
+struct journal {
+    uint32_t count; // Lines ever; kept by count modulo LOCKSTEP_JOB_EVENTS.
+    struct journal_line lines[LOCKSTEP_JOB_EVENTS];
+};
+
+// ---- stall.c -----------------------------------------------------------------------------------
+
+// A job is created; a generation forms; a generation is over, or the job moves on.
+void stall_init(struct job *job);
+void stall_reset(struct job *job);
+void stall_end(struct coordinator *core, struct job *job, const char *why);
+
+// A heartbeat of a member was stored, and before it `last` was.
+void stall_heartbeat(struct coordinator *core, struct worker *worker,
+                     const struct up_heartbeat *last);
+// Looks for standstills, when that is due.
+void stall_tick(struct coordinator *core, struct job *job);
+uint64_t stall_deadline(const struct job *job); // UINT64_MAX: never.
+
+// ---- beat.c ------------------------------------------------------------------------------------
+
+// A heartbeat of a member comes, and is not stored yet; it is stored, and before it `last` was.
+void beat_heard(struct coordinator *core, struct worker *worker);
+void beat_stored(struct coordinator *core, struct worker *worker, const struct up_heartbeat *last);
+
+bool beat_known(const struct worker *worker); // It has said where it is.
+uint64_t
+beat_silence_ms(const struct coordinator *core); // Who is not heard of for longer is frozen.
+bool beat_frozen(const struct coordinator *core, const struct worker *worker, uint64_t now_ms);
+bool beat_stopped(const struct coordinator *core, const struct worker *worker, uint64_t now_ms);
+bool beat_silent(const struct coordinator *core, const struct worker *worker); // One of both.
+// How long its trainer has been where it was as of its last heartbeat.
+uint64_t beat_age(const struct worker *worker);
+// The same, as of now_ms.
+uint64_t beat_age_now(const struct worker *worker, uint64_t now_ms);
+
+// ---- blame.c -----------------------------------------------------------------------------------
+
+// What is seen of a job in one look.
+struct picture {
+    uint32_t unknown; // Members that have not said where they are.
+    uint32_t waiting; // That wait and are heard of.
+    uint32_t busy; // Neither wait, nor are silent, nor at the end of their bound.
+    uint32_t idle; // At the low, and not silent.
+    uint32_t silent;
+    bool any;
+    uint64_t settled; // The low.
+    uint32_t position;
+    uint64_t moved; // Grows whenever a rank settles a step or completes a plain collective.
+    uint64_t traffic;
+};
+
+struct found {
+    uint32_t total;
+    uint32_t count;
+    struct blame blames[LOCKSTEP_MAX_CULPRITS];
+};
+
+void blame_look(const struct coordinator *core, const struct job *job, struct picture *picture);
+// True: the job stands still, and *found, which was empty, says who is in the way, or nobody.
+bool blame_find(const struct coordinator *core, const struct job *job,
+                const struct picture *picture, struct found *found);
+
+// ---- bounds.c ----------------------------------------------------------------------------------
+
+void bounds_reset(struct bounds *bounds);
+// A heartbeat says how long its worker usually is where it is.
+void bounds_learn(struct bounds *bounds, const struct worker *worker, uint64_t now_ms);
+// How long this worker may be where it is.
+void bounds_of(const struct coordinator *core, const struct job *job, const struct worker *worker,
+               struct stall_bound *bound);
+// No trainer is in the way: how long nothing may move.
+uint64_t bounds_of_links(const struct coordinator *core, const struct job *job);
+
+// ---- culprit.c ---------------------------------------------------------------------------------
+
+// "rank 3 (gpu-node-2, pid 912)"
+void culprit_name(struct sentence *sentence, const struct worker *worker);
+// The one sentence about the present stall of a job, as of now_ms.
+void culprit_sentence(const struct coordinator *core, const struct job *job, uint64_t now_ms,
+                      struct sentence *sentence);
+// A part of an answer of this culprit.
+void culprit_answer(struct culprit *culprit, const struct up_answer *answer);
+
+// ---- inspect.c ---------------------------------------------------------------------------------
+
+// Asks a connected member, unless it was asked a moment ago. The number of the question; 0: none.
+uint64_t inspect_ask(struct coordinator *core, struct worker *worker, uint32_t what);
+// Part of an answer to a question that was asked.
+void stall_answered(struct coordinator *core, struct worker *worker,
+                    const struct up_answer *answer);
+
+// ---- journal.c ---------------------------------------------------------------------------------
+
+// A line of the job's log. The text is for people.
+void journal_note(struct coordinator *core, struct job *job, const char *id, const char *format,
+                  ...) __attribute__((format(printf, 4, 5)));
+// The same, which is also a line of the daemon's.
+void journal_log(struct coordinator *core, struct job *job, const char *id, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+#endif

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Copies of what is known of stalls, for HTTP and tests. Changes nothing. Runs on the thread of
+// coordinator_step, never during one.
+
+#include "coordinator/core.h"
+
+static void stall_view_culprit(const struct coordinator *core, const struct job *job,
+                               const struct culprit *from, uint64_t now_ms,
+                               struct culprit_view *view)
+{
+    const struct worker *worker = &core->workers[job->workers[from->blame.rank]];
+    struct stall_bound bound;
+    bounds_of(core, job, worker, &bound);
+    view->rank = worker->rank;
+    memcpy(view->host, worker->hello.host, sizeof(view->host));
+    view->pid = worker->hello.pid;
+    view->kind = from->blame.kind;
+    view->age_ms = beat_age_now(worker, now_ms);
+    view->bound_ms = bound.bound_ms;
+    memcpy(view->why, bound.why, sizeof(view->why));
+    if (from->blame.kind == STALL_FROZEN || from->blame.kind == STALL_STOPPED) {
+        struct sentence why;
+        sentence_begin(&why, view->why, sizeof(view->why));
+        sentence_add(&why, "heartbeats");
+        view->age_ms = now_ms - worker->heard_ms;
+        view->bound_ms = beat_silence_ms(core);
+    }
+    view->place = worker->heartbeat.place;
+    view->flags = worker->heartbeat.flags;
+    memcpy(view->mark, worker->heartbeat.mark, sizeof(view->mark));
+    view->answered = from->answered;
+    memcpy(view->top, from->top, sizeof(view->top));
+    view->missing_total = from->missing_total;
+    view->missing_count = from->missing_count;
+    memcpy(view->missing, from->missing, sizeof(view->missing));
+}
+
+// The ranks that wait, as one group, for each culprit. A link and ranks that wait for each other
+// are edges themselves.
+static void stall_view_edges(const struct coordinator *core, const struct job *job,
+                             struct stall_view *view)
+{
+    const struct stall *stall = &job->stall;
+    uint32_t lowest = UINT32_MAX;
+    for (uint32_t i = job->count; i > 0; i--) {
+        const struct worker *worker = &core->workers[job->workers[i - 1]];
+        if (!worker->left && worker->heartbeat.place.waits)
+            lowest = i - 1;
+    }
+    for (uint32_t i = 0; i < stall->culprit_count; i++) {
+        const struct blame *blame = &stall->culprits[i].blame;
+        struct stall_edge *edge = &view->edges[view->edge_count];
+        if (blame->kind == STALL_LINK || blame->kind == STALL_PARKED)
+            *edge = (struct stall_edge){.from = blame->rank, .to = blame->peer, .members = 1};
+        else if (lowest != UINT32_MAX && stall->waiting > 0)
+            *edge =
+                (struct stall_edge){.from = lowest, .to = blame->rank, .members = stall->waiting};
+        else
+            continue;
+        view->edge_count++;
+    }
+}
+
+static void stall_view_active(const struct coordinator *core, const struct job *job,
+                              uint64_t now_ms, struct stall_view *view)
+{
+    const struct stall *stall = &job->stall;
+    struct sentence sentence;
+    view->number = stall->number;
+    view->active = true;
+    view->kind = stall->kind;
+    view->step = stall->step;
+    view->age_ms = now_ms - stall->began_ms;
+    view->waiting = stall->waiting;
+    if (stall->culprit_count > 0)
+        memcpy(view->phase, stall->culprits[0].phase, sizeof(view->phase));
+    sentence_begin(&sentence, view->sentence, sizeof(view->sentence));
+    culprit_sentence(core, job, now_ms, &sentence);
+    view->culprit_total = stall->culprit_total;
+    view->culprit_count = stall->culprit_count;
+    for (uint32_t i = 0; i < stall->culprit_count; i++)
+        stall_view_culprit(core, job, &stall->culprits[i], now_ms, &view->culprits[i]);
+    stall_view_edges(core, job, view);
+}
+
+static void stall_view_past(const struct stall_past *past, uint64_t now_ms, struct stall_view *view)
+{
+    view->number = past->number;
+    view->kind = past->kind;
+    view->step = past->step;
+    view->age_ms = now_ms - past->began_ms;
+    view->lasted_ms = past->ended_ms - past->began_ms;
+    view->waiting = past->waiting;
+    memcpy(view->phase, past->phase, sizeof(view->phase));
+    memcpy(view->sentence, past->text, sizeof(view->sentence));
+    view->culprit_total = past->culprit_total;
+    view->culprit_count = past->culprit_count;
+    for (uint32_t i = 0; i < past->culprit_count; i++) {
+        view->culprits[i].rank = past->culprits[i].rank;
+        view->culprits[i].pid = past->culprits[i].pid;
+        view->culprits[i].kind = past->culprits[i].kind;
+        memcpy(view->culprits[i].host, past->culprits[i].host, sizeof(view->culprits[i].host));
+    }
+}
+
+bool coordinator_stall_view(const struct coordinator *coordinator, uint32_t job, uint32_t index,
+                            uint64_t now_ms, struct stall_view *view)
+{
+    memset(view, 0, sizeof(*view));
+    if (job >= coordinator->job_count)
+        return false;
+    const struct job *from = &coordinator->jobs[coordinator->job_order[job]];
+    const struct stall *stall = &from->stall;
+    const bool active = stall->active && stall->announced;
+    if (active && index == 0) {
+        stall_view_active(coordinator, from, now_ms, view);
+        return true;
+    }
+    index -= active;
+    if (index >= stall->past_count || index >= LOCKSTEP_STALLS_KEPT)
+        return false;
+    stall_view_past(&stall->past[(stall->past_count - 1 - index) % LOCKSTEP_STALLS_KEPT], now_ms,
+                    view);
+    return true;
+}

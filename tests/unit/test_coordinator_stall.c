@@ -1,0 +1,530 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Standstills: each kind of culprit is named, with what it does and for whom, and nobody else is.
+
+#include "tests/unit/fleet.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum {
+    FLOOR = LOCKSTEP_STALL_FLOOR_MS,
+    // A rank tells that it is at its end once in a second.
+    FOUND = LOCKSTEP_STALL_FLOOR_MS + LOCKSTEP_HEARTBEAT_MS + FLEET_MS,
+    // And these long the coordinator waits for an answer.
+    UNANSWERED = FOUND + LOCKSTEP_INSPECT_MS + LOCKSTEP_WATCH_MS,
+};
+
+static struct story story;
+static struct fleet fleet;
+
+static int setup(void **state)
+{
+    (void)state;
+    story_begin(&story);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    story_end(&story);
+    return 0;
+}
+
+static void assert_says(const char *piece)
+{
+    const struct stall_view *stall = fleet_stall(&fleet);
+    if (strstr(stall->sentence, piece) == NULL)
+        print_error("--- expected somewhere\n%s\n--- said\n%s\n", piece, stall->sentence);
+    assert_non_null(strstr(stall->sentence, piece));
+}
+
+// Rank `rank` is the only culprit, and of this kind.
+static void assert_culprit(uint32_t rank, enum stall_kind kind)
+{
+    const struct stall_view *stall = fleet_stall(&fleet);
+    assert_true(stall->active);
+    assert_int_equal(stall->kind, kind);
+    assert_int_equal(stall->culprit_total, 1);
+    assert_int_equal(stall->culprit_count, 1);
+    assert_int_equal(stall->culprits[0].rank, rank);
+    assert_int_equal(stall->culprits[0].kind, kind);
+    assert_int_equal(fleet_worker(&fleet, rank).kind, kind);
+}
+
+static void assert_found(uint64_t after_ms, uint64_t least_ms, uint64_t most_ms)
+{
+    if (after_ms <= least_ms || after_ms > most_ms)
+        print_error("found after %llu ms\n", (unsigned long long)after_ms);
+    assert_true(after_ms > least_ms && after_ms <= most_ms);
+}
+
+// A world in which some have waited for a moment, so that the first heartbeats are long past.
+static void begin(uint32_t world, uint32_t per_host)
+{
+    fleet_begin(&fleet, &story, world, per_host);
+    fleet_name_modules(&fleet);
+    fleet_pass(&fleet, 3000);
+    fleet_all_wait(&fleet);
+}
+
+// ---- In the trainer's own code -----------------------------------------------------------------
+
+static void test_a_rank_outside_is_named_with_what_it_does(void **state)
+{
+    (void)state;
+    begin(3, 1);
+    fleet_outside(&fleet, 1);
+    snprintf(fleet.ranks[1].beat.mark, LOCKSTEP_MARK_BYTES, "sampling");
+    assert_found(fleet_until_stall(&fleet, 60000), FLOOR, FOUND);
+    assert_culprit(1, STALL_OUTSIDE);
+    assert_says("rank 1 (h1, pid 102) has been outside the library for 10.");
+    assert_says(" s, after lockstep_call_end of 'actor' (call 3) in step 11 of phase 'aux'; mark "
+                "'sampling'; it is in index_samples (phases+0x1a2b); 2 ranks wait for it. Look at "
+                "that process: lockstep stacks 1.");
+    const struct stall_view *stall = fleet_stall(&fleet);
+    assert_int_equal(stall->number, 1);
+    assert_int_equal(stall->step, 11);
+    assert_int_equal(stall->waiting, 2);
+    assert_string_equal(stall->phase, "aux");
+    assert_true(stall->culprits[0].answered);
+    assert_true(stall->culprits[0].age_ms > FLOOR);
+    assert_int_equal(stall->culprits[0].bound_ms, FLOOR);
+    assert_string_equal(stall->culprits[0].why, "floor");
+    assert_int_equal(stall->edge_count, 1);
+    assert_int_equal(stall->edges[0].from, 0);
+    assert_int_equal(stall->edges[0].to, 1);
+    assert_int_equal(stall->edges[0].members, 2);
+}
+
+static void test_a_stall_ends_with_progress(void **state)
+{
+    (void)state;
+    struct event_view line;
+    begin(3, 1);
+    fleet_outside(&fleet, 1);
+    fleet_pass(&fleet, 12000);
+    assert_true(fleet_is_stalled(&fleet));
+    fleet_settle(&fleet);
+    fleet_pass(&fleet, 1000);
+    assert_false(fleet_is_stalled(&fleet));
+    const struct stall_view *stall = fleet_stall(&fleet);
+    assert_int_equal(stall->number, 1);
+    assert_int_equal(stall->kind, STALL_OUTSIDE);
+    assert_true(stall->lasted_ms > 10000 && stall->lasted_ms < 14000);
+    assert_int_equal(stall->culprits[0].rank, 1);
+    assert_int_equal(stall->culprits[0].pid, 102);
+    assert_string_equal(stall->culprits[0].host, "h1");
+    assert_says("rank 1 (h1, pid 102) has been outside");
+    assert_true(coordinator_event_view(story.core, 0, 0, story.now_ms, &line));
+    assert_string_equal(line.id, "stall_ended");
+    assert_non_null(strstr(line.text, "stall 1 is over after 1"));
+    assert_true(coordinator_event_view(story.core, 0, 1, story.now_ms, &line));
+    assert_string_equal(line.id, "stall_began");
+    assert_true(coordinator_event_view(story.core, 0, 2, story.now_ms, &line));
+    assert_string_equal(line.id, "manifests_verified");
+    assert_true(coordinator_event_view(story.core, 0, 3, story.now_ms, &line));
+    assert_string_equal(line.id, "world_formed");
+    assert_string_equal(line.text, "3 ranks on 3 hosts");
+    assert_false(coordinator_event_view(story.core, 0, 4, story.now_ms, &line));
+}
+
+static void test_a_stall_is_one_line_of_the_log(void **state)
+{
+    (void)state;
+    begin(2, 1);
+    fleet_outside(&fleet, 1);
+    story.quiet = false;
+    story.logging = true;
+    fleet_pass(&fleet, 15000);
+    story.quiet = true;
+    const char *line = strstr(story.trace, "log stall_began job=j generation=1 text=\"rank 1 (h1");
+    assert_non_null(line);
+    assert_null(strstr(line + 1, "log "));
+    story_forget(&story);
+}
+
+static void test_a_culprit_that_does_not_answer_is_named_without(void **state)
+{
+    (void)state;
+    begin(2, 1);
+    fleet_outside(&fleet, 1);
+    fleet.ranks[1].mute = true;
+    assert_found(fleet_until_stall(&fleet, 60000), FLOOR + LOCKSTEP_INSPECT_MS, UNANSWERED);
+    assert_culprit(1, STALL_OUTSIDE);
+    assert_false(fleet_stall(&fleet)->culprits[0].answered);
+    assert_says("in step 11; 1 rank waits for it.");
+}
+
+static void test_what_is_answered_late_is_added(void **state)
+{
+    (void)state;
+    begin(2, 1);
+    fleet_outside(&fleet, 1);
+    fleet.ranks[1].mute = true;
+    fleet_pass(&fleet, 13000);
+    const struct down_inspect *asked = &story.last[2].u.inspect;
+    assert_int_equal(story.last[2].kind, DOWN_INSPECT);
+    assert_int_equal(asked->what, INSPECT_PLACE | INSPECT_STACKS);
+    struct up_message message = {.kind = UP_ANSWER};
+    message.u.answer = (struct up_answer){.id = asked->id, .kind = ANSWER_PLACE, .last = true};
+    snprintf(message.u.answer.u.place.phase, LOCKSTEP_NAME_BYTES, "l\nate");
+    story_say(&story, 2, &message);
+    assert_says("in step 11 of phase 'l?ate'; 1 rank waits for it.");
+    assert_true(fleet_stall(&fleet)->culprits[0].answered);
+}
+
+static void test_frames_of_python_come_first(void **state)
+{
+    (void)state;
+    begin(2, 1);
+    fleet_outside(&fleet, 1);
+    fleet.ranks[1].mute = true;
+    fleet_pass(&fleet, 13000);
+    struct up_message message = {.kind = UP_ANSWER};
+    struct up_answer *answer = &message.u.answer;
+    *answer = (struct up_answer){.id = story.last[2].u.inspect.id, .kind = ANSWER_THREADS};
+    answer->u.threads.count = 1;
+    answer->u.threads.threads[0].trainer = true;
+    story_say(&story, 2, &message);
+    *answer =
+        (struct up_answer){.id = story.last[2].u.inspect.id, .kind = ANSWER_FRAMES, .last = true};
+    answer->u.frames.count = 3;
+    snprintf(answer->u.frames.frames[0].object, LOCKSTEP_OBJECT_BYTES, "_sampler.so");
+    snprintf(answer->u.frames.frames[1].object, LOCKSTEP_OBJECT_BYTES, "replay_buffer.py");
+    snprintf(answer->u.frames.frames[1].symbol, LOCKSTEP_SYMBOL_BYTES, "sample");
+    answer->u.frames.frames[1].python = true;
+    answer->u.frames.frames[1].offset = 41;
+    snprintf(answer->u.frames.frames[2].object, LOCKSTEP_OBJECT_BYTES, "train.py");
+    answer->u.frames.frames[2].python = true;
+    story_say(&story, 2, &message);
+    assert_says("; it is in sample (replay_buffer.py:41); 1 rank waits for it.");
+}
+
+static void test_a_rank_in_a_call_is_named_with_what_is_missing(void **state)
+{
+    (void)state;
+    begin(2, 1);
+    fleet_in_call(&fleet, 0);
+    assert_found(fleet_until_stall(&fleet, 60000), FLOOR, FOUND);
+    assert_culprit(0, STALL_IN_CALL);
+    assert_says("rank 0 (h0, pid 101) has a call open of 'critic' (call 1) in step 11 of phase "
+                "'aux' and has reported nothing for 1");
+    assert_says("; 3 of 10 gradients are ready, missing 'w0', 'w1', 'w2' and 4 more; it is in "
+                "index_samples");
+    assert_int_equal(fleet_stall(&fleet)->culprits[0].missing_count, 4);
+    assert_int_equal(fleet_stall(&fleet)->culprits[0].missing_total, 7);
+    assert_string_equal(fleet_stall(&fleet)->culprits[0].missing[3], "w3");
+}
+
+static void test_a_rank_that_gets_on_slowly_is_no_culprit(void **state)
+{
+    (void)state;
+    begin(2, 1);
+    fleet_in_call(&fleet, 0);
+    fleet.ranks[0].beat.place.gradients = 100;
+    for (uint32_t i = 0; i < 20; i++) {
+        fleet_pass(&fleet, 5000);
+        fleet.ranks[0].beat.place.ready++;
+        fleet.ranks[0].api_at_ms = story.now_ms;
+    }
+    assert_int_equal(fleet_stalls(&fleet), 0);
+}
+
+static void test_a_rank_that_calls_without_getting_on_is_a_culprit(void **state)
+{
+    (void)state;
+    uint64_t passed = 0;
+    begin(2, 1);
+    fleet_outside(&fleet, 0);
+    for (; passed < 20000 && !fleet_is_stalled(&fleet); passed += FLEET_MS) {
+        fleet.ranks[0].api_at_ms = story.now_ms;
+        fleet_pass(&fleet, FLEET_MS);
+    }
+    assert_found(passed, FLOOR, FOUND + LOCKSTEP_HEARTBEAT_MS);
+    assert_culprit(0, STALL_OUTSIDE);
+}
+
+static void test_a_rank_inside_that_waits_for_nobody_is_named(void **state)
+{
+    (void)state;
+    begin(2, 1);
+    fleet_outside(&fleet, 0);
+    fleet.ranks[0].beat.place.api = API_STATE;
+    fleet.ranks[0].beat.place.module = LOCKSTEP_MAX_MODULES;
+    fleet.ranks[0].beat.place.inside = true;
+    fleet_pass(&fleet, 12000);
+    assert_culprit(0, STALL_UNKNOWN);
+    assert_says("has been inside a function that saves or loads for 1");
+    assert_says(" and waits for no rank; it is in index_samples");
+}
+
+// ---- Who is no culprit -------------------------------------------------------------------------
+
+static void test_nobody_waits_nobody_is_in_the_way(void **state)
+{
+    (void)state;
+    begin(3, 1);
+    for (uint32_t rank = 0; rank < 3; rank++)
+        fleet_outside(&fleet, rank);
+    // Ranks 0 and 1 are long past their bounds; rank 2 still does something.
+    for (uint32_t i = 0; i < 10; i++) {
+        fleet_pass(&fleet, 4000);
+        fleet_outside(&fleet, 2);
+        fleet.ranks[2].beat.place.ready = i;
+    }
+    assert_int_equal(fleet_stalls(&fleet), 0);
+    // When it does nothing either, nobody will ever get on.
+    assert_found(fleet_until_stall(&fleet, 60000), FLOOR - 4000, FOUND + 1000);
+    assert_int_equal(fleet_stall(&fleet)->culprit_total, 3);
+    assert_int_equal(fleet_stall(&fleet)->waiting, 0);
+    assert_says("; 0 ranks wait for them.");
+}
+
+static void test_the_last_rank_of_a_job_may_take_its_time(void **state)
+{
+    (void)state;
+    begin(2, 1);
+    fleet_settle(&fleet);
+    fleet_pass(&fleet, 1000);
+    story_leave(&story, 2, 11);
+    fleet_pass(&fleet, 60000);
+    assert_int_equal(fleet_stalls(&fleet), 0);
+}
+
+static void test_a_rank_ahead_of_the_low_is_no_culprit(void **state)
+{
+    (void)state;
+    begin(4, 1);
+    for (uint32_t rank = 0; rank < 3; rank++)
+        fleet_outside(&fleet, rank);
+    fleet.ranks[1].beat.place.position = 3;
+    fleet.ranks[2].beat.settled = 11; // And before the first position of the next step.
+    fleet.ranks[2].beat.place.position = 0;
+    fleet_pass(&fleet, 12000);
+    assert_culprit(0, STALL_OUTSIDE);
+}
+
+static void test_a_rank_that_has_done_its_part_is_no_culprit(void **state)
+{
+    (void)state;
+    begin(3, 1);
+    fleet_outside(&fleet, 0);
+    fleet_outside(&fleet, 1);
+    fleet.ranks[1].beat.place.done = true;
+    fleet_pass(&fleet, 12000);
+    assert_culprit(0, STALL_OUTSIDE);
+}
+
+static void test_debuggers_throttles_and_disks_are_labels(void **state)
+{
+    (void)state;
+    static const uint32_t flags[] = {PLACE_TRACED, PLACE_THROTTLED, PLACE_DISK};
+    begin(2, 1);
+    fleet_outside(&fleet, 1);
+    for (size_t i = 0; i < 3; i++) {
+        fleet.ranks[1].beat.flags = flags[i];
+        fleet_pass(&fleet, 30000);
+        assert_int_equal(fleet_stalls(&fleet), 0);
+        assert_int_equal(fleet_worker(&fleet, 1).flags, flags[i]);
+        assert_true(fleet_worker(&fleet, 1).slow);
+    }
+    fleet.ranks[1].beat.flags = 0;
+    fleet_pass(&fleet, 2000);
+    assert_culprit(1, STALL_OUTSIDE);
+    fleet.ranks[1].beat.flags = PLACE_TRACED;
+    fleet_pass(&fleet, 2000);
+    assert_false(fleet_is_stalled(&fleet));
+}
+
+static void test_workers_that_do_not_say_where_they_are_have_no_stalls(void **state)
+{
+    (void)state;
+    fleet_begin(&fleet, &story, 2, 1);
+    for (uint32_t rank = 0; rank < 2; rank++)
+        fleet.ranks[rank].beat.place.api = API_NONE;
+    fleet_pass(&fleet, 30000);
+    assert_int_equal(coordinator_deadline(story.core), UINT64_MAX);
+    assert_int_equal(fleet_stalls(&fleet), 0);
+    assert_int_equal(fleet_worker(&fleet, 0).bound_ms, 0);
+}
+
+// ---- Bounds ------------------------------------------------------------------------------------
+
+static void test_a_declared_pause_has_twice_its_time(void **state)
+{
+    (void)state;
+    begin(2, 1);
+    fleet_outside(&fleet, 1);
+    fleet.ranks[1].beat.place.api = API_PAUSE;
+    fleet.ranks[1].beat.flags = PLACE_PAUSED;
+    fleet.ranks[1].beat.pause_ms = 20000;
+    fleet_pass(&fleet, 39000);
+    assert_int_equal(fleet_stalls(&fleet), 0);
+    assert_int_equal(fleet_worker(&fleet, 1).bound_ms, 40000);
+    fleet_pass(&fleet, 3000);
+    assert_culprit(1, STALL_OUTSIDE);
+    assert_string_equal(fleet_stall(&fleet)->culprits[0].why, "pause");
+}
+
+static void test_the_time_of_a_pause_does_not_count_after_it(void **state)
+{
+    (void)state;
+    begin(2, 1);
+    fleet_outside(&fleet, 1);
+    fleet.ranks[1].beat.flags = PLACE_PAUSED;
+    fleet.ranks[1].beat.pause_ms = 60000;
+    fleet_pass(&fleet, 60000);
+    fleet.ranks[1].beat.flags = 0;
+    fleet.ranks[1].api_at_ms = story.now_ms;
+    fleet_pass(&fleet, 9000);
+    assert_int_equal(fleet_stalls(&fleet), 0);
+}
+
+static void test_first_steps_take_ten_times_as_long_and_are_shown(void **state)
+{
+    (void)state;
+    begin(2, 1);
+    fleet_outside(&fleet, 1);
+    fleet.ranks[1].beat.totals.steps = LOCKSTEP_STALL_FIRST_STEPS - 1;
+    fleet_pass(&fleet, 9000);
+    assert_false(fleet_worker(&fleet, 1).slow);
+    fleet_pass(&fleet, 3000);
+    assert_true(fleet_worker(&fleet, 1).slow);
+    assert_false(fleet_worker(&fleet, 0).slow);
+    fleet_pass(&fleet, 87000);
+    assert_int_equal(fleet_stalls(&fleet), 0);
+    fleet_pass(&fleet, 3000);
+    assert_culprit(1, STALL_OUTSIDE);
+    assert_false(fleet_worker(&fleet, 1).slow);
+    assert_string_equal(fleet_stall(&fleet)->culprits[0].why, "first steps");
+}
+
+static void test_learning_steps_are_first_steps(void **state)
+{
+    (void)state;
+    begin(2, 1);
+    fleet_outside(&fleet, 1);
+    fleet.ranks[1].beat.place.learning = true;
+    fleet_pass(&fleet, 99000);
+    assert_int_equal(fleet_stalls(&fleet), 0);
+    assert_int_equal(fleet_worker(&fleet, 1).bound_ms, 10 * FLOOR);
+    fleet.ranks[1].beat.place.learning = false;
+    fleet.ranks[1].beat.flags = PLACE_FIRST;
+    fleet_pass(&fleet, 2000);
+    assert_int_equal(fleet_worker(&fleet, 1).bound_ms, 10 * FLOOR);
+}
+
+// What one rank found usual counts for another one of its class at the same place.
+static void test_bounds_are_learned_for_a_class_of_devices(void **state)
+{
+    (void)state;
+    begin(3, 1);
+    fleet_outside(&fleet, 0);
+    fleet.ranks[0].beat.place.usual_us = 2500000;
+    fleet_pass(&fleet, 2000);
+    fleet_waits(&fleet, 0);
+    fleet_outside(&fleet, 1);
+    fleet_pass(&fleet, 19000);
+    assert_int_equal(fleet_stalls(&fleet), 0);
+    assert_int_equal(fleet_worker(&fleet, 1).bound_ms, 20000);
+    fleet_pass(&fleet, 2000);
+    assert_culprit(1, STALL_OUTSIDE);
+    assert_string_equal(fleet_stall(&fleet)->culprits[0].why, "8 x p99 of 'actor' call 3 (2.5 s)");
+    // Rank 2 has another class of device.
+    fleet_waits(&fleet, 1);
+    fleet_outside(&fleet, 2);
+    fleet_pass(&fleet, 1000);
+    assert_int_equal(fleet_worker(&fleet, 2).bound_ms, FLOOR);
+    // Another call is another place.
+    fleet_outside(&fleet, 1);
+    fleet.ranks[1].beat.place.call = 2;
+    fleet_pass(&fleet, 1000);
+    assert_int_equal(fleet_worker(&fleet, 1).bound_ms, FLOOR);
+}
+
+static void test_what_happens_rarely_is_known_too(void **state)
+{
+    (void)state;
+    begin(2, 1);
+    fleet_outside(&fleet, 0);
+    fleet.ranks[0].beat.place.usual_us = 1000;
+    fleet.ranks[0].beat.place.longest_us = 30000000;
+    fleet_pass(&fleet, 58000);
+    assert_int_equal(fleet_stalls(&fleet), 0);
+    fleet_pass(&fleet, 4000);
+    assert_culprit(0, STALL_OUTSIDE);
+    assert_string_equal(fleet_stall(&fleet)->culprits[0].why,
+                        "2 x the longest of 'actor' call 3 (30.0 s)");
+}
+
+static void test_what_was_usual_long_ago_is_forgotten(void **state)
+{
+    (void)state;
+    begin(2, 1);
+    fleet_outside(&fleet, 0);
+    fleet.ranks[0].beat.place.usual_us = 5000000;
+    fleet_pass(&fleet, 1000);
+    fleet.ranks[0].beat.place.usual_us = 1000;
+    fleet_pass(&fleet, 1000);
+    assert_int_equal(fleet_worker(&fleet, 0).bound_ms, 40000);
+    for (uint32_t i = 0; i < 1300; i++) {
+        fleet_pass(&fleet, 1000);
+        fleet.ranks[0].beat.place.ready = i % 2;
+        fleet.ranks[0].api_at_ms = story.now_ms;
+    }
+    assert_int_equal(fleet_worker(&fleet, 0).bound_ms, FLOOR);
+    assert_int_equal(fleet_stalls(&fleet), 0);
+}
+
+static void test_absurd_claims_have_an_end(void **state)
+{
+    (void)state;
+    begin(2, 1);
+    fleet_outside(&fleet, 0);
+    fleet.ranks[0].beat.place.usual_us = UINT64_MAX;
+    fleet.ranks[0].beat.place.longest_us = UINT64_MAX;
+    fleet.ranks[0].beat.pause_ms = UINT64_MAX;
+    fleet.ranks[0].beat.flags = PLACE_PAUSED;
+    fleet_pass(&fleet, 2000);
+    assert_true(fleet_worker(&fleet, 0).bound_ms <= UINT64_C(48) * 3600 * 1000);
+    assert_true(fleet_worker(&fleet, 0).bound_ms >= UINT64_C(8) * 3600 * 1000);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_a_rank_outside_is_named_with_what_it_does),
+        TEST(test_a_stall_ends_with_progress),
+        TEST(test_a_stall_is_one_line_of_the_log),
+        TEST(test_a_culprit_that_does_not_answer_is_named_without),
+        TEST(test_what_is_answered_late_is_added),
+        TEST(test_frames_of_python_come_first),
+        TEST(test_a_rank_in_a_call_is_named_with_what_is_missing),
+        TEST(test_a_rank_that_gets_on_slowly_is_no_culprit),
+        TEST(test_a_rank_that_calls_without_getting_on_is_a_culprit),
+        TEST(test_a_rank_inside_that_waits_for_nobody_is_named),
+        TEST(test_nobody_waits_nobody_is_in_the_way),
+        TEST(test_the_last_rank_of_a_job_may_take_its_time),
+        TEST(test_a_rank_ahead_of_the_low_is_no_culprit),
+        TEST(test_a_rank_that_has_done_its_part_is_no_culprit),
+        TEST(test_debuggers_throttles_and_disks_are_labels),
+        TEST(test_workers_that_do_not_say_where_they_are_have_no_stalls),
+        TEST(test_a_declared_pause_has_twice_its_time),
+        TEST(test_the_time_of_a_pause_does_not_count_after_it),
+        TEST(test_first_steps_take_ten_times_as_long_and_are_shown),
+        TEST(test_learning_steps_are_first_steps),
+        TEST(test_bounds_are_learned_for_a_class_of_devices),
+        TEST(test_what_happens_rarely_is_known_too),
+        TEST(test_what_was_usual_long_ago_is_forgotten),
+        TEST(test_absurd_claims_have_an_end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,480 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Standstills without a trainer in the way, or with more than one: frozen and stopped ranks, links,
+// ranks that wait for each other, several culprits, and how stalls end and are kept.
+
+#include "tests/unit/fleet.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum {
+    FLOOR = LOCKSTEP_STALL_FLOOR_MS,
+    SILENCE = LOCKSTEP_FROZEN_HEARTBEATS * LOCKSTEP_HEARTBEAT_MS + LOCKSTEP_FROZEN_SLACK_MS,
+};
+
+static struct story story;
+static struct fleet fleet;
+
+static int setup(void **state)
+{
+    (void)state;
+    story_begin(&story);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    story_end(&story);
+    return 0;
+}
+
+static void assert_says(const char *piece)
+{
+    const struct stall_view *stall = fleet_stall(&fleet);
+    if (strstr(stall->sentence, piece) == NULL)
+        print_error("--- expected somewhere\n%s\n--- said\n%s\n", piece, stall->sentence);
+    assert_non_null(strstr(stall->sentence, piece));
+}
+
+static void assert_culprit(uint32_t rank, enum stall_kind kind)
+{
+    const struct stall_view *stall = fleet_stall(&fleet);
+    assert_true(stall->active);
+    assert_int_equal(stall->kind, kind);
+    assert_int_equal(stall->culprit_total, 1);
+    assert_int_equal(stall->culprits[0].rank, rank);
+    assert_int_equal(stall->culprits[0].kind, kind);
+}
+
+static void begin(uint32_t world, uint32_t per_host)
+{
+    fleet_begin(&fleet, &story, world, per_host);
+    fleet_name_modules(&fleet);
+    fleet_pass(&fleet, 3000);
+    fleet_all_wait(&fleet);
+}
+
+// ---- Frozen and stopped ------------------------------------------------------------------------
+
+static void test_a_frozen_rank_is_labelled_and_named_within_three_seconds(void **state)
+{
+    (void)state;
+    begin(3, 1);
+    fleet_outside(&fleet, 1);
+    fleet_say(&fleet, 1);
+    fleet.ranks[1].silent = true;
+    const uint64_t passed = fleet_until_stall(&fleet, 20000);
+    assert_true(passed > SILENCE && passed <= 3000);
+    assert_culprit(1, STALL_FROZEN);
+    assert_true(fleet_worker(&fleet, 1).frozen);
+    assert_int_equal(fleet_worker(&fleet, 1).kind, STALL_FROZEN);
+    assert_says("rank 1 (h1, pid 102) has not been heard of for 2.");
+    assert_says(
+        " s, since step 11; its connections stand; 2 ranks wait for it. See whether pid 102 "
+        "runs there, and whether that host answers.");
+    assert_int_equal(fleet_stall(&fleet)->culprits[0].bound_ms, SILENCE);
+    // It goes on.
+    fleet.ranks[1].silent = false;
+    fleet_pass(&fleet, 1500);
+    assert_false(fleet_is_stalled(&fleet));
+    assert_int_equal(fleet_worker(&fleet, 1).kind, STALL_NONE);
+}
+
+// The time in which it did not run is not the trainer's.
+static void test_a_frozen_rank_has_its_bound_again(void **state)
+{
+    (void)state;
+    begin(3, 1);
+    fleet_outside(&fleet, 1);
+    fleet_say(&fleet, 1);
+    fleet.ranks[1].silent = true;
+    fleet_pass(&fleet, 60000);
+    fleet.ranks[1].silent = false;
+    const uint64_t number = fleet_stall(&fleet)->number;
+    fleet_pass(&fleet, 10000);
+    assert_false(fleet_is_stalled(&fleet));
+    fleet_pass(&fleet, 2000);
+    assert_culprit(1, STALL_OUTSIDE);
+    assert_int_equal(fleet_stall(&fleet)->number, number + 1);
+}
+
+static void test_a_frozen_rank_that_waited_is_named_too(void **state)
+{
+    (void)state;
+    begin(3, 1);
+    fleet_say(&fleet, 1);
+    fleet.ranks[1].silent = true; // All have done their part, so it is what is missing.
+    fleet_pass(&fleet, 3000);
+    assert_culprit(1, STALL_FROZEN);
+}
+
+static void test_late_heartbeats_of_a_job_that_moves_are_no_stall(void **state)
+{
+    (void)state;
+    begin(3, 1);
+    fleet.ranks[1].silent = true;
+    for (uint32_t i = 0; i < 20; i++) {
+        fleet_settle(&fleet);
+        fleet_all_wait(&fleet);
+        fleet_pass(&fleet, 400);
+    }
+    assert_true(fleet_worker(&fleet, 1).frozen);
+    assert_int_equal(fleet_stalls(&fleet), 0);
+}
+
+static void test_a_late_heartbeat_is_not_blamed_for_what_another_rank_explains(void **state)
+{
+    (void)state;
+    begin(3, 1);
+    fleet_outside(&fleet, 0);
+    fleet_pass(&fleet, 2000);
+    fleet.ranks[1].silent = true; // It waited.
+    fleet_pass(&fleet, 4000);
+    assert_true(fleet_worker(&fleet, 1).frozen);
+    assert_int_equal(fleet_stalls(&fleet), 0);
+}
+
+static void test_two_ranks_stuck_for_different_reasons_are_both_named(void **state)
+{
+    (void)state;
+    begin(4, 1);
+    fleet_outside(&fleet, 3);
+    fleet_pass(&fleet, 2000);
+    fleet.ranks[1].silent = true; // It waited.
+    fleet_pass(&fleet, 10000);
+    const struct stall_view *stall = fleet_stall(&fleet);
+    assert_true(stall->active);
+    assert_int_equal(stall->culprit_total, 2);
+    assert_int_equal(stall->culprits[0].rank, 1);
+    assert_int_equal(stall->culprits[0].kind, STALL_FROZEN);
+    assert_int_equal(stall->culprits[1].rank, 3);
+    assert_int_equal(stall->culprits[1].kind, STALL_OUTSIDE);
+    assert_int_equal(stall->waiting, 2);
+    assert_int_equal(stall->edge_count, 2);
+    assert_says("rank 1 (h1, pid 102) has not been heard of");
+    assert_says("; also rank 3 (h3, pid 104) has been outside");
+    assert_says("; 2 ranks wait for them.");
+    // One of them comes back and waits: only the other one is in the way, in the same stall.
+    fleet_waits(&fleet, 3);
+    fleet_pass(&fleet, 1500);
+    assert_culprit(1, STALL_FROZEN);
+    assert_int_equal(fleet_stalls(&fleet), 1);
+    fleet.ranks[1].silent = false;
+    fleet_settle(&fleet);
+    fleet_pass(&fleet, 1500);
+    assert_false(fleet_is_stalled(&fleet));
+}
+
+static void test_a_stopped_rank_is_seen_by_its_mates(void **state)
+{
+    (void)state;
+    begin(4, 2);
+    fleet_outside(&fleet, 1);
+    fleet_pass(&fleet, 1500);
+    fleet.ranks[1].silent = true;
+    fleet.ranks[0].beat.mate_count = 1;
+    fleet.ranks[0].beat.mates[0] = (struct mate_state){.rank = 1, .state = 'T'};
+    fleet_say(&fleet, 0);
+    assert_int_equal(fleet_worker(&fleet, 1).kind, STALL_STOPPED);
+    assert_true(fleet_until_stall(&fleet, 10000) <= 1500);
+    assert_culprit(1, STALL_STOPPED);
+    assert_says(
+        "rank 1 (h0, pid 102) is stopped, as its mates see, since step 11; 3 ranks wait for "
+        "it. Let it run again there: kill -CONT 102.");
+    fleet_pass(&fleet, 10000);
+    assert_culprit(1, STALL_STOPPED);
+    assert_int_equal(fleet_stalls(&fleet), 1);
+    // SIGCONT.
+    fleet.ranks[0].beat.mate_count = 0;
+    fleet.ranks[1].silent = false;
+    fleet_pass(&fleet, 1500);
+    assert_false(fleet_is_stalled(&fleet));
+    assert_int_equal(fleet_worker(&fleet, 1).kind, STALL_NONE);
+}
+
+static void test_only_mates_are_believed_about_processes(void **state)
+{
+    (void)state;
+    begin(4, 2);
+    fleet.ranks[0].beat.mate_count = 3;
+    fleet.ranks[0].beat.mates[0] = (struct mate_state){.rank = 2, .state = 'T'}; // Another host.
+    fleet.ranks[0].beat.mates[1] = (struct mate_state){.rank = 1, .state = 'D'}; // A disk.
+    fleet.ranks[0].beat.mates[2] = (struct mate_state){.rank = 900, .state = 'T'};
+    fleet_pass(&fleet, 3000);
+    for (uint32_t rank = 0; rank < 4; rank++)
+        assert_int_equal(fleet_worker(&fleet, rank).kind, STALL_NONE);
+    assert_int_equal(fleet_stalls(&fleet), 0);
+}
+
+static void test_a_debugged_rank_that_is_frozen_is_named(void **state)
+{
+    (void)state;
+    begin(2, 1);
+    fleet_outside(&fleet, 1);
+    fleet.ranks[1].beat.flags = PLACE_TRACED;
+    fleet_say(&fleet, 1);
+    fleet.ranks[1].silent = true;
+    fleet_pass(&fleet, 3000);
+    assert_culprit(1, STALL_FROZEN);
+    assert_int_equal(fleet_stall(&fleet)->culprits[0].flags, PLACE_TRACED);
+}
+
+static void test_a_coordinator_that_was_late_blames_nobody(void **state)
+{
+    (void)state;
+    begin(3, 1);
+    fleet_pass(&fleet, 2000);
+    story.now_ms += 20000; // The machine slept: no tick, no heartbeat.
+    story_sleep(&story, 0);
+    assert_int_equal(fleet_stalls(&fleet), 0);
+    fleet_settle(&fleet); // The job went on meanwhile.
+    for (uint32_t rank = 0; rank < 3; rank++)
+        fleet.ranks[rank].next_ms = story.now_ms + 300 * rank;
+    fleet_pass(&fleet, 5000);
+    assert_int_equal(fleet_stalls(&fleet), 0);
+}
+
+static void test_the_first_heartbeats_show_no_stall(void **state)
+{
+    (void)state;
+    story.now_ms = 100000;
+    fleet_begin(&fleet, &story, 2, 1);
+    fleet_all_wait(&fleet);
+    fleet_outside(&fleet, 1);
+    fleet.ranks[1].api_at_ms -= 30000; // Long past its bound when it is heard of first.
+    fleet_say(&fleet, 0);
+    fleet_say(&fleet, 1);
+    fleet_pass(&fleet, 1900);
+    assert_int_equal(fleet_stalls(&fleet), 0);
+    fleet_pass(&fleet, 1000);
+    assert_culprit(1, STALL_OUTSIDE);
+}
+
+// ---- Nobody's trainer --------------------------------------------------------------------------
+
+static void test_a_link_that_holds_bytes_back_is_named(void **state)
+{
+    (void)state;
+    begin(3, 1);
+    fleet.ranks[1].beat.link_count = 2;
+    fleet.ranks[1].beat.links[0] = (struct link_state){.rank = 0, .awaited = true, .received = 9};
+    fleet.ranks[1].beat.links[1] = (struct link_state){.rank = 2, .unsent = 65536, .received = 7};
+    fleet.ranks[0].beat.link_count = 1;
+    fleet.ranks[0].beat.links[0] = (struct link_state){.rank = 2, .awaited = true, .received = 9};
+    fleet_pass(&fleet, FLOOR - 1000);
+    assert_int_equal(fleet_stalls(&fleet), 0);
+    fleet_pass(&fleet, 3000);
+    assert_culprit(1, STALL_LINK);
+    assert_says("rank 1 (h1, pid 102) holds 65536 bytes for rank 2 (h2, pid 103), which do not "
+                "arrive; 3 ranks wait. Look at the network between these two.");
+    assert_int_equal(fleet_stall(&fleet)->edges[0].from, 1);
+    assert_int_equal(fleet_stall(&fleet)->edges[0].to, 2);
+}
+
+static void test_a_link_that_receives_is_not_the_one(void **state)
+{
+    (void)state;
+    begin(2, 1);
+    fleet.ranks[1].beat.link_count = 1;
+    fleet.ranks[1].beat.links[0] = (struct link_state){.rank = 0, .unsent = 5};
+    for (uint32_t i = 0; i < 15; i++) {
+        fleet.ranks[1].beat.links[0].received++;
+        fleet_pass(&fleet, 1000);
+    }
+    const struct stall_view *stall = fleet_stall(&fleet);
+    assert_int_equal(stall->kind, STALL_UNKNOWN);
+    assert_int_equal(stall->culprit_total, 0);
+}
+
+static void test_ranks_that_only_wait_are_not_blamed(void **state)
+{
+    (void)state;
+    begin(3, 1);
+    fleet.ranks[2].beat.place.api = API_COLLECTIVE;
+    assert_true(fleet_until_stall(&fleet, 60000) > FLOOR);
+    const struct stall_view *stall = fleet_stall(&fleet);
+    assert_int_equal(stall->kind, STALL_UNKNOWN);
+    assert_int_equal(stall->culprit_total, 0);
+    assert_int_equal(stall->culprit_count, 0);
+    assert_int_equal(stall->waiting, 3);
+    assert_says("nothing has moved for 10.");
+    assert_says(", and no rank is seen to be in the way; rank 0 waits in lockstep_step_end in step "
+                "11, position 2 of 4; rank 2 waits in a collective in step 11");
+}
+
+static void test_bytes_on_their_way_are_no_standstill(void **state)
+{
+    (void)state;
+    begin(2, 1);
+    for (uint32_t i = 0; i < 60; i++) {
+        fleet.ranks[0].beat.bytes_sent += 1000;
+        fleet_pass(&fleet, 1000);
+    }
+    assert_int_equal(fleet_stalls(&fleet), 0);
+}
+
+static void test_a_worker_that_says_nothing_of_itself_may_be_the_one(void **state)
+{
+    (void)state;
+    begin(3, 1);
+    fleet.ranks[2].beat.place.api = API_NONE;
+    fleet_pass(&fleet, 30000);
+    assert_int_equal(fleet_stalls(&fleet), 0);
+}
+
+static void block(uint32_t rank, uint32_t needs, uint32_t lacks)
+{
+    struct up_message message = {.kind = UP_BLOCKED};
+    struct up_blocked *blocked = &message.u.blocked;
+    *blocked = (struct up_blocked){.step = 11, .space = 5, .wait_count = 1, .lack_count = 1};
+    blocked->waits[0].call = (struct call_id){.module = needs};
+    blocked->waits[0].needs.words[needs] = 1;
+    blocked->lacks.words[lacks] = 1;
+    blocked->lacking[0].call = (struct call_id){.module = lacks};
+    story_say(&story, rank + 1, &message);
+}
+
+static void test_ranks_that_wait_for_each_other_are_both_named(void **state)
+{
+    (void)state;
+    begin(3, 1);
+    for (uint32_t rank = 0; rank < 3; rank++)
+        fleet.ranks[rank].beat.place.done = false;
+    block(0, 0, 2); // In no turn: nobody needs what it lacks.
+    block(1, 1, 0);
+    block(2, 0, 1);
+    fleet_pass(&fleet, 12000);
+    const struct stall_view *stall = fleet_stall(&fleet);
+    assert_int_equal(stall->kind, STALL_PARKED);
+    assert_int_equal(stall->culprit_total, 2);
+    assert_int_equal(stall->culprits[0].rank, 1);
+    assert_int_equal(stall->culprits[1].rank, 2);
+    assert_says("rank 1 (h1, pid 102) waits for 'critic' (call 0) and has not made 'actor' (call "
+                "0), which rank 2 waits for; also rank 2 (h2, pid 103) waits for 'actor' (call 0)");
+}
+
+// ---- Beginning and end -------------------------------------------------------------------------
+
+static void test_who_has_not_called_start_is_named(void **state)
+{
+    (void)state;
+    struct up_message message = {.kind = UP_HEARTBEAT};
+    struct up_heartbeat *beat = &message.u.heartbeat;
+    struct stall_view stall;
+    story.quiet = true;
+    story_form(&story, 2);
+    story_start(&story, 1, 7, 3, 0);
+    for (uint32_t second = 0; second < 105; second++) {
+        *beat = (struct up_heartbeat){.place = {.api = API_START, .inside = true, .waits = true}};
+        story_say(&story, 1, &message);
+        *beat = (struct up_heartbeat){.place = {.api = API_OPEN, .api_ms = second * 1000}};
+        story_say(&story, 2, &message);
+        story_sleep(&story, 1000);
+        const bool found = coordinator_stall_view(story.core, 0, 0, story.now_ms, &stall);
+        assert_int_equal(found, second >= 101);
+    }
+    assert_int_equal(stall.kind, STALL_OUTSIDE);
+    assert_int_equal(stall.culprits[0].rank, 1);
+}
+
+static void test_a_death_ends_a_stall(void **state)
+{
+    (void)state;
+    begin(3, 1);
+    fleet_outside(&fleet, 1);
+    fleet_pass(&fleet, 12000);
+    assert_true(fleet_is_stalled(&fleet));
+    story_close(&story, 2, "reset");
+    assert_false(fleet_is_stalled(&fleet));
+    assert_int_equal(fleet_stalls(&fleet), 1);
+    assert_int_equal(fleet_worker(&fleet, 1).kind, STALL_LOST);
+    assert_int_equal(fleet_worker(&fleet, 0).kind, STALL_NONE);
+    assert_int_equal(coordinator_deadline(story.core), UINT64_MAX);
+}
+
+static void test_more_culprits_than_are_named_are_counted(void **state)
+{
+    (void)state;
+    begin(14, 1);
+    for (uint32_t rank = 1; rank < 13; rank++)
+        fleet_outside(&fleet, rank);
+    fleet_pass(&fleet, 12500);
+    const struct stall_view *stall = fleet_stall(&fleet);
+    assert_int_equal(stall->culprit_total, 12);
+    assert_int_equal(stall->culprit_count, LOCKSTEP_MAX_CULPRITS);
+    assert_int_equal(stall->waiting, 2);
+    assert_says("; and 9 more ranks; 2 ranks wait for them.");
+}
+
+static void test_the_last_stalls_are_kept(void **state)
+{
+    (void)state;
+    begin(2, 1);
+    for (uint32_t i = 0; i < LOCKSTEP_STALLS_KEPT + 8; i++) {
+        fleet_waits(&fleet, 0);
+        fleet_outside(&fleet, 1);
+        fleet_pass(&fleet, 12000);
+        fleet_settle(&fleet);
+        fleet_pass(&fleet, 1500);
+    }
+    assert_int_equal(fleet_stalls(&fleet), LOCKSTEP_STALLS_KEPT);
+    assert_int_equal(fleet_stall(&fleet)->number, LOCKSTEP_STALLS_KEPT + 8);
+    struct stall_view oldest;
+    assert_true(
+        coordinator_stall_view(story.core, 0, LOCKSTEP_STALLS_KEPT - 1, story.now_ms, &oldest));
+    assert_int_equal(oldest.number, 9);
+    assert_int_equal(oldest.step, 19);
+}
+
+// A stall of an earlier generation is kept, and none goes on into the next one.
+static void test_stalls_outlive_their_generation(void **state)
+{
+    (void)state;
+    begin(2, 1);
+    fleet_outside(&fleet, 1);
+    fleet_pass(&fleet, 12000);
+    story_close(&story, 2, "reset");
+    story_close(&story, 1, "reset");
+    story_join(&story, 11, "a");
+    story_join(&story, 12, "b");
+    assert_int_equal(fleet_stalls(&fleet), 1);
+    assert_false(fleet_is_stalled(&fleet));
+    assert_int_equal(fleet_worker(&fleet, 0).kind, STALL_NONE);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_a_frozen_rank_is_labelled_and_named_within_three_seconds),
+        TEST(test_a_frozen_rank_has_its_bound_again),
+        TEST(test_a_frozen_rank_that_waited_is_named_too),
+        TEST(test_late_heartbeats_of_a_job_that_moves_are_no_stall),
+        TEST(test_a_late_heartbeat_is_not_blamed_for_what_another_rank_explains),
+        TEST(test_two_ranks_stuck_for_different_reasons_are_both_named),
+        TEST(test_a_stopped_rank_is_seen_by_its_mates),
+        TEST(test_only_mates_are_believed_about_processes),
+        TEST(test_a_debugged_rank_that_is_frozen_is_named),
+        TEST(test_a_coordinator_that_was_late_blames_nobody),
+        TEST(test_the_first_heartbeats_show_no_stall),
+        TEST(test_a_link_that_holds_bytes_back_is_named),
+        TEST(test_a_link_that_receives_is_not_the_one),
+        TEST(test_ranks_that_only_wait_are_not_blamed),
+        TEST(test_bytes_on_their_way_are_no_standstill),
+        TEST(test_a_worker_that_says_nothing_of_itself_may_be_the_one),
+        TEST(test_ranks_that_wait_for_each_other_are_both_named),
+        TEST(test_who_has_not_called_start_is_named),
+        TEST(test_a_death_ends_a_stall),
+        TEST(test_more_culprits_than_are_named_are_counted),
+        TEST(test_the_last_stalls_are_kept),
+        TEST(test_stalls_outlive_their_generation),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
