@@ -237,6 +237,8 @@ struct worker_view {
     enum stall_kind kind;
     bool slow; // In its place for longer than usual, though no culprit.
     uint64_t bound_ms; // How long it may be in its place; 0: it has not said where it is.
+    uint64_t lag_steps; // Behind the median of its job.
+    uint32_t straggler_permille; // What the job would win if this rank were as fast as the others.
 };
 
 struct module_view {
@@ -285,6 +287,14 @@ struct stall_view {
     struct stall_edge edges[LOCKSTEP_MAX_EDGES];
 };
 
+// Step times of about a second.
+struct rate_view {
+    uint64_t age_ms; // Since its end.
+    uint64_t steps; // That a rank finished on average. 0: none, and the rest is 0.
+    uint64_t step_us; // From one step to the next, ...
+    uint64_t exposed_us; // ... of which this was waited at its end.
+};
+
 // A line of a job's log.
 struct event_view {
     uint64_t age_ms;
@@ -304,10 +314,12 @@ bool coordinator_worker_view(const struct coordinator *coordinator, uint32_t job
 // False: there is no such index, or nobody has named that module.
 bool coordinator_module_view(const struct coordinator *coordinator, uint32_t job, uint32_t module,
                              struct module_view *view);
-// Stalls and log lines of a job, the newest first. False: there is no such index. Of a
+// Stalls, step times and log lines of a job, the newest first. False: there is no such index. Of a
 // stall that is over only rank, host, pid and kind of its culprits are kept.
 bool coordinator_stall_view(const struct coordinator *coordinator, uint32_t job, uint32_t index,
                             uint64_t now_ms, struct stall_view *view);
+bool coordinator_rate_view(const struct coordinator *coordinator, uint32_t job, uint32_t index,
+                           uint64_t now_ms, struct rate_view *view);
 bool coordinator_event_view(const struct coordinator *coordinator, uint32_t job, uint32_t index,
                             uint64_t now_ms, struct event_view *view);
 

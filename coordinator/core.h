@@ -20,6 +20,7 @@
 //   blame.c        who is in the way of the others
 //   bounds.c       how long a rank may be where it is
 //   culprit.c      the sentence about a stall
+//   rates.c        step times, and ranks that others always wait for
 //   journal.c      the log of a job
 //   verdict.c      halts, deaths, leaving
 //   view.c         copies for HTTP and tests
@@ -251,6 +252,7 @@ struct job {
     struct difference difference;
     struct learning learning;
     struct stall stall;
+    struct rates rates;
     struct journal journal;
 };
 

@@ -290,6 +290,7 @@ void stall_tick(struct coordinator *core, struct job *job)
     if (core->now < stall_deadline(job))
         return;
     stall_judge(core, job);
+    rates_tick(core, job);
     stall->looked_ms = core->now;
     stall->next_ms = core->now + LOCKSTEP_WATCH_MS;
     if (stall->active && !stall->announced && stall->announce_ms < stall->next_ms)
@@ -321,4 +322,5 @@ void stall_reset(struct job *job)
     stall->traffic = 0;
     stall->culprit_count = 0;
     bounds_reset(&stall->bounds);
+    rates_reset(&job->rates);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the coordinator knows of standstills: parts of struct job and struct worker, and what
-// stall.c, beat.c, blame.c, bounds.c, culprit.c, inspect.c and journal.c offer each other
+// stall.c, beat.c, blame.c, bounds.c, culprit.c, inspect.c, rates.c and journal.c offer each other
 // and the rest of the core. Not for anybody else; the rules are at the head of stall.c, the
 // contract is coordinator.h.
 
@@ -24,6 +24,8 @@ enum stall_limit {
     STALL_BOUNDS = 256, // Places of a job whose usual times are remembered.
     STALL_BOUNDS_TURN_MS = 600000, // Of them, what was not seen for one to two turns is forgotten.
     STALL_USUAL_MOST_MS = 3600000, // Nothing that a worker calls usual counts as more.
+    STALL_RATE_MS = 1000, // Between two samples of the step times.
+    STALL_SCORE_SAMPLES = 10, // Of them between two looks for stragglers.
 };
 
 // ---- Part of a worker --------------------------------------------------------------------------
@@ -33,6 +35,8 @@ struct beat {
     uint64_t stopped_ms; // When a mate said last that it is stopped; 0: it was heard of since.
     uint64_t silent_ms; // Of the time in this place.
     uint32_t still; // Bits, by index of its heartbeat's links: this one was still before, too.
+    uint64_t waited_us; // place.waited_us at the last look for stragglers.
+    uint32_t straggler_permille;
 };
 
 // ---- Parts of a job ----------------------------------------------------------------------------
@@ -133,6 +137,26 @@ struct stall {
     struct culprit culprits[LOCKSTEP_MAX_CULPRITS];
 };
 
+struct rate_sample {
+    uint64_t at_ms;
+    uint64_t steps; // That a member finished, on average.
+    uint64_t step_us; // Each of them took, ...
+    uint64_t exposed_us; // ... and of that waited at its end.
+};
+
+struct rates {
+    uint64_t next_ms; // When the next sample is due; 0: the first one.
+    uint64_t from_ms; // Beginning of the present sample.
+    uint64_t steps; // Sums over the members then.
+    uint64_t exposed_us;
+    uint64_t median_step; // That members have opened.
+    uint32_t until_scores; // Samples until stragglers are looked for.
+    uint64_t scored_ms; // When they were, and ...
+    uint64_t scored_steps; // ... the sum of steps then.
+    uint32_t count; // Samples ever; kept by count modulo LOCKSTEP_RATE_SAMPLES.
+    struct rate_sample samples[LOCKSTEP_RATE_SAMPLES];
+};
+
 struct journal_line {
     uint64_t at_ms;
     char id[24];
@@ -230,6 +254,11 @@ uint64_t inspect_ask(struct coordinator *core, struct worker *worker, uint32_t w
 // Part of an answer to a question that was asked.
 void stall_answered(struct coordinator *core, struct worker *worker,
                     const struct up_answer *answer);
+
+// ---- rates.c -----------------------------------------------------------------------------------
+
+void rates_reset(struct rates *rates);
+void rates_tick(struct coordinator *core, struct job *job);
 
 // ---- journal.c ---------------------------------------------------------------------------------
 

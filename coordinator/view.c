@@ -109,6 +109,9 @@ static void view_stall(const struct coordinator *coordinator, const struct job *
     if (worker->stage != STAGE_MEMBER)
         return;
     view->kind = view_kind(coordinator, job, worker, now_ms);
+    view->straggler_permille = worker->beat.straggler_permille;
+    if (job->rates.median_step > worker->heartbeat.step)
+        view->lag_steps = job->rates.median_step - worker->heartbeat.step;
     if (!beat_known(worker))
         return;
     bounds_of(coordinator, job, worker, &bound);

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How fast a job is, once in a second, and which ranks the others always wait for. A rank that is
+// always the last to come hardly ever waits; so the score of a rank is what it waited less than
+// the median of all, as a share of the time: what the job would win at most if it were as fast as
+// the others. No clock of any two ranks is compared. Runs inside coordinator_step.
+
+#include "coordinator/core.h"
+
+struct rates_sums {
+    uint64_t steps;
+    uint64_t exposed_us;
+};
+
+void rates_reset(struct rates *rates)
+{
+    rates->next_ms = 0;
+    rates->count = 0;
+    rates->median_step = 0;
+    rates->until_scores = 0;
+}
+
+// Shell's sort: no allocation, and a thousand numbers at most.
+static void rates_sort(uint64_t *numbers, uint32_t count)
+{
+    static const uint32_t gaps[] = {701, 301, 132, 57, 23, 10, 4, 1};
+    for (size_t g = 0; g < sizeof(gaps) / sizeof(gaps[0]); g++) {
+        for (uint32_t i = gaps[g]; i < count; i++) {
+            const uint64_t number = numbers[i];
+            uint32_t at = i;
+            for (; at >= gaps[g] && numbers[at - gaps[g]] > number; at -= gaps[g])
+                numbers[at] = numbers[at - gaps[g]];
+            numbers[at] = number;
+        }
+    }
+}
+
+// What grew; a worker that counts backwards is not believed.
+static uint64_t grown(uint64_t now, uint64_t then)
+{
+    return now > then ? now - then : 0;
+}
+
+static struct rates_sums rates_sum(struct coordinator *core, struct job *job)
+{
+    uint64_t steps[LOCKSTEP_MAX_WORLD];
+    struct rates_sums sums = {0, 0};
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct up_heartbeat *beat = &job_worker(core, job, i)->heartbeat;
+        sums.steps += beat->totals.steps;
+        sums.exposed_us += beat->totals.exposed_us;
+        steps[i] = beat->step;
+    }
+    rates_sort(steps, job->count);
+    job->rates.median_step = steps[job->count / 2];
+    return sums;
+}
+
+// ---- Stragglers --------------------------------------------------------------------------------
+
+static void rates_begin_scores(struct coordinator *core, struct job *job,
+                               const struct rates_sums *sums)
+{
+    for (uint32_t i = 0; i < job->count; i++) {
+        struct worker *worker = job_worker(core, job, i);
+        worker->beat.waited_us = worker->heartbeat.place.waited_us;
+    }
+    job->rates.until_scores = STALL_SCORE_SAMPLES;
+    job->rates.scored_ms = core->now;
+    job->rates.scored_steps = sums->steps;
+}
+
+// Three parts of four are what it was before: who is slow once is not always slow.
+static void rates_score(struct coordinator *core, struct job *job)
+{
+    uint64_t waits[LOCKSTEP_MAX_WORLD];
+    const uint64_t elapsed_us = (core->now - job->rates.scored_ms) * 1000;
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct worker *worker = job_worker(core, job, i);
+        waits[i] = grown(worker->heartbeat.place.waited_us, worker->beat.waited_us);
+        if (waits[i] > elapsed_us)
+            waits[i] = elapsed_us;
+    }
+    rates_sort(waits, job->count);
+    const uint64_t median = waits[job->count / 2];
+    for (uint32_t i = 0; i < job->count; i++) {
+        struct worker *worker = job_worker(core, job, i);
+        const uint64_t waited = grown(worker->heartbeat.place.waited_us, worker->beat.waited_us);
+        const uint64_t permille = grown(median, waited) * 1000 / elapsed_us;
+        worker->beat.straggler_permille =
+            (3 * worker->beat.straggler_permille + (uint32_t)permille) / 4;
+    }
+}
+
+static void rates_look_for_stragglers(struct coordinator *core, struct job *job,
+                                      const struct rates_sums *sums)
+{
+    struct rates *rates = &job->rates;
+    if (rates->until_scores > 1) {
+        rates->until_scores--;
+        return;
+    }
+    // Without a step nobody was last in one.
+    if (rates->until_scores == 1 && grown(sums->steps, rates->scored_steps) > 0)
+        rates_score(core, job);
+    rates_begin_scores(core, job, sums);
+}
+
+// ---- Samples -----------------------------------------------------------------------------------
+
+static void rates_sample(struct coordinator *core, struct job *job, const struct rates_sums *sums)
+{
+    struct rates *rates = &job->rates;
+    const uint64_t steps = grown(sums->steps, rates->steps);
+    const uint64_t elapsed_us = (core->now - rates->from_ms) * 1000;
+    struct rate_sample *sample = &rates->samples[rates->count++ % LOCKSTEP_RATE_SAMPLES];
+    *sample = (struct rate_sample){.at_ms = core->now};
+    if (steps == 0)
+        return;
+    sample->steps = (steps + job->count / 2) / job->count;
+    sample->step_us = elapsed_us * job->count / steps;
+    sample->exposed_us = grown(sums->exposed_us, rates->exposed_us) / steps;
+}
+
+void rates_tick(struct coordinator *core, struct job *job)
+{
+    struct rates *rates = &job->rates;
+    if (core->now < rates->next_ms)
+        return;
+    const struct rates_sums sums = rates_sum(core, job);
+    if (rates->next_ms != 0) {
+        rates_sample(core, job, &sums);
+        rates_look_for_stragglers(core, job, &sums);
+    } else {
+        rates_begin_scores(core, job, &sums);
+    }
+    // As many heartbeats of each rank in every sample, as far as ticks allow.
+    const bool late = core->now >= rates->next_ms + STALL_RATE_MS;
+    rates->next_ms = (late ? core->now : rates->next_ms) + STALL_RATE_MS;
+    rates->from_ms = core->now;
+    rates->steps = sums.steps;
+    rates->exposed_us = sums.exposed_us;
+}
+
+bool coordinator_rate_view(const struct coordinator *coordinator, uint32_t job, uint32_t index,
+                           uint64_t now_ms, struct rate_view *view)
+{
+    memset(view, 0, sizeof(*view));
+    if (job >= coordinator->job_count)
+        return false;
+    const struct rates *rates = &coordinator->jobs[coordinator->job_order[job]].rates;
+    if (index >= rates->count || index >= LOCKSTEP_RATE_SAMPLES)
+        return false;
+    const struct rate_sample *sample =
+        &rates->samples[(rates->count - 1 - index) % LOCKSTEP_RATE_SAMPLES];
+    view->age_ms = now_ms - sample->at_ms;
+    view->steps = sample->steps;
+    view->step_us = sample->step_us;
+    view->exposed_us = sample->exposed_us;
+    return true;
+}
