@@ -456,3 +456,22 @@ uint64_t coordinator_deadline(const struct coordinator *coordinator)
     }
     return deadline;
 }
+
+// ---- Whose a stream is ------------------------------------------------------------------------
+
+bool coordinator_peer_view(const struct coordinator *coordinator, coordinator_peer peer,
+                           struct peer_view *view)
+{
+    const uint16_t entry = coordinator->peers[peer_find(coordinator, peer)];
+    memset(view, 0, sizeof(*view));
+    if (entry == 0 || coordinator->workers[entry - 1].stage != STAGE_MEMBER)
+        return false;
+    const struct worker *worker = &coordinator->workers[entry - 1];
+    memcpy(view->job, coordinator->jobs[worker->job].name, sizeof(view->job));
+    view->generation = worker->generation;
+    view->rank = worker->rank;
+    memcpy(view->host, worker->hello.host, sizeof(view->host));
+    view->pid = worker->hello.pid;
+    view->asked = worker->asked;
+    return true;
+}

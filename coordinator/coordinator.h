@@ -305,12 +305,25 @@ struct event_view {
 const char *coordinator_stall_kind_name(enum stall_kind kind); // "in_call"
 const char *coordinator_api_name(enum api_function api); // "call_end"
 
+// Whose stream it is.
+struct peer_view {
+    char job[LOCKSTEP_JOB_NAME_BYTES];
+    uint64_t generation;
+    uint32_t rank;
+    char host[LOCKSTEP_HOST_BYTES];
+    uint32_t pid;
+    uint64_t asked; // Number of the inspection that it has not answered in full; 0: none.
+};
+
 uint32_t coordinator_job_count(const struct coordinator *coordinator);
 // False: there is no such index. Jobs are in order of creation, workers by rank (then arrival).
 bool coordinator_job_view(const struct coordinator *coordinator, uint32_t job,
                           struct job_view *view);
 bool coordinator_worker_view(const struct coordinator *coordinator, uint32_t job, uint32_t worker,
                              uint64_t now_ms, struct worker_view *view);
+// False: that peer is no member of the present generation of a job.
+bool coordinator_peer_view(const struct coordinator *coordinator, coordinator_peer peer,
+                           struct peer_view *view);
 // False: there is no such index, or nobody has named that module.
 bool coordinator_module_view(const struct coordinator *coordinator, uint32_t job, uint32_t module,
                              struct module_view *view);

@@ -102,6 +102,9 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/flags | $(GEN_H)
 	@mkdir -p $(@D)
 	$(Q)$(COMPILE)
 
+# The assembler takes these in, which no compiler's list of includes tells.
+$(BUILD)/obj/server/page.o: $(wildcard server/page/*)
+
 $(call lib,base): $(BASE_O)
 $(call lib,protos): $(PROTOS_O)
 $(call lib,coordinator): $(COORDINATOR_O)

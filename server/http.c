@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// http.h over libevent's evhttp. All requests come to one function, which looks for the path in a
-// table; so that each answer, errors included, has the same headers. HTTP thread, but for open and
-// close.
+// http.h over libevent's evhttp. All requests come to one function, which looks for the path in
+// tables; so that each answer, errors included, has the same headers (http_answer.c). What takes
+// time is in http_stream.c and http_wait.c. HTTP thread, but for open and close.
 
 #include "server/http.h"
 
+#include "base/parse.h"
 #include "base/thread.h"
+#include "server/http_parts.h"
 #include "server/page.h"
 
 #include <errno.h>
@@ -22,6 +24,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -30,12 +33,12 @@
 #define IDLE_S 10
 #define ACCEPT_PAUSE_MS 100 // After a connection could not be accepted.
 #define BACKLOG 128
-#define JOB_PREFIX "/api/v1/jobs/"
+#define API_PREFIX "/api/v1"
+#define JOB_PREFIX API_PREFIX "/jobs/"
+#define RANK_PREFIX "/ranks/"
+#define STACK_SUFFIX "/stack"
 
-#define TYPE_JSON "application/json"
-#define TYPE_TEXT "text/plain; charset=utf-8"
 #define TYPE_METRICS "text/plain; version=0.0.4; charset=utf-8"
-#define TYPE_HTML "text/html; charset=utf-8"
 
 struct http {
     // set at open, then constant
@@ -46,81 +49,11 @@ struct http {
     struct event *stop;
     struct thread thread;
     // HTTP thread only
-    struct json json;
+    struct http_core core;
+    struct http_streams *streams;
+    struct http_waits *waits;
     char *metrics; // RENDER_METRICS_BYTES
 };
-
-// ---- answers ----------------------------------------------------------------------------------
-
-static void add_headers(struct evhttp_request *request, const char *type)
-{
-    struct evkeyvalq *headers = evhttp_request_get_output_headers(request);
-    evhttp_add_header(headers, "Content-Type", type);
-    evhttp_add_header(headers, "Cache-Control", "no-store");
-    evhttp_add_header(headers, "X-Content-Type-Options", "nosniff");
-    evhttp_add_header(headers, "Content-Security-Policy",
-                      "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; "
-                      "script-src 'unsafe-inline'; frame-ancestors 'none'");
-}
-
-// Takes the body's bytes out of the buffer. A HEAD gets their number instead of them.
-static void answer_buffer(struct evhttp_request *request, int code, const char *type,
-                          struct evbuffer *body)
-{
-    add_headers(request, type);
-    if (evhttp_request_get_command(request) == EVHTTP_REQ_HEAD) {
-        char size[24];
-        snprintf(size, sizeof size, "%zu", evbuffer_get_length(body));
-        evhttp_add_header(evhttp_request_get_output_headers(request), "Content-Length", size);
-        evbuffer_drain(body, evbuffer_get_length(body));
-    }
-    evhttp_send_reply(request, code, NULL, body);
-}
-
-static void answer(struct evhttp_request *request, int code, const char *type, const char *bytes,
-                   size_t size)
-{
-    struct evbuffer *body = evbuffer_new();
-    if (!body || evbuffer_add(body, bytes, size) < 0)
-        evhttp_send_reply(request, HTTP_INTERNAL, NULL, NULL);
-    else
-        answer_buffer(request, code, type, body);
-    if (body)
-        evbuffer_free(body);
-}
-
-static void answer_text(struct evhttp_request *request, int code, const char *text)
-{
-    answer(request, code, TYPE_TEXT, text, strlen(text));
-}
-
-static void answer_json(struct http *http, struct evhttp_request *request, int code)
-{
-    size_t size;
-    const char *text = json_text(&http->json, &size);
-    if (text)
-        answer(request, code, TYPE_JSON, text, size);
-    else
-        answer_text(request, HTTP_INTERNAL, "the answer is too large\n");
-}
-
-static void answer_error(struct http *http, struct evhttp_request *request, int code,
-                         const char *message)
-{
-    json_reset(&http->json);
-    render_error(&http->json, code, message);
-    answer_json(http, request, code);
-}
-
-// The picture to answer from; NULL: the core thread never answered, and the request is answered.
-static const struct snapshot *look(struct http *http, struct evhttp_request *request)
-{
-    bool answered;
-    const struct snapshot *snapshot = snapshot_read(http->config.board, &answered);
-    if (!snapshot)
-        answer_error(http, request, HTTP_SERVUNAVAIL, "the coordinator does not answer");
-    return snapshot;
-}
 
 // ---- pages ------------------------------------------------------------------------------------
 
@@ -129,9 +62,9 @@ static void get_health(struct http *http, struct evhttp_request *request)
     bool answered;
     snapshot_read(http->config.board, &answered);
     if (answered)
-        answer_text(request, HTTP_OK, "ok\n");
+        http_answer_text(request, HTTP_OK, "ok\n");
     else
-        answer_text(request, HTTP_SERVUNAVAIL, "the core thread does not answer\n");
+        http_answer_text(request, HTTP_SERVUNAVAIL, "the core thread does not answer\n");
 }
 
 static void get_ready(struct http *http, struct evhttp_request *request)
@@ -139,63 +72,174 @@ static void get_ready(struct http *http, struct evhttp_request *request)
     bool answered;
     const struct snapshot *snapshot = snapshot_read(http->config.board, &answered);
     if (!snapshot || !answered)
-        answer_text(request, HTTP_SERVUNAVAIL, "the core thread does not answer\n");
+        http_answer_text(request, HTTP_SERVUNAVAIL, "the core thread does not answer\n");
     else if (snapshot->draining)
-        answer_text(request, HTTP_SERVUNAVAIL, "draining\n");
+        http_answer_text(request, HTTP_SERVUNAVAIL, "draining\n");
     else if (!snapshot->rpc.listening)
-        answer_text(request, HTTP_SERVUNAVAIL, "not listening: no file descriptors\n");
+        http_answer_text(request, HTTP_SERVUNAVAIL, "not listening: no file descriptors\n");
     else
-        answer_text(request, HTTP_OK, "ok\n");
+        http_answer_text(request, HTTP_OK, "ok\n");
 }
 
 static void get_metrics(struct http *http, struct evhttp_request *request)
 {
-    const struct snapshot *snapshot = look(http, request);
+    const struct snapshot *snapshot = http_look(&http->core, request);
     if (!snapshot)
         return;
     struct text text;
+    struct render_http counts;
+    http_streams_count(http->streams, &counts.streams, &counts.skipped);
     text_init(&text, http->metrics, RENDER_METRICS_BYTES);
-    render_metrics(&text, snapshot, &http->config.process);
+    render_metrics(&text, snapshot, &http->config.process, &counts);
     if (text.truncated)
-        answer_text(request, HTTP_INTERNAL, "the answer is too large\n");
+        http_answer_text(request, HTTP_INTERNAL, "the answer is too large\n");
     else
-        answer(request, HTTP_OK, TYPE_METRICS, text.bytes, text.size);
+        http_answer(request, HTTP_OK, TYPE_METRICS, text.bytes, text.size);
 }
 
 static void get_jobs(struct http *http, struct evhttp_request *request)
 {
-    const struct snapshot *snapshot = look(http, request);
+    const struct snapshot *snapshot = http_look(&http->core, request);
     if (!snapshot)
         return;
-    json_reset(&http->json);
-    render_jobs(&http->json, snapshot, &http->config.process);
-    answer_json(http, request, HTTP_OK);
+    json_reset(&http->core.json);
+    render_jobs(&http->core.json, snapshot, &http->config.process);
+    http_answer_json(&http->core, request, HTTP_OK);
 }
 
-static void get_job(struct http *http, struct evhttp_request *request, const char *name)
+static void get_all_stalls(struct http *http, struct evhttp_request *request)
 {
-    const struct snapshot *snapshot = look(http, request);
+    const struct snapshot *snapshot = http_look(&http->core, request);
     if (!snapshot)
         return;
-    json_reset(&http->json);
-    if (render_job(&http->json, snapshot, name))
-        answer_json(http, request, HTTP_OK);
-    else
-        answer_error(http, request, HTTP_NOTFOUND, "there is no such job");
+    json_reset(&http->core.json);
+    render_stalls(&http->core.json, snapshot, NULL);
+    http_answer_json(&http->core, request, HTTP_OK);
 }
 
-static void get_page(struct http *http, struct evhttp_request *request)
+static void get_page(struct http *http, struct evhttp_request *request, const char *path)
 {
-    (void)http;
+    const struct page_file *file = page_files;
+    while (file->path && strcmp(file->path, path) != 0)
+        file++;
+    if (!file->path) {
+        http_answer_error(&http->core, request, HTTP_NOTFOUND, "there is no such page");
+        return;
+    }
     struct evbuffer *body = evbuffer_new();
     if (!body) {
         evhttp_send_reply(request, HTTP_INTERNAL, NULL, NULL);
         return;
     }
-    for (size_t i = 0; page_parts[i]; i++)
-        evbuffer_add_reference(body, page_parts[i], strlen(page_parts[i]), NULL, NULL);
-    answer_buffer(request, HTTP_OK, TYPE_HTML, body);
+    evbuffer_add_reference(body, file->bytes, (size_t)(file->end - file->bytes), NULL, NULL);
+    http_answer_buffer(request, HTTP_OK, file->type, body);
     evbuffer_free(body);
+}
+
+// ---- of one job -------------------------------------------------------------------------------
+
+// What one of these is about. The job was there when the request came.
+struct about {
+    const char *job;
+    bool latest; // It was not named, and is the latest one.
+    uint32_t rank;
+};
+
+static void get_job(struct http *http, struct evhttp_request *request, const struct about *about,
+                    bool (*render)(struct json *, const struct snapshot *, const char *))
+{
+    const struct snapshot *snapshot = http_look(&http->core, request);
+    if (!snapshot)
+        return;
+    json_reset(&http->core.json);
+    render(&http->core.json, snapshot, about->job);
+    http_answer_json(&http->core, request, HTTP_OK);
+}
+
+static void get_whole(struct http *http, struct evhttp_request *request, const struct about *about)
+{
+    get_job(http, request, about, render_job);
+}
+
+static void get_state(struct http *http, struct evhttp_request *request, const struct about *about)
+{
+    get_job(http, request, about, render_state);
+}
+
+static void get_stalls(struct http *http, struct evhttp_request *request, const struct about *about)
+{
+    get_job(http, request, about, render_stalls);
+}
+
+static void get_events(struct http *http, struct evhttp_request *request, const struct about *about)
+{
+    if (evhttp_request_get_command(request) == EVHTTP_REQ_HEAD)
+        http_answer(request, HTTP_OK, "text/event-stream", "", 0);
+    else
+        http_streams_add(http->streams, request, about->latest ? NULL : about->job);
+}
+
+// A parameter of the request's query; NULL: it has none of that name. Freed with the list.
+static const char *query(struct evhttp_request *request, struct evkeyvalq *list, const char *name)
+{
+    const char *text = evhttp_uri_get_query(evhttp_request_get_evhttp_uri(request));
+    TAILQ_INIT(list);
+    if (!text || evhttp_parse_query_str(text, list) < 0)
+        return NULL;
+    return evhttp_find_header(list, name);
+}
+
+static void get_stack(struct http *http, struct evhttp_request *request, const struct about *about)
+{
+    struct evkeyvalq list;
+    if (!http_may_inspect(&http->core, request))
+        return;
+    const char *fresh = query(request, &list, "fresh");
+    http_waits_stack(http->waits, request, about->job, about->rank,
+                     fresh && strcmp(fresh, "1") == 0);
+    evhttp_clear_headers(&list);
+}
+
+// "7", or "0-7".
+static bool parse_ranks(const char *text, uint32_t *first, uint32_t *last)
+{
+    char begin[16];
+    uint64_t low, high;
+    const char *dash = strchr(text, '-');
+    const size_t size = dash ? (size_t)(dash - text) : strlen(text);
+    if (size >= sizeof begin)
+        return false;
+    memcpy(begin, text, size);
+    begin[size] = '\0';
+    if (!parse_u64(begin, &low) || !parse_u64(dash ? dash + 1 : begin, &high) || high < low ||
+        high >= LOCKSTEP_MAX_WORLD || high - low >= HTTP_TIMELINE_RANKS)
+        return false;
+    *first = (uint32_t)low;
+    *last = (uint32_t)high;
+    return true;
+}
+
+static void get_timeline(struct http *http, struct evhttp_request *request,
+                         const struct about *about)
+{
+    struct evkeyvalq list;
+    uint32_t first = 0;
+    uint32_t last = HTTP_TIMELINE_RANKS - 1;
+    if (!http_may_inspect(&http->core, request))
+        return;
+    const char *ranks = query(request, &list, "ranks");
+    if (ranks && !parse_ranks(ranks, &first, &last)) {
+        http_answer_error(&http->core, request, HTTP_BADREQUEST,
+                          "ranks is a rank, or two as in 0-7; 16 of them at most");
+    } else {
+        const struct snapshot *snapshot = http_look(&http->core, request);
+        const struct snapshot_job *job = snapshot ? snapshot_find(snapshot, about->job) : NULL;
+        if (job && job->workers.count > 0 && last >= job->workers.count)
+            last = first < job->workers.count ? job->workers.count - 1 : first;
+        if (snapshot)
+            http_waits_timeline(http->waits, request, about->job, first, last);
+    }
+    evhttp_clear_headers(&list);
 }
 
 // ---- routes -----------------------------------------------------------------------------------
@@ -206,23 +250,107 @@ struct route {
 };
 
 static const struct route routes[] = {
-    {"/", get_page},           {"/healthz", get_health},   {"/readyz", get_ready},
-    {"/metrics", get_metrics}, {"/api/v1/jobs", get_jobs},
+    {"/healthz", get_health},           {"/readyz", get_ready},
+    {"/metrics", get_metrics},          {"/api/v1/jobs", get_jobs},
+    {"/api/v1/stalls", get_all_stalls},
 };
 
-static void route_job(struct http *http, struct evhttp_request *request, const char *encoded)
+// Behind /api/v1/jobs/{job}; those that `alone` says also without a job, for the latest one, and
+// then also without /api/v1.
+struct job_route {
+    const char *path;
+    bool alone;
+    void (*get)(struct http *http, struct evhttp_request *request, const struct about *about);
+};
+
+static const struct job_route job_routes[] = {
+    {"", false, get_whole},
+    {"/state", false, get_state},
+    {"/stalls", false, get_stalls},
+    {"/events", true, get_events},
+    {"/timeline", true, get_timeline},
+};
+
+// "/ranks/3/stack"
+static bool parse_stack(const char *path, uint32_t *rank)
 {
-    size_t size;
-    char *name = evhttp_uridecode(encoded, 0, &size);
+    char text[16];
+    uint64_t number;
+    if (strncmp(path, RANK_PREFIX, strlen(RANK_PREFIX)) != 0)
+        return false;
+    const char *begin = path + strlen(RANK_PREFIX);
+    const char *end = strchr(begin, '/');
+    if (!end || strcmp(end, STACK_SUFFIX) != 0 || (size_t)(end - begin) >= sizeof text)
+        return false;
+    memcpy(text, begin, (size_t)(end - begin));
+    text[end - begin] = '\0';
+    if (!parse_u64(text, &number) || number >= LOCKSTEP_MAX_WORLD)
+        return false;
+    *rank = (uint32_t)number;
+    return true;
+}
+
+static const struct job_route *find_job_route(const char *path, bool alone, struct about *about)
+{
+    static const struct job_route stack = {NULL, true, get_stack};
+    for (size_t i = 0; i < sizeof job_routes / sizeof job_routes[0]; i++) {
+        if (strcmp(path, job_routes[i].path) == 0 && (job_routes[i].alone || !alone))
+            return &job_routes[i];
+    }
+    return parse_stack(path, &about->rank) ? &stack : NULL;
+}
+
+// name: NULL: of the latest job.
+static void route_named(struct http *http, struct evhttp_request *request, const char *name,
+                        const char *path)
+{
+    char copy[LOCKSTEP_JOB_NAME_BYTES];
+    struct about about = {.job = copy, .latest = !name};
+    const struct job_route *found = find_job_route(path, !name, &about);
+    if (!found) {
+        http_answer_error(&http->core, request, HTTP_NOTFOUND, "there is no such page");
+        return;
+    }
+    const struct snapshot *snapshot = http_look(&http->core, request);
+    if (!snapshot)
+        return;
+    const struct snapshot_job *job = NULL;
+    if (name)
+        job = snapshot_find(snapshot, name);
+    else if (snapshot->job_count > 0)
+        job = &snapshot->jobs[snapshot->job_count - 1];
+    if (!job) {
+        http_answer_error(&http->core, request, HTTP_NOTFOUND, "there is no such job");
+        return;
+    }
+    snprintf(copy, sizeof copy, "%s", job->view.name);
+    found->get(http, request, &about);
+}
+
+static void route_job(struct http *http, struct evhttp_request *request, const char *rest)
+{
+    char encoded[3 * LOCKSTEP_JOB_NAME_BYTES];
+    size_t size = strcspn(rest, "/");
+    char *name = NULL;
+    if (size < sizeof encoded) {
+        memcpy(encoded, rest, size);
+        encoded[size] = '\0';
+        rest += size;
+        name = evhttp_uridecode(encoded, 0, &size);
+    }
     if (name && size == strlen(name) && size < LOCKSTEP_JOB_NAME_BYTES)
-        get_job(http, request, name);
+        route_named(http, request, name, rest);
     else
-        answer_error(http, request, HTTP_NOTFOUND, "there is no such job");
+        http_answer_error(&http->core, request, HTTP_NOTFOUND, "there is no such job");
     free(name);
 }
 
 static void route(struct http *http, struct evhttp_request *request, const char *path)
 {
+    struct about about;
+    const char *alone = path;
+    if (strncmp(path, API_PREFIX, strlen(API_PREFIX)) == 0)
+        alone += strlen(API_PREFIX);
     for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
         if (strcmp(path, routes[i].path) == 0) {
             routes[i].get(http, request);
@@ -231,8 +359,10 @@ static void route(struct http *http, struct evhttp_request *request, const char 
     }
     if (strncmp(path, JOB_PREFIX, strlen(JOB_PREFIX)) == 0)
         route_job(http, request, path + strlen(JOB_PREFIX));
+    else if (find_job_route(alone, true, &about))
+        route_named(http, request, NULL, alone);
     else
-        answer_error(http, request, HTTP_NOTFOUND, "there is no such page");
+        get_page(http, request, path);
 }
 
 static void on_request(struct evhttp_request *request, void *context)
@@ -243,7 +373,7 @@ static void on_request(struct evhttp_request *request, void *context)
     enum evhttp_cmd_type command = evhttp_request_get_command(request);
     if (command != EVHTTP_REQ_GET && command != EVHTTP_REQ_HEAD) {
         evhttp_add_header(evhttp_request_get_output_headers(request), "Allow", "GET, HEAD");
-        answer_error(http, request, HTTP_BADMETHOD, "only GET and HEAD are understood");
+        http_answer_error(&http->core, request, HTTP_BADMETHOD, "only GET and HEAD are understood");
     } else {
         route(http, request, path && path[0] ? path : "/");
     }
@@ -342,15 +472,20 @@ static void run(void *context)
     event_base_loop(http->base, EVLOOP_NO_EXIT_ON_EMPTY);
 }
 
+// Streams and waits end before the connections that they are on.
 static void http_free(struct http *http)
 {
+    if (http->streams)
+        http_streams_close(http->streams);
+    if (http->waits)
+        http_waits_close(http->waits);
     if (http->evhttp)
         evhttp_free(http->evhttp);
     if (http->stop)
         event_free(http->stop);
     if (http->base)
         event_base_free(http->base);
-    json_fini(&http->json);
+    json_fini(&http->core.json);
     free(http->metrics);
     free(http);
 }
@@ -358,7 +493,7 @@ static void http_free(struct http *http)
 static bool http_init(struct http *http, const struct http_config *config)
 {
     http->config = *config;
-    json_init(&http->json, RENDER_JSON_BYTES);
+    json_init(&http->core.json, RENDER_JSON_BYTES);
     evthread_use_pthreads();
     http->metrics = malloc(RENDER_METRICS_BYTES);
     http->base = event_base_new();
@@ -366,7 +501,11 @@ static bool http_init(struct http *http, const struct http_config *config)
         return false;
     http->evhttp = evhttp_new(http->base);
     http->stop = event_new(http->base, -1, EV_PERSIST, on_stop, http);
-    if (!http->evhttp || !http->stop)
+    http->core.config = &http->config;
+    http->core.base = http->base;
+    http->streams = http_streams_open(&http->core);
+    http->waits = http_waits_open(&http->core);
+    if (!http->evhttp || !http->stop || !http->streams || !http->waits)
         return false;
     set_limits(http->evhttp);
     evhttp_set_gencb(http->evhttp, on_request, http);

@@ -1,20 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The HTTP side: health, metrics, the JSON API and the page. It only reads: every answer is made
-// from a snapshot, nothing that arrives here reaches the core. http.c is the only file that knows
-// libevent. It runs one thread of its own.
+// The HTTP side: health, metrics, the JSON API and the page. It changes nothing: every answer is
+// made from a snapshot or from the archive, and all that reaches the core is a question to a worker
+// where it is. server/http*.c are the only files that know libevent. It runs one thread of its own.
 //
 // /healthz          200 while the core thread answers, else 503
 // /readyz           200 while new workers are taken, else 503
 // /metrics          Prometheus text
 // /api/v1/jobs      JSON
 // /api/v1/jobs/NAME JSON
-// /                 the page
+// /api/v1/stalls    JSON
+// /                 the page, with /page.css and /page.js
+//
+// Behind /api/v1/jobs/NAME; those with a * also behind /api/v1 or alone, for the latest job:
+//
+// /state            what the page shows, once
+// /stalls           its stalls
+// /events *         the same as server-sent events
+// /timeline *       a Chrome trace of some ranks
+// /ranks/N/stack *  the threads of a worker
 
 #ifndef LOCKSTEP_SERVER_HTTP_H
 #define LOCKSTEP_SERVER_HTTP_H
 
 #include "base/log.h"
+#include "server/archive.h"
+#include "server/asks.h"
 #include "server/options.h"
 #include "server/render.h"
 #include "server/snapshot.h"
@@ -28,6 +39,10 @@ struct http_config {
     struct endpoint endpoint;
     struct render_process process;
     struct snapshot_board *board; // Borrowed until close; its reader is the HTTP thread.
+    struct asks *asks; // Borrowed until close.
+    struct archive *archive; // Borrowed until close.
+    uint32_t deaf_ms; // How long a client may leave events unread; 0: HTTP_DEAF_MS.
+    const char *token; // For stacks and timelines, borrowed until close; NULL: on loopback anybody.
     struct log *log; // Borrowed until close.
 };
 

@@ -30,7 +30,10 @@ struct daemon {
     struct service *service;
     struct rpc_server *server;
     struct snapshot_board board;
-    bool board_open;
+    struct asks asks;
+    struct archive archive;
+    bool board_open; // And these two with it.
+    char token[PROCESS_TOKEN_BYTES]; // Empty: none.
     struct http *http; // NULL: off.
     struct process_signals signals;
     bool signals_started;
@@ -85,13 +88,23 @@ static int open_http(struct daemon *daemon)
 {
     if (daemon->options.http_off)
         return 0;
+    const char *token_file = daemon->options.token_file;
+    if (token_file && process_read_token(token_file, daemon->token, sizeof daemon->token,
+                                         daemon->error, sizeof daemon->error) < 0)
+        return -1;
     snapshot_board_init(&daemon->board, wake_server, daemon);
+    asks_init(&daemon->asks);
+    archive_init(&daemon->archive);
     daemon->board_open = true;
-    service_show(daemon->service, &daemon->board);
+    struct service_shown shown = {&daemon->board, &daemon->asks, &daemon->archive};
+    service_show(daemon->service, &shown);
     struct http_config config = {
         .endpoint = daemon->options.http,
         .process = daemon->process,
         .board = &daemon->board,
+        .asks = &daemon->asks,
+        .archive = &daemon->archive,
+        .token = token_file ? daemon->token : NULL,
         .log = &daemon->log,
     };
     if (http_open(&config, &daemon->http, daemon->error, sizeof daemon->error) < 0)
@@ -212,8 +225,11 @@ static void take_apart(struct daemon *daemon)
         process_signals_stop(&daemon->signals);
     if (daemon->server)
         rpc_server_close(daemon->server);
-    if (daemon->board_open)
+    if (daemon->board_open) {
         snapshot_board_fini(&daemon->board);
+        asks_fini(&daemon->asks);
+        archive_fini(&daemon->archive);
+    }
     if (daemon->service)
         service_close(daemon->service);
 }

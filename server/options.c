@@ -143,6 +143,14 @@ static bool set_port_file(struct parse *parse, const char *value)
     return true;
 }
 
+static bool set_token_file(struct parse *parse, const char *value)
+{
+    if (value[0] == '\0')
+        return refuse(parse, value, "a path is needed");
+    parse->options->token_file = value;
+    return true;
+}
+
 static bool set_parent_death(struct parse *parse, const char *value)
 {
     uint64_t pid = 0;
@@ -204,6 +212,8 @@ static const struct flag flags[] = {
      "where workers connect (" LISTEN_DEFAULT "); port 0 takes any"},
     {"http", required_argument, set_http, "HOST:PORT",
      "status page, API and metrics (" HTTP_DEFAULT "), or off"},
+    {"http-token-file", required_argument, set_token_file, "PATH",
+     "stacks and timelines need the token in it"},
     {"insecure-plaintext", no_argument, set_insecure, NULL,
      "allow other addresses than loopback, without encryption"},
     {"log-level", required_argument, set_log_level, "LEVEL",
@@ -217,7 +227,7 @@ static const struct flag flags[] = {
     {"chunk-bytes", required_argument, set_chunk, "BYTES",
      "payload of a ring frame (chosen by the coordinator)"},
     {"stall-floor-ms", required_argument, set_stall_floor, "MS",
-     "no rank counts as stalled earlier (10000); not used yet"},
+     "no rank counts as stalled earlier (10000)"},
     {"json", no_argument, set_json, NULL, "print one JSON line to stdout when ready"},
     {"version", no_argument, NULL, NULL, "print the version and exit"},
     {"help", no_argument, NULL, NULL, "print this and exit"},

@@ -37,6 +37,7 @@ struct options {
     uint32_t chunk_bytes; // 0: the core's default.
     uint32_t drain_ms;
     uint32_t stall_floor_ms; // 0: the core's default.
+    const char *token_file; // NULL: none. Borrowed from argv or the environment.
     bool json;
 };
 

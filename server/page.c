@@ -1,131 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The text of the page. Texts from workers reach the document as text nodes only, never as markup.
+// The files of server/page/, taken in by the assembler; mk/build.mk knows that this object depends
+// on them.
 
 #include "server/page.h"
 
 #include <stddef.h>
 
-static const char head[] =
-    "<!doctype html>\n"
-    "<html lang=\"en\">\n"
-    "<head>\n"
-    "<meta charset=\"utf-8\">\n"
-    "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-    "<title>Lockstep</title>\n"
-    "<style>\n"
-    ":root { color-scheme: light dark; font: 14px/1.45 system-ui, sans-serif; }\n"
-    "body { max-width: 72rem; margin: 1.5rem auto; padding: 0 1rem; }\n"
-    "h1 { font-size: 1.2rem; } h2 { font-size: 1rem; margin-top: 2rem; }\n"
-    "table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }\n"
-    "th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #8884; }\n"
-    "th { font-weight: 600; } td.number, th.number { text-align: right; }\n"
-    ".halted, .lost, .frozen { color: #c33; font-weight: 600; }\n"
-    "#note { color: #888; } .scroll { overflow-x: auto; }\n"
-    "</style>\n"
-    "</head>\n"
-    "<body>\n"
-    "<h1>Lockstep coordinator</h1>\n"
-    "<p id=\"note\">Loading.</p>\n"
-    "<div class=\"scroll\"><table id=\"jobs\"></table></div>\n"
-    "<h2 id=\"chosen\"></h2>\n"
-    "<div class=\"scroll\"><table id=\"workers\"></table></div>\n"
-    "<noscript>This page needs JavaScript; the same data is at /api/v1/jobs.</noscript>\n";
+// clang-format off
+#define TAKE_IN(name, path)                                                                       \
+    __asm__(".pushsection .rodata\n"                                                              \
+            ".hidden " #name ", " #name "_end\n"                                                  \
+            ".globl " #name ", " #name "_end\n"                                                   \
+            #name ":\n.incbin \"" path "\"\n" #name "_end:\n.byte 0\n"                            \
+            ".popsection\n");                                                                     \
+    extern const char name[];                                                                     \
+    extern const char name##_end[]
+// clang-format on
 
-static const char script[] =
-    "<script>\n"
-    "'use strict';\n"
-    "const get = async path => {\n"
-    "  const response = await fetch(path);\n"
-    "  const body = await response.json();\n"
-    "  if (!response.ok) throw new Error(body.error.message);\n"
-    "  return body;\n"
-    "};\n"
-    "const show = (id, columns, rows) => {\n"
-    "  const table = document.getElementById(id);\n"
-    "  table.replaceChildren();\n"
-    "  if (!rows.length) return;\n"
-    "  const head = table.createTHead().insertRow();\n"
-    "  for (const [title] of columns) {\n"
-    "    const cell = document.createElement('th');\n"
-    "    cell.textContent = title;\n"
-    "    head.append(cell);\n"
-    "  }\n"
-    "  const body = table.createTBody();\n"
-    "  for (const row of rows) {\n"
-    "    const line = body.insertRow();\n"
-    "    columns.forEach(([, value], i) => {\n"
-    "      const cell = line.insertCell();\n"
-    "      const content = value(row);\n"
-    "      cell.append(content instanceof Node ? content : String(content ?? ''));\n"
-    "      if (typeof content === 'number') {\n"
-    "        cell.className = 'number';\n"
-    "        head.cells[i].className = 'number';\n"
-    "      }\n"
-    "    });\n"
-    "  }\n"
-    "};\n"
-    "const marked = text => {\n"
-    "  const span = document.createElement('span');\n"
-    "  span.className = span.textContent = text;\n"
-    "  return span;\n"
-    "};\n"
-    "const link = name => {\n"
-    "  const a = document.createElement('a');\n"
-    "  a.href = '#' + encodeURIComponent(name);\n"
-    "  a.textContent = name;\n"
-    "  return a;\n"
-    "};\n"
-    "const seconds = ms => (ms / 1000).toFixed(1) + ' s';\n"
-    // Of both a job and a worker: a job's totals are sums over its ranks.
-    "const overlap = ({totals: t}) => t.in_flight_us\n"
-    "  ? `${(100 * t.overlap_us / t.in_flight_us).toFixed(0)} %` : '';\n"
-    "const exposed = ({totals: t}) => t.steps\n"
-    "  ? `${(t.exposed_us / t.steps / 1000).toFixed(1)} ms a step` : '';\n"
-    "const timeColumns = [['Overlap', overlap], ['Exposed', exposed]];\n"
-    "const jobColumns = [\n"
-    "  ['Job', job => link(job.name)], ['State', job => marked(job.state)],\n"
-    "  ['Workers', job => `${job.joined} of ${job.world_size}`],\n"
-    "  ['Generation', job => job.generation.number], ['Plan', job => job.plan_number],\n"
-    "  ['Step', job => job.step_min === job.step_max ? String(job.step_min)\n"
-    "                                                : `${job.step_min} to ${job.step_max}`],\n"
-    "  ...timeColumns, ['Verdict', job => job.halt_text],\n"
-    "];\n"
-    "const workerColumns = [\n"
-    "  ['Rank', w => w.rank], ['State', w => marked(w.state)], ['Host', w => w.host],\n"
-    "  ['Process', w => w.pid], ['Step', w => w.step], ['Settled', w => w.settled],\n"
-    "  ...timeColumns,\n"
-    "  ['Activity', w => `${w.activity} ${seconds(w.activity_ms)}`],\n"
-    "  ['Heartbeat', w => seconds(w.heartbeat_age_ms) + ' ago'], ['Mark', w => w.mark],\n"
-    "];\n"
-    "const refresh = async () => {\n"
-    "  const note = document.getElementById('note');\n"
-    "  try {\n"
-    "    const all = await get('/api/v1/jobs');\n"
-    "    const c = all.coordinator;\n"
-    "    note.textContent = `Version ${c.version}, up ${seconds(c.uptime_ms)}, ` +\n"
-    "      `${c.streams} streams` + (c.draining ? ', draining' : '') +\n"
-    "      (all.jobs.length ? '' : '. No jobs yet.');\n"
-    "    show('jobs', jobColumns, all.jobs);\n"
-    "    const hash = location.hash.slice(1);\n"
-    "    const name = hash ? decodeURIComponent(hash) : all.jobs.at(-1)?.name;\n"
-    "    const job = all.jobs.some(j => j.name === name)\n"
-    "      ? await get('/api/v1/jobs/' + encodeURIComponent(name)) : null;\n"
-    "    document.getElementById('chosen').textContent = job ? `Workers of ${job.name}` : '';\n"
-    "    show('workers', workerColumns, job ? job.workers : []);\n"
-    "  } catch (error) {\n"
-    "    note.textContent = `No answer from the coordinator: ${error.message}`;\n"
-    "  }\n"
-    "};\n"
-    "addEventListener('hashchange', refresh);\n"
-    "(async () => {\n"
-    "  for (;;) {\n"
-    "    await refresh();\n"
-    "    await new Promise(done => setTimeout(done, 1000));\n"
-    "  }\n"
-    "})();\n"
-    "</script>\n"
-    "</body>\n"
-    "</html>\n";
+TAKE_IN(page_html, "server/page/index.html");
+TAKE_IN(page_css, "server/page/page.css");
+TAKE_IN(page_js, "server/page/page.js");
 
-const char *const page_parts[] = {head, script, NULL};
+const struct page_file page_files[] = {
+    {"/", "text/html; charset=utf-8", page_html, page_html_end},
+    {"/page.css", "text/css; charset=utf-8", page_css, page_css_end},
+    {"/page.js", "text/javascript; charset=utf-8", page_js, page_js_end},
+    {NULL, NULL, NULL, NULL},
+};

@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The page at /: a table of the jobs and, for a chosen one, its workers, drawn in the browser from
-// the JSON API. Nothing is fetched from anywhere else. A constant.
+// The page, as files that are part of the program. It asks the API of the same server and nobody
+// else.
 
 #ifndef LOCKSTEP_SERVER_PAGE_H
 #define LOCKSTEP_SERVER_PAGE_H
 
-extern const char *const page_parts[]; // One after the other, up to a NULL.
+struct page_file {
+    const char *path; // NULL ends the list.
+    const char *type;
+    const char *bytes;
+    const char *end;
+};
+
+extern const struct page_file page_files[];
 
 #endif

@@ -132,3 +132,39 @@ failed:
              path, strerror(errno));
     return -1;
 }
+
+// ---- token ------------------------------------------------------------------------------------
+
+#define TOKEN_LEAST 16
+
+static bool token_usable(const char *token)
+{
+    size_t size = 0;
+    while (token[size] > ' ' && token[size] <= '~')
+        size++;
+    return size >= TOKEN_LEAST && token[size] == '\0';
+}
+
+int process_read_token(const char *path, char *token, size_t token_bytes, char *error,
+                       size_t error_bytes)
+{
+    char line[PROCESS_TOKEN_BYTES + 1] = ""; // One more than may be, to see that it is too long.
+    FILE *file = fopen(path, "re");
+    if (!file) {
+        snprintf(error, error_bytes, "cannot read the token of --http-token-file '%s' (%s)", path,
+                 strerror(errno));
+        return -1;
+    }
+    const bool read = fgets(line, sizeof line, file) != NULL;
+    fclose(file);
+    line[strcspn(line, "\r\n")] = '\0';
+    if (read && strlen(line) < token_bytes && token_usable(line)) {
+        memcpy(token, line, strlen(line) + 1);
+        return 0;
+    }
+    snprintf(error, error_bytes,
+             "--http-token-file '%s': its first line must be 16 to 256 visible characters, as "
+             "openssl rand -hex 32 makes them",
+             path);
+    return -1;
+}

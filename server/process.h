@@ -51,4 +51,11 @@ pid_t process_watch_parent(pid_t parent);
 int process_write_ports(const char *path, uint16_t grpc, uint16_t http, char *error,
                         size_t error_bytes);
 
+#define PROCESS_TOKEN_BYTES 257 // With its NUL.
+
+// The first line of a file, which must be 16 to 256 visible characters. Returns 0, or -1 with a
+// sentence in error.
+int process_read_token(const char *path, char *token, size_t token_bytes, char *error,
+                       size_t error_bytes);
+
 #endif

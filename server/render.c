@@ -1,45 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// See render.h. One function for each object and each family of metrics.
+// Jobs and workers as JSON. See render.h.
 
 #include "server/render.h"
 
 #include "protos/tuning.h"
 #include "protos/tuning_json.h"
+#include "server/names.h"
+#include "server/render_where.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-
-// ---- JSON -------------------------------------------------------------------------------------
-
-static const char *activity_name(enum worker_activity activity)
-{
-    switch (activity) {
-    case ACTIVITY_OUTSIDE:
-        return "outside";
-    case ACTIVITY_OPENING:
-        return "opening";
-    case ACTIVITY_STARTING:
-        return "starting";
-    case ACTIVITY_IN_CALL:
-        return "in_call";
-    case ACTIVITY_WAITING:
-        return "waiting";
-    case ACTIVITY_PAUSED:
-        return "paused";
-    }
-    return "unknown";
-}
-
-static const char *worker_state(const struct worker_view *worker)
-{
-    if (worker->lost)
-        return "lost";
-    if (worker->left)
-        return "left";
-    return worker->frozen ? "frozen" : "present";
-}
 
 static void render_generation(struct json *json, const struct generation_id *generation)
 {
@@ -109,6 +81,31 @@ static void render_tuning(struct json *json, const struct job_view *job)
     json_object_end(json);
 }
 
+// Classes of devices that its workers have, in the order of their ranks.
+static void render_devices(struct json *json, const struct snapshot *snapshot,
+                           const struct snapshot_job *job)
+{
+    const struct worker_view *workers = &snapshot->workers[job->workers.first];
+    json_array_begin(json, "device_classes");
+    for (uint32_t i = 0; i < job->workers.count; i++) {
+        uint32_t first = 0;
+        while (strcmp(workers[first].device, workers[i].device) != 0)
+            first++;
+        if (first == i && workers[i].device[0])
+            json_string(json, NULL, workers[i].device);
+    }
+    json_array_end(json);
+}
+
+static void render_verdict(struct json *json, const struct snapshot *snapshot,
+                           const struct snapshot_job *job)
+{
+    const struct stall_view *stall = snapshot_stall(snapshot, job);
+    json_bool(json, "stalled", stall != NULL);
+    json_string(json, "verdict", stall ? stall->sentence : NULL);
+    json_string(json, "phase", stall && stall->phase[0] ? stall->phase : NULL);
+}
+
 static void render_job_members(struct json *json, const struct job_view *job)
 {
     json_string(json, "name", job->name);
@@ -127,25 +124,44 @@ static void render_job_members(struct json *json, const struct job_view *job)
     render_tuning(json, job);
 }
 
-static void render_worker(struct json *json, const struct worker_view *worker)
+static void render_worker(struct json *json, const struct snapshot *snapshot,
+                          const struct snapshot_job *job, const struct worker_view *worker)
 {
     json_object_begin(json, NULL);
     if (worker->has_rank)
         json_u64(json, "rank", worker->rank);
     else
         json_null(json, "rank");
-    json_string(json, "state", worker_state(worker));
+    json_string(json, "state", name_worker(worker));
     json_string(json, "host", worker->host);
     json_u64(json, "pid", worker->pid);
     json_u64(json, "step", worker->step);
     json_u64(json, "settled", worker->settled);
-    json_string(json, "activity", activity_name(worker->activity));
+    json_string(json, "activity", name_activity(worker->activity));
     json_u64(json, "activity_ms", worker->activity_ms);
     json_u64(json, "heartbeat_age_ms", worker->heartbeat_age_ms);
     json_string(json, "mark", worker->mark[0] ? worker->mark : NULL);
     json_u64(json, "bytes_sent", worker->bytes_sent);
     json_u64(json, "bytes_received", worker->bytes_received);
     render_totals(json, &worker->totals);
+    json_string(json, "device", worker->device[0] ? worker->device : NULL);
+    render_place(json, "place", snapshot, job, &worker->place, worker->heartbeat_age_ms);
+    render_flags(json, worker->flags);
+    render_kind(json, "verdict", worker->kind);
+    json_bool(json, "slow", worker->slow);
+    json_u64(json, "bound_ms", worker->bound_ms);
+    json_u64(json, "lag_steps", worker->lag_steps);
+    json_double(json, "straggler", worker->straggler_permille / 1000.0);
+    json_object_end(json);
+}
+
+void render_job_summary(struct json *json, const char *key, const struct snapshot *snapshot,
+                        const struct snapshot_job *job)
+{
+    json_object_begin(json, key);
+    render_job_members(json, &job->view);
+    render_verdict(json, snapshot, job);
+    render_devices(json, snapshot, job);
     json_object_end(json);
 }
 
@@ -164,28 +180,24 @@ void render_jobs(struct json *json, const struct snapshot *snapshot,
     json_u64(json, "streams", snapshot->rpc.streams);
     json_object_end(json);
     json_array_begin(json, "jobs");
-    for (uint32_t i = 0; i < snapshot->job_count; i++) {
-        json_object_begin(json, NULL);
-        render_job_members(json, &snapshot->jobs[i].view);
-        json_object_end(json);
-    }
+    for (uint32_t i = 0; i < snapshot->job_count; i++)
+        render_job_summary(json, NULL, snapshot, &snapshot->jobs[i]);
     json_array_end(json);
     json_object_end(json);
 }
 
 bool render_job(struct json *json, const struct snapshot *snapshot, const char *name)
 {
-    uint32_t i = snapshot->job_count;
-    while (i > 0 && strcmp(snapshot->jobs[i - 1].view.name, name) != 0)
-        i--;
-    if (i == 0)
+    const struct snapshot_job *job = snapshot_find(snapshot, name);
+    if (!job)
         return false;
-    const struct snapshot_job *job = &snapshot->jobs[i - 1];
     json_object_begin(json, NULL);
     render_job_members(json, &job->view);
+    render_verdict(json, snapshot, job);
+    render_devices(json, snapshot, job);
     json_array_begin(json, "workers");
-    for (uint32_t w = 0; w < job->worker_count; w++)
-        render_worker(json, &snapshot->workers[job->first_worker + w]);
+    for (uint32_t w = 0; w < job->workers.count; w++)
+        render_worker(json, snapshot, job, &snapshot->workers[job->workers.first + w]);
     json_array_end(json);
     json_object_end(json);
     return true;
@@ -199,173 +211,4 @@ void render_error(struct json *json, int code, const char *message)
     json_string(json, "message", message);
     json_object_end(json);
     json_object_end(json);
-}
-
-// ---- Prometheus -------------------------------------------------------------------------------
-
-#define PREFIX "lockstep_coordinator_"
-
-static const char *const up_names[SERVICE_UP_KINDS] = {
-    NULL,        "hello", "start", "manifest_part", "ready", "wait",    "layout_part", "end",
-    "heartbeat", "fail",  "lost",  "leave",         "links", "blocked", "modules",     "answer",
-};
-static const char *const down_names[SERVICE_DOWN_KINDS] = {
-    NULL,          "welcome",   "refused", "generation", "verified", "manifest_request", "grant",
-    "layout_part", "plan_part", "halt",    "tuning",     "query",    "inspect",
-};
-static const char *const refusal_names[SERVICE_REFUSALS] = {
-    NULL, "version", "invalid", "timeout", "full", "draining",
-};
-static const char *const halt_names[SERVICE_HALTS] = {
-    NULL,   "manifest", "phase",    "order",  "wait_unplanned", "collective",
-    "lost", "left",     "protocol", "layout", "tuning",
-};
-
-static void family(struct text *text, const char *name, const char *type, const char *help)
-{
-    text_append(text, "# HELP " PREFIX "%s %s\n# TYPE " PREFIX "%s %s\n", name, help, name, type);
-}
-
-static void single(struct text *text, const char *name, const char *type, const char *help,
-                   uint64_t value)
-{
-    family(text, name, type, help);
-    text_append(text, PREFIX "%s %" PRIu64 "\n", name, value);
-}
-
-static void sample(struct text *text, const char *name, const char *label, const char *value,
-                   uint64_t count)
-{
-    text_append(text, PREFIX "%s{%s=\"%s\"} %" PRIu64 "\n", name, label, value, count);
-}
-
-// A counter for each kind of something.
-static void by_kind(struct text *text, const char *name, const char *help, const char *const *kinds,
-                    const uint64_t *counts, size_t count)
-{
-    family(text, name, "counter", help);
-    for (size_t i = 1; i < count; i++)
-        sample(text, name, "kind", kinds[i], counts[i]);
-}
-
-static void metric_jobs(struct text *text, const struct snapshot *snapshot)
-{
-    uint64_t counts[JOB_FINISHED + 1] = {0};
-    for (uint32_t i = 0; i < snapshot->job_count; i++)
-        counts[snapshot->jobs[i].view.state]++;
-    family(text, "jobs", "gauge", "Jobs by state.");
-    for (int state = 0; state <= JOB_FINISHED; state++)
-        sample(text, "jobs", "state", job_state_name((enum job_state)state), counts[state]);
-}
-
-static void metric_workers(struct text *text, const struct snapshot *snapshot)
-{
-    static const char *const states[] = {"present", "frozen", "left", "lost"};
-    family(text, "workers", "gauge", "Workers by state.");
-    for (size_t s = 0; s < sizeof states / sizeof states[0]; s++) {
-        uint64_t count = 0;
-        for (uint32_t i = 0; i < snapshot->worker_count; i++)
-            count += strcmp(worker_state(&snapshot->workers[i]), states[s]) == 0;
-        sample(text, "workers", "state", states[s], count);
-    }
-}
-
-// A label's value: backslash, quote and newline are escaped.
-static void escape_label(const char *value, char *escaped, size_t capacity)
-{
-    size_t size = 0;
-    for (; *value && size + 3 <= capacity; value++) {
-        if (*value == '\\' || *value == '"' || *value == '\n')
-            escaped[size++] = '\\';
-        escaped[size++] = *value == '\n' ? 'n' : *value;
-    }
-    escaped[size] = '\0';
-}
-
-static uint64_t job_value(const struct job_view *job, size_t which)
-{
-    switch (which) {
-    case 0:
-        return job->world_size;
-    case 1:
-        return job->joined;
-    case 2:
-        return job->step_min;
-    case 3:
-        return job->step_max;
-    default:
-        return job->generation.number;
-    }
-}
-
-static void metric_each_job(struct text *text, const struct snapshot *snapshot)
-{
-    static const char *const names[] = {"job_world_size", "job_workers", "job_step_min",
-                                        "job_step_max", "job_generation"};
-    static const char *const helps[] = {
-        "World size of the job, or the one it wants while gathering.",
-        "Workers of the job that are present.", "Lowest step that a member reported.",
-        "Highest step that a member reported.", "Number of the present generation."};
-    for (size_t n = 0; n < sizeof names / sizeof names[0]; n++) {
-        family(text, names[n], "gauge", helps[n]);
-        for (uint32_t i = 0; i < snapshot->job_count; i++) {
-            char name[2 * LOCKSTEP_JOB_NAME_BYTES];
-            escape_label(snapshot->jobs[i].view.name, name, sizeof name);
-            sample(text, names[n], "job", name, job_value(&snapshot->jobs[i].view, n));
-        }
-    }
-}
-
-static void metric_streams(struct text *text, const struct rpc_counts *rpc)
-{
-    single(text, "streams", "gauge", "Control streams that stand.", rpc->streams);
-    single(text, "streams_opened_total", "counter", "Control streams opened.", rpc->streams_opened);
-    single(text, "streams_refused_total", "counter", "Control streams above the limit.",
-           rpc->streams_refused);
-    single(text, "streams_silent_total", "counter", "Control streams closed for saying nothing.",
-           rpc->streams_silent);
-    single(text, "slow_consumers_total", "counter", "Control streams closed for not reading.",
-           rpc->slow_consumers);
-    single(text, "unknown_methods_total", "counter", "Calls of methods that do not exist.",
-           rpc->unknown_methods);
-    single(text, "accept_failures_total", "counter",
-           "Times a connection could not be accepted and the listener was given up.",
-           rpc->accept_failures);
-    single(text, "listener_reopens_total", "counter", "Times the listener was opened again.",
-           rpc->listener_reopens);
-    single(text, "listening", "gauge", "1 while new workers can connect.", rpc->listening);
-}
-
-static void metric_process(struct text *text, const struct snapshot *snapshot,
-                           const struct render_process *process)
-{
-    family(text, "build_info", "gauge", "Version of the daemon; always 1.");
-    sample(text, "build_info", "version", process->version, 1);
-    family(text, "process_start_time_seconds", "gauge", "Start of the process, in Unix time.");
-    text_append(text, PREFIX "process_start_time_seconds %" PRIu64 ".%03u\n",
-                process->start_unix_ms / 1000, (unsigned)(process->start_unix_ms % 1000));
-    single(text, "draining", "gauge", "1 after SIGTERM.", snapshot->draining);
-}
-
-void render_metrics(struct text *text, const struct snapshot *snapshot,
-                    const struct render_process *process)
-{
-    const struct service_counts *counts = &snapshot->counts;
-    metric_process(text, snapshot, process);
-    metric_jobs(text, snapshot);
-    metric_workers(text, snapshot);
-    metric_each_job(text, snapshot);
-    by_kind(text, "messages_received_total", "Messages from workers.", up_names, counts->received,
-            SERVICE_UP_KINDS);
-    by_kind(text, "messages_sent_total", "Messages to workers.", down_names, counts->sent,
-            SERVICE_DOWN_KINDS);
-    by_kind(text, "refusals_total", "Workers that were turned away.", refusal_names,
-            counts->refused, SERVICE_REFUSALS);
-    by_kind(text, "halts_total", "Verdicts that ended a step or a generation.", halt_names,
-            counts->halted, SERVICE_HALTS);
-    single(text, "decode_errors_total", "counter", "Messages that could not be decoded.",
-           counts->decode_errors);
-    single(text, "encode_errors_total", "counter", "Messages that could not be encoded: bugs.",
-           counts->encode_errors);
-    metric_streams(text, &snapshot->rpc);
 }

@@ -18,12 +18,19 @@
 
 #define DECODE_LOG_MS 1000 // At most one line about undecodable messages in this time.
 
+// The last stall of a job that is counted. Counting needs a picture, and all that began since the
+// last one are in it, unless they are more than are kept.
+struct told {
+    char job[LOCKSTEP_JOB_NAME_BYTES];
+    uint64_t number;
+};
+
 struct service {
     // set at open or attach, then constant
     struct service_config config;
     const struct rpc_calls *calls;
     void *server;
-    struct snapshot_board *board;
+    struct service_shown shown; // Empty: there is no HTTP.
     void *memory; // Of the core; owned.
     struct coordinator *core;
     uint64_t incarnation;
@@ -35,6 +42,7 @@ struct service {
     bool draining;
     bool stopped;
     uint64_t drain_deadline_ms;
+    struct told told[LOCKSTEP_MAX_JOBS];
     uint64_t decode_log_ms; // When the next line may be written.
 };
 
@@ -168,6 +176,15 @@ static void on_undecodable(struct service *service, rpc_peer peer, enum codec_st
     step_closed(service, peer, text);
 }
 
+// Only what the core has asked for, and before it forgets that it has.
+static void keep_answer(struct service *service, rpc_peer peer, const struct up_answer *answer)
+{
+    struct peer_view view;
+    if (service->shown.archive && coordinator_peer_view(service->core, peer, &view) &&
+        view.asked != 0 && view.asked == answer->id)
+        archive_put(service->shown.archive, &view, answer, clock_now_ms());
+}
+
 static void on_message(void *context, rpc_peer peer, const uint8_t *bytes, size_t size)
 {
     struct service *service = context;
@@ -181,6 +198,8 @@ static void on_message(void *context, rpc_peer peer, const uint8_t *bytes, size_
     if ((unsigned)message.kind < SERVICE_UP_KINDS)
         service->counts.received[message.kind]++;
     struct coordinator_event event = {.kind = EVENT_MESSAGE, .peer = peer, .message = &message};
+    if (message.kind == UP_ANSWER)
+        keep_answer(service, peer, &message.u.answer);
     step(service, &event);
 }
 
@@ -194,8 +213,8 @@ static void begin_drain(struct service *service, uint64_t now_ms)
     log_event(service->config.log, LOG_LEVEL_INFO, "drain_started", "streams=%u drain_ms=%u",
               service->calls->counts(service->server).streams, service->config.drain_ms);
     service->calls->set_serving(service->server, false);
-    if (service->board)
-        snapshot_expire(service->board);
+    if (service->shown.board)
+        snapshot_expire(service->shown.board);
     step(service, &event);
 }
 
@@ -210,6 +229,51 @@ static void drain(struct service *service, uint64_t now_ms)
     service->calls->stop(service->server);
 }
 
+static struct told *told_of(struct service *service, const char *job)
+{
+    for (size_t i = 0; i < LOCKSTEP_MAX_JOBS; i++) {
+        if (strcmp(service->told[i].job, job) == 0)
+            return &service->told[i];
+    }
+    return NULL;
+}
+
+// Jobs that are gone make room for new ones.
+static struct told *told_new(struct service *service, const struct snapshot *snapshot,
+                             const char *job)
+{
+    for (size_t i = 0; i < LOCKSTEP_MAX_JOBS; i++) {
+        struct told *told = &service->told[i];
+        if (told->job[0] && snapshot_find(snapshot, told->job))
+            continue;
+        snprintf(told->job, sizeof told->job, "%s", job);
+        told->number = 0;
+        return told;
+    }
+    return NULL; // Not reached: a snapshot has no more jobs than there is room for.
+}
+
+static void count_stalls(struct service *service, const struct snapshot *snapshot)
+{
+    for (uint32_t j = 0; j < snapshot->job_count; j++) {
+        const struct snapshot_job *job = &snapshot->jobs[j];
+        const struct stall_view *stalls = &snapshot->stalls[job->stalls.first];
+        struct told *told = told_of(service, job->view.name);
+        if (job->stalls.count == 0)
+            continue;
+        if (!told)
+            told = told_new(service, snapshot, job->view.name);
+        if (told && stalls[0].number < told->number) // Another job of that name.
+            told->number = 0;
+        for (uint32_t i = 0; told && i < job->stalls.count; i++) {
+            if (stalls[i].number > told->number && (unsigned)stalls[i].kind < SERVICE_STALLS)
+                service->counts.stalls[stalls[i].kind]++;
+        }
+        if (told)
+            told->number = stalls[0].number;
+    }
+}
+
 static void show(struct service *service, uint64_t now_ms)
 {
     struct snapshot *snapshot = snapshot_make(service->core, now_ms);
@@ -217,9 +281,20 @@ static void show(struct service *service, uint64_t now_ms)
         return;
     snapshot->incarnation = service->incarnation;
     snapshot->draining = service->draining;
+    count_stalls(service, snapshot);
     snapshot->counts = service->counts;
     snapshot->rpc = service->calls->counts(service->server);
-    snapshot_publish(service->board, snapshot);
+    snapshot_publish(service->shown.board, snapshot);
+}
+
+static void pass_asks(struct service *service)
+{
+    struct ask ask;
+    while (service->shown.asks && asks_take(service->shown.asks, &ask)) {
+        struct coordinator_event event = {
+            .kind = EVENT_ASK, .job = ask.job, .rank = ask.rank, .what = ask.what};
+        step(service, &event);
+    }
 }
 
 static uint64_t on_turn(void *context, uint64_t now_ms)
@@ -231,7 +306,8 @@ static uint64_t on_turn(void *context, uint64_t now_ms)
         struct coordinator_event event = {.kind = EVENT_TICK};
         step(service, &event);
     }
-    if (service->board && snapshot_wanted(service->board))
+    pass_asks(service);
+    if (service->shown.board && snapshot_wanted(service->shown.board))
         show(service, now_ms);
     if (service->draining)
         drain(service, now_ms);
@@ -286,9 +362,9 @@ void service_attach(struct service *service, const struct rpc_calls *calls, void
     service->server = server;
 }
 
-void service_show(struct service *service, struct snapshot_board *board)
+void service_show(struct service *service, const struct service_shown *shown)
 {
-    service->board = board;
+    service->shown = *shown;
 }
 
 void service_drain(struct service *service)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Joins the core to its streams: decodes what workers say, steps the core, sends what it answers,
-// counts, drains, and makes pictures for HTTP. It decides nothing about jobs (the core does) and
-// knows no sockets (struct rpc_calls stands for them, so that a test can too).
+// counts, drains, makes pictures for HTTP, and keeps what workers answer about themselves. It
+// decides nothing about jobs (the core does) and knows no sockets (struct rpc_calls stands for
+// them, so that a test can too).
 //
 // Threads: everything on the thread that runs the streams, but service_drain, which any thread may
 // call.
@@ -11,6 +12,8 @@
 #define LOCKSTEP_SERVER_SERVICE_H
 
 #include "base/log.h"
+#include "server/archive.h"
+#include "server/asks.h"
 #include "server/grpc_server.h"
 #include "server/snapshot.h"
 
@@ -38,8 +41,13 @@ struct rpc_events service_events(struct service *service);
 // The streams themselves. server is given to every call and must outlive the service's use.
 void service_attach(struct service *service, const struct rpc_calls *calls, void *server);
 
-// From now on pictures are made when the board asks. Borrowed until close.
-void service_show(struct service *service, struct snapshot_board *board);
+// Where the HTTP thread meets this one. Borrowed until close.
+struct service_shown {
+    struct snapshot_board *board; // Pictures are made when it asks.
+    struct asks *asks; // Questions to workers ...
+    struct archive *archive; // ... and what they answered, whoever asked.
+};
+void service_show(struct service *service, const struct service_shown *shown);
 
 // Takes no new workers, is not ready, and stops when all streams have ended or drain_ms has
 // passed. Takes effect in the next turn: wake the server. Any thread.

@@ -7,38 +7,101 @@
 #include "base/clock.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 // ---- making -----------------------------------------------------------------------------------
 
-// Appends the next worker of a job; false: there is none, or no memory.
-static bool add_worker(struct snapshot *snapshot, const struct coordinator *core, uint32_t job,
-                       uint32_t worker, uint32_t *capacity)
+// An array that grows.
+struct list {
+    void *items;
+    uint32_t count;
+    uint32_t capacity;
+};
+
+struct making {
+    const struct coordinator *core;
+    struct snapshot *snapshot;
+    struct list workers;
+    struct list modules;
+    struct list stalls;
+    struct list rates;
+    struct list events;
+};
+
+// Place of the next item, which counts when it is filled; NULL: no memory.
+static void *next_of(struct list *list, size_t bytes)
 {
-    if (snapshot->worker_count == *capacity) {
-        uint32_t wanted = *capacity ? *capacity * 2 : 64;
-        struct worker_view *more = realloc(snapshot->workers, wanted * sizeof *more);
+    if (list->count == list->capacity) {
+        const uint32_t wanted = list->capacity ? list->capacity * 2 : 16;
+        void *more = realloc(list->items, wanted * bytes);
         if (!more)
-            return false;
-        snapshot->workers = more;
-        *capacity = wanted;
+            return NULL;
+        list->items = more;
+        list->capacity = wanted;
     }
-    struct worker_view *view = &snapshot->workers[snapshot->worker_count];
-    if (!coordinator_worker_view(core, job, worker, snapshot->made_ms, view))
-        return false;
-    snapshot->worker_count++;
-    return true;
+    return (char *)list->items + list->count * bytes;
 }
 
-static void add_job(struct snapshot *snapshot, const struct coordinator *core, uint32_t index,
-                    uint32_t *capacity)
+static bool add_worker(struct making *making, uint32_t job, uint32_t index)
 {
+    struct worker_view *view = next_of(&making->workers, sizeof *view);
+    return view &&
+           coordinator_worker_view(making->core, job, index, making->snapshot->made_ms, view);
+}
+
+static bool add_module(struct making *making, uint32_t job, uint32_t index)
+{
+    struct module_view *view = next_of(&making->modules, sizeof *view);
+    return view && coordinator_module_view(making->core, job, index, view);
+}
+
+static bool add_stall(struct making *making, uint32_t job, uint32_t index)
+{
+    uint32_t most = SNAPSHOT_STALLS / coordinator_job_count(making->core);
+    if (index >= (most > SNAPSHOT_JOB_STALLS ? most : SNAPSHOT_JOB_STALLS))
+        return false;
+    struct stall_view *view = next_of(&making->stalls, sizeof *view);
+    return view &&
+           coordinator_stall_view(making->core, job, index, making->snapshot->made_ms, view);
+}
+
+static bool add_rate(struct making *making, uint32_t job, uint32_t index)
+{
+    struct rate_view *view = next_of(&making->rates, sizeof *view);
+    return view && coordinator_rate_view(making->core, job, index, making->snapshot->made_ms, view);
+}
+
+static bool add_event(struct making *making, uint32_t job, uint32_t index)
+{
+    struct event_view *view = next_of(&making->events, sizeof *view);
+    return view &&
+           coordinator_event_view(making->core, job, index, making->snapshot->made_ms, view);
+}
+
+// Takes over what a job has of something, up to a bound.
+static struct snapshot_part take_all(struct making *making, uint32_t job, struct list *list,
+                                     bool (*add)(struct making *, uint32_t, uint32_t),
+                                     uint32_t most)
+{
+    struct snapshot_part part = {.first = list->count};
+    while (part.count < most && add(making, job, part.count)) {
+        part.count++;
+        list->count++;
+    }
+    return part;
+}
+
+static void add_job(struct making *making, uint32_t index)
+{
+    struct snapshot *snapshot = making->snapshot;
     struct snapshot_job *job = &snapshot->jobs[snapshot->job_count];
-    if (!coordinator_job_view(core, index, &job->view))
+    if (!coordinator_job_view(making->core, index, &job->view))
         return;
-    job->first_worker = snapshot->worker_count;
-    while (job->worker_count < LOCKSTEP_MAX_WORLD &&
-           add_worker(snapshot, core, index, job->worker_count, capacity))
-        job->worker_count++;
+    job->workers = take_all(making, index, &making->workers, add_worker, LOCKSTEP_MAX_WORLD);
+    job->modules = take_all(making, index, &making->modules, add_module, LOCKSTEP_MAX_MODULES);
+    job->stalls = take_all(making, index, &making->stalls, add_stall, LOCKSTEP_STALLS_KEPT + 1);
+    job->rates = take_all(making, index, &making->rates, add_rate, LOCKSTEP_RATE_SAMPLES);
+    job->events = take_all(making, index, &making->events, add_event, LOCKSTEP_JOB_EVENTS);
     snapshot->job_count++;
 }
 
@@ -47,11 +110,17 @@ struct snapshot *snapshot_make(const struct coordinator *core, uint64_t now_ms)
     struct snapshot *snapshot = calloc(1, sizeof *snapshot);
     if (!snapshot)
         return NULL;
+    struct making making = {.core = core, .snapshot = snapshot};
     snapshot->made_ms = now_ms;
-    uint32_t capacity = 0;
-    uint32_t jobs = coordinator_job_count(core);
+    const uint32_t jobs = coordinator_job_count(core);
     for (uint32_t i = 0; i < jobs && i < LOCKSTEP_MAX_JOBS; i++)
-        add_job(snapshot, core, i, &capacity);
+        add_job(&making, i);
+    snapshot->workers = making.workers.items;
+    snapshot->worker_count = making.workers.count;
+    snapshot->modules = making.modules.items;
+    snapshot->stalls = making.stalls.items;
+    snapshot->rates = making.rates.items;
+    snapshot->events = making.events.items;
     return snapshot;
 }
 
@@ -60,7 +129,29 @@ void snapshot_free(struct snapshot *snapshot)
     if (!snapshot)
         return;
     free(snapshot->workers);
+    free(snapshot->modules);
+    free(snapshot->stalls);
+    free(snapshot->rates);
+    free(snapshot->events);
     free(snapshot);
+}
+
+// ---- looking ----------------------------------------------------------------------------------
+
+const struct snapshot_job *snapshot_find(const struct snapshot *snapshot, const char *name)
+{
+    for (uint32_t i = snapshot->job_count; i > 0; i--) {
+        if (strcmp(snapshot->jobs[i - 1].view.name, name) == 0)
+            return &snapshot->jobs[i - 1];
+    }
+    return NULL;
+}
+
+const struct stall_view *snapshot_stall(const struct snapshot *snapshot,
+                                        const struct snapshot_job *job)
+{
+    const struct stall_view *newest = &snapshot->stalls[job->stalls.first];
+    return job->stalls.count > 0 && newest->active ? newest : NULL;
 }
 
 // ---- handing over -----------------------------------------------------------------------------
@@ -129,7 +220,7 @@ static bool take_fresh(struct snapshot_board *board, uint64_t deadline_ms)
 }
 
 // Under the mutex, so that the core thread is still there.
-static void wake(struct snapshot_board *board)
+void snapshot_wake(struct snapshot_board *board)
 {
     mutex_lock(&board->mutex);
     if (!board->over)
@@ -146,7 +237,7 @@ const struct snapshot *snapshot_read(struct snapshot_board *board, bool *answere
         return board->shown;
     take_fresh(board, 0); // What came too late for an earlier reader is no answer to this one.
     atomic_store(&board->wanted, true);
-    wake(board);
+    snapshot_wake(board);
     *answered = take_fresh(board, now_ms + SNAPSHOT_WAIT_MS);
     return board->shown;
 }

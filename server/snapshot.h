@@ -20,11 +20,14 @@
 
 #define SNAPSHOT_AGE_MS 100
 #define SNAPSHOT_WAIT_MS 1000 // How long a reader waits for the core thread.
+#define SNAPSHOT_STALLS 256 // Of all jobs, as they are large; but of each job at least so many:
+#define SNAPSHOT_JOB_STALLS 4
 
 #define SERVICE_UP_KINDS (UP_ANSWER + 1)
 #define SERVICE_DOWN_KINDS (DOWN_INSPECT + 1)
 #define SERVICE_REFUSALS (REFUSAL_DRAINING + 1)
 #define SERVICE_HALTS (HALT_TUNING + 1)
+#define SERVICE_STALLS (STALL_UNKNOWN + 1)
 
 // Counts since the start.
 struct service_counts {
@@ -32,14 +35,24 @@ struct service_counts {
     uint64_t sent[SERVICE_DOWN_KINDS]; // By enum down_kind.
     uint64_t refused[SERVICE_REFUSALS]; // By enum refusal.
     uint64_t halted[SERVICE_HALTS]; // Verdicts, by enum halt_kind, not messages.
+    uint64_t stalls[SERVICE_STALLS]; // That began, by enum stall_kind.
     uint64_t decode_errors;
     uint64_t encode_errors;
 };
 
+// Where the things of one job lie in an array of all.
+struct snapshot_part {
+    uint32_t first;
+    uint32_t count;
+};
+
 struct snapshot_job {
     struct job_view view;
-    uint32_t first_worker; // Index into workers.
-    uint32_t worker_count;
+    struct snapshot_part workers;
+    struct snapshot_part modules; // By index.
+    struct snapshot_part stalls; // The newest first; only that one can be active.
+    struct snapshot_part rates; // The newest first, as the next.
+    struct snapshot_part events;
 };
 
 struct snapshot {
@@ -51,8 +64,19 @@ struct snapshot {
     uint32_t job_count;
     uint32_t worker_count;
     struct snapshot_job jobs[LOCKSTEP_MAX_JOBS];
-    struct worker_view *workers; // Owned.
+    // Owned.
+    struct worker_view *workers;
+    struct module_view *modules;
+    struct stall_view *stalls;
+    struct rate_view *rates;
+    struct event_view *events;
 };
+
+// The latest job of that name; NULL: there is none.
+const struct snapshot_job *snapshot_find(const struct snapshot *snapshot, const char *name);
+// The stall that a job is in; NULL: none.
+const struct stall_view *snapshot_stall(const struct snapshot *snapshot,
+                                        const struct snapshot_job *job);
 
 // Core thread. NULL: no memory.
 struct snapshot *snapshot_make(const struct coordinator *core, uint64_t now_ms);
@@ -88,6 +112,9 @@ void snapshot_expire(struct snapshot_board *board);
 
 // Core thread, when it ends: readers wait no longer, and wake is not called again.
 void snapshot_end(struct snapshot_board *board);
+
+// HTTP thread: makes the core thread take a turn, if it is still there.
+void snapshot_wake(struct snapshot_board *board);
 
 // HTTP thread. The newest picture, borrowed until the next call; NULL: there was never one. Blocks
 // up to SNAPSHOT_WAIT_MS if what there is is older than SNAPSHOT_AGE_MS, and gives the old one if

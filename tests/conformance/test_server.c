@@ -185,6 +185,91 @@ static void refused_worker_is_told(void **state)
     daemon_stop(&server);
 }
 
+// ---- questions to workers ---------------------------------------------------------------------
+
+static void answer_with(const struct down_message *asked, uint64_t id, uint32_t tid)
+{
+    static struct up_message message;
+    message = (struct up_message){.kind = UP_ANSWER, .generation = asked->generation};
+    message.u.answer.id = id;
+    message.u.answer.last = true;
+    message.u.answer.kind = ANSWER_THREADS;
+    message.u.answer.u.threads.count = 1;
+    message.u.answer.u.threads.threads[0] = (struct stack_thread){.tid = tid, .state = 'R'};
+    assert_int_equal(control_send(first.control, &message), 0);
+}
+
+static const struct down_message *message_of(enum down_kind kind)
+{
+    worker_expect(&first, kind);
+    for (unsigned i = 0; i < first.count; i++) {
+        if (first.messages[i].kind == kind)
+            return &first.messages[i];
+    }
+    return NULL;
+}
+
+// Condition: somebody asks for the stack of a rank, and that worker has something to say besides.
+// Decision: it is asked, its answer is shown, and what nobody asked for is not.
+static void stack_comes_from_the_worker(void **state)
+{
+    (void)state;
+    static const char get[] = "GET /api/v1/jobs/job/ranks/0/stack?fresh=1 HTTP/1.1\r\n"
+                              "Host: localhost\r\nConnection: close\r\n\r\n";
+    daemon_start(&server, NULL, 0);
+    worker_open(&first, server.grpc);
+    worker_hello(&first, "job", 1, 1);
+    answer_with(message_of(DOWN_GENERATION), 12345, 666);
+    http_expect("/metrics", "messages_received_total{kind=\"answer\"} 1\n");
+    http_expect("/api/v1/jobs/job/ranks/0/stack", "404 Not Found");
+    int fd = raw_connect(server.http);
+    assert_int_equal(write(fd, get, sizeof get - 1), sizeof get - 1);
+    const struct down_message *asked = message_of(DOWN_INSPECT);
+    assert_true(asked->u.inspect.what & INSPECT_STACKS);
+    answer_with(asked, asked->u.inspect.id + 1, 666);
+    answer_with(asked, asked->u.inspect.id, 42);
+    raw_read_all(fd, answer, sizeof answer);
+    close(fd);
+    assert_non_null(strstr(answer, "HTTP/1.1 200"));
+    assert_non_null(strstr(answer, "\"threads\":[{\"tid\":42,"));
+    worker_close(&first);
+    daemon_stop(&server);
+}
+
+// A token that is no token, and one that is asked for on loopback too.
+static void token_file_is_read(void **state)
+{
+    (void)state;
+    char path[64];
+    char argument[96];
+    snprintf(path, sizeof path, "/tmp/lockstep_token_%d", (int)getpid());
+    snprintf(argument, sizeof argument, "--http-token-file=%s", path);
+    const char *arguments[] = {"--listen=127.0.0.1:0", "--http=127.0.0.1:0", argument, NULL};
+    static const char *const texts[] = {"short\n", "with a space in it\n", ""};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        FILE *file = fopen(path, "we");
+        assert_non_null(file);
+        fputs(texts[i], file);
+        fclose(file);
+        daemon_spawn(&server, arguments, 0);
+        daemon_expect_exit(&server, 1);
+        assert_true(daemon_said(&server, "16 to 256 visible characters"));
+    }
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    fputs("0123456789abcdef\n", file);
+    fclose(file);
+    const char *more[] = {argument, NULL};
+    daemon_start(&server, more, 0);
+    worker_open(&first, server.grpc);
+    worker_hello(&first, "job", 1, 1);
+    http_expect("/api/v1/jobs/job", "200 OK");
+    http_expect("/api/v1/jobs/job/ranks/0/stack", "401 Unauthorized");
+    worker_close(&first);
+    daemon_stop(&server);
+    unlink(path);
+}
+
 // ---- hostile bytes ----------------------------------------------------------------------------
 
 static void throw_at(uint16_t port, const void *bytes, size_t size)
@@ -330,6 +415,8 @@ int main(void)
         cmocka_unit_test(writes_the_port_file),
         cmocka_unit_test(two_workers_form_a_world),
         cmocka_unit_test(refused_worker_is_told),
+        cmocka_unit_test(stack_comes_from_the_worker),
+        cmocka_unit_test(token_file_is_read),
         cmocka_unit_test(survives_hostile_bytes),
         cmocka_unit_test(drains_until_members_left),
         cmocka_unit_test(drain_is_bounded),

@@ -55,6 +55,18 @@ status DELETE / 405
 status GET / 200
 grep -q "color-scheme" "$folder/body" || fail "the page is not there"
 if grep -Eq '(src|href)="?(https?:)?//' "$folder/body"; then fail "the page asks elsewhere"; fi
+if grep -Eq '<script>|<style>| style=| on[a-z]+=' "$folder/body"; then fail "the page has code inside"; fi
+for file in page.css page.js; do
+    status GET "/$file" 200
+    cmp -s "$folder/body" "server/page/$file" || fail "$file is not the one of the source"
+done
+if grep -Eq 'innerHTML|outerHTML|insertAdjacent|document.write|eval\(' "$folder/body"; then
+    fail "the page makes markup of texts"
+fi
+status GET /api/v1/stalls 200
+[ "$(cat "$folder/body")" = '{"stalls":[]}' ] || fail "stalls: $(cat "$folder/body")"
+status GET /events 404
+status GET /api/v1/jobs/nothing/state 404
 
 status GET /api/v1/jobs 200
 await "$folder/out"
@@ -96,6 +108,12 @@ for name in ("jobs", "workers", "decode_errors_total", "accept_failures_total",
              "process_start_time_seconds", "refusals_total", "halts_total"):
     assert "lockstep_coordinator_" + name in types, name
 PYTHON
+
+if command -v promtool >/dev/null; then
+    promtool check metrics <"$folder/body" || fail "promtool finds fault with the metrics"
+else
+    echo "promtool is not here: the metrics were checked by this test alone"
+fi
 
 # grpc.health.v1 over an HTTP/2 that is not gRPC's.
 # request SERVICE FILE writes a HealthCheckRequest as gRPC frames it.

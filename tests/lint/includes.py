@@ -47,8 +47,8 @@ FENCES = (
     (re.compile(r"grpc/"), ("worker/control_grpc.c", "server/grpc_server.c"),
      "gRPC stays in one file a side"),
     (re.compile(r"(.*\.pb\.h|pb(_\w+)?\.h)$"), r"protos/[^/]+\.c", "nanopb stays in protos/*.c"),
-    (re.compile(r"(event2/|event\.h$|evhttp\.h$|evutil\.h$)"), ("server/http.c",),
-     "libevent stays in server/http.c"),
+    (re.compile(r"(event2/|event\.h$|evhttp\.h$|evutil\.h$)"), r"server/http(_\w+)?\.c",
+     "libevent stays in server/http*.c"),
 )
 
 

@@ -184,7 +184,7 @@ static void picture_is_made_when_asked(void **state)
     struct snapshot_board board;
     bool answered = false;
     snapshot_board_init(&board, take_turn, NULL);
-    service_show(service, &board);
+    service_show(service, &(struct service_shown){.board = &board});
     say_hello(1);
     // The turn runs inside wake, which holds the mutex in snapshot_read; so ask by hand.
     atomic_store(&board.wanted, true);
@@ -195,7 +195,7 @@ static void picture_is_made_when_asked(void **state)
     assert_non_null(snapshot);
     assert_int_equal(snapshot->job_count, 1);
     assert_string_equal(snapshot->jobs[0].view.name, "job");
-    assert_int_equal(snapshot->jobs[0].worker_count, 1);
+    assert_int_equal(snapshot->jobs[0].workers.count, 1);
     assert_int_equal(snapshot->counts.received[UP_HELLO], 1);
     snapshot_board_fini(&board);
 }

@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The HTTP side without a coordinator: events as they come, clients that do not read or go away,
+// questions to workers. A thread stands in for the core: it makes pictures when the board asks, and
+// answers for the workers.
+
+#include "base/clock.h"
+#include "server/http.h"
+#include "server/http_parts.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define DEAF_MS 1500
+#define TOKEN "0123456789abcdef"
+
+static struct {
+    struct snapshot_board board;
+    struct asks asks;
+    struct archive archive;
+    struct thread thread;
+    struct http *http;
+    struct log log;
+    atomic_bool stopping;
+    atomic_bool answering; // Workers answer what they are asked.
+    atomic_uint workers;
+    atomic_uint stall; // Number of the stall that goes on; 0: none.
+} server;
+
+static char text[4 * 1024 * 1024];
+
+static uint64_t bound_ms(void)
+{
+    const char *slow = getenv("LOCKSTEP_TEST_SLOW");
+    return 10000 * (slow ? (uint64_t)atoi(slow) : 1);
+}
+
+// ---- the core ---------------------------------------------------------------------------------
+
+static struct snapshot *make_picture(void)
+{
+    struct snapshot *snapshot = calloc(1, sizeof *snapshot);
+    const uint32_t count = atomic_load(&server.workers);
+    const uint32_t stall = atomic_load(&server.stall);
+    snapshot->made_ms = clock_now_ms();
+    snapshot->job_count = 1;
+    snapshot->worker_count = count;
+    snapshot->workers = calloc(count, sizeof *snapshot->workers);
+    snapshot->modules = calloc(1, sizeof *snapshot->modules);
+    snapshot->stalls = calloc(1, sizeof *snapshot->stalls);
+    snapshot->rates = calloc(1, sizeof *snapshot->rates);
+    snapshot->events = calloc(1, sizeof *snapshot->events);
+    struct snapshot_job *job = &snapshot->jobs[0];
+    snprintf(job->view.name, sizeof job->view.name, "job");
+    job->workers.count = count;
+    for (uint32_t i = 0; i < count; i++) {
+        snapshot->workers[i].rank = i;
+        snapshot->workers[i].has_rank = true;
+        memset(snapshot->workers[i].mark, 'm', sizeof snapshot->workers[i].mark - 1);
+    }
+    job->stalls.count = stall > 0;
+    snapshot->stalls[0] = (struct stall_view){.number = stall, .active = true, .kind = STALL_LINK};
+    return snapshot;
+}
+
+static void answer_ask(const struct ask *ask)
+{
+    static struct up_answer answer;
+    const struct peer_view who = {.job = "job", .rank = ask->rank, .pid = 7};
+    answer = (struct up_answer){.id = clock_now_ms() + 1, .last = true, .clock_ns = 1};
+    if (ask->what & INSPECT_STACKS) {
+        answer.kind = ANSWER_THREADS;
+        answer.u.threads.count = 1;
+    } else {
+        answer.kind = ANSWER_EVENTS;
+        answer.u.events.count = 1;
+    }
+    archive_put(&server.archive, &who, &answer, clock_now_ms());
+}
+
+static void run_core(void *context)
+{
+    (void)context;
+    while (!atomic_load(&server.stopping)) {
+        struct ask ask;
+        if (snapshot_wanted(&server.board))
+            snapshot_publish(&server.board, make_picture());
+        while (asks_take(&server.asks, &ask)) {
+            if (atomic_load(&server.answering))
+                answer_ask(&ask);
+        }
+        poll(NULL, 0, 1);
+    }
+}
+
+static void wake(void *context)
+{
+    (void)context;
+}
+
+static void open_with(const char *token, bool exposed)
+{
+    char error[256];
+    struct http_config config = {.endpoint = {.host = "127.0.0.1", .exposed = exposed},
+                                 .process = {.version = "1"},
+                                 .board = &server.board,
+                                 .asks = &server.asks,
+                                 .archive = &server.archive,
+                                 .deaf_ms = DEAF_MS,
+                                 .token = token,
+                                 .log = &server.log};
+    log_init(&server.log, LOG_LEVEL_ERROR, NULL, NULL);
+    snapshot_board_init(&server.board, wake, NULL);
+    asks_init(&server.asks);
+    archive_init(&server.archive);
+    atomic_store(&server.stopping, false);
+    atomic_store(&server.answering, true);
+    atomic_store(&server.workers, 4);
+    atomic_store(&server.stall, 0);
+    assert_int_equal(thread_start(&server.thread, "core", run_core, NULL), 0);
+    if (http_open(&config, &server.http, error, sizeof error) < 0)
+        fail_msg("%s", error);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    open_with(NULL, false);
+    return 0;
+}
+
+static int setup_with_token(void **state)
+{
+    (void)state;
+    open_with(TOKEN, true);
+    return 0;
+}
+
+static int setup_exposed(void **state)
+{
+    (void)state;
+    open_with(NULL, true);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    http_close(server.http);
+    atomic_store(&server.stopping, true);
+    thread_join(&server.thread);
+    snapshot_board_fini(&server.board);
+    asks_fini(&server.asks);
+    archive_fini(&server.archive);
+    return 0;
+}
+
+// ---- clients ----------------------------------------------------------------------------------
+
+// Sends a request. received: bytes that the kernel may hold for it; 0: as it likes.
+static int request_headers(const char *path, const char *headers, int received)
+{
+    char line[512];
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(http_port(server.http))};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    if (received > 0)
+        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &received, sizeof received);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    int size =
+        snprintf(line, sizeof line, "GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n", path, headers);
+    assert_int_equal(write(fd, line, (size_t)size), size);
+    return fd;
+}
+
+static int request(const char *path)
+{
+    return request_headers(path, "", 0);
+}
+
+// Reads until this was there so many times; what came is in `text`. False: it ended before.
+static bool read_until(int fd, const char *part, int times)
+{
+    const uint64_t deadline_ms = clock_now_ms() + bound_ms();
+    size_t size = 0;
+    text[0] = '\0';
+    for (;;) {
+        const char *place = text;
+        int found = 0;
+        while ((place = strstr(place, part))) {
+            place++;
+            found++;
+        }
+        if (found >= times)
+            return true;
+        const uint64_t now_ms = clock_now_ms();
+        struct pollfd ready = {fd, POLLIN, 0};
+        if (now_ms >= deadline_ms || poll(&ready, 1, (int)(deadline_ms - now_ms)) <= 0)
+            fail_msg("'%s' did not come %d times, but %zu bytes:\n%.2000s", part, times, size,
+                     text);
+        const ssize_t got = read(fd, text + size, sizeof text - 1 - size);
+        if (got <= 0)
+            return false;
+        size += (size_t)got;
+        text[size] = '\0';
+    }
+}
+
+static void expect(int fd, const char *part, int times)
+{
+    if (!read_until(fd, part, times))
+        fail_msg("it ended before '%s' came %d times:\n%.2000s", part, times, text);
+}
+
+// One answer, whole.
+static const char *get(const char *path, const char *headers)
+{
+    char all[256];
+    snprintf(all, sizeof all, "%sConnection: close\r\n", headers);
+    int fd = request_headers(path, all, 0);
+    while (read_until(fd, "\1never\1", 1))
+        ;
+    close(fd);
+    return text;
+}
+
+static void expect_metric(const char *line, bool wanted)
+{
+    const uint64_t deadline_ms = clock_now_ms() + bound_ms();
+    while ((strstr(get("/metrics", ""), line) != NULL) != wanted) {
+        if (clock_now_ms() >= deadline_ms)
+            fail_msg("'%s' in the metrics is not %d:\n%s", line, wanted, text);
+        poll(NULL, 0, 20);
+    }
+}
+
+// ---- events -----------------------------------------------------------------------------------
+
+static void events_come_every_second(void **state)
+{
+    (void)state;
+    int fd = request("/api/v1/jobs/job/events");
+    expect(fd, "event: state\ndata: {\"job\":{\"name\":\"job\"", 2);
+    assert_non_null(strstr(text, "Content-Type: text/event-stream"));
+    assert_non_null(strstr(text, "Content-Security-Policy: default-src 'none'"));
+    assert_non_null(strstr(text, "retry: 2000\n\n"));
+    assert_null(strstr(text, "event: stall"));
+    close(fd);
+    expect_metric("event_streams 0\n", true);
+}
+
+// Not with the next second: the test would come once in a state's time else.
+static void stall_is_told_at_once(void **state)
+{
+    (void)state;
+    int fd = request("/events");
+    expect(fd, "event: state", 1);
+    const uint64_t begun_ms = clock_now_ms();
+    atomic_store(&server.stall, 5);
+    expect(fd,
+           "event: stall\ndata: {\"job\":\"job\",\"number\":5,\"active\":true,\"kind\":\"link\"",
+           1);
+    assert_true(clock_now_ms() - begun_ms < bound_ms() / 10);
+    expect(fd, "event: state", 1);
+    close(fd);
+}
+
+// Condition: a client takes nothing. Decision: it gets no more than it may leave unread, and is
+// closed; another one goes on meanwhile.
+static void deaf_client_is_dropped(void **state)
+{
+    (void)state;
+    atomic_store(&server.workers, LOCKSTEP_MAX_WORLD); // 300 KB a state.
+    int deaf = request_headers("/api/v1/jobs/job/events", "", 4096);
+    int other = request("/api/v1/jobs/job/events");
+    expect_metric("event_streams 2\n", true);
+    expect(other, "event: state", 3);
+    expect_metric("event_streams_skipped_total 0\n", false);
+    expect_metric("event_streams 1\n", true);
+    expect(other, "event: state", 1);
+    while (read_until(deaf, "\1never\1", 1)) // What had been sent is there, and then the end.
+        ;
+    close(deaf);
+    close(other);
+}
+
+// Clients that come and go at any moment, and one that talks all the time.
+static void clients_come_and_go(void **state)
+{
+    (void)state;
+    static const char noise[8192] = "noise";
+    static const struct linger abrupt = {.l_onoff = 1};
+    int talker = request("/events");
+    for (int round = 0; round < 40; round++) {
+        int fd = request(round % 2 ? "/events" : "/api/v1/jobs/job/events");
+        if (round % 4 > 1)
+            expect(fd, "HTTP/1.1 200", 1);
+        if (round % 3 == 0)
+            shutdown(fd, SHUT_WR);
+        if (round % 5 == 0) // Closing it resets the connection.
+            setsockopt(fd, SOL_SOCKET, SO_LINGER, &abrupt, sizeof abrupt);
+        (void)!send(talker, noise, sizeof noise, MSG_NOSIGNAL | MSG_DONTWAIT);
+        close(fd);
+    }
+    expect(talker, "event: state", 2);
+    expect_metric("event_streams 1\n", true);
+    close(talker);
+}
+
+static void streams_have_a_bound(void **state)
+{
+    (void)state;
+    int fds[HTTP_STREAMS];
+    for (size_t i = 0; i < HTTP_STREAMS; i++)
+        fds[i] = request("/events");
+    for (size_t i = 0; i < HTTP_STREAMS; i++)
+        expect(fds[i], "event: state", 1);
+    assert_non_null(strstr(get("/events", ""), "HTTP/1.1 503"));
+    assert_non_null(strstr(text, "/api/v1/jobs/{job}/state"));
+    assert_non_null(strstr(get("/api/v1/jobs/job/state", ""), "{\"job\":{\"name\":\"job\""));
+    for (size_t i = 0; i < HTTP_STREAMS; i++)
+        close(fds[i]);
+    expect_metric("event_streams 0\n", true);
+}
+
+static void what_is_not_there_is_404(void **state)
+{
+    (void)state;
+    static const char *const paths[] = {"/api/v1/jobs/other/events",
+                                        "/api/v1/jobs/job/nothing",
+                                        "/api/v1/jobs/job/ranks/x/stack",
+                                        "/api/v1/jobs/job/ranks/1024/stack",
+                                        "/ranks//stack",
+                                        "/state",
+                                        "/page.html",
+                                        "/../page.js",
+                                        "/api/v1/jobs//events",
+                                        "/ranks/0/stack"};
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+        if (!strstr(get(paths[i], ""), "HTTP/1.1 404"))
+            fail_msg("%s gave %.100s", paths[i], text);
+    }
+    assert_non_null(strstr(get("/timeline?ranks=3-1", ""), "HTTP/1.1 400"));
+    assert_non_null(strstr(get("/timeline?ranks=0-16", ""), "HTTP/1.1 400"));
+    assert_non_null(strstr(get("/page.js", ""), "Content-Type: text/javascript"));
+    assert_non_null(strstr(get("/page.css", ""), "Content-Type: text/css"));
+}
+
+// ---- questions --------------------------------------------------------------------------------
+
+static void stack_is_asked_for(void **state)
+{
+    (void)state;
+    assert_non_null(strstr(get("/api/v1/jobs/job/ranks/2/stack?fresh=1", ""), "HTTP/1.1 200"));
+    assert_non_null(strstr(text, "\"rank\":2,\"host\":\"\",\"pid\":7"));
+    atomic_store(&server.answering, false); // The one that is known is young enough.
+    assert_non_null(strstr(get("/ranks/2/stack?fresh=1", ""), "HTTP/1.1 200"));
+    assert_non_null(strstr(get("/ranks/2/stack", ""), "HTTP/1.1 200"));
+    assert_non_null(strstr(get("/api/v1/ranks/2/stack", ""), "HTTP/1.1 200"));
+}
+
+static void timeline_is_asked_for(void **state)
+{
+    (void)state;
+    assert_non_null(strstr(get("/api/v1/jobs/job/timeline?ranks=1-2", ""), "HTTP/1.1 200"));
+    assert_non_null(strstr(text, "\"name\":\"rank 1 ()\""));
+    assert_non_null(strstr(text, "\"name\":\"rank 2 ()\""));
+    assert_null(strstr(text, "\"name\":\"rank 0 ()\""));
+    assert_non_null(strstr(get("/timeline", ""), "\"name\":\"rank 3 ()\""));
+}
+
+// Clients that wait for a worker which never answers: one goes away, one is told, one is still
+// there when the server ends.
+static void worker_that_does_not_answer(void **state)
+{
+    (void)state;
+    atomic_store(&server.answering, false);
+    close(request("/ranks/0/stack?fresh=1"));
+    assert_non_null(strstr(get("/ranks/1/stack?fresh=1", ""), "HTTP/1.1 503"));
+    assert_non_null(strstr(text, "did not answer"));
+    int fd = request("/ranks/2/stack?fresh=1");
+    assert_non_null(strstr(get("/healthz", ""), "HTTP/1.1 200"));
+    close(fd);
+    (void)request("/ranks/3/stack?fresh=1"); // Closed by the end of this test's server.
+    assert_non_null(strstr(get("/healthz", ""), "HTTP/1.1 200"));
+}
+
+static void token_is_needed_where_there_is_one(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {"",
+                                        "Authorization: Bearer \r\n",
+                                        "Authorization: Bearer 0123456789abcdeX\r\n",
+                                        "Authorization: Bearer 0123456789abcdef0\r\n",
+                                        "Authorization: Bearer 0123456789abcde\r\n",
+                                        "Authorization: Basic 0123456789abcdef\r\n"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        assert_non_null(strstr(get("/ranks/0/stack?fresh=1", wrong[i]), "HTTP/1.1 401"));
+        assert_non_null(strstr(get("/timeline", wrong[i]), "HTTP/1.1 401"));
+    }
+    assert_non_null(strstr(text, "WWW-Authenticate: Bearer"));
+    static const char right[] = "Authorization: Bearer " TOKEN "\r\n";
+    assert_non_null(strstr(get("/ranks/0/stack?fresh=1", right), "HTTP/1.1 200"));
+    assert_non_null(strstr(get("/timeline", right), "HTTP/1.1 200"));
+    assert_non_null(strstr(get("/api/v1/stalls", ""), "HTTP/1.1 200"));
+}
+
+static void without_a_token_others_see_no_stacks(void **state)
+{
+    (void)state;
+    assert_non_null(strstr(get("/ranks/0/stack?fresh=1", ""), "HTTP/1.1 403"));
+    assert_non_null(strstr(get("/timeline", ""), "HTTP/1.1 403"));
+    assert_non_null(strstr(text, "--http-token-file"));
+    assert_non_null(strstr(get("/api/v1/jobs/job/state", ""), "HTTP/1.1 200"));
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(events_come_every_second),
+        TEST(stall_is_told_at_once),
+        TEST(deaf_client_is_dropped),
+        TEST(clients_come_and_go),
+        TEST(streams_have_a_bound),
+        TEST(what_is_not_there_is_404),
+        TEST(stack_is_asked_for),
+        TEST(timeline_is_asked_for),
+        TEST(worker_that_does_not_answer),
+        cmocka_unit_test_setup_teardown(token_is_needed_where_there_is_one, setup_with_token,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(without_a_token_others_see_no_stacks, setup_exposed,
+                                        teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
