@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Tests, sanitizer runs, lint and the demo.
 
-KINDS := unit sim conformance fault golden
+KINDS := unit sim conformance fault golden browser
 KIND ?= $(KINDS)
 ONLY ?=
 CASE ?=
@@ -37,7 +37,14 @@ TEST_ENV = BUILD=$(abspath $(BUILD)) LOCKSTEP_BIN=$(abspath $(BUILD)/bin) \
 # Unit tests and simulations start no program of ours, so for them alone none need link.
 NEEDS_PROGRAMS := $(filter-out tests/unit/% tests/sim/%,$(TEST_C) $(TEST_SH))
 
-test: $(if $(NEEDS_PROGRAMS),all) $(TEST_BIN) ## Build and run all tests (KIND=sim, ONLY=text narrow it)
+# Simulated workers, for tests of what many of them look like.
+FLEET := $(BUILD)/tests/load/fleet
+$(FLEET): $(BUILD)/obj/tests/load/fleet.o $(ARCHIVES)
+	$(say) LD $@
+	@mkdir -p $(@D)
+	$(Q)$(LINK) -o $@ -Wl,--start-group $^ -Wl,--end-group $(DAEMON_LIBS)
+
+test: $(if $(NEEDS_PROGRAMS),all) $(if $(filter tests/browser/%,$(TEST_SH)),$(FLEET)) $(TEST_BIN) ## Build and run all tests (KIND=sim, ONLY=text narrow it)
 	@$(TEST_ENV) tools/run-tests $(TEST_BIN) $(TEST_SH)
 
 check: ## Lint, then test
@@ -122,6 +129,15 @@ bench-peers: all ## Measure beside Gloo, OpenMPI, MPICH, PyTorch (BENCH_PEERS="-
 	@tools/install-deps bench/peers/deps.txt || true
 	@CC="$(CC)" bench/peers/build $(abspath $(BUILD))
 	@bench/peers/run.py --build $(abspath $(BUILD)) $(BENCH_PEERS)
+
+.PHONY: browser load
+browser: all $(FLEET) ## The page in a real browser; screenshots below build/
+	@tools/install-deps tools/deps-browser.txt || true
+	@$(MAKE) KIND=browser test
+
+WORKERS ?= 1000
+load: all $(FLEET) ## What the coordinator costs with simulated workers (WORKERS=n)
+	@$(TEST_ENV) tests/load/load.py $(WORKERS)
 
 demo: all ## Train the demo on this machine
 	@BUILD=$(abspath $(BUILD)) tools/demo
