@@ -255,6 +255,8 @@ void culprit_sentence(const struct coordinator *core, const struct job *job, uin
     const char *whom = stall->culprit_total == 1 ? "it" : "them";
     if (stall->kind == STALL_LINK || stall->kind == STALL_PARKED)
         sentence_add(sentence, "; %" PRIu32 " ranks wait.", stall->waiting);
+    else if (stall->waiting == 0)
+        sentence_add(sentence, "; nobody waits for %s.", whom);
     else if (stall->waiting == 1)
         sentence_add(sentence, "; 1 rank waits for %s.", whom);
     else

@@ -283,7 +283,25 @@ static void test_nobody_waits_nobody_is_in_the_way(void **state)
     assert_found(fleet_until_stall(&fleet, 60000), FLOOR - 4000, FOUND + 1000);
     assert_int_equal(fleet_stall(&fleet)->culprit_total, 3);
     assert_int_equal(fleet_stall(&fleet)->waiting, 0);
-    assert_says("; 0 ranks wait for them.");
+    assert_says("; nobody waits for them.");
+}
+
+// Between steps nobody has done a part yet: who is in a collective waits, who is not is in the way.
+static void test_a_rank_that_waits_before_its_part_is_no_culprit(void **state)
+{
+    (void)state;
+    begin(3, 1);
+    fleet_settle(&fleet);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct place *place = &fleet.ranks[rank].beat.place;
+        place->api = API_COLLECTIVE;
+        place->inside = true;
+        place->waits = true;
+    }
+    fleet_pass(&fleet, 13000);
+    assert_culprit(2, STALL_OUTSIDE);
+    assert_says("has been outside the library for 1");
+    assert_says(" s, after lockstep_step_end in step 11 of phase 'aux'; it is in");
 }
 
 static void test_the_last_rank_of_a_job_may_take_its_time(void **state)
@@ -512,6 +530,7 @@ int main(void)
         TEST(test_a_rank_that_calls_without_getting_on_is_a_culprit),
         TEST(test_a_rank_inside_that_waits_for_nobody_is_named),
         TEST(test_nobody_waits_nobody_is_in_the_way),
+        TEST(test_a_rank_that_waits_before_its_part_is_no_culprit),
         TEST(test_the_last_rank_of_a_job_may_take_its_time),
         TEST(test_a_rank_ahead_of_the_low_is_no_culprit),
         TEST(test_a_rank_that_has_done_its_part_is_no_culprit),
