@@ -21,8 +21,8 @@ static bool blame_due(const struct coordinator *core, const struct job *job,
 static bool blame_idle(const struct picture *picture, const struct worker *worker)
 {
     const struct place *place = &worker->heartbeat.place;
-    return !place->waits && !place->done && worker->heartbeat.settled == picture->settled &&
-           place->position == picture->position;
+    return beat_known(worker) && !place->waits && !place->done &&
+           worker->heartbeat.settled == picture->settled && place->position == picture->position;
 }
 
 static bool blame_lower(const struct picture *picture, uint64_t settled, uint32_t position)
@@ -31,13 +31,14 @@ static bool blame_lower(const struct picture *picture, uint64_t settled, uint32_
            (settled == picture->settled && position < picture->position);
 }
 
-// The next member from *index on that has not left and has said where it is; NULL: none.
+// The next member from *index on that has not left, and has said where it is or is silent; NULL:
+// none.
 static const struct worker *blame_next(const struct coordinator *core, const struct job *job,
                                        uint32_t *index)
 {
     while (*index < job->count) {
         const struct worker *worker = &core->workers[job->workers[(*index)++]];
-        if (!worker->left && beat_known(worker))
+        if (!worker->left && (beat_known(worker) || beat_silent(core, worker)))
             return worker;
     }
     return NULL;
@@ -56,24 +57,28 @@ static void blame_count(const struct coordinator *core, const struct job *job,
     }
 }
 
+static void blame_lowest(const struct worker *worker, struct picture *picture)
+{
+    const struct up_heartbeat *beat = &worker->heartbeat;
+    picture->unknown--;
+    picture->moved += beat->settled + beat->place.plain;
+    picture->traffic += beat->bytes_sent + beat->bytes_received;
+    if (!blame_lower(picture, beat->settled, beat->place.position))
+        return;
+    picture->any = true;
+    picture->settled = beat->settled;
+    picture->position = beat->place.position;
+}
+
 void blame_look(const struct coordinator *core, const struct job *job, struct picture *picture)
 {
     const struct worker *worker;
-    uint32_t known = 0;
-    uint32_t next = 0;
     memset(picture, 0, sizeof(*picture));
-    for (; (worker = blame_next(core, job, &next)) != NULL; known++) {
-        const struct up_heartbeat *beat = &worker->heartbeat;
-        picture->moved += beat->settled + beat->place.plain;
-        picture->traffic += beat->bytes_sent + beat->bytes_received;
-        if (!blame_lower(picture, beat->settled, beat->place.position))
-            continue;
-        picture->any = true;
-        picture->settled = beat->settled;
-        picture->position = beat->place.position;
-    }
-    picture->unknown = job->count - job->left - known;
-    for (next = 0; (worker = blame_next(core, job, &next)) != NULL;)
+    picture->unknown = job->count - job->left;
+    for (uint32_t next = 0; (worker = blame_next(core, job, &next)) != NULL;)
+        if (beat_known(worker))
+            blame_lowest(worker, picture);
+    for (uint32_t next = 0; (worker = blame_next(core, job, &next)) != NULL;)
         blame_count(core, job, worker, picture);
 }
 

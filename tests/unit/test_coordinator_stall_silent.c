@@ -114,6 +114,17 @@ static void test_a_frozen_rank_that_waited_is_named_too(void **state)
     assert_culprit(1, STALL_FROZEN);
 }
 
+static void test_a_rank_that_freezes_before_its_first_heartbeat_is_named(void **state)
+{
+    (void)state;
+    fleet_begin(&fleet, &story, 3, 1);
+    fleet_all_wait(&fleet);
+    fleet.ranks[1].silent = true;
+    fleet_pass(&fleet, 5000);
+    assert_culprit(1, STALL_FROZEN);
+    assert_int_equal(fleet_stall(&fleet)->step, 11); // Of those that are heard of.
+}
+
 static void test_late_heartbeats_of_a_job_that_moves_are_no_stall(void **state)
 {
     (void)state;
@@ -456,6 +467,7 @@ int main(void)
         TEST(test_a_frozen_rank_is_labelled_and_named_within_three_seconds),
         TEST(test_a_frozen_rank_has_its_bound_again),
         TEST(test_a_frozen_rank_that_waited_is_named_too),
+        TEST(test_a_rank_that_freezes_before_its_first_heartbeat_is_named),
         TEST(test_late_heartbeats_of_a_job_that_moves_are_no_stall),
         TEST(test_a_late_heartbeat_is_not_blamed_for_what_another_rank_explains),
         TEST(test_two_ranks_stuck_for_different_reasons_are_both_named),
