@@ -5,6 +5,8 @@
 
 #include "tests/unit/fleet.h"
 
+#include "coordinator/core.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -319,6 +321,21 @@ static void test_ranks_that_only_wait_are_not_blamed(void **state)
                 "11, position 2 of 4; rank 2 waits in a collective in step 11");
 }
 
+// Whose floor is lower than the time between two heartbeats.
+static void test_between_two_heartbeats_nothing_has_to_move(void **state)
+{
+    (void)state;
+    fleet_begin(&fleet, &story, 3, 1);
+    story.core->config.stall_floor_ms = 100;
+    for (uint32_t i = 0; i < 20; i++) {
+        fleet_settle(&fleet);
+        fleet_all_wait(&fleet);
+        fleet_pass(&fleet, 1500);
+    }
+    assert_int_equal(fleet_stalls(&fleet), 0);
+    assert_true(fleet_until_stall(&fleet, 60000) < FLOOR);
+}
+
 static void test_bytes_on_their_way_are_no_standstill(void **state)
 {
     (void)state;
@@ -479,6 +496,7 @@ int main(void)
         TEST(test_a_link_that_holds_bytes_back_is_named),
         TEST(test_a_link_that_receives_is_not_the_one),
         TEST(test_ranks_that_only_wait_are_not_blamed),
+        TEST(test_between_two_heartbeats_nothing_has_to_move),
         TEST(test_bytes_on_their_way_are_no_standstill),
         TEST(test_a_worker_that_says_nothing_of_itself_may_be_the_one),
         TEST(test_ranks_that_wait_for_each_other_are_both_named),
