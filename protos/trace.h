@@ -6,7 +6,7 @@
 //
 //      0  struct trace_header, written at open and when the generation forms
 //    512  the number of events begun, on a cache line of its own
-//   1024  words that say where the trainer is; as many bytes as the header says
+//   1024  struct progress, of which the header says the bytes: new words come last
 //   2048  a cell with what lockstep_mark said last, at 2304 one with the reason of the pause
 //   4096  names of modules, by index
 //  20480  struct trace_thread, by the number that events have for a thread
@@ -107,13 +107,55 @@ enum trace_kind { // Numbers are never used twice.
     TRACE_HALT = 18, // value: enum halt_kind
     TRACE_PAUSE = 19,
     TRACE_RESUME = 20,
-    TRACE_PLAIN = 21,
-    TRACE_PLAIN_DONE = 22,
+    TRACE_PLAIN = 21, // A plain collective. One that blocks for less than a tick leaves no events.
+    TRACE_PLAIN_DONE = 22, // value: status
     TRACE_INSPECTED = 23,
 };
 
 #define TRACE_BYTES ((size_t)TRACE_EVENTS + LOCKSTEP_TRACE_EVENTS * sizeof(struct trace_slot))
 
+// Where the trainer is. Every word is true by itself, and may be read at any time. Milliseconds are
+// CLOCK_MONOTONIC_COARSE, microseconds CLOCK_MONOTONIC.
+struct progress {
+    // The trainer's.
+    _Atomic(uint64_t) step; // That it has opened.
+    _Atomic(uint64_t) api; // See PROGRESS_*: the function that it entered last.
+    _Atomic(uint64_t) api_ms; // When it entered it, or left it.
+    _Atomic(uint64_t) ready_us; // The last gradient of the step was reported; 0: none yet.
+    _Atomic(uint64_t) calls_open; // Calls under way, ...
+    _Atomic(uint64_t) gradients; // ... what is to be reported in them, ...
+    _Atomic(uint64_t) ready; // ... and what has been.
+    _Atomic(uint64_t) waiting; // Threads that are blocked on other ranks.
+    _Atomic(uint64_t) waited_ms; // In functions that block, in all.
+    _Atomic(uint64_t) plain; // Plain collectives that it has waited for.
+    _Atomic(uint64_t) paused_ms; // lockstep_pause was called; 0: it is not paused.
+    _Atomic(uint64_t) pause_ms; // How long that was to last.
+    // Sums over the finished steps of the generation, the trainer's too.
+    _Atomic(uint64_t) steps;
+    _Atomic(uint64_t) bytes_copied;
+    _Atomic(uint64_t) in_flight_us;
+    _Atomic(uint64_t) overlap_us;
+    _Atomic(uint64_t) exposed_us;
+    _Atomic(uint64_t) zero_filled;
+    _Atomic(uint64_t) unused; // Of this rank.
+    // The driver's, on a cache line of their own.
+    _Alignas(64) _Atomic(uint64_t) settled; // Step.
+    _Atomic(uint64_t) place; // See worker/progress.h.
+    _Atomic(uint64_t) bytes_sent;
+    _Atomic(uint64_t) bytes_received;
+    _Atomic(uint64_t) generation; // 0: not formed.
+    _Atomic(uint64_t) incarnation;
+};
+
+// The word `api`: number of the function, its module and call, and whether the trainer is inside.
+#define PROGRESS_MODULE_SHIFT 8
+#define PROGRESS_CALL_SHIFT 16
+#define PROGRESS_INSIDE ((uint64_t)1 << 32)
+#define PROGRESS_NO_MODULE 0xffu
+
+static_assert(LOCKSTEP_MAX_MODULES < PROGRESS_NO_MODULE && LOCKSTEP_MAX_CALLS <= 65536,
+              "a module and a call fit");
+static_assert(sizeof(struct progress) <= TRACE_MARK - TRACE_PROGRESS, "the words fit");
 static_assert(offsetof(struct trace_header, real_ns) == 40 && sizeof(struct trace_header) == 280,
               "the format has no holes that a compiler may choose");
 static_assert(sizeof(struct trace_slot) == 48, "the format is fixed");

@@ -21,6 +21,7 @@
 // that one awaits the reports of all.
 
 #include "base/clock.h"
+#include "base/text.h"
 #include "worker/error.h"
 #include "worker/handle.h"
 #include "worker/session.h"
@@ -200,6 +201,8 @@ static void call_hand(struct contribution *contribution, uint32_t parameter)
     contribution->ready_order[place] = parameter;
     if (atomic_fetch_sub_explicit(&run->missing, 1, memory_order_acq_rel) != 1)
         return;
+    trace_event(&module->session->trace, TRACE_BUCKET_READY, module->session->step, module->index,
+                contribution->index, bucket, 0);
     if (!module->session->config.solo)
         session_post(module->session, (struct command){.kind = COMMAND_READY,
                                                        .module = module->index,
@@ -337,6 +340,28 @@ void call_finish(struct lockstep_session *session)
     }
 }
 
+// Whether nothing more is to be reported of the parameter's first replica in this call.
+static bool call_is_complete(const struct lockstep_call *call, uint32_t parameter)
+{
+    const uint64_t claim = atomic_load_explicit(
+        &call->contribution->gradients[parameter].report.claim, memory_order_relaxed);
+    return claim >> CLAIM_BITS == call->serial &&
+           (claim & CLAIM_DECLARED) >= call->module->parameters[parameter].ready_count;
+}
+
+void call_missing(struct lockstep_module *module, struct answer_place *place)
+{
+    const struct lockstep_call *call = atomic_load_explicit(&module->open, memory_order_acquire);
+    for (uint32_t p = 0; call != NULL && p < module->parameter_count; p++) {
+        if (!call_has_gradient(module, p) || call_is_complete(call, p))
+            continue;
+        if (place->missing_count < LOCKSTEP_MISSING_NAMED)
+            text_copy(place->missing[place->missing_count++], sizeof(place->missing[0]),
+                      module->parameters[p].name);
+        place->missing_total++;
+    }
+}
+
 // ---- The public functions ----------------------------------------------------------------------
 
 static int call_check_begin(struct lockstep_module *module)
@@ -377,10 +402,22 @@ static int call_check_begin(struct lockstep_module *module)
     return 0;
 }
 
+static struct lockstep_call *call_open(struct lockstep_module *module)
+{
+    struct lockstep_call *begun;
+    module->called_step = module->session->step;
+    begun = &module->calls[module->calls_made++];
+    begun->serial = ++module->serial;
+    begun->last = module->separate_calls ||
+                  (module->calls_made == module->calls_per_step && !module->session->accumulating);
+    progress_call_begun(begun);
+    atomic_store_explicit(&module->open, begun, memory_order_release);
+    return begun;
+}
+
 int lockstep_call_begin(lockstep_module *module, lockstep_call **call)
 {
     int status = module_check(module);
-    struct lockstep_call *begun;
     if (status < 0)
         return status;
     if (call == NULL)
@@ -389,24 +426,20 @@ int lockstep_call_begin(lockstep_module *module, lockstep_call **call)
     status = call_check_begin(module);
     if (status < 0)
         return status;
-    module->called_step = module->session->step;
-    begun = &module->calls[module->calls_made++];
-    begun->serial = ++module->serial;
-    begun->last = module->separate_calls ||
-                  (module->calls_made == module->calls_per_step && !module->session->accumulating);
-    atomic_store_explicit(&module->open, begun, memory_order_release);
-    session_activity(module->session, ACTIVITY_IN_CALL);
-    *call = begun;
-    return 0;
+    const struct visit visit =
+        progress_enter(module->session, API_CALL_BEGIN, module->index, module->calls_made);
+    *call = call_open(module);
+    return progress_leave(&visit, 0);
 }
 
 static void call_count_ready(struct lockstep_session *session)
 {
     const uint64_t now = clock_now_us();
     uint64_t none = 0;
-    atomic_compare_exchange_strong_explicit(&session->times.first_ready, &none, now,
-                                            memory_order_relaxed, memory_order_relaxed);
-    atomic_store_explicit(&session->times.last_ready, now, memory_order_relaxed);
+    if (atomic_load_explicit(&session->times.first_ready, memory_order_relaxed) == 0)
+        atomic_compare_exchange_strong_explicit(&session->times.first_ready, &none, now,
+                                                memory_order_relaxed, memory_order_relaxed);
+    atomic_store_explicit(&session->progress->ready_us, now, memory_order_relaxed);
 }
 
 static int call_check_report(const struct lockstep_module *module, const lockstep_call *call,
@@ -478,6 +511,8 @@ static int call_take(const struct lockstep_call *call, uint32_t replica, uint32_
     if (!call_claim(report, call->serial, module->parameters[parameter].ready_count, 0, &before))
         return call_ready_error(module, parameter, before);
     call_note_report(call->contribution, replica, parameter, given);
+    if (replica == 0 && before + 1 == module->parameters[parameter].ready_count)
+        progress_gradient(module->session->progress);
     if (call->last)
         call_settle(call->contribution, parameter, 1);
     return 0;
@@ -536,6 +571,7 @@ static int call_declare_unused(const struct lockstep_call *call, uint32_t parame
         if (call->last)
             call_settle(call->contribution, parameter, module->parameters[parameter].ready_count);
     }
+    progress_gradient(module->session->progress);
     return 0;
 }
 
@@ -554,9 +590,17 @@ int lockstep_call_unused(lockstep_call *call, const uint32_t *parameters, uint32
 // Nothing can be reported in it any more.
 static void call_shut(struct lockstep_call *call)
 {
+    uint32_t complete = 0;
     atomic_store(&call->module->open, NULL);
     call->ended = true;
-    session_activity(call->module->session, ACTIVITY_OUTSIDE);
+    for (uint32_t p = 0; p < call->module->parameter_count; p++)
+        complete += call_is_complete(call, p);
+    progress_call_over(call, complete);
+}
+
+static struct visit call_enter(const struct lockstep_call *call, enum api_function function)
+{
+    return progress_enter(call->module->session, function, call->module->index, call->number);
 }
 
 int lockstep_call_end(lockstep_call *call)
@@ -564,10 +608,11 @@ int lockstep_call_end(lockstep_call *call)
     const int status = call_check_open(call);
     if (status < 0)
         return status;
+    const struct visit visit = call_enter(call, API_CALL_END);
     call_shut(call);
     if (call->last)
         call_hand_rest(call->contribution, call->serial);
-    return 0;
+    return progress_leave(&visit, 0);
 }
 
 int lockstep_call_abort(lockstep_call *call)
@@ -575,11 +620,12 @@ int lockstep_call_abort(lockstep_call *call)
     const int status = call_check_open(call);
     if (status < 0)
         return status;
+    const struct visit visit = call_enter(call, API_CALL_ABORT);
     call_shut(call);
     call->module->aborted_step = call->module->session->step;
     if (call->last)
         call_withdraw(call->contribution, call->serial);
-    return 0;
+    return progress_leave(&visit, 0);
 }
 
 // ---- Not built yet -----------------------------------------------------------------------------

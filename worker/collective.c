@@ -218,7 +218,9 @@ static int collective_await(struct lockstep_work *work, const struct command *co
                                                  : clock_now_ms() + timeout_ms};
     int status = 0;
     mutex_lock(&session->mutex);
+    session->awaited = work;
     drive_until_locked(session, command, &wish);
+    session->awaited = NULL;
     if (work->state != WORK_DONE && session->failure != 0)
         status = session_failure_locked(session);
     else if (work->state == WORK_FREE)
@@ -310,24 +312,29 @@ static int collective_async(struct lockstep_session *session, const char *name, 
     return status;
 }
 
+// Its time is over. The other ranks may have the result: this one cannot go on as if nothing was.
+// The text says what it was before.
+static void collective_give_up(struct lockstep_session *session, struct lockstep_work *work)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    text_copy(text, sizeof(text), lockstep_error_text());
+    lockstep_abort(session, text);
+    collective_wait(work, LOCKSTEP_WAIT_FOREVER);
+    (void)error_set(LOCKSTEP_E_TIMEOUT, "%s", text);
+}
+
 static int collective_blocking(struct lockstep_session *session, const char *name, void *data,
                                uint64_t count, const struct collective *like, uint32_t timeout_ms)
 {
     struct lockstep_work *work;
-    char text[LOCKSTEP_TEXT_BYTES];
     int status = collective_check(session, name, count, like);
     if (status < 0)
         return status;
-    session_activity(session, ACTIVITY_WAITING);
+    const struct visit visit = progress_enter(session, API_COLLECTIVE, PROGRESS_NO_MODULE, 0);
     status = collective_call(session, name, data, count, like, timeout_ms, &work);
-    session_activity(session, ACTIVITY_OUTSIDE);
-    if (status != LOCKSTEP_E_TIMEOUT)
-        return status;
-    // The other ranks may have the result: this one cannot go on as if nothing was.
-    text_copy(text, sizeof(text), lockstep_error_text());
-    lockstep_abort(session, text);
-    collective_wait(work, LOCKSTEP_WAIT_FOREVER);
-    return error_set(LOCKSTEP_E_TIMEOUT, "%s", text);
+    if (status == LOCKSTEP_E_TIMEOUT)
+        collective_give_up(session, work);
+    return progress_leave(&visit, status);
 }
 
 static struct collective collective_allreduce(lockstep_dtype dtype, lockstep_op op)
@@ -402,5 +409,6 @@ int lockstep_work_wait(lockstep_work *work, uint32_t timeout_ms)
         return error_set(LOCKSTEP_E_INVALID, work == NULL ? "the work is NULL"
                                                           : "this is not work, or its session was "
                                                             "closed");
-    return collective_wait(work, timeout_ms);
+    const struct visit visit = progress_enter(work->session, API_WORK_WAIT, PROGRESS_NO_MODULE, 0);
+    return progress_leave(&visit, collective_wait(work, timeout_ms));
 }

@@ -342,6 +342,14 @@ static int config_link(struct config *config)
     return 0;
 }
 
+static int config_trace(const struct lockstep_config *given, struct config *config)
+{
+    const char *directory = config_environment("LOCKSTEP_TRACE_DIR");
+    return config_string(config->trace_dir, sizeof(config->trace_dir),
+                         directory != NULL ? directory : given->trace_dir,
+                         "the directory of traces (LOCKSTEP_TRACE_DIR, config.trace_dir)");
+}
+
 int config_resolve(const struct lockstep_config *given, struct config *config)
 {
     struct lockstep_config whole;
@@ -367,6 +375,8 @@ int config_resolve(const struct lockstep_config *given, struct config *config)
         status = config_algorithm(config);
     if (status == 0)
         status = config_link(config);
+    if (status == 0)
+        status = config_trace(&whole, config);
     config->open_timeout_ms = whole.open_timeout_ms;
     if (status == 0)
         status = config_number("LOCKSTEP_OPEN_TIMEOUT_MS", UINT32_MAX, &config->open_timeout_ms);

@@ -43,6 +43,7 @@ struct config {
     bool engine_pinned;
     cpu_set_t engine_cpus; // Where it is.
     int engine_nice; // 0: as it is.
+    char trace_dir[LOCKSTEP_TEXT_BYTES]; // Empty: none.
 };
 
 // 0, or LOCKSTEP_E_CONFIG / LOCKSTEP_E_UNSUPPORTED / LOCKSTEP_E_INVALID with the error text set.

@@ -4,8 +4,8 @@
 // own. It moves messages and reports the state of the stream; it knows nothing of their meaning.
 // control_grpc.c implements it and is the only file of the worker that includes gRPC.
 //
-// It sends heartbeats by itself, from its own thread, with what the heartbeat function returns, so
-// that a trainer which is stuck elsewhere is still seen.
+// Heartbeats are messages like others, but only the newest is of use: while one waits to be sent,
+// further ones are refused.
 
 #ifndef WORKER_CONTROL_H
 #define WORKER_CONTROL_H
@@ -17,13 +17,11 @@
 struct control; // Opaque.
 
 struct control_events {
-    // All called on the control thread, one at a time. They must not block and must not call
+    // Both called on the control thread, one at a time. They must not block and must not call
     // control_close.
     void (*received)(void *context, const struct down_message *message); // Borrowed for the call.
     // The stream ended: text is a sentence ("connection refused", "unavailable: ..."). Called once.
     void (*ended)(void *context, const char *text);
-    // Fills a heartbeat. Every heartbeat_ms once control_heartbeat was called.
-    void (*heartbeat)(void *context, struct up_message *message);
     void *context;
 };
 
@@ -36,11 +34,9 @@ int control_open(const char *address, uint64_t connect_timeout_ms,
                  size_t error_bytes);
 
 // Queues a copy of message; any thread; never blocks. Returns 0, -1 when the stream has ended, -2
-// when LOCKSTEP_SEND_QUEUE messages wait, -3 when the message cannot be encoded (a bug).
+// when LOCKSTEP_SEND_QUEUE messages wait, or another heartbeat does, -3 when the message cannot be
+// encoded (a bug).
 int control_send(struct control *control, const struct up_message *message);
-
-// Starts heartbeats. Any thread, once.
-void control_heartbeat(struct control *control, uint64_t interval_ms);
 
 // Half-closes after everything queued was sent, waits at most linger_ms for the end of the stream,
 // cancels it otherwise, joins the thread and frees. No event is reported after it returned.

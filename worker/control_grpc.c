@@ -108,7 +108,6 @@ struct control {
     bool half_closed; // TAG_HALF_CLOSE was started.
     uint64_t retry_at; // NEVER while a call is in progress.
     uint64_t retry_delay_ms;
-    uint64_t heartbeat_at; // NEVER until control_heartbeat.
     grpc_byte_buffer *received;
     grpc_metadata_array headers;
     grpc_metadata_array trailers;
@@ -116,7 +115,6 @@ struct control {
     grpc_slice status_details;
     char reason[LOCKSTEP_TEXT_BYTES];
     char ended_text[LOCKSTEP_TEXT_BYTES];
-    struct up_message heartbeat_message;
     struct down_message message;
 
     // guarded by mutex
@@ -129,7 +127,6 @@ struct control {
     bool closing; // control_close was called: no more events.
     bool reporting; // An event function runs: control_close waits for it.
     uint64_t linger_until; // While closing.
-    uint64_t heartbeat_ms; // 0: none yet.
     bool finished; // The thread is done with everything but `abandoned`.
     bool abandoned; // control_close has gone: the thread frees.
     struct cond changed; // `finished` or `reporting`
@@ -423,9 +420,9 @@ static void wake_locked(struct control *control)
     (void)error;
 }
 
-static int queue_push_locked(struct control *control, const struct up_message *message,
-                             bool heartbeat)
+static int queue_push_locked(struct control *control, const struct up_message *message)
 {
+    const bool heartbeat = message->kind == UP_HEARTBEAT;
     mutex_assert_held(&control->mutex);
     if (control->ended || control->closing)
         return -1;
@@ -447,36 +444,6 @@ static int queue_push_locked(struct control *control, const struct up_message *m
 }
 
 // ---- Time --------------------------------------------------------------------------------------
-
-static void send_heartbeat(struct control *control)
-{
-    memset(&control->heartbeat_message, 0, sizeof(control->heartbeat_message));
-    control->heartbeat_message.kind = UP_HEARTBEAT;
-    if (!report_begin(control))
-        return;
-    control->events.heartbeat(control->events.context, &control->heartbeat_message);
-    report_end(control);
-    mutex_lock(&control->mutex);
-    queue_push_locked(control, &control->heartbeat_message, true);
-    mutex_unlock(&control->mutex);
-}
-
-static void check_heartbeat(struct control *control, uint64_t now)
-{
-    mutex_lock(&control->mutex);
-    uint64_t interval_ms = control->closing ? 0 : control->heartbeat_ms;
-    mutex_unlock(&control->mutex);
-    if (!interval_ms || control->stage != STANDING) {
-        control->heartbeat_at = NEVER;
-        return;
-    }
-    if (control->heartbeat_at == NEVER)
-        control->heartbeat_at = now + interval_ms;
-    if (now < control->heartbeat_at)
-        return;
-    control->heartbeat_at = now + interval_ms;
-    send_heartbeat(control);
-}
 
 // control_close gives the stream until then; NEVER before it is called.
 static uint64_t linger_until(struct control *control)
@@ -513,7 +480,6 @@ static void check_time(struct control *control)
         connect_timed_out(control);
     if (control->stage == CONNECTING && !control->call && now >= control->retry_at)
         attempt(control);
-    check_heartbeat(control, now);
 }
 
 static uint64_t earlier(uint64_t a, uint64_t b)
@@ -523,7 +489,7 @@ static uint64_t earlier(uint64_t a, uint64_t b)
 
 static gpr_timespec next_deadline(struct control *control)
 {
-    uint64_t at = earlier(control->retry_at, control->heartbeat_at);
+    uint64_t at = control->retry_at;
     if (!control->cancelled) {
         at = earlier(at, linger_until(control));
         if (control->stage == CONNECTING)
@@ -752,7 +718,6 @@ static struct control *allocate(const char *address, uint64_t connect_timeout_ms
     control->connect_deadline = connect_timeout_ms < NEVER - now ? now + connect_timeout_ms : NEVER;
     control->retry_at = NEVER;
     control->retry_delay_ms = RETRY_FIRST_MS;
-    control->heartbeat_at = NEVER;
     mutex_init(&control->mutex);
     cond_init(&control->changed);
     list_init(&control->queue);
@@ -812,19 +777,11 @@ int control_open(const char *address, uint64_t connect_timeout_ms,
 int control_send(struct control *control, const struct up_message *message)
 {
     mutex_lock(&control->mutex);
-    int result = queue_push_locked(control, message, false);
+    int result = queue_push_locked(control, message);
     if (result == 0)
         wake_locked(control);
     mutex_unlock(&control->mutex);
     return result;
-}
-
-void control_heartbeat(struct control *control, uint64_t interval_ms)
-{
-    mutex_lock(&control->mutex);
-    control->heartbeat_ms = interval_ms;
-    wake_locked(control);
-    mutex_unlock(&control->mutex);
 }
 
 // Nothing is reported from the moment this is called; an event function that runs is waited for.

@@ -113,31 +113,38 @@ void counter_apply(struct lockstep_session *session, const struct commit_wave *r
 
 // ---- Where the trainer is ----------------------------------------------------------------------
 
-static void counter_set_mark(struct lockstep_session *session, const char *text)
-{
-    mutex_lock(&session->mutex);
-    text_copy(session->mark, sizeof(session->mark), text);
-    mutex_unlock(&session->mutex);
-}
-
-int lockstep_mark(lockstep_session *session, const char *text)
+static int counter_check_mark(struct lockstep_session *session, const char *text)
 {
     const int status = session_check(session);
     if (status < 0)
         return status;
     if (text == NULL || !utf8_valid(text, strlen(text)))
         return error_set(LOCKSTEP_E_INVALID, "a mark is a text in UTF-8");
-    counter_set_mark(session, text);
+    return 0;
+}
+
+int lockstep_mark(lockstep_session *session, const char *text)
+{
+    const int status = counter_check_mark(session, text);
+    if (status < 0)
+        return status;
+    mutex_lock(&session->mutex);
+    progress_mark_locked(session, text);
+    mutex_unlock(&session->mutex);
     return 0;
 }
 
 int lockstep_pause(lockstep_session *session, const char *reason, uint64_t expected_ms)
 {
-    const int status = lockstep_mark(session, reason == NULL ? "paused" : reason);
-    (void)expected_ms; // Shown as a pause however long it takes; bounds come with stall verdicts.
-    if (status == 0)
-        session_activity(session, ACTIVITY_PAUSED);
-    return status;
+    const char *text = reason == NULL ? "paused" : reason;
+    const int status = counter_check_mark(session, text);
+    if (status < 0)
+        return status;
+    const struct visit visit = progress_enter(session, API_PAUSE, PROGRESS_NO_MODULE, 0);
+    mutex_lock(&session->mutex);
+    progress_pause_locked(session, text, expected_ms);
+    mutex_unlock(&session->mutex);
+    return progress_leave(&visit, 0);
 }
 
 int lockstep_resume(lockstep_session *session)
@@ -145,7 +152,9 @@ int lockstep_resume(lockstep_session *session)
     const int status = session_check(session);
     if (status < 0)
         return status;
-    counter_set_mark(session, "");
-    session_activity(session, ACTIVITY_OUTSIDE);
-    return 0;
+    const struct visit visit = progress_enter(session, API_RESUME, PROGRESS_NO_MODULE, 0);
+    mutex_lock(&session->mutex);
+    progress_resume_locked(session);
+    mutex_unlock(&session->mutex);
+    return progress_leave(&visit, 0);
 }

@@ -291,6 +291,7 @@ void drive_until_locked(struct lockstep_session *session, const struct command *
     bool in_time = true;
     if (command != NULL && session->failure == 0)
         driver_command_locked(&driver, command);
+    progress_wait_locked(session->progress, 1);
     while (!wish_is_true(wish) && session->failure == 0 && in_time) {
         if (driver.drives)
             in_time = driver_round_locked(&driver);
@@ -299,6 +300,7 @@ void drive_until_locked(struct lockstep_session *session, const struct command *
         else
             in_time = driver_wait_locked(&driver);
     }
+    progress_wait_locked(session->progress, -1);
     if (driver.drives)
         driver_end_locked(&driver);
 }

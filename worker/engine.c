@@ -14,6 +14,7 @@
 #include "worker/error.h"
 #include "worker/kernels.h"
 #include "worker/session.h"
+#include "worker/watch.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -190,6 +191,8 @@ static void engine_launch(struct lockstep_session *session, const struct order_a
         atomic_fetch_add_explicit(&session->zero_filled, 1, memory_order_relaxed);
     engine_count_launch(&session->times);
     atomic_fetch_add_explicit(&session->runs, collective->extent_count, memory_order_relaxed);
+    trace_event(&session->trace, TRACE_LAUNCH, action->step, id.module, id.call, id.bucket,
+                collective->elements * dtype_size(collective->dtype));
     transport_launch(session->transport, collective);
 }
 
@@ -246,9 +249,11 @@ static void engine_settled(struct lockstep_session *session, uint64_t step)
     struct transport_statistics now;
     sets_adopt_layouts(session);
     transport_statistics(session->transport, &now);
-    atomic_store(&session->progress.settled, step);
-    atomic_store(&session->progress.bytes_sent, now.bytes_sent);
-    atomic_store(&session->progress.bytes_received, now.bytes_received);
+    progress_order(session);
+    atomic_store(&session->progress->settled, step);
+    trace_event(&session->trace, TRACE_SETTLED, step, TRACE_NO_MODULE, 0, 0, 0);
+    atomic_store(&session->progress->bytes_sent, now.bytes_sent);
+    atomic_store(&session->progress->bytes_received, now.bytes_received);
     mutex_lock(&session->mutex);
     session->report.bytes_sent = now.bytes_sent - session->step_bytes_sent;
     session->report.bytes_received = now.bytes_received - session->step_bytes_received;
@@ -262,6 +267,7 @@ static void engine_failed(struct lockstep_session *session, const struct order_a
 {
     char text[LOCKSTEP_REPORT_BYTES];
     session->verdict_deadline_ms = 0;
+    trace_event(&session->trace, TRACE_HALT, action->step, TRACE_NO_MODULE, 0, 0, action->halt);
     if (action->halt == HALT_UNPLANNED && session->order->verdict.extra_total > 0) {
         // Nothing is in flight any more, and other ranks may still read our last frames.
         engine_unplanned_text(session, text, sizeof(text));
@@ -356,6 +362,13 @@ static bool engine_is_plain(const struct lockstep_session *session,
     return (const char *)collective >= first && (const char *)collective < end;
 }
 
+static void engine_trace_final(const struct lockstep_session *session, uint32_t slot)
+{
+    const struct slot_id *id = &session->order->slots[slot].id;
+    trace_event(&session->trace, TRACE_FINAL, session->order->step, id->module, id->call,
+                id->bucket, 0);
+}
+
 static void engine_done(void *context, struct collective *collective)
 {
     struct lockstep_session *session = context;
@@ -369,7 +382,9 @@ static void engine_done(void *context, struct collective *collective)
     engine_count_times(session, collective);
     contribution_collective_done(collective->context, collective);
     atomic_store_explicit(&session->weight_total, collective->weight_total, memory_order_relaxed);
+    engine_trace_final(session, collective->tag.slot);
     order_slot_final(session->order, collective->tag.slot);
+    progress_order(session);
 }
 
 static void engine_opened(struct lockstep_session *session, const struct wave *wave)
@@ -390,7 +405,9 @@ static void engine_wave_done(void *context, struct wave *wave)
         return;
     }
     if (wave->kind == WAVE_CLOSE) {
+        trace_event(&session->trace, TRACE_CLOSED, wave->step, TRACE_NO_MODULE, 0, 0, 0);
         order_close_completed(session->order, (const struct close_wave *)wave->payload);
+        progress_order(session);
         return;
     }
     mutex_lock(&session->mutex);
@@ -398,6 +415,7 @@ static void engine_wave_done(void *context, struct wave *wave)
     counter_apply(session, &session->outcome);
     mutex_unlock(&session->mutex);
     order_commit_completed(session->order);
+    progress_order(session);
 }
 
 static void engine_header(void *context, const struct step_header *header, const uint8_t *bytes,
@@ -409,6 +427,7 @@ static void engine_header(void *context, const struct step_header *header, const
     note->count = count;
     memcpy(note->bytes, bytes, count);
     order_header_received(session->order, header);
+    progress_order(session);
 }
 
 static void engine_peer_lost(void *context, uint32_t rank, bool left, const char *text)
@@ -478,6 +497,7 @@ static void engine_generation(struct lockstep_session *session, const struct dow
     session->world_size = start->world_size;
     session->chunk_bytes = start->chunk_bytes;
     session->hosts = start->locality.hosts;
+    watch_formed(session->watch, &start->locality);
     session->generation = message->generation;
     order_init(session->order, message->generation, start->rank, start->world_size, sink);
     if (transport_form(session->transport, &world) < 0)
@@ -510,10 +530,29 @@ static void engine_send_manifest(struct lockstep_session *session,
     engine_send(session, &message);
 }
 
+// Rank 0 says what modules are called: manifests are equal, so it speaks for all.
+static void engine_send_modules(struct lockstep_session *session)
+{
+    struct up_message message = {.kind = UP_MODULES};
+    struct up_modules *part = &message.u.modules;
+    part->total = session->module_count;
+    while (part->first < session->module_count) {
+        for (part->count = 0;
+             part->count < LOCKSTEP_NAMES_PART && part->first + part->count < session->module_count;
+             part->count++)
+            text_copy(part->names[part->count], sizeof(part->names[0]),
+                      session->modules[part->first + part->count]->name);
+        engine_send(session, &message);
+        part->first += part->count;
+    }
+}
+
 static void engine_verified(struct lockstep_session *session)
 {
     if (!session->starting)
         return;
+    if (session->rank == 0)
+        engine_send_modules(session);
     session->starting = false;
     tune_started(session);
     mutex_lock(&session->mutex);
@@ -565,6 +604,22 @@ static void engine_halt(struct lockstep_session *session, const struct down_halt
         order_halted(session->order, halt);
 }
 
+static void engine_grant(struct lockstep_session *session, const struct down_grant *grant)
+{
+    trace_event(&session->trace, TRACE_GRANT, grant->step, grant->slot.module, grant->slot.call,
+                grant->slot.bucket, 0);
+    order_granted(session->order, grant);
+    progress_order(session);
+}
+
+static void engine_plan(struct lockstep_session *session, const struct down_plan_part *part)
+{
+    if (part->last)
+        trace_event(&session->trace, TRACE_PLAN, part->step, TRACE_NO_MODULE, 0, 0, part->number);
+    order_plan_received(session->order, part);
+    progress_order(session);
+}
+
 static void engine_message(struct lockstep_session *session, const struct down_message *message)
 {
     if (message->kind != DOWN_WELCOME && message->kind != DOWN_REFUSED)
@@ -575,7 +630,7 @@ static void engine_message(struct lockstep_session *session, const struct down_m
         return;
     switch (message->kind) {
     case DOWN_WELCOME:
-        control_heartbeat(session->control, message->u.welcome.heartbeat_ms);
+        watch_interval(session->watch, message->u.welcome.heartbeat_ms);
         break;
     case DOWN_REFUSED:
         engine_fail(session, error_status_of_refusal(message->u.refused.refusal),
@@ -594,19 +649,19 @@ static void engine_message(struct lockstep_session *session, const struct down_m
         engine_send_manifest(session, &message->u.manifest_request);
         break;
     case DOWN_GRANT:
-        order_granted(session->order, &message->u.grant);
+        engine_grant(session, &message->u.grant);
         break;
     case DOWN_LAYOUT_PART:
         engine_layout_part(session, &message->u.layout_part);
         break;
     case DOWN_PLAN_PART:
-        order_plan_received(session->order, &message->u.plan_part);
+        engine_plan(session, &message->u.plan_part);
         break;
     case DOWN_HALT:
         engine_halt(session, &message->u.halt);
         break;
-    case DOWN_QUERY: // Nothing here waits in a planned step, or answers inspections, yet.
-    case DOWN_INSPECT:
+    case DOWN_QUERY: // Nothing here waits in a planned step yet.
+    case DOWN_INSPECT: // The watch has it.
     case DOWN_NONE:
         break;
     }
@@ -654,6 +709,7 @@ static void engine_step_begin(struct lockstep_session *session, uint64_t phase)
     session->step_bytes_copied = now.bytes_copied;
     text_copy(session->engine_phase, sizeof(session->engine_phase), session->phase);
     order_step_begun(session->order, session->step, phase);
+    progress_order(session);
 }
 
 static void engine_ready(struct lockstep_session *session, const struct command *command)
@@ -663,6 +719,7 @@ static void engine_ready(struct lockstep_session *session, const struct command 
     const struct slot_id id = {
         .module = command->module, .call = command->call, .bucket = command->bucket};
     order_slot_ready(session->order, id, bucket->dtype, bucket->elements);
+    progress_order(session);
 }
 
 // The layout that rank 0 proposes for a module: the one that was learned for its set, or else its
@@ -709,6 +766,7 @@ static void engine_step_end(struct lockstep_session *session)
             engine_propose_layout(session, session->modules[i]);
     }
     order_step_ended(session->order);
+    progress_order(session);
 }
 
 static void engine_start_command(struct lockstep_session *session)
@@ -756,6 +814,10 @@ void engine_command(struct lockstep_session *session, const struct command *comm
         session->leave = command->value != 0;
         return;
     }
+    if (command->kind == COMMAND_INSPECT) {
+        watch_driven(session);
+        return;
+    }
     // After an abort nothing is begun any more; its answer is still heard.
     if (session->abort_text[0] != '\0' && command->kind < COMMAND_MESSAGE)
         return;
@@ -788,6 +850,7 @@ void engine_command(struct lockstep_session *session, const struct command *comm
         case COMMAND_ABORT:
             engine_abort(session, command->pointer);
             break;
+        case COMMAND_INSPECT:
         case COMMAND_STOP:
             break;
         }

@@ -56,6 +56,8 @@ struct link_ops {
     ssize_t (*receive)(struct link *link, const struct iovec *iov, int count);
     // Bytes that the next receive returns for certain, if it is given the room.
     size_t (*readable)(struct link *link);
+    // Bytes that it has taken, and the peer has not. NULL: not known. May cost a system call.
+    size_t (*unsent)(struct link *link);
     // Fewer bytes than these are not worth an event of `fd`, until it is called again; an end
     // always is. NULL: every byte is worth one.
     void (*await)(struct link *link, size_t bytes);

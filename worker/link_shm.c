@@ -512,6 +512,15 @@ static size_t shm_readable(struct link *link)
     return available;
 }
 
+static size_t shm_unsent(struct link *link)
+{
+    struct shm_link *shm = shm_of(link);
+    size_t room = SHM_RING_BYTES;
+    if (shm->ready && !shm_look_room(&shm->writer, &room))
+        (void)shm_fail(shm, EPROTO);
+    return SHM_RING_BYTES - room;
+}
+
 // ---- sending ------------------------------------------------------------------------------------
 
 static void shm_give_bytes(struct shm_link *shm)
@@ -749,6 +758,7 @@ static const struct link_ops shm_ops = {
     .send = shm_send,
     .receive = shm_receive,
     .readable = shm_readable,
+    .unsent = shm_unsent,
     .check = shm_check,
     .pending = shm_pending,
     .sleep = shm_sleep,

@@ -17,6 +17,7 @@
 #include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
@@ -141,6 +142,14 @@ static size_t tcp_readable(struct link *link)
     return (size_t)bytes;
 }
 
+static size_t tcp_unsent(struct link *link)
+{
+    int bytes = 0;
+    if (ioctl(link->fd, SIOCOUTQ, &bytes) < 0 || bytes < 0)
+        return 0;
+    return (size_t)bytes;
+}
+
 static void tcp_await(struct link *link, size_t bytes)
 {
     tcp_set(link->fd, SOL_SOCKET, SO_RCVLOWAT, (int)bytes);
@@ -182,6 +191,7 @@ static const struct link_ops tcp_ops = {
     .send = tcp_send,
     .receive = tcp_receive,
     .readable = tcp_readable,
+    .unsent = tcp_unsent,
     .await = tcp_await,
     .check = tcp_check,
     .shut = tcp_shut,

@@ -601,6 +601,7 @@ int lockstep_module_register(lockstep_session *session, const struct lockstep_mo
         return status;
     }
     shared_join(made);
+    trace_module(&session->trace, made->index, made->name);
     session->modules[session->module_count++] = made;
     session->sets_changed = true;
     session->tensor_count += made->parameter_count + made->buffer_count;
@@ -627,6 +628,7 @@ static void module_take_out(struct lockstep_session *session, const struct locks
     for (uint32_t i = module->index; i < session->module_count; i++) {
         session->modules[i] = session->modules[i + 1];
         session->modules[i]->index = i;
+        trace_module(&session->trace, i, session->modules[i]->name);
     }
 }
 

@@ -416,8 +416,8 @@ static int saved_read_head(struct saved_reader *reader)
 static void saved_take_step(struct lockstep_session *session, uint64_t step)
 {
     session->step = step;
-    atomic_store(&session->progress.step, step);
-    atomic_store(&session->progress.settled, step);
+    atomic_store(&session->progress->step, step);
+    atomic_store(&session->progress->settled, step);
     mutex_lock(&session->mutex);
     session->settled = step;
     memset(session->counters, 0, sizeof(session->counters));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The life of a session: open, world, close, abort; and what every public function begins with.
-// Runs on trainer threads, but for the three callbacks of the control thread, which only put
-// what they get into the engine's inbox.
+// Runs on trainer threads, but for the two callbacks of the control thread, which only hand on what
+// they get: to the engine's inbox, or to the watch.
 
 #include "worker/session.h"
 
@@ -10,6 +10,8 @@
 #include "base/text.h"
 #include "worker/error.h"
 #include "worker/handle.h"
+#include "worker/watch.h"
+#include "worker/watch_proc.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,18 +96,17 @@ void session_post(struct lockstep_session *session, struct command command)
     session_fail(session, LOCKSTEP_E_SYSTEM, "the engine's inbox is full");
 }
 
-void session_activity(struct lockstep_session *session, enum worker_activity activity)
-{
-    atomic_store_explicit(&session->progress.since_ms, clock_coarse_ms(), memory_order_relaxed);
-    atomic_store_explicit(&session->progress.activity, (int)activity, memory_order_relaxed);
-}
-
 // ---- The control thread's callbacks ------------------------------------------------------------
 
 static void session_received(void *context, const struct down_message *message)
 {
     struct lockstep_session *session = context;
-    struct down_message *copy = malloc(sizeof(*copy));
+    struct down_message *copy;
+    if (message->kind == DOWN_INSPECT) {
+        watch_inspect(session->watch, &message->u.inspect);
+        return;
+    }
+    copy = malloc(sizeof(*copy));
     if (copy == NULL) {
         session_fail(session, LOCKSTEP_E_SYSTEM, "no memory for a message of the coordinator");
         return;
@@ -122,34 +123,6 @@ static void session_ended(void *context, const char *text)
         session_post(session, (struct command){.kind = COMMAND_CONTROL_ENDED, .pointer = copy});
     else
         session_fail(session, LOCKSTEP_E_SYSTEM, "no memory");
-}
-
-static void session_heartbeat(void *context, struct up_message *message)
-{
-    struct lockstep_session *session = context;
-    struct up_heartbeat *beat = &message->u.heartbeat;
-    const struct progress *progress = &session->progress;
-    message->kind = UP_HEARTBEAT;
-    mutex_lock(&session->mutex);
-    if (session->formed)
-        message->generation = session->generation;
-    text_copy(beat->mark, sizeof(beat->mark), session->mark);
-    mutex_unlock(&session->mutex);
-    beat->step = atomic_load(&progress->step);
-    beat->settled = atomic_load(&progress->settled);
-    beat->activity = (enum worker_activity)atomic_load(&progress->activity);
-    beat->since_ms = clock_now_ms() - atomic_load(&progress->since_ms);
-    beat->bytes_sent = atomic_load(&progress->bytes_sent);
-    beat->bytes_received = atomic_load(&progress->bytes_received);
-    beat->totals = (struct step_totals){
-        .steps = atomic_load(&progress->steps),
-        .bytes_copied = atomic_load(&progress->bytes_copied),
-        .in_flight_us = atomic_load(&progress->in_flight_us),
-        .overlap_us = atomic_load(&progress->overlap_us),
-        .exposed_us = atomic_load(&progress->exposed_us),
-        .zero_filled = atomic_load(&progress->zero_filled),
-        .unused = atomic_load(&progress->unused),
-    };
 }
 
 // ---- Opening -----------------------------------------------------------------------------------
@@ -171,6 +144,9 @@ static void session_free(struct lockstep_session *session)
         handle_remove(&session->work[i]);
     state_fini(session);
     memory_fini(session);
+    watch_close(session);
+    progress_close(session);
+    trace_close(&session->trace, false);
     ring_buffer_fini(&session->inbox);
     drive_fini(&session->drive);
     mutex_fini(&session->mutex);
@@ -245,14 +221,17 @@ static void session_hello(const struct lockstep_session *session, struct up_mess
     hello->rank_hint = config->rank_hint;
     hello->open_timeout_ms = config->open_timeout_ms;
     hello->on_failure = FAILURE_ERROR;
+    text_copy(hello->device, sizeof(hello->device), "cpu");
+    hello->started = watch_proc_started(WATCH_PROC_DIRECTORY, "self");
 }
 
 static int session_connect(struct lockstep_session *session)
 {
-    const struct control_events events = {session_received, session_ended, session_heartbeat,
-                                          session};
+    const struct control_events events = {session_received, session_ended, session};
     struct up_message hello;
     char error[LOCKSTEP_TEXT_BYTES];
+    if (watch_start(session) < 0)
+        return error_set(LOCKSTEP_E_SYSTEM, "cannot start a thread");
     if (control_open(session->config.coordinator, session->config.open_timeout_ms, &events,
                      &session->control, error, sizeof(error)) < 0)
         return error_set(LOCKSTEP_E_CONFIG, "%s", error);
@@ -285,9 +264,10 @@ static void session_shut(struct lockstep_session *session, bool leave)
 {
     struct up_message message = {.kind = UP_LEAVE};
     engine_stop(session, leave);
+    watch_stop(session);
     if (session->control != NULL) {
         message.generation = session->generation;
-        message.u.leave.settled = atomic_load(&session->progress.settled);
+        message.u.leave.settled = atomic_load(&session->progress->settled);
         control_send(session->control, &message);
         control_close(session->control, SESSION_LINGER_MS);
     }
@@ -302,7 +282,6 @@ static void session_shut(struct lockstep_session *session, bool leave)
 static int session_join(struct lockstep_session *session)
 {
     int status = session_address(&session->config);
-    session_activity(session, ACTIVITY_OPENING);
     if (status == 0) {
         memory_share(session);
         status = engine_start(session);
@@ -315,20 +294,34 @@ static int session_join(struct lockstep_session *session)
         status = session_await_world(session);
     if (status < 0)
         session_shut(session, false);
-    session_activity(session, ACTIVITY_OUTSIDE);
     return status;
+}
+
+static int session_begin(struct lockstep_session *session)
+{
+    if (getrandom(&session->uuid, sizeof(session->uuid), 0) < 0 ||
+        trace_open(&session->config, &session->uuid, &session->log, &session->trace) < 0)
+        return -1;
+    return progress_open(session);
+}
+
+static int session_enter(struct lockstep_session *session)
+{
+    const struct visit visit = progress_enter(session, API_OPEN, PROGRESS_NO_MODULE, 0);
+    if (!session->config.solo)
+        return progress_leave(&visit, session_join(session));
+    session->world_size = 1;
+    return progress_leave(&visit, 0);
 }
 
 static int session_open(const struct config *config, struct lockstep_session **opened)
 {
     struct lockstep_session *session = session_allocate(config);
     int status = 0;
-    if (session == NULL || getrandom(&session->uuid, sizeof(session->uuid), 0) < 0)
+    if (session == NULL || session_begin(session) < 0)
         status = error_set(LOCKSTEP_E_SYSTEM, "no memory for a session");
-    else if (config->solo)
-        session->world_size = 1;
     else
-        status = session_join(session);
+        status = session_enter(session);
     if (status == 0 && handle_add(HANDLE_SESSION, session) < 0)
         status = error_set(LOCKSTEP_E_SYSTEM, "too many sessions in this process");
     if (status < 0) {
@@ -396,8 +389,11 @@ int lockstep_close(lockstep_session *session)
     if (status < 0)
         return status;
     handle_remove(session);
+    // Nobody leaves it: its words end with it.
+    (void)progress_enter(session, API_CLOSE, PROGRESS_NO_MODULE, 0);
     if (!session->config.solo)
         session_shut(session, true);
+    trace_close(&session->trace, session->failure != 0);
     session_free(session);
     return 0;
 }

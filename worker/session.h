@@ -23,8 +23,10 @@
 #include "worker/control.h"
 #include "worker/drive.h"
 #include "worker/order.h"
+#include "worker/progress.h"
 #include "worker/region.h"
 #include "worker/threads.h"
+#include "worker/trace.h"
 #include "worker/transport.h"
 
 #include <lockstep/lockstep.h>
@@ -128,6 +130,7 @@ struct lockstep_call {
     uint64_t serial; // Of all calls of the module, from 1.
     bool last; // Gradients travel with this one.
     bool ended;
+    uint32_t gradients; // That are to be reported in it.
 };
 
 // A set of parameters of a module that are trained together, and how they are cut into buckets.
@@ -260,6 +263,7 @@ enum command_kind {
     COMMAND_MESSAGE, // pointer: struct down_message, given
     COMMAND_CONTROL_ENDED, // pointer: text, given
     COMMAND_ABORT, // pointer: text, given
+    COMMAND_INSPECT, // The watch asks what only the driver knows.
     COMMAND_STOP, // value: 1 leave in good order, 0 at once
 };
 
@@ -294,29 +298,10 @@ struct counter {
     int64_t pending; // Added here since step_end.
 };
 
-// Where the trainer is, read by the heartbeat without a lock.
-struct progress {
-    _Atomic(uint64_t) step;
-    _Atomic(uint64_t) settled;
-    atomic_int activity; // enum worker_activity
-    _Atomic(uint64_t) since_ms;
-    _Atomic(uint64_t) bytes_sent;
-    _Atomic(uint64_t) bytes_received;
-    // Sums over the finished steps of the generation, written by the trainer.
-    _Atomic(uint64_t) steps;
-    _Atomic(uint64_t) bytes_copied;
-    _Atomic(uint64_t) in_flight_us;
-    _Atomic(uint64_t) overlap_us;
-    _Atomic(uint64_t) exposed_us;
-    _Atomic(uint64_t) zero_filled;
-    _Atomic(uint64_t) unused; // Of this rank.
-};
-
 // Times of the step under way, in clock_now_us; 0: not yet.
 struct step_times {
     uint64_t begin; // trainer
-    _Atomic(uint64_t) first_ready;
-    _Atomic(uint64_t) last_ready;
+    _Atomic(uint64_t) first_ready; // The last one is in struct progress.
     uint64_t end; // Guarded by the session's mutex.
 
     // driver, read by the trainer after the step settled
@@ -339,6 +324,10 @@ struct lockstep_session {
     struct thread engine;
     bool engine_runs;
     struct lockstep_session *next_open; // guarded by the list of open sessions (fork.c)
+    struct trace trace; // What it holds is atomic.
+    struct progress *progress; // In it.
+    struct usual *usual; // Owned by progress.c.
+    struct watch *watch; // NULL in a solo session.
 
     // set when the generation formed, then constant
     struct generation_id generation;
@@ -432,17 +421,16 @@ struct lockstep_session {
     char failure_text[LOCKSTEP_REPORT_BYTES];
     struct lockstep_work *work; // [SESSION_MAX_WORK]
     struct lockstep_work *free_work; // The trainer's, the one that was free last first.
+    const struct lockstep_work *awaited; // That a call waits for, or NULL; of several the last.
     struct name_use *names; // [SESSION_MAX_NAMES]
     struct counter counters[LOCKSTEP_MAX_COUNTERS];
     bool counter_overflow;
     struct commit_wave contribution; // Filled at step_end, taken by the driver at the commit.
     struct commit_wave outcome; // Of the last settled step.
-    char mark[LOCKSTEP_MARK_BYTES];
 
     // atomic
     atomic_bool failed; // failure != 0
     struct thread_callers callers;
-    struct progress progress;
     atomic_uint control_messages;
     atomic_uint buckets_travelled;
     atomic_uint zero_filled;
@@ -466,7 +454,6 @@ void session_drop(const struct command *command);
 void session_fail(struct lockstep_session *session, int status, const char *text);
 // 0, or the failure with its text set for this thread. Caller holds the mutex.
 int session_failure_locked(struct lockstep_session *session);
-void session_activity(struct lockstep_session *session, enum worker_activity activity);
 
 // ---- engine.c ----------------------------------------------------------------------------------
 
@@ -571,6 +558,9 @@ void sets_free(struct lockstep_module *module);
 // First line of every public function of a module: 0 when the handle is a live module of a session
 // that has not failed; else the status, with the error text set. Any thread.
 int module_check(struct lockstep_module *module);
+// Gradients that the module's open call, if it has one, does not have yet: how many, and the names
+// of the first. Driver, while a step is open.
+void call_missing(struct lockstep_module *module, struct answer_place *place);
 // What the calls of the step have left over travels now. Trainer, at step_end.
 void call_finish(struct lockstep_session *session);
 

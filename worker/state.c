@@ -289,9 +289,27 @@ static int state_verify(struct lockstep_session *session)
     return status;
 }
 
+static int state_start(struct lockstep_session *session)
+{
+    int status = 0;
+    if (!session->config.solo) {
+        state_fini(session);
+        status = state_make_groups(session);
+        if (status == 0)
+            status = state_verify(session);
+        if (status == 0)
+            status = state_broadcast(session, session->config.root);
+    }
+    if (status < 0)
+        return status;
+    replica_copy_values(session);
+    session->started = true;
+    return 0;
+}
+
 int lockstep_start(lockstep_session *session)
 {
-    int status = session_check(session);
+    const int status = session_check(session);
     if (status < 0)
         return status;
     if (session->started)
@@ -302,21 +320,8 @@ int lockstep_start(lockstep_session *session)
                          "config.root %" PRIu32 " does not fit the world of %" PRIu32
                          " that has formed",
                          session->config.root, session->world_size);
-    session_activity(session, ACTIVITY_STARTING);
-    if (!session->config.solo) {
-        state_fini(session);
-        status = state_make_groups(session);
-        if (status == 0)
-            status = state_verify(session);
-        if (status == 0)
-            status = state_broadcast(session, session->config.root);
-    }
-    session_activity(session, ACTIVITY_OUTSIDE);
-    if (status < 0)
-        return status;
-    replica_copy_values(session);
-    session->started = true;
-    return 0;
+    const struct visit visit = progress_enter(session, API_START, PROGRESS_NO_MODULE, 0);
+    return progress_leave(&visit, state_start(session));
 }
 
 // ---- Hash and check ----------------------------------------------------------------------------
@@ -375,13 +380,10 @@ static int state_report(const struct lockstep_session *session, const struct sta
     return error_set(LOCKSTEP_E_MISMATCH, "%s", bytes);
 }
 
-int lockstep_state_check(lockstep_session *session)
+static int state_check(struct lockstep_session *session)
 {
     struct state_list list;
-    int status = state_check_ready(session);
-    if (status < 0 || session->config.solo)
-        return status;
-    status = state_collect(session, &list);
+    int status = state_collect(session, &list);
     if (status < 0)
         return status;
     status = state_compare(session, session->config.root, &list);
@@ -393,6 +395,15 @@ int lockstep_state_check(lockstep_session *session)
     return status;
 }
 
+int lockstep_state_check(lockstep_session *session)
+{
+    const int status = state_check_ready(session);
+    if (status < 0 || session->config.solo)
+        return status;
+    const struct visit visit = progress_enter(session, API_STATE, PROGRESS_NO_MODULE, 0);
+    return progress_leave(&visit, state_check(session));
+}
+
 // The root of a broadcast does not wait for the others: hence the barrier behind it.
 int lockstep_state_sync(lockstep_session *session)
 {
@@ -401,11 +412,10 @@ int lockstep_state_sync(lockstep_session *session)
     int status = state_check_ready(session);
     if (status < 0 || session->config.solo)
         return status;
-    session_activity(session, ACTIVITY_WAITING);
+    const struct visit visit = progress_enter(session, API_STATE, PROGRESS_NO_MODULE, 0);
     state_begin(session, 0);
     status = state_await(session);
     if (status == 0)
         status = state_collective(session, "lockstep/state/synchronized", NULL, 1, &barrier);
-    session_activity(session, ACTIVITY_OUTSIDE);
-    return status;
+    return progress_leave(&visit, status);
 }

@@ -69,7 +69,7 @@ static void step_reset_times(struct lockstep_session *session)
     struct step_times *times = &session->times;
     times->begin = clock_now_us();
     atomic_store_explicit(&times->first_ready, 0, memory_order_relaxed);
-    atomic_store_explicit(&times->last_ready, 0, memory_order_relaxed);
+    atomic_store_explicit(&session->progress->ready_us, 0, memory_order_relaxed);
     times->end = times->first_sent = times->last_received = 0;
     times->in_flight_us = times->overlap_us = 0;
     atomic_store_explicit(&session->control_messages, 0, memory_order_relaxed);
@@ -132,13 +132,11 @@ static int step_await(struct lockstep_session *session, const struct command *co
 {
     const struct wish wish = {.counter = reached, .value = step, .deadline_ms = deadline_ms};
     int status = 0;
-    session_activity(session, ACTIVITY_WAITING);
     mutex_lock(&session->mutex);
     drive_until_locked(session, command, &wish);
     if (*reached != step)
         status = session->failure != 0 ? session_failure_locked(session) : LOCKSTEP_E_TIMEOUT;
     mutex_unlock(&session->mutex);
-    session_activity(session, ACTIVITY_OUTSIDE);
     return status;
 }
 
@@ -168,7 +166,7 @@ static void step_finish_all(struct lockstep_session *session)
         return;
     session->window_open = false;
     session->step--;
-    atomic_store_explicit(&session->progress.step, session->step, memory_order_relaxed);
+    atomic_store_explicit(&session->progress->step, session->step, memory_order_relaxed);
 }
 
 // Agrees with all ranks on who still has data. The options of a rank that has none become those of
@@ -211,7 +209,8 @@ static void step_opened(struct lockstep_session *session,
     step_reset_times(session);
     for (uint32_t i = 0; i < session->module_count; i++)
         module_step_begin(session->modules[i]);
-    atomic_store_explicit(&session->progress.step, session->step, memory_order_relaxed);
+    atomic_store_explicit(&session->progress->step, session->step, memory_order_relaxed);
+    trace_event(&session->trace, TRACE_STEP_BEGIN, session->step, TRACE_NO_MODULE, 0, 0, 0);
 }
 
 // One that is synchronized: all ranks begin it.
@@ -225,16 +224,12 @@ static void step_begun(struct lockstep_session *session)
     session_post(session, (struct command){.kind = COMMAND_STEP_BEGIN, .value = phase});
 }
 
-int lockstep_step_begin(lockstep_session *session, const struct lockstep_step_options *options,
-                        struct lockstep_step_view *view)
+static int step_begin(struct lockstep_session *session, const struct lockstep_step_options *options,
+                      struct lockstep_step_view *view)
 {
     struct lockstep_step_options whole = LOCKSTEP_STEP_INIT;
     uint32_t exhausted = 0;
-    int status = step_check_begin(session, view);
-    if (status == 0 && session->finished)
-        return LOCKSTEP_FINISHED;
-    if (status == 0)
-        status = step_options(options, &whole);
+    int status = step_options(options, &whole);
     if (status == 0)
         status = step_check_exhausted(session, &whole);
     if (status == 0)
@@ -253,6 +248,18 @@ int lockstep_step_begin(lockstep_session *session, const struct lockstep_step_op
         step_begun(session);
     step_fill_view(session, exhausted, view);
     return 0;
+}
+
+int lockstep_step_begin(lockstep_session *session, const struct lockstep_step_options *options,
+                        struct lockstep_step_view *view)
+{
+    const int status = step_check_begin(session, view);
+    if (status < 0)
+        return status;
+    if (session->finished)
+        return LOCKSTEP_FINISHED;
+    const struct visit visit = progress_enter(session, API_STEP_BEGIN, PROGRESS_NO_MODULE, 0);
+    return progress_leave(&visit, step_begin(session, options, view));
 }
 
 // ---- step_end ----------------------------------------------------------------------------------
@@ -382,7 +389,7 @@ static void step_fill_report(struct lockstep_session *session)
     struct step_times *times = &session->times;
     report->step = session->step;
     report->first_ready_us = step_since(times->begin, atomic_load(&times->first_ready));
-    report->last_ready_us = step_since(times->begin, atomic_load(&times->last_ready));
+    report->last_ready_us = step_since(times->begin, atomic_load(&session->progress->ready_us));
     report->first_wire_us = step_since(times->begin, times->first_sent);
     report->last_wire_us = step_since(times->begin, times->last_received);
     report->end_us = step_since(times->begin, times->end);
@@ -407,7 +414,7 @@ static void step_add(_Atomic(uint64_t) *total, uint64_t value)
 static void step_count_totals(struct lockstep_session *session)
 {
     const struct lockstep_report *report = &session->report;
-    struct progress *progress = &session->progress;
+    struct progress *progress = session->progress;
     step_add(&progress->steps, 1);
     step_add(&progress->bytes_copied, report->bytes_copied);
     step_add(&progress->in_flight_us, report->in_flight_us);
@@ -586,6 +593,7 @@ static int step_check_end(struct lockstep_session *session, const void *stream)
 static void step_enter_end(struct lockstep_session *session)
 {
     session->ending = true;
+    trace_event(&session->trace, TRACE_STEP_END, session->step, TRACE_NO_MODULE, 0, 0, 0);
     mutex_lock(&session->mutex);
     session->times.end = clock_now_us();
     mutex_unlock(&session->mutex);
@@ -613,15 +621,12 @@ static int step_leave_end(struct lockstep_session *session)
     return step_verdict(session, &outcome);
 }
 
-static int step_end_within(struct lockstep_session *session, const void *stream,
-                           uint32_t timeout_ms)
+static int step_end(struct lockstep_session *session, uint32_t timeout_ms)
 {
     const uint64_t deadline_ms =
         timeout_ms == LOCKSTEP_WAIT_FOREVER ? COND_NO_DEADLINE : clock_now_ms() + timeout_ms;
-    int status = step_check_end(session, stream);
+    int status;
     int buffers;
-    if (status < 0)
-        return status;
     session->window_open = session->accumulating;
     if (session->accumulating) {
         session->step_open = false;
@@ -640,6 +645,16 @@ static int step_end_within(struct lockstep_session *session, const void *stream,
     if (status == 0)
         status = buffers;
     return status < 0 ? status : step_leave_end(session);
+}
+
+static int step_end_within(struct lockstep_session *session, const void *stream,
+                           uint32_t timeout_ms)
+{
+    const int status = step_check_end(session, stream);
+    if (status < 0)
+        return status;
+    const struct visit visit = progress_enter(session, API_STEP_END, PROGRESS_NO_MODULE, 0);
+    return progress_leave(&visit, step_end(session, timeout_ms));
 }
 
 int lockstep_step_end(lockstep_session *session, void *stream)

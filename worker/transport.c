@@ -657,14 +657,18 @@ static bool transport_needs_header(const struct transport *transport, const stru
            transport->header_received < transport->header_sent;
 }
 
+bool transport_needs(struct transport *transport, const struct peer_link *peer)
+{
+    return flow_needs(transport, peer) || wave_needs(transport, peer) ||
+           transport_needs_header(transport, peer);
+}
+
 // A peer that said goodbye is lost when something here needs it.
 static void transport_check_left(struct transport *transport)
 {
     for (uint32_t i = 0; i < transport->peer_count; i++) {
         struct peer_link *peer = &transport->peers[i];
-        if (peer->left && !peer->lost && !peer->reported &&
-            (flow_needs(transport, peer) || wave_needs(transport, peer) ||
-             transport_needs_header(transport, peer)))
+        if (peer->left && !peer->lost && !peer->reported && transport_needs(transport, peer))
             transport_lose(peer, "it has left");
     }
 }

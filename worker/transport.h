@@ -251,6 +251,11 @@ void transport_abandon(struct transport *transport);
 void transport_leave(struct transport *transport, uint64_t linger_ms);
 void transport_close(struct transport *transport); // Frees. Any thread, when nobody drives.
 
+// Links on which something is on its way, or awaited, and nothing has moved for a second: up to
+// `most`, and how many. Two calls at least: the first one only looks.
+uint32_t transport_inspect(struct transport *transport, uint64_t now_ms, struct link_state *links,
+                           uint32_t most);
+
 void transport_statistics(const struct transport *transport, struct transport_statistics *out);
 
 // In a forked child, from the atfork handler: closes every descriptor, frees nothing. Only calls

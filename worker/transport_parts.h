@@ -74,6 +74,7 @@ struct peer_link {
     char text[TRANSPORT_TEXT_BYTES]; // Why it was lost, or the last attempt failed.
     uint8_t proof[TRANSPORT_PROOF_BYTES];
     uint32_t measured; // Frames by which the peer measured, or was measured.
+    struct link_state seen; // When transport_inspect looked last; still_ms: since when it is so.
     struct stream stream;
 };
 
@@ -331,6 +332,9 @@ void transport_watch(struct transport *transport, int fd, struct endpoint *endpo
 void transport_unwatch(struct transport *transport, int fd);
 void transport_close_stream(struct peer_link *peer, bool reset);
 extern const struct stream_owner transport_stream_owner;
+
+// Whether something launched or joined here waits for a frame of that peer, or to it.
+bool transport_needs(struct transport *transport, const struct peer_link *peer);
 
 // ---- transport_wait.c ---------------------------------------------------------------------------
 

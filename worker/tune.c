@@ -26,6 +26,7 @@ void tune_agreed(struct lockstep_session *session, const struct tuning *tuning)
 {
     transport_tuned(session->transport);
     session->tuning = *tuning;
+    progress_formed(session);
     mutex_lock(&session->mutex);
     session->formed = true;
     drive_changed_locked(session);

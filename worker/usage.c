@@ -46,23 +46,27 @@ static int usage_check(struct lockstep_module *module, const uint32_t *ranks, ui
     return 0;
 }
 
-int lockstep_module_usage(lockstep_module *module, uint32_t *ranks, uint32_t count)
+static int usage_sum(struct lockstep_module *module, uint32_t *ranks, uint32_t count)
 {
     const struct collective sum = {
         .kind = COLLECTIVE_ALLREDUCE, .dtype = DTYPE_INT32, .op = REDUCE_SUM};
     char name[LOCKSTEP_NAME_BYTES];
     struct lockstep_work *work;
-    int status = usage_check(module, ranks, count);
-    if (status < 0)
-        return status;
+    int status;
     for (uint32_t p = 0; p < count; p++)
         ranks[p] = usage_here(module, p);
     snprintf(name, sizeof(name), "lockstep/usage/%" PRIu32, module->index);
     status = collective_begin(module->session, name, ranks, count, &sum, &work);
     if (status < 0)
         return status;
-    session_activity(module->session, ACTIVITY_WAITING);
-    status = collective_wait(work, LOCKSTEP_WAIT_FOREVER);
-    session_activity(module->session, ACTIVITY_OUTSIDE);
-    return status;
+    return collective_wait(work, LOCKSTEP_WAIT_FOREVER);
+}
+
+int lockstep_module_usage(lockstep_module *module, uint32_t *ranks, uint32_t count)
+{
+    const int status = usage_check(module, ranks, count);
+    if (status < 0)
+        return status;
+    const struct visit visit = progress_enter(module->session, API_STATE, module->index, 0);
+    return progress_leave(&visit, usage_sum(module, ranks, count));
 }

@@ -168,13 +168,18 @@ struct lockstep_config {
     int32_t engine_nice; /* Its priority: 1 to 19 give way to the trainer's threads. 0: unchanged.
                             Below 0 a privilege is needed; what is refused is logged, as a warning,
                             and nothing else. */
+    const char *trace_dir; /* Directory for a file that says where this worker's trainer is and what
+                              its last 2,048 events were, also when it was killed: lockstep trace
+                              FILE. lockstep_close removes it, unless the session has failed. A
+                              directory in memory is best; one that cannot be used is a warning in
+                              the log. NULL: no file. */
 };
 
 #define LOCKSTEP_CONFIG_INIT \
     { \
         sizeof(struct lockstep_config), NULL, NULL, 0, 0, 0, 0, -1, 0, NULL, NULL, NULL, \
             LOCKSTEP_TRANSPORT_AUTO, LOCKSTEP_ON_FAILURE_ERROR, 0, 0, 0, NULL, NULL, \
-            LOCKSTEP_LOG_WARN, 0, 0, LOCKSTEP_UNEVEN_NONE, NULL, 0 \
+            LOCKSTEP_LOG_WARN, 0, 0, LOCKSTEP_UNEVEN_NONE, NULL, 0, NULL \
     }
 
 /* Joins the job and waits until its world has formed and this worker is connected to its peers.
@@ -690,7 +695,8 @@ LOCKSTEP_API int lockstep_counter_read(lockstep_session *session, const char *na
 LOCKSTEP_API int lockstep_mark(lockstep_session *session, const char *text);
 
 /* "I am writing a checkpoint": shown as a pause until resume, not as a stall, for about
- * expected_ms. Blocks: no. Threads: the trainer's. Owns: reason is copied. */
+ * expected_ms. Calls of the library in between do not end it. Blocks: no. Threads: the trainer's.
+ * Owns: reason is copied. */
 LOCKSTEP_API int lockstep_pause(lockstep_session *session, const char *reason,
                                 uint64_t expected_ms);
 LOCKSTEP_API int lockstep_resume(lockstep_session *session);

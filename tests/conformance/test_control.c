@@ -34,7 +34,6 @@ struct record {
     struct mutex mutex;
     struct cond changed;
     unsigned received[KINDS];
-    unsigned heartbeats;
     unsigned ended;
     char text[LOCKSTEP_TEXT_BYTES];
 };
@@ -54,16 +53,6 @@ static void on_ended(void *context, const char *text)
     mutex_lock(&record->mutex);
     record->ended++;
     snprintf(record->text, sizeof(record->text), "%s", text);
-    cond_broadcast(&record->changed);
-    mutex_unlock(&record->mutex);
-}
-
-static void on_heartbeat(void *context, struct up_message *message)
-{
-    struct record *record = context;
-    message->u.heartbeat.step = 7;
-    mutex_lock(&record->mutex);
-    record->heartbeats++;
     cond_broadcast(&record->changed);
     mutex_unlock(&record->mutex);
 }
@@ -97,8 +86,7 @@ static bool reaches(struct record *record, const unsigned *count, unsigned wante
 
 static struct control *open_to(const char *address, uint64_t timeout_ms, struct record *record)
 {
-    struct control_events events = {
-        .received = on_received, .ended = on_ended, .heartbeat = on_heartbeat, .context = record};
+    struct control_events events = {.received = on_received, .ended = on_ended, .context = record};
     struct control *control = NULL;
     char error[LOCKSTEP_TEXT_BYTES] = "";
     record_init(record);
@@ -208,13 +196,27 @@ static void hello_is_answered_with_a_rank(void **state)
     assert_int_equal(control_send(control, &message), 0);
     assert_true(reaches(&record, &record.received[DOWN_WELCOME], 1, PATIENCE_MS));
     assert_true(reaches(&record, &record.received[DOWN_GENERATION], 1, PATIENCE_MS));
-    control_heartbeat(control, 20);
-    assert_true(reaches(&record, &record.heartbeats, 5, PATIENCE_MS));
     message = leave();
     assert_int_equal(control_send(control, &message), 0);
     control_close(control, 1000);
     assert_int_equal(record.ended, 0);
     daemon_stop(&daemon);
+}
+
+// Only the newest heartbeat is of use; nothing takes them out of the queue here.
+static void a_heartbeat_that_waits_is_enough(void **state)
+{
+    struct record record;
+    struct up_message heartbeat = {.kind = UP_HEARTBEAT};
+    struct up_message other = leave();
+    (void)state;
+    heartbeat.u.heartbeat.place.module = LOCKSTEP_MAX_MODULES;
+    struct control *control = open_to("127.0.0.1:1", PATIENCE_MS, &record);
+    assert_int_equal(control_send(control, &heartbeat), 0);
+    assert_int_equal(control_send(control, &heartbeat), -2);
+    assert_int_equal(control_send(control, &other), 0);
+    assert_int_equal(control_send(control, &heartbeat), -2);
+    control_close(control, 0);
 }
 
 static void localhost_is_the_loopback(void **state)
@@ -565,6 +567,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hello_is_answered_with_a_rank),
+        cmocka_unit_test(a_heartbeat_that_waits_is_enough),
         cmocka_unit_test(localhost_is_the_loopback),
         cmocka_unit_test(several_in_one_process_have_streams_of_their_own),
         cmocka_unit_test(opening_again_and_again_keeps_nothing),

@@ -976,6 +976,7 @@ static const struct bad_variable bad_variables[] = {
     {"LOCKSTEP_JOB", long_name, "job's name is too long: 299 characters, at most 63"},
     {"LOCKSTEP_JOB", "j\xff", "job's name is not valid UTF-8"},
     {"LOCKSTEP_ADVERTISE", long_name, "advertised address is too long"},
+    {"LOCKSTEP_TRACE_DIR", "\xff", "directory of traces"},
 };
 
 static void variables_that_are_wrong(void **state)

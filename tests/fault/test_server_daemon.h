@@ -261,12 +261,6 @@ static inline void worker_ended(void *context, const char *text)
     mutex_unlock(&worker->mutex);
 }
 
-static inline void worker_heartbeat(void *context, struct up_message *message)
-{
-    (void)context;
-    *message = (struct up_message){.kind = UP_HEARTBEAT};
-}
-
 static inline void worker_open(struct worker *worker, uint16_t port)
 {
     char address[64];
@@ -274,7 +268,7 @@ static inline void worker_open(struct worker *worker, uint16_t port)
     memset(worker, 0, sizeof *worker);
     mutex_init(&worker->mutex);
     cond_init(&worker->changed);
-    struct control_events events = {worker_received, worker_ended, worker_heartbeat, worker};
+    struct control_events events = {worker_received, worker_ended, worker};
     snprintf(address, sizeof address, "127.0.0.1:%u", port);
     if (control_open(address, wait_bound_ms(), &events, &worker->control, error, sizeof error) < 0)
         fail_msg("control_open: %s", error);

@@ -8,6 +8,7 @@
 // --hostile gives texts that a page must not take for markup.
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "protos/trace.h"
 #include "protos/types.h"
 #include "worker/control.h"
@@ -48,6 +49,7 @@ struct worker {
     struct control *control;
     uint32_t id;
     atomic_uint rank;
+    atomic_bool trains; // It sends heartbeats.
 };
 
 static struct worker *workers;
@@ -102,9 +104,8 @@ static void fill_place(struct place *place, uint32_t rank, uint64_t elapsed_ms)
     }
 }
 
-static void on_heartbeat(void *context, struct up_message *message)
+static void fill_heartbeat(struct worker *worker, struct up_message *message)
 {
-    struct worker *worker = context;
     struct up_heartbeat *beat = &message->u.heartbeat;
     const uint64_t begun_ms = atomic_load(&started_ms);
     const uint64_t elapsed_ms = begun_ms ? clock_now_ms() - begun_ms : 0;
@@ -245,7 +246,7 @@ static void on_message(void *context, const struct down_message *message)
     } else if (message->kind == DOWN_VERIFIED) {
         if (atomic_load(&worker->rank) == 0)
             name_modules(worker, &message->generation);
-        control_heartbeat(worker->control, LOCKSTEP_HEARTBEAT_MS);
+        atomic_store(&worker->trains, true);
         if (atomic_fetch_add(&verified, 1) + 1 == options.count)
             atomic_store(&started_ms, clock_now_ms());
     } else if (message->kind == DOWN_INSPECT) {
@@ -267,7 +268,7 @@ static bool open_worker(uint32_t index)
 {
     char error[LOCKSTEP_TEXT_BYTES];
     struct worker *worker = &workers[index];
-    struct control_events events = {on_message, on_ended, on_heartbeat, worker};
+    struct control_events events = {on_message, on_ended, worker};
     worker->id = options.first + index;
     if (control_open(options.address, LOCKSTEP_OPEN_TIMEOUT_MS, &events, &worker->control, error,
                      sizeof error) < 0) {
@@ -328,8 +329,24 @@ static bool read_options(int argc, char **argv)
            options.first < options.workers && options.count <= options.workers - options.first;
 }
 
+// The heartbeats of all, evenly spread over each second.
+static void beat(void *argument)
+{
+    static struct up_message message;
+    (void)argument;
+    for (uint32_t i = 0;; i = (i + 1) % options.count) {
+        if (atomic_load(&workers[i].trains)) {
+            message = (struct up_message){.kind = UP_HEARTBEAT};
+            fill_heartbeat(&workers[i], &message);
+            (void)control_send(workers[i].control, &message); // One that waits is enough.
+        }
+        usleep(LOCKSTEP_HEARTBEAT_MS * 1000 / options.count);
+    }
+}
+
 int main(int argc, char **argv)
 {
+    struct thread heart;
     if (!read_options(argc, argv)) {
         fprintf(stderr, "usage: fleet --address HOST:PORT [--job NAME] [--workers N] "
                         "[--first ID --count N] [--culprit RANK --after-ms MS] [--hostile]\n");
@@ -343,12 +360,14 @@ int main(int argc, char **argv)
         if (!open_worker(i))
             return 1;
     }
+    if (thread_start(&heart, "heart", beat, NULL) != 0)
+        return 1;
     while (atomic_load(&started_ms) == 0 && atomic_load(&ended) == 0)
         usleep(10000);
     if (atomic_load(&ended) > 0)
         return 1;
     printf("%u workers train\n", options.count);
     fflush(stdout);
-    pause();
+    thread_join(&heart);
     return 0;
 }

@@ -1,0 +1,594 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Conformance: what a worker says of itself. A world of one joins a coordinator that runs in this
+// program, so that every heartbeat and every part of an answer can be looked at. What the trainer
+// does is done on the test's thread; nothing waits for a time, but for what is to be said.
+
+#include "base/clock.h"
+#include "base/thread.h"
+#include "protos/codec.h"
+#include "server/service.h"
+#include "worker/session.h"
+#include "worker/watch.h"
+#include "worker/watch_proc.h"
+
+#include <lockstep/lockstep.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define PATIENCE_MS 10000
+#define PARTS 128
+
+// ---- A coordinator that is listened to ---------------------------------------------------------
+
+static struct {
+    struct thread thread;
+    struct rpc_server *server;
+    struct service *service;
+    struct rpc_events events; // The service's own.
+    struct log log;
+
+    // guarded by mutex
+    struct mutex mutex;
+    struct cond changed;
+    struct up_hello hello;
+    struct up_heartbeat beat; // The last one, ...
+    uint64_t beat_ms; // ... when it came, ...
+    uint32_t beats; // ... and how many have.
+    struct up_modules modules; // The last part.
+    struct up_answer parts[PARTS]; // Since the last question.
+    uint32_t part_count;
+    bool answered;
+    rpc_peer peer;
+    uint64_t asks; // Id of the question to be sent; 0: none.
+    uint32_t what;
+} there;
+
+static void on_message(void *context, rpc_peer peer, const uint8_t *bytes, size_t size)
+{
+    static struct up_message message;
+    (void)context;
+    assert(codec_decode_up(bytes, size, &message, NULL) == CODEC_OK);
+    mutex_lock(&there.mutex);
+    there.peer = peer;
+    if (message.kind == UP_HELLO)
+        there.hello = message.u.hello;
+    if (message.kind == UP_HEARTBEAT) {
+        there.beat = message.u.heartbeat;
+        there.beat_ms = clock_now_ms();
+        there.beats++;
+    }
+    if (message.kind == UP_MODULES)
+        there.modules = message.u.modules;
+    if (message.kind == UP_ANSWER && there.part_count < PARTS) {
+        there.parts[there.part_count++] = message.u.answer;
+        there.answered = message.u.answer.last;
+    }
+    cond_broadcast(&there.changed);
+    mutex_unlock(&there.mutex);
+    there.events.message(there.events.context, peer, bytes, size);
+}
+
+static uint64_t on_turn(void *context, uint64_t now_ms)
+{
+    static uint8_t bytes[LOCKSTEP_MESSAGE_BYTES];
+    struct down_message question = {.kind = DOWN_INSPECT};
+    size_t size;
+    (void)context;
+    mutex_lock(&there.mutex);
+    question.u.inspect = (struct down_inspect){.id = there.asks, .what = there.what};
+    there.asks = 0;
+    mutex_unlock(&there.mutex);
+    if (question.u.inspect.id != 0) {
+        assert(codec_encode_down(&question, bytes, sizeof(bytes), &size) == CODEC_OK);
+        rpc_server_calls.send(there.server, there.peer, bytes, size);
+    }
+    return there.events.turn(there.events.context, now_ms);
+}
+
+static void serve(void *argument)
+{
+    (void)argument;
+    rpc_server_run(there.server);
+}
+
+static int coordinator_start(void **state)
+{
+    const struct service_config config = {.log = &there.log};
+    const struct rpc_config rpc = {.host = "127.0.0.1",
+                                   .method = "/lockstep.v1.Coordinator/Session",
+                                   .service = "lockstep.v1.Coordinator",
+                                   .log = &there.log};
+    struct rpc_events events;
+    char error[LOCKSTEP_TEXT_BYTES];
+    sigset_t all;
+    sigset_t before;
+    (void)state;
+    mutex_init(&there.mutex);
+    cond_init(&there.changed);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (service_open(&config, &there.service, error, sizeof(error)) < 0)
+        return -1;
+    events = there.events = service_events(there.service);
+    events.message = on_message;
+    events.turn = on_turn;
+    if (rpc_server_open(&rpc, &events, &there.server, error, sizeof(error)) < 0)
+        return -1;
+    service_attach(there.service, &rpc_server_calls, there.server);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return thread_start(&there.thread, "coordinator", serve, NULL);
+}
+
+static int coordinator_stop(void **state)
+{
+    (void)state;
+    service_drain(there.service);
+    rpc_server_wake(there.server);
+    thread_join(&there.thread);
+    rpc_server_close(there.server);
+    service_close(there.service);
+    return 0;
+}
+
+// ---- What it heard -----------------------------------------------------------------------------
+
+static uint64_t patience_ms(void)
+{
+    const char *factor = getenv("LOCKSTEP_TEST_SLOW");
+    return clock_now_ms() + PATIENCE_MS * (uint64_t)(factor != NULL ? atoi(factor) : 1);
+}
+
+// The first heartbeat from now on of which this is true.
+static struct up_heartbeat await_beat(bool (*is)(const struct up_heartbeat *beat), const char *what)
+{
+    const uint64_t deadline_ms = patience_ms();
+    struct up_heartbeat beat;
+    bool found = false;
+    mutex_lock(&there.mutex);
+    uint32_t seen = there.beats;
+    do {
+        found = there.beats != seen && is(&there.beat);
+        seen = there.beats;
+    } while (!found && cond_wait_until(&there.changed, &there.mutex, deadline_ms));
+    beat = there.beat;
+    mutex_unlock(&there.mutex);
+    if (!found)
+        fail_msg("no heartbeat says: %s; the last one: api %d inside %d activity %d", what,
+                 beat.place.api, beat.place.inside, beat.activity);
+    return beat;
+}
+
+#define AWAIT_BEAT(is) await_beat(is, #is)
+
+// Asks and waits for the last part.
+static void ask(uint64_t id, uint32_t what)
+{
+    const uint64_t deadline_ms = patience_ms();
+    mutex_lock(&there.mutex);
+    there.part_count = 0;
+    there.answered = false;
+    there.asks = id;
+    there.what = what;
+    mutex_unlock(&there.mutex);
+    rpc_server_wake(there.server);
+    mutex_lock(&there.mutex);
+    while (!there.answered && cond_wait_until(&there.changed, &there.mutex, deadline_ms))
+        ;
+    mutex_unlock(&there.mutex);
+    assert_true(there.answered);
+    for (uint32_t i = 0; i < there.part_count; i++) {
+        assert_int_equal(there.parts[i].id, id);
+        assert_int_equal(there.parts[i].last, i + 1 == there.part_count);
+        assert_true(there.parts[i].clock_ns <= clock_now_ns());
+    }
+}
+
+static const struct up_answer *part_of(enum answer_kind kind)
+{
+    for (uint32_t i = 0; i < there.part_count; i++) {
+        if (there.parts[i].kind == kind)
+            return &there.parts[i];
+    }
+    return NULL;
+}
+
+// ---- A trainer ---------------------------------------------------------------------------------
+
+#define PARAMETERS 3
+
+static float values[PARAMETERS][4];
+static float gradients[PARAMETERS][4];
+static const int64_t shape[] = {4};
+
+struct trainer {
+    lockstep_session *session;
+    lockstep_module *module;
+};
+
+static int trainer_open(void **state)
+{
+    static struct trainer trainer;
+    struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
+    char address[32];
+    snprintf(address, sizeof(address), "127.0.0.1:%u", rpc_server_port(there.server));
+    config.coordinator = address;
+    config.job = "watched";
+    config.world_size = 1;
+    config.transport = LOCKSTEP_TRANSPORT_LOOPBACK;
+    *state = &trainer;
+    return lockstep_open(&config, &trainer.session);
+}
+
+static int trainer_close(void **state)
+{
+    const struct trainer *trainer = *state;
+    return lockstep_close(trainer->session);
+}
+
+static void trainer_start(struct trainer *trainer)
+{
+    static const char *const names[] = {"first", "second", "third"};
+    struct lockstep_parameter parameters[PARAMETERS];
+    struct lockstep_module_config module = LOCKSTEP_MODULE_INIT;
+    for (uint32_t p = 0; p < PARAMETERS; p++)
+        parameters[p] = (struct lockstep_parameter){.name = names[p],
+                                                    .dtype = LOCKSTEP_FLOAT32,
+                                                    .dims = 1,
+                                                    .shape = shape,
+                                                    .data = values[p],
+                                                    .gradient = gradients[p]};
+    module.name = "actor";
+    module.parameters = parameters;
+    module.parameter_count = PARAMETERS;
+    assert_int_equal(lockstep_module_register(trainer->session, &module, &trainer->module), 0);
+    assert_int_equal(lockstep_start(trainer->session), 0);
+}
+
+static lockstep_call *trainer_begin(struct trainer *trainer)
+{
+    lockstep_call *call;
+    assert_int_equal(lockstep_step_begin(trainer->session, NULL, NULL), 0);
+    assert_int_equal(lockstep_call_begin(trainer->module, &call), 0);
+    return call;
+}
+
+static void trainer_end(struct trainer *trainer, lockstep_call *call)
+{
+    for (uint32_t p = 0; p < PARAMETERS; p++)
+        (void)lockstep_grad_ready(trainer->module, call, p, NULL, NULL);
+    assert_int_equal(lockstep_call_end(call), 0);
+    assert_int_equal(lockstep_step_end(trainer->session, NULL), 0);
+}
+
+// ---- Heartbeats --------------------------------------------------------------------------------
+
+static bool is_after_open(const struct up_heartbeat *beat)
+{
+    return beat->place.api == API_OPEN && !beat->place.inside;
+}
+
+static void test_after_open(void **state)
+{
+    const struct up_heartbeat beat = AWAIT_BEAT(is_after_open);
+    (void)state;
+    assert_int_equal(beat.activity, ACTIVITY_OUTSIDE);
+    assert_int_equal(beat.flags & ~(uint32_t)PLACE_THROTTLED, PLACE_FIRST);
+    assert_int_equal(beat.place.module, LOCKSTEP_MAX_MODULES);
+    assert_string_equal(there.hello.device, "cpu");
+    assert_int_equal(there.hello.started, watch_proc_started(WATCH_PROC_DIRECTORY, "self"));
+}
+
+static bool is_in_gradients(const struct up_heartbeat *beat)
+{
+    return beat->place.api == API_GRAD_READY;
+}
+
+static bool is_after_call_end(const struct up_heartbeat *beat)
+{
+    return beat->place.api == API_CALL_END;
+}
+
+static bool is_after_step_end(const struct up_heartbeat *beat)
+{
+    return beat->place.api == API_STEP_END && !beat->place.inside && beat->settled == 1;
+}
+
+static void test_a_step(void **state)
+{
+    struct trainer *trainer = *state;
+    struct up_heartbeat beat;
+    trainer_start(trainer);
+    lockstep_call *call = trainer_begin(trainer);
+    usleep(20000); // More than a tick of the coarse clock.
+    assert_int_equal(lockstep_grad_ready(trainer->module, call, 2, NULL, NULL), 0);
+    beat = AWAIT_BEAT(is_in_gradients);
+    assert_int_equal(beat.step, 1);
+    assert_int_equal(beat.settled, 0);
+    assert_int_equal(beat.activity, ACTIVITY_IN_CALL);
+    assert_true(beat.place.open && beat.place.learning && !beat.place.waits && !beat.place.inside);
+    assert_int_equal(beat.place.module, 0);
+    assert_int_equal(beat.place.call, 0);
+    assert_int_equal(there.modules.total, 1);
+    assert_string_equal(there.modules.names[0], "actor");
+    assert_int_equal(beat.place.calls_open, 1);
+    assert_int_equal(beat.place.ready, 1);
+    assert_int_equal(beat.place.gradients, PARAMETERS);
+    for (uint32_t p = 0; p < 2; p++)
+        assert_int_equal(lockstep_grad_ready(trainer->module, call, p, NULL, NULL), 0);
+    assert_int_equal(lockstep_call_end(call), 0);
+    beat = AWAIT_BEAT(is_after_call_end);
+    assert_int_equal(beat.activity, ACTIVITY_OUTSIDE);
+    assert_int_equal(beat.place.calls_open, 0);
+    assert_int_equal(beat.place.ready, 0);
+    assert_int_equal(beat.place.gradients, 0);
+    assert_int_equal(lockstep_step_end(trainer->session, NULL), 0);
+    beat = AWAIT_BEAT(is_after_step_end);
+    assert_true(!beat.place.open && beat.place.position == 0 && beat.place.count == 0);
+    // A planned step: its slots are known from the beginning.
+    call = trainer_begin(trainer);
+    usleep(20000);
+    assert_int_equal(lockstep_grad_ready(trainer->module, call, 0, NULL, NULL), 0);
+    beat = AWAIT_BEAT(is_in_gradients);
+    assert_true(beat.place.open && !beat.place.learning && !beat.place.done);
+    assert_int_equal(beat.place.position, 0);
+    assert_int_equal(beat.place.count, 1);
+    trainer_end(trainer, call);
+}
+
+// A call of the library inside a call, or inside a pause, does not end it.
+static bool is_paused_after_call(const struct up_heartbeat *beat)
+{
+    return beat->activity == ACTIVITY_PAUSED && beat->place.api == API_CALL_END;
+}
+
+static bool is_resumed(const struct up_heartbeat *beat)
+{
+    return (beat->flags & PLACE_PAUSED) == 0;
+}
+
+static void test_a_pause_lasts_until_resume(void **state)
+{
+    struct trainer *trainer = *state;
+    struct up_heartbeat beat;
+    int64_t sum = 1;
+    trainer_start(trainer);
+    assert_int_equal(lockstep_pause(trainer->session, "evaluating", 60000), 0);
+    assert_int_equal(lockstep_allreduce(trainer->session, "loss", &sum, 1, LOCKSTEP_INT64,
+                                        LOCKSTEP_SUM, LOCKSTEP_WAIT_FOREVER),
+                     0);
+    lockstep_call *call = trainer_begin(trainer);
+    assert_int_equal(lockstep_call_end(call), 0);
+    beat = AWAIT_BEAT(is_paused_after_call);
+    assert_int_equal(beat.flags & PLACE_PAUSED, PLACE_PAUSED);
+    assert_int_equal(beat.pause_ms, 60000);
+    assert_string_equal(beat.mark, "evaluating");
+    assert_int_equal(beat.place.plain, 1);
+    const uint64_t resumed_ms = clock_now_ms();
+    assert_int_equal(lockstep_resume(trainer->session), 0);
+    beat = AWAIT_BEAT(is_resumed);
+    assert_true(there.beat_ms >= resumed_ms);
+    assert_int_equal(beat.pause_ms, 0);
+    assert_string_equal(beat.mark, "");
+    assert_int_equal(lockstep_step_end(trainer->session, NULL), LOCKSTEP_E_UNUSED);
+}
+
+static bool is_in_call(const struct up_heartbeat *beat)
+{
+    return beat->activity == ACTIVITY_IN_CALL;
+}
+
+static void test_other_functions_do_not_close_a_call(void **state)
+{
+    struct trainer *trainer = *state;
+    struct up_heartbeat beat;
+    int64_t sum = 1;
+    trainer_start(trainer);
+    lockstep_call *call = trainer_begin(trainer);
+    assert_int_equal(lockstep_allreduce(trainer->session, "loss", &sum, 1, LOCKSTEP_INT64,
+                                        LOCKSTEP_SUM, LOCKSTEP_WAIT_FOREVER),
+                     0);
+    beat = AWAIT_BEAT(is_in_call);
+    assert_int_equal(beat.place.api, API_COLLECTIVE);
+    assert_int_equal(beat.place.calls_open, 1);
+    assert_false(beat.place.inside);
+    trainer_end(trainer, call);
+}
+
+static bool says_long_away(const struct up_heartbeat *beat)
+{
+    return beat->place.api == API_START && beat->place.api_ms > 1500;
+}
+
+// The trainer takes its core and calls nothing.
+static void spin(void *argument)
+{
+    atomic_bool *go = argument;
+    while (atomic_load(go))
+        ;
+}
+
+static void test_heartbeats_while_the_trainer_spins(void **state)
+{
+    struct thread thread;
+    atomic_bool go = true;
+    trainer_start(*state);
+    assert_int_equal(thread_start(&thread, "spins", spin, &go), 0);
+    const struct up_heartbeat beat = AWAIT_BEAT(says_long_away);
+    atomic_store(&go, false);
+    thread_join(&thread);
+    assert_false(beat.place.inside || beat.place.waits);
+    assert_int_equal(beat.activity, ACTIVITY_OUTSIDE);
+}
+
+// The function that was entered or left last, and, of two threads that overlap, that one is
+// blocked.
+static void test_visits(void **state)
+{
+    const struct trainer *trainer = *state;
+    struct lockstep_session *session = trainer->session;
+    static struct up_message message;
+    const struct place *place = &message.u.heartbeat.place;
+    const struct visit first = progress_enter(session, API_STEP_END, PROGRESS_NO_MODULE, 0);
+    mutex_lock(&session->mutex);
+    progress_wait_locked(session->progress, 1);
+    mutex_unlock(&session->mutex);
+    const struct visit second = progress_enter(session, API_CALL_END, 7, 9);
+    progress_read(session, &message);
+    assert_true(place->inside && place->waits && place->api == API_CALL_END);
+    assert_int_equal(place->module, 7);
+    assert_int_equal(place->call, 9);
+    assert_int_equal(progress_leave(&second, -3), -3);
+    progress_read(session, &message);
+    assert_true(place->inside && place->waits);
+    assert_int_equal(message.u.heartbeat.activity, ACTIVITY_WAITING);
+    mutex_lock(&session->mutex);
+    progress_wait_locked(session->progress, -1);
+    mutex_unlock(&session->mutex);
+    progress_leave(&first, 0);
+    progress_read(session, &message);
+    assert_true(!place->inside && !place->waits && place->api == API_STEP_END);
+}
+
+// What is usual after a function, and the longest time.
+static void test_what_is_usual(void **state)
+{
+    const struct trainer *trainer = *state;
+    struct lockstep_session *session = trainer->session;
+    static struct up_message message;
+    const struct place *place = &message.u.heartbeat.place;
+    for (uint32_t i = 0; i < 300; i++) {
+        struct visit visit = progress_enter(session, API_CALL_END, 3, 1);
+        progress_leave(&visit, 0);
+        // As if it had been away for so long.
+        atomic_fetch_sub(&session->progress->api_ms, i == 250 ? 30000 : 100);
+        visit = progress_enter(session, API_STEP_END, PROGRESS_NO_MODULE, 0);
+        progress_leave(&visit, 0);
+    }
+    const struct visit visit = progress_enter(session, API_CALL_END, 3, 1);
+    progress_leave(&visit, 0);
+    progress_read(session, &message);
+    assert_in_range(place->usual_us, 100000, 300000);
+    assert_in_range(place->longest_us, 30000000, 30100000);
+}
+
+static bool names_a_mate(const struct up_heartbeat *beat)
+{
+    return beat->mate_count == 1;
+}
+
+static bool names_no_mate(const struct up_heartbeat *beat)
+{
+    return beat->mate_count == 0;
+}
+
+static void test_a_mate_that_is_stopped(void **state)
+{
+    const struct trainer *trainer = *state;
+    struct locality locality = {.hosts = 1, .mate_count = 2, .mates = {0, 5}};
+    char text[16];
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        execlp("sleep", "sleep", "60", (char *)NULL);
+        _exit(127);
+    }
+    snprintf(text, sizeof(text), "%ld", (long)pid);
+    locality.mate_pids[1] = (uint32_t)pid;
+    locality.mate_started[1] = watch_proc_started(WATCH_PROC_DIRECTORY, text);
+    watch_formed(trainer->session->watch, &locality);
+    (void)AWAIT_BEAT(names_no_mate);
+    assert_int_equal(kill(pid, SIGSTOP), 0);
+    const struct up_heartbeat beat = AWAIT_BEAT(names_a_mate);
+    assert_int_equal(beat.mates[0].rank, 5);
+    assert_int_equal(beat.mates[0].state, 'T');
+    locality.mate_started[1]++; // Another process of that number.
+    watch_formed(trainer->session->watch, &locality);
+    (void)AWAIT_BEAT(names_no_mate);
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+}
+
+// ---- Answers -----------------------------------------------------------------------------------
+
+static void test_an_answer_names_what_is_missing(void **state)
+{
+    struct trainer *trainer = *state;
+    trainer_start(trainer);
+    lockstep_call *call = trainer_begin(trainer);
+    assert_int_equal(lockstep_grad_ready(trainer->module, call, 1, NULL, NULL), 0);
+    ask(71, INSPECT_PLACE);
+    const struct answer_place *place = &part_of(ANSWER_PLACE)->u.place;
+    assert_int_equal(there.part_count, 1);
+    assert_int_equal(place->missing_total, 2);
+    assert_int_equal(place->missing_count, 2);
+    assert_string_equal(place->missing[0], "first");
+    assert_string_equal(place->missing[1], "third");
+    assert_string_equal(place->doing, "");
+    trainer_end(trainer, call);
+    ask(72, INSPECT_PLACE);
+    assert_int_equal(part_of(ANSWER_PLACE)->u.place.missing_total, 0);
+}
+
+static void test_an_answer_brings_events(void **state)
+{
+    struct trainer *trainer = *state;
+    uint32_t settled = 0;
+    trainer_start(trainer);
+    for (uint32_t i = 0; i < 3; i++)
+        trainer_end(trainer, trainer_begin(trainer));
+    ask(73, INSPECT_EVENTS);
+    assert_non_null(part_of(ANSWER_PLACE));
+    for (uint32_t i = 0; i < there.part_count; i++) {
+        const struct answer_events *events = &there.parts[i].u.events;
+        for (uint32_t e = 0; there.parts[i].kind == ANSWER_EVENTS && e < events->count; e++) {
+            settled += events->events[e].kind == TRACE_SETTLED;
+            assert_true(events->events[e].kind != TRACE_SETTLED ||
+                        events->events[e].step == settled);
+        }
+    }
+    assert_int_equal(settled, 3);
+}
+
+static void test_an_answer_brings_stacks(void **state)
+{
+    trainer_start(*state);
+    ask(74, INSPECT_STACKS);
+    const struct up_answer *threads = part_of(ANSWER_THREADS);
+    assert_non_null(threads);
+    assert_int_equal(threads->u.threads.threads[0].tid, gettid());
+    assert_true(threads->u.threads.threads[0].trainer);
+#if !defined(__SANITIZE_THREAD__)
+    assert_non_null(part_of(ANSWER_FRAMES));
+#endif
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(test_##name, trainer_open, trainer_close)
+    const struct CMUnitTest tests[] = {
+        TEST(after_open),
+        TEST(a_step),
+        TEST(a_pause_lasts_until_resume),
+        TEST(other_functions_do_not_close_a_call),
+        TEST(heartbeats_while_the_trainer_spins),
+        TEST(visits),
+        TEST(what_is_usual),
+        TEST(a_mate_that_is_stopped),
+        TEST(an_answer_names_what_is_missing),
+        TEST(an_answer_brings_events),
+        TEST(an_answer_brings_stacks),
+    };
+    return cmocka_run_group_tests_name("watch", tests, coordinator_start, coordinator_stop);
+}

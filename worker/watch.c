@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The watch of a session; watch.h says what it is for. Heartbeats are due each heartbeat interval.
+// One goes out of turn, at most LOCKSTEP_WATCH_MS after it became true, when the trainer is paused,
+// goes on after a pause, or moves after two heartbeats have said that it does not: a verdict may
+// stand on them. So a trainer that runs costs one message in an interval, and one look at a few
+// words each LOCKSTEP_WATCH_MS. /proc is read for heartbeats only; the driver is asked for its
+// links only while the trainer does not move.
+
+#include "worker/watch.h"
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "worker/session.h"
+#include "worker/stacks.h"
+#include "worker/watch_proc.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define WATCH_DRIVER_MS 150 // How long an answer waits for what the driver knows.
+
+struct watch {
+    // set at start, then constant
+    struct lockstep_session *session;
+    struct thread thread;
+    bool runs; // trainer
+
+    // guarded by mutex
+    struct mutex mutex;
+    struct cond changed; // stop, inspect or asked
+    bool stop;
+    uint32_t interval_ms; // 0: not welcome yet.
+    struct locality locality;
+    struct down_inspect inspect; // The question to be answered; id 0: none.
+    bool asked; // COMMAND_INSPECT is on its way to the driver, or there.
+    struct answer_place place; // What the driver said last.
+    uint32_t link_count;
+    struct link_state links[LOCKSTEP_LINKS_NAMED];
+
+    // watch thread only
+    uint64_t due_ms; // The next heartbeat in turn; 0: not welcome yet.
+    struct up_heartbeat said; // The last one.
+    bool still; // It said what the one before it had said.
+    uint32_t proc_flags; // As of the last heartbeat in turn.
+    uint64_t throttled;
+    struct stacks *stacks; // NULL: nobody has asked for any.
+    bool part_held; // `part` is to be sent, when it is known whether it is the last.
+    struct up_message part;
+    struct up_message beat;
+};
+
+// ---- The driver's side -------------------------------------------------------------------------
+
+static void watch_doing(struct lockstep_session *session, char *doing, size_t bytes)
+{
+    static const char *const kinds[] = {
+        [COLLECTIVE_ALLREDUCE] = "allreduce", [COLLECTIVE_BROADCAST] = "broadcast"};
+    struct text text;
+    text_init(&text, doing, bytes);
+    mutex_lock(&session->mutex);
+    if (session->awaited != NULL)
+        text_append(&text, "%s '%s' #%" PRIu32, kinds[session->awaited->collective.kind],
+                    session->awaited->name, session->awaited->collective.tag.slot);
+    mutex_unlock(&session->mutex);
+}
+
+// While a step is open modules stay, and so do the names of what is in them.
+static void watch_missing(const struct lockstep_session *session, struct answer_place *place)
+{
+    if (!session->order->open || session->over || atomic_load(&session->failed))
+        return;
+    text_copy(place->phase, sizeof(place->phase), session->engine_phase);
+    for (uint32_t i = 0; i < session->module_count && place->missing_total == 0; i++)
+        call_missing(session->modules[i], place);
+}
+
+void watch_driven(struct lockstep_session *session)
+{
+    struct watch *watch = session->watch;
+    struct answer_place place = {.missing_total = 0};
+    struct link_state links[LOCKSTEP_LINKS_NAMED];
+    const uint32_t count =
+        transport_inspect(session->transport, clock_now_ms(), links, LOCKSTEP_LINKS_NAMED);
+    watch_missing(session, &place);
+    watch_doing(session, place.doing, sizeof(place.doing));
+    mutex_lock(&watch->mutex);
+    watch->place = place;
+    watch->link_count = count;
+    memcpy(watch->links, links, count * sizeof(links[0]));
+    watch->asked = false;
+    cond_signal(&watch->changed);
+    mutex_unlock(&watch->mutex);
+}
+
+// One question at a time is on its way to the driver, so that it cannot fill the inbox.
+static void watch_ask_driver(struct watch *watch)
+{
+    bool asks;
+    mutex_lock(&watch->mutex);
+    asks = !watch->asked && !watch->stop;
+    watch->asked |= asks;
+    mutex_unlock(&watch->mutex);
+    if (asks)
+        session_post(watch->session, (struct command){.kind = COMMAND_INSPECT});
+}
+
+// ---- What /proc says ---------------------------------------------------------------------------
+
+// The thread that called the library last is the one that matters.
+static bool watch_sleeps_on_disk(const struct lockstep_session *session)
+{
+    struct thread_note note;
+    struct watch_process thread;
+    char tid[16];
+    if (threads_list(&session->callers, &note, 1) == 0)
+        return false;
+    snprintf(tid, sizeof(tid), "%" PRIu32, note.tid);
+    return watch_proc_process(WATCH_PROC_DIRECTORY "/self/task", tid, &thread) &&
+           thread.state == 'D';
+}
+
+static void watch_read_proc(struct watch *watch)
+{
+    const uint64_t throttled = watch_proc_throttled(WATCH_PROC_DIRECTORY, WATCH_CGROUP_DIRECTORY);
+    watch->proc_flags = 0;
+    if (watch_proc_traced(WATCH_PROC_DIRECTORY))
+        watch->proc_flags |= PLACE_TRACED;
+    if (throttled > watch->throttled && watch->throttled != 0)
+        watch->proc_flags |= PLACE_THROTTLED;
+    if (watch_sleeps_on_disk(watch->session))
+        watch->proc_flags |= PLACE_DISK;
+    watch->throttled = throttled;
+}
+
+// A mate that does not run: a process of that pid which began when the mate did.
+static bool watch_mate(const struct locality *locality, uint32_t index, struct mate_state *mate)
+{
+    struct watch_process process;
+    char pid[16];
+    if (index == locality->local || locality->mate_started[index] == 0 ||
+        locality->mate_pids[index] == (uint32_t)getpid())
+        return false;
+    snprintf(pid, sizeof(pid), "%" PRIu32, locality->mate_pids[index]);
+    if (!watch_proc_process(WATCH_PROC_DIRECTORY, pid, &process) ||
+        process.started != locality->mate_started[index] || strchr("TtDZ", process.state) == NULL)
+        return false;
+    *mate = (struct mate_state){.rank = locality->mates[index], .state = process.state};
+    return true;
+}
+
+static void watch_read_mates(struct watch *watch, struct up_heartbeat *beat)
+{
+    struct locality locality;
+    mutex_lock(&watch->mutex);
+    locality = watch->locality;
+    mutex_unlock(&watch->mutex);
+    for (uint32_t i = 0; i < locality.mate_count && beat->mate_count < LOCKSTEP_MATES_NAMED; i++)
+        beat->mate_count += watch_mate(&locality, i, &beat->mates[beat->mate_count]);
+}
+
+// ---- Heartbeats --------------------------------------------------------------------------------
+
+static bool watch_same_place(const struct up_heartbeat *a, const struct up_heartbeat *b)
+{
+    const struct place *p = &a->place;
+    const struct place *q = &b->place;
+    return a->step == b->step && a->settled == b->settled && p->position == q->position &&
+           p->done == q->done && p->open == q->open && p->waits == q->waits && p->api == q->api &&
+           p->inside == q->inside && p->module == q->module && p->call == q->call &&
+           p->ready == q->ready && p->plain == q->plain && p->api_ms >= q->api_ms &&
+           a->bytes_received == b->bytes_received;
+}
+
+static bool watch_is_urgent(const struct watch *watch, const struct up_heartbeat *beat)
+{
+    return ((beat->flags ^ watch->said.flags) & PLACE_PAUSED) != 0 ||
+           (watch->still && !watch_same_place(beat, &watch->said));
+}
+
+static void watch_take_links(struct watch *watch, struct up_heartbeat *beat)
+{
+    watch_ask_driver(watch);
+    mutex_lock(&watch->mutex);
+    beat->link_count = watch->link_count;
+    memcpy(beat->links, watch->links, watch->link_count * sizeof(beat->links[0]));
+    mutex_unlock(&watch->mutex);
+}
+
+static void watch_beat(struct watch *watch)
+{
+    struct up_heartbeat *beat = &watch->beat.u.heartbeat;
+    watch_read_mates(watch, beat);
+    beat->flags |= watch->proc_flags;
+    watch->still = watch_same_place(beat, &watch->said);
+    if (watch->still)
+        watch_take_links(watch, beat);
+    watch->said = *beat;
+    // The stream has ended, or its last heartbeat waits: the next one says more.
+    (void)control_send(watch->session->control, &watch->beat);
+}
+
+static void watch_look(struct watch *watch, uint32_t interval_ms)
+{
+    const uint64_t now_ms = clock_now_ms();
+    if (interval_ms == 0)
+        return;
+    progress_read(watch->session, &watch->beat);
+    if (watch->due_ms == 0)
+        watch->due_ms = now_ms + interval_ms;
+    if (now_ms >= watch->due_ms) {
+        watch->due_ms = now_ms + interval_ms;
+        watch_read_proc(watch);
+    } else if (!watch_is_urgent(watch, &watch->beat.u.heartbeat)) {
+        return;
+    }
+    watch_beat(watch);
+}
+
+// ---- Answers -----------------------------------------------------------------------------------
+
+static void watch_send_part(struct watch *watch, bool last)
+{
+    if (!watch->part_held)
+        return;
+    watch->part_held = false;
+    watch->part.u.answer.last = last;
+    (void)control_send(watch->session->control, &watch->part);
+}
+
+static struct up_answer *watch_part(struct watch *watch, const struct down_inspect *inspect,
+                                    enum answer_kind kind)
+{
+    const struct progress *progress = watch->session->progress;
+    struct up_message *part = &watch->part;
+    watch_send_part(watch, false);
+    memset(part, 0, sizeof(*part));
+    part->kind = UP_ANSWER;
+    part->generation.number = atomic_load_explicit(&progress->generation, memory_order_acquire);
+    part->generation.incarnation = atomic_load(&progress->incarnation);
+    part->u.answer.id = inspect->id;
+    part->u.answer.clock_ns = clock_now_ns();
+    part->u.answer.kind = kind;
+    watch->part_held = true;
+    return &part->u.answer;
+}
+
+static void watch_answer_place(struct watch *watch, const struct down_inspect *inspect)
+{
+    const uint64_t deadline_ms = clock_now_ms() + WATCH_DRIVER_MS;
+    struct up_answer *answer = watch_part(watch, inspect, ANSWER_PLACE);
+    watch_ask_driver(watch);
+    mutex_lock(&watch->mutex);
+    while (watch->asked && !watch->stop &&
+           cond_wait_until(&watch->changed, &watch->mutex, deadline_ms))
+        ;
+    if (!watch->asked)
+        answer->u.place = watch->place;
+    mutex_unlock(&watch->mutex);
+}
+
+// Names of threads and files are whatever a program has made of them.
+static void watch_clean(char *text)
+{
+    if (!utf8_valid(text, strlen(text)))
+        text_copy(text, 2, "?");
+}
+
+static void watch_answer_threads(struct watch *watch, const struct down_inspect *inspect)
+{
+    const struct stacks *stacks = watch->stacks;
+    struct answer_threads *part = NULL;
+    for (uint32_t i = 0; i < stacks->thread_count; i++) {
+        if (part == NULL || part->count == LOCKSTEP_THREADS_PART)
+            part = &watch_part(watch, inspect, ANSWER_THREADS)->u.threads;
+        part->threads[part->count] = stacks->threads[i];
+        watch_clean(part->threads[part->count].name);
+        watch_clean(part->threads[part->count++].wchan);
+    }
+}
+
+static void watch_answer_frames(struct watch *watch, const struct down_inspect *inspect)
+{
+    const struct stacks *stacks = watch->stacks;
+    struct answer_frames *part = NULL;
+    for (uint32_t i = 0; i < stacks->frame_count; i++) {
+        if (part == NULL || part->count == LOCKSTEP_FRAMES_PART)
+            part = &watch_part(watch, inspect, ANSWER_FRAMES)->u.frames;
+        part->frames[part->count] = stacks->frames[i];
+        watch_clean(part->frames[part->count].object);
+        watch_clean(part->frames[part->count++].symbol);
+    }
+}
+
+static void watch_answer_stacks(struct watch *watch, const struct down_inspect *inspect)
+{
+    if (watch->stacks == NULL && stacks_open(&watch->stacks) < 0)
+        return;
+    stacks_capture(watch->stacks, &watch->session->callers);
+    watch_answer_threads(watch, inspect);
+    watch_answer_frames(watch, inspect);
+}
+
+static void watch_answer_events(struct watch *watch, const struct down_inspect *inspect)
+{
+    const struct trace *trace = &watch->session->trace;
+    const uint64_t end = trace_begun(trace);
+    struct answer_events *part = NULL;
+    uint64_t number = end > LOCKSTEP_TRACE_EVENTS ? end - LOCKSTEP_TRACE_EVENTS : 0;
+    for (; number < end; number++) {
+        if (part == NULL || part->count == LOCKSTEP_EVENTS_PART)
+            part = &watch_part(watch, inspect, ANSWER_EVENTS)->u.events;
+        part->count += trace_read(trace, number, &part->events[part->count]);
+    }
+}
+
+static void watch_answer(struct watch *watch, const struct down_inspect *inspect)
+{
+    const struct lockstep_session *session = watch->session;
+    trace_event(&session->trace, TRACE_INSPECTED,
+                atomic_load_explicit(&session->progress->step, memory_order_relaxed),
+                TRACE_NO_MODULE, 0, 0, inspect->what);
+    watch_answer_place(watch, inspect);
+    if ((inspect->what & INSPECT_STACKS) != 0)
+        watch_answer_stacks(watch, inspect);
+    if ((inspect->what & INSPECT_EVENTS) != 0)
+        watch_answer_events(watch, inspect);
+    watch_send_part(watch, true);
+}
+
+// ---- The thread --------------------------------------------------------------------------------
+
+// Sleeps until the next look, or a question. False: it is over.
+static bool watch_rest(struct watch *watch, struct down_inspect *inspect, uint32_t *interval_ms)
+{
+    const uint64_t deadline_ms = clock_now_ms() + LOCKSTEP_WATCH_MS;
+    bool runs;
+    mutex_lock(&watch->mutex);
+    while (!watch->stop && watch->inspect.id == 0 &&
+           cond_wait_until(&watch->changed, &watch->mutex, deadline_ms))
+        ;
+    *inspect = watch->inspect;
+    *interval_ms = watch->interval_ms;
+    watch->inspect.id = 0;
+    runs = !watch->stop;
+    mutex_unlock(&watch->mutex);
+    return runs;
+}
+
+static void watch_run(void *argument)
+{
+    struct watch *watch = argument;
+    struct down_inspect inspect;
+    uint32_t interval_ms;
+    while (watch_rest(watch, &inspect, &interval_ms)) {
+        watch_look(watch, interval_ms);
+        if (inspect.id != 0 && interval_ms != 0)
+            watch_answer(watch, &inspect);
+    }
+}
+
+int watch_start(struct lockstep_session *session)
+{
+    struct watch *watch = calloc(1, sizeof(*watch));
+    if (watch == NULL)
+        return -1;
+    mutex_init(&watch->mutex);
+    cond_init(&watch->changed);
+    watch->session = session;
+    session->watch = watch;
+    watch->runs = thread_start(&watch->thread, "lockstep-watch", watch_run, watch) == 0;
+    return watch->runs ? 0 : -1;
+}
+
+void watch_stop(struct lockstep_session *session)
+{
+    struct watch *watch = session->watch;
+    if (watch == NULL || !watch->runs)
+        return;
+    mutex_lock(&watch->mutex);
+    watch->stop = true;
+    cond_signal(&watch->changed);
+    mutex_unlock(&watch->mutex);
+    thread_join(&watch->thread);
+    watch->runs = false;
+}
+
+void watch_close(struct lockstep_session *session)
+{
+    struct watch *watch = session->watch;
+    if (watch == NULL)
+        return;
+    stacks_close(watch->stacks);
+    cond_fini(&watch->changed);
+    mutex_fini(&watch->mutex);
+    free(watch);
+    session->watch = NULL;
+}
+
+void watch_interval(struct watch *watch, uint32_t heartbeat_ms)
+{
+    mutex_lock(&watch->mutex);
+    watch->interval_ms = heartbeat_ms;
+    mutex_unlock(&watch->mutex);
+}
+
+void watch_formed(struct watch *watch, const struct locality *locality)
+{
+    mutex_lock(&watch->mutex);
+    watch->locality = *locality;
+    mutex_unlock(&watch->mutex);
+}
+
+void watch_inspect(struct watch *watch, const struct down_inspect *inspect)
+{
+    mutex_lock(&watch->mutex);
+    watch->inspect = *inspect;
+    cond_signal(&watch->changed);
+    mutex_unlock(&watch->mutex);
+}
