@@ -22,6 +22,7 @@ static const struct command commands[] = {
     {"status", cli_status, "Show the jobs of a coordinator"},
     {"stalls", cli_stalls, "Say what stands still, which rank is the cause, and where it is"},
     {"stacks", cli_stacks, "Show what the threads of a rank are doing"},
+    {"trace", cli_trace, "Show where a worker is or was, and its last events"},
     {"doctor", cli_doctor, "Say what this machine offers, and what jobs have agreed"},
     {"bench", cli_bench, "Measure the library on this machine"},
     {"bench-worker", cli_bench_worker, NULL},

@@ -31,6 +31,9 @@ check status_refused 1 status --http 127.0.0.1:1
 check status_address 2 status --http nowhere
 check stalls_help 0 stalls --help
 check stacks_help 0 stacks --help
+check trace_help 0 trace --help
+check trace_nothing 2 trace
+check trace_format 2 trace --json --perfetto file
 check doctor_help 0 doctor --help
 check doctor_job 2 doctor --job mnist
 exit "$failures"
