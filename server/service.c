@@ -177,11 +177,14 @@ static void on_undecodable(struct service *service, rpc_peer peer, enum codec_st
 }
 
 // Only what the core has asked for, and before it forgets that it has.
-static void keep_answer(struct service *service, rpc_peer peer, const struct up_answer *answer)
+static void keep_answer(struct service *service, rpc_peer peer, const struct up_message *message)
 {
+    const struct up_answer *answer = &message->u.answer;
     struct peer_view view;
     if (service->shown.archive && coordinator_peer_view(service->core, peer, &view) &&
-        view.asked != 0 && view.asked == answer->id)
+        view.asked != 0 && view.asked == answer->id &&
+        message->generation.number == view.generation &&
+        message->generation.incarnation == service->incarnation)
         archive_put(service->shown.archive, &view, answer, clock_now_ms());
 }
 
@@ -199,7 +202,7 @@ static void on_message(void *context, rpc_peer peer, const uint8_t *bytes, size_
         service->counts.received[message.kind]++;
     struct coordinator_event event = {.kind = EVENT_MESSAGE, .peer = peer, .message = &message};
     if (message.kind == UP_ANSWER)
-        keep_answer(service, peer, &message.u.answer);
+        keep_answer(service, peer, &message);
     step(service, &event);
 }
 

@@ -544,6 +544,7 @@ const showStack = rank => {
 // ---- what comes --------------------------------------------------------------------------------
 
 let chosen = null; // Name of a job.
+let jobs = []; // The latest of each name.
 let stream = null;
 let polls = 0; // Since the stream was opened.
 let state = null;
@@ -570,7 +571,9 @@ const say = (text, lost) => {
 
 const take = (newest, text) => {
   state = newest;
+  jobs = jobs.map(job => job.name === state.job.name ? state.job : job);
   say(text);
+  showJobs();
   refresh();
 };
 
@@ -593,7 +596,7 @@ const poll = async () => {
   if (status === 200) take(body, `Asking every ${JOBS_MS / 1000} s`);
 };
 
-const showJobs = jobs => {
+const showJobs = () => {
   const links = jobs.map(job => {
     const link = make('a', job.name === chosen ? 'chosen' : '',
       make('span', `dot ${job.stalled ? 'stalled' : job.state}`), make('span', '', job.name));
@@ -605,19 +608,19 @@ const showJobs = jobs => {
 };
 
 const loadJobs = async () => {
-  let jobs;
+  let all;
   try {
-    jobs = (await ask('/api/v1/jobs')).body.jobs;
+    all = (await ask('/api/v1/jobs')).body.jobs;
   } catch {
     say('No answer from the coordinator', true);
     return;
   }
-  const latest = new Map(jobs.map(job => [job.name, job]));
+  const latest = new Map(all.map(job => [job.name, job]));
   let wanted = null;
   try {
     wanted = decodeURIComponent(location.hash.slice(1));
   } catch {} // Typed by hand.
-  if (!latest.has(wanted)) wanted = latest.has(chosen) ? chosen : jobs.at(-1)?.name;
+  if (!latest.has(wanted)) wanted = latest.has(chosen) ? chosen : all.at(-1)?.name;
   if (!wanted) {
     say('No jobs yet');
     setText(at('sentence'), 'No job has come yet. Start one with: lockstep run -n 4 -- ./train');
@@ -626,7 +629,8 @@ const loadJobs = async () => {
   } else if (stream.readyState === EventSource.CLOSED) {
     await poll().catch(() => say('No answer from the coordinator', true));
   }
-  showJobs([...latest.values()]);
+  jobs = [...latest.values()];
+  showJobs();
 };
 
 makeHead();

@@ -63,9 +63,10 @@ class Scene:
 
 def check(page, workers, scene):
     """What a person would look for."""
-    page.wait(f"document.querySelector('#verdict').className === 'bad'")
+    page.wait("document.querySelector('#verdict').className === 'bad'")
     sentence = page.value("document.querySelector('#sentence').textContent")
     assert f"rank {CULPRIT} " in sentence, sentence
+    page.wait("document.querySelector('.culprit').innerText.includes('replay_buffer.py:44')")
     shown = page.value("document.querySelectorAll('#table tbody tr').length")
     assert shown == min(workers, 32), shown
     first = page.value("document.querySelector('#table tbody tr').textContent")

@@ -226,7 +226,10 @@ static void stack_comes_from_the_worker(void **state)
     assert_int_equal(write(fd, get, sizeof get - 1), sizeof get - 1);
     const struct down_message *asked = message_of(DOWN_INSPECT);
     assert_true(asked->u.inspect.what & INSPECT_STACKS);
+    struct down_message other = {.generation = asked->generation};
+    other.generation.number++;
     answer_with(asked, asked->u.inspect.id + 1, 666);
+    answer_with(&other, asked->u.inspect.id, 667);
     answer_with(asked, asked->u.inspect.id, 42);
     raw_read_all(fd, answer, sizeof answer);
     close(fd);

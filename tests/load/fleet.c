@@ -180,10 +180,11 @@ static void answer_events(struct worker *worker, struct up_message *message)
     say(worker, message);
 }
 
-static void answer(struct worker *worker, const struct down_inspect *inspect)
+static void answer(struct worker *worker, const struct down_message *question)
 {
+    const struct down_inspect *inspect = &question->u.inspect;
     struct timespec now;
-    struct up_message message = {.kind = UP_ANSWER};
+    struct up_message message = {.kind = UP_ANSWER, .generation = question->generation};
     const bool events = inspect->what & INSPECT_EVENTS;
     clock_gettime(CLOCK_MONOTONIC, &now);
     message.u.answer.id = inspect->id;
@@ -250,7 +251,7 @@ static void on_message(void *context, const struct down_message *message)
         if (atomic_fetch_add(&verified, 1) + 1 == options.count)
             atomic_store(&started_ms, clock_now_ms());
     } else if (message->kind == DOWN_INSPECT) {
-        answer(worker, &message->u.inspect);
+        answer(worker, message);
     } else if (message->kind == DOWN_REFUSED || message->kind == DOWN_HALT) {
         fprintf(stderr, "fleet: worker %u was turned away\n", worker->id);
         atomic_fetch_add(&ended, 1);
