@@ -155,11 +155,13 @@ void bounds_of(const struct coordinator *core, const struct job *job, const stru
 uint64_t bounds_of_links(const struct coordinator *core, const struct job *job)
 {
     const uint64_t silence_ms = beat_silence_ms(core); // Less says nothing: nobody may have spoken.
-    const uint64_t floor_ms = core->config.stall_floor_ms;
+    uint64_t bound_ms = core->config.stall_floor_ms;
     for (uint32_t i = 0; i < job->count; i++) {
         const struct worker *worker = &core->workers[job->workers[i]];
-        if (!worker->left && bounds_first(worker))
-            return LOCKSTEP_STALL_FIRST_FACTOR * floor_ms;
+        if (worker->left || !bounds_first(worker))
+            continue;
+        bound_ms *= LOCKSTEP_STALL_FIRST_FACTOR;
+        break;
     }
-    return floor_ms > silence_ms ? floor_ms : silence_ms;
+    return larger(bound_ms, silence_ms);
 }
