@@ -56,7 +56,8 @@ sim: ## Run the simulator with more seeds (SEEDS=n)
 
 # --- the numbered cases ---------------------------------------------------------------------------
 
-CASE_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/conformance/test_*.c tests/fault/test_death*.c))
+CASE_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/conformance/test_*.c tests/fault/test_death*.c \
+    tests/fault/test_stall.c))
 
 conformance: all $(CASE_BIN) ## Run the numbered cases, one line each by transport (CASE=26)
 	@CASE=$(CASE) $(TEST_ENV) tools/conformance
@@ -72,15 +73,17 @@ mutants: ## Break the library on purpose: each fault has to fail its case (CASE=
 
 DRAWS ?= 10000
 KILLS ?= 1200
+HANGS ?= 20
 nightly: SEEDS ?= 100000
 NIGHTLY_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/conformance/test_reducer_random.c \
     tests/conformance/test_reducer_large.c tests/sim/test_*.c tests/fault/test_death.c))
 
-nightly: all $(NIGHTLY_BIN) ## Random models, large buckets, simulator, deaths (DRAWS, SEEDS, KILLS)
-	@echo 'nightly: $(DRAWS) random models, $(SEEDS) simulator seeds, $(KILLS) deaths'
+nightly: all $(NIGHTLY_BIN) ## Random models, large buckets, simulator, deaths, hangs (DRAWS, SEEDS, KILLS, HANGS)
+	@echo 'nightly: $(DRAWS) random models, $(SEEDS) simulator seeds, $(KILLS) deaths, $(HANGS) hangs'
 	@$(TEST_ENV) LOCKSTEP_TEST_TIMEOUT=$(or $(LOCKSTEP_TEST_TIMEOUT),7200) \
 	    LOCKSTEP_TEST_DRAWS=$(DRAWS) LOCKSTEP_TEST_LARGE=1 LOCKSTEP_TEST_ALGORITHMS=all LOCKSTEP_SIM_SEEDS=$(SEEDS) \
-	    LOCKSTEP_FAULT_ROUNDS=$(KILLS) tools/run-tests $(NIGHTLY_BIN)
+	    LOCKSTEP_FAULT_ROUNDS=$(KILLS) LOCKSTEP_PHASES_ROUNDS=$(HANGS) \
+	    tools/run-tests $(NIGHTLY_BIN) tests/fault/test_phases.sh
 
 # 200 in each way in which gradients can be reduced; LOCKSTEP_FAULT_WAY=ring for that one alone.
 kill: all $(BUILD)/tests/fault/test_death ## Kill workers at random instants (KILLS)

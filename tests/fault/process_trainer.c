@@ -52,17 +52,57 @@ static void trainer_say(struct trainer *trainer, enum report_kind kind, uint64_t
     trainer_send(trainer, &report);
 }
 
+static bool trainer_released(const struct trainer *trainer)
+{
+    return (atomic_load(&trainer->place->shared->released) >> trainer->place->rank & 1) != 0;
+}
+
+// Stacks have to name these functions. The word of the test is read by each: what is left unread
+// would break the connection at its end.
+__attribute__((noinline)) static void hold_read(const struct trainer *trainer)
+{
+    char release;
+    if (recv(trainer->place->socket, &release, 1, 0) != 1)
+        _exit(3);
+}
+
+__attribute__((noinline)) static void hold_spin(const struct trainer *trainer)
+{
+    while (!trainer_released(trainer))
+        ;
+    hold_read(trainer);
+}
+
+__attribute__((noinline)) static void hold_sleep(const struct trainer *trainer)
+{
+    while (!trainer_released(trainer))
+        (void)usleep(20000);
+    hold_read(trainer);
+}
+
+static void trainer_hold(struct trainer *trainer)
+{
+    static void (*const holds[])(const struct trainer *) = {
+        [HOLD_READ] = hold_read, [HOLD_SPIN] = hold_spin, [HOLD_SLEEP] = hold_sleep};
+    const struct script *script = trainer->script;
+    if (script->hold == HOLD_NOT)
+        return;
+    if (script->pause_ms != 0)
+        lockstep_pause(trainer->session, "held", script->pause_ms);
+    holds[script->hold](trainer);
+    if (script->pause_ms != 0)
+        lockstep_resume(trainer->session);
+}
+
 static void trainer_visit(struct trainer *trainer, enum place place)
 {
     const struct script *script = trainer->script;
-    char release;
     if (trainer->reported || place != script->place ||
         (place > PLACE_START && trainer->step + 1 < script->place_step))
         return;
     trainer->reported = true;
     trainer_say(trainer, REPORT_PLACE, (uint64_t)place);
-    if (script->hold && recv(trainer->place->socket, &release, 1, 0) != 1)
-        _exit(3);
+    trainer_hold(trainer);
 }
 
 // ---- What gradients and metrics are
@@ -285,6 +325,8 @@ static int step_backward(struct trainer *trainer)
     lockstep_call *call;
     int status = trainer_check(trainer, "call_begin", lockstep_call_begin(trainer->module, &call));
     for (uint32_t p = PARAMETERS; status == 0 && p-- > 0;) {
+        if (p + 1 + trainer->script->place_gradients == PARAMETERS)
+            trainer_visit(trainer, PLACE_IN_CALL);
         fill(trainer->gradients[p], sizes[p], trainer->place->rank, trainer->step);
         trainer->filled[p] = trainer->step;
         status = trainer_check(trainer, "grad_ready",
@@ -363,6 +405,8 @@ static int trainer_train(struct trainer *trainer)
             return status;
         trainer_visit(trainer, PLACE_OPTIMIZER);
         model_optimize(trainer);
+        if (trainer->script->rest_ms != 0)
+            (void)usleep((useconds_t)(trainer->script->rest_ms * 1000));
         // The order has been learned: from here on each bucket is one run of memory.
         if (trainer->step == 1)
             status = model_place(trainer);

@@ -24,7 +24,16 @@ enum place {
     PLACE_PLAIN, // Before a plain allreduce; after every even step.
     PLACE_OPTIMIZER, // After lockstep_step_end.
     PLACE_START_AGAIN, // After script.starts_after: its module is closed and registered again.
-    PLACE_COUNT
+    PLACE_COUNT,
+    PLACE_IN_CALL // Before a report of a gradient, after script.place_gradients. Not drawn.
+};
+
+// How a trainer waits there for world_release: each in a function of its own, of this name.
+enum hold {
+    HOLD_NOT = 0, // It goes on.
+    HOLD_READ, // hold_read: in a system call that never returns.
+    HOLD_SPIN, // hold_spin: it computes.
+    HOLD_SLEEP, // hold_sleep
 };
 
 // By what gradients are reduced. What is NULL or zero is as the environment says.
@@ -46,10 +55,13 @@ struct script {
     bool absent; // This rank is never started.
     enum place place;
     uint64_t place_step;
-    bool hold; // At that place: wait for world_release.
+    uint32_t place_gradients; // PLACE_IN_CALL: so many of eight were reported, "h" first.
+    enum hold hold; // At that place: wait for world_release, ...
+    uint64_t pause_ms; // ... between lockstep_pause for so long and lockstep_resume; 0: without.
     bool child; // After lockstep_start: fork a process that lives on with all descriptors.
     uint64_t starts_after; // The step after which it calls lockstep_start again; 0: never.
     uint64_t report_every; // Steps; 0: never.
+    uint64_t rest_ms; // After each step.
     uint64_t last_step; // Then comes the ending; 0: when the test says stop, by lockstep_close.
     enum ending ending;
     struct way way;
@@ -88,6 +100,7 @@ struct report {
 // Between the test and all workers of a world.
 struct world_shared {
     atomic_bool stop;
+    atomic_uint released; // Bit r: rank r.
 };
 
 struct trainer_place {

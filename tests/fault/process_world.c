@@ -99,8 +99,17 @@ static void coordinator_exec(int output, const char *const *arguments)
     _exit(127);
 }
 
-// Its first line: {"event":"ready",...,"grpc_port":40123,...}.
-static uint16_t coordinator_port(int output)
+// A member of its first line; 0: it is null.
+static uint16_t coordinator_member(const char *line, const char *member)
+{
+    const char *place = strstr(line, member);
+    if (place == NULL)
+        fail_msg("the coordinator said '%s' instead of its ports", line);
+    return (uint16_t)strtoul(place + strlen(member), NULL, 10);
+}
+
+// Its first line: {"event":"ready",...,"grpc_port":40123,...,"http_port":null}.
+static void coordinator_read_ports(struct coordinator_process *coordinator, int output)
 {
     char line[1024];
     size_t size = 0;
@@ -114,10 +123,8 @@ static uint16_t coordinator_port(int output)
         size += (size_t)got;
     }
     line[size] = '\0';
-    const char *place = strstr(line, "\"grpc_port\":");
-    if (place == NULL)
-        fail_msg("the coordinator said '%s' instead of its port", line);
-    return (uint16_t)strtoul(place + strlen("\"grpc_port\":"), NULL, 10);
+    coordinator->port = coordinator_member(line, "\"grpc_port\":");
+    coordinator->http_port = coordinator_member(line, "\"http_port\":");
 }
 
 void coordinator_start(struct coordinator_process *coordinator, const char *const *arguments)
@@ -129,7 +136,7 @@ void coordinator_start(struct coordinator_process *coordinator, const char *cons
     if (coordinator->pid == 0)
         coordinator_exec(ends[1], arguments);
     close(ends[1]);
-    coordinator->port = coordinator_port(ends[0]);
+    coordinator_read_ports(coordinator, ends[0]);
     close(ends[0]);
 }
 
@@ -291,6 +298,7 @@ void world_expect_step(struct world *world, uint32_t rank, uint64_t step)
 
 void world_release(struct world *world, uint32_t rank)
 {
+    atomic_fetch_or(&world->shared->released, 1u << rank);
     assert_int_equal(send(world->workers[rank].socket, "", 1, MSG_NOSIGNAL), 1);
 }
 

@@ -28,6 +28,7 @@ uint64_t slow_ms(uint64_t ms);
 struct coordinator_process {
     pid_t pid; // 0: none.
     uint16_t port;
+    uint16_t http_port; // 0: off, as it is unless an argument says otherwise.
 };
 
 // arguments: further ones up to a NULL, or NULL. Returns when it is ready.

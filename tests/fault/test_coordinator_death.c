@@ -140,7 +140,7 @@ static void hold_last(enum place place)
 {
     struct script scripts[3] = {{.starts_after = 2},
                                 {.starts_after = 2},
-                                {.starts_after = 2, .place = place, .hold = true}};
+                                {.starts_after = 2, .place = place, .hold = HOLD_READ}};
     coordinator_start(&coordinator, NULL);
     world_start(&world, &coordinator, "job", 3, scripts);
     world_expect(&world, 2, REPORT_PLACE, NULL);

@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Whether what `lockstep stalls --json` said names the right ranks, and nobody else.
+
+stall_check.py JSON [never | RANK:KIND[,KIND...][:TEXT...]...]
+
+Each further argument is a culprit: its rank, what kinds of it are right, and texts that what is
+known of it has to hold; `missing=A,B` are the names of all gradients that are missing, `pid=N` is
+its process, `late=MS` how long after its bound it may be named at most. Without any culprit nothing may stand still; `never` is that nothing has stood still
+before, either.
+"""
+
+import json
+import os
+import socket
+import sys
+
+
+def check_culprit(stall, culprit, kinds, texts):
+    assert culprit["kind"] in kinds.split(","), culprit
+    assert culprit["host"] == socket.gethostname(), culprit
+    assert os.path.exists(f"/proc/{culprit['pid']}"), culprit
+    assert f"rank {culprit['rank']} " in stall["sentence"], stall["sentence"]
+    assert f"pid {culprit['pid']}" in stall["sentence"], stall["sentence"]
+    assert not culprit["mark"], culprit
+    for text in texts:
+        if text.startswith("missing="):
+            assert sorted(culprit["missing"]) == text[len("missing="):].split(","), culprit
+        elif text.startswith("pid="):
+            assert culprit["pid"] == int(text[len("pid="):]), culprit
+        elif text.startswith("late="):
+            late_ms = culprit["age_ms"] - culprit["bound_ms"]
+            assert late_ms <= int(text[len("late="):]), culprit
+        else:
+            assert text in json.dumps(culprit), (text, culprit)
+
+
+def main():
+    with open(sys.argv[1], encoding="utf-8") as file:
+        stalls = json.load(file)["stalls"]
+    active = [stall for stall in stalls if stall["active"]]
+    if sys.argv[2:] in ([], ["never"]):
+        assert not (stalls if sys.argv[2:] else active), stalls
+        return
+    wanted = [argument.split(":") for argument in sys.argv[2:]]
+    assert len(active) == 1, stalls
+    culprits = {culprit["rank"]: culprit for culprit in active[0]["culprits"]}
+    assert sorted(culprits) == sorted(int(rank) for rank, *_ in wanted), active[0]
+    assert "\n" not in active[0]["sentence"], active[0]
+    for rank, kinds, *texts in wanted:
+        check_culprit(active[0], culprits[int(rank)], kinds, texts)
+
+
+main()
