@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# examples/phases.c, the hang of HorizonRobotics/alf (issue 1096) played again: one of two ranks does
+# not come back from an indexing operation between two updates, at a rank, update and place drawn by
+# a seed. The coordinator has to name the rank and the function in one line, each time.
+#
+# LOCKSTEP_PHASES_ROUNDS hangs (2), drawn from LOCKSTEP_PHASES_SEED, which is printed. What
+# `lockstep stalls` said of each is appended to the file LOCKSTEP_STALL_KEEP.
+. "$(dirname "$0")/run_lib.sh"
+here=$(dirname "$0")
+bin=${LOCKSTEP_BIN:-build/bin}
+phases=${BUILD:-build}/examples/phases
+rounds=${LOCKSTEP_PHASES_ROUNDS:-2}
+seed=${LOCKSTEP_PHASES_SEED:-$((RANDOM * 32768 + RANDOM))}
+floor_ms=$((500 * slow))
+late_ms=$((2000 * slow)) # From the bound to the verdict.
+echo "LOCKSTEP_PHASES_ROUNDS=$rounds LOCKSTEP_PHASES_SEED=$seed"
+
+"$bin/lockstep-coordinator" --listen 127.0.0.1:0 --http 127.0.0.1:0 --port-file "$work/ports" \
+    --stall-floor-ms "$floor_ms" --parent-death=$$ 2>"$work/daemon" &
+daemon=$!
+trap 'kill "$daemon" 2>/dev/null; rm -rf "$work"' EXIT
+wait_for "$work/ports"
+read -r ports <"$work/ports"
+grpc=${ports#grpc=} grpc=${grpc%% *}
+export LOCKSTEP_DASHBOARD=http://127.0.0.1:${ports##*http=}/
+
+# train JOB ARGUMENTS...: two ranks, in the background; their output to $work/JOB.
+train() {
+    local job=$1
+    shift
+    "${hearing[@]}" "$lockstep" run -n 2 --coordinator "127.0.0.1:$grpc" --job "$job" -- \
+        "$phases" "$@" >"$work/$job" 2>&1 &
+    run=$!
+}
+
+# What the rank says that hangs: `line`.
+await_hang() {
+    local i
+    for ((i = 0; i < 1000 * slow; i++)); do
+        line=$(grep -h ' hangs in update ' "$work/$1") && return 0
+        read -rt 0.01 <> <(:) || true
+    done
+    fail "$1 does not hang"
+    return 1
+}
+
+# until_stalls STATUS JOB: until `lockstep stalls` ends with it.
+until_stalls() {
+    local i code
+    for ((i = 0; i < 500 * slow; i++)); do
+        code=0
+        "$lockstep" stalls --job "$2" --json >"$work/json" 2>"$work/err" || code=$?
+        [ "$code" = "$1" ] && return 0
+        read -rt 0.02 <> <(:) || true
+    done
+    fail "$2: lockstep stalls ended with $code, wanted $1"
+    cat "$work/json" "$work/err" "$work/$2"
+    return 1
+}
+
+hang() {
+    local job=hang-$1 draw=$((seed + $1)) line rank
+    train "$job" --hang "$draw" --collect-ms 250 # A job has to be older than two heartbeats.
+    await_hang "$job" || return
+    rank=${line#*rank }
+    rank=${rank%% *}
+    if until_stalls 3 "$job"; then
+        "$here/stall_check.py" "$work/json" "$rank:outside:take_rows:late=$late_ms" ||
+            fail "--hang $draw: $line"
+        "$lockstep" stalls --job "$job" >"$work/text"
+        equal "$job: status of the text" $? 3
+        has "$work/text" "take_rows"
+        [ -z "${LOCKSTEP_STALL_KEEP:-}" ] ||
+            { printf '# %s\n' "$line" && cat "$work/text"; } >>"$LOCKSTEP_STALL_KEEP"
+    fi
+    kill "$run"
+    wait "$run"
+    equal "$job" $? 143
+}
+
+train healthy
+wait "$run"
+equal "two ranks that do not hang" $? 0
+has "$work/healthy" "rank 1 of 2: loss 0.0"
+until_stalls 0 healthy && "$here/stall_check.py" "$work/json" never || fail "an alarm in a healthy job"
+
+for ((round = 0; round < rounds; round++)); do
+    hang "$round"
+done
+finish
