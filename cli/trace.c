@@ -172,6 +172,12 @@ static bool is_api(const struct trace_event *event)
     return event->kind == TRACE_API_ENTER || event->kind == TRACE_API_LEAVE;
 }
 
+static bool has_bucket(const struct trace_event *event)
+{
+    return event->kind == TRACE_BUCKET_READY || event->kind == TRACE_LAUNCH ||
+           event->kind == TRACE_FINAL || event->kind == TRACE_GRANT;
+}
+
 static uint32_t first_event(const struct trace_file *file, const struct trace_options *options)
 {
     return options->last < file->event_count ? file->event_count - (uint32_t)options->last : 0;
@@ -227,7 +233,9 @@ static void print_event(struct trace_file *file, const struct trace_event *event
            (double)since_open_us(file, event->time_ns) / 1e6, thread, event->step,
            kind_name(event->kind));
     if (module != NULL)
-        printf("  '%s' call %u bucket %" PRIu32, module, event->call + 1u, event->bucket);
+        printf("  '%s' call %u", module, event->call + 1u);
+    if (has_bucket(event))
+        printf(" bucket %" PRIu32, event->bucket);
     if (is_api(event))
         printf("  %s", function_name(event->value & 0xffffffff));
     if (event->kind == TRACE_API_LEAVE || event->kind == TRACE_PLAIN_DONE)
