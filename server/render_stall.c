@@ -27,7 +27,7 @@ void render_api(struct json *json, const struct snapshot *snapshot, const struct
     json_string(json, "api", place->api == API_NONE ? NULL : coordinator_api_name(place->api));
     json_bool(json, "inside", place->inside);
     json_u64(json, "api_age_ms", place->api_ms + age_ms);
-    if (place->module < LOCKSTEP_MAX_MODULES) {
+    if (place->api != API_NONE && place->module < LOCKSTEP_MAX_MODULES) {
         char name[RENDER_MODULE_BYTES];
         render_module_name(snapshot, job, place->module, name, sizeof name);
         json_string(json, "module", name);

@@ -193,7 +193,7 @@ const showChart = rates => {
   const place = at('chart');
   const steps = rates.map(([, step]) => step).filter(step => step > 0).sort((a, b) => a - b);
   if (!steps.length) {
-    place.replaceChildren(make('p', 'empty', 'No step has ended yet.'));
+    place.replaceChildren(make('p', 'empty', 'No time of a step is known.'));
     return;
   }
   // One step that took minutes would flatten all others: the scale ends above nearly all of them.

@@ -95,6 +95,8 @@ static int setup(void **state)
     snprintf(view->missing[0], sizeof view->missing[0], "layer.0");
     stalls[0].edges[0] = (struct stall_edge){.from = 0, .to = 3, .members = 11};
     stalls[1] = (struct stall_view){.number = 1, .kind = STALL_FROZEN, .lasted_ms = 3000};
+    stalls[1].culprit_count = 1;
+    stalls[1].culprits[0].kind = STALL_FROZEN;
     json_init(&json, RENDER_JSON_BYTES);
     return 0;
 }
@@ -136,6 +138,8 @@ static void stall_is_told_in_full(void **state)
         "\"edges\":[{\"from\":0,\"members\":11,\"to\":3}]},{\"job\"");
     expect("\"number\":1,\"active\":false,\"kind\":\"frozen\"");
     expect("\"lasted_ms\":3000,");
+    expect("\"kind\":\"frozen\",\"age_ms\":0,\"bound_ms\":0,\"why\":null,\"api\":null,"
+           "\"inside\":false,\"api_age_ms\":0,\"module\":null,\"call\":null,"); // Not kept.
     assert_false(render_stalls(&json, &snapshot, "run 2"));
 }
 
