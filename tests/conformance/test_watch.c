@@ -528,7 +528,11 @@ static void test_an_answer_names_what_is_missing(void **state)
     trainer_start(trainer);
     lockstep_call *call = trainer_begin(trainer);
     assert_int_equal(lockstep_grad_ready(trainer->module, call, 1, NULL, NULL), 0);
-    ask(71, INSPECT_PLACE);
+    // A machine that is busy elsewhere may keep the driver from answering in time.
+    const uint64_t deadline_ms = patience_ms();
+    do
+        ask(71, INSPECT_PLACE);
+    while (part_of(ANSWER_PLACE)->u.place.missing_total == 0 && clock_now_ms() < deadline_ms);
     const struct answer_place *place = &part_of(ANSWER_PLACE)->u.place;
     assert_int_equal(there.part_count, 1);
     assert_int_equal(place->missing_total, 2);
