@@ -34,7 +34,8 @@ static const char help_text[] =
     "      --json             Print what the coordinator says as it is, in one line\n"
     "  -h, --help             Show this\n"
     "\n"
-    "Exit status: 0 when nothing stands still, 3 when something does, 1 without an answer.\n";
+    "Exit status: 0 when nothing stands still, 3 when something does, 1 without an answer.\n"
+    "docs/stalls.md explains what is said.\n";
 
 static const struct option long_options[] = {
     {"http", required_argument, NULL, 'a'},  {"job", required_argument, NULL, 'n'},

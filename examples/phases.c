@@ -7,10 +7,10 @@
 // that does not come back from there never gives its gradients, and all others wait for them.
 //
 // So hung HorizonRobotics/alf (issue 1096): two ranks, one of them for ever in an indexing
-// operation between two updates, and nothing said which rank it was, or where. With --hang SEED
-// this program does the same: the seed chooses the rank, the update and which of its three indexing
-// operations does not return, because what the second thread says is lost. `lockstep stalls` then
-// names the rank and take_rows. The trainer does not help: it sets no mark.
+// operation outside of what is synchronized. With --hang SEED this program does the same: the seed
+// chooses the rank, the update and which of its indexing operations does not return, because what
+// the second thread says is lost. `lockstep stalls` then names the rank and take_rows. The trainer
+// does not help: it sets no mark.
 #include <lockstep/lockstep.h>
 
 #include <pthread.h>
