@@ -48,6 +48,12 @@ def own_cpu_s():
     return usage.children_user + usage.children_system
 
 
+def line_ns(program):
+    """In which a cache line goes from one core to another and back; None: not known here."""
+    said = output_of(program)
+    return int(said) if said.isdigit() else None
+
+
 class Load:
     """What else used the cores during a launch: the noise that its figures have."""
 

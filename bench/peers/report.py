@@ -316,6 +316,20 @@ def noise_text(report):
             f"{100 * samples.median(stolen):.0f} % (at most {100 * max(stolen):.0f} %)")
 
 
+def distance_text(report):
+    """Of its cores from each other; a virtual machine is moved about while it runs."""
+    lines = [launch["line_ns"] for launch in report["launches"] if launch.get("line_ns")]
+    if not lines:
+        return ""
+    text = (f" Before each launch a cache line went from one core to another and back in "
+            f"{samples.median(lines):.0f} ns ({min(lines)} to {max(lines)}).")
+    far = sum(line > 2 * min(lines) for line in lines)
+    if far:
+        text += (f" In {far} of {len(lines)} launches it took more than twice the least: the host of this "
+                 "machine had moved its cores apart, and what goes from one to the other took longer.")
+    return text
+
+
 def head_lines(report):
     machine, settings = report["machine"], report["settings"]
     versions = ", ".join(sorted(report["versions"].values()))
@@ -327,7 +341,8 @@ def head_lines(report):
         f"{machine['cpu']}, {machine['cores']} cores, "
         f"{machine['memory_bytes'] / 2 ** 30:.0f} GiB, Linux {machine['kernel']}; {versions}.", "",
         f"float32, sums in place, {settings['seconds']:g} s for each cell of a launch, ranks not "
-        f"pinned, order of launches from seed {settings['seed']}. Noise: {noise_text(report)}.", "",
+        f"pinned, order of launches from seed {settings['seed']}. Noise: {noise_text(report)}."
+        f"{distance_text(report)}", "",
     ]
 
 

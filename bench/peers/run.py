@@ -119,6 +119,8 @@ class Run:
                      "--seconds", str(self.arguments.seconds), "--warm"]
         if not variant.warm_only:
             arguments.append("--cold")
+        if not place.hogs:
+            record["line_ns"] = machine.line_ns(os.path.join(self.arguments.build, "peers", "line"))
         load = machine.Load(self.cores, place.hogs)
         launch = peers.Launch(self.programs, hosts, variant, self.folder())
         try:
