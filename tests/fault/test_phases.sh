@@ -6,6 +6,7 @@
 #
 # LOCKSTEP_PHASES_ROUNDS hangs (2), drawn from LOCKSTEP_PHASES_SEED, which is printed. What
 # `lockstep stalls` said of each is appended to the file LOCKSTEP_STALL_KEEP.
+[ -z "${LOCKSTEP_SANITIZER:-}" ] || { echo "under a sanitizer another function is on top of the stack"; exit 77; }
 . "$(dirname "$0")/run_lib.sh"
 here=$(dirname "$0")
 bin=${LOCKSTEP_BIN:-build/bin}
