@@ -6,6 +6,7 @@
 #include "worker/proc_task.h"
 
 #include "base/text.h"
+#include "worker/proc_text.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -18,26 +19,14 @@
 
 #define SYSCALL_RUNS (-1)
 #define SYSCALL_UNKNOWN (-2)
-#define TEXT_BYTES 4096 // `status` is the longest, with half of it.
 
-// The text of one file, without the newline at its end; empty: none.
-static void proc_task_text(int task, const char *file, char text[TEXT_BYTES])
+// Without the newline at its end.
+static void proc_task_text(int task, const char *file, char text[PROC_TEXT_BYTES])
 {
-    size_t size = 0;
-    ssize_t got = 1;
-    const int fd = openat(task, file, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-    while (fd >= 0 && got > 0 && size < TEXT_BYTES - 1) {
-        got = read(fd, text + size, TEXT_BYTES - 1 - size);
-        if (got > 0)
-            size += (size_t)got;
-        else if (got < 0 && errno == EINTR)
-            got = 1;
-    }
-    if (fd >= 0)
-        close(fd);
+    proc_text(task, file, text);
+    const size_t size = strlen(text);
     if (size > 0 && text[size - 1] == '\n')
-        size--;
-    text[size] = '\0';
+        text[size - 1] = '\0';
 }
 
 // "4711 (name) S 1 ...": the name may hold anything, also brackets.
@@ -73,7 +62,7 @@ static uint64_t proc_task_signals(const char *status, const char *field)
 bool proc_task_read(const char *directory, uint32_t tid, struct stack_thread *thread,
                     struct proc_signals *signals)
 {
-    char text[TEXT_BYTES];
+    char text[PROC_TEXT_BYTES];
     snprintf(text, sizeof(text), "%s/%" PRIu32, directory, tid);
     *signals = (struct proc_signals){0};
     thread->tid = tid;

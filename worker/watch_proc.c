@@ -4,34 +4,14 @@
 
 #include "worker/watch_proc.h"
 
+#include "worker/proc_text.h"
+
 #include <ctype.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-#define TEXT_BYTES 4096
-
-// The text of a file; empty: none.
-static void watch_proc_text(const char *path, char text[TEXT_BYTES])
-{
-    size_t size = 0;
-    ssize_t got = 1;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-    while (fd >= 0 && got > 0 && size < TEXT_BYTES - 1) {
-        got = read(fd, text + size, TEXT_BYTES - 1 - size);
-        if (got > 0)
-            size += (size_t)got;
-        else if (got < 0 && errno == EINTR)
-            got = 1;
-    }
-    if (fd >= 0)
-        (void)close(fd);
-    text[size] = '\0';
-}
 
 // Field `number` of /proc/PID/stat, counted from 3, which is the first one behind the name: that
 // may hold anything, also brackets and blanks.
@@ -48,11 +28,11 @@ static const char *watch_proc_field(const char *stat, unsigned number)
 bool watch_proc_process(const char *proc, const char *pid, struct watch_process *process)
 {
     char path[PATH_MAX];
-    char text[TEXT_BYTES];
+    char text[PROC_TEXT_BYTES];
     const char *state;
     const char *started;
     snprintf(path, sizeof(path), "%s/%s/stat", proc, pid);
-    watch_proc_text(path, text);
+    proc_text(AT_FDCWD, path, text);
     state = watch_proc_field(text, 3);
     started = watch_proc_field(text, 22);
     if (state == NULL || !isalpha((unsigned char)*state) || started == NULL ||
@@ -85,9 +65,9 @@ static uint64_t watch_proc_number(const char *text, const char *word)
 bool watch_proc_traced(const char *proc)
 {
     char path[PATH_MAX];
-    char text[TEXT_BYTES];
+    char text[PROC_TEXT_BYTES];
     snprintf(path, sizeof(path), "%s/self/status", proc);
-    watch_proc_text(path, text);
+    proc_text(AT_FDCWD, path, text);
     return watch_proc_number(text, "TracerPid:") != 0;
 }
 
@@ -114,22 +94,22 @@ static bool watch_proc_group(char *line, const char *cgroup, char path[PATH_MAX]
 uint64_t watch_proc_throttled(const char *proc, const char *cgroup)
 {
     char path[PATH_MAX];
-    char groups[TEXT_BYTES];
-    char text[TEXT_BYTES];
+    char groups[PROC_TEXT_BYTES];
+    char text[PROC_TEXT_BYTES];
     char *rest = groups;
     uint64_t throttled = 0;
     snprintf(path, sizeof(path), "%s/self/cgroup", proc);
-    watch_proc_text(path, groups);
+    proc_text(AT_FDCWD, path, groups);
     for (char *line = strsep(&rest, "\n"); line != NULL && throttled == 0;
          line = strsep(&rest, "\n")) {
         if (!watch_proc_group(line, cgroup, path))
             continue;
-        watch_proc_text(path, text);
+        proc_text(AT_FDCWD, path, text);
         throttled = watch_proc_number(text, "nr_throttled ");
     }
     if (throttled > 0)
         return throttled;
     snprintf(path, sizeof(path), "%s/cpu.stat", cgroup);
-    watch_proc_text(path, text);
+    proc_text(AT_FDCWD, path, text);
     return watch_proc_number(text, "nr_throttled ");
 }
