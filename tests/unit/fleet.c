@@ -230,3 +230,11 @@ struct worker_view fleet_worker(const struct fleet *fleet, uint32_t rank)
 {
     return story_worker(fleet->story, 0, rank);
 }
+
+void fleet_expect_says(const struct fleet *fleet, const char *piece)
+{
+    const struct stall_view *stall = fleet_stall(fleet);
+    if (strstr(stall->sentence, piece) == NULL)
+        print_error("--- expected somewhere\n%s\n--- said\n%s\n", piece, stall->sentence);
+    assert_non_null(strstr(stall->sentence, piece));
+}

@@ -57,6 +57,8 @@ uint64_t fleet_until_stall(struct fleet *fleet, uint64_t ms);
 
 // The newest stall; there is one.
 const struct stall_view *fleet_stall(const struct fleet *fleet);
+// Its sentence has this piece.
+void fleet_expect_says(const struct fleet *fleet, const char *piece);
 bool fleet_is_stalled(const struct fleet *fleet); // One goes on.
 uint32_t fleet_stalls(const struct fleet *fleet); // That there were, at most those that are kept.
 struct worker_view fleet_worker(const struct fleet *fleet, uint32_t rank);

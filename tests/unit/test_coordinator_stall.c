@@ -36,14 +36,6 @@ static int teardown(void **state)
     return 0;
 }
 
-static void assert_says(const char *piece)
-{
-    const struct stall_view *stall = fleet_stall(&fleet);
-    if (strstr(stall->sentence, piece) == NULL)
-        print_error("--- expected somewhere\n%s\n--- said\n%s\n", piece, stall->sentence);
-    assert_non_null(strstr(stall->sentence, piece));
-}
-
 // Rank `rank` is the only culprit, and of this kind.
 static void assert_culprit(uint32_t rank, enum stall_kind kind)
 {
@@ -83,8 +75,9 @@ static void test_a_rank_outside_is_named_with_what_it_does(void **state)
     snprintf(fleet.ranks[1].beat.mark, LOCKSTEP_MARK_BYTES, "sampling");
     assert_found(fleet_until_stall(&fleet, 60000), FLOOR, FOUND);
     assert_culprit(1, STALL_OUTSIDE);
-    assert_says("rank 1 (h1, pid 102) has been outside the library for 10.");
-    assert_says(" s, after lockstep_call_end of 'actor' (call 3) in step 11 of phase 'aux'; mark "
+    fleet_expect_says(&fleet, "rank 1 (h1, pid 102) has been outside the library for 10.");
+    fleet_expect_says(
+        &fleet, " s, after lockstep_call_end of 'actor' (call 3) in step 11 of phase 'aux'; mark "
                 "'sampling'; it is in index_samples (phases+0x1a2b); 2 ranks wait for it. Look at "
                 "that process: lockstep stacks 1.");
     const struct stall_view *stall = fleet_stall(&fleet);
@@ -120,7 +113,7 @@ static void test_a_stall_ends_with_progress(void **state)
     assert_int_equal(stall->culprits[0].rank, 1);
     assert_int_equal(stall->culprits[0].pid, 102);
     assert_string_equal(stall->culprits[0].host, "h1");
-    assert_says("rank 1 (h1, pid 102) has been outside");
+    fleet_expect_says(&fleet, "rank 1 (h1, pid 102) has been outside");
     assert_true(coordinator_event_view(story.core, 0, 0, story.now_ms, &line));
     assert_string_equal(line.id, "stall_ended");
     assert_non_null(strstr(line.text, "stall 1 is over after 1"));
@@ -158,7 +151,7 @@ static void test_a_culprit_that_does_not_answer_is_named_without(void **state)
     assert_found(fleet_until_stall(&fleet, 60000), FLOOR + LOCKSTEP_INSPECT_MS, UNANSWERED);
     assert_culprit(1, STALL_OUTSIDE);
     assert_false(fleet_stall(&fleet)->culprits[0].answered);
-    assert_says("in step 11; 1 rank waits for it.");
+    fleet_expect_says(&fleet, "in step 11; 1 rank waits for it.");
 }
 
 static void test_what_is_answered_late_is_added(void **state)
@@ -175,7 +168,7 @@ static void test_what_is_answered_late_is_added(void **state)
     message.u.answer = (struct up_answer){.id = asked->id, .kind = ANSWER_PLACE, .last = true};
     snprintf(message.u.answer.u.place.phase, LOCKSTEP_NAME_BYTES, "l\nate");
     story_say(&story, 2, &message);
-    assert_says("in step 11 of phase 'l?ate'; 1 rank waits for it.");
+    fleet_expect_says(&fleet, "in step 11 of phase 'l?ate'; 1 rank waits for it.");
     assert_true(fleet_stall(&fleet)->culprits[0].answered);
 }
 
@@ -203,7 +196,7 @@ static void test_frames_of_python_come_first(void **state)
     snprintf(answer->u.frames.frames[2].object, LOCKSTEP_OBJECT_BYTES, "train.py");
     answer->u.frames.frames[2].python = true;
     story_say(&story, 2, &message);
-    assert_says("; it is in sample (replay_buffer.py:41); 1 rank waits for it.");
+    fleet_expect_says(&fleet, "; it is in sample (replay_buffer.py:41); 1 rank waits for it.");
 }
 
 static void test_a_rank_in_a_call_is_named_with_what_is_missing(void **state)
@@ -213,9 +206,11 @@ static void test_a_rank_in_a_call_is_named_with_what_is_missing(void **state)
     fleet_in_call(&fleet, 0);
     assert_found(fleet_until_stall(&fleet, 60000), FLOOR, FOUND);
     assert_culprit(0, STALL_IN_CALL);
-    assert_says("rank 0 (h0, pid 101) has a call open of 'critic' (call 1) in step 11 of phase "
+    fleet_expect_says(
+        &fleet, "rank 0 (h0, pid 101) has a call open of 'critic' (call 1) in step 11 of phase "
                 "'aux' and has reported nothing for 1");
-    assert_says("; 3 of 10 gradients are ready, missing 'w0', 'w1', 'w2' and 4 more; it is in "
+    fleet_expect_says(
+        &fleet, "; 3 of 10 gradients are ready, missing 'w0', 'w1', 'w2' and 4 more; it is in "
                 "index_samples");
     assert_int_equal(fleet_stall(&fleet)->culprits[0].missing_count, 4);
     assert_int_equal(fleet_stall(&fleet)->culprits[0].missing_total, 7);
@@ -260,8 +255,8 @@ static void test_a_rank_inside_that_waits_for_nobody_is_named(void **state)
     fleet.ranks[0].beat.place.inside = true;
     fleet_pass(&fleet, 12000);
     assert_culprit(0, STALL_UNKNOWN);
-    assert_says("has been inside a function that saves or loads for 1");
-    assert_says(" and waits for no rank; it is in index_samples");
+    fleet_expect_says(&fleet, "has been inside a function that saves or loads for 1");
+    fleet_expect_says(&fleet, " and waits for no rank; it is in index_samples");
 }
 
 // ---- Who is no culprit -------------------------------------------------------------------------
@@ -283,7 +278,7 @@ static void test_nobody_waits_nobody_is_in_the_way(void **state)
     assert_found(fleet_until_stall(&fleet, 60000), FLOOR - 4000, FOUND + 1000);
     assert_int_equal(fleet_stall(&fleet)->culprit_total, 3);
     assert_int_equal(fleet_stall(&fleet)->waiting, 0);
-    assert_says("; nobody waits for them.");
+    fleet_expect_says(&fleet, "; nobody waits for them.");
 }
 
 // Between steps nobody has done a part yet: who is in a collective waits, who is not is in the way.
@@ -300,8 +295,8 @@ static void test_a_rank_that_waits_before_its_part_is_no_culprit(void **state)
     }
     fleet_pass(&fleet, 13000);
     assert_culprit(2, STALL_OUTSIDE);
-    assert_says("has been outside the library for 1");
-    assert_says(" s, after lockstep_step_end in step 11 of phase 'aux'; it is in");
+    fleet_expect_says(&fleet, "has been outside the library for 1");
+    fleet_expect_says(&fleet, " s, after lockstep_step_end in step 11 of phase 'aux'; it is in");
 }
 
 static void test_the_last_rank_of_a_job_may_take_its_time(void **state)

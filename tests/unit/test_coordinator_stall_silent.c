@@ -36,14 +36,6 @@ static int teardown(void **state)
     return 0;
 }
 
-static void assert_says(const char *piece)
-{
-    const struct stall_view *stall = fleet_stall(&fleet);
-    if (strstr(stall->sentence, piece) == NULL)
-        print_error("--- expected somewhere\n%s\n--- said\n%s\n", piece, stall->sentence);
-    assert_non_null(strstr(stall->sentence, piece));
-}
-
 static void assert_culprit(uint32_t rank, enum stall_kind kind)
 {
     const struct stall_view *stall = fleet_stall(&fleet);
@@ -76,8 +68,9 @@ static void test_a_frozen_rank_is_labelled_and_named_within_three_seconds(void *
     assert_culprit(1, STALL_FROZEN);
     assert_true(fleet_worker(&fleet, 1).frozen);
     assert_int_equal(fleet_worker(&fleet, 1).kind, STALL_FROZEN);
-    assert_says("rank 1 (h1, pid 102) has not been heard of for 2.");
-    assert_says(
+    fleet_expect_says(&fleet, "rank 1 (h1, pid 102) has not been heard of for 2.");
+    fleet_expect_says(
+        &fleet,
         " s, since step 11; its connections stand; 2 ranks wait for it. See whether pid 102 "
         "runs there, and whether that host answers.");
     assert_int_equal(fleet_stall(&fleet)->culprits[0].bound_ms, SILENCE);
@@ -170,9 +163,9 @@ static void test_two_ranks_stuck_for_different_reasons_are_both_named(void **sta
     assert_int_equal(stall->culprits[1].kind, STALL_OUTSIDE);
     assert_int_equal(stall->waiting, 2);
     assert_int_equal(stall->edge_count, 2);
-    assert_says("rank 1 (h1, pid 102) has not been heard of");
-    assert_says("; also rank 3 (h3, pid 104) has been outside");
-    assert_says("; 2 ranks wait for them.");
+    fleet_expect_says(&fleet, "rank 1 (h1, pid 102) has not been heard of");
+    fleet_expect_says(&fleet, "; also rank 3 (h3, pid 104) has been outside");
+    fleet_expect_says(&fleet, "; 2 ranks wait for them.");
     // One of them comes back and waits: only the other one is in the way, in the same stall.
     fleet_waits(&fleet, 3);
     fleet_pass(&fleet, 1500);
@@ -197,7 +190,8 @@ static void test_a_stopped_rank_is_seen_by_its_mates(void **state)
     assert_int_equal(fleet_worker(&fleet, 1).kind, STALL_STOPPED);
     assert_true(fleet_until_stall(&fleet, 10000) <= 1500);
     assert_culprit(1, STALL_STOPPED);
-    assert_says(
+    fleet_expect_says(
+        &fleet,
         "rank 1 (h0, pid 102) is stopped, as its mates see, since step 11; 3 ranks wait for "
         "it. Let it run again there: kill -CONT 102.");
     fleet_pass(&fleet, 10000);
@@ -284,7 +278,8 @@ static void test_a_link_that_holds_bytes_back_is_named(void **state)
     assert_int_equal(fleet_stalls(&fleet), 0);
     fleet_pass(&fleet, 3000);
     assert_culprit(1, STALL_LINK);
-    assert_says("rank 1 (h1, pid 102) holds 65536 bytes for rank 2 (h2, pid 103), which do not "
+    fleet_expect_says(
+        &fleet, "rank 1 (h1, pid 102) holds 65536 bytes for rank 2 (h2, pid 103), which do not "
                 "arrive; 3 ranks wait. Look at the network between these two.");
     assert_int_equal(fleet_stall(&fleet)->edges[0].from, 1);
     assert_int_equal(fleet_stall(&fleet)->edges[0].to, 2);
@@ -316,8 +311,9 @@ static void test_ranks_that_only_wait_are_not_blamed(void **state)
     assert_int_equal(stall->culprit_total, 0);
     assert_int_equal(stall->culprit_count, 0);
     assert_int_equal(stall->waiting, 3);
-    assert_says("nothing has moved for 10.");
-    assert_says(", and no rank is seen to be in the way; rank 0 waits in lockstep_step_end in step "
+    fleet_expect_says(&fleet, "nothing has moved for 10.");
+    fleet_expect_says(
+        &fleet, ", and no rank is seen to be in the way; rank 0 waits in lockstep_step_end in step "
                 "11, position 2 of 4; rank 2 waits in a collective in step 11");
 }
 
@@ -385,7 +381,8 @@ static void test_ranks_that_wait_for_each_other_are_both_named(void **state)
     assert_int_equal(stall->culprit_total, 2);
     assert_int_equal(stall->culprits[0].rank, 1);
     assert_int_equal(stall->culprits[1].rank, 2);
-    assert_says("rank 1 (h1, pid 102) waits for 'critic' (call 0) and has not made 'actor' (call "
+    fleet_expect_says(
+        &fleet, "rank 1 (h1, pid 102) waits for 'critic' (call 0) and has not made 'actor' (call "
                 "0), which rank 2 waits for; also rank 2 (h2, pid 103) waits for 'actor' (call 0)");
 }
 
@@ -439,7 +436,7 @@ static void test_more_culprits_than_are_named_are_counted(void **state)
     assert_int_equal(stall->culprit_total, 12);
     assert_int_equal(stall->culprit_count, LOCKSTEP_MAX_CULPRITS);
     assert_int_equal(stall->waiting, 2);
-    assert_says("; and 9 more ranks; 2 ranks wait for them.");
+    fleet_expect_says(&fleet, "; and 9 more ranks; 2 ranks wait for them.");
 }
 
 static void test_the_last_stalls_are_kept(void **state)
