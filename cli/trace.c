@@ -81,26 +81,6 @@ static const struct cli_syntax syntax = {.name = "trace",
 
 // ---- Words -------------------------------------------------------------------------------------
 
-static const char *const functions[] = {
-    [API_NONE] = "none",
-    [API_OPEN] = "open",
-    [API_START] = "start",
-    [API_STEP_BEGIN] = "step_begin",
-    [API_CALL_BEGIN] = "call_begin",
-    [API_GRAD_READY] = "grad_ready",
-    [API_CALL_END] = "call_end",
-    [API_CALL_WAIT] = "call_wait",
-    [API_CALL_NEXT] = "call_next",
-    [API_CALL_ABORT] = "call_abort",
-    [API_STEP_END] = "step_end",
-    [API_COLLECTIVE] = "collective",
-    [API_WORK_WAIT] = "work_wait",
-    [API_STATE] = "state",
-    [API_PAUSE] = "pause",
-    [API_RESUME] = "resume",
-    [API_CLOSE] = "close",
-};
-
 static const char *const kinds[] = {
     [TRACE_NONE] = "none",
     [TRACE_API_ENTER] = "api_enter",
@@ -127,11 +107,6 @@ static const char *const kinds[] = {
     [TRACE_PLAIN_DONE] = "plain_done",
     [TRACE_INSPECTED] = "inspected",
 };
-
-static const char *function_name(uint64_t function)
-{
-    return function < sizeof(functions) / sizeof(functions[0]) ? functions[function] : "unknown";
-}
 
 static const char *kind_name(uint16_t kind)
 {
@@ -210,7 +185,8 @@ static void print_place(struct trace_file *file)
     const char *module = module_name(file, api >> PROGRESS_MODULE_SHIFT & 0xff);
     printf("step %" PRIu64 ", settled %" PRIu64 ", %s %s", word(&file->progress.step),
            word(&file->progress.settled),
-           (api & PROGRESS_INSIDE) != 0 ? "inside" : "outside, after", function_name(api & 0xff));
+           (api & PROGRESS_INSIDE) != 0 ? "inside" : "outside, after",
+           api_function_name(api & 0xff));
     if (module != NULL)
         printf(" of '%s' (call %" PRIu64 ")", module, (api >> PROGRESS_CALL_SHIFT & 0xffff) + 1);
     printf(", since +%.3f s\n", (double)since_open_us(file, at_ns) / 1e6);
@@ -237,7 +213,7 @@ static void print_event(struct trace_file *file, const struct trace_event *event
     if (has_bucket(event))
         printf(" bucket %" PRIu32, event->bucket);
     if (is_api(event))
-        printf("  %s", function_name(event->value & 0xffffffff));
+        printf("  %s", api_function_name(event->value & 0xffffffff));
     if (event->kind == TRACE_API_LEAVE || event->kind == TRACE_PLAIN_DONE)
         printf("  status %" PRId32,
                (int32_t)(event->kind == TRACE_API_LEAVE ? event->value >> 32 : event->value));
@@ -286,7 +262,7 @@ static void json_place(struct json *json, struct trace_file *file)
     const uint64_t api = word(&progress->api);
     json_u64(json, "step", word(&progress->step));
     json_u64(json, "settled", word(&progress->settled));
-    json_string(json, "api", function_name(api & 0xff));
+    json_string(json, "api", api_function_name(api & 0xff));
     json_bool(json, "inside", (api & PROGRESS_INSIDE) != 0);
     json_i64(json, "api_at_us", since_open_us(file, word(&progress->api_ms) * 1000000));
     json_module(json, file, api >> PROGRESS_MODULE_SHIFT & 0xff,
@@ -307,7 +283,7 @@ static void json_event(struct json *json, struct trace_file *file, const struct 
     json_module(json, file, event->module, event->call);
     json_u64(json, "bucket", event->bucket);
     if (is_api(event))
-        json_string(json, "api", function_name(event->value & 0xffffffff));
+        json_string(json, "api", api_function_name(event->value & 0xffffffff));
     json_u64(json, "value", event->value);
     json_u64(json, "thread", event->thread);
     json_object_end(json);
@@ -387,7 +363,7 @@ static void span_of(struct trace_file *file, const struct trace_event *event, st
     case TRACE_API_ENTER:
     case TRACE_API_LEAVE:
         snprintf(span->name, sizeof(span->name), "%s %s", kind_name(event->kind),
-                 function_name(event->value & 0xffffffff));
+                 api_function_name(event->value & 0xffffffff));
         break;
     default:
         break;

@@ -92,7 +92,7 @@ static void bounds_place_name(struct sentence *why, const struct job *job,
                               const struct place *place)
 {
     if (place->module >= LOCKSTEP_MAX_MODULES) {
-        sentence_add(why, "%s", coordinator_api_name(place->api));
+        sentence_add(why, "%s", api_function_name(place->api));
         return;
     }
     core_module_name(why, job, place->module);

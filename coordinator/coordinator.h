@@ -303,7 +303,6 @@ struct event_view {
 };
 
 const char *coordinator_stall_kind_name(enum stall_kind kind); // "in_call"
-const char *coordinator_api_name(enum api_function api); // "call_end"
 
 // Whose stream it is.
 struct peer_view {

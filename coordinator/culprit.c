@@ -14,30 +14,6 @@ const char *coordinator_stall_kind_name(enum stall_kind kind)
     return (size_t)kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "unknown";
 }
 
-const char *coordinator_api_name(enum api_function api)
-{
-    static const char *const names[] = {
-        [API_NONE] = "none",
-        [API_OPEN] = "open",
-        [API_START] = "start",
-        [API_STEP_BEGIN] = "step_begin",
-        [API_CALL_BEGIN] = "call_begin",
-        [API_GRAD_READY] = "grad_ready",
-        [API_CALL_END] = "call_end",
-        [API_CALL_WAIT] = "call_wait",
-        [API_CALL_NEXT] = "call_next",
-        [API_CALL_ABORT] = "call_abort",
-        [API_STEP_END] = "step_end",
-        [API_COLLECTIVE] = "collective",
-        [API_WORK_WAIT] = "work_wait",
-        [API_STATE] = "state",
-        [API_PAUSE] = "pause",
-        [API_RESUME] = "resume",
-        [API_CLOSE] = "close",
-    };
-    return (size_t)api < sizeof(names) / sizeof(names[0]) ? names[api] : "unknown";
-}
-
 // ---- Pieces of the sentence --------------------------------------------------------------------
 
 void culprit_name(struct sentence *sentence, const struct worker *worker)
@@ -54,7 +30,7 @@ static void culprit_api(struct sentence *sentence, const struct job *job, const 
     else if (place->api == API_STATE)
         sentence_add(sentence, "a function that saves or loads");
     else
-        sentence_add(sentence, "lockstep_%s", coordinator_api_name(place->api));
+        sentence_add(sentence, "lockstep_%s", api_function_name(place->api));
     if (place->module >= LOCKSTEP_MAX_MODULES)
         return;
     sentence_add(sentence, " of ");

@@ -80,6 +80,31 @@ enum api_function {
     API_CLOSE = 16,
 };
 
+// Its name, without lockstep_.
+static inline const char *api_function_name(uint64_t api)
+{
+    static const char *const names[] = {
+        [API_NONE] = "none",
+        [API_OPEN] = "open",
+        [API_START] = "start",
+        [API_STEP_BEGIN] = "step_begin",
+        [API_CALL_BEGIN] = "call_begin",
+        [API_GRAD_READY] = "grad_ready",
+        [API_CALL_END] = "call_end",
+        [API_CALL_WAIT] = "call_wait",
+        [API_CALL_NEXT] = "call_next",
+        [API_CALL_ABORT] = "call_abort",
+        [API_STEP_END] = "step_end",
+        [API_COLLECTIVE] = "collective",
+        [API_WORK_WAIT] = "work_wait",
+        [API_STATE] = "state",
+        [API_PAUSE] = "pause",
+        [API_RESUME] = "resume",
+        [API_CLOSE] = "close",
+    };
+    return api < sizeof(names) / sizeof(names[0]) ? names[api] : "unknown";
+}
+
 // How far a rank has come, and where its trainer is. Ranks are compared by (settled, position):
 // positions count the slots of the step in the agreed order, and the end of the step is one more.
 // All zero: nothing is known.

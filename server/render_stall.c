@@ -24,7 +24,7 @@ void render_module_name(const struct snapshot *snapshot, const struct snapshot_j
 void render_api(struct json *json, const struct snapshot *snapshot, const struct snapshot_job *job,
                 const struct place *place, uint64_t age_ms)
 {
-    json_string(json, "api", place->api == API_NONE ? NULL : coordinator_api_name(place->api));
+    json_string(json, "api", place->api == API_NONE ? NULL : api_function_name(place->api));
     json_bool(json, "inside", place->inside);
     json_u64(json, "api_age_ms", place->api_ms + age_ms);
     if (place->api != API_NONE && place->module < LOCKSTEP_MAX_MODULES) {

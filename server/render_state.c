@@ -28,7 +28,7 @@ static void render_doing(struct json *json, const struct snapshot *snapshot,
     char module[RENDER_MODULE_BYTES] = "";
     if (place->module < LOCKSTEP_MAX_MODULES)
         render_module_name(snapshot, job, place->module, module, sizeof module);
-    json_string(json, NULL, coordinator_api_name(place->api));
+    json_string(json, NULL, api_function_name(place->api));
     json_bool(json, NULL, place->inside);
     json_string(json, NULL, module[0] ? module : NULL);
     json_u64(json, NULL, place->call);

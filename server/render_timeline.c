@@ -52,7 +52,7 @@ static void name_event(const struct lanes *lanes, const struct trace_event *even
         render_module_name(lanes->snapshot, lanes->job, event->module, module, sizeof module);
     switch (event->kind) {
     case TRACE_API_ENTER:
-        snprintf(name, bytes, "%s", coordinator_api_name((enum api_function)(event->value & 0xff)));
+        snprintf(name, bytes, "%s", api_function_name(event->value & 0xff));
         break;
     case TRACE_STEP_BEGIN:
         snprintf(name, bytes, "step %" PRIu64, event->step);

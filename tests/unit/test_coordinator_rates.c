@@ -153,9 +153,9 @@ static void test_a_job_keeps_its_last_lines(void **state)
 static void test_functions_and_kinds_have_names(void **state)
 {
     (void)state;
-    assert_string_equal(coordinator_api_name(API_CALL_END), "call_end");
-    assert_string_equal(coordinator_api_name(API_CLOSE), "close");
-    assert_string_equal(coordinator_api_name((enum api_function)(API_CLOSE + 1)), "unknown");
+    assert_string_equal(api_function_name(API_CALL_END), "call_end");
+    assert_string_equal(api_function_name(API_CLOSE), "close");
+    assert_string_equal(api_function_name(API_CLOSE + 1), "unknown");
     assert_string_equal(coordinator_stall_kind_name(STALL_IN_CALL), "in_call");
     assert_string_equal(coordinator_stall_kind_name(STALL_UNKNOWN), "unknown");
 }
