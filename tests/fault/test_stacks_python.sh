@@ -94,7 +94,7 @@ __attribute__((visibility("default"))) int probe_hold(void)
 }
 END
 $CC -std=c11 -D_GNU_SOURCE -O1 -g -fPIC -fvisibility=hidden -pthread -shared -I"$root" \
-    "$work/probe.c" "$obj"/{stacks,stack_signal,symbols,elf_names,proc_task,threads,python,error}.o \
+    "$work/probe.c" "$obj"/{stacks,stack_signal,symbols,elf_names,proc_task,proc_text,threads,python,error}.o \
     "$BUILD/lib/base.a" -o "$work/libprobe.so" || { fail "the probe does not build"; finish; }
 
 cat >"$work/hangs.c" <<'END'
