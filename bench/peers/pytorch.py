@@ -29,7 +29,7 @@ def cpu_ns():
 
 def agree(value):
     """What rank 0 says, on every rank."""
-    word = torch.tensor([value if dist.get_rank() == 0 else 0.0])
+    word = torch.tensor([value if dist.get_rank() == 0 else 0], dtype=torch.float64)
     dist.all_reduce(word)
     return float(word[0])
 
