@@ -79,6 +79,7 @@ static void down_plan_part_out(wire_DownPlanPart *wire, const struct down_plan_p
     wire->slot_first = part->slot_first;
     wire->last = part->last;
     wire->strict = part->strict;
+    wire->replaces = part->replaces;
     wire->slots_count = (pb_size_t)part->slot_count;
     for (uint32_t i = 0; i < part->slot_count; i++) {
         wire->slots[i].has_id = true;
@@ -146,6 +147,7 @@ static void down_out(wire_Down *wire, const struct down_message *message)
         break;
     case DOWN_QUERY:
         wire->u.query.step = message->u.query.step;
+        wire->u.query.withdrawn = message->u.query.withdrawn;
         break;
     case DOWN_INSPECT:
         wire->u.inspect.id = message->u.inspect.id;
@@ -212,6 +214,7 @@ static void down_plan_part_in(struct down_plan_part *part, const wire_DownPlanPa
     part->slot_first = wire->slot_first;
     part->last = wire->last;
     part->strict = wire->strict;
+    part->replaces = wire->replaces;
     part->slot_count = wire->slots_count;
     for (uint32_t i = 0; i < part->slot_count; i++) {
         codec_slot_in(&part->slots[i].id, &wire->slots[i].id, wire->slots[i].has_id, fault);
@@ -279,6 +282,7 @@ static void down_in(struct down_message *message, const wire_Down *wire, struct 
         break;
     case DOWN_QUERY:
         message->u.query.step = wire->u.query.step;
+        message->u.query.withdrawn = wire->u.query.withdrawn;
         break;
     case DOWN_INSPECT:
         message->u.inspect.id = wire->u.inspect.id;

@@ -603,6 +603,7 @@ struct down_grant {
 
 struct down_query {
     uint64_t step;
+    bool withdrawn; // The receiver said that it is blocked no more: nobody counts on it now.
 };
 
 enum inspect { // Bits.
@@ -624,6 +625,7 @@ struct plan_slot {
 
 struct down_plan_part {
     uint64_t number; // From 1, over all phases of the generation.
+    uint64_t replaces; // Without closes_step: number of the plan whose place it takes.
     uint64_t phase; // Hash of the phase's name and of what is trained in it.
     uint64_t hash; // Of phase, slots and the layouts they use.
     bool closes_step; // True: it ends the learning step named by `step`.

@@ -268,7 +268,7 @@ static void engine_failed(struct lockstep_session *session, const struct order_a
     char text[LOCKSTEP_REPORT_BYTES];
     session->verdict_deadline_ms = 0;
     trace_event(&session->trace, TRACE_HALT, action->step, TRACE_NO_MODULE, 0, 0, action->halt);
-    if (action->halt == HALT_UNPLANNED && session->order->verdict.extra_total > 0) {
+    if (action->text == NULL) {
         // Nothing is in flight any more, and other ranks may still read our last frames.
         engine_unplanned_text(session, text, sizeof(text));
         session_fail(session, LOCKSTEP_E_MISMATCH, text);
@@ -304,6 +304,9 @@ static void engine_action(void *context, const struct order_action *action)
         break;
     case ORDER_LAUNCH:
         engine_launch(session, action);
+        break;
+    case ORDER_DEFER: // Nothing is deferred, and nobody waits for a call yet.
+    case ORDER_RELEASE:
         break;
     case ORDER_CLOSE:
         engine_join_close(session, action);
@@ -487,6 +490,7 @@ static void engine_generation(struct lockstep_session *session, const struct dow
                                     .peer_count = start->peer_count,
                                     .peers = session->peers,
                                     .form_timeout_ms = session->config.open_timeout_ms};
+    const struct order_options options = {.unplanned = UNPLANNED_FAIL};
     const struct order_sink sink = {engine_action, session};
     if (session->generation.number != 0)
         return;
@@ -499,7 +503,7 @@ static void engine_generation(struct lockstep_session *session, const struct dow
     session->hosts = start->locality.hosts;
     watch_formed(session->watch, &start->locality);
     session->generation = message->generation;
-    order_init(session->order, message->generation, start->rank, start->world_size, sink);
+    order_init(session->order, message->generation, start->rank, start->world_size, &options, sink);
     if (transport_form(session->transport, &world) < 0)
         engine_fail(session, LOCKSTEP_E_SYSTEM, "no memory for the links of this world");
 }
@@ -660,7 +664,9 @@ static void engine_message(struct lockstep_session *session, const struct down_m
     case DOWN_HALT:
         engine_halt(session, &message->u.halt);
         break;
-    case DOWN_QUERY: // Nothing here waits in a planned step yet.
+    case DOWN_QUERY:
+        order_queried(session->order, &message->u.query);
+        break;
     case DOWN_INSPECT: // The watch has it.
     case DOWN_NONE:
         break;
@@ -672,6 +678,7 @@ static void engine_control_ended(struct lockstep_session *session, const char *w
 {
     char text[LOCKSTEP_TEXT_BYTES + 128];
     session->control_gone = true;
+    order_coordinator_lost(session->order);
     text_copy(session->control_text, sizeof(session->control_text), why);
     if (session->verdict_deadline_ms != 0)
         session->verdict_deadline_ms = clock_now_ms();
@@ -702,13 +709,16 @@ static void engine_step_open(struct lockstep_session *session, uint64_t step)
 
 static void engine_step_begin(struct lockstep_session *session, uint64_t phase)
 {
+    uint32_t buckets[LOCKSTEP_MAX_MODULES] = {0};
     struct transport_statistics now;
+    for (uint32_t i = 0; i < session->module_count; i++)
+        buckets[i] = session->modules[i]->layout.bucket_count;
     transport_statistics(session->transport, &now);
     session->step_bytes_sent = now.bytes_sent;
     session->step_bytes_received = now.bytes_received;
     session->step_bytes_copied = now.bytes_copied;
     text_copy(session->engine_phase, sizeof(session->engine_phase), session->phase);
-    order_step_begun(session->order, session->step, phase);
+    order_step_begun(session->order, session->step, phase, buckets);
     progress_order(session);
 }
 

@@ -2,7 +2,7 @@
 //
 // The worker's order core; the rules stand in order.h. Pure.
 
-#include "worker/order.h"
+#include "worker/order_parts.h"
 
 #include "protos/topology.h"
 
@@ -10,190 +10,20 @@
 #include <stdio.h>
 #include <string.h>
 
-// ---- The wave payloads -------------------------------------------------------------------------
-
-void order_open_merge(void *into, const void *from)
-{
-    struct open_wave *a = into;
-    const struct open_wave *b = from;
-    a->exhausted += b->exhausted;
-    if (b->first >= a->first)
-        return;
-    a->first = b->first;
-    memcpy(a->phase, b->phase, sizeof(a->phase));
-}
-
-static int call_compare(const struct call_id *a, const struct call_id *b)
-{
-    if (a->call != b->call)
-        return a->call < b->call ? -1 : 1;
-    if (a->module != b->module)
-        return a->module < b->module ? -1 : 1;
-    return 0;
-}
-
-static bool close_contains(const struct close_wave *wave, const struct call_id *id)
-{
-    for (uint32_t i = 0; i < wave->extra_total && i < LOCKSTEP_MAX_EXTRA_CALLS; i++) {
-        if (call_compare(&wave->extras[i], id) == 0)
-            return true;
-    }
-    return false;
-}
-
-// Keeps the smallest calls in order. A saturated total means "more than can be named".
-static void close_add(struct close_wave *wave, struct call_id id)
-{
-    uint32_t kept = wave->extra_total;
-    if (close_contains(wave, &id))
-        return;
-    if (kept >= LOCKSTEP_MAX_EXTRA_CALLS) {
-        wave->extra_total = LOCKSTEP_MAX_EXTRA_CALLS + 1;
-        kept = LOCKSTEP_MAX_EXTRA_CALLS;
-        if (call_compare(&id, &wave->extras[kept - 1]) > 0)
-            return;
-        kept--;
-    } else {
-        wave->extra_total++;
-    }
-    uint32_t at = kept;
-    while (at > 0 && call_compare(&wave->extras[at - 1], &id) > 0) {
-        wave->extras[at] = wave->extras[at - 1];
-        at--;
-    }
-    wave->extras[at] = id;
-}
-
-void order_close_merge(void *into, const void *from)
-{
-    struct close_wave *a = into;
-    const struct close_wave *b = from;
-    const bool saturated =
-        a->extra_total > LOCKSTEP_MAX_EXTRA_CALLS || b->extra_total > LOCKSTEP_MAX_EXTRA_CALLS;
-    if (b->plan_number < a->plan_number)
-        a->plan_number = b->plan_number;
-    for (uint32_t i = 0; i < b->extra_total && i < LOCKSTEP_MAX_EXTRA_CALLS; i++)
-        close_add(a, b->extras[i]);
-    if (saturated)
-        a->extra_total = LOCKSTEP_MAX_EXTRA_CALLS + 1;
-}
-
-static int unused_compare(const struct unused_parameter *a, const struct unused_parameter *b)
-{
-    if (a->severity != b->severity)
-        return a->severity < b->severity ? -1 : 1;
-    if (a->module != b->module)
-        return a->module < b->module ? -1 : 1;
-    if (a->call != b->call)
-        return a->call < b->call ? -1 : 1;
-    if (a->parameter != b->parameter)
-        return a->parameter < b->parameter ? -1 : 1;
-    if (a->rank != b->rank)
-        return a->rank < b->rank ? -1 : 1;
-    return 0;
-}
-
-static void commit_merge_unused(struct commit_wave *a, const struct commit_wave *b)
-{
-    struct unused_parameter merged[ORDER_UNUSED_NAMED];
-    uint32_t count = 0;
-    uint32_t i = 0;
-    uint32_t j = 0;
-    while (count < ORDER_UNUSED_NAMED && (i < a->unused_named || j < b->unused_named)) {
-        const bool take_a =
-            j >= b->unused_named ||
-            (i < a->unused_named && unused_compare(&a->unused[i], &b->unused[j]) <= 0);
-        merged[count++] = take_a ? a->unused[i++] : b->unused[j++];
-    }
-    memcpy(a->unused, merged, count * sizeof(merged[0]));
-    a->unused_named = count;
-    a->unused_total += b->unused_total;
-    a->unused_errors += b->unused_errors;
-    a->unused_warnings += b->unused_warnings;
-}
-
-static int aborted_compare(const struct aborted_call *a, const struct aborted_call *b)
-{
-    if (a->accepted != b->accepted)
-        return a->accepted < b->accepted ? -1 : 1;
-    if (a->module != b->module)
-        return a->module < b->module ? -1 : 1;
-    if (a->rank != b->rank)
-        return a->rank < b->rank ? -1 : 1;
-    return 0;
-}
-
-static void commit_merge_aborted(struct commit_wave *a, const struct commit_wave *b)
-{
-    struct aborted_call merged[ORDER_ABORTED_NAMED];
-    uint32_t count = 0;
-    uint32_t i = 0;
-    uint32_t j = 0;
-    while (count < ORDER_ABORTED_NAMED && (i < a->aborted_named || j < b->aborted_named)) {
-        const bool take_a =
-            j >= b->aborted_named ||
-            (i < a->aborted_named && aborted_compare(&a->aborted[i], &b->aborted[j]) <= 0);
-        merged[count++] = take_a ? a->aborted[i++] : b->aborted[j++];
-    }
-    memcpy(a->aborted, merged, count * sizeof(merged[0]));
-    a->aborted_named = count;
-    a->aborted_total += b->aborted_total;
-    a->aborted_errors += b->aborted_errors;
-}
-
-static void commit_merge_counters(struct commit_wave *a, const struct commit_wave *b)
-{
-    struct counter_delta merged[2 * LOCKSTEP_MAX_COUNTERS];
-    uint32_t count = 0;
-    uint32_t i = 0;
-    uint32_t j = 0;
-    while (i < a->counter_count || j < b->counter_count) {
-        if (j >= b->counter_count ||
-            (i < a->counter_count && a->counters[i].name < b->counters[j].name)) {
-            merged[count++] = a->counters[i++];
-        } else if (i >= a->counter_count || b->counters[j].name < a->counters[i].name) {
-            merged[count++] = b->counters[j++];
-        } else {
-            merged[count] = a->counters[i++];
-            merged[count].delta =
-                (int64_t)((uint64_t)merged[count].delta + (uint64_t)b->counters[j++].delta);
-            count++;
-        }
-    }
-    a->counter_overflow |= b->counter_overflow;
-    if (count > LOCKSTEP_MAX_COUNTERS) {
-        a->counter_overflow = 1;
-        count = LOCKSTEP_MAX_COUNTERS;
-    }
-    memcpy(a->counters, merged, count * sizeof(merged[0]));
-    a->counter_count = count;
-}
-
-void order_commit_merge(void *into, const void *from)
-{
-    struct commit_wave *a = into;
-    const struct commit_wave *b = from;
-    a->called |= b->called;
-    a->weighted |= b->weighted;
-    commit_merge_unused(a, b);
-    commit_merge_aborted(a, b);
-    commit_merge_counters(a, b);
-}
-
 // ---- Actions -----------------------------------------------------------------------------------
 
-static void order_emit(struct order *order, const struct order_action *action)
+void order_emit(struct order *order, const struct order_action *action)
 {
     order->sink.action(order->sink.context, action);
 }
 
-static void order_send(struct order *order, struct up_message *message)
+void order_send(struct order *order, struct up_message *message)
 {
     message->generation = order->generation;
     order_emit(order, &(struct order_action){.kind = ORDER_SEND, .up = message});
 }
 
-static void order_fail(struct order *order, enum halt_kind halt, const char *text)
+void order_fail(struct order *order, enum halt_kind halt, const char *text)
 {
     if (order->failed)
         return;
@@ -223,11 +53,15 @@ static void order_launch(struct order *order, uint32_t index)
 
 static void order_launch_window(struct order *order)
 {
+    const bool gate = !order->options.strict || order->header_equal;
     while (order->low < order->slot_count && order->slots[order->low].state == SLOT_FINAL)
         order->low++;
-    for (uint32_t i = order->low; i < order->slot_count && i < order->low + LOCKSTEP_WINDOW; i++) {
+    const uint32_t end = order->low + order->options.window;
+    for (uint32_t i = order->low; gate && i < order->slot_count && i < end; i++) {
         if (order->slots[i].state == SLOT_READY || order->slots[i].state == SLOT_ZERO)
             order_launch(order, i);
+        else if (order->options.strict && order->slots[i].state == SLOT_UNREADY)
+            break;
     }
 }
 
@@ -258,8 +92,7 @@ static void order_try_halt(struct order *order)
     order_fail(order, order->halt.kind, order->halt.text);
 }
 
-// Everything that can happen now. Called at the end of every event.
-static void order_advance(struct order *order)
+void order_advance(struct order *order)
 {
     order_try_halt(order);
     if (order->failed || !order->open)
@@ -267,6 +100,7 @@ static void order_advance(struct order *order)
     order_launch_window(order);
     order_try_close(order);
     order_try_commit(order);
+    order_waits_advance(order);
 }
 
 // ---- Headers -----------------------------------------------------------------------------------
@@ -363,12 +197,17 @@ void order_header_received(struct order *order, const struct step_header *header
 // ---- The trainer's side ------------------------------------------------------------------------
 
 void order_init(struct order *order, struct generation_id generation, uint32_t rank,
-                uint32_t world_size, struct order_sink sink)
+                uint32_t world_size, const struct order_options *options, struct order_sink sink)
 {
     memset(order, 0, sizeof(*order));
     order->generation = generation;
     order->rank = rank;
     order->world_size = world_size;
+    order->options = *options;
+    if (options->window == 0)
+        order->options.window = LOCKSTEP_WINDOW;
+    if (options->threads == 0)
+        order->options.threads = 1;
     order->sink = sink;
     order->plan_room = LOCKSTEP_MAX_PLANS;
 }
@@ -378,37 +217,12 @@ void order_resume(struct order *order, uint64_t settled)
     order->settled = order->step = settled;
 }
 
-void order_forget_plans(struct order *order)
-{
-    order->plan_count = 0;
-}
-
-// Index of the plan of a phase; plan_count: there is none.
-static uint32_t order_plan_index(const struct order *order, uint64_t phase)
-{
-    uint32_t i = 0;
-    while (i < order->plan_count && order->plans[i].phase != phase)
-        i++;
-    return i;
-}
-
-static struct order_plan *order_find_plan(struct order *order, uint64_t phase)
-{
-    const uint32_t index = order_plan_index(order, phase);
-    return index < order->plan_count ? &order->plans[index] : NULL;
-}
-
-const struct order_plan *order_plan_of(const struct order *order, uint64_t phase)
-{
-    const uint32_t index = order_plan_index(order, phase);
-    return index < order->plan_count ? &order->plans[index] : NULL;
-}
-
 static void order_adopt_plan(struct order *order, struct order_plan *plan)
 {
     plan->used = order->step;
     order->space = plan->hash;
-    order->slot_count = plan->count;
+    order->strict = order->strict || plan->strict;
+    order->planned = order->slot_count = plan->count;
     for (uint32_t i = 0; i < plan->count; i++)
         order->slots[i] =
             (struct order_slot){.id = plan->slots[i], .algorithm = plan->algorithms[i]};
@@ -432,7 +246,7 @@ uint64_t order_present_step(const struct order *order)
     return order->opening != 0 ? order->opening : order->step;
 }
 
-void order_step_begun(struct order *order, uint64_t step, uint64_t phase)
+void order_step_begun(struct order *order, uint64_t step, uint64_t phase, const uint32_t *buckets)
 {
     struct order_plan *plan = order_find_plan(order, phase);
     const struct step_header header = {.step = step,
@@ -446,12 +260,15 @@ void order_step_begun(struct order *order, uint64_t step, uint64_t phase)
     order->open = true;
     order->learning = plan == NULL;
     order->ended = order->fail_said = false;
-    order->close_joined = order->closed = order->commit_joined = false;
+    order->close_joined = order->closed = order->commit_joined = order->unplanned = false;
+    order->strict = order->options.strict;
     order->header_equal = order->world_size == 1;
-    order->slot_count = order->low = order->reported_count = 0;
+    order->planned = order->slot_count = order->low = order->unplaced_count = 0;
+    memcpy(order->buckets, buckets, sizeof(order->buckets));
     order->space = ~phase; // Learning has no plan; no plan's hash can be expected to equal this.
     memset(&order->close, 0, sizeof(order->close));
     memset(&order->verdict, 0, sizeof(order->verdict));
+    order_waits_reset(order);
     if (plan != NULL)
         order_adopt_plan(order, plan);
     if (order->world_size > 1)
@@ -461,31 +278,58 @@ void order_step_begun(struct order *order, uint64_t step, uint64_t phase)
     order_advance(order);
 }
 
-static void order_report_ready(struct order *order, struct slot_id id, enum dtype dtype,
+static struct order_slot *order_find(struct order *order, const struct slot_id *id, uint32_t first,
+                                     uint32_t end)
+{
+    for (uint32_t i = first; i < end; i++) {
+        if (slot_equal(&order->slots[i].id, id))
+            return &order->slots[i];
+    }
+    return NULL;
+}
+
+static void order_defer(struct order *order, const struct slot_id *id)
+{
+    order_emit(order,
+               &(struct order_action){.kind = ORDER_DEFER, .deferred = id, .step = order->step});
+}
+
+// Whether a place for it could be kept.
+static bool order_unplaced(struct order *order, const struct slot_id *id)
+{
+    if (order->unplaced_count == LOCKSTEP_MAX_SLOTS)
+        return false;
+    order->unplaced[order->unplaced_count++] = *id;
+    return true;
+}
+
+static void order_report_ready(struct order *order, const struct slot_id *id, enum dtype dtype,
                                uint64_t elements)
 {
     struct up_message message = {.kind = UP_READY};
-    if (order->reported_count == LOCKSTEP_MAX_SLOTS) {
+    if (!order_unplaced(order, id)) {
         order_fail(order, HALT_PROTOCOL,
                    "more slots became ready in one step than a plan may have");
         return;
     }
-    order->reported[order->reported_count++] = id;
     message.u.ready = (struct up_ready){.step = order->step,
                                         .phase = order->phase,
-                                        .slot = id,
+                                        .slot = *id,
                                         .dtype = dtype,
                                         .elements = elements};
     order_send(order, &message);
 }
 
-static struct order_slot *order_find(struct order *order, const struct slot_id *id)
+// All ranks learn of it in the close wave. What cannot be kept is more than can be run.
+static void order_unplanned_ready(struct order *order, const struct slot_id *id)
 {
-    for (uint32_t i = order->low; i < order->slot_count; i++) {
-        if (slot_equal(&order->slots[i].id, id))
-            return &order->slots[i];
+    if (order->options.unplanned == UNPLANNED_DEFER) {
+        order_defer(order, id);
+        return;
     }
-    return NULL;
+    order_close_add(&order->close, (struct call_id){.module = id->module, .call = id->call});
+    if (!order_unplaced(order, id))
+        order->close.extra_total = LOCKSTEP_MAX_EXTRA_CALLS + 1;
 }
 
 void order_slot_ready(struct order *order, struct slot_id id, enum dtype dtype, uint64_t elements)
@@ -493,15 +337,18 @@ void order_slot_ready(struct order *order, struct slot_id id, enum dtype dtype, 
     struct order_slot *slot;
     if (order->failed || !order->open)
         return;
-    if (order->learning) {
-        order_report_ready(order, id, dtype, elements);
-        return;
-    }
-    slot = order_find(order, &id);
+    slot = order_find(order, &id, order->low, order->slot_count);
     if (slot == NULL)
-        close_add(&order->close, (struct call_id){.module = id.module, .call = id.call});
-    else if (slot->state == SLOT_UNREADY)
+        slot = order_find(order, &id, 0, order->low);
+    if (slot != NULL && slot->forfeited)
+        order_defer(order, &id);
+    else if (slot != NULL && slot->state == SLOT_UNREADY)
         slot->state = SLOT_READY;
+    else if (slot == NULL && order->learning)
+        order_report_ready(order, &id, dtype, elements);
+    else if (slot == NULL)
+        order_unplanned_ready(order, &id);
+    order->waits_changed = true;
     order_advance(order);
 }
 
@@ -533,35 +380,92 @@ void order_slot_final(struct order *order, uint32_t index)
     order_advance(order);
 }
 
+// Takes a slot out of those without a place: whether it was among them.
+static bool order_place_found(struct order *order, const struct slot_id *id)
+{
+    for (uint32_t i = 0; i < order->unplaced_count; i++) {
+        if (!slot_equal(&order->unplaced[i], id))
+            continue;
+        order->unplaced[i] = order->unplaced[--order->unplaced_count];
+        return true;
+    }
+    return false;
+}
+
+static void order_append(struct order *order, const struct order_slot *slot)
+{
+    struct order_slot *to = &order->slots[order->slot_count++];
+    *to = *slot;
+    to->algorithm = ALGORITHM_BY_SIZE;
+    to->state = order_place_found(order, &slot->id) ? SLOT_READY : SLOT_ZERO;
+}
+
+// The same on every rank: that of the calls outside the plan not all can be run, or none may be.
+static bool order_refuses(const struct order *order)
+{
+    const struct close_wave *verdict = &order->verdict;
+    uint32_t total = order->slot_count;
+    if (verdict->extra_total == 0)
+        return false;
+    if (order->options.unplanned != UNPLANNED_EXTEND ||
+        verdict->extra_total > LOCKSTEP_MAX_EXTRA_CALLS)
+        return true;
+    for (uint32_t i = 0; i < verdict->extra_total; i++) {
+        if (verdict->extras[i].module >= LOCKSTEP_MAX_MODULES)
+            return true;
+        total += order->buckets[verdict->extras[i].module];
+    }
+    return total > LOCKSTEP_MAX_SLOTS;
+}
+
+// A plan has all buckets of a call, or none.
+static void order_extend(struct order *order)
+{
+    for (uint32_t i = 0; i < order->verdict.extra_total; i++) {
+        const struct call_id *call = &order->verdict.extras[i];
+        for (uint32_t bucket = 0; bucket < order->buckets[call->module]; bucket++) {
+            const struct slot_id id = {
+                .module = call->module, .call = call->call, .bucket = bucket};
+            order_append(order, &(struct order_slot){.id = id, .extension = true});
+        }
+    }
+}
+
 void order_close_completed(struct order *order, const struct close_wave *result)
 {
-    if (order->failed || !order->close_joined)
+    if (order->failed || !order->close_joined || order->closed)
         return;
     order->closed = true;
     order->verdict = *result;
+    order->unplanned = order_refuses(order);
+    if (!order->unplanned)
+        order_extend(order);
+    order_switch_plans(order, result->plan_number);
     order_advance(order);
 }
 
+// Nobody needs anything from another rank any more: a verdict of this step takes effect here.
 void order_commit_completed(struct order *order)
 {
     if (order->failed || !order->commit_joined)
         return;
     order->open = false;
-    if (order->verdict.extra_total > 0) {
-        order_fail(order, HALT_UNPLANNED, "calls outside the plan");
+    if (order->unplanned) {
+        order_fail(order, HALT_UNPLANNED, NULL);
         return;
     }
     order->settled = order->step;
+    order_waits_settled(order);
     order_emit(order, &(struct order_action){.kind = ORDER_SETTLED, .step = order->step});
     order_advance(order);
 }
 
 // ---- The coordinator's side --------------------------------------------------------------------
 
-static bool order_reported(const struct order *order, const struct slot_id *id)
+static bool order_is_ready(const struct order *order, const struct slot_id *id)
 {
-    for (uint32_t i = 0; i < order->reported_count; i++) {
-        if (slot_equal(&order->reported[i], id))
+    for (uint32_t i = 0; i < order->unplaced_count; i++) {
+        if (slot_equal(&order->unplaced[i], id))
             return true;
     }
     return false;
@@ -569,69 +473,25 @@ static bool order_reported(const struct order *order, const struct slot_id *id)
 
 void order_granted(struct order *order, const struct down_grant *grant)
 {
+    struct order_slot slot = {.id = grant->slot};
     if (order->failed || !order->open || !order->learning || grant->step != order->step)
         return;
     if (order->slot_count == LOCKSTEP_MAX_SLOTS) {
         order_fail(order, HALT_PROTOCOL, "the coordinator granted more slots than a plan may have");
         return;
     }
-    if (!order_reported(order, &grant->slot) && !order->ended) {
-        order_fail(order, HALT_PROTOCOL, "the coordinator granted a slot that is not ready here");
-        return;
+    if (!order_is_ready(order, &grant->slot)) {
+        slot.forfeited = grant->forced && !order->ended;
+        if (!slot.forfeited && !order->ended) {
+            order_fail(order, HALT_PROTOCOL,
+                       "the coordinator granted a slot that is not ready here");
+            return;
+        }
     }
-    order->slots[order->slot_count++] =
-        (struct order_slot){.id = grant->slot,
-                            .state = order_reported(order, &grant->slot) ? SLOT_READY : SLOT_ZERO,
-                            .algorithm = ALGORITHM_BY_SIZE};
-    order_advance(order);
-}
-
-// Steps have one phase each, so no two plans were used last in the same step.
-static struct order_plan *order_oldest_plan(struct order *order)
-{
-    struct order_plan *oldest = &order->plans[0];
-    for (uint32_t i = 1; i < order->plan_count; i++) {
-        if (order->plans[i].used < oldest->used)
-            oldest = &order->plans[i];
-    }
-    return oldest;
-}
-
-static void order_install_plan(struct order *order)
-{
-    struct order_plan *plan = order_find_plan(order, order->incoming.phase);
-    if (plan == NULL && order->plan_count < order->plan_room)
-        plan = &order->plans[order->plan_count++];
-    if (plan == NULL)
-        plan = order_oldest_plan(order);
-    *plan = order->incoming;
-    plan->used = order->step;
-    if (plan->number > order->plan_number)
-        order->plan_number = plan->number;
-}
-
-void order_plan_received(struct order *order, const struct down_plan_part *part)
-{
-    struct order_plan *plan = &order->incoming;
-    if (order->failed)
-        return;
-    if (part->slot_first == 0)
-        *plan =
-            (struct order_plan){.phase = part->phase, .number = part->number, .hash = part->hash};
-    if (part->number != plan->number || part->slot_first != plan->count ||
-        plan->count + part->slot_count > LOCKSTEP_MAX_SLOTS) {
-        order_fail(order, HALT_PROTOCOL, "the coordinator sent parts of a plan out of order");
-        return;
-    }
-    for (uint32_t i = 0; i < part->slot_count; i++) {
-        plan->algorithms[plan->count] = (uint8_t)part->slots[i].algorithm;
-        plan->slots[plan->count++] = part->slots[i].id;
-    }
-    if (!part->last)
-        return;
-    order_install_plan(order);
-    if (part->closes_step && order->open && order->learning && part->step == order->step)
-        order->closed = true;
+    order_append(order, &slot);
+    if (slot.forfeited)
+        order_waits_forfeited(order, &slot.id);
+    order->waits_changed = true;
     order_advance(order);
 }
 

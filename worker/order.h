@@ -151,17 +151,48 @@ struct order_slot {
     struct slot_id id;
     enum slot_state state;
     bool zero; // Was launched with zeros.
+    bool forfeited; // Given up before its call was made: what the call brings counts later.
+    bool extension; // Not in the plan: from the close wave.
     uint32_t algorithm; // As in struct plan_slot.
+};
+
+// Calls that a step's plan does not have.
+enum order_unplanned {
+    UNPLANNED_EXTEND = 0, // All ranks run them at the end of the step.
+    UNPLANNED_FAIL, // The verdict UNPLANNED on every rank.
+    UNPLANNED_DEFER, // They count in the module's next contribution.
+};
+
+// All zero: the defaults.
+struct order_options {
+    // Equal on all ranks.
+    uint32_t window; // W; 0: LOCKSTEP_WINDOW, as everywhere but in tests.
+    bool zero_defer; // A wait gives up what is planned before it and was not made yet.
+    enum order_unplanned unplanned;
+    // Of this rank.
+    bool strict; // Its data plane pairs collectives by their order. A plan says whether any does.
+    bool wait_while_open; // Calls that are open do not count as not made.
+    uint32_t threads; // So many have to wait before the rank counts as blocked; 0: 1.
 };
 
 struct order_plan {
     uint64_t phase;
     uint64_t number; // 0: none.
+    uint64_t replaces; // Number of the plan whose place it takes; 0: that of a learning step.
     uint64_t hash;
     uint64_t used; // Last step of its phase.
+    bool strict; // Some rank's data plane pairs collectives by their order.
     uint32_t count;
     struct slot_id slots[LOCKSTEP_MAX_SLOTS];
     uint8_t algorithms[LOCKSTEP_MAX_SLOTS]; // Of each: as in struct plan_slot.
+};
+
+// A thread of the trainer that waits for a call.
+struct order_wait {
+    struct call_id call;
+    uint32_t at; // Its slots at lower positions are final.
+    bool deferred; // Some of its slots count later.
+    bool withdrawn; // Its time is over; the coordinator has not said yet that it knows.
 };
 
 enum order_action_kind {
@@ -169,24 +200,37 @@ enum order_action_kind {
     ORDER_OPEN, // Join the open wave with opening.
     ORDER_HEADER, // Send header to the ring successor.
     ORDER_LAUNCH, // Launch the slot at index: with this rank's data, or with zeros.
+    ORDER_DEFER, // What this rank made of the slot counts later. It was launched with zeros, or
+                 // never.
+    ORDER_RELEASE, // The wait for call is over, as release says.
     ORDER_CLOSE, // Join the close wave with close.
     ORDER_COMMIT, // Join the commit wave; the engine fills its payload.
     ORDER_SETTLED, // The step is final everywhere: release step_end.
-    ORDER_FAILED, // The session has failed: kind and text.
+    ORDER_FAILED, // The session has failed: kind and text. Nothing is answered any more.
+};
+
+// How a wait for a call ends.
+enum order_release {
+    RELEASE_FINAL, // Its results are in user memory.
+    RELEASE_DEFERRED, // Some of it counts later.
+    RELEASE_WITHDRAWN, // Neither: it was withdrawn.
 };
 
 struct order_action {
     enum order_action_kind kind;
     const struct up_message *up; // ORDER_SEND; borrowed for the call, like all pointers here.
     const struct step_header *header; // ORDER_HEADER
-    const struct order_slot *slot; // ORDER_LAUNCH
+    const struct order_slot *slot; // ORDER_LAUNCH: forfeited: its result is not the user's yet.
+    const struct slot_id *deferred; // ORDER_DEFER
     uint32_t index; // ORDER_LAUNCH: position in the order of this step.
     uint64_t space; // ORDER_LAUNCH: first half of the slot's tag.
     uint64_t step;
     const struct open_wave *opening; // ORDER_OPEN
     const struct close_wave *close;
+    struct call_id call; // ORDER_RELEASE; ORDER_SEND of a UP_FAIL for a wait: what is waited for.
+    enum order_release release; // ORDER_RELEASE
     enum halt_kind halt; // ORDER_FAILED
-    const char *text; // ORDER_FAILED
+    const char *text; // ORDER_FAILED; NULL: order->verdict names calls outside the plan.
 };
 
 struct order_sink {
@@ -195,19 +239,20 @@ struct order_sink {
     void *context;
 };
 
+// What is small, and always in use, comes first.
 struct order {
     // Set by order_init, then constant.
     struct generation_id generation;
     uint32_t rank;
     uint32_t world_size;
+    struct order_options options; // Without zeros.
     struct order_sink sink;
 
-    // Plans in force, one per phase, and the one whose parts are arriving.
-    struct order_plan plans[LOCKSTEP_MAX_PLANS];
-    uint32_t plan_room; // Of them in use; LOCKSTEP_MAX_PLANS but in tests.
+    uint32_t plan_room; // Of plans in use; LOCKSTEP_MAX_PLANS but in tests.
     uint32_t plan_count;
-    struct order_plan incoming;
     uint64_t plan_number; // Highest number held.
+    uint64_t plan_in_force; // No plan with a higher number is.
+    bool alone; // The coordinator is lost.
 
     uint64_t opening; // Step whose open wave was joined, while it is not begun; else 0.
     uint32_t starts; // Calls of lockstep_start.
@@ -218,20 +263,33 @@ struct order {
     uint64_t space;
     bool open;
     bool learning;
+    bool strict; // Some rank's data plane pairs collectives by their order.
     bool ended; // The trainer is in step_end.
     bool header_equal; // The predecessor's header has arrived and equals ours.
     bool fail_said;
     bool close_joined;
     bool closed;
     bool commit_joined;
+    bool unplanned; // The close wave's verdict.
     uint64_t settled;
-    struct order_slot slots[LOCKSTEP_MAX_SLOTS]; // The order of this step.
+    uint32_t planned; // So many of the slots are in the plan; 0 when learning.
     uint32_t slot_count;
     uint32_t low; // L: lowest slot that is not final.
-    struct slot_id reported[LOCKSTEP_MAX_SLOTS]; // Learning: ready here.
-    uint32_t reported_count;
+    uint32_t unplaced_count;
+    uint32_t buckets[LOCKSTEP_MAX_MODULES]; // Of each module.
     struct close_wave close; // What this rank contributes.
     struct close_wave verdict; // What all ranks agreed on, once closed.
+
+    // Waits of the trainer's threads, in the order in which they began.
+    struct order_wait waits[LOCKSTEP_MAX_WAITS];
+    uint32_t wait_count;
+    struct call_id open_calls[LOCKSTEP_MAX_MODULES]; // Begun and not ended.
+    uint32_t open_call_count;
+    uint64_t watched; // Step whose waits the coordinator wants to know of.
+    bool waits_changed; // Since it was last thought about what to say of them.
+    struct up_blocked said; // In this step; no waits: nothing, or that it is over.
+    struct up_wait said_wait; // The same in a learning step; step 0: nothing.
+    uint32_t unanswered; // Times that it was said to be over, without an answer yet.
 
     // Headers of the predecessor that came early.
     struct step_header early[2];
@@ -240,13 +298,19 @@ struct order {
 
     // The halt that waits for its step, and whether one has taken effect.
     bool halt_held;
-    struct down_halt halt;
     bool failed;
+    struct down_halt halt;
+
+    struct order_slot slots[LOCKSTEP_MAX_SLOTS]; // The order of this step.
+    struct slot_id unplaced[LOCKSTEP_MAX_SLOTS]; // Ready here, without a place in it yet.
+    struct order_plan plans[LOCKSTEP_MAX_PLANS]; // In force, one for each phase.
+    struct order_plan newer; // Of a higher number than what is in force; number 0: none.
+    struct order_plan incoming; // Its parts are arriving.
 };
 
-// A new generation: all state is forgotten. sink is copied.
+// A new generation: all state is forgotten. options and sink are copied.
 void order_init(struct order *order, struct generation_id generation, uint32_t rank,
-                uint32_t world_size, struct order_sink sink);
+                uint32_t world_size, const struct order_options *options, struct order_sink sink);
 // Before lockstep_start: the next step will be settled + 1, for the job goes on where an earlier
 // one was saved.
 void order_resume(struct order *order, uint64_t settled);
@@ -263,14 +327,33 @@ const struct order_plan *order_plan_of(const struct order *order, uint64_t phase
 void order_step_opening(struct order *order, uint64_t step, const struct open_wave *opening);
 // lockstep_start was called, for the first time or again; no step is open.
 void order_start_begun(struct order *order);
-void order_step_begun(struct order *order, uint64_t step, uint64_t phase);
-// All gradients of this slot are in memory. Unplanned slots count as a call outside the plan.
+// buckets: of each module in the layout in force, LOCKSTEP_MAX_MODULES numbers, copied.
+void order_step_begun(struct order *order, uint64_t step, uint64_t phase, const uint32_t *buckets);
+// All gradients of this slot are in memory.
 void order_slot_ready(struct order *order, struct slot_id id, enum dtype dtype, uint64_t elements);
 // In a learning step layout proposals are sent before this.
 void order_step_ended(struct order *order);
 
+// A call was begun here, and has ended; its slots were said to be ready before that. Need not be
+// said without wait_while_open.
+void order_call_begun(struct order *order, struct call_id call);
+void order_call_ended(struct order *order, struct call_id call);
+
+// A thread of the trainer waits for a call of the open step that has ended here. ORDER_RELEASE
+// answers once, at once or later.
+void order_wait_begun(struct order *order, struct call_id call);
+// The time of a wait is over. ORDER_RELEASE still answers it: at once, or, when the coordinator
+// counts on the wait, as soon as that knows better (a round trip).
+void order_wait_ended(struct order *order, struct call_id call);
+
+// How a wait for the call would end if it were to end now. Pure: nothing is given up.
+enum order_release order_wait_ask(const struct order *order, struct call_id call);
+
 // The step that a loss is reported in: the one that is being opened, is open, or was the last.
 uint64_t order_present_step(const struct order *order);
+
+// Positions that every rank must make before all planned slots of a call can complete. Pure.
+void order_need(const struct order *order, struct call_id call, struct slot_set *needs);
 
 // ---- Facts from the data plane -----------------------------------------------------------------
 
@@ -284,5 +367,8 @@ void order_commit_completed(struct order *order);
 void order_granted(struct order *order, const struct down_grant *grant);
 void order_plan_received(struct order *order, const struct down_plan_part *part);
 void order_halted(struct order *order, const struct down_halt *halt);
+void order_queried(struct order *order, const struct down_query *query);
+// Its stream has ended: nothing is said of waits any more.
+void order_coordinator_lost(struct order *order);
 
 #endif

@@ -241,7 +241,7 @@ static void engine_failed(struct sim_worker *worker, const struct order_action *
 {
     struct engine_state *state = state_of(worker);
     state->deadline_ms = 0;
-    if (action->halt == HALT_UNPLANNED && state->order.verdict.extra_total > 0) {
+    if (action->text == NULL) {
         engine_unplanned(worker);
         return;
     }
@@ -453,6 +453,10 @@ static void engine_do(struct sim_worker *worker, const struct order_action *acti
     case ORDER_LAUNCH:
         engine_launch(worker, action);
         break;
+    case ORDER_DEFER:
+    case ORDER_RELEASE:
+        sim_fail(worker->sim, "%s defers or waits for a call, which no program does",
+                 sim_name(worker));
     case ORDER_CLOSE:
         wave_join(worker, WAVE_CLOSE, action->step, action->close, sizeof(*action->close));
         break;
@@ -588,6 +592,7 @@ static void trainer_start(struct sim_worker *worker)
 static void trainer_step_begun(struct sim_worker *worker)
 {
     struct engine_state *state = state_of(worker);
+    uint32_t buckets[LOCKSTEP_MAX_MODULES] = {0};
     state->step++;
     state->made = 0;
     state->stage = TRAINER_BACKWARD;
@@ -596,7 +601,9 @@ static void trainer_step_begun(struct sim_worker *worker)
               state->step, program_of(state)->phase);
     if (program_enter(state->program, &state->sets, program_of(state)->phase))
         order_forget_plans(&state->order);
-    order_step_begun(&state->order, state->step, program_phase(program_of(state)->phase));
+    for (uint32_t i = 0; i < state->program->modules; i++)
+        buckets[i] = program_buckets(state->program, &state->sets, i);
+    order_step_begun(&state->order, state->step, program_phase(program_of(state)->phase), buckets);
     ledger_step_begun(state->ledger, worker->rank);
 }
 
@@ -770,10 +777,11 @@ static void trainer_acts(struct sim_worker *worker)
 static void engine_generation(struct sim_worker *worker)
 {
     struct engine_state *state = state_of(worker);
+    const struct order_options options = {.unplanned = UNPLANNED_FAIL};
     const struct order_sink sink = {engine_action, worker};
     if (worker->rank != state->options->rank)
         sim_fail(worker->sim, "%s asked for rank %" PRIu32, sim_name(worker), state->options->rank);
-    order_init(&state->order, worker->generation, worker->rank, worker->world_size, sink);
+    order_init(&state->order, worker->generation, worker->rank, worker->world_size, &options, sink);
     state->order.plan_room = state->program->plan_room;
     ledger_joined(state->ledger, worker->rank, &state->order);
     state->stage = TRAINER_STARTING;

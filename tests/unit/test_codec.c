@@ -56,10 +56,10 @@ static_assert(sizeof(struct tuning) == 40, "a new field?");
 static_assert(sizeof(struct down_generation) == 9696, "a new field?");
 static_assert(sizeof(struct down_manifest_request) == 8, "a new field?");
 static_assert(sizeof(struct down_grant) == 24, "a new field?");
-static_assert(sizeof(struct down_query) == 8, "a new field?");
+static_assert(sizeof(struct down_query) == 16, "a new field?");
 static_assert(sizeof(struct down_inspect) == 16, "a new field?");
 static_assert(sizeof(struct plan_slot) == 16, "a new field?");
-static_assert(sizeof(struct down_plan_part) == 2104, "a new field?");
+static_assert(sizeof(struct down_plan_part) == 2112, "a new field?");
 static_assert(sizeof(struct down_halt) == 4120, "a new field?");
 // Many structs hold one of these: what is large travels in parts.
 static_assert(sizeof(struct up_message) <= 9 * 1024, "a message from a worker stays small");
@@ -354,6 +354,7 @@ static void example_plan(struct down_plan_part *part)
     part->slot_count = 2;
     part->last = true;
     part->strict = true;
+    part->replaces = 1;
     part->slots[0].id = (struct slot_id){1, 2, 3};
 }
 
@@ -406,6 +407,7 @@ static void example_down(int kind, union any_message *any)
         break;
     case DOWN_QUERY:
         message->u.query.step = 812;
+        message->u.query.withdrawn = true;
         break;
     case DOWN_INSPECT:
         message->u.inspect = (struct down_inspect){.id = 9, .what = INSPECT_ALL};
@@ -427,12 +429,12 @@ static const char *const golden_down[] = {
     [DOWN_MANIFEST_REQUEST] = "0a0b0807110807060504030201320408101009",
     [DOWN_GRANT] = "0a0b08071108070605040302013a0d08ac0612060801100218031801",
     [DOWN_LAYOUT_PART] = "0a0b0807110807060504030201420c08011005180122040200ac02",
-    [DOWN_PLAN_PART] = "0a0b08071108070605040302014a2f080211fe0000000000000019cdab000000"
-                       "000000200128ac063004380240014a080a060801100218034a020a005001",
+    [DOWN_PLAN_PART] = "0a0b08071108070605040302014a31080211fe0000000000000019cdab000000"
+                       "000000200128ac063004380240014a080a060801100218034a020a0050015801",
     [DOWN_HALT] = "0a0b0807110807060504030201520c08ac06100618002203776879",
     [DOWN_TUNING] = "0a0b08071108070605040302015a1308d02810e0d9fd38188008208080042801"
                     "3005",
-    [DOWN_QUERY] = "0a0b0807110807060504030201620308ac06",
+    [DOWN_QUERY] = "0a0b0807110807060504030201620508ac061001",
     [DOWN_INSPECT] = "0a0b08071108070605040302016a0408091007",
 };
 
@@ -894,6 +896,7 @@ static void random_plan(uint64_t *state, struct down_plan_part *part)
     part->slot_first = random_below(state, part->slot_total - part->slot_count + 1);
     part->last = random_bool(state);
     part->strict = random_bool(state);
+    part->replaces = random_number(state);
     for (uint32_t i = 0; i < part->slot_count; i++)
         part->slots[i].id = random_slot(state);
 }
@@ -951,6 +954,7 @@ static void random_down(int kind, uint64_t *state, union any_message *any)
         break;
     case DOWN_QUERY:
         message->u.query.step = random_number(state);
+        message->u.query.withdrawn = random_bool(state);
         break;
     case DOWN_INSPECT:
         message->u.inspect.id = random_number(state);

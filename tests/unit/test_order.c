@@ -22,6 +22,8 @@
 #define OTHER_PHASE 78u
 #define PLAN_HASH 4711u
 
+static const uint32_t story_buckets[LOCKSTEP_MAX_MODULES] = {1, 1, 1, 1, 1, 1, 1, 1};
+
 struct story {
     struct order order;
     char trace[4096];
@@ -71,6 +73,12 @@ static void story_action(void *context, const struct order_action *action)
     case ORDER_LAUNCH:
         story_add(story, "launch %u%s; ", action->index, action->slot->zero ? " zero" : "");
         break;
+    case ORDER_DEFER:
+        story_add(story, "defer %u.%u; ", action->deferred->module, action->deferred->bucket);
+        break;
+    case ORDER_RELEASE:
+        story_add(story, "release %u as %d; ", action->call.module, (int)action->release);
+        break;
     case ORDER_CLOSE:
         story_add(story, "close extras %u; ", action->close->extra_total);
         break;
@@ -91,6 +99,7 @@ static struct story *story_begin(uint32_t world)
     struct story *story = calloc(1, sizeof(*story));
     assert_non_null(story);
     order_init(&story->order, (struct generation_id){1, 9}, 0, world,
+               &(struct order_options){.unplanned = UNPLANNED_FAIL},
                (struct order_sink){story_action, story});
     return story;
 }
@@ -106,13 +115,13 @@ static struct slot_id slot(uint32_t module, uint32_t bucket)
     return (struct slot_id){.module = module, .call = 0, .bucket = bucket};
 }
 
-// Publishes a plan of `count` buckets of module 0.
+// A plan of `count` buckets of module 0, in force at once; closes the learning step, or none.
 static void story_plan(struct story *story, uint64_t phase, uint32_t count, uint64_t closes)
 {
-    struct down_plan_part part = {.number = 1,
+    struct down_plan_part part = {.number = story->order.plan_number + 1,
                                   .phase = phase,
                                   .hash = PLAN_HASH,
-                                  .closes_step = closes != 0,
+                                  .closes_step = true,
                                   .step = closes,
                                   .slot_total = count};
     do {
@@ -143,7 +152,7 @@ static void test_learning_step(void **state)
 {
     struct story *story = story_begin(2);
     (void)state;
-    order_step_begun(&story->order, 1, PHASE);
+    order_step_begun(&story->order, 1, PHASE, story_buckets);
     story_header(story, 1, PHASE);
     order_slot_ready(&story->order, slot(0, 0), DTYPE_FLOAT32, 10);
     story_expect(story, "header 1; ready 0.0; ");
@@ -169,7 +178,7 @@ static void test_planned_step_runs_any_ready_slot_in_the_window(void **state)
     struct story *story = story_begin(2);
     (void)state;
     story_plan(story, PHASE, LOCKSTEP_WINDOW + 2, 0);
-    order_step_begun(&story->order, 1, PHASE);
+    order_step_begun(&story->order, 1, PHASE, story_buckets);
     order_slot_ready(&story->order, slot(0, 3), DTYPE_FLOAT32, 1);
     order_slot_ready(&story->order, slot(0, LOCKSTEP_WINDOW), DTYPE_FLOAT32, 1);
     story_expect(story, "header 1; launch 3; "); // W is one beyond the window of L = 0.
@@ -186,7 +195,7 @@ static void test_what_is_missing_at_the_end_is_zero(void **state)
     struct story *story = story_begin(2);
     (void)state;
     story_plan(story, PHASE, 2, 0);
-    order_step_begun(&story->order, 1, PHASE);
+    order_step_begun(&story->order, 1, PHASE, story_buckets);
     story_header(story, 1, PHASE);
     order_slot_ready(&story->order, slot(0, 1), DTYPE_FLOAT32, 1);
     order_step_ended(&story->order);
@@ -205,7 +214,7 @@ static void test_a_call_outside_the_plan_fails_after_the_commit(void **state)
     struct close_wave result = {.plan_number = 1, .extra_total = 1, .extras = {{.module = 5}}};
     (void)state;
     story_plan(story, PHASE, 1, 0);
-    order_step_begun(&story->order, 1, PHASE);
+    order_step_begun(&story->order, 1, PHASE, story_buckets);
     story_header(story, 1, PHASE);
     order_slot_ready(&story->order, slot(0, 0), DTYPE_FLOAT32, 1);
     order_slot_ready(&story->order, slot(5, 0), DTYPE_FLOAT32, 1);
@@ -225,7 +234,7 @@ static void test_the_close_waits_for_an_equal_header(void **state)
     struct story *story = story_begin(3);
     (void)state;
     story_plan(story, PHASE, 0, 0);
-    order_step_begun(&story->order, 1, PHASE);
+    order_step_begun(&story->order, 1, PHASE, story_buckets);
     order_step_ended(&story->order);
     story_expect(story, "header 1; ");
     story_header(story, 1, PHASE);
@@ -240,7 +249,7 @@ static void test_different_phases_are_said_once(void **state)
     (void)state;
     story_plan(story, PHASE, 0, 0);
     story_header(story, 1, OTHER_PHASE); // Early: the predecessor is ahead.
-    order_step_begun(&story->order, 1, PHASE);
+    order_step_begun(&story->order, 1, PHASE, story_buckets);
     order_step_ended(&story->order);
     story_expect(story, "header 1; fail kind 2 step 1; ");
     order_halted(&story->order, &halt);
@@ -254,7 +263,7 @@ static void test_a_halt_waits_for_the_steps_before_it(void **state)
     const struct down_halt halt = {.step = 2, .kind = HALT_ORDER, .text = "a cycle"};
     (void)state;
     story_plan(story, PHASE, 0, 0);
-    order_step_begun(&story->order, 1, PHASE);
+    order_step_begun(&story->order, 1, PHASE, story_buckets);
     order_halted(&story->order, &halt);
     story_expect(story, "");
     order_step_ended(&story->order);
@@ -270,7 +279,7 @@ static void test_a_loss_takes_effect_at_once_and_ends_everything(void **state)
     const struct down_halt halt = {.kind = HALT_LOST, .text = "rank 1 was lost"};
     (void)state;
     story_plan(story, PHASE, 1, 0);
-    order_step_begun(&story->order, 1, PHASE);
+    order_step_begun(&story->order, 1, PHASE, story_buckets);
     order_halted(&story->order, &halt);
     story_expect(story, "failed kind 6; ");
     order_slot_ready(&story->order, slot(0, 0), DTYPE_FLOAT32, 1);
@@ -290,7 +299,7 @@ static void story_started_header(struct story *story, uint64_t step, uint32_t st
 // Settles a planned step of one slot.
 static void story_step(struct story *story, uint64_t step)
 {
-    order_step_begun(&story->order, step, PHASE);
+    order_step_begun(&story->order, step, PHASE, story_buckets);
     story_started_header(story, step, 1);
     order_step_ended(&story->order);
     order_slot_final(&story->order, 0);
@@ -318,7 +327,7 @@ static void test_starting_again_forgets_plans(void **state)
     assert_int_equal(story->order.plan_number, 1); // They are numbered on.
     story_started_header(story, 2, 2); // Of a rank that was verified earlier.
     story_expect(story, "");
-    order_step_begun(&story->order, 2, PHASE);
+    order_step_begun(&story->order, 2, PHASE, story_buckets);
     order_step_ended(&story->order);
     story_expect(story, "header 2; end 2; ");
     free(story);
@@ -406,7 +415,7 @@ static void test_hostile_coordinators_fail_by_name(void **state)
     struct story *story = story_begin(1);
     const struct down_plan_part torn = {.number = 2, .slot_first = 5, .slot_count = 1};
     (void)state;
-    order_step_begun(&story->order, 1, PHASE);
+    order_step_begun(&story->order, 1, PHASE, story_buckets);
     order_granted(&story->order, &(struct down_grant){.step = 1, .slot = slot(0, 0)});
     story_expect(story, "failed kind 8; ");
     free(story);
@@ -419,7 +428,7 @@ static void test_hostile_coordinators_fail_by_name(void **state)
 // A step of a phase that calls nothing: learned when the phase has no plan.
 static void story_empty_step(struct story *story, uint64_t step, uint64_t phase, bool learning)
 {
-    order_step_begun(&story->order, step, phase);
+    order_step_begun(&story->order, step, phase, story_buckets);
     assert_int_equal(story->order.learning, learning);
     order_step_ended(&story->order);
     if (learning)
@@ -456,7 +465,7 @@ static void test_steps_go_on_where_they_were_saved(void **state)
     order_resume(&story->order, 40);
     story_header(story, 40, PHASE); // Of a step that is over.
     story_header(story, 41, PHASE);
-    order_step_begun(&story->order, 41, PHASE);
+    order_step_begun(&story->order, 41, PHASE, story_buckets);
     story_expect(story, "header 41; ");
     assert_true(story->order.header_equal);
     order_halted(&story->order, &halt);
@@ -557,7 +566,7 @@ static void test_a_step_is_opened_before_it_is_begun(void **state)
     assert_false(story->order.open);
     story_header(story, 1, PHASE);
     story_expect(story, "");
-    order_step_begun(&story->order, 1, PHASE);
+    order_step_begun(&story->order, 1, PHASE, story_buckets);
     story_expect(story, "header 1; ");
     assert_true(story->order.header_equal);
     assert_int_equal(order_present_step(&story->order), 1);

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the files of the order core share: order.c (steps, launches, waves, halts), order_plan.c
+// (plans held), order_wait.c (waits for calls) and order_waves.c (payloads). Nobody else includes
+// it.
+
+#ifndef WORKER_ORDER_PARTS_H
+#define WORKER_ORDER_PARTS_H
+
+#include "worker/order.h"
+
+// ---- order.c -----------------------------------------------------------------------------------
+
+void order_emit(struct order *order, const struct order_action *action);
+void order_send(struct order *order, struct up_message *message);
+void order_fail(struct order *order, enum halt_kind halt, const char *text);
+// Everything that can happen now. Called at the end of every event.
+void order_advance(struct order *order);
+
+static inline bool order_of_call(const struct slot_id *slot, const struct call_id *call)
+{
+    return slot->module == call->module && slot->call == call->call;
+}
+
+// ---- order_plan.c ------------------------------------------------------------------------------
+
+struct order_plan *order_find_plan(struct order *order, uint64_t phase);
+// Every rank holds the plans up to this number: they are in force from the next step on.
+void order_switch_plans(struct order *order, uint64_t number);
+
+// ---- order_wait.c ------------------------------------------------------------------------------
+
+// A step begins: nobody waits.
+void order_waits_reset(struct order *order);
+// The slot was given up before its call was made here: who waits for the call waits no longer.
+void order_waits_forfeited(struct order *order, const struct slot_id *slot);
+// Releases who need not wait any more, and says what is to be said of the others.
+void order_waits_advance(struct order *order);
+// The step is settled: all that was waited for is final.
+void order_waits_settled(struct order *order);
+
+// ---- order_waves.c -----------------------------------------------------------------------------
+
+// Keeps the smallest calls in order. A saturated total means "more than can be named".
+void order_close_add(struct close_wave *wave, struct call_id id);
+
+#endif
