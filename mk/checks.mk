@@ -32,7 +32,7 @@ TEST_BIN := $(TEST_C:%.c=$(BUILD)/%)
 TEST_ENV = BUILD=$(abspath $(BUILD)) LOCKSTEP_BIN=$(abspath $(BUILD)/bin) \
     LOCKSTEP_LIB=$(abspath $(BUILD)/lib) CC="$(CC)" LOCKSTEP_SANITIZER=$(SAN)
 
-.PHONY: test check sim conformance conformance-algorithms mutants nightly kill asan tsan ubsan lint format demo torch aarch64
+.PHONY: test check sim conformance conformance-algorithms mutants nightly kill healthy asan tsan ubsan lint format demo torch aarch64
 
 # Unit tests and simulations start no program of ours, so for them alone none need link.
 NEEDS_PROGRAMS := $(filter-out tests/unit/% tests/sim/%,$(TEST_C) $(TEST_SH))
@@ -74,20 +74,26 @@ mutants: ## Break the library on purpose: each fault has to fail its case (CASE=
 DRAWS ?= 10000
 KILLS ?= 1200
 HANGS ?= 20
+MINUTES ?= 10
 nightly: SEEDS ?= 100000
 NIGHTLY_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/conformance/test_reducer_random.c \
-    tests/conformance/test_reducer_large.c tests/sim/test_*.c tests/fault/test_death.c))
+    tests/conformance/test_reducer_large.c tests/sim/test_*.c tests/fault/test_death.c tests/fault/test_healthy.c))
 
-nightly: all $(NIGHTLY_BIN) ## Random models, large buckets, simulator, deaths, hangs (DRAWS, SEEDS, KILLS, HANGS)
-	@echo 'nightly: $(DRAWS) random models, $(SEEDS) simulator seeds, $(KILLS) deaths, $(HANGS) hangs'
+nightly: all $(NIGHTLY_BIN) ## Random models, large buckets, simulator, deaths, hangs (DRAWS, SEEDS, KILLS, HANGS, MINUTES)
+	@echo 'nightly: $(DRAWS) random models, $(SEEDS) simulator seeds, $(KILLS) deaths, $(HANGS) hangs,' \
+	    '$(MINUTES) minutes without one'
 	@$(TEST_ENV) LOCKSTEP_TEST_TIMEOUT=$(or $(LOCKSTEP_TEST_TIMEOUT),7200) \
 	    LOCKSTEP_TEST_DRAWS=$(DRAWS) LOCKSTEP_TEST_LARGE=1 LOCKSTEP_TEST_ALGORITHMS=all LOCKSTEP_SIM_SEEDS=$(SEEDS) \
 	    LOCKSTEP_FAULT_ROUNDS=$(KILLS) LOCKSTEP_PHASES_ROUNDS=$(HANGS) \
+	    LOCKSTEP_HEALTHY_MINUTES=$(MINUTES) \
 	    tools/run-tests $(NIGHTLY_BIN) tests/fault/test_phases.sh
 
 # 200 in each way in which gradients can be reduced; LOCKSTEP_FAULT_WAY=ring for that one alone.
 kill: all $(BUILD)/tests/fault/test_death ## Kill workers at random instants (KILLS)
 	@$(TEST_ENV) LOCKSTEP_FAULT_ROUNDS=$(KILLS) $(BUILD)/tests/fault/test_death
+
+healthy: all $(BUILD)/tests/fault/test_healthy ## Nothing that only looks like a standstill raises an alarm (MINUTES)
+	@$(TEST_ENV) LOCKSTEP_HEALTHY_MINUTES=$(MINUTES) $(BUILD)/tests/fault/test_healthy
 
 # --- the same suite under a sanitizer ------------------------------------------------------------
 

@@ -43,8 +43,7 @@ void pause_us(uint64_t us)
         ;
 }
 
-// Waits for the end of a process; false: it did not end in time.
-static bool reap(pid_t pid, uint64_t ms, int *status)
+bool process_reap(pid_t pid, uint64_t ms, int *status)
 {
     const uint64_t deadline = clock_now_ms() + ms;
     sigset_t child;
@@ -61,8 +60,8 @@ static bool reap(pid_t pid, uint64_t ms, int *status)
     }
 }
 
-// What every fork of this file begins with. A child of a worker becomes ours when that one dies.
-static pid_t fork_here(void)
+// A child of a worker becomes ours when that one dies.
+pid_t process_fork(void)
 {
     sigset_t child;
     const pid_t parent = getpid();
@@ -131,7 +130,7 @@ void coordinator_start(struct coordinator_process *coordinator, const char *cons
 {
     int ends[2];
     assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
-    coordinator->pid = fork_here();
+    coordinator->pid = process_fork();
     assert_true(coordinator->pid >= 0);
     if (coordinator->pid == 0)
         coordinator_exec(ends[1], arguments);
@@ -149,7 +148,7 @@ void coordinator_signal(struct coordinator_process *coordinator, int signal_numb
 int coordinator_wait(struct coordinator_process *coordinator)
 {
     int status = 0;
-    if (!reap(coordinator->pid, WAIT_MS, &status))
+    if (!process_reap(coordinator->pid, WAIT_MS, &status))
         fail_msg("the coordinator (pid %d) does not end", (int)coordinator->pid);
     coordinator->pid = 0;
     return status;
@@ -186,7 +185,7 @@ static void world_start_worker(struct world *world, struct trainer_place *place,
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
     worker->socket = ends[0];
     place->socket = ends[1];
-    worker->pid = fork_here();
+    worker->pid = process_fork();
     assert_true(worker->pid >= 0);
     if (worker->pid == 0)
         worker_main(world, place, script);
@@ -348,7 +347,7 @@ static void world_join_worker(struct world *world, uint32_t rank)
 {
     struct world_worker *worker = &world->workers[rank];
     int status = 0;
-    if (worker->pid > 0 && !reap(worker->pid, WAIT_MS, &status))
+    if (worker->pid > 0 && !process_reap(worker->pid, WAIT_MS, &status))
         world_fail(world, rank, "its process does not end");
     worker->pid = 0;
     if (!worker->killed && (!WIFEXITED(status) || WEXITSTATUS(status) != 0)) {
@@ -361,7 +360,7 @@ static void world_join_child(struct world *world, uint32_t rank)
 {
     struct world_worker *worker = &world->workers[rank];
     int status = 0;
-    if (worker->child > 0 && !reap(worker->child, WAIT_MS, &status))
+    if (worker->child > 0 && !process_reap(worker->child, WAIT_MS, &status))
         world_fail(world, rank, "the process that it has forked does not end");
     worker->child = 0;
 }

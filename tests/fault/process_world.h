@@ -23,6 +23,13 @@ uint64_t slow_ms(uint64_t ms);
 #define LOST_MS slow_ms(1000) // From a death to the last survivor's error.
 #define WAIT_MS slow_ms(20000) // For what has no bound of its own.
 
+// ---- Processes ----------------------------------------------------------------------------------
+
+// What every fork of a test begins with: as fork, and the child dies with the test.
+pid_t process_fork(void);
+// Waits for the end of a process; false: it did not end in time.
+bool process_reap(pid_t pid, uint64_t ms, int *status);
+
 // ---- The coordinator ----------------------------------------------------------------------------
 
 struct coordinator_process {

@@ -5,9 +5,10 @@
 stall_check.py JSON [never | RANK:KIND[,KIND...][:TEXT...]...]
 
 Each further argument is a culprit: its rank, what kinds of it are right, and texts that what is
-known of it has to hold; `missing=A,B` are the names of all gradients that are missing, `pid=N` is
-its process, `late=MS` how long after its bound it may be named at most. Without any culprit nothing may stand still; `never` is that nothing has stood still
-before, either.
+known of it has to hold. Of these `missing=A,B` are the names of all gradients that are missing,
+`pid=N` is its process, `host=NAME` its host (else this one), `late=MS` how long after its bound it
+may be named at most, and `says=TEXT` is in the sentence. Without any culprit nothing may stand
+still; `never` is that nothing has stood still before, either.
 """
 
 import json
@@ -18,7 +19,8 @@ import sys
 
 def check_culprit(stall, culprit, kinds, texts):
     assert culprit["kind"] in kinds.split(","), culprit
-    assert culprit["host"] == socket.gethostname(), culprit
+    hosts = [text[len("host="):] for text in texts if text.startswith("host=")]
+    assert culprit["host"] == (hosts or [socket.gethostname()])[0], culprit
     assert os.path.exists(f"/proc/{culprit['pid']}"), culprit
     assert f"rank {culprit['rank']} " in stall["sentence"], stall["sentence"]
     assert f"pid {culprit['pid']}" in stall["sentence"], stall["sentence"]
@@ -28,6 +30,10 @@ def check_culprit(stall, culprit, kinds, texts):
             assert sorted(culprit["missing"]) == text[len("missing="):].split(","), culprit
         elif text.startswith("pid="):
             assert culprit["pid"] == int(text[len("pid="):]), culprit
+        elif text.startswith("says="):
+            assert text[len("says="):] in stall["sentence"], stall["sentence"]
+        elif text.startswith("host="):
+            continue
         elif text.startswith("late="):
             late_ms = culprit["age_ms"] - culprit["bound_ms"]
             assert late_ms <= int(text[len("late="):]), culprit

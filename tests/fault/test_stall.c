@@ -4,13 +4,9 @@
 // to name the right ranks, with host, process, place and function, and nobody else; and it has to
 // end when they go on. Real processes on one coordinator whose floor for stalls is low. The
 // trainers do not help with marks.
-//
-// What `lockstep stalls` said of each is appended to the file LOCKSTEP_STALL_KEEP, for
-// docs/stalls.md.
 
 #include "tests/fault/process_world.h"
-
-#include "base/clock.h"
+#include "tests/fault/stall_ask.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,9 +16,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 // More than two seconds of steps: no verdict is made in the first two heartbeats of a generation.
 // The step before it is an odd one, after which there is nothing more that ranks do together.
@@ -36,67 +29,6 @@
 
 static struct coordinator_process coordinator;
 static struct world world;
-
-// ---- Asking -------------------------------------------------------------------------------------
-
-// Whether what the tool says now is what stall_check.py is given.
-static bool stalls_are(const char *wanted, const char *errors)
-{
-    const char *folder = getenv("LOCKSTEP_BIN");
-    char command[1024];
-    snprintf(command, sizeof(command),
-             "{ '%s/lockstep' stalls --http 127.0.0.1:%u --json; } >'%s.json' 2>'%s'; "
-             "tests/fault/stall_check.py '%s.json' %s >>'%s' 2>&1",
-             folder != NULL ? folder : "build/bin", coordinator.http_port, errors, errors, errors,
-             wanted, errors);
-    return system(command) == 0;
-}
-
-static void keep_stalls(const char *wanted)
-{
-    const char *folder = getenv("LOCKSTEP_BIN");
-    const char *file = getenv("LOCKSTEP_STALL_KEEP");
-    char command[1024];
-    if (file == NULL || file[0] == '\0' || wanted[0] == '\0')
-        return;
-    snprintf(command, sizeof(command),
-             "{ echo '# %s'; '%s/lockstep' stalls --http 127.0.0.1:%u; } >>'%s'", wanted,
-             folder != NULL ? folder : "build/bin", coordinator.http_port, file);
-    (void)!system(command);
-}
-
-static void print_file(const char *name)
-{
-    char line[4096];
-    FILE *file = fopen(name, "re");
-    while (file != NULL && fgets(line, sizeof(line), file) != NULL)
-        printf("%s", line);
-    if (file != NULL)
-        (void)fclose(file);
-}
-
-// Waits until it is so; fails at the bound, with what was said last.
-static void expect_stalls(const char *wanted, uint64_t ms)
-{
-    const uint64_t end_ms = clock_now_ms() + ms;
-    char errors[] = "/tmp/test_stall.XXXXXX";
-    char json[sizeof(errors) + 5];
-    const int fd = mkstemp(errors);
-    assert_true(fd >= 0);
-    close(fd);
-    snprintf(json, sizeof(json), "%s.json", errors);
-    bool right = stalls_are(wanted, errors);
-    while (!right && clock_now_ms() < end_ms)
-        right = stalls_are(wanted, errors);
-    if (right)
-        keep_stalls(wanted);
-    else
-        print_file(errors);
-    unlink(errors);
-    unlink(json);
-    if (!right)
-        fail_msg("not within %llu ms: %s", (unsigned long long)ms, wanted);
-}
 
 // ---- Worlds -------------------------------------------------------------------------------------
 
@@ -138,9 +70,9 @@ static void stands_still(uint32_t size, const char *transport, const struct scri
     world_expect(&world, 1, REPORT_PLACE, NULL);
     snprintf(culprit, sizeof(culprit), "%s:pid=%d:late=%llu", wanted, (int)world.workers[1].pid,
              (unsigned long long)LATE_MS);
-    expect_stalls(culprit, WAIT_MS);
+    stall_expect(&coordinator, culprit, WAIT_MS);
     world_release(&world, 1);
-    expect_stalls("", LIFTED_MS);
+    stall_expect(&coordinator, "", LIFTED_MS);
     end();
 }
 
@@ -190,10 +122,10 @@ static void two_culprits(void **state)
     begin(scripts, 3, "auto");
     world_expect(&world, 0, REPORT_PLACE, NULL);
     world_expect(&world, 2, REPORT_PLACE, NULL);
-    expect_stalls("0:outside:hold_spin 2:in_call:hold_read", WAIT_MS);
+    stall_expect(&coordinator, "0:outside:hold_spin 2:in_call:hold_read", WAIT_MS);
     world_release(&world, 0);
     world_release(&world, 2);
-    expect_stalls("", LIFTED_MS);
+    stall_expect(&coordinator, "", LIFTED_MS);
     end();
 }
 
@@ -208,9 +140,9 @@ static void stopped_and_continued(void **state)
     begin(scripts, 3, "auto");
     world_expect_step(&world, 1, STEP);
     world_signal(&world, 1, SIGSTOP);
-    expect_stalls("1:stopped,frozen", FROZEN_MS);
+    stall_expect(&coordinator, "1:stopped,frozen", FROZEN_MS);
     world_signal(&world, 1, SIGCONT);
-    expect_stalls("", LIFTED_MS);
+    stall_expect(&coordinator, "", LIFTED_MS);
     end();
 }
 
@@ -231,7 +163,7 @@ static void what_is_expected_is_no_stall(void **state)
     world_release(&world, 0);
     world_expect(&world, 1, REPORT_PLACE, NULL);
     pause_us(expected_ms * 1000);
-    expect_stalls("never", 0);
+    stall_expect(&coordinator, "never", 0);
     world_release(&world, 1);
     end();
 }
