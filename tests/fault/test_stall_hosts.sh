@@ -1,0 +1,203 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Standstills between hosts with networks of their own: four ranks, one on host 0, one on host 1, two
+# on host 2, in one ring. What `lockstep stalls` says of a link that is cut between two of them, of a
+# process that is stopped where nobody sees it, and of one that is stopped beside a mate; and that
+# each time the job goes on, with every element right. Hosts are namespaces that end with this
+# script. The coordinator is outside of them, and all reach it also while a link is cut.
+#
+# What was said is appended to the file LOCKSTEP_STALL_KEEP, for docs/stalls.md.
+if [ -z "${LOCKSTEP_TEST_INSIDE:-}" ]; then
+    user=()
+    [ "$(id -u)" = 0 ] || user=(--user --map-root-user)
+    if ! unshare "${user[@]}" --net --uts --pid --fork --mount-proc sh -c \
+        'ip link add br0 type bridge && ip link add name one type veth peer name other &&
+         ip link set one master br0 && ip link set one type bridge_slave isolated on'; then
+        echo "this kernel lets nobody here make networks (unshare, veth, bridge)"
+        exit 77
+    fi
+    export LOCKSTEP_TEST_INSIDE=1
+    exec unshare "${user[@]}" --net --pid --fork --kill-child --mount-proc bash "$0" "$@"
+fi
+. "$(dirname "$0")/run_lib.sh"
+here=$(dirname "$0")
+root=$(cd "$here/../.." && pwd)
+hosts=3
+host_of=(0 1 2 2) # By rank.
+floor_ms=$((500 * slow))
+frozen_ms=$((3000 * slow)) # From SIGSTOP to the verdict.
+lifted_ms=$((4000 * slow)) # From what mends it to its end; TCP sends again when it likes.
+
+# ---- a trainer that checks every element ---------------------------------------------------------
+
+cat >"$work/trainer.c" <<'END'
+#include <lockstep/lockstep.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define ELEMENTS 300007 // More than a socket takes while nobody reads.
+
+static float data[ELEMENTS], gradient[ELEMENTS];
+
+static void check(int status)
+{
+    if (status < 0) {
+        fprintf(stderr, "%s\n", lockstep_error_text());
+        exit(3);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const int64_t count = ELEMENTS;
+    struct lockstep_parameter parameter = LOCKSTEP_PARAMETER_INIT;
+    struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
+    lockstep_session *session;
+    lockstep_module *module;
+    lockstep_call *call;
+    uint32_t rank, size;
+    int64_t stop = 0;
+    (void)argc;
+    parameter.name = "w";
+    parameter.dims = 1;
+    parameter.shape = &count;
+    parameter.data = data;
+    parameter.gradient = gradient;
+    config.name = "model";
+    config.parameters = &parameter;
+    config.parameter_count = 1;
+    check(lockstep_open(NULL, &session));
+    check(lockstep_world(session, &rank, &size));
+    check(lockstep_module_register(session, &config, &module));
+    check(lockstep_start(session));
+    for (uint64_t step = 1; stop == 0; step++) {
+        check(lockstep_step_begin(session, NULL, NULL));
+        check(lockstep_call_begin(module, &call));
+        for (uint64_t i = 0; i < ELEMENTS; i++)
+            gradient[i] = (float)(4 * ((rank + step + i) % 5));
+        check(lockstep_grad_ready(module, call, 0, NULL, NULL));
+        check(lockstep_call_end(call));
+        if (rank == 0 && access(argv[1], F_OK) == 0)
+            check(lockstep_counter_add(session, "stop", 1));
+        check(lockstep_step_end(session, NULL));
+        for (uint64_t i = 0; i < ELEMENTS; i++) {
+            float mean = 0;
+            for (uint32_t r = 0; r < size; r++)
+                mean += (float)((r + step + i) % 5);
+            if (gradient[i] != mean) {
+                fprintf(stderr, "rank %u: element %lu of step %lu\n", rank, (unsigned long)i,
+                        (unsigned long)step);
+                exit(4);
+            }
+        }
+        check(lockstep_counter_read(session, "stop", &stop));
+        usleep(20000);
+    }
+    check(lockstep_close(session));
+    return 0;
+}
+END
+sanitize=()
+[ -z "${LOCKSTEP_SANITIZER:-}" ] || sanitize=(-fsanitize="$LOCKSTEP_SANITIZER")
+"${CC:-cc}" -std=gnu11 -O1 "${sanitize[@]}" -I"$root/include" "$work/trainer.c" -o "$work/trainer" \
+    -L"$LOCKSTEP_LIB" -llockstep -Wl,-rpath,"$LOCKSTEP_LIB" || { fail "no trainer"; finish; }
+
+# ---- hosts ---------------------------------------------------------------------------------------
+
+keepers=()
+on() {
+    local host=$1
+    shift
+    nsenter --target="${keepers[host]}" --net --uts -- "$@"
+}
+
+ip link set lo up
+ip link add br0 type bridge
+ip address add 10.77.0.254/24 dev br0
+ip link set br0 up
+for ((host = 0; host < hosts; host++)); do
+    unshare --net --uts sleep infinity &
+    keepers+=($!)
+    while [ "$(readlink /proc/$!/ns/net)" = "$(readlink /proc/self/ns/net)" ]; do sleep 0.01; done
+    on $host hostname "host$host"
+    on $host ip link set lo up
+    ip link add "port$host" type veth peer name eth0 netns "${keepers[host]}"
+    ip link set "port$host" master br0 up
+    on $host ip address add "10.77.0.$((host + 1))/24" dev eth0
+    on $host ip link set eth0 up
+done
+
+# cut on|off: nothing gets from host 1 to host 2 or back; from both to all others it does.
+cut() {
+    ip link set port1 type bridge_slave isolated "$1"
+    ip link set port2 type bridge_slave isolated "$1"
+}
+
+# ---- the job -------------------------------------------------------------------------------------
+
+"${lockstep%/*}/lockstep-coordinator" --listen 10.77.0.254:0 --http 127.0.0.1:0 --log-level info \
+    --insecure-plaintext --stall-floor-ms "$floor_ms" --port-file "$work/ports" 2>"$work/log" &
+wait_for "$work/ports"
+read -r ports <"$work/ports"
+grpc=${ports#grpc=} grpc=${grpc%% *}
+export LOCKSTEP_DASHBOARD=http://127.0.0.1:${ports##*http=}/
+ranks=()
+for rank in "${!host_of[@]}"; do
+    LOCKSTEP_COORDINATOR=10.77.0.254:$grpc LOCKSTEP_JOB=hosts LOCKSTEP_WORLD_SIZE=${#host_of[@]} \
+        LOCKSTEP_RANK_HINT=$rank LOCKSTEP_ALGORITHM=ring \
+        nsenter --target="${keepers[host_of[rank]]}" --net --uts -- \
+        "$work/trainer" "$work/stop" 2>"$work/err.$rank" &
+    ranks+=($!)
+done
+
+# expect MS WANTED...: within that time stall_check.py is content with what is said.
+expect() {
+    local end=$(($(now_ms) + $1)) right=
+    shift
+    while [ -z "$right" ] && [ "$(now_ms)" -lt "$end" ]; do
+        "$lockstep" stalls --json >"$work/json" 2>"$work/err"
+        "$here/stall_check.py" "$work/json" "$@" >"$work/check" 2>&1 && right=1
+    done
+    [ -n "$right" ] || { fail "not in time: $*" && cat "$work/check" "$work/err"; }
+    [ -z "${LOCKSTEP_STALL_KEEP:-}" ] || [ $# -eq 0 ] ||
+        { echo "# $*" && "$lockstep" stalls; } >>"$LOCKSTEP_STALL_KEEP"
+}
+
+# steps N: the job has so many.
+steps() {
+    local i said
+    for ((i = 0; i < 500 * slow; i++)); do
+        said=$("$lockstep" status --json 2>/dev/null | grep -o '"step_min":[0-9]*' | head -n 1)
+        [ "${said#*:}" -ge "$1" ] 2>/dev/null && return
+        sleep 0.02
+    done
+    fail "the job does not get to step $1: ${said:-nothing is said}"
+    cat "$work"/err.*
+}
+
+steps 60 # No verdict is made in the first two heartbeats of a generation.
+
+cut on
+expect $((15000 * slow)) "1:link:host=host1:says=rank 2 (host2, pid ${ranks[2]})"
+cut off
+expect $lifted_ms
+
+kill -STOP "${ranks[1]}"
+expect $frozen_ms "1:frozen:host=host1:pid=${ranks[1]}"
+kill -CONT "${ranks[1]}"
+expect $lifted_ms
+
+kill -STOP "${ranks[3]}"
+expect $frozen_ms "3:stopped:host=host2:pid=${ranks[3]}"
+kill -CONT "${ranks[3]}"
+expect $lifted_ms
+
+touch "$work/stop"
+for rank in "${!ranks[@]}"; do
+    code=0
+    wait "${ranks[rank]}" || code=$?
+    equal "status of rank $rank" "$code" 0
+    [ "$code" = 0 ] || cat "$work/err.$rank"
+done
+finish
