@@ -4,10 +4,6 @@
 
 #include "worker/order_parts.h"
 
-#include "protos/topology.h"
-
-#include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 // ---- Actions -----------------------------------------------------------------------------------
@@ -35,6 +31,14 @@ void order_fail(struct order *order, enum halt_kind halt, const char *text)
 static bool slot_equal(const struct slot_id *a, const struct slot_id *b)
 {
     return a->module == b->module && a->call == b->call && a->bucket == b->bucket;
+}
+
+uint32_t order_call_end(const struct order *order, const struct call_id *call)
+{
+    uint32_t end = order->planned;
+    while (end > 0 && !order_of_call(&order->slots[end - 1].id, call))
+        end--;
+    return end;
 }
 
 // ---- Launching, closing, committing: what follows from the state -------------------------------
@@ -101,97 +105,6 @@ void order_advance(struct order *order)
     order_try_close(order);
     order_try_commit(order);
     order_waits_advance(order);
-}
-
-// ---- Headers -----------------------------------------------------------------------------------
-
-static void order_compare_header(struct order *order, const struct step_header *header)
-{
-    struct up_message message = {.kind = UP_FAIL};
-    if (header->phase == order->phase) {
-        order->header_equal = true;
-        return;
-    }
-    if (order->fail_said)
-        return;
-    order->fail_said = true;
-    message.u.fail.step = order->step;
-    message.u.fail.kind = HALT_PHASE;
-    snprintf(message.u.fail.text, sizeof(message.u.fail.text),
-             "this rank and its ring predecessor began different phases in step %" PRIu64,
-             order->step);
-    order_send(order, &message);
-}
-
-// A header whose rank begins a step where this one has called lockstep_start again.
-static bool order_parted(struct order *order, const struct step_header *header)
-{
-    struct up_message message = {.kind = UP_FAIL};
-    if (header->starts >= order->starts)
-        return false;
-    if (order->fail_said)
-        return true;
-    order->fail_said = true;
-    message.u.fail.step = header->step;
-    message.u.fail.kind = HALT_MANIFEST;
-    snprintf(message.u.fail.text, sizeof(message.u.fail.text),
-             "this rank called lockstep_start again after step %" PRIu64 ", rank %" PRIu32
-             " began step %" PRIu64
-             " instead: close the same modules and call lockstep_start on every rank",
-             order->settled, topology_predecessor(order->rank, order->world_size), header->step);
-    order_send(order, &message);
-    return true;
-}
-
-// A rank that has joined an open wave is past it when it starts again, and so are all others.
-static void order_opening_received(struct order *order, const struct step_header *header)
-{
-    if (header->step > order->settled && header->step > order->opening)
-        order_parted(order, header);
-    order->early_opening = *header;
-}
-
-void order_start_begun(struct order *order)
-{
-    if (order->failed)
-        return;
-    order->plan_count = 0;
-    order->starts++;
-    for (uint32_t i = 0; i < order->early_count; i++)
-        order_parted(order, &order->early[i]);
-    order_opening_received(order, &order->early_opening);
-    order_advance(order);
-}
-
-static void order_take_early_header(struct order *order)
-{
-    for (uint32_t i = 0; i < order->early_count; i++) {
-        const struct step_header header = order->early[i];
-        if (header.step != order->step)
-            continue;
-        order->early[i] = order->early[--order->early_count];
-        order_compare_header(order, &header);
-        return;
-    }
-}
-
-void order_header_received(struct order *order, const struct step_header *header)
-{
-    const bool started = header->starts == order->starts;
-    if (!order->failed && header->opening) {
-        order_opening_received(order, header);
-        return;
-    }
-    if (order->failed || header->step <= order->settled || order_parted(order, header))
-        return;
-    if (started && order->open && header->step == order->step)
-        order_compare_header(order, header);
-    else if (started && header->step > order->step && order->early_count < 2)
-        order->early[order->early_count++] = *header;
-    else
-        order_fail(order, HALT_PROTOCOL,
-                   "the ring predecessor sent a header of an impossible step");
-    order_advance(order);
 }
 
 // ---- The trainer's side ------------------------------------------------------------------------
@@ -380,24 +293,24 @@ void order_slot_final(struct order *order, uint32_t index)
     order_advance(order);
 }
 
-// Takes a slot out of those without a place: whether it was among them.
-static bool order_place_found(struct order *order, const struct slot_id *id)
+// Among those without a place; unplaced_count: it is not ready here.
+static uint32_t order_unplaced_index(const struct order *order, const struct slot_id *id)
 {
-    for (uint32_t i = 0; i < order->unplaced_count; i++) {
-        if (!slot_equal(&order->unplaced[i], id))
-            continue;
-        order->unplaced[i] = order->unplaced[--order->unplaced_count];
-        return true;
-    }
-    return false;
+    uint32_t i = 0;
+    while (i < order->unplaced_count && !slot_equal(&order->unplaced[i], id))
+        i++;
+    return i;
 }
 
 static void order_append(struct order *order, const struct order_slot *slot)
 {
+    const uint32_t index = order_unplaced_index(order, &slot->id);
     struct order_slot *to = &order->slots[order->slot_count++];
     *to = *slot;
     to->algorithm = ALGORITHM_BY_SIZE;
-    to->state = order_place_found(order, &slot->id) ? SLOT_READY : SLOT_ZERO;
+    to->state = index < order->unplaced_count ? SLOT_READY : SLOT_ZERO;
+    if (index < order->unplaced_count)
+        order->unplaced[index] = order->unplaced[--order->unplaced_count];
 }
 
 // The same on every rank: that of the calls outside the plan not all can be run, or none may be.
@@ -411,9 +324,10 @@ static bool order_refuses(const struct order *order)
         verdict->extra_total > LOCKSTEP_MAX_EXTRA_CALLS)
         return true;
     for (uint32_t i = 0; i < verdict->extra_total; i++) {
-        if (verdict->extras[i].module >= LOCKSTEP_MAX_MODULES)
+        const struct call_id *call = &verdict->extras[i];
+        if (call->module >= LOCKSTEP_MAX_MODULES || order_call_end(order, call) > 0)
             return true;
-        total += order->buckets[verdict->extras[i].module];
+        total += order->buckets[call->module];
     }
     return total > LOCKSTEP_MAX_SLOTS;
 }
@@ -462,15 +376,6 @@ void order_commit_completed(struct order *order)
 
 // ---- The coordinator's side --------------------------------------------------------------------
 
-static bool order_is_ready(const struct order *order, const struct slot_id *id)
-{
-    for (uint32_t i = 0; i < order->unplaced_count; i++) {
-        if (slot_equal(&order->unplaced[i], id))
-            return true;
-    }
-    return false;
-}
-
 void order_granted(struct order *order, const struct down_grant *grant)
 {
     struct order_slot slot = {.id = grant->slot};
@@ -480,7 +385,7 @@ void order_granted(struct order *order, const struct down_grant *grant)
         order_fail(order, HALT_PROTOCOL, "the coordinator granted more slots than a plan may have");
         return;
     }
-    if (!order_is_ready(order, &grant->slot)) {
+    if (order_unplaced_index(order, &grant->slot) == order->unplaced_count) {
         slot.forfeited = grant->forced && !order->ended;
         if (!slot.forfeited && !order->ended) {
             order_fail(order, HALT_PROTOCOL,

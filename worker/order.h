@@ -11,31 +11,60 @@
 // Rules, in the words of docs/protocol.md:
 //
 // - R0 Open wave. Where ranks may run out of data, step_begin joins it before the step is begun,
-// and
-//   waits for it: how many ranks are exhausted, and the phase of the lowest one that is not. All
-//   ranks get the same result, so all begin the step, or none does. A step that is being opened is
-//   one that a halt or a loss can name, although nothing of it is under way. A header goes ahead of
-//   the wave: a rank in lockstep_start never joins it, and has to learn that others wait there.
+//   and waits for it: how many ranks are exhausted, and the phase of the lowest one that is not.
+//   All ranks get the same result, so all begin the step, or none does. A step that is being opened
+//   is one that a halt or a loss can name, although nothing of it is under way. A header goes ahead
+//   of the wave: a rank in lockstep_start never joins it, and has to learn that others wait there.
 // - R1 Header. step_begin sends a header to the ring successor. The close wave is joined only when
 //   the predecessor's header of the same step has arrived and names the same phase; a different
 //   phase is reported once (UP_FAIL), and the verdict is waited for. Planned slots may run before:
 //   their frames carry the plan's hash, so slots of different phases never pair. A learning step
 //   has no close wave and does not wait for the header: it may come when the step is settled, and
-//   is dropped, for the coordinator has compared the phases.
+//   is dropped, for the coordinator has compared the phases. A strict rank, whose data plane pairs
+//   collectives by their order, launches nothing of a step before that header.
 // - R3 Launch. In a planned step slot i is launched when it is ready or zero and i < L + W, where L
-//   is the lowest slot that is not final here. The slot at L can always be launched.
+//   is the lowest slot that is not final here. The slot at L can always be launched. A strict rank
+//   launches them in the order of the plan besides.
 // - Learning. In the first step of a phase every ready slot is reported and launched when the
 //   coordinator grants it; grants come in one order everywhere. The plan that arrives when all
 //   have ended closes the step; there is no close wave.
 // - R5 Local fulfilment. At step_end every unready planned slot becomes zero. A slot granted that
 //   this rank has not made is zero too.
 // - R6 Close wave. Joined after step_end with the calls outside the plan and the highest plan
-//   number held. The result is the same everywhere: a call outside the plan is the verdict
-//   UNPLANNED on all ranks, at this step. It takes effect after the commit wave, when no rank needs
-//   anything from another any more.
+//   number held. The result is the same everywhere. Extend: the buckets of those calls are appended
+//   to the order, by call number and module, and run like all others; who has not made one
+//   contributes zero. When they are too many, or the policy is fail, they are the verdict UNPLANNED
+//   on all ranks, at this step: it takes effect after the commit wave, when no rank needs anything
+//   from another any more. Defer: a call outside the plan is in no wave; it counts later (R10).
 // - R7 Commit wave. Joined when the step is closed and all its slots are final here. When it is
 //   complete the step is settled: every slot is final on every rank.
+// - R9 Waits. The trainer waits for call X, which has ended here.
+//   1. Some of X was given up, or X is outside the plan and counts later: deferred, at once.
+//   2. X is outside the plan otherwise: it cannot complete before this rank's step_end. That is
+//      said (UP_FAIL), and the verdict is waited for.
+//   3. zero_defer: every slot of the plan before the last of X that is unready here is given up
+//      (forfeited): it becomes zero. Also when X is final: what is given up follows from the
+//      program of this rank, never from time.
+//   4. X is final: the wait is over. Else, when a slot before it in the plan is unready here, or
+//      somebody is known to be blocked in this step, it is said (UP_BLOCKED): what X needs, what
+//      is lacking here. Again only if that changed. Ranks that wait in the order of the plan say
+//      nothing.
+//   In learning UP_WAIT is said of the lowest bucket of X that is not granted, and then of the
+//   next. With several threads a rank gives up or says something only when all of them wait. A call
+//   that is open counts as not made, unless wait_while_open says that other threads end it.
+// - R9, time. When a wait is withdrawn after the rank has said that it is blocked, that is said,
+// and
+//   the wait ends when the coordinator has answered: a report that it holds is never of a wait that
+//   is over for another reason than that X is final. So ranks that are found to wait for each other
+//   do so, however late a report arrives.
+// - R10 Deferral. What this rank makes of a forfeited slot, and of a call outside the plan with the
+//   policy defer, counts later (ORDER_DEFER). In learning a slot is forfeited when the coordinator
+//   grants it by force.
 // - R12 A halt for step s takes effect when s - 1 is settled here; one for step 0 at once.
+// - R13 Plans that come while the job runs. A plan is held until the minimum of a close wave says
+//   that all ranks hold it, or a later plan closes a learning step; then it takes the place of the
+//   one that it was made from, before the same step everywhere, or of none when that one is not in
+//   force any more. One can be held.
 // - Start again. When lockstep_start begins again, all plans are forgotten, on every rank at the
 //   same step; their numbers go on. A header says how often its rank has started. One that has
 //   started less often than this rank is in a step instead: that is said (UP_FAIL), and the verdict
@@ -190,7 +219,8 @@ struct order_plan {
 // A thread of the trainer that waits for a call.
 struct order_wait {
     struct call_id call;
-    uint32_t at; // Its slots at lower positions are final.
+    uint32_t at; // Its slots at lower positions are final, ...
+    uint32_t finals; // ... which are so many.
     bool deferred; // Some of its slots count later.
     bool withdrawn; // Its time is over; the coordinator has not said yet that it knows.
 };

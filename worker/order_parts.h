@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the files of the order core share: order.c (steps, launches, waves, halts), order_plan.c
-// (plans held), order_wait.c (waits for calls) and order_waves.c (payloads). Nobody else includes
-// it.
+// What the files of the order core share: order.c (steps, launches, waves, halts), order_header.c
+// (what the predecessor begins), order_plan.c (plans held), order_wait.c (waits for calls) and
+// order_waves.c (payloads). Nobody else includes it.
 
 #ifndef WORKER_ORDER_PARTS_H
 #define WORKER_ORDER_PARTS_H
@@ -17,10 +17,18 @@ void order_fail(struct order *order, enum halt_kind halt, const char *text);
 // Everything that can happen now. Called at the end of every event.
 void order_advance(struct order *order);
 
+// One more than the position of the last planned slot of a call; 0: it is not in the plan.
+uint32_t order_call_end(const struct order *order, const struct call_id *call);
+
 static inline bool order_of_call(const struct slot_id *slot, const struct call_id *call)
 {
     return slot->module == call->module && slot->call == call->call;
 }
+
+// ---- order_header.c ----------------------------------------------------------------------------
+
+// The step begins: its header may have come earlier.
+void order_take_early_header(struct order *order);
 
 // ---- order_plan.c ------------------------------------------------------------------------------
 

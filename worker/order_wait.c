@@ -41,24 +41,19 @@ static void wait_release(struct order *order, uint32_t index, enum order_release
                    .kind = ORDER_RELEASE, .call = call, .release = release, .step = order->step});
 }
 
-static bool call_unplaced(const struct order *order, const struct call_id *call)
-{
-    for (uint32_t i = 0; i < order->unplaced_count; i++) {
-        if (order_of_call(&order->unplaced[i], call))
-            return true;
-    }
-    return false;
-}
-
-// Slots become final in any order, and are looked at once each.
+// Slots become final in any order, and each is looked at once. Those without a place are missing
+// in the end.
 static bool wait_is_final(const struct order *order, struct order_wait *wait)
 {
     for (; wait->at < order->slot_count; wait->at++) {
         const struct order_slot *slot = &order->slots[wait->at];
-        if (order_of_call(&slot->id, &wait->call) && slot->state != SLOT_FINAL)
+        if (!order_of_call(&slot->id, &wait->call))
+            continue;
+        if (slot->state != SLOT_FINAL)
             return false;
+        wait->finals++;
     }
-    return !call_unplaced(order, &wait->call);
+    return wait->finals >= order->buckets[wait->call.module];
 }
 
 static void waits_go_on(struct order *order)
@@ -110,21 +105,12 @@ static bool slot_lacking(const struct order *order, const struct order_slot *slo
     return true;
 }
 
-// One more than the position of the last planned slot of a call; 0: it is not in the plan.
-static uint32_t call_end(const struct order *order, const struct call_id *call)
-{
-    uint32_t end = order->planned;
-    while (end > 0 && !order_of_call(&order->slots[end - 1].id, call))
-        end--;
-    return end;
-}
-
 // Also of a call that is final already: what is given up must not depend on time.
 static void waits_forfeit(struct order *order)
 {
     uint32_t end = 0;
     for (uint32_t i = 0; i < order->wait_count; i++) {
-        const uint32_t own = call_end(order, &order->waits[i].call);
+        const uint32_t own = order_call_end(order, &order->waits[i].call);
         end = own > end ? own : end;
     }
     for (uint32_t i = order->low; i < end; i++) {
@@ -157,7 +143,7 @@ static void set_add(struct slot_set *set, uint32_t position)
 // it.
 void order_need(const struct order *order, struct call_id call, struct slot_set *needs)
 {
-    const uint32_t end = call_end(order, &call);
+    const uint32_t end = order_call_end(order, &call);
     uint32_t before = order->strict ? end : 0;
     memset(needs, 0, sizeof(*needs));
     if (!order->strict && end > order->options.window)
@@ -223,9 +209,10 @@ static void waits_say_blocked(struct order *order)
     struct up_blocked *blocked = &message.u.blocked;
     const struct call_id *outside = NULL;
     uint32_t end = 0;
+    memset(blocked, 0, sizeof(*blocked));
     for (uint32_t i = 0; i < order->wait_count; i++) {
         const struct order_wait *wait = &order->waits[i];
-        const uint32_t own = call_end(order, &wait->call);
+        const uint32_t own = order_call_end(order, &wait->call);
         if (wait->withdrawn)
             continue;
         if (own == 0) {
@@ -276,8 +263,7 @@ static void waits_say_learning(struct order *order)
     struct up_message message = {.kind = UP_WAIT};
     struct up_wait *wait = &message.u.wait;
     uint32_t count = 0;
-    wait->step = order->step;
-    wait->phase = order->phase;
+    *wait = (struct up_wait){.step = order->step, .phase = order->phase};
     for (uint32_t i = 0; i < order->wait_count; i++) {
         const struct slot_id *slot = learning_slot(order, &order->waits[i].call);
         if (order->waits[i].withdrawn)
@@ -320,8 +306,8 @@ void order_waits_advance(struct order *order)
 static void waits_unsay(struct order *order)
 {
     struct up_message message = {.kind = UP_BLOCKED};
-    message.u.blocked.step = order->step;
-    message.u.blocked.space = order->learning ? 0 : order->space;
+    message.u.blocked =
+        (struct up_blocked){.step = order->step, .space = order->learning ? 0 : order->space};
     order->said.wait_count = 0;
     order->said_wait.step = 0;
     order->unanswered++;
@@ -359,7 +345,7 @@ static bool call_deferred(const struct order *order, const struct call_id *call)
             return true;
     }
     return !order->learning && order->options.unplanned == UNPLANNED_DEFER &&
-           order->buckets[call->module] > 0 && call_end(order, call) == 0;
+           order->buckets[call->module] > 0 && order_call_end(order, call) == 0;
 }
 
 static void wait_answer(struct order *order, const struct call_id *call, enum order_release release)

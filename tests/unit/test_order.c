@@ -3,7 +3,7 @@
 // The order core of one rank, told as stories: facts in, actions out, compared as a readable trace.
 // Worlds of several cores are the simulator's business.
 
-#include "worker/order.h"
+#include "tale.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,113 +16,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- The trace ---------------------------------------------------------------------------------
-
-#define PHASE 77u
-#define OTHER_PHASE 78u
-#define PLAN_HASH 4711u
-
-static const uint32_t story_buckets[LOCKSTEP_MAX_MODULES] = {1, 1, 1, 1, 1, 1, 1, 1};
-
-struct story {
-    struct order order;
-    char trace[4096];
-};
-
-static void story_add(struct story *story, const char *format, ...)
-{
-    const size_t used = strlen(story->trace);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(story->trace + used, sizeof(story->trace) - used, format, arguments);
-    va_end(arguments);
-}
-
-static void story_add_up(struct story *story, const struct up_message *up)
-{
-    switch ((int)up->kind) {
-    case UP_READY:
-        story_add(story, "ready %u.%u; ", up->u.ready.slot.module, up->u.ready.slot.bucket);
-        break;
-    case UP_END:
-        story_add(story, "end %u; ", (unsigned)up->u.end.step);
-        break;
-    case UP_FAIL:
-        story_add(story, "fail kind %d step %u; ", (int)up->u.fail.kind, (unsigned)up->u.fail.step);
-        break;
-    default:
-        story_add(story, "up %d; ", (int)up->kind);
-    }
-}
-
-static void story_action(void *context, const struct order_action *action)
-{
-    struct story *story = context;
-    switch (action->kind) {
-    case ORDER_SEND:
-        story_add_up(story, action->up);
-        break;
-    case ORDER_OPEN:
-        story_add(story, "open %u, exhausted %u; ", (unsigned)action->step,
-                  action->opening->exhausted);
-        break;
-    case ORDER_HEADER:
-        story_add(story, "%s %u; ", action->header->opening ? "opening" : "header",
-                  (unsigned)action->header->step);
-        break;
-    case ORDER_LAUNCH:
-        story_add(story, "launch %u%s; ", action->index, action->slot->zero ? " zero" : "");
-        break;
-    case ORDER_DEFER:
-        story_add(story, "defer %u.%u; ", action->deferred->module, action->deferred->bucket);
-        break;
-    case ORDER_RELEASE:
-        story_add(story, "release %u as %d; ", action->call.module, (int)action->release);
-        break;
-    case ORDER_CLOSE:
-        story_add(story, "close extras %u; ", action->close->extra_total);
-        break;
-    case ORDER_COMMIT:
-        story_add(story, "commit; ");
-        break;
-    case ORDER_SETTLED:
-        story_add(story, "settled %u; ", (unsigned)action->step);
-        break;
-    case ORDER_FAILED:
-        story_add(story, "failed kind %d; ", (int)action->halt);
-        break;
-    }
-}
-
-static struct story *story_begin(uint32_t world)
-{
-    struct story *story = calloc(1, sizeof(*story));
-    assert_non_null(story);
-    order_init(&story->order, (struct generation_id){1, 9}, 0, world,
-               &(struct order_options){.unplanned = UNPLANNED_FAIL},
-               (struct order_sink){story_action, story});
-    return story;
-}
-
-static void story_expect(struct story *story, const char *expected)
-{
-    assert_string_equal(story->trace, expected);
-    story->trace[0] = '\0';
-}
-
 static struct slot_id slot(uint32_t module, uint32_t bucket)
 {
     return (struct slot_id){.module = module, .call = 0, .bucket = bucket};
 }
 
-// A plan of `count` buckets of module 0, in force at once; closes the learning step, or none.
-static void story_plan(struct story *story, uint64_t phase, uint32_t count, uint64_t closes)
+// A plan of `count` buckets of module 0, in parts; it closes the open learning step.
+static void plan_of_buckets(struct tale *tale, uint64_t phase, uint32_t count)
 {
-    struct down_plan_part part = {.number = story->order.plan_number + 1,
+    struct down_plan_part part = {.number = tale->order.plan_number + 1,
                                   .phase = phase,
                                   .hash = PLAN_HASH,
                                   .closes_step = true,
-                                  .step = closes,
+                                  .step = tale->order.step,
                                   .slot_total = count};
     do {
         part.slot_count = count - part.slot_first < LOCKSTEP_PLAN_PART ? count - part.slot_first
@@ -130,240 +36,228 @@ static void story_plan(struct story *story, uint64_t phase, uint32_t count, uint
         for (uint32_t i = 0; i < part.slot_count; i++)
             part.slots[i].id = slot(0, part.slot_first + i);
         part.last = part.slot_first + part.slot_count == count;
-        order_plan_received(&story->order, &part);
+        order_plan_received(&tale->order, &part);
         part.slot_first += part.slot_count;
     } while (!part.last);
-}
-
-static void story_header(struct story *story, uint64_t step, uint64_t phase)
-{
-    order_header_received(&story->order, &(struct step_header){.step = step, .phase = phase});
-}
-
-static void story_close(struct story *story, const struct close_wave *result)
-{
-    static const struct close_wave agreed = {.plan_number = 1};
-    order_close_completed(&story->order, result == NULL ? &agreed : result);
 }
 
 // ---- Stories -----------------------------------------------------------------------------------
 
 static void test_learning_step(void **state)
 {
-    struct story *story = story_begin(2);
+    struct tale *tale = tale_begin(2);
     (void)state;
-    order_step_begun(&story->order, 1, PHASE, story_buckets);
-    story_header(story, 1, PHASE);
-    order_slot_ready(&story->order, slot(0, 0), DTYPE_FLOAT32, 10);
-    story_expect(story, "header 1; ready 0.0; ");
-    order_granted(&story->order, &(struct down_grant){.step = 1, .slot = slot(0, 0)});
-    order_step_ended(&story->order);
-    story_expect(story, "launch 0; end 1; ");
+    order_step_begun(&tale->order, 1, PHASE, tale->buckets);
+    tale_header(tale, 1, PHASE);
+    order_slot_ready(&tale->order, slot(0, 0), DTYPE_FLOAT32, 10);
+    tale_expect(tale, "header 1; ready 0.0; ");
+    order_granted(&tale->order, &(struct down_grant){.step = 1, .slot = slot(0, 0)});
+    order_step_ended(&tale->order);
+    tale_expect(tale, "launch 0; end 1; ");
     // A slot that only the others have made: granted because this rank has ended.
-    order_granted(&story->order, &(struct down_grant){.step = 1, .slot = slot(1, 0)});
-    order_slot_final(&story->order, 0);
-    story_expect(story, "launch 1 zero; ");
-    story_plan(story, PHASE, 1, 1);
-    story_expect(story, "");
-    order_slot_final(&story->order, 1);
-    story_expect(story, "commit; ");
-    order_commit_completed(&story->order);
-    story_expect(story, "settled 1; ");
-    assert_non_null(order_plan_of(&story->order, PHASE));
-    free(story);
+    order_granted(&tale->order, &(struct down_grant){.step = 1, .slot = slot(1, 0)});
+    order_slot_final(&tale->order, 0);
+    tale_expect(tale, "launch 1 zero; ");
+    plan_of_buckets(tale, PHASE, 1);
+    tale_expect(tale, "");
+    order_slot_final(&tale->order, 1);
+    tale_expect(tale, "commit; ");
+    order_commit_completed(&tale->order);
+    tale_expect(tale, "settled 1; ");
+    assert_non_null(order_plan_of(&tale->order, PHASE));
+    free(tale);
 }
 
 static void test_planned_step_runs_any_ready_slot_in_the_window(void **state)
 {
-    struct story *story = story_begin(2);
+    struct tale *tale = tale_begin(2);
     (void)state;
-    story_plan(story, PHASE, LOCKSTEP_WINDOW + 2, 0);
-    order_step_begun(&story->order, 1, PHASE, story_buckets);
-    order_slot_ready(&story->order, slot(0, 3), DTYPE_FLOAT32, 1);
-    order_slot_ready(&story->order, slot(0, LOCKSTEP_WINDOW), DTYPE_FLOAT32, 1);
-    story_expect(story, "header 1; launch 3; "); // W is one beyond the window of L = 0.
-    order_slot_ready(&story->order, slot(0, 0), DTYPE_FLOAT32, 1);
-    order_slot_final(&story->order, 3); // Not the lowest: L stays.
-    story_expect(story, "launch 0; ");
-    order_slot_final(&story->order, 0);
-    story_expect(story, "launch 8; ");
-    free(story);
+    plan_of_buckets(tale, PHASE, LOCKSTEP_WINDOW + 2);
+    order_step_begun(&tale->order, 1, PHASE, tale->buckets);
+    order_slot_ready(&tale->order, slot(0, 3), DTYPE_FLOAT32, 1);
+    order_slot_ready(&tale->order, slot(0, LOCKSTEP_WINDOW), DTYPE_FLOAT32, 1);
+    tale_expect(tale, "header 1; launch 3; "); // W is one beyond the window of L = 0.
+    order_slot_ready(&tale->order, slot(0, 0), DTYPE_FLOAT32, 1);
+    order_slot_final(&tale->order, 3); // Not the lowest: L stays.
+    tale_expect(tale, "launch 0; ");
+    order_slot_final(&tale->order, 0);
+    tale_expect(tale, "launch 8; ");
+    free(tale);
 }
 
 static void test_what_is_missing_at_the_end_is_zero(void **state)
 {
-    struct story *story = story_begin(2);
+    struct tale *tale = tale_begin(2);
     (void)state;
-    story_plan(story, PHASE, 2, 0);
-    order_step_begun(&story->order, 1, PHASE, story_buckets);
-    story_header(story, 1, PHASE);
-    order_slot_ready(&story->order, slot(0, 1), DTYPE_FLOAT32, 1);
-    order_step_ended(&story->order);
-    story_expect(story, "header 1; launch 1; launch 0 zero; close extras 0; ");
-    order_slot_final(&story->order, 0);
-    order_slot_final(&story->order, 1);
-    story_expect(story, ""); // The commit waits for the close.
-    story_close(story, NULL);
-    story_expect(story, "commit; ");
-    free(story);
+    plan_of_buckets(tale, PHASE, 2);
+    order_step_begun(&tale->order, 1, PHASE, tale->buckets);
+    tale_header(tale, 1, PHASE);
+    order_slot_ready(&tale->order, slot(0, 1), DTYPE_FLOAT32, 1);
+    order_step_ended(&tale->order);
+    tale_expect(tale, "header 1; launch 1; launch 0 zero; close extras 0; ");
+    order_slot_final(&tale->order, 0);
+    order_slot_final(&tale->order, 1);
+    tale_expect(tale, ""); // The commit waits for the close.
+    tale_close(tale, "");
+    tale_expect(tale, "commit; ");
+    free(tale);
 }
 
 static void test_a_call_outside_the_plan_fails_after_the_commit(void **state)
 {
-    struct story *story = story_begin(2);
-    struct close_wave result = {.plan_number = 1, .extra_total = 1, .extras = {{.module = 5}}};
+    struct tale *tale = tale_begin(2);
     (void)state;
-    story_plan(story, PHASE, 1, 0);
-    order_step_begun(&story->order, 1, PHASE, story_buckets);
-    story_header(story, 1, PHASE);
-    order_slot_ready(&story->order, slot(0, 0), DTYPE_FLOAT32, 1);
-    order_slot_ready(&story->order, slot(5, 0), DTYPE_FLOAT32, 1);
-    order_step_ended(&story->order);
-    story_expect(story, "header 1; launch 0; close extras 1; ");
-    order_slot_final(&story->order, 0);
-    story_close(story, &result);
-    story_expect(story, "commit; ");
-    order_commit_completed(&story->order);
-    story_expect(story, "failed kind 4; ");
-    assert_int_equal(story->order.settled, 0);
-    free(story);
+    plan_of_buckets(tale, PHASE, 1);
+    order_step_begun(&tale->order, 1, PHASE, tale->buckets);
+    tale_header(tale, 1, PHASE);
+    order_slot_ready(&tale->order, slot(0, 0), DTYPE_FLOAT32, 1);
+    order_slot_ready(&tale->order, slot(5, 0), DTYPE_FLOAT32, 1);
+    order_step_ended(&tale->order);
+    tale_expect(tale, "header 1; launch 0; close extras 1; ");
+    order_slot_final(&tale->order, 0);
+    tale_close(tale, "F");
+    tale_expect(tale, "commit; ");
+    order_commit_completed(&tale->order);
+    tale_expect(tale, "failed kind 4; ");
+    assert_int_equal(tale->order.settled, 0);
+    free(tale);
 }
 
 static void test_the_close_waits_for_an_equal_header(void **state)
 {
-    struct story *story = story_begin(3);
+    struct tale *tale = tale_begin(3);
     (void)state;
-    story_plan(story, PHASE, 0, 0);
-    order_step_begun(&story->order, 1, PHASE, story_buckets);
-    order_step_ended(&story->order);
-    story_expect(story, "header 1; ");
-    story_header(story, 1, PHASE);
-    story_expect(story, "close extras 0; ");
-    free(story);
+    plan_of_buckets(tale, PHASE, 0);
+    order_step_begun(&tale->order, 1, PHASE, tale->buckets);
+    order_step_ended(&tale->order);
+    tale_expect(tale, "header 1; ");
+    tale_header(tale, 1, PHASE);
+    tale_expect(tale, "close extras 0; ");
+    free(tale);
 }
 
 static void test_different_phases_are_said_once(void **state)
 {
-    struct story *story = story_begin(2);
+    struct tale *tale = tale_begin(2);
     const struct down_halt halt = {.step = 1, .kind = HALT_PHASE, .text = "phases differ"};
     (void)state;
-    story_plan(story, PHASE, 0, 0);
-    story_header(story, 1, OTHER_PHASE); // Early: the predecessor is ahead.
-    order_step_begun(&story->order, 1, PHASE, story_buckets);
-    order_step_ended(&story->order);
-    story_expect(story, "header 1; fail kind 2 step 1; ");
-    order_halted(&story->order, &halt);
-    story_expect(story, "failed kind 2; ");
-    free(story);
+    plan_of_buckets(tale, PHASE, 0);
+    tale_header(tale, 1, OTHER_PHASE); // Early: the predecessor is ahead.
+    order_step_begun(&tale->order, 1, PHASE, tale->buckets);
+    order_step_ended(&tale->order);
+    tale_expect(tale, "header 1; fail kind 2 step 1; ");
+    order_halted(&tale->order, &halt);
+    tale_expect(tale, "failed kind 2; ");
+    free(tale);
 }
 
 static void test_a_halt_waits_for_the_steps_before_it(void **state)
 {
-    struct story *story = story_begin(1);
+    struct tale *tale = tale_begin(1);
     const struct down_halt halt = {.step = 2, .kind = HALT_ORDER, .text = "a cycle"};
     (void)state;
-    story_plan(story, PHASE, 0, 0);
-    order_step_begun(&story->order, 1, PHASE, story_buckets);
-    order_halted(&story->order, &halt);
-    story_expect(story, "");
-    order_step_ended(&story->order);
-    story_close(story, NULL);
-    order_commit_completed(&story->order);
-    story_expect(story, "close extras 0; commit; settled 1; failed kind 3; ");
-    free(story);
+    plan_of_buckets(tale, PHASE, 0);
+    order_step_begun(&tale->order, 1, PHASE, tale->buckets);
+    order_halted(&tale->order, &halt);
+    tale_expect(tale, "");
+    order_step_ended(&tale->order);
+    tale_close(tale, "");
+    order_commit_completed(&tale->order);
+    tale_expect(tale, "close extras 0; commit; settled 1; failed kind 3; ");
+    free(tale);
 }
 
 static void test_a_loss_takes_effect_at_once_and_ends_everything(void **state)
 {
-    struct story *story = story_begin(1);
+    struct tale *tale = tale_begin(1);
     const struct down_halt halt = {.kind = HALT_LOST, .text = "rank 1 was lost"};
     (void)state;
-    story_plan(story, PHASE, 1, 0);
-    order_step_begun(&story->order, 1, PHASE, story_buckets);
-    order_halted(&story->order, &halt);
-    story_expect(story, "failed kind 6; ");
-    order_slot_ready(&story->order, slot(0, 0), DTYPE_FLOAT32, 1);
-    order_step_ended(&story->order);
-    order_halted(&story->order, &halt);
-    story_expect(story, "");
-    free(story);
+    plan_of_buckets(tale, PHASE, 1);
+    order_step_begun(&tale->order, 1, PHASE, tale->buckets);
+    order_halted(&tale->order, &halt);
+    tale_expect(tale, "failed kind 6; ");
+    order_slot_ready(&tale->order, slot(0, 0), DTYPE_FLOAT32, 1);
+    order_step_ended(&tale->order);
+    order_halted(&tale->order, &halt);
+    tale_expect(tale, "");
+    free(tale);
 }
 
 // Of a predecessor that has called lockstep_start so often.
-static void story_started_header(struct story *story, uint64_t step, uint32_t starts)
+static void tale_started_header(struct tale *tale, uint64_t step, uint32_t starts)
 {
-    order_header_received(&story->order,
+    order_header_received(&tale->order,
                           &(struct step_header){.step = step, .phase = PHASE, .starts = starts});
 }
 
 // Settles a planned step of one slot.
-static void story_step(struct story *story, uint64_t step)
+static void settle_step(struct tale *tale, uint64_t step)
 {
-    order_step_begun(&story->order, step, PHASE, story_buckets);
-    story_started_header(story, step, 1);
-    order_step_ended(&story->order);
-    order_slot_final(&story->order, 0);
-    story_close(story, NULL);
-    order_commit_completed(&story->order);
-    story->trace[0] = '\0';
+    order_step_begun(&tale->order, step, PHASE, tale->buckets);
+    tale_started_header(tale, step, 1);
+    order_step_ended(&tale->order);
+    order_slot_final(&tale->order, 0);
+    tale_close(tale, "");
+    order_commit_completed(&tale->order);
+    tale->trace[0] = '\0';
 }
 
 // One that has started, and settled planned step 1.
-static struct story *story_begin_started(void)
+static struct tale *tale_begin_started(void)
 {
-    struct story *story = story_begin(3);
-    order_start_begun(&story->order);
-    story_plan(story, PHASE, 1, 0);
-    story_step(story, 1);
-    return story;
+    struct tale *tale = tale_begin(3);
+    order_start_begun(&tale->order);
+    plan_of_buckets(tale, PHASE, 1);
+    settle_step(tale, 1);
+    return tale;
 }
 
 static void test_starting_again_forgets_plans(void **state)
 {
-    struct story *story = story_begin_started();
+    struct tale *tale = tale_begin_started();
     (void)state;
-    order_start_begun(&story->order);
-    assert_null(order_plan_of(&story->order, PHASE));
-    assert_int_equal(story->order.plan_number, 1); // They are numbered on.
-    story_started_header(story, 2, 2); // Of a rank that was verified earlier.
-    story_expect(story, "");
-    order_step_begun(&story->order, 2, PHASE, story_buckets);
-    order_step_ended(&story->order);
-    story_expect(story, "header 2; end 2; ");
-    free(story);
+    order_start_begun(&tale->order);
+    assert_null(order_plan_of(&tale->order, PHASE));
+    assert_int_equal(tale->order.plan_number, 1); // They are numbered on.
+    tale_started_header(tale, 2, 2); // Of a rank that was verified earlier.
+    tale_expect(tale, "");
+    order_step_begun(&tale->order, 2, PHASE, tale->buckets);
+    order_step_ended(&tale->order);
+    tale_expect(tale, "header 2; end 2; ");
+    free(tale);
 }
 
 static void test_a_step_of_another_rank_in_start_is_said_once(void **state)
 {
-    struct story *story = story_begin_started();
+    struct tale *tale = tale_begin_started();
     (void)state;
-    order_start_begun(&story->order);
-    story_started_header(story, 2, 1);
-    story_started_header(story, 2, 1);
-    story_expect(story, "fail kind 1 step 2; ");
-    order_halted(&story->order, &(struct down_halt){.step = 2, .kind = HALT_MANIFEST});
-    story_expect(story, "failed kind 1; ");
-    order_start_begun(&story->order);
-    story_started_header(story, 2, 1);
-    story_expect(story, "");
-    free(story);
+    order_start_begun(&tale->order);
+    tale_started_header(tale, 2, 1);
+    tale_started_header(tale, 2, 1);
+    tale_expect(tale, "fail kind 1 step 2; ");
+    order_halted(&tale->order, &(struct down_halt){.step = 2, .kind = HALT_MANIFEST});
+    tale_expect(tale, "failed kind 1; ");
+    order_start_begun(&tale->order);
+    tale_started_header(tale, 2, 1);
+    tale_expect(tale, "");
+    free(tale);
 }
 
 static void test_a_step_of_another_rank_before_start_is_said(void **state)
 {
-    struct story *story = story_begin_started();
+    struct tale *tale = tale_begin_started();
     (void)state;
-    story_started_header(story, 2, 1);
-    story_expect(story, "");
-    order_start_begun(&story->order);
-    story_expect(story, "fail kind 1 step 2; ");
-    free(story);
+    tale_started_header(tale, 2, 1);
+    tale_expect(tale, "");
+    order_start_begun(&tale->order);
+    tale_expect(tale, "fail kind 1 step 2; ");
+    free(tale);
 }
 
 // Of a predecessor that waits in the open wave of a step.
-static void story_opening(struct story *story, uint64_t step, uint32_t starts)
+static void tale_opening(struct tale *tale, uint64_t step, uint32_t starts)
 {
-    order_header_received(&story->order,
+    order_header_received(&tale->order,
                           &(struct step_header){.step = step, .opening = true, .starts = starts});
 }
 
@@ -371,14 +265,14 @@ static void test_an_open_wave_of_another_rank_is_said(void **state)
 {
     (void)state;
     for (int first = 0; first < 2; first++) {
-        struct story *story = story_begin_started();
+        struct tale *tale = tale_begin_started();
         if (first == 1)
-            story_opening(story, 2, 1);
-        order_start_begun(&story->order);
+            tale_opening(tale, 2, 1);
+        order_start_begun(&tale->order);
         if (first == 0)
-            story_opening(story, 2, 1);
-        story_expect(story, "fail kind 1 step 2; ");
-        free(story);
+            tale_opening(tale, 2, 1);
+        tale_expect(tale, "fail kind 1 step 2; ");
+        free(tale);
     }
 }
 
@@ -388,89 +282,89 @@ static void test_an_open_wave_that_is_over_is_no_step(void **state)
     const struct open_wave opening = {.exhausted = 1, .first = OPEN_NOBODY};
     (void)state;
     for (int first = 0; first < 2; first++) {
-        struct story *story = story_begin_started();
+        struct tale *tale = tale_begin_started();
         if (first == 1)
-            story_opening(story, 2, 1);
-        order_step_opening(&story->order, 2, &opening);
-        story_expect(story, "open 2, exhausted 1; opening 2; ");
-        order_start_begun(&story->order);
+            tale_opening(tale, 2, 1);
+        order_step_opening(&tale->order, 2, &opening);
+        tale_expect(tale, "open 2, exhausted 1; opening 2; ");
+        order_start_begun(&tale->order);
         if (first == 0)
-            story_opening(story, 2, 1);
-        story_expect(story, "");
-        free(story);
+            tale_opening(tale, 2, 1);
+        tale_expect(tale, "");
+        free(tale);
     }
 }
 
 static void test_a_header_of_a_later_start_is_impossible(void **state)
 {
-    struct story *story = story_begin_started();
+    struct tale *tale = tale_begin_started();
     (void)state;
-    story_started_header(story, 2, 2);
-    story_expect(story, "failed kind 8; ");
-    free(story);
+    tale_started_header(tale, 2, 2);
+    tale_expect(tale, "failed kind 8; ");
+    free(tale);
 }
 
 static void test_hostile_coordinators_fail_by_name(void **state)
 {
-    struct story *story = story_begin(1);
+    struct tale *tale = tale_begin(1);
     const struct down_plan_part torn = {.number = 2, .slot_first = 5, .slot_count = 1};
     (void)state;
-    order_step_begun(&story->order, 1, PHASE, story_buckets);
-    order_granted(&story->order, &(struct down_grant){.step = 1, .slot = slot(0, 0)});
-    story_expect(story, "failed kind 8; ");
-    free(story);
-    story = story_begin(1);
-    order_plan_received(&story->order, &torn);
-    story_expect(story, "failed kind 8; ");
-    free(story);
+    order_step_begun(&tale->order, 1, PHASE, tale->buckets);
+    order_granted(&tale->order, &(struct down_grant){.step = 1, .slot = slot(0, 0)});
+    tale_expect(tale, "failed kind 8; ");
+    free(tale);
+    tale = tale_begin(1);
+    order_plan_received(&tale->order, &torn);
+    tale_expect(tale, "failed kind 8; ");
+    free(tale);
 }
 
 // A step of a phase that calls nothing: learned when the phase has no plan.
-static void story_empty_step(struct story *story, uint64_t step, uint64_t phase, bool learning)
+static void tale_empty_step(struct tale *tale, uint64_t step, uint64_t phase, bool learning)
 {
-    order_step_begun(&story->order, step, phase, story_buckets);
-    assert_int_equal(story->order.learning, learning);
-    order_step_ended(&story->order);
+    order_step_begun(&tale->order, step, phase, tale->buckets);
+    assert_int_equal(tale->order.learning, learning);
+    order_step_ended(&tale->order);
     if (learning)
-        story_plan(story, phase, 0, step);
+        plan_of_buckets(tale, phase, 0);
     else
-        story_close(story, NULL);
-    order_commit_completed(&story->order);
-    assert_int_equal(story->order.settled, step);
-    story->trace[0] = '\0';
+        tale_close(tale, "");
+    order_commit_completed(&tale->order);
+    assert_int_equal(tale->order.settled, step);
+    tale->trace[0] = '\0';
 }
 
 static void test_the_plan_used_longest_ago_makes_room(void **state)
 {
-    struct story *story = story_begin(1);
+    struct tale *tale = tale_begin(1);
     (void)state;
-    story->order.plan_room = 2;
-    story_empty_step(story, 1, PHASE, true);
-    story_empty_step(story, 2, OTHER_PHASE, true);
-    story_empty_step(story, 3, PHASE, false);
-    story_empty_step(story, 4, 5, true);
-    story_empty_step(story, 5, PHASE, false);
-    story_empty_step(story, 6, OTHER_PHASE, true);
-    story_empty_step(story, 7, 5, true);
-    order_forget_plans(&story->order);
-    story_empty_step(story, 8, OTHER_PHASE, true);
-    free(story);
+    tale->order.plan_room = 2;
+    tale_empty_step(tale, 1, PHASE, true);
+    tale_empty_step(tale, 2, OTHER_PHASE, true);
+    tale_empty_step(tale, 3, PHASE, false);
+    tale_empty_step(tale, 4, 5, true);
+    tale_empty_step(tale, 5, PHASE, false);
+    tale_empty_step(tale, 6, OTHER_PHASE, true);
+    tale_empty_step(tale, 7, 5, true);
+    order_forget_plans(&tale->order);
+    tale_empty_step(tale, 8, OTHER_PHASE, true);
+    free(tale);
 }
 
 static void test_steps_go_on_where_they_were_saved(void **state)
 {
-    struct story *story = story_begin(2);
+    struct tale *tale = tale_begin(2);
     const struct down_halt halt = {.step = 41, .kind = HALT_PHASE, .text = "phases differ"};
     (void)state;
-    order_resume(&story->order, 40);
-    story_header(story, 40, PHASE); // Of a step that is over.
-    story_header(story, 41, PHASE);
-    order_step_begun(&story->order, 41, PHASE, story_buckets);
-    story_expect(story, "header 41; ");
-    assert_true(story->order.header_equal);
-    order_halted(&story->order, &halt);
-    story_expect(story, "failed kind 2; ");
-    free(story);
+    order_resume(&tale->order, 40);
+    tale_header(tale, 40, PHASE); // Of a step that is over.
+    tale_header(tale, 41, PHASE);
+    order_step_begun(&tale->order, 41, PHASE, tale->buckets);
+    tale_expect(tale, "header 41; ");
+    assert_true(tale->order.header_equal);
+    order_halted(&tale->order, &halt);
+    tale_expect(tale, "failed kind 2; ");
+    free(tale);
 }
 
 // ---- Waves: merging must not depend on the order of ranks --------------------------------------
@@ -558,31 +452,31 @@ static void test_merges_do_not_depend_on_the_order(void **state)
 static void test_a_step_is_opened_before_it_is_begun(void **state)
 {
     const struct open_wave opening = {.exhausted = 1, .first = OPEN_NOBODY};
-    struct story *story = story_begin(2);
+    struct tale *tale = tale_begin(2);
     (void)state;
-    order_step_opening(&story->order, 1, &opening);
-    story_expect(story, "open 1, exhausted 1; opening 1; ");
-    assert_int_equal(order_present_step(&story->order), 1);
-    assert_false(story->order.open);
-    story_header(story, 1, PHASE);
-    story_expect(story, "");
-    order_step_begun(&story->order, 1, PHASE, story_buckets);
-    story_expect(story, "header 1; ");
-    assert_true(story->order.header_equal);
-    assert_int_equal(order_present_step(&story->order), 1);
-    free(story);
+    order_step_opening(&tale->order, 1, &opening);
+    tale_expect(tale, "open 1, exhausted 1; opening 1; ");
+    assert_int_equal(order_present_step(&tale->order), 1);
+    assert_false(tale->order.open);
+    tale_header(tale, 1, PHASE);
+    tale_expect(tale, "");
+    order_step_begun(&tale->order, 1, PHASE, tale->buckets);
+    tale_expect(tale, "header 1; ");
+    assert_true(tale->order.header_equal);
+    assert_int_equal(order_present_step(&tale->order), 1);
+    free(tale);
 }
 
 static void test_a_halt_ends_a_step_that_is_being_opened(void **state)
 {
     const struct open_wave opening = {.exhausted = 0, .first = 0};
-    struct story *story = story_begin(2);
+    struct tale *tale = tale_begin(2);
     (void)state;
-    order_step_opening(&story->order, 1, &opening);
-    order_halted(&story->order, &(struct down_halt){.step = 1, .kind = HALT_LEFT, .text = "left"});
-    order_step_opening(&story->order, 2, &opening);
-    story_expect(story, "open 1, exhausted 0; opening 1; failed kind 7; ");
-    free(story);
+    order_step_opening(&tale->order, 1, &opening);
+    order_halted(&tale->order, &(struct down_halt){.step = 1, .kind = HALT_LEFT, .text = "left"});
+    order_step_opening(&tale->order, 2, &opening);
+    tale_expect(tale, "open 1, exhausted 0; opening 1; failed kind 7; ");
+    free(tale);
 }
 
 static void test_the_lowest_rank_with_data_names_the_phase(void **state)
