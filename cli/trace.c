@@ -248,12 +248,13 @@ static int print_json(const struct json *json)
     return CLI_OK;
 }
 
+// A call is counted from 1 where somebody reads it.
 static void json_module(struct json *json, struct trace_file *file, uint64_t module, uint64_t call)
 {
     const char *name = module_name(file, module);
     json_string(json, "module", name);
     if (name != NULL)
-        json_u64(json, "call", call);
+        json_u64(json, "call", call + 1);
 }
 
 static void json_place(struct json *json, struct trace_file *file)

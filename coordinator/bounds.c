@@ -96,7 +96,7 @@ static void bounds_place_name(struct sentence *why, const struct job *job,
         return;
     }
     core_module_name(why, job, place->module);
-    sentence_add(why, " call %" PRIu32, place->call);
+    sentence_add(why, " call %" PRIu64, (uint64_t)place->call + 1); // People count from 1.
 }
 
 static void bounds_plain(const struct coordinator *core, const struct job *job,

@@ -22,6 +22,14 @@ void culprit_name(struct sentence *sentence, const struct worker *worker)
                  worker->hello.host, worker->hello.pid);
 }
 
+// "'actor' (call 3)". People count from 1.
+static void culprit_call(struct sentence *sentence, const struct job *job, uint32_t module,
+                         uint32_t call)
+{
+    core_module_name(sentence, job, module);
+    sentence_add(sentence, " (call %" PRIu64 ")", (uint64_t)call + 1);
+}
+
 // "lockstep_call_end of 'actor' (call 3)"
 static void culprit_api(struct sentence *sentence, const struct job *job, const struct place *place)
 {
@@ -34,8 +42,7 @@ static void culprit_api(struct sentence *sentence, const struct job *job, const 
     if (place->module >= LOCKSTEP_MAX_MODULES)
         return;
     sentence_add(sentence, " of ");
-    core_module_name(sentence, job, place->module);
-    sentence_add(sentence, " (call %" PRIu32 ")", place->call);
+    culprit_call(sentence, job, place->module, place->call);
 }
 
 static void culprit_step(struct sentence *sentence, const struct culprit *culprit,
@@ -63,8 +70,7 @@ static void culprit_in_call(struct sentence *sentence, const struct job *job,
     sentence_add(sentence, "has a call open");
     if (place->module < LOCKSTEP_MAX_MODULES) {
         sentence_add(sentence, " of ");
-        core_module_name(sentence, job, place->module);
-        sentence_add(sentence, " (call %" PRIu32 ")", place->call);
+        culprit_call(sentence, job, place->module, place->call);
     }
     culprit_step(sentence, culprit, worker);
     sentence_add(sentence, " and has reported nothing for ");
@@ -79,12 +85,10 @@ static void culprit_parked(struct sentence *sentence, const struct job *job,
 {
     const struct up_blocked *blocked = &worker->blocked;
     sentence_add(sentence, "waits for ");
-    core_module_name(sentence, job, blocked->waits[0].call.module);
-    sentence_add(sentence, " (call %" PRIu32 ")", blocked->waits[0].call.call);
+    culprit_call(sentence, job, blocked->waits[0].call.module, blocked->waits[0].call.call);
     if (blocked->lack_count > 0) {
         sentence_add(sentence, " and has not made ");
-        core_module_name(sentence, job, blocked->lacking[0].call.module);
-        sentence_add(sentence, " (call %" PRIu32 ")", blocked->lacking[0].call.call);
+        culprit_call(sentence, job, blocked->lacking[0].call.module, blocked->lacking[0].call.call);
     }
     sentence_add(sentence, ", which rank %" PRIu32 " waits for", culprit->blame.peer);
 }
@@ -230,7 +234,8 @@ void culprit_sentence(const struct coordinator *core, const struct job *job, uin
         sentence_add(sentence, "; and %" PRIu32 " more ranks", stall->culprit_total - told);
     const char *whom = stall->culprit_total == 1 ? "it" : "them";
     if (stall->kind == STALL_LINK || stall->kind == STALL_PARKED)
-        sentence_add(sentence, "; %" PRIu32 " ranks wait.", stall->waiting);
+        sentence_add(sentence, "; %" PRIu32 " rank%s.", stall->waiting,
+                     stall->waiting == 1 ? " waits" : "s wait");
     else if (stall->waiting == 0)
         sentence_add(sentence, "; nobody waits for %s.", whom);
     else if (stall->waiting == 1)

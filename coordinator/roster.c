@@ -218,8 +218,8 @@ static void roster_announce(struct coordinator *core, struct job *job, const str
     }
     core_log(core, "world_formed", "job=%s generation=%" PRIu64 " world=%" PRIu32 " hosts=%" PRIu32,
              job->name, job->number, job->count, hosts);
-    journal_note(core, job, "world_formed", "%" PRIu32 " ranks on %" PRIu32 " hosts", job->count,
-                 hosts);
+    journal_note(core, job, "world_formed", "%" PRIu32 " rank%s on %" PRIu32 " host%s", job->count,
+                 job->count == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s");
 }
 
 void roster_form(struct coordinator *core, struct job *job)

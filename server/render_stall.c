@@ -31,7 +31,7 @@ void render_api(struct json *json, const struct snapshot *snapshot, const struct
         char name[RENDER_MODULE_BYTES];
         render_module_name(snapshot, job, place->module, name, sizeof name);
         json_string(json, "module", name);
-        json_u64(json, "call", place->call);
+        json_u64(json, "call", render_call(place->call));
     } else {
         json_null(json, "module");
         json_null(json, "call");
@@ -49,7 +49,7 @@ static void render_slot(struct json *json, const struct snapshot *snapshot,
     render_module_name(snapshot, job, place->slot.module, name, sizeof name);
     json_object_begin(json, "slot");
     json_string(json, "module", name);
-    json_u64(json, "call", place->slot.call);
+    json_u64(json, "call", render_call(place->slot.call));
     json_u64(json, "bucket", place->slot.bucket);
     json_object_end(json);
 }

@@ -31,7 +31,7 @@ static void render_doing(struct json *json, const struct snapshot *snapshot,
     json_string(json, NULL, api_function_name(place->api));
     json_bool(json, NULL, place->inside);
     json_string(json, NULL, module[0] ? module : NULL);
-    json_u64(json, NULL, place->call);
+    json_u64(json, NULL, module[0] ? render_call(place->call) : 0);
     json_u64(json, NULL, place->api_ms + worker->heartbeat_age_ms);
 }
 

@@ -61,13 +61,13 @@ static void name_event(const struct lanes *lanes, const struct trace_event *even
         snprintf(name, bytes, "end of step %" PRIu64, event->step);
         break;
     case TRACE_LAUNCH:
-        snprintf(name, bytes, "%s#%u.%u", module, event->call, event->bucket);
+        snprintf(name, bytes, "%s#%" PRIu64 ".%u", module, render_call(event->call), event->bucket);
         break;
     case TRACE_PAUSE:
         snprintf(name, bytes, "pause");
         break;
     default:
-        snprintf(name, bytes, "%s#%u", module, event->call);
+        snprintf(name, bytes, "%s#%" PRIu64, module, render_call(event->call));
         break;
     }
 }
@@ -78,7 +78,7 @@ static void render_args(struct json *json, const struct trace_event *event)
     json_u64(json, "step", event->step);
     if (event->module < LOCKSTEP_MAX_MODULES) {
         json_u64(json, "module", event->module);
-        json_u64(json, "call", event->call);
+        json_u64(json, "call", render_call(event->call));
         json_u64(json, "bucket", event->bucket);
     }
     if (event->kind == TRACE_LAUNCH)

@@ -15,6 +15,12 @@
 void render_module_name(const struct snapshot *snapshot, const struct snapshot_job *job,
                         uint32_t module, char *name, size_t bytes);
 
+// The number of a call as people and programs read it: from 1. Messages count from 0.
+static inline uint64_t render_call(uint32_t call)
+{
+    return (uint64_t)call + 1;
+}
+
 // The members of an object that say what the trainer called, with the age of what is said.
 void render_api(struct json *json, const struct snapshot *snapshot, const struct snapshot_job *job,
                 const struct place *place, uint64_t age_ms);

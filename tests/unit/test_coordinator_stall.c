@@ -77,7 +77,7 @@ static void test_a_rank_outside_is_named_with_what_it_does(void **state)
     assert_culprit(1, STALL_OUTSIDE);
     fleet_expect_says(&fleet, "rank 1 (h1, pid 102) has been outside the library for 10.");
     fleet_expect_says(
-        &fleet, " s, after lockstep_call_end of 'actor' (call 3) in step 11 of phase 'aux'; mark "
+        &fleet, " s, after lockstep_call_end of 'actor' (call 4) in step 11 of phase 'aux'; mark "
                 "'sampling'; it is in index_samples (phases+0x1a2b); 2 ranks wait for it. Look at "
                 "that process: lockstep stacks 1.");
     const struct stall_view *stall = fleet_stall(&fleet);
@@ -207,7 +207,7 @@ static void test_a_rank_in_a_call_is_named_with_what_is_missing(void **state)
     assert_found(fleet_until_stall(&fleet, 60000), FLOOR, FOUND);
     assert_culprit(0, STALL_IN_CALL);
     fleet_expect_says(
-        &fleet, "rank 0 (h0, pid 101) has a call open of 'critic' (call 1) in step 11 of phase "
+        &fleet, "rank 0 (h0, pid 101) has a call open of 'critic' (call 2) in step 11 of phase "
                 "'aux' and has reported nothing for 1");
     fleet_expect_says(
         &fleet, "; 3 of 10 gradients are ready, missing 'w0', 'w1', 'w2' and 4 more; it is in "
@@ -448,7 +448,7 @@ static void test_bounds_are_learned_for_a_class_of_devices(void **state)
     assert_int_equal(fleet_worker(&fleet, 1).bound_ms, 20000);
     fleet_pass(&fleet, 2000);
     assert_culprit(1, STALL_OUTSIDE);
-    assert_string_equal(fleet_stall(&fleet)->culprits[0].why, "8 x p99 of 'actor' call 3 (2.5 s)");
+    assert_string_equal(fleet_stall(&fleet)->culprits[0].why, "8 x p99 of 'actor' call 4 (2.5 s)");
     // Rank 2 has another class of device.
     fleet_waits(&fleet, 1);
     fleet_outside(&fleet, 2);
@@ -473,7 +473,7 @@ static void test_what_happens_rarely_is_known_too(void **state)
     fleet_pass(&fleet, 4000);
     assert_culprit(0, STALL_OUTSIDE);
     assert_string_equal(fleet_stall(&fleet)->culprits[0].why,
-                        "2 x the longest of 'actor' call 3 (30.0 s)");
+                        "2 x the longest of 'actor' call 4 (30.0 s)");
 }
 
 static void test_what_was_usual_long_ago_is_forgotten(void **state)

@@ -382,8 +382,8 @@ static void test_ranks_that_wait_for_each_other_are_both_named(void **state)
     assert_int_equal(stall->culprits[0].rank, 1);
     assert_int_equal(stall->culprits[1].rank, 2);
     fleet_expect_says(
-        &fleet, "rank 1 (h1, pid 102) waits for 'critic' (call 0) and has not made 'actor' (call "
-                "0), which rank 2 waits for; also rank 2 (h2, pid 103) waits for 'actor' (call 0)");
+        &fleet, "rank 1 (h1, pid 102) waits for 'critic' (call 1) and has not made 'actor' (call "
+                "1), which rank 2 waits for; also rank 2 (h2, pid 103) waits for 'actor' (call 1)");
 }
 
 // ---- Beginning and end -------------------------------------------------------------------------

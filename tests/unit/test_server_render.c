@@ -132,7 +132,7 @@ static void stall_is_told_in_full(void **state)
         "\"lasted_ms\":null,\"ranks_waiting\":11,\"culprits_total\":1,\"culprits\":[{\"rank\":3,"
         "\"host\":\"node-0\",\"pid\":903,\"kind\":\"outside\",\"age_ms\":41200,\"bound_ms\":11200,"
         "\"why\":\"floor\",\"api\":\"call_end\",\"inside\":false,\"api_age_ms\":41300,"
-        "\"module\":\"actor\",\"call\":4,\"ready\":0,\"gradients\":0,\"missing\":[\"layer.0\"],"
+        "\"module\":\"actor\",\"call\":5,\"ready\":0,\"gradients\":0,\"missing\":[\"layer.0\"],"
         "\"missing_total\":3,\"mark\":null,\"answered\":true,"
         "\"top\":\"read_batch (a.out+0x1a2b)\",\"flags\":[]}],"
         "\"edges\":[{\"from\":0,\"members\":11,\"to\":3}]},{\"job\"");
@@ -170,7 +170,7 @@ static void job_says_where_its_workers_are(void **state)
            "\"device_classes\":[\"cpu\",\"gpu\"]");
     expect(
         "\"device\":\"cpu\",\"place\":{\"position\":3,\"count\":12,\"done\":false,\"waits\":true,"
-        "\"slot\":{\"module\":\"cri\\\"tic\",\"call\":0,\"bucket\":0},\"api\":\"step_end\","
+        "\"slot\":{\"module\":\"cri\\\"tic\",\"call\":1,\"bucket\":0},\"api\":\"step_end\","
         "\"inside\":true,\"api_age_ms\":300,\"module\":null,\"call\":null},\"flags\":[],"
         "\"verdict\":null,\"slow\":false");
     expect("\"flags\":[\"paused\",\"disk\"],\"verdict\":\"outside\"");
@@ -185,7 +185,7 @@ static void state_has_a_row_for_each_rank(void **state)
     (void)state;
     assert_true(render_state(&json, &snapshot, "run \"1\""));
     expect("\"columns\":[\"rank\",\"host\",\"pid\"");
-    expect("[3,\"node-0\",903,\"cpu\",1832,\"paused\",\"outside\",0,\"call_end\",false,\"actor\",4,"
+    expect("[3,\"node-0\",903,\"cpu\",1832,\"paused\",\"outside\",0,\"call_end\",false,\"actor\",5,"
            "41300,0,0,3,12,0,9,300,\"\"]");
     expect("[0,\"node-0\",900,\"cpu\",1832,\"waiting\",null,0,\"step_end\",true,null,0,300,");
     expect("\"rates\":[[0,310000,12000],[1,0,0]]");
@@ -308,10 +308,10 @@ static void timeline_has_lanes(void **state)
            "\"pid\":3,\"tid\":0,\"args\":{\"name\":\"rank 3 (h)\"}}");
     expect("{\"name\":\"step 5\",\"cat\":\"step\",\"ph\":\"X\",\"pid\":3,\"tid\":1,\"ts\":91000,"
            "\"dur\":4000,");
-    expect("{\"name\":\"actor#0.0\",\"cat\":\"bucket\",\"ph\":\"X\",\"pid\":3,\"tid\":200,"
-           "\"ts\":92000,\"dur\":2000,\"args\":{\"step\":5,\"module\":0,\"call\":0,\"bucket\":0,"
+    expect("{\"name\":\"actor#1.0\",\"cat\":\"bucket\",\"ph\":\"X\",\"pid\":3,\"tid\":200,"
+           "\"ts\":92000,\"dur\":2000,\"args\":{\"step\":5,\"module\":0,\"call\":1,\"bucket\":0,"
            "\"bytes\":64}}");
-    expect("{\"name\":\"actor#0.1\",\"cat\":\"bucket\",\"ph\":\"X\",\"pid\":3,\"tid\":201,"
+    expect("{\"name\":\"actor#1.1\",\"cat\":\"bucket\",\"ph\":\"X\",\"pid\":3,\"tid\":201,"
            "\"ts\":93000,\"dur\":7000,");
     expect("{\"name\":\"end of step 5\",\"cat\":\"step\",\"ph\":\"X\",\"pid\":3,\"tid\":1,"
            "\"ts\":95000,\"dur\":5000,");
