@@ -99,6 +99,7 @@ enum board_run_kind {
 
 struct board_run {
     uint32_t kind; // enum board_run_kind
+    uint32_t streams; // BOARD_RUN_PIECES, not 0: slots are filled past the caches.
     uint32_t records[LOCKSTEP_MAX_MATES]; // By seat; BOARD_NONE: it has no part in this run.
     uint32_t one; // BOARD_RUN_MISMATCH: two seats that disagree.
     uint32_t other;

@@ -342,6 +342,22 @@ static int config_link(struct config *config)
     return 0;
 }
 
+// How slots are filled, for measurements and tests.
+static int config_slots(struct config *config)
+{
+    const char *slots = config_environment("LOCKSTEP_SLOTS");
+    if (slots == NULL || strcmp(slots, "auto") == 0)
+        config->slot_fill = FILL_MEASURED;
+    else if (strcmp(slots, "cached") == 0)
+        config->slot_fill = FILL_CACHED;
+    else if (strcmp(slots, "past") == 0)
+        config->slot_fill = FILL_PAST;
+    else
+        return error_set(LOCKSTEP_E_CONFIG, "LOCKSTEP_SLOTS='%s' is not auto, cached or past",
+                         slots);
+    return 0;
+}
+
 static int config_trace(const struct lockstep_config *given, struct config *config)
 {
     const char *directory = config_environment("LOCKSTEP_TRACE_DIR");
@@ -375,6 +391,8 @@ int config_resolve(const struct lockstep_config *given, struct config *config)
         status = config_algorithm(config);
     if (status == 0)
         status = config_link(config);
+    if (status == 0)
+        status = config_slots(config);
     if (status == 0)
         status = config_trace(&whole, config);
     config->open_timeout_ms = whole.open_timeout_ms;

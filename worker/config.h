@@ -7,6 +7,7 @@
 #define WORKER_CONFIG_H
 
 #include "protos/types.h"
+#include "worker/transport.h"
 
 #include <lockstep/lockstep.h>
 #include <sched.h>
@@ -30,6 +31,7 @@ struct config {
     uint32_t algorithm; // enum plan_algorithm, or ALGORITHM_BY_SIZE.
     uint64_t latency_ns; // Of links that are not measured, with the next one; 0: they are.
     uint64_t bytes_per_s;
+    enum slot_fill slot_fill;
     lockstep_on_failure on_failure;
     lockstep_uneven uneven;
     uint64_t bucket_first_bytes;

@@ -962,6 +962,7 @@ int engine_start(struct lockstep_session *session)
         .regions = session->regions,
         .latency_ns = config->latency_ns,
         .bytes_per_s = config->bytes_per_s,
+        .slot_fill = config->slot_fill,
         .events = engine_events(session)};
     if (transport_open(&transport, &session->transport, error, sizeof(error)) < 0)
         return error_set(LOCKSTEP_E_CONFIG, "%s", error);

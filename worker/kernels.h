@@ -97,6 +97,11 @@ void kernel_combine(const struct kernel_combination *what, void *out, size_t cou
 // no such thing. streams: past the caches, done when it returns. No overlap, but out == in.
 void kernel_copy(void *out, const void *in, size_t bytes, bool streams);
 
+// The same past the caches, but done only when kernel_stream_end has returned: for many in a row.
+// Lines of the cache of which not all is stored go through it.
+void kernel_stream(void *out, const void *in, size_t bytes);
+void kernel_stream_end(void);
+
 // Sets the calling thread's floating-point environment to round-to-nearest without flush-to-zero.
 void kernels_environment(void);
 // The same for a while: kernels_leave gives the thread back what it had, sticky flags included.

@@ -313,3 +313,13 @@ void kernel_copy(void *out, const void *in, size_t bytes, bool streams)
     combine_copy(kernel_chosen(DTYPE_FLOAT32), out, in, bytes, streams);
     combine_fence(streams);
 }
+
+void kernel_stream(void *out, const void *in, size_t bytes)
+{
+    combine_copy(kernel_chosen(DTYPE_FLOAT32), out, in, bytes, true);
+}
+
+void kernel_stream_end(void)
+{
+    combine_fence(true);
+}

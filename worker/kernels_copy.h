@@ -44,6 +44,7 @@ static inline uint64_t copy_load(const uint8_t *from)
 #endif
 
 #define COPY_VECTOR sizeof(copy_vector)
+#define COPY_LINE 64 // One that goes past the cache in halves is written twice.
 
 // One store of `bytes`, a constant power of two.
 #define COPY_PIECE(bytes) \
@@ -55,7 +56,8 @@ static inline uint64_t copy_load(const uint8_t *from)
         left -= (bytes); \
     } while (0)
 
-#define COPY_LOOP(name, store) \
+// Vectors are stored from a multiple of `place` on.
+#define COPY_LOOP(name, store, place) \
     KERNEL_TARGET static void name(void *out, const void *in, size_t left) \
     { \
         uint8_t *into = out; \
@@ -66,7 +68,7 @@ static inline uint64_t copy_load(const uint8_t *from)
             COPY_PIECE(2); \
         if (((uintptr_t)into & 4) != 0 && left >= 4) \
             COPY_PIECE(4); \
-        while ((uintptr_t)into % COPY_VECTOR != 0 && left >= 8) \
+        while ((uintptr_t)into % (place) != 0 && left >= 8) \
             COPY_PIECE(8); \
         for (; left >= 4 * COPY_VECTOR; left -= 4 * COPY_VECTOR) { \
             const copy_vector a = COPY_LOAD(from); \
@@ -91,5 +93,5 @@ static inline uint64_t copy_load(const uint8_t *from)
             COPY_PIECE(1); \
     }
 
-COPY_LOOP(copy_bytes, COPY_STORE)
-COPY_LOOP(stream_bytes, COPY_STREAM)
+COPY_LOOP(copy_bytes, COPY_STORE, COPY_VECTOR)
+COPY_LOOP(stream_bytes, COPY_STREAM, COPY_LINE)

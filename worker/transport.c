@@ -89,6 +89,7 @@ static void transport_init(struct transport *transport, const struct transport_c
     transport->processors = transport_processors();
     transport->given_latency_ns = config->latency_ns;
     transport->given_bytes_per_s = config->bytes_per_s;
+    transport->slot_fill = config->slot_fill;
     transport->events = config->events;
     transport->regions = config->regions;
     transport->epoll = -1;

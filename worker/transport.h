@@ -165,12 +165,20 @@ struct transport_statistics {
     uint64_t scratch_bytes; // Held in the scratch pool, in use or not.
     uint64_t strangers_refused; // Connections that did not prove membership.
     uint64_t allocations; // Calls to the allocator so far.
+    uint64_t runs_filled[2]; // Through slots: those filled through the caches, and past them.
     uint32_t memory_links; // Links of this generation that go through memory.
 };
 
 enum transport_kind {
     TRANSPORT_TCP = 0, // And shared memory between mates, where `shares` allows it.
     TRANSPORT_LOOPBACK = 1, // In-process pipes, for tests: ranks are threads of one process.
+};
+
+// How the ranks of a host fill the slots of their board (transport_fill.c).
+enum slot_fill {
+    FILL_MEASURED = 0, // As it is faster; found out now and then.
+    FILL_CACHED = 1,
+    FILL_PAST = 2, // Past the caches.
 };
 
 struct regions; // worker/region.h
@@ -187,6 +195,7 @@ struct transport_config {
     // What the links are taken for instead of measuring them. 0: they are measured.
     uint64_t latency_ns;
     uint64_t bytes_per_s;
+    enum slot_fill slot_fill; // The lowest rank's counts.
     struct transport_events events;
 };
 

@@ -257,6 +257,7 @@ struct transport {
     uint32_t processors;
     uint64_t given_latency_ns; // 0: links are measured.
     uint64_t given_bytes_per_s;
+    enum slot_fill slot_fill;
     struct transport_events events;
     struct regions *regions; // Borrowed; NULL: none.
     char host[LOCKSTEP_ADDRESS_BYTES];

@@ -150,7 +150,7 @@ static void pieces_fill(const struct flow *flow, bool begins, uint8_t *bytes, ui
 }
 
 void pieces_gather(const struct shared *shared, const struct flow *flow, struct ring_span span,
-                   uint8_t *bytes)
+                   uint8_t *bytes, bool streams)
 {
     if (span.count == 0)
         return;
@@ -159,13 +159,17 @@ void pieces_gather(const struct shared *shared, const struct flow *flow, struct 
     while (left > 0) {
         uint8_t *in = NULL;
         const uint64_t run = extent_run(&cursor, EXTENT_IN, left, &in);
-        if (in)
+        if (in && streams)
+            kernel_stream(bytes, in, run);
+        else if (in)
             memcpy(bytes, in, run);
         else
             pieces_fill(flow, shared->seat == 0 || !pieces_reduces(flow), bytes, run);
         bytes += run;
         left -= run;
     }
+    if (streams)
+        kernel_stream_end();
 }
 
 static void pieces_copy_in(struct shared *shared, struct shared_run *run, uint64_t piece)
@@ -178,7 +182,8 @@ static void pieces_copy_in(struct shared *shared, struct shared_run *run, uint64
     uint64_t copied = 0;
     if (!pieces_reduces(flow)) {
         if (collective->root == shared->transport->world.rank) {
-            pieces_gather(shared, flow, whole, board_slot(&shared->board, shared->seat, piece));
+            pieces_gather(shared, flow, whole, board_slot(&shared->board, shared->seat, piece),
+                          run->streams);
             copied = whole.count;
         }
     } else if (run->factors[shared->seat] > 0 && (run->partial || !pieces_is_unused(flow, whole))) {
@@ -186,9 +191,9 @@ static void pieces_copy_in(struct shared *shared, struct shared_run *run, uint64
         const struct ring_span before = pieces_before(whole, own);
         const struct ring_span behind = pieces_behind(whole, own);
         pieces_gather(shared, flow, before,
-                      pieces_place(shared, flow, shared->seat, piece, whole, before));
+                      pieces_place(shared, flow, shared->seat, piece, whole, before), run->streams);
         pieces_gather(shared, flow, behind,
-                      pieces_place(shared, flow, shared->seat, piece, whole, behind));
+                      pieces_place(shared, flow, shared->seat, piece, whole, behind), run->streams);
         copied = before.count + behind.count;
     }
     shared->transport->totals.payload_bytes_sent += copied * flow->map.element_bytes;
@@ -229,34 +234,32 @@ void pieces_store(struct shared *shared, const struct flow *flow, struct ring_sp
     shared->transport->totals.bytes_copied += span.count * flow->map.element_bytes;
 }
 
+// By blocks, each stored from the first cache, where it was summed. One that is to leave the caches
+// is summed beside its slot.
 static void pieces_reduce(struct shared *shared, struct shared_run *run, uint64_t piece)
 {
+    _Alignas(BOARD_LINE) uint8_t beside[BOARD_BLOCK_BYTES];
     const struct flow *flow = run->flow;
-    const struct ring_span whole = pieces_span(flow, run, piece);
-    const struct ring_span part = pieces_part(whole, shared->seats, shared->seat);
-    if (!pieces_reduces(flow) || part.count == 0 || pieces_is_unused(flow, whole))
-        return;
-    uint8_t *out = pieces_place(shared, flow, shared->seat, piece, whole, part);
-    pieces_reduce_part(shared, run, piece, whole, part, out);
-    shared->transport->totals.payload_bytes_sent += part.count * flow->map.element_bytes;
-}
-
-// The final bytes of this rank's part are in its slot: everyone may have them.
-static void pieces_publish(struct shared *shared, uint64_t piece)
-{
-    board_publish(&shared_seat(shared, shared->seat)->reduced, piece + 1);
-    shared_tell(shared);
-}
-
-// Its own part, behind the others' backs.
-static void pieces_store_own(struct shared *shared, const struct shared_run *run, uint64_t piece)
-{
-    const struct flow *flow = run->flow;
+    const uint32_t element = flow->map.element_bytes;
     const struct ring_span whole = pieces_span(flow, run, piece);
     const struct ring_span part = pieces_part(whole, shared->seats, shared->seat);
     if (!pieces_reduces(flow) || pieces_is_unused(flow, whole))
         return;
-    pieces_store(shared, flow, part, pieces_place(shared, flow, shared->seat, piece, whole, part));
+    for (uint64_t done = 0; done < part.count;) {
+        const uint64_t most = BOARD_BLOCK_BYTES / element;
+        const uint64_t count = part.count - done < most ? part.count - done : most;
+        const struct ring_span block = {part.first + done, count};
+        uint8_t *slot = pieces_place(shared, flow, shared->seat, piece, whole, block);
+        uint8_t *sum = run->streams ? beside : slot;
+        pieces_reduce_part(shared, run, piece, whole, block, sum);
+        if (run->streams)
+            kernel_stream(slot, sum, count * element);
+        pieces_store(shared, flow, block, sum);
+        done += count;
+    }
+    if (run->streams)
+        kernel_stream_end();
+    shared->transport->totals.payload_bytes_sent += part.count * element;
 }
 
 uint32_t pieces_root(const struct shared *shared, const struct flow *flow)
@@ -340,7 +343,9 @@ static bool pieces_may_copy_out(const struct shared *shared)
 static void pieces_step_in(struct shared *shared)
 {
     struct shared_run *run = pieces_next(shared, &shared->in);
+    const uint64_t since_ns = fill_begin(run);
     pieces_copy_in(shared, run, shared->in.piece++);
+    fill_end(run, since_ns);
     board_publish(&shared_seat(shared, shared->seat)->copied_in, shared->in.piece);
     shared_tell(shared);
 }
@@ -349,23 +354,29 @@ static void pieces_step_reduce(struct shared *shared)
 {
     struct shared_run *run = pieces_next(shared, &shared->reduce);
     const uint64_t piece = shared->reduce.piece++;
-    if (run->partial) {
+    const uint64_t since_ns = fill_begin(run);
+    if (run->partial)
         two_level_reduce(shared, run, piece);
+    else
+        pieces_reduce(shared, run, piece);
+    fill_end(run, since_ns);
+    if (run->partial)
         return;
-    }
-    pieces_reduce(shared, run, piece);
-    pieces_publish(shared, piece);
-    pieces_store_own(shared, run, piece);
+    // The final bytes of this rank's part are in its slot: everyone may have them.
+    board_publish(&shared_seat(shared, shared->seat)->reduced, piece + 1);
+    shared_tell(shared);
 }
 
 static void pieces_step_out(struct shared *shared)
 {
     struct shared_run *run = pieces_next(shared, &shared->out);
     const uint64_t piece = shared->out.piece++;
+    const uint64_t since_ns = fill_begin(run);
     if (run->partial)
         two_level_copy_out(shared, run, piece);
     else
         pieces_copy_out(shared, run, piece);
+    fill_end(run, since_ns);
     board_publish(&shared_seat(shared, shared->seat)->copied_out, shared->out.piece);
     if (shared->out.piece == run->first + run->pieces)
         shared_run_done(shared, run);

@@ -183,8 +183,8 @@ static void sequence_merge_used(const struct shared *shared, const struct match 
     }
 }
 
-static void sequence_fill(const struct shared *shared, const struct match *match,
-                          struct board_run *run, uint64_t *wide)
+static void sequence_fill(struct shared *shared, const struct match *match, struct board_run *run,
+                          uint64_t *wide)
 {
     const struct flow *flow = shared->joined[match->records[shared->seat]];
     const struct collective *collective = flow->collective;
@@ -204,6 +204,8 @@ static void sequence_fill(const struct shared *shared, const struct match *match
     sequence_merge_used(shared, match, words, words > BOARD_UNIT_WORDS ? wide : run->used);
     registered = registered && !shared->two_level;
     run->kind = registered ? BOARD_RUN_REGISTERED : BOARD_RUN_PIECES;
+    run->streams = !registered && fill_choose(shared, shared->sequence.runs,
+                                              shared->joined[match->records[shared->seat]]);
 }
 
 // Tells those that have joined and were not told.

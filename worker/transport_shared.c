@@ -425,6 +425,8 @@ void shared_run_done(struct shared *shared, struct shared_run *run)
 {
     struct flow *flow = run->flow;
     run->flow = NULL;
+    if (flow && !run->registered)
+        fill_done(shared, run, flow);
     if (flow)
         shared_flow_done(shared, flow, run->partial ? run->total : run->weight);
     const uint64_t before = shared->runs_done;
@@ -527,6 +529,8 @@ static void shared_see(struct shared *shared, const struct board_run *from)
         shared_impossible(shared, seat, text);
         return;
     }
+    if (kind == BOARD_RUN_PIECES)
+        fill_see(shared, run, from);
     if (kind == BOARD_RUN_PIECES && matters)
         pieces_cut(shared, run, flow);
     if (run->registered)

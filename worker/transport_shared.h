@@ -10,9 +10,11 @@
 #define WORKER_TRANSPORT_SHARED_H
 
 #include "worker/board.h"
+#include "worker/duel.h"
 #include "worker/rows.h"
 #include "worker/transport_parts.h"
 
+#define FILL_CLASSES 8 // Of runs, by their size.
 #define SEQUENCE_BUCKETS 256 // A power of two.
 
 struct two_level;
@@ -26,6 +28,9 @@ struct shared_run {
     uint64_t weight; // Of all ranks.
     uint64_t factors[LOCKSTEP_MAX_MATES];
     bool scales; // Some factor is neither 0 nor 1.
+    bool streams; // Slots are filled past the caches: transport_fill.c.
+    uint32_t task; // The leader: of a duel between two ways to fill slots.
+    uint64_t worked_ns; // On its pieces, where that is asked for.
     bool partial; // What is summed here is not all: it goes on between hosts.
     uint64_t total; // Of a partial one: the weight of all hosts, as far as it is known.
     bool registered;
@@ -107,6 +112,12 @@ struct shots {
 
 static_assert(BOARD_RECORDS % 64 == 0, "a bit for each");
 
+// How slots are filled. The leader.
+struct fill {
+    struct duel duels[FILL_CLASSES];
+    uint32_t tasks[BOARD_RUNS];
+};
+
 struct shared {
     struct transport *transport;
     struct board board;
@@ -138,6 +149,7 @@ struct shared {
     struct registered registered;
     struct sequence sequence;
     struct shots shots;
+    struct fill fill;
     struct two_level *two_level; // NULL: all ranks are on this host.
 };
 
@@ -224,9 +236,9 @@ void pieces_cut(const struct shared *shared, struct shared_run *run, const struc
 // One piece in each stage at most. Whether it did anything.
 bool pieces_work(struct shared *shared);
 bool pieces_pending(const struct shared *shared);
-// This rank's inputs as they are, zeros where there are none.
+// This rank's inputs as they are, zeros where there are none. streams: past the caches.
 void pieces_gather(const struct shared *shared, const struct flow *flow, struct ring_span span,
-                   uint8_t *bytes);
+                   uint8_t *bytes, bool streams);
 // out = the final bytes of what the sources hold; sources[seat] NULL: zeros.
 void pieces_combine(const struct flow *flow, const struct shared_run *run, void *out,
                     const void *const *sources, uint32_t count, uint64_t elements);
@@ -242,6 +254,18 @@ uint32_t pieces_root(const struct shared *shared, const struct flow *flow);
 // Final bytes to user memory.
 void pieces_store(struct shared *shared, const struct flow *flow, struct ring_span span,
                   const uint8_t *bytes);
+
+// ---- transport_fill.c ---------------------------------------------------------------------------
+
+// The leader: whether the slots of this run are to be filled past the caches.
+bool fill_choose(struct shared *shared, uint64_t run, const struct flow *flow);
+// This rank sees the next run.
+void fill_see(struct shared *shared, struct shared_run *run, const struct board_run *from);
+// Around work on its pieces. fill_begin's result is for fill_end.
+uint64_t fill_begin(const struct shared_run *run);
+void fill_end(struct shared_run *run, uint64_t since_ns);
+// It is done here.
+void fill_done(struct shared *shared, struct shared_run *run, const struct flow *flow);
 
 // ---- transport_two_level.c ----------------------------------------------------------------------
 

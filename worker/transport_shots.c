@@ -87,7 +87,7 @@ bool shots_fill(struct shared *shared, const struct flow *flow, uint32_t index,
     record->payload = payload;
     record->use = ++shots->uses[index];
     pieces_gather(shared, flow, (struct ring_span){0, flow->collective->elements},
-                  shots_place(shared, shared->seat, index, payload, bytes));
+                  shots_place(shared, shared->seat, index, payload, bytes), false);
     return true;
 }
 

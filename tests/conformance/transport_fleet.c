@@ -99,6 +99,7 @@ struct transport *fleet_open(struct member *member)
         .shares = options->mates,
         .torn_bytes = options->torn_bytes,
         .regions = options->regions ? options->regions[member->rank] : NULL,
+        .slot_fill = options->fills[member->rank],
         .events = {.formed = on_formed,
                    .done = on_done,
                    .wave_done = on_wave_done,

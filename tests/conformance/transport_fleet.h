@@ -25,6 +25,7 @@ struct fleet_options {
     uint32_t hosts; // Of mates: so many, the last ones have one more. 0: one.
     bool registered; // Their memory is of regions.
     struct regions **regions; // [world], when registered.
+    enum slot_fill fills[FLEET_MAX]; // By rank.
     enum plan_algorithm algorithm; // Of collectives of a job; broadcasts take what there is.
 };
 
