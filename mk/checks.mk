@@ -32,7 +32,7 @@ TEST_BIN := $(TEST_C:%.c=$(BUILD)/%)
 TEST_ENV = BUILD=$(abspath $(BUILD)) LOCKSTEP_BIN=$(abspath $(BUILD)/bin) \
     LOCKSTEP_LIB=$(abspath $(BUILD)/lib) CC="$(CC)" LOCKSTEP_SANITIZER=$(SAN)
 
-.PHONY: test check sim conformance conformance-algorithms mutants nightly kill healthy asan tsan ubsan lint format demo torch aarch64
+.PHONY: test check sim explore conformance conformance-algorithms mutants nightly kill healthy asan tsan ubsan lint format demo torch aarch64
 
 # Unit tests and simulations start no program of ours, so for them alone none need link.
 NEEDS_PROGRAMS := $(filter-out tests/unit/% tests/sim/%,$(TEST_C) $(TEST_SH))
@@ -53,6 +53,10 @@ check: ## Lint, then test
 
 sim: ## Run the simulator with more seeds (SEEDS=n)
 	@LOCKSTEP_SIM_SEEDS=$(SEEDS) $(MAKE) KIND=sim test
+
+EXPLORER := $(BUILD)/tests/sim/test_sim_explore
+explore: $(EXPLORER) ## Every interleaving of small worlds (FAMILY=name)
+	@LOCKSTEP_EXPLORE=$(or $(FAMILY),all) $(EXPLORER)
 
 # --- the numbered cases ---------------------------------------------------------------------------
 
