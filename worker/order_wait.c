@@ -372,8 +372,7 @@ void order_wait_begun(struct order *order, struct call_id call)
         return;
     }
     order->waits[order->wait_count++] = (struct order_wait){.call = call};
-    if (order->options.zero_defer && !order->learning &&
-        waits_counting(order) >= order->options.threads)
+    if (order->options.zero_defer && waits_counting(order) >= order->options.threads)
         waits_forfeit(order);
     order->waits_changed = true;
     order_advance(order);
@@ -409,8 +408,8 @@ void order_wait_ended(struct order *order, struct call_id call)
 
 void order_queried(struct order *order, const struct down_query *query)
 {
-    if (order->failed || query->step < order->step || query->step > order->step + 1)
-        return;
+    if (order->failed || query->step > order->step + 1)
+        return; // Nobody can be there.
     if (query->withdrawn && query->step == order->step && order->unanswered > 0 &&
         --order->unanswered == 0)
         waits_withdraw(order);

@@ -148,13 +148,15 @@ static void test_what_cannot_be_run_is_the_verdict_of_all(void **state)
 
 static void test_more_calls_than_can_be_named_are_too_many(void **state)
 {
-    struct tale *tale = planned(&extend, "A");
+    struct tale *tale = planned(&extend, "B");
     struct close_wave wave = {.plan_number = 1};
     (void)state;
-    tale_made(tale, "A A1 A2 A3 A4 A5 A6 A7 A8 A9");
+    tale_made(tale, "B A1 A2 A3 A4 A5 A6 A7 A8 A9");
     order_step_ended(&tale->order);
     tale_expect(tale, "launch 0; close extras 9; ");
     wave.extra_total = LOCKSTEP_MAX_EXTRA_CALLS + 1;
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_EXTRA_CALLS; i++)
+        wave.extras[i].call = 1 + i;
     order_close_completed(&tale->order, &wave);
     tale_final(tale, 0);
     order_commit_completed(&tale->order);
@@ -321,6 +323,43 @@ static void test_a_plan_made_from_a_forgotten_one_is_dropped(void **state)
     }
 }
 
+static void test_a_plan_made_from_another_one_is_dropped(void **state)
+{
+    struct tale *tale = planned(&extend, "A");
+    (void)state;
+    tale_newer_plan(tale, 7, "B");
+    settle(tale, 1, 2);
+    assert_int_equal(in_force(tale), 1);
+    tale_newer_plan(tale, 1, "B"); // There is room for another.
+    tale_step(tale, 2);
+    settle(tale, 1, 3);
+    assert_int_equal(in_force(tale), 3);
+    free(tale);
+}
+
+// Which plan makes room follows from the steps.
+static void test_a_newer_plan_is_as_old_as_its_phase(void **state)
+{
+    struct tale *tale = tale_begin_with(1, &extend);
+    (void)state;
+    tale->order.plan_room = 2;
+    order_step_begun(&tale->order, 1, OTHER_PHASE, tale->buckets);
+    order_step_ended(&tale->order);
+    tale_plan_of(tale, OTHER_PHASE, "");
+    order_commit_completed(&tale->order);
+    tale_step(tale, 2);
+    order_step_ended(&tale->order);
+    tale_plan(tale, "");
+    order_commit_completed(&tale->order);
+    tale_newer_plan(tale, 2, "A");
+    order_step_begun(&tale->order, 3, 5, tale->buckets);
+    order_step_ended(&tale->order);
+    tale_plan_of(tale, 5, "");
+    assert_int_equal(in_force(tale), 3);
+    assert_null(order_plan_of(&tale->order, OTHER_PHASE));
+    free(tale);
+}
+
 static void test_a_newer_plan_is_not_used_later_for_its_age(void **state)
 {
     struct tale *tale = tale_begin_with(1, &extend);
@@ -361,6 +400,8 @@ int main(void)
         cmocka_unit_test(test_a_plan_that_comes_back_is_no_plan),
         cmocka_unit_test(test_a_learned_plan_puts_those_before_it_into_force),
         cmocka_unit_test(test_a_plan_made_from_a_forgotten_one_is_dropped),
+        cmocka_unit_test(test_a_plan_made_from_another_one_is_dropped),
+        cmocka_unit_test(test_a_newer_plan_is_as_old_as_its_phase),
         cmocka_unit_test(test_a_newer_plan_is_not_used_later_for_its_age),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

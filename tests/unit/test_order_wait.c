@@ -164,6 +164,21 @@ static void test_a_wait_lasts_no_longer_than_its_step(void **state)
     free(tale);
 }
 
+static void test_a_wait_for_what_nobody_makes_ends_with_the_step(void **state)
+{
+    struct tale *tale = planned(&windowed, "A");
+    (void)state;
+    order_step_ended(&tale->order);
+    tale_wait(tale, "C");
+    query(tale, STEP, false);
+    tale_final(tale, 0);
+    tale_close(tale, "");
+    tale_expect(tale, "launch 0 zero; close extras 0; commit; ");
+    order_commit_completed(&tale->order);
+    tale_expect(tale, "release C0; settled 1; ");
+    free(tale);
+}
+
 static void test_only_so_many_waits_are_kept(void **state)
 {
     struct tale *tale = planned(&threads, "A");
@@ -502,6 +517,22 @@ static void test_what_is_given_up_is_given_up_when_all_threads_wait(void **state
     free(tale);
 }
 
+static void test_a_wait_for_what_another_thread_gives_up_is_over(void **state)
+{
+    const struct order_options both = {.zero_defer = true, .threads = 2};
+    struct tale *tale = tale_begin_with(2, &both);
+    (void)state;
+    tale->buckets[0] = 2;
+    tale_plan(tale, "A.0 A.1 B");
+    tale_step(tale, STEP);
+    tale_made(tale, "A.0 B");
+    tale_wait(tale, "A");
+    tale_wait(tale, "B");
+    tale_expect(tale, "header 1; launch 0; launch 2; launch 1 zero forfeited; "
+                      "release A0 deferred; ");
+    free(tale);
+}
+
 // ---- Time is over ------------------------------------------------------------------------------
 
 static void test_a_wait_that_was_not_said_is_withdrawn_at_once(void **state)
@@ -589,6 +620,113 @@ static void test_a_lost_coordinator_knows_nothing_any_more(void **state)
     tale_forget(tale);
     order_coordinator_lost(&tale->order);
     tale_expect(tale, "release B0 withdrawn; ");
+    tale_wait(tale, "B");
+    time_is_over(tale, "B");
+    tale_expect(tale, "release B0 withdrawn; ");
+    free(tale);
+}
+
+static void test_waits_for_one_call_are_withdrawn_one_by_one(void **state)
+{
+    struct tale *tale = planned(&threads, "A B");
+    (void)state;
+    tale_made(tale, "B");
+    tale_wait(tale, "B");
+    tale_wait(tale, "B");
+    tale_forget(tale);
+    time_is_over(tale, "B");
+    time_is_over(tale, "B");
+    tale_expect(tale, "unblocked; ");
+    query(tale, STEP, true);
+    tale_expect(tale, "release B0 withdrawn; release B0 withdrawn; ");
+    free(tale);
+}
+
+static void test_a_withdrawn_wait_is_in_no_report(void **state)
+{
+    struct tale *tale = planned(&threads, "A B C D");
+    (void)state;
+    tale_made(tale, "B C D");
+    tale_wait(tale, "B");
+    tale_wait(tale, "C");
+    tale_forget(tale);
+    time_is_over(tale, "B");
+    tale_wait(tale, "D"); // A third thread.
+    tale_expect(tale, "unblocked; blocked C0 needs 2 D0 needs 3 lacks 0=A0; ");
+    free(tale);
+}
+
+static void test_a_withdrawn_wait_is_in_no_report_of_a_learning_step(void **state)
+{
+    struct tale *tale = learning(&threads);
+    (void)state;
+    tale_made(tale, "B C D");
+    tale_wait(tale, "B");
+    tale_wait(tale, "C");
+    tale_forget(tale);
+    time_is_over(tale, "B");
+    tale_wait(tale, "D");
+    tale_expect(tale, "unblocked; wait C0.0 D0.0; ");
+    free(tale);
+}
+
+// Settles step 1 of plan A B, in which this rank makes A late and B was waited for in vain.
+static struct tale *settled_after_a_report(const struct order_options *options, bool withdrawn)
+{
+    struct tale *tale = tale_begin_with(1, options);
+    tale_plan(tale, "A B");
+    tale_step(tale, STEP);
+    order_call_begun(&tale->order, tale_call("C"));
+    tale_made(tale, "B");
+    tale_wait(tale, "B");
+    if (withdrawn)
+        time_is_over(tale, "B");
+    tale_final(tale, 1);
+    order_step_ended(&tale->order);
+    tale_final(tale, 0);
+    tale_close(tale, "");
+    order_commit_completed(&tale->order);
+    assert_int_equal(tale->order.settled, STEP);
+    tale_step(tale, STEP + 1);
+    tale_forget(tale);
+    return tale;
+}
+
+static void test_an_answer_of_the_step_before_ends_no_wait(void **state)
+{
+    struct tale *tale = settled_after_a_report(&windowed, true);
+    (void)state;
+    tale_made(tale, "B");
+    tale_wait(tale, "B");
+    time_is_over(tale, "B");
+    tale_expect(tale, "launch 1; blocked B0 needs 1 lacks 0=A0; unblocked; ");
+    query(tale, STEP, true);
+    tale_expect(tale, "");
+    query(tale, STEP + 1, true);
+    tale_expect(tale, "release B0 withdrawn; ");
+    free(tale);
+}
+
+static void test_a_report_of_the_step_before_is_not_taken_back(void **state)
+{
+    struct tale *tale = settled_after_a_report(&windowed, false);
+    (void)state;
+    tale_made(tale, "A");
+    tale_wait(tale, "A");
+    time_is_over(tale, "A");
+    tale_expect(tale, "launch 0; release A0 withdrawn; ");
+    free(tale);
+}
+
+static void test_a_call_of_the_step_before_is_not_open(void **state)
+{
+    const struct order_options allowed = {.wait_while_open = true};
+    struct tale *tale = settled_after_a_report(&allowed, false);
+    (void)state;
+    tale_made(tale, "B");
+    assert_int_equal(tale->order.open_call_count, 0);
+    tale_wait(tale, "B");
+    tale_expect(tale, "launch 1; blocked B0 needs 1 lacks 0=A0; ");
     free(tale);
 }
 
@@ -832,6 +970,7 @@ int main(void)
         cmocka_unit_test(test_two_threads_wait_for_one_call),
         cmocka_unit_test(test_what_is_not_in_any_step_is_not_waited_for),
         cmocka_unit_test(test_a_wait_lasts_no_longer_than_its_step),
+        cmocka_unit_test(test_a_wait_for_what_nobody_makes_ends_with_the_step),
         cmocka_unit_test(test_only_so_many_waits_are_kept),
         cmocka_unit_test(test_nothing_is_answered_after_a_halt),
         cmocka_unit_test(test_a_halt_ends_a_wait),
@@ -853,11 +992,18 @@ int main(void)
         cmocka_unit_test(test_an_open_call_is_given_up_unless_it_may_be_waited_for),
         cmocka_unit_test(test_a_rank_is_blocked_when_all_its_threads_are),
         cmocka_unit_test(test_what_is_given_up_is_given_up_when_all_threads_wait),
+        cmocka_unit_test(test_a_wait_for_what_another_thread_gives_up_is_over),
         cmocka_unit_test(test_a_wait_that_was_not_said_is_withdrawn_at_once),
         cmocka_unit_test(test_a_wait_that_was_said_is_withdrawn_when_that_is_known),
         cmocka_unit_test(test_what_becomes_final_meanwhile_is_final),
         cmocka_unit_test(test_answers_are_counted),
         cmocka_unit_test(test_a_lost_coordinator_knows_nothing_any_more),
+        cmocka_unit_test(test_waits_for_one_call_are_withdrawn_one_by_one),
+        cmocka_unit_test(test_a_withdrawn_wait_is_in_no_report),
+        cmocka_unit_test(test_a_withdrawn_wait_is_in_no_report_of_a_learning_step),
+        cmocka_unit_test(test_an_answer_of_the_step_before_ends_no_wait),
+        cmocka_unit_test(test_a_report_of_the_step_before_is_not_taken_back),
+        cmocka_unit_test(test_a_call_of_the_step_before_is_not_open),
         cmocka_unit_test(test_a_withdrawn_wait_has_given_up_all_the_same),
         cmocka_unit_test(test_a_wait_for_a_final_call_gives_up_all_the_same),
         cmocka_unit_test(test_a_wait_for_what_was_given_up_gives_up_nothing),
