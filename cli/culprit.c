@@ -39,7 +39,6 @@ static const char *kind_meaning(const char *kind)
     } meanings[] = {
         {"outside", "in the trainer's own code"},
         {"in_call", "inside a call whose gradients are missing"},
-        {"parked", "waits for a rank that waits for it"},
         {"frozen", "nothing is heard of its process"},
         {"stopped", "its process is stopped"},
         {"lost", "its connection has ended"},

@@ -132,50 +132,8 @@ static void blame_ranks(const struct coordinator *core, const struct job *job,
 
 // ---- No rank in the way ------------------------------------------------------------------------
 
-static bool blame_meets(const struct slot_set *a, const struct slot_set *b)
-{
-    for (uint32_t i = 0; i < LOCKSTEP_SLOT_WORDS; i++)
-        if ((a->words[i] & b->words[i]) != 0)
-            return true;
-    return false;
-}
-
-// Some wait of `waiter` needs what `other` has not made.
-static bool blame_needs(const struct worker *waiter, const struct worker *other)
-{
-    for (uint32_t i = 0; i < waiter->blocked.wait_count; i++)
-        if (blame_meets(&waiter->blocked.waits[i].needs, &other->blocked.lacks))
-            return true;
-    return false;
-}
-
-static bool blame_is_blocked(const struct worker *worker)
-{
-    return worker->blocked.wait_count > 0 && worker->blocked.step == worker->heartbeat.settled + 1;
-}
-
-// Two ranks that wait for each other.
-static bool blame_parked(const struct coordinator *core, const struct job *job, struct found *found)
-{
-    const struct worker *a;
-    const struct worker *b;
-    for (uint32_t i = 0; (a = blame_next(core, job, &i)) != NULL;) {
-        if (!blame_is_blocked(a))
-            continue;
-        for (uint32_t j = i; (b = blame_next(core, job, &j)) != NULL;) {
-            if (!blame_is_blocked(b) || a->blocked.step != b->blocked.step ||
-                a->blocked.space != b->blocked.space || !blame_needs(a, b) || !blame_needs(b, a))
-                continue;
-            blame_add(found, &(struct blame){a->rank, STALL_PARKED, b->rank, 0});
-            blame_add(found, &(struct blame){b->rank, STALL_PARKED, a->rank, 0});
-            return true;
-        }
-    }
-    return false;
-}
-
 // The first link that holds bytes back, or else one that gets none.
-static bool blame_link(const struct coordinator *core, const struct job *job, struct found *found)
+static void blame_link(const struct coordinator *core, const struct job *job, struct found *found)
 {
     const struct worker *worker;
     for (int awaited = 0; awaited < 2; awaited++) {
@@ -188,11 +146,10 @@ static bool blame_link(const struct coordinator *core, const struct job *job, st
                     continue;
                 blame_add(found,
                           &(struct blame){worker->rank, STALL_LINK, link->rank, link->unsent});
-                return true;
+                return;
             }
         }
     }
-    return false;
 }
 
 // Rule 5. True: nothing moves, and `found` says who, or nobody.
@@ -205,8 +162,7 @@ static bool blame_nobody(const struct coordinator *core, const struct job *job,
     if (picture->idle > 0 || picture->silent > 0 || picture->unknown > 0 || picture->waiting == 0 ||
         core->now - since <= bounds_of_links(core, job))
         return false;
-    if (!blame_parked(core, job, found))
-        blame_link(core, job, found);
+    blame_link(core, job, found);
     return true;
 }
 

@@ -110,7 +110,6 @@ struct worker *core_worker_new(struct coordinator *core, coordinator_peer peer)
     memset(worker, 0, sizeof(*worker));
     worker->peer = peer;
     worker->connected = true;
-    worker->waits_for = CORE_NONE;
     core->peers[peer_find(core, peer)] = (uint16_t)(core_worker_index(core, worker) + 1);
     return worker;
 }

@@ -52,13 +52,21 @@
 // differ for the same slot: halt, naming both sides. Who speaks of another phase than the first one
 // that spoke is not heard, so nothing is granted or planned any more: the ranks find out from one
 // another's step headers, and say so by UP_FAIL, because they know what phases and parameters are
-// called. Waits that form a cycle: HALT_ORDER, found at the wait that closes it. When all members
-// have ended the step, the plan is published: calls in the order of their first grant, each with
+// called. Ranks that wait for each other: HALT_ORDER, found at the wait that closes the circle.
+// Under the policy zero_defer they get on instead: once every member waits or has ended, the
+// smallest slot (module, call, bucket) that is waited for is granted, and those who have neither
+// made it nor ended give it up. The policy is that of lockstep_start. When all members have ended
+// the step, the plan is published: calls in the order of their first grant, each with
 // the buckets of its module's layout. The layouts are those that rank 0 proposed before its end, at
 // most one for each module; all of them are published before the plan, and forgotten with the step.
 // A plan has a number and a hash over phase, slots and layouts, see publish.c. Steps count up from
 // 1 or more, a learned step is never learned again, and a phase may be: workers hold a bounded
 // number of plans.
+//
+// Waits of planned steps. A rank whose wait may not end reports what it needs and what it lacks. At
+// the first report of a step all others are asked to say so when they wait in it, too. Ranks that
+// wait for each other: HALT_ORDER, at the report that closes the circle; see knot.c. Nobody waits
+// for time.
 //
 // Failure. A stream that ends without UP_LEAVE, or UP_LOST from any member with left == false, is
 // the death of a worker: HALT_LOST to all that are still connected (also to the lost one, when only
@@ -78,10 +86,9 @@
 // slots as "module 2 call 0 bucket 1"; whoever shows a text may add the names. Every text is valid
 // UTF-8 without control characters but the newlines between the lines of a report.
 //
-// Where workers are. Heartbeats say how far each is and what its trainer does, a rank that is
-// blocked in a planned step says for which slots it waits, and rank 0 says what the modules are
-// called, once in every round of lockstep_start. EVENT_ASK asks one member where it is
-// (DOWN_INSPECT), at most once in LOCKSTEP_INSPECT_PAUSE_MS; what it answers is whoever's who
+// Where workers are. Heartbeats say how far each is and what its trainer does, and rank 0 says what
+// the modules are called, once in every round of lockstep_start. EVENT_ASK asks one member where it
+// is (DOWN_INSPECT), at most once in LOCKSTEP_INSPECT_PAUSE_MS; what it answers is whoever's who
 // asked, and the core keeps what a sentence about a stall needs.
 //
 // Standstills. From these the core finds who is in the way of the others: the rules are at the head
@@ -205,7 +212,6 @@ enum stall_kind {
     STALL_NONE = 0,
     STALL_OUTSIDE, // In the trainer's own code.
     STALL_IN_CALL, // A call is open, and gradients are missing.
-    STALL_PARKED, // Ranks wait for each other.
     STALL_FROZEN, // Not heard of.
     STALL_STOPPED, // A mate sees that its process is stopped.
     STALL_LOST, // Its stream has ended.

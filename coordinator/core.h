@@ -13,7 +13,8 @@
 //   difference.c   two manifests that differ, item by item
 //   learning.c     the order of a phase, from ready, wait and end
 //   publish.c      layouts and plans
-//   waits.c        who is blocked in a planned step
+//   waits.c        who is blocked in a planned step, and the verdict on it
+//   knot.c         which ranks wait for each other for ever
 //   inspect.c      what modules are called, and who was asked where it is
 //   stall.c        standstills: their rules, beginning and end (stall.h)
 //   beat.c         one worker, as its heartbeats show it
@@ -122,8 +123,9 @@ struct worker {
     struct up_heartbeat heartbeat;
     struct beat beat;
 
-    // In a planned step.
-    struct up_blocked blocked; // What it said last; without waits: it is not.
+    // What it waits for, as it said last; without waits: it does not. In a learning step the
+    // positions are indexes of slots, and the lacks are made up when they are needed.
+    struct up_blocked blocked;
 
     // Inspections.
     uint64_t asked; // Number of the last one, which it has not answered in full; 0: none.
@@ -139,7 +141,6 @@ struct worker {
 
     // The present learning step.
     bool ended;
-    uint16_t waits_for; // Index of a slot that is not granted, or CORE_NONE.
 };
 
 struct manifest_entry {
@@ -237,6 +238,9 @@ struct job {
     struct tuning tuning;
     uint32_t started; // Members that have, in the present round.
     uint32_t rounds; // Of lockstep_start that are complete.
+    bool zero_defer; // What a wait does, and ...
+    bool strict; // ... whether some data plane pairs collectives by their order: as of its start.
+    uint64_t queried_step; // The last one in which all were asked whether they wait.
     uint32_t module_count; // Of the names that follow.
     char modules[LOCKSTEP_MAX_MODULES][LOCKSTEP_NAME_BYTES]; // Clean; empty: not named yet.
 
@@ -256,6 +260,29 @@ struct job {
     struct journal journal;
 };
 
+// The search for ranks that wait for each other; the words are those of knot.c.
+struct knot {
+    uint32_t count;
+    const struct worker *parties[LOCKSTEP_MAX_WORLD];
+    bool dropped[LOCKSTEP_MAX_WORLD];
+    uint32_t queued;
+    uint16_t queue[LOCKSTEP_MAX_WORLD];
+    struct slot_set needed; // By some party, ...
+    struct slot_set lacked; // ... and lacked by one that is not dropped, ...
+    uint16_t lackers[LOCKSTEP_MAX_SLOTS]; // ... by so many.
+    // Waits that watch a position: a list of numbers + 1, by party and wait.
+    uint16_t watching[LOCKSTEP_MAX_SLOTS];
+    uint16_t next[LOCKSTEP_MAX_WORLD * LOCKSTEP_MAX_WAITS];
+};
+
+static_assert(LOCKSTEP_MAX_WORLD * LOCKSTEP_MAX_WAITS < UINT16_MAX, "a wait's number fits");
+
+// How one party waits for another.
+struct knot_edge {
+    uint32_t wait; // Of the one, ...
+    uint32_t position; // ... that needs what the other lacks: the first such position.
+};
+
 struct coordinator {
     struct coordinator_config config;
     bool draining;
@@ -270,6 +297,7 @@ struct coordinator {
     struct down_message out;
     char text[LOCKSTEP_REPORT_BYTES];
     struct plan_slot plan[LOCKSTEP_MAX_SLOTS];
+    struct knot knot;
 
     uint32_t job_count;
     uint16_t job_order[LOCKSTEP_MAX_JOBS]; // In order of creation.
@@ -361,13 +389,29 @@ void publish_layout(struct coordinator *core, struct worker *worker,
                     const struct layout_part *part);
 void publish_plan(struct coordinator *core, struct job *job);
 
-// ---- waits.c, inspect.c ----------------------------------------------------------------------
+// ---- knot.c, waits.c -------------------------------------------------------------------------
+
+// Looks among the members that are blocked as the report says, in its step and plan, for some that
+// wait for each other. True: there are, and core->knot has those that are not dropped.
+bool knot_find(struct coordinator *core, const struct job *job, const struct up_blocked *report);
+// A shortest cycle through `start` in the knot that its report has closed; how many ranks. The knot
+// is used up.
+uint32_t knot_cycle(struct coordinator *core, const struct worker *start,
+                    const struct worker *cycle[LOCKSTEP_MAX_WORLD]);
+// Whether `from` waits for `to`.
+bool knot_edge(const struct worker *from, const struct worker *to, struct knot_edge *edge);
 
 void waits_blocked(struct coordinator *core, struct worker *worker,
                    const struct up_blocked *blocked);
+// `last` has closed the knot that was found: everybody is told.
+void waits_halt(struct coordinator *core, struct job *job, const struct worker *last);
+
+// ---- inspect.c -------------------------------------------------------------------------------
 
 // "'actor'", or "module 2" as long as nobody has named it.
 void core_module_name(struct sentence *sentence, const struct job *job, uint32_t module);
+// "'actor' (call 3)". People count from 1.
+void core_call_name(struct sentence *sentence, const struct job *job, struct call_id call);
 void stall_modules(struct coordinator *core, struct worker *worker,
                    const struct up_modules *modules);
 void stall_asked(struct coordinator *core, const char *job, uint32_t rank, uint32_t what);

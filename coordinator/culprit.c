@@ -9,7 +9,7 @@
 
 const char *coordinator_stall_kind_name(enum stall_kind kind)
 {
-    static const char *const names[] = {"none",    "outside", "in_call", "parked", "frozen",
+    static const char *const names[] = {"none",    "outside", "in_call", "frozen",
                                         "stopped", "lost",    "link",    "unknown"};
     return (size_t)kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "unknown";
 }
@@ -20,14 +20,6 @@ void culprit_name(struct sentence *sentence, const struct worker *worker)
 {
     sentence_add(sentence, "rank %" PRIu32 " (%s, pid %" PRIu32 ")", worker->rank,
                  worker->hello.host, worker->hello.pid);
-}
-
-// "'actor' (call 3)". People count from 1.
-static void culprit_call(struct sentence *sentence, const struct job *job, uint32_t module,
-                         uint32_t call)
-{
-    core_module_name(sentence, job, module);
-    sentence_add(sentence, " (call %" PRIu64 ")", (uint64_t)call + 1);
 }
 
 // "lockstep_call_end of 'actor' (call 3)"
@@ -42,7 +34,7 @@ static void culprit_api(struct sentence *sentence, const struct job *job, const 
     if (place->module >= LOCKSTEP_MAX_MODULES)
         return;
     sentence_add(sentence, " of ");
-    culprit_call(sentence, job, place->module, place->call);
+    core_call_name(sentence, job, (struct call_id){place->module, place->call});
 }
 
 static void culprit_step(struct sentence *sentence, const struct culprit *culprit,
@@ -70,7 +62,7 @@ static void culprit_in_call(struct sentence *sentence, const struct job *job,
     sentence_add(sentence, "has a call open");
     if (place->module < LOCKSTEP_MAX_MODULES) {
         sentence_add(sentence, " of ");
-        culprit_call(sentence, job, place->module, place->call);
+        core_call_name(sentence, job, (struct call_id){place->module, place->call});
     }
     culprit_step(sentence, culprit, worker);
     sentence_add(sentence, " and has reported nothing for ");
@@ -78,19 +70,6 @@ static void culprit_in_call(struct sentence *sentence, const struct job *job,
     sentence_add(sentence, "; %" PRIu32 " of %" PRIu32 " gradients are ready", place->ready,
                  place->gradients);
     culprit_missing(sentence, culprit);
-}
-
-static void culprit_parked(struct sentence *sentence, const struct job *job,
-                           const struct culprit *culprit, const struct worker *worker)
-{
-    const struct up_blocked *blocked = &worker->blocked;
-    sentence_add(sentence, "waits for ");
-    culprit_call(sentence, job, blocked->waits[0].call.module, blocked->waits[0].call.call);
-    if (blocked->lack_count > 0) {
-        sentence_add(sentence, " and has not made ");
-        culprit_call(sentence, job, blocked->lacking[0].call.module, blocked->lacking[0].call.call);
-    }
-    sentence_add(sentence, ", which rank %" PRIu32 " waits for", culprit->blame.peer);
 }
 
 static void culprit_link(const struct coordinator *core, const struct job *job,
@@ -135,9 +114,6 @@ static void culprit_does(const struct coordinator *core, const struct job *job,
         sentence_add(sentence, ", since step %" PRIu64 "; its connections stand",
                      worker->heartbeat.step);
         break;
-    case STALL_PARKED:
-        culprit_parked(sentence, job, culprit, worker);
-        break;
     case STALL_LINK:
         culprit_link(core, job, sentence, culprit);
         break;
@@ -175,9 +151,6 @@ static void culprit_hint(struct sentence *sentence, const struct worker *worker,
         sentence_add(sentence,
                      " See whether pid %" PRIu32 " runs there, and whether that host answers.",
                      pid);
-        break;
-    case STALL_PARKED:
-        sentence_add(sentence, " Wait for calls in the same order on every rank.");
         break;
     case STALL_LINK:
         sentence_add(sentence, " Look at the network between these two.");
@@ -233,7 +206,7 @@ void culprit_sentence(const struct coordinator *core, const struct job *job, uin
     if (stall->culprit_total > told)
         sentence_add(sentence, "; and %" PRIu32 " more ranks", stall->culprit_total - told);
     const char *whom = stall->culprit_total == 1 ? "it" : "them";
-    if (stall->kind == STALL_LINK || stall->kind == STALL_PARKED)
+    if (stall->kind == STALL_LINK)
         sentence_add(sentence, "; %" PRIu32 " rank%s.", stall->waiting,
                      stall->waiting == 1 ? " waits" : "s wait");
     else if (stall->waiting == 0)

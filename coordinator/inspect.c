@@ -15,6 +15,12 @@ void core_module_name(struct sentence *sentence, const struct job *job, uint32_t
         sentence_add(sentence, "module %" PRIu32, module);
 }
 
+void core_call_name(struct sentence *sentence, const struct job *job, struct call_id call)
+{
+    core_module_name(sentence, job, call.module);
+    sentence_add(sentence, " (call %" PRIu64 ")", (uint64_t)call.call + 1);
+}
+
 // Manifests are equal, or the generation ends: the names of rank 0 are those of all.
 void stall_modules(struct coordinator *core, struct worker *worker,
                    const struct up_modules *modules)

@@ -37,6 +37,9 @@ static void job_reset_gathering(struct job *job)
     job->tuned = false;
     job->started = 0;
     job->rounds = 0;
+    job->zero_defer = false;
+    job->strict = false;
+    job->queried_step = 0;
     job->module_count = 0;
     job->halt_kind = HALT_NONE;
     job->halt_step = 0;

@@ -4,13 +4,14 @@
 // order in which they complete. Runs inside coordinator_step.
 //
 // Words: a slot is *made* on a rank that reported it ready. It is *complete* when every member has
-// made it or has ended the step; who ended without it fulfils it with zeros. A member *waits* for
-// a slot that it has made and that is not granted. An *edge* leads from a member that waits for a
-// slot to every member that has neither made it nor ended: that one must act first. If it waits
-// too, it cannot act before it is released. So a cycle of edges is a deadlock, now and for ever.
+// made it or has ended the step; who ended without it fulfils it with zeros. A member *waits* when
+// every thread of its trainer waits for a slot that it has made; a grant of one of them ends that.
 //
-// Only a wait adds edges, all from the member that begins to wait; everything else removes some.
-// So it is enough to search, at each wait, for a path that leads back to that member.
+// Members that wait for each other are a knot (knot.c): here positions are indexes of slots, and a
+// member lacks what it has not made. Only a wait can close one, so only a wait makes the core look.
+// Under the policy zero_defer there is no verdict: when every member waits or has ended, nothing
+// can come any more, and the smallest slot waited for is granted. Who has not made it gives it up.
+// Before that nothing is forced, so what is given up does not depend on who was slow.
 
 #include "coordinator/core.h"
 
@@ -105,7 +106,7 @@ static void learning_open(struct coordinator *core, struct job *job, const struc
     for (uint32_t i = 0; i < job->count; i++) {
         struct worker *worker = job_worker(core, job, i);
         worker->ended = false;
-        worker->waits_for = CORE_NONE;
+        worker->blocked.wait_count = 0;
     }
 }
 
@@ -146,6 +147,57 @@ static bool learning_enter(struct coordinator *core, struct worker *worker, uint
     return true;
 }
 
+// ---- Waits -----------------------------------------------------------------------------------
+
+// The slot of a wait: its only position.
+static uint32_t wait_index(const struct blocked_wait *wait)
+{
+    uint32_t word = 0;
+    while (wait->needs.words[word] == 0)
+        word++;
+    return word * 64 + (uint32_t)__builtin_ctzll(wait->needs.words[word]);
+}
+
+// One more wait of a member. False: it is impossible, and everybody was told.
+static bool wait_add(struct coordinator *core, struct worker *worker, const struct slot_id *id)
+{
+    struct learning *learning = &core_job_of(core, worker)->learning;
+    const struct learned_slot *slot = slot_find(learning, id);
+    struct up_blocked *blocked = &worker->blocked;
+    struct blocked_wait *wait = &blocked->waits[blocked->wait_count];
+    if (slot == NULL || !slot_made(slot, worker->rank)) {
+        verdict_protocol(core, worker,
+                         "waits for module %" PRIu32 " call %" PRIu32 " bucket %" PRIu32
+                         ", which it has not reported ready",
+                         id->module, id->call, id->bucket);
+        return false;
+    }
+    const uint32_t index = (uint32_t)(slot - learning->slots);
+    *wait = (struct blocked_wait){.call = {id->module, id->call}};
+    wait->needs.words[index / 64] = UINT64_C(1) << index % 64;
+    blocked->wait_count++;
+    return true;
+}
+
+static bool wait_over(const struct learning *learning, const struct up_blocked *blocked)
+{
+    for (uint32_t i = 0; i < blocked->wait_count; i++)
+        if (learning->slots[wait_index(&blocked->waits[i])].granted)
+            return true;
+    return false;
+}
+
+// A grant has ended a wait of this member, if it waited for the slot.
+static void wait_granted(struct worker *worker, uint32_t index)
+{
+    for (uint32_t i = 0; i < worker->blocked.wait_count; i++) {
+        if (wait_index(&worker->blocked.waits[i]) != index)
+            continue;
+        worker->blocked.wait_count = 0;
+        return;
+    }
+}
+
 // ---- Granting --------------------------------------------------------------------------------
 
 static void learning_grant(struct coordinator *core, struct job *job, struct learned_slot *slot)
@@ -155,21 +207,92 @@ static void learning_grant(struct coordinator *core, struct job *job, struct lea
     struct down_grant *grant = &core_message(core, job, DOWN_GRANT)->u.grant;
     slot->granted = true;
     learning->grants[learning->grant_count++] = index;
-    for (uint32_t i = 0; i < job->count; i++) {
-        struct worker *worker = job_worker(core, job, i);
-        if (worker->waits_for == index)
-            worker->waits_for = CORE_NONE;
-    }
     grant->step = learning->step;
     grant->slot = slot->id;
-    core_send_all(core, job);
+    for (uint32_t i = 0; i < job->count; i++) {
+        struct worker *worker = job_worker(core, job, i);
+        wait_granted(worker, index);
+        grant->forced = !slot_made(slot, worker->rank) && !worker->ended;
+        core_send(core, worker);
+    }
 }
 
 static void learning_complete(struct coordinator *core, struct job *job, struct learned_slot *slot)
 {
-    if (++slot->complete == job->count)
+    if (++slot->complete == job->count && !slot->granted)
         learning_grant(core, job, slot);
 }
+
+// ---- Waits that cannot end -------------------------------------------------------------------
+
+// What a blocked member has not made, of the slots that somebody waits for.
+static void wait_lacks(const struct learning *learning, struct worker *worker,
+                       const struct slot_set *waited)
+{
+    struct up_blocked *blocked = &worker->blocked;
+    memset(&blocked->lacks, 0, sizeof(blocked->lacks));
+    blocked->lack_count = 0;
+    for (uint32_t word = 0; word < LOCKSTEP_SLOT_WORDS; word++) {
+        for (uint64_t bits = waited->words[word]; bits != 0; bits &= bits - 1) {
+            const uint32_t index = word * 64 + (uint32_t)__builtin_ctzll(bits);
+            const struct learned_slot *slot = &learning->slots[index];
+            if (slot_made(slot, worker->rank))
+                continue;
+            blocked->lacks.words[word] |= bits & -bits;
+            if (blocked->lack_count < LOCKSTEP_LACKS_NAMED)
+                blocked->lacking[blocked->lack_count++] =
+                    (struct blocked_lack){index, {slot->id.module, slot->id.call}};
+        }
+    }
+}
+
+// Policy error: does the wait of this member close a knot?
+static void learning_judge(struct coordinator *core, struct job *job, struct worker *last)
+{
+    struct slot_set waited = {{0}};
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct up_blocked *blocked = &job_worker(core, job, i)->blocked;
+        for (uint32_t k = 0; k < blocked->wait_count; k++) {
+            const uint32_t index = wait_index(&blocked->waits[k]);
+            waited.words[index / 64] |= UINT64_C(1) << index % 64;
+        }
+    }
+    for (uint32_t i = 0; i < job->count; i++) {
+        struct worker *worker = job_worker(core, job, i);
+        if (worker->blocked.wait_count > 0)
+            wait_lacks(&job->learning, worker, &waited);
+    }
+    if (knot_find(core, job, &last->blocked))
+        waits_halt(core, job, last);
+}
+
+static bool slot_before(const struct slot_id *a, const struct slot_id *b)
+{
+    if (a->module != b->module)
+        return a->module < b->module;
+    return a->call != b->call ? a->call < b->call : a->bucket < b->bucket;
+}
+
+// Policy zero_defer: when all wait or have ended, the smallest slot waited for is granted.
+static void learning_force(struct coordinator *core, struct job *job)
+{
+    struct learning *learning = &job->learning;
+    struct learned_slot *smallest = NULL;
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct worker *worker = job_worker(core, job, i);
+        if (!worker->ended && worker->blocked.wait_count == 0)
+            return;
+        for (uint32_t k = 0; k < worker->blocked.wait_count; k++) {
+            struct learned_slot *slot = &learning->slots[wait_index(&worker->blocked.waits[k])];
+            if (smallest == NULL || slot_before(&slot->id, &smallest->id))
+                smallest = slot;
+        }
+    }
+    if (smallest != NULL)
+        learning_grant(core, job, smallest);
+}
+
+// ---- What members say ------------------------------------------------------------------------
 
 static void learning_slots_differ(struct coordinator *core, struct job *job,
                                   const struct learned_slot *slot, const struct worker *worker,
@@ -251,111 +374,39 @@ void learning_end(struct coordinator *core, struct worker *worker, const struct 
         return;
     }
     worker->ended = true;
-    worker->waits_for = CORE_NONE;
+    worker->blocked.wait_count = 0;
     learning->ended++;
     for (uint32_t i = 0; i < learning->slot_count; i++)
         if (!slot_made(&learning->slots[i], worker->rank))
             learning_complete(core, job, &learning->slots[i]);
     if (learning->ended == job->count)
         publish_plan(core, job);
-}
-
-// ---- Waits and cycles ------------------------------------------------------------------------
-
-static bool cycle_edge(const struct learning *learning, const struct worker *from,
-                       const struct worker *to)
-{
-    if (from->waits_for == CORE_NONE || to->ended)
-        return false;
-    return !slot_made(&learning->slots[from->waits_for], to->rank);
-}
-
-static void cycle_text(struct coordinator *core, const struct job *job, const uint16_t *cycle,
-                       uint32_t count, struct sentence *sentence)
-{
-    const uint32_t shown = count < 6 ? count : 6;
-    sentence_add(sentence, "waits form a cycle: ");
-    for (uint32_t i = 0; i < shown; i++) {
-        const struct worker *from = job_worker(core, job, cycle[i]);
-        const struct worker *to = job_worker(core, job, cycle[(i + 1) % count]);
-        verdict_name(sentence, from);
-        sentence_add(sentence, " waits for ");
-        slot_name(sentence, &job->learning.slots[from->waits_for].id);
-        sentence_add(sentence, ", which ");
-        verdict_name(sentence, to);
-        sentence_add(sentence, " has not made; ");
-    }
-    if (count > shown)
-        sentence_add(sentence, "and so on over %" PRIu32 " ranks; ", count);
-    sentence_add(sentence, "wait in one order on every rank, or only in lockstep_step_end");
-}
-
-static void cycle_halt(struct coordinator *core, struct job *job, const uint16_t *before,
-                       uint16_t last)
-{
-    char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
-    uint16_t cycle[LOCKSTEP_MAX_WORLD];
-    uint32_t count = 0;
-    // before leads from the last one back to the first, and edges lead the other way.
-    for (uint16_t rank = last; rank != CORE_NONE; rank = before[rank])
-        cycle[count++] = rank;
-    for (uint32_t i = 0; i < count / 2; i++) {
-        const uint16_t kept = cycle[i];
-        cycle[i] = cycle[count - 1 - i];
-        cycle[count - 1 - i] = kept;
-    }
-    sentence_begin(&sentence, text, sizeof(text));
-    cycle_text(core, job, cycle, count, &sentence);
-    const struct verdict verdict = {.kind = HALT_ORDER, .step = job->learning.step, .text = text};
-    verdict_halt(core, job, &verdict);
-}
-
-// Breadth first from the member that begins to wait, over members that wait. Costs waiting members
-// times world, once a wait.
-static void cycle_search(struct coordinator *core, struct job *job, const struct worker *start)
-{
-    uint16_t queue[LOCKSTEP_MAX_WORLD];
-    uint16_t before[LOCKSTEP_MAX_WORLD];
-    bool seen[LOCKSTEP_MAX_WORLD] = {false};
-    uint32_t head = 0;
-    uint32_t tail = 0;
-    queue[tail++] = (uint16_t)start->rank;
-    before[start->rank] = CORE_NONE;
-    seen[start->rank] = true;
-    while (head < tail) {
-        const uint16_t from = queue[head++];
-        const struct worker *worker = job_worker(core, job, from);
-        if (from != start->rank && cycle_edge(&job->learning, worker, start)) {
-            cycle_halt(core, job, before, from);
-            return;
-        }
-        for (uint16_t to = 0; to < job->count; to++) {
-            if (seen[to] || !cycle_edge(&job->learning, worker, job_worker(core, job, to)))
-                continue;
-            seen[to] = true;
-            before[to] = from;
-            queue[tail++] = to;
-        }
-    }
+    else if (job->zero_defer)
+        learning_force(core, job);
 }
 
 void learning_wait(struct coordinator *core, struct worker *worker, const struct up_wait *wait)
 {
     struct job *job = core_job_of(core, worker);
-    struct learning *learning = &job->learning;
     if (!learning_enter(core, worker, wait->step, wait->phase))
         return;
-    struct learned_slot *slot = slot_find(learning, &wait->slot);
-    if (slot == NULL || !slot_made(slot, worker->rank)) {
-        verdict_protocol(core, worker,
-                         "waits for module %" PRIu32 " call %" PRIu32 " bucket %" PRIu32
-                         ", which it has not reported ready",
-                         wait->slot.module, wait->slot.call, wait->slot.bucket);
+    worker->blocked.wait_count = 0;
+    if (wait->also_count >= LOCKSTEP_MAX_WAITS) {
+        verdict_protocol(core, worker, "waits in %" PRIu64 " threads",
+                         (uint64_t)wait->also_count + 1);
         return;
     }
-    if (slot->granted)
+    if (!wait_add(core, worker, &wait->slot))
         return;
-    worker->waits_for = (uint16_t)(slot - learning->slots);
-    cycle_search(core, job, worker);
+    for (uint32_t i = 0; i < wait->also_count; i++)
+        if (!wait_add(core, worker, &wait->also[i]))
+            return;
+    worker->blocked.step = wait->step;
+    worker->blocked.space = wait->phase;
+    if (wait_over(&job->learning, &worker->blocked))
+        worker->blocked.wait_count = 0; // A grant is on its way to it.
+    else if (job->zero_defer)
+        learning_force(core, job);
+    else
+        learning_judge(core, job, worker);
 }

@@ -240,6 +240,7 @@ static void plan_send(struct coordinator *core, const struct job *job, const str
         memcpy(part->slots, &plan->slots[first], part->slot_count * sizeof(part->slots[0]));
         first += part->slot_count;
         part->last = first == plan->count;
+        part->strict = job->strict;
         core_send(core, worker);
     } while (first < plan->count);
 }

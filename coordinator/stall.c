@@ -20,9 +20,9 @@
 // 4. A silent rank is a culprit when others wait and nothing has moved for a heartbeat. A late
 //    heartbeat looks the same, so where an idle rank explains why the others wait, a frozen one
 //    that was not in their way begins no stall; it joins one.
-// 5. Nobody is in the way, some wait, and neither the low nor a byte has moved for the floor: ranks
-//    that wait for each other in turn (parked), else the first link that holds bytes back, else it
-//    is unknown, and the ranks are named with what they wait in.
+// 5. Nobody is in the way, some wait, and neither the low nor a byte has moved for the floor: the
+//    first link that holds bytes back, else it is unknown, and the ranks are named with what they
+//    wait in. Ranks that wait for each other are no stall but a verdict, at once (waits.c).
 // 6. No stall begins in the first two heartbeats that are heard of a generation, nor while this
 //    process was itself too late to hear anybody.
 // 7. Culprits come and go while a stall lasts. It ends without any.

@@ -64,7 +64,7 @@ struct stall_bound {
 struct blame {
     uint32_t rank;
     enum stall_kind kind;
-    uint32_t peer; // STALL_LINK, STALL_PARKED: the rank at the other end, ...
+    uint32_t peer; // STALL_LINK: the rank at the other end, ...
     uint64_t unsent; // ... and the bytes on their way to it.
 };
 

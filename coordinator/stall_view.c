@@ -36,8 +36,7 @@ static void stall_view_culprit(const struct coordinator *core, const struct job 
     memcpy(view->missing, from->missing, sizeof(view->missing));
 }
 
-// The ranks that wait, as one group, for each culprit. A link and ranks that wait for each other
-// are edges themselves.
+// The ranks that wait, as one group, for each culprit. A link is an edge itself.
 static void stall_view_edges(const struct coordinator *core, const struct job *job,
                              struct stall_view *view)
 {
@@ -51,7 +50,7 @@ static void stall_view_edges(const struct coordinator *core, const struct job *j
     for (uint32_t i = 0; i < stall->culprit_count; i++) {
         const struct blame *blame = &stall->culprits[i].blame;
         struct stall_edge *edge = &view->edges[view->edge_count];
-        if (blame->kind == STALL_LINK || blame->kind == STALL_PARKED)
+        if (blame->kind == STALL_LINK)
             *edge = (struct stall_edge){.from = blame->rank, .to = blame->peer, .members = 1};
         else if (lowest != UINT32_MAX && stall->waiting > 0)
             *edge =

@@ -92,8 +92,13 @@ static void verify_done(struct coordinator *core, struct job *job)
     job->state = JOB_RUNNING;
     job->rounds++;
     job->started = 0;
-    for (uint32_t i = 0; i < job->count; i++)
-        job_worker(core, job, i)->started = false;
+    job->zero_defer = job_worker(core, job, 0)->start.zero_defer;
+    job->strict = false;
+    for (uint32_t i = 0; i < job->count; i++) {
+        struct worker *worker = job_worker(core, job, i);
+        worker->started = false;
+        job->strict = job->strict || worker->start.strict;
+    }
     core_message(core, job, DOWN_VERIFIED);
     core_send_all(core, job);
     core_log(core, "manifests_verified", "job=%s generation=%" PRIu64 " world=%" PRIu32, job->name,

@@ -1,18 +1,116 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who is blocked in a planned step (order protocol, R9). Here is kept what each rank said last; a
-// cycle in it is not looked for yet. Waits of a learning step are in learning.c. Runs inside
-// coordinator_step.
+// Who is blocked in a planned step, and the verdict on waits that cannot end (order protocol,
+// section 6). Waits of a learning step are in learning.c; what a knot is, and why old reports do
+// no harm, in knot.c. Runs inside coordinator_step.
+//
+// A rank whose wait may be part of a deadlock reports it. The first report of a step makes the
+// coordinator ask all other ranks, who then report when they wait in it, too. Each report is looked
+// at beside all others of the same step and plan; a knot is HALT_ORDER for everybody, in the
+// instant in which its last rank has reported. No time is waited for. Steps in which nobody reports
+// cost nothing. A rank whose last wait ran into its timeout says so, and is answered.
 
 #include "coordinator/core.h"
+
+#define WAITS_NAMED 6 // Ranks of a cycle in one text.
+
+// ---- The sentence ------------------------------------------------------------------------------
+
+// The call of a position that this rank lacks. Buckets of a call stand together in a plan.
+static void waits_lack(struct sentence *sentence, const struct job *job,
+                       const struct up_blocked *blocked, uint32_t position)
+{
+    uint32_t i = 0;
+    while (i < blocked->lack_count && blocked->lacking[i].position <= position)
+        i++;
+    const bool known =
+        i > 0 && (i < LOCKSTEP_LACKS_NAMED || blocked->lacking[i - 1].position == position);
+    if (known)
+        core_call_name(sentence, job, blocked->lacking[i - 1].call);
+    else
+        sentence_add(sentence, "the call at position %" PRIu32 " of the plan", position);
+}
+
+// `from` waits, and has not made what `before` needs of it.
+static void waits_party(struct sentence *sentence, const struct job *job,
+                        const struct worker *before, const struct worker *from,
+                        const struct worker *to)
+{
+    const struct up_blocked *blocked = &from->blocked;
+    struct knot_edge out = {0};
+    struct knot_edge in = {0};
+    knot_edge(from, to, &out);
+    knot_edge(before, from, &in);
+    verdict_name(sentence, from);
+    sentence_add(sentence, " waits for ");
+    core_call_name(sentence, job, blocked->waits[out.wait].call);
+    if (blocked->wait_count > 1)
+        sentence_add(sentence, ", in other threads for %" PRIu32 " more,", blocked->wait_count - 1);
+    sentence_add(sentence, " and has not made ");
+    waits_lack(sentence, job, blocked, in.position);
+    sentence_add(sentence, "; ");
+}
+
+void waits_halt(struct coordinator *core, struct job *job, const struct worker *last)
+{
+    const struct worker *cycle[LOCKSTEP_MAX_WORLD];
+    const uint32_t count = knot_cycle(core, last, cycle);
+    char text[LOCKSTEP_REPORT_BYTES];
+    struct sentence sentence;
+    sentence_begin(&sentence, text, sizeof(text));
+    sentence_add(&sentence, "waits form a cycle: ");
+    for (uint32_t i = 0; i < count && i < WAITS_NAMED; i++)
+        waits_party(&sentence, job, cycle[(i + count - 1) % count], cycle[i],
+                    cycle[(i + 1) % count]);
+    if (count > WAITS_NAMED)
+        sentence_add(&sentence, "and so on over %" PRIu32 " ranks; ", count);
+    sentence_add(&sentence,
+                 "wait for calls in one order on every rank, or only in lockstep_step_end");
+    const struct verdict verdict = {.kind = HALT_ORDER, .step = last->blocked.step, .text = text};
+    verdict_halt(core, job, &verdict);
+}
+
+// ---- Reports -----------------------------------------------------------------------------------
+
+static void waits_query(struct coordinator *core, struct job *job, const struct worker *first)
+{
+    struct down_query *query = &core_message(core, job, DOWN_QUERY)->u.query;
+    query->step = job->queried_step = first->blocked.step;
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct worker *worker = job_worker(core, job, i);
+        if (worker != first)
+            core_send(core, worker);
+    }
+}
+
+// Only now may the rank go on: no report is older than its wait.
+static void waits_forgotten(struct coordinator *core, const struct job *job,
+                            const struct worker *worker)
+{
+    struct down_query *query = &core_message(core, job, DOWN_QUERY)->u.query;
+    query->step = worker->blocked.step;
+    query->withdrawn = true;
+    core_send(core, worker);
+}
 
 void waits_blocked(struct coordinator *core, struct worker *worker,
                    const struct up_blocked *blocked)
 {
-    if (blocked->step == 0 || blocked->wait_count > LOCKSTEP_MAX_WAITS) {
+    struct job *job = core_job_of(core, worker);
+    const bool learns = job->learning.active && job->learning.step == blocked->step;
+    if (blocked->step == 0 || blocked->wait_count > LOCKSTEP_MAX_WAITS ||
+        blocked->lack_count > LOCKSTEP_LACKS_NAMED || (learns && blocked->wait_count > 0)) {
         verdict_protocol(core, worker, "is blocked by %" PRIu32 " waits in step %" PRIu64,
                          blocked->wait_count, blocked->step);
         return;
     }
     worker->blocked = *blocked;
+    if (blocked->wait_count == 0) {
+        waits_forgotten(core, job, worker);
+        return;
+    }
+    if (job->queried_step != blocked->step)
+        waits_query(core, job, worker);
+    if (knot_find(core, job, blocked))
+        waits_halt(core, job, worker);
 }

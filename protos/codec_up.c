@@ -155,6 +155,8 @@ static void up_out(wire_Up *wire, const struct up_message *message)
         wire->u.start.item_count = message->u.start.item_count;
         wire->u.start.root = message->u.start.root;
         wire->u.start.settled = message->u.start.settled;
+        wire->u.start.zero_defer = message->u.start.zero_defer;
+        wire->u.start.strict = message->u.start.strict;
         break;
     case UP_MANIFEST_PART:
         up_manifest_part_out(&wire->u.manifest_part, &message->u.manifest_part);
@@ -327,6 +329,8 @@ static void up_in(struct up_message *message, const wire_Up *wire, struct codec_
         message->u.start.item_count = wire->u.start.item_count;
         message->u.start.root = wire->u.start.root;
         message->u.start.settled = wire->u.start.settled;
+        message->u.start.zero_defer = wire->u.start.zero_defer;
+        message->u.start.strict = wire->u.start.strict;
         break;
     case UP_MANIFEST_PART:
         up_manifest_part_in(&message->u.manifest_part, &wire->u.manifest_part, fault);

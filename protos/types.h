@@ -249,6 +249,10 @@ struct up_start {
     uint32_t item_count; // Items of the manifest, see struct manifest_item.
     uint32_t root; // Rank whose state is broadcast; compared like the manifest.
     uint64_t settled; // Last step that is settled here; 0 before the first one.
+    // What a wait of this rank gives up: calls that are planned before it and not made yet. In the
+    // manifest, too, so it is equal on all ranks.
+    bool zero_defer;
+    bool strict; // Its data plane pairs collectives by their order.
 };
 
 enum manifest_kind {

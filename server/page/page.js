@@ -18,9 +18,8 @@ const STATES = {
   starting: 'starting',
 };
 const KINDS = {
-  outside: 'outside the library', in_call: 'in a call', parked: 'waits in a circle',
-  frozen: 'not heard of', stopped: 'stopped', lost: 'lost', link: 'link does not move',
-  unknown: 'unknown',
+  outside: 'outside the library', in_call: 'in a call', frozen: 'not heard of', stopped: 'stopped',
+  lost: 'lost', link: 'link does not move', unknown: 'unknown',
 };
 
 const SILENT = ['frozen', 'stopped', 'lost']; // Kinds that a rank may be without being in the way.

@@ -307,10 +307,12 @@ static void make_slot(struct sim_worker *worker)
         think(worker);
         return;
     }
-    message.kind = UP_WAIT;
-    message.u.wait.step = state->step;
-    message.u.wait.phase = state->phase;
-    message.u.wait.slot = state->script->slots[state->phase][index];
+    message = (struct up_message){
+        .kind = UP_WAIT,
+        .u.wait = {.step = state->step,
+                   .phase = state->phase,
+                   .slot = state->script->slots[state->phase][index]},
+    };
     state->waits_for = index;
     state->stage = STAGE_BLOCKED;
     sim_send(worker, &message);

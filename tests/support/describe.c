@@ -8,6 +8,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 static const char *halt_name(enum halt_kind kind)
 {
@@ -56,6 +57,33 @@ static void describe_start(char *text, size_t bytes, const struct up_start *star
         snprintf(text + used, bytes - (size_t)used, " after step %" PRIu64, start->settled);
 }
 
+static void describe_wait(char *text, size_t bytes, const struct up_wait *wait)
+{
+    describe_slot(text, bytes, "wait", wait->step, &wait->slot);
+    for (uint32_t i = 0; i < wait->also_count && i < LOCKSTEP_MAX_WAITS - 1; i++) {
+        const size_t used = strlen(text);
+        snprintf(text + used, bytes - used, " and %" PRIu32 "#%" PRIu32 ".%" PRIu32,
+                 wait->also[i].module, wait->also[i].call, wait->also[i].bucket);
+    }
+}
+
+static void describe_calls(char *text, size_t bytes, const char *before, const struct call_id *call)
+{
+    const size_t used = strlen(text);
+    snprintf(text + used, bytes - used, "%s %" PRIu32 "#%" PRIu32, before, call->module,
+             call->call);
+}
+
+static void describe_blocked(char *text, size_t bytes, const struct up_blocked *blocked)
+{
+    snprintf(text, bytes, "blocked step %" PRIu64 " by %" PRIu32 " waits", blocked->step,
+             blocked->wait_count);
+    for (uint32_t i = 0; i < blocked->wait_count && i < LOCKSTEP_MAX_WAITS; i++)
+        describe_calls(text, bytes, i == 0 ? " for" : ",", &blocked->waits[i].call);
+    for (uint32_t i = 0; i < blocked->lack_count && i < LOCKSTEP_LACKS_NAMED; i++)
+        describe_calls(text, bytes, i == 0 ? ", lacks" : ",", &blocked->lacking[i].call);
+}
+
 void describe_up(char *text, size_t bytes, const struct up_message *message)
 {
     switch (message->kind) {
@@ -74,7 +102,7 @@ void describe_up(char *text, size_t bytes, const struct up_message *message)
         describe_slot(text, bytes, "ready", message->u.ready.step, &message->u.ready.slot);
         return;
     case UP_WAIT:
-        describe_slot(text, bytes, "wait", message->u.wait.step, &message->u.wait.slot);
+        describe_wait(text, bytes, &message->u.wait);
         return;
     case UP_LAYOUT_PART:
         describe_layout(text, bytes, &message->u.layout_part);
@@ -103,8 +131,7 @@ void describe_up(char *text, size_t bytes, const struct up_message *message)
                  message->u.links.bytes_per_s, tuning_name(message->u.links.wish));
         return;
     case UP_BLOCKED:
-        snprintf(text, bytes, "blocked step %" PRIu64 " by %" PRIu32 " waits",
-                 message->u.blocked.step, message->u.blocked.wait_count);
+        describe_blocked(text, bytes, &message->u.blocked);
         return;
     case UP_MODULES:
         snprintf(text, bytes, "modules %" PRIu32 " to %" PRIu32 " of %" PRIu32,
@@ -171,7 +198,8 @@ void describe_down(char *text, size_t bytes, const struct down_message *message)
                  message->u.manifest_request.first + message->u.manifest_request.count);
         return;
     case DOWN_GRANT:
-        describe_slot(text, bytes, "grant", message->u.grant.step, &message->u.grant.slot);
+        describe_slot(text, bytes, message->u.grant.forced ? "forced grant" : "grant",
+                      message->u.grant.step, &message->u.grant.slot);
         return;
     case DOWN_LAYOUT_PART:
         describe_layout(text, bytes, &message->u.layout_part);
@@ -189,7 +217,8 @@ void describe_down(char *text, size_t bytes, const struct down_message *message)
                  message->u.tuning.bytes_per_s, tuning_name(message->u.tuning.wish));
         return;
     case DOWN_QUERY:
-        snprintf(text, bytes, "query step %" PRIu64, message->u.query.step);
+        snprintf(text, bytes, "query step %" PRIu64 "%s", message->u.query.step,
+                 message->u.query.withdrawn ? ", withdrawn" : "");
         return;
     case DOWN_INSPECT:
         snprintf(text, bytes, "inspect %" PRIu64 " what %" PRIu32, message->u.inspect.id,

@@ -190,7 +190,10 @@ void story_start(struct story *story, uint32_t peer, uint64_t hash, uint32_t ite
 {
     struct up_message message = {
         .kind = UP_START,
-        .u.start = {.manifest_hash = hash, .item_count = items, .root = root},
+        .u.start = {.manifest_hash = hash,
+                    .item_count = items,
+                    .root = root,
+                    .zero_defer = story->zero_defer},
     };
     story_say(story, peer, &message);
 }

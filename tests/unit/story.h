@@ -28,6 +28,7 @@ struct story {
     uint64_t now_ms;
     bool logging; // Log lines are part of the trace.
     bool quiet; // No trace at all: for large worlds.
+    bool zero_defer; // What ranks say of their waits in lockstep_start.
     char *trace;
     size_t used;
     uint32_t secrets;

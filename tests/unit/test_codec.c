@@ -25,7 +25,7 @@
 // codec and into random_up or random_down below. Then this number changes.
 #if defined(__LP64__)
 static_assert(sizeof(struct up_hello) == 576, "a new field?");
-static_assert(sizeof(struct up_start) == 24, "a new field?");
+static_assert(sizeof(struct up_start) == 32, "a new field?");
 static_assert(sizeof(struct manifest_item) == 536, "a new field?");
 static_assert(sizeof(struct up_ready) == 40, "a new field?");
 static_assert(sizeof(struct up_wait) == 216, "a new field?");
@@ -218,8 +218,12 @@ static void example_up(int kind, union any_message *any)
         example_hello(&message->u.hello);
         break;
     case UP_START:
-        message->u.start =
-            (struct up_start){.manifest_hash = 0xabcd, .item_count = 9, .root = 1, .settled = 5};
+        message->u.start = (struct up_start){.manifest_hash = 0xabcd,
+                                             .item_count = 9,
+                                             .root = 1,
+                                             .settled = 5,
+                                             .zero_defer = true,
+                                             .strict = true};
         break;
     case UP_MANIFEST_PART:
         example_manifest(&message->u.manifest_part);
@@ -290,7 +294,7 @@ static const char *const golden_up[] = {
     [UP_HELLO] = "124a080412036a6f621a10000102030405060708090a0b0c0d0e0f220269642a"
                  "0568c3b67374320b7463703a5b3a3a315d3a3738ac02400248045032580060e0"
                  "d40368017203637075789003",
-    [UP_START] = "0a0b08071108070605040302011a0f09cdab000000000000100918012005",
+    [UP_START] = "0a0b08071108070605040302011a1309cdab00000000000010091801200528013001",
     [UP_MANIFEST_PART] = "0a0b0807110807060504030201221d08031219080310021a0177200628053203"
                          "ac02003a02020142036b3d76",
     [UP_READY] = "0a0b08071108070605040302012a1908ac0611fe000000000000001a06080110"
@@ -766,6 +770,8 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
         message->u.start.item_count = random_below(state, LOCKSTEP_MAX_PARAMETERS);
         message->u.start.root = random_below(state, LOCKSTEP_MAX_WORLD);
         message->u.start.settled = random_word(state);
+        message->u.start.zero_defer = random_bool(state);
+        message->u.start.strict = random_bool(state);
         break;
     case UP_MANIFEST_PART:
         random_manifest(state, &message->u.manifest_part);

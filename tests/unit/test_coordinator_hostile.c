@@ -65,6 +65,9 @@ static const struct lie lies[] = {
     {true,
      {.kind = UP_BLOCKED, .u.blocked = {.step = 1, .wait_count = 17}},
      "is blocked by 17 waits in step 1"},
+    {true,
+     {.kind = UP_BLOCKED, .u.blocked = {.step = 1, .lack_count = 17}},
+     "is blocked by 0 waits in step 1"},
     {true, {.kind = UP_MODULES}, "named modules that are not its to name"},
     {true, {.kind = UP_FAIL}, "reported a failure of kind none, which is no disagreement"},
     {true,
@@ -347,6 +350,23 @@ static struct slot_id draw_slot(struct fuzz *fuzz, uint32_t place, enum up_kind 
     return slot(index % 3, index / 3 % 2, index / 6);
 }
 
+// Sets of few positions and of all, names of calls beside them and of others.
+static void draw_blocked(struct fuzz *fuzz, struct up_blocked *blocked)
+{
+    blocked->space = draw(fuzz, 2);
+    blocked->wait_count = draw_number(fuzz, 3);
+    for (uint32_t i = 0; i < 2; i++) {
+        blocked->waits[i].call.module = draw_number(fuzz, 70);
+        blocked->waits[i].needs.words[draw(fuzz, LOCKSTEP_SLOT_WORDS)] = draw(fuzz, 9) - 1;
+    }
+    for (uint32_t i = 0; i < LOCKSTEP_SLOT_WORDS; i++)
+        blocked->lacks.words[i] = draw(fuzz, 8) == 0 ? draw(fuzz, 9) - 1 : 0;
+    blocked->lack_count = draw_number(fuzz, LOCKSTEP_LACKS_NAMED + 1);
+    for (uint32_t i = 0; i < LOCKSTEP_LACKS_NAMED; i++)
+        blocked->lacking[i] =
+            (struct blocked_lack){draw_number(fuzz, 1024), {draw_number(fuzz, 70), i}};
+}
+
 // Numbers as absurd as the codec lets through, and more links and mates than it does.
 static void draw_heartbeat(struct fuzz *fuzz, struct up_heartbeat *beat)
 {
@@ -411,6 +431,7 @@ static void draw_message(struct fuzz *fuzz, uint32_t place, struct up_message *m
         message->u.start.item_count = draw(fuzz, 8) == 0 ? draw_number(fuzz, 300) : 40;
         message->u.start.root = draw(fuzz, 30) == 0;
         message->u.start.settled = step - 1;
+        message->u.start.zero_defer = draw(fuzz, 2) == 0;
         return;
     case UP_MANIFEST_PART:
         draw_items(fuzz, &message->u.manifest_part, &fuzz->story, fuzz->peers[place]);
@@ -421,6 +442,8 @@ static void draw_message(struct fuzz *fuzz, uint32_t place, struct up_message *m
         return;
     case UP_WAIT:
         message->u.wait = (struct up_wait){.step = step, .phase = phase, .slot = id};
+        message->u.wait.also_count = draw(fuzz, 4) == 0 ? draw_number(fuzz, 2) : 0;
+        message->u.wait.also[0] = draw(fuzz, 4) == 0 ? slot(0, 0, 0) : id;
         return;
     case UP_LAYOUT_PART:
         draw_layout(fuzz, &message->u.layout_part, fuzz->layouts[place]++);
@@ -452,8 +475,8 @@ static void draw_message(struct fuzz *fuzz, uint32_t place, struct up_message *m
                                                                          : ALGORITHM_BY_SIZE};
         return;
     case UP_BLOCKED:
+        draw_blocked(fuzz, &message->u.blocked);
         message->u.blocked.step = step;
-        message->u.blocked.wait_count = draw_number(fuzz, 18);
         return;
     case UP_MODULES:
         message->u.modules.first = draw_number(fuzz, 3);

@@ -400,12 +400,11 @@ static void test_waits_in_opposite_orders_are_a_cycle(void **state)
     story_forget(story);
     story_wait(story, 2, 4, slot(1, 0, 0));
     story_expect_piece(
-        story,
-        "2 > wait step 4 slot 1#0.0\n"
-        "1 < halt order step 4: waits form a cycle: rank 1 (host h2) waits for module 1 call "
-        "0 bucket 0, which rank 0 (host h1) has not made; rank 0 (host h1) waits for module 0 "
-        "call 0 bucket 0, which rank 1 (host h2) has not made; wait in one order on every "
-        "rank, or only in lockstep_step_end\n");
+        story, "2 > wait step 4 slot 1#0.0\n"
+               "1 < halt order step 4: waits form a cycle: rank 1 (host h2) waits for module 1 "
+               "(call 1) and has not made module 0 (call 1); rank 0 (host h1) waits for module 0 "
+               "(call 1) and has not made module 1 (call 1); wait for calls in one order on "
+               "every rank, or only in lockstep_step_end\n");
 }
 
 static void test_a_cycle_over_three_ranks(void **state)
@@ -423,10 +422,10 @@ static void test_a_cycle_over_three_ranks(void **state)
     story_forget(story);
     story_wait(story, 3, 1, slot(0, 0, 0));
     story_expect_piece(
-        story, "waits form a cycle: rank 2 (host h3) waits for module 0 call 0 bucket 0, "
-               "which rank 1 (host h2) has not made; rank 1 (host h2) waits for module 2 "
-               "call 0 bucket 0, which rank 0 (host h1) has not made; rank 0 (host h1) waits "
-               "for module 1 call 0 bucket 0, which rank 2 (host h3) has not made; wait");
+        story, "waits form a cycle: rank 2 (host h3) waits for module 0 (call 1) and has not made "
+               "module 1 (call 1); rank 1 (host h2) waits for module 2 (call 1) and has not made "
+               "module 0 (call 1); rank 0 (host h1) waits for module 1 (call 1) and has not made "
+               "module 2 (call 1); wait");
 }
 
 static void test_waits_for_one_that_may_still_come_are_no_cycle(void **state)
@@ -458,6 +457,200 @@ static void test_waits_for_one_that_has_ended_are_no_cycle(void **state)
     story_expect(story, "2 > end step 1\n"
                         "1 < grant step 1 slot 0#0.0\n"
                         "2 < grant step 1 slot 0#0.0\n");
+}
+
+// Slots 0 to 2 are of the modules 0 to 2. Rank 0 waits for 0 and 2 in two threads.
+static void two_threads(struct story *story)
+{
+    struct up_message message = {
+        .kind = UP_WAIT,
+        .u.wait = {.step = 1, .slot = {0, 0, 0}, .also_count = 1, .also = {{2, 0, 0}}},
+    };
+    story_run(story, 3);
+    story_ready(story, 1, 1, slot(0, 0, 0));
+    story_ready(story, 1, 1, slot(2, 0, 0));
+    story_say(story, 1, &message);
+    story_ready(story, 2, 1, slot(1, 0, 0));
+    story_ready(story, 2, 1, slot(2, 0, 0));
+    story_wait(story, 2, 1, slot(1, 0, 0)); // A cycle, but rank 0 goes on when slot 2 comes.
+    assert_int_equal(story_job(story, 0).state, JOB_RUNNING);
+    story_forget(story);
+}
+
+static void test_a_thread_that_goes_on_is_a_way_out(void **state)
+{
+    struct story *story = *state;
+    two_threads(story);
+    story_ready(story, 3, 1, slot(2, 0, 0));
+    story_wait(story, 3, 1, slot(2, 0, 0));
+    story_expect(story, "3 > ready step 1 slot 2#0.0\n"
+                        "1 < grant step 1 slot 2#0.0\n"
+                        "2 < grant step 1 slot 2#0.0\n"
+                        "3 < grant step 1 slot 2#0.0\n"
+                        "3 > wait step 1 slot 2#0.0\n");
+    // The thread that went on does so without slot 1: now there is no way out.
+    story_wait(story, 1, 1, slot(0, 0, 0));
+    story_expect_piece(story, "cycle: rank 0 (host h1) waits for module 0 (call 1) and has not "
+                              "made module 1 (call 1); rank 1 (host h2)");
+}
+
+static void test_the_last_thread_closes_the_cycle(void **state)
+{
+    struct story *story = *state;
+    two_threads(story);
+    story_ready(story, 3, 1, slot(1, 0, 0));
+    story_wait(story, 3, 1, slot(1, 0, 0));
+    story_expect_piece(story, "halt order step 1: waits form a cycle: rank 2 (host h3) waits for "
+                              "module 1 (call 1) and has not made module ");
+}
+
+static void test_a_wait_for_a_grant_that_is_on_its_way_is_none(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 2);
+    story_ready(story, 1, 1, slot(0, 0, 0));
+    story_ready(story, 1, 1, slot(1, 0, 0));
+    story_ready(story, 2, 1, slot(0, 0, 0));
+    story_ready(story, 2, 1, slot(2, 0, 0));
+    struct up_message message = {
+        .kind = UP_WAIT,
+        .u.wait = {.step = 1, .slot = {1, 0, 0}, .also_count = 1, .also = {{0, 0, 0}}},
+    };
+    story_say(story, 1, &message);
+    story_wait(story, 2, 1, slot(2, 0, 0));
+    assert_int_equal(story_job(story, 0).state, JOB_RUNNING);
+}
+
+static void test_a_wait_that_was_given_up_is_none(void **state)
+{
+    struct story *story = *state;
+    struct up_message message = {.kind = UP_BLOCKED, .u.blocked = {.step = 1}};
+    story_run(story, 2);
+    story_ready(story, 1, 1, slot(0, 0, 0));
+    story_wait(story, 1, 1, slot(0, 0, 0));
+    story_ready(story, 2, 1, slot(1, 0, 0));
+    story_forget(story);
+    story_say(story, 1, &message);
+    story_expect(story, "1 > blocked step 1 by 0 waits\n"
+                        "1 < query step 1, withdrawn\n");
+    story_wait(story, 2, 1, slot(1, 0, 0));
+    assert_int_equal(story_job(story, 0).state, JOB_RUNNING);
+}
+
+// Another thread reports gradients while the trainer is blocked.
+static void test_what_becomes_ready_meanwhile_is_no_end_of_a_wait(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 2);
+    story_ready(story, 1, 1, slot(0, 0, 0));
+    story_wait(story, 1, 1, slot(0, 0, 0));
+    story_ready(story, 1, 1, slot(2, 0, 0));
+    story_ready(story, 2, 1, slot(1, 0, 0));
+    story_wait(story, 2, 1, slot(1, 0, 0));
+    story_expect_piece(story, "halt order step 1: waits form a cycle");
+}
+
+static void test_too_many_threads_are_impossible(void **state)
+{
+    struct story *story = *state;
+    struct up_message message = {.kind = UP_WAIT,
+                                 .u.wait = {.step = 1, .also_count = LOCKSTEP_MAX_WAITS}};
+    story_run(story, 2);
+    story_say(story, 2, &message);
+    story_expect_piece(story, "1 < halt protocol step 0: rank 1 (host h2) waits in 17 threads;");
+}
+
+// ---- Waits under zero_defer --------------------------------------------------------------------
+
+static void run_zero_defer(struct story *story, uint32_t world)
+{
+    story->zero_defer = true;
+    story_run(story, world);
+}
+
+static void test_a_swap_is_granted_when_nobody_can_go_on(void **state)
+{
+    struct story *story = *state;
+    run_zero_defer(story, 2);
+    story_ready(story, 2, 1, slot(1, 0, 0));
+    story_wait(story, 2, 1, slot(1, 0, 0));
+    story_ready(story, 1, 1, slot(0, 0, 0));
+    story_forget(story);
+    story_wait(story, 1, 1, slot(0, 0, 0));
+    story_expect(story, "1 > wait step 1 slot 0#0.0\n"
+                        "1 < grant step 1 slot 0#0.0\n"
+                        "2 < forced grant step 1 slot 0#0.0\n");
+    // Rank 0 goes on to slot 1, which rank 1 waits for still.
+    story_ready(story, 1, 1, slot(1, 0, 0));
+    story_expect(story, "1 > ready step 1 slot 1#0.0\n"
+                        "1 < grant step 1 slot 1#0.0\n"
+                        "2 < grant step 1 slot 1#0.0\n");
+    // What was given up is not granted again by the end of the step.
+    story_layout(story, 1, 0, one_bucket, 4);
+    story_layout(story, 1, 1, one_bucket, 4);
+    story_step_end(story, 1, 1);
+    story_forget(story);
+    story_step_end(story, 2, 1);
+    story_expect(story, "2 > end step 1\n"
+                        "1 < layout of module 0, words 0 to 4 of 4\n"
+                        "1 < layout of module 1, words 0 to 4 of 4\n"
+                        "1 < plan 1 closes step 1, slots 0 to 2 of 2, last: 0#0.0 1#0.0\n"
+                        "2 < layout of module 0, words 0 to 4 of 4\n"
+                        "2 < layout of module 1, words 0 to 4 of 4\n"
+                        "2 < plan 1 closes step 1, slots 0 to 2 of 2, last: 0#0.0 1#0.0\n");
+}
+
+static void test_nothing_is_forced_while_one_may_go_on(void **state)
+{
+    struct story *story = *state;
+    run_zero_defer(story, 3);
+    story_ready(story, 1, 1, slot(0, 0, 0));
+    story_wait(story, 1, 1, slot(0, 0, 0));
+    story_ready(story, 2, 1, slot(1, 0, 0));
+    story_forget(story);
+    story_wait(story, 2, 1, slot(1, 0, 0));
+    story_expect(story, "2 > wait step 1 slot 1#0.0\n");
+    story_step_end(story, 3, 1); // Without a slot: that is zero, and nothing is given up.
+    story_expect(story, "3 > end step 1\n"
+                        "1 < grant step 1 slot 0#0.0\n"
+                        "2 < forced grant step 1 slot 0#0.0\n"
+                        "3 < grant step 1 slot 0#0.0\n");
+}
+
+static void test_the_smallest_of_what_is_waited_for_is_granted(void **state)
+{
+    struct story *story = *state;
+    struct up_message message = {
+        .kind = UP_WAIT,
+        .u.wait = {.step = 1, .slot = {2, 1, 0}, .also_count = 2, .also = {{2, 0, 1}, {2, 0, 0}}},
+    };
+    run_zero_defer(story, 2);
+    story_ready(story, 1, 1, slot(2, 0, 1));
+    story_ready(story, 1, 1, slot(1, 5, 0)); // Smaller, but not waited for.
+    story_ready(story, 1, 1, slot(2, 1, 0));
+    story_ready(story, 1, 1, slot(2, 0, 0));
+    story_ready(story, 2, 1, slot(3, 0, 0));
+    story_wait(story, 2, 1, slot(3, 0, 0));
+    story_forget(story);
+    story_say(story, 1, &message);
+    story_expect(story, "1 > wait step 1 slot 2#1.0 and 2#0.1 and 2#0.0\n"
+                        "1 < grant step 1 slot 2#0.0\n"
+                        "2 < forced grant step 1 slot 2#0.0\n");
+}
+
+// It was made while the grant was on its way: its data counts, and nothing is granted twice.
+static void test_a_slot_that_was_forced_may_still_be_said_to_be_ready(void **state)
+{
+    struct story *story = *state;
+    run_zero_defer(story, 2);
+    story_ready(story, 1, 1, slot(0, 0, 0));
+    story_wait(story, 1, 1, slot(0, 0, 0));
+    story_ready(story, 2, 1, slot(1, 0, 0));
+    story_wait(story, 2, 1, slot(1, 0, 0));
+    story_forget(story);
+    story_ready(story, 2, 1, slot(0, 0, 0));
+    story_expect(story, "2 > ready step 1 slot 0#0.0\n");
+    assert_int_equal(story_job(story, 0).state, JOB_RUNNING);
 }
 
 static void test_one_that_left_is_missed_in_a_learning_step(void **state)
@@ -497,6 +690,16 @@ int main(void)
         TEST(test_a_cycle_over_three_ranks),
         TEST(test_waits_for_one_that_may_still_come_are_no_cycle),
         TEST(test_waits_for_one_that_has_ended_are_no_cycle),
+        TEST(test_a_thread_that_goes_on_is_a_way_out),
+        TEST(test_the_last_thread_closes_the_cycle),
+        TEST(test_a_wait_for_a_grant_that_is_on_its_way_is_none),
+        TEST(test_a_wait_that_was_given_up_is_none),
+        TEST(test_what_becomes_ready_meanwhile_is_no_end_of_a_wait),
+        TEST(test_too_many_threads_are_impossible),
+        TEST(test_a_swap_is_granted_when_nobody_can_go_on),
+        TEST(test_nothing_is_forced_while_one_may_go_on),
+        TEST(test_the_smallest_of_what_is_waited_for_is_granted),
+        TEST(test_a_slot_that_was_forced_may_still_be_said_to_be_ready),
         TEST(test_one_that_left_is_missed_in_a_learning_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

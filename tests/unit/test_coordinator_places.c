@@ -140,7 +140,8 @@ static void test_a_blocked_rank_alone_changes_nothing(void **state)
     struct up_message message = {.kind = UP_BLOCKED, .u.blocked = {.step = 1, .wait_count = 1}};
     story_run(story, 2);
     story_say(story, 1, &message);
-    story_expect(story, "1 > blocked step 1 by 1 waits\n");
+    story_expect(story, "1 > blocked step 1 by 1 waits for 0#0\n"
+                        "2 < query step 1\n");
     assert_int_equal(story_job(story, 0).state, JOB_RUNNING);
 }
 

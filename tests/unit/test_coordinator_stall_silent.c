@@ -354,38 +354,6 @@ static void test_a_worker_that_says_nothing_of_itself_may_be_the_one(void **stat
     assert_int_equal(fleet_stalls(&fleet), 0);
 }
 
-static void block(uint32_t rank, uint32_t needs, uint32_t lacks)
-{
-    struct up_message message = {.kind = UP_BLOCKED};
-    struct up_blocked *blocked = &message.u.blocked;
-    *blocked = (struct up_blocked){.step = 11, .space = 5, .wait_count = 1, .lack_count = 1};
-    blocked->waits[0].call = (struct call_id){.module = needs};
-    blocked->waits[0].needs.words[needs] = 1;
-    blocked->lacks.words[lacks] = 1;
-    blocked->lacking[0].call = (struct call_id){.module = lacks};
-    story_say(&story, rank + 1, &message);
-}
-
-static void test_ranks_that_wait_for_each_other_are_both_named(void **state)
-{
-    (void)state;
-    begin(3, 1);
-    for (uint32_t rank = 0; rank < 3; rank++)
-        fleet.ranks[rank].beat.place.done = false;
-    block(0, 0, 2); // In no turn: nobody needs what it lacks.
-    block(1, 1, 0);
-    block(2, 0, 1);
-    fleet_pass(&fleet, 12000);
-    const struct stall_view *stall = fleet_stall(&fleet);
-    assert_int_equal(stall->kind, STALL_PARKED);
-    assert_int_equal(stall->culprit_total, 2);
-    assert_int_equal(stall->culprits[0].rank, 1);
-    assert_int_equal(stall->culprits[1].rank, 2);
-    fleet_expect_says(
-        &fleet, "rank 1 (h1, pid 102) waits for 'critic' (call 1) and has not made 'actor' (call "
-                "1), which rank 2 waits for; also rank 2 (h2, pid 103) waits for 'actor' (call 1)");
-}
-
 // ---- Beginning and end -------------------------------------------------------------------------
 
 static void test_who_has_not_called_start_is_named(void **state)
@@ -498,7 +466,6 @@ int main(void)
         TEST(test_between_two_heartbeats_nothing_has_to_move),
         TEST(test_bytes_on_their_way_are_no_standstill),
         TEST(test_a_worker_that_says_nothing_of_itself_may_be_the_one),
-        TEST(test_ranks_that_wait_for_each_other_are_both_named),
         TEST(test_who_has_not_called_start_is_named),
         TEST(test_a_death_ends_a_stall),
         TEST(test_more_culprits_than_are_named_are_counted),

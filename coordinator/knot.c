@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which ranks wait for each other for ever. Pure over what the ranks have said; reports come from
+// waits.c (planned steps) and learning.c. Runs inside coordinator_step.
+//
+// Words: a *party* is a rank that is blocked. It has *waits*, as many as its trainer has threads
+// that wait; each *needs* positions of the step's plan, all of which every rank must make before
+// it can be over. A party *lacks* the positions that it has not made. The *knot* is the greatest
+// set of parties in which every wait of every party needs a position that some party of the set
+// lacks. In a trainer of one thread that is: everybody on a cycle of waits, or waiting for it.
+//
+// Whoever is in the knot waits for ever. Let r be the first of it to go on, and w the wait of r
+// that was over then. Some party q of the knot lacked, when it reported, a position that w needs,
+// and has made it since. A blocked rank makes nothing, so q had gone on before r: r was not the
+// first. Nothing is said of when the reports were made: reports may be as old as they like, and
+// need not be of one moment. (A wait that runs into its timeout is over otherwise. So it is held
+// until the report of it is forgotten here, and then it is no party.)
+//
+// Every deadlock is a knot, once its ranks have reported; who has to report is up to the workers
+// (worker/order.h, R9).
+//
+// A report changes only what touches its rank. So a knot that was not there before has a cycle
+// through that rank: without one, what can be reached from it would have been a knot by itself.
+//
+// The search begins with all parties and drops those with a wait that nobody holds up. A wait
+// watches one position that it needs and some party lacks; only when the last of these parties is
+// dropped, another position is looked for. So each wait goes once over the words of its needs and
+// once for each position that it has watched, whatever depends on whom.
+
+#include "coordinator/core.h"
+
+static bool knot_takes(const struct worker *worker, const struct up_blocked *report)
+{
+    return !worker->left && worker->blocked.wait_count > 0 &&
+           worker->blocked.step == report->step && worker->blocked.space == report->space;
+}
+
+// The parties, and what any of them needs.
+static void knot_gather(struct coordinator *core, const struct job *job,
+                        const struct up_blocked *report)
+{
+    struct knot *knot = &core->knot;
+    knot->count = 0;
+    memset(&knot->needed, 0, sizeof(knot->needed));
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct worker *worker = job_worker(core, job, i);
+        if (!knot_takes(worker, report))
+            continue;
+        knot->dropped[knot->count] = false;
+        knot->parties[knot->count++] = worker;
+        for (uint32_t k = 0; k < worker->blocked.wait_count; k++)
+            for (uint32_t word = 0; word < LOCKSTEP_SLOT_WORDS; word++)
+                knot->needed.words[word] |= worker->blocked.waits[k].needs.words[word];
+    }
+}
+
+// How many parties lack each position that somebody needs.
+static void knot_count(struct knot *knot)
+{
+    memset(&knot->lacked, 0, sizeof(knot->lacked));
+    memset(knot->lackers, 0, sizeof(knot->lackers));
+    memset(knot->watching, 0, sizeof(knot->watching));
+    for (uint32_t party = 0; party < knot->count; party++) {
+        for (uint32_t word = 0; word < LOCKSTEP_SLOT_WORDS; word++) {
+            uint64_t bits =
+                knot->parties[party]->blocked.lacks.words[word] & knot->needed.words[word];
+            knot->lacked.words[word] |= bits;
+            for (; bits != 0; bits &= bits - 1)
+                knot->lackers[word * 64 + (uint32_t)__builtin_ctzll(bits)]++;
+        }
+    }
+}
+
+// A wait looks for a position to watch; without one its party is dropped.
+static void knot_watch(struct knot *knot, uint32_t wait)
+{
+    const uint32_t party = wait / LOCKSTEP_MAX_WAITS;
+    const struct slot_set *needs =
+        &knot->parties[party]->blocked.waits[wait % LOCKSTEP_MAX_WAITS].needs;
+    for (uint32_t word = 0; word < LOCKSTEP_SLOT_WORDS; word++) {
+        const uint64_t bits = needs->words[word] & knot->lacked.words[word];
+        if (bits == 0)
+            continue;
+        const uint32_t position = word * 64 + (uint32_t)__builtin_ctzll(bits);
+        knot->next[wait] = knot->watching[position];
+        knot->watching[position] = (uint16_t)(wait + 1);
+        return;
+    }
+    if (knot->dropped[party])
+        return;
+    knot->dropped[party] = true;
+    knot->queue[knot->queued++] = (uint16_t)party;
+}
+
+// Nobody that is left lacks this position: who watched it looks for another one.
+static void knot_release(struct knot *knot, uint32_t position)
+{
+    uint32_t wait = knot->watching[position];
+    knot->lacked.words[position / 64] &= ~(UINT64_C(1) << position % 64);
+    knot->watching[position] = 0;
+    while (wait != 0) {
+        const uint32_t next = knot->next[wait - 1];
+        if (!knot->dropped[(wait - 1) / LOCKSTEP_MAX_WAITS])
+            knot_watch(knot, wait - 1);
+        wait = next;
+    }
+}
+
+static void knot_drop(struct knot *knot, uint32_t party)
+{
+    for (uint32_t word = 0; word < LOCKSTEP_SLOT_WORDS; word++) {
+        uint64_t bits = knot->parties[party]->blocked.lacks.words[word] & knot->needed.words[word];
+        for (; bits != 0; bits &= bits - 1) {
+            const uint32_t position = word * 64 + (uint32_t)__builtin_ctzll(bits);
+            if (--knot->lackers[position] == 0)
+                knot_release(knot, position);
+        }
+    }
+}
+
+bool knot_find(struct coordinator *core, const struct job *job, const struct up_blocked *report)
+{
+    struct knot *knot = &core->knot;
+    knot_gather(core, job, report);
+    knot_count(knot);
+    knot->queued = 0;
+    for (uint32_t party = 0; party < knot->count; party++)
+        for (uint32_t k = 0; k < knot->parties[party]->blocked.wait_count; k++)
+            knot_watch(knot, party * LOCKSTEP_MAX_WAITS + k);
+    for (uint32_t i = 0; i < knot->queued; i++)
+        knot_drop(knot, knot->queue[i]);
+    return knot->queued < knot->count;
+}
+
+// ---- A cycle -----------------------------------------------------------------------------------
+
+bool knot_edge(const struct worker *from, const struct worker *to, struct knot_edge *edge)
+{
+    for (uint32_t k = 0; k < from->blocked.wait_count; k++) {
+        for (uint32_t word = 0; word < LOCKSTEP_SLOT_WORDS; word++) {
+            const uint64_t bits =
+                from->blocked.waits[k].needs.words[word] & to->blocked.lacks.words[word];
+            if (bits == 0)
+                continue;
+            edge->wait = k;
+            edge->position = word * 64 + (uint32_t)__builtin_ctzll(bits);
+            return true;
+        }
+    }
+    return false;
+}
+
+// Breadth first from `start` until somebody waits for it; the last one to do so. Costs parties
+// times parties, once a generation.
+static uint32_t knot_search(struct knot *knot, uint32_t start, uint16_t before[LOCKSTEP_MAX_WORLD])
+{
+    struct knot_edge edge;
+    knot->queue[0] = (uint16_t)start;
+    knot->queued = 1;
+    knot->dropped[start] = true; // From here on: reached.
+    for (uint32_t i = 0; i < knot->queued; i++) {
+        const uint16_t from = knot->queue[i];
+        if (knot_edge(knot->parties[from], knot->parties[start], &edge))
+            return from;
+        for (uint32_t to = 0; to < knot->count; to++) {
+            if (knot->dropped[to] || !knot_edge(knot->parties[from], knot->parties[to], &edge))
+                continue;
+            knot->dropped[to] = true;
+            before[to] = from;
+            knot->queue[knot->queued++] = (uint16_t)to;
+        }
+    }
+    return start; // Not reached: see above.
+}
+
+uint32_t knot_cycle(struct coordinator *core, const struct worker *start,
+                    const struct worker *cycle[LOCKSTEP_MAX_WORLD])
+{
+    struct knot *knot = &core->knot;
+    uint16_t before[LOCKSTEP_MAX_WORLD]; // Of a party: whose edge reached it.
+    uint32_t count = 1;
+    uint32_t first = 0;
+    while (knot->parties[first] != start)
+        first++;
+    const uint32_t last = knot_search(knot, first, before);
+    for (uint32_t at = last; at != first; at = before[at])
+        count++;
+    uint32_t place = count;
+    for (uint32_t at = last; at != first; at = before[at])
+        cycle[--place] = knot->parties[at];
+    cycle[0] = start;
+    return count;
+}
