@@ -88,6 +88,10 @@ double bench_limit_tcp(const char *congestion);
 // How long a byte takes one way at best, in microseconds, or NAN.
 double bench_limit_tcp_us(const char *congestion);
 
+// bench_line.c: nanoseconds in which a line of the cache goes to another core and back; NAN: could
+// not be measured, where there is one core only, for example.
+double bench_limit_line_ns(void);
+
 // Bytes of the largest cache of the first core.
 size_t bench_cache_bytes(void);
 
@@ -129,6 +133,7 @@ struct bench_report {
     const struct bench_options *options;
     double memcpy_bytes_per_s;
     double tcp_bytes_per_s;
+    double line_ns;
     int cycles_error; // errno: why there are no cycles; 0: there are.
     uint32_t row_count;
     struct bench_row rows[BENCH_MAX_ROWS];

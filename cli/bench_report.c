@@ -158,6 +158,8 @@ void bench_print_head(const struct bench_report *report)
            options->cold ? "cold" : "warm");
     print_limit("limits measured here: memcpy (one thread)", report->memcpy_bytes_per_s);
     print_limit(", loopback TCP (one stream)", report->tcp_bytes_per_s);
+    if (!isnan(report->line_ns))
+        printf("\na line of the cache goes to another core and back in %.0f ns", report->line_ns);
     if (options->mode == BENCH_ASYNC)
         printf("\nan iteration is %u collectives in flight together", options->in_flight);
     if (options->mode == BENCH_STEP)
@@ -270,6 +272,7 @@ static void json_limits(struct json *json, const struct bench_report *report)
     json_object_begin(json, "limits");
     json_figure(json, "memcpy_gb_per_s", report->memcpy_bytes_per_s / GB);
     json_figure(json, "tcp_gb_per_s", report->tcp_bytes_per_s / GB);
+    json_figure(json, "line_ns", report->line_ns);
     json_object_end(json);
     json_string(json, "cycles_missing",
                 report->cycles_error ? strerror(report->cycles_error) : NULL);

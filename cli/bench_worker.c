@@ -375,6 +375,7 @@ static void begin_report(struct bench_worker *worker)
         return;
     report->memcpy_bytes_per_s = bench_limit_memcpy();
     report->tcp_bytes_per_s = bench_limit_tcp(NULL);
+    report->line_ns = bench_limit_line_ns();
     if (!worker->options->json)
         bench_print_head(report);
 }

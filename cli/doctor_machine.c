@@ -63,6 +63,26 @@ static void find_cores(struct doctor_report *report)
                      "allow this process more cores (taskset, the container's cpus)");
 }
 
+// Between cores that share a cache it is 50 to 200.
+#define LINE_FAR_NS 400.0
+
+static void find_line(struct doctor_report *report)
+{
+    struct doctor_finding *finding = doctor_add(report, "line");
+    const double ns = bench_limit_line_ns();
+    set_number(finding, ns, "ns");
+    if (!isfinite(ns))
+        doctor_judge(finding, DOCTOR_WARNING,
+                     "there are no two cores that answer each other, so ranks take turns");
+    else if (ns > LINE_FAR_NS)
+        doctor_judge(finding, DOCTOR_OK,
+                     "two cores are far from each other now: ranks fill shared slots past the "
+                     "caches, and words between them take several times as long");
+    else
+        doctor_judge(finding, DOCTOR_OK,
+                     "two cores are near each other now: what ranks share goes through the caches");
+}
+
 static void find_kernels(struct doctor_report *report)
 {
     struct doctor_finding *finding = doctor_add(report, "kernels");
@@ -328,6 +348,7 @@ static void find_tcp_bandwidth(struct doctor_report *report)
 void doctor_machine(struct doctor_report *report)
 {
     find_cores(report);
+    find_line(report);
     find_kernels(report);
     find_shared_memory(report);
     find_huge_pages(report);

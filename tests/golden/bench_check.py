@@ -89,7 +89,10 @@ def main():
     left_out = set() if step else STEP_ONLY
     assert set(report) == members - left_out, set(report) ^ (members - left_out)
     assert report["results"], "no results"
-    assert all(limit > 0 for limit in report["limits"].values()), "a limit is missing"
+    limits = dict(report["limits"])
+    line_ns = limits.pop("line_ns")
+    assert line_ns > 10 if report["cores"] > 1 else line_ns is None, "line_ns"
+    assert all(limit > 0 for limit in limits.values()), "a limit is missing"
     for result in report["results"]:
         wanted = result_members - left_out
         assert set(result) == wanted, set(result) ^ wanted

@@ -11,7 +11,7 @@ import json
 import re
 import sys
 
-NUMBERS = ("cores", "memcpy", "tcp_latency", "tcp_bandwidth")
+NUMBERS = ("cores", "line", "memcpy", "tcp_latency", "tcp_bandwidth")
 STATUSES = ("ok", "warning", "missing")
 
 

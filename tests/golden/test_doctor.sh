@@ -59,6 +59,7 @@ grep -q 'TCP is used; what failed is getting all its pages (fallocate)' "$work/j
 core=$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')
 if taskset -c "$core" "$bin/lockstep" doctor --json >"$work/json" 2>"$work/err"; then
     check finding "$work/json" cores warning 1
+    check finding "$work/json" line warning None
 else
     fail "doctor on one core"
 fi
