@@ -17,7 +17,8 @@
 //   of the wave: a rank in lockstep_start never joins it, and has to learn that others wait there.
 // - R1 Header. step_begin sends a header to the ring successor. The close wave is joined only when
 //   the predecessor's header of the same step has arrived and names the same phase; a different
-//   phase is reported once (UP_FAIL), and the verdict is waited for. Planned slots may run before:
+//   phase, or another plan of it, is reported once (UP_FAIL), and the verdict is waited for.
+//   Planned slots may run before:
 //   their frames carry the plan's hash, so slots of different phases never pair. A learning step
 //   has no close wave and does not wait for the header: it may come when the step is settled, and
 //   is dropped, for the coordinator has compared the phases. A strict rank, whose data plane pairs

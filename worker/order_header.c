@@ -10,10 +10,12 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+// Of one phase all ranks hold the same plan in force, or a fault of ours would be a silent hang.
 static void order_compare_header(struct order *order, const struct step_header *header)
 {
+    const bool phase = header->phase == order->phase;
     struct up_message message = {.kind = UP_FAIL};
-    if (header->phase == order->phase) {
+    if (phase && header->plan_hash == (order->learning ? 0 : order->space)) {
         order->header_equal = true;
         return;
     }
@@ -21,10 +23,10 @@ static void order_compare_header(struct order *order, const struct step_header *
         return;
     order->fail_said = true;
     message.u.fail.step = order->step;
-    message.u.fail.kind = HALT_PHASE;
+    message.u.fail.kind = phase ? HALT_PROTOCOL : HALT_PHASE;
     snprintf(message.u.fail.text, sizeof(message.u.fail.text),
-             "this rank and its ring predecessor began different phases in step %" PRIu64,
-             order->step);
+             "this rank and its ring predecessor began different %s in step %" PRIu64,
+             phase ? "plans of one phase" : "phases", order->step);
     order_send(order, &message);
 }
 

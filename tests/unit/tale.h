@@ -44,7 +44,7 @@ void tale_newer_plan(struct tale *tale, uint64_t replaces, const char *slots);
 
 // The step begins, in PHASE.
 void tale_step(struct tale *tale, uint64_t step);
-// The header of the predecessor.
+// The header of the predecessor, which holds the same plans and has started as often.
 void tale_header(struct tale *tale, uint64_t step, uint64_t phase);
 // Buckets of a call are ready.
 void tale_made(struct tale *tale, const char *slots);
