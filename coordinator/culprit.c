@@ -249,30 +249,50 @@ static void culprit_threads(struct culprit *culprit, const struct answer_threads
     culprit->threads += threads->count;
 }
 
-// Where every thread that waits is, and the library itself: says nothing about the trainer.
-static bool culprit_plumbing(const struct stack_frame *frame, const char *object)
+static const char *const culprit_library = "lockstep_"; // So begin its functions.
+
+static bool culprit_begins(const char *text, const char *const *beginnings, size_t count)
 {
-    static const char *const objects[] = {"libc.",      "libc-",  "ld-linux",   "ld-",
-                                          "linux-vdso", "[vdso]", "libpthread", "liblockstep",
-                                          "libpython",  "python"};
-    for (size_t i = 0; i < sizeof(objects) / sizeof(objects[0]); i++)
-        if (!frame->python && strncmp(object, objects[i], strlen(objects[i])) == 0)
+    for (size_t i = 0; i < count; i++)
+        if (strncmp(text, beginnings[i], strlen(beginnings[i])) == 0)
             return true;
-    return strncmp(frame->symbol, "lockstep_", 9) == 0;
+    return false;
 }
 
-// The innermost frame of the trainer that is its own; one of Python before any other.
+// Where every thread that waits is, and the library itself: says nothing about the trainer. A
+// sanitizer puts functions of its own before those of the C library, which may be a part of the
+// program.
+static bool culprit_plumbing(const char *object, const char *symbol)
+{
+    static const char *const objects[] = {
+        "libc.",    "libc-",     "ld-",     "linux-vdso", "[vdso]",     "libpthread", "liblockstep",
+        "libgcc_s", "libpython", "python",  "pypy",       "libffi",     "_ctypes",    "libasan",
+        "libtsan",  "libubsan",  "liblsan", "libmsan",    "libclang_rt"};
+    static const char *const symbols[] = {"interceptor_", "sanitizer_", "asan_",
+                                          "tsan_",        "ubsan_",     "msan_"};
+    const size_t underscores = strspn(symbol, "_");
+    return culprit_begins(object, objects, sizeof(objects) / sizeof(objects[0])) ||
+           culprit_begins(symbol, &culprit_library, 1) ||
+           (underscores >= 2 &&
+            culprit_begins(symbol + underscores, symbols, sizeof(symbols) / sizeof(symbols[0])));
+}
+
+// The innermost frame of the trainer that is its own; one of Python before any other. Of a rank
+// that is inside the library, that is the one that has called it, also in a program that contains
+// the library.
 static void culprit_frame(struct culprit *culprit, const struct stack_frame *frame)
 {
     char object[LOCKSTEP_OBJECT_BYTES];
     char symbol[LOCKSTEP_SYMBOL_BYTES];
     struct sentence top;
-    if (frame->thread != culprit->trainer ||
-        (culprit->top[0] != '\0' && (culprit->top_python || !frame->python)))
+    if (frame->thread != culprit->trainer || (culprit->top_python && culprit->top[0] != '\0'))
         return;
     sentence_clean(object, sizeof(object), frame->object, sizeof(frame->object));
     sentence_clean(symbol, sizeof(symbol), frame->symbol, sizeof(frame->symbol));
-    if (culprit_plumbing(frame, object))
+    if (!frame->python && culprit->blame.kind == STALL_UNKNOWN &&
+        culprit_begins(symbol, &culprit_library, 1))
+        culprit->top[0] = '\0';
+    if (!frame->python && (culprit->top[0] != '\0' || culprit_plumbing(object, symbol)))
         return;
     culprit->top_python = frame->python;
     sentence_begin(&top, culprit->top, sizeof(culprit->top));

@@ -116,6 +116,34 @@ static bool elf_name(int fd, const struct elf_table *table, uint32_t at,
     return name[0] != '\0';
 }
 
+// The last part of a name, "isra" of "f.isra.0" with its number; NULL: there is none that compilers
+// add.
+static char *elf_last_part(char *name)
+{
+    static const char *const parts[] = {"constprop", "part", "isra",       "cold",
+                                        "lto_priv",  "llvm", "localalias", "clone"};
+    char *dot = strrchr(name, '.');
+    if (dot != NULL && dot[1] != '\0' && strspn(dot + 1, "0123456789") == strlen(dot + 1)) {
+        *dot = '\0';
+        char *before = strrchr(name, '.');
+        *dot = '.';
+        dot = before;
+    }
+    for (size_t i = 0; dot != NULL && dot != name && i < sizeof(parts) / sizeof(parts[0]); i++) {
+        const size_t length = strlen(parts[i]);
+        if (strncmp(dot + 1, parts[i], length) == 0 &&
+            (dot[1 + length] == '\0' || dot[1 + length] == '.'))
+            return dot;
+    }
+    return NULL;
+}
+
+void elf_name_cut(char *name)
+{
+    for (char *part; (part = elf_last_part(name)) != NULL;)
+        *part = '\0';
+}
+
 static size_t elf_underscores(const char *name)
 {
     return strspn(name, "_");

@@ -23,6 +23,10 @@ struct elf_want {
     uint64_t start; // Of the best function so far.
 };
 
+// Cuts off what compilers add to the name of a function of which they make a part, or a variant for
+// some arguments: "take_rows.constprop.0" is take_rows for people.
+void elf_name_cut(char *name);
+
 // Whether the file has just these program headers: a file that was replaced since it was loaded
 // nearly always has others.
 bool elf_has_segments(int fd, const Elf64_Phdr *segments, uint32_t count);

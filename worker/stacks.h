@@ -43,8 +43,4 @@ void stacks_close(struct stacks *stacks);
 // One capture at a time in a process; others wait for it.
 void stacks_capture(struct stacks *stacks, const struct thread_callers *callers);
 
-// The frame that people want: of the last caller, the innermost one that is not of the C library,
-// the loader, the kernel, an interpreter or this library; Python first. NULL: none.
-const struct stack_frame *stacks_top(const struct stacks *stacks);
-
 #endif

@@ -174,6 +174,8 @@ static void symbols_of(const struct object *object, struct stack_frame *frames,
     if (fd < 0)
         return;
     (void)elf_names(fd, wants, wanted);
+    for (uint32_t i = 0; i < wanted; i++)
+        elf_name_cut(wants[i].name);
     close(fd);
 }
 

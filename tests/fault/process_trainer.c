@@ -52,7 +52,8 @@ static void trainer_say(struct trainer *trainer, enum report_kind kind, uint64_t
     trainer_send(trainer, &report);
 }
 
-static bool trainer_released(const struct trainer *trainer)
+// A part of those below, also where little is made faster: no stack names it.
+__attribute__((always_inline)) static inline bool trainer_released(const struct trainer *trainer)
 {
     return (atomic_load(&trainer->place->shared->released) >> trainer->place->rank & 1) != 0;
 }

@@ -172,31 +172,81 @@ static void test_what_is_answered_late_is_added(void **state)
     assert_true(fleet_stall(&fleet)->culprits[0].answered);
 }
 
+// A rank that has been asked says that this is the stack of its trainer.
+static void answer_frames(uint32_t rank, const struct stack_frame *frames, uint32_t count)
+{
+    const uint64_t id = story.last[rank + 1].u.inspect.id;
+    struct up_message message = {.kind = UP_ANSWER};
+    struct up_answer *answer = &message.u.answer;
+    *answer = (struct up_answer){.id = id, .kind = ANSWER_THREADS};
+    answer->u.threads.count = 1;
+    answer->u.threads.threads[0].trainer = true;
+    story_say(&story, rank + 1, &message);
+    *answer = (struct up_answer){.id = id, .kind = ANSWER_FRAMES, .last = true};
+    answer->u.frames.count = count;
+    memcpy(answer->u.frames.frames, frames, count * sizeof(frames[0]));
+    story_say(&story, rank + 1, &message);
+}
+
 static void test_frames_of_python_come_first(void **state)
 {
+    static const struct stack_frame frames[] = {
+        {.object = "_sampler.so"},
+        {.object = "replay_buffer.py", .symbol = "sample", .python = true, .offset = 41},
+        {.object = "train.py", .python = true},
+    };
     (void)state;
     begin(2, 1);
     fleet_outside(&fleet, 1);
     fleet.ranks[1].mute = true;
     fleet_pass(&fleet, 13000);
-    struct up_message message = {.kind = UP_ANSWER};
-    struct up_answer *answer = &message.u.answer;
-    *answer = (struct up_answer){.id = story.last[2].u.inspect.id, .kind = ANSWER_THREADS};
-    answer->u.threads.count = 1;
-    answer->u.threads.threads[0].trainer = true;
-    story_say(&story, 2, &message);
-    *answer =
-        (struct up_answer){.id = story.last[2].u.inspect.id, .kind = ANSWER_FRAMES, .last = true};
-    answer->u.frames.count = 3;
-    snprintf(answer->u.frames.frames[0].object, LOCKSTEP_OBJECT_BYTES, "_sampler.so");
-    snprintf(answer->u.frames.frames[1].object, LOCKSTEP_OBJECT_BYTES, "replay_buffer.py");
-    snprintf(answer->u.frames.frames[1].symbol, LOCKSTEP_SYMBOL_BYTES, "sample");
-    answer->u.frames.frames[1].python = true;
-    answer->u.frames.frames[1].offset = 41;
-    snprintf(answer->u.frames.frames[2].object, LOCKSTEP_OBJECT_BYTES, "train.py");
-    answer->u.frames.frames[2].python = true;
-    story_say(&story, 2, &message);
+    answer_frames(1, frames, 3);
     fleet_expect_says(&fleet, "; it is in sample (replay_buffer.py:41); 1 rank waits for it.");
+}
+
+// A program may contain the library: who is in there for long was called from somewhere.
+static void test_the_caller_of_the_library_is_named(void **state)
+{
+    static const struct stack_frame frames[] = {
+        {.object = "libc.so.6", .symbol = "fsync", .offset = 1},
+        {.object = "trainer", .symbol = "saved_flush", .offset = 2},
+        {.object = "trainer", .symbol = "lockstep_session_save", .offset = 3},
+        {.object = "trainer", .symbol = "checkpoint", .offset = 4},
+        {.object = "trainer", .symbol = "main", .offset = 5},
+    };
+    (void)state;
+    begin(2, 1);
+    fleet_outside(&fleet, 1);
+    fleet.ranks[1].mute = true;
+    fleet.ranks[1].beat.place.inside = true;
+    fleet_pass(&fleet, 13000);
+    assert_culprit(1, STALL_UNKNOWN);
+    answer_frames(1, frames, 5);
+    fleet_expect_says(&fleet, "; it is in checkpoint (trainer+0x4); 1 rank waits");
+}
+
+// What every thread that waits is in is passed by, whoever has put it there.
+static void test_frames_of_libraries_are_passed_by(void **state)
+{
+    static const struct stack_frame frames[] = {
+        {.object = "[vdso]", .offset = 1},
+        {.object = "libc.so.6", .symbol = "clock_nanosleep", .offset = 2},
+        {.object = "libasan.so.8", .symbol = "usleep", .offset = 3},
+        {.object = "libtsan.so.2", .offset = 4},
+        {.object = "libubsan.so.1", .offset = 5},
+        {.object = "trainer", .symbol = "___interceptor_usleep", .offset = 6},
+        {.object = "trainer", .symbol = "__sanitizer_weak_hook", .offset = 7},
+        {.object = "libgcc_s.so.1", .symbol = "_Unwind_Backtrace", .offset = 8},
+        {.object = "trainer", .symbol = "asan_is_a_name_of_mine", .offset = 9},
+        {.object = "trainer", .symbol = "main", .offset = 10},
+    };
+    (void)state;
+    begin(2, 1);
+    fleet_outside(&fleet, 1);
+    fleet.ranks[1].mute = true;
+    fleet_pass(&fleet, 13000);
+    answer_frames(1, frames, 10);
+    fleet_expect_says(&fleet, "; it is in asan_is_a_name_of_mine (trainer+0x9); 1 rank waits");
 }
 
 static void test_a_rank_in_a_call_is_named_with_what_is_missing(void **state)
@@ -520,6 +570,8 @@ int main(void)
         TEST(test_a_culprit_that_does_not_answer_is_named_without),
         TEST(test_what_is_answered_late_is_added),
         TEST(test_frames_of_python_come_first),
+        TEST(test_the_caller_of_the_library_is_named),
+        TEST(test_frames_of_libraries_are_passed_by),
         TEST(test_a_rank_in_a_call_is_named_with_what_is_missing),
         TEST(test_a_rank_that_gets_on_slowly_is_no_culprit),
         TEST(test_a_rank_that_calls_without_getting_on_is_a_culprit),

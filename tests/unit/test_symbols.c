@@ -52,6 +52,51 @@ static void test_static_function(void **state)
     assert_true(frame.offset < 1u << 30); // Of the file, not of memory.
 }
 
+// What a compiler adds is cut off, what a language has in its names is not.
+static void test_parts_that_compilers_add(void **state)
+{
+    static const char *const names[][2] = {
+        {"take_rows", "take_rows"},
+        {"take_rows.constprop.0", "take_rows"},
+        {"take_rows.part.12", "take_rows"},
+        {"take_rows.isra.0", "take_rows"},
+        {"take_rows.cold", "take_rows"},
+        {"take_rows.isra.0.constprop.1.cold", "take_rows"},
+        {"take_rows.lto_priv.0.lto_priv.1", "take_rows"},
+        {"take_rows.llvm.1234567890", "take_rows"},
+        {"take_rows.7", "take_rows.7"},
+        {"main.step", "main.step"},
+        {"main.part", "main"},
+        {"main.particle", "main.particle"},
+        {"main.cold.", "main.cold."},
+        {".cold", ".cold"},
+        {".0", ".0"},
+        {".", "."},
+        {"", ""},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        char name[64];
+        snprintf(name, sizeof(name), "%s", names[i][0]);
+        elf_name_cut(name);
+        assert_string_equal(name, names[i][1]);
+    }
+}
+
+__attribute__((noinline)) static int variant(int value) __asm__("variant.constprop.0");
+static int variant(int value)
+{
+    return value + errno;
+}
+
+static void test_variant_of_a_function(void **state)
+{
+    (void)state;
+    assert_true(variant(1) >= 1);
+    const struct stack_frame frame = name_of((uintptr_t)variant + 1, true);
+    assert_string_equal(frame.symbol, "variant");
+}
+
 static void test_no_file_is_opened(void **state)
 {
     (void)state;
@@ -417,6 +462,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_static_function),
+        cmocka_unit_test(test_parts_that_compilers_add),
+        cmocka_unit_test(test_variant_of_a_function),
         cmocka_unit_test(test_no_file_is_opened),
         cmocka_unit_test(test_function_of_the_c_library),
         cmocka_unit_test(test_no_object),
