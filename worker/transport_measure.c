@@ -231,6 +231,8 @@ const char *measure_frame_begins(struct peer_link *peer, struct stream *stream)
     struct measure *measure = &peer->transport->measure;
     if (measure->over)
         return "links are measured while a generation forms";
+    if (header->chunk != peer->rank)
+        return "it is of another rank";
     if (header->part < MEASURE_PING || header->part > MEASURE_TAKEN)
         return "its part is unknown";
     if (header->used_bytes != 0 ||

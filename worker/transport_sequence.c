@@ -61,8 +61,16 @@ static struct match *match_make(struct sequence *sequence, const struct collecti
     return match;
 }
 
+// What a run says of it gives the records of joins back; those of shots are given back when read.
+static void match_release(struct sequence *sequence, const struct match *match)
+{
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_MATES; i++)
+        sequence->held[i] -= match->records[i] < BOARD_RECORDS && (match->shots >> i & 1) == 0;
+}
+
 void sequence_forget(struct sequence *sequence, struct match *match)
 {
+    match_release(sequence, match);
     list_remove(&match->bucket);
     list_remove(&match->ready);
     scratch_put(&sequence->pool, match);
@@ -87,6 +95,10 @@ struct match *sequence_join(struct shared *shared, uint32_t seat, uint32_t index
     const struct board_record *record = &shared_seat(shared, seat)->records[index];
     const struct collective_tag tag = record->tag;
     struct match *match = sequence_find(sequence, &tag);
+    if (!shot && sequence->held[seat] == BOARD_RECORDS) {
+        shared_impossible(shared, seat, "has joined more than it has records");
+        return NULL;
+    }
     if (!match)
         match = match_make(sequence, &tag);
     if (!match) {
@@ -102,6 +114,7 @@ struct match *sequence_join(struct shared *shared, uint32_t seat, uint32_t index
     match->records[seat] = index;
     match->count++;
     match->shots |= (uint32_t)shot << seat;
+    sequence->held[seat] += !shot;
     if ((record->signature != match->signature || record->shape != match->shape) &&
         match->differs == BOARD_NONE)
         match->differs = seat;
@@ -209,9 +222,10 @@ static void sequence_fill(struct shared *shared, const struct match *match, stru
 }
 
 // Tells those that have joined and were not told.
-static void sequence_fill_mismatch(const struct shared *shared, struct match *match,
+static void sequence_fill_mismatch(struct shared *shared, struct match *match,
                                    struct board_run *run)
 {
+    match_release(&shared->sequence, match);
     run->kind = BOARD_RUN_MISMATCH;
     run->one = match->differs;
     run->other = match->first;

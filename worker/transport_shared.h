@@ -84,6 +84,7 @@ struct match {
 
 struct sequence {
     uint64_t consumed[LOCKSTEP_MAX_MATES]; // Joins, by seat. The leader.
+    uint32_t held[LOCKSTEP_MAX_MATES]; // By seat: of those, records that no run has given back.
     uint64_t runs; // Appended. The leader.
     uint32_t expected; // Matches that only another host has joined.
     struct list matches[SEQUENCE_BUCKETS];

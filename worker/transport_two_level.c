@@ -173,6 +173,8 @@ const char *two_level_hear(struct peer_link *peer, const struct frame_header *he
     const bool joined = header->part == RUN_JOINED;
     if (!joined && header->part != RUN_RUNS)
         return "it says nothing that is known";
+    if (header->chunk != peer->rank)
+        return "it is of another rank";
     if (peer != (joined ? transport->hosts.successor : transport->hosts.predecessor))
         return "it comes from another host than the neighbour";
     struct match *match = sequence_find(&shared->sequence, &tag);

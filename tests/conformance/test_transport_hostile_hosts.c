@@ -46,21 +46,24 @@ struct wrong_measure {
     uint32_t part;
     uint32_t payload_bytes;
     uint32_t used_bytes;
+    uint32_t off; // The sender calls itself another rank.
 };
 
 static const struct wrong_measure wrong_measures[] = {
-    {0, 0, 0}, // Parts that are none.
-    {MEASURE_TAKEN + 1, 0, 0},
-    {UINT32_MAX, MEASURE_FRAME_BYTES, 0},
-    {MEASURE_PING, 4, 0}, // Lengths that are none.
-    {MEASURE_PONG, MEASURE_FRAME_BYTES, 0},
-    {MEASURE_TAKEN, LOCKSTEP_FRAME_BYTES, 0},
-    {MEASURE_BURST, 0, 0},
-    {MEASURE_BURST, MEASURE_FRAME_BYTES - 4, 0},
-    {MEASURE_BURST, MEASURE_FRAME_BYTES + 4, 0},
-    {MEASURE_BURST, LOCKSTEP_FRAME_BYTES, 0},
-    {MEASURE_BURST, MEASURE_FRAME_BYTES, 8}, // Used bits of nothing.
-    {MEASURE_PING, 0, LOCKSTEP_USED_BYTES},
+    {0, 0, 0, 0}, // Parts that are none.
+    {MEASURE_TAKEN + 1, 0, 0, 0},
+    {UINT32_MAX, MEASURE_FRAME_BYTES, 0, 0},
+    {MEASURE_PING, 4, 0, 0}, // Lengths that are none.
+    {MEASURE_PONG, MEASURE_FRAME_BYTES, 0, 0},
+    {MEASURE_TAKEN, LOCKSTEP_FRAME_BYTES, 0, 0},
+    {MEASURE_BURST, 0, 0, 0},
+    {MEASURE_BURST, MEASURE_FRAME_BYTES - 4, 0, 0},
+    {MEASURE_BURST, MEASURE_FRAME_BYTES + 4, 0, 0},
+    {MEASURE_BURST, LOCKSTEP_FRAME_BYTES, 0, 0},
+    {MEASURE_BURST, MEASURE_FRAME_BYTES, 8, 0}, // Used bits of nothing.
+    {MEASURE_PING, 0, LOCKSTEP_USED_BYTES, 0},
+    {MEASURE_PING, 0, 0, 1}, // Of another rank.
+    {MEASURE_BURST, MEASURE_FRAME_BYTES, 0, 1},
 };
 
 static void impossible_measures_lose_the_peer(void **state)
@@ -72,6 +75,7 @@ static void impossible_measures_lose_the_peer(void **state)
         stage_form(&stage, *state);
         struct frame_header header = measure_header(&stage, wrong->part, wrong->payload_bytes);
         header.used_bytes = wrong->used_bytes;
+        header.chunk += wrong->off;
         (void)stage_send_used(&stage, &header, used);
         stage_expect_impossible(&stage);
         stage_close(&stage);
@@ -202,17 +206,19 @@ struct wrong_run {
     uint32_t times;
     uint32_t payload_bytes;
     uint64_t generation; // Too low by so much.
+    uint32_t off; // The sender calls itself another rank.
 };
 
 static const struct wrong_run wrong_runs[] = {
-    {0, 0, 1, 0, 0}, // It says nothing that is known.
-    {0, 3, 1, 0, 0},          {1, UINT32_MAX, 1, 0, 0},
-    {0, RUN_RUNS, 1, 0, 0}, // Host 0 decides what runs.
-    {1, RUN_RUNS, 1, 0, 0}, // Nobody here has joined it.
-    {1, RUN_JOINED, 1, 0, 0}, // No host is behind the last one.
-    {0, RUN_JOINED, 2, 0, 0}, // Twice.
-    {0, RUN_JOINED, 1, 4, 0}, // With bytes.
-    {0, RUN_JOINED, 1, 0, 1}, // Of another generation.
+    {0, 0, 1, 0, 0, 0}, // It says nothing that is known.
+    {0, 3, 1, 0, 0, 0},          {1, UINT32_MAX, 1, 0, 0, 0},
+    {0, RUN_RUNS, 1, 0, 0, 0}, // Host 0 decides what runs.
+    {1, RUN_RUNS, 1, 0, 0, 0}, // Nobody here has joined it.
+    {1, RUN_JOINED, 1, 0, 0, 0}, // No host is behind the last one.
+    {0, RUN_JOINED, 2, 0, 0, 0}, // Twice.
+    {0, RUN_JOINED, 1, 4, 0, 0}, // With bytes.
+    {0, RUN_JOINED, 1, 0, 1, 0}, // Of another generation.
+    {0, RUN_JOINED, 1, 0, 0, 1}, // Of another rank.
 };
 
 static void impossible_runs_lose_the_peer(void **state)
@@ -224,6 +230,7 @@ static void impossible_runs_lose_the_peer(void **state)
         struct frame_header header = run_header(&stage, wrong->part, 0);
         header.payload_bytes = wrong->payload_bytes;
         header.generation.number -= wrong->generation;
+        header.chunk += wrong->off;
         for (uint32_t k = 0; k < wrong->times; k++)
             (void)stage_send_frame(&stage, &header, NULL);
         stage_expect_impossible(&stage);

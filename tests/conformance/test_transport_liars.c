@@ -414,6 +414,36 @@ static void lies_end_the_link(void **state)
     }
 }
 
+// Joins of ever new collectives, a few at a time: what the leader knows of each would take ever
+// more memory. A mate has so many records, and as many collectives under way.
+static void ever_new_tags_end_the_link(void **state)
+{
+    struct couple *couple = malloc(sizeof(*couple));
+    uint32_t told = 0;
+    (void)state;
+    couple_open(couple, 0);
+    couple_launch(couple, COUPLE_LARGE);
+    struct board_seat *seat = couple_seat(couple->liar);
+    const uint32_t first = last_record(couple->liar) + 1; // The honest one stays as it is.
+    const struct board_record honest = *record_of(couple->liar);
+    while (couple->victim->lost == 0) {
+        for (uint32_t i = 0; i < 100; i++) {
+            const uint32_t at = (first + told++ % 200) % BOARD_RECORDS;
+            seat->records[at] = honest;
+            seat->records[at].tag.slot += 1000 + told;
+            seat->queue[(board_read(&seat->joined) + i) % BOARD_QUEUE] = at;
+        }
+        board_publish(&seat->joined, board_read(&seat->joined) + 100);
+        couple_work(couple->victim, 3);
+        assert_true(told <= BOARD_RECORDS + 200);
+    }
+    assert_true(told > BOARD_RECORDS - 100);
+    assert_non_null(strstr(couple->victim->text, "more than it has records"));
+    transport_abandon(couple->victim->transport);
+    couple_close(couple);
+    free(couple);
+}
+
 // ---- noise --------------------------------------------------------------------------------------
 
 // A word that only the liar's rank writes: of its seat, but for what gradients lie in, and the
@@ -541,6 +571,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lies_end_the_link),
+        cmocka_unit_test(ever_new_tags_end_the_link),
         cmocka_unit_test(noise_on_the_board),
         cmocka_unit_test(news_of_the_board_is_awaited),
     };
