@@ -176,12 +176,24 @@ static bool is_trainer(const char *thread)
     return json_read_bool(json_member(thread, "trainer"), &trainer) && trainer;
 }
 
-static void print_stacks(const char *body)
+static void print_age(const char *body, bool wants_fresh)
+{
+    char time[DURATION_BYTES];
+    uint64_t age_ms;
+    bool fresh = true; // A coordinator of before this was said.
+    if (!json_read_u64(json_member(body, "age_ms"), &age_ms))
+        return;
+    printf(", %s ago", duration_text(age_ms, time));
+    if (wants_fresh && json_read_bool(json_member(body, "fresh"), &fresh) && !fresh)
+        printf("; not asked again: a rank is asked at most once in %d s",
+               LOCKSTEP_INSPECT_PAUSE_MS / 1000);
+}
+
+static void print_stacks(const char *body, bool wants_fresh)
 {
     const struct palette *palette = colour_palette();
     const char *threads = json_member(body, "threads");
     char text[LOCKSTEP_NAME_BYTES];
-    char time[DURATION_BYTES];
     uint64_t number = 0;
     json_read_u64(json_member(body, "rank"), &number);
     json_read_string(json_member(body, "job"), text, sizeof(text));
@@ -191,8 +203,7 @@ static void print_stacks(const char *body)
     printf(" (%s, pid %" PRIu64 ")", text, number);
     if (json_read_string(json_member(body, "phase"), text, sizeof(text)) && text[0])
         printf(", phase '%s'", text);
-    if (json_read_u64(json_member(body, "age_ms"), &number))
-        printf(", %s ago", duration_text(number, time));
+    print_age(body, wants_fresh);
     printf("\n");
     for (const char *thread = json_first(threads); thread; thread = json_next(thread)) {
         if (is_trainer(thread))
@@ -222,7 +233,7 @@ int cli_stacks(int argc, char **argv)
     if (options.json)
         printf("%s\n", body);
     else
-        print_stacks(body);
+        print_stacks(body, options.fresh);
     free(body);
     return CLI_OK;
 }

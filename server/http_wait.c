@@ -38,8 +38,9 @@ static struct archive *archive_of(const struct http_waits *waits)
 
 // ---- answers ----------------------------------------------------------------------------------
 
+// fresh: the worker was asked for this answer.
 static void answer_stack(struct http_waits *waits, struct evhttp_request *request, const char *job,
-                         uint32_t rank)
+                         uint32_t rank, bool fresh)
 {
     struct archived archived;
     if (archive_time(archive_of(waits), job, rank, INSPECT_STACKS) == 0 ||
@@ -49,7 +50,7 @@ static void answer_stack(struct http_waits *waits, struct evhttp_request *reques
         return;
     }
     json_reset(&waits->core->json);
-    render_stack(&waits->core->json, &archived, clock_now_ms());
+    render_stack(&waits->core->json, &archived, clock_now_ms(), fresh);
     archived_fini(&archived);
     http_answer_json(waits->core, request, HTTP_OK);
 }
@@ -89,7 +90,7 @@ static void finish(struct http_waits *waits, struct wait *wait, bool answered)
     if (wait->what == INSPECT_EVENTS)
         answer_timeline(waits, wait); // Of those that answered; the others may have older ones.
     else if (answered)
-        answer_stack(waits, wait->request, wait->job, wait->first);
+        answer_stack(waits, wait->request, wait->job, wait->first, true);
     else
         http_answer_error(waits->core, wait->request, HTTP_SERVUNAVAIL,
                           "the worker did not answer in time");
@@ -156,7 +157,7 @@ void http_waits_stack(struct http_waits *waits, struct evhttp_request *request, 
     const uint64_t taken_ms = archive_time(archive_of(waits), job, rank, INSPECT_STACKS);
     const bool young = taken_ms > 0 && clock_now_ms() - taken_ms < LOCKSTEP_INSPECT_PAUSE_MS;
     if (!fresh || young)
-        answer_stack(waits, request, job, rank);
+        answer_stack(waits, request, job, rank, false);
     else
         begin(waits, request, job, rank, rank, INSPECT_STACKS);
 }

@@ -45,7 +45,7 @@ bool render_stalls(struct json *json, const struct snapshot *snapshot, const cha
 bool render_state(struct json *json, const struct snapshot *snapshot, const char *name);
 
 // /api/v1/jobs/{job}/ranks/{rank}/stack
-void render_stack(struct json *json, const struct archived *archived, uint64_t now_ms);
+void render_stack(struct json *json, const struct archived *archived, uint64_t now_ms, bool fresh);
 
 // /api/v1/jobs/{job}/timeline: begin, each rank, end.
 void render_timeline_begin(struct json *json);

@@ -55,7 +55,7 @@ static void render_thread(struct json *json, const struct archived *archived, ui
     json_object_end(json);
 }
 
-void render_stack(struct json *json, const struct archived *archived, uint64_t now_ms)
+void render_stack(struct json *json, const struct archived *archived, uint64_t now_ms, bool fresh)
 {
     json_object_begin(json, NULL);
     json_string(json, "job", archived->who.job);
@@ -64,6 +64,7 @@ void render_stack(struct json *json, const struct archived *archived, uint64_t n
     json_string(json, "host", archived->who.host);
     json_u64(json, "pid", archived->who.pid);
     json_u64(json, "age_ms", now_ms - archived->stacks_ms);
+    json_bool(json, "fresh", fresh);
     json_string(json, "phase", archived->place.phase[0] ? archived->place.phase : NULL);
     json_string(json, "doing", archived->place.doing[0] ? archived->place.doing : NULL);
     json_array_begin(json, "threads");

@@ -39,6 +39,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self.send_file("stack")
             else:
                 self.send_error_of(401, "stacks need a token")
+        elif self.path == "/api/v1/jobs/young/ranks/3/stack?fresh=1":
+            self.send_file("stack")
         elif self.path.endswith("?fresh=1"):
             self.send_error_of(503, "rank 3 has not answered")
         elif self.path in FILES:

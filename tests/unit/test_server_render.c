@@ -275,8 +275,9 @@ static void stack_shows_threads_and_frames(void **state)
                                       .stacks_ms = 1000,
                                       .threads = {threads, 2, 2},
                                       .frames = {frames, 3, 3}};
-    render_stack(&json, &archived, 1400);
-    expect("\"rank\":3,\"host\":\"h\",\"pid\":9,\"age_ms\":400,\"phase\":null,\"doing\":null");
+    render_stack(&json, &archived, 1400, true);
+    expect("\"rank\":3,\"host\":\"h\",\"pid\":9,\"age_ms\":400,\"fresh\":true,\"phase\":null,"
+           "\"doing\":null");
     expect("{\"tid\":7,\"name\":\"main\",\"state\":\"S\",\"syscall\":202,\"wchan\":null,"
            "\"trainer\":true,\"how\":\"signal\",\"python\":[{\"file\":\"train.py\",\"line\":44,"
            "\"function\":\"sample\"}],\"native\":[{\"module\":\"libc.so.6\",\"offset\":\"0x1a2b\","

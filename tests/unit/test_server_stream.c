@@ -367,8 +367,10 @@ static void stack_is_asked_for(void **state)
     (void)state;
     assert_non_null(strstr(get("/api/v1/jobs/job/ranks/2/stack?fresh=1", ""), "HTTP/1.1 200"));
     assert_non_null(strstr(text, "\"rank\":2,\"host\":\"\",\"pid\":7"));
-    atomic_store(&server.answering, false); // The one that is known is young enough.
+    assert_non_null(strstr(text, "\"fresh\":true"));
+    atomic_store(&server.answering, false); // The one that is known is young enough, and says so.
     assert_non_null(strstr(get("/ranks/2/stack?fresh=1", ""), "HTTP/1.1 200"));
+    assert_non_null(strstr(text, "\"fresh\":false"));
     assert_non_null(strstr(get("/ranks/2/stack", ""), "HTTP/1.1 200"));
     assert_non_null(strstr(get("/api/v1/ranks/2/stack", ""), "HTTP/1.1 200"));
 }
