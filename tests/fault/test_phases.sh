@@ -72,12 +72,21 @@ hang() {
         "$lockstep" stalls --job "$job" >"$work/text"
         equal "$job: status of the text" $? 3
         has "$work/text" "take_rows"
+        lint_metrics "$job"
         [ -z "${LOCKSTEP_STALL_KEEP:-}" ] ||
             { printf '# %s\n' "$line" && cat "$work/text"; } >>"$LOCKSTEP_STALL_KEEP"
     fi
     kill "$run"
     wait "$run"
     equal "$job" $? 143
+}
+
+# Prometheus takes what is said of a job that stands still, too.
+lint_metrics() {
+    command -v promtool >/dev/null || { echo "promtool is not here: the metrics are not checked by it"; return; }
+    curl -s -m 20 "${LOCKSTEP_DASHBOARD}metrics" >"$work/metrics"
+    has "$work/metrics" "lockstep_coordinator_job_stalled{job=\"$1\"} 1"
+    promtool check metrics <"$work/metrics" || fail "promtool finds fault with the metrics"
 }
 
 train healthy
