@@ -16,6 +16,9 @@
 
 #define MIB (1024u * 1024u)
 
+const char *const config_orders[] = {"error", "zero_defer"};
+const char *const config_unplanned[] = {"extend", "fail", "defer"};
+
 // The value of an environment variable; an empty one counts as not set.
 static const char *config_environment(const char *name)
 {
@@ -366,6 +369,64 @@ static int config_trace(const struct lockstep_config *given, struct config *conf
                          "the directory of traces (LOCKSTEP_TRACE_DIR, config.trace_dir)");
 }
 
+// One of several words from the environment; *to is what the trainer set where there is none.
+static int config_word(const char *name, const char *const *words, uint32_t count, uint32_t *to)
+{
+    const char *value = config_environment(name);
+    char bytes[128];
+    struct text text;
+    if (value == NULL)
+        return 0;
+    text_init(&text, bytes, sizeof(bytes));
+    for (uint32_t i = 0; i < count; i++) {
+        if (strcmp(value, words[i]) == 0) {
+            *to = i;
+            return 0;
+        }
+        text_append(&text, "%s%s", i == 0 ? "" : i + 1 < count ? ", " : " or ", words[i]);
+    }
+    return error_set(LOCKSTEP_E_CONFIG, "%s='%s' is not %s", name, value, bytes);
+}
+
+// What happens to calls that are made, or waited for, where the plan does not have them.
+static int config_policies(const struct lockstep_config *given, struct config *config)
+{
+    uint32_t order = (uint32_t)given->order;
+    uint32_t unplanned = (uint32_t)given->unplanned;
+    int status = config_word("LOCKSTEP_ORDER", config_orders, CONFIG_ORDERS, &order);
+    if (status == 0)
+        status = config_word("LOCKSTEP_UNPLANNED", config_unplanned, CONFIG_UNPLANNED, &unplanned);
+    if (status < 0)
+        return status;
+    if (order >= CONFIG_ORDERS)
+        return error_set(LOCKSTEP_E_CONFIG, "config.order %u is unknown", order);
+    if (unplanned >= CONFIG_UNPLANNED)
+        return error_set(LOCKSTEP_E_CONFIG, "config.unplanned %u is unknown", unplanned);
+    if (order == LOCKSTEP_ORDER_ZERO_DEFER)
+        return error_set(LOCKSTEP_E_UNSUPPORTED,
+                         "order=zero_defer is not supported yet; use order=error");
+    if (unplanned == LOCKSTEP_UNPLANNED_DEFER)
+        return error_set(LOCKSTEP_E_UNSUPPORTED,
+                         "unplanned=defer is not supported yet; use unplanned=extend or fail");
+    config->order = (lockstep_order)order;
+    config->unplanned = (lockstep_unplanned)unplanned;
+    return 0;
+}
+
+static int config_waits(const struct lockstep_config *given, struct config *config)
+{
+    if (given->trainer_threads > LOCKSTEP_MAX_WAITS)
+        return error_set(LOCKSTEP_E_CONFIG, "config.trainer_threads %u is above the limit of %d",
+                         given->trainer_threads, LOCKSTEP_MAX_WAITS);
+    if (given->wait_while_open > 1)
+        return error_set(LOCKSTEP_E_CONFIG, "config.wait_while_open %u is not 0 or 1",
+                         given->wait_while_open);
+    config->trainer_threads = given->trainer_threads == 0 ? 1 : given->trainer_threads;
+    config->wait_while_open = given->wait_while_open != 0;
+    config->halt_timeout_ms = given->halt_timeout_ms;
+    return config_number("LOCKSTEP_HALT_TIMEOUT_MS", UINT32_MAX, &config->halt_timeout_ms);
+}
+
 int config_resolve(const struct lockstep_config *given, struct config *config)
 {
     struct lockstep_config whole;
@@ -395,6 +456,10 @@ int config_resolve(const struct lockstep_config *given, struct config *config)
         status = config_slots(config);
     if (status == 0)
         status = config_trace(&whole, config);
+    if (status == 0)
+        status = config_policies(&whole, config);
+    if (status == 0)
+        status = config_waits(&whole, config);
     config->open_timeout_ms = whole.open_timeout_ms;
     if (status == 0)
         status = config_number("LOCKSTEP_OPEN_TIMEOUT_MS", UINT32_MAX, &config->open_timeout_ms);

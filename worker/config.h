@@ -46,7 +46,18 @@ struct config {
     cpu_set_t engine_cpus; // Where it is.
     int engine_nice; // 0: as it is.
     char trace_dir[LOCKSTEP_TEXT_BYTES]; // Empty: none.
+    lockstep_order order;
+    lockstep_unplanned unplanned;
+    uint32_t trainer_threads; // At least 1.
+    bool wait_while_open;
+    uint32_t halt_timeout_ms; // 0: none.
 };
+
+// What the policies are called in the environment and in the manifest, by their numbers.
+#define CONFIG_ORDERS 2
+#define CONFIG_UNPLANNED 3
+extern const char *const config_orders[CONFIG_ORDERS];
+extern const char *const config_unplanned[CONFIG_UNPLANNED];
 
 // 0, or LOCKSTEP_E_CONFIG / LOCKSTEP_E_UNSUPPORTED / LOCKSTEP_E_INVALID with the error text set.
 int config_resolve(const struct lockstep_config *given, struct config *config);

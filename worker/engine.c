@@ -73,9 +73,12 @@ static void engine_unplanned_text(const struct lockstep_session *session, char *
                     id->call + 1);
     }
     text_append(&text,
-                "%s; the first step of a phase decides which modules it runs: use another "
+                "%s; %sthe first step of a phase decides which modules it runs: use another "
                 "phase label for steps that run others",
-                verdict->extra_total > LOCKSTEP_MAX_EXTRA_CALLS ? " and more" : "");
+                verdict->extra_total > LOCKSTEP_MAX_EXTRA_CALLS ? " and more" : "",
+                session->config.unplanned == LOCKSTEP_UNPLANNED_FAIL ? ""
+                                                                     : "that is too many for one "
+                                                                       "step, and ");
 }
 
 static const char *engine_peer_host(const struct lockstep_session *session, uint32_t rank)
@@ -258,6 +261,7 @@ static void engine_settled(struct lockstep_session *session, uint64_t step)
     session->report.bytes_sent = now.bytes_sent - session->step_bytes_sent;
     session->report.bytes_received = now.bytes_received - session->step_bytes_received;
     session->report.bytes_copied = now.bytes_copied - session->step_bytes_copied;
+    session->report.extended = session->order->verdict.extra_total;
     session->settled = step;
     drive_changed_locked(session);
     mutex_unlock(&session->mutex);
@@ -479,6 +483,16 @@ static void engine_mismatch(void *context, struct collective *collective, uint32
 
 // ---- What the coordinator says -----------------------------------------------------------------
 
+static struct order_options engine_order_options(const struct config *config)
+{
+    static const enum order_unplanned unplanned[] = {UNPLANNED_EXTEND, UNPLANNED_FAIL,
+                                                     UNPLANNED_DEFER};
+    return (struct order_options){.zero_defer = config->order == LOCKSTEP_ORDER_ZERO_DEFER,
+                                  .unplanned = unplanned[config->unplanned],
+                                  .threads = config->trainer_threads,
+                                  .wait_while_open = config->wait_while_open};
+}
+
 static void engine_generation(struct lockstep_session *session, const struct down_message *message)
 {
     const struct down_generation *start = &message->u.generation_start;
@@ -490,7 +504,7 @@ static void engine_generation(struct lockstep_session *session, const struct dow
                                     .peer_count = start->peer_count,
                                     .peers = session->peers,
                                     .form_timeout_ms = session->config.open_timeout_ms};
-    const struct order_options options = {.unplanned = UNPLANNED_FAIL};
+    const struct order_options options = engine_order_options(&session->config);
     const struct order_sink sink = {engine_action, session};
     if (session->generation.number != 0)
         return;
@@ -790,6 +804,7 @@ static void engine_start_command(struct lockstep_session *session)
     message.u.start.root = session->config.root;
     message.u.start.item_count = module_manifest_count(session);
     message.u.start.settled = session->order->settled;
+    message.u.start.zero_defer = session->config.order == LOCKSTEP_ORDER_ZERO_DEFER;
     engine_send(session, &message);
 }
 

@@ -14,9 +14,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#define MANIFEST_SESSION_ITEMS 3 // Those before the modules.
+
 uint32_t module_manifest_count(const struct lockstep_session *session)
 {
-    return 2 + session->module_count + session->tensor_count;
+    return MANIFEST_SESSION_ITEMS + session->module_count + session->tensor_count;
 }
 
 // Appends to the value of an item. What did not fit would not be compared, so all of it has to.
@@ -74,6 +76,15 @@ static void manifest_session(const struct lockstep_session *session, struct mani
                  uneven[config->uneven]);
 }
 
+// A rank that gave up what others wait for, or ran what others refuse, would be alone with it.
+static void manifest_policies(const struct lockstep_session *session, struct manifest_item *item)
+{
+    item->kind = MANIFEST_SESSION;
+    text_copy(item->name, sizeof(item->name), "policies");
+    manifest_say(item, "order=%s unplanned=%s", config_orders[session->config.order],
+                 config_unplanned[session->config.unplanned]);
+}
+
 // A file that was loaded decides bits, steps and counters, so it must be the same everywhere.
 static void manifest_loaded(const struct lockstep_session *session, struct manifest_item *item)
 {
@@ -114,14 +125,16 @@ bool module_manifest_item(const struct lockstep_session *session, uint32_t index
                           struct manifest_item *item)
 {
     memset(item, 0, sizeof(*item));
-    if (index < 2) {
+    if (index < MANIFEST_SESSION_ITEMS) {
         if (index == 0)
             manifest_session(session, item);
+        else if (index == 1)
+            manifest_policies(session, item);
         else
             manifest_loaded(session, item);
         return true;
     }
-    index -= 2;
+    index -= MANIFEST_SESSION_ITEMS;
     for (uint32_t m = 0; m < session->module_count; m++) {
         const struct lockstep_module *module = session->modules[m];
         if (index == 0) {

@@ -39,8 +39,9 @@
  * One trainer thread makes the calls of a session, except where Threads says otherwise.
  *
  * Environment: LOCKSTEP_COORDINATOR, _JOB, _WORLD_SIZE, _RANK_HINT (else JOB_COMPLETION_INDEX),
- * _ADVERTISE, _DATA_PORTS, _OPEN_TIMEOUT_MS, _LOG, _ENGINE_CPUS, _ENGINE_NICE and _TRANSPORT (auto
- * or tcp) override the configuration, so that a launcher can place a worker without code.
+ * _ADVERTISE, _DATA_PORTS, _OPEN_TIMEOUT_MS, _LOG, _ENGINE_CPUS, _ENGINE_NICE, _TRACE_DIR,
+ * _TRANSPORT (auto or tcp), _ORDER (error or zero_defer), _UNPLANNED (extend, fail or defer) and
+ * _HALT_TIMEOUT_MS override the configuration, so that a launcher can place a worker without code.
  * LOCKSTEP_ALGORITHM (auto, ring, doubling, halving, shared or two_level, the same on every rank)
  * takes the place of the choice by size, and LOCKSTEP_LINK (LATENCY_NS,BYTES_PER_S) that of
  * measuring links: docs/operating.md.
@@ -116,6 +117,26 @@ typedef enum lockstep_uneven {
     LOCKSTEP_UNEVEN_FIRST = 2 /* All ranks stop when the first one is exhausted. */
 } lockstep_uneven;
 
+/* What becomes of a call that the plan of its step does not have. A phase's plan is what its first
+ * step called, on whatever rank. */
+typedef enum lockstep_unplanned {
+    LOCKSTEP_UNPLANNED_EXTEND = 0, /* All ranks run it at the end of the step; a rank that did not
+                                      make it contributes nothing. More than 8 such calls in one
+                                      step: E_MISMATCH on every rank, at lockstep_step_end. */
+    LOCKSTEP_UNPLANNED_FAIL = 1, /* E_MISMATCH on every rank at lockstep_step_end. */
+    LOCKSTEP_UNPLANNED_DEFER = 2 /* It counts in the next contribution of its module. Not supported
+                                    yet. */
+} lockstep_unplanned;
+
+/* What becomes of ranks that wait (lockstep_call_wait) for their calls in different orders, each
+ * for what another one has not called. */
+typedef enum lockstep_order {
+    LOCKSTEP_ORDER_ERROR = 0, /* E_MISMATCH on every rank, at once: both sides by name. */
+    LOCKSTEP_ORDER_ZERO_DEFER = 1 /* A wait gives up what is planned before it and was not called
+                                     here yet; that counts in the next contribution of its module.
+                                     Not supported yet. */
+} lockstep_order;
+
 typedef enum lockstep_transport_kind {
     LOCKSTEP_TRANSPORT_AUTO = 0, /* Memory between ranks of one host that can share it; else TCP. */
     LOCKSTEP_TRANSPORT_TCP = 1,
@@ -175,13 +196,25 @@ struct lockstep_config {
                               FILE. lockstep_close removes it, unless the session has failed. A
                               directory in memory is best; one that cannot be used is a warning in
                               the log. NULL: no file. */
+    lockstep_order order; /* Equal on all ranks. */
+    lockstep_unplanned unplanned; /* Equal on all ranks. */
+    uint32_t trainer_threads; /* Threads of this rank that may be in lockstep_call_wait at a time:
+                                 only when so many are does the rank count as one that waits. At
+                                 most 16. 0: 1. */
+    uint32_t wait_while_open; /* 1: lockstep_call_wait may wait for something that needs the end of
+                                 a call which is open here, because another thread will end it. 0:
+                                 that counts as a wait that cannot end. */
+    uint32_t halt_timeout_ms; /* Ranks that wait for each other are told so by the coordinator. When
+                                 it is lost: how long lockstep_call_wait goes on before it fails
+                                 with E_UNREACHABLE, on this rank. 0: for ever. */
 };
 
 #define LOCKSTEP_CONFIG_INIT \
     { \
         sizeof(struct lockstep_config), NULL, NULL, 0, 0, 0, 0, -1, 0, NULL, NULL, NULL, \
             LOCKSTEP_TRANSPORT_AUTO, LOCKSTEP_ON_FAILURE_ERROR, 0, 0, 0, NULL, NULL, \
-            LOCKSTEP_LOG_WARN, 0, 0, LOCKSTEP_UNEVEN_NONE, NULL, 0, NULL \
+            LOCKSTEP_LOG_WARN, 0, 0, LOCKSTEP_UNEVEN_NONE, NULL, 0, NULL, LOCKSTEP_ORDER_ERROR, \
+            LOCKSTEP_UNPLANNED_EXTEND, 0, 0, 0 \
     }
 
 /* Joins the job and waits until its world has formed and this worker is connected to its peers.
@@ -570,11 +603,13 @@ LOCKSTEP_API int lockstep_call_wait(lockstep_call *call, uint32_t timeout_ms);
 LOCKSTEP_API int lockstep_call_next(lockstep_call *call, uint32_t timeout_ms, uint32_t *bucket);
 
 /* Ends the step: waits until every gradient is averaged on every rank, and gives the memory back.
- * Planned calls that this rank has not made contribute nothing and receive the mean. Buffers that
- * are due are exchanged. stream: NULL.
+ * Planned calls that this rank has not made contribute nothing and receive the mean; so do calls
+ * outside the plan that others have made (config.unplanned). Buffers that are due are exchanged.
+ * stream: NULL.
  * A step with accumulate ends at once, and says nothing to the others.
  * Blocks: until all ranks have ended the step; no with accumulate. Threads: the trainer's. Returns:
- * E_PEER_LOST (which rank on which host), E_MISMATCH (phases, or calls outside the plan), E_UNUSED
+ * E_PEER_LOST (which rank on which host), E_MISMATCH (phases, or calls outside the plan where
+ * config.unplanned says so), E_UNUSED
  * (which parameter on which rank, or which rank gave up a call); E_INVALID with a call still open,
  * and on every rank when a module was called, but by nobody with a weight above 0: then its
  * gradients are as they were. */
@@ -615,12 +650,14 @@ struct lockstep_report {
                             until it asked again. */
     uint64_t runs; /* Runs of gradient memory that travelled; one for each bucket at best. */
     uint64_t aborted; /* Calls given up, counted on each rank. */
+    uint64_t extended; /* Calls outside the plan that all ranks have run. */
+    uint64_t deferred; /* Buckets of this rank whose contribution counts in a later step. */
 };
 
 #define LOCKSTEP_REPORT_INIT \
     { \
         sizeof(struct lockstep_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-            0, 0 \
+            0, 0, 0, 0 \
     }
 
 /* Report of a finished step; only the last one is kept. timeout_ms is for reports that other ranks

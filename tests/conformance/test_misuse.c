@@ -449,6 +449,12 @@ static void what_is_not_supported_says_so(void **state)
     OK(lockstep_close(handles[SESSION]));
     config.on_failure = LOCKSTEP_ON_FAILURE_CONTINUE;
     CHECK(LOCKSTEP_E_UNSUPPORTED, "on_failure=error", lockstep_open(&config, &session));
+    config.on_failure = LOCKSTEP_ON_FAILURE_ERROR;
+    config.order = LOCKSTEP_ORDER_ZERO_DEFER;
+    CHECK(LOCKSTEP_E_UNSUPPORTED, "order=error", lockstep_open(&config, &session));
+    config.order = LOCKSTEP_ORDER_ERROR;
+    config.unplanned = LOCKSTEP_UNPLANNED_DEFER;
+    CHECK(LOCKSTEP_E_UNSUPPORTED, "unplanned=extend or fail", lockstep_open(&config, &session));
 }
 
 // ---- Order of calls ----------------------------------------------------------------------------
@@ -977,6 +983,9 @@ static const struct bad_variable bad_variables[] = {
     {"LOCKSTEP_JOB", "j\xff", "job's name is not valid UTF-8"},
     {"LOCKSTEP_ADVERTISE", long_name, "advertised address is too long"},
     {"LOCKSTEP_TRACE_DIR", "\xff", "directory of traces"},
+    {"LOCKSTEP_ORDER", "any", "LOCKSTEP_ORDER='any' is not error or zero_defer"},
+    {"LOCKSTEP_UNPLANNED", "0", "LOCKSTEP_UNPLANNED='0' is not extend, fail or defer"},
+    {"LOCKSTEP_HALT_TIMEOUT_MS", "1s", "LOCKSTEP_HALT_TIMEOUT_MS='1s'"},
 };
 
 static void variables_that_are_wrong(void **state)
@@ -1055,6 +1064,18 @@ static void fields_that_are_wrong(void **state)
     config.world_size = 2;
     config.rank_hint = 2;
     CHECK(LOCKSTEP_E_CONFIG, "hint", lockstep_open(&config, &session));
+    config = good;
+    config.order = (lockstep_order)2;
+    CHECK(LOCKSTEP_E_CONFIG, "config.order 2", lockstep_open(&config, &session));
+    config = good;
+    config.unplanned = (lockstep_unplanned)3;
+    CHECK(LOCKSTEP_E_CONFIG, "config.unplanned 3", lockstep_open(&config, &session));
+    config = good;
+    config.trainer_threads = 17;
+    CHECK(LOCKSTEP_E_CONFIG, "config.trainer_threads 17", lockstep_open(&config, &session));
+    config = good;
+    config.wait_while_open = 2;
+    CHECK(LOCKSTEP_E_CONFIG, "config.wait_while_open 2", lockstep_open(&config, &session));
     assert_null(session);
 }
 

@@ -283,9 +283,134 @@ static void unplanned_body(struct rank *rank)
     free_two(modules);
 }
 
+static void refuse_unplanned(struct rank *rank, struct lockstep_config *config)
+{
+    (void)rank;
+    config->unplanned = LOCKSTEP_UNPLANNED_FAIL;
+}
+
 static void case_40_not_planned(const struct setting *setting)
 {
-    ranks_run(setting, unplanned_body, NULL);
+    const struct cluster_test test = {
+        .setting = setting, .configure = refuse_unplanned, .body = unplanned_body};
+    ranks_run_test(&test);
+}
+
+// By default everybody runs it at the end of the step: rank 1's own gradient is the mean, and the
+// other ranks have it, too. The plan stays as it was.
+static void extended_step(struct rank *rank, struct trained_module *modules, uint32_t extra)
+{
+    uint64_t only_1[CLUSTER_MAX_WORLD] = {0, 1};
+    trainer_begin(rank, NULL);
+    for (uint32_t m = 0; m < 1 + extra; m++) {
+        trainer_fill_known(&modules[m], rank->rank, atomic_load(&rank->step));
+        if (m == 0 || rank->rank == 1)
+            trainer_call(rank, &modules[m]);
+    }
+    trainer_end(rank);
+    trainer_expect_mean(rank, &modules[0], atomic_load(&rank->step), NULL);
+    for (uint32_t m = 1; m < 1 + extra; m++) {
+        trainer_expect_mean(rank, &modules[m], atomic_load(&rank->step), only_1);
+        trainer_digest(rank, &modules[m]);
+    }
+    RANK_EQUAL(rank, trainer_report(rank).extended, extra);
+    RANK_EQUAL(rank, trainer_report(rank).learning, 0);
+    RANK_EQUAL(rank, trainer_report(rank).control_messages, 0);
+}
+
+static void extended_body(struct rank *rank)
+{
+    struct trained_module modules[2];
+    make_two(rank, modules);
+    trainer_step_known(rank, modules, 1);
+    for (uint32_t i = 0; i < 6; i++)
+        extended_step(rank, modules, i % 3 == 2 ? 0 : 1);
+    trainer_step_known(rank, modules, 2);
+    free_two(modules);
+}
+
+static void case_40_run_at_the_end(const struct setting *setting)
+{
+    ranks_run(setting, extended_body, NULL);
+}
+
+#define MANY 10
+
+// Each rank brings another one, in opposite orders; all of them run, in one order everywhere.
+static void extended_by_all_body(struct rank *rank)
+{
+    static const char *const names[MANY] = {"m0", "m1", "m2", "m3", "m4",
+                                            "m5", "m6", "m7", "m8", "m9"};
+    struct trained_module modules[MANY];
+    for (uint32_t m = 0; m < MANY; m++) {
+        const struct module_shape shape = {.name = names[m], .count = 3, .elements = sizes};
+        trainer_make(rank, &shape, m, &modules[m]);
+    }
+    RANK_OK(rank, lockstep_start(rank->session));
+    trainer_step_known(rank, modules, 1);
+    for (uint32_t i = 0; i < 4; i++) {
+        trainer_begin(rank, NULL);
+        for (uint32_t m = 0; m < MANY; m++)
+            trainer_fill_known(&modules[m], rank->rank, atomic_load(&rank->step));
+        trainer_call(rank, &modules[0]);
+        for (uint32_t m = 1; m < MANY - 1; m++) {
+            const uint32_t place = rank->rank % 2 == 0 ? m : MANY - 1 - m;
+            if (i % 2 == 0 || place % rank->world_size == rank->rank)
+                trainer_call(rank, &modules[place]);
+        }
+        trainer_end(rank);
+        RANK_EQUAL(rank, trainer_report(rank).extended, MANY - 2);
+        for (uint32_t m = 1; m < MANY - 1; m++) {
+            uint64_t one[CLUSTER_MAX_WORLD] = {0};
+            one[m % rank->world_size] = 1;
+            trainer_expect_mean(rank, &modules[m], atomic_load(&rank->step),
+                                i % 2 == 0 ? NULL : one);
+            trainer_digest(rank, &modules[m]);
+        }
+    }
+    // One more than a wave can name.
+    trainer_begin(rank, NULL);
+    for (uint32_t m = rank->rank == 0 ? 0 : 1; m < MANY; m++)
+        trainer_call(rank, &modules[m]);
+    RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_step_end(rank->session, NULL));
+    RANK_SAYS(rank, "module 'm1' (call 1)");
+    RANK_SAYS(rank, "and more");
+    rank_digest(rank, lockstep_error_text(), strlen(lockstep_error_text()));
+    for (uint32_t m = 0; m < MANY; m++)
+        trainer_free(&modules[m]);
+}
+
+static void case_40_run_at_the_end_from_all_ranks(const struct setting *setting)
+{
+    ranks_run(setting, extended_by_all_body, NULL);
+}
+
+// One who did it would be alone with it.
+static void differing_policies(struct rank *rank, struct lockstep_config *config)
+{
+    if (rank->rank == 1)
+        config->unplanned = LOCKSTEP_UNPLANNED_FAIL;
+}
+
+static void differing_body(struct rank *rank)
+{
+    struct trained_module module;
+    const struct module_shape shape = {.name = "a", .count = 4, .elements = sizes};
+    trainer_make(rank, &shape, 0, &module);
+    rank_meet(rank); // Or the others have failed before this one has come so far.
+    RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_start(rank->session));
+    RANK_SAYS(rank, "policies: unplanned=");
+    RANK_SAYS(rank, "unplanned=extend");
+    RANK_SAYS(rank, "unplanned=fail");
+    RANK_SAYS(rank, "rank 1");
+    trainer_free(&module);
+}
+
+static void case_31_policies_differ(const struct setting *setting)
+{
+    const struct cluster_test test = {
+        .setting = setting, .configure = differing_policies, .body = differing_body};
+    ranks_run_test(&test);
 }
 
 // ---- Case 44 -----------------------------------------------------------------------------------
@@ -389,6 +514,9 @@ int main(void)
         {"case_40_planned_and_called_on_one_rank", case_40_planned_and_called_on_one_rank, NULL},
         {"case_40_learned_from_one_rank", case_40_learned_from_one_rank, NULL},
         {"case_40_not_planned", case_40_not_planned, NULL},
+        {"case_40_run_at_the_end", case_40_run_at_the_end, NULL},
+        {"case_40_run_at_the_end_from_all_ranks", case_40_run_at_the_end_from_all_ranks, NULL},
+        {"case_31_policies_differ", case_31_policies_differ, NULL},
         {"case_44_statistics_are_ordered", case_44_statistics_are_ordered, NULL},
         {"case_44_transfer_overlaps_backward", case_44_transfer_overlaps_backward, NULL},
     };

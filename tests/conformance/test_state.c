@@ -503,9 +503,17 @@ static void unplanned_body(struct rank *rank)
     buffered_free(&states[1]);
 }
 
+static void refuse_unplanned(struct rank *rank, struct lockstep_config *config)
+{
+    last_is_root(rank, config);
+    config->unplanned = LOCKSTEP_UNPLANNED_FAIL;
+}
+
 static void buffers_of_a_step_outside_the_plan(const struct setting *setting)
 {
-    run_with_root(setting, unplanned_body);
+    const struct cluster_test test = {
+        .setting = setting, .configure = refuse_unplanned, .body = unplanned_body};
+    ranks_run_test(&test);
 }
 
 // ---- Case 35 -----------------------------------------------------------------------------------
