@@ -933,6 +933,8 @@ static void begin_start(struct world *world, uint32_t r)
 {
     struct up_message message = {.kind = UP_START, .generation = world->orders[r].generation};
     message.u.start.item_count = 1;
+    message.u.start.zero_defer = world->config.zero_defer;
+    message.u.start.strict = (world->config.strict >> r & 1) != 0;
     core_hears(world, r, &message);
 }
 
