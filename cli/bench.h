@@ -134,6 +134,8 @@ struct bench_report {
     double memcpy_bytes_per_s;
     double tcp_bytes_per_s;
     double line_ns;
+    uint64_t runs_cached; // Runs of rank 0 through slots that were filled through the caches, ...
+    uint64_t runs_past; // ... and past them.
     int cycles_error; // errno: why there are no cycles; 0: there are.
     uint32_t row_count;
     struct bench_row rows[BENCH_MAX_ROWS];

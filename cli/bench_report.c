@@ -10,6 +10,7 @@
 #include "cli/relay.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -233,6 +234,10 @@ void bench_print_end(const struct bench_report *report)
     if (noisy > 0)
         printf("\nnoisy: in %u of %u rows the quartiles are more than %.0f%% of the median apart\n",
                noisy, report->row_count, 100 * NOISY_SHARE);
+    if (report->runs_cached + report->runs_past > 0)
+        printf("\nslots of shared memory: %" PRIu64 " runs through the caches, %" PRIu64
+               " past them\n",
+               report->runs_cached, report->runs_past);
     fflush(stdout);
 }
 
@@ -329,6 +334,10 @@ void bench_print_json(const struct bench_report *report)
     json_string(&json, "lockstep", lockstep_version());
     json_options(&json, report->options);
     json_limits(&json, report);
+    json_object_begin(&json, "slots");
+    json_u64(&json, "cached_runs", report->runs_cached);
+    json_u64(&json, "past_runs", report->runs_past);
+    json_object_end(&json);
     json_array_begin(&json, "results");
     for (uint32_t i = 0; i < report->row_count; i++)
         json_row(&json, report, &report->rows[i]);

@@ -16,6 +16,7 @@
 #include "cli/cli.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -332,6 +333,17 @@ static uint32_t rank_hint(void)
     return hint && parse_u64(hint, &rank) ? (uint32_t)rank : 0;
 }
 
+// The session says at its end how the slots of shared memory were filled.
+static void read_log(void *context, lockstep_log_level level, const char *line)
+{
+    struct bench_report *report = context;
+    const char *counts = strstr(line, "event=slots_filled ");
+    (void)level;
+    if (counts && sscanf(counts, "event=slots_filled cached=%" SCNu64 " past=%" SCNu64,
+                         &report->runs_cached, &report->runs_past) != 2)
+        cli_say("bench", "this log line is not understood: %s", line);
+}
+
 static void open_session(struct bench_worker *worker)
 {
     const struct bench_options *options = worker->options;
@@ -341,6 +353,9 @@ static void open_session(struct bench_worker *worker)
     config.bucket_first_bytes = options->buckets[0];
     config.bucket_bytes = options->buckets[1];
     config.bucket_last_bytes = options->buckets[2];
+    config.log = read_log;
+    config.log_context = worker->report;
+    config.log_level = LOCKSTEP_LOG_INFO;
     worker->rank = rank_hint();
     bench_check(worker, lockstep_open(&config, &worker->session), "lockstep_open");
     bench_check(worker, lockstep_world(worker->session, &worker->rank, NULL), "lockstep_world");
@@ -391,10 +406,14 @@ static void measure_rows(struct bench_worker *worker, struct bench_step *steps)
         if (worker->rank == 0 && !worker->options->json)
             bench_print_row(report, &report->rows[i]);
     }
+}
+
+static void end_report(const struct bench_worker *worker)
+{
     if (worker->rank == 0 && worker->options->json)
-        bench_print_json(report);
+        bench_print_json(worker->report);
     else if (worker->rank == 0)
-        bench_print_end(report);
+        bench_print_end(worker->report);
 }
 
 int cli_bench_worker(int argc, char **argv)
@@ -418,6 +437,7 @@ int cli_bench_worker(int argc, char **argv)
     measure_rows(&worker, steps);
     close_raw(&worker);
     bench_check(&worker, lockstep_close(worker.session), "lockstep_close");
+    end_report(&worker);
     bench_step_free(&worker, steps); // Until now the session had borrowed it.
     close_arena(&worker);
     return CLI_OK;

@@ -990,10 +990,21 @@ int engine_start(struct lockstep_session *session)
     return status;
 }
 
+// What the duels of transport_fill.c came to. Nobody drives.
+static void engine_log_slots(struct lockstep_session *session)
+{
+    struct transport_statistics now;
+    transport_statistics(session->transport, &now);
+    if (now.runs_filled[0] + now.runs_filled[1] > 0)
+        log_event(&session->log, LOG_LEVEL_INFO, "slots_filled", "cached=%" PRIu64 " past=%" PRIu64,
+                  now.runs_filled[0], now.runs_filled[1]);
+}
+
 void engine_stop(struct lockstep_session *session, bool leave)
 {
     if (!session->engine_runs)
         return;
     session_post(session, (struct command){.kind = COMMAND_STOP, .value = leave ? 1 : 0});
     drive_join(session);
+    engine_log_slots(session);
 }

@@ -43,6 +43,11 @@ table() {
 bench blocking --sizes 4,3K --dtypes float32,uint8 --iterations 20
 bench async --mode async --in-flight 3 --sizes 64K --iterations 5 --transport tcp --cold
 bench step --mode step --backward-ms 1 --sizes 4,1M --iterations 3 --buckets 64K,256K,64K
+LOCKSTEP_SLOTS=past bench slots --sizes 64K --iterations 20 --memory private
+grep -Eq '"slots":\{"cached_runs":0,"past_runs":[1-9]' "$work/slots.json" || fail "slots past the caches"
+LOCKSTEP_SLOTS=cached bench slots --sizes 64K --iterations 20 --memory private
+grep -Eq '"slots":\{"cached_runs":[1-9][0-9]*,"past_runs":0' "$work/slots.json" ||
+    fail "slots through the caches"
 table 1 --ranks 3 --sizes 1M --seconds 0.02
 table 1 --mode step --backward-ms 0.1 --sizes 64K --iterations 2
 
