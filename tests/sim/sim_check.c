@@ -4,8 +4,9 @@
 //
 //   - all members of a generation get the same world, each its own rank, and its true neighbours;
 //   - grants, layouts, plans and halts reach all members in one order with one content;
-//   - a slot is granted once, and when every member has made it or has ended the step; a plan comes
-//   when all have ended, and has the granted calls in their order;
+//   - a slot is granted once, and when every member has made it or has ended the step (or, where
+//   the policy is zero_defer, gives it up); a plan comes when all have ended, and has the granted
+//   calls in their order;
 //   - numbers of generations only grow;
 //   - a halt that names a lost rank names one that died, one that names a leaver one that left;
 //   - nothing of another generation is sent, and nothing at all to a stream that has ended (this
@@ -203,6 +204,15 @@ static void check_halt(struct sim_worker *worker, const struct down_halt *halt)
         sim_fail(sim, "a halt says nothing");
 }
 
+// The same for all, but for who gives the slot up.
+static void check_grant_received(struct sim_worker *worker, struct sim_history *history,
+                                 const struct down_message *message)
+{
+    struct down_message same = *message;
+    same.u.grant.forced = false;
+    check_sequence(worker, &history->grants, &worker->grants_seen, &same);
+}
+
 void check_received(struct sim_worker *worker, const struct down_message *message)
 {
     struct sim *sim = worker->sim;
@@ -217,7 +227,7 @@ void check_received(struct sim_worker *worker, const struct down_message *messag
         memcmp(&message->generation, &worker->generation, sizeof(worker->generation)) != 0)
         sim_fail(sim, "%s receives a message of another generation", sim_name(worker));
     if (message->kind == DOWN_GRANT)
-        check_sequence(worker, &history->grants, &worker->grants_seen, message);
+        check_grant_received(worker, history, message);
     else if (message->kind == DOWN_PLAN_PART || message->kind == DOWN_LAYOUT_PART)
         check_sequence(worker, &history->plans, &worker->plans_seen, message);
     else if (message->kind == DOWN_HALT)
@@ -242,14 +252,6 @@ static struct known_slot *known_slot(struct sim_history *history, const struct s
     return slot;
 }
 
-static bool known_complete(const struct sim_history *history, const struct known_slot *slot)
-{
-    for (uint32_t rank = 0; rank < history->world_size; rank++)
-        if (!slot->made[rank] && !history->ended[rank])
-            return false;
-    return true;
-}
-
 void check_up(struct sim_worker *worker, const struct up_message *message)
 {
     if (worker->assigned_number == 0)
@@ -265,14 +267,22 @@ void check_up(struct sim_worker *worker, const struct up_message *message)
     history->ended_count++;
 }
 
+// A rank that has not made the slot and may still make it is told that it gives it up.
+static void check_grant_to(struct sim_worker *worker, struct sim_history *history,
+                           const struct down_grant *grant)
+{
+    const uint32_t rank = worker->assigned_rank;
+    const bool open = !known_slot(history, &grant->slot)->made[rank] && !history->ended[rank];
+    if (open != grant->forced || (open && !worker->sim->forces))
+        sim_fail(worker->sim, "a slot is granted that not everybody has made");
+}
+
 static void check_grant(struct sim_worker *worker, struct sim_history *history,
                         const struct down_grant *grant)
 {
     struct sim *sim = worker->sim;
     struct known_slot *slot = known_slot(history, &grant->slot);
     struct slot_id call = grant->slot;
-    if (!known_complete(history, slot))
-        sim_fail(sim, "a slot is granted that not everybody has made");
     if (slot->granted)
         sim_fail(sim, "a slot is granted twice");
     slot->granted = true;
@@ -316,11 +326,14 @@ void check_sent(struct sim_worker *worker, const struct down_message *message)
     struct sim_history *history = history_of(worker);
     if (message->kind == DOWN_GENERATION)
         history->world_size = message->u.generation_start.world_size;
+    if (message->kind == DOWN_GRANT)
+        check_grant_to(worker, history, &message->u.grant);
     if (worker->assigned_rank != 0)
         return;
     if (message->kind == DOWN_GRANT)
         check_grant(worker, history, &message->u.grant);
-    else if (message->kind == DOWN_PLAN_PART && message->u.plan_part.last)
+    else if (message->kind == DOWN_PLAN_PART && message->u.plan_part.last &&
+             message->u.plan_part.closes_step)
         check_plan(worker, history, &message->u.plan_part);
 }
 

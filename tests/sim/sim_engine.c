@@ -59,8 +59,21 @@ struct arrived_wave {
 
 // What the oracle of a slot carries: who contributes, and what must be equal.
 struct slot_payload {
-    uint32_t contributors;
+    struct parts parts;
     struct slot_id id;
+};
+
+enum {
+    ENGINE_QUEUE = 64
+};
+
+// What a rank whose data plane pairs by position has launched: it becomes final in this order.
+struct strict_queue {
+    uint64_t launched; // In this generation, ...
+    uint64_t final; // ... and of these.
+    uint32_t index[ENGINE_QUEUE]; // By number, modulo.
+    bool heard[ENGINE_QUEUE];
+    struct parts parts[ENGINE_QUEUE];
 };
 
 struct engine_state {
@@ -74,6 +87,7 @@ struct engine_state {
     uint64_t step;
     uint64_t settled;
     uint32_t made; // Of the program's ready slots.
+    struct calls_run run; // Of its calls instead.
     struct open_wave opening; // What this rank says in the open wave.
     uint64_t trainer_ms; // Its next action; UINT64_MAX: it waits.
     uint64_t started_at; // The step after which it has called lockstep_start last.
@@ -93,6 +107,7 @@ struct engine_state {
 
     // The data plane.
     uint32_t in_flight; // Slots launched and not final.
+    struct strict_queue queue;
     uint64_t header_sent; // Step of the last one.
     uint64_t header_received;
     bool peer_left[PROGRAM_WORLD];
@@ -241,7 +256,7 @@ static void engine_failed(struct sim_worker *worker, const struct order_action *
 {
     struct engine_state *state = state_of(worker);
     state->deadline_ms = 0;
-    if (action->text == NULL) {
+    if (action->text == NULL) { // The verdict of the close wave.
         engine_unplanned(worker);
         return;
     }
@@ -402,23 +417,65 @@ static void data_check_left(struct sim_worker *worker)
             engine_peer_lost(worker, peer, true);
 }
 
+static bool engine_all_strict(const struct engine_state *state)
+{
+    const struct program *program = state->program;
+    return program->has_calls && program->calls.strict == (1u << program->world) - 1;
+}
+
 // ---- What the core decides -------------------------------------------------------------------
+
+// Slots are paired by tag, or, where all ranks are strict, by the number of their launch.
+static struct sim_key engine_key(const struct engine_state *state,
+                                 const struct order_action *action)
+{
+    const struct sim_key by_tag = {
+        .number = action->index, .step = action->step, .space = action->space};
+    const struct sim_key by_number = {.kind = 1, .number = (uint32_t)state->queue.launched};
+    return engine_all_strict(state) ? by_number : by_tag;
+}
 
 static void engine_launch(struct sim_worker *worker, const struct order_action *action)
 {
     struct engine_state *state = state_of(worker);
-    const struct sim_key key = {
-        .number = action->index, .step = action->step, .space = action->space};
-    struct slot_payload payload = {.id = action->slot->id};
-    payload.contributors = action->slot->zero ? 0 : 1u << worker->rank;
+    const struct slot_id *id = &action->slot->id;
+    const struct sim_key key = engine_key(state, action);
+    struct slot_payload payload = {.id = *id};
+    if (!action->slot->zero && state->program->has_calls)
+        payload.parts = state->run.made[id->module][id->call][id->bucket];
+    else if (!action->slot->zero)
+        payload.parts.words[0] = UINT64_C(1) << worker->rank;
     sim_trace(worker->sim,
-              "%s launches position %" PRIu32 " of step %" PRIu64 ": slot %" PRIu32 "#0.%" PRIu32
-              "%s",
-              sim_name(worker), action->index, action->step, action->slot->id.module,
-              action->slot->id.bucket, action->slot->zero ? ", zeros" : "");
+              "%s launches position %" PRIu32 " of step %" PRIu64 ": slot %" PRIu32 "#%" PRIu32
+              ".%" PRIu32 "%s%s",
+              sim_name(worker), action->index, action->step, id->module, id->call, id->bucket,
+              action->slot->zero ? ", zeros" : "", action->slot->forfeited ? ", given up" : "");
+    // R1: where slots pair by position, a step of another phase must not meet this one.
+    if (state->order.options.strict && !state->order.learning && worker->world_size > 1 &&
+        state->header_received < action->step)
+        sim_fail(worker->sim, "%s launches before the header of its predecessor", sim_name(worker));
     ledger_launched(state->ledger, worker->rank, action);
     state->in_flight++;
+    state->queue.index[state->queue.launched++ % ENGINE_QUEUE] = action->index;
     sim_join(worker, &key, &payload, sizeof(payload));
+}
+
+static void engine_deferred(struct sim_worker *worker, const struct slot_id *id)
+{
+    sim_trace(worker->sim, "%s puts off slot %" PRIu32 "#%" PRIu32 ".%" PRIu32, sim_name(worker),
+              id->module, id->call, id->bucket);
+    calls_run_deferred(&state_of(worker)->run, id);
+}
+
+static void engine_released(struct sim_worker *worker, const struct order_action *action)
+{
+    static const char *const ends[] = {"it is final", "it counts later", "withdrawn"};
+    struct engine_state *state = state_of(worker);
+    sim_trace(worker->sim, "%s: the wait for call %" PRIu32 "#%" PRIu32 " is over, %s",
+              sim_name(worker), action->call.module, action->call.call, ends[action->release]);
+    if (!calls_run_released(&state->run, &action->call))
+        sim_fail(worker->sim, "%s is released, but does not wait", sim_name(worker));
+    think(worker);
 }
 
 static void engine_settled(struct sim_worker *worker, uint64_t step)
@@ -454,9 +511,11 @@ static void engine_do(struct sim_worker *worker, const struct order_action *acti
         engine_launch(worker, action);
         break;
     case ORDER_DEFER:
+        engine_deferred(worker, action->deferred);
+        break;
     case ORDER_RELEASE:
-        sim_fail(worker->sim, "%s defers or waits for a call, which no program does",
-                 sim_name(worker));
+        engine_released(worker, action);
+        break;
     case ORDER_CLOSE:
         wave_join(worker, WAVE_CLOSE, action->step, action->close, sizeof(*action->close));
         break;
@@ -580,6 +639,8 @@ static void trainer_start(struct sim_worker *worker)
     struct up_message message = {.kind = UP_START, .u.start = {.manifest_hash = 7}};
     message.u.start.item_count = 1 + state->program->modules;
     message.u.start.settled = state->settled;
+    message.u.start.zero_defer = state->order.options.zero_defer;
+    message.u.start.strict = state->order.options.strict;
     state->starting = true;
     state->started_at = state->step;
     state->stage = TRAINER_STARTED;
@@ -601,8 +662,9 @@ static void trainer_step_begun(struct sim_worker *worker)
               state->step, program_of(state)->phase);
     if (program_enter(state->program, &state->sets, program_of(state)->phase))
         order_forget_plans(&state->order);
-    for (uint32_t i = 0; i < state->program->modules; i++)
-        buckets[i] = program_buckets(state->program, &state->sets, i);
+    for (uint32_t m = 0; m < state->program->modules; m++)
+        buckets[m] = program_buckets(state->program, &state->sets, m);
+    calls_run_step(&state->run, (uint32_t)state->step);
     order_step_begun(&state->order, state->step, program_phase(program_of(state)->phase), buckets);
     ledger_step_begun(state->ledger, worker->rank);
 }
@@ -727,11 +789,61 @@ static bool trainer_make_slot(struct sim_worker *worker)
     return false;
 }
 
+static void trainer_do(struct sim_worker *worker, const struct calls_op *op)
+{
+    struct engine_state *state = state_of(worker);
+    const struct slot_id *slot = &op->slot;
+    const struct call_id call = {slot->module, slot->call};
+    switch (op->kind) {
+    case CALLS_BEGIN:
+        order_call_begun(&state->order, call);
+        break;
+    case CALLS_READY:
+        sim_trace(worker->sim, "%s: slot %" PRIu32 "#%" PRIu32 ".%" PRIu32 " is ready",
+                  sim_name(worker), slot->module, slot->call, slot->bucket);
+        calls_run_ready(&state->run, slot);
+        order_slot_ready(&state->order, *slot, DTYPE_FLOAT32, 10 + slot->bucket);
+        break;
+    case CALLS_END:
+        order_call_ended(&state->order, call);
+        break;
+    case CALLS_WAIT:
+        sim_trace(worker->sim, "%s waits for call %" PRIu32 "#%" PRIu32, sim_name(worker),
+                  slot->module, slot->call);
+        order_wait_begun(&state->order, call);
+        break;
+    }
+}
+
+// One operation of some thread that can go on. Releases wake those that cannot.
+static void trainer_calls(struct sim_worker *worker)
+{
+    struct engine_state *state = state_of(worker);
+    const uint32_t threads = state->program->calls.threads;
+    const uint32_t first = (uint32_t)sim_random(worker->sim, threads);
+    const struct calls_op *op = NULL;
+    if (calls_run_over(&state->run)) {
+        trainer_step_end(worker);
+        return;
+    }
+    for (uint32_t i = 0; i < threads && op == NULL; i++)
+        op = calls_run_next(&state->run, (first + i) % threads);
+    if (op == NULL)
+        return;
+    think(worker);
+    if (!state->over)
+        trainer_do(worker, op);
+}
+
 static void trainer_backward(struct sim_worker *worker)
 {
     struct engine_state *state = state_of(worker);
     const struct program *program = state->program;
     const uint32_t rank = state->options->rank;
+    if (program->has_calls) {
+        trainer_calls(worker);
+        return;
+    }
     think(worker);
     if (state->made < program_of(state)->ready_count / 2 && trainer_make_slot(worker))
         return;
@@ -777,13 +889,18 @@ static void trainer_acts(struct sim_worker *worker)
 static void engine_generation(struct sim_worker *worker)
 {
     struct engine_state *state = state_of(worker);
-    const struct order_options options = {.unplanned = UNPLANNED_FAIL};
+    const struct calls *calls = &state->program->calls;
     const struct order_sink sink = {engine_action, worker};
+    struct order_options options = calls->options;
     if (worker->rank != state->options->rank)
         sim_fail(worker->sim, "%s asked for rank %" PRIu32, sim_name(worker), state->options->rank);
+    options.strict = (calls->strict >> worker->rank & 1) != 0;
+    if (!state->program->has_calls)
+        options = (struct order_options){.unplanned = UNPLANNED_FAIL};
     order_init(&state->order, worker->generation, worker->rank, worker->world_size, &options, sink);
     state->order.plan_room = state->program->plan_room;
-    ledger_joined(state->ledger, worker->rank, &state->order);
+    calls_run_begin(&state->run, calls, worker->rank);
+    ledger_joined(state->ledger, worker->rank, &state->order, &state->run);
     state->stage = TRAINER_STARTING;
     think(worker);
 }
@@ -819,6 +936,8 @@ static void engine_heard(struct sim_worker *worker, const struct down_message *m
         order_plan_received(&state->order, &message->u.plan_part);
         break;
     case DOWN_QUERY:
+        order_queried(&state->order, &message->u.query);
+        break;
     case DOWN_INSPECT:
     case DOWN_TUNING: // The simulated data plane has no links to measure.
         break;
@@ -881,6 +1000,8 @@ static void engine_disconnected(struct sim_worker *worker)
     else if (state->order.open && state->order.learning)
         engine_fail(worker, SESSION_UNREACHABLE, HALT_NONE,
                     "the coordinator was lost while the order was being learned");
+    else
+        order_coordinator_lost(&state->order);
     engine_progress(worker);
 }
 
@@ -927,6 +1048,39 @@ static void engine_data(struct sim_worker *worker, uint32_t from, const void *by
     engine_progress(worker);
 }
 
+static void engine_final(struct sim_worker *worker, uint32_t index, const struct parts *parts)
+{
+    struct engine_state *state = state_of(worker);
+    sim_trace(worker->sim, "%s: position %" PRIu32 " of step %" PRIu64 " is final",
+              sim_name(worker), index, state->order.step);
+    state->in_flight--;
+    ledger_final(state->ledger, worker->rank, index, parts);
+    order_slot_final(&state->order, index);
+}
+
+// Operations of such a rank end in the order in which they were launched.
+static void engine_strict_final(struct sim_worker *worker, uint64_t number,
+                                const struct parts *parts)
+{
+    struct strict_queue *queue = &state_of(worker)->queue;
+    queue->parts[number % ENGINE_QUEUE] = *parts;
+    queue->heard[number % ENGINE_QUEUE] = true;
+    while (queue->final < queue->launched && queue->heard[queue->final % ENGINE_QUEUE]) {
+        const uint64_t at = queue->final++ % ENGINE_QUEUE;
+        queue->heard[at] = false;
+        engine_final(worker, queue->index[at], &queue->parts[at]);
+    }
+}
+
+// The number of the launch of a position of the present step: one of the last.
+static uint64_t strict_number(const struct strict_queue *queue, uint32_t index)
+{
+    uint64_t number = queue->launched;
+    while (number > queue->final && queue->index[(number - 1) % ENGINE_QUEUE] != index)
+        number--;
+    return number - 1;
+}
+
 static void engine_collective(struct sim_worker *worker, const struct sim_key *key,
                               const void *bytes)
 {
@@ -935,13 +1089,17 @@ static void engine_collective(struct sim_worker *worker, const struct sim_key *k
     if (state->over || state->dying || state->stage == TRAINER_CLOSING)
         return;
     memcpy(&payload, bytes, sizeof(payload));
-    sim_trace(worker->sim, "%s: position %" PRIu32 " of step %" PRIu64 " is final",
-              sim_name(worker), key->number, key->step);
-    if (key->step != state->order.step || key->space != state->order.space)
+    if (payload.id.module == UINT32_MAX)
+        sim_fail(worker->sim, "%s finishes what were different slots", sim_name(worker));
+    if (!engine_all_strict(state) &&
+        (key->step != state->order.step || key->space != state->order.space))
         sim_fail(worker->sim, "%s finishes a slot of a step that it is not in", sim_name(worker));
-    state->in_flight--;
-    ledger_final(state->ledger, worker->rank, key->number, payload.contributors);
-    order_slot_final(&state->order, key->number);
+    if (engine_all_strict(state))
+        engine_strict_final(worker, key->number, &payload.parts);
+    else if (state->order.options.strict)
+        engine_strict_final(worker, strict_number(&state->queue, key->number), &payload.parts);
+    else
+        engine_final(worker, key->number, &payload.parts);
     engine_progress(worker);
 }
 
@@ -965,7 +1123,7 @@ static void engine_merge(const struct sim_key *key, void *into, const void *from
     // What differs is told by nobody: no rank calls it what another does.
     if (memcmp(&a->id, &b->id, sizeof(a->id)) != 0)
         a->id.module = UINT32_MAX;
-    a->contributors |= b->contributors;
+    parts_join(&a->parts, &b->parts);
 }
 
 static void engine_waits_for(const struct sim_worker *worker, char *text, size_t bytes)

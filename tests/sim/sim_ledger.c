@@ -22,12 +22,15 @@ void ledger_begin(struct ledger *ledger, struct sim *sim, const struct program *
     memset(ledger, 0, sizeof(*ledger));
     ledger->sim = sim;
     ledger->program = program;
-    program_expect(program, ledger->outcomes);
+    if (!program->has_calls)
+        program_expect(program, ledger->outcomes);
 }
 
-void ledger_joined(struct ledger *ledger, uint32_t rank, const struct order *order)
+void ledger_joined(struct ledger *ledger, uint32_t rank, const struct order *order,
+                   const struct calls_run *run)
 {
     ledger->ranks[rank].order = order;
+    ledger->ranks[rank].run = run;
 }
 
 static struct ledger_step *step_of(struct ledger *ledger, uint32_t rank)
@@ -89,6 +92,31 @@ static void check_order(struct ledger *ledger, uint32_t rank)
     }
 }
 
+// Somebody begins the step, so what is known of it is known: its plan, or that there is none.
+static void expect_calls(struct ledger *ledger, const struct order *order)
+{
+    struct program_outcome *outcome = &ledger->outcomes[order->step];
+    struct calls_stash *stash = &ledger->stashes[order->step];
+    struct calls_known known = {.learning = order->learning, .slot_count = order->slot_count};
+    struct calls_outcome calls;
+    if (order->slot_count > CALLS_SLOTS)
+        sim_fail(ledger->sim, "a plan has %" PRIu32 " slots", order->slot_count);
+    for (uint32_t i = 0; i < order->slot_count; i++)
+        known.slots[i] = order->slots[i].id;
+    *stash = ledger->stashes[order->step - 1];
+    calls_expect(&ledger->program->calls, (uint32_t)order->step, &known, stash, &calls);
+    outcome->learning = known.learning;
+    outcome->verdicts = calls.verdicts;
+    outcome->slot_count = calls.slot_count;
+    for (uint32_t i = 0; i < calls.slot_count; i++)
+        outcome->slots[i] = (struct program_slot){calls.slots[i].id, calls.slots[i].parts};
+    sim_trace(ledger->sim,
+              "the programs say of step %" PRIu64 ": %" PRIu32 " slots, verdicts %" PRIx32 "%s",
+              order->step, calls.slot_count, calls.verdicts, calls.hangs ? ", hangs" : "");
+    ledger->hangs_in = calls.hangs ? order->step : 0;
+    ledger->expected_to = order->step;
+}
+
 void ledger_step_begun(struct ledger *ledger, uint32_t rank)
 {
     const struct order *order = ledger->ranks[rank].order;
@@ -105,6 +133,8 @@ void ledger_step_begun(struct ledger *ledger, uint32_t rank)
                  order->step);
     }
     step->begun |= 1u << rank;
+    if (ledger->program->has_calls && ledger->expected_to < order->step)
+        expect_calls(ledger, order);
 }
 
 void ledger_step_ended(struct ledger *ledger, uint32_t rank)
@@ -121,9 +151,9 @@ static void check_distance(struct ledger *ledger, uint32_t rank, uint32_t index)
         const struct order *behind = ledger->ranks[other].order;
         const bool here = behind != NULL && behind->step == order->step;
         const uint32_t low = here ? behind->low : 0;
-        if (here && !behind->open)
-            continue; // Settled, or its session is over.
-        if (index >= low + 2 * LOCKSTEP_WINDOW)
+        if ((here && !behind->open) || (behind != NULL && behind->options.strict))
+            continue; // Settled, or its session is over; or nothing comes early there.
+        if (index >= low + 2 * order->options.window)
             sim_fail(ledger->sim,
                      "rank %" PRIu32 " launches position %" PRIu32 ", but rank %" PRIu32
                      " is at %" PRIu32,
@@ -143,7 +173,8 @@ void ledger_launched(struct ledger *ledger, uint32_t rank, const struct order_ac
                  action->index);
     while (low < step->slot_count && (step->slots[low].final & me) != 0)
         low++;
-    if (action->index >= low + LOCKSTEP_WINDOW)
+    const struct order_options *options = &ledger->ranks[rank].order->options;
+    if (!options->strict && action->index >= low + options->window)
         sim_fail(ledger->sim,
                  "rank %" PRIu32 " launches position %" PRIu32 " outside its window, which begins "
                  "at %" PRIu32,
@@ -152,6 +183,12 @@ void ledger_launched(struct ledger *ledger, uint32_t rank, const struct order_ac
         sim_fail(ledger->sim,
                  "rank %" PRIu32 " launches in step %" PRIu64 " before the one before is settled",
                  rank, action->step);
+    for (uint32_t i = 0; options->strict && i < action->index; i++)
+        if ((step->slots[i].launched & me) == 0)
+            sim_fail(ledger->sim,
+                     "rank %" PRIu32 " pairs by position, and launches position %" PRIu32
+                     " before position %" PRIu32,
+                     rank, action->index, i);
     check_distance(ledger, rank, action->index);
     slot->launched |= me;
 }
@@ -167,19 +204,20 @@ static const struct program_slot *expected_slot(const struct ledger *ledger, uin
     return NULL;
 }
 
-void ledger_final(struct ledger *ledger, uint32_t rank, uint32_t index, uint32_t contributors)
+void ledger_final(struct ledger *ledger, uint32_t rank, uint32_t index, const struct parts *parts)
 {
     struct ledger_slot *slot = &step_of(ledger, rank)->slots[index];
     const uint64_t step = ledger->ranks[rank].order->step;
     const struct program_slot *expected = expected_slot(ledger, step, &slot->id);
     if (slot->launched != everybody(ledger))
         sim_fail(ledger->sim, "position %" PRIu32 " is final, but not launched everywhere", index);
-    if (expected != NULL && expected->contributors != contributors)
+    if (expected != NULL && !parts_equal(&expected->parts, parts))
         sim_fail(ledger->sim,
-                 "slot %" PRIu32 ".%" PRIu32 " of step %" PRIu64 " has contributors %" PRIx32
-                 ", the programs say %" PRIx32,
-                 slot->id.module, slot->id.bucket, step, contributors, expected->contributors);
-    slot->contributors = contributors;
+                 "slot %" PRIu32 "#%" PRIu32 ".%" PRIu32 " of step %" PRIu64 " has parts %" PRIx64
+                 ".%" PRIx64 ", the programs say %" PRIx64 ".%" PRIx64,
+                 slot->id.module, slot->id.call, slot->id.bucket, step, parts->words[1],
+                 parts->words[0], expected->parts.words[1], expected->parts.words[0]);
+    slot->parts = *parts;
     slot->final |= 1u << rank;
 }
 
@@ -247,6 +285,18 @@ void ledger_committed(struct ledger *ledger, uint32_t rank, const struct commit_
     step->committed = true;
 }
 
+static void check_stash(const struct ledger *ledger, uint32_t rank, uint64_t step)
+{
+    const struct calls_run *run = ledger->ranks[rank].run;
+    for (uint32_t m = 0; m < CALLS_MODULES; m++)
+        for (uint32_t b = 0; b < CALLS_BUCKETS; b++)
+            if (!parts_equal(&run->stash[m][b], &ledger->stashes[step].at[rank][m][b]))
+                sim_fail(ledger->sim,
+                         "rank %" PRIu32 " has put off other parts of bucket %" PRIu32
+                         " of module %" PRIu32 " after step %" PRIu64 " than the programs say",
+                         rank, b, m, step);
+}
+
 void ledger_settled(struct ledger *ledger, uint32_t rank, uint64_t step)
 {
     const uint32_t verdicts = ledger->outcomes[step].verdicts;
@@ -258,6 +308,8 @@ void ledger_settled(struct ledger *ledger, uint32_t rank, uint64_t step)
                  step, rank);
     ledger->ranks[rank].settled = step;
     step_of(ledger, rank)->settled |= 1u << rank;
+    if (ledger->program->has_calls)
+        check_stash(ledger, rank, step);
 }
 
 // ---- Messages and ends -----------------------------------------------------------------------
@@ -267,7 +319,9 @@ void ledger_says(struct ledger *ledger, uint32_t rank, const struct up_message *
     const struct order *order = ledger->ranks[rank].order;
     const bool wrong =
         ledger->faults || ledger->outcomes[order->step].verdicts != 0 || ledger->halted_step != 0;
-    if (order->open && !order->learning && !wrong)
+    const bool waits =
+        ledger->program->has_calls && calls_wait(&ledger->program->calls, (uint32_t)order->step);
+    if (order->open && !order->learning && !wrong && !waits)
         sim_fail(ledger->sim, "rank %" PRIu32 " speaks to the coordinator in planned step %" PRIu64,
                  rank, order->step);
     if (order->open && !order->learning &&
@@ -322,8 +376,10 @@ void ledger_check(struct ledger *ledger, uint32_t rank)
     if (order == NULL || !order->open || order->failed)
         return;
     check_order(ledger, rank);
-    if (order->low < order->slot_count && (order->slots[order->low].state == SLOT_READY ||
-                                           order->slots[order->low].state == SLOT_ZERO))
+    const bool gated = order->options.strict && !order->header_equal;
+    if (!gated && order->low < order->slot_count &&
+        (order->slots[order->low].state == SLOT_READY ||
+         order->slots[order->low].state == SLOT_ZERO))
         sim_fail(ledger->sim, "rank %" PRIu32 " does not launch its lowest slot, position %" PRIu32,
                  rank, order->low);
     for (uint32_t i = 0; order->ended && !order->learning && i < order->slot_count; i++)
@@ -379,7 +435,7 @@ void ledger_finished(const struct ledger *ledger)
 {
     uint64_t last = 0;
     check_same_verdict(ledger);
-    if (ledger->faults)
+    if (ledger->faults || ledger->hangs_in != 0)
         return;
     while (last < ledger->program->steps && ledger->outcomes[last + 1].verdicts == 0)
         last++;

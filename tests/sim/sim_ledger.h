@@ -6,7 +6,9 @@
 //
 //   - R0   the open wave says how many ranks the programs have without data, and ends them in time;
 //   - 7.1  the order of a step is the same on all ranks, as far as each has it;
-//   - R3   a launch stays in the window, and a rank launches only after its earlier steps settled;
+//   - R3   a launch stays in the window, or, where the data plane pairs by position, follows the
+//   one
+//          before; a rank launches only after its earlier steps settled;
 //   - 7.3  the lowest slot that is not final is launched as soon as it is ready;
 //   - 7.5  nobody is more than 2W - 1 positions ahead of another's lowest slot;
 //   - R5   after step_end no planned slot is unready;
@@ -14,11 +16,15 @@
 //   - 7.9  when a step is settled anywhere, every slot of it is final everywhere;
 //   - 7.8  a step that settles has the contributors and the commit payload that the programs say;
 //   - R12  a halt of step s takes effect when s - 1 is settled, and then s settles nowhere;
-//   - 7.10 a planned step sends nothing to the coordinator unless something is wrong.
+//   - 7.10 a planned step sends nothing to the coordinator unless something is wrong, or some rank
+//          waits for a call;
+//   - 7.7  of calls: when a step settles on a rank, every part that it has made so far is in the
+//          result of the slot in which the programs say it is, or in its stash.
 
 #ifndef TESTS_SIM_SIM_LEDGER_H
 #define TESTS_SIM_SIM_LEDGER_H
 
+#include "tests/sim/sim_calls_run.h"
 #include "tests/sim/sim_network.h"
 #include "tests/sim/sim_program.h"
 #include "worker/order.h"
@@ -39,7 +45,7 @@ struct ledger_slot {
     struct slot_id id;
     uint32_t launched; // Sets of ranks.
     uint32_t final;
-    uint32_t contributors;
+    struct parts parts;
 };
 
 struct ledger_step {
@@ -58,6 +64,7 @@ struct ledger_step {
 
 struct ledger_rank {
     const struct order *order;
+    const struct calls_run *run; // Of a program of calls.
     uint32_t seen; // Positions of the present step that were compared.
     uint64_t settled;
     enum session_end end;
@@ -69,7 +76,10 @@ struct ledger_rank {
 struct ledger {
     struct sim *sim;
     const struct program *program;
-    struct program_outcome outcomes[PROGRAM_STEPS + 1];
+    struct program_outcome outcomes[PROGRAM_STEPS + 1]; // Of calls: as soon as a step is begun.
+    struct calls_stash stashes[CALLS_STEPS + 1]; // After each step.
+    uint64_t expected_to; // Of calls: last step whose outcome is known.
+    uint64_t hangs_in; // Step in which ranks wait for each other, and nobody need notice; 0: none.
     struct ledger_step steps[PROGRAM_STEPS + 1][PROGRAM_PHASES]; // Phases, for ranks may disagree.
     struct ledger_rank ranks[PROGRAM_WORLD];
     uint64_t halted_step; // Lowest step of a halt that took effect; 0: none.
@@ -77,8 +87,9 @@ struct ledger {
 };
 
 void ledger_begin(struct ledger *ledger, struct sim *sim, const struct program *program);
-// The core of a rank, from its generation on; borrowed.
-void ledger_joined(struct ledger *ledger, uint32_t rank, const struct order *order);
+// The core of a rank, from its generation on, and its way through the calls; borrowed.
+void ledger_joined(struct ledger *ledger, uint32_t rank, const struct order *order,
+                   const struct calls_run *run);
 // The result of an open wave: the step can be begun, or there is none.
 void ledger_opened(struct ledger *ledger, uint32_t rank, uint64_t step,
                    const struct open_wave *result);
@@ -86,7 +97,7 @@ void ledger_no_step(struct ledger *ledger, uint32_t rank, uint64_t step);
 void ledger_step_begun(struct ledger *ledger, uint32_t rank);
 void ledger_step_ended(struct ledger *ledger, uint32_t rank);
 void ledger_launched(struct ledger *ledger, uint32_t rank, const struct order_action *action);
-void ledger_final(struct ledger *ledger, uint32_t rank, uint32_t index, uint32_t contributors);
+void ledger_final(struct ledger *ledger, uint32_t rank, uint32_t index, const struct parts *parts);
 void ledger_closed(struct ledger *ledger, uint32_t rank, const struct close_wave *result);
 // Joining the commit wave, and its result.
 void ledger_commits(struct ledger *ledger, uint32_t rank);

@@ -124,6 +124,7 @@ struct sim {
     uint32_t delay_ms; // Delays are drawn from 1 to this.
     bool lossy;
     bool core_dead; // The coordinator has crashed.
+    bool forces; // It may grant slots that are given up: the policy is zero_defer.
 
     struct coordinator *core;
     void *memory;

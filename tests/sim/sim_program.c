@@ -207,6 +207,25 @@ void program_draw(struct program *program, uint64_t seed, const struct program_f
     draw_ends(program, &random, faults);
 }
 
+void program_draw_calls(struct program *program, uint64_t seed)
+{
+    struct calls *calls = &program->calls;
+    memset(program, 0, sizeof(*program));
+    calls_draw(calls, seed);
+    program->has_calls = true;
+    program->world = calls->world;
+    program->steps = calls->steps;
+    program->modules = calls->modules;
+    program->plan_room = LOCKSTEP_MAX_PLANS;
+    for (uint32_t m = 0; m < calls->modules; m++)
+        program->first_buckets[m][0] = program->buckets[m][0] = calls->buckets[m];
+    for (uint32_t rank = 0; rank < calls->world; rank++) {
+        program->steps_of[rank] = calls->steps;
+        for (uint32_t step = 1; step <= calls->steps; step++)
+            program->at[rank][step].phase = calls->at[rank][step].phase;
+    }
+}
+
 // ---- Sets ------------------------------------------------------------------------------------
 
 bool program_enter(const struct program *program, struct program_sets *sets, uint32_t phase)
@@ -240,11 +259,11 @@ bool program_finished(const struct program *program, uint32_t exhausted)
            (exhausted > 0 && program->uneven == LOCKSTEP_UNEVEN_FIRST);
 }
 
-static uint32_t called_by(const struct program *program, uint32_t step, uint32_t module)
+static struct parts called_by(const struct program *program, uint32_t step, uint32_t module)
 {
-    uint32_t ranks = 0;
+    struct parts ranks = {{0}};
     for (uint32_t rank = 0; rank < program->world; rank++)
-        ranks |= (program->at[rank][step].called >> module & 1) << rank;
+        ranks.words[0] |= (uint64_t)(program->at[rank][step].called >> module & 1) << rank;
     return ranks;
 }
 

@@ -12,6 +12,7 @@
 #ifndef TESTS_SIM_SIM_PROGRAM_H
 #define TESTS_SIM_SIM_PROGRAM_H
 
+#include "tests/sim/sim_calls.h"
 #include "worker/order.h"
 
 #include <lockstep/lockstep.h>
@@ -53,6 +54,8 @@ struct program {
     uint32_t data_of[PROGRAM_WORLD]; // Steps for which a rank has data.
     uint32_t starts_after[PROGRAM_WORLD]; // Calls lockstep_start again after this step; 0: never.
     struct program_step at[PROGRAM_WORLD][PROGRAM_STEPS + 1]; // By rank and step, from step 1.
+    bool has_calls; // The ranks do what `calls` says instead of at[..].ready; phases are in both.
+    struct calls calls;
 };
 
 // What may be wrong in a program, besides calls that some ranks do not make.
@@ -67,7 +70,7 @@ struct program_faults {
 
 struct program_slot {
     struct slot_id id;
-    uint32_t contributors; // Set of ranks.
+    struct parts parts; // In its result.
 };
 
 // What must come of a step.
@@ -80,7 +83,10 @@ struct program_outcome {
 };
 
 void program_draw(struct program *program, uint64_t seed, const struct program_faults *faults);
-// Outcomes of steps 1 to the first that does not settle, or to the last.
+// A program of calls that are waited for. Nothing is wrong in it but their order.
+void program_draw_calls(struct program *program, uint64_t seed);
+// Outcomes of steps 1 to the first that does not settle, or to the last. Not of calls, for which
+// see calls_expect.
 void program_expect(const struct program *program, struct program_outcome *outcomes);
 uint64_t program_phase(uint32_t phase); // Its hash.
 // Whether there is no next step when so many ranks are exhausted.

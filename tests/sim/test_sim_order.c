@@ -4,8 +4,10 @@
 // timing, and everything that may happen to a world. What must hold is in sim_ledger.h, what must
 // come of a program in sim_program.c; what must come of a fault is said here.
 //
-// Each seed runs its program under two timings. LOCKSTEP_SIM_SEEDS=n runs n seeds (4000),
-// LOCKSTEP_SIM_SEED=n runs one and prints its traces.
+// Two families of programs: of steps whose calls are ended by step_end only (sim_program.c), and of
+// calls that are waited for, under all policies (sim_calls.h). Each seed runs its program under two
+// timings. LOCKSTEP_SIM_SEEDS=n runs n seeds of the first (4000) and an eighth of that of the
+// second, whose seeds begin at 1,000,000,000. LOCKSTEP_SIM_SEED=n runs one and prints its traces.
 
 #include "tests/sim/sim_engine.h"
 
@@ -165,6 +167,40 @@ static void expect_program(struct world *world)
     (void)world;
 }
 
+// Ranks wait for each other, and some of them not with all their threads, or nobody is there to
+// tell them.
+static bool may_hang(const struct world *world)
+{
+    const struct ledger *ledger = &world->ledger;
+    const bool alone = world->program.world == 1 && world->sim.workers[0]->broken;
+    bool struck = false;
+    for (uint32_t i = 0; i < world->program.world; i++)
+        struck |= world->sim.workers[i]->end == SIM_CRASHED || world->sim.workers[i]->broken;
+    if (world->core_crash_ms != 0 || alone)
+        return world->program.has_calls &&
+               (ledger->hangs_in != 0 || ledger->outcomes[ledger->expected_to].verdicts != 0);
+    // A death ends every wait.
+    return ledger->hangs_in != 0 && !struck;
+}
+
+// Who ends otherwise than well has the verdict that its program says, or names the one that died.
+static void expect_death_in_calls(struct world *world)
+{
+    struct sim *sim = &world->sim;
+    for (uint32_t rank = 0; rank < world->program.world && !may_hang(world); rank++) {
+        const struct ledger_rank *here = rank_of(world, rank);
+        const bool done = here->end == SESSION_LEFT && here->settled == world->program.steps;
+        if (rank == world->victim || done || sim->workers[rank]->generation.number == 0)
+            continue;
+        const uint32_t verdicts = world->ledger.outcomes[here->settled + 1].verdicts;
+        if (here->end == SESSION_HALTED && (verdicts & 1u << here->verdict) != 0)
+            continue;
+        if (here->verdict != HALT_LOST || !names_victim(world, here->text))
+            sim_fail(sim, "rank %" PRIu32 " does not name rank %" PRIu32 " as lost: %s", rank,
+                     world->victim, here->text);
+    }
+}
+
 struct scenario {
     const char *name;
     struct program_faults faults;
@@ -205,9 +241,32 @@ static const struct scenario scenarios[] = {
      expect_names},
 };
 
-enum {
-    SCENARIOS = sizeof(scenarios) / sizeof(scenarios[0])
+static const struct scenario call_scenarios[] = {
+    {"calls", {.extra = false}, calm, expect_program},
+    {"calls, and a rank dies", {.extra = false}, crash, expect_death_in_calls},
+    {"calls again", {.extra = false}, calm, expect_program},
+    {"calls, and a rank dies inside an event",
+     {.extra = false},
+     crash_inside,
+     expect_death_in_calls},
+    {"more calls", {.extra = false}, calm, expect_program},
+    {"calls, and a stream breaks", {.extra = false}, stream_break, expect_death_in_calls},
+    {"still more calls", {.extra = false}, calm, expect_program},
+    {"calls, and the coordinator dies", {.extra = false}, no_coordinator, expect_names},
 };
+
+enum {
+    SCENARIOS = sizeof(scenarios) / sizeof(scenarios[0]),
+    CALL_SCENARIOS = sizeof(call_scenarios) / sizeof(call_scenarios[0]),
+    CALL_SEEDS = 1000000000, // Where their seeds begin.
+    CALL_PART = 8, // One seed of them for so many of the first family.
+};
+
+static const struct scenario *scenario_of(uint64_t seed)
+{
+    return seed < CALL_SEEDS ? &scenarios[seed % SCENARIOS]
+                             : &call_scenarios[seed % CALL_SCENARIOS];
+}
 
 // ---- Running ---------------------------------------------------------------------------------
 
@@ -217,11 +276,14 @@ struct tally {
     uint64_t planned; // Of these.
     uint64_t ends[SESSION_ABORTED + 1];
     uint64_t verdicts[HALT_LAYOUT + 1];
+    uint64_t put_off; // Buckets, at the end.
+    uint64_t hung; // Runs that only a stall verdict can explain.
 };
 
 static void count(const struct world *world, struct tally *tally)
 {
     tally->events += world->sim.steps;
+    tally->hung += may_hang(world);
     for (uint32_t rank = 0; rank < world->program.world; rank++) {
         const struct ledger_rank *here = &world->ledger.ranks[rank];
         tally->ends[here->end]++;
@@ -229,7 +291,20 @@ static void count(const struct world *world, struct tally *tally)
         tally->settled += here->settled;
         for (uint64_t step = 1; step <= here->settled; step++)
             tally->planned += !world->ledger.outcomes[step].learning;
+        for (uint32_t i = 0; here->run != NULL && i < CALLS_MODULES * CALLS_BUCKETS; i++)
+            tally->put_off += !parts_equal(&here->run->stash[i / CALLS_BUCKETS][i % CALLS_BUCKETS],
+                                           &(struct parts){{0}});
     }
+}
+
+static void trace_calls(struct sim *sim, const struct calls *calls)
+{
+    static const char *const unplanned[] = {"extend", "fail", "defer"};
+    const struct order_options *options = &calls->options;
+    sim_trace(sim,
+              "W = %" PRIu32 ", order %s, unplanned %s, %" PRIu32 " threads, strict ranks %" PRIx32,
+              options->window, options->zero_defer ? "zero_defer" : "error",
+              unplanned[options->unplanned], calls->threads, calls->strict);
 }
 
 static void world_begin(struct world *world, const struct scenario *scenario, uint64_t seed,
@@ -241,7 +316,13 @@ static void world_begin(struct world *world, const struct scenario *scenario, ui
     sim->lossy = true;
     sim->delay_ms = 1 + (uint32_t)sim_random(sim, 20);
     sim_trace(sim, "seed %" PRIu64 ", timing %" PRIu32 ", %s", seed, timing, scenario->name);
-    program_draw(&world->program, seed, &scenario->faults);
+    if (seed >= CALL_SEEDS) {
+        program_draw_calls(&world->program, seed);
+        trace_calls(sim, &world->program.calls);
+    } else {
+        program_draw(&world->program, seed, &scenario->faults);
+    }
+    sim->forces = world->program.calls.options.zero_defer;
     ledger_begin(&world->ledger, sim, &world->program);
     memset(world->options, 0, sizeof(world->options));
     world->core_crash_ms = 0;
@@ -281,7 +362,8 @@ static void world_run(struct world *world)
     }
     if (!sim_run(sim, WORLD_LIMIT_MS))
         sim_fail(sim, "the run has not come to an end");
-    check_finished(sim);
+    if (!may_hang(world))
+        check_finished(sim);
     ledger_finished(&world->ledger);
 }
 
@@ -313,13 +395,14 @@ static uint64_t run_seed(struct world *world, uint64_t seed, struct tally *tally
 {
     static struct ledger before;
     uint64_t hash = 0;
-    const struct scenario *scenario = &scenarios[seed % SCENARIOS];
+    const struct scenario *scenario = scenario_of(seed);
     for (uint32_t timing = 0; timing < WORLD_TIMINGS; timing++) {
         world_begin(world, scenario, seed, timing);
         world_spawn(world, scenario);
         world_run(world);
         scenario->expect(world);
-        if (timing > 0 && !world->ledger.faults)
+        // What calls learn depends on timing, and what comes of them on what was learned.
+        if (timing > 0 && !world->ledger.faults && seed < CALL_SEEDS)
             same_outcome(world, &before);
         before = world->ledger;
         count(world, tally);
@@ -344,10 +427,12 @@ static void print_tally(const struct tally *tally)
            tally->events, tally->settled, tally->planned, tally->ends[SESSION_LEFT],
            tally->ends[SESSION_HALTED], tally->ends[SESSION_UNREACHABLE],
            tally->ends[SESSION_ABORTED]);
-    printf("phase %" PRIu64 ", unplanned %" PRIu64 ", lost %" PRIu64 ", left %" PRIu64
-           ", parted %" PRIu64 "\n",
-           tally->verdicts[HALT_PHASE], tally->verdicts[HALT_UNPLANNED], tally->verdicts[HALT_LOST],
-           tally->verdicts[HALT_LEFT], tally->verdicts[HALT_MANIFEST]);
+    printf("phase %" PRIu64 ", unplanned %" PRIu64 ", order %" PRIu64 ", lost %" PRIu64
+           ", left %" PRIu64 ", parted %" PRIu64 "; buckets put off %" PRIu64 ", hung %" PRIu64
+           "\n",
+           tally->verdicts[HALT_PHASE], tally->verdicts[HALT_UNPLANNED],
+           tally->verdicts[HALT_ORDER], tally->verdicts[HALT_LOST], tally->verdicts[HALT_LEFT],
+           tally->verdicts[HALT_MANIFEST], tally->put_off, tally->hung);
 }
 
 static void test_seeds(void **state)
@@ -372,12 +457,32 @@ static void test_seeds(void **state)
     assert_true(tally.verdicts[HALT_MANIFEST] > 0);
 }
 
+static void test_calls(void **state)
+{
+    static struct world world;
+    struct tally tally = {0};
+    const uint64_t only = number_from("LOCKSTEP_SIM_SEED", UINT64_MAX);
+    const uint64_t seeds = number_from("LOCKSTEP_SIM_SEEDS", 4000) / CALL_PART;
+    (void)state;
+    for (uint64_t seed = 0; seed < seeds && only == UINT64_MAX; seed++)
+        run_seed(&world, CALL_SEEDS + seed, &tally, false);
+    print_tally(&tally);
+    if (seeds < 500 || only != UINT64_MAX)
+        return;
+    assert_true(tally.planned > 0 && tally.put_off > 0);
+    assert_true(tally.verdicts[HALT_ORDER] > 0 && tally.verdicts[HALT_UNPLANNED] > 0);
+    assert_true(tally.verdicts[HALT_PHASE] > 0 && tally.verdicts[HALT_LOST] > 0);
+}
+
 static void test_a_seed_is_the_same_every_time(void **state)
 {
     static struct world world;
     struct tally tally = {0};
     (void)state;
     for (uint64_t seed = 0; seed < 4 * SCENARIOS; seed++)
+        assert_int_equal(run_seed(&world, seed, &tally, false),
+                         run_seed(&world, seed, &tally, false));
+    for (uint64_t seed = CALL_SEEDS; seed < CALL_SEEDS + 4 * CALL_SCENARIOS; seed++)
         assert_int_equal(run_seed(&world, seed, &tally, false),
                          run_seed(&world, seed, &tally, false));
 }
@@ -466,6 +571,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_story_of_a_step_without_coordinator),
         cmocka_unit_test(test_seeds),
+        cmocka_unit_test(test_calls),
         cmocka_unit_test(test_a_seed_is_the_same_every_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

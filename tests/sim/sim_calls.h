@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Random programs of calls that are waited for, and what must come of each of their steps: a
+// fixpoint over what the ranks do, without messages and without time. Pure.
+//
+// A step of a rank is a list of operations for each thread of its trainer: a bucket of a call
+// becomes ready, a call ends, a call is waited for. Which plan a step has (or in which order it was
+// learned) depends on timing, so it is read from the run; everything else follows from it.
+//
+// A *part* is what one rank has made of one bucket in one call of one step. In a step that succeeds
+// every part is in the result of one slot, or it is put off: it waits in its rank's stash, and the
+// next contribution of that bucket by this rank carries it.
+
+#ifndef TESTS_SIM_SIM_CALLS_H
+#define TESTS_SIM_SIM_CALLS_H
+
+#include "worker/order.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum calls_limit {
+    CALLS_WORLD = 4,
+    CALLS_STEPS = 6,
+    CALLS_MODULES = 3,
+    CALLS_NUMBERS = 4, // Calls of one module in one step.
+    CALLS_BUCKETS = 2,
+    CALLS_THREADS = 2,
+    CALLS_PHASES = 2,
+    CALLS_SLOTS = CALLS_MODULES * CALLS_NUMBERS * CALLS_BUCKETS,
+    CALLS_OPS = CALLS_MODULES * CALLS_NUMBERS * (CALLS_BUCKETS + 2)
+};
+
+enum calls_kind {
+    CALLS_BEGIN, // The call is open.
+    CALLS_READY, // A bucket of it.
+    CALLS_END, // After all its buckets.
+    CALLS_WAIT, // For a call that has ended.
+};
+
+struct calls_op {
+    enum calls_kind kind;
+    struct slot_id slot; // Its bucket matters for CALLS_READY.
+};
+
+struct calls_thread {
+    uint32_t count;
+    struct calls_op ops[CALLS_OPS];
+};
+
+struct calls_step {
+    uint32_t phase;
+    struct calls_thread threads[CALLS_THREADS];
+};
+
+struct calls {
+    uint32_t world;
+    uint32_t steps;
+    uint32_t modules;
+    uint32_t threads;
+    uint32_t buckets[CALLS_MODULES];
+    struct order_options options; // Of all ranks, but for `strict`.
+    uint32_t strict; // Set of ranks whose data plane pairs by position.
+    struct calls_step at[CALLS_WORLD][CALLS_STEPS + 1]; // By rank and step, from step 1.
+};
+
+// Parts of one bucket of one module.
+struct parts {
+    uint64_t words[2];
+};
+
+static_assert(CALLS_WORLD * (CALLS_STEPS + 1) * CALLS_NUMBERS <= 128, "all parts of a bucket fit");
+
+struct calls_slot {
+    struct slot_id id;
+    struct parts parts; // In its result.
+};
+
+// What is known of a step before it is run, or what its run has shown.
+struct calls_known {
+    bool learning;
+    uint32_t slot_count; // The plan, or what was learned in the order of its grants.
+    struct slot_id slots[CALLS_SLOTS];
+};
+
+struct calls_outcome {
+    uint32_t verdicts; // Set of enum halt_kind, as bits; 0: the step settles on every rank.
+    bool hangs; // Ranks wait for each other, but some rank is not blocked with all its threads.
+    uint32_t slot_count; // Those of the plan, then those that extend it.
+    struct calls_slot slots[CALLS_SLOTS];
+};
+
+// What is put off, by rank, module and bucket.
+struct calls_stash {
+    struct parts at[CALLS_WORLD][CALLS_MODULES][CALLS_BUCKETS];
+};
+
+void calls_draw(struct calls *calls, uint64_t seed);
+
+// Whether some rank waits for a call in this step.
+bool calls_wait(const struct calls *calls, uint32_t step);
+
+// The part that a rank makes of a bucket in a call of a step.
+void parts_add(struct parts *parts, uint32_t rank, uint64_t step, uint32_t number);
+void parts_join(struct parts *into, const struct parts *from);
+bool parts_equal(const struct parts *a, const struct parts *b);
+
+// What must come of a step. stash: before it, and after a step that settles.
+void calls_expect(const struct calls *calls, uint32_t step, const struct calls_known *known,
+                  struct calls_stash *stash, struct calls_outcome *outcome);
+
+#endif
