@@ -220,6 +220,8 @@ const char *core_kind_name(enum up_kind kind)
         return "modules";
     case UP_ANSWER:
         return "answer";
+    case UP_REPLAN:
+        return "replan";
     case UP_NONE:
         break;
     }
@@ -350,6 +352,9 @@ static void core_from_member(struct coordinator *core, struct worker *worker,
         return;
     case UP_ANSWER:
         stall_answer(core, worker, &message->u.answer);
+        return;
+    case UP_REPLAN:
+        publish_again(core, worker, &message->u.replan);
         return;
     case UP_HELLO:
         verdict_protocol(core, worker, "sent a second hello on its stream");

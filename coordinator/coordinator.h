@@ -68,6 +68,13 @@
 // wait for each other: HALT_ORDER, at the report that closes the circle; see knot.c. Nobody waits
 // for time.
 //
+// Plans in the place of others (order protocol, R13). A member whose steps differ from their plan
+// time and again says which calls the plan should have, and in which order (UP_REPLAN). All get
+// that plan under the next number, with the number that it replaces; they put it into force
+// themselves. Nothing happens when it is not said of the last plan of its phase, when the last plan
+// of this kind is not in force yet, or when LOCKSTEP_REPLAN_TIMES have taken the place of what was
+// learned.
+//
 // Failure. A stream that ends without UP_LEAVE, or UP_LOST from any member with left == false, is
 // the death of a worker: HALT_LOST to all that are still connected (also to the lost one, when only
 // its links are broken), naming rank and host ("rank 2 on host b was lost: ..."), the generation

@@ -190,6 +190,15 @@ struct layout {
     uint32_t received;
 };
 
+// The last plan of a phase, as far as a new one in its place needs it.
+struct published {
+    uint64_t phase;
+    uint64_t number;
+    uint64_t hash;
+    uint32_t times; // That it took another one's place since the phase was learned.
+    uint16_t buckets[LOCKSTEP_MAX_MODULES]; // In the layouts of its learning step; 0: it had none.
+};
+
 struct learning {
     bool active; // A learning step is going on.
     uint64_t step;
@@ -197,6 +206,9 @@ struct learning {
     uint32_t opener; // Rank that spoke first.
     uint64_t last_step; // The last one that a plan has closed.
     uint64_t plan_number;
+    uint64_t republished; // The last one that was not learned.
+    uint32_t published_count;
+    struct published published[LOCKSTEP_MAX_PLANS];
     uint32_t ended;
     uint32_t slot_count;
     uint32_t grant_count;
@@ -388,6 +400,8 @@ void learning_end(struct coordinator *core, struct worker *worker, const struct 
 void publish_layout(struct coordinator *core, struct worker *worker,
                     const struct layout_part *part);
 void publish_plan(struct coordinator *core, struct job *job);
+// A member says what a plan should be. It is, or nothing happens.
+void publish_again(struct coordinator *core, struct worker *worker, const struct up_replan *replan);
 
 // ---- knot.c, waits.c -------------------------------------------------------------------------
 

@@ -20,6 +20,8 @@ void learning_reset(struct learning *learning)
     learning->active = false;
     learning->last_step = 0;
     learning->plan_number = 0;
+    learning->republished = 0;
+    learning->published_count = 0;
     learning->slot_count = 0;
     learning_forget(learning);
 }

@@ -13,6 +13,14 @@
 // module, in the order of its first slot, its index, its number of words and its words (4 bytes
 // each). Every layout that was proposed is published before the plan, also one that no call has
 // used, so that it is in force on all ranks when some call does.
+//
+// A plan may be published again, with its calls in another order or with more of them, when ranks
+// say that their steps differ from it time and again (order protocol, R13). The coordinator has
+// forgotten what was in it, and need not know: it is told the calls, and knows how many buckets
+// each has. Its hash goes on from that of the plan whose place it takes. Ranks hold one plan that
+// is not in force yet, so the last one must be, which whoever asks for the next one says: it has
+// settled a step since, so all ranks have. Where ranks wait in opposite orders no order suits both,
+// so a plan is replaced a bounded number of times.
 
 #include "coordinator/core.h"
 
@@ -135,10 +143,24 @@ static void layout_send(struct coordinator *core, const struct job *job,
 // ---- Plans -----------------------------------------------------------------------------------
 
 struct plan {
+    uint64_t phase;
+    uint64_t number;
+    uint64_t replaces; // 0: it is learned.
     uint64_t hash;
     uint32_t count;
     struct plan_slot *slots;
 };
+
+static void plan_add_buckets(struct plan *plan, struct call_id call, uint32_t buckets)
+{
+    for (uint32_t bucket = 0; bucket < buckets; bucket++) {
+        const struct plan_slot slot = {
+            .id = {.module = call.module, .call = call.call, .bucket = bucket},
+            .algorithm = ALGORITHM_BY_SIZE,
+        };
+        plan->slots[plan->count++] = slot;
+    }
+}
 
 static void plan_fault(struct coordinator *core, struct job *job, const char *what, uint32_t number)
 {
@@ -166,13 +188,7 @@ static bool plan_add_call(struct coordinator *core, struct job *job, const struc
         plan_fault(core, job, "its calls have more slots than the limit of", LOCKSTEP_MAX_SLOTS);
         return false;
     }
-    for (uint32_t bucket = 0; bucket < buckets; bucket++) {
-        const struct plan_slot slot = {
-            .id = {.module = id->module, .call = id->call, .bucket = bucket},
-            .algorithm = ALGORITHM_BY_SIZE,
-        };
-        plan->slots[plan->count++] = slot;
-    }
+    plan_add_buckets(plan, (struct call_id){id->module, id->call}, buckets);
     return true;
 }
 
@@ -202,10 +218,8 @@ static uint64_t plan_hash_layout(const struct learning *learning, uint64_t hash,
     return hash;
 }
 
-static uint64_t plan_hash(const struct learning *learning, const struct plan *plan)
+static uint64_t plan_hash_slots(const struct plan *plan, uint64_t hash)
 {
-    bool seen[LOCKSTEP_MAX_MODULES] = {false};
-    uint64_t hash = hash_number(HASH_START, learning->phase, 8);
     for (uint32_t i = 0; i < plan->count; i++) {
         const struct plan_slot *slot = &plan->slots[i];
         hash = hash_number(hash, slot->id.module, 4);
@@ -213,6 +227,13 @@ static uint64_t plan_hash(const struct learning *learning, const struct plan *pl
         hash = hash_number(hash, slot->id.bucket, 4);
         hash = hash_number(hash, slot->algorithm, 4);
     }
+    return hash;
+}
+
+static uint64_t plan_hash(const struct learning *learning, const struct plan *plan)
+{
+    bool seen[LOCKSTEP_MAX_MODULES] = {false};
+    uint64_t hash = plan_hash_slots(plan, hash_number(HASH_START, plan->phase, 8));
     for (uint32_t i = 0; i < plan->count; i++) {
         const uint32_t module = plan->slots[i].id.module;
         if (!seen[module])
@@ -229,11 +250,12 @@ static void plan_send(struct coordinator *core, const struct job *job, const str
     do {
         struct down_plan_part *part = &core_message(core, job, DOWN_PLAN_PART)->u.plan_part;
         const uint32_t rest = plan->count - first;
-        part->number = job->learning.plan_number;
-        part->phase = job->learning.phase;
+        part->number = plan->number;
+        part->phase = plan->phase;
         part->hash = plan->hash;
-        part->closes_step = true;
-        part->step = job->learning.step;
+        part->replaces = plan->replaces;
+        part->closes_step = plan->replaces == 0;
+        part->step = part->closes_step ? job->learning.step : 0;
         part->slot_total = plan->count;
         part->slot_first = first;
         part->slot_count = rest < LOCKSTEP_PLAN_PART ? rest : LOCKSTEP_PLAN_PART;
@@ -245,14 +267,51 @@ static void plan_send(struct coordinator *core, const struct job *job, const str
     } while (first < plan->count);
 }
 
+// The last plan of a phase; NULL: it is not known.
+static struct published *published_find(struct learning *learning, uint64_t phase)
+{
+    for (uint32_t i = 0; i < learning->published_count; i++)
+        if (learning->published[i].phase == phase)
+            return &learning->published[i];
+    return NULL;
+}
+
+// Room for a plan that was learned: that of the last one of its phase, or of the oldest.
+static struct published *published_place(struct learning *learning, uint64_t phase)
+{
+    struct published *oldest = &learning->published[0];
+    struct published *known = published_find(learning, phase);
+    if (known != NULL)
+        return known;
+    if (learning->published_count < LOCKSTEP_MAX_PLANS)
+        return &learning->published[learning->published_count++];
+    for (uint32_t i = 1; i < LOCKSTEP_MAX_PLANS; i++)
+        if (learning->published[i].number < oldest->number)
+            oldest = &learning->published[i];
+    return oldest;
+}
+
+static void published_learned(struct learning *learning, const struct plan *plan)
+{
+    struct published *published = published_place(learning, plan->phase);
+    *published =
+        (struct published){.phase = plan->phase, .number = plan->number, .hash = plan->hash};
+    for (uint32_t module = 0; module < LOCKSTEP_MAX_MODULES; module++) {
+        const struct layout *layout = &learning->layouts[module];
+        if (layout->total != 0)
+            published->buckets[module] = (uint16_t)layout_buckets(learning, layout);
+    }
+}
+
 void publish_plan(struct coordinator *core, struct job *job)
 {
     struct learning *learning = &job->learning;
-    struct plan plan = {.slots = core->plan};
+    struct plan plan = {
+        .phase = learning->phase, .number = learning->plan_number + 1, .slots = core->plan};
     if (!plan_collect(core, job, &plan))
         return;
     plan.hash = plan_hash(learning, &plan);
-    learning->plan_number++;
+    learning->plan_number = plan.number;
     for (uint32_t i = 0; i < job->count; i++) {
         const struct worker *worker = job_worker(core, job, i);
         for (uint32_t module = 0; module < LOCKSTEP_MAX_MODULES; module++)
@@ -260,11 +319,70 @@ void publish_plan(struct coordinator *core, struct job *job)
                 layout_send(core, job, worker, module);
         plan_send(core, job, worker, &plan);
     }
+    published_learned(learning, &plan);
     learning_forget(learning);
     learning->active = false;
     learning->last_step = learning->step;
     core_log(core, "plan_published",
              "job=%s generation=%" PRIu64 " plan=%" PRIu64 " step=%" PRIu64 " slots=%" PRIu32
              " hash=%016" PRIx64,
-             job->name, job->number, learning->plan_number, learning->step, plan.count, plan.hash);
+             job->name, job->number, plan.number, learning->step, plan.count, plan.hash);
+}
+
+// ---- Plans in the place of others ------------------------------------------------------------
+
+// What is wrong with the calls of a plan; NULL: nothing.
+static const char *replan_fault(const struct up_replan *replan, const struct published *published)
+{
+    uint64_t seen[LOCKSTEP_MAX_MODULES * LOCKSTEP_MAX_CALLS / 64] = {0};
+    uint32_t slots = 0;
+    if (replan->call_count == 0 || replan->call_count > LOCKSTEP_REPLAN_CALLS)
+        return "has an impossible number of calls";
+    for (uint32_t i = 0; i < replan->call_count; i++) {
+        const struct call_id *id = &replan->calls[i];
+        if (id->module >= LOCKSTEP_MAX_MODULES || id->call >= LOCKSTEP_MAX_CALLS ||
+            published->buckets[id->module] == 0)
+            return "has a call that cannot be";
+        const uint32_t call = id->module * LOCKSTEP_MAX_CALLS + id->call;
+        if ((seen[call / 64] >> call % 64 & 1) != 0)
+            return "has a call twice";
+        seen[call / 64] |= UINT64_C(1) << call % 64;
+        slots += published->buckets[id->module];
+        if (slots > LOCKSTEP_MAX_SLOTS)
+            return "has more slots than there may be";
+    }
+    return NULL;
+}
+
+void publish_again(struct coordinator *core, struct worker *worker, const struct up_replan *replan)
+{
+    struct job *job = core_job_of(core, worker);
+    struct learning *learning = &job->learning;
+    struct published *published = published_find(learning, replan->phase);
+    // Others may have said it before, or the plans of this phase are gone meanwhile.
+    if (job->state != JOB_RUNNING || published == NULL || published->number != replan->replaces ||
+        published->times == LOCKSTEP_REPLAN_TIMES || replan->in_force < learning->republished)
+        return;
+    const char *fault = replan_fault(replan, published);
+    if (fault != NULL) {
+        verdict_protocol(core, worker, "wants a plan that %s", fault);
+        return;
+    }
+    struct plan plan = {.phase = replan->phase,
+                        .number = learning->plan_number + 1,
+                        .replaces = replan->replaces,
+                        .slots = core->plan};
+    for (uint32_t i = 0; i < replan->call_count; i++)
+        plan_add_buckets(&plan, replan->calls[i], published->buckets[replan->calls[i].module]);
+    plan.hash = plan_hash_slots(&plan, hash_number(HASH_START, published->hash, 8));
+    learning->plan_number = learning->republished = published->number = plan.number;
+    published->hash = plan.hash;
+    published->times++;
+    for (uint32_t i = 0; i < job->count; i++)
+        plan_send(core, job, job_worker(core, job, i), &plan);
+    core_log(core, "plan_published",
+             "job=%s generation=%" PRIu64 " plan=%" PRIu64 " replaces=%" PRIu64 " rank=%" PRIu32
+             " slots=%" PRIu32 " hash=%016" PRIx64,
+             job->name, job->number, plan.number, plan.replaces, worker->rank, plan.count,
+             plan.hash);
 }

@@ -84,6 +84,7 @@ static bool verify_begin(struct coordinator *core, struct job *job, struct worke
     }
     job->state = JOB_STARTING;
     learning_forget(&job->learning);
+    job->learning.published_count = 0;
     return true;
 }
 

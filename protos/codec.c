@@ -72,6 +72,7 @@ SAME_COUNT(wire_UpHeartbeat, links, LOCKSTEP_LINKS_NAMED);
 SAME_COUNT(wire_UpHeartbeat, mates, LOCKSTEP_MATES_NAMED);
 SAME_COUNT(wire_UpBlocked, waits, LOCKSTEP_MAX_WAITS);
 SAME_COUNT(wire_UpBlocked, lacking, LOCKSTEP_LACKS_NAMED);
+SAME_COUNT(wire_UpReplan, calls, LOCKSTEP_REPLAN_CALLS);
 SAME_COUNT(wire_AnswerThreads, threads, LOCKSTEP_THREADS_PART);
 SAME_COUNT(wire_AnswerFrames, frames, LOCKSTEP_FRAMES_PART);
 SAME_COUNT(wire_AnswerEvents, events, LOCKSTEP_EVENTS_PART);

@@ -245,6 +245,13 @@ static void check_blocked(const struct up_blocked *blocked, struct codec_fault *
     check_lacking(blocked, fault);
 }
 
+static void check_replan(const struct up_replan *replan, struct codec_fault *fault)
+{
+    check_count(replan->call_count, LOCKSTEP_REPLAN_CALLS, "too many calls of a plan", fault);
+    for (uint32_t i = 0; i < replan->call_count && fault->status == CODEC_OK; i++)
+        check_call_id(&replan->calls[i], fault);
+}
+
 static void check_modules(const struct up_modules *modules, struct codec_fault *fault)
 {
     check_number(modules->total, LOCKSTEP_MAX_MODULES, "modules are above LOCKSTEP_MAX_MODULES",
@@ -365,6 +372,9 @@ void codec_check_up(const struct up_message *message, struct codec_fault *fault)
         return;
     case UP_ANSWER:
         check_answer(&message->u.answer, fault);
+        return;
+    case UP_REPLAN:
+        check_replan(&message->u.replan, fault);
         return;
     case UP_NONE:
         break;

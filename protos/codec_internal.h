@@ -19,6 +19,7 @@ struct _wire_SlotId;
 struct _wire_UpAnswer;
 struct _wire_UpBlocked;
 struct _wire_UpHeartbeat;
+struct _wire_UpReplan;
 struct _wire_UpModules;
 
 // The first thing that is wrong with a message. Starts as zeros: nothing is.
@@ -68,6 +69,8 @@ void codec_heartbeat_in(struct up_heartbeat *heartbeat, const struct _wire_UpHea
 void codec_blocked_out(struct _wire_UpBlocked *wire, const struct up_blocked *blocked);
 void codec_blocked_in(struct up_blocked *blocked, const struct _wire_UpBlocked *wire,
                       struct codec_fault *fault);
+void codec_replan_out(struct _wire_UpReplan *wire, const struct up_replan *replan);
+void codec_replan_in(struct up_replan *replan, const struct _wire_UpReplan *wire);
 void codec_modules_out(struct _wire_UpModules *wire, const struct up_modules *modules);
 void codec_modules_in(struct up_modules *modules, const struct _wire_UpModules *wire,
                       struct codec_fault *fault);

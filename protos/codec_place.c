@@ -192,6 +192,34 @@ void codec_blocked_in(struct up_blocked *blocked, const wire_UpBlocked *wire,
     }
 }
 
+// ---- What a plan should be ---------------------------------------------------------------------
+
+void codec_replan_out(wire_UpReplan *wire, const struct up_replan *replan)
+{
+    wire->step = replan->step;
+    wire->phase = replan->phase;
+    wire->replaces = replan->replaces;
+    wire->in_force = replan->in_force;
+    wire->calls_count = (pb_size_t)replan->call_count;
+    for (uint32_t i = 0; i < replan->call_count; i++) {
+        wire->calls[i].module = replan->calls[i].module;
+        wire->calls[i].call = replan->calls[i].call;
+    }
+}
+
+void codec_replan_in(struct up_replan *replan, const wire_UpReplan *wire)
+{
+    replan->step = wire->step;
+    replan->phase = wire->phase;
+    replan->replaces = wire->replaces;
+    replan->in_force = wire->in_force;
+    replan->call_count = wire->calls_count;
+    for (uint32_t i = 0; i < replan->call_count; i++) {
+        replan->calls[i].module = wire->calls[i].module;
+        replan->calls[i].call = wire->calls[i].call;
+    }
+}
+
 // ---- Names of modules
 // ----------------------------------------------------------------------------
 

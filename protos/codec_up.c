@@ -30,6 +30,7 @@ UP_TAG(links, UP_LINKS);
 UP_TAG(blocked, UP_BLOCKED);
 UP_TAG(modules, UP_MODULES);
 UP_TAG(answer, UP_ANSWER);
+UP_TAG(replan, UP_REPLAN);
 
 // ---- Out -------------------------------------------------------------------------------------
 
@@ -198,6 +199,9 @@ static void up_out(wire_Up *wire, const struct up_message *message)
         break;
     case UP_ANSWER:
         codec_answer_out(&wire->u.answer, &message->u.answer);
+        break;
+    case UP_REPLAN:
+        codec_replan_out(&wire->u.replan, &message->u.replan);
         break;
     case UP_NONE:
         break;
@@ -373,6 +377,9 @@ static void up_in(struct up_message *message, const wire_Up *wire, struct codec_
         break;
     case UP_ANSWER:
         codec_answer_in(&message->u.answer, &wire->u.answer, fault);
+        break;
+    case UP_REPLAN:
+        codec_replan_in(&message->u.replan, &wire->u.replan);
         break;
     case UP_NONE:
         break;

@@ -88,6 +88,9 @@ static_assert(LOCKSTEP_REPORT_BYTES * 2 < LOCKSTEP_MESSAGE_BYTES, "a report fits
 #define LOCKSTEP_SLOT_WORDS (LOCKSTEP_MAX_SLOTS / 64) // A set of positions in a plan.
 #define LOCKSTEP_MAX_WAITS 16 // Calls that the threads of one trainer wait for at a time.
 #define LOCKSTEP_LACKS_NAMED 16 // Calls not made that one report of a blocked rank names.
+#define LOCKSTEP_REPLAN_STEPS 3 // Steps of a phase that differ from its plan alike, for a new one.
+#define LOCKSTEP_REPLAN_CALLS 256 // Of a plan; one with more calls stays as it was learned.
+#define LOCKSTEP_REPLAN_TIMES 8 // That a learned plan is replaced.
 
 static_assert(LOCKSTEP_MAX_SLOTS % 64 == 0, "sets of positions are whole words");
 

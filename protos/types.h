@@ -216,6 +216,7 @@ enum up_kind {
     UP_BLOCKED, // A planned step: the trainer is blocked in call_wait, or is no more.
     UP_MODULES, // Rank 0, in lockstep_start: what the modules are called.
     UP_ANSWER, // Part of the answer to DOWN_INSPECT.
+    UP_REPLAN, // Steps differ from their plan alike, time and again: what it should be.
 };
 
 enum failure_policy {
@@ -432,6 +433,17 @@ struct up_blocked {
     struct blocked_lack lacking[LOCKSTEP_LACKS_NAMED];
 };
 
+// What the plan of a phase should be: its calls in another order, or more of them. Nobody has to
+// hear it; the steps are right without it, and only slower.
+struct up_replan {
+    uint64_t step; // Settled; in it, and in those of the phase before it, ranks did the same.
+    uint64_t phase;
+    uint64_t replaces; // Number of the plan in force.
+    uint64_t in_force; // The highest number of any phase that is.
+    uint32_t call_count;
+    struct call_id calls[LOCKSTEP_REPLAN_CALLS]; // Each with all its buckets.
+};
+
 // Names of modules [first, first + count) of total, for texts.
 struct up_modules {
     uint32_t total;
@@ -504,6 +516,7 @@ struct up_message {
         struct up_blocked blocked;
         struct up_modules modules;
         struct up_answer answer;
+        struct up_replan replan;
     } u;
 };
 

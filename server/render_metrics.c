@@ -12,8 +12,9 @@
 #define PREFIX "lockstep_coordinator_"
 
 static const char *const up_names[SERVICE_UP_KINDS] = {
-    NULL,        "hello", "start", "manifest_part", "ready", "wait",    "layout_part", "end",
-    "heartbeat", "fail",  "lost",  "leave",         "links", "blocked", "modules",     "answer",
+    NULL,          "hello",   "start",     "manifest_part", "ready",  "wait",
+    "layout_part", "end",     "heartbeat", "fail",          "lost",   "leave",
+    "links",       "blocked", "modules",   "answer",        "replan",
 };
 static const char *const down_names[SERVICE_DOWN_KINDS] = {
     NULL,          "welcome",   "refused", "generation", "verified", "manifest_request", "grant",

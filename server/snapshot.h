@@ -23,7 +23,7 @@
 #define SNAPSHOT_STALLS 256 // Of all jobs, as they are large; but of each job at least so many:
 #define SNAPSHOT_JOB_STALLS 4
 
-#define SERVICE_UP_KINDS (UP_ANSWER + 1)
+#define SERVICE_UP_KINDS (UP_REPLAN + 1)
 #define SERVICE_DOWN_KINDS (DOWN_INSPECT + 1)
 #define SERVICE_REFUSALS (REFUSAL_DRAINING + 1)
 #define SERVICE_HALTS (HALT_TUNING + 1)

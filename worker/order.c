@@ -369,6 +369,7 @@ void order_commit_completed(struct order *order)
         return;
     }
     order->settled = order->step;
+    order_replan(order);
     order_waits_settled(order);
     order_emit(order, &(struct order_action){.kind = ORDER_SETTLED, .step = order->step});
     order_advance(order);

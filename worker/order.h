@@ -65,7 +65,9 @@
 // - R13 Plans that come while the job runs. A plan is held until the minimum of a close wave says
 //   that all ranks hold it, or a later plan closes a learning step; then it takes the place of the
 //   one that it was made from, before the same step everywhere, or of none when that one is not in
-//   force any more. One can be held.
+//   force any more. One can be held. A rank that gives up the same calls in steps of a phase that
+//   follow each other says what the plan should be (UP_REPLAN), and so does rank 0 when the same
+//   calls are appended to them. The steps are right without it.
 // - Start again. When lockstep_start begins again, all plans are forgotten, on every rank at the
 //   same step; their numbers go on. A header says how often its rank has started. One that has
 //   started less often than this rank is in a step instead: that is said (UP_FAIL), and the verdict
@@ -182,6 +184,7 @@ struct order_slot {
     enum slot_state state;
     bool zero; // Was launched with zeros.
     bool forfeited; // Given up before its call was made: what the call brings counts later.
+    uint32_t behind; // Forfeited in a planned step: the last position of what was waited for.
     bool extension; // Not in the plan: from the close wave.
     uint32_t algorithm; // As in struct plan_slot.
 };
@@ -211,6 +214,8 @@ struct order_plan {
     uint64_t replaces; // Number of the plan whose place it takes; 0: that of a learning step.
     uint64_t hash;
     uint64_t used; // Last step of its phase.
+    uint64_t deviation; // How the last step with it differed from it, as a number; 0: it did not.
+    uint32_t alike; // So many steps running did alike.
     bool strict; // Some rank's data plane pairs collectives by their order.
     uint32_t count;
     struct slot_id slots[LOCKSTEP_MAX_SLOTS];

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the files of the order core share: order.c (steps, launches, waves, halts), order_header.c
-// (what the predecessor begins), order_plan.c (plans held), order_wait.c (waits for calls) and
+// (what the predecessor begins), order_plan.c (plans held),
+// order_replan.c (what a plan should be), order_wait.c (waits for calls) and
 // order_waves.c (payloads). Nobody else includes it.
 
 #ifndef WORKER_ORDER_PARTS_H
@@ -35,6 +36,11 @@ void order_take_early_header(struct order *order);
 struct order_plan *order_find_plan(struct order *order, uint64_t phase);
 // Every rank holds the plans up to this number: they are in force from the next step on.
 void order_switch_plans(struct order *order, uint64_t number);
+
+// ---- order_replan.c ----------------------------------------------------------------------------
+
+// The step is settled: if it differed from its plan as others before it did, that is said.
+void order_replan(struct order *order);
 
 // ---- order_wait.c ------------------------------------------------------------------------------
 

@@ -119,6 +119,7 @@ static void waits_forfeit(struct order *order)
             continue;
         slot->state = SLOT_ZERO;
         slot->forfeited = true;
+        slot->behind = end - 1;
         order_waits_forfeited(order, &slot->id);
     }
 }

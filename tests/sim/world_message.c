@@ -165,6 +165,7 @@ void world_up_text(const struct up_message *message, char *text, size_t bytes)
     case UP_LINKS:
     case UP_MODULES:
     case UP_ANSWER:
+    case UP_REPLAN:
         break;
     }
     snprintf(text, bytes, "message of kind %d", (int)message->kind);

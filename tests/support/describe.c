@@ -84,6 +84,14 @@ static void describe_blocked(char *text, size_t bytes, const struct up_blocked *
         describe_calls(text, bytes, i == 0 ? ", lacks" : ",", &blocked->lacking[i].call);
 }
 
+static void describe_replan(char *text, size_t bytes, const struct up_replan *replan)
+{
+    snprintf(text, bytes, "replan step %" PRIu64 " in place of %" PRIu64 ":", replan->step,
+             replan->replaces);
+    for (uint32_t i = 0; i < replan->call_count && i < LOCKSTEP_REPLAN_CALLS; i++)
+        describe_calls(text, bytes, "", &replan->calls[i]);
+}
+
 void describe_up(char *text, size_t bytes, const struct up_message *message)
 {
     switch (message->kind) {
@@ -142,6 +150,9 @@ void describe_up(char *text, size_t bytes, const struct up_message *message)
         snprintf(text, bytes, "answer %" PRIu64 "%s", message->u.answer.id,
                  message->u.answer.last ? ", last" : "");
         return;
+    case UP_REPLAN:
+        describe_replan(text, bytes, &message->u.replan);
+        return;
     case UP_NONE:
         break;
     }
@@ -163,11 +174,13 @@ static void describe_generation(char *text, size_t bytes, const struct down_mess
 
 static void describe_plan(char *text, size_t bytes, const struct down_plan_part *part)
 {
-    int used = snprintf(
-        text, bytes,
-        "plan %" PRIu64 "%s step %" PRIu64 ", slots %" PRIu32 " to %" PRIu32 " of %" PRIu32 "%s",
-        part->number, part->closes_step ? " closes" : "", part->step, part->slot_first,
-        part->slot_first + part->slot_count, part->slot_total, part->last ? ", last:" : ":");
+    int used = snprintf(text, bytes, "plan %" PRIu64 " %s %" PRIu64, part->number,
+                        part->closes_step ? "closes step" : "replaces",
+                        part->closes_step ? part->step : part->replaces);
+    used += snprintf(text + used, bytes - (size_t)used,
+                     ", slots %" PRIu32 " to %" PRIu32 " of %" PRIu32 "%s", part->slot_first,
+                     part->slot_first + part->slot_count, part->slot_total,
+                     part->last ? ", last:" : ":");
     for (uint32_t i = 0; i < part->slot_count && i < 12; i++)
         used +=
             snprintf(text + used, bytes - (size_t)used, " %" PRIu32 "#%" PRIu32 ".%" PRIu32,

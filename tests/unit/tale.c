@@ -103,6 +103,15 @@ static void tale_add_up(struct tale *tale, const struct order_action *action)
         }
         tale_add(tale, "; ");
         break;
+    case UP_REPLAN:
+        assert_int_equal(up->u.replan.step, tale->order.step);
+        tale_add(tale, "replan %u:", (unsigned)up->u.replan.replaces);
+        for (uint32_t i = 0; i < up->u.replan.call_count; i++) {
+            tale_add(tale, " ");
+            tale_add_call(tale, &up->u.replan.calls[i]);
+        }
+        tale_add(tale, "; ");
+        break;
     default:
         tale_add(tale, "up %d; ", (int)up->kind);
     }

@@ -45,6 +45,7 @@ static_assert(sizeof(struct up_links) == 32, "a new field?");
 static_assert(sizeof(struct blocked_wait) == 136, "a new field?");
 static_assert(sizeof(struct blocked_lack) == 12, "a new field?");
 static_assert(sizeof(struct up_blocked) == 2528, "a new field?");
+static_assert(sizeof(struct up_replan) == 2088, "a new field?");
 static_assert(sizeof(struct up_modules) == 4108, "a new field?");
 static_assert(sizeof(struct answer_place) == 4616, "a new field?");
 static_assert(sizeof(struct stack_thread) == 64, "a new field?");
@@ -285,6 +286,14 @@ static void example_up(int kind, union any_message *any)
     case UP_ANSWER:
         example_answer(&message->u.answer);
         break;
+    case UP_REPLAN:
+        message->u.replan = (struct up_replan){.step = 812,
+                                               .phase = 0xfe,
+                                               .replaces = 5,
+                                               .in_force = 6,
+                                               .call_count = 2,
+                                               .calls = {{1, 2}, {3, 0}}};
+        break;
     case UP_NONE:
         break;
     }
@@ -318,6 +327,8 @@ static const char *const golden_up[] = {
     [UP_MODULES] = "0a0b08071108070605040302017a0d080910071a056163746f721a00",
     [UP_ANSWER] = "0a0b080711080706050403020182011b080910e807180132120a10080110011a"
                   "04612e707922016628ac02",
+    [UP_REPLAN] = "0a0b08071108070605040302018a011a08ac0611fe00000000000000180520062a040801"
+                  "10022a020803",
 };
 
 static void example_generation(struct down_generation *generation)
@@ -649,6 +660,17 @@ static void random_blocked(uint64_t *state, struct up_blocked *blocked)
     }
 }
 
+static void random_replan(uint64_t *state, struct up_replan *replan)
+{
+    replan->step = random_number(state);
+    replan->phase = random_word(state);
+    replan->replaces = random_number(state);
+    replan->in_force = random_number(state);
+    replan->call_count = random_below(state, LOCKSTEP_REPLAN_CALLS + 1);
+    for (uint32_t i = 0; i < replan->call_count; i++)
+        replan->calls[i] = random_call(state);
+}
+
 static void random_modules(uint64_t *state, struct up_modules *modules)
 {
     modules->count = random_below(state, LOCKSTEP_NAMES_PART + 1);
@@ -826,6 +848,9 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
     case UP_ANSWER:
         random_answer(state, &message->u.answer);
         break;
+    case UP_REPLAN:
+        random_replan(state, &message->u.replan);
+        break;
     case UP_NONE:
         break;
     }
@@ -972,7 +997,7 @@ static void random_down(int kind, uint64_t *state, union any_message *any)
     }
 }
 
-static const struct direction up = {"up",       UP_ANSWER, sizeof(struct up_message),
+static const struct direction up = {"up",       UP_REPLAN, sizeof(struct up_message),
                                     example_up, random_up, golden_up};
 static const struct direction down = {"down",       DOWN_INSPECT, sizeof(struct down_message),
                                       example_down, random_down,  golden_down};
@@ -1218,7 +1243,7 @@ struct poke {
 
 static const struct poke pokes[] = {
     POKE(up, UP_END, kind, UP_NONE, CODEC_INVALID),
-    POKE(up, UP_END, kind, UP_ANSWER + 1, CODEC_INVALID),
+    POKE(up, UP_END, kind, UP_REPLAN + 1, CODEC_INVALID),
     POKE_TEXT(up, UP_HELLO, u.hello.job),
     POKE_TEXT(up, UP_HELLO, u.hello.host_id),
     POKE_TEXT(up, UP_HELLO, u.hello.host),
@@ -1286,6 +1311,9 @@ static const struct poke pokes[] = {
     POKE_COUNT(up, UP_MODULES, u.modules.count, LOCKSTEP_NAMES_PART),
     POKE_TEXT(up, UP_MODULES, u.modules.names[0]),
     POKE_TEXT(up, UP_MODULES, u.modules.names[1]),
+    POKE_COUNT(up, UP_REPLAN, u.replan.call_count, LOCKSTEP_REPLAN_CALLS),
+    POKE_MAX(up, UP_REPLAN, u.replan.calls[1].module, LOCKSTEP_MAX_MODULES - 1),
+    POKE_MAX(up, UP_REPLAN, u.replan.calls[0].call, LOCKSTEP_MAX_CALLS - 1),
     POKE(up, UP_ANSWER, u.answer.kind, 0, CODEC_INVALID),
     POKE(up, UP_ANSWER, u.answer.kind, ANSWER_EVENTS + 1, CODEC_INVALID),
     POKE_COUNT(up, UP_ANSWER, u.answer.u.frames.count, LOCKSTEP_FRAMES_PART),
@@ -1571,6 +1599,9 @@ static const struct append appends[] = {
     {&up, UP_MODULES, 3, 0, BYTES, 1, 1, CODEC_INVALID}, // Outside the modules.
     {&up, UP_MODULES, 3, 0, BYTES, LOCKSTEP_NAME_BYTES, 1, CODEC_TOO_LONG},
     {&up, UP_MODULES, 3, 0, BYTES, 1, LOCKSTEP_NAMES_PART - 1, CODEC_TOO_LONG},
+    {&up, UP_REPLAN, 5, 0, BYTES, 0, LOCKSTEP_REPLAN_CALLS - 2, CODEC_OK},
+    {&up, UP_REPLAN, 5, 0, BYTES, 0, LOCKSTEP_REPLAN_CALLS - 1, CODEC_TOO_LONG},
+    {&up, UP_REPLAN, 5, 1, NUMBER, LOCKSTEP_MAX_MODULES, 1, CODEC_INVALID},
     {&up, UP_ANSWER, 4, 0, BYTES, 0, 1, CODEC_OK}, // The last kind counts.
     {&up, UP_ANSWER, 4, 2, BYTES, LOCKSTEP_NAME_BYTES, 1, CODEC_TOO_LONG},
     {&up, UP_ANSWER, 4, 3, NUMBER, 9, 1, CODEC_OK},

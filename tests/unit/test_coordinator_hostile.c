@@ -299,7 +299,7 @@ static enum up_kind draw_kind(struct fuzz *fuzz, uint32_t place)
     const struct story *story = &fuzz->story;
     const uint32_t peer = fuzz->peers[place];
     if (draw(fuzz, 60) == 0)
-        return (enum up_kind)draw(fuzz, UP_ANSWER + 2);
+        return (enum up_kind)draw(fuzz, UP_REPLAN + 2);
     if (story->generation[peer].number == 0)
         return UP_HEARTBEAT;
     switch (story->last[peer % STORY_LAST].kind) {
@@ -348,6 +348,15 @@ static struct slot_id draw_slot(struct fuzz *fuzz, uint32_t place, enum up_kind 
     if (draw(fuzz, 100) == 0)
         return slot(draw_number(fuzz, 3), draw_number(fuzz, 2), draw_number(fuzz, 2));
     return slot(index % 3, index / 3 % 2, index / 6);
+}
+
+static void draw_replan(struct fuzz *fuzz, struct up_replan *replan)
+{
+    replan->replaces = draw_number(fuzz, 4);
+    replan->in_force = draw_number(fuzz, 4);
+    replan->call_count = draw_number(fuzz, 4);
+    for (uint32_t i = 0; i < LOCKSTEP_REPLAN_CALLS; i++)
+        replan->calls[i] = (struct call_id){draw_number(fuzz, 3), draw_number(fuzz, 2)};
 }
 
 // Sets of few positions and of all, names of calls beside them and of others.
@@ -485,6 +494,10 @@ static void draw_message(struct fuzz *fuzz, uint32_t place, struct up_message *m
         return;
     case UP_ANSWER:
         draw_answer(fuzz, place, &message->u.answer);
+        return;
+    case UP_REPLAN:
+        draw_replan(fuzz, &message->u.replan);
+        message->u.replan.phase = phase;
         return;
     case UP_NONE:
         return;
