@@ -39,7 +39,7 @@ int module_check(struct lockstep_module *module)
     return session_check(module->session);
 }
 
-static int call_check(struct lockstep_call *call)
+int call_check(struct lockstep_call *call)
 {
     if (!handle_is(HANDLE_CALL, call))
         return error_set(LOCKSTEP_E_INVALID, call == NULL ? "the call is NULL"
@@ -247,7 +247,7 @@ static void call_hand_rest(struct contribution *contribution, uint64_t serial)
                 call_settle(contribution, p, rest);
         }
     }
-    contribution->handed = true;
+    atomic_store_explicit(&contribution->handed, true, memory_order_release);
 }
 
 // The bucket of a parameter of which something is missing contributes nothing. It is not complete
@@ -289,7 +289,7 @@ static void call_withdraw(struct contribution *contribution, uint64_t serial)
                 call_settle(contribution, p, rest);
         }
     }
-    contribution->handed = true;
+    atomic_store_explicit(&contribution->handed, true, memory_order_release);
 }
 
 // A module that was called has its owners take part in the step. Whether it has reported anything
@@ -309,7 +309,7 @@ static void call_touch_owners(const struct lockstep_module *module)
 static void call_finish_module(struct lockstep_module *module)
 {
     struct contribution *contribution = &module->contributions[0];
-    if (module->separate_calls || contribution->handed ||
+    if (module->separate_calls || atomic_load(&contribution->handed) ||
         (module->shared_count == 0 && !call_takes_part(module)))
         return;
     if (module->aborted_step == module->session->step)
@@ -319,7 +319,7 @@ static void call_finish_module(struct lockstep_module *module)
 }
 
 // Kept for each gradient, because buckets may be other ones when the step has settled.
-static void call_note_withdrawn(struct contribution *contribution)
+void call_note_withdrawn(struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
     for (uint32_t p = 0; contribution->withdrawn && p < module->parameter_count; p++)
@@ -402,16 +402,30 @@ static int call_check_begin(struct lockstep_module *module)
     return 0;
 }
 
+// Only who waits while calls are open has the order core know of these: a call that does not travel
+// yet is none to it.
+static void call_tell(const struct lockstep_call *call, enum command_kind kind)
+{
+    struct lockstep_session *session = call->module->session;
+    if (session->config.wait_while_open && !session->config.solo && call->last)
+        session_post(session, (struct command){.kind = kind,
+                                               .module = call->module->index,
+                                               .call = call->contribution->index});
+}
+
 static struct lockstep_call *call_open(struct lockstep_module *module)
 {
     struct lockstep_call *begun;
     module->called_step = module->session->step;
     begun = &module->calls[module->calls_made++];
     begun->serial = ++module->serial;
+    begun->step = module->session->step;
+    begun->given_up = false;
     begun->last = module->separate_calls ||
                   (module->calls_made == module->calls_per_step && !module->session->accumulating);
     progress_call_begun(begun);
     atomic_store_explicit(&module->open, begun, memory_order_release);
+    call_tell(begun, COMMAND_CALL_BEGIN);
     return begun;
 }
 
@@ -612,6 +626,7 @@ int lockstep_call_end(lockstep_call *call)
     call_shut(call);
     if (call->last)
         call_hand_rest(call->contribution, call->serial);
+    call_tell(call, COMMAND_CALL_END);
     return progress_leave(&visit, 0);
 }
 
@@ -622,29 +637,22 @@ int lockstep_call_abort(lockstep_call *call)
         return status;
     const struct visit visit = call_enter(call, API_CALL_ABORT);
     call_shut(call);
+    call->given_up = true;
     call->module->aborted_step = call->module->session->step;
     if (call->last)
         call_withdraw(call->contribution, call->serial);
+    call_tell(call, COMMAND_CALL_END);
     return progress_leave(&visit, 0);
 }
 
 // ---- Not built yet -----------------------------------------------------------------------------
 
-static int call_unsupported(struct lockstep_call *call, const char *what)
-{
-    const int status = call_check(call);
-    return status < 0 ? status : error_set(LOCKSTEP_E_UNSUPPORTED, "%s is not supported yet", what);
-}
-
-int lockstep_call_wait(lockstep_call *call, uint32_t timeout_ms)
-{
-    (void)timeout_ms;
-    return call_unsupported(call, "lockstep_call_wait");
-}
-
 int lockstep_call_next(lockstep_call *call, uint32_t timeout_ms, uint32_t *bucket)
 {
+    const int status = call_check(call);
     (void)timeout_ms;
     (void)bucket;
-    return call_unsupported(call, "lockstep_call_next");
+    return status < 0
+               ? status
+               : error_set(LOCKSTEP_E_UNSUPPORTED, "lockstep_call_next is not supported yet");
 }

@@ -62,7 +62,9 @@ static void contribution_step_begin(struct contribution *contribution)
     atomic_store_explicit(&contribution->ready_count, 0, memory_order_relaxed);
     memset(contribution->used_anywhere, 0,
            module->parameter_count * sizeof(*contribution->used_anywhere));
-    contribution->handed = contribution->withdrawn = false;
+    atomic_store_explicit(&contribution->handed, false, memory_order_relaxed);
+    contribution->withdrawn = contribution->returned = false;
+    contribution->announced = contribution->waits_held = 0;
 }
 
 void module_step_begin(struct lockstep_module *module)

@@ -81,6 +81,20 @@ static void engine_unplanned_text(const struct lockstep_session *session, char *
                                                                        "step, and ");
 }
 
+// A wait for a call that runs at the end of the step only: the order core knows modules and phases
+// by their numbers.
+static void engine_wait_text(const struct lockstep_session *session, struct call_id call,
+                             char *bytes, size_t size)
+{
+    const char *name =
+        call.module < session->module_count ? session->modules[call.module]->name : "?";
+    snprintf(bytes, size,
+             "this rank waits for module '%s' (call %" PRIu32
+             "), which is outside the plan of phase '%s' and runs when all ranks have ended the "
+             "step: use another phase label for steps that run it, or do not wait for it",
+             name, call.call + 1, session->engine_phase);
+}
+
 static const char *engine_peer_host(const struct lockstep_session *session, uint32_t rank)
 {
     for (uint32_t i = 0; i < session->peer_count; i++) {
@@ -110,6 +124,8 @@ static void engine_send(struct lockstep_session *session, struct up_message *mes
     atomic_fetch_add_explicit(&session->control_messages, 1, memory_order_relaxed);
     result = control_send(session->control, message);
     if (result == 0)
+        return;
+    if (result == -1 && message->kind == UP_BLOCKED) // The order core will hear of it.
         return;
     if (result == -1) {
         snprintf(text, sizeof(text), "the coordinator is gone and is needed here: %s",
@@ -146,6 +162,13 @@ static void engine_check_verdict(struct lockstep_session *session)
     session->verdict_deadline_ms = 0;
     if (!session->over)
         order_halted(session->order, &session->lost_here);
+}
+
+static void engine_check_waits(struct lockstep_session *session)
+{
+    char text[LOCKSTEP_REPORT_BYTES];
+    if (engine_wait_overdue(session, text, sizeof(text)))
+        engine_fail(session, LOCKSTEP_E_UNREACHABLE, text);
 }
 
 // ---- What the order core decides ---------------------------------------------------------------
@@ -297,6 +320,9 @@ static void engine_action(void *context, const struct order_action *action)
         struct up_message message = *action->up;
         if (message.kind == UP_FAIL && message.u.fail.kind == HALT_PHASE)
             engine_phase_text(session, message.u.fail.text, sizeof(message.u.fail.text));
+        if (message.kind == UP_FAIL && message.u.fail.kind == HALT_UNPLANNED)
+            engine_wait_text(session, action->call, message.u.fail.text,
+                             sizeof(message.u.fail.text));
         engine_send(session, &message);
         break;
     }
@@ -309,9 +335,6 @@ static void engine_action(void *context, const struct order_action *action)
     case ORDER_LAUNCH:
         engine_launch(session, action);
         break;
-    case ORDER_DEFER: // Nothing is deferred, and nobody waits for a call yet.
-    case ORDER_RELEASE:
-        break;
     case ORDER_CLOSE:
         engine_join_close(session, action);
         break;
@@ -320,6 +343,11 @@ static void engine_action(void *context, const struct order_action *action)
         break;
     case ORDER_SETTLED:
         engine_settled(session, action->step);
+        break;
+    case ORDER_RELEASE:
+        engine_wait_released(session, action);
+        break;
+    case ORDER_DEFER: // No configuration asks for it yet.
         break;
     case ORDER_FAILED:
         engine_failed(session, action);
@@ -692,8 +720,8 @@ static void engine_control_ended(struct lockstep_session *session, const char *w
 {
     char text[LOCKSTEP_TEXT_BYTES + 128];
     session->control_gone = true;
-    order_coordinator_lost(session->order);
     text_copy(session->control_text, sizeof(session->control_text), why);
+    engine_wait_alone(session);
     if (session->verdict_deadline_ms != 0)
         session->verdict_deadline_ms = clock_now_ms();
     if (!session->formed || session->starting) {
@@ -743,6 +771,7 @@ static void engine_ready(struct lockstep_session *session, const struct command 
     const struct slot_id id = {
         .module = command->module, .call = command->call, .bucket = command->bucket};
     order_slot_ready(session->order, id, bucket->dtype, bucket->elements);
+    engine_wait_announced(session, command->module, command->call);
     progress_order(session);
 }
 
@@ -830,6 +859,11 @@ static void engine_abort(struct lockstep_session *session, const char *reason)
     engine_send(session, &message);
 }
 
+static struct call_id engine_call(const struct command *command)
+{
+    return (struct call_id){.module = command->module, .call = command->call};
+}
+
 void engine_command(struct lockstep_session *session, const struct command *command)
 {
     const bool failed =
@@ -856,6 +890,17 @@ void engine_command(struct lockstep_session *session, const struct command *comm
             break;
         case COMMAND_READY:
             engine_ready(session, command);
+            break;
+        case COMMAND_CALL_BEGIN:
+            order_call_begun(session->order, engine_call(command));
+            break;
+        case COMMAND_CALL_END:
+            order_call_ended(session->order, engine_call(command));
+            break;
+        case COMMAND_WAIT_BEGIN:
+        case COMMAND_WAIT_ASK:
+        case COMMAND_WAIT_END:
+            engine_wait(session, command);
             break;
         case COMMAND_STEP_END:
             engine_step_end(session);
@@ -896,11 +941,17 @@ static bool engine_take(struct lockstep_session *session, struct command *comman
 
 int engine_patience(const struct lockstep_session *session)
 {
+    uint64_t deadline_ms = session->verdict_deadline_ms;
     uint64_t now;
-    if (session->verdict_deadline_ms == 0)
+    if (deadline_ms == 0 ||
+        (session->halt_deadline_ms != 0 && session->halt_deadline_ms < deadline_ms))
+        deadline_ms = session->halt_deadline_ms;
+    if (deadline_ms == 0)
         return -1;
     now = clock_now_ms();
-    return now >= session->verdict_deadline_ms ? 0 : (int)(session->verdict_deadline_ms - now);
+    if (now >= deadline_ms)
+        return 0;
+    return deadline_ms - now > INT32_MAX ? INT32_MAX : (int)(deadline_ms - now);
 }
 
 bool engine_stops(const struct lockstep_session *session)
@@ -910,7 +961,8 @@ bool engine_stops(const struct lockstep_session *session)
 
 bool engine_is_due(const struct lockstep_session *session)
 {
-    return session->verdict_deadline_ms != 0 || (session->over && !session->let_go);
+    return session->verdict_deadline_ms != 0 || session->halt_deadline_ms != 0 ||
+           (session->over && !session->let_go);
 }
 
 bool engine_attend(struct lockstep_session *session)
@@ -922,6 +974,7 @@ bool engine_attend(struct lockstep_session *session)
         any = true;
     }
     engine_check_verdict(session);
+    engine_check_waits(session);
     if (!session->over || session->let_go)
         return any;
     engine_let_go(session);

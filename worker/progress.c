@@ -323,6 +323,14 @@ static uint64_t progress_age(uint64_t now_ms, uint64_t since_ms)
     return now_ms > since_ms ? now_ms - since_ms : 0;
 }
 
+// Threads that wait for calls hold the trainer up when all do that may: until then others go on.
+static bool progress_is_blocked(const struct lockstep_session *session)
+{
+    const uint64_t waiting = progress_load(&session->progress->waiting);
+    const uint32_t for_calls = atomic_load_explicit(&session->waiting, memory_order_relaxed);
+    return waiting > for_calls || (waiting > 0 && for_calls >= session->config.trainer_threads);
+}
+
 // The function, and how long ago it was entered or left. Gradients are not visits: each one that
 // was reported since then is the newest.
 static void progress_read_api(const struct lockstep_session *session, struct place *place)
@@ -332,7 +340,7 @@ static void progress_read_api(const struct lockstep_session *session, struct pla
     const uint64_t module = api >> PROGRESS_MODULE_SHIFT & 0xff;
     const uint64_t ready_ms = progress_load(&progress->ready_us) / 1000;
     uint64_t since_ms = progress_load(&progress->api_ms);
-    place->waits = progress_load(&progress->waiting) > 0;
+    place->waits = progress_is_blocked(session);
     place->inside = (api & PROGRESS_INSIDE) != 0 || place->waits;
     place->api = (enum api_function)(api & 0xff);
     place->module = module == PROGRESS_NO_MODULE ? LOCKSTEP_MAX_MODULES : (uint32_t)module;

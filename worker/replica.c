@@ -111,7 +111,7 @@ static void replica_copy(void *to, const void *from, size_t bytes)
         memcpy(to, from, bytes);
 }
 
-static void replica_copy_gradients(struct contribution *contribution)
+void replica_copy_contribution(struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
     for (uint32_t r = 1; r < module->replicas; r++) {
@@ -128,8 +128,10 @@ void replica_copy_results(struct lockstep_session *session)
 {
     for (uint32_t m = 0; m < session->module_count; m++) {
         struct lockstep_module *module = session->modules[m];
-        for (uint32_t i = 0; i < module->contribution_count; i++)
-            replica_copy_gradients(&module->contributions[i]);
+        for (uint32_t i = 0; i < module->contribution_count; i++) {
+            if (!module->contributions[i].returned)
+                replica_copy_contribution(&module->contributions[i]);
+        }
     }
 }
 

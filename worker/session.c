@@ -163,6 +163,7 @@ static struct lockstep_session *session_allocate(const struct config *config)
     if (session == NULL)
         return NULL;
     mutex_init(&session->mutex);
+    list_init(&session->call_waiters);
     whole = drive_init(&session->drive) == 0;
     session->config = *config;
     session->order = calloc(1, sizeof(*session->order));

@@ -101,14 +101,17 @@ struct contribution {
 
     struct gradient *gradients; // [parameter_count]
     struct replica_gradient *replicas; // [(replicas - 1) * parameter_count], replica by replica.
-    bool handed; // trainer; its last call of the open step has ended.
+    atomic_bool handed; // Its last call of the open step has ended.
     bool withdrawn; // trainer; some of its buckets are.
+    bool returned; // trainer; lockstep_call_wait has given back its results in the open step.
 
     // driver while a step is open, trainer between steps
     struct bucket_run *runs; // [buckets of a layout]
     struct extent *extents; // [parameter_count]: in layout order.
     uint64_t *unit_ends; // [parameter_count]: of the gradients in their bucket, in layout order.
     uint64_t *used; // [parameter_count]: used bits of a bucket's gradients, from its first place.
+    uint32_t announced; // Buckets of which the order core knows that they are ready.
+    uint32_t waits_held; // Waits that have come before that was all of them.
 
     // [parameter_count]: some rank has used the parameter in the step. The trainer clears it at
     // step_begin, the driver sets it when a bucket is done, the trainer reads it after the step has
@@ -128,8 +131,10 @@ struct lockstep_call {
 
     // trainer, before it opens the call; any thread while it is open
     uint64_t serial; // Of all calls of the module, from 1.
+    uint64_t step; // That it was begun in.
     bool last; // Gradients travel with this one.
     bool ended;
+    bool given_up; // By lockstep_call_abort.
     uint32_t gradients; // That are to be reported in it.
 };
 
@@ -195,6 +200,16 @@ struct lockstep_module {
     size_t gradient_memory_bytes;
 };
 
+// A thread that waits for a contribution (call_wait.c). On its stack.
+struct call_waiter {
+    struct list waiters; // guarded by session.mutex
+    const struct contribution *contribution;
+    // guarded by session.mutex
+    bool leaves; // It only asks, or its time is over.
+    bool answered;
+    enum order_release answer;
+};
+
 // ---- Plain collectives -------------------------------------------------------------------------
 
 enum work_state {
@@ -256,6 +271,11 @@ enum command_kind {
     COMMAND_STEP_OPEN, // value: step
     COMMAND_STEP_BEGIN, // value: phase hash
     COMMAND_READY, // module, call, bucket
+    COMMAND_CALL_BEGIN, // module, call. This one and the next with config.wait_while_open only.
+    COMMAND_CALL_END, // module, call
+    COMMAND_WAIT_BEGIN, // module, call. Each is answered once, see struct call_waiter.
+    COMMAND_WAIT_ASK, // module, call
+    COMMAND_WAIT_END, // module, call: its time is over
     COMMAND_STEP_END,
     COMMAND_PLAIN, // pointer: struct lockstep_work
     COMMAND_START, // lockstep_start: send the manifest's hash
@@ -396,6 +416,8 @@ struct lockstep_session {
     uint32_t buffers_in_flight; // Of these: of groups of buffers ...
     bool commit_held; // ... for which the commit wave waits.
     bool left_held; // A verdict waits until no plain collective is in flight.
+    uint32_t waits; // Of which the order core knows.
+    uint64_t halt_deadline_ms; // Without a coordinator they go on so long; 0: for ever.
     uint64_t verdict_deadline_ms; // A peer was lost; the coordinator's sentence is waited for.
     char abort_text[LOCKSTEP_TEXT_BYTES]; // lockstep_abort was called; empty: not.
     bool control_gone;
@@ -412,6 +434,7 @@ struct lockstep_session {
     struct mutex mutex;
     struct drive drive;
     struct ring_buffer inbox;
+    struct list call_waiters; // struct call_waiter, in the order in which they came.
     bool formed;
     bool verified; // The present lockstep_start, or the last one.
     uint64_t opened; // Step whose open wave is complete.
@@ -430,6 +453,7 @@ struct lockstep_session {
 
     // atomic
     atomic_bool failed; // failure != 0
+    atomic_uint waiting; // Threads in lockstep_call_wait.
     struct thread_callers callers;
     atomic_uint control_messages;
     atomic_uint buckets_travelled;
@@ -476,6 +500,19 @@ bool engine_busy(const struct lockstep_session *session);
 bool engine_stops(const struct lockstep_session *session);
 // The last that is driven: user memory is not touched any more.
 void engine_finish(struct lockstep_session *session);
+
+// ---- engine_wait.c -----------------------------------------------------------------------------
+
+// A thread waits, asks, or waits no longer. Driver, like all here.
+void engine_wait(struct lockstep_session *session, const struct command *command);
+// The order core was told that one more bucket of a contribution is ready.
+void engine_wait_announced(struct lockstep_session *session, uint32_t module, uint32_t call);
+// ORDER_RELEASE: the order core answers a wait.
+void engine_wait_released(struct lockstep_session *session, const struct order_action *action);
+// The coordinator is lost.
+void engine_wait_alone(struct lockstep_session *session);
+// A wait has gone on for too long without it, once: the text says so.
+bool engine_wait_overdue(struct lockstep_session *session, char *bytes, size_t size);
 
 // ---- tune.c ------------------------------------------------------------------------------------
 
@@ -553,11 +590,21 @@ uint64_t sets_hash(const struct bucket_parameter *parameters, uint32_t count);
 bool sets_allocate_layout(struct bucket_layout *layout, uint32_t count);
 void sets_free(struct lockstep_module *module);
 
+// ---- step.c ------------------------------------------------------------------------------------
+
+// A world of one: what the data plane would have done for a contribution. Trainer.
+void step_settle_contribution(struct contribution *contribution, uint64_t weight);
+
 // ---- call.c ------------------------------------------------------------------------------------
 
 // First line of every public function of a module: 0 when the handle is a live module of a session
 // that has not failed; else the status, with the error text set. Any thread.
 int module_check(struct lockstep_module *module);
+// The same for a function of a call.
+int call_check(struct lockstep_call *call);
+// Of a contribution that was handed over: which of its gradients were withdrawn, for when buckets
+// are other ones. Trainer.
+void call_note_withdrawn(struct contribution *contribution);
 // Gradients that the module's open call, if it has one, does not have yet: how many, and the names
 // of the first. Driver, while a step is open.
 void call_missing(struct lockstep_module *module, struct answer_place *place);
@@ -588,7 +635,9 @@ int replica_declare(struct lockstep_module *module, uint32_t replica, uint32_t p
 // Adds up what the replicas reported of a gradient, where it travels from. The thread that hands it
 // over.
 void replica_combine(struct contribution *contribution, uint32_t parameter);
-// Gives every replica what came back. Trainer, when the step has settled.
+// Gives every replica what came back: of one contribution, and of all that did not have it yet.
+// Trainer, when it is final.
+void replica_copy_contribution(struct contribution *contribution);
 void replica_copy_results(struct lockstep_session *session);
 // Makes the values of every replica those of the first. Trainer, at start.
 void replica_copy_values(struct lockstep_session *session);

@@ -346,7 +346,7 @@ static void step_contribute(struct lockstep_session *session)
 }
 
 // What was handed over, is used and was not withdrawn has a result.
-static void step_settle_contribution(struct contribution *contribution, uint64_t weight)
+void step_settle_contribution(struct contribution *contribution, uint64_t weight)
 {
     const struct lockstep_module *module = contribution->module;
     for (uint32_t p = 0; p < module->parameter_count; p++) {
@@ -367,8 +367,10 @@ static void step_settle_alone(struct lockstep_session *session)
 {
     for (uint32_t m = 0; m < session->module_count; m++) {
         const struct lockstep_module *module = session->modules[m];
-        for (uint32_t i = 0; i < module->contribution_count; i++)
-            step_settle_contribution(&module->contributions[i], session->weight);
+        for (uint32_t i = 0; i < module->contribution_count; i++) {
+            if (!module->contributions[i].returned)
+                step_settle_contribution(&module->contributions[i], session->weight);
+        }
     }
     atomic_store(&session->weight_total, session->weight);
     mutex_lock(&session->mutex);
@@ -579,6 +581,12 @@ static int step_check_end(struct lockstep_session *session, const void *stream)
     if (stream != NULL)
         return error_set(LOCKSTEP_E_UNSUPPORTED, "streams are not supported yet: stream must be "
                                                  "NULL");
+    if (atomic_load(&session->waiting) > 0)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "step %" PRIu64
+                         ": a thread waits for a call (lockstep_call_wait): end the "
+                         "step when it has returned",
+                         session->step);
     for (uint32_t i = 0; i < session->module_count; i++) {
         if (atomic_load(&session->modules[i]->open) != NULL)
             return error_set(LOCKSTEP_E_INVALID,

@@ -597,7 +597,26 @@ LOCKSTEP_API int lockstep_call_unused(lockstep_call *call, const uint32_t *param
  * Blocks: no. Threads: the trainer's, while no thread reports a gradient of this call. Returns:
  * E_INVALID when the call has ended. */
 LOCKSTEP_API int lockstep_call_abort(lockstep_call *call);
-/* Waits for the gradients of one call before the end of the step. Not supported yet. */
+/* Waits until the gradients of one call are averaged, before the end of the step: they may be read
+ * then, of every replica. What the call shares with a module that owns it
+ * (LOCKSTEP_PARAMETER_SHARED) is waited for, too. The call has ended and its gradients travel: it
+ * is the last one of calls_per_step, or any with separate_calls. Writing a gradient before
+ * lockstep_step_end gives up that it is intact or final when a rank dies. Whether a parameter was
+ * unused is said at lockstep_step_end, as always.
+ *
+ * A rank that waits makes no other call, so ranks that wait in different orders may wait for each
+ * other: config.order says what happens. The error comes at once, on every rank, whatever the
+ * timeout. A call that the plan of the step does not have runs at its end only: to wait for it is
+ * E_MISMATCH, on every rank. Another phase label for such steps, or no wait, is the way out.
+ * Blocks: until all ranks have made the call, or ended the step; at most timeout_ms. 0 only asks,
+ * and never says that ranks wait for each other. Threads: config.trainer_threads at a time, while
+ * others make calls, but none while another is in lockstep_step_end. Returns: LOCKSTEP_DEFERRED
+ * (with LOCKSTEP_ORDER_ZERO_DEFER or LOCKSTEP_UNPLANNED_DEFER: it counts in a later step),
+ * E_TIMEOUT (nothing is lost: wait again, or go on), E_MISMATCH (the text names ranks, modules and
+ * calls), E_INVALID (the call is open, was given up, is not of this step, or does not travel; a
+ * gradient of it awaits another module that shares it; too many threads wait), E_PEER_LOST,
+ * E_UNREACHABLE (the coordinator is gone, and the phase is being learned, or config.halt_timeout_ms
+ * is over). */
 LOCKSTEP_API int lockstep_call_wait(lockstep_call *call, uint32_t timeout_ms);
 /* Hands out finished buckets one by one. Not supported yet. */
 LOCKSTEP_API int lockstep_call_next(lockstep_call *call, uint32_t timeout_ms, uint32_t *bucket);

@@ -6,6 +6,7 @@
 
 #include "base/thread.h"
 #include "tests/support/trainer.h"
+#include "worker/session.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -226,6 +227,33 @@ static void replicas_are_added_up(const struct setting *setting)
 {
     lockstep_gradient_kind kind = LOCKSTEP_GRADIENT_SUM;
     replicated_run(setting, all_body, &kind);
+}
+
+// ---- Case 38: all replicas have what was waited for --------------------------------------------
+
+// At the end of the step they keep what the trainer made of it.
+static void waited_body(struct rank *rank)
+{
+    struct replicated net = {.replicas = replicas_of(rank->rank)};
+    const uint32_t last = net.replicas - 1;
+    replicated_make(rank, (struct module_shape){.kind = LOCKSTEP_GRADIENT_MEAN}, &net);
+    for (uint64_t i = 0; i < 4; i++) {
+        trainer_begin(rank, NULL);
+        fill(rank, &net);
+        backward(rank, &net, all_report, i * (rank->rank + 1));
+        RANK_OK(rank, lockstep_call_wait(&net.net.module->calls[0], LOCKSTEP_WAIT_FOREVER));
+        expect(rank, &net, all_report);
+        place(&net, last, 0)[7] = 1e6f;
+        RANK_OK(rank, lockstep_call_wait(&net.net.module->calls[0], LOCKSTEP_WAIT_FOREVER));
+        trainer_end(rank);
+        RANK_TRUE(rank, place(&net, last, 0)[7] >= 1e6f);
+    }
+    trainer_free(&net.net);
+}
+
+static void case_38_replicas_are_waited_for(const struct setting *setting)
+{
+    replicated_run(setting, waited_body, NULL);
 }
 
 // ---- Some report -------------------------------------------------------------------------------
@@ -692,6 +720,7 @@ int main(void)
     static const struct stamp stamps[] = {
         {"replicas_are_averaged", replicas_are_averaged, NULL},
         {"replicas_are_added_up", replicas_are_added_up, NULL},
+        {"case_38_replicas_are_waited_for", case_38_replicas_are_waited_for, NULL},
         {"case_13_some_replicas_report", case_13_some_replicas_report, NULL},
         {"case_14_unused_in_all_replicas", case_14_unused_in_all_replicas, NULL},
         {"case_09_replicas_with_given_memory", case_09_replicas_with_given_memory, NULL},

@@ -201,6 +201,41 @@ static void separate_calls_travel_early(const struct setting *setting)
     separate_run(setting, early_body);
 }
 
+// Each is waited for before the next one begins, or the first one when all have ended.
+static void waited_body(struct rank *rank)
+{
+    struct separate separate;
+    separate_make(rank, "net", LOCKSTEP_UNUSED_ERROR, &separate);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (int i = 0; i < 4; i++) {
+        const uint64_t weights[] = {1, 1, 1};
+        lockstep_call *calls = separate.net.module->calls;
+        trainer_begin(rank, NULL);
+        fill_all(rank, &separate);
+        for (uint32_t c = 0; c < CALLS; c++) {
+            one_call(rank, &separate, c, ALL);
+            if (i % 2 == 0)
+                RANK_OK(rank, lockstep_call_wait(&calls[c], LOCKSTEP_WAIT_FOREVER));
+            for (uint32_t p = 0; p < COUNT && i % 2 == 0; p++)
+                expect(rank, &separate, c, p, weights, 7);
+        }
+        RANK_OK(rank, lockstep_call_wait(&calls[0], LOCKSTEP_WAIT_FOREVER));
+        for (uint32_t p = 0; p < COUNT; p++)
+            expect(rank, &separate, 0, p, weights, 7);
+        trainer_end(rank);
+        for (uint32_t c = 0; c < CALLS; c++) {
+            for (uint32_t p = 0; p < COUNT; p++)
+                expect(rank, &separate, c, p, weights, 7);
+        }
+    }
+    trainer_free(&separate.net);
+}
+
+static void case_38_separate_calls_are_waited_for(const struct setting *setting)
+{
+    separate_run(setting, waited_body);
+}
+
 // ---- Calls that are not made -------------------------------------------------------------------
 
 // Rank r makes r + 1 calls. A mean is over the ranks that made the call; one that did not has no
@@ -480,6 +515,7 @@ int main(void)
     static const struct stamp stamps[] = {
         {"separate_calls_travel_each", separate_calls_travel_each, NULL},
         {"separate_calls_travel_early", separate_calls_travel_early, NULL},
+        {"case_38_separate_calls_are_waited_for", case_38_separate_calls_are_waited_for, NULL},
         {"separate_calls_not_made", separate_calls_not_made, NULL},
         {"separate_calls_have_usage_each", separate_calls_have_usage_each, NULL},
         {"case_14_unused_names_the_call", case_14_unused_names_the_call, NULL},

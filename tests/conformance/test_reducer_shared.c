@@ -258,6 +258,54 @@ static void shared_gradients_wait(const struct setting *setting)
     tied_run(setting, waits_body);
 }
 
+// ---- Case 38: waiting for one that shares ------------------------------------------------------
+
+static void must_end_first(struct rank *rank, lockstep_call *call, const char *party)
+{
+    char text[96];
+    snprintf(text, sizeof(text), "end the last call of module '%s' first", party);
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_call_wait(call, LOCKSTEP_WAIT_FOREVER));
+    RANK_SAYS(rank, text);
+}
+
+// What they share travels when both have ended, so neither can be waited for before that. Then a
+// wait for the decoder is also one for what the encoder owns.
+static void tied_wait_body(struct rank *rank)
+{
+    struct tied tied = {.ready_count = 0};
+    tied_start(rank, LOCKSTEP_UNUSED_ERROR, 0, &tied);
+    for (uint32_t i = 0; i < 4; i++) {
+        lockstep_call *encoder = &tied.encoder.module->calls[0];
+        lockstep_call *decoder = &tied.decoder.module->calls[0];
+        const bool encoder_first = i % 2 == 0;
+        trainer_begin(rank, NULL);
+        tied_fill(rank, &tied);
+        if (encoder_first)
+            encoder_call(rank, &tied, true);
+        else
+            decoder_call(rank, &tied, true, 0);
+        must_end_first(rank, encoder_first ? encoder : decoder,
+                       encoder_first ? "decoder" : "encoder");
+        if (encoder_first)
+            decoder_call(rank, &tied, true, 0);
+        else
+            encoder_call(rank, &tied, true);
+        RANK_OK(rank, lockstep_call_wait(i < 2 ? decoder : encoder, LOCKSTEP_WAIT_FOREVER));
+        expect_tied(rank, &tied, 7, 7, 1);
+        if (i < 2)
+            expect_others(rank, &tied);
+        trainer_end(rank);
+        expect_tied(rank, &tied, 7, 7, 1);
+        expect_others(rank, &tied);
+    }
+    tied_free(&tied);
+}
+
+static void case_38_shared_gradients_are_waited_for(const struct setting *setting)
+{
+    tied_run(setting, tied_wait_body);
+}
+
 // ---- Some report it ----------------------------------------------------------------------------
 
 static uint64_t users(uint32_t world_size, uint64_t step, uint64_t every)
@@ -921,6 +969,7 @@ int main(void)
     static const struct stamp stamps[] = {
         {"shared_gradients_travel_once", shared_gradients_travel_once, NULL},
         {"shared_gradients_wait", shared_gradients_wait, NULL},
+        {"case_38_shared_gradients_are_waited_for", case_38_shared_gradients_are_waited_for, NULL},
         {"case_13_shared_is_used_by_any_module", case_13_shared_is_used_by_any_module, NULL},
         {"case_14_the_owners_policy", case_14_the_owners_policy, NULL},
         {"case_40_shared_and_one_module_called", case_40_shared_and_one_module_called, NULL},

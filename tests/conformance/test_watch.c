@@ -461,6 +461,35 @@ static void test_visits(void **state)
     assert_true(!place->inside && !place->waits && place->api == API_STEP_END);
 }
 
+// So many threads are blocked, and so many of them in lockstep_call_wait, which two may be in.
+static bool is_blocked(struct lockstep_session *session, int blocked, uint32_t for_calls)
+{
+    static struct up_message message;
+    mutex_lock(&session->mutex);
+    progress_wait_locked(session->progress, blocked);
+    mutex_unlock(&session->mutex);
+    atomic_store(&session->waiting, for_calls);
+    session->config.trainer_threads = 2;
+    progress_read(session, &message);
+    mutex_lock(&session->mutex);
+    progress_wait_locked(session->progress, -blocked);
+    mutex_unlock(&session->mutex);
+    atomic_store(&session->waiting, 0);
+    return message.u.heartbeat.place.waits;
+}
+
+// While one of the threads that may wait for calls does not, the trainer goes on.
+static void test_threads_that_wait_for_calls(void **state)
+{
+    struct lockstep_session *session = ((const struct trainer *)*state)->session;
+    assert_false(is_blocked(session, 0, 0));
+    assert_false(is_blocked(session, 0, 1));
+    assert_false(is_blocked(session, 1, 1));
+    assert_true(is_blocked(session, 2, 2));
+    assert_true(is_blocked(session, 1, 0));
+    assert_true(is_blocked(session, 2, 1));
+}
+
 // What is usual after a function, and the longest time.
 static void test_what_is_usual(void **state)
 {
@@ -588,6 +617,7 @@ int main(void)
         TEST(other_functions_do_not_close_a_call),
         TEST(heartbeats_while_the_trainer_spins),
         TEST(visits),
+        TEST(threads_that_wait_for_calls),
         TEST(what_is_usual),
         TEST(a_mate_that_is_stopped),
         TEST(an_answer_names_what_is_missing),

@@ -287,6 +287,7 @@ static int trainer_open(struct trainer *trainer, uint32_t round)
     if (trainer->script->way.two_hosts)
         config.host_id = place->rank < (place->world_size + 1) / 2 ? "one host" : "another host";
     config.open_timeout_ms = trainer->script->open_timeout_ms;
+    config.halt_timeout_ms = trainer->script->halt_timeout_ms;
     config.bucket_first_bytes = 256 * KIB;
     config.bucket_bytes = 1024 * KIB;
     config.bucket_last_bytes = 256 * KIB;
@@ -333,7 +334,12 @@ static int step_backward(struct trainer *trainer)
         status = trainer_check(trainer, "grad_ready",
                                lockstep_grad_ready(trainer->module, call, p, NULL, NULL));
     }
-    return status < 0 ? status : trainer_check(trainer, "call_end", lockstep_call_end(call));
+    if (status == 0)
+        status = trainer_check(trainer, "call_end", lockstep_call_end(call));
+    if (status == 0 && trainer->script->waits)
+        status =
+            trainer_check(trainer, "call_wait", lockstep_call_wait(call, LOCKSTEP_WAIT_FOREVER));
+    return status;
 }
 
 static int step_run(struct trainer *trainer)

@@ -59,6 +59,8 @@ struct script {
     enum hold hold; // At that place: wait for world_release, ...
     uint64_t pause_ms; // ... between lockstep_pause for so long and lockstep_resume; 0: without.
     bool child; // After lockstep_start: fork a process that lives on with all descriptors.
+    bool waits; // For its call, before it ends the step.
+    uint32_t halt_timeout_ms; // As in struct lockstep_config.
     uint64_t starts_after; // The step after which it calls lockstep_start again; 0: never.
     uint64_t report_every; // Steps; 0: never.
     uint64_t rest_ms; // After each step.

@@ -112,6 +112,44 @@ static void a_worker_dies_after_it(void **state)
     world_join(&world);
 }
 
+// Condition: the coordinator is dead, and a worker waits for a call that another one does not make.
+// Decision: nobody can say that it waits in vain, so it fails by itself, after the time that it was
+// given; without such a time it would wait on. Steps before it are as always.
+static void a_wait_without_it_has_a_bound(void **state)
+{
+    (void)state;
+    const uint64_t bound_ms = 300;
+    struct script scripts[2] = {
+        {.report_every = 1, .waits = true, .halt_timeout_ms = (uint32_t)bound_ms},
+        {.waits = true,
+         .place = PLACE_STEADY,
+         .place_step = 12,
+         .hold = HOLD_READ,
+         .report_every = 1}};
+    struct report report;
+    coordinator_start(&coordinator, NULL);
+    world_start(&world, &coordinator, "job", 2, scripts);
+    for (uint32_t rank = 0; rank < 2; rank++)
+        world_expect_step(&world, rank, 5);
+    coordinator_signal(&coordinator, SIGKILL);
+    coordinator_wait(&coordinator);
+    world_expect(&world, 1, REPORT_PLACE, NULL);
+    const uint64_t held_us = clock_now_us();
+    world_expect(&world, 0, REPORT_FAILED, &report);
+    printf("rank 0: %s in %s after %.1f ms: %s\n", lockstep_status_name(report.status), report.call,
+           (double)(report.at_us - held_us) / 1000, report.text);
+    assert_string_equal(report.call, "call_wait");
+    assert_int_equal(report.status, LOCKSTEP_E_UNREACHABLE);
+    assert_int_equal(report.settled, 11);
+    assert_int_equal(report.elements_torn, 0);
+    assert_non_null(strstr(report.text, "300 ms (halt_timeout_ms)"));
+    assert_true(report.at_us - held_us < (bound_ms + LOST_MS) * 1000);
+    world_release(&world, 1);
+    world_expect(&world, 1, REPORT_FAILED, &report);
+    assert_int_equal(report.status, LOCKSTEP_E_PEER_LOST);
+    world_join(&world);
+}
+
 // ---- Where it is needed -------------------------------------------------------------------------
 
 // Kills it, then expects that error from all ranks but `except`.
@@ -220,6 +258,7 @@ int main(void)
         cmocka_unit_test_teardown(training_survives_its_death, teardown),
         cmocka_unit_test_teardown(training_survives_a_drain, teardown),
         cmocka_unit_test_teardown(a_worker_dies_after_it, teardown),
+        cmocka_unit_test_teardown(a_wait_without_it_has_a_bound, teardown),
         cmocka_unit_test_teardown(forming_ends_with_it, teardown),
         cmocka_unit_test_teardown(starting_ends_with_it, teardown),
         cmocka_unit_test_teardown(starting_again_ends_with_it, teardown),

@@ -52,6 +52,7 @@ struct death {
     uint64_t step;
     uint64_t delay_us;
     bool child;
+    bool waits; // Its world waits for the call of each step before the step's end.
     uint64_t killed_us;
     struct report seen[WORLD_MAX]; // By the survivors.
 };
@@ -122,6 +123,7 @@ static struct death choose(uint32_t round)
     death.step = death.place > PLACE_LEARNING ? 2 + random_below(8) : 0;
     death.delay_us = random_below(delay_bound_us(death.place));
     death.child = death.place > PLACE_START && random_below(2) == 0;
+    death.waits = random_below(2) == 0;
     return death;
 }
 
@@ -129,10 +131,10 @@ static struct death choose(uint32_t round)
 
 static void describe(const struct death *death, uint32_t round)
 {
-    printf("round %u: %s, rank %u of %u, %s, step %llu, +%llu us%s:", round, death->way->name,
+    printf("round %u: %s, rank %u of %u, %s, step %llu, +%llu us%s%s:", round, death->way->name,
            death->victim, death->world_size, place_name(death->place),
            (unsigned long long)death->step, (unsigned long long)death->delay_us,
-           death->child ? ", with a child" : "");
+           death->child ? ", with a child" : "", death->waits ? ", waiting" : "");
     for (uint32_t rank = 0; rank < death->world_size; rank++) {
         const struct report *seen = &death->seen[rank];
         if (rank != death->victim)
@@ -255,6 +257,8 @@ static void begin(const struct death *death)
         scripts[rank].starts_after = death->place == PLACE_START_AGAIN ? death->step : 0;
     for (uint32_t rank = 0; rank < death->world_size; rank++)
         scripts[rank].way = *death->way;
+    for (uint32_t rank = 0; rank < death->world_size; rank++)
+        scripts[rank].waits = death->waits;
     scripts[death->victim].place = death->place;
     scripts[death->victim].place_step = death->step;
     scripts[death->victim].child = death->child;

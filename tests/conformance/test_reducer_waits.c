@@ -1,0 +1,781 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Conformance: trainers that wait for single calls (lockstep_call_wait). What they get, what ranks
+// get that wait for each other, and which waits are refused. Case numbers are those of the list of
+// cases for reducers.
+
+#include "base/clock.h"
+#include "base/thread.h"
+#include "tests/support/trainer.h"
+#include "worker/session.h"
+
+#include <inttypes.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define FOREVER LOCKSTEP_WAIT_FOREVER
+
+static const uint64_t sizes[4] = {40, 300, 1, 77};
+
+// Several buckets in each call.
+static void small_buckets(struct rank *rank, struct lockstep_config *config)
+{
+    (void)rank;
+    config->bucket_first_bytes = config->bucket_bytes = config->bucket_last_bytes = 200;
+}
+
+static void waits_run(const struct setting *setting, void (*body)(struct rank *rank))
+{
+    const struct cluster_test test = {.setting = setting, .configure = small_buckets, .body = body};
+    ranks_run_test(&test);
+}
+
+static void make_two(struct rank *rank, struct trained_module *modules)
+{
+    const struct module_shape a = {.name = "actor", .count = 4, .elements = sizes};
+    const struct module_shape b = {.name = "critic", .count = 3, .elements = sizes};
+    trainer_make(rank, &a, 0, &modules[0]);
+    trainer_make(rank, &b, 1, &modules[1]);
+    RANK_OK(rank, lockstep_start(rank->session));
+}
+
+static void free_two(struct trained_module *modules)
+{
+    trainer_free(&modules[0]);
+    trainer_free(&modules[1]);
+}
+
+// A call with known gradients; the status of the first function that fails.
+static int try_call(struct rank *rank, struct trained_module *module, lockstep_call **call)
+{
+    int status = RANK_CALL(rank, lockstep_call_begin(module->module, call));
+    trainer_fill_known(module, rank->rank, atomic_load(&rank->step));
+    for (uint32_t i = 0; i < module->shape.count && status == 0; i++)
+        status = RANK_CALL(
+            rank, lockstep_grad_ready(module->module, *call, module->order[i], NULL, NULL));
+    return status < 0 ? status : RANK_CALL(rank, lockstep_call_end(*call));
+}
+
+static int try_waited_call(struct rank *rank, struct trained_module *module)
+{
+    lockstep_call *call;
+    const int status = try_call(rank, module, &call);
+    return status < 0 ? status : RANK_CALL(rank, lockstep_call_wait(call, FOREVER));
+}
+
+static lockstep_call *make_call(struct rank *rank, struct trained_module *module)
+{
+    lockstep_call *call;
+    RANK_EQUAL(rank, try_call(rank, module, &call), 0);
+    return call;
+}
+
+static void waited_call(struct rank *rank, struct trained_module *module, const uint64_t *weights)
+{
+    RANK_EQUAL(rank, try_waited_call(rank, module), 0);
+    trainer_expect_mean(rank, module, atomic_load(&rank->step), weights);
+}
+
+// ---- Case 38: waits that can end ---------------------------------------------------------------
+
+// The same order everywhere, from the learning step on. What was waited for is there before the end
+// of the step, and at the end it is the same. Nothing is said to the coordinator.
+static void one_order_body(struct rank *rank)
+{
+    struct trained_module modules[2];
+    make_two(rank, modules);
+    for (int i = 0; i < 5; i++) {
+        trainer_begin(rank, NULL);
+        waited_call(rank, &modules[0], NULL);
+        waited_call(rank, &modules[1], NULL);
+        trainer_end(rank);
+        for (uint32_t m = 0; m < 2; m++) {
+            trainer_expect_mean(rank, &modules[m], atomic_load(&rank->step), NULL);
+            trainer_digest(rank, &modules[m]);
+        }
+        RANK_EQUAL(rank, trainer_report(rank).learning, i == 0);
+        if (i > 0)
+            RANK_EQUAL(rank, trainer_report(rank).control_messages, 0);
+    }
+    free_two(modules);
+}
+
+static void case_38_waits_in_one_order(const struct setting *setting)
+{
+    waits_run(setting, one_order_body);
+}
+
+// Rank 1 alone waits, and in the other order: the others come to what it waits for all the same.
+static void one_waits_body(struct rank *rank)
+{
+    struct trained_module modules[2];
+    make_two(rank, modules);
+    trainer_step_known(rank, modules, 2);
+    for (int i = 0; i < 4; i++) {
+        const uint32_t first = rank->rank == 1 ? 1 : 0;
+        trainer_begin(rank, NULL);
+        if (rank->rank == 1)
+            waited_call(rank, &modules[first], NULL);
+        else
+            make_call(rank, &modules[first]);
+        make_call(rank, &modules[1 - first]);
+        trainer_end(rank);
+        for (uint32_t m = 0; m < 2; m++)
+            trainer_expect_mean(rank, &modules[m], atomic_load(&rank->step), NULL);
+    }
+    free_two(modules);
+}
+
+static void case_38_one_rank_waits_in_another_order(const struct setting *setting)
+{
+    waits_run(setting, one_waits_body);
+}
+
+// The others end the step without the call: they contribute zeros to it.
+static void left_out_body(struct rank *rank)
+{
+    const uint64_t only_0[CLUSTER_MAX_WORLD] = {1};
+    struct trained_module modules[2];
+    make_two(rank, modules);
+    for (int i = 0; i < 4; i++) {
+        trainer_begin(rank, NULL);
+        make_call(rank, &modules[0]);
+        if (rank->rank == 0)
+            waited_call(rank, &modules[1], only_0);
+        trainer_end(rank);
+        trainer_expect_mean(rank, &modules[1], atomic_load(&rank->step), only_0);
+    }
+    free_two(modules);
+}
+
+static void case_38_the_others_do_not_call(const struct setting *setting)
+{
+    waits_run(setting, left_out_body);
+}
+
+static void weighted_body(struct rank *rank)
+{
+    const uint64_t weights[CLUSTER_MAX_WORLD] = {3, 0, 4};
+    const struct module_shape shape = {
+        .name = "net", .count = 4, .elements = sizes, .kind = LOCKSTEP_GRADIENT_SUM};
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    struct trained_module module;
+    trainer_make(rank, &shape, 0, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    options.weight = weights[rank->rank];
+    for (int i = 0; i < 3; i++) {
+        trainer_begin(rank, &options);
+        waited_call(rank, &module, weights);
+        trainer_end(rank);
+        trainer_expect_mean(rank, &module, atomic_load(&rank->step), weights);
+    }
+    trainer_free(&module);
+}
+
+static void case_38_weights_and_sums(const struct setting *setting)
+{
+    waits_run(setting, weighted_body);
+}
+
+// A trainer clips what it got before the step ends; that stays, and travels nowhere.
+static void changed_body(struct rank *rank)
+{
+    struct trained_module module;
+    const struct module_shape shape = {.name = "net", .count = 4, .elements = sizes};
+    trainer_make(rank, &shape, 0, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (int i = 0; i < 3; i++) {
+        float *gradient = module.gradients[1];
+        trainer_begin(rank, NULL);
+        waited_call(rank, &module, NULL);
+        for (uint64_t e = 0; e < sizes[1]; e++)
+            gradient[e] = 0.5f;
+        trainer_end(rank);
+        for (uint64_t e = 0; e < sizes[1]; e++)
+            RANK_TRUE(rank, gradient[e] >= 0.5f && gradient[e] <= 0.5f);
+        trainer_expect_parameter(rank, &module, atomic_load(&rank->step), 0, NULL);
+    }
+    trainer_free(&module);
+}
+
+static void case_38_what_was_waited_for_may_change(const struct setting *setting)
+{
+    waits_run(setting, changed_body);
+}
+
+// ---- Case 38: waits that cannot end ------------------------------------------------------------
+
+struct swap {
+    uint32_t steps_before; // 0: in the learning step.
+};
+
+// Odd ranks wait for the critic first. Ranks may hear of it before they have come so far.
+static int swapped_step(struct rank *rank, struct trained_module *modules)
+{
+    int status = RANK_CALL(rank, lockstep_step_begin(rank->session, NULL, NULL));
+    for (uint32_t i = 0; i < 2 && status == 0; i++)
+        status = try_waited_call(rank, &modules[(i + rank->rank) % 2]);
+    return status < 0 ? status : RANK_CALL(rank, lockstep_step_end(rank->session, NULL));
+}
+
+static void swapped_body(struct rank *rank)
+{
+    const struct swap *swap = rank->context;
+    struct trained_module modules[2];
+    uint64_t since_ms;
+    make_two(rank, modules);
+    for (uint32_t i = 0; i < swap->steps_before; i++)
+        trainer_step_known(rank, modules, 2);
+    rank_meet(rank);
+    since_ms = clock_now_ms();
+    RANK_EQUAL(rank, swapped_step(rank, modules), LOCKSTEP_E_MISMATCH);
+    RANK_TRUE(rank, clock_now_ms() - since_ms < 1000 * test_slow());
+    RANK_SAYS(rank, "waits for 'actor' (call 1) and has not made 'critic' (call 1)");
+    RANK_SAYS(rank, "waits for 'critic' (call 1) and has not made 'actor' (call 1)");
+    RANK_SAYS(rank, "rank 1 (host ");
+    rank_digest(rank, lockstep_error_text(), strlen(lockstep_error_text()));
+    RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_step_begin(rank->session, NULL, NULL));
+    free_two(modules);
+}
+
+static void swapped_run(const struct setting *setting, uint32_t steps_before)
+{
+    struct swap swap = {.steps_before = steps_before};
+    const struct cluster_test test = {
+        .setting = setting, .configure = small_buckets, .body = swapped_body, .context = &swap};
+    ranks_run_test(&test);
+}
+
+static void case_38_opposite_waits(const struct setting *setting)
+{
+    swapped_run(setting, 3);
+}
+
+static void case_38_opposite_waits_while_learning(const struct setting *setting)
+{
+    swapped_run(setting, 0);
+}
+
+// A bound on time does not hide it: the error comes at once.
+static void bounded_body(struct rank *rank)
+{
+    struct trained_module modules[2];
+    lockstep_call *call;
+    uint64_t since_ms;
+    int status;
+    make_two(rank, modules);
+    trainer_step_known(rank, modules, 2);
+    rank_meet(rank);
+    since_ms = clock_now_ms();
+    status = RANK_CALL(rank, lockstep_step_begin(rank->session, NULL, NULL));
+    if (status == 0)
+        status = try_call(rank, &modules[rank->rank % 2], &call);
+    if (status == 0)
+        status = RANK_CALL(rank, lockstep_call_wait(call, 60000 * test_slow()));
+    RANK_EQUAL(rank, status, LOCKSTEP_E_MISMATCH);
+    RANK_TRUE(rank, clock_now_ms() - since_ms < 1000 * test_slow());
+    free_two(modules);
+}
+
+static void case_38_opposite_waits_with_a_bound(const struct setting *setting)
+{
+    waits_run(setting, bounded_body);
+}
+
+// A call outside the plan runs when all have ended the step, so the one that waits for it would
+// never come there. It is an error for those, too, that do not wait.
+static void outside_body(struct rank *rank)
+{
+    struct trained_module modules[2];
+    lockstep_call *call;
+    uint64_t since_ms;
+    int status;
+    make_two(rank, modules);
+    trainer_step_known(rank, modules, 1);
+    trainer_step_known(rank, modules, 1);
+    rank_meet(rank);
+    since_ms = clock_now_ms();
+    status = RANK_CALL(rank, lockstep_step_begin(rank->session, NULL, NULL));
+    if (status == 0)
+        status = try_call(rank, &modules[0], &call);
+    if (status == 0 && rank->rank == 1)
+        status = try_waited_call(rank, &modules[1]);
+    if (status == 0)
+        status = RANK_CALL(rank, lockstep_step_end(rank->session, NULL));
+    RANK_EQUAL(rank, status, LOCKSTEP_E_MISMATCH);
+    RANK_TRUE(rank, clock_now_ms() - since_ms < 1000 * test_slow());
+    RANK_SAYS(rank, "rank 1 (host ");
+    RANK_SAYS(rank, "waits for module 'critic' (call 1), which is outside the plan of phase ''");
+    rank_digest(rank, lockstep_error_text(), strlen(lockstep_error_text()));
+    free_two(modules);
+}
+
+static void case_40_waited_for_and_not_planned(const struct setting *setting)
+{
+    waits_run(setting, outside_body);
+}
+
+// ---- Bounds on time ----------------------------------------------------------------------------
+
+static bool is_late(const struct rank *rank)
+{
+    return rank->rank == rank->world_size - 1;
+}
+
+// A rank is late. The others ask, and wait in pieces, and for what they have waited for already.
+static void pieces_body(struct rank *rank)
+{
+    struct trained_module modules[2];
+    make_two(rank, modules);
+    for (int i = 0; i < 3; i++) {
+        lockstep_call *call = NULL;
+        trainer_begin(rank, NULL);
+        if (!is_late(rank)) {
+            call = make_call(rank, &modules[0]);
+            RANK_FAILS(rank, LOCKSTEP_E_TIMEOUT, lockstep_call_wait(call, 0));
+            RANK_SAYS(rank, "module 'actor' call 1 is not averaged after 0 ms");
+            RANK_FAILS(rank, LOCKSTEP_E_TIMEOUT, lockstep_call_wait(call, 3));
+            RANK_FAILS(rank, LOCKSTEP_E_TIMEOUT, lockstep_call_wait(call, 0));
+        }
+        rank_meet(rank);
+        if (is_late(rank))
+            call = make_call(rank, &modules[0]);
+        RANK_OK(rank, lockstep_call_wait(call, FOREVER));
+        trainer_expect_mean(rank, &modules[0], atomic_load(&rank->step), NULL);
+        RANK_OK(rank, lockstep_call_wait(call, 0));
+        RANK_OK(rank, lockstep_call_wait(call, FOREVER));
+        waited_call(rank, &modules[1], NULL);
+        trainer_end(rank);
+    }
+    free_two(modules);
+}
+
+static void case_38_waiting_in_pieces(const struct setting *setting)
+{
+    waits_run(setting, pieces_body);
+}
+
+// Asking is enough, if it is done often.
+static void asking_body(struct rank *rank)
+{
+    struct trained_module modules[2];
+    make_two(rank, modules);
+    for (int i = 0; i < 3; i++) {
+        lockstep_call *calls[2];
+        int status;
+        trainer_begin(rank, NULL);
+        for (uint32_t m = 0; m < 2; m++)
+            calls[m] = make_call(rank, &modules[(m + rank->rank) % 2]);
+        for (uint32_t m = 0; m < 2; m++) {
+            do
+                status = RANK_CALL(rank, lockstep_call_wait(calls[m], 0));
+            while (status == LOCKSTEP_E_TIMEOUT);
+            RANK_EQUAL(rank, status, 0);
+            trainer_expect_mean(rank, &modules[(m + rank->rank) % 2], atomic_load(&rank->step),
+                                NULL);
+        }
+        trainer_end(rank);
+    }
+    free_two(modules);
+}
+
+static void case_38_asking_only(const struct setting *setting)
+{
+    waits_run(setting, asking_body);
+}
+
+// Ranks that have waited in opposite orders for a while, and then gone on, have not met: there is
+// nothing to be said against it.
+static void gone_on_body(struct rank *rank)
+{
+    struct trained_module modules[2];
+    make_two(rank, modules);
+    for (int i = 0; i < 3; i++) {
+        lockstep_call *call;
+        trainer_begin(rank, NULL);
+        if (!is_late(rank)) {
+            call = make_call(rank, &modules[0]);
+            RANK_FAILS(rank, LOCKSTEP_E_TIMEOUT, lockstep_call_wait(call, 2));
+            make_call(rank, &modules[1]);
+        }
+        rank_meet(rank);
+        if (is_late(rank)) {
+            waited_call(rank, &modules[1], NULL);
+            make_call(rank, &modules[0]);
+        }
+        trainer_end(rank);
+        for (uint32_t m = 0; m < 2; m++)
+            trainer_expect_mean(rank, &modules[m], atomic_load(&rank->step), NULL);
+    }
+    free_two(modules);
+}
+
+static void case_38_a_wait_that_was_given_up(const struct setting *setting)
+{
+    waits_run(setting, gone_on_body);
+}
+
+// ---- Several threads ---------------------------------------------------------------------------
+
+static void two_threads_configure(struct rank *rank, struct lockstep_config *config)
+{
+    small_buckets(rank, config);
+    config->trainer_threads = 2;
+}
+
+struct waiter {
+    struct thread thread;
+    lockstep_call *call;
+    int status;
+    char text[512];
+};
+
+static void waiter_run(void *argument)
+{
+    struct waiter *waiter = argument;
+    waiter->status = lockstep_call_wait(waiter->call, FOREVER);
+    if (waiter->status < 0)
+        snprintf(waiter->text, sizeof(waiter->text), "%s", lockstep_error_text());
+}
+
+// One thread waits for the first call while another one makes the second, in opposite orders on odd
+// ranks: as long as a thread goes on, nobody waits for ever.
+static void two_threads_body(struct rank *rank)
+{
+    struct trained_module modules[2];
+    make_two(rank, modules);
+    for (int i = 0; i < 5; i++) {
+        struct waiter waiter = {.status = 1};
+        struct trained_module *first = &modules[rank->rank % 2];
+        struct trained_module *second = &modules[1 - rank->rank % 2];
+        trainer_begin(rank, NULL);
+        waiter.call = make_call(rank, first);
+        RANK_TRUE(rank, thread_start(&waiter.thread, "waiter", waiter_run, &waiter) == 0);
+        if (i % 2 == 0)
+            usleep(2000);
+        const int status = try_waited_call(rank, second);
+        thread_join(&waiter.thread);
+        RANK_EQUAL(rank, status, 0);
+        RANK_EQUAL(rank, waiter.status, 0);
+        trainer_expect_mean(rank, first, atomic_load(&rank->step), NULL);
+        trainer_expect_mean(rank, second, atomic_load(&rank->step), NULL);
+        trainer_end(rank);
+    }
+    free_two(modules);
+}
+
+static void case_38_two_threads_wait(const struct setting *setting)
+{
+    const struct cluster_test test = {
+        .setting = setting, .configure = two_threads_configure, .body = two_threads_body};
+    ranks_run_test(&test);
+}
+
+// More threads than that are refused; while one waits, the step cannot end.
+static void too_many_body(struct rank *rank)
+{
+    struct trained_module modules[2];
+    lockstep_call *call = NULL;
+    make_two(rank, modules);
+    trainer_begin(rank, NULL);
+    if (!is_late(rank)) {
+        struct waiter waiter = {.status = 1};
+        waiter.call = make_call(rank, &modules[0]);
+        RANK_TRUE(rank, thread_start(&waiter.thread, "waiter", waiter_run, &waiter) == 0);
+        call = make_call(rank, &modules[1]);
+        while (atomic_load(&rank->session->waiting) == 0)
+            sched_yield();
+        RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_call_wait(call, 1));
+        RANK_SAYS(rank, "1 threads wait for calls already; config.trainer_threads");
+        RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_step_end(rank->session, NULL));
+        RANK_SAYS(rank, "a thread waits for a call");
+        rank_meet(rank);
+        thread_join(&waiter.thread);
+        RANK_EQUAL(rank, waiter.status, 0);
+    } else {
+        rank_meet(rank);
+        make_call(rank, &modules[0]);
+        make_call(rank, &modules[1]);
+    }
+    trainer_end(rank);
+    free_two(modules);
+}
+
+static void waits_of_too_many_threads(const struct setting *setting)
+{
+    waits_run(setting, too_many_body);
+}
+
+// A call is open that another thread is about to end, while this one waits for what comes behind it
+// in the plan; so do all ranks. Whether that counts as a wait that cannot end is the trainer's to
+// say.
+static void open_configure(struct rank *rank, struct lockstep_config *config)
+{
+    small_buckets(rank, config);
+    config->wait_while_open = 1;
+}
+
+struct backward {
+    struct thread thread;
+    struct rank *rank;
+    struct trained_module *module;
+    lockstep_call *call;
+    int status;
+};
+
+static void backward_run(void *argument)
+{
+    struct backward *backward = argument;
+    usleep(3000);
+    backward->status = 0;
+    for (uint32_t i = 0; i < backward->module->shape.count && backward->status == 0; i++)
+        backward->status =
+            lockstep_grad_ready(backward->module->module, backward->call, i, NULL, NULL);
+    if (backward->status == 0)
+        backward->status = lockstep_call_end(backward->call);
+}
+
+static void open_body(struct rank *rank)
+{
+    struct trained_module modules[2];
+    make_two(rank, modules);
+    trainer_step_known(rank, modules, 2);
+    for (int i = 0; i < 3; i++) {
+        struct backward backward = {.rank = rank, .module = &modules[rank->rank % 2], .status = 1};
+        struct trained_module *second = &modules[1 - rank->rank % 2];
+        int status;
+        trainer_begin(rank, NULL);
+        trainer_fill_known(backward.module, rank->rank, atomic_load(&rank->step));
+        RANK_OK(rank, lockstep_call_begin(backward.module->module, &backward.call));
+        RANK_TRUE(rank, thread_start(&backward.thread, "backward", backward_run, &backward) == 0);
+        status = try_waited_call(rank, second);
+        thread_join(&backward.thread);
+        RANK_EQUAL(rank, backward.status, 0);
+        RANK_EQUAL(rank, status, 0);
+        trainer_expect_mean(rank, second, atomic_load(&rank->step), NULL);
+        trainer_end(rank);
+        trainer_expect_mean(rank, backward.module, atomic_load(&rank->step), NULL);
+    }
+    free_two(modules);
+}
+
+static void case_38_wait_while_a_call_is_open(const struct setting *setting)
+{
+    const struct cluster_test test = {
+        .setting = setting, .configure = open_configure, .body = open_body};
+    ranks_run_test(&test);
+}
+
+// ---- What is refused ---------------------------------------------------------------------------
+
+static void refused_body(struct rank *rank)
+{
+    const struct module_shape shape = {
+        .name = "net", .count = 4, .elements = sizes, .calls_per_step = 2};
+    struct lockstep_step_options adding = LOCKSTEP_STEP_INIT;
+    struct trained_module module;
+    lockstep_call *first;
+    lockstep_call *second;
+    adding.accumulate = 1;
+    trainer_make(rank, &shape, 0, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    trainer_begin(rank, NULL);
+    RANK_OK(rank, lockstep_call_begin(module.module, &first));
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_call_wait(first, FOREVER));
+    RANK_SAYS(rank, "its call is open");
+    RANK_OK(rank, lockstep_call_end(first));
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_call_wait(first, FOREVER));
+    RANK_SAYS(rank, "travel with the last of 2 calls in a step (calls_per_step), not with call 1");
+    second = make_call(rank, &module);
+    RANK_OK(rank, lockstep_call_wait(second, FOREVER));
+    trainer_end(rank);
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_call_wait(second, FOREVER));
+    RANK_SAYS(rank, "not a call of the open step");
+    trainer_begin(rank, &adding);
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_call_wait(second, FOREVER));
+    RANK_SAYS(rank, "not a call of the open step");
+    make_call(rank, &module);
+    second = make_call(rank, &module);
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_call_wait(second, FOREVER));
+    RANK_SAYS(rank, "none travel that could be waited for");
+    trainer_end(rank);
+    trainer_begin(rank, NULL);
+    RANK_OK(rank, lockstep_call_begin(module.module, &first));
+    RANK_OK(rank, lockstep_call_abort(first));
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_call_wait(first, FOREVER));
+    RANK_SAYS(rank, "was given up");
+    while (RANK_CALL(rank, lockstep_step_wait(rank->session, NULL, 0)) == LOCKSTEP_E_TIMEOUT)
+        RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_call_wait(first, FOREVER));
+    trainer_free(&module);
+}
+
+static void waits_that_are_refused(const struct setting *setting)
+{
+    waits_run(setting, refused_body);
+}
+
+// Nothing of it travels, so there is nothing to wait for.
+static void frozen_body(struct rank *rank)
+{
+    const uint32_t all[4] = {0, 1, 2, 3};
+    struct trained_module modules[2];
+    lockstep_call *call;
+    make_two(rank, modules);
+    RANK_OK(rank, lockstep_module_freeze(modules[0].module, all, 4, 1));
+    for (int i = 0; i < 2; i++) {
+        trainer_begin(rank, NULL);
+        RANK_OK(rank, lockstep_call_begin(modules[0].module, &call));
+        RANK_OK(rank, lockstep_call_end(call));
+        RANK_OK(rank, lockstep_call_wait(call, 0));
+        RANK_OK(rank, lockstep_call_wait(call, FOREVER));
+        waited_call(rank, &modules[1], NULL);
+        trainer_end(rank);
+    }
+    free_two(modules);
+}
+
+static void a_module_without_gradients(const struct setting *setting)
+{
+    waits_run(setting, frozen_body);
+}
+
+// ---- A rank goes away --------------------------------------------------------------------------
+
+static void left_alone_body(struct rank *rank)
+{
+    struct trained_module modules[2];
+    lockstep_call *call;
+    int status;
+    make_two(rank, modules);
+    trainer_step_known(rank, modules, 2);
+    rank_meet(rank);
+    if (is_late(rank)) {
+        RANK_OK(rank, lockstep_abort(rank->session, "the disk is full"));
+        free_two(modules);
+        return;
+    }
+    status = RANK_CALL(rank, lockstep_step_begin(rank->session, NULL, NULL));
+    if (status == 0)
+        status = try_call(rank, &modules[0], &call);
+    if (status == 0)
+        status = RANK_CALL(rank, lockstep_call_wait(call, FOREVER));
+    RANK_EQUAL(rank, status, LOCKSTEP_E_PEER_LOST);
+    RANK_SAYS(rank, "the disk is full");
+    free_two(modules);
+}
+
+static void a_rank_aborts_while_others_wait(const struct setting *setting)
+{
+    waits_run(setting, left_alone_body);
+}
+
+// Another thread gives up: the one that waits returns.
+static void abort_run(void *argument)
+{
+    struct rank *rank = argument;
+    usleep(5000);
+    (void)lockstep_abort(rank->session, "enough");
+}
+
+static void released_body(struct rank *rank)
+{
+    struct trained_module modules[2];
+    struct thread thread;
+    lockstep_call *call;
+    int status;
+    make_two(rank, modules);
+    trainer_begin(rank, NULL);
+    if (is_late(rank)) { // It never makes the call.
+        status = RANK_CALL(rank, lockstep_step_end(rank->session, NULL));
+    } else {
+        RANK_TRUE(rank, thread_start(&thread, "abort", abort_run, rank) == 0);
+        status = try_call(rank, &modules[0], &call);
+        while (status == 0)
+            status = RANK_CALL(rank, lockstep_call_wait(call, FOREVER));
+        thread_join(&thread);
+    }
+    RANK_TRUE(rank, status == LOCKSTEP_E_CLOSED || status == LOCKSTEP_E_PEER_LOST);
+    free_two(modules);
+}
+
+static void an_abort_releases_waits(const struct setting *setting)
+{
+    waits_run(setting, released_body);
+}
+
+// ---- A world of one ----------------------------------------------------------------------------
+
+// Its mean is what it has; of kind sum it is divided by the weight, once.
+static void alone_body(struct rank *rank)
+{
+    const struct module_shape shape = {
+        .name = "net", .count = 4, .elements = sizes, .kind = LOCKSTEP_GRADIENT_SUM};
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    struct trained_module module;
+    RANK_OK(rank, lockstep_open(NULL, &rank->session));
+    trainer_make(rank, &shape, 0, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (uint64_t weight = 0; weight < 4; weight++) {
+        const uint64_t weights[CLUSTER_MAX_WORLD] = {weight};
+        lockstep_call *call;
+        options.weight = weight;
+        trainer_begin(rank, &options);
+        call = make_call(rank, &module);
+        RANK_OK(rank, lockstep_call_wait(call, weight % 2 == 0 ? 0 : FOREVER));
+        RANK_OK(rank, lockstep_call_wait(call, 0));
+        if (weight > 0)
+            trainer_expect_mean(rank, &module, atomic_load(&rank->step), weights);
+        RANK_STATUS(rank, weight > 0 ? LOCKSTEP_OK : LOCKSTEP_E_INVALID,
+                    lockstep_step_end(rank->session, NULL));
+        if (weight > 0)
+            trainer_expect_mean(rank, &module, atomic_load(&rank->step), weights);
+    }
+    trainer_free(&module);
+}
+
+static void case_38_waits_alone(const struct setting *setting)
+{
+    const struct cluster_test test = {
+        .setting = setting, .body = alone_body, .without_session = true};
+    ranks_run_test(&test);
+}
+
+// The same with a coordinator.
+static void case_38_waits_in_a_world_of_one(const struct setting *setting)
+{
+    waits_run(setting, one_order_body);
+}
+
+static const uint32_t one[] = {1, 0};
+
+int main(void)
+{
+    static const struct stamp stamps[] = {
+        {"case_38_waits_alone", case_38_waits_alone, one},
+        {"case_38_waits_in_a_world_of_one", case_38_waits_in_a_world_of_one, one},
+        {"case_38_waits_in_one_order", case_38_waits_in_one_order, NULL},
+        {"case_38_one_rank_waits_in_another_order", case_38_one_rank_waits_in_another_order, NULL},
+        {"case_38_the_others_do_not_call", case_38_the_others_do_not_call, NULL},
+        {"case_38_weights_and_sums", case_38_weights_and_sums, NULL},
+        {"case_38_what_was_waited_for_may_change", case_38_what_was_waited_for_may_change, NULL},
+        {"case_38_opposite_waits", case_38_opposite_waits, NULL},
+        {"case_38_opposite_waits_while_learning", case_38_opposite_waits_while_learning, NULL},
+        {"case_38_opposite_waits_with_a_bound", case_38_opposite_waits_with_a_bound, NULL},
+        {"case_40_waited_for_and_not_planned", case_40_waited_for_and_not_planned, NULL},
+        {"case_38_waiting_in_pieces", case_38_waiting_in_pieces, NULL},
+        {"case_38_asking_only", case_38_asking_only, NULL},
+        {"case_38_a_wait_that_was_given_up", case_38_a_wait_that_was_given_up, NULL},
+        {"case_38_two_threads_wait", case_38_two_threads_wait, NULL},
+        {"waits_of_too_many_threads", waits_of_too_many_threads, NULL},
+        {"case_38_wait_while_a_call_is_open", case_38_wait_while_a_call_is_open, NULL},
+        {"waits_that_are_refused", waits_that_are_refused, NULL},
+        {"a_module_without_gradients", a_module_without_gradients, NULL},
+        {"a_rank_aborts_while_others_wait", a_rank_aborts_while_others_wait, NULL},
+        {"an_abort_releases_waits", an_abort_releases_waits, NULL},
+    };
+    return stamp_run("reducer: waits", stamps, sizeof(stamps) / sizeof(stamps[0]));
+}
