@@ -31,11 +31,3 @@ def read_programs():
         if named:
             programs["conformance/" + os.path.basename(path)[:-2]] = named
     return programs
-
-
-def read_later():
-    """[(case, which part of it or "", what it waits for)]."""
-    with open(os.path.join(FOLDER, "test_reducer_later.c"), encoding="utf-8") as file:
-        found = re.findall(r'\{"case (\d\d)([^"]*)",((?:\s*"[^"]*")+)\}', file.read())
-    return [(int(number), part.strip(), "".join(re.findall(r'"([^"]*)"', reason)))
-            for number, part, reason in found]

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Conformance: how gradients are cut into buckets, whose order counts, and where gradient memory
-// lies. Case numbers are those of the list of cases for reducers; test_reducer_later.c has those
-// that wait.
+// lies. Case numbers are those of the list of cases for reducers.
 
 #include "tests/support/trainer.h"
 #include "worker/session.h" // Looks at the layout in force.
