@@ -576,29 +576,10 @@ static void engine_send_manifest(struct lockstep_session *session,
     engine_send(session, &message);
 }
 
-// Rank 0 says what modules are called: manifests are equal, so it speaks for all.
-static void engine_send_modules(struct lockstep_session *session)
-{
-    struct up_message message = {.kind = UP_MODULES};
-    struct up_modules *part = &message.u.modules;
-    part->total = session->module_count;
-    while (part->first < session->module_count) {
-        for (part->count = 0;
-             part->count < LOCKSTEP_NAMES_PART && part->first + part->count < session->module_count;
-             part->count++)
-            text_copy(part->names[part->count], sizeof(part->names[0]),
-                      session->modules[part->first + part->count]->name);
-        engine_send(session, &message);
-        part->first += part->count;
-    }
-}
-
 static void engine_verified(struct lockstep_session *session)
 {
     if (!session->starting)
         return;
-    if (session->rank == 0)
-        engine_send_modules(session);
     session->starting = false;
     tune_started(session);
     mutex_lock(&session->mutex);
@@ -822,12 +803,32 @@ static void engine_step_end(struct lockstep_session *session)
     progress_order(session);
 }
 
+// Rank 0 says what modules are called: manifests are equal, or the job ends, so it speaks for all.
+// Before it starts, so that no other rank is past its start while modules have no names.
+static void engine_send_modules(struct lockstep_session *session)
+{
+    struct up_message message = {.kind = UP_MODULES};
+    struct up_modules *part = &message.u.modules;
+    part->total = session->module_count;
+    while (part->first < session->module_count) {
+        for (part->count = 0;
+             part->count < LOCKSTEP_NAMES_PART && part->first + part->count < session->module_count;
+             part->count++)
+            text_copy(part->names[part->count], sizeof(part->names[0]),
+                      session->modules[part->first + part->count]->name);
+        engine_send(session, &message);
+        part->first += part->count;
+    }
+}
+
 static void engine_start_command(struct lockstep_session *session)
 {
     struct up_message message = {.kind = UP_START};
     order_resume(session->order, session->step);
     order_start_begun(session->order);
     session->starting = true;
+    if (session->rank == 0)
+        engine_send_modules(session);
     transport_reserve(session->transport, LOCKSTEP_WINDOW + session->group_count);
     message.u.start.manifest_hash = session->manifest_hash;
     message.u.start.root = session->config.root;
