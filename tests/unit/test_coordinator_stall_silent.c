@@ -146,6 +146,27 @@ static void test_a_late_heartbeat_is_not_blamed_for_what_another_rank_explains(v
     assert_int_equal(fleet_stalls(&fleet), 0);
 }
 
+// It may wait for the first one by means of its own, so it is not blamed; but once that one has
+// gone on, its next heartbeat is enough: the time that it has been there counts.
+static void test_a_rank_that_is_stuck_further_on_is_named_next(void **state)
+{
+    (void)state;
+    begin(3, 1);
+    fleet_outside(&fleet, 0);
+    fleet.ranks[0].beat.place.done = true;
+    fleet_in_call(&fleet, 2);
+    fleet_pass(&fleet, 20000);
+    assert_culprit(2, STALL_IN_CALL);
+    fleet.ranks[0].beat.place.done = false; // The others get to where it is.
+    for (uint32_t rank = 0; rank < 3; rank++)
+        fleet.ranks[rank].beat.place.position++;
+    fleet_waits(&fleet, 2);
+    fleet.ranks[2].beat.place.position = fleet.ranks[0].beat.place.position;
+    fleet_pass(&fleet, 2 * LOCKSTEP_HEARTBEAT_MS);
+    assert_culprit(0, STALL_OUTSIDE);
+    assert_true(fleet_stall(&fleet)->culprits[0].age_ms > 20000);
+}
+
 static void test_two_ranks_stuck_for_different_reasons_are_both_named(void **state)
 {
     (void)state;
@@ -454,6 +475,7 @@ int main(void)
         TEST(test_a_rank_that_freezes_before_its_first_heartbeat_is_named),
         TEST(test_late_heartbeats_of_a_job_that_moves_are_no_stall),
         TEST(test_a_late_heartbeat_is_not_blamed_for_what_another_rank_explains),
+        TEST(test_a_rank_that_is_stuck_further_on_is_named_next),
         TEST(test_two_ranks_stuck_for_different_reasons_are_both_named),
         TEST(test_a_stopped_rank_is_seen_by_its_mates),
         TEST(test_only_mates_are_believed_about_processes),
