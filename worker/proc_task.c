@@ -52,6 +52,30 @@ static int32_t proc_task_syscall(const char *text)
     return (int32_t)number;
 }
 
+// The same with "0x.." for each argument, the stack and the code.
+static void proc_task_call(const char *text, struct proc_call *call)
+{
+    const struct proc_call unknown = {.number = UINT64_MAX};
+    uint64_t numbers[9];
+    char *end;
+    *call = unknown;
+    if (!isdigit((unsigned char)text[0]))
+        return;
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        errno = 0;
+        numbers[i] = strtoull(text, &end, 0);
+        if (errno != 0 || end == text)
+            return;
+        text = end;
+    }
+    if (*text != '\0')
+        return;
+    call->number = numbers[0];
+    memcpy(call->arguments, numbers + 1, sizeof(call->arguments));
+    call->stack = numbers[7];
+    call->code = numbers[8];
+}
+
 // A line "SigBlk:\t0000000000000000" of `status`.
 static uint64_t proc_task_signals(const char *status, const char *field)
 {
@@ -64,7 +88,7 @@ bool proc_task_read(const char *directory, uint32_t tid, struct stack_thread *th
 {
     char text[PROC_TEXT_BYTES];
     snprintf(text, sizeof(text), "%s/%" PRIu32, directory, tid);
-    *signals = (struct proc_signals){0};
+    *signals = (struct proc_signals){.call.number = UINT64_MAX};
     thread->tid = tid;
     thread->name[0] = '\0';
     thread->wchan[0] = '\0';
@@ -77,6 +101,7 @@ bool proc_task_read(const char *directory, uint32_t tid, struct stack_thread *th
     thread->state = proc_task_state(text);
     proc_task_text(task, "syscall", text);
     thread->syscall = proc_task_syscall(text);
+    proc_task_call(text, &signals->call);
     proc_task_text(task, "comm", text);
     text_copy(thread->name, sizeof(thread->name), text);
     proc_task_text(task, "wchan", text);

@@ -14,15 +14,24 @@
 
 #define PROC_TASK_DIRECTORY "/proc/self/task"
 
-// Sets of signals; bit n - 1 is signal n.
+// The system call that a thread sleeps in.
+struct proc_call {
+    uint64_t number; // UINT64_MAX: it runs, or nobody knows; then all others are 0.
+    uint64_t arguments[6];
+    uint64_t stack; // Its stack pointer, ...
+    uint64_t code; // ... and where it goes on, behind the instruction.
+};
+
+// What has to be known before a signal is sent to a thread. Sets of signals; bit n - 1 is signal n.
 struct proc_signals {
     uint64_t blocked;
     uint64_t pending; // Sent to this thread and not taken yet.
+    struct proc_call call;
 };
 
 // Sets tid, name, state, syscall and wchan of thread; what cannot be read or understood is not
-// known, as protos/types.h has it, and no signal is in signals then. False: there is no such
-// thread. directory is PROC_TASK_DIRECTORY, but in tests.
+// known, as protos/types.h has it, and no signal or call is in signals then. False: there is no
+// such thread. directory is PROC_TASK_DIRECTORY, but in tests.
 bool proc_task_read(const char *directory, uint32_t tid, struct stack_thread *thread,
                     struct proc_signals *signals);
 

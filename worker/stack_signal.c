@@ -15,6 +15,7 @@
 #include "worker/stack_signal.h"
 
 #include "base/clock.h"
+#include "worker/sleep_again.h"
 
 #include <errno.h>
 #include <execinfo.h>
@@ -45,6 +46,9 @@ static struct {
     uintptr_t interrupted; // Where the thread was; 0: not known on this machine.
     int count;
     void *frames[LOCKSTEP_STACK_FRAMES + SIGNAL_FRAMES];
+    // asker only, before the question is open; then nobody writes it
+    bool again; // The thread sleeps in ...
+    struct proc_call call; // ... this, which may be made anew.
     // asker only
     uintptr_t number;
     int signal; // 0: none yet.
@@ -84,6 +88,8 @@ static void stack_signal_handler(int number, siginfo_t *info, void *context)
         question.interrupted = interrupted_at(context);
         question.count =
             backtrace(question.frames, (int)(sizeof(question.frames) / sizeof(void *)));
+        if (question.again)
+            sleep_again(context, &question.call);
         atomic_store(&question.word, word - QUESTION_OPEN + QUESTION_DONE);
         sem_post(&question_done);
     }
@@ -195,6 +201,8 @@ enum stack_how stack_signal_ask(uint32_t tid, char state, const struct proc_sign
     if (signal_in(signals->pending, question.signal) || now_ms >= deadline_ms)
         return STACK_SILENT;
     question.number++;
+    question.again = state == 'S' && sleep_again_may(tid, &signals->call);
+    question.call = signals->call;
     atomic_store(&question.word, question_word(QUESTION_OPEN));
     bool answered = signal_send(tid) && question_wait(deadline_ms);
     if (!answered) {

@@ -6,9 +6,10 @@
 // program takes that one later, the next. The handler stays; it does nothing for a signal that was
 // not asked for here. It allocates nothing, takes no lock and keeps errno.
 //
-// An interrupted thread goes on with what it did. Some system calls end with EINTR all the same, as
-// after any handler (signal(7)): poll, epoll_wait, nanosleep and what has a timeout. So threads are
-// asked after a verdict, and seldom.
+// An interrupted thread goes on with what it did, also with a sleep (sleep_again.h). What is left:
+// system calls that end with EINTR after any handler (signal(7)) and are not made anew, those of a
+// socket with a timeout for one; and a sleep that is asked about twice. So threads are asked after
+// a verdict, and seldom.
 
 #ifndef WORKER_STACK_SIGNAL_H
 #define WORKER_STACK_SIGNAL_H

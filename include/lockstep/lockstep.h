@@ -26,7 +26,8 @@
  * negative on failure. The sentence with the particulars is lockstep_error_text() of the same
  * thread. The library never ends the process, prints nothing, and hooks no signal before somebody
  * asks where this process hangs: then one real-time signal without a handler gets one. A sleep or
- * poll of the thread that is asked may end early then, as after any signal (EINTR).
+ * poll of the thread that is asked goes on, but may take up to twice its time; one that is asked
+ * about again, or that cannot go on, ends early, as after any signal (EINTR).
  *
  * After a failure that concerns the whole job (a lost worker, ranks that disagree) the session is
  * failed: every later call but lockstep_close and lockstep_abort returns the same status and text.

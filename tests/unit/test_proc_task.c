@@ -171,6 +171,34 @@ static void test_odd_texts(void **state)
     assert_int_equal(thread.state, 0);
 }
 
+// Whole, or not at all.
+static void test_call(void **state)
+{
+    static const char *const odd[] = {"running",
+                                      "-1 0x7ffe 0x7f05",
+                                      "35 0x1",
+                                      "35 0x1 0x2 0x3 0x4 0x5 0x6 0x7",
+                                      "35 0x1 0x2 0x3 x",
+                                      "35 0x1 0x2 0x3 0x4 0x5 0x6 0x7 0x8 0x9",
+                                      "35 0x1 0x2 0x3 0x4 0x5 0x6 0x7 0x11111111111111111",
+                                      ""};
+    struct proc_signals signals;
+    (void)state;
+    write_text("syscall", "35 0x1 0x2 0x3 0x4 0x5 0x6 0x7ffe10fe4b98 0x7f058eca6503\n");
+    read_task(&signals);
+    assert_int_equal(signals.call.number, 35);
+    for (uint64_t i = 0; i < 6; i++)
+        assert_int_equal(signals.call.arguments[i], i + 1);
+    assert_int_equal(signals.call.stack, 0x7ffe10fe4b98);
+    assert_int_equal(signals.call.code, 0x7f058eca6503);
+    for (size_t i = 0; i < sizeof(odd) / sizeof(odd[0]); i++) {
+        write_text("syscall", odd[i]);
+        read_task(&signals);
+        assert_true(signals.call.number == UINT64_MAX);
+        assert_int_equal(signals.call.code, 0);
+    }
+}
+
 static void test_no_such_thread(void **state)
 {
     struct stack_thread thread;
@@ -234,13 +262,10 @@ int main(void)
 {
 #define WITH_FILES(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        WITH_FILES(test_sleeps_in_state_d),
-        WITH_FILES(test_runs),
-        WITH_FILES(test_name_with_brackets),
-        WITH_FILES(test_missing_texts),
-        WITH_FILES(test_odd_texts),
-        WITH_FILES(test_no_such_thread),
-        cmocka_unit_test(test_a_thread_of_this_process),
+        WITH_FILES(test_sleeps_in_state_d),  WITH_FILES(test_runs),
+        WITH_FILES(test_name_with_brackets), WITH_FILES(test_missing_texts),
+        WITH_FILES(test_odd_texts),          WITH_FILES(test_call),
+        WITH_FILES(test_no_such_thread),     cmocka_unit_test(test_a_thread_of_this_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

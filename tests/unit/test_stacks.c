@@ -18,16 +18,21 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static struct stacks *stacks;
@@ -141,6 +146,152 @@ static void test_sleep(void **state)
     expect_thread(&stuck, STACK_SIGNAL);
     stuck_free(&stuck);
 }
+
+// ---- Threads that sleep ------------------------------------------------------------------------
+
+#if defined(__x86_64__)
+
+#define SLEEP_MS 1000
+
+static const struct timespec sleep_time = {.tv_sec = 1};
+
+static struct timespec sleep_end(void)
+{
+    struct timespec end;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_sec += sleep_time.tv_sec;
+    return end;
+}
+
+static bool by_sleep(void)
+{
+    return sleep(1) == 0;
+}
+
+static bool by_usleep(void)
+{
+    return usleep(SLEEP_MS * 1000 - 1) == 0;
+}
+
+static bool by_nanosleep(void)
+{
+    struct timespec left = sleep_time;
+    return nanosleep(&left, &left) == 0;
+}
+
+static bool by_clock(void)
+{
+    const struct timespec end = sleep_end();
+    return clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &end, NULL) == 0;
+}
+
+static bool by_poll(void)
+{
+    return poll(NULL, 0, SLEEP_MS) == 0;
+}
+
+static bool by_ppoll(void)
+{
+    return ppoll(NULL, 0, &sleep_time, NULL) == 0;
+}
+
+static bool by_select(void)
+{
+    struct timeval time = {.tv_sec = 1};
+    return select(0, NULL, NULL, NULL, &time) == 0;
+}
+
+static bool by_pselect(void)
+{
+    sigset_t none;
+    sigemptyset(&none);
+    return pselect(0, NULL, NULL, NULL, &sleep_time, &none) == 0;
+}
+
+static bool by_epoll(void)
+{
+    struct epoll_event event;
+    const int fd = epoll_create1(EPOLL_CLOEXEC);
+    const bool whole = epoll_wait(fd, &event, 1, SLEEP_MS) == 0;
+    close(fd);
+    return whole;
+}
+
+static bool by_semaphore(void)
+{
+    const struct timespec end = sleep_end();
+    sem_t sem;
+    sem_init(&sem, 0, 0);
+    const bool whole = sem_clockwait(&sem, CLOCK_MONOTONIC, &end) == -1 && errno == ETIMEDOUT;
+    sem_destroy(&sem);
+    return whole;
+}
+
+struct sleeper {
+    struct stuck stuck; // First: the thread gets its address.
+    bool (*sleeps)(void); // True: not ended early.
+    long number; // Of the system call.
+    bool longer; // Its time begins anew.
+    uint64_t took_ms;
+};
+
+static void sleeper_run(struct stuck *stuck)
+{
+    struct sleeper *sleeper = (struct sleeper *)stuck;
+    const uint64_t begin_ms = clock_now_ms();
+    stuck->result = sleeper->sleeps();
+    sleeper->took_ms = clock_now_ms() - begin_ms;
+}
+
+static void sleeper_start(struct sleeper *sleeper)
+{
+    struct stack_thread thread = {.syscall = -1};
+    struct proc_signals signals;
+    stuck_start(&sleeper->stuck, sleeper_run, &callers);
+    while (thread.syscall != sleeper->number || thread.state != 'S')
+        assert_true(proc_task_read(PROC_TASK_DIRECTORY, sleeper->stuck.tid, &thread, &signals));
+}
+
+// A sleep has its whole time, whoever asks meanwhile; but one that only knows how long it is ends
+// at the second question, because it would never end if somebody asked again and again.
+static void test_sleeps_go_on(void **state)
+{
+    static struct sleeper sleepers[] = {
+        {.sleeps = by_sleep, .number = SYS_clock_nanosleep},
+        {.sleeps = by_usleep, .number = SYS_clock_nanosleep, .longer = true},
+        {.sleeps = by_nanosleep, .number = SYS_clock_nanosleep},
+        {.sleeps = by_clock, .number = SYS_clock_nanosleep},
+        {.sleeps = by_poll, .number = SYS_poll, .longer = true},
+        {.sleeps = by_ppoll, .number = SYS_ppoll},
+        {.sleeps = by_select, .number = SYS_pselect6},
+        {.sleeps = by_pselect, .number = SYS_pselect6},
+        {.sleeps = by_epoll, .number = SYS_epoll_wait, .longer = true},
+        {.sleeps = by_semaphore, .number = SYS_futex},
+    };
+    enum {
+        SLEEPERS = sizeof(sleepers) / sizeof(sleepers[0])
+    };
+    (void)state;
+    for (uint32_t questions = 1; questions <= 2; questions++) {
+        for (uint32_t i = 0; i < SLEEPERS; i++)
+            sleeper_start(&sleepers[i]);
+        for (uint32_t i = 0; i < questions; i++) {
+            stacks_capture(stacks, &callers);
+            assert_int_equal(stacks->thread_count, SLEEPERS);
+            for (uint32_t t = 0; t < SLEEPERS; t++)
+                assert_int_equal(stacks->threads[t].how, STACK_SIGNAL);
+        }
+        for (uint32_t i = 0; i < SLEEPERS; i++) {
+            const bool whole = questions == 1 || !sleepers[i].longer;
+            stuck_free(&sleepers[i].stuck);
+            if (sleepers[i].stuck.result != whole || (whole && sleepers[i].took_ms < SLEEP_MS - 1))
+                fail_msg("sleeper %u, %u questions: result %d after %u ms", i, questions,
+                         sleepers[i].stuck.result, (unsigned)sleepers[i].took_ms);
+        }
+    }
+}
+
+#endif
 
 static void test_call_that_never_returns(void **state)
 {
@@ -471,6 +622,9 @@ int main(void)
         WITH_STACKS(test_futex),
         WITH_STACKS(test_spin),
         WITH_STACKS(test_sleep),
+#if defined(__x86_64__)
+        WITH_STACKS(test_sleeps_go_on),
+#endif
         WITH_STACKS(test_call_that_never_returns),
         WITH_STACKS(test_alternate_stack),
         WITH_STACKS(test_blocked_signal),
