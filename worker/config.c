@@ -402,12 +402,6 @@ static int config_policies(const struct lockstep_config *given, struct config *c
         return error_set(LOCKSTEP_E_CONFIG, "config.order %u is unknown", order);
     if (unplanned >= CONFIG_UNPLANNED)
         return error_set(LOCKSTEP_E_CONFIG, "config.unplanned %u is unknown", unplanned);
-    if (order == LOCKSTEP_ORDER_ZERO_DEFER)
-        return error_set(LOCKSTEP_E_UNSUPPORTED,
-                         "order=zero_defer is not supported yet; use order=error");
-    if (unplanned == LOCKSTEP_UNPLANNED_DEFER)
-        return error_set(LOCKSTEP_E_UNSUPPORTED,
-                         "unplanned=defer is not supported yet; use unplanned=extend or fail");
     config->order = (lockstep_order)order;
     config->unplanned = (lockstep_unplanned)unplanned;
     return 0;

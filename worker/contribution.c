@@ -58,6 +58,8 @@ static void contribution_step_begin(struct contribution *contribution)
         atomic_store_explicit(&contribution->runs[b].missing, module->layout.buckets[b].count,
                               memory_order_relaxed);
         contribution->runs[b].withdrawn = false;
+        contribution->runs[b].put_off = contribution->runs[b].decided = false;
+        contribution->runs[b].taken = false;
     }
     atomic_store_explicit(&contribution->ready_count, 0, memory_order_relaxed);
     memset(contribution->used_anywhere, 0,
@@ -72,6 +74,7 @@ void module_step_begin(struct lockstep_module *module)
     for (uint32_t i = 0; i < module->contribution_count; i++)
         contribution_step_begin(&module->contributions[i]);
     module->calls_made = 0;
+    module->carries = deferral_waits(module);
     for (uint32_t i = 0; i < module->calls_per_step; i++)
         module->calls[i].ended = false;
 }
@@ -122,25 +125,70 @@ uint32_t contribution_homeless(const struct contribution *contribution)
 
 // ---- A bucket as a collective ------------------------------------------------------------------
 
-// One extent for each run of gradients that lie side by side: those are reduced as one, in place.
-static uint32_t contribution_extents(struct contribution *contribution, const struct bucket *bucket,
-                                     bool zero)
+// How a bucket is launched.
+struct launch {
+    const struct bucket *bucket;
+    const struct bucket_run *run;
+    bool zero; // With nothing of this rank's.
+    bool held; // Its result goes elsewhere for now.
+};
+
+static bool contribution_uses(const struct contribution *contribution, const struct launch *launch,
+                              uint32_t parameter)
+{
+    if (launch->zero)
+        return false;
+    if (launch->run->taken)
+        return stash_taken(contribution->module->stash, parameter) != NULL;
+    return !contribution->gradients[parameter].unused;
+}
+
+static const void *contribution_input(const struct contribution *contribution,
+                                      const struct launch *launch, uint32_t parameter)
+{
+    if (!contribution_uses(contribution, launch, parameter))
+        return NULL;
+    if (launch->run->taken)
+        return stash_taken(contribution->module->stash, parameter);
+    return contribution->gradients[parameter].memory;
+}
+
+static void *contribution_output(const struct contribution *contribution,
+                                 const struct launch *launch, uint32_t parameter)
+{
+    if (launch->held)
+        return stash_hold(contribution->module->stash, contribution->index, parameter);
+    return contribution->gradients[parameter].memory;
+}
+
+// Whether memory lies right behind that of an extent; or both are nothing.
+static bool contribution_goes_on(const void *before, size_t bytes, const void *memory)
+{
+    if (before == NULL || memory == NULL)
+        return before == memory;
+    return (const char *)before + bytes == memory;
+}
+
+// One extent for each run of gradients that lie side by side: those are reduced as one, in place
+// but for what was put off or is held back.
+static uint32_t contribution_extents(struct contribution *contribution, const struct launch *launch)
 {
     const struct lockstep_module *module = contribution->module;
+    const struct bucket *bucket = launch->bucket;
     struct extent *extents = &contribution->extents[bucket->first];
     const size_t size = dtype_size(bucket->dtype);
     uint32_t count = 0;
     for (uint32_t i = 0; i < bucket->count; i++) {
         const uint32_t parameter = module->layout.order[bucket->first + i];
-        const struct gradient *gradient = &contribution->gradients[parameter];
         const uint64_t elements = module->shapes[parameter].elements;
-        char *out = gradient->memory;
-        const char *in = zero || gradient->unused ? NULL : out;
+        const void *in = contribution_input(contribution, launch, parameter);
+        void *out = contribution_output(contribution, launch, parameter);
         struct extent *last = count > 0 ? &extents[count - 1] : NULL;
         if (elements == 0)
             continue;
-        if (last != NULL && last->out != NULL && out == (char *)last->out + last->elements * size &&
-            (in == NULL) == (last->in == NULL))
+        if (last != NULL && last->out != NULL &&
+            contribution_goes_on(last->out, last->elements * size, out) &&
+            contribution_goes_on(last->in, last->elements * size, in))
             last->elements += elements;
         else
             extents[count++] = (struct extent){.in = in, .out = out, .elements = elements};
@@ -150,10 +198,10 @@ static uint32_t contribution_extents(struct contribution *contribution, const st
 
 // The gradients of a bucket are the units of its collective. A bucket of n gradients has n words
 // for its bits, more than it needs.
-static void contribution_units(struct contribution *contribution, const struct bucket *bucket,
-                               bool zero)
+static void contribution_units(struct contribution *contribution, const struct launch *launch)
 {
     const struct lockstep_module *module = contribution->module;
+    const struct bucket *bucket = launch->bucket;
     uint64_t *ends = &contribution->unit_ends[bucket->first];
     uint64_t *used = &contribution->used[bucket->first];
     uint64_t end = 0;
@@ -162,7 +210,7 @@ static void contribution_units(struct contribution *contribution, const struct b
         const uint32_t parameter = module->layout.order[bucket->first + i];
         end += module->shapes[parameter].elements;
         ends[i] = end;
-        if (!zero && !contribution->gradients[parameter].unused)
+        if (contribution_uses(contribution, launch, parameter))
             units_set_used(used, i);
     }
 }
@@ -190,30 +238,46 @@ static void contribution_wire(const struct lockstep_module *module, struct colle
         collective->exponent = module->float16_exponent;
 }
 
-struct collective *contribution_collective(struct contribution *contribution, uint32_t bucket,
-                                           uint32_t algorithm, bool zero)
+// What was put off is a contribution like any other, of its own weight; as a sum, where it is one.
+static void contribution_weigh(const struct contribution *contribution, const struct launch *launch,
+                               struct collective *collective)
 {
     const struct lockstep_module *module = contribution->module;
-    const struct bucket *shape = &module->layout.buckets[bucket];
-    struct collective *collective = &contribution->runs[bucket].collective;
-    zero = zero || contribution->runs[bucket].withdrawn;
+    collective->weight = launch->zero         ? 0
+                         : launch->run->taken ? launch->run->taken_weight
+                                              : module->session->weight;
+    collective->input_is_sum = launch->run->taken
+                                   ? stash_gives_sums(module->stash, collective->dtype)
+                                   : module->gradient_kind == LOCKSTEP_GRADIENT_SUM;
+}
+
+struct collective *contribution_collective(struct contribution *contribution, uint32_t bucket,
+                                           uint32_t algorithm, bool zero, bool held)
+{
+    const struct lockstep_module *module = contribution->module;
+    struct bucket_run *run = &contribution->runs[bucket];
+    const struct launch launch = {.bucket = &module->layout.buckets[bucket],
+                                  .run = run,
+                                  .zero = zero || run->withdrawn,
+                                  .held = held};
+    const struct bucket *shape = launch.bucket;
+    struct collective *collective = &run->collective;
     const uint64_t identity[] = {module->index, contribution->index, bucket,
                                  (uint64_t)module->gradient_kind};
-    contribution_units(contribution, shape, zero);
+    contribution_units(contribution, &launch);
     *collective = (struct collective){
         .kind = COLLECTIVE_ALLREDUCE,
         .dtype = shape->dtype,
         .op = REDUCE_MEAN,
         .extents = &contribution->extents[shape->first],
-        .extent_count = contribution_extents(contribution, shape, zero),
+        .extent_count = contribution_extents(contribution, &launch),
         .elements = shape->elements,
-        .weight = zero ? 0 : module->session->weight,
-        .input_is_sum = module->gradient_kind == LOCKSTEP_GRADIENT_SUM,
         .unit_ends = &contribution->unit_ends[shape->first],
         .unit_count = shape->count,
         .used = &contribution->used[shape->first],
         .context = contribution,
     };
+    contribution_weigh(contribution, &launch, collective);
     contribution_wire(module, collective);
     collective->algorithm = algorithm == ALGORITHM_BY_SIZE
                                 ? tune_algorithm(module->session, collective)

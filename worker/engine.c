@@ -200,6 +200,7 @@ static void engine_count_landing(struct lockstep_session *session)
 static void engine_launch(struct lockstep_session *session, const struct order_action *action)
 {
     const struct slot_id id = action->slot->id;
+    struct contribution *contribution;
     struct collective *collective;
     if (id.module >= session->module_count ||
         id.call >= session->modules[id.module]->contribution_count ||
@@ -208,8 +209,11 @@ static void engine_launch(struct lockstep_session *session, const struct order_a
                     "the plan names a slot that this rank does not have");
         return;
     }
-    collective = contribution_collective(&session->modules[id.module]->contributions[id.call],
-                                         id.bucket, action->slot->algorithm, action->slot->zero);
+    contribution = &session->modules[id.module]->contributions[id.call];
+    if (!action->slot->zero)
+        deferral_take(contribution, id.bucket);
+    collective = contribution_collective(contribution, id.bucket, action->slot->algorithm,
+                                         action->slot->zero, action->slot->forfeited);
     collective->tag = (struct collective_tag){
         .step = action->step, .space = action->space, .slot = action->index};
     atomic_fetch_add_explicit(&session->buckets_travelled, 1, memory_order_relaxed);
@@ -347,7 +351,10 @@ static void engine_action(void *context, const struct order_action *action)
     case ORDER_RELEASE:
         engine_wait_released(session, action);
         break;
-    case ORDER_DEFER: // No configuration asks for it yet.
+    case ORDER_DEFER:
+        deferral_put_off(
+            &session->modules[action->deferred->module]->contributions[action->deferred->call],
+            action->deferred->bucket);
         break;
     case ORDER_FAILED:
         engine_failed(session, action);
@@ -752,6 +759,7 @@ static void engine_ready(struct lockstep_session *session, const struct command 
     const struct slot_id id = {
         .module = command->module, .call = command->call, .bucket = command->bucket};
     order_slot_ready(session->order, id, bucket->dtype, bucket->elements);
+    deferral_take(&module->contributions[command->call], command->bucket);
     engine_wait_announced(session, command->module, command->call);
     progress_order(session);
 }

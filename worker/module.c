@@ -294,6 +294,7 @@ void module_free(struct lockstep_module *module)
     for (uint32_t i = 0; module->contributions != NULL && i < module->contribution_count; i++)
         contribution_fini(&module->contributions[i]);
     free(module->contributions);
+    deferral_end(module);
     free(module->replica_data);
     free(module->homes);
     free(module->awaits);

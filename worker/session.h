@@ -25,6 +25,7 @@
 #include "worker/order.h"
 #include "worker/progress.h"
 #include "worker/region.h"
+#include "worker/stash.h"
 #include "worker/threads.h"
 #include "worker/trace.h"
 #include "worker/transport.h"
@@ -89,6 +90,13 @@ struct replica_gradient {
 struct bucket_run {
     atomic_uint missing; // Gradients that were not handed over in this step.
     bool withdrawn; // trainer; a call was given up: contributes nothing.
+
+    // driver only; deferral.c
+    bool put_off; // What the call has made of it counts later.
+    bool decided; // It does not, and takes what was put off ...
+    bool taken; // ... where that can be; ...
+    uint64_t taken_weight; // ... and has this weight.
+
     struct collective collective; // driver only
 };
 
@@ -179,10 +187,12 @@ struct lockstep_module {
     uint32_t calls_made; // In the open step.
     uint64_t serial; // Of the last call.
     uint64_t aborted_step; // Last step with a call that was given up.
+    bool carries; // Something was put off before the open step.
     bool *frozen; // [parameter_count]
     uint32_t *unused_in; // [parameter_count]: set of declared phases, by their bits.
 
     // driver while a step is open, trainer between steps
+    struct stash *stash; // Made at start; NULL: nothing is ever put off.
     struct bucket_parameter *shapes; // [parameter_count]: what the layout is made from.
     uint32_t trainable_count; // In the layout.
     struct module_set sets[LOCKSTEP_MAX_SETS];
@@ -458,6 +468,7 @@ struct lockstep_session {
     atomic_uint control_messages;
     atomic_uint buckets_travelled;
     atomic_uint zero_filled;
+    atomic_uint put_off; // Buckets.
     _Atomic(uint64_t) runs;
     _Atomic(uint64_t) weight_total;
 };
@@ -542,9 +553,10 @@ uint64_t module_manifest_hash(const struct lockstep_session *session);
 
 // ---- contribution.c ----------------------------------------------------------------------------
 
-// Prepares bucket run `bucket` for launch: extents, signature. Driver.
+// Prepares bucket run `bucket` for launch: extents, signature. zero: nothing is contributed. held:
+// its result must not be in user memory before the step has settled. Driver.
 struct collective *contribution_collective(struct contribution *contribution, uint32_t bucket,
-                                           uint32_t algorithm, bool zero);
+                                           uint32_t algorithm, bool zero, bool held);
 // Takes from a collective that is done which of its parameters some rank has used. Driver.
 void contribution_collective_done(struct contribution *contribution,
                                   const struct collective *collective);
@@ -560,6 +572,24 @@ void contribution_fini(struct contribution *contribution);
 // The first parameter that some rank has used and that has no memory here, of whatever replica;
 // parameter_count: none. Trainer, after the step has settled.
 uint32_t contribution_homeless(const struct contribution *contribution);
+
+// ---- deferral.c --------------------------------------------------------------------------------
+
+// Sees to it that modules can put contributions off where the configuration may ask for it.
+// Trainer, at start.
+int deferral_start(struct lockstep_session *session);
+// The module ends: what is left of it is said in the log, and freed.
+void deferral_end(struct lockstep_module *module);
+// Whether something that was put off in an earlier step may travel with a call of this one.
+// Trainer, between steps.
+bool deferral_waits(const struct lockstep_module *module);
+// What its call has made of a bucket is in memory, and counts later. Driver, when it is ready.
+void deferral_put_off(struct contribution *contribution, uint32_t bucket);
+// Or it travels in this step, with what was put off: when it is ready, and before it is launched.
+// Driver; nothing when it was put off, or was said before.
+void deferral_take(struct contribution *contribution, uint32_t bucket);
+// Makes all memory what the other ranks hold. Trainer, when the step has settled.
+void deferral_put_back(struct lockstep_session *session);
 
 // ---- sets.c ------------------------------------------------------------------------------------
 

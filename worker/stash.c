@@ -20,7 +20,8 @@ struct kept {
     uint64_t elements; // 0 also of what is never trained.
     uint64_t weight; // 0: nothing is kept.
     bool used; // There is a sum; else the kept calls did not use it.
-    bool taken; // In this step.
+    bool taken; // In this step, ...
+    bool taken_used; // ... and there is something in taken_in.
     char *sum; // Of the dtype of sums.
     char *taken_in; // What travels, of its own dtype.
 };
@@ -36,6 +37,8 @@ struct stash {
     uint32_t parameter_count;
     uint32_t contribution_count;
     bool sums;
+    bool busy;
+    uint32_t left; // Parameters with a weight.
     struct kept *kept; // [parameter_count]
     struct result *results; // [contribution_count * parameter_count]
     char *memory;
@@ -58,18 +61,15 @@ static size_t stash_room(uint64_t elements, enum dtype dtype)
 // Reserved only: pages come when they are touched, which most never are.
 static char *stash_reserve(size_t bytes)
 {
-    char *memory;
-    if (bytes == 0)
-        return NULL;
-    memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                  -1, 0);
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return memory == MAP_FAILED ? NULL : memory;
 }
 
 static size_t stash_measure(const struct stash_config *config)
 {
     const size_t holds = config->holds ? config->contribution_count : 0;
-    size_t bytes = 0;
+    size_t bytes = STASH_ALIGN; // Also where all parameters are empty they have a place.
     for (uint32_t p = 0; p < config->parameter_count; p++) {
         const struct bucket_parameter *parameter = &config->parameters[p];
         if (!dtype_is_float(parameter->dtype))
@@ -114,7 +114,7 @@ int stash_open(const struct stash_config *config, struct stash **stash)
     made->kept = calloc((size_t)config->parameter_count + 1, sizeof(*made->kept));
     made->results = calloc(results + 1, sizeof(*made->results));
     made->memory = stash_reserve(made->bytes);
-    if (made->kept == NULL || made->results == NULL || (made->memory == NULL && made->bytes > 0)) {
+    if (made->kept == NULL || made->results == NULL || made->memory == NULL) {
         stash_close(made);
         *stash = NULL;
         return -1;
@@ -220,6 +220,8 @@ void stash_keep(struct stash *stash, uint32_t contribution, uint32_t parameter,
     const uint64_t factor = stash_factor(stash, weight);
     if (weight == 0)
         return;
+    stash->busy = true;
+    stash->left += kept->weight == 0;
     kept->weight += weight;
     if (gradient == NULL)
         return;
@@ -244,24 +246,30 @@ bool stash_ready(const struct stash *stash, const uint32_t *parameters, uint32_t
     return *weight > 0;
 }
 
-const void *stash_take(struct stash *stash, uint32_t parameter, const void *gradient,
-                       uint64_t weight)
+void stash_take(struct stash *stash, uint32_t parameter, const void *gradient, uint64_t weight)
 {
     struct kept *kept = stash_kept(stash, parameter);
     const uint64_t factor = stash_factor(stash, weight);
     const uint64_t total = kept->weight + weight;
     const void *own = weight > 0 ? gradient : NULL;
-    const bool any = kept->used || own != NULL;
     assert(!kept->taken && kept->weight > 0);
-    if (any && dtype_is_small(kept->dtype))
+    kept->taken_used = kept->used || own != NULL;
+    if (kept->taken_used && dtype_is_small(kept->dtype))
         stash_take_small(kept, own, factor, stash->sums ? 1 : total);
-    else if (any)
+    else if (kept->taken_used)
         stash_sum(kept->dtype, kept->taken_in, kept->used ? kept->sum : NULL, own, factor,
                   kept->elements);
-    kept->taken = true;
+    stash->busy = kept->taken = true;
+    stash->left--;
     kept->used = false;
     kept->weight = 0;
-    return any ? kept->taken_in : NULL;
+}
+
+const void *stash_taken(const struct stash *stash, uint32_t parameter)
+{
+    const struct kept *kept = stash_kept(stash, parameter);
+    assert(kept->taken);
+    return kept->taken_used ? kept->taken_in : NULL;
 }
 
 bool stash_gives_sums(const struct stash *stash, enum dtype dtype)
@@ -275,7 +283,7 @@ void *stash_hold(struct stash *stash, uint32_t contribution, uint32_t parameter)
 {
     struct result *result = stash_result(stash, contribution, parameter);
     assert(result->memory != NULL);
-    result->held = true;
+    stash->busy = result->held = true;
     return result->memory;
 }
 
@@ -286,9 +294,9 @@ bool stash_put_back(struct stash *stash, uint32_t contribution, uint32_t paramet
     struct result *result = stash_result(stash, contribution, parameter);
     const size_t bytes = kept->elements * dtype_size(kept->dtype);
     const bool held = result->held && has_result;
-    const bool moved = result->moved;
+    const bool cleared = result->moved && !has_result;
     result->held = result->moved = false;
-    if ((!held && !moved) || memory == NULL || bytes == 0)
+    if ((!held && !cleared) || memory == NULL || bytes == 0)
         return false;
     if (held)
         kernel_copy(memory, result->memory, bytes, false);
@@ -297,20 +305,27 @@ bool stash_put_back(struct stash *stash, uint32_t contribution, uint32_t paramet
     return true;
 }
 
+bool stash_is_busy(const struct stash *stash)
+{
+    return stash->busy;
+}
+
 void stash_settle(struct stash *stash)
 {
     for (uint32_t p = 0; p < stash->parameter_count; p++)
         stash->kept[p].taken = false;
+    stash->busy = false;
 }
 
-uint32_t stash_left(const struct stash *stash, uint64_t *weight)
+uint32_t stash_left(const struct stash *stash)
 {
-    uint32_t count = 0;
-    *weight = 0;
-    for (uint32_t p = 0; p < stash->parameter_count; p++) {
-        count += stash->kept[p].weight > 0;
-        if (stash->kept[p].weight > *weight)
-            *weight = stash->kept[p].weight;
-    }
-    return count;
+    return stash->left;
+}
+
+uint64_t stash_left_weight(const struct stash *stash)
+{
+    uint64_t weight = 0;
+    for (uint32_t p = 0; p < stash->parameter_count; p++)
+        weight = stash->kept[p].weight > weight ? stash->kept[p].weight : weight;
+    return weight;
 }

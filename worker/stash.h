@@ -59,11 +59,12 @@ void stash_keep(struct stash *stash, uint32_t contribution, uint32_t parameter,
 bool stash_ready(const struct stash *stash, const uint32_t *parameters, uint32_t count,
                  uint64_t *weight);
 
-// What is kept of a parameter, and this of its own call: nothing is kept any more. Returns what
-// travels, borrowed until stash_settle; NULL: both were not used. weight 0 takes only what is kept.
-// Of a bucket for which stash_ready said yes.
-const void *stash_take(struct stash *stash, uint32_t parameter, const void *gradient,
-                       uint64_t weight);
+// Puts together what is kept of a parameter and what its own call has made; nothing is kept any
+// more. gradient: NULL, it was not used; read now. weight 0 takes only what is kept. Of all
+// parameters of a bucket for which stash_ready said yes.
+void stash_take(struct stash *stash, uint32_t parameter, const void *gradient, uint64_t weight);
+// What was taken and travels, borrowed until stash_settle; NULL: nobody has used it.
+const void *stash_taken(const struct stash *stash, uint32_t parameter);
 
 // Whether what is taken of this dtype is a sum already, or a mean that is still to be multiplied.
 bool stash_gives_sums(const struct stash *stash, enum dtype dtype);
@@ -80,10 +81,14 @@ void *stash_hold(struct stash *stash, uint32_t contribution, uint32_t parameter)
 bool stash_put_back(struct stash *stash, uint32_t contribution, uint32_t parameter, void *memory,
                     bool has_result);
 
-// The step has settled: what was taken in it is part of a result on every rank.
+// Whether anything was kept, taken or held since the last stash_settle.
+bool stash_is_busy(const struct stash *stash);
+// The step has settled, and all was put back: what was taken is part of a result on every rank.
 void stash_settle(struct stash *stash);
 
-// How many parameters something is kept of, and the largest weight of one.
-uint32_t stash_left(const struct stash *stash, uint64_t *weight);
+// Of how many parameters something is kept.
+uint32_t stash_left(const struct stash *stash);
+// The largest weight that is kept of one.
+uint64_t stash_left_weight(const struct stash *stash);
 
 #endif

@@ -296,6 +296,8 @@ static int state_start(struct lockstep_session *session)
         state_fini(session);
         status = state_make_groups(session);
         if (status == 0)
+            status = deferral_start(session);
+        if (status == 0)
             status = state_verify(session);
         if (status == 0)
             status = state_broadcast(session, session->config.root);

@@ -75,6 +75,7 @@ static void step_reset_times(struct lockstep_session *session)
     atomic_store_explicit(&session->control_messages, 0, memory_order_relaxed);
     atomic_store_explicit(&session->buckets_travelled, 0, memory_order_relaxed);
     atomic_store_explicit(&session->zero_filled, 0, memory_order_relaxed);
+    atomic_store_explicit(&session->put_off, 0, memory_order_relaxed);
     atomic_store_explicit(&session->runs, 0, memory_order_relaxed);
     atomic_store_explicit(&session->weight_total, 0, memory_order_relaxed);
 }
@@ -309,14 +310,15 @@ static void step_contribute_aborted(const struct lockstep_module *module, struct
     order_commit_merge(wave, &one);
 }
 
-// Which modules this rank has called, and of which it gave a call up.
+// Which modules this rank has called, and of which it gave a call up. A call without a weight may
+// carry what was put off.
 static void step_contribute_calls(const struct lockstep_session *session, struct commit_wave *wave)
 {
     for (uint32_t m = 0; m < session->module_count; m++) {
         if (session->modules[m]->called_step != session->step)
             continue;
         wave->called |= (uint64_t)1 << m;
-        wave->weighted |= (uint64_t)(session->weight > 0) << m;
+        wave->weighted |= (uint64_t)(session->weight > 0 || session->modules[m]->carries) << m;
         if (session->modules[m]->aborted_step != session->step)
             continue;
         step_contribute_aborted(session->modules[m], wave);
@@ -403,6 +405,7 @@ static void step_fill_report(struct lockstep_session *session)
     report->weight_total = atomic_load(&session->weight_total);
     report->buckets = atomic_load(&session->buckets_travelled);
     report->zero_filled = atomic_load(&session->zero_filled);
+    report->deferred = atomic_load(&session->put_off);
     report->runs = atomic_load(&session->runs);
     report->control_messages = atomic_load(&session->control_messages);
 }
@@ -618,6 +621,7 @@ static void step_enter_end(struct lockstep_session *session)
 static int step_leave_end(struct lockstep_session *session)
 {
     struct commit_wave outcome;
+    deferral_put_back(session);
     replica_copy_results(session);
     mutex_lock(&session->mutex);
     outcome = session->outcome;

@@ -125,8 +125,7 @@ typedef enum lockstep_unplanned {
                                       make it contributes nothing. More than 8 such calls in one
                                       step: E_MISMATCH on every rank, at lockstep_step_end. */
     LOCKSTEP_UNPLANNED_FAIL = 1, /* E_MISMATCH on every rank at lockstep_step_end. */
-    LOCKSTEP_UNPLANNED_DEFER = 2 /* It counts in the next contribution of its module. Not supported
-                                    yet. */
+    LOCKSTEP_UNPLANNED_DEFER = 2 /* It counts later, as below. */
 } lockstep_unplanned;
 
 /* What becomes of ranks that wait (lockstep_call_wait) for their calls in different orders, each
@@ -134,9 +133,18 @@ typedef enum lockstep_unplanned {
 typedef enum lockstep_order {
     LOCKSTEP_ORDER_ERROR = 0, /* E_MISMATCH on every rank, at once: both sides by name. */
     LOCKSTEP_ORDER_ZERO_DEFER = 1 /* A wait gives up what is planned before it and was not called
-                                     here yet; that counts in the next contribution of its module.
-                                     Not supported yet. */
+                                     here yet: the others go on without. When the call comes, it
+                                     counts later. */
 } lockstep_order;
+
+/* A call that counts later is put off: its gradients travel with the next call of its module by
+ * this rank that is not put off, with their weight, so every sample counts once. lockstep_call_wait
+ * returns LOCKSTEP_DEFERRED for it at once, and until lockstep_step_end its memory holds what the
+ * trainer put there. When the step is over it holds what it does on the other ranks: their mean,
+ * or zeros where nobody contributed. What no later call has carried is one line in the log of
+ * lockstep_close. Address space for it, three to four times the size of the gradients and once
+ * more for every further separate call, is reserved at start; memory is used when something is put
+ * off. In a world of one without a coordinator nothing is. */
 
 typedef enum lockstep_transport_kind {
     LOCKSTEP_TRANSPORT_AUTO = 0, /* Memory between ranks of one host that can share it; else TCP. */

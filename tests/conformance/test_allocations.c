@@ -189,6 +189,17 @@ struct trained {
     struct small sharing;
 };
 
+// Calls a module and waits for it.
+static void waited_call(struct rank *rank, struct trained_module *module)
+{
+    lockstep_call *call;
+    RANK_OK(rank, lockstep_call_begin(module->module, &call));
+    for (uint32_t i = 0; i < module->shape.count; i++)
+        RANK_OK(rank, lockstep_grad_ready(module->module, call, module->order[i], NULL, NULL));
+    RANK_OK(rank, lockstep_call_end(call));
+    RANK_OK(rank, lockstep_call_wait(call, LOCKSTEP_WAIT_FOREVER));
+}
+
 // Without the checks of trainer_step_known, which would show in a profile of nothing.
 static void plain_step(struct rank *rank, struct trained *trained)
 {
@@ -219,10 +230,27 @@ static void changing_step(struct rank *rank, struct trained *trained)
     changing->order[count - 1 - parameter] = parameter;
 }
 
+// The last rank waits for the second module first, in every other step: that puts off the rest.
+static void deferred_step(struct rank *rank, struct trained *trained)
+{
+    const bool waits = rank->rank + 1 == rank->world_size && atomic_load(&rank->step) % 2 == 1;
+    trainer_begin(rank, NULL);
+    if (waits)
+        waited_call(rank, &trained->modules[1]);
+    trainer_call(rank, &trained->modules[0]);
+    if (!waits)
+        trainer_call(rank, &trained->modules[1]);
+    replicated_calls(rank, &trained->replicated);
+    trainer_call(rank, &trained->sharing.net);
+    trainer_end(rank);
+    RANK_EQUAL(rank, trainer_report(rank).deferred > 0, waits);
+}
+
 // A context says that few windows are enough.
 enum few {
     FEW,
     FEW_AND_CHANGING,
+    FEW_AND_DEFERRED,
 };
 
 static void one_step(struct rank *rank, struct trained *trained)
@@ -230,6 +258,8 @@ static void one_step(struct rank *rank, struct trained *trained)
     const enum few *few = rank->context;
     if (few != NULL && *few == FEW_AND_CHANGING)
         changing_step(rank, trained);
+    else if (few != NULL && *few == FEW_AND_DEFERRED)
+        deferred_step(rank, trained);
     else
         plain_step(rank, trained);
 }
@@ -351,6 +381,21 @@ static void known_sets_allocate_nothing(const struct setting *setting)
     ranks_run_test(&test);
 }
 
+static void zero_defer(struct rank *rank, struct lockstep_config *config)
+{
+    small_caps(rank, config);
+    config->order = LOCKSTEP_ORDER_ZERO_DEFER;
+}
+
+// Nor does putting contributions off, or carrying them.
+static void deferred_steps_allocate_nothing(const struct setting *setting)
+{
+    enum few few = FEW_AND_DEFERRED;
+    const struct cluster_test test = {
+        .setting = setting, .configure = zero_defer, .body = counted_body, .context = &few};
+    ranks_run_test(&test);
+}
+
 // The counting itself works.
 static void counting_counts(const struct setting *setting)
 {
@@ -376,6 +421,7 @@ int main(void)
         {"steps_allocate_nothing", steps_allocate_nothing, NULL},
         {"uneven_steps_allocate_nothing", uneven_steps_allocate_nothing, NULL},
         {"known_sets_allocate_nothing", known_sets_allocate_nothing, two},
+        {"deferred_steps_allocate_nothing", deferred_steps_allocate_nothing, two},
     };
     return stamp_run("allocations", stamps, sizeof(stamps) / sizeof(stamps[0]));
 }

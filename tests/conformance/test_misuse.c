@@ -449,12 +449,6 @@ static void what_is_not_supported_says_so(void **state)
     OK(lockstep_close(handles[SESSION]));
     config.on_failure = LOCKSTEP_ON_FAILURE_CONTINUE;
     CHECK(LOCKSTEP_E_UNSUPPORTED, "on_failure=error", lockstep_open(&config, &session));
-    config.on_failure = LOCKSTEP_ON_FAILURE_ERROR;
-    config.order = LOCKSTEP_ORDER_ZERO_DEFER;
-    CHECK(LOCKSTEP_E_UNSUPPORTED, "order=error", lockstep_open(&config, &session));
-    config.order = LOCKSTEP_ORDER_ERROR;
-    config.unplanned = LOCKSTEP_UNPLANNED_DEFER;
-    CHECK(LOCKSTEP_E_UNSUPPORTED, "unplanned=extend or fail", lockstep_open(&config, &session));
 }
 
 // ---- Order of calls ----------------------------------------------------------------------------
