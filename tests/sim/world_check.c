@@ -16,7 +16,7 @@
 //   R9  a wait is over when all of its slots are final, or put off
 //   R12 who fails in a step has settled the one before
 
-#include "tests/sim/world.h"
+#include "tests/sim/world_inside.h"
 
 #include "coordinator/core.h"
 
@@ -34,11 +34,6 @@ void world_fault(struct world *world, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(world->fault, sizeof(world->fault), format, arguments);
     va_end(arguments);
-}
-
-static bool alive(const struct world_rank *rank)
-{
-    return rank->mode == MODE_RUNS || rank->mode == MODE_ENDS;
 }
 
 static bool same_slot(const struct slot_id *a, const struct slot_id *b)
@@ -187,7 +182,8 @@ static bool in_one_step(const struct world *world, uint32_t a, uint32_t b)
 {
     const struct world_rank *left = &world->state.ranks[a];
     const struct world_rank *right = &world->state.ranks[b];
-    return alive(left) && alive(right) && left->begun && right->begun && left->step == right->step;
+    return world_lives(left) && world_lives(right) && left->begun && right->begun &&
+           left->step == right->step;
 }
 
 static void check_orders(struct world *world, uint32_t a, uint32_t b)
@@ -223,7 +219,7 @@ static void check_rank(struct world *world, uint32_t r)
 {
     const struct order *order = &world->orders[r];
     const struct world_rank *rank = &world->state.ranks[r];
-    if (!alive(rank) || !rank->begun)
+    if (!world_lives(rank) || !rank->begun)
         return;
     for (uint32_t i = order->low; i < order->slot_count && rank->mode == MODE_ENDS; i++)
         if (order->slots[i].state == SLOT_UNREADY)
