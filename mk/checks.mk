@@ -89,7 +89,7 @@ nightly: all $(NIGHTLY_BIN) ## Random models, large buckets, simulator, deaths, 
 	@$(TEST_ENV) LOCKSTEP_TEST_TIMEOUT=$(or $(LOCKSTEP_TEST_TIMEOUT),7200) \
 	    LOCKSTEP_TEST_DRAWS=$(DRAWS) LOCKSTEP_TEST_LARGE=1 LOCKSTEP_TEST_ALGORITHMS=all LOCKSTEP_SIM_SEEDS=$(SEEDS) \
 	    LOCKSTEP_FAULT_ROUNDS=$(KILLS) LOCKSTEP_PHASES_ROUNDS=$(HANGS) \
-	    LOCKSTEP_HEALTHY_MINUTES=$(MINUTES) \
+	    LOCKSTEP_HEALTHY_MINUTES=$(MINUTES) LOCKSTEP_EXPLORE=all \
 	    tools/run-tests $(NIGHTLY_BIN) tests/fault/test_phases.sh
 
 # 200 in each way in which gradients can be reduced; LOCKSTEP_FAULT_WAY=ring for that one alone.

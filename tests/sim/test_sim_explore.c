@@ -65,6 +65,47 @@ static void draw_pair(struct drawn *drawn, uint32_t choices, uint32_t pair[2])
     pair[1] = pair[0] + left;
 }
 
+// All programs of up to two calls of two modules, with and without waits.
+enum {
+    SHORT_PROGRAMS = 1 + 4 + 16
+};
+
+static void short_program(uint32_t number, char text[STEP_TEXT])
+{
+    static const char *const words[] = {"A", "A!", "B", "B!"};
+    if (number == 0)
+        text[0] = '\0';
+    else if (number <= 4)
+        snprintf(text, STEP_TEXT, "%s", words[number - 1]);
+    else
+        snprintf(text, STEP_TEXT, "%s %s", words[(number - 5) / 4], words[(number - 5) % 4]);
+}
+
+// Windowed, strict, and one rank of each kind.
+static void draw_backend(struct drawn *drawn)
+{
+    static const uint32_t strict[] = {0, 15, 1};
+    drawn->config.window = 2;
+    drawn->config.strict = strict[draw(drawn, 3)];
+}
+
+// The first `count` of them.
+static void draw_policies(struct drawn *drawn, uint32_t count)
+{
+    static const struct {
+        bool zero_defer;
+        enum order_unplanned unplanned;
+    } policies[] = {
+        {false, UNPLANNED_EXTEND},
+        {true, UNPLANNED_DEFER},
+        {true, UNPLANNED_EXTEND},
+        {false, UNPLANNED_FAIL},
+    };
+    const uint32_t choice = draw(drawn, count);
+    drawn->config.zero_defer = policies[choice].zero_defer;
+    drawn->config.unplanned = policies[choice].unplanned;
+}
+
 // The texts as programs of the ranks, each with more behind it.
 static void set_programs(struct drawn *drawn, uint32_t ranks, const char *behind)
 {
@@ -76,7 +117,7 @@ static void set_programs(struct drawn *drawn, uint32_t ranks, const char *behind
     }
 }
 
-// All programs of up to three calls of two modules, without waits.
+// The same of up to three calls without waits.
 enum {
     QUIET_PROGRAMS = 1 + 2 + 4 + 8
 };
@@ -110,12 +151,129 @@ static void family_quiet(struct drawn *drawn)
     set_programs(drawn, 2, " / B");
 }
 
+// One step against a plan, then one as planned: what was put off is in it.
+static void family_planned(struct drawn *drawn)
+{
+    static const char *const plans[] = {"A B", "A", "B A A"};
+    static const char *const behind[] = {" / A B", " / A", " / B A A"};
+    uint32_t pair[2];
+    draw_backend(drawn);
+    draw_policies(drawn, 4);
+    draw_pair(drawn, SHORT_PROGRAMS, pair);
+    const uint32_t plan = draw(drawn, 3);
+    drawn->config.plans[0] = plans[plan];
+    short_program(pair[0], drawn->text[0]);
+    short_program(pair[1], drawn->text[1]);
+    set_programs(drawn, 2, behind[plan]);
+}
+
+// A step that is learned, then the same again on what was learned.
+static void family_learned(struct drawn *drawn)
+{
+    char again[STEP_TEXT];
+    uint32_t pair[2];
+    draw_backend(drawn);
+    draw_policies(drawn, 4);
+    draw_pair(drawn, SHORT_PROGRAMS, pair);
+    drawn->rule = EXPLORE_RESULTS;
+    drawn->config.prompt = true;
+    for (uint32_t r = 0; r < 2; r++) {
+        short_program(pair[r], again);
+        snprintf(drawn->text[r], TEXT, "%s / %s", again, again);
+    }
+    set_programs(drawn, 2, "");
+}
+
+static const char *const bucket_programs[] = {"A B", "B A", "A! B!", "B! A!", "A B!", "B! A"};
+
+// Several buckets in a call, which ranks make in opposite orders.
+static void family_buckets(struct drawn *drawn)
+{
+    static const char *const plans[] = {"A B", NULL};
+    uint32_t pair[2];
+    draw_backend(drawn);
+    draw_policies(drawn, 2);
+    draw_pair(drawn, 6, pair);
+    drawn->config.window = 1 + draw(drawn, 2);
+    drawn->config.buckets[0] = 2;
+    drawn->config.reversed = 2 * draw(drawn, 2);
+    drawn->config.prompt = true;
+    for (uint32_t r = 0; r < 2; r++)
+        snprintf(drawn->text[r], TEXT, "%s", bucket_programs[pair[r]]);
+    drawn->config.plans[0] = DRAW_TEXT(drawn, plans);
+    if (drawn->config.plans[0] == NULL)
+        drawn->rule = EXPLORE_RESULTS;
+    set_programs(drawn, 2, "");
+}
+
+// Trainers with two threads, each of which waits.
+static void family_threads(struct drawn *drawn)
+{
+    static const char *const programs[] = {"A! & B!",    "A! B!",      "B! A!",     "A! & B",
+                                           "B! C! & A!", "C! & B! A!", "A! C! & B", "C! A! B!"};
+    static const char *const plans[] = {"A B C", NULL};
+    draw_backend(drawn);
+    draw_policies(drawn, 4);
+    drawn->config.threads = 2;
+    for (uint32_t r = 0; r < 2; r++)
+        snprintf(drawn->text[r], TEXT, "%s", DRAW_TEXT(drawn, programs));
+    drawn->config.plans[0] = DRAW_TEXT(drawn, plans);
+    drawn->rule = EXPLORE_RESULTS;
+    set_programs(drawn, 2, "");
+}
+
+// Calls that are open while another one is waited for.
+static void family_open(struct drawn *drawn)
+{
+    static const char *const programs[] = {"A( B A)",    "A( B! A)",       "B( A! B)", "A! B!",
+                                           "B! A!",      "A( B( A) B) B?", "A B",      "B( A B) A?",
+                                           "A( B! & A)", "A( & B! A)"};
+    static const char *const behind[] = {"", " / A B"};
+    draw_backend(drawn);
+    draw_policies(drawn, 4);
+    drawn->config.plans[0] = "A B";
+    for (uint32_t r = 0; r < 2; r++)
+        snprintf(drawn->text[r], TEXT, "%s", programs[draw(drawn, 8)]);
+    set_programs(drawn, 2, behind[draw(drawn, 2)]);
+}
+
+// Waits whose time may be over at any moment.
+static void family_timed(struct drawn *drawn)
+{
+    static const char *const programs[] = {"A A% B B%", "B B% A A%", "A! B!",      "B! A!",
+                                           "A A% B",    "B B% A",    "A A% A? B!", "B B% B? A!"};
+    static const char *const plans[] = {"A B", NULL};
+    uint32_t pair[2];
+    draw_backend(drawn);
+    draw_policies(drawn, 4);
+    draw_pair(drawn, 8, pair);
+    for (uint32_t r = 0; r < 2; r++)
+        snprintf(drawn->text[r], TEXT, "%s", programs[pair[r]]);
+    drawn->config.plans[0] = DRAW_TEXT(drawn, plans);
+    drawn->rule = EXPLORE_ANY;
+    drawn->config.prompt = true;
+    set_programs(drawn, 2, "");
+}
+
+// Windows of one to three slots over plans of three modules.
+static void family_windows(struct drawn *drawn)
+{
+    static const char *const programs[] = {"A! B! C!", "C! B! A!", "B! A! C!", "C A! B",
+                                           "B! A",     "C! A! B!", "A B C",    "C!"};
+    draw_policies(drawn, 4);
+    drawn->config.window = 1 + draw(drawn, 3);
+    drawn->config.plans[0] = "A B C";
+    for (uint32_t r = 0; r < 2; r++)
+        snprintf(drawn->text[r], TEXT, "%s", DRAW_TEXT(drawn, programs));
+    set_programs(drawn, 2, "");
+}
+
 // Labels that agree and that do not, known and new.
 static void family_phases(struct drawn *drawn)
 {
-    static const char *const steps[] = {"A", ":x B", ":y A", ":x B A", ":y B", ""};
+    static const char *const steps[] = {"A", ":x B", ":y A", ":x B A!", ":y B!", ""};
     char first[STEP_TEXT];
-    drawn->config.window = 2;
+    draw_backend(drawn);
     drawn->config.plans[0] = "A";
     drawn->config.plans[1] = ":x B";
     for (uint32_t r = 0; r < 2; r++) {
@@ -128,18 +286,89 @@ static void family_phases(struct drawn *drawn)
 // A plan is published at any moment.
 static void family_switched(struct drawn *drawn)
 {
-    static const char *const programs[] = {"A B", "B A", "A", "A A B"};
+    static const char *const programs[] = {"A B", "B A", "A", "A A B", "A! B!", "A B!"};
     static const char *const plans[] = {"B A", "A B A", "B"};
     char first[STEP_TEXT];
-    drawn->config.window = 2;
+    draw_backend(drawn);
+    draw_policies(drawn, 4);
     drawn->config.plans[0] = "A B";
     drawn->config.publish = DRAW_TEXT(drawn, plans);
     drawn->rule = EXPLORE_ANY;
+    drawn->config.prompt = true;
     for (uint32_t r = 0; r < 2; r++) {
         snprintf(first, sizeof(first), "%s", DRAW_TEXT(drawn, programs));
         snprintf(drawn->text[r], TEXT, "%s / %s", first, first);
     }
     set_programs(drawn, 2, "");
+}
+
+// Three ranks, one step.
+static void family_three(struct drawn *drawn)
+{
+    static const char *const programs[] = {"A B", "B A", "A! B!", "B! A!", "A", "B!"};
+    static const char *const plans[] = {"A B", NULL};
+    uint32_t pair[2];
+    draw_backend(drawn);
+    draw_policies(drawn, 2);
+    draw_pair(drawn, 6, pair);
+    for (uint32_t r = 0; r < 2; r++)
+        snprintf(drawn->text[r], TEXT, "%s", programs[pair[r]]);
+    snprintf(drawn->text[2], TEXT, "%s", DRAW_TEXT(drawn, programs));
+    drawn->config.plans[0] = DRAW_TEXT(drawn, plans);
+    drawn->config.prompt = true;
+    if (drawn->config.plans[0] == NULL)
+        drawn->rule = EXPLORE_RESULTS;
+    set_programs(drawn, 3, "");
+}
+
+// Steps that differ from their plan alike, until the coordinator publishes one that fits.
+static void family_replanned(struct drawn *drawn)
+{
+    static const char *const steps[] = {"B! A", "A B A", "B A!"};
+    const char *step;
+    draw_backend(drawn);
+    draw_policies(drawn, 2);
+    drawn->config.plans[0] = "A B";
+    drawn->config.prompt = true;
+    step = DRAW_TEXT(drawn, steps);
+    for (uint32_t r = 0; r < 2; r++)
+        snprintf(drawn->text[r], TEXT, "%s / %s / %s / %s / %s", step, step, step, step, step);
+    drawn->rule = EXPLORE_RESULTS;
+    set_programs(drawn, 2, "");
+}
+
+static void draw_disaster(struct drawn *drawn)
+{
+    static const char *const plans[] = {"A B", NULL};
+    drawn->config.plans[0] = DRAW_TEXT(drawn, plans);
+    drawn->config.disaster = draw(drawn, 2) == 0 ? DISASTER_DEATH : DISASTER_BREAK;
+    drawn->config.prompt = true;
+    drawn->rule = EXPLORE_ANY;
+}
+
+// One of two ranks dies or loses its stream.
+static void family_disaster(struct drawn *drawn)
+{
+    draw_backend(drawn);
+    draw_policies(drawn, 2);
+    for (uint32_t r = 0; r < 2; r++)
+        snprintf(drawn->text[r], TEXT, "%s", DRAW_TEXT(drawn, bucket_programs));
+    draw_disaster(drawn);
+    drawn->config.victim = 1;
+    set_programs(drawn, 2, "");
+}
+
+// One of three.
+static void family_survivors(struct drawn *drawn)
+{
+    static const char *const programs[] = {"A!", "B"};
+    drawn->config.window = 2;
+    drawn->config.strict = 15 * draw(drawn, 2);
+    for (uint32_t r = 0; r < 3; r++)
+        snprintf(drawn->text[r], TEXT, "%s", DRAW_TEXT(drawn, programs));
+    draw_disaster(drawn);
+    drawn->config.victim = 2 * draw(drawn, 2);
+    set_programs(drawn, 3, "");
 }
 
 struct family {
@@ -149,9 +378,13 @@ struct family {
 };
 
 static const struct family families[] = {
-    {"quiet", family_quiet, 60},
-    {"phases", family_phases, 40},
-    {"switched", family_switched, 3},
+    {"quiet", family_quiet, 20},        {"planned", family_planned, 40},
+    {"learned", family_learned, 6},     {"buckets", family_buckets, 3},
+    {"threads", family_threads, 10},    {"open", family_open, 20},
+    {"timed", family_timed, 5},         {"windows", family_windows, 10},
+    {"phases", family_phases, 20},      {"switched", family_switched, 4},
+    {"replanned", family_replanned, 1}, {"three", family_three, 2},
+    {"disaster", family_disaster, 4},   {"survivors", family_survivors, 1},
 };
 
 enum {
@@ -310,9 +543,11 @@ static void test_families(void **state)
         const struct family *family = &families[i];
         const bool all = which != NULL && strcmp(which, "all") == 0;
         const bool named = which != NULL && strcmp(which, family->name) == 0;
-        if (named && only != UINT64_MAX)
+        if (named && only != UINT64_MAX) {
             explore_one(family, only, &tally);
-        else if (which == NULL || which[0] == '\0' || all || named)
+            printf("%s %" PRIu64 ": %" PRIu64 " states\n", family->name, only, tally.states);
+        }
+        if (which == NULL || which[0] == '\0' || all || (named && only == UINT64_MAX))
             explore_family(family, all || named);
     }
     explore_free();

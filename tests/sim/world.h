@@ -78,6 +78,7 @@ struct world_config {
     enum order_unplanned unplanned;
     bool wait_while_open;
     uint32_t threads; // Of each trainer; 0: one.
+    bool prompt; // Headers arrive at once: fewer states.
     enum world_disaster disaster;
     uint32_t victim;
 };

@@ -153,6 +153,10 @@ void world_up_text(const struct up_message *message, char *text, size_t bytes)
     case UP_LOST:
         snprintf(text, bytes, "lost rank %" PRIu32, message->u.lost.rank);
         return;
+    case UP_REPLAN:
+        snprintf(text, bytes, "the plan should have %" PRIu32 " calls in another order",
+                 message->u.replan.call_count);
+        return;
     case UP_LAYOUT_PART:
         snprintf(text, bytes, "layout of %c", module_letter(message->u.layout_part.module));
         return;
@@ -165,7 +169,6 @@ void world_up_text(const struct up_message *message, char *text, size_t bytes)
     case UP_LINKS:
     case UP_MODULES:
     case UP_ANSWER:
-    case UP_REPLAN:
         break;
     }
     snprintf(text, bytes, "message of kind %d", (int)message->kind);

@@ -60,6 +60,12 @@ static void order_says_header(struct world *world, uint32_t r, const struct step
     struct world_rank *rank = &world->state.ranks[successor];
     if (!world_lives(rank))
         return;
+    if (world->config.prompt) {
+        world->acts = successor;
+        order_header_received(&world->orders[successor], header);
+        world->acts = r;
+        return;
+    }
     if (rank->header_count == WORLD_HEADERS) {
         world_fault(world, "rank %" PRIu32 " has too many headers before it", successor);
         return;

@@ -122,6 +122,7 @@ static void learning_holes(struct holes *holes, const struct learning *learning)
         HOLE_KEPT(holes, learning->table); // Follows from the slots.
     else
         HOLE(holes, learning->table);
+    HOLE_BEHIND(holes, learning->published, learning->published_count);
     HOLE_BEHIND(holes, learning->grants, learning->grant_count);
     HOLE_BEHIND(holes, learning->slots, learning->slot_count);
     HOLE_BEHIND(holes, learning->words, learning->word_count);
