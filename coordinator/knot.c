@@ -97,11 +97,9 @@ static void knot_release(struct knot *knot, uint32_t position)
 {
     uint32_t wait = knot->watching[position];
     knot->lacked.words[position / 64] &= ~(UINT64_C(1) << position % 64);
-    knot->watching[position] = 0;
     while (wait != 0) {
         const uint32_t next = knot->next[wait - 1];
-        if (!knot->dropped[(wait - 1) / LOCKSTEP_MAX_WAITS])
-            knot_watch(knot, wait - 1);
+        knot_watch(knot, wait - 1);
         wait = next;
     }
 }

@@ -105,7 +105,7 @@ void publish_layout(struct coordinator *core, struct worker *worker, const struc
         verify_parted(core, worker);
         return;
     }
-    if (job->state != JOB_RUNNING || worker->rank != 0 || (learning->active && worker->ended)) {
+    if (worker->rank != 0 || (learning->active && worker->ended)) {
         verdict_protocol(core, worker,
                          "proposed a layout, which only rank 0 does, and only before "
                          "it ends a learning step");

@@ -100,8 +100,6 @@ void order_plan_received(struct order *order, const struct down_plan_part *part)
         plan->replaces = part->replaces;
         plan->hash = part->hash;
         plan->strict = part->strict;
-        plan->deviation = 0;
-        plan->alike = 0;
         plan->count = 0;
     }
     if (part->number != plan->number || part->slot_first != plan->count ||

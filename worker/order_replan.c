@@ -95,7 +95,7 @@ void order_replan(struct order *order)
     const uint64_t deviation = deviation_of(order);
     plan->alike = deviation == plan->deviation ? plan->alike + 1 : 1;
     plan->deviation = deviation;
-    if (deviation == 0 || !replan_due(plan->alike) || order->newer.number != 0)
+    if (deviation == 0 || !replan_due(plan->alike))
         return;
     replan->step = order->step;
     replan->phase = order->phase;

@@ -507,6 +507,7 @@ static void test_the_last_thread_closes_the_cycle(void **state)
 static void test_a_wait_for_a_grant_that_is_on_its_way_is_none(void **state)
 {
     struct story *story = *state;
+    story->zero_defer = true;
     story_run(story, 2);
     story_ready(story, 1, 1, slot(0, 0, 0));
     story_ready(story, 1, 1, slot(1, 0, 0));
@@ -517,8 +518,9 @@ static void test_a_wait_for_a_grant_that_is_on_its_way_is_none(void **state)
         .u.wait = {.step = 1, .slot = {1, 0, 0}, .also_count = 1, .also = {{0, 0, 0}}},
     };
     story_say(story, 1, &message);
+    story_forget(story);
     story_wait(story, 2, 1, slot(2, 0, 0));
-    assert_int_equal(story_job(story, 0).state, JOB_RUNNING);
+    story_expect(story, "2 > wait step 1 slot 2#0.0\n");
 }
 
 static void test_a_wait_that_was_given_up_is_none(void **state)
@@ -649,7 +651,9 @@ static void test_a_slot_that_was_forced_may_still_be_said_to_be_ready(void **sta
     story_wait(story, 2, 1, slot(1, 0, 0));
     story_forget(story);
     story_ready(story, 2, 1, slot(0, 0, 0));
-    story_expect(story, "2 > ready step 1 slot 0#0.0\n");
+    story_wait(story, 2, 1, slot(1, 0, 0)); // Rank 0 has gone on, and waits for nothing.
+    story_expect(story, "2 > ready step 1 slot 0#0.0\n"
+                        "2 > wait step 1 slot 1#0.0\n");
     assert_int_equal(story_job(story, 0).state, JOB_RUNNING);
 }
 
