@@ -58,8 +58,8 @@ static void probe_watch(void *argument)
                stacks->threads[i].trainer, (int)stacks->threads[i].how);
     for (unsigned i = 0; i < stacks->frame_count; i++)
         probe_print("frame", &stacks->frames[i]);
-    if (stacks_top(stacks) != NULL)
-        probe_print("top", stacks_top(stacks));
+    if (stacks->frame_count > 0)
+        probe_print("first", &stacks->frames[0]);
     fflush(stdout);
     stacks_close(stacks);
     atomic_store(&done, true);
@@ -94,7 +94,7 @@ __attribute__((visibility("default"))) int probe_hold(void)
 }
 END
 $CC -std=c11 -D_GNU_SOURCE -O1 -g -fPIC -fvisibility=hidden -pthread -shared -I"$root" \
-    "$work/probe.c" "$obj"/{stacks,stack_signal,symbols,elf_names,proc_task,proc_text,threads,python,error}.o \
+    "$work/probe.c" "$obj"/{stacks,stack_signal,sleep_again,symbols,elf_names,proc_task,proc_text,threads,python,error}.o \
     "$BUILD/lib/base.a" -o "$work/libprobe.so" || { fail "the probe does not build"; finish; }
 
 cat >"$work/hangs.c" <<'END'
@@ -159,17 +159,17 @@ line_of() {
 
 train hold 1
 has "$work/out" "trainer=1 how=0"
-has "$work/out" "top: thread=0 python=1 object=train.py symbol=stall_hold offset=$(line_of '^    probe.probe_hold')"
+has "$work/out" "first: thread=0 python=1 object=train.py symbol=stall_hold offset=$(line_of '^    probe.probe_hold')"
 has "$work/out" "python=0 object=libprobe.so symbol=holds_the_lock"
 has "$work/out" "python=0 object=libprobe.so symbol=probe_hold"
 has "$work/out" "python=1 object=train.py symbol=<module>"
 
 train sleep 1
-has "$work/out" "top: thread=0 python=1 object=train.py symbol=stall_sleep"
+has "$work/out" "first: thread=0 python=1 object=train.py symbol=stall_sleep"
 
 # The loader's lock is held all the time: whoever needs it would wait for the trainer.
 train import 1
-has "$work/out" "top: thread=0 python=1 object=__init__.py symbol=__init__"
+has "$work/out" "first: thread=0 python=1 object=__init__.py symbol=__init__"
 has "$work/out" "python=1 object=train.py symbol=stall_import"
 has "$work/out" "python=0 object=libhangs.so symbol=hangs_while_it_is_loaded"
 
