@@ -375,12 +375,11 @@ static void no_alarm_while_all_is_well(void **state)
     (void)state;
     stage->floor_ms = is_long ? USUAL_FLOOR_MS : SHORT_FLOOR_MS;
     start();
-    while (clock_now_ms() < begin_ms + span_ms) {
+    while (clock_now_ms() < begin_ms + span_ms || atomic_load(&stage->steps) == 0) {
         pause_us(stage->floor_ms * 1000);
         expect_trainers();
         stall_expect(&coordinator, "never", 0);
     }
-    assert_true(atomic_load(&stage->steps) > 0);
     assert_int_equal(stall_total(&coordinator), 0);
     say_what_was(clock_now_ms() - begin_ms);
     atomic_store(&stage->holds, true);

@@ -151,9 +151,9 @@ static void test_sleep(void **state)
 
 #if defined(__x86_64__)
 
-#define SLEEP_MS 1000
+#define SLEEP_MS 2000
 
-static const struct timespec sleep_time = {.tv_sec = 1};
+static const struct timespec sleep_time = {.tv_sec = 2};
 
 static struct timespec sleep_end(void)
 {
@@ -165,7 +165,7 @@ static struct timespec sleep_end(void)
 
 static bool by_sleep(void)
 {
-    return sleep(1) == 0;
+    return sleep(2) == 0;
 }
 
 static bool by_usleep(void)
@@ -197,7 +197,7 @@ static bool by_ppoll(void)
 
 static bool by_select(void)
 {
-    struct timeval time = {.tv_sec = 1};
+    struct timeval time = {.tv_sec = 2};
     return select(0, NULL, NULL, NULL, &time) == 0;
 }
 
