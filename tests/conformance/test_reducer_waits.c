@@ -388,8 +388,8 @@ static void case_38_asking_only(const struct setting *setting)
     waits_run(setting, asking_body);
 }
 
-// Ranks that have waited in opposite orders for a while, and then gone on, have not met: there is
-// nothing to be said against it.
+// A rank waits for the critic when the others have waited for the actor for a while, and wait no
+// more: they are about to call the critic, so there is nothing to be said against it.
 static void gone_on_body(struct rank *rank)
 {
     struct trained_module modules[2];
@@ -400,12 +400,14 @@ static void gone_on_body(struct rank *rank)
         if (!is_late(rank)) {
             call = make_call(rank, &modules[0]);
             RANK_FAILS(rank, LOCKSTEP_E_TIMEOUT, lockstep_call_wait(call, 2));
-            make_call(rank, &modules[1]);
         }
         rank_meet(rank);
         if (is_late(rank)) {
             waited_call(rank, &modules[1], NULL);
             make_call(rank, &modules[0]);
+        } else {
+            usleep(10000);
+            make_call(rank, &modules[1]);
         }
         trainer_end(rank);
         for (uint32_t m = 0; m < 2; m++)
