@@ -208,7 +208,7 @@ static void order_defer(struct order *order, const struct slot_id *id)
 }
 
 // Whether a place for it could be kept.
-static bool order_unplaced(struct order *order, const struct slot_id *id)
+static bool order_keep(struct order *order, const struct slot_id *id)
 {
     if (order->unplaced_count == LOCKSTEP_MAX_SLOTS)
         return false;
@@ -220,7 +220,7 @@ static void order_report_ready(struct order *order, const struct slot_id *id, en
                                uint64_t elements)
 {
     struct up_message message = {.kind = UP_READY};
-    if (!order_unplaced(order, id)) {
+    if (!order_keep(order, id)) {
         order_fail(order, HALT_PROTOCOL,
                    "more slots became ready in one step than a plan may have");
         return;
@@ -241,7 +241,7 @@ static void order_unplanned_ready(struct order *order, const struct slot_id *id)
         return;
     }
     order_close_add(&order->close, (struct call_id){.module = id->module, .call = id->call});
-    if (!order_unplaced(order, id))
+    if (!order_keep(order, id))
         order->close.extra_total = LOCKSTEP_MAX_EXTRA_CALLS + 1;
 }
 

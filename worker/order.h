@@ -18,11 +18,10 @@
 // - R1 Header. step_begin sends a header to the ring successor. The close wave is joined only when
 //   the predecessor's header of the same step has arrived and names the same phase; a different
 //   phase, or another plan of it, is reported once (UP_FAIL), and the verdict is waited for.
-//   Planned slots may run before:
-//   their frames carry the plan's hash, so slots of different phases never pair. A learning step
-//   has no close wave and does not wait for the header: it may come when the step is settled, and
-//   is dropped, for the coordinator has compared the phases. A strict rank, whose data plane pairs
-//   collectives by their order, launches nothing of a step before that header.
+//   Planned slots may run before: their frames carry the plan's hash, so slots of different phases
+//   never pair. A learning step has no close wave and does not wait for the header: it may come
+//   when the step is settled, and is dropped, for the coordinator has compared the phases. A strict
+//   rank, whose data plane pairs collectives by their order, launches nothing of a step before it.
 // - R3 Launch. In a planned step slot i is launched when it is ready or zero and i < L + W, where L
 //   is the lowest slot that is not final here. The slot at L can always be launched. A strict rank
 //   launches them in the order of the plan besides.
@@ -236,8 +235,7 @@ enum order_action_kind {
     ORDER_OPEN, // Join the open wave with opening.
     ORDER_HEADER, // Send header to the ring successor.
     ORDER_LAUNCH, // Launch the slot at index: with this rank's data, or with zeros.
-    ORDER_DEFER, // What this rank made of the slot counts later. It was launched with zeros, or
-                 // never.
+    ORDER_DEFER, // This rank's part of the slot counts later: zeros travel for it, or nothing.
     ORDER_RELEASE, // The wait for call is over, as release says.
     ORDER_CLOSE, // Join the close wave with close.
     ORDER_COMMIT, // Join the commit wave; the engine fills its payload.

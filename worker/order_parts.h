@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the files of the order core share: order.c (steps, launches, waves, halts), order_header.c
-// (what the predecessor begins), order_plan.c (plans held),
-// order_replan.c (what a plan should be), order_wait.c (waits for calls) and
-// order_waves.c (payloads). Nobody else includes it.
+// (what the predecessor begins), order_plan.c (plans held), order_replan.c (what a plan should be),
+// order_wait.c (waits for calls) and order_waves.c (payloads). Nobody else includes it.
 
 #ifndef WORKER_ORDER_PARTS_H
 #define WORKER_ORDER_PARTS_H
