@@ -83,6 +83,8 @@ struct kernel_combination {
     enum dtype rounded; // DTYPE_BFLOAT16 of sums of float32: the result is rounded to it, and
                         // widened. DTYPE_NONE or dtype: not so.
     bool streams; // Stores go past the caches; they are done when the function returns.
+    void *also; // With streams: the result goes there, too, through the caches. For memory that
+                // nobody else looks at meanwhile. It may be one of the sources. NULL: it does not.
 };
 
 // out = ((sources[0] op sources[1]) op ...), in this order, divided by total: the bits of the

@@ -42,6 +42,7 @@ struct combine {
     bool weighted;
     bool divided; // At the end, by a total that is no power of two.
     bool streams; // The last loop stores past the caches.
+    uint8_t *also; // As of the combination.
     double factor; // 1, or of a total that is one.
     size_t size;
 };
@@ -97,6 +98,7 @@ static unsigned combine_operands(const struct combine *combine, const void *sum,
     operands->count = sum != NULL;
     operands->factor = 1.0;
     operands->total = 1;
+    operands->also = NULL;
     for (unsigned s = next; s < next + taken; s++) {
         const bool stands = combine->sources[s] == combine_zeros;
         operands->sources[operands->count] = combine->sources[s] + (stands ? 0 : offset);
@@ -135,6 +137,8 @@ static void combine_same(const struct combine *combine, void *out, void *tile, s
     }
     operands.factor = combine->factor;
     operands.total = combine->what->total;
+    if (combine->streams && combine->also != NULL)
+        operands.also = combine->also + offset;
     combine_loop(combine, true)(out, &operands, count);
 }
 
@@ -230,6 +234,14 @@ static void combine_part(const struct combine *combine, uint8_t *out, size_t off
         combine_tiles(combine, out, offset, count, false);
 }
 
+// What has gone through the caches goes to the other place, too.
+static void combine_again(const struct combine *combine, const uint8_t *out, size_t offset,
+                          size_t count)
+{
+    if (combine->also != NULL && count > 0)
+        combine->table->copy(combine->also + offset, out + offset, count * combine->size);
+}
+
 // Whole lines of the cache past it; what is before and behind them as always.
 static void combine_streaming(struct combine *combine, uint8_t *out, size_t count)
 {
@@ -239,11 +251,14 @@ static void combine_streaming(struct combine *combine, uint8_t *out, size_t coun
     if (head > count)
         head = count;
     const size_t body = (count - head) / line * line;
+    const size_t tail = (head + body) * combine->size;
     combine_part(combine, out, 0, head);
+    combine_again(combine, out, 0, head);
     combine->streams = true;
     combine_part(combine, out, head * combine->size, body);
     combine->streams = false;
-    combine_part(combine, out, (head + body) * combine->size, count - head - body);
+    combine_part(combine, out, tail, count - head - body);
+    combine_again(combine, out, tail, count - head - body);
 }
 
 static void combine_fence(bool streams)
@@ -279,10 +294,22 @@ static void combine_copy(const struct kernel_table *table, void *out, const void
         (streams ? table->stream : table->copy)(out, in, bytes);
 }
 
+// Where no loop stores to both places: to the second, and from there to the first.
+static void combine_twice(const struct kernel_table *table, const struct kernel_combination *what,
+                          void *out, size_t count)
+{
+    struct kernel_combination once = *what;
+    once.streams = false;
+    once.also = NULL;
+    kernel_combine_by(table, &once, what->also, count);
+    combine_copy(table, out, what->also, count * dtype_size(what->dtype), true);
+}
+
 void kernel_combine_by(const struct kernel_table *table, const struct kernel_combination *what,
                        void *out, size_t count)
 {
     struct combine combine;
+    assert(what->also == NULL || what->streams);
     assert(kernel_supported(what->dtype, what->op));
     assert(what->count > 0 && what->count <= KERNELS_MAX_SOURCES);
     assert(what->op == REDUCE_MEAN ? what->total > 0 : what->weights == NULL);
@@ -290,7 +317,11 @@ void kernel_combine_by(const struct kernel_table *table, const struct kernel_com
     combine.what = what;
     combine_choose(&combine);
     combine_finish_choose(&combine);
-    if (combine.count == 0)
+    const bool plain = combine.count == 0 || combine_is_copy(&combine);
+    combine.also = what->also;
+    if (what->also != NULL && (plain || !combine_can_stream(&combine)))
+        combine_twice(table, what, out, count);
+    else if (combine.count == 0)
         combine_zero(&combine, out, count);
     else if (combine_is_copy(&combine))
         combine_copy(table, out, combine.sources[0], count * combine.size, what->streams);

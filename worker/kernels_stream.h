@@ -24,20 +24,30 @@
 #define STREAM_DOUBLE __m128d
 #endif
 
-// A sum of n sources, a constant.
-#define STREAM_CASE(type, vector, kind, n, finish) \
+// A sum of n sources, a constant. store: of the result, from element i on.
+#define STREAM_ROW(type, vector, kind, n, finish, store) \
     for (size_t i = 0; i < count; i += sizeof(vector) / sizeof(type)) { \
         vector sum = STREAM(mul_##kind)(weights[0], STREAM(loadu_##kind)(sources[0] + i)); \
         for (unsigned s = 1; s < (n); s++) \
             sum = STREAM(add_##kind)( \
                 sum, STREAM(mul_##kind)(weights[s], STREAM(loadu_##kind)(sources[s] + i))); \
-        STREAM(stream_##kind)(into + i, STREAM(finish##_##kind)(sum, last)); \
+        sum = STREAM(finish##_##kind)(sum, last); \
+        store; \
+    }
+
+#define STREAM_CASE(type, vector, kind, n, finish) \
+    if (also != NULL) { \
+        STREAM_ROW(type, vector, kind, n, finish, STREAM(stream_##kind)(into + i, sum); \
+                   STREAM(storeu_##kind)(also + i, sum)) \
+    } else { \
+        STREAM_ROW(type, vector, kind, n, finish, STREAM(stream_##kind)(into + i, sum)) \
     }
 
 #define STREAM_LOOP(name, type, vector, kind, finish, constant) \
     KERNEL_TARGET static void name(void *out, const struct kernel_operands *from, size_t count) \
     { \
         type *into = out; \
+        type *also = from->also; \
         const type *const sources[KERNEL_OPERANDS] = {from->sources[0], from->sources[1], \
                                                       from->sources[2], from->sources[3]}; \
         const vector weights[KERNEL_OPERANDS] = {STREAM(set1_##kind)((type)from->weights[0]), \

@@ -29,6 +29,7 @@ struct kernel_operands {
     unsigned count; // 1 to KERNEL_OPERANDS.
     double factor; // Of what multiplies at the end: a power of two.
     uint64_t total; // Of what divides at the end.
+    void *also; // Of loops past the caches: the result goes there, too. NULL: it does not.
 };
 
 // out may be one of the sources.

@@ -50,11 +50,12 @@ static bool pieces_reduces(const struct flow *flow)
 
 // ---- arithmetic ---------------------------------------------------------------------------------
 
-void pieces_combine(const struct flow *flow, const struct shared_run *run, void *out,
-                    const void *const *sources, uint32_t count, uint64_t elements)
+static struct kernel_combination pieces_combination(const struct flow *flow,
+                                                    const struct shared_run *run,
+                                                    const void *const *sources, uint32_t count)
 {
     const struct collective *collective = flow->collective;
-    const struct kernel_combination what = {
+    return (struct kernel_combination){
         .dtype = collective->dtype,
         .op = collective->op,
         .count = count,
@@ -64,6 +65,12 @@ void pieces_combine(const struct flow *flow, const struct shared_run *run, void 
         .rounded =
             collective->dtype == DTYPE_FLOAT32 && !run->partial ? collective->final : DTYPE_NONE,
     };
+}
+
+void pieces_combine(const struct flow *flow, const struct shared_run *run, void *out,
+                    const void *const *sources, uint32_t count, uint64_t elements)
+{
+    const struct kernel_combination what = pieces_combination(flow, run, sources, count);
     kernel_combine(&what, out, elements);
 }
 
@@ -199,6 +206,16 @@ static void pieces_copy_in(struct shared *shared, struct shared_run *run, uint64
     shared->transport->totals.payload_bytes_sent += copied * flow->map.element_bytes;
 }
 
+// Where the inputs of the others lie; that of this rank is for the caller.
+static void pieces_sources(const struct shared *shared, const struct shared_run *run,
+                           uint64_t piece, struct ring_span whole, struct ring_span part,
+                           const void **sources)
+{
+    for (uint32_t i = 0; i < shared->seats; i++)
+        sources[i] =
+            run->factors[i] > 0 ? pieces_place(shared, run->flow, i, piece, whole, part) : NULL;
+}
+
 // Own inputs may lie in many runs of memory; those of the others lie in one.
 static void pieces_reduce_part(const struct shared *shared, const struct shared_run *run,
                                uint64_t piece, struct ring_span whole, struct ring_span part,
@@ -211,9 +228,7 @@ static void pieces_reduce_part(const struct shared *shared, const struct shared_
     while (part.count > 0) {
         uint8_t *in = NULL;
         const uint64_t count = extent_run(&cursor, EXTENT_IN, part.count * element, &in) / element;
-        for (uint32_t i = 0; i < shared->seats; i++)
-            sources[i] =
-                run->factors[i] > 0 ? pieces_place(shared, flow, i, piece, whole, part) : NULL;
+        pieces_sources(shared, run, piece, whole, part, sources);
         if (!in)
             pieces_fill(flow, shared->seat == 0, out, count * element);
         if (run->factors[shared->seat] > 0)
@@ -234,31 +249,72 @@ void pieces_store(struct shared *shared, const struct flow *flow, struct ring_sp
     shared->transport->totals.bytes_copied += span.count * flow->map.element_bytes;
 }
 
-// By blocks, each stored from the first cache, where it was summed. One that is to leave the caches
-// is summed beside its slot.
-static void pieces_reduce(struct shared *shared, struct shared_run *run, uint64_t piece)
+// A block is stored from the first cache, where it was summed. One that is to leave the caches is
+// summed beside its slot. Returns its elements.
+static uint64_t pieces_reduce_block(struct shared *shared, const struct shared_run *run,
+                                    uint64_t piece, struct ring_span whole, struct ring_span rest)
 {
     _Alignas(BOARD_LINE) uint8_t beside[BOARD_BLOCK_BYTES];
+    const uint32_t element = run->flow->map.element_bytes;
+    const uint64_t most = BOARD_BLOCK_BYTES / element;
+    const struct ring_span block = {rest.first, rest.count < most ? rest.count : most};
+    uint8_t *slot = pieces_place(shared, run->flow, shared->seat, piece, whole, block);
+    uint8_t *sum = run->streams ? beside : slot;
+    pieces_reduce_part(shared, run, piece, whole, block, sum);
+    if (run->streams)
+        kernel_copy(slot, sum, block.count * element, true);
+    pieces_store(shared, run->flow, block, sum);
+    return block.count;
+}
+
+// What lies in one run of memory, and is used, leaves the caches for its slot as it is summed, and
+// is stored to user memory by the same loop. Returns how many elements do from the beginning of a
+// span; 0: a block has to do, also where it would have many short runs.
+static uint64_t pieces_reduce_run(struct shared *shared, const struct shared_run *run,
+                                  uint64_t piece, struct ring_span whole, struct ring_span rest)
+{
+    const struct flow *flow = run->flow;
+    const struct collective *collective = flow->collective;
+    const uint32_t element = flow->map.element_bytes;
+    const void *sources[LOCKSTEP_MAX_MATES];
+    struct extent_cursor ins = extent_seek(&flow->map, rest.first);
+    struct extent_cursor outs = ins;
+    uint8_t *in = NULL;
+    uint8_t *out = NULL;
+    const uint64_t bytes = extent_run(&ins, EXTENT_IN, rest.count * element, &in);
+    const struct ring_span span = {rest.first, bytes / element};
+    (void)extent_run(&outs, EXTENT_OUT, bytes, &out); // In the same extent, so as long.
+    const bool small = bytes < BOARD_BLOCK_BYTES && span.count < rest.count;
+    if (!in || !out || small ||
+        units_usage(collective->used,
+                    units_met(collective->unit_ends, collective->unit_count, span)) != USAGE_ALL)
+        return 0;
+    pieces_sources(shared, run, piece, whole, span, sources);
+    if (run->factors[shared->seat] > 0)
+        sources[shared->seat] = in;
+    struct kernel_combination what = pieces_combination(flow, run, sources, shared->seats);
+    what.streams = true;
+    what.also = out;
+    kernel_combine(&what, pieces_place(shared, flow, shared->seat, piece, whole, span), span.count);
+    shared->transport->totals.bytes_copied += bytes;
+    return span.count;
+}
+
+static void pieces_reduce(struct shared *shared, struct shared_run *run, uint64_t piece)
+{
     const struct flow *flow = run->flow;
     const uint32_t element = flow->map.element_bytes;
     const struct ring_span whole = pieces_span(flow, run, piece);
     const struct ring_span part = pieces_part(whole, shared->seats, shared->seat);
     if (!pieces_reduces(flow) || pieces_is_unused(flow, whole))
         return;
-    for (uint64_t done = 0; done < part.count;) {
-        const uint64_t most = BOARD_BLOCK_BYTES / element;
-        const uint64_t count = part.count - done < most ? part.count - done : most;
-        const struct ring_span block = {part.first + done, count};
-        uint8_t *slot = pieces_place(shared, flow, shared->seat, piece, whole, block);
-        uint8_t *sum = run->streams ? beside : slot;
-        pieces_reduce_part(shared, run, piece, whole, block, sum);
-        if (run->streams)
-            kernel_stream(slot, sum, count * element);
-        pieces_store(shared, flow, block, sum);
-        done += count;
+    for (struct ring_span rest = part; rest.count > 0;) {
+        uint64_t count = run->streams ? pieces_reduce_run(shared, run, piece, whole, rest) : 0;
+        if (count == 0)
+            count = pieces_reduce_block(shared, run, piece, whole, rest);
+        rest.first += count;
+        rest.count -= count;
     }
-    if (run->streams)
-        kernel_stream_end();
     shared->transport->totals.payload_bytes_sent += part.count * element;
 }
 

@@ -81,7 +81,7 @@ static void same_bits(void **state)
     (void)state;
     for (uint32_t world = 2; world <= 3; world++)
         for (size_t s = 0; s < (world == 2 ? LENGTH(specs) : 1); s++)
-            for (size_t f = 0; f < LENGTH(fills); f++)
+            for (size_t f = world == 2 ? 0 : 2; f < LENGTH(fills); f++)
                 run(world, &specs[s], fills[f]);
 }
 

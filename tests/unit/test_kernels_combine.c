@@ -127,6 +127,7 @@ struct draw {
     uint64_t total;
     enum dtype rounded;
     bool streams;
+    bool also; // Into a second place.
 };
 
 // One source after the other, in computed: the dtype itself, or float32 of 16-bit floats.
@@ -195,6 +196,7 @@ static void reference(const struct draw *draw, void *out)
 
 static uint8_t *memories[KERNELS_MAX_SOURCES]; // [BYTES]
 static uint8_t *result;
+static uint8_t *second;
 static uint8_t *before;
 static uint8_t *expected;
 
@@ -204,6 +206,7 @@ static int allocate(void **state)
     for (uint32_t s = 0; s < KERNELS_MAX_SOURCES; s++)
         memories[s] = aligned_alloc(64, BYTES / 64 * 64 + 64);
     result = aligned_alloc(64, BYTES / 64 * 64 + 64);
+    second = aligned_alloc(64, BYTES / 64 * 64 + 64);
     before = malloc(BYTES);
     expected = aligned_alloc(64, BYTES / 64 * 64 + 64);
     return 0;
@@ -215,6 +218,7 @@ static int release(void **state)
     for (uint32_t s = 0; s < KERNELS_MAX_SOURCES; s++)
         free(memories[s]);
     free(result);
+    free(second);
     free(before);
     free(expected);
     return 0;
@@ -244,6 +248,7 @@ static void draw_make(struct draw *draw, enum dtype dtype, enum reduce_op op)
     draw->count = counts[random_below(LENGTH(counts))];
     draw->has_weights = op == REDUCE_MEAN && random_below(2) == 0;
     draw->streams = random_below(3) == 0;
+    draw->also = draw->streams && random_below(2) == 0;
     if (op == REDUCE_MEAN)
         draw->total = totals[random_below(LENGTH(totals))];
     if (op == REDUCE_SUM || op == REDUCE_MEAN)
@@ -251,7 +256,8 @@ static void draw_make(struct draw *draw, enum dtype dtype, enum reduce_op op)
     draw_sources(draw);
 }
 
-static void draw_run(const struct kernel_table *table, const struct draw *draw, void *out)
+static void draw_run(const struct kernel_table *table, const struct draw *draw, void *out,
+                     void *also)
 {
     const struct kernel_combination what = {.dtype = draw->dtype,
                                             .op = draw->op,
@@ -260,7 +266,8 @@ static void draw_run(const struct kernel_table *table, const struct draw *draw, 
                                             .weights = draw->has_weights ? draw->weights : NULL,
                                             .total = draw->total,
                                             .rounded = draw->rounded,
-                                            .streams = draw->streams};
+                                            .streams = draw->streams,
+                                            .also = also};
     kernel_combine_by(table, &what, out, draw->count);
 }
 
@@ -291,13 +298,18 @@ static void draw_compare(const struct kernel_table *table, const struct draw *dr
     reference(draw, expected);
     memset(result, 0x5a, BYTES);
     memset(before, 0x5a, BYTES);
-    draw_run(table, draw, result + at);
+    draw_run(table, draw, result + at, draw->also ? second + at / 2 / size * size : NULL);
     expect_same(table, draw, result + at);
     assert_memory_equal(result, before, at);
     assert_memory_equal(result + end, before + end, BYTES - end);
+    if (draw->also)
+        expect_same(table, draw, second + at / 2 / size * size);
     if (draw->at[inside] == NULL)
         return;
-    draw_run(table, draw, (void *)(uintptr_t)draw->at[inside]);
+    if (draw->also)
+        draw_run(table, draw, result + at, (void *)(uintptr_t)draw->at[inside]);
+    else
+        draw_run(table, draw, (void *)(uintptr_t)draw->at[inside], NULL);
     expect_same(table, draw, draw->at[inside]);
 }
 
