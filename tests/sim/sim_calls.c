@@ -18,13 +18,13 @@ void parts_add(struct parts *parts, uint32_t rank, uint64_t step, uint32_t numbe
 
 void parts_join(struct parts *into, const struct parts *from)
 {
-    into->words[0] |= from->words[0];
-    into->words[1] |= from->words[1];
+    for (uint32_t i = 0; i < sizeof(into->words) / sizeof(into->words[0]); i++)
+        into->words[i] |= from->words[i];
 }
 
 bool parts_equal(const struct parts *a, const struct parts *b)
 {
-    return a->words[0] == b->words[0] && a->words[1] == b->words[1];
+    return memcmp(a->words, b->words, sizeof(a->words)) == 0;
 }
 
 bool calls_wait(const struct calls *calls, uint32_t step)
@@ -191,7 +191,8 @@ static bool run_rank(struct fixpoint *fix, uint32_t rank)
     return moved || fix->ready[rank] != before;
 }
 
-// What this rank may have launched of the plan.
+// What of the plan this rank has done its part of. Where operations are paired by position, one
+// runs when the one before is done.
 static slots launched(const struct fixpoint *fix, uint32_t rank)
 {
     const bool strict = (fix->calls->strict >> rank & 1) != 0;
@@ -202,7 +203,7 @@ static slots launched(const struct fixpoint *fix, uint32_t rank)
     for (uint32_t i = 0; i < fix->known->slot_count; i++) {
         const slots bit = slot_bit(&fix->known->slots[i]);
         const bool ready = (fix->ready[rank] & bit) != 0 || fix->ended[rank];
-        if (strict ? !ready : i >= low + fix->calls->options.window)
+        if (i >= low + (strict ? 1 : fix->calls->options.window))
             break;
         set |= ready ? bit : 0;
     }

@@ -21,7 +21,7 @@
 
 enum calls_limit {
     CALLS_WORLD = 4,
-    CALLS_STEPS = 6,
+    CALLS_STEPS = 8,
     CALLS_MODULES = 3,
     CALLS_NUMBERS = 4, // Calls of one module in one step.
     CALLS_BUCKETS = 2,
@@ -66,10 +66,10 @@ struct calls {
 
 // Parts of one bucket of one module.
 struct parts {
-    uint64_t words[2];
+    uint64_t words[3];
 };
 
-static_assert(CALLS_WORLD * (CALLS_STEPS + 1) * CALLS_NUMBERS <= 128, "all parts of a bucket fit");
+static_assert(CALLS_WORLD * (CALLS_STEPS + 1) * CALLS_NUMBERS <= 192, "all parts of a bucket fit");
 
 struct calls_slot {
     struct slot_id id;

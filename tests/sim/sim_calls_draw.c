@@ -2,7 +2,8 @@
 //
 // Draws programs of calls; see sim_calls.h. A phase has a list of calls that most ranks make in
 // most steps; some ranks make them in another order, leave one out or add one, wait for some of
-// them at once or later, and have several open at a time.
+// them at once or later, and have several open at a time. Some programs have habits: from the
+// second step on each rank does the same in all of them, so that another plan suits them better.
 
 #include "tests/sim/sim_calls.h"
 
@@ -29,6 +30,8 @@ struct draw {
     uint32_t wait_percent;
     uint32_t deviate_percent;
     bool opens; // Calls may be open while others are made.
+    bool has_habits;
+    struct drawn_list habits[CALLS_WORLD];
 };
 
 static uint32_t draw_below(struct draw *draw, uint32_t bound)
@@ -167,22 +170,33 @@ static void add_later_waits(const struct calls *calls, const struct drawn_list *
     }
 }
 
+// What a rank makes of the list of a step.
+static struct drawn_list draw_list(struct draw *draw, const struct calls *calls,
+                                   const struct drawn_list *usual, bool conforms)
+{
+    struct drawn_list list = *usual;
+    if (!conforms && draw_chance(draw, 60)) {
+        deviate(draw, calls, &list);
+        draw_waits(draw, &list);
+    }
+    return list;
+}
+
 static void draw_step(struct draw *draw, struct calls *calls, uint32_t step,
                       const struct drawn_list *bases)
 {
-    const uint32_t phase = draw_chance(draw, 75) ? 0 : draw_below(draw, CALLS_PHASES);
-    const bool conforms = draw_chance(draw, 100 - draw->deviate_percent);
+    const bool usual_phase = draw->has_habits || draw_chance(draw, 75);
+    const uint32_t phase = usual_phase ? 0 : draw_below(draw, CALLS_PHASES);
+    const bool habits = draw->has_habits && step > 1;
+    const bool conforms = draw->has_habits || draw_chance(draw, 100 - draw->deviate_percent);
     const bool parts = draw_chance(draw, 2);
     struct drawn_list usual = bases[phase];
     draw_waits(draw, &usual);
     for (uint32_t rank = 0; rank < calls->world; rank++) {
         struct calls_step *at = &calls->at[rank][step];
-        struct drawn_list list = usual;
+        const struct drawn_list list =
+            habits ? draw->habits[rank] : draw_list(draw, calls, &usual, conforms);
         at->phase = parts && draw_chance(draw, 50) ? draw_below(draw, CALLS_PHASES) : phase;
-        if (!conforms && draw_chance(draw, 60)) {
-            deviate(draw, calls, &list);
-            draw_waits(draw, &list);
-        }
         for (uint32_t thread = 0; thread < calls->threads; thread++) {
             add_thread(calls, &list, thread, &at->threads[thread]);
             add_later_waits(calls, &list, thread, &at->threads[thread]);
@@ -215,7 +229,8 @@ void calls_draw(struct calls *calls, uint64_t seed)
     struct drawn_list bases[CALLS_PHASES];
     memset(calls, 0, sizeof(*calls));
     calls->world = 1 + draw_below(&draw, CALLS_WORLD);
-    calls->steps = 2 + draw_below(&draw, CALLS_STEPS - 1);
+    draw.has_habits = draw_chance(&draw, 30);
+    calls->steps = draw.has_habits ? CALLS_STEPS : 2 + draw_below(&draw, CALLS_STEPS - 1);
     calls->modules = 1 + draw_below(&draw, CALLS_MODULES);
     draw_options(&draw, calls);
     draw.wait_percent = wait_percents[draw_below(&draw, 4)];
@@ -225,6 +240,8 @@ void calls_draw(struct calls *calls, uint64_t seed)
         calls->buckets[m] = 1 + draw_below(&draw, CALLS_BUCKETS);
     for (uint32_t phase = 0; phase < CALLS_PHASES; phase++)
         draw_base(&draw, calls, &bases[phase]);
+    for (uint32_t rank = 0; draw.has_habits && rank < calls->world; rank++)
+        draw.habits[rank] = draw_list(&draw, calls, &bases[0], false);
     for (uint32_t step = 1; step <= calls->steps; step++)
         draw_step(&draw, calls, step, bases);
 }

@@ -67,13 +67,18 @@ enum {
     ENGINE_QUEUE = 64
 };
 
-// What a rank whose data plane pairs by position has launched: it becomes final in this order.
+struct queued_slot {
+    uint32_t index;
+    struct sim_key key;
+    struct slot_payload payload;
+};
+
+// What a rank whose data plane pairs by position has launched in this generation. The operations
+// run one after the other, so that none is joined before the one in front of it is final.
 struct strict_queue {
-    uint64_t launched; // In this generation, ...
-    uint64_t final; // ... and of these.
-    uint32_t index[ENGINE_QUEUE]; // By number, modulo.
-    bool heard[ENGINE_QUEUE];
-    struct parts parts[ENGINE_QUEUE];
+    uint64_t launched;
+    uint64_t final;
+    struct queued_slot slots[ENGINE_QUEUE]; // By number, modulo.
 };
 
 struct engine_state {
@@ -435,6 +440,13 @@ static struct sim_key engine_key(const struct engine_state *state,
     return engine_all_strict(state) ? by_number : by_tag;
 }
 
+static void engine_strict_join(struct sim_worker *worker)
+{
+    const struct strict_queue *queue = &state_of(worker)->queue;
+    const struct queued_slot *slot = &queue->slots[queue->final % ENGINE_QUEUE];
+    sim_join(worker, &slot->key, &slot->payload, sizeof(slot->payload));
+}
+
 static void engine_launch(struct sim_worker *worker, const struct order_action *action)
 {
     struct engine_state *state = state_of(worker);
@@ -456,8 +468,14 @@ static void engine_launch(struct sim_worker *worker, const struct order_action *
         sim_fail(worker->sim, "%s launches before the header of its predecessor", sim_name(worker));
     ledger_launched(state->ledger, worker->rank, action);
     state->in_flight++;
-    state->queue.index[state->queue.launched++ % ENGINE_QUEUE] = action->index;
-    sim_join(worker, &key, &payload, sizeof(payload));
+    if (!state->order.options.strict) {
+        sim_join(worker, &key, &payload, sizeof(payload));
+        return;
+    }
+    state->queue.slots[state->queue.launched % ENGINE_QUEUE] =
+        (struct queued_slot){action->index, key, payload};
+    if (state->queue.launched++ == state->queue.final)
+        engine_strict_join(worker);
 }
 
 static void engine_deferred(struct sim_worker *worker, const struct slot_id *id)
@@ -1058,27 +1076,13 @@ static void engine_final(struct sim_worker *worker, uint32_t index, const struct
     order_slot_final(&state->order, index);
 }
 
-// Operations of such a rank end in the order in which they were launched.
-static void engine_strict_final(struct sim_worker *worker, uint64_t number,
-                                const struct parts *parts)
+static void engine_strict_final(struct sim_worker *worker, const struct parts *parts)
 {
     struct strict_queue *queue = &state_of(worker)->queue;
-    queue->parts[number % ENGINE_QUEUE] = *parts;
-    queue->heard[number % ENGINE_QUEUE] = true;
-    while (queue->final < queue->launched && queue->heard[queue->final % ENGINE_QUEUE]) {
-        const uint64_t at = queue->final++ % ENGINE_QUEUE;
-        queue->heard[at] = false;
-        engine_final(worker, queue->index[at], &queue->parts[at]);
-    }
-}
-
-// The number of the launch of a position of the present step: one of the last.
-static uint64_t strict_number(const struct strict_queue *queue, uint32_t index)
-{
-    uint64_t number = queue->launched;
-    while (number > queue->final && queue->index[(number - 1) % ENGINE_QUEUE] != index)
-        number--;
-    return number - 1;
+    const uint32_t index = queue->slots[queue->final++ % ENGINE_QUEUE].index;
+    if (queue->final < queue->launched)
+        engine_strict_join(worker);
+    engine_final(worker, index, parts);
 }
 
 static void engine_collective(struct sim_worker *worker, const struct sim_key *key,
@@ -1094,10 +1098,8 @@ static void engine_collective(struct sim_worker *worker, const struct sim_key *k
     if (!engine_all_strict(state) &&
         (key->step != state->order.step || key->space != state->order.space))
         sim_fail(worker->sim, "%s finishes a slot of a step that it is not in", sim_name(worker));
-    if (engine_all_strict(state))
-        engine_strict_final(worker, key->number, &payload.parts);
-    else if (state->order.options.strict)
-        engine_strict_final(worker, strict_number(&state->queue, key->number), &payload.parts);
+    if (state->order.options.strict)
+        engine_strict_final(worker, &payload.parts);
     else
         engine_final(worker, key->number, &payload.parts);
     engine_progress(worker);

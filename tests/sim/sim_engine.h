@@ -7,7 +7,8 @@
 // - step headers and waves are messages on the links; waves follow the real schedule (wave.h) and
 //   the real merges;
 // - a slot is a collective of the simulator's: it becomes final on each rank in that rank's own
-//   time, after all ranks have launched it;
+//   time, after all ranks have launched it; where the data plane of a rank pairs by position, it
+//   takes part in one after the other, in the order of its launches;
 // - a peer that has left is lost as soon as something here needs it, as in transport.h.
 //
 // What worker/engine.c decides is repeated here: who is reported, how long a verdict is waited for,

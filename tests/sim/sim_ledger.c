@@ -103,6 +103,8 @@ static void expect_calls(struct ledger *ledger, const struct order *order)
         sim_fail(ledger->sim, "a plan has %" PRIu32 " slots", order->slot_count);
     for (uint32_t i = 0; i < order->slot_count; i++)
         known.slots[i] = order->slots[i].id;
+    const struct order_plan *plan = order_plan_of(order, order->phase);
+    ledger->replaced += plan != NULL && plan->replaces != 0;
     *stash = ledger->stashes[order->step - 1];
     calls_expect(&ledger->program->calls, (uint32_t)order->step, &known, stash, &calls);
     outcome->learning = known.learning;
@@ -214,9 +216,10 @@ void ledger_final(struct ledger *ledger, uint32_t rank, uint32_t index, const st
     if (expected != NULL && !parts_equal(&expected->parts, parts))
         sim_fail(ledger->sim,
                  "slot %" PRIu32 "#%" PRIu32 ".%" PRIu32 " of step %" PRIu64 " has parts %" PRIx64
-                 ".%" PRIx64 ", the programs say %" PRIx64 ".%" PRIx64,
-                 slot->id.module, slot->id.call, slot->id.bucket, step, parts->words[1],
-                 parts->words[0], expected->parts.words[1], expected->parts.words[0]);
+                 ".%" PRIx64 ".%" PRIx64 ", the programs say %" PRIx64 ".%" PRIx64 ".%" PRIx64,
+                 slot->id.module, slot->id.call, slot->id.bucket, step, parts->words[2],
+                 parts->words[1], parts->words[0], expected->parts.words[2],
+                 expected->parts.words[1], expected->parts.words[0]);
     slot->parts = *parts;
     slot->final |= 1u << rank;
 }

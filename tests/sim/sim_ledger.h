@@ -78,6 +78,7 @@ struct ledger {
     const struct program *program;
     struct program_outcome outcomes[PROGRAM_STEPS + 1]; // Of calls: as soon as a step is begun.
     struct calls_stash stashes[CALLS_STEPS + 1]; // After each step.
+    uint64_t replaced; // Steps on a plan that was not learned, but took the place of one that was.
     uint64_t expected_to; // Of calls: last step whose outcome is known.
     uint64_t hangs_in; // Step in which ranks wait for each other, and nobody need notice; 0: none.
     struct ledger_step steps[PROGRAM_STEPS + 1][PROGRAM_PHASES]; // Phases, for ranks may disagree.

@@ -277,6 +277,7 @@ struct tally {
     uint64_t ends[SESSION_ABORTED + 1];
     uint64_t verdicts[HALT_LAYOUT + 1];
     uint64_t put_off; // Buckets, at the end.
+    uint64_t replaced; // Steps on a plan that was published later.
     uint64_t hung; // Runs that only a stall verdict can explain.
 };
 
@@ -284,6 +285,7 @@ static void count(const struct world *world, struct tally *tally)
 {
     tally->events += world->sim.steps;
     tally->hung += may_hang(world);
+    tally->replaced += world->ledger.replaced;
     for (uint32_t rank = 0; rank < world->program.world; rank++) {
         const struct ledger_rank *here = &world->ledger.ranks[rank];
         tally->ends[here->end]++;
@@ -428,11 +430,11 @@ static void print_tally(const struct tally *tally)
            tally->ends[SESSION_HALTED], tally->ends[SESSION_UNREACHABLE],
            tally->ends[SESSION_ABORTED]);
     printf("phase %" PRIu64 ", unplanned %" PRIu64 ", order %" PRIu64 ", lost %" PRIu64
-           ", left %" PRIu64 ", parted %" PRIu64 "; buckets put off %" PRIu64 ", hung %" PRIu64
-           "\n",
+           ", left %" PRIu64 ", parted %" PRIu64 "; buckets put off %" PRIu64
+           ", on new plans %" PRIu64 ", hung %" PRIu64 "\n",
            tally->verdicts[HALT_PHASE], tally->verdicts[HALT_UNPLANNED],
            tally->verdicts[HALT_ORDER], tally->verdicts[HALT_LOST], tally->verdicts[HALT_LEFT],
-           tally->verdicts[HALT_MANIFEST], tally->put_off, tally->hung);
+           tally->verdicts[HALT_MANIFEST], tally->put_off, tally->replaced, tally->hung);
 }
 
 static void test_seeds(void **state)
@@ -469,7 +471,7 @@ static void test_calls(void **state)
     print_tally(&tally);
     if (seeds < 500 || only != UINT64_MAX)
         return;
-    assert_true(tally.planned > 0 && tally.put_off > 0);
+    assert_true(tally.planned > 0 && tally.put_off > 0 && tally.replaced > 0);
     assert_true(tally.verdicts[HALT_ORDER] > 0 && tally.verdicts[HALT_UNPLANNED] > 0);
     assert_true(tally.verdicts[HALT_PHASE] > 0 && tally.verdicts[HALT_LOST] > 0);
 }
