@@ -97,13 +97,16 @@ void waits_blocked(struct coordinator *core, struct worker *worker,
                    const struct up_blocked *blocked)
 {
     struct job *job = core_job_of(core, worker);
-    const bool learns = job->learning.active && job->learning.step == blocked->step;
     if (blocked->step == 0 || blocked->wait_count > LOCKSTEP_MAX_WAITS ||
-        blocked->lack_count > LOCKSTEP_LACKS_NAMED || (learns && blocked->wait_count > 0)) {
+        blocked->lack_count > LOCKSTEP_LACKS_NAMED) {
         verdict_protocol(core, worker, "is blocked by %" PRIu32 " waits in step %" PRIu64,
                          blocked->wait_count, blocked->step);
         return;
     }
+    // While a step is learned, such waits are over, for theirs is settled; or they are of the same
+    // step in another phase, which the ranks find out from their headers.
+    if (job->learning.active && blocked->wait_count > 0)
+        return;
     worker->blocked = *blocked;
     if (blocked->wait_count == 0) {
         waits_forgotten(core, job, worker);

@@ -361,15 +361,25 @@ static void test_buckets_of_a_call_have_its_name(void **state)
                                "'critic' (call 1); ");
 }
 
+// It speaks of the step before, late, or is in another phase, which the headers will show: nothing
+// of it may be taken for a wait of the step that is learned.
 static void test_a_step_that_is_learned_has_no_plan_to_be_blocked_in(void **state)
 {
+    struct up_message late = report(6, "A", "");
     (void)state;
     run(2);
+    memset(&late.u.blocked.waits[0].needs, 0, sizeof(struct slot_set));
     story_ready(&story, 1, 7, slot(0, 0, 0));
     blocked(2, 7, "", "");
     expect_running();
-    blocked(2, 7, "A", "");
-    story_expect_piece(&story, "rank 1 (host h2) is blocked by 1 waits in step 7; this is misuse");
+    blocked(2, 7, "A", "A");
+    expect_running();
+    story_say(&story, 2, &late);
+    expect_running();
+    story_wait(&story, 1, 7, slot(0, 0, 0));
+    expect_running();
+    story_ready(&story, 2, 7, slot(0, 0, 0));
+    story_expect_piece(&story, "2 < grant step 7 slot 0#0.0");
 }
 
 // ---- Many ranks, and any -----------------------------------------------------------------------
