@@ -268,19 +268,37 @@ static void family_windows(struct drawn *drawn)
     set_programs(drawn, 2, "");
 }
 
-// Labels that agree and that do not, known and new.
+// Labels that agree and that do not, known and new; steps of two of them are planned to be empty.
 static void family_phases(struct drawn *drawn)
 {
-    static const char *const steps[] = {"A", ":x B", ":y A", ":x B A!", ":y B!", ""};
+    static const char *const steps[] = {"A", ":x B A!", ":y", ":y B", ":z A", ":z"};
     char first[STEP_TEXT];
     draw_backend(drawn);
     drawn->config.plans[0] = "A";
-    drawn->config.plans[1] = ":x B";
+    drawn->config.plans[1] = ":y";
+    drawn->config.plans[2] = ":z";
     for (uint32_t r = 0; r < 2; r++) {
         snprintf(first, sizeof(first), "%s", DRAW_TEXT(drawn, steps));
         snprintf(drawn->text[r], TEXT, "%s / %s", first, DRAW_TEXT(drawn, steps));
     }
     set_programs(drawn, 2, "");
+}
+
+// The second step fails, when some of three ranks do not know yet that the first one has settled.
+static void family_later(struct drawn *drawn)
+{
+    static const char *const steps[] = {"A", ":x B", ":y B", "B!", "A! B!"};
+    uint32_t pair[2];
+    drawn->config.window = 2;
+    drawn->config.strict = 15 * draw(drawn, 2);
+    drawn->config.plans[0] = "A";
+    drawn->config.plans[1] = ":x B";
+    drawn->config.prompt = true;
+    draw_pair(drawn, 5, pair);
+    snprintf(drawn->text[0], TEXT, "A / %s", steps[pair[0]]);
+    snprintf(drawn->text[1], TEXT, "A / %s", steps[pair[1]]);
+    snprintf(drawn->text[2], TEXT, "A / %s", DRAW_TEXT(drawn, steps));
+    set_programs(drawn, 3, "");
 }
 
 // A plan is published at any moment.
@@ -324,13 +342,14 @@ static void family_three(struct drawn *drawn)
 // Steps that differ from their plan alike, until the coordinator publishes one that fits.
 static void family_replanned(struct drawn *drawn)
 {
-    static const char *const steps[] = {"B! A", "A B A", "B A!"};
+    static const char *const given_up[] = {"B! A", "B A!", "A B A!"};
+    static const char *const extended[] = {"A B A", "A A B", "B A A"};
     const char *step;
     draw_backend(drawn);
-    draw_policies(drawn, 2);
     drawn->config.plans[0] = "A B";
     drawn->config.prompt = true;
-    step = DRAW_TEXT(drawn, steps);
+    drawn->config.zero_defer = draw(drawn, 2) == 0;
+    step = drawn->config.zero_defer ? DRAW_TEXT(drawn, given_up) : DRAW_TEXT(drawn, extended);
     for (uint32_t r = 0; r < 2; r++)
         snprintf(drawn->text[r], TEXT, "%s / %s / %s / %s / %s", step, step, step, step, step);
     drawn->rule = EXPLORE_RESULTS;
@@ -349,10 +368,13 @@ static void draw_disaster(struct drawn *drawn)
 // One of two ranks dies or loses its stream.
 static void family_disaster(struct drawn *drawn)
 {
-    draw_backend(drawn);
+    uint32_t pair[2];
+    drawn->config.window = 2;
+    drawn->config.strict = 15 * draw(drawn, 2);
     draw_policies(drawn, 2);
+    draw_pair(drawn, 6, pair);
     for (uint32_t r = 0; r < 2; r++)
-        snprintf(drawn->text[r], TEXT, "%s", DRAW_TEXT(drawn, bucket_programs));
+        snprintf(drawn->text[r], TEXT, "%s", bucket_programs[pair[r]]);
     draw_disaster(drawn);
     drawn->config.victim = 1;
     set_programs(drawn, 2, "");
@@ -367,7 +389,7 @@ static void family_survivors(struct drawn *drawn)
     for (uint32_t r = 0; r < 3; r++)
         snprintf(drawn->text[r], TEXT, "%s", DRAW_TEXT(drawn, programs));
     draw_disaster(drawn);
-    drawn->config.victim = 2 * draw(drawn, 2);
+    drawn->config.victim = 2;
     set_programs(drawn, 3, "");
 }
 
@@ -382,9 +404,10 @@ static const struct family families[] = {
     {"learned", family_learned, 6},     {"buckets", family_buckets, 3},
     {"threads", family_threads, 10},    {"open", family_open, 20},
     {"timed", family_timed, 5},         {"windows", family_windows, 10},
-    {"phases", family_phases, 20},      {"switched", family_switched, 4},
-    {"replanned", family_replanned, 1}, {"three", family_three, 2},
-    {"disaster", family_disaster, 4},   {"survivors", family_survivors, 1},
+    {"phases", family_phases, 40},      {"later", family_later, 3},
+    {"switched", family_switched, 4},   {"replanned", family_replanned, 1},
+    {"three", family_three, 2},         {"disaster", family_disaster, 3},
+    {"survivors", family_survivors, 1},
 };
 
 enum {

@@ -146,6 +146,10 @@ void world_check_settled(struct world *world, uint32_t r)
         const struct world_rank *other = &world->state.ranks[q];
         if (other->settled > rank->settled)
             continue;
+        if (world->orders[q].phase != world->orders[r].phase)
+            world_fault(world,
+                        "rank %" PRIu32 " settles a step, and rank %" PRIu32 " is in another phase",
+                        r, q);
         if (other->mode == MODE_FAILED && other->halt != HALT_LOST && other->halt != HALT_NONE)
             world_fault(world, "rank %" PRIu32 " settles the step in which rank %" PRIu32 " failed",
                         r, q);
