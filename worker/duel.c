@@ -42,9 +42,9 @@ static void duel_decide(struct duel *duel, uint64_t now_ns)
 
 void duel_took(struct duel *duel, uint32_t task, uint64_t took_ns, uint64_t bytes, uint64_t now_ns)
 {
-    assert(task > duel->heard && task <= duel->given);
+    assert(task > 0 && task <= duel->given && duel->heard < duel->given);
     const uint32_t way = task > DUEL_TASKS ? !duel->chosen : duel->chosen;
-    duel->heard = task;
+    duel->heard++;
     duel->spent_ns[way] += took_ns;
     if ((task - 1) % DUEL_TASKS != 0 && bytes > 0) {
         const uint64_t unit_ns = took_ns * DUEL_UNIT / bytes + 1;

@@ -42,7 +42,8 @@ struct duel {
 uint32_t duel_give(struct duel *duel, uint64_t now_ns, uint32_t *way);
 
 // The task with this number, of so many bytes, has taken so long. 0 bytes: there was nothing to do.
-// Every task of a duel is told of, in the order in which they were given.
+// Every task of a duel is told of once, in any order: where there is nothing to do a task ends
+// before those that were given earlier.
 void duel_took(struct duel *duel, uint32_t task, uint64_t took_ns, uint64_t bytes, uint64_t now_ns);
 
 #endif

@@ -63,6 +63,21 @@ static void begins_at_once(void **state)
     assert_int_equal(way, 0);
 }
 
+// A task that had nothing to do ends before those that were given earlier.
+static void hears_in_any_order(void **state)
+{
+    static const uint32_t order[ROW] = {2, 1, 8, 3, 7, 5, 6, 4};
+    struct duel duel = {0};
+    uint32_t way;
+    (void)state;
+    for (uint32_t i = 0; i < ROW; i++)
+        assert_int_equal(duel_give(&duel, 5, &way), i + 1);
+    for (uint32_t i = 0; i < ROW; i++)
+        duel_took(&duel, order[i], order[i] > DUEL_TASKS ? 500 : 900, order[i] == 8 ? 0 : BYTES, 5);
+    assert_int_equal(duel.chosen, 1);
+    assert_int_equal(duel.given, 0);
+}
+
 static void faster_is_chosen(void **state)
 {
     static const struct {
@@ -164,9 +179,9 @@ static void follows_the_machine(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(begins_at_once),      cmocka_unit_test(faster_is_chosen),
-        cmocka_unit_test(sizes_may_differ),    cmocka_unit_test(rests_longer_and_longer),
-        cmocka_unit_test(follows_the_machine),
+        cmocka_unit_test(begins_at_once),          cmocka_unit_test(hears_in_any_order),
+        cmocka_unit_test(faster_is_chosen),        cmocka_unit_test(sizes_may_differ),
+        cmocka_unit_test(rests_longer_and_longer), cmocka_unit_test(follows_the_machine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
