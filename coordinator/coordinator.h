@@ -89,9 +89,9 @@
 // Impossible messages, by someone who has no rank yet: refused. By a member: HALT_PROTOCOL to all
 // with a sentence that names it, and the end of its stream.
 //
-// Texts are for people: what, who, what to do. The core knows modules by index only and writes
-// slots as "module 2 call 0 bucket 1"; whoever shows a text may add the names. Every text is valid
-// UTF-8 without control characters but the newlines between the lines of a report.
+// Texts are for people: what, who, what to do. Calls are named as rank 0 names modules, and counted
+// from 1: "'actor' (call 3)"; slots by their numbers, "module 2 call 0 bucket 1". Every text is
+// valid UTF-8 without control characters but the newlines between the lines of a report.
 //
 // Where workers are. Heartbeats say how far each is and what its trainer does, and rank 0 says what
 // the modules are called, once in every round of lockstep_start. EVENT_ASK asks one member where it
