@@ -167,20 +167,26 @@ static void expect_program(struct world *world)
     (void)world;
 }
 
-// Ranks wait for each other, and some of them not with all their threads, or nobody is there to
-// tell them.
+// Ranks wait for each other, and some of them not with all their threads; or what they do has a
+// verdict, and nobody is there to tell it: the coordinator has died, or the stream of a rank has
+// broken before it heard it, while the others did and have left.
 static bool may_hang(const struct world *world)
 {
     const struct ledger *ledger = &world->ledger;
-    const bool alone = world->program.world == 1 && world->sim.workers[0]->broken;
+    const bool ends = ledger->hangs_in == 0 && ledger->outcomes[ledger->expected_to].verdicts == 0;
     bool struck = false;
-    for (uint32_t i = 0; i < world->program.world; i++)
-        struck |= world->sim.workers[i]->end == SIM_CRASHED || world->sim.workers[i]->broken;
-    if (world->core_crash_ms != 0 || alone)
-        return world->program.has_calls &&
-               (ledger->hangs_in != 0 || ledger->outcomes[ledger->expected_to].verdicts != 0);
+    bool untold = world->core_crash_ms != 0;
+    if (!world->program.has_calls || ends)
+        return false;
+    for (uint32_t i = 0; i < world->program.world; i++) {
+        const struct sim_worker *worker = world->sim.workers[i];
+        struck |= worker->end == SIM_CRASHED || worker->broken;
+        untold |= worker->broken && worker->end == SIM_RUNNING;
+    }
+    for (uint32_t i = 0; untold && world->core_crash_ms == 0 && i < world->program.world; i++)
+        untold = world->sim.workers[i]->end != SIM_RUNNING || world->sim.workers[i]->broken;
     // A death ends every wait.
-    return ledger->hangs_in != 0 && !struck;
+    return untold || (ledger->hangs_in != 0 && !struck);
 }
 
 // Who ends otherwise than well has the verdict that its program says, or names the one that died.
