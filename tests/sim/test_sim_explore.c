@@ -277,6 +277,7 @@ static void family_phases(struct drawn *drawn)
     drawn->config.plans[0] = "A";
     drawn->config.plans[1] = ":y";
     drawn->config.plans[2] = ":z";
+    drawn->config.plans[3] = ":x B";
     for (uint32_t r = 0; r < 2; r++) {
         snprintf(first, sizeof(first), "%s", DRAW_TEXT(drawn, steps));
         snprintf(drawn->text[r], TEXT, "%s / %s", first, DRAW_TEXT(drawn, steps));
