@@ -119,7 +119,7 @@ typedef enum lockstep_uneven {
 } lockstep_uneven;
 
 /* What becomes of a call that the plan of its step does not have. A phase's plan is what its first
- * step called, on whatever rank. */
+ * step called, on whatever rank, and later what several steps in a row called beyond it. */
 typedef enum lockstep_unplanned {
     LOCKSTEP_UNPLANNED_EXTEND = 0, /* All ranks run it at the end of the step; a rank that did not
                                       make it contributes nothing. More than 8 such calls in one
