@@ -207,6 +207,27 @@ static void verdict_lost_text(struct coordinator *core, struct job *job, struct 
     verdict_halt(core, job, &verdict);
 }
 
+// Both ends are heard here, but one acknowledges nothing to the other: neither of them has ended.
+static void verdict_cut(struct coordinator *core, struct job *job, const struct worker *worker,
+                        const struct worker *peer, const struct up_lost *lost)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    sentence_begin(&sentence, text, sizeof(text));
+    sentence_add(&sentence, "the link between ");
+    verdict_name(&sentence, worker);
+    sentence_add(&sentence, " and ");
+    verdict_name(&sentence, peer);
+    sentence_add(&sentence,
+                 " is cut: in step %" PRIu64 " nothing that rank %" PRIu32
+                 " sends is acknowledged any more, and both ranks are alive; look at the network "
+                 "between these two hosts, then start the job again",
+                 lost->step, worker->rank);
+    const struct verdict verdict = {
+        .kind = HALT_LOST, .has_rank = true, .rank = peer->rank, .text = text};
+    verdict_halt(core, job, &verdict);
+}
+
 void verdict_death(struct coordinator *core, struct worker *worker, const char *text)
 {
     char cause[LOCKSTEP_TEXT_BYTES / 2];
@@ -271,6 +292,10 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
         const uint64_t first_open = peer->heartbeat.settled + 1;
         const bool earlier = peer->left && first_open < lost->step;
         verdict_left(core, job, peer, worker, earlier ? first_open : lost->step);
+        return;
+    }
+    if (lost->silent && peer->connected && !beat_frozen(core, peer, core->now)) {
+        verdict_cut(core, job, worker, peer, lost);
         return;
     }
     sentence_clean(clean, sizeof(clean), lost->text, sizeof(lost->text));

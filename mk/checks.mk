@@ -88,9 +88,9 @@ nightly: all $(NIGHTLY_BIN) ## Random models, large buckets, simulator, deaths, 
 	    '$(MINUTES) minutes without one'
 	@$(TEST_ENV) LOCKSTEP_TEST_TIMEOUT=$(or $(LOCKSTEP_TEST_TIMEOUT),7200) \
 	    LOCKSTEP_TEST_DRAWS=$(DRAWS) LOCKSTEP_TEST_LARGE=1 LOCKSTEP_TEST_ALGORITHMS=all LOCKSTEP_SIM_SEEDS=$(SEEDS) \
-	    LOCKSTEP_FAULT_ROUNDS=$(KILLS) LOCKSTEP_PHASES_ROUNDS=$(HANGS) \
+	    LOCKSTEP_FAULT_ROUNDS=$(KILLS) LOCKSTEP_PHASES_ROUNDS=$(HANGS) LOCKSTEP_TEST_LONG_CUT=1 \
 	    LOCKSTEP_HEALTHY_MINUTES=$(MINUTES) LOCKSTEP_EXPLORE=all \
-	    tools/run-tests $(NIGHTLY_BIN) tests/fault/test_phases.sh
+	    tools/run-tests $(NIGHTLY_BIN) tests/fault/test_phases.sh tests/fault/test_stall_hosts.sh
 
 # 200 in each way in which gradients can be reduced; LOCKSTEP_FAULT_WAY=ring for that one alone.
 kill: all $(BUILD)/tests/fault/test_death ## Kill workers at random instants (KILLS)

@@ -131,6 +131,7 @@ static void up_lost_out(wire_UpLost *wire, const struct up_lost *lost)
 {
     wire->rank = lost->rank;
     wire->left = lost->left;
+    wire->silent = lost->silent;
     wire->step = lost->step;
     codec_text_out(wire->text, lost->text, sizeof(wire->text));
 }
@@ -308,6 +309,7 @@ static void up_lost_in(struct up_lost *lost, const wire_UpLost *wire, struct cod
 {
     lost->rank = wire->rank;
     lost->left = wire->left;
+    lost->silent = wire->silent;
     lost->step = wire->step;
     codec_text_in(lost->text, wire->text, sizeof(lost->text), fault);
 }

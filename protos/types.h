@@ -378,6 +378,7 @@ struct up_fail {
 struct up_lost {
     uint32_t rank; // Of the peer that was lost.
     bool left; // It said goodbye on the data plane.
+    bool silent; // Its host acknowledged nothing any more.
     uint64_t step; // Step of the reporter.
     char text[LOCKSTEP_TEXT_BYTES]; // What the data plane saw: "connection reset by peer".
 };

@@ -472,13 +472,15 @@ static void engine_header(void *context, const struct step_header *header, const
     progress_order(session);
 }
 
-static void engine_peer_lost(void *context, uint32_t rank, bool left, const char *text)
+static void engine_peer_lost(void *context, uint32_t rank, enum peer_loss loss, const char *text)
 {
+    const bool left = loss == LOSS_LEFT;
     struct lockstep_session *session = context;
     struct up_message message = {.kind = UP_LOST};
     struct down_halt seen = {.kind = left ? HALT_LEFT : HALT_LOST, .has_rank = true, .rank = rank};
     message.u.lost.rank = rank;
     message.u.lost.left = left;
+    message.u.lost.silent = loss == LOSS_SILENT;
     message.u.lost.step = order_present_step(session->order);
     text_copy(message.u.lost.text, sizeof(message.u.lost.text), text);
     snprintf(seen.text, sizeof(seen.text), "rank %" PRIu32 " (host %s) %s: %s", rank,

@@ -515,6 +515,12 @@ void transport_lose(struct peer_link *peer, const char *text)
     text_copy(peer->text, sizeof(peer->text), text);
 }
 
+static void transport_lose_silent(struct peer_link *peer)
+{
+    peer->silent = true;
+    transport_lose(peer, "its host has been silent for too long");
+}
+
 static void transport_ended(struct peer_link *peer)
 {
     char buffer[64];
@@ -525,7 +531,9 @@ static void transport_ended(struct peer_link *peer)
         form_peer_ended(peer, text);
         return;
     }
-    if (!peer->left)
+    if (!peer->left && peer->stream.error == ETIMEDOUT)
+        transport_lose_silent(peer);
+    else if (!peer->left)
         transport_lose(peer, text);
     peer->state = PEER_GONE;
     transport_close_stream(peer, false);
@@ -580,7 +588,7 @@ static void transport_check(struct transport *transport, uint64_t now_ms)
     for (uint32_t i = 0; i < transport->peer_count; i++) {
         struct peer_link *peer = &transport->peers[i];
         if (peer->state == PEER_PROVEN && peer->stream.link->ops->check(peer->stream.link) < 0)
-            transport_lose(peer, "its host has been silent for too long");
+            transport_lose_silent(peer);
     }
 }
 
@@ -674,6 +682,13 @@ static void transport_check_left(struct transport *transport)
     }
 }
 
+static enum peer_loss transport_loss(const struct peer_link *peer)
+{
+    if (peer->left)
+        return LOSS_LEFT;
+    return peer->silent ? LOSS_SILENT : LOSS_ENDED;
+}
+
 static bool transport_report_lost(struct transport *transport)
 {
     const struct transport_events *events = &transport->events;
@@ -686,7 +701,7 @@ static bool transport_report_lost(struct transport *transport)
         peer->state = PEER_GONE;
         transport_close_stream(peer, true);
         if (events->peer_lost)
-            events->peer_lost(events->context, peer->rank, peer->left, peer->text);
+            events->peer_lost(events->context, peer->rank, transport_loss(peer), peer->text);
         return true;
     }
     return false;

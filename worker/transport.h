@@ -118,6 +118,13 @@ struct step_header {
     bool opening; // Its rank joins the open wave of the step; phase and plan are not known yet.
 };
 
+// How a peer was lost.
+enum peer_loss {
+    LOSS_ENDED, // Its link ended, or it broke the protocol.
+    LOSS_LEFT, // It said goodbye first.
+    LOSS_SILENT, // Its host acknowledges nothing any more: it, or the network between.
+};
+
 struct transport_events {
     // Every link of the generation stands in both directions, and was measured.
     void (*formed)(void *context);
@@ -128,12 +135,12 @@ struct transport_events {
     void (*header)(void *context, const struct step_header *header, const uint8_t *note,
                    uint32_t note_bytes);
     // A link ended, or the peer broke the protocol ("sent an impossible frame (reduce): ...").
-    // left: the peer said goodbye first; then this is reported only when something launched or
+    // After a goodbye (LOSS_LEFT) this is reported only when something launched or
     // joined here waits for a frame of that peer or to that peer. Of a collective that can never
     // end because a rank has left, the successor of that rank always finds out; other ranks may
     // not. text is a short fact: "connection reset by peer". At most once per peer, and after the
     // events of everything that had arrived before.
-    void (*peer_lost)(void *context, uint32_t rank, bool left, const char *text);
+    void (*peer_lost)(void *context, uint32_t rank, enum peer_loss loss, const char *text);
     // A frame for this collective carries another signature: ranks disagree. Once per collective,
     // which is never done() after that. Of two neighbours that disagree one at least is told.
     void (*mismatch)(void *context, struct collective *collective, uint32_t rank, const char *text);

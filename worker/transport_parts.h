@@ -70,6 +70,7 @@ struct peer_link {
         mate_until_ms; // So long it is tried to reach a mate through memory. 0: no attempt yet.
     bool left; // It said goodbye.
     bool lost; // To be reported.
+    bool silent; // Because its host was.
     bool reported;
     char text[TRANSPORT_TEXT_BYTES]; // Why it was lost, or the last attempt failed.
     uint8_t proof[TRANSPORT_PROOF_BYTES];

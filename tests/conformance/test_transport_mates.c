@@ -66,12 +66,12 @@ static void on_header(void *context, const struct step_header *header, const uin
     ((struct rank *)context)->headers++;
 }
 
-static void on_lost(void *context, uint32_t number, bool left, const char *text)
+static void on_lost(void *context, uint32_t number, enum peer_loss loss, const char *text)
 {
     struct rank *rank = context;
     (void)number;
     rank->lost++;
-    rank->left = left;
+    rank->left = loss == LOSS_LEFT;
     snprintf(rank->text, sizeof(rank->text), "%s", text);
 }
 

@@ -40,11 +40,11 @@ static void on_mismatch(void *context, struct collective *collective, uint32_t r
     (void)text;
 }
 
-static void on_lost(void *context, uint32_t number, bool left, const char *text)
+static void on_lost(void *context, uint32_t number, enum peer_loss loss, const char *text)
 {
     struct couple_rank *rank = context;
     assert_int_equal(number, 1 - rank->number);
-    assert_false(left);
+    assert_int_equal(loss, LOSS_ENDED);
     rank->lost++;
     snprintf(rank->text, sizeof(rank->text), "%s", text);
 }

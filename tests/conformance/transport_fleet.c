@@ -64,12 +64,12 @@ static void on_header(void *context, const struct step_header *header, const uin
     memcpy(member->note, note, note_bytes);
 }
 
-static void on_peer_lost(void *context, uint32_t rank, bool left, const char *text)
+static void on_peer_lost(void *context, uint32_t rank, enum peer_loss loss, const char *text)
 {
     struct member *member = context;
     member->lost_count++;
     member->lost_rank = rank;
-    member->lost_left = left;
+    member->lost_left = loss == LOSS_LEFT;
     snprintf(member->lost_text, sizeof(member->lost_text), "%s", text);
 }
 

@@ -72,12 +72,12 @@ static void on_mismatch(void *context, struct collective *collective, uint32_t r
     ((struct stage *)context)->mismatches++;
 }
 
-static void on_lost(void *context, uint32_t rank, bool left, const char *text)
+static void on_lost(void *context, uint32_t rank, enum peer_loss loss, const char *text)
 {
     struct stage *stage = context;
     stage->lost++;
     stage->lost_rank = rank;
-    stage->left = left;
+    stage->left = loss == LOSS_LEFT;
     snprintf(stage->text, sizeof(stage->text), "%s", text);
 }
 

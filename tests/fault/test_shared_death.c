@@ -101,12 +101,12 @@ static void on_done(void *context, struct collective *collective)
     ((struct rank *)context)->done++;
 }
 
-static void on_lost(void *context, uint32_t rank, bool left, const char *text)
+static void on_lost(void *context, uint32_t rank, enum peer_loss loss, const char *text)
 {
     struct rank *self = context;
     (void)rank; // The one that was hit, or one that has noticed it earlier and given up.
     (void)text;
-    RANK_CHECK(self, !left);
+    RANK_CHECK(self, loss == LOSS_ENDED);
     self->lost++;
 }
 

@@ -6,6 +6,7 @@
 # each time the job goes on, with every element right. Hosts are namespaces that end with this
 # script. The coordinator is outside of them, and all reach it also while a link is cut.
 #
+# With LOCKSTEP_TEST_LONG_CUT=1 the link is then cut for good, and every rank has to be told so.
 # What was said is appended to the file LOCKSTEP_STALL_KEEP, for docs/stalls.md.
 if [ -z "${LOCKSTEP_TEST_INSIDE:-}" ]; then
     user=()
@@ -192,6 +193,20 @@ kill -STOP "${ranks[3]}"
 expect $frozen_ms "3:stopped:host=host2:pid=${ranks[3]}"
 kill -CONT "${ranks[3]}"
 expect $lifted_ms
+
+if [ -n "${LOCKSTEP_TEST_LONG_CUT:-}" ]; then
+    cut on
+    for rank in "${!ranks[@]}"; do
+        code=0
+        wait "${ranks[rank]}" || code=$?
+        equal "status of rank $rank" "$code" 3
+        has "$work/err.$rank" 'the link between rank '
+        has "$work/err.$rank" 'is cut: '
+        has "$work/err.$rank" 'rank 1 (host host1)'
+        cat "$work/err.$rank"
+    done
+    finish
+fi
 
 touch "$work/stop"
 for rank in "${!ranks[@]}"; do

@@ -261,6 +261,7 @@ static void example_up(int kind, union any_message *any)
     case UP_LOST:
         message->u.lost.rank = 3;
         message->u.lost.left = true;
+        message->u.lost.silent = true;
         message->u.lost.step = 812;
         strcpy(message->u.lost.text, "reset");
         break;
@@ -318,7 +319,7 @@ static const char *const golden_up[] = {
                      "ad029801ae02501158e0d403620d0802100118ac0220ad0228e8076a04080310"
                      "54",
     [UP_FAIL] = "0a0b0807110807060504030201520a08ac0610051a03776879",
-    [UP_LOST] = "0a0b08071108070605040302015a0e0803100118ac0622057265736574",
+    [UP_LOST] = "0a0b08071108070605040302015a100803100118ac06220572657365742801",
     [UP_LEAVE] = "0a0b0807110807060504030201620908ac061204646f6e65",
     [UP_LINKS] = "0a0b08071108070605040302016a0c080110d02818e0d9fd382002",
     [UP_BLOCKED] = "0a0b0807110807060504030201724808ac0611fe000000000000001a100a0408"
@@ -826,6 +827,7 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
     case UP_LOST:
         message->u.lost.rank = random_below(state, LOCKSTEP_MAX_WORLD);
         message->u.lost.left = random_bool(state);
+        message->u.lost.silent = random_bool(state);
         message->u.lost.step = random_number(state);
         RANDOM_TEXT(state, message->u.lost.text);
         break;

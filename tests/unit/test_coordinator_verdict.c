@@ -70,6 +70,46 @@ static void test_a_loss_seen_by_a_peer_is_the_same_death(void **state)
                         "3 broke\n");
 }
 
+static void silent(struct story *story, uint32_t peer, uint32_t rank)
+{
+    struct up_message message = {
+        .kind = UP_LOST,
+        .u.lost = {.rank = rank, .step = 12, .silent = true, .text = "its host has been silent"},
+    };
+    story_say(story, peer, &message);
+}
+
+// Its links say nothing, its stream does: it has not ended, and is not told to have.
+static void test_a_cut_link_is_no_death(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 2);
+    silent(story, 1, 1);
+    story_expect(
+        story,
+        "1 > lost rank 1 step 12: its host has been silent\n"
+        "1 < halt lost step 0: the link between rank 0 (host h1) and rank 1 (host h2) is cut: in "
+        "step 12 nothing that rank 0 sends is acknowledged any more, and both ranks are alive; "
+        "look at the network between these two hosts, then start the job again\n"
+        "2 < halt lost step 0: the link between rank 0 (host h1) and rank 1 (host h2) is cut: in "
+        "step 12 nothing that rank 0 sends is acknowledged any more, and both ranks are alive; "
+        "look at the network between these two hosts, then start the job again\n");
+    assert_false(story_worker(story, 0, 1).lost);
+}
+
+// Nobody hears it: then it may have ended.
+static void test_a_silent_host_is_a_death(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 2);
+    story->now_ms += 20000;
+    silent(story, 1, 1);
+    story_expect_piece(story,
+                       "1 < halt lost step 0: rank 1 on host h2 was lost: rank 0 (host h1) saw "
+                       "\"its host has been silent\" in step 12; see why pid 102");
+    assert_true(story_worker(story, 0, 1).lost);
+}
+
 static void test_the_second_death_changes_nothing(void **state)
 {
     struct story *story = *state;
@@ -276,6 +316,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_a_stream_that_breaks_is_a_death),
         TEST(test_a_loss_seen_by_a_peer_is_the_same_death),
+        TEST(test_a_cut_link_is_no_death),
+        TEST(test_a_silent_host_is_a_death),
         TEST(test_the_second_death_changes_nothing),
         TEST(test_a_death_in_the_middle_of_start),
         TEST(test_everybody_leaves),
