@@ -11,10 +11,11 @@
 // of its size counts.
 //
 // A rank answers from the moment a link stands until it is told the tuning: a peer may begin
-// earlier and end later. How often is bounded for each peer, so a peer that measures for ever is
-// lost, and holds no memory here. When the time is over what is known is reported; what is not
-// known is 0. A loopback is not measured: its figures are fixed, so that tests choose the same
-// algorithms on every run.
+// earlier and end later. When the time is over what is known is reported, and what is not known is
+// 0; what is on its way then may arrive after the tuning, is read, and is not answered. All of it
+// is bounded for each peer, so a peer that measures for ever is lost, and holds no memory here. A
+// loopback is not measured: its figures are fixed, so that tests choose the same algorithms on
+// every run.
 
 #include "base/clock.h"
 #include "worker/transport_parts.h"
@@ -229,8 +230,6 @@ const char *measure_frame_begins(struct peer_link *peer, struct stream *stream)
 {
     const struct frame_header *header = &stream->header;
     struct measure *measure = &peer->transport->measure;
-    if (measure->over)
-        return "links are measured while a generation forms";
     if (header->chunk != peer->rank)
         return "it is of another rank";
     if (header->part < MEASURE_PING || header->part > MEASURE_TAKEN)
@@ -260,6 +259,8 @@ const char *measure_frame_ended(struct peer_link *peer)
     const struct frame_header *header = &peer->stream.header;
     if (++peer->measured > MEASURE_ANSWERS + MEASURE_BURST_FRAMES)
         return "it measures for too long";
+    if (peer->transport->measure.over)
+        return NULL; // Nobody waits for an answer any more.
     switch ((enum measure_part)header->part) {
     case MEASURE_PING:
         measure_send(peer, MEASURE_PONG, header->slot, 0, false);
