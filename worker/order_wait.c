@@ -29,6 +29,13 @@ void order_waits_reset(struct order *order)
 
 // ---- Going on ----------------------------------------------------------------------------------
 
+static void wait_answer(struct order *order, const struct call_id *call, enum order_release release)
+{
+    order_emit(order,
+               &(struct order_action){
+                   .kind = ORDER_RELEASE, .call = *call, .release = release, .step = order->step});
+}
+
 static void wait_release(struct order *order, uint32_t index, enum order_release release)
 {
     const struct call_id call = order->waits[index].call;
@@ -36,9 +43,7 @@ static void wait_release(struct order *order, uint32_t index, enum order_release
     memmove(&order->waits[index], &order->waits[index + 1],
             (order->wait_count - index) * sizeof(order->waits[0]));
     order->waits_changed = true;
-    order_emit(order,
-               &(struct order_action){
-                   .kind = ORDER_RELEASE, .call = call, .release = release, .step = order->step});
+    wait_answer(order, &call, release);
 }
 
 // Slots become final in any order, and each is looked at once. Those without a place are missing
@@ -347,13 +352,6 @@ static bool call_deferred(const struct order *order, const struct call_id *call)
     }
     return !order->learning && order->options.unplanned == UNPLANNED_DEFER &&
            order->buckets[call->module] > 0 && order_call_end(order, call) == 0;
-}
-
-static void wait_answer(struct order *order, const struct call_id *call, enum order_release release)
-{
-    order_emit(order,
-               &(struct order_action){
-                   .kind = ORDER_RELEASE, .call = *call, .release = release, .step = order->step});
 }
 
 void order_wait_begun(struct order *order, struct call_id call)
