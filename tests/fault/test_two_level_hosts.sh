@@ -14,6 +14,7 @@ if [ -z "${LOCKSTEP_TEST_INSIDE:-}" ]; then
     exec unshare "${user[@]}" --net --pid --fork --kill-child --mount-proc bash "$0" "$@"
 fi
 . "$(dirname "$0")/run_lib.sh"
+. "$(dirname "$0")/hosts_lib.sh"
 root=$(cd "$(dirname "$0")/../.." && pwd)
 hosts=3
 
@@ -62,34 +63,8 @@ int main(int argc, char **argv)
     return 0;
 }
 END
-sanitize=()
-[ -z "${LOCKSTEP_SANITIZER:-}" ] || sanitize=(-fsanitize="$LOCKSTEP_SANITIZER")
-"${CC:-cc}" -std=c11 -O1 "${sanitize[@]}" -I"$root/include" "$work/trainer.c" -o "$work/trainer" \
-    -L"$LOCKSTEP_LIB" -llockstep -Wl,-rpath,"$LOCKSTEP_LIB" || { fail "no trainer"; finish; }
-
-# ---- hosts ---------------------------------------------------------------------------------------
-
-keepers=()
-on() {
-    local host=$1
-    shift
-    nsenter --target="${keepers[host]}" --net --uts -- "$@"
-}
-
-ip link set lo up
-ip link add br0 type bridge
-ip link set br0 up
-for ((host = 0; host < hosts; host++)); do
-    unshare --net --uts sleep infinity &
-    keepers+=($!)
-    while [ "$(readlink /proc/$!/ns/net)" = "$(readlink /proc/self/ns/net)" ]; do sleep 0.01; done
-    on $host hostname "host$host"
-    on $host ip link set lo up
-    ip link add "port$host" type veth peer name eth0 netns "${keepers[host]}"
-    ip link set "port$host" master br0 up
-    on $host ip address add "10.77.0.$((host + 1))/24" dev eth0
-    on $host ip link set eth0 up
-done
+build_trainer c11
+make_hosts $hosts
 
 # ---- jobs ----------------------------------------------------------------------------------------
 
