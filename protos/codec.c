@@ -27,6 +27,9 @@ SAME_SIZE(wire_UpHello, host_id, struct up_hello, host_id);
 SAME_SIZE(wire_UpHello, host, struct up_hello, host);
 SAME_SIZE(wire_UpHello, address, struct up_hello, address);
 SAME_SIZE(wire_UpHello, device, struct up_hello, device);
+SAME_SIZE(wire_UpHello, gpu_problem, struct up_hello, gpu_problem);
+SAME_SIZE(wire_Gpu, uuid.bytes, struct gpu, uuid.bytes);
+SAME_SIZE(wire_Gpu, nccl_missing, struct gpu, nccl_missing);
 SAME_SIZE(wire_ManifestItem, name, struct manifest_item, name);
 SAME_SIZE(wire_ManifestItem, value, struct manifest_item, value);
 SAME_SIZE(wire_ManifestItem, shape, struct manifest_item, shape);
@@ -52,12 +55,14 @@ SAME_SIZE(wire_TraceEvent, call, struct trace_event, call);
 SAME_SIZE(wire_AnswerPlace, phase, struct answer_place, phase);
 SAME_SIZE(wire_AnswerPlace, doing, struct answer_place, doing);
 SAME_SIZE(wire_AnswerPlace, missing, struct answer_place, missing);
+SAME_SIZE(wire_AnswerPlace, awaited, struct answer_place, awaited);
 SAME_SIZE(wire_Locality, mate_pids, struct locality, mate_pids);
 SAME_SIZE(wire_Locality, mate_started, struct locality, mate_started);
 SAME_SIZE(wire_DownRefused, text, struct down_refused, text);
 SAME_SIZE(wire_Peer, address, struct peer, address);
 SAME_SIZE(wire_Peer, host, struct peer, host);
 SAME_SIZE(wire_DownGeneration, secret.bytes, struct down_generation, secret);
+SAME_SIZE(wire_DownGeneration, gpus, struct down_generation, gpus);
 SAME_SIZE(wire_DownHalt, text, struct down_halt, text);
 
 // Of arrays whose elements differ, the number of elements.
@@ -249,6 +254,14 @@ void codec_bytes_in(uint8_t *to, size_t size, const uint8_t *wire, size_t wire_s
         memcpy(to, wire, size);
     else
         codec_fault_set(fault, CODEC_INVALID, "a uuid or a secret has the wrong length");
+}
+
+uint32_t codec_words_out(uint64_t *wire, const uint64_t *words, uint32_t count)
+{
+    while (count > 0 && words[count - 1] == 0)
+        count--;
+    memcpy(wire, words, count * sizeof(words[0]));
+    return count;
 }
 
 // ---- Messages of both directions -------------------------------------------------------------

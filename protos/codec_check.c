@@ -151,6 +151,8 @@ static void check_hello(const struct up_hello *hello, struct codec_fault *fault)
     check_number((uint32_t)hello->on_failure, FAILURE_CONTINUE, "a failure policy is unknown",
                  fault);
     codec_check_text(hello->device, sizeof(hello->device), fault);
+    codec_check_text(hello->gpu.nccl_missing, sizeof(hello->gpu.nccl_missing), fault);
+    codec_check_text(hello->gpu_problem, sizeof(hello->gpu_problem), fault);
 }
 
 static void check_start(const struct up_start *start, struct codec_fault *fault)
@@ -212,6 +214,8 @@ static void check_heartbeat(const struct up_heartbeat *heartbeat, struct codec_f
     codec_check_text(heartbeat->mark, sizeof(heartbeat->mark), fault);
     check_place(&heartbeat->place, fault);
     check_number(heartbeat->flags, PLACE_FLAGS, "a flag of a place is unknown", fault);
+    check_number((uint32_t)heartbeat->held, DEVICE_HOLD_NCCL,
+                 "what a device is waited for is unknown", fault);
     check_count(heartbeat->link_count, LOCKSTEP_LINKS_NAMED, "too many links", fault);
     for (uint32_t i = 0; i < heartbeat->link_count && fault->status == CODEC_OK; i++)
         check_rank(heartbeat->links[i].rank, fault);
@@ -274,6 +278,7 @@ static void check_answer_place(const struct answer_place *place, struct codec_fa
         codec_fault_set(fault, CODEC_INVALID, "more gradients are named than are missing");
     for (uint32_t i = 0; i < place->missing_count && fault->status == CODEC_OK; i++)
         codec_check_text(place->missing[i], sizeof(place->missing[i]), fault);
+    codec_check_text(place->awaited, sizeof(place->awaited), fault);
 }
 
 static void check_answer_threads(const struct answer_threads *threads, struct codec_fault *fault)
@@ -452,6 +457,14 @@ static void check_locality(const struct down_generation *generation, struct code
         codec_fault_set(fault, CODEC_INVALID, "the hosts are not those of such a world");
 }
 
+// Only ranks of the world have a GPU.
+static void check_gpus(const struct down_generation *generation, struct codec_fault *fault)
+{
+    for (uint32_t rank = generation->world_size; rank < LOCKSTEP_MAX_WORLD; rank++)
+        if ((generation->gpus[rank / 64] >> rank % 64 & 1) != 0)
+            codec_fault_set(fault, CODEC_INVALID, "a rank with a GPU is not in the world");
+}
+
 static void check_generation(const struct down_generation *generation, struct codec_fault *fault)
 {
     check_number(generation->world_size, LOCKSTEP_MAX_WORLD, "a world is above LOCKSTEP_MAX_WORLD",
@@ -466,6 +479,8 @@ static void check_generation(const struct down_generation *generation, struct co
     check_count(generation->peer_count, LOCKSTEP_MAX_NEIGHBOURS, "too many peers", fault);
     check_peers(generation, fault);
     check_locality(generation, fault);
+    if (fault->status == CODEC_OK)
+        check_gpus(generation, fault);
 }
 
 static void check_manifest_request(const struct down_manifest_request *request,

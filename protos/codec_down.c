@@ -65,6 +65,8 @@ static void down_generation_out(wire_DownGeneration *wire, const struct down_gen
         codec_text_out(to->address, peer->address, sizeof(to->address));
         codec_text_out(to->host, peer->host, sizeof(to->host));
     }
+    wire->gpus_count =
+        (pb_size_t)codec_words_out(wire->gpus, generation->gpus, LOCKSTEP_RANK_WORDS);
     wire->has_locality = down_locality_out(&wire->locality, &generation->locality);
 }
 
@@ -198,6 +200,7 @@ static void down_generation_in(struct down_generation *generation, const wire_Do
         codec_text_in(peer->address, from->address, sizeof(peer->address), fault);
         codec_text_in(peer->host, from->host, sizeof(peer->host), fault);
     }
+    memcpy(generation->gpus, wire->gpus, wire->gpus_count * sizeof(wire->gpus[0]));
     if (wire->has_locality)
         down_locality_in(&generation->locality, &wire->locality, fault);
 }

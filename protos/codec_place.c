@@ -24,11 +24,7 @@ ANSWER_TAG(events, ANSWER_EVENTS);
 // Returns how many words are to be sent.
 static pb_size_t place_set_out(uint64_t *words, const struct slot_set *set)
 {
-    uint32_t count = LOCKSTEP_SLOT_WORDS;
-    while (count > 0 && set->words[count - 1] == 0)
-        count--;
-    memcpy(words, set->words, count * sizeof(words[0]));
-    return (pb_size_t)count;
+    return (pb_size_t)codec_words_out(words, set->words, LOCKSTEP_SLOT_WORDS);
 }
 
 static void place_set_in(struct slot_set *set, const uint64_t *words, pb_size_t count)
@@ -111,6 +107,7 @@ void codec_heartbeat_out(wire_UpHeartbeat *wire, const struct up_heartbeat *hear
     place_out(&wire->place, &heartbeat->place);
     wire->flags = heartbeat->flags;
     wire->pause_ms = heartbeat->pause_ms;
+    wire->held = (uint32_t)heartbeat->held;
     wire->links_count = (pb_size_t)heartbeat->link_count;
     for (uint32_t i = 0; i < heartbeat->link_count; i++) {
         const struct link_state *link = &heartbeat->links[i];
@@ -134,6 +131,7 @@ void codec_heartbeat_in(struct up_heartbeat *heartbeat, const wire_UpHeartbeat *
         place_in(&heartbeat->place, &wire->place, fault);
     heartbeat->flags = wire->flags;
     heartbeat->pause_ms = wire->pause_ms;
+    heartbeat->held = (enum device_hold)wire->held;
     heartbeat->link_count = wire->links_count;
     for (uint32_t i = 0; i < heartbeat->link_count; i++) {
         struct link_state *link = &heartbeat->links[i];
@@ -253,6 +251,8 @@ static void answer_place_out(wire_AnswerPlace *wire, const struct answer_place *
     wire->missing_count = (pb_size_t)place->missing_count;
     for (uint32_t i = 0; i < place->missing_count; i++)
         codec_text_out(wire->missing[i], place->missing[i], sizeof(wire->missing[i]));
+    codec_text_out(wire->awaited, place->awaited, sizeof(wire->awaited));
+    wire->stream = place->stream;
 }
 
 static void answer_place_in(struct answer_place *place, const wire_AnswerPlace *wire,
@@ -264,6 +264,8 @@ static void answer_place_in(struct answer_place *place, const wire_AnswerPlace *
     place->missing_count = wire->missing_count;
     for (uint32_t i = 0; i < place->missing_count; i++)
         codec_text_in(place->missing[i], wire->missing[i], sizeof(place->missing[i]), fault);
+    codec_text_in(place->awaited, wire->awaited, sizeof(place->awaited), fault);
+    place->stream = wire->stream;
 }
 
 static void answer_thread_out(wire_StackThread *wire, const struct stack_thread *thread)

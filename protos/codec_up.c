@@ -34,6 +34,16 @@ UP_TAG(replan, UP_REPLAN);
 
 // ---- Out -------------------------------------------------------------------------------------
 
+static void up_gpu_out(wire_Gpu *wire, const struct gpu *gpu)
+{
+    wire->uuid.size = sizeof(gpu->uuid.bytes);
+    memcpy(wire->uuid.bytes, gpu->uuid.bytes, sizeof(gpu->uuid.bytes));
+    wire->capability = gpu->capability;
+    wire->driver_version = gpu->driver_version;
+    wire->nccl_version = gpu->nccl_version;
+    codec_text_out(wire->nccl_missing, gpu->nccl_missing, sizeof(wire->nccl_missing));
+}
+
 static void up_hello_out(wire_UpHello *wire, const struct up_hello *hello)
 {
     wire->version = hello->version;
@@ -53,6 +63,10 @@ static void up_hello_out(wire_UpHello *wire, const struct up_hello *hello)
     wire->on_failure = (wire_FailurePolicy)hello->on_failure;
     codec_text_out(wire->device, hello->device, sizeof(wire->device));
     wire->started = hello->started;
+    wire->has_gpu = hello->has_gpu;
+    if (hello->has_gpu)
+        up_gpu_out(&wire->gpu, &hello->gpu);
+    codec_text_out(wire->gpu_problem, hello->gpu_problem, sizeof(wire->gpu_problem));
 }
 
 static void up_manifest_item_out(wire_ManifestItem *wire, const struct manifest_item *item)
@@ -211,6 +225,16 @@ static void up_out(wire_Up *wire, const struct up_message *message)
 
 // ---- In --------------------------------------------------------------------------------------
 
+static void up_gpu_in(struct gpu *gpu, const wire_Gpu *wire, struct codec_fault *fault)
+{
+    codec_bytes_in(gpu->uuid.bytes, sizeof(gpu->uuid.bytes), wire->uuid.bytes, wire->uuid.size,
+                   fault);
+    gpu->capability = wire->capability;
+    gpu->driver_version = wire->driver_version;
+    gpu->nccl_version = wire->nccl_version;
+    codec_text_in(gpu->nccl_missing, wire->nccl_missing, sizeof(gpu->nccl_missing), fault);
+}
+
 static void up_hello_in(struct up_hello *hello, const wire_UpHello *wire, struct codec_fault *fault)
 {
     hello->version = wire->version;
@@ -230,6 +254,10 @@ static void up_hello_in(struct up_hello *hello, const wire_UpHello *wire, struct
     hello->on_failure = (enum failure_policy)wire->on_failure;
     codec_text_in(hello->device, wire->device, sizeof(hello->device), fault);
     hello->started = wire->started;
+    hello->has_gpu = wire->has_gpu;
+    if (wire->has_gpu)
+        up_gpu_in(&hello->gpu, &wire->gpu, fault);
+    codec_text_in(hello->gpu_problem, wire->gpu_problem, sizeof(hello->gpu_problem), fault);
 }
 
 static void up_manifest_item_in(struct manifest_item *item, const wire_ManifestItem *wire,

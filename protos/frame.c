@@ -118,6 +118,10 @@ const char *frame_kind_name(enum frame_kind kind)
         return "measure";
     case FRAME_RUN:
         return "run";
+    case FRAME_CHALLENGE:
+        return "challenge";
+    case FRAME_WELCOME:
+        return "welcome";
     }
     return "unknown";
 }
@@ -130,7 +134,7 @@ static bool frame_carries_tensor(enum frame_kind kind)
 
 uint32_t frame_payload_max(enum frame_kind kind)
 {
-    if (kind < FRAME_HELLO || kind > FRAME_RUN)
+    if (kind < FRAME_HELLO || kind > FRAME_WELCOME)
         return 0;
     if (kind == FRAME_STEP_HEADER)
         return LOCKSTEP_NOTE_BYTES;
@@ -139,7 +143,7 @@ uint32_t frame_payload_max(enum frame_kind kind)
 
 static enum frame_status frame_check(const struct frame_header *header, const char **detail)
 {
-    if (header->kind < FRAME_HELLO || header->kind > FRAME_RUN) {
+    if (header->kind < FRAME_HELLO || header->kind > FRAME_WELCOME) {
         *detail = "the kind of the frame is unknown";
         return FRAME_INVALID;
     }

@@ -6,8 +6,8 @@
 //
 // The decoder is total: any 96 bytes give a header that obeys the bounds below, or a named error.
 // Whether the frame belongs here (generation, tag, signature) is for the transport to compare. The
-// checksum finds bugs, torn streams and strangers; it is no proof of membership, that is the
-// payload of FRAME_HELLO. Pure functions, any thread.
+// checksum finds bugs, torn streams and strangers; it is no proof of membership, that is in the
+// payloads of HELLO and WELCOME. Pure functions, any thread.
 
 #ifndef PROTOS_FRAME_H
 #define PROTOS_FRAME_H
@@ -20,7 +20,7 @@
 // no used bits, so that a stranger's first frame cannot ask for much memory. Those that carry
 // tensors have at most LOCKSTEP_FRAME_BYTES and LOCKSTEP_USED_BYTES.
 enum frame_kind {
-    FRAME_HELLO = 1, // Small. First on a connection: who I am, and in the payload the proof.
+    FRAME_HELLO = 1, // Small. First from who has connected: who I am, nonce, proof.
     FRAME_STEP_HEADER = 2, // Small. To the ring successor at step_begin.
     FRAME_REDUCE = 3, // Tensor. Partial sums on their way to the chunk's owner.
     FRAME_GATHER = 4, // Tensor. Final bytes from the chunk's owner.
@@ -31,6 +31,8 @@ enum frame_kind {
     FRAME_PAIR = 9, // Tensor. An exchange of recursive doubling or halving.
     FRAME_MEASURE = 10, // Tensor. How fast is this link? Only while a generation forms.
     FRAME_RUN = 11, // Small. Leaders of hosts agree which collective runs next.
+    FRAME_CHALLENGE = 12, // Small. First from who has accepted: a nonce.
+    FRAME_WELCOME = 13, // Small. Answers a hello: the proof of who has accepted.
 };
 
 // Flags are for later; a set bit outside FRAME_FLAGS is refused.
@@ -39,8 +41,12 @@ enum frame_kind {
 
 // A field that a kind does not use is zero; the decoder does not insist.
 //
-//              generation, step: always, but step is 0 in HELLO and LEAVE
-// HELLO        chunk: the sender's rank; part: the rank that it means to reach
+//              generation, step: always, but step is 0 in HELLO, WELCOME and LEAVE, and both are
+//              in CHALLENGE
+// CHALLENGE    payload: the nonce of who has accepted; nothing else is said to a stranger
+// HELLO        chunk: the sender's rank; part: the rank that it means to reach; payload: nonce and
+//              proof (worker/hello.h) of who has connected
+// WELCOME      chunk: the sender's rank; part: the rank that it answers; payload: its proof
 // STEP_HEADER  space: plan hash (0 when learning); signature: hash of the phase and of what it
 //              trains; weight: plan number; part: starts; chunk: 1 in front of an open wave, which
 //              has no payload; payload: phase and what it trains in plain, the phase's name with

@@ -12,7 +12,7 @@
 
 // The version of the control protocol. Fields are only ever added; a change of meaning is a new
 // version, and a worker and a coordinator of different versions refuse each other by name.
-#define LOCKSTEP_PROTOCOL_VERSION 4
+#define LOCKSTEP_PROTOCOL_VERSION 5
 
 // ---- Names and texts ---------------------------------------------------------------------------
 
@@ -20,6 +20,7 @@
 #define LOCKSTEP_HOST_BYTES 128 // A host as shown to people; Linux host names have 64.
 #define LOCKSTEP_ADDRESS_BYTES 160 // "tcp:[2001:db8::1]:65535", or a DNS name and a port.
 #define LOCKSTEP_NAME_BYTES 256 // A module, a parameter, a phase, a counter, a collective.
+#define LOCKSTEP_AWAITED_BYTES (LOCKSTEP_NAME_BYTES + 32) // What a stream makes, and its name.
 #define LOCKSTEP_MARK_BYTES 128 // lockstep_mark and the reason of lockstep_pause.
 #define LOCKSTEP_TEXT_BYTES 1024 // One sentence about one failure.
 #define LOCKSTEP_REPORT_BYTES 4096 // A two-sided difference of manifests, several lines.
@@ -30,10 +31,16 @@
 
 #define LOCKSTEP_MAX_JOBS 64 // Per coordinator.
 #define LOCKSTEP_MAX_WORLD 1024 // Workers of one job.
+#define LOCKSTEP_RANK_WORDS (LOCKSTEP_MAX_WORLD / 64) // A set of ranks.
 #define LOCKSTEP_MAX_WORKERS 4096 // Workers of all jobs of one coordinator.
 #define LOCKSTEP_MAX_MATES 16 // Workers of one host that share memory.
 // Peers one worker has links to: ring 2, doubling log2 n and an extra, mates, ring between hosts 2.
 #define LOCKSTEP_MAX_NEIGHBOURS 32
+
+static_assert(LOCKSTEP_MAX_WORLD % 64 == 0, "sets of ranks are whole words");
+
+// As NCCL numbers its versions: 10000 for each major one, 100 for each minor one.
+#define LOCKSTEP_NCCL_OLDEST 21800
 
 // ---- What a session declares -------------------------------------------------------------------
 
@@ -129,9 +136,11 @@ static_assert((LOCKSTEP_TRACE_EVENTS & (LOCKSTEP_TRACE_EVENTS - 1)) == 0, "a mas
 #define LOCKSTEP_EAGER_BYTES (64 * 1024) // Payload that may be sent before its credit.
 #define LOCKSTEP_WAVE_BYTES 1024 // Payload of one wave message.
 #define LOCKSTEP_USED_BYTES 4096 // Used bits of one frame, one bit for a parameter.
+#define LOCKSTEP_READY_STREAMS 8 // Of a device, that produce the gradients of one bucket.
 #define LOCKSTEP_MAX_PLAIN 256 // Plain collectives outstanding in one session.
-// Collectives that make buffers equal, outstanding in one session: three policies, seven dtypes.
-#define LOCKSTEP_MAX_BUFFER_GROUPS (3 * 7)
+// Collectives that make buffers equal, outstanding in one session: three policies, seven dtypes,
+// on devices or not.
+#define LOCKSTEP_MAX_BUFFER_GROUPS (3 * 7 * 2)
 
 // A chunk is not cut smaller than this: a frame costs about as much as so many bytes.
 #define LOCKSTEP_CHUNK_GRAIN_BYTES 1024
@@ -152,7 +161,16 @@ static_assert((LOCKSTEP_TRACE_EVENTS & (LOCKSTEP_TRACE_EVENTS - 1)) == 0, "a mas
 #define LOCKSTEP_EARLY_HEADERS 2 // Step headers (order protocol, R1).
 // What a step header says for people: the phase's name, and one bit for every parameter.
 #define LOCKSTEP_NOTE_BYTES (LOCKSTEP_NAME_BYTES + LOCKSTEP_MAX_PARAMETERS / 8)
-#define LOCKSTEP_MAX_UNPROVEN 64 // Connections that have not proven membership.
+
+// What connections may cost a worker before they have proven membership: so many places, in each of
+// them the bytes of one hello read and those of one challenge sent, for LOCKSTEP_HELLO_MS.
+#define LOCKSTEP_MAX_UNPROVEN 64
+#define LOCKSTEP_NONCE_BYTES 32 // Random, fresh on each connection, one of each side.
+#define LOCKSTEP_PROOF_BYTES 32 // An HMAC-SHA256.
+#define LOCKSTEP_CHALLENGE_BYTES (LOCKSTEP_FRAME_HEADER_BYTES + LOCKSTEP_NONCE_BYTES)
+#define LOCKSTEP_HELLO_BYTES \
+    (LOCKSTEP_FRAME_HEADER_BYTES + LOCKSTEP_NONCE_BYTES + LOCKSTEP_PROOF_BYTES)
+#define LOCKSTEP_WELCOME_BYTES (LOCKSTEP_FRAME_HEADER_BYTES + LOCKSTEP_PROOF_BYTES)
 
 static_assert(2 + 10 + 1 + (LOCKSTEP_MAX_MATES - 1) + 2 <= LOCKSTEP_MAX_NEIGHBOURS &&
                   LOCKSTEP_MAX_WORLD <= 1 << 10,
@@ -174,7 +192,7 @@ static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a p
 #define LOCKSTEP_INSPECT_MS 500 // How long a verdict waits for a culprit's answer.
 #define LOCKSTEP_INSPECT_PAUSE_MS 5000 // Stacks of one rank are taken at most so often.
 #define LOCKSTEP_OPEN_TIMEOUT_MS 60000
-#define LOCKSTEP_HELLO_MS 5000 // How long a new connection may take to say who it is.
+#define LOCKSTEP_HELLO_MS 5000 // How long a new connection may take to prove membership.
 #define LOCKSTEP_HALT_GRACE_MS 500 // How long a worker that saw a reset waits for the verdict.
 
 #endif

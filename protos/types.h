@@ -140,6 +140,13 @@ enum place_flag {
 };
 #define PLACE_FLAGS 31u // All of them.
 
+// What the first of a rank's collectives on its device waits for.
+enum device_hold {
+    DEVICE_HOLD_NONE = 0, // Nothing of its device: there is none, or it waits for other ranks.
+    DEVICE_HOLD_STREAM = 1, // For what a stream of the trainer makes.
+    DEVICE_HOLD_NCCL = 2, // For NCCL, which has its input, and maybe not that of others.
+};
+
 // A link with something on its way and no progress for a second.
 struct link_state {
     uint32_t rank; // Of the peer.
@@ -224,6 +231,15 @@ enum failure_policy {
     FAILURE_CONTINUE = 1, // Survivors finish the step. Refused until recovery is built.
 };
 
+// The GPU that a worker computes on, and the libraries that it found there.
+struct gpu {
+    struct uuid uuid; // As the driver gives it: of a device, or of a part of one.
+    uint32_t capability; // Of computing, in tenths: 90 is 9.0.
+    uint32_t driver_version; // Of CUDA: 1000 for each major one, 10 for each minor one.
+    uint32_t nccl_version; // As NCCL numbers them; 0: there is none.
+    char nccl_missing[LOCKSTEP_NAME_BYTES]; // Why there is none; else empty.
+};
+
 struct up_hello {
     uint32_t version; // LOCKSTEP_PROTOCOL_VERSION
     char job[LOCKSTEP_JOB_NAME_BYTES];
@@ -243,6 +259,10 @@ struct up_hello {
     // When the process began, in clock ticks since its host did: with the pid it names one process,
     // whoever reuses the number. 0: not known.
     uint64_t started;
+    bool has_gpu;
+    struct gpu gpu;
+    // Why the GPU that it was told to compute on cannot be used: it joins to let all others know.
+    char gpu_problem[LOCKSTEP_NAME_BYTES]; // Else empty.
 };
 
 struct up_start {
@@ -352,6 +372,7 @@ struct up_heartbeat {
     struct link_state links[LOCKSTEP_LINKS_NAMED];
     uint32_t mate_count; // Mates that do not run.
     struct mate_state mates[LOCKSTEP_MATES_NAMED];
+    enum device_hold held; // Only while the place does not change.
 };
 
 enum halt_kind {
@@ -468,6 +489,8 @@ struct answer_place {
     uint32_t missing_total; // Parameters of the longest open call without a gradient, ...
     uint32_t missing_count;
     char missing[LOCKSTEP_MISSING_NAMED][LOCKSTEP_NAME_BYTES]; // ... and the first of their names.
+    char awaited[LOCKSTEP_AWAITED_BYTES]; // DEVICE_HOLD_STREAM: "the gradient of 'fc.weight'"; ...
+    uint64_t stream; // ... and the stream that makes it.
 };
 
 struct answer_threads {
@@ -604,6 +627,7 @@ struct down_generation {
     uint32_t chunk_bytes; // Payload of a ring frame, agreed for the generation. See worker/ring.h.
     uint8_t secret[LOCKSTEP_SECRET_BYTES];
     struct locality locality; // All zero: no rank shares a host with another.
+    uint64_t gpus[LOCKSTEP_RANK_WORDS]; // Bit r % 64 of word r / 64: rank r computes on a GPU.
     uint32_t peer_count;
     struct peer peers[LOCKSTEP_MAX_NEIGHBOURS]; // Sorted by rank, without this worker.
 };
