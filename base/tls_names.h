@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who may do what on the control plane, as certificates say it: URIs among their subject
+// alternative names. Not a parser of certificates (base/tls_files.h is). Pure; any thread.
+//
+//     lockstep://coordinator       may be one: workers believe it
+//     lockstep://job/NAME/worker   may be a worker of that job, and of no other
+//     lockstep://job/*/worker      may be a worker of any job
+//     lockstep://observer          may ask whether the coordinator is well, and no more
+#ifndef LOCKSTEP_BASE_TLS_NAMES_H
+#define LOCKSTEP_BASE_TLS_NAMES_H
+
+#include <stdbool.h>
+
+#define TLS_NAME_SCHEME "lockstep://"
+#define TLS_NAME_COORDINATOR TLS_NAME_SCHEME "coordinator"
+#define TLS_NAME_OBSERVER TLS_NAME_SCHEME "observer"
+#define TLS_NAME_WORKER_BEGIN TLS_NAME_SCHEME "job/"
+#define TLS_NAME_WORKER_END "/worker"
+#define TLS_NAME_ANY_JOB "*"
+
+bool tls_name_is_coordinator(const char *name);
+
+// Whether it may be a worker of this job; NULL: of some job. A job of no name is nobody's.
+bool tls_name_is_worker(const char *name, const char *job);
+
+#endif
