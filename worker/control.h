@@ -2,7 +2,8 @@
 //
 // The worker's end of the control stream: one bidirectional gRPC stream, kept by one thread of its
 // own. It moves messages and reports the state of the stream; it knows nothing of their meaning.
-// control_grpc.c implements it and is the only file of the worker that includes gRPC.
+// control_grpc.c implements it; it and control_credentials.c are the only files of the worker that
+// include gRPC.
 //
 // Heartbeats are messages like others, but only the newest is of use: while one waits to be sent,
 // further ones are refused.
@@ -25,13 +26,22 @@ struct control_events {
     void *context;
 };
 
-// Starts the thread and begins to connect to address ("host:port", "[::1]:port"); returns at once.
-// The channel retries while connect_timeout_ms lasts, then ended() is called with what the last
-// attempt said. Messages sent before the stream stands are queued.
-// Returns 0, or -1 with a sentence in error (address unusable, no memory, no thread).
-int control_open(const char *address, uint64_t connect_timeout_ms,
-                 const struct control_events *events, struct control **control, char *error,
-                 size_t error_bytes);
+// Where the coordinator is, and how it is spoken to. Copied.
+struct control_target {
+    const char *address; // "host:port", "[::1]:port" or "unix:/path".
+    uint64_t connect_timeout_ms;
+    const char *tls_dir; // base/tls_files.h; NULL or "": plaintext.
+    const char *job; // That the certificate has to be for.
+};
+
+// Starts the thread and begins to connect; returns at once. The channel retries while
+// connect_timeout_ms lasts, then ended() is called with what the last attempt said; certificates
+// that one side refuses are tried again for 10 seconds at most. Messages sent before the stream
+// stands are queued.
+// Returns 0, or -1 with a sentence in error (address or certificates unusable, no memory, no
+// thread).
+int control_open(const struct control_target *target, const struct control_events *events,
+                 struct control **control, char *error, size_t error_bytes);
 
 // Queues a copy of message; any thread; never blocks. Returns 0, -1 when the stream has ended, -2
 // when LOCKSTEP_SEND_QUEUE messages wait, or another heartbeat does, -3 when the message cannot be

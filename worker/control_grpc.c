@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The worker's end of the control stream over the gRPC C core (1.51, a semi-private API: nothing of
-// it leaves this file). Not a protocol: messages come as structs and leave as structs.
+// it leaves this file and control_credentials.c). Not a protocol: messages come as structs and
+// leave as structs.
 //
 // Threads. control_open's caller prepares everything; from then on one control thread runs the
 // completion queue, drives the call and reports events. The other public functions only touch the
@@ -40,6 +41,7 @@
 #include "base/text.h"
 #include "base/thread.h"
 #include "protos/codec.h"
+#include "worker/control_credentials.h"
 
 #include <arpa/inet.h>
 #include <assert.h>
@@ -59,8 +61,12 @@
 #define KEEPALIVE_TIMEOUT_MS 10000
 #define RETRY_FIRST_MS 10
 #define RETRY_LAST_MS 250
+#define EXPLAIN_EVERY_MS 2000 // How often the reason is looked for while certificates are refused.
+#define REFUSED_MS 10000 // For how long they may be, as while they are replaced.
 #define CANCEL_MS 200 // A cancelled call is back long before, unless its socket is full.
 #define NEVER UINT64_MAX
+#define UNIX_PREFIX "unix:"
+#define UNIX_HOST "localhost" // What a certificate has to name for a path.
 
 // What completed. One batch of each kind at most is in flight.
 enum tag {
@@ -91,15 +97,19 @@ struct control {
     // set at open, then constant
     struct control_events events;
     char address[LOCKSTEP_ADDRESS_BYTES];
+    char target[LOCKSTEP_ADDRESS_BYTES + 32]; // The address as gRPC has it.
     uint64_t connect_timeout_ms;
     uint64_t connect_deadline;
+    struct control_credentials *credentials; // NULL: plaintext.
     grpc_completion_queue *cq;
-    grpc_channel *channel;
     grpc_channel *lame;
     struct thread thread;
 
     // control thread only
     enum stage stage;
+    grpc_channel *channel; // Another one when certificates have changed.
+    uint64_t explain_at; // When the reason of a failure is looked for again.
+    uint64_t refused_since; // 0: no certificate was refused in the last attempt.
     grpc_call *call; // NULL between two attempts.
     unsigned pending; // Batches of call that have not come back.
     bool cancelled; // By us; `reason` says why.
@@ -114,6 +124,7 @@ struct control {
     grpc_status_code status;
     grpc_slice status_details;
     char reason[LOCKSTEP_TEXT_BYTES];
+    char refusal[LOCKSTEP_TEXT_BYTES]; // While refused_since.
     char ended_text[LOCKSTEP_TEXT_BYTES];
     struct down_message message;
 
@@ -180,11 +191,21 @@ static void reason_from_status(struct control *control, bool *from_peer)
         plain_reason(details, control->reason, sizeof(control->reason));
 }
 
+// A coordinator that wants TLS hangs up on who does not speak it.
+static const char *plaintext_hint(const struct control *control)
+{
+    return !control->credentials && strstr(control->reason, "closed")
+               ? "; if it was started with --tls-dir, set LOCKSTEP_TLS_DIR to certificates for it"
+               : "";
+}
+
 static void describe_connect_failure(struct control *control, struct text *text)
 {
     text_append(text, "cannot reach coordinator %s: ", control->address);
-    if (control->reason[0])
-        text_append(text, "%s", control->reason);
+    if (control->refused_since > 0)
+        text_append(text, "%s", control->refusal);
+    else if (control->reason[0])
+        text_append(text, "%s%s", control->reason, plaintext_hint(control));
     else
         text_append(text, "no answer within %.1f s", (double)control->connect_timeout_ms / 1000.0);
 }
@@ -195,6 +216,9 @@ static void describe_end(struct control *control, bool from_peer)
     text_init(&text, control->ended_text, sizeof(control->ended_text));
     if (control->cancelled)
         text_append(&text, "%s", control->reason);
+    else if (control->status == GRPC_STATUS_PERMISSION_DENIED && from_peer)
+        text_append(&text, "coordinator %s refused this worker: %s", control->address,
+                    control->reason);
     else if (control->stage == CONNECTING)
         describe_connect_failure(control, &text);
     else if (control->status == GRPC_STATUS_UNIMPLEMENTED)
@@ -206,6 +230,50 @@ static void describe_end(struct control *control, bool from_peer)
     else
         text_append(&text, "the coordinator closed the stream%s%s", control->reason[0] ? ": " : "",
                     control->reason);
+}
+
+// ---- The channel --------------------------------------------------------------------------------
+
+static grpc_arg integer_arg(const char *key, int value)
+{
+    grpc_arg arg = {.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key};
+    arg.value.integer = value;
+    return arg;
+}
+
+// Of the host that was asked for, whatever the address that it led to.
+static grpc_arg host_arg(const struct control_credentials *credentials)
+{
+    grpc_arg arg = {.type = GRPC_ARG_STRING,
+                    .key = (char *)(uintptr_t)GRPC_SSL_TARGET_NAME_OVERRIDE_ARG};
+    arg.value.string = (char *)(uintptr_t)control_credentials_host(credentials);
+    return arg;
+}
+
+static grpc_channel *create_channel(struct control *control)
+{
+    grpc_arg list[] = {
+        integer_arg(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_MS),
+        integer_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_TIMEOUT_MS),
+        integer_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
+        integer_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
+        integer_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100),
+        integer_arg(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000),
+        integer_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
+        integer_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
+        integer_arg(GRPC_ARG_ENABLE_RETRIES, 0),
+        integer_arg(GRPC_ARG_ENABLE_CHANNELZ, 0),
+        integer_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
+        integer_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, LOCKSTEP_MESSAGE_BYTES),
+        {0}, // With certificates: the host.
+    };
+    grpc_channel_args args = {.num_args = sizeof(list) / sizeof(list[0]) - 1, .args = list};
+    if (control->credentials)
+        list[args.num_args++] = host_arg(control->credentials);
+    grpc_channel_credentials *credentials = control_credentials_make(control->credentials);
+    grpc_channel *channel = grpc_channel_create(control->target, credentials, &args);
+    grpc_channel_credentials_release(credentials);
+    return channel;
 }
 
 // ---- The call ----------------------------------------------------------------------------------
@@ -245,6 +313,10 @@ static void start_status(struct control *control)
 
 static void attempt(struct control *control)
 {
+    if (control_credentials_renew(control->credentials)) {
+        grpc_channel_destroy(control->channel);
+        control->channel = create_channel(control);
+    }
     // A channel that failed reconnects on its own schedule only while somebody asks for it.
     grpc_channel_check_connectivity_state(control->channel, 1);
     control->retry_at = NEVER;
@@ -305,6 +377,29 @@ static void report_end(struct control *control)
     mutex_unlock(&control->mutex);
 }
 
+// gRPC knows that a handshake failed and not why. Only before the stream stands.
+static void look_for_reason(struct control *control, uint64_t now)
+{
+    char reason[LOCKSTEP_TEXT_BYTES];
+    if (now < control->explain_at)
+        return;
+    control->explain_at = now + EXPLAIN_EVERY_MS;
+    if (!control_credentials_explain(control->credentials, reason, sizeof(reason))) {
+        control->refused_since = 0;
+        return;
+    }
+    text_copy(control->refusal, sizeof(control->refusal), reason);
+    if (control->refused_since == 0)
+        control->refused_since = now;
+}
+
+// Time is left, and whoever refuses somebody's certificate has not done so for too long.
+static bool may_retry(const struct control *control, uint64_t now)
+{
+    return now < control->connect_deadline &&
+           (control->refused_since == 0 || now < control->refused_since + REFUSED_MS);
+}
+
 // All batches of the call have come back: try again, or end.
 static void call_over(struct control *control)
 {
@@ -313,7 +408,9 @@ static void call_over(struct control *control)
         reason_from_status(control, &from_peer);
     release_call(control);
     uint64_t now = clock_now_ms();
-    if (control->stage == CONNECTING && !control->cancelled && now < control->connect_deadline &&
+    if (control->stage == CONNECTING && !control->cancelled && !is_closing(control))
+        look_for_reason(control, now);
+    if (control->stage == CONNECTING && !control->cancelled && may_retry(control, now) &&
         !is_closing(control)) {
         control->retry_at = now + control->retry_delay_ms;
         control->retry_delay_ms *= 2;
@@ -579,6 +676,7 @@ static void destroy_transport(struct control *control)
 
 static void release(struct control *control)
 {
+    control_credentials_close(control->credentials);
     cond_fini(&control->changed);
     mutex_fini(&control->mutex);
     free(control);
@@ -647,14 +745,18 @@ static void restore_signals(const sigset_t *before)
     pthread_sigmask(SIG_SETMASK, before, NULL);
 }
 
-// An address that gRPC need not look up is given as such; a name goes to DNS. localhost is the same
-// address as for the daemon; Debian's c-ares would leak its name at every look.
-static void target_of(const char *host, uint16_t port, char *target, size_t capacity)
+// host NULL: the address is a path. An address that gRPC need not look up is given as such; a name
+// goes to DNS. localhost is the same address as for the daemon; Debian's c-ares would leak its name
+// at every look.
+static void target_of(const char *address, const char *host, uint16_t port, char *target,
+                      size_t capacity)
 {
     unsigned char binary[sizeof(struct in6_addr)];
-    if (strcmp(host, "localhost") == 0)
+    if (host && strcmp(host, "localhost") == 0)
         host = "127.0.0.1";
-    if (inet_pton(AF_INET, host, binary) == 1)
+    if (!host)
+        text_copy(target, capacity, address);
+    else if (inet_pton(AF_INET, host, binary) == 1)
         snprintf(target, capacity, "ipv4:%s:%u", host, port);
     else if (strchr(host, ':'))
         snprintf(target, capacity, "ipv6:[%s]:%u", host, port);
@@ -662,40 +764,10 @@ static void target_of(const char *host, uint16_t port, char *target, size_t capa
         snprintf(target, capacity, "dns:///%s:%u", host, port);
 }
 
-static grpc_arg integer_arg(const char *key, int value)
-{
-    grpc_arg arg = {.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key};
-    arg.value.integer = value;
-    return arg;
-}
-
-static grpc_channel *create_channel(const char *target)
-{
-    grpc_arg list[] = {
-        integer_arg(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_MS),
-        integer_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_TIMEOUT_MS),
-        integer_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
-        integer_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
-        integer_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100),
-        integer_arg(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000),
-        integer_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
-        integer_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
-        integer_arg(GRPC_ARG_ENABLE_RETRIES, 0),
-        integer_arg(GRPC_ARG_ENABLE_CHANNELZ, 0),
-        integer_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
-        integer_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, LOCKSTEP_MESSAGE_BYTES),
-    };
-    grpc_channel_args args = {.num_args = sizeof(list) / sizeof(list[0]), .args = list};
-    grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
-    grpc_channel *channel = grpc_channel_create(target, credentials, &args);
-    grpc_channel_credentials_release(credentials);
-    return channel;
-}
-
-static int create_transport(struct control *control, const char *target)
+static int create_transport(struct control *control)
 {
     control->cq = grpc_completion_queue_create_for_next(NULL);
-    control->channel = create_channel(target);
+    control->channel = create_channel(control);
     control->lame = grpc_lame_client_channel_create("wake", GRPC_STATUS_UNAVAILABLE, "wake");
     if (!control->cq || !control->channel || !control->lame)
         return -1;
@@ -705,17 +777,18 @@ static int create_transport(struct control *control, const char *target)
     return control->wake_call ? 0 : -1;
 }
 
-static struct control *allocate(const char *address, uint64_t connect_timeout_ms,
+static struct control *allocate(const struct control_target *target,
                                 const struct control_events *events)
 {
     struct control *control = calloc(1, sizeof(*control));
     if (!control)
         return NULL;
     control->events = *events;
-    text_copy(control->address, sizeof(control->address), address);
-    control->connect_timeout_ms = connect_timeout_ms;
+    text_copy(control->address, sizeof(control->address), target->address);
+    control->connect_timeout_ms = target->connect_timeout_ms;
     uint64_t now = clock_now_ms();
-    control->connect_deadline = connect_timeout_ms < NEVER - now ? now + connect_timeout_ms : NEVER;
+    control->connect_deadline =
+        target->connect_timeout_ms < NEVER - now ? now + target->connect_timeout_ms : NEVER;
     control->retry_at = NEVER;
     control->retry_delay_ms = RETRY_FIRST_MS;
     mutex_init(&control->mutex);
@@ -725,14 +798,13 @@ static struct control *allocate(const char *address, uint64_t connect_timeout_ms
 }
 
 // With signals blocked. Returns 0 or -1 with everything undone.
-static int start_thread(struct control *control, const char *target, char *error,
-                        size_t error_bytes)
+static int start_thread(struct control *control, char *error, size_t error_bytes)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, silence_grpc);
     grpc_init();
     int failure = 0;
-    if (create_transport(control, target) < 0)
+    if (create_transport(control) < 0)
         snprintf(error, error_bytes, "gRPC cannot make a channel to %s", control->address);
     else if ((failure = thread_start(&control->thread, "lockstep-ctl", run, control)) != 0)
         snprintf(error, error_bytes, "cannot start the control thread: %s", strerror(failure));
@@ -743,27 +815,43 @@ static int start_thread(struct control *control, const char *target, char *error
     return -1;
 }
 
-int control_open(const char *address, uint64_t connect_timeout_ms,
-                 const struct control_events *events, struct control **control, char *error,
-                 size_t error_bytes)
+// Where it is for gRPC, and its certificates.
+static int locate(struct control *control, const struct control_target *target, char *error,
+                  size_t error_bytes)
 {
     char host[LOCKSTEP_ADDRESS_BYTES];
-    char target[LOCKSTEP_ADDRESS_BYTES + 32];
     uint16_t port = 0;
-    if (!parse_address(address, host, sizeof(host), &port) || port == 0) {
+    const bool local = strncmp(target->address, UNIX_PREFIX, strlen(UNIX_PREFIX)) == 0;
+    if (local) {
+        text_copy(host, sizeof(host), UNIX_HOST);
+    } else if (!parse_address(target->address, host, sizeof(host), &port) || port == 0) {
         snprintf(error, error_bytes,
-                 "the coordinator's address \"%s\" is not HOST:PORT or [IPV6]:PORT", address);
+                 "the coordinator's address \"%s\" is not HOST:PORT, [IPV6]:PORT or unix:PATH",
+                 target->address);
         return -1;
     }
-    target_of(host, port, target, sizeof(target));
-    struct control *opened = allocate(address, connect_timeout_ms, events);
+    target_of(target->address, local ? NULL : host, port, control->target, sizeof(control->target));
+    if (!target->tls_dir || target->tls_dir[0] == '\0')
+        return 0;
+    return control_credentials_open(target->tls_dir, target->job, host, port, &control->credentials,
+                                    error, error_bytes);
+}
+
+int control_open(const struct control_target *target, const struct control_events *events,
+                 struct control **control, char *error, size_t error_bytes)
+{
+    struct control *opened = allocate(target, events);
     if (!opened) {
         snprintf(error, error_bytes, "out of memory for the control stream");
         return -1;
     }
+    if (locate(opened, target, error, error_bytes) < 0) {
+        release(opened);
+        return -1;
+    }
     sigset_t before;
     block_signals(&before);
-    int result = start_thread(opened, target, error, error_bytes);
+    int result = start_thread(opened, error, error_bytes);
     restore_signals(&before);
     if (result < 0)
         release(opened);

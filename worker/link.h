@@ -2,7 +2,8 @@
 //
 // A link is a byte stream to one peer that never blocks: TCP (link_tcp.c), memory shared with a
 // process of this host (link_shm.c), or a pair of bounded pipes inside this process, for tests
-// (link_loopback.c). It knows no frames and no ranks.
+// (link_loopback.c); or one over another one that encrypts what passes (link_tls.c). It knows no
+// frames and no ranks.
 //
 // Readiness: `fd` is registered with epoll, edge-triggered, for input and output. An event means
 // "try again", in both directions; nothing else is promised.
@@ -20,9 +21,13 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
-// So many bytes of each direction come first and prove who the peer is (transport_form.c). Links in
-// memory carry them otherwise than what follows.
-#define LINK_PLAIN_BYTES (LOCKSTEP_FRAME_HEADER_BYTES + LOCKSTEP_SECRET_BYTES + 4)
+// So many bytes of each direction come first and prove who the peer is (transport_form.c): those of
+// whoever has connected, and those of whoever has accepted. Links in memory, and those that
+// encrypt, carry them otherwise than what follows.
+#define LINK_HELLO_BYTES LOCKSTEP_HELLO_BYTES
+#define LINK_ANSWER_BYTES (LOCKSTEP_CHALLENGE_BYTES + LOCKSTEP_WELCOME_BYTES)
+#define LINK_PLAIN_BYTES \
+    (LINK_HELLO_BYTES > LINK_ANSWER_BYTES ? LINK_HELLO_BYTES : LINK_ANSWER_BYTES)
 #define LINK_TOKEN_BYTES 33 // A random name of a unix socket, in hexadecimal digits, with its NUL.
 
 struct link;
@@ -44,13 +49,15 @@ enum link_note_kind {
 struct link_ops {
     // Of a link that link_connect made: 1 it stands, 0 not yet, -1 it failed.
     int (*connected)(struct link *link);
-    // The peer has proven membership by its LINK_PLAIN_BYTES, and no descriptor of it was accepted
-    // before. NULL where that changes nothing.
-    void (*proven)(struct link *link);
+    // The peer has proven membership by those bytes, and no descriptor of it was accepted before.
+    // key: what only the two of them know, of this connection. NULL where that changes nothing.
+    void (*proven)(struct link *link, const uint8_t key[LOCKSTEP_PROOF_BYTES]);
     // Whether it carries more than those bytes by now. NULL: it always does.
     bool (*ready)(struct link *link);
     // Bytes taken, at least 1; -1: EAGAIN, or the link is broken.
     ssize_t (*send)(struct link *link, const struct iovec *iov, int count);
+    // Of a link that is `held`: 0, all of it is on its way; -1: EAGAIN, or broken. NULL: never so.
+    int (*push)(struct link *link);
     // Bytes received, at least 1; 0: the peer has ended its direction; -1: EAGAIN, or broken. What
     // arrived before an end or a break is received first.
     ssize_t (*receive)(struct link *link, const struct iovec *iov, int count);
@@ -93,6 +100,8 @@ struct link {
     const struct link_ops *ops;
     int fd;
     bool short_is_dry; // A receive that returned less than it was given room for took all there is.
+    // the owner's
+    bool held; // It keeps bytes that send has taken: ops->push.
 };
 
 struct listener_ops {
@@ -132,6 +141,9 @@ bool link_token(const char *address, char token[LINK_TOKEN_BYTES]);
 // when nobody of this name listens here, as in another container, or when there is no memory.
 struct link *link_connect_unix(const char *token, char *error, size_t error_bytes);
 struct link *link_connect_tcp(const char *host_and_port, char *error, size_t error_bytes);
+// Over another link, from its first byte on, which is the new one's: closed with it, or here when
+// there is no memory (NULL). accepted: this side has accepted the connection.
+struct link *link_encrypt(struct link *below, bool accepted);
 struct link *link_connect_loopback(const char *number, uint32_t torn_bytes, char *error,
                                    size_t error_bytes);
 

@@ -6,11 +6,11 @@
 // Not here: who connects to whom (link_unix.c), frames.
 // Thread: one owner of a link at a time; the two ends need not share a process.
 //
-// How a link comes to stand. The first LINK_PLAIN_BYTES of each direction, the hellos, travel over
+// How a link comes to stand. The first bytes of each direction, the proofs (link.h), travel over
 // the socket; until both have proven membership nothing else is read and no descriptor is accepted:
 // the kernel drops them, they never get a number here. Then the side that connected passes the
 // memory that it has made, the other one checks its seals and its size and maps it. Everything
-// after the hellos goes through the rings. Nothing has a name: whatever instant a process dies at,
+// after them goes through the rings. Nothing has a name: whatever instant a process dies at,
 // the kernel frees all of it with the last process.
 //
 // Why no wake-up is lost. A side that is about to block exchanges SHM_ASLEEP into its word `asleep`
@@ -397,7 +397,7 @@ static ssize_t shm_give_plain(struct shm_link *shm, const struct iovec *iov, int
     return (ssize_t)done;
 }
 
-// The hello, and before the peer has proven membership nothing behind it.
+// The proofs, and before the peer has proven membership nothing behind them.
 static ssize_t shm_receive_plain(struct shm_link *shm, const struct iovec *iov, int count)
 {
     uint8_t none = 0;
@@ -722,9 +722,10 @@ static int shm_check(struct link *link)
     return 0;
 }
 
-static void shm_proven(struct link *link)
+static void shm_proven(struct link *link, const uint8_t key[LOCKSTEP_PROOF_BYTES])
 {
     struct shm_link *shm = shm_of(link);
+    (void)key;
     shm->trusted = true;
     if (shm->maker)
         shm_hand_over(shm);
@@ -783,7 +784,7 @@ struct link *shm_link_make(int fd, struct shm_memory *memory, int memory_fd)
     shm->maker = memory != NULL;
     shm->memory = memory;
     shm->memory_fd = memory_fd;
-    shm->plain_out = LINK_PLAIN_BYTES;
-    shm->plain_in = LINK_PLAIN_BYTES;
+    shm->plain_out = shm->maker ? LINK_HELLO_BYTES : LINK_ANSWER_BYTES;
+    shm->plain_in = shm->maker ? LINK_ANSWER_BYTES : LINK_HELLO_BYTES;
     return &shm->link;
 }

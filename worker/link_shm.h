@@ -17,7 +17,7 @@ enum shm_message_kind {
     SHM_DESCRIPTOR = 3, // With a descriptor and its note.
 };
 
-// One message of the socket, behind the LINK_PLAIN_BYTES of each direction.
+// One message of the socket, behind the proofs of each direction.
 struct shm_message {
     uint32_t kind; // enum shm_message_kind
     uint32_t padding;

@@ -13,6 +13,7 @@
 
 #include "base/parse.h"
 #include "base/text.h"
+#include "worker/port_holder.h"
 
 #include <arpa/inet.h>
 #include <assert.h>
@@ -27,6 +28,7 @@
 #include <unistd.h>
 
 #define TCP_BACKLOG 128
+#define TCP_HOLDERS_NAMED 3 // Of a range of ports that is used up.
 #define TCP_KEEP_IDLE_S 10
 #define TCP_KEEP_INTERVAL_S 5
 #define TCP_KEEP_COUNT 4
@@ -257,20 +259,34 @@ static const struct listener_ops tcp_listener_ops = {
     .close = tcp_listener_close,
 };
 
-// The first port of the range that is free; on failure errno says why the last one was not.
-static int tcp_bind(int fd, union tcp_address *address, socklen_t length, uint16_t first,
-                    uint16_t last)
+// A socket that listens there, or -1.
+static int tcp_bind(union tcp_address *address, socklen_t length, uint16_t port)
 {
+    const int fd = tcp_socket(address->any.sa_family);
+    if (fd < 0)
+        return -1;
     tcp_set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+    if (address->any.sa_family == AF_INET)
+        address->v4.sin_port = htons(port);
+    else
+        address->v6.sin6_port = htons(port);
+    if (bind(fd, &address->any, length) == 0 && listen(fd, TCP_BACKLOG) == 0)
+        return fd;
+    const int number = errno;
+    (void)close(fd);
+    errno = number;
+    return -1;
+}
+
+// The first port of the range that is free. On failure errno says why the last one was not: what is
+// wrong with one socket may be the matter of its port, or of all.
+static int tcp_bind_range(union tcp_address *address, socklen_t length, uint16_t first,
+                          uint16_t last)
+{
     for (uint32_t port = first; port <= last; port++) {
-        if (address->any.sa_family == AF_INET)
-            address->v4.sin_port = htons((uint16_t)port);
-        else
-            address->v6.sin6_port = htons((uint16_t)port);
-        if (bind(fd, &address->any, length) == 0 && listen(fd, TCP_BACKLOG) == 0)
-            return 0;
-        if (errno != EADDRINUSE && errno != EACCES)
-            return -1;
+        const int fd = tcp_bind(address, length, (uint16_t)port);
+        if (fd >= 0 || (errno != EADDRINUSE && errno != EACCES))
+            return fd;
     }
     return -1;
 }
@@ -297,12 +313,33 @@ static int tcp_listen(struct listener *listener, const char *host, uint16_t firs
         errno = EINVAL;
         return -1;
     }
-    listener->fd = tcp_socket(address.any.sa_family);
+    listener->fd = tcp_bind_range(&address, length, first, last);
     if (listener->fd < 0)
         return -1;
-    if (tcp_bind(listener->fd, &address, length, first, last) < 0)
-        return -1;
     return tcp_describe(listener, host);
+}
+
+// Why there is no listener.
+static void tcp_fail_to_listen(char *error, size_t error_bytes, const char *host, uint16_t first,
+                               uint16_t last, int number)
+{
+    struct text text;
+    if (number != EADDRINUSE || first == 0) {
+        tcp_fail(error, error_bytes, "listen on", host, number);
+        return;
+    }
+    text_init(&text, error, error_bytes);
+    text_append(&text,
+                "listen on %s: every port from %u to %u (LOCKSTEP_DATA_PORTS) is in use: ", host,
+                (unsigned)first, (unsigned)last);
+    for (uint32_t port = first; port <= last && port < (uint32_t)first + TCP_HOLDERS_NAMED;
+         port++) {
+        if (port > first)
+            text_append(&text, ", ");
+        port_holder_append(&text, (uint16_t)port);
+    }
+    if ((uint32_t)last - first >= TCP_HOLDERS_NAMED)
+        text_append(&text, ", and so on");
 }
 
 struct listener *listener_open_tcp(const char *host, uint16_t port_first, uint16_t port_last,
@@ -317,7 +354,7 @@ struct listener *listener_open_tcp(const char *host, uint16_t port_first, uint16
     listener->fd = -1;
     if (tcp_listen(listener, host, port_first, port_last) == 0)
         return listener;
-    tcp_fail(error, error_bytes, "listen on", host, errno);
+    tcp_fail_to_listen(error, error_bytes, host, port_first, port_last, errno);
     if (listener->fd >= 0)
         (void)close(listener->fd);
     free(listener);

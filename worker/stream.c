@@ -25,12 +25,15 @@ void stream_open(struct stream *stream, struct link *link, const struct stream_o
     stream->readable = true;
     stream->awaited = 1;
     list_init(&stream->queue);
+    list_init(&stream->taken);
 }
 
 static void stream_drop_queue(struct stream *stream)
 {
     struct list *node = NULL;
     stream->queued_bytes = 0;
+    while ((node = list_pop_front(&stream->taken)) != NULL)
+        stream->owner->sent(stream, list_entry(node, struct out_frame, queue), true);
     while ((node = list_pop_front(&stream->queue)) != NULL)
         stream->owner->sent(stream, list_entry(node, struct out_frame, queue), true);
 }
@@ -135,12 +138,12 @@ static void stream_advance(struct out_frame *frame, uint64_t bytes)
 }
 
 // The bytes are accounted before any frame is given back: sent() may queue urgent frames, and they
-// must not come between the frames that were in the call.
+// must not come between the frames that were in the call. Nor is one given back while the link
+// holds bytes: whoever has all of them back may stop driving, and a peer would wait for what is
+// held.
 static void stream_taken(struct stream *stream, uint64_t bytes)
 {
-    struct list done;
     struct list *node = NULL;
-    list_init(&done);
     stream->bytes_sent += bytes;
     stream->queued_bytes -= bytes;
     while (bytes > 0) {
@@ -152,21 +155,29 @@ static void stream_taken(struct stream *stream, uint64_t bytes)
         if (part < left)
             break;
         list_remove(&frame->queue);
-        list_push_back(&done, &frame->queue);
+        list_push_back(&stream->taken, &frame->queue);
     }
-    while ((node = list_pop_front(&done)) != NULL) {
+    while (stream->link && !stream->link->held && (node = list_pop_front(&stream->taken)) != NULL) {
         stream->frames_sent++;
         stream->owner->sent(stream, list_entry(node, struct out_frame, queue), false);
     }
 }
 
-void stream_flush(struct stream *stream)
+// Bytes taken; 0: what the link held is on its way.
+static ssize_t stream_send(struct stream *stream)
 {
     struct iovec vectors[STREAM_VECTORS];
+    if (list_empty(&stream->queue))
+        return stream->link->ops->push(stream->link);
+    const int count = stream_vectors(stream, vectors);
+    return stream->link->ops->send(stream->link, vectors, count);
+}
+
+void stream_flush(struct stream *stream)
+{
     while (stream->link && stream->writable && !stream->broken && !stream_idle(stream)) {
-        const int count = stream_vectors(stream, vectors);
-        const ssize_t sent = stream->link->ops->send(stream->link, vectors, count);
-        if (sent > 0) {
+        const ssize_t sent = stream_send(stream);
+        if (sent >= 0) {
             stream_taken(stream, (uint64_t)sent);
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
             stream->writable = false;

@@ -93,6 +93,7 @@ struct stream {
     struct link *link; // NULL when closed.
     // engine thread only
     struct list queue; // Of struct out_frame.
+    struct list taken; // Of frames that the link has taken, and may hold.
     uint64_t queued_bytes; // That the link has not taken.
     bool writable; // The link may take more.
     bool readable; // The link may have more.
@@ -130,11 +131,12 @@ void stream_close(struct stream *stream, bool reset);
 
 // Queues a frame; it is given back through sent(), at once when the stream is closed or broken.
 void stream_queue(struct stream *stream, struct out_frame *frame);
-// Hands to the link what it takes.
+// Hands to the link what it takes, and has it hand on what it holds.
 void stream_flush(struct stream *stream);
+// Nothing is queued, or held by the link.
 static inline bool stream_idle(const struct stream *stream)
 {
-    return list_empty(&stream->queue);
+    return list_empty(&stream->queue) && !(stream->link && stream->link->held);
 }
 
 // One call of receive and all that follows from it.

@@ -2,25 +2,34 @@
 //
 // How the links of a generation come to stand, and who is kept out. Engine thread.
 //
-// Every pair of neighbours (protos/topology.h) has one connection; the higher rank makes it. Its
-// first frame is a hello with the generation, its rank, the world's size and the generation's
-// secret; the answer is the same from the other side. Before a connection has proven membership it
-// may cost this rank one of LOCKSTEP_MAX_UNPROVEN places and the bytes of one hello, nothing else:
-// no other frame is decoded, and nothing is answered. A peer may be told of the generation before
-// this rank is: a whole hello that comes early waits in its place for transport_form.
+// Every pair of neighbours (protos/topology.h) has one connection; the higher rank makes it.
+// Whoever accepts says a challenge, whoever has connected a hello with its proof of membership, and
+// then whoever has accepted a welcome with its own (hello.h). Before a connection has proven
+// membership it may cost this rank one of LOCKSTEP_MAX_UNPROVEN places and the bytes of one hello,
+// nothing else: no other frame is decoded, and the challenge is all that it hears. A peer may be
+// told of the generation before this rank is: a whole hello that comes early waits in its place for
+// transport_form.
 //
 // Mates (ranks of one host) are reached through memory where that is possible: the address of a
 // rank names a unix socket besides, and the connecting side tries that first. Nobody of that name,
 // a name of another user or no memory is known at once, and then they meet as all others do.
 //
 // Rules for a connection that has come in (a guest):
-// - garbage, a frame that is no hello, or a hello slower than LOCKSTEP_HELLO_MS: refused;
-// - a hello of another generation, rank, size or secret than this generation's: refused;
-// - no place is free: the oldest guest without a hello makes room, else the newcomer is refused.
-// Whoever is refused finds its connection closed, and a member tries again until its deadline.
+// - garbage, a frame that is no hello, more than a hello, or one that takes longer than
+//   LOCKSTEP_HELLO_MS: refused;
+// - a hello of another generation, rank or size than this one's, or without proof: refused;
+// - a member that encrypts when this rank does not, or the other way round: refused, and forming
+// has
+//   failed;
+// - no place is free: the oldest guest without a hello makes room, else the oldest one that waits
+//   for the generation to be known here.
+// Whoever is refused finds its connection closed, and a member tries again until its deadline. So
+// whoever fills all places can delay a member, which needs one round trip for its hello, only by
+// opening more than LOCKSTEP_MAX_UNPROVEN connections in that time, again and again.
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "worker/crypto.h"
 #include "worker/transport_parts.h"
 
 #include <assert.h>
@@ -41,38 +50,33 @@ struct peer_link *transport_peer(struct transport *transport, uint32_t rank)
     return NULL;
 }
 
-// ---- hello --------------------------------------------------------------------------------------
+// ---- proofs -------------------------------------------------------------------------------------
 
-static void form_put32(uint8_t *bytes, uint32_t value)
+// What this rank and a peer prove to each other; the nonces are not set.
+static void form_hello_init(struct peer_link *peer)
 {
-    for (int i = 0; i < 4; i++)
-        bytes[i] = (uint8_t)(value >> (8 * i));
+    const struct transport_world *world = &peer->transport->world;
+    peer->hello = (struct hello){.secret = world->secret,
+                                 .generation = world->generation,
+                                 .world_size = world->world_size,
+                                 .encrypts = peer->transport->encrypts,
+                                 .connector = peer->connects ? world->rank : peer->rank,
+                                 .acceptor = peer->connects ? peer->rank : world->rank};
 }
 
-static void form_proof(const struct transport_world *world, uint8_t proof[TRANSPORT_PROOF_BYTES])
-{
-    memcpy(proof, world->secret, LOCKSTEP_SECRET_BYTES);
-    form_put32(proof + LOCKSTEP_SECRET_BYTES, world->world_size);
-}
-
-// Takes the same time wherever the first difference is.
-static bool form_proof_equal(const uint8_t *a, const uint8_t *b)
-{
-    uint8_t differs = 0;
-    for (size_t i = 0; i < TRANSPORT_PROOF_BYTES; i++)
-        differs |= a[i] ^ b[i];
-    return differs == 0;
-}
-
-static void form_say_hello(struct peer_link *peer)
+// Gives the peer up when memory is short. nonce NULL: the frame has none.
+static void form_say(struct peer_link *peer, enum frame_kind kind, const uint8_t *nonce,
+                     const uint8_t *proof)
 {
     struct transport *transport = peer->transport;
+    const uint32_t nonce_bytes = nonce ? LOCKSTEP_NONCE_BYTES : 0;
     const struct frame_header header = {
-        .kind = FRAME_HELLO,
-        .payload_bytes = TRANSPORT_PROOF_BYTES,
+        .kind = kind,
+        .payload_bytes = nonce_bytes + LOCKSTEP_PROOF_BYTES,
         .generation = transport->world.generation,
         .part = peer->rank,
         .chunk = transport->world.rank,
+        .credit = transport->encrypts,
     };
     struct wave_block *block = scratch_get(&transport->wave_blocks);
     struct out_frame *frame = block ? transport_frame(transport, &header) : NULL;
@@ -82,7 +86,9 @@ static void form_say_hello(struct peer_link *peer)
         transport_lose(peer, "out of memory here");
         return;
     }
-    form_proof(&transport->world, block->payload);
+    if (nonce)
+        memcpy(block->payload, nonce, nonce_bytes);
+    memcpy(block->payload + nonce_bytes, proof, LOCKSTEP_PROOF_BYTES);
     frame->block = block;
     frame->pool = &transport->wave_blocks;
     frame->buffer = block->payload;
@@ -90,19 +96,16 @@ static void form_say_hello(struct peer_link *peer)
     stream_queue(&peer->stream, frame);
 }
 
-// Whether a hello comes from the peer of this generation with this rank. NULL, or why not.
-static const char *form_examine(const struct transport *transport,
-                                const struct frame_header *header, const uint8_t *proof)
+// The answer to a challenge. NULL, or why there is none.
+static const char *form_say_hello(struct peer_link *peer)
 {
-    const struct transport_world *world = &transport->world;
-    uint8_t expected[TRANSPORT_PROOF_BYTES];
-    if (header->generation.number != world->generation.number ||
-        header->generation.incarnation != world->generation.incarnation)
-        return "its generation is another one";
-    form_proof(world, expected);
-    if (!form_proof_equal(expected, proof))
-        return "its secret or its world's size is another one";
-    return header->part == world->rank ? NULL : "it means another rank";
+    uint8_t proof[LOCKSTEP_PROOF_BYTES];
+    if (!crypto_random(peer->hello.nonce, sizeof(peer->hello.nonce)) ||
+        !hello_prove(&peer->hello, HELLO_CONNECTOR, proof))
+        return "this process cannot make proofs";
+    form_say(peer, FRAME_HELLO, peer->hello.nonce, proof);
+    peer->state = PEER_PROVING;
+    return NULL;
 }
 
 void form_check_complete(struct transport *transport)
@@ -119,11 +122,30 @@ void form_check_complete(struct transport *transport)
         transport->formed = true;
 }
 
-// The other side has proven membership: it may pass descriptors from now on.
-static void form_trust(struct link *link)
+// The other side has proven membership: it may pass descriptors from now on, and what follows may
+// be encrypted. Without a key the link never gets ready.
+static void form_trust(struct peer_link *peer)
 {
-    if (link->ops->proven)
-        link->ops->proven(link);
+    struct link *link = peer->stream.link;
+    uint8_t key[LOCKSTEP_PROOF_BYTES];
+    if (link->ops->proven && hello_key(&peer->hello, key))
+        link->ops->proven(link, key);
+    crypto_forget(key, sizeof(key));
+}
+
+// A member encrypts and this rank does not, or the other way round: more attempts would not help.
+static void form_differ(struct peer_link *peer)
+{
+    struct text text;
+    text_init(&text, peer->text, sizeof(peer->text));
+    text_append(&text,
+                "its LOCKSTEP_DATA_ENCRYPTION is %s, and %s on the rank that says so: it has to be "
+                "equal on all ranks",
+                peer->transport->encrypts ? "off" : "tls",
+                peer->transport->encrypts ? "tls" : "off");
+    peer->differs = true;
+    peer->transport->form_differs = true;
+    peer->transport->form_failed = true;
 }
 
 static void form_stands(struct peer_link *peer)
@@ -134,15 +156,35 @@ static void form_stands(struct peer_link *peer)
     form_check_complete(peer->transport);
 }
 
-const char *form_proven(struct peer_link *peer)
+const char *form_frame_begins(struct peer_link *peer)
+{
+    struct stream *stream = &peer->stream;
+    const bool challenge = stream->header.kind == FRAME_CHALLENGE;
+    if (stream->header.kind == FRAME_HELLO || peer->state != (challenge ? PEER_MET : PEER_PROVING))
+        return "nobody awaits it";
+    if (stream->header.payload_bytes != (challenge ? LOCKSTEP_NONCE_BYTES : LOCKSTEP_PROOF_BYTES))
+        return "its length is wrong";
+    stream->target.kind = TARGET_BUFFER;
+    stream->target.buffer = challenge ? peer->hello.challenge : peer->proof;
+    return NULL;
+}
+
+const char *form_frame_ended(struct peer_link *peer)
 {
     const struct frame_header *header = &peer->stream.header;
-    const char *text = form_examine(peer->transport, header, peer->proof);
-    if (text)
-        return text;
-    if (header->chunk != peer->rank)
+    const struct generation_id *own = &peer->transport->world.generation;
+    if (header->kind == FRAME_CHALLENGE)
+        return form_say_hello(peer);
+    if (header->generation.number != own->number ||
+        header->generation.incarnation != own->incarnation)
+        return "its generation is another one";
+    if (header->chunk != peer->rank || header->part != peer->transport->world.rank)
         return "its rank is another one";
-    form_trust(peer->stream.link);
+    if (header->credit != peer->transport->encrypts)
+        return "its encryption is another one";
+    if (!hello_check(&peer->hello, HELLO_ACCEPTOR, peer->proof))
+        return "it proves no membership";
+    form_trust(peer);
     form_stands(peer);
     return NULL;
 }
@@ -163,8 +205,9 @@ static void guest_refuse(struct transport *transport, struct guest *guest)
     guest_end(transport, guest);
 }
 
-// Makes a peer of a guest whose hello agrees.
-static void guest_admit(struct transport *transport, struct guest *guest, struct peer_link *peer)
+// Makes a peer of a guest that has proven membership.
+static void guest_admit(struct transport *transport, struct guest *guest, struct peer_link *peer,
+                        const uint8_t proof[LOCKSTEP_PROOF_BYTES])
 {
     struct link *link = guest->link;
     guest->link = NULL;
@@ -172,24 +215,47 @@ static void guest_admit(struct transport *transport, struct guest *guest, struct
     transport_unwatch(transport, link->fd);
     transport_watch(transport, link->fd, &peer->endpoint, true);
     stream_open(&peer->stream, link, &transport_stream_owner, peer);
-    form_trust(link);
-    form_say_hello(peer);
+    form_trust(peer);
+    form_say(peer, FRAME_WELCOME, NULL, proof);
     form_stands(peer);
+}
+
+// The peer that a guest says it is, if it may be that one.
+static struct peer_link *guest_peer(struct transport *transport, const struct frame_header *header)
+{
+    const struct generation_id *own = &transport->world.generation;
+    if (header->generation.number != own->number ||
+        header->generation.incarnation != own->incarnation ||
+        header->part != transport->world.rank || header->credit > 1)
+        return NULL;
+    struct peer_link *peer = transport_peer(transport, header->chunk);
+    return peer && !peer->connects && peer->state == PEER_WAITING ? peer : NULL;
 }
 
 // A whole hello is there and the generation is known.
 static void guest_decide(struct transport *transport, struct guest *guest)
 {
     struct frame_header header;
+    uint8_t proof[LOCKSTEP_PROOF_BYTES];
     const enum frame_status status = frame_decode(guest->bytes, &header, NULL);
     assert(status == FRAME_OK);
     (void)status;
-    const uint8_t *proof = guest->bytes + LOCKSTEP_FRAME_HEADER_BYTES;
-    struct peer_link *peer = NULL;
-    if (!form_examine(transport, &header, proof))
-        peer = transport_peer(transport, header.chunk);
-    if (peer && !peer->connects && peer->state == PEER_WAITING)
-        guest_admit(transport, guest, peer);
+    const uint8_t *nonce = guest->bytes + LOCKSTEP_FRAME_HEADER_BYTES;
+    struct peer_link *peer = guest_peer(transport, &header);
+    if (!peer) {
+        guest_refuse(transport, guest);
+        return;
+    }
+    form_hello_init(peer);
+    memcpy(peer->hello.challenge, guest->challenge, LOCKSTEP_NONCE_BYTES);
+    memcpy(peer->hello.nonce, nonce, LOCKSTEP_NONCE_BYTES);
+    peer->hello.encrypts = header.credit != 0;
+    const bool member = hello_check(&peer->hello, HELLO_CONNECTOR, nonce + LOCKSTEP_NONCE_BYTES);
+    const bool differs = peer->hello.encrypts != transport->encrypts;
+    if (member && differs)
+        form_differ(peer);
+    if (member && !differs && hello_prove(&peer->hello, HELLO_ACCEPTOR, proof))
+        guest_admit(transport, guest, peer, proof);
     else
         guest_refuse(transport, guest);
 }
@@ -199,17 +265,18 @@ static bool guest_is_hello(const struct guest *guest)
 {
     struct frame_header header;
     return frame_decode(guest->bytes, &header, NULL) == FRAME_OK && header.kind == FRAME_HELLO &&
-           header.payload_bytes == TRANSPORT_PROOF_BYTES && header.used_bytes == 0;
+           header.payload_bytes == LOCKSTEP_NONCE_BYTES + LOCKSTEP_PROOF_BYTES &&
+           header.used_bytes == 0;
 }
 
 // Receives what is missing of the hello. False: the guest is gone.
 static bool guest_receive(struct transport *transport, struct guest *guest)
 {
-    while (guest->received < TRANSPORT_HELLO_BYTES) {
+    while (guest->received < LOCKSTEP_HELLO_BYTES) {
         // The payload is read only when the header is right.
         const uint32_t end = guest->received < LOCKSTEP_FRAME_HEADER_BYTES
                                  ? LOCKSTEP_FRAME_HEADER_BYTES
-                                 : TRANSPORT_HELLO_BYTES;
+                                 : LOCKSTEP_HELLO_BYTES;
         struct iovec vector = {.iov_base = guest->bytes + guest->received,
                                .iov_len = end - guest->received};
         const ssize_t received = guest->link->ops->receive(guest->link, &vector, 1);
@@ -243,49 +310,76 @@ void form_guest_ready(struct transport *transport, struct guest *guest)
         guest_decide(transport, guest);
 }
 
-// The oldest guest without a whole hello, or NULL.
-static struct guest *guest_slowest(struct transport *transport)
+// The oldest guest of those that have said a whole hello, or of those that have not; or NULL.
+static struct guest *guest_oldest(struct transport *transport, bool heard)
 {
-    struct guest *slowest = NULL;
+    struct guest *oldest = NULL;
     for (uint32_t i = 0; i < LOCKSTEP_MAX_UNPROVEN; i++) {
         struct guest *guest = &transport->guests[i];
-        if (guest->link && !guest->heard && (!slowest || guest->number < slowest->number))
-            slowest = guest;
+        if (guest->link && guest->heard == heard && (!oldest || guest->number < oldest->number))
+            oldest = guest;
     }
-    return slowest;
+    return oldest;
 }
 
+// A place that is free now.
 static struct guest *guest_place(struct transport *transport)
 {
     if (transport->guest_count == LOCKSTEP_MAX_UNPROVEN) {
-        struct guest *slowest = guest_slowest(transport);
-        if (!slowest)
-            return NULL;
-        guest_refuse(transport, slowest);
+        struct guest *oldest = guest_oldest(transport, false);
+        guest_refuse(transport, oldest ? oldest : guest_oldest(transport, true));
     }
-    for (uint32_t i = 0; i < LOCKSTEP_MAX_UNPROVEN; i++)
-        if (!transport->guests[i].link)
-            return &transport->guests[i];
-    return NULL;
+    struct guest *guest = transport->guests;
+    while (guest->link)
+        guest++;
+    return guest;
+}
+
+// The first bytes on a connection fit into it, however slow its other side is.
+static bool guest_challenge(struct guest *guest)
+{
+    const struct frame_header header = {.kind = FRAME_CHALLENGE,
+                                        .payload_bytes = LOCKSTEP_NONCE_BYTES};
+    uint8_t bytes[LOCKSTEP_CHALLENGE_BYTES];
+    uint32_t done = 0;
+    if (!crypto_random(guest->challenge, sizeof(guest->challenge)))
+        return false;
+    frame_encode(&header, bytes);
+    memcpy(bytes + LOCKSTEP_FRAME_HEADER_BYTES, guest->challenge, sizeof(guest->challenge));
+    while (done < sizeof(bytes)) {
+        const struct iovec vector = {.iov_base = bytes + done, .iov_len = sizeof(bytes) - done};
+        const ssize_t sent = guest->link->ops->send(guest->link, &vector, 1);
+        if (sent <= 0)
+            return false;
+        done += (uint32_t)sent;
+    }
+    return true;
+}
+
+// The next connection, encrypted if that is wanted; NULL: there is none, or no memory.
+static struct link *form_next(struct transport *transport, struct listener *listener)
+{
+    struct link *link = listener->ops->accept(listener);
+    if (link && transport->encrypts && listener != transport->mates)
+        link = link_encrypt(link, true);
+    return link;
 }
 
 void form_accept(struct transport *transport, struct listener *listener)
 {
     struct link *link = NULL;
-    while ((link = listener->ops->accept(listener)) != NULL) {
+    while ((link = form_next(transport, listener)) != NULL) {
         struct guest *guest = guest_place(transport);
-        if (!guest) {
-            transport->totals.strangers_refused++;
-            link->ops->close(link, false);
-            continue;
-        }
         *guest = (struct guest){.endpoint = {ENDPOINT_GUEST},
                                 .link = link,
                                 .since_ms = clock_now_ms(),
                                 .number = transport->guest_number++};
         transport->guest_count++;
         transport_watch(transport, link->fd, &guest->endpoint, true);
-        form_guest_ready(transport, guest);
+        if (guest_challenge(guest))
+            form_guest_ready(transport, guest);
+        else
+            guest_refuse(transport, guest);
     }
     transport->totals.strangers_refused += listener->refused;
     listener->refused = 0;
@@ -325,8 +419,8 @@ static void form_connected(struct peer_link *peer)
         form_peer_ended(peer, strerror_r(errno, text, sizeof(text)));
         return;
     }
-    peer->state = PEER_PROVING;
-    form_say_hello(peer);
+    peer->state = PEER_MET;
+    form_hello_init(peer);
 }
 
 static bool form_is_mate(const struct transport *transport, uint32_t rank)
@@ -359,8 +453,11 @@ static void form_connect(struct peer_link *peer, uint64_t now_ms)
 {
     struct transport *transport = peer->transport;
     struct link *link = form_connect_mate(peer, now_ms);
-    if (!link)
+    const bool mate = link != NULL;
+    if (!mate)
         link = link_connect(peer->address, transport->torn_bytes, peer->text, sizeof(peer->text));
+    if (link && !mate && transport->encrypts)
+        link = link_encrypt(link, false);
     if (!link) {
         form_retry(peer, now_ms);
         return;
