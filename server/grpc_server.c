@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// grpc_server.h over the core of gRPC 1.51: one completion queue, served by one thread. This is
-// the only file of the server that knows gRPC, whose C API changes between releases.
+// grpc_server.h over the core of gRPC 1.51: one completion queue, served by one thread. This file
+// and grpc_credentials.c alone know gRPC, whose C API changes between releases.
 //
 // Words. A tag is a pointer to a struct op, whose function handles the completion. A call is one
 // RPC: a worker's stream, a health watch, or a reply that ends at once. A listener is one
@@ -20,6 +20,7 @@
 #include "base/text.h"
 #include "base/thread.h"
 #include "protos/codec.h"
+#include "server/grpc_credentials.h"
 
 #include <grpc/byte_buffer.h>
 #include <grpc/byte_buffer_reader.h>
@@ -39,6 +40,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #define KEEPALIVE_MS 20000
@@ -48,6 +50,8 @@
 #define CONNECTION_IDLE_MS 60000 // A connection without any call.
 #define METADATA_BYTES 8192
 #define CALLS_MAX (RPC_MAX_STREAMS + RPC_MAX_WATCHES + 1024) // The rest are short replies.
+
+#define UNIX_PREFIX "unix:"
 
 #define STOP_GRACE_MS 500 // For streams to take their status when the server stops.
 
@@ -158,6 +162,7 @@ struct rpc_server {
     struct rpc_events events;
     char address[LOCKSTEP_ADDRESS_BYTES]; // With the port that was bound.
     uint16_t port;
+    struct rpc_credentials *credentials; // NULL: plaintext.
     grpc_completion_queue *queue;
     grpc_channel *lame; // Carries wake_call, which is never started.
     grpc_call *wake_call;
@@ -192,6 +197,7 @@ static atomic_bool listener_is_deaf;
 static _Atomic(struct log *) grpc_log;
 static atomic_uint_fast64_t grpc_log_period;
 static atomic_uint grpc_log_lines;
+static atomic_uint_fast64_t handshakes_failed;
 
 // ---- gRPC's log -------------------------------------------------------------------------------
 
@@ -210,7 +216,15 @@ static void grpc_log_line(gpr_log_func_args *args)
 {
     if (strncmp(args->message, "Failed accept4", 14) == 0)
         atomic_store(&listener_is_deaf, true);
-    if (args->severity == GPR_LOG_SEVERITY_ERROR && !grpc_log_is_flooded())
+    const char *failure = rpc_credentials_failure(args->message);
+    if (failure)
+        atomic_fetch_add(&handshakes_failed, 1);
+    if (args->severity != GPR_LOG_SEVERITY_ERROR || grpc_log_is_flooded())
+        return;
+    if (failure)
+        log_event(atomic_load(&grpc_log), LOG_LEVEL_WARN, "tls_handshake_failed", "text=%s grpc=%s",
+                  failure, args->message);
+    else
         log_event(atomic_load(&grpc_log), LOG_LEVEL_WARN, "grpc_message", "text=%s", args->message);
 }
 
@@ -623,9 +637,21 @@ static void server_tell_watchers(struct rpc_server *server)
 
 // ---- begin of a call --------------------------------------------------------------------------
 
+// Before the service hears of it, so that a stranger can make nothing remember it.
+static bool call_may_stream(struct call *call)
+{
+    if (rpc_credentials_allow(call->server->credentials, call->grpc, NULL))
+        return true;
+    call->server->counts.streams_unauthorized++;
+    call_finish(call, RPC_PERMISSION_DENIED, RPC_UNAUTHORIZED_TEXT);
+    return false;
+}
+
 static void call_open_stream(struct call *call)
 {
     struct rpc_server *server = call->server;
+    if (!call_may_stream(call))
+        return;
     if (!call_take_slot(call)) {
         server->counts.streams_refused++;
         call_finish(call, RPC_RESOURCE_EXHAUSTED, "the coordinator holds all streams it can");
@@ -791,10 +817,8 @@ static void listener_register(struct listener *listener)
 
 static int listener_bind(struct listener *listener)
 {
-    grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
-    int port = grpc_server_add_http2_port(listener->grpc, listener->server->address, credentials);
-    grpc_server_credentials_release(credentials);
-    return port;
+    struct rpc_server *server = listener->server;
+    return rpc_credentials_bind(server->credentials, listener->grpc, server->address);
 }
 
 // Calls and connections that stand go on; the tag comes when the last has ended.
@@ -1060,17 +1084,47 @@ static int bind_error(const char *host, uint16_t port)
     return error;
 }
 
+static bool server_is_unix(const struct rpc_server *server)
+{
+    return strncmp(server->config.host, UNIX_PREFIX, strlen(UNIX_PREFIX)) == 0;
+}
+
+// Why the path could not be had, or 0. gRPC would take it away from a process that listens there.
+static int path_error(const char *host, bool bound)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    text_copy(address.sun_path, sizeof address.sun_path, host + strlen(UNIX_PREFIX));
+    const struct sockaddr *name = (const struct sockaddr *)&address;
+    int error = 0;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return errno;
+    if (connect(fd, name, sizeof address) == 0 || errno == EAGAIN)
+        error = EADDRINUSE;
+    else if (bound && bind(fd, name, sizeof address) < 0)
+        error = errno;
+    close(fd);
+    return error;
+}
+
 static void server_set_address(struct rpc_server *server, uint16_t port)
 {
     bool six = strchr(server->config.host, ':') != NULL;
+    server->port = port;
+    if (server_is_unix(server)) {
+        server->port = 0; // Of a path gRPC says 1.
+        text_copy(server->address, sizeof server->address, server->config.host);
+        return;
+    }
     snprintf(server->address, sizeof server->address, six ? "[%s]:%u" : "%s:%u",
              server->config.host, port);
-    server->port = port;
 }
 
 static void server_explain_bind(const struct rpc_server *server, char *error, size_t error_bytes)
 {
-    int code = bind_error(server->config.host, server->port);
+    const bool path = server_is_unix(server);
+    int code = path ? path_error(server->config.host, true)
+                    : bind_error(server->config.host, server->port);
     const char *advice = code == EADDRINUSE ? "stop the process that has it, or choose another "
                                               "port with --listen; port 0 takes any"
                                             : "choose another address with --listen";
@@ -1106,13 +1160,19 @@ int rpc_server_open(const struct rpc_config *config, const struct rpc_events *ev
         return -1;
     }
     server_init(server, config, events);
+    if (config->tls_dir && rpc_credentials_open(config->tls_dir, config->log, &server->credentials,
+                                                error, error_bytes) < 0) {
+        free(server);
+        return -1;
+    }
     gpr_set_log_function(grpc_log_line);
     gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR); // GRPC_VERBOSITY must not hide failed accepts.
     grpc_init();
     server->queue = grpc_completion_queue_create_for_next(NULL);
     server_open_wake(server);
     server_set_address(server, config->port);
-    int port = listener_open(server);
+    bool taken = server_is_unix(server) && path_error(config->host, false) != 0;
+    int port = taken ? 0 : listener_open(server);
     if (port <= 0) {
         server_explain_bind(server, error, error_bytes);
         rpc_server_close(server);
@@ -1153,6 +1213,7 @@ void rpc_server_close(struct rpc_server *server)
         ; // A wake that nobody took.
     grpc_completion_queue_destroy(server->queue);
     grpc_shutdown();
+    rpc_credentials_close(server->credentials);
     mutex_fini(&server->wake_mutex);
     free(server);
 }
@@ -1185,6 +1246,16 @@ static bool server_send(void *context, rpc_peer peer, const uint8_t *bytes, size
     return true;
 }
 
+static bool server_allows(void *context, rpc_peer peer, const char *job)
+{
+    struct rpc_server *server = context;
+    struct call *call = server_find(server, peer);
+    if (call && rpc_credentials_allow(server->credentials, call->grpc, job))
+        return true;
+    server->counts.streams_unauthorized += call ? 1 : 0;
+    return false;
+}
+
 static void server_finish(void *context, rpc_peer peer, enum rpc_status status, const char *text)
 {
     struct call *call = server_find(context, peer);
@@ -1212,11 +1283,19 @@ static void server_set_serving(void *context, bool serving)
 
 static struct rpc_counts server_counts(const void *context)
 {
-    return ((const struct rpc_server *)context)->counts;
+    const struct rpc_server *server = context;
+    const struct rpc_credentials_counts tls = rpc_credentials_counts(server->credentials);
+    struct rpc_counts counts = server->counts;
+    counts.handshakes_failed = atomic_load(&handshakes_failed);
+    counts.tls_reloads = tls.reloads;
+    counts.tls_reload_failures = tls.reload_failures;
+    counts.tls_expires_s = tls.expires_s;
+    return counts;
 }
 
 const struct rpc_calls rpc_server_calls = {
     .send = server_send,
+    .allows = server_allows,
     .finish = server_finish,
     .abort = server_abort,
     .set_serving = server_set_serving,

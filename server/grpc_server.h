@@ -2,8 +2,9 @@
 //
 // The daemon's end of the control streams: listens, moves bytes, and says when streams open, speak
 // and end. It knows gRPC and nothing of what the bytes mean, except for grpc.health.v1, which it
-// answers by itself. grpc_server.c implements it and is the only file of the server that includes
-// gRPC; no gRPC type is named here. gRPC owns the prefix grpc_server_, so everything is rpc_*.
+// answers by itself. grpc_server.c implements it; it and grpc_credentials.c are the only files of
+// the server that include gRPC, and no gRPC type is named here. gRPC owns the prefix grpc_server_,
+// so everything is rpc_*.
 //
 // Rules, in prose:
 //
@@ -19,6 +20,10 @@
 // the process had no descriptor left (CVE-2023-4785). The failure is seen in gRPC's own log; then
 // the listener is closed, and opened again on the same port as soon as descriptors are free.
 // Streams that stand are not touched.
+//
+// TLS. With tls_dir a stream begins only for a certificate that may be a worker's; of which job,
+// the service asks with allows when it knows the job. What was refused is told in words that say
+// nothing about jobs (grpc_credentials.h).
 //
 // Threads: one thread opens, runs and closes the server, and calls everything but rpc_server_wake,
 // which any thread may call. All events come on that thread, from rpc_server_run.
@@ -42,12 +47,18 @@
 
 static_assert(RPC_QUEUE_PAUSE < LOCKSTEP_SEND_QUEUE, "a stream is paused before it is closed");
 
+// What whoever may not is told: nothing about jobs that exist.
+#define RPC_UNAUTHORIZED_TEXT \
+    "this certificate does not allow what was asked for; ask whoever issued it for one with the " \
+    "name lockstep://job/NAME/worker of your job"
+
 // The end of a stream, with gRPC's numbers.
 enum rpc_status {
     RPC_OK = 0,
     RPC_INVALID_ARGUMENT = 3,
     RPC_DEADLINE_EXCEEDED = 4,
     RPC_NOT_FOUND = 5,
+    RPC_PERMISSION_DENIED = 7,
     RPC_RESOURCE_EXHAUSTED = 8,
     RPC_UNIMPLEMENTED = 12,
     RPC_INTERNAL = 13,
@@ -71,11 +82,12 @@ struct rpc_events {
 };
 
 struct rpc_config {
-    const char *host; // Numeric, without brackets.
+    const char *host; // Numeric, without brackets; or "unix:" and a path, then without a port.
     uint16_t port; // 0: any.
     const char *method; // Path of the streams: "/package.Service/Method".
     const char *service; // Its name for health checks; "" is the process itself.
     struct log *log; // Borrowed until close. gRPC's own errors go there too.
+    const char *tls_dir; // Borrowed until close; NULL: plaintext.
 };
 
 // Counts since the start, for metrics.
@@ -87,6 +99,11 @@ struct rpc_counts {
     uint64_t unknown_methods;
     uint64_t accept_failures; // Times the listener went deaf.
     uint64_t listener_reopens; // Times it was opened again.
+    uint64_t streams_unauthorized; // Of certificates that are no worker's, or of another job.
+    uint64_t handshakes_failed; // Of TLS, whoever refused whom.
+    uint64_t tls_reloads;
+    uint64_t tls_reload_failures;
+    uint64_t tls_expires_s; // Unix time at which our certificate ends; 0: no TLS.
     uint32_t streams; // Standing now.
     bool listening;
 };
@@ -98,6 +115,8 @@ struct rpc_calls {
     // Copies bytes into the stream's queue. False: there is no such stream, or it was just closed
     // as a slow consumer; closed() follows from the loop, never from inside this call.
     bool (*send)(void *server, rpc_peer peer, const uint8_t *bytes, size_t size);
+    // Whether the certificate of this stream allows a worker of that job; without TLS all do.
+    bool (*allows)(void *server, rpc_peer peer, const char *job);
     // Ends the stream after everything queued was sent. text is copied.
     void (*finish)(void *server, rpc_peer peer, enum rpc_status status, const char *text);
     // Ends the stream at once; what waits is dropped. text is copied.

@@ -46,10 +46,12 @@ struct http {
     uint16_t port;
     struct event_base *base;
     struct evhttp *evhttp;
+    struct http_tls *tls; // NULL: plaintext.
     struct event *stop;
     struct thread thread;
     // HTTP thread only
     struct http_core core;
+    struct http_guard *guard;
     struct http_streams *streams;
     struct http_waits *waits;
     char *metrics; // RENDER_METRICS_BYTES
@@ -88,7 +90,12 @@ static void get_metrics(struct http *http, struct evhttp_request *request)
         return;
     struct text text;
     struct render_http counts;
+    const struct http_guard_counts connections = http_guard_counts(http->guard);
     http_streams_count(http->streams, &counts.streams, &counts.skipped);
+    counts.connections = connections.connections;
+    counts.connections_refused = connections.refused;
+    counts.connections_late = connections.late;
+    counts.without_jobs = !http_has_token(&http->core, request);
     text_init(&text, http->metrics, RENDER_METRICS_BYTES);
     render_metrics(&text, snapshot, &http->config.process, &counts);
     if (text.truncated)
@@ -99,6 +106,8 @@ static void get_metrics(struct http *http, struct evhttp_request *request)
 
 static void get_jobs(struct http *http, struct evhttp_request *request)
 {
+    if (!http_may_read(&http->core, request))
+        return;
     const struct snapshot *snapshot = http_look(&http->core, request);
     if (!snapshot)
         return;
@@ -109,6 +118,8 @@ static void get_jobs(struct http *http, struct evhttp_request *request)
 
 static void get_all_stalls(struct http *http, struct evhttp_request *request)
 {
+    if (!http_may_read(&http->core, request))
+        return;
     const struct snapshot *snapshot = http_look(&http->core, request);
     if (!snapshot)
         return;
@@ -173,10 +184,14 @@ static void get_stalls(struct http *http, struct evhttp_request *request, const 
 
 static void get_events(struct http *http, struct evhttp_request *request, const struct about *about)
 {
-    if (evhttp_request_get_command(request) == EVHTTP_REQ_HEAD)
+    if (!http_may_inspect(&http->core, request))
+        return;
+    if (evhttp_request_get_command(request) == EVHTTP_REQ_HEAD) {
         http_answer(request, HTTP_OK, "text/event-stream", "", 0);
-    else
-        http_streams_add(http->streams, request, about->latest ? NULL : about->job);
+        return;
+    }
+    http_guard_streams(http->guard, request);
+    http_streams_add(http->streams, request, about->latest ? NULL : about->job);
 }
 
 // A parameter of the request's query; NULL: it has none of that name. Freed with the list.
@@ -311,6 +326,8 @@ static void route_named(struct http *http, struct evhttp_request *request, const
         http_answer_error(&http->core, request, HTTP_NOTFOUND, "there is no such page");
         return;
     }
+    if (!http_may_read(&http->core, request))
+        return; // Before it can be seen whether there is such a job.
     const struct snapshot *snapshot = http_look(&http->core, request);
     if (!snapshot)
         return;
@@ -368,6 +385,10 @@ static void route(struct http *http, struct evhttp_request *request, const char 
 static void on_request(struct evhttp_request *request, void *context)
 {
     struct http *http = context;
+    if (!http_guard_asked(http->guard, request)) {
+        http_answer_text(request, HTTP_SERVUNAVAIL, "no room\n");
+        return;
+    }
     const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(request);
     const char *path = uri ? evhttp_uri_get_path(uri) : NULL;
     enum evhttp_cmd_type command = evhttp_request_get_command(request);
@@ -454,6 +475,7 @@ static bool accept_on(struct http *http, int fd)
         return false;
     }
     evconnlistener_set_error_cb(evhttp_bound_socket_get_listener(bound), on_accept_error);
+    http_guard_listens(http->guard, evhttp_bound_socket_get_listener(bound));
     return true;
 }
 
@@ -481,6 +503,9 @@ static void http_free(struct http *http)
         http_waits_close(http->waits);
     if (http->evhttp)
         evhttp_free(http->evhttp);
+    http_guard_close(http->guard);
+    http_tls_close(http->tls);
+    http_token_close(http->core.token);
     if (http->stop)
         event_free(http->stop);
     if (http->base)
@@ -507,9 +532,25 @@ static bool http_init(struct http *http, const struct http_config *config)
     http->waits = http_waits_open(&http->core);
     if (!http->evhttp || !http->stop || !http->streams || !http->waits)
         return false;
+    http->guard = http_guard_open(http->base, http->evhttp, http->tls, config->request_ms);
+    if (!http->guard)
+        return false;
     set_limits(http->evhttp);
     evhttp_set_gencb(http->evhttp, on_request, http);
     return true;
+}
+
+// Of the files that were named. False: error says why not.
+static bool open_secrets(struct http *http, const struct http_config *config, char *error,
+                         size_t error_bytes)
+{
+    if (config->tls_dir)
+        http->tls = http_tls_open(config->tls_dir, config->log, error, error_bytes);
+    if (config->tls_dir && !http->tls)
+        return false;
+    if (config->token_file)
+        http->core.token = http_token_open(config->token_file, config->log, error, error_bytes);
+    return !config->token_file || http->core.token;
 }
 
 int http_open(const struct http_config *config, struct http **result, char *error,
@@ -525,6 +566,11 @@ int http_open(const struct http_config *config, struct http **result, char *erro
         return -1;
     }
     http->port = bound_port(fd);
+    if (!open_secrets(http, config, error, error_bytes)) {
+        close(fd);
+        http_free(http);
+        return -1;
+    }
     if (!http_init(http, config)) {
         close(fd);
     } else if (accept_on(http, fd) && thread_start(&http->thread, "http", run, http) == 0) {

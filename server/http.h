@@ -42,7 +42,9 @@ struct http_config {
     struct asks *asks; // Borrowed until close.
     struct archive *archive; // Borrowed until close.
     uint32_t deaf_ms; // How long a client may leave events unread; 0: HTTP_DEAF_MS.
-    const char *token; // For stacks and timelines, borrowed until close; NULL: on loopback anybody.
+    uint32_t request_ms; // How long a request may take to come; 0: HTTP_REQUEST_MS.
+    const char *token_file; // Borrowed until close; NULL: stacks and events are for loopback.
+    const char *tls_dir; // Borrowed until close; NULL: plaintext.
     struct log *log; // Borrowed until close.
 };
 

@@ -20,6 +20,8 @@ void http_headers(struct evhttp_request *request, const char *type)
     evhttp_add_header(headers, "Cache-Control", "no-store");
     evhttp_add_header(headers, "X-Content-Type-Options", "nosniff");
     evhttp_add_header(headers, "Referrer-Policy", "no-referrer");
+    evhttp_add_header(headers, "Cross-Origin-Resource-Policy", "same-origin");
+    evhttp_add_header(headers, "Cross-Origin-Opener-Policy", "same-origin");
     evhttp_add_header(headers, "Content-Security-Policy",
                       "default-src 'none'; connect-src 'self'; style-src 'self'; "
                       "script-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
@@ -85,32 +87,30 @@ const struct snapshot *http_look(struct http_core *core, struct evhttp_request *
 
 // ---- who may inspect --------------------------------------------------------------------------
 
-// In a time that does not depend on where they differ, only on how long the given one is.
-static bool same(const char *given, const char *token)
+bool http_has_token(struct http_core *core, struct evhttp_request *request)
 {
-    const size_t size = strlen(token);
-    size_t difference = strlen(given) ^ size;
-    for (size_t i = 0; given[i]; i++)
-        difference |= (size_t)(unsigned char)(given[i] ^ token[i % size]);
-    return difference == 0;
+    static const char scheme[] = "Bearer ";
+    if (!core->token)
+        return true;
+    const char *given =
+        evhttp_find_header(evhttp_request_get_input_headers(request), "Authorization");
+    return given && strncasecmp(given, scheme, sizeof scheme - 1) == 0 &&
+           http_token_is(core->token, given + sizeof scheme - 1);
 }
 
 bool http_may_inspect(struct http_core *core, struct evhttp_request *request)
 {
-    static const char scheme[] = "Bearer ";
-    const char *token = core->config->token;
-    if (!token && !core->config->endpoint.exposed)
-        return true;
-    if (!token) {
-        http_answer_error(core, request, FORBIDDEN,
-                          "stacks and timelines are for loopback only; start the coordinator with "
-                          "--http-token-file to have them here");
-        return false;
-    }
-    const char *given =
-        evhttp_find_header(evhttp_request_get_input_headers(request), "Authorization");
-    if (given && strncasecmp(given, scheme, sizeof scheme - 1) == 0 &&
-        same(given + sizeof scheme - 1, token))
+    if (core->token || !core->config->endpoint.exposed)
+        return http_may_read(core, request);
+    http_answer_error(core, request, FORBIDDEN,
+                      "stacks, timelines and events are for loopback only; start the coordinator "
+                      "with --http-token-file to have them here");
+    return false;
+}
+
+bool http_may_read(struct http_core *core, struct evhttp_request *request)
+{
+    if (http_has_token(core, request))
         return true;
     evhttp_add_header(evhttp_request_get_output_headers(request), "WWW-Authenticate", "Bearer");
     http_answer_error(

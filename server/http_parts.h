@@ -12,16 +12,23 @@
 #define HTTP_TYPE_JSON "application/json"
 #define HTTP_TYPE_TEXT "text/plain; charset=utf-8"
 
+struct evconnlistener;
 struct event_base;
 struct evbuffer;
+struct evhttp;
 struct evhttp_request;
 struct http_streams;
+struct http_guard;
+struct http_tls;
+struct http_token;
 struct http_waits;
+struct ssl_st;
 
 // What answering needs.
 struct http_core {
     const struct http_config *config;
     struct event_base *base;
+    struct http_token *token; // NULL: none.
     struct json json;
 };
 
@@ -42,9 +49,60 @@ void http_answer_error(struct http_core *core, struct evhttp_request *request, i
 // The picture to answer from; NULL: the core thread never answered, and the request is answered.
 const struct snapshot *http_look(struct http_core *core, struct evhttp_request *request);
 
-// Stacks and timelines show more than how a job is: whether this request may have them. False: it
+// Whether it has shown the token, where there is one.
+bool http_has_token(struct http_core *core, struct evhttp_request *request);
+// Whether this request may have what names a job: where there is a token, only with it. False: it
 // is answered.
+bool http_may_read(struct http_core *core, struct evhttp_request *request);
+// Stacks, timelines and events show more than how a job is: whether this request may have them,
+// which others than this host may not without a token. False: it is answered.
 bool http_may_inspect(struct http_core *core, struct evhttp_request *request);
+
+// ---- http_token.c -----------------------------------------------------------------------------
+
+// NULL, with a sentence in error: there is no token in the file. path is borrowed until close.
+struct http_token *http_token_open(const char *path, struct log *log, char *error,
+                                   size_t error_bytes);
+void http_token_close(struct http_token *token); // NULL is allowed.
+bool http_token_is(struct http_token *token, const char *given);
+
+// ---- http_tls.c -------------------------------------------------------------------------------
+
+// NULL, with a sentence in error: the files cannot be used. directory is borrowed until close.
+struct http_tls *http_tls_open(const char *directory, struct log *log, char *error,
+                               size_t error_bytes);
+void http_tls_close(struct http_tls *tls); // NULL is allowed.
+// For the next connection, with the certificate of now; given. NULL: no memory.
+struct ssl_st *http_tls_accept(struct http_tls *tls);
+
+// ---- http_guard.c: bounds on connections ------------------------------------------------------
+//
+// A connection has HTTP_REQUEST_MS for its whole request, from the handshake or the last answer on,
+// however slowly it sends it; and HTTP_ANSWER_MS to read an answer. Those of one address above
+// HTTP_PEER_CONNECTIONS are closed. When there are HTTP_CONNECTIONS none is accepted until one has
+// ended, and whoever waits longest without a request is closed to make room.
+
+#define HTTP_CONNECTIONS 512
+#define HTTP_PEER_CONNECTIONS 128
+#define HTTP_REQUEST_MS 10000
+#define HTTP_ANSWER_MS 60000
+
+struct http_guard_counts {
+    uint32_t connections; // Now.
+    uint64_t refused; // Above HTTP_PEER_CONNECTIONS.
+    uint64_t late; // Closed for taking too long, or to make room.
+};
+
+// NULL: no memory. tls is borrowed. request_ms 0: HTTP_REQUEST_MS.
+struct http_guard *http_guard_open(struct event_base *base, struct evhttp *evhttp,
+                                   struct http_tls *tls, uint32_t request_ms);
+void http_guard_close(struct http_guard *guard); // After evhttp is gone. NULL is allowed.
+void http_guard_listens(struct http_guard *guard, struct evconnlistener *listener);
+// A request is whole. False: it came over a connection that could not be made as it has to be (no
+// memory for TLS), and must get nothing.
+bool http_guard_asked(struct http_guard *guard, struct evhttp_request *request);
+void http_guard_streams(struct http_guard *guard, struct evhttp_request *request); // It goes on.
+struct http_guard_counts http_guard_counts(const struct http_guard *guard);
 
 // ---- http_stream.c: server-sent events --------------------------------------------------------
 //

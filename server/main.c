@@ -22,6 +22,8 @@
 
 #define EXIT_USAGE 2
 #define START_LINE_BYTES 1024
+// As many as there may be streams, 512 connections of HTTP, and 128 for all else.
+#define DESCRIPTORS_MAX (RPC_MAX_STREAMS + 512 + 128)
 
 struct daemon {
     struct options options;
@@ -33,7 +35,6 @@ struct daemon {
     struct asks asks;
     struct archive archive;
     bool board_open; // And these two with it.
-    char token[PROCESS_TOKEN_BYTES]; // Empty: none.
     struct http *http; // NULL: off.
     struct process_signals signals;
     bool signals_started;
@@ -75,6 +76,7 @@ static int open_streams(struct daemon *daemon)
         .method = SERVICE_METHOD,
         .service = SERVICE_NAME,
         .log = &daemon->log,
+        .tls_dir = daemon->options.tls_dir,
     };
     struct rpc_events events = service_events(daemon->service);
     if (rpc_server_open(&rpc, &events, &daemon->server, daemon->error, sizeof daemon->error) < 0)
@@ -88,10 +90,6 @@ static int open_http(struct daemon *daemon)
 {
     if (daemon->options.http_off)
         return 0;
-    const char *token_file = daemon->options.token_file;
-    if (token_file && process_read_token(token_file, daemon->token, sizeof daemon->token,
-                                         daemon->error, sizeof daemon->error) < 0)
-        return -1;
     snapshot_board_init(&daemon->board, wake_server, daemon);
     asks_init(&daemon->asks);
     archive_init(&daemon->archive);
@@ -104,7 +102,8 @@ static int open_http(struct daemon *daemon)
         .board = &daemon->board,
         .asks = &daemon->asks,
         .archive = &daemon->archive,
-        .token = token_file ? daemon->token : NULL,
+        .token_file = daemon->options.token_file,
+        .tls_dir = daemon->options.http_tls ? daemon->options.tls_dir : NULL,
         .log = &daemon->log,
     };
     if (http_open(&config, &daemon->http, daemon->error, sizeof daemon->error) < 0)
@@ -176,8 +175,8 @@ static void print_json(const struct daemon *daemon, const char *grpc, const char
 static void warn_exposed(struct daemon *daemon, const char *grpc, const char *http)
 {
     const struct options *options = &daemon->options;
-    bool grpc_exposed = options->listen.exposed;
-    bool http_exposed = !options->http_off && options->http.exposed;
+    bool grpc_exposed = options->listen.exposed && !options->tls_dir;
+    bool http_exposed = !options->http_off && options->http.exposed && !options->http_tls;
     if (!grpc_exposed && !http_exposed)
         return;
     fprintf(stderr,
@@ -187,7 +186,10 @@ static void warn_exposed(struct daemon *daemon, const char *grpc, const char *ht
             http_exposed ? http : "",
             grpc_exposed ? "join and end jobs and read their state" : "read the state of all jobs");
     log_event(&daemon->log, LOG_LEVEL_WARN, "insecure_plaintext", "grpc=%s http=%s hint=%s",
-              grpc_exposed ? grpc : "loopback", http_exposed ? http : "loopback",
+              grpc_exposed       ? grpc
+              : options->tls_dir ? "tls"
+                                 : "loopback",
+              http_exposed ? http : "loopback",
               "not encrypted, not authenticated: let only hosts that you trust reach these ports");
 }
 
@@ -200,11 +202,12 @@ static void announce(struct daemon *daemon, uint64_t descriptors)
     endpoint_text(&options->http, http, sizeof http);
     log_event(&daemon->log, LOG_LEVEL_INFO, "coordinator_ready",
               "version=%s grpc=%s http=%s pid=%d drain_ms=%u chunk_bytes=%u log_level=%s "
-              "port_file=%s parent=%d descriptors=%llu grpc_core=%s",
+              "port_file=%s parent=%d descriptors=%llu tls_dir=%s grpc_core=%s",
               SERVER_VERSION, grpc, options->http_off ? "off" : http, (int)getpid(),
               options->drain_ms, options->chunk_bytes, log_level_name(options->log_level),
               options->port_file ? options->port_file : "none", (int)daemon->signals.parent,
-              (unsigned long long)descriptors, rpc_server_version());
+              (unsigned long long)descriptors, options->tls_dir ? options->tls_dir : "none",
+              rpc_server_version());
     warn_exposed(daemon, grpc, http);
     if (options->json)
         print_json(daemon, grpc, http);
@@ -238,7 +241,7 @@ static int run(struct daemon *daemon)
 {
     log_init(&daemon->log, daemon->options.log_level, log_sink_stderr, NULL);
     process_block_signals();
-    uint64_t descriptors = process_raise_descriptors();
+    uint64_t descriptors = process_limit_descriptors(DESCRIPTORS_MAX);
     if (open_streams(daemon) < 0 || open_http(daemon) < 0 || start_signals(daemon) < 0 ||
         write_ports(daemon) < 0)
         return -1;

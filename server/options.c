@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 #define LISTEN_DEFAULT "127.0.0.1:50051"
 #define HTTP_DEFAULT "127.0.0.1:8080"
@@ -67,6 +68,23 @@ static struct addrinfo *resolve(const char *host)
     return found;
 }
 
+// Whoever may reach the path is decided by its directory, so it never counts as exposed.
+static bool set_unix(struct parse *parse, const char *value, struct endpoint *endpoint, char *given)
+{
+    const char *path = value + strlen(ENDPOINT_UNIX);
+    if (path[0] != '/' || strlen(path) >= sizeof((struct sockaddr_un *)NULL)->sun_path)
+        return refuse(parse, value, "a path from the root is needed, of at most 107 characters");
+    *endpoint = (struct endpoint){0};
+    text_copy(endpoint->host, sizeof endpoint->host, value);
+    text_copy(given, GIVEN_BYTES, parse->given);
+    return true;
+}
+
+bool endpoint_is_unix(const struct endpoint *endpoint)
+{
+    return strncmp(endpoint->host, ENDPOINT_UNIX, strlen(ENDPOINT_UNIX)) == 0;
+}
+
 static bool set_endpoint(struct parse *parse, const char *value, struct endpoint *endpoint,
                          char *given)
 {
@@ -85,22 +103,45 @@ static bool set_endpoint(struct parse *parse, const char *value, struct endpoint
 }
 
 // Asked when everything is read: the flag that allows it may come after the address.
-static bool allowed(struct parse *parse, const struct endpoint *endpoint, const char *given)
+static bool allowed(struct parse *parse, const struct endpoint *endpoint, const char *given,
+                    bool encrypted, const char *hint)
 {
     char text[LOCKSTEP_ADDRESS_BYTES + 16];
-    if (!endpoint->exposed || parse->options->insecure_plaintext)
+    char why[512];
+    if (!endpoint->exposed || encrypted || parse->options->insecure_plaintext)
         return true;
     endpoint_text(endpoint, text, sizeof text);
     parse->given = given;
-    return refuse(parse, text,
-                  "only loopback addresses are allowed, because nothing is encrypted or "
-                  "authenticated yet and everybody who reaches the port could join a job; on a "
-                  "network where you trust everybody, allow it with --insecure-plaintext");
+    snprintf(why, sizeof why,
+             "only loopback addresses are allowed in plaintext; %s; on a network where you trust "
+             "everybody, allow it with --insecure-plaintext",
+             hint);
+    return refuse(parse, text, why);
+}
+
+// All of it, when everything is read.
+static bool consistent(struct parse *parse)
+{
+    const struct options *options = parse->options;
+    if (options->http_tls && !options->tls_dir) {
+        snprintf(parse->error, parse->error_bytes,
+                 "--http-tls needs --tls-dir, whose certificate it shows");
+        return false;
+    }
+    return allowed(parse, &options->listen, parse->listen_given, options->tls_dir != NULL,
+                   "give certificates with --tls-dir (lockstep certs makes them), so that only "
+                   "workers that have one can join") &&
+           allowed(parse, &options->http, parse->http_given, options->http_tls,
+                   "encrypt it with --http-tls and the certificate of --tls-dir");
 }
 
 void endpoint_text(const struct endpoint *endpoint, char *text, size_t text_bytes)
 {
     bool six = strchr(endpoint->host, ':') != NULL;
+    if (endpoint_is_unix(endpoint)) {
+        text_copy(text, text_bytes, endpoint->host);
+        return;
+    }
     snprintf(text, text_bytes, six ? "[%s]:%u" : "%s:%u", endpoint->host, endpoint->port);
 }
 
@@ -108,7 +149,10 @@ void endpoint_text(const struct endpoint *endpoint, char *text, size_t text_byte
 
 static bool set_listen(struct parse *parse, const char *value)
 {
-    return set_endpoint(parse, value, &parse->options->listen, parse->listen_given);
+    struct endpoint *listen = &parse->options->listen;
+    if (strncmp(value, ENDPOINT_UNIX, strlen(ENDPOINT_UNIX)) == 0)
+        return set_unix(parse, value, listen, parse->listen_given);
+    return set_endpoint(parse, value, listen, parse->listen_given);
 }
 
 static bool set_http(struct parse *parse, const char *value)
@@ -148,6 +192,21 @@ static bool set_token_file(struct parse *parse, const char *value)
     if (value[0] == '\0')
         return refuse(parse, value, "a path is needed");
     parse->options->token_file = value;
+    return true;
+}
+
+static bool set_tls_dir(struct parse *parse, const char *value)
+{
+    if (value[0] == '\0')
+        return refuse(parse, value, "a directory is needed");
+    parse->options->tls_dir = value;
+    return true;
+}
+
+static bool set_http_tls(struct parse *parse, const char *value)
+{
+    (void)value;
+    parse->options->http_tls = true;
     return true;
 }
 
@@ -209,11 +268,14 @@ struct flag {
 
 static const struct flag flags[] = {
     {"listen", required_argument, set_listen, "HOST:PORT",
-     "where workers connect (" LISTEN_DEFAULT "); port 0 takes any"},
+     "where workers connect (" LISTEN_DEFAULT "), or unix:PATH; port 0 takes any"},
+    {"tls-dir", required_argument, set_tls_dir, "DIR",
+     "tls.crt, tls.key, ca.crt: workers need a certificate"},
     {"http", required_argument, set_http, "HOST:PORT",
      "status page, API and metrics (" HTTP_DEFAULT "), or off"},
     {"http-token-file", required_argument, set_token_file, "PATH",
-     "stacks and timelines need the token in it"},
+     "what names a job needs the token in it"},
+    {"http-tls", no_argument, set_http_tls, NULL, "HTTPS, with the certificate of --tls-dir"},
     {"insecure-plaintext", no_argument, set_insecure, NULL,
      "allow other addresses than loopback, without encryption"},
     {"log-level", required_argument, set_log_level, "LEVEL",
@@ -343,8 +405,5 @@ enum options_result options_parse(int argc, char **argv, struct options *options
     if (!read_environment(&parse))
         return OPTIONS_USAGE;
     enum options_result result = read_arguments(&parse, argc, argv, out);
-    if (result == OPTIONS_RUN && (!allowed(&parse, &options->listen, parse.listen_given) ||
-                                  !allowed(&parse, &options->http, parse.http_given)))
-        return OPTIONS_USAGE;
-    return result;
+    return result == OPTIONS_RUN && !consistent(&parse) ? OPTIONS_USAGE : result;
 }

@@ -18,11 +18,11 @@
 
 #define SERVER_VERSION "0.1.0"
 
-// Where to listen. host is numeric, without brackets.
+// Where to listen. host is numeric, without brackets; or "unix:" and a path, then without a port.
 struct endpoint {
     char host[LOCKSTEP_ADDRESS_BYTES];
     uint16_t port; // 0: any that is free.
-    bool exposed; // Others than this host can reach it: only with insecure_plaintext.
+    bool exposed; // Others than this host can reach it: only with TLS or insecure_plaintext.
 };
 
 struct options {
@@ -38,6 +38,8 @@ struct options {
     uint32_t drain_ms;
     uint32_t stall_floor_ms; // 0: the core's default.
     const char *token_file; // NULL: none. Borrowed from argv or the environment.
+    const char *tls_dir; // NULL: workers speak in plaintext. Borrowed as well.
+    bool http_tls; // HTTP too, with the same certificate.
     bool json;
 };
 
@@ -51,7 +53,10 @@ enum options_result {
 enum options_result options_parse(int argc, char **argv, struct options *options, FILE *out,
                                   char *error, size_t error_bytes);
 
-// "127.0.0.1:8080" or "[::1]:8080".
+#define ENDPOINT_UNIX "unix:"
+bool endpoint_is_unix(const struct endpoint *endpoint);
+
+// "127.0.0.1:8080", "[::1]:8080" or "unix:/run/lockstep.sock".
 void endpoint_text(const struct endpoint *endpoint, char *text, size_t text_bytes);
 
 #endif

@@ -21,13 +21,13 @@
 
 #define PARENT_CHECK_S 1
 
-uint64_t process_raise_descriptors(void)
+uint64_t process_limit_descriptors(uint64_t most)
 {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
         return 0;
     rlim_t before = limit.rlim_cur;
-    limit.rlim_cur = limit.rlim_max;
+    limit.rlim_cur = limit.rlim_max < most ? limit.rlim_max : (rlim_t)most;
     if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
         limit.rlim_cur = before;
     return limit.rlim_cur;

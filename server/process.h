@@ -16,8 +16,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-// Raises the soft limit of open files to the hard one; returns what it is then, 0 if unknown.
-uint64_t process_raise_descriptors(void);
+// Sets the soft limit of open files to the hard one, but to no more than `most`: who connects and
+// says nothing costs memory until his time is over, and this bounds how many do so at once. Returns
+// what it is then, 0 if unknown.
+uint64_t process_limit_descriptors(uint64_t most);
 
 // Main thread, before any other thread: the signals of struct process_signals are blocked in all.
 void process_block_signals(void);

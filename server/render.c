@@ -124,6 +124,42 @@ static void render_job_members(struct json *json, const struct job_view *job)
     render_tuning(json, job);
 }
 
+// "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", as nvidia-smi has it.
+static void render_uuid(struct json *json, const char *key, const struct uuid *uuid)
+{
+    char text[sizeof("GPU-") + 2 * LOCKSTEP_UUID_BYTES + 4] = "GPU";
+    size_t used = strlen(text);
+    for (size_t i = 0; i < LOCKSTEP_UUID_BYTES; i++) {
+        const bool group = i == 0 || i == 4 || i == 6 || i == 8 || i == 10;
+        used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%02x", group ? "-" : "",
+                                 uuid->bytes[i]);
+    }
+    json_string(json, key, text);
+}
+
+// "9.0"; 0: null.
+static void render_version(struct json *json, const char *key, uint32_t major, uint32_t minor)
+{
+    char text[32];
+    snprintf(text, sizeof(text), "%" PRIu32 ".%" PRIu32, major, minor);
+    json_string(json, key, major > 0 ? text : NULL);
+}
+
+static void render_gpu(struct json *json, const struct worker_view *worker)
+{
+    const struct gpu_view *gpu = &worker->gpu;
+    if (!worker->has_gpu) {
+        json_null(json, "gpu");
+        return;
+    }
+    json_object_begin(json, "gpu");
+    render_uuid(json, "uuid", &gpu->uuid);
+    render_version(json, "capability", gpu->capability / 10, gpu->capability % 10);
+    render_version(json, "driver", gpu->driver_version / 1000, gpu->driver_version % 1000 / 10);
+    render_version(json, "nccl", gpu->nccl_version / 10000, gpu->nccl_version / 100 % 100);
+    json_object_end(json);
+}
+
 static void render_worker(struct json *json, const struct snapshot *snapshot,
                           const struct snapshot_job *job, const struct worker_view *worker)
 {
@@ -152,6 +188,7 @@ static void render_worker(struct json *json, const struct snapshot *snapshot,
     json_u64(json, "bound_ms", worker->bound_ms);
     json_u64(json, "lag_steps", worker->lag_steps);
     json_double(json, "straggler", worker->straggler_permille / 1000.0);
+    render_gpu(json, worker);
     json_object_end(json);
 }
 

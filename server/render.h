@@ -27,6 +27,10 @@ struct render_process {
 struct render_http {
     uint32_t streams; // Of events, standing now.
     uint64_t skipped; // States that were not sent, because a client had not read.
+    uint32_t connections; // Standing now.
+    uint64_t connections_refused;
+    uint64_t connections_late;
+    bool without_jobs; // Whoever asks may not know what names a job.
 };
 
 // /api/v1/jobs

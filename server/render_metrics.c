@@ -185,12 +185,15 @@ static void metric_stragglers(struct text *text, const struct snapshot *snapshot
     }
 }
 
-static void metric_stalls(struct text *text, const struct snapshot *snapshot)
+// jobs: with those metrics that name one.
+static void metric_stalls(struct text *text, const struct snapshot *snapshot, bool jobs)
 {
     family(text, "stalls_total", "counter", "Times that a job stood still longer than it may.");
     for (int kind = STALL_NONE + 1; kind < SERVICE_STALLS; kind++)
         sample(text, "stalls_total", "kind", coordinator_stall_kind_name((enum stall_kind)kind),
                snapshot->counts.stalls[kind]);
+    if (!jobs)
+        return;
     family(text, "job_stalled", "gauge", "1 while the job stands still longer than it may.");
     for (uint32_t i = 0; i < snapshot->job_count; i++) {
         char job[2 * LOCKSTEP_JOB_NAME_BYTES];
@@ -227,6 +230,22 @@ static void metric_streams(struct text *text, const struct rpc_counts *rpc)
     single(text, "listening", "gauge", "1 while new workers can connect.", rpc->listening);
 }
 
+static void metric_tls(struct text *text, const struct rpc_counts *rpc)
+{
+    single(text, "streams_unauthorized_total", "counter",
+           "Control streams of certificates that do not allow what was asked for.",
+           rpc->streams_unauthorized);
+    single(text, "tls_handshakes_failed_total", "counter",
+           "Connections of workers that ended in the TLS handshake.", rpc->handshakes_failed);
+    single(text, "tls_reloads_total", "counter", "Times that other certificates were taken up.",
+           rpc->tls_reloads);
+    single(text, "tls_reload_failures_total", "counter",
+           "Times that certificates changed and could not be used.", rpc->tls_reload_failures);
+    if (rpc->tls_expires_s > 0)
+        single(text, "tls_certificate_expires_seconds", "gauge",
+               "When the certificate ends, in Unix time.", rpc->tls_expires_s);
+}
+
 static void metric_process(struct text *text, const struct snapshot *snapshot,
                            const struct render_process *process)
 {
@@ -245,8 +264,9 @@ void render_metrics(struct text *text, const struct snapshot *snapshot,
     metric_process(text, snapshot, process);
     metric_jobs(text, snapshot);
     metric_workers(text, snapshot);
-    metric_each_job(text, snapshot);
-    metric_stalls(text, snapshot);
+    if (!http->without_jobs)
+        metric_each_job(text, snapshot);
+    metric_stalls(text, snapshot, !http->without_jobs);
     by_kind(text, "messages_received_total", "Messages from workers.", up_names, counts->received,
             SERVICE_UP_KINDS);
     by_kind(text, "messages_sent_total", "Messages to workers.", down_names, counts->sent,
@@ -260,7 +280,13 @@ void render_metrics(struct text *text, const struct snapshot *snapshot,
     single(text, "encode_errors_total", "counter", "Messages that could not be encoded: bugs.",
            counts->encode_errors);
     metric_streams(text, &snapshot->rpc);
+    metric_tls(text, &snapshot->rpc);
     single(text, "event_streams", "gauge", "Clients that listen to events.", http->streams);
     single(text, "event_streams_skipped_total", "counter",
            "States not sent because a client had not read the ones before.", http->skipped);
+    single(text, "http_connections", "gauge", "HTTP connections.", http->connections);
+    single(text, "http_connections_refused_total", "counter",
+           "HTTP connections above what one address may have.", http->connections_refused);
+    single(text, "http_connections_late_total", "counter",
+           "HTTP connections closed for taking too long.", http->connections_late);
 }

@@ -96,6 +96,14 @@ static uint64_t heartbeat_age_ms(const struct snapshot *snapshot, const struct s
     return rank < job->workers.count ? workers[rank].heartbeat_age_ms : 0;
 }
 
+static void render_awaited(struct json *json, const struct culprit_view *culprit)
+{
+    char stream[24];
+    snprintf(stream, sizeof stream, "0x%" PRIx64, culprit->stream);
+    json_string(json, "awaited", culprit->awaited[0] ? culprit->awaited : NULL);
+    json_string(json, "stream", culprit->awaited[0] ? stream : NULL);
+}
+
 static void render_culprit(struct json *json, const struct snapshot *snapshot,
                            const struct snapshot_job *job, const struct culprit_view *culprit,
                            bool active)
@@ -117,6 +125,7 @@ static void render_culprit(struct json *json, const struct snapshot *snapshot,
         json_string(json, NULL, culprit->missing[i]);
     json_array_end(json);
     json_u64(json, "missing_total", culprit->missing_total);
+    render_awaited(json, culprit);
     json_string(json, "mark", culprit->mark[0] ? culprit->mark : NULL);
     json_bool(json, "answered", culprit->answered);
     json_string(json, "top", culprit->top[0] ? culprit->top : NULL);

@@ -44,6 +44,7 @@ struct service {
     uint64_t drain_deadline_ms;
     struct told told[LOCKSTEP_MAX_JOBS];
     uint64_t decode_log_ms; // When the next line may be written.
+    uint64_t unauthorized_log_ms; // The same.
 };
 
 // ---- actions ----------------------------------------------------------------------------------
@@ -188,6 +189,21 @@ static void keep_answer(struct service *service, rpc_peer peer, const struct up_
         archive_put(service->shown.archive, &view, answer, clock_now_ms());
 }
 
+// A hello is the only message that names a job. Nothing has been kept of this stream, and what it
+// is told does not depend on whether there is such a job.
+static void on_unauthorized(struct service *service, rpc_peer peer, const char *job)
+{
+    uint64_t now_ms = clock_now_ms();
+    if (now_ms >= service->unauthorized_log_ms) {
+        service->unauthorized_log_ms = now_ms + DECODE_LOG_MS;
+        log_event(service->config.log, LOG_LEVEL_WARN, "unauthorized",
+                  "peer=%" PRIx64 " asked_for=%s hint=%s", peer, job,
+                  "its certificate does not name a worker of this job");
+    }
+    service->calls->abort(service->server, peer, RPC_PERMISSION_DENIED, RPC_UNAUTHORIZED_TEXT);
+    step_closed(service, peer, "its certificate is not of this job");
+}
+
 static void on_message(void *context, rpc_peer peer, const uint8_t *bytes, size_t size)
 {
     struct service *service = context;
@@ -200,6 +216,11 @@ static void on_message(void *context, rpc_peer peer, const uint8_t *bytes, size_
     }
     if ((unsigned)message.kind < SERVICE_UP_KINDS)
         service->counts.received[message.kind]++;
+    if (message.kind == UP_HELLO &&
+        !service->calls->allows(service->server, peer, message.u.hello.job)) {
+        on_unauthorized(service, peer, message.u.hello.job);
+        return;
+    }
     struct coordinator_event event = {.kind = EVENT_MESSAGE, .peer = peer, .message = &message};
     if (message.kind == UP_ANSWER)
         keep_answer(service, peer, &message);

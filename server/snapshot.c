@@ -150,8 +150,10 @@ const struct snapshot_job *snapshot_find(const struct snapshot *snapshot, const 
 const struct stall_view *snapshot_stall(const struct snapshot *snapshot,
                                         const struct snapshot_job *job)
 {
+    if (job->stalls.count == 0) // Where no job has one, there is no array.
+        return NULL;
     const struct stall_view *newest = &snapshot->stalls[job->stalls.first];
-    return job->stalls.count > 0 && newest->active ? newest : NULL;
+    return newest->active ? newest : NULL;
 }
 
 // ---- handing over -----------------------------------------------------------------------------

@@ -27,7 +27,7 @@
 #define SERVICE_DOWN_KINDS (DOWN_INSPECT + 1)
 #define SERVICE_REFUSALS (REFUSAL_DRAINING + 1)
 #define SERVICE_HALTS (HALT_TUNING + 1)
-#define SERVICE_STALLS (STALL_UNKNOWN + 1)
+#define SERVICE_STALLS (STALL_DEVICE + 1)
 
 // Counts since the start.
 struct service_counts {

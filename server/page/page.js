@@ -20,6 +20,7 @@ const STATES = {
 const KINDS = {
   outside: 'outside the library', in_call: 'in a call', frozen: 'not heard of', stopped: 'stopped',
   lost: 'lost', link: 'link does not move', unknown: 'unknown',
+  device: 'its device does not finish',
 };
 
 const SILENT = ['frozen', 'stopped', 'lost']; // Kinds that a rank may be without being in the way.
@@ -117,6 +118,7 @@ const culpritCard = culprit => {
   say('because', culprit.why);
   say('last call', called(culprit));
   say('now in', culprit.top);
+  say('awaited', culprit.awaited && `${culprit.awaited} on stream ${culprit.stream}`);
   say('missing', names && names + (more > 0 ? ` and ${more} more` : ''));
   say('mark', culprit.mark);
   say('but', culprit.flags.join(', '));
@@ -483,11 +485,15 @@ const showLists = state => {
 // ---- the stack of a rank -----------------------------------------------------------------------
 
 let asked = 0; // Answers to earlier questions come too late.
-let stackRank = 0;
+let stackRank = null; // Null: the dialog is there for the token alone.
+
+const credentials = () => {
+  const token = sessionStorage.getItem('token');
+  return token ? {Authorization: `Bearer ${token}`} : {};
+};
 
 const ask = async path => {
-  const token = sessionStorage.getItem('token');
-  const response = await fetch(path, {headers: token ? {Authorization: `Bearer ${token}`} : {}});
+  const response = await fetch(path, {headers: credentials()});
   const body = await response.json();
   return {status: response.status, body};
 };
@@ -533,8 +539,19 @@ const loadStack = async () => {
   }
 };
 
+const askToken = message => {
+  if (at('stack').open) return;
+  stackRank = null;
+  setText(at('stack-title'), 'Token');
+  at('stack-again').hidden = true;
+  at('token').hidden = false;
+  at('stack-body').replaceChildren(make('p', 'empty', message));
+  at('stack').showModal();
+};
+
 const showStack = rank => {
   stackRank = rank;
+  at('stack-again').hidden = false;
   setText(at('stack-title'), `Rank ${rank}`);
   if (!at('stack').open) at('stack').showModal();
   loadStack();
@@ -576,10 +593,43 @@ const take = (newest, text) => {
   refresh();
 };
 
+// EventSource cannot show a token. With one the events are read by hand, and look the same.
+const readEvents = path => {
+  const abort = new AbortController();
+  const events = new EventTarget();
+  const read = async () => {
+    const response = await fetch(path, {headers: credentials(), signal: abort.signal});
+    if (!response.ok) return;
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (let text = ''; ;) {
+      const {value, done} = await reader.read();
+      if (done) return;
+      const parts = (text + value).split('\n\n');
+      text = parts.pop();
+      for (const part of parts) {
+        const [, name, data] = /^event: (.*)\ndata: (.*)$/.exec(part) ?? [];
+        if (name) events.dispatchEvent(new MessageEvent(name, {data}));
+      }
+    }
+  };
+  events.readyState = EventSource.OPEN;
+  events.close = () => {
+    events.readyState = EventSource.CLOSED;
+    abort.abort();
+  };
+  read().catch(() => {}).finally(() => {
+    if (events.readyState === EventSource.CLOSED) return; // By us.
+    events.readyState = EventSource.CLOSED;
+    events.dispatchEvent(new Event('error'));
+  });
+  return events;
+};
+
 const listen = name => {
   stream?.close();
   chosen = name;
-  stream = new EventSource(`/api/v1/jobs/${encodeURIComponent(name)}/events`);
+  const path = `/api/v1/jobs/${encodeURIComponent(name)}/events`;
+  stream = sessionStorage.getItem('token') ? readEvents(path) : new EventSource(path);
   polls = 0;
   stream.addEventListener('state', event => take(JSON.parse(event.data), 'Live'));
   stream.addEventListener('error', () => say('No answer from the coordinator', true));
@@ -609,7 +659,13 @@ const showJobs = () => {
 const loadJobs = async () => {
   let all;
   try {
-    all = (await ask('/api/v1/jobs')).body.jobs;
+    const {status, body} = await ask('/api/v1/jobs');
+    if (status === 401) {
+      say('A token is needed', true);
+      askToken(body.error.message);
+      return;
+    }
+    all = body.jobs;
   } catch {
     say('No answer from the coordinator', true);
     return;
@@ -642,7 +698,8 @@ at('stack-close').addEventListener('click', () => at('stack').close());
 at('stack-again').addEventListener('click', () => loadStack());
 at('token').addEventListener('submit', () => {
   sessionStorage.setItem('token', at('token-text').value);
-  showStack(stackRank);
+  if (stackRank === null) loadJobs();
+  else showStack(stackRank);
 });
 addEventListener('hashchange', loadJobs);
 loadJobs();
