@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Events behind gradients on devices; see ready.h.
+
+#include "worker/ready.h"
+
+#include "worker/device.h"
+#include "worker/error.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define READY_LOOK_NS 20000 // Between two looks, in a world of one.
+
+static uint32_t ready_bucket_count(const struct lockstep_module *module)
+{
+    const uint32_t count = module->parameter_count;
+    return count < LOCKSTEP_MAX_BUCKETS ? count : LOCKSTEP_MAX_BUCKETS;
+}
+
+bool ready_init(struct contribution *contribution)
+{
+    const struct lockstep_module *module = contribution->module;
+    const uint32_t count = ready_bucket_count(module);
+    if (module->session->device == NULL)
+        return true;
+    contribution->gates = calloc((size_t)count + 1, sizeof(*contribution->gates));
+    for (uint32_t b = 0; contribution->gates != NULL && b < count; b++)
+        mutex_init(&contribution->gates[b].mutex);
+    return contribution->gates != NULL;
+}
+
+void ready_fini(struct contribution *contribution)
+{
+    const uint32_t count =
+        contribution->gates == NULL ? 0 : ready_bucket_count(contribution->module);
+    for (uint32_t b = 0; b < count; b++) {
+        struct ready_gate *gate = &contribution->gates[b];
+        for (uint32_t i = 0; i < LOCKSTEP_READY_STREAMS; i++) {
+            if (gate->ready[i].event != NULL)
+                device_event_free(contribution->module->session->device, gate->ready[i].event);
+        }
+        mutex_fini(&gate->mutex);
+    }
+    free(contribution->gates);
+    contribution->gates = NULL;
+}
+
+void ready_window_begin(struct contribution *contribution)
+{
+    const uint32_t count =
+        contribution->gates == NULL ? 0 : contribution->module->layout.bucket_count;
+    for (uint32_t b = 0; b < count; b++) {
+        struct ready_gate *gate = &contribution->gates[b];
+        for (uint32_t i = 0; i < LOCKSTEP_READY_STREAMS; i++)
+            gate->taken[i] = gate->ready[i].pending = false;
+    }
+}
+
+// ---- Reports -----------------------------------------------------------------------------------
+
+static struct ready_gate *ready_gate(const struct contribution *contribution, uint32_t parameter)
+{
+    return &contribution->gates[contribution->module->bucket_of[parameter]];
+}
+
+// The place of a stream: its own, or else one that no stream of this window has, rather one that
+// was never used than another stream's. LOCKSTEP_READY_STREAMS: there is none.
+static uint32_t ready_place_locked(const struct ready_gate *gate, const void *stream)
+{
+    uint32_t place = LOCKSTEP_READY_STREAMS;
+    mutex_assert_held(&gate->mutex);
+    for (uint32_t i = 0; i < LOCKSTEP_READY_STREAMS; i++) {
+        const struct device_ready *ready = &gate->ready[i];
+        if (ready->event != NULL && ready->stream == stream)
+            return i;
+        if (!gate->taken[i] && (place == LOCKSTEP_READY_STREAMS ||
+                                (ready->event == NULL && gate->ready[place].event != NULL)))
+            place = i;
+    }
+    return place;
+}
+
+int ready_failed(const struct lockstep_session *session)
+{
+    const char *text = device_failed(session->device);
+    return error_set(LOCKSTEP_E_SYSTEM, "the device has failed: %s",
+                     text == NULL ? "it has not said why" : text);
+}
+
+int ready_reserve(struct contribution *contribution, uint32_t parameter, void *stream)
+{
+    const struct lockstep_module *module = contribution->module;
+    struct ready_gate *gate = ready_gate(contribution, parameter);
+    uint32_t place;
+    bool whole = true;
+    mutex_lock(&gate->mutex);
+    place = ready_place_locked(gate, stream);
+    if (place < LOCKSTEP_READY_STREAMS) {
+        struct device_ready *ready = &gate->ready[place];
+        if (ready->event == NULL)
+            ready->event = device_event_make(module->session->device);
+        whole = ready->event != NULL;
+        ready->stream = stream;
+        gate->taken[place] = true;
+    }
+    mutex_unlock(&gate->mutex);
+    if (!whole)
+        return ready_failed(module->session);
+    if (place < LOCKSTEP_READY_STREAMS)
+        return 0;
+    return error_set(LOCKSTEP_E_INVALID,
+                     "module '%s': gradients of the bucket of '%s' come from more than %d streams",
+                     module->name, module->parameters[parameter].name, LOCKSTEP_READY_STREAMS);
+}
+
+int ready_record(struct contribution *contribution, uint32_t parameter, void *stream)
+{
+    struct lockstep_session *session = contribution->module->session;
+    struct ready_gate *gate = ready_gate(contribution, parameter);
+    int result = -1;
+    mutex_lock(&gate->mutex);
+    const uint32_t place = ready_place_locked(gate, stream);
+    if (place < LOCKSTEP_READY_STREAMS) {
+        struct device_ready *ready = &gate->ready[place];
+        ready->parameter = parameter;
+        ready->pending = true;
+        result = device_event_record(session->device, ready->event, stream);
+    }
+    mutex_unlock(&gate->mutex);
+    return result < 0 ? ready_failed(session) : 0;
+}
+
+// ---- A world of one ----------------------------------------------------------------------------
+
+static int ready_await_event(const struct lockstep_session *session, void *event)
+{
+    const struct timespec pause = {.tv_nsec = READY_LOOK_NS};
+    int happened;
+    while ((happened = device_event_query(session->device, event)) == 0)
+        nanosleep(&pause, NULL);
+    return happened < 0 ? ready_failed(session) : 0;
+}
+
+int ready_await(struct contribution *contribution)
+{
+    const struct lockstep_module *module = contribution->module;
+    const uint32_t count = contribution->gates == NULL ? 0 : module->layout.bucket_count;
+    int status = 0;
+    for (uint32_t b = 0; b < count && status == 0; b++) {
+        for (uint32_t i = 0; i < LOCKSTEP_READY_STREAMS && status == 0; i++) {
+            const struct device_ready *ready = &contribution->gates[b].ready[i];
+            if (ready->pending)
+                status = ready_await_event(module->session, ready->event);
+        }
+    }
+    return status;
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What has to have happened on a device before a bucket may be read: for each bucket of a
+// contribution one event for every stream that produces gradients of it, recorded again by each
+// report of that stream. Not the waiting: that is the transport's, on the device.
+//
+// A stream keeps its event from step to step, and an event that no stream of a window has used may
+// be given to another one. So what is made is made once, in the first steps. An event stands for
+// all that its stream was given before it was recorded, so a later report covers earlier ones of
+// the same stream, in whatever call or step of the window they came.
+//
+// Threads: any may report. A gate's mutex is a leaf, held while an event is recorded. The last
+// report of a bucket hands it to the driver, which reads the gate from then on.
+
+#ifndef WORKER_READY_H
+#define WORKER_READY_H
+
+#include "worker/session.h"
+
+struct ready_gate {
+    struct mutex mutex;
+    // guarded by mutex until the bucket is handed over, then driver
+    bool taken[LOCKSTEP_READY_STREAMS]; // By its stream, in this window.
+    struct device_ready ready[LOCKSTEP_READY_STREAMS];
+};
+
+// The gates of a contribution; none where the session has no device. False without memory. Trainer.
+bool ready_init(struct contribution *contribution);
+void ready_fini(struct contribution *contribution);
+// Nothing is pending. Trainer, when results of the last step are in memory.
+void ready_window_begin(struct contribution *contribution);
+
+// Takes a place in the gate of the parameter's bucket for a stream. LOCKSTEP_E_INVALID: there are
+// LOCKSTEP_READY_STREAMS other ones. LOCKSTEP_E_SYSTEM: the device has failed. Any thread.
+int ready_reserve(struct contribution *contribution, uint32_t parameter, void *stream);
+// Records that the parameter is complete when all that the stream was given is done. The place was
+// reserved. LOCKSTEP_E_SYSTEM: the device has failed. Any thread.
+int ready_record(struct contribution *contribution, uint32_t parameter, void *stream);
+
+// LOCKSTEP_E_SYSTEM, with what the session's device has said. Any thread.
+int ready_failed(const struct lockstep_session *session);
+
+// World of one: waits until all of this has happened. Trainer. 0, or LOCKSTEP_E_SYSTEM.
+int ready_await(struct contribution *contribution);
+
+#endif

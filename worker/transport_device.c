@@ -1,0 +1,576 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Collectives on devices: their life. The driver's thread. The two ways they go are
+// transport_staged.c's and transport_nccl.c's, how a communicator comes to be is
+// transport_naming.c's; docs/data-plane.md says why.
+//
+// Nothing here waits for a device. What was enqueued ends with an event and a host function, which
+// wakes the driver; it looks at the events of everything that is working. A host function does not
+// come when a device fails, so the driver looks every DEVICES_LOOK_MS besides, at NCCL's errors,
+// too.
+//
+// The end. Whoever gives up a generation says so in a word that the device reads (`revoked`),
+// before NCCL is told: from then on no finish kernel begins to write. Then the communicator is
+// aborted, which ends the kernels of NCCL, and what writes is waited for. Flows whose work still
+// waits, for a trainer's stream say, keep their blocks until the device has come past it.
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "worker/transport_device_parts.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define DEVICES_ABORT_MS 5000
+#define DEVICES_LOOK_MS 20
+#define DEVICES_LEFT_MS \
+    1000 // How long what a peer has done before its goodbye may take to be seen.
+
+// ---- failure ------------------------------------------------------------------------------------
+
+// Why the device, or NCCL on it, does not go on. NCCL complains of a lost device, too: so that is
+// asked first.
+static const char *devices_reason(const struct devices *devices)
+{
+    list_for_each (node, &devices->working) {
+        const struct device_flow *flow = list_entry(node, struct device_flow, turn);
+        (void)device_event_query(devices->device, flow->event);
+    }
+    const char *text = device_failed(devices->device);
+    if (text)
+        return text;
+    return devices->communicator ? communicator_text(devices->communicator) : "no reason is known";
+}
+
+static void devices_fail(struct devices *devices)
+{
+    if (devices->failed)
+        return;
+    devices->failed = true;
+    text_copy(devices->text, sizeof(devices->text), devices_reason(devices));
+}
+
+// ---- flows --------------------------------------------------------------------------------------
+
+static struct device_flow *devices_make_flow(struct devices *devices)
+{
+    struct device_flow *flow = calloc(1, sizeof(*flow));
+    if (!flow) {
+        device_fail(devices->device, "out of memory here");
+        return NULL;
+    }
+    list_init(&flow->turn);
+    flow->event = device_event_make(devices->device);
+    if (!flow->event) {
+        free(flow);
+        return NULL;
+    }
+    devices->flow_count++;
+    return flow;
+}
+
+static struct device_flow *devices_take_flow(struct devices *devices)
+{
+    struct list *node = list_pop_front(&devices->idle);
+    return node ? list_entry(node, struct device_flow, turn) : devices_make_flow(devices);
+}
+
+static void devices_give_block(struct devices *devices, struct device_block **block)
+{
+    if (*block)
+        device_give(devices->device, *block);
+    *block = NULL;
+}
+
+static bool devices_reduces(const struct devices *devices)
+{
+    list_for_each (node, &devices->working) {
+        const struct device_flow *flow = list_entry(node, struct device_flow, turn);
+        if (flow->way == DEVICE_WAY_NCCL && flow->stage != STAGE_WAITING)
+            return true;
+    }
+    return false;
+}
+
+bool devices_take(struct devices *devices, struct device_block **block, enum device_memory kind,
+                  size_t bytes)
+{
+    if (!*block)
+        *block = device_find(devices->device, kind, bytes);
+    if (!*block && !devices_reduces(devices))
+        *block = device_take(devices->device, kind, bytes);
+    return *block != NULL;
+}
+
+// The device has nothing more to do with it.
+static void devices_release(struct devices *devices, struct device_flow *flow)
+{
+    device_cut_release(flow);
+    devices_give_block(devices, &flow->packed);
+    devices_give_block(devices, &flow->pinned);
+    devices_give_block(devices, &flow->note);
+    devices_give_block(devices, &flow->words);
+    flow->collective = NULL;
+    flow->untold = false;
+    list_remove(&flow->turn);
+    list_push_front(&devices->idle, &flow->turn);
+}
+
+int devices_await_ready(struct devices *devices, const struct device_flow *flow,
+                        enum device_stream stream)
+{
+    const struct collective *collective = flow->collective;
+    for (uint32_t i = 0; i < collective->ready_count; i++) {
+        if (collective->ready[i].pending &&
+            device_wait(devices->device, stream, collective->ready[i].event) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+int devices_enqueued(struct devices *devices, struct device_flow *flow, enum device_stream stream)
+{
+    flow->untold = flow->stage == STAGE_DELIVERING;
+    if (device_record(devices->device, stream, flow->event) < 0)
+        return -1;
+    return device_ring(devices->device, stream);
+}
+
+void devices_done(struct devices *devices, struct device_flow *flow)
+{
+    flow->stage = STAGE_DONE;
+    list_remove(&flow->turn);
+    list_push_back(&devices->done, &flow->turn);
+}
+
+// ---- open and close -----------------------------------------------------------------------------
+
+static void devices_rung(void *context)
+{
+    transport_wake(context);
+}
+
+int devices_open(struct transport *transport, const struct transport_config *config)
+{
+    if (!config->device)
+        return 0;
+    struct devices *devices = transport->devices = calloc(1, sizeof(*devices));
+    if (!devices)
+        return -1;
+    devices->transport = transport;
+    devices->device = config->device;
+    devices->abort_ms = config->abort_ms == 0 ? DEVICES_ABORT_MS : config->abort_ms;
+    struct list *const lists[] = {&devices->working, &devices->done, &devices->left,
+                                  &devices->idle};
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
+        list_init(lists[i]);
+    device_enter(devices->device);
+    devices->revoked =
+        device_take(devices->device, MEMORY_PINNED, DEVICE_REVOKED_WORDS * sizeof(uint32_t));
+    device_leave(devices->device);
+    if (!devices->revoked)
+        return -1;
+    device_bell(devices->device, devices_rung, transport);
+    return 0;
+}
+
+// What the device may still do to blocks, device_close waits for before it frees them.
+static void devices_free_flows(struct devices *devices, struct list *list)
+{
+    struct list *node = NULL;
+    while ((node = list_first(list))) {
+        struct device_flow *flow = list_entry(node, struct device_flow, turn);
+        devices_release(devices, flow);
+        list_remove(&flow->turn);
+        device_event_free(devices->device, flow->event);
+        free(flow->extents);
+        free(flow);
+    }
+}
+
+void devices_close(struct transport *transport)
+{
+    struct devices *devices = transport->devices;
+    if (!devices)
+        return;
+    device_bell(devices->device, NULL, NULL);
+    devices_forget(transport, false);
+    devices_free_flows(devices, &devices->left);
+    devices_free_flows(devices, &devices->idle);
+    device_cut_fini(devices);
+    devices_give_block(devices, &devices->revoked);
+    free(devices);
+    transport->devices = NULL;
+}
+
+int transport_reserve_device(struct transport *transport, uint32_t collectives, uint64_t bytes,
+                             uint32_t extents, uint32_t units)
+{
+    struct devices *devices = transport->devices;
+    const size_t note = (2 + (size_t)units) * sizeof(uint64_t);
+    int status = 0;
+    thread_assert(&transport->thread);
+    if (!devices)
+        return 0;
+    for (uint32_t i = 0; i < collectives && status == 0; i++) {
+        struct device_flow *flow = devices_make_flow(devices);
+        if (flow)
+            list_push_back(&devices->idle, &flow->turn);
+        else
+            status = -1;
+    }
+    if (status < 0 || device_reserve(devices->device, MEMORY_SCRATCH, bytes, collectives) < 0 ||
+        device_reserve(devices->device, MEMORY_SCRATCH, note, collectives) < 0 ||
+        device_reserve(devices->device, MEMORY_PINNED, note, collectives) < 0)
+        return -1;
+    if (!transport_is_strict(&transport->world) &&
+        device_reserve(devices->device, MEMORY_PINNED, bytes, collectives) < 0)
+        return -1;
+    device_enter(devices->device);
+    naming_register(devices);
+    device_leave(devices->device);
+    return device_cut_reserve(devices, extents + units, bytes, collectives);
+}
+
+int transport_reserve_tables(struct transport *transport, uint32_t collectives, uint64_t bytes,
+                             uint32_t extents)
+{
+    struct devices *devices = transport->devices;
+    thread_assert(&transport->thread);
+    return devices ? device_cut_reserve(devices, extents, bytes, collectives) : 0;
+}
+
+// ---- working ------------------------------------------------------------------------------------
+
+void devices_launch(struct transport *transport, struct collective *collective, enum device_way way)
+{
+    struct devices *devices = transport->devices;
+    assert(devices && collective->device == devices->device);
+    collective->weight_total = 0;
+    collective->first_sent_us = 0;
+    collective->last_received_us = 0;
+    struct device_flow *flow = devices->failed ? NULL : devices_take_flow(devices);
+    collective->state = flow;
+    if (!flow) {
+        devices_fail(devices);
+        return;
+    }
+    flow->collective = collective;
+    flow->way = way;
+    list_push_back(&devices->working, &flow->turn);
+    device_enter(devices->device);
+    const int launched =
+        way == DEVICE_WAY_NCCL ? nccl_launch(devices, flow) : staged_launch(devices, flow);
+    device_leave(devices->device);
+    if (launched < 0)
+        devices_fail(devices);
+}
+
+static void devices_work_left(struct devices *devices)
+{
+    list_for_each_safe (node, &devices->left) {
+        struct device_flow *flow = list_entry(node, struct device_flow, turn);
+        if (device_happened(devices->device, flow->event) == 0)
+            continue;
+        devices_release(devices, flow);
+    }
+}
+
+static void devices_work_flows(struct devices *devices)
+{
+    list_for_each_safe (node, &devices->working) {
+        struct device_flow *flow = list_entry(node, struct device_flow, turn);
+        const int worked =
+            flow->way == DEVICE_WAY_NCCL ? nccl_work(devices, flow) : staged_work(devices, flow);
+        if (worked < 0) {
+            devices_fail(devices);
+            return;
+        }
+    }
+}
+
+// What is under way with NCCL ends with an error of NCCL's only if somebody asks.
+static void devices_work_errors(struct devices *devices)
+{
+    if (device_failed(devices->device) ||
+        (devices->stage == DEVICES_FORMED &&
+         communicator_poll(devices->communicator) == COMMUNICATOR_BROKEN))
+        devices_fail(devices);
+}
+
+void devices_work(struct transport *transport)
+{
+    struct devices *devices = transport->devices;
+    if (!devices ||
+        (transport->formed_reported && list_empty(&devices->working) && list_empty(&devices->left)))
+        return;
+    device_enter(devices->device);
+    naming_work(devices);
+    if (!devices->failed)
+        devices_work_left(devices);
+    if (!devices->failed && !list_empty(&devices->working))
+        devices_work_errors(devices);
+    if (!devices->failed)
+        devices_work_flows(devices);
+    device_leave(devices->device);
+}
+
+// ---- events -------------------------------------------------------------------------------------
+
+static void devices_tell(struct devices *devices, struct device_flow *flow)
+{
+    const struct transport_events *events = &devices->transport->events;
+    flow->untold = false;
+    if (events->enqueued)
+        events->enqueued(events->context, flow->collective);
+}
+
+static bool devices_report_enqueued(struct devices *devices)
+{
+    list_for_each (node, &devices->working) {
+        struct device_flow *flow = list_entry(node, struct device_flow, turn);
+        if (!flow->untold)
+            continue;
+        devices_tell(devices, flow);
+        return true;
+    }
+    return false;
+}
+
+static bool devices_report_done(struct devices *devices)
+{
+    const struct transport_events *events = &devices->transport->events;
+    struct list *node = list_first(&devices->done);
+    if (!node)
+        return false;
+    struct device_flow *flow = list_entry(node, struct device_flow, turn);
+    if (flow->untold) {
+        devices_tell(devices, flow);
+        return true;
+    }
+    struct collective *collective = flow->collective;
+    collective->state = NULL;
+    devices_release(devices, flow);
+    if (events->done)
+        events->done(events->context, collective);
+    return true;
+}
+
+static bool devices_report_failed(struct devices *devices)
+{
+    const struct transport_events *events = &devices->transport->events;
+    if (!devices->failed || devices->failure_reported)
+        return false;
+    devices->failure_reported = true;
+    if (events->device_failed)
+        events->device_failed(events->context, devices->text);
+    return true;
+}
+
+bool devices_report(struct transport *transport)
+{
+    struct devices *devices = transport->devices;
+    return devices && (devices_report_enqueued(devices) || devices_report_done(devices) ||
+                       devices_report_failed(devices));
+}
+
+static struct device_flow *devices_flow_of(struct transport *transport,
+                                           const struct collective *collective)
+{
+    if (!transport->devices)
+        return NULL;
+    list_for_each (node, &transport->devices->working) {
+        struct device_flow *flow = list_entry(node, struct device_flow, turn);
+        if (collective == &flow->host)
+            return flow;
+    }
+    return NULL;
+}
+
+struct collective *devices_outer(struct transport *transport, const struct collective *collective)
+{
+    const struct device_flow *flow = devices_flow_of(transport, collective);
+    return flow ? flow->collective : NULL;
+}
+
+void devices_travelled(struct transport *transport, const struct collective *collective)
+{
+    struct devices *devices = transport->devices;
+    device_enter(devices->device);
+    const int travelled = staged_travelled(devices, devices_flow_of(transport, collective));
+    device_leave(devices->device);
+    if (travelled < 0)
+        devices_fail(devices);
+}
+
+// ---- what a person is told ----------------------------------------------------------------------
+
+static const struct device_ready *devices_unready(const struct devices *devices,
+                                                  const struct collective *collective)
+{
+    for (uint32_t i = 0; i < collective->ready_count; i++) {
+        const struct device_ready *ready = &collective->ready[i];
+        if (ready->pending && device_event_query(devices->device, ready->event) == 0)
+            return ready;
+    }
+    return NULL;
+}
+
+// Between devices they begin one after the other: what follows the first one that waits for other
+// ranks cannot be in anybody's way.
+struct device_held transport_inspect_device(struct transport *transport)
+{
+    const struct devices *devices = transport->devices;
+    thread_assert(&transport->thread);
+    if (!devices)
+        return (struct device_held){.hold = DEVICE_HOLD_NONE};
+    list_for_each (node, &devices->working) {
+        const struct device_flow *flow = list_entry(node, struct device_flow, turn);
+        if (flow->way == DEVICE_WAY_STAGED && flow->stage > STAGE_COLLECTING)
+            continue;
+        const struct device_ready *ready = devices_unready(devices, flow->collective);
+        if (ready)
+            return (struct device_held){DEVICE_HOLD_STREAM, flow->collective, ready};
+        if (flow->way == DEVICE_WAY_NCCL)
+            return (struct device_held){.hold = DEVICE_HOLD_NCCL};
+    }
+    return (struct device_held){.hold = DEVICE_HOLD_NONE};
+}
+
+// ---- waiting ------------------------------------------------------------------------------------
+
+static bool devices_has_nccl(const struct devices *devices)
+{
+    list_for_each (node, &devices->working) {
+        if (list_entry(node, struct device_flow, turn)->way == DEVICE_WAY_NCCL)
+            return true;
+    }
+    return false;
+}
+
+// A goodbye comes over another way than what NCCL has still to bring.
+bool devices_needs(struct transport *transport, const struct peer_link *peer)
+{
+    struct devices *devices = transport->devices;
+    if (!devices || !peer->left || !devices_has_nccl(devices)) {
+        if (devices && !devices_has_nccl(devices))
+            devices->left_ms = 0;
+        return false;
+    }
+    if (devices->left_ms == 0)
+        devices->left_ms = clock_now_ms();
+    return clock_now_ms() >= devices->left_ms + DEVICES_LEFT_MS;
+}
+
+bool devices_idle(const struct transport *transport)
+{
+    const struct devices *devices = transport->devices;
+    return !devices || (list_empty(&devices->working) && list_empty(&devices->done));
+}
+
+static bool devices_has_to_look(const struct devices *devices)
+{
+    if (devices->stage == DEVICES_JOINING)
+        return true;
+    list_for_each (node, &devices->working) {
+        const struct device_flow *flow = list_entry(node, struct device_flow, turn);
+        if (flow->stage <= STAGE_TAKING)
+            return true;
+    }
+    return false;
+}
+
+uint64_t devices_deadline(const struct transport *transport, uint64_t now_ms)
+{
+    const struct devices *devices = transport->devices;
+    if (!devices || devices->failed)
+        return UINT64_MAX;
+    if (devices_has_to_look(devices))
+        return now_ms + 1;
+    return list_empty(&devices->working) ? UINT64_MAX : now_ms + DEVICES_LOOK_MS;
+}
+
+// ---- the end ------------------------------------------------------------------------------------
+
+static void devices_revoke(struct devices *devices)
+{
+    uint32_t *words = (uint32_t *)(void *)devices->revoked->host;
+    __atomic_store_n(&words[devices->generation % DEVICE_REVOKED_WORDS], 1, __ATOMIC_SEQ_CST);
+}
+
+static void devices_end_communicator(struct devices *devices, bool in_order)
+{
+    char sentence[DEVICE_TEXT_BYTES];
+    struct text text;
+    if (!devices->communicator)
+        return;
+    if (!communicator_end(devices->communicator, in_order, devices->abort_ms)) {
+        text_init(&text, sentence, sizeof(sentence));
+        text_append(&text, "NCCL has not given up a communicator within %llu ms, and keeps it",
+                    (unsigned long long)devices->abort_ms);
+        device_fail(devices->device, sentence);
+    }
+    devices->communicator = NULL;
+}
+
+// Puts a flow where it belongs when it is forgotten. What was begun, and has no event yet, gets
+// one.
+static void devices_leave_flow(struct devices *devices, struct device_flow *flow)
+{
+    flow->collective->state = NULL;
+    if (flow->stage == STAGE_TAKING)
+        (void)device_record(devices->device, DEVICE_REDUCE, flow->event);
+    if (flow->stage == STAGE_TAKING || flow->stage == STAGE_COLLECTING ||
+        flow->stage == STAGE_DELIVERING) {
+        list_remove(&flow->turn);
+        list_push_back(&devices->left, &flow->turn);
+    } else {
+        devices_release(devices, flow);
+    }
+}
+
+// Whether some of what is left may write gradients, and its time has come.
+static bool devices_writes(const struct devices *devices)
+{
+    list_for_each (node, &devices->left) {
+        if (list_entry(node, struct device_flow, turn)->stage == STAGE_DELIVERING)
+            return true;
+    }
+    return false;
+}
+
+static void devices_settle(struct devices *devices, uint64_t deadline_ms)
+{
+    const struct timespec pause = {.tv_nsec = 100 * 1000};
+    devices_work_left(devices);
+    while (devices_writes(devices) && !device_failed(devices->device)) {
+        if (clock_now_ms() >= deadline_ms) {
+            device_fail(devices->device, "the device does not come to the end of its work");
+            return;
+        }
+        (void)nanosleep(&pause, NULL);
+        devices_work_left(devices);
+    }
+}
+
+void devices_forget(struct transport *transport, bool in_order)
+{
+    struct devices *devices = transport->devices;
+    if (!devices)
+        return;
+    const uint64_t deadline_ms = clock_now_ms() + devices->abort_ms;
+    const bool ends_well = in_order && list_empty(&devices->working) && !devices->failed;
+    device_enter(devices->device);
+    if (!ends_well)
+        devices_revoke(devices);
+    devices_end_communicator(devices, ends_well);
+    list_for_each_safe (node, &devices->working)
+        devices_leave_flow(devices, list_entry(node, struct device_flow, turn));
+    list_for_each_safe (node, &devices->done)
+        devices_leave_flow(devices, list_entry(node, struct device_flow, turn));
+    devices_settle(devices, deadline_ms);
+    device_leave(devices->device);
+    devices->wave.state = NULL;
+    devices->stage = DEVICES_IDLE;
+}

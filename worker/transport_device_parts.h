@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the files of collectives on devices share: transport_device.c (their life, the end),
+// transport_naming.c (how a communicator comes to be), transport_staged.c and transport_nccl.c (the
+// two ways) and device_cut.c (what kernels are told of a collective). Nobody else includes it. The
+// driver's thread, between device_enter and device_leave.
+
+#ifndef WORKER_TRANSPORT_DEVICE_PARTS_H
+#define WORKER_TRANSPORT_DEVICE_PARTS_H
+
+#include "worker/communicator.h"
+#include "worker/device.h"
+#include "worker/device_kernels.h"
+#include "worker/transport_device.h"
+#include "worker/transport_parts.h"
+
+#define DEVICE_CUTS 512 // Tables that are kept; a power of two.
+#define DEVICE_REVOKED_WORDS 512
+
+enum device_stage {
+    STAGE_WAITING, // For its turn with NCCL, or for memory.
+    STAGE_TAKING, // NCCL takes it.
+    STAGE_COLLECTING, // Its input is on the way to the host.
+    STAGE_TRAVELLING, // A collective of the hosts carries it.
+    STAGE_DELIVERING, // All that it does on the device is enqueued.
+    STAGE_DONE,
+};
+
+// The tables of a collective as kernels read them. They are kept, and the same ones serve the next
+// collective of the same extents: in a steady state nothing is copied.
+struct device_cut {
+    const void *key; // The collective's array of extents. NULL: this place is free.
+    uint32_t holders; // Flows that use it.
+    uint32_t count; // Pieces.
+    uint64_t elements;
+    size_t bytes; // Of the table.
+    struct device_block *host; // What `table` is copied from: pieces, then tiles.
+    struct device_block *table;
+    bool stale; // It was not copied yet.
+};
+
+// A collective whose memory is on this device.
+struct device_flow {
+    struct list turn; // In one of the lists of struct devices.
+    struct collective *collective;
+    enum device_way way;
+    enum device_stage stage;
+    bool untold; // It is enqueued, and the event that says so has not been reported.
+    void *event; // Of what was enqueued last.
+    struct device_cut *cut; // NULL: no kernel is needed.
+    struct device_block *packed; // On the device: the row as it travels. NULL: not needed.
+    struct device_block *pinned; // STAGED: the row on the host.
+    struct device_block *note; // Pinned: what kernels are told, and what comes back.
+    struct device_block *words; // NCCL: the note, on the device.
+    // STAGED
+    struct collective host; // What the hosts run.
+    struct extent *extents; // [extent_room]: its memory.
+    uint32_t extent_room;
+};
+
+enum devices_stage {
+    DEVICES_IDLE, // No communicator is needed.
+    DEVICES_NAMING, // The wave that tells how to meet.
+    DEVICES_JOINING, // The communicator forms.
+    DEVICES_FORMED,
+    DEVICES_FAILED,
+};
+
+struct devices {
+    struct transport *transport;
+    // set at transport_open, then constant
+    struct device *device; // NULL: other ranks may have one.
+    uint64_t abort_ms;
+    // driver only
+    enum devices_stage stage;
+    char text[DEVICE_TEXT_BYTES]; // Of DEVICES_FAILED, and of `failed`.
+    bool failed; // Nothing more comes of what was launched.
+    bool failure_reported;
+    struct wave wave;
+    struct communicator *communicator;
+    struct device_block *revoked; // Pinned words; the generation's is not 0 when it was given up.
+    uint32_t generation; // How many were formed here: the word.
+    uint64_t left_ms; // Since when a peer has been gone that may have done its part. 0: none has.
+    struct list working; // Launched; those of NCCL in the order of their launch.
+    struct list done; // To be reported.
+    struct list left; // Forgotten, and the device may still do what was enqueued.
+    struct list idle; // With an event, and without a collective.
+    uint64_t flow_count;
+    struct device_cut cuts[DEVICE_CUTS];
+    struct device_piece *pieces; // [piece_room]: of the collective that is being launched.
+    uint32_t piece_room;
+};
+
+// ---- device_cut.c -------------------------------------------------------------------------------
+
+// Finds or makes the table of a collective. False: there is no memory for it now.
+bool device_cut_hold(struct devices *devices, struct device_flow *flow);
+// The row of a collective whose table is held, for kernels on that stream. 0 or -1.
+int device_cut_row(struct devices *devices, struct device_flow *flow, enum device_stream stream,
+                   struct device_row *row);
+void device_cut_release(struct device_flow *flow);
+// Makes room for rows of so many pieces and elements; NULL memory: -1.
+int device_cut_reserve(struct devices *devices, uint32_t pieces, uint64_t elements, uint32_t count);
+void device_cut_fini(struct devices *devices);
+
+// ---- transport_device.c -------------------------------------------------------------------------
+
+// A block, unless *block is one already. False: there is none now. It comes when NCCL has nothing
+// in flight here, because more memory may be had only when the device is at rest, and NCCL may wait
+// for a rank that has died. Or the device has failed.
+bool devices_take(struct devices *devices, struct device_block **block, enum device_memory kind,
+                  size_t bytes);
+// All that the flow does on the device is enqueued on the stream. 0 or -1.
+int devices_enqueued(struct devices *devices, struct device_flow *flow, enum device_stream stream);
+// Waits on the stream for those who produce the collective's gradients. 0 or -1.
+int devices_await_ready(struct devices *devices, const struct device_flow *flow,
+                        enum device_stream stream);
+// The collective is its caller's again, but for the event.
+void devices_done(struct devices *devices, struct device_flow *flow);
+
+// ---- transport_naming.c -------------------------------------------------------------------------
+
+// Goes on with forming: between the links' standing and the event that says so.
+void naming_work(struct devices *devices);
+// Tells NCCL of the memory that it will be given, once it has a communicator.
+void naming_register(struct devices *devices);
+
+// ---- the ways: begin, go on when the event has happened. 0, or -1 when the device has failed ----
+
+int staged_launch(struct devices *devices, struct device_flow *flow);
+int staged_work(struct devices *devices, struct device_flow *flow);
+int staged_travelled(struct devices *devices, struct device_flow *flow);
+
+int nccl_launch(struct devices *devices, struct device_flow *flow);
+int nccl_work(struct devices *devices, struct device_flow *flow);
+
+#endif

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Collectives that NCCL carries: every rank has a device, and they are launched in one order. The
+// driver's thread.
+//
+// On DEVICE_REDUCE, all of it enqueued without waiting for any:
+//
+//   wait for the gradients -> pack -> allreduce of the row and of its header -> finish -> copy the
+//   header to the host
+//
+// The header is one word of weight and one for each unit: how many ranks have used it. So the
+// finish kernel knows what to divide by and what to write, and the host learns it when the event
+// has happened. The gradients stay what they were until that kernel, which copies or skips all of a
+// bucket: it skips when the communicator was given up (`revoked` is set before that), because then
+// what NCCL leaves is garbage. A bucket that is one extent, unscaled, and used as a whole is sent
+// from where it lies, without being packed.
+//
+// NCCL may take a group on a thread of its own. Until it has, nothing may be enqueued behind it on
+// the stream, nor given to it: flows wait in the order of their launch.
+
+#include "worker/kernels.h"
+#include "worker/transport_device_parts.h"
+
+#include "base/clock.h"
+
+#include <assert.h>
+#include <string.h>
+
+// Words of a note: the decision of the finish kernel, the weight, the units.
+#define NOTE_DECISION 0
+#define NOTE_WEIGHT 1
+#define NOTE_UNITS 2
+
+static size_t note_words(const struct collective *collective)
+{
+    return NOTE_UNITS + (size_t)collective->unit_count;
+}
+
+static enum dtype nccl_wire(const struct collective *collective)
+{
+    return collective->partial == DTYPE_NONE ? collective->dtype : collective->partial;
+}
+
+// What the input is multiplied by; 0: it counts for nothing, whatever it holds.
+static uint64_t nccl_factor(const struct collective *collective)
+{
+    if (collective->op != REDUCE_MEAN)
+        return 1;
+    return collective->weight > 0 && collective->input_is_sum ? 1 : collective->weight;
+}
+
+// Whether the input can travel as it lies there.
+static bool nccl_is_view(const struct collective *collective)
+{
+    return collective->extent_count == 1 && collective->extents[0].in &&
+           nccl_factor(collective) == 1 && nccl_wire(collective) == collective->dtype &&
+           collective->exponent == 0 &&
+           units_usage(collective->used, (struct unit_range){0, collective->unit_count}) ==
+               USAGE_ALL;
+}
+
+// ---- launching ----------------------------------------------------------------------------------
+
+static uint64_t *nccl_note(const struct device_flow *flow)
+{
+    return (uint64_t *)(void *)flow->note->host;
+}
+
+// All memory that it needs, before anything is begun.
+static bool nccl_take(struct devices *devices, struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    const size_t bytes = note_words(collective) * sizeof(uint64_t);
+    if (!devices_take(devices, &flow->note, MEMORY_PINNED, bytes) ||
+        !devices_take(devices, &flow->words, MEMORY_SCRATCH, bytes))
+        return false;
+    return collective->elements == 0 ||
+           (devices_take(devices, &flow->packed, MEMORY_SCRATCH,
+                         collective->elements * dtype_size(nccl_wire(collective))) &&
+            (flow->cut || device_cut_hold(devices, flow)));
+}
+
+static void nccl_write_note(const struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    uint64_t *note = nccl_note(flow);
+    note[NOTE_DECISION] = DEVICE_UNDECIDED;
+    note[NOTE_WEIGHT] = collective->op == REDUCE_MEAN ? collective->weight : 1;
+    for (uint32_t unit = 0; unit < collective->unit_count; unit++)
+        note[NOTE_UNITS + unit] = units_is_used(collective->used, unit);
+}
+
+static int nccl_pack(struct devices *devices, struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    struct device_pack pack = {
+        .packed = (void *)(uintptr_t)flow->packed->address,
+        .weight = nccl_factor(collective),
+        .exponent = collective->exponent,
+        .dtype = (uint32_t)collective->dtype,
+        .wire = (uint32_t)nccl_wire(collective),
+        .header_words = (uint32_t)note_words(collective),
+        .header_from = (const uint64_t *)(uintptr_t)flow->note->address,
+        .header_to = (uint64_t *)(uintptr_t)flow->words->address,
+    };
+    if (device_cut_row(devices, flow, DEVICE_REDUCE, &pack.row) < 0)
+        return -1;
+    return device_run(devices->device, DEVICE_REDUCE, DEVICE_KERNEL_PACK,
+                      device_blocks(collective->elements), &pack);
+}
+
+// Before NCCL: what it is to send is in one place.
+static int nccl_prepare(struct devices *devices, struct device_flow *flow, uint64_t *in)
+{
+    const struct collective *collective = flow->collective;
+    const bool view = nccl_is_view(collective);
+    if (devices_await_ready(devices, flow, DEVICE_REDUCE) < 0)
+        return -1;
+    *in = view           ? (uint64_t)(uintptr_t)collective->extents[0].in
+          : flow->packed ? flow->packed->address
+                         : 0;
+    if (flow->packed && !view)
+        return nccl_pack(devices, flow);
+    return device_transfer(devices->device, DEVICE_REDUCE, flow->words->address,
+                           flow->note->address, note_words(collective) * sizeof(uint64_t));
+}
+
+static int nccl_begin(struct devices *devices, struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    uint64_t in = 0;
+    if (!nccl_take(devices, flow))
+        return device_failed(devices->device) ? -1 : 0;
+    nccl_write_note(flow);
+    if (nccl_prepare(devices, flow, &in) < 0)
+        return -1;
+    flow->collective->first_sent_us = clock_now_us();
+    flow->stage = STAGE_TAKING;
+    return communicator_reduce(devices->communicator, in, flow->packed ? flow->packed->address : 0,
+                               collective->elements, nccl_wire(collective),
+                               flow->words->address + NOTE_WEIGHT * sizeof(uint64_t),
+                               note_words(collective) - NOTE_WEIGHT);
+}
+
+static int nccl_finish(struct devices *devices, struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    const uint64_t words = flow->words->address;
+    const uint64_t revoked =
+        devices->revoked->address + devices->generation % DEVICE_REVOKED_WORDS * sizeof(uint32_t);
+    struct device_finish finish = {
+        .packed = (const void *)(uintptr_t)flow->packed->address,
+        .header = (const uint64_t *)(uintptr_t)(words + NOTE_WEIGHT * sizeof(uint64_t)),
+        .revoked = (const uint32_t *)(uintptr_t)revoked,
+        .decision = (uint32_t *)(uintptr_t)(words + NOTE_DECISION * sizeof(uint64_t)),
+        .exponent = collective->exponent,
+        .dtype = (uint32_t)collective->dtype,
+        .wire = (uint32_t)nccl_wire(collective),
+        .final =
+            (uint32_t)(collective->final == DTYPE_NONE ? collective->dtype : collective->final),
+        .divides = collective->op == REDUCE_MEAN,
+    };
+    if (device_cut_row(devices, flow, DEVICE_REDUCE, &finish.row) < 0)
+        return -1;
+    return device_run(devices->device, DEVICE_REDUCE, DEVICE_KERNEL_FINISH,
+                      device_blocks(collective->elements), &finish);
+}
+
+// NCCL has taken it: what comes behind.
+static int nccl_enqueue_rest(struct devices *devices, struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    if (flow->packed && nccl_finish(devices, flow) < 0)
+        return -1;
+    if (device_transfer(devices->device, DEVICE_REDUCE, flow->note->address, flow->words->address,
+                        note_words(collective) * sizeof(uint64_t)) < 0)
+        return -1;
+    flow->stage = STAGE_DELIVERING;
+    return devices_enqueued(devices, flow, DEVICE_REDUCE);
+}
+
+// ---- going on -----------------------------------------------------------------------------------
+
+static int nccl_go_on(struct devices *devices, struct device_flow *flow)
+{
+    const enum communicator_state state = communicator_poll(devices->communicator);
+    if (state != COMMUNICATOR_STANDS)
+        return state == COMMUNICATOR_BUSY ? 0 : -1;
+    if (flow->stage == STAGE_TAKING)
+        return nccl_enqueue_rest(devices, flow);
+    if (nccl_begin(devices, flow) < 0)
+        return -1;
+    return flow->stage == STAGE_TAKING &&
+                   communicator_poll(devices->communicator) == COMMUNICATOR_STANDS
+               ? nccl_enqueue_rest(devices, flow)
+               : 0;
+}
+
+// Whether it is the next that NCCL gets.
+static bool nccl_is_next(const struct devices *devices, const struct device_flow *flow)
+{
+    list_for_each (node, &devices->working) {
+        const struct device_flow *before = list_entry(node, struct device_flow, turn);
+        if (before == flow)
+            return true;
+        if (before->way == DEVICE_WAY_NCCL && before->stage <= STAGE_TAKING)
+            return false;
+    }
+    return true;
+}
+
+static void nccl_done(struct devices *devices, struct device_flow *flow)
+{
+    struct collective *collective = flow->collective;
+    const uint64_t *note = nccl_note(flow);
+    if (collective->op == REDUCE_MEAN)
+        collective->weight_total = note[NOTE_WEIGHT];
+    for (uint32_t unit = 0; unit < collective->unit_count; unit++) {
+        if (note[NOTE_UNITS + unit] > 0)
+            units_set_used(collective->used, unit);
+    }
+    collective->last_received_us = clock_now_us();
+    devices_done(devices, flow);
+}
+
+int nccl_work(struct devices *devices, struct device_flow *flow)
+{
+    if (flow->stage == STAGE_WAITING || flow->stage == STAGE_TAKING)
+        return nccl_is_next(devices, flow) ? nccl_go_on(devices, flow) : 0;
+    const int happened = device_happened(devices->device, flow->event);
+    if (happened <= 0)
+        return happened;
+    // What was aborted elsewhere may have ended with garbage.
+    if (communicator_poll(devices->communicator) == COMMUNICATOR_BROKEN)
+        return -1;
+    nccl_done(devices, flow);
+    return 0;
+}
+
+int nccl_launch(struct devices *devices, struct device_flow *flow)
+{
+    flow->stage = STAGE_WAITING;
+    return nccl_work(devices, flow);
+}

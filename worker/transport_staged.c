@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Collectives on devices by way of the host. The driver's thread.
+//
+//   COLLECT:  wait for the gradients -> gather into one row on the device -> copy it to the host
+//   then:     a collective of the hosts over that row, as if the memory had been there
+//   DELIVER:  copy it to the device -> scatter what somebody used to where it belongs
+//
+// A single extent needs no kernel, and no row on the device. Nothing is waited for: each arrow down
+// is a host function that wakes the driver, which looks at the event (device_happened). What the
+// hosts compute is what they compute for memory of their own, so the bits are those of a job
+// without devices, and a rank without one takes part without knowing.
+//
+// The row on the host has the extents of the collective: those without input have none there.
+
+#include "worker/kernels.h"
+#include "worker/transport_device_parts.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t staged_bytes(const struct collective *collective)
+{
+    return collective->elements * dtype_size(collective->dtype);
+}
+
+static bool staged_is_root(const struct devices *devices, const struct collective *collective)
+{
+    return collective->kind == COLLECTIVE_BROADCAST &&
+           collective->root == devices->transport->world.rank;
+}
+
+// ---- to the host --------------------------------------------------------------------------------
+
+static bool staged_has_input(const struct devices *devices, const struct collective *collective)
+{
+    if (collective->kind == COLLECTIVE_BROADCAST && !staged_is_root(devices, collective))
+        return false;
+    for (uint32_t i = 0; i < collective->extent_count; i++) {
+        if (collective->extents[i].in && collective->extents[i].elements > 0)
+            return true;
+    }
+    return false;
+}
+
+static int staged_gather(struct devices *devices, struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    struct device_gather gather = {.dtype = (uint32_t)collective->dtype};
+    if (device_cut_row(devices, flow, DEVICE_COLLECT, &gather.row) < 0)
+        return -1;
+    gather.packed = (void *)(uintptr_t)flow->packed->address;
+    if (device_run(devices->device, DEVICE_COLLECT, DEVICE_KERNEL_GATHER,
+                   device_blocks(collective->elements), &gather) < 0)
+        return -1;
+    return device_transfer(devices->device, DEVICE_COLLECT, flow->pinned->address,
+                           flow->packed->address, staged_bytes(collective));
+}
+
+static int staged_collect(struct devices *devices, struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    const struct extent *only = collective->extent_count == 1 ? &collective->extents[0] : NULL;
+    const int moved = devices_await_ready(devices, flow, DEVICE_COLLECT) < 0 ? -1
+                      : only
+                          ? device_transfer(devices->device, DEVICE_COLLECT, flow->pinned->address,
+                                            (uint64_t)(uintptr_t)only->in, staged_bytes(collective))
+                          : staged_gather(devices, flow);
+    flow->stage = STAGE_COLLECTING;
+    return moved < 0 ? -1 : devices_enqueued(devices, flow, DEVICE_COLLECT);
+}
+
+// ---- between hosts ------------------------------------------------------------------------------
+
+static bool staged_goes_on(const struct extent *before, const struct extent *next)
+{
+    return !before->in == !next->in && !before->out == !next->out;
+}
+
+static int staged_extents(struct devices *devices, struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    const size_t element = dtype_size(collective->dtype);
+    uint8_t *at = flow->pinned ? flow->pinned->host : NULL;
+    uint32_t count = 0;
+    if (collective->extent_count > flow->extent_room) {
+        struct extent *more = realloc(flow->extents, collective->extent_count * sizeof(*more));
+        if (!more) {
+            device_fail(devices->device, "out of memory here");
+            return -1;
+        }
+        flow->extents = more;
+        flow->extent_room = collective->extent_count;
+    }
+    for (uint32_t i = 0; i < collective->extent_count; i++) {
+        const struct extent *extent = &collective->extents[i];
+        struct extent *last = count > 0 ? &flow->extents[count - 1] : NULL;
+        if (extent->elements == 0)
+            continue;
+        if (last && staged_goes_on(last, extent))
+            last->elements += extent->elements;
+        else
+            flow->extents[count++] = (struct extent){.in = extent->in ? at : NULL,
+                                                     .out = extent->out ? at : NULL,
+                                                     .elements = extent->elements};
+        at += extent->elements * element;
+    }
+    flow->host.extents = flow->extents;
+    flow->host.extent_count = count;
+    return 0;
+}
+
+static int staged_travel(struct devices *devices, struct device_flow *flow)
+{
+    flow->host = *flow->collective;
+    flow->host.on_devices = false;
+    flow->host.device = NULL;
+    flow->host.ready = NULL;
+    flow->host.ready_count = 0;
+    flow->host.context = flow;
+    flow->stage = STAGE_TRAVELLING;
+    if (staged_extents(devices, flow) < 0)
+        return -1;
+    flow_launch(devices->transport, &flow->host);
+    return 0;
+}
+
+// ---- to the device ------------------------------------------------------------------------------
+
+// Whether the device has to be told of the result at all.
+static bool staged_has_output(const struct devices *devices, const struct collective *collective)
+{
+    const bool root = staged_is_root(devices, collective);
+    if (collective->elements == 0 ||
+        (collective->op == REDUCE_MEAN && collective->kind == COLLECTIVE_ALLREDUCE &&
+         collective->weight_total == 0))
+        return false;
+    if (units_usage(collective->used, (struct unit_range){0, collective->unit_count}) == USAGE_NONE)
+        return false;
+    for (uint32_t i = 0; i < collective->extent_count; i++) {
+        const struct extent *extent = &collective->extents[i];
+        if (extent->out && extent->elements > 0 && !(root && extent->out == extent->in))
+            return true;
+    }
+    return false;
+}
+
+// The bits of the units that are written, where kernels can read them; NULL: all are.
+static int staged_used(struct devices *devices, struct device_flow *flow, const uint64_t **used)
+{
+    const struct collective *collective = flow->collective;
+    const size_t bytes = units_words(collective->unit_count) * sizeof(uint64_t);
+    *used = NULL;
+    if (units_usage(collective->used, (struct unit_range){0, collective->unit_count}) == USAGE_ALL)
+        return 0;
+    memcpy(flow->note->host, collective->used, bytes);
+    *used = (const uint64_t *)(uintptr_t)flow->words->address;
+    return device_transfer(devices->device, DEVICE_DELIVER, flow->words->address,
+                           flow->note->address, bytes);
+}
+
+static int staged_scatter(struct devices *devices, struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    struct device_scatter scatter = {.dtype = (uint32_t)collective->dtype};
+    if (staged_used(devices, flow, &scatter.used) < 0 ||
+        device_cut_row(devices, flow, DEVICE_DELIVER, &scatter.row) < 0 ||
+        device_transfer(devices->device, DEVICE_DELIVER, flow->packed->address,
+                        flow->pinned->address, staged_bytes(collective)) < 0)
+        return -1;
+    scatter.packed = (const void *)(uintptr_t)flow->packed->address;
+    return device_run(devices->device, DEVICE_DELIVER, DEVICE_KERNEL_SCATTER,
+                      device_blocks(collective->elements), &scatter);
+}
+
+// What had no input here has not waited for those who may still write its memory.
+static int staged_deliver(struct devices *devices, struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    const struct extent *only = collective->extent_count == 1 ? &collective->extents[0] : NULL;
+    const bool whole =
+        units_usage(collective->used, (struct unit_range){0, collective->unit_count}) == USAGE_ALL;
+    if (!staged_has_input(devices, collective) &&
+        devices_await_ready(devices, flow, DEVICE_DELIVER) < 0)
+        return -1;
+    const int moved =
+        only && whole
+            ? device_transfer(devices->device, DEVICE_DELIVER, (uint64_t)(uintptr_t)only->out,
+                              flow->pinned->address, staged_bytes(collective))
+            : staged_scatter(devices, flow);
+    flow->stage = STAGE_DELIVERING;
+    return moved < 0 ? -1 : devices_enqueued(devices, flow, DEVICE_DELIVER);
+}
+
+int staged_travelled(struct devices *devices, struct device_flow *flow)
+{
+    struct collective *collective = flow->collective;
+    collective->weight_total = flow->host.weight_total;
+    collective->first_sent_us = flow->host.first_sent_us;
+    collective->last_received_us = flow->host.last_received_us;
+    if (staged_has_output(devices, collective))
+        return staged_deliver(devices, flow);
+    devices_done(devices, flow);
+    return 0;
+}
+
+// ---- life ---------------------------------------------------------------------------------------
+
+// All memory that it may need, before anything is begun.
+static bool staged_take(struct devices *devices, struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    const size_t used = units_words(collective->unit_count) * sizeof(uint64_t);
+    if (collective->elements == 0)
+        return true;
+    if (!devices_take(devices, &flow->pinned, MEMORY_PINNED, staged_bytes(collective)))
+        return false;
+    if (collective->extent_count == 1 && collective->unit_count == 0)
+        return true; // It needs no kernel.
+    return devices_take(devices, &flow->packed, MEMORY_SCRATCH, staged_bytes(collective)) &&
+           devices_take(devices, &flow->note, MEMORY_PINNED, used) &&
+           devices_take(devices, &flow->words, MEMORY_SCRATCH, used) &&
+           (flow->cut || device_cut_hold(devices, flow));
+}
+
+// In a world of one most results are what lies there.
+static bool staged_is_there(const struct devices *devices, const struct collective *collective)
+{
+    if (devices->transport->world.world_size > 1 ||
+        (collective->op == REDUCE_MEAN && collective->input_is_sum))
+        return false;
+    for (uint32_t i = 0; i < collective->extent_count; i++) {
+        const struct extent *extent = &collective->extents[i];
+        if (extent->out && extent->out != extent->in)
+            return false;
+    }
+    return true;
+}
+
+// It is the result when those who produce it have come to their end.
+static int staged_stay(struct devices *devices, struct device_flow *flow)
+{
+    struct collective *collective = flow->collective;
+    if (collective->op == REDUCE_MEAN)
+        collective->weight_total = collective->weight;
+    flow->stage = STAGE_DELIVERING;
+    if (devices_await_ready(devices, flow, DEVICE_DELIVER) < 0)
+        return -1;
+    return devices_enqueued(devices, flow, DEVICE_DELIVER);
+}
+
+int staged_launch(struct devices *devices, struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    if (staged_is_there(devices, collective))
+        return staged_stay(devices, flow);
+    flow->stage = STAGE_WAITING;
+    if (!staged_take(devices, flow))
+        return device_failed(devices->device) ? -1 : 0;
+    if (staged_has_input(devices, collective))
+        return staged_collect(devices, flow);
+    return staged_travel(devices, flow);
+}
+
+int staged_work(struct devices *devices, struct device_flow *flow)
+{
+    if (flow->stage == STAGE_WAITING)
+        return staged_launch(devices, flow);
+    if (flow->stage == STAGE_TRAVELLING)
+        return 0;
+    const int happened = device_happened(devices->device, flow->event);
+    if (happened <= 0)
+        return happened;
+    if (flow->stage == STAGE_COLLECTING)
+        return staged_travel(devices, flow);
+    devices_done(devices, flow);
+    return 0;
+}
