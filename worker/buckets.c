@@ -2,12 +2,12 @@
 //
 // The layout of buckets and its words; the rules are in buckets.h. Pure; any thread.
 //
-// One walk over the order. Each dtype has a struct walk: what is in its open bucket, and how much
+// One walk over the order. Each key has a struct walk: what is in its open bucket, and how much
 // of it is still to come, counted beforehand, so that the walk knows where its tail begins and
 // which of its gradients is the last. Buckets close one after the other, in the order of their
 // closing gradients, which is the order wanted. The members of a bucket that closes are those of
-// its dtype since it was opened: a second look at that part of the order, so a walk costs at most
-// one look for each dtype at each gradient.
+// its key since it was opened: a second look at that part of the order, so a walk costs at most
+// one look for each key at each gradient.
 
 #include "worker/buckets.h"
 
@@ -19,10 +19,11 @@
 #include <string.h>
 
 enum {
-    KEYS = DTYPE_UINT8 + 1
+    DTYPES = DTYPE_UINT8 + 1,
+    KEYS = 2 * DTYPES
 };
 
-// Of one dtype.
+// Of one key.
 struct walk {
     uint64_t bytes_left; // Of gradients not yet walked over.
     uint32_t count_left; // Likewise.
@@ -43,6 +44,12 @@ struct source {
 static uint32_t source_at(const struct source *source, uint32_t position)
 {
     return source->order != NULL ? source->order[position] : source->length - 1 - position;
+}
+
+// Of a parameter whose dtype is a known one.
+static uint32_t parameter_key(const struct bucket_parameter *parameter)
+{
+    return (uint32_t)parameter->dtype + (parameter->device ? DTYPES : 0);
 }
 
 static uint64_t parameter_bytes(const struct bucket_parameter *parameter)
@@ -97,7 +104,7 @@ static enum bucket_error check_order(const uint32_t *order, uint32_t order_count
     return BUCKET_OK;
 }
 
-// Checks the trainable parameters and sums them up by dtype.
+// Checks the trainable parameters and sums them up by key.
 static enum bucket_error count_parameters(const struct bucket_parameter *parameters,
                                           uint32_t parameter_count, struct walk walks[KEYS],
                                           uint32_t *trainable_count, struct text *error)
@@ -117,7 +124,7 @@ static enum bucket_error count_parameters(const struct bucket_parameter *paramet
             text_append(error, "parameter %u has no known dtype (%d)", i, (int)parameter->dtype);
             return BUCKET_BAD_DTYPE;
         }
-        struct walk *walk = &walks[parameter->dtype];
+        struct walk *walk = &walks[parameter_key(parameter)];
         if (parameter->elements > ((uint64_t)INT64_MAX - walk->bytes_left) / size) {
             text_append(error, "parameter %u makes more than 2^63 bytes of %s", i,
                         dtype_name(parameter->dtype));
@@ -142,7 +149,7 @@ static enum bucket_error check_room(const struct bucket_layout *layout, uint32_t
 
 // ---- The walk --------------------------------------------------------------------------------
 
-// Sets tail_count of every dtype, by walking the order backwards: gradients join the tail while all
+// Sets tail_count of every key, by walking the order backwards: gradients join the tail while all
 // of it stays within last_bytes, and until something is in it.
 static void find_tails(const struct source *source, uint64_t last_bytes, struct walk walks[KEYS])
 {
@@ -150,23 +157,25 @@ static void find_tails(const struct source *source, uint64_t last_bytes, struct 
     bool full[KEYS] = {false};
     for (uint32_t position = source->length; position-- > 0;) {
         const struct bucket_parameter *parameter = &source->parameters[source_at(source, position)];
-        if (!parameter->trainable || full[parameter->dtype])
+        const uint32_t key = parameter->trainable ? parameter_key(parameter) : 0;
+        if (!parameter->trainable || full[key])
             continue;
-        uint64_t sum = bytes[parameter->dtype] + parameter_bytes(parameter);
-        if (bytes[parameter->dtype] > 0 && sum > last_bytes) {
-            full[parameter->dtype] = true;
+        uint64_t sum = bytes[key] + parameter_bytes(parameter);
+        if (bytes[key] > 0 && sum > last_bytes) {
+            full[key] = true;
             continue;
         }
-        bytes[parameter->dtype] = sum;
-        walks[parameter->dtype].tail_count++;
+        bytes[key] = sum;
+        walks[key].tail_count++;
     }
 }
 
 // Adds the bucket that closes at position to the layout.
 static enum bucket_error close_bucket(const struct source *source, uint32_t position,
-                                      enum dtype dtype, struct walk *walk,
-                                      struct bucket_layout *layout, struct text *error)
+                                      struct walk *walk, struct bucket_layout *layout,
+                                      struct text *error)
 {
+    const struct bucket_parameter *last = &source->parameters[source_at(source, position)];
     uint32_t limit = layout->bucket_capacity < LOCKSTEP_MAX_BUCKETS ? layout->bucket_capacity
                                                                     : LOCKSTEP_MAX_BUCKETS;
     if (layout->bucket_count >= limit) {
@@ -176,12 +185,14 @@ static enum bucket_error close_bucket(const struct source *source, uint32_t posi
     layout->buckets[layout->bucket_count++] = (struct bucket){
         .first = layout->order_count,
         .count = walk->open_count,
-        .dtype = dtype,
-        .elements = walk->open_bytes / dtype_size(dtype),
+        .dtype = last->dtype,
+        .device = last->device,
+        .elements = walk->open_bytes / dtype_size(last->dtype),
     };
     for (uint32_t i = walk->open_from; i <= position; i++) {
         uint32_t index = source_at(source, i);
-        if (source->parameters[index].trainable && source->parameters[index].dtype == dtype)
+        if (source->parameters[index].trainable &&
+            parameter_key(&source->parameters[index]) == parameter_key(last))
             layout->order[layout->order_count++] = index;
     }
     walk->open_count = 0;
@@ -189,7 +200,7 @@ static enum bucket_error close_bucket(const struct source *source, uint32_t posi
     return BUCKET_OK;
 }
 
-// Puts the gradient at position into the open bucket of its dtype. Returns whether that closes it.
+// Puts the gradient at position into the open bucket of its key. Returns whether that closes it.
 static bool add_gradient(struct walk *walk, uint32_t position, uint64_t bytes)
 {
     bool in_tail = walk->count_left <= walk->tail_count;
@@ -213,11 +224,10 @@ static enum bucket_error walk_order(const struct source *source, uint64_t cap,
         const struct bucket_parameter *parameter = &source->parameters[source_at(source, position)];
         if (!parameter->trainable)
             continue;
-        struct walk *walk = &walks[parameter->dtype];
+        struct walk *walk = &walks[parameter_key(parameter)];
         if (!add_gradient(walk, position, parameter_bytes(parameter)))
             continue;
-        enum bucket_error status =
-            close_bucket(source, position, parameter->dtype, walk, layout, error);
+        enum bucket_error status = close_bucket(source, position, walk, layout, error);
         if (status != BUCKET_OK)
             return status;
         walk->cap = cap;
@@ -275,6 +285,11 @@ uint32_t buckets_encode(const struct bucket_layout *layout, uint32_t *words)
     return (uint32_t)(next - words);
 }
 
+static const char *place_name(bool device)
+{
+    return device ? " on devices" : "";
+}
+
 // Fills the bucket whose members end before end, and start where the one before ends.
 static enum bucket_error decode_bucket(uint32_t number, uint32_t first, uint32_t end,
                                        const struct bucket_parameter *parameters,
@@ -286,13 +301,15 @@ static enum bucket_error decode_bucket(uint32_t number, uint32_t first, uint32_t
         return BUCKET_BAD_WORDS;
     }
     struct bucket *bucket = &layout->buckets[number];
-    *bucket = (struct bucket){first, end - first, parameters[layout->order[first]].dtype, 0};
+    const struct bucket_parameter *leader = &parameters[layout->order[first]];
+    *bucket = (struct bucket){first, end - first, leader->dtype, 0, leader->device};
     for (uint32_t i = first; i < end; i++) {
         const struct bucket_parameter *parameter = &parameters[layout->order[i]];
-        if (parameter->dtype != bucket->dtype) {
-            text_append(error, "bucket %u has parameter %u of %s beside parameter %u of %s", number,
-                        layout->order[first], dtype_name(bucket->dtype), layout->order[i],
-                        dtype_name(parameter->dtype));
+        if (parameter_key(parameter) != parameter_key(leader)) {
+            text_append(error, "bucket %u has parameter %u of %s%s beside parameter %u of %s%s",
+                        number, layout->order[first], dtype_name(bucket->dtype),
+                        place_name(bucket->device), layout->order[i], dtype_name(parameter->dtype),
+                        place_name(parameter->device));
             return BUCKET_BAD_WORDS;
         }
         bucket->elements += parameter->elements;

@@ -4,10 +4,11 @@
 // which their gradients become ready, and three caps. Also the words in which a layout travels.
 // Not the memory of buckets, and not when they are launched. Pure; any thread. Allocates nothing.
 //
-// The key of a bucket is its dtype. Every key has its own open bucket and walks the caps by itself:
-// its first bucket has first_bytes, the others have bytes. A cap is a threshold: a bucket closes
-// when its size has reached the cap after a gradient was added. So a gradient above the cap does
-// not fit worse than another one, and with a cap of 0 each gradient is alone.
+// The key of a bucket is its dtype, and whether ranks that have a device have it in its memory:
+// what lies on devices is reduced there. Every key has its own open bucket and walks the caps by
+// itself: its first bucket has first_bytes, the others have bytes. A cap is a threshold: a bucket
+// closes when its size has reached the cap after a gradient was added. So a gradient above the cap
+// does not fit worse than another one, and with a cap of 0 each gradient is alone.
 //
 // Where a trainer sets no cap, a bucket has 4 MiB: a link whose bucket has travelled waits for the
 // next one to fill, so large buckets leave it idle, and what a bucket costs by itself is small
@@ -34,6 +35,7 @@ struct bucket_parameter {
     enum dtype dtype;
     bool trainable; // Others are in no bucket.
     uint64_t elements;
+    bool device; // In the memory of devices, on the ranks that have one. Equal on all ranks.
 };
 
 struct bucket_caps {
@@ -45,12 +47,13 @@ struct bucket_caps {
 #define BUCKET_DEFAULT_BYTES (4 * 1024 * 1024)
 #define BUCKET_SHARES 64
 
-// order[first] to order[first + count - 1], all of one dtype, elements in all (maybe 0).
+// order[first] to order[first + count - 1], all of one key, elements in all (maybe 0).
 struct bucket {
     uint32_t first;
     uint32_t count; // At least 1.
     enum dtype dtype;
     uint64_t elements;
+    bool device;
 };
 
 // The arrays are the caller's, and only written, up to their capacities, by what makes a layout.
@@ -70,9 +73,9 @@ enum bucket_error {
     BUCKET_TOO_MANY_PARAMETERS, // More than LOCKSTEP_MAX_PARAMETERS, or than order has room for.
     BUCKET_TOO_MANY_BUCKETS, // More than LOCKSTEP_MAX_BUCKETS, or than there is room for.
     BUCKET_BAD_DTYPE, // A trainable parameter of no known dtype.
-    BUCKET_TOO_LARGE, // More than INT64_MAX bytes of one dtype.
+    BUCKET_TOO_LARGE, // More than INT64_MAX bytes of one key.
     BUCKET_BAD_ORDER, // Not each trainable parameter exactly once.
-    BUCKET_BAD_WORDS, // Words that are no layout at all: ends, counts, mixed dtypes.
+    BUCKET_BAD_WORDS, // Words that are no layout at all: ends, counts, mixed keys.
 };
 
 // The cap of buckets where the trainer has set none: of a module with these parameters, of which
@@ -96,7 +99,7 @@ uint32_t buckets_encode(const struct bucket_layout *layout, uint32_t *words);
 
 // Makes the layout that words describe, for these parameters. Words may come from anywhere: the
 // order must hold exactly the trainable parameters, ends rise strictly up to its length, and a
-// bucket has one dtype. How large buckets are and in what order is not questioned.
+// bucket has one key. How large buckets are and in what order is not questioned.
 enum bucket_error buckets_decode(const uint32_t *words, uint32_t word_count,
                                  const struct bucket_parameter *parameters,
                                  uint32_t parameter_count, struct bucket_layout *layout,

@@ -24,6 +24,8 @@
 #include "base/text.h"
 #include "worker/error.h"
 #include "worker/handle.h"
+#include "worker/ready.h"
+#include "worker/residency.h"
 #include "worker/session.h"
 
 #include <inttypes.h>
@@ -465,9 +467,11 @@ static int call_check_report(const struct lockstep_module *module, const lockste
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s' has replicas 0 to %" PRIu32 "; %" PRIu32 " is none of them",
                          module->name, module->replicas - 1, replica);
-    if (stream != NULL)
-        return error_set(LOCKSTEP_E_UNSUPPORTED, "gradients on a device are not supported yet: "
-                                                 "stream must be NULL");
+    if (stream != NULL && module->session->device == NULL)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': a stream is given, and this rank has no device: set "
+                         "config.device",
+                         module->name);
     return call_check_parameter(module, parameter);
 }
 
@@ -479,13 +483,21 @@ static _Atomic(void *) *call_memory(struct contribution *contribution, uint32_t 
     return &replica_gradient(contribution, replica, parameter)->memory;
 }
 
+// A gradient, as it was reported.
+struct reported {
+    uint32_t replica;
+    uint32_t parameter;
+    void *memory; // NULL: where it was.
+    void *stream; // That produces it. NULL: it is there.
+};
+
 // A report without memory means the one that was registered.
-static int call_check_memory(struct contribution *contribution, uint32_t replica,
-                             uint32_t parameter, const void *given)
+static int call_check_memory(struct contribution *contribution, const struct reported *reported)
 {
     const struct lockstep_module *module = contribution->module;
-    _Atomic(void *) *memory = call_memory(contribution, replica, parameter);
-    if (given != NULL || atomic_load_explicit(memory, memory_order_relaxed) != NULL ||
+    const uint32_t parameter = reported->parameter;
+    _Atomic(void *) *memory = call_memory(contribution, reported->replica, parameter);
+    if (reported->memory != NULL || atomic_load_explicit(memory, memory_order_relaxed) != NULL ||
         module->shapes[parameter].elements == 0)
         return 0;
     if (contribution->index > 0)
@@ -499,42 +511,68 @@ static int call_check_memory(struct contribution *contribution, uint32_t replica
                      module->name, module->parameters[parameter].name);
 }
 
-static void call_note_report(struct contribution *contribution, uint32_t replica,
-                             uint32_t parameter, void *given)
+// A stream has a place in the bucket in which the gradient travels, before anything is changed.
+static int call_check_device(struct contribution *contribution, const struct reported *reported)
 {
-    struct report *report = call_report_of(contribution, replica, parameter);
-    struct gradient *gradient = call_gradient(contribution, parameter);
-    if (given != NULL)
-        atomic_store_explicit(call_memory(contribution, replica, parameter), given,
-                              memory_order_relaxed);
+    const struct home *home = &contribution->module->homes[reported->parameter];
+    const int status =
+        residency_check_gradient(home->module, home->parameter, reported->memory, reported->stream);
+    if (status < 0 || reported->stream == NULL ||
+        home->module->shapes[home->parameter].elements == 0)
+        return status;
+    return ready_reserve(call_home(contribution, reported->parameter), home->parameter,
+                         reported->stream);
+}
+
+static int call_note_stream(struct contribution *contribution, const struct reported *reported)
+{
+    const struct home *home = &contribution->module->homes[reported->parameter];
+    if (reported->stream == NULL || home->module->shapes[home->parameter].elements == 0)
+        return 0;
+    return ready_record(call_home(contribution, reported->parameter), home->parameter,
+                        reported->stream);
+}
+
+static void call_note_report(struct contribution *contribution, const struct reported *reported)
+{
+    struct report *report = call_report_of(contribution, reported->replica, reported->parameter);
+    struct gradient *gradient = call_gradient(contribution, reported->parameter);
+    if (reported->memory != NULL)
+        atomic_store_explicit(call_memory(contribution, reported->replica, reported->parameter),
+                              reported->memory, memory_order_relaxed);
     atomic_store_explicit(&report->used, true, memory_order_relaxed);
     atomic_store_explicit(&gradient->used, true, memory_order_relaxed);
     call_count_ready(contribution->module->session);
 }
 
-// A report in the open call.
-static int call_take(const struct lockstep_call *call, uint32_t replica, uint32_t parameter,
-                     void *given)
+// A report in the open call. One whose stream has failed is taken all the same, so that nobody
+// waits for it: nothing of this rank's device arrives anywhere any more.
+static int call_take(const struct lockstep_call *call, const struct reported *reported)
 {
     const struct lockstep_module *module = call->module;
-    struct report *report = call_report_of(call->contribution, replica, parameter);
+    const uint32_t parameter = reported->parameter;
+    struct report *report = call_report_of(call->contribution, reported->replica, parameter);
     uint32_t before;
-    const int status = call_check_memory(call->contribution, replica, parameter, given);
+    int status = call_check_memory(call->contribution, reported);
+    if (status == 0 && module->session->device != NULL)
+        status = call_check_device(call->contribution, reported);
     if (status < 0)
         return status;
     if (!call_claim(report, call->serial, module->parameters[parameter].ready_count, 0, &before))
         return call_ready_error(module, parameter, before);
-    call_note_report(call->contribution, replica, parameter, given);
-    if (replica == 0 && before + 1 == module->parameters[parameter].ready_count)
+    call_note_report(call->contribution, reported);
+    status = call_note_stream(call->contribution, reported);
+    if (reported->replica == 0 && before + 1 == module->parameters[parameter].ready_count)
         progress_gradient(module->session->progress);
     if (call->last)
         call_settle(call->contribution, parameter, 1);
-    return 0;
+    return status;
 }
 
 int lockstep_replica_ready(lockstep_module *module, lockstep_call *call, uint32_t replica,
                            uint32_t parameter, void *gradient, void *stream)
 {
+    const struct reported reported = {replica, parameter, gradient, stream};
     const struct lockstep_call *open;
     int status = module_check(module);
     if (status == 0)
@@ -547,7 +585,7 @@ int lockstep_replica_ready(lockstep_module *module, lockstep_call *call, uint32_
                          "module '%s': parameter '%s' is ready outside a call (before "
                          "lockstep_call_begin or after lockstep_call_end)",
                          module->name, module->parameters[parameter].name);
-    return call_take(open, replica, parameter, gradient);
+    return call_take(open, &reported);
 }
 
 int lockstep_grad_ready(lockstep_module *module, lockstep_call *call, uint32_t parameter,

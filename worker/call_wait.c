@@ -117,14 +117,15 @@ struct wait {
 // that have an owner in common.
 static int wait_alone(const struct wait *wait, struct contribution *contribution)
 {
+    int status = 0;
     mutex_lock(&wait->session->mutex);
     if (!contribution->returned) {
         call_note_withdrawn(contribution);
-        step_settle_contribution(contribution, wait->session->weight);
+        status = step_settle_contribution(contribution, wait->session->weight);
         contribution->returned = true;
     }
     mutex_unlock(&wait->session->mutex);
-    return 0;
+    return status;
 }
 
 static struct command wait_command(const struct contribution *contribution, enum command_kind kind)

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/text.h"
+#include "worker/device.h"
 #include "worker/error.h"
 #include "worker/handle.h"
 #include "worker/kernels.h"
@@ -22,11 +23,16 @@
 
 uint64_t collective_signature(const struct collective *collective)
 {
-    const uint64_t identity[] = {(uint64_t)collective->kind,     (uint64_t)collective->dtype,
-                                 (uint64_t)collective->op,       collective->root,
-                                 collective->elements,           (uint64_t)collective->partial,
-                                 (uint64_t)collective->final,    (uint64_t)collective->exponent,
-                                 (uint64_t)collective->algorithm};
+    const uint64_t identity[] = {(uint64_t)collective->kind,
+                                 (uint64_t)collective->dtype,
+                                 (uint64_t)collective->op,
+                                 collective->root,
+                                 collective->elements,
+                                 (uint64_t)collective->partial,
+                                 (uint64_t)collective->final,
+                                 (uint64_t)collective->exponent,
+                                 (uint64_t)collective->algorithm,
+                                 collective->on_devices};
     return hash64(identity, sizeof(identity));
 }
 
@@ -296,15 +302,32 @@ static int collective_check(struct lockstep_session *session, const char *name, 
     return 0;
 }
 
+// Memory of this rank's device travels from there, whatever others have.
+static int collective_find(const struct lockstep_session *session, const char *name,
+                           const void *data, struct collective *like)
+{
+    enum memory_place place = MEMORY_ON_HOST;
+    if (session->device != NULL && data != NULL)
+        place = device_place(session->device, data);
+    like->device = place == MEMORY_ON_DEVICE ? session->device : NULL;
+    if (place != MEMORY_ELSEWHERE)
+        return 0;
+    return error_set(LOCKSTEP_E_INVALID,
+                     "collective '%s': its data is in the memory of another device than cuda:%d, "
+                     "which is this session's (config.device)",
+                     name, device_facts(session->device)->ordinal);
+}
+
 static int collective_async(struct lockstep_session *session, const char *name, void *data,
-                            uint64_t count, const struct collective *like,
-                            struct lockstep_work **work)
+                            uint64_t count, struct collective *like, struct lockstep_work **work)
 {
     int status;
     if (work == NULL)
         return error_set(LOCKSTEP_E_INVALID, "work is NULL: nowhere to put the handle");
     *work = NULL;
     status = collective_check(session, name, count, like);
+    if (status == 0)
+        status = collective_find(session, name, data, like);
     if (status == 0)
         status = collective_begin(session, name, data, count, like, work);
     if (status < 0)
@@ -324,10 +347,12 @@ static void collective_give_up(struct lockstep_session *session, struct lockstep
 }
 
 static int collective_blocking(struct lockstep_session *session, const char *name, void *data,
-                               uint64_t count, const struct collective *like, uint32_t timeout_ms)
+                               uint64_t count, struct collective *like, uint32_t timeout_ms)
 {
     struct lockstep_work *work;
     int status = collective_check(session, name, count, like);
+    if (status == 0)
+        status = collective_find(session, name, data, like);
     if (status < 0)
         return status;
     const struct visit visit = progress_enter(session, API_COLLECTIVE, PROGRESS_NO_MODULE, 0);
@@ -354,7 +379,7 @@ int lockstep_allreduce(lockstep_session *session, const char *name, void *data, 
 {
     if (data == NULL && count > 0)
         return error_set(LOCKSTEP_E_INVALID, "data is NULL and count is %" PRIu64, count);
-    const struct collective like = collective_allreduce(dtype, op);
+    struct collective like = collective_allreduce(dtype, op);
     return collective_blocking(session, name, data, count, &like, timeout_ms);
 }
 
@@ -364,7 +389,7 @@ int lockstep_allreduce_async(lockstep_session *session, const char *name, void *
 {
     if (data == NULL && count > 0)
         return error_set(LOCKSTEP_E_INVALID, "data is NULL and count is %" PRIu64, count);
-    const struct collective like = collective_allreduce(dtype, op);
+    struct collective like = collective_allreduce(dtype, op);
     return collective_async(session, name, data, count, &like, work);
 }
 
@@ -373,7 +398,7 @@ int lockstep_broadcast(lockstep_session *session, const char *name, void *data, 
 {
     if (data == NULL && count > 0)
         return error_set(LOCKSTEP_E_INVALID, "data is NULL and count is %" PRIu64, count);
-    const struct collective like = collective_broadcast(dtype, root);
+    struct collective like = collective_broadcast(dtype, root);
     return collective_blocking(session, name, data, count, &like, timeout_ms);
 }
 
@@ -383,20 +408,20 @@ int lockstep_broadcast_async(lockstep_session *session, const char *name, void *
 {
     if (data == NULL && count > 0)
         return error_set(LOCKSTEP_E_INVALID, "data is NULL and count is %" PRIu64, count);
-    const struct collective like = collective_broadcast(dtype, root);
+    struct collective like = collective_broadcast(dtype, root);
     return collective_async(session, name, data, count, &like, work);
 }
 
 // A barrier is an allreduce of one element that nobody reads; without data the work brings its own.
 int lockstep_barrier_async(lockstep_session *session, const char *name, lockstep_work **work)
 {
-    const struct collective like = collective_allreduce(LOCKSTEP_INT32, LOCKSTEP_SUM);
+    struct collective like = collective_allreduce(LOCKSTEP_INT32, LOCKSTEP_SUM);
     return collective_async(session, name, NULL, 1, &like, work);
 }
 
 int lockstep_barrier(lockstep_session *session, const char *name, uint32_t timeout_ms)
 {
-    const struct collective like = collective_allreduce(LOCKSTEP_INT32, LOCKSTEP_SUM);
+    struct collective like = collective_allreduce(LOCKSTEP_INT32, LOCKSTEP_SUM);
     return collective_blocking(session, name, NULL, 1, &like, timeout_ms);
 }
 

@@ -9,15 +9,19 @@
 #include "protos/tuning.h"
 #include "worker/error.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define MIB (1024u * 1024u)
+#define CONFIG_DEVICE_MOST 9999 // A number that is surely no device's, and fits.
 
 const char *const config_orders[] = {"error", "zero_defer"};
 const char *const config_unplanned[] = {"extend", "fail", "defer"};
+static const char *const config_encryptions[] = {"off", "tls"};
 
 // The value of an environment variable; an empty one counts as not set.
 static const char *config_environment(const char *name)
@@ -84,11 +88,12 @@ static int config_names(const struct lockstep_config *given, struct config *conf
                            "the coordinator's address");
     if (status < 0)
         return status;
-    if (coordinator != NULL &&
+    if (coordinator != NULL && strncmp(coordinator, "unix:/", 6) != 0 &&
         (!parse_address(coordinator, host, sizeof(host), &port) || port == 0))
-        return error_set(LOCKSTEP_E_CONFIG,
-                         "the coordinator's address '%s' is not of the form host:port",
-                         coordinator);
+        return error_set(
+            LOCKSTEP_E_CONFIG,
+            "the coordinator's address '%s' is not of the form host:port or unix:/path",
+            coordinator);
     if (job == NULL)
         job = given->job == NULL ? "default" : given->job;
     if (job[0] == '\0')
@@ -99,6 +104,47 @@ static int config_names(const struct lockstep_config *given, struct config *conf
     return config_string(config->advertise, sizeof(config->advertise),
                          advertise != NULL ? advertise : given->advertise,
                          "the advertised address");
+}
+
+// Whether nobody but this host can answer at the coordinator's address. A name may lead anywhere.
+static bool config_coordinator_is_local(const struct config *config)
+{
+    char host[LOCKSTEP_ADDRESS_BYTES];
+    struct in_addr four;
+    struct in6_addr six;
+    uint16_t port;
+    if (!parse_address(config->coordinator, host, sizeof(host), &port))
+        return true; // A path.
+    if (inet_pton(AF_INET, host, &four) == 1)
+        return ntohl(four.s_addr) >> 24 == IN_LOOPBACKNET;
+    if (inet_pton(AF_INET6, host, &six) == 1)
+        return IN6_IS_ADDR_LOOPBACK(&six);
+    return strcmp(host, "localhost") == 0;
+}
+
+static int config_plaintext(const struct config *config)
+{
+    const char *insecure = config_environment("LOCKSTEP_INSECURE_PLAINTEXT");
+    if (insecure != NULL && strcmp(insecure, "0") != 0 && strcmp(insecure, "1") != 0)
+        return error_set(LOCKSTEP_E_CONFIG, "LOCKSTEP_INSECURE_PLAINTEXT='%s' is not 0 or 1",
+                         insecure);
+    if (config->solo || config->tls_dir[0] != '\0' || config_coordinator_is_local(config) ||
+        (insecure != NULL && insecure[0] == '1'))
+        return 0;
+    return error_set(LOCKSTEP_E_CONFIG,
+                     "the coordinator %s is not on this host, and without certificates whoever "
+                     "answers there would be believed: set LOCKSTEP_TLS_DIR; on a network where "
+                     "you trust everybody, LOCKSTEP_INSECURE_PLAINTEXT=1 allows it",
+                     config->coordinator);
+}
+
+static int config_tls(const struct lockstep_config *given, struct config *config)
+{
+    const char *directory = config_environment("LOCKSTEP_TLS_DIR");
+    const int status = config_string(
+        config->tls_dir, sizeof(config->tls_dir), directory != NULL ? directory : given->tls_dir,
+        "the directory of certificates (LOCKSTEP_TLS_DIR, config.tls_dir)");
+    return status < 0 ? status : config_plaintext(config);
 }
 
 // The identity of memory: host name and boot id, so that two machines of one name differ.
@@ -388,6 +434,21 @@ static int config_word(const char *name, const char *const *words, uint32_t coun
     return error_set(LOCKSTEP_E_CONFIG, "%s='%s' is not %s", name, value, bytes);
 }
 
+static int config_encryption(const struct lockstep_config *given, struct config *config)
+{
+    const char *wanted = given->data_encryption;
+    uint32_t chosen = 0;
+    const int status = config_word("LOCKSTEP_DATA_ENCRYPTION", config_encryptions, 2, &chosen);
+    config->encrypts = chosen != 0;
+    if (status < 0 || config_environment("LOCKSTEP_DATA_ENCRYPTION") != NULL || wanted == NULL)
+        return status;
+    config->encrypts = strcmp(wanted, "tls") == 0;
+    return config->encrypts || strcmp(wanted, "off") == 0
+               ? 0
+               : error_set(LOCKSTEP_E_CONFIG, "config.data_encryption '%s' is not off or tls",
+                           wanted);
+}
+
 // What happens to calls that are made, or waited for, where the plan does not have them.
 static int config_policies(const struct lockstep_config *given, struct config *config)
 {
@@ -418,7 +479,33 @@ static int config_waits(const struct lockstep_config *given, struct config *conf
     config->trainer_threads = given->trainer_threads == 0 ? 1 : given->trainer_threads;
     config->wait_while_open = given->wait_while_open != 0;
     config->halt_timeout_ms = given->halt_timeout_ms;
+    const int status = config_number("LOCKSTEP_ABORT_MS", UINT32_MAX, &config->abort_ms);
+    if (status < 0)
+        return status;
     return config_number("LOCKSTEP_HALT_TIMEOUT_MS", UINT32_MAX, &config->halt_timeout_ms);
+}
+
+static bool config_is_device(const char *device)
+{
+    static const char kind[] = "cuda:";
+    uint64_t number;
+    return strcmp(device, "none") == 0 || strcmp(device, "auto") == 0 ||
+           (strncmp(device, kind, sizeof(kind) - 1) == 0 && strlen(device) < CONFIG_DEVICE_BYTES &&
+            parse_u64(device + sizeof(kind) - 1, &number) && number <= CONFIG_DEVICE_MOST);
+}
+
+static int config_device(const struct lockstep_config *given, struct config *config)
+{
+    const char *device = config_environment("LOCKSTEP_DEVICE");
+    if (device == NULL)
+        device = given->device == NULL ? "auto" : given->device;
+    if (!config_is_device(device))
+        return error_set(LOCKSTEP_E_CONFIG,
+                         "the device (LOCKSTEP_DEVICE, config.device) '%s' is not none, auto or "
+                         "cuda:N, such as cuda:0",
+                         device);
+    return config_string(config->device, sizeof(config->device), device,
+                         "the device (LOCKSTEP_DEVICE, config.device)");
 }
 
 int config_resolve(const struct lockstep_config *given, struct config *config)
@@ -428,6 +515,8 @@ int config_resolve(const struct lockstep_config *given, struct config *config)
     memset(config, 0, sizeof(*config));
     if (status == 0)
         status = config_names(&whole, config);
+    if (status == 0)
+        status = config_tls(&whole, config);
     if (status == 0)
         status = config_host(&whole, config);
     if (status == 0)
@@ -449,11 +538,15 @@ int config_resolve(const struct lockstep_config *given, struct config *config)
     if (status == 0)
         status = config_slots(config);
     if (status == 0)
+        status = config_encryption(&whole, config);
+    if (status == 0)
         status = config_trace(&whole, config);
     if (status == 0)
         status = config_policies(&whole, config);
     if (status == 0)
         status = config_waits(&whole, config);
+    if (status == 0)
+        status = config_device(&whole, config);
     config->open_timeout_ms = whole.open_timeout_ms;
     if (status == 0)
         status = config_number("LOCKSTEP_OPEN_TIMEOUT_MS", UINT32_MAX, &config->open_timeout_ms);

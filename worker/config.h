@@ -12,13 +12,16 @@
 #include <lockstep/lockstep.h>
 #include <sched.h>
 
+#define CONFIG_DEVICE_BYTES 16
+
 struct config {
     bool solo; // A world of one without a coordinator.
     char coordinator[LOCKSTEP_ADDRESS_BYTES];
+    char tls_dir[LOCKSTEP_TEXT_BYTES]; // Empty: the coordinator is spoken to in plaintext.
     char job[LOCKSTEP_JOB_NAME_BYTES];
     char host[LOCKSTEP_HOST_BYTES];
     char host_id[LOCKSTEP_HOST_BYTES];
-    char advertise[LOCKSTEP_ADDRESS_BYTES]; // Empty: found out by control_local_address.
+    char advertise[LOCKSTEP_ADDRESS_BYTES]; // As wanted (own_address.h); session_join finds out.
     uint32_t world_min;
     uint32_t world_max;
     uint32_t world_window_ms;
@@ -32,6 +35,7 @@ struct config {
     uint64_t latency_ns; // Of links that are not measured, with the next one; 0: they are.
     uint64_t bytes_per_s;
     enum slot_fill slot_fill;
+    bool encrypts; // Data links that are not in memory.
     lockstep_on_failure on_failure;
     lockstep_uneven uneven;
     uint64_t bucket_first_bytes;
@@ -51,6 +55,8 @@ struct config {
     uint32_t trainer_threads; // At least 1.
     bool wait_while_open;
     uint32_t halt_timeout_ms; // 0: none.
+    uint32_t abort_ms; // Of a communicator of NCCL. 0: the default of the transport.
+    char device[CONFIG_DEVICE_BYTES]; // "none", "auto" or "cuda:N".
 };
 
 // What the policies are called in the environment and in the manifest, by their numbers.

@@ -6,6 +6,7 @@
 
 #include "base/hash.h"
 #include "worker/kernels.h"
+#include "worker/ready.h"
 #include "worker/session.h"
 #include "worker/units.h"
 
@@ -31,14 +32,16 @@ bool contribution_init(struct contribution *contribution, struct lockstep_module
     contribution->used = calloc(count, sizeof(*contribution->used));
     contribution->used_anywhere = calloc(count, sizeof(*contribution->used_anywhere));
     contribution->ready_order = calloc(count, sizeof(*contribution->ready_order));
-    return contribution->gradients != NULL && contribution->replicas != NULL &&
-           contribution->runs != NULL && contribution->extents != NULL &&
-           contribution->unit_ends != NULL && contribution->used != NULL &&
-           contribution->used_anywhere != NULL && contribution->ready_order != NULL;
+    return ready_init(contribution) && contribution->gradients != NULL &&
+           contribution->replicas != NULL && contribution->runs != NULL &&
+           contribution->extents != NULL && contribution->unit_ends != NULL &&
+           contribution->used != NULL && contribution->used_anywhere != NULL &&
+           contribution->ready_order != NULL;
 }
 
 void contribution_fini(struct contribution *contribution)
 {
+    ready_fini(contribution);
     free(contribution->gradients);
     free(contribution->replicas);
     free(contribution->runs);
@@ -60,6 +63,7 @@ static void contribution_step_begin(struct contribution *contribution)
         contribution->runs[b].withdrawn = false;
         contribution->runs[b].put_off = contribution->runs[b].decided = false;
         contribution->runs[b].taken = false;
+        contribution->runs[b].enqueued = contribution->runs[b].told = false;
     }
     atomic_store_explicit(&contribution->ready_count, 0, memory_order_relaxed);
     memset(contribution->used_anywhere, 0,
@@ -95,6 +99,7 @@ static void contribution_window_begin(struct contribution *contribution)
         atomic_store_explicit(&replica->memory, replica->registered, memory_order_relaxed);
         atomic_store_explicit(&replica->report.used, false, memory_order_relaxed);
     }
+    ready_window_begin(contribution);
 }
 
 void module_window_begin(struct lockstep_module *module)
@@ -112,12 +117,24 @@ static bool contribution_has_memory(const struct contribution *contribution, uin
     return has;
 }
 
+bool contribution_lacks_memory(const struct contribution *contribution)
+{
+    const struct lockstep_module *module = contribution->module;
+    for (uint32_t p = 0; p < module->parameter_count; p++) {
+        if (module->shapes[p].trainable && module->shapes[p].elements > 0 &&
+            !contribution_has_memory(contribution, p))
+            return true;
+    }
+    return false;
+}
+
 uint32_t contribution_homeless(const struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
     for (uint32_t p = 0; p < module->parameter_count; p++) {
-        if (contribution->used_anywhere[p] && module->shapes[p].elements > 0 &&
-            !contribution_has_memory(contribution, p))
+        // Who has used what is known only when it has landed, for which this was asked before.
+        if (module->shapes[p].elements > 0 && !contribution_has_memory(contribution, p) &&
+            contribution->used_anywhere[p])
             return p;
     }
     return module->parameter_count;
@@ -238,6 +255,19 @@ static void contribution_wire(const struct lockstep_module *module, struct colle
         collective->exponent = module->float16_exponent;
 }
 
+// On a rank without a device all memory is the host's, whatever others have.
+static void contribution_on_devices(const struct contribution *contribution, uint32_t bucket,
+                                    struct collective *collective)
+{
+    const struct lockstep_module *module = contribution->module;
+    collective->on_devices = module->layout.buckets[bucket].device;
+    if (!collective->on_devices || module->session->device == NULL)
+        return;
+    collective->device = module->session->device;
+    collective->ready = contribution->gates[bucket].ready;
+    collective->ready_count = LOCKSTEP_READY_STREAMS;
+}
+
 // What was put off is a contribution like any other, of its own weight; as a sum, where it is one.
 static void contribution_weigh(const struct contribution *contribution, const struct launch *launch,
                                struct collective *collective)
@@ -279,6 +309,7 @@ struct collective *contribution_collective(struct contribution *contribution, ui
     };
     contribution_weigh(contribution, &launch, collective);
     contribution_wire(module, collective);
+    contribution_on_devices(contribution, bucket, collective);
     collective->algorithm = algorithm == ALGORITHM_BY_SIZE
                                 ? tune_algorithm(module->session, collective)
                                 : (enum plan_algorithm)algorithm;

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "protos/topology.h"
+#include "worker/device.h"
 #include "worker/error.h"
 #include "worker/kernels.h"
 #include "worker/session.h"
@@ -113,6 +114,10 @@ static void engine_phase_text(const struct lockstep_session *session, char *byte
              engine_peer_host(session, rank));
     sets_difference(session, predecessor, bytes, size);
 }
+
+static const char engine_no_room[] =
+    "the device has no memory for the buckets that are in flight in a step: smaller ones "
+    "(config.bucket_bytes) need less";
 
 // ---- Speaking to the coordinator ---------------------------------------------------------------
 
@@ -277,7 +282,8 @@ static void engine_send_header(struct lockstep_session *session, const struct st
 static void engine_settled(struct lockstep_session *session, uint64_t step)
 {
     struct transport_statistics now;
-    sets_adopt_layouts(session);
+    if (sets_adopt_layouts(session) && engine_reserve_layouts(session) < 0)
+        engine_fail(session, LOCKSTEP_E_SYSTEM, engine_no_room);
     transport_statistics(session->transport, &now);
     progress_order(session);
     atomic_store(&session->progress->settled, step);
@@ -411,6 +417,15 @@ static void engine_trace_final(const struct lockstep_session *session, uint32_t 
                 id->bucket, 0);
 }
 
+void engine_slot_final(struct lockstep_session *session, const struct collective *collective)
+{
+    engine_count_landing(session);
+    engine_count_times(session, collective);
+    engine_trace_final(session, collective->tag.slot);
+    order_slot_final(session->order, collective->tag.slot);
+    progress_order(session);
+}
+
 static void engine_done(void *context, struct collective *collective)
 {
     struct lockstep_session *session = context;
@@ -420,13 +435,10 @@ static void engine_done(void *context, struct collective *collective)
             engine_join_commit(session, session->order->step);
         return;
     }
-    engine_count_landing(session);
-    engine_count_times(session, collective);
     contribution_collective_done(collective->context, collective);
     atomic_store_explicit(&session->weight_total, collective->weight_total, memory_order_relaxed);
-    engine_trace_final(session, collective->tag.slot);
-    order_slot_final(session->order, collective->tag.slot);
-    progress_order(session);
+    if (!engine_device_done(session, collective))
+        engine_slot_final(session, collective);
 }
 
 static void engine_opened(struct lockstep_session *session, const struct wave *wave)
@@ -490,6 +502,22 @@ static void engine_peer_lost(void *context, uint32_t rank, enum peer_loss loss, 
     engine_report(session, &message, &seen);
 }
 
+// Nothing on this rank's device is ever final any more, so the job ends, for all ranks with one
+// sentence.
+static void engine_device_failed(void *context, const char *text)
+{
+    struct lockstep_session *session = context;
+    struct up_message message = {.kind = UP_FAIL};
+    struct down_halt seen = {.kind = HALT_LOST, .has_rank = true, .rank = session->rank};
+    char *said = message.u.fail.text;
+    message.u.fail.kind = HALT_LOST;
+    snprintf(said, sizeof(message.u.fail.text), "its device failed, cuda:%d: %s",
+             device_facts(session->device)->ordinal, text);
+    snprintf(seen.text, sizeof(seen.text), "rank %" PRIu32 " (this one): %s", session->rank, said);
+    log_event(&session->log, LOG_LEVEL_WARN, "device_failed", "text=%s", text);
+    engine_report(session, &message, &seen);
+}
+
 static const char *engine_collective_name(const struct lockstep_session *session,
                                           const struct collective *collective)
 {
@@ -541,7 +569,7 @@ static void engine_generation(struct lockstep_session *session, const struct dow
                                     .peer_count = start->peer_count,
                                     .peers = session->peers,
                                     .form_timeout_ms = session->config.open_timeout_ms};
-    const struct order_options options = engine_order_options(&session->config);
+    struct order_options options = engine_order_options(&session->config);
     const struct order_sink sink = {engine_action, session};
     if (session->generation.number != 0)
         return;
@@ -552,6 +580,10 @@ static void engine_generation(struct lockstep_session *session, const struct dow
     session->world_size = start->world_size;
     session->chunk_bytes = start->chunk_bytes;
     session->hosts = start->locality.hosts;
+    memcpy(world.devices, start->gpus, sizeof(world.devices));
+    for (uint32_t rank = 0; rank < start->world_size; rank++)
+        session->device_count += (uint32_t)(start->gpus[rank / 64] >> rank % 64 & 1);
+    options.strict = session->device != NULL && transport_is_strict(&world);
     watch_formed(session->watch, &start->locality);
     session->generation = message->generation;
     order_init(session->order, message->generation, start->rank, start->world_size, &options, sink);
@@ -750,6 +782,7 @@ static void engine_step_begin(struct lockstep_session *session, uint64_t phase)
     session->step_bytes_received = now.bytes_received;
     session->step_bytes_copied = now.bytes_copied;
     text_copy(session->engine_phase, sizeof(session->engine_phase), session->phase);
+    session->by_stream = session->any_enqueued = false;
     order_step_begun(session->order, session->step, phase, buckets);
     progress_order(session);
 }
@@ -844,8 +877,19 @@ static void engine_start_command(struct lockstep_session *session)
     message.u.start.root = session->config.root;
     message.u.start.item_count = module_manifest_count(session);
     message.u.start.settled = session->order->settled;
+    message.u.start.strict = session->order->options.strict;
     message.u.start.zero_defer = session->config.order == LOCKSTEP_ORDER_ZERO_DEFER;
     engine_send(session, &message);
+}
+
+static void engine_reserve_command(struct lockstep_session *session)
+{
+    if (engine_reserve(session) < 0)
+        engine_fail(session, LOCKSTEP_E_SYSTEM, engine_no_room);
+    mutex_lock(&session->mutex);
+    session->reserved = true;
+    drive_changed_locked(session);
+    mutex_unlock(&session->mutex);
 }
 
 // Links are closed only when the coordinator has told everybody: a reset that came first would be
@@ -914,6 +958,8 @@ void engine_command(struct lockstep_session *session, const struct command *comm
             engine_wait(session, command);
             break;
         case COMMAND_STEP_END:
+            if (command->value != 0)
+                engine_end_by_stream(session);
             engine_step_end(session);
             break;
         case COMMAND_PLAIN:
@@ -921,6 +967,9 @@ void engine_command(struct lockstep_session *session, const struct command *comm
             break;
         case COMMAND_START:
             engine_start_command(session);
+            break;
+        case COMMAND_RESERVE:
+            engine_reserve_command(session);
             break;
         case COMMAND_MESSAGE:
             engine_message(session, command->pointer);
@@ -973,7 +1022,7 @@ bool engine_stops(const struct lockstep_session *session)
 bool engine_is_due(const struct lockstep_session *session)
 {
     return session->verdict_deadline_ms != 0 || session->halt_deadline_ms != 0 ||
-           (session->over && !session->let_go);
+           engine_device_is_due(session) || (session->over && !session->let_go);
 }
 
 bool engine_attend(struct lockstep_session *session)
@@ -984,6 +1033,8 @@ bool engine_attend(struct lockstep_session *session)
         engine_command(session, &command);
         any = true;
     }
+    any = any || engine_device_is_due(session);
+    engine_device_attend(session);
     engine_check_verdict(session);
     engine_check_waits(session);
     if (!session->over || session->let_go)
@@ -996,7 +1047,7 @@ bool engine_attend(struct lockstep_session *session)
 bool engine_busy(const struct lockstep_session *session)
 {
     return !session->formed || session->stop || session->starting || session->order->open ||
-           session->plain_in_flight > 0 || engine_is_due(session) ||
+           session->plain_in_flight > 0 || session->unlanded > 0 || engine_is_due(session) ||
            !transport_idle(session->transport);
 }
 
@@ -1022,6 +1073,8 @@ static struct transport_events engine_events(struct lockstep_session *session)
                                      .peer_lost = engine_peer_lost,
                                      .mismatch = engine_mismatch,
                                      .form_failed = engine_form_failed,
+                                     .enqueued = engine_enqueued,
+                                     .device_failed = engine_device_failed,
                                      .context = session};
 }
 
@@ -1039,9 +1092,12 @@ int engine_start(struct lockstep_session *session)
         .shares = config->transport == LOCKSTEP_TRANSPORT_AUTO,
         .torn_bytes = config->torn_bytes,
         .regions = session->regions,
+        .device = session->device,
+        .abort_ms = config->abort_ms,
         .latency_ns = config->latency_ns,
         .bytes_per_s = config->bytes_per_s,
         .slot_fill = config->slot_fill,
+        .encrypts = config->encrypts,
         .events = engine_events(session)};
     if (transport_open(&transport, &session->transport, error, sizeof(error)) < 0)
         return error_set(LOCKSTEP_E_CONFIG, "%s", error);

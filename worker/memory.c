@@ -9,6 +9,7 @@
 
 #include "worker/error.h"
 #include "worker/kernels.h"
+#include "worker/residency.h"
 #include "worker/session.h"
 
 #include <errno.h>
@@ -260,6 +261,16 @@ void memory_free_gradients(struct lockstep_module *module)
     module->gradient_memory = NULL;
 }
 
+// What is given is memory of the host.
+static int memory_check_place(const struct lockstep_module *module, const void *block)
+{
+    int status = 0;
+    for (uint32_t i = 0; i < module->layout.order_count && status == 0 && module->session->started;
+         i++)
+        status = residency_check_gradient(module, module->layout.order[i], block, NULL);
+    return status;
+}
+
 int lockstep_module_gradients(lockstep_module *module, void **gradients, uint32_t count)
 {
     void *block;
@@ -276,8 +287,12 @@ int lockstep_module_gradients(lockstep_module *module, void **gradients, uint32_
                          module->name);
     bytes = memory_place(module, NULL);
     status = memory_get(module->session, bytes, &block);
-    if (status < 0)
+    if (status == 0)
+        status = memory_check_place(module, block);
+    if (status < 0) {
+        memory_put(module->session, block, bytes);
         return status;
+    }
     memory_forget_gradients(module);
     memory_free_gradients(module);
     module->gradient_memory = block;
@@ -296,7 +311,7 @@ int lockstep_module_gradients(lockstep_module *module, void **gradients, uint32_
 
 int lockstep_parameter_move(lockstep_module *module, uint32_t parameter, void *data, void *gradient)
 {
-    const int status = memory_check_still(module);
+    int status = memory_check_still(module);
     if (status < 0)
         return status;
     if (parameter >= module->parameter_count)
@@ -313,6 +328,9 @@ int lockstep_parameter_move(lockstep_module *module, uint32_t parameter, void *d
                          "owns it",
                          module->name, module->parameters[parameter].name,
                          module->homes[parameter].module->name);
+    status = residency_move(module, parameter, data, gradient);
+    if (status < 0)
+        return status;
     if (data != NULL)
         module->parameters[parameter].data = data;
     shared_move(module, parameter);

@@ -9,6 +9,7 @@
 #include "worker/error.h"
 #include "worker/handle.h"
 #include "worker/kernels.h"
+#include "worker/residency.h"
 #include "worker/session.h"
 
 #include <fnmatch.h>
@@ -407,6 +408,8 @@ static int module_fill(struct lockstep_module *module, const struct lockstep_mod
         status = module_check_unique(module->buffers, module->buffer_count, "buffers");
     if (status == 0)
         status = module_fill_replicas(module, config);
+    if (status == 0)
+        status = residency_check_module(module);
     return status == 0 ? shared_find(module) : status;
 }
 
@@ -644,7 +647,9 @@ int lockstep_module_close(lockstep_module *module)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s' is closed inside a %s: end step %" PRIu64 " first",
                          module->name, session->step_open ? "step" : "window", session->step);
-    status = shared_leave(module);
+    status = step_land(session, COND_NO_DEADLINE);
+    if (status == 0)
+        status = shared_leave(module);
     if (status < 0)
         return status;
     module_take_out(session, module);

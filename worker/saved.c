@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SAVED_VERSION 2 // 1 had no tuning.
+#define SAVED_VERSION 3 // 1 had no tuning, 2 no buckets on devices.
 #define SAVED_WORDS 4 // Of a line.
 
 static const char *const saved_kinds[] = {"layout", "session"};
@@ -46,7 +46,7 @@ static void saved_write_set(const struct lockstep_module *module,
     fprintf(file, "set %" PRIu32 " %" PRIu32 "\n", layout->bucket_count, layout->order_count);
     for (uint32_t b = 0; b < layout->bucket_count; b++) {
         const struct bucket *bucket = &layout->buckets[b];
-        fprintf(file, "bucket %" PRIu32 "\n", bucket->count);
+        fprintf(file, "bucket %" PRIu32 "%s\n", bucket->count, bucket->device ? " devices" : "");
         for (uint32_t i = 0; i < bucket->count; i++) {
             const struct tensor *tensor = &module->parameters[layout->order[bucket->first + i]];
             fprintf(file, "parameter %s %" PRIu64 " ", dtype_name(tensor->dtype), tensor->elements);
@@ -203,6 +203,15 @@ static int saved_number(struct saved_reader *reader, const char *keyword, uint64
     return saved_advance(reader);
 }
 
+// The present line says how many parameters a bucket has, and whether they are on devices.
+static int saved_bucket(struct saved_reader *reader, uint64_t most, uint64_t *count, bool *device)
+{
+    *device = saved_is(reader, "bucket", 3) && strcmp(reader->words[2], "devices") == 0;
+    if (*device)
+        reader->word_count = 2;
+    return saved_number(reader, "bucket", most, count);
+}
+
 static int saved_digit(char digit)
 {
     const char *const digits = "0123456789abcdef";
@@ -266,7 +275,8 @@ static int saved_read_bucket(struct saved_reader *reader, const struct lockstep_
                              uint32_t total, uint32_t *order, uint32_t *filled)
 {
     uint64_t count;
-    int status = saved_number(reader, "bucket", total - *filled, &count);
+    bool device;
+    int status = saved_bucket(reader, total - *filled, &count, &device);
     for (uint64_t i = 0; i < count && status == 0; i++) {
         status = saved_find_parameter(reader, module);
         if (status < 0)
@@ -274,6 +284,7 @@ static int saved_read_bucket(struct saved_reader *reader, const struct lockstep_
         if (reader->shapes[reader->parameter].trainable)
             return saved_fault(reader, "the set names parameter '%s' twice", reader->words[3]);
         reader->shapes[reader->parameter].trainable = true;
+        reader->shapes[reader->parameter].device = device;
         order[(*filled)++] = reader->parameter;
         status = saved_advance(reader);
     }
@@ -320,7 +331,7 @@ static int saved_read_set(struct saved_reader *reader, struct lockstep_module *m
                            module->name, module->parameter_count, LOCKSTEP_MAX_SETS);
     for (uint32_t p = 0; p < module->parameter_count; p++) {
         reader->shapes[p] = module->shapes[p];
-        reader->shapes[p].trainable = false;
+        reader->shapes[p].trainable = reader->shapes[p].device = false;
     }
     words[0] = (uint32_t)buckets;
     status = saved_advance(reader);

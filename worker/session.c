@@ -8,8 +8,10 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "worker/device.h"
 #include "worker/error.h"
 #include "worker/handle.h"
+#include "worker/own_address.h"
 #include "worker/watch.h"
 #include "worker/watch_proc.h"
 
@@ -23,6 +25,7 @@
 // waiting for its answer.
 #define SESSION_ANSWER_SLACK_MS 2000
 #define SESSION_LINGER_MS 1000
+#define SESSION_LAND_MS 2000 // For what is enqueued on the device.
 
 // ---- What every function begins with -----------------------------------------------------------
 
@@ -144,6 +147,8 @@ static void session_free(struct lockstep_session *session)
         handle_remove(&session->work[i]);
     state_fini(session);
     memory_fini(session);
+    if (session->device != NULL)
+        device_close(session->device);
     watch_close(session);
     progress_close(session);
     trace_close(&session->trace, false);
@@ -164,6 +169,7 @@ static struct lockstep_session *session_allocate(const struct config *config)
         return NULL;
     mutex_init(&session->mutex);
     list_init(&session->call_waiters);
+    session->landed = true;
     whole = drive_init(&session->drive) == 0;
     session->config = *config;
     session->order = calloc(1, sizeof(*session->order));
@@ -191,8 +197,17 @@ static struct lockstep_session *session_allocate(const struct config *config)
 
 static int session_address(struct config *config)
 {
-    if (config->advertise[0] != '\0' || config->transport == LOCKSTEP_TRANSPORT_LOOPBACK)
+    char error[LOCKSTEP_TEXT_BYTES];
+    char wanted[LOCKSTEP_ADDRESS_BYTES];
+    if (config->transport == LOCKSTEP_TRANSPORT_LOOPBACK)
         return 0;
+    if (config->advertise[0] != '\0') {
+        text_copy(wanted, sizeof(wanted), config->advertise);
+        return own_address_find(wanted, config->advertise, sizeof(config->advertise), error,
+                                sizeof(error)) < 0
+                   ? error_set(LOCKSTEP_E_CONFIG, "%s", error)
+                   : 0;
+    }
     if (control_local_address(config->coordinator, config->advertise, sizeof(config->advertise)) <
         0)
         return error_set(LOCKSTEP_E_UNREACHABLE,
@@ -200,6 +215,23 @@ static int session_address(struct config *config)
                          "LOCKSTEP_ADVERTISE to the address at which other workers reach this host",
                          config->coordinator);
     return 0;
+}
+
+static void session_name_device(const struct lockstep_session *session, struct up_hello *hello)
+{
+    const struct device_facts *facts =
+        session->device == NULL ? NULL : device_facts(session->device);
+    static_assert(sizeof(facts->uuid) == sizeof(hello->gpu.uuid), "both are the driver's");
+    text_copy(hello->device, sizeof(hello->device), facts == NULL ? "cpu" : "cuda");
+    text_copy(hello->gpu_problem, sizeof(hello->gpu_problem), session->device_problem);
+    hello->has_gpu = facts != NULL;
+    if (facts == NULL)
+        return;
+    memcpy(&hello->gpu.uuid, facts->uuid, sizeof(hello->gpu.uuid));
+    hello->gpu.capability = facts->capability;
+    hello->gpu.driver_version = facts->driver_version;
+    hello->gpu.nccl_version = facts->nccl_version;
+    text_copy(hello->gpu.nccl_missing, sizeof(hello->gpu.nccl_missing), facts->nccl_missing);
 }
 
 static void session_hello(const struct lockstep_session *session, struct up_message *message)
@@ -222,19 +254,21 @@ static void session_hello(const struct lockstep_session *session, struct up_mess
     hello->rank_hint = config->rank_hint;
     hello->open_timeout_ms = config->open_timeout_ms;
     hello->on_failure = FAILURE_ERROR;
-    text_copy(hello->device, sizeof(hello->device), "cpu");
+    session_name_device(session, hello);
     hello->started = watch_proc_started(WATCH_PROC_DIRECTORY, "self");
 }
 
 static int session_connect(struct lockstep_session *session)
 {
+    const struct config *config = &session->config;
+    const struct control_target target = {config->coordinator, config->open_timeout_ms,
+                                          config->tls_dir, config->job};
     const struct control_events events = {session_received, session_ended, session};
     struct up_message hello;
     char error[LOCKSTEP_TEXT_BYTES];
     if (watch_start(session) < 0)
         return error_set(LOCKSTEP_E_SYSTEM, "cannot start a thread");
-    if (control_open(session->config.coordinator, session->config.open_timeout_ms, &events,
-                     &session->control, error, sizeof(error)) < 0)
+    if (control_open(&target, &events, &session->control, error, sizeof(error)) < 0)
         return error_set(LOCKSTEP_E_CONFIG, "%s", error);
     session_hello(session, &hello);
     if (control_send(session->control, &hello) == -3)
@@ -306,6 +340,17 @@ static int session_begin(struct lockstep_session *session)
     return progress_open(session);
 }
 
+// Which one "auto" means depends on the thread, so it is asked here.
+static void session_open_device(struct lockstep_session *session)
+{
+    char error[LOCKSTEP_TEXT_BYTES];
+    struct text problem;
+    if (device_open(session->config.device, &session->device, error, sizeof(error)) == 0)
+        return;
+    text_init(&problem, session->device_problem, sizeof(session->device_problem));
+    text_append(&problem, "%s: %s", session->config.device, error);
+}
+
 static int session_enter(struct lockstep_session *session)
 {
     const struct visit visit = progress_enter(session, API_OPEN, PROGRESS_NO_MODULE, 0);
@@ -315,14 +360,28 @@ static int session_enter(struct lockstep_session *session)
     return progress_leave(&visit, 0);
 }
 
+// It joins all the same, to be refused together with all others, who would wait for it.
+static int session_open_without(struct lockstep_session *session)
+{
+    if (!session->config.solo && session_enter(session) == 0)
+        session_shut(session, true);
+    return error_set(LOCKSTEP_E_UNSUPPORTED,
+                     "the device cannot be used, %s; LOCKSTEP_DEVICE=none (config.device) does "
+                     "without",
+                     session->device_problem);
+}
+
 static int session_open(const struct config *config, struct lockstep_session **opened)
 {
     struct lockstep_session *session = session_allocate(config);
     int status = 0;
     if (session == NULL || session_begin(session) < 0)
         status = error_set(LOCKSTEP_E_SYSTEM, "no memory for a session");
-    else
-        status = session_enter(session);
+    if (status == 0) {
+        session_open_device(session);
+        status = session->device_problem[0] == '\0' ? session_enter(session)
+                                                    : session_open_without(session);
+    }
     if (status == 0 && handle_add(HANDLE_SESSION, session) < 0)
         status = error_set(LOCKSTEP_E_SYSTEM, "too many sessions in this process");
     if (status < 0) {
@@ -392,6 +451,7 @@ int lockstep_close(lockstep_session *session)
     handle_remove(session);
     // Nobody leaves it: its words end with it.
     (void)progress_enter(session, API_CLOSE, PROGRESS_NO_MODULE, 0);
+    (void)step_land(session, clock_now_ms() + SESSION_LAND_MS);
     if (!session->config.solo)
         session_shut(session, true);
     trace_close(&session->trace, session->failure != 0);

@@ -46,6 +46,8 @@ struct tensor {
     void *data; // Borrowed from the trainer.
     uint32_t flags; // Parameters: LOCKSTEP_PARAMETER_*. Buffers: the policy.
     bool ignored; // Matches a pattern of its module: declared, and never touched.
+    bool on_device; // Its value is in the memory of this rank's device.
+    bool on_devices; // Buffers: agreed by lockstep_start: it is so on all ranks that have one.
     uint64_t every; // Buffers with a policy that repeats: steps between two exchanges.
     uint32_t ready_count; // Parameters: reports of one replica in one call.
 };
@@ -91,6 +93,10 @@ struct bucket_run {
     atomic_uint missing; // Gradients that were not handed over in this step.
     bool withdrawn; // trainer; a call was given up: contributes nothing.
 
+    // driver only; engine_device.c
+    bool enqueued; // All that it does on this rank's device is, and the order core does not know.
+    bool told; // It does, and takes the bucket for final; it is not done yet.
+
     // driver only; deferral.c
     bool put_off; // What the call has made of it counts later.
     bool decided; // It does not, and takes what was put off ...
@@ -115,6 +121,7 @@ struct contribution {
 
     // driver while a step is open, trainer between steps
     struct bucket_run *runs; // [buckets of a layout]
+    struct ready_gate *gates; // [buckets of a layout]: see ready.h. NULL: this rank has no device.
     struct extent *extents; // [parameter_count]: in layout order.
     uint64_t *unit_ends; // [parameter_count]: of the gradients in their bucket, in layout order.
     uint64_t *used; // [parameter_count]: used bits of a bucket's gradients, from its first place.
@@ -260,12 +267,14 @@ struct buffer_group {
     // set at start, then constant
     lockstep_buffer_policy policy;
     enum dtype dtype;
+    bool on_devices; // On the ranks that have one.
     const struct tensor **tensors; // [count], in manifest order.
     struct extent *extents; // [count]: of those that are due. driver while in flight
     uint32_t count;
     struct lockstep_work *work; // Its own, so that no trainer can use it up.
 
     bool in_flight; // trainer
+    struct device_ready ready; // trainer; of the stream by which the step ends.
 };
 
 // Memory given by lockstep_alloc.
@@ -286,9 +295,10 @@ enum command_kind {
     COMMAND_WAIT_BEGIN, // module, call. Each is answered once, see struct call_waiter.
     COMMAND_WAIT_ASK, // module, call
     COMMAND_WAIT_END, // module, call: its time is over
-    COMMAND_STEP_END,
+    COMMAND_STEP_END, // value: 1 by a stream
     COMMAND_PLAIN, // pointer: struct lockstep_work
     COMMAND_START, // lockstep_start: send the manifest's hash
+    COMMAND_RESERVE, // lockstep_start, where ranks have devices: make room for what was agreed
     // From here on not of the trainer's work: also heard after an abort.
     COMMAND_MESSAGE, // pointer: struct down_message, given
     COMMAND_CONTROL_ENDED, // pointer: text, given
@@ -351,6 +361,9 @@ struct lockstep_session {
     char address[LOCKSTEP_ADDRESS_BYTES]; // Of the data plane.
     struct control *control; // NULL in a solo session.
     struct transport *transport; // NULL in a solo session.
+    struct device *device; // This rank's GPU; NULL: none.
+    char
+        device_problem[LOCKSTEP_NAME_BYTES]; // Why it has not the one it was told to have; else "".
     struct thread engine;
     bool engine_runs;
     struct lockstep_session *next_open; // guarded by the list of open sessions (fork.c)
@@ -365,6 +378,7 @@ struct lockstep_session {
     uint32_t world_size;
     uint32_t chunk_bytes;
     uint32_t hosts; // Of struct locality.
+    uint32_t device_count; // Ranks with a device.
     struct tuning tuning; // Before the first lockstep_start what was loaded takes its place.
     uint32_t peer_count;
     struct peer peers[LOCKSTEP_MAX_NEIGHBOURS];
@@ -423,6 +437,12 @@ struct lockstep_session {
     char over_text[LOCKSTEP_REPORT_BYTES];
     bool starting; // lockstep_start has sent its message, and not been answered.
     uint32_t plain_in_flight; // Collectives.
+    bool by_stream; // Of the open step, which the trainer has ended: enqueued counts as final.
+    bool any_enqueued; // Some bucket_run is.
+    uint32_t unlanded; // Collectives that the order core takes for final and that are not done.
+    uint64_t
+        room[LOCKSTEP_WINDOW]; // Bytes of buckets that the device has pools for, largest first,
+    uint32_t room_members; // ... and extents and units of each.
     uint32_t buffers_in_flight; // Of these: of groups of buffers ...
     bool commit_held; // ... for which the commit wave waits.
     bool left_held; // A verdict waits until no plain collective is in flight.
@@ -447,6 +467,8 @@ struct lockstep_session {
     struct list call_waiters; // struct call_waiter, in the order in which they came.
     bool formed;
     bool verified; // The present lockstep_start, or the last one.
+    bool reserved; // COMMAND_RESERVE was carried out, since it was given last.
+    bool landed; // Nothing is unlanded.
     uint64_t opened; // Step whose open wave is complete.
     struct open_wave opening; // What this rank says in it, then what all say.
     uint64_t settled; // Step.
@@ -512,6 +534,28 @@ bool engine_stops(const struct lockstep_session *session);
 // The last that is driven: user memory is not touched any more.
 void engine_finish(struct lockstep_session *session);
 
+// ---- engine_device.c ---------------------------------------------------------------------------
+
+// All that a bucket does on this rank's device is enqueued: an event of the transport. Driver, like
+// all here.
+void engine_enqueued(void *context, struct collective *collective);
+// The trainer ends the step by a stream: what is enqueued counts as final from now on.
+void engine_end_by_stream(struct lockstep_session *session);
+// The order core has to hear of something that is enqueued.
+bool engine_device_is_due(const struct lockstep_session *session);
+void engine_device_attend(struct lockstep_session *session);
+// A bucket on this rank's device is done. Whether the order core takes it for final already.
+bool engine_device_done(struct lockstep_session *session, struct collective *collective);
+// What a stream has not made yet, for a person: "the gradient of 'fc.weight'".
+void engine_describe_held(const struct lockstep_session *session, const struct device_held *held,
+                          char *text, size_t bytes);
+// Makes room for buckets on this rank's device, and for groups of buffers. -1: the device has none.
+int engine_reserve(struct lockstep_session *session);
+// The same for layouts that have just come into force. Nothing of this rank is in flight.
+int engine_reserve_layouts(struct lockstep_session *session);
+// engine.c: the order core takes the bucket for final from now on.
+void engine_slot_final(struct lockstep_session *session, const struct collective *collective);
+
 // ---- engine_wait.c -----------------------------------------------------------------------------
 
 // A thread waits, asks, or waits no longer. Driver, like all here.
@@ -572,6 +616,8 @@ void contribution_fini(struct contribution *contribution);
 // The first parameter that some rank has used and that has no memory here, of whatever replica;
 // parameter_count: none. Trainer, after the step has settled.
 uint32_t contribution_homeless(const struct contribution *contribution);
+// Some parameter that is trained has no memory here. Trainer.
+bool contribution_lacks_memory(const struct contribution *contribution);
 
 // ---- deferral.c --------------------------------------------------------------------------------
 
@@ -602,13 +648,19 @@ int sets_enter_module(struct lockstep_module *module, uint32_t view);
 uint64_t sets_phase(const struct lockstep_session *session);
 // The caps for the buckets of what is trained in a module now.
 struct bucket_caps sets_caps(const struct lockstep_module *module);
+// Some layout was learned, or loaded. Trainer, between steps.
+bool sets_are_learned(const struct lockstep_module *module);
+// Where gradients are has been agreed: layouts that nobody has learned are made anew, and those
+// that were loaded are to fit. Trainer, at start.
+int sets_renew(struct lockstep_module *module);
 // Forgets all of a module; sets_enter_module is to follow. Trainer, between steps.
 void sets_forget(struct lockstep_module *module);
 // A layout that was learned for a set; what was there before is in *layout then. Trainer, between
 // steps; engine, at the end of one.
 void sets_install(struct lockstep_module *module, uint64_t hash, struct bucket_layout *layout);
-// The agreed layouts come into force. Driver, between the last slot and the next step.
-void sets_adopt_layouts(struct lockstep_session *session);
+// The agreed layouts come into force. Driver, between the last slot and the next step. Whether
+// there are any.
+bool sets_adopt_layouts(struct lockstep_session *session);
 // What the step header says of the open step. Driver.
 void sets_note(const struct lockstep_session *session, struct step_note *note);
 // How the open step differs from what the ring predecessor began. Driver.
@@ -623,7 +675,20 @@ void sets_free(struct lockstep_module *module);
 // ---- step.c ------------------------------------------------------------------------------------
 
 // A world of one: what the data plane would have done for a contribution. Trainer.
-void step_settle_contribution(struct contribution *contribution, uint64_t weight);
+int step_settle_contribution(struct contribution *contribution, uint64_t weight);
+
+// ---- step_device.c -----------------------------------------------------------------------------
+
+// Results of the last step that a stream waits for are in the memory of this rank's device, or the
+// deadline has passed: LOCKSTEP_E_TIMEOUT. Trainer, outside a step.
+int step_land(struct lockstep_session *session, uint64_t deadline_ms);
+// The step has settled, and its results may still be on their way on the device: the stream waits
+// for them there, or this thread, where there is none or what is to be said needs them. Trainer.
+int step_await_device(struct lockstep_session *session, void *stream);
+// The mean of sums over samples in a world of one. On the device by way of the host, piece by
+// piece: rare, and not in any job that several ranks make.
+int step_divide(const struct lockstep_module *module, uint32_t parameter, char *memory,
+                uint64_t weight);
 
 // ---- call.c ------------------------------------------------------------------------------------
 
@@ -698,8 +763,9 @@ void collective_repeat(struct lockstep_work *work, const struct collective *like
 // Makes the values of all parameters and buffers those of rank root. Trainer; blocks.
 int state_broadcast(struct lockstep_session *session, uint32_t root);
 // Begins to make those buffers equal that are due in this step, or with step 0 all whose policy
-// repeats; and waits for it. Trainer.
-void state_begin(struct lockstep_session *session, uint64_t step);
+// repeats; and waits for it. stream: what it was given until now is to be done before those on the
+// device are read; NULL: it is. Trainer.
+void state_begin(struct lockstep_session *session, uint64_t step, void *stream);
 int state_await(struct lockstep_session *session);
 void state_fini(struct lockstep_session *session);
 

@@ -174,6 +174,49 @@ void sets_forget(struct lockstep_module *module)
     module->session->sets_changed = true;
 }
 
+bool sets_are_learned(const struct lockstep_module *module)
+{
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_SETS; i++) {
+        if (module->sets[i].hash != 0 && module->sets[i].learned)
+            return true;
+    }
+    return false;
+}
+
+// Buckets of a layout that was loaded are of gradients on devices, or of such that are not.
+static int sets_check_places(const struct lockstep_module *module,
+                             const struct bucket_layout *layout)
+{
+    for (uint32_t b = 0; b < layout->bucket_count; b++) {
+        const struct bucket *bucket = &layout->buckets[b];
+        for (uint32_t i = 0; i < bucket->count; i++) {
+            const uint32_t parameter = layout->order[bucket->first + i];
+            if (module->shapes[parameter].device != bucket->device)
+                return error_set(LOCKSTEP_E_CONFIG,
+                                 "the file that was loaded has the gradient of '%s' of module '%s' "
+                                 "%s, and it is %s now",
+                                 module->parameters[parameter].name, module->name,
+                                 bucket->device ? "on devices" : "in host memory",
+                                 bucket->device ? "in host memory" : "on devices");
+        }
+    }
+    return 0;
+}
+
+int sets_renew(struct lockstep_module *module)
+{
+    int status = 0;
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_SETS && status == 0; i++) {
+        if (module->sets[i].learned && module->sets[i].hash != 0)
+            status = sets_check_places(module, &module->sets[i].layout);
+        else
+            module->sets[i].hash = 0;
+    }
+    module->set = NULL;
+    module->session->sets_changed = true;
+    return status < 0 ? status : sets_enter_module(module, 0);
+}
+
 void sets_install(struct lockstep_module *module, uint64_t hash, struct bucket_layout *layout)
 {
     struct module_set *set = sets_place(module, hash);
@@ -186,15 +229,18 @@ void sets_install(struct lockstep_module *module, uint64_t hash, struct bucket_l
         sets_use(module, set);
 }
 
-void sets_adopt_layouts(struct lockstep_session *session)
+bool sets_adopt_layouts(struct lockstep_session *session)
 {
+    bool any = false;
     for (uint32_t m = 0; m < session->module_count; m++) {
         struct lockstep_module *module = session->modules[m];
         if (!module->next_agreed)
             continue;
         module->next_agreed = false;
         sets_install(module, module->set->hash, &module->next);
+        any = true;
     }
+    return any;
 }
 
 // ---- The set of a step -------------------------------------------------------------------------

@@ -8,16 +8,23 @@
 // marks what differs, the marks are OR-ed, and only marked tensors travel. On ranks that are equal
 // already nothing but hashes moves.
 //
-// Buffers with a policy that repeats are put into groups by policy and dtype at start. At the end
-// of a step those of a group that are due travel as one collective, which begins before the engine
-// is told that the step ends: so it runs beside the last buckets. The commit wave waits for it,
-// so whoever leaves step_end knows that every rank has equal buffers. Which are due follows from
-// the number of the step, which is equal on all ranks.
+// Where ranks have devices, they agree between the two where every tensor is (residency.h). What is
+// on this rank's device is hashed by way of the host, and travels as a plain collective that begins
+// and ends there: how it does is the transport's.
+//
+// Buffers with a policy that repeats are put into groups by policy, dtype and place at start. At
+// the end of a step those of a group that are due travel as one collective, which begins before the
+// engine is told that the step ends: so it runs beside the last buckets. The commit wave waits for
+// it, so whoever leaves step_end knows that every rank has equal buffers. Which are due follows
+// from the number of the step, which is equal on all ranks.
 
 #include "base/hash.h"
 #include "base/text.h"
+#include "worker/device.h"
 #include "worker/error.h"
 #include "worker/kernels.h"
+#include "worker/ready.h"
+#include "worker/residency.h"
 #include "worker/session.h"
 
 #include <inttypes.h>
@@ -26,6 +33,7 @@
 #include <string.h>
 
 #define STATE_BATCH 64 // Tensors in flight; well below LOCKSTEP_MAX_PLAIN.
+#define STATE_PIECE_BYTES ((size_t)1024 * 1024) // Of a tensor on the device that is hashed.
 
 struct state_tensor {
     const struct lockstep_module *module;
@@ -55,10 +63,40 @@ static void state_add(struct state_list *list, const struct lockstep_module *mod
     list->tensors[list->count++] = (struct state_tensor){module, tensor, buffer};
 }
 
+static int state_hash_device(const struct lockstep_session *session, const struct tensor *tensor,
+                             uint64_t *result)
+{
+    const size_t bytes = tensor->elements * dtype_size(tensor->dtype);
+    char *piece = malloc(STATE_PIECE_BYTES);
+    struct hash64 hash;
+    int status = piece == NULL ? error_set(LOCKSTEP_E_SYSTEM, "no memory") : 0;
+    hash64_init(&hash, 0);
+    for (size_t at = 0; at < bytes && status == 0; at += STATE_PIECE_BYTES) {
+        const size_t size = bytes - at < STATE_PIECE_BYTES ? bytes - at : STATE_PIECE_BYTES;
+        if (device_copy(session->device, piece, (const char *)tensor->data + at, size) < 0)
+            status = ready_failed(session);
+        else
+            hash64_update(&hash, piece, size);
+    }
+    *result = hash64_final(&hash);
+    free(piece);
+    return status;
+}
+
+static int state_hash(const struct lockstep_session *session, const struct tensor *tensor,
+                      uint64_t *result)
+{
+    if (tensor->on_device && tensor->elements > 0)
+        return state_hash_device(session, tensor, result);
+    *result = hash64(tensor->data, tensor->elements * dtype_size(tensor->dtype));
+    return 0;
+}
+
 // All tensors that ranks share, in manifest order, with their hashes.
 static int state_collect(const struct lockstep_session *session, struct state_list *list)
 {
     const size_t room = session->tensor_count + 1;
+    int status = 0;
     memset(list, 0, sizeof(*list));
     list->tensors = calloc(room, sizeof(*list->tensors));
     list->hashes = calloc(room, sizeof(*list->hashes));
@@ -77,11 +115,11 @@ static int state_collect(const struct lockstep_session *session, struct state_li
         for (uint32_t i = 0; i < module->buffer_count; i++)
             state_add(list, module, &module->buffers[i], true);
     }
-    for (uint32_t i = 0; i < list->count; i++) {
-        const struct tensor *tensor = list->tensors[i].tensor;
-        list->hashes[i] = hash64(tensor->data, tensor->elements * dtype_size(tensor->dtype));
-    }
-    return 0;
+    for (uint32_t i = 0; i < list->count && status == 0; i++)
+        status = state_hash(session, list->tensors[i].tensor, &list->hashes[i]);
+    if (status < 0)
+        state_free(list);
+    return status;
 }
 
 static int state_collective(struct lockstep_session *session, const char *name, void *data,
@@ -120,8 +158,10 @@ static int state_send_batch(struct lockstep_session *session, uint32_t root,
     int status = 0;
     for (; *next < list->count && count < STATE_BATCH && status == 0; (*next)++) {
         const struct tensor *tensor = list->tensors[*next].tensor;
-        const struct collective broadcast = {
-            .kind = COLLECTIVE_BROADCAST, .dtype = tensor->dtype, .root = root};
+        const struct collective broadcast = {.kind = COLLECTIVE_BROADCAST,
+                                             .dtype = tensor->dtype,
+                                             .root = root,
+                                             .device = tensor->on_device ? session->device : NULL};
         if (list->vector[*next] == 0 || tensor->elements == 0)
             continue;
         status = collective_begin(session, "lockstep/state/tensor", tensor->data, tensor->elements,
@@ -160,7 +200,7 @@ static bool state_repeats(const struct tensor *buffer)
            buffer->flags != LOCKSTEP_BUFFER_IGNORE;
 }
 
-// Puts the buffers of one policy and dtype where the group begins.
+// Puts the buffers of one policy, dtype and place where the group begins.
 static void state_fill_group(const struct lockstep_session *session, struct buffer_group *group)
 {
     for (uint32_t m = 0; m < session->module_count; m++) {
@@ -168,7 +208,7 @@ static void state_fill_group(const struct lockstep_session *session, struct buff
         for (uint32_t i = 0; i < module->buffer_count; i++) {
             const struct tensor *buffer = &module->buffers[i];
             if (state_repeats(buffer) && buffer->flags == (uint32_t)group->policy &&
-                buffer->dtype == group->dtype)
+                buffer->dtype == group->dtype && buffer->on_devices == group->on_devices)
                 group->tensors[group->count++] = buffer;
         }
     }
@@ -179,23 +219,38 @@ static void state_name_group(const struct buffer_group *group)
     static const char *const policies[] = {[LOCKSTEP_BUFFER_BROADCAST] = "broadcast",
                                            [LOCKSTEP_BUFFER_MEAN] = "mean",
                                            [LOCKSTEP_BUFFER_SUM] = "sum"};
-    snprintf(group->work->name, sizeof(group->work->name), "lockstep/buffers/%s/%s",
-             policies[group->policy], dtype_name(group->dtype));
+    snprintf(group->work->name, sizeof(group->work->name), "lockstep/buffers/%s/%s%s",
+             policies[group->policy], dtype_name(group->dtype),
+             group->on_devices ? "/devices" : "");
 }
 
-// Always the same for a policy and dtype, because it counts how often its name was used.
-static struct lockstep_work *state_work(const struct lockstep_session *session, int policy,
-                                        int dtype)
+// Always the same for a policy, dtype and place, because it counts how often its name was used.
+static struct lockstep_work *state_work(const struct lockstep_session *session,
+                                        const struct buffer_group *group)
 {
     const int dtypes = DTYPE_UINT8 - DTYPE_FLOAT32 + 1;
-    static_assert(3 * (DTYPE_UINT8 - DTYPE_FLOAT32 + 1) == LOCKSTEP_MAX_BUFFER_GROUPS,
-                  "one for each policy that repeats and each dtype");
-    return &session->work[LOCKSTEP_MAX_PLAIN + (policy - LOCKSTEP_BUFFER_BROADCAST) * dtypes +
-                          dtype - DTYPE_FLOAT32];
+    static_assert(2 * 3 * (DTYPE_UINT8 - DTYPE_FLOAT32 + 1) == LOCKSTEP_MAX_BUFFER_GROUPS,
+                  "one for each policy that repeats, each dtype, and each place");
+    const int kind = (int)group->policy - LOCKSTEP_BUFFER_BROADCAST + (group->on_devices ? 3 : 0);
+    return &session->work[LOCKSTEP_MAX_PLAIN + kind * dtypes + (int)group->dtype - DTYPE_FLOAT32];
 }
 
-// One group for each policy and dtype that there is; the same on every rank, because manifests are
-// equal.
+static void state_make_group(struct lockstep_session *session, struct buffer_group *group,
+                             uint32_t *used)
+{
+    group->tensors = session->group_tensors + *used;
+    group->extents = session->group_extents + *used;
+    group->work = state_work(session, group);
+    state_fill_group(session, group);
+    if (group->count == 0)
+        return;
+    state_name_group(group);
+    session->groups[session->group_count++] = *group;
+    *used += group->count;
+}
+
+// One group for each policy, dtype and place that there is; the same on every rank, because
+// manifests are equal, and places agreed.
 static int state_make_groups(struct lockstep_session *session)
 {
     uint32_t used = 0;
@@ -205,17 +260,12 @@ static int state_make_groups(struct lockstep_session *session)
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
     for (int policy = LOCKSTEP_BUFFER_BROADCAST; policy <= LOCKSTEP_BUFFER_SUM; policy++) {
         for (int dtype = DTYPE_FLOAT32; dtype <= DTYPE_UINT8; dtype++) {
-            struct buffer_group group = {.policy = (lockstep_buffer_policy)policy,
-                                         .dtype = (enum dtype)dtype,
-                                         .tensors = session->group_tensors + used,
-                                         .extents = session->group_extents + used,
-                                         .work = state_work(session, policy, dtype)};
-            state_fill_group(session, &group);
-            if (group.count == 0)
-                continue;
-            state_name_group(&group);
-            session->groups[session->group_count++] = group;
-            used += group.count;
+            for (int place = 0; place < 2; place++) {
+                struct buffer_group group = {.policy = (lockstep_buffer_policy)policy,
+                                             .dtype = (enum dtype)dtype,
+                                             .on_devices = place == 1};
+                state_make_group(session, &group, &used);
+            }
         }
     }
     return 0;
@@ -223,6 +273,10 @@ static int state_make_groups(struct lockstep_session *session)
 
 void state_fini(struct lockstep_session *session)
 {
+    for (uint32_t g = 0; g < session->group_count; g++) {
+        if (session->groups[g].ready.event != NULL)
+            device_event_free(session->device, session->groups[g].ready.event);
+    }
     free(session->group_tensors);
     free(session->group_extents);
     session->group_tensors = NULL;
@@ -230,8 +284,29 @@ void state_fini(struct lockstep_session *session)
     session->group_count = 0;
 }
 
+// What a stream makes of the buffers of a group is there when the event has happened. When the
+// device fails, it says so where they are read.
+static void state_follow(const struct lockstep_session *session, struct buffer_group *group,
+                         void *stream, struct collective *like)
+{
+    struct device_ready *ready = &group->ready;
+    if (!group->on_devices || session->device == NULL)
+        return;
+    like->device = session->device;
+    ready->pending = stream != NULL;
+    if (stream == NULL)
+        return;
+    if (ready->event == NULL)
+        ready->event = device_event_make(session->device);
+    ready->stream = stream;
+    if (ready->event == NULL || device_event_record(session->device, ready->event, stream) < 0)
+        return;
+    like->ready = ready;
+    like->ready_count = 1;
+}
+
 static void state_begin_group(const struct lockstep_session *session, struct buffer_group *group,
-                              uint64_t step)
+                              uint64_t step, void *stream)
 {
     struct collective like = {
         .kind = group->policy == LOCKSTEP_BUFFER_BROADCAST ? COLLECTIVE_BROADCAST
@@ -250,13 +325,15 @@ static void state_begin_group(const struct lockstep_session *session, struct buf
     }
     group->in_flight = like.extent_count > 0;
     if (group->in_flight)
+        state_follow(session, group, stream, &like);
+    if (group->in_flight)
         collective_repeat(group->work, &like);
 }
 
-void state_begin(struct lockstep_session *session, uint64_t step)
+void state_begin(struct lockstep_session *session, uint64_t step, void *stream)
 {
     for (uint32_t g = 0; g < session->group_count && !session->config.solo; g++)
-        state_begin_group(session, &session->groups[g], step);
+        state_begin_group(session, &session->groups[g], step, stream);
 }
 
 int state_await(struct lockstep_session *session)
@@ -289,6 +366,27 @@ static int state_verify(struct lockstep_session *session)
     return status;
 }
 
+// Where ranks have devices: all know what is on them, and there is room for it. Groups of buffers
+// are other ones then.
+static int state_settle_places(struct lockstep_session *session)
+{
+    const struct command command = {.kind = COMMAND_RESERVE};
+    const struct wish wish = {.flag = &session->reserved, .deadline_ms = COND_NO_DEADLINE};
+    int status = residency_agree(session);
+    if (status < 0 || session->config.solo)
+        return status;
+    state_fini(session);
+    status = state_make_groups(session);
+    if (status < 0)
+        return status;
+    mutex_lock(&session->mutex);
+    session->reserved = false;
+    drive_until_locked(session, &command, &wish);
+    status = session_failure_locked(session);
+    mutex_unlock(&session->mutex);
+    return status;
+}
+
 static int state_start(struct lockstep_session *session)
 {
     int status = 0;
@@ -299,9 +397,12 @@ static int state_start(struct lockstep_session *session)
             status = deferral_start(session);
         if (status == 0)
             status = state_verify(session);
-        if (status == 0)
-            status = state_broadcast(session, session->config.root);
     }
+    if (status == 0)
+        status = residency_matters(session) ? state_settle_places(session)
+                                            : residency_check_loaded(session);
+    if (status == 0 && !session->config.solo)
+        status = state_broadcast(session, session->config.root);
     if (status < 0)
         return status;
     replica_copy_values(session);
@@ -415,7 +516,7 @@ int lockstep_state_sync(lockstep_session *session)
     if (status < 0 || session->config.solo)
         return status;
     const struct visit visit = progress_enter(session, API_STATE, PROGRESS_NO_MODULE, 0);
-    state_begin(session, 0);
+    state_begin(session, 0, NULL);
     status = state_await(session);
     if (status == 0)
         status = state_collective(session, "lockstep/state/synchronized", NULL, 1, &barrier);

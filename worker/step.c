@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "worker/error.h"
 #include "worker/kernels.h"
+#include "worker/ready.h"
 #include "worker/session.h"
 
 #include <inttypes.h>
@@ -232,6 +233,8 @@ static int step_begin(struct lockstep_session *session, const struct lockstep_st
     uint32_t exhausted = 0;
     int status = step_options(options, &whole);
     if (status == 0)
+        status = step_land(session, COND_NO_DEADLINE);
+    if (status == 0)
         status = step_check_exhausted(session, &whole);
     if (status == 0)
         status = step_check_window(session, whole.phase == NULL ? "" : whole.phase);
@@ -348,9 +351,10 @@ static void step_contribute(struct lockstep_session *session)
 }
 
 // What was handed over, is used and was not withdrawn has a result.
-void step_settle_contribution(struct contribution *contribution, uint64_t weight)
+int step_settle_contribution(struct contribution *contribution, uint64_t weight)
 {
     const struct lockstep_module *module = contribution->module;
+    int status = ready_await(contribution);
     for (uint32_t p = 0; p < module->parameter_count; p++) {
         struct gradient *gradient = &contribution->gradients[p];
         void *memory = atomic_load(&gradient->memory);
@@ -358,20 +362,21 @@ void step_settle_contribution(struct contribution *contribution, uint64_t weight
             gradient->unused || gradient->withdrawn || weight == 0)
             continue;
         contribution->used_anywhere[p] = true;
-        if (weight > 1 && module->gradient_kind == LOCKSTEP_GRADIENT_SUM)
-            kernel_divide(module->shapes[p].dtype, memory, memory, weight,
-                          module->shapes[p].elements);
+        if (weight > 1 && module->gradient_kind == LOCKSTEP_GRADIENT_SUM && status == 0)
+            status = step_divide(module, p, memory, weight);
     }
+    return status;
 }
 
 // A world of one: what the data plane would have done, here.
-static void step_settle_alone(struct lockstep_session *session)
+static int step_settle_alone(struct lockstep_session *session)
 {
+    int status = 0;
     for (uint32_t m = 0; m < session->module_count; m++) {
         const struct lockstep_module *module = session->modules[m];
         for (uint32_t i = 0; i < module->contribution_count; i++) {
-            if (!module->contributions[i].returned)
-                step_settle_contribution(&module->contributions[i], session->weight);
+            if (!module->contributions[i].returned && status == 0)
+                status = step_settle_contribution(&module->contributions[i], session->weight);
         }
     }
     atomic_store(&session->weight_total, session->weight);
@@ -380,6 +385,7 @@ static void step_settle_alone(struct lockstep_session *session)
     counter_apply(session, &session->outcome);
     session->settled = session->step;
     mutex_unlock(&session->mutex);
+    return status;
 }
 
 static uint64_t step_since(uint64_t begin, uint64_t at)
@@ -581,9 +587,11 @@ static int step_check_end(struct lockstep_session *session, const void *stream)
         return status;
     if (!session->step_open)
         return error_set(LOCKSTEP_E_INVALID, "no step is open: call lockstep_step_begin first");
-    if (stream != NULL)
-        return error_set(LOCKSTEP_E_UNSUPPORTED, "streams are not supported yet: stream must be "
-                                                 "NULL");
+    if (stream != NULL && session->device == NULL)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "step %" PRIu64 ": a stream is given, and this rank "
+                         "has no device: set config.device",
+                         session->step);
     if (atomic_load(&session->waiting) > 0)
         return error_set(LOCKSTEP_E_INVALID,
                          "step %" PRIu64
@@ -600,9 +608,10 @@ static int step_check_end(struct lockstep_session *session, const void *stream)
     return 0;
 }
 
-// Says that this rank has ended the step.
-static void step_enter_end(struct lockstep_session *session)
+// Says that this rank has ended the step. Buffers are what the stream makes of them.
+static int step_enter_end(struct lockstep_session *session, void *stream)
 {
+    int status = 0;
     session->ending = true;
     trace_event(&session->trace, TRACE_STEP_END, session->step, TRACE_NO_MODULE, 0, 0, 0);
     mutex_lock(&session->mutex);
@@ -610,11 +619,13 @@ static void step_enter_end(struct lockstep_session *session)
     mutex_unlock(&session->mutex);
     call_finish(session);
     step_contribute(session);
-    state_begin(session, session->step);
+    state_begin(session, session->step, stream);
     if (session->config.solo)
-        step_settle_alone(session);
+        status = step_settle_alone(session);
     else
-        session_post(session, (struct command){.kind = COMMAND_STEP_END});
+        session_post(session,
+                     (struct command){.kind = COMMAND_STEP_END, .value = stream != NULL ? 1 : 0});
+    return status;
 }
 
 // The step has settled.
@@ -633,11 +644,11 @@ static int step_leave_end(struct lockstep_session *session)
     return step_verdict(session, &outcome);
 }
 
-static int step_end(struct lockstep_session *session, uint32_t timeout_ms)
+static int step_end(struct lockstep_session *session, void *stream, uint32_t timeout_ms)
 {
     const uint64_t deadline_ms =
         timeout_ms == LOCKSTEP_WAIT_FOREVER ? COND_NO_DEADLINE : clock_now_ms() + timeout_ms;
-    int status;
+    int status = 0;
     int buffers;
     session->window_open = session->accumulating;
     if (session->accumulating) {
@@ -645,8 +656,9 @@ static int step_end(struct lockstep_session *session, uint32_t timeout_ms)
         return 0;
     }
     if (!session->ending)
-        step_enter_end(session);
-    status = step_await(session, NULL, &session->settled, session->step, deadline_ms);
+        status = step_enter_end(session, stream);
+    if (status == 0)
+        status = step_await(session, NULL, &session->settled, session->step, deadline_ms);
     if (status == LOCKSTEP_E_TIMEOUT)
         return error_set(LOCKSTEP_E_TIMEOUT,
                          "step %" PRIu64 " is not over after %" PRIu32 " ms: wait on with "
@@ -656,17 +668,18 @@ static int step_end(struct lockstep_session *session, uint32_t timeout_ms)
     buffers = state_await(session);
     if (status == 0)
         status = buffers;
+    if (status == 0)
+        status = step_await_device(session, stream);
     return status < 0 ? status : step_leave_end(session);
 }
 
-static int step_end_within(struct lockstep_session *session, const void *stream,
-                           uint32_t timeout_ms)
+static int step_end_within(struct lockstep_session *session, void *stream, uint32_t timeout_ms)
 {
     const int status = step_check_end(session, stream);
     if (status < 0)
         return status;
     const struct visit visit = progress_enter(session, API_STEP_END, PROGRESS_NO_MODULE, 0);
-    return progress_leave(&visit, step_end(session, timeout_ms));
+    return progress_leave(&visit, step_end(session, stream, timeout_ms));
 }
 
 int lockstep_step_end(lockstep_session *session, void *stream)
@@ -698,6 +711,8 @@ int lockstep_step_report(lockstep_session *session, uint64_t step, uint32_t time
                          "there is no report of step %" PRIu64 "; the last one "
                          "is of step %" PRIu64,
                          step, session->report.step);
+    (void)step_land(session, COND_NO_DEADLINE); // Of a failed session it says what there is.
+    session->report.weight_total = atomic_load(&session->weight_total);
     bytes = report->struct_bytes < sizeof(*report) ? report->struct_bytes : sizeof(*report);
     session->report.struct_bytes = bytes;
     memcpy(report, &session->report, bytes);

@@ -90,6 +90,7 @@ static void transport_init(struct transport *transport, const struct transport_c
     transport->given_latency_ns = config->latency_ns;
     transport->given_bytes_per_s = config->bytes_per_s;
     transport->slot_fill = config->slot_fill;
+    transport->encrypts = config->encrypts;
     transport->events = config->events;
     transport->regions = config->regions;
     transport->epoll = -1;
@@ -188,6 +189,11 @@ int transport_open(const struct transport_config *config, struct transport **tra
         transport_close(made);
         return -1;
     }
+    if (devices_open(made, config) < 0) {
+        text_copy(error, error_bytes, "no memory for collectives on the device");
+        transport_close(made);
+        return -1;
+    }
     *transport = made;
     return 0;
 }
@@ -206,6 +212,7 @@ void transport_close(struct transport *transport)
     flow_forget(transport);
     wave_forget(transport);
     measure_forget(transport);
+    devices_close(transport);
     if (transport->listener) {
         transport_unwatch(transport, transport->listener->fd);
         transport->listener->ops->close(transport->listener);
@@ -235,6 +242,7 @@ static void transport_peer_init(struct transport *transport, struct peer_link *p
     memset(peer, 0, offsetof(struct peer_link, stream));
     memset(&peer->stream, 0, offsetof(struct stream, staging));
     list_init(&peer->stream.queue);
+    list_init(&peer->stream.taken);
     peer->endpoint.kind = ENDPOINT_PEER;
     peer->transport = transport;
     peer->rank = from->rank;
@@ -312,7 +320,9 @@ int transport_form(struct transport *transport, const struct transport_world *wo
     transport->formed = false;
     transport->formed_reported = false;
     transport->form_failed = false;
+    transport->form_differs = false;
     transport->form_deadline_ms = clock_now_ms() + world->form_timeout_ms;
+    devices_form(transport);
     wait_prepare(transport);
     return 0;
 }
@@ -349,6 +359,7 @@ void transport_abandon(struct transport *transport)
     thread_assert(&transport->thread);
     for (uint32_t i = 0; i < transport->peer_count; i++)
         transport_close_stream(&transport->peers[i], true);
+    devices_forget(transport, false);
     transport_forget(transport);
 }
 
@@ -402,16 +413,9 @@ static const char *transport_begin_header(struct peer_link *peer)
     return NULL;
 }
 
-static const char *transport_begin_hello(struct peer_link *peer)
+static bool transport_is_proof(enum frame_kind kind)
 {
-    struct stream *stream = &peer->stream;
-    if (peer->state != PEER_PROVING)
-        return "a hello was said already";
-    if (stream->header.payload_bytes != TRANSPORT_PROOF_BYTES)
-        return "its length is wrong";
-    stream->target.kind = TARGET_BUFFER;
-    stream->target.buffer = peer->proof;
-    return NULL;
+    return kind == FRAME_CHALLENGE || kind == FRAME_HELLO || kind == FRAME_WELCOME;
 }
 
 static const char *transport_begin(struct stream *stream)
@@ -419,10 +423,10 @@ static const char *transport_begin(struct stream *stream)
     struct peer_link *peer = stream->context;
     const struct generation_id *own = &peer->transport->world.generation;
     const struct frame_header *header = &stream->header;
-    if (header->kind == FRAME_HELLO)
-        return transport_begin_hello(peer);
+    if (transport_is_proof(header->kind))
+        return form_frame_begins(peer);
     if (peer->state != PEER_PROVEN)
-        return "it comes before the hello";
+        return "it comes before the proof of membership";
     if (header->generation.number != own->number ||
         header->generation.incarnation != own->incarnation)
         return "its generation is another one";
@@ -445,7 +449,9 @@ static const char *transport_begin(struct stream *stream)
     case FRAME_RUN:
     case FRAME_LEAVE:
         return header->payload_bytes == 0 ? NULL : "its length is wrong";
+    case FRAME_CHALLENGE:
     case FRAME_HELLO:
+    case FRAME_WELCOME:
         break;
     }
     return "its kind is unknown";
@@ -473,8 +479,10 @@ static const char *transport_end(struct stream *stream)
 {
     struct peer_link *peer = stream->context;
     switch (stream->header.kind) {
+    case FRAME_CHALLENGE:
     case FRAME_HELLO:
-        return form_proven(peer);
+    case FRAME_WELCOME:
+        return form_frame_ended(peer);
     case FRAME_STEP_HEADER:
         transport_end_header(peer);
         return NULL;
@@ -589,6 +597,9 @@ static void transport_check(struct transport *transport, uint64_t now_ms)
         struct peer_link *peer = &transport->peers[i];
         if (peer->state == PEER_PROVEN && peer->stream.link->ops->check(peer->stream.link) < 0)
             transport_lose_silent(peer);
+        // How much is worth a wake-up is a hint: no kernel has to have room for so much.
+        if (peer->stream.link && peer->stream.awaited > 1)
+            peer->stream.readable = true;
     }
 }
 
@@ -597,7 +608,14 @@ static void transport_check(struct transport *transport, uint64_t now_ms)
 static bool transport_report_formed(struct transport *transport)
 {
     const struct transport_events *events = &transport->events;
-    if (transport->formed && !transport->formed_reported) {
+    const char *text = transport->formed_reported ? NULL : devices_form_failed(transport);
+    if (text) {
+        transport->formed_reported = true;
+        if (events->form_failed)
+            events->form_failed(events->context, transport->world.rank, text);
+        return true;
+    }
+    if (transport->formed && !transport->formed_reported && devices_formed(transport)) {
         transport->formed_reported = true;
         if (events->formed)
             events->formed(events->context);
@@ -606,9 +624,10 @@ static bool transport_report_formed(struct transport *transport)
     if (!transport->form_failed || transport->formed_reported)
         return false;
     transport->formed_reported = true;
+    const bool differs = transport->form_differs;
     for (uint32_t i = 0; i < transport->peer_count; i++) {
         const struct peer_link *peer = &transport->peers[i];
-        if (peer->state == PEER_PROVEN)
+        if (differs ? !peer->differs : peer->state == PEER_PROVEN)
             continue;
         if (events->form_failed)
             events->form_failed(events->context, peer->rank, peer->text);
@@ -631,10 +650,22 @@ static bool transport_report_header(struct transport *transport)
     return true;
 }
 
+// The collective that its caller knows, of which this one may be a part.
+static struct collective *transport_whole(struct transport *transport,
+                                          struct collective *collective)
+{
+    struct collective *outer = two_level_outer(transport, collective);
+    struct collective *inner = outer ? outer : collective;
+    struct collective *on_device = devices_outer(transport, inner);
+    return on_device ? on_device : inner;
+}
+
 static bool transport_report_work(struct transport *transport)
 {
     const struct transport_events *events = &transport->events;
     struct wave *wave = wave_next_done(transport);
+    if (wave && devices_wave_done(transport, wave))
+        return true;
     if (wave) {
         if (events->wave_done)
             events->wave_done(events->context, wave);
@@ -645,16 +676,21 @@ static bool transport_report_work(struct transport *transport)
         two_level_done(transport, collective);
         return true;
     }
+    if (collective && devices_outer(transport, collective)) {
+        devices_travelled(transport, collective);
+        return true;
+    }
     if (collective) {
         if (events->done)
             events->done(events->context, collective);
         return true;
     }
+    if (devices_report(transport))
+        return true;
     struct flow *flow = flow_next_mismatch(transport);
     if (flow && events->mismatch) {
-        struct collective *outer = two_level_outer(transport, flow->collective);
-        events->mismatch(events->context, outer ? outer : flow->collective, flow->mismatch_rank,
-                         flow->mismatch_text);
+        events->mismatch(events->context, transport_whole(transport, flow->collective),
+                         flow->mismatch_rank, flow->mismatch_text);
     }
     return flow != NULL;
 }
@@ -669,7 +705,7 @@ static bool transport_needs_header(const struct transport *transport, const stru
 bool transport_needs(struct transport *transport, const struct peer_link *peer)
 {
     return flow_needs(transport, peer) || wave_needs(transport, peer) ||
-           transport_needs_header(transport, peer);
+           transport_needs_header(transport, peer) || devices_needs(transport, peer);
 }
 
 // A peer that said goodbye is lost when something here needs it.
@@ -745,6 +781,7 @@ static void transport_work(struct transport *transport)
         transport_receive(&transport->peers[i]);
     (void)shared_work(transport);
     form_check_complete(transport);
+    devices_work(transport);
     transport_flush(transport);
 }
 
@@ -756,6 +793,9 @@ static int transport_timeout(const struct transport *transport, uint64_t deadlin
     uint64_t until = form_deadline(transport);
     if (transport->formed && now_ms + TRANSPORT_CHECK_MS < until)
         until = now_ms + TRANSPORT_CHECK_MS;
+    const uint64_t look_ms = devices_deadline(transport, now_ms);
+    if (look_ms < until)
+        until = look_ms;
     if (deadline_ms < until)
         until = deadline_ms;
     if (until == UINT64_MAX)
@@ -798,7 +838,11 @@ void transport_launch(struct transport *transport, struct collective *collective
            kernel_supported(collective->dtype, collective->op));
     assert(collective->unit_count == 0 || collective->kind == COLLECTIVE_ALLREDUCE);
     assert(collective->unit_count <= LOCKSTEP_MAX_PARAMETERS);
-    flow_launch(transport, collective);
+    const enum device_way way = device_way_of(&transport->world, collective);
+    if (way == DEVICE_WAY_HOST)
+        flow_launch(transport, collective);
+    else
+        devices_launch(transport, collective, way);
 }
 
 void transport_wave(struct transport *transport, struct wave *wave)
@@ -914,6 +958,7 @@ void transport_leave(struct transport *transport, uint64_t linger_ms)
     }
     for (uint32_t i = 0; i < transport->peer_count; i++)
         transport_close_stream(&transport->peers[i], false);
+    devices_forget(transport, true);
     transport_forget(transport);
 }
 
@@ -927,7 +972,7 @@ void transport_statistics(const struct transport *transport, struct transport_st
         out->bytes_sent += stream->bytes_sent;
         out->bytes_received += stream->bytes_received;
         out->frames_sent += stream->frames_sent;
-        out->memory_links += stream->link->ops->ready != NULL;
+        out->memory_links += stream->link->ops->pending != NULL;
     }
     out->scratch_bytes = transport->chunks.blocks * transport->chunks.block_bytes;
     out->allocations = transport->chunks.slab_count + transport->frames.slab_count +

@@ -51,6 +51,14 @@ struct extent {
     uint64_t elements;
 };
 
+// Gradients that a stream of the trainer produces: what has to have happened before they are read.
+struct device_ready {
+    void *event; // Recorded on the stream behind the last of them.
+    void *stream; // For a person.
+    uint32_t parameter; // The one that was reported last, for a person.
+    bool pending; // The event was recorded for this collective.
+};
+
 // What pairs the frames of one collective across ranks. Unique in its generation.
 struct collective_tag {
     uint64_t step;
@@ -81,6 +89,13 @@ struct collective {
     const uint64_t *unit_ends; // [unit_count], borrowed until done().
     uint32_t unit_count; // 0: no units, all outputs are written.
     void *context; // The caller's.
+    // Where its memory is. on_devices: agreed, part of the signature; every rank that has a device
+    // has it there, and where NCCL carries it all launch it in one order. Else a rank whose memory
+    // is on its device is not noticed by the others.
+    bool on_devices;
+    struct device *device; // Extents are addresses of this device. NULL: memory of the host.
+    const struct device_ready *ready; // [ready_count], borrowed until done().
+    uint32_t ready_count;
 
     // [units_words(unit_count)], borrowed until done(). In: the units for which this rank has an
     // input; those of the others are NULL. Out: those for which some rank has one. Between launch
@@ -144,8 +159,17 @@ struct transport_events {
     // A frame for this collective carries another signature: ranks disagree. Once per collective,
     // which is never done() after that. Of two neighbours that disagree one at least is told.
     void (*mismatch)(void *context, struct collective *collective, uint32_t rank, const char *text);
-    // Forming failed: a peer could not be reached in time.
+    // Forming failed: a peer could not be reached in time. Of this rank itself: the device or NCCL
+    // could not do its part.
     void (*form_failed)(void *context, uint32_t rank, const char *text);
+    // All that a collective on devices does on this rank's device is enqueued: what is enqueued
+    // behind device_stream_follow from now on finds its results. done() follows, with the used bits
+    // and the weight. May be NULL.
+    void (*enqueued)(void *context, struct collective *collective);
+    // This rank's device, or NCCL on it, has failed: collectives on it are never done. At most once
+    // in a generation. The text is a fact: "cuLaunchKernel: an illegal memory access was
+    // encountered". Another rank's death can be its cause, and is not told first.
+    void (*device_failed)(void *context, const char *text);
     void *context;
 };
 
@@ -155,7 +179,8 @@ struct transport_world {
     uint32_t world_size;
     uint32_t chunk_bytes; // Payload of a ring frame: a multiple of 8, at most LOCKSTEP_FRAME_BYTES.
     struct locality locality; // All zero: no rank shares a host with another.
-    uint8_t secret[LOCKSTEP_SECRET_BYTES]; // Members prove it to each other in the hello frame.
+    uint64_t devices[LOCKSTEP_MAX_WORLD / 64]; // By rank: it has a device.
+    uint8_t secret[LOCKSTEP_SECRET_BYTES]; // Members prove to each other that they know it.
     uint32_t peer_count;
     const struct peer *peers; // Copied. The neighbours of topology.h.
     uint64_t form_timeout_ms;
@@ -196,6 +221,8 @@ struct transport_config {
     uint16_t port_first; // 0: any port.
     uint16_t port_last;
     struct regions *regions; // Of the caller's memory; borrowed. NULL: none.
+    struct device *device; // This rank's; borrowed. NULL: none.
+    uint64_t abort_ms; // How long NCCL may take to give up a communicator. 0: 5000.
     bool shares; // TCP: links to mates go through memory where that is possible.
     uint32_t torn_bytes; // Loopback: at most so many bytes per read and write, 0: no limit. For
                          // tests of the rule that memory is written in whole elements.
@@ -203,6 +230,7 @@ struct transport_config {
     uint64_t latency_ns;
     uint64_t bytes_per_s;
     enum slot_fill slot_fill; // The lowest rank's counts.
+    bool encrypts; // Links that are not in memory. Equal on all ranks.
     struct transport_events events;
 };
 
@@ -230,6 +258,17 @@ void transport_tuned(struct transport *transport);
 
 // From now on so many collectives in flight allocate nothing. After transport_form.
 void transport_reserve(struct transport *transport, uint32_t collectives);
+// The same for collectives on devices with so many bytes, extents and units at most, each. Adds to
+// what was reserved before. May synchronize with the device. 0, or -1: the device has no memory.
+int transport_reserve_device(struct transport *transport, uint32_t collectives, uint64_t bytes,
+                             uint32_t extents, uint32_t units);
+// Room for the tables of so many more collectives with so many bytes and extents at most, each.
+// Every array of extents keeps its own, in flight or not. The same otherwise.
+int transport_reserve_tables(struct transport *transport, uint32_t collectives, uint64_t bytes,
+                             uint32_t extents);
+// Whether some collectives of this world have to be launched in one order on all ranks, because
+// NCCL carries them: two or more ranks have a device, and all have.
+bool transport_is_strict(const struct transport_world *world);
 
 // Launch and join never fail by themselves: what goes wrong is an event. Their frames leave in the
 // next transport_progress; in a world of one they complete there. An allreduce of no elements is a
@@ -271,6 +310,15 @@ void transport_close(struct transport *transport); // Frees. Any thread, when no
 // `most`, and how many. Two calls at least: the first one only looks.
 uint32_t transport_inspect(struct transport *transport, uint64_t now_ms, struct link_state *links,
                            uint32_t most);
+
+// What the first collective that was launched here waits for of this rank's device; the rest is set
+// for DEVICE_HOLD_STREAM only.
+struct device_held {
+    enum device_hold hold;
+    const struct collective *collective; // It, ...
+    const struct device_ready *ready; // ... and the first stream that has not made its part.
+};
+struct device_held transport_inspect_device(struct transport *transport);
 
 void transport_statistics(const struct transport *transport, struct transport_statistics *out);
 

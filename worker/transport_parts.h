@@ -12,11 +12,13 @@
 #include "base/list.h"
 #include "base/thread.h"
 #include "protos/frame.h"
+#include "worker/hello.h"
 #include "worker/link.h"
 #include "worker/ring.h"
 #include "worker/scratch.h"
 #include "worker/stream.h"
 #include "worker/transport.h"
+#include "worker/transport_device.h"
 #include "worker/transport_extents.h"
 #include "worker/units.h"
 
@@ -24,10 +26,6 @@
 
 #define TRANSPORT_TEXT_BYTES 192
 #define TRANSPORT_FLOW_BUCKETS 1024 // A power of two.
-// The hello's payload: the secret, then the world's size in 4 bytes.
-#define TRANSPORT_PROOF_BYTES (LOCKSTEP_SECRET_BYTES + 4)
-#define TRANSPORT_HELLO_BYTES (LOCKSTEP_FRAME_HEADER_BYTES + TRANSPORT_PROOF_BYTES)
-static_assert(TRANSPORT_HELLO_BYTES == LINK_PLAIN_BYTES, "the hello comes before there is memory");
 #define TRANSPORT_OWNER_WORDS (LOCKSTEP_MAX_WORLD / 64)
 // Two listeners, wake-up, epoll, the peers and the unproven.
 #define TRANSPORT_DESCRIPTORS (4 + LOCKSTEP_MAX_NEIGHBOURS + LOCKSTEP_MAX_UNPROVEN + 1)
@@ -50,7 +48,8 @@ struct endpoint {
 enum peer_state {
     PEER_WAITING, // To be connected to at retry_ms, or to come by itself.
     PEER_CONNECTING,
-    PEER_PROVING, // Our hello is on its way, theirs is awaited.
+    PEER_MET, // Connected to; its challenge is awaited.
+    PEER_PROVING, // Our hello is on its way, its welcome is awaited.
     PEER_PROVEN, // The link stands in both directions.
     PEER_GONE,
 };
@@ -73,7 +72,9 @@ struct peer_link {
     bool silent; // Because its host was.
     bool reported;
     char text[TRANSPORT_TEXT_BYTES]; // Why it was lost, or the last attempt failed.
-    uint8_t proof[TRANSPORT_PROOF_BYTES];
+    bool differs; // It is a member, and configured otherwise than this rank.
+    struct hello hello; // What both sides of the connection prove.
+    uint8_t proof[LOCKSTEP_PROOF_BYTES]; // The peer's, on a connection that this rank made.
     uint32_t measured; // Frames by which the peer measured, or was measured.
     struct link_state seen; // When transport_inspect looked last; still_ms: since when it is so.
     struct stream stream;
@@ -85,9 +86,10 @@ struct guest {
     struct link *link; // NULL: this place is free.
     uint64_t since_ms;
     uint64_t number; // Order of arrival.
+    uint8_t challenge[LOCKSTEP_NONCE_BYTES]; // That it was sent.
     uint32_t received;
-    bool heard; // A whole hello, to be compared when the generation is known.
-    uint8_t bytes[TRANSPORT_HELLO_BYTES];
+    bool heard; // A whole hello, to be examined when the generation is known.
+    uint8_t bytes[LOCKSTEP_HELLO_BYTES];
 };
 
 // ---- collectives --------------------------------------------------------------------------------
@@ -259,6 +261,7 @@ struct transport {
     uint64_t given_latency_ns; // 0: links are measured.
     uint64_t given_bytes_per_s;
     enum slot_fill slot_fill;
+    bool encrypts; // Links that are not in memory.
     struct transport_events events;
     struct regions *regions; // Borrowed; NULL: none.
     char host[LOCKSTEP_ADDRESS_BYTES];
@@ -287,6 +290,7 @@ struct transport {
     bool formed;
     bool formed_reported;
     bool form_failed;
+    bool form_differs; // Because a member is configured otherwise.
     uint32_t guest_count;
     uint64_t guest_number;
     struct measure measure;
@@ -310,6 +314,7 @@ struct transport {
     uint64_t header_received;
     struct transport_statistics totals; // Of links that are closed.
     struct shared *shared; // Of this generation's host, or NULL: transport_shared.c.
+    struct devices *devices; // Of this rank's device, or NULL: transport_device.c.
     struct scratch chunks; // Partial sums.
     struct scratch frames; // struct out_frame
     struct scratch heads; // Of frames with many used bits.
@@ -360,8 +365,9 @@ uint64_t form_deadline(const struct transport *transport);
 // Looks whether all that forming waits for is there.
 void form_check_complete(struct transport *transport);
 void form_peer_ready(struct peer_link *peer);
-// The peer's hello on a connection that this rank made. NULL, or why not.
-const char *form_proven(struct peer_link *peer);
+// A frame of kind CHALLENGE, HELLO or WELCOME. NULL, or what is impossible about it.
+const char *form_frame_begins(struct peer_link *peer);
+const char *form_frame_ended(struct peer_link *peer);
 // The link ended before it was proven.
 void form_peer_ended(struct peer_link *peer, const char *text);
 void form_forget_guests(struct transport *transport);

@@ -27,7 +27,7 @@ bool transport_idle(const struct transport *transport)
     thread_assert(&transport->thread);
     if (!list_empty(&transport->active) || !list_empty(&transport->local) ||
         !list_empty(&transport->done) || !list_empty(&transport->waves) ||
-        !list_empty(&transport->waves_done))
+        !list_empty(&transport->waves_done) || !devices_idle(transport))
         return false;
     for (uint32_t i = 0; i < transport->peer_count; i++) {
         const struct peer_link *peer = &transport->peers[i];

@@ -66,6 +66,9 @@ static void wait_peer_event(struct peer_link *peer, uint32_t happened)
         stream->readable = true;
     if (happened & (EPOLLOUT | EPOLLHUP | EPOLLERR))
         stream->writable = true;
+    // Until it carries more than proofs, something that comes may be what sending waits for.
+    if (stream->link->ops->ready && !stream->link->ops->ready(stream->link))
+        stream->readable = stream->writable = true;
     form_peer_ready(peer);
 }
 

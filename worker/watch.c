@@ -38,6 +38,7 @@ struct watch {
     struct down_inspect inspect; // The question to be answered; id 0: none.
     bool asked; // COMMAND_INSPECT is on its way to the driver, or there.
     struct answer_place place; // What the driver said last.
+    enum device_hold held;
     uint32_t link_count;
     struct link_state links[LOCKSTEP_LINKS_NAMED];
 
@@ -78,10 +79,22 @@ static void watch_missing(const struct lockstep_session *session, struct answer_
         call_missing(session->modules[i], place);
 }
 
+// What it waits for is in flight, so its module stays.
+static enum device_hold watch_held(struct lockstep_session *session, struct answer_place *place)
+{
+    const struct device_held held = transport_inspect_device(session->transport);
+    if (held.hold == DEVICE_HOLD_STREAM) {
+        engine_describe_held(session, &held, place->awaited, sizeof(place->awaited));
+        place->stream = (uint64_t)(uintptr_t)held.ready->stream;
+    }
+    return held.hold;
+}
+
 void watch_driven(struct lockstep_session *session)
 {
     struct watch *watch = session->watch;
     struct answer_place place = {.missing_total = 0};
+    const enum device_hold held = watch_held(session, &place);
     struct link_state links[LOCKSTEP_LINKS_NAMED];
     const uint32_t count =
         transport_inspect(session->transport, clock_now_ms(), links, LOCKSTEP_LINKS_NAMED);
@@ -89,6 +102,7 @@ void watch_driven(struct lockstep_session *session)
     watch_doing(session, place.doing, sizeof(place.doing));
     mutex_lock(&watch->mutex);
     watch->place = place;
+    watch->held = held;
     watch->link_count = count;
     memcpy(watch->links, links, count * sizeof(links[0]));
     watch->asked = false;
@@ -181,12 +195,14 @@ static bool watch_is_urgent(const struct watch *watch, const struct up_heartbeat
            (watch->still && !watch_same_place(beat, &watch->said));
 }
 
+// What the driver said last, which may be of another place: the next heartbeat says more.
 static void watch_take_links(struct watch *watch, struct up_heartbeat *beat)
 {
     watch_ask_driver(watch);
     mutex_lock(&watch->mutex);
     beat->link_count = watch->link_count;
     memcpy(beat->links, watch->links, watch->link_count * sizeof(beat->links[0]));
+    beat->held = watch->held;
     mutex_unlock(&watch->mutex);
 }
 

@@ -41,11 +41,11 @@
  *
  * Environment: LOCKSTEP_COORDINATOR, _JOB, _WORLD_SIZE, _RANK_HINT (else JOB_COMPLETION_INDEX),
  * _ADVERTISE, _DATA_PORTS, _OPEN_TIMEOUT_MS, _LOG, _ENGINE_CPUS, _ENGINE_NICE, _TRACE_DIR,
- * _TRANSPORT (auto or tcp), _ORDER (error or zero_defer), _UNPLANNED (extend, fail or defer) and
- * _HALT_TIMEOUT_MS override the configuration, so that a launcher can place a worker without code.
- * LOCKSTEP_ALGORITHM (auto, ring, doubling, halving, shared or two_level, the same on every rank)
- * takes the place of the choice by size, and LOCKSTEP_LINK (LATENCY_NS,BYTES_PER_S) that of
- * measuring links: docs/operating.md.
+ * _TLS_DIR, _DATA_ENCRYPTION (off or tls), _TRANSPORT (auto or tcp), _ORDER (error or zero_defer),
+ * _UNPLANNED (extend, fail or defer), _HALT_TIMEOUT_MS and _DEVICE override the configuration, so
+ * that a launcher can place a worker without code. LOCKSTEP_ALGORITHM (auto, ring, doubling,
+ * halving, shared or two_level, the same on every rank) takes the place of the choice by size, and
+ * LOCKSTEP_LINK (LATENCY_NS,BYTES_PER_S) that of measuring links: docs/operating.md.
  */
 #ifndef LOCKSTEP_LOCKSTEP_H
 #define LOCKSTEP_LOCKSTEP_H
@@ -166,8 +166,8 @@ typedef void (*lockstep_log_sink)(void *context, lockstep_log_level level, const
 /* Initialize with LOCKSTEP_CONFIG_INIT, then set what differs. Strings are copied by open. */
 struct lockstep_config {
     size_t struct_bytes; /* sizeof(struct lockstep_config), set by the initializer. */
-    const char *coordinator; /* "host:port". NULL, and no LOCKSTEP_COORDINATOR in the environment:
-                                a world of one, without any network. */
+    const char *coordinator; /* "host:port" or "unix:/path". NULL, and no LOCKSTEP_COORDINATOR in
+                                the environment: a world of one, without any network. */
     const char *job; /* At most 63 characters. NULL: "default". */
     uint32_t world_size; /* Workers wanted, exactly. 0: between world_min and world_max. */
     uint32_t world_min; /* With world_size 0: the fewest workers to start with ... */
@@ -175,8 +175,10 @@ struct lockstep_config {
     uint32_t world_window_ms; /* With at least world_min there: how long to wait for one more. */
     int32_t rank_hint; /* The rank wished for; negative: none. */
     uint32_t open_timeout_ms; /* How long lockstep_open waits for the world. 0: 60,000. */
-    const char *advertise; /* Address at which the other workers reach this one; a numeric IP.
-                              NULL: the one by which this host reaches the coordinator. */
+    const char *advertise; /* Address at which the other workers reach this one: "10.0.0.7",
+                              "fd00::7", an interface ("eth0"), or a network of which this host has
+                              an address ("10.0.0.0/8"). NULL: the one by which this host reaches
+                              the coordinator. */
     const char *data_ports; /* "20000-20099": where to listen. NULL: any free port. */
     const char *host_id; /* Equal on workers that share memory. NULL: from the machine. */
     lockstep_transport_kind transport;
@@ -216,6 +218,21 @@ struct lockstep_config {
     uint32_t halt_timeout_ms; /* Ranks that wait for each other are told so by the coordinator. When
                                  it is lost: how long lockstep_call_wait goes on before it fails
                                  with E_UNREACHABLE, on this rank. 0: for ever. */
+    const char *tls_dir; /* Directory with tls.crt, tls.key and ca.crt: the coordinator is spoken to
+                            with TLS, and both sides show certificates (docs/operating.md). NULL:
+                            in plaintext, on this host only, unless LOCKSTEP_INSECURE_PLAINTEXT=1 in
+                            the environment allows it. */
+    const char *device; /* The GPU of this rank, whose memory may hold parameters, gradients and
+                           buffers: "none"; "cuda:0": CUDA's device of this number, in its primary
+                           context; "auto": that of the context which is current on the thread that
+                           calls lockstep_open, where CUDA's driver is in the process, else none.
+                           NULL: "auto". One that is named and cannot be used is
+                           E_UNSUPPORTED. */
+    const char *data_encryption; /* "tls": what passes between workers over a network is encrypted;
+                                    memory that ranks of a host share is not. Equal on all ranks.
+                                    NULL, or "off": members prove membership to each other, and
+                                    tensors pass in plaintext (docs/data-plane.md says what that
+                                    does not stop). */
 };
 
 #define LOCKSTEP_CONFIG_INIT \
@@ -223,7 +240,7 @@ struct lockstep_config {
         sizeof(struct lockstep_config), NULL, NULL, 0, 0, 0, 0, -1, 0, NULL, NULL, NULL, \
             LOCKSTEP_TRANSPORT_AUTO, LOCKSTEP_ON_FAILURE_ERROR, 0, 0, 0, NULL, NULL, \
             LOCKSTEP_LOG_WARN, 0, 0, LOCKSTEP_UNEVEN_NONE, NULL, 0, NULL, LOCKSTEP_ORDER_ERROR, \
-            LOCKSTEP_UNPLANNED_EXTEND, 0, 0, 0 \
+            LOCKSTEP_UNPLANNED_EXTEND, 0, 0, 0, NULL, NULL, NULL \
     }
 
 /* Joins the job and waits until its world has formed and this worker is connected to its peers.
@@ -232,7 +249,8 @@ struct lockstep_config {
  * copied. Returns: E_CONFIG (the text names field or variable, or says which world size the others
  * want), E_UNREACHABLE (no coordinator), E_TIMEOUT (how many of how many came, which hints are
  * missing), E_MISMATCH (another version than the coordinator's), E_PEER_LOST, E_SYSTEM,
- * E_UNSUPPORTED. *session is NULL on failure. */
+ * E_UNSUPPORTED (the device, or what it needs, cannot be used: the text says why). *session is NULL
+ * on failure. */
 LOCKSTEP_API int lockstep_open(const struct lockstep_config *config, lockstep_session **session);
 
 /* This worker's rank and the world size, constant in a generation. Either pointer may be NULL.
@@ -250,6 +268,27 @@ LOCKSTEP_API int lockstep_close(lockstep_session *session);
  * E_PEER_LOST with this reason (NULL: "aborted"). The session still has to be closed.
  * Blocks: no. Threads: any. Owns: reason is copied. */
 LOCKSTEP_API int lockstep_abort(lockstep_session *session, const char *reason);
+
+/* ---- Devices -----------------------------------------------------------------------------------
+ *
+ * A rank with a device (config.device) may have any tensor in its memory: pass CUDA's device
+ * addresses where this header says data or gradient. Where a parameter's gradient is, is agreed by
+ * lockstep_start: on devices, when a rank that has one registered it there (by its gradient, or by
+ * its data where no gradient is registered). Then all ranks that have a device have it there, and
+ * the others, in the same job, in host memory. Which tensors are where may differ from tensor to
+ * tensor. Steps, buckets, weights and results are as without devices; all ranks hold the same bits.
+ *
+ * A stream is a CUstream (cudaStream_t) of the device, passed as void *; the default streams are
+ * the handles 1 (legacy) and 2 (per thread), because NULL has a meaning of its own here.
+ * lockstep_grad_ready takes the stream that produces the gradient: nothing waits for it on the
+ * host. lockstep_step_end takes the stream that is to read the results. All other functions read
+ * and write memory of devices at once: what streams still do to it has to be over before
+ * (lockstep_start, lockstep_state_check, plain collectives), and their results are there when they
+ * return.
+ *
+ * In such a job config.order and config.unplanned put nothing off, and a module with memory on a
+ * device has one replica. When a rank dies, the gradients of ranks with a device are not to be used
+ * in the step that failed. */
 
 /* ---- Declaring what is synchronized ------------------------------------------------------------
  */
@@ -474,7 +513,10 @@ LOCKSTEP_API int lockstep_phase_unused(lockstep_module *module, const char *phas
  * Blocks: until all ranks have called it, or the first difference is found. Threads: the trainer's.
  * Returns: E_MISMATCH with the same two-sided report on every rank, E_PEER_LOST, E_CONFIG (root is
  * outside the world that has formed); E_INVALID when no module was closed since the last time;
- * E_UNREACHABLE without the coordinator. */
+ * E_UNREACHABLE without the coordinator; where ranks have devices, E_MISMATCH when one has a tensor
+ * in its device's memory that another one has in host memory, and E_UNSUPPORTED when the policies
+ * would put gradients on devices off: on every rank, and what was registered can be closed and
+ * registered otherwise. */
 LOCKSTEP_API int lockstep_start(lockstep_session *session);
 
 /* ---- The step ----------------------------------------------------------------------------------
@@ -560,14 +602,16 @@ LOCKSTEP_API int lockstep_call_begin(lockstep_module *module, lockstep_call **ca
  * call: NULL means the module's open call. parameter: its number in the module. gradient: NULL
  * means where it was registered; another address counts in this step only (with accumulate: until
  * the end of the window), and is not touched afterwards. Same dtype and shape as the parameter,
- * contiguous. stream: NULL, the gradient is in host memory.
+ * contiguous. stream: that on the device which produces the gradient; NULL, it is complete now.
  * From this call until lockstep_step_end returns the memory belongs to the library: neither read
  * nor write it. In calls before the last one of calls_per_step it is only noted, and the memory
  * stays the trainer's.
  * Blocks: no. Threads: any, also several at once. Owns: gradient memory is borrowed until
  * lockstep_step_end returns. Returns: E_INVALID for a parameter that is ready more often than its
  * ready_count in a call, declared unused in it, frozen, ignored, or not in the module, or after
- * lockstep_call_end; E_UNSUPPORTED for a stream. */
+ * lockstep_call_end; for a stream on a rank without a device, or of a gradient in host memory; for
+ * memory on another device, or not where lockstep_start agreed that the gradient is; when one
+ * bucket has gradients of more than 8 streams. E_SYSTEM when the device has failed. */
 LOCKSTEP_API int lockstep_grad_ready(lockstep_module *module, lockstep_call *call,
                                      uint32_t parameter, void *gradient, void *stream);
 /* The same for one of the module's replicas, from 0; lockstep_grad_ready is for replica 0. The
@@ -633,7 +677,12 @@ LOCKSTEP_API int lockstep_call_next(lockstep_call *call, uint32_t timeout_ms, ui
 /* Ends the step: waits until every gradient is averaged on every rank, and gives the memory back.
  * Planned calls that this rank has not made contribute nothing and receive the mean; so do calls
  * outside the plan that others have made (config.unplanned). Buffers that are due are exchanged.
- * stream: NULL.
+ * stream: NULL: results are in memory when it returns. On a rank with a device: a stream that reads
+ * or writes gradients and buffers after it. What is on devices need not be there yet then: what is
+ * enqueued on the stream from now on waits for it, on the device, and so must every other stream
+ * that touches it. What is in host memory is there. A rank that dies after that may leave a step
+ * that others have not: gradients on devices are then not to be used (E_PEER_LOST comes with the
+ * next call that needs the others).
  * A step with accumulate ends at once, and says nothing to the others.
  * Blocks: until all ranks have ended the step; no with accumulate. Threads: the trainer's. Returns:
  * E_PEER_LOST (which rank on which host), E_MISMATCH (phases, or calls outside the plan where
@@ -816,6 +865,53 @@ LOCKSTEP_API int lockstep_session_load(lockstep_session *session, const char *pa
  * not from lockstep_alloc, or in which something is registered. */
 LOCKSTEP_API int lockstep_alloc(lockstep_session *session, size_t bytes, void **memory);
 LOCKSTEP_API int lockstep_free(lockstep_session *session, void *memory);
+
+/* ---- What a machine has for ranks with a device ------------------------------------------------
+ *
+ * For tools: no session needs it. `lockstep doctor` prints it. */
+
+/* CUDA's driver, NCCL, and what this library brings along. Set struct_bytes
+ * (LOCKSTEP_DEVICES_INIT). */
+struct lockstep_devices {
+    size_t struct_bytes;
+    uint32_t count; /* Devices that this process may use: cuda:0, cuda:1, ... */
+    uint32_t driver_version; /* The CUDA that the driver is for: 13000 is 13.0. 0: there is none. */
+    uint32_t nccl_version; /* 22105 is 2.21.5. 0: there is none. */
+    char driver_text[256]; /* The driver's file; without a usable one: why. */
+    char nccl_text[256]; /* The same of NCCL. */
+    char kernels[128]; /* What this library's kernels were built for, "sm_80 sm_90 compute_80"; "":
+                          it was built without any, and no rank can have a device. */
+};
+
+#define LOCKSTEP_DEVICES_INIT \
+    { \
+        sizeof(struct lockstep_devices), 0, 0, 0, "", "", "" \
+    }
+
+/* Loads CUDA's driver and NCCL into the process, where they are, and initializes the driver; not
+ * after a fork, as CUDA has it. Blocks: for the driver, a second at most as a rule. Threads: any.
+ * Returns: E_INVALID for struct_bytes. What is not there is no failure. */
+LOCKSTEP_API int lockstep_devices_find(struct lockstep_devices *devices);
+
+/* One device. Set struct_bytes (LOCKSTEP_DEVICE_INIT). */
+struct lockstep_device {
+    size_t struct_bytes;
+    char name[64];
+    uint8_t uuid[16];
+    uint32_t capability; /* Compute capability: 90 is 9.0. */
+    uint32_t multiprocessors;
+    char problem[256]; /* Why no rank can use it; "": one can. */
+};
+
+#define LOCKSTEP_DEVICE_INIT \
+    { \
+        sizeof(struct lockstep_device), "", {0}, 0, 0, "" \
+    }
+
+/* Describes device `index`, below the count of lockstep_devices_find, after having tried whether it
+ * can be used: its primary context is made and the kernels are loaded, then let go again.
+ * Blocks: for the driver. Threads: any. Returns: E_INVALID for struct_bytes or index. */
+LOCKSTEP_API int lockstep_device_describe(uint32_t index, struct lockstep_device *device);
 
 #ifdef __cplusplus
 }

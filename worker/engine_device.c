@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the engine does about this rank's device: when a bucket on it counts as final, and what is
+// reserved for it. Not how it travels. The driver runs all of it.
+//
+// A bucket on the device is final when its results are there: then the transport says that it is
+// done, as of any other. A trainer that ends its step by a stream needs less: that everything is
+// enqueued, because its stream waits for the rest on the device. So when the last bucket of the
+// step is launched, the order core is told of those that are enqueued. What the trainer reads of
+// the step on the host, and the next step, wait until the last one is done: until then the step has
+// *landed* nowhere.
+//
+// In a learning step that is not done: layouts change when it has settled, and what is in flight is
+// of the old ones.
+
+#include "base/text.h"
+#include "worker/kernels.h"
+#include "worker/session.h"
+
+#include <string.h>
+
+static struct bucket_run *engine_run(struct collective *collective)
+{
+    return (struct bucket_run *)(void *)((char *)collective -
+                                         offsetof(struct bucket_run, collective));
+}
+
+void engine_enqueued(void *context, struct collective *collective)
+{
+    struct lockstep_session *session = context;
+    if (!collective->on_devices) // It is no bucket, and its work is waited for itself.
+        return;
+    engine_run(collective)->enqueued = true;
+    session->any_enqueued = true;
+}
+
+// ---- What counts as final ----------------------------------------------------------------------
+
+void engine_end_by_stream(struct lockstep_session *session)
+{
+    session->by_stream = !session->order->learning;
+}
+
+// Nothing more of the step will be launched. Before that, what is told would make room in the
+// window for more, and more would be in flight than there is room for on the device.
+static bool engine_all_launched(const struct order *order)
+{
+    uint32_t i = order->low;
+    while (i < order->slot_count && order->slots[i].state >= SLOT_LAUNCHED)
+        i++;
+    return order->closed && i == order->slot_count;
+}
+
+bool engine_device_is_due(const struct lockstep_session *session)
+{
+    return session->by_stream && session->any_enqueued && engine_all_launched(session->order);
+}
+
+static void engine_set_landed(struct lockstep_session *session, bool landed)
+{
+    mutex_lock(&session->mutex);
+    session->landed = landed;
+    drive_changed_locked(session);
+    mutex_unlock(&session->mutex);
+}
+
+static void engine_tell(struct lockstep_session *session, struct bucket_run *run)
+{
+    run->enqueued = false;
+    run->told = true;
+    if (session->unlanded++ == 0)
+        engine_set_landed(session, false);
+    engine_slot_final(session, &run->collective);
+}
+
+static void engine_tell_contribution(struct lockstep_session *session,
+                                     struct contribution *contribution)
+{
+    for (uint32_t b = 0; b < contribution->module->layout.bucket_count; b++) {
+        if (contribution->runs[b].enqueued)
+            engine_tell(session, &contribution->runs[b]);
+    }
+}
+
+void engine_device_attend(struct lockstep_session *session)
+{
+    while (engine_device_is_due(session) && !session->over) {
+        session->any_enqueued = false;
+        for (uint32_t m = 0; m < session->module_count; m++) {
+            struct lockstep_module *module = session->modules[m];
+            for (uint32_t i = 0; i < module->contribution_count; i++)
+                engine_tell_contribution(session, &module->contributions[i]);
+        }
+    }
+}
+
+bool engine_device_done(struct lockstep_session *session, struct collective *collective)
+{
+    struct bucket_run *run = engine_run(collective);
+    const bool told = run->told;
+    run->enqueued = run->told = false;
+    if (told && --session->unlanded == 0)
+        engine_set_landed(session, true);
+    return told;
+}
+
+// ---- What a person is told ----------------------------------------------------------------------
+
+static const struct buffer_group *engine_held_group(const struct lockstep_session *session,
+                                                    const struct device_held *held)
+{
+    for (uint32_t g = 0; g < session->group_count; g++) {
+        if (held->ready == &session->groups[g].ready)
+            return &session->groups[g];
+    }
+    return NULL;
+}
+
+void engine_describe_held(const struct lockstep_session *session, const struct device_held *held,
+                          char *text, size_t bytes)
+{
+    const struct buffer_group *group = engine_held_group(session, held);
+    struct text into;
+    text_init(&into, text, bytes);
+    if (group != NULL) {
+        text_append(&into, "the buffer '%s'", group->tensors[0]->name);
+        return;
+    }
+    const struct contribution *contribution = held->collective->context;
+    text_append(&into, "the gradient of '%s'",
+                contribution->module->parameters[held->ready->parameter].name);
+}
+
+// ---- Room --------------------------------------------------------------------------------------
+
+// What CUDA allocates may wait for all that the device has to do, and so for other ranks, which may
+// wait for this one: so nothing is allocated while a step is under way. What layouts take is known
+// when they come into force.
+
+// What the buckets on this device take.
+struct demand {
+    uint64_t
+        bytes[LOCKSTEP_WINDOW]; // Of the largest ones, the largest first: so many are in flight.
+    uint32_t members; // Extents and units of one, at most.
+    uint32_t slots;
+};
+
+static void demand_add(struct demand *demand, uint64_t bytes)
+{
+    for (uint32_t i = 0; i < LOCKSTEP_WINDOW; i++) {
+        const uint64_t smaller = demand->bytes[i];
+        if (smaller >= bytes)
+            continue;
+        demand->bytes[i] = bytes;
+        bytes = smaller;
+    }
+}
+
+static void demand_add_module(struct demand *demand, const struct lockstep_module *module)
+{
+    for (uint32_t b = 0; b < module->layout.bucket_count; b++) {
+        const struct bucket *bucket = &module->layout.buckets[b];
+        if (!bucket->device)
+            continue;
+        for (uint32_t i = 0; i < module->contribution_count; i++)
+            demand_add(demand, bucket->elements * dtype_size(bucket->dtype));
+        demand->slots += module->contribution_count;
+        if (bucket->count > demand->members)
+            demand->members = bucket->count;
+    }
+}
+
+int engine_reserve_layouts(struct lockstep_session *session)
+{
+    struct demand demand = {.members = session->room_members};
+    int result;
+    if (session->device == NULL)
+        return 0;
+    for (uint32_t m = 0; m < session->module_count; m++)
+        demand_add_module(&demand, session->modules[m]);
+    result =
+        transport_reserve_tables(session->transport, demand.slots, demand.bytes[0], demand.members);
+    for (uint32_t i = 0; i < LOCKSTEP_WINDOW && result == 0; i++) {
+        if (demand.bytes[i] <= session->room[i] && demand.members == session->room_members)
+            continue;
+        if (demand.bytes[i] < session->room[i])
+            demand.bytes[i] = session->room[i];
+        result = transport_reserve_device(session->transport, 1, demand.bytes[i], demand.members,
+                                          demand.members);
+        session->room[i] = demand.bytes[i];
+    }
+    session->room_members = demand.members;
+    return result;
+}
+
+static int engine_reserve_group(const struct lockstep_session *session,
+                                const struct buffer_group *group)
+{
+    uint64_t elements = 0;
+    if (!group->on_devices)
+        return 0;
+    for (uint32_t i = 0; i < group->count; i++)
+        elements += group->tensors[i]->elements;
+    return transport_reserve_device(session->transport, 1, elements * dtype_size(group->dtype),
+                                    group->count, 0);
+}
+
+int engine_reserve(struct lockstep_session *session)
+{
+    int result;
+    transport_reserve(session->transport, LOCKSTEP_WINDOW + session->group_count);
+    result = engine_reserve_layouts(session);
+    for (uint32_t g = 0; g < session->group_count && session->device != NULL && result == 0; g++)
+        result = engine_reserve_group(session, &session->groups[g]);
+    return result;
+}
