@@ -44,12 +44,19 @@ static const struct worker *blame_next(const struct coordinator *core, const str
     return NULL;
 }
 
+// NCCL has its part, and waits for a rank whose stream has not made one: its trainer may be outside
+// the library and wait for the same there.
+static bool blame_waits_there(const struct picture *picture, const struct worker *worker)
+{
+    return picture->streams > 0 && worker->heartbeat.held == DEVICE_HOLD_NCCL;
+}
+
 static void blame_count(const struct coordinator *core, const struct job *job,
                         const struct worker *worker, struct picture *picture)
 {
     if (beat_silent(core, worker))
         picture->silent++;
-    else if (worker->heartbeat.place.waits)
+    else if (worker->heartbeat.place.waits || blame_waits_there(picture, worker))
         picture->waiting++;
     else {
         picture->idle += blame_idle(picture, worker);
@@ -61,6 +68,7 @@ static void blame_lowest(const struct worker *worker, struct picture *picture)
 {
     const struct up_heartbeat *beat = &worker->heartbeat;
     picture->unknown--;
+    picture->streams += beat->held == DEVICE_HOLD_STREAM;
     picture->moved += beat->settled + beat->place.plain;
     picture->traffic += beat->bytes_sent + beat->bytes_received;
     if (!blame_lower(picture, beat->settled, beat->place.position))
@@ -94,6 +102,8 @@ static void blame_add(struct found *found, const struct blame *blame)
 static enum stall_kind blame_kind(const struct worker *worker)
 {
     const struct place *place = &worker->heartbeat.place;
+    if (worker->heartbeat.held == DEVICE_HOLD_STREAM)
+        return STALL_DEVICE; // Wherever its trainer is, it may wait for the same stream there.
     if (place->calls_open > 0)
         return STALL_IN_CALL;
     return place->inside ? STALL_UNKNOWN : STALL_OUTSIDE;
@@ -110,7 +120,7 @@ static void blame_ranks(const struct coordinator *core, const struct job *job,
     bool begins = job->stall.active;
     uint32_t next = 0;
     while ((worker = blame_next(core, job, &next)) != NULL) {
-        const bool in_the_way = blame_idle(picture, worker);
+        const bool in_the_way = blame_idle(picture, worker) && !blame_waits_there(picture, worker);
         const bool stopped = beat_stopped(core, worker, core->now);
         struct blame blame = {.rank = worker->rank};
         if (beat_silent(core, worker)) {
@@ -130,7 +140,22 @@ static void blame_ranks(const struct coordinator *core, const struct job *job,
         found->total = found->count = 0;
 }
 
-// ---- No rank in the way ------------------------------------------------------------------------
+// ---- No trainer in the way ----------------------------------------------------------------------
+
+// Members of which the device waits for this; all of those that wait, or none, with `all`.
+static void blame_devices(const struct coordinator *core, const struct job *job,
+                          enum device_hold hold, bool all, struct found *found)
+{
+    const struct worker *worker;
+    for (uint32_t next = 0; (worker = blame_next(core, job, &next)) != NULL;) {
+        if (worker->heartbeat.held == hold) {
+            blame_add(found, &(struct blame){.rank = worker->rank, .kind = STALL_DEVICE});
+        } else if (all) {
+            found->total = found->count = 0;
+            return;
+        }
+    }
+}
 
 // The first link that holds bytes back, or else one that gets none.
 static void blame_link(const struct coordinator *core, const struct job *job, struct found *found)
@@ -162,7 +187,11 @@ static bool blame_nobody(const struct coordinator *core, const struct job *job,
     if (picture->idle > 0 || picture->silent > 0 || picture->unknown > 0 || picture->waiting == 0 ||
         core->now - since <= bounds_of_links(core, job))
         return false;
-    blame_link(core, job, found);
+    blame_devices(core, job, DEVICE_HOLD_STREAM, false, found);
+    if (found->total == 0)
+        blame_devices(core, job, DEVICE_HOLD_NCCL, true, found);
+    if (found->total == 0)
+        blame_link(core, job, found);
     return true;
 }
 

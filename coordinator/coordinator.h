@@ -17,6 +17,13 @@
 // not below world_max. A worker that disconnects before the world has formed is simply forgotten. A
 // running job takes nobody.
 //
+// GPUs. A hello says which GPU its worker computes on, if any, and which NCCL it found; or why the
+// GPU that it was told to compute on cannot be used. A world with such a worker does not form, nor
+// one in which two workers compute on one GPU, or in which several have GPUs and some of these have
+// no NCCL, one older than LOCKSTEP_NCCL_OLDEST, or another major or minor version than the others:
+// all its workers are refused with one sentence that names who it is. The generation says which
+// ranks have a GPU.
+//
 // Ranks. Workers with a hint get the rank they ask for when all hints are below the world size.
 // The others fill the free ranks grouped by host_id (hosts in order of first arrival, workers of a
 // host in order of arrival). Without any hint all ranks are grouped by host.
@@ -224,6 +231,15 @@ enum stall_kind {
     STALL_LOST, // Its stream has ended.
     STALL_LINK, // Bytes are on their way and do not arrive.
     STALL_UNKNOWN, // No rank is in the way of the others.
+    STALL_DEVICE, // Work of its device does not end.
+};
+
+// As a worker's hello has it.
+struct gpu_view {
+    struct uuid uuid;
+    uint32_t capability;
+    uint32_t driver_version;
+    uint32_t nccl_version; // 0: there is none.
 };
 
 struct worker_view {
@@ -244,6 +260,8 @@ struct worker_view {
     uint64_t bytes_received;
     struct step_totals totals;
     char device[LOCKSTEP_DEVICE_BYTES]; // Empty: not known.
+    bool has_gpu;
+    struct gpu_view gpu;
     struct place place; // As of its last heartbeat.
     uint32_t flags; // Bits of enum place_flag.
     // Silent, lost, or a culprit of the present stall; else STALL_NONE.
@@ -274,6 +292,8 @@ struct culprit_view {
     uint32_t missing_total;
     uint32_t missing_count;
     char missing[LOCKSTEP_MISSING_NAMED][LOCKSTEP_NAME_BYTES];
+    char awaited[LOCKSTEP_AWAITED_BYTES]; // STALL_DEVICE: "the gradient of 'fc.weight'", ...
+    uint64_t stream; // ... which this stream of the trainer makes.
 };
 
 // `members` ranks, `from` the lowest of them, wait for `to`.

@@ -7,6 +7,7 @@
 //   coordinator.c  takes an event apart, knows the streams, sends
 //   job.c          the table of jobs and their lives
 //   join.c         hello, the wanted world, deadlines of those who wait
+//   gpus.c         whether the GPUs of a world can work together
 //   roster.c       ranks, and the forming of a generation
 //   links.c        what all links are like, and which algorithms follow from it
 //   verify.c       lockstep_start: hashes of manifests
@@ -55,7 +56,7 @@ enum core_limit {
     CORE_ANSWER_MS = 5000, // Then the report goes out with what is known.
     CORE_MAX_ITEMS = 2 + LOCKSTEP_MAX_MODULES + LOCKSTEP_MAX_PARAMETERS,
 
-    CORE_RANK_WORDS = LOCKSTEP_MAX_WORLD / 64,
+    CORE_RANK_WORDS = LOCKSTEP_RANK_WORDS,
     CORE_SLOT_TABLE = 2 * LOCKSTEP_MAX_SLOTS, // Open addressing, at most half full.
     CORE_PEER_TABLE = 2 * LOCKSTEP_MAX_WORKERS, // The same.
     CORE_LINE_BYTES = 3 * LOCKSTEP_NAME_BYTES, // One line of a report, one subject of a sentence.
@@ -63,7 +64,6 @@ enum core_limit {
     CORE_NONE = 0xffff, // No worker, no entry.
 };
 
-static_assert(LOCKSTEP_MAX_WORLD % 64 == 0, "sets of ranks are whole words");
 static_assert((CORE_SLOT_TABLE & (CORE_SLOT_TABLE - 1)) == 0, "a mask selects a place");
 static_assert((CORE_PEER_TABLE & (CORE_PEER_TABLE - 1)) == 0, "a mask selects a place");
 static_assert(LOCKSTEP_MAX_WORKERS < CORE_NONE, "a worker's index fits in 16 bits");
@@ -355,7 +355,7 @@ void job_remove_worker(struct coordinator *core, struct job *job, struct worker 
 struct worker *job_worker(struct coordinator *core, const struct job *job, uint32_t index);
 bool job_running(const struct job *job); // Starting or running.
 
-// ---- join.c, roster.c ------------------------------------------------------------------------
+// ---- join.c, gpus.c, roster.c ------------------------------------------------------------------
 
 void join_hello(struct coordinator *core, coordinator_peer peer, const struct up_message *message);
 void join_refuse(struct coordinator *core, coordinator_peer peer, enum refusal refusal,
@@ -367,7 +367,10 @@ void join_turn_away(struct coordinator *core, struct worker *worker, enum refusa
 void join_tick(struct coordinator *core, struct job *job);
 void join_drain(struct coordinator *core);
 
-// The job's gatherers become a generation.
+// Whether the GPUs of the job's gatherers can work together; if not, all of them are turned away.
+bool gpus_fit(struct coordinator *core, struct job *job);
+
+// The job's gatherers become a generation, or are turned away.
 void roster_form(struct coordinator *core, struct job *job);
 
 // ---- links.c ---------------------------------------------------------------------------------

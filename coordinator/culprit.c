@@ -9,8 +9,8 @@
 
 const char *coordinator_stall_kind_name(enum stall_kind kind)
 {
-    static const char *const names[] = {"none",    "outside", "in_call", "frozen",
-                                        "stopped", "lost",    "link",    "unknown"};
+    static const char *const names[] = {"none", "outside", "in_call", "frozen", "stopped",
+                                        "lost", "link",    "unknown", "device"};
     return (size_t)kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "unknown";
 }
 
@@ -84,6 +84,25 @@ static void culprit_link(const struct coordinator *core, const struct job *job,
     sentence_add(sentence, ", which do not arrive");
 }
 
+static void culprit_device(struct sentence *sentence, const struct culprit *culprit,
+                           const struct worker *worker, uint64_t age_ms)
+{
+    if (worker->heartbeat.held == DEVICE_HOLD_NCCL) {
+        sentence_add(sentence, "has given its part to NCCL");
+        culprit_step(sentence, culprit, worker);
+        sentence_add(sentence, ", which does not end; that is so for ");
+    } else {
+        sentence_add(sentence, "waits for %s",
+                     culprit->awaited[0] == '\0' ? "what a stream of its device makes"
+                                                 : culprit->awaited);
+        if (culprit->stream != 0)
+            sentence_add(sentence, " on stream 0x%" PRIx64, culprit->stream);
+        culprit_step(sentence, culprit, worker);
+        sentence_add(sentence, ", which its device has not finished for ");
+    }
+    sentence_seconds(sentence, age_ms);
+}
+
 // What this rank does, and since when.
 static void culprit_does(const struct coordinator *core, const struct job *job,
                          struct sentence *sentence, const struct culprit *culprit, uint64_t now_ms)
@@ -124,6 +143,9 @@ static void culprit_does(const struct coordinator *core, const struct job *job,
         sentence_seconds(sentence, age_ms);
         sentence_add(sentence, " and waits for no rank");
         break;
+    case STALL_DEVICE:
+        culprit_device(sentence, culprit, worker, age_ms);
+        break;
     case STALL_NONE:
     case STALL_LOST:
         break;
@@ -151,6 +173,12 @@ static void culprit_hint(struct sentence *sentence, const struct worker *worker,
         sentence_add(sentence,
                      " See whether pid %" PRIu32 " runs there, and whether that host answers.",
                      pid);
+        break;
+    case STALL_DEVICE:
+        sentence_add(sentence,
+                     " See what pid %" PRIu32
+                     " runs on its GPU, and whether that GPU is well: lockstep stacks %" PRIu32 ".",
+                     pid, worker->rank);
         break;
     case STALL_LINK:
         sentence_add(sentence, " Look at the network between these two.");
@@ -233,6 +261,9 @@ static void culprit_answer_begins(struct culprit *culprit, uint64_t id)
 static void culprit_place(struct culprit *culprit, const struct answer_place *place)
 {
     sentence_clean(culprit->phase, sizeof(culprit->phase), place->phase, sizeof(place->phase));
+    sentence_clean(culprit->awaited, sizeof(culprit->awaited), place->awaited,
+                   sizeof(place->awaited));
+    culprit->stream = place->stream;
     culprit->missing_total = place->missing_total;
     culprit->missing_count = place->missing_count < LOCKSTEP_MISSING_NAMED ? place->missing_count
                                                                            : LOCKSTEP_MISSING_NAMED;
@@ -289,7 +320,8 @@ static void culprit_frame(struct culprit *culprit, const struct stack_frame *fra
         return;
     sentence_clean(object, sizeof(object), frame->object, sizeof(frame->object));
     sentence_clean(symbol, sizeof(symbol), frame->symbol, sizeof(frame->symbol));
-    if (!frame->python && culprit->blame.kind == STALL_UNKNOWN &&
+    const enum stall_kind kind = culprit->blame.kind;
+    if (!frame->python && (kind == STALL_UNKNOWN || kind == STALL_DEVICE) &&
         culprit_begins(symbol, &culprit_library, 1))
         culprit->top[0] = '\0';
     if (!frame->python && (culprit->top[0] != '\0' || culprit_plumbing(object, symbol)))

@@ -174,6 +174,10 @@ static void join_clean(struct up_hello *to, const struct up_hello *from)
     sentence_clean(to->host, sizeof(to->host), from->host, sizeof(from->host));
     sentence_clean(to->address, sizeof(to->address), from->address, sizeof(from->address));
     sentence_clean(to->device, sizeof(to->device), from->device, sizeof(from->device));
+    sentence_clean(to->gpu.nccl_missing, sizeof(to->gpu.nccl_missing), from->gpu.nccl_missing,
+                   sizeof(from->gpu.nccl_missing));
+    sentence_clean(to->gpu_problem, sizeof(to->gpu_problem), from->gpu_problem,
+                   sizeof(from->gpu_problem));
     if (to->host[0] == '\0')
         sentence_clean(to->host, sizeof(to->host), "unknown", sizeof("unknown"));
     if (to->open_timeout_ms == 0)

@@ -194,6 +194,9 @@ static void roster_send(struct coordinator *core, const struct job *job, uint32_
         start->locality.mate_pids[i] = mate->pid;
         start->locality.mate_started[i] = mate->started;
     }
+    for (uint32_t i = 0; i < job->count; i++)
+        if (job_worker(core, job, i)->hello.has_gpu)
+            start->gpus[i / 64] |= UINT64_C(1) << i % 64;
     roster_fill_peers(core, job, rank, start);
     core_send(core, job_worker(core, job, rank));
 }
@@ -226,6 +229,8 @@ void roster_form(struct coordinator *core, struct job *job)
 {
     struct roster roster = {.size = job->count};
     uint16_t workers[LOCKSTEP_MAX_WORLD];
+    if (!gpus_fit(core, job))
+        return;
     roster_group(core, job, &roster);
     roster_assign(core, job, &roster);
     memcpy(workers, job->workers, sizeof(workers[0]) * job->count);

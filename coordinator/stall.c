@@ -12,7 +12,9 @@
 // 1. Progress is that the low grows, or what any rank has settled, or its plain collectives. It
 //    ends a stall, whatever the ranks look like.
 // 2. In the way is an idle rank at the low, and one that is silent: frozen (two heartbeats and a
-//    half are missing) or stopped (a mate saw it). A rank that waits is never in the way.
+//    half are missing) or stopped (a mate saw it). A rank that waits is never in the way. A trainer
+//    may wait outside, for its device: that is so where NCCL has its part, and a stream of another
+//    rank stands still.
 // 3. An idle rank is a culprit when it has said, since the last progress, that it has been where it
 //    is for longer than its bound (bounds.c). Under a debugger, throttled by its control group or
 //    asleep on a disk it has none. Nobody waits for it: then all members must be so, else it is in
@@ -21,8 +23,10 @@
 //    heartbeat looks the same, so where an idle rank explains why the others wait, a frozen one
 //    that was not in their way begins no stall; it joins one.
 // 5. Nobody is in the way, some wait, and neither the low nor a byte has moved for the floor: the
-//    first link that holds bytes back, else it is unknown, and the ranks are named with what they
-//    wait in. Ranks that wait for each other are no stall but a verdict, at once (waits.c).
+//    ranks that wait for a stream of their own device; else, where NCCL has the input of all ranks
+//    that wait, all of them; else the first link that holds bytes back; else it is unknown, and the
+//    ranks are named with what they wait in. Ranks that wait for each other are no stall but a
+//    verdict, at once (waits.c).
 // 6. No stall begins in the first two heartbeats that are heard of a generation, nor while this
 //    process was itself too late to hear anybody.
 // 7. Culprits come and go while a stall lasts. It ends without any.
@@ -154,7 +158,7 @@ static void stall_ask(struct coordinator *core, struct job *job)
         struct culprit *culprit = &stall->culprits[i];
         if (culprit->answered || culprit->asked != 0 ||
             (culprit->blame.kind != STALL_OUTSIDE && culprit->blame.kind != STALL_IN_CALL &&
-             culprit->blame.kind != STALL_UNKNOWN))
+             culprit->blame.kind != STALL_UNKNOWN && culprit->blame.kind != STALL_DEVICE))
             continue;
         culprit->asked = inspect_ask(core, job_worker(core, job, culprit->blame.rank),
                                      INSPECT_PLACE | INSPECT_STACKS);
@@ -180,6 +184,17 @@ static void stall_announce(struct coordinator *core, struct job *job)
     journal_log(core, job, "stall_began", "%s", stall->text);
 }
 
+// Culprits that wait themselves, for their devices.
+static uint32_t stall_waiting_held(const struct coordinator *core, const struct job *job,
+                                   const struct found *found)
+{
+    uint32_t held = 0;
+    for (uint32_t i = 0; i < found->count; i++)
+        held += found->blames[i].kind == STALL_DEVICE &&
+                core->workers[job->workers[found->blames[i].rank]].heartbeat.place.waits;
+    return held;
+}
+
 static void stall_update(struct coordinator *core, struct job *job, const struct picture *picture,
                          const struct found *found)
 {
@@ -187,7 +202,7 @@ static void stall_update(struct coordinator *core, struct job *job, const struct
     if (!stall->active)
         stall_begin(core, job);
     stall->step = picture->settled + 1;
-    stall->waiting = picture->waiting;
+    stall->waiting = picture->waiting - stall_waiting_held(core, job, found);
     const bool changed = stall_join(stall, found);
     stall_ask(core, job);
     if (stall->announced && changed) {

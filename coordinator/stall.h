@@ -82,6 +82,8 @@ struct culprit {
     uint32_t missing_total;
     uint32_t missing_count;
     char missing[LOCKSTEP_MISSING_NAMED][LOCKSTEP_NAME_BYTES];
+    char awaited[LOCKSTEP_AWAITED_BYTES];
+    uint64_t stream;
 };
 
 // A stall that is over, as far as it is kept.
@@ -208,6 +210,7 @@ struct picture {
     uint32_t busy; // Neither wait, nor are silent, nor at the end of their bound.
     uint32_t idle; // At the low, and not silent.
     uint32_t silent;
+    uint32_t streams; // Of which the device waits for a stream of the trainer.
     bool any;
     uint64_t settled; // The low.
     uint32_t position;

@@ -34,6 +34,19 @@ static void stall_view_culprit(const struct coordinator *core, const struct job 
     view->missing_total = from->missing_total;
     view->missing_count = from->missing_count;
     memcpy(view->missing, from->missing, sizeof(view->missing));
+    memcpy(view->awaited, from->awaited, sizeof(view->awaited));
+    view->stream = from->stream;
+}
+
+// A culprit that waits itself, for its device.
+static bool stall_view_held(const struct stall *stall, uint32_t rank)
+{
+    for (uint32_t i = 0; i < stall->culprit_count; i++) {
+        const struct blame *blame = &stall->culprits[i].blame;
+        if (blame->rank == rank && blame->kind == STALL_DEVICE)
+            return true;
+    }
+    return false;
 }
 
 // The ranks that wait, as one group, for each culprit. A link is an edge itself.
@@ -44,7 +57,10 @@ static void stall_view_edges(const struct coordinator *core, const struct job *j
     uint32_t lowest = UINT32_MAX;
     for (uint32_t i = job->count; i > 0; i--) {
         const struct worker *worker = &core->workers[job->workers[i - 1]];
-        if (!worker->left && worker->heartbeat.place.waits)
+        const bool waits =
+            worker->heartbeat.place.waits ||
+            (stall->kind == STALL_DEVICE && worker->heartbeat.held == DEVICE_HOLD_NCCL);
+        if (!worker->left && waits && !stall_view_held(stall, i - 1))
             lowest = i - 1;
     }
     for (uint32_t i = 0; i < stall->culprit_count; i++) {

@@ -145,6 +145,11 @@ bool coordinator_worker_view(const struct coordinator *coordinator, uint32_t job
     view->bytes_received = from->heartbeat.bytes_received;
     view->totals = from->heartbeat.totals;
     memcpy(view->device, from->hello.device, sizeof(view->device));
+    view->has_gpu = from->hello.has_gpu;
+    view->gpu = (struct gpu_view){.uuid = from->hello.gpu.uuid,
+                                  .capability = from->hello.gpu.capability,
+                                  .driver_version = from->hello.gpu.driver_version,
+                                  .nccl_version = from->hello.gpu.nccl_version};
     view->place = from->heartbeat.place;
     view->flags = from->heartbeat.flags;
     view_stall(coordinator, owner, from, now_ms, view);

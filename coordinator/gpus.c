@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whether the GPUs of a world can work together: what NCCL would otherwise answer later, on some of
+// the ranks, with a number. Not what travels between them. Runs inside coordinator_step.
+//
+// Rules: whoever was told to compute on a GPU can. No two workers compute on one GPU. Where two or
+// more have one, each of these has NCCL, not older than LOCKSTEP_NCCL_OLDEST, and all of the same
+// major and minor version. A world that breaks a rule does not form: all its workers get the same
+// sentence.
+
+#include "coordinator/core.h"
+
+// What is wrong with the first pair, or the first worker, that breaks a rule.
+struct gpus_fault {
+    const struct up_hello *one; // NULL: nothing is wrong.
+    const struct up_hello *other; // NULL: with `one` alone.
+};
+
+// "the worker on b (pid 12)"
+static void gpus_name(struct sentence *sentence, const struct up_hello *hello)
+{
+    sentence_add(sentence, "the worker on %s (pid %" PRIu32 ")", hello->host, hello->pid);
+}
+
+// "2.21.5"
+static void gpus_version(struct sentence *sentence, uint32_t version)
+{
+    sentence_add(sentence, "%" PRIu32 ".%" PRIu32 ".%" PRIu32, version / 10000, version / 100 % 100,
+                 version % 100);
+}
+
+// "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", as nvidia-smi has it.
+static void gpus_uuid(struct sentence *sentence, const struct uuid *uuid)
+{
+    sentence_add(sentence, "GPU");
+    for (uint32_t i = 0; i < LOCKSTEP_UUID_BYTES; i++) {
+        const bool group = i == 0 || i == 4 || i == 6 || i == 8 || i == 10;
+        sentence_add(sentence, "%s%02x", group ? "-" : "", (unsigned)uuid->bytes[i]);
+    }
+}
+
+static struct gpus_fault gpus_unusable(struct coordinator *core, const struct job *job)
+{
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct up_hello *hello = &job_worker(core, job, i)->hello;
+        if (hello->gpu_problem[0] != '\0')
+            return (struct gpus_fault){hello, NULL};
+    }
+    return (struct gpus_fault){NULL, NULL};
+}
+
+static struct gpus_fault gpus_shared(struct coordinator *core, const struct job *job)
+{
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct up_hello *one = &job_worker(core, job, i)->hello;
+        for (uint32_t k = i + 1; one->has_gpu && k < job->count; k++) {
+            const struct up_hello *other = &job_worker(core, job, k)->hello;
+            if (other->has_gpu &&
+                memcmp(&one->gpu.uuid, &other->gpu.uuid, sizeof(one->gpu.uuid)) == 0)
+                return (struct gpus_fault){one, other};
+        }
+    }
+    return (struct gpus_fault){NULL, NULL};
+}
+
+// Of two or more workers with a GPU.
+static struct gpus_fault gpus_nccl(struct coordinator *core, const struct job *job)
+{
+    const struct up_hello *first = NULL;
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct up_hello *hello = &job_worker(core, job, i)->hello;
+        if (!hello->has_gpu)
+            continue;
+        if (hello->gpu.nccl_version < LOCKSTEP_NCCL_OLDEST)
+            return (struct gpus_fault){hello, NULL};
+        if (first == NULL)
+            first = hello;
+        else if (hello->gpu.nccl_version / 100 != first->gpu.nccl_version / 100)
+            return (struct gpus_fault){first, hello};
+    }
+    return (struct gpus_fault){NULL, NULL};
+}
+
+static void gpus_say_unusable(struct sentence *sentence, const struct gpus_fault *fault)
+{
+    gpus_name(sentence, fault->one);
+    sentence_add(sentence, " cannot compute on its GPU, %s; LOCKSTEP_DEVICE=none does without",
+                 fault->one->gpu_problem);
+}
+
+static void gpus_say_shared(struct sentence *sentence, const struct gpus_fault *fault)
+{
+    gpus_name(sentence, fault->one);
+    sentence_add(sentence, " and ");
+    gpus_name(sentence, fault->other);
+    sentence_add(sentence, " compute on the same GPU, ");
+    gpus_uuid(sentence, &fault->one->gpu.uuid);
+    sentence_add(sentence, ": give each worker one of its own (LOCKSTEP_DEVICE=cuda:N, or "
+                           "CUDA_VISIBLE_DEVICES), or none (LOCKSTEP_DEVICE=none)");
+}
+
+static void gpus_say_nccl(struct sentence *sentence, const struct gpus_fault *fault)
+{
+    const struct gpu *gpu = &fault->one->gpu;
+    gpus_name(sentence, fault->one);
+    if (gpu->nccl_version == 0) {
+        sentence_add(sentence, " computes on a GPU and has no NCCL%s%s",
+                     gpu->nccl_missing[0] ? ": " : "", gpu->nccl_missing);
+    } else {
+        sentence_add(sentence, " has NCCL ");
+        gpus_version(sentence, gpu->nccl_version);
+    }
+    if (fault->other != NULL) {
+        sentence_add(sentence, ", ");
+        gpus_name(sentence, fault->other);
+        sentence_add(sentence, " has ");
+        gpus_version(sentence, fault->other->gpu.nccl_version);
+        sentence_add(sentence, ": install the same NCCL for all workers with GPUs");
+        return;
+    }
+    sentence_add(sentence,
+                 "; workers with GPUs exchange gradients by NCCL, %d.%d or newer: install "
+                 "it, or name its file with LOCKSTEP_NCCL_LIBRARY",
+                 LOCKSTEP_NCCL_OLDEST / 10000, LOCKSTEP_NCCL_OLDEST / 100 % 100);
+}
+
+static uint32_t gpus_count(struct coordinator *core, const struct job *job)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < job->count; i++)
+        count += job_worker(core, job, i)->hello.has_gpu;
+    return count;
+}
+
+// What is wrong with the world, as a sentence; false: nothing.
+static bool gpus_judge(struct coordinator *core, const struct job *job, struct sentence *sentence)
+{
+    const struct gpus_fault unusable = gpus_unusable(core, job);
+    if (unusable.one != NULL) {
+        gpus_say_unusable(sentence, &unusable);
+        return true;
+    }
+    if (gpus_count(core, job) < 2)
+        return false;
+    const struct gpus_fault shared = gpus_shared(core, job);
+    const struct gpus_fault nccl = gpus_nccl(core, job);
+    if (shared.one != NULL)
+        gpus_say_shared(sentence, &shared);
+    else if (nccl.one != NULL)
+        gpus_say_nccl(sentence, &nccl);
+    return shared.one != NULL || nccl.one != NULL;
+}
+
+bool gpus_fit(struct coordinator *core, struct job *job)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    sentence_begin(&sentence, text, sizeof(text));
+    if (!gpus_judge(core, job, &sentence))
+        return true;
+    while (job->count > 0)
+        join_turn_away(core, job_worker(core, job, job->count - 1), REFUSAL_INVALID, text);
+    return false;
+}
