@@ -18,8 +18,10 @@
 
 int ask_set_address(struct ask *ask, const char *value)
 {
-    if (http_read_address(value, ask->address, sizeof(ask->address)))
+    if (http_read_address(value, &ask->peer)) {
+        ask->peer.tls |= ask->peer.cacert[0] != '\0';
         return 0;
+    }
     return cli_misuse(ask->command, "%s: not HOST:PORT or [IPV6]:PORT", value);
 }
 
@@ -39,19 +41,40 @@ int ask_set_token(struct ask *ask, const char *file)
 {
     FILE *from = fopen(file, "re");
     if (!from)
-        return cli_misuse(ask->command, "--token %s: %s", file, strerror(errno));
-    const bool read = fgets(ask->token, sizeof(ask->token), from) != NULL;
+        return cli_misuse(ask->command, "--token-file %s: %s", file, strerror(errno));
+    char *token = ask->peer.token;
+    const bool read = fgets(token, sizeof(ask->peer.token), from) != NULL;
     (void)fclose(from);
-    ask->token[read ? strcspn(ask->token, "\r\n") : 0] = '\0';
-    if (ask->token[0] && strlen(ask->token) < sizeof(ask->token) - 1)
+    token[read ? strcspn(token, "\r\n") : 0] = '\0';
+    if (token[0] && strlen(token) < sizeof(ask->peer.token) - 1)
         return 0;
-    return cli_misuse(ask->command, "--token %s: its first line is not a token", file);
+    return cli_misuse(ask->command, "--token-file %s: its first line is not a token", file);
+}
+
+int ask_set_cacert(struct ask *ask, const char *file)
+{
+    ask->peer.tls = true;
+    if (file[0] && text_copy(ask->peer.cacert, sizeof(ask->peer.cacert), file))
+        return 0;
+    return cli_misuse(ask->command, "--cacert '%s': a file is needed", file);
+}
+
+int ask_set_option(struct ask *ask, int key, const char *value)
+{
+    switch (key) {
+    case ASK_KEY_CACERT:
+        return ask_set_cacert(ask, value);
+    case ASK_KEY_TOKEN:
+        return ask_set_token(ask, value);
+    default:
+        return CLI_MISUSE;
+    }
 }
 
 int ask_find(struct ask *ask)
 {
     const char *dashboard = getenv("LOCKSTEP_DASHBOARD");
-    if (ask->address[0])
+    if (ask->peer.address[0])
         return 0;
     return ask_set_address(ask, dashboard && dashboard[0] ? dashboard : ASK_DEFAULT);
 }
@@ -63,16 +86,15 @@ static void ask_refused(struct ask *ask, const char *path, int code, const char 
     const char *error = json_member(body, "error");
     const bool says = json_read_string(json_member(error, "message"), message, sizeof(message)) ||
                       json_read_string(error, message, sizeof(message));
-    snprintf(ask->error, sizeof(ask->error), "%s answered %d to GET %s%s%s", ask->address, code,
-             path, says ? ": " : "", message);
+    snprintf(ask->error, sizeof(ask->error), "%s answered %d to GET %s%s%s", ask->peer.address,
+             code, path, says ? ": " : "", message);
 }
 
 bool ask_get(struct ask *ask, const char *path, char **body)
 {
     *body = NULL;
     ask->error[0] = '\0';
-    const int code =
-        http_get(ask->address, path, ask->token, TIMEOUT_MS, body, ask->error, sizeof(ask->error));
+    const int code = http_get(&ask->peer, path, TIMEOUT_MS, body, ask->error, sizeof(ask->error));
     if (code == 200)
         return true;
     if (code >= 0)

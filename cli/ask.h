@@ -6,19 +6,18 @@
 #ifndef LOCKSTEP_CLI_ASK_H
 #define LOCKSTEP_CLI_ASK_H
 
+#include "cli/http.h"
 #include "protos/limits.h"
 
 #include <stdbool.h>
 
 #define ASK_DEFAULT "127.0.0.1:8080" // Of the daemon.
-#define ASK_TOKEN_BYTES 512
 #define ASK_PATH_BYTES (LOCKSTEP_JOB_NAME_BYTES + 64)
 
 struct ask {
     const char *command; // For messages.
-    char address[LOCKSTEP_ADDRESS_BYTES]; // HOST:PORT
+    struct http_peer peer;
     char job[LOCKSTEP_JOB_NAME_BYTES]; // "": none was named.
-    char token[ASK_TOKEN_BYTES]; // "": none is shown.
     char error[LOCKSTEP_TEXT_BYTES]; // Of the last question.
 };
 
@@ -26,6 +25,22 @@ struct ask {
 int ask_set_address(struct ask *ask, const char *value);
 int ask_set_job(struct ask *ask, const char *value);
 int ask_set_token(struct ask *ask, const char *file); // Its first line.
+int ask_set_cacert(struct ask *ask, const char *file); // And so TLS, whatever the address says.
+
+// The options that all of these commands have for it, for their tables, and what sets them. The
+// keys are above those that are letters.
+#define ASK_KEY_CACERT 0x100
+#define ASK_KEY_TOKEN 0x101
+#define ASK_OPTIONS \
+    {"cacert", required_argument, NULL, ASK_KEY_CACERT}, \
+    { \
+        "token-file", required_argument, NULL, ASK_KEY_TOKEN \
+    }
+#define ASK_HELP \
+    "      --cacert FILE      Over TLS, and believe the authorities in FILE (https://HOST:PORT\n" \
+    "                         alone: those of this machine)\n" \
+    "      --token-file FILE  Its first line is the token that the coordinator asks for\n"
+int ask_set_option(struct ask *ask, int key, const char *value); // CLI_MISUSE: no such key.
 
 // After the options: without --http it is LOCKSTEP_DASHBOARD, else the default.
 int ask_find(struct ask *ask);

@@ -17,10 +17,12 @@
 // argv[0] is the subcommand's name. Each returns the exit status of the process.
 int cli_run(int argc, char **argv);
 int cli_status(int argc, char **argv);
+int cli_health(int argc, char **argv);
 int cli_stalls(int argc, char **argv);
 int cli_stacks(int argc, char **argv);
 int cli_trace(int argc, char **argv);
 int cli_doctor(int argc, char **argv);
+int cli_certs(int argc, char **argv);
 int cli_bench(int argc, char **argv);
 int cli_bench_worker(int argc, char **argv); // One rank of a benchmark; not for people.
 

@@ -44,6 +44,7 @@ static const char *kind_meaning(const char *kind)
         {"lost", "its connection has ended"},
         {"link", "bytes do not get through"},
         {"unknown", "no rank is in the way of the others"},
+        {"device", "work of its device does not end"},
     };
     for (size_t i = 0; i < sizeof(meanings) / sizeof(meanings[0]); i++) {
         if (strcmp(kind, meanings[i].kind) == 0)
@@ -174,6 +175,8 @@ static void print_culprit(FILE *out, const struct palette *palette, const char *
     print_api(out, culprit);
     print_text(out, "top frame", json_member(culprit, "top"));
     print_text(out, "mark", json_member(culprit, "mark"));
+    print_text(out, "awaited", json_member(culprit, "awaited"));
+    print_text(out, "on stream", json_member(culprit, "stream"));
     print_gradients(out, culprit);
     if (json_first(flags)) {
         print_label(out, "labels");

@@ -47,7 +47,11 @@ int daemon_start(struct daemon *daemon, const struct run_options *options, int e
                           options->http, "--port-file", path,          "--parent-death",
                           "--log-level", "warn",        "--drain-ms",  "0",
                           NULL};
+    // Certificates of this machine are for a coordinator that others reach.
+    static const struct spawn_variable plain = {"LOCKSTEP_COORDINATOR_TLS_DIR", NULL};
     struct spawn request = {.program = program,
+                            .variables = &plain,
+                            .variable_count = 1,
                             .argv = (char *const *)(uintptr_t)argv,
                             .input = -1,
                             .output = error_fd,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // `lockstep doctor`: what this machine offers to the data plane, and what running jobs have agreed.
-// Options, and the report as text and as JSON; what is looked at is in doctor_machine.c and
-// doctor_job.c. Main thread.
+// Options, and the report as text and as JSON; what is looked at is in
+// doctor_machine.c, doctor_gpu.c and doctor_job.c. Main thread.
 
 #include "cli/doctor.h"
 
@@ -31,16 +31,17 @@ struct doctor_options {
 };
 
 static const char help_text[] =
-    "usage: lockstep doctor [--http HOST:PORT [--job NAME]] [--json]\n"
+    "usage: lockstep doctor [--http ADDRESS [--job NAME]] [--json]\n"
     "\n"
     "Looks at what this machine offers to training, measures for half a second, and says\n"
     "what each finding means and what to do about it.\n"
     "\n"
-    "      --http HOST:PORT  Also ask this coordinator's dashboard what its jobs have agreed:\n"
-    "                        latency, bandwidth, and which payload travels how\n"
-    "      --job NAME        Only this job\n"
-    "      --json            One JSON object instead of text\n"
-    "  -h, --help            Show this\n"
+    "      --http ADDRESS     Also ask this coordinator's dashboard, HOST:PORT or\n"
+    "                         https://HOST:PORT, what its jobs have agreed: latency, bandwidth,\n"
+    "                         and which payload travels how\n"
+    "      --job NAME         Only this job\n" ASK_HELP
+    "      --json             One JSON object instead of text\n"
+    "  -h, --help             Show this\n"
     "\n"
     "Exit status: 0 when training is possible, 1 when something that it needs is missing.\n"
     "docs/cli.md explains the findings and the JSON.\n";
@@ -50,6 +51,7 @@ static const struct option long_options[] = {
     {"job", required_argument, NULL, 'n'},
     {"json", no_argument, NULL, 'j'},
     {"help", no_argument, NULL, 'h'},
+    ASK_OPTIONS,
     {NULL, 0, NULL, 0},
 };
 
@@ -70,7 +72,7 @@ static int set_option(void *given, int key, char *value)
         options->json = true;
         return 0;
     default:
-        return CLI_MISUSE; // No other key is in the table.
+        return ask_set_option(&options->ask, key, value);
     }
 }
 
@@ -89,7 +91,7 @@ static int read_options(struct doctor_options *options, int argc, char **argv)
         return read;
     if (optind < argc)
         return cli_misuse("doctor", "unexpected argument '%s'", argv[optind]);
-    if (options->ask.job[0] && !options->ask.address[0])
+    if (options->ask.job[0] && !options->ask.peer.address[0])
         return cli_misuse("doctor", "--job needs --http, the coordinator that has it");
     return 0;
 }
@@ -317,8 +319,9 @@ int cli_doctor(int argc, char **argv)
         return CLI_FAILED;
     }
     doctor_machine(report);
-    if (options.ask.address[0])
-        doctor_jobs(report, options.ask.address, options.ask.job);
+    doctor_gpu(report);
+    if (options.ask.peer.address[0])
+        doctor_jobs(report, &options.ask.peer, options.ask.job);
     if (options.json)
         print_json(report);
     else

@@ -19,7 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define DOCTOR_MAX_FINDINGS 16
+#define DOCTOR_MAX_FINDINGS 24
 #define DOCTOR_WORD_BYTES 64
 #define DOCTOR_MAX_BOUNDS 3 // Of payloads: doubling, halving, all others.
 
@@ -68,6 +68,12 @@ void doctor_judge(struct doctor_finding *finding, enum doctor_status status, con
 // Takes under a second; the network's limits are measured.
 void doctor_machine(struct doctor_report *report);
 
+// ---- doctor_gpu.c: what this machine offers to ranks with a GPU
+// -----------------------------------
+
+// After doctor_machine, which forks. Loads libraries of NVIDIA's into this process.
+void doctor_gpu(struct doctor_report *report);
+
 // ---- doctor_share.c: whether two processes can share memory ------------------------------------
 
 // Does what two ranks of one host do. NULL when it works, or else what did not, with the reason in
@@ -76,8 +82,10 @@ const char *doctor_share(int *number);
 
 // ---- doctor_job.c: what jobs have agreed -------------------------------------------------------
 
-// Asks the coordinator at HOST:PORT. job: only this one; "": all of them.
-void doctor_jobs(struct doctor_report *report, const char *address, const char *job);
+struct http_peer;
+
+// Asks the coordinator there. job: only this one; "": all of them.
+void doctor_jobs(struct doctor_report *report, const struct http_peer *peer, const char *job);
 
 // A range of payloads, and how they travel.
 struct doctor_range {

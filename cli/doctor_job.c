@@ -132,21 +132,24 @@ static void take_jobs(struct doctor_report *report, struct doctor_finding *findi
                  report->job_count == 1 ? "" : "s");
 }
 
-void doctor_jobs(struct doctor_report *report, const char *address, const char *job)
+void doctor_jobs(struct doctor_report *report, const struct http_peer *peer, const char *job)
 {
+    const char *address = peer->address;
     struct doctor_finding *finding = doctor_add(report, "coordinator");
     char path[sizeof(JOBS_PATH) + LOCKSTEP_JOB_NAME_BYTES + 1];
     char error[LOCKSTEP_TEXT_BYTES / 2];
     char *body = NULL;
     (void)text_copy(finding->word, sizeof(finding->word), address);
     snprintf(path, sizeof(path), "%s%s%s", JOBS_PATH, job[0] ? "/" : "", job);
-    const int code = http_get(address, path, "", ASK_TIMEOUT_MS, &body, error, sizeof(error));
+    const int code = http_get(peer, path, ASK_TIMEOUT_MS, &body, error, sizeof(error));
     if (code < 0) {
         doctor_judge(finding, DOCTOR_MISSING, "%s: start lockstep-coordinator, or give its --http",
                      error);
     } else if (code == 404 && job[0]) {
         doctor_judge(finding, DOCTOR_MISSING,
                      "it has no job '%s': lockstep status --http %s shows the jobs", job, address);
+    } else if (code == 401) {
+        doctor_judge(finding, DOCTOR_MISSING, "it wants a token: give the file with --token-file");
     } else if (code != 200) {
         doctor_judge(finding, DOCTOR_MISSING, "it answered %d to GET %s", code, path);
     } else if (job[0]) {

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/parse.h"
 #include "base/text.h"
-#include "protos/limits.h"
+#include "cli/http_tls.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -21,6 +21,12 @@
 #include <unistd.h>
 
 #define READ_BYTES 16384
+
+struct connection {
+    int fd; // -1: none
+    struct http_tls *tls; // NULL: plain
+    uint64_t deadline;
+};
 
 struct answer {
     char *bytes; // owned, NUL-terminated
@@ -60,17 +66,11 @@ static int connect_one(const struct addrinfo *candidate, uint64_t deadline)
     return -1;
 }
 
-static int connect_to(const char *address, uint64_t deadline, const char **reason)
+static int connect_to(const char *host, uint16_t port, uint64_t deadline, const char **reason)
 {
-    char host[256];
     char service[8];
-    uint16_t port = 0;
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
     struct addrinfo *found = NULL;
-    if (!parse_address(address, host, sizeof(host), &port)) {
-        *reason = "not HOST:PORT";
-        return -1;
-    }
     snprintf(service, sizeof(service), "%u", port);
     int failure = getaddrinfo(host, service, &hints, &found);
     if (failure != 0) {
@@ -86,11 +86,14 @@ static int connect_to(const char *address, uint64_t deadline, const char **reaso
     return fd;
 }
 
-static int send_all(int fd, const char *bytes, size_t size, uint64_t deadline)
+static int send_all(struct connection *connection, const char *bytes, size_t size)
 {
+    if (connection->tls)
+        return http_tls_send(connection->tls, bytes, size, connection->deadline);
     while (size > 0) {
-        ssize_t sent = send(fd, bytes, size, MSG_NOSIGNAL);
-        if (sent < 0 && (errno != EAGAIN || wait_for(fd, POLLOUT, deadline) < 0))
+        ssize_t sent = send(connection->fd, bytes, size, MSG_NOSIGNAL);
+        if (sent < 0 &&
+            (errno != EAGAIN || wait_for(connection->fd, POLLOUT, connection->deadline) < 0))
             return -1;
         if (sent > 0) {
             bytes += sent;
@@ -98,6 +101,20 @@ static int send_all(int fd, const char *bytes, size_t size, uint64_t deadline)
         }
     }
     return 0;
+}
+
+// How many bytes came; 0: that was all; -1 with errno.
+static ssize_t receive_some(struct connection *connection, char *bytes, size_t size)
+{
+    if (connection->tls)
+        return http_tls_receive(connection->tls, bytes, size, connection->deadline);
+    for (;;) {
+        const ssize_t got = recv(connection->fd, bytes, size, 0);
+        if (got >= 0)
+            return got;
+        if (errno != EAGAIN || wait_for(connection->fd, POLLIN, connection->deadline) < 0)
+            return -1;
+    }
 }
 
 static int make_room(struct answer *answer)
@@ -114,16 +131,15 @@ static int make_room(struct answer *answer)
     return 0;
 }
 
-static int receive_all(int fd, struct answer *answer, uint64_t deadline)
+static int receive_all(struct connection *connection, struct answer *answer)
 {
     for (;;) {
         if (make_room(answer) < 0)
             return -1;
-        ssize_t size = recv(fd, answer->bytes + answer->size, READ_BYTES, 0);
-        if (size < 0 && (errno != EAGAIN || wait_for(fd, POLLIN, deadline) < 0))
+        const ssize_t size = receive_some(connection, answer->bytes + answer->size, READ_BYTES);
+        if (size < 0)
             return -1;
-        if (size > 0)
-            answer->size += (size_t)size;
+        answer->size += (size_t)size;
         answer->bytes[answer->size] = '\0';
         if (size == 0)
             return 0;
@@ -180,49 +196,76 @@ static int take_apart(struct answer *answer)
     return code;
 }
 
-static int exchange(int fd, const char *address, const char *path, const char *token,
-                    uint64_t deadline, struct answer *answer)
+static int exchange(struct connection *connection, const struct http_peer *peer, const char *path,
+                    struct answer *answer)
 {
     char request[2048];
     struct text text;
     text_init(&text, request, sizeof(request));
-    text_append(&text, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n", path, address);
-    if (token[0])
-        text_append(&text, "Authorization: Bearer %s\r\n", token);
+    text_append(&text, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n", path, peer->address);
+    if (peer->token[0])
+        text_append(&text, "Authorization: Bearer %s\r\n", peer->token);
     text_append(&text, "\r\n");
     errno = EMSGSIZE;
-    if (text.truncated || send_all(fd, request, text.size, deadline) < 0)
+    if (text.truncated || send_all(connection, request, text.size) < 0)
         return -1;
-    return receive_all(fd, answer, deadline);
+    return receive_all(connection, answer);
 }
 
-bool http_read_address(const char *value, char *address, size_t capacity)
+// Connects, and shakes hands where that is wanted. False: reason says why not.
+static bool reach(struct connection *connection, const struct http_peer *peer, const char **reason)
 {
+    static char sentence[LOCKSTEP_TEXT_BYTES]; // Main thread.
+    char host[LOCKSTEP_ADDRESS_BYTES];
+    uint16_t port = 0;
+    *reason = "not HOST:PORT";
+    if (!parse_address(peer->address, host, sizeof(host), &port))
+        return false;
+    connection->fd = connect_to(host, port, connection->deadline, reason);
+    if (connection->fd < 0 || !peer->tls)
+        return connection->fd >= 0;
+    *reason = sentence;
+    connection->tls = http_tls_open(connection->fd, host, peer->cacert, connection->deadline,
+                                    sentence, sizeof(sentence));
+    return connection->tls != NULL;
+}
+
+bool http_read_address(const char *value, struct http_peer *peer)
+{
+    static const char plain[] = "http://";
+    static const char secure[] = "https://";
     char host[LOCKSTEP_ADDRESS_BYTES];
     uint16_t port = 0;
     struct text text;
-    const char *from = strncmp(value, "http://", 7) == 0 ? value + 7 : value;
-    text_init(&text, address, capacity);
-    text_append_bytes(&text, from, strcspn(from, "/"));
-    return !text.truncated && parse_address(address, host, sizeof(host), &port) && port > 0;
+    peer->tls = strncmp(value, secure, strlen(secure)) == 0;
+    if (peer->tls)
+        value += strlen(secure);
+    else if (strncmp(value, plain, strlen(plain)) == 0)
+        value += strlen(plain);
+    text_init(&text, peer->address, sizeof(peer->address));
+    text_append_bytes(&text, value, strcspn(value, "/"));
+    return !text.truncated && parse_address(peer->address, host, sizeof(host), &port) && port > 0;
 }
 
-int http_get(const char *address, const char *path, const char *token, uint64_t timeout_ms,
-             char **body, char *error, size_t error_bytes)
+int http_get(const struct http_peer *peer, const char *path, uint64_t timeout_ms, char **body,
+             char *error, size_t error_bytes)
 {
+    struct connection connection = {.fd = -1, .deadline = clock_now_ms() + timeout_ms};
     struct answer answer = {0};
     const char *reason = NULL;
-    uint64_t deadline = clock_now_ms() + timeout_ms;
     int code = -1;
-    int fd = connect_to(address, deadline, &reason);
-    if (fd >= 0 && exchange(fd, address, path, token, deadline, &answer) < 0)
-        reason = strerror(errno);
-    else if (fd >= 0 && (code = take_apart(&answer)) < 0)
-        reason = "it does not speak HTTP";
-    if (fd >= 0)
-        close(fd);
+    if (reach(&connection, peer, &reason)) {
+        if (exchange(&connection, peer, path, &answer) < 0)
+            reason = strerror(errno);
+        else if ((code = take_apart(&answer)) < 0)
+            reason = peer->tls ? "it does not speak HTTP"
+                               : "it does not speak HTTP; where it speaks HTTPS, say https://";
+    }
+    http_tls_close(connection.tls);
+    if (connection.fd >= 0)
+        close(connection.fd);
     if (code < 0) {
-        snprintf(error, error_bytes, "cannot ask %s: %s", address, reason);
+        snprintf(error, error_bytes, "cannot ask %s: %s", peer->address, reason);
         free(answer.bytes);
         return -1;
     }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One GET over HTTP/1.1 to a coordinator's page. Not a web client: no redirects, no TLS, an answer
-// of HTTP_MAX_BYTES at most. Blocks until the deadline at the latest. Any thread.
+// One GET over HTTP/1.1, plain or with TLS, to a coordinator's page. Not a web client: no
+// redirects, an answer of HTTP_MAX_BYTES at most. Blocks until the deadline at the latest. Main
+// thread.
 
 #ifndef LOCKSTEP_CLI_HTTP_H
 #define LOCKSTEP_CLI_HTTP_H
+
+#include "protos/limits.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,13 +15,23 @@
 
 #define HTTP_MAX_BYTES (16 * 1024 * 1024)
 
-// Takes what people give as an address, "http://127.0.0.1:8080/" or "127.0.0.1:8080", to HOST:PORT.
-// False when it is neither, or too long.
-bool http_read_address(const char *value, char *address, size_t capacity);
+#define HTTP_TOKEN_BYTES 512
+#define HTTP_FILE_BYTES 1024
+
+struct http_peer {
+    char address[LOCKSTEP_ADDRESS_BYTES]; // HOST:PORT
+    bool tls;
+    char cacert[HTTP_FILE_BYTES]; // With tls: whom to believe; "": the authorities of the machine.
+    char token[HTTP_TOKEN_BYTES]; // Shown as a bearer's; "": none is.
+};
+
+// Takes what people give as an address: "http://127.0.0.1:8080/", "https://..." or
+// "127.0.0.1:8080". False when it is none of these, or too long.
+bool http_read_address(const char *value, struct http_peer *peer);
 
 // Returns the status code with the body, NUL-terminated, given in *body (free it), or -1 with a
-// sentence in error. address: HOST:PORT. token: shown as a bearer's; "": none is.
-int http_get(const char *address, const char *path, const char *token, uint64_t timeout_ms,
-             char **body, char *error, size_t error_bytes);
+// sentence in error.
+int http_get(const struct http_peer *peer, const char *path, uint64_t timeout_ms, char **body,
+             char *error, size_t error_bytes);
 
 #endif

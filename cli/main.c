@@ -20,10 +20,12 @@ struct command {
 static const struct command commands[] = {
     {"run", cli_run, "Start a training job on this machine and see it to its end"},
     {"status", cli_status, "Show the jobs of a coordinator"},
+    {"health", cli_health, "Say whether a coordinator takes new workers"},
     {"stalls", cli_stalls, "Say what stands still, which rank is the cause, and where it is"},
     {"stacks", cli_stacks, "Show what the threads of a rank are doing"},
     {"trace", cli_trace, "Show where a worker is or was, and its last events"},
     {"doctor", cli_doctor, "Say what this machine offers, and what jobs have agreed"},
+    {"certs", cli_certs, "Make and show certificates for coordinators and workers"},
     {"bench", cli_bench, "Measure the library on this machine"},
     {"bench-worker", cli_bench_worker, NULL},
 };

@@ -86,7 +86,7 @@ bool kill_descendants(void);
 
 struct spawn_variable {
     const char *name;
-    const char *value;
+    const char *value; // NULL: without it, whatever ours is.
 };
 
 struct spawn {

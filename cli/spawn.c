@@ -96,8 +96,13 @@ static void become(const struct spawn *request, pid_t parent)
     redirect(request->input, STDIN_FILENO);
     redirect(request->output, STDOUT_FILENO);
     redirect(request->error, STDERR_FILENO);
-    for (unsigned i = 0; i < request->variable_count; i++)
-        setenv(request->variables[i].name, request->variables[i].value, 1);
+    for (unsigned i = 0; i < request->variable_count; i++) {
+        const struct spawn_variable *variable = &request->variables[i];
+        if (variable->value)
+            setenv(variable->name, variable->value, 1);
+        else
+            unsetenv(variable->name);
+    }
     if (file_limit_before.rlim_max)
         setrlimit(RLIMIT_NOFILE, &file_limit_before);
     sigprocmask(SIG_SETMASK, request->signals, NULL);

@@ -27,18 +27,16 @@ struct stacks_options {
 };
 
 static const char help_text[] =
-    "usage: lockstep stacks RANK [--http HOST:PORT] [--job NAME] [--fresh] [--token FILE] "
-    "[--json]\n"
+    "usage: lockstep stacks RANK [--http ADDRESS] [--job NAME] [--fresh] [--json]\n"
     "\n"
     "Shows the stacks of a rank's threads that use Lockstep, the trainer's first.\n"
     "\n"
-    "      --http HOST:PORT  Where the coordinator's dashboard is (default:\n"
-    "                        LOCKSTEP_DASHBOARD, else " ASK_DEFAULT ")\n"
-    "      --job NAME        Of this job (default: the latest)\n"
-    "      --fresh           Ask the rank now; without it, what it answered last\n"
-    "      --token FILE      Holds the token that the coordinator asks for\n"
-    "      --json            Print what the coordinator says as it is, in one line\n"
-    "  -h, --help            Show this\n"
+    "      --http ADDRESS     HOST:PORT or https://HOST:PORT of the dashboard (default:\n"
+    "                         LOCKSTEP_DASHBOARD, else " ASK_DEFAULT ")\n"
+    "      --job NAME         Of this job (default: the latest)\n"
+    "      --fresh            Ask the rank now; without it, what it answered last\n" ASK_HELP
+    "      --json             Print what the coordinator says as it is, in one line\n"
+    "  -h, --help             Show this\n"
     "\n"
     "Exit status: 0, or 1 when there are no stacks.\n";
 
@@ -46,9 +44,10 @@ static const struct option long_options[] = {
     {"http", required_argument, NULL, 'a'},
     {"job", required_argument, NULL, 'n'},
     {"fresh", no_argument, NULL, 'f'},
-    {"token", required_argument, NULL, 't'},
+    {"token", required_argument, NULL, ASK_KEY_TOKEN}, // As it was called first.
     {"json", no_argument, NULL, 'j'},
     {"help", no_argument, NULL, 'h'},
+    ASK_OPTIONS,
     {NULL, 0, NULL, 0},
 };
 
@@ -63,13 +62,11 @@ static int set_option(void *given, int key, char *value)
     case 'f':
         options->fresh = true;
         return 0;
-    case 't':
-        return ask_set_token(&options->ask, value);
     case 'j':
         options->json = true;
         return 0;
     default:
-        return CLI_MISUSE; // No other key is in the table.
+        return ask_set_option(&options->ask, key, value);
     }
 }
 

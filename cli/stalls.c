@@ -22,15 +22,15 @@ struct stalls_options {
 };
 
 static const char help_text[] =
-    "usage: lockstep stalls [--http HOST:PORT] [--job NAME] [--watch[=SECONDS]] [--json]\n"
+    "usage: lockstep stalls [--http ADDRESS] [--job NAME] [--watch[=SECONDS]] [--json]\n"
     "\n"
     "Says what stands still: which ranks are in the way of the others, since when, and\n"
     "where they are. Stalls that are over come last.\n"
     "\n"
-    "      --http HOST:PORT   Where the coordinator's dashboard is (default:\n"
+    "      --http ADDRESS     HOST:PORT or https://HOST:PORT of the dashboard (default:\n"
     "                         LOCKSTEP_DASHBOARD, else " ASK_DEFAULT ")\n"
     "      --job NAME         Only this job\n"
-    "      --watch[=SECONDS]  Again and again (1), until interrupted\n"
+    "      --watch[=SECONDS]  Again and again (1), until interrupted\n" ASK_HELP
     "      --json             Print what the coordinator says as it is, in one line\n"
     "  -h, --help             Show this\n"
     "\n"
@@ -38,9 +38,13 @@ static const char help_text[] =
     "docs/stalls.md explains what is said.\n";
 
 static const struct option long_options[] = {
-    {"http", required_argument, NULL, 'a'},  {"job", required_argument, NULL, 'n'},
-    {"watch", optional_argument, NULL, 'w'}, {"json", no_argument, NULL, 'j'},
-    {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0},
+    {"http", required_argument, NULL, 'a'},
+    {"job", required_argument, NULL, 'n'},
+    {"watch", optional_argument, NULL, 'w'},
+    {"json", no_argument, NULL, 'j'},
+    {"help", no_argument, NULL, 'h'},
+    ASK_OPTIONS,
+    {NULL, 0, NULL, 0},
 };
 
 static int set_option(void *given, int key, char *value)
@@ -57,7 +61,7 @@ static int set_option(void *given, int key, char *value)
         options->json = true;
         return 0;
     default:
-        return CLI_MISUSE; // No other key is in the table.
+        return ask_set_option(&options->ask, key, value);
     }
 }
 
@@ -121,7 +125,7 @@ static int paint(void *context, FILE *out)
     const bool active = count_active(stalls) > 0;
     if (!stalls)
         snprintf(ask->error, sizeof(ask->error), "%s has no list of stalls: is it a coordinator?",
-                 ask->address);
+                 ask->peer.address);
     else if (options->json)
         fprintf(out, "%s\n", body);
     else

@@ -26,22 +26,26 @@ struct status_options {
 };
 
 static const char help_text[] =
-    "usage: lockstep status [--http HOST:PORT] [--job NAME] [--watch[=SECONDS]] [--json]\n"
+    "usage: lockstep status [--http ADDRESS] [--job NAME] [--watch[=SECONDS]] [--json]\n"
     "\n"
     "Shows the jobs of a coordinator, or the workers of one job. A job that stands still is\n"
     "`stalled`, and the line below it says why.\n"
     "\n"
-    "      --http HOST:PORT   Where its dashboard is (default: LOCKSTEP_DASHBOARD,\n"
-    "                         else " ASK_DEFAULT ")\n"
+    "      --http ADDRESS     HOST:PORT or https://HOST:PORT of its dashboard (default:\n"
+    "                         LOCKSTEP_DASHBOARD, else " ASK_DEFAULT ")\n"
     "      --job NAME         Only this job, and its workers\n"
-    "      --watch[=SECONDS]  Again and again (1), until interrupted\n"
+    "      --watch[=SECONDS]  Again and again (1), until interrupted\n" ASK_HELP
     "      --json             Print what the coordinator says as it is, in one line\n"
     "  -h, --help             Show this\n";
 
 static const struct option long_options[] = {
-    {"http", required_argument, NULL, 'a'},  {"job", required_argument, NULL, 'n'},
-    {"watch", optional_argument, NULL, 'w'}, {"json", no_argument, NULL, 'j'},
-    {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0},
+    {"http", required_argument, NULL, 'a'},
+    {"job", required_argument, NULL, 'n'},
+    {"watch", optional_argument, NULL, 'w'},
+    {"json", no_argument, NULL, 'j'},
+    {"help", no_argument, NULL, 'h'},
+    ASK_OPTIONS,
+    {NULL, 0, NULL, 0},
 };
 
 static int set_option(void *given, int key, char *value)
@@ -58,7 +62,7 @@ static int set_option(void *given, int key, char *value)
         options->json = true;
         return 0;
     default:
-        return CLI_MISUSE; // No other key is in the table.
+        return ask_set_option(&options->ask, key, value);
     }
 }
 
@@ -275,7 +279,7 @@ static int paint(void *context, FILE *out)
     free(body);
     if (!known)
         snprintf(ask->error, sizeof(ask->error), "%s has no list of jobs: is it a coordinator?",
-                 ask->address);
+                 ask->peer.address);
     return known ? CLI_OK : CLI_FAILED;
 }
 

@@ -35,7 +35,7 @@
 #define DAEMON_STOP_MS 300
 #define GIVE_UP_MS 500
 #define NEVER UINT64_MAX
-#define VARIABLE_COUNT 6
+#define VARIABLE_COUNT 7
 
 struct supervisor {
     // set at start, then constant
@@ -398,6 +398,8 @@ static unsigned place_variables(const struct supervisor *supervisor, uint32_t ra
     variables[count++] = (struct spawn_variable){"LOCKSTEP_JOB", options->job};
     variables[count++] = (struct spawn_variable){"LOCKSTEP_WORLD_SIZE", place->world_size};
     variables[count++] = (struct spawn_variable){"LOCKSTEP_RANK_HINT", place->rank};
+    if (!options->coordinator) // A private one is on loopback, and has no certificate.
+        variables[count++] = (struct spawn_variable){"LOCKSTEP_TLS_DIR", NULL};
     if (options->timeout_ms)
         variables[count++] = (struct spawn_variable){"LOCKSTEP_OPEN_TIMEOUT_MS", place->timeout};
     if (supervisor->daemon.http_port)

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A small certificate authority: enough for a coordinator and its workers where nobody runs a
+// larger one. Keys are EC P-256 in PKCS#8, every file has mode 0600, and nothing that exists is
+// overwritten. Not a place for revocation: certificates end, and are short. Main thread.
+
+#ifndef LOCKSTEP_CLI_CERTS_MAKE_H
+#define LOCKSTEP_CLI_CERTS_MAKE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define CERTS_NAMES 32
+#define CERTS_KEY_FILE "ca.key"
+#define CERTS_AUTHORITY_DAYS 3650
+#define CERTS_DAYS 365
+#define CERTS_MAX_DAYS 36500
+
+enum certs_role {
+    CERTS_NO_ROLE,
+    CERTS_COORDINATOR,
+    CERTS_WORKER,
+    CERTS_OBSERVER,
+};
+
+// What a certificate is to say. Borrowed for the call.
+struct certs_request {
+    enum certs_role role;
+    const char *job; // Of a worker; NULL: any.
+    const char *names[CERTS_NAMES]; // DNS names and addresses.
+    size_t name_count;
+    unsigned days;
+};
+
+// "coordinator", "worker", "observer"; CERTS_NO_ROLE: it is none of them.
+enum certs_role certs_role_of(const char *word);
+const char *certs_role_name(enum certs_role role);
+
+// The URI that says what the certificate is for.
+void certs_uri(const struct certs_request *request, char *text, size_t text_bytes);
+
+// Makes DIRECTORY/ca.crt and ca.key. Each returns 0, or -1 with a sentence in error; then nothing
+// was made.
+int certs_make_authority(const char *directory, unsigned days, char *error, size_t error_bytes);
+
+// Makes OUT/tls.crt, tls.key and ca.crt, signed by the authority in directory.
+int certs_issue(const char *directory, const struct certs_request *request, const char *out,
+                char *error, size_t error_bytes);
+
+#endif
