@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+# Packages, and the test of what is in deploy/.
+
+.PHONY: deb deploy-test
+
+deb: all ## Debian packages, in build/deb
+	@tools/install-deps tools/deps-deb.txt || true
+	@BUILD=$(abspath $(BUILD)) VERSION=$(VERSION) SOVERSION=$(SOVERSION) tools/make-deb
+
+deploy-test: all ## Manifests, images, rules and dashboard: rendered, validated, and run
+	@tools/install-deps tools/deps-deploy.txt || true
+	@$(MAKE) deb
+	@BUILD=$(abspath $(BUILD)) tests/deploy/run $(ONLY)
