@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A fuzzer is one function for each decoder, in a file of its own: any bytes, and nothing bad may
+// happen. libFuzzer calls it (make fuzz), or replay.c, with what is in seeds/ and changes of that
+// (make test). Everything it needs that is large is static: it is called millions of times.
+
+#ifndef LOCKSTEP_TESTS_FUZZ_H
+#define LOCKSTEP_TESTS_FUZZ_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
+
+// What has to hold for every input. Also without assertions.
+#define FUZZ_CHECK(condition) \
+    ((condition) ? (void)0 \
+                 : (fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition), abort()))
+
+#endif

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Writes seeds that our own encoders make: one of each kind of message and frame, a layout, and the
+// rows of a small job for the core.
+//
+//     make_seeds tests/fuzz/seeds
+
+#include "protos/codec.h"
+#include "protos/frame.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const char *root;
+
+static void seed_write(const char *folder, const char *name, const void *bytes, size_t size)
+{
+    char path[4096];
+    FILE *file;
+    snprintf(path, sizeof(path), "%s/%s", root, folder);
+    (void)mkdir(path, 0755);
+    snprintf(path, sizeof(path), "%s/%s/%s", root, folder, name);
+    file = fopen(path, "wb");
+    if (file == NULL || fwrite(bytes, 1, size, file) != size || fclose(file) != 0) {
+        perror(path);
+        exit(1);
+    }
+}
+
+// ---- Messages ----------------------------------------------------------------------------------
+
+static void up_fill(struct up_message *message, uint8_t rank)
+{
+    struct up_hello *hello = &message->u.hello;
+    message->generation = (struct generation_id){.number = 1, .incarnation = 0xc0};
+    if (message->kind == UP_HELLO) {
+        message->generation = (struct generation_id){0};
+        hello->version = LOCKSTEP_PROTOCOL_VERSION;
+        snprintf(hello->job, sizeof(hello->job), "job");
+        hello->uuid.bytes[0] = rank;
+        snprintf(hello->host_id, sizeof(hello->host_id), "h%d", rank);
+        snprintf(hello->host, sizeof(hello->host), "h%d", rank);
+        snprintf(hello->address, sizeof(hello->address), "tcp:127.0.0.1:%d", 4000 + rank);
+        hello->world_min = hello->world_max = 2;
+        hello->open_timeout_ms = 1000;
+    } else if (message->kind == UP_START) {
+        message->u.start.item_count = 3;
+    } else if (message->kind == UP_READY) {
+        message->u.ready.step = 1;
+        message->u.ready.dtype = DTYPE_FLOAT32;
+        message->u.ready.elements = 10;
+    } else if (message->kind == UP_LINKS) {
+        message->u.links.latency_ns = 1000;
+        message->u.links.bytes_per_s = 1000000;
+    } else if (message->kind == UP_FAIL) {
+        message->u.fail.kind = HALT_ORDER;
+        snprintf(message->u.fail.text, sizeof(message->u.fail.text), "why");
+    } else if (message->kind == UP_LAYOUT_PART) {
+        message->u.layout_part = (struct layout_part){.total = 3, .count = 3, .words = {1, 1, 0}};
+    } else if (message->kind == UP_END) {
+        message->u.end.step = 1;
+    }
+}
+
+static size_t up_encode(enum up_kind kind, uint8_t rank, uint8_t *bytes)
+{
+    static struct up_message message;
+    size_t size = 0;
+    memset(&message, 0, sizeof(message));
+    message.kind = kind;
+    up_fill(&message, rank);
+    return codec_encode_up(&message, bytes, LOCKSTEP_MESSAGE_BYTES, &size) == CODEC_OK ? size : 0;
+}
+
+static void seeds_up(void)
+{
+    static uint8_t bytes[LOCKSTEP_MESSAGE_BYTES];
+    for (int kind = UP_NONE + 1; kind < 32; kind++) {
+        char name[16];
+        const size_t size = up_encode((enum up_kind)kind, 1, bytes);
+        snprintf(name, sizeof(name), "kind_%02d", kind);
+        if (size > 0)
+            seed_write("up", name, bytes, size);
+    }
+}
+
+static void seeds_down(void)
+{
+    static uint8_t bytes[LOCKSTEP_MESSAGE_BYTES];
+    static struct down_message message;
+    for (int kind = DOWN_NONE + 1; kind < 32; kind++) {
+        char name[16];
+        size_t size = 0;
+        memset(&message, 0, sizeof(message));
+        message.kind = (enum down_kind)kind;
+        message.generation = (struct generation_id){.number = 1, .incarnation = 0xc0};
+        if (message.kind == DOWN_HALT)
+            message.u.halt.kind = HALT_LOST;
+        if (message.kind == DOWN_GENERATION)
+            message.u.generation_start =
+                (struct down_generation){.world_size = 1, .local_size = 1, .chunk_bytes = 65536};
+        snprintf(name, sizeof(name), "kind_%02d", kind);
+        if (codec_encode_down(&message, bytes, sizeof(bytes), &size) == CODEC_OK)
+            seed_write("down", name, bytes, size);
+    }
+}
+
+// Two workers join, start, learn a step; then one of them ends.
+static void seeds_core(void)
+{
+    static const enum up_kind story[] = {UP_HELLO, UP_LINKS, UP_START, UP_READY, UP_END};
+    static uint8_t rows[8 * LOCKSTEP_MESSAGE_BYTES];
+    static uint8_t bytes[LOCKSTEP_MESSAGE_BYTES];
+    size_t size = 0;
+    for (size_t i = 0; i < sizeof(story) / sizeof(story[0]); i++) {
+        for (uint8_t who = 0; who < 2; who++) {
+            const size_t length = up_encode(story[i], (uint8_t)(who + 1), bytes);
+            rows[size++] = who;
+            rows[size++] = (uint8_t)(length >> 8);
+            rows[size++] = (uint8_t)length;
+            memcpy(rows + size, bytes, length);
+            size += length;
+        }
+    }
+    memcpy(rows + size, "\xf0\0\0\xf8\0\0\xf8\0\0", 9);
+    seed_write("core", "job_of_two", rows, size + 9);
+}
+
+// ---- Frames ------------------------------------------------------------------------------------
+
+static void seeds_frames(void)
+{
+    static uint8_t bytes[2 + LOCKSTEP_FRAME_HEADER_BYTES + 8 + 64] = {20, 2};
+    for (int kind = FRAME_HELLO; kind < 32; kind++) {
+        const uint32_t most = frame_payload_max((enum frame_kind)kind);
+        struct frame_header header = {.kind = (enum frame_kind)kind,
+                                      .generation = {.number = 1, .incarnation = 2},
+                                      .step = 3,
+                                      .payload_bytes = most < 64 ? most : 64};
+        char name[16];
+        if (most == 0 && kind != FRAME_CREDIT && kind != FRAME_LEAVE && kind != FRAME_RUN)
+            continue;
+        snprintf(name, sizeof(name), "kind_%02d", kind);
+        frame_encode(&header, bytes + 2);
+        seed_write("frame", name, bytes + 2, LOCKSTEP_FRAME_HEADER_BYTES);
+        seed_write("stream", name, bytes, 2 + LOCKSTEP_FRAME_HEADER_BYTES + header.payload_bytes);
+    }
+}
+
+static void seeds_layout(void)
+{
+    static const uint32_t words[] = {2, 8, 11, 11, 10, 8, 7, 4, 2, 1, 3 + 3, 9, 6, 0};
+    seed_write("layout", "two_buckets", words, sizeof(words));
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 2) {
+        fprintf(stderr, "usage: %s DIRECTORY\n", argv[0]);
+        return 2;
+    }
+    root = argv[1];
+    seeds_up();
+    seeds_down();
+    seeds_core();
+    seeds_frames();
+    seeds_layout();
+    return 0;
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A fuzzer without libFuzzer: every file of a directory, as it is and with small changes of it that
+// are the same on every run.
+//
+//     fuzz_up tests/fuzz/seeds/up 200     200 changes of each file
+//
+// Prints how many inputs there were. An input that crashes is found by the sanitizer that the
+// program was built with; to see which one, LOCKSTEP_FUZZ_LAST=path keeps the one that is tried.
+
+#include "tests/fuzz/fuzz.h"
+
+#include <dirent.h>
+#include <string.h>
+
+#define REPLAY_BYTES (256 * 1024)
+
+static uint64_t replay_random(uint64_t *state)
+{
+    uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15));
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+static void replay_keep(const uint8_t *bytes, size_t size)
+{
+    const char *path = getenv("LOCKSTEP_FUZZ_LAST");
+    FILE *file = path != NULL ? fopen(path, "wb") : NULL;
+    if (file == NULL)
+        return;
+    (void)fwrite(bytes, 1, size, file);
+    fclose(file);
+}
+
+// Of exactly this size, so that a sanitizer sees the byte behind it being read.
+static void replay_try(const uint8_t *bytes, size_t size)
+{
+    uint8_t *copy = malloc(size > 0 ? size : 1);
+    if (copy == NULL)
+        abort();
+    memcpy(copy, bytes, size);
+    replay_keep(copy, size);
+    (void)LLVMFuzzerTestOneInput(copy, size);
+    free(copy);
+}
+
+// One to four bytes become others, or a piece is cut out, or comes twice.
+static size_t replay_change(uint8_t *bytes, size_t size, uint64_t *random)
+{
+    const uint64_t kind = replay_random(random) % 4;
+    const size_t at = size > 0 ? replay_random(random) % size : 0;
+    const size_t piece = size > at ? 1 + replay_random(random) % (size - at) : 0;
+    if (size == 0)
+        return 0;
+    if (kind == 0) { // Cut out.
+        memmove(bytes + at, bytes + at + piece, size - at - piece);
+        return size - piece;
+    }
+    if (kind == 1 && size + piece <= REPLAY_BYTES) { // Twice.
+        memmove(bytes + at + piece, bytes + at, size - at);
+        return size + piece;
+    }
+    for (uint64_t i = 0; i < 1 + kind; i++) {
+        static const uint8_t telling[] = {0, 1, 0x7f, 0x80, 0xff, '"', '\n', ' '};
+        const uint64_t value = replay_random(random);
+        bytes[replay_random(random) % size] =
+            value % 2 ? (uint8_t)(value >> 8) : telling[(value >> 8) % sizeof(telling)];
+    }
+    return size;
+}
+
+static size_t replay_read(const char *directory, const char *name, uint8_t *bytes)
+{
+    char path[4096];
+    size_t size;
+    FILE *file;
+    snprintf(path, sizeof(path), "%s/%s", directory, name);
+    file = fopen(path, "rb");
+    if (file == NULL) {
+        perror(path);
+        exit(2);
+    }
+    size = fread(bytes, 1, REPLAY_BYTES, file);
+    fclose(file);
+    return size;
+}
+
+int main(int argc, char **argv)
+{
+    static uint8_t seed[REPLAY_BYTES];
+    static uint8_t changed[REPLAY_BYTES];
+    const uint64_t changes = argc > 2 ? strtoull(argv[2], NULL, 10) : 0;
+    uint64_t random = 1;
+    uint64_t tried = 0;
+    uint64_t files = 0;
+    DIR *directory = argc > 1 ? opendir(argv[1]) : NULL;
+    const struct dirent *entry;
+    if (directory == NULL) {
+        fprintf(stderr, "usage: %s DIRECTORY [CHANGES]\n", argv[0]);
+        return 2;
+    }
+    while ((entry = readdir(directory)) != NULL) {
+        if (entry->d_name[0] == '.')
+            continue;
+        const size_t size = replay_read(argv[1], entry->d_name, seed);
+        replay_try(seed, size);
+        for (uint64_t i = 0; i < changes; i++) {
+            memcpy(changed, seed, size);
+            replay_try(changed, replay_change(changed, size, &random));
+        }
+        files++;
+        tried += 1 + changes;
+    }
+    closedir(directory);
+    printf("%llu files, %llu inputs\n", (unsigned long long)files, (unsigned long long)tried);
+    return files > 0 ? 0 : 2;
+}
