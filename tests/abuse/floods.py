@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Too much, too slow, or never read. What is held here is what the daemon and the ranks may not."""
+
+import os
+import random
+import resource
+import socket
+import time
+
+import frames
+import sockets
+import strangers
+import victim as victims
+
+UNPROVEN = 64  # LOCKSTEP_MAX_UNPROVEN
+LORIS_S = 13  # Above each time that a connection may take: 5 s, 10 s, 5 s.
+MANY = 10000
+OTHERS = 300
+# A hello of TLS that claims 131,000 bytes, the most that OpenSSL reads, in records; the last is missing.
+RECORD = b"\x16\x03\x01\x40\x00"
+LONG_HELLO = [RECORD + b"\x01\x01\xff\xb8\x03\x03" + bytes(16378), *[RECORD + bytes(16384)] * 6]
+DESCRIPTORS = 4800  # DESCRIPTORS_MAX of server/main.c
+OWN_DESCRIPTORS = 40  # Of a process whose limit is lowered.
+
+
+def garbage(victim):
+    """Random bytes, half of them behind what the port expects first."""
+    draw = random.Random(1)
+    count = 0
+    for number in range(200):
+        for port in victim.ports:
+            begin = [b"", sockets.PREFACE, b"GET / HTTP/1.1\r\n", b"LKS1\x01", b"\x16\x03\x01"][number % 5]
+            with sockets.connect(port) as stream:
+                try:
+                    stream.sendall(begin + draw.randbytes(draw.randrange(1, 4096)))
+                except ConnectionError:
+                    pass
+            count += 1
+    return f"{count} connections"
+
+
+def slow_loris(victim):
+    """A byte now and then, on every port, before and behind the handshake of HTTPS."""
+    said = {victim.grpc: b"\x16\x03\x01\x02\x00" + b"a" * 200, victim.http: b"\x16\x03\x01\x02\x00" + b"a" * 200}
+    streams = {port: [sockets.connect(port, f"127.0.0.{2 + i}") for i in range(40)] for port in victim.ports}
+    polite = [victim.https(f"127.0.1.{1 + i}") for i in range(20)]
+    done = dict.fromkeys(victim.ports, 0)
+    begun = time.monotonic()
+    longest = {}
+    while time.monotonic() - begun < LORIS_S:
+        at = int((time.monotonic() - begun) / 0.5)
+        for port, own in streams.items():
+            text = said.get(port) or frames.frame(frames.HELLO, bytes(64))
+            for stream in own:
+                drip(stream, text[at:at + 1])
+            done[port] = sockets.ended(own)
+            if done[port] == len(own):
+                longest.setdefault(port, time.monotonic() - begun)
+        for stream in polite:
+            drip(stream, (b"GET / HTTP/1.1\r\n" + b"a" * 200)[at:at + 1])
+        time.sleep(0.5)
+    assert len(longest) == len(victim.ports), f"not all were cut: {done}"
+    for stream in polite:
+        with stream:
+            sockets.read_all(stream, 2)
+    for own in streams.values():
+        sockets.close(own)
+    times = "/".join(f"{longest[port]:.0f}" for port in victim.ports)
+    return f"{sum(map(len, streams.values())) + len(polite)} connections; all cut, after {times} s (gRPC, HTTP, ranks)"
+
+
+def drip(stream, byte):
+    try:
+        stream.send(byte)
+    except OSError:
+        pass  # It was cut.
+
+
+def half_open(victim):
+    """Connections that never say anything, to all ports; a rank holds so many of them and no more."""
+    own = [victims.descriptors(worker.pid) for worker in victim.workers]
+    streams = sockets.flood(victim.ports, 2500)
+    time.sleep(0.5)
+    held = [victims.descriptors(worker.pid) - own[i] for i, worker in enumerate(victim.workers)]
+    assert max(held) <= UNPROVEN + 1, f"ranks hold {held} strangers"
+    took = victim.newcomer()
+    sockets.close(streams)
+    return f"{len(streams)} connections; ranks held {max(held)}; a newcomer needed {1000 * took:.0f} ms"
+
+
+def ten_thousand(victim):
+    """At once, to the coordinator, silent; as many as it holds, with hellos that are long and never end;
+    and 10,000 to a rank."""
+    for count, said in ((MANY, []), (DESCRIPTORS - OTHERS, LONG_HELLO)):
+        streams = sockets.flood([victim.grpc], count)
+        begun = time.monotonic()
+        for record in said:
+            for stream in streams:
+                drip(stream, record)
+            time.sleep(0.3)  # So that it is taken.
+        time.sleep(max(0, 8 - (time.monotonic() - begun)))
+        sockets.close(streams)
+    assert DESCRIPTORS / 2 < victim.held <= DESCRIPTORS, f"the coordinator held {victim.held} descriptors"
+    took = victim.newcomer()
+    rank = sockets.flood(victim.data[:1], MANY)
+    time.sleep(0.5)
+    own = victims.descriptors(victim.workers[0].pid)
+    sockets.close(rank)
+    return (f"and {DESCRIPTORS - OTHERS} long hellos, the coordinator held {victim.held}; a newcomer needed {1000 * took:.0f} ms after them; "
+            f"rank 0 held {own}")
+
+
+def never_reads(victim):
+    """Asks and asks, and reads no answer: HTTPS, its events, and gRPC with an observer's certificate."""
+    ask = f"GET /metrics HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {victim.token}\r\n\r\n".encode()
+    events = ask.replace(b"/metrics", b"/events")
+    streams = [victim.https(f"127.0.0.{2 + i}", 1) for i in range(40)]
+    for number, stream in enumerate(streams):
+        say(stream, events if number % 2 else ask * 2000)
+    observer = f"{victim.pki}/observer"
+    said = [sockets.h2_frame(sockets.SETTINGS) * 20000, sockets.h2_frame(sockets.PING, bytes(8)) * 20000,
+            b"".join(sockets.h2_headers("/grpc.health.v1.Health/Watch", i) for i in range(1, 8001, 2)),
+            b"".join(sockets.h2_headers(sockets.SESSION, i) +
+                     sockets.h2_frame(sockets.RESET, bytes(4), 0, i) for i in range(1, 8001, 2))]
+    for text in said * 4:
+        streams.append(sockets.h2_connect(victim, observer))
+        streams[-1].settimeout(1)
+        say(streams[-1], text)
+    time.sleep(2)
+    took = victim.newcomer()
+    sockets.close(streams)
+    return f"{len(streams)} clients; a newcomer needed {1000 * took:.0f} ms"
+
+
+def say(stream, text):
+    try:
+        stream.sendall(text)
+    except OSError:
+        pass  # It does not listen any more, as it should.
+
+
+def impossible_messages(victim):
+    """Frames of HTTP/2 and messages of gRPC that are too long, lie, or end too early."""
+    path = sockets.h2_headers(sockets.SESSION)
+    pieces = [b"\0\0\0\x84\0" + b"x" * 8000, *[b"x" * 8000] * 4]
+    said = {"4 GiB announced": path + sockets.h2_message(b"x" * 9000, says=0xFFFFFFFF),
+            "33 KiB": path + b"".join(sockets.h2_frame(0, piece, 0, 1) for piece in pieces),
+            "a torn message": path + sockets.h2_message(b"x", says=100),
+            "a frame of 16 MiB": sockets.h2_frame(0, b"x" * 60000, 0, 1, says=0xFFFFFF),
+            "a frame that lies": path + sockets.h2_frame(0, b"xx", 0, 1, says=9000),
+            "metadata of 11 KiB": sockets.h2_headers(sockets.SESSION, 1, [("k", "v" * 120)] * 90),
+            "headers without end": sockets.h2_frame(1, b"\0\1a\1b" * 2000, 0, 1) * 40,
+            "noise": os.urandom(60000)}
+    for what, text in said.items():
+        for certificate in ("observer", "other"):
+            with sockets.h2_connect(victim, f"{victim.pki}/{certificate}") as stream:
+                say(stream, text)
+                strangers.learns_nothing(victim, sockets.h2_hear(stream, 0.3), what)
+    with victim.https("127.0.0.2") as stream:
+        say(stream, b"GET / HTTP/1.1\r\nX: " + b"a" * 100000)
+        sockets.h2_hear(stream, 1)
+    return f"{2 * len(said) + 1} clients"
+
+
+def no_descriptors(victim):
+    """None is left to the coordinator, then to a rank; and then they are given back."""
+    limits = {}
+    few = 0
+    for pid in (victim.workers[0].pid, victim.daemon.pid):
+        limits[pid] = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        few = victims.descriptors(pid) + OWN_DESCRIPTORS
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (few, limits[pid][1]))
+    streams = sockets.flood([victim.grpc, victim.http, victim.data[0]], 900)
+    time.sleep(2)
+    sockets.close(streams)
+    assert victim.held >= few - 1, f"{victim.held} of {few} descriptors were taken"
+    for pid, limit in limits.items():
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limit)
+    begun = time.monotonic()
+    while "lockstep_coordinator_listening 1" not in ask_again(victim):
+        assert time.monotonic() - begun < 20, "the coordinator hears nothing any more"
+        time.sleep(0.1)
+    victim.newcomer()
+    with open(victim.log, encoding="utf-8") as log:
+        deaf = "event=listener_deaf" in log.read()
+    with sockets.connect(victim.data[0]) as stream:
+        challenge = stream.recv(frames.CHALLENGE_BYTES, socket.MSG_WAITALL)
+        assert len(challenge) == frames.CHALLENGE_BYTES, "the rank hears nothing any more"
+    return (f"{victim.held} descriptors and none left, listener {'was deaf' if deaf else 'not deaf'}; "
+            f"a newcomer was served {time.monotonic() - begun:.1f} s after they were back")
+
+
+def ask_again(victim):
+    try:
+        return victim.get("/metrics")
+    except OSError:
+        return ""
