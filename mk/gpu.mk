@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+# What needs a GPU to say anything: everything here builds without one, and says that it is missing.
+
+GPU_C := $(filter-out tests/gpu/gpu.c,$(wildcard tests/gpu/*.c))
+GPU_BIN := $(GPU_C:%.c=$(BUILD)/%)
+GPU_O := $(BUILD)/obj/tests/gpu/gpu.o
+
+$(GPU_BIN): $(BUILD)/%: $(BUILD)/obj/%.o $(GPU_O) $(SUPPORT_O) $(ARCHIVES)
+	$(say) LD $@
+	@mkdir -p $(@D)
+	$(Q)$(LINK) -o $@ -Wl,--start-group $^ -Wl,--end-group $(TEST_LIBS)
+
+# They are tried on a stand-in in every run of the tests, so that they are there when a GPU is.
+$(if $(filter tests/golden/test_gpu.sh,$(TEST_SH)),test: $(GPU_BIN) $(FAKES))
+
+# A trainer, as somebody would write it who has CUDA's runtime API: against the shared library and
+# the public header. Products and sums of its optimizer are not fused, as they are not on a CPU, so
+# that parameters stay equal on all ranks of a job with both.
+GPU_TRAINERS := $(if $(NVCC),$(patsubst %.cu,$(BUILD)/%,$(wildcard examples/gpu/*.cu)))
+$(GPU_TRAINERS): $(BUILD)/%: %.cu $(LIBRARY)
+	$(say) NVCC $@
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) -std=c++17 -O2 --fmad=false -Iinclude $(NVCC_TARGETS_FLAGS) -o $@ $< \
+	    -L$(BUILD)/lib -llockstep -Xlinker -rpath,'$$ORIGIN/../../lib'
+
+.PHONY: gpu-test gpu-bench
+gpu-test: all $(GPU_BIN) $(GPU_TRAINERS) ## Kernels, jobs and a trainer on this machine's GPU
+	@$(TEST_ENV) tests/gpu/run test
+gpu-bench: all $(GPU_BIN) ## How fast kernels and jobs are on this machine's GPU
+	@$(TEST_ENV) tests/gpu/run bench
