@@ -64,11 +64,26 @@ __attribute__((format(printf, 1, 2), noreturn)) static void fail(const char *for
     exit(1);
 }
 
+// What whoever started us may do about it, as sysexits.h has it: start us again, or not.
+static int exit_code(int status)
+{
+    switch (status) {
+    case LOCKSTEP_E_PEER_LOST:
+        return 75; // EX_TEMPFAIL: another worker is gone, nothing is wrong here.
+    case LOCKSTEP_E_CONFIG:
+        return 78; // EX_CONFIG: it would end the same way.
+    default:
+        return 1;
+    }
+}
+
 // Every call of the library goes through here.
 static void check(int status)
 {
-    if (status < 0)
-        fail("%s: %s", lockstep_status_name(status), lockstep_error_text());
+    if (status >= 0)
+        return;
+    fprintf(stderr, "mnist: %s: %s\n", lockstep_status_name(status), lockstep_error_text());
+    exit(exit_code(status));
 }
 
 static void *allocate(size_t count, size_t size)

@@ -32,12 +32,12 @@ def get(url):
 class Scene:
     """A coordinator with one job of so many simulated workers."""
 
-    def __init__(self, folder, workers, hostile):
-        ports = os.path.join(folder, f"ports-{workers}")
+    def __init__(self, folder, workers, hostile, *flags):
+        ports = os.path.join(folder, f"ports-{workers}-{len(flags)}")
         self.daemon = subprocess.Popen(
             [f"{BIN}/lockstep-coordinator", "--listen=127.0.0.1:0", "--http=127.0.0.1:0",
              "--stall-floor-ms=500", "--log-level=error", f"--port-file={ports}",
-             f"--parent-death={os.getpid()}"])
+             f"--parent-death={os.getpid()}", *flags])
         deadline = time.monotonic() + chromium.deadline_s()
         while not os.path.exists(ports):
             assert self.daemon.poll() is None and time.monotonic() < deadline, "no coordinator"
@@ -124,6 +124,29 @@ def run(browser, folder, workers):
         scene.close()
 
 
+def run_with_token(browser, folder):
+    """A coordinator that wants a token: the page asks for it, and then is live like any other."""
+    path = os.path.join(folder, "token")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("0123456789abcdef\n")
+    scene = Scene(folder, SIZES[0], False, f"--http-token-file={path}")
+    try:
+        page = browser.open(scene.url, 1280, 900)
+        for token in ("wrong", "0123456789abcdef"):
+            page.wait("document.querySelector('#stack').open && !document.querySelector('#token').hidden")
+            assert page.value("document.querySelectorAll('#table tbody tr').length") == 0
+            page.value(f"document.querySelector('#token-text').value = '{token}'")
+            page.value("document.querySelector('#token').requestSubmit()")
+        page.wait("document.querySelector('#link').textContent === 'Live'")
+        page.wait(f"document.querySelectorAll('#table tbody tr').length === {SIZES[0]}")
+        page.value("document.querySelector('#table tbody tr').click()")
+        page.wait("document.querySelectorAll('#stack .thread li').length > 1")
+        assert not [error for error in page.errors if "401" not in error], page.errors
+        page.close()
+    finally:
+        scene.close()
+
+
 def main():
     program = chromium.find()
     if not program:
@@ -133,6 +156,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder, chromium.Browser(program) as browser:
         for workers in SIZES:
             run(browser, folder, workers)
+        run_with_token(browser, folder)
     return 0
 
 

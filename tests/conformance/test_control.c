@@ -90,7 +90,8 @@ static struct control *open_to(const char *address, uint64_t timeout_ms, struct 
     struct control *control = NULL;
     char error[LOCKSTEP_TEXT_BYTES] = "";
     record_init(record);
-    if (control_open(address, timeout_ms, &events, &control, error, sizeof(error)) != 0)
+    const struct control_target target = {.address = address, .connect_timeout_ms = timeout_ms};
+    if (control_open(&target, &events, &control, error, sizeof(error)) != 0)
         fail_msg("control_open %s: %s", address, error);
     return control;
 }
@@ -479,8 +480,8 @@ static void an_unusable_address_is_refused_at_once(void **state)
     for (size_t i = 0; i < sizeof(addresses) / sizeof(addresses[0]); i++) {
         struct control *control = NULL;
         char error[LOCKSTEP_TEXT_BYTES] = "";
-        assert_int_equal(control_open(addresses[i], 1, &events, &control, error, sizeof(error)),
-                         -1);
+        const struct control_target target = {.address = addresses[i], .connect_timeout_ms = 1};
+        assert_int_equal(control_open(&target, &events, &control, error, sizeof(error)), -1);
         assert_non_null(strstr(error, "HOST:PORT"));
     }
 }

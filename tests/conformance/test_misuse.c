@@ -441,14 +441,50 @@ static void what_is_not_supported_says_so(void **state)
             check(__LINE__, uses[i].name, LOCKSTEP_E_UNSUPPORTED, uses[i].name,
                   uses[i].use(handles[uses[i].handle]));
     }
-    CHECK(LOCKSTEP_E_UNSUPPORTED, "device",
-          lockstep_grad_ready(handles[MODULE], NULL, 0, NULL, scratch));
-    OK(lockstep_call_end(handles[CALL]));
-    CHECK(LOCKSTEP_E_UNSUPPORTED, "stream must be NULL",
-          lockstep_step_end(handles[SESSION], scratch));
     OK(lockstep_close(handles[SESSION]));
     config.on_failure = LOCKSTEP_ON_FAILURE_CONTINUE;
     CHECK(LOCKSTEP_E_UNSUPPORTED, "on_failure=error", lockstep_open(&config, &session));
+}
+
+// A stream is one of a device, and this rank has none.
+static void streams_without_a_device(void **state)
+{
+    void *handles[HANDLES];
+    (void)state;
+    open_all(NULL, handles);
+    CHECK(LOCKSTEP_E_INVALID, "this rank has no device: set config.device",
+          lockstep_grad_ready(handles[MODULE], NULL, 0, NULL, scratch));
+    OK(lockstep_call_end(handles[CALL]));
+    CHECK(LOCKSTEP_E_INVALID, "this rank has no device: set config.device",
+          lockstep_step_end(handles[SESSION], scratch));
+    CHECK(LOCKSTEP_E_UNUSED, "2 gradients", lockstep_step_end(handles[SESSION], NULL));
+    OK(lockstep_close(handles[SESSION]));
+}
+
+static void devices_that_cannot_be_used(void **state)
+{
+    static const char *const wrong[] = {
+        "cuda", "cuda:", "cuda:x", "cuda:-1", "cuda:12345", "cuda:000000000000001",
+        "gpu",  "none ", "Auto",   ""};
+    struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
+    lockstep_session *session;
+    (void)state;
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        config.device = wrong[i];
+        CHECK(LOCKSTEP_E_CONFIG, "is not none, auto or cuda:N", lockstep_open(&config, &session));
+    }
+    setenv("LOCKSTEP_DEVICE", "cuda", 1);
+    config.device = "none";
+    CHECK(LOCKSTEP_E_CONFIG, "LOCKSTEP_DEVICE", lockstep_open(&config, &session));
+    setenv("LOCKSTEP_DEVICE", "none", 1);
+    config.device = "cuda";
+    OK(lockstep_open(&config, &session));
+    OK(lockstep_close(session));
+    setenv("LOCKSTEP_DEVICE", "cuda:9999", 1); // No machine has so many.
+    CHECK(LOCKSTEP_E_UNSUPPORTED,
+          "the device cannot be used, cuda:9999: ", lockstep_open(&config, &session));
+    assert_null(session);
+    unsetenv("LOCKSTEP_DEVICE");
 }
 
 // ---- Order of calls ----------------------------------------------------------------------------
@@ -973,12 +1009,18 @@ static const struct bad_variable bad_variables[] = {
     {"LOCKSTEP_COORDINATOR", "host:0", "host:port"},
     {"LOCKSTEP_COORDINATOR", "host:port", "host:port"},
     {"LOCKSTEP_COORDINATOR", ":1", "host:port"},
+    {"LOCKSTEP_COORDINATOR", "10.0.0.1:1", "the coordinator 10.0.0.1:1 is not on this host"},
+    {"LOCKSTEP_COORDINATOR", "[fe80::1]:1", "LOCKSTEP_INSECURE_PLAINTEXT=1 allows it"},
+    {"LOCKSTEP_COORDINATOR", "host:1", "set LOCKSTEP_TLS_DIR"},
+    {"LOCKSTEP_INSECURE_PLAINTEXT", "yes", "LOCKSTEP_INSECURE_PLAINTEXT='yes' is not 0 or 1"},
+    {"LOCKSTEP_TLS_DIR", "\xff", "directory of certificates"},
     {"LOCKSTEP_JOB", long_name, "job's name is too long: 299 characters, at most 63"},
     {"LOCKSTEP_JOB", "j\xff", "job's name is not valid UTF-8"},
     {"LOCKSTEP_ADVERTISE", long_name, "advertised address is too long"},
     {"LOCKSTEP_TRACE_DIR", "\xff", "directory of traces"},
     {"LOCKSTEP_ORDER", "any", "LOCKSTEP_ORDER='any' is not error or zero_defer"},
     {"LOCKSTEP_UNPLANNED", "0", "LOCKSTEP_UNPLANNED='0' is not extend, fail or defer"},
+    {"LOCKSTEP_DATA_ENCRYPTION", "on", "LOCKSTEP_DATA_ENCRYPTION='on' is not off or tls"},
     {"LOCKSTEP_HALT_TIMEOUT_MS", "1s", "LOCKSTEP_HALT_TIMEOUT_MS='1s'"},
 };
 
@@ -1067,6 +1109,9 @@ static void fields_that_are_wrong(void **state)
     config = good;
     config.trainer_threads = 17;
     CHECK(LOCKSTEP_E_CONFIG, "config.trainer_threads 17", lockstep_open(&config, &session));
+    config = good;
+    config.data_encryption = "yes";
+    CHECK(LOCKSTEP_E_CONFIG, "config.data_encryption 'yes'", lockstep_open(&config, &session));
     config = good;
     config.wait_while_open = 2;
     CHECK(LOCKSTEP_E_CONFIG, "config.wait_while_open 2", lockstep_open(&config, &session));
@@ -1352,6 +1397,8 @@ int main(void)
         cmocka_unit_test(every_function_refuses_closed_handles),
         cmocka_unit_test(a_failed_session_says_why_each_time),
         cmocka_unit_test(what_is_not_supported_says_so),
+        cmocka_unit_test(streams_without_a_device),
+        cmocka_unit_test(devices_that_cannot_be_used),
         cmocka_unit_test(calls_in_the_wrong_order),
         cmocka_unit_test(calls_beyond_what_was_declared),
         cmocka_unit_test(calls_that_are_given_up),

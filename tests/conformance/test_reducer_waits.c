@@ -690,8 +690,9 @@ static void released_body(struct rank *rank)
     lockstep_call *call;
     int status;
     make_two(rank, modules);
-    rank_meet(rank); // An abort spares no rank that is still in lockstep_start.
+    rank_meet(rank); // An abort spares no rank that is still in lockstep_start, ...
     trainer_begin(rank, NULL);
+    rank_meet(rank); // ... nor one that has not begun the step.
     if (is_late(rank)) { // It never makes the call.
         status = RANK_CALL(rank, lockstep_step_end(rank->session, NULL));
     } else {

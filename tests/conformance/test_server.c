@@ -266,7 +266,8 @@ static void token_file_is_read(void **state)
     daemon_start(&server, more, 0);
     worker_open(&first, server.grpc);
     worker_hello(&first, "job", 1, 1);
-    http_expect("/api/v1/jobs/job", "200 OK");
+    http_expect("/readyz", "200 OK");
+    http_expect("/api/v1/jobs/job", "401 Unauthorized");
     http_expect("/api/v1/jobs/job/ranks/0/stack", "401 Unauthorized");
     worker_close(&first);
     daemon_stop(&server);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The conformance suite of transports: one set of tests, stamped out for loopback, for loopback
-// that tears every read and write, for TCP, and for memory between mates. Ranks are threads; see
-// transport_fleet.h.
+// that tears every read and write, for TCP, for memory between mates, and for devices: fake ones
+// that take all memory for theirs. Ranks are threads; see transport_fleet.h.
 
 #include "tests/conformance/transport_fleet.h"
 #include "tests/conformance/transport_job.h"
 
 #include "base/clock.h"
+#include "tests/support/fake_gpu.h"
 #include "worker/kernels.h"
 
 #include <setjmp.h>
@@ -28,9 +29,11 @@ struct variant {
     uint32_t torn_bytes;
     bool mates;
     bool registered;
+    bool encrypts;
     enum plan_algorithm algorithm; // TWO_LEVEL: two or three hosts, where there are ranks enough.
     bool rare; // Says little that others do not: with LOCKSTEP_TEST_ALGORITHMS=all only.
     bool has_twin; // Says little to ThreadSanitizer that others do not.
+    enum fleet_devices devices; // Fake ones (tests/fake_gpu/fake_gpu.h).
 };
 
 static const struct variant variants[] = {
@@ -40,6 +43,12 @@ static const struct variant variants[] = {
     {.name = "torn 7", .kind = TRANSPORT_LOOPBACK, .torn_bytes = 7},
     {.name = "torn 1000", .kind = TRANSPORT_LOOPBACK, .torn_bytes = 1000},
     {.name = "tcp", .kind = TRANSPORT_TCP},
+    {.name = "tls", .kind = TRANSPORT_TCP, .encrypts = true},
+    {.name = "tls, torn 1000",
+     .kind = TRANSPORT_LOOPBACK,
+     .torn_bytes = 1000,
+     .encrypts = true,
+     .rare = true},
     {.name = "loopback, doubling", .kind = TRANSPORT_LOOPBACK, .algorithm = ALGORITHM_DOUBLING},
     {.name = "loopback, halving",
      .kind = TRANSPORT_LOOPBACK,
@@ -76,6 +85,19 @@ static const struct variant variants[] = {
      .kind = TRANSPORT_TCP,
      .mates = true,
      .algorithm = ALGORITHM_TWO_LEVEL},
+    {.name = "staged", .kind = TRANSPORT_LOOPBACK, .devices = FLEET_STAGED},
+    {.name = "staged, torn 7",
+     .kind = TRANSPORT_LOOPBACK,
+     .torn_bytes = 7,
+     .devices = FLEET_STAGED,
+     .rare = true},
+    {.name = "staged, shared memory",
+     .kind = TRANSPORT_TCP,
+     .mates = true,
+     .algorithm = ALGORITHM_SHARED,
+     .devices = FLEET_STAGED,
+     .rare = true},
+    {.name = "nccl", .kind = TRANSPORT_LOOPBACK, .devices = FLEET_NCCL},
 };
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
@@ -109,7 +131,8 @@ static bool all_algorithms(void)
 // The ring, as links take it.
 static bool is_plain(const struct variant *variant)
 {
-    return all_algorithms() || (variant->algorithm == ALGORITHM_RING && variant->torn_bytes == 0);
+    return all_algorithms() || (variant->algorithm == ALGORITHM_RING && variant->torn_bytes == 0 &&
+                                variant->devices == FLEET_ON_HOSTS);
 }
 
 // How many worlds a test is to run in.
@@ -133,6 +156,7 @@ static struct fleet_options options_of(void **state, uint32_t world, uint32_t ch
         return (struct fleet_options){.name = variant->name,
                                       .kind = variant->kind,
                                       .world = world,
+                                      .devices = variant->devices,
                                       .chunk_bytes = chunk_bytes};
     return (struct fleet_options){.name = variant->name,
                                   .kind = variant->kind,
@@ -140,7 +164,9 @@ static struct fleet_options options_of(void **state, uint32_t world, uint32_t ch
                                   .mates = variant->mates,
                                   .hosts = two_levels ? (world < 5 ? 2 : 3) : 0,
                                   .registered = variant->registered,
+                                  .encrypts = variant->encrypts,
                                   .algorithm = variant->algorithm,
+                                  .devices = variant->devices,
                                   .world = world,
                                   .chunk_bytes = chunk_bytes};
 }
@@ -168,6 +194,8 @@ static struct job *make_job(struct fleet_options *options, uint64_t seed)
 {
     struct job *job = job_make(options->world, options->chunk_bytes, seed);
     job_use(job, options->algorithm);
+    if (options->devices == FLEET_NCCL && options->world > 1)
+        job_use_nccl(job);
     if (options->registered && options->world > 1)
         options->regions = job_register(job);
     return job;
@@ -371,6 +399,7 @@ static void script_measure(struct member *member)
                                     .elements = MEASURED,
                                     .weight = 1};
     struct transport_statistics statistics;
+    member_place(member, &collective);
     transport_launch(member->transport, &collective);
     member_until(member, &member->done_count, 1, "the collective");
     transport_statistics(member->transport, &statistics);
@@ -729,6 +758,7 @@ static void early_launch(struct member *member, struct collective *collective,
                                       .extent_count = 1,
                                       .elements = extent->elements,
                                       .weight = 1};
+    member_place(member, collective);
     transport_launch(member->transport, collective);
 }
 
@@ -790,6 +820,7 @@ static void launch_plain(struct member *member, struct collective *collective,
                                       .extents = extent,
                                       .extent_count = 1,
                                       .elements = extent->elements};
+    member_place(member, collective);
     transport_launch(member->transport, collective);
 }
 
@@ -867,6 +898,7 @@ static void script_other_algorithm(struct member *member)
                                     .extent_count = 1,
                                     .elements = elements};
     const uint64_t since_ms = clock_now_ms();
+    member_place(member, &collective);
     transport_launch(member->transport, &collective);
     while (!atomic_load(&mismatch_noticed)) {
         transport_progress(member->transport, 1);
@@ -1026,38 +1058,43 @@ static void test_leave(void **state)
 
 #define TEST(function) \
     { \
-#function, function, true \
+#function, function, true, false \
+    }
+#define LINK_TEST(function) \
+    { \
+#function, function, true, true \
     }
 #define RING_TEST(function) \
     { \
-#function, function, false \
+#function, function, false, false \
     }
 
 static const struct {
     const char *name;
     void (*function)(void **state);
     bool by_pairs; // Has allreduces: for what only those do otherwise.
+    bool by_links; // What it looks at is what links do.
 } tests[] = {
     TEST(test_sizes),
     TEST(test_every_dtype_and_op),
     TEST(test_many_at_random),
     TEST(test_formats_at_random),
-    TEST(test_bytes_of_formats),
+    LINK_TEST(test_bytes_of_formats),
     TEST(test_large),
     RING_TEST(test_broadcast),
-    TEST(test_in_place),
+    LINK_TEST(test_in_place),
     TEST(test_units_at_random),
     TEST(test_units_tiny),
     RING_TEST(test_waves),
     RING_TEST(test_headers),
-    TEST(test_late_launch_is_bounded),
-    TEST(test_many_early),
-    TEST(test_steady_state_allocates_nothing),
-    TEST(test_mismatch),
-    TEST(test_other_algorithm),
-    TEST(test_killed_rank),
+    LINK_TEST(test_late_launch_is_bounded),
+    LINK_TEST(test_many_early),
+    LINK_TEST(test_steady_state_allocates_nothing),
+    LINK_TEST(test_mismatch),
+    LINK_TEST(test_other_algorithm),
+    LINK_TEST(test_killed_rank),
     RING_TEST(test_idle_death),
-    TEST(test_leave),
+    LINK_TEST(test_leave),
 };
 
 // LOCKSTEP_TEST_ONLY: a piece of "test_waves/tcp".
@@ -1103,6 +1140,8 @@ int main(void)
     static char names[LENGTH(stamped)][80];
     const char *only = getenv("LOCKSTEP_TEST_ONLY");
     size_t count = 0;
+    (void)fake_gpu_install();
+    fake_gpu_weather("FAKE_CUDA_DEVICES=16", "FAKE_CUDA_EVERYWHERE=1", NULL);
     for (size_t v = 0; v < LENGTH(variants); v++) {
         const size_t wanted = is_rare(&variants[v]) ? 0 : LENGTH(tests);
         if (wanted == 0) {
@@ -1119,6 +1158,8 @@ int main(void)
             if ((is_pair(variants[v].algorithm) || variants[v].registered ||
                  variants[v].algorithm == ALGORITHM_TWO_LEVEL) &&
                 !tests[t].by_pairs)
+                continue;
+            if (variants[v].devices == FLEET_NCCL && tests[t].by_links)
                 continue;
             stamped[count] = (struct CMUnitTest){
                 .name = names[count],

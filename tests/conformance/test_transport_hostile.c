@@ -6,6 +6,8 @@
 #include "tests/conformance/transport_job.h"
 #include "tests/conformance/transport_stage.h"
 
+#include "base/clock.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -337,6 +339,37 @@ static void bytes_before_the_end_count(void **state)
     free(launched);
 }
 
+static void until_final(struct stage *stage, const float *last)
+{
+    const uint64_t since_ms = clock_now_ms();
+    while (*last != 0) {
+        transport_progress(stage->transport, 10);
+        assert_true(clock_now_ms() - since_ms < fleet_bound_ms(STAGE_BOUND_MS));
+    }
+}
+
+// The kernel is asked to wake the rank for more than a few bytes of a long payload. It may not have
+// room for so many, and then its peer sends no more: what is there is read all the same.
+static void a_part_of_a_payload_is_read(void **state)
+{
+    struct stage stage;
+    struct launched *launched = malloc(sizeof(*launched));
+    uint8_t *final = calloc(1, 65536);
+    uint8_t bytes[LOCKSTEP_FRAME_HEADER_BYTES];
+    stage_form(&stage, *state);
+    stage_launch(&stage, launched, 16384, 0, COLLECTIVE_BROADCAST);
+    const struct frame_header header = stage_tensor(&stage, FRAME_BROADCAST, 1, 65536);
+    frame_encode(&header, bytes);
+    assert_true(stage_send(&stage, stage.puppet, bytes, sizeof(bytes)));
+    assert_true(stage_send(&stage, stage.puppet, final, 8000));
+    until_final(&stage, &launched->memory[1999]);
+    assert_true(stage_send(&stage, stage.puppet, final, 8000));
+    until_final(&stage, &launched->memory[3999]);
+    stage_close(&stage);
+    free(final);
+    free(launched);
+}
+
 static void mismatch_is_an_event(void **state)
 {
     struct stage stage;
@@ -482,6 +515,7 @@ static const struct stage_test tests[] = {
     STAGE_TEST(early_waves_and_headers_are_bounded),
     STAGE_TEST(a_death_inside_an_element),
     STAGE_TEST(bytes_before_the_end_count),
+    STAGE_TEST(a_part_of_a_payload_is_read),
     STAGE_TEST(mismatch_is_an_event),
     STAGE_TEST(goodbye_is_no_death),
     STAGE_TEST(goodbye_with_a_wave_joined),

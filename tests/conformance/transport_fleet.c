@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "protos/topology.h"
+#include "worker/device.h"
 #include "worker/kernels.h"
 
 #include <stdio.h>
@@ -90,6 +91,44 @@ static void on_form_failed(void *context, uint32_t rank, const char *text)
     snprintf(member->lost_text, sizeof(member->lost_text), "%s", text);
 }
 
+static void on_enqueued(void *context, struct collective *collective)
+{
+    (void)collective;
+    ((struct member *)context)->enqueued_count++;
+}
+
+static void on_device_failed(void *context, const char *text)
+{
+    struct member *member = context;
+    member->failed_count++;
+    snprintf(member->failed_text, sizeof(member->failed_text), "%s", text);
+}
+
+static bool fleet_has_device(const struct fleet *fleet, uint32_t rank)
+{
+    const uint32_t n = fleet->options.world;
+    if (fleet->options.devices == FLEET_STAGED)
+        return n == 1 || rank < n - 1;
+    return fleet->options.devices == FLEET_NCCL;
+}
+
+static void member_open_device(struct member *member)
+{
+    char error[256] = "";
+    char choice[32];
+    if (!fleet_has_device(member->fleet, member->rank))
+        return;
+    snprintf(choice, sizeof(choice), "cuda:%u", member->rank);
+    if (device_open(choice, &member->device, error, sizeof(error)) < 0)
+        fleet_fail(member, __FILE__, __LINE__, error);
+}
+
+void member_place(const struct member *member, struct collective *collective)
+{
+    collective->device = member->device;
+    collective->on_devices = member->fleet->options.devices != FLEET_ON_HOSTS;
+}
+
 struct transport *fleet_open(struct member *member)
 {
     const struct fleet_options *options = &member->fleet->options;
@@ -97,9 +136,12 @@ struct transport *fleet_open(struct member *member)
         .kind = options->kind,
         .host = "127.0.0.1",
         .shares = options->mates,
+        .encrypts = options->encrypts,
         .torn_bytes = options->torn_bytes,
         .regions = options->regions ? options->regions[member->rank] : NULL,
         .slot_fill = options->fills[member->rank],
+        .device = member->device,
+        .abort_ms = options->abort_ms,
         .events = {.formed = on_formed,
                    .done = on_done,
                    .wave_done = on_wave_done,
@@ -107,6 +149,8 @@ struct transport *fleet_open(struct member *member)
                    .peer_lost = on_peer_lost,
                    .mismatch = on_mismatch,
                    .form_failed = on_form_failed,
+                   .enqueued = on_enqueued,
+                   .device_failed = on_device_failed,
                    .context = member},
     };
     char error[256] = "";
@@ -173,6 +217,8 @@ void fleet_world(const struct fleet *fleet, uint32_t rank, struct transport_worl
         .form_timeout_ms = fleet_bound_ms(FLEET_BOUND_MS),
     };
     memset(world->secret, 0x5a, sizeof(world->secret));
+    for (uint32_t r = 0; r < fleet->options.world; r++)
+        world->devices[r / 64] |= (uint64_t)fleet_has_device(fleet, r) << (r % 64);
     if (fleet->options.mates)
         world->locality = locality;
 }
@@ -181,6 +227,8 @@ static void member_expired(struct member *member, const uint32_t *count, uint64_
 {
     if (member->lost_count > 0 && count == &member->done_count)
         fleet_fail(member, __FILE__, __LINE__, "a peer is lost");
+    if (member->failed_count > 0 && count == &member->done_count)
+        fleet_fail(member, __FILE__, __LINE__, member->failed_text);
     if (clock_now_ms() - since_ms > fleet_bound_ms(FLEET_BOUND_MS))
         fleet_fail(member, __FILE__, __LINE__, "hangs");
 }
@@ -241,6 +289,7 @@ static void *member_main(void *argument)
     struct transport_world world;
     struct peer peers[LOCKSTEP_MAX_NEIGHBOURS];
     kernels_environment();
+    member_open_device(member);
     member->transport = fleet_open(member);
     snprintf(fleet->addresses[member->rank], LOCKSTEP_ADDRESS_BYTES, "%s",
              transport_address(member->transport));
@@ -259,6 +308,7 @@ static void *member_main(void *argument)
         transport_leave(member->transport, fleet_bound_ms(5000));
         transport_close(member->transport);
     }
+    device_close(member->device);
     return NULL;
 }
 

@@ -15,6 +15,12 @@
 #define FLEET_MAX 16
 #define FLEET_BOUND_MS 30000 // A hang, in a release build.
 
+enum fleet_devices {
+    FLEET_ON_HOSTS,
+    FLEET_STAGED, // Ranks have a device, but for the last one of several.
+    FLEET_NCCL, // All have.
+};
+
 struct fleet_options {
     const char *name;
     enum transport_kind kind;
@@ -24,8 +30,11 @@ struct fleet_options {
     bool mates; // Ranks share hosts; over TCP, links between mates go through memory.
     uint32_t hosts; // Of mates: so many, the last ones have one more. 0: one.
     bool registered; // Their memory is of regions.
+    bool encrypts; // Links that are not in memory.
     struct regions **regions; // [world], when registered.
     enum slot_fill fills[FLEET_MAX]; // By rank.
+    enum fleet_devices devices;
+    uint64_t abort_ms; // As of struct transport_config.
     enum plan_algorithm algorithm; // Of collectives of a job; broadcasts take what there is.
 };
 
@@ -33,6 +42,7 @@ struct member {
     struct fleet *fleet;
     uint32_t rank;
     struct transport *transport;
+    struct device *device; // NULL: it has none.
     bool closed; // The script has ended the transport itself.
     bool skip_formed; // The script itself waits for formed.
     // What the events said.
@@ -45,6 +55,9 @@ struct member {
     uint32_t lost_rank;
     bool lost_left;
     char lost_text[256];
+    uint32_t enqueued_count;
+    uint32_t failed_count; // Of its device.
+    char failed_text[256];
     uint32_t header_count;
     struct step_header headers[8];
     uint32_t note_bytes; // Of the last one.
@@ -82,6 +95,9 @@ void member_until_true(struct member *member, const bool *flag, const char *what
 void member_idle(struct member *member, uint32_t ms);
 // All ranks, outside the library.
 void member_barrier(struct member *member);
+
+// The memory of a collective of the fleet's jobs is where the fleet says.
+void member_place(const struct member *member, struct collective *collective);
 
 // Ends the program.
 void fleet_fail(const struct member *member, const char *file, int line, const char *text);

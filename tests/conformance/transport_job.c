@@ -60,6 +60,7 @@ struct job {
     uint32_t world;
     uint32_t chunk_bytes;
     enum plan_algorithm algorithm;
+    bool loose; // NCCL adds, in its own order.
     uint64_t seed;
     uint32_t count;
     uint64_t run;
@@ -86,6 +87,11 @@ struct job *job_make(uint32_t world, uint32_t chunk_bytes, uint64_t seed)
 void job_use(struct job *job, enum plan_algorithm algorithm)
 {
     job->algorithm = algorithm;
+}
+
+void job_use_nccl(struct job *job)
+{
+    job->loose = true;
 }
 
 struct regions **job_register(struct job *job)
@@ -321,6 +327,7 @@ static void job_launch(struct member *member, struct job *job, uint32_t index)
         .unit_count = spec->units,
         .used = side->used_after,
     };
+    member_place(member, &side->collective);
     transport_launch(member->transport, &side->collective);
 }
 
@@ -351,7 +358,9 @@ void job_run(struct member *member, struct job *job)
     uint64_t random = job->seed * 31 + member->rank + job->run * 1009;
     for (uint32_t i = 0; i < job->count; i++)
         order[i] = i;
-    for (uint32_t i = 0; i < job->count; i += JOB_BLOCK) {
+    // What NCCL carries has one order on all ranks.
+    const bool any_order = member->fleet->options.devices != FLEET_NCCL;
+    for (uint32_t i = 0; any_order && i < job->count; i += JOB_BLOCK) {
         const uint32_t left = job->count - i;
         job_shuffle(order + i, left < JOB_BLOCK ? left : JOB_BLOCK, &random);
     }
@@ -764,7 +773,7 @@ static uint32_t job_owner(const struct job *job, const struct job_spec *spec, ui
 // gives. Where it matters, what is checked is that the sum is near, and the same for all.
 static bool job_is_loose(const struct job *job, const struct job_spec *spec)
 {
-    return job->algorithm == ALGORITHM_TWO_LEVEL && dtype_is_float(spec->dtype) &&
+    return (job->algorithm == ALGORITHM_TWO_LEVEL || job->loose) && dtype_is_float(spec->dtype) &&
            spec->kind == COLLECTIVE_ALLREDUCE &&
            (spec->op == REDUCE_SUM || spec->op == REDUCE_MEAN);
 }

@@ -32,6 +32,8 @@ struct job;
 struct job *job_make(uint32_t world, uint32_t chunk_bytes, uint64_t seed);
 // How its collectives are summed: ALGORITHM_RING if it is not said.
 void job_use(struct job *job, enum plan_algorithm algorithm);
+// Sums of floats are NCCL's: near enough, and the same on all ranks.
+void job_use_nccl(struct job *job);
 // Memory of what is added is of regions. The regions of each rank, the job's until its end.
 struct regions **job_register(struct job *job);
 // Until all mates have mapped the memory of all ranks. Once.

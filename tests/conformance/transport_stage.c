@@ -23,10 +23,11 @@
 #define STAGE_CHUNK 65536
 
 static const struct stage_variant variants[] = {
-    {"loopback", TRANSPORT_LOOPBACK, 0, false},
-    {"torn 7", TRANSPORT_LOOPBACK, 7, false},
-    {"tcp", TRANSPORT_TCP, 0, false},
-    {"memory", TRANSPORT_TCP, 0, true},
+    {.name = "loopback", .kind = TRANSPORT_LOOPBACK},
+    {.name = "torn 7", .kind = TRANSPORT_LOOPBACK, .torn_bytes = 7},
+    {.name = "tcp", .kind = TRANSPORT_TCP},
+    {.name = "memory", .kind = TRANSPORT_TCP, .mates = true},
+    {.name = "tls", .kind = TRANSPORT_TCP, .encrypts = true},
 };
 
 static void on_formed(void *context)
@@ -91,6 +92,7 @@ static void open_with(struct stage *stage, const struct stage_variant *variant, 
                                             .host = "127.0.0.1",
                                             .torn_bytes = variant->torn_bytes,
                                             .shares = variant->mates,
+                                            .encrypts = variant->encrypts,
                                             .events = {.formed = on_formed,
                                                        .form_failed = on_form_failed,
                                                        .done = on_done,
@@ -142,7 +144,7 @@ uint64_t stage_refused(const struct stage *stage)
 
 // ---- the puppet ---------------------------------------------------------------------------------
 
-struct link *stage_connect(const struct stage *stage)
+struct link *stage_connect_bare(const struct stage *stage)
 {
     char error[256] = "";
     char token[LINK_TOKEN_BYTES] = "";
@@ -153,6 +155,12 @@ struct link *stage_connect(const struct stage *stage)
                               : link_connect(address, 0, error, sizeof(error));
     assert_non_null(link);
     return link;
+}
+
+struct link *stage_connect(const struct stage *stage)
+{
+    struct link *link = stage_connect_bare(stage);
+    return stage->variant->encrypts ? link_encrypt(link, false) : link;
 }
 
 bool stage_send(struct stage *stage, struct link *link, const void *bytes, size_t size)
@@ -218,20 +226,48 @@ bool stage_receive_frame(struct stage *stage, struct frame_header *header, uint8
     return stage_receive(stage, stage->puppet, payload, header->payload_bytes);
 }
 
+void stage_challenge(struct stage *stage, struct link *link,
+                     uint8_t challenge[LOCKSTEP_NONCE_BYTES])
+{
+    struct frame_header header;
+    uint8_t bytes[LOCKSTEP_CHALLENGE_BYTES];
+    assert_true(stage_receive(stage, link, bytes, sizeof(bytes)));
+    assert_int_equal(frame_decode(bytes, &header, NULL), FRAME_OK);
+    assert_int_equal(header.kind, FRAME_CHALLENGE);
+    assert_int_equal(header.payload_bytes, LOCKSTEP_NONCE_BYTES);
+    // It says nothing else.
+    assert_true(header.generation.number == 0 && header.generation.incarnation == 0);
+    assert_true(header.part == 0 && header.chunk == 0 && header.credit == 0);
+    memcpy(challenge, bytes + LOCKSTEP_FRAME_HEADER_BYTES, LOCKSTEP_NONCE_BYTES);
+}
+
+struct hello stage_secrets(const struct stage *stage, const uint8_t challenge[LOCKSTEP_NONCE_BYTES])
+{
+    struct hello hello = {.secret = stage->world.secret,
+                          .generation = stage->world.generation,
+                          .world_size = stage->world.world_size,
+                          .encrypts = stage->variant->encrypts,
+                          .connector = stage->plays,
+                          .acceptor = stage->world.rank};
+    memcpy(hello.challenge, challenge, LOCKSTEP_NONCE_BYTES);
+    memset(hello.nonce, 0x31, LOCKSTEP_NONCE_BYTES);
+    return hello;
+}
+
 struct frame_header stage_hello(const struct stage *stage)
 {
     return (struct frame_header){.kind = FRAME_HELLO,
                                  .payload_bytes = STAGE_PROOF_BYTES,
                                  .generation = stage->world.generation,
                                  .part = 0,
-                                 .chunk = stage->plays};
+                                 .chunk = stage->plays,
+                                 .credit = stage->variant->encrypts};
 }
 
-void stage_proof(const struct stage *stage, uint8_t proof[STAGE_PROOF_BYTES])
+void stage_proof(const struct hello *hello, uint8_t payload[STAGE_PROOF_BYTES])
 {
-    memcpy(proof, stage->world.secret, LOCKSTEP_SECRET_BYTES);
-    memset(proof + LOCKSTEP_SECRET_BYTES, 0, 4);
-    proof[LOCKSTEP_SECRET_BYTES] = (uint8_t)stage->world.world_size;
+    memcpy(payload, hello->nonce, LOCKSTEP_NONCE_BYTES);
+    assert_true(hello_prove(hello, HELLO_CONNECTOR, payload + LOCKSTEP_NONCE_BYTES));
 }
 
 void stage_until(struct stage *stage, const bool *flag)
@@ -261,26 +297,48 @@ void stage_until_refused(struct stage *stage, uint64_t least)
     }
 }
 
-// The puppet has the answer to its hello.
-void stage_prove(struct stage *stage)
+void stage_prove(struct stage *stage, const struct hello *hello)
 {
-    if (stage->puppet->ops->proven)
-        stage->puppet->ops->proven(stage->puppet);
+    struct link *link = stage->puppet;
+    const uint64_t since_ms = clock_now_ms();
+    uint8_t key[LOCKSTEP_PROOF_BYTES];
+    uint8_t byte = 0;
+    const struct iovec vector = {.iov_base = &byte, .iov_len = 1};
+    assert_true(hello_key(hello, key));
+    if (link->ops->proven)
+        link->ops->proven(link, key);
+    while (stage->variant->encrypts && link->ops->ready && !link->ops->ready(link)) {
+        assert_int_equal(link->ops->receive(link, &vector, 1), -1);
+        assert_int_equal(errno, EAGAIN);
+        transport_progress(stage->transport, 0);
+        assert_true(clock_now_ms() - since_ms < fleet_bound_ms(STAGE_BOUND_MS));
+    }
+}
+
+void stage_welcome(struct stage *stage, const struct hello *hello)
+{
+    struct frame_header header;
+    uint8_t proof[LOCKSTEP_WAVE_BYTES];
+    assert_true(stage_receive_frame(stage, &header, proof));
+    assert_int_equal(header.kind, FRAME_WELCOME);
+    assert_int_equal(header.chunk, stage->world.rank);
+    assert_int_equal(header.part, stage->plays);
+    assert_int_equal(header.payload_bytes, LOCKSTEP_PROOF_BYTES);
+    assert_true(hello_check(hello, HELLO_ACCEPTOR, proof));
+    stage_prove(stage, hello);
 }
 
 void stage_greet(struct stage *stage)
 {
-    uint8_t proof[STAGE_PROOF_BYTES];
-    uint8_t answer[LOCKSTEP_WAVE_BYTES];
+    uint8_t challenge[LOCKSTEP_NONCE_BYTES];
+    uint8_t payload[STAGE_PROOF_BYTES];
     struct frame_header header = stage_hello(stage);
-    stage_proof(stage, proof);
     stage->puppet = stage_connect(stage);
-    assert_true(stage_send_frame(stage, &header, proof));
-    assert_true(stage_receive_frame(stage, &header, answer));
-    assert_int_equal(header.kind, FRAME_HELLO);
-    assert_int_equal(header.chunk, 0);
-    assert_memory_equal(answer, proof, STAGE_PROOF_BYTES);
-    stage_prove(stage);
+    stage_challenge(stage, stage->puppet, challenge);
+    const struct hello hello = stage_secrets(stage, challenge);
+    stage_proof(&hello, payload);
+    assert_true(stage_send_frame(stage, &header, payload));
+    stage_welcome(stage, &hello);
 }
 
 void stage_join(struct stage *stage)

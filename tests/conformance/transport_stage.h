@@ -9,6 +9,7 @@
 #define TESTS_TRANSPORT_STAGE_H
 
 #include "protos/frame.h"
+#include "worker/hello.h"
 #include "worker/link.h"
 #include "worker/transport.h"
 
@@ -20,7 +21,7 @@
 #define STAGE_BOUND_MS 20000
 #define STAGE_PEERS 2
 #define STAGE_MAX_TESTS 128
-#define STAGE_PROOF_BYTES (LOCKSTEP_SECRET_BYTES + 4)
+#define STAGE_PROOF_BYTES (LOCKSTEP_NONCE_BYTES + LOCKSTEP_PROOF_BYTES)
 
 // What a test gets as its state.
 struct stage_variant {
@@ -28,6 +29,7 @@ struct stage_variant {
     enum transport_kind kind;
     uint32_t torn_bytes;
     bool mates;
+    bool encrypts;
 };
 
 // Rank 0, what its events said, and the puppet.
@@ -61,6 +63,8 @@ uint64_t stage_refused(const struct stage *stage);
 // ---- the puppet ---------------------------------------------------------------------------------
 
 struct link *stage_connect(const struct stage *stage);
+// One that would not be encrypted after proofs, either: it takes any bytes.
+struct link *stage_connect_bare(const struct stage *stage);
 // All, the transport working meanwhile. False: the link was closed, or ended before.
 bool stage_send(struct stage *stage, struct link *link, const void *bytes, size_t size);
 bool stage_receive(struct stage *stage, struct link *link, void *bytes, size_t size);
@@ -69,11 +73,20 @@ bool stage_send_frame(struct stage *stage, const struct frame_header *header, co
 bool stage_send_used(struct stage *stage, const struct frame_header *header, const uint8_t *used);
 bool stage_receive_frame(struct stage *stage, struct frame_header *header, uint8_t *payload);
 
+// The first frame on a connection that the puppet has made.
+void stage_challenge(struct stage *stage, struct link *link,
+                     uint8_t challenge[LOCKSTEP_NONCE_BYTES]);
+// What the puppet and rank 0 prove to each other, after this challenge.
+struct hello stage_secrets(const struct stage *stage,
+                           const uint8_t challenge[LOCKSTEP_NONCE_BYTES]);
 struct frame_header stage_hello(const struct stage *stage);
-void stage_proof(const struct stage *stage, uint8_t proof[STAGE_PROOF_BYTES]);
-// The puppet has the answer to its hello.
-void stage_prove(struct stage *stage);
-// The puppet says hello and is answered; and the world is formed.
+// The payload of the hello.
+void stage_proof(const struct hello *hello, uint8_t payload[STAGE_PROOF_BYTES]);
+// Both sides have proven membership.
+void stage_prove(struct stage *stage, const struct hello *hello);
+// Receives the welcome, and examines it.
+void stage_welcome(struct stage *stage, const struct hello *hello);
+// The puppet says hello and is welcome; and the world is formed.
 void stage_greet(struct stage *stage);
 void stage_join(struct stage *stage);
 // All of it, from opening on.

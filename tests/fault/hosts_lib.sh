@@ -3,6 +3,7 @@
 # test's own. Hosts are namespaces on a bridge, br0, that end with the script; host N is 10.77.0.N+1.
 
 keepers=()
+export LOCKSTEP_INSECURE_PLAINTEXT=1 # These hosts trust each other.
 
 # on HOST COMMAND...: runs it there.
 on() {

@@ -3,6 +3,8 @@
 #include "tests/fault/process_trainer.h"
 
 #include "base/clock.h"
+#include "tests/support/fake_gpu.h"
+#include "worker/cuda.h"
 
 #include <dirent.h>
 #include <lockstep/lockstep.h>
@@ -27,6 +29,8 @@ struct trainer {
     float *gradients[PARAMETERS]; // The module's, where they are registered.
     uint64_t filled[PARAMETERS]; // The step whose input the gradient has got.
     float *metrics;
+    const struct cuda *cuda; // NULL: it has no device.
+    void *stream; // That makes gradients.
     uint64_t step;
     uint64_t settled;
     uint64_t metrics_uses;
@@ -81,6 +85,11 @@ __attribute__((noinline)) static void hold_sleep(const struct trainer *trainer)
     hold_read(trainer);
 }
 
+static void hold_stream(void *argument)
+{
+    hold_read(argument);
+}
+
 static void trainer_hold(struct trainer *trainer)
 {
     static void (*const holds[])(const struct trainer *) = {
@@ -88,6 +97,11 @@ static void trainer_hold(struct trainer *trainer)
     const struct script *script = trainer->script;
     if (script->hold == HOLD_NOT)
         return;
+    if (script->hold == HOLD_STREAM) {
+        if (trainer->cuda->launch_host_func(trainer->stream, hold_stream, trainer) != CUDA_OK)
+            _exit(3);
+        return;
+    }
     if (script->pause_ms != 0)
         lockstep_pause(trainer->session, "held", script->pause_ms);
     holds[script->hold](trainer);
@@ -278,6 +292,7 @@ static int trainer_open(struct trainer *trainer, uint32_t round)
     struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
     char coordinator[32];
     char job[64];
+    char device[24];
     snprintf(coordinator, sizeof(coordinator), "127.0.0.1:%u", place->coordinator_port);
     snprintf(job, sizeof(job), round == 0 ? "%s" : "%s-%u", place->job, round);
     config.coordinator = coordinator;
@@ -291,6 +306,9 @@ static int trainer_open(struct trainer *trainer, uint32_t round)
     config.bucket_first_bytes = 256 * KIB;
     config.bucket_bytes = 1024 * KIB;
     config.bucket_last_bytes = 256 * KIB;
+    snprintf(device, sizeof(device), "cuda:%u", place->rank);
+    if (trainer->script->way.device)
+        config.device = device;
     trainer_visit(trainer, PLACE_OPENING);
     return trainer_check(trainer, "open", lockstep_open(&config, &trainer->session));
 }
@@ -331,14 +349,25 @@ static int step_backward(struct trainer *trainer)
             trainer_visit(trainer, PLACE_IN_CALL);
         fill(trainer->gradients[p], sizes[p], trainer->place->rank, trainer->step);
         trainer->filled[p] = trainer->step;
-        status = trainer_check(trainer, "grad_ready",
-                               lockstep_grad_ready(trainer->module, call, p, NULL, NULL));
+        status =
+            trainer_check(trainer, "grad_ready",
+                          lockstep_grad_ready(trainer->module, call, p, NULL, trainer->stream));
     }
     if (status == 0)
         status = trainer_check(trainer, "call_end", lockstep_call_end(call));
     if (status == 0 && trainer->script->waits)
         status =
             trainer_check(trainer, "call_wait", lockstep_call_wait(call, LOCKSTEP_WAIT_FOREVER));
+    return status;
+}
+
+static int step_end(struct trainer *trainer)
+{
+    void *stream = trainer->script->by_stream ? trainer->stream : NULL;
+    const int status =
+        trainer_check(trainer, "step_end", lockstep_step_end(trainer->session, stream));
+    if (status == 0 && stream != NULL && trainer->cuda->stream_synchronize(stream) != CUDA_OK)
+        _exit(3);
     return status;
 }
 
@@ -356,7 +385,7 @@ static int step_run(struct trainer *trainer)
     if (status == 0 && trainer->place->rank == 0 && atomic_load(&trainer->place->shared->stop))
         lockstep_counter_add(trainer->session, "stop", 1);
     if (status == 0)
-        status = trainer_check(trainer, "step_end", lockstep_step_end(trainer->session, NULL));
+        status = step_end(trainer);
     if (status < 0)
         return status;
     trainer->settled = trainer->step;
@@ -515,6 +544,24 @@ static int trainer_leaves(uint32_t descriptors)
     return 5;
 }
 
+// No driver survives a fork: so each process loads it, and before it has a thread.
+static void trainer_device(struct trainer *trainer)
+{
+    char error[256] = "";
+    void *context = NULL;
+    const int device = (int)trainer->place->rank;
+    fake_gpu_weather("FAKE_CUDA_EVERYWHERE=1", NULL);
+    trainer->cuda = cuda_load(error, sizeof(error));
+    const struct cuda *cuda = trainer->cuda;
+    if (cuda != NULL && cuda->init(0) == CUDA_OK &&
+        cuda->device_primary_ctx_retain(&context, device) == CUDA_OK &&
+        cuda->ctx_set_current(context) == CUDA_OK &&
+        cuda->stream_create_with_priority(&trainer->stream, CUDA_STREAM_NON_BLOCKING, 0) == CUDA_OK)
+        return;
+    fprintf(stderr, "no fake device: %s\n", error);
+    _exit(3);
+}
+
 int trainer_run(const struct trainer_place *place, const struct script *script)
 {
     struct trainer trainer = {.place = place, .script = script};
@@ -524,6 +571,8 @@ int trainer_run(const struct trainer_place *place, const struct script *script)
         setenv("LOCKSTEP_TRANSPORT", script->way.transport, 1);
     if (script->way.algorithm != NULL)
         setenv("LOCKSTEP_ALGORITHM", script->way.algorithm, 1);
+    if (script->way.device)
+        trainer_device(&trainer);
     model_init(&trainer);
     for (uint32_t round = 0; status == 0 && (round == 0 || round < script->rounds); round++) {
         trainer.step = trainer.settled = trainer.metrics_uses = 0;
@@ -531,5 +580,5 @@ int trainer_run(const struct trainer_place *place, const struct script *script)
         status = trainer_round(&trainer, round);
     }
     model_fini(&trainer);
-    return trainer_leaves(descriptors);
+    return script->way.device ? 0 : trainer_leaves(descriptors); // Fakes keep theirs.
 }

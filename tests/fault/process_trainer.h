@@ -34,6 +34,7 @@ enum hold {
     HOLD_READ, // hold_read: in a system call that never returns.
     HOLD_SPIN, // hold_spin: it computes.
     HOLD_SLEEP, // hold_sleep
+    HOLD_STREAM, // It goes on, and the stream that makes its gradients stands still instead.
 };
 
 // By what gradients are reduced. What is NULL or zero is as the environment says.
@@ -43,6 +44,7 @@ struct way {
     const char *algorithm; // LOCKSTEP_ALGORITHM
     bool two_hosts; // The upper half of the ranks says that it is on another host.
     bool registered; // Gradients are in memory that mates can reach.
+    bool device; // It has a fake one, which takes all memory for its own.
 };
 
 enum ending {
@@ -60,6 +62,7 @@ struct script {
     uint64_t pause_ms; // ... between lockstep_pause for so long and lockstep_resume; 0: without.
     bool child; // After lockstep_start: fork a process that lives on with all descriptors.
     bool waits; // For its call, before it ends the step.
+    bool by_stream; // It ends the step by the stream of its device, and waits for that outside.
     uint32_t halt_timeout_ms; // As in struct lockstep_config.
     uint64_t starts_after; // The step after which it calls lockstep_start again; 0: never.
     uint64_t report_every; // Steps; 0: never.

@@ -7,7 +7,8 @@
 // which gradients are reduced changes from world to world. Memory that ranks share, descriptors and
 // names go with the processes, or when a survivor closes its session.
 //
-// LOCKSTEP_FAULT_ROUNDS deaths (50), chosen by LOCKSTEP_FAULT_SEED, which is printed.
+// LOCKSTEP_FAULT_ROUNDS deaths (50, under a sanitizer 24), chosen by LOCKSTEP_FAULT_SEED, which is
+// printed.
 // LOCKSTEP_FAULT_WAY: only that one of `ways`.
 
 #include "tests/fault/process_world.h"
@@ -303,7 +304,8 @@ static void survivors_learn_who_died(void **state)
 {
     (void)state;
     const uint64_t seed = environment_number("LOCKSTEP_FAULT_SEED", clock_now_us());
-    uint64_t rounds = environment_number("LOCKSTEP_FAULT_ROUNDS", 50);
+    const uint64_t usual = getenv("LOCKSTEP_TEST_SLOW") == NULL ? 50 : 24;
+    uint64_t rounds = environment_number("LOCKSTEP_FAULT_ROUNDS", usual);
     if (rounds > ROUNDS_MAX)
         rounds = ROUNDS_MAX;
     random_state = seed * 2 + 1;

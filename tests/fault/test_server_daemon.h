@@ -261,7 +261,9 @@ static inline void worker_ended(void *context, const char *text)
     mutex_unlock(&worker->mutex);
 }
 
-static inline void worker_open(struct worker *worker, uint16_t port)
+// tls_dir NULL: in plaintext.
+static inline void worker_open_tls(struct worker *worker, uint16_t port, const char *tls_dir,
+                                   const char *job)
 {
     char address[64];
     char error[LOCKSTEP_TEXT_BYTES];
@@ -270,8 +272,14 @@ static inline void worker_open(struct worker *worker, uint16_t port)
     cond_init(&worker->changed);
     struct control_events events = {worker_received, worker_ended, worker};
     snprintf(address, sizeof address, "127.0.0.1:%u", port);
-    if (control_open(address, wait_bound_ms(), &events, &worker->control, error, sizeof error) < 0)
+    const struct control_target target = {address, wait_bound_ms(), tls_dir, job};
+    if (control_open(&target, &events, &worker->control, error, sizeof error) < 0)
         fail_msg("control_open: %s", error);
+}
+
+static inline void worker_open(struct worker *worker, uint16_t port)
+{
+    worker_open_tls(worker, port, NULL, NULL);
 }
 
 static inline void worker_close(struct worker *worker)

@@ -7,6 +7,7 @@
 
 #define DESCRIPTORS 64 // Hard limit of the daemon; about 25 are in use when it is idle.
 #define CONNECTIONS 100
+#define DESCRIPTORS_MOST 4800 // As SECURITY.md states it.
 
 static void take_all_descriptors(struct daemon *daemon, int *fds)
 {
@@ -111,12 +112,29 @@ static void http_side_takes_them_all(void **state)
     daemon_stop(&daemon);
 }
 
+// Condition: the hard limit allows many more. Decision: no more than the bound are taken, so that
+// strangers who only connect cannot take more memory than is stated.
+static void descriptors_have_a_bound(void **state)
+{
+    (void)state;
+    static struct daemon daemon;
+    struct rlimit limit;
+    daemon_start(&daemon, NULL, 0);
+    assert_int_equal(prlimit(daemon.pid, RLIMIT_NOFILE, NULL, &limit), 0);
+    if (limit.rlim_max <= DESCRIPTORS_MOST)
+        print_message("the hard limit here is %llu: that it is not reached cannot be seen\n",
+                      (unsigned long long)limit.rlim_max);
+    assert_true(limit.rlim_cur <= DESCRIPTORS_MOST);
+    daemon_stop(&daemon);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(listener_hears_again),
         cmocka_unit_test(it_hears_again_each_time),
         cmocka_unit_test(http_side_takes_them_all),
+        cmocka_unit_test(descriptors_have_a_bound),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,6 +43,16 @@ status() {
     [ "$got" = "$3" ] || fail "$1 $2 gave $got instead of $3"
 }
 
+# health STATUS TEXT ARGUMENTS...: the command that container runtimes call.
+health() {
+    local wanted=$1 text=$2 got code=0
+    shift 2
+    got=$("$bin/lockstep" health --http "$url" "$@" 2>&1) || code=$?
+    [[ $code = "$wanted" && $got = *"$text" ]] || fail "health $*: status $code, $got"
+}
+
+health 0 ok
+health 0 ok --live
 status GET /healthz 200
 status GET /readyz 200
 status GET /nothing 404
@@ -170,6 +180,8 @@ for _ in $(seq 500); do
 done
 [ "$(hex "$folder/watched")" = $serving$not_serving ] || fail "watch: $(hex "$folder/watched")"
 [ "$(curl -s -m 20 -o /dev/null -w '%{http_code}' "$url/readyz")" = 503 ] || fail "still ready"
+health 1 "127.0.0.1:$http answered 503 to GET /readyz"
+health 0 ok --live
 kill "$stream"
 exec 9>&-
 code=0

@@ -29,11 +29,19 @@ check bench_sizes 2 bench --sizes 4,many
 check status_help 0 status --help
 check status_refused 1 status --http 127.0.0.1:1
 check status_address 2 status --http nowhere
+check health_help 0 health --help
+check health_refused 1 health --http 127.0.0.1:1
+check health_extra 2 health mnist
 check stalls_help 0 stalls --help
 check stacks_help 0 stacks --help
 check trace_help 0 trace --help
 check trace_nothing 2 trace
 check trace_format 2 trace --json --perfetto file
+check certs_help 0 certs --help
+check certs_nothing 2 certs
+check certs_role 2 certs issue --dir pki --role trainer
+check certs_names 2 certs issue --dir pki --role coordinator --out here
+check certs_nowhere 1 certs issue --dir /nonexistent --role worker --out here
 check doctor_help 0 doctor --help
 check doctor_job 2 doctor --job mnist
 exit "$failures"

@@ -36,6 +36,18 @@ check() {
 doctor 0
 check machine "$here/../../docs/cli.md" "$work/json"
 
+# GPUs: a driver that is none, and NCCL's own files, of which the first that says something counts.
+NCCL_ALGO=Ring NCCL_PROTO=Simple LOCKSTEP_CUDA_LIBRARY=libm.so.6 doctor 0
+check finding "$work/json" nccl_pinned ok 'Ring, Simple'
+check finding "$work/json" gpus ok 0
+grep -q 'libm.so.6 has no cuInit' "$work/json" || fail "a driver that is none"
+printf 'NCCL_DEBUG=WARN\nNCCL_ALGO=Tree\n' >"$work/nccl.conf"
+NCCL_CONF_FILE=$work/nccl.conf LOCKSTEP_CUDA_LIBRARY=/nowhere doctor 0
+[ -e /etc/nccl.conf ] || check finding "$work/json" nccl_pinned ok 'Tree, any protocol'
+hardware=ok
+[ ! -e /proc/driver/nvidia/version ] && [ ! -e /dev/nvidia0 ] || hardware=warning
+check finding "$work/json" gpu_driver "$hardware" None
+
 soft=$(ulimit -Sn)
 ulimit -Sn 50
 doctor 1

@@ -42,13 +42,24 @@ PURE_HEADERS = {
     ).split()
 }
 
-# Foreign libraries: who may include headers of this pattern.
+# Foreign libraries: who may include headers of this pattern. One that begins with < is for those only.
 FENCES = (
-    (re.compile(r"grpc/"), ("worker/control_grpc.c", "server/grpc_server.c"),
-     "gRPC stays in one file a side"),
+    (re.compile(r"grpc/"),
+     ("worker/control_grpc.c", "worker/control_credentials.c",
+      "server/grpc_server.c", "server/grpc_credentials.c"),
+     "gRPC stays in two files a side: the streams, and their credentials"),
     (re.compile(r"(.*\.pb\.h|pb(_\w+)?\.h)$"), r"protos/[^/]+\.c", "nanopb stays in protos/*.c"),
+    (re.compile(r"<openssl/"),
+     r"(worker/(crypto(_channel)?|control_probe)|base/tls_(files|context)|server/http_(tls|token|guard)"
+     r"|cli/(certs_\w+|http_tls))\.c",
+     "OpenSSL stays in worker/crypto*.c, and where certificates are read and made"),
     (re.compile(r"(event2/|event\.h$|evhttp\.h$|evutil\.h$)"), r"server/http(_\w+)?\.c",
      "libevent stays in server/http*.c"),
+    (re.compile(r"<(.*/)?(cuda|cudart|nccl|curand|cublas|cooperative_groups)\w*\.h$"),
+     r"(worker|examples)/\w+\.cu",
+     "NVIDIA's headers are for *.cu only: worker/cuda.h and worker/nccl.h declare what is used"),
+    (re.compile(r"<dlfcn\.h$"), ("worker/foreign.c", "worker/python.c", "bench/peers/cubic.c"),
+     "libraries are loaded in worker/foreign.c"),
 )
 
 
@@ -62,7 +73,7 @@ def fault(path, quote, header):
     if top not in DIRECTIONS:
         return None
     for pattern, allowed, reason in FENCES:
-        if pattern.match(header) or pattern.match(os.path.basename(header)):
+        if any(map(pattern.match, (header, os.path.basename(header), quote + header))):
             return None if may_pass_fence(path, allowed) else reason
     plain = path in PLAIN_PROTOS
     if quote == "<":

@@ -271,8 +271,8 @@ static bool open_worker(uint32_t index)
     struct worker *worker = &workers[index];
     struct control_events events = {on_message, on_ended, worker};
     worker->id = options.first + index;
-    if (control_open(options.address, LOCKSTEP_OPEN_TIMEOUT_MS, &events, &worker->control, error,
-                     sizeof error) < 0) {
+    const struct control_target target = {options.address, LOCKSTEP_OPEN_TIMEOUT_MS, NULL, NULL};
+    if (control_open(&target, &events, &worker->control, error, sizeof error) < 0) {
         fprintf(stderr, "fleet: %s\n", error);
         return false;
     }

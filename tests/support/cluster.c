@@ -8,7 +8,10 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "protos/tuning.h"
+#include "tests/fake_gpu/fake_gpu.h"
+#include "tests/support/devices.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -210,6 +213,7 @@ struct lockstep_config rank_config(const struct rank *rank)
     config.torn_bytes = rank->setting->torn_bytes;
     config.host_id = rank->host[0] == '\0' ? NULL : rank->host;
     config.open_timeout_ms = CLUSTER_PATIENCE_MS * test_slow();
+    config.device = rank->device;
     return config;
 }
 
@@ -267,6 +271,20 @@ static void cluster_print_rank(const struct rank *rank)
             since_ms % 1000 / 100);
 }
 
+// Which operations of devices stand, and for whom.
+static void cluster_print_devices(void)
+{
+    const char *path = getenv("LOCKSTEP_NCCL_LIBRARY");
+    void *library = path == NULL ? NULL : dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+    fake_nccl_report_function *report;
+    char text[4096] = "";
+    *(void **)&report = library == NULL ? NULL : dlsym(library, "fake_nccl_report");
+    if (report == NULL)
+        return;
+    report(text, sizeof(text));
+    fprintf(stderr, "  NCCL: %s\n", text[0] == '\0' ? "nothing stands" : text);
+}
+
 static _Noreturn void cluster_hangs(struct cluster *cluster)
 {
     fprintf(stderr, "a world of %" PRIu32 " on %s did not end within %u ms; job %s\n",
@@ -274,6 +292,7 @@ static _Noreturn void cluster_hangs(struct cluster *cluster)
             cluster->job);
     for (uint32_t i = 0; i < cluster->world_size; i++)
         cluster_print_rank(&cluster->ranks[i]);
+    cluster_print_devices();
     mutex_lock(&cluster->mutex);
     if (cluster->failure[0] != '\0')
         fprintf(stderr, "  before that: %s\n", cluster->failure);
@@ -315,6 +334,10 @@ static void cluster_start_rank(struct cluster *cluster, uint32_t index)
     rank->context = cluster->test->context;
     snprintf(rank->label, sizeof(rank->label), "rank %u", (unsigned)index % CLUSTER_MAX_WORLD);
     cluster_place_rank(rank);
+    if (index < rank->setting->devices)
+        snprintf(rank->device, sizeof(rank->device), "cuda:%" PRIu32, index % CLUSTER_MAX_WORLD);
+    else
+        snprintf(rank->device, sizeof(rank->device), "none");
     hash64_init(&rank->digest, 0);
     rank_left(rank, 0);
     assert_int_equal(thread_start(&cluster->threads[index], rank->label, rank_run, rank), 0);
@@ -348,6 +371,26 @@ static void cluster_environment(const char *name, const char *value)
         unsetenv(name);
 }
 
+// The libraries are loaded once in a process, and read most of their variables then.
+static void cluster_fake(const char *variable, const char *library)
+{
+    const char *folder = getenv("LOCKSTEP_BIN");
+    char path[4096];
+    snprintf(path, sizeof(path), "%s/../tests/fake_gpu/%s", folder ? folder : "build/bin", library);
+    if (access(path, R_OK) != 0)
+        fail_msg("%s is not there: make builds it with the tests", path);
+    setenv(variable, path, 1);
+}
+
+static void cluster_devices(const struct setting *setting)
+{
+    if (setting->devices == 0)
+        return;
+    cluster_fake("LOCKSTEP_CUDA_LIBRARY", "libcuda-fake.so");
+    cluster_fake("LOCKSTEP_NCCL_LIBRARY", "libnccl-fake.so");
+    setenv("FAKE_CUDA_EVERYWHERE", setting->device_memory_only ? "0" : "1", 1);
+}
+
 uint64_t ranks_run_test(const struct cluster_test *test)
 {
     struct cluster *cluster = calloc(1, sizeof(*cluster));
@@ -361,6 +404,7 @@ uint64_t ranks_run_test(const struct cluster_test *test)
     cond_init(&cluster->changed);
     cluster_environment("LOCKSTEP_ALGORITHM", test->setting->algorithm);
     cluster_environment("LOCKSTEP_LINK", test->setting->link);
+    cluster_devices(test->setting);
     for (uint32_t i = 0; i < cluster->world_size; i++)
         cluster_start_rank(cluster, i);
     cluster_await(cluster);
@@ -407,13 +451,32 @@ static const struct setting stamp_transports[] = {
      .hosts = 2,
      .algorithm = "two_level"},
 #endif
+    {.name = "staged", .transport = LOCKSTEP_TRANSPORT_TCP, .devices = 1},
+    {.name = "mixed", .transport = LOCKSTEP_TRANSPORT_AUTO, .devices = 2},
+    {.name = "nccl", .transport = LOCKSTEP_TRANSPORT_TCP, .devices = CLUSTER_MAX_WORLD},
 };
 #define STAMP_TRANSPORTS (sizeof(stamp_transports) / sizeof(stamp_transports[0]))
+
+struct setting setting_named(const char *name)
+{
+    for (size_t t = 0; t < STAMP_TRANSPORTS; t++) {
+        if (strcmp(stamp_transports[t].name, name) == 0)
+            return stamp_transports[t];
+    }
+    fail_msg("there is no setting '%s'", name);
+    return stamp_transports[0];
+}
 
 struct stamped {
     void (*run)(const struct setting *setting);
     struct setting setting;
     char name[128];
+};
+
+// All stamps of a program.
+struct stamps {
+    const char *group;
+    bool torn; // Also over the torn loopbacks.
 };
 
 static void stamp_test(void **state)
@@ -445,23 +508,45 @@ static bool stamp_leaves_out(const struct stamp *stamp, const struct setting *se
     if (sanitizer == NULL || sanitizer[0] == '\0')
         return false;
     if (setting->torn_bytes == 0)
-        return stamp->worlds == NULL && !stamp_all_algorithms() &&
+        return stamp->worlds == NULL && setting->devices == 0 && !stamp_all_algorithms() &&
                ((setting->world_size == 3 && setting->transport == LOCKSTEP_TRANSPORT_TCP) ||
                 (setting->world_size == 2 && setting->transport == LOCKSTEP_TRANSPORT_AUTO));
     return setting->torn_bytes != (strcmp(sanitizer, "thread") == 0 ? 1000 : 7);
 }
 
-static uint32_t stamp_one(const struct stamp *stamp, bool torn, struct stamped *stamped,
-                          struct CMUnitTest *tests)
+static bool stamp_wants(const struct stamps *all, const struct stamp *stamp,
+                        const struct setting *setting)
+{
+    if (setting->devices > 0)
+        return devices_always(all->group, stamp->name) ||
+               (stamp_all_algorithms() && !devices_never(all->group, stamp->name, setting->name));
+    return (setting->torn_bytes == 0 || all->torn) &&
+           (setting->algorithm == NULL || stamp_all_algorithms());
+}
+
+// Of the usual worlds one is enough where ranks have devices, but where all is tried.
+static const uint32_t *stamp_worlds(const struct stamps *all, const struct stamp *stamp,
+                                    const struct setting *setting)
 {
     static const uint32_t two_and_three[] = {2, 3, 0};
+    static const uint32_t three[] = {3, 0};
+    static const uint32_t four[] = {4, 0};
+    if (stamp->worlds != NULL)
+        return stamp->worlds;
+    if (setting->devices == 2)
+        return devices_of_four(all->group, stamp->name) ? four : three;
+    return setting->devices > 0 && !stamp_all_algorithms() ? three : two_and_three;
+}
+
+static uint32_t stamp_one(const struct stamps *all, const struct stamp *stamp,
+                          struct stamped *stamped, struct CMUnitTest *tests)
+{
     uint32_t count = 0;
     for (size_t t = 0; t < STAMP_TRANSPORTS; t++) {
-        if ((stamp_transports[t].torn_bytes > 0 && !torn) ||
-            (stamp_transports[t].algorithm != NULL && !stamp_all_algorithms()))
+        if (!stamp_wants(all, stamp, &stamp_transports[t]))
             continue;
-        for (const uint32_t *world = stamp->worlds != NULL ? stamp->worlds : two_and_three;
-             *world != 0; world++) {
+        for (const uint32_t *world = stamp_worlds(all, stamp, &stamp_transports[t]); *world != 0;
+             world++) {
             struct stamped *one = &stamped[count];
             one->run = stamp->run;
             one->setting = stamp_transports[t];
@@ -477,24 +562,24 @@ static uint32_t stamp_one(const struct stamp *stamp, bool torn, struct stamped *
     return count;
 }
 
-static int stamp_run_over(const char *group, const struct stamp *stamps, uint32_t count, bool torn)
+static int stamp_run_over(const struct stamps *all, const struct stamp *stamps, uint32_t count)
 {
     static struct stamped stamped[STAMP_MAX_TESTS];
     static struct CMUnitTest tests[STAMP_MAX_TESTS];
     uint32_t total = 0;
     for (uint32_t i = 0; i < count; i++)
-        total += stamp_one(&stamps[i], torn, &stamped[total], &tests[total]);
+        total += stamp_one(all, &stamps[i], &stamped[total], &tests[total]);
     if (getenv("LOCKSTEP_TEST_FILTER") != NULL)
         cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
-    return _cmocka_run_group_tests(group, tests, total, NULL, NULL);
+    return _cmocka_run_group_tests(all->group, tests, total, NULL, NULL);
 }
 
 int stamp_run(const char *group, const struct stamp *stamps, uint32_t count)
 {
-    return stamp_run_over(group, stamps, count, true);
+    return stamp_run_over(&(struct stamps){group, true}, stamps, count);
 }
 
 int stamp_run_whole(const char *group, const struct stamp *stamps, uint32_t count)
 {
-    return stamp_run_over(group, stamps, count, false);
+    return stamp_run_over(&(struct stamps){group, false}, stamps, count);
 }

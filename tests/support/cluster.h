@@ -46,8 +46,16 @@ struct setting {
     uint32_t hosts;
     const char *algorithm; // Asked for by LOCKSTEP_ALGORITHM; NULL: what follows from sizes.
     const char *link; // LOCKSTEP_LINK; NULL: links are measured.
+    // So many of the lowest ranks have a device, a fake one (tests/fake_gpu), and to it all memory
+    // is its own, wherever it comes from: so tests that know nothing of devices run on them. 0: no
+    // rank does.
+    uint32_t devices;
+    bool device_memory_only; // Only what was allocated on a device is its memory, as on most.
     uint32_t world_size;
 };
+
+// A setting of one word, for tests that are not stamped. Its world is the test's to choose.
+struct setting setting_named(const char *name);
 
 // The same, with the ring asked for: for tests that know its sums to the last bit.
 struct setting setting_on_ring(const struct setting *setting);
@@ -59,7 +67,9 @@ struct stamp {
 };
 
 // Runs every stamp over all transports and its worlds as one cmocka group; what main returns.
-// With LOCKSTEP_TEST_ALGORITHMS=all also over every algorithm, asked for by name.
+// With LOCKSTEP_TEST_ALGORITHMS=all also over every algorithm, asked for by name, and over worlds
+// with devices: staged (one rank of the world has one), mixed (two of four), nccl (all).
+// What is stamped there in any case, and what never, stands in devices.h.
 // LOCKSTEP_TEST_FILTER, a pattern such as "*case_26*tcp*", narrows it.
 int stamp_run(const char *group, const struct stamp *stamps, uint32_t count);
 // The same without the torn loopbacks, for what would take too long there.
@@ -80,6 +90,7 @@ struct rank {
     void *context; // The test's own, the same for all ranks.
     char label[16]; // "rank 2"
     char host[16]; // "host-1"
+    char device[16]; // "cuda:2"
 
     // this rank's thread
     lockstep_session *session; // Opened before the body, closed after it; NULL: closed in it.

@@ -170,6 +170,10 @@ static void describe_generation(char *text, size_t bytes, const struct down_mess
     for (uint32_t i = 0; i < start->peer_count; i++)
         used += snprintf(text + used, bytes - (size_t)used, " %" PRIu32 "@%s", start->peers[i].rank,
                          start->peers[i].address);
+    for (uint32_t rank = 0, count = 0; rank < start->world_size; rank++)
+        if ((start->gpus[rank / 64] >> rank % 64 & 1) != 0)
+            used += snprintf(text + used, bytes - (size_t)used, "%s %" PRIu32,
+                             count++ == 0 ? ", gpus" : "", rank);
 }
 
 static void describe_plan(char *text, size_t bytes, const struct down_plan_part *part)

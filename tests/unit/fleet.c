@@ -137,6 +137,10 @@ static void fleet_answer(struct fleet *fleet, uint32_t rank, uint64_t id)
     answer->u.place.missing_count = 4;
     for (uint32_t i = 0; i < 4; i++)
         snprintf(answer->u.place.missing[i], LOCKSTEP_NAME_BYTES, "w%" PRIu32, i);
+    if (fleet->ranks[rank].beat.held == DEVICE_HOLD_STREAM) {
+        snprintf(answer->u.place.awaited, LOCKSTEP_AWAITED_BYTES, "the gradient of 'w7'");
+        answer->u.place.stream = 0x7f00;
+    }
     story_say(fleet->story, rank + 1, &message);
 
     *answer = (struct up_answer){.id = id, .kind = ANSWER_THREADS};

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Layouts of buckets as readable text: "f32[3 2] f64[1]" are a bucket of parameters 3 and 2 and one
-// of parameter 1. Then what must hold of every layout, over random ones, and hostile words.
+// Layouts of buckets as readable text: "f32[3 2] f64@[1]" are a bucket of parameters 3 and 2 and
+// one of parameter 1, which lies on devices. Then what must hold of every layout, over random ones,
+// and hostile words.
 
 #include "base/hash.h"
 #include "worker/buckets.h"
@@ -39,10 +40,11 @@ static const char *layout_text(const struct bucket_layout *layout)
     text[0] = '\0';
     for (uint32_t i = 0; i < layout->bucket_count; i++) {
         const struct bucket *bucket = &layout->buckets[i];
-        at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%s[", i > 0 ? " " : "",
+        at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%s%s[", i > 0 ? " " : "",
                                bucket->dtype == F   ? "f32"
                                : bucket->dtype == D ? "f64"
-                                                    : dtype_name(bucket->dtype));
+                                                    : dtype_name(bucket->dtype),
+                               bucket->device ? "@" : "");
         for (uint32_t k = 0; k < bucket->count; k++)
             at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%u", k > 0 ? " " : "",
                                    layout->order[bucket->first + k]);
@@ -62,14 +64,15 @@ struct example {
 };
 
 #define F4 \
-    {F, true, 10}, {F, true, 10}, {F, true, 10}, \
+    {F, true, 10, false}, {F, true, 10, false}, {F, true, 10, false}, \
     { \
-        F, true, 10 \
+        F, true, 10, false \
     }
 #define MIXED6 \
-    {F, true, 10}, {D, true, 5}, {F, true, 10}, {D, true, 5}, {F, true, 10}, \
+    {F, true, 10, false}, {D, true, 5, false}, {F, true, 10, false}, {D, true, 5, false}, \
+        {F, true, 10, false}, \
     { \
-        D, true, 5 \
+        D, true, 5, false \
     }
 
 static const struct example examples[] = {
@@ -77,6 +80,20 @@ static const struct example examples[] = {
     {"a cap is a threshold", {F4}, 4, {0}, 0, {81, 81, 0}, "f32[3 2 1] f32[0]"},
     {"a cap just below", {F4}, 4, {0}, 0, {79, 79, 0}, "f32[3 2] f32[1 0]"},
     {"one dtype per bucket", {MIXED6}, 6, {0}, 0, {80, 80, 0}, "f64[5 3] f32[4 2] f64[1] f32[0]"},
+    {"memory of devices by itself",
+     {{F, true, 10, true}, {F, true, 10, false}, {F, true, 10, true}, {F, true, 10, false}},
+     4,
+     {0},
+     0,
+     {80, 80, 0},
+     "f32[3 1] f32@[2 0]"},
+    {"a dtype and a place are a key",
+     {{F, true, 10, true}, {D, true, 5, true}, {D, true, 5, false}},
+     3,
+     {0},
+     0,
+     {80, 80, 40},
+     "f64[2] f64@[1] f32@[0]"},
     {"second cap repeats",
      {F4, F4},
      8,
@@ -95,14 +112,17 @@ static const struct example examples[] = {
     {"all together", {F4}, 4, {0}, 0, {1 << 20, 1 << 20, 0}, "f32[3 2 1 0]"},
     {"in a learned order", {F4}, 4, {2, 0, 3, 1}, 4, {80, 80, 0}, "f32[2 0] f32[3 1]"},
     {"by what closes first",
-     {{F, true, 10}, {D, true, 99}, {F, true, 10}},
+     {{F, true, 10, false}, {D, true, 99, false}, {F, true, 10, false}},
      3,
      {0, 1, 2},
      3,
      {80, 80, 0},
      "f64[1] f32[0 2]"},
     {"frozen ones are left out",
-     {{F, true, 10}, {F, false, 10}, {F, true, 10}, {DTYPE_NONE, false, 1}},
+     {{F, true, 10, false},
+      {F, false, 10, false},
+      {F, true, 10, false},
+      {DTYPE_NONE, false, 1, false}},
      4,
      {0},
      0,
@@ -114,14 +134,14 @@ static const struct example examples[] = {
     {"a tail is not split", {F4}, 4, {0}, 0, {40, 1000, 1000}, "f32[3 2 1 0]"},
     {"a tail is at most a bucket", {F4}, 4, {0}, 0, {40, 80, 1000}, "f32[3] f32[2] f32[1 0]"},
     {"a large last one is alone",
-     {{F, true, 900}, {F, true, 10}, {F, true, 10}},
+     {{F, true, 900, false}, {F, true, 10, false}, {F, true, 10, false}},
      3,
      {0},
      0,
      {9999, 9999, 40},
      "f32[2 1] f32[0]"},
     {"a tail is not empty",
-     {{F, true, 0}, {F, true, 90}, {F, true, 10}},
+     {{F, true, 0, false}, {F, true, 90, false}, {F, true, 10, false}},
      3,
      {0},
      0,
@@ -135,14 +155,20 @@ static const struct example examples[] = {
      {999, 999, 40},
      "f64[5 3] f32[4 2] f64[1] f32[0]"},
     {"empty gradients are members",
-     {{F, true, 0}, {F, true, 10}, {F, true, 0}},
+     {{F, true, 0, false}, {F, true, 10, false}, {F, true, 0, false}},
      3,
      {0},
      0,
      {40, 40, 0},
      "f32[2 1] f32[0]"},
-    {"nothing but empty", {{F, true, 0}, {F, true, 0}}, 2, {0}, 0, {9, 9, 9}, "f32[1 0]"},
-    {"nothing", {{F, false, 1}}, 1, {0}, 0, {9, 9, 9}, ""},
+    {"nothing but empty",
+     {{F, true, 0, false}, {F, true, 0, false}},
+     2,
+     {0},
+     0,
+     {9, 9, 9},
+     "f32[1 0]"},
+    {"nothing", {{F, false, 1, false}}, 1, {0}, 0, {9, 9, 9}, ""},
 };
 
 static void test_examples(void **state)
@@ -179,9 +205,12 @@ static enum bucket_error lay_out(const struct bucket_parameter *parameters, uint
 static void test_errors(void **state)
 {
     static struct bucket_parameter many[LOCKSTEP_MAX_PARAMETERS + 1];
-    const struct bucket_parameter three[] = {{F, true, 1}, {F, false, 1}, {F, true, 1}};
-    const struct bucket_parameter no_dtype[] = {{F, true, 1}, {(enum dtype)77, true, 1}};
-    const struct bucket_parameter large[] = {{D, true, UINT64_MAX / 16}, {D, true, 1}};
+    const struct bucket_parameter three[] = {
+        {F, true, 1, false}, {F, false, 1, false}, {F, true, 1, false}};
+    const struct bucket_parameter no_dtype[] = {{F, true, 1, false},
+                                                {(enum dtype)77, true, 1, false}};
+    const struct bucket_parameter large[] = {{D, true, UINT64_MAX / 16, false},
+                                             {D, true, 1, false}};
     struct bucket_layout small = new_layout();
     (void)state;
     expect(lay_out(three, 3, (uint32_t[]){0, 3}, 2, new_layout()), BUCKET_BAD_ORDER,
@@ -206,7 +235,7 @@ static void test_errors(void **state)
     expect(lay_out(three, 3, NULL, 0, small), BUCKET_TOO_MANY_BUCKETS,
            "more than 1 buckets: raise their size");
     for (size_t i = 0; i < LOCKSTEP_MAX_PARAMETERS; i++)
-        many[i] = (struct bucket_parameter){F, true, 1};
+        many[i] = (struct bucket_parameter){F, true, 1, false};
     expect(lay_out(many, LOCKSTEP_MAX_PARAMETERS, NULL, 0, new_layout()), BUCKET_TOO_MANY_BUCKETS,
            "more than 1024 buckets: raise their size");
     small = new_layout();
@@ -228,16 +257,17 @@ static uint32_t random_below(uint32_t bound)
 }
 
 // Every parameter in one bucket, in the order given; buckets close in that order, and only the last
-// one of a dtype and the one before it are below their cap.
+// one of a key and the one before it are below their cap.
 static void check_layout(const struct bucket_layout *layout,
                          const struct bucket_parameter *parameters, const uint32_t *order,
                          uint32_t order_count, struct bucket_caps caps)
 {
-    uint32_t position[64], closing = 0, buckets_left[8] = {0}, seen[8] = {0}, first = 0;
+    uint32_t position[64], closing = 0, buckets_left[2][8] = {{0}}, seen[2][8] = {{0}};
+    uint32_t first = 0;
     for (uint32_t i = 0; i < order_count; i++)
         position[order[i]] = i;
     for (uint32_t i = 0; i < layout->bucket_count; i++)
-        buckets_left[layout->buckets[i].dtype]++;
+        buckets_left[layout->buckets[i].device][layout->buckets[i].dtype]++;
     assert_int_equal(layout->order_count, order_count);
     for (uint32_t i = 0; i < layout->bucket_count; i++) {
         const struct bucket *bucket = &layout->buckets[i];
@@ -249,14 +279,15 @@ static void check_layout(const struct bucket_layout *layout,
         for (uint32_t k = 0; k < bucket->count; k++) {
             assert_true(k == 0 || position[members[k]] > position[members[k - 1]]);
             assert_int_equal(parameters[members[k]].dtype, bucket->dtype);
+            assert_int_equal(parameters[members[k]].device, bucket->device);
             elements += parameters[members[k]].elements;
         }
         assert_true(elements == bucket->elements);
         assert_true(i == 0 || position[members[bucket->count - 1]] > closing);
         closing = position[members[bucket->count - 1]];
         uint64_t bytes = elements * dtype_size(bucket->dtype);
-        uint64_t cap = seen[bucket->dtype]++ == 0 ? caps.first_bytes : caps.bytes;
-        uint32_t left = --buckets_left[bucket->dtype];
+        uint64_t cap = seen[bucket->device][bucket->dtype]++ == 0 ? caps.first_bytes : caps.bytes;
+        uint32_t left = --buckets_left[bucket->device][bucket->dtype];
         if (left > (caps.last_bytes > 0 ? 1u : 0u))
             assert_true(bytes >= cap);
     }
@@ -282,7 +313,7 @@ static void check_words(const struct bucket_layout *layout,
     for (uint32_t i = 0; i < again.bucket_count; i++) {
         const struct bucket *a = &again.buckets[i], *b = &layout->buckets[i];
         assert_true(a->first == b->first && a->count == b->count && a->dtype == b->dtype &&
-                    a->elements == b->elements);
+                    a->device == b->device && a->elements == b->elements);
     }
     assert_true(buckets_hash(layout) == buckets_hash(&again));
     assert_true(buckets_hash(layout) == hash64(words, word_count * sizeof(words[0])));
@@ -292,8 +323,9 @@ static uint32_t random_module(struct bucket_parameter *parameters, uint32_t coun
 {
     uint32_t order_count = 0;
     for (uint32_t i = 0; i < count; i++) {
-        parameters[i] = (struct bucket_parameter){(enum dtype)(1 + random_below(4)),
-                                                  random_below(5) > 0, random_below(30)};
+        parameters[i] =
+            (struct bucket_parameter){(enum dtype)(1 + random_below(4)), random_below(5) > 0,
+                                      random_below(30), random_below(3) == 0};
         if (!parameters[i].trainable)
             continue;
         uint32_t at = random_below(++order_count);
@@ -324,7 +356,8 @@ static void test_random_layouts(void **state)
 // ---- Hostile words ---------------------------------------------------------------------------
 
 static const struct bucket_parameter four[] = {
-    {F, true, 1}, {F, true, 1}, {D, true, 1}, {F, false, 1}};
+    {F, true, 1, false}, {F, true, 1, false}, {D, true, 1, false}, {F, false, 1, false}};
+static const struct bucket_parameter two_places[] = {{F, true, 1, false}, {F, true, 1, true}};
 
 static enum bucket_error decode(const uint32_t *from, uint32_t word_count)
 {
@@ -359,6 +392,20 @@ static void test_bad_words(void **state)
            "the buckets end at 0, but there are 3 parameters in the order");
 }
 
+static void test_words_that_mix_places(void **state)
+{
+    struct bucket_layout layout = new_layout();
+    const uint32_t apart[] = {2, 1, 2, 1, 0};
+    const uint32_t together[] = {1, 2, 1, 0};
+    (void)state;
+    assert_int_equal(buckets_decode(apart, 5, two_places, 2, &layout, sentence, sizeof(sentence)),
+                     BUCKET_OK);
+    assert_string_equal(layout_text(&layout), "f32@[1] f32[0]");
+    expect(buckets_decode(together, 4, two_places, 2, &layout, sentence, sizeof(sentence)),
+           BUCKET_BAD_WORDS,
+           "bucket 0 has parameter 1 of float32 on devices beside parameter 0 of float32");
+}
+
 // Whatever random words decode to is encoded to the same words again.
 static void test_random_words(void **state)
 {
@@ -384,7 +431,7 @@ static uint64_t default_slots(uint32_t count, uint64_t elements, uint32_t times,
     static struct bucket_parameter parameters[LOCKSTEP_MAX_PARAMETERS];
     struct bucket_layout layout = new_layout();
     for (uint32_t i = 0; i < count; i++)
-        parameters[i] = (struct bucket_parameter){F, true, elements};
+        parameters[i] = (struct bucket_parameter){F, true, elements, false};
     *cap = buckets_default_bytes(parameters, count, times);
     const struct bucket_caps caps = {1 << 20, *cap, 1 << 20};
     assert_int_equal(
@@ -412,8 +459,8 @@ static void test_default_bytes(void **state)
 
 static void test_default_bytes_of_frozen_and_endless(void **state)
 {
-    const struct bucket_parameter frozen[] = {{F, false, 1 << 30}, {F, true, 10}};
-    const struct bucket_parameter endless[] = {{F, true, (uint64_t)1 << 61}};
+    const struct bucket_parameter frozen[] = {{F, false, 1 << 30, false}, {F, true, 10, false}};
+    const struct bucket_parameter endless[] = {{F, true, (uint64_t)1 << 61, false}};
     (void)state;
     assert_int_equal(buckets_default_bytes(frozen, 2, 1), 4 << 20);
     assert_true(buckets_default_bytes(endless, 1, LOCKSTEP_MAX_CALLS) == UINT64_MAX);
@@ -440,6 +487,7 @@ int main(void)
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_random_layouts),
         cmocka_unit_test(test_bad_words),
+        cmocka_unit_test(test_words_that_mix_places),
         cmocka_unit_test(test_random_words),
         cmocka_unit_test(test_default_bytes),
         cmocka_unit_test(test_default_bytes_of_frozen_and_endless),

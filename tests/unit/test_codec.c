@@ -24,7 +24,8 @@
 // A field more in types.h ends here: it belongs into control.proto, into both directions of the
 // codec and into random_up or random_down below. Then this number changes.
 #if defined(__LP64__)
-static_assert(sizeof(struct up_hello) == 576, "a new field?");
+static_assert(sizeof(struct gpu) == 284, "a new field?");
+static_assert(sizeof(struct up_hello) == 1120, "a new field?");
 static_assert(sizeof(struct up_start) == 32, "a new field?");
 static_assert(sizeof(struct manifest_item) == 536, "a new field?");
 static_assert(sizeof(struct up_ready) == 40, "a new field?");
@@ -47,14 +48,14 @@ static_assert(sizeof(struct blocked_lack) == 12, "a new field?");
 static_assert(sizeof(struct up_blocked) == 2528, "a new field?");
 static_assert(sizeof(struct up_replan) == 2088, "a new field?");
 static_assert(sizeof(struct up_modules) == 4108, "a new field?");
-static_assert(sizeof(struct answer_place) == 4616, "a new field?");
+static_assert(sizeof(struct answer_place) == 4912, "a new field?");
 static_assert(sizeof(struct stack_thread) == 64, "a new field?");
 static_assert(sizeof(struct stack_frame) == 208, "a new field?");
 static_assert(sizeof(struct trace_event) == 40, "a new field?");
 static_assert(sizeof(struct up_answer) == 6688, "a new field?");
 static_assert(sizeof(struct locality) == 288, "a new field?");
 static_assert(sizeof(struct tuning) == 40, "a new field?");
-static_assert(sizeof(struct down_generation) == 9696, "a new field?");
+static_assert(sizeof(struct down_generation) == 9824, "a new field?");
 static_assert(sizeof(struct down_manifest_request) == 8, "a new field?");
 static_assert(sizeof(struct down_grant) == 24, "a new field?");
 static_assert(sizeof(struct down_query) == 16, "a new field?");
@@ -125,6 +126,13 @@ static void example_hello(struct up_hello *hello)
     hello->on_failure = FAILURE_CONTINUE;
     strcpy(hello->device, "cpu");
     hello->started = 400;
+    hello->has_gpu = true;
+    hello->gpu = (struct gpu){.uuid = {{0xf0, 0xf1}},
+                              .capability = 90,
+                              .driver_version = 13000,
+                              .nccl_version = 0,
+                              .nccl_missing = "why"};
+    strcpy(hello->gpu_problem, "no");
 }
 
 static void example_layout(struct layout_part *part)
@@ -301,9 +309,10 @@ static void example_up(int kind, union any_message *any)
 }
 
 static const char *const golden_up[] = {
-    [UP_HELLO] = "124a080412036a6f621a10000102030405060708090a0b0c0d0e0f220269642a"
+    [UP_HELLO] = "126e080512036a6f621a10000102030405060708090a0b0c0d0e0f220269642a"
                  "0568c3b67374320b7463703a5b3a3a315d3a3738ac02400248045032580060e0"
-                 "d40368017203637075789003",
+                 "d4036801720363707578900382011c0a10f0f100000000000000000000000000"
+                 "00105a18c8652a037768798a01026e6f",
     [UP_START] = "0a0b08071108070605040302011a1309cdab00000000000010091801200528013001",
     [UP_MANIFEST_PART] = "0a0b0807110807060504030201221d08031219080310021a0177200628053203"
                          "ac02003a02020142036b3d76",
@@ -356,6 +365,7 @@ static void example_generation(struct down_generation *generation)
                                              .rings = 2,
                                              .successor = 2,
                                              .predecessor = 2};
+    generation->gpus[0] = 5;
 }
 
 static void example_plan(struct down_plan_part *part)
@@ -437,10 +447,10 @@ static void example_down(int kind, union any_message *any)
 static const char *const golden_down[] = {
     [DOWN_WELCOME] = "0a0b08071108070605040302011205080110e807",
     [DOWN_REFUSED] = "0a0b08071108070605040302011a08080312046c617465",
-    [DOWN_GENERATION] = "0a0b080711080706050403020122540801100320012880203220000102030405"
+    [DOWN_GENERATION] = "0a0b0807110807060504030201225e0801100320012880203220000102030405"
                         "060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f3a031201613a"
                         "0808021201621a0168421810021a0200012001280230023802420300ac024a03"
-                        "900300",
+                        "9003004a080500000000000000",
     [DOWN_VERIFIED] = "0a0b08071108070605040302012a00",
     [DOWN_MANIFEST_REQUEST] = "0a0b0807110807060504030201320408101009",
     [DOWN_GRANT] = "0a0b08071108070605040302013a0d08ac0612060801100218031801",
@@ -538,6 +548,16 @@ static void random_hello(uint64_t *state, struct up_hello *hello)
     hello->on_failure = (enum failure_policy)random_below(state, FAILURE_CONTINUE + 1);
     RANDOM_TEXT(state, hello->device);
     hello->started = random_number(state);
+    RANDOM_TEXT(state, hello->gpu_problem);
+    hello->has_gpu = random_bool(state);
+    if (!hello->has_gpu)
+        return;
+    for (size_t i = 0; i < sizeof(hello->gpu.uuid.bytes); i++)
+        hello->gpu.uuid.bytes[i] = (uint8_t)random_word(state);
+    hello->gpu.capability = (uint32_t)random_number(state);
+    hello->gpu.driver_version = (uint32_t)random_number(state);
+    hello->gpu.nccl_version = (uint32_t)random_number(state);
+    RANDOM_TEXT(state, hello->gpu.nccl_missing);
 }
 
 static void random_manifest(uint64_t *state, struct up_manifest_part *part)
@@ -690,6 +710,8 @@ static void random_answer_place(uint64_t *state, struct answer_place *place)
     place->missing_total = place->missing_count + random_below(state, 1000);
     for (uint32_t i = 0; i < place->missing_count; i++)
         RANDOM_TEXT(state, place->missing[i]);
+    RANDOM_TEXT(state, place->awaited);
+    place->stream = random_word(state);
 }
 
 static void random_answer_threads(uint64_t *state, struct answer_threads *threads)
@@ -774,6 +796,7 @@ static void random_heartbeat(uint64_t *state, struct up_heartbeat *heartbeat)
     heartbeat->totals.unused = random_number(state);
     random_place(state, &heartbeat->place);
     random_trouble(state, heartbeat);
+    heartbeat->held = (enum device_hold)random_below(state, DEVICE_HOLD_NCCL + 1);
 }
 
 static void random_up(int kind, uint64_t *state, union any_message *any)
@@ -912,6 +935,8 @@ static void random_generation(uint64_t *state, struct down_generation *generatio
         RANDOM_TEXT(state, peer->address);
         RANDOM_TEXT(state, peer->host);
     }
+    for (uint32_t rank = 0; rank < generation->world_size; rank++)
+        generation->gpus[rank / 64] |= (uint64_t)random_bool(state) << rank % 64;
     if (random_bool(state))
         random_locality(state, generation);
 }
@@ -1251,6 +1276,8 @@ static const struct poke pokes[] = {
     POKE_TEXT(up, UP_HELLO, u.hello.host),
     POKE_TEXT(up, UP_HELLO, u.hello.address),
     POKE_TEXT(up, UP_HELLO, u.hello.device),
+    POKE_TEXT(up, UP_HELLO, u.hello.gpu.nccl_missing),
+    POKE_TEXT(up, UP_HELLO, u.hello.gpu_problem),
     POKE_MAX(up, UP_HELLO, u.hello.on_failure, FAILURE_CONTINUE),
     POKE(up, UP_HELLO, u.hello.version, UINT32_MAX, CODEC_OK),
     POKE(up, UP_HELLO, u.hello.world_max, UINT32_MAX, CODEC_OK),
@@ -1398,6 +1425,30 @@ static void test_encoding_bounds(void **state)
     }
 }
 
+// Ranks with a GPU are ranks of the world, which has three.
+static void test_encoding_gpus(void **state)
+{
+    static const struct {
+        uint32_t rank;
+        enum codec_status status;
+    } cases[] = {
+        {0, CODEC_OK},       {1, CODEC_OK},        {2, CODEC_OK},
+        {3, CODEC_INVALID},  {63, CODEC_INVALID},  {64, CODEC_INVALID},
+        {66, CODEC_INVALID}, {512, CODEC_INVALID}, {LOCKSTEP_MAX_WORLD - 1, CODEC_INVALID},
+    };
+    static uint8_t bytes[LOCKSTEP_MESSAGE_BYTES];
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        union any_message message;
+        size_t size = 77;
+        example_down(DOWN_GENERATION, &message);
+        message.down.u.generation_start.gpus[cases[i].rank / 64] |= UINT64_C(1)
+                                                                    << cases[i].rank % 64;
+        assert_int_equal(encode(&down, &message, bytes, sizeof(bytes), &size), cases[i].status);
+        assert_true((size == 0) == (cases[i].status != CODEC_OK));
+    }
+}
+
 // Parts of an answer of the kinds that the example does not have, one fault in each.
 static void test_encoding_answers(void **state)
 {
@@ -1534,6 +1585,12 @@ static const struct append appends[] = {
     {&up, UP_HELLO, 14, 0, BYTES, LOCKSTEP_DEVICE_BYTES, 1, CODEC_TOO_LONG},
     {&up, UP_HELLO, 99, 0, BYTES, 400, 3, CODEC_OK}, // A field of a later version is skipped.
     {&up, UP_HELLO, 99, 0, FIXED, 400, 3, CODEC_OK},
+    {&up, UP_HELLO, 16, 1, BYTES, LOCKSTEP_UUID_BYTES, 1, CODEC_OK},
+    {&up, UP_HELLO, 16, 1, BYTES, LOCKSTEP_UUID_BYTES - 1, 1, CODEC_INVALID},
+    {&up, UP_HELLO, 16, 1, BYTES, LOCKSTEP_UUID_BYTES + 1, 1, CODEC_TOO_LONG},
+    {&up, UP_HELLO, 16, 5, BYTES, LOCKSTEP_NAME_BYTES - 1, 1, CODEC_OK},
+    {&up, UP_HELLO, 16, 5, BYTES, LOCKSTEP_NAME_BYTES, 1, CODEC_TOO_LONG},
+    {&up, UP_HELLO, 17, 0, BYTES, LOCKSTEP_NAME_BYTES, 1, CODEC_TOO_LONG},
     {&up, UP_START, 2, 0, NUMBER, MANIFEST_ITEMS + 1, 1, CODEC_INVALID},
     {&up, UP_START, 3, 0, NUMBER, LOCKSTEP_MAX_WORLD, 1, CODEC_INVALID},
     {&up, UP_MANIFEST_PART, 1, 0, NUMBER, MANIFEST_ITEMS, 1, CODEC_INVALID},
@@ -1633,6 +1690,8 @@ static const struct append appends[] = {
     {&down, DOWN_GENERATION, 8, 2, NUMBER, 4, 1, CODEC_INVALID},
     {&down, DOWN_GENERATION, 8, 8, NUMBER, 4, 1, CODEC_INVALID}, // Of no mate.
     {&down, DOWN_GENERATION, 8, 9, NUMBER, 4, 1, CODEC_INVALID}, // The same.
+    {&down, DOWN_GENERATION, 9, 0, FIXED, 0, 1, CODEC_INVALID}, // Of ranks that there are not.
+    {&down, DOWN_GENERATION, 9, 0, FIXED, 0, LOCKSTEP_RANK_WORDS, CODEC_TOO_LONG},
     {&down, DOWN_MANIFEST_REQUEST, 2, 0, NUMBER, LOCKSTEP_MANIFEST_PART + 1, 1, CODEC_INVALID},
     {&down, DOWN_GRANT, 2, 3, NUMBER, LOCKSTEP_MAX_BUCKETS, 1, CODEC_INVALID},
     {&down, DOWN_LAYOUT_PART, 4, 0, NUMBER, 1, LOCKSTEP_LAYOUT_PART - 2, CODEC_TOO_LONG},
@@ -1841,13 +1900,14 @@ static void test_health_response(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden_bytes),       cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_small_buffers),      cmocka_unit_test(test_truncation),
-        cmocka_unit_test(test_mutations),          cmocka_unit_test(test_noise),
-        cmocka_unit_test(test_encoding_bounds),    cmocka_unit_test(test_encoding_utf8),
-        cmocka_unit_test(test_encoding_answers),   cmocka_unit_test(test_decoding_bounds),
-        cmocka_unit_test(test_decoding_malformed), cmocka_unit_test(test_message_too_long),
-        cmocka_unit_test(test_health_request),     cmocka_unit_test(test_health_response),
+        cmocka_unit_test(test_golden_bytes),     cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_small_buffers),    cmocka_unit_test(test_truncation),
+        cmocka_unit_test(test_mutations),        cmocka_unit_test(test_noise),
+        cmocka_unit_test(test_encoding_bounds),  cmocka_unit_test(test_encoding_utf8),
+        cmocka_unit_test(test_encoding_gpus),    cmocka_unit_test(test_encoding_answers),
+        cmocka_unit_test(test_decoding_bounds),  cmocka_unit_test(test_decoding_malformed),
+        cmocka_unit_test(test_message_too_long), cmocka_unit_test(test_health_request),
+        cmocka_unit_test(test_health_response),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

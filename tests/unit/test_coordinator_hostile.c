@@ -250,6 +250,11 @@ static void draw_hello(struct fuzz *fuzz, struct up_hello *hello)
     hello->open_timeout_ms = draw_number(fuzz, 1000);
     hello->has_rank_hint = draw(fuzz, 8) == 0;
     hello->rank_hint = draw_number(fuzz, 4);
+    if (draw(fuzz, 100) == 0)
+        hello->gpu_problem[0] = '\n';
+    hello->has_gpu = draw(fuzz, 8) == 0;
+    hello->gpu.uuid.bytes[0] = (uint8_t)draw(fuzz, 4);
+    hello->gpu.nccl_version = draw(fuzz, 4) == 0 ? draw_number(fuzz, 1) : 22105;
     hello->version = draw(fuzz, 50) == 0 ? 1 : LOCKSTEP_PROTOCOL_VERSION;
 }
 

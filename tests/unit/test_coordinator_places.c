@@ -130,8 +130,17 @@ static void test_a_view_shows_the_device_without_what_cannot_be_shown(void **sta
     struct story *story = *state;
     struct up_hello hello = story_hello("j", 2, "a");
     snprintf(hello.device, sizeof(hello.device), "c\npu");
+    hello.has_gpu = true;
+    hello.gpu =
+        (struct gpu){{{1, 2}}, .capability = 90, .driver_version = 13000, .nccl_version = 22105};
     story_say_hello(story, 1, &hello);
-    assert_string_equal(story_worker(story, 0, 0).device, "c?pu");
+    const struct worker_view worker = story_worker(story, 0, 0);
+    assert_string_equal(worker.device, "c?pu");
+    assert_true(worker.has_gpu);
+    assert_memory_equal(&worker.gpu.uuid, &hello.gpu.uuid, sizeof(worker.gpu.uuid));
+    assert_int_equal(worker.gpu.capability, 90);
+    assert_int_equal(worker.gpu.driver_version, 13000);
+    assert_int_equal(worker.gpu.nccl_version, 22105);
 }
 
 static void test_a_blocked_rank_alone_changes_nothing(void **state)

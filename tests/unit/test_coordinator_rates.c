@@ -158,6 +158,8 @@ static void test_functions_and_kinds_have_names(void **state)
     assert_string_equal(api_function_name(API_CLOSE + 1), "unknown");
     assert_string_equal(coordinator_stall_kind_name(STALL_IN_CALL), "in_call");
     assert_string_equal(coordinator_stall_kind_name(STALL_UNKNOWN), "unknown");
+    assert_string_equal(coordinator_stall_kind_name(STALL_DEVICE), "device");
+    assert_string_equal(coordinator_stall_kind_name(STALL_DEVICE + 1), "unknown");
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

@@ -321,6 +321,78 @@ static void test_a_link_that_receives_is_not_the_one(void **state)
     assert_int_equal(stall->culprit_total, 0);
 }
 
+// ---- Devices -----------------------------------------------------------------------------------
+
+// All wait in the library, one of them for its own device, and of that rank a link gets nothing.
+static void test_a_rank_whose_stream_stands_still_is_named(void **state)
+{
+    (void)state;
+    begin(3, 1);
+    fleet.ranks[1].beat.held = DEVICE_HOLD_STREAM;
+    fleet.ranks[2].beat.link_count = 1;
+    fleet.ranks[2].beat.links[0] = (struct link_state){.rank = 1, .awaited = true, .received = 9};
+    assert_true(fleet_until_stall(&fleet, 60000) > FLOOR);
+    assert_culprit(1, STALL_DEVICE);
+    fleet_pass(&fleet, 500);
+    fleet_expect_says(&fleet, "rank 1 (h1, pid 102) waits for the gradient of 'w7' on stream "
+                              "0x7f00 in step 11 of phase 'aux', which its device has not finished "
+                              "for 1");
+    fleet_expect_says(&fleet, "; 2 ranks wait for it. See what pid 102 runs on its GPU, and");
+    assert_string_equal(fleet_stall(&fleet)->culprits[0].awaited, "the gradient of 'w7'");
+    assert_int_equal(fleet_stall(&fleet)->culprits[0].stream, 0x7f00);
+    assert_int_equal(fleet_stall(&fleet)->waiting, 2);
+    assert_int_equal(fleet_stall(&fleet)->edges[0].from, 0);
+    assert_int_equal(fleet_stall(&fleet)->edges[0].members, 2);
+    assert_int_equal(fleet_stall(&fleet)->edges[0].to, 1);
+    fleet.ranks[1].beat.held = DEVICE_HOLD_NONE;
+    fleet_settle(&fleet);
+    fleet_pass(&fleet, 1500);
+    assert_false(fleet_is_stalled(&fleet));
+}
+
+// The step ended by a stream, so the trainers are outside and wait for it there.
+static void test_who_waits_for_a_stream_outside_is_named_for_that(void **state)
+{
+    (void)state;
+    begin(2, 1);
+    fleet_outside(&fleet, 0);
+    fleet_outside(&fleet, 1);
+    fleet.ranks[0].beat.held = DEVICE_HOLD_NCCL;
+    fleet.ranks[1].beat.held = DEVICE_HOLD_STREAM;
+    assert_true(fleet_until_stall(&fleet, 60000) > FLOOR);
+    assert_culprit(1, STALL_DEVICE);
+    assert_int_equal(fleet_stall(&fleet)->waiting, 1);
+    assert_int_equal(fleet_stall(&fleet)->edges[0].from, 0);
+    assert_int_equal(fleet_stall(&fleet)->edges[0].to, 1);
+}
+
+static void test_a_rank_that_gave_nothing_to_nccl_is_the_one(void **state)
+{
+    (void)state;
+    begin(3, 1);
+    fleet_outside(&fleet, 2);
+    fleet.ranks[0].beat.held = DEVICE_HOLD_NCCL;
+    fleet.ranks[1].beat.held = DEVICE_HOLD_NCCL;
+    assert_true(fleet_until_stall(&fleet, 60000) > FLOOR);
+    assert_culprit(2, STALL_OUTSIDE);
+}
+
+static void test_nccl_that_does_not_end_is_said_of_all(void **state)
+{
+    (void)state;
+    begin(2, 1);
+    fleet.ranks[0].beat.held = DEVICE_HOLD_NCCL;
+    fleet.ranks[1].beat.held = DEVICE_HOLD_NCCL;
+    assert_true(fleet_until_stall(&fleet, 60000) > FLOOR);
+    assert_int_equal(fleet_stall(&fleet)->kind, STALL_DEVICE);
+    assert_int_equal(fleet_stall(&fleet)->culprit_total, 2);
+    fleet_expect_says(&fleet, "rank 0 (h0, pid 101) has given its part to NCCL in step 11");
+    fleet_expect_says(&fleet, ", which does not end; that is so for 1");
+    fleet_expect_says(&fleet, "; nobody waits for them.");
+}
+
+// ---- Nobody in the way -------------------------------------------------------------------------
+
 static void test_ranks_that_only_wait_are_not_blamed(void **state)
 {
     (void)state;
@@ -484,6 +556,10 @@ int main(void)
         TEST(test_the_first_heartbeats_show_no_stall),
         TEST(test_a_link_that_holds_bytes_back_is_named),
         TEST(test_a_link_that_receives_is_not_the_one),
+        TEST(test_a_rank_whose_stream_stands_still_is_named),
+        TEST(test_who_waits_for_a_stream_outside_is_named_for_that),
+        TEST(test_a_rank_that_gave_nothing_to_nccl_is_the_one),
+        TEST(test_nccl_that_does_not_end_is_said_of_all),
         TEST(test_ranks_that_only_wait_are_not_blamed),
         TEST(test_between_two_heartbeats_nothing_has_to_move),
         TEST(test_bytes_on_their_way_are_no_standstill),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Links by themselves, TCP, memory and loopback alike: bytes arrive in order, ends come after them,
-// nothing blocks.
+// Links by themselves, TCP, encrypted, memory and loopback alike: bytes arrive in order, ends come
+// after them, nothing blocks.
 
 #include "worker/link.h"
 
@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define BOUND_MS 20000
 
@@ -29,17 +30,24 @@ enum family {
     FAMILY_MEMORY,
 };
 
+static const uint8_t key[LOCKSTEP_PROOF_BYTES] = {7};
+
 struct kind {
     const char *name;
     enum family family;
     const char *host;
     uint32_t torn_bytes;
+    bool encrypts;
 };
 
 static const struct kind kinds[] = {
-    {"loopback", FAMILY_LOOPBACK, NULL, 0}, {"torn", FAMILY_LOOPBACK, NULL, 3},
-    {"tcp", FAMILY_TCP, "127.0.0.1", 0},    {"tcp6", FAMILY_TCP, "::1", 0},
-    {"memory", FAMILY_MEMORY, NULL, 0},
+    {.name = "loopback", .family = FAMILY_LOOPBACK},
+    {.name = "torn", .family = FAMILY_LOOPBACK, .torn_bytes = 3},
+    {.name = "tcp", .family = FAMILY_TCP, .host = "127.0.0.1"},
+    {.name = "tcp6", .family = FAMILY_TCP, .host = "::1"},
+    {.name = "memory", .family = FAMILY_MEMORY},
+    {.name = "tls", .family = FAMILY_TCP, .host = "127.0.0.1", .encrypts = true},
+    {.name = "tls, torn", .family = FAMILY_LOOPBACK, .torn_bytes = 3, .encrypts = true},
 };
 
 static struct listener *open_listener(const struct kind *kind)
@@ -63,20 +71,43 @@ static void wait_for(int fd, short events)
     assert_int_equal(poll(&poll_fd, 1, BOUND_MS), 1);
 }
 
+// All of them, however many calls it takes.
+static void send_all(struct link *link, const uint8_t *bytes, size_t size)
+{
+    for (size_t done = 0; done < size;) {
+        const struct iovec vector = {.iov_base = (void *)(uintptr_t)(bytes + done),
+                                     .iov_len = size - done};
+        const ssize_t sent = link->ops->send(link, &vector, 1);
+        assert_true(sent > 0);
+        done += (size_t)sent;
+    }
+}
+
+static void receive_all(struct link *link, uint8_t *bytes, size_t size)
+{
+    for (size_t done = 0; done < size;) {
+        const struct iovec vector = {.iov_base = bytes + done, .iov_len = size - done};
+        const ssize_t received = link->ops->receive(link, &vector, 1);
+        assert_true(received > 0 || (received < 0 && errno == EAGAIN));
+        done += received > 0 ? (size_t)received : 0;
+    }
+}
+
 // The bytes that prove membership, both ways, and what follows from them.
 static void prove_pair(struct link *ends[2])
 {
     uint8_t bytes[LINK_PLAIN_BYTES] = {1};
     for (int i = 0; i < 2; i++) {
-        const struct iovec vector = {.iov_base = bytes, .iov_len = sizeof(bytes)};
-        assert_int_equal(ends[i]->ops->send(ends[i], &vector, 1), sizeof(bytes));
-        assert_int_equal(ends[1 - i]->ops->receive(ends[1 - i], &vector, 1), sizeof(bytes));
+        const size_t size = i == 0 ? LINK_HELLO_BYTES : LINK_ANSWER_BYTES;
+        send_all(ends[i], bytes, size);
+        receive_all(ends[1 - i], bytes, size);
     }
     for (int i = 1; i >= 0; i--)
-        ends[i]->ops->proven(ends[i]);
-    assert_int_equal(ends[1]->ops->receive(ends[1], &(struct iovec){bytes, 1}, 1), -1);
-    assert_int_equal(errno, EAGAIN);
-    assert_true(ends[0]->ops->ready(ends[0]) && ends[1]->ops->ready(ends[1]));
+        ends[i]->ops->proven(ends[i], key);
+    for (int i = 1; !ends[0]->ops->ready(ends[0]) || !ends[1]->ops->ready(ends[1]); i = 1 - i) {
+        assert_int_equal(ends[i]->ops->receive(ends[i], &(struct iovec){bytes, 1}, 1), -1);
+        assert_int_equal(errno, EAGAIN);
+    }
 }
 
 // Two ends of one connection.
@@ -96,7 +127,9 @@ static void connect_pair(const struct kind *kind, struct listener *listener, str
         assert_true(fcntl(ends[i]->fd, F_GETFL) & O_NONBLOCK);
         assert_true(fcntl(ends[i]->fd, F_GETFD) & FD_CLOEXEC);
     }
-    if (kind->family == FAMILY_MEMORY)
+    for (int i = 0; kind->encrypts && i < 2; i++)
+        ends[i] = link_encrypt(ends[i], i == 1);
+    if (kind->family == FAMILY_MEMORY || kind->encrypts)
         prove_pair(ends);
 }
 
@@ -237,7 +270,8 @@ static void few_bytes_are_no_event(void **state)
     if (!listener)
         skip();
     connect_pair(kind, listener, ends);
-    if (ends[1]->ops->await) {
+    // How many bytes what has come will be, a link that encrypts knows only when it has decrypted.
+    if (ends[1]->ops->await && !kind->encrypts) {
         ends[1]->ops->await(ends[1], 10000);
         send_and_see(ends, 6000, 6000);
         assert_false(has_event(ends[1]->fd));
@@ -365,11 +399,23 @@ static void port_ranges(void **state)
     const unsigned long port = strtoul(strrchr(any->address, ':') + 1, NULL, 10);
     assert_null(
         listener_open_tcp("127.0.0.1", (uint16_t)port, (uint16_t)port, error, sizeof(error)));
-    assert_non_null(strstr(error, "in use"));
+    // It says which ports, and who has them: this process.
+    char wanted[64];
+    (void)snprintf(wanted, sizeof(wanted), "%lu to %lu (LOCKSTEP_DATA_PORTS) is in use", port,
+                   port);
+    assert_non_null(strstr(error, wanted));
+    (void)snprintf(wanted, sizeof(wanted), "%lu by process %ld (test_link)", port, (long)getpid());
+    assert_non_null(strstr(error, wanted));
     any->ops->close(any);
     struct listener *same =
         listener_open_tcp("127.0.0.1", (uint16_t)port, (uint16_t)port, error, sizeof(error));
     assert_non_null(same);
+    // Of two ports the second one, when the first one is taken.
+    struct listener *next =
+        listener_open_tcp("127.0.0.1", (uint16_t)port, UINT16_MAX, error, sizeof(error));
+    assert_non_null(next);
+    assert_string_not_equal(next->address, same->address);
+    next->ops->close(next);
     same->ops->close(same);
 }
 

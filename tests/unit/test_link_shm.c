@@ -37,6 +37,8 @@ static uint64_t bound_ms(void)
     return BOUND_MS * (slow ? strtoull(slow, NULL, 10) : 1);
 }
 
+static const uint8_t key[LOCKSTEP_PROOF_BYTES] = {7};
+
 // A link and the other end of its socket, spoken by hand.
 struct puppet {
     struct link *link;
@@ -83,10 +85,12 @@ static void say(int to, uint32_t kind, const int *fds, size_t count)
 static void plain(struct puppet *puppet)
 {
     uint8_t bytes[LINK_PLAIN_BYTES] = {3};
-    assert_int_equal(send(puppet->fd, bytes, sizeof(bytes), MSG_NOSIGNAL), sizeof(bytes));
-    assert_int_equal(link_receive(puppet->link, bytes, sizeof(bytes)), sizeof(bytes));
-    assert_int_equal(link_send(puppet->link, bytes, sizeof(bytes)), sizeof(bytes));
-    assert_int_equal(recv(puppet->fd, bytes, sizeof(bytes), 0), sizeof(bytes));
+    const size_t in = puppet->link_is_maker ? LINK_ANSWER_BYTES : LINK_HELLO_BYTES;
+    const size_t out = puppet->link_is_maker ? LINK_HELLO_BYTES : LINK_ANSWER_BYTES;
+    assert_int_equal(send(puppet->fd, bytes, in, MSG_NOSIGNAL), in);
+    assert_int_equal(link_receive(puppet->link, bytes, in), in);
+    assert_int_equal(link_send(puppet->link, bytes, out), out);
+    assert_int_equal(recv(puppet->fd, bytes, sizeof(bytes), 0), out);
 }
 
 static void puppet_open(struct puppet *puppet, bool link_is_maker)
@@ -115,7 +119,7 @@ static void puppet_stands(struct puppet *puppet, bool link_is_maker)
 {
     uint8_t byte = 0;
     puppet_open(puppet, link_is_maker);
-    puppet->link->ops->proven(puppet->link);
+    puppet->link->ops->proven(puppet->link, key);
     if (!link_is_maker)
         say(puppet->fd, SHM_MEMORY, &puppet->memory_fd, 1);
     assert_int_equal(link_receive(puppet->link, &byte, 1), -1);
@@ -280,7 +284,7 @@ static void memory_that_is_none(void **state)
     for (size_t i = 0; i < LENGTH(bad); i++) {
         struct puppet puppet;
         puppet_open(&puppet, false);
-        puppet.link->ops->proven(puppet.link);
+        puppet.link->ops->proven(puppet.link, key);
         say(puppet.fd, SHM_MEMORY, &bad[i], 1);
         expect_broken(&puppet);
         assert_false(puppet.link->ops->ready(puppet.link));
@@ -321,7 +325,7 @@ static void descriptors_out_of_place(void **state)
             puppet_stands(&puppet, bad[i].maker);
         else
             puppet_open(&puppet, bad[i].maker);
-        puppet.link->ops->proven(puppet.link);
+        puppet.link->ops->proven(puppet.link, key);
         for (size_t k = 0; k < LENGTH(fds); k++)
             fds[k] = puppet.memory_fd;
         say(puppet.fd, bad[i].kind, fds, bad[i].count);
@@ -352,7 +356,7 @@ static void strangers_pass_nothing(void **state)
     // With the hello, or a hello that is too long.
     for (int i = 0; i < 2; i++) {
         int fds[2];
-        uint8_t bytes[LINK_PLAIN_BYTES + 1] = {0};
+        uint8_t bytes[LINK_HELLO_BYTES + 1] = {0};
         assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds), 0);
         struct link *link = shm_link_make(fds[0], NULL, -1);
         if (i == 0)
@@ -381,11 +385,12 @@ static void pair_open(struct link *ends[2])
     ends[0] = shm_link_make(fds[0], memory, memory_fd);
     ends[1] = shm_link_make(fds[1], NULL, -1);
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(link_send(ends[i], bytes, sizeof(bytes)), sizeof(bytes));
-        assert_int_equal(link_receive(ends[1 - i], bytes, sizeof(bytes)), sizeof(bytes));
+        const size_t size = i == 0 ? LINK_HELLO_BYTES : LINK_ANSWER_BYTES;
+        assert_int_equal(link_send(ends[i], bytes, size), size);
+        assert_int_equal(link_receive(ends[1 - i], bytes, sizeof(bytes)), size);
     }
-    ends[0]->ops->proven(ends[0]);
-    ends[1]->ops->proven(ends[1]);
+    ends[0]->ops->proven(ends[0], key);
+    ends[1]->ops->proven(ends[1], key);
     assert_int_equal(link_receive(ends[1], bytes, 1), -1);
     for (int i = 0; i < 2; i++) {
         assert_true(ends[i]->ops->ready(ends[i]));

@@ -19,7 +19,7 @@
 
 #define FILE_BYTES 4096
 
-static const char good[] = "lockstep-saved 2\n"
+static const char good[] = "lockstep-saved 3\n"
                            "kind session\n"
                            "world_size 1\n"
                            "chunk_bytes 0\n"
@@ -238,8 +238,11 @@ struct wrong {
 };
 
 static const struct wrong wrongs[] = {
-    {"lockstep-saved 2", "lockstep-saved 3", "line 1: 'lockstep-saved' and a number up to 2"},
-    {"lockstep-saved 2", "lockstep-saved 1", "line 5: 'step' and a number"},
+    {"lockstep-saved 3", "lockstep-saved 4", "line 1: 'lockstep-saved' and a number up to 3"},
+    {"lockstep-saved 3", "lockstep-saved 1", "line 5: 'step' and a number"},
+    {"bucket 2\n", "bucket 2 device\n", "line 11: 'bucket' and a number"},
+    {"bucket 2\n", "bucket x devices\n", "line 11: 'bucket' and a number"},
+    {"bucket 2\n", "bucket 2 devices more\n", "line 11: 'bucket' and a number"},
     {"tuning 0 0", "tuning 0 x", "line 5: the tuning with two numbers"},
     {"kind session", "kind layout", "line 2: this is not a file of lockstep_session_save"},
     {"world_size 1\n", "", "line 3: 'world_size' and a number"},
@@ -278,6 +281,24 @@ static const struct wrong wrongs[] = {
      "parameter float64 2 100%25\n",
      "module 'a net' has the same set twice"},
 };
+
+// Where gradients are is known when the session starts.
+static void test_a_file_of_devices_is_not_for_hosts(void **state)
+{
+    struct fixture *fixture = *state;
+    char bytes[FILE_BYTES];
+    const char *at = strstr(good, "bucket 2");
+    const int size = snprintf(bytes, sizeof(bytes), "%.*sbucket 2 devices%s", (int)(at - good),
+                              good, at + strlen("bucket 2"));
+    write_sealed(bytes, (size_t)size);
+    assert_int_equal(lockstep_session_load(fixture->session, path), 0);
+    assert_true(fixture->net->layout.buckets[0].device);
+    assert_false(fixture->net->layout.buckets[1].device);
+    assert_int_equal(lockstep_start(fixture->session), LOCKSTEP_E_CONFIG);
+    assert_non_null(strstr(lockstep_error_text(),
+                           "has the gradient of 'weight' of module 'a net' on devices, and it is "
+                           "in host memory now"));
+}
 
 static void test_wrong_files_are_refused_by_name(void **state)
 {
@@ -318,6 +339,7 @@ int main(void)
         TEST(test_every_flip_is_noticed),
         TEST(test_every_sealed_flip_is_read_or_refused),
         TEST(test_wrong_files_are_refused_by_name),
+        TEST(test_a_file_of_devices_is_not_for_hosts),
         TEST(test_a_long_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

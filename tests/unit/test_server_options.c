@@ -99,6 +99,13 @@ static void misuse_gets_a_sentence(void **state)
         {"--insecure-plaintext --listen example.org:1", "numeric address"},
         {"--listen [::ffff:127.0.0.1]:1", "only loopback"},
         {"--http example.org:80", "numeric address"},
+        {"--listen 10.0.0.1:1", "certificates with --tls-dir"},
+        {"--tls-dir /t --http 10.0.0.1:1", "encrypt it with --http-tls"},
+        {"--http-tls", "--http-tls needs --tls-dir"},
+        {"--tls-dir=", "a directory is needed"},
+        {"--listen unix:relative", "a path from the root"},
+        {"--listen unix:", "a path from the root"},
+        {"--http unix:/run/x", "HOST:PORT"},
         {"--log-level loud", "error, warn, info or debug"},
         {"--drain-ms 1s", "milliseconds"},
         {"--drain-ms 600001", "600000"},
@@ -115,6 +122,31 @@ static void misuse_gets_a_sentence(void **state)
         if (result != OPTIONS_USAGE || !strstr(error, cases[i][1]))
             fail_msg("'%s' gave %d and '%s'", cases[i][0], (int)result, error);
     }
+}
+
+static void certificates_allow_any_address(void **state)
+{
+    (void)state;
+    assert_int_equal(parse("--tls-dir /t --http 0.0.0.0:1 --http-tls"), OPTIONS_RUN);
+    assert_true(options.http_tls);
+    assert_int_equal(parse("--tls-dir /t --listen 0.0.0.0:1"), OPTIONS_RUN);
+    assert_false(options.http_tls);
+    assert_string_equal(options.tls_dir, "/t");
+    assert_true(options.listen.exposed);
+}
+
+static void a_path_can_be_listened_on(void **state)
+{
+    (void)state;
+    char text[256];
+    char line[300] = "--listen unix:/";
+    assert_int_equal(parse("--listen unix:/run/lockstep.sock"), OPTIONS_RUN);
+    endpoint_text(&options.listen, text, sizeof text);
+    assert_string_equal(text, "unix:/run/lockstep.sock");
+    assert_false(options.listen.exposed);
+    memset(line + strlen(line), 'a', 107); // One too many, with the slash.
+    assert_int_equal(parse(line), OPTIONS_USAGE);
+    assert_non_null(strstr(error, "at most 107"));
 }
 
 static void environment_is_below_flags(void **state)
@@ -173,6 +205,8 @@ int main(void)
         cmocka_unit_test(every_flag_is_read),
         cmocka_unit_test(help_and_version_are_answers),
         cmocka_unit_test(misuse_gets_a_sentence),
+        cmocka_unit_test(certificates_allow_any_address),
+        cmocka_unit_test(a_path_can_be_listened_on),
         cmocka_unit_test(environment_is_below_flags),
         cmocka_unit_test(plaintext_is_asked_for_by_name),
         cmocka_unit_test(plaintext_is_asked_for_by_the_environment),

@@ -38,6 +38,8 @@ static void fill_worker(uint32_t rank)
     worker->place.api = API_STEP_END;
     worker->place.module = LOCKSTEP_MAX_MODULES;
     worker->place.slot.module = 1;
+    worker->has_gpu = rank >= 6;
+    worker->gpu = (struct gpu_view){{{0xa0, 1, 2, 3, 4}}, 100, 12080, rank == 6 ? 0 : 22105};
 }
 
 static int setup(void **state)
@@ -91,6 +93,8 @@ static int setup(void **state)
     view->answered = true;
     snprintf(view->top, sizeof view->top, "read_batch (a.out+0x1a2b)");
     view->missing_total = 3;
+    snprintf(view->awaited, sizeof view->awaited, "the gradient of 'w'");
+    view->stream = 0x7f00;
     view->missing_count = 1;
     snprintf(view->missing[0], sizeof view->missing[0], "layer.0");
     stalls[0].edges[0] = (struct stall_edge){.from = 0, .to = 3, .members = 11};
@@ -133,7 +137,8 @@ static void stall_is_told_in_full(void **state)
         "\"host\":\"node-0\",\"pid\":903,\"kind\":\"outside\",\"age_ms\":41200,\"bound_ms\":11200,"
         "\"why\":\"floor\",\"api\":\"call_end\",\"inside\":false,\"api_age_ms\":41300,"
         "\"module\":\"actor\",\"call\":5,\"ready\":0,\"gradients\":0,\"missing\":[\"layer.0\"],"
-        "\"missing_total\":3,\"mark\":null,\"answered\":true,"
+        "\"missing_total\":3,\"awaited\":\"the gradient of "
+        "'w'\",\"stream\":\"0x7f00\",\"mark\":null,\"answered\":true,"
         "\"top\":\"read_batch (a.out+0x1a2b)\",\"flags\":[]}],"
         "\"edges\":[{\"from\":0,\"members\":11,\"to\":3}]},{\"job\"");
     expect("\"number\":1,\"active\":false,\"kind\":\"frozen\"");
@@ -174,6 +179,10 @@ static void job_says_where_its_workers_are(void **state)
         "\"inside\":true,\"api_age_ms\":300,\"module\":null,\"call\":null},\"flags\":[],"
         "\"verdict\":null,\"slow\":false");
     expect("\"flags\":[\"paused\",\"disk\"],\"verdict\":\"outside\"");
+    expect("\"straggler\":0,\"gpu\":null}");
+    expect("\"gpu\":{\"uuid\":\"GPU-a0010203-0400-0000-0000-000000000000\",\"capability\":\"10.0\","
+           "\"driver\":\"12.8\",\"nccl\":null}}");
+    expect("\"driver\":\"12.8\",\"nccl\":\"2.21\"}}");
     workers[3].place.api = API_NONE; // A worker that has not said where it is.
     json_reset(&json);
     assert_true(render_job(&json, &snapshot, "run \"1\""));

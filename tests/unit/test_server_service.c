@@ -43,6 +43,14 @@ static bool fake_send(void *context, rpc_peer peer, const uint8_t *bytes, size_t
     return true;
 }
 
+// Nobody may be a worker of this job.
+static bool fake_allows(void *context, rpc_peer peer, const char *job)
+{
+    (void)context;
+    (void)peer;
+    return strcmp(job, "closed") != 0;
+}
+
 static void fake_finish(void *context, rpc_peer peer, enum rpc_status status, const char *text)
 {
     (void)context;
@@ -54,7 +62,8 @@ static void fake_abort(void *context, rpc_peer peer, enum rpc_status status, con
 {
     (void)context;
     (void)text;
-    trace("abort %u %s\n", peer, status == RPC_INVALID_ARGUMENT ? "invalid" : "other");
+    const char *denied = status == RPC_PERMISSION_DENIED ? "denied" : "other";
+    trace("abort %u %s\n", peer, status == RPC_INVALID_ARGUMENT ? "invalid" : denied);
 }
 
 static void fake_set_serving(void *context, bool serving)
@@ -76,7 +85,7 @@ static struct rpc_counts fake_counts(const void *context)
 }
 
 static const struct rpc_calls fake_calls = {
-    fake_send, fake_finish, fake_abort, fake_set_serving, fake_stop, fake_counts,
+    fake_send, fake_allows, fake_finish, fake_abort, fake_set_serving, fake_stop, fake_counts,
 };
 
 static int open_service(void **state)
@@ -100,14 +109,13 @@ static int close_service(void **state)
     return 0;
 }
 
-static void say_hello(rpc_peer peer)
+static void say_hello_to(rpc_peer peer, const char *job)
 {
     static uint8_t bytes[LOCKSTEP_MESSAGE_BYTES];
     size_t size;
     struct up_message message = {.kind = UP_HELLO};
     struct up_hello *hello = &message.u.hello;
     *hello = (struct up_hello){.version = LOCKSTEP_PROTOCOL_VERSION,
-                               .job = "job",
                                .host_id = "h",
                                .host = "h",
                                .address = "tcp:127.0.0.1:1",
@@ -116,10 +124,16 @@ static void say_hello(rpc_peer peer)
                                .world_max = 2,
                                .open_timeout_ms = 60000};
     hello->uuid.bytes[0] = (uint8_t)peer;
+    snprintf(hello->job, sizeof hello->job, "%s", job);
     assert_int_equal(codec_encode_up(&message, bytes, sizeof bytes, &size), CODEC_OK);
     streams.standing++;
     events.opened(events.context, peer, "test");
     events.message(events.context, peer, bytes, size);
+}
+
+static void say_hello(rpc_peer peer)
+{
+    say_hello_to(peer, "job");
 }
 
 static void hello_is_welcomed(void **state)
@@ -128,6 +142,18 @@ static void hello_is_welcomed(void **state)
     say_hello(1);
     assert_string_equal(streams.trace, "send 1 welcome\n");
     assert_int_equal(streams.last.u.welcome.version, LOCKSTEP_PROTOCOL_VERSION);
+}
+
+// Condition: a certificate that is not of this job. Decision: its stream ends, and the core has
+// never heard of it: nothing is sent, and there is no such job.
+static void hello_to_a_closed_job_is_refused(void **state)
+{
+    (void)state;
+    say_hello_to(1, "closed");
+    assert_string_equal(streams.trace, "abort 1 denied\n");
+    streams.trace[0] = '\0';
+    say_hello(2);
+    assert_string_equal(streams.trace, "send 2 welcome\n");
 }
 
 // Condition: bytes that are no message. Decision: that stream ends by name, nobody else's does.
@@ -204,6 +230,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(hello_is_welcomed, open_service, close_service),
+        cmocka_unit_test_setup_teardown(hello_to_a_closed_job_is_refused, open_service,
+                                        close_service),
         cmocka_unit_test_setup_teardown(nonsense_ends_its_stream, open_service, close_service),
         cmocka_unit_test_setup_teardown(drain_waits_for_streams, open_service, close_service),
         cmocka_unit_test_setup_teardown(drain_has_a_bound, open_service, close_service),

@@ -21,10 +21,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #define DEAF_MS 1500
+#define REQUEST_MS 1000
 #define TOKEN "0123456789abcdef"
 
 static struct {
@@ -41,6 +43,8 @@ static struct {
 } server;
 
 static char text[4 * 1024 * 1024];
+static char token_path[64];
+static uint32_t request_ms = REQUEST_MS;
 
 static uint64_t bound_ms(void)
 {
@@ -111,6 +115,16 @@ static void wake(void *context)
     (void)context;
 }
 
+static void write_token(const char *token)
+{
+    FILE *file;
+    snprintf(token_path, sizeof token_path, "/tmp/lockstep_stream_token_%d", (int)getpid());
+    file = fopen(token_path, "we");
+    assert_non_null(file);
+    fprintf(file, "%s\n", token);
+    fclose(file);
+}
+
 static void open_with(const char *token, bool exposed)
 {
     char error[256];
@@ -120,8 +134,11 @@ static void open_with(const char *token, bool exposed)
                                  .asks = &server.asks,
                                  .archive = &server.archive,
                                  .deaf_ms = DEAF_MS,
-                                 .token = token,
+                                 .request_ms = request_ms,
+                                 .token_file = token ? token_path : NULL,
                                  .log = &server.log};
+    if (token)
+        write_token(token);
     log_init(&server.log, LOG_LEVEL_ERROR, NULL, NULL);
     snapshot_board_init(&server.board, wake, NULL);
     asks_init(&server.asks);
@@ -139,6 +156,16 @@ static int setup(void **state)
 {
     (void)state;
     open_with(NULL, false);
+    return 0;
+}
+
+// Nobody is cut for being slow.
+static int setup_patient(void **state)
+{
+    (void)state;
+    request_ms = 600000;
+    open_with(NULL, false);
+    request_ms = REQUEST_MS;
     return 0;
 }
 
@@ -165,6 +192,8 @@ static int teardown(void **state)
     snapshot_board_fini(&server.board);
     asks_fini(&server.asks);
     archive_fini(&server.archive);
+    if (token_path[0])
+        unlink(token_path);
     return 0;
 }
 
@@ -413,12 +442,171 @@ static void token_is_needed_where_there_is_one(void **state)
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         assert_non_null(strstr(get("/ranks/0/stack?fresh=1", wrong[i]), "HTTP/1.1 401"));
         assert_non_null(strstr(get("/timeline", wrong[i]), "HTTP/1.1 401"));
+        assert_non_null(strstr(get("/events", wrong[i]), "HTTP/1.1 401"));
+        assert_non_null(strstr(get("/api/v1/jobs", wrong[i]), "HTTP/1.1 401"));
+        assert_non_null(strstr(get("/api/v1/stalls", wrong[i]), "HTTP/1.1 401"));
+        // The same for a job that there is and one that there is not.
+        assert_non_null(strstr(get("/api/v1/jobs/job/state", wrong[i]), "HTTP/1.1 401"));
+        assert_non_null(strstr(get("/api/v1/jobs/nobody/state", wrong[i]), "HTTP/1.1 401"));
+        assert_non_null(strstr(get("/metrics", wrong[i]), "HTTP/1.1 200"));
+        assert_null(strstr(text, "job=\""));
+        assert_non_null(strstr(get("/healthz", wrong[i]), "HTTP/1.1 200"));
+        assert_non_null(strstr(get("/", wrong[i]), "HTTP/1.1 200"));
     }
+    assert_non_null(strstr(get("/timeline", ""), "HTTP/1.1 401"));
     assert_non_null(strstr(text, "WWW-Authenticate: Bearer"));
     static const char right[] = "Authorization: Bearer " TOKEN "\r\n";
     assert_non_null(strstr(get("/ranks/0/stack?fresh=1", right), "HTTP/1.1 200"));
     assert_non_null(strstr(get("/timeline", right), "HTTP/1.1 200"));
-    assert_non_null(strstr(get("/api/v1/stalls", ""), "HTTP/1.1 200"));
+    assert_non_null(strstr(get("/api/v1/stalls", right), "HTTP/1.1 200"));
+    assert_non_null(strstr(get("/metrics", right), "job=\"job\""));
+    int fd = request_headers("/events", right, 0);
+    assert_true(read_until(fd, "event: state", 1));
+    close(fd);
+}
+
+// Condition: the file changes. Decision: the new token is good and the old one is not; a file that
+// holds none changes nothing.
+static void token_is_read_again(void **state)
+{
+    (void)state;
+    static const char before[] = "Authorization: Bearer " TOKEN "\r\n";
+    static const char after[] = "Authorization: Bearer fedcba9876543210-new\r\n";
+    assert_non_null(strstr(get("/timeline", after), "HTTP/1.1 401"));
+    write_token("fedcba9876543210-new");
+    assert_non_null(strstr(get("/timeline", after), "HTTP/1.1 200"));
+    assert_non_null(strstr(get("/timeline", before), "HTTP/1.1 401"));
+    write_token("short");
+    assert_non_null(strstr(get("/timeline", after), "HTTP/1.1 200"));
+    assert_non_null(strstr(get("/timeline", "Authorization: Bearer short\r\n"), "HTTP/1.1 401"));
+}
+
+// ---- connections that cost ----------------------------------------------------------------------
+
+// How long until the other side has ended the connection, which sends a byte each 50 ms meanwhile.
+static uint64_t drip(int fd)
+{
+    const uint64_t begin_ms = clock_now_ms();
+    char byte;
+    while (clock_now_ms() < begin_ms + bound_ms()) {
+        (void)!send(fd, "a", 1, MSG_NOSIGNAL);
+        struct pollfd ready = {.fd = fd, .events = POLLIN};
+        if (poll(&ready, 1, 50) > 0 && recv(fd, &byte, 1, MSG_DONTWAIT) <= 0)
+            break;
+    }
+    close(fd);
+    return clock_now_ms() - begin_ms;
+}
+
+// Condition: a request that never ends, though something comes all the time (slow loris); and a
+// connection that says nothing. Decision: both end after the time for a request.
+static void a_slow_request_is_cut(void **state)
+{
+    (void)state;
+    int slow = request_headers("/healthz", "X-Slow: ", 0); // The blank line is missing.
+    int silent = request("/healthz");
+    assert_true(read_until(silent, "ok\n", 1)); // And then nothing.
+    const uint64_t took_ms = drip(slow);
+    assert_true(took_ms >= REQUEST_MS / 2 && took_ms < bound_ms());
+    assert_false(read_until(silent, "never", 1));
+    close(silent);
+    assert_non_null(strstr(get("/metrics", ""), "http_connections_late_total"));
+    assert_null(strstr(text, "http_connections_late_total 0\n"));
+}
+
+// Condition: one address opens more connections than it may. Decision: those above are closed, and
+// who asks next is answered as soon as some of them have gone.
+static void one_address_has_a_bound(void **state)
+{
+    (void)state;
+    static int fds[HTTP_PEER_CONNECTIONS + 40];
+    const size_t count = sizeof fds / sizeof fds[0];
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(http_port(server.http))};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    for (size_t i = 0; i < count; i++) {
+        fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_int_equal(connect(fds[i], (struct sockaddr *)&address, sizeof address), 0);
+    }
+    size_t closed = 0;
+    const uint64_t deadline_ms = clock_now_ms() + bound_ms();
+    while (closed < count - HTTP_PEER_CONNECTIONS && clock_now_ms() < deadline_ms) {
+        closed = 0;
+        for (size_t i = 0; i < count; i++) {
+            char byte;
+            closed += recv(fds[i], &byte, 1, MSG_DONTWAIT) == 0;
+        }
+        poll(NULL, 0, 10);
+    }
+    assert_true(closed >= count - HTTP_PEER_CONNECTIONS);
+    for (size_t i = 0; i < count; i++)
+        close(fds[i]);
+    const char *answer = "";
+    while (!strstr(answer, "HTTP/1.1 200") && clock_now_ms() < deadline_ms) {
+        poll(NULL, 0, 50);
+        answer = get("/metrics", "");
+    }
+    assert_non_null(strstr(answer, "http_connections_refused_total"));
+    assert_null(strstr(answer, "http_connections_refused_total 0\n"));
+}
+
+// Condition: many addresses, each within its bound, fill all places and say nothing. Decision: who
+// comes next is answered all the same, in the place of one of them.
+static void silent_ones_keep_nobody_out(void **state)
+{
+    (void)state;
+    static int fds[HTTP_CONNECTIONS + 20];
+    const size_t count = sizeof fds / sizeof fds[0];
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(http_port(server.http))};
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_max < 3 * HTTP_CONNECTIONS)
+        skip(); // Both ends are ours.
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    for (size_t i = 0; i < count; i++) {
+        struct sockaddr_in from = {.sin_family = AF_INET};
+        from.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 256 * (1 + (uint32_t)i / 100));
+        fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        assert_int_equal(bind(fds[i], (struct sockaddr *)&from, sizeof from), 0);
+        (void)connect(fds[i], (struct sockaddr *)&to, sizeof to);
+    }
+    assert_non_null(strstr(get("/metrics", ""), "HTTP/1.1 200"));
+    const char *standing = strstr(text, "\nlockstep_coordinator_http_connections ");
+    assert_non_null(standing);
+    unsigned connections = 0;
+    assert_int_equal(sscanf(standing, "\nlockstep_coordinator_http_connections %u", &connections),
+                     1);
+    assert_true(connections > HTTP_CONNECTIONS / 2 && connections <= HTTP_CONNECTIONS);
+    for (size_t i = 0; i < count; i++)
+        close(fds[i]);
+    // All of them are forgotten; the one that asks is left.
+    const uint64_t deadline_ms = clock_now_ms() + bound_ms();
+    while (!strstr(get("/metrics", ""), "_http_connections 1\n") && clock_now_ms() < deadline_ms)
+        poll(NULL, 0, 150);
+    assert_non_null(strstr(text, "_http_connections 1\n"));
+}
+
+// Answers tell browsers to trust nothing that we did not send.
+static void answers_are_hardened(void **state)
+{
+    (void)state;
+    static const char *const paths[] = {"/", "/page.js", "/metrics", "/api/v1/jobs", "/nothing"};
+    static const char *const headers[] = {"X-Content-Type-Options: nosniff",
+                                          "Referrer-Policy: no-referrer",
+                                          "Cache-Control: no-store",
+                                          "frame-ancestors 'none'",
+                                          "default-src 'none'",
+                                          "Cross-Origin-Resource-Policy: same-origin",
+                                          "Cross-Origin-Opener-Policy: same-origin"};
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+        const char *answer = get(paths[i], "");
+        for (size_t h = 0; h < sizeof headers / sizeof headers[0]; h++) {
+            if (!strstr(answer, headers[h]))
+                fail_msg("%s has no '%s'", paths[i], headers[h]);
+        }
+        assert_null(strstr(answer, "Access-Control-Allow"));
+    }
 }
 
 static void without_a_token_others_see_no_stacks(void **state)
@@ -426,6 +614,7 @@ static void without_a_token_others_see_no_stacks(void **state)
     (void)state;
     assert_non_null(strstr(get("/ranks/0/stack?fresh=1", ""), "HTTP/1.1 403"));
     assert_non_null(strstr(get("/timeline", ""), "HTTP/1.1 403"));
+    assert_non_null(strstr(get("/events", ""), "HTTP/1.1 403"));
     assert_non_null(strstr(text, "--http-token-file"));
     assert_non_null(strstr(get("/api/v1/jobs/job/state", ""), "HTTP/1.1 200"));
 }
@@ -446,8 +635,13 @@ int main(void)
         TEST(worker_that_does_not_answer),
         cmocka_unit_test_setup_teardown(token_is_needed_where_there_is_one, setup_with_token,
                                         teardown),
+        cmocka_unit_test_setup_teardown(token_is_read_again, setup_with_token, teardown),
         cmocka_unit_test_setup_teardown(without_a_token_others_see_no_stacks, setup_exposed,
                                         teardown),
+        TEST(a_slow_request_is_cut),
+        TEST(one_address_has_a_bound),
+        cmocka_unit_test_setup_teardown(silent_ones_keep_nobody_out, setup_patient, teardown),
+        TEST(answers_are_hardened),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

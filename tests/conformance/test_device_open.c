@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Worlds that cannot form because of their devices: every rank gets a sentence from lockstep_open,
+// at once, and can open a better world afterwards. On fake devices.
+
+#include "base/clock.h"
+#include "tests/support/cluster.h"
+#include "tests/support/fake_gpu.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#define WORLD 3
+#define SOON_MS 5000 // Times test_slow(); lockstep_open may take a minute.
+
+struct expectation {
+    const char *devices[WORLD]; // What the ranks are told to use.
+    int status[WORLD]; // Of lockstep_open.
+    const char *text[WORLD];
+};
+
+static void open_body(struct rank *rank)
+{
+    const struct expectation *expected = rank->context;
+    const uint64_t before_ms = clock_now_ms();
+    struct lockstep_config config = rank_config(rank);
+    config.device = expected->devices[rank->rank];
+    if (expected->status[rank->rank] == LOCKSTEP_OK) {
+        RANK_OK(rank, lockstep_open(&config, &rank->session));
+        return;
+    }
+    RANK_FAILS(rank, expected->status[rank->rank], lockstep_open(&config, &rank->session));
+    RANK_SAYS(rank, expected->text[rank->rank]);
+    RANK_TRUE(rank, rank->session == NULL);
+    RANK_TRUE(rank, clock_now_ms() - before_ms < (uint64_t)SOON_MS * test_slow());
+}
+
+static void open_world(struct expectation *expected)
+{
+    struct setting setting = setting_named("staged");
+    struct fake_gpu_live live;
+    setting.world_size = WORLD;
+    ranks_run_test(&(struct cluster_test){
+        .setting = &setting, .body = open_body, .context = expected, .without_session = true});
+    fake_gpu_install()->live(&live);
+    assert_int_equal(live.modules + live.streams + live.events, 0);
+}
+
+// And so its devices, and NCCL, are as they should be.
+static void open_a_good_world(void)
+{
+    struct expectation good = {.devices = {"cuda:0", "cuda:1", "none"}};
+    open_world(&good);
+}
+
+static void test_a_device_that_there_is_not(void **state)
+{
+    static const char others[] = " cannot compute on its GPU, cuda:9: cuDeviceGet: ";
+    struct expectation expected = {
+        .devices = {"none", "cuda:9", "cuda:0"},
+        .status = {LOCKSTEP_E_CONFIG, LOCKSTEP_E_UNSUPPORTED, LOCKSTEP_E_CONFIG},
+        .text = {others, "the device cannot be used, cuda:9: cuDeviceGet: ", others},
+    };
+    (void)state;
+    fake_gpu_weather("FAKE_CUDA_DEVICES=8", NULL);
+    open_world(&expected);
+    open_a_good_world();
+}
+
+static void test_one_device_for_two(void **state)
+{
+    static const char text[] = " compute on the same GPU, GPU-";
+    struct expectation expected = {
+        .devices = {"cuda:3", "none", "cuda:3"},
+        .status = {LOCKSTEP_E_CONFIG, LOCKSTEP_E_CONFIG, LOCKSTEP_E_CONFIG},
+        .text = {text, text, text},
+    };
+    (void)state;
+    fake_gpu_weather("FAKE_CUDA_DEVICES=8", NULL);
+    open_world(&expected);
+    open_a_good_world();
+}
+
+static void test_an_old_nccl(void **state)
+{
+    static const char text[] =
+        " has NCCL 2.17.3; workers with GPUs exchange gradients by NCCL, 2.18";
+    struct expectation expected = {
+        .devices = {"cuda:0", "none", "cuda:1"},
+        .status = {LOCKSTEP_E_CONFIG, LOCKSTEP_E_CONFIG, LOCKSTEP_E_CONFIG},
+        .text = {text, text, text},
+    };
+    (void)state;
+    fake_gpu_weather("FAKE_CUDA_DEVICES=8", "FAKE_NCCL_VERSION=21703", NULL);
+    open_world(&expected);
+    fake_gpu_weather("FAKE_CUDA_DEVICES=8", NULL);
+    open_a_good_world();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_device_that_there_is_not),
+        cmocka_unit_test(test_one_device_for_two),
+        cmocka_unit_test(test_an_old_nccl),
+    };
+    return _cmocka_run_group_tests("devices: open", tests, sizeof(tests) / sizeof(tests[0]), NULL,
+                                   NULL);
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// worker/device_kernels.cu itself, compiled for the host and run by one thread: block after block,
+// thread after thread. That is what a device does with it as far as results go, because its threads
+// share nothing but one word, which the first thread of a block writes. It shows that the kernels
+// read and write what they should, where sanitizers look on; it shows nothing of races, of speed,
+// or of what nvcc makes of the source. Not thread-safe.
+
+#ifndef TESTS_SUPPORT_DEVICE_EMULATION_H
+#define TESTS_SUPPORT_DEVICE_EMULATION_H
+
+#include "worker/device_kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+void emulate_pack(const struct device_pack *pack);
+void emulate_finish(const struct device_finish *finish);
+void emulate_gather(const struct device_gather *gather);
+void emulate_scatter(const struct device_scatter *scatter);
+void emulate_add(const struct device_add *add);
+
+// What emulation needs of who uses it: float16 to float32 and back, as worker/kernels.h does it.
+float emulated_half_widen(uint16_t from);
+uint16_t emulated_half_narrow(float from);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

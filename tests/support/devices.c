@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The lists of devices.h.
+
+#include "tests/support/devices.h"
+
+#include <fnmatch.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+// Patterns of "group/name".
+static const char *const always[] = {
+    "reducer: buckets/case_02_*",
+    "reducer: buckets/case_05_*",
+    "reducer: buckets/case_08_*",
+    "reducer: numbers/case_22_*",
+    "reducer: numbers/case_24_*",
+    "reducer: numbers/case_26_*",
+    "reducer: unused/case_10_rank_dependent_branch",
+    "reducer: unused/case_10_bucket_of_nobody",
+    "reducer: separate calls/case_40_*",
+    "reducer: calls/case_20_*",
+    "reducer: saved/case_36_saved_in_the_middle",
+    "start/case_31_differences_reach_all_ranks",
+    "start/case_32_*",
+    "state/case_32_*",
+};
+
+static const char *const of_four[] = {
+    "reducer: buckets/*",
+    "reducer: numbers/*",
+    "reducer: calls/*",
+    "start/*",
+};
+
+static const char *const never[] = {
+    "reducer: replicas/*", // A module on a device has one replica.
+    "reducer: deferred*/*", // Nothing is put off there.
+    "reducer: memory/gradients_each_by_itself", // Memory of hosts is reduced in place, by mates.
+    "allocations/*", // Has replicas, and a fake allocates: that is in test_device_streams.
+    "start/case_33_*", // Counts bytes, and where tensors are is agreed in a few more.
+};
+
+static const char *const never_by_nccl[] = {
+    "reducer: wire/*", // Knows each sum to the last bit; NCCL adds in an order of its own.
+    "reducer: saved/case_36_layout_decides_the_bits", // So it does not, there.
+    // Where buckets are launched in one order, waits in another one can never end, whoever makes
+    // which call: their verdicts are other ones, and are tried by the simulator.
+    "reducer: waits/case_38_a_wait_that_was_given_up",
+    "reducer: waits/case_38_one_rank_waits_in_another_order",
+    "reducer: waits/case_38_opposite_waits",
+};
+
+static bool devices_match(const char *const *patterns, size_t count, const char *group,
+                          const char *name)
+{
+    char whole[256];
+    snprintf(whole, sizeof(whole), "%s/%s", group, name);
+    for (size_t i = 0; i < count; i++) {
+        if (fnmatch(patterns[i], whole, 0) == 0)
+            return true;
+    }
+    return false;
+}
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+bool devices_always(const char *group, const char *name)
+{
+    return devices_match(always, COUNT(always), group, name);
+}
+
+bool devices_never(const char *group, const char *name, const char *setting)
+{
+    return devices_match(never, COUNT(never), group, name) ||
+           (strcmp(setting, "nccl") == 0 &&
+            devices_match(never_by_nccl, COUNT(never_by_nccl), group, name));
+}
+
+bool devices_of_four(const char *group, const char *name)
+{
+    return devices_match(of_four, COUNT(of_four), group, name);
+}
