@@ -192,6 +192,7 @@ class Launch:
         with open(ports, encoding="utf-8") as file:
             port = file.read().split()[0].removeprefix("grpc=")
         return {"LOCKSTEP_COORDINATOR": f"{at}:{port}", "LOCKSTEP_JOB": "peers",
+                "LOCKSTEP_INSECURE_PLAINTEXT": "1" if self.place.hosts > 1 else "0",
                 "LOCKSTEP_WORLD_SIZE": str(self.place.ranks), "LOCKSTEP_OPEN_TIMEOUT_MS": "30000"}
 
     def start_openmpi(self, arguments):

@@ -20,6 +20,7 @@ import samples
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 NOISY = 0.25  # Quartiles of launches farther apart than that share of the median.
+DISTURBED = 0.1  # Of the cores, used by others beside a launch.
 HIDDEN_BAR = 0.95
 ADDED_BAR = 0.03
 
@@ -60,15 +61,28 @@ def table(head, rows):
 # ---- figures -------------------------------------------------------------------------------------
 
 
+def disturbed(report):
+    """Launches that say more of the processes beside them than of their variant: of any variant, and
+    only where a quieter launch of it in the same place is left."""
+    def loud(launch):
+        return (launch.get("foreign_share") or 0) > DISTURBED
+
+    good = [launch for launch in report["launches"] if launch["cells"]]
+    quiet = {(launch["place"], launch["variant"]) for launch in good if not loud(launch)}
+    return [launch for launch in good
+            if loud(launch) and (launch["place"], launch["variant"]) in quiet]
+
+
 class Figures:
-    """Medians over launches, by place, variant, size and whether buffers were cold."""
+    """Medians over undisturbed launches, by place, variant, size and whether buffers were cold."""
 
     def __init__(self, report):
         self.places = {place["name"]: place for place in report["places"]}
         self.variants = {variant["name"]: variant for variant in report["variants"]}
         self.values = {}
+        left_out = disturbed(report)
         for launch in report["launches"]:
-            for cell in launch["cells"]:
+            for cell in launch["cells"] if launch not in left_out else []:
                 key = (launch["place"], launch["variant"], cell["bytes"], cell["cold"])
                 self.values.setdefault(key, []).append(cell)
 
@@ -311,9 +325,12 @@ def noise_text(report):
     stolen = [launch["steal_share"] for launch in report["launches"] if "steal_share" in launch]
     if not shares:
         return "nothing was measured"
+    left_out = disturbed(report)
+    noted = (f"; {len(left_out)} launches beside which it was more than {100 * DISTURBED:.0f} % are left out"
+             if left_out else "")
     return (f"beside the launches, other processes used {100 * samples.median(shares):.0f} % of the "
             f"cores (at most {100 * max(shares):.0f} %), and the host of this machine took "
-            f"{100 * samples.median(stolen):.0f} % (at most {100 * max(stolen):.0f} %)")
+            f"{100 * samples.median(stolen):.0f} % (at most {100 * max(stolen):.0f} %){noted}")
 
 
 def distance_text(report):
