@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The entry: it sees to the packages, then mk/build.mk builds and mk/checks.mk tests and lints.
+# The entry: it sees to the packages, then mk/build.mk builds, mk/checks.mk tests and lints, and
+# mk/deploy.mk packs.
 # `make help` is the menu. Sources are found by wildcard: a new .c file needs no change here.
 
 BUILD ?= build
@@ -32,4 +33,6 @@ else
 .DEFAULT_GOAL := all
 include mk/build.mk
 include mk/checks.mk
+include mk/deploy.mk
+include mk/gpu.mk
 endif

@@ -10,6 +10,15 @@ OBJCOPY ?= objcopy
 AR ?= ar
 NM ?= nm
 
+# Only the kernels for GPUs need it; without one (or with NVCC=) they are left out.
+ifeq ($(origin NVCC),undefined)
+NVCC := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
+endif
+# Machine code for each of these capabilities, and for newer ones PTX of the first.
+NVCC_TARGETS ?= 80 90 100
+
+comma := ,
+
 ifdef V
 Q :=
 say = @:
@@ -34,7 +43,8 @@ LINK := $(CC) -pthread $(SANITIZE) $(LDFLAGS) -Wl,--as-needed
 
 # Generated files are not ours to tidy, and the kernels are worth another level.
 FLAGS_FOR = $(if $(filter $(BUILD)/gen/%,$<),-Wall,$(WARNINGS)) \
-    $(if $(filter worker/kernels%,$<),-O3)
+    $(if $(filter worker/kernels%,$<),-O3) \
+    $(if $(filter worker/device_image.c,$<),-Wa$(comma)-I$(KERNELS))
 COMPILE = $(CC) $(BASE_FLAGS) $(FLAGS_FOR) $(CFLAGS) -MMD -MP -c $< -o $@
 
 # --- what there is -------------------------------------------------------------------------------
@@ -104,6 +114,33 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/flags | $(GEN_H)
 
 # The assembler takes these in, which no compiler's list of includes tells.
 $(BUILD)/obj/server/page.o: $(wildcard server/page/*)
+
+# --- kernels for GPUs ----------------------------------------------------------------------------
+
+# Sanitizer builds share the release build's, because nvcc takes long. What rounds is not to be
+# contracted, flushed or approximated (docs/numbers.md). Not compressed: older drivers could not
+# read it. Registers that do not suffice would cost bandwidth. Without nvcc both files are empty.
+KERNELS ?= $(BUILD)/kernels
+FATBIN := $(KERNELS)/device_kernels.fatbin
+KERNELS_CU := $(wildcard worker/device_kernels.cu)
+KERNELS_PTX := compute_$(firstword $(NVCC_TARGETS))
+KERNELS_FOR := $(if $(and $(NVCC),$(KERNELS_CU)),$(NVCC_TARGETS:%=sm_%) $(KERNELS_PTX))
+NVCC_TARGETS_FLAGS := -gencode arch=$(KERNELS_PTX)$(comma)code=$(KERNELS_PTX) \
+    $(foreach target,$(NVCC_TARGETS),-gencode arch=compute_$(target)$(comma)code=sm_$(target))
+NVCC_FLAGS := -std=c++17 -O3 -Xptxas -warn-spills -I. \
+    --fmad=false --ftz=false --prec-div=true --prec-sqrt=true $(NVCC_TARGETS_FLAGS)
+COMPILE_KERNELS := $(if $(KERNELS_FOR),$(NVCC) -fatbin $(NVCC_FLAGS))
+
+$(KERNELS)/flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(COMPILE_KERNELS)' | cmp -s - $@ || echo '$(COMPILE_KERNELS)' > $@
+
+$(FATBIN): $(KERNELS_CU) worker/device_kernels.h $(KERNELS)/flags
+	$(if $(KERNELS_FOR),$(say) NVCC $<)
+	$(Q)$(if $(KERNELS_FOR),$(COMPILE_KERNELS) $(if $(WERROR),--Werror all-warnings) $< -o,: >) $@
+	@printf '%s' '$(KERNELS_FOR)' > $(KERNELS)/device_kernels.targets
+
+$(BUILD)/obj/worker/device_image.o: $(FATBIN)
 
 $(call lib,base): $(BASE_O)
 $(call lib,protos): $(PROTOS_O)
@@ -199,8 +236,8 @@ clean: ## Remove the build directory
 
 help: ## Show this menu
 	@echo 'Targets:'
-	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1@\2/p' mk/build.mk mk/checks.mk | \
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1@\2/p' mk/build.mk mk/checks.mk mk/deploy.mk mk/gpu.mk | \
 	    while IFS=@ read -r name what; do printf '  %-11s %s\n' "$$name" "$$what"; done
-	@echo 'Variables: CC=clang BUILD=dir V=1 WERROR=1 JOBS=n KIND=sim ONLY=text CASE=n SEEDS=n'
+	@echo 'Variables: CC=clang BUILD=dir NVCC=file V=1 WERROR=1 JOBS=n KIND=sim ONLY=text CASE=n SEEDS=n'
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Tests, sanitizer runs, lint and the demo.
 
-KINDS := unit sim conformance fault golden browser
+KINDS := unit sim conformance fault golden fuzz browser
 KIND ?= $(KINDS)
 ONLY ?=
 CASE ?=
@@ -20,10 +20,43 @@ $(BUILD)/tests/$(1)/test_%: $(BUILD)/obj/tests/$(1)/test_%.o $$(call helpers,$(1
 endef
 $(foreach kind,$(KINDS),$(eval $(call test_kind,$(kind))))
 
+# The kernels of a device, compiled for the host: the one piece of C++, for it includes CUDA C.
+CXX_FOR := $(if $(findstring clang,$(CC)),clang++,g++)
+EMULATION_O := $(BUILD)/obj/tests/support/device_emulation.o
+$(EMULATION_O): tests/support/device_emulation.cc $(BUILD)/flags
+	$(say) CXX $<
+	@mkdir -p $(@D)
+	$(Q)$(CXX_FOR) -std=c++17 -Wall -Wno-unknown-pragmas $(if $(WERROR),-Werror) $(OPTIMIZE) -g -fPIC \
+	    -ffp-contract=off -fno-strict-aliasing -fno-exceptions -fno-rtti $(INCLUDES) $(SANITIZE) \
+	    -MMD -MP -c $< -o $@
+$(BUILD)/tests/unit/test_device_kernels: $(EMULATION_O)
+
+# Stand-ins for libcuda and libnccl, loaded by tests of devices (tests/fake_gpu/fake_gpu.h). Kernels
+# are their references.
+FAKE_CUDA := $(BUILD)/tests/fake_gpu/libcuda-fake.so
+FAKE_NCCL := $(BUILD)/tests/fake_gpu/libnccl-fake.so
+FAKE_SETTINGS_O := $(BUILD)/obj/tests/fake_gpu/settings.o
+FAKE_NCCL_O := $(call objects,tests/fake_gpu/nccl*.c)
+FAKE_CUDA_O := $(filter-out $(FAKE_NCCL_O),$(call objects,tests/fake_gpu/*.c))
+fake_library = $(LINK) -shared -o $@ -Wl,-soname,$(@F) -Wl,-z,nodelete -Wl,--exclude-libs,ALL \
+    -Wl,--start-group $(filter %.o %.a,$^) -Wl,--end-group $(filter %.so,$^) -ldl -lpthread -lm
+
+$(FAKE_CUDA): $(FAKE_CUDA_O) $(call lib,worker) $(call lib,protos) $(call lib,base)
+	$(say) LD $@
+	@mkdir -p $(@D)
+	$(Q)$(fake_library)
+
+$(FAKE_NCCL): $(FAKE_NCCL_O) $(FAKE_SETTINGS_O) $(FAKE_CUDA) $(call lib,base)
+	$(say) LD $@
+	@mkdir -p $(@D)
+	$(Q)$(fake_library) -Wl,-rpath,'$$ORIGIN'
+
+FAKES := $(FAKE_CUDA) $(FAKE_NCCL)
+
 # $(ONLY) is a piece of the path: ONLY=ring, ONLY=sim/test_join.
 chosen = $(if $(ONLY),$(foreach file,$(1),$(if $(findstring $(ONLY),$(file)),$(file))),$(1))
 # A race needs two threads. THREADED leaves out what starts none: simulations, and most unit tests.
-WITH_THREADS := $(if $(THREADED),$(shell grep -lE 'thread_start|pthread_create|fork' tests/unit/test_*.c))
+WITH_THREADS := $(if $(THREADED),$(shell grep -lE 'thread_start|pthread_create|fork|rank_threads_run' tests/unit/test_*.c))
 threaded = $(if $(THREADED),$(filter $(WITH_THREADS) $(patsubst %,tests/%,conformance/% fault/% golden/%),$(1)),$(1))
 TEST_C := $(call threaded,$(call chosen,$(wildcard $(KIND:%=tests/%/test_*.c))))
 TEST_SH := $(call chosen,$(wildcard $(KIND:%=tests/%/test_*.sh)))
@@ -44,7 +77,35 @@ $(FLEET): $(BUILD)/obj/tests/load/fleet.o $(ARCHIVES)
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ -Wl,--start-group $^ -Wl,--end-group $(DAEMON_LIBS)
 
-test: $(if $(NEEDS_PROGRAMS),all) $(if $(filter tests/browser/%,$(TEST_SH)),$(FLEET)) $(TEST_BIN) ## Build and run all tests (KIND=sim, ONLY=text narrow it)
+# --- fuzzers: one for each tests/fuzz/fuzz_*.c ---------------------------------------------------
+
+# Each runs what is in tests/fuzz/seeds, or is driven by libFuzzer, which comes with clang.
+FUZZERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_MAIN := $(if $(LIBFUZZER),,$(BUILD)/obj/tests/fuzz/replay.o)
+$(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $(FUZZ_MAIN) $(BUILD)/obj/cli/trace_file.o \
+    $(BUILD)/obj/cli/json_read.o $(ARCHIVES)
+	$(say) LD $@
+	@mkdir -p $(@D)
+	$(Q)$(LINK) $(if $(LIBFUZZER),-fsanitize=fuzzer) -o $@ -Wl,--start-group $^ -Wl,--end-group $(DAEMON_LIBS)
+
+.PHONY: fuzz fuzz-smoke fuzz-seeds fuzzers
+fuzzers: $(FUZZERS)
+FUZZ_SECONDS ?= 60
+fuzz: ## Fuzz every decoder (FUZZ_SECONDS=60 each, ONLY=text narrows it)
+	@tools/install-deps tools/deps-fuzz.txt || true
+	@$(MAKE) BUILD=$(BUILD)/fuzz CC=clang SAN=address,undefined OPTIMIZE=-O1 LIBFUZZER=1 \
+	    CFLAGS=-fsanitize=fuzzer-no-link fuzzers
+	@BUILD=$(abspath $(BUILD)/fuzz) FUZZ_SECONDS=$(FUZZ_SECONDS) ONLY=$(ONLY) JOBS=$(JOBS) tools/fuzz
+fuzz-smoke: ## The same, 20 seconds each
+	@$(MAKE) FUZZ_SECONDS=20 fuzz
+
+fuzz-seeds: $(BUILD)/tests/fuzz/make_seeds ## Write the seeds that our encoders make
+	@$(BUILD)/tests/fuzz/make_seeds tests/fuzz/seeds
+$(BUILD)/tests/fuzz/make_seeds: $(BUILD)/obj/tests/fuzz/make_seeds.o $(ARCHIVES)
+	$(Q)$(LINK) -o $@ -Wl,--start-group $^ -Wl,--end-group $(DAEMON_LIBS)
+
+test: $(if $(NEEDS_PROGRAMS),all) $(if $(filter tests/browser/%,$(TEST_SH)),$(FLEET)) \
+    $(if $(filter tests/fuzz/%,$(TEST_SH)),$(if $(THREADED),,$(FUZZERS))) $(TEST_BIN) $(if $(TEST_C),$(FAKES)) ## Build and run all tests (KIND=sim, ONLY=text narrow it)
 	@$(TEST_ENV) tools/run-tests $(TEST_BIN) $(TEST_SH)
 
 check: ## Lint, then test
@@ -63,10 +124,10 @@ explore: $(EXPLORER) ## Every interleaving of small worlds (FAMILY=name)
 CASE_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/conformance/test_*.c tests/fault/test_death*.c \
     tests/fault/test_stall.c))
 
-conformance: all $(CASE_BIN) ## Run the numbered cases, one line each by transport (CASE=26)
+conformance: all $(CASE_BIN) $(FAKES) ## Run the numbered cases, one line each by transport (CASE=26)
 	@CASE=$(CASE) $(TEST_ENV) tools/conformance
 
-conformance-algorithms: all $(CASE_BIN) ## The conformance tests over every algorithm by name
+conformance-algorithms: all $(CASE_BIN) $(FAKES) ## The conformance tests over every algorithm by name
 	@$(TEST_ENV) LOCKSTEP_TEST_ALGORITHMS=all tools/run-tests \
 	    $(filter $(BUILD)/tests/conformance/%,$(CASE_BIN))
 
@@ -83,7 +144,7 @@ nightly: SEEDS ?= 100000
 NIGHTLY_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/conformance/test_reducer_random.c \
     tests/conformance/test_reducer_large.c tests/sim/test_*.c tests/fault/test_death.c tests/fault/test_healthy.c))
 
-nightly: all $(NIGHTLY_BIN) ## Random models, large buckets, simulator, deaths, hangs (DRAWS, SEEDS, KILLS, HANGS, MINUTES)
+nightly: all $(NIGHTLY_BIN) $(FAKES) ## Random models, large buckets, simulator, deaths, hangs (DRAWS, SEEDS, KILLS, HANGS, MINUTES)
 	@echo 'nightly: $(DRAWS) random models, $(SEEDS) simulator seeds, $(KILLS) deaths, $(HANGS) hangs,' \
 	    '$(MINUTES) minutes without one'
 	@$(TEST_ENV) LOCKSTEP_TEST_TIMEOUT=$(or $(LOCKSTEP_TEST_TIMEOUT),7200) \
@@ -102,9 +163,7 @@ healthy: all $(BUILD)/tests/fault/test_healthy ## Nothing that only looks like a
 # --- the same suite under a sanitizer ------------------------------------------------------------
 
 # Bounds on time are for a release build; tests multiply them by LOCKSTEP_TEST_SLOW.
-sanitized = +LOCKSTEP_TEST_SLOW=5 $(2) $(MAKE) BUILD=$(BUILD)/$(3) SAN=$(1) OPTIMIZE=-O1 $(4) test
-
-comma := ,
+sanitized = +LOCKSTEP_TEST_SLOW=5 $(2) $(MAKE) BUILD=$(BUILD)/$(3) KERNELS=$(KERNELS) SAN=$(1) OPTIMIZE=-O1 $(4) test
 
 asan: ## Tests under Address-, Leak- and UndefinedBehaviorSanitizer
 	@$(call sanitized,address$(comma)undefined,ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1,asan)
@@ -133,6 +192,10 @@ aarch64: $(GEN_H) ## Compile every source for aarch64, with warnings as errors
 	        -idirafter /usr/include -idirafter /usr/include/$(shell $(CC) -print-multiarch) \
 	        $$source || exit 1; done
 
+.PHONY: gpu-abi
+gpu-abi: ## Compare our declarations of CUDA and NCCL with NVIDIA's headers (CUDA_INCLUDE, NCCL_INCLUDE)
+	@$(TEST_ENV) tools/run-tests tests/unit/test_gpu_abi.sh
+
 .PHONY: bench
 bench: all ## Measure the library on this machine (BENCH="--ranks 4")
 	@$(BUILD)/bin/lockstep bench $(BENCH)
@@ -151,6 +214,17 @@ browser: all $(FLEET) ## The page in a real browser; screenshots below build/
 WORKERS ?= 1000
 load: all $(FLEET) ## What the coordinator costs with simulated workers (WORKERS=n)
 	@$(TEST_ENV) tests/load/load.py $(WORKERS)
+
+# Against the shared library, as trainers are.
+ABUSED := $(BUILD)/tests/abuse/trainer
+$(ABUSED): $(BUILD)/obj/tests/abuse/trainer.o $(LIBRARY)
+	$(say) LD $@
+	@mkdir -p $(@D)
+	$(Q)$(LINK) -o $@ $< -L$(BUILD)/lib -llockstep -Wl,-rpath,'$$ORIGIN/../../lib' -lpthread -lm
+
+.PHONY: abuse
+abuse: all $(ABUSED) ## Hostile clients against a coordinator and a job that trains (ONLY=text)
+	@$(TEST_ENV) tests/abuse/main.py $(ONLY)
 
 demo: all ## Train the demo on this machine
 	@BUILD=$(abspath $(BUILD)) tools/demo
