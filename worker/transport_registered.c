@@ -84,11 +84,17 @@ void registered_take(struct shared *shared, uint32_t seat, const struct link_not
     shared_tell(shared);
 }
 
-// Hands new regions to a mate, as far as its link takes them.
+// Hands new regions to a mate, as far as its link takes them. The board may stand before links
+// between mates that do not lead it.
 static void registered_pass(struct shared *shared, uint32_t seat)
 {
     struct regions *regions = shared->transport->regions;
-    struct link *link = shared->mates[seat]->stream.link;
+    const struct peer_link *mate = shared->mates[seat];
+    struct link *link = mate->stream.link;
+    if (mate->state != PEER_PROVEN) {
+        shared->registered.again |= mate->state != PEER_GONE;
+        return;
+    }
     for (;;) {
         struct link_note note = {.kind = LINK_NOTE_REGION};
         const int fd = link ? regions_to_pass(regions, seat, &note.number, &note.bytes) : -1;

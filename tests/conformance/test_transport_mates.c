@@ -9,6 +9,7 @@
 #include "tests/conformance/transport_job.h"
 #include "worker/kernels.h"
 #include "worker/link.h"
+#include "worker/region.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -466,12 +467,118 @@ static void nobody_drives(void **state)
     (void)close(bell);
 }
 
+// ---- a link that comes late ---------------------------------------------------------------------
+
+#define MATES 3
+#define LATE_MS 150 // The board stands long before.
+#define KNOCKS 128 // As many connections as wait to be accepted: the next one is refused.
+
+struct mate {
+    struct transport *transport;
+    struct regions *regions;
+    void *memory;
+    bool formed;
+};
+
+static void on_mate_formed(void *context)
+{
+    ((struct mate *)context)->formed = true;
+}
+
+static void mate_open(struct mate *mate)
+{
+    char error[256] = "";
+    *mate = (struct mate){.regions = regions_open()};
+    assert_non_null(mate->regions);
+    assert_int_equal(regions_make(mate->regions, LOCKSTEP_REGION_BYTES, &mate->memory), 0);
+    const struct transport_config config = {.kind = TRANSPORT_LOOPBACK,
+                                            .regions = mate->regions,
+                                            .events = {.formed = on_mate_formed, .context = mate}};
+    if (transport_open(&config, &mate->transport, error, sizeof(error)) < 0)
+        fail_msg("%s", error);
+}
+
+static void mate_form(struct mate mates[MATES], uint32_t rank)
+{
+    struct peer peers[MATES - 1] = {{.rank = rank == 0 ? 1 : 0}, {.rank = rank == 2 ? 1 : 2}};
+    struct transport_world world = {.generation = {.number = 4, .incarnation = 5},
+                                    .rank = rank,
+                                    .world_size = MATES,
+                                    .chunk_bytes = 65536,
+                                    .locality = {.hosts = 1,
+                                                 .mate_count = MATES,
+                                                 .mates = {0, 1, 2},
+                                                 .local = rank,
+                                                 .rings = 1},
+                                    .peer_count = MATES - 1,
+                                    .peers = peers,
+                                    .form_timeout_ms = fleet_bound_ms(BOUND_MS)};
+    for (uint32_t i = 0; i < MATES - 1; i++)
+        snprintf(peers[i].address, sizeof(peers[i].address), "%s",
+                 transport_address(mates[peers[i].rank].transport));
+    memset(world.secret, 0x21, sizeof(world.secret));
+    assert_int_equal(transport_form(mates[rank].transport, &world), 0);
+}
+
+// Connections that say nothing, until there is no place for one more.
+static void mate_occupy(const struct mate *mate, struct link *knocks[KNOCKS])
+{
+    const char *number = transport_address(mate->transport) + strlen("loopback:");
+    char error[256];
+    for (uint32_t i = 0; i < KNOCKS; i++) {
+        if (knocks[i])
+            knocks[i]->ops->close(knocks[i], false);
+        knocks[i] = NULL;
+    }
+    for (uint32_t i = 0; i < KNOCKS; i++)
+        knocks[i] = link_connect_loopback(number, 0, error, sizeof(error));
+}
+
+// Condition: rank 2 cannot reach rank 1 for a while; with rank 0 both have links, and so the board
+// stands. Decision: what memory ranks have is passed between those two all the same, when they
+// meet.
+static void a_late_link_passes_memory(void **state)
+{
+    (void)state;
+    struct mate mates[MATES];
+    struct link *knocks[KNOCKS] = {NULL};
+    uint32_t number = 0;
+    uint64_t offset = 0;
+    for (uint32_t i = 0; i < MATES; i++)
+        mate_open(&mates[i]);
+    for (uint32_t i = 0; i < MATES; i++)
+        mate_form(mates, i);
+    const uint64_t late_ms = clock_now_ms() + LATE_MS;
+    while (clock_now_ms() < late_ms) {
+        mate_occupy(&mates[1], knocks);
+        for (uint32_t i = MATES; i-- > 0;)
+            transport_progress(mates[i].transport, 0);
+    }
+    assert_true(!mates[1].formed && !mates[2].formed);
+    for (uint32_t i = 0; i < KNOCKS; i++) {
+        if (knocks[i])
+            knocks[i]->ops->close(knocks[i], false);
+    }
+    for (uint32_t found = 0; found < MATES;) {
+        assert_true(clock_now_ms() < late_ms + fleet_bound_ms(BOUND_MS));
+        found = 0;
+        for (uint32_t i = 0; i < MATES; i++) {
+            transport_progress(mates[i].transport, 1);
+            found += regions_find(mates[i].regions, mates[i].memory, 1, &number, &offset) > 0;
+        }
+    }
+    for (uint32_t i = 0; i < MATES; i++) {
+        transport_close(mates[i].transport);
+        regions_close(mates[i].regions);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed_at_any_instant),   cmocka_unit_test(stopped_and_continued),
         cmocka_unit_test(other_ways_are_found),    cmocka_unit_test(nobody_drives),
-        cmocka_unit_test(other_users_are_refused),
+        cmocka_unit_test(other_users_are_refused), cmocka_unit_test(a_late_link_passes_memory),
     };
     kernels_environment();
     return cmocka_run_group_tests_name("mates", tests, NULL, NULL);
