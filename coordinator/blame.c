@@ -177,15 +177,27 @@ static void blame_link(const struct coordinator *core, const struct job *job, st
     }
 }
 
+bool blame_unexplained(const struct picture *picture)
+{
+    return picture->waiting > 0 && picture->idle == 0 && picture->silent == 0 &&
+           picture->unknown == 0;
+}
+
+// Since when nothing has moved, and no rank has explained that.
+static uint64_t blame_since(const struct stall *stall)
+{
+    uint64_t since = stall->progress_ms;
+    if (stall->traffic_ms > since)
+        since = stall->traffic_ms;
+    return stall->excused_ms > since ? stall->excused_ms : since;
+}
+
 // Rule 5. True: nothing moves, and `found` says who, or nobody.
 static bool blame_nobody(const struct coordinator *core, const struct job *job,
                          const struct picture *picture, struct found *found)
 {
-    const struct stall *stall = &job->stall;
-    const uint64_t since =
-        stall->progress_ms > stall->traffic_ms ? stall->progress_ms : stall->traffic_ms;
-    if (picture->idle > 0 || picture->silent > 0 || picture->unknown > 0 || picture->waiting == 0 ||
-        core->now - since <= bounds_of_links(core, job))
+    if (!blame_unexplained(picture) ||
+        core->now - blame_since(&job->stall) <= bounds_of_links(core, job))
         return false;
     blame_devices(core, job, DEVICE_HOLD_STREAM, false, found);
     if (found->total == 0)

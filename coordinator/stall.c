@@ -22,11 +22,13 @@
 // 4. A silent rank is a culprit when others wait and nothing has moved for a heartbeat. A late
 //    heartbeat looks the same, so where an idle rank explains why the others wait, a frozen one
 //    that was not in their way begins no stall; it joins one.
-// 5. Nobody is in the way, some wait, and neither the low nor a byte has moved for the floor: the
-//    ranks that wait for a stream of their own device; else, where NCCL has the input of all ranks
-//    that wait, all of them; else the first link that holds bytes back; else it is unknown, and the
-//    ranks are named with what they wait in. Ranks that wait for each other are no stall but a
-//    verdict, at once (waits.c).
+// 5. Nobody has been in the way, or silent, for the floor, some wait, and neither the low nor a
+// byte
+//    has moved: the ranks that wait for a stream of their own device; else, where NCCL has the
+//    input of all ranks that wait, all of them; else the first link that holds bytes back; else it
+//    is unknown, and the ranks are named with what they wait in. The floor begins when the last
+//    rank comes, not at the last progress: others may have waited for it for long. Ranks that wait
+//    for each other are no stall but a verdict, at once (waits.c).
 // 6. No stall begins in the first two heartbeats that are heard of a generation, nor while this
 //    process was itself too late to hear anybody.
 // 7. Culprits come and go while a stall lasts. It ends without any.
@@ -43,6 +45,7 @@ static void stall_watch(struct coordinator *core, struct stall *stall)
     stall->next_ms = core->now + LOCKSTEP_WATCH_MS;
     stall->progress_ms = core->now;
     stall->traffic_ms = core->now;
+    stall->excused_ms = core->now;
 }
 
 void stall_heartbeat(struct coordinator *core, struct worker *worker,
@@ -75,6 +78,8 @@ static void stall_progress(struct coordinator *core, struct job *job, const stru
         (picture->settled == stall->low_settled && picture->position > stall->low_position);
     if (picture->traffic != stall->traffic)
         stall->traffic_ms = core->now;
+    if (!blame_unexplained(picture))
+        stall->excused_ms = core->now;
     if (higher || picture->moved != stall->moved) {
         stall->progress_ms = core->now;
         stall_end(core, job, "the job moves on");

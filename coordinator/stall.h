@@ -123,6 +123,7 @@ struct stall {
     uint64_t progress_ms; // When one of them last grew.
     uint64_t traffic; // Sum of bytes sent and received.
     uint64_t traffic_ms;
+    uint64_t excused_ms; // When somebody last was in the way, silent, or not heard of.
     struct bounds bounds;
 
     // The present stall.
@@ -225,6 +226,8 @@ struct found {
 };
 
 void blame_look(const struct coordinator *core, const struct job *job, struct picture *picture);
+// Some wait, and no rank explains it.
+bool blame_unexplained(const struct picture *picture);
 // True: the job stands still, and *found, which was empty, says who is in the way, or nobody.
 bool blame_find(const struct coordinator *core, const struct job *job,
                 const struct picture *picture, struct found *found);

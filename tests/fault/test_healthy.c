@@ -212,7 +212,7 @@ static void healthy_event(struct healthy *healthy)
         break;
     }
     healthy->event_ms =
-        clock_now_ms() + healthy->stage->floor_ms * draw(&healthy->random, 50, 400) / 100;
+        clock_now_ms() + healthy->stage->floor_ms * draw(&healthy->random, 20, 200) / 100;
 }
 
 // ---- A trainer: steps ---------------------------------------------------------------------------

@@ -306,6 +306,26 @@ static void test_a_link_that_holds_bytes_back_is_named(void **state)
     assert_int_equal(fleet_stall(&fleet)->edges[0].to, 2);
 }
 
+// Condition: the others have waited for a rank in a declared pause, and it comes. Decision: links
+// have their whole bound from then on, not from the last progress.
+static void test_a_link_is_not_blamed_for_a_pause(void **state)
+{
+    (void)state;
+    begin(3, 1);
+    fleet.ranks[1].beat.link_count = 1;
+    fleet.ranks[1].beat.links[0] = (struct link_state){.rank = 2, .awaited = true, .received = 9};
+    fleet_outside(&fleet, 2);
+    fleet.ranks[2].beat.flags |= PLACE_PAUSED;
+    fleet.ranks[2].beat.pause_ms = 3 * FLOOR;
+    fleet_pass(&fleet, 2 * FLOOR);
+    fleet.ranks[2].beat.flags &= ~(uint32_t)PLACE_PAUSED;
+    fleet_waits(&fleet, 2);
+    fleet_pass(&fleet, FLOOR - 1000);
+    assert_int_equal(fleet_stalls(&fleet), 0);
+    fleet_pass(&fleet, 3000); // It is the link's turn now.
+    assert_culprit(1, STALL_LINK);
+}
+
 static void test_a_link_that_receives_is_not_the_one(void **state)
 {
     (void)state;
@@ -555,6 +575,7 @@ int main(void)
         TEST(test_a_coordinator_that_was_late_blames_nobody),
         TEST(test_the_first_heartbeats_show_no_stall),
         TEST(test_a_link_that_holds_bytes_back_is_named),
+        TEST(test_a_link_is_not_blamed_for_a_pause),
         TEST(test_a_link_that_receives_is_not_the_one),
         TEST(test_a_rank_whose_stream_stands_still_is_named),
         TEST(test_who_waits_for_a_stream_outside_is_named_for_that),
