@@ -23,8 +23,7 @@
 //    heartbeat looks the same, so where an idle rank explains why the others wait, a frozen one
 //    that was not in their way begins no stall; it joins one.
 // 5. Nobody has been in the way, or silent, for the floor, some wait, and neither the low nor a
-// byte
-//    has moved: the ranks that wait for a stream of their own device; else, where NCCL has the
+//    byte has moved: the ranks that wait for a stream of their own device; else, where NCCL has the
 //    input of all ranks that wait, all of them; else the first link that holds bytes back; else it
 //    is unknown, and the ranks are named with what they wait in. The floor begins when the last
 //    rank comes, not at the last progress: others may have waited for it for long. Ranks that wait

@@ -63,8 +63,7 @@ enum frame_kind {
 //              last frame of a burst; chunk: the sender's rank
 // WAVE         slot: kind of the wave; part: round; chunk: the sender's rank
 // CREDIT       space, slot and signature as in the frames that it allows; part: 0 for REDUCE,
-// GATHER
-//              and BROADCAST, FRAME_CREDIT_PAIR for PAIR; credit: stripes granted in all
+//              GATHER and BROADCAST, FRAME_CREDIT_PAIR for PAIR; credit: stripes granted in all
 // LEAVE        chunk: the sender's rank
 struct frame_header {
     enum frame_kind kind;

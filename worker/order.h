@@ -53,10 +53,9 @@
 //   next. With several threads a rank gives up or says something only when all of them wait. A call
 //   that is open counts as not made, unless wait_while_open says that other threads end it.
 // - R9, time. When a wait is withdrawn after the rank has said that it is blocked, that is said,
-// and
-//   the wait ends when the coordinator has answered: a report that it holds is never of a wait that
-//   is over for another reason than that X is final. So ranks that are found to wait for each other
-//   do so, however late a report arrives.
+//   and the wait ends when the coordinator has answered: a report that it holds is never of a wait
+//   that is over for another reason than that X is final. So ranks that are found to wait for each
+//   other do so, however late a report arrives.
 // - R10 Deferral. What this rank makes of a forfeited slot, and of a call outside the plan with the
 //   policy defer, counts later (ORDER_DEFER). In learning a slot is forfeited when the coordinator
 //   grants it by force.

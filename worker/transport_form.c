@@ -19,8 +19,7 @@
 //   LOCKSTEP_HELLO_MS: refused;
 // - a hello of another generation, rank or size than this one's, or without proof: refused;
 // - a member that encrypts when this rank does not, or the other way round: refused, and forming
-// has
-//   failed;
+//   has failed;
 // - no place is free: the oldest guest without a hello makes room, else the oldest one that waits
 //   for the generation to be known here.
 // Whoever is refused finds its connection closed, and a member tries again until its deadline. So
