@@ -3,23 +3,14 @@
 // `lockstep stalls`: why jobs do not get on, from a coordinator's HTTP side. The status says
 // whether something stands still now, for scripts. Main thread.
 
-#include "cli/ask.h"
 #include "cli/cli.h"
 #include "cli/culprit.h"
 #include "cli/json_read.h"
 #include "cli/watch.h"
 
-#include <getopt.h>
-#include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-struct stalls_options {
-    struct ask ask;
-    uint32_t every_ms; // 0: once.
-    bool json;
-};
 
 static const char help_text[] =
     "usage: lockstep stalls [--http ADDRESS] [--job NAME] [--watch[=SECONDS]] [--json]\n"
@@ -36,52 +27,6 @@ static const char help_text[] =
     "\n"
     "Exit status: 0 when nothing stands still, 3 when something does, 1 without an answer.\n"
     "docs/stalls.md explains what is said.\n";
-
-static const struct option long_options[] = {
-    {"http", required_argument, NULL, 'a'},
-    {"job", required_argument, NULL, 'n'},
-    {"watch", optional_argument, NULL, 'w'},
-    {"json", no_argument, NULL, 'j'},
-    {"help", no_argument, NULL, 'h'},
-    ASK_OPTIONS,
-    {NULL, 0, NULL, 0},
-};
-
-static int set_option(void *given, int key, char *value)
-{
-    struct stalls_options *options = given;
-    switch (key) {
-    case 'a':
-        return ask_set_address(&options->ask, value);
-    case 'n':
-        return ask_set_job(&options->ask, value);
-    case 'w':
-        return watch_read(&options->ask, value, &options->every_ms);
-    case 'j':
-        options->json = true;
-        return 0;
-    default:
-        return ask_set_option(&options->ask, key, value);
-    }
-}
-
-static const struct cli_syntax syntax = {.name = "stalls",
-                                         .letters = ":h",
-                                         .options = long_options,
-                                         .help = help_text,
-                                         .take = set_option};
-
-// 0, an exit status, or -1 when the help was printed.
-static int read_options(struct stalls_options *options, int argc, char **argv)
-{
-    *options = (struct stalls_options){.ask = {.command = syntax.name}};
-    const int read = cli_read_options(&syntax, options, argc, argv);
-    if (read != 0)
-        return read;
-    if (optind < argc)
-        return cli_misuse(syntax.name, "unexpected argument '%s'", argv[optind]);
-    return ask_find(&options->ask);
-}
 
 static bool is_active(const char *stall)
 {
@@ -112,10 +57,9 @@ static void print_stalls(FILE *out, const char *stalls)
     }
 }
 
-static int paint(void *context, FILE *out)
+static int paint(struct watch *watch, FILE *out)
 {
-    struct stalls_options *options = context;
-    struct ask *ask = &options->ask;
+    struct ask *ask = &watch->ask;
     char path[ASK_PATH_BYTES];
     char *body;
     snprintf(path, sizeof(path), "/api/v1%s%s/stalls", ask->job[0] ? "/jobs/" : "", ask->job);
@@ -126,7 +70,7 @@ static int paint(void *context, FILE *out)
     if (!stalls)
         snprintf(ask->error, sizeof(ask->error), "%s has no list of stalls: is it a coordinator?",
                  ask->peer.address);
-    else if (options->json)
+    else if (watch->json)
         fprintf(out, "%s\n", body);
     else
         print_stalls(out, stalls);
@@ -136,10 +80,7 @@ static int paint(void *context, FILE *out)
 
 int cli_stalls(int argc, char **argv)
 {
-    struct stalls_options options;
-    const int result = read_options(&options, argc, argv);
-    if (result != 0)
-        return result < 0 ? CLI_OK : result;
-    return watch_run(&(struct watch){
-        .ask = &options.ask, .every_ms = options.every_ms, .paint = paint, .context = &options});
+    static const struct watch_command command = {
+        .name = "stalls", .help = help_text, .paint = paint};
+    return watch_main(&command, argc, argv);
 }

@@ -3,14 +3,12 @@
 // `lockstep status`: the jobs of a coordinator, or the workers of one job, from its HTTP side, as a
 // table or as it came. Main thread.
 
-#include "cli/ask.h"
 #include "cli/cli.h"
 #include "cli/colour.h"
 #include "cli/culprit.h"
 #include "cli/json_read.h"
 #include "cli/watch.h"
 
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -18,12 +16,6 @@
 #include <string.h>
 
 #define JOBS_PATH "/api/v1/jobs"
-
-struct status_options {
-    struct ask ask;
-    uint32_t every_ms; // 0: once.
-    bool json;
-};
 
 static const char help_text[] =
     "usage: lockstep status [--http ADDRESS] [--job NAME] [--watch[=SECONDS]] [--json]\n"
@@ -37,52 +29,6 @@ static const char help_text[] =
     "      --watch[=SECONDS]  Again and again (1), until interrupted\n" ASK_HELP
     "      --json             Print what the coordinator says as it is, in one line\n"
     "  -h, --help             Show this\n";
-
-static const struct option long_options[] = {
-    {"http", required_argument, NULL, 'a'},
-    {"job", required_argument, NULL, 'n'},
-    {"watch", optional_argument, NULL, 'w'},
-    {"json", no_argument, NULL, 'j'},
-    {"help", no_argument, NULL, 'h'},
-    ASK_OPTIONS,
-    {NULL, 0, NULL, 0},
-};
-
-static int set_option(void *given, int key, char *value)
-{
-    struct status_options *options = given;
-    switch (key) {
-    case 'a':
-        return ask_set_address(&options->ask, value);
-    case 'n':
-        return ask_set_job(&options->ask, value);
-    case 'w':
-        return watch_read(&options->ask, value, &options->every_ms);
-    case 'j':
-        options->json = true;
-        return 0;
-    default:
-        return ask_set_option(&options->ask, key, value);
-    }
-}
-
-static const struct cli_syntax syntax = {.name = "status",
-                                         .letters = ":h",
-                                         .options = long_options,
-                                         .help = help_text,
-                                         .take = set_option};
-
-// 0, an exit status, or -1 when the help was printed.
-static int read_options(struct status_options *options, int argc, char **argv)
-{
-    *options = (struct status_options){.ask = {.command = syntax.name}};
-    const int read = cli_read_options(&syntax, options, argc, argv);
-    if (read != 0)
-        return read;
-    if (optind < argc)
-        return cli_misuse(syntax.name, "unexpected argument '%s'", argv[optind]);
-    return ask_find(&options->ask);
-}
 
 // ---- Jobs --------------------------------------------------------------------------------------
 
@@ -262,17 +208,16 @@ static bool print_answer(FILE *out, const struct ask *ask, const char *body)
     return jobs != NULL;
 }
 
-static int paint(void *context, FILE *out)
+static int paint(struct watch *watch, FILE *out)
 {
-    struct status_options *options = context;
-    struct ask *ask = &options->ask;
+    struct ask *ask = &watch->ask;
     char path[ASK_PATH_BYTES];
     char *body;
     bool known = true;
     snprintf(path, sizeof(path), "%s%s%s", JOBS_PATH, ask->job[0] ? "/" : "", ask->job);
     if (!ask_get(ask, path, &body))
         return CLI_FAILED;
-    if (options->json)
+    if (watch->json)
         fprintf(out, "%s\n", body);
     else
         known = print_answer(out, ask, body);
@@ -285,10 +230,7 @@ static int paint(void *context, FILE *out)
 
 int cli_status(int argc, char **argv)
 {
-    struct status_options options;
-    const int result = read_options(&options, argc, argv);
-    if (result != 0)
-        return result < 0 ? CLI_OK : result;
-    return watch_run(&(struct watch){
-        .ask = &options.ask, .every_ms = options.every_ms, .paint = paint, .context = &options});
+    static const struct watch_command command = {
+        .name = "status", .help = help_text, .paint = paint};
+    return watch_main(&command, argc, argv);
 }

@@ -7,15 +7,16 @@
 
 #include "cli/cli.h"
 
+#include <getopt.h>
 #include <math.h>
 #include <signal.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
+#define USUAL_S 1.0
 #define LEAST_S 0.1
 #define MOST_S 3600.0
 
@@ -24,16 +25,67 @@
 #define CLEAR_LINE "\x1b[K"
 #define CLEAR_BELOW "\x1b[J"
 
-int watch_read(const struct ask *ask, const char *value, uint32_t *every_ms)
+// ---- options ------------------------------------------------------------------------------------
+
+static const struct option long_options[] = {
+    {"http", required_argument, NULL, 'a'},
+    {"job", required_argument, NULL, 'n'},
+    {"watch", optional_argument, NULL, 'w'},
+    {"json", no_argument, NULL, 'j'},
+    {"help", no_argument, NULL, 'h'},
+    ASK_OPTIONS,
+    {NULL, 0, NULL, 0},
+};
+
+// The value of --watch: seconds, or NULL. 0, or CLI_MISUSE with a sentence on stderr.
+static int watch_read_every(struct watch *watch, const char *value)
 {
     char *end = NULL;
-    const double seconds = value ? strtod(value, &end) : WATCH_DEFAULT_MS / 1000.0;
+    const double seconds = value ? strtod(value, &end) : USUAL_S;
     if (value && (end == value || *end != '\0' || !(seconds >= LEAST_S && seconds <= MOST_S)))
-        return cli_misuse(ask->command, "--watch=%s: not %.1f to %.0f seconds", value, LEAST_S,
-                          MOST_S);
-    *every_ms = (uint32_t)lround(seconds * 1000);
+        return cli_misuse(watch->ask.command, "--watch=%s: not %.1f to %.0f seconds", value,
+                          LEAST_S, MOST_S);
+    watch->every_ms = (uint32_t)lround(seconds * 1000);
     return 0;
 }
+
+static int watch_set_option(void *given, int key, char *value)
+{
+    struct watch *watch = given;
+    switch (key) {
+    case 'a':
+        return ask_set_address(&watch->ask, value);
+    case 'n':
+        return ask_set_job(&watch->ask, value);
+    case 'w':
+        return watch_read_every(watch, value);
+    case 'j':
+        watch->json = true;
+        return 0;
+    default:
+        return ask_set_option(&watch->ask, key, value);
+    }
+}
+
+// 0, an exit status, or -1 when the help was printed.
+static int watch_read_options(const struct watch_command *command, struct watch *watch, int argc,
+                              char **argv)
+{
+    const struct cli_syntax syntax = {.name = command->name,
+                                      .letters = ":h",
+                                      .options = long_options,
+                                      .help = command->help,
+                                      .take = watch_set_option};
+    *watch = (struct watch){.ask = {.command = command->name}};
+    const int read = cli_read_options(&syntax, watch, argc, argv);
+    if (read != 0)
+        return read;
+    if (optind < argc)
+        return cli_misuse(command->name, "unexpected argument '%s'", argv[optind]);
+    return ask_find(&watch->ask);
+}
+
+// ---- pictures -----------------------------------------------------------------------------------
 
 // Everything that was painted is out, and the terminal is as it was: there is nothing to put back.
 static void watch_interrupted(int signal_number)
@@ -87,16 +139,16 @@ static bool watch_show(const struct watch *watch, const char *picture)
 }
 
 // One picture, given in *picture; NULL when there is no memory.
-static int watch_paint(const struct watch *watch, char **picture)
+static int watch_paint(const struct watch_command *command, struct watch *watch, char **picture)
 {
     size_t size = 0;
     *picture = NULL;
     FILE *out = open_memstream(picture, &size);
     if (!out)
         return CLI_FAILED;
-    const int code = watch->paint(watch->context, out);
+    const int code = command->paint(watch, out);
     if (code == CLI_FAILED)
-        fprintf(out, "%s\n", watch->ask->error);
+        fprintf(out, "%s\n", watch->ask.error);
     (void)fclose(out);
     return code;
 }
@@ -107,25 +159,34 @@ static void watch_rest(uint32_t ms)
     (void)nanosleep(&rest, NULL);
 }
 
-int watch_run(const struct watch *watch)
+static int watch_run(const struct watch_command *command, struct watch *watch)
 {
     const struct sigaction interrupted = {.sa_handler = watch_interrupted};
     if (watch->every_ms)
         sigaction(SIGINT, &interrupted, NULL);
     for (bool painted = false;; painted = true) {
         char *picture;
-        const int code = watch_paint(watch, &picture);
+        const int code = watch_paint(command, watch, &picture);
         if (!picture || (code == CLI_FAILED && !(painted && watch->every_ms))) {
-            cli_say(watch->ask->command, "%s", picture ? watch->ask->error : "out of memory");
+            cli_say(command->name, "%s", picture ? watch->ask.error : "out of memory");
             free(picture);
             return CLI_FAILED;
         }
         const bool taken = watch_show(watch, picture);
         free(picture);
         if (!taken)
-            cli_say(watch->ask->command, "cannot write to standard output");
+            cli_say(command->name, "cannot write to standard output");
         if (!taken || !watch->every_ms)
             return taken ? code : CLI_FAILED;
         watch_rest(watch->every_ms);
     }
+}
+
+int watch_main(const struct watch_command *command, int argc, char **argv)
+{
+    struct watch watch;
+    const int result = watch_read_options(command, &watch, argc, argv);
+    if (result != 0)
+        return result < 0 ? CLI_OK : result;
+    return watch_run(command, &watch);
 }
