@@ -13,6 +13,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+// Between two questions: what asks without a pause takes a core from those that it asks about.
+#define ASK_US 100000
+
 static const char *programs(void)
 {
     const char *folder = getenv("LOCKSTEP_BIN");
@@ -63,8 +66,10 @@ void stall_expect(const struct coordinator_process *coordinator, const char *wan
     close(fd);
     snprintf(json, sizeof(json), "%s.json", errors);
     bool right = stalls_are(coordinator, wanted, errors);
-    while (!right && clock_now_ms() < end_ms)
+    while (!right && clock_now_ms() < end_ms) {
+        pause_us(ASK_US);
         right = stalls_are(coordinator, wanted, errors);
+    }
     if (right)
         keep_stalls(coordinator, wanted);
     else

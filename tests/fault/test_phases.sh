@@ -49,11 +49,11 @@ await_hang() {
 # until_stalls STATUS JOB: until `lockstep stalls` ends with it.
 until_stalls() {
     local i code
-    for ((i = 0; i < 500 * slow; i++)); do
+    for ((i = 0; i < 100 * slow; i++)); do
         code=0
         "$lockstep" stalls --job "$2" --json >"$work/json" 2>"$work/err" || code=$?
         [ "$code" = "$1" ] && return 0
-        read -rt 0.02 <> <(:) || true
+        read -rt 0.1 <> <(:) || true
     done
     fail "$2: lockstep stalls ended with $code, wanted $1"
     cat "$work/json" "$work/err" "$work/$2"

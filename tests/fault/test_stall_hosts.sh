@@ -133,7 +133,7 @@ expect() {
     shift
     while [ -z "$right" ] && [ "$(now_ms)" -lt "$end" ]; do
         "$lockstep" stalls --json >"$work/json" 2>"$work/err"
-        "$here/stall_check.py" "$work/json" "$@" >"$work/check" 2>&1 && right=1
+        "$here/stall_check.py" "$work/json" "$@" >"$work/check" 2>&1 && right=1 || sleep 0.1
     done
     [ -n "$right" ] || { fail "not in time: $*" && cat "$work/check" "$work/err"; }
     [ -z "${LOCKSTEP_STALL_KEEP:-}" ] || [ $# -eq 0 ] ||
