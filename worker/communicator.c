@@ -168,18 +168,46 @@ static int communicator_sum(struct communicator *communicator, uint64_t in, uint
     return communicator_check(communicator, launched, "ncclAllReduce");
 }
 
-int communicator_reduce(struct communicator *communicator, uint64_t in, uint64_t out,
-                        uint64_t elements, enum dtype dtype, uint64_t words, uint64_t word_count)
+static int communicator_scatter(struct communicator *communicator, uint64_t in, uint64_t out,
+                                uint64_t each, int type)
+{
+    const int launched = communicator->nccl->reduce_scatter(
+        (const void *)(uintptr_t)in, (void *)(uintptr_t)out, (size_t)each, type, NCCL_SUM,
+        communicator->comm, device_stream(communicator->device, DEVICE_REDUCE));
+    return communicator_check(communicator, launched, "ncclReduceScatter");
+}
+
+typedef int communicator_bulk(struct communicator *communicator, uint64_t in, uint64_t out,
+                              uint64_t count, int type);
+
+// The row, as `launch` does it, and the words, in one group.
+static int communicator_group(struct communicator *communicator, communicator_bulk *launch,
+                              uint64_t in, uint64_t out, uint64_t count, enum dtype dtype,
+                              uint64_t words, uint64_t word_count)
 {
     const struct nccl *nccl = communicator->nccl;
     assert(communicator->state == COMMUNICATOR_STANDS);
     if (communicator_check(communicator, nccl->group_start(), "ncclGroupStart") < 0)
         return -1;
-    const int bulk = communicator_sum(communicator, in, out, elements, communicator_type(dtype));
+    const int bulk = launch(communicator, in, out, count, communicator_type(dtype));
     const int header = communicator_sum(communicator, words, words, word_count, NCCL_UINT64);
     // A group that was begun has to end, also after an error inside.
     const int ended = communicator_check(communicator, nccl->group_end(), "ncclGroupEnd");
     return bulk < 0 || header < 0 || ended < 0 ? -1 : 0;
+}
+
+int communicator_reduce(struct communicator *communicator, uint64_t in, uint64_t out,
+                        uint64_t elements, enum dtype dtype, uint64_t words, uint64_t word_count)
+{
+    return communicator_group(communicator, communicator_sum, in, out, elements, dtype, words,
+                              word_count);
+}
+
+int communicator_share(struct communicator *communicator, uint64_t in, uint64_t out, uint64_t each,
+                       enum dtype dtype, uint64_t words, uint64_t word_count)
+{
+    return communicator_group(communicator, communicator_scatter, in, out, each, dtype, words,
+                              word_count);
 }
 
 // It pays, and is never needed: a refusal is no failure.

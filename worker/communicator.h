@@ -45,6 +45,11 @@ const char *communicator_text(const struct communicator *communicator);
 int communicator_reduce(struct communicator *communicator, uint64_t in, uint64_t out,
                         uint64_t elements, enum dtype dtype, uint64_t words, uint64_t word_count);
 
+// The same, but every rank gets its part of the sum only: `out` = elements [rank * each, + each) of
+// the sum of `in`, which has `each` for each rank. out may be where that part lies in `in`.
+int communicator_share(struct communicator *communicator, uint64_t in, uint64_t out, uint64_t each,
+                       enum dtype dtype, uint64_t words, uint64_t word_count);
+
 // Memory that it will be given often, for transfers without a copy where NCCL has that. Again: it
 // is known.
 void communicator_register(struct communicator *communicator, uint64_t memory, size_t bytes);

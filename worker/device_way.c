@@ -17,7 +17,7 @@ uint32_t device_ranks(const struct transport_world *world)
 bool transport_is_strict(const struct transport_world *world)
 {
     const uint32_t count = device_ranks(world);
-    return count >= 2 && count == world->world_size;
+    return count >= 2 && (count == world->world_size || world->devices_meet);
 }
 
 // What NCCL computes as docs/numbers.md says.
@@ -27,6 +27,13 @@ static bool device_way_sums(const struct collective *collective)
            (collective->op == REDUCE_SUM || collective->op == REDUCE_MEAN);
 }
 
+// The sum of devices is float32 or float64, and is an input of the hosts as it is: so the gradients
+// have to be, too. A barrier has nothing to be summed.
+static bool device_way_shares(const struct collective *collective)
+{
+    return !dtype_is_small(collective->dtype) && collective->elements > 0;
+}
+
 enum device_way device_way_of(const struct transport_world *world,
                               const struct collective *collective)
 {
@@ -34,7 +41,9 @@ enum device_way device_way_of(const struct transport_world *world,
         return DEVICE_WAY_HOST;
     if (!collective->on_devices)
         return DEVICE_WAY_STAGED;
-    if (transport_is_strict(world) && device_way_sums(collective))
+    if (!transport_is_strict(world) || !device_way_sums(collective))
+        return DEVICE_WAY_STAGED;
+    if (device_ranks(world) == world->world_size)
         return DEVICE_WAY_NCCL;
-    return DEVICE_WAY_STAGED;
+    return device_way_shares(collective) ? DEVICE_WAY_MIXED : DEVICE_WAY_STAGED;
 }

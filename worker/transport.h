@@ -80,6 +80,8 @@ struct collective {
     uint64_t elements; // Sum over the extents. May be 0: then done() comes all the same.
     uint64_t weight; // REDUCE_MEAN: samples behind the input. 0 contributes nothing.
     bool input_is_sum; // REDUCE_MEAN: the input is already w g; nothing is multiplied.
+    bool input_counts; // Of an input_is_sum: it counts with weight 0, too. It is a sum over several
+                       // ranks, whose weights they bring themselves.
     // How sums and means travel where that is not as they are: docs/numbers.md. Equal on all ranks.
     // float32 with both bfloat16; a 16-bit float with partial float32. DTYPE_NONE: dtype.
     enum dtype partial; // Of partial sums.
@@ -180,6 +182,7 @@ struct transport_world {
     uint32_t chunk_bytes; // Payload of a ring frame: a multiple of 8, at most LOCKSTEP_FRAME_BYTES.
     struct locality locality; // All zero: no rank shares a host with another.
     uint64_t devices[LOCKSTEP_MAX_WORLD / 64]; // By rank: it has a device.
+    bool devices_meet; // Where some ranks have none: the others sum by NCCL first. Equal on all.
     uint8_t secret[LOCKSTEP_SECRET_BYTES]; // Members prove to each other that they know it.
     uint32_t peer_count;
     const struct peer *peers; // Copied. The neighbours of topology.h.
@@ -266,8 +269,8 @@ int transport_reserve_device(struct transport *transport, uint32_t collectives, 
 // Every array of extents keeps its own, in flight or not. The same otherwise.
 int transport_reserve_tables(struct transport *transport, uint32_t collectives, uint64_t bytes,
                              uint32_t extents);
-// Whether some collectives of this world have to be launched in one order on all ranks, because
-// NCCL carries them: two or more ranks have a device, and all have.
+// Whether some collectives of this world have to be launched in one order on all ranks that have a
+// device, because NCCL sums them: there are two of these at least, and all have one, or they meet.
 bool transport_is_strict(const struct transport_world *world);
 
 // Launch and join never fail by themselves: what goes wrong is an event. Their frames leave in the

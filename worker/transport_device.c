@@ -87,7 +87,7 @@ static bool devices_reduces(const struct devices *devices)
 {
     list_for_each (node, &devices->working) {
         const struct device_flow *flow = list_entry(node, struct device_flow, turn);
-        if (flow->way == DEVICE_WAY_NCCL && flow->stage != STAGE_WAITING)
+        if (device_flow_reduces(flow) && flow->stage != STAGE_WAITING)
             return true;
     }
     return false;
@@ -209,10 +209,12 @@ int transport_reserve_device(struct transport *transport, uint32_t collectives, 
 {
     struct devices *devices = transport->devices;
     const size_t note = (2 + (size_t)units) * sizeof(uint64_t);
+    const struct transport_world *world = &transport->world;
     int status = 0;
     thread_assert(&transport->thread);
     if (!devices)
         return 0;
+    const uint64_t row = bytes + (world->devices_meet ? mixed_spare_bytes(world) : 0);
     for (uint32_t i = 0; i < collectives && status == 0; i++) {
         struct device_flow *flow = devices_make_flow(devices);
         if (flow)
@@ -220,11 +222,11 @@ int transport_reserve_device(struct transport *transport, uint32_t collectives, 
         else
             status = -1;
     }
-    if (status < 0 || device_reserve(devices->device, MEMORY_SCRATCH, bytes, collectives) < 0 ||
+    if (status < 0 || device_reserve(devices->device, MEMORY_SCRATCH, row, collectives) < 0 ||
         device_reserve(devices->device, MEMORY_SCRATCH, note, collectives) < 0 ||
         device_reserve(devices->device, MEMORY_PINNED, note, collectives) < 0)
         return -1;
-    if (!transport_is_strict(&transport->world) &&
+    if (device_ranks(world) < world->world_size &&
         device_reserve(devices->device, MEMORY_PINNED, bytes, collectives) < 0)
         return -1;
     device_enter(devices->device);
@@ -243,6 +245,13 @@ int transport_reserve_tables(struct transport *transport, uint32_t collectives, 
 
 // ---- working ------------------------------------------------------------------------------------
 
+static int devices_work_flow(struct devices *devices, struct device_flow *flow)
+{
+    if (flow->way == DEVICE_WAY_NCCL)
+        return nccl_work(devices, flow);
+    return device_flow_reduces(flow) ? mixed_work(devices, flow) : staged_work(devices, flow);
+}
+
 void devices_launch(struct transport *transport, struct collective *collective, enum device_way way)
 {
     struct devices *devices = transport->devices;
@@ -259,9 +268,9 @@ void devices_launch(struct transport *transport, struct collective *collective, 
     flow->collective = collective;
     flow->way = way;
     list_push_back(&devices->working, &flow->turn);
+    flow->stage = STAGE_WAITING;
     device_enter(devices->device);
-    const int launched =
-        way == DEVICE_WAY_NCCL ? nccl_launch(devices, flow) : staged_launch(devices, flow);
+    const int launched = devices_work_flow(devices, flow);
     device_leave(devices->device);
     if (launched < 0)
         devices_fail(devices);
@@ -280,10 +289,7 @@ static void devices_work_left(struct devices *devices)
 static void devices_work_flows(struct devices *devices)
 {
     list_for_each_safe (node, &devices->working) {
-        struct device_flow *flow = list_entry(node, struct device_flow, turn);
-        const int worked =
-            flow->way == DEVICE_WAY_NCCL ? nccl_work(devices, flow) : staged_work(devices, flow);
-        if (worked < 0) {
+        if (devices_work_flow(devices, list_entry(node, struct device_flow, turn)) < 0) {
             devices_fail(devices);
             return;
         }
@@ -302,11 +308,14 @@ static void devices_work_errors(struct devices *devices)
 void devices_work(struct transport *transport)
 {
     struct devices *devices = transport->devices;
-    if (!devices ||
-        (transport->formed_reported && list_empty(&devices->working) && list_empty(&devices->left)))
+    if (!devices) {
+        naming_work(transport);
+        return;
+    }
+    if (transport->formed_reported && list_empty(&devices->working) && list_empty(&devices->left))
         return;
     device_enter(devices->device);
-    naming_work(devices);
+    naming_work(transport);
     if (!devices->failed)
         devices_work_left(devices);
     if (!devices->failed && !list_empty(&devices->working))
@@ -427,12 +436,12 @@ struct device_held transport_inspect_device(struct transport *transport)
         return (struct device_held){.hold = DEVICE_HOLD_NONE};
     list_for_each (node, &devices->working) {
         const struct device_flow *flow = list_entry(node, struct device_flow, turn);
-        if (flow->way == DEVICE_WAY_STAGED && flow->stage > STAGE_COLLECTING)
+        if (flow->way != DEVICE_WAY_NCCL && flow->stage > STAGE_COLLECTING)
             continue;
         const struct device_ready *ready = devices_unready(devices, flow->collective);
         if (ready)
             return (struct device_held){DEVICE_HOLD_STREAM, flow->collective, ready};
-        if (flow->way == DEVICE_WAY_NCCL)
+        if (device_flow_reduces(flow))
             return (struct device_held){.hold = DEVICE_HOLD_NCCL};
     }
     return (struct device_held){.hold = DEVICE_HOLD_NONE};
@@ -443,7 +452,7 @@ struct device_held transport_inspect_device(struct transport *transport)
 static bool devices_has_nccl(const struct devices *devices)
 {
     list_for_each (node, &devices->working) {
-        if (list_entry(node, struct device_flow, turn)->way == DEVICE_WAY_NCCL)
+        if (device_flow_reduces(list_entry(node, struct device_flow, turn)))
             return true;
     }
     return false;
@@ -571,6 +580,5 @@ void devices_forget(struct transport *transport, bool in_order)
         devices_leave_flow(devices, list_entry(node, struct device_flow, turn));
     devices_settle(devices, deadline_ms);
     device_leave(devices->device);
-    devices->wave.state = NULL;
     devices->stage = DEVICES_IDLE;
 }

@@ -23,6 +23,10 @@ enum device_way {
     // Every rank has a device: NCCL between them. Sums and means of floats. These are launched in
     // one order on all ranks.
     DEVICE_WAY_NCCL,
+    // Two or more ranks have a device, others have none: NCCL sums between devices, each of which
+    // takes a share of the sum to its host, and all hosts reduce that as STAGED. Launched in one
+    // order on the ranks that have a device.
+    DEVICE_WAY_MIXED,
 };
 
 enum device_way device_way_of(const struct transport_world *world,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the files of collectives on devices share: transport_device.c (their life, the end),
-// transport_naming.c (how a communicator comes to be), transport_staged.c and transport_nccl.c (the
-// two ways) and device_cut.c (what kernels are told of a collective). Nobody else includes it. The
-// driver's thread, between device_enter and device_leave.
+// transport_naming.c (how a communicator comes to be), transport_staged.c, transport_nccl.c and
+// transport_mixed.c (the three ways) and device_cut.c (what kernels are told of a collective).
+// Nobody else includes it. The driver's thread, between device_enter and device_leave.
 
 #ifndef WORKER_TRANSPORT_DEVICE_PARTS_H
 #define WORKER_TRANSPORT_DEVICE_PARTS_H
@@ -20,7 +20,7 @@
 enum device_stage {
     STAGE_WAITING, // For its turn with NCCL, or for memory.
     STAGE_TAKING, // NCCL takes it.
-    STAGE_COLLECTING, // Its input is on the way to the host.
+    STAGE_COLLECTING, // Its input, or the sum of NCCL, is on the way to the host.
     STAGE_TRAVELLING, // A collective of the hosts carries it.
     STAGE_DELIVERING, // All that it does on the device is enqueued.
     STAGE_DONE,
@@ -49,18 +49,18 @@ struct device_flow {
     void *event; // Of what was enqueued last.
     struct device_cut *cut; // NULL: no kernel is needed.
     struct device_block *packed; // On the device: the row as it travels. NULL: not needed.
-    struct device_block *pinned; // STAGED: the row on the host.
+    struct device_block *pinned; // STAGED, MIXED: the row on the host.
     struct device_block *note; // Pinned: what kernels are told, and what comes back.
-    struct device_block *words; // NCCL: the note, on the device.
-    // STAGED
+    struct device_block *words; // NCCL, MIXED: the note, on the device.
+    // STAGED, MIXED
+    struct ring_span share; // What of the row this rank brings to the hosts; STAGED: all.
     struct collective host; // What the hosts run.
     struct extent *extents; // [extent_room]: its memory.
     uint32_t extent_room;
 };
 
 enum devices_stage {
-    DEVICES_IDLE, // No communicator is needed.
-    DEVICES_NAMING, // The wave that tells how to meet.
+    DEVICES_IDLE, // No communicator is needed, or it is not known yet how to meet.
     DEVICES_JOINING, // The communicator forms.
     DEVICES_FORMED,
     DEVICES_FAILED,
@@ -76,7 +76,6 @@ struct devices {
     char text[DEVICE_TEXT_BYTES]; // Of DEVICES_FAILED, and of `failed`.
     bool failed; // Nothing more comes of what was launched.
     bool failure_reported;
-    struct wave wave;
     struct communicator *communicator;
     struct device_block *revoked; // Pinned words; the generation's is not 0 when it was given up.
     uint32_t generation; // How many were formed here: the word.
@@ -120,18 +119,66 @@ void devices_done(struct devices *devices, struct device_flow *flow);
 
 // ---- transport_naming.c -------------------------------------------------------------------------
 
-// Goes on with forming: between the links' standing and the event that says so.
-void naming_work(struct devices *devices);
+// Goes on with forming: between the links' standing and the event that says so. Also on a rank
+// without a device.
+void naming_work(struct transport *transport);
+// This rank's place among those with a device.
+uint32_t naming_place(const struct transport_world *world);
 // Tells NCCL of the memory that it will be given, once it has a communicator.
 void naming_register(struct devices *devices);
 
+// ---- what NCCL is told besides the row ----------------------------------------------------------
+
+// Words of a note: the decision of the finish kernel, the weight, the units.
+#define NOTE_DECISION 0
+#define NOTE_WEIGHT 1
+#define NOTE_UNITS 2
+
+static inline size_t note_words(const struct collective *collective)
+{
+    return NOTE_UNITS + (size_t)collective->unit_count;
+}
+
+static inline uint64_t *nccl_note(const struct device_flow *flow)
+{
+    return (uint64_t *)(void *)flow->note->host;
+}
+
+// Whether it waits for its turn with NCCL, or NCCL has not come to its end.
+static inline bool device_flow_reduces(const struct device_flow *flow)
+{
+    return flow->way == DEVICE_WAY_NCCL ||
+           (flow->way == DEVICE_WAY_MIXED && flow->stage <= STAGE_COLLECTING);
+}
+
+void nccl_write_note(const struct device_flow *flow);
+// The units that some rank has used, from the note that has come back.
+void nccl_read_used(const struct device_flow *flow);
+// The row and the note go into the scratch of the flow, on DEVICE_REDUCE. 0 or -1.
+int nccl_pack(struct devices *devices, struct device_flow *flow, enum dtype wire);
+
+// What a flow gives to NCCL: begin takes memory and gives it to NCCL (STAGE_TAKING), or leaves it
+// waiting; rest enqueues what comes behind.
+struct nccl_part {
+    int (*begin)(struct devices *devices, struct device_flow *flow);
+    int (*rest)(struct devices *devices, struct device_flow *flow);
+};
+// Flows are given to NCCL in the order of their launch. 1: what was enqueued behind has happened,
+// and NCCL had no error before; 0: not yet; -1.
+int nccl_advance(struct devices *devices, struct device_flow *flow, const struct nccl_part *part);
+
 // ---- the ways: begin, go on when the event has happened. 0, or -1 when the device has failed ----
 
-int staged_launch(struct devices *devices, struct device_flow *flow);
 int staged_work(struct devices *devices, struct device_flow *flow);
+// The input of the flow's share is in the row on the host.
+int staged_travel(struct devices *devices, struct device_flow *flow);
 int staged_travelled(struct devices *devices, struct device_flow *flow);
 
-int nccl_launch(struct devices *devices, struct device_flow *flow);
 int nccl_work(struct devices *devices, struct device_flow *flow);
+
+// Until the hosts have it: then it goes on as a staged one.
+int mixed_work(struct devices *devices, struct device_flow *flow);
+// How much longer than its elements a row has to be.
+uint64_t mixed_spare_bytes(const struct transport_world *world);
 
 #endif

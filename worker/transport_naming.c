@@ -4,10 +4,11 @@
 // thread.
 //
 // When all links stand the lowest rank with a device makes an id, and a wave of its own takes it to
-// all ranks: the OR of what they bring, which is zeros but for one. So the id is as trustworthy as
-// the links, and belongs to this generation; when there is none, all learn why. Then every rank
-// with a device joins, without blocking, until the deadline of the generation's forming. When it
-// stands, the memory that NCCL will be given again and again is registered with it.
+// all ranks, also to those without a device: the OR of what they bring, which is zeros but for one.
+// So the id is as trustworthy as the links, and belongs to this generation; when there is none, all
+// learn why. Then every rank with a device joins, without blocking, until the deadline of the
+// generation's forming. When it stands, the memory that NCCL will be given again and again is
+// registered with it.
 
 #include "base/clock.h"
 #include "base/text.h"
@@ -25,11 +26,11 @@ struct naming {
 };
 
 static_assert(sizeof(struct naming) <= LOCKSTEP_WAVE_BYTES, "it fits in a wave");
+static_assert(DEVICE_TEXT_BYTES <= TRANSPORT_TEXT_BYTES, "its text fits in what is kept of it");
 
 // ---- forming ------------------------------------------------------------------------------------
 
-// This rank's place among those with a device.
-static uint32_t naming_place(const struct transport_world *world)
+uint32_t naming_place(const struct transport_world *world)
 {
     uint32_t place = 0;
     for (uint32_t rank = 0; rank < world->rank; rank++)
@@ -51,40 +52,43 @@ static void naming_fails(struct devices *devices, const char *text)
     text_copy(devices->text, sizeof(devices->text), text);
 }
 
-static void naming_begin(struct devices *devices)
+static void naming_begin(struct transport *transport)
 {
     struct naming naming = {.text = ""};
-    devices->stage = DEVICES_NAMING;
-    if (naming_place(&devices->transport->world) == 0 &&
+    transport->naming_stage = NAMING_ASKED;
+    if (transport->devices && naming_place(&transport->world) == 0 &&
         communicator_id(naming.id, naming.text, sizeof(naming.text)) < 0)
         memset(naming.id, 0, sizeof(naming.id));
-    devices->wave =
+    transport->naming =
         (struct wave){.kind = NAMING_WAVE, .size = sizeof(naming), .merge = naming_merge};
-    memcpy(devices->wave.payload, &naming, sizeof(naming));
-    wave_join(devices->transport, &devices->wave);
+    memcpy(transport->naming.payload, &naming, sizeof(naming));
+    wave_join(transport, &transport->naming);
 }
 
-bool devices_wave_done(struct transport *transport, const struct wave *wave)
+static void naming_meet(struct devices *devices, const struct naming *naming)
 {
-    struct devices *devices = transport->devices;
-    struct naming naming;
+    const struct transport_world *world = &devices->transport->world;
     char error[DEVICE_TEXT_BYTES];
-    if (!devices || wave != &devices->wave)
-        return false;
-    memcpy(&naming, wave->payload, sizeof(naming));
-    naming.text[sizeof(naming.text) - 1] = '\0';
-    if (naming.text[0] != '\0') {
-        naming_fails(devices, naming.text);
-        return true;
-    }
     device_enter(devices->device);
-    devices->communicator =
-        communicator_begin(devices->device, naming.id, naming_place(&transport->world),
-                           device_ranks(&transport->world), error, sizeof(error));
+    devices->communicator = communicator_begin(devices->device, naming->id, naming_place(world),
+                                               device_ranks(world), error, sizeof(error));
     device_leave(devices->device);
     devices->stage = DEVICES_JOINING;
     if (!devices->communicator)
         naming_fails(devices, error);
+}
+
+bool devices_wave_done(struct transport *transport, const struct wave *wave)
+{
+    struct naming naming;
+    if (wave != &transport->naming)
+        return false;
+    memcpy(&naming, wave->payload, sizeof(naming));
+    naming.text[sizeof(naming.text) - 1] = '\0';
+    transport->naming_stage = naming.text[0] == '\0' ? NAMING_HEARD : NAMING_FAILED;
+    text_copy(transport->naming_text, sizeof(transport->naming_text), naming.text);
+    if (transport->devices && transport->naming_stage == NAMING_HEARD)
+        naming_meet(transport->devices, &naming);
     return true;
 }
 
@@ -115,6 +119,7 @@ static void naming_join(struct devices *devices)
 void devices_form(struct transport *transport)
 {
     struct devices *devices = transport->devices;
+    transport->naming_stage = NAMING_NONE;
     if (!devices)
         return;
     devices->failed = devices->failure_reported = false;
@@ -126,30 +131,31 @@ void devices_form(struct transport *transport)
         naming_fails(devices, device_failed(devices->device));
 }
 
-static bool naming_is_due(const struct devices *devices)
-{
-    return transport_is_strict(&devices->transport->world);
-}
-
 bool devices_formed(const struct transport *transport)
 {
     const struct devices *devices = transport->devices;
-    return !devices || devices->stage == DEVICES_FORMED ||
-           (devices->stage == DEVICES_IDLE && !naming_is_due(devices));
+    if (devices && devices->stage != DEVICES_IDLE)
+        return devices->stage == DEVICES_FORMED;
+    return !transport_is_strict(&transport->world) ||
+           (!devices && transport->naming_stage == NAMING_HEARD);
 }
 
 const char *devices_form_failed(const struct transport *transport)
 {
     const struct devices *devices = transport->devices;
+    if (transport->naming_stage == NAMING_FAILED)
+        return transport->naming_text;
     return devices && devices->stage == DEVICES_FAILED ? devices->text : NULL;
 }
 
-void naming_work(struct devices *devices)
+void naming_work(struct transport *transport)
 {
-    if (!devices->transport->formed || devices->transport->formed_reported)
+    struct devices *devices = transport->devices;
+    if (!transport->formed || transport->formed_reported ||
+        !transport_is_strict(&transport->world) || devices_form_failed(transport))
         return;
-    if (devices->stage == DEVICES_IDLE && naming_is_due(devices))
-        naming_begin(devices);
-    else if (devices->stage == DEVICES_JOINING)
+    if (transport->naming_stage == NAMING_NONE)
+        naming_begin(transport);
+    else if (devices && devices->stage == DEVICES_JOINING)
         naming_join(devices);
 }

@@ -26,16 +26,6 @@
 #include <assert.h>
 #include <string.h>
 
-// Words of a note: the decision of the finish kernel, the weight, the units.
-#define NOTE_DECISION 0
-#define NOTE_WEIGHT 1
-#define NOTE_UNITS 2
-
-static size_t note_words(const struct collective *collective)
-{
-    return NOTE_UNITS + (size_t)collective->unit_count;
-}
-
 static enum dtype nccl_wire(const struct collective *collective)
 {
     return collective->partial == DTYPE_NONE ? collective->dtype : collective->partial;
@@ -61,11 +51,6 @@ static bool nccl_is_view(const struct collective *collective)
 
 // ---- launching ----------------------------------------------------------------------------------
 
-static uint64_t *nccl_note(const struct device_flow *flow)
-{
-    return (uint64_t *)(void *)flow->note->host;
-}
-
 // All memory that it needs, before anything is begun.
 static bool nccl_take(struct devices *devices, struct device_flow *flow)
 {
@@ -80,7 +65,7 @@ static bool nccl_take(struct devices *devices, struct device_flow *flow)
             (flow->cut || device_cut_hold(devices, flow)));
 }
 
-static void nccl_write_note(const struct device_flow *flow)
+void nccl_write_note(const struct device_flow *flow)
 {
     const struct collective *collective = flow->collective;
     uint64_t *note = nccl_note(flow);
@@ -90,7 +75,7 @@ static void nccl_write_note(const struct device_flow *flow)
         note[NOTE_UNITS + unit] = units_is_used(collective->used, unit);
 }
 
-static int nccl_pack(struct devices *devices, struct device_flow *flow)
+int nccl_pack(struct devices *devices, struct device_flow *flow, enum dtype wire)
 {
     const struct collective *collective = flow->collective;
     struct device_pack pack = {
@@ -98,7 +83,7 @@ static int nccl_pack(struct devices *devices, struct device_flow *flow)
         .weight = nccl_factor(collective),
         .exponent = collective->exponent,
         .dtype = (uint32_t)collective->dtype,
-        .wire = (uint32_t)nccl_wire(collective),
+        .wire = (uint32_t)wire,
         .header_words = (uint32_t)note_words(collective),
         .header_from = (const uint64_t *)(uintptr_t)flow->note->address,
         .header_to = (uint64_t *)(uintptr_t)flow->words->address,
@@ -120,7 +105,7 @@ static int nccl_prepare(struct devices *devices, struct device_flow *flow, uint6
           : flow->packed ? flow->packed->address
                          : 0;
     if (flow->packed && !view)
-        return nccl_pack(devices, flow);
+        return nccl_pack(devices, flow, nccl_wire(collective));
     return device_transfer(devices->device, DEVICE_REDUCE, flow->words->address,
                            flow->note->address, note_words(collective) * sizeof(uint64_t));
 }
@@ -181,18 +166,19 @@ static int nccl_enqueue_rest(struct devices *devices, struct device_flow *flow)
 
 // ---- going on -----------------------------------------------------------------------------------
 
-static int nccl_go_on(struct devices *devices, struct device_flow *flow)
+static int nccl_go_on(struct devices *devices, struct device_flow *flow,
+                      const struct nccl_part *part)
 {
     const enum communicator_state state = communicator_poll(devices->communicator);
     if (state != COMMUNICATOR_STANDS)
         return state == COMMUNICATOR_BUSY ? 0 : -1;
     if (flow->stage == STAGE_TAKING)
-        return nccl_enqueue_rest(devices, flow);
-    if (nccl_begin(devices, flow) < 0)
+        return part->rest(devices, flow);
+    if (part->begin(devices, flow) < 0)
         return -1;
     return flow->stage == STAGE_TAKING &&
                    communicator_poll(devices->communicator) == COMMUNICATOR_STANDS
-               ? nccl_enqueue_rest(devices, flow)
+               ? part->rest(devices, flow)
                : 0;
 }
 
@@ -203,10 +189,31 @@ static bool nccl_is_next(const struct devices *devices, const struct device_flow
         const struct device_flow *before = list_entry(node, struct device_flow, turn);
         if (before == flow)
             return true;
-        if (before->way == DEVICE_WAY_NCCL && before->stage <= STAGE_TAKING)
+        if (device_flow_reduces(before) && before->stage <= STAGE_TAKING)
             return false;
     }
     return true;
+}
+
+int nccl_advance(struct devices *devices, struct device_flow *flow, const struct nccl_part *part)
+{
+    if (flow->stage <= STAGE_TAKING)
+        return nccl_is_next(devices, flow) ? nccl_go_on(devices, flow, part) : 0;
+    const int happened = device_happened(devices->device, flow->event);
+    // What was aborted elsewhere may have ended with garbage.
+    if (happened > 0 && communicator_poll(devices->communicator) == COMMUNICATOR_BROKEN)
+        return -1;
+    return happened;
+}
+
+void nccl_read_used(const struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    const uint64_t *note = nccl_note(flow);
+    for (uint32_t unit = 0; unit < collective->unit_count; unit++) {
+        if (note[NOTE_UNITS + unit] > 0)
+            units_set_used(collective->used, unit);
+    }
 }
 
 static void nccl_done(struct devices *devices, struct device_flow *flow)
@@ -215,30 +222,16 @@ static void nccl_done(struct devices *devices, struct device_flow *flow)
     const uint64_t *note = nccl_note(flow);
     if (collective->op == REDUCE_MEAN)
         collective->weight_total = note[NOTE_WEIGHT];
-    for (uint32_t unit = 0; unit < collective->unit_count; unit++) {
-        if (note[NOTE_UNITS + unit] > 0)
-            units_set_used(collective->used, unit);
-    }
+    nccl_read_used(flow);
     collective->last_received_us = clock_now_us();
     devices_done(devices, flow);
 }
 
 int nccl_work(struct devices *devices, struct device_flow *flow)
 {
-    if (flow->stage == STAGE_WAITING || flow->stage == STAGE_TAKING)
-        return nccl_is_next(devices, flow) ? nccl_go_on(devices, flow) : 0;
-    const int happened = device_happened(devices->device, flow->event);
-    if (happened <= 0)
-        return happened;
-    // What was aborted elsewhere may have ended with garbage.
-    if (communicator_poll(devices->communicator) == COMMUNICATOR_BROKEN)
-        return -1;
-    nccl_done(devices, flow);
-    return 0;
-}
-
-int nccl_launch(struct devices *devices, struct device_flow *flow)
-{
-    flow->stage = STAGE_WAITING;
-    return nccl_work(devices, flow);
+    const struct nccl_part part = {nccl_begin, nccl_enqueue_rest};
+    const int happened = nccl_advance(devices, flow, &part);
+    if (happened > 0)
+        nccl_done(devices, flow);
+    return happened < 0 ? -1 : 0;
 }

@@ -251,6 +251,16 @@ struct measure {
     uint64_t bytes_per_s;
 };
 
+// ---- devices ------------------------------------------------------------------------------------
+
+// How far this rank is with the wave that tells devices how to meet. All ranks take part.
+enum naming_stage {
+    NAMING_NONE,
+    NAMING_ASKED,
+    NAMING_HEARD,
+    NAMING_FAILED,
+};
+
 // ---- the transport ------------------------------------------------------------------------------
 
 struct transport {
@@ -315,6 +325,9 @@ struct transport {
     struct transport_statistics totals; // Of links that are closed.
     struct shared *shared; // Of this generation's host, or NULL: transport_shared.c.
     struct devices *devices; // Of this rank's device, or NULL: transport_device.c.
+    enum naming_stage naming_stage;
+    char naming_text[TRANSPORT_TEXT_BYTES]; // Of NAMING_FAILED.
+    struct wave naming;
     struct scratch chunks; // Partial sums.
     struct scratch frames; // struct out_frame
     struct scratch heads; // Of frames with many used bits.

@@ -5,8 +5,8 @@
 // Engine thread.
 //
 // A rank's contribution to an element is w g for a mean (g when the input is a sum already, or the
-// weight is 1), else g. It is nothing for a mean of weight 0. Where the input is NULL it is zero:
-// sums and ORs skip it, minima and maxima meet a zero.
+// weight is 1), else g. It is nothing for a mean of weight 0, unless the input counts all the same.
+// Where the input is NULL it is zero: sums and ORs skip it, minima and maxima meet a zero.
 //
 // Where frames are of another dtype than memory, or an exponent is given, the same is computed in
 // float32, by pieces that fit in the first cache, and rounded once when a piece is put back.
@@ -21,7 +21,7 @@
 
 static bool reduce_contributes(const struct collective *collective)
 {
-    return collective->op != REDUCE_MEAN || collective->weight > 0;
+    return collective->op != REDUCE_MEAN || collective->weight > 0 || collective->input_counts;
 }
 
 static bool reduce_scales(const struct collective *collective)

@@ -307,6 +307,8 @@ uint64_t shared_factor(const struct collective *collective)
 {
     if (collective->op != REDUCE_MEAN || collective->kind != COLLECTIVE_ALLREDUCE)
         return 1;
+    if (collective->input_counts)
+        return 1;
     return collective->input_is_sum && collective->weight > 0 ? 1 : collective->weight;
 }
 

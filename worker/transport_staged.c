@@ -78,40 +78,62 @@ static bool staged_goes_on(const struct extent *before, const struct extent *nex
     return !before->in == !next->in && !before->out == !next->out;
 }
 
+static void staged_append(struct device_flow *flow, struct extent next)
+{
+    struct extent *last =
+        flow->host.extent_count > 0 ? &flow->extents[flow->host.extent_count - 1] : NULL;
+    if (next.elements == 0)
+        return;
+    if (last && staged_goes_on(last, &next))
+        last->elements += next.elements;
+    else
+        flow->extents[flow->host.extent_count++] = next;
+}
+
+// An extent of the collective, which begins at that element of the row. What lies outside of the
+// share has no input; what lies in it has the sum of several ranks, whatever this one had.
+static void staged_lay(struct device_flow *flow, const struct extent *extent, uint64_t first)
+{
+    const uint64_t ends[] = {flow->share.first, flow->share.first + flow->share.count, UINT64_MAX};
+    const uint64_t end = first + extent->elements;
+    const size_t element = dtype_size(flow->collective->dtype);
+    for (uint32_t part = 0; part < 3; part++) {
+        const uint64_t until = ends[part] < end ? ends[part] : end;
+        uint8_t *at = flow->pinned ? flow->pinned->host + first * element : NULL;
+        const bool in = part == 1 && (flow->way == DEVICE_WAY_MIXED || extent->in);
+        if (until <= first)
+            continue;
+        staged_append(flow, (struct extent){.in = in ? at : NULL,
+                                            .out = extent->out ? at : NULL,
+                                            .elements = until - first});
+        first = until;
+    }
+}
+
 static int staged_extents(struct devices *devices, struct device_flow *flow)
 {
     const struct collective *collective = flow->collective;
-    const size_t element = dtype_size(collective->dtype);
-    uint8_t *at = flow->pinned ? flow->pinned->host : NULL;
-    uint32_t count = 0;
-    if (collective->extent_count > flow->extent_room) {
-        struct extent *more = realloc(flow->extents, collective->extent_count * sizeof(*more));
+    const uint32_t room = collective->extent_count + 2; // A share may cut two of them.
+    uint64_t first = 0;
+    if (room > flow->extent_room) {
+        struct extent *more = realloc(flow->extents, room * sizeof(*more));
         if (!more) {
             device_fail(devices->device, "out of memory here");
             return -1;
         }
         flow->extents = more;
-        flow->extent_room = collective->extent_count;
-    }
-    for (uint32_t i = 0; i < collective->extent_count; i++) {
-        const struct extent *extent = &collective->extents[i];
-        struct extent *last = count > 0 ? &flow->extents[count - 1] : NULL;
-        if (extent->elements == 0)
-            continue;
-        if (last && staged_goes_on(last, extent))
-            last->elements += extent->elements;
-        else
-            flow->extents[count++] = (struct extent){.in = extent->in ? at : NULL,
-                                                     .out = extent->out ? at : NULL,
-                                                     .elements = extent->elements};
-        at += extent->elements * element;
+        flow->extent_room = room;
     }
     flow->host.extents = flow->extents;
-    flow->host.extent_count = count;
+    flow->host.extent_count = 0;
+    for (uint32_t i = 0; i < collective->extent_count; i++) {
+        staged_lay(flow, &collective->extents[i], first);
+        first += collective->extents[i].elements;
+    }
     return 0;
 }
 
-static int staged_travel(struct devices *devices, struct device_flow *flow)
+int staged_travel(struct devices *devices, struct device_flow *flow)
 {
     flow->host = *flow->collective;
     flow->host.on_devices = false;
@@ -119,6 +141,8 @@ static int staged_travel(struct devices *devices, struct device_flow *flow)
     flow->host.ready = NULL;
     flow->host.ready_count = 0;
     flow->host.context = flow;
+    if (flow->way == DEVICE_WAY_MIXED)
+        flow->host.input_is_sum = flow->host.input_counts = true;
     flow->stage = STAGE_TRAVELLING;
     if (staged_extents(devices, flow) < 0)
         return -1;
@@ -250,12 +274,12 @@ static int staged_stay(struct devices *devices, struct device_flow *flow)
     return devices_enqueued(devices, flow, DEVICE_DELIVER);
 }
 
-int staged_launch(struct devices *devices, struct device_flow *flow)
+static int staged_launch(struct devices *devices, struct device_flow *flow)
 {
     const struct collective *collective = flow->collective;
+    flow->share = (struct ring_span){.count = collective->elements};
     if (staged_is_there(devices, collective))
         return staged_stay(devices, flow);
-    flow->stage = STAGE_WAITING;
     if (!staged_take(devices, flow))
         return device_failed(devices->device) ? -1 : 0;
     if (staged_has_input(devices, collective))

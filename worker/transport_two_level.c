@@ -342,6 +342,16 @@ static void inner_formats(struct collective *inner, const struct collective *out
     inner->exponent = outer->exponent;
 }
 
+// Whether the sum of this host has something in it, whatever its weight.
+static bool inner_counts(const struct shared *shared, const struct shared_run *run)
+{
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        if (run->factors[i] > 0)
+            return true;
+    }
+    return false;
+}
+
 static void inner_launch(struct shared *shared, struct shared_run *run, uint64_t piece,
                          struct ring_span part)
 {
@@ -366,6 +376,7 @@ static void inner_launch(struct shared *shared, struct shared_run *run, uint64_t
         .elements = part.count,
         .weight = run->weight,
         .input_is_sum = true,
+        .input_counts = inner_counts(shared, run),
         .unit_ends = inner->units.count > 0 ? inner->unit_ends : NULL,
         .unit_count = inner->units.count,
         .used = inner->used,

@@ -98,6 +98,29 @@ static const struct variant variants[] = {
      .devices = FLEET_STAGED,
      .rare = true},
     {.name = "nccl", .kind = TRANSPORT_LOOPBACK, .devices = FLEET_NCCL},
+    {.name = "mixed", .kind = TRANSPORT_LOOPBACK, .devices = FLEET_MIXED},
+    {.name = "mixed, torn 7",
+     .kind = TRANSPORT_LOOPBACK,
+     .torn_bytes = 7,
+     .devices = FLEET_MIXED,
+     .rare = true},
+    {.name = "mixed, halving",
+     .kind = TRANSPORT_LOOPBACK,
+     .algorithm = ALGORITHM_HALVING,
+     .devices = FLEET_MIXED,
+     .rare = true},
+    {.name = "mixed, shared memory",
+     .kind = TRANSPORT_TCP,
+     .mates = true,
+     .algorithm = ALGORITHM_SHARED,
+     .devices = FLEET_MIXED,
+     .rare = true},
+    {.name = "mixed, two levels",
+     .kind = TRANSPORT_LOOPBACK,
+     .mates = true,
+     .algorithm = ALGORITHM_TWO_LEVEL,
+     .devices = FLEET_MIXED,
+     .rare = true},
 };
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
@@ -194,7 +217,8 @@ static struct job *make_job(struct fleet_options *options, uint64_t seed)
 {
     struct job *job = job_make(options->world, options->chunk_bytes, seed);
     job_use(job, options->algorithm);
-    if (options->devices == FLEET_NCCL && options->world > 1)
+    if ((options->devices == FLEET_NCCL && options->world > 1) ||
+        (options->devices == FLEET_MIXED && options->world > 2))
         job_use_nccl(job);
     if (options->registered && options->world > 1)
         options->regions = job_register(job);
@@ -774,8 +798,9 @@ static void early_check(const struct member *member, const struct extent *extent
     }
 }
 
-// Every second rank launches from the last one down: nothing is done before most are launched, so
-// far more payloads wait than there is room for on the board, and records are used several times.
+// Every second rank launches from the last one down, where it may: nothing is done before most are
+// launched, so far more payloads wait than there is room for on the board, and records are used
+// several times.
 static void script_early(struct member *member)
 {
     struct collective *collectives = calloc(EARLY, sizeof(*collectives));
@@ -787,7 +812,8 @@ static void script_early(struct member *member)
     }
     for (uint32_t round = 0; round < EARLY_ROUNDS; round++) {
         for (uint32_t i = 0; i < EARLY; i++) {
-            const uint32_t slot = (member->rank + round) % 2 == 0 ? i : EARLY - 1 - i;
+            const uint32_t odd = member_has_any_order(member) ? member->rank + 1 : 0;
+            const uint32_t slot = (odd + round) % 2 == 0 ? i : EARLY - 1 - i;
             early_launch(member, &collectives[slot], &extents[slot], slot, round + 1);
         }
         member_until(member, &member->done_count, (round + 1) * EARLY, "all collectives");

@@ -62,6 +62,11 @@ struct rig {
 
 #define CUDA(member, call) MEMBER_CHECK(member, cuda->call == CUDA_OK)
 
+static int rig_ordinal(const struct member *member)
+{
+    return (int)(member->fleet->options.first_device + member->rank);
+}
+
 static void rig_open(struct member *member, struct rig *rig)
 {
     *rig = (struct rig){.context = NULL};
@@ -69,7 +74,7 @@ static void rig_open(struct member *member, struct rig *rig)
         rig->host = calloc(ELEMENTS, sizeof(float));
         return;
     }
-    CUDA(member, device_primary_ctx_retain(&rig->context, (int)member->rank));
+    CUDA(member, device_primary_ctx_retain(&rig->context, rig_ordinal(member)));
     CUDA(member, ctx_set_current(rig->context));
     CUDA(member, stream_create_with_priority(&rig->makes, CUDA_STREAM_NON_BLOCKING, 0));
     CUDA(member, stream_create_with_priority(&rig->reads, CUDA_STREAM_NON_BLOCKING, 0));
@@ -99,7 +104,7 @@ static void rig_close(struct member *member, struct rig *rig)
         CUDA(member, stream_destroy(rig->reads));
     }
     CUDA(member, ctx_set_current(NULL));
-    CUDA(member, device_primary_ctx_release((int)member->rank));
+    CUDA(member, device_primary_ctx_release(rig_ordinal(member)));
 }
 
 static void rig_fill(struct member *member, const struct rig *rig, float value)
@@ -213,6 +218,11 @@ static float mean_of(const struct member *member, uint32_t round)
     return sum / weights;
 }
 
+static const char *name_of(enum fleet_devices devices)
+{
+    return devices == FLEET_NCCL ? "nccl" : devices == FLEET_MIXED ? "mixed" : "staged";
+}
+
 // ---- waits --------------------------------------------------------------------------------------
 
 static void script_rounds(struct member *member)
@@ -243,7 +253,7 @@ static void script_rounds(struct member *member)
 
 static void run_rounds(enum fleet_devices devices, uint32_t world, struct play play)
 {
-    const struct fleet_options options = {.name = devices == FLEET_NCCL ? "nccl" : "staged",
+    const struct fleet_options options = {.name = name_of(devices),
                                           .kind = TRANSPORT_LOOPBACK,
                                           .world = world,
                                           .chunk_bytes = 4096,
@@ -273,9 +283,22 @@ static void test_nccl_waits(void **state)
     }
 }
 
+static void test_mixed_waits(void **state)
+{
+    (void)state;
+    for (uint32_t world = 3; world <= 5; world++) {
+        run_rounds(FLEET_MIXED, world, (struct play){.pieces = false});
+        run_rounds(FLEET_MIXED, world, (struct play){.pieces = true});
+    }
+    assert_true(fake->nccl_calls("ncclReduceScatter") > 0);
+    assert_int_equal(fake->nccl_calls("ncclAllGather"), 0);
+}
+
 static void test_streams_follow(void **state)
 {
     (void)state;
+    run_rounds(FLEET_MIXED, 4, (struct play){.follows = true});
+    run_rounds(FLEET_MIXED, 4, (struct play){.follows = true, .pieces = true});
     run_rounds(FLEET_STAGED, 2, (struct play){.follows = true});
     run_rounds(FLEET_STAGED, 2, (struct play){.follows = true, .pieces = true});
     run_rounds(FLEET_NCCL, 2, (struct play){.follows = true});
@@ -288,6 +311,7 @@ static void test_results_come_last(void **state)
     (void)state;
     run_rounds(FLEET_STAGED, 3, (struct play){.idle = true, .pieces = true});
     run_rounds(FLEET_NCCL, 3, (struct play){.idle = true, .pieces = true});
+    run_rounds(FLEET_MIXED, 4, (struct play){.idle = true, .pieces = true});
 }
 
 // A world of one copies nothing: what lies there is the result, when it is there.
@@ -331,7 +355,7 @@ static void script_steady(struct member *member)
 static void run_script(enum fleet_devices devices, uint32_t world, void (*script)(struct member *),
                        struct play *play)
 {
-    const struct fleet_options options = {.name = devices == FLEET_NCCL ? "nccl" : "staged",
+    const struct fleet_options options = {.name = name_of(devices),
                                           .kind = TRANSPORT_LOOPBACK,
                                           .world = world,
                                           .chunk_bytes = 4096,
@@ -346,6 +370,7 @@ static void test_steady_state_allocates_nothing(void **state)
     fake_gpu_weather(DEVICES, NULL);
     run_script(FLEET_STAGED, 3, script_steady, &(struct play){.pieces = true});
     run_script(FLEET_NCCL, 3, script_steady, &(struct play){.pieces = true});
+    run_script(FLEET_MIXED, 5, script_steady, &(struct play){.pieces = true});
 }
 
 // ---- failures -----------------------------------------------------------------------------------
@@ -397,6 +422,7 @@ static void test_given_up(void **state)
         run_script(FLEET_NCCL, world, script_given_up, &(struct play){.pieces = false});
         run_script(FLEET_NCCL, world, script_given_up, &(struct play){.pieces = true});
         run_script(FLEET_STAGED, world, script_given_up, &(struct play){.pieces = true});
+        run_script(FLEET_MIXED, world + 1, script_given_up, &(struct play){.pieces = true});
     }
 }
 
@@ -429,6 +455,7 @@ static void test_never_ready(void **state)
     fake_gpu_weather(DEVICES, NULL);
     run_script(FLEET_STAGED, 2, script_never_ready, &(struct play){.pieces = true});
     run_script(FLEET_NCCL, 2, script_never_ready, &(struct play){.pieces = true});
+    run_script(FLEET_MIXED, 3, script_never_ready, &(struct play){.pieces = true});
 }
 
 // Rank 0's device fails, by what the weather says. It is told once, and nothing is done there.
@@ -477,6 +504,23 @@ static void test_device_fails(void **state)
     run_script(FLEET_NCCL, 2, script_failing, &(struct play){.pieces = true, .says = "(700)"});
 }
 
+// In each stage: packing, the copies of the share and of the header, the way back.
+static void test_mixed_device_fails(void **state)
+{
+    static const char *const weathers[] = {
+        "FAKE_CUDA_FAIL=lockstep_pack:1:700@0",
+        "FAKE_CUDA_FAIL=copy:2:700@0",
+        "FAKE_CUDA_FAIL=copy:3:700@0",
+        "FAKE_CUDA_FAIL=copy:4:700@0",
+        "FAKE_CUDA_FAIL=lockstep_scatter:1:700@0",
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(weathers) / sizeof(weathers[0]); i++) {
+        fake_gpu_weather(DEVICES, weathers[i], NULL);
+        run_script(FLEET_MIXED, 4, script_failing, &(struct play){.pieces = true, .says = "(700)"});
+    }
+}
+
 static void test_nccl_fails(void **state)
 {
     (void)state;
@@ -484,6 +528,8 @@ static void test_nccl_fails(void **state)
     run_script(FLEET_NCCL, 2, script_failing, &(struct play){.pieces = true, .says = "NCCL"});
     fake_gpu_weather(DEVICES, "FAKE_NCCL_FAIL=all_reduce:1:6@0", NULL);
     run_script(FLEET_NCCL, 3, script_failing, &(struct play){.says = "NCCL"});
+    fake_gpu_weather(DEVICES, "FAKE_NCCL_FAIL=reduce_scatter:1:6@0", NULL);
+    run_script(FLEET_MIXED, 4, script_failing, &(struct play){.pieces = true, .says = "NCCL"});
 }
 
 // Another rank gives up, and ends the kernels of this one, too: what they leave is not taken for a
@@ -516,6 +562,8 @@ static void test_ended_elsewhere(void **state)
     (void)state;
     fake_gpu_weather(DEVICES, "FAKE_NCCL_ABORT=all", NULL);
     run_script(FLEET_NCCL, 2, script_ended_elsewhere, &(struct play){.pieces = true});
+    fake_gpu_weather(DEVICES, "FAKE_NCCL_ABORT=all", NULL);
+    run_script(FLEET_MIXED, 3, script_ended_elsewhere, &(struct play){.pieces = true});
 }
 
 // An abort that never returns is left behind, and said.
@@ -530,7 +578,8 @@ static void script_abort_hangs(struct member *member)
         member_idle(member, 20);
     }
     member_give_up(member, 3000);
-    MEMBER_CHECK(member, strstr(device_failed(member->device), "NCCL") != NULL);
+    if (member->device)
+        MEMBER_CHECK(member, strstr(device_failed(member->device), "NCCL") != NULL);
     if (member->rank == 0)
         MEMBER_CHECK(member, all_are(rig_look(member, &rig), value_of(0, 0)));
     rig_close(member, &rig);
@@ -541,6 +590,22 @@ static void test_abort_hangs(void **state)
     (void)state;
     fake_gpu_weather(DEVICES, "FAKE_NCCL_ABORT_HANGS=1", NULL);
     run_script(FLEET_NCCL, 2, script_abort_hangs, &(struct play){.pieces = true});
+}
+
+// On other devices: what the first two have been given stands for ever.
+static void test_mixed_abort_hangs(void **state)
+{
+    const struct fleet_options options = {.name = "mixed",
+                                          .kind = TRANSPORT_LOOPBACK,
+                                          .world = 3,
+                                          .chunk_bytes = 4096,
+                                          .abort_ms = ABORT_MS,
+                                          .devices = FLEET_MIXED,
+                                          .first_device = 2};
+    struct play play = {.pieces = true};
+    (void)state;
+    fake_gpu_weather(DEVICES, "FAKE_NCCL_ABORT_HANGS=1", NULL);
+    fleet_run(&options, script_abort_hangs, &play);
 }
 
 // ---- forming ------------------------------------------------------------------------------------
@@ -554,7 +619,8 @@ static void *form_in_vain(void *argument)
     char error[256] = "";
     char choice[32];
     snprintf(choice, sizeof(choice), "cuda:%u", member->rank);
-    MEMBER_CHECK(member, device_open(choice, &member->device, error, sizeof(error)) == 0);
+    MEMBER_CHECK(member, !fleet_has_device(member->fleet, member->rank) ||
+                             device_open(choice, &member->device, error, sizeof(error)) == 0);
     member->transport = fleet_open(member);
     snprintf(member->fleet->addresses[member->rank], LOCKSTEP_ADDRESS_BYTES, "%s",
              transport_address(member->transport));
@@ -572,26 +638,27 @@ static void *form_in_vain(void *argument)
     return NULL;
 }
 
-static void run_in_vain(const char *weather, const char *says)
+static void run_in_vain(enum fleet_devices devices, uint32_t world, const char *weather,
+                        const char *says)
 {
     struct play play = {.says = says};
     struct fleet *fleet = calloc(1, sizeof(*fleet));
-    pthread_t threads[2];
-    fleet->options = (struct fleet_options){.name = "nccl",
+    pthread_t threads[FLEET_MAX];
+    fleet->options = (struct fleet_options){.name = name_of(devices),
                                             .kind = TRANSPORT_LOOPBACK,
-                                            .world = 2,
+                                            .world = world,
                                             .chunk_bytes = 4096,
                                             .abort_ms = ABORT_MS,
-                                            .devices = FLEET_NCCL};
+                                            .devices = devices};
     fleet->argument = &play;
-    pthread_barrier_init(&fleet->barrier, NULL, 2);
+    pthread_barrier_init(&fleet->barrier, NULL, world);
     fake_gpu_weather(DEVICES, weather, NULL);
-    for (uint32_t i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < world; i++) {
         fleet->members[i].fleet = fleet;
         fleet->members[i].rank = i;
         pthread_create(&threads[i], NULL, form_in_vain, &fleet->members[i]);
     }
-    for (uint32_t i = 0; i < 2; i++)
+    for (uint32_t i = 0; i < world; i++)
         pthread_join(threads[i], NULL);
     pthread_barrier_destroy(&fleet->barrier);
     free(fleet);
@@ -600,7 +667,8 @@ static void run_in_vain(const char *weather, const char *says)
 static void test_forms_in_vain(void **state)
 {
     (void)state;
-    run_in_vain("FAKE_NCCL_FAIL=ncclGetUniqueId:1:3", "ncclGetUniqueId");
+    run_in_vain(FLEET_NCCL, 2, "FAKE_NCCL_FAIL=ncclGetUniqueId:1:3", "ncclGetUniqueId");
+    run_in_vain(FLEET_MIXED, 3, "FAKE_NCCL_FAIL=ncclGetUniqueId:1:3", "ncclGetUniqueId");
 }
 
 // One communicator after the other, each of its generation.
@@ -614,7 +682,7 @@ static void script_generations(struct member *member)
     // Large enough for NCCL to be told of it.
     MEMBER_CHECK(member, transport_reserve_device(member->transport, 1, 1 << 20, 1, 1) == 0);
     for (uint32_t round = 0; round < 3; round++) {
-        MEMBER_CHECK(member, fake->nccl_calls("ncclCommRegister") > round);
+        MEMBER_CHECK(member, !member->device || fake->nccl_calls("ncclCommRegister") > round);
         rig_fill(member, &rig, value_of(member->rank, round));
         shot_launch(member, &shot, &rig, round);
         member_until(member, &member->done_count, round + 1, "the collective");
@@ -638,6 +706,8 @@ static void test_generations(void **state)
     (void)state;
     fake_gpu_weather(DEVICES, NULL);
     run_script(FLEET_NCCL, 3, script_generations, &(struct play){.pieces = true});
+    fake_gpu_weather(DEVICES, NULL);
+    run_script(FLEET_MIXED, 4, script_generations, &(struct play){.pieces = true});
     assert_int_equal(fake->nccl_live(), 0);
 }
 
@@ -672,6 +742,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_staged_waits, nothing_left),
         cmocka_unit_test_teardown(test_nccl_waits, nothing_left),
+        cmocka_unit_test_teardown(test_mixed_waits, nothing_left),
         cmocka_unit_test_teardown(test_streams_follow, nothing_left),
         cmocka_unit_test_teardown(test_results_come_last, nothing_left),
         cmocka_unit_test_teardown(test_alone, nothing_left),
@@ -682,8 +753,10 @@ int main(void)
         cmocka_unit_test_teardown(test_ended_elsewhere, nothing_left),
         cmocka_unit_test(test_forms_in_vain),
         cmocka_unit_test(test_device_fails),
+        cmocka_unit_test(test_mixed_device_fails),
         cmocka_unit_test(test_nccl_fails),
         cmocka_unit_test(test_abort_hangs),
+        cmocka_unit_test(test_mixed_abort_hangs),
     };
     return cmocka_run_group_tests_name("devices", tests, setup, NULL);
 }

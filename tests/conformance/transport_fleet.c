@@ -104,11 +104,13 @@ static void on_device_failed(void *context, const char *text)
     snprintf(member->failed_text, sizeof(member->failed_text), "%s", text);
 }
 
-static bool fleet_has_device(const struct fleet *fleet, uint32_t rank)
+bool fleet_has_device(const struct fleet *fleet, uint32_t rank)
 {
     const uint32_t n = fleet->options.world;
     if (fleet->options.devices == FLEET_STAGED)
         return n == 1 || rank < n - 1;
+    if (fleet->options.devices == FLEET_MIXED)
+        return rank + 1 < n && (rank % 2 == 0 || rank + 2 == n);
     return fleet->options.devices == FLEET_NCCL;
 }
 
@@ -118,7 +120,7 @@ static void member_open_device(struct member *member)
     char choice[32];
     if (!fleet_has_device(member->fleet, member->rank))
         return;
-    snprintf(choice, sizeof(choice), "cuda:%u", member->rank);
+    snprintf(choice, sizeof(choice), "cuda:%u", member->fleet->options.first_device + member->rank);
     if (device_open(choice, &member->device, error, sizeof(error)) < 0)
         fleet_fail(member, __FILE__, __LINE__, error);
 }
@@ -127,6 +129,11 @@ void member_place(const struct member *member, struct collective *collective)
 {
     collective->device = member->device;
     collective->on_devices = member->fleet->options.devices != FLEET_ON_HOSTS;
+}
+
+bool member_has_any_order(const struct member *member)
+{
+    return !member->device || member->fleet->options.devices == FLEET_STAGED;
 }
 
 struct transport *fleet_open(struct member *member)
@@ -219,6 +226,7 @@ void fleet_world(const struct fleet *fleet, uint32_t rank, struct transport_worl
     memset(world->secret, 0x5a, sizeof(world->secret));
     for (uint32_t r = 0; r < fleet->options.world; r++)
         world->devices[r / 64] |= (uint64_t)fleet_has_device(fleet, r) << (r % 64);
+    world->devices_meet = fleet->options.devices == FLEET_MIXED;
     if (fleet->options.mates)
         world->locality = locality;
 }

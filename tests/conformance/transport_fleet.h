@@ -18,6 +18,8 @@
 enum fleet_devices {
     FLEET_ON_HOSTS,
     FLEET_STAGED, // Ranks have a device, but for the last one of several.
+    FLEET_MIXED, // Even ranks and the last but one have, and meet; in a world of two as
+                 // FLEET_STAGED.
     FLEET_NCCL, // All have.
 };
 
@@ -34,6 +36,7 @@ struct fleet_options {
     struct regions **regions; // [world], when registered.
     enum slot_fill fills[FLEET_MAX]; // By rank.
     enum fleet_devices devices;
+    uint32_t first_device; // Of rank 0; the next rank has the next one.
     uint64_t abort_ms; // As of struct transport_config.
     enum plan_algorithm algorithm; // Of collectives of a job; broadcasts take what there is.
 };
@@ -84,6 +87,7 @@ void fleet_run(const struct fleet_options *options, void (*script)(struct member
                void *argument);
 
 // The parts, for tests that want to do it differently.
+bool fleet_has_device(const struct fleet *fleet, uint32_t rank);
 struct transport *fleet_open(struct member *member);
 void fleet_world(const struct fleet *fleet, uint32_t rank, struct transport_world *world,
                  struct peer peers[LOCKSTEP_MAX_NEIGHBOURS]);
@@ -98,6 +102,8 @@ void member_barrier(struct member *member);
 
 // The memory of a collective of the fleet's jobs is where the fleet says.
 void member_place(const struct member *member, struct collective *collective);
+// Whether it may launch in another order than other ranks: NCCL sums nothing of it.
+bool member_has_any_order(const struct member *member);
 
 // Ends the program.
 void fleet_fail(const struct member *member, const char *file, int line, const char *text);

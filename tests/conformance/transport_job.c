@@ -358,9 +358,7 @@ void job_run(struct member *member, struct job *job)
     uint64_t random = job->seed * 31 + member->rank + job->run * 1009;
     for (uint32_t i = 0; i < job->count; i++)
         order[i] = i;
-    // What NCCL carries has one order on all ranks.
-    const bool any_order = member->fleet->options.devices != FLEET_NCCL;
-    for (uint32_t i = 0; any_order && i < job->count; i += JOB_BLOCK) {
+    for (uint32_t i = 0; member_has_any_order(member) && i < job->count; i += JOB_BLOCK) {
         const uint32_t left = job->count - i;
         job_shuffle(order + i, left < JOB_BLOCK ? left : JOB_BLOCK, &random);
     }
