@@ -471,10 +471,17 @@ static bool overlap_step(struct rank *rank, struct trained_module *module, useco
     return report.first_wire_us < report.last_ready_us;
 }
 
+// Of a bucket. Where bytes travel one by one, a tenth of the usual.
+static uint64_t overlap_elements(const struct rank *rank)
+{
+    return rank->setting->torn_bytes == 1 ? 400 : 4000;
+}
+
 // The pause is no bound that a loaded machine could break: it grows until the engine had its turn.
 static void overlap_body(struct rank *rank)
 {
-    static const uint64_t large[6] = {500, 4000, 4000, 4000, 4000, 4000};
+    const uint64_t each = overlap_elements(rank);
+    const uint64_t large[6] = {each / 8, each, each, each, each, each};
     const struct module_shape shape = {.name = "net", .count = 6, .elements = large};
     struct trained_module module;
     int64_t overlapped = 0;
@@ -492,9 +499,8 @@ static void overlap_body(struct rank *rank)
 
 static void overlap_configure(struct rank *rank, struct lockstep_config *config)
 {
-    (void)rank;
-    config->bucket_first_bytes = config->bucket_bytes = 16000;
-    config->bucket_last_bytes = 4000;
+    config->bucket_first_bytes = config->bucket_bytes = overlap_elements(rank) * sizeof(float);
+    config->bucket_last_bytes = config->bucket_bytes / 4;
 }
 
 static void case_44_transfer_overlaps_backward(const struct setting *setting)

@@ -501,17 +501,16 @@ static bool stamp_all_algorithms(void)
 
 // Sanitizers are slow. Of the torn loopbacks one is enough for each: for threads the one that moves
 // most at once, for memory one that ends inside of elements. Of the usual worlds TCP has the one of
-// two, memory the one of three.
+// two, loopback and memory the one of three.
 static bool stamp_leaves_out(const struct stamp *stamp, const struct setting *setting)
 {
     const char *sanitizer = getenv("LOCKSTEP_SANITIZER");
     if (sanitizer == NULL || sanitizer[0] == '\0')
         return false;
-    if (setting->torn_bytes == 0)
-        return stamp->worlds == NULL && setting->devices == 0 && !stamp_all_algorithms() &&
-               ((setting->world_size == 3 && setting->transport == LOCKSTEP_TRANSPORT_TCP) ||
-                (setting->world_size == 2 && setting->transport == LOCKSTEP_TRANSPORT_AUTO));
-    return setting->torn_bytes != (strcmp(sanitizer, "thread") == 0 ? 1000 : 7);
+    if (setting->torn_bytes != 0)
+        return setting->torn_bytes != (strcmp(sanitizer, "thread") == 0 ? 1000 : 7);
+    return stamp->worlds == NULL && setting->devices == 0 && !stamp_all_algorithms() &&
+           (setting->world_size == 2) != (setting->transport == LOCKSTEP_TRANSPORT_TCP);
 }
 
 static bool stamp_wants(const struct stamps *all, const struct stamp *stamp,
@@ -524,15 +523,19 @@ static bool stamp_wants(const struct stamps *all, const struct stamp *stamp,
            (setting->algorithm == NULL || stamp_all_algorithms());
 }
 
-// Of the usual worlds one is enough where ranks have devices, but where all is tried.
+// Of the usual worlds one is enough where ranks have devices, and for each torn loopback, of which
+// there are several, but where all is tried.
 static const uint32_t *stamp_worlds(const struct stamps *all, const struct stamp *stamp,
                                     const struct setting *setting)
 {
     static const uint32_t two_and_three[] = {2, 3, 0};
+    static const uint32_t two[] = {2, 0};
     static const uint32_t three[] = {3, 0};
     static const uint32_t four[] = {4, 0};
     if (stamp->worlds != NULL)
         return stamp->worlds;
+    if (setting->torn_bytes != 0 && !stamp_all_algorithms())
+        return setting->torn_bytes == 7 ? two : three;
     if (setting->devices == 2)
         return devices_of_four(all->group, stamp->name) ? four : three;
     return setting->devices > 0 && !stamp_all_algorithms() ? three : two_and_three;
