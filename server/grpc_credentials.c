@@ -13,6 +13,7 @@
 #include "base/tls_files.h"
 #include "base/tls_names.h"
 #include "protos/limits.h"
+#include "server/tls_limits.h"
 
 #include <grpc/grpc.h>
 #include <grpc/grpc_security.h>
@@ -36,6 +37,32 @@ struct rpc_credentials {
 
 // ---- files ------------------------------------------------------------------------------------
 
+static uint32_t certificates_in(const char *pem)
+{
+    uint32_t count = 0;
+    while ((pem = strstr(pem, "-----BEGIN CERT"))) {
+        count++;
+        pem++;
+    }
+    return count;
+}
+
+// As tls_files_load; their names must fit into our side of a handshake, too.
+static int load(const char *directory, struct tls_files *files, char *error, size_t error_bytes)
+{
+    if (tls_files_load(directory, NULL, files, error, error_bytes) < 0)
+        return -1;
+    const uint32_t count = certificates_in(files->authority);
+    if (count <= TLS_AUTHORITIES)
+        return 0;
+    snprintf(error, error_bytes, "%s/%s: holds %u authorities; %d are the most", directory,
+             TLS_AUTHORITY_FILE, count, TLS_AUTHORITIES);
+    const struct tls_stamp stamp = files->stamp;
+    tls_files_free(files);
+    files->stamp = stamp;
+    return -1;
+}
+
 // True: other files are in use now.
 static bool reload_locked(struct rpc_credentials *credentials)
 {
@@ -47,7 +74,7 @@ static bool reload_locked(struct rpc_credentials *credentials)
     if (tls_stamps_equal(&stamp, &credentials->files.stamp) ||
         tls_stamps_equal(&stamp, &credentials->refused))
         return false;
-    if (tls_files_load(credentials->directory, NULL, &files, text, sizeof text) < 0) {
+    if (load(credentials->directory, &files, text, sizeof text) < 0) {
         credentials->refused = files.stamp;
         credentials->counts.reload_failures++;
         log_event(credentials->log, LOG_LEVEL_WARN, "tls_reload_failed", "text=%s hint=%s", text,
@@ -139,6 +166,7 @@ const char *rpc_credentials_failure(const char *line)
         {"packet length too long", "a client does not speak TLS"},
         {"unsupported protocol", "a client speaks no TLS 1.3"},
         {"no shared cipher", "a client speaks no TLS 1.3"},
+        {"excessive message size", "a client's certificates are too large"},
         {"unknown ca", "a client refused our certificate: its ca.crt has not signed it"},
         {"certificate expired", "a client refused our certificate: it has expired for it"},
         {"bad certificate", "a client refused our certificate"},
@@ -174,7 +202,7 @@ int rpc_credentials_open(const char *directory, struct log *log, struct rpc_cred
     allow_only_tls_1_3();
     credentials->directory = directory;
     credentials->log = log;
-    if (tls_files_load(directory, NULL, &credentials->files, error, error_bytes) < 0) {
+    if (load(directory, &credentials->files, error, error_bytes) < 0) {
         free(credentials);
         return -1;
     }

@@ -21,6 +21,7 @@
 #include "base/thread.h"
 #include "protos/codec.h"
 #include "server/grpc_credentials.h"
+#include "server/process.h"
 
 #include <grpc/byte_buffer.h>
 #include <grpc/byte_buffer_reader.h>
@@ -397,6 +398,14 @@ static rpc_peer call_peer(const struct call *call)
     return generation << 32 | call->slot;
 }
 
+// With each stream that begins or ends.
+static void server_limit_newcomers(const struct rpc_server *server)
+{
+    if (server->config.descriptors > 0)
+        process_limit_descriptors(server->config.descriptors + RPC_NEWCOMERS +
+                                  server->counts.streams);
+}
+
 static bool call_take_slot(struct call *call)
 {
     struct rpc_server *server = call->server;
@@ -408,6 +417,7 @@ static bool call_take_slot(struct call *call)
     slot->call = call;
     slot->generation++;
     server->counts.streams++;
+    server_limit_newcomers(server);
     return true;
 }
 
@@ -421,6 +431,7 @@ static void call_leave_slot(struct call *call)
     slot->next_free = server->free_slot;
     server->free_slot = call->slot;
     server->counts.streams--;
+    server_limit_newcomers(server);
     call->slot = 0;
 }
 

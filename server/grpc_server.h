@@ -21,6 +21,10 @@
 // the listener is closed, and opened again on the same port as soon as descriptors are free.
 // Streams that stand are not touched.
 //
+// Newcomers. Who connects has proven nothing before his stream stands, and gRPC tells nobody of
+// him. What bounds such connections is the limit of descriptors, which follows the streams: as many
+// as stand, RPC_NEWCOMERS, and what the rest of the process needs.
+//
 // TLS. With tls_dir a stream begins only for a certificate that may be a worker's; of which job,
 // the service asks with allows when it knows the job. What was refused is told in words that say
 // nothing about jobs (grpc_credentials.h).
@@ -39,12 +43,14 @@
 #include <stdint.h>
 
 #define RPC_MAX_STREAMS (LOCKSTEP_MAX_WORKERS + 64) // The rest is there to be refused by name.
+#define RPC_NEWCOMERS 2048 // Connections without a stream: two of the largest worlds at once.
 #define RPC_MAX_WATCHES 256 // grpc.health.v1 Watch calls.
 #define RPC_QUEUE_PAUSE 64
 #define RPC_QUEUE_BYTES (16 * 1024 * 1024) // Of one stream.
 #define RPC_SILENCE_MS 10000
 #define RPC_LINGER_MS 5000 // For a finished stream to take what was sent.
 
+static_assert(RPC_NEWCOMERS >= 2 * LOCKSTEP_MAX_WORLD, "a world can come all at once");
 static_assert(RPC_QUEUE_PAUSE < LOCKSTEP_SEND_QUEUE, "a stream is paused before it is closed");
 
 // What whoever may not is told: nothing about jobs that exist.
@@ -88,6 +94,7 @@ struct rpc_config {
     const char *service; // Its name for health checks; "" is the process itself.
     struct log *log; // Borrowed until close. gRPC's own errors go there too.
     const char *tls_dir; // Borrowed until close; NULL: plaintext.
+    uint32_t descriptors; // What all else in the process needs; 0: its limit is left alone.
 };
 
 // Counts since the start, for metrics.

@@ -12,6 +12,7 @@
 #include "server/options.h"
 #include "server/process.h"
 #include "server/service.h"
+#include "server/tls_limits.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -22,8 +23,7 @@
 
 #define EXIT_USAGE 2
 #define START_LINE_BYTES 1024
-// As many as there may be streams, 512 connections of HTTP, and 128 for all else.
-#define DESCRIPTORS_MAX (RPC_MAX_STREAMS + 512 + 128)
+#define DESCRIPTORS (512 + 128) // Connections of HTTP, and all else that is not of gRPC.
 
 struct daemon {
     struct options options;
@@ -60,6 +60,17 @@ static void drain(void *context, const char *why)
 
 // ---- start ------------------------------------------------------------------------------------
 
+static int limit_tls(struct daemon *daemon)
+{
+    if (tls_limits_set() == 0)
+        return 0;
+    snprintf(
+        daemon->error, sizeof daemon->error,
+        "OpenSSL cannot be limited: something in this process used it before, or it is another "
+        "version than the one that this program was built for");
+    return -1;
+}
+
 static int open_streams(struct daemon *daemon)
 {
     struct service_config config = {
@@ -77,6 +88,7 @@ static int open_streams(struct daemon *daemon)
         .service = SERVICE_NAME,
         .log = &daemon->log,
         .tls_dir = daemon->options.tls_dir,
+        .descriptors = DESCRIPTORS,
     };
     struct rpc_events events = service_events(daemon->service);
     if (rpc_server_open(&rpc, &events, &daemon->server, daemon->error, sizeof daemon->error) < 0)
@@ -241,9 +253,9 @@ static int run(struct daemon *daemon)
 {
     log_init(&daemon->log, daemon->options.log_level, log_sink_stderr, NULL);
     process_block_signals();
-    uint64_t descriptors = process_limit_descriptors(DESCRIPTORS_MAX);
-    if (open_streams(daemon) < 0 || open_http(daemon) < 0 || start_signals(daemon) < 0 ||
-        write_ports(daemon) < 0)
+    uint64_t descriptors = process_limit_descriptors(DESCRIPTORS + RPC_NEWCOMERS);
+    if (limit_tls(daemon) < 0 || open_streams(daemon) < 0 || open_http(daemon) < 0 ||
+        start_signals(daemon) < 0 || write_ports(daemon) < 0)
         return -1;
     announce(daemon, descriptors);
     rpc_server_run(daemon->server);

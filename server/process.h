@@ -17,8 +17,8 @@
 #include <sys/types.h>
 
 // Sets the soft limit of open files to the hard one, but to no more than `most`: who connects and
-// says nothing costs memory until his time is over, and this bounds how many do so at once. Returns
-// what it is then, 0 if unknown.
+// says nothing costs memory until his time is over, and this bounds how many do so at once. What is
+// open above it stays open. Returns what it is then, 0 if unknown.
 uint64_t process_limit_descriptors(uint64_t most);
 
 // Main thread, before any other thread: the signals of struct process_signals are blocked in all.

@@ -16,10 +16,11 @@ UNPROVEN = 64  # LOCKSTEP_MAX_UNPROVEN
 LORIS_S = 13  # Above each time that a connection may take: 5 s, 10 s, 5 s.
 MANY = 10000
 OTHERS = 300
-# A hello of TLS that claims 131,000 bytes, the most that OpenSSL reads, in records; the last is missing.
+HELLO_OPENSSL, HELLO_HERE = 131000, 21800  # The longest hellos that are read; TLS_MESSAGE_BYTES of server/tls_limits.h.
+CHAIN_BYTES, HELD_BACK = 15000, 1000
 RECORD = b"\x16\x03\x01\x40\x00"
-LONG_HELLO = [RECORD + b"\x01\x01\xff\xb8\x03\x03" + bytes(16378), *[RECORD + bytes(16384)] * 6]
-DESCRIPTORS = 4800  # DESCRIPTORS_MAX of server/main.c
+DESCRIPTORS = 2688 + 8  # DESCRIPTORS of server/main.c, RPC_NEWCOMERS, and streams: of the job and of newcomers.
+CERTIFICATES_S = 4  # How long clients come that hold back their certificates: they are cut after 5 s.
 OWN_DESCRIPTORS = 40  # Of a process whose limit is lowered.
 
 
@@ -88,26 +89,59 @@ def half_open(victim):
     return f"{len(streams)} connections; ranks held {max(held)}; a newcomer needed {1000 * took:.0f} ms"
 
 
+def long_hello(size):
+    """A hello of TLS that claims so many bytes, in records, of which the last is torn."""
+    first = RECORD + b"\x01" + size.to_bytes(3, "big") + b"\x03\x03" + bytes(16378)
+    return [first, *[RECORD + bytes(16384)] * ((size - 1) // 16384 - 1), RECORD + bytes(16000)]
+
+
 def ten_thousand(victim):
-    """At once, to the coordinator, silent; as many as it holds, with hellos that are long and never end;
-    and 10,000 to a rank."""
-    for count, said in ((MANY, []), (DESCRIPTORS - OTHERS, LONG_HELLO)):
+    """At once, to the coordinator, silent; as many as it holds, with the longest hellos that OpenSSL reads
+    and then with the longest that it is let read, which never end; and 10,000 to a rank."""
+    ended = {}
+    for count, size in ((MANY, 0), (DESCRIPTORS - OTHERS, HELLO_OPENSSL), (DESCRIPTORS - OTHERS, HELLO_HERE)):
         streams = sockets.flood([victim.grpc], count)
         begun = time.monotonic()
-        for record in said:
+        for record in long_hello(size) if size else []:
             for stream in streams:
                 drip(stream, record)
             time.sleep(0.3)  # So that it is taken.
+        ended[size] = sockets.ended(streams)
         time.sleep(max(0, 8 - (time.monotonic() - begun)))
         sockets.close(streams)
     assert DESCRIPTORS / 2 < victim.held <= DESCRIPTORS, f"the coordinator held {victim.held} descriptors"
+    assert ended[HELLO_OPENSSL] > DESCRIPTORS / 2, f"{ended[HELLO_OPENSSL]} connections with hellos that are too long were ended"
     took = victim.newcomer()
     rank = sockets.flood(victim.data[:1], MANY)
     time.sleep(0.5)
     own = victims.descriptors(victim.workers[0].pid)
     sockets.close(rank)
-    return (f"and {DESCRIPTORS - OTHERS} long hellos, the coordinator held {victim.held}; a newcomer needed {1000 * took:.0f} ms after them; "
+    return (f"and twice {DESCRIPTORS - OTHERS} long hellos, the coordinator held {victim.held}; a newcomer needed {1000 * took:.0f} ms after them; "
             f"rank 0 held {own}")
+
+
+def foreign_chain(victim, size):
+    """A certificate of another authority with about so many bytes of others behind it, in PEM."""
+    path, rogue = f"{victim.folder}/chain.crt", f"{victim.folder}/rogue"
+    with open(f"{rogue}/ca.crt", encoding="utf-8") as other, open(f"{rogue}/worker/tls.crt", encoding="utf-8") as own:
+        pem = other.read()
+        text = own.read() + pem * (size * 4 // 3 // len(pem))
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    return path, f"{rogue}/worker/tls.key"
+
+
+def long_certificates(victim):
+    """Handshakes up to their last message but two: certificates that are long, foreign, and never all there."""
+    context = victim.context()
+    context.load_cert_chain(*foreign_chain(victim, CHAIN_BYTES))
+    streams, begun = [], time.monotonic()
+    while time.monotonic() - begun < CERTIFICATES_S:
+        streams.append(sockets.hold_back(victim.grpc, context, HELD_BACK))
+    time.sleep(1)
+    took = victim.newcomer()
+    sockets.close(streams)
+    return f"{len(streams)} clients; a newcomer needed {1000 * took:.0f} ms"
 
 
 def never_reads(victim):

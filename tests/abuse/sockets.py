@@ -102,6 +102,24 @@ def h2_connect(victim, certificate):
     return stream
 
 
+def hold_back(port, context, size):
+    """A connection whose handshake of TLS is all said but for the client's last `size` bytes."""
+    stream = connect(port)
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    heard, said = ssl.MemoryBIO(), ssl.MemoryBIO()
+    speaker = context.wrap_bio(heard, said, server_hostname="127.0.0.1")
+    while True:
+        try:
+            speaker.do_handshake()
+            stream.sendall(said.read()[:-size])
+            return stream
+        except ssl.SSLWantReadError:
+            stream.sendall(said.read())
+            if not (part := stream.recv(65536)):
+                raise ConnectionError("the handshake was ended") from None
+            heard.write(part)
+
+
 def h2_hear(stream, seconds):
     """What comes in so many seconds, or until the end."""
     parts = []

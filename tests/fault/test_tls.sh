@@ -61,6 +61,7 @@ cp -r good swapped && cp expired/tls.key swapped/
 cp -r good stranger && cp other/ca.crt stranger/
 cp -r good empty && : >empty/tls.crt
 cp -r good torn && head -c 200 good/tls.crt >torn/tls.crt
+cp -r good crowded && for _ in $(seq 64); do cat ca/ca.crt; done >>crowded/ca.crt
 cp -r good absent && rm absent/ca.crt
 cp -r good odd && rm odd/tls.key && mkdir odd/tls.key
 cp -r good locked && openssl pkey -in good/tls.key -aes128 -passout pass:secret -out locked/tls.key
@@ -107,14 +108,18 @@ asked() {
     has said "$says"
 }
 
+# No coordinator begins with that directory; it says why in one line.
+refuses() { # DIRECTORY SENTENCE
+    local code=0
+    "$bin/lockstep-coordinator" --listen 127.0.0.1:0 --http off --tls-dir "$1" 2>said || code=$?
+    equal "a coordinator with $1" "$code" 1
+    has said "$2"
+    equal "lines about $1" "$(wc -l <said)" 1
+}
+
 port=1
 while IFS='|' read -r directory says; do
-    code=0
-    "$bin/lockstep-coordinator" --listen 127.0.0.1:0 --http off --tls-dir "$directory" 2>said ||
-        code=$?
-    equal "a coordinator with $directory" "$code" 1
-    has said "$says"
-    equal "lines about $directory" "$(wc -l <said)" 1
+    refuses "$directory" "$says"
     train "$directory" said && fail "a worker with $directory"
     has said "$says"
 done <<'END'
@@ -129,6 +134,7 @@ absent|absent/ca.crt: cannot be read: No such file or directory
 odd|odd/tls.key: is not a file
 locked|locked/tls.key: is protected by a passphrase
 END
+refuses crowded "crowded/ca.crt: holds 65 authorities; 64 are the most" # A worker takes them.
 
 # ---- the other side -------------------------------------------------------------------------------
 

@@ -50,9 +50,9 @@ FENCES = (
      "gRPC stays in two files a side: the streams, and their credentials"),
     (re.compile(r"(.*\.pb\.h|pb(_\w+)?\.h)$"), r"protos/[^/]+\.c", "nanopb stays in protos/*.c"),
     (re.compile(r"<openssl/"),
-     r"(worker/(crypto(_channel)?|control_probe)|base/tls_(files|context)|server/http_(tls|token|guard)"
+     r"(worker/(crypto(_channel)?|control_probe)|base/tls_(files|context)|server/(http_(tls|token|guard)|tls_limits)"
      r"|cli/(certs_\w+|http_tls))\.c",
-     "OpenSSL stays in worker/crypto*.c, and where certificates are read and made"),
+     "OpenSSL stays in worker/crypto*.c, where certificates are read and made, and what limits it"),
     (re.compile(r"(event2/|event\.h$|evhttp\.h$|evutil\.h$)"), r"server/http(_\w+)?\.c",
      "libevent stays in server/http*.c"),
     (re.compile(r"<(.*/)?(cuda|cudart|nccl|curand|cublas|cooperative_groups)\w*\.h$"),
