@@ -237,6 +237,19 @@ static bool call_speaks_for(const struct lockstep_module *module, uint32_t param
            (module->homes[parameter].module != module || call_takes_part(module));
 }
 
+// A thread that waits for a call has said behind what results may be written of those that were
+// handed over before. Of this one nobody else says it until the step ends, and held results keep
+// others out of the window: so either that thread has seen it, or it is seen here that one waits.
+static void call_say_handed(struct contribution *contribution)
+{
+    struct lockstep_session *session = contribution->module->session;
+    atomic_store(&contribution->handed, true);
+    if (atomic_load(&session->waiting) == 0 || session->config.solo)
+        return;
+    ready_say_wait(session);
+    transport_wake(session->transport);
+}
+
 // All that nobody has spoken for under this serial. In definition order reversed, like the layout
 // before anything was learned.
 static void call_hand_rest(struct contribution *contribution, uint64_t serial)
@@ -249,7 +262,7 @@ static void call_hand_rest(struct contribution *contribution, uint64_t serial)
                 call_settle(contribution, p, rest);
         }
     }
-    atomic_store_explicit(&contribution->handed, true, memory_order_release);
+    call_say_handed(contribution);
 }
 
 // The bucket of a parameter of which something is missing contributes nothing. It is not complete
@@ -291,7 +304,7 @@ static void call_withdraw(struct contribution *contribution, uint64_t serial)
                 call_settle(contribution, p, rest);
         }
     }
-    atomic_store_explicit(&contribution->handed, true, memory_order_release);
+    call_say_handed(contribution);
 }
 
 // A module that was called has its owners take part in the step. Whether it has reported anything

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "worker/error.h"
+#include "worker/ready.h"
 #include "worker/session.h"
 
 #include <inttypes.h>
@@ -223,6 +224,7 @@ static int wait_within(struct lockstep_call *call, uint32_t timeout_ms)
                          "module '%s': %" PRIu32 " threads wait for calls already; "
                          "config.trainer_threads says how many may",
                          call->module->name, session->config.trainer_threads);
+    ready_say_wait(session);
     status = wait_for_all(&wait, call);
     atomic_fetch_sub(&session->waiting, 1);
     if (status == 0)

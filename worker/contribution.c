@@ -69,6 +69,7 @@ static void contribution_step_begin(struct contribution *contribution)
     memset(contribution->used_anywhere, 0,
            module->parameter_count * sizeof(*contribution->used_anywhere));
     atomic_store_explicit(&contribution->handed, false, memory_order_relaxed);
+    atomic_store_explicit(&contribution->behind.ready, NULL, memory_order_relaxed);
     contribution->withdrawn = contribution->returned = false;
     contribution->announced = contribution->waits_held = 0;
 }
@@ -266,6 +267,8 @@ static void contribution_on_devices(const struct contribution *contribution, uin
     collective->device = module->session->device;
     collective->ready = contribution->gates[bucket].ready;
     collective->ready_count = LOCKSTEP_READY_STREAMS;
+    if (ready_leaves_out(contribution, bucket))
+        collective->behind = &contribution->behind;
 }
 
 // What was put off is a contribution like any other, of its own weight; as a sum, where it is one.

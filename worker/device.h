@@ -75,8 +75,8 @@ int device_copy(struct device *device, void *to, const void *from, size_t bytes)
 // (2) are. An event is a CUevent without timing.
 void *device_event_make(struct device *device); // NULL: device_failed says why.
 void device_event_free(struct device *device, void *event);
-// From now on the event stands for all that was enqueued on the stream before. Neither waits nor
-// allocates. 0 or -1.
+// From now on the event stands for all that was enqueued on the stream before; NULL means the
+// legacy default stream here. Neither waits nor allocates. 0 or -1.
 int device_event_record(struct device *device, void *event, void *stream);
 // 1: it has happened, or was never recorded; 0: not yet; -1: the device has failed.
 int device_event_query(struct device *device, void *event);
@@ -94,8 +94,9 @@ enum device_stream {
     DEVICE_COLLECT, // From gradients to the host. Waits for those who produce them.
     DEVICE_DELIVER, // From the host to gradients.
     DEVICE_REDUCE, // Between devices. Waits for those who produce gradients, and for other ranks.
+    DEVICE_BEHIND, // To gradients that other streams may still write: waits for those.
 };
-#define DEVICE_STREAMS 3
+#define DEVICE_STREAMS 4
 void *device_stream(const struct device *device, enum device_stream stream);
 
 // Memory that transfers go through.

@@ -126,6 +126,12 @@ void engine_describe_held(const struct lockstep_session *session, const struct d
         text_append(&into, "the buffer '%s'", group->tensors[0]->name);
         return;
     }
+    if (held->ready == &session->end_ready || held->ready == &session->wait_ready) {
+        text_append(&into, "the work before %s",
+                    held->ready == &session->end_ready ? "lockstep_step_end"
+                                                       : "lockstep_call_wait");
+        return;
+    }
     const struct contribution *contribution = held->collective->context;
     text_append(&into, "the gradient of '%s'",
                 contribution->module->parameters[held->ready->parameter].name);

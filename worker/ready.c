@@ -132,6 +132,85 @@ int ready_record(struct contribution *contribution, uint32_t parameter, void *st
     return result < 0 ? ready_failed(session) : 0;
 }
 
+// ---- Results where nothing was reported --------------------------------------------------------
+
+void ready_open(struct lockstep_session *session)
+{
+    session->end_ready.event = device_event_make(session->device);
+    session->wait_ready.event = device_event_make(session->device);
+    session->wait_ready.pending = session->wait_ready.event != NULL;
+}
+
+void ready_close(struct lockstep_session *session)
+{
+    if (session->end_ready.event != NULL)
+        device_event_free(session->device, session->end_ready.event);
+    if (session->wait_ready.event != NULL)
+        device_event_free(session->device, session->wait_ready.event);
+}
+
+bool ready_leaves_out(const struct contribution *contribution, uint32_t bucket)
+{
+    const struct lockstep_module *module = contribution->module;
+    const struct bucket *shape = &module->layout.buckets[bucket];
+    if (!shape->device || module->session->device == NULL || module->session->world_size == 1)
+        return false;
+    for (uint32_t i = 0; i < shape->count; i++) {
+        const uint32_t parameter = module->layout.order[shape->first + i];
+        if (module->shapes[parameter].elements > 0 &&
+            !atomic_load_explicit(&contribution->gradients[parameter].used, memory_order_relaxed))
+            return true;
+    }
+    return false;
+}
+
+// Nothing of it has come behind anything so far, and something is to.
+static bool ready_is_unsaid(const struct contribution *contribution)
+{
+    bool leaves_out = false;
+    if (atomic_load_explicit(&contribution->behind.ready, memory_order_relaxed) != NULL)
+        return false;
+    for (uint32_t b = 0; b < contribution->module->layout.bucket_count && !leaves_out; b++)
+        leaves_out = ready_leaves_out(contribution, b);
+    return leaves_out;
+}
+
+// Says it of all contributions, or of those that were handed over. Other threads hand over more
+// meanwhile, so the event is recorded when one is found; in a step in which all was reported,
+// never. A device that fails here says so where results are written.
+static void ready_say(struct lockstep_session *session, struct device_ready *ready, bool all,
+                      void *stream)
+{
+    bool recorded = false;
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        struct lockstep_module *module = session->modules[m];
+        for (uint32_t i = 0; i < module->contribution_count; i++) {
+            struct contribution *contribution = &module->contributions[i];
+            if (!(all || atomic_load(&contribution->handed)) || !ready_is_unsaid(contribution))
+                continue;
+            if (!(recorded && all) && ready->event != NULL)
+                (void)device_event_record(session->device, ready->event, stream);
+            recorded = true;
+            atomic_store_explicit(&contribution->behind.ready, ready, memory_order_release);
+        }
+    }
+}
+
+void ready_say_end(struct lockstep_session *session, void *stream)
+{
+    if (session->device == NULL || session->config.solo)
+        return;
+    session->end_ready.stream = stream;
+    session->end_ready.pending = session->end_ready.event != NULL;
+    ready_say(session, &session->end_ready, true, stream);
+}
+
+void ready_say_wait(struct lockstep_session *session)
+{
+    if (session->device != NULL && !session->config.solo)
+        ready_say(session, &session->wait_ready, false, NULL);
+}
+
 // ---- A world of one ----------------------------------------------------------------------------
 
 static int ready_await_event(const struct lockstep_session *session, void *event)

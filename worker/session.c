@@ -12,6 +12,7 @@
 #include "worker/error.h"
 #include "worker/handle.h"
 #include "worker/own_address.h"
+#include "worker/ready.h"
 #include "worker/watch.h"
 #include "worker/watch_proc.h"
 
@@ -147,8 +148,10 @@ static void session_free(struct lockstep_session *session)
         handle_remove(&session->work[i]);
     state_fini(session);
     memory_fini(session);
-    if (session->device != NULL)
+    if (session->device != NULL) {
+        ready_close(session);
         device_close(session->device);
+    }
     watch_close(session);
     progress_close(session);
     trace_close(&session->trace, false);
@@ -345,8 +348,11 @@ static void session_open_device(struct lockstep_session *session)
 {
     char error[LOCKSTEP_TEXT_BYTES];
     struct text problem;
-    if (device_open(session->config.device, &session->device, error, sizeof(error)) == 0)
+    if (device_open(session->config.device, &session->device, error, sizeof(error)) == 0) {
+        if (session->device != NULL)
+            ready_open(session);
         return;
+    }
     text_init(&problem, session->device_problem, sizeof(session->device_problem));
     text_append(&problem, "%s: %s", session->config.device, error);
 }

@@ -121,6 +121,9 @@ struct contribution {
 
     // driver while a step is open, trainer between steps
     struct bucket_run *runs; // [buckets of a layout]
+    // What results come behind where nothing was reported: see ready.h. Atomic; trainer threads say
+    // it while a step is open.
+    struct device_behind behind;
     struct ready_gate *gates; // [buckets of a layout]: see ready.h. NULL: this rank has no device.
     struct extent *extents; // [parameter_count]: in layout order.
     uint64_t *unit_ends; // [parameter_count]: of the gradients in their bucket, in layout order.
@@ -419,6 +422,8 @@ struct lockstep_session {
     uint8_t trained[LOCKSTEP_MAX_PARAMETERS / 8]; // The same as bits, module after module.
     uint32_t trained_bytes; // In use.
     char loaded[LOCKSTEP_MARK_BYTES]; // What was loaded, for the manifest.
+    struct device_ready end_ready; // What streams had been given at lockstep_step_end, ...
+    struct device_ready wait_ready; // ... and at lockstep_call_wait. Any thread; see ready.h.
     bool has_loaded_tuning; // Of a world of this size.
     uint64_t loaded_doubling_bytes;
     uint64_t loaded_halving_bytes;

@@ -619,6 +619,7 @@ static int step_enter_end(struct lockstep_session *session, void *stream)
     mutex_unlock(&session->mutex);
     call_finish(session);
     step_contribute(session);
+    ready_say_end(session, stream);
     state_begin(session, session->step, stream);
     if (session->config.solo)
         status = step_settle_alone(session);

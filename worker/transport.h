@@ -27,6 +27,7 @@
 
 #include "protos/types.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -57,6 +58,12 @@ struct device_ready {
     void *stream; // For a person.
     uint32_t parameter; // The one that was reported last, for a person.
     bool pending; // The event was recorded for this collective.
+};
+
+// What results have to come behind where a rank has reported nothing: nobody has named the streams
+// that may still write there. The trainer says so late, when it waits for results.
+struct device_behind {
+    _Atomic(const struct device_ready *) ready; // Borrowed until done(). NULL: not said yet.
 };
 
 // What pairs the frames of one collective across ranks. Unique in its generation.
@@ -98,6 +105,9 @@ struct collective {
     struct device *device; // Extents are addresses of this device. NULL: memory of the host.
     const struct device_ready *ready; // [ready_count], borrowed until done().
     uint32_t ready_count;
+    // Borrowed until done(). On a device nothing is written where there is no input before this is
+    // said and has happened; the rest of the collective does not wait. NULL: before that, too.
+    const struct device_behind *behind;
 
     // [units_words(unit_count)], borrowed until done(). In: the units for which this rank has an
     // input; those of the others are NULL. Out: those for which some rank has one. Between launch

@@ -426,6 +426,22 @@ static const struct device_ready *devices_unready(const struct devices *devices,
     return NULL;
 }
 
+// The stream of the trainer that a flow waits for; NULL: none.
+static const struct device_ready *devices_awaited(const struct devices *devices,
+                                                  const struct device_flow *flow)
+{
+    const bool has_input = flow->way != DEVICE_WAY_NCCL && flow->stage > STAGE_COLLECTING;
+    const struct device_ready *ready =
+        has_input ? NULL : devices_unready(devices, flow->collective);
+    return ready ? ready : device_behind_awaited(devices, flow);
+}
+
+// It waits for nothing but the trainer.
+static bool devices_is_held(const struct devices *devices, const struct device_flow *flow)
+{
+    return flow->stage == STAGE_HELD && device_event_query(devices->device, flow->event) != 0;
+}
+
 // Between devices they begin one after the other: what follows the first one that waits for other
 // ranks cannot be in anybody's way.
 struct device_held transport_inspect_device(struct transport *transport)
@@ -436,12 +452,10 @@ struct device_held transport_inspect_device(struct transport *transport)
         return (struct device_held){.hold = DEVICE_HOLD_NONE};
     list_for_each (node, &devices->working) {
         const struct device_flow *flow = list_entry(node, struct device_flow, turn);
-        if (flow->way != DEVICE_WAY_NCCL && flow->stage > STAGE_COLLECTING)
-            continue;
-        const struct device_ready *ready = devices_unready(devices, flow->collective);
+        const struct device_ready *ready = devices_awaited(devices, flow);
         if (ready)
             return (struct device_held){DEVICE_HOLD_STREAM, flow->collective, ready};
-        if (device_flow_reduces(flow))
+        if (device_flow_reduces(flow) && !devices_is_held(devices, flow))
             return (struct device_held){.hold = DEVICE_HOLD_NCCL};
     }
     return (struct device_held){.hold = DEVICE_HOLD_NONE};
@@ -531,7 +545,7 @@ static void devices_leave_flow(struct devices *devices, struct device_flow *flow
     if (flow->stage == STAGE_TAKING)
         (void)device_record(devices->device, DEVICE_REDUCE, flow->event);
     if (flow->stage == STAGE_TAKING || flow->stage == STAGE_COLLECTING ||
-        flow->stage == STAGE_DELIVERING) {
+        flow->stage == STAGE_HELD || flow->stage == STAGE_DELIVERING) {
         list_remove(&flow->turn);
         list_push_back(&devices->left, &flow->turn);
     } else {

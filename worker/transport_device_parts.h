@@ -2,8 +2,9 @@
 //
 // What the files of collectives on devices share: transport_device.c (their life, the end),
 // transport_naming.c (how a communicator comes to be), transport_staged.c, transport_nccl.c and
-// transport_mixed.c (the three ways) and device_cut.c (what kernels are told of a collective).
-// Nobody else includes it. The driver's thread, between device_enter and device_leave.
+// transport_mixed.c (the three ways), device_behind.c (results that come late) and device_cut.c
+// (what kernels are told of a collective). Nobody else includes it. The driver's thread, between
+// device_enter and device_leave.
 
 #ifndef WORKER_TRANSPORT_DEVICE_PARTS_H
 #define WORKER_TRANSPORT_DEVICE_PARTS_H
@@ -22,6 +23,7 @@ enum device_stage {
     STAGE_TAKING, // NCCL takes it.
     STAGE_COLLECTING, // Its input, or the sum of NCCL, is on the way to the host.
     STAGE_TRAVELLING, // A collective of the hosts carries it.
+    STAGE_HELD, // Its result is there, or NCCL has it, and may not be written yet.
     STAGE_DELIVERING, // All that it does on the device is enqueued.
     STAGE_DONE,
 };
@@ -101,6 +103,18 @@ void device_cut_release(struct device_flow *flow);
 // Makes room for rows of so many pieces and elements; NULL memory: -1.
 int device_cut_reserve(struct devices *devices, uint32_t pieces, uint64_t elements, uint32_t count);
 void device_cut_fini(struct devices *devices);
+
+// ---- device_behind.c ----------------------------------------------------------------------------
+
+// What the result of the flow has to come behind was said, or it has to come behind nothing.
+bool device_behind_is_said(const struct device_flow *flow);
+// Whether something is written where this rank has no input. Its used bits are those of all ranks.
+bool device_behind_matters(const struct device_flow *flow);
+// What was said has to happen before what DEVICE_BEHIND is given from now on. 0 or -1.
+int device_behind_wait(struct devices *devices, const struct device_flow *flow);
+// That of a flow which only waits for it; NULL: it has happened.
+const struct device_ready *device_behind_awaited(const struct devices *devices,
+                                                 const struct device_flow *flow);
 
 // ---- transport_device.c -------------------------------------------------------------------------
 

@@ -10,7 +10,9 @@
 //
 // The header is one word of weight and one for each unit: how many ranks have used it. So the
 // finish kernel knows what to divide by and what to write, and the host learns it when the event
-// has happened. The gradients stay what they were until that kernel, which copies or skips all of a
+// has happened. Where this rank has not reported all gradients of a bucket, the finish kernel may
+// have to come late (device_behind.c): then the header is copied first, and tells the host whether
+// it has to. The gradients stay what they were until that kernel, which copies or skips all of a
 // bucket: it skips when the communicator was given up (`revoked` is set before that), because then
 // what NCCL leaves is garbage. A bucket that is one extent, unscaled, and used as a whole is sent
 // from where it lies, without being packed.
@@ -127,7 +129,7 @@ static int nccl_begin(struct devices *devices, struct device_flow *flow)
                                note_words(collective) - NOTE_WEIGHT);
 }
 
-static int nccl_finish(struct devices *devices, struct device_flow *flow)
+static int nccl_finish(struct devices *devices, struct device_flow *flow, enum device_stream stream)
 {
     const struct collective *collective = flow->collective;
     const uint64_t words = flow->words->address;
@@ -145,22 +147,53 @@ static int nccl_finish(struct devices *devices, struct device_flow *flow)
             (uint32_t)(collective->final == DTYPE_NONE ? collective->dtype : collective->final),
         .divides = collective->op == REDUCE_MEAN,
     };
-    if (device_cut_row(devices, flow, DEVICE_REDUCE, &finish.row) < 0)
+    if (device_cut_row(devices, flow, stream, &finish.row) < 0)
         return -1;
-    return device_run(devices->device, DEVICE_REDUCE, DEVICE_KERNEL_FINISH,
+    return device_run(devices->device, stream, DEVICE_KERNEL_FINISH,
                       device_blocks(collective->elements), &finish);
+}
+
+static int nccl_copy_header(struct devices *devices, struct device_flow *flow)
+{
+    return device_transfer(devices->device, DEVICE_REDUCE, flow->note->address,
+                           flow->words->address, note_words(flow->collective) * sizeof(uint64_t));
+}
+
+static int nccl_deliver(struct devices *devices, struct device_flow *flow,
+                        enum device_stream stream)
+{
+    if (nccl_finish(devices, flow, stream) < 0)
+        return -1;
+    flow->stage = STAGE_DELIVERING;
+    return devices_enqueued(devices, flow, stream);
+}
+
+// The sum is there, or is not yet, and where this rank has reported nothing something may be
+// written. When the trainer has said behind what, all that is left is enqueued. Before that the
+// header has to tell whether it is.
+static int nccl_deliver_held(struct devices *devices, struct device_flow *flow, bool summed)
+{
+    if (summed)
+        nccl_read_used(flow);
+    if (summed && !device_behind_matters(flow))
+        return nccl_deliver(devices, flow, DEVICE_DELIVER);
+    if (!device_behind_is_said(flow))
+        return 0;
+    if (device_wait(devices->device, DEVICE_BEHIND, flow->event) < 0 ||
+        device_behind_wait(devices, flow) < 0)
+        return -1;
+    return nccl_deliver(devices, flow, DEVICE_BEHIND);
 }
 
 // NCCL has taken it: what comes behind.
 static int nccl_enqueue_rest(struct devices *devices, struct device_flow *flow)
 {
-    const struct collective *collective = flow->collective;
-    if (flow->packed && nccl_finish(devices, flow) < 0)
+    const bool held = flow->packed && flow->collective->behind;
+    if (flow->packed && !held && nccl_finish(devices, flow, DEVICE_REDUCE) < 0)
         return -1;
-    if (device_transfer(devices->device, DEVICE_REDUCE, flow->note->address, flow->words->address,
-                        note_words(collective) * sizeof(uint64_t)) < 0)
+    if (nccl_copy_header(devices, flow) < 0)
         return -1;
-    flow->stage = STAGE_DELIVERING;
+    flow->stage = held ? STAGE_HELD : STAGE_DELIVERING;
     return devices_enqueued(devices, flow, DEVICE_REDUCE);
 }
 
@@ -231,7 +264,11 @@ int nccl_work(struct devices *devices, struct device_flow *flow)
 {
     const struct nccl_part part = {nccl_begin, nccl_enqueue_rest};
     const int happened = nccl_advance(devices, flow, &part);
+    if (happened < 0)
+        return -1;
+    if (flow->stage == STAGE_HELD)
+        return nccl_deliver_held(devices, flow, happened > 0);
     if (happened > 0)
         nccl_done(devices, flow);
-    return happened < 0 ? -1 : 0;
+    return 0;
 }

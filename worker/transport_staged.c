@@ -5,6 +5,7 @@
 //   COLLECT:  wait for the gradients -> gather into one row on the device -> copy it to the host
 //   then:     a collective of the hosts over that row, as if the memory had been there
 //   DELIVER:  copy it to the device -> scatter what somebody used to where it belongs
+//             (device_behind.c: BEHIND, when that may be written which this rank has not reported)
 //
 // A single extent needs no kernel, and no row on the device. Nothing is waited for: each arrow down
 // is a host function that wakes the driver, which looks at the event (device_happened). What the
@@ -140,6 +141,7 @@ int staged_travel(struct devices *devices, struct device_flow *flow)
     flow->host.device = NULL;
     flow->host.ready = NULL;
     flow->host.ready_count = 0;
+    flow->host.behind = NULL;
     flow->host.context = flow;
     if (flow->way == DEVICE_WAY_MIXED)
         flow->host.input_is_sum = flow->host.input_counts = true;
@@ -171,7 +173,8 @@ static bool staged_has_output(const struct devices *devices, const struct collec
 }
 
 // The bits of the units that are written, where kernels can read them; NULL: all are.
-static int staged_used(struct devices *devices, struct device_flow *flow, const uint64_t **used)
+static int staged_used(struct devices *devices, struct device_flow *flow, enum device_stream stream,
+                       const uint64_t **used)
 {
     const struct collective *collective = flow->collective;
     const size_t bytes = units_words(collective->unit_count) * sizeof(uint64_t);
@@ -180,41 +183,53 @@ static int staged_used(struct devices *devices, struct device_flow *flow, const 
         return 0;
     memcpy(flow->note->host, collective->used, bytes);
     *used = (const uint64_t *)(uintptr_t)flow->words->address;
-    return device_transfer(devices->device, DEVICE_DELIVER, flow->words->address,
-                           flow->note->address, bytes);
+    return device_transfer(devices->device, stream, flow->words->address, flow->note->address,
+                           bytes);
 }
 
-static int staged_scatter(struct devices *devices, struct device_flow *flow)
+static int staged_scatter(struct devices *devices, struct device_flow *flow,
+                          enum device_stream stream)
 {
     const struct collective *collective = flow->collective;
     struct device_scatter scatter = {.dtype = (uint32_t)collective->dtype};
-    if (staged_used(devices, flow, &scatter.used) < 0 ||
-        device_cut_row(devices, flow, DEVICE_DELIVER, &scatter.row) < 0 ||
-        device_transfer(devices->device, DEVICE_DELIVER, flow->packed->address,
-                        flow->pinned->address, staged_bytes(collective)) < 0)
+    if (staged_used(devices, flow, stream, &scatter.used) < 0 ||
+        device_cut_row(devices, flow, stream, &scatter.row) < 0 ||
+        device_transfer(devices->device, stream, flow->packed->address, flow->pinned->address,
+                        staged_bytes(collective)) < 0)
         return -1;
     scatter.packed = (const void *)(uintptr_t)flow->packed->address;
-    return device_run(devices->device, DEVICE_DELIVER, DEVICE_KERNEL_SCATTER,
+    return device_run(devices->device, stream, DEVICE_KERNEL_SCATTER,
                       device_blocks(collective->elements), &scatter);
 }
 
 // What had no input here has not waited for those who may still write its memory.
-static int staged_deliver(struct devices *devices, struct device_flow *flow)
+static int staged_write(struct devices *devices, struct device_flow *flow,
+                        enum device_stream stream)
 {
     const struct collective *collective = flow->collective;
     const struct extent *only = collective->extent_count == 1 ? &collective->extents[0] : NULL;
     const bool whole =
         units_usage(collective->used, (struct unit_range){0, collective->unit_count}) == USAGE_ALL;
-    if (!staged_has_input(devices, collective) &&
-        devices_await_ready(devices, flow, DEVICE_DELIVER) < 0)
+    if (!staged_has_input(devices, collective) && devices_await_ready(devices, flow, stream) < 0)
         return -1;
-    const int moved =
-        only && whole
-            ? device_transfer(devices->device, DEVICE_DELIVER, (uint64_t)(uintptr_t)only->out,
-                              flow->pinned->address, staged_bytes(collective))
-            : staged_scatter(devices, flow);
+    const int moved = only && whole
+                          ? device_transfer(devices->device, stream, (uint64_t)(uintptr_t)only->out,
+                                            flow->pinned->address, staged_bytes(collective))
+                          : staged_scatter(devices, flow, stream);
     flow->stage = STAGE_DELIVERING;
-    return moved < 0 ? -1 : devices_enqueued(devices, flow, DEVICE_DELIVER);
+    return moved < 0 ? -1 : devices_enqueued(devices, flow, stream);
+}
+
+static int staged_deliver(struct devices *devices, struct device_flow *flow)
+{
+    if (!device_behind_matters(flow))
+        return staged_write(devices, flow, DEVICE_DELIVER);
+    flow->stage = STAGE_HELD;
+    if (!device_behind_is_said(flow))
+        return 0;
+    if (device_behind_wait(devices, flow) < 0)
+        return -1;
+    return staged_write(devices, flow, DEVICE_BEHIND);
 }
 
 int staged_travelled(struct devices *devices, struct device_flow *flow)
@@ -293,6 +308,8 @@ int staged_work(struct devices *devices, struct device_flow *flow)
         return staged_launch(devices, flow);
     if (flow->stage == STAGE_TRAVELLING)
         return 0;
+    if (flow->stage == STAGE_HELD)
+        return device_behind_is_said(flow) ? staged_deliver(devices, flow) : 0;
     const int happened = device_happened(devices->device, flow->event);
     if (happened <= 0)
         return happened;

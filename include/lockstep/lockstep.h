@@ -653,9 +653,10 @@ LOCKSTEP_API int lockstep_call_abort(lockstep_call *call);
 /* Waits until the gradients of one call are averaged, before the end of the step: they may be read
  * then, of every replica. What the call shares with a module that owns it
  * (LOCKSTEP_PARAMETER_SHARED) is waited for, too. The call has ended and its gradients travel: it
- * is the last one of calls_per_step, or any with separate_calls. Writing a gradient before
- * lockstep_step_end gives up that it is intact or final when a rank dies. Whether a parameter was
- * unused is said at lockstep_step_end, as always.
+ * is the last one of calls_per_step, or any with separate_calls. On devices, what calls that have
+ * ended did not report comes behind what the legacy default stream was given before. Writing a
+ * gradient before lockstep_step_end gives up that it is intact or final when a rank dies. Whether a
+ * parameter was unused is said at lockstep_step_end, as always.
  *
  * A rank that waits makes no other call, so ranks that wait in different orders may wait for each
  * other: config.order says what happens. The error comes at once, on every rank, whatever the
@@ -680,9 +681,11 @@ LOCKSTEP_API int lockstep_call_next(lockstep_call *call, uint32_t timeout_ms, ui
  * stream: NULL: results are in memory when it returns. On a rank with a device: a stream that reads
  * or writes gradients and buffers after it. What is on devices need not be there yet then: what is
  * enqueued on the stream from now on waits for it, on the device, and so must every other stream
- * that touches it. What is in host memory is there. A rank that dies after that may leave a step
- * that others have not: gradients on devices are then not to be used (E_PEER_LOST comes with the
- * next call that needs the others).
+ * that touches it. What is in host memory is there. A gradient on a device that this rank has not
+ * reported is written when all has happened that the stream was given before this call (NULL: that
+ * the legacy default stream was given). A rank that dies after that may leave a step that others
+ * have not: gradients on devices are then not to be used (E_PEER_LOST comes with the next call that
+ * needs the others).
  * A step with accumulate ends at once, and says nothing to the others.
  * Blocks: until all ranks have ended the step; no with accumulate. Threads: the trainer's. Returns:
  * E_PEER_LOST (which rank on which host), E_MISMATCH (phases, or calls outside the plan where

@@ -236,9 +236,6 @@ static void model_fill(struct model *model, size_t flavour, uint32_t rank, int s
                     mixed(used ? rank + 1 : 0, flavour * 100 + (uint64_t)t, (uint64_t)step));
         gradient_put(&model->tensors[t]);
     }
-    // What is not reported has to be at rest: the library knows no stream that writes it.
-    if (on_device)
-        gpu_wait(&gpu);
 }
 
 static void check_step(lockstep_session *session, struct model *models, uint32_t rank, int step,

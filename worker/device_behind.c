@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Results on devices that come late. Where a rank has reported no gradient, a stream of its trainer
+// may still write: zeros, say. Which one it is the library learns when the trainer waits for the
+// results (transport.h, struct device_behind). Until then the result is held here; the collective
+// itself has travelled, and other ranks notice nothing. Then it is enqueued on a stream of its own,
+// DEVICE_BEHIND, so that nothing else waits for the trainer.
+//
+// Where nothing is written there, because no other rank has used such a gradient either, nothing is
+// held. The driver's thread.
+
+#include "worker/transport_device_parts.h"
+#include "worker/units.h"
+
+static const struct device_ready *behind_ready(const struct device_flow *flow)
+{
+    const struct device_behind *behind = flow->collective->behind;
+    return behind ? atomic_load_explicit(&behind->ready, memory_order_acquire) : NULL;
+}
+
+bool device_behind_is_said(const struct device_flow *flow)
+{
+    return !flow->collective->behind || behind_ready(flow);
+}
+
+bool device_behind_matters(const struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    struct ring_span span = {.first = 0};
+    for (uint32_t i = 0; collective->behind && i < collective->extent_count; i++) {
+        const struct extent *extent = &collective->extents[i];
+        span.first += span.count;
+        span.count = extent->elements;
+        if (extent->in || !extent->out || extent->elements == 0)
+            continue;
+        if (units_usage(collective->used, units_met(collective->unit_ends, collective->unit_count,
+                                                    span)) != USAGE_NONE)
+            return true;
+    }
+    return false;
+}
+
+int device_behind_wait(struct devices *devices, const struct device_flow *flow)
+{
+    const struct device_ready *ready = behind_ready(flow);
+    if (!ready || !ready->pending)
+        return 0;
+    return device_wait(devices->device, DEVICE_BEHIND, ready->event);
+}
+
+const struct device_ready *device_behind_awaited(const struct devices *devices,
+                                                 const struct device_flow *flow)
+{
+    const struct device_ready *ready = behind_ready(flow);
+    if (flow->stage != STAGE_DELIVERING || !ready || !ready->pending)
+        return NULL;
+    return device_event_query(devices->device, ready->event) == 0 ? ready : NULL;
+}
