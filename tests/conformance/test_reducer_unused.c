@@ -20,6 +20,7 @@
 // p4 is used by nobody in odd steps and by all in even ones, p5, without elements, by rank 0, p6 by
 // the last rank in every third step, and is so large that it has many chunks. p7 is never used.
 static const uint64_t sizes[COUNT] = {300, 5, 700, 1, 64, 0, 40000, 129};
+static const uint64_t slow_sizes[COUNT] = {300, 5, 700, 1, 64, 0, 10000, 129}; // Under a sanitizer.
 // Where every few bytes are a call.
 static const uint64_t torn_sizes[COUNT] = {300, 5, 700, 1, 64, 0, 1500, 129};
 
@@ -178,7 +179,9 @@ static void body(struct rank *rank)
 
 static const uint64_t *sizes_of(const struct setting *setting)
 {
-    return setting->torn_bytes > 0 && setting->torn_bytes < 100 ? torn_sizes : sizes;
+    if (setting->torn_bytes > 0 && setting->torn_bytes < 100)
+        return torn_sizes;
+    return test_slow() > 1 ? slow_sizes : sizes;
 }
 
 static void run_shape(const struct setting *setting, struct module_shape shape)
