@@ -157,19 +157,17 @@ static void late_measures_are_passed_over(void **state)
     stage_close(&stage);
 }
 
-// Something else than the link makes the first bursts slow, as a busy core would: they do not
-// count.
-static void slow_bursts_are_measured_again(void **state)
+#define SLOW_BURSTS 2
+#define SLOW_NS 30000000
+
+// The first bursts are answered late. How many there were, and what comes of them.
+static uint32_t measure_slow_bursts(const struct stage_variant *variant,
+                                    struct transport_links *links)
 {
     static uint8_t bytes[MEASURE_FRAME_BYTES];
-    const struct stage_variant *variant = *state;
-    const struct timespec pause = {.tv_nsec = 30000000};
-    const uint64_t slow_bytes_per_s = UINT64_C(1000000000) / 30000000 * MEASURE_FRAME_BYTES;
+    const struct timespec pause = {.tv_nsec = SLOW_NS};
     struct stage stage;
-    struct transport_links links;
     uint32_t bursts = 0;
-    if (variant->kind == TRANSPORT_LOOPBACK || variant->mates)
-        skip(); // The one is never measured, and the other one cannot be sent so much.
     stage_open_measuring(&stage, variant);
     assert_int_equal(transport_form(stage.transport, &stage.world), 0);
     stage_greet(&stage);
@@ -179,19 +177,38 @@ static void slow_bursts_are_measured_again(void **state)
         assert_int_equal(header.kind, FRAME_MEASURE);
         if (header.part == MEASURE_BURST && header.credit == 0)
             continue;
-        if (header.part == MEASURE_BURST && ++bursts <= 2)
+        if (header.part == MEASURE_BURST && ++bursts <= SLOW_BURSTS)
             nanosleep(&pause, NULL);
         struct frame_header answer =
             measure_header(&stage, header.part == MEASURE_PING ? MEASURE_PONG : MEASURE_TAKEN, 0);
         answer.slot = header.slot;
         assert_true(stage_send_frame(&stage, &answer, NULL));
-        work_for_a_while(&stage);
+        transport_progress(stage.transport, 1);
     }
-    transport_links(stage.transport, &links);
-    assert_true(bursts > 2);
+    transport_links(stage.transport, links);
+    stage_close(&stage);
+    return bursts;
+}
+
+// Something else than the link makes the first bursts slow, as a busy core would: they do not
+// count. Where this machine is so busy itself that all are slow, or that there is no time for more,
+// it is tried again.
+static void slow_bursts_are_measured_again(void **state)
+{
+    const struct stage_variant *variant = *state;
+    const uint64_t slow_bytes_per_s = UINT64_C(1000000000) / SLOW_NS * MEASURE_FRAME_BYTES;
+    struct transport_links links = {0};
+    uint32_t bursts = 0;
+    if (variant->kind == TRANSPORT_LOOPBACK || variant->mates)
+        skip(); // The one is never measured, and the other one cannot be sent so much.
+    for (int i = 0; i < 20; i++) {
+        bursts = measure_slow_bursts(variant, &links);
+        if (bursts > SLOW_BURSTS && links.bytes_per_s > 2 * slow_bytes_per_s)
+            break;
+    }
+    assert_true(bursts > SLOW_BURSTS);
     assert_true(links.latency_ns > 0);
     assert_true(links.bytes_per_s > 2 * slow_bytes_per_s);
-    stage_close(&stage);
 }
 
 // ---- RUN ----------------------------------------------------------------------------------------
