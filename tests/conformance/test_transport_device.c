@@ -39,6 +39,7 @@ struct play {
     bool pieces; // Three extents instead of one.
     bool follows; // Results are read by a stream, as soon as they are enqueued.
     bool idle; // Rank 0 has no input, and its stream still writes to its memory.
+    bool late; // NCCL has ended with an error, of which it tells when it is asked again.
     const char *says; // What the failure's text has in it.
 };
 
@@ -548,6 +549,8 @@ static void script_ended_elsewhere(struct member *member)
     if (member->rank == 1)
         transport_abandon(member->transport);
     if (member->rank == 0) {
+        if (play_of(member)->late)
+            CUDA(member, stream_synchronize(device_stream(member->device, DEVICE_REDUCE)));
         member_until(member, &member->failed_count, 1, "the failure");
         MEMBER_CHECK(member, member->done_count == 0);
         MEMBER_CHECK(member, strstr(member->failed_text, "NCCL") != NULL);
@@ -564,6 +567,18 @@ static void test_ended_elsewhere(void **state)
     run_script(FLEET_NCCL, 2, script_ended_elsewhere, &(struct play){.pieces = true});
     fake_gpu_weather(DEVICES, "FAKE_NCCL_ABORT=all", NULL);
     run_script(FLEET_MIXED, 3, script_ended_elsewhere, &(struct play){.pieces = true});
+}
+
+// All that was enqueued has happened when the driver looks, and NCCL says that all is well. What it
+// says behind that counts.
+static void test_ended_elsewhere_late(void **state)
+{
+    (void)state;
+    fake_gpu_weather(DEVICES, "FAKE_NCCL_ABORT=all", "FAKE_NCCL_LATE_ERRORS=1", NULL);
+    run_script(FLEET_NCCL, 2, script_ended_elsewhere, &(struct play){.pieces = true, .late = true});
+    fake_gpu_weather(DEVICES, "FAKE_NCCL_ABORT=all", "FAKE_NCCL_LATE_ERRORS=1", NULL);
+    run_script(FLEET_MIXED, 3, script_ended_elsewhere,
+               &(struct play){.pieces = true, .late = true});
 }
 
 // An abort that never returns is left behind, and said.
@@ -751,6 +766,7 @@ int main(void)
         cmocka_unit_test_teardown(test_generations, nothing_left),
         cmocka_unit_test_teardown(test_never_ready, nothing_left),
         cmocka_unit_test_teardown(test_ended_elsewhere, nothing_left),
+        cmocka_unit_test_teardown(test_ended_elsewhere_late, nothing_left),
         cmocka_unit_test(test_forms_in_vain),
         cmocka_unit_test(test_device_fails),
         cmocka_unit_test(test_mixed_device_fails),

@@ -46,6 +46,9 @@
 //     who is released with garbage when a rank aborts: all ranks, or its "own"
 // FAKE_NCCL_ABORT_HANGS=0
 //     1: ncclCommAbort does not return, and releases nobody
+// FAKE_NCCL_LATE_ERRORS=0
+//     so often ncclCommGetAsyncError still says that all is well when there is an error: it has
+//     come to light only since
 // FAKE_NCCL_FAIL=
 //     as above, with @RANK: functions return CODE. "op" ("all_reduce", "reduce_scatter",
 //     "all_gather", "broadcast") sets CODE as the communicator's error and stands still until it

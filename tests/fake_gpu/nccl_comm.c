@@ -27,6 +27,7 @@ static void weather_read(struct nccl_weather *weather)
         .launch_us = setting_number("FAKE_NCCL_LAUNCH_US", 200),
         .abort_own = abort && strcmp(abort, "own") == 0,
         .abort_hangs = setting_number("FAKE_NCCL_ABORT_HANGS", 0) != 0,
+        .late_errors = setting_number("FAKE_NCCL_LATE_ERRORS", 0),
         .verbose = setting_number("FAKE_GPU_VERBOSE", 0) != 0,
     };
     faults_read(&weather->faults, "FAKE_NCCL_FAIL");
@@ -408,6 +409,15 @@ int ncclCommInitRankConfig(void **handle, int ranks, struct nccl_unique_id id, i
     return nccl_leave(group_defers_init(comm) ? 0 : comm_init_wait_locked(comm));
 }
 
+// What it says of its error now.
+static int error_said_locked(struct comm *comm)
+{
+    if (!comm->error || comm->unsaid >= world.weather.late_errors)
+        return comm->error;
+    comm->unsaid++;
+    return 0;
+}
+
 EXPORTED int ncclCommGetAsyncError(void *handle, int *error);
 int ncclCommGetAsyncError(void *handle, int *error)
 {
@@ -415,8 +425,10 @@ int ncclCommGetAsyncError(void *handle, int *error)
     struct comm *comm = comm_of_locked(handle);
     if (!comm)
         result = NCCL_INVALID_ARGUMENT;
-    else if (!given_up_locked(comm) || comm->error)
-        *error = comm->error ? comm->error : comm->step == STEP_IDLE ? 0 : NCCL_IN_PROGRESS;
+    else if (!given_up_locked(comm) || comm->error) {
+        const int said = error_said_locked(comm);
+        *error = said ? said : comm->step == STEP_IDLE ? 0 : NCCL_IN_PROGRESS;
+    }
     return nccl_leave(result);
 }
 

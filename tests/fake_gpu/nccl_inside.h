@@ -58,6 +58,7 @@ struct comm {
     uint32_t holders; // Its thread, and operations. Without any and without a handle it is free.
     enum comm_step step; // What its thread is at.
     int error; // Of ncclCommGetAsyncError, once it is not 0.
+    uint64_t unsaid; // How often it has not said so.
     bool aborted; // By its own rank.
     bool ending; // Its thread shall end.
     uint32_t registrations;
@@ -75,6 +76,7 @@ struct nccl_weather {
     uint64_t launch_us;
     bool abort_own;
     bool abort_hangs;
+    uint64_t late_errors;
     bool verbose;
     struct faults faults;
 };
