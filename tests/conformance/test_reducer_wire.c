@@ -2,8 +2,9 @@
 //
 // Conformance: gradients of every floating-point dtype, as they travel with every wire and exponent
 // of their module. Results are compared, bit by bit, with a reference that follows docs/numbers.md
-// one element at a time, in the order of summation of ring.h; with the bound stated there; and with
-// a guard around them. Case numbers are those of the list of cases for reducers.
+// one element at a time, in the order of summation of ring.h, or in that of the stand-in for NCCL
+// where all ranks have a device; with the bound stated there; and with a guard around them. Case
+// numbers are those of the list of cases for reducers.
 
 #include "coordinator/core.h"
 #include "tests/support/trainer.h"
@@ -140,6 +141,7 @@ struct inputs {
     uint32_t world;
     double values[CLUSTER_MAX_WORLD];
     bool has[CLUSTER_MAX_WORLD]; // The rank has a gradient.
+    bool by_nccl; // All ranks have a device.
     const uint64_t *weights;
 };
 
@@ -150,10 +152,17 @@ static double computed(const struct format *format, double value)
     return rounded(format->dtype == LOCKSTEP_FLOAT64 ? LOCKSTEP_FLOAT64 : LOCKSTEP_FLOAT32, value);
 }
 
-// A 16-bit owner that travels as it is rounds its sum like every hop; all others divide first.
-static bool owner_rounds_its_sum(const struct format *format)
+// A 16-bit owner that travels as it is rounds its sum like every hop; all others divide first. NCCL
+// has no owners, and gives back what travels.
+static bool rounds_the_sum(const struct format *format, const struct inputs *in)
 {
-    return partial_of(format) == format->dtype && exponent_of(format) == 0;
+    return in->by_nccl || (partial_of(format) == format->dtype && exponent_of(format) == 0);
+}
+
+// Whose contribution is added as the i-th. The real NCCL has another order, of its own.
+static uint32_t added(const struct inputs *in, uint32_t owner, uint32_t i)
+{
+    return in->by_nccl ? i : (owner + 1 + i) % in->world;
 }
 
 static double reference(const struct format *format, const struct inputs *in, uint32_t owner)
@@ -162,16 +171,20 @@ static double reference(const struct format *format, const struct inputs *in, ui
     double sum = 0;
     double total = 0;
     for (uint32_t i = 0; i < in->world; i++) {
-        const uint32_t r = (owner + 1 + i) % in->world;
+        const uint32_t r = added(in, owner, i);
         const double weight = (double)in->weights[r];
         const double factor = is_sum ? 1 : weight;
-        const double own = computed(format, factor * ldexp(in->values[r], exponent_of(format)));
+        double own = computed(format, factor * ldexp(in->values[r], exponent_of(format)));
+        if (in->by_nccl)
+            own = rounded(partial_of(format), own);
         total += weight;
         if (i == 0)
             sum = in->has[r] && weight > 0 ? own : 0;
         else if (in->has[r] && weight > 0)
             sum = computed(format, sum + own);
-        if (i + 1 < in->world || owner_rounds_its_sum(format))
+        else if (in->by_nccl)
+            sum += 0; // Who has nothing brings zeros: the sign of a negative one goes.
+        if (i + 1 < in->world || rounds_the_sum(format, in))
             sum = rounded(partial_of(format), sum);
     }
     sum = ldexp(computed(format, sum / total), -exponent_of(format));
@@ -187,9 +200,9 @@ static double bound(const struct format *format, const struct inputs *in)
                      : coarse == LOCKSTEP_BFLOAT16 ? 0x1p-8
                                                    : 0;
     const double v = format->dtype == LOCKSTEP_FLOAT64 ? 0x1p-53 : 0x1p-24;
-    const double k = partial == LOCKSTEP_FLOAT32    ? 1
-                     : owner_rounds_its_sum(format) ? in->world + 1
-                                                    : in->world;
+    const double k = partial == LOCKSTEP_FLOAT32  ? 1
+                     : rounds_the_sum(format, in) ? in->world + 1
+                                                  : in->world;
     const double least = coarse == LOCKSTEP_FLOAT16    ? ldexp(0x1p-25, -exponent_of(format))
                          : coarse == LOCKSTEP_BFLOAT16 ? 0x1p-134
                                                        : 0;
@@ -375,7 +388,10 @@ static void wired_check(struct rank *rank, const struct wired *wired, uint64_t s
                         const uint64_t *weights, value_of *value, use_of *uses)
 {
     for (uint32_t p = 0; p < wired->count; p++) {
-        struct inputs in = {.world = rank->world_size, .weights = weights};
+        struct inputs in = {.world = rank->world_size,
+                            .weights = weights,
+                            .by_nccl =
+                                rank->world_size > 1 && rank->setting->devices >= rank->world_size};
         bool any = false;
         for (uint32_t r = 0; r < in.world; r++)
             any = (in.has[r] = uses(r, step, p)) || any;
