@@ -53,6 +53,7 @@ static_assert(LOCKSTEP_MAX_WORLD % 64 == 0, "sets of ranks are whole words");
 #define LOCKSTEP_MAX_CALLS 256 // Calls of one module in one step.
 #define LOCKSTEP_MAX_READY_COUNT 32768 // Reports of one gradient in one call.
 #define LOCKSTEP_MAX_REPLICAS 16 // Copies of one module in one process.
+#define LOCKSTEP_MAX_OWN_DEVICES LOCKSTEP_MAX_REPLICAS // That one process uses.
 #define LOCKSTEP_FLOAT16_EXPONENT_MIN (-14) // Of the smallest float16 that is not denormal.
 #define LOCKSTEP_MAX_BUCKETS 1024 // Buckets of one session.
 #define LOCKSTEP_MAX_SLOTS 1024 // Slots of one plan.

@@ -198,7 +198,8 @@ static void call_hand(struct contribution *contribution, uint32_t parameter)
     const uint32_t place =
         atomic_fetch_add_explicit(&contribution->ready_count, 1, memory_order_relaxed);
     gradient->unused = !atomic_load_explicit(&gradient->used, memory_order_relaxed);
-    if (module->replicas > 1 && !run->withdrawn && !gradient->unused)
+    if (module->replicas > 1 && !run->withdrawn && !gradient->unused &&
+        !replica_is_on_devices(module, parameter))
         replica_combine(contribution, parameter);
     contribution->ready_order[place] = parameter;
     if (atomic_fetch_sub_explicit(&run->missing, 1, memory_order_acq_rel) != 1)
@@ -528,13 +529,15 @@ static int call_check_memory(struct contribution *contribution, const struct rep
 static int call_check_device(struct contribution *contribution, const struct reported *reported)
 {
     const struct home *home = &contribution->module->homes[reported->parameter];
-    const int status =
-        residency_check_gradient(home->module, home->parameter, reported->memory, reported->stream);
+    const int status = residency_check_gradient(
+        home->module, home->parameter,
+        &(struct passed_gradient){reported->replica, reported->memory, reported->stream});
     if (status < 0 || reported->stream == NULL ||
         home->module->shapes[home->parameter].elements == 0)
         return status;
-    return ready_reserve(call_home(contribution, reported->parameter), home->parameter,
-                         reported->stream);
+    return ready_reserve(
+        call_home(contribution, reported->parameter),
+        &(struct ready_report){reported->replica, home->parameter, reported->stream});
 }
 
 static int call_note_stream(struct contribution *contribution, const struct reported *reported)
@@ -542,8 +545,9 @@ static int call_note_stream(struct contribution *contribution, const struct repo
     const struct home *home = &contribution->module->homes[reported->parameter];
     if (reported->stream == NULL || home->module->shapes[home->parameter].elements == 0)
         return 0;
-    return ready_record(call_home(contribution, reported->parameter), home->parameter,
-                        reported->stream);
+    return ready_record(
+        call_home(contribution, reported->parameter),
+        &(struct ready_report){reported->replica, home->parameter, reported->stream});
 }
 
 static void call_note_report(struct contribution *contribution, const struct reported *reported)

@@ -122,7 +122,11 @@ static int wait_alone(const struct wait *wait, struct contribution *contribution
     mutex_lock(&wait->session->mutex);
     if (!contribution->returned) {
         call_note_withdrawn(contribution);
-        status = step_settle_contribution(contribution, wait->session->weight);
+        status = ready_await_end(wait->session, NULL);
+        if (status == 0)
+            status = step_settle_contribution(contribution, wait->session->weight);
+        if (status == 0)
+            status = replica_copy_contribution(contribution);
         contribution->returned = true;
     }
     mutex_unlock(&wait->session->mutex);
@@ -190,16 +194,18 @@ static int wait_for_all(const struct wait *wait, struct lockstep_call *call)
 
 // Replicas get what their first one has, once; what the trainer does with it then stays. The mutex,
 // because several threads may wait for one call, and none is to go on before it is done.
-static void wait_give_back(struct contribution *contribution)
+static int wait_give_back(struct contribution *contribution)
 {
     struct mutex *mutex = &contribution->module->session->mutex;
+    int status = 0;
     if (contribution->module->replicas == 1)
-        return;
+        return 0;
     mutex_lock(mutex);
     if (!contribution->returned)
-        replica_copy_contribution(contribution);
+        status = replica_copy_contribution(contribution);
     contribution->returned = true;
     mutex_unlock(mutex);
+    return status;
 }
 
 static bool wait_enter(struct lockstep_session *session)
@@ -228,7 +234,7 @@ static int wait_within(struct lockstep_call *call, uint32_t timeout_ms)
     status = wait_for_all(&wait, call);
     atomic_fetch_sub(&session->waiting, 1);
     if (status == 0)
-        wait_give_back(call->contribution);
+        status = wait_give_back(call->contribution);
     if (status == LOCKSTEP_E_TIMEOUT)
         return error_set(LOCKSTEP_E_TIMEOUT,
                          "step %" PRIu64 ": module '%s' call %" PRIu32

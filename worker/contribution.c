@@ -15,6 +15,25 @@
 
 // ---- Its arrays --------------------------------------------------------------------------------
 
+static uint32_t contribution_bucket_room(const struct lockstep_module *module)
+{
+    const uint32_t count = module->parameter_count == 0 ? 1 : module->parameter_count;
+    return count < LOCKSTEP_MAX_BUCKETS ? count : LOCKSTEP_MAX_BUCKETS;
+}
+
+// What replicas on devices take.
+static bool contribution_init_copies(struct contribution *contribution)
+{
+    const struct lockstep_module *module = contribution->module;
+    if (module->replicas == 1 || module->session->device == NULL)
+        return true;
+    contribution->copies = calloc((size_t)contribution_bucket_room(module) * module->replicas,
+                                  sizeof(*contribution->copies));
+    contribution->copy_extents = calloc((size_t)(module->parameter_count + 1) * module->replicas,
+                                        sizeof(*contribution->copy_extents));
+    return contribution->copies != NULL && contribution->copy_extents != NULL;
+}
+
 bool contribution_init(struct contribution *contribution, struct lockstep_module *module,
                        uint32_t index)
 {
@@ -25,18 +44,17 @@ bool contribution_init(struct contribution *contribution, struct lockstep_module
     contribution->gradients = calloc(count, sizeof(*contribution->gradients));
     contribution->replicas =
         calloc((size_t)count * (module->replicas - 1) + 1, sizeof(*contribution->replicas));
-    contribution->runs = calloc(count < LOCKSTEP_MAX_BUCKETS ? count : LOCKSTEP_MAX_BUCKETS,
-                                sizeof(*contribution->runs));
+    contribution->runs = calloc(contribution_bucket_room(module), sizeof(*contribution->runs));
     contribution->extents = calloc(count, sizeof(*contribution->extents));
     contribution->unit_ends = calloc(count, sizeof(*contribution->unit_ends));
     contribution->used = calloc(count, sizeof(*contribution->used));
     contribution->used_anywhere = calloc(count, sizeof(*contribution->used_anywhere));
     contribution->ready_order = calloc(count, sizeof(*contribution->ready_order));
-    return ready_init(contribution) && contribution->gradients != NULL &&
-           contribution->replicas != NULL && contribution->runs != NULL &&
-           contribution->extents != NULL && contribution->unit_ends != NULL &&
-           contribution->used != NULL && contribution->used_anywhere != NULL &&
-           contribution->ready_order != NULL;
+    return ready_init(contribution) && contribution_init_copies(contribution) &&
+           contribution->gradients != NULL && contribution->replicas != NULL &&
+           contribution->runs != NULL && contribution->extents != NULL &&
+           contribution->unit_ends != NULL && contribution->used != NULL &&
+           contribution->used_anywhere != NULL && contribution->ready_order != NULL;
 }
 
 void contribution_fini(struct contribution *contribution)
@@ -46,6 +64,8 @@ void contribution_fini(struct contribution *contribution)
     free(contribution->replicas);
     free(contribution->runs);
     free(contribution->extents);
+    free(contribution->copies);
+    free(contribution->copy_extents);
     free(contribution->unit_ends);
     free(contribution->used);
     free(contribution->used_anywhere);
@@ -149,7 +169,10 @@ struct launch {
     const struct bucket_run *run;
     bool zero; // With nothing of this rank's.
     bool held; // Its result goes elsewhere for now.
+    uint32_t replica; // Whose memory is meant: what this one has; or LAUNCH_WHOLE.
 };
+
+#define LAUNCH_WHOLE UINT32_MAX // What travels, of all replicas together.
 
 static bool contribution_uses(const struct contribution *contribution, const struct launch *launch,
                               uint32_t parameter)
@@ -161,6 +184,27 @@ static bool contribution_uses(const struct contribution *contribution, const str
     return !contribution->gradients[parameter].unused;
 }
 
+// What one replica has reported of a gradient; NULL: nothing.
+static const void *contribution_of(const struct contribution *contribution, uint32_t replica,
+                                   uint32_t parameter)
+{
+    const struct gradient *first = &contribution->gradients[parameter];
+    const struct replica_gradient *further;
+    if (replica == 0)
+        return atomic_load(&first->report.used) ? atomic_load(&first->memory) : NULL;
+    further = replica_gradient(contribution, replica, parameter);
+    return atomic_load(&further->report.used) ? atomic_load(&further->memory) : NULL;
+}
+
+// Of replicas on devices any one that has reported: the transport adds up what each has.
+static const void *contribution_of_any(const struct contribution *contribution, uint32_t parameter)
+{
+    const void *memory = NULL;
+    for (uint32_t r = 0; r < contribution->module->replicas && memory == NULL; r++)
+        memory = contribution_of(contribution, r, parameter);
+    return memory;
+}
+
 static const void *contribution_input(const struct contribution *contribution,
                                       const struct launch *launch, uint32_t parameter)
 {
@@ -168,6 +212,10 @@ static const void *contribution_input(const struct contribution *contribution,
         return NULL;
     if (launch->run->taken)
         return stash_taken(contribution->module->stash, parameter);
+    if (launch->replica != LAUNCH_WHOLE)
+        return contribution_of(contribution, launch->replica, parameter);
+    if (contribution->copies != NULL && launch->bucket->device)
+        return contribution_of_any(contribution, parameter);
     return contribution->gradients[parameter].memory;
 }
 
@@ -176,6 +224,8 @@ static void *contribution_output(const struct contribution *contribution,
 {
     if (launch->held)
         return stash_hold(contribution->module->stash, contribution->index, parameter);
+    if (launch->replica != LAUNCH_WHOLE && launch->replica > 0)
+        return replica_gradient(contribution, launch->replica, parameter)->memory;
     return contribution->gradients[parameter].memory;
 }
 
@@ -189,11 +239,11 @@ static bool contribution_goes_on(const void *before, size_t bytes, const void *m
 
 // One extent for each run of gradients that lie side by side: those are reduced as one, in place
 // but for what was put off or is held back.
-static uint32_t contribution_extents(struct contribution *contribution, const struct launch *launch)
+static uint32_t contribution_extents(const struct contribution *contribution,
+                                     const struct launch *launch, struct extent *extents)
 {
     const struct lockstep_module *module = contribution->module;
     const struct bucket *bucket = launch->bucket;
-    struct extent *extents = &contribution->extents[bucket->first];
     const size_t size = dtype_size(bucket->dtype);
     uint32_t count = 0;
     for (uint32_t i = 0; i < bucket->count; i++) {
@@ -256,19 +306,47 @@ static void contribution_wire(const struct lockstep_module *module, struct colle
         collective->exponent = module->float16_exponent;
 }
 
+// What each replica has of a bucket, on its device.
+static void contribution_replicas(const struct contribution *contribution,
+                                  const struct launch *launch, uint32_t bucket,
+                                  struct collective *collective)
+{
+    const struct lockstep_module *module = contribution->module;
+    struct collective_replica *copies = &contribution->copies[bucket * module->replicas];
+    for (uint32_t r = 0; r < module->replicas; r++) {
+        struct extent *extents =
+            &contribution->copy_extents[r * module->parameter_count + launch->bucket->first];
+        struct launch one = *launch;
+        one.replica = r;
+        copies[r] = (struct collective_replica){
+            .device = module->devices[r],
+            .extents = extents,
+            .extent_count = contribution_extents(contribution, &one, extents),
+            .ready = ready_events(contribution, r, bucket),
+            .ready_count = LOCKSTEP_READY_STREAMS};
+    }
+    collective->replicas = copies;
+    collective->replica_count = module->replicas;
+    collective->replica_divisor =
+        module->gradient_kind == LOCKSTEP_GRADIENT_MEAN ? module->replicas : 1;
+}
+
 // On a rank without a device all memory is the host's, whatever others have.
-static void contribution_on_devices(const struct contribution *contribution, uint32_t bucket,
+static void contribution_on_devices(const struct contribution *contribution,
+                                    const struct launch *launch, uint32_t bucket,
                                     struct collective *collective)
 {
     const struct lockstep_module *module = contribution->module;
-    collective->on_devices = module->layout.buckets[bucket].device;
+    collective->on_devices = launch->bucket->device;
     if (!collective->on_devices || module->session->device == NULL)
         return;
     collective->device = module->session->device;
-    collective->ready = contribution->gates[bucket].ready;
+    collective->ready = ready_events(contribution, 0, bucket);
     collective->ready_count = LOCKSTEP_READY_STREAMS;
     if (ready_leaves_out(contribution, bucket))
         collective->behind = &contribution->behind;
+    if (contribution->copies != NULL)
+        contribution_replicas(contribution, launch, bucket, collective);
 }
 
 // What was put off is a contribution like any other, of its own weight; as a sum, where it is one.
@@ -292,7 +370,8 @@ struct collective *contribution_collective(struct contribution *contribution, ui
     const struct launch launch = {.bucket = &module->layout.buckets[bucket],
                                   .run = run,
                                   .zero = zero || run->withdrawn,
-                                  .held = held};
+                                  .held = held,
+                                  .replica = LAUNCH_WHOLE};
     const struct bucket *shape = launch.bucket;
     struct collective *collective = &run->collective;
     const uint64_t identity[] = {module->index, contribution->index, bucket,
@@ -303,7 +382,8 @@ struct collective *contribution_collective(struct contribution *contribution, ui
         .dtype = shape->dtype,
         .op = REDUCE_MEAN,
         .extents = &contribution->extents[shape->first],
-        .extent_count = contribution_extents(contribution, &launch),
+        .extent_count =
+            contribution_extents(contribution, &launch, &contribution->extents[shape->first]),
         .elements = shape->elements,
         .unit_ends = &contribution->unit_ends[shape->first],
         .unit_count = shape->count,
@@ -312,7 +392,7 @@ struct collective *contribution_collective(struct contribution *contribution, ui
     };
     contribution_weigh(contribution, &launch, collective);
     contribution_wire(module, collective);
-    contribution_on_devices(contribution, bucket, collective);
+    contribution_on_devices(contribution, &launch, bucket, collective);
     collective->algorithm = algorithm == ALGORITHM_BY_SIZE
                                 ? tune_algorithm(module->session, collective)
                                 : (enum plan_algorithm)algorithm;

@@ -40,6 +40,7 @@ static const struct foreign_symbol symbols[] = {
     NEEDED(stream_destroy, "cuStreamDestroy_v2"),
     NEEDED(stream_wait_event, "cuStreamWaitEvent"),
     NEEDED(stream_query, "cuStreamQuery"),
+    NEEDED(stream_get_ctx, "cuStreamGetCtx"),
     NEEDED(stream_synchronize, "cuStreamSynchronize"),
     NEEDED(event_create, "cuEventCreate"),
     NEEDED(event_destroy, "cuEventDestroy_v2"),

@@ -113,6 +113,7 @@ struct cuda {
     int (*stream_destroy)(void *stream);
     int (*stream_wait_event)(void *stream, void *event, unsigned flags);
     int (*stream_query)(void *stream);
+    int (*stream_get_ctx)(void *stream, void **context);
     int (*stream_synchronize)(void *stream);
     int (*event_create)(void **event, unsigned flags);
     int (*event_destroy)(void *event);

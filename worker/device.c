@@ -195,10 +195,9 @@ static int device_find_facts(const struct opening *opening)
 static int device_load_kernels(const struct opening *opening)
 {
     static const char *const names[DEVICE_KERNELS] = {
-        [DEVICE_KERNEL_PACK] = DEVICE_PACK,
-        [DEVICE_KERNEL_FINISH] = DEVICE_FINISH,
-        [DEVICE_KERNEL_GATHER] = DEVICE_GATHER,
-        [DEVICE_KERNEL_SCATTER] = DEVICE_SCATTER,
+        [DEVICE_KERNEL_PACK] = DEVICE_PACK,     [DEVICE_KERNEL_FINISH] = DEVICE_FINISH,
+        [DEVICE_KERNEL_GATHER] = DEVICE_GATHER, [DEVICE_KERNEL_SCATTER] = DEVICE_SCATTER,
+        [DEVICE_KERNEL_ADD] = DEVICE_ADD,
     };
     struct device *device = opening->device;
     const struct cuda *cuda = device->cuda;
@@ -236,6 +235,9 @@ static int device_make_streams(const struct opening *opening)
                           "cuStreamCreateWithPriority") < 0 ||
             opening_check(opening,
                           cuda->event_create(&device->follow[i], CUDA_EVENT_DISABLE_TIMING),
+                          "cuEventCreate") < 0 ||
+            opening_check(opening,
+                          cuda->event_create(&device->crossed[i], CUDA_EVENT_DISABLE_TIMING),
                           "cuEventCreate") < 0)
             return -1;
     }
@@ -344,6 +346,8 @@ static void device_destroy(struct device *device)
     for (int i = 0; i < DEVICE_STREAMS; i++) {
         if (device->follow[i])
             (void)cuda->event_destroy(device->follow[i]);
+        if (device->crossed[i])
+            (void)cuda->event_destroy(device->crossed[i]);
         if (device->streams[i])
             (void)cuda->stream_destroy(device->streams[i]);
     }
@@ -475,6 +479,30 @@ int device_event_query(struct device *device, void *event)
     return device_check(device, happened, "cuEventQuery") < 0 ? -1 : 1;
 }
 
+// A stream of another context may be of the same device.
+static bool device_has_context(const struct device *device, void *context)
+{
+    const struct cuda *cuda = device->cuda;
+    void *popped = NULL;
+    int handle = device->handle;
+    if (context == device->context || cuda->ctx_push_current(context) != CUDA_OK)
+        return true;
+    const int found = cuda->ctx_get_device(&handle);
+    (void)cuda->ctx_pop_current(&popped);
+    return found != CUDA_OK || handle == device->handle;
+}
+
+bool device_has_stream(struct device *device, void *stream)
+{
+    void *context = NULL;
+    if (stream == CUDA_STREAM_LEGACY || stream == CUDA_STREAM_PER_THREAD)
+        return true;
+    device_enter(device);
+    const int found = device->cuda->stream_get_ctx(stream, &context);
+    device_leave(device);
+    return found != CUDA_OK || device_has_context(device, context);
+}
+
 // Streams that results are written on.
 static bool device_writes(enum device_stream stream)
 {
@@ -516,6 +544,15 @@ int device_record(struct device *device, enum device_stream stream, void *event)
 {
     return device_check(device, device->cuda->event_record(event, device->streams[stream]),
                         "cuEventRecord");
+}
+
+// A wait is for the record that was the last when it was enqueued, so one event does for all.
+int device_follow(struct device *device, enum device_stream stream, struct device *before,
+                  enum device_stream stream_before)
+{
+    if (device_record(before, stream_before, before->crossed[stream_before]) < 0)
+        return -1;
+    return device_wait(device, stream, before->crossed[stream_before]);
 }
 
 int device_happened(struct device *device, void *event)

@@ -80,6 +80,9 @@ void device_event_free(struct device *device, void *event);
 int device_event_record(struct device *device, void *event, void *stream);
 // 1: it has happened, or was never recorded; 0: not yet; -1: the device has failed.
 int device_event_query(struct device *device, void *event);
+// Whether it is a stream of this device; the default streams are every device's. What the driver
+// does not know is left for it to refuse.
+bool device_has_stream(struct device *device, void *stream);
 // What is enqueued on the trainer's stream from now on begins after all results that were enqueued
 // until now are in memory. Does not wait. 0 or -1.
 int device_stream_follow(struct device *device, void *stream);
@@ -95,8 +98,9 @@ enum device_stream {
     DEVICE_DELIVER, // From the host to gradients.
     DEVICE_REDUCE, // Between devices. Waits for those who produce gradients, and for other ranks.
     DEVICE_BEHIND, // To gradients that other streams may still write: waits for those.
+    DEVICE_SPREAD, // Of the first device: waits for what other ones deliver to their replicas.
 };
-#define DEVICE_STREAMS 4
+#define DEVICE_STREAMS 5
 void *device_stream(const struct device *device, enum device_stream stream);
 
 // Memory that transfers go through.
@@ -129,6 +133,10 @@ uint64_t device_allocations(const struct device *device); // Blocks made so far.
 
 int device_wait(struct device *device, enum device_stream stream, void *event);
 int device_record(struct device *device, enum device_stream stream, void *event);
+// What is enqueued on the first stream from now on begins after all that was enqueued on the second
+// one, which may be another device's, until now. 0 or -1.
+int device_follow(struct device *device, enum device_stream stream, struct device *before,
+                  enum device_stream stream_before);
 int device_happened(struct device *device, void *event); // device_event_query, entered.
 // Memory of the device or pinned memory, in either direction.
 int device_transfer(struct device *device, enum device_stream stream, uint64_t to, uint64_t from,
@@ -142,8 +150,9 @@ enum device_kernel {
     DEVICE_KERNEL_FINISH,
     DEVICE_KERNEL_GATHER,
     DEVICE_KERNEL_SCATTER,
+    DEVICE_KERNEL_ADD,
 };
-#define DEVICE_KERNELS 4
+#define DEVICE_KERNELS 5
 int device_run(struct device *device, enum device_stream stream, enum device_kernel kernel,
                uint32_t blocks, void *parameters);
 

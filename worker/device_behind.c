@@ -23,12 +23,12 @@ bool device_behind_is_said(const struct device_flow *flow)
     return !flow->collective->behind || behind_ready(flow);
 }
 
-bool device_behind_matters(const struct device_flow *flow)
+static bool behind_is_written(const struct collective *collective, const struct extent *extents,
+                              uint32_t count)
 {
-    const struct collective *collective = flow->collective;
     struct ring_span span = {.first = 0};
-    for (uint32_t i = 0; collective->behind && i < collective->extent_count; i++) {
-        const struct extent *extent = &collective->extents[i];
+    for (uint32_t i = 0; i < count; i++) {
+        const struct extent *extent = &extents[i];
         span.first += span.count;
         span.count = extent->elements;
         if (extent->in || !extent->out || extent->elements == 0)
@@ -38,6 +38,21 @@ bool device_behind_matters(const struct device_flow *flow)
             return true;
     }
     return false;
+}
+
+// Of replicas each may have left out something.
+bool device_behind_matters(const struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    if (!collective->behind)
+        return false;
+    for (uint32_t r = 0; r < collective->replica_count; r++) {
+        const struct collective_replica *replica = &collective->replicas[r];
+        if (behind_is_written(collective, replica->extents, replica->extent_count))
+            return true;
+    }
+    return collective->replica_count == 0 &&
+           behind_is_written(collective, collective->extents, collective->extent_count);
 }
 
 int device_behind_wait(struct devices *devices, const struct device_flow *flow)

@@ -34,12 +34,13 @@ static int cut_room(struct devices *devices, uint32_t pieces)
     return 0;
 }
 
+// What the host fills is pinned by the first device, and reached by all.
 static void cut_free(struct devices *devices, struct device_cut *cut)
 {
     if (cut->host)
         device_give(devices->device, cut->host);
     if (cut->table)
-        device_give(devices->device, cut->table);
+        device_give(cut->device, cut->table);
     *cut = (struct device_cut){.key = NULL};
 }
 
@@ -74,47 +75,57 @@ static void cut_fill(struct device_cut *cut, const struct device_piece *pieces, 
     cut->stale = true;
 }
 
-bool device_cut_hold(struct devices *devices, struct device_flow *flow)
+// Memory for a table of so many bytes, on its device.
+static bool cut_take(struct devices *devices, struct device_cut *cut, struct device *device,
+                     size_t bytes)
 {
-    const struct collective *collective = flow->collective;
+    if (cut->key && cut->device == device && cut->host->bytes >= bytes &&
+        cut->table->bytes >= bytes)
+        return true;
+    cut_free(devices, cut);
+    cut->device = device;
+    if (devices_take(devices, devices->device, &cut->host, MEMORY_PINNED, bytes) &&
+        devices_take(devices, device, &cut->table, MEMORY_SCRATCH, bytes))
+        return true;
+    cut_free(devices, cut);
+    return false;
+}
+
+struct device_cut *device_cut_hold(struct devices *devices, struct device *device,
+                                   const struct collective *collective)
+{
     const void *key = collective->extents;
     if (cut_room(devices, device_pieces_most(collective) + 1) < 0)
-        return false;
+        return NULL;
     const uint32_t count = device_pieces(collective, devices->pieces);
-    const size_t bytes = cut_bytes(count, collective->elements);
     struct device_cut *cut = cut_find(devices, key);
     if (!cut) {
         device_fail(devices->device, "too many collectives are in flight");
-        return false;
+        return NULL;
     }
-    if (cut->key && (cut->host->bytes < bytes || cut->table->bytes < bytes))
-        cut_free(devices, cut);
-    if (!cut->key) {
-        if (!devices_take(devices, &cut->host, MEMORY_PINNED, bytes) ||
-            !devices_take(devices, &cut->table, MEMORY_SCRATCH, bytes)) {
-            cut_free(devices, cut);
-            return false;
-        }
-        cut->key = key;
-    }
+    if (!cut_take(devices, cut, device, cut_bytes(count, collective->elements)))
+        return NULL;
+    cut->key = key;
     const bool same = cut->count == count && cut->elements == collective->elements &&
                       memcmp(cut->host->host, devices->pieces,
                              (count + (size_t)1) * sizeof(*devices->pieces)) == 0;
     if (!same || cut->count == 0)
         cut_fill(cut, devices->pieces, count, collective->elements);
     cut->holders++;
-    flow->cut = cut;
-    return true;
+    return cut;
 }
 
-int device_cut_row(struct devices *devices, struct device_flow *flow, enum device_stream stream,
-                   struct device_row *row)
+const struct device_piece *device_cut_pieces(const struct device_cut *cut)
 {
-    struct device_cut *cut = flow->cut;
+    return (const struct device_piece *)(const void *)cut->host->host;
+}
+
+int device_cut_row(struct device_cut *cut, enum device_stream stream, struct device_row *row)
+{
     const uint64_t pieces = cut->table->address;
     const uint64_t tiles = pieces + (cut->count + (uint64_t)1) * sizeof(struct device_piece);
     if (cut->stale &&
-        device_transfer(devices->device, stream, pieces, cut->host->address, cut->bytes) < 0)
+        device_transfer(cut->device, stream, pieces, cut->host->address, cut->bytes) < 0)
         return -1;
     cut->stale = false;
     *row = (struct device_row){.pieces = (const struct device_piece *)(uintptr_t)pieces,
@@ -124,20 +135,21 @@ int device_cut_row(struct devices *devices, struct device_flow *flow, enum devic
     return 0;
 }
 
-void device_cut_release(struct device_flow *flow)
+void device_cut_release(struct device_cut **cut)
 {
-    if (flow->cut)
-        flow->cut->holders--;
-    flow->cut = NULL;
+    if (*cut)
+        (*cut)->holders--;
+    *cut = NULL;
 }
 
-int device_cut_reserve(struct devices *devices, uint32_t pieces, uint64_t elements, uint32_t count)
+int device_cut_reserve(struct devices *devices, struct device *device, uint32_t pieces,
+                       uint64_t elements, uint32_t count)
 {
     const size_t bytes = cut_bytes(pieces, elements);
     if (cut_room(devices, pieces + 1) < 0 ||
         device_reserve(devices->device, MEMORY_PINNED, bytes, count) < 0)
         return -1;
-    return device_reserve(devices->device, MEMORY_SCRATCH, bytes, count);
+    return device_reserve(device, MEMORY_SCRATCH, bytes, count);
 }
 
 void device_cut_fini(struct devices *devices)

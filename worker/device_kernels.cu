@@ -687,10 +687,13 @@ template <class FORMAT> struct add_floats {
     __device__ bits operator()(bits a, bits b) const
     {
         const value sum = plus(FORMAT::widen(a), FORMAT::widen(b));
-        const bits rounded = FORMAT::narrow(unless_nan(sum, FORMAT::nan()));
+        return only(FORMAT::narrow(unless_nan(sum, FORMAT::nan())));
+    }
+    __device__ bits only(bits sum) const
+    {
         if (!divides)
-            return rounded;
-        const value quotient = over(FORMAT::widen(rounded), divisor);
+            return sum;
+        const value quotient = over(FORMAT::widen(sum), divisor);
         return FORMAT::narrow(unless_nan(quotient, FORMAT::nan()));
     }
 };
@@ -698,6 +701,7 @@ template <class FORMAT> struct add_floats {
 template <class WORD> struct add_integers {
     typedef WORD bits;
     __device__ bits operator()(bits a, bits b) const { return (bits)(a + b); }
+    __device__ bits only(bits sum) const { return sum; }
 };
 
 // Element by element: replicas meet once a step, and lines are full all the same.
@@ -711,7 +715,7 @@ template <class SUM> __device__ inline void add_as(const SUM &sum, const device_
     for (uint32_t i = 0; i < DEVICE_TILE_ELEMENTS; i += DEVICE_WARP) {
         const uint64_t at = first + i;
         if (at < add.elements)
-            acc[at] = sum(acc[at], in[at]);
+            acc[at] = in != NULL ? sum(acc[at], in[at]) : sum.only(acc[at]);
     }
 }
 

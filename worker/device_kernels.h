@@ -165,11 +165,12 @@ struct device_scatter {
 
 // acc[i] = (acc[i] + in[i]) / divisor: replicas of one process meet. The sum is rounded to dtype,
 // and then the quotient; 1 divides nothing, and more is for floats only. Any dtype; integers wrap.
+// Without `in` nothing is added: acc[i] = acc[i] / divisor.
 // A NaN becomes the quiet one as above, in 16 bits 0x7e00 and 0x7fc0. Both may lie anywhere that
 // the dtype allows, and do not overlap.
 struct device_add {
     void *acc;
-    const void *in;
+    const void *in; // NULL: nothing.
     uint64_t elements;
     uint64_t divisor; // At least 1.
     uint32_t dtype;

@@ -40,7 +40,8 @@ struct device {
     struct device_facts facts;
     void *streams[DEVICE_STREAMS];
     void *copies; // The stream of device_copy.
-    void *follow[DEVICE_STREAMS]; // Events of device_stream_follow.
+    void *follow[DEVICE_STREAMS]; // Events of device_stream_follow, and ...
+    void *crossed[DEVICE_STREAMS]; // ... of device_follow: another thread's.
     void *module;
     void *kernels[DEVICE_KERNELS];
     struct bell *bell;

@@ -361,26 +361,35 @@ void device_reference_scatter(const struct device_scatter *scatter, device_reach
 
 // ---- add ----------------------------------------------------------------------------------------
 
+// Nothing is added without `in`.
+static void add_stretch(struct stretch *sum, const struct device_add *add, const uint8_t *in,
+                        uint64_t count)
+{
+    struct stretch other;
+    if (in == NULL)
+        return;
+    stretch_load(&other, add->dtype, in, count);
+    for (size_t i = 0; i < count && !sum->wide; i++)
+        sum->narrow_values[i] = one_nan(sum->narrow_values[i] + other.narrow_values[i]);
+    for (size_t i = 0; i < count && sum->wide; i++)
+        sum->wide_values[i] = one_wide_nan(sum->wide_values[i] + other.wide_values[i]);
+}
+
 static void add_floats(const struct device_add *add, uint8_t *acc, const uint8_t *in)
 {
     const size_t size = element_bytes(add->dtype);
     for (uint64_t left = add->elements; left > 0;) {
         const uint64_t count = stretch_next(left);
         struct stretch sum;
-        struct stretch other;
         stretch_load(&sum, add->dtype, acc, count);
-        stretch_load(&other, add->dtype, in, count);
-        for (size_t i = 0; i < count && !sum.wide; i++)
-            sum.narrow_values[i] = one_nan(sum.narrow_values[i] + other.narrow_values[i]);
-        for (size_t i = 0; i < count && sum.wide; i++)
-            sum.wide_values[i] = one_wide_nan(sum.wide_values[i] + other.wide_values[i]);
+        add_stretch(&sum, add, in, count);
         if (add->divisor != 1) {
             stretch_round(&sum, add->dtype);
             stretch_divide(&sum, add->divisor);
         }
         stretch_store(&sum, add->dtype, acc);
         acc += count * size;
-        in += count * size;
+        in += in == NULL ? 0 : count * size;
         left -= count;
     }
 }
@@ -390,11 +399,11 @@ void device_reference_add(const struct device_add *add, device_reach *reach)
     const uint64_t bytes = add->elements * element_bytes(add->dtype);
     const bool floats = dtype_is_float((enum dtype)add->dtype);
     assert(add->divisor > 0 && (floats || add->divisor == 1));
-    if (bytes == 0)
+    if (bytes == 0 || (add->in == NULL && add->divisor == 1))
         return;
     void *acc = reached(reach, add->acc, bytes);
-    const void *in = reached(reach, add->in, bytes);
-    if (acc == NULL || in == NULL)
+    const void *in = add->in == NULL ? NULL : reached(reach, add->in, bytes);
+    if (acc == NULL || (in == NULL && add->in != NULL))
         return;
     if (floats)
         add_floats(add, acc, in);

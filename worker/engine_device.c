@@ -149,6 +149,9 @@ struct demand {
         bytes[LOCKSTEP_WINDOW]; // Of the largest ones, the largest first: so many are in flight.
     uint32_t members; // Extents and units of one, at most.
     uint32_t slots;
+    // Of modules with replicas, by this rank's devices: rows of one bucket, and tables of all.
+    uint32_t rows[LOCKSTEP_MAX_OWN_DEVICES];
+    uint32_t tables[LOCKSTEP_MAX_OWN_DEVICES];
 };
 
 static void demand_add(struct demand *demand, uint64_t bytes)
@@ -162,8 +165,34 @@ static void demand_add(struct demand *demand, uint64_t bytes)
     }
 }
 
+static uint32_t demand_rows(const struct demand *demand)
+{
+    uint32_t rows = 0;
+    for (uint32_t d = 0; d < LOCKSTEP_MAX_OWN_DEVICES; d++)
+        rows += demand->rows[d];
+    return rows;
+}
+
+// On the first device what one replica contributes, and the sum; on others what it has there.
+static void demand_add_replicas(struct demand *demand, const struct lockstep_module *module,
+                                uint32_t slots)
+{
+    const struct lockstep_session *session = module->session;
+    for (uint32_t d = 0; d < session->own_devices && slots > 0 && module->replicas > 1; d++) {
+        uint32_t here = 0;
+        for (uint32_t r = 1; r < module->replicas; r++)
+            here += module->devices[r] == session->devices[d];
+        demand->tables[d] += here * slots;
+        if (d == 0)
+            here = 2;
+        if (here > demand->rows[d])
+            demand->rows[d] = here;
+    }
+}
+
 static void demand_add_module(struct demand *demand, const struct lockstep_module *module)
 {
+    const uint32_t before = demand->slots;
     for (uint32_t b = 0; b < module->layout.bucket_count; b++) {
         const struct bucket *bucket = &module->layout.buckets[b];
         if (!bucket->device)
@@ -174,6 +203,27 @@ static void demand_add_module(struct demand *demand, const struct lockstep_modul
         if (bucket->count > demand->members)
             demand->members = bucket->count;
     }
+    demand_add_replicas(demand, module, demand->slots - before);
+}
+
+static int engine_reserve_replicas(struct lockstep_session *session, const struct demand *demand,
+                                   uint64_t bytes)
+{
+    int result = 0;
+    for (uint32_t d = 0; d < session->own_devices && result == 0; d++)
+        result = transport_reserve_rows(session->transport, session->devices[d], demand->rows[d],
+                                        bytes, demand->members);
+    return result;
+}
+
+static int engine_reserve_tables(struct lockstep_session *session, const struct demand *demand)
+{
+    int result = transport_reserve_tables(session->transport, session->device, demand->slots,
+                                          demand->bytes[0], demand->members);
+    for (uint32_t d = 0; d < session->own_devices && result == 0; d++)
+        result = transport_reserve_tables(session->transport, session->devices[d],
+                                          demand->tables[d], demand->bytes[0], demand->members);
+    return result;
 }
 
 int engine_reserve_layouts(struct lockstep_session *session)
@@ -184,18 +234,21 @@ int engine_reserve_layouts(struct lockstep_session *session)
         return 0;
     for (uint32_t m = 0; m < session->module_count; m++)
         demand_add_module(&demand, session->modules[m]);
-    result =
-        transport_reserve_tables(session->transport, demand.slots, demand.bytes[0], demand.members);
+    result = engine_reserve_tables(session, &demand);
     for (uint32_t i = 0; i < LOCKSTEP_WINDOW && result == 0; i++) {
-        if (demand.bytes[i] <= session->room[i] && demand.members == session->room_members)
+        if (demand.bytes[i] <= session->room[i] && demand.members == session->room_members &&
+            demand_rows(&demand) <= session->room_rows)
             continue;
         if (demand.bytes[i] < session->room[i])
             demand.bytes[i] = session->room[i];
         result = transport_reserve_device(session->transport, 1, demand.bytes[i], demand.members,
                                           demand.members);
+        if (result == 0)
+            result = engine_reserve_replicas(session, &demand, demand.bytes[i]);
         session->room[i] = demand.bytes[i];
     }
     session->room_members = demand.members;
+    session->room_rows = demand_rows(&demand);
     return result;
 }
 

@@ -267,7 +267,8 @@ static int memory_check_place(const struct lockstep_module *module, const void *
     int status = 0;
     for (uint32_t i = 0; i < module->layout.order_count && status == 0 && module->session->started;
          i++)
-        status = residency_check_gradient(module, module->layout.order[i], block, NULL);
+        status = residency_check_gradient(module, module->layout.order[i],
+                                          &(struct passed_gradient){.memory = block});
     return status;
 }
 

@@ -19,10 +19,28 @@ static uint32_t ready_bucket_count(const struct lockstep_module *module)
     return count < LOCKSTEP_MAX_BUCKETS ? count : LOCKSTEP_MAX_BUCKETS;
 }
 
+// Of all replicas.
+static uint32_t ready_gate_count(const struct lockstep_module *module)
+{
+    return ready_bucket_count(module) * module->replicas;
+}
+
+static struct ready_gate *ready_gate(const struct contribution *contribution, uint32_t replica,
+                                     uint32_t bucket)
+{
+    return &contribution->gates[replica * ready_bucket_count(contribution->module) + bucket];
+}
+
+const struct device_ready *ready_events(const struct contribution *contribution, uint32_t replica,
+                                        uint32_t bucket)
+{
+    return ready_gate(contribution, replica, bucket)->ready;
+}
+
 bool ready_init(struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
-    const uint32_t count = ready_bucket_count(module);
+    const uint32_t count = ready_gate_count(module);
     if (module->session->device == NULL)
         return true;
     contribution->gates = calloc((size_t)count + 1, sizeof(*contribution->gates));
@@ -33,13 +51,14 @@ bool ready_init(struct contribution *contribution)
 
 void ready_fini(struct contribution *contribution)
 {
-    const uint32_t count =
-        contribution->gates == NULL ? 0 : ready_bucket_count(contribution->module);
+    const struct lockstep_module *module = contribution->module;
+    const uint32_t count = contribution->gates == NULL ? 0 : ready_gate_count(module);
     for (uint32_t b = 0; b < count; b++) {
         struct ready_gate *gate = &contribution->gates[b];
         for (uint32_t i = 0; i < LOCKSTEP_READY_STREAMS; i++) {
             if (gate->ready[i].event != NULL)
-                device_event_free(contribution->module->session->device, gate->ready[i].event);
+                device_event_free(module->devices[b / ready_bucket_count(module)],
+                                  gate->ready[i].event);
         }
         mutex_fini(&gate->mutex);
     }
@@ -47,22 +66,29 @@ void ready_fini(struct contribution *contribution)
     contribution->gates = NULL;
 }
 
+static void ready_gate_clear(struct ready_gate *gate)
+{
+    for (uint32_t i = 0; i < LOCKSTEP_READY_STREAMS; i++)
+        gate->taken[i] = gate->ready[i].pending = false;
+}
+
 void ready_window_begin(struct contribution *contribution)
 {
-    const uint32_t count =
-        contribution->gates == NULL ? 0 : contribution->module->layout.bucket_count;
-    for (uint32_t b = 0; b < count; b++) {
-        struct ready_gate *gate = &contribution->gates[b];
-        for (uint32_t i = 0; i < LOCKSTEP_READY_STREAMS; i++)
-            gate->taken[i] = gate->ready[i].pending = false;
+    const struct lockstep_module *module = contribution->module;
+    const uint32_t count = contribution->gates == NULL ? 0 : module->layout.bucket_count;
+    for (uint32_t r = 0; r < module->replicas; r++) {
+        for (uint32_t b = 0; b < count; b++)
+            ready_gate_clear(ready_gate(contribution, r, b));
     }
 }
 
 // ---- Reports -----------------------------------------------------------------------------------
 
-static struct ready_gate *ready_gate(const struct contribution *contribution, uint32_t parameter)
+static struct ready_gate *ready_gate_of(const struct contribution *contribution,
+                                        const struct ready_report *report)
 {
-    return &contribution->gates[contribution->module->bucket_of[parameter]];
+    return ready_gate(contribution, report->replica,
+                      contribution->module->bucket_of[report->parameter]);
 }
 
 // The place of a stream: its own, or else one that no stream of this window has, rather one that
@@ -82,27 +108,30 @@ static uint32_t ready_place_locked(const struct ready_gate *gate, const void *st
     return place;
 }
 
+// The first of this rank's devices that has.
 int ready_failed(const struct lockstep_session *session)
 {
-    const char *text = device_failed(session->device);
+    const char *text = NULL;
+    for (uint32_t i = 0; i < session->own_devices && text == NULL; i++)
+        text = device_failed(session->devices[i]);
     return error_set(LOCKSTEP_E_SYSTEM, "the device has failed: %s",
                      text == NULL ? "it has not said why" : text);
 }
 
-int ready_reserve(struct contribution *contribution, uint32_t parameter, void *stream)
+int ready_reserve(struct contribution *contribution, const struct ready_report *report)
 {
     const struct lockstep_module *module = contribution->module;
-    struct ready_gate *gate = ready_gate(contribution, parameter);
+    struct ready_gate *gate = ready_gate_of(contribution, report);
     uint32_t place;
     bool whole = true;
     mutex_lock(&gate->mutex);
-    place = ready_place_locked(gate, stream);
+    place = ready_place_locked(gate, report->stream);
     if (place < LOCKSTEP_READY_STREAMS) {
         struct device_ready *ready = &gate->ready[place];
         if (ready->event == NULL)
-            ready->event = device_event_make(module->session->device);
+            ready->event = device_event_make(module->devices[report->replica]);
         whole = ready->event != NULL;
-        ready->stream = stream;
+        ready->stream = report->stream;
         gate->taken[place] = true;
     }
     mutex_unlock(&gate->mutex);
@@ -112,24 +141,26 @@ int ready_reserve(struct contribution *contribution, uint32_t parameter, void *s
         return 0;
     return error_set(LOCKSTEP_E_INVALID,
                      "module '%s': gradients of the bucket of '%s' come from more than %d streams",
-                     module->name, module->parameters[parameter].name, LOCKSTEP_READY_STREAMS);
+                     module->name, module->parameters[report->parameter].name,
+                     LOCKSTEP_READY_STREAMS);
 }
 
-int ready_record(struct contribution *contribution, uint32_t parameter, void *stream)
+int ready_record(struct contribution *contribution, const struct ready_report *report)
 {
-    struct lockstep_session *session = contribution->module->session;
-    struct ready_gate *gate = ready_gate(contribution, parameter);
+    const struct lockstep_module *module = contribution->module;
+    struct ready_gate *gate = ready_gate_of(contribution, report);
     int result = -1;
     mutex_lock(&gate->mutex);
-    const uint32_t place = ready_place_locked(gate, stream);
+    const uint32_t place = ready_place_locked(gate, report->stream);
     if (place < LOCKSTEP_READY_STREAMS) {
         struct device_ready *ready = &gate->ready[place];
-        ready->parameter = parameter;
+        ready->parameter = report->parameter;
         ready->pending = true;
-        result = device_event_record(session->device, ready->event, stream);
+        result =
+            device_event_record(module->devices[report->replica], ready->event, report->stream);
     }
     mutex_unlock(&gate->mutex);
-    return result < 0 ? ready_failed(session) : 0;
+    return result < 0 ? ready_failed(module->session) : 0;
 }
 
 // ---- Results where nothing was reported --------------------------------------------------------
@@ -149,19 +180,35 @@ void ready_close(struct lockstep_session *session)
         device_event_free(session->device, session->wait_ready.event);
 }
 
+// Some replica has not reported it.
+static bool ready_is_left_out(const struct contribution *contribution, uint32_t parameter)
+{
+    const struct lockstep_module *module = contribution->module;
+    const struct gradient *gradient = &contribution->gradients[parameter];
+    if (module->shapes[parameter].elements == 0)
+        return false;
+    if (module->replicas == 1)
+        return !atomic_load_explicit(&gradient->used, memory_order_relaxed);
+    for (uint32_t r = 0; r < module->replicas; r++) {
+        const struct report *report =
+            r == 0 ? &gradient->report : &replica_gradient(contribution, r, parameter)->report;
+        if (!atomic_load_explicit(&report->used, memory_order_relaxed))
+            return true;
+    }
+    return false;
+}
+
 bool ready_leaves_out(const struct contribution *contribution, uint32_t bucket)
 {
     const struct lockstep_module *module = contribution->module;
     const struct bucket *shape = &module->layout.buckets[bucket];
-    if (!shape->device || module->session->device == NULL || module->session->world_size == 1)
+    bool left_out = false;
+    if (!shape->device || module->session->device == NULL ||
+        (module->session->world_size == 1 && module->replicas == 1))
         return false;
-    for (uint32_t i = 0; i < shape->count; i++) {
-        const uint32_t parameter = module->layout.order[shape->first + i];
-        if (module->shapes[parameter].elements > 0 &&
-            !atomic_load_explicit(&contribution->gradients[parameter].used, memory_order_relaxed))
-            return true;
-    }
-    return false;
+    for (uint32_t i = 0; i < shape->count && !left_out; i++)
+        left_out = ready_is_left_out(contribution, module->layout.order[shape->first + i]);
+    return left_out;
 }
 
 // Nothing of it has come behind anything so far, and something is to.
@@ -213,13 +260,25 @@ void ready_say_wait(struct lockstep_session *session)
 
 // ---- A world of one ----------------------------------------------------------------------------
 
-static int ready_await_event(const struct lockstep_session *session, void *event)
+static int ready_await_event(const struct lockstep_session *session, struct device *device,
+                             void *event)
 {
     const struct timespec pause = {.tv_nsec = READY_LOOK_NS};
     int happened;
-    while ((happened = device_event_query(session->device, event)) == 0)
+    while ((happened = device_event_query(device, event)) == 0)
         nanosleep(&pause, NULL);
     return happened < 0 ? ready_failed(session) : 0;
+}
+
+static int ready_await_gate(const struct lockstep_module *module, struct device *device,
+                            const struct ready_gate *gate)
+{
+    int status = 0;
+    for (uint32_t i = 0; i < LOCKSTEP_READY_STREAMS && status == 0; i++) {
+        if (gate->ready[i].pending)
+            status = ready_await_event(module->session, device, gate->ready[i].event);
+    }
+    return status;
 }
 
 int ready_await(struct contribution *contribution)
@@ -227,12 +286,21 @@ int ready_await(struct contribution *contribution)
     const struct lockstep_module *module = contribution->module;
     const uint32_t count = contribution->gates == NULL ? 0 : module->layout.bucket_count;
     int status = 0;
-    for (uint32_t b = 0; b < count && status == 0; b++) {
-        for (uint32_t i = 0; i < LOCKSTEP_READY_STREAMS && status == 0; i++) {
-            const struct device_ready *ready = &contribution->gates[b].ready[i];
-            if (ready->pending)
-                status = ready_await_event(module->session, ready->event);
-        }
+    for (uint32_t r = 0; r < module->replicas; r++) {
+        for (uint32_t b = 0; b < count && status == 0; b++)
+            status = ready_await_gate(module, module->devices[r], ready_gate(contribution, r, b));
     }
     return status;
+}
+
+int ready_await_end(struct lockstep_session *session, void *stream)
+{
+    bool replicas = false;
+    for (uint32_t m = 0; m < session->module_count && session->device != NULL; m++)
+        replicas = replicas || session->modules[m]->replicas > 1;
+    if (!replicas)
+        return 0;
+    if (device_event_record(session->device, session->end_ready.event, stream) < 0)
+        return ready_failed(session);
+    return ready_await_event(session, session->device, session->end_ready.event);
 }

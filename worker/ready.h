@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What has to have happened on a device before a bucket may be read: for each bucket of a
-// contribution one event for every stream that produces gradients of it, recorded again by each
-// report of that stream. And what before it may be written, where gradients of it were not
-// reported. Not the waiting: that is the transport's, on the device.
+// contribution, and each replica of it, one event for every stream that produces gradients of it,
+// recorded again by each report of that stream. And what before it may be written, where gradients
+// of it were not reported. Not the waiting: that is the transport's, on the device.
 //
 // A stream keeps its event from step to step, and an event that no stream of a window has used may
 // be given to another one. So what is made is made once, in the first steps. An event stands for
@@ -37,12 +37,22 @@ void ready_fini(struct contribution *contribution);
 // Nothing is pending. Trainer, when results of the last step are in memory.
 void ready_window_begin(struct contribution *contribution);
 
-// Takes a place in the gate of the parameter's bucket for a stream. LOCKSTEP_E_INVALID: there are
+// What a stream of a replica's device produces.
+struct ready_report {
+    uint32_t replica;
+    uint32_t parameter;
+    void *stream;
+};
+// Takes a place in the gate of the parameter's bucket for the stream. LOCKSTEP_E_INVALID: there are
 // LOCKSTEP_READY_STREAMS other ones. LOCKSTEP_E_SYSTEM: the device has failed. Any thread.
-int ready_reserve(struct contribution *contribution, uint32_t parameter, void *stream);
+int ready_reserve(struct contribution *contribution, const struct ready_report *report);
 // Records that the parameter is complete when all that the stream was given is done. The place was
 // reserved. LOCKSTEP_E_SYSTEM: the device has failed. Any thread.
-int ready_record(struct contribution *contribution, uint32_t parameter, void *stream);
+int ready_record(struct contribution *contribution, const struct ready_report *report);
+// [LOCKSTEP_READY_STREAMS]: what a replica's part of a bucket waits for. Driver, from when the
+// bucket was handed over.
+const struct device_ready *ready_events(const struct contribution *contribution, uint32_t replica,
+                                        uint32_t bucket);
 
 // LOCKSTEP_E_SYSTEM, with what the session's device has said. Any thread.
 int ready_failed(const struct lockstep_session *session);
@@ -61,5 +71,8 @@ void ready_say_wait(struct lockstep_session *session);
 
 // World of one: waits until all of this has happened. Trainer. 0, or LOCKSTEP_E_SYSTEM.
 int ready_await(struct contribution *contribution);
+// The same for what the stream was given that ends the step (NULL: the legacy default stream),
+// where replicas may be written that have reported nothing.
+int ready_await_end(struct lockstep_session *session, void *stream);
 
 #endif

@@ -3,15 +3,20 @@
 // Replicas: several copies of a module in one process. For the other ranks there is only the first
 // one. What the replicas report of a gradient is added up when the last report is in, always from
 // the first replica to the last, so the bits do not depend on who reports when; what comes back is
-// copied to all of them. Runs on trainer threads.
+// copied to all of them. On devices the transport does both (transport_replicas.c), but in a world
+// of one, where there is none. Runs on trainer threads.
 
+#include "worker/device.h"
 #include "worker/error.h"
 #include "worker/kernels.h"
+#include "worker/ready.h"
 #include "worker/session.h"
 
 #include <fenv.h>
 #include <inttypes.h>
 #include <string.h>
+
+#define REPLICA_PIECE 512 // Elements of 8 bytes that come from a device at a time.
 
 struct replica_gradient *replica_gradient(const struct contribution *contribution, uint32_t replica,
                                           uint32_t parameter)
@@ -23,6 +28,11 @@ struct replica_gradient *replica_gradient(const struct contribution *contributio
 static size_t replica_bytes(const struct lockstep_module *module, uint32_t parameter)
 {
     return module->shapes[parameter].elements * dtype_size(module->shapes[parameter].dtype);
+}
+
+bool replica_is_on_devices(const struct lockstep_module *module, uint32_t parameter)
+{
+    return module->session->device != NULL && module->shapes[parameter].device;
 }
 
 // ---- What is declared --------------------------------------------------------------------------
@@ -103,48 +113,136 @@ void replica_combine(struct contribution *contribution, uint32_t parameter)
     atomic_store(&gradient->memory, sum);
 }
 
-// ---- Giving back -------------------------------------------------------------------------------
+// ---- A world of one, on devices ----------------------------------------------------------------
 
-static void replica_copy(void *to, const void *from, size_t bytes)
+// Where a replica's gradient lies, when it has reported it; else NULL.
+static void *replica_reported(const struct contribution *contribution, uint32_t replica,
+                              uint32_t parameter)
 {
-    if (to != NULL && from != NULL && to != from && bytes > 0)
-        memcpy(to, from, bytes);
+    const struct gradient *first = &contribution->gradients[parameter];
+    const struct replica_gradient *further =
+        replica == 0 ? NULL : replica_gradient(contribution, replica, parameter);
+    const struct report *report = further == NULL ? &first->report : &further->report;
+    if (!atomic_load(&report->used))
+        return NULL;
+    return further == NULL ? atomic_load(&first->memory) : atomic_load(&further->memory);
 }
 
-void replica_copy_contribution(struct contribution *contribution)
+// So many elements from there on: sum becomes what the replicas have of them.
+static int replica_add_piece(const struct contribution *contribution, uint32_t parameter,
+                             uint64_t at, uint64_t count, void *sum)
 {
     const struct lockstep_module *module = contribution->module;
-    for (uint32_t r = 1; r < module->replicas; r++) {
-        for (uint32_t p = 0; p < module->parameter_count; p++) {
-            if (contribution->used_anywhere[p])
-                replica_copy(atomic_load(&replica_gradient(contribution, r, p)->memory),
-                             atomic_load(&contribution->gradients[p].memory),
-                             replica_bytes(module, p));
-        }
+    const enum dtype dtype = module->shapes[parameter].dtype;
+    const size_t size = dtype_size(dtype);
+    uint64_t piece[REPLICA_PIECE];
+    bool begun = false;
+    for (uint32_t r = 0; r < module->replicas; r++) {
+        const char *memory = replica_reported(contribution, r, parameter);
+        if (memory == NULL)
+            continue;
+        if (device_copy(module->session->device, begun ? piece : sum, memory + at * size,
+                        count * size) < 0)
+            return -1;
+        if (begun)
+            kernel_reduce(dtype, REDUCE_SUM, sum, piece, count);
+        begun = true;
     }
+    if (module->gradient_kind == LOCKSTEP_GRADIENT_MEAN)
+        kernel_divide(dtype, sum, sum, module->replicas, count);
+    return 0;
 }
 
-void replica_copy_results(struct lockstep_session *session)
+int replica_settle(struct contribution *contribution, uint32_t parameter)
 {
+    const struct lockstep_module *module = contribution->module;
+    struct gradient *gradient = &contribution->gradients[parameter];
+    const uint64_t elements = module->shapes[parameter].elements;
+    const size_t size = dtype_size(module->shapes[parameter].dtype);
+    const uint64_t most = REPLICA_PIECE * sizeof(uint64_t) / size;
+    uint64_t sum[REPLICA_PIECE];
+    char *memory = atomic_load(&gradient->memory);
+    fenv_t environment;
+    int status = 0;
+    for (uint32_t r = 1; r < module->replicas && memory == NULL; r++)
+        memory = replica_reported(contribution, r, parameter);
+    fegetenv(&environment);
+    kernels_environment();
+    for (uint64_t at = 0; at < elements && status == 0; at += most) {
+        const uint64_t count = elements - at < most ? elements - at : most;
+        status = replica_add_piece(contribution, parameter, at, count, sum);
+        if (status == 0)
+            status = device_copy(module->session->device, memory + at * size, sum, count * size);
+    }
+    fesetenv(&environment);
+    atomic_store(&gradient->memory, memory);
+    return status < 0 ? ready_failed(module->session) : 0;
+}
+
+// ---- Giving back -------------------------------------------------------------------------------
+
+// device: of either side; NULL: both are in host memory.
+static int replica_copy(struct device *device, void *to, const void *from, size_t bytes)
+{
+    if (to == NULL || from == NULL || to == from || bytes == 0)
+        return 0;
+    if (device != NULL)
+        return device_copy(device, to, from, bytes);
+    memcpy(to, from, bytes);
+    return 0;
+}
+
+static int replica_copy_gradient(struct contribution *contribution, uint32_t replica,
+                                 uint32_t parameter)
+{
+    const struct lockstep_module *module = contribution->module;
+    struct lockstep_session *session = module->session;
+    const bool device = replica_is_on_devices(module, parameter);
+    if (!contribution->used_anywhere[parameter] || (device && !session->config.solo))
+        return 0;
+    return replica_copy(device ? session->device : NULL,
+                        atomic_load(&replica_gradient(contribution, replica, parameter)->memory),
+                        atomic_load(&contribution->gradients[parameter].memory),
+                        replica_bytes(module, parameter));
+}
+
+int replica_copy_contribution(struct contribution *contribution)
+{
+    const struct lockstep_module *module = contribution->module;
+    int status = 0;
+    for (uint32_t r = 1; r < module->replicas; r++) {
+        for (uint32_t p = 0; p < module->parameter_count && status == 0; p++)
+            status = replica_copy_gradient(contribution, r, p);
+    }
+    return status < 0 ? ready_failed(module->session) : 0;
+}
+
+int replica_copy_results(struct lockstep_session *session)
+{
+    int status = 0;
     for (uint32_t m = 0; m < session->module_count; m++) {
         struct lockstep_module *module = session->modules[m];
-        for (uint32_t i = 0; i < module->contribution_count; i++) {
+        for (uint32_t i = 0; i < module->contribution_count && status == 0; i++) {
             if (!module->contributions[i].returned)
-                replica_copy_contribution(&module->contributions[i]);
+                status = replica_copy_contribution(&module->contributions[i]);
         }
     }
+    return status;
 }
 
-void replica_copy_values(struct lockstep_session *session)
+int replica_copy_values(struct lockstep_session *session)
 {
+    int status = 0;
     for (uint32_t m = 0; m < session->module_count; m++) {
         const struct lockstep_module *module = session->modules[m];
-        for (uint32_t i = 0; i < (module->replicas - 1) * module->parameter_count; i++) {
+        const uint32_t count = (module->replicas - 1) * module->parameter_count;
+        for (uint32_t i = 0; i < count && status == 0; i++) {
             const uint32_t p = i % module->parameter_count;
-            if (module->parameters[p].ignored)
-                continue;
-            replica_copy(module->replica_data[i], module->parameters[p].data,
-                         replica_bytes(module, p));
+            if (!module->parameters[p].ignored)
+                status = replica_copy(module->parameters[p].on_device ? session->device : NULL,
+                                      module->replica_data[i], module->parameters[p].data,
+                                      replica_bytes(module, p));
         }
     }
+    return status < 0 ? ready_failed(session) : 0;
 }

@@ -21,26 +21,68 @@
 
 // ---- What this rank has ------------------------------------------------------------------------
 
+// "cuda:0", or "cuda:0, cuda:1" of several.
+static void residency_name_devices(const struct lockstep_session *session, char *text, size_t bytes)
+{
+    struct text into;
+    text_init(&into, text, bytes);
+    for (uint32_t i = 0; i < session->own_devices; i++)
+        text_append(&into, "%scuda:%d", i == 0 ? "" : ", ",
+                    device_facts(session->devices[i])->ordinal);
+}
+
+static int residency_say_elsewhere(const struct lockstep_session *session,
+                                   const struct passed_memory *passed)
+{
+    char names[LOCKSTEP_NAME_BYTES];
+    residency_name_devices(session, names, sizeof(names));
+    return error_set(LOCKSTEP_E_INVALID,
+                     "module '%s': the %s of '%s' is in the memory of another device than %s, "
+                     "which %s this session's (config.device)",
+                     passed->module, passed->field, passed->tensor, names,
+                     session->own_devices == 1 ? "is" : "are");
+}
+
+// Which device of this rank has it; NULL: it is in host memory. One that several have, because it
+// is managed, is rather where it is expected.
+static int residency_find_device(const struct lockstep_session *session,
+                                 const struct passed_memory *passed, struct device *expected,
+                                 struct device **device)
+{
+    enum memory_place place = MEMORY_ON_HOST;
+    *device = NULL;
+    if (session->device == NULL || passed->memory == NULL)
+        return 0;
+    if (expected != NULL && device_place(expected, passed->memory) == MEMORY_ON_DEVICE) {
+        *device = expected;
+        return 0;
+    }
+    for (uint32_t i = 0; i < session->own_devices && place != MEMORY_ON_DEVICE; i++) {
+        place = device_place(session->devices[i], passed->memory);
+        *device = place == MEMORY_ON_DEVICE ? session->devices[i] : NULL;
+    }
+    return place == MEMORY_ELSEWHERE ? residency_say_elsewhere(session, passed) : 0;
+}
+
 int residency_find(const struct lockstep_session *session, const struct passed_memory *passed,
                    bool *device)
 {
-    enum memory_place place = MEMORY_ON_HOST;
-    if (session->device != NULL && passed->memory != NULL)
-        place = device_place(session->device, passed->memory);
-    *device = place == MEMORY_ON_DEVICE;
-    if (place != MEMORY_ELSEWHERE)
-        return 0;
+    struct device *found;
+    const int status = residency_find_device(session, passed, session->device, &found);
+    *device = found != NULL;
+    if (status < 0 || found == NULL || found == session->device)
+        return status;
     return error_set(LOCKSTEP_E_INVALID,
-                     "module '%s': the %s of '%s' is in the memory of another device than "
-                     "cuda:%d, which is this session's (config.device)",
-                     passed->module, passed->field, passed->tensor,
+                     "module '%s': the %s of '%s' is on cuda:%d, and what is not a further "
+                     "replica's is on the first device of this session, cuda:%d (config.device)",
+                     passed->module, passed->field, passed->tensor, device_facts(found)->ordinal,
                      device_facts(session->device)->ordinal);
 }
 
 static int residency_find_tensor(const struct lockstep_module *module, struct tensor *tensor)
 {
     const struct passed_memory passed = {module->name, tensor->name, "data",
-                                         tensor->elements > 0 ? tensor->data : NULL};
+                                         tensor->elements > 0 ? tensor->data : NULL, 0};
     return residency_find(module->session, &passed, &tensor->on_device);
 }
 
@@ -52,33 +94,60 @@ static int residency_find_gradient(const struct lockstep_module *module, uint32_
     const struct tensor *tensor = &module->parameters[parameter];
     const struct passed_memory passed = {
         module->name, tensor->name, "gradient",
-        tensor->elements > 0 ? module->contributions[0].gradients[parameter].registered : NULL};
+        tensor->elements > 0 ? module->contributions[0].gradients[parameter].registered : NULL, 0};
     *device = tensor->on_device;
     return passed.memory == NULL ? 0 : residency_find(module->session, &passed, device);
 }
 
-// Replicas are added up by a thread of the host.
-static int residency_check_replicas(const struct lockstep_module *module, uint32_t parameter,
-                                    bool device)
+static const char *residency_name(bool device)
 {
-    const char *name = module->parameters[parameter].name;
-    for (uint32_t r = 1; r < module->replicas && !device; r++) {
+    return device ? "in the memory of a device" : "in host memory";
+}
+
+// A further replica is where the first one is, on a device or not, and on one device as a whole.
+static int residency_check_copy(struct lockstep_module *module, const struct passed_memory *passed,
+                                bool first)
+{
+    struct device **home = &module->devices[passed->replica];
+    struct device *found;
+    const int status = residency_find_device(module->session, passed, *home, &found);
+    if (status < 0 || passed->memory == NULL)
+        return status;
+    if ((found != NULL) != first)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': the %s of '%s' is %s in replica %" PRIu32
+                         ", and %s in replica 0",
+                         module->name, passed->field, passed->tensor, residency_name(!first),
+                         passed->replica, residency_name(first));
+    if (found != NULL && *home != NULL && found != *home)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': the %s of '%s' in replica %" PRIu32
+                         " is on cuda:%d, and others of that replica are on cuda:%d",
+                         module->name, passed->field, passed->tensor, passed->replica,
+                         device_facts(found)->ordinal, device_facts(*home)->ordinal);
+    if (found != NULL)
+        *home = found;
+    return 0;
+}
+
+// gradient: where that of the first replica is.
+static int residency_check_replicas(struct lockstep_module *module, uint32_t parameter,
+                                    bool gradient)
+{
+    const struct tensor *tensor = &module->parameters[parameter];
+    int status = 0;
+    for (uint32_t r = 1; r < module->replicas && status == 0 && tensor->elements > 0; r++) {
         const size_t at = (size_t)(r - 1) * module->parameter_count + parameter;
-        const struct passed_memory values = {module->name, name, "data", module->replica_data[at]};
-        const struct passed_memory gradient = {module->name, name, "gradient",
-                                               module->contributions[0].replicas[at].registered};
-        int status = residency_find(module->session, &values, &device);
-        if (status == 0 && !device)
-            status = residency_find(module->session, &gradient, &device);
-        if (status < 0)
-            return status;
+        const struct passed_memory values = {module->name, tensor->name, "data",
+                                             module->replica_data[at], r};
+        const struct passed_memory gradients = {module->name, tensor->name, "gradient",
+                                                module->contributions[0].replicas[at].registered,
+                                                r};
+        status = residency_check_copy(module, &values, tensor->on_device);
+        if (status == 0)
+            status = residency_check_copy(module, &gradients, gradient);
     }
-    if (module->replicas == 1 || !device)
-        return 0;
-    return error_set(LOCKSTEP_E_UNSUPPORTED,
-                     "module '%s': parameter '%s' is in the memory of a device, and the module has "
-                     "%" PRIu32 " replicas: replicas are not supported on devices yet",
-                     module->name, name, module->replicas);
+    return status;
 }
 
 int residency_check_module(struct lockstep_module *module)
@@ -86,13 +155,14 @@ int residency_check_module(struct lockstep_module *module)
     int status = 0;
     if (module->session->device == NULL)
         return 0;
+    module->devices[0] = module->session->device;
     for (uint32_t p = 0; p < module->parameter_count && status == 0; p++) {
         bool device = false;
         status = residency_find_tensor(module, &module->parameters[p]);
         if (status == 0)
             status = residency_find_gradient(module, p, &device);
         if (status == 0)
-            status = residency_check_replicas(module, p, device || module->parameters[p].on_device);
+            status = residency_check_replicas(module, p, device);
     }
     for (uint32_t b = 0; b < module->buffer_count && status == 0; b++)
         status = residency_find_tensor(module, &module->buffers[b]);
@@ -277,11 +347,6 @@ int residency_check_loaded(struct lockstep_session *session)
 
 // ---- What is passed later ----------------------------------------------------------------------
 
-static const char *residency_name(bool device)
-{
-    return device ? "in the memory of a device" : "in host memory";
-}
-
 static int residency_check_place(const struct lockstep_module *module, uint32_t parameter,
                                  bool device)
 {
@@ -300,8 +365,8 @@ int residency_move(struct lockstep_module *module, uint32_t parameter, const voi
 {
     const struct lockstep_session *session = module->session;
     struct tensor *tensor = &module->parameters[parameter];
-    const struct passed_memory values = {module->name, tensor->name, "data", data};
-    const struct passed_memory gradients = {module->name, tensor->name, "gradient", gradient};
+    const struct passed_memory values = {module->name, tensor->name, "data", data, 0};
+    const struct passed_memory gradients = {module->name, tensor->name, "gradient", gradient, 0};
     bool data_on_device;
     bool on_device;
     int status;
@@ -317,22 +382,60 @@ int residency_move(struct lockstep_module *module, uint32_t parameter, const voi
     return status;
 }
 
+// Memory of a further replica is on its device.
+static int residency_find_gradient_of(const struct lockstep_module *module, uint32_t parameter,
+                                      const struct passed_gradient *passed, bool *device)
+{
+    const struct passed_memory memory = {module->name, module->parameters[parameter].name,
+                                         "gradient", passed->memory, passed->replica};
+    struct device *home = module->devices[passed->replica];
+    struct device *found;
+    int status;
+    if (passed->replica == 0)
+        return residency_find(module->session, &memory, device);
+    status = residency_find_device(module->session, &memory, home, &found);
+    *device = found != NULL;
+    if (status < 0 || found == NULL || found == home)
+        return status;
+    return error_set(LOCKSTEP_E_INVALID,
+                     "module '%s': the gradient of '%s' in replica %" PRIu32
+                     " is on cuda:%d, and that replica was registered on %s%d",
+                     module->name, memory.tensor, passed->replica, device_facts(found)->ordinal,
+                     home == NULL ? "no device, not " : "cuda:",
+                     home == NULL ? device_facts(found)->ordinal : device_facts(home)->ordinal);
+}
+
+static int residency_check_stream(const struct lockstep_module *module, uint32_t parameter,
+                                  const struct passed_gradient *passed)
+{
+    struct device *home = module->devices[passed->replica];
+    if (home == NULL || device_has_stream(home, passed->stream))
+        return 0;
+    return error_set(LOCKSTEP_E_INVALID,
+                     "module '%s': the stream that is given for '%s' in replica %" PRIu32
+                     " belongs to another device than its gradient, which is on cuda:%d",
+                     module->name, module->parameters[parameter].name, passed->replica,
+                     device_facts(home)->ordinal);
+}
+
 int residency_check_gradient(const struct lockstep_module *module, uint32_t parameter,
-                             const void *memory, const void *stream)
+                             const struct passed_gradient *passed)
 {
     const struct tensor *tensor = &module->parameters[parameter];
-    const struct passed_memory passed = {module->name, tensor->name, "gradient", memory};
     bool device = module->shapes[parameter].device;
-    int status;
+    int status = 0;
     if (module->session->device == NULL || tensor->elements == 0)
         return 0;
-    status = memory == NULL ? 0 : residency_find(module->session, &passed, &device);
+    if (passed->memory != NULL)
+        status = residency_find_gradient_of(module, parameter, passed, &device);
     if (status == 0)
         status = residency_check_place(module, parameter, device);
-    if (status == 0 && stream != NULL && !device)
-        status = error_set(LOCKSTEP_E_INVALID,
-                           "module '%s': a stream is given for '%s', whose gradient is in host "
-                           "memory: wait until it is there, and give none",
-                           module->name, tensor->name);
-    return status;
+    if (status < 0 || passed->stream == NULL)
+        return status;
+    if (!device)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': a stream is given for '%s', whose gradient is in host "
+                         "memory: wait until it is there, and give none",
+                         module->name, tensor->name);
+    return residency_check_stream(module, parameter, passed);
 }

@@ -17,9 +17,11 @@ struct passed_memory {
     const char *tensor;
     const char *field; // "data", "gradient"
     const void *memory; // NULL: none, which is on no device.
+    uint32_t replica; // Of whose tensor it is.
 };
 
-// *device becomes whether it is on this rank's device. LOCKSTEP_E_INVALID: it is on another one.
+// *device becomes whether it is on this rank's device, the first one if it has several.
+// LOCKSTEP_E_INVALID: it is on another one.
 int residency_find(const struct lockstep_session *session, const struct passed_memory *passed,
                    bool *device);
 // The same for everything that a module has; and what is not possible on devices. When it is
@@ -39,9 +41,14 @@ int residency_agree(struct lockstep_session *session);
 // not block.
 int residency_check_loaded(struct lockstep_session *session);
 
-// Memory that a report gives for a gradient, or the one that was registered, is where it was agreed
-// to be, and so is the stream. Any thread.
+// What a report gives for a gradient of a replica.
+struct passed_gradient {
+    uint32_t replica;
+    const void *memory; // NULL: the one that was registered.
+    void *stream; // NULL: none.
+};
+// The memory is where it was agreed to be, and so is the stream. Any thread.
 int residency_check_gradient(const struct lockstep_module *module, uint32_t parameter,
-                             const void *memory, const void *stream);
+                             const struct passed_gradient *passed);
 
 #endif

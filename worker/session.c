@@ -349,6 +349,8 @@ static void session_open_device(struct lockstep_session *session)
     char error[LOCKSTEP_TEXT_BYTES];
     struct text problem;
     if (device_open(session->config.device, &session->device, error, sizeof(error)) == 0) {
+        session->devices[0] = session->device;
+        session->own_devices = session->device != NULL ? 1 : 0;
         if (session->device != NULL)
             ready_open(session);
         return;

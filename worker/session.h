@@ -124,8 +124,12 @@ struct contribution {
     // What results come behind where nothing was reported: see ready.h. Atomic; trainer threads say
     // it while a step is open.
     struct device_behind behind;
-    struct ready_gate *gates; // [buckets of a layout]: see ready.h. NULL: this rank has no device.
+    // [replicas][buckets of a layout]: see ready.h. NULL: this rank has no device.
+    struct ready_gate *gates;
     struct extent *extents; // [parameter_count]: in layout order.
+    // With replicas on devices; else NULL.
+    struct collective_replica *copies; // [buckets of a layout][replicas]
+    struct extent *copy_extents; // [replicas][parameter_count]: in layout order.
     uint64_t *unit_ends; // [parameter_count]: of the gradients in their bucket, in layout order.
     uint64_t *used; // [parameter_count]: used bits of a bucket's gradients, from its first place.
     uint32_t announced; // Buckets of which the order core knows that they are ready.
@@ -182,6 +186,7 @@ struct lockstep_module {
     bool separate_calls; // Each travels by itself.
     uint32_t replicas; // At least 1.
     void **replica_data; // [(replicas - 1) * parameter_count]: values of the further ones.
+    struct device *devices[LOCKSTEP_MAX_REPLICAS]; // Of each replica; NULL: it is on the host.
     struct home *homes; // [parameter_count]
     uint32_t *awaits; // [parameter_count]: reports that complete a gradient, of all that share it.
     uint32_t shared_count; // Parameters that another module owns.
@@ -364,7 +369,9 @@ struct lockstep_session {
     char address[LOCKSTEP_ADDRESS_BYTES]; // Of the data plane.
     struct control *control; // NULL in a solo session.
     struct transport *transport; // NULL in a solo session.
-    struct device *device; // This rank's GPU; NULL: none.
+    struct device *device; // This rank's GPU, the first of several; NULL: none.
+    struct device *devices[LOCKSTEP_MAX_OWN_DEVICES]; // All of them, ...
+    uint32_t own_devices; // ... so many.
     char
         device_problem[LOCKSTEP_NAME_BYTES]; // Why it has not the one it was told to have; else "".
     struct thread engine;
@@ -447,7 +454,8 @@ struct lockstep_session {
     uint32_t unlanded; // Collectives that the order core takes for final and that are not done.
     uint64_t
         room[LOCKSTEP_WINDOW]; // Bytes of buckets that the device has pools for, largest first,
-    uint32_t room_members; // ... and extents and units of each.
+    uint32_t room_members; // ... and extents and units of each; ...
+    uint32_t room_rows; // ... and how many rows of replicas to each.
     uint32_t buffers_in_flight; // Of these: of groups of buffers ...
     bool commit_held; // ... for which the commit wave waits.
     bool left_held; // A verdict waits until no plain collective is in flight.
@@ -735,12 +743,18 @@ int replica_declare(struct lockstep_module *module, uint32_t replica, uint32_t p
 // Adds up what the replicas reported of a gradient, where it travels from. The thread that hands it
 // over.
 void replica_combine(struct contribution *contribution, uint32_t parameter);
-// Gives every replica what came back: of one contribution, and of all that did not have it yet.
-// Trainer, when it is final.
-void replica_copy_contribution(struct contribution *contribution);
-void replica_copy_results(struct lockstep_session *session);
-// Makes the values of every replica those of the first. Trainer, at start.
-void replica_copy_values(struct lockstep_session *session);
+// What its replicas have of a gradient is on devices of this rank: there it is added up and given
+// back by what carries it. Any thread.
+bool replica_is_on_devices(const struct lockstep_module *module, uint32_t parameter);
+// World of one: the same as replica_combine, of a gradient on devices that is complete. Trainer. 0,
+// or LOCKSTEP_E_SYSTEM: a device has failed.
+int replica_settle(struct contribution *contribution, uint32_t parameter);
+// Gives every replica what came back, where that is not the data plane's: of one contribution, and
+// of all that did not have it yet. Trainer, when it is final. The same.
+int replica_copy_contribution(struct contribution *contribution);
+int replica_copy_results(struct lockstep_session *session);
+// Makes the values of every replica those of the first. Trainer, at start. The same.
+int replica_copy_values(struct lockstep_session *session);
 
 // ---- collective.c ------------------------------------------------------------------------------
 

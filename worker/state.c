@@ -405,9 +405,9 @@ static int state_start(struct lockstep_session *session)
         status = state_broadcast(session, session->config.root);
     if (status < 0)
         return status;
-    replica_copy_values(session);
-    session->started = true;
-    return 0;
+    status = replica_copy_values(session);
+    session->started = status == 0;
+    return status;
 }
 
 int lockstep_start(lockstep_session *session)

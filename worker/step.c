@@ -357,21 +357,22 @@ int step_settle_contribution(struct contribution *contribution, uint64_t weight)
     int status = ready_await(contribution);
     for (uint32_t p = 0; p < module->parameter_count; p++) {
         struct gradient *gradient = &contribution->gradients[p];
-        void *memory = atomic_load(&gradient->memory);
         if (!module->shapes[p].trainable || atomic_load(&gradient->awaited) > 0 ||
             gradient->unused || gradient->withdrawn || weight == 0)
             continue;
         contribution->used_anywhere[p] = true;
+        if (status == 0 && module->replicas > 1 && replica_is_on_devices(module, p))
+            status = replica_settle(contribution, p);
         if (weight > 1 && module->gradient_kind == LOCKSTEP_GRADIENT_SUM && status == 0)
-            status = step_divide(module, p, memory, weight);
+            status = step_divide(module, p, atomic_load(&gradient->memory), weight);
     }
     return status;
 }
 
 // A world of one: what the data plane would have done, here.
-static int step_settle_alone(struct lockstep_session *session)
+static int step_settle_alone(struct lockstep_session *session, void *stream)
 {
-    int status = 0;
+    int status = ready_await_end(session, stream);
     for (uint32_t m = 0; m < session->module_count; m++) {
         const struct lockstep_module *module = session->modules[m];
         for (uint32_t i = 0; i < module->contribution_count; i++) {
@@ -622,7 +623,7 @@ static int step_enter_end(struct lockstep_session *session, void *stream)
     ready_say_end(session, stream);
     state_begin(session, session->step, stream);
     if (session->config.solo)
-        status = step_settle_alone(session);
+        status = step_settle_alone(session, stream);
     else
         session_post(session,
                      (struct command){.kind = COMMAND_STEP_END, .value = stream != NULL ? 1 : 0});
@@ -634,7 +635,9 @@ static int step_leave_end(struct lockstep_session *session)
 {
     struct commit_wave outcome;
     deferral_put_back(session);
-    replica_copy_results(session);
+    const int copied = replica_copy_results(session);
+    if (copied < 0)
+        return copied;
     mutex_lock(&session->mutex);
     outcome = session->outcome;
     mutex_unlock(&session->mutex);

@@ -66,6 +66,16 @@ struct device_behind {
     _Atomic(const struct device_ready *) ready; // Borrowed until done(). NULL: not said yet.
 };
 
+// One of several replicas of what a collective on devices reduces: the same elements and units, in
+// memory of its own. Of a unit that it does not contribute to, `in` is NULL.
+struct collective_replica {
+    struct device *device; // Extents are addresses of this device.
+    const struct extent *extents; // [extent_count]
+    uint32_t extent_count;
+    const struct device_ready *ready; // [ready_count], events of that device.
+    uint32_t ready_count;
+};
+
 // What pairs the frames of one collective across ranks. Unique in its generation.
 struct collective_tag {
     uint64_t step;
@@ -108,6 +118,12 @@ struct collective {
     // Borrowed until done(). On a device nothing is written where there is no input before this is
     // said and has happened; the rest of the collective does not wait. NULL: before that, too.
     const struct device_behind *behind;
+    // Replicas on this rank's devices, the first one too: what they contribute is added up, from
+    // the first to the last, divided by replica_divisor, and travels; all of them get the result.
+    // Of the extents above it only counts then what is NULL: no replica has an input.
+    const struct collective_replica *replicas; // [replica_count], borrowed until done().
+    uint32_t replica_count; // 0: there is only what the extents say.
+    uint64_t replica_divisor;
 
     // [units_words(unit_count)], borrowed until done(). In: the units for which this rank has an
     // input; those of the others are NULL. Out: those for which some rank has one. Between launch
@@ -234,7 +250,9 @@ struct transport_config {
     uint16_t port_first; // 0: any port.
     uint16_t port_last;
     struct regions *regions; // Of the caller's memory; borrowed. NULL: none.
-    struct device *device; // This rank's; borrowed. NULL: none.
+    struct device *device; // This rank's, the first of them; borrowed. NULL: none.
+    struct device *const *further; // [further_count]: the others, for replicas; borrowed.
+    uint32_t further_count;
     uint64_t abort_ms; // How long NCCL may take to give up a communicator. 0: 5000.
     bool shares; // TCP: links to mates go through memory where that is possible.
     uint32_t torn_bytes; // Loopback: at most so many bytes per read and write, 0: no limit. For
@@ -275,10 +293,15 @@ void transport_reserve(struct transport *transport, uint32_t collectives);
 // what was reserved before. May synchronize with the device. 0, or -1: the device has no memory.
 int transport_reserve_device(struct transport *transport, uint32_t collectives, uint64_t bytes,
                              uint32_t extents, uint32_t units);
-// Room for the tables of so many more collectives with so many bytes and extents at most, each.
-// Every array of extents keeps its own, in flight or not. The same otherwise.
-int transport_reserve_tables(struct transport *transport, uint32_t collectives, uint64_t bytes,
-                             uint32_t extents);
+// Room for the tables of so many more collectives with so many bytes and extents at most, each, on
+// one of this rank's devices. Every array of extents keeps its own, in flight or not. The same
+// otherwise.
+int transport_reserve_tables(struct transport *transport, struct device *device,
+                             uint32_t collectives, uint64_t bytes, uint32_t extents);
+// Room on one of this rank's devices for so many more rows of replicas, of so many bytes and units
+// at most, each. The same otherwise.
+int transport_reserve_rows(struct transport *transport, struct device *device, uint32_t rows,
+                           uint64_t bytes, uint32_t units);
 // Whether some collectives of this world have to be launched in one order on all ranks that have a
 // device, because NCCL sums them: there are two of these at least, and all have one, or they meet.
 bool transport_is_strict(const struct transport_world *world);

@@ -29,7 +29,16 @@
 
 // ---- failure ------------------------------------------------------------------------------------
 
-// Why the device, or NCCL on it, does not go on. NCCL complains of a lost device, too: so that is
+struct device *devices_broken(const struct devices *devices)
+{
+    for (uint32_t i = 0; i < devices->device_count; i++) {
+        if (device_failed(devices->all[i]))
+            return devices->all[i];
+    }
+    return NULL;
+}
+
+// Why a device, or NCCL on it, does not go on. NCCL complains of a lost device, too: so that is
 // asked first.
 static const char *devices_reason(const struct devices *devices)
 {
@@ -37,9 +46,9 @@ static const char *devices_reason(const struct devices *devices)
         const struct device_flow *flow = list_entry(node, struct device_flow, turn);
         (void)device_event_query(devices->device, flow->event);
     }
-    const char *text = device_failed(devices->device);
-    if (text)
-        return text;
+    const struct device *broken = devices_broken(devices);
+    if (broken)
+        return device_failed(broken);
     return devices->communicator ? communicator_text(devices->communicator) : "no reason is known";
 }
 
@@ -76,10 +85,10 @@ static struct device_flow *devices_take_flow(struct devices *devices)
     return node ? list_entry(node, struct device_flow, turn) : devices_make_flow(devices);
 }
 
-static void devices_give_block(struct devices *devices, struct device_block **block)
+void devices_give(struct device *device, struct device_block **block)
 {
     if (*block)
-        device_give(devices->device, *block);
+        device_give(device, *block);
     *block = NULL;
 }
 
@@ -93,40 +102,56 @@ static bool devices_reduces(const struct devices *devices)
     return false;
 }
 
-bool devices_take(struct devices *devices, struct device_block **block, enum device_memory kind,
-                  size_t bytes)
+// What is taken anew is taken of a device that is current.
+static struct device_block *devices_make(struct device *device, enum device_memory kind,
+                                         size_t bytes)
+{
+    device_enter(device);
+    struct device_block *block = device_take(device, kind, bytes);
+    device_leave(device);
+    return block;
+}
+
+bool devices_take(struct devices *devices, struct device *device, struct device_block **block,
+                  enum device_memory kind, size_t bytes)
 {
     if (!*block)
-        *block = device_find(devices->device, kind, bytes);
+        *block = device_find(device, kind, bytes);
     if (!*block && !devices_reduces(devices))
-        *block = device_take(devices->device, kind, bytes);
+        *block = devices_make(device, kind, bytes);
     return *block != NULL;
 }
 
 // The device has nothing more to do with it.
 static void devices_release(struct devices *devices, struct device_flow *flow)
 {
-    device_cut_release(flow);
-    devices_give_block(devices, &flow->packed);
-    devices_give_block(devices, &flow->pinned);
-    devices_give_block(devices, &flow->note);
-    devices_give_block(devices, &flow->words);
+    device_cut_release(&flow->cut);
+    replicas_release(devices, flow);
+    devices_give(devices->device, &flow->packed);
+    devices_give(devices->device, &flow->pinned);
+    devices_give(devices->device, &flow->note);
+    devices_give(devices->device, &flow->words);
     flow->collective = NULL;
     flow->untold = false;
     list_remove(&flow->turn);
     list_push_front(&devices->idle, &flow->turn);
 }
 
+int devices_await(struct device *device, enum device_stream stream,
+                  const struct device_ready *ready, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (ready[i].pending && device_wait(device, stream, ready[i].event) < 0)
+            return -1;
+    }
+    return 0;
+}
+
 int devices_await_ready(struct devices *devices, const struct device_flow *flow,
                         enum device_stream stream)
 {
     const struct collective *collective = flow->collective;
-    for (uint32_t i = 0; i < collective->ready_count; i++) {
-        if (collective->ready[i].pending &&
-            device_wait(devices->device, stream, collective->ready[i].event) < 0)
-            return -1;
-    }
-    return 0;
+    return devices_await(devices->device, stream, collective->ready, collective->ready_count);
 }
 
 int devices_enqueued(struct devices *devices, struct device_flow *flow, enum device_stream stream)
@@ -160,6 +185,9 @@ int devices_open(struct transport *transport, const struct transport_config *con
         return -1;
     devices->transport = transport;
     devices->device = config->device;
+    devices->all[devices->device_count++] = config->device;
+    for (uint32_t i = 0; i < config->further_count; i++)
+        devices->all[devices->device_count++] = config->further[i];
     devices->abort_ms = config->abort_ms == 0 ? DEVICES_ABORT_MS : config->abort_ms;
     struct list *const lists[] = {&devices->working, &devices->done, &devices->left,
                                   &devices->idle};
@@ -199,7 +227,7 @@ void devices_close(struct transport *transport)
     devices_free_flows(devices, &devices->left);
     devices_free_flows(devices, &devices->idle);
     device_cut_fini(devices);
-    devices_give_block(devices, &devices->revoked);
+    devices_give(devices->device, &devices->revoked);
     free(devices);
     transport->devices = NULL;
 }
@@ -232,15 +260,27 @@ int transport_reserve_device(struct transport *transport, uint32_t collectives, 
     device_enter(devices->device);
     naming_register(devices);
     device_leave(devices->device);
-    return device_cut_reserve(devices, extents + units, bytes, collectives);
+    return device_cut_reserve(devices, devices->device, extents + units, bytes, collectives);
 }
 
-int transport_reserve_tables(struct transport *transport, uint32_t collectives, uint64_t bytes,
-                             uint32_t extents)
+int transport_reserve_tables(struct transport *transport, struct device *device,
+                             uint32_t collectives, uint64_t bytes, uint32_t extents)
 {
     struct devices *devices = transport->devices;
     thread_assert(&transport->thread);
-    return devices ? device_cut_reserve(devices, extents, bytes, collectives) : 0;
+    return devices ? device_cut_reserve(devices, device, extents, bytes, collectives) : 0;
+}
+
+int transport_reserve_rows(struct transport *transport, struct device *device, uint32_t rows,
+                           uint64_t bytes, uint32_t units)
+{
+    const size_t note = (2 + (size_t)units) * sizeof(uint64_t);
+    thread_assert(&transport->thread);
+    if (!transport->devices)
+        return 0;
+    return device_reserve(device, MEMORY_SCRATCH, bytes, rows) < 0
+               ? -1
+               : device_reserve(device, MEMORY_SCRATCH, note, rows);
 }
 
 // ---- working ------------------------------------------------------------------------------------
@@ -299,7 +339,7 @@ static void devices_work_flows(struct devices *devices)
 // What is under way with NCCL ends with an error of NCCL's only if somebody asks.
 static void devices_work_errors(struct devices *devices)
 {
-    if (device_failed(devices->device) ||
+    if (devices_broken(devices) ||
         (devices->stage == DEVICES_FORMED &&
          communicator_poll(devices->communicator) == COMMUNICATOR_BROKEN))
         devices_fail(devices);
@@ -567,7 +607,7 @@ static void devices_settle(struct devices *devices, uint64_t deadline_ms)
 {
     const struct timespec pause = {.tv_nsec = 100 * 1000};
     devices_work_left(devices);
-    while (devices_writes(devices) && !device_failed(devices->device)) {
+    while (devices_writes(devices) && !devices_broken(devices)) {
         if (clock_now_ms() >= deadline_ms) {
             device_fail(devices->device, "the device does not come to the end of its work");
             return;

@@ -2,9 +2,9 @@
 //
 // What the files of collectives on devices share: transport_device.c (their life, the end),
 // transport_naming.c (how a communicator comes to be), transport_staged.c, transport_nccl.c and
-// transport_mixed.c (the three ways), device_behind.c (results that come late) and device_cut.c
-// (what kernels are told of a collective). Nobody else includes it. The driver's thread, between
-// device_enter and device_leave.
+// transport_mixed.c (the three ways), transport_replicas.c (several copies of gradients in this
+// process), device_behind.c (results that come late) and device_cut.c (what kernels are told of a
+// collective). Nobody else includes it. The driver's thread, between device_enter and device_leave.
 
 #ifndef WORKER_TRANSPORT_DEVICE_PARTS_H
 #define WORKER_TRANSPORT_DEVICE_PARTS_H
@@ -32,6 +32,7 @@ enum device_stage {
 // collective of the same extents: in a steady state nothing is copied.
 struct device_cut {
     const void *key; // The collective's array of extents. NULL: this place is free.
+    struct device *device; // That reads it.
     uint32_t holders; // Flows that use it.
     uint32_t count; // Pieces.
     uint64_t elements;
@@ -39,6 +40,15 @@ struct device_cut {
     struct device_block *host; // What `table` is copied from: pieces, then tiles.
     struct device_block *table;
     bool stale; // It was not copied yet.
+};
+
+// What one replica of a flow takes.
+struct device_part {
+    struct device *device; // NULL: there is none.
+    struct device_cut *cut; // Its gradients.
+    // On another device than the first:
+    struct device_block *row; // What it contributes, and later what comes back.
+    struct device_block *words; // What kernels are told of that.
 };
 
 // A collective whose memory is on this device.
@@ -54,6 +64,13 @@ struct device_flow {
     struct device_block *pinned; // STAGED, MIXED: the row on the host.
     struct device_block *note; // Pinned: what kernels are told, and what comes back.
     struct device_block *words; // NCCL, MIXED: the note, on the device.
+    // Replicas
+    struct device_part parts[LOCKSTEP_MAX_REPLICAS]; // The first one's cut is the flow's.
+    struct device_block *landing; // What one of them contributes, on the first device.
+    // NCCL, MIXED: the sum of what they contribute, and where it is packed, its table.
+    struct device_block *sum;
+    struct extent sum_extent;
+    struct device_cut *sum_cut;
     // STAGED, MIXED
     struct ring_span share; // What of the row this rank brings to the hosts; STAGED: all.
     struct collective host; // What the hosts run.
@@ -72,6 +89,8 @@ struct devices {
     struct transport *transport;
     // set at transport_open, then constant
     struct device *device; // NULL: other ranks may have one.
+    struct device *all[LOCKSTEP_MAX_OWN_DEVICES]; // Of this rank, beginning with that one.
+    uint32_t device_count;
     uint64_t abort_ms;
     // driver only
     enum devices_stage stage;
@@ -94,14 +113,18 @@ struct devices {
 
 // ---- device_cut.c -------------------------------------------------------------------------------
 
-// Finds or makes the table of a collective. False: there is no memory for it now.
-bool device_cut_hold(struct devices *devices, struct device_flow *flow);
-// The row of a collective whose table is held, for kernels on that stream. 0 or -1.
-int device_cut_row(struct devices *devices, struct device_flow *flow, enum device_stream stream,
-                   struct device_row *row);
-void device_cut_release(struct device_flow *flow);
-// Makes room for rows of so many pieces and elements; NULL memory: -1.
-int device_cut_reserve(struct devices *devices, uint32_t pieces, uint64_t elements, uint32_t count);
+// Finds or makes the table of a collective's extents, on one of this rank's devices, which they are
+// addresses of. NULL: there is no memory for it now.
+struct device_cut *device_cut_hold(struct devices *devices, struct device *device,
+                                   const struct collective *collective);
+// Its pieces, as the host has them: [cut->count + 1].
+const struct device_piece *device_cut_pieces(const struct device_cut *cut);
+// The row of a table that is held, for kernels on that stream of its device. 0 or -1.
+int device_cut_row(struct device_cut *cut, enum device_stream stream, struct device_row *row);
+void device_cut_release(struct device_cut **cut);
+// Makes room on a device for rows of so many pieces and elements; NULL memory: -1.
+int device_cut_reserve(struct devices *devices, struct device *device, uint32_t pieces,
+                       uint64_t elements, uint32_t count);
 void device_cut_fini(struct devices *devices);
 
 // ---- device_behind.c ----------------------------------------------------------------------------
@@ -121,13 +144,19 @@ const struct device_ready *device_behind_awaited(const struct devices *devices,
 // A block, unless *block is one already. False: there is none now. It comes when NCCL has nothing
 // in flight here, because more memory may be had only when the device is at rest, and NCCL may wait
 // for a rank that has died. Or the device has failed.
-bool devices_take(struct devices *devices, struct device_block **block, enum device_memory kind,
-                  size_t bytes);
+bool devices_take(struct devices *devices, struct device *device, struct device_block **block,
+                  enum device_memory kind, size_t bytes);
+void devices_give(struct device *device, struct device_block **block);
+// One of this rank's devices has failed: the first of them that has. NULL: none.
+struct device *devices_broken(const struct devices *devices);
 // All that the flow does on the device is enqueued on the stream. 0 or -1.
 int devices_enqueued(struct devices *devices, struct device_flow *flow, enum device_stream stream);
 // Waits on the stream for those who produce the collective's gradients. 0 or -1.
 int devices_await_ready(struct devices *devices, const struct device_flow *flow,
                         enum device_stream stream);
+// The same for one device and its events.
+int devices_await(struct device *device, enum device_stream stream,
+                  const struct device_ready *ready, uint32_t count);
 // The collective is its caller's again, but for the event.
 void devices_done(struct devices *devices, struct device_flow *flow);
 
@@ -168,6 +197,8 @@ static inline bool device_flow_reduces(const struct device_flow *flow)
 void nccl_write_note(const struct device_flow *flow);
 // The units that some rank has used, from the note that has come back.
 void nccl_read_used(const struct device_flow *flow);
+// What NCCL is to send is there: the gradients, or the sum of replicas. On DEVICE_REDUCE. 0 or -1.
+int nccl_collect(struct devices *devices, struct device_flow *flow);
 // The row and the note go into the scratch of the flow, on DEVICE_REDUCE. 0 or -1.
 int nccl_pack(struct devices *devices, struct device_flow *flow, enum dtype wire);
 
@@ -180,6 +211,38 @@ struct nccl_part {
 // Flows are given to NCCL in the order of their launch. 1: what was enqueued behind has happened,
 // and NCCL had no error before; 0: not yet; -1.
 int nccl_advance(struct devices *devices, struct device_flow *flow, const struct nccl_part *part);
+
+// ---- transport_replicas.c -----------------------------------------------------------------------
+
+// The table of the flow's own gradients; with replicas, those of the first one. False: no memory
+// now.
+bool replicas_hold_own(struct devices *devices, struct device_flow *flow);
+// Takes what the further replicas need. True without any. False: there is no memory for it now.
+bool replicas_take(struct devices *devices, struct device_flow *flow);
+// And where NCCL sends their sum; packs: as another row than that.
+bool replicas_take_sum(struct devices *devices, struct device_flow *flow, bool packs);
+// Adds up what the replicas contribute in a row of the first device: enqueued on that stream of it,
+// behind those who produce it. 0 or -1.
+int replicas_collect(struct devices *devices, struct device_flow *flow, enum device_stream stream,
+                     const struct device_block *sum);
+
+// How a result is written to gradients: the kernel that does it.
+struct device_spread {
+    uint64_t row; // Where the result is, as it travels; every device of this rank can copy it.
+    size_t row_bytes;
+    uint64_t words; // What the kernel is told. 0: nothing.
+    size_t words_bytes;
+    bool awaits; // Those who produce gradients have not been waited for.
+    int (*write)(struct devices *devices, struct device_flow *flow, struct device *device,
+                 enum device_stream stream, const struct device_row *row, uint64_t packed,
+                 uint64_t words);
+};
+// Writes a result to the further replicas, too, behind what is enqueued on that stream. *last is
+// the stream on which all of that has an end. 0 or -1.
+int replicas_spread(struct devices *devices, struct device_flow *flow, enum device_stream stream,
+                    const struct device_spread *spread, enum device_stream *last);
+// The devices have nothing more to do with it.
+void replicas_release(struct devices *devices, struct device_flow *flow);
 
 // ---- the ways: begin, go on when the event has happened. 0, or -1 when the device has failed ----
 

@@ -63,11 +63,14 @@ static bool mixed_take(struct devices *devices, struct device_flow *flow)
     const size_t note = note_words(collective) * sizeof(uint64_t);
     const uint64_t row = device_ranks(&devices->transport->world) *
                          mixed_each(devices, collective->elements) * element;
-    return devices_take(devices, &flow->note, MEMORY_PINNED, note) &&
-           devices_take(devices, &flow->words, MEMORY_SCRATCH, note) &&
-           devices_take(devices, &flow->pinned, MEMORY_PINNED, collective->elements * element) &&
-           devices_take(devices, &flow->packed, MEMORY_SCRATCH, row) &&
-           (flow->cut || device_cut_hold(devices, flow));
+    struct device *device = devices->device;
+    return devices_take(devices, device, &flow->note, MEMORY_PINNED, note) &&
+           devices_take(devices, device, &flow->words, MEMORY_SCRATCH, note) &&
+           devices_take(devices, device, &flow->pinned, MEMORY_PINNED,
+                        collective->elements * element) &&
+           devices_take(devices, device, &flow->packed, MEMORY_SCRATCH, row) &&
+           replicas_hold_own(devices, flow) && replicas_take(devices, flow) &&
+           replicas_take_sum(devices, flow, true);
 }
 
 static int mixed_begin(struct devices *devices, struct device_flow *flow)
@@ -75,11 +78,10 @@ static int mixed_begin(struct devices *devices, struct device_flow *flow)
     const struct collective *collective = flow->collective;
     const uint64_t offset = mixed_place(devices, flow) * dtype_size(collective->dtype);
     if (!mixed_take(devices, flow))
-        return device_failed(devices->device) ? -1 : 0;
+        return devices_broken(devices) ? -1 : 0;
     flow->share = mixed_share(devices, flow);
     nccl_write_note(flow);
-    if (devices_await_ready(devices, flow, DEVICE_REDUCE) < 0 ||
-        nccl_pack(devices, flow, collective->dtype) < 0)
+    if (nccl_collect(devices, flow) < 0 || nccl_pack(devices, flow, collective->dtype) < 0)
         return -1;
     flow->stage = STAGE_TAKING;
     return communicator_share(devices->communicator, flow->packed->address,

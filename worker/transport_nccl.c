@@ -41,12 +41,15 @@ static uint64_t nccl_factor(const struct collective *collective)
     return collective->weight > 0 && collective->input_is_sum ? 1 : collective->weight;
 }
 
-// Whether the input can travel as it lies there.
+// Whether the input can travel as it lies there. The sum of replicas is one row.
 static bool nccl_is_view(const struct collective *collective)
 {
+    if (nccl_factor(collective) != 1 || nccl_wire(collective) != collective->dtype ||
+        collective->exponent != 0)
+        return false;
+    if (collective->replica_count > 0)
+        return true;
     return collective->extent_count == 1 && collective->extents[0].in &&
-           nccl_factor(collective) == 1 && nccl_wire(collective) == collective->dtype &&
-           collective->exponent == 0 &&
            units_usage(collective->used, (struct unit_range){0, collective->unit_count}) ==
                USAGE_ALL;
 }
@@ -58,13 +61,14 @@ static bool nccl_take(struct devices *devices, struct device_flow *flow)
 {
     const struct collective *collective = flow->collective;
     const size_t bytes = note_words(collective) * sizeof(uint64_t);
-    if (!devices_take(devices, &flow->note, MEMORY_PINNED, bytes) ||
-        !devices_take(devices, &flow->words, MEMORY_SCRATCH, bytes))
+    if (!devices_take(devices, devices->device, &flow->note, MEMORY_PINNED, bytes) ||
+        !devices_take(devices, devices->device, &flow->words, MEMORY_SCRATCH, bytes))
         return false;
     return collective->elements == 0 ||
-           (devices_take(devices, &flow->packed, MEMORY_SCRATCH,
+           (devices_take(devices, devices->device, &flow->packed, MEMORY_SCRATCH,
                          collective->elements * dtype_size(nccl_wire(collective))) &&
-            (flow->cut || device_cut_hold(devices, flow)));
+            replicas_hold_own(devices, flow) && replicas_take(devices, flow) &&
+            replicas_take_sum(devices, flow, !nccl_is_view(collective)));
 }
 
 void nccl_write_note(const struct device_flow *flow)
@@ -90,22 +94,30 @@ int nccl_pack(struct devices *devices, struct device_flow *flow, enum dtype wire
         .header_from = (const uint64_t *)(uintptr_t)flow->note->address,
         .header_to = (uint64_t *)(uintptr_t)flow->words->address,
     };
-    if (device_cut_row(devices, flow, DEVICE_REDUCE, &pack.row) < 0)
+    struct device_cut *cut = flow->sum_cut ? flow->sum_cut : flow->cut;
+    if (device_cut_row(cut, DEVICE_REDUCE, &pack.row) < 0)
         return -1;
     return device_run(devices->device, DEVICE_REDUCE, DEVICE_KERNEL_PACK,
                       device_blocks(collective->elements), &pack);
+}
+
+int nccl_collect(struct devices *devices, struct device_flow *flow)
+{
+    return flow->sum ? replicas_collect(devices, flow, DEVICE_REDUCE, flow->sum)
+                     : devices_await_ready(devices, flow, DEVICE_REDUCE);
 }
 
 // Before NCCL: what it is to send is in one place.
 static int nccl_prepare(struct devices *devices, struct device_flow *flow, uint64_t *in)
 {
     const struct collective *collective = flow->collective;
-    const bool view = nccl_is_view(collective);
-    if (devices_await_ready(devices, flow, DEVICE_REDUCE) < 0)
+    const bool view = flow->packed && nccl_is_view(collective);
+    if (nccl_collect(devices, flow) < 0)
         return -1;
-    *in = view           ? (uint64_t)(uintptr_t)collective->extents[0].in
-          : flow->packed ? flow->packed->address
-                         : 0;
+    *in = view && flow->sum ? flow->sum->address
+          : view            ? (uint64_t)(uintptr_t)collective->extents[0].in
+          : flow->packed    ? flow->packed->address
+                            : 0;
     if (flow->packed && !view)
         return nccl_pack(devices, flow, nccl_wire(collective));
     return device_transfer(devices->device, DEVICE_REDUCE, flow->words->address,
@@ -117,7 +129,7 @@ static int nccl_begin(struct devices *devices, struct device_flow *flow)
     const struct collective *collective = flow->collective;
     uint64_t in = 0;
     if (!nccl_take(devices, flow))
-        return device_failed(devices->device) ? -1 : 0;
+        return devices_broken(devices) ? -1 : 0;
     nccl_write_note(flow);
     if (nccl_prepare(devices, flow, &in) < 0)
         return -1;
@@ -129,14 +141,17 @@ static int nccl_begin(struct devices *devices, struct device_flow *flow)
                                note_words(collective) - NOTE_WEIGHT);
 }
 
-static int nccl_finish(struct devices *devices, struct device_flow *flow, enum device_stream stream)
+// The decision is one for all replicas: those after the first read what it has decided.
+static int nccl_write(struct devices *devices, struct device_flow *flow, struct device *device,
+                      enum device_stream stream, const struct device_row *row, uint64_t packed,
+                      uint64_t words)
 {
     const struct collective *collective = flow->collective;
-    const uint64_t words = flow->words->address;
     const uint64_t revoked =
         devices->revoked->address + devices->generation % DEVICE_REVOKED_WORDS * sizeof(uint32_t);
     struct device_finish finish = {
-        .packed = (const void *)(uintptr_t)flow->packed->address,
+        .row = *row,
+        .packed = (const void *)(uintptr_t)packed,
         .header = (const uint64_t *)(uintptr_t)(words + NOTE_WEIGHT * sizeof(uint64_t)),
         .revoked = (const uint32_t *)(uintptr_t)revoked,
         .decision = (uint32_t *)(uintptr_t)(words + NOTE_DECISION * sizeof(uint64_t)),
@@ -147,10 +162,17 @@ static int nccl_finish(struct devices *devices, struct device_flow *flow, enum d
             (uint32_t)(collective->final == DTYPE_NONE ? collective->dtype : collective->final),
         .divides = collective->op == REDUCE_MEAN,
     };
-    if (device_cut_row(devices, flow, stream, &finish.row) < 0)
+    return device_run(device, stream, DEVICE_KERNEL_FINISH, device_blocks(collective->elements),
+                      &finish);
+}
+
+static int nccl_finish(struct devices *devices, struct device_flow *flow, enum device_stream stream)
+{
+    struct device_row row;
+    if (device_cut_row(flow->cut, stream, &row) < 0)
         return -1;
-    return device_run(devices->device, stream, DEVICE_KERNEL_FINISH,
-                      device_blocks(collective->elements), &finish);
+    return nccl_write(devices, flow, devices->device, stream, &row, flow->packed->address,
+                      flow->words->address);
 }
 
 static int nccl_copy_header(struct devices *devices, struct device_flow *flow)
@@ -159,13 +181,29 @@ static int nccl_copy_header(struct devices *devices, struct device_flow *flow)
                            flow->words->address, note_words(flow->collective) * sizeof(uint64_t));
 }
 
+// The first replica has it, enqueued on that stream.
+static int nccl_spread(struct devices *devices, struct device_flow *flow, enum device_stream stream)
+{
+    const struct collective *collective = flow->collective;
+    const struct device_spread spread = {.row = flow->packed->address,
+                                         .row_bytes = collective->elements *
+                                                      dtype_size(nccl_wire(collective)),
+                                         .words = flow->words->address,
+                                         .words_bytes = note_words(collective) * sizeof(uint64_t),
+                                         .write = nccl_write};
+    enum device_stream last;
+    if (replicas_spread(devices, flow, stream, &spread, &last) < 0)
+        return -1;
+    return devices_enqueued(devices, flow, last);
+}
+
 static int nccl_deliver(struct devices *devices, struct device_flow *flow,
                         enum device_stream stream)
 {
     if (nccl_finish(devices, flow, stream) < 0)
         return -1;
     flow->stage = STAGE_DELIVERING;
-    return devices_enqueued(devices, flow, stream);
+    return nccl_spread(devices, flow, stream);
 }
 
 // The sum is there, or is not yet, and where this rank has reported nothing something may be
@@ -194,7 +232,8 @@ static int nccl_enqueue_rest(struct devices *devices, struct device_flow *flow)
     if (nccl_copy_header(devices, flow) < 0)
         return -1;
     flow->stage = held ? STAGE_HELD : STAGE_DELIVERING;
-    return devices_enqueued(devices, flow, DEVICE_REDUCE);
+    return held || !flow->packed ? devices_enqueued(devices, flow, DEVICE_REDUCE)
+                                 : nccl_spread(devices, flow, DEVICE_REDUCE);
 }
 
 // ---- going on -----------------------------------------------------------------------------------

@@ -49,25 +49,42 @@ static int staged_gather(struct devices *devices, struct device_flow *flow)
 {
     const struct collective *collective = flow->collective;
     struct device_gather gather = {.dtype = (uint32_t)collective->dtype};
-    if (device_cut_row(devices, flow, DEVICE_COLLECT, &gather.row) < 0)
+    if (device_cut_row(flow->cut, DEVICE_COLLECT, &gather.row) < 0)
         return -1;
     gather.packed = (void *)(uintptr_t)flow->packed->address;
-    if (device_run(devices->device, DEVICE_COLLECT, DEVICE_KERNEL_GATHER,
-                   device_blocks(collective->elements), &gather) < 0)
+    return device_run(devices->device, DEVICE_COLLECT, DEVICE_KERNEL_GATHER,
+                      device_blocks(collective->elements), &gather);
+}
+
+// The row on the device, and from there to the host.
+static int staged_collect_row(struct devices *devices, struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    const int made = collective->replica_count > 0
+                         ? replicas_collect(devices, flow, DEVICE_COLLECT, flow->packed)
+                         : staged_gather(devices, flow);
+    if (made < 0)
         return -1;
     return device_transfer(devices->device, DEVICE_COLLECT, flow->pinned->address,
                            flow->packed->address, staged_bytes(collective));
 }
 
+// The memory of a collective that lies in one place, and needs no kernel.
+static const struct extent *staged_only(const struct collective *collective)
+{
+    return collective->extent_count == 1 && collective->replica_count == 0 ? &collective->extents[0]
+                                                                           : NULL;
+}
+
 static int staged_collect(struct devices *devices, struct device_flow *flow)
 {
     const struct collective *collective = flow->collective;
-    const struct extent *only = collective->extent_count == 1 ? &collective->extents[0] : NULL;
+    const struct extent *only = staged_only(collective);
     const int moved = devices_await_ready(devices, flow, DEVICE_COLLECT) < 0 ? -1
                       : only
                           ? device_transfer(devices->device, DEVICE_COLLECT, flow->pinned->address,
                                             (uint64_t)(uintptr_t)only->in, staged_bytes(collective))
-                          : staged_gather(devices, flow);
+                          : staged_collect_row(devices, flow);
     flow->stage = STAGE_COLLECTING;
     return moved < 0 ? -1 : devices_enqueued(devices, flow, DEVICE_COLLECT);
 }
@@ -172,34 +189,54 @@ static bool staged_has_output(const struct devices *devices, const struct collec
     return false;
 }
 
-// The bits of the units that are written, where kernels can read them; NULL: all are.
+// The bits of the units that are written, where kernels can read them; 0: all are.
 static int staged_used(struct devices *devices, struct device_flow *flow, enum device_stream stream,
-                       const uint64_t **used)
+                       uint64_t *used)
 {
     const struct collective *collective = flow->collective;
     const size_t bytes = units_words(collective->unit_count) * sizeof(uint64_t);
-    *used = NULL;
+    *used = 0;
     if (units_usage(collective->used, (struct unit_range){0, collective->unit_count}) == USAGE_ALL)
         return 0;
     memcpy(flow->note->host, collective->used, bytes);
-    *used = (const uint64_t *)(uintptr_t)flow->words->address;
+    *used = flow->words->address;
     return device_transfer(devices->device, stream, flow->words->address, flow->note->address,
                            bytes);
 }
 
+static int staged_scatter_row(struct devices *devices, struct device_flow *flow,
+                              struct device *device, enum device_stream stream,
+                              const struct device_row *row, uint64_t packed, uint64_t words)
+{
+    struct device_scatter scatter = {.row = *row,
+                                     .packed = (const void *)(uintptr_t)packed,
+                                     .used = (const uint64_t *)(uintptr_t)words,
+                                     .dtype = (uint32_t)flow->collective->dtype};
+    (void)devices;
+    return device_run(device, stream, DEVICE_KERNEL_SCATTER,
+                      device_blocks(flow->collective->elements), &scatter);
+}
+
+// Other devices take the row, and the bits, from the device that has them.
 static int staged_scatter(struct devices *devices, struct device_flow *flow,
-                          enum device_stream stream)
+                          enum device_stream stream, enum device_stream *last)
 {
     const struct collective *collective = flow->collective;
-    struct device_scatter scatter = {.dtype = (uint32_t)collective->dtype};
-    if (staged_used(devices, flow, stream, &scatter.used) < 0 ||
-        device_cut_row(devices, flow, stream, &scatter.row) < 0 ||
+    struct device_row row;
+    struct device_spread spread = {.row = flow->packed->address,
+                                   .row_bytes = staged_bytes(collective),
+                                   .words_bytes =
+                                       units_words(collective->unit_count) * sizeof(uint64_t),
+                                   .awaits = !staged_has_input(devices, collective),
+                                   .write = staged_scatter_row};
+    if (staged_used(devices, flow, stream, &spread.words) < 0 ||
+        device_cut_row(flow->cut, stream, &row) < 0 ||
         device_transfer(devices->device, stream, flow->packed->address, flow->pinned->address,
-                        staged_bytes(collective)) < 0)
+                        staged_bytes(collective)) < 0 ||
+        staged_scatter_row(devices, flow, devices->device, stream, &row, spread.row, spread.words) <
+            0)
         return -1;
-    scatter.packed = (const void *)(uintptr_t)flow->packed->address;
-    return device_run(devices->device, stream, DEVICE_KERNEL_SCATTER,
-                      device_blocks(collective->elements), &scatter);
+    return replicas_spread(devices, flow, stream, &spread, last);
 }
 
 // What had no input here has not waited for those who may still write its memory.
@@ -207,7 +244,8 @@ static int staged_write(struct devices *devices, struct device_flow *flow,
                         enum device_stream stream)
 {
     const struct collective *collective = flow->collective;
-    const struct extent *only = collective->extent_count == 1 ? &collective->extents[0] : NULL;
+    const struct extent *only = staged_only(collective);
+    enum device_stream last = stream;
     const bool whole =
         units_usage(collective->used, (struct unit_range){0, collective->unit_count}) == USAGE_ALL;
     if (!staged_has_input(devices, collective) && devices_await_ready(devices, flow, stream) < 0)
@@ -215,9 +253,9 @@ static int staged_write(struct devices *devices, struct device_flow *flow,
     const int moved = only && whole
                           ? device_transfer(devices->device, stream, (uint64_t)(uintptr_t)only->out,
                                             flow->pinned->address, staged_bytes(collective))
-                          : staged_scatter(devices, flow, stream);
+                          : staged_scatter(devices, flow, stream, &last);
     flow->stage = STAGE_DELIVERING;
-    return moved < 0 ? -1 : devices_enqueued(devices, flow, stream);
+    return moved < 0 ? -1 : devices_enqueued(devices, flow, last);
 }
 
 static int staged_deliver(struct devices *devices, struct device_flow *flow)
@@ -253,20 +291,22 @@ static bool staged_take(struct devices *devices, struct device_flow *flow)
     const size_t used = units_words(collective->unit_count) * sizeof(uint64_t);
     if (collective->elements == 0)
         return true;
-    if (!devices_take(devices, &flow->pinned, MEMORY_PINNED, staged_bytes(collective)))
+    if (!devices_take(devices, devices->device, &flow->pinned, MEMORY_PINNED,
+                      staged_bytes(collective)))
         return false;
     if (collective->extent_count == 1 && collective->unit_count == 0)
         return true; // It needs no kernel.
-    return devices_take(devices, &flow->packed, MEMORY_SCRATCH, staged_bytes(collective)) &&
-           devices_take(devices, &flow->note, MEMORY_PINNED, used) &&
-           devices_take(devices, &flow->words, MEMORY_SCRATCH, used) &&
-           (flow->cut || device_cut_hold(devices, flow));
+    return devices_take(devices, devices->device, &flow->packed, MEMORY_SCRATCH,
+                        staged_bytes(collective)) &&
+           devices_take(devices, devices->device, &flow->note, MEMORY_PINNED, used) &&
+           devices_take(devices, devices->device, &flow->words, MEMORY_SCRATCH, used) &&
+           replicas_hold_own(devices, flow) && replicas_take(devices, flow);
 }
 
 // In a world of one most results are what lies there.
 static bool staged_is_there(const struct devices *devices, const struct collective *collective)
 {
-    if (devices->transport->world.world_size > 1 ||
+    if (devices->transport->world.world_size > 1 || collective->replica_count > 0 ||
         (collective->op == REDUCE_MEAN && collective->input_is_sum))
         return false;
     for (uint32_t i = 0; i < collective->extent_count; i++) {
@@ -296,7 +336,7 @@ static int staged_launch(struct devices *devices, struct device_flow *flow)
     if (staged_is_there(devices, collective))
         return staged_stay(devices, flow);
     if (!staged_take(devices, flow))
-        return device_failed(devices->device) ? -1 : 0;
+        return devices_broken(devices) ? -1 : 0;
     if (staged_has_input(devices, collective))
         return staged_collect(devices, flow);
     return staged_travel(devices, flow);

@@ -286,9 +286,11 @@ LOCKSTEP_API int lockstep_abort(lockstep_session *session, const char *reason);
  * (lockstep_start, lockstep_state_check, plain collectives), and their results are there when they
  * return.
  *
- * In such a job config.order and config.unplanned put nothing off, and a module with memory on a
- * device has one replica. When a rank dies, the gradients of ranks with a device are not to be used
- * in the step that failed. */
+ * Replicas of a module are on devices all together, or in host memory; what they contribute is
+ * added up on the device.
+ *
+ * In such a job config.order and config.unplanned put nothing off. When a rank dies, the gradients
+ * of ranks with a device are not to be used in the step that failed. */
 
 /* ---- Declaring what is synchronized ------------------------------------------------------------
  */
@@ -421,9 +423,9 @@ struct lockstep_module_config {
     uint64_t replicas; /* Copies of this module in this process, at most 16. 0: 1. With more,
                           parameters is [replicas * parameter_count], replica by replica; the
                           gradients of replicas are added up (of kind mean: averaged) before they
-                          travel, in the memory of the first one, and every replica gets the
-                          result. One that does not report counts as zeros. Values at start are
-                          those of the first. Buffers are those of the first. May differ between
+                          travel, on the host in the memory of the first one, and every replica
+                          gets the result. One that does not report counts as zeros. Values at start
+                          are those of the first. Buffers are those of the first. May differ between
                           ranks. */
     uint32_t separate_calls; /* 1: every call of calls_per_step has gradient memory of its own,
                                 given to lockstep_grad_ready (only the first may use what was
@@ -610,12 +612,13 @@ LOCKSTEP_API int lockstep_call_begin(lockstep_module *module, lockstep_call **ca
  * lockstep_step_end returns. Returns: E_INVALID for a parameter that is ready more often than its
  * ready_count in a call, declared unused in it, frozen, ignored, or not in the module, or after
  * lockstep_call_end; for a stream on a rank without a device, or of a gradient in host memory; for
- * memory on another device, or not where lockstep_start agreed that the gradient is; when one
- * bucket has gradients of more than 8 streams. E_SYSTEM when the device has failed. */
+ * memory or a stream of another device, or memory that is not where lockstep_start agreed that the
+ * gradient is; when one bucket has gradients of more than 8 streams (of each replica). E_SYSTEM
+ * when the device has failed. */
 LOCKSTEP_API int lockstep_grad_ready(lockstep_module *module, lockstep_call *call,
                                      uint32_t parameter, void *gradient, void *stream);
-/* The same for one of the module's replicas, from 0; lockstep_grad_ready is for replica 0. The
- * report that completes a gradient also adds up what all replicas reported of it. */
+/* The same for one of the module's replicas, from 0; lockstep_grad_ready is for replica 0. In host
+ * memory the report that completes a gradient also adds up what all replicas reported of it. */
 LOCKSTEP_API int lockstep_replica_ready(lockstep_module *module, lockstep_call *call,
                                         uint32_t replica, uint32_t parameter, void *gradient,
                                         void *stream);

@@ -30,7 +30,8 @@ struct place {
     void *context;
     float host[4][ELEMENTS];
     float *device[4]; // Of this rank's; without one, of the host.
-    float *other; // Of another one.
+    float *other; // Of another one, ...
+    void *stream; // ... and so is this.
 };
 
 static void place_make_current(struct rank *rank, struct place *place, uint32_t number)
@@ -61,6 +62,8 @@ static void place_open(struct rank *rank, struct place *place)
     RANK_TRUE(rank, place->cuda->init(0) == CUDA_OK);
     place_make_current(rank, place, 7); // Nobody's.
     place->other = place_allocate(rank, place);
+    RANK_TRUE(rank, place->cuda->stream_create_with_priority(
+                        &place->stream, CUDA_STREAM_NON_BLOCKING, 0) == CUDA_OK);
     place_make_current(rank, place, rank->rank);
     for (uint32_t i = 0; i < 4; i++)
         place->device[i] = place_allocate(rank, place);
@@ -132,6 +135,9 @@ static void report_from_elsewhere(struct rank *rank, lockstep_module *module,
     RANK_FAILS(rank, LOCKSTEP_E_INVALID,
                lockstep_grad_ready(module, NULL, 0, place->other, stream));
     RANK_SAYS(rank, "the gradient of 'a' is in the memory of another device than cuda:");
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_grad_ready(module, NULL, 0, NULL, place->stream));
+    RANK_SAYS(rank, "the stream that is given for 'a' in replica 0 belongs to another device than "
+                    "its gradient, which is on cuda:");
     RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_parameter_move(module, 0, NULL, here));
 }
 
@@ -221,8 +227,8 @@ static void wrong_modules(struct rank *rank)
     if (place.cuda != NULL) {
         const struct lockstep_parameter abroad = parameter("far", place.other, NULL);
         const struct lockstep_parameter half = parameter("half", place.device[0], place.other);
-        const struct lockstep_parameter copies[] = {parameter("p", place.device[0], NULL),
-                                                    parameter("p", place.device[1], NULL)};
+        struct lockstep_parameter copies[] = {parameter("p", place.device[0], NULL),
+                                              parameter("p", place.host[1], NULL)};
         struct lockstep_module_config config = describe(&abroad, 1);
         RANK_FAILS(rank, LOCKSTEP_E_INVALID,
                    lockstep_module_register(rank->session, &config, &module));
@@ -233,9 +239,19 @@ static void wrong_modules(struct rank *rank)
         RANK_SAYS(rank, "the gradient of 'half' is in the memory of another device");
         config = describe(copies, 1);
         config.replicas = 2;
-        RANK_FAILS(rank, LOCKSTEP_E_UNSUPPORTED,
+        RANK_FAILS(rank, LOCKSTEP_E_INVALID,
                    lockstep_module_register(rank->session, &config, &module));
-        RANK_SAYS(rank, "replicas are not supported on devices yet");
+        RANK_SAYS(rank, "the data of 'p' is in host memory in replica 1, and in the memory of a "
+                        "device in replica 0");
+        copies[1] = parameter("p", place.device[1], place.host[1]);
+        RANK_FAILS(rank, LOCKSTEP_E_INVALID,
+                   lockstep_module_register(rank->session, &config, &module));
+        RANK_SAYS(rank, "the gradient of 'p' is in host memory in replica 1, and in the memory of "
+                        "a device in replica 0");
+        copies[1] = parameter("p", place.device[1], place.other);
+        RANK_FAILS(rank, LOCKSTEP_E_INVALID,
+                   lockstep_module_register(rank->session, &config, &module));
+        RANK_SAYS(rank, "the gradient of 'p' is in the memory of another device");
         RANK_FAILS(rank, LOCKSTEP_E_INVALID,
                    lockstep_allreduce(rank->session, "far", place.other, ELEMENTS, LOCKSTEP_FLOAT32,
                                       LOCKSTEP_SUM, LOCKSTEP_WAIT_FOREVER));

@@ -354,6 +354,16 @@ int cuStreamQuery(void *handle)
     return call_leave(result);
 }
 
+EXPORTED int cuStreamGetCtx(void *handle, void **context);
+int cuStreamGetCtx(void *handle, void **context)
+{
+    struct stream *stream;
+    const int result = call_enter_stream("cuStreamGetCtx", handle, &stream);
+    if (!result)
+        *context = context_handle_locked(stream->context);
+    return call_leave(result);
+}
+
 EXPORTED int cuStreamSynchronize(void *handle);
 int cuStreamSynchronize(void *handle)
 {

@@ -387,7 +387,8 @@ static void test_gathers_and_scatters_bytes(void **state)
     }
 }
 
-static void check_add(enum dtype dtype, uint64_t divisor, uint64_t count)
+// adds: there is something to add; else the sum is only divided.
+static void check_add(enum dtype dtype, uint64_t divisor, uint64_t count, bool adds)
 {
     const size_t bytes = count * dtype_size(dtype);
     uint64_t random = 17 + divisor + dtype;
@@ -398,11 +399,14 @@ static void check_add(enum dtype dtype, uint64_t divisor, uint64_t count)
     device_numbers(&random, dtype, in, count);
     const uint64_t acc_there = gpu_copy(&gpu, acc.bytes, bytes);
     const uint64_t in_there = gpu_copy(&gpu, in, bytes);
-    struct device_add add = {
-        .acc = acc.bytes, .in = in, .elements = count, .divisor = divisor, .dtype = dtype};
+    struct device_add add = {.acc = acc.bytes,
+                             .in = adds ? in : NULL,
+                             .elements = count,
+                             .divisor = divisor,
+                             .dtype = dtype};
     device_reference_add(&add, NULL);
     add.acc = on_device(acc_there);
-    add.in = on_device(in_there);
+    add.in = adds ? on_device(in_there) : NULL;
     gpu_launch(&gpu, add_kernel, count, &add);
     compare(acc_there, &acc);
     gpu_free(&gpu, acc_there);
@@ -415,8 +419,10 @@ static void test_adds_replicas(void **state)
 {
     (void)state;
     for (size_t d = 0; d < LENGTH(dtypes); d++) {
-        check_add(dtypes[d], 1, 1000003);
-        check_add(dtypes[d], dtype_is_float(dtypes[d]) ? 3 : 1, 31);
+        const uint64_t divisor = dtype_is_float(dtypes[d]) ? 3 : 1;
+        check_add(dtypes[d], 1, 1000003, true);
+        check_add(dtypes[d], divisor, 31, true);
+        check_add(dtypes[d], divisor, 31, false);
     }
 }
 

@@ -21,6 +21,8 @@ static const char *const always[] = {
     "reducer: wire/case_23_dtypes_do_not_leak",
     "reducer: wire/case_24_*",
     "reducer: wire/case_26_weights_and_unused_in_every_format",
+    "reducer: replicas/replicas_are_*",
+    "reducer: replicas/case_13_*",
     "reducer: unused/case_10_rank_dependent_branch",
     "reducer: unused/case_10_bucket_of_nobody",
     "reducer: separate calls/case_40_*",
@@ -39,7 +41,6 @@ static const char *const of_four[] = {
 };
 
 static const char *const never[] = {
-    "reducer: replicas/*", // A module on a device has one replica.
     "reducer: deferred*/*", // Nothing is put off there.
     "reducer: memory/gradients_each_by_itself", // Memory of hosts is reduced in place, by mates.
     "allocations/*", // Has replicas, and a fake allocates: that is in test_device_streams.

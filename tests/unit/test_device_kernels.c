@@ -330,7 +330,8 @@ static void test_reads_nothing_beside_a_piece(void **state)
     }
 }
 
-static void check_add(enum dtype dtype, uint64_t divisor, uint64_t count)
+// adds: there is something to add; else the sum is only divided.
+static void check_add(enum dtype dtype, uint64_t divisor, uint64_t count, bool adds)
 {
     const size_t size = dtype_size(dtype);
     uint8_t *sums[2];
@@ -344,8 +345,11 @@ static void check_add(enum dtype dtype, uint64_t divisor, uint64_t count)
         assert_non_null(sums[s]);
         device_numbers(&same, dtype, sums[s], count);
     }
-    struct device_add add = {
-        .acc = sums[0], .in = in, .elements = count, .divisor = divisor, .dtype = dtype};
+    struct device_add add = {.acc = sums[0],
+                             .in = adds ? in : NULL,
+                             .elements = count,
+                             .divisor = divisor,
+                             .dtype = dtype};
     device_reference_add(&add, NULL);
     add.acc = sums[1];
     emulate_add(&add);
@@ -359,8 +363,10 @@ static void test_adds_replicas(void **state)
 {
     (void)state;
     for (size_t d = 0; d < LENGTH(dtypes); d++) {
-        check_add(dtypes[d], 1, 9001);
-        check_add(dtypes[d], dtype_is_float(dtypes[d]) ? 3 : 1, 1024);
+        const uint64_t divisor = dtype_is_float(dtypes[d]) ? 3 : 1;
+        check_add(dtypes[d], 1, 9001, true);
+        check_add(dtypes[d], divisor, 1024, true);
+        check_add(dtypes[d], divisor, 1024, false);
     }
 }
 

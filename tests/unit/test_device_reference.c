@@ -434,7 +434,8 @@ static void one_nan(enum dtype dtype, uint8_t *at)
     }
 }
 
-static void check_add(enum dtype dtype, uint64_t divisor)
+// adds: there is something to add; else the sum is only divided.
+static void check_add(enum dtype dtype, uint64_t divisor, bool adds)
 {
     enum {
         COUNT = 3333
@@ -447,15 +448,18 @@ static void check_add(enum dtype dtype, uint64_t divisor)
     device_numbers(&random, dtype, acc, COUNT);
     device_numbers(&random, dtype, in, COUNT);
     memcpy(expected, acc, sizeof(acc));
-    kernel_reduce(dtype, REDUCE_SUM, expected, in, COUNT);
+    if (adds)
+        kernel_reduce(dtype, REDUCE_SUM, expected, in, COUNT);
     if (divisor != 1)
         kernel_divide(dtype, expected, expected, divisor, COUNT);
-    for (size_t i = 0; i < COUNT && dtype_is_float(dtype); i++)
+    for (size_t i = 0; i < COUNT && dtype_is_float(dtype) && (adds || divisor != 1); i++)
         one_nan(dtype, expected + i * size);
-    device_reference_add(
-        &(struct device_add){
-            .acc = acc, .in = in, .elements = COUNT, .divisor = divisor, .dtype = dtype},
-        NULL);
+    device_reference_add(&(struct device_add){.acc = acc,
+                                              .in = adds ? in : NULL,
+                                              .elements = COUNT,
+                                              .divisor = divisor,
+                                              .dtype = dtype},
+                         NULL);
     assert_memory_equal(acc, expected, COUNT * size);
 }
 
@@ -466,11 +470,15 @@ static void test_adds_replicas(void **state)
                                         DTYPE_BFLOAT16};
     static const enum dtype integers[] = {DTYPE_INT32, DTYPE_INT64, DTYPE_UINT8};
     for (size_t d = 0; d < LENGTH(floats); d++) {
-        check_add(floats[d], 1);
-        check_add(floats[d], 3);
+        check_add(floats[d], 1, true);
+        check_add(floats[d], 3, true);
+        check_add(floats[d], 1, false);
+        check_add(floats[d], 3, false);
     }
-    for (size_t d = 0; d < LENGTH(integers); d++)
-        check_add(integers[d], 1);
+    for (size_t d = 0; d < LENGTH(integers); d++) {
+        check_add(integers[d], 1, true);
+        check_add(integers[d], 1, false);
+    }
 }
 
 // ---- addresses of a device ----------------------------------------------------------------------

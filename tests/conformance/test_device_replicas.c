@@ -1,0 +1,619 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Several replicas of a module in one process, with their gradients on devices: on one device or on
+// several. What they contribute is added up there, and every replica finds the result behind the
+// stream that ends the step. Nothing waits on the host: the devices are fakes that begin an
+// operation as late as they may, so a wait that is missing shows, and kernels that touch memory of
+// another device than their own are found out.
+//
+// Rank 0 has the replicas; the others have one, on a device of their own or in host memory. All
+// hold the same bits after every step.
+
+#include "tests/fake_gpu/fake_gpu.h"
+#include "tests/support/cluster.h"
+#include "tests/support/fake_gpu.h"
+#include "worker/cuda.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define PARAMETERS 6
+#define MOST 4 // Replicas.
+#define STEPS 6
+#define STREAMS 2 // Of a replica, that make gradients.
+
+static const int64_t sizes[PARAMETERS] = {1000, 3, 4099, 17, 1, 700};
+
+// Where the replicas of rank 0 are.
+struct layout {
+    const char *name;
+    const char *device; // Of its session.
+    uint32_t count;
+    uint32_t devices[MOST];
+    bool on_host; // They are in host memory, whatever device the rank has.
+};
+
+struct story {
+    const struct layout *layout;
+    lockstep_gradient_kind kind;
+    bool noise; // Numbers whose sums depend on the order.
+    bool some; // Not every replica reports every gradient.
+};
+
+// ---- One rank ----------------------------------------------------------------------------------
+
+struct replica {
+    int device;
+    void *context; // NULL: in host memory.
+    void *makes[STREAMS];
+    void *reads;
+    void *ended; // An event: behind the end of the step.
+    float *data[PARAMETERS];
+    float *gradients[PARAMETERS];
+    float *made[PARAMETERS]; // Of the host: what is copied to gradients, late.
+};
+
+struct trainer {
+    const struct story *story;
+    const struct cuda *cuda; // NULL: this rank has no device.
+    uint32_t count;
+    struct replica replicas[MOST];
+    char names[PARAMETERS][8];
+    float *result; // Of the host; of the largest.
+    lockstep_module *module;
+};
+
+#define CUDA(rank, trainer, call) RANK_TRUE(rank, (trainer)->cuda->call == CUDA_OK)
+
+static bool lies_on_device(const struct rank *rank, const struct trainer *trainer)
+{
+    return rank->rank < rank->setting->devices &&
+           !(rank->rank == 0 && trainer->story->layout->on_host);
+}
+
+static void replica_enter(struct rank *rank, const struct trainer *trainer,
+                          const struct replica *replica)
+{
+    if (replica->context != NULL)
+        CUDA(rank, trainer, ctx_set_current(replica->context));
+}
+
+static void replica_streams(struct rank *rank, const struct trainer *trainer,
+                            struct replica *replica)
+{
+    int device;
+    CUDA(rank, trainer, device_get(&device, replica->device));
+    CUDA(rank, trainer, device_primary_ctx_retain(&replica->context, device));
+    replica_enter(rank, trainer, replica);
+    for (uint32_t i = 0; i < STREAMS; i++)
+        CUDA(rank, trainer,
+             stream_create_with_priority(&replica->makes[i], CUDA_STREAM_NON_BLOCKING, 0));
+    CUDA(rank, trainer, stream_create_with_priority(&replica->reads, CUDA_STREAM_NON_BLOCKING, 0));
+    CUDA(rank, trainer, event_create(&replica->ended, CUDA_EVENT_DISABLE_TIMING));
+}
+
+static void *replica_allocate(struct rank *rank, const struct trainer *trainer,
+                              const struct replica *replica, int64_t elements)
+{
+    const size_t bytes = (size_t)elements * sizeof(float);
+    uint64_t address = 0;
+    if (replica->context == NULL)
+        return calloc(1, bytes);
+    CUDA(rank, trainer, mem_alloc(&address, bytes));
+    CUDA(rank, trainer, memset_d8_async(address, 0, bytes, replica->reads));
+    CUDA(rank, trainer, stream_synchronize(replica->reads));
+    return (void *)(uintptr_t)address; // NOLINT: that is what a trainer passes.
+}
+
+static void replica_open(struct rank *rank, const struct trainer *trainer, struct replica *replica)
+{
+    if (lies_on_device(rank, trainer))
+        replica_streams(rank, trainer, replica);
+    for (uint32_t p = 0; p < PARAMETERS; p++) {
+        replica->data[p] = replica_allocate(rank, trainer, replica, sizes[p]);
+        replica->gradients[p] = replica_allocate(rank, trainer, replica, sizes[p]);
+        replica->made[p] = calloc((size_t)sizes[p], sizeof(float));
+    }
+}
+
+static void trainer_open(struct rank *rank, struct trainer *trainer)
+{
+    char error[256];
+    *trainer = (struct trainer){.story = rank->context, .count = 1};
+    if (lies_on_device(rank, trainer)) {
+        trainer->cuda = cuda_load(error, sizeof(error));
+        RANK_TRUE(rank, trainer->cuda != NULL);
+        CUDA(rank, trainer, init(0));
+    }
+    if (rank->rank == 0)
+        trainer->count = trainer->story->layout->count;
+    for (uint32_t r = 0; r < trainer->count; r++) {
+        trainer->replicas[r].device =
+            (int)(rank->rank == 0 ? trainer->story->layout->devices[r] : rank->rank);
+        replica_open(rank, trainer, &trainer->replicas[r]);
+    }
+    for (uint32_t p = 0; p < PARAMETERS; p++)
+        snprintf(trainer->names[p], sizeof(trainer->names[p]), "p%u", (unsigned)p % 100);
+    trainer->result = calloc((size_t)sizes[2], sizeof(float));
+}
+
+static void replica_release(struct rank *rank, const struct trainer *trainer,
+                            const struct replica *replica, void *memory)
+{
+    if (replica->context == NULL)
+        free(memory);
+    else
+        CUDA(rank, trainer, mem_free((uint64_t)(uintptr_t)memory));
+}
+
+static void replica_close(struct rank *rank, const struct trainer *trainer, struct replica *replica)
+{
+    int device;
+    replica_enter(rank, trainer, replica);
+    for (uint32_t p = 0; p < PARAMETERS; p++) {
+        replica_release(rank, trainer, replica, replica->data[p]);
+        replica_release(rank, trainer, replica, replica->gradients[p]);
+        free(replica->made[p]);
+    }
+    if (replica->context == NULL)
+        return;
+    for (uint32_t i = 0; i < STREAMS; i++)
+        CUDA(rank, trainer, stream_destroy(replica->makes[i]));
+    CUDA(rank, trainer, stream_destroy(replica->reads));
+    CUDA(rank, trainer, event_destroy(replica->ended));
+    CUDA(rank, trainer, device_get(&device, replica->device));
+    CUDA(rank, trainer, ctx_set_current(NULL));
+    CUDA(rank, trainer, device_primary_ctx_release(device));
+}
+
+static void trainer_close(struct rank *rank, struct trainer *trainer)
+{
+    RANK_OK(rank, lockstep_close(rank->session));
+    rank->session = NULL;
+    for (uint32_t r = 0; r < trainer->count; r++)
+        replica_close(rank, trainer, &trainer->replicas[r]);
+    free(trainer->result);
+}
+
+static void trainer_register(struct rank *rank, struct trainer *trainer)
+{
+    struct lockstep_parameter parameters[MOST * PARAMETERS];
+    struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
+    for (uint32_t i = 0; i < trainer->count * PARAMETERS; i++) {
+        const struct replica *replica = &trainer->replicas[i / PARAMETERS];
+        const uint32_t p = i % PARAMETERS;
+        parameters[i] = (struct lockstep_parameter){.name = trainer->names[p],
+                                                    .dtype = LOCKSTEP_FLOAT32,
+                                                    .dims = 1,
+                                                    .shape = &sizes[p],
+                                                    .data = replica->data[p],
+                                                    .gradient = replica->gradients[p]};
+    }
+    config.name = "net";
+    config.parameters = parameters;
+    config.parameter_count = PARAMETERS;
+    config.replicas = trainer->count;
+    config.gradient_kind = trainer->story->kind;
+    config.unused = LOCKSTEP_UNUSED_ACCEPT;
+    RANK_OK(rank, lockstep_module_register(rank->session, &config, &trainer->module));
+    RANK_OK(rank, lockstep_start(rank->session));
+}
+
+// ---- Numbers -----------------------------------------------------------------------------------
+
+// Small integers, so that sums are exact in any order; or not.
+static float known(const struct story *story, uint32_t rank, uint32_t replica, uint64_t step,
+                   uint32_t parameter, int64_t element)
+{
+    const uint64_t mixed = rank * 5 + replica * 13 + step * 3 + parameter * 7 + (uint64_t)element;
+    if (story->noise)
+        return (float)(mixed * 2654435761u % 100003) / (float)(1 + mixed % 977);
+    return (float)(mixed % 31) - 11;
+}
+
+// p0 the first replica only, p1 the last one only, p3 nobody of rank 0, p4 nobody at all.
+static bool reports(const struct story *story, uint32_t rank, uint32_t replica, uint32_t parameter)
+{
+    if (!story->some)
+        return true;
+    switch (parameter) {
+    case 0:
+        return replica == 0;
+    case 1:
+        return rank > 0 || replica == story->layout->count - 1;
+    case 3:
+        return rank > 0;
+    case 4:
+        return false;
+    default:
+        return true;
+    }
+}
+
+static double contributed(const struct story *story, uint32_t rank, uint64_t step,
+                          uint32_t parameter, int64_t element)
+{
+    const uint32_t count = rank == 0 ? story->layout->count : 1;
+    double sum = 0;
+    for (uint32_t r = 0; r < count; r++) {
+        if (reports(story, rank, r, parameter))
+            sum += (double)known(story, rank, r, step, parameter, element);
+    }
+    return story->kind == LOCKSTEP_GRADIENT_SUM ? sum : sum / count;
+}
+
+// Some rank has it; what nobody has is as it was in every replica.
+static bool is_used(const struct rank *rank, const struct story *story, uint32_t parameter)
+{
+    return !story->some || (parameter != 4 && (parameter != 3 || rank->world_size > 1));
+}
+
+static float expected(const struct rank *rank, const struct story *story, uint32_t replica,
+                      uint64_t step, uint32_t parameter, int64_t element)
+{
+    double sum = 0;
+    if (!is_used(rank, story, parameter))
+        return known(story, rank->rank, replica, step, parameter, element);
+    for (uint32_t r = 0; r < rank->world_size; r++)
+        sum += contributed(story, r, step, parameter, element);
+    return (float)sum / (float)rank->world_size;
+}
+
+// ---- Steps -------------------------------------------------------------------------------------
+
+static bool ends_by_stream(uint64_t step)
+{
+    return step % 3 != 0;
+}
+
+// What is not reported comes from the stream by which the step ends, or from the legacy default
+// stream.
+static void *replica_stream(const struct rank *rank, const struct trainer *trainer, uint32_t r,
+                            uint32_t p, uint64_t step)
+{
+    const struct replica *replica = &trainer->replicas[r];
+    if (replica->context == NULL)
+        return NULL;
+    if (reports(trainer->story, rank->rank, r, p))
+        return replica->makes[p % STREAMS];
+    return ends_by_stream(step) ? trainer->replicas[step % trainer->count].reads
+                                : CUDA_STREAM_LEGACY;
+}
+
+// Begins to make a gradient, on a stream where there is one.
+static void *replica_make(struct rank *rank, const struct trainer *trainer, uint32_t r, uint32_t p,
+                          uint64_t step)
+{
+    const struct replica *replica = &trainer->replicas[r];
+    void *stream = replica_stream(rank, trainer, r, p, step);
+    float *made = stream == NULL ? replica->gradients[p] : replica->made[p];
+    for (int64_t i = 0; i < sizes[p]; i++)
+        made[i] = known(trainer->story, rank->rank, r, step, p, i);
+    replica_enter(rank, trainer, replica);
+    if (stream != NULL)
+        CUDA(rank, trainer,
+             memcpy_htod_async((uint64_t)(uintptr_t)replica->gradients[p], made,
+                               (size_t)sizes[p] * sizeof(float), stream));
+    return stream;
+}
+
+static void backward(struct rank *rank, const struct trainer *trainer, uint64_t step)
+{
+    lockstep_call *call;
+    RANK_OK(rank, lockstep_call_begin(trainer->module, &call));
+    for (uint32_t i = trainer->count * PARAMETERS; i-- > 0;) {
+        const uint32_t r = (uint32_t)(i + step) % trainer->count;
+        const uint32_t p = i / trainer->count;
+        void *stream = replica_make(rank, trainer, r, p, step);
+        if (reports(trainer->story, rank->rank, r, p))
+            RANK_OK(rank, lockstep_replica_ready(trainer->module, call, r, p, NULL, stream));
+    }
+    RANK_OK(rank, lockstep_call_end(call));
+}
+
+static void replica_expect(struct rank *rank, const struct trainer *trainer, uint32_t r,
+                           uint64_t step)
+{
+    const struct replica *replica = &trainer->replicas[r];
+    for (uint32_t p = 0; p < PARAMETERS; p++) {
+        const size_t bytes = (size_t)sizes[p] * sizeof(float);
+        const float *result = replica->gradients[p];
+        if (replica->context != NULL) {
+            memset(trainer->result, 0xee, bytes);
+            replica_enter(rank, trainer, replica);
+            CUDA(rank, trainer,
+                 memcpy_dtoh_async(trainer->result, (uint64_t)(uintptr_t)replica->gradients[p],
+                                   bytes, replica->reads));
+            CUDA(rank, trainer, stream_synchronize(replica->reads));
+            result = trainer->result;
+        }
+        for (int64_t i = 0; i < sizes[p] && !trainer->story->noise; i++) {
+            const float wanted = expected(rank, trainer->story, r, step, p, i);
+            if (!(result[i] >= wanted && result[i] <= wanted))
+                rank_fail(rank, __FILE__, __LINE__,
+                          "step %u: replica %u p%u element %d is %g, not %g", (unsigned)step,
+                          (unsigned)r, (unsigned)p, (int)i, (double)result[i], (double)wanted);
+        }
+        if (!is_used(rank, trainer->story, p))
+            continue;
+        if (r == 0)
+            rank_digest(rank, result, bytes);
+        if (r == 0)
+            memcpy(replica->made[p], result, bytes);
+        else
+            RANK_TRUE(rank, memcmp(result, trainer->replicas[0].made[p], bytes) == 0);
+    }
+}
+
+// The step is ended by a stream of this replica; those of the others come behind it.
+static void end_by_stream(struct rank *rank, const struct trainer *trainer, uint32_t by)
+{
+    const struct replica *ends = &trainer->replicas[by];
+    RANK_OK(rank, lockstep_step_end(rank->session, ends->reads));
+    if (ends->context == NULL)
+        return;
+    replica_enter(rank, trainer, ends);
+    CUDA(rank, trainer, event_record(ends->ended, ends->reads));
+    for (uint32_t r = 0; r < trainer->count; r++) {
+        replica_enter(rank, trainer, &trainer->replicas[r]);
+        CUDA(rank, trainer, stream_wait_event(trainer->replicas[r].reads, ends->ended, 0));
+    }
+}
+
+// What nobody has is as the legacy default streams leave it.
+static void end_by_host(struct rank *rank, const struct trainer *trainer)
+{
+    RANK_OK(rank, lockstep_step_end(rank->session, NULL));
+    for (uint32_t r = 0; r < trainer->count && trainer->cuda != NULL; r++) {
+        replica_enter(rank, trainer, &trainer->replicas[r]);
+        CUDA(rank, trainer, stream_synchronize(CUDA_STREAM_LEGACY));
+    }
+}
+
+static void steps(struct rank *rank)
+{
+    struct trainer trainer;
+    trainer_open(rank, &trainer);
+    trainer_register(rank, &trainer);
+    for (uint64_t step = 1; step <= STEPS; step++) {
+        RANK_OK(rank, lockstep_step_begin(rank->session, NULL, NULL));
+        backward(rank, &trainer, step);
+        if (ends_by_stream(step))
+            end_by_stream(rank, &trainer, (uint32_t)step % trainer.count);
+        else
+            end_by_host(rank, &trainer);
+        for (uint32_t r = 0; r < trainer.count; r++)
+            replica_expect(rank, &trainer, r, step);
+    }
+    trainer_close(rank, &trainer);
+}
+
+// A world of one without a coordinator: nothing travels, but replicas meet all the same.
+static void alone(struct rank *rank)
+{
+    const struct story *story = rank->context;
+    struct lockstep_config config = rank_config(rank);
+    struct trainer trainer;
+    config.coordinator = NULL;
+    config.world_size = 0;
+    config.device = story->layout->device;
+    RANK_OK(rank, lockstep_open(&config, &rank->session));
+    trainer_open(rank, &trainer);
+    trainer_register(rank, &trainer);
+    for (uint64_t step = 1; step <= STEPS; step++) {
+        RANK_OK(rank, lockstep_step_begin(rank->session, NULL, NULL));
+        backward(rank, &trainer, 3 * step);
+        end_by_host(rank, &trainer);
+        for (uint32_t r = 0; r < trainer.count; r++)
+            replica_expect(rank, &trainer, r, 3 * step);
+    }
+    trainer_close(rank, &trainer);
+}
+
+// ---- What is made, and what is left ------------------------------------------------------------
+
+static void expect_nothing_is_left(void)
+{
+    struct fake_gpu_live live = {0};
+    char complaint[512] = "";
+    fake_gpu_install()->live(&live);
+    fake_gpu_install()->complaint(complaint, sizeof(complaint));
+    assert_string_equal(complaint, "");
+    assert_int_equal(live.contexts, 0);
+    assert_int_equal(live.streams, 0);
+    assert_int_equal(live.events, 0);
+    assert_int_equal(live.device_allocations, 0);
+    assert_int_equal(live.host_allocations, 0);
+}
+
+static const char *const makers[] = {"cuMemAlloc_v2", "cuMemHostAlloc", "cuEventCreate",
+                                     "cuStreamCreateWithPriority", "cuModuleLoadData"};
+#define MAKERS (sizeof(makers) / sizeof(makers[0]))
+#define ALLOCATORS 2
+
+static uint64_t made_so_far(size_t count)
+{
+    uint64_t made = 0;
+    for (size_t i = 0; i < count; i++)
+        made += fake_gpu_install()->calls(makers[i]);
+    return made;
+}
+
+// The first step that has a plan allocates nothing on any device, and later ones make nothing.
+static void steady(struct rank *rank)
+{
+    struct trainer trainer;
+    uint64_t allocated = 0;
+    uint64_t before = 0;
+    trainer_open(rank, &trainer);
+    trainer_register(rank, &trainer);
+    for (uint64_t step = 1; step <= 2 * STEPS; step++) {
+        rank_meet(rank);
+        if (step == 2)
+            allocated = made_so_far(ALLOCATORS);
+        if (step == STEPS)
+            before = made_so_far(MAKERS);
+        rank_meet(rank);
+        RANK_OK(rank, lockstep_step_begin(rank->session, NULL, NULL));
+        backward(rank, &trainer, step);
+        end_by_stream(rank, &trainer, 0);
+    }
+    rank_meet(rank);
+    RANK_EQUAL(rank, made_so_far(ALLOCATORS), allocated);
+    RANK_EQUAL(rank, made_so_far(MAKERS), before);
+    rank_meet(rank);
+    trainer_close(rank, &trainer);
+}
+
+// ---- Worlds ------------------------------------------------------------------------------------
+
+static const struct layout layouts[] = {
+    {"one_device", "cuda:0", 2, {0, 0}, false},
+    {"one_device_of_four", "cuda:0", 4, {0, 0, 0, 0}, false},
+};
+#define LAYOUTS (sizeof(layouts) / sizeof(layouts[0]))
+
+static void configure(struct rank *rank, struct lockstep_config *config)
+{
+    const struct story *story = rank->context;
+    config->bucket_first_bytes = config->bucket_last_bytes = 2000;
+    config->bucket_bytes = 5000;
+    if (rank->rank == 0)
+        config->device = story->layout->device;
+}
+
+static uint64_t run(const struct setting *setting, void (*body)(struct rank *rank),
+                    struct story *story)
+{
+    const struct cluster_test test = {
+        .setting = setting, .configure = configure, .body = body, .context = story};
+    const uint64_t digest = ranks_run_test(&test);
+    expect_nothing_is_left();
+    return digest;
+}
+
+static void replicas_are_averaged(const struct setting *setting, const struct layout *layout)
+{
+    struct story story = {.layout = layout, .kind = LOCKSTEP_GRADIENT_MEAN};
+    run(setting, steps, &story);
+}
+
+static void replicas_are_added_up(const struct setting *setting, const struct layout *layout)
+{
+    struct story story = {.layout = layout, .kind = LOCKSTEP_GRADIENT_SUM};
+    run(setting, steps, &story);
+}
+
+static void some_replicas_report(const struct setting *setting, const struct layout *layout)
+{
+    struct story story = {.layout = layout, .kind = LOCKSTEP_GRADIENT_MEAN, .some = true};
+    run(setting, steps, &story);
+    story.kind = LOCKSTEP_GRADIENT_SUM;
+    run(setting, steps, &story);
+}
+
+// By way of the host they are the bits of replicas in host memory; always, all replicas have the
+// same.
+static void bits_are_those_of_hosts(const struct setting *setting, const struct layout *layout)
+{
+    const bool nccl = setting->devices > 2 && setting->world_size > 1;
+    const struct setting ring = setting_on_ring(setting);
+    struct layout on_host = *layout;
+    struct story story = {.layout = layout, .kind = LOCKSTEP_GRADIENT_MEAN, .noise = true};
+    on_host.device = "none";
+    on_host.on_host = true;
+    for (int some = 0; some < 2; some++) {
+        story.layout = layout;
+        story.some = some != 0;
+        const uint64_t digest = run(&ring, steps, &story);
+        story.layout = &on_host;
+        if (!nccl)
+            assert_true(run(&ring, steps, &story) == digest);
+    }
+}
+
+static void steady_steps_make_nothing(const struct setting *setting, const struct layout *layout)
+{
+    struct story story = {.layout = layout, .kind = LOCKSTEP_GRADIENT_MEAN};
+    run(setting, steady, &story);
+}
+
+static void alone_they_meet(const struct setting *setting, const struct layout *layout)
+{
+    struct story story = {.layout = layout, .kind = LOCKSTEP_GRADIENT_MEAN};
+    const struct cluster_test test = {
+        .setting = setting, .body = alone, .context = &story, .without_session = true};
+    if (setting->world_size > 1)
+        return;
+    ranks_run_test(&test);
+    story.some = true;
+    ranks_run_test(&test);
+    expect_nothing_is_left();
+}
+
+struct case_of {
+    const char *name;
+    void (*run)(const struct setting *setting, const struct layout *layout);
+};
+
+static const struct case_of cases[] = {
+    {"replicas_are_averaged", replicas_are_averaged},
+    {"replicas_are_added_up", replicas_are_added_up},
+    {"some_replicas_report", some_replicas_report},
+    {"bits_are_those_of_hosts", bits_are_those_of_hosts},
+    {"steady_steps_make_nothing", steady_steps_make_nothing},
+    {"alone_they_meet", alone_they_meet},
+};
+
+struct world {
+    const char *setting;
+    uint32_t world_size;
+};
+
+static const struct world worlds[] = {{"staged", 1}, {"staged", 3}, {"mixed", 4}, {"nccl", 3}};
+
+#define CASES (sizeof(cases) / sizeof(cases[0]))
+#define WORLDS (sizeof(worlds) / sizeof(worlds[0]))
+#define ALL (CASES * WORLDS * LAYOUTS)
+
+struct told {
+    const struct case_of *of;
+    const struct layout *layout;
+    struct setting setting;
+    char name[128];
+};
+
+static void tell(void **state)
+{
+    const struct told *told = *state;
+    told->of->run(&told->setting, told->layout);
+}
+
+int main(void)
+{
+    static struct told told[ALL];
+    static struct CMUnitTest tests[ALL];
+    for (size_t i = 0; i < ALL; i++) {
+        const struct world *world = &worlds[i % WORLDS];
+        told[i].of = &cases[i / WORLDS / LAYOUTS];
+        told[i].layout = &layouts[i / WORLDS % LAYOUTS];
+        told[i].setting = setting_named(world->setting);
+        told[i].setting.world_size = world->world_size;
+        told[i].setting.device_memory_only = true;
+        snprintf(told[i].name, sizeof(told[i].name), "%s/%s/%s/world_%u", told[i].of->name,
+                 told[i].layout->name, world->setting, (unsigned)world->world_size);
+        tests[i] =
+            (struct CMUnitTest){.name = told[i].name, .test_func = tell, .initial_state = &told[i]};
+    }
+    setenv("FAKE_CUDA_LAZY_US", "20000", 1);
+    setenv("FAKE_CUDA_DELAY_US", "0-200", 1);
+    setenv("FAKE_CUDA_URGENT_US", "500", 1);
+    if (getenv("LOCKSTEP_TEST_FILTER") != NULL)
+        cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
+    return _cmocka_run_group_tests("devices: replicas", tests, ALL, NULL, NULL);
+}
