@@ -20,8 +20,10 @@
 #include "base/text.h"
 #include "base/thread.h"
 #include "protos/codec.h"
+#include "server/connections.h"
 #include "server/grpc_credentials.h"
 #include "server/process.h"
+#include "server/tls_limits.h"
 
 #include <grpc/byte_buffer.h>
 #include <grpc/byte_buffer_reader.h>
@@ -92,7 +94,6 @@ struct accept {
     grpc_metadata_array metadata;
     grpc_call_details details; // METHOD_UNKNOWN only.
     gpr_timespec deadline;
-    grpc_byte_buffer *payload; // Health only.
 };
 
 struct listener {
@@ -119,6 +120,7 @@ struct call {
     struct list watcher; // In server->watches.
     struct rpc_server *server;
     struct listener *listener;
+    struct connection *connection; // NULL: not counted.
     grpc_call *grpc;
     enum method method;
     uint32_t pending; // Started batches.
@@ -147,6 +149,7 @@ struct call {
 
     uint64_t deadline_ms; // While in a timer list.
     uint32_t slot; // METHOD_STREAM: index + 1 in server->slots, else 0.
+    bool asked; // METHOD_CHECK, METHOD_WATCH: the question has come.
     bool watches_service; // METHOD_WATCH: readiness, else a constant.
     enum health health; // METHOD_WATCH: what was queued last.
 };
@@ -180,6 +183,8 @@ struct rpc_server {
     struct list silent;
     struct list lingering;
     struct list watches;
+    struct connections connections;
+    uint32_t stream_connections; // Those of them that have a stream.
     uint32_t call_count;
     uint32_t watch_count;
     struct slot slots[RPC_MAX_STREAMS];
@@ -335,11 +340,17 @@ static void call_pump(struct call *call)
         call_send_status(call);
 }
 
+// Whether there is something more to hear: all of a stream, the one question about health.
+static bool call_listens(const struct call *call)
+{
+    return call->method == METHOD_STREAM || (call->method != METHOD_UNKNOWN && !call->asked);
+}
+
 // Asks for the next message, unless the peer does not read what it gets.
 static void call_read(struct call *call)
 {
-    if (call->method != METHOD_STREAM || call->reading || call->read_over || call->dead ||
-        call->finishing || call->queue_count >= RPC_QUEUE_PAUSE)
+    if (!call_listens(call) || call->reading || call->read_over || call->dead || call->finishing ||
+        call->queue_count >= RPC_QUEUE_PAUSE)
         return;
     grpc_op op = {.op = GRPC_OP_RECV_MESSAGE};
     op.data.recv_message.recv_message = &call->incoming;
@@ -398,12 +409,30 @@ static rpc_peer call_peer(const struct call *call)
     return generation << 32 | call->slot;
 }
 
-// With each stream that begins or ends.
 static void server_limit_newcomers(const struct rpc_server *server)
 {
     if (server->config.descriptors > 0)
         process_limit_descriptors(server->config.descriptors + RPC_NEWCOMERS +
-                                  server->counts.streams);
+                                  server->stream_connections);
+}
+
+// A connection is no newcomer from its first stream to the end of its last one.
+static void call_count_stream(struct call *call)
+{
+    call->server->counts.streams++;
+    if (call->connection && call->connection->streams++ > 0)
+        return;
+    call->server->stream_connections++;
+    server_limit_newcomers(call->server);
+}
+
+static void call_uncount_stream(struct call *call)
+{
+    call->server->counts.streams--;
+    if (call->connection && --call->connection->streams > 0)
+        return;
+    call->server->stream_connections--;
+    server_limit_newcomers(call->server);
 }
 
 static bool call_take_slot(struct call *call)
@@ -416,8 +445,7 @@ static bool call_take_slot(struct call *call)
     server->free_slot = slot->next_free;
     slot->call = call;
     slot->generation++;
-    server->counts.streams++;
-    server_limit_newcomers(server);
+    call_count_stream(call);
     return true;
 }
 
@@ -430,8 +458,7 @@ static void call_leave_slot(struct call *call)
     slot->call = NULL;
     slot->next_free = server->free_slot;
     server->free_slot = call->slot;
-    server->counts.streams--;
-    server_limit_newcomers(server);
+    call_uncount_stream(call);
     call->slot = 0;
 }
 
@@ -472,6 +499,7 @@ static void call_release(struct call *call)
     if (call->method == METHOD_WATCH)
         call->server->watch_count--;
     list_remove(&call->watcher);
+    connections_leave(call->connection);
     call->server->call_count--;
     grpc_call_unref(call->grpc);
     listener_release(call->listener);
@@ -525,35 +553,6 @@ static void call_take_message(struct call *call, grpc_byte_buffer *buffer)
         grpc_byte_buffer_reader_destroy(&reader);
     }
     grpc_byte_buffer_destroy(buffer);
-}
-
-// The peer sends nothing more. If that is because the call broke, call_on_ended follows.
-static void call_read_is_over(struct call *call)
-{
-    call->read_over = true;
-    if (call->dead || grpc_call_failed_before_recv_message(call->grpc))
-        return;
-    call_report_closed(call, "it ended its control stream");
-    call_finish(call, RPC_OK, "");
-}
-
-static void call_on_received(struct op *op, bool ok)
-{
-    struct call *call = list_entry(op, struct call, received);
-    grpc_byte_buffer *buffer = call->incoming;
-    call->incoming = NULL;
-    call->reading = false;
-    if (!ok || !buffer) {
-        if (buffer)
-            grpc_byte_buffer_destroy(buffer);
-        call_read_is_over(call);
-    } else if (call->dead || call->silent_end) {
-        grpc_byte_buffer_destroy(buffer);
-    } else {
-        call_take_message(call, buffer);
-        call_read(call);
-    }
-    call_release(call);
 }
 
 // ---- health -----------------------------------------------------------------------------------
@@ -624,14 +623,23 @@ static void call_watch(struct call *call, const char *service)
 static void call_answer_health(struct call *call, grpc_byte_buffer *payload)
 {
     char service[LOCKSTEP_NAME_BYTES];
-    if (call->method == METHOD_WATCH)
-        call->server->watch_count++;
     if (!health_service(payload, service, sizeof service))
         call_finish(call, RPC_INVALID_ARGUMENT, "not a HealthCheckRequest");
     else if (call->method == METHOD_CHECK)
         call_check(call, service);
     else
         call_watch(call, service);
+}
+
+// Takes the buffer.
+static void call_take_question(struct call *call, grpc_byte_buffer *payload)
+{
+    call->asked = true;
+    if (!call->finishing) {
+        list_remove(&call->timer); // It is not silent.
+        call_answer_health(call, payload);
+    }
+    grpc_byte_buffer_destroy(payload);
 }
 
 // A watcher that does not read has one answer waiting, the latest.
@@ -644,6 +652,44 @@ static void server_tell_watchers(struct rpc_server *server)
             call_send_health(call, server_readiness(server));
         }
     }
+}
+
+// ---- what comes in ----------------------------------------------------------------------------
+
+// The peer sends nothing more. If that is because the call broke, call_on_ended follows.
+static void call_read_is_over(struct call *call)
+{
+    call->read_over = true;
+    if (call->dead || grpc_call_failed_before_recv_message(call->grpc))
+        return;
+    if (call->method != METHOD_STREAM) {
+        call_finish(call, RPC_INVALID_ARGUMENT, "the call ended without a HealthCheckRequest");
+        return;
+    }
+    call_report_closed(call, "it ended its control stream");
+    call_finish(call, RPC_OK, "");
+}
+
+static void call_on_received(struct op *op, bool ok)
+{
+    struct call *call = list_entry(op, struct call, received);
+    grpc_byte_buffer *buffer = call->incoming;
+    call->incoming = NULL;
+    call->reading = false;
+    if (!ok || !buffer) {
+        if (buffer)
+            grpc_byte_buffer_destroy(buffer);
+        call_read_is_over(call);
+    } else if (call->dead || call->silent_end) {
+        grpc_byte_buffer_destroy(buffer);
+    } else {
+        if (call->method == METHOD_STREAM)
+            call_take_message(call, buffer);
+        else
+            call_take_question(call, buffer);
+        call_read(call);
+    }
+    call_release(call);
 }
 
 // ---- begin of a call --------------------------------------------------------------------------
@@ -684,26 +730,51 @@ static void call_await_end(struct call *call)
     call_start(call, &op, &call->ended_op);
 }
 
-static void call_serve(struct call *call, grpc_byte_buffer *payload)
+static bool server_is_unix(const struct rpc_server *server)
+{
+    return strncmp(server->config.host, UNIX_PREFIX, strlen(UNIX_PREFIX)) == 0;
+}
+
+static void call_open_health(struct call *call)
+{
+    call_timer(call, &call->server->silent, RPC_SILENCE_MS);
+    call_read(call);
+}
+
+// False: the connection has more calls than it has been told that it may have. The ends of sockets
+// with a path have no names of their own; who may connect to one is said by its directory.
+static bool call_enter_connection(struct call *call)
+{
+    struct rpc_server *server = call->server;
+    if (server_is_unix(server))
+        return true;
+    char *name = grpc_call_get_peer(call->grpc);
+    call->connection = connections_enter(&server->connections, name, 2 * RPC_CONNECTION_CALLS);
+    gpr_free(name);
+    return call->connection != NULL;
+}
+
+static void call_serve(struct call *call)
 {
     struct rpc_server *server = call->server;
     if (server->stopping)
         call_cancel(call, RPC_UNAVAILABLE, "the coordinator is shutting down");
     else if (server->call_count > CALLS_MAX)
         call_cancel(call, RPC_RESOURCE_EXHAUSTED, "too many calls at once");
+    else if (!call_enter_connection(call))
+        call_cancel(call, RPC_RESOURCE_EXHAUSTED, "too many calls on one connection");
     else if (call->method == METHOD_STREAM)
         call_open_stream(call);
     else if (call->method != METHOD_UNKNOWN)
-        call_answer_health(call, payload);
+        call_open_health(call);
     else {
         server->counts.unknown_methods++;
         call_finish(call, RPC_UNIMPLEMENTED, "the coordinator has no such method");
     }
 }
 
-// Takes the grpc_call, borrows the payload.
-static void call_open(struct listener *listener, enum method method, grpc_call *grpc,
-                      grpc_byte_buffer *payload)
+// Takes the grpc_call.
+static void call_open(struct listener *listener, enum method method, grpc_call *grpc)
 {
     struct call *call = calloc(1, sizeof *call);
     if (!call) {
@@ -724,9 +795,10 @@ static void call_open(struct listener *listener, enum method method, grpc_call *
     list_init(&call->watcher);
     list_push_back(&listener->server->calls, &call->link);
     listener->server->call_count++;
+    listener->server->watch_count += method == METHOD_WATCH ? 1 : 0;
     listener->pending++;
     call_await_end(call);
-    call_serve(call, payload);
+    call_serve(call);
 }
 
 // ---- listeners --------------------------------------------------------------------------------
@@ -757,9 +829,7 @@ static void accept_on_call(struct op *op, bool ok)
     if (accept->method == METHOD_UNKNOWN)
         grpc_call_details_destroy(&accept->details);
     if (ok)
-        call_open(listener, accept->method, accept->call, accept->payload);
-    if (accept->payload)
-        grpc_byte_buffer_destroy(accept->payload);
+        call_open(listener, accept->method, accept->call);
     if (ok && !listener->closing)
         accept_post(accept);
     listener_release(listener);
@@ -770,17 +840,15 @@ static void accept_post(struct accept *accept)
     struct listener *listener = accept->listener;
     grpc_completion_queue *queue = listener->server->queue;
     grpc_call_error error;
-    accept->payload = NULL;
     grpc_metadata_array_init(&accept->metadata);
     if (accept->method == METHOD_UNKNOWN) {
         grpc_call_details_init(&accept->details);
         error = grpc_server_request_call(listener->grpc, &accept->call, &accept->details,
                                          &accept->metadata, queue, queue, &accept->op);
     } else {
-        bool payload = accept->method != METHOD_STREAM;
         error = grpc_server_request_registered_call(
             listener->grpc, listener->registered[accept->method], &accept->call, &accept->deadline,
-            &accept->metadata, payload ? &accept->payload : NULL, queue, queue, &accept->op);
+            &accept->metadata, NULL, queue, queue, &accept->op);
     }
     if (error != GRPC_CALL_OK)
         abort(); // A mistake of this file.
@@ -793,7 +861,8 @@ static grpc_server *listener_create(struct rpc_server *server)
         {.key = GRPC_ARG_ALLOW_REUSEPORT, .value.integer = 0},
         {.key = GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, .value.integer = LOCKSTEP_MESSAGE_BYTES},
         {.key = GRPC_ARG_MAX_METADATA_SIZE, .value.integer = METADATA_BYTES},
-        {.key = GRPC_ARG_MAX_CONCURRENT_STREAMS, .value.integer = RPC_MAX_STREAMS},
+        {.key = GRPC_ARG_MAX_CONCURRENT_STREAMS, .value.integer = RPC_CONNECTION_CALLS},
+        {.key = GRPC_ARG_HTTP2_BDP_PROBE, .value.integer = 0}, // Windows stay at 64 KiB.
         {.key = GRPC_ARG_MAX_CONNECTION_IDLE_MS, .value.integer = CONNECTION_IDLE_MS},
         {.key = GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, .value.integer = HANDSHAKE_TIMEOUT_MS},
         {.key = GRPC_ARG_KEEPALIVE_TIME_MS, .value.integer = KEEPALIVE_MS},
@@ -814,16 +883,18 @@ static grpc_server *listener_create(struct rpc_server *server)
     return grpc;
 }
 
+// Without their messages, which are read call by call: one that gRPC waits for by itself is a call
+// that nobody counts.
 static void listener_register(struct listener *listener)
 {
-    listener->registered[METHOD_STREAM] = grpc_server_register_method(
-        listener->grpc, listener->server->config.method, NULL, GRPC_SRM_PAYLOAD_NONE, 0);
-    listener->registered[METHOD_CHECK] =
-        grpc_server_register_method(listener->grpc, "/grpc.health.v1.Health/Check", NULL,
-                                    GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER, 0);
-    listener->registered[METHOD_WATCH] =
-        grpc_server_register_method(listener->grpc, "/grpc.health.v1.Health/Watch", NULL,
-                                    GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER, 0);
+    const char *const methods[] = {
+        [METHOD_STREAM] = listener->server->config.method,
+        [METHOD_CHECK] = "/grpc.health.v1.Health/Check",
+        [METHOD_WATCH] = "/grpc.health.v1.Health/Watch",
+    };
+    for (int method = 0; method < METHOD_UNKNOWN; method++)
+        listener->registered[method] = grpc_server_register_method(listener->grpc, methods[method],
+                                                                   NULL, GRPC_SRM_PAYLOAD_NONE, 0);
 }
 
 static int listener_bind(struct listener *listener)
@@ -942,9 +1013,11 @@ static void server_expire(struct rpc_server *server, uint64_t now_ms)
 {
     struct call *call;
     while ((call = expired(&server->silent, now_ms))) {
-        server->counts.streams_silent++;
+        server->counts.streams_silent += call->slot != 0 ? 1 : 0;
         call_report_closed(call, "it opened a control stream and said nothing");
-        call_finish(call, RPC_DEADLINE_EXCEEDED, "a stream begins with a hello; none came");
+        call_finish(call, RPC_DEADLINE_EXCEEDED,
+                    call->method == METHOD_STREAM ? "a stream begins with a hello; none came"
+                                                  : "the call began, and no message came");
     }
     while ((call = expired(&server->lingering, now_ms))) {
         list_remove(&call->timer);
@@ -1008,6 +1081,7 @@ static void server_wind_down(struct rpc_server *server, uint64_t now_ms)
 static void server_turn(struct rpc_server *server)
 {
     uint64_t now_ms = clock_now_ms();
+    tls_limits_turn();
     server_listen_again(server, now_ms);
     server_expire(server, now_ms);
     if (!server->stopping)
@@ -1095,11 +1169,6 @@ static int bind_error(const char *host, uint16_t port)
     return error;
 }
 
-static bool server_is_unix(const struct rpc_server *server)
-{
-    return strncmp(server->config.host, UNIX_PREFIX, strlen(UNIX_PREFIX)) == 0;
-}
-
 // Why the path could not be had, or 0. gRPC would take it away from a process that listens there.
 static int path_error(const char *host, bool bound)
 {
@@ -1156,6 +1225,7 @@ static void server_init(struct rpc_server *server, const struct rpc_config *conf
     list_init(&server->silent);
     list_init(&server->lingering);
     list_init(&server->watches);
+    connections_init(&server->connections);
     for (uint32_t i = RPC_MAX_STREAMS; i > 0; i--) {
         server->slots[i - 1].next_free = server->free_slot;
         server->free_slot = i;

@@ -25,6 +25,10 @@
 // him. What bounds such connections is the limit of descriptors, which follows the streams: as many
 // as stand, RPC_NEWCOMERS, and what the rest of the process needs.
 //
+// Calls. A connection has RPC_CONNECTION_CALLS at once; it is told so, and who does not listen gets
+// no more than twice as many. A call of which the first message does not come within RPC_SILENCE_MS
+// ends, whatever it asks for.
+//
 // TLS. With tls_dir a stream begins only for a certificate that may be a worker's; of which job,
 // the service asks with allows when it knows the job. What was refused is told in words that say
 // nothing about jobs (grpc_credentials.h).
@@ -45,6 +49,7 @@
 #define RPC_MAX_STREAMS (LOCKSTEP_MAX_WORKERS + 64) // The rest is there to be refused by name.
 #define RPC_NEWCOMERS 2048 // Connections without a stream: two of the largest worlds at once.
 #define RPC_MAX_WATCHES 256 // grpc.health.v1 Watch calls.
+#define RPC_CONNECTION_CALLS 16 // At once on one connection; a worker has one.
 #define RPC_QUEUE_PAUSE 64
 #define RPC_QUEUE_BYTES (16 * 1024 * 1024) // Of one stream.
 #define RPC_SILENCE_MS 10000

@@ -16,6 +16,7 @@ UNPROVEN = 64  # LOCKSTEP_MAX_UNPROVEN
 LORIS_S = 13  # Above each time that a connection may take: 5 s, 10 s, 5 s.
 MANY = 10000
 OTHERS = 300
+CALLS = 15000  # At once on a connection, without their messages, and without heed of what the coordinator allows.
 HELLO_OPENSSL, HELLO_HERE = 131000, 21800  # The longest hellos that are read; TLS_MESSAGE_BYTES of server/tls_limits.h.
 CHAIN_BYTES, HELD_BACK = 15000, 1000
 RECORD = b"\x16\x03\x01\x40\x00"
@@ -153,7 +154,7 @@ def never_reads(victim):
         say(stream, events if number % 2 else ask * 2000)
     observer = f"{victim.pki}/observer"
     said = [sockets.h2_frame(sockets.SETTINGS) * 20000, sockets.h2_frame(sockets.PING, bytes(8)) * 20000,
-            b"".join(sockets.h2_headers("/grpc.health.v1.Health/Watch", i) for i in range(1, 8001, 2)),
+            b"".join(sockets.h2_headers("/grpc.health.v1.Health/Watch", i) for i in range(1, 2 * CALLS, 2)),
             b"".join(sockets.h2_headers(sockets.SESSION, i) +
                      sockets.h2_frame(sockets.RESET, bytes(4), 0, i) for i in range(1, 8001, 2))]
     for text in said * 4:

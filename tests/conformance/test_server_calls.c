@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Calls of a client that speaks HTTP/2 by hand: it hears of bounds and does not keep to them, and
+// begins calls that say nothing. A real lockstep-coordinator.
+
+#include "tests/fault/test_server_daemon.h"
+
+#include <stdint.h>
+
+#define CALLS_MOST 32 // Twice RPC_CONNECTION_CALLS, which the client has been told.
+#define CALLS_MORE 8
+#define FRAME_BYTES 9 // Of its header.
+#define ANSWER_BYTES (64 * 1024)
+
+enum frame_type {
+    FRAME_DATA = 0,
+    FRAME_HEADERS = 1,
+    FRAME_RESET = 3,
+    FRAME_SETTINGS = 4
+};
+enum {
+    END_HEADERS = 4,
+    END_STREAM = 1
+};
+
+static struct daemon server;
+
+// What came of the calls of one connection.
+struct heard {
+    uint8_t bytes[ANSWER_BYTES];
+    size_t size;
+    uint32_t ended; // Calls that the coordinator has ended.
+    uint32_t answered; // Calls with a message.
+};
+
+static void frame_write(int fd, enum frame_type type, uint8_t flags, uint32_t stream,
+                        const void *bytes, size_t size)
+{
+    uint8_t frame[512] = {0, (uint8_t)(size >> 8),    (uint8_t)size,          (uint8_t)type,  flags,
+                          0, (uint8_t)(stream >> 16), (uint8_t)(stream >> 8), (uint8_t)stream};
+    assert_true(FRAME_BYTES + size <= sizeof frame);
+    memcpy(frame + FRAME_BYTES, bytes, size);
+    assert_int_equal(send(fd, frame, FRAME_BYTES + size, MSG_NOSIGNAL), FRAME_BYTES + size);
+}
+
+// A header of HPACK: literal, not indexed. Returns its size.
+static size_t header_put(uint8_t *out, const char *name, const char *value)
+{
+    const size_t name_bytes = strlen(name);
+    const size_t value_bytes = strlen(value);
+    out[0] = 0;
+    out[1] = (uint8_t)name_bytes;
+    memcpy(out + 2, name, name_bytes);
+    out[2 + name_bytes] = (uint8_t)value_bytes;
+    memcpy(out + 3 + name_bytes, value, value_bytes);
+    return 3 + name_bytes + value_bytes;
+}
+
+static void call_begin(int fd, const char *path, uint32_t stream)
+{
+    static const char *const headers[][2] = {{":method", "POST"},
+                                             {":scheme", "http"},
+                                             {":authority", "a"},
+                                             {"te", "trailers"},
+                                             {"content-type", "application/grpc"}};
+    uint8_t block[256];
+    size_t size = header_put(block, ":path", path);
+    for (size_t i = 0; i < sizeof headers / sizeof headers[0]; i++)
+        size += header_put(block + size, headers[i][0], headers[i][1]);
+    frame_write(fd, FRAME_HEADERS, END_HEADERS, stream, block, size);
+}
+
+static int client_open(void)
+{
+    static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    const int fd = raw_connect(server.grpc);
+    assert_true(fd >= 0);
+    assert_int_equal(send(fd, preface, sizeof preface - 1, 0), sizeof preface - 1);
+    frame_write(fd, FRAME_SETTINGS, 0, 0, "", 0); // Theirs are never acknowledged.
+    return fd;
+}
+
+static void count_frames(struct heard *heard)
+{
+    bool over[128] = {false};
+    size_t at = 0;
+    heard->ended = heard->answered = 0;
+    while (at + FRAME_BYTES <= heard->size) {
+        const uint8_t *frame = heard->bytes + at;
+        const uint32_t stream = (uint32_t)frame[7] << 8 | frame[8];
+        const bool ends =
+            frame[3] == FRAME_RESET || (frame[3] == FRAME_HEADERS && (frame[4] & END_STREAM) != 0);
+        assert_true(stream < sizeof over);
+        heard->answered += frame[3] == FRAME_DATA ? 1 : 0;
+        heard->ended += ends && !over[stream] ? 1 : 0;
+        over[stream] = over[stream] || ends;
+        at += FRAME_BYTES + ((size_t)frame[0] << 16 | (size_t)frame[1] << 8 | frame[2]);
+    }
+}
+
+// Until so many calls were ended and answered.
+static void hear(int fd, struct heard *heard, uint32_t ended, uint32_t answered, uint64_t wait_ms)
+{
+    const uint64_t until_ms = clock_now_ms() + wait_ms;
+    struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+    while ((heard->ended < ended || heard->answered < answered) && clock_now_ms() < until_ms) {
+        if (poll(&poll_fd, 1, 50) <= 0)
+            continue;
+        const ssize_t part =
+            recv(fd, heard->bytes + heard->size, sizeof heard->bytes - heard->size, 0);
+        assert_true(part > 0);
+        heard->size += (size_t)part;
+        count_frames(heard);
+    }
+    assert_int_equal(heard->ended, ended);
+    assert_int_equal(heard->answered, answered);
+}
+
+static void ask_health(int fd, uint32_t stream)
+{
+    frame_write(fd, FRAME_DATA, END_STREAM, stream, "\0\0\0\0\0", 5);
+}
+
+// Condition: more calls on a connection than it may have, none of which says what it asks for.
+// Decision: those above the bound end, whatever method they name; one of the others is answered
+// when it asks, and another connection has a bound of its own.
+static void a_connection_has_a_bound_of_calls(void **state)
+{
+    (void)state;
+    static const char *const paths[] = {"/grpc.health.v1.Health/Watch",
+                                        "/grpc.health.v1.Health/Check",
+                                        "/lockstep.v1.Coordinator/Session"};
+    static struct heard heard, other;
+    daemon_start(&server, NULL, 0);
+    const int fd = client_open();
+    for (uint32_t i = 0; i < CALLS_MOST + CALLS_MORE; i++)
+        call_begin(fd, paths[i % 3], 1 + 2 * i);
+    hear(fd, &heard, CALLS_MORE, 0, wait_bound_ms());
+    ask_health(fd, 1);
+    hear(fd, &heard, CALLS_MORE, 1, wait_bound_ms());
+
+    const int second = client_open();
+    call_begin(second, paths[1], 1);
+    ask_health(second, 1);
+    hear(second, &other, 1, 1, wait_bound_ms());
+    close(second);
+    close(fd);
+    daemon_stop(&server);
+}
+
+// Condition: calls that begin, and then nothing. Decision: after a while they end, of health like
+// of workers.
+static void silent_calls_end(void **state)
+{
+    (void)state;
+    static struct heard heard;
+    daemon_start(&server, NULL, 0);
+    const int fd = client_open();
+    call_begin(fd, "/grpc.health.v1.Health/Watch", 1);
+    call_begin(fd, "/grpc.health.v1.Health/Check", 3);
+    call_begin(fd, "/lockstep.v1.Coordinator/Session", 5);
+    hear(fd, &heard, 3, 0, 2 * wait_bound_ms());
+    close(fd);
+    daemon_stop(&server);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_connection_has_a_bound_of_calls),
+        cmocka_unit_test(silent_calls_end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
