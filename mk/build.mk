@@ -33,11 +33,12 @@ WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes \
     -Wmissing-prototypes -Wswitch-enum -Wvla $(if $(WERROR),-Werror)
 INCLUDES := -Iinclude -I. -I$(BUILD)/gen
 OPTIMIZE ?= -O2
+DEBUG_INFO ?= -g
 CFLAGS ?=
 LDFLAGS ?=
 SANITIZE := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer)
 SANITIZE += $(if $(findstring undefined,$(SAN)),-fno-sanitize-recover=all)
-BASE_FLAGS := -std=c11 -D_GNU_SOURCE $(OPTIMIZE) -g -fPIC -fvisibility=hidden -pthread \
+BASE_FLAGS := -std=c11 -D_GNU_SOURCE $(OPTIMIZE) $(DEBUG_INFO) -fPIC -fvisibility=hidden -pthread \
     $(INCLUDES) $(SANITIZE)
 LINK := $(CC) -pthread $(SANITIZE) $(LDFLAGS) -Wl,--as-needed
 

@@ -28,7 +28,7 @@ EMULATION_O := $(BUILD)/obj/tests/support/device_emulation.o
 $(EMULATION_O): tests/support/device_emulation.cc $(BUILD)/flags
 	$(say) CXX $<
 	@mkdir -p $(@D)
-	$(Q)$(CXX_FOR) -std=c++17 -Wall -Wno-unknown-pragmas $(if $(WERROR),-Werror) $(OPTIMIZE) -g -fPIC \
+	$(Q)$(CXX_FOR) -std=c++17 -Wall -Wno-unknown-pragmas $(if $(WERROR),-Werror) $(OPTIMIZE) $(DEBUG_INFO) -fPIC \
 	    -ffp-contract=off -fno-strict-aliasing -fno-exceptions -fno-rtti $(INCLUDES) $(SANITIZE) \
 	    -MMD -MP -c $< -o $@
 $(BUILD)/tests/unit/test_device_kernels: $(EMULATION_O)
@@ -170,8 +170,9 @@ healthy: all $(BUILD)/tests/fault/test_healthy ## Nothing that only looks like a
 
 # Bounds on time are for a release build; tests multiply them by LOCKSTEP_TEST_SLOW. Where
 # nothing else is asked for, less is drawn at random: a sanitizer finds in few what it finds in many.
+# Its reports need lines, and no types.
 FEWER := LOCKSTEP_SIM_SEEDS=$${LOCKSTEP_SIM_SEEDS:-1000} LOCKSTEP_FUZZ_SEEDS=$${LOCKSTEP_FUZZ_SEEDS:-100}
-sanitized = +LOCKSTEP_TEST_SLOW=5 $(FEWER) $(2) $(MAKE) BUILD=$(BUILD)/$(3) KERNELS=$(KERNELS) SAN=$(1) OPTIMIZE=-O1 $(4) test
+sanitized = +LOCKSTEP_TEST_SLOW=5 $(FEWER) $(2) $(MAKE) BUILD=$(BUILD)/$(3) KERNELS=$(KERNELS) SAN=$(1) OPTIMIZE=-O1 DEBUG_INFO=-g1 $(4) test
 
 asan: ## Tests under Address-, Leak- and UndefinedBehaviorSanitizer
 	@$(call sanitized,address$(comma)undefined,ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1,asan)
