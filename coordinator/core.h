@@ -369,6 +369,8 @@ void join_drain(struct coordinator *core);
 
 // Whether the GPUs of the job's gatherers can work together; if not, all of them are turned away.
 bool gpus_fit(struct coordinator *core, struct job *job);
+// Whether the GPUs of the job's workers, of which some have none, sum by NCCL before the hosts do.
+bool gpus_meet(struct coordinator *core, const struct job *job);
 
 // The job's gatherers become a generation, or are turned away.
 void roster_form(struct coordinator *core, struct job *job);

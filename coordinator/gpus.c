@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Whether the GPUs of a world can work together: what NCCL would otherwise answer later, on some of
-// the ranks, with a number. Not what travels between them. Runs inside coordinator_step.
+// the ranks, with a number. And whether they do where some workers have none. Not what travels
+// between them. Runs inside coordinator_step.
 //
 // Rules: whoever was told to compute on a GPU can. No two workers compute on one GPU. Where two or
 // more have one, each of these has NCCL, not older than LOCKSTEP_NCCL_OLDEST, and all of the same
 // major and minor version. A world that breaks a rule does not form: all its workers get the same
 // sentence.
+//
+// In a world of workers with a GPU and others, the GPUs *meet*, which is to sum by NCCL before the
+// hosts do, when they are two or more and all on one host: then what NCCL moves crosses no link
+// between hosts, and each of these workers takes a share of the sum to its host instead of all.
+// Over a network NCCL would add its bytes to those of the hosts, which stay the same.
 
 #include "coordinator/core.h"
 
@@ -149,6 +155,22 @@ static bool gpus_judge(struct coordinator *core, const struct job *job, struct s
     else if (nccl.one != NULL)
         gpus_say_nccl(sentence, &nccl);
     return shared.one != NULL || nccl.one != NULL;
+}
+
+bool gpus_meet(struct coordinator *core, const struct job *job)
+{
+    const uint32_t count = gpus_count(core, job);
+    const struct up_hello *first = NULL;
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct up_hello *hello = &job_worker(core, job, i)->hello;
+        if (!hello->has_gpu)
+            continue;
+        if (first == NULL)
+            first = hello;
+        if (strcmp(first->host_id, hello->host_id) != 0)
+            return false;
+    }
+    return count >= 2 && count < job->count;
 }
 
 bool gpus_fit(struct coordinator *core, struct job *job)

@@ -197,6 +197,7 @@ static void roster_send(struct coordinator *core, const struct job *job, uint32_
     for (uint32_t i = 0; i < job->count; i++)
         if (job_worker(core, job, i)->hello.has_gpu)
             start->gpus[i / 64] |= UINT64_C(1) << i % 64;
+    start->gpus_meet = gpus_meet(core, job);
     roster_fill_peers(core, job, rank, start);
     core_send(core, job_worker(core, job, rank));
 }

@@ -628,6 +628,7 @@ struct down_generation {
     uint8_t secret[LOCKSTEP_SECRET_BYTES];
     struct locality locality; // All zero: no rank shares a host with another.
     uint64_t gpus[LOCKSTEP_RANK_WORDS]; // Bit r % 64 of word r / 64: rank r computes on a GPU.
+    bool gpus_meet; // Some ranks have none, and the GPUs of the others sum by NCCL first.
     uint32_t peer_count;
     struct peer peers[LOCKSTEP_MAX_NEIGHBOURS]; // Sorted by rank, without this worker.
 };

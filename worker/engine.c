@@ -581,6 +581,7 @@ static void engine_generation(struct lockstep_session *session, const struct dow
     session->chunk_bytes = start->chunk_bytes;
     session->hosts = start->locality.hosts;
     memcpy(world.devices, start->gpus, sizeof(world.devices));
+    world.devices_meet = start->gpus_meet;
     for (uint32_t rank = 0; rank < start->world_size; rank++)
         session->device_count += (uint32_t)(start->gpus[rank / 64] >> rank % 64 & 1);
     options.strict = session->device != NULL && transport_is_strict(&world);

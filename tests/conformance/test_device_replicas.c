@@ -521,7 +521,7 @@ static void some_replicas_report(const struct setting *setting, const struct lay
 // same.
 static void bits_are_those_of_hosts(const struct setting *setting, const struct layout *layout)
 {
-    const bool nccl = setting->devices > 2 && setting->world_size > 1;
+    const bool nccl = setting->devices > 1 && setting->world_size > 1;
     const struct setting ring = setting_on_ring(setting);
     struct layout on_host = *layout;
     struct story story = {.layout = layout, .kind = LOCKSTEP_GRADIENT_MEAN, .noise = true};

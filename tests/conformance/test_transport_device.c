@@ -252,12 +252,13 @@ static void script_rounds(struct member *member)
     rig_close(member, &rig);
 }
 
+// In several stripes: each rank is the first to send something of each share.
 static void run_rounds(enum fleet_devices devices, uint32_t world, struct play play)
 {
     const struct fleet_options options = {.name = name_of(devices),
                                           .kind = TRANSPORT_LOOPBACK,
                                           .world = world,
-                                          .chunk_bytes = 4096,
+                                          .chunk_bytes = 1024,
                                           .devices = devices};
     char complaint[400];
     fake_gpu_weather(DEVICES, LAZY, NULL);

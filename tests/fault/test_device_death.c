@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Processes with a (fake) device each, whose buckets NCCL carries, and one of them is killed while
-// the others wait for it in an allreduce. They learn it from their links, give the communicator up
-// within their time, and hold the gradients that they had. Then the survivors form another world
-// and reduce there what they kept.
+// Processes with a (fake) device each, whose buckets NCCL carries, or two with one that meet beside
+// one without, and one of them is killed while the others wait for it in an allreduce. They learn
+// it from their links, give the communicator up within their time, and hold the gradients that they
+// had. Then the survivors form another world and reduce there what they kept.
 //
 // The processes are forks of this one that load the fakes themselves, because no driver survives a
 // fork.
@@ -33,6 +33,7 @@
 #include <unistd.h>
 
 #define WORLD 3
+#define ALL ((1u << WORLD) - 1)
 #define ELEMENTS 5000
 #define ABORT_MS 400
 #define BOUND_MS 30000
@@ -47,11 +48,12 @@ struct meeting {
 struct rank {
     struct meeting *meeting;
     uint32_t rank;
+    uint64_t devices; // Set of ranks.
     bool abort_hangs;
-    struct device *device;
+    struct device *device; // NULL: it has none.
     struct transport *transport;
     void *stream;
-    uint64_t gradient; // [ELEMENTS] of float32, of the device.
+    uint64_t gradient; // [ELEMENTS] of float32, of the device, or `host`.
     float *host; // [ELEMENTS]
     uint32_t formed;
     uint32_t done;
@@ -108,7 +110,7 @@ static void until(struct rank *rank, const uint32_t *count, uint32_t least, cons
 
 // ---- a process ----------------------------------------------------------------------------------
 
-static void rank_open(struct rank *rank, const struct cuda *cuda)
+static void rank_open_device(struct rank *rank, const struct cuda *cuda)
 {
     char choice[32];
     char error[256] = "";
@@ -121,6 +123,17 @@ static void rank_open(struct rank *rank, const struct cuda *cuda)
             cuda->stream_create_with_priority(&rank->stream, CUDA_STREAM_NON_BLOCKING, 0) == 0);
     REQUIRE(rank, cuda->mem_alloc(&rank->gradient, ELEMENTS * sizeof(float)) == 0);
     REQUIRE(rank, cuda->mem_host_alloc((void **)&rank->host, ELEMENTS * sizeof(float), 0) == 0);
+}
+
+static void rank_open(struct rank *rank, const struct cuda *cuda)
+{
+    char error[256] = "";
+    if (rank->devices >> rank->rank & 1) {
+        rank_open_device(rank, cuda);
+    } else {
+        rank->host = calloc(ELEMENTS, sizeof(float));
+        rank->gradient = (uint64_t)(uintptr_t)rank->host;
+    }
     const struct transport_config config = {
         .kind = TRANSPORT_TCP,
         .host = "127.0.0.1",
@@ -145,7 +158,8 @@ static void rank_form(struct rank *rank, uint32_t world_size, uint64_t generatio
                                           .rank = rank->rank,
                                           .world_size = world_size,
                                           .chunk_bytes = 65536,
-                                          .devices = {((uint64_t)1 << world_size) - 1},
+                                          .devices = {rank->devices & ((1u << world_size) - 1)},
+                                          .devices_meet = true,
                                           .peer_count = count,
                                           .peers = peers,
                                           .form_timeout_ms = bound_ms(BOUND_MS)};
@@ -157,6 +171,8 @@ static void rank_form(struct rank *rank, uint32_t world_size, uint64_t generatio
 static void rank_copy(const struct rank *rank, const struct cuda *cuda, bool to_device)
 {
     const uint64_t host = (uint64_t)(uintptr_t)rank->host;
+    if (!rank->device)
+        return;
     REQUIRE(rank,
             cuda->memcpy_async(to_device ? rank->gradient : host, to_device ? host : rank->gradient,
                                ELEMENTS * sizeof(float), rank->stream) == 0);
@@ -199,7 +215,7 @@ static void rank_survive(struct rank *rank, const struct cuda *cuda)
     rank_copy(rank, cuda, false);
     REQUIRE(rank, rank_holds(rank, (float)(rank->rank + 1)));
     if (rank->abort_hangs) {
-        REQUIRE(rank, device_failed(rank->device) != NULL);
+        REQUIRE(rank, !rank->device || device_failed(rank->device) != NULL);
         _exit(0);
     }
     pthread_barrier_wait(&rank->meeting->survivors);
@@ -248,7 +264,7 @@ static void barrier_init(pthread_barrier_t *barrier, uint32_t count)
     pthread_barrierattr_destroy(&shared);
 }
 
-static void run(bool abort_hangs)
+static void run(uint64_t devices, bool abort_hangs)
 {
     pid_t children[WORLD];
     struct meeting *meeting =
@@ -260,7 +276,8 @@ static void run(bool abort_hangs)
         children[r] = fork();
         assert_true(children[r] >= 0);
         if (children[r] == 0) {
-            struct rank rank = {.meeting = meeting, .rank = r, .abort_hangs = abort_hangs};
+            struct rank rank = {
+                .meeting = meeting, .rank = r, .devices = devices, .abort_hangs = abort_hangs};
             (void)alarm((unsigned)(2 * bound_ms(BOUND_MS) / 1000));
             rank_main(&rank);
         }
@@ -279,13 +296,29 @@ static void run(bool abort_hangs)
 static void test_killed_in_an_allreduce(void **state)
 {
     (void)state;
-    run(false);
+    run(ALL, false);
 }
 
 static void test_killed_and_the_abort_hangs(void **state)
 {
     (void)state;
-    run(true);
+    run(ALL, true);
+}
+
+// A rank with a device dies, for which NCCL waits on the other one.
+static void test_killed_before_a_share(void **state)
+{
+    (void)state;
+    run(1u << 0 | 1u << (WORLD - 1), false);
+    run(1u << 0 | 1u << (WORLD - 1), true);
+}
+
+// A rank without a device dies, for which the hosts wait when NCCL has done its part.
+static void test_killed_behind_a_share(void **state)
+{
+    (void)state;
+    run(1u << 0 | 1u << 1, false);
+    run(1u << 0 | 1u << 1, true);
 }
 
 int main(void)
@@ -293,6 +326,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_killed_in_an_allreduce),
         cmocka_unit_test(test_killed_and_the_abort_hangs),
+        cmocka_unit_test(test_killed_before_a_share),
+        cmocka_unit_test(test_killed_behind_a_share),
     };
     return cmocka_run_group_tests_name("device deaths", tests, NULL, NULL);
 }

@@ -457,6 +457,11 @@ static const struct setting stamp_transports[] = {
 };
 #define STAMP_TRANSPORTS (sizeof(stamp_transports) / sizeof(stamp_transports[0]))
 
+bool setting_meets(const struct setting *setting)
+{
+    return setting->devices >= 2 && setting->devices < setting->world_size;
+}
+
 struct setting setting_named(const char *name)
 {
     for (size_t t = 0; t < STAMP_TRANSPORTS; t++) {

@@ -54,6 +54,9 @@ struct setting {
     uint32_t world_size;
 };
 
+// Whether some ranks have devices that sum by NCCL before the hosts do, and others have none.
+bool setting_meets(const struct setting *setting);
+
 // A setting of one word, for tests that are not stamped. Its world is the test's to choose.
 struct setting setting_named(const char *name);
 

@@ -254,7 +254,8 @@ struct world {
 };
 
 static const struct world worlds[] = {
-    {"staged", 1, 1}, {"staged", 1, 4}, {"mixed", 2, 4}, {"nccl", 8, 2}, {"nccl", 8, 3},
+    {"staged", 1, 1}, {"staged", 1, 4}, {"mixed", 2, 4},
+    {"mixed", 3, 4},  {"nccl", 8, 2},   {"nccl", 8, 3},
 };
 
 #define WORLDS (sizeof(worlds) / sizeof(worlds[0]))

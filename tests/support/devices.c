@@ -47,6 +47,7 @@ static const char *const never[] = {
     "start/case_33_*", // Counts bytes, and where tensors are is agreed in a few more.
 };
 
+// Where NCCL adds: all ranks have a device, or two of several.
 static const char *const never_by_nccl[] = {
     "reducer: wire/a_wire_of_half_the_bytes", // Counts what passes between hosts.
     "reducer: saved/case_36_layout_decides_the_bits", // So it does not, there.
@@ -79,7 +80,7 @@ bool devices_always(const char *group, const char *name)
 bool devices_never(const char *group, const char *name, const char *setting)
 {
     return devices_match(never, COUNT(never), group, name) ||
-           (strcmp(setting, "nccl") == 0 &&
+           ((strcmp(setting, "nccl") == 0 || strcmp(setting, "mixed") == 0) &&
             devices_match(never_by_nccl, COUNT(never_by_nccl), group, name));
 }
 

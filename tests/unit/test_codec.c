@@ -366,6 +366,7 @@ static void example_generation(struct down_generation *generation)
                                              .successor = 2,
                                              .predecessor = 2};
     generation->gpus[0] = 5;
+    generation->gpus_meet = true;
 }
 
 static void example_plan(struct down_plan_part *part)
@@ -447,10 +448,10 @@ static void example_down(int kind, union any_message *any)
 static const char *const golden_down[] = {
     [DOWN_WELCOME] = "0a0b08071108070605040302011205080110e807",
     [DOWN_REFUSED] = "0a0b08071108070605040302011a08080312046c617465",
-    [DOWN_GENERATION] = "0a0b0807110807060504030201225e0801100320012880203220000102030405"
+    [DOWN_GENERATION] = "0a0b080711080706050403020122600801100320012880203220000102030405"
                         "060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f3a031201613a"
                         "0808021201621a0168421810021a0200012001280230023802420300ac024a03"
-                        "9003004a080500000000000000",
+                        "9003004a0805000000000000005001",
     [DOWN_VERIFIED] = "0a0b08071108070605040302012a00",
     [DOWN_MANIFEST_REQUEST] = "0a0b0807110807060504030201320408101009",
     [DOWN_GRANT] = "0a0b08071108070605040302013a0d08ac0612060801100218031801",
@@ -937,6 +938,7 @@ static void random_generation(uint64_t *state, struct down_generation *generatio
     }
     for (uint32_t rank = 0; rank < generation->world_size; rank++)
         generation->gpus[rank / 64] |= (uint64_t)random_bool(state) << rank % 64;
+    generation->gpus_meet = random_bool(state);
     if (random_bool(state))
         random_locality(state, generation);
 }

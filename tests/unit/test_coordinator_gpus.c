@@ -98,6 +98,45 @@ static void test_bits_are_of_ranks(void **state)
     }
 }
 
+// A worker of job "j" on that host, with a GPU or without.
+static void join_on(struct story *story, uint32_t world, uint32_t peer, const char *host, bool gpu)
+{
+    struct up_hello hello = story_hello("j", world, host);
+    hello.has_gpu = gpu;
+    hello.gpu.uuid.bytes[0] = (uint8_t)peer;
+    hello.gpu.nccl_version = NCCL;
+    story_say_hello(story, peer, &hello);
+}
+
+// Worlds by their workers, a letter for the host of each: a capital has a GPU.
+static void test_gpus_of_one_host_meet(void **state)
+{
+    static const struct {
+        const char *world;
+        bool meet;
+    } cases[] = {
+        {"AAa", true},  {"AAb", true},     {"bAcA", true},   {"AAABB", false},
+        {"ABa", false}, {"Aab", false},    {"AA", false},    {"ab", false},
+        {"A", false},   {"AaAaAab", true}, {"AABBc", false}, {"AB", false},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        static struct story story;
+        const uint32_t world = (uint32_t)strlen(cases[i].world);
+        story_begin(&story);
+        for (uint32_t w = 0; w < world; w++) {
+            const char letter = cases[i].world[w];
+            const char host[] = {(char)(letter | 0x20), '\0'};
+            join_on(&story, world, w + 1, host, letter < 'a');
+        }
+        for (uint32_t peer = 1; peer <= world; peer++) {
+            assert_int_equal(story.last[peer].kind, DOWN_GENERATION);
+            assert_int_equal(story.last[peer].u.generation_start.gpus_meet, cases[i].meet);
+        }
+        story_end(&story);
+    }
+}
+
 // It has nobody to speak to by NCCL.
 static void test_one_gpu_needs_no_nccl(void **state)
 {
@@ -225,6 +264,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_all_are_told_who_has_a_gpu),
         TEST(test_bits_are_of_ranks),
+        cmocka_unit_test(test_gpus_of_one_host_meet),
         TEST(test_one_gpu_needs_no_nccl),
         TEST(test_a_gpu_that_cannot_be_used),
         TEST(test_a_world_of_one_without_its_gpu),
