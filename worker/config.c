@@ -10,6 +10,7 @@
 #include "worker/error.h"
 
 #include <arpa/inet.h>
+#include <inttypes.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@
 
 #define MIB (1024u * 1024u)
 #define CONFIG_DEVICE_MOST 9999 // A number that is surely no device's, and fits.
+#define CONFIG_DEVICE_DIGITS 4 // Of it.
 
 const char *const config_orders[] = {"error", "zero_defer"};
 const char *const config_unplanned[] = {"extend", "fail", "defer"};
@@ -485,25 +487,62 @@ static int config_waits(const struct lockstep_config *given, struct config *conf
     return config_number("LOCKSTEP_HALT_TIMEOUT_MS", UINT32_MAX, &config->halt_timeout_ms);
 }
 
-static bool config_is_device(const char *device)
+bool config_next_device(const char **rest, uint64_t *number)
 {
-    static const char kind[] = "cuda:";
-    uint64_t number;
+    char digits[CONFIG_DEVICE_DIGITS + 1];
+    const size_t length = strcspn(*rest, ",");
+    if (length >= sizeof(digits))
+        return false;
+    memcpy(digits, *rest, length);
+    digits[length] = '\0';
+    *rest += length + ((*rest)[length] == ',' && (*rest)[length + 1] != '\0');
+    return parse_u64(digits, number) && *number <= CONFIG_DEVICE_MOST;
+}
+
+// Which devices "0,1" names: how many; 0: it is no such list, and *twice is -1, or what it names
+// twice.
+static uint32_t config_count_devices(const char *list, int64_t *twice)
+{
+    uint64_t numbers[LOCKSTEP_MAX_OWN_DEVICES];
+    uint32_t count = 0;
+    *twice = -1;
+    do {
+        if (count == LOCKSTEP_MAX_OWN_DEVICES || !config_next_device(&list, &numbers[count]))
+            return 0;
+        for (uint32_t i = 0; i < count; i++) {
+            if (numbers[i] == numbers[count])
+                *twice = (int64_t)numbers[i];
+        }
+        count++;
+    } while (*list != '\0' && *twice < 0);
+    return *twice < 0 ? count : 0;
+}
+
+static bool config_is_device(const char *device, int64_t *twice)
+{
+    *twice = -1;
     return strcmp(device, "none") == 0 || strcmp(device, "auto") == 0 ||
-           (strncmp(device, kind, sizeof(kind) - 1) == 0 && strlen(device) < CONFIG_DEVICE_BYTES &&
-            parse_u64(device + sizeof(kind) - 1, &number) && number <= CONFIG_DEVICE_MOST);
+           (strncmp(device, CONFIG_DEVICE_KIND, strlen(CONFIG_DEVICE_KIND)) == 0 &&
+            strlen(device) < CONFIG_DEVICE_BYTES &&
+            config_count_devices(device + strlen(CONFIG_DEVICE_KIND), twice) > 0);
 }
 
 static int config_device(const struct lockstep_config *given, struct config *config)
 {
     const char *device = config_environment("LOCKSTEP_DEVICE");
+    int64_t twice;
     if (device == NULL)
         device = given->device == NULL ? "auto" : given->device;
-    if (!config_is_device(device))
+    if (!config_is_device(device, &twice) && twice >= 0)
+        return error_set(LOCKSTEP_E_CONFIG,
+                         "the device (LOCKSTEP_DEVICE, config.device) '%s' names cuda:%" PRId64
+                         " twice",
+                         device, twice);
+    if (!config_is_device(device, &twice))
         return error_set(LOCKSTEP_E_CONFIG,
                          "the device (LOCKSTEP_DEVICE, config.device) '%s' is not none, auto or "
-                         "cuda:N, such as cuda:0",
-                         device);
+                         "cuda:N, such as cuda:0, or of several, at most %d, cuda:0,1",
+                         device, LOCKSTEP_MAX_OWN_DEVICES);
     return config_string(config->device, sizeof(config->device), device,
                          "the device (LOCKSTEP_DEVICE, config.device)");
 }

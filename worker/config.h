@@ -12,7 +12,7 @@
 #include <lockstep/lockstep.h>
 #include <sched.h>
 
-#define CONFIG_DEVICE_BYTES 16
+#define CONFIG_DEVICE_BYTES (8 + 5 * LOCKSTEP_MAX_OWN_DEVICES)
 
 struct config {
     bool solo; // A world of one without a coordinator.
@@ -56,7 +56,7 @@ struct config {
     bool wait_while_open;
     uint32_t halt_timeout_ms; // 0: none.
     uint32_t abort_ms; // Of a communicator of NCCL. 0: the default of the transport.
-    char device[CONFIG_DEVICE_BYTES]; // "none", "auto" or "cuda:N".
+    char device[CONFIG_DEVICE_BYTES]; // "none", "auto", "cuda:N", "cuda:N,M".
 };
 
 // What the policies are called in the environment and in the manifest, by their numbers.
@@ -67,5 +67,10 @@ extern const char *const config_unplanned[CONFIG_UNPLANNED];
 
 // 0, or LOCKSTEP_E_CONFIG / LOCKSTEP_E_UNSUPPORTED / LOCKSTEP_E_INVALID with the error text set.
 int config_resolve(const struct lockstep_config *given, struct config *config);
+
+// The devices of "cuda:0,1", one after the other: *rest is behind the colon at first, and "" behind
+// the last. False: it is no number of a device.
+#define CONFIG_DEVICE_KIND "cuda:"
+bool config_next_device(const char **rest, uint64_t *number);
 
 #endif

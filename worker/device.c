@@ -492,10 +492,15 @@ static bool device_has_context(const struct device *device, void *context)
     return found != CUDA_OK || handle == device->handle;
 }
 
+bool device_is_default_stream(const void *stream)
+{
+    return stream == CUDA_STREAM_LEGACY || stream == CUDA_STREAM_PER_THREAD;
+}
+
 bool device_has_stream(struct device *device, void *stream)
 {
     void *context = NULL;
-    if (stream == CUDA_STREAM_LEGACY || stream == CUDA_STREAM_PER_THREAD)
+    if (device_is_default_stream(stream))
         return true;
     device_enter(device);
     const int found = device->cuda->stream_get_ctx(stream, &context);
@@ -509,22 +514,27 @@ static bool device_writes(enum device_stream stream)
     return stream != DEVICE_COLLECT;
 }
 
-int device_stream_follow(struct device *device, void *stream)
+int device_stream_follow_at(struct device *device, struct device *at, void *stream)
 {
     const struct cuda *cuda = device->cuda;
     int status = 0;
-    device_enter(device);
+    device_enter(at);
     for (int i = 0; i < DEVICE_STREAMS && status == 0; i++) {
         if (!device_writes((enum device_stream)i))
             continue;
         status = device_check(device, cuda->event_record(device->follow[i], device->streams[i]),
                               "cuEventRecord");
         if (status == 0)
-            status = device_check(device, cuda->stream_wait_event(stream, device->follow[i], 0),
+            status = device_check(at, cuda->stream_wait_event(stream, device->follow[i], 0),
                                   "cuStreamWaitEvent");
     }
-    device_leave(device);
+    device_leave(at);
     return status;
+}
+
+int device_stream_follow(struct device *device, void *stream)
+{
+    return device_stream_follow_at(device, device, stream);
 }
 
 // ---- for the transport --------------------------------------------------------------------------

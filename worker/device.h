@@ -83,9 +83,12 @@ int device_event_query(struct device *device, void *event);
 // Whether it is a stream of this device; the default streams are every device's. What the driver
 // does not know is left for it to refuse.
 bool device_has_stream(struct device *device, void *stream);
+bool device_is_default_stream(const void *stream);
 // What is enqueued on the trainer's stream from now on begins after all results that were enqueued
 // until now are in memory. Does not wait. 0 or -1.
 int device_stream_follow(struct device *device, void *stream);
+// The same where a default stream is that of another device of this process.
+int device_stream_follow_at(struct device *device, struct device *at, void *stream);
 
 // ---- for the transport: the driver, between enter and leave -------------------------------------
 

@@ -58,16 +58,17 @@ bool device_behind_matters(const struct device_flow *flow)
 int device_behind_wait(struct devices *devices, const struct device_flow *flow)
 {
     const struct device_ready *ready = behind_ready(flow);
-    if (!ready || !ready->pending)
-        return 0;
-    return device_wait(devices->device, DEVICE_BEHIND, ready->event);
+    return ready ? devices_await(devices->device, DEVICE_BEHIND, ready, devices->device_count) : 0;
 }
 
 const struct device_ready *device_behind_awaited(const struct devices *devices,
                                                  const struct device_flow *flow)
 {
     const struct device_ready *ready = behind_ready(flow);
-    if (flow->stage != STAGE_DELIVERING || !ready || !ready->pending)
-        return NULL;
-    return device_event_query(devices->device, ready->event) == 0 ? ready : NULL;
+    for (uint32_t i = 0; flow->stage == STAGE_DELIVERING && ready && i < devices->device_count;
+         i++) {
+        if (ready[i].pending && device_event_query(devices->all[i], ready[i].event) == 0)
+            return &ready[i];
+    }
+    return NULL;
 }

@@ -502,6 +502,15 @@ static void engine_peer_lost(void *context, uint32_t rank, enum peer_loss loss, 
     engine_report(session, &message, &seen);
 }
 
+// The first one that has, of several.
+static const struct device *engine_failed_device(const struct lockstep_session *session)
+{
+    uint32_t i = 0;
+    while (i < session->own_devices && device_failed(session->devices[i]) == NULL)
+        i++;
+    return i < session->own_devices ? session->devices[i] : session->device;
+}
+
 // Nothing on this rank's device is ever final any more, so the job ends, for all ranks with one
 // sentence.
 static void engine_device_failed(void *context, const char *text)
@@ -512,7 +521,7 @@ static void engine_device_failed(void *context, const char *text)
     char *said = message.u.fail.text;
     message.u.fail.kind = HALT_LOST;
     snprintf(said, sizeof(message.u.fail.text), "its device failed, cuda:%d: %s",
-             device_facts(session->device)->ordinal, text);
+             device_facts(engine_failed_device(session))->ordinal, text);
     snprintf(seen.text, sizeof(seen.text), "rank %" PRIu32 " (this one): %s", session->rank, said);
     log_event(&session->log, LOG_LEVEL_WARN, "device_failed", "text=%s", text);
     engine_report(session, &message, &seen);
@@ -1094,6 +1103,8 @@ int engine_start(struct lockstep_session *session)
         .torn_bytes = config->torn_bytes,
         .regions = session->regions,
         .device = session->device,
+        .further = &session->devices[1],
+        .further_count = session->own_devices > 0 ? session->own_devices - 1 : 0,
         .abort_ms = config->abort_ms,
         .latency_ns = config->latency_ns,
         .bytes_per_s = config->bytes_per_s,

@@ -116,6 +116,16 @@ static const struct buffer_group *engine_held_group(const struct lockstep_sessio
     return NULL;
 }
 
+// Of what was said for all devices.
+static bool engine_is_one_of(const struct device_ready *all, const struct device_ready *ready)
+{
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_OWN_DEVICES; i++) {
+        if (ready == &all[i])
+            return true;
+    }
+    return false;
+}
+
 void engine_describe_held(const struct lockstep_session *session, const struct device_held *held,
                           char *text, size_t bytes)
 {
@@ -126,10 +136,9 @@ void engine_describe_held(const struct lockstep_session *session, const struct d
         text_append(&into, "the buffer '%s'", group->tensors[0]->name);
         return;
     }
-    if (held->ready == &session->end_ready || held->ready == &session->wait_ready) {
-        text_append(&into, "the work before %s",
-                    held->ready == &session->end_ready ? "lockstep_step_end"
-                                                       : "lockstep_call_wait");
+    const bool ends = engine_is_one_of(session->end_ready, held->ready);
+    if (ends || engine_is_one_of(session->wait_ready, held->ready)) {
+        text_append(&into, "the work before %s", ends ? "lockstep_step_end" : "lockstep_call_wait");
         return;
     }
     const struct contribution *contribution = held->collective->context;

@@ -167,17 +167,49 @@ int ready_record(struct contribution *contribution, const struct ready_report *r
 
 void ready_open(struct lockstep_session *session)
 {
-    session->end_ready.event = device_event_make(session->device);
-    session->wait_ready.event = device_event_make(session->device);
-    session->wait_ready.pending = session->wait_ready.event != NULL;
+    for (uint32_t i = 0; i < session->own_devices; i++) {
+        session->end_ready[i].event = device_event_make(session->devices[i]);
+        session->wait_ready[i].event = device_event_make(session->devices[i]);
+        session->wait_ready[i].pending = session->wait_ready[i].event != NULL;
+    }
 }
 
 void ready_close(struct lockstep_session *session)
 {
-    if (session->end_ready.event != NULL)
-        device_event_free(session->device, session->end_ready.event);
-    if (session->wait_ready.event != NULL)
-        device_event_free(session->device, session->wait_ready.event);
+    for (uint32_t i = 0; i < session->own_devices; i++) {
+        if (session->end_ready[i].event != NULL)
+            device_event_free(session->devices[i], session->end_ready[i].event);
+        if (session->wait_ready[i].event != NULL)
+            device_event_free(session->devices[i], session->wait_ready[i].event);
+    }
+}
+
+bool ready_is_stream_of(const struct lockstep_session *session, uint32_t device, void *stream)
+{
+    if (session->own_devices == 1 || stream == NULL || device_is_default_stream(stream))
+        return true;
+    return device_has_stream(session->devices[device], stream);
+}
+
+// The default streams of all devices, or the stream of one.
+static void ready_mark_stream(const struct lockstep_session *session, struct device_ready *ready,
+                              void *stream)
+{
+    for (uint32_t i = 0; i < session->own_devices; i++) {
+        ready[i].stream = stream;
+        ready[i].pending = ready[i].event != NULL && ready_is_stream_of(session, i, stream);
+    }
+}
+
+static int ready_record_streams(const struct lockstep_session *session,
+                                const struct device_ready *ready, void *stream)
+{
+    int result = 0;
+    for (uint32_t i = 0; i < session->own_devices && result == 0; i++) {
+        if (ready[i].pending)
+            result = device_event_record(session->devices[i], ready[i].event, stream);
+    }
+    return result;
 }
 
 // Some replica has not reported it.
@@ -235,8 +267,8 @@ static void ready_say(struct lockstep_session *session, struct device_ready *rea
             struct contribution *contribution = &module->contributions[i];
             if (!(all || atomic_load(&contribution->handed)) || !ready_is_unsaid(contribution))
                 continue;
-            if (!(recorded && all) && ready->event != NULL)
-                (void)device_event_record(session->device, ready->event, stream);
+            if (!(recorded && all))
+                (void)ready_record_streams(session, ready, stream);
             recorded = true;
             atomic_store_explicit(&contribution->behind.ready, ready, memory_order_release);
         }
@@ -247,15 +279,14 @@ void ready_say_end(struct lockstep_session *session, void *stream)
 {
     if (session->device == NULL || session->config.solo)
         return;
-    session->end_ready.stream = stream;
-    session->end_ready.pending = session->end_ready.event != NULL;
-    ready_say(session, &session->end_ready, true, stream);
+    ready_mark_stream(session, session->end_ready, stream);
+    ready_say(session, session->end_ready, true, stream);
 }
 
 void ready_say_wait(struct lockstep_session *session)
 {
     if (session->device != NULL && !session->config.solo)
-        ready_say(session, &session->wait_ready, false, NULL);
+        ready_say(session, session->wait_ready, false, NULL);
 }
 
 // ---- A world of one ----------------------------------------------------------------------------
@@ -300,7 +331,13 @@ int ready_await_end(struct lockstep_session *session, void *stream)
         replicas = replicas || session->modules[m]->replicas > 1;
     if (!replicas)
         return 0;
-    if (device_event_record(session->device, session->end_ready.event, stream) < 0)
+    ready_mark_stream(session, session->end_ready, stream);
+    if (ready_record_streams(session, session->end_ready, stream) < 0)
         return ready_failed(session);
-    return ready_await_event(session, session->device, session->end_ready.event);
+    int status = 0;
+    for (uint32_t i = 0; i < session->own_devices && status == 0; i++) {
+        if (session->end_ready[i].pending)
+            status = ready_await_event(session, session->devices[i], session->end_ready[i].event);
+    }
+    return status;
 }

@@ -60,6 +60,9 @@ int ready_failed(const struct lockstep_session *session);
 // The events of a session with a device. Trainer, at open and close.
 void ready_open(struct lockstep_session *session);
 void ready_close(struct lockstep_session *session);
+// Whether a stream of the trainer is one of that device of the session, by its place. The default
+// streams, NULL too, are those of all. Any thread.
+bool ready_is_stream_of(const struct lockstep_session *session, uint32_t device, void *stream);
 // Whether a bucket has a gradient on devices that was not reported here, and that others may have.
 // Who has the bucket.
 bool ready_leaves_out(const struct contribution *contribution, uint32_t bucket);

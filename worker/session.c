@@ -16,6 +16,7 @@
 #include "worker/watch.h"
 #include "worker/watch_proc.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -148,10 +149,10 @@ static void session_free(struct lockstep_session *session)
         handle_remove(&session->work[i]);
     state_fini(session);
     memory_fini(session);
-    if (session->device != NULL) {
+    if (session->device != NULL)
         ready_close(session);
-        device_close(session->device);
-    }
+    for (uint32_t i = 0; i < session->own_devices; i++)
+        device_close(session->devices[i]);
     watch_close(session);
     progress_close(session);
     trace_close(&session->trace, false);
@@ -344,19 +345,38 @@ static int session_begin(struct lockstep_session *session)
 }
 
 // Which one "auto" means depends on the thread, so it is asked here.
-static void session_open_device(struct lockstep_session *session)
+static int session_open_one(struct lockstep_session *session, const char *choice)
 {
     char error[LOCKSTEP_TEXT_BYTES];
+    struct device *device;
     struct text problem;
-    if (device_open(session->config.device, &session->device, error, sizeof(error)) == 0) {
-        session->devices[0] = session->device;
-        session->own_devices = session->device != NULL ? 1 : 0;
-        if (session->device != NULL)
-            ready_open(session);
-        return;
+    if (device_open(choice, &device, error, sizeof(error)) == 0) {
+        if (device != NULL)
+            session->devices[session->own_devices++] = device;
+        return 0;
     }
     text_init(&problem, session->device_problem, sizeof(session->device_problem));
-    text_append(&problem, "%s: %s", session->config.device, error);
+    text_append(&problem, "%s: %s", choice, error);
+    return -1;
+}
+
+static void session_open_device(struct lockstep_session *session)
+{
+    const char *rest = session->config.device + sizeof(CONFIG_DEVICE_KIND) - 1;
+    char choice[32];
+    uint64_t number;
+    int opened = 0;
+    if (strncmp(session->config.device, CONFIG_DEVICE_KIND, strlen(CONFIG_DEVICE_KIND)) != 0) {
+        opened = session_open_one(session, session->config.device);
+        rest = "";
+    }
+    while (opened == 0 && *rest != '\0' && config_next_device(&rest, &number)) {
+        snprintf(choice, sizeof(choice), CONFIG_DEVICE_KIND "%" PRIu64, number);
+        opened = session_open_one(session, choice);
+    }
+    session->device = opened == 0 ? session->devices[0] : NULL;
+    if (session->device != NULL)
+        ready_open(session);
 }
 
 static int session_enter(struct lockstep_session *session)

@@ -282,7 +282,8 @@ struct buffer_group {
     struct lockstep_work *work; // Its own, so that no trainer can use it up.
 
     bool in_flight; // trainer
-    struct device_ready ready; // trainer; of the stream by which the step ends.
+    struct device_ready ready; // trainer; of the stream by which the step ends, ...
+    struct device *ready_device; // ... which is one of this device.
 };
 
 // Memory given by lockstep_alloc.
@@ -429,8 +430,10 @@ struct lockstep_session {
     uint8_t trained[LOCKSTEP_MAX_PARAMETERS / 8]; // The same as bits, module after module.
     uint32_t trained_bytes; // In use.
     char loaded[LOCKSTEP_MARK_BYTES]; // What was loaded, for the manifest.
-    struct device_ready end_ready; // What streams had been given at lockstep_step_end, ...
-    struct device_ready wait_ready; // ... and at lockstep_call_wait. Any thread; see ready.h.
+    // What streams of its devices had been given at lockstep_step_end, and at lockstep_call_wait.
+    // Any thread; see ready.h.
+    struct device_ready end_ready[LOCKSTEP_MAX_OWN_DEVICES];
+    struct device_ready wait_ready[LOCKSTEP_MAX_OWN_DEVICES];
     bool has_loaded_tuning; // Of a world of this size.
     uint64_t loaded_doubling_bytes;
     uint64_t loaded_halving_bytes;

@@ -275,7 +275,7 @@ void state_fini(struct lockstep_session *session)
 {
     for (uint32_t g = 0; g < session->group_count; g++) {
         if (session->groups[g].ready.event != NULL)
-            device_event_free(session->device, session->groups[g].ready.event);
+            device_event_free(session->groups[g].ready_device, session->groups[g].ready.event);
     }
     free(session->group_tensors);
     free(session->group_extents);
@@ -290,16 +290,24 @@ static void state_follow(const struct lockstep_session *session, struct buffer_g
                          void *stream, struct collective *like)
 {
     struct device_ready *ready = &group->ready;
+    struct device *device = session->device;
     if (!group->on_devices || session->device == NULL)
         return;
     like->device = session->device;
     ready->pending = stream != NULL;
     if (stream == NULL)
         return;
+    for (uint32_t i = 1; i < session->own_devices && !device_has_stream(device, stream); i++)
+        device = session->devices[i];
+    if (group->ready_device != device && ready->event != NULL) {
+        device_event_free(group->ready_device, ready->event);
+        ready->event = NULL;
+    }
     if (ready->event == NULL)
-        ready->event = device_event_make(session->device);
+        ready->event = device_event_make(device);
+    group->ready_device = device;
     ready->stream = stream;
-    if (ready->event == NULL || device_event_record(session->device, ready->event, stream) < 0)
+    if (ready->event == NULL || device_event_record(device, ready->event, stream) < 0)
         return;
     like->ready = ready;
     like->ready_count = 1;

@@ -38,15 +38,19 @@ static bool step_lacks_memory(const struct lockstep_session *session)
     return false;
 }
 
+// The first device's results come behind those of the others. A default stream is that of each.
 int step_await_device(struct lockstep_session *session, void *stream)
 {
     if (session->device == NULL || session->config.solo)
         return 0;
     if (stream == NULL || step_lacks_memory(session))
         return step_land(session, COND_NO_DEADLINE);
-    if (device_stream_follow(session->device, stream) == 0)
-        return 0;
-    return ready_failed(session);
+    int status = device_stream_follow(session->device, stream);
+    for (uint32_t i = 1; i < session->own_devices && status == 0; i++) {
+        if (device_is_default_stream(stream))
+            status = device_stream_follow_at(session->device, session->devices[i], stream);
+    }
+    return status < 0 ? ready_failed(session) : 0;
 }
 
 int step_divide(const struct lockstep_module *module, uint32_t parameter, char *memory,

@@ -63,7 +63,8 @@ struct device_ready {
 // What results have to come behind where a rank has reported nothing: nobody has named the streams
 // that may still write there. The trainer says so late, when it waits for results.
 struct device_behind {
-    _Atomic(const struct device_ready *) ready; // Borrowed until done(). NULL: not said yet.
+    // One for each of this rank's devices. Borrowed until done(). NULL: not said yet.
+    _Atomic(const struct device_ready *) ready;
 };
 
 // One of several replicas of what a collective on devices reduces: the same elements and units, in

@@ -455,15 +455,26 @@ void devices_travelled(struct transport *transport, const struct collective *col
 
 // ---- what a person is told ----------------------------------------------------------------------
 
+static const struct device_ready *
+devices_first_unready(struct device *device, const struct device_ready *ready, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (ready[i].pending && device_event_query(device, ready[i].event) == 0)
+            return &ready[i];
+    }
+    return NULL;
+}
+
 static const struct device_ready *devices_unready(const struct devices *devices,
                                                   const struct collective *collective)
 {
-    for (uint32_t i = 0; i < collective->ready_count; i++) {
-        const struct device_ready *ready = &collective->ready[i];
-        if (ready->pending && device_event_query(devices->device, ready->event) == 0)
-            return ready;
+    const struct device_ready *unready =
+        devices_first_unready(devices->device, collective->ready, collective->ready_count);
+    for (uint32_t r = 1; r < collective->replica_count && !unready; r++) {
+        const struct collective_replica *replica = &collective->replicas[r];
+        unready = devices_first_unready(replica->device, replica->ready, replica->ready_count);
     }
-    return NULL;
+    return unready;
 }
 
 // The stream of the trainer that a flow waits for; NULL: none.

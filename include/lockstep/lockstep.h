@@ -224,9 +224,10 @@ struct lockstep_config {
                             the environment allows it. */
     const char *device; /* The GPU of this rank, whose memory may hold parameters, gradients and
                            buffers: "none"; "cuda:0": CUDA's device of this number, in its primary
-                           context; "auto": that of the context which is current on the thread that
-                           calls lockstep_open, where CUDA's driver is in the process, else none.
-                           NULL: "auto". One that is named and cannot be used is
+                           context; "cuda:0,1": this one, and others for further replicas of
+                           modules, at most 16; "auto": that of the context which is current on the
+                           thread that calls lockstep_open, where CUDA's driver is in the process,
+                           else none. NULL: "auto". One that is named and cannot be used is
                            E_UNSUPPORTED. */
     const char *data_encryption; /* "tls": what passes between workers over a network is encrypted;
                                     memory that ranks of a host share is not. Equal on all ranks.
@@ -286,8 +287,11 @@ LOCKSTEP_API int lockstep_abort(lockstep_session *session, const char *reason);
  * (lockstep_start, lockstep_state_check, plain collectives), and their results are there when they
  * return.
  *
- * Replicas of a module are on devices all together, or in host memory; what they contribute is
- * added up on the device.
+ * Replicas of a module are on devices all together, or in host memory. What is not a further
+ * replica's is on the first device of config.device; each further replica is on one of them, as a
+ * whole, and is reported with streams of that one. What they contribute is added up on the first
+ * device. The stream of lockstep_step_end may be one of any of them, and results of all replicas
+ * come behind it; a default stream, or NULL, stands for those of all devices.
  *
  * In such a job config.order and config.unplanned put nothing off. When a rank dies, the gradients
  * of ranks with a device are not to be used in the step that failed. */

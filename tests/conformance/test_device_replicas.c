@@ -26,6 +26,7 @@
 #define MOST 4 // Replicas.
 #define STEPS 6
 #define STREAMS 2 // Of a replica, that make gradients.
+#define LOST_CODE 719 // The launch failed, and the context with it.
 
 static const int64_t sizes[PARAMETERS] = {1000, 3, 4099, 17, 1, 700};
 
@@ -470,13 +471,111 @@ static void steady(struct rank *rank)
     trainer_close(rank, &trainer);
 }
 
+// ---- What is refused, and what is lost ---------------------------------------------------------
+
+// Registers two replicas of one parameter, and says why it may not be.
+static void expect_refusal(struct rank *rank, float *const memory[4], const char *part)
+{
+    struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
+    struct lockstep_parameter parameters[2];
+    lockstep_module *module;
+    for (uint32_t r = 0; r < 2; r++)
+        parameters[r] = (struct lockstep_parameter){.name = "p",
+                                                    .dtype = LOCKSTEP_FLOAT32,
+                                                    .dims = 1,
+                                                    .shape = &sizes[1],
+                                                    .data = memory[2 * r],
+                                                    .gradient = memory[2 * r + 1]};
+    config.name = "refused";
+    config.parameters = parameters;
+    config.parameter_count = 1;
+    config.replicas = 2;
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_module_register(rank->session, &config, &module));
+    RANK_SAYS(rank, part);
+}
+
+// With the layout "two_devices".
+static void refusals(struct rank *rank)
+{
+    struct trainer trainer;
+    lockstep_call *call;
+    trainer_open(rank, &trainer);
+    if (rank->rank == 0) {
+        const struct replica *first = &trainer.replicas[0];
+        const struct replica *second = &trainer.replicas[1];
+        float *const swapped[] = {second->data[0], second->gradients[0], first->data[0],
+                                  first->gradients[0]};
+        float *const split[] = {first->data[0], first->gradients[0], first->data[1],
+                                second->gradients[0]};
+        expect_refusal(rank, swapped,
+                       "the data of 'p' is on cuda:5, and what is not a further replica's is on "
+                       "the first device of this session, cuda:0");
+        expect_refusal(rank, split,
+                       "the gradient of 'p' in replica 1 is on cuda:5, and others of that replica "
+                       "are on cuda:0");
+    }
+    trainer_register(rank, &trainer);
+    RANK_OK(rank, lockstep_step_begin(rank->session, NULL, NULL));
+    RANK_OK(rank, lockstep_call_begin(trainer.module, &call));
+    if (rank->rank == 0) {
+        const struct replica *first = &trainer.replicas[0];
+        RANK_FAILS(rank, LOCKSTEP_E_INVALID,
+                   lockstep_replica_ready(trainer.module, call, 1, 0, first->gradients[0], NULL));
+        RANK_SAYS(rank, "the gradient of 'p0' in replica 1 is on cuda:0, and that replica was "
+                        "registered on cuda:5");
+        RANK_FAILS(rank, LOCKSTEP_E_INVALID,
+                   lockstep_replica_ready(trainer.module, call, 1, 0, NULL, first->makes[0]));
+        RANK_SAYS(rank, "the stream that is given for 'p0' in replica 1 belongs to another device "
+                        "than its gradient, which is on cuda:5");
+    }
+    RANK_OK(rank, lockstep_call_end(call));
+    RANK_OK(rank, lockstep_step_end(rank->session, NULL));
+    trainer_close(rank, &trainer);
+}
+
+static int step(struct rank *rank, struct trainer *trainer)
+{
+    lockstep_call *call;
+    int status = lockstep_step_begin(rank->session, NULL, NULL);
+    if (status == 0)
+        status = lockstep_call_begin(trainer->module, &call);
+    for (uint32_t i = 0; i < trainer->count * PARAMETERS && status == 0; i++)
+        status = lockstep_replica_ready(trainer->module, call, i / PARAMETERS, i % PARAMETERS, NULL,
+                                        NULL);
+    if (status == 0)
+        status = lockstep_call_end(call);
+    return status == 0 ? lockstep_step_end(rank->session, NULL) : status;
+}
+
+// A further device fails: the job ends, and everybody knows which one it was.
+static void lost(struct rank *rank)
+{
+    struct trainer trainer;
+    trainer_open(rank, &trainer);
+    trainer_register(rank, &trainer);
+    RANK_OK(rank, step(rank, &trainer));
+    RANK_OK(rank, step(rank, &trainer));
+    rank_meet(rank);
+    if (rank->rank == 0)
+        fake_gpu_install()->lose(5, LOST_CODE);
+    RANK_FAILS(rank, LOCKSTEP_E_PEER_LOST, step(rank, &trainer));
+    RANK_SAYS(rank, "rank 0 (");
+    RANK_SAYS(rank, "its device failed, cuda:5: ");
+    RANK_FAILS(rank, LOCKSTEP_E_PEER_LOST, lockstep_step_begin(rank->session, NULL, NULL));
+    if (rank->rank > 0)
+        trainer_close(rank, &trainer);
+}
+
 // ---- Worlds ------------------------------------------------------------------------------------
 
 static const struct layout layouts[] = {
     {"one_device", "cuda:0", 2, {0, 0}, false},
     {"one_device_of_four", "cuda:0", 4, {0, 0, 0, 0}, false},
+    {"two_devices", "cuda:0,5", 2, {0, 5}, false},
+    {"three_devices_of_four", "cuda:0,5,6", 4, {0, 5, 6, 5}, false},
 };
 #define LAYOUTS (sizeof(layouts) / sizeof(layouts[0]))
+#define TWO_DEVICES 2 // In them.
 
 static void configure(struct rank *rank, struct lockstep_config *config)
 {
@@ -556,6 +655,29 @@ static void alone_they_meet(const struct setting *setting, const struct layout *
     expect_nothing_is_left();
 }
 
+static void refused_by_name(void **state)
+{
+    struct setting setting = setting_named("staged");
+    struct story story = {.layout = &layouts[TWO_DEVICES]};
+    (void)state;
+    setting.world_size = 2;
+    setting.device_memory_only = true;
+    run(&setting, refusals, &story);
+}
+
+// It takes the device away for good, so it comes last.
+static void a_further_device_is_lost(void **state)
+{
+    struct setting setting = setting_named("nccl");
+    struct story story = {.layout = &layouts[TWO_DEVICES]};
+    const struct cluster_test test = {
+        .setting = &setting, .configure = configure, .body = lost, .context = &story};
+    (void)state;
+    setting.world_size = 3;
+    setting.device_memory_only = true;
+    ranks_run_test(&test);
+}
+
 struct case_of {
     const char *name;
     void (*run)(const struct setting *setting, const struct layout *layout);
@@ -597,7 +719,7 @@ static void tell(void **state)
 int main(void)
 {
     static struct told told[ALL];
-    static struct CMUnitTest tests[ALL];
+    static struct CMUnitTest tests[ALL + 2];
     for (size_t i = 0; i < ALL; i++) {
         const struct world *world = &worlds[i % WORLDS];
         told[i].of = &cases[i / WORLDS / LAYOUTS];
@@ -610,10 +732,12 @@ int main(void)
         tests[i] =
             (struct CMUnitTest){.name = told[i].name, .test_func = tell, .initial_state = &told[i]};
     }
+    tests[ALL] = (struct CMUnitTest)cmocka_unit_test(refused_by_name);
+    tests[ALL + 1] = (struct CMUnitTest)cmocka_unit_test(a_further_device_is_lost);
     setenv("FAKE_CUDA_LAZY_US", "20000", 1);
     setenv("FAKE_CUDA_DELAY_US", "0-200", 1);
     setenv("FAKE_CUDA_URGENT_US", "500", 1);
     if (getenv("LOCKSTEP_TEST_FILTER") != NULL)
         cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
-    return _cmocka_run_group_tests("devices: replicas", tests, ALL, NULL, NULL);
+    return _cmocka_run_group_tests("devices: replicas", tests, ALL + 2, NULL, NULL);
 }

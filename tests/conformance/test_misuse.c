@@ -464,8 +464,9 @@ static void streams_without_a_device(void **state)
 static void devices_that_cannot_be_used(void **state)
 {
     static const char *const wrong[] = {
-        "cuda", "cuda:", "cuda:x", "cuda:-1", "cuda:12345", "cuda:000000000000001",
-        "gpu",  "none ", "Auto",   ""};
+        "cuda",     "cuda:", "cuda:x", "cuda:-1", "cuda:12345", "cuda:000000000000001",
+        "gpu",      "none ", "Auto",   "",        "cuda:0,",    "cuda:,1",
+        "cuda:0 1", "auto,1"};
     struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
     lockstep_session *session;
     (void)state;
@@ -473,6 +474,8 @@ static void devices_that_cannot_be_used(void **state)
         config.device = wrong[i];
         CHECK(LOCKSTEP_E_CONFIG, "is not none, auto or cuda:N", lockstep_open(&config, &session));
     }
+    config.device = "cuda:1,0,1";
+    CHECK(LOCKSTEP_E_CONFIG, "'cuda:1,0,1' names cuda:1 twice", lockstep_open(&config, &session));
     setenv("LOCKSTEP_DEVICE", "cuda", 1);
     config.device = "none";
     CHECK(LOCKSTEP_E_CONFIG, "LOCKSTEP_DEVICE", lockstep_open(&config, &session));
