@@ -285,6 +285,7 @@ static void engine_settled(struct lockstep_session *session, uint64_t step)
     if (sets_adopt_layouts(session) && engine_reserve_layouts(session) < 0)
         engine_fail(session, LOCKSTEP_E_SYSTEM, engine_no_room);
     transport_statistics(session->transport, &now);
+    session->by_stream = session->any_enqueued = false; // Runs are the trainer's from now on.
     progress_order(session);
     atomic_store(&session->progress->settled, step);
     trace_event(&session->trace, TRACE_SETTLED, step, TRACE_NO_MODULE, 0, 0, 0);
