@@ -292,8 +292,8 @@ struct culprit_view {
     uint32_t missing_total;
     uint32_t missing_count;
     char missing[LOCKSTEP_MISSING_NAMED][LOCKSTEP_NAME_BYTES];
-    char awaited[LOCKSTEP_AWAITED_BYTES]; // STALL_DEVICE: "the gradient of 'fc.weight'", ...
-    uint64_t stream; // ... which this stream of the trainer makes.
+    char awaited[LOCKSTEP_AWAITED_BYTES]; // STALL_DEVICE, as in struct answer_place: what, ...
+    uint64_t stream; // ... and which stream of the trainer makes it; 0: none that has a handle.
 };
 
 // `members` ranks, `from` the lowest of them, wait for `to`.

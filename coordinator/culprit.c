@@ -7,6 +7,8 @@
 
 #include "coordinator/core.h"
 
+#include <string.h>
+
 const char *coordinator_stall_kind_name(enum stall_kind kind)
 {
     static const char *const names[] = {"none", "outside", "in_call", "frozen", "stopped",
@@ -88,7 +90,8 @@ static void culprit_device(struct sentence *sentence, const struct culprit *culp
                            const struct worker *worker, uint64_t age_ms)
 {
     if (worker->heartbeat.held == DEVICE_HOLD_NCCL) {
-        sentence_add(sentence, "has given its part to NCCL");
+        sentence_add(sentence, "has given its part to %s",
+                     strncmp(culprit->awaited, "NCCL", 4) == 0 ? culprit->awaited : "NCCL");
         culprit_step(sentence, culprit, worker);
         sentence_add(sentence, ", which does not end; that is so for ");
     } else {

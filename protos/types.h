@@ -489,8 +489,10 @@ struct answer_place {
     uint32_t missing_total; // Parameters of the longest open call without a gradient, ...
     uint32_t missing_count;
     char missing[LOCKSTEP_MISSING_NAMED][LOCKSTEP_NAME_BYTES]; // ... and the first of their names.
-    char awaited[LOCKSTEP_AWAITED_BYTES]; // DEVICE_HOLD_STREAM: "the gradient of 'fc.weight'"; ...
-    uint64_t stream; // ... and the stream that makes it.
+    // DEVICE_HOLD_STREAM: "the gradient of 'fc.weight'"; DEVICE_HOLD_NCCL: "NCCL (it said last: 'no
+    // socket')", or empty.
+    char awaited[LOCKSTEP_AWAITED_BYTES];
+    uint64_t stream; // DEVICE_HOLD_STREAM: the one that makes it; 0: the default stream.
 };
 
 struct answer_threads {

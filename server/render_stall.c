@@ -101,7 +101,7 @@ static void render_awaited(struct json *json, const struct culprit_view *culprit
     char stream[24];
     snprintf(stream, sizeof stream, "0x%" PRIx64, culprit->stream);
     json_string(json, "awaited", culprit->awaited[0] ? culprit->awaited : NULL);
-    json_string(json, "stream", culprit->awaited[0] ? stream : NULL);
+    json_string(json, "stream", culprit->stream != 0 ? stream : NULL);
 }
 
 static void render_culprit(struct json *json, const struct snapshot *snapshot,

@@ -11,6 +11,7 @@
 #include "worker/nccl.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -24,7 +25,7 @@ struct communicator {
     // driver only
     void *comm;
     enum communicator_state state;
-    char text[DEVICE_TEXT_BYTES];
+    char text[COMMUNICATOR_TEXT_BYTES];
     uint32_t registered;
     uint64_t memories[COMMUNICATOR_REGISTRATIONS];
     void *registrations[COMMUNICATOR_REGISTRATIONS];
@@ -34,18 +35,47 @@ static_assert(sizeof(struct nccl_unique_id) == COMMUNICATOR_ID_BYTES, "an id is 
 
 // ---- failure ------------------------------------------------------------------------------------
 
-static void nccl_describe(const struct nccl *nccl, int result, const char *call, char *out,
-                          size_t bytes)
+// In one line of whole characters, whatever it is that NCCL says.
+static void nccl_clean(const char *said, char *out, size_t bytes)
 {
+    struct text text;
+    size_t end = 0;
+    text_init(&text, out, bytes);
+    while (*said != '\0' && !text.truncated) {
+        const size_t length = utf8_length(said, strnlen(said, 4));
+        const bool blank = length == 1 && (iscntrl((unsigned char)*said) || *said == ' ');
+        if (length == 0 || blank)
+            text_append(&text, "%s", blank ? " " : "?");
+        else
+            text_append_bytes(&text, said, length);
+        end = blank ? end : text.size;
+        said += length == 0 ? 1 : length;
+    }
+    out[end] = '\0';
+}
+
+static void nccl_said(const struct nccl *nccl, void *comm, char *out, size_t bytes)
+{
+    const char *said = nccl->get_last_error(comm);
+    nccl_clean(said == NULL ? "" : said, out, bytes);
+}
+
+static void nccl_describe(const struct nccl *nccl, void *comm, int result, const char *call,
+                          char *out, size_t bytes)
+{
+    char said[COMMUNICATOR_TEXT_BYTES];
     struct text text;
     text_init(&text, out, bytes);
     text_append(&text, "%s: %s", call, nccl->get_error_string(result));
+    nccl_said(nccl, comm, said, sizeof(said));
+    if (said[0] != '\0')
+        text_append(&text, "; NCCL said last: '%s'", said);
 }
 
 static int communicator_break(struct communicator *communicator, int result, const char *call)
 {
     if (communicator->state != COMMUNICATOR_BROKEN)
-        nccl_describe(communicator->nccl, result, call, communicator->text,
+        nccl_describe(communicator->nccl, communicator->comm, result, call, communicator->text,
                       sizeof(communicator->text));
     communicator->state = COMMUNICATOR_BROKEN;
     return -1;
@@ -67,6 +97,11 @@ const char *communicator_text(const struct communicator *communicator)
     return communicator->text;
 }
 
+void communicator_said(const struct communicator *communicator, char *text, size_t bytes)
+{
+    nccl_said(communicator->nccl, communicator->comm, text, bytes);
+}
+
 // ---- forming ------------------------------------------------------------------------------------
 
 int communicator_id(uint8_t id[COMMUNICATOR_ID_BYTES], char *error, size_t error_bytes)
@@ -77,7 +112,7 @@ int communicator_id(uint8_t id[COMMUNICATOR_ID_BYTES], char *error, size_t error
         return -1;
     const int made = nccl->get_unique_id(&unique);
     if (made != NCCL_OK) {
-        nccl_describe(nccl, made, "ncclGetUniqueId", error, error_bytes);
+        nccl_describe(nccl, NULL, made, "ncclGetUniqueId", error, error_bytes);
         return -1;
     }
     memcpy(id, unique.bytes, COMMUNICATOR_ID_BYTES);

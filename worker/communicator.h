@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #define COMMUNICATOR_ID_BYTES 128
+#define COMMUNICATOR_TEXT_BYTES 384 // What failed, NCCL's name for it, and what it has said.
 
 struct communicator; // Opaque.
 
@@ -35,8 +36,11 @@ struct communicator *communicator_begin(struct device *device,
                                         const uint8_t id[COMMUNICATOR_ID_BYTES], uint32_t rank,
                                         uint32_t ranks, char *error, size_t error_bytes);
 enum communicator_state communicator_poll(struct communicator *communicator);
-// Why it is broken: "ncclAllReduce: unhandled system error".
+// Why it is broken: "ncclAllReduce: unhandled system error; NCCL said last: 'no socket'".
 const char *communicator_text(const struct communicator *communicator);
+// What NCCL has said last of what went wrong, in one line. That may be of another communicator of
+// the process, and long ago. "": nothing.
+void communicator_said(const struct communicator *communicator, char *text, size_t bytes);
 
 // Enqueues on DEVICE_REDUCE: out = the sum of `in` over all ranks; words likewise, in place. All
 // are addresses of the device, and nothing is launched for what is empty. Only when it stands:

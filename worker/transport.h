@@ -356,6 +356,8 @@ struct device_held {
     const struct device_ready *ready; // ... and the first stream that has not made its part.
 };
 struct device_held transport_inspect_device(struct transport *transport);
+// What NCCL has said last of whatever went wrong, in one line; "": nothing.
+void transport_inspect_nccl(const struct transport *transport, char *text, size_t bytes);
 
 void transport_statistics(const struct transport *transport, struct transport_statistics *out);
 

@@ -94,7 +94,7 @@ struct devices {
     uint64_t abort_ms;
     // driver only
     enum devices_stage stage;
-    char text[DEVICE_TEXT_BYTES]; // Of DEVICES_FAILED, and of `failed`.
+    char text[COMMUNICATOR_TEXT_BYTES]; // Of DEVICES_FAILED, and of `failed`.
     bool failed; // Nothing more comes of what was launched.
     bool failure_reported;
     struct communicator *communicator;

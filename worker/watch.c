@@ -79,6 +79,15 @@ static void watch_missing(const struct lockstep_session *session, struct answer_
         call_missing(session->modules[i], place);
 }
 
+// Whatever it was that went wrong last, it may be why NCCL does not go on.
+static void watch_nccl(const struct lockstep_session *session, struct answer_place *place)
+{
+    char said[LOCKSTEP_NAME_BYTES];
+    transport_inspect_nccl(session->transport, said, sizeof(said));
+    if (said[0] != '\0')
+        snprintf(place->awaited, sizeof(place->awaited), "NCCL (it said last: '%s')", said);
+}
+
 // What it waits for is in flight, so its module stays.
 static enum device_hold watch_held(struct lockstep_session *session, struct answer_place *place)
 {
@@ -87,6 +96,8 @@ static enum device_hold watch_held(struct lockstep_session *session, struct answ
         engine_describe_held(session, &held, place->awaited, sizeof(place->awaited));
         place->stream = (uint64_t)(uintptr_t)held.ready->stream;
     }
+    if (held.hold == DEVICE_HOLD_NCCL)
+        watch_nccl(session, place);
     return held.hold;
 }
 

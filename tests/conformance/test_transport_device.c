@@ -471,8 +471,12 @@ static void script_failing(struct member *member)
     shot_launch(member, &shot, &rig, 0);
     if (member->rank == 0) {
         member_until(member, &member->failed_count, 1, "the failure");
+        char said[64];
         MEMBER_CHECK(member, strstr(member->failed_text, play->says) != NULL);
         MEMBER_CHECK(member, member->done_count == 0);
+        transport_inspect_nccl(member->transport, said, sizeof(said));
+        if (strstr(play->says, "said last"))
+            MEMBER_CHECK(member, said[0] != '\0' && strstr(play->says, said) != NULL);
         member_idle(member, 5);
         MEMBER_CHECK(member, member->failed_count == 1);
     } else {
@@ -527,7 +531,11 @@ static void test_nccl_fails(void **state)
 {
     (void)state;
     fake_gpu_weather(DEVICES, "FAKE_NCCL_FAIL=all_reduce:1:6@0", NULL);
-    run_script(FLEET_NCCL, 2, script_failing, &(struct play){.pieces = true, .says = "NCCL"});
+    run_script(FLEET_NCCL, 2, script_failing,
+               &(struct play){.pieces = true,
+                              .says =
+                                  "NCCL: remote process exited or there was a network error; "
+                                  "NCCL said last: 'all_reduce on rank 0:  as it was told to'"});
     fake_gpu_weather(DEVICES, "FAKE_NCCL_FAIL=all_reduce:1:6@0", NULL);
     run_script(FLEET_NCCL, 3, script_failing, &(struct play){.says = "NCCL"});
     fake_gpu_weather(DEVICES, "FAKE_NCCL_FAIL=reduce_scatter:1:6@0", NULL);

@@ -209,8 +209,11 @@ static void task_run(void *argument, bool dropped)
         task->stands = true;
         const bool runs = wait_for_turn(comm, task);
         const int strike = runs ? task_strike(comm, task) : 0;
-        if (strike > 0)
+        if (strike > 0) {
+            nccl_complain_locked("%s on rank %d:\n\tas it was told to\n",
+                                 kind_name(task->call.kind), comm->rank);
             comm_fail_locked(comm, strike);
+        }
         comm->running += runs;
         mutex_unlock(&world.mutex);
         task_run_unlocked(comm, task, strike);

@@ -141,6 +141,9 @@ static void fleet_answer(struct fleet *fleet, uint32_t rank, uint64_t id)
         snprintf(answer->u.place.awaited, LOCKSTEP_AWAITED_BYTES, "the gradient of 'w7'");
         answer->u.place.stream = 0x7f00;
     }
+    if (fleet->ranks[rank].beat.held == DEVICE_HOLD_NCCL && rank > 0)
+        snprintf(answer->u.place.awaited, LOCKSTEP_AWAITED_BYTES,
+                 "NCCL (it said last: 'no socket')");
     story_say(fleet->story, rank + 1, &message);
 
     *answer = (struct up_answer){.id = id, .kind = ANSWER_THREADS};

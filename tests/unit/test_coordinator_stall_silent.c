@@ -406,8 +406,10 @@ static void test_nccl_that_does_not_end_is_said_of_all(void **state)
     assert_true(fleet_until_stall(&fleet, 60000) > FLOOR);
     assert_int_equal(fleet_stall(&fleet)->kind, STALL_DEVICE);
     assert_int_equal(fleet_stall(&fleet)->culprit_total, 2);
+    fleet_pass(&fleet, 500);
     fleet_expect_says(&fleet, "rank 0 (h0, pid 101) has given its part to NCCL in step 11");
     fleet_expect_says(&fleet, ", which does not end; that is so for 1");
+    fleet_expect_says(&fleet, "has given its part to NCCL (it said last: 'no socket') in step 11");
     fleet_expect_says(&fleet, "; nobody waits for them.");
 }
 
