@@ -547,6 +547,14 @@ static int step(struct rank *rank, struct trainer *trainer)
     return status == 0 ? lockstep_step_end(rank->session, NULL) : status;
 }
 
+// A device that is lost gives nothing back: only what is of the host ends.
+static void trainer_abandon(struct trainer *trainer)
+{
+    for (uint32_t i = 0; i < trainer->count * PARAMETERS; i++)
+        free(trainer->replicas[i / PARAMETERS].made[i % PARAMETERS]);
+    free(trainer->result);
+}
+
 // A further device fails: the job ends, and everybody knows which one it was.
 static void lost(struct rank *rank)
 {
@@ -564,6 +572,8 @@ static void lost(struct rank *rank)
     RANK_FAILS(rank, LOCKSTEP_E_PEER_LOST, lockstep_step_begin(rank->session, NULL, NULL));
     if (rank->rank > 0)
         trainer_close(rank, &trainer);
+    else
+        trainer_abandon(&trainer);
 }
 
 // ---- Worlds ------------------------------------------------------------------------------------
