@@ -15,6 +15,7 @@ rank_pid() {
 # start ARGUMENTS...: in the background, until its ranks are there to measure; sets launcher. With so
 # many iterations of so many bytes it does not end by itself.
 start() {
+    : >"$work/out" # The next one empties it late: what the last one said would be taken for its own.
     "${hearing[@]}" "$lockstep" bench --iterations 1000000 "$@" >"$work/out" 2>"$work/err" \
         </dev/null &
     launcher=$!

@@ -13,7 +13,8 @@ fail() {
     failed=1
 }
 
-make -C "$root" BUILD="$BUILD" CC="$CC" SAN="$LOCKSTEP_SANITIZER" PREFIX=/usr DESTDIR="$work/tree" \
+# Named as the build itself names it: with another name in its flags all would be compiled again.
+make -C "$root" BUILD="${BUILD#"$root"/}" CC="$CC" SAN="$LOCKSTEP_SANITIZER" PREFIX=/usr DESTDIR="$work/tree" \
     install >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 lib=$work/tree/usr/lib
 
