@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
+#include "tests/support/bounds.h"
 #include "worker/control.h"
 
 #include <arpa/inet.h>
@@ -62,13 +63,6 @@ static void record_init(struct record *record)
     memset(record, 0, sizeof(*record));
     mutex_init(&record->mutex);
     cond_init(&record->changed);
-}
-
-static unsigned slow(void)
-{
-    const char *factor = getenv("LOCKSTEP_TEST_SLOW");
-    int value = factor ? atoi(factor) : 1;
-    return value > 0 ? (unsigned)value : 1;
 }
 
 // Waits until *count has reached a number.
@@ -341,7 +335,7 @@ static void a_killed_coordinator_ends_the_stream(void **state)
     assert_int_equal(control_send(control, &message), 0);
     assert_true(reaches(&record, &record.received[DOWN_WELCOME], 1, PATIENCE_MS));
     daemon_stop(&daemon);
-    assert_true(reaches(&record, &record.ended, 1, 1000 * slow()));
+    assert_true(reaches(&record, &record.ended, 1, test_bound_ms(3000)));
     print_message("killed: %s\n", record.text);
     assert_non_null(strstr(record.text, "lost the connection to coordinator 127.0.0.1:"));
     assert_int_equal(control_send(control, &message), -1);
@@ -388,7 +382,7 @@ static void a_stopped_coordinator_fills_the_queue_and_no_more(void **state)
     assert_int_equal(result, -2);
     uint64_t before = clock_now_ms();
     control_close(control, 50);
-    assert_true(clock_now_ms() - before < 1000 * slow());
+    assert_true(clock_now_ms() - before < test_bound_ms(3000));
     assert_int_equal(record.ended, 0);
     daemon_stop(&daemon);
 }
@@ -408,7 +402,7 @@ static void a_refused_port_is_told_in_a_sentence(void **state)
     struct control *control = open_to(address, 300, &record);
     assert_ended(&record, sentence);
     assert_true(clock_now_ms() - before >= 290);
-    assert_true(clock_now_ms() - before < 1300 * slow());
+    assert_true(clock_now_ms() - before < test_bound_ms(3000));
     control_close(control, 1000);
 }
 
@@ -498,7 +492,7 @@ static void closing_while_connecting_is_quick_and_silent(void **state)
         struct control *control = open_to(address, PATIENCE_MS, &record);
         assert_int_equal(control_send(control, &message), 0);
         control_close(control, i);
-        assert_true(clock_now_ms() - before < 1000 * slow());
+        assert_true(clock_now_ms() - before < test_bound_ms(3000));
         assert_int_equal(record.ended, 0);
     }
     close(fd);

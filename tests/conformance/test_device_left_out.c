@@ -290,7 +290,7 @@ is_there(struct rank *rank, const struct device_trainer *trainer, uint32_t param
 static void expect_early(struct rank *rank, const struct device_trainer *trainer, uint64_t step)
 {
     for (uint32_t p = 1; p < NOBODYS; p++) {
-        const uint64_t deadline_ms = clock_now_ms() + 5000 * (uint64_t)test_slow();
+        const uint64_t deadline_ms = clock_now_ms() + test_bound_ms(5000);
         while (!is_there(rank, trainer, p, step) && clock_now_ms() < deadline_ms)
             usleep(500);
         RANK_TRUE(rank, is_there(rank, trainer, p, step));

@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #define WORLD 3
-#define SOON_MS 5000 // Times test_slow(); lockstep_open may take a minute.
+#define SOON_MS 5000 // Of test_bound_ms(); lockstep_open may take a minute.
 
 struct expectation {
     const char *devices[WORLD]; // What the ranks are told to use.
@@ -36,7 +36,7 @@ static void open_body(struct rank *rank)
     RANK_FAILS(rank, expected->status[rank->rank], lockstep_open(&config, &rank->session));
     RANK_SAYS(rank, expected->text[rank->rank]);
     RANK_TRUE(rank, rank->session == NULL);
-    RANK_TRUE(rank, clock_now_ms() - before_ms < (uint64_t)SOON_MS * test_slow());
+    RANK_TRUE(rank, clock_now_ms() - before_ms < test_bound_ms(SOON_MS));
 }
 
 static void open_world(struct expectation *expected)

@@ -213,7 +213,7 @@ static void close_body(struct rank *rank)
     rank->session = NULL;
     begin_ms = clock_now_ms();
     RANK_OK(rank, lockstep_close(session));
-    RANK_TRUE(rank, clock_now_ms() - begin_ms < 1000 * test_slow());
+    RANK_TRUE(rank, clock_now_ms() - begin_ms < test_bound_ms(3000));
 }
 
 static void close_while_parked(const struct setting *setting)

@@ -233,7 +233,7 @@ static void swapped_body(struct rank *rank)
     rank_meet(rank);
     since_ms = clock_now_ms();
     RANK_EQUAL(rank, swapped_step(rank, modules), LOCKSTEP_E_MISMATCH);
-    RANK_TRUE(rank, clock_now_ms() - since_ms < 1000 * test_slow());
+    RANK_TRUE(rank, clock_now_ms() - since_ms < test_bound_ms(3000));
     RANK_SAYS(rank, "waits for 'actor' (call 1) and has not made 'critic' (call 1)");
     RANK_SAYS(rank, "waits for 'critic' (call 1) and has not made 'actor' (call 1)");
     RANK_SAYS(rank, "rank 1 (host ");
@@ -275,9 +275,9 @@ static void bounded_body(struct rank *rank)
     if (status == 0)
         status = try_call(rank, &modules[rank->rank % 2], &call);
     if (status == 0)
-        status = RANK_CALL(rank, lockstep_call_wait(call, 60000 * test_slow()));
+        status = RANK_CALL(rank, lockstep_call_wait(call, (uint32_t)test_bound_ms(60000)));
     RANK_EQUAL(rank, status, LOCKSTEP_E_MISMATCH);
-    RANK_TRUE(rank, clock_now_ms() - since_ms < 1000 * test_slow());
+    RANK_TRUE(rank, clock_now_ms() - since_ms < test_bound_ms(3000));
     free_two(modules);
 }
 
@@ -307,7 +307,7 @@ static void outside_body(struct rank *rank)
     if (status == 0)
         status = RANK_CALL(rank, lockstep_step_end(rank->session, NULL));
     RANK_EQUAL(rank, status, LOCKSTEP_E_MISMATCH);
-    RANK_TRUE(rank, clock_now_ms() - since_ms < 1000 * test_slow());
+    RANK_TRUE(rank, clock_now_ms() - since_ms < test_bound_ms(3000));
     RANK_SAYS(rank, "rank 1 (host ");
     RANK_SAYS(rank, "waits for module 'critic' (call 1), which is outside the plan of phase ''");
     rank_digest(rank, lockstep_error_text(), strlen(lockstep_error_text()));

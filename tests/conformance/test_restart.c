@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#define BOUND_MS 1000 // From a disagreement to its error, times LOCKSTEP_TEST_SLOW.
+#define BOUND_MS 3000 // From a disagreement to its error: of test_bound_ms().
 #define HEAD_START_US 20000 // For one of two ranks, so that both orders come about.
 
 static const uint64_t sizes[8] = {40, 1, 300, 17, 64, 5, 128, 33};
@@ -378,7 +378,7 @@ static void parted_body(struct rank *rank)
     since_ms = clock_now_ms();
     RANK_EQUAL(rank, part(rank, modules, rank->context), LOCKSTEP_E_MISMATCH);
     expect_parted(rank, rank->context);
-    RANK_TRUE(rank, clock_now_ms() - since_ms < (uint64_t)BOUND_MS * test_slow());
+    RANK_TRUE(rank, clock_now_ms() - since_ms < test_bound_ms(BOUND_MS));
     trainer_free(&modules[0]);
     trainer_free(&modules[1]);
 }

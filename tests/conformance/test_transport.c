@@ -8,6 +8,7 @@
 #include "tests/conformance/transport_job.h"
 
 #include "base/clock.h"
+#include "tests/support/bounds.h"
 #include "tests/support/fake_gpu.h"
 #include "worker/kernels.h"
 
@@ -265,7 +266,7 @@ static void weights_fill(struct job_spec *spec, uint32_t world, uint64_t *random
 // How often something is drawn at random: less often where everything is slow.
 static uint32_t draws(uint32_t count)
 {
-    return fleet_bound_ms(1) > 1 ? count / 3 : count;
+    return test_slow() > 1 ? count / 3 : count;
 }
 
 // ---- values -------------------------------------------------------------------------------------

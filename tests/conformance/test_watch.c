@@ -8,6 +8,7 @@
 #include "base/thread.h"
 #include "protos/codec.h"
 #include "server/service.h"
+#include "tests/support/bounds.h"
 #include "worker/session.h"
 #include "worker/watch.h"
 #include "worker/watch_proc.h"
@@ -146,8 +147,7 @@ static int coordinator_stop(void **state)
 
 static uint64_t patience_ms(void)
 {
-    const char *factor = getenv("LOCKSTEP_TEST_SLOW");
-    return clock_now_ms() + PATIENCE_MS * (uint64_t)(factor != NULL ? atoi(factor) : 1);
+    return clock_now_ms() + test_bound_ms(PATIENCE_MS);
 }
 
 // The first heartbeat from now on of which this is true.

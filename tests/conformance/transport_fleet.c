@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "protos/topology.h"
+#include "tests/support/bounds.h"
 #include "worker/device.h"
 #include "worker/kernels.h"
 
@@ -16,8 +17,7 @@
 
 uint64_t fleet_bound_ms(uint64_t ms)
 {
-    const char *slow = getenv("LOCKSTEP_TEST_SLOW");
-    return ms * (slow ? strtoull(slow, NULL, 10) : 1);
+    return test_bound_ms(ms);
 }
 
 void fleet_fail(const struct member *member, const char *file, int line, const char *text)

@@ -113,6 +113,6 @@ void fleet_fail(const struct member *member, const char *file, int line, const c
             fleet_fail(member, __FILE__, __LINE__, #condition); \
     } while (0)
 
-uint64_t fleet_bound_ms(uint64_t ms); // Times LOCKSTEP_TEST_SLOW.
+uint64_t fleet_bound_ms(uint64_t ms); // test_bound_ms().
 
 #endif

@@ -41,13 +41,6 @@ struct cluster {
     char failure[8192]; // Empty: none.
 };
 
-uint32_t test_slow(void)
-{
-    const char *factor = getenv("LOCKSTEP_TEST_SLOW");
-    const int value = factor == NULL ? 1 : atoi(factor);
-    return value > 0 ? (uint32_t)value : 1;
-}
-
 // ---- The coordinator ---------------------------------------------------------------------------
 
 static pid_t coordinator_pid;
@@ -212,7 +205,7 @@ struct lockstep_config rank_config(const struct rank *rank)
     config.transport = rank->setting->transport;
     config.torn_bytes = rank->setting->torn_bytes;
     config.host_id = rank->host[0] == '\0' ? NULL : rank->host;
-    config.open_timeout_ms = CLUSTER_PATIENCE_MS * test_slow();
+    config.open_timeout_ms = (uint32_t)test_bound_ms(CLUSTER_PATIENCE_MS);
     config.device = rank->device;
     return config;
 }
@@ -287,8 +280,8 @@ static void cluster_print_devices(void)
 
 static _Noreturn void cluster_hangs(struct cluster *cluster)
 {
-    fprintf(stderr, "a world of %" PRIu32 " on %s did not end within %u ms; job %s\n",
-            cluster->world_size, cluster->test->setting->name, CLUSTER_PATIENCE_MS * test_slow(),
+    fprintf(stderr, "a world of %" PRIu32 " on %s did not end within %" PRIu64 " ms; job %s\n",
+            cluster->world_size, cluster->test->setting->name, test_bound_ms(CLUSTER_PATIENCE_MS),
             cluster->job);
     for (uint32_t i = 0; i < cluster->world_size; i++)
         cluster_print_rank(&cluster->ranks[i]);
@@ -302,7 +295,7 @@ static _Noreturn void cluster_hangs(struct cluster *cluster)
 
 static void cluster_await(struct cluster *cluster)
 {
-    const uint64_t deadline = clock_now_ms() + (uint64_t)CLUSTER_PATIENCE_MS * test_slow();
+    const uint64_t deadline = clock_now_ms() + test_bound_ms(CLUSTER_PATIENCE_MS);
     bool in_time = true;
     mutex_lock(&cluster->mutex);
     while (cluster->ended < cluster->world_size && in_time)

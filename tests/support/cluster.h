@@ -24,6 +24,7 @@
 #define LOCKSTEP_TESTS_CLUSTER_H
 
 #include "base/hash.h"
+#include "tests/support/bounds.h"
 
 #include <lockstep/lockstep.h>
 
@@ -33,7 +34,7 @@
 #include <stdbool.h>
 
 #define CLUSTER_MAX_WORLD 8
-#define CLUSTER_PATIENCE_MS 10000 // A world may take so long, times LOCKSTEP_TEST_SLOW.
+#define CLUSTER_PATIENCE_MS 20000 // A world may take so long: of test_bound_ms().
 
 // ---- What a test is stamped over ---------------------------------------------------------------
 
@@ -77,8 +78,6 @@ struct stamp {
 int stamp_run(const char *group, const struct stamp *stamps, uint32_t count);
 // The same without the torn loopbacks, for what would take too long there.
 int stamp_run_whole(const char *group, const struct stamp *stamps, uint32_t count);
-
-uint32_t test_slow(void); // LOCKSTEP_TEST_SLOW: the factor for bounds on time, at least 1.
 
 // ---- A world -----------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@
 #include "worker/shm_ring.h"
 
 #include "base/clock.h"
+#include "tests/support/bounds.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,8 +34,7 @@
 
 static uint64_t bound_ms(void)
 {
-    const char *slow = getenv("LOCKSTEP_TEST_SLOW");
-    return BOUND_MS * (slow ? strtoull(slow, NULL, 10) : 1);
+    return test_bound_ms(BOUND_MS);
 }
 
 static const uint8_t key[LOCKSTEP_PROOF_BYTES] = {7};

@@ -4,6 +4,7 @@
 // the helper that lets it write them, which may crash, hang and die without harm to this process.
 
 #include "base/clock.h"
+#include "tests/support/bounds.h"
 #include "worker/python.h"
 
 #include <setjmp.h>
@@ -243,12 +244,10 @@ static void test_helper_aborts(void **state)
 
 static void test_helper_spins(void **state)
 {
-    const char *slow = getenv("LOCKSTEP_TEST_SLOW");
     const uint64_t began_ms = clock_now_ms();
     (void)state;
     expect_harmless(writes_and_spins);
-    assert_in_range(clock_now_ms() - began_ms, 3 * PYTHON_MS,
-                    3 * PYTHON_MS + 2000 * (uint64_t)(slow != NULL ? atoi(slow) : 1));
+    assert_in_range(clock_now_ms() - began_ms, 3 * PYTHON_MS, 3 * PYTHON_MS + test_bound_ms(2000));
 }
 
 // Signals are blocked on the thread that asks, as on all of this library's.

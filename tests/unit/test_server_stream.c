@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "server/http.h"
 #include "server/http_parts.h"
+#include "tests/support/bounds.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -48,8 +49,7 @@ static uint32_t request_ms = REQUEST_MS;
 
 static uint64_t bound_ms(void)
 {
-    const char *slow = getenv("LOCKSTEP_TEST_SLOW");
-    return 10000 * (slow ? (uint64_t)atoi(slow) : 1);
+    return test_bound_ms(10000);
 }
 
 // ---- the core ---------------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 // and of no object at all; and files that were cut, damaged or made to mislead.
 
 #include "base/clock.h"
+#include "tests/support/bounds.h"
 #include "worker/elf_names.h"
 #include "worker/symbols.h"
 
@@ -338,8 +339,7 @@ static void test_takes_no_minutes(void **state)
         PART = 4096,
         PARTS = 1024
     };
-    const char *slow = getenv("LOCKSTEP_TEST_SLOW");
-    const uint64_t bound_ms = 2000 * (uint64_t)(slow != NULL ? atoi(slow) : 1);
+    const uint64_t bound_ms = test_bound_ms(2000);
     static Elf64_Sym symbols[PART];
     struct small_elf elf = small_elf();
     char names[WANTS][LOCKSTEP_SYMBOL_BYTES];

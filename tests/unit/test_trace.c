@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
+#include "tests/support/bounds.h"
 #include "worker/config.h"
 #include "worker/trace.h"
 
@@ -25,7 +26,8 @@
 
 #define WRITERS 4
 #define EVENTS_EACH 50000
-#define COST_EVENTS 1000000
+#define COST_ROUNDS 100
+#define COST_EVENTS 10000 // In a round.
 #define COST_NS 1000 // A hundred times what it takes here: only a lock or a system call costs more.
 
 static const struct uuid uuid = {.bytes = {0xab, 0xcd, 0x01, 0x23}};
@@ -47,12 +49,6 @@ static int tear_down(void **state)
 {
     (void)state;
     return rmdir(directory); // Fails when something was left in it.
-}
-
-static uint32_t slow(void)
-{
-    const char *factor = getenv("LOCKSTEP_TEST_SLOW");
-    return factor != NULL && atoi(factor) > 0 ? (uint32_t)atoi(factor) : 1;
 }
 
 static void open_trace(struct trace *trace)
@@ -167,17 +163,22 @@ static void test_a_reader_gets_whole_events(void **state)
     trace_close(&trace, false);
 }
 
+// Of the round in which nothing held this thread up.
 static void test_an_event_is_cheap(void **state)
 {
     struct trace trace;
+    uint64_t least = UINT64_MAX;
     (void)state;
     open_trace(&trace);
-    const uint64_t begin = clock_now_ns();
-    for (uint64_t i = 0; i < COST_EVENTS; i++)
-        trace_event(&trace, TRACE_FINAL, i, 1, 2, 3, 4);
-    const uint64_t each = (clock_now_ns() - begin) / COST_EVENTS;
-    print_message("%llu ns an event\n", (unsigned long long)each);
-    assert_true(each < (uint64_t)COST_NS * slow());
+    for (uint32_t round = 0; round < COST_ROUNDS; round++) {
+        const uint64_t begin = clock_now_ns();
+        for (uint64_t i = 0; i < COST_EVENTS; i++)
+            trace_event(&trace, TRACE_FINAL, i, 1, 2, 3, 4);
+        const uint64_t each = (clock_now_ns() - begin) / COST_EVENTS;
+        least = each < least ? each : least;
+    }
+    print_message("%llu ns an event\n", (unsigned long long)least);
+    assert_true(least < (uint64_t)COST_NS * test_slow());
     trace_close(&trace, false);
 }
 
