@@ -7,6 +7,8 @@ lockstep=${LOCKSTEP_BIN:-build/bin}/lockstep
 # A shell starts its background jobs deaf to SIGINT and SIGQUIT.
 hearing=(env --default-signal=INT,QUIT)
 slow=${LOCKSTEP_TEST_SLOW:-1}
+# As slow_ms in process_world.h: there others may have the processors for a while.
+[ "${CI:-}" != true ] || [ "$slow" -ge 5 ] || slow=5
 export LOCKSTEP_TEST_MARK=mark-$$-$RANDOM$RANDOM
 work=$(mktemp -d)
 failures=0
@@ -25,6 +27,16 @@ equal() {
 # has FILE TEXT
 has() {
     grep -qF -- "$2" "$1" || { fail "no '$2' in:"; sed 's/^/    /' "$1"; }
+}
+
+# comes FILE TEXT: until it is there; who writes the file may say it late.
+comes() {
+    local i
+    for ((i = 0; i < 1000 * slow; i++)); do
+        ! grep -qsF -- "$2" "$1" || return 0
+        read -rt 0.02 <> <(:) || true
+    done
+    has "$1" "$2"
 }
 
 # within MS FROM WHAT: FROM is now_ms at the start.
@@ -49,6 +61,14 @@ marked() {
     done
 }
 
+# rank_pid RANK: the process of a rank that `lockstep run` or `bench` has started.
+rank_pid() {
+    local file
+    for file in $(grep -slz "^LOCKSTEP_TEST_MARK=$LOCKSTEP_TEST_MARK$" /proc/[0-9]*/environ); do
+        grep -qsz "^LOCKSTEP_RANK_HINT=$1$" "$file" && basename "$(dirname "$file")"
+    done
+}
+
 # nothing_left WHAT: within two seconds no marked process remains.
 nothing_left() {
     local i
@@ -63,7 +83,7 @@ nothing_left() {
 # wait_for FILE: until a worker has made it.
 wait_for() {
     local i
-    for ((i = 0; i < 200 * slow; i++)); do
+    for ((i = 0; i < 1000 * slow; i++)); do
         [ -e "$1" ] && return 0
         sleep 0.02
     done

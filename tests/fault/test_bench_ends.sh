@@ -4,14 +4,6 @@
 # process of it remains.
 . "$(dirname "$0")/run_lib.sh"
 
-# rank_pid RANK: the process of a rank of this benchmark, once its ranks measure.
-rank_pid() {
-    local file
-    for file in $(grep -slz "^LOCKSTEP_TEST_MARK=$LOCKSTEP_TEST_MARK$" /proc/[0-9]*/environ); do
-        grep -qz "^LOCKSTEP_RANK_HINT=$1$" "$file" && basename "$(dirname "$file")"
-    done
-}
-
 # start ARGUMENTS...: in the background, until its ranks are there to measure; sets launcher. With so
 # many iterations of so many bytes it does not end by itself.
 start() {
@@ -20,7 +12,7 @@ start() {
         </dev/null &
     launcher=$!
     local i
-    for ((i = 0; i < 500 * slow; i++)); do
+    for ((i = 0; i < 1000 * slow; i++)); do
         grep -q "^limits measured" "$work/out" && return 0
         # What ended by itself will not begin: its status is told by ends.
         kill -0 "$launcher" 2>/dev/null || break

@@ -39,24 +39,24 @@ train() {
 await_hang() {
     local i
     for ((i = 0; i < 1000 * slow; i++)); do
-        line=$(grep -h ' hangs in update ' "$work/$1") && return 0
+        line=$(grep -hs ' hangs in update ' "$work/$1") && return 0
         read -rt 0.01 <> <(:) || true
     done
     fail "$1 does not hang"
     return 1
 }
 
-# until_stalls STATUS JOB: until `lockstep stalls` ends with it.
+# until_stalls STATUS JOB WANTED: until `lockstep stalls` ends with it, and stall_check.py is content.
 until_stalls() {
     local i code
     for ((i = 0; i < 100 * slow; i++)); do
         code=0
         "$lockstep" stalls --job "$2" --json >"$work/json" 2>"$work/err" || code=$?
-        [ "$code" = "$1" ] && return 0
+        [ "$code" = "$1" ] && "$here/stall_check.py" "$work/json" "$3" >"$work/check" 2>&1 && return 0
         read -rt 0.1 <> <(:) || true
     done
-    fail "$2: lockstep stalls ended with $code, wanted $1"
-    cat "$work/json" "$work/err" "$work/$2"
+    fail "$2: lockstep stalls ended with $code, wanted $1 and $3"
+    cat "$work/check" "$work/json" "$work/err" "$work/$2"
     return 1
 }
 
@@ -66,9 +66,7 @@ hang() {
     await_hang "$job" || return
     rank=${line#*rank }
     rank=${rank%% *}
-    if until_stalls 3 "$job"; then
-        "$here/stall_check.py" "$work/json" "$rank:outside:take_rows:late=$late_ms" ||
-            fail "--hang $draw: $line"
+    if until_stalls 3 "$job" "$rank:outside:take_rows:late=$late_ms"; then
         "$lockstep" stalls --job "$job" >"$work/text"
         equal "$job: status of the text" $? 3
         has "$work/text" "take_rows"
@@ -93,7 +91,7 @@ train healthy
 wait "$run"
 equal "two ranks that do not hang" $? 0
 has "$work/healthy" "rank 1 of 2: loss 0.0"
-until_stalls 0 healthy && "$here/stall_check.py" "$work/json" never || fail "an alarm in a healthy job"
+until_stalls 0 healthy never || fail "an alarm in a healthy job"
 
 for ((round = 0; round < rounds; round++)); do
     hang "$round"

@@ -12,11 +12,14 @@ own='export LOCKSTEP_DEVICE=cuda:$LOCKSTEP_RANK_HINT;'
 first='[ "$LOCKSTEP_RANK_HINT" = 0 ]'
 second='[ "$LOCKSTEP_RANK_HINT" = 1 ]'
 
+# What all have to say of it they have the time to say.
+patient=(-n 3 --grace $((4000 * slow))ms)
+
 # fails SCRIPT: three ranks run it, and end soon, none of them well.
 fails() {
     local start
     start=$(now_ms)
-    "$lockstep" run -n 3 --grace $((4000 * slow))ms -- sh -c "$1" >"$work/out" 2>&1 </dev/null && fail "'$1' was to fail"
+    "$lockstep" run "${patient[@]}" -- sh -c "$1" >"$work/out" 2>&1 </dev/null && fail "'$1' was to fail"
     within 5000 "$start" "the end of '$1'"
 }
 
@@ -54,8 +57,14 @@ all_say "$failed"
 # Rank 2 stands still before a step in which the others wait for it, and is killed there. Their abort
 # of NCCL does not return.
 export FAKE_NCCL_ABORT_HANGS=1 LOCKSTEP_ABORT_MS=300
-kills="if [ \"\$LOCKSTEP_RANK_HINT\" = 2 ]; then (sleep $slow; kill -9 \$\$) & fi;"
-fails "$own $kills exec '$BUILD/examples/phases' --hang 1 --collect-ms 0"
+"$lockstep" run "${patient[@]}" -- sh -c "$own exec '$BUILD/examples/phases' --hang 1 --collect-ms 0" \
+    >"$work/out" 2>&1 </dev/null &
+run=$!
+comes "$work/out" "rank 2 hangs in update "
+start=$(now_ms)
+kill -9 "$(rank_pid 2)"
+wait "$run" && fail "a run with a rank that was killed was to fail"
+within 5000 "$start" "the end of all after the death of rank 2"
 says 0 "LOCKSTEP_E_PEER_LOST: rank 2 on host $(hostname) was lost: "
 says 1 "LOCKSTEP_E_PEER_LOST: rank 2 on host $(hostname) was lost: "
 has "$work/out" "rank 2 was killed by signal 9 (SIGKILL) after "

@@ -12,19 +12,24 @@ run() {
 }
 
 rank='[ "$LOCKSTEP_RANK_HINT" = 2 ]'
+# Rank 2 leaves its number, and the others wait until nobody has it any more. Who then ends, too, has
+# the time to do so.
+leaves="echo \$\$ >$work/new; mv $work/new $work/gone"
+outlives="until [ -e $work/gone ]; do sleep 0.02; done; while kill -0 \$(cat $work/gone) 2>/dev/null; do sleep 0.02; done"
+patient=(--grace $((10 * slow))s)
 
 run 0 -n 4 -- true
 equal "lines of a good run" "$(wc -l <"$work/err")" 1
 has "$work/err" "dashboard http://127.0.0.1:"
 
-run 7 -n 4 -- sh -c "if $rank; then exit 7; fi; sleep 0.2; exit 1"
-has "$work/err" "lockstep run: rank 2 ended with status 7 after 0."
+run 7 -n 4 "${patient[@]}" -- sh -c "if $rank; then $leaves; exit 7; fi; $outlives; exit 1"
+has "$work/err" "lockstep run: rank 2 ended with status 7 after "
 has "$work/err" "3 other ranks ended with status 1"
 
 start=$(now_ms)
 run 137 -n 4 -- sh -c "if $rank; then kill -9 \$\$; fi; exec sleep 60"
 within 2000 "$start" "the end after a SIGKILL"
-has "$work/err" "rank 2 was killed by signal 9 (SIGKILL) after 0."
+has "$work/err" "rank 2 was killed by signal 9 (SIGKILL) after "
 has "$work/err" "3 other ranks were stopped"
 
 start=$(now_ms)
@@ -33,7 +38,8 @@ within 1000 "$start" "the end without grace"
 has "$work/err" "rank 1 was killed by signal 6 (SIGABRT)"
 
 # Ranks that exit because another one was killed are not the cause.
-run 137 -n 3 -- sh -c "if $rank; then kill -9 \$\$; fi; sleep 0.1; exit 1"
+rm "$work/gone"
+run 137 -n 3 "${patient[@]}" -- sh -c "if $rank; then $leaves; kill -9 \$\$; fi; $outlives; exit 1"
 has "$work/err" "rank 2 was killed"
 
 # A stopped rank takes no signal but SIGKILL.
@@ -76,7 +82,7 @@ has "$work/out" "no jobs"
 has "$work/out" '"jobs":[]'
 
 # JSON: one object, the last line.
-run 137 -n 3 --json -- sh -c "echo hello; if $rank; then kill -9 \$\$; fi; exit 0"
+run 137 -n 3 --json "${patient[@]}" -- sh -c "echo hello; if $rank; then kill -9 \$\$; fi; exit 0"
 tail -n 1 "$work/out" | python3 -c '
 import json, sys
 run = json.load(sys.stdin)

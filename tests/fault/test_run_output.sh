@@ -59,20 +59,26 @@ equal "progress" "$("$lockstep" run -n 2 --no-prefix -- sh -c \
     'test $LOCKSTEP_RANK_HINT = 1 || printf "10%%\r50%%\r100%%\nwin\r\n"' 2>/dev/null)" \
     "$(printf '100%%\nwin')"
 
-# On a terminal rank 0's progress stays the last line on the screen and steps aside for others.
-python3 - "$lockstep" <<'END' >/dev/null || fail "progress on a terminal"
+# On a terminal rank 0's progress stays the last line on the screen and steps aside for others. Each
+# says more when what came before is on the screen.
+python3 - "$lockstep" "$work" <<'END' >/dev/null || fail "progress on a terminal"
 import os, pty, sys
 code = r'''
-if [ $LOCKSTEP_RANK_HINT = 0 ]; then printf "10%%"; printf "\r50%%"; sleep 0.6; printf "\r99%%"; echo
-else sleep 0.3; echo other; fi'''
+sees() { until [ -e $0/$1 ]; do sleep 0.02; done; }
+if [ $LOCKSTEP_RANK_HINT = 0 ]; then printf "10%%"; printf "\r50%%"; sees aside; printf "\r99%%"; echo
+else sees progress; echo other; fi'''
+shown = {b"[0] 50%": "progress", b"[1] other\r\n[0] 50%": "aside"}
 read = b""
 def collect(fd):
     global read
     data = os.read(fd, 65536)
     read += data
+    for text, file in shown.items():
+        if text in read:
+            open(os.path.join(sys.argv[2], file), "w").close()
     return data
 os.environ["NO_COLOR"] = "1"
-status = pty.spawn([sys.argv[1], "run", "-n", "2", "--", "sh", "-c", code], collect)
+status = pty.spawn([sys.argv[1], "run", "-n", "2", "--", "sh", "-c", code, sys.argv[2]], collect)
 assert status == 0, status
 text = read.decode().replace("\r\n", "\n")
 assert "[0] 50%\r\x1b[K[1] other\n[0] 50%" in text, repr(text)
@@ -87,13 +93,21 @@ within 3000 "$began" "the end after the reader went"
 
 # A reader that does not read stops the workers' output, but not the signals.
 mkfifo "$work/fifo"
-sleep 30 <"$work/fifo" &
+sleep 600 <"$work/fifo" &
 reader=$!
-"${hearing[@]}" "$lockstep" run -n 2 -- yes 2>/dev/null </dev/null >"$work/fifo" &
+cat >"$work/talker" <<END
+#!/bin/sh
+trap 'touch $work/heard.\$LOCKSTEP_RANK_HINT' INT
+touch $work/talks.\$LOCKSTEP_RANK_HINT
+yes
+END
+chmod +x "$work/talker"
+"${hearing[@]}" "$lockstep" run -n 2 -- "$work/talker" 2>/dev/null </dev/null >"$work/fifo" &
 launcher=$!
+for rank in 0 1; do wait_for "$work/talks.$rank"; done
 sleep 0.5
 kill -INT "$launcher"
-sleep 0.2
+for rank in 0 1; do wait_for "$work/heard.$rank"; done
 kill -INT "$launcher"
 began=$(now_ms)
 wait "$launcher" 2>/dev/null

@@ -22,7 +22,7 @@ assert library.lockstep_open(None, ctypes.byref(session)) == 0
 assert library.lockstep_mark(session, b"holds the lock") == 0
 ctypes.PyDLL(None).sleep(60)
 """
-PATIENCE_S = 30
+PATIENCE_S = 50
 
 binaries, libraries = sys.argv[1:]
 with tempfile.TemporaryDirectory() as directory:
@@ -38,10 +38,11 @@ with tempfile.TemporaryDirectory() as directory:
         os.environ, LOCKSTEP_COORDINATOR="127.0.0.1:" + port["grpc"], LOCKSTEP_JOB="locked"))
     worker = {}
     try:
-        # The age of the last heartbeat counts in it; that of the end is looked at below.
-        while worker.get("activity_ms", 0) < 3000 or worker["mark"] != "holds the lock":
+        # The age of the last heartbeat counts in it: without any this is never true.
+        while (worker.get("activity_ms", 0) < 3000 or worker["heartbeat_age_ms"] >= 2500
+               or worker["mark"] != "holds the lock"):
             assert time.monotonic() < deadline, f"the last that was heard: {worker}"
-            assert trainer.poll() is None, "the trainer has ended"
+            assert trainer.poll() is None, f"the trainer has ended: {worker}"
             time.sleep(0.1)
             try:
                 url = f"http://127.0.0.1:{port['http']}/api/v1/jobs/locked"
@@ -51,7 +52,6 @@ with tempfile.TemporaryDirectory() as directory:
                 continue
         assert worker["activity"] == "outside", worker
         assert worker["state"] == "present", worker
-        assert worker["heartbeat_age_ms"] < 2500, worker
     finally:
         trainer.kill()
         trainer.wait()
