@@ -146,7 +146,7 @@ refuses "no such network" "this host has no address in that network" LOCKSTEP_AD
 refuses "another host's" "listen on fd00:77::2" 'LOCKSTEP_ADVERTISE=[fd00:77::2]'
 rm -f "$work/go"
 worker 0 "10.77.0.1:$port" LOCKSTEP_DATA_PORTS=20000 LOCKSTEP_JOB=other
-for ((i = 0; i < 500; i++)); do # It waits for its world, and listens.
+for ((i = 0; i < 1000 * slow; i++)); do # It waits for its world, and listens.
     on 0 grep -q ':4E20 00000000:0000 0A' /proc/net/tcp && break
     sleep 0.01
 done

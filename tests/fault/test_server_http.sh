@@ -20,7 +20,7 @@ fail() {
 # Waits until all these files have something in them.
 await() {
     local file
-    for _ in $(seq 500); do
+    for _ in $(seq 3000); do
         for file; do
             [ -s "$file" ] || break
         done
@@ -174,7 +174,7 @@ until curl -s -m 20 "$url/metrics" | grep -qx 'lockstep_coordinator_streams 1'; 
     kill -0 "$stream" || fail "the stream has ended"
 done
 kill "$pid"
-for _ in $(seq 500); do
+for _ in $(seq 3000); do
     [ "$(hex "$folder/watched")" = $serving$not_serving ] && break
     read -rt 0.02 <> <(:) || true
 done

@@ -31,6 +31,7 @@ cat >"$work/probe.c" <<'END'
 
 static struct thread_callers callers;
 static struct thread thread;
+static atomic_bool there; // The trainer is where it is to be found.
 static atomic_bool done;
 static unsigned captures;
 
@@ -47,11 +48,23 @@ static void probe_print(const char *what, const struct stack_frame *frame)
            frame->python, frame->object, frame->symbol, (unsigned long long)frame->offset);
 }
 
+// The trainer has.
+static int probe_answered(const struct stacks *stacks)
+{
+    for (unsigned i = 0; i < stacks->thread_count; i++)
+        if (stacks->threads[i].trainer && stacks->threads[i].how == STACK_SIGNAL)
+            return 1;
+    return 0;
+}
+
 static void probe_watch(void *argument)
 {
     struct stacks *stacks = argument;
-    probe_pause(500);
-    for (unsigned i = 0; i < captures; i++)
+    while (!atomic_load(&there))
+        probe_pause(10);
+    probe_pause(100);
+    // Whoever computes beside it may keep the trainer from answering in its time.
+    for (unsigned i = 0; i < captures || (!probe_answered(stacks) && i < captures + 300); i++)
         stacks_capture(stacks, &callers);
     for (unsigned i = 0; i < stacks->thread_count; i++)
         printf("thread: name=%s trainer=%d how=%d\n", stacks->threads[i].name,
@@ -77,11 +90,13 @@ __attribute__((visibility("default"))) void probe_start(unsigned count)
 __attribute__((visibility("default"))) int probe_done(void)
 {
     threads_note(&callers);
+    atomic_store(&there, true);
     return atomic_load(&done);
 }
 
 __attribute__((noinline)) static void holds_the_lock(void)
 {
+    atomic_store(&there, true);
     while (!atomic_load(&done))
         probe_pause(50);
 }

@@ -72,16 +72,13 @@ cp -r other/worker rogue && cat ca/ca.crt other/ca.crt >rogue/ca.crt
 
 # start DIRECTORY [FLAGS...]: a coordinator; its port in $port, its process in $pid.
 start() {
-    local directory=$1 i
+    local directory=$1
     shift
     rm -f ports
     "$bin/lockstep-coordinator" --listen 127.0.0.1:0 --http 127.0.0.1:0 --port-file ports \
         --tls-dir "$directory" "$@" 2>daemon.log &
     pid=$!
-    for ((i = 0; i < 200 * slow; i++)); do
-        [ -e ports ] && break
-        sleep 0.02
-    done
+    wait_for ports
     port=$(sed 's/grpc=\([0-9]*\).*/\1/' ports)
     http=$(sed 's/.*http=//' ports)
 }
@@ -95,9 +92,11 @@ stop() {
 train() {
     local directory=$1 output=$2
     shift 2
-    env LOCKSTEP_WORLD_SIZE=1 LOCKSTEP_OPEN_TIMEOUT_MS=$((300 * slow)) LOCKSTEP_COORDINATOR="127.0.0.1:$port" \
-        LOCKSTEP_TLS_DIR="$directory" "$@" "$library/../examples/hello" >"$output" 2>&1
+    env LOCKSTEP_WORLD_SIZE=1 LOCKSTEP_COORDINATOR="127.0.0.1:$port" LOCKSTEP_TLS_DIR="$directory" "$@" \
+        "$library/../examples/hello" >"$output" 2>&1
 }
+# In vain: it tries for so long.
+vain=LOCKSTEP_OPEN_TIMEOUT_MS=$((500 * slow))
 
 # asked WANTED SAYS COMMAND [OPTIONS...]: by the tool; an option wins over the variable.
 asked() {
@@ -120,7 +119,7 @@ refuses() { # DIRECTORY SENTENCE
 port=1
 while IFS='|' read -r directory says; do
     refuses "$directory" "$says"
-    train "$directory" said && fail "a worker with $directory"
+    train "$directory" said $vain && fail "a worker with $directory"
     has said "$says"
 done <<'END'
 expired|expired/tls.crt: expired on 2020-02-01 00:00 UTC
@@ -141,22 +140,25 @@ refuses crowded "crowded/ca.crt: holds 65 authorities; 64 are the most" # A work
 start good
 train good said || { fail "certificates by openssl"; cat said; }
 train ca/worker said || { fail "certificates by lockstep"; cat said; }
-train rogue said && fail "a client of another authority"
-has said "the coordinator hung up when it had seen the certificate rogue/tls.crt"
-has daemon.log 'text="a client'"'"'s certificate is not signed by an authority in ca.crt'
-train other/worker said && fail "a coordinator of another authority"
-has said "the coordinator's certificate is not signed by an authority in other/worker/ca.crt"
-train "" said && fail "a worker without certificates"
-has said "set LOCKSTEP_TLS_DIR"
-asked 1 "it does not speak TLS: is it started with --http-tls?" status --cacert ca/ca.crt
-curl -s "http://127.0.0.1:$http/metrics" >metrics
-grep -q '^lockstep_coordinator_tls_handshakes_failed_total [1-9]' metrics || fail "not counted"
-has metrics 'lockstep_coordinator_tls_certificate_expires_seconds 4070908800'
-
-# A version below 1.3, on either side.
+# A version below 1.3. Of gRPC's lines few are passed on in a while, and the next clients try often.
 openssl s_client -connect "127.0.0.1:$port" -tls1_2 -alpn h2 -cert good/tls.crt -key good/tls.key \
     </dev/null >said 2>&1 && fail "TLS 1.2"
-has daemon.log 'text="a client speaks no TLS 1.3"'
+comes daemon.log 'text="a client speaks no TLS 1.3"'
+train rogue said $vain && fail "a client of another authority"
+has said "the coordinator hung up when it had seen the certificate rogue/tls.crt"
+comes daemon.log 'text="a client'"'"'s certificate is not signed by an authority in ca.crt'
+train other/worker said $vain && fail "a coordinator of another authority"
+has said "the coordinator's certificate is not signed by an authority in other/worker/ca.crt"
+train "" said $vain && fail "a worker without certificates"
+has said "set LOCKSTEP_TLS_DIR"
+asked 1 "it does not speak TLS: is it started with --http-tls?" status --cacert ca/ca.crt
+for ((i = 0; i < 100 * slow; i++)); do # Answers may be 100 ms old.
+    curl -s "http://127.0.0.1:$http/metrics" >metrics
+    grep -q '^lockstep_coordinator_tls_handshakes_failed_total [1-9]' metrics && break
+    sleep 0.1
+done
+grep -q '^lockstep_coordinator_tls_handshakes_failed_total [1-9]' metrics || fail "not counted"
+has metrics 'lockstep_coordinator_tls_certificate_expires_seconds 4070908800'
 
 # A client of its own, whose certificate is good and no worker's. It learns that, and no more.
 printf '\0\0\0\0\0' >message
@@ -213,7 +215,7 @@ equal "with a key that is gone" "$(served)" \
 stop
 
 start elsewhere
-train ca/worker said && fail "a name that the certificate does not have"
+train ca/worker said $vain && fail "a name that the certificate does not have"
 has said "the coordinator's certificate is not for '127.0.0.1'"
 stop
 
@@ -224,7 +226,7 @@ serve() {
     openssl s_server -accept 127.0.0.1:0 -alpn h2 "$@" >server.log 2>&1 <> <(:) &
     pid=$!
     wait_for server.log
-    for ((i = 0; i < 100 * slow; i++)); do
+    for ((i = 0; i < 1000 * slow; i++)); do
         port=$(sed -n 's/^ACCEPT .*:\([0-9]*\)$/\1/p' server.log)
         [ -n "$port" ] && break
         sleep 0.02
@@ -233,11 +235,11 @@ serve() {
 
 # Signed by our authority, and no coordinator; or one that speaks an old version: the worker hangs up.
 serve -cert nameless/tls.crt -key nameless/tls.key -tls1_3
-train ca/worker said && fail "a server that is no coordinator"
+train ca/worker said $vain && fail "a server that is no coordinator"
 has said "the certificate that answers there is not a coordinator's"
 kill "$pid"
 serve -cert good/tls.crt -key good/tls.key -tls1_2
-train ca/worker said && fail "a coordinator that speaks TLS 1.2"
+train ca/worker said $vain && fail "a coordinator that speaks TLS 1.2"
 has said "it does not speak TLS 1.3"
 grep -q "CIPHER is" server.log && { fail "a stream over TLS 1.2"; cat server.log; }
 kill "$pid"
@@ -290,16 +292,16 @@ before=$(fingerprint)
 # Half a rotation: the key of one and the certificate of the other. What was good stays in use.
 cp elsewhere/tls.key live/tls.key
 equal "half a rotation" "$(fingerprint)" "$before"
-has daemon.log "event=tls_reload_failed"
-has daemon.log "live/tls.key: does not belong to tls.crt"
+comes daemon.log "event=tls_reload_failed"
+comes daemon.log "live/tls.key: does not belong to tls.crt"
 cp good/tls.key good/tls.crt live/
 after=$(fingerprint)
 [[ -n $after && $after != "$before" ]] || fail "the next handshake has the old certificate"
-has daemon.log "event=tls_reloaded"
+comes daemon.log "event=tls_reloaded"
 train ca/worker said LOCKSTEP_JOB=later || { fail "the next worker"; cat said; }
 # Another authority: who was let in stays, who comes now needs the new one.
 cp other/coordinator/* live/
-train ca/worker said LOCKSTEP_JOB=later && fail "a worker of the authority that is gone"
+train ca/worker said LOCKSTEP_JOB=later $vain && fail "a worker of the authority that is gone"
 train other/worker said LOCKSTEP_JOB=later || { fail "a worker of the new authority"; cat said; }
 : >enough
 wait $first || { fail "the first rank"; cat first; }
@@ -308,7 +310,7 @@ has first "rank 1 of 2 has done 1 steps"
 # A worker that is refused takes up what its own directory holds by then.
 cp -r ca/worker changing
 refused=$(grep -c event=tls_handshake_failed daemon.log)
-train changing said LOCKSTEP_JOB=later LOCKSTEP_OPEN_TIMEOUT_MS=$((8000 * slow)) &
+train changing said LOCKSTEP_JOB=later &
 changing=$!
 while [ "$(grep -c event=tls_handshake_failed daemon.log)" = "$refused" ]; do
     kill -0 $changing || break
