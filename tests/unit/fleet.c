@@ -238,6 +238,18 @@ struct worker_view fleet_worker(const struct fleet *fleet, uint32_t rank)
     return story_worker(fleet->story, 0, rank);
 }
 
+void fleet_expect_culprit(const struct fleet *fleet, uint32_t rank, enum stall_kind kind)
+{
+    const struct stall_view *stall = fleet_stall(fleet);
+    assert_true(stall->active);
+    assert_int_equal(stall->kind, kind);
+    assert_int_equal(stall->culprit_total, 1);
+    assert_int_equal(stall->culprit_count, 1);
+    assert_int_equal(stall->culprits[0].rank, rank);
+    assert_int_equal(stall->culprits[0].kind, kind);
+    assert_int_equal(fleet_worker(fleet, rank).kind, kind);
+}
+
 void fleet_expect_says(const struct fleet *fleet, const char *piece)
 {
     const struct stall_view *stall = fleet_stall(fleet);

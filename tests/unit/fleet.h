@@ -57,6 +57,8 @@ uint64_t fleet_until_stall(struct fleet *fleet, uint64_t ms);
 
 // The newest stall; there is one.
 const struct stall_view *fleet_stall(const struct fleet *fleet);
+// It goes on, and this rank is its only culprit, of this kind.
+void fleet_expect_culprit(const struct fleet *fleet, uint32_t rank, enum stall_kind kind);
 // Its sentence has this piece.
 void fleet_expect_says(const struct fleet *fleet, const char *piece);
 bool fleet_is_stalled(const struct fleet *fleet); // One goes on.

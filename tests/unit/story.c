@@ -95,6 +95,21 @@ void story_end(struct story *story)
     free(story->trace);
 }
 
+int story_setup(void **state)
+{
+    *state = malloc(sizeof(struct story));
+    assert_non_null(*state);
+    story_begin(*state);
+    return 0;
+}
+
+int story_teardown(void **state)
+{
+    story_end(*state);
+    free(*state);
+    return 0;
+}
+
 void story_forget(struct story *story)
 {
     story->used = 0;
@@ -211,6 +226,12 @@ void story_wait(struct story *story, uint32_t peer, uint64_t step, struct slot_i
 {
     struct up_message message = {.kind = UP_WAIT, .u.wait = {.step = step, .slot = slot}};
     story_say(story, peer, &message);
+}
+
+void story_await(struct story *story, uint32_t peer, uint64_t step, struct slot_id slot)
+{
+    story_ready(story, peer, step, slot);
+    story_wait(story, peer, step, slot);
 }
 
 void story_step_end(struct story *story, uint32_t peer, uint64_t step)

@@ -45,6 +45,9 @@ struct story {
 
 void story_begin(struct story *story);
 void story_end(struct story *story);
+// The same for a test whose state is the story.
+int story_setup(void **state);
+int story_teardown(void **state);
 
 // Asserts that exactly this happened since the last time.
 void story_expect(struct story *story, const char *trace);
@@ -70,6 +73,8 @@ void story_links(struct story *story, uint32_t peer, const struct up_links *link
 void story_start(struct story *story, uint32_t peer, uint64_t hash, uint32_t items, uint32_t root);
 void story_ready(struct story *story, uint32_t peer, uint64_t step, struct slot_id slot);
 void story_wait(struct story *story, uint32_t peer, uint64_t step, struct slot_id slot);
+// Both: its part of the slot is ready, and it waits for the result.
+void story_await(struct story *story, uint32_t peer, uint64_t step, struct slot_id slot);
 void story_step_end(struct story *story, uint32_t peer, uint64_t step);
 void story_layout(struct story *story, uint32_t peer, uint32_t module, const uint32_t *words,
                   uint32_t count);

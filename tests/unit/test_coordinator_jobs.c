@@ -12,20 +12,6 @@
 
 #include <cmocka.h>
 
-static int setup(void **state)
-{
-    static struct story story;
-    story_begin(&story);
-    *state = &story;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    story_end(*state);
-    return 0;
-}
-
 static void join_job(struct story *story, uint32_t peer, const char *name, uint32_t world)
 {
     const struct up_hello hello = story_hello(name, world, "a");
@@ -297,7 +283,7 @@ static void test_the_memory_is_what_the_header_promises(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, story_setup, story_teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_too_many_jobs_are_refused),
         TEST(test_the_oldest_deserted_job_makes_room),

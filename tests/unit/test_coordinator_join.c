@@ -12,20 +12,6 @@
 
 #include <cmocka.h>
 
-static int setup(void **state)
-{
-    static struct story story;
-    story_begin(&story);
-    *state = &story;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    story_end(*state);
-    return 0;
-}
-
 static void test_two_workers_form_a_world(void **state)
 {
     struct story *story = *state;
@@ -468,7 +454,7 @@ static void test_texts_from_outside_are_cleaned(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, story_setup, story_teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_two_workers_form_a_world),
         TEST(test_a_world_of_one_forms_at_once),

@@ -12,20 +12,6 @@
 
 #include <cmocka.h>
 
-static int setup(void **state)
-{
-    static struct story story;
-    story_begin(&story);
-    *state = &story;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    story_end(*state);
-    return 0;
-}
-
 // One bucket with parameters 0 and 1; two buckets, {2} and {0, 1}.
 static const uint32_t one_bucket[] = {1, 2, 0, 1};
 static const uint32_t two_buckets[] = {2, 1, 3, 2, 0, 1};
@@ -394,8 +380,7 @@ static void test_waits_in_opposite_orders_are_a_cycle(void **state)
 {
     struct story *story = *state;
     story_run(story, 2);
-    story_ready(story, 1, 4, slot(0, 0, 0));
-    story_wait(story, 1, 4, slot(0, 0, 0));
+    story_await(story, 1, 4, slot(0, 0, 0));
     story_ready(story, 2, 4, slot(1, 0, 0));
     story_forget(story);
     story_wait(story, 2, 4, slot(1, 0, 0));
@@ -432,13 +417,10 @@ static void test_waits_for_one_that_may_still_come_are_no_cycle(void **state)
 {
     struct story *story = *state;
     story_run(story, 3);
-    story_ready(story, 1, 1, slot(0, 0, 0));
-    story_wait(story, 1, 1, slot(0, 0, 0));
-    story_ready(story, 2, 1, slot(0, 0, 0));
-    story_wait(story, 2, 1, slot(0, 0, 0));
+    story_await(story, 1, 1, slot(0, 0, 0));
+    story_await(story, 2, 1, slot(0, 0, 0));
     story_forget(story);
-    story_ready(story, 3, 1, slot(0, 0, 0));
-    story_wait(story, 3, 1, slot(0, 0, 0));
+    story_await(story, 3, 1, slot(0, 0, 0));
     story_expect(story, "3 > ready step 1 slot 0#0.0\n"
                         "1 < grant step 1 slot 0#0.0\n"
                         "2 < grant step 1 slot 0#0.0\n"
@@ -450,8 +432,7 @@ static void test_waits_for_one_that_has_ended_are_no_cycle(void **state)
 {
     struct story *story = *state;
     story_run(story, 2);
-    story_ready(story, 1, 1, slot(0, 0, 0));
-    story_wait(story, 1, 1, slot(0, 0, 0));
+    story_await(story, 1, 1, slot(0, 0, 0));
     story_forget(story);
     story_step_end(story, 2, 1);
     story_expect(story, "2 > end step 1\n"
@@ -481,8 +462,7 @@ static void test_a_thread_that_goes_on_is_a_way_out(void **state)
 {
     struct story *story = *state;
     two_threads(story);
-    story_ready(story, 3, 1, slot(2, 0, 0));
-    story_wait(story, 3, 1, slot(2, 0, 0));
+    story_await(story, 3, 1, slot(2, 0, 0));
     story_expect(story, "3 > ready step 1 slot 2#0.0\n"
                         "1 < grant step 1 slot 2#0.0\n"
                         "2 < grant step 1 slot 2#0.0\n"
@@ -498,8 +478,7 @@ static void test_the_last_thread_closes_the_cycle(void **state)
 {
     struct story *story = *state;
     two_threads(story);
-    story_ready(story, 3, 1, slot(1, 0, 0));
-    story_wait(story, 3, 1, slot(1, 0, 0));
+    story_await(story, 3, 1, slot(1, 0, 0));
     story_expect_piece(story, "halt order step 1: waits form a cycle: rank 2 (host h3) waits for "
                               "module 1 (call 1) and has not made module ");
 }
@@ -528,8 +507,7 @@ static void test_a_wait_that_was_given_up_is_none(void **state)
     struct story *story = *state;
     struct up_message message = {.kind = UP_BLOCKED, .u.blocked = {.step = 1}};
     story_run(story, 2);
-    story_ready(story, 1, 1, slot(0, 0, 0));
-    story_wait(story, 1, 1, slot(0, 0, 0));
+    story_await(story, 1, 1, slot(0, 0, 0));
     story_ready(story, 2, 1, slot(1, 0, 0));
     story_forget(story);
     story_say(story, 1, &message);
@@ -544,11 +522,9 @@ static void test_what_becomes_ready_meanwhile_is_no_end_of_a_wait(void **state)
 {
     struct story *story = *state;
     story_run(story, 2);
-    story_ready(story, 1, 1, slot(0, 0, 0));
-    story_wait(story, 1, 1, slot(0, 0, 0));
+    story_await(story, 1, 1, slot(0, 0, 0));
     story_ready(story, 1, 1, slot(2, 0, 0));
-    story_ready(story, 2, 1, slot(1, 0, 0));
-    story_wait(story, 2, 1, slot(1, 0, 0));
+    story_await(story, 2, 1, slot(1, 0, 0));
     story_expect_piece(story, "halt order step 1: waits form a cycle");
 }
 
@@ -574,8 +550,7 @@ static void test_a_swap_is_granted_when_nobody_can_go_on(void **state)
 {
     struct story *story = *state;
     run_zero_defer(story, 2);
-    story_ready(story, 2, 1, slot(1, 0, 0));
-    story_wait(story, 2, 1, slot(1, 0, 0));
+    story_await(story, 2, 1, slot(1, 0, 0));
     story_ready(story, 1, 1, slot(0, 0, 0));
     story_forget(story);
     story_wait(story, 1, 1, slot(0, 0, 0));
@@ -606,8 +581,7 @@ static void test_nothing_is_forced_while_one_may_go_on(void **state)
 {
     struct story *story = *state;
     run_zero_defer(story, 3);
-    story_ready(story, 1, 1, slot(0, 0, 0));
-    story_wait(story, 1, 1, slot(0, 0, 0));
+    story_await(story, 1, 1, slot(0, 0, 0));
     story_ready(story, 2, 1, slot(1, 0, 0));
     story_forget(story);
     story_wait(story, 2, 1, slot(1, 0, 0));
@@ -631,8 +605,7 @@ static void test_the_smallest_of_what_is_waited_for_is_granted(void **state)
     story_ready(story, 1, 1, slot(1, 5, 0)); // Smaller, but not waited for.
     story_ready(story, 1, 1, slot(2, 1, 0));
     story_ready(story, 1, 1, slot(2, 0, 0));
-    story_ready(story, 2, 1, slot(3, 0, 0));
-    story_wait(story, 2, 1, slot(3, 0, 0));
+    story_await(story, 2, 1, slot(3, 0, 0));
     story_forget(story);
     story_say(story, 1, &message);
     story_expect(story, "1 > wait step 1 slot 2#1.0 and 2#0.1 and 2#0.0\n"
@@ -645,10 +618,8 @@ static void test_a_slot_that_was_forced_may_still_be_said_to_be_ready(void **sta
 {
     struct story *story = *state;
     run_zero_defer(story, 2);
-    story_ready(story, 1, 1, slot(0, 0, 0));
-    story_wait(story, 1, 1, slot(0, 0, 0));
-    story_ready(story, 2, 1, slot(1, 0, 0));
-    story_wait(story, 2, 1, slot(1, 0, 0));
+    story_await(story, 1, 1, slot(0, 0, 0));
+    story_await(story, 2, 1, slot(1, 0, 0));
     story_forget(story);
     story_ready(story, 2, 1, slot(0, 0, 0));
     story_wait(story, 2, 1, slot(1, 0, 0)); // Rank 0 has gone on, and waits for nothing.
@@ -673,7 +644,7 @@ static void test_one_that_left_is_missed_in_a_learning_step(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, story_setup, story_teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_two_ranks_with_different_ready_orders),
         TEST(test_what_only_some_have_is_granted_when_the_others_end),

@@ -14,21 +14,6 @@
 
 #include <cmocka.h>
 
-static int setup(void **state)
-{
-    *state = malloc(sizeof(struct story));
-    assert_non_null(*state);
-    story_begin(*state);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    story_end(*state);
-    free(*state);
-    return 0;
-}
-
 // ---- Hosts -------------------------------------------------------------------------------------
 
 // The host of each rank as a letter: "aabb". Hints make the rank of a letter its place.
@@ -333,7 +318,7 @@ static void test_every_generation_is_measured(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, story_setup, story_teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_ranks_of_one_host_are_mates),
         TEST(test_rings_join_the_same_places_of_all_hosts),

@@ -13,20 +13,6 @@
 
 #include <cmocka.h>
 
-static int setup(void **state)
-{
-    static struct story story;
-    story_begin(&story);
-    *state = &story;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    story_end(*state);
-    return 0;
-}
-
 // ---- Names of modules --------------------------------------------------------------------------
 
 static void name_modules(struct story *story, uint32_t peer, uint32_t first, uint32_t count)
@@ -220,7 +206,7 @@ static void test_who_is_not_there_is_not_asked(void **state)
     story_expect(story, "ask j rank 1\n");
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, story_setup, story_teardown)
 
 int main(void)
 {

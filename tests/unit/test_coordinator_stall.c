@@ -36,19 +36,6 @@ static int teardown(void **state)
     return 0;
 }
 
-// Rank `rank` is the only culprit, and of this kind.
-static void assert_culprit(uint32_t rank, enum stall_kind kind)
-{
-    const struct stall_view *stall = fleet_stall(&fleet);
-    assert_true(stall->active);
-    assert_int_equal(stall->kind, kind);
-    assert_int_equal(stall->culprit_total, 1);
-    assert_int_equal(stall->culprit_count, 1);
-    assert_int_equal(stall->culprits[0].rank, rank);
-    assert_int_equal(stall->culprits[0].kind, kind);
-    assert_int_equal(fleet_worker(&fleet, rank).kind, kind);
-}
-
 static void assert_found(uint64_t after_ms, uint64_t least_ms, uint64_t most_ms)
 {
     if (after_ms <= least_ms || after_ms > most_ms)
@@ -74,7 +61,7 @@ static void test_a_rank_outside_is_named_with_what_it_does(void **state)
     fleet_outside(&fleet, 1);
     snprintf(fleet.ranks[1].beat.mark, LOCKSTEP_MARK_BYTES, "sampling");
     assert_found(fleet_until_stall(&fleet, 60000), FLOOR, FOUND);
-    assert_culprit(1, STALL_OUTSIDE);
+    fleet_expect_culprit(&fleet, 1, STALL_OUTSIDE);
     fleet_expect_says(&fleet, "rank 1 (h1, pid 102) has been outside the library for 10.");
     fleet_expect_says(
         &fleet, " s, after lockstep_call_end of 'actor' (call 4) in step 11 of phase 'aux'; mark "
@@ -149,7 +136,7 @@ static void test_a_culprit_that_does_not_answer_is_named_without(void **state)
     fleet_outside(&fleet, 1);
     fleet.ranks[1].mute = true;
     assert_found(fleet_until_stall(&fleet, 60000), FLOOR + LOCKSTEP_INSPECT_MS, UNANSWERED);
-    assert_culprit(1, STALL_OUTSIDE);
+    fleet_expect_culprit(&fleet, 1, STALL_OUTSIDE);
     assert_false(fleet_stall(&fleet)->culprits[0].answered);
     fleet_expect_says(&fleet, "in step 11; 1 rank waits for it.");
 }
@@ -220,7 +207,7 @@ static void test_the_caller_of_the_library_is_named(void **state)
     fleet.ranks[1].mute = true;
     fleet.ranks[1].beat.place.inside = true;
     fleet_pass(&fleet, 13000);
-    assert_culprit(1, STALL_UNKNOWN);
+    fleet_expect_culprit(&fleet, 1, STALL_UNKNOWN);
     answer_frames(1, frames, 5);
     fleet_expect_says(&fleet, "; it is in checkpoint (trainer+0x4); 1 rank waits");
 }
@@ -255,7 +242,7 @@ static void test_a_rank_in_a_call_is_named_with_what_is_missing(void **state)
     begin(2, 1);
     fleet_in_call(&fleet, 0);
     assert_found(fleet_until_stall(&fleet, 60000), FLOOR, FOUND);
-    assert_culprit(0, STALL_IN_CALL);
+    fleet_expect_culprit(&fleet, 0, STALL_IN_CALL);
     fleet_expect_says(
         &fleet, "rank 0 (h0, pid 101) has a call open of 'critic' (call 2) in step 11 of phase "
                 "'aux' and has reported nothing for 1");
@@ -292,7 +279,7 @@ static void test_a_rank_that_calls_without_getting_on_is_a_culprit(void **state)
         fleet_pass(&fleet, FLEET_MS);
     }
     assert_found(passed, FLOOR, FOUND + LOCKSTEP_HEARTBEAT_MS);
-    assert_culprit(0, STALL_OUTSIDE);
+    fleet_expect_culprit(&fleet, 0, STALL_OUTSIDE);
 }
 
 static void test_a_rank_inside_that_waits_for_nobody_is_named(void **state)
@@ -304,7 +291,7 @@ static void test_a_rank_inside_that_waits_for_nobody_is_named(void **state)
     fleet.ranks[0].beat.place.module = LOCKSTEP_MAX_MODULES;
     fleet.ranks[0].beat.place.inside = true;
     fleet_pass(&fleet, 12000);
-    assert_culprit(0, STALL_UNKNOWN);
+    fleet_expect_culprit(&fleet, 0, STALL_UNKNOWN);
     fleet_expect_says(&fleet, "has been inside a function that saves or loads for 1");
     fleet_expect_says(&fleet, " and waits for no rank; it is in index_samples");
 }
@@ -344,7 +331,7 @@ static void test_a_rank_that_waits_before_its_part_is_no_culprit(void **state)
         place->waits = true;
     }
     fleet_pass(&fleet, 13000);
-    assert_culprit(2, STALL_OUTSIDE);
+    fleet_expect_culprit(&fleet, 2, STALL_OUTSIDE);
     fleet_expect_says(&fleet, "has been outside the library for 1");
     fleet_expect_says(&fleet, " s, after lockstep_step_end in step 11 of phase 'aux'; it is in");
 }
@@ -370,7 +357,7 @@ static void test_a_rank_ahead_of_the_low_is_no_culprit(void **state)
     fleet.ranks[2].beat.settled = 11; // And before the first position of the next step.
     fleet.ranks[2].beat.place.position = 0;
     fleet_pass(&fleet, 12000);
-    assert_culprit(0, STALL_OUTSIDE);
+    fleet_expect_culprit(&fleet, 0, STALL_OUTSIDE);
 }
 
 static void test_a_rank_that_has_done_its_part_is_no_culprit(void **state)
@@ -381,7 +368,7 @@ static void test_a_rank_that_has_done_its_part_is_no_culprit(void **state)
     fleet_outside(&fleet, 1);
     fleet.ranks[1].beat.place.done = true;
     fleet_pass(&fleet, 12000);
-    assert_culprit(0, STALL_OUTSIDE);
+    fleet_expect_culprit(&fleet, 0, STALL_OUTSIDE);
 }
 
 static void test_debuggers_throttles_and_disks_are_labels(void **state)
@@ -399,7 +386,7 @@ static void test_debuggers_throttles_and_disks_are_labels(void **state)
     }
     fleet.ranks[1].beat.flags = 0;
     fleet_pass(&fleet, 2000);
-    assert_culprit(1, STALL_OUTSIDE);
+    fleet_expect_culprit(&fleet, 1, STALL_OUTSIDE);
     fleet.ranks[1].beat.flags = PLACE_TRACED;
     fleet_pass(&fleet, 2000);
     assert_false(fleet_is_stalled(&fleet));
@@ -431,7 +418,7 @@ static void test_a_declared_pause_has_twice_its_time(void **state)
     assert_int_equal(fleet_stalls(&fleet), 0);
     assert_int_equal(fleet_worker(&fleet, 1).bound_ms, 40000);
     fleet_pass(&fleet, 3000);
-    assert_culprit(1, STALL_OUTSIDE);
+    fleet_expect_culprit(&fleet, 1, STALL_OUTSIDE);
     assert_string_equal(fleet_stall(&fleet)->culprits[0].why, "pause");
 }
 
@@ -463,7 +450,7 @@ static void test_first_steps_take_ten_times_as_long_and_are_shown(void **state)
     fleet_pass(&fleet, 87000);
     assert_int_equal(fleet_stalls(&fleet), 0);
     fleet_pass(&fleet, 3000);
-    assert_culprit(1, STALL_OUTSIDE);
+    fleet_expect_culprit(&fleet, 1, STALL_OUTSIDE);
     assert_false(fleet_worker(&fleet, 1).slow);
     assert_string_equal(fleet_stall(&fleet)->culprits[0].why, "first steps");
 }
@@ -497,7 +484,7 @@ static void test_bounds_are_learned_for_a_class_of_devices(void **state)
     assert_int_equal(fleet_stalls(&fleet), 0);
     assert_int_equal(fleet_worker(&fleet, 1).bound_ms, 20000);
     fleet_pass(&fleet, 2000);
-    assert_culprit(1, STALL_OUTSIDE);
+    fleet_expect_culprit(&fleet, 1, STALL_OUTSIDE);
     assert_string_equal(fleet_stall(&fleet)->culprits[0].why, "8 x p99 of 'actor' call 4 (2.5 s)");
     // Rank 2 has another class of device.
     fleet_waits(&fleet, 1);
@@ -521,7 +508,7 @@ static void test_what_happens_rarely_is_known_too(void **state)
     fleet_pass(&fleet, 58000);
     assert_int_equal(fleet_stalls(&fleet), 0);
     fleet_pass(&fleet, 4000);
-    assert_culprit(0, STALL_OUTSIDE);
+    fleet_expect_culprit(&fleet, 0, STALL_OUTSIDE);
     assert_string_equal(fleet_stall(&fleet)->culprits[0].why,
                         "2 x the longest of 'actor' call 4 (30.0 s)");
 }

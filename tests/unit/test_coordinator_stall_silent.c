@@ -36,16 +36,6 @@ static int teardown(void **state)
     return 0;
 }
 
-static void assert_culprit(uint32_t rank, enum stall_kind kind)
-{
-    const struct stall_view *stall = fleet_stall(&fleet);
-    assert_true(stall->active);
-    assert_int_equal(stall->kind, kind);
-    assert_int_equal(stall->culprit_total, 1);
-    assert_int_equal(stall->culprits[0].rank, rank);
-    assert_int_equal(stall->culprits[0].kind, kind);
-}
-
 static void begin(uint32_t world, uint32_t per_host)
 {
     fleet_begin(&fleet, &story, world, per_host);
@@ -65,7 +55,7 @@ static void test_a_frozen_rank_is_labelled_and_named_within_three_seconds(void *
     fleet.ranks[1].silent = true;
     const uint64_t passed = fleet_until_stall(&fleet, 20000);
     assert_true(passed > SILENCE && passed <= 3000);
-    assert_culprit(1, STALL_FROZEN);
+    fleet_expect_culprit(&fleet, 1, STALL_FROZEN);
     assert_true(fleet_worker(&fleet, 1).frozen);
     assert_int_equal(fleet_worker(&fleet, 1).kind, STALL_FROZEN);
     fleet_expect_says(&fleet, "rank 1 (h1, pid 102) has not been heard of for 2.");
@@ -95,7 +85,7 @@ static void test_a_frozen_rank_has_its_bound_again(void **state)
     fleet_pass(&fleet, 10000);
     assert_false(fleet_is_stalled(&fleet));
     fleet_pass(&fleet, 2000);
-    assert_culprit(1, STALL_OUTSIDE);
+    fleet_expect_culprit(&fleet, 1, STALL_OUTSIDE);
     assert_int_equal(fleet_stall(&fleet)->number, number + 1);
 }
 
@@ -106,7 +96,7 @@ static void test_a_frozen_rank_that_waited_is_named_too(void **state)
     fleet_say(&fleet, 1);
     fleet.ranks[1].silent = true; // All have done their part, so it is what is missing.
     fleet_pass(&fleet, 3000);
-    assert_culprit(1, STALL_FROZEN);
+    fleet_expect_culprit(&fleet, 1, STALL_FROZEN);
 }
 
 static void test_a_rank_that_freezes_before_its_first_heartbeat_is_named(void **state)
@@ -116,7 +106,7 @@ static void test_a_rank_that_freezes_before_its_first_heartbeat_is_named(void **
     fleet_all_wait(&fleet);
     fleet.ranks[1].silent = true;
     fleet_pass(&fleet, 5000);
-    assert_culprit(1, STALL_FROZEN);
+    fleet_expect_culprit(&fleet, 1, STALL_FROZEN);
     assert_int_equal(fleet_stall(&fleet)->step, 11); // Of those that are heard of.
 }
 
@@ -156,14 +146,14 @@ static void test_a_rank_that_is_stuck_further_on_is_named_next(void **state)
     fleet.ranks[0].beat.place.done = true;
     fleet_in_call(&fleet, 2);
     fleet_pass(&fleet, 20000);
-    assert_culprit(2, STALL_IN_CALL);
+    fleet_expect_culprit(&fleet, 2, STALL_IN_CALL);
     fleet.ranks[0].beat.place.done = false; // The others get to where it is.
     for (uint32_t rank = 0; rank < 3; rank++)
         fleet.ranks[rank].beat.place.position++;
     fleet_waits(&fleet, 2);
     fleet.ranks[2].beat.place.position = fleet.ranks[0].beat.place.position;
     fleet_pass(&fleet, 2 * LOCKSTEP_HEARTBEAT_MS);
-    assert_culprit(0, STALL_OUTSIDE);
+    fleet_expect_culprit(&fleet, 0, STALL_OUTSIDE);
     assert_true(fleet_stall(&fleet)->culprits[0].age_ms > 20000);
 }
 
@@ -190,7 +180,7 @@ static void test_two_ranks_stuck_for_different_reasons_are_both_named(void **sta
     // One of them comes back and waits: only the other one is in the way, in the same stall.
     fleet_waits(&fleet, 3);
     fleet_pass(&fleet, 1500);
-    assert_culprit(1, STALL_FROZEN);
+    fleet_expect_culprit(&fleet, 1, STALL_FROZEN);
     assert_int_equal(fleet_stalls(&fleet), 1);
     fleet.ranks[1].silent = false;
     fleet_settle(&fleet);
@@ -210,13 +200,13 @@ static void test_a_stopped_rank_is_seen_by_its_mates(void **state)
     fleet_say(&fleet, 0);
     assert_int_equal(fleet_worker(&fleet, 1).kind, STALL_STOPPED);
     assert_true(fleet_until_stall(&fleet, 10000) <= 1500);
-    assert_culprit(1, STALL_STOPPED);
+    fleet_expect_culprit(&fleet, 1, STALL_STOPPED);
     fleet_expect_says(
         &fleet,
         "rank 1 (h0, pid 102) is stopped, as its mates see, since step 11; 3 ranks wait for "
         "it. Let it run again there: kill -CONT 102.");
     fleet_pass(&fleet, 10000);
-    assert_culprit(1, STALL_STOPPED);
+    fleet_expect_culprit(&fleet, 1, STALL_STOPPED);
     assert_int_equal(fleet_stalls(&fleet), 1);
     // SIGCONT.
     fleet.ranks[0].beat.mate_count = 0;
@@ -249,7 +239,7 @@ static void test_a_debugged_rank_that_is_frozen_is_named(void **state)
     fleet_say(&fleet, 1);
     fleet.ranks[1].silent = true;
     fleet_pass(&fleet, 3000);
-    assert_culprit(1, STALL_FROZEN);
+    fleet_expect_culprit(&fleet, 1, STALL_FROZEN);
     assert_int_equal(fleet_stall(&fleet)->culprits[0].flags, PLACE_TRACED);
 }
 
@@ -281,7 +271,7 @@ static void test_the_first_heartbeats_show_no_stall(void **state)
     fleet_pass(&fleet, 1900);
     assert_int_equal(fleet_stalls(&fleet), 0);
     fleet_pass(&fleet, 1000);
-    assert_culprit(1, STALL_OUTSIDE);
+    fleet_expect_culprit(&fleet, 1, STALL_OUTSIDE);
 }
 
 // ---- Nobody's trainer --------------------------------------------------------------------------
@@ -298,7 +288,7 @@ static void test_a_link_that_holds_bytes_back_is_named(void **state)
     fleet_pass(&fleet, FLOOR - 1000);
     assert_int_equal(fleet_stalls(&fleet), 0);
     fleet_pass(&fleet, 3000);
-    assert_culprit(1, STALL_LINK);
+    fleet_expect_culprit(&fleet, 1, STALL_LINK);
     fleet_expect_says(
         &fleet, "rank 1 (h1, pid 102) holds 65536 bytes for rank 2 (h2, pid 103), which do not "
                 "arrive; 3 ranks wait. Look at the network between these two.");
@@ -323,7 +313,7 @@ static void test_a_link_is_not_blamed_for_a_pause(void **state)
     fleet_pass(&fleet, FLOOR - 1000);
     assert_int_equal(fleet_stalls(&fleet), 0);
     fleet_pass(&fleet, 3000); // It is the link's turn now.
-    assert_culprit(1, STALL_LINK);
+    fleet_expect_culprit(&fleet, 1, STALL_LINK);
 }
 
 static void test_a_link_that_receives_is_not_the_one(void **state)
@@ -352,7 +342,7 @@ static void test_a_rank_whose_stream_stands_still_is_named(void **state)
     fleet.ranks[2].beat.link_count = 1;
     fleet.ranks[2].beat.links[0] = (struct link_state){.rank = 1, .awaited = true, .received = 9};
     assert_true(fleet_until_stall(&fleet, 60000) > FLOOR);
-    assert_culprit(1, STALL_DEVICE);
+    fleet_expect_culprit(&fleet, 1, STALL_DEVICE);
     fleet_pass(&fleet, 500);
     fleet_expect_says(&fleet, "rank 1 (h1, pid 102) waits for the gradient of 'w7' on stream "
                               "0x7f00 in step 11 of phase 'aux', which its device has not finished "
@@ -380,7 +370,7 @@ static void test_who_waits_for_a_stream_outside_is_named_for_that(void **state)
     fleet.ranks[0].beat.held = DEVICE_HOLD_NCCL;
     fleet.ranks[1].beat.held = DEVICE_HOLD_STREAM;
     assert_true(fleet_until_stall(&fleet, 60000) > FLOOR);
-    assert_culprit(1, STALL_DEVICE);
+    fleet_expect_culprit(&fleet, 1, STALL_DEVICE);
     assert_int_equal(fleet_stall(&fleet)->waiting, 1);
     assert_int_equal(fleet_stall(&fleet)->edges[0].from, 0);
     assert_int_equal(fleet_stall(&fleet)->edges[0].to, 1);
@@ -394,7 +384,7 @@ static void test_a_rank_that_gave_nothing_to_nccl_is_the_one(void **state)
     fleet.ranks[0].beat.held = DEVICE_HOLD_NCCL;
     fleet.ranks[1].beat.held = DEVICE_HOLD_NCCL;
     assert_true(fleet_until_stall(&fleet, 60000) > FLOOR);
-    assert_culprit(2, STALL_OUTSIDE);
+    fleet_expect_culprit(&fleet, 2, STALL_OUTSIDE);
 }
 
 static void test_nccl_that_does_not_end_is_said_of_all(void **state)

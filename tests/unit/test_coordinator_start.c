@@ -13,20 +13,6 @@
 
 #include <cmocka.h>
 
-static int setup(void **state)
-{
-    static struct story story;
-    story_begin(&story);
-    *state = &story;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    story_end(*state);
-    return 0;
-}
-
 // ---- Manifests -------------------------------------------------------------------------------
 
 enum {
@@ -607,8 +593,8 @@ static void test_a_rank_that_learns_instead_is_named(void **state)
     story_ready(story, 2, 5, slot(0, 0, 0));
     story_expect(story, "2 > ready step 5 slot 0#0.0\n"
                         "1 < " PARTED "2 < " PARTED);
-    teardown(state);
-    setup(state);
+    story_end(story);
+    story_begin(story);
     story_run(story, 2);
     start_again(story, 1, 8, 4);
     story_forget(story);
@@ -639,8 +625,8 @@ static void test_a_layout_in_a_later_start_is_named(void **state)
     story_layout(story, 1, 0, words, 3);
     story_expect_piece(story, "2 < halt manifest step 5: rank 1 (host h2) called lockstep_start "
                               "again after step 4, rank 0 (host h1) began step 5 instead");
-    teardown(state);
-    setup(state);
+    story_end(story);
+    story_begin(story);
     story_run(story, 2);
     story_layout(story, 1, 0, words, 3);
     start_again(story, 2, 8, 4);
@@ -678,16 +664,16 @@ static void test_deaths_and_goodbyes_in_a_later_start(void **state)
     story_forget(story);
     story_close(story, 2, "connection reset");
     story_expect_piece(story, "1 < halt lost step 0: rank 1 on host h2 was lost");
-    teardown(state);
-    setup(state);
+    story_end(story);
+    story_begin(story);
     story_run(story, 3);
     start_again(story, 1, 8, 4);
     story_forget(story);
     story_leave(story, 2, 4);
     story_expect_piece(story, "3 < halt left step 5: rank 1 (host h2) closed its session while "
                               "rank 0 (host h1) still needed it in lockstep_start after step 4");
-    teardown(state);
-    setup(state);
+    story_end(story);
+    story_begin(story);
     story_run(story, 3);
     story_leave(story, 2, 4);
     story_forget(story);
@@ -698,7 +684,7 @@ static void test_deaths_and_goodbyes_in_a_later_start(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, story_setup, story_teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_equal_manifests_are_verified_when_all_have_started),
         TEST(test_each_kind_of_difference_has_its_sentence),

@@ -12,20 +12,6 @@
 
 #include <cmocka.h>
 
-static int setup(void **state)
-{
-    static struct story story;
-    story_begin(&story);
-    *state = &story;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    story_end(*state);
-    return 0;
-}
-
 static void test_a_stream_that_breaks_is_a_death(void **state)
 {
     struct story *story = *state;
@@ -312,7 +298,7 @@ static void test_a_running_job_takes_nobody(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, story_setup, story_teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_a_stream_that_breaks_is_a_death),
         TEST(test_a_loss_seen_by_a_peer_is_the_same_death),
