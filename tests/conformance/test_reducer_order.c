@@ -454,17 +454,8 @@ static void case_44_statistics_are_ordered(const struct setting *setting)
 // A planned step whose last gradient comes after a pause; whether a byte travelled before it.
 static bool overlap_step(struct rank *rank, struct trained_module *module, useconds_t pause_us)
 {
-    lockstep_call *call;
     struct lockstep_report report;
-    trainer_begin(rank, NULL);
-    trainer_fill_known(module, rank->rank, atomic_load(&rank->step));
-    RANK_OK(rank, lockstep_call_begin(module->module, &call));
-    for (uint32_t p = module->shape.count; p-- > 1;)
-        RANK_OK(rank, lockstep_grad_ready(module->module, call, p, NULL, NULL));
-    usleep(pause_us);
-    RANK_OK(rank, lockstep_grad_ready(module->module, call, 0, NULL, NULL));
-    RANK_OK(rank, lockstep_call_end(call));
-    trainer_end(rank);
+    trainer_step_pausing(rank, module, pause_us);
     trainer_expect_mean(rank, module, atomic_load(&rank->step), NULL);
     report = trainer_report(rank);
     expect_sane(rank, &report);

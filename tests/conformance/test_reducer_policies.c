@@ -29,14 +29,8 @@ static void policy_make(struct rank *rank, lockstep_unused_policy policy,
 
 static void policy_call(struct rank *rank, struct trained_module *module, uint64_t used)
 {
-    lockstep_call *call;
     trainer_fill_known(module, rank->rank, atomic_load(&rank->step));
-    RANK_OK(rank, lockstep_call_begin(module->module, &call));
-    for (uint32_t i = 0; i < module->shape.count; i++) {
-        if ((used >> module->order[i] & 1) != 0)
-            RANK_OK(rank, lockstep_grad_ready(module->module, call, module->order[i], NULL, NULL));
-    }
-    RANK_OK(rank, lockstep_call_end(call));
+    trainer_call_used(rank, module, used);
 }
 
 // Ranks that did not use a parameter count with zeros. What nobody used is as this rank left it,

@@ -308,16 +308,7 @@ static void case_44_waiting_is_exposed(const struct setting *setting)
 static uint64_t overlap_of_pause(struct rank *rank, struct trained_module *module,
                                  useconds_t pause_us)
 {
-    lockstep_call *call;
-    trainer_begin(rank, NULL);
-    trainer_fill_known(module, rank->rank, atomic_load(&rank->step));
-    RANK_OK(rank, lockstep_call_begin(module->module, &call));
-    for (uint32_t p = module->shape.count; p-- > 1;)
-        RANK_OK(rank, lockstep_grad_ready(module->module, call, p, NULL, NULL));
-    usleep(pause_us);
-    RANK_OK(rank, lockstep_grad_ready(module->module, call, 0, NULL, NULL));
-    RANK_OK(rank, lockstep_call_end(call));
-    trainer_end(rank);
+    trainer_step_pausing(rank, module, pause_us);
     return check_report(rank, "a pause", false).overlap_us;
 }
 

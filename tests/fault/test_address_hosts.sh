@@ -3,16 +3,7 @@
 # The addresses that workers announce, between hosts that have two networks and both families: what
 # is found out, an interface, a network, IPv6, and ranges of ports, also one that is used up. And
 # encryption, which all have to want. Hosts are namespaces that end with this script.
-if [ -z "${LOCKSTEP_TEST_INSIDE:-}" ]; then
-    user=()
-    [ "$(id -u)" = 0 ] || user=(--user --map-root-user)
-    if ! unshare "${user[@]}" --net --uts --pid --fork --mount-proc ip link add name one type veth peer name other; then
-        echo "this kernel lets nobody here make networks (unshare, veth)"
-        exit 77
-    fi
-    export LOCKSTEP_TEST_INSIDE=1
-    exec unshare "${user[@]}" --net --pid --fork --kill-child --mount-proc bash "$0" "$@"
-fi
+. "$(dirname "$0")/own_network.sh"
 . "$(dirname "$0")/run_lib.sh"
 . "$(dirname "$0")/hosts_lib.sh"
 root=$(cd "$(dirname "$0")/../.." && pwd)

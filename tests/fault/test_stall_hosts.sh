@@ -8,18 +8,10 @@
 #
 # With LOCKSTEP_TEST_LONG_CUT=1 the link is then cut for good, and every rank has to be told so.
 # What was said is appended to the file LOCKSTEP_STALL_KEEP, for docs/stalls.md.
-if [ -z "${LOCKSTEP_TEST_INSIDE:-}" ]; then
-    user=()
-    [ "$(id -u)" = 0 ] || user=(--user --map-root-user)
-    if ! unshare "${user[@]}" --net --uts --pid --fork --mount-proc sh -c \
-        'ip link add br0 type bridge && ip link add name one type veth peer name other &&
-         ip link set one master br0 && ip link set one type bridge_slave isolated on'; then
-        echo "this kernel lets nobody here make networks (unshare, veth, bridge)"
-        exit 77
-    fi
-    export LOCKSTEP_TEST_INSIDE=1
-    exec unshare "${user[@]}" --net --pid --fork --kill-child --mount-proc bash "$0" "$@"
-fi
+NETWORK_PROBE='ip link add br0 type bridge && ip link add name one type veth peer name other &&
+               ip link set one master br0 && ip link set one type bridge_slave isolated on'
+NETWORK_NEEDS="unshare, veth, bridge"
+. "$(dirname "$0")/own_network.sh"
 . "$(dirname "$0")/run_lib.sh"
 . "$(dirname "$0")/hosts_lib.sh"
 here=$(dirname "$0")

@@ -3,16 +3,7 @@
 # Two levels between hosts with a network of their own: as many ranks on each as on the others, more
 # on some, and ranks that go round the hosts; then the death of a host's leader and of another rank,
 # which the others report by name. Hosts are namespaces that end with this script.
-if [ -z "${LOCKSTEP_TEST_INSIDE:-}" ]; then
-    user=()
-    [ "$(id -u)" = 0 ] || user=(--user --map-root-user)
-    if ! unshare "${user[@]}" --net --uts --pid --fork --mount-proc ip link add name one type veth peer name other; then
-        echo "this kernel lets nobody here make networks (unshare, veth)"
-        exit 77
-    fi
-    export LOCKSTEP_TEST_INSIDE=1
-    exec unshare "${user[@]}" --net --pid --fork --kill-child --mount-proc bash "$0" "$@"
-fi
+. "$(dirname "$0")/own_network.sh"
 . "$(dirname "$0")/run_lib.sh"
 . "$(dirname "$0")/hosts_lib.sh"
 root=$(cd "$(dirname "$0")/../.." && pwd)

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 uint64_t trainer_random(uint64_t *state)
 {
@@ -211,16 +212,36 @@ void trainer_begin(struct rank *rank, const struct lockstep_step_options *option
 
 void trainer_call(struct rank *rank, struct trained_module *module)
 {
+    trainer_call_used(rank, module, UINT64_MAX);
+}
+
+void trainer_call_used(struct rank *rank, struct trained_module *module, uint64_t used)
+{
     lockstep_call *call;
     RANK_OK(rank, lockstep_call_begin(module->module, &call));
     for (uint32_t i = 0; i < module->shape.count; i++)
-        RANK_OK(rank, lockstep_grad_ready(module->module, call, module->order[i], NULL, NULL));
+        if ((used >> module->order[i] & 1) != 0)
+            RANK_OK(rank, lockstep_grad_ready(module->module, call, module->order[i], NULL, NULL));
     RANK_OK(rank, lockstep_call_end(call));
 }
 
 void trainer_end(struct rank *rank)
 {
     RANK_OK(rank, lockstep_step_end(rank->session, NULL));
+}
+
+void trainer_step_pausing(struct rank *rank, struct trained_module *module, useconds_t pause_us)
+{
+    lockstep_call *call;
+    trainer_begin(rank, NULL);
+    trainer_fill_known(module, rank->rank, atomic_load(&rank->step));
+    RANK_OK(rank, lockstep_call_begin(module->module, &call));
+    for (uint32_t p = module->shape.count; p-- > 1;)
+        RANK_OK(rank, lockstep_grad_ready(module->module, call, p, NULL, NULL));
+    usleep(pause_us);
+    RANK_OK(rank, lockstep_grad_ready(module->module, call, 0, NULL, NULL));
+    RANK_OK(rank, lockstep_call_end(call));
+    trainer_end(rank);
 }
 
 struct lockstep_report trainer_report(struct rank *rank)

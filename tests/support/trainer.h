@@ -11,6 +11,8 @@
 
 #include "tests/support/cluster.h"
 
+#include <unistd.h>
+
 #define TRAINER_MAX_PARAMETERS 64
 #define TRAINER_GAP_ELEMENTS 3 // Between gradients that are not to be contiguous.
 
@@ -69,10 +71,14 @@ void trainer_digest(struct rank *rank, const struct trained_module *module);
 // The pieces of a step; step_begin keeps rank->step for the report of a hang.
 void trainer_begin(struct rank *rank, const struct lockstep_step_options *options);
 void trainer_call(struct rank *rank, struct trained_module *module); // All gradients, in order.
+// The same, without those parameters whose bit is not set.
+void trainer_call_used(struct rank *rank, struct trained_module *module, uint64_t used);
 void trainer_end(struct rank *rank);
 struct lockstep_report trainer_report(struct rank *rank);
 // A whole step with known gradients of these modules, checked.
 void trainer_step_known(struct rank *rank, struct trained_module *modules, uint32_t count);
+// A step with known gradients, whose last one comes after a pause. Nothing is checked.
+void trainer_step_pausing(struct rank *rank, struct trained_module *module, useconds_t pause_us);
 
 // order becomes a permutation that depends on seed only.
 void trainer_shuffle(uint32_t *order, uint32_t count, uint64_t seed);
