@@ -194,6 +194,8 @@ static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a p
 #define LOCKSTEP_INSPECT_PAUSE_MS 5000 // Stacks of one rank are taken at most so often.
 #define LOCKSTEP_OPEN_TIMEOUT_MS 60000
 #define LOCKSTEP_HELLO_MS 5000 // How long a new connection may take to prove membership.
-#define LOCKSTEP_HALT_GRACE_MS 500 // How long a worker that saw a reset waits for the verdict.
+// How long a worker that saw a reset waits for the verdict, which comes at once but on busy
+// machines.
+#define LOCKSTEP_HALT_GRACE_MS 3000
 
 #endif

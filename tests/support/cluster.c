@@ -105,6 +105,11 @@ const char *cluster_coordinator(void)
     return coordinator_address;
 }
 
+void cluster_signal_coordinator(int signal)
+{
+    kill(coordinator_pid, signal);
+}
+
 void cluster_job_name(char *name, size_t bytes)
 {
     static atomic_uint jobs;

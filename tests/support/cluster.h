@@ -129,6 +129,8 @@ struct lockstep_config rank_config(const struct rank *rank);
 
 // Address of the program's coordinator; starts it. A job name that no other test has.
 const char *cluster_coordinator(void);
+// SIGSTOP, SIGCONT: the program's coordinator, whose worlds all wait for it meanwhile.
+void cluster_signal_coordinator(int signal);
 void cluster_job_name(char *name, size_t bytes);
 
 // ---- Checks of a rank --------------------------------------------------------------------------
