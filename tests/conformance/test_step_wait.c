@@ -233,6 +233,7 @@ static void giving_up_body(struct rank *rank)
 {
     struct trained_module module;
     make(rank, &module);
+    rank_meet(rank); // All have started.
     trainer_begin(rank, NULL);
     if (rank->rank == 0) {
         ask_often(rank, &module);

@@ -29,7 +29,8 @@
 #define ROUNDS 4
 #define LAZY "FAKE_CUDA_LAZY_US=300000"
 #define DEVICES "FAKE_CUDA_DEVICES=8"
-#define ABORT_MS 300
+#define GIVE_UP_MS 4000 // Of fleet_bound_ms().
+#define ABORT_MS 300 // Where an abort hangs; elsewhere the default, which nothing is to reach.
 
 static const struct fake_controls *fake;
 static const struct cuda *cuda;
@@ -39,6 +40,7 @@ struct play {
     bool pieces; // Three extents instead of one.
     bool follows; // Results are read by a stream, as soon as they are enqueued.
     bool idle; // Rank 0 has no input, and its stream still writes to its memory.
+    bool hangs; // An abort never ends.
     bool late; // NCCL has ended with an error, of which it tells when it is asked again.
     const char *says; // What the failure's text has in it.
 };
@@ -361,7 +363,7 @@ static void run_script(enum fleet_devices devices, uint32_t world, void (*script
                                           .kind = TRANSPORT_LOOPBACK,
                                           .world = world,
                                           .chunk_bytes = 4096,
-                                          .abort_ms = ABORT_MS,
+                                          .abort_ms = play->hangs ? ABORT_MS : 0,
                                           .devices = devices};
     fleet_run(&options, script, play);
 }
@@ -405,7 +407,7 @@ static void script_given_up(struct member *member)
         MEMBER_CHECK(member, member->done_count == 0 && member->failed_count == 0);
     }
     member_barrier(member);
-    member_give_up(member, 2000);
+    member_give_up(member, GIVE_UP_MS);
     if (member->rank == 0) {
         MEMBER_CHECK(member, shot.collective.state == NULL);
         MEMBER_CHECK(member, device_failed(member->device) == NULL);
@@ -442,7 +444,7 @@ static void script_never_ready(struct member *member)
     shot_launch(member, &shot, &rig, 0);
     member_idle(member, 20);
     MEMBER_CHECK(member, member->done_count == 0);
-    member_give_up(member, 3000);
+    member_give_up(member, GIVE_UP_MS);
     fake->hold(0, false);
     if (member->device)
         CUDA(member, stream_synchronize(rig.makes));
@@ -483,7 +485,7 @@ static void script_failing(struct member *member)
         member_idle(member, 50);
     }
     member_barrier(member);
-    member_give_up(member, 3000);
+    member_give_up(member, GIVE_UP_MS);
     rig_close(member, &rig);
 }
 
@@ -565,7 +567,7 @@ static void script_ended_elsewhere(struct member *member)
         MEMBER_CHECK(member, strstr(member->failed_text, "NCCL") != NULL);
     }
     member_barrier(member);
-    member_give_up(member, 3000);
+    member_give_up(member, GIVE_UP_MS);
     rig_close(member, &rig);
 }
 
@@ -601,7 +603,7 @@ static void script_abort_hangs(struct member *member)
         shot_launch(member, &shot, &rig, 0);
         member_idle(member, 20);
     }
-    member_give_up(member, 3000);
+    member_give_up(member, GIVE_UP_MS);
     if (member->device)
         MEMBER_CHECK(member, strstr(device_failed(member->device), "NCCL") != NULL);
     if (member->rank == 0)
@@ -613,7 +615,7 @@ static void test_abort_hangs(void **state)
 {
     (void)state;
     fake_gpu_weather(DEVICES, "FAKE_NCCL_ABORT_HANGS=1", NULL);
-    run_script(FLEET_NCCL, 2, script_abort_hangs, &(struct play){.pieces = true});
+    run_script(FLEET_NCCL, 2, script_abort_hangs, &(struct play){.pieces = true, .hangs = true});
 }
 
 // On other devices: what the first two have been given stands for ever.
@@ -672,7 +674,6 @@ static void run_in_vain(enum fleet_devices devices, uint32_t world, const char *
                                             .kind = TRANSPORT_LOOPBACK,
                                             .world = world,
                                             .chunk_bytes = 4096,
-                                            .abort_ms = ABORT_MS,
                                             .devices = devices};
     fleet->argument = &play;
     pthread_barrier_init(&fleet->barrier, NULL, world);
