@@ -257,6 +257,7 @@ static void culprit_answer_begins(struct culprit *culprit, uint64_t id)
     culprit->answer = id;
     culprit->threads = 0;
     culprit->trainer = UINT32_MAX;
+    culprit->silent = false;
     culprit->top_python = false;
     culprit->top[0] = '\0';
 }
@@ -277,9 +278,12 @@ static void culprit_place(struct culprit *culprit, const struct answer_place *pl
 
 static void culprit_threads(struct culprit *culprit, const struct answer_threads *threads)
 {
-    for (uint32_t i = 0; i < threads->count && i < LOCKSTEP_THREADS_PART; i++)
-        if (threads->threads[i].trainer && culprit->trainer == UINT32_MAX)
-            culprit->trainer = culprit->threads + i;
+    for (uint32_t i = 0; i < threads->count && i < LOCKSTEP_THREADS_PART; i++) {
+        if (!threads->threads[i].trainer || culprit->trainer != UINT32_MAX)
+            continue;
+        culprit->trainer = culprit->threads + i;
+        culprit->silent = threads->threads[i].how == STACK_SILENT;
+    }
     culprit->threads += threads->count;
 }
 

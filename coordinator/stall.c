@@ -154,13 +154,14 @@ static bool stall_join(struct stall *stall, const struct found *found)
     return changed;
 }
 
-// Whose trainer runs can say what it does.
+// Whose trainer runs can say what it does. Who has answered is asked again, when it may be, if its
+// thread had no time to: on a busy machine the next attempt may succeed.
 static void stall_ask(struct coordinator *core, struct job *job)
 {
     struct stall *stall = &job->stall;
     for (uint32_t i = 0; i < stall->culprit_count; i++) {
         struct culprit *culprit = &stall->culprits[i];
-        if (culprit->answered || culprit->asked != 0 ||
+        if ((culprit->answered && !culprit->silent) || culprit->asked != 0 ||
             (culprit->blame.kind != STALL_OUTSIDE && culprit->blame.kind != STALL_IN_CALL &&
              culprit->blame.kind != STALL_UNKNOWN && culprit->blame.kind != STALL_DEVICE))
             continue;

@@ -76,6 +76,7 @@ struct culprit {
     uint64_t answer; // Number of the one that is arriving, or has; of it:
     uint32_t threads; // So many were described.
     uint32_t trainer; // Index of the trainer's thread among them; UINT32_MAX: not seen.
+    bool silent; // That thread did not say in time where it is.
     bool top_python;
     char top[LOCKSTEP_SYMBOL_BYTES + LOCKSTEP_OBJECT_BYTES + 24];
     char phase[LOCKSTEP_NAME_BYTES];

@@ -159,20 +159,41 @@ static void test_what_is_answered_late_is_added(void **state)
     assert_true(fleet_stall(&fleet)->culprits[0].answered);
 }
 
-// A rank that has been asked says that this is the stack of its trainer.
-static void answer_frames(uint32_t rank, const struct stack_frame *frames, uint32_t count)
+// A rank that has been asked says how its trainer's thread was looked at, and what its stack is.
+static void answer_frames(uint32_t rank, enum stack_how how, const struct stack_frame *frames,
+                          uint32_t count)
 {
     const uint64_t id = story.last[rank + 1].u.inspect.id;
     struct up_message message = {.kind = UP_ANSWER};
     struct up_answer *answer = &message.u.answer;
-    *answer = (struct up_answer){.id = id, .kind = ANSWER_THREADS};
+    *answer = (struct up_answer){.id = id, .kind = ANSWER_THREADS, .last = count == 0};
     answer->u.threads.count = 1;
-    answer->u.threads.threads[0].trainer = true;
+    answer->u.threads.threads[0] = (struct stack_thread){.trainer = true, .how = how};
     story_say(&story, rank + 1, &message);
+    if (count == 0)
+        return;
     *answer = (struct up_answer){.id = id, .kind = ANSWER_FRAMES, .last = true};
     answer->u.frames.count = count;
     memcpy(answer->u.frames.frames, frames, count * sizeof(frames[0]));
     story_say(&story, rank + 1, &message);
+}
+
+// On a busy machine a thread may take longer than it has.
+static void test_who_had_no_time_to_answer_is_asked_again(void **state)
+{
+    (void)state;
+    begin(2, 1);
+    fleet_outside(&fleet, 1);
+    fleet.ranks[1].mute = true;
+    fleet_pass(&fleet, 13000);
+    answer_frames(1, STACK_SILENT, NULL, 0);
+    fleet_expect_says(&fleet, "in step 11; 1 rank waits for it.");
+    fleet.ranks[1].mute = false;
+    fleet_pass(&fleet, LOCKSTEP_INSPECT_PAUSE_MS);
+    fleet_expect_says(&fleet, "; it is in index_samples (phases+0x1a2b); 1 rank waits for it.");
+    const uint64_t last = story.last[2].u.inspect.id;
+    fleet_pass(&fleet, 2 * LOCKSTEP_INSPECT_PAUSE_MS);
+    assert_int_equal(story.last[2].u.inspect.id, last);
 }
 
 static void test_frames_of_python_come_first(void **state)
@@ -187,7 +208,7 @@ static void test_frames_of_python_come_first(void **state)
     fleet_outside(&fleet, 1);
     fleet.ranks[1].mute = true;
     fleet_pass(&fleet, 13000);
-    answer_frames(1, frames, 3);
+    answer_frames(1, STACK_SIGNAL, frames, 3);
     fleet_expect_says(&fleet, "; it is in sample (replay_buffer.py:41); 1 rank waits for it.");
 }
 
@@ -208,7 +229,7 @@ static void test_the_caller_of_the_library_is_named(void **state)
     fleet.ranks[1].beat.place.inside = true;
     fleet_pass(&fleet, 13000);
     fleet_expect_culprit(&fleet, 1, STALL_UNKNOWN);
-    answer_frames(1, frames, 5);
+    answer_frames(1, STACK_SIGNAL, frames, 5);
     fleet_expect_says(&fleet, "; it is in checkpoint (trainer+0x4); 1 rank waits");
 }
 
@@ -232,7 +253,7 @@ static void test_frames_of_libraries_are_passed_by(void **state)
     fleet_outside(&fleet, 1);
     fleet.ranks[1].mute = true;
     fleet_pass(&fleet, 13000);
-    answer_frames(1, frames, 10);
+    answer_frames(1, STACK_SIGNAL, frames, 10);
     fleet_expect_says(&fleet, "; it is in asan_is_a_name_of_mine (trainer+0x9); 1 rank waits");
 }
 
@@ -556,6 +577,7 @@ int main(void)
         TEST(test_a_stall_is_one_line_of_the_log),
         TEST(test_a_culprit_that_does_not_answer_is_named_without),
         TEST(test_what_is_answered_late_is_added),
+        TEST(test_who_had_no_time_to_answer_is_asked_again),
         TEST(test_frames_of_python_come_first),
         TEST(test_the_caller_of_the_library_is_named),
         TEST(test_frames_of_libraries_are_passed_by),
