@@ -9,17 +9,9 @@ static struct daemon server;
 static struct worker first, second;
 static char answer[256 * 1024];
 
-// Waits until an answer contains this; answers may be 100 ms old.
 static void http_expect(const char *path, const char *text)
 {
-    uint64_t deadline_ms = clock_now_ms() + wait_bound_ms();
-    do {
-        http_get(server.http, path, answer, sizeof answer);
-        if (strstr(answer, text))
-            return;
-        poll(NULL, 0, 10);
-    } while (clock_now_ms() < deadline_ms);
-    fail_msg("%s does not say '%s', but:\n%s", path, text, answer);
+    http_await(server.http, path, text, answer, sizeof answer);
 }
 
 // ---- starting ---------------------------------------------------------------------------------

@@ -31,6 +31,11 @@ static void certs(const char *arguments)
     assert_int_equal(system(command), 0);
 }
 
+static void http_expect(const char *path, const char *text)
+{
+    http_await(server.http, path, text, answer, sizeof answer);
+}
+
 static void start(void)
 {
     const char *more[] = {"--tls-dir", below("ca/coordinator"), NULL};
@@ -87,20 +92,16 @@ static void a_worker_of_another_job_learns_nothing(void **state)
     char there[LOCKSTEP_TEXT_BYTES];
     start();
     hello_is_refused("alpha", missing, sizeof missing);
-    poll(NULL, 0, 150); // Answers may be 100 ms old.
-    http_get(server.http, "/api/v1/jobs", answer, sizeof answer);
-    assert_non_null(strstr(answer, "\"jobs\":[]"));
+    http_expect("/metrics", "streams_unauthorized_total 1\n");
+    http_expect("/api/v1/jobs", "\"jobs\":[]");
 
     worker_open_tls(&first, server.grpc, below("alpha"), "alpha");
     worker_hello(&first, "alpha", 1, 2);
     worker_expect(&first, DOWN_WELCOME);
     hello_is_refused("alpha", there, sizeof there);
     assert_string_equal(missing, there);
-    poll(NULL, 0, 150);
-    http_get(server.http, "/metrics", answer, sizeof answer);
-    assert_non_null(strstr(answer, "streams_unauthorized_total 2\n"));
-    http_get(server.http, "/api/v1/jobs/alpha", answer, sizeof answer);
-    assert_non_null(strstr(answer, "\"joined\":1"));
+    http_expect("/metrics", "streams_unauthorized_total 2\n");
+    http_expect("/api/v1/jobs/alpha", "\"joined\":1");
     assert_false(first.ended);
     worker_close(&first);
     daemon_stop(&server);
@@ -159,7 +160,7 @@ static void plaintext_gets_nowhere(void **state)
     cond_init(&first.changed);
     struct control_events events = {worker_received, worker_ended, &first};
     snprintf(address, sizeof address, "127.0.0.1:%u", server.grpc);
-    const struct control_target target = {address, 500, NULL, NULL};
+    const struct control_target target = {address, test_bound_ms(500), NULL, NULL};
     assert_int_equal(control_open(&target, &events, &first.control, error, sizeof error), 0);
     worker_hello(&first, "alpha", 1, 2);
     worker_expect_end(&first, "set LOCKSTEP_TLS_DIR");

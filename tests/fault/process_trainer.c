@@ -3,6 +3,7 @@
 #include "tests/fault/process_trainer.h"
 
 #include "base/clock.h"
+#include "tests/support/bounds.h"
 #include "tests/support/fake_gpu.h"
 #include "worker/cuda.h"
 
@@ -545,7 +546,7 @@ static uint32_t count_shared_mappings(void)
 // gRPC closes its connection to the coordinator on a thread of its own, a moment later.
 static int trainer_leaves(uint32_t descriptors)
 {
-    const uint64_t end_ms = clock_now_ms() + LEAVES_MS;
+    const uint64_t end_ms = clock_now_ms() + test_bound_ms(LEAVES_MS);
     uint32_t now = count_descriptors();
     while (now != descriptors && clock_now_ms() < end_ms) {
         (void)usleep(1000);

@@ -3,6 +3,7 @@
 #include "tests/fault/process_world.h"
 
 #include "base/clock.h"
+#include "tests/support/bounds.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,12 +29,7 @@
 
 uint64_t slow_ms(uint64_t ms)
 {
-    const char *slow = getenv("LOCKSTEP_TEST_SLOW");
-    const char *ci = getenv("CI");
-    uint64_t factor = slow != NULL ? strtoull(slow, NULL, 10) : 1;
-    if (ci != NULL && strcmp(ci, "true") == 0 && factor < 5)
-        factor = 5;
-    return ms * (factor > 0 ? factor : 1);
+    return test_bound_ms(ms);
 }
 
 void pause_us(uint64_t us)

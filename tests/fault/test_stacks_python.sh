@@ -26,6 +26,7 @@ cat >"$work/probe.c" <<'END'
 #include "worker/stacks.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -48,13 +49,15 @@ static void probe_print(const char *what, const struct stack_frame *frame)
            frame->python, frame->object, frame->symbol, (unsigned long long)frame->offset);
 }
 
-// The trainer has.
+// The trainer has, and its interpreter to the end.
 static int probe_answered(const struct stacks *stacks)
 {
+    int native = 0, python = 0;
     for (unsigned i = 0; i < stacks->thread_count; i++)
-        if (stacks->threads[i].trainer && stacks->threads[i].how == STACK_SIGNAL)
-            return 1;
-    return 0;
+        native |= stacks->threads[i].trainer && stacks->threads[i].how == STACK_SIGNAL;
+    for (unsigned i = 0; i < stacks->frame_count; i++)
+        python |= strcmp(stacks->frames[i].symbol, "<module>") == 0;
+    return native && python;
 }
 
 static void probe_watch(void *argument)

@@ -4,6 +4,7 @@
 // four workers, open, register, start, one step. This program is also the trainer that it starts.
 
 #include "base/clock.h"
+#include "tests/support/bounds.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -79,16 +80,6 @@ static int train(void)
 
 // ---- The test -----------------------------------------------------------------------------------
 
-static uint64_t bound_ms(void)
-{
-    const char *slow = getenv("LOCKSTEP_TEST_SLOW");
-    const char *ci = getenv("CI");
-    uint64_t factor = slow != NULL ? strtoull(slow, NULL, 10) : 1;
-    if (ci != NULL && strcmp(ci, "true") == 0 && factor < 5)
-        factor = 5;
-    return BOUND_MS * (factor > 0 ? factor : 1);
-}
-
 static FILE *launch(void)
 {
     char self[4096] = "";
@@ -121,7 +112,7 @@ static void the_first_step_comes_soon(void **state)
     assert_int_equal(workers, WORKERS);
     printf("first step of %d workers: %.1f ms after the launch, %.1f ms after a worker's main\n",
            WORKERS, (double)(last_us - launched_us) / 1000, (double)longest_us / 1000);
-    assert_true(last_us - launched_us < bound_ms() * 1000);
+    assert_true(last_us - launched_us < test_bound_ms(BOUND_MS) * 1000);
 }
 
 int main(int argc, char **argv)
