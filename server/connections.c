@@ -51,6 +51,11 @@ struct connection *connections_enter(struct connections *connections, const char
     return connection;
 }
 
+struct connection *connections_find(struct connections *connections, const char *name)
+{
+    return find(bucket_of(connections, name), name);
+}
+
 void connections_leave(struct connection *connection)
 {
     if (!connection || --connection->calls > 0)

@@ -20,6 +20,7 @@ struct connection {
     struct list link; // In its bucket.
     uint32_t calls;
     uint32_t streams; // Of these; the owner counts them.
+    uint64_t queued; // Bytes that wait for its client; the owner counts them.
     char name[];
 };
 
@@ -33,6 +34,9 @@ void connections_init(struct connections *connections);
 // there is no memory.
 struct connection *connections_enter(struct connections *connections, const char *name,
                                      uint32_t most);
+
+// NULL: there is none of that name.
+struct connection *connections_find(struct connections *connections, const char *name);
 
 // One call less; with the last one the connection is forgotten. NULL is allowed.
 void connections_leave(struct connection *connection);

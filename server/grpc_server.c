@@ -20,6 +20,7 @@
 #include "base/text.h"
 #include "base/thread.h"
 #include "protos/codec.h"
+#include "server/budget.h"
 #include "server/connections.h"
 #include "server/grpc_credentials.h"
 #include "server/process.h"
@@ -62,6 +63,16 @@
 #define REOPEN_FIRST_MS 100 // Waiting times before a listener is opened again.
 #define REOPEN_LAST_MS 2000
 #define REOPEN_DESCRIPTORS 16 // Free descriptors without which there is no point in it.
+
+#define BUDGET_LOOK_MS 100 // How often memory is looked at.
+#define BUDGET_LOG_MS 1000 // At most one line about it in this time.
+#define BUDGET_EACH_BYTES (64 * 1024) // What the end of one connection gives back at least.
+#define BUDGET_TEXT \
+    "the coordinator has no memory left for all who are connected; what did not read or came " \
+    "last " \
+    "was ended"
+
+static_assert(RPC_MAX_STREAMS + RPC_NEWCOMERS + 1024 <= BUDGET_SOCKETS, "all descriptors are seen");
 
 #define GRPC_LOG_BURST 20 // gRPC's own log lines that are passed on in each
 #define GRPC_LOG_PERIOD_MS 10000 // of these periods.
@@ -189,6 +200,10 @@ struct rpc_server {
     uint32_t watch_count;
     struct slot slots[RPC_MAX_STREAMS];
     uint32_t free_slot; // Index + 1.
+    uint64_t budget_look_ms; // When memory is looked at next,
+    uint64_t budget_log_ms; // and when the next line may be written.
+    struct budget_socket sockets[BUDGET_SOCKETS];
+    bool over_budget;
     uint64_t reopen_ms;
     uint64_t reopen_wait_ms;
     uint64_t cut_ms; // After stop: when patience ends; else UINT64_MAX.
@@ -242,6 +257,13 @@ static void packet_free(struct packet *packet)
     free(packet);
 }
 
+static void call_count_queued(struct call *call, int64_t bytes)
+{
+    call->queue_bytes += (size_t)bytes;
+    if (call->connection)
+        call->connection->queued += (uint64_t)bytes;
+}
+
 static void call_drop_queue(struct call *call)
 {
     while (call->first) {
@@ -251,7 +273,7 @@ static void call_drop_queue(struct call *call)
     }
     call->last = NULL;
     call->queue_count = 0;
-    call->queue_bytes = 0;
+    call_count_queued(call, -(int64_t)call->queue_bytes);
 }
 
 static bool call_queue(struct call *call, const uint8_t *bytes, size_t size)
@@ -269,7 +291,7 @@ static bool call_queue(struct call *call, const uint8_t *bytes, size_t size)
         call->first = packet;
     call->last = packet;
     call->queue_count++;
-    call->queue_bytes += size;
+    call_count_queued(call, (int64_t)size);
     return true;
 }
 
@@ -280,7 +302,7 @@ static struct packet *call_unqueue(struct call *call)
     if (!call->first)
         call->last = NULL;
     call->queue_count--;
-    call->queue_bytes -= packet->size;
+    call_count_queued(call, -(int64_t)packet->size);
     return packet;
 }
 
@@ -998,6 +1020,82 @@ static void server_listen_again(struct rpc_server *server, uint64_t now_ms)
         server_reopen(server, now_ms);
 }
 
+// ---- memory -----------------------------------------------------------------------------------
+
+static void server_end_connection(struct rpc_server *server, const struct budget_socket *socket)
+{
+    list_for_each (node, &server->calls) {
+        struct call *call = list_entry(node, struct call, link);
+        if (socket->connection && call->connection == socket->connection)
+            call_cancel(call, RPC_RESOURCE_EXHAUSTED, BUDGET_TEXT);
+    }
+    budget_end(socket);
+}
+
+// Those that a job misses least. Returns how many of `most` have ended, or are about to.
+static uint64_t server_end_connections(struct rpc_server *server, uint64_t most)
+{
+    size_t ended = 0;
+    if (server_is_unix(server))
+        return 0;
+    const size_t count =
+        budget_sockets(&server->connections, server->port, server->sockets, &ended);
+    for (size_t i = 0; i < count && ended < most; i++) {
+        if (budget_is_modest(&server->sockets[i]))
+            continue;
+        server_end_connection(server, &server->sockets[i]);
+        server->counts.budget_ended++;
+        ended++;
+    }
+    return ended;
+}
+
+// Of those that stand, the latest.
+static void server_end_streams(struct rpc_server *server, uint64_t most)
+{
+    struct list *node = server->calls.previous;
+    for (; node != &server->calls && most > 0; node = node->previous) {
+        struct call *call = list_entry(node, struct call, link);
+        if (call->slot == 0 || call->dead)
+            continue;
+        call_cancel(call, RPC_RESOURCE_EXHAUSTED, BUDGET_TEXT);
+        server->counts.budget_ended++;
+        most--;
+    }
+}
+
+static void server_shrink(struct rpc_server *server, uint64_t memory, uint64_t now_ms)
+{
+    const uint64_t most = (memory - server->config.memory_bytes) / BUDGET_EACH_BYTES + 1;
+    if (server_end_connections(server, most) == 0)
+        server_end_streams(server, most);
+    server->over_budget = true;
+    if (now_ms < server->budget_log_ms)
+        return;
+    server->budget_log_ms = now_ms + BUDGET_LOG_MS;
+    log_event(server->config.log, LOG_LEVEL_ERROR, "memory_over_budget",
+              "mib=%llu budget_mib=%llu ended_total=%llu hint=%s", (unsigned long long)memory >> 20,
+              (unsigned long long)server->config.memory_bytes >> 20,
+              (unsigned long long)server->counts.budget_ended,
+              "somebody connects too often or does not read, or --memory-mib is too low for so "
+              "many workers; see SECURITY.md");
+}
+
+static void server_keep_budget(struct rpc_server *server, uint64_t now_ms)
+{
+    if (now_ms < server->budget_look_ms || server->config.memory_bytes == 0)
+        return;
+    server->budget_look_ms = now_ms + BUDGET_LOOK_MS;
+    const uint64_t memory = server->config.memory ? server->config.memory() : budget_memory();
+    server->counts.memory_bytes = memory;
+    if (memory > server->config.memory_bytes) {
+        server_shrink(server, memory, now_ms);
+    } else if (server->over_budget) {
+        server->over_budget = false;
+        budget_trim();
+    }
+}
+
 // ---- the loop ---------------------------------------------------------------------------------
 
 static struct call *expired(const struct list *list, uint64_t now_ms)
@@ -1084,6 +1182,7 @@ static void server_turn(struct rpc_server *server)
     tls_limits_turn();
     server_listen_again(server, now_ms);
     server_expire(server, now_ms);
+    server_keep_budget(server, now_ms);
     if (!server->stopping)
         server->turn_ms = server->events.turn(server->events.context, now_ms);
     else

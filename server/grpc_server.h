@@ -29,6 +29,11 @@
 // no more than twice as many. A call of which the first message does not come within RPC_SILENCE_MS
 // ends, whatever it asks for.
 //
+// Memory. Bounds of each connection do not bound all of them together, so what the process has from
+// its allocator is looked at: above memory_bytes connections end until it is less, those first
+// that have no stream, then those that do not read or have more calls than a worker has, then the
+// latest streams. Workers are told why.
+//
 // TLS. With tls_dir a stream begins only for a certificate that may be a worker's; of which job,
 // the service asks with allows when it knows the job. What was refused is told in words that say
 // nothing about jobs (grpc_credentials.h).
@@ -99,6 +104,8 @@ struct rpc_config {
     const char *service; // Its name for health checks; "" is the process itself.
     struct log *log; // Borrowed until close. gRPC's own errors go there too.
     const char *tls_dir; // Borrowed until close; NULL: plaintext.
+    uint64_t memory_bytes; // Of the whole process, above which connections end; 0: no bound.
+    uint64_t (*memory)(void); // What it has; NULL: budget_memory. For tests.
     uint32_t descriptors; // What all else in the process needs; 0: its limit is left alone.
 };
 
@@ -108,6 +115,8 @@ struct rpc_counts {
     uint64_t streams_refused; // Above RPC_MAX_STREAMS.
     uint64_t streams_silent; // Closed for saying nothing.
     uint64_t slow_consumers; // Closed for not reading.
+    uint64_t budget_ended; // Connections and streams, because all together cost too much.
+    uint64_t memory_bytes; // That the process had when it was looked at last.
     uint64_t unknown_methods;
     uint64_t accept_failures; // Times the listener went deaf.
     uint64_t listener_reopens; // Times it was opened again.

@@ -88,6 +88,7 @@ static int open_streams(struct daemon *daemon)
         .service = SERVICE_NAME,
         .log = &daemon->log,
         .tls_dir = daemon->options.tls_dir,
+        .memory_bytes = (uint64_t)daemon->options.memory_mib << 20,
         .descriptors = DESCRIPTORS,
     };
     struct rpc_events events = service_events(daemon->service);
@@ -214,12 +215,12 @@ static void announce(struct daemon *daemon, uint64_t descriptors)
     endpoint_text(&options->http, http, sizeof http);
     log_event(&daemon->log, LOG_LEVEL_INFO, "coordinator_ready",
               "version=%s grpc=%s http=%s pid=%d drain_ms=%u chunk_bytes=%u log_level=%s "
-              "port_file=%s parent=%d descriptors=%llu tls_dir=%s grpc_core=%s",
+              "port_file=%s parent=%d descriptors=%llu memory_mib=%u tls_dir=%s grpc_core=%s",
               SERVER_VERSION, grpc, options->http_off ? "off" : http, (int)getpid(),
               options->drain_ms, options->chunk_bytes, log_level_name(options->log_level),
               options->port_file ? options->port_file : "none", (int)daemon->signals.parent,
-              (unsigned long long)descriptors, options->tls_dir ? options->tls_dir : "none",
-              rpc_server_version());
+              (unsigned long long)descriptors, options->memory_mib,
+              options->tls_dir ? options->tls_dir : "none", rpc_server_version());
     warn_exposed(daemon, grpc, http);
     if (options->json)
         print_json(daemon, grpc, http);

@@ -25,6 +25,9 @@
 #define CHUNK_MIN_BYTES 1024
 #define STALL_FLOOR_MIN_MS 100
 #define STALL_FLOOR_MAX_MS 3600000
+#define MEMORY_DEFAULT_MIB 544 // 4096 workers. The manifests allow 768 MiB.
+#define MEMORY_MIN_MIB 96
+#define MEMORY_MAX_MIB 1048576
 
 // Without COORDINATOR: it will mean the same to everything of ours that could talk in the clear.
 #define INSECURE_VARIABLE "LOCKSTEP_INSECURE_PLAINTEXT"
@@ -249,6 +252,15 @@ static bool set_stall_floor(struct parse *parse, const char *value)
     return true;
 }
 
+static bool set_memory(struct parse *parse, const char *value)
+{
+    uint64_t mib;
+    if (!parse_u64(value, &mib) || mib < MEMORY_MIN_MIB || mib > MEMORY_MAX_MIB)
+        return refuse(parse, value, "mebibytes are needed, 96 to 1048576");
+    parse->options->memory_mib = (uint32_t)mib;
+    return true;
+}
+
 static bool set_json(struct parse *parse, const char *value)
 {
     (void)value;
@@ -290,6 +302,8 @@ static const struct flag flags[] = {
      "payload of a ring frame (chosen by the coordinator)"},
     {"stall-floor-ms", required_argument, set_stall_floor, "MS",
      "no rank counts as stalled earlier (10000)"},
+    {"memory-mib", required_argument, set_memory, "MIB",
+     "above it connections end (544); a third less than the container may have"},
     {"json", no_argument, set_json, NULL, "print one JSON line to stdout when ready"},
     {"version", no_argument, NULL, NULL, "print the version and exit"},
     {"help", no_argument, NULL, NULL, "print this and exit"},
@@ -398,7 +412,9 @@ enum options_result options_parse(int argc, char **argv, struct options *options
                                   char *error, size_t error_bytes)
 {
     struct parse parse = {.options = options, .error = error, .error_bytes = error_bytes};
-    *options = (struct options){.log_level = LOG_LEVEL_INFO, .drain_ms = DRAIN_DEFAULT_MS};
+    *options = (struct options){.log_level = LOG_LEVEL_INFO,
+                                .drain_ms = DRAIN_DEFAULT_MS,
+                                .memory_mib = MEMORY_DEFAULT_MIB};
     parse.given = "default";
     set_listen(&parse, LISTEN_DEFAULT);
     set_http(&parse, HTTP_DEFAULT);

@@ -37,6 +37,7 @@ struct options {
     uint32_t chunk_bytes; // 0: the core's default.
     uint32_t drain_ms;
     uint32_t stall_floor_ms; // 0: the core's default.
+    uint32_t memory_mib; // That all who are connected may come to.
     const char *token_file; // NULL: none. Borrowed from argv or the environment.
     const char *tls_dir; // NULL: workers speak in plaintext. Borrowed as well.
     bool http_tls; // HTTP too, with the same certificate.

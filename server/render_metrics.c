@@ -220,6 +220,11 @@ static void metric_streams(struct text *text, const struct rpc_counts *rpc)
            rpc->streams_silent);
     single(text, "slow_consumers_total", "counter", "Control streams closed for not reading.",
            rpc->slow_consumers);
+    single(text, "budget_ended_total", "counter",
+           "Connections and streams ended because all together cost too much memory.",
+           rpc->budget_ended);
+    single(text, "memory_bytes", "gauge", "What the process has from its allocator.",
+           rpc->memory_bytes);
     single(text, "unknown_methods_total", "counter", "Calls of methods that do not exist.",
            rpc->unknown_methods);
     single(text, "accept_failures_total", "counter",

@@ -22,6 +22,10 @@ CHAIN_BYTES, HELD_BACK = 15000, 1000
 RECORD = b"\x16\x03\x01\x40\x00"
 DESCRIPTORS = 2688 + 8  # DESCRIPTORS of server/main.c, RPC_NEWCOMERS, and streams: of the job and of newcomers.
 CERTIFICATES_S = 4  # How long clients come that hold back their certificates: they are cut after 5 s.
+MEMBERS, AT_ONCE = 700, 10  # Connections with a worker's certificate.
+MEMBERS_MIB = 160  # What all of them may cost, with the coordinator itself.
+WORLD = 1024  # LOCKSTEP_MAX_WORLD
+ANSWERS = 10500  # gRPC hears no more of a connection while 10,000 answers of its own wait.
 OWN_DESCRIPTORS = 40  # Of a process whose limit is lowered.
 
 
@@ -165,6 +169,48 @@ def never_reads(victim):
     took = victim.newcomer()
     sockets.close(streams)
     return f"{len(streams)} clients; a newcomer needed {1000 * took:.0f} ms"
+
+
+def members(victim):
+    """Certificates of workers, against a coordinator and a job of their own, where less memory is allowed than these
+    connections may cost: half of them have joined, all say much that has to be answered, and read nothing."""
+    folder = f"{victim.folder}/members"
+    os.mkdir(folder)
+    own = victims.Victim(folder, f"--memory-mib={MEMBERS_MIB}")
+    try:
+        own.start()
+        said = come_and_never_read(own)
+        own.no_alarm()
+        own.end()
+    finally:
+        victim.daemon_mib = own.daemon_mib
+        own.kill()
+    return said
+
+
+def come_and_never_read(victim):
+    certificate = f"{victim.pki}/other"
+    settings = sockets.h2_frame(sockets.SETTINGS) * ANSWERS
+    context = sockets.h2_context(victim, certificate)
+    version = strangers.protocol_version()
+    with sockets.Pinged() as pinged:
+        for number in range(MEMBERS):
+            stream = sockets.h2_connect(victim, certificate, context)
+            if number % 2:
+                said = sockets.hello("other", version, number.to_bytes(16, "big"), WORLD, 600000)
+                stream.sendall(sockets.h2_headers(sockets.SESSION) + sockets.h2_message(said))
+            pinged.streams.append(stream)
+        joined = victim.metric("streams") - victims.RANKS
+        pinged.stop()
+        for number, stream in enumerate(pinged.streams):
+            stream.settimeout(1)
+            say(stream, settings)
+            if number % AT_ONCE == 0:
+                victim.metric("streams")  # It has heard these. Processor time is not what is looked at.
+        ended = victim.metric("budget_ended_total")
+        took = victim.newcomer()
+        assert ended > 0, "nothing was ended: they cost less than is allowed, and nothing was seen"
+    return f"{MEMBERS} connections, {joined} of them had joined; {ended} were ended; a newcomer needed {1000 * took:.0f} ms"
 
 
 def say(stream, text):

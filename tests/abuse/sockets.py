@@ -5,10 +5,12 @@ import select
 import socket
 import ssl
 import struct
+import threading
 import time
 
 SESSION = "/lockstep.v1.Coordinator/Session"
 DATA, HEADERS, RESET, SETTINGS, PING = 0, 1, 3, 4, 6
+ACK = 1
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
@@ -93,13 +95,62 @@ def h2_message(message, stream=1, says=None):
     return h2_frame(DATA, b"\0" + struct.pack(">I", length) + message, 0, stream)
 
 
-def h2_connect(victim, certificate):
-    plain = connect(victim.grpc)
+def h2_context(victim, certificate):
     context = victim.context(certificate)
     context.set_alpn_protocols(["h2"])
+    return context
+
+
+def h2_connect(victim, certificate, context=None):
+    """context: made for it already."""
+    plain = connect(victim.grpc)
+    context = context or h2_context(victim, certificate)
     stream = context.wrap_socket(plain, server_hostname="127.0.0.1")
     stream.sendall(PREFACE + h2_frame(SETTINGS))
     return stream
+
+
+class Pinged:
+    """Connections of HTTP/2 on which pings are answered, so that they stand, and nothing else is, while it is open."""
+
+    def __init__(self):
+        self.streams = []
+        self.open = True
+        self.thread = threading.Thread(target=self.answer, daemon=True)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def answer(self):
+        while self.open:
+            for stream in list(self.streams):
+                try:
+                    self.answer_one(stream)
+                except (ssl.SSLWantReadError, TimeoutError):
+                    pass
+                except OSError:
+                    self.streams.remove(stream)
+            time.sleep(1)
+
+    @staticmethod
+    def answer_one(stream):
+        stream.settimeout(0)
+        heard = stream.recv(65536)
+        if not heard:
+            raise ConnectionError("it was ended")
+        begin = heard.find(h2_frame(PING, says=8))
+        if begin >= 0:
+            stream.sendall(h2_frame(PING, heard[begin + 9:begin + 17], ACK))
+
+    def stop(self):
+        """From now on nothing is read."""
+        self.open = False
+        self.thread.join()
+
+    def __exit__(self, *_):
+        self.stop()
+        close(self.streams)
 
 
 def hold_back(port, context, size):
@@ -146,8 +197,8 @@ def field(number, value):
     return bytes([number << 3 | 2, len(value) & 127 | 128, len(value) >> 7]) + value
 
 
-def hello(job, version):
+def hello(job, version, uuid=b"u" * 16, world=3, timeout_ms=5000):
     """The message with which a worker begins (protos/control.proto, Up.hello)."""
-    return field(2, field(1, version) + field(2, job) + field(3, b"u" * 16) + field(4, "h") +
-                 field(5, "stranger") + field(6, "tcp:127.0.0.1:9") + field(7, 1) + field(8, 3) +
-                 field(9, 3) + field(12, 5000) + field(14, "cpu"))
+    return field(2, field(1, version) + field(2, job) + field(3, uuid) + field(4, "h") +
+                 field(5, "stranger") + field(6, "tcp:127.0.0.1:9") + field(7, 1) + field(8, world) +
+                 field(9, world) + field(12, timeout_ms) + field(14, "cpu"))

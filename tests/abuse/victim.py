@@ -55,7 +55,9 @@ def listening_port(pid):
 class Victim:
     """Started and watched until `end`."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, *flags):
+        """flags: of the coordinator, beside the usual ones."""
+        self.flags = flags
         self.folder = folder
         self.pki = os.path.join(folder, "pki")
         self.job = JOB
@@ -86,7 +88,7 @@ class Victim:
             self.daemon = subprocess.Popen(
                 [f"{BIN}/lockstep-coordinator", "--listen=127.0.0.1:0", "--http=127.0.0.1:0", "--http-tls",
                  f"--tls-dir={self.pki}/coordinator", f"--http-token-file={token_file}",
-                 f"--port-file={ports}", f"--parent-death={os.getpid()}"], stderr=log)
+                 f"--port-file={ports}", f"--parent-death={os.getpid()}", *self.flags], stderr=log)
         while not os.path.exists(ports):
             assert self.daemon.poll() is None, open(self.log, encoding="utf-8").read()
             time.sleep(0.02)
@@ -171,6 +173,10 @@ class Victim:
             while part := stream.recv(65536):
                 parts.append(part)
         return b"".join(parts).decode(errors="replace")
+
+    def metric(self, name):
+        """The value of a metric without labels."""
+        return int(re.search(rf"^lockstep_coordinator_{name} (\d+)$", self.get("/metrics"), re.MULTILINE).group(1))
 
     def no_alarm(self):
         """The job is as it was: no stall was ever seen, nothing ended, nobody joined."""

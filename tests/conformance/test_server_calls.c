@@ -3,25 +3,11 @@
 // Calls of a client that speaks HTTP/2 by hand: it hears of bounds and does not keep to them, and
 // begins calls that say nothing. A real lockstep-coordinator.
 
-#include "tests/fault/test_server_daemon.h"
-
-#include <stdint.h>
+#include "tests/conformance/test_server_http2.h"
 
 #define CALLS_MOST 32 // Twice RPC_CONNECTION_CALLS, which the client has been told.
 #define CALLS_MORE 8
-#define FRAME_BYTES 9 // Of its header.
 #define ANSWER_BYTES (64 * 1024)
-
-enum frame_type {
-    FRAME_DATA = 0,
-    FRAME_HEADERS = 1,
-    FRAME_RESET = 3,
-    FRAME_SETTINGS = 4
-};
-enum {
-    END_HEADERS = 4,
-    END_STREAM = 1
-};
 
 static struct daemon server;
 
@@ -32,53 +18,6 @@ struct heard {
     uint32_t ended; // Calls that the coordinator has ended.
     uint32_t answered; // Calls with a message.
 };
-
-static void frame_write(int fd, enum frame_type type, uint8_t flags, uint32_t stream,
-                        const void *bytes, size_t size)
-{
-    uint8_t frame[512] = {0, (uint8_t)(size >> 8),    (uint8_t)size,          (uint8_t)type,  flags,
-                          0, (uint8_t)(stream >> 16), (uint8_t)(stream >> 8), (uint8_t)stream};
-    assert_true(FRAME_BYTES + size <= sizeof frame);
-    memcpy(frame + FRAME_BYTES, bytes, size);
-    assert_int_equal(send(fd, frame, FRAME_BYTES + size, MSG_NOSIGNAL), FRAME_BYTES + size);
-}
-
-// A header of HPACK: literal, not indexed. Returns its size.
-static size_t header_put(uint8_t *out, const char *name, const char *value)
-{
-    const size_t name_bytes = strlen(name);
-    const size_t value_bytes = strlen(value);
-    out[0] = 0;
-    out[1] = (uint8_t)name_bytes;
-    memcpy(out + 2, name, name_bytes);
-    out[2 + name_bytes] = (uint8_t)value_bytes;
-    memcpy(out + 3 + name_bytes, value, value_bytes);
-    return 3 + name_bytes + value_bytes;
-}
-
-static void call_begin(int fd, const char *path, uint32_t stream)
-{
-    static const char *const headers[][2] = {{":method", "POST"},
-                                             {":scheme", "http"},
-                                             {":authority", "a"},
-                                             {"te", "trailers"},
-                                             {"content-type", "application/grpc"}};
-    uint8_t block[256];
-    size_t size = header_put(block, ":path", path);
-    for (size_t i = 0; i < sizeof headers / sizeof headers[0]; i++)
-        size += header_put(block + size, headers[i][0], headers[i][1]);
-    frame_write(fd, FRAME_HEADERS, END_HEADERS, stream, block, size);
-}
-
-static int client_open(void)
-{
-    static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-    const int fd = raw_connect(server.grpc);
-    assert_true(fd >= 0);
-    assert_int_equal(send(fd, preface, sizeof preface - 1, 0), sizeof preface - 1);
-    frame_write(fd, FRAME_SETTINGS, 0, 0, "", 0); // Theirs are never acknowledged.
-    return fd;
-}
 
 static void count_frames(struct heard *heard)
 {
@@ -132,14 +71,14 @@ static void a_connection_has_a_bound_of_calls(void **state)
                                         "/lockstep.v1.Coordinator/Session"};
     static struct heard heard, other;
     daemon_start(&server, NULL, 0);
-    const int fd = client_open();
+    const int fd = client_open(server.grpc);
     for (uint32_t i = 0; i < CALLS_MOST + CALLS_MORE; i++)
         call_begin(fd, paths[i % 3], 1 + 2 * i);
     hear(fd, &heard, CALLS_MORE, 0, wait_bound_ms());
     ask_health(fd, 1);
     hear(fd, &heard, CALLS_MORE, 1, wait_bound_ms());
 
-    const int second = client_open();
+    const int second = client_open(server.grpc);
     call_begin(second, paths[1], 1);
     ask_health(second, 1);
     hear(second, &other, 1, 1, wait_bound_ms());
@@ -155,7 +94,7 @@ static void silent_calls_end(void **state)
     (void)state;
     static struct heard heard;
     daemon_start(&server, NULL, 0);
-    const int fd = client_open();
+    const int fd = client_open(server.grpc);
     call_begin(fd, "/grpc.health.v1.Health/Watch", 1);
     call_begin(fd, "/grpc.health.v1.Health/Check", 3);
     call_begin(fd, "/lockstep.v1.Coordinator/Session", 5);

@@ -230,6 +230,7 @@ class Metrics(unittest.TestCase):
             "LockstepUnauthorized": dict(streams_unauthorized_total="0x700 1x600"),
             "LockstepCertificateUnusable": dict(tls_reload_failures_total="0 1x1200"),
             "LockstepCertificateEnds": dict(tls_certificate_expires_seconds="100000x1200"),
+            "LockstepMemoryShort": dict(budget_ended_total="0x700 1x600"),
             "LockstepCoordinatorDeaf": dict(listening="0x1200"),
         }
         tests = []

@@ -43,6 +43,7 @@ static void defaults_are_loopback(void **state)
     assert_string_equal(text, "127.0.0.1:8080");
     assert_int_equal(options.drain_ms, 5000);
     assert_int_equal(options.stall_floor_ms, 0);
+    assert_int_equal(options.memory_mib, 544);
     assert_int_equal(options.log_level, LOG_LEVEL_INFO);
     assert_null(options.port_file);
     assert_false(options.parent_death || options.http_off || options.json);
@@ -53,7 +54,7 @@ static void every_flag_is_read(void **state)
     (void)state;
     assert_int_equal(parse("--listen [::1]:7 --http=off --log-level debug --port-file /p "
                            "--parent-death=42 --drain-ms 0 --chunk-bytes 65536 --json "
-                           "--stall-floor-ms 500 --http-token-file /t"),
+                           "--stall-floor-ms 500 --http-token-file /t --memory-mib 96"),
                      OPTIONS_RUN);
     char text[64];
     endpoint_text(&options.listen, text, sizeof text);
@@ -65,6 +66,7 @@ static void every_flag_is_read(void **state)
     assert_int_equal(options.drain_ms, 0);
     assert_int_equal(options.chunk_bytes, 65536);
     assert_int_equal(options.stall_floor_ms, 500);
+    assert_int_equal(options.memory_mib, 96);
     assert_string_equal(options.token_file, "/t");
     assert_int_equal(parse("--http localhost:0 --parent-death"), OPTIONS_RUN);
     assert_string_equal(options.http.host, "127.0.0.1");
@@ -113,6 +115,8 @@ static void misuse_gets_a_sentence(void **state)
         {"--chunk-bytes 2097152", "1048576"},
         {"--stall-floor-ms 99", "100 to 3600000"},
         {"--stall-floor-ms 3600001", "100 to 3600000"},
+        {"--memory-mib 95", "96 to 1048576"},
+        {"--memory-mib 1g", "mebibytes"},
         {"--http-token-file=", "a path is needed"},
         {"--parent-death=0", "process id"},
         {"--json=yes", "--json=yes"},

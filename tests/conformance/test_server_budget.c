@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What ends when all who are connected cost more than they may together, and what goes on. The
+// server is real, in this process; what memory it has the test says, once above the bound each
+// time, so that what has ended is the first of the order and nothing else.
+
+#include "server/budget.h"
+#include "server/grpc_server.h"
+#include "tests/conformance/test_server_http2.h"
+
+#include <stdatomic.h>
+
+#define METHOD "/lockstep.v1.Coordinator/Session"
+#define BUDGET_BYTES (1024 * 1024)
+
+static struct {
+    struct rpc_server *server;
+    struct thread thread;
+    struct log log;
+    // atomic
+    atomic_bool above; // The next look at memory sees too much.
+    atomic_bool stop;
+    atomic_uint messages;
+    // guarded by mutex
+    struct mutex mutex;
+    struct cond changed;
+    unsigned closed;
+    char text[LOCKSTEP_TEXT_BYTES]; // Why the last stream was closed.
+    uint64_t ended; // As the server counts them.
+} there;
+
+// ---- the server -------------------------------------------------------------------------------
+
+static uint64_t memory_now(void)
+{
+    return atomic_exchange(&there.above, false) ? BUDGET_BYTES + 1 : BUDGET_BYTES;
+}
+
+static void on_opened(void *context, rpc_peer peer, const char *address)
+{
+    (void)context;
+    (void)peer;
+    (void)address;
+}
+
+static void on_message(void *context, rpc_peer peer, const uint8_t *bytes, size_t size)
+{
+    (void)context;
+    (void)peer;
+    (void)bytes;
+    (void)size;
+    atomic_fetch_add(&there.messages, 1);
+}
+
+static void on_closed(void *context, rpc_peer peer, const char *text)
+{
+    (void)context;
+    (void)peer;
+    mutex_lock(&there.mutex);
+    there.closed++;
+    snprintf(there.text, sizeof there.text, "%s", text);
+    cond_broadcast(&there.changed);
+    mutex_unlock(&there.mutex);
+}
+
+static uint64_t on_turn(void *context, uint64_t now_ms)
+{
+    (void)context;
+    mutex_lock(&there.mutex);
+    there.ended = rpc_server_calls.counts(there.server).budget_ended;
+    cond_broadcast(&there.changed);
+    mutex_unlock(&there.mutex);
+    if (atomic_load(&there.stop))
+        rpc_server_calls.stop(there.server);
+    return now_ms + 10;
+}
+
+static void serve(void *argument)
+{
+    (void)argument;
+    rpc_server_run(there.server);
+}
+
+static void server_start(const char *host)
+{
+    const struct rpc_config config = {.host = host,
+                                      .method = METHOD,
+                                      .service = "lockstep.v1.Coordinator",
+                                      .log = &there.log,
+                                      .memory_bytes = BUDGET_BYTES,
+                                      .memory = memory_now};
+    const struct rpc_events events = {on_opened, on_message, on_closed, on_turn, NULL};
+    char error[LOCKSTEP_TEXT_BYTES];
+    memset(&there, 0, sizeof there);
+    mutex_init(&there.mutex);
+    cond_init(&there.changed);
+    if (rpc_server_open(&config, &events, &there.server, error, sizeof error) < 0)
+        fail_msg("%s", error);
+    assert_int_equal(thread_start(&there.thread, "coordinator", serve, NULL), 0);
+}
+
+static void server_end(void)
+{
+    atomic_store(&there.stop, true);
+    rpc_server_wake(there.server);
+    thread_join(&there.thread);
+    rpc_server_close(there.server);
+    cond_fini(&there.changed);
+    mutex_fini(&there.mutex);
+}
+
+// ---- clients ----------------------------------------------------------------------------------
+
+// Says something on the stream, and waits until it was heard.
+static void stream_speak(int fd, uint32_t stream)
+{
+    const uint64_t until_ms = clock_now_ms() + wait_bound_ms();
+    const unsigned before = atomic_load(&there.messages);
+    frame_write(fd, FRAME_DATA, 0, stream, "\0\0\0\0\0", 5);
+    while (atomic_load(&there.messages) == before) {
+        assert_true(clock_now_ms() < until_ms);
+        usleep(1000);
+    }
+}
+
+static int stream_begin(int fd, uint32_t stream)
+{
+    call_begin(fd, METHOD, stream);
+    stream_speak(fd, stream);
+    return fd;
+}
+
+static int stream_open(void)
+{
+    return stream_begin(client_open(rpc_server_port(there.server)), 1);
+}
+
+// Without a stream, and heard of: the server has said something.
+static int idle_begin(int fd)
+{
+    struct pollfd ready = {client_begin(fd), POLLIN, 0};
+    assert_int_equal(poll(&ready, 1, (int)wait_bound_ms()), 1);
+    return fd;
+}
+
+static void await_ended(uint64_t count)
+{
+    const uint64_t until_ms = clock_now_ms() + wait_bound_ms();
+    mutex_lock(&there.mutex);
+    while (there.ended < count && cond_wait_until(&there.changed, &there.mutex, until_ms))
+        ;
+    assert_int_equal(there.ended, count);
+    mutex_unlock(&there.mutex);
+}
+
+static void await_closed(unsigned count)
+{
+    const uint64_t until_ms = clock_now_ms() + wait_bound_ms();
+    mutex_lock(&there.mutex);
+    while (there.closed < count && cond_wait_until(&there.changed, &there.mutex, until_ms))
+        ;
+    assert_int_equal(there.closed, count);
+    assert_non_null(strstr(there.text, "no memory left for all who are connected"));
+    mutex_unlock(&there.mutex);
+}
+
+static void expect_end(int fd)
+{
+    char bytes[4096];
+    const uint64_t until_ms = clock_now_ms() + wait_bound_ms();
+    struct pollfd ready = {fd, POLLIN, 0};
+    ssize_t got = 1;
+    while (got > 0 && clock_now_ms() < until_ms) {
+        if (poll(&ready, 1, 50) > 0)
+            got = recv(fd, bytes, sizeof bytes, 0);
+    }
+    assert_true(got <= 0);
+    close(fd);
+}
+
+// ---- tests ------------------------------------------------------------------------------------
+
+// Condition: memory is above its bound, three times, with two streams, a connection that has none,
+// and one with two calls. Decision: first the one without a stream ends, then the one that does
+// more than a worker, then the latest stream, which is told why; the first stream goes on.
+static void what_a_job_misses_least_ends_first(void **state)
+{
+    (void)state;
+    server_start("127.0.0.1");
+    const int first = stream_open();
+    const int busy = stream_begin(stream_open(), 3);
+    const int latest = stream_open();
+    const int idle = idle_begin(raw_connect(rpc_server_port(there.server)));
+
+    atomic_store(&there.above, true);
+    await_ended(1);
+    expect_end(idle);
+    stream_speak(first, 1);
+    stream_speak(busy, 1);
+    stream_speak(busy, 3);
+    stream_speak(latest, 1);
+
+    atomic_store(&there.above, true);
+    await_ended(2);
+    expect_end(busy);
+    await_closed(2);
+    stream_speak(first, 1);
+    stream_speak(latest, 1);
+
+    atomic_store(&there.above, true);
+    await_ended(3);
+    await_closed(3);
+    stream_speak(first, 1);
+    close(latest);
+    close(first);
+    server_end();
+}
+
+// -1: there is no IPv6 here.
+static int connect_six(uint16_t port)
+{
+    const struct sockaddr_in6 address = {
+        .sin6_family = AF_INET6, .sin6_port = htons(port), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && connect(fd, (const struct sockaddr *)&address, sizeof address) == 0)
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+static bool six_is_here(void)
+{
+    const struct sockaddr_in6 address = {.sin6_family = AF_INET6,
+                                         .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool here = fd >= 0 && bind(fd, (const struct sockaddr *)&address, sizeof address) == 0;
+    if (fd >= 0)
+        close(fd);
+    return here;
+}
+
+// Condition: the same with IPv6, whose addresses gRPC writes in a way of its own. Decision: a
+// stream is known as one, and told why it ends.
+static void streams_over_ipv6_are_known(void **state)
+{
+    (void)state;
+    if (!six_is_here())
+        skip();
+    server_start("::1");
+    const int stream = stream_begin(client_begin(connect_six(rpc_server_port(there.server))), 1);
+    const int idle = idle_begin(connect_six(rpc_server_port(there.server)));
+    atomic_store(&there.above, true);
+    await_ended(1);
+    expect_end(idle);
+    stream_speak(stream, 1);
+    atomic_store(&there.above, true);
+    await_ended(2);
+    await_closed(1);
+    close(stream);
+    server_end();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_a_job_misses_least_ends_first),
+        cmocka_unit_test(streams_over_ipv6_are_known),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
