@@ -6,7 +6,7 @@ set -euo pipefail
 
 folder=$(mktemp -d)
 bin=${LOCKSTEP_BIN:-build/bin}
-"$bin/lockstep-coordinator" --listen 127.0.0.1:0 --http 127.0.0.1:0 --json --drain-ms 60000 \
+"$bin/lockstep-coordinator" --listen 127.0.0.1:0 --http 127.0.0.1:0 --json --drain-ms 600000 \
     --port-file "$folder/ports" --parent-death=$$ >"$folder/out" 2>"$folder/err" &
 pid=$!
 trap 'kill "$pid" 2>/dev/null || true; rm -rf "$folder"' EXIT
@@ -160,8 +160,8 @@ grep -qi '^grpc-status: 12' "$folder/headers" || fail "unknown method: $(cat "$f
 # stream that stands keeps the drain open meanwhile.
 request no.Such "$folder/no_such"
 request lockstep.v1.Coordinator "$folder/ours"
-call grpc.health.v1.Health/Watch "$folder/no_such" -m 60 >"$folder/unknown" 2>/dev/null &
-call grpc.health.v1.Health/Watch "$folder/ours" -m 60 >"$folder/watched" 2>/dev/null &
+call grpc.health.v1.Health/Watch "$folder/no_such" -m 600 >"$folder/unknown" 2>/dev/null &
+call grpc.health.v1.Health/Watch "$folder/ours" -m 600 >"$folder/watched" 2>/dev/null &
 await "$folder/unknown" "$folder/watched"
 [ "$(hex "$folder/unknown")" = $service_unknown ] || fail "watch: $(hex "$folder/unknown")"
 
