@@ -2,8 +2,8 @@
 //
 // The daemon's end of the control streams: listens, moves bytes, and says when streams open, speak
 // and end. It knows gRPC and nothing of what the bytes mean, except for grpc.health.v1, which it
-// answers by itself. grpc_server.c implements it; it and grpc_credentials.c are the only files of
-// the server that include gRPC, and no gRPC type is named here. gRPC owns the prefix grpc_server_,
+// answers by itself. Its files are server/grpc_*.c (grpc_parts.h), the only ones of the server that
+// include gRPC, and no gRPC type is named here. gRPC owns the prefix grpc_server_,
 // so everything is rpc_*.
 //
 // Rules, in prose:

@@ -45,9 +45,8 @@ PURE_HEADERS = {
 # Foreign libraries: who may include headers of this pattern. One that begins with < is for those only.
 FENCES = (
     (re.compile(r"grpc/"),
-     ("worker/control_grpc.c", "worker/control_credentials.c",
-      "server/grpc_server.c", "server/grpc_credentials.c"),
-     "gRPC stays in two files a side: the streams, and their credentials"),
+     r"(worker/control_(grpc|credentials)|server/grpc_\w+)\.c|server/grpc_parts\.h",
+     "gRPC stays where the streams are, and their credentials"),
     (re.compile(r"(.*\.pb\.h|pb(_\w+)?\.h)$"), r"protos/[^/]+\.c", "nanopb stays in protos/*.c"),
     (re.compile(r"<openssl/"),
      r"(worker/(crypto(_channel)?|control_probe)|base/tls_(files|context)|server/(http_(tls|token|guard)|tls_limits)"
