@@ -14,7 +14,7 @@ phases=${BUILD:-build}/examples/phases
 rounds=${LOCKSTEP_PHASES_ROUNDS:-$([ -n "${LOCKSTEP_SANITIZER:-}" ] && echo 1 || echo 2)}
 seed=${LOCKSTEP_PHASES_SEED:-$((RANDOM * 32768 + RANDOM))}
 floor_ms=$((500 * slow))
-late_ms=$((2000 * slow)) # From the bound to the verdict.
+late_ms=$((4000 * slow)) # From the bound to the verdict.
 echo "LOCKSTEP_PHASES_ROUNDS=$rounds LOCKSTEP_PHASES_SEED=$seed"
 
 "$bin/lockstep-coordinator" --listen 127.0.0.1:0 --http 127.0.0.1:0 --port-file "$work/ports" \

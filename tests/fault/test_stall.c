@@ -24,7 +24,7 @@
 #define STEP 46
 
 #define FLOOR_MS slow_ms(500)
-#define LATE_MS slow_ms(2000) // From the bound to the verdict.
+#define LATE_MS slow_ms(4000) // From the bound to the verdict.
 #define FROZEN_MS slow_ms(3000) // From SIGSTOP to the verdict.
 #define LIFTED_MS slow_ms(2000) // From progress to its end.
 

@@ -91,7 +91,7 @@ def main():
     assert report["results"], "no results"
     limits = dict(report["limits"])
     line_ns = limits.pop("line_ns")
-    assert line_ns > 10 if report["cores"] > 1 else line_ns is None, "line_ns"
+    assert line_ns > 1 if report["cores"] > 1 else line_ns is None, "line_ns"
     assert all(limit > 0 for limit in limits.values()), "a limit is missing"
     for result in report["results"]:
         wanted = result_members - left_out
