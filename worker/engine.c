@@ -793,7 +793,6 @@ static void engine_step_begin(struct lockstep_session *session, uint64_t phase)
     session->step_bytes_received = now.bytes_received;
     session->step_bytes_copied = now.bytes_copied;
     text_copy(session->engine_phase, sizeof(session->engine_phase), session->phase);
-    session->by_stream = session->any_enqueued = false;
     order_step_begun(session->order, session->step, phase, buckets);
     progress_order(session);
 }
@@ -1085,6 +1084,7 @@ static struct transport_events engine_events(struct lockstep_session *session)
                                      .mismatch = engine_mismatch,
                                      .form_failed = engine_form_failed,
                                      .enqueued = engine_enqueued,
+                                     .summed = engine_summed,
                                      .device_failed = engine_device_failed,
                                      .context = session};
 }

@@ -34,6 +34,14 @@ void engine_enqueued(void *context, struct collective *collective)
     session->any_enqueued = true;
 }
 
+// What it waits for now is this rank's trainer, and no other rank may have to wait for that.
+void engine_summed(void *context, struct collective *collective)
+{
+    struct lockstep_session *session = context;
+    order_slot_summed(session->order, collective->tag.slot);
+    progress_order(session);
+}
+
 // ---- What counts as final ----------------------------------------------------------------------
 
 void engine_end_by_stream(struct lockstep_session *session)
@@ -161,6 +169,9 @@ struct demand {
     // Of modules with replicas, by this rank's devices: rows of one bucket, and tables of all.
     uint32_t rows[LOCKSTEP_MAX_OWN_DEVICES];
     uint32_t tables[LOCKSTEP_MAX_OWN_DEVICES];
+    // Where results may have to wait for the trainer: of all that may, and of the largest one.
+    uint64_t late_bytes;
+    uint64_t late_largest;
 };
 
 static void demand_add(struct demand *demand, uint64_t bytes)
@@ -199,6 +210,19 @@ static void demand_add_replicas(struct demand *demand, const struct lockstep_mod
     }
 }
 
+// As it travels, where that is longer.
+static void demand_add_late(struct demand *demand, const struct lockstep_module *module,
+                            const struct bucket *bucket)
+{
+    const bool widens = module->wire == LOCKSTEP_WIRE_FLOAT32 && dtype_is_small(bucket->dtype);
+    const uint64_t bytes = bucket->elements * dtype_size(widens ? DTYPE_FLOAT32 : bucket->dtype);
+    if (module->session->world_size == 1 && module->replicas == 1) // All results are its own.
+        return;
+    demand->late_bytes += bytes * module->contribution_count;
+    if (bytes > demand->late_largest)
+        demand->late_largest = bytes;
+}
+
 static void demand_add_module(struct demand *demand, const struct lockstep_module *module)
 {
     const uint32_t before = demand->slots;
@@ -208,6 +232,7 @@ static void demand_add_module(struct demand *demand, const struct lockstep_modul
             continue;
         for (uint32_t i = 0; i < module->contribution_count; i++)
             demand_add(demand, bucket->elements * dtype_size(bucket->dtype));
+        demand_add_late(demand, module, bucket);
         demand->slots += module->contribution_count;
         if (bucket->count > demand->members)
             demand->members = bucket->count;
@@ -235,6 +260,21 @@ static int engine_reserve_tables(struct lockstep_session *session, const struct 
     return result;
 }
 
+static int engine_reserve_late(struct lockstep_session *session, const struct demand *demand)
+{
+    int result = 0;
+    if (demand->late_bytes == 0)
+        return 0;
+    // One comes back while all places are taken.
+    if (demand_rows(demand) > session->room_late_rows)
+        result = engine_reserve_replicas(session, demand, demand->late_largest);
+    session->room_late_rows = demand_rows(demand);
+    return result < 0
+               ? -1
+               : transport_reserve_aside(session->transport, demand->slots, demand->late_bytes,
+                                         demand->late_largest, demand->members);
+}
+
 int engine_reserve_layouts(struct lockstep_session *session)
 {
     struct demand demand = {.members = session->room_members};
@@ -258,7 +298,7 @@ int engine_reserve_layouts(struct lockstep_session *session)
     }
     session->room_members = demand.members;
     session->room_rows = demand_rows(&demand);
-    return result;
+    return result < 0 ? -1 : engine_reserve_late(session, &demand);
 }
 
 static int engine_reserve_group(const struct lockstep_session *session,

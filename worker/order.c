@@ -60,8 +60,10 @@ static void order_launch_window(struct order *order)
     const bool gate = !order->options.strict || order->header_equal;
     while (order->low < order->slot_count && order->slots[order->low].state == SLOT_FINAL)
         order->low++;
-    const uint32_t end = order->low + order->options.window;
-    for (uint32_t i = order->low; gate && i < order->slot_count && i < end; i++) {
+    while (order->front < order->slot_count && order->slots[order->front].state >= SLOT_SUMMED)
+        order->front++;
+    const uint32_t end = order->front + order->options.window;
+    for (uint32_t i = order->front; gate && i < order->slot_count && i < end; i++) {
         if (order->slots[i].state == SLOT_READY || order->slots[i].state == SLOT_ZERO)
             order_launch(order, i);
         else if (order->options.strict && order->slots[i].state == SLOT_UNREADY)
@@ -176,7 +178,7 @@ void order_step_begun(struct order *order, uint64_t step, uint64_t phase, const 
     order->close_joined = order->closed = order->commit_joined = order->unplanned = false;
     order->strict = order->options.strict;
     order->header_equal = order->world_size == 1;
-    order->planned = order->slot_count = order->low = order->unplaced_count = 0;
+    order->planned = order->slot_count = order->low = order->front = order->unplaced_count = 0;
     memcpy(order->buckets, buckets, sizeof(order->buckets));
     order->space = ~phase; // Learning has no plan; no plan's hash can be expected to equal this.
     memset(&order->close, 0, sizeof(order->close));
@@ -290,6 +292,14 @@ void order_slot_final(struct order *order, uint32_t index)
     if (order->failed || index >= order->slot_count)
         return;
     order->slots[index].state = SLOT_FINAL;
+    order_advance(order);
+}
+
+void order_slot_summed(struct order *order, uint32_t index)
+{
+    if (order->failed || index >= order->slot_count || order->slots[index].state != SLOT_LAUNCHED)
+        return;
+    order->slots[index].state = SLOT_SUMMED;
     order_advance(order);
 }
 

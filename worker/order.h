@@ -23,7 +23,9 @@
 //   when the step is settled, and is dropped, for the coordinator has compared the phases. A strict
 //   rank, whose data plane pairs collectives by their order, launches nothing of a step before it.
 // - R3 Launch. In a planned step slot i is launched when it is ready or zero and i < L + W, where L
-//   is the lowest slot that is not final here. The slot at L can always be launched. A strict rank
+//   is the lowest slot that is neither final here nor summed: of a summed one every rank has done
+//   its part, and its result waits for what this rank's trainer has still to say. So what a trainer
+//   does late is in no other rank's way. The slot at L can always be launched. A strict rank
 //   launches them in the order of the plan besides.
 // - Learning. In the first step of a phase every ready slot is reported and launched when the
 //   coordinator grants it; grants come in one order everywhere. The plan that arrives when all
@@ -174,6 +176,7 @@ enum slot_state {
     SLOT_READY,
     SLOT_ZERO, // Fulfilled with zeros: weight 0.
     SLOT_LAUNCHED, // Given to the data plane.
+    SLOT_SUMMED, // No rank has anything more to do for it but this one's trainer.
     SLOT_FINAL, // Its result is in user memory here.
 };
 
@@ -307,7 +310,8 @@ struct order {
     uint64_t settled;
     uint32_t planned; // So many of the slots are in the plan; 0 when learning.
     uint32_t slot_count;
-    uint32_t low; // L: lowest slot that is not final.
+    uint32_t low; // Lowest slot that is not final.
+    uint32_t front; // L: lowest one that is not summed either.
     uint32_t unplaced_count;
     uint32_t buckets[LOCKSTEP_MAX_MODULES]; // Of each module.
     struct close_wave close; // What this rank contributes.
@@ -390,6 +394,8 @@ void order_need(const struct order *order, struct call_id call, struct slot_set 
 
 // ---- Facts from the data plane -----------------------------------------------------------------
 
+// All ranks have done their part, and the result waits for this rank's trainer. Final follows.
+void order_slot_summed(struct order *order, uint32_t index);
 void order_slot_final(struct order *order, uint32_t index);
 void order_header_received(struct order *order, const struct step_header *header);
 void order_close_completed(struct order *order, const struct close_wave *result);

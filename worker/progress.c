@@ -287,17 +287,17 @@ static_assert(LOCKSTEP_MAX_SLOTS + 1 < 1 << 11 && LOCKSTEP_MAX_MODULES <= 1 << 7
 void progress_order(struct lockstep_session *session)
 {
     const struct order *order = session->order;
-    const bool slot = order->open && order->low < order->slot_count;
+    const bool slot = order->open && order->front < order->slot_count;
     uint64_t word = 0;
     if (order->open) {
-        const bool done = slot ? order->slots[order->low].state >= SLOT_LAUNCHED : order->ended;
-        const uint32_t position = order->low + (order->commit_joined ? 1 : 0);
+        const bool done = slot ? order->slots[order->front].state >= SLOT_LAUNCHED : order->ended;
+        const uint32_t position = order->front + (order->commit_joined ? 1 : 0);
         word = position | (uint64_t)order->slot_count << PLACE_COUNT |
                (uint64_t)done << PLACE_DONE | (uint64_t)1 << PLACE_OPEN |
                (uint64_t)order->learning << PLACE_LEARNING;
     }
     if (slot) {
-        const struct slot_id *id = &order->slots[order->low].id;
+        const struct slot_id *id = &order->slots[order->front].id;
         word |= (uint64_t)id->module << PLACE_MODULE | (uint64_t)id->call << PLACE_CALL |
                 (uint64_t)id->bucket << PLACE_BUCKET;
     }

@@ -459,6 +459,7 @@ struct lockstep_session {
         room[LOCKSTEP_WINDOW]; // Bytes of buckets that the device has pools for, largest first,
     uint32_t room_members; // ... and extents and units of each; ...
     uint32_t room_rows; // ... and how many rows of replicas to each.
+    uint32_t room_late_rows; // The same of what comes back after it was put aside.
     uint32_t buffers_in_flight; // Of these: of groups of buffers ...
     bool commit_held; // ... for which the commit wave waits.
     bool left_held; // A verdict waits until no plain collective is in flight.
@@ -555,6 +556,8 @@ void engine_finish(struct lockstep_session *session);
 // All that a bucket does on this rank's device is enqueued: an event of the transport. Driver, like
 // all here.
 void engine_enqueued(void *context, struct collective *collective);
+// Of a bucket there only the trainer's part is left: the same.
+void engine_summed(void *context, struct collective *collective);
 // The trainer ends the step by a stream: what is enqueued counts as final from now on.
 void engine_end_by_stream(struct lockstep_session *session);
 // The order core has to hear of something that is enqueued.

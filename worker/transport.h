@@ -195,6 +195,9 @@ struct transport_events {
     // behind device_stream_follow from now on finds its results. done() follows, with the used bits
     // and the weight. May be NULL.
     void (*enqueued)(void *context, struct collective *collective);
+    // Every rank has done its part of a collective with `behind`, and its result waits only for
+    // what that is told: it is in no other one's way until then. done() follows. May be NULL.
+    void (*summed)(void *context, struct collective *collective);
     // This rank's device, or NCCL on it, has failed: collectives on it are never done. At most once
     // in a generation. The text is a fact: "cuLaunchKernel: an illegal memory access was
     // encountered". Another rank's death can be its cause, and is not told first.
@@ -303,6 +306,11 @@ int transport_reserve_tables(struct transport *transport, struct device *device,
 // at most, each. The same otherwise.
 int transport_reserve_rows(struct transport *transport, struct device *device, uint32_t rows,
                            uint64_t bytes, uint32_t units);
+// Room for results that wait for what `behind` is told: for so many collectives of so many bytes in
+// all, in memory of the host that is not touched before it is needed, and for the way of the
+// largest one there and back, of so many bytes and units. The same otherwise.
+int transport_reserve_aside(struct transport *transport, uint32_t collectives, uint64_t bytes,
+                            uint64_t largest, uint32_t units);
 // Whether some collectives of this world have to be launched in one order on all ranks that have a
 // device, because NCCL sums them: there are two of these at least, and all have one, or they meet.
 bool transport_is_strict(const struct transport_world *world);

@@ -62,7 +62,7 @@ static void devices_fail(struct devices *devices)
 
 // ---- flows --------------------------------------------------------------------------------------
 
-static struct device_flow *devices_make_flow(struct devices *devices)
+struct device_flow *devices_make_flow(struct devices *devices)
 {
     struct device_flow *flow = calloc(1, sizeof(*flow));
     if (!flow) {
@@ -117,22 +117,30 @@ bool devices_take(struct devices *devices, struct device *device, struct device_
 {
     if (!*block)
         *block = device_find(device, kind, bytes);
-    if (!*block && !devices_reduces(devices))
+    while (!*block && device_aside_make_room(devices))
+        *block = device_find(device, kind, bytes);
+    if (!*block && !devices_reduces(devices) && !device_aside_is_leaving(devices))
         *block = devices_make(device, kind, bytes);
     return *block != NULL;
 }
 
-// The device has nothing more to do with it.
-static void devices_release(struct devices *devices, struct device_flow *flow)
+void devices_give_all(struct devices *devices, struct device_flow *flow)
 {
+    device_aside_release(flow);
     device_cut_release(&flow->cut);
     replicas_release(devices, flow);
     devices_give(devices->device, &flow->packed);
     devices_give(devices->device, &flow->pinned);
     devices_give(devices->device, &flow->note);
     devices_give(devices->device, &flow->words);
+}
+
+// The device has nothing more to do with it.
+static void devices_release(struct devices *devices, struct device_flow *flow)
+{
+    devices_give_all(devices, flow);
     flow->collective = NULL;
-    flow->untold = false;
+    flow->untold = flow->summed = flow->summed_untold = false;
     list_remove(&flow->turn);
     list_push_front(&devices->idle, &flow->turn);
 }
@@ -227,6 +235,7 @@ void devices_close(struct transport *transport)
     devices_free_flows(devices, &devices->left);
     devices_free_flows(devices, &devices->idle);
     device_cut_fini(devices);
+    device_aside_fini(devices);
     devices_give(devices->device, &devices->revoked);
     free(devices);
     transport->devices = NULL;
@@ -287,6 +296,8 @@ int transport_reserve_rows(struct transport *transport, struct device *device, u
 
 static int devices_work_flow(struct devices *devices, struct device_flow *flow)
 {
+    if (flow->stage == STAGE_LEAVING || flow->stage == STAGE_ASIDE)
+        return device_aside_work(devices, flow);
     if (flow->way == DEVICE_WAY_NCCL)
         return nccl_work(devices, flow);
     return device_flow_reduces(flow) ? mixed_work(devices, flow) : staged_work(devices, flow);
@@ -387,6 +398,21 @@ static bool devices_report_enqueued(struct devices *devices)
     return false;
 }
 
+static bool devices_report_summed(struct devices *devices)
+{
+    const struct transport_events *events = &devices->transport->events;
+    list_for_each (node, &devices->working) {
+        struct device_flow *flow = list_entry(node, struct device_flow, turn);
+        if (!flow->summed_untold)
+            continue;
+        flow->summed_untold = false;
+        if (events->summed)
+            events->summed(events->context, flow->collective);
+        return true;
+    }
+    return false;
+}
+
 static bool devices_report_done(struct devices *devices)
 {
     const struct transport_events *events = &devices->transport->events;
@@ -420,8 +446,8 @@ static bool devices_report_failed(struct devices *devices)
 bool devices_report(struct transport *transport)
 {
     struct devices *devices = transport->devices;
-    return devices && (devices_report_enqueued(devices) || devices_report_done(devices) ||
-                       devices_report_failed(devices));
+    return devices && (devices_report_enqueued(devices) || devices_report_summed(devices) ||
+                       devices_report_done(devices) || devices_report_failed(devices));
 }
 
 static struct device_flow *devices_flow_of(struct transport *transport,
@@ -537,7 +563,8 @@ static void devices_leave_flow(struct devices *devices, struct device_flow *flow
     if (flow->stage == STAGE_TAKING)
         (void)device_record(devices->device, DEVICE_REDUCE, flow->event);
     if (flow->stage == STAGE_TAKING || flow->stage == STAGE_COLLECTING ||
-        flow->stage == STAGE_HELD || flow->stage == STAGE_DELIVERING) {
+        flow->stage == STAGE_HELD || flow->stage == STAGE_LEAVING ||
+        flow->stage == STAGE_DELIVERING) {
         list_remove(&flow->turn);
         list_push_back(&devices->left, &flow->turn);
     } else {
@@ -584,6 +611,7 @@ void devices_forget(struct transport *transport, bool in_order)
         devices_leave_flow(devices, list_entry(node, struct device_flow, turn));
     list_for_each_safe (node, &devices->done)
         devices_leave_flow(devices, list_entry(node, struct device_flow, turn));
+    device_aside_forget(devices);
     devices_settle(devices, deadline_ms);
     device_leave(devices->device);
     devices->stage = DEVICES_IDLE;

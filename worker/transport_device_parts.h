@@ -3,8 +3,9 @@
 // What the files of collectives on devices share: transport_device.c (their life, the end),
 // transport_naming.c (how a communicator comes to be), transport_staged.c, transport_nccl.c and
 // transport_mixed.c (the three ways), transport_replicas.c (several copies of gradients in this
-// process), device_behind.c (results that come late) and device_cut.c (what kernels are told of a
-// collective). Nobody else includes it. The driver's thread, between device_enter and device_leave.
+// process), device_behind.c (results that come late), device_aside.c (where they are until then)
+// and device_cut.c (what kernels are told of a collective). Nobody else includes it. The driver's
+// thread, between device_enter and device_leave.
 
 #ifndef WORKER_TRANSPORT_DEVICE_PARTS_H
 #define WORKER_TRANSPORT_DEVICE_PARTS_H
@@ -24,6 +25,8 @@ enum device_stage {
     STAGE_COLLECTING, // Its input, or the sum of NCCL, is on the way to the host.
     STAGE_TRAVELLING, // A collective of the hosts carries it.
     STAGE_HELD, // Its result is there, or NCCL has it, and may not be written yet.
+    STAGE_LEAVING, // That is on the way to the host, because others need its place.
+    STAGE_ASIDE, // It is there, and nothing is on the device.
     STAGE_DELIVERING, // All that it does on the device is enqueued.
     STAGE_DONE,
 };
@@ -58,12 +61,16 @@ struct device_flow {
     enum device_way way;
     enum device_stage stage;
     bool untold; // It is enqueued, and the event that says so has not been reported.
+    bool summed; // Nobody else has anything to do for it any more ...
+    bool summed_untold; // ... and the event that says so has not been reported.
     void *event; // Of what was enqueued last.
     struct device_cut *cut; // NULL: no kernel is needed.
     struct device_block *packed; // On the device: the row as it travels. NULL: not needed.
     struct device_block *pinned; // STAGED, MIXED: the row on the host.
     struct device_block *note; // Pinned: what kernels are told, and what comes back.
     struct device_block *words; // NCCL, MIXED: the note, on the device.
+    struct device_room *borrowed; // Some of these blocks are that one's. NULL: none.
+    uint64_t shelf_at; // ASIDE: where on the shelf.
     // Replicas
     struct device_part parts[LOCKSTEP_MAX_REPLICAS]; // The first one's cut is the flow's.
     struct device_block *landing; // What one of them contributes, on the first device.
@@ -76,6 +83,15 @@ struct device_flow {
     struct collective host; // What the hosts run.
     struct extent *extents; // [extent_room]: its memory.
     uint32_t extent_room;
+};
+
+// Blocks that no pool has, so that whoever needs them never waits for what is in flight.
+struct device_room {
+    struct device_block *packed;
+    struct device_block *pinned;
+    struct device_block *note;
+    struct device_block *words;
+    bool lent; // To one flow at a time.
 };
 
 enum devices_stage {
@@ -106,6 +122,13 @@ struct devices {
     struct list left; // Forgotten, and the device may still do what was enqueued.
     struct list idle; // With an event, and without a collective.
     uint64_t flow_count;
+    // What is put aside, in memory of the host, until the trainer asks for it.
+    uint8_t *shelf; // [shelf_bytes]
+    uint64_t shelf_bytes;
+    uint64_t shelf_end; // Where the next one goes.
+    uint32_t shelf_count;
+    struct device_room way_out; // Its pinned row only.
+    struct device_room way_back;
     struct device_cut cuts[DEVICE_CUTS];
     struct device_piece *pieces; // [piece_room]: of the collective that is being launched.
     uint32_t piece_room;
@@ -139,6 +162,23 @@ int device_behind_wait(struct devices *devices, const struct device_flow *flow);
 const struct device_ready *device_behind_awaited(const struct devices *devices,
                                                  const struct device_flow *flow);
 
+// ---- device_aside.c -----------------------------------------------------------------------------
+
+// The flow is held and summed.
+void device_aside_summed(struct device_flow *flow);
+// Puts one that is held aside, so that others have what it held. False: nothing is free by that, or
+// not yet.
+bool device_aside_make_room(struct devices *devices);
+// Whether one that was held will give back what it has, and waits for no other rank.
+bool device_aside_is_leaving(const struct devices *devices);
+// Goes on with a flow that is put aside. 0, or -1 when the device has failed.
+int device_aside_work(struct devices *devices, struct device_flow *flow);
+// The flow gives back what it has borrowed.
+void device_aside_release(struct device_flow *flow);
+// No flow is asked for any more.
+void device_aside_forget(struct devices *devices);
+void device_aside_fini(struct devices *devices);
+
 // ---- transport_device.c -------------------------------------------------------------------------
 
 // A block, unless *block is one already. False: there is none now. It comes when NCCL has nothing
@@ -147,6 +187,9 @@ const struct device_ready *device_behind_awaited(const struct devices *devices,
 bool devices_take(struct devices *devices, struct device *device, struct device_block **block,
                   enum device_memory kind, size_t bytes);
 void devices_give(struct device *device, struct device_block **block);
+// The device has nothing more to do with what the flow holds there.
+void devices_give_all(struct devices *devices, struct device_flow *flow);
+struct device_flow *devices_make_flow(struct devices *devices);
 // One of this rank's devices has failed: the first of them that has. NULL: none.
 struct device *devices_broken(const struct devices *devices);
 // All that the flow does on the device is enqueued on the stream. 0 or -1.
@@ -190,7 +233,7 @@ static inline uint64_t *nccl_note(const struct device_flow *flow)
 // Whether it waits for its turn with NCCL, or NCCL has not come to its end.
 static inline bool device_flow_reduces(const struct device_flow *flow)
 {
-    return flow->way == DEVICE_WAY_NCCL ||
+    return (flow->way == DEVICE_WAY_NCCL && !flow->summed) ||
            (flow->way == DEVICE_WAY_MIXED && flow->stage <= STAGE_COLLECTING);
 }
 
@@ -219,6 +262,8 @@ int nccl_advance(struct devices *devices, struct device_flow *flow, const struct
 bool replicas_hold_own(struct devices *devices, struct device_flow *flow);
 // Takes what the further replicas need. True without any. False: there is no memory for it now.
 bool replicas_take(struct devices *devices, struct device_flow *flow);
+// Only what is needed to write a result to them.
+bool replicas_take_parts(struct devices *devices, struct device_flow *flow);
 // And where NCCL sends their sum; packs: as another row than that.
 bool replicas_take_sum(struct devices *devices, struct device_flow *flow, bool packs);
 // Adds up what the replicas contribute in a row of the first device: enqueued on that stream of it,
@@ -250,8 +295,14 @@ int staged_work(struct devices *devices, struct device_flow *flow);
 // The input of the flow's share is in the row on the host.
 int staged_travel(struct devices *devices, struct device_flow *flow);
 int staged_travelled(struct devices *devices, struct device_flow *flow);
+uint64_t staged_bytes(const struct collective *collective); // Of the row on the host.
+// Its result, which has come to the host, goes to the device as soon as it may.
+int staged_deliver(struct devices *devices, struct device_flow *flow);
 
 int nccl_work(struct devices *devices, struct device_flow *flow);
+size_t nccl_row_bytes(const struct collective *collective); // As it travels.
+// Its sum and its note, which were put aside, are in pinned memory again, and may be written.
+int nccl_come_back(struct devices *devices, struct device_flow *flow);
 
 // Until the hosts have it: then it goes on as a staged one.
 int mixed_work(struct devices *devices, struct device_flow *flow);

@@ -33,6 +33,11 @@ static enum dtype nccl_wire(const struct collective *collective)
     return collective->partial == DTYPE_NONE ? collective->dtype : collective->partial;
 }
 
+size_t nccl_row_bytes(const struct collective *collective)
+{
+    return collective->elements * dtype_size(nccl_wire(collective));
+}
+
 // What the input is multiplied by; 0: it counts for nothing, whatever it holds.
 static uint64_t nccl_factor(const struct collective *collective)
 {
@@ -66,7 +71,7 @@ static bool nccl_take(struct devices *devices, struct device_flow *flow)
         return false;
     return collective->elements == 0 ||
            (devices_take(devices, devices->device, &flow->packed, MEMORY_SCRATCH,
-                         collective->elements * dtype_size(nccl_wire(collective))) &&
+                         nccl_row_bytes(collective)) &&
             replicas_hold_own(devices, flow) && replicas_take(devices, flow) &&
             replicas_take_sum(devices, flow, !nccl_is_view(collective)));
 }
@@ -186,8 +191,7 @@ static int nccl_spread(struct devices *devices, struct device_flow *flow, enum d
 {
     const struct collective *collective = flow->collective;
     const struct device_spread spread = {.row = flow->packed->address,
-                                         .row_bytes = collective->elements *
-                                                      dtype_size(nccl_wire(collective)),
+                                         .row_bytes = nccl_row_bytes(collective),
                                          .words = flow->words->address,
                                          .words_bytes = note_words(collective) * sizeof(uint64_t),
                                          .write = nccl_write};
@@ -215,10 +219,24 @@ static int nccl_deliver_held(struct devices *devices, struct device_flow *flow, 
         nccl_read_used(flow);
     if (summed && !device_behind_matters(flow))
         return nccl_deliver(devices, flow, DEVICE_DELIVER);
+    if (summed)
+        device_aside_summed(flow);
     if (!device_behind_is_said(flow))
         return 0;
     if (device_wait(devices->device, DEVICE_BEHIND, flow->event) < 0 ||
         device_behind_wait(devices, flow) < 0)
+        return -1;
+    return nccl_deliver(devices, flow, DEVICE_BEHIND);
+}
+
+int nccl_come_back(struct devices *devices, struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    if (device_behind_wait(devices, flow) < 0 ||
+        device_transfer(devices->device, DEVICE_BEHIND, flow->words->address, flow->note->address,
+                        note_words(collective) * sizeof(uint64_t)) < 0 ||
+        device_transfer(devices->device, DEVICE_BEHIND, flow->packed->address,
+                        flow->pinned->address, nccl_row_bytes(collective)) < 0)
         return -1;
     return nccl_deliver(devices, flow, DEVICE_BEHIND);
 }

@@ -83,15 +83,22 @@ static bool replicas_take_part(struct devices *devices, struct device_flow *flow
            devices_take(devices, part->device, &part->words, MEMORY_SCRATCH, words);
 }
 
+bool replicas_take_parts(struct devices *devices, struct device_flow *flow)
+{
+    for (uint32_t r = 1; r < flow->collective->replica_count; r++) {
+        if (!replicas_take_part(devices, flow, r))
+            return false;
+    }
+    return true;
+}
+
 bool replicas_take(struct devices *devices, struct device_flow *flow)
 {
     const struct collective *collective = flow->collective;
     if (collective->replica_count == 0)
         return true;
-    for (uint32_t r = 1; r < collective->replica_count; r++) {
-        if (!replicas_take_part(devices, flow, r))
-            return false;
-    }
+    if (!replicas_take_parts(devices, flow))
+        return false;
     return devices_take(devices, devices->device, &flow->landing, MEMORY_SCRATCH,
                         replicas_row_bytes(collective));
 }

@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint64_t staged_bytes(const struct collective *collective)
+uint64_t staged_bytes(const struct collective *collective)
 {
     return collective->elements * dtype_size(collective->dtype);
 }
@@ -258,11 +258,12 @@ static int staged_write(struct devices *devices, struct device_flow *flow,
     return moved < 0 ? -1 : devices_enqueued(devices, flow, last);
 }
 
-static int staged_deliver(struct devices *devices, struct device_flow *flow)
+int staged_deliver(struct devices *devices, struct device_flow *flow)
 {
     if (!device_behind_matters(flow))
         return staged_write(devices, flow, DEVICE_DELIVER);
     flow->stage = STAGE_HELD;
+    device_aside_summed(flow);
     if (!device_behind_is_said(flow))
         return 0;
     if (device_behind_wait(devices, flow) < 0)

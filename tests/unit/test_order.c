@@ -85,6 +85,33 @@ static void test_planned_step_runs_any_ready_slot_in_the_window(void **state)
     free(tale);
 }
 
+// Its result waits for the trainer, and nobody else does.
+static void test_what_is_summed_has_left_the_window(void **state)
+{
+    struct tale *tale = tale_begin(2);
+    (void)state;
+    plan_of_buckets(tale, PHASE, LOCKSTEP_WINDOW + 2);
+    order_step_begun(&tale->order, 1, PHASE, tale->buckets);
+    tale_header(tale, 1, PHASE);
+    for (uint32_t bucket = 0; bucket < LOCKSTEP_WINDOW + 2; bucket++)
+        order_slot_ready(&tale->order, slot(0, bucket), DTYPE_FLOAT32, 1);
+    tale_expect(tale, "header 1; launch 0; launch 1; launch 2; launch 3; launch 4; launch 5; "
+                      "launch 6; launch 7; ");
+    order_slot_summed(&tale->order, 1); // Not the lowest: L stays.
+    tale_expect(tale, "");
+    order_slot_summed(&tale->order, 0);
+    tale_expect(tale, "launch 8; launch 9; ");
+    order_step_ended(&tale->order);
+    tale_close(tale, "");
+    for (uint32_t bucket = 1; bucket < LOCKSTEP_WINDOW + 2; bucket++)
+        order_slot_final(&tale->order, bucket);
+    order_slot_summed(&tale->order, 2); // It was final.
+    tale_expect(tale, "close extras 0; "); // The first one is not.
+    order_slot_final(&tale->order, 0);
+    tale_expect(tale, "commit; ");
+    free(tale);
+}
+
 static void test_what_is_missing_at_the_end_is_zero(void **state)
 {
     struct tale *tale = tale_begin(2);
@@ -527,6 +554,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_learning_step),
         cmocka_unit_test(test_planned_step_runs_any_ready_slot_in_the_window),
+        cmocka_unit_test(test_what_is_summed_has_left_the_window),
         cmocka_unit_test(test_what_is_missing_at_the_end_is_zero),
         cmocka_unit_test(test_a_call_outside_the_plan_fails_after_the_commit),
         cmocka_unit_test(test_the_close_waits_for_an_equal_header),
