@@ -40,7 +40,7 @@ struct play {
     bool pieces; // Three extents instead of one.
     bool follows; // Results are read by a stream, as soon as they are enqueued.
     bool idle; // Rank 0 has no input, and its stream still writes to its memory.
-    bool hangs; // An abort never ends.
+    bool hangs; // An abort, or what the device was given, never ends.
     bool late; // NCCL has ended with an error, of which it tells when it is asked again.
     const char *says; // What the failure's text has in it.
 };
@@ -457,9 +457,9 @@ static void test_never_ready(void **state)
 {
     (void)state;
     fake_gpu_weather(DEVICES, NULL);
-    run_script(FLEET_STAGED, 2, script_never_ready, &(struct play){.pieces = true});
-    run_script(FLEET_NCCL, 2, script_never_ready, &(struct play){.pieces = true});
-    run_script(FLEET_MIXED, 3, script_never_ready, &(struct play){.pieces = true});
+    run_script(FLEET_STAGED, 2, script_never_ready, &(struct play){.pieces = true, .hangs = true});
+    run_script(FLEET_NCCL, 2, script_never_ready, &(struct play){.pieces = true, .hangs = true});
+    run_script(FLEET_MIXED, 3, script_never_ready, &(struct play){.pieces = true, .hangs = true});
 }
 
 // Rank 0's device fails, by what the weather says. It is told once, and nothing is done there.
