@@ -225,8 +225,12 @@ static void stack_comes_from_the_worker(void **state)
     answer_with(asked, asked->u.inspect.id, 42);
     raw_read_all(fd, answer, sizeof answer);
     close(fd);
-    assert_non_null(strstr(answer, "HTTP/1.1 200"));
-    assert_non_null(strstr(answer, "\"threads\":[{\"tid\":42,"));
+    // An answer that came too late for this question is there for the next one.
+    if (!strstr(answer, "HTTP/1.1 503")) {
+        assert_non_null(strstr(answer, "HTTP/1.1 200"));
+        assert_non_null(strstr(answer, "\"threads\":[{\"tid\":42,"));
+    }
+    http_expect("/api/v1/jobs/job/ranks/0/stack", "\"threads\":[{\"tid\":42,");
     worker_close(&first);
     daemon_stop(&server);
 }
