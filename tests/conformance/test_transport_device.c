@@ -15,6 +15,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -462,6 +463,20 @@ static void test_never_ready(void **state)
     run_script(FLEET_MIXED, 3, script_never_ready, &(struct play){.pieces = true, .hangs = true});
 }
 
+// Rank 0 was told: until then the others take part.
+static atomic_bool told;
+
+static void take_part_until_told(struct member *member)
+{
+    const uint64_t since_ms = clock_now_ms();
+    member->waits_for = "what rank 0 is told";
+    while (!atomic_load(&told)) {
+        transport_progress(member->transport, 1);
+        MEMBER_CHECK(member, clock_now_ms() - since_ms < fleet_bound_ms(FLEET_BOUND_MS));
+    }
+    member->waits_for = NULL;
+}
+
 // Rank 0's device fails, by what the weather says. It is told once, and nothing is done there.
 static void script_failing(struct member *member)
 {
@@ -481,10 +496,13 @@ static void script_failing(struct member *member)
             MEMBER_CHECK(member, said[0] != '\0' && strstr(play->says, said) != NULL);
         member_idle(member, 5);
         MEMBER_CHECK(member, member->failed_count == 1);
+        atomic_store(&told, true);
     } else {
-        member_idle(member, 50);
+        take_part_until_told(member);
     }
     member_barrier(member);
+    if (member->rank == 0)
+        atomic_store(&told, false);
     member_give_up(member, GIVE_UP_MS);
     rig_close(member, &rig);
 }
