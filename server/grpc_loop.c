@@ -50,11 +50,13 @@ static uint64_t first_deadline(const struct list *list)
     return node ? list_entry(node, struct call, timer)->deadline_ms : UINT64_MAX;
 }
 
-// How long the queue may block. Bounded, because nothing wakes it when the listener goes deaf.
+// How long the queue may block. Bounded, because nothing wakes it when the listener goes deaf, nor
+// when gRPC takes memory for what no call has said.
 static uint64_t server_wait_ms(const struct rpc_server *server, uint64_t now_ms)
 {
     uint64_t next = earlier(server->turn_ms, now_ms + DEAF_CHECK_MS);
     next = earlier(next, server->cut_ms);
+    next = earlier(next, server->budget_look_ms);
     next = earlier(next, first_deadline(&server->silent));
     next = earlier(next, first_deadline(&server->lingering));
     if (!server->listener && !server->stopping)

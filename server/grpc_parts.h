@@ -150,7 +150,7 @@ struct rpc_server {
     uint32_t watch_count;
     struct slot slots[RPC_MAX_STREAMS];
     uint32_t free_slot; // Index + 1.
-    uint64_t budget_look_ms; // When memory is looked at next,
+    uint64_t budget_look_ms; // When memory is looked at next (UINT64_MAX: it has no bound),
     uint64_t budget_log_ms; // and when the next line may be written.
     struct budget_socket sockets[BUDGET_SOCKETS];
     bool over_budget;

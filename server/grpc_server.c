@@ -100,6 +100,7 @@ static void server_init(struct rpc_server *server, const struct rpc_config *conf
     server->events = *events;
     server->turn_ms = UINT64_MAX;
     server->cut_ms = UINT64_MAX;
+    server->budget_look_ms = config->memory_bytes > 0 ? 0 : UINT64_MAX;
     server->serving = true;
     list_init(&server->listeners);
     list_init(&server->calls);

@@ -236,10 +236,10 @@ def impossible_messages(victim):
         for certificate in ("observer", "other"):
             with sockets.h2_connect(victim, f"{victim.pki}/{certificate}") as stream:
                 say(stream, text)
-                strangers.learns_nothing(victim, sockets.h2_hear(stream, 0.3), what)
+                strangers.learns_nothing(victim, sockets.hear(stream, 0.3)[0], what)
     with victim.https("127.0.0.2") as stream:
         say(stream, b"GET / HTTP/1.1\r\nX: " + b"a" * 100000)
-        sockets.h2_hear(stream, 1)
+        sockets.hear(stream, 1)
     return f"{2 * len(said) + 1} clients"
 
 

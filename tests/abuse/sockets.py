@@ -18,8 +18,8 @@ def connect(port, source="127.0.0.1", timeout=10):
     return socket.create_connection(("127.0.0.1", port), timeout, (source, 0))
 
 
-def read_all(stream, seconds=7):
-    """What came until the other side ended it; it must end within `seconds`."""
+def hear(stream, seconds):
+    """What comes in so many seconds, or until the other side ends it; and whether it did."""
     parts = []
     deadline = time.monotonic() + seconds
     try:
@@ -27,13 +27,20 @@ def read_all(stream, seconds=7):
             stream.settimeout(left)
             part = stream.recv(65536)
             if not part:
-                return b"".join(parts)
+                return b"".join(parts), True
             parts.append(part)
     except (TimeoutError, ssl.SSLWantReadError):
         pass
     except OSError:
-        return b"".join(parts)
-    raise AssertionError(f"still open after {seconds} s")
+        return b"".join(parts), True
+    return b"".join(parts), False
+
+
+def read_all(stream, seconds=7):
+    """What came until the other side ended it; it must end within `seconds`."""
+    said, over = hear(stream, seconds)
+    assert over, f"still open after {seconds} s"
+    return said
 
 
 def ended(streams):
@@ -169,22 +176,6 @@ def hold_back(port, context, size):
             if not (part := stream.recv(65536)):
                 raise ConnectionError("the handshake was ended") from None
             heard.write(part)
-
-
-def h2_hear(stream, seconds):
-    """What comes in so many seconds, or until the end."""
-    parts = []
-    deadline = time.monotonic() + seconds
-    try:
-        while (left := deadline - time.monotonic()) > 0:
-            stream.settimeout(left)
-            part = stream.recv(65536)
-            if not part:
-                break
-            parts.append(part)
-    except OSError:
-        pass
-    return b"".join(parts)
 
 
 def field(number, value):

@@ -26,7 +26,7 @@ def rpc(victim, certificate, *said, seconds=0.7):
     try:
         with sockets.h2_connect(victim, certificate) as stream:
             stream.sendall(b"".join(said))
-            return sockets.h2_hear(stream, seconds)
+            return sockets.hear(stream, seconds)[0]
     except (ssl.SSLError, ConnectionError):
         return None
 

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The HTTP side without a coordinator: events as they come, clients that do not read or go away,
-// questions to workers. A thread stands in for the core: it makes pictures when the board asks, and
-// answers for the workers.
+// questions to workers.
 
-#include "base/clock.h"
-#include "server/http.h"
 #include "server/http_parts.h"
 #include "tests/support/bounds.h"
+#include "tests/support/http_fixture.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,19 +28,7 @@
 #define REQUEST_MS 1000
 #define TOKEN "0123456789abcdef"
 
-static struct {
-    struct snapshot_board board;
-    struct asks asks;
-    struct archive archive;
-    struct thread thread;
-    struct http *http;
-    struct log log;
-    atomic_bool stopping;
-    atomic_bool answering; // Workers answer what they are asked.
-    atomic_uint workers;
-    atomic_uint stall; // Number of the stall that goes on; 0: none.
-} server;
-
+static struct http_fixture server;
 static char text[4 * 1024 * 1024];
 static char token_path[64];
 static uint32_t request_ms = REQUEST_MS;
@@ -52,68 +38,7 @@ static uint64_t bound_ms(void)
     return test_bound_ms(10000);
 }
 
-// ---- the core ---------------------------------------------------------------------------------
-
-static struct snapshot *make_picture(void)
-{
-    struct snapshot *snapshot = calloc(1, sizeof *snapshot);
-    const uint32_t count = atomic_load(&server.workers);
-    const uint32_t stall = atomic_load(&server.stall);
-    snapshot->made_ms = clock_now_ms();
-    snapshot->job_count = 1;
-    snapshot->worker_count = count;
-    snapshot->workers = calloc(count, sizeof *snapshot->workers);
-    snapshot->modules = calloc(1, sizeof *snapshot->modules);
-    snapshot->stalls = calloc(1, sizeof *snapshot->stalls);
-    snapshot->rates = calloc(1, sizeof *snapshot->rates);
-    snapshot->events = calloc(1, sizeof *snapshot->events);
-    struct snapshot_job *job = &snapshot->jobs[0];
-    snprintf(job->view.name, sizeof job->view.name, "job");
-    job->workers.count = count;
-    for (uint32_t i = 0; i < count; i++) {
-        snapshot->workers[i].rank = i;
-        snapshot->workers[i].has_rank = true;
-        memset(snapshot->workers[i].mark, 'm', sizeof snapshot->workers[i].mark - 1);
-    }
-    job->stalls.count = stall > 0;
-    snapshot->stalls[0] = (struct stall_view){.number = stall, .active = true, .kind = STALL_LINK};
-    return snapshot;
-}
-
-static void answer_ask(const struct ask *ask)
-{
-    static struct up_answer answer;
-    const struct peer_view who = {.job = "job", .rank = ask->rank, .pid = 7};
-    answer = (struct up_answer){.id = clock_now_ms() + 1, .last = true, .clock_ns = 1};
-    if (ask->what & INSPECT_STACKS) {
-        answer.kind = ANSWER_THREADS;
-        answer.u.threads.count = 1;
-    } else {
-        answer.kind = ANSWER_EVENTS;
-        answer.u.events.count = 1;
-    }
-    archive_put(&server.archive, &who, &answer, clock_now_ms());
-}
-
-static void run_core(void *context)
-{
-    (void)context;
-    while (!atomic_load(&server.stopping)) {
-        struct ask ask;
-        if (snapshot_wanted(&server.board))
-            snapshot_publish(&server.board, make_picture());
-        while (asks_take(&server.asks, &ask)) {
-            if (atomic_load(&server.answering))
-                answer_ask(&ask);
-        }
-        poll(NULL, 0, 1);
-    }
-}
-
-static void wake(void *context)
-{
-    (void)context;
-}
+// ---- the server ---------------------------------------------------------------------------------
 
 static void write_token(const char *token)
 {
@@ -128,27 +53,13 @@ static void write_token(const char *token)
 static void open_with(const char *token, bool exposed)
 {
     char error[256];
-    struct http_config config = {.endpoint = {.host = "127.0.0.1", .exposed = exposed},
-                                 .process = {.version = "1"},
-                                 .board = &server.board,
-                                 .asks = &server.asks,
-                                 .archive = &server.archive,
-                                 .deaf_ms = DEAF_MS,
-                                 .request_ms = request_ms,
-                                 .token_file = token ? token_path : NULL,
-                                 .log = &server.log};
+    const struct http_config config = {.endpoint.exposed = exposed,
+                                       .deaf_ms = DEAF_MS,
+                                       .request_ms = request_ms,
+                                       .token_file = token ? token_path : NULL};
     if (token)
         write_token(token);
-    log_init(&server.log, LOG_LEVEL_ERROR, NULL, NULL);
-    snapshot_board_init(&server.board, wake, NULL);
-    asks_init(&server.asks);
-    archive_init(&server.archive);
-    atomic_store(&server.stopping, false);
-    atomic_store(&server.answering, true);
-    atomic_store(&server.workers, 4);
-    atomic_store(&server.stall, 0);
-    assert_int_equal(thread_start(&server.thread, "core", run_core, NULL), 0);
-    if (http_open(&config, &server.http, error, sizeof error) < 0)
+    if (http_fixture_open(&server, config, error, sizeof error) < 0)
         fail_msg("%s", error);
 }
 
@@ -186,12 +97,7 @@ static int setup_exposed(void **state)
 static int teardown(void **state)
 {
     (void)state;
-    http_close(server.http);
-    atomic_store(&server.stopping, true);
-    thread_join(&server.thread);
-    snapshot_board_fini(&server.board);
-    asks_fini(&server.asks);
-    archive_fini(&server.archive);
+    http_fixture_close(&server);
     if (token_path[0])
         unlink(token_path);
     return 0;
