@@ -1055,7 +1055,7 @@ static void script_leave(struct member *member)
     struct job *job = member->fleet->argument;
     job_run(member, job);
     if (member->rank == 0) {
-        transport_leave(member->transport, fleet_bound_ms(2000));
+        transport_leave(member->transport, fleet_bound_ms(5000));
         transport_close(member->transport);
         member->closed = true;
         member_barrier(member);

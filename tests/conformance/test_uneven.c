@@ -360,6 +360,7 @@ static void aborting_body(struct rank *rank)
     struct trained_module modules[MODULES];
     struct lockstep_step_view view = LOCKSTEP_STEP_VIEW_INIT;
     in_pairs(rank, modules, 3);
+    rank_meet(rank); // An abort spares no step that is not settled everywhere.
     if (rank->rank == rank->world_size - 1) {
         usleep(20000);
         RANK_OK(rank, lockstep_abort(rank->session, "the loss is NaN"));
