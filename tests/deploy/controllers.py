@@ -7,6 +7,7 @@ comes again; here it is RETRY_S. Each `step` looks once, and is called again and
 
 import copy
 import itertools
+import os
 import time
 
 from node import Pod
@@ -21,8 +22,15 @@ class TimedOut(Exception):
     """What was waited for did not come; the text has the pods' last words."""
 
 
+def patience():
+    """How much longer than on a machine of one's own things may take."""
+    slow = float(os.environ.get("LOCKSTEP_TEST_SLOW", "1"))
+    return max(slow, 5) if os.environ.get("CI") == "true" else slow
+
+
 def wait(what, condition, pods, seconds=60):
     """Waits until condition() is true."""
+    seconds *= patience()
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
