@@ -183,10 +183,10 @@ def members(victim):
         said = come_and_never_read(own)
         own.no_alarm()
         own.end()
+        assert own.daemon_mib < MEMBERS_MIB, f"that coordinator took {own.daemon_mib:.0f} MiB"
     finally:
-        victim.daemon_mib = own.daemon_mib
         own.kill()
-    return said
+    return f"{own.daemon_mib:.0f} MiB of {MEMBERS_MIB}; {said}"
 
 
 def come_and_never_read(victim):
