@@ -4,10 +4,10 @@
 // the ranks, with a number. And whether they do where some workers have none. Not what travels
 // between them. Runs inside coordinator_step.
 //
-// Rules: whoever was told to compute on a GPU can. No two workers compute on one GPU. Where two or
-// more have one, each of these has NCCL, not older than LOCKSTEP_NCCL_OLDEST, and all of the same
-// major and minor version. A world that breaks a rule does not form: all its workers get the same
-// sentence.
+// Rules: whoever was told to compute on a GPU can. No two workers compute on one GPU, be it a
+// rank's own or one that further replicas are on. Where two or more have one, each of these has
+// NCCL, not older than LOCKSTEP_NCCL_OLDEST, and all of the same major and minor version. A world
+// that breaks a rule does not form: all its workers get the same sentence.
 //
 // In a world of workers with a GPU and others, the GPUs *meet*, which is to sum by NCCL before the
 // hosts do, when they are two or more and all on one host: then what NCCL moves crosses no link
@@ -20,6 +20,7 @@
 struct gpus_fault {
     const struct up_hello *one; // NULL: nothing is wrong.
     const struct up_hello *other; // NULL: with `one` alone.
+    const struct uuid *gpu; // That both use; NULL: it is not that.
 };
 
 // "the worker on b (pid 12)"
@@ -50,9 +51,32 @@ static struct gpus_fault gpus_unusable(struct coordinator *core, const struct jo
     for (uint32_t i = 0; i < job->count; i++) {
         const struct up_hello *hello = &job_worker(core, job, i)->hello;
         if (hello->gpu_problem[0] != '\0')
-            return (struct gpus_fault){hello, NULL};
+            return (struct gpus_fault){.one = hello};
     }
-    return (struct gpus_fault){NULL, NULL};
+    return (struct gpus_fault){.one = NULL};
+}
+
+// Its own one comes first.
+static const struct uuid *gpus_of(const struct up_hello *hello, uint32_t index)
+{
+    return index == 0 ? &hello->gpu.uuid : &hello->further_gpus[index - 1];
+}
+
+static uint32_t gpus_used(const struct up_hello *hello)
+{
+    return hello->has_gpu ? 1 + hello->further_gpu_count : 0;
+}
+
+// One that both use; NULL: there is none.
+static const struct uuid *gpus_common(const struct up_hello *one, const struct up_hello *other)
+{
+    for (uint32_t i = 0; i < gpus_used(one); i++) {
+        for (uint32_t k = 0; k < gpus_used(other); k++) {
+            if (memcmp(gpus_of(one, i), gpus_of(other, k), sizeof(struct uuid)) == 0)
+                return gpus_of(one, i);
+        }
+    }
+    return NULL;
 }
 
 static struct gpus_fault gpus_shared(struct coordinator *core, const struct job *job)
@@ -61,12 +85,12 @@ static struct gpus_fault gpus_shared(struct coordinator *core, const struct job 
         const struct up_hello *one = &job_worker(core, job, i)->hello;
         for (uint32_t k = i + 1; one->has_gpu && k < job->count; k++) {
             const struct up_hello *other = &job_worker(core, job, k)->hello;
-            if (other->has_gpu &&
-                memcmp(&one->gpu.uuid, &other->gpu.uuid, sizeof(one->gpu.uuid)) == 0)
-                return (struct gpus_fault){one, other};
+            const struct uuid *common = gpus_common(one, other);
+            if (common != NULL)
+                return (struct gpus_fault){one, other, common};
         }
     }
-    return (struct gpus_fault){NULL, NULL};
+    return (struct gpus_fault){.one = NULL};
 }
 
 // Of two or more workers with a GPU.
@@ -78,13 +102,13 @@ static struct gpus_fault gpus_nccl(struct coordinator *core, const struct job *j
         if (!hello->has_gpu)
             continue;
         if (hello->gpu.nccl_version < LOCKSTEP_NCCL_OLDEST)
-            return (struct gpus_fault){hello, NULL};
+            return (struct gpus_fault){.one = hello};
         if (first == NULL)
             first = hello;
         else if (hello->gpu.nccl_version / 100 != first->gpu.nccl_version / 100)
-            return (struct gpus_fault){first, hello};
+            return (struct gpus_fault){.one = first, .other = hello};
     }
-    return (struct gpus_fault){NULL, NULL};
+    return (struct gpus_fault){.one = NULL};
 }
 
 static void gpus_say_unusable(struct sentence *sentence, const struct gpus_fault *fault)
@@ -100,7 +124,7 @@ static void gpus_say_shared(struct sentence *sentence, const struct gpus_fault *
     sentence_add(sentence, " and ");
     gpus_name(sentence, fault->other);
     sentence_add(sentence, " compute on the same GPU, ");
-    gpus_uuid(sentence, &fault->one->gpu.uuid);
+    gpus_uuid(sentence, fault->gpu);
     sentence_add(sentence, ": give each worker one of its own (LOCKSTEP_DEVICE=cuda:N, or "
                            "CUDA_VISIBLE_DEVICES), or none (LOCKSTEP_DEVICE=none)");
 }

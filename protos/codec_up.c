@@ -66,6 +66,12 @@ static void up_hello_out(wire_UpHello *wire, const struct up_hello *hello)
     wire->has_gpu = hello->has_gpu;
     if (hello->has_gpu)
         up_gpu_out(&wire->gpu, &hello->gpu);
+    wire->further_gpus_count = (pb_size_t)hello->further_gpu_count;
+    for (uint32_t i = 0; i < hello->further_gpu_count; i++) {
+        wire->further_gpus[i].size = sizeof(hello->further_gpus[i].bytes);
+        memcpy(wire->further_gpus[i].bytes, hello->further_gpus[i].bytes,
+               sizeof(hello->further_gpus[i].bytes));
+    }
     codec_text_out(wire->gpu_problem, hello->gpu_problem, sizeof(wire->gpu_problem));
 }
 
@@ -257,6 +263,10 @@ static void up_hello_in(struct up_hello *hello, const wire_UpHello *wire, struct
     hello->has_gpu = wire->has_gpu;
     if (wire->has_gpu)
         up_gpu_in(&hello->gpu, &wire->gpu, fault);
+    hello->further_gpu_count = wire->further_gpus_count;
+    for (uint32_t i = 0; i < hello->further_gpu_count; i++)
+        codec_bytes_in(hello->further_gpus[i].bytes, sizeof(hello->further_gpus[i].bytes),
+                       wire->further_gpus[i].bytes, wire->further_gpus[i].size, fault);
     codec_text_in(hello->gpu_problem, wire->gpu_problem, sizeof(hello->gpu_problem), fault);
 }
 

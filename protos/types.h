@@ -261,6 +261,9 @@ struct up_hello {
     uint64_t started;
     bool has_gpu;
     struct gpu gpu;
+    // What it uses besides that one, for replicas of modules.
+    uint32_t further_gpu_count;
+    struct uuid further_gpus[LOCKSTEP_MAX_OWN_DEVICES - 1];
     // Why the GPU that it was told to compute on cannot be used: it joins to let all others know.
     char gpu_problem[LOCKSTEP_NAME_BYTES]; // Else empty.
 };

@@ -236,6 +236,9 @@ static void session_name_device(const struct lockstep_session *session, struct u
     hello->gpu.driver_version = facts->driver_version;
     hello->gpu.nccl_version = facts->nccl_version;
     text_copy(hello->gpu.nccl_missing, sizeof(hello->gpu.nccl_missing), facts->nccl_missing);
+    for (uint32_t i = 1; i < session->own_devices; i++)
+        memcpy(&hello->further_gpus[hello->further_gpu_count++],
+               device_facts(session->devices[i])->uuid, sizeof(struct uuid));
 }
 
 static void session_hello(const struct lockstep_session *session, struct up_message *message)

@@ -82,6 +82,11 @@ static void test_one_device_for_two(void **state)
     (void)state;
     fake_gpu_weather("FAKE_CUDA_DEVICES=8", NULL);
     open_world(&expected);
+    expected.devices[0] = "cuda:0,1,2"; // One for replicas is another one's own, ...
+    expected.devices[2] = "cuda:2";
+    open_world(&expected);
+    expected.devices[2] = "cuda:5,1"; // ... or for others' replicas.
+    open_world(&expected);
     open_a_good_world();
 }
 

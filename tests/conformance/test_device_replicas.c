@@ -44,6 +44,7 @@ struct story {
     lockstep_gradient_kind kind;
     bool noise; // Numbers whose sums depend on the order.
     bool some; // Not every replica reports every gradient.
+    lockstep_wire wire;
 };
 
 // ---- One rank ----------------------------------------------------------------------------------
@@ -200,6 +201,7 @@ static void trainer_register(struct rank *rank, struct trainer *trainer)
     config.parameter_count = PARAMETERS;
     config.replicas = trainer->count;
     config.gradient_kind = trainer->story->kind;
+    config.wire = trainer->story->wire;
     config.unused = LOCKSTEP_UNUSED_ACCEPT;
     RANK_OK(rank, lockstep_module_register(rank->session, &config, &trainer->module));
     RANK_OK(rank, lockstep_start(rank->session));
@@ -333,7 +335,8 @@ static void replica_expect(struct rank *rank, const struct trainer *trainer, uin
             CUDA(rank, trainer, stream_synchronize(replica->reads));
             result = trainer->result;
         }
-        for (int64_t i = 0; i < sizes[p] && !trainer->story->noise; i++) {
+        const bool exact = !trainer->story->noise && trainer->story->wire == LOCKSTEP_WIRE_SAME;
+        for (int64_t i = 0; i < sizes[p] && exact; i++) {
             const float wanted = expected(rank, trainer->story, r, step, p, i);
             if (!(result[i] >= wanted && result[i] <= wanted))
                 rank_fail(rank, __FILE__, __LINE__,
@@ -626,16 +629,22 @@ static void some_replicas_report(const struct setting *setting, const struct lay
     run(setting, steps, &story);
 }
 
+static struct layout layout_on_host(const struct layout *layout)
+{
+    struct layout on_host = *layout;
+    on_host.device = "none";
+    on_host.on_host = true;
+    return on_host;
+}
+
 // By way of the host they are the bits of replicas in host memory; always, all replicas have the
 // same.
 static void bits_are_those_of_hosts(const struct setting *setting, const struct layout *layout)
 {
     const bool nccl = setting->devices > 1 && setting->world_size > 1;
     const struct setting ring = setting_on_ring(setting);
-    struct layout on_host = *layout;
+    const struct layout on_host = layout_on_host(layout);
     struct story story = {.layout = layout, .kind = LOCKSTEP_GRADIENT_MEAN, .noise = true};
-    on_host.device = "none";
-    on_host.on_host = true;
     for (int some = 0; some < 2; some++) {
         story.layout = layout;
         story.some = some != 0;
@@ -643,6 +652,22 @@ static void bits_are_those_of_hosts(const struct setting *setting, const struct 
         story.layout = &on_host;
         if (!nccl)
             assert_true(run(&ring, steps, &story) == digest);
+    }
+}
+
+// Sums of small integers are exact in any order, and what is rounded is the result: so the bits are
+// those of replicas in host memory, also over NCCL.
+static void sixteen_bits_travel(const struct setting *setting, const struct layout *layout)
+{
+    const struct layout on_host = layout_on_host(layout);
+    struct story story = {
+        .layout = layout, .kind = LOCKSTEP_GRADIENT_SUM, .wire = LOCKSTEP_WIRE_BFLOAT16};
+    for (int some = 0; some < 2; some++) {
+        story.layout = layout;
+        story.some = some != 0;
+        const uint64_t digest = run(setting, steps, &story);
+        story.layout = &on_host;
+        assert_true(run(setting, steps, &story) == digest);
     }
 }
 
@@ -698,6 +723,7 @@ static const struct case_of cases[] = {
     {"replicas_are_added_up", replicas_are_added_up},
     {"some_replicas_report", some_replicas_report},
     {"bits_are_those_of_hosts", bits_are_those_of_hosts},
+    {"sixteen_bits_travel", sixteen_bits_travel},
     {"steady_steps_make_nothing", steady_steps_make_nothing},
     {"alone_they_meet", alone_they_meet},
 };

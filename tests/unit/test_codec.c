@@ -25,7 +25,7 @@
 // codec and into random_up or random_down below. Then this number changes.
 #if defined(__LP64__)
 static_assert(sizeof(struct gpu) == 284, "a new field?");
-static_assert(sizeof(struct up_hello) == 1120, "a new field?");
+static_assert(sizeof(struct up_hello) == 1368, "a new field?");
 static_assert(sizeof(struct up_start) == 32, "a new field?");
 static_assert(sizeof(struct manifest_item) == 536, "a new field?");
 static_assert(sizeof(struct up_ready) == 40, "a new field?");
@@ -133,6 +133,9 @@ static void example_hello(struct up_hello *hello)
                               .nccl_version = 0,
                               .nccl_missing = "why"};
     strcpy(hello->gpu_problem, "no");
+    hello->further_gpu_count = 2;
+    hello->further_gpus[0].bytes[0] = 0xf2;
+    hello->further_gpus[1].bytes[15] = 0xf3;
 }
 
 static void example_layout(struct layout_part *part)
@@ -309,10 +312,12 @@ static void example_up(int kind, union any_message *any)
 }
 
 static const char *const golden_up[] = {
-    [UP_HELLO] = "126e080512036a6f621a10000102030405060708090a0b0c0d0e0f220269642a"
+    [UP_HELLO] = "129401080512036a6f621a10000102030405060708090a0b0c0d0e0f220269642a"
                  "0568c3b67374320b7463703a5b3a3a315d3a3738ac02400248045032580060e0"
                  "d4036801720363707578900382011c0a10f0f100000000000000000000000000"
-                 "00105a18c8652a037768798a01026e6f",
+                 "00105a18c8652a037768798a01026e6f"
+                 "920110f2000000000000000000000000000000"
+                 "920110000000000000000000000000000000f3",
     [UP_START] = "0a0b08071108070605040302011a1309cdab00000000000010091801200528013001",
     [UP_MANIFEST_PART] = "0a0b0807110807060504030201221d08031219080310021a0177200628053203"
                          "ac02003a02020142036b3d76",
@@ -559,6 +564,9 @@ static void random_hello(uint64_t *state, struct up_hello *hello)
     hello->gpu.driver_version = (uint32_t)random_number(state);
     hello->gpu.nccl_version = (uint32_t)random_number(state);
     RANDOM_TEXT(state, hello->gpu.nccl_missing);
+    hello->further_gpu_count = random_below(state, LOCKSTEP_MAX_OWN_DEVICES);
+    for (uint32_t i = 0; i < hello->further_gpu_count; i++)
+        hello->further_gpus[i].bytes[i] = (uint8_t)random_word(state);
 }
 
 static void random_manifest(uint64_t *state, struct up_manifest_part *part)

@@ -186,6 +186,41 @@ static void test_two_workers_on_one_gpu(void **state)
                    "(LOCKSTEP_DEVICE=none)");
 }
 
+// A worker of job "j" with a GPU of its own, and one for further replicas besides.
+static void join_with_replicas(struct story *story, uint32_t world, uint32_t peer, uint8_t gpu,
+                               uint8_t further)
+{
+    struct up_hello hello = story_hello("j", world, "a");
+    hello.has_gpu = true;
+    hello.gpu.uuid.bytes[0] = gpu;
+    hello.gpu.nccl_version = NCCL;
+    hello.further_gpu_count = 2;
+    hello.further_gpus[0].bytes[0] = (uint8_t)(gpu + 100);
+    hello.further_gpus[1].bytes[0] = further;
+    story_say_hello(story, peer, &hello);
+}
+
+// Each worker's own, and its further one.
+static void test_two_workers_with_replicas_on_one_gpu(void **state)
+{
+    static const uint8_t shared[][4] = {
+        {1, 0xab, 0xab, 3}, {0xab, 3, 1, 0xab}, {1, 0xab, 2, 0xab}, {0xab, 3, 0xab, 4}};
+    struct story *story = *state;
+    uint32_t peer = 0;
+    for (size_t i = 0; i < sizeof(shared) / sizeof(shared[0]); i++) {
+        join_with_replicas(story, 2, ++peer, shared[i][0], shared[i][1]);
+        join_with_replicas(story, 2, ++peer, shared[i][2], shared[i][3]);
+        assert_int_equal(story->last[peer].kind, DOWN_REFUSED);
+        assert_non_null(strstr(story->last[peer].u.refused.text,
+                               " compute on the same GPU, GPU-ab000000-0000-0000-0000-"
+                               "000000000000: give each worker one of its own "));
+        assert_string_equal(story->last[peer - 1].u.refused.text, story->last[peer].u.refused.text);
+    }
+    join_with_replicas(story, 2, ++peer, 1, 3);
+    join_with_replicas(story, 2, ++peer, 2, 4);
+    assert_int_equal(story->last[peer].kind, DOWN_GENERATION);
+}
+
 static void test_workers_without_a_gpu_share_none(void **state)
 {
     struct story *story = *state;
@@ -269,6 +304,7 @@ int main(void)
         TEST(test_a_gpu_that_cannot_be_used),
         TEST(test_a_world_of_one_without_its_gpu),
         TEST(test_two_workers_on_one_gpu),
+        TEST(test_two_workers_with_replicas_on_one_gpu),
         TEST(test_workers_without_a_gpu_share_none),
         TEST(test_no_nccl),
         TEST(test_an_old_nccl),

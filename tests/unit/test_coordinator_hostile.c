@@ -254,6 +254,8 @@ static void draw_hello(struct fuzz *fuzz, struct up_hello *hello)
         hello->gpu_problem[0] = '\n';
     hello->has_gpu = draw(fuzz, 8) == 0;
     hello->gpu.uuid.bytes[0] = (uint8_t)draw(fuzz, 4);
+    hello->further_gpu_count = (uint32_t)draw(fuzz, LOCKSTEP_MAX_OWN_DEVICES);
+    hello->further_gpus[0].bytes[0] = (uint8_t)draw(fuzz, 8);
     hello->gpu.nccl_version = draw(fuzz, 4) == 0 ? draw_number(fuzz, 1) : 22105;
     hello->version = draw(fuzz, 50) == 0 ? 1 : LOCKSTEP_PROTOCOL_VERSION;
 }
