@@ -68,8 +68,7 @@ void doctor_judge(struct doctor_finding *finding, enum doctor_status status, con
 // Takes under a second; the network's limits are measured.
 void doctor_machine(struct doctor_report *report);
 
-// ---- doctor_gpu.c: what this machine offers to ranks with a GPU
-// -----------------------------------
+// ---- doctor_gpu.c: what this machine offers to ranks with a GPU ---------------------------------
 
 // After doctor_machine, which forks. Loads libraries of NVIDIA's into this process.
 void doctor_gpu(struct doctor_report *report);

@@ -47,8 +47,7 @@ static void place_call_in(struct call_id *call, const wire_CallId *wire, bool pr
     call->call = wire->call;
 }
 
-// ---- Heartbeat
-// -----------------------------------------------------------------------------------
+// ---- Heartbeat ----------------------------------------------------------------------------------
 
 static void place_out(wire_Place *wire, const struct place *place)
 {
@@ -148,8 +147,7 @@ void codec_heartbeat_in(struct up_heartbeat *heartbeat, const wire_UpHeartbeat *
     }
 }
 
-// ---- Blocked trainers
-// ----------------------------------------------------------------------------
+// ---- Blocked trainers ---------------------------------------------------------------------------
 
 void codec_blocked_out(wire_UpBlocked *wire, const struct up_blocked *blocked)
 {
@@ -218,8 +216,7 @@ void codec_replan_in(struct up_replan *replan, const wire_UpReplan *wire)
     }
 }
 
-// ---- Names of modules
-// ----------------------------------------------------------------------------
+// ---- Names of modules ---------------------------------------------------------------------------
 
 void codec_modules_out(wire_UpModules *wire, const struct up_modules *modules)
 {
@@ -240,8 +237,7 @@ void codec_modules_in(struct up_modules *modules, const wire_UpModules *wire,
         codec_text_in(modules->names[i], wire->names[i], sizeof(modules->names[i]), fault);
 }
 
-// ---- Answers
-// -------------------------------------------------------------------------------------
+// ---- Answers ------------------------------------------------------------------------------------
 
 static void answer_place_out(wire_AnswerPlace *wire, const struct answer_place *place)
 {

@@ -162,8 +162,7 @@ struct mate_state {
     char state; // A letter, of /proc/PID/stat: 'T', 't', 'D', 'Z'.
 };
 
-// ---- What a worker says about itself when it is asked
-// --------------------------------------------
+// ---- What a worker says about itself when it is asked -------------------------------------------
 
 // Why a thread has frames, or has none.
 enum stack_how {

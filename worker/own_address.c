@@ -170,8 +170,7 @@ int own_address_choose(const char *wanted, const struct own_address *addresses, 
     return -1;
 }
 
-// ---- the kernel's
-// ---------------------------------------------------------------------------------
+// ---- the kernel's -------------------------------------------------------------------------------
 
 static bool own_take(const struct ifaddrs *from, struct own_address *address)
 {

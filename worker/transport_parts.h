@@ -524,8 +524,7 @@ bool shared_needs(struct transport *transport, const struct peer_link *peer);
 // Nothing of this rank's memory is touched by a mate any more when it returns.
 void shared_forget(struct transport *transport);
 
-// ---- transport_two_level.c: a part of it between hosts
-// -------------------------------------------
+// ---- transport_two_level.c: a part of it between hosts ------------------------------------------
 
 // What the leader of another host says of runs. NULL, or what is impossible about it.
 const char *two_level_hear(struct peer_link *peer, const struct frame_header *header);

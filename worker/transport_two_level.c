@@ -91,8 +91,7 @@ void two_level_end(struct shared *shared)
     shared->two_level = NULL;
 }
 
-// ---- one order on all hosts
-// ----------------------------------------------------------------------
+// ---- one order on all hosts ---------------------------------------------------------------------
 
 static void two_level_say(struct shared *shared, struct peer_link *peer, enum run_news news,
                           const struct match *match)
@@ -237,8 +236,7 @@ static uint8_t *two_level_result(const struct shared *shared, uint32_t seat, uin
            two_level_part_bytes(shared) * shared->two_level->rings;
 }
 
-// ---- the sum of a host
-// ---------------------------------------------------------------------------
+// ---- the sum of a host --------------------------------------------------------------------------
 
 // sum = the sources in the order of the seats, widened; zeros without one.
 static void two_level_sum_wide(const struct flow *flow, const struct shared_run *run,
@@ -444,8 +442,7 @@ void two_level_done(struct transport *transport, struct collective *collective)
     two_level_publish(shared);
 }
 
-// ---- back to the ranks
-// ---------------------------------------------------------------------------
+// ---- back to the ranks --------------------------------------------------------------------------
 
 static void two_level_store(struct shared *shared, const struct flow *flow, struct ring_span part,
                             const uint8_t *bytes)

@@ -122,8 +122,7 @@ static void trainer_visit(struct trainer *trainer, enum place place)
     trainer_hold(trainer);
 }
 
-// ---- What gradients and metrics are
-// --------------------------------------------------------------
+// ---- What gradients and metrics are -------------------------------------------------------------
 
 // Whole numbers below 2^11, so that every sum of a world is exact in a float.
 static int32_t input_of(uint32_t rank, uint64_t step, uint64_t index)
@@ -170,8 +169,7 @@ static void compare_gradients(const struct trainer *trainer, struct report *repo
     }
 }
 
-// ---- Failing
-// -------------------------------------------------------------------------------------
+// ---- Failing ------------------------------------------------------------------------------------
 
 // Returns the status; a failure is reported, once.
 static int trainer_check(struct trainer *trainer, const char *call, int status)
@@ -200,8 +198,7 @@ static int trainer_wrong(struct trainer *trainer, const char *call, const struct
     return report.status;
 }
 
-// ---- The model
-// -----------------------------------------------------------------------------------
+// ---- The model ----------------------------------------------------------------------------------
 
 static void *allocate(size_t bytes)
 {
@@ -298,8 +295,7 @@ static void model_optimize(struct trainer *trainer)
     }
 }
 
-// ---- Opening and starting
-// ------------------------------------------------------------------------
+// ---- Opening and starting -----------------------------------------------------------------------
 
 static int trainer_open(struct trainer *trainer, uint32_t round)
 {
@@ -352,8 +348,7 @@ static int trainer_start(struct trainer *trainer)
     return status;
 }
 
-// ---- Steps
-// ---------------------------------------------------------------------------------------
+// ---- Steps --------------------------------------------------------------------------------------
 
 static int step_backward(struct trainer *trainer)
 {
@@ -472,8 +467,7 @@ static int trainer_train(struct trainer *trainer)
     return status;
 }
 
-// ---- The whole script
-// ----------------------------------------------------------------------------
+// ---- The whole script ---------------------------------------------------------------------------
 
 static int trainer_end(struct trainer *trainer, uint64_t *hash)
 {

@@ -24,8 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-// ---- Bounds
-// --------------------------------------------------------------------------------------
+// ---- Bounds -------------------------------------------------------------------------------------
 
 uint64_t slow_ms(uint64_t ms)
 {
@@ -76,8 +75,7 @@ pid_t process_fork(void)
     return 0;
 }
 
-// ---- The coordinator
-// -----------------------------------------------------------------------------
+// ---- The coordinator ----------------------------------------------------------------------------
 
 static void coordinator_exec(int output, const char *const *arguments)
 {
@@ -158,8 +156,7 @@ void coordinator_stop(struct coordinator_process *coordinator)
         fail_msg("the coordinator ended with wait status 0x%x", (unsigned)status);
 }
 
-// ---- The workers
-// ---------------------------------------------------------------------------------
+// ---- The workers --------------------------------------------------------------------------------
 
 // In the new process: everything of the test that is not its own is closed.
 static void worker_main(const struct world *world, const struct trainer_place *place,
@@ -212,8 +209,7 @@ void world_start(struct world *world, const struct coordinator_process *coordina
     close(lifeline[0]);
 }
 
-// ---- Reports
-// -------------------------------------------------------------------------------------
+// ---- Reports ------------------------------------------------------------------------------------
 
 // One report of any kind; 1: there is one, 0: none until the deadline, -1: the worker has ended.
 static int world_read(struct world *world, uint32_t rank, uint64_t deadline_ms,
@@ -288,8 +284,7 @@ void world_expect_step(struct world *world, uint32_t rank, uint64_t step)
     }
 }
 
-// ---- Acting on workers
-// ---------------------------------------------------------------------------
+// ---- Acting on workers --------------------------------------------------------------------------
 
 void world_release(struct world *world, uint32_t rank)
 {

@@ -30,8 +30,7 @@ static inline bool world_lives(const struct world_rank *rank)
 void world_say(const struct world *world, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-// ---- world_core.c
-// --------------------------------------------------------------------------------
+// ---- world_core.c -------------------------------------------------------------------------------
 
 uint64_t world_phase(char letter);
 // text NULL: the verdict of the close wave.
@@ -44,8 +43,7 @@ void world_channel_pop(uint32_t *numbers, uint8_t *count);
 void world_core_hears(struct world *world, uint32_t r, const struct up_message *message);
 void world_core_ended(struct world *world, uint32_t r);
 
-// ---- world_rank.c
-// --------------------------------------------------------------------------------
+// ---- world_rank.c -------------------------------------------------------------------------------
 
 // What travels by this slot, itself and what was put off before, goes from one place to another.
 void world_made_move(struct world_rank *rank, const struct slot_id *id, enum made_where from,

@@ -75,8 +75,7 @@ static void test_names_end_with_their_generation(void **state)
     assert_false(coordinator_module_view(story->core, 0, 0, &view));
 }
 
-// ---- Mates, places, blocked ranks
-// ----------------------------------------------------------------
+// ---- Mates, places, blocked ranks ---------------------------------------------------------------
 
 static void test_a_worker_is_told_the_processes_of_its_mates(void **state)
 {

@@ -53,8 +53,7 @@ static uint64_t random_below(uint64_t limit)
     return (random_word() >> 11) % limit;
 }
 
-// ---- values
-// --------------------------------------------------------------------------------------
+// ---- values -------------------------------------------------------------------------------------
 
 // Zeros of both signs, denormals, the largest, infinities, NaNs quiet and signalling, of both
 // signs.
@@ -113,8 +112,7 @@ static bool is_nan(enum dtype dtype, const uint8_t *at)
     return (dtype == DTYPE_FLOAT32 && isnan(f)) || (dtype == DTYPE_FLOAT64 && isnan(d));
 }
 
-// ---- the reference
-// -------------------------------------------------------------------------------
+// ---- the reference ------------------------------------------------------------------------------
 
 struct draw {
     enum dtype dtype;
@@ -191,8 +189,7 @@ static void reference(const struct draw *draw, void *out)
     }
 }
 
-// ---- draws
-// ---------------------------------------------------------------------------------------
+// ---- draws --------------------------------------------------------------------------------------
 
 static uint8_t *memories[KERNELS_MAX_SOURCES]; // [BYTES]
 static uint8_t *result;
@@ -326,8 +323,7 @@ static void test_combinations(void **state)
                 }
 }
 
-// ---- what is easily got wrong
-// --------------------------------------------------------------------
+// ---- what is easily got wrong -------------------------------------------------------------------
 
 // 60000 + 60000 has no float16, but half of it has; and 1 + 2^-11 + 2^-11 rounded twice is 1.
 static void test_rounded_once(void **state)
@@ -413,8 +409,7 @@ static void test_copies(void **state)
         }
 }
 
-// ---- deaths
-// --------------------------------------------------------------------------------------
+// ---- deaths -------------------------------------------------------------------------------------
 
 enum {
     DEATHS = 40,

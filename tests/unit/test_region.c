@@ -27,8 +27,7 @@
 #define SOME (64 * 1024)
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
-// ---- what this process holds
-// ---------------------------------------------------------------------
+// ---- what this process holds --------------------------------------------------------------------
 
 static int count_descriptors(void)
 {
@@ -58,8 +57,7 @@ static bool is_open(int fd)
     return fcntl(fd, F_GETFD) >= 0;
 }
 
-// ---- two ranks
-// -----------------------------------------------------------------------------------
+// ---- two ranks ----------------------------------------------------------------------------------
 
 struct pair {
     struct regions *a; // Local 0.
@@ -105,8 +103,7 @@ static uint32_t hand_over(struct regions *from, uint32_t from_local, struct regi
     return count;
 }
 
-// ---- tests
-// ---------------------------------------------------------------------------------------
+// ---- tests --------------------------------------------------------------------------------------
 
 static void test_made_and_found(void **state)
 {
@@ -338,8 +335,7 @@ static void test_another_generation(void **state)
     pair_close(pair);
 }
 
-// ---- apart
-// ---------------------------------------------------------------------------------------
+// ---- apart --------------------------------------------------------------------------------------
 
 struct watch {
     volatile uint8_t *memory;
@@ -392,8 +388,7 @@ static void test_detached(void **state)
     pair_close(pair);
 }
 
-// ---- trainer and engine at once
-// ------------------------------------------------------------------
+// ---- trainer and engine at once -----------------------------------------------------------------
 
 struct trainer {
     struct regions *regions;
