@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Reads a trace. The file is read twice, because its writer may be at work: an event is taken when
-// both copies have it under the sequence that it must have. The writer sets the sequence to 0
-// before it changes the rest, and to the new number behind it.
+// both copies have it under the sequence that it must have. The writer sets the sequence to
+// TRACE_WRITING before it changes the rest, and to the new number behind it.
 
 #include "cli/trace_file.h"
 

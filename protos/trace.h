@@ -31,6 +31,7 @@
 #define TRACE_VERSION 1
 #define TRACE_NO_RANK UINT32_MAX
 #define TRACE_NO_MODULE 0xffffu
+#define TRACE_WRITING UINT64_MAX // No event has such a number.
 
 enum trace_offset {
     TRACE_NEXT = 512,
@@ -73,7 +74,7 @@ struct trace_thread {
 
 // An event may be read when sequence is its number + 1 before and after it was copied.
 struct trace_slot {
-    _Atomic(uint64_t) sequence; // 0 while it is written.
+    _Atomic(uint64_t) sequence; // 0: none yet; TRACE_WRITING while it is written.
     uint64_t time_ns; // CLOCK_MONOTONIC
     uint64_t step;
     uint64_t value; // What it means depends on the kind.

@@ -256,6 +256,19 @@ static _Atomic(uint64_t) *trace_next(const struct trace *trace)
     return (_Atomic(uint64_t) *)(void *)(trace->base + TRACE_NEXT);
 }
 
+// A thread may be held up while others write as many events as there are slots. Then two have the
+// same slot: whoever comes while another one writes there, or with the older event, leaves it.
+static bool trace_claim(_Atomic(uint64_t) *slot, uint64_t number)
+{
+    uint64_t seen = atomic_load_explicit(&slot[EVENT_SEQUENCE], memory_order_relaxed);
+    do {
+        if (seen > number) // TRACE_WRITING is, too.
+            return false;
+    } while (!atomic_compare_exchange_weak_explicit(&slot[EVENT_SEQUENCE], &seen, TRACE_WRITING,
+                                                    memory_order_acquire, memory_order_relaxed));
+    return true;
+}
+
 void trace_event_at(const struct trace *trace, uint64_t time_ns, enum trace_kind kind,
                     uint64_t step, uint32_t module, uint32_t call, uint32_t bucket, uint64_t value)
 {
@@ -263,7 +276,8 @@ void trace_event_at(const struct trace *trace, uint64_t time_ns, enum trace_kind
     const uint64_t what = (uint64_t)kind | (uint64_t)trace_thread(trace) << 16 |
                           (uint64_t)(module & 0xffff) << 32 | (uint64_t)(call & 0xffff) << 48;
     _Atomic(uint64_t) *slot = trace_slot(trace, number);
-    atomic_store_explicit(&slot[EVENT_SEQUENCE], 0, memory_order_relaxed);
+    if (!trace_claim(slot, number))
+        return;
     atomic_thread_fence(memory_order_release);
     atomic_store_explicit(&slot[EVENT_TIME], time_ns, memory_order_relaxed);
     atomic_store_explicit(&slot[EVENT_STEP], step, memory_order_relaxed);

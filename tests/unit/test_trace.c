@@ -101,6 +101,38 @@ static void test_new_events_take_the_place_of_old_ones(void **state)
     trace_close(&trace, false);
 }
 
+static struct trace_slot *slot_of(const struct trace *trace, uint64_t number)
+{
+    return (struct trace_slot *)(void *)(trace->base + TRACE_EVENTS) +
+           number % LOCKSTEP_TRACE_EVENTS;
+}
+
+// One thread was held up in its event while others went round: who comes later leaves the slot.
+static void test_a_slot_has_one_writer(void **state)
+{
+    struct trace trace;
+    struct trace_event event;
+    (void)state;
+    open_trace(&trace);
+    for (uint64_t i = 0; i < LOCKSTEP_TRACE_EVENTS; i++)
+        trace_event(&trace, TRACE_SETTLED, i, TRACE_NO_MODULE, 0, 0, 0);
+    struct trace_slot *writing = slot_of(&trace, 0);
+    atomic_store(&writing->sequence, TRACE_WRITING);
+    struct trace_slot *newer = slot_of(&trace, 1);
+    atomic_store(&newer->sequence, 2 * LOCKSTEP_TRACE_EVENTS + 2);
+    for (uint64_t i = 0; i < 3; i++)
+        trace_event(&trace, TRACE_SETTLED, LOCKSTEP_TRACE_EVENTS + i, TRACE_NO_MODULE, 0, 0, 0);
+    assert_true(atomic_load(&writing->sequence) == TRACE_WRITING);
+    assert_int_equal(writing->step, 0);
+    assert_int_equal(newer->step, 1);
+    assert_false(trace_read(&trace, LOCKSTEP_TRACE_EVENTS, &event));
+    assert_false(trace_read(&trace, LOCKSTEP_TRACE_EVENTS + 1, &event));
+    assert_true(trace_read(&trace, 2 * LOCKSTEP_TRACE_EVENTS + 1, &event));
+    assert_true(trace_read(&trace, LOCKSTEP_TRACE_EVENTS + 2, &event)); // And others go on.
+    assert_int_equal(event.step, LOCKSTEP_TRACE_EVENTS + 2);
+    trace_close(&trace, false);
+}
+
 struct writer {
     struct thread thread;
     const struct trace *trace;
@@ -312,9 +344,10 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(test_##name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         TEST(events_come_back),           TEST(new_events_take_the_place_of_old_ones),
-        TEST(a_reader_gets_whole_events), TEST(an_event_is_cheap),
-        TEST(a_reader_gets_whole_texts),  TEST(a_directory_gets_a_file),
-        TEST(a_file_that_is_kept),        TEST(a_directory_that_is_none),
+        TEST(a_slot_has_one_writer),      TEST(a_reader_gets_whole_events),
+        TEST(an_event_is_cheap),          TEST(a_reader_gets_whole_texts),
+        TEST(a_directory_gets_a_file),    TEST(a_file_that_is_kept),
+        TEST(a_directory_that_is_none),
     };
     return cmocka_run_group_tests_name("trace", tests, NULL, NULL);
 }
