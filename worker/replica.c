@@ -198,7 +198,9 @@ static int replica_copy_gradient(struct contribution *contribution, uint32_t rep
     const struct lockstep_module *module = contribution->module;
     struct lockstep_session *session = module->session;
     const bool device = replica_is_on_devices(module, parameter);
-    if (!contribution->used_anywhere[parameter] || (device && !session->config.solo))
+    // Those on devices have theirs from the transport, which may still be at it when a step was
+    // ended by a stream: who used them is not known here then.
+    if ((device && !session->config.solo) || !contribution->used_anywhere[parameter])
         return 0;
     return replica_copy(device ? session->device : NULL,
                         atomic_load(&replica_gradient(contribution, replica, parameter)->memory),
