@@ -119,6 +119,9 @@ struct collective {
     // Borrowed until done(). On a device nothing is written where there is no input before this is
     // said and has happened; the rest of the collective does not wait. NULL: before that, too.
     const struct device_behind *behind;
+    // How many of its elements, from the first, may be read and written; it grows up to `elements`,
+    // and flow_landed is told. Only where flow_follows says so (transport_parts.h). NULL: all.
+    const uint64_t *landed;
     // Replicas on this rank's devices, the first one too: what they contribute is added up, from
     // the first to the last, divided by replica_divisor, and travels; all of them get the result.
     // Of the extents above it only counts then what is NULL: no replica has an input.
@@ -258,6 +261,7 @@ struct transport_config {
     struct device *const *further; // [further_count]: the others, for replicas; borrowed.
     uint32_t further_count;
     uint64_t abort_ms; // How long NCCL may take to give up a communicator. 0: 5000.
+    uint64_t segment_bytes; // Of what comes from a device to the host and goes back. 0: 2 MiB.
     bool shares; // TCP: links to mates go through memory where that is possible.
     uint32_t torn_bytes; // Loopback: at most so many bytes per read and write, 0: no limit. For
                          // tests of the rule that memory is written in whole elements.

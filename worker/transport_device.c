@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collectives on devices: their life. The driver's thread. The two ways they go are
-// transport_staged.c's and transport_nccl.c's, how a communicator comes to be is
-// transport_naming.c's; docs/data-plane.md says why.
+// Collectives on devices: their life. The driver's thread. The ways they go are
+// transport_staged.c's, transport_nccl.c's and transport_mixed.c's, how a communicator comes to be
+// is transport_naming.c's; docs/data-plane.md says why.
 //
 // Nothing here waits for a device. What was enqueued ends with an event and a host function, which
 // wakes the driver; it looks at the events of everything that is working. A host function does not
@@ -139,6 +139,7 @@ void devices_give_all(struct devices *devices, struct device_flow *flow)
 static void devices_release(struct devices *devices, struct device_flow *flow)
 {
     devices_give_all(devices, flow);
+    segments_release(devices, flow);
     flow->collective = NULL;
     flow->untold = flow->summed = flow->summed_untold = false;
     list_remove(&flow->turn);
@@ -197,8 +198,9 @@ int devices_open(struct transport *transport, const struct transport_config *con
     for (uint32_t i = 0; i < config->further_count; i++)
         devices->all[devices->device_count++] = config->further[i];
     devices->abort_ms = config->abort_ms == 0 ? DEVICES_ABORT_MS : config->abort_ms;
-    struct list *const lists[] = {&devices->working, &devices->done, &devices->left,
-                                  &devices->idle};
+    devices->segment_bytes = config->segment_bytes;
+    struct list *const lists[] = {&devices->working, &devices->done, &devices->left, &devices->idle,
+                                  &devices->marks};
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
         list_init(lists[i]);
     device_enter(devices->device);
@@ -234,6 +236,7 @@ void devices_close(struct transport *transport)
     devices_forget(transport, false);
     devices_free_flows(devices, &devices->left);
     devices_free_flows(devices, &devices->idle);
+    segments_fini(devices);
     device_cut_fini(devices);
     device_aside_fini(devices);
     devices_give(devices->device, &devices->revoked);
@@ -259,7 +262,8 @@ int transport_reserve_device(struct transport *transport, uint32_t collectives, 
         else
             status = -1;
     }
-    if (status < 0 || device_reserve(devices->device, MEMORY_SCRATCH, row, collectives) < 0 ||
+    if (status < 0 || segments_reserve(devices, collectives, bytes) < 0 ||
+        device_reserve(devices->device, MEMORY_SCRATCH, row, collectives) < 0 ||
         device_reserve(devices->device, MEMORY_SCRATCH, note, collectives) < 0 ||
         device_reserve(devices->device, MEMORY_PINNED, note, collectives) < 0)
         return -1;
@@ -559,10 +563,13 @@ static void devices_end_communicator(struct devices *devices, bool in_order)
 // one.
 static void devices_leave_flow(struct devices *devices, struct device_flow *flow)
 {
+    const bool travels = flow->stage == STAGE_TRAVELLING && segments_are_under_way(flow);
     flow->collective->state = NULL;
     if (flow->stage == STAGE_TAKING)
         (void)device_record(devices->device, DEVICE_REDUCE, flow->event);
-    if (flow->stage == STAGE_TAKING || flow->stage == STAGE_COLLECTING ||
+    if (travels && segments_gather(devices, flow) == 0)
+        (void)device_record(devices->device, DEVICE_DELIVER, flow->event);
+    if (travels || flow->stage == STAGE_TAKING || flow->stage == STAGE_COLLECTING ||
         flow->stage == STAGE_HELD || flow->stage == STAGE_LEAVING ||
         flow->stage == STAGE_DELIVERING) {
         list_remove(&flow->turn);

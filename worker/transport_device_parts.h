@@ -2,10 +2,11 @@
 //
 // What the files of collectives on devices share: transport_device.c (their life, the end),
 // transport_naming.c (how a communicator comes to be), transport_staged.c, transport_nccl.c and
-// transport_mixed.c (the three ways), transport_replicas.c (several copies of gradients in this
-// process), device_behind.c (results that come late), device_aside.c (where they are until then)
-// and device_cut.c (what kernels are told of a collective). Nobody else includes it. The driver's
-// thread, between device_enter and device_leave.
+// transport_mixed.c (the three ways), transport_segments.c (how a row comes to the host and goes
+// back), transport_replicas.c (several copies of gradients in this process), device_behind.c
+// (results that come late), device_aside.c (where they are until then) and device_cut.c (what
+// kernels are told of a collective). Nobody else includes it. The driver's thread, between
+// device_enter and device_leave.
 
 #ifndef WORKER_TRANSPORT_DEVICE_PARTS_H
 #define WORKER_TRANSPORT_DEVICE_PARTS_H
@@ -18,12 +19,14 @@
 
 #define DEVICE_CUTS 512 // Tables that are kept; a power of two.
 #define DEVICE_REVOKED_WORDS 512
+#define DEVICE_SEGMENTS 16 // Of a row, at most.
 
 enum device_stage {
     STAGE_WAITING, // For its turn with NCCL, or for memory.
     STAGE_TAKING, // NCCL takes it.
     STAGE_COLLECTING, // Its input, or the sum of NCCL, is on the way to the host.
-    STAGE_TRAVELLING, // A collective of the hosts carries it.
+    STAGE_TRAVELLING, // A collective of the hosts carries it; some of it may still be on its way to
+                      // the host, and some on its way back already.
     STAGE_HELD, // Its result is there, or NCCL has it, and may not be written yet.
     STAGE_LEAVING, // That is on the way to the host, because others need its place.
     STAGE_ASIDE, // It is there, and nothing is on the device.
@@ -52,6 +55,12 @@ struct device_part {
     // On another device than the first:
     struct device_block *row; // What it contributes, and later what comes back.
     struct device_block *words; // What kernels are told of that.
+};
+
+// Events behind the segments of a row, but for the last one: there it is the flow's.
+struct segment_marks {
+    struct list turn; // In struct devices, or in none while a flow has them.
+    void *events[DEVICE_SEGMENTS - 1];
 };
 
 // A collective whose memory is on this device.
@@ -83,6 +92,13 @@ struct device_flow {
     struct collective host; // What the hosts run.
     struct extent *extents; // [extent_room]: its memory.
     uint32_t extent_room;
+    // STAGED, MIXED, by segments
+    struct segment_marks *marks; // NULL: there is one segment, or all have landed.
+    uint32_t segment_count; // Of the way to the host. 0: nothing goes there.
+    uint32_t segments_landed;
+    uint64_t landed; // Elements of the row, from the first, that the hosts may use.
+    bool returns; // What is final may go back while the rest travels.
+    uint64_t returned; // Elements of the row, from the first, whose way back is enqueued.
 };
 
 // Blocks that no pool has, so that whoever needs them never waits for what is in flight.
@@ -108,6 +124,7 @@ struct devices {
     struct device *all[LOCKSTEP_MAX_OWN_DEVICES]; // Of this rank, beginning with that one.
     uint32_t device_count;
     uint64_t abort_ms;
+    uint64_t segment_bytes; // 0: as transport_segments.c has it.
     // driver only
     enum devices_stage stage;
     char text[COMMUNICATOR_TEXT_BYTES]; // Of DEVICES_FAILED, and of `failed`.
@@ -122,6 +139,7 @@ struct devices {
     struct list left; // Forgotten, and the device may still do what was enqueued.
     struct list idle; // With an event, and without a collective.
     uint64_t flow_count;
+    struct list marks; // Which no flow has.
     // What is put aside, in memory of the host, until the trainer asks for it.
     uint8_t *shelf; // [shelf_bytes]
     uint64_t shelf_bytes;
@@ -254,6 +272,38 @@ struct nccl_part {
 // Flows are given to NCCL in the order of their launch. 1: what was enqueued behind has happened,
 // and NCCL had no error before; 0: not yet; -1.
 int nccl_advance(struct devices *devices, struct device_flow *flow, const struct nccl_part *part);
+// NCCL has said nothing that makes what has happened garbage.
+bool nccl_is_sound(struct devices *devices);
+
+// ---- transport_segments.c -----------------------------------------------------------------------
+
+// Events for so many more rows of so many bytes at most, where these are several segments. 0 or -1.
+int segments_reserve(struct devices *devices, uint32_t rows, uint64_t bytes);
+void segments_release(struct devices *devices, struct device_flow *flow);
+void segments_fini(struct devices *devices);
+// Nothing of the flow goes to the host.
+void segments_none(struct device_flow *flow);
+// Enqueues the copies of the flow's share, which begins at `from`, to its row on the host; they are
+// the last that it does on the stream (STAGE_COLLECTING). 0 or -1.
+int segments_collect(struct devices *devices, struct device_flow *flow, enum device_stream stream,
+                     uint64_t from);
+// Whether more has landed since: 1 or 0; -1. flow->landed says how much.
+int segments_look(struct devices *devices, struct device_flow *flow);
+static inline bool segments_are_whole(const struct device_flow *flow)
+{
+    return flow->segments_landed == flow->segment_count;
+}
+// Whether the hosts can begin with what has landed.
+bool segments_may_travel(const struct devices *devices, const struct device_flow *flow);
+// Enqueues the way back, to the row on the device, of what has become final, on DEVICE_DELIVER; ...
+int segments_return(struct devices *devices, struct device_flow *flow);
+// ... of all the rest, which is final, on that stream. 0 or -1.
+int segments_return_rest(struct devices *devices, struct device_flow *flow,
+                         enum device_stream stream);
+// Whether the device may still copy something of a flow that travels; ...
+bool segments_are_under_way(const struct device_flow *flow);
+// ... what DEVICE_DELIVER is given from now on comes behind all of that. 0 or -1.
+int segments_gather(struct devices *devices, struct device_flow *flow);
 
 // ---- transport_replicas.c -----------------------------------------------------------------------
 

@@ -8,7 +8,11 @@
 // frames may arrive, *granted* when the successor has it open, *started* when this rank has sent
 // the frame that needs no other, *complete* when all its frames have arrived here and all that this
 // rank sends of it were taken by the link. `base` is the lowest stripe not complete; open are
-// [base, base + window).
+// [base, base + window), as far as they have *landed*.
+//
+// Landed. A collective may be launched while a part of its memory is still on its way to the host
+// (collective.landed): the last stripe in it opens only when all of it is there, so nothing of this
+// rank's is read or written before.
 //
 // Credit. A rank sends frames of a stripe only when its successor has that stripe open; CREDIT
 // frames say so, cumulatively, at the launch and as base moves on. So what a slow rank makes its
@@ -19,8 +23,8 @@
 // Why it cannot deadlock, for one collective that all ranks have launched. Let s be the lowest
 // stripe that is not complete on some rank. Every rank has base >= s, so has s open, and has told
 // its predecessor so or will in this very call (the credit of a stripe is at most half a window
-// late, and never for the stripe at base: `opened` passes `credited` by less than window / 2, while
-// opened = base + window). So every rank may send its frames of s. A frame waits for nothing but
+// late, and never for the stripe at base), or does so when it has landed, for which no other rank
+// does anything. So every rank may send its frames of s. A frame waits for nothing but
 // its predecessor frame in the chunk's chain of 2 (n - 1) hops, for memory (scratch grows), and for
 // the link, whose receiver never stops reading: whatever is in front of it in the queue has a place
 // to go. So s completes, and by induction all stripes do. Collectives share nothing but links.
@@ -250,7 +254,7 @@ static void flow_grant(struct transport *transport, struct flow *flow)
     const uint64_t step = flow->ring.window / 2;
     if (flow->ring.eager || news == 0 || ring_receives_total(&flow->ring) == 0)
         return;
-    if (flow->credited > 0 && news < step && flow->opened < flow->ring.stripes)
+    if (flow->credited > flow->base && news < step && flow->opened < flow->ring.stripes)
         return;
     struct frame_header header = flow_header(transport, flow, FRAME_CREDIT);
     header.credit = (uint32_t)flow->opened;
@@ -285,12 +289,20 @@ bool flow_feed(struct transport *transport)
     return any;
 }
 
+// Stripes that have landed.
+static uint64_t flow_landed_stripes(const struct flow *flow)
+{
+    const uint64_t landed = flow_landed_elements(flow);
+    return landed == flow->ring.elements ? flow->ring.stripes : landed / flow->ring.stripe_elements;
+}
+
 static void flow_pump(struct transport *transport, struct flow *flow)
 {
     const struct ring *ring = &flow->ring;
+    const uint64_t landed = flow_landed_stripes(flow);
     uint64_t limit = flow->base + ring->window;
-    if (limit > ring->stripes)
-        limit = ring->stripes;
+    if (limit > landed)
+        limit = landed;
     while (flow->opened < limit)
         flow_stripe_open(flow, flow->opened++);
     flow_grant(transport, flow);
@@ -306,6 +318,8 @@ static void flow_advance(struct transport *transport, struct flow *flow)
             break;
         flow->base++;
     }
+    const uint64_t final = flow->base * flow->ring.stripe_elements;
+    flow->final_elements = final < flow->ring.elements ? final : flow->ring.elements;
     if (flow->base != before)
         flow_pump(transport, flow);
     if (flow->receives_left + flow->sends_left == 0 && !flow->mismatched) {
@@ -682,31 +696,51 @@ const char *flow_credit(struct peer_link *peer, const struct frame_header *heade
 
 // ---- launching and ending -----------------------------------------------------------------------
 
+static enum dtype flow_partial(const struct collective *collective)
+{
+    return collective->partial == DTYPE_NONE ? collective->dtype : collective->partial;
+}
+
+static enum dtype flow_final_dtype(const struct collective *collective)
+{
+    return collective->final == DTYPE_NONE ? collective->dtype : collective->final;
+}
+
 static void flow_formats(struct flow *flow)
 {
     const struct collective *collective = flow->collective;
-    flow->partial = collective->partial == DTYPE_NONE ? collective->dtype : collective->partial;
-    flow->final = collective->final == DTYPE_NONE ? collective->dtype : collective->final;
+    flow->partial = flow_partial(collective);
+    flow->final = flow_final_dtype(collective);
     assert((flow->partial == collective->dtype && flow->final == collective->dtype &&
             collective->exponent == 0) ||
            (collective->kind == COLLECTIVE_ALLREDUCE && dtype_is_float(collective->dtype) &&
             (collective->op == REDUCE_SUM || collective->op == REDUCE_MEAN)));
 }
 
+// element: the largest that travels.
+static void flow_cut(const struct transport *transport, const struct collective *collective,
+                     const struct ring_group *group, uint32_t element, struct ring *ring)
+{
+    const uint32_t chunk_bytes = transport->world.chunk_bytes;
+    if (collective->kind == COLLECTIVE_BROADCAST)
+        ring_init_broadcast(ring, group->size, group->rank, collective->root, collective->elements,
+                            element, chunk_bytes);
+    else
+        ring_init_allreduce(ring, group->size, group->rank, collective->elements, element,
+                            chunk_bytes);
+}
+
+static uint32_t flow_element(enum dtype partial, enum dtype final)
+{
+    const size_t one = dtype_size(partial);
+    const size_t other = dtype_size(final);
+    return (uint32_t)(one > other ? one : other);
+}
+
 static void flow_ring(const struct transport *transport, struct flow *flow)
 {
-    const struct collective *collective = flow->collective;
-    const struct ring_group *group = flow->group;
-    const uint32_t chunk_bytes = transport->world.chunk_bytes;
-    const size_t partial = dtype_size(flow->partial);
-    const size_t final = dtype_size(flow->final);
-    const uint32_t element = (uint32_t)(partial > final ? partial : final);
-    if (collective->kind == COLLECTIVE_BROADCAST)
-        ring_init_broadcast(&flow->ring, group->size, group->rank, collective->root,
-                            collective->elements, element, chunk_bytes);
-    else
-        ring_init_allreduce(&flow->ring, group->size, group->rank, collective->elements, element,
-                            chunk_bytes);
+    flow_cut(transport, flow->collective, flow->group, flow_element(flow->partial, flow->final),
+             &flow->ring);
     flow->receives_left = ring_receives_total(&flow->ring);
     flow->sends_left = ring_sends_total(&flow->ring);
 }
@@ -821,6 +855,46 @@ void flow_launch(struct transport *transport, struct collective *collective)
 void flow_launch_between_hosts(struct transport *transport, struct collective *collective)
 {
     flow_launch_on(transport, collective, &transport->hosts);
+}
+
+// A small one may be sent to this rank before it takes part, and is in one piece anyway.
+static bool flow_is_eager(const struct transport *transport, const struct collective *collective)
+{
+    struct ring ring;
+    flow_cut(transport, collective, &transport->ring,
+             flow_element(flow_partial(collective), flow_final_dtype(collective)), &ring);
+    return ring.eager;
+}
+
+bool flow_follows(const struct transport *transport, const struct collective *collective)
+{
+    if (transport->world.world_size == 1 || collective->elements == 0)
+        return false;
+    switch (collective->algorithm) {
+    case ALGORITHM_RING:
+        return !flow_is_eager(transport, collective);
+    case ALGORITHM_SHARED:
+    case ALGORITHM_TWO_LEVEL:
+        return shared_follows(collective);
+    case ALGORITHM_DOUBLING:
+    case ALGORITHM_HALVING:
+        break;
+    }
+    return false;
+}
+
+void flow_landed(struct transport *transport, const struct collective *collective)
+{
+    struct flow *flow = collective->state;
+    // Pieces are looked at by shared_work.
+    if (flow && flow->algorithm == ALGORITHM_RING && !flow->mismatched)
+        flow_pump(transport, flow);
+}
+
+uint64_t flow_final_elements(const struct collective *collective)
+{
+    const struct flow *flow = collective->state;
+    return flow ? flow->final_elements : 0;
 }
 
 static void flow_free(struct transport *transport, struct flow *flow)

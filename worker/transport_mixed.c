@@ -5,8 +5,8 @@
 //
 // On DEVICE_REDUCE, all of it enqueued without waiting for any:
 //
-//   wait for the gradients -> pack -> reduce-scatter of the row, and sum of its header -> copy this
-//   rank's share, and the header, to the host
+//   wait for the gradients -> pack -> reduce-scatter of the row, and sum of its header -> copy the
+//   header, and this rank's share by segments (transport_segments.c), to the host
 //
 // then a collective of all hosts over the row, to which a device rank brings its share only, as a
 // sum that counts whatever its own weight: weights are brought by each rank itself. The header's
@@ -94,25 +94,26 @@ static int mixed_begin(struct devices *devices, struct device_flow *flow)
 // NCCL has taken it: what comes behind.
 static int mixed_collect(struct devices *devices, struct device_flow *flow)
 {
-    const size_t element = dtype_size(flow->collective->dtype);
-    const uint64_t offset = flow->share.first * element;
-    if (flow->share.count > 0 &&
-        device_transfer(devices->device, DEVICE_REDUCE, flow->pinned->address + offset,
-                        flow->packed->address + offset, flow->share.count * element) < 0)
-        return -1;
+    const uint64_t offset = flow->share.first * dtype_size(flow->collective->dtype);
     if (device_transfer(devices->device, DEVICE_REDUCE, flow->note->address, flow->words->address,
                         note_words(flow->collective) * sizeof(uint64_t)) < 0)
         return -1;
-    flow->stage = STAGE_COLLECTING;
-    return devices_enqueued(devices, flow, DEVICE_REDUCE);
+    return segments_collect(devices, flow, DEVICE_REDUCE, flow->packed->address + offset);
 }
 
 int mixed_work(struct devices *devices, struct device_flow *flow)
 {
     const struct nccl_part part = {mixed_begin, mixed_collect};
-    const int happened = nccl_advance(devices, flow, &part);
-    if (happened <= 0)
-        return happened;
+    if (flow->stage <= STAGE_TAKING)
+        return nccl_advance(devices, flow, &part);
+    const int landed = segments_look(devices, flow);
+    if (landed <= 0)
+        return landed;
+    // The sum was whole before anything of it was copied: what NCCL says now holds for all of it.
+    if (!nccl_is_sound(devices))
+        return -1;
+    if (!segments_may_travel(devices, flow))
+        return 0;
     nccl_read_used(flow);
     return staged_travel(devices, flow);
 }

@@ -290,10 +290,13 @@ int nccl_advance(struct devices *devices, struct device_flow *flow, const struct
     if (flow->stage <= STAGE_TAKING)
         return nccl_is_next(devices, flow) ? nccl_go_on(devices, flow, part) : 0;
     const int happened = device_happened(devices->device, flow->event);
-    // What was aborted elsewhere may have ended with garbage.
-    if (happened > 0 && communicator_poll(devices->communicator) == COMMUNICATOR_BROKEN)
-        return -1;
-    return happened;
+    return happened > 0 && !nccl_is_sound(devices) ? -1 : happened;
+}
+
+// What was aborted elsewhere may have ended with garbage.
+bool nccl_is_sound(struct devices *devices)
+{
+    return communicator_poll(devices->communicator) != COMMUNICATOR_BROKEN;
 }
 
 void nccl_read_used(const struct device_flow *flow)

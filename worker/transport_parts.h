@@ -162,6 +162,7 @@ struct flow {
     uint64_t granted; // Stripes below may be sent: the successor said so.
     uint64_t credited; // What the predecessor was told of `opened`.
     uint64_t granted_signature; // Of the early credit.
+    uint64_t final_elements; // From the first: all of them are final in user memory, and stay.
     uint32_t
         paired; // Peers, by index, whose credit for frames of kind PAIR came before the launch.
     uint32_t paired_rank; // The first of them, ...
@@ -404,6 +405,19 @@ void measure_forget(struct transport *transport);
 // ---- transport_flow.c ---------------------------------------------------------------------------
 
 void flow_launch(struct transport *transport, struct collective *collective);
+// Whether it can be launched when only a part of its memory may be used (collective.landed).
+bool flow_follows(const struct transport *transport, const struct collective *collective);
+// How much of it may be used: all, but for such a one.
+static inline uint64_t flow_landed_elements(const struct flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    return collective->landed ? *collective->landed : collective->elements;
+}
+// More of what is launched may be used.
+void flow_landed(struct transport *transport, const struct collective *collective);
+// Elements of what is launched, from the first, that are final here: more and more of them where it
+// runs by stripes of a ring or by pieces, else none before it is done.
+uint64_t flow_final_elements(const struct collective *collective);
 // A collective that uses no ring was launched: whoever has sent frames of it runs another
 // algorithm.
 void flow_meet_others(struct transport *transport, struct flow *flow);
@@ -516,6 +530,8 @@ bool shared_stands(const struct transport *transport);
 // When shared_work has to be called for that; UINT64_MAX: never.
 uint64_t shared_deadline(const struct transport *transport);
 void shared_launch(struct transport *transport, struct flow *flow);
+// Whether it runs by pieces, so that each can wait for what has landed.
+bool shared_follows(const struct collective *collective);
 // Does what can be done now, without waiting. Whether it did anything.
 bool shared_work(struct transport *transport);
 // Whether shared_work would do something. No system call.

@@ -11,10 +11,11 @@
 //   copy out   the parts of the others, final, from their slots to user memory
 //
 // A stage of a piece waits for the stage before it on all seats, and copying in for the slot: all
-// have copied out what it held. So there are as many pieces in flight as slots, and while one is
-// copied the next is reduced elsewhere. No seat waits for a lock, or for another one to read what
-// it has written but for the slot; and none waits here at all: what cannot be done now is tried
-// again when the board has changed.
+// have copied out what it held; and for what of this rank's memory has still to land there from its
+// device, for which no other seat does anything. So there are as many pieces in flight as slots,
+// and while one is copied the next is reduced elsewhere. No seat waits for a lock, or for another
+// one to read what it has written but for the slot; and none waits here at all: what cannot be done
+// now is tried again when the board has changed.
 //
 // The lowest piece that is not copied out everywhere has its slot, is copied in by everybody who
 // runs, and so reduced and copied out: it waits for nothing but those stages of itself.
@@ -349,18 +350,24 @@ static void pieces_copy_out(struct shared *shared, const struct shared_run *run,
 
 // ---- the pipeline -------------------------------------------------------------------------------
 
-// The run of the next piece of a stage; NULL: no run that this rank has seen has one.
+// The number of the run that has the next piece of a stage; behind the last one: no run that this
+// rank has seen has it.
+static uint64_t pieces_seek(const struct shared *shared, const struct shared_cursor *cursor)
+{
+    uint64_t at = cursor->run < shared->runs_done ? shared->runs_done : cursor->run;
+    for (; at < shared->runs_seen; at++) {
+        const struct shared_run *run = &shared->runs[at % BOARD_RUNS];
+        if (cursor->piece < run->first + run->pieces)
+            break;
+    }
+    return at;
+}
+
+// The run of the next piece of a stage, which there is.
 static struct shared_run *pieces_next(struct shared *shared, struct shared_cursor *cursor)
 {
-    if (cursor->run < shared->runs_done)
-        cursor->run = shared->runs_done;
-    while (cursor->run < shared->runs_seen) {
-        struct shared_run *run = shared_run(shared, cursor->run);
-        if (cursor->piece < run->first + run->pieces)
-            return run;
-        cursor->run++;
-    }
-    return NULL;
+    cursor->run = pieces_seek(shared, cursor);
+    return shared_run(shared, cursor->run);
 }
 
 static bool pieces_all_reach(const struct shared *shared, size_t counter, uint64_t least)
@@ -373,13 +380,22 @@ static bool pieces_all_reach(const struct shared *shared, size_t counter, uint64
     return true;
 }
 
+// Whether what this rank has of the next piece to be copied in is there.
+static bool pieces_have_landed(const struct shared *shared)
+{
+    const struct shared_run *run = &shared->runs[pieces_seek(shared, &shared->in) % BOARD_RUNS];
+    const struct ring_span span = pieces_span(run->flow, run, shared->in.piece);
+    return span.first + span.count <= flow_landed_elements(run->flow);
+}
+
 // Whether the next piece of each stage may go through it.
 static bool pieces_may_copy_in(const struct shared *shared)
 {
     const uint64_t piece = shared->in.piece;
     return piece < shared->pieces &&
            (piece < BOARD_SLOTS || pieces_all_reach(shared, offsetof(struct board_seat, copied_out),
-                                                    piece - BOARD_SLOTS + 1));
+                                                    piece - BOARD_SLOTS + 1)) &&
+           pieces_have_landed(shared);
 }
 
 static bool pieces_may_reduce(const struct shared *shared)
@@ -427,12 +443,14 @@ static void pieces_step_out(struct shared *shared)
 {
     struct shared_run *run = pieces_next(shared, &shared->out);
     const uint64_t piece = shared->out.piece++;
+    const struct ring_span span = pieces_span(run->flow, run, piece);
     const uint64_t since_ns = fill_begin(run);
     if (run->partial)
         two_level_copy_out(shared, run, piece);
     else
         pieces_copy_out(shared, run, piece);
     fill_end(run, since_ns);
+    run->flow->final_elements = span.first + span.count;
     board_publish(&shared_seat(shared, shared->seat)->copied_out, shared->out.piece);
     if (shared->out.piece == run->first + run->pieces)
         shared_run_done(shared, run);

@@ -240,6 +240,7 @@ void registered_join(struct shared *shared, const struct flow *flow, uint32_t re
         own->count =
             rows_collect(shared->transport->regions, collective->extents, collective->extent_count,
                          flow->map.element_bytes, several ? BOARD_ROWS : 1, rows, list);
+        assert(own->count == 0 || !collective->landed); // What has still to land is in no region.
         if (own->count == 1) {
             said->row = rows[0];
             own->only = list[0];

@@ -360,6 +360,12 @@ static bool shared_join(struct shared *shared, struct flow *flow)
     return true;
 }
 
+// Payloads of shots are taken at the launch.
+bool shared_follows(const struct collective *collective)
+{
+    return collective->elements * dtype_size(collective->dtype) > BOARD_SHOT_BYTES;
+}
+
 void shared_launch(struct transport *transport, struct flow *flow)
 {
     struct shared *shared = transport->shared;

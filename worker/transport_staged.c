@@ -7,6 +7,8 @@
 //   DELIVER:  copy it to the device -> scatter what somebody used to where it belongs
 //             (device_behind.c: BEHIND, when that may be written which this rank has not reported)
 //
+// The two copies and the hosts overlap, by segments of the row: transport_segments.c.
+//
 // A single extent needs no kernel, and no row on the device. Nothing is waited for: each arrow down
 // is a host function that wakes the driver, which looks at the event (device_happened). What the
 // hosts compute is what they compute for memory of their own, so the bits are those of a job
@@ -56,17 +58,12 @@ static int staged_gather(struct devices *devices, struct device_flow *flow)
                       device_blocks(collective->elements), &gather);
 }
 
-// The row on the device, and from there to the host.
-static int staged_collect_row(struct devices *devices, struct device_flow *flow)
+// The row on the device.
+static int staged_make_row(struct devices *devices, struct device_flow *flow)
 {
-    const struct collective *collective = flow->collective;
-    const int made = collective->replica_count > 0
-                         ? replicas_collect(devices, flow, DEVICE_COLLECT, flow->packed)
-                         : staged_gather(devices, flow);
-    if (made < 0)
-        return -1;
-    return device_transfer(devices->device, DEVICE_COLLECT, flow->pinned->address,
-                           flow->packed->address, staged_bytes(collective));
+    return flow->collective->replica_count > 0
+               ? replicas_collect(devices, flow, DEVICE_COLLECT, flow->packed)
+               : staged_gather(devices, flow);
 }
 
 // The memory of a collective that lies in one place, and needs no kernel.
@@ -78,15 +75,12 @@ static const struct extent *staged_only(const struct collective *collective)
 
 static int staged_collect(struct devices *devices, struct device_flow *flow)
 {
-    const struct collective *collective = flow->collective;
-    const struct extent *only = staged_only(collective);
-    const int moved = devices_await_ready(devices, flow, DEVICE_COLLECT) < 0 ? -1
-                      : only
-                          ? device_transfer(devices->device, DEVICE_COLLECT, flow->pinned->address,
-                                            (uint64_t)(uintptr_t)only->in, staged_bytes(collective))
-                          : staged_collect_row(devices, flow);
-    flow->stage = STAGE_COLLECTING;
-    return moved < 0 ? -1 : devices_enqueued(devices, flow, DEVICE_COLLECT);
+    const struct extent *only = staged_only(flow->collective);
+    if (devices_await_ready(devices, flow, DEVICE_COLLECT) < 0 ||
+        (!only && staged_make_row(devices, flow) < 0))
+        return -1;
+    return segments_collect(devices, flow, DEVICE_COLLECT,
+                            only ? (uint64_t)(uintptr_t)only->in : flow->packed->address);
 }
 
 // ---- between hosts ------------------------------------------------------------------------------
@@ -151,6 +145,18 @@ static int staged_extents(struct devices *devices, struct device_flow *flow)
     return 0;
 }
 
+// Whether this rank has memory for a result that it has not already.
+static bool staged_has_place(const struct devices *devices, const struct collective *collective)
+{
+    const bool root = staged_is_root(devices, collective);
+    for (uint32_t i = 0; i < collective->extent_count; i++) {
+        const struct extent *extent = &collective->extents[i];
+        if (extent->out && extent->elements > 0 && !(root && extent->out == extent->in))
+            return true;
+    }
+    return false;
+}
+
 int staged_travel(struct devices *devices, struct device_flow *flow)
 {
     flow->host = *flow->collective;
@@ -160,6 +166,10 @@ int staged_travel(struct devices *devices, struct device_flow *flow)
     flow->host.ready_count = 0;
     flow->host.behind = NULL;
     flow->host.context = flow;
+    flow->host.landed = &flow->landed;
+    flow->returns =
+        flow->packed && !flow->collective->behind && staged_has_place(devices, flow->collective);
+    flow->returned = 0;
     if (flow->way == DEVICE_WAY_MIXED)
         flow->host.input_is_sum = flow->host.input_counts = true;
     flow->stage = STAGE_TRAVELLING;
@@ -174,19 +184,13 @@ int staged_travel(struct devices *devices, struct device_flow *flow)
 // Whether the device has to be told of the result at all.
 static bool staged_has_output(const struct devices *devices, const struct collective *collective)
 {
-    const bool root = staged_is_root(devices, collective);
     if (collective->elements == 0 ||
         (collective->op == REDUCE_MEAN && collective->kind == COLLECTIVE_ALLREDUCE &&
          collective->weight_total == 0))
         return false;
     if (units_usage(collective->used, (struct unit_range){0, collective->unit_count}) == USAGE_NONE)
         return false;
-    for (uint32_t i = 0; i < collective->extent_count; i++) {
-        const struct extent *extent = &collective->extents[i];
-        if (extent->out && extent->elements > 0 && !(root && extent->out == extent->in))
-            return true;
-    }
-    return false;
+    return staged_has_place(devices, collective);
 }
 
 // The bits of the units that are written, where kernels can read them; 0: all are.
@@ -231,12 +235,24 @@ static int staged_scatter(struct devices *devices, struct device_flow *flow,
                                    .write = staged_scatter_row};
     if (staged_used(devices, flow, stream, &spread.words) < 0 ||
         device_cut_row(flow->cut, stream, &row) < 0 ||
-        device_transfer(devices->device, stream, flow->packed->address, flow->pinned->address,
-                        staged_bytes(collective)) < 0 ||
+        segments_return_rest(devices, flow, stream) < 0 ||
         staged_scatter_row(devices, flow, devices->device, stream, &row, spread.row, spread.words) <
             0)
         return -1;
     return replicas_spread(devices, flow, stream, &spread, last);
+}
+
+// A whole row goes to where it belongs: from the row on the device where a part of it is already.
+static int staged_put(struct devices *devices, struct device_flow *flow, enum device_stream stream,
+                      const struct extent *only)
+{
+    const uint64_t out = (uint64_t)(uintptr_t)only->out;
+    const size_t bytes = staged_bytes(flow->collective);
+    if (flow->returned == 0)
+        return device_transfer(devices->device, stream, out, flow->pinned->address, bytes);
+    return segments_return_rest(devices, flow, stream) < 0
+               ? -1
+               : device_transfer(devices->device, stream, out, flow->packed->address, bytes);
 }
 
 // What had no input here has not waited for those who may still write its memory.
@@ -250,18 +266,18 @@ static int staged_write(struct devices *devices, struct device_flow *flow,
         units_usage(collective->used, (struct unit_range){0, collective->unit_count}) == USAGE_ALL;
     if (!staged_has_input(devices, collective) && devices_await_ready(devices, flow, stream) < 0)
         return -1;
-    const int moved = only && whole
-                          ? device_transfer(devices->device, stream, (uint64_t)(uintptr_t)only->out,
-                                            flow->pinned->address, staged_bytes(collective))
-                          : staged_scatter(devices, flow, stream, &last);
+    const int moved = only && whole ? staged_put(devices, flow, stream, only)
+                                    : staged_scatter(devices, flow, stream, &last);
     flow->stage = STAGE_DELIVERING;
     return moved < 0 ? -1 : devices_enqueued(devices, flow, last);
 }
 
 int staged_deliver(struct devices *devices, struct device_flow *flow)
 {
+    assert(segments_are_whole(flow));
     if (!device_behind_matters(flow))
         return staged_write(devices, flow, DEVICE_DELIVER);
+    assert(flow->returned == 0); // What is put aside is what lies on the host.
     flow->stage = STAGE_HELD;
     device_aside_summed(flow);
     if (!device_behind_is_said(flow))
@@ -269,6 +285,14 @@ int staged_deliver(struct devices *devices, struct device_flow *flow)
     if (device_behind_wait(devices, flow) < 0)
         return -1;
     return staged_write(devices, flow, DEVICE_BEHIND);
+}
+
+// Nobody has used anything, which hosts may know before all has landed: copies are awaited.
+static int staged_drop(struct devices *devices, struct device_flow *flow)
+{
+    flow->stage = STAGE_DELIVERING;
+    return segments_gather(devices, flow) < 0 ? -1
+                                              : devices_enqueued(devices, flow, DEVICE_DELIVER);
 }
 
 int staged_travelled(struct devices *devices, struct device_flow *flow)
@@ -279,6 +303,8 @@ int staged_travelled(struct devices *devices, struct device_flow *flow)
     collective->last_received_us = flow->host.last_received_us;
     if (staged_has_output(devices, collective))
         return staged_deliver(devices, flow);
+    if (segments_are_under_way(flow))
+        return staged_drop(devices, flow);
     devices_done(devices, flow);
     return 0;
 }
@@ -340,22 +366,41 @@ static int staged_launch(struct devices *devices, struct device_flow *flow)
         return devices_broken(devices) ? -1 : 0;
     if (staged_has_input(devices, collective))
         return staged_collect(devices, flow);
+    segments_none(flow);
     return staged_travel(devices, flow);
+}
+
+static int staged_land(struct devices *devices, struct device_flow *flow)
+{
+    const int landed = segments_look(devices, flow);
+    if (landed <= 0)
+        return landed;
+    return segments_may_travel(devices, flow) ? staged_travel(devices, flow) : 0;
+}
+
+// The hosts are told what has landed, and what they have made final goes back.
+static int staged_go_on(struct devices *devices, struct device_flow *flow)
+{
+    const int landed = segments_look(devices, flow);
+    if (landed < 0)
+        return -1;
+    if (landed > 0)
+        flow_landed(devices->transport, &flow->host);
+    return segments_return(devices, flow);
 }
 
 int staged_work(struct devices *devices, struct device_flow *flow)
 {
     if (flow->stage == STAGE_WAITING)
         return staged_launch(devices, flow);
+    if (flow->stage == STAGE_COLLECTING)
+        return staged_land(devices, flow);
     if (flow->stage == STAGE_TRAVELLING)
-        return 0;
+        return staged_go_on(devices, flow);
     if (flow->stage == STAGE_HELD)
         return device_behind_is_said(flow) ? staged_deliver(devices, flow) : 0;
     const int happened = device_happened(devices->device, flow->event);
-    if (happened <= 0)
-        return happened;
-    if (flow->stage == STAGE_COLLECTING)
-        return staged_travel(devices, flow);
-    devices_done(devices, flow);
-    return 0;
+    if (happened > 0)
+        devices_done(devices, flow);
+    return happened < 0 ? -1 : 0;
 }

@@ -124,6 +124,8 @@ static const struct variant variants[] = {
      .rare = true},
 };
 
+// Of what goes through the host: neither stripes nor pieces end with a segment.
+#define SEGMENT_BYTES 1500
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
 // The first four say most.
@@ -191,6 +193,7 @@ static struct fleet_options options_of(void **state, uint32_t world, uint32_t ch
                                       .kind = variant->kind,
                                       .world = world,
                                       .devices = variant->devices,
+                                      .segment_bytes = SEGMENT_BYTES,
                                       .chunk_bytes = chunk_bytes};
     return (struct fleet_options){.name = variant->name,
                                   .kind = variant->kind,
@@ -201,6 +204,7 @@ static struct fleet_options options_of(void **state, uint32_t world, uint32_t ch
                                   .encrypts = variant->encrypts,
                                   .algorithm = variant->algorithm,
                                   .devices = variant->devices,
+                                  .segment_bytes = SEGMENT_BYTES,
                                   .world = world,
                                   .chunk_bytes = chunk_bytes};
 }

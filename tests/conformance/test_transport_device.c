@@ -26,9 +26,15 @@
 #include <string.h>
 
 #define ELEMENTS 3000
+#define ELEMENTS_MOST 150000 // In several pieces of shared memory.
 #define PIECES 3
 #define ROUNDS 4
+#define SEGMENT_BYTES 4000
+#define SEGMENTS 3 // Of a row of ELEMENTS: of 1024 elements each, because they are whole lines.
+// Who asks for one segment does not have the next one with it.
+#define LATE "FAKE_CUDA_DELAY_US=4000-8000"
 #define LAZY "FAKE_CUDA_LAZY_US=300000"
+#define MARK (-77.0f) // What a trainer writes late.
 #define DEVICES "FAKE_CUDA_DEVICES=8"
 #define GIVE_UP_MS 4000 // Of fleet_bound_ms().
 #define ABORT_MS 300 // Where an abort hangs; elsewhere the default, which nothing is to reach.
@@ -43,12 +49,30 @@ struct play {
     bool idle; // Rank 0 has no input, and its stream still writes to its memory.
     bool hangs; // An abort, or what the device was given, never ends.
     bool late; // NCCL has ended with an error, of which it tells when it is asked again.
+    bool memory; // Ranks share it.
+    bool weightless; // Nobody's gradients count.
+    bool leaves_out; // Rank 0 has no input for the first piece, and says late what may be written.
+    bool lost; // The device that stands still is lost in the end.
+    uint32_t elements; // At most ELEMENTS_MOST. 0: ELEMENTS.
+    uint64_t segment_bytes; // 0: the row is one segment.
+    const char *weather; // NULL: LAZY.
     const char *says; // What the failure's text has in it.
 };
 
 static const struct play *play_of(const struct member *member)
 {
     return member->fleet->argument;
+}
+
+static uint32_t elements_of(const struct member *member)
+{
+    const uint32_t elements = play_of(member)->elements;
+    return elements == 0 ? ELEMENTS : elements;
+}
+
+static size_t bytes_of(const struct member *member)
+{
+    return elements_of(member) * sizeof(float);
 }
 
 // ---- a rank's memory and streams ----------------------------------------------------------------
@@ -60,8 +84,8 @@ struct rig {
     void *module;
     void *fill;
     void *event;
-    uint64_t address; // [ELEMENTS], of the device.
-    float *host; // [ELEMENTS]: pinned, or the gradient of a rank without a device.
+    uint64_t address; // Of the device; so many elements, ...
+    float *host; // ... as here: pinned, or the gradient of a rank without a device.
 };
 
 #define CUDA(member, call) MEMBER_CHECK(member, cuda->call == CUDA_OK)
@@ -75,7 +99,7 @@ static void rig_open(struct member *member, struct rig *rig)
 {
     *rig = (struct rig){.context = NULL};
     if (!member->device) {
-        rig->host = calloc(ELEMENTS, sizeof(float));
+        rig->host = calloc(elements_of(member), sizeof(float));
         return;
     }
     CUDA(member, device_primary_ctx_retain(&rig->context, rig_ordinal(member)));
@@ -84,12 +108,12 @@ static void rig_open(struct member *member, struct rig *rig)
     CUDA(member, stream_create_with_priority(&rig->reads, CUDA_STREAM_NON_BLOCKING, 0));
     CUDA(member, module_load_data(&rig->module, "anything"));
     CUDA(member, module_get_function(&rig->fill, rig->module, "fake_fill"));
-    CUDA(member, mem_alloc(&rig->address, ELEMENTS * sizeof(float)));
-    CUDA(member, mem_host_alloc((void **)&rig->host, ELEMENTS * sizeof(float), 0));
+    CUDA(member, mem_alloc(&rig->address, bytes_of(member)));
+    CUDA(member, mem_host_alloc((void **)&rig->host, bytes_of(member), 0));
     rig->event = device_event_make(member->device);
     MEMBER_CHECK(member, rig->event != NULL);
-    MEMBER_CHECK(member, transport_reserve_device(member->transport, 1, ELEMENTS * sizeof(float),
-                                                  PIECES, PIECES) == 0);
+    MEMBER_CHECK(member, transport_reserve_device(member->transport, 1, bytes_of(member), PIECES,
+                                                  PIECES) == 0);
 }
 
 // After a device was lost nothing of it can be given back.
@@ -113,9 +137,10 @@ static void rig_close(struct member *member, struct rig *rig)
 
 static void rig_fill(struct member *member, const struct rig *rig, float value)
 {
-    struct fake_fill fill = {.to = (uint32_t *)(uintptr_t)rig->address, .count = ELEMENTS};
+    const uint32_t elements = elements_of(member);
+    struct fake_fill fill = {.to = (uint32_t *)(uintptr_t)rig->address, .count = elements};
     void *parameters[] = {&fill};
-    for (uint32_t i = 0; !member->device && i < ELEMENTS; i++)
+    for (uint32_t i = 0; !member->device && i < elements; i++)
         rig->host[i] = value;
     if (!member->device)
         return;
@@ -123,19 +148,24 @@ static void rig_fill(struct member *member, const struct rig *rig, float value)
     CUDA(member, launch_kernel(rig->fill, 1, 1, 1, 32, 1, 1, 0, rig->makes, parameters, NULL));
 }
 
-static bool all_are(const float *values, float value)
+static bool some_are(const float *values, uint32_t count, float value)
 {
-    for (uint32_t i = 0; i < ELEMENTS; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         if (memcmp(&values[i], &value, sizeof(value)) != 0)
             return false;
     }
     return true;
 }
 
+static bool all_are(const struct member *member, const float *values, float value)
+{
+    return some_are(values, elements_of(member), value);
+}
+
 // What is in the gradients at this moment, whatever the device has still to do.
 static const float *rig_look(const struct member *member, const struct rig *rig)
 {
-    return member->device ? fake->peek(rig->address, ELEMENTS * sizeof(float)) : rig->host;
+    return member->device ? fake->peek(rig->address, bytes_of(member)) : rig->host;
 }
 
 // What a stream of the trainer reads.
@@ -143,7 +173,7 @@ static const float *rig_read(struct member *member, const struct rig *rig)
 {
     if (!member->device)
         return rig->host;
-    CUDA(member, memcpy_dtoh_async(rig->host, rig->address, ELEMENTS * sizeof(float), rig->reads));
+    CUDA(member, memcpy_dtoh_async(rig->host, rig->address, bytes_of(member), rig->reads));
     CUDA(member, stream_synchronize(rig->reads));
     return rig->host;
 }
@@ -156,6 +186,7 @@ struct shot {
     uint64_t ends[PIECES];
     uint64_t used;
     struct device_ready ready;
+    struct device_behind behind;
 };
 
 // The pieces lie in another order than they have in the row.
@@ -164,7 +195,7 @@ static void shot_lay(struct shot *shot, const struct member *member, const struc
 {
     float *memory = member->device ? (float *)(uintptr_t)rig->address : rig->host;
     const uint32_t count = pieces ? PIECES : 1;
-    const uint64_t each = ELEMENTS / count;
+    const uint64_t each = elements_of(member) / count;
     for (uint32_t i = 0; i < count; i++) {
         float *piece = memory + (count - 1 - i) * each;
         shot->extents[i] = (struct extent){.in = piece, .out = piece, .elements = each};
@@ -178,25 +209,38 @@ static void shot_lay(struct shot *shot, const struct member *member, const struc
     shot->collective.used = &shot->used;
 }
 
+// The first piece of the row, which lies behind the others.
+static void shot_leave_out(struct shot *shot)
+{
+    shot->extents[0].in = NULL;
+    shot->used &= ~(uint64_t)1;
+    shot->collective.behind = &shot->behind;
+}
+
 // The weight of a rank is its number and one.
 static void shot_launch(struct member *member, struct shot *shot, const struct rig *rig,
                         uint32_t round)
 {
     const struct play *play = play_of(member);
     const bool idle = play->idle && member->rank == 0;
-    *shot = (struct shot){.collective = {.dtype = DTYPE_FLOAT32,
-                                         .op = REDUCE_MEAN,
-                                         .tag = {.step = round, .space = 3},
-                                         .signature = 4,
-                                         .elements = ELEMENTS,
-                                         .weight = idle ? 0 : member->rank + 1,
-                                         .ready = &shot->ready,
-                                         .ready_count = 1}};
+    const bool leaves_out = play->leaves_out && member->rank == 0 && round == 0;
+    *shot =
+        (struct shot){.collective = {.dtype = DTYPE_FLOAT32,
+                                     .op = REDUCE_MEAN,
+                                     .tag = {.step = round, .space = 3},
+                                     .signature = 4,
+                                     .algorithm = play->memory ? ALGORITHM_SHARED : ALGORITHM_RING,
+                                     .elements = elements_of(member),
+                                     .weight = idle || play->weightless ? 0 : member->rank + 1,
+                                     .ready = &shot->ready,
+                                     .ready_count = 1}};
     shot_lay(shot, member, rig, play->pieces);
     for (uint32_t i = 0; idle && i < PIECES; i++)
         shot->extents[i].in = NULL;
     if (idle)
         shot->used = 0;
+    if (leaves_out)
+        shot_leave_out(shot);
     member_place(member, &shot->collective);
     if (member->device) {
         MEMBER_CHECK(member, device_event_record(member->device, rig->event, rig->makes) == 0);
@@ -211,15 +255,22 @@ static float value_of(uint32_t rank, uint32_t round)
     return (float)(8 * rank + round + 1);
 }
 
-static float mean_of(const struct member *member, uint32_t round)
+// Of what the ranks from `first` contribute, by the weights of those from `weighs`.
+static float mean_from(const struct member *member, uint32_t round, uint32_t first, uint32_t weighs)
 {
     float sum = 0;
     float weights = 0;
-    for (uint32_t r = play_of(member)->idle ? 1 : 0; r < member->fleet->options.world; r++) {
-        sum += (float)(r + 1) * value_of(r, round);
-        weights += (float)(r + 1);
+    for (uint32_t r = 0; r < member->fleet->options.world; r++) {
+        sum += r < first ? 0 : (float)(r + 1) * value_of(r, round);
+        weights += r < weighs ? 0 : (float)(r + 1);
     }
     return sum / weights;
+}
+
+static float mean_of(const struct member *member, uint32_t round)
+{
+    const uint32_t first = play_of(member)->idle ? 1 : 0;
+    return mean_from(member, round, first, first);
 }
 
 static const char *name_of(enum fleet_devices devices)
@@ -242,15 +293,15 @@ static void script_rounds(struct member *member)
         if (play->follows && member->device) {
             member_until(member, &member->enqueued_count, round + 1, "what is enqueued");
             MEMBER_CHECK(member, device_stream_follow(member->device, rig.reads) == 0);
-            MEMBER_CHECK(member, all_are(rig_read(member, &rig), mean_of(member, round)));
+            MEMBER_CHECK(member, all_are(member, rig_read(member, &rig), mean_of(member, round)));
         }
         member_until(member, &member->done_count, done, "the collective");
-        MEMBER_CHECK(member, all_are(rig_look(member, &rig), mean_of(member, round)));
+        MEMBER_CHECK(member, all_are(member, rig_look(member, &rig), mean_of(member, round)));
         MEMBER_CHECK(member, shot.used == (play->pieces ? 7 : 1));
         // And stays, when all that was enqueued before it has happened.
         if (member->device)
             CUDA(member, stream_synchronize(rig.makes));
-        MEMBER_CHECK(member, all_are(rig_look(member, &rig), mean_of(member, round)));
+        MEMBER_CHECK(member, all_are(member, rig_look(member, &rig), mean_of(member, round)));
     }
     rig_close(member, &rig);
 }
@@ -259,12 +310,14 @@ static void script_rounds(struct member *member)
 static void run_rounds(enum fleet_devices devices, uint32_t world, struct play play)
 {
     const struct fleet_options options = {.name = name_of(devices),
-                                          .kind = TRANSPORT_LOOPBACK,
+                                          .kind = play.memory ? TRANSPORT_TCP : TRANSPORT_LOOPBACK,
                                           .world = world,
+                                          .mates = play.memory,
                                           .chunk_bytes = 1024,
+                                          .segment_bytes = play.segment_bytes,
                                           .devices = devices};
     char complaint[400];
-    fake_gpu_weather(DEVICES, LAZY, NULL);
+    fake_gpu_weather(DEVICES, play.weather ? play.weather : LAZY, NULL);
     fleet_run(&options, script_rounds, &play);
     fake->complaint(complaint, sizeof(complaint));
     assert_string_equal(complaint, "");
@@ -310,6 +363,41 @@ static void test_streams_follow(void **state)
     run_rounds(FLEET_NCCL, 2, (struct play){.follows = true, .pieces = true});
 }
 
+// A row in several segments: those that have landed travel, and what is final goes back, while the
+// others are on their way. Shares of a mixed world end inside of a segment.
+static void run_segments(struct play play)
+{
+    play.segment_bytes = SEGMENT_BYTES;
+    play.weather = LATE;
+    for (uint32_t world = 2; world <= 3; world++)
+        run_rounds(FLEET_STAGED, world, play);
+    for (uint32_t world = 3; world <= 5; world += 2)
+        run_rounds(FLEET_MIXED, world, play);
+}
+
+static void test_segments_wait(void **state)
+{
+    (void)state;
+    run_segments((struct play){.pieces = false});
+    run_segments((struct play){.pieces = true});
+    run_segments((struct play){.pieces = true, .follows = true});
+    run_segments((struct play){.pieces = true, .idle = true});
+}
+
+// Segments of shared memory: so large that there are several pieces.
+static void test_segments_wait_in_memory(void **state)
+{
+    const struct play play = {.pieces = true,
+                              .memory = true,
+                              .elements = ELEMENTS_MOST,
+                              .segment_bytes = ELEMENTS_MOST, // Four segments.
+                              .weather = LATE};
+    (void)state;
+    run_rounds(FLEET_STAGED, 2, play);
+    run_rounds(FLEET_STAGED, 3, play);
+    run_rounds(FLEET_MIXED, 4, play);
+}
+
 // Who has no input waits all the same for streams that write where the result goes.
 static void test_results_come_last(void **state)
 {
@@ -327,6 +415,30 @@ static void test_alone(void **state)
     assert_int_equal(fake->calls("cuMemcpyAsync"), 0);
     assert_int_equal(fake->calls("cuLaunchKernel"), ROUNDS); // The trainer's.
     run_rounds(FLEET_STAGED, 1, (struct play){.follows = true});
+}
+
+// ---- waiting for others -------------------------------------------------------------------------
+
+static void idle_until(struct member *member, bool (*happens)(struct member *, const void *),
+                       const void *argument, const char *what)
+{
+    const uint64_t since_ms = clock_now_ms();
+    member->waits_for = what;
+    while (!happens(member, argument)) {
+        transport_progress(member->transport, 1);
+        MEMBER_CHECK(member, clock_now_ms() - since_ms < fleet_bound_ms(FLEET_BOUND_MS));
+    }
+    member->waits_for = NULL;
+}
+
+// What one rank waits for has happened: until then the others take part.
+static atomic_bool seen;
+
+static bool is_seen(struct member *member, const void *unused)
+{
+    (void)member;
+    (void)unused;
+    return atomic_load(&seen);
 }
 
 // ---- the steady state ---------------------------------------------------------------------------
@@ -361,11 +473,14 @@ static void run_script(enum fleet_devices devices, uint32_t world, void (*script
                        struct play *play)
 {
     const struct fleet_options options = {.name = name_of(devices),
-                                          .kind = TRANSPORT_LOOPBACK,
+                                          .kind = play->memory ? TRANSPORT_TCP : TRANSPORT_LOOPBACK,
                                           .world = world,
+                                          .mates = play->memory,
                                           .chunk_bytes = 4096,
                                           .abort_ms = play->hangs ? ABORT_MS : 0,
+                                          .segment_bytes = play->segment_bytes,
                                           .devices = devices};
+    atomic_store(&seen, false);
     fleet_run(&options, script, play);
 }
 
@@ -376,6 +491,81 @@ static void test_steady_state_allocates_nothing(void **state)
     run_script(FLEET_STAGED, 3, script_steady, &(struct play){.pieces = true});
     run_script(FLEET_NCCL, 3, script_steady, &(struct play){.pieces = true});
     run_script(FLEET_MIXED, 5, script_steady, &(struct play){.pieces = true});
+    run_script(FLEET_STAGED, 3, script_steady,
+               &(struct play){.pieces = true, .segment_bytes = SEGMENT_BYTES});
+    run_script(FLEET_MIXED, 5, script_steady,
+               &(struct play){.pieces = true, .segment_bytes = SEGMENT_BYTES});
+}
+
+// Events behind segments are there where a row has several, and nowhere else.
+static void test_short_rows_have_no_marks(void **state)
+{
+    uint64_t events[2];
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        fake_gpu_weather(DEVICES, NULL);
+        run_script(FLEET_STAGED, 3, script_steady,
+                   &(struct play){.pieces = true, .segment_bytes = ELEMENTS * sizeof(float) - i});
+        events[i] = fake->calls("cuEventCreate");
+    }
+    assert_true(events[1] > events[0]);
+}
+
+// ---- results that come late ---------------------------------------------------------------------
+
+static void take_what_is_aside(struct member *member, struct rig *rig, struct shot *shot)
+{
+    const uint32_t each = elements_of(member) / PIECES;
+    rig_fill(member, rig, MARK);
+    MEMBER_CHECK(member, device_event_record(member->device, rig->event, rig->makes) == 0);
+    const struct device_ready ready = {.event = rig->event, .stream = rig->makes, .pending = true};
+    atomic_store(&shot->behind.ready, &ready);
+    member_until(member, &member->done_count, 2, "what was put aside");
+    const float *result = rig_look(member, rig);
+    MEMBER_CHECK(member, some_are(result, 2 * each, mean_of(member, 0)));
+    MEMBER_CHECK(member, some_are(result + 2 * each, each, mean_from(member, 0, 1, 0)));
+}
+
+// What rank 0 left out in the first collective is on the host when the second one needs its place,
+// and is put aside: nothing is allocated. Then the trainer writes there, and says so.
+static void script_put_aside(struct member *member)
+{
+    struct rig rig;
+    struct shot shots[2];
+    rig_open(member, &rig);
+    if (member->device) {
+        // Each of the two has extents, and so tables, of its own.
+        MEMBER_CHECK(member, transport_reserve_tables(member->transport, member->device, 1,
+                                                      bytes_of(member), 2 * PIECES) == 0);
+        MEMBER_CHECK(member, transport_reserve_aside(member->transport, 2, 2 * bytes_of(member),
+                                                     bytes_of(member), PIECES) == 0);
+    }
+    member_barrier(member);
+    const uint64_t before = allocations();
+    for (uint32_t round = 0; round < 2; round++) {
+        rig_fill(member, &rig, value_of(member->rank, round));
+        shot_launch(member, &shots[round], &rig, round);
+        if (member->rank == 0 && round == 0)
+            member_until(member, &member->summed_count, 1, "a sum");
+        else
+            member_until(member, &member->done_count, member->rank == 0 ? 1 : round + 1, "a mean");
+    }
+    MEMBER_CHECK(member, all_are(member, rig_look(member, &rig), mean_of(member, 1)));
+    member_barrier(member);
+    MEMBER_CHECK(member, allocations() == before);
+    if (member->rank == 0)
+        take_what_is_aside(member, &rig, &shots[0]);
+    member_barrier(member);
+    rig_close(member, &rig);
+}
+
+static void test_segments_are_put_aside(void **state)
+{
+    struct play play = {.pieces = true, .leaves_out = true, .segment_bytes = SEGMENT_BYTES};
+    (void)state;
+    fake_gpu_weather(DEVICES, LATE, NULL);
+    run_script(FLEET_STAGED, 2, script_put_aside, &play);
+    run_script(FLEET_MIXED, 4, script_put_aside, &play);
 }
 
 // ---- failures -----------------------------------------------------------------------------------
@@ -413,7 +603,7 @@ static void script_given_up(struct member *member)
         MEMBER_CHECK(member, shot.collective.state == NULL);
         MEMBER_CHECK(member, device_failed(member->device) == NULL);
         CUDA(member, stream_synchronize(rig.makes));
-        MEMBER_CHECK(member, all_are(rig_look(member, &rig), value_of(0, 0)));
+        MEMBER_CHECK(member, all_are(member, rig_look(member, &rig), value_of(0, 0)));
     }
     rig_close(member, &rig);
 }
@@ -450,7 +640,7 @@ static void script_never_ready(struct member *member)
     if (member->device)
         CUDA(member, stream_synchronize(rig.makes));
     if (member->rank == 0)
-        MEMBER_CHECK(member, all_are(rig_look(member, &rig), value_of(0, 0)));
+        MEMBER_CHECK(member, all_are(member, rig_look(member, &rig), value_of(0, 0)));
     rig_close(member, &rig);
 }
 
@@ -461,20 +651,6 @@ static void test_never_ready(void **state)
     run_script(FLEET_STAGED, 2, script_never_ready, &(struct play){.pieces = true, .hangs = true});
     run_script(FLEET_NCCL, 2, script_never_ready, &(struct play){.pieces = true, .hangs = true});
     run_script(FLEET_MIXED, 3, script_never_ready, &(struct play){.pieces = true, .hangs = true});
-}
-
-// Rank 0 was told: until then the others take part.
-static atomic_bool told;
-
-static void take_part_until_told(struct member *member)
-{
-    const uint64_t since_ms = clock_now_ms();
-    member->waits_for = "what rank 0 is told";
-    while (!atomic_load(&told)) {
-        transport_progress(member->transport, 1);
-        MEMBER_CHECK(member, clock_now_ms() - since_ms < fleet_bound_ms(FLEET_BOUND_MS));
-    }
-    member->waits_for = NULL;
 }
 
 // Rank 0's device fails, by what the weather says. It is told once, and nothing is done there.
@@ -496,13 +672,11 @@ static void script_failing(struct member *member)
             MEMBER_CHECK(member, said[0] != '\0' && strstr(play->says, said) != NULL);
         member_idle(member, 5);
         MEMBER_CHECK(member, member->failed_count == 1);
-        atomic_store(&told, true);
+        atomic_store(&seen, true);
     } else {
-        take_part_until_told(member);
+        idle_until(member, is_seen, NULL, "what rank 0 is told");
     }
     member_barrier(member);
-    if (member->rank == 0)
-        atomic_store(&told, false);
     member_give_up(member, GIVE_UP_MS);
     rig_close(member, &rig);
 }
@@ -530,7 +704,7 @@ static void test_device_fails(void **state)
     run_script(FLEET_NCCL, 2, script_failing, &(struct play){.pieces = true, .says = "(700)"});
 }
 
-// In each stage: packing, the copies of the share and of the header, the way back.
+// In each stage: packing, the copies of the header and of the share, the way back.
 static void test_mixed_device_fails(void **state)
 {
     static const char *const weathers[] = {
@@ -560,6 +734,113 @@ static void test_nccl_fails(void **state)
     run_script(FLEET_NCCL, 3, script_failing, &(struct play){.says = "NCCL"});
     fake_gpu_weather(DEVICES, "FAKE_NCCL_FAIL=reduce_scatter:1:6@0", NULL);
     run_script(FLEET_MIXED, 4, script_failing, &(struct play){.pieces = true, .says = "NCCL"});
+}
+
+// ---- a segment that never lands -----------------------------------------------------------------
+
+static bool first_is_final(struct member *member, const void *rig)
+{
+    const float mean = mean_of(member, 0);
+    return memcmp(((const struct rig *)rig)->host, &mean, sizeof(mean)) == 0;
+}
+
+// More copies were enqueued than there are segments on the way to the host.
+static bool some_goes_back(struct member *member, const void *unused)
+{
+    (void)member;
+    (void)unused;
+    return fake->calls("cuMemcpyAsync") > SEGMENTS;
+}
+
+// What the device still copies to is nobody else's.
+static void check_kept(struct member *member)
+{
+    device_enter(member->device);
+    const struct device_block *block = device_find(member->device, MEMORY_PINNED, bytes_of(member));
+    device_leave(member->device);
+    MEMBER_CHECK(member, block == NULL);
+}
+
+// What tells that the last segment of rank 0 has landed stands still. Rank 1 has the first elements
+// all the same, and rank 0 takes back what is final; the last ones are nobody's, and nothing is
+// done. The device is given up as it is, or is lost first, which is told.
+static void script_last_never_lands(struct member *member)
+{
+    struct rig rig;
+    struct shot shot;
+    rig_open(member, &rig);
+    member_barrier(member);
+    rig_fill(member, &rig, value_of(member->rank, 0));
+    shot_launch(member, &shot, &rig, 0);
+    idle_until(member, some_goes_back, NULL, "a segment that goes back");
+    if (!member->device)
+        idle_until(member, first_is_final, &rig, "the first segment");
+    MEMBER_CHECK(member, member->done_count == 0 && member->failed_count == 0);
+    if (!member->device) {
+        const float own = value_of(member->rank, 0);
+        MEMBER_CHECK(member, memcmp(&rig.host[elements_of(member) - 1], &own, sizeof(own)) == 0);
+    }
+    if (member->device && play_of(member)->lost) {
+        fake->lose(0, 719);
+        member_until(member, &member->failed_count, 1, "the failure");
+        MEMBER_CHECK(member, strstr(member->failed_text, "(719)") != NULL);
+    }
+    member_barrier(member);
+    transport_abandon(member->transport);
+    if (member->device && !play_of(member)->lost) {
+        check_kept(member);
+        MEMBER_CHECK(member, all_are(member, rig_look(member, &rig), value_of(0, 0)));
+        fake->lose(0, 719);
+    }
+    member_give_up(member, GIVE_UP_MS);
+    rig_close(member, &rig);
+}
+
+static void test_last_segment_never_lands(void **state)
+{
+    (void)state;
+    for (int lost = 0; lost < 2; lost++) {
+        // The first event is the trainer's.
+        fake_gpu_weather(DEVICES, "FAKE_CUDA_FAIL=record:4:hang@0", NULL);
+        run_script(FLEET_STAGED, 2, script_last_never_lands,
+                   &(struct play){.segment_bytes = SEGMENT_BYTES, .lost = lost == 1});
+    }
+}
+
+// Nobody has a weight, so the hosts are done without having looked at anything. Rank 0 is not,
+// before its device has copied what it was told to.
+static void script_nothing_counts(struct member *member)
+{
+    struct rig rig;
+    struct shot shot;
+    rig_open(member, &rig);
+    member_barrier(member);
+    rig_fill(member, &rig, value_of(member->rank, 0));
+    shot_launch(member, &shot, &rig, 0);
+    if (!member->device) {
+        member_until(member, &member->done_count, 1, "the collective");
+        atomic_store(&seen, true);
+    } else {
+        idle_until(member, is_seen, NULL, "the rank without a device");
+        member_idle(member, 50);
+        MEMBER_CHECK(member, member->done_count == 0 && member->failed_count == 0);
+        fake->lose(0, 719);
+        member_until(member, &member->failed_count, 1, "the failure");
+    }
+    member_barrier(member);
+    member_give_up(member, GIVE_UP_MS);
+    rig_close(member, &rig);
+}
+
+static void test_copies_of_nothing_are_awaited(void **state)
+{
+    (void)state;
+    fake_gpu_weather(DEVICES, "FAKE_CUDA_FAIL=record:5:hang@0", NULL);
+    run_script(FLEET_STAGED, 2, script_nothing_counts,
+               &(struct play){.memory = true,
+                              .weightless = true,
+                              .elements = ELEMENTS_MOST,
+                              .segment_bytes = ELEMENTS_MOST}); // Four segments.
 }
 
 // Another rank gives up, and ends the kernels of this one, too: what they leave is not taken for a
@@ -625,7 +906,7 @@ static void script_abort_hangs(struct member *member)
     if (member->device)
         MEMBER_CHECK(member, strstr(device_failed(member->device), "NCCL") != NULL);
     if (member->rank == 0)
-        MEMBER_CHECK(member, all_are(rig_look(member, &rig), value_of(0, 0)));
+        MEMBER_CHECK(member, all_are(member, rig_look(member, &rig), value_of(0, 0)));
     rig_close(member, &rig);
 }
 
@@ -729,7 +1010,7 @@ static void script_generations(struct member *member)
         rig_fill(member, &rig, value_of(member->rank, round));
         shot_launch(member, &shot, &rig, round);
         member_until(member, &member->done_count, round + 1, "the collective");
-        MEMBER_CHECK(member, all_are(rig_look(member, &rig), mean_of(member, round)));
+        MEMBER_CHECK(member, all_are(member, rig_look(member, &rig), mean_of(member, round)));
         member_barrier(member);
         transport_abandon(member->transport);
         member_barrier(member);
@@ -787,9 +1068,13 @@ int main(void)
         cmocka_unit_test_teardown(test_nccl_waits, nothing_left),
         cmocka_unit_test_teardown(test_mixed_waits, nothing_left),
         cmocka_unit_test_teardown(test_streams_follow, nothing_left),
+        cmocka_unit_test_teardown(test_segments_wait, nothing_left),
+        cmocka_unit_test_teardown(test_segments_wait_in_memory, nothing_left),
         cmocka_unit_test_teardown(test_results_come_last, nothing_left),
         cmocka_unit_test_teardown(test_alone, nothing_left),
         cmocka_unit_test_teardown(test_steady_state_allocates_nothing, nothing_left),
+        cmocka_unit_test_teardown(test_short_rows_have_no_marks, nothing_left),
+        cmocka_unit_test_teardown(test_segments_are_put_aside, nothing_left),
         cmocka_unit_test_teardown(test_given_up, nothing_left),
         cmocka_unit_test_teardown(test_generations, nothing_left),
         cmocka_unit_test_teardown(test_never_ready, nothing_left),
@@ -798,6 +1083,8 @@ int main(void)
         cmocka_unit_test(test_forms_in_vain),
         cmocka_unit_test(test_device_fails),
         cmocka_unit_test(test_mixed_device_fails),
+        cmocka_unit_test(test_last_segment_never_lands),
+        cmocka_unit_test(test_copies_of_nothing_are_awaited),
         cmocka_unit_test(test_nccl_fails),
         cmocka_unit_test(test_abort_hangs),
         cmocka_unit_test(test_mixed_abort_hangs),

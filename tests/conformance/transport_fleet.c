@@ -97,6 +97,12 @@ static void on_enqueued(void *context, struct collective *collective)
     ((struct member *)context)->enqueued_count++;
 }
 
+static void on_summed(void *context, struct collective *collective)
+{
+    (void)collective;
+    ((struct member *)context)->summed_count++;
+}
+
 static void on_device_failed(void *context, const char *text)
 {
     struct member *member = context;
@@ -149,6 +155,7 @@ struct transport *fleet_open(struct member *member)
         .slot_fill = options->fills[member->rank],
         .device = member->device,
         .abort_ms = options->abort_ms,
+        .segment_bytes = options->segment_bytes,
         .events = {.formed = on_formed,
                    .done = on_done,
                    .wave_done = on_wave_done,
@@ -157,6 +164,7 @@ struct transport *fleet_open(struct member *member)
                    .mismatch = on_mismatch,
                    .form_failed = on_form_failed,
                    .enqueued = on_enqueued,
+                   .summed = on_summed,
                    .device_failed = on_device_failed,
                    .context = member},
     };

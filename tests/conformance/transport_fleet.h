@@ -37,7 +37,8 @@ struct fleet_options {
     enum slot_fill fills[FLEET_MAX]; // By rank.
     enum fleet_devices devices;
     uint32_t first_device; // Of rank 0; the next rank has the next one.
-    uint64_t abort_ms; // As of struct transport_config.
+    uint64_t abort_ms; // As of struct transport_config, ...
+    uint64_t segment_bytes; // ... and this.
     enum plan_algorithm algorithm; // Of collectives of a job; broadcasts take what there is.
 };
 
@@ -59,6 +60,7 @@ struct member {
     bool lost_left;
     char lost_text[256];
     uint32_t enqueued_count;
+    uint32_t summed_count;
     uint32_t failed_count; // Of its device.
     char failed_text[256];
     uint32_t header_count;
