@@ -343,10 +343,10 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(test_##name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(events_come_back),           TEST(new_events_take_the_place_of_old_ones),
-        TEST(a_slot_has_one_writer),      TEST(a_reader_gets_whole_events),
-        TEST(an_event_is_cheap),          TEST(a_reader_gets_whole_texts),
-        TEST(a_directory_gets_a_file),    TEST(a_file_that_is_kept),
+        TEST(events_come_back),         TEST(new_events_take_the_place_of_old_ones),
+        TEST(a_slot_has_one_writer),    TEST(a_reader_gets_whole_events),
+        TEST(an_event_is_cheap),        TEST(a_reader_gets_whole_texts),
+        TEST(a_directory_gets_a_file),  TEST(a_file_that_is_kept),
         TEST(a_directory_that_is_none),
     };
     return cmocka_run_group_tests_name("trace", tests, NULL, NULL);
