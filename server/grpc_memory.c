@@ -8,7 +8,7 @@
 #include "base/log.h"
 
 #define BUDGET_LOOK_MS 100 // How often memory is looked at,
-#define BUDGET_NEAR_LOOK_MS 20 // and above three quarters of the bound: a client takes 200 MiB/s.
+#define BUDGET_NEAR_LOOK_MS 20 // and above three quarters of the bound.
 #define BUDGET_LOG_MS 1000 // At most one line about it in this time.
 #define BUDGET_EACH_BYTES (64 * 1024) // What the end of one connection gives back at least.
 #define BUDGET_TEXT \
