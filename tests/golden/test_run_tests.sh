@@ -1,0 +1,99 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# tools/run-tests: what it counts, and what it repeats at its end. A sanitizer's report behind tests
+# that have all passed is a failure, and says where it was. What passes when it is run again, with
+# CI=true, is said and does not fail the run.
+set -eu
+cd "$(dirname "$0")/../.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+program() {
+    { echo '#!/bin/sh'; cat; } >"$work/$1"
+    chmod +x "$work/$1"
+}
+
+program test_good <<'END'
+echo '[  PASSED  ] 2 test(s).'
+END
+program test_race <<'END'
+echo '[  PASSED  ] 3 test(s).'
+echo 'WARNING: ThreadSanitizer: data race (pid=1)'
+echo '    #0 writes worker/one.c:7'
+echo '    #9 main worker/one.c:9'
+exit 66
+END
+program test_wrong <<'END'
+echo '[  ERROR   ] --- 1 != 2'
+echo '[  FAILED  ] adds'
+echo '[  PASSED  ] 1 test(s).'
+echo '[  FAILED  ] 1 test(s), listed below:'
+exit 1
+END
+program test_silent.sh <<'END'
+echo 'the last words'
+kill -KILL $$
+END
+program test_absent.sh <<'END'
+echo 'no such thing here'
+exit 77
+END
+# Passes from its second run on.
+program test_busy <<'END'
+if [ -e "${0%/*}/busy" ]; then
+    echo '[  PASSED  ] 4 test(s).'
+    exit 0
+fi
+: >"${0%/*}/busy"
+echo '[  ERROR   ] --- too late'
+echo '[  FAILED  ] waits'
+echo '[  PASSED  ] 3 test(s).'
+echo '[  FAILED  ] 1 test(s), listed below:'
+exit 1
+END
+
+fail() {
+    cat "$work/output"
+    echo "test_run_tests: $1"
+    exit 1
+}
+
+# expect CI CLOSING < what is repeated at the end but for the closing line, sorted
+expect() {
+    sort >"$work/expected"
+    rm -f "$work/busy"
+    code=0
+    CI=$1 tools/run-tests "$work"/test_* >"$work/output" || code=$?
+    [ "$code" -eq 1 ] || fail "exit code $code"
+    tail -n 1 "$work/output" | grep -qx "$2" || fail 'counts'
+    sed -n '/^\(FAILED\|UNSTEADY\) /,$p' "$work/output" | sed '$d' | sort >"$work/repeated"
+    cmp -s "$work/repeated" "$work/expected" || fail "$(diff "$work/expected" "$work/repeated")"
+}
+
+name=$(basename "$work")
+failed="FAILED $name/test_race: exit code 66
+  WARNING: ThreadSanitizer: data race (pid=1)
+  #0 writes worker/one.c:7
+FAILED $name/test_silent.sh: killed by SIGKILL
+  the last words
+FAILED $name/test_wrong: exit code 1
+  [  ERROR   ] --- 1 != 2
+  [  FAILED  ] adds"
+busy="$name/test_busy: exit code 1
+  [  ERROR   ] --- too late
+  [  FAILED  ] waits"
+expect false '9 passed, 4 failed, 1 skipped' <<END
+$failed
+FAILED $busy
+END
+
+# Only checks that failed get a second try.
+expect true '10 passed, 3 failed, 1 skipped' <<END
+$failed
+UNSTEADY $busy
+END
+for program in test_race test_silent.sh; do
+    [ "$(grep -c "^  FAIL $name/$program " "$work/output")" -eq 1 ] || fail "$program ran twice"
+done
+[ "$(grep -c "^  FAIL $name/test_wrong " "$work/output")" -eq 2 ] || fail 'test_wrong did not run again'
