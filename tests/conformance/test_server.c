@@ -194,11 +194,7 @@ static void answer_with(const struct down_message *asked, uint64_t id, uint32_t 
 static const struct down_message *message_of(enum down_kind kind)
 {
     worker_expect(&first, kind);
-    for (unsigned i = 0; i < first.count; i++) {
-        if (first.messages[i].kind == kind)
-            return &first.messages[i];
-    }
-    return NULL;
+    return worker_message(&first, kind);
 }
 
 // Condition: somebody asks for the stack of a rank, and that worker has something to say besides.
@@ -337,9 +333,9 @@ static void drains_until_members_left(void **state)
     worker_open(&second, server.grpc);
     worker_hello(&second, "job", 2, 2);
     worker_expect(&second, DOWN_REFUSED);
-    assert_int_equal(second.messages[0].u.refused.refusal, REFUSAL_DRAINING);
+    assert_int_equal(worker_message(&second, DOWN_REFUSED)->u.refused.refusal, REFUSAL_DRAINING);
     worker_close(&second);
-    assert_false(first.ended);
+    assert_false(worker_has_ended(&first));
     worker_close(&first);
     daemon_expect_exit(&server, 0);
 }

@@ -102,7 +102,7 @@ static void a_worker_of_another_job_learns_nothing(void **state)
     assert_string_equal(missing, there);
     http_expect("/metrics", "streams_unauthorized_total 2\n");
     http_expect("/api/v1/jobs/alpha", "\"joined\":1");
-    assert_false(first.ended);
+    assert_false(worker_has_ended(&first));
     worker_close(&first);
     daemon_stop(&server);
     assert_true(daemon_said(&server, "event=unauthorized"));

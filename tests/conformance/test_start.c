@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -446,12 +447,21 @@ static void case_32_mixed_dtypes_are_broadcast(const struct setting *setting)
 #define LARGE 20000 // Elements.
 
 // Bytes of tensors and hashes that this rank has sent so far. A barrier goes before, and nobody
-// goes on before all have counted: so the engine has nothing to do meanwhile.
+// goes on before all have counted. The engine may drive a last time, for what came behind the
+// barrier: while it does, the counters are its own.
 static int64_t payload_sent(struct rank *rank)
 {
+    struct lockstep_session *session = rank->session;
     struct transport_statistics statistics;
-    RANK_OK(rank, lockstep_barrier(rank->session, "count", LOCKSTEP_WAIT_FOREVER));
-    transport_statistics(rank->session->transport, &statistics);
+    RANK_OK(rank, lockstep_barrier(session, "count", LOCKSTEP_WAIT_FOREVER));
+    mutex_lock(&session->mutex);
+    while (session->drive.holder != DRIVE_NOBODY) {
+        mutex_unlock(&session->mutex);
+        (void)usleep(1000);
+        mutex_lock(&session->mutex);
+    }
+    transport_statistics(session->transport, &statistics);
+    mutex_unlock(&session->mutex);
     rank_meet(rank);
     return (int64_t)statistics.payload_bytes_sent;
 }

@@ -724,8 +724,10 @@ static void ignored_body(struct rank *rank)
     lockstep_call *call;
     ignored_fill(rank, data, 6);
     ignored_register(rank, data, gradients, &module);
+    mutex_lock(&listener->mutex);
     RANK_EQUAL(rank, listener->lines, 1);
     RANK_TRUE(rank, strstr(listener->last, "no such ?ame") != NULL);
+    mutex_unlock(&listener->mutex);
     RANK_OK(rank, lockstep_start(rank->session));
     ignored_expect(rank, data, 6, 0);
     for (int i = 0; i < 3; i++) {

@@ -320,13 +320,31 @@ static inline void worker_hello(struct worker *worker, const char *job, uint8_t 
     assert_int_equal(control_send(worker->control, &message), 0);
 }
 
-static inline bool worker_has_locked(const struct worker *worker, enum down_kind kind)
+// The first message of this kind, which stays; NULL: none came.
+static inline const struct down_message *worker_message_locked(const struct worker *worker,
+                                                               enum down_kind kind)
 {
     for (unsigned i = 0; i < worker->count; i++) {
         if (worker->messages[i].kind == kind)
-            return true;
+            return &worker->messages[i];
     }
-    return false;
+    return NULL;
+}
+
+static inline bool worker_has_ended(struct worker *worker)
+{
+    mutex_lock(&worker->mutex);
+    const bool ended = worker->ended;
+    mutex_unlock(&worker->mutex);
+    return ended;
+}
+
+static inline const struct down_message *worker_message(struct worker *worker, enum down_kind kind)
+{
+    mutex_lock(&worker->mutex);
+    const struct down_message *message = worker_message_locked(worker, kind);
+    mutex_unlock(&worker->mutex);
+    return message;
 }
 
 // Waits for a message of this kind.
@@ -334,10 +352,10 @@ static inline void worker_expect(struct worker *worker, enum down_kind kind)
 {
     uint64_t deadline_ms = clock_now_ms() + wait_bound_ms();
     mutex_lock(&worker->mutex);
-    while (!worker_has_locked(worker, kind) && !worker->ended &&
+    while (!worker_message_locked(worker, kind) && !worker->ended &&
            cond_wait_until(&worker->changed, &worker->mutex, deadline_ms))
         ;
-    bool got = worker_has_locked(worker, kind);
+    bool got = worker_message_locked(worker, kind) != NULL;
     mutex_unlock(&worker->mutex);
     if (!got)
         fail_msg("no message of kind %d came; %u messages, %s", (int)kind, worker->count,

@@ -84,7 +84,7 @@ static void it_hears_again_each_time(void **state)
         worker_expect(&new, DOWN_WELCOME);
         worker_close(&new);
     }
-    assert_false(old.ended);
+    assert_false(worker_has_ended(&old));
     worker_close(&old);
     daemon_stop(&daemon);
 }
