@@ -4,10 +4,11 @@
 // buffer and with buffers that come back only when no cache can hold them any more. Nothing here
 // knows whom it measures. Main thread.
 //
-// A cell is one size, warm or cold. First its sum is checked, every element. Then it runs in rounds
-// of twice as many iterations until a round takes a tenth of the time that is given: that warms up
-// and tells how many iterations fit. Rank 0 alone decides, and its word travels as a sum to which
-// the others add nothing: so every rank does the same, whatever their clocks say.
+// A cell is one size, warm or cold. First its sum is checked, every element. Then it runs, after
+// one iteration in which ranks wait for who comes last, in rounds of twice as many iterations until
+// a round takes a tenth of the time that is given: that warms up and tells how many iterations fit.
+// Rank 0 alone decides, and its word travels as a sum to which the others add nothing: so every
+// rank does the same, whatever their clocks say.
 //
 // A sample is one iteration. Where more than MAX_SAMPLES fit, it is the mean of several that follow
 // each other: reading the clock costs a tenth of the fastest ones.
@@ -230,6 +231,7 @@ static double iterate(struct driver *driver, struct cell *cell, uint64_t count)
 // How many iterations fit into the time.
 static double warm_up(struct driver *driver, struct cell *cell)
 {
+    (void)iterate(driver, cell, 1);
     for (uint64_t count = 1;; count *= 2) {
         double took_ns = agree(driver, iterate(driver, cell, count));
         double fit = driver->seconds * 1e9 / (took_ns / (double)count);
