@@ -240,13 +240,8 @@ int transport_reserve_aside(struct transport *transport, uint32_t collectives, u
     thread_assert(&transport->thread);
     if (!devices)
         return 0;
-    while (devices->flow_count < collectives) {
-        struct device_flow *flow = devices_make_flow(devices);
-        if (!flow)
-            return -1;
-        list_push_back(&devices->idle, &flow->turn);
-    }
-    if (aside_reserve_shelf(devices, bytes + collectives * (note + SHELF_ALIGN)) < 0)
+    if (devices_reserve_flows(devices, collectives) < 0 ||
+        aside_reserve_shelf(devices, bytes + collectives * (note + SHELF_ALIGN)) < 0)
         return -1;
     return aside_reserve_blocks(devices, largest, note);
 }

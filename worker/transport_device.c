@@ -62,7 +62,7 @@ static void devices_fail(struct devices *devices)
 
 // ---- flows --------------------------------------------------------------------------------------
 
-struct device_flow *devices_make_flow(struct devices *devices)
+static struct device_flow *devices_make_flow(struct devices *devices)
 {
     struct device_flow *flow = calloc(1, sizeof(*flow));
     if (!flow) {
@@ -77,6 +77,17 @@ struct device_flow *devices_make_flow(struct devices *devices)
     }
     devices->flow_count++;
     return flow;
+}
+
+int devices_reserve_flows(struct devices *devices, uint64_t count)
+{
+    while (devices->flow_count < count) {
+        struct device_flow *flow = devices_make_flow(devices);
+        if (!flow)
+            return -1;
+        list_push_back(&devices->idle, &flow->turn);
+    }
+    return 0;
 }
 
 static struct device_flow *devices_take_flow(struct devices *devices)
@@ -250,19 +261,12 @@ int transport_reserve_device(struct transport *transport, uint32_t collectives, 
     struct devices *devices = transport->devices;
     const size_t note = (2 + (size_t)units) * sizeof(uint64_t);
     const struct transport_world *world = &transport->world;
-    int status = 0;
     thread_assert(&transport->thread);
     if (!devices)
         return 0;
     const uint64_t row = bytes + (world->devices_meet ? mixed_spare_bytes(world) : 0);
-    for (uint32_t i = 0; i < collectives && status == 0; i++) {
-        struct device_flow *flow = devices_make_flow(devices);
-        if (flow)
-            list_push_back(&devices->idle, &flow->turn);
-        else
-            status = -1;
-    }
-    if (status < 0 || segments_reserve(devices, collectives, bytes) < 0 ||
+    if (devices_reserve_flows(devices, devices->flow_count + collectives) < 0 ||
+        segments_reserve(devices, collectives, bytes) < 0 ||
         device_reserve(devices->device, MEMORY_SCRATCH, row, collectives) < 0 ||
         device_reserve(devices->device, MEMORY_SCRATCH, note, collectives) < 0 ||
         device_reserve(devices->device, MEMORY_PINNED, note, collectives) < 0)
@@ -559,12 +563,37 @@ static void devices_end_communicator(struct devices *devices, bool in_order)
     devices->communicator = NULL;
 }
 
+static bool ready_awaits(struct device *device, const struct device_ready *ready, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (ready[i].pending && device_happened(device, ready[i].event) == 0)
+            return true;
+    }
+    return false;
+}
+
+// Whether the flow waits for a stream of the trainer, which may never come to its end.
+static bool devices_flow_awaits(const struct devices *devices, const struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    for (uint32_t i = 0; i < collective->replica_count; i++) {
+        const struct collective_replica *replica = &collective->replicas[i];
+        device_enter(replica->device);
+        const bool awaits = ready_awaits(replica->device, replica->ready, replica->ready_count);
+        device_leave(replica->device);
+        if (awaits)
+            return true;
+    }
+    return ready_awaits(devices->device, collective->ready, collective->ready_count);
+}
+
 // Puts a flow where it belongs when it is forgotten. What was begun, and has no event yet, gets
 // one.
 static void devices_leave_flow(struct devices *devices, struct device_flow *flow)
 {
     const bool travels = flow->stage == STAGE_TRAVELLING && segments_are_under_way(flow);
     flow->collective->state = NULL;
+    flow->awaits = devices_flow_awaits(devices, flow);
     if (flow->stage == STAGE_TAKING)
         (void)device_record(devices->device, DEVICE_REDUCE, flow->event);
     if (travels && segments_gather(devices, flow) == 0)
@@ -589,11 +618,25 @@ static bool devices_writes(const struct devices *devices)
     return false;
 }
 
+// Whether some of what is left may read gradients. What is enqueued runs in order: if one waits for
+// the trainer, others may wait behind it, and nobody waits here.
+static bool devices_reads(const struct devices *devices)
+{
+    bool reads = false;
+    list_for_each (node, &devices->left) {
+        const struct device_flow *flow = list_entry(node, struct device_flow, turn);
+        if (flow->awaits)
+            return false;
+        reads = reads || (flow->stage >= STAGE_TAKING && flow->stage <= STAGE_TRAVELLING);
+    }
+    return reads;
+}
+
 static void devices_settle(struct devices *devices, uint64_t deadline_ms)
 {
     const struct timespec pause = {.tv_nsec = 100 * 1000};
     devices_work_left(devices);
-    while (devices_writes(devices) && !devices_broken(devices)) {
+    while ((devices_writes(devices) || devices_reads(devices)) && !devices_broken(devices)) {
         if (clock_now_ms() >= deadline_ms) {
             device_fail(devices->device, "the device does not come to the end of its work");
             return;

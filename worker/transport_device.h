@@ -67,7 +67,8 @@ bool devices_idle(const struct transport *transport);
 // When to look again although nobody wakes the driver; UINT64_MAX: not before that.
 uint64_t devices_deadline(const struct transport *transport, uint64_t now_ms);
 // Forgets what was launched. in_order: the other ranks leave, too; else NCCL is given up. User
-// memory is not written any more when it returns.
+// memory is not written any more when it returns, and not read, unless a stream of the trainer has
+// not made its gradients yet: what waits for that may read them when it has.
 void devices_forget(struct transport *transport, bool in_order);
 
 #endif

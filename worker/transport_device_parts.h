@@ -70,6 +70,7 @@ struct device_flow {
     enum device_way way;
     enum device_stage stage;
     bool untold; // It is enqueued, and the event that says so has not been reported.
+    bool awaits; // Forgotten, and a stream of the trainer had not made its input then.
     bool summed; // Nobody else has anything to do for it any more ...
     bool summed_untold; // ... and the event that says so has not been reported.
     void *event; // Of what was enqueued last.
@@ -207,7 +208,8 @@ bool devices_take(struct devices *devices, struct device *device, struct device_
 void devices_give(struct device *device, struct device_block **block);
 // The device has nothing more to do with what the flow holds there.
 void devices_give_all(struct devices *devices, struct device_flow *flow);
-struct device_flow *devices_make_flow(struct devices *devices);
+// Makes idle flows until there are `count` in all. 0 or -1.
+int devices_reserve_flows(struct devices *devices, uint64_t count);
 // One of this rank's devices has failed: the first of them that has. NULL: none.
 struct device *devices_broken(const struct devices *devices);
 // All that the flow does on the device is enqueued on the stream. 0 or -1.
