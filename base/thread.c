@@ -47,13 +47,6 @@ void thread_join(struct thread *thread)
 
 // ---- who runs it --------------------------------------------------------------------------------
 
-// The address of a thread's own variable tells it from all other live threads, without a call.
-static uintptr_t thread_self(void)
-{
-    static _Thread_local char here;
-    return (uintptr_t)&here;
-}
-
 void thread_own(struct thread_id_check *check)
 {
     atomic_store_explicit(&check->owner, thread_self(), memory_order_relaxed);

@@ -36,6 +36,21 @@ void thread_join(struct thread *thread);
 
 // ---- who runs it --------------------------------------------------------------------------------
 
+// What tells a thread from all others that live, in one load: a variable of a thread would be a
+// function call in a shared library.
+static inline uintptr_t thread_self(void)
+{
+    uintptr_t self;
+#if defined(__x86_64__)
+    __asm__("mov %%fs:0, %0" : "=r"(self));
+#elif defined(__aarch64__)
+    __asm__("mrs %0, tpidr_el0" : "=r"(self));
+#else
+    self = (uintptr_t)pthread_self();
+#endif
+    return self;
+}
+
 // Names the one thread that may touch a structure. Zero: nobody yet, and every thread passes.
 struct thread_id_check {
     _Atomic(uintptr_t) owner;

@@ -18,8 +18,6 @@ struct coordinator *coordinator_init(void *memory, const struct coordinator_conf
     // Only what marks the rest as unused is written: most of the memory is never touched.
     struct coordinator *core = memory;
     core->config = *config;
-    if (core->config.chunk_bytes == 0)
-        core->config.chunk_bytes = CORE_CHUNK_BYTES;
     if (core->config.heartbeat_ms == 0)
         core->config.heartbeat_ms = LOCKSTEP_HEARTBEAT_MS;
     if (core->config.stall_floor_ms == 0)

@@ -46,7 +46,10 @@
 #include <string.h>
 
 enum core_limit {
-    CORE_CHUNK_BYTES = 384 * 1024, // When the configuration names none.
+    // When the configuration names none. Between two ranks a system call for each chunk counts for
+    // more than how much is in flight.
+    CORE_CHUNK_BYTES = 384 * 1024,
+    CORE_CHUNK_BYTES_OF_TWO = 512 * 1024,
 
     // Comparing manifests: how many items ahead a name is searched on the other side, and how many
     // are held, so that as many again are on their way while the first are compared.

@@ -177,6 +177,13 @@ static void roster_fill_peers(struct coordinator *core, const struct job *job, u
     }
 }
 
+static uint32_t roster_chunk_bytes(const struct coordinator *core, const struct job *job)
+{
+    if (core->config.chunk_bytes != 0)
+        return core->config.chunk_bytes;
+    return job->count == 2 ? CORE_CHUNK_BYTES_OF_TWO : CORE_CHUNK_BYTES;
+}
+
 // local[0] is the worker's index on its host, local[1] how many are there.
 static void roster_send(struct coordinator *core, const struct job *job, uint32_t rank,
                         const uint32_t local[2], const struct locality *locality)
@@ -186,7 +193,7 @@ static void roster_send(struct coordinator *core, const struct job *job, uint32_
     start->world_size = job->count;
     start->local_rank = local[0];
     start->local_size = local[1];
-    start->chunk_bytes = core->config.chunk_bytes;
+    start->chunk_bytes = roster_chunk_bytes(core, job);
     memcpy(start->secret, core->entropy, sizeof(start->secret));
     start->locality = *locality;
     for (uint32_t i = 0; i < locality->mate_count; i++) {

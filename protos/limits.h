@@ -12,7 +12,7 @@
 
 // The version of the control protocol. Fields are only ever added; a change of meaning is a new
 // version, and a worker and a coordinator of different versions refuse each other by name.
-#define LOCKSTEP_PROTOCOL_VERSION 5
+#define LOCKSTEP_PROTOCOL_VERSION 6
 
 // ---- Names and texts ---------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ static_assert((LOCKSTEP_TRACE_EVENTS & (LOCKSTEP_TRACE_EVENTS - 1)) == 0, "a mas
 #define LOCKSTEP_FRAME_HEADER_BYTES 96
 #define LOCKSTEP_FRAME_BYTES (1024 * 1024) // Payload of one frame.
 #define LOCKSTEP_WINDOW 8 // W of the order protocol: slots in flight.
-#define LOCKSTEP_EAGER_BYTES (64 * 1024) // Payload that may be sent before its credit.
+#define LOCKSTEP_EAGER_BYTES (256 * 1024) // Payload that may be sent before its credit.
 #define LOCKSTEP_WAVE_BYTES 1024 // Payload of one wave message.
 #define LOCKSTEP_USED_BYTES 4096 // Used bits of one frame, one bit for a parameter.
 #define LOCKSTEP_READY_STREAMS 8 // Of a device, that produce the gradients of one bucket.

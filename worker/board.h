@@ -46,13 +46,16 @@
 #define BOARD_ROWS 512 // Runs of registered memory in which a collective may lie.
 #define BOARD_ROW_BLOCKS 16 // Of a seat, for collectives that lie in several.
 #define BOARD_SLOTS 3
-#define BOARD_SLOT_BYTES (256 * 1024) // On one host; two levels have their own.
+// On one host; two levels have their own. Twice as many for two ranks.
+#define BOARD_SLOT_BYTES (256 * 1024)
 // Summed at once where memory is registered. It stays in the first cache with the memory of two or
 // three ranks: 32 KiB, which does not, takes one and a half times as long (docs/performance.md).
 #define BOARD_BLOCK_BYTES (8 * 1024)
 #define BOARD_NEWS 256 // Of regions, not heard yet. A power of two.
 #define BOARD_NONE UINT32_MAX
 #define BOARD_SHOT_BITS 16
+#define BOARD_NOTICES 8 // Of a seat: the last shots. A power of two.
+#define BOARD_NOTICE_WORDS 10 // Of payload.
 
 static_assert(BOARD_RECORDS >= LOCKSTEP_EARLY_COLLECTIVES, "all that may be early can be joined");
 static_assert(BOARD_QUEUE > BOARD_RECORDS, "what is queued fits");
@@ -121,6 +124,21 @@ struct board_shots {
     _Atomic uint64_t starves; // 1: it waits for a record that all have read.
 };
 
+// A shot in one place, for a mate that waits for just this one: the first two words of its payload
+// are in the line that it looks at. It is written again after BOARD_NOTICES shots, whether anybody
+// has read it or not: so its reader looks at `shot` before and after all else, and keeps to the
+// record where that has changed. Constant while `shot` is.
+struct board_notice {
+    _Alignas(BOARD_LINE) _Atomic uint64_t shot; // As board_shots.last; 0: it is being written.
+    _Atomic uint64_t space; // Of the tag, whose step is 0.
+    _Atomic uint64_t slot_use; // Its slot, and behind it in the upper half the record's use.
+    _Atomic uint64_t signature;
+    _Atomic uint64_t shape;
+    _Atomic uint64_t bytes; // Of the payload. In the upper half: where it is, as in the record.
+    _Atomic uint64_t payload[BOARD_NOTICE_WORDS];
+};
+static_assert(sizeof(struct board_notice) == BOARD_LINE, "a notice is a pair of lines");
+
 // A block of final bytes on its way from its owner's memory to that of all ranks. Whoever finds a
 // dead mate between `filled` and `spread` takes it from there for itself.
 struct board_block {
@@ -148,6 +166,7 @@ struct board_seat {
     struct board_counter mapped; // 1: its rank has mapped the board.
     struct board_counter joined; // Records in the queue, ever.
     struct board_shots shots;
+    struct board_notice notices[BOARD_NOTICES]; // Shot s in notice s - 1 modulo their count.
     // Pieces, ever: this rank's inputs are in its slot; its part is final in its slot; what it
     // needs of all slots is read.
     struct board_counter copied_in;
@@ -156,6 +175,7 @@ struct board_seat {
     struct board_counter runs_done;
     struct board_counter stored; // Registered runs, ever: its slice is in the memory of all.
     struct board_counter revoked; // 1: nobody may touch the memory of its rank any more.
+    struct board_counter core; // On which it waits, and one; 0: not known.
     struct board_block block;
     struct board_news mapped_of[LOCKSTEP_MAX_MATES]; // By seat: regions of that mate, mapped here.
     struct board_news freed; // Regions of its own.

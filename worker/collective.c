@@ -19,6 +19,12 @@
 
 #define LIBRARY_PREFIX "lockstep/" // Of the names that are not the trainer's.
 
+// Who calls: the names that each uses are not the other's.
+enum caller {
+    CALLER_TRAINER,
+    CALLER_LIBRARY,
+};
+
 // ---- Making work -------------------------------------------------------------------------------
 
 uint64_t collective_signature(const struct collective *collective)
@@ -106,167 +112,10 @@ static void collective_confirm(struct lockstep_work *work)
     work->confirmation.tag.space = hash64(&collective->tag.space, sizeof(collective->tag.space));
 }
 
-// Takes free work and gives it its place among the uses of its name.
-static int collective_claim(struct lockstep_session *session, const char *name,
-                            struct collective_tag *tag, struct lockstep_work **work)
+// Of what the trainer calls.
+static int collective_check(const struct lockstep_session *session, const char *name,
+                            uint64_t count, const struct collective *like)
 {
-    uint64_t hash = hash64(name, strlen(name));
-    struct name_use *use;
-    int status = 0;
-    if (hash == 0)
-        hash = 1;
-    mutex_lock(&session->mutex);
-    use = collective_name_locked(session, hash);
-    *work = use == NULL ? NULL : collective_take_work_locked(session);
-    if (use == NULL) {
-        status = error_set(LOCKSTEP_E_INVALID,
-                           "collectives have at most %d different names; use a "
-                           "name again instead of numbering it",
-                           SESSION_MAX_NAMES);
-    } else if (*work == NULL) {
-        status = error_set(LOCKSTEP_E_INVALID, "%d collectives are in flight: wait for one first",
-                           LOCKSTEP_MAX_PLAIN);
-    } else {
-        (*work)->state = session->config.solo ? WORK_DONE : WORK_IN_FLIGHT;
-        *tag = (struct collective_tag){.step = 0, .space = hash, .slot = use->uses++};
-    }
-    mutex_unlock(&session->mutex);
-    return status;
-}
-
-// Work that is in flight for the session, and is not begun yet.
-static int collective_make(struct lockstep_session *session, const char *name, void *data,
-                           uint64_t count, const struct collective *like,
-                           struct lockstep_work **work)
-{
-    struct collective_tag tag;
-    struct collective *collective;
-    const int status = collective_claim(session, name, &tag, work);
-    if (status < 0)
-        return status;
-    collective = &(*work)->collective;
-    *collective = *like;
-    collective->tag = tag;
-    collective->elements = count;
-    collective->weight = 1;
-    collective->context = *work;
-    collective->extents = &(*work)->extent;
-    collective->extent_count = count == 0 ? 0 : 1;
-    collective->algorithm = tune_algorithm(session, collective);
-    collective->signature = collective_signature(collective);
-    if (data == NULL)
-        data = &(*work)->barrier;
-    (*work)->extent = (struct extent){.in = data, .out = data, .elements = count};
-    text_copy((*work)->name, sizeof((*work)->name), name);
-    collective_confirm(*work);
-    return 0;
-}
-
-int collective_begin(struct lockstep_session *session, const char *name, void *data, uint64_t count,
-                     const struct collective *like, struct lockstep_work **work)
-{
-    const int status = collective_make(session, name, data, count, like, work);
-    if (status == 0 && !session->config.solo)
-        session_post(session, (struct command){.kind = COMMAND_PLAIN, .pointer = *work});
-    return status;
-}
-
-void collective_repeat(struct lockstep_work *work, const struct collective *like)
-{
-    struct lockstep_session *session = work->session;
-    struct collective *collective = &work->collective;
-    *collective = *like;
-    collective->tag = (struct collective_tag){
-        .step = 0, .space = hash64(work->name, strlen(work->name)), .slot = work->uses++};
-    collective->weight = 1;
-    collective->context = work;
-    collective->algorithm = tune_algorithm(session, collective);
-    collective->signature = collective_signature(collective);
-    mutex_lock(&session->mutex);
-    work->state = WORK_IN_FLIGHT;
-    mutex_unlock(&session->mutex);
-    session_post(session, (struct command){.kind = COMMAND_PLAIN, .pointer = work});
-}
-
-void work_launch(struct lockstep_work *work)
-{
-    struct transport *transport = work->session->transport;
-    work->missing = work->confirmed ? 2 : 1;
-    work->session->plain_in_flight++;
-    work->session->buffers_in_flight += work_is_repeated(work);
-    transport_launch(transport, &work->collective);
-    if (work->confirmed)
-        transport_launch(transport, &work->confirmation);
-}
-
-void work_done(struct lockstep_work *work)
-{
-    struct lockstep_session *session = work->session;
-    if (--work->missing > 0)
-        return;
-    session->plain_in_flight--;
-    session->buffers_in_flight -= work_is_repeated(work);
-    mutex_lock(&session->mutex);
-    work->state = WORK_DONE;
-    drive_changed_locked(session);
-    mutex_unlock(&session->mutex);
-}
-
-// Gives the command, if there is one, and waits. The driver lets go of all memory before a session
-// fails, so failed work is free at once.
-static int collective_await(struct lockstep_work *work, const struct command *command,
-                            uint32_t timeout_ms)
-{
-    struct lockstep_session *session = work->session;
-    const struct wish wish = {.work = work,
-                              .deadline_ms = timeout_ms == LOCKSTEP_WAIT_FOREVER
-                                                 ? COND_NO_DEADLINE
-                                                 : clock_now_ms() + timeout_ms};
-    int status = 0;
-    mutex_lock(&session->mutex);
-    session->awaited = work;
-    drive_until_locked(session, command, &wish);
-    session->awaited = NULL;
-    if (work->state != WORK_DONE && session->failure != 0)
-        status = session_failure_locked(session);
-    else if (work->state == WORK_FREE)
-        status = error_set(LOCKSTEP_E_INVALID,
-                           "collective '%s' was waited for already: its work "
-                           "is free",
-                           work->name);
-    else if (work->state != WORK_DONE)
-        status =
-            error_set(LOCKSTEP_E_TIMEOUT, "collective '%s' did not complete within %" PRIu32 " ms",
-                      work->name, timeout_ms);
-    if (status != LOCKSTEP_E_TIMEOUT)
-        collective_free_locked(work);
-    mutex_unlock(&session->mutex);
-    return status;
-}
-
-int collective_wait(struct lockstep_work *work, uint32_t timeout_ms)
-{
-    return collective_await(work, NULL, timeout_ms);
-}
-
-int collective_call(struct lockstep_session *session, const char *name, void *data, uint64_t count,
-                    const struct collective *like, uint32_t timeout_ms, struct lockstep_work **work)
-{
-    const int status = collective_make(session, name, data, count, like, work);
-    if (status < 0)
-        return status;
-    const struct command command = {.kind = COMMAND_PLAIN, .pointer = *work};
-    return collective_await(*work, session->config.solo ? NULL : &command, timeout_ms);
-}
-
-// ---- The public layer --------------------------------------------------------------------------
-
-static int collective_check(struct lockstep_session *session, const char *name, uint64_t count,
-                            const struct collective *like)
-{
-    const int status = session_check(session);
-    if (status < 0)
-        return status;
     if (name == NULL || name[0] == '\0' || strlen(name) >= LOCKSTEP_NAME_BYTES ||
         !utf8_valid(name, strlen(name)))
         return error_set(LOCKSTEP_E_INVALID, "a collective's name has 1 to %d bytes of UTF-8",
@@ -302,13 +151,243 @@ static int collective_check(struct lockstep_session *session, const char *name, 
     return 0;
 }
 
+// ---- Forms -------------------------------------------------------------------------------------
+
+static bool form_is(const struct plain_form *form, const char *name, uint64_t count,
+                    const struct collective *like)
+{
+    return name != NULL && form->name_bytes > 0 && form->elements == count &&
+           form->kind == like->kind && form->dtype == like->dtype && form->op == like->op &&
+           form->root == like->root && strcmp(form->name, name) == 0;
+}
+
+// False: there are too many names.
+static bool form_fill_locked(struct lockstep_session *session, const char *name, uint64_t count,
+                             const struct collective *like, struct plain_form *form)
+{
+    struct collective collective = *like;
+    const size_t length = strlen(name);
+    const uint64_t hash = hash64(name, length);
+    form->name_bytes = 0;
+    form->use = collective_name_locked(session, hash == 0 ? 1 : hash);
+    if (form->use == NULL)
+        return false;
+    collective.elements = count;
+    collective.algorithm = tune_algorithm(session, &collective);
+    form->kind = like->kind;
+    form->dtype = like->dtype;
+    form->op = like->op;
+    form->root = like->root;
+    form->elements = count;
+    form->algorithm = collective.algorithm;
+    form->signature = collective_signature(&collective);
+    text_copy(form->name, sizeof(form->name), name);
+    form->name_bytes = length + 1;
+    return true;
+}
+
+void collective_forget_form(struct lockstep_session *session)
+{
+    mutex_lock(&session->mutex);
+    session->form.name_bytes = 0;
+    mutex_unlock(&session->mutex);
+}
+
+// Work that is in flight for the session, and is not begun yet.
+static int collective_make_locked(struct lockstep_session *session, const struct plain_form *form,
+                                  void *data, const struct collective *like,
+                                  struct lockstep_work **made)
+{
+    struct lockstep_work *work = collective_take_work_locked(session);
+    if (work == NULL)
+        return error_set(LOCKSTEP_E_INVALID, "%d collectives are in flight: wait for one first",
+                         LOCKSTEP_MAX_PLAIN);
+    struct collective *collective = &work->collective;
+    if (data == NULL)
+        data = &work->barrier;
+    work->state = session->config.solo ? WORK_DONE : WORK_IN_FLIGHT;
+    work->extent = (struct extent){.in = data, .out = data, .elements = form->elements};
+    memcpy(work->name, form->name, form->name_bytes);
+    *collective = *like;
+    collective->tag =
+        (struct collective_tag){.step = 0, .space = form->use->hash, .slot = form->use->uses++};
+    collective->elements = form->elements;
+    collective->weight = 1;
+    collective->context = work;
+    collective->extents = &work->extent;
+    collective->extent_count = form->elements == 0 ? 0 : 1;
+    collective->algorithm = form->algorithm;
+    collective->signature = form->signature;
+    collective_confirm(work);
+    *made = work;
+    return 0;
+}
+
+// The same of what is called with these arguments. The trainer's own are checked.
+static int collective_take_locked(struct lockstep_session *session, enum caller caller,
+                                  const char *name, void *data, uint64_t count,
+                                  const struct collective *like, struct lockstep_work **work)
+{
+    struct plain_form library; // Not kept: the trainer may not use such a name.
+    struct plain_form *form = caller == CALLER_TRAINER ? &session->form : &library;
+    if (caller == CALLER_LIBRARY || !form_is(form, name, count, like)) {
+        const int status =
+            caller == CALLER_TRAINER ? collective_check(session, name, count, like) : 0;
+        if (status < 0)
+            return status;
+        if (!form_fill_locked(session, name, count, like, form))
+            return error_set(LOCKSTEP_E_INVALID,
+                             "collectives have at most %d different names; use a "
+                             "name again instead of numbering it",
+                             SESSION_MAX_NAMES);
+    }
+    return collective_make_locked(session, form, data, like, work);
+}
+
+static int collective_begin_by(struct lockstep_session *session, enum caller caller,
+                               const char *name, void *data, uint64_t count,
+                               const struct collective *like, struct lockstep_work **work)
+{
+    mutex_lock(&session->mutex);
+    const int status = collective_take_locked(session, caller, name, data, count, like, work);
+    mutex_unlock(&session->mutex);
+    if (status == 0 && !session->config.solo)
+        session_post(session, (struct command){.kind = COMMAND_PLAIN, .pointer = *work});
+    return status;
+}
+
+int collective_begin(struct lockstep_session *session, const char *name, void *data, uint64_t count,
+                     const struct collective *like, struct lockstep_work **work)
+{
+    return collective_begin_by(session, CALLER_LIBRARY, name, data, count, like, work);
+}
+
+void collective_repeat(struct lockstep_work *work, const struct collective *like)
+{
+    struct lockstep_session *session = work->session;
+    struct collective *collective = &work->collective;
+    *collective = *like;
+    collective->tag = (struct collective_tag){
+        .step = 0, .space = hash64(work->name, strlen(work->name)), .slot = work->uses++};
+    collective->weight = 1;
+    collective->context = work;
+    collective->algorithm = tune_algorithm(session, collective);
+    collective->signature = collective_signature(collective);
+    mutex_lock(&session->mutex);
+    work->state = WORK_IN_FLIGHT;
+    mutex_unlock(&session->mutex);
+    session_post(session, (struct command){.kind = COMMAND_PLAIN, .pointer = work});
+}
+
+void work_launch(struct lockstep_work *work)
+{
+    struct transport *transport = work->session->transport;
+    work->missing = work->confirmed ? 2 : 1;
+    work->session->plain_in_flight++;
+    work->session->buffers_in_flight += work_is_repeated(work);
+    transport_launch(transport, &work->collective);
+    if (work->confirmed)
+        transport_launch(transport, &work->confirmation);
+}
+
+bool work_exchange(struct lockstep_work *work)
+{
+    return !work->confirmed && transport_exchange(work->session->transport, &work->collective);
+}
+
+void work_exchanged_locked(struct lockstep_work *work)
+{
+    mutex_assert_held(&work->session->mutex);
+    work->state = WORK_DONE;
+}
+
+void work_done(struct lockstep_work *work)
+{
+    struct lockstep_session *session = work->session;
+    if (--work->missing > 0)
+        return;
+    session->plain_in_flight--;
+    session->buffers_in_flight -= work_is_repeated(work);
+    mutex_lock(&session->mutex);
+    work->state = WORK_DONE;
+    drive_changed_locked(session);
+    mutex_unlock(&session->mutex);
+}
+
+// Gives the command, if there is one, and waits. The driver lets go of all memory before a session
+// fails, so failed work is free at once.
+static int collective_await_locked(struct lockstep_work *work, const struct command *command,
+                                   uint32_t timeout_ms)
+{
+    struct lockstep_session *session = work->session;
+    const struct wish wish = {.work = work,
+                              .deadline_ms = timeout_ms == LOCKSTEP_WAIT_FOREVER
+                                                 ? COND_NO_DEADLINE
+                                                 : clock_now_ms() + timeout_ms};
+    int status = 0;
+    mutex_assert_held(&session->mutex);
+    session->awaited = work;
+    drive_until_locked(session, command, &wish);
+    session->awaited = NULL;
+    if (work->state != WORK_DONE && session->failure != 0)
+        status = session_failure_locked(session);
+    else if (work->state == WORK_FREE)
+        status = error_set(LOCKSTEP_E_INVALID,
+                           "collective '%s' was waited for already: its work "
+                           "is free",
+                           work->name);
+    else if (work->state != WORK_DONE)
+        status =
+            error_set(LOCKSTEP_E_TIMEOUT, "collective '%s' did not complete within %" PRIu32 " ms",
+                      work->name, timeout_ms);
+    if (status != LOCKSTEP_E_TIMEOUT)
+        collective_free_locked(work);
+    return status;
+}
+
+int collective_wait(struct lockstep_work *work, uint32_t timeout_ms)
+{
+    struct lockstep_session *session = work->session;
+    mutex_lock(&session->mutex);
+    const int status = collective_await_locked(work, NULL, timeout_ms);
+    mutex_unlock(&session->mutex);
+    return status;
+}
+
+static int collective_call_by(struct lockstep_session *session, enum caller caller,
+                              const char *name, void *data, uint64_t count,
+                              const struct collective *like, uint32_t timeout_ms,
+                              struct lockstep_work **work)
+{
+    struct command command = {.kind = COMMAND_PLAIN};
+    mutex_lock(&session->mutex);
+    int status = collective_take_locked(session, caller, name, data, count, like, work);
+    if (status == 0) {
+        command.pointer = *work;
+        status = collective_await_locked(*work, session->config.solo ? NULL : &command, timeout_ms);
+    }
+    mutex_unlock(&session->mutex);
+    return status;
+}
+
+int collective_call(struct lockstep_session *session, const char *name, void *data, uint64_t count,
+                    const struct collective *like, uint32_t timeout_ms, struct lockstep_work **work)
+{
+    return collective_call_by(session, CALLER_LIBRARY, name, data, count, like, timeout_ms, work);
+}
+
+// ---- The public layer --------------------------------------------------------------------------
+
 // Memory of this rank's device travels from there, whatever others have.
 static int collective_find(const struct lockstep_session *session, const char *name,
-                           const void *data, struct collective *like)
+                           const void *data, uint64_t count, struct collective *like)
 {
-    enum memory_place place = MEMORY_ON_HOST;
-    if (session->device != NULL && data != NULL)
-        place = device_place(session->device, data);
+    if (session->device == NULL || data == NULL)
+        return 0;
+    const int status = collective_check(session, name, count, like); // The text below names it.
+    if (status < 0)
+        return status;
+    const enum memory_place place = device_place(session->device, data);
     like->device = place == MEMORY_ON_DEVICE ? session->device : NULL;
     if (place != MEMORY_ELSEWHERE)
         return 0;
@@ -325,11 +404,11 @@ static int collective_async(struct lockstep_session *session, const char *name, 
     if (work == NULL)
         return error_set(LOCKSTEP_E_INVALID, "work is NULL: nowhere to put the handle");
     *work = NULL;
-    status = collective_check(session, name, count, like);
+    status = session_check(session);
     if (status == 0)
-        status = collective_find(session, name, data, like);
+        status = collective_find(session, name, data, count, like);
     if (status == 0)
-        status = collective_begin(session, name, data, count, like, work);
+        status = collective_begin_by(session, CALLER_TRAINER, name, data, count, like, work);
     if (status < 0)
         *work = NULL;
     return status;
@@ -350,13 +429,14 @@ static int collective_blocking(struct lockstep_session *session, const char *nam
                                uint64_t count, struct collective *like, uint32_t timeout_ms)
 {
     struct lockstep_work *work;
-    int status = collective_check(session, name, count, like);
+    int status = session_check(session);
     if (status == 0)
-        status = collective_find(session, name, data, like);
+        status = collective_find(session, name, data, count, like);
     if (status < 0)
         return status;
     const struct visit visit = progress_enter(session, API_COLLECTIVE, PROGRESS_NO_MODULE, 0);
-    status = collective_call(session, name, data, count, like, timeout_ms, &work);
+    status =
+        collective_call_by(session, CALLER_TRAINER, name, data, count, like, timeout_ms, &work);
     if (status == LOCKSTEP_E_TIMEOUT)
         collective_give_up(session, work);
     return progress_leave(&visit, status);

@@ -220,14 +220,19 @@ static void driver_command_locked(struct driver *driver, const struct command *c
     if (session->drive.holder == DRIVE_NOBODY)
         driver_begin_locked(driver);
     const bool has_commands = ring_buffer_count(&session->inbox) > 0;
+    bool exchanged = false;
     mutex_unlock(&session->mutex);
     if (!driver->drives)
         session_post(session, *command);
-    if (driver->drives && has_commands)
+    else if (has_commands)
         (void)engine_attend(session);
-    if (driver->drives)
+    else
+        exchanged = engine_exchange(session, command);
+    if (driver->drives && !exchanged)
         engine_command(session, command);
     mutex_lock(&session->mutex);
+    if (exchanged)
+        work_exchanged_locked(command->pointer);
 }
 
 // Milliseconds that a driver may sleep. *in_time becomes whether the deadline lies ahead.

@@ -14,10 +14,14 @@
 // of the old ones.
 
 #include "base/text.h"
+#include "worker/engine_parts.h"
 #include "worker/kernels.h"
-#include "worker/session.h"
 
 #include <string.h>
+
+const char engine_no_room[] =
+    "the device has no memory for the buckets that are in flight in a step: smaller ones "
+    "(config.bucket_bytes) need less";
 
 static struct bucket_run *engine_run(struct collective *collective)
 {

@@ -83,16 +83,16 @@ struct kernel_combination {
     enum dtype rounded; // DTYPE_BFLOAT16 of sums of float32: the result is rounded to it, and
                         // widened. DTYPE_NONE or dtype: not so.
     bool streams; // Stores go past the caches; they are done when the function returns.
-    void *also; // With streams: the result goes there, too, through the caches. For memory that
-                // nobody else looks at meanwhile. It may be one of the sources. NULL: it does not.
+    void *also; // The result goes there, too, through the caches. It may be one of the sources.
+                // NULL: it does not. Neither place is all final before the other one is begun.
 };
 
 // out = ((sources[0] op sources[1]) op ...), in this order, divided by total: the bits of the
 // functions above one after the other, but that 16-bit floats are rounded once, at the end. Sums
 // and ORs skip a source that is NULL or has weight 0, and begin with the first of the others;
 // without any they are +0. Minima and maxima meet a zero instead. Only final values are stored,
-// each in one piece, so out may be memory in which every element has to be intact or final. out may
-// be one of the sources; no other overlap.
+// each in one piece, so out and also may be memory in which every element has to be intact or
+// final. out may be one of the sources, and also another one; no other overlap.
 void kernel_combine(const struct kernel_combination *what, void *out, size_t count);
 
 // A copy whose stores have whole elements of every dtype that both are aligned for: memcpy promises

@@ -7,8 +7,8 @@
 // A sum of more than four sources goes four, three, three, ... at a time, the sum so far being the
 // first operand of the next loop. 16-bit floats are then added up as float32, one by one.
 //
-// Stores past the caches are those of the last loop, where there is such a loop (sums of float32
-// and float64), and else a copy out of a tile.
+// Stores past the caches, and to a second place, are those of the last loop, where there is such a
+// loop (sums of float32 and float64), and else a copy out of a tile, or from the other place.
 
 #include "worker/kernels.h"
 #include "worker/kernels_table.h"
@@ -41,7 +41,7 @@ struct combine {
     bool has_zeros; // Some of the sources are combine_zeros.
     bool weighted;
     bool divided; // At the end, by a total that is no power of two.
-    bool streams; // The last loop stores past the caches.
+    bool lines; // The last loop stores whole lines: past the caches, or to two places.
     uint8_t *also; // As of the combination.
     double factor; // 1, or of a total that is one.
     size_t size;
@@ -58,7 +58,7 @@ static void combine_choose(struct combine *combine)
 {
     const struct kernel_combination *what = combine->what;
     combine->count = 0;
-    combine->has_zeros = combine->weighted = combine->streams = false;
+    combine->has_zeros = combine->weighted = combine->lines = false;
     combine->size = dtype_size(what->dtype);
     for (uint32_t s = 0; s < what->count; s++) {
         const uint64_t weight = what->weights != NULL ? what->weights[s] : 1;
@@ -114,9 +114,9 @@ static unsigned combine_operands(const struct combine *combine, const void *sum,
 static kernel_combine_loop *combine_loop(const struct combine *combine, bool last)
 {
     const struct kernel_combination *what = combine->what;
-    if (last && combine->streams && combine->divided)
+    if (last && combine->lines && combine->divided)
         return combine->table->stream_divided[what->dtype];
-    if (last && combine->streams)
+    if (last && combine->lines)
         return combine->table->stream_weighted[what->dtype];
     if (last && combine->divided)
         return combine->table->combine_divided[what->dtype];
@@ -137,8 +137,9 @@ static void combine_same(const struct combine *combine, void *out, void *tile, s
     }
     operands.factor = combine->factor;
     operands.total = combine->what->total;
-    if (combine->streams && combine->also != NULL)
+    if (combine->lines && combine->also != NULL)
         operands.also = combine->also + offset;
+    operands.streams = combine->what->streams;
     combine_loop(combine, true)(out, &operands, count);
 }
 
@@ -197,12 +198,12 @@ static bool combine_is_direct(const struct combine *combine)
            !combine_is_rounded(combine->what);
 }
 
-// Whether the last loop can store past the caches.
-static bool combine_can_stream(const struct combine *combine)
+// Whether the last loop is to store past the caches or to two places, and can.
+static bool combine_has_lines(const struct combine *combine)
 {
-    return combine->what->streams && combine_skips(combine->what) &&
-           !combine_is_rounded(combine->what) &&
-           combine->table->stream_weighted[combine->what->dtype] != NULL;
+    const struct kernel_combination *what = combine->what;
+    return (what->streams || what->also != NULL) && combine_skips(what) &&
+           !combine_is_rounded(what) && combine->table->stream_weighted[what->dtype] != NULL;
 }
 
 // Elements that begin offset bytes into sources and out. copies: they go to out by way of a tile.
@@ -234,7 +235,7 @@ static void combine_part(const struct combine *combine, uint8_t *out, size_t off
         combine_tiles(combine, out, offset, count, false);
 }
 
-// What has gone through the caches goes to the other place, too.
+// What is not of whole lines goes to the other place, too.
 static void combine_again(const struct combine *combine, const uint8_t *out, size_t offset,
                           size_t count)
 {
@@ -242,8 +243,8 @@ static void combine_again(const struct combine *combine, const uint8_t *out, siz
         combine->table->copy(combine->also + offset, out + offset, count * combine->size);
 }
 
-// Whole lines of the cache past it; what is before and behind them as always.
-static void combine_streaming(struct combine *combine, uint8_t *out, size_t count)
+// Whole lines of the cache by loops for them; what is before and behind them as always.
+static void combine_by_lines(struct combine *combine, uint8_t *out, size_t count)
 {
     const size_t line = COMBINE_LINE_BYTES / combine->size;
     size_t head = (COMBINE_LINE_BYTES - (uintptr_t)out % COMBINE_LINE_BYTES) % COMBINE_LINE_BYTES /
@@ -254,9 +255,9 @@ static void combine_streaming(struct combine *combine, uint8_t *out, size_t coun
     const size_t tail = (head + body) * combine->size;
     combine_part(combine, out, 0, head);
     combine_again(combine, out, 0, head);
-    combine->streams = true;
+    combine->lines = true;
     combine_part(combine, out, head * combine->size, body);
-    combine->streams = false;
+    combine->lines = false;
     combine_part(combine, out, tail, count - head - body);
     combine_again(combine, out, tail, count - head - body);
 }
@@ -294,22 +295,27 @@ static void combine_copy(const struct kernel_table *table, void *out, const void
         (streams ? table->stream : table->copy)(out, in, bytes);
 }
 
-// Where no loop stores to both places: to the second, and from there to the first.
-static void combine_twice(const struct kernel_table *table, const struct kernel_combination *what,
-                          void *out, size_t count)
+// Where no loop stores to both places: tile by tile to the second, and from there to the first.
+static void combine_twice(const struct combine *combine, uint8_t *out, size_t count)
 {
-    struct kernel_combination once = *what;
-    once.streams = false;
-    once.also = NULL;
-    kernel_combine_by(table, &once, what->also, count);
-    combine_copy(table, out, what->also, count * dtype_size(what->dtype), true);
+    size_t part = combine_tile(combine->what->dtype);
+    for (size_t offset = 0; count > 0; offset += part * combine->size, count -= part) {
+        uint8_t *also = combine->also + offset;
+        if (part > count)
+            part = count;
+        if (combine->count == 0)
+            combine_zero(combine, also, part);
+        else
+            combine_part(combine, combine->also, offset, part);
+        combine_copy(combine->table, out + offset, also, part * combine->size,
+                     combine->what->streams);
+    }
 }
 
 void kernel_combine_by(const struct kernel_table *table, const struct kernel_combination *what,
                        void *out, size_t count)
 {
     struct combine combine;
-    assert(what->also == NULL || what->streams);
     assert(kernel_supported(what->dtype, what->op));
     assert(what->count > 0 && what->count <= KERNELS_MAX_SOURCES);
     assert(what->op == REDUCE_MEAN ? what->total > 0 : what->weights == NULL);
@@ -319,14 +325,14 @@ void kernel_combine_by(const struct kernel_table *table, const struct kernel_com
     combine_finish_choose(&combine);
     const bool plain = combine.count == 0 || combine_is_copy(&combine);
     combine.also = what->also;
-    if (what->also != NULL && (plain || !combine_can_stream(&combine)))
-        combine_twice(table, what, out, count);
+    if (what->also != NULL && (plain || !combine_has_lines(&combine)))
+        combine_twice(&combine, out, count);
     else if (combine.count == 0)
         combine_zero(&combine, out, count);
     else if (combine_is_copy(&combine))
         combine_copy(table, out, combine.sources[0], count * combine.size, what->streams);
-    else if (combine_can_stream(&combine))
-        combine_streaming(&combine, out, count);
+    else if (combine_has_lines(&combine))
+        combine_by_lines(&combine, out, count);
     else if (what->streams)
         combine_tiles(&combine, out, 0, count, true);
     else

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums of float32 and float64 whose stores go past the caches, for kernels_loops.h, which includes
-// this once for each level of x86-64. Written out, because a compiler has no plain loop for such
-// stores. The same bits as the loops of kernels_sources.h: the same operations in the same order.
-// Pure; any thread.
+// Sums of float32 and float64 whose stores go past the caches, or to two places, or both, for
+// kernels_loops.h, which includes this once for each level of x86-64. Written out, because a
+// compiler has no plain loop for such stores, and does not know that two places do not overlap. The
+// same bits as the loops of kernels_sources.h: the same operations in the same order. Pure; any
+// thread.
 //
 // Reading and storing take turns element by element: a copy out of a tile that was summed before
-// keeps the memory waiting for the one while it does the other, and takes a fifth longer.
+// keeps the memory waiting for the one while it does the other, and takes a fifth longer. In the
+// caches, too: what has just been stored there is loaded again.
 //
 // out is aligned for vectors, and count is a multiple of theirs.
 
@@ -36,7 +38,10 @@
     }
 
 #define STREAM_CASE(type, vector, kind, n, finish) \
-    if (also != NULL) { \
+    if (also != NULL && !from->streams) { \
+        STREAM_ROW(type, vector, kind, n, finish, STREAM(store_##kind)(into + i, sum); \
+                   STREAM(storeu_##kind)(also + i, sum)) \
+    } else if (also != NULL) { \
         STREAM_ROW(type, vector, kind, n, finish, STREAM(stream_##kind)(into + i, sum); \
                    STREAM(storeu_##kind)(also + i, sum)) \
     } else { \

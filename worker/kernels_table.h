@@ -29,7 +29,9 @@ struct kernel_operands {
     unsigned count; // 1 to KERNEL_OPERANDS.
     double factor; // Of what multiplies at the end: a power of two.
     uint64_t total; // Of what divides at the end.
-    void *also; // Of loops past the caches: the result goes there, too. NULL: it does not.
+    // Of the loops stream_*:
+    void *also; // The result goes there, too. NULL: it does not.
+    bool streams; // Past the caches. So it is where there is no `also`.
 };
 
 // out may be one of the sources.
@@ -50,7 +52,8 @@ struct kernel_table {
     kernel_combine_loop *combine[KERNEL_DTYPES][KERNEL_OPS]; // Sums: times the factor.
     kernel_combine_loop *combine_weighted[KERNEL_DTYPES]; // Times the factor.
     kernel_combine_loop *combine_divided[KERNEL_DTYPES]; // Weighted, by the total.
-    // The same past the caches, into whole lines of them. NULL: there is no such loop.
+    // The same past the caches, or to two places, into whole lines of them. NULL: there is no such
+    // loop.
     kernel_combine_loop *stream_weighted[KERNEL_DTYPES];
     kernel_combine_loop *stream_divided[KERNEL_DTYPES];
     kernel_copy_loop *copy;

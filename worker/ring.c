@@ -61,12 +61,12 @@ uint32_t ring_window(uint32_t chunks, uint32_t chunk_bytes)
 // The stripes: as few as chunks allow, two where they can be large, and equally long, so that none
 // is left over that would be short and late. Chunks are whole cache lines as far as their bound
 // allows.
-static void ring_cut(struct ring *ring)
+static void ring_cut(struct ring *ring, uint32_t split_bytes)
 {
     const uint64_t width = ring->reduces ? ring->world : 1; // Chunks of a stripe.
     const uint64_t line = RING_LINE_BYTES / ring->element_bytes;
     uint64_t stripes = ring_divide_up(ring->elements, width * ring->chunk_elements);
-    if (stripes == 1 && ring->elements / width >= RING_SPLIT_BYTES / ring->element_bytes)
+    if (stripes == 1 && ring->elements / width >= split_bytes / ring->element_bytes)
         stripes = 2;
     if (stripes == 0)
         stripes = 1;
@@ -81,23 +81,23 @@ static void ring_cut(struct ring *ring)
 }
 
 static void ring_init(struct ring *ring, uint64_t elements, uint32_t element_bytes,
-                      uint32_t chunk_bytes)
+                      uint32_t chunk_bytes, uint32_t split_bytes)
 {
     assert(element_bytes > 0 && chunk_bytes >= element_bytes && ring->rank < ring->world);
     ring->element_bytes = element_bytes;
     ring->elements = elements;
     ring->chunk_elements = chunk_bytes / element_bytes;
-    ring_cut(ring);
+    ring_cut(ring, split_bytes);
     assert(ring->stripes <= UINT32_MAX);
     ring->window = ring_window(ring->reduces ? ring->world : 1, chunk_bytes);
     ring->eager = ring_eager(ring);
 }
 
 void ring_init_allreduce(struct ring *ring, uint32_t world, uint32_t rank, uint64_t elements,
-                         uint32_t element_bytes, uint32_t chunk_bytes)
+                         uint32_t element_bytes, uint32_t chunk_bytes, uint32_t split_bytes)
 {
     *ring = (struct ring){.world = world, .rank = rank, .reduces = true};
-    ring_init(ring, elements, element_bytes, chunk_bytes);
+    ring_init(ring, elements, element_bytes, chunk_bytes, split_bytes);
 }
 
 void ring_init_broadcast(struct ring *ring, uint32_t world, uint32_t rank, uint32_t root,
@@ -105,7 +105,7 @@ void ring_init_broadcast(struct ring *ring, uint32_t world, uint32_t rank, uint3
 {
     *ring = (struct ring){.world = world, .rank = rank, .reduces = false, .root = root};
     assert(root < world);
-    ring_init(ring, elements, element_bytes, chunk_bytes);
+    ring_init(ring, elements, element_bytes, chunk_bytes, RING_SPLIT_BYTES);
 }
 
 bool ring_present(const struct ring *ring, uint64_t stripe, uint32_t owner)

@@ -19,7 +19,8 @@
 // cutting. A stripe has one chunk at least, so a collective of no elements is one frame a hop.
 //
 // Stripes are equally long, but that the last may be a little shorter. While a rank adds what has
-// come of one, the link is busy with another: so all but the small collectives have two at least.
+// come of one, the link is busy with another: so all but the small collectives have two at least,
+// where that is asked for.
 
 #ifndef WORKER_RING_H
 #define WORKER_RING_H
@@ -30,7 +31,8 @@
 #include <stdint.h>
 
 #define RING_GRAIN_BYTES LOCKSTEP_CHUNK_GRAIN_BYTES
-#define RING_SPLIT_BYTES (256 * 1024) // One stripe of chunks this long becomes two.
+#define RING_SPLIT_BYTES (256 * 1024)
+#define RING_SPLIT_NEVER UINT32_MAX
 #define RING_LINE_BYTES 64
 
 struct ring {
@@ -54,8 +56,9 @@ struct ring_span {
     uint64_t count;
 };
 
+// split_bytes: one stripe of chunks this long becomes two. RING_SPLIT_BYTES, or RING_SPLIT_NEVER.
 void ring_init_allreduce(struct ring *ring, uint32_t world, uint32_t rank, uint64_t elements,
-                         uint32_t element_bytes, uint32_t chunk_bytes);
+                         uint32_t element_bytes, uint32_t chunk_bytes, uint32_t split_bytes);
 void ring_init_broadcast(struct ring *ring, uint32_t world, uint32_t rank, uint32_t root,
                          uint64_t elements, uint32_t element_bytes, uint32_t chunk_bytes);
 

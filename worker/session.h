@@ -267,6 +267,20 @@ struct name_use {
     uint32_t uses;
 };
 #define SESSION_MAX_NAMES 4096
+
+// What the trainer called last: called again, it needs not be checked, nor found out about.
+struct plain_form {
+    char name[LOCKSTEP_NAME_BYTES]; // "": nothing.
+    size_t name_bytes; // With its NUL.
+    enum collective_kind kind;
+    enum dtype dtype;
+    enum reduce_op op;
+    uint32_t root;
+    uint64_t elements;
+    enum plan_algorithm algorithm;
+    uint64_t signature;
+    struct name_use *use;
+};
 // Work of the trainer, then of the groups of buffers.
 #define SESSION_MAX_WORK (LOCKSTEP_MAX_PLAIN + LOCKSTEP_MAX_BUFFER_GROUPS)
 
@@ -495,6 +509,7 @@ struct lockstep_session {
     struct lockstep_work *free_work; // The trainer's, the one that was free last first.
     const struct lockstep_work *awaited; // That a call waits for, or NULL; of several the last.
     struct name_use *names; // [SESSION_MAX_NAMES]
+    struct plain_form form;
     struct counter counters[LOCKSTEP_MAX_COUNTERS];
     bool counter_overflow;
     struct commit_wave contribution; // Filled at step_end, taken by the driver at the commit.
@@ -537,6 +552,9 @@ void engine_stop(struct lockstep_session *session, bool leave);
 
 // What a driver does. Driver only.
 void engine_command(struct lockstep_session *session, const struct command *command);
+// Carries out a command whose caller waits for it if that is possible at once and without leaving
+// anything in flight. False: it is for engine_command, before anything else.
+bool engine_exchange(struct lockstep_session *session, const struct command *command);
 // Carries out what is in the inbox, and what its time or a failure brings with it. Whether anything
 // was done that somebody may wait for.
 bool engine_attend(struct lockstep_session *session);
@@ -768,12 +786,18 @@ uint64_t collective_signature(const struct collective *collective);
 // Launches what the work consists of; one part of it is done. Driver.
 void work_launch(struct lockstep_work *work);
 void work_done(struct lockstep_work *work);
+// Work that its caller waits for and drives may be complete without a launch; else it is to be
+// launched at once. Driver. Then it is done: only its caller knows of it.
+bool work_exchange(struct lockstep_work *work);
+void work_exchanged_locked(struct lockstep_work *work);
 
 // The public collectives without the checks of the public layer; trainer. kind, dtype, op and root
 // are taken from `like`. On success *work is in flight.
 int collective_begin(struct lockstep_session *session, const char *name, void *data, uint64_t count,
                      const struct collective *like, struct lockstep_work **work);
 int collective_wait(struct lockstep_work *work, uint32_t timeout_ms);
+// The tuning has changed.
+void collective_forget_form(struct lockstep_session *session);
 // Both in one, in which the caller drives where it can. With LOCKSTEP_E_TIMEOUT it is in flight.
 int collective_call(struct lockstep_session *session, const char *name, void *data, uint64_t count,
                     const struct collective *like, uint32_t timeout_ms,

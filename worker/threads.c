@@ -77,7 +77,7 @@ void threads_note_change(struct thread_callers *callers)
     atomic_store_explicit(&here->callers, callers, memory_order_relaxed);
     atomic_store_explicit(&callers->last, atomic_load_explicit(&here->number, memory_order_relaxed),
                           memory_order_relaxed);
-    atomic_store_explicit(&callers->thread, threads_self(), memory_order_release);
+    atomic_store_explicit(&callers->thread, thread_self(), memory_order_release);
     atomic_store_explicit(&callers->ended, ended, memory_order_release);
 }
 

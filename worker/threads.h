@@ -7,6 +7,8 @@
 #ifndef WORKER_THREADS_H
 #define WORKER_THREADS_H
 
+#include "base/thread.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -32,25 +34,10 @@ extern _Atomic(uint32_t) threads_ended; // Known threads that have ended.
 // The calling thread calls the session, and was not the last to do so. Any thread.
 void threads_note_change(struct thread_callers *callers);
 
-// What tells a thread from all others that live, in one load: a variable of a thread would be a
-// function call in a shared library.
-static inline uintptr_t threads_self(void)
-{
-    uintptr_t self;
-#if defined(__x86_64__)
-    __asm__("mov %%fs:0, %0" : "=r"(self));
-#elif defined(__aarch64__)
-    __asm__("mrs %0, tpidr_el0" : "=r"(self));
-#else
-    self = (uintptr_t)pthread_self();
-#endif
-    return self;
-}
-
 // The calling thread calls the session. Any thread; first of all in every public function.
 static inline void threads_note(struct thread_callers *callers)
 {
-    if (atomic_load_explicit(&callers->thread, memory_order_relaxed) != threads_self() ||
+    if (atomic_load_explicit(&callers->thread, memory_order_relaxed) != thread_self() ||
         atomic_load_explicit(&callers->ended, memory_order_relaxed) !=
             atomic_load_explicit(&threads_ended, memory_order_relaxed))
         threads_note_change(callers);

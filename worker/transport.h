@@ -233,6 +233,7 @@ struct transport_statistics {
     uint64_t scratch_bytes; // Held in the scratch pool, in use or not.
     uint64_t strangers_refused; // Connections that did not prove membership.
     uint64_t allocations; // Calls to the allocator so far.
+    uint64_t core_moves; // This rank went to another core, away from others of its host.
     uint64_t runs_filled[2]; // Through slots: those filled through the caches, and past them.
     uint32_t memory_links; // Links of this generation that go through memory.
 };
@@ -292,8 +293,9 @@ struct transport_links {
     uint64_t bytes_per_s; // Of one link in one direction while all are busy; the same.
 };
 void transport_links(const struct transport *transport, struct transport_links *links);
-// Every rank has measured its links: who measures from now on breaks the protocol.
-void transport_tuned(struct transport *transport);
+// Every rank has measured its links: who measures from now on breaks the protocol. bytes_per_s: of
+// the slowest of all; the same on all ranks.
+void transport_tuned(struct transport *transport, uint64_t bytes_per_s);
 
 // From now on so many collectives in flight allocate nothing. After transport_form.
 void transport_reserve(struct transport *transport, uint32_t collectives);
@@ -323,6 +325,10 @@ bool transport_is_strict(const struct transport_world *world);
 // next transport_progress; in a world of one they complete there. An allreduce of no elements is a
 // barrier: it is done when every rank has launched it.
 void transport_launch(struct transport *transport, struct collective *collective);
+// A collective that its caller waits for, just before its launch: a small one whose mates are here
+// at the same time may be complete at once. True: it is, nothing else happens, and done() does not
+// come for it; its times stay as they are. False: it has to be launched now, before anything else.
+bool transport_exchange(struct transport *transport, struct collective *collective);
 void transport_wave(struct transport *transport, struct wave *wave);
 // note: at most LOCKSTEP_NOTE_BYTES, copied.
 void transport_header(struct transport *transport, const struct step_header *header,
@@ -346,8 +352,9 @@ int transport_rest(struct transport *transport);
 void transport_doze(const struct transport *transport, int bell, int timeout_ms);
 
 // Forgets everything launched and joined, without events; user memory is not touched any more when
-// it returns. Links are closed at once (a peer sees a reset). For failures; also from an event.
-// transport_form may follow, for another generation.
+// it returns, but for what transport_device.h says of devices. Links are closed at once (a peer
+// sees a reset). For failures; also from an event. transport_form may follow, for another
+// generation.
 void transport_abandon(struct transport *transport);
 // Says goodbye: sends what is queued and a last frame on every link, then waits until the peers
 // have taken it and ended their side. Blocks for linger_ms at most, drops what arrives, makes no

@@ -16,15 +16,15 @@
 // Whoever has a result has had this rank's input for it: pair_given says in which move it was sent,
 // and a peer whose result comes before that move is over has invented it.
 //
-// Credit is as in transport_flow.c, but for each peer: a rank sends frames of a stripe only to
+// Credit is as in transport_flow_ring.c, but for each peer: a rank sends frames of a stripe only to
 // peers that have it open. The lowest stripe that is not complete anywhere is open everywhere, its
 // frames wait for nothing but one another in the order of rounds, and receivers never stop reading:
 // so it completes. What a rank holds is at most a window of stripes, each with a block for every
 // round.
 //
-// Units: as in transport_flow.c. A frame says of the units that its elements meet which are used,
-// as far as its sender knows; when that is none, it has no payload and stands for zeros, or for no
-// result.
+// Units: as in transport_flow_ring.c. A frame says of the units that its elements meet which are
+// used, as far as its sender knows; when that is none, it has no payload and stands for zeros, or
+// for no result.
 
 #include "worker/transport_pair.h"
 

@@ -129,14 +129,24 @@ void pair_sum_finish(const struct flow *flow, struct ring_span span, uint8_t *lo
 
 // ---- NaNs ---------------------------------------------------------------------------------------
 
-// Looks first: there is hardly ever one, and a loop that only reads is a short one.
+#define SUM_QUIET_BLOCK 64 // Elements.
+
+// Looks first: there is hardly ever one. Blocks have a length that the compiler knows, so it makes
+// vectors of them; of 32 KiB one element after the other took 2 us.
 #define SUM_QUIET(name, type, is_nan, quiet) \
     static void name(void *bytes, uint64_t count) \
     { \
         type *elements = bytes; \
         uint32_t found = 0; \
-        for (uint64_t i = 0; i < count; i++) { \
-            const type x = elements[i]; \
+        uint64_t at = 0; \
+        for (; count - at >= SUM_QUIET_BLOCK; at += SUM_QUIET_BLOCK) { \
+            for (uint32_t i = 0; i < SUM_QUIET_BLOCK; i++) { \
+                const type x = elements[at + i]; \
+                found |= (uint32_t)(is_nan); \
+            } \
+        } \
+        for (; at < count; at++) { \
+            const type x = elements[at]; \
             found |= (uint32_t)(is_nan); \
         } \
         for (uint64_t i = 0; i < count && found != 0; i++) { \

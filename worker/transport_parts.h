@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the files of the stream transport share: transport.c (events, progress), transport_wait.c
-// (waiting, waking), transport_form.c (who may connect, links), transport_flow.c (collectives),
-// transport_reduce.c (their arithmetic) and transport_wave.c. Nobody else includes it.
+// What the files of the stream transport share: transport.c (events, progress), transport_life.c,
+// transport_wait.c (waiting, waking), transport_form.c (who may connect, links), transport_flow.c
+// (collectives), transport_flow_ring.c (those on a ring), transport_reduce.c (their arithmetic),
+// transport_wave.c and those of the other algorithms. Nobody else includes it.
 //
 // Thread: the engine's, but for the descriptors below and the wake-up.
 
@@ -76,6 +77,7 @@ struct peer_link {
     struct hello hello; // What both sides of the connection prove.
     uint8_t proof[LOCKSTEP_PROOF_BYTES]; // The peer's, on a connection that this rank made.
     uint32_t measured; // Frames by which the peer measured, or was measured.
+    uint32_t pinged; // Pings among them that were answered.
     struct link_state seen; // When transport_inspect looked last; still_ms: since when it is so.
     struct stream stream;
 };
@@ -228,6 +230,7 @@ struct transport_patience {
 enum measure_stage {
     MEASURE_NONE, // Not all links stand.
     MEASURE_LATENCY,
+    MEASURE_QUIET, // Others still measure the latency of links to this rank.
     MEASURE_BANDWIDTH,
     MEASURE_DONE,
 };
@@ -236,12 +239,13 @@ struct measure {
     enum measure_stage stage;
     bool over; // All ranks have measured.
     uint64_t deadline_ms;
+    uint64_t quiet_ms; // So long others are waited for.
     struct peer_link *targets[2];
     uint32_t target_count;
     uint32_t target; // The one that is measured.
     uint32_t number; // Of the last ping or burst.
     uint32_t pings; // Answered by the target.
-    uint64_t best_ns; // Of its round trips.
+    uint64_t best_ns[2]; // Of the round trips to each target.
     uint64_t burst_bytes;
     uint64_t burst_ns; // The best of this size.
     uint32_t tries; // Of this size.
@@ -250,6 +254,7 @@ struct measure {
     // Results: of the slowest target.
     uint64_t latency_ns;
     uint64_t bytes_per_s;
+    uint64_t agreed_bytes_per_s; // Of the slowest link of all ranks; 0: not agreed yet.
 };
 
 // ---- devices ------------------------------------------------------------------------------------
@@ -349,13 +354,16 @@ struct transport {
 void transport_lose(struct peer_link *peer, const char *text);
 // An urgent frame without block; NULL when memory is short.
 struct out_frame *transport_frame(struct transport *transport, const struct frame_header *header);
-void transport_watch(struct transport *transport, int fd, struct endpoint *endpoint, bool link);
-void transport_unwatch(struct transport *transport, int fd);
-void transport_close_stream(struct peer_link *peer, bool reset);
 extern const struct stream_owner transport_stream_owner;
 
 // Whether something launched or joined here waits for a frame of that peer, or to it.
 bool transport_needs(struct transport *transport, const struct peer_link *peer);
+
+// ---- transport_life.c ---------------------------------------------------------------------------
+
+void transport_watch(struct transport *transport, int fd, struct endpoint *endpoint, bool link);
+void transport_unwatch(struct transport *transport, int fd);
+void transport_close_stream(struct peer_link *peer, bool reset);
 
 // ---- transport_wait.c ---------------------------------------------------------------------------
 
@@ -363,6 +371,15 @@ bool transport_needs(struct transport *transport, const struct peer_link *peer);
 void wait_prepare(struct transport *transport);
 // Waits until something may be done, or for so long (-1: no bound).
 void wait_for_work(struct transport *transport, int timeout_ms);
+// Between two looks into memory by whoever expects something at once. False: it has looked often
+// enough, and is to wait in another way.
+struct wait_moment {
+    uint32_t looks; // Since others were let run.
+    uint32_t turns; // How often they were.
+    uint64_t end_us;
+};
+// beside: where ranks share cores, it comes from one that may share this one.
+bool wait_a_moment(struct transport *transport, struct wait_moment *moment, bool beside);
 // Nobody drives for a while: peers in memory are told to ring. False: there is something to do.
 bool wait_leave_alone(struct transport *transport);
 // Whether transport_wake was called since the last time. Forgets it.
@@ -423,8 +440,42 @@ uint64_t flow_final_elements(const struct collective *collective);
 void flow_meet_others(struct transport *transport, struct flow *flow);
 // An allreduce between hosts, as a part of another one.
 void flow_launch_between_hosts(struct transport *transport, struct collective *collective);
-// Nothing more happens to it but the event. The text is copied.
+// Ranks disagree on a collective that is launched here: nothing more happens to it but the event.
+// The text is copied.
 void flow_mismatch(struct transport *transport, struct flow *flow, uint32_t rank, const char *text);
+// The collective of a frame, made if this is the first that is heard of it. NULL; *text: why not.
+struct flow *flow_of(struct transport *transport, const struct frame_header *header,
+                     const char **text);
+static inline bool flow_is_pair(const struct flow *flow)
+{
+    return flow->collective &&
+           (flow->algorithm == ALGORITHM_DOUBLING || flow->algorithm == ALGORITHM_HALVING);
+}
+// The next collective that is done, or NULL. It is the caller's again.
+struct collective *flow_next_done(struct transport *transport);
+struct flow *flow_next_mismatch(struct transport *transport);
+bool flow_needs(struct transport *transport, const struct peer_link *peer);
+// Without events.
+void flow_forget(struct transport *transport);
+
+// ---- transport_flow_ring.c ----------------------------------------------------------------------
+
+static inline enum dtype flow_partial(const struct collective *collective)
+{
+    return collective->partial == DTYPE_NONE ? collective->dtype : collective->partial;
+}
+static inline enum dtype flow_final_dtype(const struct collective *collective)
+{
+    return collective->final == DTYPE_NONE ? collective->dtype : collective->final;
+}
+// The flow goes round this ring, and what its neighbours have said about it is taken.
+void flow_launch_ring(struct transport *transport, struct flow *flow,
+                      const struct ring_group *group);
+// Whether it would need no credit on the ring of the world. A small one may be sent to this rank
+// before it takes part, and is in one piece anyway.
+bool flow_is_eager(const struct transport *transport, const struct collective *collective);
+// Opens stripes as far as the window and what has landed allow, and says so.
+void flow_pump(struct transport *transport, struct flow *flow);
 // Starts stripes as far as the successor's link has little to do. Returns whether it started any.
 bool flow_feed(struct transport *transport);
 const char *flow_begin(struct peer_link *peer, struct stream *stream);
@@ -434,23 +485,8 @@ const char *flow_credit(struct peer_link *peer, const struct frame_header *heade
 const char *flow_unpark(struct transport *transport, struct flow *flow,
                         const struct frame_header *header, const uint8_t *used,
                         const uint8_t *bytes);
-// The collective of a frame, made if this is the first that is heard of it. NULL; *text: why not.
-struct flow *flow_of(struct transport *transport, const struct frame_header *header,
-                     const char **text);
-// Ranks disagree on a collective that is launched here.
-void flow_mismatch(struct transport *transport, struct flow *flow, uint32_t rank, const char *text);
-static inline bool flow_is_pair(const struct flow *flow)
-{
-    return flow->collective &&
-           (flow->algorithm == ALGORITHM_DOUBLING || flow->algorithm == ALGORITHM_HALVING);
-}
+// The link has taken a frame, or has dropped it.
 void flow_sent(struct transport *transport, struct out_frame *frame, bool dropped);
-// The next collective that is done, or NULL. It is the caller's again.
-struct collective *flow_next_done(struct transport *transport);
-struct flow *flow_next_mismatch(struct transport *transport);
-bool flow_needs(struct transport *transport, const struct peer_link *peer);
-// Without events.
-void flow_forget(struct transport *transport);
 
 // ---- transport_reduce.c -------------------------------------------------------------------------
 
@@ -530,6 +566,8 @@ bool shared_stands(const struct transport *transport);
 // When shared_work has to be called for that; UINT64_MAX: never.
 uint64_t shared_deadline(const struct transport *transport);
 void shared_launch(struct transport *transport, struct flow *flow);
+// transport_exchange, when nothing is in flight here.
+bool exchange_shots(struct transport *transport, struct collective *collective);
 // Whether it runs by pieces, so that each can wait for what has landed.
 bool shared_follows(const struct collective *collective);
 // Does what can be done now, without waiting. Whether it did anything.
@@ -537,6 +575,8 @@ bool shared_work(struct transport *transport);
 // Whether shared_work would do something. No system call.
 bool shared_pending(const struct transport *transport);
 bool shared_needs(struct transport *transport, const struct peer_link *peer);
+// This rank is about to wait for others, where they share cores or are not there at once.
+void spread_wait(struct transport *transport);
 // Nothing of this rank's memory is touched by a mate any more when it returns.
 void shared_forget(struct transport *transport);
 

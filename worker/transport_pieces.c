@@ -51,9 +51,8 @@ static bool pieces_reduces(const struct flow *flow)
 
 // ---- arithmetic ---------------------------------------------------------------------------------
 
-static struct kernel_combination pieces_combination(const struct flow *flow,
-                                                    const struct shared_run *run,
-                                                    const void *const *sources, uint32_t count)
+struct kernel_combination pieces_combination(const struct flow *flow, const struct shared_run *run,
+                                             const void *const *sources, uint32_t count)
 {
     const struct collective *collective = flow->collective;
     return (struct kernel_combination){
@@ -86,7 +85,8 @@ static uint32_t pieces_parts(const struct shared *shared)
 void pieces_cut(const struct shared *shared, struct shared_run *run, const struct flow *flow)
 {
     const uint64_t elements = flow->collective->elements;
-    const uint64_t slot = run->partial ? two_level_piece_bytes(shared, flow) : BOARD_SLOT_BYTES;
+    const uint64_t slot =
+        run->partial ? two_level_piece_bytes(shared, flow) : shared->board.slot_bytes;
     const uint64_t unit =
         pieces_reduces(flow) ? (uint64_t)PIECES_ALIGN * pieces_parts(shared) : PIECES_ALIGN;
     // Rounded down to whole parts: so parts that are rounded up fit as well.

@@ -141,9 +141,12 @@ void shared_proven(struct peer_link *peer)
     }
 }
 
+// Two ranks gain from larger pieces up to the size of the second cache, more ranks share the last.
 static uint64_t shared_slot_bytes(const struct shared *shared)
 {
-    return shared->two_level ? two_level_slot_bytes(shared) : BOARD_SLOT_BYTES;
+    if (shared->two_level)
+        return two_level_slot_bytes(shared);
+    return shared->seats == 2 ? 2 * BOARD_SLOT_BYTES : BOARD_SLOT_BYTES;
 }
 
 // Hands the board to who has not got it. False: that cannot be done.
@@ -292,13 +295,12 @@ void shared_forget(struct transport *transport)
 // ---- launching ----------------------------------------------------------------------------------
 
 // What decides how the bytes of a run are cut and computed: equal on all ranks, or none runs it.
-static uint64_t shared_shape(const struct flow *flow)
+static uint64_t shared_shape(const struct collective *collective, enum plan_algorithm algorithm)
 {
-    const struct collective *collective = flow->collective;
     const uint64_t words[] = {
         (uint64_t)collective->kind, (uint64_t)collective->dtype, (uint64_t)collective->op,
         collective->root,           (uint64_t)collective->final, collective->elements,
-        (uint64_t)flow->algorithm,  collective->unit_count,
+        (uint64_t)algorithm,        collective->unit_count,
     };
     return hash64(words, sizeof(words));
 }
@@ -312,20 +314,27 @@ uint64_t shared_factor(const struct collective *collective)
     return collective->input_is_sum && collective->weight > 0 ? 1 : collective->weight;
 }
 
+void shared_describe(struct shared *shared, const struct collective *collective,
+                     enum plan_algorithm algorithm, uint32_t index)
+{
+    struct board_record *record = &shared_seat(shared, shared->seat)->records[index];
+    const bool mean = collective->op == REDUCE_MEAN && collective->kind == COLLECTIVE_ALLREDUCE;
+    record->tag = collective->tag;
+    record->signature = collective->signature;
+    record->shape = shared_shape(collective, algorithm);
+    record->weight = mean ? collective->weight : 0;
+    record->factor = shared_factor(collective);
+    record->block = BOARD_NONE;
+}
+
 // Whether it becomes a shot.
 static bool shared_fill(struct shared *shared, const struct flow *flow, uint32_t index)
 {
     struct board_record *record = &shared_seat(shared, shared->seat)->records[index];
     const struct collective *collective = flow->collective;
     const uint32_t words = units_words(collective->unit_count);
-    const bool mean = collective->op == REDUCE_MEAN && collective->kind == COLLECTIVE_ALLREDUCE;
     uint64_t *used = record->used;
-    record->tag = collective->tag;
-    record->signature = collective->signature;
-    record->shape = shared_shape(flow);
-    record->weight = mean ? collective->weight : 0;
-    record->factor = shared_factor(collective);
-    record->block = BOARD_NONE;
+    shared_describe(shared, collective, flow->algorithm, index);
     if (words > BOARD_UNIT_WORDS) {
         record->block = shared->blocks[--shared->block_count];
         used = shared_seat(shared, shared->seat)->wide[record->block];
@@ -334,7 +343,7 @@ static bool shared_fill(struct shared *shared, const struct flow *flow, uint32_t
         memcpy(used, collective->used, words * sizeof(*used));
     registered_join(shared, flow, index);
     return shared->registered.joined[index].count == 0 && shots_fits(shared, flow) &&
-           shots_fill(shared, flow, index, record);
+           shots_fill(shared, flow, index);
 }
 
 // False: it has to wait for a record.
@@ -352,7 +361,7 @@ static bool shared_join(struct shared *shared, struct flow *flow)
     shared->joined[record] = flow;
     shots_starve(shared, false);
     if (shared_fill(shared, flow, record)) {
-        shots_announce(shared, record);
+        shots_announce(shared, record, flow->collective->elements * flow->map.element_bytes);
         return true;
     }
     seat->queue[shared->joins % BOARD_QUEUE] = record;
@@ -378,6 +387,8 @@ void shared_launch(struct transport *transport, struct flow *flow)
     flow->final = collective->dtype; // Rounded results are as wide as memory.
     flow_meet_others(transport, flow);
     if (flow->mismatched)
+        return;
+    if (exchange_continues(shared, flow))
         return;
     if (!list_empty(&shared->waiting) || !shared_join(shared, flow)) {
         list_push_back(&shared->waiting, &flow->feed);

@@ -2,15 +2,17 @@
 //
 // What the files of collectives in memory share: transport_shared.c (the board's life, launches,
 // ends), transport_sequence.c (the leader: from joins to runs), transport_shots.c (small payloads,
-// without a run), transport_pieces.c (runs through slots, and their arithmetic) and
-// transport_registered.c (runs in the ranks' memory itself, and how mates come to have it). Nobody
-// else includes it. The words are those of board.h. Engine thread.
+// without a run), transport_exchange.c (the short way of a shot that its caller waits for),
+// transport_pieces.c (runs through slots, and their arithmetic), transport_registered.c (runs in
+// the ranks' memory itself, and how mates come to have it) and transport_spread.c (which rank waits
+// on which core). Nobody else includes it. The words are those of board.h. Engine thread.
 
 #ifndef WORKER_TRANSPORT_SHARED_H
 #define WORKER_TRANSPORT_SHARED_H
 
 #include "worker/board.h"
 #include "worker/duel.h"
+#include "worker/kernels.h"
 #include "worker/rows.h"
 #include "worker/transport_parts.h"
 
@@ -106,6 +108,8 @@ struct shots {
     bool starves; // As it was told to the mates.
     uint64_t taken[LOCKSTEP_MAX_MATES]; // By seat.
     uint32_t starving; // Bits, by seat, as they were last seen.
+    uint32_t exchanged; // Since shots were last taken the long way.
+    uint32_t tried; // A record that was announced and is to be launched now; BOARD_NONE.
     // By seat: records that have been announced and were not read.
     uint64_t held[LOCKSTEP_MAX_MATES][BOARD_RECORDS / 64];
     _Alignas(64) uint8_t result[BOARD_SHOT_BYTES];
@@ -117,6 +121,13 @@ static_assert(BOARD_RECORDS % 64 == 0, "a bit for each");
 struct fill {
     struct duel duels[FILL_CLASSES];
     uint32_t tasks[BOARD_RUNS];
+};
+
+// Where ranks share cores: transport_spread.c.
+struct spread {
+    uint32_t waits;
+    uint32_t looks; // In a row that found this rank to be the one that has to leave its core.
+    uint64_t next_ms; // When it may move again.
 };
 
 struct shared {
@@ -151,6 +162,7 @@ struct shared {
     struct sequence sequence;
     struct shots shots;
     struct fill fill;
+    struct spread spread;
     struct two_level *two_level; // NULL: all ranks are on this host.
 };
 
@@ -170,6 +182,9 @@ static inline struct shared_run *shared_run(struct shared *shared, uint64_t run)
 void shared_tell(struct shared *shared);
 // The run is complete here.
 void shared_run_done(struct shared *shared, struct shared_run *run);
+// Fills a record but for what it says of units and of memory.
+void shared_describe(struct shared *shared, const struct collective *collective,
+                     enum plan_algorithm algorithm, uint32_t index);
 // The collective is; `weight` is that of all ranks.
 void shared_flow_done(struct shared *shared, struct flow *flow, uint64_t weight);
 // Gives the record of a flow back. The flow that joined with it; NULL: none did.
@@ -211,9 +226,14 @@ void shots_begin(struct shared *shared);
 // Whether a collective is small enough.
 bool shots_fits(const struct shared *shared, const struct flow *flow);
 // Puts a payload into the record or a block. False: there is none, so it becomes no shot.
-bool shots_fill(struct shared *shared, const struct flow *flow, uint32_t index,
-                struct board_record *record);
-void shots_announce(struct shared *shared, uint32_t index);
+bool shots_fill(struct shared *shared, const struct flow *flow, uint32_t index);
+void shots_announce(struct shared *shared, uint32_t index, uint64_t bytes);
+// The record is a shot from now on. Where its payload of so many bytes is to be put; NULL: there is
+// no room, and it is none.
+uint8_t *shots_load(struct shared *shared, uint32_t index, uint64_t bytes);
+// Where a payload of so many bytes is; NULL: it cannot be there.
+uint8_t *shots_place(const struct shared *shared, uint32_t seat, uint32_t index, uint32_t payload,
+                     uint64_t bytes);
 // The record is at rest when all have read it. False: it is no shot.
 bool shots_spend(struct shared *shared, uint32_t index);
 // Whether a record can be had; moves those that all have read to the ones at rest.
@@ -230,6 +250,13 @@ void shots_read(struct shared *shared, const struct match *match);
 // A run of this tag was seen: no shots of it are waited for.
 void shots_run_seen(struct shared *shared, const struct collective_tag *tag);
 
+// ---- transport_exchange.c -----------------------------------------------------------------------
+
+// Writes the notice of the last shot that was announced; it has so many bytes.
+void exchange_note(struct shared *shared, uint32_t index, uint64_t bytes);
+// A flow is launched. Whether its shot was announced by an exchange before.
+bool exchange_continues(struct shared *shared, struct flow *flow);
+
 // ---- transport_pieces.c -------------------------------------------------------------------------
 
 // Cuts a run: piece_elements and pieces.
@@ -240,7 +267,9 @@ bool pieces_pending(const struct shared *shared);
 // This rank's inputs as they are, zeros where there are none. streams: past the caches.
 void pieces_gather(const struct shared *shared, const struct flow *flow, struct ring_span span,
                    uint8_t *bytes, bool streams);
-// out = the final bytes of what the sources hold; sources[seat] NULL: zeros.
+// How the final bytes come of what the sources hold; sources[seat] NULL: zeros. out = those bytes.
+struct kernel_combination pieces_combination(const struct flow *flow, const struct shared_run *run,
+                                             const void *const *sources, uint32_t count);
 void pieces_combine(const struct flow *flow, const struct shared_run *run, void *out,
                     const void *const *sources, uint32_t count, uint64_t elements);
 // Part `seat` of `seats` of a row of elements; nothing for seats behind the last.

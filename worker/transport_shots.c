@@ -35,6 +35,7 @@ void shots_init(struct shared *shared)
     struct shots *shots = &shared->shots;
     for (uint32_t i = 0; i < BOARD_RECORDS; i++)
         shots->payloads[i] = BOARD_NONE;
+    shots->tried = BOARD_NONE;
     for (uint32_t i = 0; i < BOARD_SHOT_BLOCKS; i++)
         shots->blocks[shots->block_count++] = i;
 }
@@ -63,9 +64,8 @@ bool shots_fits(const struct shared *shared, const struct flow *flow)
 
 // ---- this rank's --------------------------------------------------------------------------------
 
-// Where a payload of so many bytes is; NULL: it cannot be there.
-static uint8_t *shots_place(const struct shared *shared, uint32_t seat, uint32_t index,
-                            uint32_t payload, uint64_t bytes)
+uint8_t *shots_place(const struct shared *shared, uint32_t seat, uint32_t index, uint32_t payload,
+                     uint64_t bytes)
 {
     struct board_seat *from = shared_seat(shared, seat);
     if (payload == BOARD_TINY && bytes <= BOARD_TINY_BYTES)
@@ -73,31 +73,38 @@ static uint8_t *shots_place(const struct shared *shared, uint32_t seat, uint32_t
     return payload < BOARD_SHOT_BLOCKS ? from->payloads[payload] : NULL;
 }
 
-bool shots_fill(struct shared *shared, const struct flow *flow, uint32_t index,
-                struct board_record *record)
+uint8_t *shots_load(struct shared *shared, uint32_t index, uint64_t bytes)
 {
     struct shots *shots = &shared->shots;
-    const uint64_t bytes = shots_bytes(flow);
+    struct board_record *record = &shared_seat(shared, shared->seat)->records[index];
     uint32_t payload = BOARD_TINY;
     if (bytes > BOARD_TINY_BYTES && shots->block_count == 0)
-        return false;
+        return NULL;
     if (bytes > BOARD_TINY_BYTES)
         payload = shots->blocks[--shots->block_count];
     shots->payloads[index] = payload;
     record->payload = payload;
     record->use = ++shots->uses[index];
-    pieces_gather(shared, flow, (struct ring_span){0, flow->collective->elements},
-                  shots_place(shared, shared->seat, index, payload, bytes), false);
-    return true;
+    return shots_place(shared, shared->seat, index, payload, bytes);
 }
 
-void shots_announce(struct shared *shared, uint32_t index)
+bool shots_fill(struct shared *shared, const struct flow *flow, uint32_t index)
+{
+    uint8_t *place = shots_load(shared, index, shots_bytes(flow));
+    if (place)
+        pieces_gather(shared, flow, (struct ring_span){0, flow->collective->elements}, place,
+                      false);
+    return place != NULL;
+}
+
+void shots_announce(struct shared *shared, uint32_t index, uint64_t bytes)
 {
     struct shots *shots = &shared->shots;
     struct board_seat *seat = shared_seat(shared, shared->seat);
     seat->shot[shots->announced++ % BOARD_QUEUE] = index;
     atomic_store_explicit(&seat->shots.last, shots->announced << BOARD_SHOT_BITS | index,
                           memory_order_release);
+    exchange_note(shared, index, bytes); // Who has read it finds that it was announced.
 }
 
 bool shots_spend(struct shared *shared, uint32_t index)

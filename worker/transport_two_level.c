@@ -25,7 +25,7 @@
 // the order of frames, so all hosts have one order, and only of collectives that every rank has
 // launched: the lowest run that is not done waits for nothing but its own pieces, a piece for
 // nothing but its copies and its inner allreduces, and these, launched on all hosts, cannot
-// deadlock (transport_flow.c). Engine thread.
+// deadlock (transport_flow_ring.c). Engine thread.
 
 #include "worker/transport_shared.h"
 

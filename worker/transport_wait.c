@@ -7,15 +7,20 @@
 // all that is awaited comes through memory, and blocks after that:
 //
 // - Every rank of this host can have a core: WAIT_SPIN_US.
+// - Whoever has just put a small payload on the board (transport_exchange.c) looks for a moment
+//   before all that: WAIT_MOMENT times. Where ranks share cores it lets others run instead when one
+//   that it awaits waits on its own core.
 // - Something small may come through a socket: WAIT_SOCKET_US, which is longer than a peer that has
 //   gone to sleep takes to wake up. Else one sleep makes the next one: both ranks would find the
 //   other late, always. After WAIT_SPIN_US, or at once where ranks share cores, the others are let
 //   run between looks; a turn that takes WAIT_HOG_US has gone to somebody who computes, and who
 //   only makes room for those that wake up. Of large payloads a wake-up is a small part, and who
 //   looks may share a core's units with a peer that copies: WAIT_SPIN_US has to do.
-// - Ranks share cores: WAIT_PAUSES looks, then a few times the others are let run, for
-//   WAIT_CROWDED_US at most. Never without bound: a rank that yields forever takes every other turn
-//   of the core from whoever computes.
+// - Ranks share cores: WAIT_PAUSES looks, then the others are let run, and each of them may have
+//   some hundred KiB to add up before it lets this rank run again. So that goes on for
+//   WAIT_MEMORY_US where all that is awaited comes through memory, else for WAIT_CROWDED_US. Never
+//   without bound: a rank that yields forever takes every other turn of the core from whoever
+//   computes.
 // - Looking that never helps (far peers, long waits) is given up: each wait that looked in vain
 //   costs credit, each that did not look in vain brings more. Without credit only one wait in
 //   WAIT_PROBE looks. Whoever looks uses up its share of the core, and pays for that with a whole
@@ -39,10 +44,13 @@
 #define WAIT_EVENTS 64
 #define WAIT_SPIN_US 10
 #define WAIT_SOCKET_US 120
+#define WAIT_SMALL_BYTES (64 * 1024)
 #define WAIT_HOG_US 500
 #define WAIT_PAUSES 2
-#define WAIT_YIELDS 20
+#define WAIT_YIELDS 100
+#define WAIT_MEMORY_US 300
 #define WAIT_CROWDED_US 50
+#define WAIT_MOMENT 64 // Looks before a wait.
 #define WAIT_CLOCK_ROUNDS 16 // Looks between two looks at the clock, where looking is cheap.
 #define WAIT_POLL_ROUNDS 8 // Looks into memory between two at sockets.
 #define WAIT_SOCKET_LOOKS 2 // The same where there are only sockets.
@@ -188,7 +196,7 @@ static bool wait_is_short(const struct transport *transport)
     if (first == &transport->active)
         return true;
     const struct flow *flow = list_entry(first, struct flow, turn);
-    return flow->collective->elements * flow->map.element_bytes <= LOCKSTEP_EAGER_BYTES;
+    return flow->collective->elements * flow->map.element_bytes <= WAIT_SMALL_BYTES;
 }
 
 static uint64_t wait_socket_us(const struct transport *transport)
@@ -236,13 +244,38 @@ static bool wait_spin_crowded(struct transport *transport)
             return true;
         wait_pause();
     }
-    const uint64_t end_us = clock_now_us() + WAIT_CROWDED_US;
+    spread_wait(transport);
+    const uint64_t end_us = clock_now_us() + WAIT_MEMORY_US;
     for (uint32_t i = 0; i < WAIT_YIELDS && clock_now_us() < end_us; i++) {
         (void)sched_yield();
         if (wait_look(transport))
             return true;
     }
     return false;
+}
+
+bool wait_a_moment(struct transport *transport, struct wait_moment *moment, bool beside)
+{
+    const bool crowded = transport->patience.crowded;
+    if (crowded && transport->patience.credit == 0)
+        return false;
+    if (!(crowded && beside) && moment->looks < WAIT_MOMENT) {
+        wait_pause();
+        moment->looks++;
+        return true;
+    }
+    if (moment->turns == 0)
+        spread_wait(transport);
+    if (!crowded)
+        return false;
+    if (moment->turns == 1)
+        moment->end_us = clock_now_us() + WAIT_CROWDED_US;
+    if (moment->turns == WAIT_YIELDS || (moment->turns > 1 && clock_now_us() >= moment->end_us))
+        return false;
+    (void)sched_yield();
+    moment->turns++;
+    moment->looks = 0;
+    return true;
 }
 
 static bool wait_spin_now(struct transport *transport)

@@ -24,7 +24,7 @@ void tune_links(const struct lockstep_session *session, struct up_links *links)
 
 void tune_agreed(struct lockstep_session *session, const struct tuning *tuning)
 {
-    transport_tuned(session->transport);
+    transport_tuned(session->transport, tuning->bytes_per_s);
     session->tuning = *tuning;
     progress_formed(session);
     mutex_lock(&session->mutex);
@@ -47,6 +47,7 @@ void tune_started(struct lockstep_session *session)
         return;
     session->tuning.doubling_bytes = session->loaded_doubling_bytes;
     session->tuning.halving_bytes = session->loaded_halving_bytes;
+    collective_forget_form(session);
 }
 
 enum plan_algorithm tune_algorithm(const struct lockstep_session *session,

@@ -289,15 +289,17 @@ static void train_configure(struct rank *rank, struct lockstep_config *config)
 static void case_27_mnist_bits_are_those_of_any_timing(const struct setting *setting)
 {
     static uint64_t digests[CLUSTER_MAX_WORLD + 1]; // By world; 0: not there yet.
+    uint64_t own = 0; // Where NCCL adds, in an order that is its own.
+    uint64_t *expected = setting->devices > 1 ? &own : &digests[setting->world_size];
     const struct setting ring = setting_on_ring(setting);
     const uint64_t repetitions = test_slow() > 1 ? 2 : REPETITIONS;
     for (uint64_t seed = 1; seed <= repetitions; seed++) {
         const struct cluster_test test = {
             .setting = &ring, .configure = train_configure, .body = train_body, .context = &seed};
         const uint64_t digest = ranks_run_test(&test);
-        if (digests[setting->world_size] == 0)
-            digests[setting->world_size] = digest;
-        assert_true(digest == digests[setting->world_size]);
+        if (*expected == 0)
+            *expected = digest;
+        assert_true(digest == *expected);
     }
 }
 

@@ -359,7 +359,8 @@ static uint32_t wired_owner(const struct wired *wired, uint32_t world, uint64_t 
     const size_t final = size_of(final_of(wired->format));
     struct ring ring;
     ring_init_allreduce(&ring, world, 0, wired->bytes / size_of(wired->format->dtype),
-                        (uint32_t)(partial > final ? partial : final), CORE_CHUNK_BYTES);
+                        (uint32_t)(partial > final ? partial : final), CORE_CHUNK_BYTES,
+                        RING_SPLIT_BYTES);
     const uint64_t stripe = ring_stripe_of(&ring, element);
     for (uint32_t owner = 0; ring_present(&ring, stripe, owner); owner++) {
         const struct ring_span span = ring_chunk(&ring, stripe, owner);

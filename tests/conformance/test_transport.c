@@ -1053,15 +1053,20 @@ static void test_idle_death(void **state)
     }
 }
 
+static atomic_bool first_has_left;
+
 // Rank 0 finishes its part and leaves; the others finish too, and only then miss it.
 static void script_leave(struct member *member)
 {
     struct job *job = member->fleet->argument;
     job_run(member, job);
     if (member->rank == 0) {
+        const uint64_t since_ms = clock_now_ms();
         transport_leave(member->transport, fleet_bound_ms(5000));
+        MEMBER_CHECK(member, clock_now_ms() - since_ms < fleet_bound_ms(5000));
         transport_close(member->transport);
         member->closed = true;
+        atomic_store(&first_has_left, true);
         member_barrier(member);
         return;
     }
@@ -1075,6 +1080,9 @@ static void script_leave(struct member *member)
     // Its successor misses what it would have sent; its predecessor may have got rid of everything.
     if (member->rank == 1)
         member_until(member, &member->lost_count, 1, "the one that left");
+    // Who leaves waits until its neighbours have seen it.
+    while (!atomic_load(&first_has_left))
+        member_idle(member, 1);
     MEMBER_CHECK(member, member->lost_count == 0 || (member->lost_left && member->lost_rank == 0));
     MEMBER_CHECK(member, member->done_count == before);
     member_barrier(member);
@@ -1093,6 +1101,7 @@ static void test_leave(void **state)
                 .dtype = DTYPE_FLOAT64, .op = REDUCE_SUM, .elements = 300000 / slowness(state)};
             job_add(job, &spec);
         }
+        atomic_store(&first_has_left, false);
         run_script(&options, job, script_leave);
     }
 }

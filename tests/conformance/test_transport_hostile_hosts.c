@@ -3,6 +3,7 @@
 // A member that breaks what is said beside tensors: how fast a link is (MEASURE), and which
 // collective runs next on all hosts (RUN).
 
+#include "base/clock.h"
 #include "tests/conformance/transport_stage.h"
 
 #include <setjmp.h>
@@ -23,6 +24,8 @@
 #define MEASURE_BURST 3
 #define MEASURE_TAKEN 4
 #define MEASURE_FRAME_BYTES (256 * 1024)
+#define PINGS 20
+#define QUIET_MS 90
 
 static void work_for_a_while(struct stage *stage)
 {
@@ -135,7 +138,7 @@ static void late_measures_are_passed_over(void **state)
     struct transport_statistics after;
     uint32_t sent = 0;
     stage_form(&stage, variant);
-    transport_tuned(stage.transport);
+    transport_tuned(stage.transport, 1);
     transport_statistics(stage.transport, &before);
     for (size_t i = 0; i < count; i++) {
         struct frame_header header =
@@ -188,6 +191,47 @@ static uint32_t measure_slow_bursts(const struct stage_variant *variant,
     transport_links(stage.transport, links);
     stage_close(&stage);
     return bursts;
+}
+
+static void answer_pings(struct stage *stage, uint8_t *bytes)
+{
+    for (uint32_t i = 0; i < PINGS; i++) {
+        struct frame_header header;
+        assert_true(stage_receive_frame(stage, &header, bytes));
+        assert_int_equal(header.part, MEASURE_PING);
+        struct frame_header answer = measure_header(stage, MEASURE_PONG, 0);
+        answer.slot = header.slot;
+        assert_true(stage_send_frame(stage, &answer, NULL));
+    }
+}
+
+// Bursts would hold up the answers to another rank's pings. A machine on which pings take longer
+// than they are waited for shows nothing.
+static void bursts_come_when_pings_are_answered(void **state)
+{
+    static uint8_t bytes[MEASURE_FRAME_BYTES];
+    const struct stage_variant *variant = *state;
+    struct stage stage;
+    struct frame_header header;
+    if (variant->kind == TRANSPORT_LOOPBACK)
+        skip(); // It is not measured.
+    stage_open_measuring(&stage, variant);
+    assert_int_equal(transport_form(stage.transport, &stage.world), 0);
+    stage_greet(&stage);
+    answer_pings(&stage, bytes);
+    const uint64_t begin_ms = clock_now_ms();
+    for (uint32_t i = 0; i < PINGS; i++) {
+        struct frame_header ping = measure_header(&stage, MEASURE_PING, 0);
+        ping.slot = i;
+        assert_true(stage_send_frame(&stage, &ping, NULL));
+        assert_true(stage_receive_frame(&stage, &header, bytes));
+        if (clock_now_ms() - begin_ms >= QUIET_MS)
+            break;
+        assert_int_equal(header.part, MEASURE_PONG);
+    }
+    while (header.part != MEASURE_BURST)
+        assert_true(stage_receive_frame(&stage, &header, bytes));
+    stage_close(&stage);
 }
 
 // Something else than the link makes the first bursts slow, as a busy core would: they do not
@@ -362,6 +406,7 @@ static const struct stage_test tests[] = {
     STAGE_TEST(unasked_answers_are_passed_over),
     STAGE_TEST(measuring_is_bounded),
     STAGE_TEST(late_measures_are_passed_over),
+    STAGE_TEST(bursts_come_when_pings_are_answered),
     STAGE_TEST(slow_bursts_are_measured_again),
     STAGE_TEST(runs_without_hosts_lose_the_peer),
     STAGE_TEST(impossible_runs_lose_the_peer),

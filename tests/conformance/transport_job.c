@@ -755,7 +755,7 @@ static uint32_t job_owner(const struct job *job, const struct job_spec *spec, ui
     if (spec->kind == COLLECTIVE_BROADCAST)
         return spec->root;
     ring_init_allreduce(&ring, job->world, 0, spec->elements, partial > final ? partial : final,
-                        job->chunk_bytes);
+                        job->chunk_bytes, RING_SPLIT_BYTES);
     const uint64_t stripe = ring_stripe_of(&ring, element);
     for (uint32_t owner = 0; owner < job->world; owner++) {
         if (!ring_present(&ring, stripe, owner))

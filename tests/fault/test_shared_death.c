@@ -29,17 +29,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define RANKS 3 // Odd: no power of it is 0 in 32 bits.
+#define RANKS 3 // At most. Odd: no power of it is 0 in 32 bits.
 #define ELEMENTS 150001 // Of a collective: several pieces, and many blocks.
 #define EXTENTS 150 // Where the memory is scattered: blocks have several.
 #define REGIONS 3
 #define REGION_ELEMENTS (ELEMENTS / 2) // Each has room for so many.
 #define WARM_STEPS 20 // By then all have mapped the memory of all.
+#define SCALE_MOST 0x1p64f // Sums of floats are made small again before they are infinite.
 #define BOUND_MS 20000
 #define GIVE_UP_MS 100 // On a mate that is stopped.
 #define STOPPED_MS 3000 // To let go of memory that a stopped mate may be writing to.
 
 struct plan {
+    bool pair; // Two ranks, and floats: in registered memory one loop stores to both.
     bool registered;
     bool scattered; // Each rank has its extents in an order of its own, in several regions.
     bool stops; // The last rank is stopped, not killed.
@@ -59,6 +61,11 @@ struct page {
     uint32_t memory[RANKS][ELEMENTS]; // Of each survivor, in the end.
 };
 
+static uint32_t plan_ranks(const struct plan *plan)
+{
+    return plan->pair ? 2 : RANKS;
+}
+
 struct rank {
     struct page *page;
     uint32_t rank;
@@ -70,7 +77,9 @@ struct rank {
     uint32_t extent_count;
     uint64_t copied_warm; // Bytes of results, by the time when all memory is mapped.
     uint64_t step;
-    uint32_t power; // RANKS to the power of the steps but one that are final.
+    uint32_t ranks;
+    uint32_t power; // That to the power of the steps but one that are final.
+    float scale; // The same of floats, since they were made small.
     uint32_t done;
     uint32_t lost;
     bool formed;
@@ -106,22 +115,59 @@ static void on_lost(void *context, uint32_t rank, enum peer_loss loss, const cha
     self->lost++;
 }
 
-// Sums of integers, which wrap. From the second step on all ranks put in what the step before has
-// left, so that nearly all of the time is spent inside of collectives.
-static uint32_t first_input(uint32_t rank, uint64_t element)
+static uint32_t bits_of(float value)
 {
-    return (uint32_t)element * 2654435761u + rank * 40503 + 1;
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+static float float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+// Sums of integers, which wrap, or of floats, which stay exact. From the second step on all ranks
+// put in what the step before has left, so that nearly all of the time is spent inside of
+// collectives.
+static uint32_t first_input(const struct rank *self, uint32_t rank, uint64_t element)
+{
+    const uint32_t value = (uint32_t)element * 2654435761u + rank * 40503 + 1;
+    return self->page->plan.pair ? bits_of((float)(value % 65536 + 1)) : value;
 }
 
 // What an element holds when so many steps are final.
 static uint32_t value_after(const struct rank *self, uint64_t steps, uint64_t element)
 {
     uint32_t value = 0;
+    float sum = 0;
     if (steps == 0)
-        return first_input(self->rank, element);
-    for (uint32_t r = 0; r < RANKS; r++)
-        value += first_input(r, element);
-    return value * self->power;
+        return first_input(self, self->rank, element);
+    for (uint32_t r = 0; r < self->ranks; r++) {
+        value += first_input(self, r, element);
+        sum += float_of(first_input(self, r, element));
+    }
+    return self->page->plan.pair ? bits_of(sum * self->scale) : value * self->power;
+}
+
+// The sum over ranks of which all have put in the same.
+static uint32_t sum_of_same(const struct rank *self, uint32_t input)
+{
+    return self->page->plan.pair ? bits_of(float_of(input) * (float)self->ranks)
+                                 : input * self->ranks;
+}
+
+static void rank_count_step(struct rank *self)
+{
+    self->power = self->step == 1 ? 1 : self->power * self->ranks;
+    self->scale = self->step == 1 ? 1 : self->scale * (float)self->ranks;
+    if (!self->page->plan.pair || self->scale < SCALE_MOST)
+        return;
+    for (uint64_t e = 0; e < ELEMENTS; e++)
+        *self->places[e] = bits_of(float_of(*self->places[e]) / self->scale);
+    self->scale = 1;
 }
 
 static void rank_open(struct rank *self)
@@ -137,7 +183,7 @@ static void rank_open(struct rank *self)
     snprintf(self->page->addresses[self->rank], LOCKSTEP_ADDRESS_BYTES, "%s",
              transport_address(self->transport));
     atomic_fetch_add(&self->page->opened, 1);
-    while (atomic_load(&self->page->opened) < RANKS)
+    while (atomic_load(&self->page->opened) < self->ranks)
         (void)usleep(100);
 }
 
@@ -147,11 +193,11 @@ static void rank_form(struct rank *self)
     memset(peers, 0, sizeof(peers));
     struct transport_world world = {.generation = {.number = 1, .incarnation = 5},
                                     .rank = self->rank,
-                                    .world_size = RANKS,
+                                    .world_size = self->ranks,
                                     .chunk_bytes = 65536,
                                     .peers = peers,
                                     .form_timeout_ms = test_bound_ms(BOUND_MS)};
-    for (uint32_t r = 0; r < RANKS; r++) {
+    for (uint32_t r = 0; r < self->ranks; r++) {
         world.locality.mates[r] = r;
         if (r == self->rank)
             continue;
@@ -161,7 +207,7 @@ static void rank_form(struct rank *self)
     }
     world.locality.hosts = 1;
     world.locality.rings = 1;
-    world.locality.mate_count = RANKS;
+    world.locality.mate_count = self->ranks;
     world.locality.local = self->rank;
     RANK_CHECK(self, transport_form(self->transport, &world) == 0);
     while (!self->formed)
@@ -174,7 +220,7 @@ static void rank_examine(struct rank *self)
     for (uint64_t e = 0; e < ELEMENTS; e++) {
         const uint32_t value = *self->places[e];
         const uint32_t input = value_after(self, self->step - 1, e);
-        const uint32_t sum = self->step == 1 ? value_after(self, 1, e) : input * RANKS;
+        const uint32_t sum = self->step == 1 ? value_after(self, 1, e) : sum_of_same(self, input);
         RANK_CHECK(self, value == input || value == sum);
         atomic_fetch_add(value == sum ? &self->page->final : &self->page->intact, 1);
         self->page->memory[self->rank][e] = value;
@@ -191,7 +237,7 @@ static bool rank_gives_up(const struct rank *self, uint64_t since_ms)
 // One collective. False: it has not ended, and this rank has let go of its memory.
 static bool rank_step(struct rank *self)
 {
-    struct collective collective = {.dtype = DTYPE_INT32,
+    struct collective collective = {.dtype = self->page->plan.pair ? DTYPE_FLOAT32 : DTYPE_INT32,
                                     .op = REDUCE_SUM,
                                     .algorithm = ALGORITHM_SHARED,
                                     .tag = {.step = ++self->step},
@@ -205,7 +251,7 @@ static bool rank_step(struct rank *self)
     while (self->done == before && self->lost == 0 && !rank_gives_up(self, since_ms))
         transport_progress(self->transport, 20);
     if (self->done != before) {
-        self->power = self->step == 1 ? 1 : self->power * RANKS;
+        rank_count_step(self);
         return true;
     }
     const uint64_t from_ms = clock_now_ms();
@@ -329,6 +375,7 @@ static void rank_main(struct page *page, uint32_t number)
     const bool stops = page->plan.stops;
     self.page = page;
     self.rank = number;
+    self.ranks = plan_ranks(&page->plan);
     kernels_environment();
     const uint32_t descriptors = open_descriptors();
     rank_take_memory(&self);
@@ -336,16 +383,16 @@ static void rank_main(struct page *page, uint32_t number)
     rank_open(&self);
     rank_form(&self);
     for (uint64_t e = 0; e < ELEMENTS; e++)
-        *self.places[e] = first_input(number, e);
+        *self.places[e] = first_input(&self, number, e);
     while (rank_step(&self)) {
         if (self.step == WARM_STEPS) {
             self.copied_warm = bytes_copied(&self);
             atomic_fetch_add(&page->running, 1);
         }
     }
-    RANK_CHECK(&self, stops || self.lost > 0 || number == RANKS - 1);
+    RANK_CHECK(&self, stops || self.lost > 0 || number == self.ranks - 1);
     RANK_CHECK(&self, !page->plan.registered || bytes_copied(&self) == self.copied_warm);
-    if (stops && number != RANKS - 1)
+    if (stops && number != self.ranks - 1)
         rank_outlives(&self);
     transport_close(self.transport);
     rank_give_memory(&self);
@@ -376,17 +423,17 @@ static void reap(pid_t child)
 static void round_run(struct page *page, const struct plan *plan, uint32_t after_us)
 {
     pid_t children[RANKS];
-    const uint32_t last = RANKS - 1;
+    const uint32_t last = plan_ranks(plan) - 1;
     memset(page, 0, sizeof(*page));
     page->plan = *plan;
     (void)fflush(stdout);
-    for (uint32_t r = 0; r < RANKS; r++) {
+    for (uint32_t r = 0; r <= last; r++) {
         children[r] = fork();
         if (children[r] == 0)
             rank_main(page, r);
         assert_true(children[r] > 0);
     }
-    wait_until(&page->running, RANKS);
+    wait_until(&page->running, last + 1);
     (void)usleep(after_us);
     assert_int_equal(kill(children[last], plan->stops ? SIGSTOP : SIGKILL), 0);
     int status = 0;
@@ -455,9 +502,18 @@ static void test_killed_scattered(void **state)
     rounds((struct plan){.registered = true, .scattered = true}, 20);
 }
 
+static void test_killed_pair(void **state)
+{
+    (void)state;
+    rounds((struct plan){.pair = true}, 10);
+    rounds((struct plan){.pair = true, .registered = true}, 20);
+    rounds((struct plan){.pair = true, .registered = true, .scattered = true}, 15);
+}
+
 static void test_stopped(void **state)
 {
     (void)state;
+    rounds((struct plan){.pair = true, .registered = true, .stops = true}, 6);
     rounds((struct plan){.stops = true}, 2);
     rounds((struct plan){.registered = true, .stops = true}, 6);
     rounds((struct plan){.registered = true, .scattered = true, .stops = true}, 10);
@@ -466,9 +522,8 @@ static void test_stopped(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_killed_private),
-        cmocka_unit_test(test_killed_registered),
-        cmocka_unit_test(test_killed_scattered),
+        cmocka_unit_test(test_killed_private),   cmocka_unit_test(test_killed_registered),
+        cmocka_unit_test(test_killed_scattered), cmocka_unit_test(test_killed_pair),
         cmocka_unit_test(test_stopped),
     };
     return cmocka_run_group_tests_name("shared death", tests, NULL, NULL);

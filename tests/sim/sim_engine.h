@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A simulated worker around the real order core (worker/order.c): a thin engine that does what
-// worker/engine.c does, without threads, memory or bytes, and a trainer that runs a program. Its
-// streams are the simulator's. Its data plane:
+// worker/engine.c and its parts do, without threads, memory or bytes, and a trainer that runs a
+// program. Its streams are the simulator's. Its data plane:
 //
 // - step headers and waves are messages on the links; waves follow the real schedule (wave.h) and
 //   the real merges;
@@ -11,9 +11,9 @@
 //   takes part in one after the other, in the order of its launches;
 // - a peer that has left is lost as soon as something here needs it, as in transport.h.
 //
-// What worker/engine.c decides is repeated here: who is reported, how long a verdict is waited for,
-// when the coordinator is needed, what an abort does, when links are closed and how. Change both.
-// That a goodbye lingers only for a time is left out: here its last frames always arrive.
+// What worker/engine_end.c decides is repeated here: who is reported, how long a verdict is waited
+// for, when the coordinator is needed, what an abort does, when links are closed and how. Change
+// both. That a goodbye lingers only for a time is left out: here its last frames always arrive.
 
 #ifndef TESTS_SIM_SIM_ENGINE_H
 #define TESTS_SIM_SIM_ENGINE_H

@@ -2,6 +2,7 @@
 //
 // Joining: when a world forms, who gets which rank, and what those who are turned away are told.
 
+#include "coordinator/core.h"
 #include "tests/unit/story.h"
 
 #include <inttypes.h>
@@ -45,9 +46,19 @@ static void test_welcome_and_generation_carry_what_was_configured(void **state)
     assert_int_equal(story->last[1].u.welcome.heartbeat_ms, LOCKSTEP_HEARTBEAT_MS);
     story_join(story, 2, "b");
     assert_int_equal(story->last[2].generation.incarnation, 0xc0);
-    assert_int_equal(story->last[2].u.generation_start.chunk_bytes % 8, 0);
-    assert_in_range(story->last[2].u.generation_start.chunk_bytes, 8, LOCKSTEP_FRAME_BYTES);
+    assert_int_equal(story->last[2].u.generation_start.chunk_bytes, CORE_CHUNK_BYTES_OF_TWO);
     assert_memory_equal(story->secret[1], story->secret[2], LOCKSTEP_SECRET_BYTES);
+}
+
+static void test_chunks_are_shorter_between_more_than_two(void **state)
+{
+    struct story *story = *state;
+    for (uint32_t peer = 1; peer <= 3; peer++) {
+        const struct up_hello hello = story_hello("j", 3, "a");
+        story_say_hello(story, peer, &hello);
+    }
+    assert_int_equal(story->last[3].u.generation_start.world_size, 3);
+    assert_int_equal(story->last[3].u.generation_start.chunk_bytes, CORE_CHUNK_BYTES);
 }
 
 static void test_two_jobs_do_not_see_each_other(void **state)
@@ -377,7 +388,7 @@ static void test_what_is_wrong_with_a_hello_is_said(void **state)
     static const struct wrong_hello wrong[] = {
         {"version", spoil_version,
          "2 < refused (version): the worker on b speaks protocol version 9, the coordinator "
-         "version 5: install the same Lockstep on both\n"},
+         "version 6: install the same Lockstep on both\n"},
         {"name", spoil_name,
          "2 < refused (invalid): 'a b' is no job name: use 1 to 63 letters, digits, '-', '_' and "
          "'.'\n"},
@@ -459,6 +470,7 @@ int main(void)
         TEST(test_two_workers_form_a_world),
         TEST(test_a_world_of_one_forms_at_once),
         TEST(test_welcome_and_generation_carry_what_was_configured),
+        TEST(test_chunks_are_shorter_between_more_than_two),
         TEST(test_two_jobs_do_not_see_each_other),
         TEST(test_the_window_starts_again_with_each_worker),
         TEST(test_the_maximum_ends_the_window),

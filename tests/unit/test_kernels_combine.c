@@ -245,7 +245,7 @@ static void draw_make(struct draw *draw, enum dtype dtype, enum reduce_op op)
     draw->count = counts[random_below(LENGTH(counts))];
     draw->has_weights = op == REDUCE_MEAN && random_below(2) == 0;
     draw->streams = random_below(3) == 0;
-    draw->also = draw->streams && random_below(2) == 0;
+    draw->also = random_below(2) == 0;
     if (op == REDUCE_MEAN)
         draw->total = totals[random_below(LENGTH(totals))];
     if (op == REDUCE_SUM || op == REDUCE_MEAN)

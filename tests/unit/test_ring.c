@@ -39,7 +39,7 @@ static void every_shape(check_function *check, bool broadcast)
                                             chunk_bytes[c]);
                     for (uint32_t r = 0; r < world && !broadcast; r++)
                         ring_init_allreduce(&rings[r], world, r, sizes[s], element_bytes[e],
-                                            chunk_bytes[c]);
+                                            chunk_bytes[c], RING_SPLIT_BYTES);
                     check(rings, world);
                 }
 }
@@ -215,11 +215,11 @@ static void eager_collectives_are_small(void **state)
     every_shape(check_eager, true);
     struct ring ring;
     const uint64_t most = 2 * LOCKSTEP_EAGER_BYTES / 4;
-    ring_init_allreduce(&ring, 2, 0, most, 4, 262144);
+    ring_init_allreduce(&ring, 2, 0, most, 4, 524288, RING_SPLIT_NEVER);
     assert_true(ring.eager); // Each rank sends half of it.
-    ring_init_allreduce(&ring, 2, 0, most + 2, 4, 262144);
+    ring_init_allreduce(&ring, 2, 0, most + 2, 4, 524288, RING_SPLIT_NEVER);
     assert_false(ring.eager);
-    ring_init_allreduce(&ring, LOCKSTEP_MAX_WORLD, 5, 2048, 4, 8);
+    ring_init_allreduce(&ring, LOCKSTEP_MAX_WORLD, 5, 2048, 4, 8, RING_SPLIT_BYTES);
     assert_false(ring.eager); // So many frames are not for parking.
 }
 
@@ -227,10 +227,10 @@ static void small_stripes_have_few_chunks(void **state)
 {
     (void)state;
     struct ring ring;
-    ring_init_allreduce(&ring, 8, 3, 1, 4, 262144);
+    ring_init_allreduce(&ring, 8, 3, 1, 4, 262144, RING_SPLIT_BYTES);
     assert_true(ring_present(&ring, 0, 0));
     assert_false(ring_present(&ring, 0, 1));
-    ring_init_allreduce(&ring, 8, 3, RING_GRAIN_BYTES / 4 * 3, 4, 262144);
+    ring_init_allreduce(&ring, 8, 3, RING_GRAIN_BYTES / 4 * 3, 4, 262144, RING_SPLIT_BYTES);
     assert_true(ring_present(&ring, 0, 2));
     assert_false(ring_present(&ring, 0, 3));
 }
@@ -242,7 +242,7 @@ static void stripes_are_equally_long(void **state)
     struct ring ring;
     const uint64_t full = 2 * 262144 / 4;
     for (uint64_t extra = 0; extra < 3; extra++) {
-        ring_init_allreduce(&ring, 2, 0, 5 * full + extra, 4, 262144);
+        ring_init_allreduce(&ring, 2, 0, 5 * full + extra, 4, 262144, RING_SPLIT_BYTES);
         assert_int_equal(ring.stripes, extra == 0 ? 5 : 6);
         const struct ring_span first = ring_chunk(&ring, 0, 0);
         const struct ring_span last = ring_chunk(&ring, ring.stripes - 1, 0);
@@ -250,9 +250,13 @@ static void stripes_are_equally_long(void **state)
         assert_int_equal(ring_chunk(&ring, 0, 1).first % (RING_LINE_BYTES / 4), 0);
         assert_int_equal(ring_chunk(&ring, 1, 0).first % (RING_LINE_BYTES / 4), 0);
     }
-    ring_init_allreduce(&ring, 2, 0, 2 * RING_SPLIT_BYTES / 4 - 2, 4, 524288);
+    ring_init_allreduce(&ring, 2, 0, 2 * RING_SPLIT_BYTES / 4 - 2, 4, 524288, RING_SPLIT_BYTES);
     assert_int_equal(ring.stripes, 1);
-    ring_init_allreduce(&ring, 2, 0, 2 * RING_SPLIT_BYTES / 4, 4, 524288);
+    ring_init_allreduce(&ring, 2, 0, 2 * RING_SPLIT_BYTES / 4, 4, 524288, RING_SPLIT_BYTES);
+    assert_int_equal(ring.stripes, 2);
+    ring_init_allreduce(&ring, 2, 0, 2 * 524288 / 4, 4, 524288, RING_SPLIT_NEVER);
+    assert_int_equal(ring.stripes, 1);
+    ring_init_allreduce(&ring, 2, 0, 2 * 524288 / 4 + 1, 4, 524288, RING_SPLIT_NEVER);
     assert_int_equal(ring.stripes, 2);
 }
 
@@ -260,11 +264,11 @@ static void windows_are_bounded(void **state)
 {
     (void)state;
     struct ring ring;
-    ring_init_allreduce(&ring, 2, 0, 1u << 24, 4, 65536);
+    ring_init_allreduce(&ring, 2, 0, 1u << 24, 4, 65536, RING_SPLIT_BYTES);
     assert_int_equal(ring.window, LOCKSTEP_STRIPES_IN_FLIGHT);
-    ring_init_allreduce(&ring, 4, 0, 1u << 24, 4, 262144);
+    ring_init_allreduce(&ring, 4, 0, 1u << 24, 4, 262144, RING_SPLIT_BYTES);
     assert_int_equal(ring.window, LOCKSTEP_FLIGHT_BYTES / (4 * 262144));
-    ring_init_allreduce(&ring, 64, 0, 1u << 24, 4, 1048576);
+    ring_init_allreduce(&ring, 64, 0, 1u << 24, 4, 1048576, RING_SPLIT_BYTES);
     assert_int_equal(ring.window, 2);
 }
 
@@ -274,7 +278,7 @@ static void large_collectives(void **state)
     (void)state;
     struct ring ring;
     const uint64_t elements = ((uint64_t)5 << 32) + 3;
-    ring_init_allreduce(&ring, 3, 1, elements, 4, 1048576);
+    ring_init_allreduce(&ring, 3, 1, elements, 4, 1048576, RING_SPLIT_BYTES);
     const uint64_t last = ring.stripes - 1;
     uint32_t owner = 2;
     while (!ring_present(&ring, last, owner))

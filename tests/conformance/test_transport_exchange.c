@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Exchanges: small collectives whose callers wait for them. Whoever comes last finds the notices of
+// all and is done at once; whoever came first finds nobody, and goes the long way. Both have the
+// same result, also when notices are gone, say something else, or cannot be. Two ranks in one
+// thread, so who finds what is certain; and in two, where it is not.
+
+#include "base/clock.h"
+#include "tests/conformance/transport_couple.h"
+#include "tests/conformance/transport_fleet.h"
+#include "worker/transport_shared.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <string.h>
+
+#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+#define MOST 8193 // Elements: more than a shot has.
+#define CALLS 20000
+
+// One rank's part in one collective after the other.
+struct caller {
+    struct couple_rank *rank;
+    struct collective collective;
+    struct extent extent;
+    float values[MOST + 1];
+    uint32_t slot;
+    uint32_t exchanged; // Complete at once.
+    uint32_t launched;
+};
+
+static float input(uint32_t rank, uint32_t slot, uint64_t element)
+{
+    return (float)((element * 7 + slot * 13) % 1000 + 1000 * rank);
+}
+
+static void caller_prepare(struct caller *caller, uint64_t elements, enum reduce_op op)
+{
+    for (uint64_t e = 0; e < elements; e++)
+        caller->values[e] = input(caller->rank->number, caller->slot, e);
+    caller->values[elements] = -1;
+    caller->extent = (struct extent){caller->values, caller->values, elements};
+    caller->collective = (struct collective){.kind = COLLECTIVE_ALLREDUCE,
+                                             .dtype = DTYPE_FLOAT32,
+                                             .op = op,
+                                             .weight = 1,
+                                             .algorithm = ALGORITHM_SHARED,
+                                             .tag = {.space = 77, .slot = caller->slot++},
+                                             .signature = 3,
+                                             .extents = &caller->extent,
+                                             .extent_count = 1,
+                                             .elements = elements};
+}
+
+// Exchanges, or launches. Whether it was complete at once.
+static bool caller_call(struct caller *caller)
+{
+    struct transport *transport = caller->rank->transport;
+    if (transport_exchange(transport, &caller->collective)) {
+        caller->exchanged++;
+        return true;
+    }
+    transport_launch(transport, &caller->collective);
+    caller->launched++;
+    return false;
+}
+
+static void caller_check(const struct caller *caller)
+{
+    const struct collective *collective = &caller->collective;
+    const uint32_t slot = collective->tag.slot;
+    for (uint64_t e = 0; e < collective->elements; e++) {
+        const float sum = input(0, slot, e) + input(1, slot, e);
+        assert_true(caller->values[e] == (collective->op == REDUCE_MEAN ? sum / 2 : sum));
+    }
+    assert_true(caller->values[collective->elements] == -1);
+    if (collective->op == REDUCE_MEAN)
+        assert_int_equal(collective->weight_total, 2);
+}
+
+static void callers_open(struct couple *couple, struct caller callers[2])
+{
+    couple_open(couple, 1);
+    memset(callers, 0, 2 * sizeof(callers[0]));
+    for (int i = 0; i < 2; i++) {
+        callers[i].rank = &couple->ranks[i];
+        couple->ranks[i].done = 0;
+    }
+}
+
+// What was launched completes on both.
+static void callers_settle(const struct caller callers[2])
+{
+    const uint64_t since_ms = clock_now_ms();
+    while (callers[0].rank->done < callers[0].launched ||
+           callers[1].rank->done < callers[1].launched) {
+        for (int i = 0; i < 2; i++)
+            transport_progress(callers[i].rank->transport, 0);
+        assert_true(clock_now_ms() - since_ms < fleet_bound_ms(COUPLE_BOUND_MS));
+    }
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(callers[i].rank->lost, 0);
+}
+
+// ---- who comes last is done at once -------------------------------------------------------------
+
+static void last_is_done_at_once(void **state)
+{
+    static const uint64_t elements[] = {1, 2, 4, 5, 20, 21, 256, 257, 1024, MOST};
+    struct couple couple;
+    struct caller callers[2];
+    (void)state;
+    callers_open(&couple, callers);
+    for (uint32_t k = 0; k < 200 * LENGTH(elements); k++) {
+        const uint64_t count = elements[k % LENGTH(elements)];
+        struct caller *first = &callers[k / 3 % 2];
+        struct caller *last = &callers[1 - k / 3 % 2];
+        for (int i = 0; i < 2; i++)
+            caller_prepare(&callers[i], count, k % 4 == 0 ? REDUCE_MEAN : REDUCE_SUM);
+        assert_false(caller_call(first));
+        if (caller_call(last))
+            caller_check(last);
+        callers_settle(callers);
+        caller_check(first);
+        caller_check(last);
+    }
+    // 9 of 10 payloads fit, and now and then whoever comes last looks around.
+    assert_in_range(callers[0].exchanged + callers[1].exchanged, 1750, 1800);
+    couple_close(&couple);
+}
+
+// ---- what does not fit goes the long way --------------------------------------------------------
+
+// Nothing was changed in memory that others may still be waited for.
+static void other_signatures_do_not_meet(void **state)
+{
+    struct couple couple;
+    struct caller callers[2];
+    (void)state;
+    callers_open(&couple, callers);
+    for (int i = 0; i < 2; i++) {
+        caller_prepare(&callers[i], 4, REDUCE_SUM);
+        callers[i].collective.signature += (uint64_t)i;
+        assert_false(caller_call(&callers[i]));
+    }
+    for (int k = 0; k < 100; k++) {
+        for (int i = 0; i < 2; i++)
+            transport_progress(callers[i].rank->transport, 0);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(callers[i].rank->done, 0);
+        for (uint32_t e = 0; e < 4; e++)
+            assert_true(callers[i].values[e] == input(i, 0, e));
+    }
+    couple_close(&couple);
+}
+
+// So far ahead that its first notices are written over.
+static void notices_are_gone(void **state)
+{
+    struct couple couple;
+    struct caller callers[2];
+    static struct caller ahead[2 * BOARD_NOTICES];
+    (void)state;
+    callers_open(&couple, callers);
+    for (uint32_t k = 0; k < LENGTH(ahead); k++) {
+        ahead[k] = callers[0];
+        ahead[k].slot = k;
+        caller_prepare(&ahead[k], 2, REDUCE_SUM);
+        ahead[k].collective.extents = &ahead[k].extent;
+        transport_launch(ahead[k].rank->transport, &ahead[k].collective);
+        callers[0].launched++;
+    }
+    for (uint32_t k = 0; k < LENGTH(ahead); k++) {
+        caller_prepare(&callers[1], 2, REDUCE_SUM);
+        (void)caller_call(&callers[1]);
+        while (callers[1].rank->done < callers[1].launched)
+            transport_progress(callers[1].rank->transport, 0);
+        caller_check(&callers[1]);
+    }
+    assert_true(callers[1].launched > 0);
+    callers_settle(callers);
+    for (uint32_t k = 0; k < LENGTH(ahead); k++)
+        caller_check(&ahead[k]);
+    couple_close(&couple);
+}
+
+// What is in flight is not overtaken.
+static void something_is_in_flight(void **state)
+{
+    struct couple couple;
+    struct caller callers[2];
+    struct caller before[2];
+    (void)state;
+    callers_open(&couple, callers);
+    memcpy(before, callers, sizeof(before));
+    for (int i = 0; i < 2; i++) {
+        caller_prepare(&callers[i], 2, REDUCE_SUM);
+        before[i].slot = 1000;
+        caller_prepare(&before[i], 2, REDUCE_SUM);
+    }
+    transport_launch(before[0].rank->transport, &before[0].collective);
+    assert_false(caller_call(&callers[0]));
+    assert_false(caller_call(&callers[1]));
+    transport_launch(before[1].rank->transport, &before[1].collective);
+    for (int i = 0; i < 2; i++)
+        callers[i].launched++;
+    callers_settle(callers);
+    for (int i = 0; i < 2; i++) {
+        caller_check(&before[i]);
+        caller_check(&callers[i]);
+    }
+    couple_close(&couple);
+}
+
+// ---- lies ---------------------------------------------------------------------------------------
+
+static struct board_notice *last_notice(const struct couple_rank *liar)
+{
+    struct board_seat *seat = couple_seat(liar);
+    const uint64_t last = atomic_load(&seat->shots.last) >> BOARD_SHOT_BITS;
+    return &seat->notices[(last - 1) % BOARD_NOTICES];
+}
+
+static void behind_records(struct board_notice *notice)
+{
+    atomic_store(&notice->shot, atomic_load(&notice->shot) | ((1u << BOARD_SHOT_BITS) - 1));
+}
+
+static void too_many(struct board_notice *notice)
+{
+    atomic_store(&notice->shot, UINT64_MAX);
+}
+
+static void of_other_bytes(struct board_notice *notice)
+{
+    atomic_store(&notice->bytes, UINT64_MAX);
+}
+
+static void in_no_block(struct board_notice *notice)
+{
+    atomic_store(&notice->bytes, (uint64_t)99 << 32 | (uint32_t)atomic_load(&notice->bytes));
+}
+
+static void of_other_slot(struct board_notice *notice)
+{
+    atomic_store(&notice->slot_use, 9999);
+}
+
+// The record says what is true, and counts.
+static void lies_are_not_believed(void **state)
+{
+    static void (*const lies[])(struct board_notice *) = {behind_records, too_many, of_other_bytes,
+                                                          of_other_slot, in_no_block};
+    struct couple couple;
+    struct caller callers[2];
+    (void)state;
+    callers_open(&couple, callers);
+    for (uint32_t k = 0; k < LENGTH(lies); k++) {
+        for (int i = 0; i < 2; i++)
+            caller_prepare(&callers[i], 300, REDUCE_SUM);
+        assert_false(caller_call(&callers[0]));
+        lies[k](last_notice(callers[0].rank));
+        assert_false(caller_call(&callers[1]));
+        callers_settle(callers);
+        for (int i = 0; i < 2; i++)
+            caller_check(&callers[i]);
+    }
+    couple_close(&couple);
+}
+
+// ---- two threads --------------------------------------------------------------------------------
+
+static void *calls(void *argument)
+{
+    struct caller *caller = argument;
+    uint64_t wrong = 0;
+    transport_own(caller->rank->transport);
+    for (uint32_t k = 0; k < CALLS; k++) {
+        caller_prepare(caller, 1 + k % 40, REDUCE_SUM);
+        (void)caller_call(caller);
+        while (caller->rank->done < caller->launched && caller->rank->lost == 0)
+            transport_progress(caller->rank->transport, 1000);
+        for (uint64_t e = 0; e < caller->collective.elements; e++)
+            wrong += caller->values[e] != input(0, k, e) + input(1, k, e);
+    }
+    transport_disown(caller->rank->transport);
+    return (void *)(uintptr_t)wrong;
+}
+
+static void two_threads_agree(void **state)
+{
+    struct couple couple;
+    struct caller callers[2];
+    pthread_t threads[2];
+    (void)state;
+    callers_open(&couple, callers);
+    for (int i = 0; i < 2; i++)
+        transport_disown(callers[i].rank->transport);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, calls, &callers[i]), 0);
+    for (int i = 0; i < 2; i++) {
+        void *wrong;
+        assert_int_equal(pthread_join(threads[i], &wrong), 0);
+        assert_null(wrong);
+        assert_int_equal(callers[i].rank->lost, 0);
+    }
+    for (int i = 0; i < 2; i++)
+        transport_own(callers[i].rank->transport);
+    couple_close(&couple);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(last_is_done_at_once),  cmocka_unit_test(other_signatures_do_not_meet),
+        cmocka_unit_test(notices_are_gone),      cmocka_unit_test(something_is_in_flight),
+        cmocka_unit_test(lies_are_not_believed), cmocka_unit_test(two_threads_agree),
+    };
+    return cmocka_run_group_tests_name("transport_exchange", tests, NULL, NULL);
+}

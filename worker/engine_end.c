@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a session ends while its engine runs. engine_fail is the only way, and engine_let_go lets go
+// of user memory before anybody learns of the failure. What this rank has seen itself it tells the
+// coordinator, whose sentence is the same for all ranks, and is waited for. Whoever drives.
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "worker/engine_parts.h"
+
+// How long a session that a verdict has ended waits for others to take what they may still need;
+// the other ranks were told, too.
+#define ENGINE_HALT_LINGER_MS 200
+
+void engine_fail(struct lockstep_session *session, int status, const char *text)
+{
+    if (session->over)
+        return;
+    session->over = true;
+    session->verdict_deadline_ms = 0;
+    session->over_status = status;
+    text_copy(session->over_text, sizeof(session->over_text), text);
+    transport_wake(session->transport);
+}
+
+// After a death links are closed at once. Otherwise another rank may still need our last frames to
+// settle the step before the one that failed: those are sent first, and a goodbye, so that nobody
+// takes this rank for dead.
+void engine_let_go(struct lockstep_session *session)
+{
+    session->let_go = true;
+    if (session->linked && !session->over_abruptly)
+        transport_leave(session->transport, ENGINE_HALT_LINGER_MS);
+    if (session->generation.number != 0)
+        transport_abandon(session->transport);
+    session_fail(session, session->over_status, session->over_text);
+    log_event(&session->log, LOG_LEVEL_ERROR, "session_failed", "status=%s text=%s",
+              lockstep_status_name(session->over_status), session->over_text);
+}
+
+void engine_report(struct lockstep_session *session, struct up_message *message,
+                   const struct down_halt *seen)
+{
+    if (session->verdict_deadline_ms != 0 || session->order->failed || session->over)
+        return;
+    session->lost_here = *seen;
+    session->verdict_deadline_ms = clock_now_ms() + LOCKSTEP_HALT_GRACE_MS;
+    if (session->control_gone)
+        session->verdict_deadline_ms = clock_now_ms();
+    else
+        engine_send(session, message);
+}
+
+void engine_check_verdict(struct lockstep_session *session)
+{
+    const bool idle = session->left_held && session->plain_in_flight == 0;
+    if (session->verdict_deadline_ms == 0 ||
+        (clock_now_ms() < session->verdict_deadline_ms && !idle))
+        return;
+    session->verdict_deadline_ms = 0;
+    if (!session->over)
+        order_halted(session->order, &session->lost_here);
+}
+
+void engine_check_waits(struct lockstep_session *session)
+{
+    char text[LOCKSTEP_REPORT_BYTES];
+    if (engine_wait_overdue(session, text, sizeof(text)))
+        engine_fail(session, LOCKSTEP_E_UNREACHABLE, text);
+}

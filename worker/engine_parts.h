@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the files of the engine share, which engine.c lists. Nobody else includes it. Whoever drives
+// calls all of it.
+
+#ifndef WORKER_ENGINE_PARTS_H
+#define WORKER_ENGINE_PARTS_H
+
+#include "worker/session.h"
+
+// ---- engine_end.c -------------------------------------------------------------------------------
+
+// The session has failed; engine_let_go does the rest, outside of whatever event this came from.
+void engine_fail(struct lockstep_session *session, int status, const char *text);
+// Ends the links, so that user memory is not touched any more, and then says why.
+void engine_let_go(struct lockstep_session *session);
+// This rank saw something that ends the job: tells the coordinator. `seen` is used when the
+// coordinator's own sentence does not come.
+void engine_report(struct lockstep_session *session, struct up_message *message,
+                   const struct down_halt *seen);
+// Whether the time for that sentence is over, and a wait that nobody answers is overdue.
+void engine_check_verdict(struct lockstep_session *session);
+void engine_check_waits(struct lockstep_session *session);
+
+// ---- engine_order.c -----------------------------------------------------------------------------
+
+// A decision of the order core; context: the session.
+void engine_action(void *context, const struct order_action *action);
+// Joins the wave which says that all results of the step are final here, unless buffers are not.
+void engine_join_commit(struct lockstep_session *session, uint64_t step);
+
+// ---- engine_events.c ----------------------------------------------------------------------------
+
+struct transport_events engine_events(struct lockstep_session *session);
+
+// ---- engine_control.c ---------------------------------------------------------------------------
+
+void engine_send(struct lockstep_session *session, struct up_message *message);
+const char *engine_peer_host(const struct lockstep_session *session, uint32_t rank);
+void engine_message(struct lockstep_session *session, const struct down_message *message);
+void engine_control_ended(struct lockstep_session *session, const char *why);
+
+// ---- engine_device.c ----------------------------------------------------------------------------
+
+extern const char engine_no_room[]; // Why a session fails whose buckets have no room on a device.
+
+#endif
