@@ -122,26 +122,30 @@ static void engine_launch(struct lockstep_session *session, const struct order_a
 
 // ---- Waves and headers -------------------------------------------------------------------------
 
+// The step and this rank's contribution are filled in.
+static void engine_join(struct lockstep_session *session, struct wave *wave, enum wave_kind kind,
+                        size_t size, void (*merge)(void *into, const void *from))
+{
+    wave->kind = kind;
+    wave->size = (uint32_t)size;
+    wave->merge = merge;
+    transport_wave(session->transport, wave);
+}
+
 static void engine_join_open(struct lockstep_session *session, const struct order_action *action)
 {
     struct wave *wave = &session->open_wave;
     wave->step = action->step;
-    wave->kind = WAVE_OPEN;
-    wave->size = sizeof(struct open_wave);
-    wave->merge = order_open_merge;
     memcpy(wave->payload, action->opening, sizeof(struct open_wave));
-    transport_wave(session->transport, wave);
+    engine_join(session, wave, WAVE_OPEN, sizeof(struct open_wave), order_open_merge);
 }
 
 static void engine_join_close(struct lockstep_session *session, const struct order_action *action)
 {
     struct wave *wave = &session->close_wave;
     wave->step = action->step;
-    wave->kind = WAVE_CLOSE;
-    wave->size = sizeof(struct close_wave);
-    wave->merge = order_close_merge;
     memcpy(wave->payload, action->close, sizeof(struct close_wave));
-    transport_wave(session->transport, wave);
+    engine_join(session, wave, WAVE_CLOSE, sizeof(struct close_wave), order_close_merge);
 }
 
 // The commit wave says that all results of the step are final here. Those are the slots, of which
@@ -153,13 +157,10 @@ void engine_join_commit(struct lockstep_session *session, uint64_t step)
     if (session->commit_held)
         return;
     wave->step = step;
-    wave->kind = WAVE_COMMIT;
-    wave->size = sizeof(struct commit_wave);
-    wave->merge = order_commit_merge;
     mutex_lock(&session->mutex);
     memcpy(wave->payload, &session->contribution, sizeof(struct commit_wave));
     mutex_unlock(&session->mutex);
-    transport_wave(session->transport, wave);
+    engine_join(session, wave, WAVE_COMMIT, sizeof(struct commit_wave), order_commit_merge);
 }
 
 static void engine_send_header(struct lockstep_session *session, const struct step_header *header)

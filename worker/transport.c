@@ -146,11 +146,10 @@ static const char *transport_end(struct stream *stream)
     case FRAME_REDUCE:
     case FRAME_GATHER:
     case FRAME_BROADCAST:
+    case FRAME_PAIR:
         return flow_end(peer, stream);
     case FRAME_WAVE:
         return wave_end(peer, stream);
-    case FRAME_PAIR:
-        return pair_end(peer, stream);
     case FRAME_MEASURE:
         return measure_frame_ended(peer);
     case FRAME_CREDIT:

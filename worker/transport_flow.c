@@ -73,6 +73,34 @@ struct flow *flow_of(struct transport *transport, const struct frame_header *hea
     return flow;
 }
 
+// ---- frames -------------------------------------------------------------------------------------
+
+void flow_give(const struct peer_link *peer, struct flow *flow, const struct frame_header *header,
+               void *block)
+{
+    if (header->kind == FRAME_PAIR)
+        pair_take(peer, flow, header, block);
+    else
+        flow_take(peer->transport, flow, header, block);
+}
+
+const char *flow_end(struct peer_link *peer, struct stream *stream)
+{
+    struct flow *flow = stream->flow;
+    if (!flow)
+        return NULL; // Dropped.
+    stream->flow = NULL;
+    if (stream->parked)
+        return park_end(peer, flow, stream);
+    if (!flow->mismatched)
+        flow_give(peer, flow, &stream->header, stream->block);
+    else if (stream->block)
+        scratch_put(&peer->transport->chunks, stream->block);
+    return NULL;
+}
+
+// ---- disagreement -------------------------------------------------------------------------------
+
 void flow_mismatch(struct transport *transport, struct flow *flow, uint32_t rank, const char *text)
 {
     if (flow->mismatched || flow->receives_left + flow->sends_left == 0)

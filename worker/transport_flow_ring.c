@@ -394,8 +394,8 @@ static void flow_final(struct transport *transport, struct flow *flow,
     }
 }
 
-static void flow_arrived(struct transport *transport, struct flow *flow,
-                         const struct frame_header *header, void *block)
+void flow_take(struct transport *transport, struct flow *flow, const struct frame_header *header,
+               void *block)
 {
     flow->collective->last_received_us = clock_now_us();
     flow_stripe(flow, header->part)->receives_left--;
@@ -494,24 +494,9 @@ static const char *flow_target(struct transport *transport, struct flow *flow,
     return stream->block ? NULL : "there is no memory for it";
 }
 
-const char *flow_unpark(struct transport *transport, struct flow *flow,
-                        const struct frame_header *header, const uint8_t *used,
-                        const uint8_t *bytes)
+const char *flow_unpark(struct flow *flow, const struct frame_header *header, const uint8_t *used)
 {
-    void *block = NULL;
-    if (!flow->ring.eager)
-        return "it has no credit";
-    const char *text = flow_check(flow, header, used);
-    if (text)
-        return text;
-    if (header->payload_bytes > 0) {
-        block = scratch_get(&transport->chunks);
-        if (!block)
-            return "there is no memory for it";
-        memcpy(block, bytes, header->payload_bytes);
-    }
-    flow_arrived(transport, flow, header, block);
-    return NULL;
+    return flow->ring.eager ? flow_check(flow, header, used) : "it has no credit";
 }
 
 // ---- frames -------------------------------------------------------------------------------------
@@ -557,24 +542,6 @@ const char *flow_begin(struct peer_link *peer, struct stream *stream)
         return text;
     stream->flow = flow;
     return flow_target(transport, flow, stream);
-}
-
-const char *flow_end(struct peer_link *peer, struct stream *stream)
-{
-    struct transport *transport = peer->transport;
-    struct flow *flow = stream->flow;
-    if (!flow)
-        return NULL; // Dropped.
-    stream->flow = NULL;
-    if (stream->parked)
-        return park_end(peer, flow, stream);
-    if (flow->mismatched) {
-        if (stream->block)
-            scratch_put(&transport->chunks, stream->block);
-        return NULL;
-    }
-    flow_arrived(transport, flow, &stream->header, stream->block);
-    return NULL;
 }
 
 static const char *flow_granted(struct transport *transport, struct flow *flow, uint64_t granted)

@@ -353,13 +353,15 @@ static const char *pair_target(struct transport *transport, struct flow *flow, u
     return NULL;
 }
 
-static void pair_arrived(struct transport *transport, struct flow *flow,
-                         const struct frame_header *header, uint32_t move, void *block)
+void pair_take(const struct peer_link *peer, struct flow *flow, const struct frame_header *header,
+               void *block)
 {
+    const struct pair_run *run = flow->part;
+    const uint32_t move = pair_expects(&run->pair, peer->rank, header->part);
     struct pair_stripe *stripe = pair_stripe_of(flow->part, header->credit);
     stripe->received[move] = block;
     stripe->arrived |= 1u << move;
-    pair_advance(transport, flow, header->credit);
+    pair_advance(peer->transport, flow, header->credit);
 }
 
 const char *pair_begin(struct peer_link *peer, struct stream *stream)
@@ -389,33 +391,11 @@ const char *pair_begin(struct peer_link *peer, struct stream *stream)
     return pair_target(peer->transport, flow, move, stream);
 }
 
-const char *pair_end(struct peer_link *peer, struct stream *stream)
+const char *pair_unpark(const struct peer_link *peer, struct flow *flow,
+                        const struct frame_header *header, const uint8_t *used)
 {
-    struct transport *transport = peer->transport;
-    struct flow *flow = stream->flow;
-    if (!flow)
-        return NULL; // Dropped.
-    stream->flow = NULL;
-    if (stream->parked)
-        return park_end(peer, flow, stream);
-    if (flow->mismatched) {
-        pair_put(transport, stream->block);
-        return NULL;
-    }
-    const struct pair_run *run = flow->part;
-    pair_arrived(transport, flow, &stream->header,
-                 pair_expects(&run->pair, peer->rank, stream->header.part), stream->block);
-    return NULL;
-}
-
-const char *pair_unpark(struct peer_link *peer, struct flow *flow,
-                        const struct frame_header *header, const uint8_t *used,
-                        const uint8_t *bytes)
-{
-    struct transport *transport = peer->transport;
     const struct pair_run *run = flow->part;
     uint32_t move = 0;
-    void *block = NULL;
     if (run && !run->pair.eager)
         return "it has no credit";
     const char *text = pair_check(peer, flow, header, used, &move);
@@ -423,13 +403,6 @@ const char *pair_unpark(struct peer_link *peer, struct flow *flow,
         return text;
     if (run->turns[move].move.final)
         return "it is final before this rank took part";
-    if (header->payload_bytes > 0) {
-        block = scratch_get(&transport->chunks);
-        if (!block)
-            return "there is no memory for it";
-        memcpy(block, bytes, header->payload_bytes);
-    }
-    pair_arrived(transport, flow, header, move, block);
     return NULL;
 }
 

@@ -84,18 +84,29 @@ static const char *park_take(struct transport *transport, struct flow *flow,
                              const struct parking *parking, const struct parked_frame *parked)
 {
     const uint8_t *used = parking->used + parked->used_offset;
-    const uint8_t *bytes = parking->bytes + parked->offset;
     const struct frame_header *header = &parked->header;
+    void *block = NULL;
     if (flow->mismatched)
         return NULL;
-    if (!park_is_of(flow, header->kind))
+    if (!park_is_of(flow, header->kind)) {
         flow_mismatch(transport, flow, parking->peer->rank, flow_algorithm_text);
-    else if (header->signature != flow->collective->signature)
+        return NULL;
+    }
+    if (header->signature != flow->collective->signature) {
         flow_mismatch(transport, flow, parking->peer->rank, flow_signature_text);
-    else if (header->kind == FRAME_PAIR)
-        return pair_unpark(parking->peer, flow, header, used, bytes);
-    else
-        return flow_unpark(transport, flow, header, used, bytes);
+        return NULL;
+    }
+    const char *text = header->kind == FRAME_PAIR ? pair_unpark(parking->peer, flow, header, used)
+                                                  : flow_unpark(flow, header, used);
+    if (text)
+        return text;
+    if (header->payload_bytes > 0) {
+        block = scratch_get(&transport->chunks);
+        if (!block)
+            return "there is no memory for it";
+        memcpy(block, parking->bytes + parked->offset, header->payload_bytes);
+    }
+    flow_give(parking->peer, flow, header, block);
     return NULL;
 }
 

@@ -446,6 +446,11 @@ void flow_mismatch(struct transport *transport, struct flow *flow, uint32_t rank
 // The collective of a frame, made if this is the first that is heard of it. NULL; *text: why not.
 struct flow *flow_of(struct transport *transport, const struct frame_header *header,
                      const char **text);
+// A frame of a collective is whole, of whichever algorithm. NULL, or what is impossible about it.
+const char *flow_end(struct peer_link *peer, struct stream *stream);
+// Does what its algorithm does with such a frame, which may arrive; see flow_take.
+void flow_give(const struct peer_link *peer, struct flow *flow, const struct frame_header *header,
+               void *block);
 static inline bool flow_is_pair(const struct flow *flow)
 {
     return flow->collective &&
@@ -479,12 +484,13 @@ void flow_pump(struct transport *transport, struct flow *flow);
 // Starts stripes as far as the successor's link has little to do. Returns whether it started any.
 bool flow_feed(struct transport *transport);
 const char *flow_begin(struct peer_link *peer, struct stream *stream);
-const char *flow_end(struct peer_link *peer, struct stream *stream);
+// A frame that may arrive is whole. Its payload is where it belongs, or in the block, which is
+// taken over; NULL: it has none.
+void flow_take(struct transport *transport, struct flow *flow, const struct frame_header *header,
+               void *block);
 const char *flow_credit(struct peer_link *peer, const struct frame_header *header);
-// Takes a frame that was parked as if it arrived now. NULL, or what is impossible about it.
-const char *flow_unpark(struct transport *transport, struct flow *flow,
-                        const struct frame_header *header, const uint8_t *used,
-                        const uint8_t *bytes);
+// Whether a frame that was parked may arrive now. NULL, or what is impossible about it.
+const char *flow_unpark(struct flow *flow, const struct frame_header *header, const uint8_t *used);
 // The link has taken a frame, or has dropped it.
 void flow_sent(struct transport *transport, struct out_frame *frame, bool dropped);
 
@@ -523,11 +529,12 @@ bool park_is_of(const struct flow *flow, enum frame_kind kind);
 // ---- transport_pair.c: recursive doubling and halving -------------------------------------------
 
 void pair_launch(struct transport *transport, struct flow *flow);
+// As those of the ring.
 const char *pair_begin(struct peer_link *peer, struct stream *stream);
-const char *pair_end(struct peer_link *peer, struct stream *stream);
-const char *pair_unpark(struct peer_link *peer, struct flow *flow,
-                        const struct frame_header *header, const uint8_t *used,
-                        const uint8_t *bytes);
+void pair_take(const struct peer_link *peer, struct flow *flow, const struct frame_header *header,
+               void *block);
+const char *pair_unpark(const struct peer_link *peer, struct flow *flow,
+                        const struct frame_header *header, const uint8_t *used);
 // A CREDIT frame that is for frames of kind PAIR.
 const char *pair_credit(struct peer_link *peer, const struct frame_header *header);
 void pair_sent(struct transport *transport, struct out_frame *frame, bool dropped);
