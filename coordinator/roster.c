@@ -184,6 +184,15 @@ static uint32_t roster_chunk_bytes(const struct coordinator *core, const struct 
     return job->count == 2 ? CORE_CHUNK_BYTES_OF_TWO : CORE_CHUNK_BYTES;
 }
 
+static uint32_t roster_core_ranks(struct coordinator *core, const struct job *job, uint32_t rank)
+{
+    const uint64_t cores = job_worker(core, job, rank)->hello.cores;
+    uint32_t count = 0;
+    for (uint32_t i = 0; cores != 0 && i < job->count; i++)
+        count += job_worker(core, job, i)->hello.cores == cores;
+    return count;
+}
+
 // local[0] is the worker's index on its host, local[1] how many are there.
 static void roster_send(struct coordinator *core, const struct job *job, uint32_t rank,
                         const uint32_t local[2], const struct locality *locality)
@@ -205,6 +214,7 @@ static void roster_send(struct coordinator *core, const struct job *job, uint32_
         if (job_worker(core, job, i)->hello.has_gpu)
             start->gpus[i / 64] |= UINT64_C(1) << i % 64;
     start->gpus_meet = gpus_meet(core, job);
+    start->core_ranks = roster_core_ranks(core, job, rank);
     roster_fill_peers(core, job, rank, start);
     core_send(core, job_worker(core, job, rank));
 }

@@ -474,6 +474,8 @@ static void check_generation(const struct down_generation *generation, struct co
     if (generation->local_rank >= generation->local_size ||
         generation->local_size > generation->world_size)
         codec_fault_set(fault, CODEC_INVALID, "the local rank or size is not in the world");
+    if (generation->core_ranks > generation->world_size)
+        codec_fault_set(fault, CODEC_INVALID, "more ranks share cores than are in the world");
     check_number(generation->chunk_bytes, LOCKSTEP_FRAME_BYTES,
                  "chunk_bytes is above LOCKSTEP_FRAME_BYTES", fault);
     check_count(generation->peer_count, LOCKSTEP_MAX_NEIGHBOURS, "too many peers", fault);

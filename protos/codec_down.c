@@ -68,6 +68,7 @@ static void down_generation_out(wire_DownGeneration *wire, const struct down_gen
     wire->gpus_count =
         (pb_size_t)codec_words_out(wire->gpus, generation->gpus, LOCKSTEP_RANK_WORDS);
     wire->gpus_meet = generation->gpus_meet;
+    wire->core_ranks = generation->core_ranks;
     wire->has_locality = down_locality_out(&wire->locality, &generation->locality);
 }
 
@@ -203,6 +204,7 @@ static void down_generation_in(struct down_generation *generation, const wire_Do
     }
     memcpy(generation->gpus, wire->gpus, wire->gpus_count * sizeof(wire->gpus[0]));
     generation->gpus_meet = wire->gpus_meet;
+    generation->core_ranks = wire->core_ranks;
     if (wire->has_locality)
         down_locality_in(&generation->locality, &wire->locality, fault);
 }

@@ -63,6 +63,7 @@ static void up_hello_out(wire_UpHello *wire, const struct up_hello *hello)
     wire->on_failure = (wire_FailurePolicy)hello->on_failure;
     codec_text_out(wire->device, hello->device, sizeof(wire->device));
     wire->started = hello->started;
+    wire->cores = hello->cores;
     wire->has_gpu = hello->has_gpu;
     if (hello->has_gpu)
         up_gpu_out(&wire->gpu, &hello->gpu);
@@ -260,6 +261,7 @@ static void up_hello_in(struct up_hello *hello, const wire_UpHello *wire, struct
     hello->on_failure = (enum failure_policy)wire->on_failure;
     codec_text_in(hello->device, wire->device, sizeof(hello->device), fault);
     hello->started = wire->started;
+    hello->cores = wire->cores;
     hello->has_gpu = wire->has_gpu;
     if (wire->has_gpu)
         up_gpu_in(&hello->gpu, &wire->gpu, fault);

@@ -258,6 +258,9 @@ struct up_hello {
     // When the process began, in clock ticks since its host did: with the pid it names one process,
     // whoever reuses the number. 0: not known.
     uint64_t started;
+    // Equal on workers that may run on the same cores of one kernel, whatever hosts they are on:
+    // pods of one node have hosts of their own. 0: not known.
+    uint64_t cores;
     bool has_gpu;
     struct gpu gpu;
     // What it uses besides that one, for replicas of modules.
@@ -633,6 +636,7 @@ struct down_generation {
     struct locality locality; // All zero: no rank shares a host with another.
     uint64_t gpus[LOCKSTEP_RANK_WORDS]; // Bit r % 64 of word r / 64: rank r computes on a GPU.
     bool gpus_meet; // Some ranks have none, and the GPUs of the others sum by NCCL first.
+    uint32_t core_ranks; // Ranks that name the same cores, this one among them; 0: not known.
     uint32_t peer_count;
     struct peer peers[LOCKSTEP_MAX_NEIGHBOURS]; // Sorted by rank, without this worker.
 };

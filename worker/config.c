@@ -4,6 +4,7 @@
 
 #include "worker/config.h"
 
+#include "base/hash.h"
 #include "base/parse.h"
 #include "base/text.h"
 #include "protos/tuning.h"
@@ -12,6 +13,7 @@
 #include <arpa/inet.h>
 #include <inttypes.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +22,7 @@
 #define MIB (1024u * 1024u)
 #define CONFIG_DEVICE_MOST 9999 // A number that is surely no device's, and fits.
 #define CONFIG_DEVICE_DIGITS 4 // Of it.
+#define BOOT_ID_BYTES 64
 
 const char *const config_orders[] = {"error", "zero_defer"};
 const char *const config_unplanned[] = {"extend", "fail", "defer"};
@@ -149,23 +152,44 @@ static int config_tls(const struct lockstep_config *given, struct config *config
     return status < 0 ? status : config_plaintext(config);
 }
 
+// Empty where it cannot be read.
+static void config_boot_id(char boot[BOOT_ID_BYTES])
+{
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    boot[0] = '\0';
+    if (file == NULL)
+        return;
+    if (fgets(boot, BOOT_ID_BYTES, file) == NULL)
+        boot[0] = '\0';
+    boot[strcspn(boot, "\n")] = '\0';
+    fclose(file);
+}
+
+// The identity of the cores on which the caller may run: those of this kernel, which containers
+// share.
+static uint64_t config_cores(const char *boot)
+{
+    struct hash64 hash;
+    cpu_set_t allowed;
+    if (boot[0] == '\0' || sched_getaffinity(0, sizeof(allowed), &allowed) != 0)
+        return 0;
+    hash64_init(&hash, 0);
+    hash64_update(&hash, boot, strlen(boot));
+    hash64_update(&hash, &allowed, sizeof(allowed));
+    return hash64_final(&hash);
+}
+
 // The identity of memory: host name and boot id, so that two machines of one name differ.
 static int config_host(const struct lockstep_config *given, struct config *config)
 {
-    char boot[64] = "";
-    FILE *file;
+    char boot[BOOT_ID_BYTES];
+    config_boot_id(boot);
+    config->cores = config_cores(boot);
     if (gethostname(config->host, sizeof(config->host) - 1) != 0)
         text_copy(config->host, sizeof(config->host), "unknown-host");
     config->host[sizeof(config->host) - 1] = '\0';
     if (given->host_id != NULL)
         return config_string(config->host_id, sizeof(config->host_id), given->host_id, "host_id");
-    file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (file != NULL) {
-        if (fgets(boot, sizeof(boot), file) == NULL)
-            boot[0] = '\0';
-        boot[strcspn(boot, "\n")] = '\0';
-        fclose(file);
-    }
     snprintf(config->host_id, sizeof(config->host_id), "%.64s/%.60s", config->host, boot);
     return 0;
 }

@@ -21,6 +21,7 @@ struct config {
     char job[LOCKSTEP_JOB_NAME_BYTES];
     char host[LOCKSTEP_HOST_BYTES];
     char host_id[LOCKSTEP_HOST_BYTES];
+    uint64_t cores; // As in struct up_hello.
     char advertise[LOCKSTEP_ADDRESS_BYTES]; // As wanted (own_address.h); session_join finds out.
     uint32_t world_min;
     uint32_t world_max;

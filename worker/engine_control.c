@@ -64,6 +64,7 @@ static void engine_generation(struct lockstep_session *session, const struct dow
                                     .world_size = start->world_size,
                                     .chunk_bytes = start->chunk_bytes,
                                     .locality = start->locality,
+                                    .core_ranks = start->core_ranks,
                                     .peer_count = start->peer_count,
                                     .peers = session->peers,
                                     .form_timeout_ms = session->config.open_timeout_ms};

@@ -263,6 +263,7 @@ static void session_hello(const struct lockstep_session *session, struct up_mess
     hello->on_failure = FAILURE_ERROR;
     session_name_device(session, hello);
     hello->started = watch_proc_started(WATCH_PROC_DIRECTORY, "self");
+    hello->cores = config->cores;
 }
 
 static int session_connect(struct lockstep_session *session)

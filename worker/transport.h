@@ -214,6 +214,7 @@ struct transport_world {
     uint32_t world_size;
     uint32_t chunk_bytes; // Payload of a ring frame: a multiple of 8, at most LOCKSTEP_FRAME_BYTES.
     struct locality locality; // All zero: no rank shares a host with another.
+    uint32_t core_ranks; // Ranks that may use the cores of this one; 0: those of its host.
     uint64_t devices[LOCKSTEP_MAX_WORLD / 64]; // By rank: it has a device.
     bool devices_meet; // Where some ranks have none: the others sum by NCCL first. Equal on all.
     uint8_t secret[LOCKSTEP_SECRET_BYTES]; // Members prove to each other that they know it.

@@ -217,7 +217,7 @@ enum transport_attention {
 
 // How long to look again and again before blocking; see transport_wait.c.
 struct transport_patience {
-    bool crowded; // The ranks of this host have no core each: others are let run.
+    bool crowded; // The ranks on these cores have none each: others are let run.
     uint32_t credit; // Grows when looking helped, shrinks when it did not.
     uint32_t waits; // Waits without looking since the last one with.
     uint32_t probe; // Without credit one wait in so many looks.

@@ -6,7 +6,7 @@
 // much as the exchange itself. So a wait first looks again and again, without system calls where
 // all that is awaited comes through memory, and blocks after that:
 //
-// - Every rank of this host can have a core: WAIT_SPIN_US.
+// - Every rank can have a core: WAIT_SPIN_US.
 // - Whoever has just put a small payload on the board (transport_exchange.c) looks for a moment
 //   before all that: WAIT_MOMENT times. Where ranks share cores it lets others run instead when one
 //   that it awaits waits on its own core.
@@ -377,7 +377,8 @@ bool wait_asked(struct transport *transport)
 
 // ---- who shares the cores -----------------------------------------------------------------------
 
-// The part of an address that names the host: "tcp:10.0.0.7".
+// Where nobody has said which ranks share cores, those of one host do. The part of an address that
+// names it: "tcp:10.0.0.7".
 static size_t wait_host_length(const char *address)
 {
     const size_t first = strcspn(address, ";");
@@ -387,13 +388,16 @@ static size_t wait_host_length(const char *address)
     return length > 0 ? length : first;
 }
 
-// Ranks of this host among those that are known: mates, or neighbours with the same address.
+// Ranks on the cores of this one: so many as is said, or those of this host among the ones that are
+// known, which are mates and neighbours with the same address.
 static uint32_t wait_ranks_here(const struct transport *transport)
 {
     uint32_t here = 1;
     const size_t length = wait_host_length(transport->address);
     if (transport->kind == TRANSPORT_LOOPBACK)
         return transport->world.world_size;
+    if (transport->world.core_ranks > 0)
+        return transport->world.core_ranks;
     for (uint32_t i = 0; i < transport->peer_count; i++)
         here += strncmp(transport->peers[i].address, transport->address, length) == 0;
     const uint32_t mates = transport->world.locality.mate_count;

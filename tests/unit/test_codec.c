@@ -25,7 +25,7 @@
 // codec and into random_up or random_down below. Then this number changes.
 #if defined(__LP64__)
 static_assert(sizeof(struct gpu) == 284, "a new field?");
-static_assert(sizeof(struct up_hello) == 1368, "a new field?");
+static_assert(sizeof(struct up_hello) == 1376, "a new field?");
 static_assert(sizeof(struct up_start) == 32, "a new field?");
 static_assert(sizeof(struct manifest_item) == 536, "a new field?");
 static_assert(sizeof(struct up_ready) == 40, "a new field?");
@@ -55,7 +55,7 @@ static_assert(sizeof(struct trace_event) == 40, "a new field?");
 static_assert(sizeof(struct up_answer) == 6688, "a new field?");
 static_assert(sizeof(struct locality) == 288, "a new field?");
 static_assert(sizeof(struct tuning) == 40, "a new field?");
-static_assert(sizeof(struct down_generation) == 9824, "a new field?");
+static_assert(sizeof(struct down_generation) == 9832, "a new field?");
 static_assert(sizeof(struct down_manifest_request) == 8, "a new field?");
 static_assert(sizeof(struct down_grant) == 24, "a new field?");
 static_assert(sizeof(struct down_query) == 16, "a new field?");
@@ -126,6 +126,7 @@ static void example_hello(struct up_hello *hello)
     hello->on_failure = FAILURE_CONTINUE;
     strcpy(hello->device, "cpu");
     hello->started = 400;
+    hello->cores = 0xc0de;
     hello->has_gpu = true;
     hello->gpu = (struct gpu){.uuid = {{0xf0, 0xf1}},
                               .capability = 90,
@@ -312,12 +313,13 @@ static void example_up(int kind, union any_message *any)
 }
 
 static const char *const golden_up[] = {
-    [UP_HELLO] = "129401080612036a6f621a10000102030405060708090a0b0c0d0e0f220269642a"
+    [UP_HELLO] = "129e01080612036a6f621a10000102030405060708090a0b0c0d0e0f220269642a"
                  "0568c3b67374320b7463703a5b3a3a315d3a3738ac02400248045032580060e0"
                  "d4036801720363707578900382011c0a10f0f100000000000000000000000000"
                  "00105a18c8652a037768798a01026e6f"
                  "920110f2000000000000000000000000000000"
-                 "920110000000000000000000000000000000f3",
+                 "920110000000000000000000000000000000f3"
+                 "9901dec0000000000000",
     [UP_START] = "0a0b08071108070605040302011a1309cdab00000000000010091801200528013001",
     [UP_MANIFEST_PART] = "0a0b0807110807060504030201221d08031219080310021a0177200628053203"
                          "ac02003a02020142036b3d76",
@@ -372,6 +374,7 @@ static void example_generation(struct down_generation *generation)
                                              .predecessor = 2};
     generation->gpus[0] = 5;
     generation->gpus_meet = true;
+    generation->core_ranks = 3;
 }
 
 static void example_plan(struct down_plan_part *part)
@@ -453,10 +456,10 @@ static void example_down(int kind, union any_message *any)
 static const char *const golden_down[] = {
     [DOWN_WELCOME] = "0a0b08071108070605040302011205080110e807",
     [DOWN_REFUSED] = "0a0b08071108070605040302011a08080312046c617465",
-    [DOWN_GENERATION] = "0a0b080711080706050403020122600801100320012880203220000102030405"
+    [DOWN_GENERATION] = "0a0b080711080706050403020122620801100320012880203220000102030405"
                         "060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f3a031201613a"
                         "0808021201621a0168421810021a0200012001280230023802420300ac024a03"
-                        "9003004a0805000000000000005001",
+                        "9003004a08050000000000000050015803",
     [DOWN_VERIFIED] = "0a0b08071108070605040302012a00",
     [DOWN_MANIFEST_REQUEST] = "0a0b0807110807060504030201320408101009",
     [DOWN_GRANT] = "0a0b08071108070605040302013a0d08ac0612060801100218031801",
@@ -554,6 +557,7 @@ static void random_hello(uint64_t *state, struct up_hello *hello)
     hello->on_failure = (enum failure_policy)random_below(state, FAILURE_CONTINUE + 1);
     RANDOM_TEXT(state, hello->device);
     hello->started = random_number(state);
+    hello->cores = random_number(state);
     RANDOM_TEXT(state, hello->gpu_problem);
     hello->has_gpu = random_bool(state);
     if (!hello->has_gpu)
@@ -947,6 +951,7 @@ static void random_generation(uint64_t *state, struct down_generation *generatio
     for (uint32_t rank = 0; rank < generation->world_size; rank++)
         generation->gpus[rank / 64] |= (uint64_t)random_bool(state) << rank % 64;
     generation->gpus_meet = random_bool(state);
+    generation->core_ranks = random_below(state, generation->world_size + 1);
     if (random_bool(state))
         random_locality(state, generation);
 }
@@ -1371,6 +1376,7 @@ static const struct poke pokes[] = {
     POKE(down, DOWN_GENERATION, u.generation_start.rank, 2, CODEC_INVALID),
     POKE(down, DOWN_GENERATION, u.generation_start.local_rank, 1, CODEC_INVALID),
     POKE_MAX(down, DOWN_GENERATION, u.generation_start.local_size, 3),
+    POKE_MAX(down, DOWN_GENERATION, u.generation_start.core_ranks, 3),
     POKE_MAX(down, DOWN_GENERATION, u.generation_start.chunk_bytes, LOCKSTEP_FRAME_BYTES),
     POKE_COUNT(down, DOWN_GENERATION, u.generation_start.peer_count, LOCKSTEP_MAX_NEIGHBOURS),
     POKE(down, DOWN_GENERATION, u.generation_start.peers[0].rank, 2, CODEC_INVALID),

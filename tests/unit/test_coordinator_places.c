@@ -94,6 +94,24 @@ static void test_a_worker_is_told_the_processes_of_its_mates(void **state)
     assert_int_equal(story->last[2].u.generation_start.locality.mate_pids[0], 102);
 }
 
+// Pods of one node are hosts of their own. A worker that does not know its cores shares none.
+static void test_a_worker_is_told_how_many_share_its_cores(void **state)
+{
+    static const struct {
+        const char *host;
+        uint64_t cores;
+        uint32_t told;
+    } cases[] = {{"a", 0xc0, 3}, {"b", 0xc0, 3}, {"b", 0xc1, 1}, {"c", 0xc0, 3}, {"c", 0, 0}};
+    struct story *story = *state;
+    for (uint32_t i = 0; i < 5; i++) {
+        struct up_hello hello = story_hello("j", 5, cases[i].host);
+        hello.cores = cases[i].cores;
+        story_say_hello(story, i + 1, &hello);
+    }
+    for (uint32_t i = 0; i < 5; i++)
+        assert_int_equal(story->last[i + 1].u.generation_start.core_ranks, cases[i].told);
+}
+
 static void test_a_view_shows_the_place_of_the_last_heartbeat(void **state)
 {
     struct story *story = *state;
@@ -215,6 +233,7 @@ int main(void)
         TEST(test_another_rank_names_no_modules),
         TEST(test_names_end_with_their_generation),
         TEST(test_a_worker_is_told_the_processes_of_its_mates),
+        TEST(test_a_worker_is_told_how_many_share_its_cores),
         TEST(test_a_view_shows_the_place_of_the_last_heartbeat),
         TEST(test_a_view_shows_the_device_without_what_cannot_be_shown),
         TEST(test_a_blocked_rank_alone_changes_nothing),
