@@ -20,7 +20,7 @@ import samples
 BYTES = 80_000_000
 BACKWARD_MS = {"overlap-1g": 450, "overlap-host": 300}
 PLACE = {"overlap-1g": "1g-2", "overlap-host": "host-2"}
-# Times as long as the others: its bar is an interval of a mean, which takes a hundred pairs here.
+# Times as long as the others: its bar is an interval of a mean, which takes fifty pairs and more.
 DECIDES = {("overlap-host", "lockstep registered"): 4}
 
 
