@@ -68,8 +68,8 @@ TEST_C := $(call threaded,$(call chosen,$(wildcard $(KIND:%=tests/%/test_*.c))))
 TEST_SH := $(call chosen,$(wildcard $(KIND:%=tests/%/test_*.sh)))
 TEST_BIN := $(TEST_C:%.c=$(BUILD)/%)
 
-TEST_ENV = BUILD=$(abspath $(BUILD)) LOCKSTEP_BIN=$(abspath $(BUILD)/bin) \
-    LOCKSTEP_LIB=$(abspath $(BUILD)/lib) CC="$(CC)" LOCKSTEP_SANITIZER=$(SAN)
+TEST_ENV = BUILD=$(abspath $(BUILD)) LOCKSTEP_TEST_BIN=$(abspath $(BUILD)/bin) \
+    LOCKSTEP_TEST_LIB=$(abspath $(BUILD)/lib) CC="$(CC)" LOCKSTEP_TEST_SANITIZER=$(SAN)
 
 .PHONY: test check sim explore conformance conformance-algorithms mutants nightly kill healthy asan tsan ubsan lint format demo torch aarch64
 
@@ -119,11 +119,11 @@ check: ## Lint, then test
 	@$(MAKE) test
 
 sim: ## Run the simulator with more seeds (SEEDS=n)
-	@LOCKSTEP_SIM_SEEDS=$(SEEDS) $(MAKE) KIND=sim test
+	@LOCKSTEP_TEST_SIM_SEEDS=$(SEEDS) $(MAKE) KIND=sim test
 
 EXPLORER := $(BUILD)/tests/sim/test_sim_explore
 explore: $(EXPLORER) ## Every interleaving of small worlds (FAMILY=name)
-	@LOCKSTEP_EXPLORE=$(or $(FAMILY),all) $(EXPLORER)
+	@LOCKSTEP_TEST_EXPLORE=$(or $(FAMILY),all) $(EXPLORER)
 
 # --- the numbered cases ---------------------------------------------------------------------------
 
@@ -154,24 +154,24 @@ nightly: all $(NIGHTLY_BIN) $(FAKES) ## Random models, large buckets, simulator,
 	@echo 'nightly: $(DRAWS) random models, $(SEEDS) simulator seeds, $(KILLS) deaths, $(HANGS) hangs,' \
 	    '$(MINUTES) minutes without one'
 	@$(TEST_ENV) LOCKSTEP_TEST_TIMEOUT=$(or $(LOCKSTEP_TEST_TIMEOUT),7200) \
-	    LOCKSTEP_TEST_DRAWS=$(DRAWS) LOCKSTEP_TEST_LARGE=1 LOCKSTEP_TEST_ALGORITHMS=all LOCKSTEP_SIM_SEEDS=$(SEEDS) \
-	    LOCKSTEP_FAULT_ROUNDS=$(KILLS) LOCKSTEP_PHASES_ROUNDS=$(HANGS) LOCKSTEP_TEST_LONG_CUT=1 \
-	    LOCKSTEP_HEALTHY_MINUTES=$(MINUTES) LOCKSTEP_EXPLORE=all \
+	    LOCKSTEP_TEST_DRAWS=$(DRAWS) LOCKSTEP_TEST_LARGE=1 LOCKSTEP_TEST_ALGORITHMS=all LOCKSTEP_TEST_SIM_SEEDS=$(SEEDS) \
+	    LOCKSTEP_TEST_FAULT_ROUNDS=$(KILLS) LOCKSTEP_TEST_PHASES_ROUNDS=$(HANGS) LOCKSTEP_TEST_LONG_CUT=1 \
+	    LOCKSTEP_TEST_HEALTHY_MINUTES=$(MINUTES) LOCKSTEP_TEST_EXPLORE=all \
 	    tools/run-tests $(NIGHTLY_BIN) tests/fault/test_phases.sh tests/fault/test_stall_hosts.sh
 
-# 200 in each way in which gradients can be reduced; LOCKSTEP_FAULT_WAY=ring for that one alone.
+# 200 in each way in which gradients can be reduced; LOCKSTEP_TEST_FAULT_WAY=ring for that one alone.
 kill: all $(BUILD)/tests/fault/test_death ## Kill workers at random instants (KILLS)
-	@$(TEST_ENV) LOCKSTEP_FAULT_ROUNDS=$(KILLS) $(BUILD)/tests/fault/test_death
+	@$(TEST_ENV) LOCKSTEP_TEST_FAULT_ROUNDS=$(KILLS) $(BUILD)/tests/fault/test_death
 
 healthy: all $(BUILD)/tests/fault/test_healthy ## Nothing that only looks like a standstill raises an alarm (MINUTES)
-	@$(TEST_ENV) LOCKSTEP_HEALTHY_MINUTES=$(MINUTES) $(BUILD)/tests/fault/test_healthy
+	@$(TEST_ENV) LOCKSTEP_TEST_HEALTHY_MINUTES=$(MINUTES) $(BUILD)/tests/fault/test_healthy
 
 # --- the same suite under a sanitizer ------------------------------------------------------------
 
 # Bounds on time are for a release build; tests multiply them by LOCKSTEP_TEST_SLOW. Where
 # nothing else is asked for, less is drawn at random: a sanitizer finds in few what it finds in many.
 # Its reports need lines, and no types.
-FEWER := LOCKSTEP_SIM_SEEDS=$${LOCKSTEP_SIM_SEEDS:-1000} LOCKSTEP_FUZZ_SEEDS=$${LOCKSTEP_FUZZ_SEEDS:-100}
+FEWER := LOCKSTEP_TEST_SIM_SEEDS=$${LOCKSTEP_TEST_SIM_SEEDS:-1000} LOCKSTEP_TEST_FUZZ_SEEDS=$${LOCKSTEP_TEST_FUZZ_SEEDS:-100}
 sanitized = +LOCKSTEP_TEST_SLOW=5 $(FEWER) $(2) $(MAKE) BUILD=$(BUILD)/$(3) KERNELS=$(KERNELS) SAN=$(1) OPTIMIZE=-O1 DEBUG_INFO=-g1 $(4) test
 
 asan: ## Tests under Address-, Leak- and UndefinedBehaviorSanitizer

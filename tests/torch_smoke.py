@@ -14,7 +14,7 @@ Config = structure("qqqspupuii", "struct_bytes parameter_bytes buffer_bytes name
                    " parameter_count buffers buffer_count gradient_kind unused")
 def check(status):  # ctypes calls it on the thread that made the call, where the text is.
     if status < 0: raise RuntimeError(lib.lockstep_error_text().decode())
-path = os.environ.get("LOCKSTEP_LIB", "build/lib") + "/liblockstep.so"
+path = os.environ.get("LOCKSTEP_TEST_LIB", "build/lib") + "/liblockstep.so"
 lib, unchecked, at_end = c.CDLL(path), c.CDLL(path), Variable._execution_engine.queue_callback
 lib.lockstep_error_text.restype = c.c_char_p
 for line in ("open pp", "world ppp", "close p", "start p", "module_register ppp", "step_begin ppp",

@@ -277,7 +277,7 @@ def enter_namespaces():
     command = ["unshare", "--mount", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if os.geteuid() != 0:
         command += ["--user", "--map-root-user"]
-    os.environ["LOCKSTEP_PEERS_INSIDE"] = "1"
+    os.environ["LOCKSTEP_TEST_PEERS_INSIDE"] = "1"
     try:
         os.execvp(command[0], command + ["--", sys.executable, *sys.argv])
     except OSError as error:
@@ -290,7 +290,7 @@ def stop(*_):
 
 def main():
     arguments = read_arguments()
-    if "LOCKSTEP_PEERS_INSIDE" not in os.environ:
+    if "LOCKSTEP_TEST_PEERS_INSIDE" not in os.environ:
         enter_namespaces()
     os.makedirs(arguments.report, exist_ok=True)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

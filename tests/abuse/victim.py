@@ -19,7 +19,7 @@ import time
 import frames
 
 BUILD = os.environ.get("BUILD", "build")
-BIN = os.environ.get("LOCKSTEP_BIN", os.path.join(BUILD, "bin"))
+BIN = os.environ.get("LOCKSTEP_TEST_BIN", os.path.join(BUILD, "bin"))
 RANKS = 3
 JOB = "secret-job"
 MODULE = "secret_module"

@@ -18,7 +18,7 @@ import urllib.request
 import chromium
 
 BUILD = os.environ.get("BUILD", "build")
-BIN = os.environ.get("LOCKSTEP_BIN", os.path.join(BUILD, "bin"))
+BIN = os.environ.get("LOCKSTEP_TEST_BIN", os.path.join(BUILD, "bin"))
 SHOTS = os.path.join(BUILD, "screenshots")
 SIZES = (4, 512)
 CULPRIT = 3

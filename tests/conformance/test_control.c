@@ -110,7 +110,7 @@ static void exec_daemon(unsigned port, int output)
 {
     char program[4096];
     char listen[64];
-    const char *directory = getenv("LOCKSTEP_BIN");
+    const char *directory = getenv("LOCKSTEP_TEST_BIN");
     snprintf(program, sizeof(program), "%s/lockstep-coordinator",
              directory ? directory : "build/bin");
     snprintf(listen, sizeof(listen), "127.0.0.1:%u", port);
@@ -135,7 +135,7 @@ static void daemon_start(struct daemon *daemon, unsigned port)
     while (size + 1 < sizeof(line) && !memchr(line, '\n', size)) {
         ssize_t got = read(output[0], line + size, sizeof(line) - 1 - size);
         if (got <= 0)
-            fail_msg("lockstep-coordinator did not start (LOCKSTEP_BIN?)");
+            fail_msg("lockstep-coordinator did not start (LOCKSTEP_TEST_BIN?)");
         size += (size_t)got;
     }
     line[size] = '\0';

@@ -753,7 +753,7 @@ struct told {
 
 static bool is_sanitized(void)
 {
-    const char *sanitizer = getenv("LOCKSTEP_SANITIZER");
+    const char *sanitizer = getenv("LOCKSTEP_TEST_SANITIZER");
     return sanitizer != NULL && sanitizer[0] != '\0';
 }
 

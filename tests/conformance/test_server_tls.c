@@ -24,7 +24,7 @@ static const char *below(const char *name)
 
 static void certs(const char *arguments)
 {
-    const char *bin = getenv("LOCKSTEP_BIN");
+    const char *bin = getenv("LOCKSTEP_TEST_BIN");
     char command[1024];
     snprintf(command, sizeof command, "cd %s && %s/lockstep certs %s >/dev/null", folder,
              bin ? bin : "build/bin", arguments);

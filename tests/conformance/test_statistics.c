@@ -391,7 +391,7 @@ static void expect_answer(struct rank *rank, const char *path, const struct tota
 // The table of `lockstep status` has what follows from the sums.
 static void expect_status(struct rank *rank, const struct totals *totals)
 {
-    const char *folder = getenv("LOCKSTEP_BIN");
+    const char *folder = getenv("LOCKSTEP_TEST_BIN");
     char command[512];
     char said[4096] = "";
     char wanted[64];

@@ -164,7 +164,7 @@ static bool is_plain(const struct variant *variant)
 
 static bool is_sanitized(void)
 {
-    const char *sanitizer = getenv("LOCKSTEP_SANITIZER");
+    const char *sanitizer = getenv("LOCKSTEP_TEST_SANITIZER");
     return sanitizer != NULL && sanitizer[0] != '\0';
 }
 
@@ -1157,7 +1157,7 @@ static uint32_t stands_for_torn(const char *sanitizer)
 
 static bool left_out(const struct variant *variant)
 {
-    const char *sanitizer = getenv("LOCKSTEP_SANITIZER");
+    const char *sanitizer = getenv("LOCKSTEP_TEST_SANITIZER");
     if (sanitizer == NULL || sanitizer[0] == '\0')
         return false;
     if (variant->has_twin && strcmp(sanitizer, "thread") == 0)

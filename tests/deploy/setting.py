@@ -23,7 +23,7 @@ SERVER_NAMES = ("lockstep-coordinator", "lockstep-coordinator.lockstep.svc",
 
 def alone():
     """Whether we are in a network namespace that tests/deploy/run has made for us."""
-    return os.environ.get("LOCKSTEP_DEPLOY_ALONE") == "1"
+    return os.environ.get("LOCKSTEP_TEST_DEPLOY_ALONE") == "1"
 
 
 def run(*command):

@@ -15,9 +15,9 @@ on() {
 # build_trainer STANDARD: $work/trainer.c, with the library and the sanitizer of this run.
 build_trainer() {
     local sanitize=()
-    [ -z "${LOCKSTEP_SANITIZER:-}" ] || sanitize=(-fsanitize="$LOCKSTEP_SANITIZER")
+    [ -z "${LOCKSTEP_TEST_SANITIZER:-}" ] || sanitize=(-fsanitize="$LOCKSTEP_TEST_SANITIZER")
     "${CC:-cc}" -std="$1" -O1 "${sanitize[@]}" -I"$root/include" "$work/trainer.c" \
-        -o "$work/trainer" -L"$LOCKSTEP_LIB" -llockstep -Wl,-rpath,"$LOCKSTEP_LIB" ||
+        -o "$work/trainer" -L"$LOCKSTEP_TEST_LIB" -llockstep -Wl,-rpath,"$LOCKSTEP_TEST_LIB" ||
         { fail "no trainer"; finish; }
 }
 

@@ -211,7 +211,7 @@ static void *allocate(size_t bytes)
 // Under a sanitizer, where each element takes many times as long: an eighth in as many buckets.
 static void model_shrink(void)
 {
-    const char *sanitizer = getenv("LOCKSTEP_SANITIZER");
+    const char *sanitizer = getenv("LOCKSTEP_TEST_SANITIZER");
     if (sanitizer == NULL || sanitizer[0] == '\0')
         return;
     for (uint32_t p = 0; p < PARAMETERS; p++)

@@ -79,7 +79,7 @@ pid_t process_fork(void)
 
 static void coordinator_exec(int output, const char *const *arguments)
 {
-    const char *folder = getenv("LOCKSTEP_BIN");
+    const char *folder = getenv("LOCKSTEP_TEST_BIN");
     const char *list[16] = {NULL,     "--listen=127.0.0.1:0", "--http=off",
                             "--json", "--log-level=warn",     "--parent-death"};
     char path[4096];

@@ -3,7 +3,7 @@
 # its environment, so that what is left behind can be found whoever its parent has become.
 
 set -uo pipefail
-lockstep=${LOCKSTEP_BIN:-build/bin}/lockstep
+lockstep=${LOCKSTEP_TEST_BIN:-build/bin}/lockstep
 # A shell starts its background jobs deaf to SIGINT and SIGQUIT.
 hearing=(env --default-signal=INT,QUIT)
 slow=${LOCKSTEP_TEST_SLOW:-1}

@@ -18,7 +18,7 @@
 
 static const char *programs(void)
 {
-    const char *folder = getenv("LOCKSTEP_BIN");
+    const char *folder = getenv("LOCKSTEP_TEST_BIN");
     return folder != NULL ? folder : "build/bin";
 }
 
@@ -36,7 +36,7 @@ static bool stalls_are(const struct coordinator_process *coordinator, const char
 
 static void keep_stalls(const struct coordinator_process *coordinator, const char *wanted)
 {
-    const char *file = getenv("LOCKSTEP_STALL_KEEP");
+    const char *file = getenv("LOCKSTEP_TEST_STALL_KEEP");
     char command[1024];
     if (file == NULL || file[0] == '\0' || wanted[0] == '\0')
         return;

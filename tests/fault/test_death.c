@@ -7,9 +7,8 @@
 // which gradients are reduced changes from world to world. Memory that ranks share, descriptors and
 // names go with the processes, or when a survivor closes its session.
 //
-// LOCKSTEP_FAULT_ROUNDS deaths (50, under a sanitizer 24), chosen by LOCKSTEP_FAULT_SEED, which is
-// printed.
-// LOCKSTEP_FAULT_WAY: only that one of `ways`.
+// LOCKSTEP_TEST_FAULT_ROUNDS deaths (50, under a sanitizer 24), chosen by LOCKSTEP_TEST_FAULT_SEED,
+// which is printed. LOCKSTEP_TEST_FAULT_WAY: only that one of `ways`.
 
 #include "tests/fault/process_world.h"
 
@@ -101,14 +100,14 @@ static const char *place_name(enum place place)
 
 static const struct way *choose_way(uint32_t round)
 {
-    const char *only = getenv("LOCKSTEP_FAULT_WAY");
+    const char *only = getenv("LOCKSTEP_TEST_FAULT_WAY");
     if (only == NULL || only[0] == '\0')
         return &ways[round % WAYS];
     for (size_t i = 0; i < WAYS; i++) {
         if (strcmp(only, ways[i].name) == 0)
             return &ways[i];
     }
-    fail_msg("LOCKSTEP_FAULT_WAY='%s' is none", only);
+    fail_msg("LOCKSTEP_TEST_FAULT_WAY='%s' is none", only);
     return NULL;
 }
 
@@ -303,14 +302,14 @@ static void one_death(struct death *death, uint32_t round)
 static void survivors_learn_who_died(void **state)
 {
     (void)state;
-    const uint64_t seed = environment_number("LOCKSTEP_FAULT_SEED", clock_now_us());
+    const uint64_t seed = environment_number("LOCKSTEP_TEST_FAULT_SEED", clock_now_us());
     const uint64_t usual = getenv("LOCKSTEP_TEST_SLOW") == NULL ? 50 : 24;
-    uint64_t rounds = environment_number("LOCKSTEP_FAULT_ROUNDS", usual);
+    uint64_t rounds = environment_number("LOCKSTEP_TEST_FAULT_ROUNDS", usual);
     if (rounds > ROUNDS_MAX)
         rounds = ROUNDS_MAX;
     random_state = seed * 2 + 1;
-    printf("LOCKSTEP_FAULT_SEED=%llu LOCKSTEP_FAULT_ROUNDS=%llu\n", (unsigned long long)seed,
-           (unsigned long long)rounds);
+    printf("LOCKSTEP_TEST_FAULT_SEED=%llu LOCKSTEP_TEST_FAULT_ROUNDS=%llu\n",
+           (unsigned long long)seed, (unsigned long long)rounds);
     coordinator_start(&coordinator, NULL);
     for (uint32_t round = 0; round < rounds; round++) {
         struct death death = choose(round);

@@ -100,7 +100,7 @@ static void launcher_exec(int output)
 {
     static char path[8192];
     char self[4096] = "";
-    const char *folder = getenv("LOCKSTEP_BIN");
+    const char *folder = getenv("LOCKSTEP_TEST_BIN");
     snprintf(path, sizeof(path), "%s/lockstep", folder != NULL ? folder : "build/bin");
     if (readlink("/proc/self/exe", self, sizeof(self) - 1) < 0)
         _exit(126);

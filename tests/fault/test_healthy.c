@@ -6,7 +6,7 @@
 // than it has processors. No stall may be raised. Then one rank does stand still, which has to be
 // raised: somebody was watching.
 //
-// A few seconds with a low floor; with LOCKSTEP_HEALTHY_MINUTES so long, with the usual floor
+// A few seconds with a low floor; with LOCKSTEP_TEST_HEALTHY_MINUTES so long, with the usual floor
 // (`make healthy`). All times of the trainers are in floors. What a rank does when is drawn from
 // LOCKSTEP_TEST_SEED, which is printed.
 
@@ -368,7 +368,7 @@ static void say_what_was(uint64_t ms)
 // then somebody does. Decision: that is raised.
 static void no_alarm_while_all_is_well(void **state)
 {
-    const char *minutes = getenv("LOCKSTEP_HEALTHY_MINUTES");
+    const char *minutes = getenv("LOCKSTEP_TEST_HEALTHY_MINUTES");
     const bool is_long = minutes != NULL && minutes[0] != '\0';
     const uint64_t span_ms = is_long ? (uint64_t)(strtod(minutes, NULL) * 60000) : SHORT_MS;
     const uint64_t begin_ms = clock_now_ms();
@@ -392,7 +392,7 @@ static void no_alarm_while_all_is_well(void **state)
 // It runs the library from outside only, and everything in it runs in other tests, too.
 static bool is_sanitized(void)
 {
-    const char *sanitizer = getenv("LOCKSTEP_SANITIZER");
+    const char *sanitizer = getenv("LOCKSTEP_TEST_SANITIZER");
     return sanitizer != NULL && sanitizer[0] != '\0';
 }
 

@@ -4,18 +4,18 @@
 # not come back from an indexing operation between two updates, at a rank, update and place drawn by
 # a seed. The coordinator has to name the rank and the function in one line, each time.
 #
-# LOCKSTEP_PHASES_ROUNDS hangs (2; under a sanitizer 1), drawn from LOCKSTEP_PHASES_SEED, which is printed. What
-# `lockstep stalls` said of each is appended to the file LOCKSTEP_STALL_KEEP.
-[ "${LOCKSTEP_SANITIZER:-}" != thread ] || { echo "ThreadSanitizer keeps signals back, so no function is named"; exit 77; }
+# LOCKSTEP_TEST_PHASES_ROUNDS hangs (2; under a sanitizer 1), drawn from LOCKSTEP_TEST_PHASES_SEED, which is printed. What
+# `lockstep stalls` said of each is appended to the file LOCKSTEP_TEST_STALL_KEEP.
+[ "${LOCKSTEP_TEST_SANITIZER:-}" != thread ] || { echo "ThreadSanitizer keeps signals back, so no function is named"; exit 77; }
 . "$(dirname "$0")/run_lib.sh"
 here=$(dirname "$0")
-bin=${LOCKSTEP_BIN:-build/bin}
+bin=${LOCKSTEP_TEST_BIN:-build/bin}
 phases=${BUILD:-build}/examples/phases
-rounds=${LOCKSTEP_PHASES_ROUNDS:-$([ -n "${LOCKSTEP_SANITIZER:-}" ] && echo 1 || echo 2)}
-seed=${LOCKSTEP_PHASES_SEED:-$((RANDOM * 32768 + RANDOM))}
+rounds=${LOCKSTEP_TEST_PHASES_ROUNDS:-$([ -n "${LOCKSTEP_TEST_SANITIZER:-}" ] && echo 1 || echo 2)}
+seed=${LOCKSTEP_TEST_PHASES_SEED:-$((RANDOM * 32768 + RANDOM))}
 floor_ms=$((500 * slow))
 late_ms=$((4000 * slow)) # From the bound to the verdict.
-echo "LOCKSTEP_PHASES_ROUNDS=$rounds LOCKSTEP_PHASES_SEED=$seed"
+echo "LOCKSTEP_TEST_PHASES_ROUNDS=$rounds LOCKSTEP_TEST_PHASES_SEED=$seed"
 
 "$bin/lockstep-coordinator" --listen 127.0.0.1:0 --http 127.0.0.1:0 --port-file "$work/ports" \
     --stall-floor-ms "$floor_ms" --parent-death=$$ 2>"$work/daemon" &
@@ -71,8 +71,8 @@ hang() {
         equal "$job: status of the text" $? 3
         has "$work/text" "take_rows"
         lint_metrics "$job"
-        [ -z "${LOCKSTEP_STALL_KEEP:-}" ] ||
-            { printf '# %s\n' "$line" && cat "$work/text"; } >>"$LOCKSTEP_STALL_KEEP"
+        [ -z "${LOCKSTEP_TEST_STALL_KEEP:-}" ] ||
+            { printf '# %s\n' "$line" && cat "$work/text"; } >>"$LOCKSTEP_TEST_STALL_KEEP"
     fi
     kill "$run"
     wait "$run"

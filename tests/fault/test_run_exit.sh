@@ -96,7 +96,7 @@ assert all(rank["pid"] > 0 and rank["seconds"] >= 0 for rank in run["ranks"]), r
 # Without a coordinator to start.
 cp "$lockstep" "$work/lockstep"
 code=0
-LD_LIBRARY_PATH=${LOCKSTEP_LIB:-build/lib} PATH=/usr/bin:/bin "$work/lockstep" run -n 2 true 2>"$work/err" || code=$?
+LD_LIBRARY_PATH=${LOCKSTEP_TEST_LIB:-build/lib} PATH=/usr/bin:/bin "$work/lockstep" run -n 2 true 2>"$work/err" || code=$?
 equal "status without lockstep-coordinator" "$code" 1
 has "$work/err" "lockstep-coordinator was found neither beside this program nor in PATH"
 

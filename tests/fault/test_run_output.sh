@@ -47,7 +47,7 @@ chmod +x "$work/spam"
 size=$("$lockstep" run -n 2 "$work/spam" 2>"$work/err" | wc -c)
 [ "$size" -ge 100000000 ] || fail "only $size bytes came out"
 peak_kb=$(grep VmHWM "$work/err" | tr -dc '0-9 ' | awk '{print $2}')
-[ -n "${LOCKSTEP_SANITIZER:-}" ] || [ "${peak_kb:-999999}" -le 20000 ] ||
+[ -n "${LOCKSTEP_TEST_SANITIZER:-}" ] || [ "${peak_kb:-999999}" -le 20000 ] ||
     fail "the supervisor took ${peak_kb} kB"
 
 # Raw with one worker, and no prefix when asked for.

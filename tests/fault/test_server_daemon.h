@@ -56,7 +56,7 @@ struct daemon {
 
 static inline void daemon_path(char *path, size_t bytes)
 {
-    const char *folder = getenv("LOCKSTEP_BIN");
+    const char *folder = getenv("LOCKSTEP_TEST_BIN");
     snprintf(path, bytes, "%s/lockstep-coordinator", folder ? folder : "build/bin");
 }
 

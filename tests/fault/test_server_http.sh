@@ -5,7 +5,7 @@
 set -euo pipefail
 
 folder=$(mktemp -d)
-bin=${LOCKSTEP_BIN:-build/bin}
+bin=${LOCKSTEP_TEST_BIN:-build/bin}
 "$bin/lockstep-coordinator" --listen 127.0.0.1:0 --http 127.0.0.1:0 --json --drain-ms 600000 \
     --port-file "$folder/ports" --parent-death=$$ >"$folder/out" 2>"$folder/err" &
 pid=$!

@@ -12,7 +12,7 @@ skip() {
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
 obj=$BUILD/obj/worker
-case $LOCKSTEP_SANITIZER in
+case $LOCKSTEP_TEST_SANITIZER in
 '') ;;
 *) skip "Python would need the sanitizer's library to be loaded first" ;;
 esac

@@ -186,7 +186,7 @@ static void not_under_a_sanitizer(void **state)
 
 int main(void)
 {
-    const char *sanitizer = getenv("LOCKSTEP_SANITIZER");
+    const char *sanitizer = getenv("LOCKSTEP_TEST_SANITIZER");
     const struct CMUnitTest none[] = {cmocka_unit_test(not_under_a_sanitizer)};
     const struct CMUnitTest some[] = {
         // All times are longer there.

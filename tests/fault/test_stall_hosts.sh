@@ -7,7 +7,7 @@
 # script. The coordinator is outside of them, and all reach it also while a link is cut.
 #
 # With LOCKSTEP_TEST_LONG_CUT=1 the link is then cut for good, and every rank has to be told so.
-# What was said is appended to the file LOCKSTEP_STALL_KEEP, for docs/stalls.md.
+# What was said is appended to the file LOCKSTEP_TEST_STALL_KEEP, for docs/stalls.md.
 NETWORK_PROBE='ip link add br0 type bridge && ip link add name one type veth peer name other &&
                ip link set one master br0 && ip link set one type bridge_slave isolated on'
 NETWORK_NEEDS="unshare, veth, bridge"
@@ -142,8 +142,8 @@ expect() {
         right "$@" >"$work/check" 2>&1 && right=1 || sleep 0.1
     done
     [ -n "$right" ] || { fail "not in time: $*" && cat "$work/check" "$work/err"; }
-    [ -z "${LOCKSTEP_STALL_KEEP:-}" ] || [ $# -eq 0 ] ||
-        { echo "# $*" && "$lockstep" stalls; } >>"$LOCKSTEP_STALL_KEEP"
+    [ -z "${LOCKSTEP_TEST_STALL_KEEP:-}" ] || [ $# -eq 0 ] ||
+        { echo "# $*" && "$lockstep" stalls; } >>"$LOCKSTEP_TEST_STALL_KEEP"
 }
 
 # steps N: the job has so many.

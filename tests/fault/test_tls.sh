@@ -9,8 +9,8 @@ for tool in openssl curl; do
     command -v $tool >/dev/null || { echo "skipped: no $tool"; exit 77; }
 done
 lockstep=$(realpath "$lockstep")
-bin=$(realpath "${LOCKSTEP_BIN:-build/bin}")
-library=$(realpath "${LOCKSTEP_LIB:-build/lib}")
+bin=$(realpath "${LOCKSTEP_TEST_BIN:-build/bin}")
+library=$(realpath "${LOCKSTEP_TEST_LIB:-build/lib}")
 cd "$work" || exit 1
 trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$work"' EXIT
 
@@ -272,7 +272,7 @@ int main(void)
     return lockstep_close(session) < 0;
 }
 END
-${CC:-cc} ${LOCKSTEP_SANITIZER:+-fsanitize=$LOCKSTEP_SANITIZER} until.c -o until \
+${CC:-cc} ${LOCKSTEP_TEST_SANITIZER:+-fsanitize=$LOCKSTEP_TEST_SANITIZER} until.c -o until \
     -I"$OLDPWD/include" -L"$library" -llockstep -Wl,-rpath,"$library" || fail "cannot compile"
 
 fingerprint() {

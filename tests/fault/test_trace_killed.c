@@ -2,7 +2,7 @@
 //
 // The trace of a process that was killed at a random instant: `lockstep trace` reads it, its step
 // is the one that the process was in, and at most the events that were just being written are
-// missing. LOCKSTEP_FAULT_ROUNDS says how often.
+// missing. LOCKSTEP_TEST_FAULT_ROUNDS says how often.
 
 #include "base/clock.h"
 
@@ -109,7 +109,7 @@ static void train_and_kill(uint32_t after_us)
 
 static void run_trace(const char *path, const char *option)
 {
-    const char *bin = getenv("LOCKSTEP_BIN");
+    const char *bin = getenv("LOCKSTEP_TEST_BIN");
     char command[512];
     snprintf(command, sizeof(command), "%s/lockstep trace %s %s", bin == NULL ? "build/bin" : bin,
              option, path);
@@ -146,7 +146,7 @@ static void expect_trace(const char *path)
 
 static void test_killed_at_a_random_instant(void **state)
 {
-    const char *wanted = getenv("LOCKSTEP_FAULT_ROUNDS");
+    const char *wanted = getenv("LOCKSTEP_TEST_FAULT_ROUNDS");
     const uint32_t rounds = wanted != NULL ? (uint32_t)atoi(wanted) : ROUNDS;
     char pattern[64];
     uint64_t seed = clock_now_ns();
@@ -169,7 +169,7 @@ static void test_killed_at_a_random_instant(void **state)
 static void test_what_is_no_trace(void **state)
 {
     static const char *const files[] = {"/dev/null", "/proc/self/status", "/tmp", "/nonexistent"};
-    const char *bin = getenv("LOCKSTEP_BIN");
+    const char *bin = getenv("LOCKSTEP_TEST_BIN");
     char command[512];
     (void)state;
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {

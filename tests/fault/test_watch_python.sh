@@ -3,9 +3,9 @@
 # A trainer in Python that sleeps inside a C function with the interpreter's lock: its heartbeats go
 # on, and say for how long it has been outside the library.
 set -euo pipefail
-[ -z "${LOCKSTEP_SANITIZER:-}" ] || { echo "a sanitizer's library cannot be loaded into Python"; exit 77; }
+[ -z "${LOCKSTEP_TEST_SANITIZER:-}" ] || { echo "a sanitizer's library cannot be loaded into Python"; exit 77; }
 command -v python3 >/dev/null || { echo "there is no python3"; exit 77; }
-exec python3 - "${LOCKSTEP_BIN:-build/bin}" "${LOCKSTEP_LIB:-build/lib}" <<'PYTHON'
+exec python3 - "${LOCKSTEP_TEST_BIN:-build/bin}" "${LOCKSTEP_TEST_LIB:-build/lib}" <<'PYTHON'
 import json
 import os
 import subprocess

@@ -6,7 +6,8 @@
 //     fuzz_up tests/fuzz/seeds/up 200     200 changes of each file
 //
 // Prints how many inputs there were. An input that crashes is found by the sanitizer that the
-// program was built with; to see which one, LOCKSTEP_FUZZ_LAST=path keeps the one that is tried.
+// program was built with; to see which one, LOCKSTEP_TEST_FUZZ_LAST=path keeps the one that is
+// tried.
 
 #include "tests/fuzz/fuzz.h"
 
@@ -25,7 +26,7 @@ static uint64_t replay_random(uint64_t *state)
 
 static void replay_keep(const uint8_t *bytes, size_t size)
 {
-    const char *path = getenv("LOCKSTEP_FUZZ_LAST");
+    const char *path = getenv("LOCKSTEP_TEST_FUZZ_LAST");
     FILE *file = path != NULL ? fopen(path, "wb") : NULL;
     if (file == NULL)
         return;

@@ -3,7 +3,7 @@
 # Every fuzzer over its seeds and some changes of each, the same ones on every run. Without
 # sanitizers only what crashes is found; make asan runs the same.
 set -uo pipefail
-[ "${LOCKSTEP_SANITIZER:-}" != thread ] || { echo "decoders start no threads"; exit 77; }
+[ "${LOCKSTEP_TEST_SANITIZER:-}" != thread ] || { echo "decoders start no threads"; exit 77; }
 here=$(cd "$(dirname "$0")" && pwd)
 failures=0
 work=$(mktemp -d)
@@ -17,7 +17,7 @@ for fuzzer in "$BUILD"/tests/fuzz/fuzz_*; do
     [ "$name" != http ] || changes=40 # Over real connections.
     if ! "$fuzzer" "$here/seeds/$name" "$changes" >"$work/said" 2>&1; then
         # Again, because it does the same, and keeping each input takes a while.
-        LOCKSTEP_FUZZ_LAST=/tmp/lockstep-fuzz-$name "$fuzzer" "$here/seeds/$name" "$changes" >/dev/null 2>&1
+        LOCKSTEP_TEST_FUZZ_LAST=/tmp/lockstep-fuzz-$name "$fuzzer" "$here/seeds/$name" "$changes" >/dev/null 2>&1
         echo "fuzz_$name fails on /tmp/lockstep-fuzz-$name:"
         tail -n 30 "$work/said"
         failures=1

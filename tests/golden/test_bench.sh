@@ -4,7 +4,7 @@
 # and agree with one another and with the raw samples; tables fit 100 columns. How fast the library
 # is decides nothing here.
 set -uo pipefail
-lockstep=${LOCKSTEP_BIN:-build/bin}/lockstep
+lockstep=${LOCKSTEP_TEST_BIN:-build/bin}/lockstep
 here=$(dirname "$0")
 work=$(mktemp -d)
 failures=0

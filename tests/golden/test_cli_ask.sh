@@ -4,7 +4,7 @@
 # files of cli/api, in the form of docs/operating.md; what is printed is compared with the files of
 # cli/. UPDATE=1 rewrites these.
 set -uo pipefail
-lockstep=$(realpath "${LOCKSTEP_BIN:-build/bin}")/lockstep
+lockstep=$(realpath "${LOCKSTEP_TEST_BIN:-build/bin}")/lockstep
 here=$(dirname "$0")
 golden=$here/cli
 work=$(mktemp -d)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The tool's own words, compared with the files of cli/. UPDATE=1 rewrites them.
 set -uo pipefail
-lockstep=${LOCKSTEP_BIN:-build/bin}/lockstep
+lockstep=${LOCKSTEP_TEST_BIN:-build/bin}/lockstep
 golden=$(dirname "$0")/cli
 failures=0
 

@@ -3,7 +3,7 @@
 # `lockstep doctor`: the JSON is that of docs/cli.md; what is taken away from it is what it says is
 # missing; and of jobs it says what their coordinator says. How fast the machine is decides nothing.
 set -uo pipefail
-bin=${LOCKSTEP_BIN:-build/bin}
+bin=${LOCKSTEP_TEST_BIN:-build/bin}
 hello=${BUILD:-build}/examples/hello
 here=$(dirname "$0")
 work=$(mktemp -d)

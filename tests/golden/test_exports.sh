@@ -14,7 +14,7 @@ fail() {
 }
 
 # Named as the build itself names it: with another name in its flags all would be compiled again.
-make -C "$root" BUILD="${BUILD#"$root"/}" CC="$CC" SAN="$LOCKSTEP_SANITIZER" PREFIX=/usr DESTDIR="$work/tree" \
+make -C "$root" BUILD="${BUILD#"$root"/}" CC="$CC" SAN="$LOCKSTEP_TEST_SANITIZER" PREFIX=/usr DESTDIR="$work/tree" \
     install >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 lib=$work/tree/usr/lib
 
@@ -58,9 +58,9 @@ END
 
 export PKG_CONFIG_PATH="$lib/pkgconfig" PKG_CONFIG_SYSROOT_DIR="$work/tree"
 export PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 PKG_CONFIG_ALLOW_SYSTEM_LIBS=1
-case $LOCKSTEP_SANITIZER in
+case $LOCKSTEP_TEST_SANITIZER in
 '') sanitize= ;;
-*) sanitize=-fsanitize=$LOCKSTEP_SANITIZER ;;
+*) sanitize=-fsanitize=$LOCKSTEP_TEST_SANITIZER ;;
 esac
 case $CC in
 *clang*) cxx=clang++ ;;

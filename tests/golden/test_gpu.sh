@@ -26,7 +26,7 @@ expect 'PASSED  . 1 test' "$said"
 expect '^2 ranks: hash ' "$(LOCKSTEP_TEST_RANKS=2 tests/gpu/test_job.sh)"
 
 # What it prints is what this looks at: no sanitizer is needed for it, and they are slow.
-if [ -n "${LOCKSTEP_SANITIZER:-}" ]; then
+if [ -n "${LOCKSTEP_TEST_SANITIZER:-}" ]; then
     exit 0
 fi
 said=$("$BUILD/tests/gpu/bench_nccl"; "$BUILD/tests/gpu/bench_kernels")

@@ -37,14 +37,14 @@ compare() {
 
 # Worlds differ in how they cut and sum, which no sanitizer sees.
 worlds="1 2 3 4" steps=60
-[ -z "${LOCKSTEP_SANITIZER:-}" ] || worlds=3 steps=15
+[ -z "${LOCKSTEP_TEST_SANITIZER:-}" ] || worlds=3 steps=15
 
 # few NAME BYTES: the first 500 items of test data; all are tried in the end, and that takes long.
 few() {
     { head -c 4 "$data/$1" && printf '\000\000\001\364' && tail -c +9 "$data/$1" | head -c "$2"; } \
         >"$work/few/$1"
 }
-if [ -n "${LOCKSTEP_SANITIZER:-}" ]; then
+if [ -n "${LOCKSTEP_TEST_SANITIZER:-}" ]; then
     mkdir "$work/few"
     ln -s "$data"/train-* "$work/few"
     few t10k-images-idx3-ubyte $((8 + 500 * 784))
@@ -63,7 +63,7 @@ train() {
 failed=0
 train alone env -u LOCKSTEP_COORDINATOR -u LOCKSTEP_WORLD_SIZE
 for workers in $worlds; do
-    train "$workers-workers" "$LOCKSTEP_BIN/lockstep" run -n "$workers" --
+    train "$workers-workers" "$LOCKSTEP_TEST_BIN/lockstep" run -n "$workers" --
     compare "$workers-workers" || failed=1
     if ! grep -q "equal on $workers of $workers ranks" "$work/$workers-workers.out"; then
         cat "$work/$workers-workers.out"

@@ -13,11 +13,11 @@ if ! diff -u "$root/examples/hello.c" "$work/hello.c"; then
     exit 1
 fi
 
-export PKG_CONFIG_PATH="$LOCKSTEP_LIB/pkgconfig"
+export PKG_CONFIG_PATH="$LOCKSTEP_TEST_LIB/pkgconfig"
 flags=$(pkg-config --cflags --libs lockstep)
-case ${LOCKSTEP_SANITIZER:-} in
+case ${LOCKSTEP_TEST_SANITIZER:-} in
 '') sanitize= ;;
-*) sanitize=-fsanitize=$LOCKSTEP_SANITIZER ;;
+*) sanitize=-fsanitize=$LOCKSTEP_TEST_SANITIZER ;;
 esac
 case $CC in
 *clang*) cxx=clang++ ;;
@@ -44,8 +44,8 @@ expect() {
 warnings="-Wall -Wextra -Wpedantic -Werror"
 $CC -std=c11 $warnings $sanitize "$work/hello.c" -o "$work/hello" $flags
 $cxx -x c++ -std=c++11 $warnings $sanitize "$work/hello.c" -x none -o "$work/hello++" $flags
-export LD_LIBRARY_PATH="$LOCKSTEP_LIB"
+export LD_LIBRARY_PATH="$LOCKSTEP_TEST_LIB"
 for program in hello hello++; do
     expect 1 env -u LOCKSTEP_COORDINATOR -u LOCKSTEP_WORLD_SIZE "$work/$program"
-    expect 3 "$LOCKSTEP_BIN/lockstep" run -n 3 -- "$work/$program"
+    expect 3 "$LOCKSTEP_TEST_BIN/lockstep" run -n 3 -- "$work/$program"
 done

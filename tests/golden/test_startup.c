@@ -84,7 +84,7 @@ static FILE *launch(void)
 {
     char self[4096] = "";
     char command[8192 + 128];
-    const char *folder = getenv("LOCKSTEP_BIN");
+    const char *folder = getenv("LOCKSTEP_TEST_BIN");
     assert_true(readlink("/proc/self/exe", self, sizeof(self) - 1) > 0);
     snprintf(command, sizeof(command), "'%s/lockstep' run -n %d --no-prefix -- '%s' --train",
              folder != NULL ? folder : "build/bin", WORKERS, self);

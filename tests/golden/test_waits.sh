@@ -16,12 +16,12 @@ fail() {
 
 env -u LOCKSTEP_COORDINATOR -u LOCKSTEP_WORLD_SIZE "$waits" >"$work/out" 2>&1 ||
     fail "waits failed alone"
-"$LOCKSTEP_BIN/lockstep" run -n 3 -- "$waits" >>"$work/out" 2>&1 || fail "waits failed"
+"$LOCKSTEP_TEST_BIN/lockstep" run -n 3 -- "$waits" >>"$work/out" 2>&1 || fail "waits failed"
 for rank in 0 1 2; do
     grep -q "rank $rank of 3: actor 1\.000, critic 1\.000" "$work/out" || fail "rank $rank is wrong"
 done
 
-if "$LOCKSTEP_BIN/lockstep" run -n 2 --grace 60s -- "$waits" --swap >"$work/out" 2>&1; then
+if "$LOCKSTEP_TEST_BIN/lockstep" run -n 2 --grace 60s -- "$waits" --swap >"$work/out" 2>&1; then
     fail "waits --swap was to fail"
 fi
 sed -n 's/^    \(\[[01]\] .*\)/\1/p' "$root/docs/waits.md" | sort >"$work/wanted"

@@ -5,8 +5,8 @@
 set -eu
 job=$BUILD/tests/gpu/job
 for ranks in ${LOCKSTEP_TEST_RANKS:-1 2 4}; do
-    cpu=$("$LOCKSTEP_BIN/lockstep" run --no-prefix -n $ranks -- "$job" --check --device none)
-    gpu=$("$LOCKSTEP_BIN/lockstep" run --no-prefix -n $ranks -- "$job" --check --device 0)
+    cpu=$("$LOCKSTEP_TEST_BIN/lockstep" run --no-prefix -n $ranks -- "$job" --check --device none)
+    gpu=$("$LOCKSTEP_TEST_BIN/lockstep" run --no-prefix -n $ranks -- "$job" --check --device 0)
     cpu=$(echo "$cpu" | grep '^hash' | sort -u)
     gpu=$(echo "$gpu" | grep '^hash' | sort -u)
     if [ -z "$cpu" ] || [ "$cpu" != "$gpu" ]; then

@@ -14,7 +14,7 @@ if [ -n "${LOCKSTEP_CUDA_LIBRARY:-}" ]; then
 fi
 data=$(tools/get-mnist) || { echo "the MNIST files cannot be had"; exit 77; }
 export MNIST_DIR="$data" BUILD
-"$LOCKSTEP_BIN/lockstep" run --no-prefix -n 4 -- sh -c '
+"$LOCKSTEP_TEST_BIN/lockstep" run --no-prefix -n 4 -- sh -c '
     if [ "$LOCKSTEP_RANK_HINT" = 0 ]; then exec "$BUILD/examples/gpu/mnist_cuda" --epochs 1; fi
     exec "$BUILD/examples/mnist" --epochs 1' | tee "$BUILD/tests/gpu/mnist.log"
 grep -q 'equal on 4 of 4 ranks' "$BUILD/tests/gpu/mnist.log"

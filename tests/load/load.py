@@ -17,7 +17,7 @@ import time
 import urllib.request
 
 BUILD = os.environ.get("BUILD", "build")
-BIN = os.environ.get("LOCKSTEP_BIN", os.path.join(BUILD, "bin"))
+BIN = os.environ.get("LOCKSTEP_TEST_BIN", os.path.join(BUILD, "bin"))
 SECONDS = 15
 PART = 100
 MOST_SHARE = 0.15  # Of one core.

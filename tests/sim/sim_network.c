@@ -113,7 +113,7 @@ void sim_fail(struct sim *sim, const char *format, ...)
         fprintf(stderr, "worker %" PRIu32 ", %s: %s %s\n", i, sim_name(worker),
                 sim_end_name(worker->end), text);
     }
-    fprintf(stderr, "FAILED, again with LOCKSTEP_SIM_SEED=%" PRIu64 ": ", sim->seed);
+    fprintf(stderr, "FAILED, again with LOCKSTEP_TEST_SIM_SEED=%" PRIu64 ": ", sim->seed);
     va_start(arguments, format);
     vfprintf(stderr, format, arguments);
     va_end(arguments);

@@ -4,7 +4,8 @@
 // with its own faults; what must hold in all of them is in sim_check.c, and what must come of each
 // is said here.
 //
-// LOCKSTEP_SIM_SEEDS=n runs n seeds (1000), LOCKSTEP_SIM_SEED=n runs one and prints its trace.
+// LOCKSTEP_TEST_SIM_SEEDS=n runs n seeds (1000), LOCKSTEP_TEST_SIM_SEED=n runs one and prints its
+// trace.
 
 #include "tests/sim/sim_script.h"
 
@@ -322,8 +323,8 @@ static void test_seeds(void **state)
 {
     static struct cluster cluster;
     struct tally tally = {0};
-    const uint64_t only = number_from("LOCKSTEP_SIM_SEED", UINT64_MAX);
-    const uint64_t count = number_from("LOCKSTEP_SIM_SEEDS", 1000);
+    const uint64_t only = number_from("LOCKSTEP_TEST_SIM_SEED", UINT64_MAX);
+    const uint64_t count = number_from("LOCKSTEP_TEST_SIM_SEEDS", 1000);
     (void)state;
     if (only != UINT64_MAX) {
         run_seed(&cluster, only, &tally);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every interleaving of small worlds of the real cores (explore.h): families of configurations, of
-// which a seeded sample is explored here, and all by `make explore` (LOCKSTEP_EXPLORE=all). Any
-// fault is printed as the shortest list of events that leads to it.
+// which a seeded sample is explored here, and all by `make explore` (LOCKSTEP_TEST_EXPLORE=all).
+// Any fault is printed as the shortest list of events that leads to it.
 //
 // In a family a configuration has a number, from which everything about it is drawn: see draw().
 
@@ -543,7 +543,7 @@ static void explore_family(const struct family *family, bool all)
     struct tally tally = {0};
     const uint64_t size = family_size(family);
     // A sanitizer is slow, and finds in a few worlds what it can find in many.
-    const char *sanitizer = getenv("LOCKSTEP_SANITIZER");
+    const char *sanitizer = getenv("LOCKSTEP_TEST_SANITIZER");
     const bool slow = sanitizer != NULL && sanitizer[0] != '\0';
     const uint64_t sample = all ? size : (family->sample + (slow ? 4 : 0)) / (slow ? 5 : 1);
     const double began = seconds_now();
@@ -562,8 +562,8 @@ static void explore_family(const struct family *family, bool all)
 
 static void test_families(void **state)
 {
-    const char *which = getenv("LOCKSTEP_EXPLORE");
-    const uint64_t only = number_from("LOCKSTEP_EXPLORE_NUMBER", UINT64_MAX);
+    const char *which = getenv("LOCKSTEP_TEST_EXPLORE");
+    const uint64_t only = number_from("LOCKSTEP_TEST_EXPLORE_NUMBER", UINT64_MAX);
     struct tally tally = {0};
     (void)state;
     for (uint32_t i = 0; i < FAMILIES; i++) {

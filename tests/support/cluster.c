@@ -55,7 +55,7 @@ static void coordinator_stop(void)
 static _Noreturn void coordinator_exec(int output)
 {
     char program[4096];
-    const char *folder = getenv("LOCKSTEP_BIN");
+    const char *folder = getenv("LOCKSTEP_TEST_BIN");
     snprintf(program, sizeof(program), "%s/lockstep-coordinator", folder ? folder : "build/bin");
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     dup2(output, STDOUT_FILENO);
@@ -71,7 +71,7 @@ static void coordinator_read_line(int input, char *line, size_t bytes)
     while (size + 1 < bytes && memchr(line, '\n', size) == NULL) {
         const ssize_t got = read(input, line + size, bytes - 1 - size);
         if (got <= 0)
-            fail_msg("lockstep-coordinator did not start (LOCKSTEP_BIN?)");
+            fail_msg("lockstep-coordinator did not start (LOCKSTEP_TEST_BIN?)");
         size += (size_t)got;
     }
     line[size] = '\0';
@@ -372,7 +372,7 @@ static void cluster_environment(const char *name, const char *value)
 // The libraries are loaded once in a process, and read most of their variables then.
 static void cluster_fake(const char *variable, const char *library)
 {
-    const char *folder = getenv("LOCKSTEP_BIN");
+    const char *folder = getenv("LOCKSTEP_TEST_BIN");
     char path[4096];
     snprintf(path, sizeof(path), "%s/../tests/fake_gpu/%s", folder ? folder : "build/bin", library);
     if (access(path, R_OK) != 0)
@@ -507,7 +507,7 @@ static bool stamp_all_algorithms(void)
 // two, loopback and memory the one of three.
 static bool stamp_leaves_out(const struct stamp *stamp, const struct setting *setting)
 {
-    const char *sanitizer = getenv("LOCKSTEP_SANITIZER");
+    const char *sanitizer = getenv("LOCKSTEP_TEST_SANITIZER");
     if (sanitizer == NULL || sanitizer[0] == '\0')
         return false;
     if (setting->torn_bytes != 0)

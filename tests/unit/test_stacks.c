@@ -666,7 +666,7 @@ int main(void)
         WITH_STACKS(test_forked_child),
         WITH_STACKS(test_many_captures),
     };
-    const char *sanitizer = getenv("LOCKSTEP_SANITIZER");
+    const char *sanitizer = getenv("LOCKSTEP_TEST_SANITIZER");
     if (sanitizer != NULL && strcmp(sanitizer, "thread") == 0)
         return cmocka_run_group_tests(none, NULL, NULL);
     return cmocka_run_group_tests(captures, NULL, NULL);
