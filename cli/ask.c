@@ -16,13 +16,20 @@
 
 #define TIMEOUT_MS 5000
 
-int ask_set_address(struct ask *ask, const char *value)
+static int take_address(struct ask *ask, const char *value)
 {
     if (http_read_address(value, &ask->peer)) {
         ask->peer.tls |= ask->peer.cacert[0] != '\0';
         return 0;
     }
     return cli_misuse(ask->command, "%s: not HOST:PORT or [IPV6]:PORT", value);
+}
+
+int ask_set_address(struct ask *ask, char *value)
+{
+    const int result = take_address(ask, value);
+    http_hide_token(value);
+    return result;
 }
 
 // It becomes a part of a path as it is: a coordinator has no other names.
@@ -76,7 +83,7 @@ int ask_find(struct ask *ask)
     const char *dashboard = getenv("LOCKSTEP_DASHBOARD");
     if (ask->peer.address[0])
         return 0;
-    return ask_set_address(ask, dashboard && dashboard[0] ? dashboard : ASK_DEFAULT);
+    return take_address(ask, dashboard && dashboard[0] ? dashboard : ASK_DEFAULT);
 }
 
 // What it says beside its number: {"error":{"code":404,"message":"there is no such job"}}

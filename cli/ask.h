@@ -22,7 +22,7 @@ struct ask {
 };
 
 // Values of options. 0, or CLI_MISUSE with a sentence on stderr.
-int ask_set_address(struct ask *ask, const char *value);
+int ask_set_address(struct ask *ask, char *value); // Overwrites a token in it.
 int ask_set_job(struct ask *ask, const char *value);
 int ask_set_token(struct ask *ask, const char *file); // Its first line.
 int ask_set_cacert(struct ask *ask, const char *file); // And so TLS, whatever the address says.

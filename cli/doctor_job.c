@@ -147,7 +147,8 @@ void doctor_jobs(struct doctor_report *report, const struct http_peer *peer, con
                      error);
     } else if (code == 404 && job[0]) {
         doctor_judge(finding, DOCTOR_MISSING,
-                     "it has no job '%s': lockstep status --http %s shows the jobs", job, address);
+                     "it has no job '%s': lockstep status --http %s%s shows the jobs", job, address,
+                     peer->token[0] ? " --token-file FILE" : "");
     } else if (code == 401) {
         doctor_judge(finding, DOCTOR_MISSING, "it wants a token: give the file with --token-file");
     } else if (code != 200) {

@@ -230,6 +230,45 @@ static bool reach(struct connection *connection, const struct http_peer *peer, c
     return connection->tls != NULL;
 }
 
+// The token in an address and its size, or NULL. It ends where another parameter or the fragment
+// begins.
+static const char *token_in(const char *value, size_t *size)
+{
+    static const char name[] = "?token=";
+    const char *token = strstr(value, name);
+    if (!token)
+        return NULL;
+    token += sizeof(name) - 1;
+    *size = strcspn(token, "&#");
+    return token;
+}
+
+// Only what may stand in a header.
+static bool take_token(const char *value, struct http_peer *peer)
+{
+    size_t size = 0;
+    const char *token = token_in(value, &size);
+    if (!token || peer->token[0])
+        return true;
+    if (size == 0 || size >= sizeof(peer->token))
+        return false;
+    for (size_t i = 0; i < size; i++) {
+        if (token[i] <= ' ' || token[i] > '~')
+            return false;
+    }
+    memcpy(peer->token, token, size);
+    peer->token[size] = '\0';
+    return true;
+}
+
+void http_hide_token(char *value)
+{
+    size_t size = 0;
+    const char *token = token_in(value, &size);
+    if (token)
+        memset(value + (token - value), '*', size);
+}
+
 bool http_read_address(const char *value, struct http_peer *peer)
 {
     static const char plain[] = "http://";
@@ -243,8 +282,9 @@ bool http_read_address(const char *value, struct http_peer *peer)
     else if (strncmp(value, plain, strlen(plain)) == 0)
         value += strlen(plain);
     text_init(&text, peer->address, sizeof(peer->address));
-    text_append_bytes(&text, value, strcspn(value, "/"));
-    return !text.truncated && parse_address(peer->address, host, sizeof(host), &port) && port > 0;
+    text_append_bytes(&text, value, strcspn(value, "/?#"));
+    return !text.truncated && take_token(value, peer) &&
+           parse_address(peer->address, host, sizeof(host), &port) && port > 0;
 }
 
 int http_get(const struct http_peer *peer, const char *path, uint64_t timeout_ms, char **body,

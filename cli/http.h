@@ -26,8 +26,13 @@ struct http_peer {
 };
 
 // Takes what people give as an address: "http://127.0.0.1:8080/", "https://..." or
-// "127.0.0.1:8080". False when it is none of these, or too long.
+// "127.0.0.1:8080"; the token of "http://127.0.0.1:8080/?token=0123...", unless there is one
+// already. False when it is none of these, or too long.
 bool http_read_address(const char *value, struct http_peer *peer);
+
+// Overwrites the token in an argument of the command line, which every user of the machine can read
+// in the list of processes.
+void http_hide_token(char *value);
 
 // Returns the status code with the body, NUL-terminated, given in *body (free it), or -1 with a
 // sentence in error.

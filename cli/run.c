@@ -20,7 +20,7 @@
 // - When the supervisor dies by SIGKILL, the kernel kills the workers (their parent-death signal),
 //   what they had started becomes the launcher's, and the launcher kills it.
 // - Only if both are killed at the same instant can a worker's own child survive; the workers and
-//   the coordinator do not.
+//   the coordinator do not. The private directory then stays, with a dead socket in it.
 //
 // Signals. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 go to all workers' groups, not to
 // the coordinator. The second SIGINT, SIGTERM or SIGHUP kills.
@@ -33,6 +33,7 @@
 
 #include "base/parse.h"
 #include "cli/cli.h"
+#include "cli/daemon.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -284,6 +285,20 @@ static int end_of_supervisor(const struct run_options *options, int status)
     return run_exit_code(status);
 }
 
+// Forks the supervisor and waits for its end. Returns the exit status.
+static int launch(const struct run_options *options, const int control[2], const sigset_t *watched)
+{
+    pid_t supervisor = fork();
+    if (supervisor < 0) {
+        cli_say(options->command, "cannot start a process: %s", strerror(errno));
+        return CLI_FAILED;
+    }
+    if (supervisor == 0)
+        exit(become_supervisor(options, control));
+    close(control[0]);
+    return end_of_supervisor(options, watch(supervisor, control[1], watched));
+}
+
 int run_launch(struct run_options *options)
 {
     sigset_t watched;
@@ -295,15 +310,12 @@ int run_launch(struct run_options *options)
         cli_say(options->command, "cannot make a pipe: %s", strerror(errno));
         return CLI_FAILED;
     }
-    pid_t supervisor = fork();
-    if (supervisor < 0) {
-        cli_say(options->command, "cannot start a process: %s", strerror(errno));
-        return CLI_FAILED;
-    }
-    if (supervisor == 0)
-        exit(become_supervisor(options, control));
-    close(control[0]);
-    return end_of_supervisor(options, watch(supervisor, control[1], &watched));
+    // Made here, because the launcher can also remove it when the supervisor has been killed.
+    int result = options->coordinator ? 0 : daemon_make_directory(options);
+    if (result == 0)
+        result = launch(options, control, &watched);
+    daemon_forget(options->directory);
+    return result;
 }
 
 int cli_run(int argc, char **argv)

@@ -15,11 +15,13 @@
 
 #define RUN_GRACE_MS 1500
 #define RUN_CODE_BYTES 12 // A number of 32 bits, as text.
+#define RUN_DIRECTORY_BYTES 108 // As many as the address of a socket in it may have.
 
 struct run_options {
     const char *command; // The subcommand, which every sentence on stderr begins with.
     uint32_t world_size;
     const char *coordinator; // NULL: a private one.
+    char directory[RUN_DIRECTORY_BYTES]; // Of a private one; run_launch makes it. "": none.
     char job[LOCKSTEP_JOB_NAME_BYTES];
     uint64_t timeout_ms; // How long a worker waits for its world; 0: the library's default.
     uint64_t grace_ms;

@@ -13,6 +13,7 @@
 #include "cli/cli.h"
 #include "cli/colour.h"
 #include "cli/daemon.h"
+#include "cli/place.h"
 #include "cli/relay.h"
 
 #include <ctype.h>
@@ -35,7 +36,6 @@
 #define DAEMON_STOP_MS 300
 #define GIVE_UP_MS 500
 #define NEVER UINT64_MAX
-#define VARIABLE_COUNT 7
 
 struct supervisor {
     // set at start, then constant
@@ -291,13 +291,13 @@ static void reap(struct supervisor *supervisor)
 
 // Handles signals and ended children until the coordinator tells its ports.
 // Returns 0, or an exit status.
-static int await_ports(struct supervisor *supervisor, const char *directory, int watch_fd)
+static int await_ports(struct supervisor *supervisor, int watch_fd)
 {
     struct pollfd polls[] = {{.fd = supervisor->control_fd, .events = POLLIN},
                              {.fd = supervisor->child_fd, .events = POLLIN},
                              {.fd = watch_fd, .events = POLLIN}};
     uint64_t deadline = clock_now_ms() + DAEMON_START_MS;
-    while (!daemon_ports(&supervisor->daemon, directory)) {
+    while (!daemon_ready(&supervisor->daemon, supervisor->options)) {
         char events[4096];
         uint64_t now = clock_now_ms();
         if (now >= deadline) {
@@ -319,21 +319,18 @@ static int await_ports(struct supervisor *supervisor, const char *directory, int
     return 0;
 }
 
-static int start_daemon(struct supervisor *supervisor, int error_fd)
+static int start_daemon(struct supervisor *supervisor)
 {
-    char directory[PATH_MAX] = "";
-    int result = daemon_start(&supervisor->daemon, supervisor->options, error_fd, directory,
-                              sizeof(directory));
+    int result = daemon_start(&supervisor->daemon, supervisor->options);
     supervisor->daemon_wanted = true;
-    if (result == 0) {
-        int watch_fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
-        if (watch_fd >= 0)
-            inotify_add_watch(watch_fd, directory, IN_MOVED_TO | IN_CLOSE_WRITE);
-        result = await_ports(supervisor, directory, watch_fd);
-        if (watch_fd >= 0)
-            close(watch_fd);
-    }
-    daemon_forget(directory);
+    if (result != 0)
+        return result;
+    int watch_fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    if (watch_fd >= 0)
+        inotify_add_watch(watch_fd, supervisor->options->directory, IN_MOVED_TO | IN_CLOSE_WRITE);
+    result = await_ports(supervisor, watch_fd);
+    if (watch_fd >= 0)
+        close(watch_fd);
     return result;
 }
 
@@ -351,61 +348,7 @@ static void stop_daemon(struct supervisor *supervisor)
     }
 }
 
-static void announce(const struct supervisor *supervisor)
-{
-    const struct run_options *options = supervisor->options;
-    const char *plural = options->world_size == 1 ? "" : "s";
-    if (options->quiet)
-        return;
-    if (options->coordinator)
-        cli_say(options->command, "job %s, %u worker%s, coordinator %s", options->job,
-                options->world_size, plural, options->coordinator);
-    else if (supervisor->daemon.http_port)
-        cli_say(options->command, "job %s, %u worker%s, dashboard http://127.0.0.1:%u/",
-                options->job, options->world_size, plural, supervisor->daemon.http_port);
-    else
-        cli_say(options->command, "job %s, %u worker%s, no dashboard", options->job,
-                options->world_size, plural);
-}
-
 // ---- Workers -----------------------------------------------------------------------------------
-
-// The values of the variables, as text; they live as long as the fork needs them.
-struct place {
-    char coordinator[LOCKSTEP_ADDRESS_BYTES];
-    char dashboard[64];
-    char world_size[RUN_CODE_BYTES];
-    char rank[RUN_CODE_BYTES];
-    char timeout[RUN_CODE_BYTES];
-};
-
-static unsigned place_variables(const struct supervisor *supervisor, uint32_t rank,
-                                struct place *place, struct spawn_variable *variables)
-{
-    const struct run_options *options = supervisor->options;
-    unsigned count = 0;
-    if (options->coordinator)
-        snprintf(place->coordinator, sizeof(place->coordinator), "%s", options->coordinator);
-    else
-        snprintf(place->coordinator, sizeof(place->coordinator), "127.0.0.1:%u",
-                 supervisor->daemon.grpc_port);
-    snprintf(place->world_size, sizeof(place->world_size), "%u", options->world_size);
-    snprintf(place->rank, sizeof(place->rank), "%u", rank);
-    snprintf(place->timeout, sizeof(place->timeout), "%u", (unsigned)options->timeout_ms);
-    snprintf(place->dashboard, sizeof(place->dashboard), "http://127.0.0.1:%u/",
-             supervisor->daemon.http_port);
-    variables[count++] = (struct spawn_variable){"LOCKSTEP_COORDINATOR", place->coordinator};
-    variables[count++] = (struct spawn_variable){"LOCKSTEP_JOB", options->job};
-    variables[count++] = (struct spawn_variable){"LOCKSTEP_WORLD_SIZE", place->world_size};
-    variables[count++] = (struct spawn_variable){"LOCKSTEP_RANK_HINT", place->rank};
-    if (!options->coordinator) // A private one is on loopback, and has no certificate.
-        variables[count++] = (struct spawn_variable){"LOCKSTEP_TLS_DIR", NULL};
-    if (options->timeout_ms)
-        variables[count++] = (struct spawn_variable){"LOCKSTEP_OPEN_TIMEOUT_MS", place->timeout};
-    if (supervisor->daemon.http_port)
-        variables[count++] = (struct spawn_variable){"LOCKSTEP_DASHBOARD", place->dashboard};
-    return count;
-}
 
 static void close_both(int fds[2])
 {
@@ -446,7 +389,7 @@ static void add_stream(struct supervisor *supervisor, uint32_t rank, unsigned nu
 static int start_rank(struct supervisor *supervisor, uint32_t rank)
 {
     struct place place;
-    struct spawn_variable variables[VARIABLE_COUNT];
+    struct spawn_variable variables[PLACE_VARIABLES];
     int *failure = supervisor->failure_fds[rank];
     int output[2] = {-1, -1};
     int error[2] = {-1, -1};
@@ -457,7 +400,8 @@ static int start_rank(struct supervisor *supervisor, uint32_t rank)
         .program = supervisor->trainer,
         .argv = supervisor->options->trainer,
         .variables = variables,
-        .variable_count = place_variables(supervisor, rank, &place, variables),
+        .variable_count =
+            place_variables(supervisor->options, &supervisor->daemon, rank, &place, variables),
         .input = supervisor->null_fd,
         .output = output[1],
         .error = error[1],
@@ -672,9 +616,9 @@ static int start_all(struct supervisor *supervisor)
 {
     int result = 0;
     if (!supervisor->options->coordinator)
-        result = start_daemon(supervisor, -1);
+        result = start_daemon(supervisor);
     if (result == 0) {
-        announce(supervisor);
+        place_announce(supervisor->options, &supervisor->daemon);
         result = start_workers(supervisor);
     }
     return result == 0 ? start_sinks(supervisor) : result;
@@ -719,6 +663,8 @@ int supervise(const struct run_options *options, int control_fd)
         result = start_all(&supervisor);
     if (result != 0) {
         kill_descendants();
+        if (supervisor.orphaned)
+            daemon_forget(options->directory);
         _exit(result);
     }
     while (supervisor.running > 0 && !supervisor.orphaned)
@@ -727,8 +673,10 @@ int supervise(const struct run_options *options, int control_fd)
         stop_daemon(&supervisor);
     if (!kill_descendants())
         cli_say(options->command, "a process could not be killed; it is stuck in the kernel");
-    if (supervisor.orphaned)
+    if (supervisor.orphaned) {
+        daemon_forget(options->directory); // The launcher would do it.
         _exit(128 + SIGKILL);
+    }
     result = finish(&supervisor);
     release(&supervisor);
     return result;

@@ -487,6 +487,15 @@ const showLists = state => {
 let asked = 0; // Answers to earlier questions come too late.
 let stackRank = null; // Null: the dialog is there for the token alone.
 
+// A printed address may hold the token. It is kept for this tab, and leaves the address at once, so
+// that it is neither copied with the address nor kept in bookmarks.
+const takeToken = () => {
+  const token = new URLSearchParams(location.search).get('token');
+  if (!token) return;
+  sessionStorage.setItem('token', token);
+  history.replaceState(null, '', location.pathname + location.hash);
+};
+
 const credentials = () => {
   const token = sessionStorage.getItem('token');
   return token ? {Authorization: `Bearer ${token}`} : {};
@@ -702,5 +711,6 @@ at('token').addEventListener('submit', () => {
   else showStack(stackRank);
 });
 addEventListener('hashchange', loadJobs);
+takeToken();
 loadJobs();
 setInterval(loadJobs, JOBS_MS);

@@ -143,6 +143,11 @@ def run_with_token(browser, folder):
         page.wait("document.querySelectorAll('#stack .thread li').length > 1")
         assert not [error for error in page.errors if "401" not in error], page.errors
         page.close()
+        page = browser.open(f"{scene.url}?token=0123456789abcdef", 1280, 900)
+        page.wait("document.querySelector('#link').textContent === 'Live'")
+        assert page.value("location.href") == scene.url, "the token stays in the address"
+        assert not page.value("document.querySelector('#stack').open") and not page.errors, page.errors
+        page.close()
     finally:
         scene.close()
 

@@ -71,7 +71,7 @@ run 2 -n 2 --http 127.0.0.1:0 --coordinator 127.0.0.1:1 true
 # The environment of a worker.
 run 0 -n 2 --job place --timeout 30s -- sh -c 'echo "$LOCKSTEP_COORDINATOR $LOCKSTEP_JOB \
 $LOCKSTEP_WORLD_SIZE $LOCKSTEP_RANK_HINT $LOCKSTEP_OPEN_TIMEOUT_MS $LOCKSTEP_DASHBOARD"'
-grep -qE '^\[1\] 127.0.0.1:[0-9]+ place 2 1 30000 http://127.0.0.1:[0-9]+/$' "$work/out" ||
+grep -qE '^\[1\] unix:/[^ ]+/socket place 2 1 30000 http://127.0.0.1:[0-9]+/\?token=[0-9a-f]{64}$' "$work/out" ||
     { fail "environment:"; cat "$work/out"; }
 run 0 -n 2 --http off -- sh -c 'test -z "$LOCKSTEP_DASHBOARD"'
 run 0 -n 2 --coordinator 127.0.0.1:9 -- sh -c 'test "$LOCKSTEP_COORDINATOR" = 127.0.0.1:9'
