@@ -111,6 +111,7 @@ fuzz-smoke: ## The same, 20 seconds each
 fuzz-seeds: $(BUILD)/tests/fuzz/make_seeds ## Write the seeds that our encoders make
 	@$(BUILD)/tests/fuzz/make_seeds tests/fuzz/seeds
 $(BUILD)/tests/fuzz/make_seeds: $(BUILD)/obj/tests/fuzz/make_seeds.o $(ARCHIVES)
+	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ -Wl,--start-group $^ -Wl,--end-group $(DAEMON_LIBS)
 
 test: $(if $(NEEDS_PROGRAMS),all) $(if $(filter tests/browser/%,$(TEST_SH)),$(FLEET)) \

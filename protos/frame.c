@@ -122,6 +122,8 @@ const char *frame_kind_name(enum frame_kind kind)
         return "challenge";
     case FRAME_WELCOME:
         return "welcome";
+    case FRAME_LOST:
+        return "lost";
     }
     return "unknown";
 }
@@ -134,7 +136,7 @@ static bool frame_carries_tensor(enum frame_kind kind)
 
 uint32_t frame_payload_max(enum frame_kind kind)
 {
-    if (kind < FRAME_HELLO || kind > FRAME_WELCOME)
+    if (kind < FRAME_HELLO || kind > FRAME_LOST)
         return 0;
     if (kind == FRAME_STEP_HEADER)
         return LOCKSTEP_NOTE_BYTES;
@@ -143,7 +145,7 @@ uint32_t frame_payload_max(enum frame_kind kind)
 
 static enum frame_status frame_check(const struct frame_header *header, const char **detail)
 {
-    if (header->kind < FRAME_HELLO || header->kind > FRAME_WELCOME) {
+    if (header->kind < FRAME_HELLO || header->kind > FRAME_LOST) {
         *detail = "the kind of the frame is unknown";
         return FRAME_INVALID;
     }

@@ -33,6 +33,7 @@ enum frame_kind {
     FRAME_RUN = 11, // Small. Leaders of hosts agree which collective runs next.
     FRAME_CHALLENGE = 12, // Small. First from who has accepted: a nonce.
     FRAME_WELCOME = 13, // Small. Answers a hello: the proof of who has accepted.
+    FRAME_LOST = 14, // Small. A rank was lost; whoever hears of it first passes it on.
 };
 
 // Flags are for later; a set bit outside FRAME_FLAGS is refused.
@@ -41,8 +42,8 @@ enum frame_kind {
 
 // A field that a kind does not use is zero; the decoder does not insist.
 //
-//              generation, step: always, but step is 0 in HELLO, WELCOME and LEAVE, and both are
-//              in CHALLENGE
+//              generation, step: always, but step is 0 in HELLO, WELCOME, LEAVE and LOST, and both
+//              are in CHALLENGE
 // CHALLENGE    payload: the nonce of who has accepted; nothing else is said to a stranger
 // HELLO        chunk: the sender's rank; part: the rank that it means to reach; payload: nonce and
 //              proof (worker/hello.h) of who has connected
@@ -64,7 +65,8 @@ enum frame_kind {
 // WAVE         slot: kind of the wave; part: round; chunk: the sender's rank
 // CREDIT       space, slot and signature as in the frames that it allows; part: 0 for REDUCE,
 //              GATHER and BROADCAST, FRAME_CREDIT_PAIR for PAIR; credit: stripes granted in all
-// LEAVE        chunk: the sender's rank
+// LEAVE        chunk: the sender's rank; payload: why it leaves (farewell.h), or none
+// LOST         chunk: the sender's rank; payload: who was lost (farewell.h)
 struct frame_header {
     enum frame_kind kind;
     uint8_t flags;

@@ -135,6 +135,7 @@ static_assert((LOCKSTEP_TRACE_EVENTS & (LOCKSTEP_TRACE_EVENTS - 1)) == 0, "a mas
 #define LOCKSTEP_FRAME_BYTES (1024 * 1024) // Payload of one frame.
 #define LOCKSTEP_WINDOW 8 // W of the order protocol: slots in flight.
 #define LOCKSTEP_EAGER_BYTES (256 * 1024) // Payload that may be sent before its credit.
+#define LOCKSTEP_FAREWELL_TEXT_BYTES 512 // Why a rank ends, as it tells the others.
 #define LOCKSTEP_WAVE_BYTES 1024 // Payload of one wave message.
 #define LOCKSTEP_USED_BYTES 4096 // Used bits of one frame, one bit for a parameter.
 #define LOCKSTEP_READY_STREAMS 8 // Of a device, that produce the gradients of one bucket.
@@ -197,5 +198,9 @@ static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a p
 // How long a worker that saw a reset waits for the verdict, which comes at once but on busy
 // machines.
 #define LOCKSTEP_HALT_GRACE_MS 3000
+// Without a coordinator: how long a worker that saw or heard of a loss waits for what others say of
+// it, so that all of them name the same rank. And how many losses it remembers.
+#define LOCKSTEP_LOSS_SETTLE_MS 100
+#define LOCKSTEP_LOSSES 16
 
 #endif

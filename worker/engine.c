@@ -164,6 +164,7 @@ static void engine_abort(struct lockstep_session *session, const char *reason)
     snprintf(message.u.fail.text, sizeof(message.u.fail.text), "aborted: %s", reason);
     snprintf(session->abort_text, sizeof(session->abort_text), "this session was aborted: %s",
              reason);
+    engine_resign(session, message.u.fail.text);
     if (session->generation.number == 0 || session->control_gone) {
         session->over_abruptly = true;
         engine_fail(session, LOCKSTEP_E_CLOSED, session->abort_text);
@@ -324,6 +325,7 @@ void engine_finish(struct lockstep_session *session)
     struct command command;
     if (session->over && !session->let_go)
         engine_let_go(session);
+    engine_goodbye(session);
     if (session->generation.number != 0 && !session->over && session->leave)
         transport_leave(session->transport, ENGINE_LINGER_MS);
     else if (session->generation.number != 0 && !session->over)

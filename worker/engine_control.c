@@ -244,8 +244,7 @@ void engine_control_ended(struct lockstep_session *session, const char *why)
     session->control_gone = true;
     text_copy(session->control_text, sizeof(session->control_text), why);
     engine_wait_alone(session);
-    if (session->verdict_deadline_ms != 0)
-        session->verdict_deadline_ms = clock_now_ms();
+    engine_decide_alone(session);
     if (!session->formed || session->starting) {
         engine_fail(session, LOCKSTEP_E_UNREACHABLE, why);
         return;

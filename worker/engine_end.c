@@ -23,13 +23,15 @@ void engine_fail(struct lockstep_session *session, int status, const char *text)
     transport_wake(session->transport);
 }
 
-// After a death links are closed at once. Otherwise another rank may still need our last frames to
-// settle the step before the one that failed: those are sent first, and a goodbye, so that nobody
-// takes this rank for dead.
+// Another rank may still need our last frames to settle the step before the one that failed: those
+// are sent first, and a goodbye with the reason, so that nobody takes this rank for dead.
 void engine_let_go(struct lockstep_session *session)
 {
     session->let_go = true;
-    if (session->linked && !session->over_abruptly)
+    engine_goodbye(session);
+    if (session->linked && session->over_abruptly)
+        transport_retreat(session->transport, ENGINE_HALT_LINGER_MS);
+    else if (session->linked)
         transport_leave(session->transport, ENGINE_HALT_LINGER_MS);
     if (session->generation.number != 0)
         transport_abandon(session->transport);
@@ -46,9 +48,18 @@ void engine_report(struct lockstep_session *session, struct up_message *message,
     session->lost_here = *seen;
     session->verdict_deadline_ms = clock_now_ms() + LOCKSTEP_HALT_GRACE_MS;
     if (session->control_gone)
-        session->verdict_deadline_ms = clock_now_ms();
-    else
+        engine_decide_alone(session);
+    else if (message)
         engine_send(session, message);
+}
+
+void engine_decide_alone(struct lockstep_session *session)
+{
+    if (session->verdict_deadline_ms == 0)
+        return;
+    session->verdict_deadline_ms = clock_now_ms();
+    if (session->lost_here.kind == HALT_LOST && session->abort_text[0] == '\0')
+        session->verdict_deadline_ms += LOCKSTEP_LOSS_SETTLE_MS;
 }
 
 void engine_check_verdict(struct lockstep_session *session)
@@ -58,6 +69,7 @@ void engine_check_verdict(struct lockstep_session *session)
         (clock_now_ms() < session->verdict_deadline_ms && !idle))
         return;
     session->verdict_deadline_ms = 0;
+    engine_choose_loss(session, &session->lost_here);
     if (!session->over)
         order_halted(session->order, &session->lost_here);
 }

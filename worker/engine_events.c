@@ -99,24 +99,6 @@ static void engine_header(void *context, const struct step_header *header, const
     progress_order(session);
 }
 
-static void engine_peer_lost(void *context, uint32_t rank, enum peer_loss loss, const char *text)
-{
-    const bool left = loss == LOSS_LEFT;
-    struct lockstep_session *session = context;
-    struct up_message message = {.kind = UP_LOST};
-    struct down_halt seen = {.kind = left ? HALT_LEFT : HALT_LOST, .has_rank = true, .rank = rank};
-    message.u.lost.rank = rank;
-    message.u.lost.left = left;
-    message.u.lost.silent = loss == LOSS_SILENT;
-    message.u.lost.step = order_present_step(session->order);
-    text_copy(message.u.lost.text, sizeof(message.u.lost.text), text);
-    snprintf(seen.text, sizeof(seen.text), "rank %" PRIu32 " (host %s) %s: %s", rank,
-             engine_peer_host(session, rank), left ? "left the job" : "was lost", text);
-    log_event(&session->log, LOG_LEVEL_WARN, "peer_lost", "rank=%" PRIu32 " left=%d text=%s", rank,
-              left, text);
-    engine_report(session, &message, &seen);
-}
-
 // The first one that has, of several.
 static const struct device *engine_failed_device(const struct lockstep_session *session)
 {
@@ -139,6 +121,7 @@ static void engine_device_failed(void *context, const char *text)
              device_facts(engine_failed_device(session))->ordinal, text);
     snprintf(seen.text, sizeof(seen.text), "rank %" PRIu32 " (this one): %s", session->rank, said);
     log_event(&session->log, LOG_LEVEL_WARN, "device_failed", "text=%s", text);
+    engine_resign(session, said);
     engine_report(session, &message, &seen);
 }
 
@@ -177,6 +160,7 @@ struct transport_events engine_events(struct lockstep_session *session)
                                      .wave_done = engine_wave_done,
                                      .header = engine_header,
                                      .peer_lost = engine_peer_lost,
+                                     .told = engine_told,
                                      .mismatch = engine_mismatch,
                                      .form_failed = engine_form_failed,
                                      .enqueued = engine_enqueued,

@@ -14,13 +14,27 @@
 void engine_fail(struct lockstep_session *session, int status, const char *text);
 // Ends the links, so that user memory is not touched any more, and then says why.
 void engine_let_go(struct lockstep_session *session);
-// This rank saw something that ends the job: tells the coordinator. `seen` is used when the
-// coordinator's own sentence does not come.
+// This rank saw something that ends the job: tells the coordinator, unless message is NULL. `seen`
+// is used when the coordinator's own sentence does not come.
 void engine_report(struct lockstep_session *session, struct up_message *message,
                    const struct down_halt *seen);
+// No sentence will come: the own one is used when others have had time to tell what they saw.
+void engine_decide_alone(struct lockstep_session *session);
 // Whether the time for that sentence is over, and a wait that nobody answers is overdue.
 void engine_check_verdict(struct lockstep_session *session);
 void engine_check_waits(struct lockstep_session *session);
+
+// ---- engine_loss.c ------------------------------------------------------------------------------
+
+// Events of the data plane: a link has ended; a peer has told of a loss.
+void engine_peer_lost(void *context, uint32_t rank, enum peer_loss how, const char *text);
+void engine_told(void *context, uint32_t from, const struct farewell *loss);
+// This rank gives itself up, and tells the others why.
+void engine_resign(struct lockstep_session *session, const char *text);
+// The loss that this rank names without a coordinator, in place of the one that came first.
+void engine_choose_loss(struct lockstep_session *session, struct down_halt *halt);
+// Why this rank ends, for its goodbyes.
+void engine_goodbye(struct lockstep_session *session);
 
 // ---- engine_order.c -----------------------------------------------------------------------------
 

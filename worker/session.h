@@ -22,6 +22,7 @@
 #include "worker/config.h"
 #include "worker/control.h"
 #include "worker/drive.h"
+#include "worker/losses.h"
 #include "worker/order.h"
 #include "worker/progress.h"
 #include "worker/region.h"
@@ -460,7 +461,7 @@ struct lockstep_session {
     bool stop;
     bool leave;
     bool over; // Failed: nothing is launched any more.
-    bool over_abruptly; // The links end without a goodbye.
+    bool over_abruptly; // A rank is lost: no device waits for the others.
     bool let_go; // And have ended; the failure is known to all threads.
     int over_status;
     char over_text[LOCKSTEP_REPORT_BYTES];
@@ -484,6 +485,8 @@ struct lockstep_session {
     bool control_gone;
     char control_text[LOCKSTEP_TEXT_BYTES];
     struct down_halt lost_here; // What this rank saw, used when no verdict comes.
+    struct losses losses; // Ranks that are gone, as far as this one has seen or was told.
+    struct farewell left_seen; // A rank that left and was needed; used when no verdict comes.
     struct wave open_wave;
     struct wave close_wave;
     struct wave commit_wave;

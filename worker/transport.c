@@ -5,8 +5,9 @@
 // and transport_wave.c, how links come to stand in transport_form.c, how it waits in
 // transport_wait.c. Engine thread, but for what transport.h says is for any thread.
 //
-// Order of events in one call: formed, headers, waves, collectives, disagreements; losses come
-// last, when everything that had been received is worked off and was reported.
+// Order of events in one call: formed, headers, waves, collectives, disagreements; what others tell
+// of losses and the losses seen here come last, when everything that had been received is worked
+// off and was reported.
 
 #include "base/clock.h"
 #include "base/text.h"
@@ -102,9 +103,11 @@ static const char *transport_begin(struct stream *stream)
         return pair_begin(peer, stream);
     case FRAME_MEASURE:
         return measure_frame_begins(peer, stream);
+    case FRAME_LEAVE:
+    case FRAME_LOST:
+        return farewell_begins(peer);
     case FRAME_CREDIT:
     case FRAME_RUN:
-    case FRAME_LEAVE:
         return header->payload_bytes == 0 ? NULL : "its length is wrong";
     case FRAME_CHALLENGE:
     case FRAME_HELLO:
@@ -157,8 +160,8 @@ static const char *transport_end(struct stream *stream)
     case FRAME_RUN:
         return two_level_hear(peer, &stream->header);
     case FRAME_LEAVE:
-        peer->left = true;
-        return NULL;
+    case FRAME_LOST:
+        return farewell_ended(peer);
     }
     return NULL;
 }
@@ -403,7 +406,8 @@ static bool transport_dispatch(struct transport *transport)
 {
     bool any = false;
     while (transport_report_formed(transport) || transport_report_header(transport) ||
-           transport_report_work(transport) || transport_report_lost(transport))
+           transport_report_work(transport) || farewell_report(transport) ||
+           transport_report_lost(transport))
         any = true;
     return any;
 }

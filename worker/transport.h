@@ -25,6 +25,7 @@
 #ifndef WORKER_TRANSPORT_H
 #define WORKER_TRANSPORT_H
 
+#include "protos/farewell.h"
 #include "protos/types.h"
 
 #include <stdatomic.h>
@@ -188,6 +189,9 @@ struct transport_events {
     // not. text is a short fact: "connection reset by peer". At most once per peer, and after the
     // events of everything that had arrived before.
     void (*peer_lost)(void *context, uint32_t rank, enum peer_loss loss, const char *text);
+    // Rank `from` tells that some rank was lost, which this one may not even know. Once for each
+    // rank; it was passed on to all other peers. May be NULL.
+    void (*told)(void *context, uint32_t from, const struct farewell *farewell);
     // A frame for this collective carries another signature: ranks disagree. Once per collective,
     // which is never done() after that. Of two neighbours that disagree one at least is told.
     void (*mismatch)(void *context, struct collective *collective, uint32_t rank, const char *text);
@@ -361,6 +365,14 @@ void transport_abandon(struct transport *transport);
 // have taken it and ended their side. Blocks for linger_ms at most, drops what arrives, makes no
 // events, and forgets what was not done. Not from an event.
 void transport_leave(struct transport *transport, uint64_t linger_ms);
+// The same after a rank was lost: peers are told why, and devices wait for nobody.
+void transport_retreat(struct transport *transport, uint64_t linger_ms);
+// Why this rank ends, for its goodbyes. Copied.
+void transport_goodbye(struct transport *transport, const struct farewell *farewell);
+// Tells every peer at once that a rank was lost, unless they were told of it before. Copied.
+void transport_tell(struct transport *transport, const struct farewell *farewell);
+// What a peer gave as the reason of its goodbye; NULL: it has not said goodbye. Borrowed for now.
+const struct farewell *transport_farewell(struct transport *transport, uint32_t rank);
 void transport_close(struct transport *transport); // Frees. Any thread, when nobody drives.
 
 // Links on which something is on its way, or awaited, and nothing has moved for a second: up to

@@ -336,6 +336,7 @@ static void transport_forget(struct transport *transport)
     flow_forget(transport);
     wave_forget(transport);
     measure_forget(transport);
+    farewell_forget(transport);
     transport->header_count = 0;
     transport->header_sent = 0;
     transport->header_received = 0;
@@ -357,19 +358,6 @@ void transport_abandon(struct transport *transport)
 
 // ---- the end ------------------------------------------------------------------------------------
 
-static void transport_say_goodbye(struct peer_link *peer)
-{
-    const struct transport *transport = peer->transport;
-    const struct frame_header header = {.kind = FRAME_LEAVE,
-                                        .generation = transport->world.generation,
-                                        .chunk = transport->world.rank};
-    struct out_frame *frame = transport_frame(peer->transport, &header);
-    if (!frame)
-        return;
-    frame->urgent = false; // Behind everything.
-    stream_queue(&peer->stream, frame);
-}
-
 // Sends, drops what arrives, ends its direction when all is sent. True: the link is at its end.
 static bool transport_part(struct peer_link *peer)
 {
@@ -386,13 +374,12 @@ static bool transport_part(struct peer_link *peer)
 
 // A connection that is closed with unread bytes in it is reset, and a reset can overtake what the
 // peer has not read. So the links end when the peers have ended theirs, or when the time is over.
-void transport_leave(struct transport *transport, uint64_t linger_ms)
+static void transport_leave_links(struct transport *transport, uint64_t linger_ms)
 {
-    thread_assert(&transport->thread);
     const uint64_t deadline_ms = clock_now_ms() + linger_ms;
     for (uint32_t i = 0; i < transport->peer_count; i++) {
         if (transport->peers[i].state == PEER_PROVEN)
-            transport_say_goodbye(&transport->peers[i]);
+            farewell_goodbye(&transport->peers[i]);
         else
             transport_close_stream(&transport->peers[i], true);
         if (!transport->peers[i].stream.link)
@@ -415,6 +402,20 @@ void transport_leave(struct transport *transport, uint64_t linger_ms)
     }
     for (uint32_t i = 0; i < transport->peer_count; i++)
         transport_close_stream(&transport->peers[i], false);
+}
+
+void transport_leave(struct transport *transport, uint64_t linger_ms)
+{
+    thread_assert(&transport->thread);
+    transport_leave_links(transport, linger_ms);
     devices_forget(transport, true);
+    transport_forget(transport);
+}
+
+void transport_retreat(struct transport *transport, uint64_t linger_ms)
+{
+    thread_assert(&transport->thread);
+    transport_leave_links(transport, linger_ms);
+    devices_forget(transport, false);
     transport_forget(transport);
 }

@@ -12,6 +12,7 @@
 
 #include "base/list.h"
 #include "base/thread.h"
+#include "protos/farewell.h"
 #include "protos/frame.h"
 #include "worker/hello.h"
 #include "worker/link.h"
@@ -74,6 +75,8 @@ struct peer_link {
     bool reported;
     char text[TRANSPORT_TEXT_BYTES]; // Why it was lost, or the last attempt failed.
     bool differs; // It is a member, and configured otherwise than this rank.
+    struct farewell farewell; // What it said last about its end, or another rank's.
+    uint8_t farewell_bytes[FAREWELL_BYTES]; // The one that is being received.
     struct hello hello; // What both sides of the connection prove.
     uint8_t proof[LOCKSTEP_PROOF_BYTES]; // The peer's, on a connection that this rank made.
     uint32_t measured; // Frames by which the peer measured, or was measured.
@@ -207,6 +210,14 @@ struct early_header {
     uint8_t note[LOCKSTEP_NOTE_BYTES];
 };
 
+// ---- losses -------------------------------------------------------------------------------------
+
+// What a peer has told of a rank that was lost.
+struct told_loss {
+    uint32_t from;
+    struct farewell farewell;
+};
+
 // ---- waiting ------------------------------------------------------------------------------------
 
 enum transport_attention {
@@ -326,6 +337,12 @@ struct transport {
     struct early_header headers[LOCKSTEP_EARLY_HEADERS];
     uint32_t header_count;
     uint8_t note[LOCKSTEP_NOTE_BYTES]; // Of the header that is being received.
+    struct farewell goodbye; // What this rank's LEAVE frames say, ...
+    bool has_goodbye; // ... if this is true.
+    struct told_loss told[LOCKSTEP_LOSSES]; // By others, and not reported yet.
+    uint32_t told_count;
+    uint32_t losses_told; // Ranks in losses_known.
+    uint64_t losses_known[TRANSPORT_OWNER_WORDS]; // By rank: its loss was told, or heard of.
     uint64_t header_sent; // Steps of the last headers.
     uint64_t header_received;
     struct transport_statistics totals; // Of links that are closed.
@@ -594,6 +611,17 @@ const char *two_level_hear(struct peer_link *peer, const struct frame_header *he
 // The collective that this one is a part of; NULL: it is one by itself.
 struct collective *two_level_outer(struct transport *transport, struct collective *collective);
 void two_level_done(struct transport *transport, struct collective *collective);
+
+// ---- transport_farewell.c -----------------------------------------------------------------------
+
+// The last frame on a link that stands.
+void farewell_goodbye(struct peer_link *peer);
+// A frame of kind LEAVE or LOST. NULL, or what is impossible about it.
+const char *farewell_begins(struct peer_link *peer);
+const char *farewell_ended(struct peer_link *peer);
+// Reports one loss of which a peer has told. Whether there was one.
+bool farewell_report(struct transport *transport);
+void farewell_forget(struct transport *transport);
 
 // ---- transport_wave.c ---------------------------------------------------------------------------
 

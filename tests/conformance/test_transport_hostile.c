@@ -112,10 +112,24 @@ static struct frame_header wrong_leave_payload(const struct stage *stage)
     return header;
 }
 
+static struct frame_header wrong_loss_of_nobody(const struct stage *stage)
+{
+    return stage_small(stage, FRAME_LOST);
+}
+
+static struct frame_header wrong_loss_length(const struct stage *stage)
+{
+    struct frame_header header = stage_small(stage, FRAME_LOST);
+    header.payload_bytes = FAREWELL_BYTES + 1;
+    return header;
+}
+
 static wrong_frame *const wrong_frames[] = {
-    wrong_dtype,  wrong_length,       wrong_short,      wrong_chunk,       wrong_chunk_far,
-    wrong_stripe, wrong_kind,         wrong_own_gather, wrong_generation,  wrong_used_bits,
-    wrong_credit, wrong_second_hello, wrong_wave_round, wrong_wave_sender, wrong_leave_payload,
+    wrong_dtype,       wrong_length,      wrong_short,         wrong_chunk,
+    wrong_chunk_far,   wrong_stripe,      wrong_kind,          wrong_own_gather,
+    wrong_generation,  wrong_used_bits,   wrong_credit,        wrong_second_hello,
+    wrong_wave_round,  wrong_wave_sender, wrong_leave_payload, wrong_loss_of_nobody,
+    wrong_loss_length,
 };
 
 static void impossible_frames_lose_the_peer(void **state)

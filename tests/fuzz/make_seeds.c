@@ -6,6 +6,7 @@
 //     make_seeds tests/fuzz/seeds
 
 #include "protos/codec.h"
+#include "protos/farewell.h"
 #include "protos/frame.h"
 
 #include <stdio.h>
@@ -149,6 +150,19 @@ static void seeds_frames(void)
     }
 }
 
+static void seeds_farewells(void)
+{
+    static const char *const names[] = {"closed", "lost", "left"};
+    for (int kind = 0; kind < 3; kind++) {
+        uint8_t bytes[FAREWELL_BYTES];
+        struct farewell farewell = {
+            .kind = (enum farewell_kind)kind, .rank = 2, .witness = 1, .step = 812};
+        snprintf(farewell.host, sizeof(farewell.host), "host");
+        snprintf(farewell.text, sizeof(farewell.text), "connection reset by peer");
+        seed_write("farewell", names[kind], bytes, farewell_encode(&farewell, bytes));
+    }
+}
+
 static void seeds_layout(void)
 {
     static const uint32_t words[] = {2, 8, 11, 11, 10, 8, 7, 4, 2, 1, 3 + 3, 9, 6, 0};
@@ -166,6 +180,7 @@ int main(int argc, char **argv)
     seeds_down();
     seeds_core();
     seeds_frames();
+    seeds_farewells();
     seeds_layout();
     return 0;
 }

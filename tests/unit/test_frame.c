@@ -28,7 +28,7 @@ static struct frame_header random_header(uint64_t *state)
 {
     struct frame_header header;
     memset(&header, 0, sizeof(header));
-    header.kind = (enum frame_kind)(FRAME_HELLO + test_random(state) % FRAME_WELCOME);
+    header.kind = (enum frame_kind)(FRAME_HELLO + test_random(state) % FRAME_LOST);
     header.dtype = (enum dtype)(test_random(state) % (DTYPE_UINT8 + 1));
     header.payload_bytes = (uint32_t)(test_random(state) % (frame_payload_max(header.kind) + 1));
     if (frame_payload_max(header.kind) == LOCKSTEP_FRAME_BYTES)
@@ -153,7 +153,7 @@ static void test_bounds(void **state)
         enum frame_status status;
     } cases[] = {
         {FRAME_REDUCE, 4, false, 0, FRAME_INVALID},
-        {FRAME_REDUCE, 4, false, FRAME_WELCOME + 1, FRAME_INVALID},
+        {FRAME_REDUCE, 4, false, FRAME_LOST + 1, FRAME_INVALID},
         {FRAME_REDUCE, 5, false, 1, FRAME_INVALID},
         {FRAME_REDUCE, 6, false, DTYPE_UINT8 + 1, FRAME_INVALID},
         {FRAME_REDUCE, 7, false, 1, FRAME_INVALID},
@@ -173,6 +173,7 @@ static void test_bounds(void **state)
         {FRAME_WAVE, 8, true, LOCKSTEP_WAVE_BYTES + 1, FRAME_TOO_LONG},
         {FRAME_CREDIT, 8, true, LOCKSTEP_WAVE_BYTES + 1, FRAME_TOO_LONG},
         {FRAME_LEAVE, 8, true, UINT32_MAX, FRAME_TOO_LONG},
+        {FRAME_LOST, 8, true, LOCKSTEP_WAVE_BYTES + 1, FRAME_TOO_LONG},
         {FRAME_WAVE, 12, true, 1, FRAME_TOO_LONG},
     };
     (void)state;
