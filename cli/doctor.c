@@ -2,7 +2,7 @@
 //
 // `lockstep doctor`: what this machine offers to the data plane, and what running jobs have agreed.
 // Options, and the report as text and as JSON; what is looked at is in
-// doctor_machine.c, doctor_gpu.c and doctor_job.c. Main thread.
+// doctor_place.c, doctor_machine.c, doctor_gpu.c and doctor_job.c. Main thread.
 
 #include "cli/doctor.h"
 
@@ -318,6 +318,7 @@ int cli_doctor(int argc, char **argv)
         cli_say("doctor", "out of memory");
         return CLI_FAILED;
     }
+    doctor_place(report);
     doctor_machine(report);
     doctor_gpu(report);
     if (options.ask.peer.address[0])

@@ -63,6 +63,11 @@ struct doctor_finding *doctor_add(struct doctor_report *report, const char *name
 void doctor_judge(struct doctor_finding *finding, enum doctor_status status, const char *format,
                   ...) __attribute__((format(printf, 3, 4)));
 
+// ---- doctor_place.c: which process of which job this is
+// ------------------------------------------
+
+void doctor_place(struct doctor_report *report);
+
 // ---- doctor_machine.c: what this machine offers ------------------------------------------------
 
 // Takes under a second; the network's limits are measured.

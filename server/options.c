@@ -7,6 +7,7 @@
 
 #include "base/parse.h"
 #include "base/text.h"
+#include "base/variables.h"
 
 #include <arpa/inet.h>
 #include <ctype.h>
@@ -17,6 +18,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #define LISTEN_DEFAULT "127.0.0.1:50051"
 #define HTTP_DEFAULT "127.0.0.1:8080"
@@ -339,8 +341,11 @@ static void variable_name(const struct flag *flag, char *name, size_t name_bytes
         *c = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
 }
 
+// A variable that nobody reads is a misspelt one: it could be the one with the certificates.
 static bool read_environment(struct parse *parse)
 {
+    if (variables_check(environ, parse->error, parse->error_bytes) < 0)
+        return false;
     for (size_t i = 0; i < FLAG_COUNT; i++) {
         char name[64];
         variable_name(&flags[i], name, sizeof name);

@@ -2,11 +2,12 @@
 //
 // Configuration: structure, then environment, then checks. Runs on the thread that opens.
 
-#include "worker/config.h"
+#include "worker/config_parts.h"
 
 #include "base/hash.h"
 #include "base/parse.h"
 #include "base/text.h"
+#include "base/variables.h"
 #include "protos/tuning.h"
 #include "worker/error.h"
 
@@ -28,14 +29,22 @@ const char *const config_orders[] = {"error", "zero_defer"};
 const char *const config_unplanned[] = {"extend", "fail", "defer"};
 static const char *const config_encryptions[] = {"off", "tls"};
 
-// The value of an environment variable; an empty one counts as not set.
-static const char *config_environment(const char *name)
+const char *config_environment(const char *name)
 {
     const char *value = getenv(name);
     return value == NULL || value[0] == '\0' ? NULL : value;
 }
 
-static int config_string(char *to, size_t bytes, const char *from, const char *what)
+// A variable that nobody reads is a misspelt one.
+static int config_spelling(void)
+{
+    char error[LOCKSTEP_TEXT_BYTES];
+    return variables_check(environ, error, sizeof(error)) == 0
+               ? 0
+               : error_set(LOCKSTEP_E_CONFIG, "%s", error);
+}
+
+int config_string(char *to, size_t bytes, const char *from, const char *what)
 {
     if (from == NULL)
         return 0;
@@ -47,7 +56,7 @@ static int config_string(char *to, size_t bytes, const char *from, const char *w
     return 0;
 }
 
-static int config_number(const char *name, uint64_t maximum, uint32_t *to)
+int config_number(const char *name, uint64_t maximum, uint32_t *to)
 {
     const char *value = config_environment(name);
     uint64_t number;
@@ -100,7 +109,7 @@ static int config_names(const struct lockstep_config *given, struct config *conf
             "the coordinator's address '%s' is not of the form host:port or unix:/path",
             coordinator);
     if (job == NULL)
-        job = given->job == NULL ? "default" : given->job;
+        job = given->job == NULL ? CONFIG_DEFAULT_JOB : given->job;
     if (job[0] == '\0')
         return error_set(LOCKSTEP_E_CONFIG, "the job's name is empty");
     status = config_string(config->job, sizeof(config->job), job, "the job's name");
@@ -221,54 +230,6 @@ static int config_ports(const struct lockstep_config *given, struct config *conf
     config->port_first = (uint16_t)low;
     config->port_last = (uint16_t)high;
     return 0;
-}
-
-static int config_world(const struct lockstep_config *given, struct config *config)
-{
-    uint32_t exact = given->world_size;
-    int status = config_number("LOCKSTEP_WORLD_SIZE", UINT32_MAX, &exact);
-    if (status < 0)
-        return status;
-    config->world_min = exact != 0 ? exact : given->world_min;
-    config->world_max = exact != 0 ? exact : given->world_max;
-    if (config->world_max == 0)
-        config->world_max = config->world_min;
-    if (config->world_max == 0)
-        config->world_min = config->world_max = 1;
-    if (config->world_min == 0)
-        config->world_min = 1;
-    config->world_window_ms = given->world_window_ms;
-    if (config->world_min > config->world_max)
-        return error_set(LOCKSTEP_E_CONFIG, "world_min %u is above world_max %u", config->world_min,
-                         config->world_max);
-    if (config->world_max > LOCKSTEP_MAX_WORLD)
-        return error_set(LOCKSTEP_E_CONFIG, "a world of %u is above the limit of %d",
-                         config->world_max, LOCKSTEP_MAX_WORLD);
-    if (config->solo && config->world_min > 1)
-        return error_set(
-            LOCKSTEP_E_CONFIG,
-            "a world of %u needs a coordinator: set LOCKSTEP_COORDINATOR=host:port, or "
-            "start the trainer with `lockstep run -n %u -- ...`",
-            config->world_min, config->world_min);
-    return 0;
-}
-
-static int config_rank_hint(const struct lockstep_config *given, struct config *config)
-{
-    const char *name = "LOCKSTEP_RANK_HINT";
-    int status;
-    if (config_environment(name) == NULL)
-        name = "JOB_COMPLETION_INDEX";
-    config->has_rank_hint = given->rank_hint >= 0;
-    config->rank_hint = given->rank_hint >= 0 ? (uint32_t)given->rank_hint : 0;
-    if (config_environment(name) == NULL)
-        return 0;
-    config->has_rank_hint = true;
-    status = config_number(name, UINT32_MAX, &config->rank_hint);
-    if (status == 0 && config->rank_hint >= config->world_max)
-        return error_set(LOCKSTEP_E_CONFIG, "%s=%u does not fit a world of %u (ranks count from 0)",
-                         name, config->rank_hint, config->world_max);
-    return status;
 }
 
 static int config_kinds(const struct lockstep_config *given, struct config *config)
@@ -577,6 +538,8 @@ int config_resolve(const struct lockstep_config *given, struct config *config)
     int status = config_widen(given, &whole);
     memset(config, 0, sizeof(*config));
     if (status == 0)
+        status = config_spelling();
+    if (status == 0)
         status = config_names(&whole, config);
     if (status == 0)
         status = config_tls(&whole, config);
@@ -585,9 +548,7 @@ int config_resolve(const struct lockstep_config *given, struct config *config)
     if (status == 0)
         status = config_ports(&whole, config);
     if (status == 0)
-        status = config_world(&whole, config);
-    if (status == 0)
-        status = config_rank_hint(&whole, config);
+        status = config_place(&whole, config);
     if (status == 0)
         status = config_kinds(&whole, config);
     if (status == 0)

@@ -26,6 +26,8 @@ struct config {
     uint32_t world_min;
     uint32_t world_max;
     uint32_t world_window_ms;
+    const char *placed_by; // What says so: a launcher's name (base/launcher.h), or the next line.
+#define CONFIG_PLACED_BY_US "lockstep" // LOCKSTEP_* variables, or the trainer's own code.
     bool has_rank_hint;
     uint32_t rank_hint;
     uint32_t open_timeout_ms;

@@ -34,10 +34,10 @@ void tune_agreed(struct lockstep_session *session, const struct tuning *tuning)
     log_event(&session->log, LOG_LEVEL_INFO, "world_formed",
               "generation=%" PRIu64 " rank=%" PRIu32 " world_size=%" PRIu32 " latency_ns=%" PRIu64
               " bytes_per_s=%" PRIu64 " shares=%d doubling_bytes=%" PRIu64 " halving_bytes=%" PRIu64
-              " algorithm=%s",
+              " algorithm=%s placed_by=%s",
               session->generation.number, session->rank, session->world_size, tuning->latency_ns,
               tuning->bytes_per_s, tuning->shares, tuning->doubling_bytes, tuning->halving_bytes,
-              tuning_name(tuning->wish));
+              tuning_name(tuning->wish), session->config.placed_by);
 }
 
 // What was loaded counts from the first lockstep_start on: it has compared the files.

@@ -39,13 +39,16 @@
  *
  * One trainer thread makes the calls of a session, except where Threads says otherwise.
  *
- * Environment: LOCKSTEP_COORDINATOR, _JOB, _WORLD_SIZE, _RANK_HINT (else JOB_COMPLETION_INDEX),
- * _ADVERTISE, _DATA_PORTS, _OPEN_TIMEOUT_MS, _LOG, _ENGINE_CPUS, _ENGINE_NICE, _TRACE_DIR,
- * _TLS_DIR, _DATA_ENCRYPTION (off or tls), _TRANSPORT (auto or tcp), _ORDER (error or zero_defer),
- * _UNPLANNED (extend, fail or defer), _HALT_TIMEOUT_MS and _DEVICE override the configuration, so
- * that a launcher can place a worker without code. LOCKSTEP_ALGORITHM (auto, ring, doubling,
- * halving, shared or two_level, the same on every rank) takes the place of the choice by size, and
- * LOCKSTEP_LINK (LATENCY_NS,BYTES_PER_S) that of measuring links: docs/operating.md.
+ * Environment: LOCKSTEP_COORDINATOR, _JOB, _WORLD_SIZE, _WORLD_MIN, _WORLD_MAX, _WORLD_WINDOW_MS,
+ * _RANK_HINT, _ADVERTISE, _DATA_PORTS, _OPEN_TIMEOUT_MS, _LOG, _ENGINE_CPUS, _ENGINE_NICE,
+ * _TRACE_DIR, _TLS_DIR, _DATA_ENCRYPTION (off or tls), _TRANSPORT (auto or tcp), _ORDER (error or
+ * zero_defer), _UNPLANNED (extend, fail or defer), _HALT_TIMEOUT_MS and _DEVICE override the
+ * configuration, so that a launcher can place a worker without code. LOCKSTEP_ALGORITHM (auto,
+ * ring, doubling, halving, shared or two_level, the same on every rank) takes the place of the
+ * choice by size, and LOCKSTEP_LINK (LATENCY_NS,BYTES_PER_S) that of measuring links:
+ * docs/operating.md. Where neither the configuration nor a LOCKSTEP_ variable says rank and world
+ * size, the variables of torchrun, OpenMPI, PMI, Slurm and Kubernetes do (docs/operating.md, "Which
+ * worker am I"). An unknown LOCKSTEP_ variable is E_CONFIG.
  */
 #ifndef LOCKSTEP_LOCKSTEP_H
 #define LOCKSTEP_LOCKSTEP_H
@@ -167,11 +170,15 @@ typedef void (*lockstep_log_sink)(void *context, lockstep_log_level level, const
 struct lockstep_config {
     size_t struct_bytes; /* sizeof(struct lockstep_config), set by the initializer. */
     const char *coordinator; /* "host:port" or "unix:/path". NULL, and no LOCKSTEP_COORDINATOR in
-                                the environment: a world of one, without any network. */
-    const char *job; /* At most 63 characters. NULL: "default". */
+                                the environment: a world of one, without any network; E_CONFIG
+                                where a launcher started several processes. */
+    const char *job; /* At most 63 characters. NULL: the launcher's name of the run, else
+                        "default". */
     uint32_t world_size; /* Workers wanted, exactly. 0: between world_min and world_max. */
     uint32_t world_min; /* With world_size 0: the fewest workers to start with ... */
-    uint32_t world_max; /* ... and the most. Both 0: a world of one. */
+    uint32_t world_max; /* ... and the most. Both 0: as many as the launcher started. Without a
+                           launcher that is a world of one, and E_CONFIG if a coordinator is named.
+                         */
     uint32_t world_window_ms; /* With at least world_min there: how long to wait for one more. */
     int32_t rank_hint; /* The rank wished for; negative: none. */
     uint32_t open_timeout_ms; /* How long lockstep_open waits for the world. 0: 60,000. */

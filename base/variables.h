@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The environment variables whose names begin with LOCKSTEP_. A name that nobody reads is most
+// likely a misspelt one, and a worker that does not see LOCKSTEP_COORDINATOR trains alone. So such
+// a name is an error, and the error names the nearest known one.
+//
+// Not looked at are:
+//
+//     LOCKSTEP_TEST_*          the test suite's own
+//     LOCKSTEP_*SERVICE_HOST   and the other variables in which Kubernetes describes services: a
+//                              service with the name lockstep-coordinator gives every pod of its
+//                              namespace LOCKSTEP_COORDINATOR_PORT=tcp://10.0.0.7:50051
+//
+// Pure. Any thread.
+
+#ifndef LOCKSTEP_BASE_VARIABLES_H
+#define LOCKSTEP_BASE_VARIABLES_H
+
+#include <stddef.h>
+
+// environment: "NAME=value" strings, ended by NULL, as environ is.
+// 0, or -1 with a sentence that names the first unknown variable and the nearest known one.
+int variables_check(char *const *environment, char *error, size_t error_bytes);
+
+#endif
