@@ -152,7 +152,8 @@ HANGS ?= 20
 MINUTES ?= 10
 nightly: SEEDS ?= 100000
 NIGHTLY_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/conformance/test_reducer_random.c \
-    tests/conformance/test_reducer_large.c tests/sim/test_*.c tests/fault/test_death.c tests/fault/test_healthy.c))
+    tests/conformance/test_reducer_large.c tests/sim/test_*.c tests/fault/test_death.c tests/fault/test_healthy.c \
+    tests/fault/test_limits.c))
 
 nightly: all $(NIGHTLY_BIN) $(FAKES) ## Random models, large buckets, simulator, deaths, hangs (DRAWS, SEEDS, KILLS, HANGS, MINUTES)
 	@echo 'nightly: $(DRAWS) random models, $(SEEDS) simulator seeds, $(KILLS) deaths, $(HANGS) hangs,' \
@@ -160,7 +161,7 @@ nightly: all $(NIGHTLY_BIN) $(FAKES) ## Random models, large buckets, simulator,
 	@$(TEST_ENV) LOCKSTEP_TEST_TIMEOUT=$(or $(LOCKSTEP_TEST_TIMEOUT),7200) \
 	    LOCKSTEP_TEST_DRAWS=$(DRAWS) LOCKSTEP_TEST_LARGE=1 LOCKSTEP_TEST_ALGORITHMS=all LOCKSTEP_TEST_SIM_SEEDS=$(SEEDS) \
 	    LOCKSTEP_TEST_FAULT_ROUNDS=$(KILLS) LOCKSTEP_TEST_PHASES_ROUNDS=$(HANGS) LOCKSTEP_TEST_LONG_CUT=1 \
-	    LOCKSTEP_TEST_HEALTHY_MINUTES=$(MINUTES) LOCKSTEP_TEST_EXPLORE=all \
+	    LOCKSTEP_TEST_HEALTHY_MINUTES=$(MINUTES) LOCKSTEP_TEST_EXPLORE=all LOCKSTEP_TEST_LIMITS=all \
 	    tools/run-tests $(NIGHTLY_BIN) tests/fault/test_phases.sh tests/fault/test_stall_hosts.sh
 
 # 200 in each way in which gradients can be reduced; LOCKSTEP_TEST_FAULT_WAY=ring for that one alone.

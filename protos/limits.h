@@ -180,6 +180,42 @@ static_assert(2 + 10 + 1 + (LOCKSTEP_MAX_MATES - 1) + 2 <= LOCKSTEP_MAX_NEIGHBOU
 static_assert(LOCKSTEP_USED_BYTES * 8 >= LOCKSTEP_MAX_PARAMETERS, "one bit for every parameter");
 static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a power of two");
 
+// ---- What a session takes of its process -------------------------------------------------------
+
+// lockstep_open proves that these can be had before it starts gRPC, which ends the process or hangs
+// when they cannot (worker/headroom.h).
+
+// File descriptors: the bell of the engine thread, the trace, epoll, the wake-up and two listeners.
+#define LOCKSTEP_OWN_DESCRIPTORS 6
+// File descriptors of gRPC: two of epoll, two wake-ups and the connection are open at the same
+// time. The others are for an attempt to connect beside the old connection, a look at a name, a
+// file.
+#define LOCKSTEP_CONTROL_DESCRIPTORS 9
+// File descriptors that are kept for reading /proc when a rank stands still and none is left.
+#define LOCKSTEP_SPARE_DESCRIPTORS 2
+// File descriptors of one link while it forms: its socket, the memory that it passes, and the
+// socket of an earlier attempt.
+#define LOCKSTEP_LINK_DESCRIPTORS 3
+#define LOCKSTEP_BOARD_DESCRIPTORS 1 // File descriptors of the memory that all mates share.
+// A world has two ranks or more; how many links a rank has is known when the world has formed.
+#define LOCKSTEP_SESSION_DESCRIPTORS \
+    (LOCKSTEP_OWN_DESCRIPTORS + LOCKSTEP_CONTROL_DESCRIPTORS + LOCKSTEP_SPARE_DESCRIPTORS + \
+     LOCKSTEP_LINK_DESCRIPTORS + LOCKSTEP_BOARD_DESCRIPTORS)
+#define LOCKSTEP_SOLO_DESCRIPTORS (2 + LOCKSTEP_SPARE_DESCRIPTORS) // The bell, the trace, spares.
+
+#define LOCKSTEP_OWN_THREADS 3 // Engine, watch, control stream.
+// Threads of gRPC: one for each processor within these two bounds, and so many more.
+#define LOCKSTEP_CONTROL_THREADS_MIN 2
+#define LOCKSTEP_CONTROL_THREADS_MAX 32
+#define LOCKSTEP_CONTROL_THREADS_MORE 7
+#define LOCKSTEP_SESSION_THREADS_MAX \
+    (LOCKSTEP_OWN_THREADS + LOCKSTEP_CONTROL_THREADS_MAX + LOCKSTEP_CONTROL_THREADS_MORE)
+
+#define LOCKSTEP_STACK_BYTES (256 * 1024) // The smallest stack that is enough for a thread of ours.
+// Address space that malloc reserves for a thread, and that a session needs beside that.
+#define LOCKSTEP_ARENA_BYTES (64 * 1024 * 1024)
+#define LOCKSTEP_SESSION_BYTES (128 * 1024 * 1024)
+
 // ---- Times, in milliseconds --------------------------------------------------------------------
 
 #define LOCKSTEP_HEARTBEAT_MS 1000

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "worker/engine_parts.h"
 #include "worker/error.h"
+#include "worker/headroom.h"
 #include "worker/watch.h"
 
 #include <inttypes.h>
@@ -45,6 +46,21 @@ const char *engine_peer_host(const struct lockstep_session *session, uint32_t ra
 }
 
 // ---- A world -----------------------------------------------------------------------------------
+
+// The links of the world are to stand. What they need is proved first: what fails for want of
+// descriptors later looks like a peer that does not answer.
+static void engine_form(struct lockstep_session *session, const struct transport_world *world)
+{
+    char what[64];
+    char text[LOCKSTEP_TEXT_BYTES];
+    const uint32_t needed =
+        world->peer_count * LOCKSTEP_LINK_DESCRIPTORS + LOCKSTEP_BOARD_DESCRIPTORS;
+    snprintf(what, sizeof(what), "links to %" PRIu32 " ranks need", world->peer_count);
+    if (!headroom_descriptors(needed, what, text, sizeof(text)))
+        engine_fail(session, LOCKSTEP_E_SYSTEM, text);
+    else if (transport_form(session->transport, world) < 0)
+        engine_fail(session, LOCKSTEP_E_SYSTEM, "no memory for the links of this world");
+}
 
 static struct order_options engine_order_options(const struct config *config)
 {
@@ -87,8 +103,7 @@ static void engine_generation(struct lockstep_session *session, const struct dow
     watch_formed(session->watch, &start->locality);
     session->generation = message->generation;
     order_init(session->order, message->generation, start->rank, start->world_size, &options, sink);
-    if (transport_form(session->transport, &world) < 0)
-        engine_fail(session, LOCKSTEP_E_SYSTEM, "no memory for the links of this world");
+    engine_form(session, &world);
 }
 
 static void engine_tuning(struct lockstep_session *session, const struct tuning *tuning)

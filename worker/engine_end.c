@@ -12,6 +12,20 @@
 // the other ranks were told, too.
 #define ENGINE_HALT_LINGER_MS 200
 
+// What this rank lacks ends the job on all ranks. The others hear what it was: they would take this
+// rank, or a link to it, for broken. Its own session is over, so nothing comes of a failure to
+// send.
+static void engine_tell_lack(struct lockstep_session *session)
+{
+    struct up_message message = {.kind = UP_FAIL};
+    if (session->over_status != LOCKSTEP_E_SYSTEM || session->generation.number == 0 ||
+        session->control_gone)
+        return;
+    message.u.fail.kind = HALT_LOST;
+    text_copy(message.u.fail.text, sizeof(message.u.fail.text), session->over_text);
+    engine_send(session, &message);
+}
+
 void engine_fail(struct lockstep_session *session, int status, const char *text)
 {
     if (session->over)
@@ -20,6 +34,7 @@ void engine_fail(struct lockstep_session *session, int status, const char *text)
     session->verdict_deadline_ms = 0;
     session->over_status = status;
     text_copy(session->over_text, sizeof(session->over_text), text);
+    engine_tell_lack(session);
     transport_wake(session->transport);
 }
 

@@ -110,6 +110,10 @@ void engine_peer_lost(void *context, uint32_t rank, enum peer_loss how, const ch
                             .rank = rank,
                             .witness = session->rank,
                             .step = order_present_step(session->order)};
+    if (how == LOSS_HERE) {
+        engine_fail(session, LOCKSTEP_E_SYSTEM, text);
+        return;
+    }
     message.u.lost.rank = rank;
     message.u.lost.left = how == LOSS_LEFT;
     message.u.lost.silent = how == LOSS_SILENT;

@@ -34,6 +34,8 @@
 
 #include "worker/link_shm.h"
 
+#include "base/file_limit.h"
+
 #include "worker/shm_ring.h"
 
 #include <assert.h>
@@ -126,10 +128,13 @@ static int shm_memfd(void)
 // A page that is missing later is a bus error; so all of them are taken now.
 static int shm_fill(int fd)
 {
+    struct file_limit limit;
     int status = 0;
+    file_limit_begin(&limit);
     do
         status = fallocate(fd, 0, 0, sizeof(struct shm_memory));
     while (status < 0 && errno == EINTR);
+    file_limit_end(&limit);
     return status < 0 ? -1 : fcntl(fd, F_ADD_SEALS, SHM_SEALS);
 }
 

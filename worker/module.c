@@ -419,7 +419,11 @@ static int module_add_handles(struct lockstep_module *module)
     int result = handle_add(HANDLE_MODULE, module);
     for (uint32_t i = 0; i < module->calls_per_step && result == 0; i++)
         result = handle_add(HANDLE_CALL, &module->calls[i]);
-    return result < 0 ? error_set(LOCKSTEP_E_SYSTEM, "too many modules and calls in this process")
+    return result < 0 ? error_set(LOCKSTEP_E_SYSTEM,
+                                  "this process has %d handles of sessions, modules, calls and "
+                                  "work at most, and module '%s' needs %" PRIu32
+                                  ": close modules or sessions first",
+                                  LOCKSTEP_MAX_HANDLES, module->name, 1 + module->calls_per_step)
                       : 0;
 }
 

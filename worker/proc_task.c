@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "worker/proc_text.h"
+#include "worker/spare.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -94,7 +95,7 @@ bool proc_task_read(const char *directory, uint32_t tid, struct stack_thread *th
     thread->wchan[0] = '\0';
     thread->state = '\0';
     thread->syscall = SYSCALL_UNKNOWN;
-    const int task = open(text, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int task = spare_open(AT_FDCWD, text, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (task < 0)
         return false;
     proc_task_text(task, "stat", text);
@@ -110,6 +111,6 @@ bool proc_task_read(const char *directory, uint32_t tid, struct stack_thread *th
     proc_task_text(task, "status", text);
     signals->blocked = proc_task_signals(text, "\nSigBlk:");
     signals->pending = proc_task_signals(text, "\nSigPnd:");
-    close(task);
+    spare_close(task);
     return true;
 }

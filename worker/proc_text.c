@@ -2,6 +2,8 @@
 
 #include "worker/proc_text.h"
 
+#include "worker/spare.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
@@ -11,7 +13,7 @@ void proc_text(int directory, const char *file, char text[PROC_TEXT_BYTES])
 {
     size_t size = 0;
     ssize_t got = 1;
-    const int fd = openat(directory, file, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    const int fd = spare_open(directory, file, O_RDONLY | O_CLOEXEC | O_NOCTTY);
     while (fd >= 0 && got > 0 && size < PROC_TEXT_BYTES - 1) {
         got = read(fd, text + size, PROC_TEXT_BYTES - 1 - size);
         if (got > 0)
@@ -20,6 +22,6 @@ void proc_text(int directory, const char *file, char text[PROC_TEXT_BYTES])
             got = 1;
     }
     if (fd >= 0)
-        (void)close(fd);
+        spare_close(fd);
     text[size] = '\0';
 }

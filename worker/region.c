@@ -9,6 +9,7 @@
 
 #include "worker/region.h"
 
+#include "base/file_limit.h"
 #include "base/thread.h"
 
 #include <assert.h>
@@ -163,21 +164,31 @@ static void region_populate(void *memory, size_t bytes)
     (void)madvise(memory, bytes, MADV_POPULATE_WRITE);
 }
 
+// As ftruncate, and as fallocate of the whole file.
+static int region_resize(const struct region *region, bool fill)
+{
+    struct file_limit limit;
+    file_limit_begin(&limit);
+    const int status = fill ? fallocate(region->fd, 0, 0, (off_t)region->bytes)
+                            : ftruncate(region->fd, (off_t)region->bytes);
+    file_limit_end(&limit);
+    return status;
+}
+
 // 0, or a negative errno; then nothing is left behind.
 static int region_open(struct region *region)
 {
     region->fd = memfd_create("lockstep-region", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (region->fd < 0)
         return -errno;
-    if (ftruncate(region->fd, (off_t)region->bytes) == 0 &&
-        fcntl(region->fd, F_ADD_SEALS, REGION_SEALS) == 0) {
+    if (region_resize(region, false) == 0 && fcntl(region->fd, F_ADD_SEALS, REGION_SEALS) == 0) {
         void *memory = mmap(NULL, region->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, region->fd, 0);
         region->memory = memory == MAP_FAILED ? NULL : memory;
     }
     if (region->memory != NULL) {
         region_populate(region->memory, region->bytes);
         // What is there stays; what is not is allocated, or known to be missing.
-        if (fallocate(region->fd, 0, 0, (off_t)region->bytes) == 0)
+        if (region_resize(region, true) == 0)
             return 0;
     }
     const int error = errno;

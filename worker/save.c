@@ -3,6 +3,7 @@
 // Saving and loading: files that appear whole or not at all, and carry a checksum. What is in them
 // is in saved.c. Runs on the trainer's thread.
 
+#include "base/file_limit.h"
 #include "base/hash.h"
 #include "worker/error.h"
 #include "worker/session.h"
@@ -60,6 +61,7 @@ static void save_sync_directory(const char *path)
 static int save_replace(const char *path, const char *bytes, size_t size)
 {
     static atomic_uint number;
+    struct file_limit limit;
     char beside[SAVE_PATH_BYTES];
     int status;
     int fd;
@@ -70,7 +72,9 @@ static int save_replace(const char *path, const char *bytes, size_t size)
     fd = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0)
         return save_error("create", beside);
+    file_limit_begin(&limit);
     status = save_write_all(fd, beside, bytes, size);
+    file_limit_end(&limit);
     if (close(fd) < 0 && status == 0)
         status = save_error("write", beside);
     if (status == 0 && rename(beside, path) < 0)

@@ -11,8 +11,10 @@
 #include "worker/device.h"
 #include "worker/error.h"
 #include "worker/handle.h"
+#include "worker/headroom.h"
 #include "worker/own_address.h"
 #include "worker/ready.h"
+#include "worker/spare.h"
 #include "worker/watch.h"
 #include "worker/watch_proc.h"
 
@@ -27,6 +29,7 @@
 // waiting for its answer.
 #define SESSION_ANSWER_SLACK_MS 2000
 #define SESSION_LINGER_MS 1000
+#define SESSION_HANDLES (1 + LOCKSTEP_MAX_PLAIN) // Its own, and those of its work.
 #define SESSION_LAND_MS 2000 // For what is enqueued on the device.
 
 // ---- What every function begins with -----------------------------------------------------------
@@ -147,6 +150,7 @@ static void session_free(struct lockstep_session *session)
     }
     for (uint32_t i = 0; session->work != NULL && i < LOCKSTEP_MAX_PLAIN; i++)
         handle_remove(&session->work[i]);
+    handle_remove(session);
     state_fini(session);
     memory_fini(session);
     if (session->device != NULL)
@@ -159,18 +163,36 @@ static void session_free(struct lockstep_session *session)
     ring_buffer_fini(&session->inbox);
     drive_fini(&session->drive);
     mutex_fini(&session->mutex);
+    spare_end();
     free(session->order);
     free(session->work);
     free(session->names);
     free(session);
 }
 
-static struct lockstep_session *session_allocate(const struct config *config)
+// The handle of the session itself is taken here, too, so that nothing can fail once it has joined.
+static bool session_add_handles(struct lockstep_session *session)
+{
+    bool added = handle_add(HANDLE_SESSION, session) == 0;
+    for (uint32_t i = SESSION_MAX_WORK; added && i-- > 0;) {
+        struct lockstep_work *work = &session->work[i];
+        work->session = session;
+        if (i >= LOCKSTEP_MAX_PLAIN)
+            continue;
+        added = handle_add(HANDLE_WORK, work) == 0;
+        work->next_free = session->free_work;
+        session->free_work = work;
+    }
+    return added;
+}
+
+static int session_allocate(const struct config *config, struct lockstep_session **allocated)
 {
     struct lockstep_session *session = calloc(1, sizeof(*session));
     bool whole;
     if (session == NULL)
-        return NULL;
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory for a session");
+    spare_begin();
     mutex_init(&session->mutex);
     list_init(&session->call_waiters);
     session->landed = true;
@@ -181,22 +203,18 @@ static struct lockstep_session *session_allocate(const struct config *config)
     session->names = calloc(SESSION_MAX_NAMES, sizeof(*session->names));
     whole = whole && ring_buffer_init(&session->inbox, SESSION_INBOX, sizeof(struct command)) &&
             session->order != NULL && session->work != NULL && session->names != NULL;
-    for (uint32_t i = SESSION_MAX_WORK; whole && i-- > 0;) {
-        struct lockstep_work *work = &session->work[i];
-        work->session = session;
-        if (i >= LOCKSTEP_MAX_PLAIN)
-            continue;
-        whole = handle_add(HANDLE_WORK, work) == 0;
-        work->next_free = session->free_work;
-        session->free_work = work;
-    }
-    if (!whole) {
+    if (!whole || !session_add_handles(session)) {
         session_free(session);
-        return NULL;
+        return whole ? error_set(LOCKSTEP_E_SYSTEM,
+                                 "this process has %d handles of sessions, modules, calls and work "
+                                 "at most, and a session needs %d: close modules or sessions first",
+                                 LOCKSTEP_MAX_HANDLES, SESSION_HANDLES)
+                     : error_set(LOCKSTEP_E_SYSTEM, "no memory for a session");
     }
     log_init(&session->log, (enum log_level)config->log_level,
              config->log == NULL ? NULL : session_log, &session->config);
-    return session;
+    *allocated = session;
+    return 0;
 }
 
 static int session_address(struct config *config)
@@ -342,10 +360,11 @@ static int session_join(struct lockstep_session *session)
 
 static int session_begin(struct lockstep_session *session)
 {
-    if (getrandom(&session->uuid, sizeof(session->uuid), 0) < 0 ||
-        trace_open(&session->config, &session->uuid, &session->log, &session->trace) < 0)
-        return -1;
-    return progress_open(session);
+    if (getrandom(&session->uuid, sizeof(session->uuid), 0) >= 0 &&
+        trace_open(&session->config, &session->uuid, &session->log, &session->trace) == 0 &&
+        progress_open(session) == 0)
+        return 0;
+    return error_set(LOCKSTEP_E_SYSTEM, "no memory for a session");
 }
 
 // Which one "auto" means depends on the thread, so it is asked here.
@@ -405,17 +424,17 @@ static int session_open_without(struct lockstep_session *session)
 
 static int session_open(const struct config *config, struct lockstep_session **opened)
 {
-    struct lockstep_session *session = session_allocate(config);
-    int status = 0;
-    if (session == NULL || session_begin(session) < 0)
-        status = error_set(LOCKSTEP_E_SYSTEM, "no memory for a session");
+    struct lockstep_session *session = NULL;
+    int status = headroom_check(config);
+    if (status == 0)
+        status = session_allocate(config, &session);
+    if (status == 0)
+        status = session_begin(session);
     if (status == 0) {
         session_open_device(session);
         status = session->device_problem[0] == '\0' ? session_enter(session)
                                                     : session_open_without(session);
     }
-    if (status == 0 && handle_add(HANDLE_SESSION, session) < 0)
-        status = error_set(LOCKSTEP_E_SYSTEM, "too many sessions in this process");
     if (status < 0) {
         if (session != NULL)
             session_free(session);

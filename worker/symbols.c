@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "worker/elf_names.h"
+#include "worker/spare.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -114,7 +115,7 @@ static int object_open(const struct object *object)
     const char *path = object->path[0] != '\0' ? object->path : SYMBOLS_PROGRAM;
     if (strchr(path, '/') == NULL) // The kernel's own object has a name and no file.
         return -1;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    const int fd = spare_open(AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd < 0)
         return -1;
     const ssize_t bytes = (ssize_t)object->note_bytes;
@@ -123,7 +124,7 @@ static int object_open(const struct object *object)
         (bytes == 0 || pread(fd, note, (size_t)bytes, (off_t)object->note_at) == bytes) &&
         memcmp(note, object->note, (size_t)bytes) == 0)
         return fd;
-    close(fd);
+    spare_close(fd);
     return -1;
 }
 
@@ -176,7 +177,7 @@ static void symbols_of(const struct object *object, struct stack_frame *frames,
     (void)elf_names(fd, wants, wanted);
     for (uint32_t i = 0; i < wanted; i++)
         elf_name_cut(wants[i].name);
-    close(fd);
+    spare_close(fd);
 }
 
 void symbols_name(struct stack_frame *frames, const uintptr_t *addresses, size_t count, bool files)

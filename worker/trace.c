@@ -11,6 +11,7 @@
 #include "worker/trace.h"
 
 #include "base/clock.h"
+#include "base/file_limit.h"
 #include "base/text.h"
 #include "worker/config.h"
 
@@ -54,13 +55,19 @@ static int trace_make_file(const struct config *config, const struct uuid *uuid,
 {
     int error;
     char reason[64];
+    struct file_limit limit;
     trace_path(config, uuid, trace);
     errno = ENAMETOOLONG;
     const int fd =
         trace->path[0] == '\0'
             ? -1
             : open(trace->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    error = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)TRACE_BYTES);
+    error = fd < 0 ? errno : 0;
+    if (fd >= 0) {
+        file_limit_begin(&limit);
+        error = posix_fallocate(fd, 0, (off_t)TRACE_BYTES);
+        file_limit_end(&limit);
+    }
     if (error == 0)
         return fd;
     log_event(log, LOG_LEVEL_WARN, "trace_dir_refused", "path=%s text=%s", config->trace_dir,
@@ -76,7 +83,14 @@ static int trace_make_file(const struct config *config, const struct uuid *uuid,
 static int trace_make_memory(void)
 {
     const int fd = memfd_create("lockstep-trace", MFD_CLOEXEC);
-    if (fd < 0 || ftruncate(fd, (off_t)TRACE_BYTES) == 0)
+    struct file_limit limit;
+    int resized;
+    if (fd < 0)
+        return -1;
+    file_limit_begin(&limit);
+    resized = ftruncate(fd, (off_t)TRACE_BYTES);
+    file_limit_end(&limit);
+    if (resized == 0)
         return fd;
     (void)close(fd);
     return -1;

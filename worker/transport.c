@@ -174,11 +174,14 @@ const struct stream_owner transport_stream_owner = {
 
 // ---- links --------------------------------------------------------------------------------------
 
+const char transport_no_memory[] = "this rank has no memory for what it has to send or receive";
+
 void transport_lose(struct peer_link *peer, const char *text)
 {
     if (peer->lost || peer->reported)
         return;
     peer->lost = true;
+    peer->lack = text == transport_no_memory;
     text_copy(peer->text, sizeof(peer->text), text);
 }
 
@@ -210,6 +213,10 @@ static void transport_impossible(struct peer_link *peer)
 {
     struct text text;
     char buffer[TRANSPORT_TEXT_BYTES];
+    if (peer->stream.text == transport_no_memory) {
+        transport_lose(peer, transport_no_memory);
+        return;
+    }
     text_init(&text, buffer, sizeof(buffer));
     text_append(&text, "sent an impossible frame (%s): %s",
                 frame_kind_name(peer->stream.header.kind), peer->stream.text);
@@ -379,6 +386,8 @@ static void transport_check_left(struct transport *transport)
 
 static enum peer_loss transport_loss(const struct peer_link *peer)
 {
+    if (peer->lack)
+        return LOSS_HERE;
     if (peer->left)
         return LOSS_LEFT;
     return peer->silent ? LOSS_SILENT : LOSS_ENDED;
@@ -563,7 +572,7 @@ void transport_header(struct transport *transport, const struct step_header *hea
     if (frame)
         stream_queue(&transport->ring.successor->stream, frame);
     else
-        transport_lose(transport->ring.successor, "out of memory here");
+        transport_lose(transport->ring.successor, transport_no_memory);
 }
 
 void transport_statistics(const struct transport *transport, struct transport_statistics *out)

@@ -171,6 +171,7 @@ enum peer_loss {
     LOSS_ENDED, // Its link ended, or it broke the protocol.
     LOSS_LEFT, // It said goodbye first.
     LOSS_SILENT, // Its host acknowledges nothing any more: it, or the network between.
+    LOSS_HERE, // Nothing is wrong with it: this rank lacks memory or descriptors, as the text says.
 };
 
 struct transport_events {
@@ -186,7 +187,8 @@ struct transport_events {
     // After a goodbye (LOSS_LEFT) this is reported only when something launched or
     // joined here waits for a frame of that peer or to that peer. Of a collective that can never
     // end because a rank has left, the successor of that rank always finds out; other ranks may
-    // not. text is a short fact: "connection reset by peer". At most once per peer, and after the
+    // not. text is a short fact: "connection reset by peer". LOSS_HERE: this rank itself lacks what
+    // the text names, and rank may be any, also its own. At most once per peer, and after the
     // events of everything that had arrived before.
     void (*peer_lost)(void *context, uint32_t rank, enum peer_loss loss, const char *text);
     // Rank `from` tells that some rank was lost, which this one may not even know. Once for each

@@ -69,7 +69,7 @@ struct flow *flow_of(struct transport *transport, const struct frame_header *hea
     if (flow)
         transport->flows_early++;
     else
-        *text = "there is no memory for its collective";
+        *text = transport_no_memory;
     return flow;
 }
 
@@ -150,7 +150,7 @@ static void flow_launch_on(struct transport *transport, struct collective *colle
     collective->state = flow;
     if (!flow) {
         if (transport->ring.successor)
-            transport_lose(transport->ring.successor, "out of memory here");
+            transport_lose(transport->ring.successor, transport_no_memory);
         return;
     }
     flow->collective = collective;

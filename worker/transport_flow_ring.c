@@ -126,7 +126,7 @@ static void flow_send(struct transport *transport, struct flow *flow,
         header.payload_bytes = (uint32_t)(message->span.count * dtype_size(header.dtype));
     struct out_frame *frame = transport_frame(transport, &header);
     if (!frame) {
-        transport_lose(flow->group->successor, "out of memory here");
+        transport_lose(flow->group->successor, transport_no_memory);
         return;
     }
     units_pack(flow->collective->used, units, frame->head + LOCKSTEP_FRAME_HEADER_BYTES);
@@ -161,7 +161,7 @@ static void flow_start(struct transport *transport, struct flow *flow, uint64_t 
         message.block = scratch_get(&transport->chunks);
         message.source = SOURCE_BUFFER;
         if (!message.block) {
-            transport_lose(flow->group->successor, "out of memory here");
+            transport_lose(flow->group->successor, transport_no_memory);
             return;
         }
         reduce_start(flow, message.span, message.block);
@@ -192,7 +192,7 @@ static void flow_grant(struct transport *transport, struct flow *flow)
     header.credit = (uint32_t)flow->opened;
     struct out_frame *frame = transport_frame(transport, &header);
     if (!frame) {
-        transport_lose(flow->group->predecessor, "out of memory here");
+        transport_lose(flow->group->predecessor, transport_no_memory);
         return;
     }
     flow->credited = flow->opened;
@@ -348,7 +348,7 @@ static void flow_reduced(struct transport *transport, struct flow *flow,
     if (!acc && span.count > 0) {
         acc = scratch_get(&transport->chunks);
         if (!acc) {
-            transport_lose(flow->group->successor, "out of memory here");
+            transport_lose(flow->group->successor, transport_no_memory);
             return;
         }
         memset(acc, 0, span.count * dtype_size(header->dtype));
@@ -491,7 +491,7 @@ static const char *flow_target(struct transport *transport, struct flow *flow,
     stream->block = scratch_get(&transport->chunks);
     stream->target.kind = TARGET_BUFFER;
     stream->target.buffer = stream->block;
-    return stream->block ? NULL : "there is no memory for it";
+    return stream->block ? NULL : transport_no_memory;
 }
 
 const char *flow_unpark(struct flow *flow, const struct frame_header *header, const uint8_t *used)

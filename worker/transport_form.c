@@ -82,7 +82,7 @@ static void form_say(struct peer_link *peer, enum frame_kind kind, const uint8_t
     if (!frame) {
         if (block)
             scratch_put(&transport->wave_blocks, block);
-        transport_lose(peer, "out of memory here");
+        transport_lose(peer, transport_no_memory);
         return;
     }
     if (nonce)

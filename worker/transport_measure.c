@@ -66,7 +66,7 @@ static void measure_send(struct peer_link *peer, enum measure_part part, uint32_
                                         .payload_bytes = bytes};
     struct out_frame *frame = transport_frame(transport, &header);
     if (!frame) {
-        transport_lose(peer, "out of memory here");
+        transport_lose(peer, transport_no_memory);
         return;
     }
     frame->buffer = transport->measure.bytes;

@@ -40,8 +40,6 @@ const size_t pair_bytes = sizeof(struct pair_run);
 
 static void pair_advance(struct transport *transport, struct flow *flow, uint64_t index);
 
-static const char *const pair_memory_text = "out of memory here";
-
 // ---- sending ------------------------------------------------------------------------------------
 
 // Where the payload of a move's frame is.
@@ -131,7 +129,7 @@ static void pair_grant_to(struct transport *transport, struct flow *flow,
     header.credit = (uint32_t)run->opened;
     struct out_frame *frame = transport_frame(transport, &header);
     if (!frame) {
-        transport_lose(peer, pair_memory_text);
+        transport_lose(peer, transport_no_memory);
         return;
     }
     transport->pairs_queued = true;
@@ -242,7 +240,7 @@ static void pair_advance(struct transport *transport, struct flow *flow, uint64_
         return;
     struct pair_stripe *stripe = pair_stripe_of(run, index);
     if (!pair_make_moves(transport, flow, run, index))
-        transport_lose(run->turns[stripe->move].peer, pair_memory_text);
+        transport_lose(run->turns[stripe->move].peer, transport_no_memory);
     else if (index == run->base && pair_is_complete(run, stripe))
         pair_completed(transport, flow, run);
 }
@@ -341,10 +339,10 @@ static const char *pair_target(struct transport *transport, struct flow *flow, u
     if (!run->turns[move].move.final) {
         stream->block = scratch_get(&transport->chunks);
         stream->target.buffer = stream->block;
-        return stream->block ? NULL : "there is no memory for it";
+        return stream->block ? NULL : transport_no_memory;
     }
     if (!pair_settle(transport, flow, run, index))
-        return "there is no memory for it";
+        return transport_no_memory;
     stream->target.buffer = pair_result_at(flow, run, index, span);
     if (stripe->direct) {
         stream->target.kind = TARGET_OUT;
@@ -503,7 +501,7 @@ void pair_launch(struct transport *transport, struct flow *flow)
     assert(flow->collective->kind == COLLECTIVE_ALLREDUCE);
     struct pair_run *run = scratch_get(&transport->pairs);
     if (!run) {
-        transport_lose(transport->ring.successor, pair_memory_text);
+        transport_lose(transport->ring.successor, transport_no_memory);
         return;
     }
     memset(run, 0, offsetof(struct pair_run, stripes));

@@ -51,7 +51,7 @@ const char *park_begin(struct peer_link *peer, struct flow *flow, struct stream 
     const struct frame_header *header = &stream->header;
     struct parking *parking = park_open(transport, flow, peer);
     if (!parking)
-        return "there is no memory to park it";
+        return transport_no_memory;
     if (header->payload_bytes > LOCKSTEP_EAGER_BYTES ||
         parking->bytes_filled + header->payload_bytes > sizeof(parking->bytes) ||
         parking->used_filled + header->used_bytes > sizeof(parking->used))
@@ -103,7 +103,7 @@ static const char *park_take(struct transport *transport, struct flow *flow,
     if (header->payload_bytes > 0) {
         block = scratch_get(&transport->chunks);
         if (!block)
-            return "there is no memory for it";
+            return transport_no_memory;
         memcpy(block, parking->bytes + parked->offset, header->payload_bytes);
     }
     flow_give(parking->peer, flow, header, block);

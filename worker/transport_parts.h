@@ -72,6 +72,7 @@ struct peer_link {
     bool left; // It said goodbye.
     bool lost; // To be reported.
     bool silent; // Because its host was.
+    bool lack; // Because this rank lacks something.
     bool reported;
     char text[TRANSPORT_TEXT_BYTES]; // Why it was lost, or the last attempt failed.
     bool differs; // It is a member, and configured otherwise than this rank.
@@ -369,6 +370,9 @@ struct transport {
 
 // Reports the peer, once, and closes its link. The text is copied.
 void transport_lose(struct peer_link *peer, const char *text);
+// The reason, by its address, when this rank has no memory for what a peer needs: the peer is not
+// at fault then, and the loss is LOSS_HERE.
+extern const char transport_no_memory[];
 // An urgent frame without block; NULL when memory is short.
 struct out_frame *transport_frame(struct transport *transport, const struct frame_header *header);
 extern const struct stream_owner transport_stream_owner;

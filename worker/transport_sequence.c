@@ -102,7 +102,7 @@ struct match *sequence_join(struct shared *shared, uint32_t seat, uint32_t index
     if (!match)
         match = match_make(sequence, &tag);
     if (!match) {
-        shared_impossible(shared, seat, "sent a join that there is no memory for");
+        shared_lack(shared, seat);
         return NULL;
     }
     if (match->records[seat] != BOARD_NONE) {

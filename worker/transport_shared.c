@@ -24,6 +24,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #define SHARED_SETTLE_MS 3000 // Until a rank goes without.
@@ -37,15 +38,32 @@ void shared_tell(struct shared *shared)
     }
 }
 
-void shared_impossible(struct shared *shared, uint32_t seat, const char *text)
+// Of this rank's own seat: some other one, for a loss is one of a link.
+static struct peer_link *shared_mate(struct shared *shared, uint32_t seat)
 {
     struct peer_link *mate = shared->mates[seat];
     if (!mate)
         mate = shared->mates[seat == 0 ? 1 : 0];
-    transport_lose(mate ? mate : shared->transport->ring.successor, text);
+    return mate ? mate : shared->transport->ring.successor;
+}
+
+void shared_impossible(struct shared *shared, uint32_t seat, const char *text)
+{
+    transport_lose(shared_mate(shared, seat), text);
+}
+
+void shared_lack(struct shared *shared, uint32_t seat)
+{
+    transport_lose(shared_mate(shared, seat), transport_no_memory);
 }
 
 // ---- the board's life ---------------------------------------------------------------------------
+
+// A board that fails must not use up the time in which the generation has to form.
+static uint64_t shared_patience(uint64_t form_timeout_ms)
+{
+    return form_timeout_ms / 2 < SHARED_SETTLE_MS ? form_timeout_ms / 2 : SHARED_SETTLE_MS;
+}
 
 static bool shared_begin(struct transport *transport, struct shared *shared)
 {
@@ -61,7 +79,7 @@ static bool shared_begin(struct transport *transport, struct shared *shared)
         shared->records[shared->record_count++] = BOARD_RECORDS - 1 - i;
     for (uint32_t i = 0; i < BOARD_WIDE_BLOCKS; i++)
         shared->blocks[shared->block_count++] = i;
-    shared->deadline_ms = clock_now_ms() + SHARED_SETTLE_MS;
+    shared->deadline_ms = clock_now_ms() + shared_patience(transport->world.form_timeout_ms);
     bool known = true;
     for (uint32_t i = 0; i < shared->seats; i++) {
         if (i == shared->seat)
@@ -169,6 +187,21 @@ static bool shared_pass(struct shared *shared)
     return true;
 }
 
+// The leader has no memory for a board: the mates hear it by a note without one, and do not wait. A
+// descriptor has to go with a note. Without one, and where it cannot be passed, they wait in vain.
+static void shared_pass_nothing(struct shared *shared)
+{
+    const struct link_note note = {.kind = LINK_NOTE_BOARD, .bytes = 0};
+    const int nothing = eventfd(0, EFD_CLOEXEC);
+    for (uint32_t i = 1; nothing >= 0 && i < shared->seats; i++) {
+        struct link *link = shared->mates[i]->stream.link;
+        if (link && link->ops->pass(link, &note, nothing) == 0)
+            link->ops->wake(link);
+    }
+    if (nothing >= 0)
+        (void)close(nothing);
+}
+
 static bool shared_all_mapped(const struct shared *shared)
 {
     for (uint32_t i = 0; i < shared->seats; i++) {
@@ -185,6 +218,7 @@ static void shared_lead(struct shared *shared)
     if (shared->fd < 0) {
         shared->fd = board_make(&shared->board, shared->seats, shared_slot_bytes(shared));
         if (shared->fd < 0) {
+            shared_pass_nothing(shared);
             shared_decide(shared, false);
             return;
         }

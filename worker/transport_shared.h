@@ -197,6 +197,8 @@ bool shared_matters(const struct collective *collective, uint64_t weight);
 void shared_use(const struct collective *collective, const uint64_t *used);
 // A mate has written what cannot be.
 void shared_impossible(struct shared *shared, uint32_t seat, const char *text);
+// This rank has no memory for what the mate in this seat has said.
+void shared_lack(struct shared *shared, uint32_t seat);
 
 // ---- transport_sequence.c -----------------------------------------------------------------------
 

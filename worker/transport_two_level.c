@@ -112,7 +112,7 @@ static void two_level_say(struct shared *shared, struct peer_link *peer, enum ru
     if (frame)
         stream_queue(&peer->stream, frame);
     else
-        transport_lose(peer, "out of memory here");
+        transport_lose(peer, transport_no_memory);
 }
 
 void two_level_joined(struct shared *shared, struct match *match)

@@ -59,7 +59,7 @@ static void wave_send(struct transport *transport, const struct wave *wave,
     if (!frame) {
         if (block)
             scratch_put(&transport->wave_blocks, block);
-        transport_lose(peer, "out of memory here");
+        transport_lose(peer, transport_no_memory);
         return;
     }
     memcpy(block->payload, wave->payload, wave->size);
@@ -116,7 +116,7 @@ void wave_join(struct transport *transport, struct wave *wave)
     wave->state = state;
     if (!state) {
         if (transport->ring.successor)
-            transport_lose(transport->ring.successor, "out of memory here");
+            transport_lose(transport->ring.successor, transport_no_memory);
         return;
     }
     *state = (struct wave_state){.wave = wave};
@@ -140,7 +140,7 @@ const char *wave_begin(struct peer_link *peer, struct stream *stream)
         return "it is of a wave too far ahead";
     struct wave_block *block = scratch_get(&transport->wave_blocks);
     if (!block)
-        return "there is no memory for it";
+        return transport_no_memory;
     block->step = header->step;
     block->kind = header->slot;
     block->round = header->part;

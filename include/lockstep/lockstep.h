@@ -256,7 +256,8 @@ struct lockstep_config {
  * Blocks: until the world has formed, at most open_timeout_ms. Threads: any. Owns: config is
  * copied. Returns: E_CONFIG (the text names field or variable, or says which world size the others
  * want), E_UNREACHABLE (no coordinator), E_TIMEOUT (how many of how many came, which hints are
- * missing), E_MISMATCH (another version than the coordinator's), E_PEER_LOST, E_SYSTEM,
+ * missing), E_MISMATCH (another version than the coordinator's), E_PEER_LOST, E_SYSTEM (a limit
+ * of the process has no room for a session; the text names it as the shell does: ulimit -n),
  * E_UNSUPPORTED (the device, or what it needs, cannot be used: the text says why). *session is NULL
  * on failure. */
 LOCKSTEP_API int lockstep_open(const struct lockstep_config *config, lockstep_session **session);

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// See file_limit.h. Any thread.
+#include "base/file_limit.h"
+
+#include <errno.h>
+#include <time.h>
+
+static bool file_limit_pending(void)
+{
+    sigset_t pending;
+    return sigpending(&pending) == 0 && sigismember(&pending, SIGXFSZ) == 1;
+}
+
+static void file_limit_set(sigset_t *set)
+{
+    sigemptyset(set);
+    sigaddset(set, SIGXFSZ);
+}
+
+void file_limit_begin(struct file_limit *limit)
+{
+    sigset_t set;
+    file_limit_set(&set);
+    pthread_sigmask(SIG_BLOCK, &set, &limit->before);
+    limit->pending = file_limit_pending();
+}
+
+void file_limit_end(const struct file_limit *limit)
+{
+    const int number = errno;
+    const struct timespec now = {0};
+    sigset_t set;
+    file_limit_set(&set);
+    if (!limit->pending && file_limit_pending())
+        (void)sigtimedwait(&set, NULL, &now);
+    pthread_sigmask(SIG_SETMASK, &limit->before, NULL);
+    errno = number;
+}
