@@ -5,7 +5,7 @@
 // first all the same, since each tells its neighbours what it saw before it ends its own links. The
 // same for a rank that gives up, or that leaves while others still need it.
 //
-// LOCKSTEP_TEST_FAULT_ROUNDS deaths (12), chosen by LOCKSTEP_FAULT_SEED, which is printed.
+// LOCKSTEP_TEST_FAULT_ROUNDS deaths (12), chosen by LOCKSTEP_TEST_FAULT_SEED, which is printed.
 
 #include "tests/fault/process_world.h"
 

@@ -35,7 +35,8 @@ with tempfile.TemporaryDirectory() as directory:
     with open(ports, encoding="ascii") as file:
         port = dict(part.split("=") for part in file.read().split())
     trainer = subprocess.Popen([sys.executable, "-c", TRAINER, libraries], env=dict(
-        os.environ, LOCKSTEP_COORDINATOR="127.0.0.1:" + port["grpc"], LOCKSTEP_JOB="locked"))
+        os.environ, LOCKSTEP_COORDINATOR="127.0.0.1:" + port["grpc"], LOCKSTEP_WORLD_SIZE="1",
+        LOCKSTEP_JOB="locked"))
     worker = {}
     try:
         # The age of the last heartbeat counts in it: without any this is never true.
