@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads, owners, locks. Any thread.
+// Threads, owners, moments, locks. Any thread.
 #include "base/thread.h"
 
 #include "base/text.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <time.h>
 
@@ -61,6 +62,34 @@ bool thread_owned(const struct thread_id_check *check)
 {
     uintptr_t owner = atomic_load_explicit(&check->owner, memory_order_relaxed);
     return owner == 0 || owner == thread_self();
+}
+
+// ---- a moment -----------------------------------------------------------------------------------
+
+#define MOMENT_SPINS 64
+#define MOMENT_YIELDS 16
+#define MOMENT_NAP_NS 20000 // The first; each one is twice as long as the one before, ...
+#define MOMENT_LONGEST 5 // ... but for these.
+
+void thread_moment(uint32_t *tries)
+{
+    const uint32_t tried = (*tries)++;
+    if (tried < MOMENT_SPINS) {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+        return;
+    }
+    if (tried < MOMENT_SPINS + MOMENT_YIELDS) {
+        (void)sched_yield();
+        return;
+    }
+    const uint32_t naps = tried - MOMENT_SPINS - MOMENT_YIELDS;
+    const struct timespec nap = {.tv_nsec = MOMENT_NAP_NS
+                                            << (naps < MOMENT_LONGEST ? naps : MOMENT_LONGEST)};
+    (void)nanosleep(&nap, NULL);
+    if (*tries == UINT32_MAX)
+        *tries = MOMENT_SPINS + MOMENT_YIELDS + MOMENT_LONGEST;
 }
 
 // ---- mutex and condition ------------------------------------------------------------------------

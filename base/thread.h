@@ -63,6 +63,13 @@ bool thread_owned(const struct thread_id_check *check); // The calling thread is
 // Asserts that the owner runs this. First line of a function that is for one thread only.
 #define thread_assert(check) assert(thread_owned(check))
 
+// ---- a moment -----------------------------------------------------------------------------------
+
+// Waits for another thread that is about to write something, and is in no lock: a few instructions
+// at first, then the rest of the time slice, then naps of up to a millisecond. *tries begins with 0
+// and is counted on. Nobody has to wake the thread that waits, so the other one writes one word.
+void thread_moment(uint32_t *tries);
+
 // ---- mutex and condition ------------------------------------------------------------------------
 
 struct mutex {

@@ -61,9 +61,10 @@ struct home {
 
 // What the calls of a module say of one gradient, of one replica.
 struct report {
-    _Atomic(uint64_t) claim; // Who spoke for it last: see call.c.
+    _Atomic(uint64_t) claim; // Who spoke for it last: see call_report.c.
+    _Atomic(uint64_t) settled; // How many of the claimed reports are not in flight any more.
     atomic_bool used; // A call of this step reported it.
-    uint32_t withheld; // trainer; scratch of lockstep_call_abort.
+    uint32_t rest; // trainer; reports that the end of the last call has claimed.
 };
 
 // A gradient, one for each parameter in each contribution. A step here is a whole window of
@@ -117,6 +118,7 @@ struct contribution {
     struct gradient *gradients; // [parameter_count]
     struct replica_gradient *replicas; // [(replicas - 1) * parameter_count], replica by replica.
     atomic_bool handed; // Its last call of the open step has ended.
+    bool has_rest; // trainer; the end of the last call has claimed reports.
     bool withdrawn; // trainer; some of its buckets are.
     bool returned; // trainer; lockstep_call_wait has given back its results in the open step.
 
@@ -195,7 +197,7 @@ struct lockstep_module {
     struct contribution *contributions; // [contribution_count]
     uint32_t contribution_count; // Calls of a step that travel.
     struct lockstep_call *calls; // [calls_per_step]
-    _Atomic(struct lockstep_call *) open; // The call under way, or NULL.
+    _Atomic(uint64_t) open; // The call under way, or 0: see call_parts.h.
 
     // trainer
     uint64_t called_step; // Last step with a call.
@@ -730,7 +732,7 @@ int step_await_device(struct lockstep_session *session, void *stream);
 int step_divide(const struct lockstep_module *module, uint32_t parameter, char *memory,
                 uint64_t weight);
 
-// ---- call.c ------------------------------------------------------------------------------------
+// ---- call.c, call_report.c ---------------------------------------------------------------------
 
 // First line of every public function of a module: 0 when the handle is a live module of a session
 // that has not failed; else the status, with the error text set. Any thread.

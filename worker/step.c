@@ -600,7 +600,7 @@ static int step_check_end(struct lockstep_session *session, const void *stream)
                          "step when it has returned",
                          session->step);
     for (uint32_t i = 0; i < session->module_count; i++) {
-        if (atomic_load(&session->modules[i]->open) != NULL)
+        if (atomic_load(&session->modules[i]->open) != 0)
             return error_set(LOCKSTEP_E_INVALID,
                              "module '%s' has an open call: call "
                              "lockstep_call_end before lockstep_step_end",

@@ -641,8 +641,11 @@ LOCKSTEP_API int lockstep_call_current(lockstep_module *module, lockstep_call **
 
 /* Ends a backward pass. What no call of the step reported is unused when the last one has ended;
  * zeros are contributed in its place.
- * Blocks: no. Threads: any, one after the other with the functions of the step. Returns: E_INVALID
- * when it has ended already. */
+ * Other threads may still be inside lockstep_grad_ready. lockstep_call_end waits for every report
+ * that was taken, and refuses every later one: a report that returns OK counts in this step, and
+ * a report that returns E_INVALID counts in none.
+ * Blocks: no, but for such reports. Threads: any, one after the other with the functions of the
+ * step. Returns: E_INVALID when it has ended already. */
 LOCKSTEP_API int lockstep_call_end(lockstep_call *call);
 
 /* Declares in advance that parameters get no gradient in this call: their buckets do not wait for
@@ -662,8 +665,9 @@ LOCKSTEP_API int lockstep_call_unused(lockstep_call *call, const uint32_t *param
  * the gradients are to be used: of each bucket the mean is over the ranks whose part of it was
  * complete; where there is none, it is as it was. A shared parameter that was not complete leaves
  * out its bucket of the owner.
- * Blocks: no. Threads: the trainer's, while no thread reports a gradient of this call. Returns:
- * E_INVALID when the call has ended. */
+ * A report of another thread that is still inside lockstep_grad_ready is waited for, as by
+ * lockstep_call_end.
+ * Blocks: no. Threads: the trainer's. Returns: E_INVALID when the call has ended. */
 LOCKSTEP_API int lockstep_call_abort(lockstep_call *call);
 /* Waits until the gradients of one call are averaged, before the end of the step: they may be read
  * then, of every replica. What the call shares with a module that owns it

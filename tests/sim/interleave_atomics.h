@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Atomic operations that are points of interleave.h. For files that are included after this one, in
+// a test alone. One thread runs at a time, so an operation needs not be atomic; the operations of
+// C11 on atomic objects make it so that the types are right.
+
+#ifndef LOCKSTEP_TESTS_INTERLEAVE_ATOMICS_H
+#define LOCKSTEP_TESTS_INTERLEAVE_ATOMICS_H
+
+#include "base/thread.h"
+#include "tests/sim/interleave.h"
+
+#include <stdatomic.h>
+
+// Of an addition not everybody wants the result.
+#pragma GCC diagnostic ignored "-Wunused-value"
+
+#undef atomic_load
+#undef atomic_load_explicit
+#undef atomic_store
+#undef atomic_store_explicit
+#undef atomic_fetch_add
+#undef atomic_fetch_add_explicit
+#undef atomic_fetch_sub
+#undef atomic_fetch_sub_explicit
+#undef atomic_compare_exchange_strong_explicit
+#undef atomic_compare_exchange_weak_explicit
+
+#define atomic_load(word) (interleave_point((word), false, "read " #word), *(word))
+#define atomic_store(word, value) \
+    (interleave_point((word), true, "write " #word), (void)(*(word) = (value)))
+#define atomic_fetch_add(word, value) \
+    (interleave_point((word), true, "add to " #word), (*(word) += (value)) - (value))
+#define atomic_fetch_sub(word, value) \
+    (interleave_point((word), true, "take from " #word), (*(word) -= (value)) + (value))
+#define atomic_compare_exchange(word, expected, value) \
+    (interleave_point((word), true, "swap " #word), \
+     *(word) == *(expected) ? (*(word) = (value), true) : (*(expected) = *(word), false))
+
+#define atomic_load_explicit(word, order) atomic_load(word)
+#define atomic_store_explicit(word, value, order) atomic_store(word, value)
+#define atomic_fetch_add_explicit(word, value, order) atomic_fetch_add(word, value)
+#define atomic_fetch_sub_explicit(word, value, order) atomic_fetch_sub(word, value)
+#define atomic_compare_exchange_strong_explicit(word, expected, value, success, failure) \
+    atomic_compare_exchange(word, expected, value)
+#define atomic_compare_exchange_weak_explicit(word, expected, value, success, failure) \
+    atomic_compare_exchange(word, expected, value)
+
+#define thread_moment(tries) ((void)(tries), interleave_wait())
+
+#endif
