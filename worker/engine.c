@@ -37,8 +37,13 @@ static void engine_step_begin(struct lockstep_session *session, uint64_t phase)
 {
     uint32_t buckets[LOCKSTEP_MAX_MODULES] = {0};
     struct transport_statistics now;
-    for (uint32_t i = 0; i < session->module_count; i++)
-        buckets[i] = session->modules[i]->layout.bucket_count;
+    session->wave_bounds.module_count = session->module_count;
+    for (uint32_t i = 0; i < session->module_count; i++) {
+        const struct lockstep_module *module = session->modules[i];
+        buckets[i] = module->layout.bucket_count;
+        session->wave_bounds.parameters[i] = module->parameter_count;
+        session->wave_bounds.calls[i] = module->contribution_count;
+    }
     transport_statistics(session->transport, &now);
     session->step_bytes_sent = now.bytes_sent;
     session->step_bytes_received = now.bytes_received;

@@ -35,7 +35,9 @@ static void engine_unplanned_text(const struct lockstep_session *session, char *
     text_append(&text,
                 "%s; %sthe first step of a phase decides which modules it runs: use another "
                 "phase label for steps that run others",
-                verdict->extra_total > LOCKSTEP_MAX_EXTRA_CALLS ? " and more" : "",
+                verdict->extra_total > LOCKSTEP_MAX_EXTRA_CALLS || verdict->too_many != 0
+                    ? " and more"
+                    : "",
                 session->config.unplanned == LOCKSTEP_UNPLANNED_FAIL ? ""
                                                                      : "that is too many for one "
                                                                        "step, and ");
@@ -122,45 +124,56 @@ static void engine_launch(struct lockstep_session *session, const struct order_a
 
 // ---- Waves and headers -------------------------------------------------------------------------
 
-// The step and this rank's contribution are filled in.
+// What the waves of a kind are. All ranks know the same bounds.
+static const struct wave_rules {
+    uint32_t size;
+    void (*merge)(void *into, const void *from);
+    const char *(*check)(const void *context, const struct wave_origin *origin, const void *payload,
+                         const void *own);
+    const char *name;
+} wave_rules[WAVE_KINDS] = {
+    [WAVE_CLOSE] = {sizeof(struct close_wave), order_close_merge, order_close_check, "close"},
+    [WAVE_COMMIT] = {sizeof(struct commit_wave), order_commit_merge, order_commit_check, "commit"},
+    [WAVE_OPEN] = {sizeof(struct open_wave), order_open_merge, order_open_check, "open"},
+};
+
+// This rank's contribution is filled in.
 static void engine_join(struct lockstep_session *session, struct wave *wave, enum wave_kind kind,
-                        size_t size, void (*merge)(void *into, const void *from))
+                        uint64_t step)
 {
+    wave->step = step;
     wave->kind = kind;
-    wave->size = (uint32_t)size;
-    wave->merge = merge;
+    wave->size = wave_rules[kind].size;
+    wave->merge = wave_rules[kind].merge;
+    wave->check = wave_rules[kind].check;
+    wave->name = wave_rules[kind].name;
+    wave->context = &session->wave_bounds;
     transport_wave(session->transport, wave);
 }
 
 static void engine_join_open(struct lockstep_session *session, const struct order_action *action)
 {
-    struct wave *wave = &session->open_wave;
-    wave->step = action->step;
-    memcpy(wave->payload, action->opening, sizeof(struct open_wave));
-    engine_join(session, wave, WAVE_OPEN, sizeof(struct open_wave), order_open_merge);
+    memcpy(session->open_wave.payload, action->opening, sizeof(struct open_wave));
+    engine_join(session, &session->open_wave, WAVE_OPEN, action->step);
 }
 
 static void engine_join_close(struct lockstep_session *session, const struct order_action *action)
 {
-    struct wave *wave = &session->close_wave;
-    wave->step = action->step;
-    memcpy(wave->payload, action->close, sizeof(struct close_wave));
-    engine_join(session, wave, WAVE_CLOSE, sizeof(struct close_wave), order_close_merge);
+    memcpy(session->close_wave.payload, action->close, sizeof(struct close_wave));
+    engine_join(session, &session->close_wave, WAVE_CLOSE, action->step);
 }
 
 // The commit wave says that all results of the step are final here. Those are the slots, of which
 // the order core knows, and buffers.
 void engine_join_commit(struct lockstep_session *session, uint64_t step)
 {
-    struct wave *wave = &session->commit_wave;
     session->commit_held = session->buffers_in_flight > 0;
     if (session->commit_held)
         return;
-    wave->step = step;
     mutex_lock(&session->mutex);
-    memcpy(wave->payload, &session->contribution, sizeof(struct commit_wave));
+    memcpy(session->commit_wave.payload, &session->contribution, sizeof(struct commit_wave));
     mutex_unlock(&session->mutex);
-    engine_join(session, wave, WAVE_COMMIT, sizeof(struct commit_wave), order_commit_merge);
+    engine_join(session, &session->commit_wave, WAVE_COMMIT, step);
 }
 
 static void engine_send_header(struct lockstep_session *session, const struct step_header *header)
@@ -256,6 +269,9 @@ void engine_action(void *context, const struct order_action *action)
         deferral_put_off(
             &session->modules[action->deferred->module]->contributions[action->deferred->call],
             action->deferred->bucket);
+        break;
+    case ORDER_IMPOSSIBLE:
+        transport_blame(session->transport, action->rank, action->text);
         break;
     case ORDER_FAILED:
         engine_failed(session, action);

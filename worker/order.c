@@ -244,7 +244,7 @@ static void order_unplanned_ready(struct order *order, const struct slot_id *id)
     }
     order_close_add(&order->close, (struct call_id){.module = id->module, .call = id->call});
     if (!order_keep(order, id))
-        order->close.extra_total = LOCKSTEP_MAX_EXTRA_CALLS + 1;
+        order->close.too_many = 1;
 }
 
 void order_slot_ready(struct order *order, struct slot_id id, enum dtype dtype, uint64_t elements)
@@ -331,7 +331,7 @@ static bool order_refuses(const struct order *order)
     if (verdict->extra_total == 0)
         return false;
     if (order->options.unplanned != UNPLANNED_EXTEND ||
-        verdict->extra_total > LOCKSTEP_MAX_EXTRA_CALLS)
+        verdict->extra_total > LOCKSTEP_MAX_EXTRA_CALLS || verdict->too_many != 0)
         return true;
     for (uint32_t i = 0; i < verdict->extra_total; i++) {
         const struct call_id *call = &verdict->extras[i];

@@ -109,7 +109,7 @@ struct open_wave {
 struct close_wave {
     uint64_t plan_number; // Minimum: the highest plan that every rank holds.
     uint32_t extra_total; // Distinct calls outside the plan; above the bound it saturates.
-    uint32_t reserved;
+    uint32_t too_many; // 1: some rank has more slots outside the plan than it can keep.
     struct call_id extras[LOCKSTEP_MAX_EXTRA_CALLS];
 };
 
@@ -165,6 +165,22 @@ static_assert(LOCKSTEP_MAX_MODULES <= 64, "one bit for each module");
 static_assert(sizeof(struct open_wave) <= LOCKSTEP_WAVE_BYTES, "an open wave fits");
 static_assert(sizeof(struct close_wave) <= LOCKSTEP_WAVE_BYTES, "a close wave fits");
 static_assert(sizeof(struct commit_wave) <= LOCKSTEP_WAVE_BYTES, "a commit wave fits");
+
+// What all ranks have declared alike: what a wave may name.
+struct wave_bounds {
+    uint32_t module_count;
+    uint32_t parameters[LOCKSTEP_MAX_MODULES]; // Of each module.
+    uint32_t calls[LOCKSTEP_MAX_MODULES]; // Of each module, in a step: those that travel apart.
+};
+
+// Whether a payload that a peer sent can be: struct wave, check. context: struct wave_bounds; of
+// the open wave: NULL. In order_check.c.
+const char *order_open_check(const void *context, const struct wave_origin *origin,
+                             const void *payload, const void *own);
+const char *order_close_check(const void *context, const struct wave_origin *origin,
+                              const void *payload, const void *own);
+const char *order_commit_check(const void *context, const struct wave_origin *origin,
+                               const void *payload, const void *own);
 
 // Exact, commutative, associative.
 void order_open_merge(void *into, const void *from);
@@ -242,6 +258,7 @@ enum order_action_kind {
     ORDER_CLOSE, // Join the close wave with close.
     ORDER_COMMIT, // Join the commit wave; the engine fills its payload.
     ORDER_SETTLED, // The step is final everywhere: release step_end.
+    ORDER_IMPOSSIBLE, // A peer has sent what cannot be: it is to be lost, and text says why.
     ORDER_FAILED, // The session has failed: kind and text. Nothing is answered any more.
 };
 
@@ -266,7 +283,10 @@ struct order_action {
     struct call_id call; // ORDER_RELEASE; ORDER_SEND of a UP_FAIL for a wait: what is waited for.
     enum order_release release; // ORDER_RELEASE
     enum halt_kind halt; // ORDER_FAILED
-    const char *text; // ORDER_FAILED; NULL: order->verdict names calls outside the plan.
+    uint32_t rank; // ORDER_IMPOSSIBLE
+    // ORDER_IMPOSSIBLE, ORDER_FAILED. Of the latter NULL: order->verdict names calls outside the
+    // plan.
+    const char *text;
 };
 
 struct order_sink {

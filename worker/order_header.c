@@ -96,7 +96,10 @@ void order_header_received(struct order *order, const struct step_header *header
     else if (started && header->step > order->step && order->early_count < 2)
         order->early[order->early_count++] = *header;
     else
-        order_fail(order, HALT_PROTOCOL,
-                   "the ring predecessor sent a header of an impossible step");
+        order_emit(order, &(struct order_action){
+                              .kind = ORDER_IMPOSSIBLE,
+                              .rank = topology_predecessor(order->rank, order->world_size),
+                              .step = order->step,
+                              .text = "sent an impossible header: no rank can be in that step"});
     order_advance(order);
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the files of the order core share: order.c (steps, launches, waves, halts), order_header.c
-// (what the predecessor begins), order_plan.c (plans held), order_replan.c (what a plan should be),
-// order_wait.c (waits for calls) and order_waves.c (payloads). Nobody else includes it.
+// What the files of the order core share: order.c (steps, launches, waves, halts), order_check.c
+// (what waves may say), order_header.c (what the predecessor begins), order_plan.c (plans held),
+// order_replan.c (what a plan should be), order_wait.c (waits for calls) and order_waves.c
+// (payloads). Nobody else includes it.
 
 #ifndef WORKER_ORDER_PARTS_H
 #define WORKER_ORDER_PARTS_H
@@ -56,5 +57,10 @@ void order_waits_settled(struct order *order);
 
 // Keeps the smallest calls in order. A saturated total means "more than can be named".
 void order_close_add(struct close_wave *wave, struct call_id id);
+
+// The orders of the lists in waves: below 0, 0 or above.
+int order_call_compare(const struct call_id *a, const struct call_id *b);
+int order_unused_compare(const struct unused_parameter *a, const struct unused_parameter *b);
+int order_aborted_compare(const struct aborted_call *a, const struct aborted_call *b);
 
 #endif

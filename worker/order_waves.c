@@ -18,7 +18,7 @@ void order_open_merge(void *into, const void *from)
     memcpy(a->phase, b->phase, sizeof(a->phase));
 }
 
-static int call_compare(const struct call_id *a, const struct call_id *b)
+int order_call_compare(const struct call_id *a, const struct call_id *b)
 {
     if (a->call != b->call)
         return a->call < b->call ? -1 : 1;
@@ -30,7 +30,7 @@ static int call_compare(const struct call_id *a, const struct call_id *b)
 static bool close_contains(const struct close_wave *wave, const struct call_id *id)
 {
     for (uint32_t i = 0; i < wave->extra_total && i < LOCKSTEP_MAX_EXTRA_CALLS; i++) {
-        if (call_compare(&wave->extras[i], id) == 0)
+        if (order_call_compare(&wave->extras[i], id) == 0)
             return true;
     }
     return false;
@@ -44,14 +44,14 @@ void order_close_add(struct close_wave *wave, struct call_id id)
     if (kept >= LOCKSTEP_MAX_EXTRA_CALLS) {
         wave->extra_total = LOCKSTEP_MAX_EXTRA_CALLS + 1;
         kept = LOCKSTEP_MAX_EXTRA_CALLS;
-        if (call_compare(&id, &wave->extras[kept - 1]) > 0)
+        if (order_call_compare(&id, &wave->extras[kept - 1]) > 0)
             return;
         kept--;
     } else {
         wave->extra_total++;
     }
     uint32_t at = kept;
-    while (at > 0 && call_compare(&wave->extras[at - 1], &id) > 0) {
+    while (at > 0 && order_call_compare(&wave->extras[at - 1], &id) > 0) {
         wave->extras[at] = wave->extras[at - 1];
         at--;
     }
@@ -64,6 +64,7 @@ void order_close_merge(void *into, const void *from)
     const struct close_wave *b = from;
     const bool saturated =
         a->extra_total > LOCKSTEP_MAX_EXTRA_CALLS || b->extra_total > LOCKSTEP_MAX_EXTRA_CALLS;
+    a->too_many |= b->too_many;
     if (b->plan_number < a->plan_number)
         a->plan_number = b->plan_number;
     for (uint32_t i = 0; i < b->extra_total && i < LOCKSTEP_MAX_EXTRA_CALLS; i++)
@@ -72,7 +73,7 @@ void order_close_merge(void *into, const void *from)
         a->extra_total = LOCKSTEP_MAX_EXTRA_CALLS + 1;
 }
 
-static int unused_compare(const struct unused_parameter *a, const struct unused_parameter *b)
+int order_unused_compare(const struct unused_parameter *a, const struct unused_parameter *b)
 {
     if (a->severity != b->severity)
         return a->severity < b->severity ? -1 : 1;
@@ -96,7 +97,7 @@ static void commit_merge_unused(struct commit_wave *a, const struct commit_wave 
     while (count < ORDER_UNUSED_NAMED && (i < a->unused_named || j < b->unused_named)) {
         const bool take_a =
             j >= b->unused_named ||
-            (i < a->unused_named && unused_compare(&a->unused[i], &b->unused[j]) <= 0);
+            (i < a->unused_named && order_unused_compare(&a->unused[i], &b->unused[j]) <= 0);
         merged[count++] = take_a ? a->unused[i++] : b->unused[j++];
     }
     memcpy(a->unused, merged, count * sizeof(merged[0]));
@@ -106,7 +107,7 @@ static void commit_merge_unused(struct commit_wave *a, const struct commit_wave 
     a->unused_warnings += b->unused_warnings;
 }
 
-static int aborted_compare(const struct aborted_call *a, const struct aborted_call *b)
+int order_aborted_compare(const struct aborted_call *a, const struct aborted_call *b)
 {
     if (a->accepted != b->accepted)
         return a->accepted < b->accepted ? -1 : 1;
@@ -126,7 +127,7 @@ static void commit_merge_aborted(struct commit_wave *a, const struct commit_wave
     while (count < ORDER_ABORTED_NAMED && (i < a->aborted_named || j < b->aborted_named)) {
         const bool take_a =
             j >= b->aborted_named ||
-            (i < a->aborted_named && aborted_compare(&a->aborted[i], &b->aborted[j]) <= 0);
+            (i < a->aborted_named && order_aborted_compare(&a->aborted[i], &b->aborted[j]) <= 0);
         merged[count++] = take_a ? a->aborted[i++] : b->aborted[j++];
     }
     memcpy(a->aborted, merged, count * sizeof(merged[0]));

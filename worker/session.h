@@ -489,6 +489,7 @@ struct lockstep_session {
     struct down_halt lost_here; // What this rank saw, used when no verdict comes.
     struct losses losses; // Ranks that are gone, as far as this one has seen or was told.
     struct farewell left_seen; // A rank that left and was needed; used when no verdict comes.
+    struct wave_bounds wave_bounds; // Of the open step.
     struct wave open_wave;
     struct wave close_wave;
     struct wave commit_wave;

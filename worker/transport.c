@@ -62,6 +62,13 @@ static void transport_sent(struct stream *stream, struct out_frame *frame, bool 
 static const char *transport_begin_header(struct peer_link *peer)
 {
     struct transport *transport = peer->transport;
+    const struct frame_header *header = &peer->stream.header;
+    const bool opening = header->chunk == 1;
+    if (header->chunk > 1)
+        return "it neither opens nor begins a step";
+    if (opening && (header->payload_bytes != 0 || header->space != 0 || header->weight != 0 ||
+                    header->signature != 0))
+        return "it opens a step and has a phase or a plan already";
     if (peer != transport->ring.predecessor)
         return "it does not come from the ring predecessor";
     if (transport->header_count == LOCKSTEP_EARLY_HEADERS)
@@ -393,6 +400,9 @@ static enum peer_loss transport_loss(const struct peer_link *peer)
     return peer->silent ? LOSS_SILENT : LOSS_ENDED;
 }
 
+// The link of a peer that sent what cannot be stays open until the job has ended: the peer would
+// take a reset for a death, and blame this rank for it before others have heard who lied. Nothing
+// is read from it any more.
 static bool transport_report_lost(struct transport *transport)
 {
     const struct transport_events *events = &transport->events;
@@ -403,7 +413,8 @@ static bool transport_report_lost(struct transport *transport)
             continue;
         peer->reported = true;
         peer->state = PEER_GONE;
-        transport_close_stream(peer, true);
+        if (peer->left || peer->silent)
+            transport_close_stream(peer, true);
         if (events->peer_lost)
             events->peer_lost(events->context, peer->rank, transport_loss(peer), peer->text);
         return true;
@@ -573,6 +584,14 @@ void transport_header(struct transport *transport, const struct step_header *hea
         stream_queue(&transport->ring.successor->stream, frame);
     else
         transport_lose(transport->ring.successor, transport_no_memory);
+}
+
+void transport_blame(struct transport *transport, uint32_t rank, const char *text)
+{
+    struct peer_link *peer = transport_peer(transport, rank);
+    thread_assert(&transport->thread);
+    if (peer)
+        transport_lose(peer, text);
 }
 
 void transport_statistics(const struct transport *transport, struct transport_statistics *out)

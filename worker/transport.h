@@ -143,6 +143,8 @@ struct collective {
     void *state; // The transport's, while launched. NULL otherwise.
 };
 
+struct wave_origin; // wave.h
+
 // A wave: a small allreduce of an opaque payload whose merge is exact, commutative and
 // associative. Runs beside the collectives and ahead of their queued frames.
 struct wave {
@@ -151,6 +153,14 @@ struct wave {
     uint32_t kind; // enum wave_kind of order.h; (step, kind) is unique in a generation.
     uint32_t size; // Bytes of payload, at most LOCKSTEP_WAVE_BYTES, equal on all ranks.
     void (*merge)(void *into, const void *from); // Pure.
+    // Says what is impossible about a payload of a peer; NULL: it can be. Pure. Asked before the
+    // payload is used. `origin` names the ranks whose contributions it holds, `own` is what this
+    // rank holds so far. Of two payloads that can be, of different ranks, the merged one can be:
+    // so the peer that sent an impossible one is the one that lies. NULL: no payload is impossible.
+    const char *(*check)(const void *context, const struct wave_origin *origin, const void *payload,
+                         const void *own);
+    const void *context; // Of check; borrowed until wave_done().
+    const char *name; // For a person.
     // In: this rank's contribution. Out: the merged payload of all ranks.
     _Alignas(8) uint8_t payload[LOCKSTEP_WAVE_BYTES];
     void *state; // The transport's, while joined.
@@ -392,6 +402,9 @@ struct device_held {
 struct device_held transport_inspect_device(struct transport *transport);
 // What NCCL has said last of whatever went wrong, in one line; "": nothing.
 void transport_inspect_nccl(const struct transport *transport, char *text, size_t bytes);
+
+// The caller has found that a peer sent what cannot be. The peer is lost with this text.
+void transport_blame(struct transport *transport, uint32_t rank, const char *text);
 
 void transport_statistics(const struct transport *transport, struct transport_statistics *out);
 

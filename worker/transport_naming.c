@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "worker/transport_device_parts.h"
+#include "worker/wave.h"
 
 #include <assert.h>
 #include <string.h>
@@ -46,6 +47,26 @@ static void naming_merge(void *into, const void *from)
         bytes[i] |= more[i];
 }
 
+// The lowest rank with a device says an id, or why there is none. All others bring zeros.
+static const char *naming_check(const void *context, const struct wave_origin *origin,
+                                const void *payload, const void *own)
+{
+    static const struct naming none;
+    const struct transport_world *world = context;
+    const struct naming *naming = payload;
+    uint32_t rank = 0;
+    (void)own;
+    while (rank < world->world_size && (world->devices[rank / 64] >> (rank % 64) & 1) == 0)
+        rank++;
+    if (!wave_origin_has(origin, rank))
+        return memcmp(naming, &none, sizeof(none)) == 0 ? NULL
+                                                        : "it names what others have to name";
+    const char *end = memchr(naming->text, '\0', sizeof(naming->text));
+    if (!end || !utf8_valid(naming->text, (size_t)(end - naming->text)))
+        return "its text is none";
+    return NULL;
+}
+
 static void naming_fails(struct devices *devices, const char *text)
 {
     devices->stage = DEVICES_FAILED;
@@ -59,8 +80,12 @@ static void naming_begin(struct transport *transport)
     if (transport->devices && naming_place(&transport->world) == 0 &&
         communicator_id(naming.id, naming.text, sizeof(naming.text)) < 0)
         memset(naming.id, 0, sizeof(naming.id));
-    transport->naming =
-        (struct wave){.kind = NAMING_WAVE, .size = sizeof(naming), .merge = naming_merge};
+    transport->naming = (struct wave){.kind = NAMING_WAVE,
+                                      .size = sizeof(naming),
+                                      .merge = naming_merge,
+                                      .check = naming_check,
+                                      .context = &transport->world,
+                                      .name = "naming"};
     memcpy(transport->naming.payload, &naming, sizeof(naming));
     wave_join(transport, &transport->naming);
 }

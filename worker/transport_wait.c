@@ -125,7 +125,7 @@ static bool wait_look(struct transport *transport)
         shared_pending(transport);
     for (uint32_t i = 0; i < transport->peer_count; i++) {
         struct stream *stream = &transport->peers[i].stream;
-        if (!stream->link || !stream->link->ops->pending ||
+        if (!stream->link || transport->peers[i].lost || !stream->link->ops->pending ||
             !stream->link->ops->pending(stream->link))
             continue;
         stream->readable = true;

@@ -11,6 +11,7 @@
 #include "worker/wave.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 static struct wave_state *wave_find(struct transport *transport, uint64_t step, uint32_t kind)
@@ -70,6 +71,24 @@ static void wave_send(struct transport *transport, const struct wave *wave,
     stream_queue(&peer->stream, frame);
 }
 
+// What is impossible about what has come; NULL: nothing.
+static const char *wave_impossible(const struct transport *transport, const struct wave *wave,
+                                   const struct wave_move *move, const struct wave_block *block)
+{
+    const struct wave_origin origin = wave_origin(transport->world.world_size, move);
+    if (block->size != wave->size)
+        return "it has another size";
+    return wave->check ? wave->check(wave->context, &origin, block->payload, wave->payload) : NULL;
+}
+
+static void wave_lose(struct peer_link *peer, const struct wave *wave, const char *wrong)
+{
+    char text[TRANSPORT_TEXT_BYTES];
+    snprintf(text, sizeof(text), "sent an impossible wave (%s): %s", wave->name ? wave->name : "?",
+             wrong);
+    transport_lose(peer, text);
+}
+
 // What a move receives. False: it has not come, or it is impossible and the peer is lost.
 static bool wave_take(struct transport *transport, struct wave *wave, const struct wave_move *move,
                       struct peer_link *peer)
@@ -78,15 +97,15 @@ static bool wave_take(struct transport *transport, struct wave *wave, const stru
         wave_arrived(transport, wave->step, wave->kind, move->round, move->peer);
     if (!block)
         return false;
-    const bool fits = block->size == wave->size;
-    if (!fits)
-        transport_lose(peer, "sent an impossible frame: a wave of another size");
+    const char *wrong = wave_impossible(transport, wave, move, block);
+    if (wrong)
+        wave_lose(peer, wave, wrong);
     else if (move->replaces)
         memcpy(wave->payload, block->payload, wave->size);
     else
         wave->merge(wave->payload, block->payload);
     wave_drop(transport, block);
-    return fits;
+    return !wrong;
 }
 
 static void wave_advance(struct transport *transport, struct wave_state *state)

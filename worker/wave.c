@@ -47,6 +47,33 @@ struct wave_move wave_move(uint32_t rank, uint32_t world, uint32_t index)
         .peer = rank ^ (1u << (round - 1)), .round = round, .sends = true, .receives = true};
 }
 
+struct wave_origin wave_origin(uint32_t world, const struct wave_move *move)
+{
+    const uint32_t core = topology_core(world);
+    if (move->replaces)
+        return (struct wave_origin){.world = world, .core = core, .first = 0, .count = core};
+    if (move->round == 0) // An extra brings its own, and nothing else.
+        return (struct wave_origin){.world = world, .core = world, .first = move->peer, .count = 1};
+    const uint32_t count = 1u << (move->round - 1);
+    return (struct wave_origin){
+        .world = world, .core = core, .first = move->peer / count * count, .count = count};
+}
+
+uint32_t wave_origin_ranks(const struct wave_origin *origin)
+{
+    const uint32_t extras = origin->world - origin->core;
+    const uint32_t end = origin->first + origin->count;
+    const uint32_t last = end < extras ? end : extras;
+    return origin->count + (last > origin->first ? last - origin->first : 0);
+}
+
+bool wave_origin_has(const struct wave_origin *origin, uint32_t rank)
+{
+    const uint32_t core_rank = rank >= origin->core ? rank - origin->core : rank;
+    return rank < origin->world && core_rank >= origin->first &&
+           core_rank - origin->first < origin->count;
+}
+
 bool wave_expects(uint32_t rank, uint32_t world, uint32_t peer, uint32_t round)
 {
     const uint32_t moves = wave_moves(rank, world);

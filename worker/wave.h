@@ -34,6 +34,20 @@ struct wave_move {
 uint32_t wave_moves(uint32_t rank, uint32_t world);
 // Move `index`, below that number.
 struct wave_move wave_move(uint32_t rank, uint32_t world, uint32_t index);
+
+// The ranks whose contributions a received value holds.
+struct wave_origin {
+    uint32_t world;
+    uint32_t core; // Ranks from here on are extras: of rank - core.
+    uint32_t first; // Ranks [first, first + count) and their extras.
+    uint32_t count;
+};
+
+// Of what a move receives.
+struct wave_origin wave_origin(uint32_t world, const struct wave_move *move);
+uint32_t wave_origin_ranks(const struct wave_origin *origin); // Their number.
+bool wave_origin_has(const struct wave_origin *origin, uint32_t rank);
+
 // The move in which `rank` receives from `peer` in `round`. False: there is none.
 bool wave_expects(uint32_t rank, uint32_t world, uint32_t peer, uint32_t round);
 

@@ -173,7 +173,7 @@ bool stage_send(struct stage *stage, struct link *link, const void *bytes, size_
         const ssize_t sent = link->ops->send(link, &vector, 1);
         if (sent > 0)
             done += (size_t)sent;
-        else if (errno != EAGAIN && errno != ENOTCONN)
+        else if ((errno != EAGAIN && errno != ENOTCONN) || stage->lost > 0)
             return false;
         transport_progress(stage->transport, 0);
         assert_true(clock_now_ms() - since_ms < fleet_bound_ms(STAGE_BOUND_MS));

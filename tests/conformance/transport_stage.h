@@ -65,7 +65,8 @@ uint64_t stage_refused(const struct stage *stage);
 struct link *stage_connect(const struct stage *stage);
 // One that would not be encrypted after proofs, either: it takes any bytes.
 struct link *stage_connect_bare(const struct stage *stage);
-// All, the transport working meanwhile. False: the link was closed, or ended before.
+// All, the transport working meanwhile. False: the link was closed, or ended before, or the puppet
+// is lost and nobody reads.
 bool stage_send(struct stage *stage, struct link *link, const void *bytes, size_t size);
 bool stage_receive(struct stage *stage, struct link *link, void *bytes, size_t size);
 // payload NULL: zeros.
@@ -121,7 +122,7 @@ struct frame_header stage_tensor(const struct stage *stage, enum frame_kind kind
                                  uint32_t payload_bytes);
 struct frame_header stage_small(const struct stage *stage, enum frame_kind kind);
 
-// A peer is lost, by name, and its link is closed.
+// A peer is lost, by name.
 void stage_expect_impossible(struct stage *stage);
 
 // ---- stamping -----------------------------------------------------------------------------------

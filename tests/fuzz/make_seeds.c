@@ -8,6 +8,7 @@
 #include "protos/codec.h"
 #include "protos/farewell.h"
 #include "protos/frame.h"
+#include "worker/order.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -129,6 +130,46 @@ static void seeds_core(void)
     seed_write("core", "job_of_two", rows, size + 9);
 }
 
+// ---- Waves -------------------------------------------------------------------------------------
+
+// What ranks 0 and 1 of two say; tests/fuzz/fuzz_wave.c has the shape of an input.
+static void seed_wave(enum wave_kind kind, const char *name, const void *one, const void *other,
+                      size_t size)
+{
+    uint8_t bytes[2 + 2 * LOCKSTEP_WAVE_BYTES] = {(uint8_t)kind, 0};
+    memcpy(bytes + 2, one, size);
+    memcpy(bytes + 2 + size, other, size);
+    seed_write("wave", name, bytes, 2 + 2 * size);
+}
+
+static void seeds_waves(void)
+{
+    struct open_wave open[2] = {{.first = 0, .phase = "policy"},
+                                {.exhausted = 1, .first = OPEN_NOBODY}};
+    struct close_wave close[2] = {{.plan_number = 1, .extra_total = 1, .extras = {{2, 0}}},
+                                  {.plan_number = 2, .extra_total = 2, .extras = {{2, 0}, {1, 2}}}};
+    struct commit_wave commit[2];
+    memset(commit, 0, sizeof(commit));
+    for (uint32_t rank = 0; rank < 2; rank++)
+        commit[rank] = (struct commit_wave){
+            .unused_total = 2,
+            .unused_errors = 1,
+            .unused_warnings = 1,
+            .unused_named = 2,
+            .unused = {{0, 3, rank, 0, 0}, {1, 0, rank, 1, 2}},
+            .counter_count = 2,
+            .counters = {{1 + rank, -5}, {9, 5}},
+            .aborted_total = 1,
+            .aborted_named = 1,
+            .aborted = {{1, rank, 1}},
+            .called = 7,
+            .weighted = 5,
+        };
+    seed_wave(WAVE_OPEN, "open", &open[0], &open[1], sizeof(open[0]));
+    seed_wave(WAVE_CLOSE, "close", &close[0], &close[1], sizeof(close[0]));
+    seed_wave(WAVE_COMMIT, "commit", &commit[0], &commit[1], sizeof(commit[0]));
+}
+
 // ---- Frames ------------------------------------------------------------------------------------
 
 static void seeds_frames(void)
@@ -179,6 +220,7 @@ int main(int argc, char **argv)
     seeds_up();
     seeds_down();
     seeds_core();
+    seeds_waves();
     seeds_frames();
     seeds_farewells();
     seeds_layout();

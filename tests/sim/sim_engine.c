@@ -320,13 +320,39 @@ static struct arrived_wave *wave_arrived(struct engine_state *state, enum wave_k
     return NULL;
 }
 
-// Takes what the move receives. False: it has not come.
-static bool wave_take(struct engine_state *state, enum wave_kind kind, const struct wave_move *move)
+// Nobody lies here.
+static void wave_check(struct sim_worker *worker, enum wave_kind kind, const struct wave_move *move,
+                       const void *payload)
 {
+    static struct wave_bounds bounds;
+    const struct engine_state *state = state_of(worker);
+    const struct wave_origin origin = wave_origin(state->order.world_size, move);
+    const char *wrong = NULL;
+    bounds.module_count = PROGRAM_MODULES;
+    for (uint32_t i = 0; i < PROGRAM_MODULES; i++) {
+        bounds.parameters[i] = LOCKSTEP_MAX_PARAMETERS;
+        bounds.calls[i] = LOCKSTEP_MAX_CALLS;
+    }
+    if (kind == WAVE_OPEN)
+        wrong = order_open_check(NULL, &origin, payload, state->waves[kind].payload);
+    else if (kind == WAVE_CLOSE)
+        wrong = order_close_check(&bounds, &origin, payload, state->waves[kind].payload);
+    else
+        wrong = order_commit_check(&bounds, &origin, payload, state->waves[kind].payload);
+    if (wrong != NULL)
+        sim_fail(worker->sim, "%s finds the %s wave of rank %" PRIu32 " impossible: %s",
+                 sim_name(worker), wave_name(kind), move->peer, wrong);
+}
+
+// Takes what the move receives. False: it has not come.
+static bool wave_take(struct sim_worker *worker, enum wave_kind kind, const struct wave_move *move)
+{
+    struct engine_state *state = state_of(worker);
     struct engine_wave *wave = &state->waves[kind];
     struct arrived_wave *arrived = wave_arrived(state, kind, move);
     if (arrived == NULL)
         return false;
+    wave_check(worker, kind, move, arrived->packet.payload);
     if (move->replaces)
         memcpy(wave->payload, arrived->packet.payload, sizeof(wave->payload));
     else if (kind == WAVE_OPEN)
@@ -349,7 +375,7 @@ static bool wave_advance(struct sim_worker *worker, enum wave_kind kind)
         if (move.sends && !wave->sent)
             data_wave(worker, kind, &move);
         wave->sent = true;
-        if (move.receives && !wave_take(state, kind, &move))
+        if (move.receives && !wave_take(worker, kind, &move))
             return false;
         wave->sent = false;
         wave->move++;
@@ -544,6 +570,10 @@ static void engine_do(struct sim_worker *worker, const struct order_action *acti
         break;
     case ORDER_SETTLED:
         engine_settled(worker, action->step);
+        break;
+    case ORDER_IMPOSSIBLE:
+        sim_fail(worker->sim, "%s finds that rank %" PRIu32 " %s", sim_name(worker), action->rank,
+                 action->text);
         break;
     case ORDER_FAILED:
         engine_failed(worker, action);

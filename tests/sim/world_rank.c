@@ -158,6 +158,10 @@ void world_order_acts(void *context, const struct order_action *action)
     case ORDER_FAILED:
         world_rank_fails(world, r, action->halt, action->text);
         break;
+    case ORDER_IMPOSSIBLE:
+        world_fault(world, "rank %" PRIu32 " finds that rank %" PRIu32 " %s", r, action->rank,
+                    action->text);
+        break;
     case ORDER_OPEN:
         world_fault(world, "rank %" PRIu32 " joins an open wave", r);
         break;

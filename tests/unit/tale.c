@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -157,13 +158,17 @@ static void tale_action(void *context, const struct order_action *action)
         tale_add(tale, "%s; ", ends[action->release]);
         break;
     case ORDER_CLOSE:
-        tale_add(tale, "close extras %u; ", action->close->extra_total);
+        tale_add(tale, "close extras %u%s; ", action->close->extra_total,
+                 action->close->too_many != 0 ? " and more" : "");
         break;
     case ORDER_COMMIT:
         tale_add(tale, "commit; ");
         break;
     case ORDER_SETTLED:
         tale_add(tale, "settled %u; ", (unsigned)action->step);
+        break;
+    case ORDER_IMPOSSIBLE:
+        tale_add(tale, "rank %" PRIu32 " %s; ", action->rank, action->text);
         break;
     case ORDER_FAILED:
         tale_add(tale, "failed kind %d; ", (int)action->halt);
