@@ -420,7 +420,7 @@ static void collective_give_up(struct lockstep_session *session, struct lockstep
 {
     char text[LOCKSTEP_TEXT_BYTES];
     text_copy(text, sizeof(text), lockstep_error_text());
-    lockstep_abort(session, text);
+    session_abort(session, LOCKSTEP_E_TIMEOUT, text);
     collective_wait(work, LOCKSTEP_WAIT_FOREVER);
     (void)error_set(LOCKSTEP_E_TIMEOUT, "%s", text);
 }

@@ -158,29 +158,6 @@ static void engine_reserve_command(struct lockstep_session *session)
     mutex_unlock(&session->mutex);
 }
 
-// Links are closed only when the coordinator has told everybody: a reset that came first would be
-// taken for a death, and the reason would be lost.
-static void engine_abort(struct lockstep_session *session, const char *reason)
-{
-    struct up_message message = {.kind = UP_FAIL};
-    if (session->abort_text[0] != '\0')
-        return;
-    message.u.fail.kind = HALT_LOST;
-    snprintf(message.u.fail.text, sizeof(message.u.fail.text), "aborted: %s", reason);
-    snprintf(session->abort_text, sizeof(session->abort_text), "this session was aborted: %s",
-             reason);
-    engine_resign(session, message.u.fail.text);
-    if (session->generation.number == 0 || session->control_gone) {
-        session->over_abruptly = true;
-        engine_fail(session, LOCKSTEP_E_CLOSED, session->abort_text);
-        return;
-    }
-    // Used when no halt comes.
-    session->lost_here = (struct down_halt){.kind = HALT_LOST};
-    session->verdict_deadline_ms = clock_now_ms() + LOCKSTEP_HALT_GRACE_MS;
-    engine_send(session, &message);
-}
-
 static struct call_id engine_call(const struct command *command)
 {
     return (struct call_id){.module = command->module, .call = command->call};
@@ -245,7 +222,7 @@ void engine_command(struct lockstep_session *session, const struct command *comm
             engine_control_ended(session, command->pointer);
             break;
         case COMMAND_ABORT:
-            engine_abort(session, command->pointer);
+            engine_abort(session, -(int)command->value, command->pointer);
             break;
         case COMMAND_INSPECT:
         case COMMAND_STOP:

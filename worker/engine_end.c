@@ -8,9 +8,13 @@
 #include "base/text.h"
 #include "worker/engine_parts.h"
 
+#include <stdio.h>
+
 // How long a session that a verdict has ended waits for others to take what they may still need;
 // the other ranks were told, too.
 #define ENGINE_HALT_LINGER_MS 200
+// How long a session that was aborted goes on with a commit wave that it has joined.
+#define ENGINE_ABORT_LINGER_MS 2000
 
 // What this rank lacks ends the job on all ranks. The others hear what it was: they would take this
 // rank, or a link to it, for broken. Its own session is over, so nothing comes of a failure to
@@ -58,6 +62,8 @@ void engine_let_go(struct lockstep_session *session)
 void engine_report(struct lockstep_session *session, struct up_message *message,
                    const struct down_halt *seen)
 {
+    if (session->abort_text[0] != '\0' && session->verdict_deadline_ms != 0)
+        session->verdict_deadline_ms = clock_now_ms(); // The wave will not complete.
     if (session->verdict_deadline_ms != 0 || session->order->failed || session->over)
         return;
     session->lost_here = *seen;
@@ -75,6 +81,43 @@ void engine_decide_alone(struct lockstep_session *session)
     session->verdict_deadline_ms = clock_now_ms();
     if (session->lost_here.kind == HALT_LOST && session->abort_text[0] == '\0')
         session->verdict_deadline_ms += LOCKSTEP_LOSS_SETTLE_MS;
+}
+
+// A step that other ranks may complete is completed: when this rank has joined the commit wave,
+// they may only need its part of that. Nothing of the step is in user memory any more then, so the
+// trainer need not wait.
+static bool engine_abort_holds(struct lockstep_session *session, int status)
+{
+    const struct order *order = session->order;
+    const bool borrows = session->plain_in_flight > 0 || session->unlanded > 0;
+    if (!order->open || !order->commit_joined || session->commit_held)
+        return false;
+    session->lost_here = (struct down_halt){.kind = HALT_LOST};
+    session->verdict_deadline_ms =
+        clock_now_ms() + (borrows ? ENGINE_HALT_LINGER_MS : ENGINE_ABORT_LINGER_MS);
+    if (!borrows)
+        session_fail(session, status, session->abort_text);
+    return true;
+}
+
+void engine_abort(struct lockstep_session *session, int status, const char *reason)
+{
+    struct up_message message = {.kind = UP_FAIL, .generation = session->generation};
+    struct up_fail *fail = &message.u.fail;
+    if (session->abort_text[0] != '\0' || session->over)
+        return;
+    fail->kind = HALT_LOST;
+    fail->step = order_first_impossible(session->order);
+    snprintf(fail->text, sizeof(fail->text), "aborted: %s", reason);
+    snprintf(session->abort_text, sizeof(session->abort_text), "%s%s",
+             status == LOCKSTEP_E_CLOSED ? "this session was aborted: " : "", reason);
+    session->abort_status = status;
+    session->over_abruptly = true;
+    engine_resign(session, fail->step, fail->text);
+    if (!session->control_gone)
+        (void)control_send(session->control, &message); // Others hear of it in any case.
+    if (!engine_abort_holds(session, status))
+        engine_fail(session, status, session->abort_text);
 }
 
 void engine_check_verdict(struct lockstep_session *session)

@@ -121,7 +121,7 @@ static void engine_device_failed(void *context, const char *text)
              device_facts(engine_failed_device(session))->ordinal, text);
     snprintf(seen.text, sizeof(seen.text), "rank %" PRIu32 " (this one): %s", session->rank, said);
     log_event(&session->log, LOG_LEVEL_WARN, "device_failed", "text=%s", text);
-    engine_resign(session, said);
+    engine_resign(session, 0, said);
     engine_report(session, &message, &seen);
 }
 

@@ -61,6 +61,9 @@ static void loss_halt(const struct lockstep_session *session, const struct farew
     struct text text;
     *halt = (struct down_halt){
         .kind = left ? HALT_LEFT : HALT_LOST, .has_rank = true, .rank = loss->rank};
+    // A rank that gives up says from which step on; a rank that is dead has not said it.
+    if (!left && loss->witness == loss->rank)
+        halt->step = loss->step;
     text_init(&text, halt->text, sizeof(halt->text));
     if (left)
         loss_left_text(session, loss, &text);
@@ -70,9 +73,10 @@ static void loss_halt(const struct lockstep_session *session, const struct farew
 
 // ---- What is seen and heard ---------------------------------------------------------------------
 
-void engine_resign(struct lockstep_session *session, const char *text)
+void engine_resign(struct lockstep_session *session, uint64_t step, const char *text)
 {
-    struct farewell loss = {.kind = FAREWELL_LOST, .rank = session->rank, .witness = session->rank};
+    struct farewell loss = {
+        .kind = FAREWELL_LOST, .rank = session->rank, .witness = session->rank, .step = step};
     if (!session->linked)
         return;
     text_copy(loss.host, sizeof(loss.host), session->config.host);

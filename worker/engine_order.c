@@ -206,6 +206,8 @@ static void engine_settled(struct lockstep_session *session, uint64_t step)
     session->settled = step;
     drive_changed_locked(session);
     mutex_unlock(&session->mutex);
+    if (session->abort_text[0] != '\0') // What was waited for has happened.
+        engine_fail(session, session->abort_status, session->abort_text);
 }
 
 static void engine_failed(struct lockstep_session *session, const struct order_action *action)
@@ -221,7 +223,7 @@ static void engine_failed(struct lockstep_session *session, const struct order_a
     }
     if (session->abort_text[0] != '\0') {
         session->over_abruptly = true;
-        engine_fail(session, LOCKSTEP_E_CLOSED, session->abort_text);
+        engine_fail(session, session->abort_status, session->abort_text);
         return;
     }
     session->over_abruptly = action->halt == HALT_LOST;

@@ -20,6 +20,8 @@ void engine_report(struct lockstep_session *session, struct up_message *message,
                    const struct down_halt *seen);
 // No sentence will come: the own one is used when others have had time to tell what they saw.
 void engine_decide_alone(struct lockstep_session *session);
+// This rank gives up, with this status for its trainer: the others are told why.
+void engine_abort(struct lockstep_session *session, int status, const char *reason);
 // Whether the time for that sentence is over, and a wait that nobody answers is overdue.
 void engine_check_verdict(struct lockstep_session *session);
 void engine_check_waits(struct lockstep_session *session);
@@ -30,7 +32,8 @@ void engine_check_waits(struct lockstep_session *session);
 void engine_peer_lost(void *context, uint32_t rank, enum peer_loss how, const char *text);
 void engine_told(void *context, uint32_t from, const struct farewell *loss);
 // This rank gives itself up, and tells the others why.
-void engine_resign(struct lockstep_session *session, const char *text);
+// step: the first one that no rank can complete without it; 0: the present one.
+void engine_resign(struct lockstep_session *session, uint64_t step, const char *text);
 // The loss that this rank names without a coordinator, in place of the one that came first.
 void engine_choose_loss(struct lockstep_session *session, struct down_halt *halt);
 // Why this rank ends, for its goodbyes.

@@ -411,6 +411,11 @@ void order_granted(struct order *order, const struct down_grant *grant)
     order_advance(order);
 }
 
+uint64_t order_first_impossible(const struct order *order)
+{
+    return order->open && order->commit_joined ? order->step + 1 : order->settled + 1;
+}
+
 void order_halted(struct order *order, const struct down_halt *halt)
 {
     if (order->failed)

@@ -406,6 +406,9 @@ void order_wait_ended(struct order *order, struct call_id call);
 // How a wait for the call would end if it were to end now. Pure: nothing is given up.
 enum order_release order_wait_ask(const struct order *order, struct call_id call);
 
+// The first step that no rank can complete when this one does nothing more, but for the commit wave
+// that it has joined.
+uint64_t order_first_impossible(const struct order *order);
 // The step that a loss is reported in: the one that is being opened, is open, or was the last.
 uint64_t order_present_step(const struct order *order);
 

@@ -31,6 +31,7 @@
 #define SESSION_LINGER_MS 1000
 #define SESSION_HANDLES (1 + LOCKSTEP_MAX_PLAIN) // Its own, and those of its work.
 #define SESSION_LAND_MS 2000 // For what is enqueued on the device.
+#define SESSION_ABORT_MS 1000 // For a driver that has not heard of an abort.
 
 // ---- What every function begins with -----------------------------------------------------------
 
@@ -55,13 +56,27 @@ int session_failure_locked(struct lockstep_session *session)
     return error_set(session->failure, "%s", session->failure_text);
 }
 
+// A call that comes after an abort fails, but not before the driver has let go of user memory: the
+// caller may free it when it sees the failure.
+static int session_await_abort_locked(struct lockstep_session *session)
+{
+    static const bool never = false;
+    const struct wish wish = {.flag = &never, .deadline_ms = clock_now_ms() + SESSION_ABORT_MS};
+    drive_until_locked(session, NULL, &wish);
+    return session->failure != 0 ? session_failure_locked(session)
+                                 : error_set(LOCKSTEP_E_CLOSED, "this session was aborted");
+}
+
 int session_check(struct lockstep_session *session)
 {
     int status = session_check_handle(session);
-    if (status < 0 || !atomic_load_explicit(&session->failed, memory_order_acquire))
+    if (status < 0 || (!atomic_load_explicit(&session->failed, memory_order_acquire) &&
+                       !atomic_load_explicit(&session->aborting, memory_order_relaxed)))
         return status;
     mutex_lock(&session->mutex);
     status = session_failure_locked(session);
+    if (status == 0)
+        status = session_await_abort_locked(session);
     mutex_unlock(&session->mutex);
     return status;
 }
@@ -480,17 +495,28 @@ int lockstep_world(lockstep_session *session, uint32_t *rank, uint32_t *world_si
 int lockstep_abort(lockstep_session *session, const char *reason)
 {
     const int status = session_check_handle(session);
-    char *copy;
+    char text[LOCKSTEP_MARK_BYTES];
     if (status < 0)
         return status;
+    text_copy(text, sizeof(text), reason == NULL ? "aborted" : reason);
+    return session_abort(session, LOCKSTEP_E_CLOSED, text);
+}
+
+int session_abort(struct lockstep_session *session, int status, const char *reason)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    char *copy;
     if (session->config.solo) {
-        session_fail(session, LOCKSTEP_E_CLOSED, "this session was aborted");
+        snprintf(text, sizeof(text), "this session was aborted: %.900s", reason);
+        session_fail(session, status, text);
         return 0;
     }
-    copy = strndup(reason == NULL ? "aborted" : reason, LOCKSTEP_MARK_BYTES - 1);
+    copy = strdup(reason);
     if (copy == NULL)
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
-    session_post(session, (struct command){.kind = COMMAND_ABORT, .pointer = copy});
+    session_post(session, (struct command){
+                              .kind = COMMAND_ABORT, .value = (uint64_t)-status, .pointer = copy});
+    atomic_store_explicit(&session->aborting, true, memory_order_release);
     return 0;
 }
 

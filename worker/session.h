@@ -328,7 +328,7 @@ enum command_kind {
     // From here on not of the trainer's work: also heard after an abort.
     COMMAND_MESSAGE, // pointer: struct down_message, given
     COMMAND_CONTROL_ENDED, // pointer: text, given
-    COMMAND_ABORT, // pointer: text, given
+    COMMAND_ABORT, // pointer: text, given; value: the status without its sign
     COMMAND_INSPECT, // The watch asks what only the driver knows.
     COMMAND_STOP, // value: 1 leave in good order, 0 at once
 };
@@ -483,7 +483,8 @@ struct lockstep_session {
     uint32_t waits; // Of which the order core knows.
     uint64_t halt_deadline_ms; // Without a coordinator they go on so long; 0: for ever.
     uint64_t verdict_deadline_ms; // A peer was lost; the coordinator's sentence is waited for.
-    char abort_text[LOCKSTEP_TEXT_BYTES]; // lockstep_abort was called; empty: not.
+    char abort_text[LOCKSTEP_TEXT_BYTES]; // This rank gave up; empty: it did not.
+    int abort_status; // What its trainer is told then.
     bool control_gone;
     char control_text[LOCKSTEP_TEXT_BYTES];
     struct down_halt lost_here; // What this rank saw, used when no verdict comes.
@@ -523,6 +524,7 @@ struct lockstep_session {
 
     // atomic
     atomic_bool failed; // failure != 0
+    atomic_bool aborting; // This rank gives up: failure is about to be set.
     atomic_uint waiting; // Threads in lockstep_call_wait.
     struct thread_callers callers;
     atomic_uint control_messages;
@@ -544,6 +546,9 @@ int session_check_handle(struct lockstep_session *session);
 void session_post(struct lockstep_session *session, struct command command);
 // Frees what a command was given, if anything: it was carried out, or never will be.
 void session_drop(const struct command *command);
+// This rank gives up: the other ranks are told why, and every call that waits or comes later
+// returns this status and text. Any thread. 0, or LOCKSTEP_E_SYSTEM.
+int session_abort(struct lockstep_session *session, int status, const char *reason);
 // Records the first failure and wakes all waiters. Any thread. The driver must have let go of user
 // memory before. Later failures change nothing.
 void session_fail(struct lockstep_session *session, int status, const char *text);

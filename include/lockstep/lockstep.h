@@ -273,8 +273,10 @@ LOCKSTEP_API int lockstep_world(lockstep_session *session, uint32_t *rank, uint3
  * for a failed session. The handle is foreign from then on. */
 LOCKSTEP_API int lockstep_close(lockstep_session *session);
 
-/* Gives up at once: every call that waits in another thread returns E_CLOSED, the other ranks get
- * E_PEER_LOST with this reason (NULL: "aborted"). The session still has to be closed.
+/* Gives up at once: every call that waits in another thread returns E_CLOSED, and so does every
+ * call that follows; the other ranks get E_PEER_LOST with this reason (NULL: "aborted"). A step
+ * that one of the other ranks completes is completed by all of them. The session still has to be
+ * closed.
  * Blocks: no. Threads: any. Owns: reason is copied. */
 LOCKSTEP_API int lockstep_abort(lockstep_session *session, const char *reason);
 
@@ -793,7 +795,8 @@ typedef enum lockstep_op {
  * (E_MISMATCH). Usable after lockstep_open, inside and outside steps.
  *
  * The blocking forms wait at most timeout_ms (E_TIMEOUT fails the session, because the other ranks
- * may have the result: LOCKSTEP_WAIT_FOREVER is the usual choice). The asynchronous forms borrow
+ * may have the result: LOCKSTEP_WAIT_FOREVER is the usual choice. Every later call returns the same
+ * E_TIMEOUT, and the other ranks get E_PEER_LOST with its text). The asynchronous forms borrow
  * data until lockstep_work_wait has returned anything but E_TIMEOUT, which also frees the work.
  * data: count elements. Blocks: as said. Threads: the trainer's. Returns: E_MISMATCH, E_PEER_LOST,
  * E_UNSUPPORTED (dtype). */

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the manual says of lockstep_abort: it takes effect at once, on the rank that calls it and on
+// all others, whatever they are in; and a step that one of the others has completed is completed by
+// all of them. And of the timeout of a blocking collective, by which a rank gives up, too.
+
+#include "base/clock.h"
+#include "tests/support/trainer.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#define FOREVER LOCKSTEP_WAIT_FOREVER
+#define MOST_STEPS 100000
+
+static const uint64_t elements[] = {300, 7};
+static const struct module_shape shape = {.name = "net", .count = 2, .elements = elements};
+
+// ---- At once ------------------------------------------------------------------------------------
+
+static void expect_closed(struct rank *rank, struct trained_module *module)
+{
+    lockstep_call *call;
+    uint64_t hash;
+    RANK_FAILS(rank, LOCKSTEP_E_CLOSED, lockstep_step_begin(rank->session, NULL, NULL));
+    RANK_SAYS(rank, "this session was aborted: the loss is NaN");
+    RANK_FAILS(rank, LOCKSTEP_E_CLOSED, lockstep_call_begin(module->module, &call));
+    RANK_FAILS(rank, LOCKSTEP_E_CLOSED, lockstep_step_end(rank->session, NULL));
+    RANK_FAILS(rank, LOCKSTEP_E_CLOSED, lockstep_barrier(rank->session, "b", FOREVER));
+    RANK_FAILS(rank, LOCKSTEP_E_CLOSED, lockstep_state_hash(rank->session, &hash));
+    RANK_FAILS(rank, LOCKSTEP_E_CLOSED, lockstep_mark(rank->session, "here"));
+    RANK_FAILS(rank, LOCKSTEP_E_CLOSED, lockstep_start(rank->session));
+    RANK_SAYS(rank, "the loss is NaN");
+    RANK_OK(rank, lockstep_abort(rank->session, "twice"));
+    RANK_FAILS(rank, LOCKSTEP_E_CLOSED, lockstep_step_begin(rank->session, NULL, NULL));
+    RANK_SAYS(rank, "the loss is NaN");
+}
+
+static void expect_lost(struct rank *rank, int status)
+{
+    RANK_EQUAL(rank, status, LOCKSTEP_E_PEER_LOST);
+    RANK_SAYS(rank, "rank 0 (host ");
+    RANK_SAYS(rank, "aborted: the loss is NaN");
+}
+
+// Rank 0 aborts between two steps, and calls the next function at once.
+static void between_steps_body(struct rank *rank)
+{
+    struct trained_module module;
+    const struct lockstep_step_options *none = NULL;
+    trainer_make(rank, &shape, 0, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    trainer_step_known(rank, &module, 1);
+    if (rank->rank == 0) {
+        const uint64_t began_ms = clock_now_ms();
+        RANK_OK(rank, lockstep_abort(rank->session, "the loss is NaN"));
+        expect_closed(rank, &module);
+        RANK_TRUE(rank, clock_now_ms() - began_ms < test_bound_ms(500));
+    } else {
+        int status = lockstep_step_begin(rank->session, none, NULL);
+        if (status == 0)
+            status = lockstep_step_end(rank->session, NULL);
+        expect_lost(rank, status);
+        RANK_FAILS(rank, LOCKSTEP_E_PEER_LOST, lockstep_step_begin(rank->session, none, NULL));
+        RANK_SAYS(rank, "aborted: the loss is NaN");
+    }
+    rank_meet(rank);
+    trainer_free(&module);
+}
+
+static void an_abort_takes_effect_at_once(const struct setting *setting)
+{
+    ranks_run(setting, between_steps_body, NULL);
+}
+
+// Rank 0 aborts inside a step, in which it has called nothing yet.
+static void inside_a_step_body(struct rank *rank)
+{
+    struct trained_module module;
+    lockstep_call *call;
+    trainer_make(rank, &shape, 0, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    trainer_step_known(rank, &module, 1);
+    RANK_OK(rank, lockstep_step_begin(rank->session, NULL, NULL));
+    RANK_OK(rank, lockstep_call_begin(module.module, &call));
+    rank_meet(rank);
+    if (rank->rank == 0) {
+        RANK_OK(rank, lockstep_abort(rank->session, "the loss is NaN"));
+        RANK_FAILS(rank, LOCKSTEP_E_CLOSED,
+                   lockstep_grad_ready(module.module, call, 0, NULL, NULL));
+        expect_closed(rank, &module);
+    } else {
+        int status = lockstep_call_end(call);
+        if (status == 0)
+            status = lockstep_step_end(rank->session, NULL);
+        expect_lost(rank, status);
+    }
+    rank_meet(rank);
+    trainer_free(&module);
+}
+
+static void an_abort_ends_an_open_step(const struct setting *setting)
+{
+    ranks_run(setting, inside_a_step_body, NULL);
+}
+
+// ---- A step that others complete ----------------------------------------------------------------
+
+struct race {
+    uint64_t delay_us;
+    _Atomic(uint64_t) completed[CLUSTER_MAX_WORLD];
+};
+
+struct aborter {
+    lockstep_session *session;
+    uint64_t delay_us;
+};
+
+static void *abort_later(void *context)
+{
+    const struct aborter *aborter = context;
+    usleep((useconds_t)aborter->delay_us);
+    (void)lockstep_abort(aborter->session, "the loss is NaN");
+    return NULL;
+}
+
+static int one_step(struct rank *rank, struct trained_module *module)
+{
+    lockstep_call *call = NULL;
+    int status = lockstep_step_begin(rank->session, NULL, NULL);
+    if (status == 0)
+        status = lockstep_call_begin(module->module, &call);
+    for (uint32_t i = 0; status == 0 && i < shape.count; i++)
+        status = lockstep_grad_ready(module->module, call, i, NULL, NULL);
+    if (status == 0)
+        status = lockstep_call_end(call);
+    return status < 0 ? status : lockstep_step_end(rank->session, NULL);
+}
+
+// All ranks train as fast as they can, and a thread of rank 0 aborts in between.
+static void race_body(struct rank *rank)
+{
+    struct race *race = rank->context;
+    struct trained_module module;
+    struct aborter aborter = {rank->session, race->delay_us};
+    pthread_t thread;
+    uint64_t completed = 0;
+    int status = 0;
+    trainer_make(rank, &shape, 0, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    RANK_EQUAL(rank, one_step(rank, &module), 0);
+    if (rank->rank == 0)
+        RANK_EQUAL(rank, pthread_create(&thread, NULL, abort_later, &aborter), 0);
+    while (completed < MOST_STEPS && (status = one_step(rank, &module)) == 0)
+        completed++;
+    if (rank->rank == 0)
+        RANK_EQUAL(rank, pthread_join(thread, NULL), 0);
+    RANK_EQUAL(rank, status, rank->rank == 0 ? LOCKSTEP_E_CLOSED : LOCKSTEP_E_PEER_LOST);
+    race->completed[rank->rank] = completed;
+    rank_meet(rank);
+    // Whoever gives up may have left a step that the others complete, or not know that they did.
+    for (uint32_t other = 1; rank->rank > 0 && other < rank->world_size; other++)
+        RANK_EQUAL(rank, race->completed[other], completed);
+    trainer_free(&module);
+}
+
+static void an_abort_fails_no_step_that_another_rank_completes(const struct setting *setting)
+{
+    for (uint64_t round = 0; round < 12; round++) {
+        struct race race = {.delay_us = 500 + round * 613};
+        ranks_run(setting, race_body, &race);
+    }
+}
+
+// ---- A timeout ----------------------------------------------------------------------------------
+
+// What a blocking collective returns when its time is over is what every later call returns.
+static void timeout_body(struct rank *rank)
+{
+    int64_t data = 1;
+    char first[256];
+    RANK_OK(rank, lockstep_barrier(rank->session, "together", FOREVER));
+    if (rank->rank == 0) {
+        RANK_FAILS(
+            rank, LOCKSTEP_E_TIMEOUT,
+            lockstep_allreduce(rank->session, "alone", &data, 1, LOCKSTEP_INT64, LOCKSTEP_SUM, 20));
+        RANK_SAYS(rank, "collective 'alone' did not complete within 20 ms");
+        (void)snprintf(first, sizeof(first), "%s", lockstep_error_text());
+        RANK_FAILS(rank, LOCKSTEP_E_TIMEOUT, lockstep_barrier(rank->session, "b", FOREVER));
+        RANK_TRUE(rank, strcmp(lockstep_error_text(), first) == 0);
+        RANK_FAILS(rank, LOCKSTEP_E_TIMEOUT, lockstep_start(rank->session));
+        RANK_TRUE(rank, strcmp(lockstep_error_text(), first) == 0);
+        RANK_OK(rank, lockstep_abort(rank->session, "over"));
+        RANK_FAILS(rank, LOCKSTEP_E_TIMEOUT, lockstep_mark(rank->session, "here"));
+        return;
+    }
+    RANK_FAILS(rank, LOCKSTEP_E_PEER_LOST, lockstep_barrier(rank->session, "never", FOREVER));
+    RANK_SAYS(rank, "rank 0 (host ");
+    RANK_SAYS(rank, "aborted: collective 'alone' did not complete within 20 ms");
+}
+
+static void a_timeout_stays_a_timeout(const struct setting *setting)
+{
+    ranks_run(setting, timeout_body, NULL);
+}
+
+int main(void)
+{
+    static const uint32_t worlds[] = {2, 3, 5, 0};
+    static const uint32_t odd[] = {3, 5, 0};
+    static const struct stamp stamps[] = {
+        {"an_abort_takes_effect_at_once", an_abort_takes_effect_at_once, worlds},
+        {"an_abort_ends_an_open_step", an_abort_ends_an_open_step, NULL},
+        {"an_abort_fails_no_step_that_another_rank_completes",
+         an_abort_fails_no_step_that_another_rank_completes, odd},
+        {"a_timeout_stays_a_timeout", a_timeout_stays_a_timeout, NULL},
+    };
+    return stamp_run_whole("abort", stamps, sizeof(stamps) / sizeof(stamps[0]));
+}
