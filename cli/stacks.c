@@ -105,12 +105,21 @@ static const char *how_meaning(const char *how)
         {"silent", "it did not answer the signal that asks for them"},
         {"disk", "it waits for a disk and cannot be asked"},
         {"taken", "the trainer uses the signals that could ask for them"},
+        {"no_room", "it runs, and its stack may have no room for the signal that asks for them"},
+        {"left_alone", "it sleeps where a signal would disturb it"},
+        {"not_asked", "it runs, and only threads that use Lockstep are interrupted"},
     };
     for (size_t i = 0; i < sizeof(meanings) / sizeof(meanings[0]); i++) {
         if (strcmp(how, meanings[i].how) == 0)
             return meanings[i].meaning;
     }
     return NULL;
+}
+
+static bool is_true(const char *object, const char *name)
+{
+    bool value = false;
+    return json_read_bool(json_member(object, name), &value) && value;
 }
 
 static void print_python(const char *frames)
@@ -136,41 +145,107 @@ static void print_native(const char *frames)
         json_read_string(json_member(frame, "offset"), offset, sizeof(offset));
         if (!json_read_string(json_member(frame, "symbol"), symbol, sizeof(symbol)) || !symbol[0])
             snprintf(symbol, sizeof(symbol), "?");
-        printf("    %s  %s+%s\n", symbol, object, offset);
+        printf("    %s  %s+%s%s\n", symbol, object, offset,
+               is_true(frame, "guessed") ? "  (guessed)" : "");
     }
 }
 
-// "thread 912 (python3), the trainer's: S in futex_wait_queue"
-static void print_thread(const struct palette *palette, const char *thread)
+// "; it waits for a lock that thread 934 (loader) holds"
+static void print_awaits(const char *thread)
+{
+    char awaits[WORD_BYTES] = "";
+    char name[LOCKSTEP_THREAD_BYTES] = "";
+    uint64_t owner = 0;
+    json_read_string(json_member(thread, "awaits"), awaits, sizeof(awaits));
+    json_read_string(json_member(thread, "owner_name"), name, sizeof(name));
+    json_read_u64(json_member(thread, "owner"), &owner);
+    if (strcmp(awaits, "lock") == 0)
+        printf("; it waits for a lock that thread %" PRIu64 " (%s) holds", owner, name);
+    else if (strcmp(awaits, "end") == 0)
+        printf("; it waits for the end of thread %" PRIu64 " (%s)", owner, name);
+}
+
+// "thread 912 (python3), the trainer's: S in futex_wait_queue; it waits for ..."
+static void print_head(const struct palette *palette, const char *thread)
 {
     char text[LOCKSTEP_OBJECT_BYTES];
     uint64_t tid = 0;
-    bool trainer = false;
-    const char *python = json_member(thread, "python");
-    const char *native = json_member(thread, "native");
     json_read_u64(json_member(thread, "tid"), &tid);
     json_read_string(json_member(thread, "name"), text, sizeof(text));
-    json_read_bool(json_member(thread, "trainer"), &trainer);
     printf("%sthread %" PRIu64 "%s (%s)%s", palette->label, tid, palette->off, text,
-           trainer ? ", the trainer's" : "");
+           is_true(thread, "trainer") ? ", the trainer's" : "");
     if (json_read_string(json_member(thread, "state"), text, sizeof(text)) && text[0])
         printf(": %s", text);
     if (json_read_string(json_member(thread, "wchan"), text, sizeof(text)) && text[0] &&
         strcmp(text, "0") != 0)
         printf(" in %s", text);
+    print_awaits(thread);
+}
+
+static void print_thread(const struct palette *palette, const char *thread)
+{
+    char how[WORD_BYTES] = "";
+    const char *python = json_member(thread, "python");
+    const char *native = json_member(thread, "native");
+    print_head(palette, thread);
     printf("\n");
     print_python(python);
     print_native(native);
-    json_read_string(json_member(thread, "how"), text, sizeof(text));
-    if (!json_first(python) && !json_first(native))
-        printf("    no frames%s%s\n", how_meaning(text) ? ": " : "",
-               how_meaning(text) ? how_meaning(text) : "");
+    json_read_string(json_member(thread, "how"), how, sizeof(how));
+    if (strcmp(how, "cut") == 0)
+        printf("    ... and what has called it is not known\n");
+    else if (!json_first(python) && !json_first(native))
+        printf("    no frames%s%s\n", how_meaning(how) ? ": " : "",
+               how_meaning(how) ? how_meaning(how) : "");
 }
 
-static bool is_trainer(const char *thread)
+// True if another thread of the answer waits for this one: then its frames are worth their lines.
+static bool is_awaited(const char *threads, const char *thread)
 {
-    bool trainer = false;
-    return json_read_bool(json_member(thread, "trainer"), &trainer) && trainer;
+    uint64_t tid = 0, owner = 0;
+    json_read_u64(json_member(thread, "tid"), &tid);
+    for (const char *one = json_first(threads); one; one = json_next(one))
+        if (json_read_u64(json_member(one, "owner"), &owner) && owner == tid && tid != 0)
+            return true;
+    return false;
+}
+
+// The innermost frame that is not of the C library, in which every thread that waits is.
+static void print_place(const char *frames)
+{
+    char object[LOCKSTEP_OBJECT_BYTES];
+    char symbol[LOCKSTEP_SYMBOL_BYTES];
+    for (const char *frame = json_first(frames); frame; frame = json_next(frame)) {
+        if (json_read_string(json_member(frame, "module"), object, sizeof(object)) &&
+            strncmp(object, "libc.", 5) != 0 &&
+            json_read_string(json_member(frame, "symbol"), symbol, sizeof(symbol)) && symbol[0]) {
+            printf("; it is in %s (%s)", symbol, object);
+            return;
+        }
+    }
+}
+
+// A thread that does not use Lockstep gets one line.
+static void print_other(const struct palette *palette, const char *thread)
+{
+    print_head(palette, thread);
+    print_place(json_member(thread, "native"));
+    printf("\n");
+}
+
+// The trainer's thread, the others that use Lockstep, and the rest, in this order.
+enum thread_group {
+    GROUP_TRAINER,
+    GROUP_CALLERS,
+    GROUP_OTHERS,
+    GROUPS,
+};
+
+static enum thread_group group_of(const char *thread)
+{
+    if (is_true(thread, "trainer"))
+        return GROUP_TRAINER;
+    return is_true(thread, "other") ? GROUP_OTHERS : GROUP_CALLERS;
 }
 
 static void print_age(const char *body, bool wants_fresh)
@@ -202,13 +277,15 @@ static void print_stacks(const char *body, bool wants_fresh)
         printf(", phase '%s'", text);
     print_age(body, wants_fresh);
     printf("\n");
-    for (const char *thread = json_first(threads); thread; thread = json_next(thread)) {
-        if (is_trainer(thread))
-            print_thread(palette, thread);
-    }
-    for (const char *thread = json_first(threads); thread; thread = json_next(thread)) {
-        if (!is_trainer(thread))
-            print_thread(palette, thread);
+    for (enum thread_group group = GROUP_TRAINER; group < GROUPS; group++) {
+        for (const char *thread = json_first(threads); thread; thread = json_next(thread)) {
+            if (group_of(thread) != group)
+                continue;
+            if (group == GROUP_OTHERS && !is_awaited(threads, thread))
+                print_other(palette, thread);
+            else
+                print_thread(palette, thread);
+        }
     }
 }
 

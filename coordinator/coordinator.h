@@ -276,6 +276,9 @@ struct module_view {
     char name[LOCKSTEP_NAME_BYTES];
 };
 
+// Two frames of Python: where a thread is in Python's own library, and what has called it.
+#define CULPRIT_TOP_BYTES (2 * (LOCKSTEP_SYMBOL_BYTES + LOCKSTEP_OBJECT_BYTES + 24))
+
 struct culprit_view {
     uint32_t rank;
     char host[LOCKSTEP_HOST_BYTES];
@@ -288,7 +291,8 @@ struct culprit_view {
     uint32_t flags; // Bits of enum place_flag.
     char mark[LOCKSTEP_MARK_BYTES];
     bool answered; // It was asked, and what follows is known.
-    char top[LOCKSTEP_SYMBOL_BYTES + LOCKSTEP_OBJECT_BYTES + 24]; // "read_batch (a.out+0x1a2b)"
+    // "read_batch (a.out+0x1a2b)", or "wait (threading.py:320), called from load (train.py:41)"
+    char top[CULPRIT_TOP_BYTES];
     uint32_t missing_total;
     uint32_t missing_count;
     char missing[LOCKSTEP_MISSING_NAMED][LOCKSTEP_NAME_BYTES];

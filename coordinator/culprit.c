@@ -259,6 +259,7 @@ static void culprit_answer_begins(struct culprit *culprit, uint64_t id)
     culprit->trainer = UINT32_MAX;
     culprit->silent = false;
     culprit->top_python = false;
+    culprit->top_library = false;
     culprit->top[0] = '\0';
 }
 
@@ -315,6 +316,19 @@ static bool culprit_plumbing(const char *object, const char *symbol)
             culprit_begins(symbol + underscores, symbols, sizeof(symbols) / sizeof(symbols[0])));
 }
 
+// Where Python's own library was called from: a lock, a queue or a selector says nothing about the
+// trainer.
+static void culprit_caller(struct culprit *culprit, const struct stack_frame *frame,
+                           const char *object, const char *symbol)
+{
+    struct sentence top = {
+        .text = culprit->top, .bytes = sizeof(culprit->top), .used = strlen(culprit->top)};
+    if (!culprit->top_library || !frame->python || frame->library)
+        return;
+    culprit->top_library = false;
+    sentence_add(&top, ", called from %s (%s:%" PRIu64 ")", symbol, object, frame->offset);
+}
+
 // The innermost frame of the trainer that is its own; one of Python before any other. Of a rank
 // that is inside the library, that is the one that has called it, also in a program that contains
 // the library.
@@ -323,10 +337,14 @@ static void culprit_frame(struct culprit *culprit, const struct stack_frame *fra
     char object[LOCKSTEP_OBJECT_BYTES];
     char symbol[LOCKSTEP_SYMBOL_BYTES];
     struct sentence top;
-    if (frame->thread != culprit->trainer || (culprit->top_python && culprit->top[0] != '\0'))
+    if (frame->thread != culprit->trainer)
         return;
     sentence_clean(object, sizeof(object), frame->object, sizeof(frame->object));
     sentence_clean(symbol, sizeof(symbol), frame->symbol, sizeof(frame->symbol));
+    if (culprit->top_python && culprit->top[0] != '\0') {
+        culprit_caller(culprit, frame, object, symbol);
+        return;
+    }
     const enum stall_kind kind = culprit->blame.kind;
     if (!frame->python && (kind == STALL_UNKNOWN || kind == STALL_DEVICE) &&
         culprit_begins(symbol, &culprit_library, 1))
@@ -334,6 +352,7 @@ static void culprit_frame(struct culprit *culprit, const struct stack_frame *fra
     if (!frame->python && (culprit->top[0] != '\0' || culprit_plumbing(object, symbol)))
         return;
     culprit->top_python = frame->python;
+    culprit->top_library = frame->python && frame->library;
     sentence_begin(&top, culprit->top, sizeof(culprit->top));
     if (frame->python)
         sentence_add(&top, "%s (%s:%" PRIu64 ")", symbol, object, frame->offset);

@@ -78,7 +78,8 @@ struct culprit {
     uint32_t trainer; // Index of the trainer's thread among them; UINT32_MAX: not seen.
     bool silent; // That thread did not say in time where it is.
     bool top_python;
-    char top[LOCKSTEP_SYMBOL_BYTES + LOCKSTEP_OBJECT_BYTES + 24];
+    bool top_library; // True if top is of Python's own library, and its caller is not known yet.
+    char top[CULPRIT_TOP_BYTES];
     char phase[LOCKSTEP_NAME_BYTES];
     uint32_t missing_total;
     uint32_t missing_count;

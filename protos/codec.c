@@ -160,6 +160,14 @@ SAME_VALUE(wire_StackHow, STACK_BLOCKED);
 SAME_VALUE(wire_StackHow, STACK_SILENT);
 SAME_VALUE(wire_StackHow, STACK_DISK);
 SAME_VALUE(wire_StackHow, STACK_TAKEN);
+SAME_VALUE(wire_StackHow, STACK_ASLEEP);
+SAME_VALUE(wire_StackHow, STACK_CUT);
+SAME_VALUE(wire_StackHow, STACK_NO_ROOM);
+SAME_VALUE(wire_StackHow, STACK_LEFT_ALONE);
+SAME_VALUE(wire_StackHow, STACK_NOT_ASKED);
+SAME_VALUE(wire_StackAwaits, AWAITS_NOTHING);
+SAME_VALUE(wire_StackAwaits, AWAITS_LOCK);
+SAME_VALUE(wire_StackAwaits, AWAITS_END);
 
 const char *codec_status_name(enum codec_status status)
 {

@@ -290,7 +290,11 @@ static void check_answer_threads(const struct answer_threads *threads, struct co
         codec_check_text(thread->wchan, sizeof(thread->wchan), fault);
         if (thread->state != '\0')
             check_letter(thread->state, fault);
-        check_number((uint32_t)thread->how, STACK_TAKEN, "how a stack was taken is unknown", fault);
+        check_number((uint32_t)thread->how, STACK_NOT_ASKED, "how a stack was taken is unknown",
+                     fault);
+        check_number((uint32_t)thread->awaits, AWAITS_END, "what a thread waits for is unknown",
+                     fault);
+        codec_check_text(thread->owner_name, sizeof(thread->owner_name), fault);
     }
 }
 

@@ -273,6 +273,10 @@ static void answer_thread_out(wire_StackThread *wire, const struct stack_thread 
     wire->syscall = thread->syscall;
     codec_text_out(wire->wchan, thread->wchan, sizeof(wire->wchan));
     wire->how = (wire_StackHow)thread->how;
+    wire->awaits = (wire_StackAwaits)thread->awaits;
+    wire->owner = thread->owner;
+    codec_text_out(wire->owner_name, thread->owner_name, sizeof(wire->owner_name));
+    wire->other = thread->other;
 }
 
 static void answer_thread_in(struct stack_thread *thread, const wire_StackThread *wire,
@@ -285,6 +289,10 @@ static void answer_thread_in(struct stack_thread *thread, const wire_StackThread
     thread->syscall = wire->syscall;
     codec_text_in(thread->wchan, wire->wchan, sizeof(thread->wchan), fault);
     thread->how = (enum stack_how)wire->how;
+    thread->awaits = (enum stack_awaits)wire->awaits;
+    thread->owner = wire->owner;
+    codec_text_in(thread->owner_name, wire->owner_name, sizeof(thread->owner_name), fault);
+    thread->other = wire->other;
 }
 
 static void answer_frame_out(wire_StackFrame *wire, const struct stack_frame *frame)
@@ -294,6 +302,8 @@ static void answer_frame_out(wire_StackFrame *wire, const struct stack_frame *fr
     codec_text_out(wire->object, frame->object, sizeof(wire->object));
     codec_text_out(wire->symbol, frame->symbol, sizeof(wire->symbol));
     wire->offset = frame->offset;
+    wire->library = frame->library;
+    wire->guessed = frame->guessed;
 }
 
 static void answer_frame_in(struct stack_frame *frame, const wire_StackFrame *wire,
@@ -304,6 +314,8 @@ static void answer_frame_in(struct stack_frame *frame, const wire_StackFrame *wi
     codec_text_in(frame->object, wire->object, sizeof(frame->object), fault);
     codec_text_in(frame->symbol, wire->symbol, sizeof(frame->symbol), fault);
     frame->offset = wire->offset;
+    frame->library = wire->library;
+    frame->guessed = wire->guessed;
 }
 
 static void answer_events_out(wire_AnswerEvents *wire, const struct answer_events *events)

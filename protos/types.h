@@ -171,21 +171,39 @@ enum stack_how {
     STACK_SILENT = 2, // It did not answer.
     STACK_DISK = 3, // It sleeps in state D, where nothing interrupts it.
     STACK_TAKEN = 4, // The program uses every signal that could be used.
+    STACK_ASLEEP = 5, // It sleeps, and its frames were read without disturbing it.
+    STACK_CUT = 6, // The same, but the frames are not known up to its beginning.
+    STACK_NO_ROOM = 7, // It runs, and its stack may have no room for a signal.
+    STACK_LEFT_ALONE = 8, // It sleeps where a signal would disturb it.
+    STACK_NOT_ASKED = 9, // It runs, and has not called the library: no signal for it.
+};
+
+// What another thread has that a thread waits for.
+enum stack_awaits {
+    AWAITS_NOTHING = 0, // It does not wait for a thread, or that is not known.
+    AWAITS_LOCK = 1, // A mutex that the other thread holds.
+    AWAITS_END = 2, // The end of the other thread.
 };
 
 struct stack_thread {
     uint32_t tid;
     char name[LOCKSTEP_THREAD_BYTES];
     char state; // A letter, of /proc/PID/task/TID/stat; 0: not known.
-    bool trainer; // It called the library last; else another one that has called it.
+    bool trainer; // It called the library last.
+    bool other; // It has not called the library.
     int32_t syscall; // Number of the system call; -1: it runs, -2: not known.
     char wchan[LOCKSTEP_WCHAN_BYTES]; // Empty: not known.
     enum stack_how how;
+    enum stack_awaits awaits;
+    uint32_t owner; // The thread that this one waits for; 0: none.
+    char owner_name[LOCKSTEP_THREAD_BYTES];
 };
 
 struct stack_frame {
     uint32_t thread; // Index of its thread, over all threads of the answer.
     bool python;
+    bool library; // True if the file is of Python's own library.
+    bool guessed; // True if a search of the stack found it, and nothing proves it.
     char object[LOCKSTEP_OBJECT_BYTES]; // "libc.so.6", or the Python file.
     char symbol[LOCKSTEP_SYMBOL_BYTES]; // Empty: not known.
     uint64_t offset; // In the object, for addr2line; of Python: the line.

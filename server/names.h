@@ -12,6 +12,7 @@
 
 const char *name_activity(enum worker_activity activity);
 const char *name_how(enum stack_how how);
+const char *name_awaits(enum stack_awaits awaits); // NULL: nothing.
 
 // By number, from 0, of the bits of enum place_flag; NULL: there is no such flag.
 const char *name_flag(unsigned bit);

@@ -15,12 +15,14 @@ static void render_frame(struct json *json, const struct stack_frame *frame)
         json_string(json, "file", frame->object);
         json_u64(json, "line", frame->offset);
         json_string(json, "function", frame->symbol);
+        json_bool(json, "library", frame->library);
     } else {
         char offset[24];
         snprintf(offset, sizeof offset, "0x%" PRIx64, frame->offset);
         json_string(json, "module", frame->object);
         json_string(json, "offset", offset);
         json_string(json, "symbol", frame->symbol[0] ? frame->symbol : NULL);
+        json_bool(json, "guessed", frame->guessed);
     }
     json_object_end(json);
 }
@@ -49,7 +51,11 @@ static void render_thread(struct json *json, const struct archived *archived, ui
     json_i64(json, "syscall", thread->syscall);
     json_string(json, "wchan", thread->wchan[0] ? thread->wchan : NULL);
     json_bool(json, "trainer", thread->trainer);
+    json_bool(json, "other", thread->other);
     json_string(json, "how", name_how(thread->how));
+    json_string(json, "awaits", name_awaits(thread->awaits));
+    json_u64(json, "owner", thread->owner);
+    json_string(json, "owner_name", thread->owner ? thread->owner_name : NULL);
     render_frames(json, archived, index, true);
     render_frames(json, archived, index, false);
     json_object_end(json);

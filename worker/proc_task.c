@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define SYSCALL_RUNS (-1)
@@ -53,23 +54,32 @@ static int32_t proc_task_syscall(const char *text)
     return (int32_t)number;
 }
 
-// The same with "0x.." for each argument, the stack and the code.
+// count numbers, and nothing else.
+static bool proc_task_numbers(const char *text, uint64_t *numbers, size_t count)
+{
+    char *end;
+    for (size_t i = 0; i < count; i++) {
+        errno = 0;
+        numbers[i] = strtoull(text, &end, 0);
+        if (errno != 0 || end == text)
+            return false;
+        text = end;
+    }
+    return *text == '\0';
+}
+
+// The same with "0x.." for each argument, the stack and the code. Outside system calls there are
+// only the last two.
 static void proc_task_call(const char *text, struct proc_call *call)
 {
     const struct proc_call unknown = {.number = UINT64_MAX};
     uint64_t numbers[9];
-    char *end;
     *call = unknown;
-    if (!isdigit((unsigned char)text[0]))
-        return;
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-        errno = 0;
-        numbers[i] = strtoull(text, &end, 0);
-        if (errno != 0 || end == text)
-            return;
-        text = end;
+    if (strncmp(text, "-1 ", 3) == 0 && proc_task_numbers(text + 3, numbers, 2)) {
+        call->stack = numbers[0];
+        call->code = numbers[1];
     }
-    if (*text != '\0')
+    if (!isdigit((unsigned char)text[0]) || !proc_task_numbers(text, numbers, 9))
         return;
     call->number = numbers[0];
     memcpy(call->arguments, numbers + 1, sizeof(call->arguments));
@@ -77,11 +87,11 @@ static void proc_task_call(const char *text, struct proc_call *call)
     call->code = numbers[8];
 }
 
-// A line "SigBlk:\t0000000000000000" of `status`.
-static uint64_t proc_task_signals(const char *status, const char *field)
+// A line "SigBlk:\t0000000000000000" of `status`, or one with another base.
+static uint64_t proc_task_number(const char *status, const char *field, int base)
 {
     const char *at = strstr(status, field);
-    return at != NULL ? strtoull(at + strlen(field), NULL, 16) : 0;
+    return at != NULL ? strtoull(at + strlen(field), NULL, base) : 0;
 }
 
 bool proc_task_read(const char *directory, uint32_t tid, struct stack_thread *thread,
@@ -109,8 +119,38 @@ bool proc_task_read(const char *directory, uint32_t tid, struct stack_thread *th
     if (strcmp(text, "0") != 0)
         text_copy(thread->wchan, sizeof(thread->wchan), text);
     proc_task_text(task, "status", text);
-    signals->blocked = proc_task_signals(text, "\nSigBlk:");
-    signals->pending = proc_task_signals(text, "\nSigPnd:");
+    signals->blocked = proc_task_number(text, "\nSigBlk:", 16);
+    signals->pending = proc_task_number(text, "\nSigPnd:", 16);
+    signals->switches = proc_task_number(text, "\nvoluntary_ctxt_switches:", 10) +
+                        proc_task_number(text, "\nnonvoluntary_ctxt_switches:", 10);
     spare_close(task);
     return true;
+}
+
+// opendir() would allocate.
+uint32_t proc_task_list(const char *directory, uint32_t *tids, uint32_t most)
+{
+    struct entry {
+        uint64_t number;
+        int64_t offset;
+        uint16_t size;
+        unsigned char type;
+        char name[];
+    };
+    _Alignas(struct entry) char entries[4096];
+    uint32_t count = 0;
+    long got;
+    const int task = spare_open(AT_FDCWD, directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (task < 0)
+        return 0;
+    while (count < most && (got = syscall(SYS_getdents64, task, entries, sizeof(entries))) > 0) {
+        for (long at = 0; at < got && count < most;) {
+            const struct entry *entry = (const struct entry *)(entries + at);
+            if (isdigit((unsigned char)entry->name[0]))
+                tids[count++] = (uint32_t)strtoul(entry->name, NULL, 10);
+            at += entry->size;
+        }
+    }
+    spare_close(task);
+    return count;
 }

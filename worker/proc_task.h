@@ -16,16 +16,17 @@
 
 // The system call that a thread sleeps in.
 struct proc_call {
-    uint64_t number; // UINT64_MAX: it runs, or nobody knows; then all others are 0.
+    uint64_t number; // UINT64_MAX: none, or it is not known; then the arguments are 0.
     uint64_t arguments[6];
-    uint64_t stack; // Its stack pointer, ...
-    uint64_t code; // ... and where it goes on, behind the instruction.
+    uint64_t stack; // The stack pointer; 0: the thread runs, or it is not known.
+    uint64_t code; // Where the thread goes on, behind the instruction of the call.
 };
 
-// What has to be known before a signal is sent to a thread. Sets of signals; bit n - 1 is signal n.
+// What has to be known before a thread is asked. Sets of signals; bit n - 1 is signal n.
 struct proc_signals {
     uint64_t blocked;
     uint64_t pending; // Sent to this thread and not taken yet.
+    uint64_t switches; // How often the thread has left its processor. Unchanged: it has not run.
     struct proc_call call;
 };
 
@@ -34,5 +35,8 @@ struct proc_signals {
 // such thread. directory is PROC_TASK_DIRECTORY, but in tests.
 bool proc_task_read(const char *directory, uint32_t tid, struct stack_thread *thread,
                     struct proc_signals *signals);
+
+// The threads of the process, `most` at most; returns how many.
+uint32_t proc_task_list(const char *directory, uint32_t *tids, uint32_t most);
 
 #endif

@@ -214,6 +214,31 @@ static const char *parse_last(const char *line, const char *text)
     return last;
 }
 
+static bool parse_begins(const char *text, const char *beginning)
+{
+    return strncmp(text, beginning, strlen(beginning)) == 0;
+}
+
+// Whether a file is of Python's own library: "/usr/lib/python3.11/threading.py", but not what was
+// installed beside it.
+static bool parse_library(const char *file)
+{
+    static const char *const places[] = {"/lib/python", "/lib64/python"};
+    if (parse_begins(file + (*file == '"'), "<frozen "))
+        return true;
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+        const char *at = parse_last(file, places[i]);
+        if (at == NULL)
+            continue;
+        at += strlen(places[i]);
+        at += strspn(at, "0123456789.t");
+        if (at[0] == '/' && !parse_begins(at, "/site-packages/") &&
+            !parse_begins(at, "/dist-packages/"))
+            return true;
+    }
+    return false;
+}
+
 // `  File "/usr/lib/python3/train.py", line 3 in load`; of what is not known, "???" stands there.
 static bool parse_frame(char *line, struct stack_frame *frame)
 {
@@ -227,6 +252,7 @@ static bool parse_frame(char *line, struct stack_frame *frame)
     const char *function = strstr(at, in);
     line[at - line] = '\0';
     const char *slash = strrchr(file, '/');
+    frame->library = parse_library(file);
     text_copy(frame->object, sizeof(frame->object),
               slash != NULL ? slash + 1 : file + (*file == '"'));
     const size_t length = strlen(frame->object);

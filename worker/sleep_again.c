@@ -2,10 +2,6 @@
 
 #include "worker/sleep_again.h"
 
-#include "protos/limits.h"
-
-#if defined(__x86_64__)
-
 #include <errno.h>
 #include <linux/futex.h>
 #include <string.h>
@@ -13,76 +9,57 @@
 #include <time.h>
 #include <ucontext.h>
 
-enum sleep_kind {
-    SLEEP_OTHER, // Not known to bear it, or the kernel does it.
-    SLEEP_EXACT, // It ends when it should: its end is given, or what is left is written back.
-    SLEEP_LONGER, // Its time begins anew.
-};
+// ---- Calls that the kernel goes on with --------------------------------------------------------
 
-// nanosleep writes what is left to where it reads from, if the caller says so; that is how sleep()
-// goes on.
-static enum sleep_kind sleep_nano(uint64_t wanted, uint64_t left)
+static uint64_t futex_command(const struct proc_call *call)
 {
-    return wanted == left ? SLEEP_EXACT : SLEEP_LONGER;
+    return call->arguments[1] & (uint64_t)FUTEX_CMD_MASK;
 }
 
-static enum sleep_kind sleep_futex(const struct proc_call *call)
+static bool kernel_goes_on(const struct proc_call *call)
 {
-    switch ((int)call->arguments[1] & FUTEX_CMD_MASK) {
-    case FUTEX_WAIT_BITSET: // Until an instant.
-        return SLEEP_EXACT;
-    case FUTEX_WAIT:
-        return SLEEP_LONGER;
+    switch (call->number) {
+    case SYS_futex: // The fourth argument is the time.
+        return (futex_command(call) == FUTEX_WAIT || futex_command(call) == FUTEX_WAIT_BITSET ||
+                futex_command(call) == FUTEX_LOCK_PI) &&
+               call->arguments[3] == 0;
+    case SYS_wait4:
+    case SYS_waitid:
+    case SYS_flock:
+        return true;
     default:
-        return SLEEP_OTHER;
+        return false;
     }
 }
 
-// Milliseconds; below 0 is for ever.
-static enum sleep_kind sleep_milliseconds(uint64_t argument)
-{
-    return (int32_t)argument < 0 ? SLEEP_EXACT : SLEEP_LONGER;
-}
+#if defined(__x86_64__)
 
-static enum sleep_kind sleep_kind(const struct proc_call *call)
+// ---- Calls that are made anew ------------------------------------------------------------------
+
+// They end when they should: their end is an instant, or what is left of their time is written
+// back to where they read it from, as sleep() has it.
+static bool made_anew(const struct proc_call *call)
 {
     const uint64_t *arguments = call->arguments;
     switch (call->number) {
     case SYS_nanosleep:
-        return sleep_nano(arguments[0], arguments[1]);
+        return arguments[0] == arguments[1];
     case SYS_clock_nanosleep:
-        return (arguments[1] & TIMER_ABSTIME) != 0 ? SLEEP_EXACT
-                                                   : sleep_nano(arguments[2], arguments[3]);
-    case SYS_poll:
-        return sleep_milliseconds(arguments[2]);
-    case SYS_epoll_wait:
-    case SYS_epoll_pwait:
-        return sleep_milliseconds(arguments[3]);
-    case SYS_select: // These write back what is left.
+        return (arguments[1] & TIMER_ABSTIME) != 0 || arguments[2] == arguments[3];
+    case SYS_select:
     case SYS_pselect6:
     case SYS_ppoll:
-        return SLEEP_EXACT;
+        return true;
     case SYS_futex:
-        return sleep_futex(call);
+        return futex_command(call) == FUTEX_WAIT_BITSET;
     default:
-        return SLEEP_OTHER;
+        return false;
     }
 }
 
-bool sleep_again_may(uint32_t tid, const struct proc_call *call)
+bool sleep_bears_signal(const struct proc_call *call)
 {
-    static struct made {
-        uint32_t tid; // 0: none.
-        struct proc_call call;
-    } made_anew[LOCKSTEP_STACK_THREADS];
-    struct made *made = &made_anew[tid % LOCKSTEP_STACK_THREADS];
-    const enum sleep_kind kind = sleep_kind(call);
-    const bool same = made->tid == tid && memcmp(&made->call, call, sizeof(*call)) == 0;
-    if (kind != SLEEP_LONGER)
-        return kind == SLEEP_EXACT;
-    made->tid = same ? 0 : tid;
-    made->call = *call;
-    return !same;
+    return made_anew(call) || kernel_goes_on(call);
 }
 
 void sleep_again(void *context, const struct proc_call *call)
@@ -105,11 +82,9 @@ void sleep_again(void *context, const struct proc_call *call)
 
 #else
 
-bool sleep_again_may(uint32_t tid, const struct proc_call *call)
+bool sleep_bears_signal(const struct proc_call *call)
 {
-    (void)tid;
-    (void)call;
-    return false;
+    return kernel_goes_on(call);
 }
 
 void sleep_again(void *context, const struct proc_call *call)

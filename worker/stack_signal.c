@@ -47,8 +47,8 @@ static struct {
     int count;
     void *frames[LOCKSTEP_STACK_FRAMES + SIGNAL_FRAMES];
     // asker only, before the question is open; then nobody writes it
-    bool again; // The thread sleeps in ...
-    struct proc_call call; // ... this, which may be made anew.
+    bool again; // True if the thread sleeps in `call`, which may be made anew.
+    struct proc_call call;
     // asker only
     uintptr_t number;
     int signal; // 0: none yet.
@@ -175,6 +175,9 @@ static bool question_wait(uint64_t deadline_ms)
 static void question_answer(struct stack_addresses *addresses)
 {
     int first = 0;
+    addresses->count = 0;
+    addresses->sure = LOCKSTEP_STACK_FRAMES;
+    addresses->whole = true;
     while (question.interrupted != 0 && first < question.count &&
            (uintptr_t)question.frames[first] != question.interrupted)
         first++;
@@ -184,13 +187,10 @@ static void question_answer(struct stack_addresses *addresses)
         addresses->code[addresses->count++] = (uintptr_t)question.frames[i];
 }
 
-enum stack_how stack_signal_ask(uint32_t tid, char state, const struct proc_signals *signals,
+enum stack_how stack_signal_ask(uint32_t tid, const struct proc_signals *signals,
                                 uint64_t deadline_ms, struct stack_addresses *addresses)
 {
     const uint64_t now_ms = clock_now_ms();
-    addresses->count = 0;
-    if (state == 'D')
-        return STACK_DISK;
     if (atomic_load(&question.word) == question_word(QUESTION_WALKING))
         return STACK_SILENT;
     if (!signal_find())
@@ -201,7 +201,7 @@ enum stack_how stack_signal_ask(uint32_t tid, char state, const struct proc_sign
     if (signal_in(signals->pending, question.signal) || now_ms >= deadline_ms)
         return STACK_SILENT;
     question.number++;
-    question.again = state == 'S' && sleep_again_may(tid, &signals->call);
+    question.again = signals->call.stack != 0;
     question.call = signals->call;
     atomic_store(&question.word, question_word(QUESTION_OPEN));
     bool answered = signal_send(tid) && question_wait(deadline_ms);

@@ -6,33 +6,27 @@
 // program takes that one later, the next. The handler stays; it does nothing for a signal that was
 // not asked for here. It allocates nothing, takes no lock and keeps errno.
 //
-// An interrupted thread goes on with what it did, also with a sleep (sleep_again.h). What is left:
-// system calls that end with EINTR after any handler (signal(7)) and are not made anew, those of a
-// socket with a timeout for one; and a sleep that is asked about twice. So threads are asked after
-// a verdict, and seldom.
+// The caller decides whom a signal does not disturb: a thread that runs, and one that sleeps in a
+// call that bears it (sleep_again.h), both with room on their stack (stack_room.h). What is left: a
+// thread may fall asleep between the decision and the signal, in a call that ends with EINTR then.
 
 #ifndef WORKER_STACK_SIGNAL_H
 #define WORKER_STACK_SIGNAL_H
 
 #include "protos/types.h"
 #include "worker/proc_task.h"
+#include "worker/unwind.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-struct stack_addresses {
-    uint32_t count;
-    uintptr_t code[LOCKSTEP_STACK_FRAMES]; // Innermost first: where it is, then return addresses.
-};
-
 // Loads what walks stacks, so that no handler has to. Once, before the first question.
 void stack_signal_prepare(void);
 
-// Asks a thread of this process. state and signals are what proc_task.h says of it: a thread that
-// blocks the signal or sleeps in state D is not asked. STACK_SIGNAL: addresses are filled in; else
-// they are none. Blocks until the answer, or deadline_ms (of clock_now_ms) and as long again. One
-// thread at a time.
-enum stack_how stack_signal_ask(uint32_t tid, char state, const struct proc_signals *signals,
+// Asks a thread of this process. signals is what proc_task.h says of it: a thread that blocks the
+// signal is not asked. STACK_SIGNAL: addresses are filled in; else they stay as they are. Blocks
+// until the answer, or deadline_ms (of clock_now_ms) and as long again. One thread at a time.
+enum stack_how stack_signal_ask(uint32_t tid, const struct proc_signals *signals,
                                 uint64_t deadline_ms, struct stack_addresses *addresses);
 
 #endif

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the threads of this process that have called a session are: what the kernel says of each,
-// its native frames (stack_signal.h), and those of its Python (python.h). For after a verdict: a
-// capture interrupts the threads, and takes up to STACKS_MS and PYTHON_MS. The watch thread;
+// Where the threads of this process are: what the kernel says of each, its native frames, and those
+// of its Python (python.h). Threads that have called a session come first. Threads that sleep are
+// not disturbed, nor are those that have not called the library; others are interrupted by a
+// signal. For after a verdict: a capture takes up to STACKS_MS and PYTHON_MS. The watch thread;
 // allocates in stacks_open only. In a forked child it finds nothing and does nothing.
 
 #ifndef WORKER_STACKS_H
@@ -15,13 +16,22 @@
 #include <stdint.h>
 
 #define STACKS_FRAMES 2048 // Of all threads together.
+#define STACKS_OTHER_FRAMES 16 // Of a thread that has not called the library.
+#define STACKS_TIDS 512 // Threads of the process that are looked at.
+#define STACKS_DISKS 16 // Threads in state D that are remembered.
 #define STACKS_ANSWER_MS 100 // What one thread may take to answer, ...
 #define STACKS_MS 300 // ... and all of them. Those who come later are reported without frames.
 
 struct python;
 
+// A thread that slept in state D when the capture began.
+struct stacks_disk {
+    uint32_t tid;
+    uint64_t switches; // Of struct proc_signals.
+};
+
 struct stacks {
-    uint32_t thread_count; // The last caller is the first one.
+    uint32_t thread_count; // The last caller is the first one, other callers follow.
     uint32_t frame_count;
     struct stack_thread threads[LOCKSTEP_STACK_THREADS];
     // Thread after thread; of one, the Python frames and then the native ones, innermost first.
@@ -32,6 +42,10 @@ struct stacks {
     struct python *python; // NULL: no interpreter.
     int pid; // Of the process that opened it.
     uintptr_t code[STACKS_FRAMES]; // Address of each native frame; 0: Python.
+    uint32_t tid_count;
+    uint32_t tids[STACKS_TIDS]; // All threads of the process.
+    uint32_t disk_count;
+    struct stacks_disk disks[STACKS_DISKS];
 };
 
 // Loads the unwinder and looks for an interpreter; one that is loaded later is not seen. Nothing

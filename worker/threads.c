@@ -9,6 +9,7 @@
 
 #include "protos/limits.h"
 
+#include <signal.h>
 #include <stddef.h>
 #include <unistd.h>
 
@@ -18,6 +19,8 @@ struct thread_place {
     _Atomic(pthread_t) id;
     _Atomic(uint64_t) number; // Of the thread; no two of a process have the same.
     _Atomic(const struct thread_callers *) callers; // What it called last.
+    _Atomic(uintptr_t) stack; // As in struct thread_note, the next one too.
+    _Atomic(size_t) alternate;
 };
 
 _Atomic(uint32_t) threads_ended;
@@ -45,6 +48,16 @@ static void threads_begin(void)
     threads_keyed = pthread_key_create(&threads_key, threads_leave) == 0;
 }
 
+// What a signal would run on.
+static void threads_enter_stack(struct thread_place *place)
+{
+    stack_t alternate;
+    const bool has = sigaltstack(NULL, &alternate) == 0 && (alternate.ss_flags & SS_DISABLE) == 0;
+    atomic_store_explicit(&place->stack, (uintptr_t)__builtin_frame_address(0),
+                          memory_order_relaxed);
+    atomic_store_explicit(&place->alternate, has ? alternate.ss_size : 0, memory_order_relaxed);
+}
+
 // Without the destructor a place would be lost with its thread, so there is none then.
 static struct thread_place *threads_enter(void)
 {
@@ -59,6 +72,7 @@ static struct thread_place *threads_enter(void)
         atomic_store_explicit(&place->id, pthread_self(), memory_order_relaxed);
         atomic_store_explicit(&place->number, 1 + atomic_fetch_add(&threads_begun, 1),
                               memory_order_relaxed);
+        threads_enter_stack(place);
         if (pthread_setspecific(threads_key, place) == 0)
             return place;
         atomic_store_explicit(&place->tid, 0, memory_order_release);
@@ -93,6 +107,8 @@ uint32_t threads_list(const struct thread_callers *callers, struct thread_note *
             .tid = atomic_load_explicit(&place->tid, memory_order_acquire),
             .id = atomic_load_explicit(&place->id, memory_order_relaxed),
             .last = last != 0 && atomic_load_explicit(&place->number, memory_order_relaxed) == last,
+            .stack = atomic_load_explicit(&place->stack, memory_order_relaxed),
+            .alternate = atomic_load_explicit(&place->alternate, memory_order_relaxed),
         };
         if (note.tid == 0 ||
             (callers != NULL && !note.last &&

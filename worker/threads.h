@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 // Of one session; all zero: nobody has called it. Its address stands for the session and is not
@@ -27,6 +28,8 @@ struct thread_note {
     uint32_t tid;
     pthread_t id;
     bool last; // No other thread has called the session since.
+    uintptr_t stack; // An address on its stack.
+    size_t alternate; // Bytes of its stack for signal handlers, as of its first call; 0: none.
 };
 
 extern _Atomic(uint32_t) threads_ended; // Known threads that have ended.

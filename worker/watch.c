@@ -305,6 +305,7 @@ static void watch_answer_threads(struct watch *watch, const struct down_inspect 
             part = &watch_part(watch, inspect, ANSWER_THREADS)->u.threads;
         part->threads[part->count] = stacks->threads[i];
         watch_clean(part->threads[part->count].name);
+        watch_clean(part->threads[part->count].owner_name);
         watch_clean(part->threads[part->count++].wchan);
     }
 }

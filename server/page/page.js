@@ -509,14 +509,20 @@ const ask = async path => {
 
 const frameLine = frame => frame.function !== undefined
   ? make('li', '', frame.function, make('span', '', `  ${frame.file}:${frame.line}`))
-  : make('li', '', frame.symbol ?? '?', make('span', '', `  ${frame.module} + ${frame.offset}`));
+  : make('li', '', frame.symbol ?? '?',
+    make('span', '', `  ${frame.module} + ${frame.offset}${frame.guessed ? ' (guessed)' : ''}`));
 
 const HOW = {blocked: 'It blocks the signal.', silent: 'It did not answer the signal.',
-  disk: 'It sleeps in the kernel and cannot be interrupted.', taken: 'The program uses all signals.'};
+  disk: 'It sleeps in the kernel and cannot be interrupted.', taken: 'The program uses all signals.',
+  no_room: 'It runs, and its stack may have no room for a signal.',
+  left_alone: 'It sleeps where a signal would disturb it.', not_asked: 'It runs, and does not use Lockstep.',
+  cut: 'What has called the last of these frames is not known.'};
+const AWAITS = {lock: 'waits for a lock of', end: 'waits for the end of'};
 
 const threadPart = thread => {
   const facts = [thread.trainer ? 'the trainer' : null, thread.state && `state ${thread.state}`,
-    thread.syscall >= 0 ? `system call ${thread.syscall}` : null, thread.wchan].filter(Boolean).join(', ');
+    thread.syscall >= 0 ? `system call ${thread.syscall}` : null, thread.wchan,
+    AWAITS[thread.awaits] ? `${AWAITS[thread.awaits]} ${thread.owner_name} ${thread.owner}` : null].filter(Boolean).join(', ');
   const part = make('div', 'thread', make('h3', '', `${thread.name} ${thread.tid} `, make('small', '', facts)));
   if (HOW[thread.how]) part.append(make('p', 'empty', HOW[thread.how]));
   for (const frames of [thread.python, thread.native]) {

@@ -45,8 +45,9 @@ static void probe_pause(unsigned ms)
 
 static void probe_print(const char *what, const struct stack_frame *frame)
 {
-    printf("%s: thread=%u python=%d object=%s symbol=%s offset=%llu\n", what, frame->thread,
-           frame->python, frame->object, frame->symbol, (unsigned long long)frame->offset);
+    printf("%s: thread=%u python=%d object=%s symbol=%s offset=%llu library=%d\n", what,
+           frame->thread, frame->python, frame->object, frame->symbol,
+           (unsigned long long)frame->offset, frame->library);
 }
 
 // The trainer has, and its interpreter to the end.
@@ -54,7 +55,8 @@ static int probe_answered(const struct stacks *stacks)
 {
     int native = 0, python = 0;
     for (unsigned i = 0; i < stacks->thread_count; i++)
-        native |= stacks->threads[i].trainer && stacks->threads[i].how == STACK_SIGNAL;
+        native |= stacks->threads[i].trainer && (stacks->threads[i].how == STACK_SIGNAL ||
+                                                 stacks->threads[i].how == STACK_ASLEEP);
     for (unsigned i = 0; i < stacks->frame_count; i++)
         python |= strcmp(stacks->frames[i].symbol, "<module>") == 0;
     return native && python;
@@ -112,7 +114,7 @@ __attribute__((visibility("default"))) int probe_hold(void)
 }
 END
 $CC -std=c11 -D_GNU_SOURCE -O1 -g -fPIC -fvisibility=hidden -pthread -shared -I"$root" \
-    "$work/probe.c" "$obj"/{stacks,stack_signal,sleep_again,symbols,elf_names,proc_task,proc_text,threads,python,error}.o \
+    "$work/probe.c" "$obj"/{stacks,stack_signal,stack_sleep,stack_room,unwind,cfi,cfi_find,peek,sleep_again,symbols,elf_names,proc_task,proc_text,spare,threads,python,error}.o \
     "$BUILD/lib/base.a" -o "$work/libprobe.so" || { fail "the probe does not build"; finish; }
 
 cat >"$work/hangs.c" <<'END'
@@ -139,6 +141,10 @@ def stall_hold():
 def stall_sleep():
     while not probe.probe_done():
         time.sleep(0.05)
+
+def stall_wait():
+    while not probe.probe_done():
+        threading.Event().wait(0.5)
 
 def stall_import():
     ctypes.CDLL(path.replace("libprobe", "libhangs"))
@@ -176,7 +182,7 @@ line_of() {
 }
 
 train hold 1
-has "$work/out" "trainer=1 how=0"
+grep -qE "trainer=1 how=[05]$" "$work/out" || fail "the trainer has no stack of its own"
 has "$work/out" "first: thread=0 python=1 object=train.py symbol=stall_hold offset=$(line_of '^    probe.probe_hold')"
 has "$work/out" "python=0 object=libprobe.so symbol=holds_the_lock"
 has "$work/out" "python=0 object=libprobe.so symbol=probe_hold"
@@ -184,6 +190,12 @@ has "$work/out" "python=1 object=train.py symbol=<module>"
 
 train sleep 1
 has "$work/out" "first: thread=0 python=1 object=train.py symbol=stall_sleep"
+
+# Python's own library, and who has called it.
+train wait 1
+has "$work/out" "first: thread=0 python=1 object=threading.py symbol=wait"
+grep -qE "first: .* library=1$" "$work/out" || fail "threading.py is not of Python's library"
+has "$work/out" "object=train.py symbol=stall_wait offset=$(line_of 'threading.Event') library=0"
 
 # The loader's lock is held all the time: whoever needs it would wait for the trainer.
 train import 1

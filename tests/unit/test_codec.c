@@ -49,7 +49,7 @@ static_assert(sizeof(struct up_blocked) == 2528, "a new field?");
 static_assert(sizeof(struct up_replan) == 2088, "a new field?");
 static_assert(sizeof(struct up_modules) == 4108, "a new field?");
 static_assert(sizeof(struct answer_place) == 4912, "a new field?");
-static_assert(sizeof(struct stack_thread) == 64, "a new field?");
+static_assert(sizeof(struct stack_thread) == 88, "a new field?");
 static_assert(sizeof(struct stack_frame) == 208, "a new field?");
 static_assert(sizeof(struct trace_event) == 40, "a new field?");
 static_assert(sizeof(struct up_answer) == 6688, "a new field?");
@@ -738,7 +738,11 @@ static void random_answer_threads(uint64_t *state, struct answer_threads *thread
         thread->trainer = random_bool(state);
         thread->syscall = (int32_t)random_number(state);
         RANDOM_TEXT(state, thread->wchan);
-        thread->how = (enum stack_how)random_below(state, STACK_TAKEN + 1);
+        thread->how = (enum stack_how)random_below(state, STACK_NOT_ASKED + 1);
+        thread->awaits = (enum stack_awaits)random_below(state, AWAITS_END + 1);
+        thread->owner = (uint32_t)random_number(state);
+        RANDOM_TEXT(state, thread->owner_name);
+        thread->other = random_bool(state);
     }
 }
 
@@ -749,6 +753,8 @@ static void random_answer_frames(uint64_t *state, struct answer_frames *frames)
         struct stack_frame *frame = &frames->frames[i];
         frame->thread = random_below(state, LOCKSTEP_STACK_THREADS);
         frame->python = random_bool(state);
+        frame->library = random_bool(state);
+        frame->guessed = random_bool(state);
         RANDOM_TEXT(state, frame->object);
         RANDOM_TEXT(state, frame->symbol);
         frame->offset = random_number(state);
@@ -1494,7 +1500,12 @@ static void test_encoding_answers(void **state)
          {.kind = ANSWER_THREADS, .u.threads = {1, {{.state = '\n'}}}},
          CODEC_INVALID},
         {"an unknown reason",
-         {.kind = ANSWER_THREADS, .u.threads = {1, {{.how = (enum stack_how)(STACK_TAKEN + 1)}}}},
+         {.kind = ANSWER_THREADS,
+          .u.threads = {1, {{.how = (enum stack_how)(STACK_NOT_ASKED + 1)}}}},
+         CODEC_INVALID},
+        {"an unknown thing to wait for",
+         {.kind = ANSWER_THREADS,
+          .u.threads = {1, {{.awaits = (enum stack_awaits)(AWAITS_END + 1)}}}},
          CODEC_INVALID},
         {"a thread's name without an end",
          {.kind = ANSWER_THREADS, .u.threads = {1, {{.name = "0123456789abcdef"}}}},

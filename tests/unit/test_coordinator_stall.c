@@ -212,6 +212,30 @@ static void test_frames_of_python_come_first(void **state)
     fleet_expect_says(&fleet, "; it is in sample (replay_buffer.py:41); 1 rank waits for it.");
 }
 
+// Where Python's own library waits says nothing: the first frame outside of it is shown as well.
+static void test_callers_of_the_library_of_python_are_shown(void **state)
+{
+    static const struct stack_frame frames[] = {
+        {.object = "threading.py",
+         .symbol = "wait",
+         .python = true,
+         .library = true,
+         .offset = 320},
+        {.object = "queue.py", .symbol = "get", .python = true, .library = true, .offset = 171},
+        {.object = "train.py", .symbol = "load", .python = true, .offset = 41},
+        {.object = "train.py", .symbol = "main", .python = true, .offset = 90},
+        {.object = "libc.so.6", .symbol = "read"},
+    };
+    (void)state;
+    begin(2, 1);
+    fleet_outside(&fleet, 1);
+    fleet.ranks[1].mute = true;
+    fleet_pass(&fleet, 13000);
+    answer_frames(1, STACK_ASLEEP, frames, 5);
+    fleet_expect_says(&fleet, "; it is in wait (threading.py:320), called from load (train.py:41); "
+                              "1 rank waits for it.");
+}
+
 // A program may contain the library: who is in there for long was called from somewhere.
 static void test_the_caller_of_the_library_is_named(void **state)
 {
@@ -579,6 +603,7 @@ int main(void)
         TEST(test_what_is_answered_late_is_added),
         TEST(test_who_had_no_time_to_answer_is_asked_again),
         TEST(test_frames_of_python_come_first),
+        TEST(test_callers_of_the_library_of_python_are_shown),
         TEST(test_the_caller_of_the_library_is_named),
         TEST(test_frames_of_libraries_are_passed_by),
         TEST(test_a_rank_in_a_call_is_named_with_what_is_missing),

@@ -195,8 +195,31 @@ static void test_call(void **state)
         write_text("syscall", odd[i]);
         read_task(&signals);
         assert_true(signals.call.number == UINT64_MAX);
-        assert_int_equal(signals.call.code, 0);
+        assert_int_equal(signals.call.code, i == 1 ? 0x7f05 : 0);
+        assert_int_equal(signals.call.stack, i == 1 ? 0x7ffe : 0);
     }
+}
+
+static void test_switches(void **state)
+{
+    struct proc_signals signals;
+    (void)state;
+    write_text("status", "Name:\ta\nvoluntary_ctxt_switches:\t40\n"
+                         "nonvoluntary_ctxt_switches:\t7\n");
+    read_task(&signals);
+    assert_int_equal(signals.switches, 47);
+}
+
+static void test_list(void **state)
+{
+    uint32_t tids[2];
+    (void)state;
+    assert_int_equal(proc_task_list(directory, tids, 2), 1);
+    assert_int_equal(tids[0], TID);
+    assert_int_equal(proc_task_list(directory, tids, 0), 0);
+    assert_int_equal(proc_task_list("/nowhere", tids, 2), 0);
+    assert_true(proc_task_list(PROC_TASK_DIRECTORY, tids, 2) > 0);
+    assert_int_equal(tids[0], gettid());
 }
 
 static void test_no_such_thread(void **state)
@@ -265,6 +288,7 @@ int main(void)
         WITH_FILES(test_sleeps_in_state_d),  WITH_FILES(test_runs),
         WITH_FILES(test_name_with_brackets), WITH_FILES(test_missing_texts),
         WITH_FILES(test_odd_texts),          WITH_FILES(test_call),
+        WITH_FILES(test_switches),           WITH_FILES(test_list),
         WITH_FILES(test_no_such_thread),     cmocka_unit_test(test_a_thread_of_this_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

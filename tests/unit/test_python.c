@@ -70,6 +70,25 @@ static void test_threads(void **state)
     assert_int_equal(parse("", 0, FIRST), 0);
 }
 
+// What belongs to Python itself, wherever it is installed; not what was installed beside it.
+static void test_library(void **state)
+{
+    static const char text[] =
+        "Thread 0x00007fc6e2a656c0 (most recent call first):\n"
+        "  File \"/opt/conda/lib/python3.12/queue.py\", line 1 in f\n"
+        "  File \"/usr/lib64/python3.9/threading.py\", line 1 in f\n"
+        "  File \"/usr/lib/python3.13t/selectors.py\", line 1 in f\n"
+        "  File \"<frozen importlib._bootstrap>\", line 1 in f\n"
+        "  File \"/v/lib/python3.12/site-packages/torch/a.py\", line 1 in f\n"
+        "  File \"/usr/lib/python3/dist-packages/a.py\", line 1 in f\n"
+        "  File \"/data/lib/pythonic/train.py\", line 1 in f\n"
+        "  File \"<string>\", line 1 in f\n";
+    (void)state;
+    assert_int_equal(parse(text, strlen(text), FIRST), 8);
+    for (uint32_t i = 0; i < 8; i++)
+        assert_int_equal(frames[i].library, i < 4);
+}
+
 // What a name may be, and what the interpreter writes where it knows nothing.
 static void test_odd_frames(void **state)
 {
@@ -277,9 +296,8 @@ static void test_nothing_written(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_odd_frames),
-        cmocka_unit_test(test_many_frames),
+        cmocka_unit_test(test_threads),       cmocka_unit_test(test_library),
+        cmocka_unit_test(test_odd_frames),    cmocka_unit_test(test_many_frames),
         cmocka_unit_test(test_damaged_texts),
     };
     const struct CMUnitTest helpers[] = {

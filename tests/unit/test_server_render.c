@@ -273,9 +273,16 @@ static void stack_shows_threads_and_frames(void **state)
     (void)state;
     struct stack_thread threads[2] = {
         {.tid = 7, .name = "main", .state = 'S', .trainer = true, .syscall = 202},
-        {.tid = 8, .name = "<b>", .syscall = -1, .how = STACK_SILENT}};
-    struct stack_frame frames[3] = {{.thread = 0, .python = true, .offset = 44},
-                                    {.thread = 0, .offset = 0x1a2b},
+        {.tid = 8,
+         .name = "<b>",
+         .syscall = -1,
+         .how = STACK_SILENT,
+         .other = true,
+         .awaits = AWAITS_LOCK,
+         .owner = 7,
+         .owner_name = "main"}};
+    struct stack_frame frames[3] = {{.thread = 0, .python = true, .library = true, .offset = 44},
+                                    {.thread = 0, .offset = 0x1a2b, .guessed = true},
                                     {.thread = 1, .offset = 1}};
     snprintf(frames[0].object, sizeof frames[0].object, "train.py");
     snprintf(frames[0].symbol, sizeof frames[0].symbol, "sample");
@@ -288,10 +295,12 @@ static void stack_shows_threads_and_frames(void **state)
     expect("\"rank\":3,\"host\":\"h\",\"pid\":9,\"age_ms\":400,\"fresh\":true,\"phase\":null,"
            "\"doing\":null");
     expect("{\"tid\":7,\"name\":\"main\",\"state\":\"S\",\"syscall\":202,\"wchan\":null,"
-           "\"trainer\":true,\"how\":\"signal\",\"python\":[{\"file\":\"train.py\",\"line\":44,"
-           "\"function\":\"sample\"}],\"native\":[{\"module\":\"libc.so.6\",\"offset\":\"0x1a2b\","
-           "\"symbol\":null}]}");
-    expect("\"how\":\"silent\",\"python\":[],\"native\":[{\"module\":\"\",\"offset\":\"0x1\"");
+           "\"trainer\":true,\"other\":false,\"how\":\"signal\",\"awaits\":null,\"owner\":0,"
+           "\"owner_name\":null,\"python\":[{\"file\":\"train.py\",\"line\":44,"
+           "\"function\":\"sample\",\"library\":true}],\"native\":[{\"module\":\"libc.so.6\","
+           "\"offset\":\"0x1a2b\",\"symbol\":null,\"guessed\":true}]}");
+    expect("\"trainer\":false,\"other\":true,\"how\":\"silent\",\"awaits\":\"lock\",\"owner\":7,"
+           "\"owner_name\":\"main\",\"python\":[],\"native\":[{\"module\":\"\",\"offset\":\"0x1\"");
 }
 
 // Condition: two buckets overlap, one of them has not ended. Decision: two lanes, and the other one
