@@ -5,7 +5,7 @@
 #include "server/grpc_parts.h"
 
 #include "base/clock.h"
-#include "server/tls_limits.h"
+#include "server/grpc_sockets.h"
 
 #include <grpc/support/time.h>
 
@@ -96,7 +96,7 @@ static void server_wind_down(struct rpc_server *server, uint64_t now_ms)
 static void server_turn(struct rpc_server *server)
 {
     uint64_t now_ms = clock_now_ms();
-    tls_limits_turn();
+    rpc_sockets_turn();
     rpc_listener_reopen(server, now_ms);
     server_expire(server, now_ms);
     rpc_memory_keep(server, now_ms);

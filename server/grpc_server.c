@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "server/grpc_credentials.h"
+#include "server/grpc_sockets.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -15,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -66,6 +68,20 @@ static int path_error(const char *host, bool bound)
         error = errno;
     close(fd);
     return error;
+}
+
+// Whether the directory of a path lets nobody in but its owner, who we are.
+static bool path_is_private(const char *host)
+{
+    char path[sizeof((struct sockaddr_un *)NULL)->sun_path];
+    struct stat directory;
+    text_copy(path, sizeof path, host + strlen(UNIX_PREFIX));
+    char *slash = strrchr(path, '/');
+    if (!slash)
+        return false;
+    slash[slash == path ? 1 : 0] = '\0';
+    return stat(path, &directory) == 0 && directory.st_uid == geteuid() &&
+           (directory.st_mode & (S_IRWXG | S_IRWXO)) == 0;
 }
 
 static void server_set_address(struct rpc_server *server, uint16_t port)
@@ -133,6 +149,7 @@ int rpc_server_open(const struct rpc_config *config, const struct rpc_events *ev
     server->queue = grpc_completion_queue_create_for_next(NULL);
     rpc_loop_open_wake(server);
     server_set_address(server, config->port);
+    rpc_sockets_close_to_others(rpc_server_is_unix(server) && path_is_private(config->host));
     bool taken = rpc_server_is_unix(server) && path_error(config->host, false) != 0;
     int port = taken ? 0 : rpc_listener_open(server);
     if (port <= 0) {

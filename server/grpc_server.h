@@ -25,6 +25,12 @@
 // him. What bounds such connections is the limit of descriptors, which follows the streams: as many
 // as stand, RPC_NEWCOMERS, and what the rest of the process needs.
 //
+// Bytes. gRPC reads on as long as a connection says something, so what a connection says in one
+// turn of the loop has a bound; one that says more ends (grpc_sockets.h).
+//
+// Paths. Who may connect to a path is said by its directory. Where that lets in nobody but its
+// owner, the system is also asked whose process has connected.
+//
 // Calls. A connection has RPC_CONNECTION_CALLS at once; it is told so, and who does not listen gets
 // no more than twice as many. A call of which the first message does not come within RPC_SILENCE_MS
 // ends, whatever it asks for.

@@ -5,6 +5,7 @@ import os
 import random
 import resource
 import socket
+import tempfile
 import time
 
 import frames
@@ -26,6 +27,8 @@ MEMBERS, AT_ONCE = 700, 10  # Connections with a worker's certificate.
 GONE_S = 60
 MEMBERS_MIB = 160  # What all of them may cost, with the coordinator itself.
 WORLD = 1024  # LOCKSTEP_MAX_WORLD
+RESETS, RESETTERS, RESET_S = 1310720, 16, 5  # 35 MB of calls; connections at a time that say a sixteenth each, for so long.
+PLAIN_MIB = 192  # A coordinator in plaintext, with its job.
 ANSWERS = 10500  # gRPC hears no more of a connection while 10,000 answers of its own wait.
 OWN_DESCRIPTORS = 40  # Of a process whose limit is lowered.
 
@@ -216,6 +219,40 @@ def come_and_never_read(victim):
         time.sleep(0.1)
     took = victim.newcomer()
     return f"{MEMBERS} connections, {joined} of them had joined; {ended} were ended; after them a newcomer needed {1000 * took:.0f} ms"
+
+
+def plaintext(_):
+    """Calls that are begun and reset, without certificates: as many as fit into 35 MB on one connection, then less on many,
+    against a coordinator and a job of their own."""
+    with tempfile.TemporaryDirectory() as folder:
+        own = victims.PlainVictim(folder)
+        try:
+            own.start()
+            said = begin_and_reset(own)
+            own.no_alarm()
+            own.end()
+            assert own.daemon_mib < PLAIN_MIB, f"that coordinator took {own.daemon_mib:.0f} MiB"
+        finally:
+            own.kill()
+    return f"{own.daemon_mib:.0f} MiB, a gap of {1000 * own.standstill:.0f} ms; {said}"
+
+
+def begin_and_reset(victim):
+    said = sockets.h2_resets(RESETS)
+    with sockets.connect(victim.grpc) as stream:
+        stream.settimeout(5)
+        say(stream, said)
+        assert sockets.hear(stream, 5)[1], "a connection that said 35 MB at once goes on"
+    begun, count = time.monotonic(), 1
+    while time.monotonic() - begun < RESET_S:
+        streams = [sockets.connect(victim.grpc) for _ in range(RESETTERS)]
+        for stream in streams:
+            stream.settimeout(1)
+            say(stream, said[:len(said) // RESETTERS])
+        sockets.close(streams)
+        count += RESETTERS
+    took = victim.newcomer()
+    return f"{count} clients; a newcomer needed {1000 * took:.0f} ms"
 
 
 def say(stream, text):

@@ -39,6 +39,7 @@ ROWS = [
     ("long certificates", floods.long_certificates),
     ("10,000 connections", floods.ten_thousand),
     ("members that never read", floods.members),
+    ("calls in plaintext", floods.plaintext),
 ]
 
 

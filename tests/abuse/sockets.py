@@ -193,3 +193,15 @@ def hello(job, version, uuid=b"u" * 16, world=3, timeout_ms=5000):
     return field(2, field(1, version) + field(2, job) + field(3, uuid) + field(4, "h") +
                  field(5, "stranger") + field(6, "tcp:127.0.0.1:9") + field(7, 1) + field(8, world) +
                  field(9, world) + field(12, timeout_ms) + field(14, "cpu"))
+
+
+def h2_resets(count):
+    """The preface and so many calls that are begun and reset at once, in 28 bytes each: all but the first name
+    their headers by HPACK's numbers."""
+    names = [(b":authority", b"a"), (b"te", b"trailers"), (b"content-type", b"application/grpc"), (b":path", SESSION.encode())]
+    told = b"".join(b"\x40" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in names)
+    parts = [PREFACE, h2_frame(SETTINGS)]
+    for number in range(count):
+        block = b"\x83\x86" + (b"\xbe\xbf\xc0\xc1" if number else told)
+        parts += [h2_frame(HEADERS, block, 4, 1 + 2 * number), h2_frame(RESET, bytes(4), 0, 1 + 2 * number)]
+    return b"".join(parts)

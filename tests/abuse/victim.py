@@ -86,9 +86,9 @@ class Victim:
             file.write(self.token + "\n")
         with open(self.log, "w", encoding="utf-8") as log:
             self.daemon = subprocess.Popen(
-                [f"{BIN}/lockstep-coordinator", "--listen=127.0.0.1:0", "--http=127.0.0.1:0", "--http-tls",
-                 f"--tls-dir={self.pki}/coordinator", f"--http-token-file={token_file}",
-                 f"--port-file={ports}", f"--parent-death={os.getpid()}", *self.flags], stderr=log)
+                [f"{BIN}/lockstep-coordinator", "--listen=127.0.0.1:0", "--http=127.0.0.1:0",
+                 *self.certificates(), f"--http-token-file={token_file}", f"--port-file={ports}",
+                 f"--parent-death={os.getpid()}", *self.flags], stderr=log)
         while not os.path.exists(ports):
             assert self.daemon.poll() is None, open(self.log, encoding="utf-8").read()
             time.sleep(0.02)
@@ -107,10 +107,16 @@ class Victim:
             f":{port}" for port in self.data]
         self.thread.start()
 
+    def certificates(self):
+        """Flags of the coordinator."""
+        return ["--http-tls", f"--tls-dir={self.pki}/coordinator"]
+
     def worker(self, *command, job, world):
         environment = {**os.environ, "LOCKSTEP_JOB": job, "LOCKSTEP_WORLD_SIZE": str(world),
                        "LOCKSTEP_COORDINATOR": f"127.0.0.1:{self.grpc}", "LOCKSTEP_TRANSPORT": "tcp",
                        "LOCKSTEP_TLS_DIR": f"{self.pki}/worker", "LOCKSTEP_OPEN_TIMEOUT_MS": "20000"}
+        if not self.certificates():
+            del environment["LOCKSTEP_TLS_DIR"]
         return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
 
     def newcomer(self):
@@ -203,3 +209,13 @@ class Victim:
             if process and process.poll() is None:
                 process.kill()
                 process.wait()
+
+
+class PlainVictim(Victim):
+    """The same on loopback in plaintext, as without certificates."""
+
+    def certificates(self):
+        return []
+
+    def https(self, source=WATCHER, timeout=10):
+        return socket.create_connection(("127.0.0.1", self.http), timeout, (source, 0))
