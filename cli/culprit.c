@@ -183,6 +183,7 @@ static void print_culprit(FILE *out, const struct palette *palette, const char *
         (void)print_words(out, flags);
         fprintf(out, "\n");
     }
+    print_text(out, "sleeps in", json_member(culprit, "sleeps"));
 }
 
 // ---- A stall -----------------------------------------------------------------------------------

@@ -159,6 +159,8 @@ static void print_note(FILE *out, const struct palette *palette, const char *wor
         fprintf(out, "%s%s", comma, text);
         comma = ", ";
     }
+    if (json_read_string(json_member(worker, "sleeps"), text, sizeof(text)) && text[0])
+        fprintf(out, "%sasleep in %s", comma, text);
     if (json_read_string(json_member(worker, "mark"), text, sizeof(text)) && text[0])
         fprintf(out, "%s\"%s\"", comma, text);
     fprintf(out, "\n");

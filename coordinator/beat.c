@@ -22,11 +22,13 @@ bool beat_frozen(const struct coordinator *core, const struct worker *worker, ui
            now_ms - worker->heard_ms > beat_silence_ms(core);
 }
 
-// A mate says so again with each of its heartbeats.
+// A mate says so again with each of its heartbeats. A debugger stops what it looks at for moments,
+// too: so what is only traced is stopped when it is also not heard of.
 bool beat_stopped(const struct coordinator *core, const struct worker *worker, uint64_t now_ms)
 {
     return worker->connected && worker->beat.stopped_ms != 0 &&
-           now_ms - worker->beat.stopped_ms <= beat_silence_ms(core);
+           now_ms - worker->beat.stopped_ms <= beat_silence_ms(core) &&
+           (!worker->beat.traced || beat_frozen(core, worker, now_ms));
 }
 
 bool beat_silent(const struct coordinator *core, const struct worker *worker)
@@ -77,17 +79,49 @@ static uint32_t beat_still(const struct up_heartbeat *last, const struct up_hear
     return still;
 }
 
+bool beat_link_stands(const struct job *job, const struct worker *worker, uint32_t index)
+{
+    const struct link_state *link = &worker->heartbeat.links[index];
+    return (worker->beat.still >> index & 1) != 0 && link->rank < job->count &&
+           link->rank != worker->rank;
+}
+
 // Only who shares a host can know.
 static void beat_mates(struct coordinator *core, const struct job *job, const struct worker *worker)
 {
     const struct up_heartbeat *beat = &worker->heartbeat;
     for (uint32_t i = 0; i < beat->mate_count; i++) {
-        if (beat->mates[i].rank >= job->count || beat->mates[i].state != 'T')
+        const char state = beat->mates[i].state;
+        if (beat->mates[i].rank >= job->count || (state != 'T' && state != 't'))
             continue;
         struct worker *mate = job_worker(core, job, beat->mates[i].rank);
-        if (mate != worker && strcmp(mate->hello.host_id, worker->hello.host_id) == 0)
-            mate->beat.stopped_ms = core->now;
+        if (mate == worker || strcmp(mate->hello.host_id, worker->hello.host_id) != 0)
+            continue;
+        mate->beat.stopped_ms = core->now;
+        mate->beat.traced = state == 't';
+        mate->beat.tracer = beat->mates[i].tracer;
     }
+}
+
+// A step is settled when every rank has done its part of it, and a slot is complete when every rank
+// has done its part of that: so what others have behind them, a silent rank has begun.
+struct beat_steps beat_steps(const struct coordinator *core, const struct job *job,
+                             const struct worker *worker)
+{
+    struct beat_steps steps = {.least = worker->heartbeat.step};
+    uint64_t settled = 0;
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct up_heartbeat *beat = &core->workers[job->workers[i]].heartbeat;
+        const bool begun = beat->place.count > 0 && beat->place.position > 0;
+        if (beat->settled == UINT64_MAX)
+            continue;
+        if (beat->settled > settled)
+            settled = beat->settled;
+        if (beat->settled + begun > steps.least)
+            steps.least = beat->settled + begun;
+    }
+    steps.most = settled + 1 > steps.least ? settled + 1 : steps.least;
+    return steps;
 }
 
 void beat_heard(struct coordinator *core, struct worker *worker)

@@ -11,8 +11,7 @@ static bool blame_due(const struct coordinator *core, const struct job *job,
                       const struct worker *worker)
 {
     struct stall_bound bound;
-    if (beat_age(worker) <= core->config.stall_floor_ms || // No bound is lower.
-        (worker->heartbeat.flags & (PLACE_TRACED | PLACE_THROTTLED | PLACE_DISK)) != 0)
+    if (beat_age(worker) <= core->config.stall_floor_ms) // No bound is lower.
         return false;
     bounds_of(core, job, worker, &bound);
     return beat_age(worker) > bound.bound_ms;
@@ -64,13 +63,18 @@ static void blame_count(const struct coordinator *core, const struct job *job,
     }
 }
 
-static void blame_lowest(const struct worker *worker, struct picture *picture)
+static void blame_sum(const struct worker *worker, struct picture *picture)
 {
     const struct up_heartbeat *beat = &worker->heartbeat;
     picture->unknown--;
     picture->streams += beat->held == DEVICE_HOLD_STREAM;
     picture->moved += beat->settled + beat->place.plain;
     picture->traffic += beat->bytes_sent + beat->bytes_received;
+}
+
+static void blame_lowest(const struct worker *worker, struct picture *picture)
+{
+    const struct up_heartbeat *beat = &worker->heartbeat;
     if (!blame_lower(picture, beat->settled, beat->place.position))
         return;
     picture->any = true;
@@ -84,6 +88,13 @@ void blame_look(const struct coordinator *core, const struct job *job, struct pi
     memset(picture, 0, sizeof(*picture));
     picture->unknown = job->count - job->left;
     for (uint32_t next = 0; (worker = blame_next(core, job, &next)) != NULL;)
+        if (beat_known(worker)) {
+            blame_sum(worker, picture);
+            if (!beat_silent(core, worker))
+                blame_lowest(worker, picture);
+        }
+    const bool nobody = !picture->any;
+    for (uint32_t next = 0; nobody && (worker = blame_next(core, job, &next)) != NULL;)
         if (beat_known(worker))
             blame_lowest(worker, picture);
     for (uint32_t next = 0; (worker = blame_next(core, job, &next)) != NULL;)
@@ -109,18 +120,42 @@ static enum stall_kind blame_kind(const struct worker *worker)
     return place->inside ? STALL_UNKNOWN : STALL_OUTSIDE;
 }
 
+static bool blame_in_the_way(const struct picture *picture, const struct worker *worker)
+{
+    return blame_idle(picture, worker) && !blame_waits_there(picture, worker);
+}
+
+// Rule 3.
+static bool blame_culprit(const struct coordinator *core, const struct job *job,
+                          const struct picture *picture, const struct worker *worker)
+{
+    const bool needed = picture->waiting > 0 || (picture->busy == 0 && job->left == 0);
+    return needed && !beat_silent(core, worker) && blame_in_the_way(picture, worker) &&
+           worker->heard_ms > job->stall.progress_ms && blame_due(core, job, worker);
+}
+
+// Whether a silent rank may be in anybody's way: others wait, or are in each other's way.
+static bool blame_standing(const struct coordinator *core, const struct job *job,
+                           const struct picture *picture)
+{
+    const struct worker *worker;
+    if (core->now - job->stall.progress_ms < core->config.heartbeat_ms)
+        return false;
+    for (uint32_t next = 0; (worker = blame_next(core, job, &next)) != NULL;)
+        if (picture->waiting > 0 || blame_culprit(core, job, picture, worker))
+            return true;
+    return false;
+}
+
 // Rules 2 to 4.
 static void blame_ranks(const struct coordinator *core, const struct job *job,
                         const struct picture *picture, struct found *found)
 {
     const struct worker *worker;
-    const bool standing =
-        picture->waiting > 0 && core->now - job->stall.progress_ms >= core->config.heartbeat_ms;
-    const bool needed = picture->waiting > 0 || (picture->busy == 0 && job->left == 0);
+    const bool standing = picture->silent > 0 && blame_standing(core, job, picture);
     bool begins = job->stall.active;
     uint32_t next = 0;
     while ((worker = blame_next(core, job, &next)) != NULL) {
-        const bool in_the_way = blame_idle(picture, worker) && !blame_waits_there(picture, worker);
         const bool stopped = beat_stopped(core, worker, core->now);
         struct blame blame = {.rank = worker->rank};
         if (beat_silent(core, worker)) {
@@ -128,9 +163,8 @@ static void blame_ranks(const struct coordinator *core, const struct job *job,
                 continue;
             blame.kind = stopped ? STALL_STOPPED : STALL_FROZEN;
             blame_add(found, &blame);
-            begins = begins || stopped || in_the_way || picture->idle == 0;
-        } else if (in_the_way && needed && worker->heard_ms > job->stall.progress_ms &&
-                   blame_due(core, job, worker)) {
+            begins = begins || stopped || blame_in_the_way(picture, worker) || picture->idle == 0;
+        } else if (blame_culprit(core, job, picture, worker)) {
             blame.kind = blame_kind(worker);
             blame_add(found, &blame);
             begins = true;
@@ -157,22 +191,18 @@ static void blame_devices(const struct coordinator *core, const struct job *job,
     }
 }
 
-// The first link that holds bytes back, or else one that gets none.
+// The first link on which bytes do not get to the other host.
 static void blame_link(const struct coordinator *core, const struct job *job, struct found *found)
 {
     const struct worker *worker;
-    for (int awaited = 0; awaited < 2; awaited++) {
-        for (uint32_t next = 0; (worker = blame_next(core, job, &next)) != NULL;) {
-            const struct up_heartbeat *beat = &worker->heartbeat;
-            for (uint32_t i = 0; i < beat->link_count; i++) {
-                const struct link_state *link = &beat->links[i];
-                const bool holds = awaited == 0 ? link->unsent > 0 : link->awaited;
-                if (!holds || (worker->beat.still >> i & 1) == 0 || link->rank >= job->count)
-                    continue;
-                blame_add(found,
-                          &(struct blame){worker->rank, STALL_LINK, link->rank, link->unsent});
-                return;
-            }
+    for (uint32_t next = 0; (worker = blame_next(core, job, &next)) != NULL;) {
+        const struct up_heartbeat *beat = &worker->heartbeat;
+        for (uint32_t i = 0; i < beat->link_count; i++) {
+            const struct link_state *link = &beat->links[i];
+            if (!beat_link_stands(job, worker, i) || link->unsent == 0 || link->reached)
+                continue;
+            blame_add(found, &(struct blame){worker->rank, STALL_LINK, link->rank, link->unsent});
+            return;
         }
     }
 }

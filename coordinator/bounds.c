@@ -126,6 +126,28 @@ static void bounds_plain(const struct coordinator *core, const struct job *job,
     sentence_add(&why, ")");
 }
 
+// What a label excuses it excuses for some time, not for ever: a dead mount never comes back, and a
+// debugger may look at a process that has stood still before.
+static void bounds_excused(const struct worker *worker, struct stall_bound *bound)
+{
+    static const struct {
+        uint32_t flag;
+        uint64_t factor;
+        const char *why;
+    } excuses[] = {{PLACE_DISK, LOCKSTEP_STALL_DISK_FACTOR, "sleeps in the kernel"},
+                   {PLACE_THROTTLED, LOCKSTEP_STALL_FIRST_FACTOR, "throttled"},
+                   {PLACE_TRACED, LOCKSTEP_STALL_FIRST_FACTOR, "traced"}};
+    for (size_t i = 0; i < sizeof(excuses) / sizeof(excuses[0]); i++) {
+        struct sentence why;
+        if ((worker->heartbeat.flags & excuses[i].flag) == 0 ||
+            excuses[i].factor * bound->plain_ms <= bound->bound_ms)
+            continue;
+        bound->bound_ms = excuses[i].factor * bound->plain_ms;
+        sentence_begin(&why, bound->why, sizeof(bound->why));
+        sentence_add(&why, "%s", excuses[i].why);
+    }
+}
+
 void bounds_of(const struct coordinator *core, const struct job *job, const struct worker *worker,
                struct stall_bound *bound)
 {
@@ -138,6 +160,7 @@ void bounds_of(const struct coordinator *core, const struct job *job, const stru
         sentence_begin(&why, bound->why, sizeof(bound->why));
         sentence_add(&why, "first steps");
     }
+    bounds_excused(worker, bound);
     if ((worker->heartbeat.flags & PLACE_PAUSED) == 0)
         return;
     // Who does not say how long it pauses may take as long as in a first step.

@@ -264,6 +264,7 @@ struct worker_view {
     struct gpu_view gpu;
     struct place place; // As of its last heartbeat.
     uint32_t flags; // Bits of enum place_flag.
+    char sleeps[LOCKSTEP_KERNEL_BYTES]; // As in struct up_heartbeat.
     // Silent, lost, or a culprit of the present stall; else STALL_NONE.
     enum stall_kind kind;
     bool slow; // In its place for longer than usual, though no culprit.
@@ -289,6 +290,7 @@ struct culprit_view {
     char why[LOCKSTEP_MARK_BYTES]; // ... because of this: "8 x p99 of critic#2 (1.4 s)".
     struct place place;
     uint32_t flags; // Bits of enum place_flag.
+    char sleeps[LOCKSTEP_KERNEL_BYTES]; // As in struct up_heartbeat.
     char mark[LOCKSTEP_MARK_BYTES];
     bool answered; // It was asked, and what follows is known.
     // "read_batch (a.out+0x1a2b)", or "wait (threading.py:320), called from load (train.py:41)"

@@ -22,6 +22,7 @@
 //   blame.c        who is in the way of the others
 //   bounds.c       how long a rank may be where it is
 //   culprit.c      the sentence about a stall
+//   standing.c     the same when no rank is in the way
 //   rates.c        step times, and ranks that others always wait for
 //   journal.c      the log of a job
 //   verdict.c      halts, deaths, leaving

@@ -25,7 +25,7 @@ void culprit_name(struct sentence *sentence, const struct worker *worker)
 }
 
 // "lockstep_call_end of 'actor' (call 3)"
-static void culprit_api(struct sentence *sentence, const struct job *job, const struct place *place)
+void culprit_api(struct sentence *sentence, const struct job *job, const struct place *place)
 {
     if (place->api == API_COLLECTIVE)
         sentence_add(sentence, "a collective");
@@ -78,10 +78,7 @@ static void culprit_link(const struct coordinator *core, const struct job *job,
                          struct sentence *sentence, const struct culprit *culprit)
 {
     const struct worker *peer = &core->workers[job->workers[culprit->blame.peer]];
-    if (culprit->blame.unsent > 0)
-        sentence_add(sentence, "holds %" PRIu64 " bytes for ", culprit->blame.unsent);
-    else
-        sentence_add(sentence, "waits for bytes of ");
+    sentence_add(sentence, "holds %" PRIu64 " bytes for ", culprit->blame.unsent);
     culprit_name(sentence, peer);
     sentence_add(sentence, ", which do not arrive");
 }
@@ -106,6 +103,36 @@ static void culprit_device(struct sentence *sentence, const struct culprit *culp
     sentence_seconds(sentence, age_ms);
 }
 
+// In state D a thread takes no signal, so there may be no stack of it.
+static void culprit_sleeps(struct sentence *sentence, const struct worker *worker)
+{
+    const char *sleeps = worker->heartbeat.sleeps;
+    sentence_add(sentence, "; it sleeps in the kernel%s%s", sleeps[0] == '\0' ? "" : ": ", sleeps);
+}
+
+// "since step 60", or as much as is known of it.
+static void culprit_since(const struct coordinator *core, const struct job *job,
+                          struct sentence *sentence, const struct worker *worker)
+{
+    const struct beat_steps steps = beat_steps(core, job, worker);
+    sentence_add(sentence, ", since step %" PRIu64, steps.least);
+    if (steps.most > steps.least)
+        sentence_add(sentence, " or %" PRIu64, steps.most);
+}
+
+static void culprit_stopped(const struct coordinator *core, const struct job *job,
+                            struct sentence *sentence, const struct worker *worker, uint64_t now_ms)
+{
+    sentence_add(sentence, "is stopped");
+    if (worker->beat.traced && worker->beat.tracer != 0)
+        sentence_add(sentence, " by a debugger (pid %" PRIu32 ")", worker->beat.tracer);
+    else if (worker->beat.traced)
+        sentence_add(sentence, " by a debugger");
+    sentence_add(sentence, ", as its mates see, for ");
+    sentence_seconds(sentence, now_ms - worker->heard_ms);
+    culprit_since(core, job, sentence, worker);
+}
+
 // What this rank does, and since when.
 static void culprit_does(const struct coordinator *core, const struct job *job,
                          struct sentence *sentence, const struct culprit *culprit, uint64_t now_ms)
@@ -127,14 +154,13 @@ static void culprit_does(const struct coordinator *core, const struct job *job,
         culprit_in_call(sentence, job, culprit, worker, age_ms);
         break;
     case STALL_STOPPED:
-        sentence_add(sentence, "is stopped, as its mates see, since step %" PRIu64,
-                     worker->heartbeat.step);
+        culprit_stopped(core, job, sentence, worker, now_ms);
         break;
     case STALL_FROZEN:
         sentence_add(sentence, "has not been heard of for ");
         sentence_seconds(sentence, now_ms - worker->heard_ms);
-        sentence_add(sentence, ", since step %" PRIu64 "; its connections stand",
-                     worker->heartbeat.step);
+        culprit_since(core, job, sentence, worker);
+        sentence_add(sentence, "; its connections stand");
         break;
     case STALL_LINK:
         culprit_link(core, job, sentence, culprit);
@@ -155,6 +181,8 @@ static void culprit_does(const struct coordinator *core, const struct job *job,
     }
     if (worker->heartbeat.mark[0] != '\0')
         sentence_add(sentence, "; mark '%s'", worker->heartbeat.mark);
+    if ((worker->heartbeat.flags & PLACE_DISK) != 0)
+        culprit_sleeps(sentence, worker);
     if (culprit->top[0] != '\0')
         sentence_add(sentence, "; it is in %s", culprit->top);
 }
@@ -170,7 +198,12 @@ static void culprit_hint(struct sentence *sentence, const struct worker *worker,
         sentence_add(sentence, " Look at that process: lockstep stacks %" PRIu32 ".", worker->rank);
         break;
     case STALL_STOPPED:
-        sentence_add(sentence, " Let it run again there: kill -CONT %" PRIu32 ".", pid);
+        if (worker->beat.traced)
+            sentence_add(sentence,
+                         " Let it go on in the debugger, or detach that from pid %" PRIu32 ".",
+                         pid);
+        else
+            sentence_add(sentence, " Let it run again there: kill -CONT %" PRIu32 ".", pid);
         break;
     case STALL_FROZEN:
         sentence_add(sentence,
@@ -194,29 +227,6 @@ static void culprit_hint(struct sentence *sentence, const struct worker *worker,
 
 // ---- The sentence ------------------------------------------------------------------------------
 
-// Nobody is in the way: where those are that wait, one for each function.
-static void culprit_nobody(const struct coordinator *core, const struct job *job, uint64_t now_ms,
-                           struct sentence *sentence)
-{
-    uint32_t seen = 0; // Bits of enum api_function.
-    sentence_add(sentence, "nothing has moved for ");
-    sentence_seconds(sentence, now_ms - job->stall.began_ms);
-    sentence_add(sentence, ", and no rank is seen to be in the way");
-    for (uint32_t i = 0; i < job->count; i++) {
-        const struct worker *worker = &core->workers[job->workers[i]];
-        const struct place *place = &worker->heartbeat.place;
-        if (worker->left || !place->waits || (size_t)place->api >= 32 ||
-            (seen >> place->api & 1) != 0)
-            continue;
-        seen |= 1u << place->api;
-        sentence_add(sentence, "; rank %" PRIu32 " waits in ", worker->rank);
-        culprit_api(sentence, job, place);
-        sentence_add(sentence, " in step %" PRIu64 ", position %" PRIu32 " of %" PRIu32,
-                     worker->heartbeat.step, place->position, place->count);
-    }
-    sentence_add(sentence, ". Look at all ranks: lockstep stacks 0.");
-}
-
 void culprit_sentence(const struct coordinator *core, const struct job *job, uint64_t now_ms,
                       struct sentence *sentence)
 {
@@ -226,7 +236,7 @@ void culprit_sentence(const struct coordinator *core, const struct job *job, uin
     const struct stall *stall = &job->stall;
     const uint32_t told = stall->culprit_count < TOLD ? stall->culprit_count : TOLD;
     if (told == 0) {
-        culprit_nobody(core, job, now_ms, sentence);
+        standing_sentence(core, job, now_ms, sentence);
         return;
     }
     for (uint32_t i = 0; i < told; i++) {

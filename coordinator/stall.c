@@ -5,7 +5,8 @@
 // a stall is something to look at, not a failure. Runs inside coordinator_step.
 //
 // The words. The place of a rank is (settled, position) of its heartbeat: how far it is in the
-// order that all ranks share. The low is the least place of all members that have not left. A rank
+// order that all ranks share. The low is the least place of all members that have not left and are
+// not silent: a silent one has moved on since its last heartbeat, as far as the others have. A rank
 // is idle where it is neither done there nor waiting for others.
 //
 // The rules.
@@ -16,16 +17,17 @@
 //    may wait outside, for its device: that is so where NCCL has its part, and a stream of another
 //    rank stands still.
 // 3. An idle rank is a culprit when it has said, since the last progress, that it has been where it
-//    is for longer than its bound (bounds.c). Under a debugger, throttled by its control group or
-//    asleep on a disk it has none. Nobody waits for it: then all members must be so, else it is in
-//    nobody's way.
-// 4. A silent rank is a culprit when others wait and nothing has moved for a heartbeat. A late
-//    heartbeat looks the same, so where an idle rank explains why the others wait, a frozen one
-//    that was not in their way begins no stall; it joins one.
+//    is for longer than its bound (bounds.c). The bound is longer under a debugger, throttled by a
+//    control group, and asleep on a disk. Nobody waits for it: then all members must be so, else it
+//    is in nobody's way.
+// 4. A silent rank is a culprit when others wait, or are culprits, and nothing has moved for a
+//    heartbeat. A late heartbeat looks the same, so where an idle rank explains why the others
+//    wait, a frozen one that was not in their way begins no stall; it joins one.
 // 5. Nobody has been in the way, or silent, for the floor, some wait, and neither the low nor a
 //    byte has moved: the ranks that wait for a stream of their own device; else, where NCCL has the
-//    input of all ranks that wait, all of them; else the first link that holds bytes back; else it
-//    is unknown, and the ranks are named with what they wait in. The floor begins when the last
+//    input of all ranks that wait, all of them; else the first link on which a sender holds bytes
+//    that do not get to the other host; else it is unknown: no rank and no link is blamed, and the
+//    sentence says what each rank waits in (standing.c). The floor begins when the last
 //    rank comes, not at the last progress: others may have waited for it for long. Ranks that wait
 //    for each other are no stall but a verdict, at once (waits.c).
 // 6. No stall begins in the first two heartbeats that are heard of a generation, nor while this
@@ -72,9 +74,11 @@ void stall_heartbeat(struct coordinator *core, struct worker *worker,
 static void stall_progress(struct coordinator *core, struct job *job, const struct picture *picture)
 {
     struct stall *stall = &job->stall;
+    // The low is that of other ranks when one becomes silent: nobody has moved for that.
     const bool higher =
-        picture->settled > stall->low_settled ||
-        (picture->settled == stall->low_settled && picture->position > stall->low_position);
+        picture->silent == stall->low_silent &&
+        (picture->settled > stall->low_settled ||
+         (picture->settled == stall->low_settled && picture->position > stall->low_position));
     if (picture->traffic != stall->traffic)
         stall->traffic_ms = core->now;
     if (!blame_unexplained(picture))
@@ -87,6 +91,7 @@ static void stall_progress(struct coordinator *core, struct job *job, const stru
     stall->moved = picture->moved;
     stall->low_settled = picture->settled;
     stall->low_position = picture->position;
+    stall->low_silent = picture->silent;
 }
 
 // ---- A stall -----------------------------------------------------------------------------------
@@ -338,6 +343,7 @@ void stall_reset(struct job *job)
     stall->announced = false;
     stall->low_settled = 0;
     stall->low_position = 0;
+    stall->low_silent = 0;
     stall->moved = 0;
     stall->traffic = 0;
     stall->culprit_count = 0;

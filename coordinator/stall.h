@@ -33,6 +33,8 @@ enum stall_limit {
 struct beat {
     uint64_t place_ms; // When its place was reported first.
     uint64_t stopped_ms; // When a mate said last that it is stopped; 0: it was heard of since.
+    bool traced; // That mate saw a debugger, ...
+    uint32_t tracer; // ... which is this process; 0: not known.
     uint64_t silent_ms; // Of the time in this place.
     uint32_t still; // Bits, by index of its heartbeat's links: this one was still before, too.
     uint64_t waited_us; // place.waited_us at the last look for stragglers.
@@ -121,6 +123,7 @@ struct stall {
     uint64_t next_ms; // When to look again.
     uint64_t low_settled; // The least place of all members, ...
     uint32_t low_position;
+    uint32_t low_silent; // Silent members, which do not count for the low.
     uint64_t moved; // ... and the sum of what only grows when the job moves.
     uint64_t progress_ms; // When one of them last grew.
     uint64_t traffic; // Sum of bytes sent and received.
@@ -199,6 +202,15 @@ beat_silence_ms(const struct coordinator *core); // Who is not heard of for long
 bool beat_frozen(const struct coordinator *core, const struct worker *worker, uint64_t now_ms);
 bool beat_stopped(const struct coordinator *core, const struct worker *worker, uint64_t now_ms);
 bool beat_silent(const struct coordinator *core, const struct worker *worker); // One of both.
+// The steps that a silent rank may be in, as its own last word and the other ranks prove.
+struct beat_steps {
+    uint64_t least;
+    uint64_t most;
+};
+struct beat_steps beat_steps(const struct coordinator *core, const struct job *job,
+                             const struct worker *worker);
+// Whether nothing has moved, in two heartbeats, on a link that its heartbeat names.
+bool beat_link_stands(const struct job *job, const struct worker *worker, uint32_t index);
 // How long its trainer has been where it was as of its last heartbeat.
 uint64_t beat_age(const struct worker *worker);
 // The same, as of now_ms.
@@ -252,8 +264,16 @@ void culprit_name(struct sentence *sentence, const struct worker *worker);
 // The one sentence about the present stall of a job, as of now_ms.
 void culprit_sentence(const struct coordinator *core, const struct job *job, uint64_t now_ms,
                       struct sentence *sentence);
+// "lockstep_call_end of 'actor' (call 3)": the function that a place names.
+void culprit_api(struct sentence *sentence, const struct job *job, const struct place *place);
 // A part of an answer of this culprit.
 void culprit_answer(struct culprit *culprit, const struct up_answer *answer);
+
+// ---- standing.c --------------------------------------------------------------------------------
+
+// The sentence about a stall that no rank explains: what each rank waits for, as of now_ms.
+void standing_sentence(const struct coordinator *core, const struct job *job, uint64_t now_ms,
+                       struct sentence *sentence);
 
 // ---- inspect.c ---------------------------------------------------------------------------------
 

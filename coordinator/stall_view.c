@@ -28,6 +28,9 @@ static void stall_view_culprit(const struct coordinator *core, const struct job 
     }
     view->place = worker->heartbeat.place;
     view->flags = worker->heartbeat.flags;
+    if (from->blame.kind == STALL_STOPPED && worker->beat.traced)
+        view->flags |= PLACE_TRACED;
+    memcpy(view->sleeps, worker->heartbeat.sleeps, sizeof(view->sleeps));
     memcpy(view->mark, worker->heartbeat.mark, sizeof(view->mark));
     view->answered = from->answered;
     memcpy(view->top, from->top, sizeof(view->top));
@@ -38,29 +41,33 @@ static void stall_view_culprit(const struct coordinator *core, const struct job 
     view->stream = from->stream;
 }
 
-// A culprit that waits itself, for its device.
-static bool stall_view_held(const struct stall *stall, uint32_t rank)
+// A culprit may wait as well: for its device, or as of its last word.
+static bool stall_view_named(const struct stall *stall, uint32_t rank)
 {
-    for (uint32_t i = 0; i < stall->culprit_count; i++) {
-        const struct blame *blame = &stall->culprits[i].blame;
-        if (blame->rank == rank && blame->kind == STALL_DEVICE)
+    for (uint32_t i = 0; i < stall->culprit_count; i++)
+        if (stall->culprits[i].blame.rank == rank)
             return true;
-    }
     return false;
 }
 
+static bool stall_view_waits(const struct coordinator *core, const struct stall *stall,
+                             const struct worker *worker, uint64_t now_ms)
+{
+    return !worker->left && !beat_frozen(core, worker, now_ms) &&
+           !beat_stopped(core, worker, now_ms) && !stall_view_named(stall, worker->rank) &&
+           (worker->heartbeat.place.waits ||
+            (stall->kind == STALL_DEVICE && worker->heartbeat.held == DEVICE_HOLD_NCCL));
+}
+
 // The ranks that wait, as one group, for each culprit. A link is an edge itself.
-static void stall_view_edges(const struct coordinator *core, const struct job *job,
+static void stall_view_edges(const struct coordinator *core, const struct job *job, uint64_t now_ms,
                              struct stall_view *view)
 {
     const struct stall *stall = &job->stall;
     uint32_t lowest = UINT32_MAX;
     for (uint32_t i = job->count; i > 0; i--) {
         const struct worker *worker = &core->workers[job->workers[i - 1]];
-        const bool waits =
-            worker->heartbeat.place.waits ||
-            (stall->kind == STALL_DEVICE && worker->heartbeat.held == DEVICE_HOLD_NCCL);
-        if (!worker->left && waits && !stall_view_held(stall, i - 1))
+        if (stall_view_waits(core, stall, worker, now_ms))
             lowest = i - 1;
     }
     for (uint32_t i = 0; i < stall->culprit_count; i++) {
@@ -96,7 +103,7 @@ static void stall_view_active(const struct coordinator *core, const struct job *
     view->culprit_count = stall->culprit_count;
     for (uint32_t i = 0; i < stall->culprit_count; i++)
         stall_view_culprit(core, job, &stall->culprits[i], now_ms, &view->culprits[i]);
-    stall_view_edges(core, job, view);
+    stall_view_edges(core, job, now_ms, view);
 }
 
 static void stall_view_past(const struct stall_past *past, uint64_t now_ms, struct stall_view *view)

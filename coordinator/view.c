@@ -152,6 +152,7 @@ bool coordinator_worker_view(const struct coordinator *coordinator, uint32_t job
                                   .nccl_version = from->hello.gpu.nccl_version};
     view->place = from->heartbeat.place;
     view->flags = from->heartbeat.flags;
+    memcpy(view->sleeps, from->heartbeat.sleeps, sizeof(view->sleeps));
     view_stall(coordinator, owner, from, now_ms, view);
     return true;
 }

@@ -36,6 +36,7 @@ SAME_SIZE(wire_ManifestItem, shape, struct manifest_item, shape);
 SAME_SIZE(wire_ManifestItem, strides, struct manifest_item, strides);
 SAME_SIZE(wire_LayoutPart, words, struct layout_part, words);
 SAME_SIZE(wire_UpHeartbeat, mark, struct up_heartbeat, mark);
+SAME_SIZE(wire_UpHeartbeat, sleeps, struct up_heartbeat, sleeps);
 SAME_SIZE(wire_UpFail, text, struct up_fail, text);
 SAME_SIZE(wire_UpLost, text, struct up_lost, text);
 SAME_SIZE(wire_UpLeave, reason, struct up_leave, reason);

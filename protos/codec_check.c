@@ -212,6 +212,7 @@ static void check_heartbeat(const struct up_heartbeat *heartbeat, struct codec_f
 {
     check_number((uint32_t)heartbeat->activity, ACTIVITY_PAUSED, "an activity is unknown", fault);
     codec_check_text(heartbeat->mark, sizeof(heartbeat->mark), fault);
+    codec_check_text(heartbeat->sleeps, sizeof(heartbeat->sleeps), fault);
     check_place(&heartbeat->place, fault);
     check_number(heartbeat->flags, PLACE_FLAGS, "a flag of a place is unknown", fault);
     check_number((uint32_t)heartbeat->held, DEVICE_HOLD_NCCL,

@@ -114,13 +114,16 @@ void codec_heartbeat_out(wire_UpHeartbeat *wire, const struct up_heartbeat *hear
                                           .awaited = link->awaited,
                                           .unsent = link->unsent,
                                           .received = link->received,
-                                          .still_ms = link->still_ms};
+                                          .still_ms = link->still_ms,
+                                          .reached = link->reached};
     }
     wire->mates_count = (pb_size_t)heartbeat->mate_count;
     for (uint32_t i = 0; i < heartbeat->mate_count; i++) {
         wire->mates[i].rank = heartbeat->mates[i].rank;
         wire->mates[i].state = (uint8_t)heartbeat->mates[i].state;
+        wire->mates[i].tracer = heartbeat->mates[i].tracer;
     }
+    codec_text_out(wire->sleeps, heartbeat->sleeps, sizeof(wire->sleeps));
 }
 
 void codec_heartbeat_in(struct up_heartbeat *heartbeat, const wire_UpHeartbeat *wire,
@@ -139,12 +142,15 @@ void codec_heartbeat_in(struct up_heartbeat *heartbeat, const wire_UpHeartbeat *
         link->unsent = wire->links[i].unsent;
         link->received = wire->links[i].received;
         link->still_ms = wire->links[i].still_ms;
+        link->reached = wire->links[i].reached;
     }
     heartbeat->mate_count = wire->mates_count;
     for (uint32_t i = 0; i < heartbeat->mate_count; i++) {
         heartbeat->mates[i].rank = wire->mates[i].rank;
         heartbeat->mates[i].state = (char)wire->mates[i].state;
+        heartbeat->mates[i].tracer = wire->mates[i].tracer;
     }
+    codec_text_in(heartbeat->sleeps, wire->sleeps, sizeof(heartbeat->sleeps), fault);
 }
 
 // ---- Blocked trainers ---------------------------------------------------------------------------

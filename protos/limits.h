@@ -106,6 +106,7 @@ static_assert(LOCKSTEP_MAX_SLOTS % 64 == 0, "sets of positions are whole words")
 
 #define LOCKSTEP_DEVICE_BYTES 32 // Class of device: "cpu".
 #define LOCKSTEP_LINKS_NAMED 4 // Links without progress in one heartbeat.
+#define LOCKSTEP_KERNEL_BYTES 64 // A system call and a function of the kernel, with its NUL.
 #define LOCKSTEP_MATES_NAMED 4 // Mates that do not run, in one heartbeat.
 #define LOCKSTEP_MISSING_NAMED 16 // Parameters of an open call that an answer names.
 #define LOCKSTEP_TRACE_EVENTS 2048 // In the ring of one worker.
@@ -227,6 +228,7 @@ static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a p
 #define LOCKSTEP_STALL_FACTOR 8 // ... than this many times the 99th percentile.
 #define LOCKSTEP_STALL_FIRST_FACTOR 10 // The same in the first steps, ...
 #define LOCKSTEP_STALL_FIRST_STEPS 3 // ... which are so many, and in learning ones.
+#define LOCKSTEP_STALL_DISK_FACTOR 3 // The same for a trainer that sleeps in state D.
 #define LOCKSTEP_INSPECT_MS 500 // How long a verdict waits for a culprit's answer.
 #define LOCKSTEP_INSPECT_PAUSE_MS 5000 // Stacks of one rank are taken at most so often.
 #define LOCKSTEP_OPEN_TIMEOUT_MS 60000

@@ -151,6 +151,7 @@ enum device_hold {
 struct link_state {
     uint32_t rank; // Of the peer.
     bool awaited; // This rank waits for bytes of it.
+    bool reached; // True if the unsent bytes only wait for the peer's process, not for the network.
     uint64_t unsent; // Bytes handed to the link that the peer has not taken yet.
     uint64_t received; // Bytes received from it, in all.
     uint64_t still_ms; // Time without progress in either direction.
@@ -160,6 +161,7 @@ struct link_state {
 struct mate_state {
     uint32_t rank;
     char state; // A letter, of /proc/PID/stat: 'T', 't', 'D', 'Z'.
+    uint32_t tracer; // Process id of the debugger that is attached to it; 0: none.
 };
 
 // ---- What a worker says about itself when it is asked -------------------------------------------
@@ -396,6 +398,9 @@ struct up_heartbeat {
     uint32_t mate_count; // Mates that do not run.
     struct mate_state mates[LOCKSTEP_MATES_NAMED];
     enum device_hold held; // Only while the place does not change.
+    // With PLACE_DISK: the system call and the function of the kernel that the trainer sleeps in,
+    // as "read (nfs_wait_bit_killable)". Empty: not known.
+    char sleeps[LOCKSTEP_KERNEL_BYTES];
 };
 
 enum halt_kind {

@@ -183,6 +183,7 @@ static void render_worker(struct json *json, const struct snapshot *snapshot,
     json_string(json, "device", worker->device[0] ? worker->device : NULL);
     render_place(json, "place", snapshot, job, &worker->place, worker->heartbeat_age_ms);
     render_flags(json, worker->flags);
+    json_string(json, "sleeps", worker->sleeps[0] ? worker->sleeps : NULL);
     render_kind(json, "verdict", worker->kind);
     json_bool(json, "slow", worker->slow);
     json_u64(json, "bound_ms", worker->bound_ms);

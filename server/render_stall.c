@@ -130,6 +130,7 @@ static void render_culprit(struct json *json, const struct snapshot *snapshot,
     json_bool(json, "answered", culprit->answered);
     json_string(json, "top", culprit->top[0] ? culprit->top : NULL);
     render_flags(json, culprit->flags);
+    json_string(json, "sleeps", culprit->sleeps[0] ? culprit->sleeps : NULL);
     json_object_end(json);
 }
 

@@ -65,6 +65,9 @@ struct link_ops {
     size_t (*readable)(struct link *link);
     // Bytes that it has taken, and the peer has not. NULL: not known. May cost a system call.
     size_t (*unsent)(struct link *link);
+    // True if the unsent bytes have reached the peer's host, so that only the peer's process has
+    // yet to take them. NULL: that is not known. May cost a system call.
+    bool (*reached)(struct link *link);
     // Fewer bytes than these are not worth an event of `fd`, until it is called again; an end
     // always is. NULL: every byte is worth one.
     void (*await)(struct link *link, size_t bytes);

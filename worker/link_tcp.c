@@ -173,6 +173,19 @@ static size_t tcp_unsent(struct link *link)
     return (size_t)bytes;
 }
 
+// A host whose process does not read closes its window. It goes on to acknowledge: either what was
+// sent before, or each attempt to send more.
+static bool tcp_reached(struct link *link)
+{
+    struct tcp_info info;
+    socklen_t length = sizeof(info);
+    if (getsockopt(link->fd, IPPROTO_TCP, TCP_INFO, &info, &length) < 0)
+        return false;
+    if (info.tcpi_unacked == 0)
+        return info.tcpi_probes <= 1; // One may be on its way.
+    return info.tcpi_retransmits > 0 && info.tcpi_last_ack_recv <= info.tcpi_last_data_sent;
+}
+
 static void tcp_await(struct link *link, size_t bytes)
 {
     tcp_set(link->fd, SOL_SOCKET, SO_RCVLOWAT, (int)bytes);
@@ -215,6 +228,7 @@ static const struct link_ops tcp_ops = {
     .receive = tcp_receive,
     .readable = tcp_readable,
     .unsent = tcp_unsent,
+    .reached = tcp_reached,
     .await = tcp_await,
     .check = tcp_check,
     .shut = tcp_shut,

@@ -254,6 +254,12 @@ static size_t tls_unsent(struct link *link)
     return held + (tls->below->ops->unsent ? tls->below->ops->unsent(tls->below) : 0);
 }
 
+static bool tls_reached(struct link *link)
+{
+    struct link *below = tls_of(link)->below;
+    return below->ops->reached != NULL && below->ops->reached(below);
+}
+
 static void tls_await(struct link *link, size_t bytes)
 {
     struct link *below = tls_of(link)->below;
@@ -315,6 +321,7 @@ static const struct link_ops tls_ops = {
     .receive = tls_receive,
     .readable = tls_readable,
     .unsent = tls_unsent,
+    .reached = tls_reached,
     .await = tls_await,
     .check = tls_check,
     .shut = tls_shut,

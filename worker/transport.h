@@ -388,7 +388,7 @@ const struct farewell *transport_farewell(struct transport *transport, uint32_t 
 void transport_close(struct transport *transport); // Frees. Any thread, when nobody drives.
 
 // Links on which something is on its way, or awaited, and nothing has moved for a second: up to
-// `most`, and how many. Two calls at least: the first one only looks.
+// `most`, those that hold bytes first, and how many. Two calls at least: the first one only looks.
 uint32_t transport_inspect(struct transport *transport, uint64_t now_ms, struct link_state *links,
                            uint32_t most);
 

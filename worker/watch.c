@@ -11,6 +11,8 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "worker/kernel_sleep.h"
+#include "worker/proc_task.h"
 #include "worker/session.h"
 #include "worker/stacks.h"
 #include "worker/watch_proc.h"
@@ -48,6 +50,7 @@ struct watch {
     bool still; // It said what the one before it had said.
     uint32_t proc_flags; // As of the last heartbeat in turn.
     uint64_t throttled;
+    char sleeps[LOCKSTEP_KERNEL_BYTES]; // What the trainer sleeps in, in state D; empty: nothing.
     struct stacks *stacks; // NULL: nobody has asked for any.
     bool part_held; // `part` is to be sent, when it is known whether it is the last.
     struct up_message part;
@@ -135,28 +138,37 @@ static void watch_ask_driver(struct watch *watch)
 
 // ---- What /proc says ---------------------------------------------------------------------------
 
-// The thread that called the library last is the one that matters.
-static bool watch_sleeps_on_disk(const struct lockstep_session *session)
+// Names of threads and files are whatever a program has made of them.
+static void watch_clean(char *text)
+{
+    if (!utf8_valid(text, strlen(text)))
+        text_copy(text, 2, "?");
+}
+
+// The thread that called the library last is the one that matters. Sets what it sleeps in.
+static bool watch_sleeps_on_disk(struct watch *watch)
 {
     struct thread_note note;
-    struct watch_process thread;
-    char tid[16];
-    if (threads_list(&session->callers, &note, 1) == 0)
+    struct stack_thread thread;
+    struct proc_signals signals;
+    watch->sleeps[0] = '\0';
+    if (threads_list(&watch->session->callers, &note, 1) == 0 ||
+        !proc_task_read(PROC_TASK_DIRECTORY, note.tid, &thread, &signals) || thread.state != 'D')
         return false;
-    snprintf(tid, sizeof(tid), "%" PRIu32, note.tid);
-    return watch_proc_process(WATCH_PROC_DIRECTORY "/self/task", tid, &thread) &&
-           thread.state == 'D';
+    watch_clean(thread.wchan);
+    kernel_sleep_text(thread.syscall, thread.wchan, watch->sleeps, sizeof(watch->sleeps));
+    return true;
 }
 
 static void watch_read_proc(struct watch *watch)
 {
     const uint64_t throttled = watch_proc_throttled(WATCH_PROC_DIRECTORY, WATCH_CGROUP_DIRECTORY);
     watch->proc_flags = 0;
-    if (watch_proc_traced(WATCH_PROC_DIRECTORY))
+    if (watch_proc_tracer(WATCH_PROC_DIRECTORY, "self") != 0)
         watch->proc_flags |= PLACE_TRACED;
     if (throttled > watch->throttled && watch->throttled != 0)
         watch->proc_flags |= PLACE_THROTTLED;
-    if (watch_sleeps_on_disk(watch->session))
+    if (watch_sleeps_on_disk(watch))
         watch->proc_flags |= PLACE_DISK;
     watch->throttled = throttled;
 }
@@ -173,7 +185,9 @@ static bool watch_mate(const struct locality *locality, uint32_t index, struct m
     if (!watch_proc_process(WATCH_PROC_DIRECTORY, pid, &process) ||
         process.started != locality->mate_started[index] || strchr("TtDZ", process.state) == NULL)
         return false;
-    *mate = (struct mate_state){.rank = locality->mates[index], .state = process.state};
+    *mate = (struct mate_state){.rank = locality->mates[index],
+                                .state = process.state,
+                                .tracer = watch_proc_tracer(WATCH_PROC_DIRECTORY, pid)};
     return true;
 }
 
@@ -222,6 +236,7 @@ static void watch_beat(struct watch *watch)
     struct up_heartbeat *beat = &watch->beat.u.heartbeat;
     watch_read_mates(watch, beat);
     beat->flags |= watch->proc_flags;
+    memcpy(beat->sleeps, watch->sleeps, sizeof(beat->sleeps));
     watch->still = watch_same_place(beat, &watch->said);
     if (watch->still)
         watch_take_links(watch, beat);
@@ -287,13 +302,6 @@ static void watch_answer_place(struct watch *watch, const struct down_inspect *i
     if (!watch->asked)
         answer->u.place = watch->place;
     mutex_unlock(&watch->mutex);
-}
-
-// Names of threads and files are whatever a program has made of them.
-static void watch_clean(char *text)
-{
-    if (!utf8_valid(text, strlen(text)))
-        text_copy(text, 2, "?");
 }
 
 static void watch_answer_threads(struct watch *watch, const struct down_inspect *inspect)

@@ -62,13 +62,13 @@ static uint64_t watch_proc_number(const char *text, const char *word)
     return 0;
 }
 
-bool watch_proc_traced(const char *proc)
+uint32_t watch_proc_tracer(const char *proc, const char *pid)
 {
     char path[PATH_MAX];
     char text[PROC_TEXT_BYTES];
-    snprintf(path, sizeof(path), "%s/self/status", proc);
+    snprintf(path, sizeof(path), "%s/%s/status", proc, pid);
     proc_text(AT_FDCWD, path, text);
-    return watch_proc_number(text, "TracerPid:") != 0;
+    return (uint32_t)watch_proc_number(text, "TracerPid:");
 }
 
 // A line of /proc/self/cgroup, "0::/a/b" or "4:cpu,cpuacct:/a/b": where its group's cpu.stat is.

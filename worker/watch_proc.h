@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the kernel says of this process and its neighbours: whether a process runs, since when it
-// exists, whether a debugger holds this one, whether its control group throttles it. Texts of /proc
-// in, facts out; needs no rights. What cannot be read is not known. Any thread; allocates nothing.
+// exists, whether a debugger is attached to it, whether its control group throttles it. Texts of
+// /proc in, facts out; needs no rights. What cannot be read is not known. Any thread; allocates
+// nothing.
 
 #ifndef WORKER_WATCH_PROC_H
 #define WORKER_WATCH_PROC_H
@@ -22,8 +23,9 @@ struct watch_process {
 bool watch_proc_process(const char *proc, const char *pid, struct watch_process *process);
 // 0: not known.
 uint64_t watch_proc_started(const char *proc, const char *pid);
-// Of this process.
-bool watch_proc_traced(const char *proc);
+// The process id of the debugger that is attached to a process; 0: none, or not known. pid: a
+// number as text, or "self".
+uint32_t watch_proc_tracer(const char *proc, const char *pid);
 // How often the control group of this process was throttled, since it exists; 0: never, or not
 // known. Version 2 of control groups, or version 1.
 uint64_t watch_proc_throttled(const char *proc, const char *cgroup);

@@ -122,6 +122,7 @@ const culpritCard = culprit => {
   say('missing', names && names + (more > 0 ? ` and ${more} more` : ''));
   say('mark', culprit.mark);
   say('but', culprit.flags.join(', '));
+  say('asleep in', culprit.sleeps);
   return make('div', 'culprit',
     make('div', 'bar', make('h2', '', `Rank ${culprit.rank} `, make('small', '', `${culprit.host}, pid ${culprit.pid}`)),
       make('span', 'tag bad', KINDS[culprit.kind] ?? culprit.kind), button), list);
@@ -324,7 +325,7 @@ const columns = [
   {name: 'Device', by: 'device', text: row => row.device},
   {name: 'Step', by: 'step', number: true, text: row => row.step},
   {name: 'Behind', by: 'lag', number: true, text: row => row.lag || ''},
-  {name: 'Slot', by: 'position', number: true, text: row => row.count ? `${Math.min(row.position, row.count)} / ${row.count}` : ''},
+  {name: 'Exchanged', by: 'position', number: true, text: row => row.count ? `${Math.min(row.position, row.count)} of ${row.count}` : ''},
   {name: 'Last call', by: 'api', wide: true, text: called},
   {name: 'For', by: 'age_ms', number: true, text: row => time(row.age_ms)},
   {name: 'Gradients', by: 'ready', number: true, text: row => row.state === 'in_call' && row.gradients ? `${row.ready} / ${row.gradients}` : ''},

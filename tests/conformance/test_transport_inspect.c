@@ -47,6 +47,7 @@ static void expect_links_to_late_rank(struct member *member)
     MEMBER_CHECK(member, link != NULL);
     MEMBER_CHECK(member, link->awaited);
     MEMBER_CHECK(member, link->still_ms >= STILL_MS);
+    MEMBER_CHECK(member, link->unsent > 0 || !link->reached);
     // So many as there is room for.
     MEMBER_CHECK(member, transport_inspect(member->transport, clock_now_ms(), asked.links, 1) == 1);
     MEMBER_CHECK(member, transport_inspect(member->transport, clock_now_ms(), asked.links, 0) == 0);

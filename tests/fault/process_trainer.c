@@ -9,10 +9,13 @@
 
 #include <dirent.h>
 #include <lockstep/lockstep.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 // About 5 MB in buckets of at most 1 MiB, of sizes that no world divides evenly. Set before the
@@ -87,6 +90,23 @@ __attribute__((noinline)) static void hold_sleep(const struct trainer *trainer)
     hold_read(trainer);
 }
 
+// The parent of a vfork is in state D until its child ends, as the reader of a dead mount is.
+__attribute__((noinline)) static void hold_kernel(const struct trainer *trainer)
+{
+    const pid_t child = vfork();
+    if (child < 0)
+        _exit(5);
+    if (child == 0) {
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
+            _exit(1);
+        while (!trainer_released(trainer))
+            (void)usleep(20000);
+        _exit(0);
+    }
+    (void)waitpid(child, NULL, 0);
+    hold_read(trainer);
+}
+
 static void hold_stream(void *argument)
 {
     hold_read(argument);
@@ -94,8 +114,10 @@ static void hold_stream(void *argument)
 
 static void trainer_hold(struct trainer *trainer)
 {
-    static void (*const holds[])(const struct trainer *) = {
-        [HOLD_READ] = hold_read, [HOLD_SPIN] = hold_spin, [HOLD_SLEEP] = hold_sleep};
+    static void (*const holds[])(const struct trainer *) = {[HOLD_READ] = hold_read,
+                                                            [HOLD_SPIN] = hold_spin,
+                                                            [HOLD_SLEEP] = hold_sleep,
+                                                            [HOLD_KERNEL] = hold_kernel};
     const struct script *script = trainer->script;
     if (script->hold == HOLD_NOT)
         return;

@@ -34,6 +34,7 @@ enum hold {
     HOLD_READ, // hold_read: in a system call that never returns.
     HOLD_SPIN, // hold_spin: it computes.
     HOLD_SLEEP, // hold_sleep
+    HOLD_KERNEL, // hold_kernel: asleep in the kernel, in state D.
     HOLD_STREAM, // It goes on, and the stream that makes its gradients stands still instead.
 };
 

@@ -40,8 +40,12 @@ static void keep_stalls(const struct coordinator_process *coordinator, const cha
     char command[1024];
     if (file == NULL || file[0] == '\0' || wanted[0] == '\0')
         return;
-    snprintf(command, sizeof(command),
-             "{ echo '# %s'; '%s/lockstep' stalls --http 127.0.0.1:%u; } >>'%s'", wanted,
+    FILE *to = fopen(file, "ae");
+    if (to == NULL)
+        return;
+    fprintf(to, "# %s\n", wanted);
+    (void)fclose(to);
+    snprintf(command, sizeof(command), "'%s/lockstep' stalls --http 127.0.0.1:%u >>'%s'",
              programs(), coordinator->http_port, file);
     (void)!system(command);
 }

@@ -34,8 +34,8 @@ static_assert(sizeof(struct layout_part) == 1040, "a new field?");
 static_assert(sizeof(struct up_end) == 16, "a new field?");
 static_assert(sizeof(struct place) == 96, "a new field?");
 static_assert(sizeof(struct link_state) == 32, "a new field?");
-static_assert(sizeof(struct mate_state) == 8, "a new field?");
-static_assert(sizeof(struct up_heartbeat) == 520, "a new field?");
+static_assert(sizeof(struct mate_state) == 12, "a new field?");
+static_assert(sizeof(struct up_heartbeat) == 600, "a new field?");
 static_assert(sizeof(struct up_fail) == 1040, "a new field?");
 static_assert(sizeof(struct up_lost) == 1040, "a new field?");
 static_assert(sizeof(struct up_leave) == 136, "a new field?");
@@ -186,7 +186,10 @@ static void example_heartbeat(struct up_heartbeat *heartbeat)
     heartbeat->links[0].still_ms = 1000;
     heartbeat->mate_count = 1;
     heartbeat->mates[0].rank = 3;
-    heartbeat->mates[0].state = 'T';
+    heartbeat->mates[0].state = 't';
+    heartbeat->mates[0].tracer = 4711;
+    heartbeat->links[0].reached = true;
+    strcpy(heartbeat->sleeps, "read (nfs_wait_bit_killable)");
 }
 
 static void example_blocked(struct up_blocked *blocked)
@@ -329,11 +332,12 @@ static const char *const golden_up[] = {
                 "02180322020804",
     [UP_LAYOUT_PART] = "0a0b08071108070605040302013a0c08011005180122040200ac02",
     [UP_END] = "0a0b0807110807060504030201420c08ac0611fe00000000000000",
-    [UP_HEARTBEAT] = "0a0b08071108070605040302014a7208ac0610ab06180420142a046576616c30"
-                     "013802421208ab06100318840720bc0528c801300138024a2d08031007180120"
-                     "013a0608011002180340065029580160026801700578098001048801ac029001"
-                     "ad029801ae02501158e0d403620d0802100118ac0220ad0228e8076a04080310"
-                     "54",
+    [UP_HEARTBEAT] = "0a0b08071108070605040302014a950108ac0610ab06180420142a046576616c"
+                     "30013802421208ab06100318840720bc0528c801300138024a2d080310071801"
+                     "20013a0608011002180340065029580160026801700578098001048801ac0290"
+                     "01ad029801ae02501158e0d403620f0802100118ac0220ad0228e80730016a07"
+                     "0803107418e7247a1c7265616420286e66735f776169745f6269745f6b696c6c"
+                     "61626c6529",
     [UP_FAIL] = "0a0b0807110807060504030201520a08ac0610051a03776879",
     [UP_LOST] = "0a0b08071108070605040302015a100803100118ac06220572657365742801",
     [UP_LEAVE] = "0a0b0807110807060504030201620908ac061204646f6e65",
@@ -660,12 +664,15 @@ static void random_trouble(uint64_t *state, struct up_heartbeat *heartbeat)
         link->unsent = random_number(state);
         link->received = random_number(state);
         link->still_ms = random_number(state);
+        link->reached = random_bool(state);
     }
     heartbeat->mate_count = random_below(state, LOCKSTEP_MATES_NAMED + 1);
     for (uint32_t i = 0; i < heartbeat->mate_count; i++) {
         heartbeat->mates[i].rank = random_below(state, LOCKSTEP_MAX_WORLD);
         heartbeat->mates[i].state = random_letter(state);
+        heartbeat->mates[i].tracer = (uint32_t)random_number(state);
     }
+    RANDOM_TEXT(state, heartbeat->sleeps);
 }
 
 static void random_set(uint64_t *state, struct slot_set *set)
@@ -1323,6 +1330,7 @@ static const struct poke pokes[] = {
     POKE_LAYOUT(up, UP_LAYOUT_PART),
     POKE_MAX(up, UP_HEARTBEAT, u.heartbeat.activity, ACTIVITY_PAUSED),
     POKE_TEXT(up, UP_HEARTBEAT, u.heartbeat.mark),
+    POKE_TEXT(up, UP_HEARTBEAT, u.heartbeat.sleeps),
     POKE_MAX(up, UP_HEARTBEAT, u.heartbeat.place.count, LOCKSTEP_MAX_SLOTS),
     POKE(up, UP_HEARTBEAT, u.heartbeat.place.count, 1, CODEC_INVALID), // Position 3.
     POKE_MAX(up, UP_HEARTBEAT, u.heartbeat.place.position, 8),

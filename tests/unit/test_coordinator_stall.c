@@ -421,10 +421,12 @@ static void test_debuggers_throttles_and_disks_are_labels(void **state)
     (void)state;
     static const uint32_t flags[] = {PLACE_TRACED, PLACE_THROTTLED, PLACE_DISK};
     begin(2, 1);
-    fleet_outside(&fleet, 1);
     for (size_t i = 0; i < 3; i++) {
+        fleet_waits(&fleet, 1);
+        fleet_pass(&fleet, 1000);
+        fleet_outside(&fleet, 1);
         fleet.ranks[1].beat.flags = flags[i];
-        fleet_pass(&fleet, 30000);
+        fleet_pass(&fleet, 28000);
         assert_int_equal(fleet_stalls(&fleet), 0);
         assert_int_equal(fleet_worker(&fleet, 1).flags, flags[i]);
         assert_true(fleet_worker(&fleet, 1).slow);

@@ -201,10 +201,10 @@ static void test_a_stopped_rank_is_seen_by_its_mates(void **state)
     assert_int_equal(fleet_worker(&fleet, 1).kind, STALL_STOPPED);
     assert_true(fleet_until_stall(&fleet, 10000) <= 1500);
     fleet_expect_culprit(&fleet, 1, STALL_STOPPED);
-    fleet_expect_says(
-        &fleet,
-        "rank 1 (h0, pid 102) is stopped, as its mates see, since step 11; 3 ranks wait for "
-        "it. Let it run again there: kill -CONT 102.");
+    fleet_expect_says(&fleet, "rank 1 (h0, pid 102) is stopped, as its mates see, for ");
+    fleet_expect_says(&fleet,
+                      " s, since step 11; 3 ranks wait for it. Let it run again there: kill "
+                      "-CONT 102.");
     fleet_pass(&fleet, 10000);
     fleet_expect_culprit(&fleet, 1, STALL_STOPPED);
     assert_int_equal(fleet_stalls(&fleet), 1);
@@ -303,7 +303,7 @@ static void test_a_link_is_not_blamed_for_a_pause(void **state)
     (void)state;
     begin(3, 1);
     fleet.ranks[1].beat.link_count = 1;
-    fleet.ranks[1].beat.links[0] = (struct link_state){.rank = 2, .awaited = true, .received = 9};
+    fleet.ranks[1].beat.links[0] = (struct link_state){.rank = 2, .unsent = 1, .received = 9};
     fleet_outside(&fleet, 2);
     fleet.ranks[2].beat.flags |= PLACE_PAUSED;
     fleet.ranks[2].beat.pause_ms = 3 * FLOOR;
@@ -418,8 +418,12 @@ static void test_ranks_that_only_wait_are_not_blamed(void **state)
     assert_int_equal(stall->waiting, 3);
     fleet_expect_says(&fleet, "nothing has moved for 10.");
     fleet_expect_says(
-        &fleet, ", and no rank is seen to be in the way; rank 0 waits in lockstep_step_end in step "
-                "11, position 2 of 4; rank 2 waits in a collective in step 11");
+        &fleet,
+        ", and no rank is seen to be in the way: ranks 0 and 1 wait in lockstep_step_end of step "
+        "11 "
+        "until all ranks exchange 'actor' (call 1), to which they have given their part; rank 2 "
+        "waits in a collective of step 11 until all ranks exchange 'actor' (call 1), to which it "
+        "has given its part. Compare what they do: lockstep stacks 0, lockstep stacks 2.");
 }
 
 // Whose floor is lower than the time between two heartbeats.

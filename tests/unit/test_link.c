@@ -199,6 +199,32 @@ static void bytes_arrive_in_order(void **state)
     listener->ops->close(listener);
 }
 
+// Condition: a link is full, because the process at its other end does not read. Decision: bytes
+// are unsent, and they have reached the peer's host: the network is not what holds them up.
+static void bytes_that_nobody_takes(void **state)
+{
+    const struct kind *kind = *state;
+    struct listener *listener = open_listener(kind);
+    struct link *ends[2];
+    static uint8_t bytes[65536];
+    if (!listener)
+        skip();
+    connect_pair(kind, listener, ends);
+    const struct link_ops *ops = ends[0]->ops;
+    if (kind->family != FAMILY_LOOPBACK) {
+        const uint64_t since_ms = clock_now_ms();
+        while (send_some(ends[0], bytes, sizeof(bytes)) > 0)
+            assert_true(clock_now_ms() - since_ms < BOUND_MS);
+        assert_int_equal(errno, EAGAIN);
+        while (!ops->reached(ends[0]))
+            assert_true(clock_now_ms() - since_ms < BOUND_MS);
+        assert_true(ops->unsent(ends[0]) > 0);
+    }
+    for (int i = 0; i < 2; i++)
+        ends[i]->ops->close(ends[i], true);
+    listener->ops->close(listener);
+}
+
 // What a call sends in several vectors, one of them empty, arrives like what is sent in one: around
 // the length up to which TCP copies them together, too.
 static void vectors_arrive_as_one(void **state)
@@ -464,9 +490,9 @@ int main(void)
     static const struct {
         const char *name;
         void (*function)(void **state);
-    } stamped[] = {TEST(bytes_arrive_in_order), TEST(vectors_arrive_as_one),
+    } stamped[] = {TEST(bytes_arrive_in_order),     TEST(vectors_arrive_as_one),
                    TEST(ends_come_after_the_bytes), TEST(few_bytes_are_no_event),
-                   TEST(nobody_listens)};
+                   TEST(bytes_that_nobody_takes),   TEST(nobody_listens)};
     enum {
         STAMPS = sizeof(stamped) / sizeof(stamped[0]),
         KINDS = sizeof(kinds) / sizeof(kinds[0])

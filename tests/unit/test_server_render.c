@@ -64,6 +64,7 @@ static int setup(void **state)
     struct worker_view *culprit = &workers[3];
     culprit->kind = STALL_OUTSIDE;
     culprit->flags = PLACE_PAUSED | PLACE_DISK;
+    strcpy(culprit->sleeps, "read (nfs_wait)");
     culprit->place.api = API_CALL_END;
     culprit->place.module = 0;
     culprit->place.call = 4;
@@ -139,7 +140,7 @@ static void stall_is_told_in_full(void **state)
         "\"module\":\"actor\",\"call\":5,\"ready\":0,\"gradients\":0,\"missing\":[\"layer.0\"],"
         "\"missing_total\":3,\"awaited\":\"the gradient of "
         "'w'\",\"stream\":\"0x7f00\",\"mark\":null,\"answered\":true,"
-        "\"top\":\"read_batch (a.out+0x1a2b)\",\"flags\":[]}],"
+        "\"top\":\"read_batch (a.out+0x1a2b)\",\"flags\":[],\"sleeps\":null}],"
         "\"edges\":[{\"from\":0,\"members\":11,\"to\":3}]},{\"job\"");
     expect("\"number\":1,\"active\":false,\"kind\":\"frozen\"");
     expect("\"lasted_ms\":3000,");
@@ -176,9 +177,11 @@ static void job_says_where_its_workers_are(void **state)
     expect(
         "\"device\":\"cpu\",\"place\":{\"position\":3,\"count\":12,\"done\":false,\"waits\":true,"
         "\"slot\":{\"module\":\"cri\\\"tic\",\"call\":1,\"bucket\":0},\"api\":\"step_end\","
-        "\"inside\":true,\"api_age_ms\":300,\"module\":null,\"call\":null},\"flags\":[],"
+        "\"inside\":true,\"api_age_ms\":300,\"module\":null,\"call\":null},\"flags\":[],\"sleeps\":"
+        "null,"
         "\"verdict\":null,\"slow\":false");
-    expect("\"flags\":[\"paused\",\"disk\"],\"verdict\":\"outside\"");
+    expect(
+        "\"flags\":[\"paused\",\"disk\"],\"sleeps\":\"read (nfs_wait)\",\"verdict\":\"outside\"");
     expect("\"straggler\":0,\"gpu\":null}");
     expect("\"gpu\":{\"uuid\":\"GPU-a0010203-0400-0000-0000-000000000000\",\"capability\":\"10.0\","
            "\"driver\":\"12.8\",\"nccl\":null}}");

@@ -96,11 +96,13 @@ static void test_texts_that_are_none(void **state)
 static void test_a_debugger(void **state)
 {
     (void)state;
-    assert_false(watch_proc_traced(root));
+    assert_int_equal(watch_proc_tracer(root, "self"), 0);
     write_text("self/status", "Name:\ta\nState:\tR (running)\nTracerPid:\t0\nUid:\t0\n");
-    assert_false(watch_proc_traced(root));
+    assert_int_equal(watch_proc_tracer(root, "self"), 0);
     write_text("self/status", "Name:\tTracerPid: 7\nTracerPid:\t4712\nUid:\t0\n");
-    assert_true(watch_proc_traced(root));
+    assert_int_equal(watch_proc_tracer(root, "self"), 4712);
+    write_text("4711/status", "State:\tt (tracing stop)\nTracerPid:\t88\n"); // A mate.
+    assert_int_equal(watch_proc_tracer(root, "4711"), 88);
 }
 
 static void test_a_control_group(void **state)

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The sentence about a stall in which all ranks wait: no rank is in the way, and no link holds
+// bytes back. It blames nobody. It says what each rank waits for, in words, ranks that do the same
+// thing together; then which bytes wait for a process that does not take them. Runs inside
+// coordinator_step, and in views.
+
+#include "coordinator/core.h"
+
+enum standing_limit {
+    STANDING_GROUPS = 4, // Things that ranks do, told in words.
+    STANDING_RANKS = 6, // Ranks of one group, told by number.
+    STANDING_LINKS = 2, // Links on which bytes wait for a process.
+};
+
+// What one rank does, as far as it is told.
+struct standing {
+    const struct worker *worker;
+    const struct place *place;
+    bool ended; // True if the step that its trainer opened last is settled.
+};
+
+static struct standing standing_of(const struct coordinator *core, const struct job *job,
+                                   uint32_t rank)
+{
+    const struct worker *worker = &core->workers[job->workers[rank]];
+    return (struct standing){.worker = worker,
+                             .place = &worker->heartbeat.place,
+                             .ended = worker->heartbeat.settled >= worker->heartbeat.step};
+}
+
+static bool standing_same_slot(const struct place *a, const struct place *b)
+{
+    if (a->open != b->open || a->count != b->count || a->learning != b->learning ||
+        (a->position < a->count) != (b->position < b->count))
+        return false;
+    return a->position >= a->count ||
+           (a->done == b->done && a->slot.module == b->slot.module && a->slot.call == b->slot.call);
+}
+
+static bool standing_alike(const struct standing *a, const struct standing *b)
+{
+    const struct place *p = a->place;
+    const struct place *q = b->place;
+    return a->worker->heartbeat.step == b->worker->heartbeat.step && a->ended == b->ended &&
+           p->waits == q->waits && p->inside == q->inside && p->api == q->api &&
+           p->module == q->module && p->call == q->call && standing_same_slot(p, q);
+}
+
+// "rank 2", or "ranks 0, 1 and 3": all that do what the rank of this index does. Returns how many.
+static uint32_t standing_ranks(const struct coordinator *core, const struct job *job,
+                               uint32_t first, struct sentence *sentence)
+{
+    const struct standing like = standing_of(core, job, first);
+    uint32_t count = 0;
+    uint32_t told = 0;
+    for (uint32_t i = first; i < job->count; i++) {
+        const struct standing other = standing_of(core, job, i);
+        count += !other.worker->left && standing_alike(&like, &other);
+    }
+    const uint32_t named = count <= STANDING_RANKS ? count : STANDING_RANKS - 1;
+    sentence_add(sentence, count == 1 ? "rank" : "ranks");
+    for (uint32_t i = first; i < job->count && told < named; i++) {
+        const struct standing other = standing_of(core, job, i);
+        if (other.worker->left || !standing_alike(&like, &other))
+            continue;
+        sentence_add(sentence, told == 0 ? " " : told + 1 == count ? " and " : ", ");
+        sentence_add(sentence, "%" PRIu32, other.worker->rank);
+        told++;
+    }
+    if (count > named)
+        sentence_add(sentence, " and %" PRIu32 " more", count - named);
+    return count;
+}
+
+// How far the step is: what is exchanged next, and who has given its part.
+static void standing_step(const struct job *job, const struct standing *standing, bool several,
+                          struct sentence *sentence)
+{
+    const struct place *place = standing->place;
+    sentence_add(sentence, " %s step %" PRIu64,
+                 standing->ended ? "after"
+                 : place->waits  ? "of"
+                                 : "in",
+                 standing->worker->heartbeat.step);
+    if (!place->open || standing->ended)
+        return;
+    if (place->position < place->count) {
+        sentence_add(sentence, place->waits ? " until all ranks exchange " : ", while ");
+        core_call_name(sentence, job, (struct call_id){place->slot.module, place->slot.call});
+        sentence_add(sentence, "%s, to which %s %sgiven %s part",
+                     place->waits ? "" : " is to be exchanged", several ? "they have" : "it has",
+                     place->done ? "" : "not ", several ? "their" : "its");
+    } else if (place->learning) {
+        sentence_add(sentence, ", whose order is being learned");
+    } else if (place->count > 0) {
+        sentence_add(sentence, ", all of whose gradients are exchanged");
+    }
+}
+
+static uint32_t standing_group(const struct coordinator *core, const struct job *job,
+                               uint32_t first, struct sentence *sentence)
+{
+    const struct standing standing = standing_of(core, job, first);
+    const struct place *place = standing.place;
+    const uint32_t count = standing_ranks(core, job, first, sentence);
+    if (place->waits)
+        sentence_add(sentence, count == 1 ? " waits in " : " wait in ");
+    else if (place->inside)
+        sentence_add(sentence, count == 1 ? " is inside " : " are inside ");
+    else
+        sentence_add(sentence, count == 1 ? " is outside the library, after "
+                                          : " are outside the library, after ");
+    culprit_api(sentence, job, place);
+    standing_step(job, &standing, count > 1, sentence);
+    return count;
+}
+
+// Whether a rank before this one does the same.
+static bool standing_told(const struct coordinator *core, const struct job *job, uint32_t index)
+{
+    const struct standing standing = standing_of(core, job, index);
+    for (uint32_t i = 0; i < index; i++) {
+        const struct standing other = standing_of(core, job, i);
+        if (!other.worker->left && standing_alike(&standing, &other))
+            return true;
+    }
+    return false;
+}
+
+// Bytes that have reached the other host, and that its process does not take: it has no room for
+// them until it does the same as the sender.
+static void standing_links(const struct coordinator *core, const struct job *job,
+                           struct sentence *sentence)
+{
+    uint32_t told = 0;
+    for (uint32_t r = 0; r < job->count; r++) {
+        const struct worker *worker = &core->workers[job->workers[r]];
+        const struct up_heartbeat *beat = &worker->heartbeat;
+        for (uint32_t i = 0; i < beat->link_count && told < STANDING_LINKS; i++) {
+            const struct link_state *link = &beat->links[i];
+            if (worker->left || link->unsent == 0 || !beat_link_stands(job, worker, i))
+                continue;
+            sentence_add(sentence,
+                         "; rank %" PRIu32 " does not take %" PRIu64 " bytes of rank %" PRIu32,
+                         link->rank, link->unsent, worker->rank);
+            told++;
+        }
+    }
+}
+
+void standing_sentence(const struct coordinator *core, const struct job *job, uint64_t now_ms,
+                       struct sentence *sentence)
+{
+    uint32_t look[2] = {0, 0}; // The first ranks of the first two groups.
+    uint32_t groups = 0;
+    uint32_t told = 0;
+    sentence_add(sentence, "nothing has moved for ");
+    sentence_seconds(sentence, now_ms - job->stall.began_ms);
+    sentence_add(sentence, ", and no rank is seen to be in the way");
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct standing standing = standing_of(core, job, i);
+        if (standing.worker->left || groups == STANDING_GROUPS || standing_told(core, job, i))
+            continue;
+        sentence_add(sentence, groups == 0 ? ": " : "; ");
+        if (groups < 2)
+            look[groups] = standing.worker->rank;
+        told += standing_group(core, job, i, sentence);
+        groups++;
+    }
+    const uint32_t members = job->count - job->left;
+    if (members > told)
+        sentence_add(sentence, "; %" PRIu32 " more rank%s elsewhere", members - told,
+                     members - told == 1 ? " is" : "s are");
+    standing_links(core, job, sentence);
+    if (groups > 1)
+        sentence_add(sentence,
+                     ". Compare what they do: lockstep stacks %" PRIu32 ", lockstep stacks %" PRIu32
+                     ".",
+                     look[0], look[1]);
+    else
+        sentence_add(sentence, ". Look at the stacks of all ranks: lockstep stacks %" PRIu32 ".",
+                     look[0]);
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What stall sentences may claim, of real processes: ranks that all wait blame neither each other
+// nor the network between them; a trainer in state D is named in the end, with what it sleeps in; a
+// second culprit is seen behind a stopped one; and mates see a debugger. A debugger is this test,
+// which stops threads by ptrace.
+
+#include "tests/fault/process_world.h"
+#include "tests/fault/stall_ask.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <unistd.h>
+
+#define REST_MS 50
+#define STEP 46 // As in test_stall.c.
+#define FLOOR_MS slow_ms(500)
+#define LIFTED_MS slow_ms(3000)
+
+static struct coordinator_process coordinator;
+static struct world world;
+
+static void begin(struct script *scripts, uint32_t size, const char *transport)
+{
+    char floor_ms[48];
+    snprintf(floor_ms, sizeof(floor_ms), "--stall-floor-ms=%llu", (unsigned long long)FLOOR_MS);
+    const char *const arguments[] = {"--http=127.0.0.1:0", floor_ms, NULL};
+    for (uint32_t rank = 0; rank < size; rank++) {
+        scripts[rank].way.transport = transport;
+        scripts[rank].rest_ms = REST_MS;
+        scripts[rank].report_every = 5;
+    }
+    coordinator_start(&coordinator, arguments);
+    world_start(&world, &coordinator, "job", size, scripts);
+}
+
+static void end(void)
+{
+    struct report done[WORLD_MAX];
+    stall_expect(&coordinator, "", LIFTED_MS);
+    world_stop(&world);
+    for (uint32_t rank = 0; rank < world.size; rank++)
+        world_expect(&world, rank, REPORT_DONE, &done[rank]);
+    for (uint32_t rank = 1; rank < world.size; rank++)
+        assert_int_equal(done[rank].value, done[0].value);
+    world_join(&world);
+    coordinator_stop(&coordinator);
+}
+
+// ---- Threads
+// -------------------------------------------------------------------------------------
+
+static bool thread_is_watch(pid_t pid, const char *tid)
+{
+    char path[64];
+    char name[32] = "";
+    snprintf(path, sizeof(path), "/proc/%d/task/%.16s/comm", (int)pid, tid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return false;
+    const bool read = fgets(name, sizeof(name), file) != NULL;
+    (void)fclose(file);
+    return read && (strncmp(name, "lockstep-watch", 14) == 0 ||
+                    strncmp(name, "lockstep-ctl", 12) == 0 || strncmp(name, "grpc", 4) == 0 ||
+                    strncmp(name, "event_engine", 12) == 0 || strncmp(name, "timer", 5) == 0);
+}
+
+// Does this to all threads of a process, but, with spare, not to those that report to the
+// coordinator. A step of ptrace may fail for a thread that ends meanwhile.
+static void threads_each(pid_t pid, bool spare, int request)
+{
+    char path[32];
+    struct dirent *entry;
+    unsigned stopped = 0;
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+    DIR *tasks = opendir(path);
+    assert_non_null(tasks);
+    while ((entry = readdir(tasks)) != NULL) {
+        const pid_t tid = (pid_t)strtol(entry->d_name, NULL, 10);
+        if (tid <= 0 || (spare && thread_is_watch(pid, entry->d_name)))
+            continue;
+        stopped += ptrace(request, tid, NULL, NULL) == 0;
+    }
+    (void)closedir(tasks);
+    assert_true(stopped > 0);
+}
+
+static void debugger_stops(pid_t pid, bool spare)
+{
+    threads_each(pid, spare, PTRACE_SEIZE);
+    threads_each(pid, spare, PTRACE_INTERRUPT);
+}
+
+// ---- Tests
+// ---------------------------------------------------------------------------------------
+
+// Condition: all ranks wait in lockstep_step_end, and rank 1 does nothing there: its threads that
+// work are stopped, and the one that reports is not. Decision: no rank and no link is blamed, and
+// what all wait for is said in words. Over TCP its kernel takes what the others send until it has
+// no more room, and goes on to answer.
+static void all_wait(const char *transport)
+{
+    struct script scripts[3] = {
+        {.place = PLACE_OPTIMIZER, .place_step = STEP, .hold = HOLD_READ},
+        {.place = PLACE_NOWHERE},
+        {.place = PLACE_NOWHERE},
+    };
+    begin(scripts, 3, transport);
+    world_expect(&world, 0, REPORT_PLACE, NULL);
+    stall_expect(&coordinator, "0:outside", WAIT_MS);
+    debugger_stops(world.workers[1].pid, true);
+    world_release(&world, 0);
+    stall_expect(&coordinator, "'nobody:says=ranks 0, 1 and 2 wait in lockstep_step_end of step '",
+                 WAIT_MS);
+    threads_each(world.workers[1].pid, true, PTRACE_DETACH);
+    end();
+}
+
+static void all_wait_over_tcp(void **state)
+{
+    (void)state;
+    all_wait("tcp");
+}
+
+static void all_wait_in_memory(void **state)
+{
+    (void)state;
+    all_wait("auto");
+}
+
+// Condition: rank 1 sleeps in the kernel and takes no signal. Decision: three bounds later it is
+// named, with the system call.
+static void asleep_in_the_kernel(void **state)
+{
+    (void)state;
+    struct script scripts[2] = {
+        {.place = PLACE_NOWHERE},
+        {.place = PLACE_OPTIMIZER, .place_step = STEP, .hold = HOLD_KERNEL},
+    };
+    begin(scripts, 2, "auto");
+    world_expect(&world, 1, REPORT_PLACE, NULL);
+    stall_expect(&coordinator,
+                 "'1:outside:disk:why\": \"sleeps in the kernel:says=it sleeps in the kernel'",
+                 WAIT_MS);
+    stall_expect(&coordinator, "'1:outside:says= vfork ('", WAIT_MS);
+    world_release(&world, 1);
+    end();
+}
+
+// Condition: rank 1 is stopped, and rank 0 stands still in its own code. Decision: both are named.
+static void behind_a_stopped_one(void **state)
+{
+    (void)state;
+    struct script scripts[3] = {
+        {.place = PLACE_OPTIMIZER, .place_step = STEP, .hold = HOLD_READ},
+        {.place = PLACE_NOWHERE},
+        {.place = PLACE_NOWHERE},
+    };
+    begin(scripts, 3, "auto");
+    world_expect(&world, 0, REPORT_PLACE, NULL);
+    world_signal(&world, 1, SIGSTOP);
+    stall_expect(&coordinator, "0:outside:hold_read 1:stopped", WAIT_MS);
+    world_signal(&world, 1, SIGCONT);
+    stall_expect(&coordinator, "0:outside:hold_read", WAIT_MS);
+    world_release(&world, 0);
+    end();
+}
+
+// Condition: a debugger holds all threads of rank 1. Decision: the mates see which process it is.
+static void held_by_a_debugger(void **state)
+{
+    (void)state;
+    struct script scripts[3] = {{.place = PLACE_NOWHERE}};
+    char wanted[96];
+    begin(scripts, 3, "auto");
+    world_expect_step(&world, 1, STEP);
+    debugger_stops(world.workers[1].pid, false);
+    snprintf(wanted, sizeof(wanted), "'1:stopped:traced:says=is stopped by a debugger (pid %d)'",
+             (int)getpid());
+    stall_expect(&coordinator, wanted, WAIT_MS);
+    threads_each(world.workers[1].pid, false, PTRACE_DETACH);
+    end();
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    world_teardown(&world, &coordinator);
+    return 0;
+}
+
+int main(void)
+{
+    const char *sanitizer = getenv("LOCKSTEP_SANITIZER");
+    const struct CMUnitTest some[] = {
+        cmocka_unit_test_teardown(behind_a_stopped_one, teardown),
+    };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(all_wait_over_tcp, teardown),
+        cmocka_unit_test_teardown(all_wait_in_memory, teardown),
+        cmocka_unit_test_teardown(asleep_in_the_kernel, teardown),
+        cmocka_unit_test_teardown(behind_a_stopped_one, teardown),
+        cmocka_unit_test_teardown(held_by_a_debugger, teardown),
+    };
+    if (sanitizer != NULL && sanitizer[0] != '\0')
+        return cmocka_run_group_tests(some, NULL, NULL); // Times, vfork and signals differ there.
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
