@@ -115,7 +115,9 @@ int process_write_ports(const char *path, uint16_t grpc, uint16_t http, char *er
     char name[PATH_MAX];
     int size = snprintf(name, sizeof name, "%s.%d", path, (int)getpid());
     errno = ENAMETOOLONG;
-    FILE *file = size < (int)sizeof name ? fopen(name, "we") : NULL;
+    if (size < (int)sizeof name)
+        unlink(name); // Of a process that died.
+    FILE *file = size < (int)sizeof name ? fopen(name, "wxe") : NULL;
     if (!file)
         goto failed;
     int written = fprintf(file, "grpc=%u http=%u\n", grpc, http);

@@ -19,6 +19,7 @@
 // The last line: "end " and the checksum of everything before it.
 #define SAVE_END_BYTES 21
 #define SAVE_PATH_BYTES 4096
+#define SAVE_NAMES 100 // That are tried for a new file.
 
 static int save_error(const char *what, const char *path)
 {
@@ -57,21 +58,36 @@ static void save_sync_directory(const char *path)
     (void)close(fd);
 }
 
+// Makes a new file beside the path, and fills in its name. What is already at that name is of a
+// process that died, and goes; where it cannot go, another name is tried. In a directory that
+// others can write to, a link that waits there is never followed.
+static int save_create(const char *path, char beside[SAVE_PATH_BYTES])
+{
+    static atomic_uint number;
+    int fd = -1;
+    for (int i = 0; i < SAVE_NAMES && fd < 0; i++) {
+        const int length = snprintf(beside, SAVE_PATH_BYTES, "%s.%ld.%u.tmp", path, (long)getpid(),
+                                    atomic_fetch_add(&number, 1));
+        if (length < 0 || length >= SAVE_PATH_BYTES)
+            return error_set(LOCKSTEP_E_INVALID, "the path has more than %d bytes",
+                             SAVE_PATH_BYTES);
+        (void)unlink(beside);
+        fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        if (fd < 0 && errno != EEXIST)
+            break;
+    }
+    return fd < 0 ? save_error("create", beside) : fd;
+}
+
 // Under another name beside the path, then renamed.
 static int save_replace(const char *path, const char *bytes, size_t size)
 {
-    static atomic_uint number;
     struct file_limit limit;
     char beside[SAVE_PATH_BYTES];
     int status;
-    int fd;
-    const int length = snprintf(beside, sizeof(beside), "%s.%ld.%u.tmp", path, (long)getpid(),
-                                atomic_fetch_add(&number, 1));
-    if (length < 0 || (size_t)length >= sizeof(beside))
-        return error_set(LOCKSTEP_E_INVALID, "the path has more than %d bytes", SAVE_PATH_BYTES);
-    fd = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    const int fd = save_create(path, beside);
     if (fd < 0)
-        return save_error("create", beside);
+        return fd;
     file_limit_begin(&limit);
     status = save_write_all(fd, beside, bytes, size);
     file_limit_end(&limit);
