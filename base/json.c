@@ -68,18 +68,19 @@ static void json_put(struct json *json, const char *bytes, size_t size)
     json->bytes[json->size] = '\0';
 }
 
-static void json_put_escape(struct json *json, unsigned char byte)
+static void json_put_escape(struct json *json, uint32_t code)
 {
     static const char letters[] = "\"\\\b\f\n\r\t";
     static const char escapes[] = "\"\\bfnrt";
     char escaped[8];
-    const char *found = byte ? strchr(letters, byte) : NULL;
+    const char *found = code > 0 && code < 0x80 ? strchr(letters, (int)code) : NULL;
     int length = found ? snprintf(escaped, sizeof(escaped), "\\%c", escapes[found - letters])
-                       : snprintf(escaped, sizeof(escaped), "\\u%04x", byte);
+                       : snprintf(escaped, sizeof(escaped), "\\u%04x", (unsigned)code);
     json_put(json, escaped, (size_t)length);
 }
 
-// Runs of plain characters are copied at once.
+// Runs of plain characters are copied at once. What could harm a terminal is written as a number,
+// because answers are printed as they are; none of that needs more than four digits.
 static void json_put_string(struct json *json, const char *value, size_t size)
 {
     size_t plain = 0; // where the present run began
@@ -87,13 +88,14 @@ static void json_put_string(struct json *json, const char *value, size_t size)
     for (size_t at = 0; at < size;) {
         unsigned char byte = (unsigned char)value[at];
         size_t length = utf8_length(value + at, size - at);
-        bool special = length == 0 || byte < 0x20 || byte == '"' || byte == '\\';
+        bool special =
+            length == 0 || byte == '"' || byte == '\\' || !utf8_harmless(value + at, length);
         if (special)
             json_put(json, value + plain, at - plain);
         if (length == 0)
             json_put(json, "\xef\xbf\xbd", 3); // U+FFFD for one malformed byte
         else if (special)
-            json_put_escape(json, byte);
+            json_put_escape(json, utf8_code(value + at, length));
         at += length > 0 ? length : 1;
         if (special)
             plain = at;

@@ -97,10 +97,11 @@ static size_t log_put_character(struct log_writer *writer, const char *bytes, si
         log_put(writer, "\xef\xbf\xbd", 3); // U+FFFD stands for one malformed byte.
         return 1;
     }
-    if (byte < 0x20 || byte == 0x7f) {
+    if (!utf8_harmless(bytes, length)) {
         const char *known = byte == '\n' ? "\\n" : byte == '\t' ? "\\t" : NULL;
         int n = known ? snprintf(escaped, sizeof(escaped), "%s", known)
-                      : snprintf(escaped, sizeof(escaped), "\\u%04x", byte);
+                      : snprintf(escaped, sizeof(escaped), "\\u%04x",
+                                 (unsigned)utf8_code(bytes, length));
         log_put(writer, escaped, (size_t)n);
     } else if (quoted && (byte == '"' || byte == '\\')) {
         log_put(writer, byte == '"' ? "\\\"" : "\\\\", 2);
@@ -114,10 +115,12 @@ static bool log_needs_quotes(const struct text *token)
 {
     if (token->size == 0)
         return true;
-    for (size_t i = 0; i < token->size; i++) {
-        unsigned char byte = (unsigned char)token->bytes[i];
-        if (byte <= ' ' || byte == '"' || byte == '=' || byte == '\\' || byte == 0x7f)
-            return true;
+    for (size_t at = 0; at < token->size;) {
+        const char *bytes = token->bytes + at;
+        const size_t length = utf8_length(bytes, token->size - at);
+        if (strchr(" \"=\\", *bytes) || (length > 0 && !utf8_harmless(bytes, length)))
+            return true; // A NUL, too.
+        at += length > 0 ? length : 1;
     }
     return false;
 }

@@ -3,6 +3,7 @@
 #include "base/text.h"
 
 #include <assert.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -112,6 +113,25 @@ size_t utf8_length(const char *bytes, size_t size)
         return forms[i].length;
     }
     return 0;
+}
+
+uint32_t utf8_code(const char *bytes, size_t length)
+{
+    const unsigned char *at = (const unsigned char *)bytes;
+    uint32_t code = length == 1 ? at[0] : at[0] & (0x7fu >> length);
+    for (size_t i = 1; i < length; i++)
+        code = code << 6 | (at[i] & 0x3fu);
+    return code;
+}
+
+bool utf8_harmless(const char *bytes, size_t length)
+{
+    const uint32_t code = utf8_code(bytes, length);
+    if (code < 0x20 || (code >= 0x7f && code <= 0x9f))
+        return false;
+    if (code == 0x061c || code == 0x200e || code == 0x200f)
+        return false;
+    return !(code >= 0x2028 && code <= 0x202e) && !(code >= 0x2066 && code <= 0x2069);
 }
 
 bool utf8_valid(const char *bytes, size_t size)

@@ -4,6 +4,8 @@
 
 #include "cli/json_read.h"
 
+#include "base/text.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -121,19 +123,41 @@ static char unescape(const char **at)
     return '?';
 }
 
+// The character, or the byte that is none, at the beginning, in a form that does a terminal no
+// harm. Returns how many bytes it is; *taken: of how many.
+static size_t harmless(const char *at, const char *end, char out[4], size_t *taken)
+{
+    const size_t length = utf8_length(at, (size_t)(end - at));
+    *taken = length > 0 ? length : 1;
+    out[0] = '?';
+    if (length == 0 || !utf8_harmless(at, length))
+        return 1;
+    memcpy(out, at, length);
+    return length;
+}
+
 bool json_read_string(const char *value, char *text, size_t capacity)
 {
     size_t size = 0;
     text[0] = '\0';
     if (!value || *value != '"')
         return false;
-    for (const char *at = value + 1; *at && *at != '"' && size + 1 < capacity;) {
-        char c = *at++;
-        if (c == '\\' && *at)
-            c = unescape(&at);
-        else if (iscntrl((unsigned char)c))
-            c = '?';
-        text[size++] = c;
+    const char *end = value + strlen(value);
+    for (const char *at = value + 1; *at && *at != '"';) {
+        char shown[4];
+        size_t taken = 0;
+        size_t bytes = 1;
+        if (*at == '\\' && at[1]) {
+            at++;
+            shown[0] = unescape(&at);
+        } else {
+            bytes = harmless(at, end, shown, &taken);
+        }
+        if (size + bytes >= capacity)
+            break;
+        memcpy(text + size, shown, bytes);
+        size += bytes;
+        at += taken;
     }
     text[size] = '\0';
     return true;

@@ -5,6 +5,7 @@
 
 #include "base/json.h"
 #include "base/parse.h"
+#include "base/text.h"
 #include "cli/cli.h"
 #include "cli/trace_file.h"
 
@@ -116,9 +117,11 @@ static const char *kind_name(uint16_t kind)
 // What a terminal could take as a command becomes '?'.
 static const char *plain(char *text)
 {
-    for (char *c = text; *c != '\0'; c++) {
-        if (iscntrl((unsigned char)*c))
-            *c = '?';
+    for (char *at = text; *at != '\0';) {
+        const size_t length = utf8_length(at, strlen(at));
+        if (length == 0 || !utf8_harmless(at, length))
+            memset(at, '?', length > 0 ? length : 1);
+        at += length > 0 ? length : 1;
     }
     return text;
 }

@@ -3,6 +3,7 @@
 // Text in fixed buffers, and the hash. Not a string library: what the core's sentences, reports and
 // log lines need. Pure functions; run inside coordinator_step.
 
+#include "base/text.h"
 #include "coordinator/core.h"
 
 #include <stdio.h>
@@ -80,36 +81,22 @@ void sentence_seconds(struct sentence *sentence, uint64_t ms)
     sentence_add(sentence, "%" PRIu64 ".%" PRIu64 " s", ms / 1000, ms % 1000 / 100);
 }
 
-// Bytes of the well-formed character at text[0, size); 0: none is there.
-static size_t character_at(const unsigned char *text, size_t size)
-{
-    const size_t bytes = character_bytes(text[0]);
-    if (bytes == 0 || bytes > size)
-        return 0;
-    for (size_t i = 1; i < bytes; i++)
-        if ((text[i] & 0xc0) != 0x80)
-            return 0;
-    const bool overlong =
-        (text[0] == 0xe0 && text[1] < 0xa0) || (text[0] == 0xf0 && text[1] < 0x90);
-    const bool outside = (text[0] == 0xed && text[1] > 0x9f) || (text[0] == 0xf4 && text[1] > 0x8f);
-    return overlong || outside ? 0 : bytes;
-}
-
 void sentence_clean(char *to, size_t bytes, const char *from, size_t from_bytes)
 {
     const char *end = memchr(from, '\0', from_bytes);
     size_t left = end != NULL ? (size_t)(end - from) : from_bytes;
     size_t used = 0;
     while (left > 0) {
-        const size_t size = character_at((const unsigned char *)from, left);
+        const size_t size = utf8_length(from, left);
         const size_t taken = size == 0 ? 1 : size;
         if (used + taken >= bytes)
             break;
-        if (size == 0 || (unsigned char)*from < 0x20 || *from == 0x7f)
-            to[used] = '?';
-        else
+        if (size == 0 || !utf8_harmless(from, size)) {
+            to[used++] = '?';
+        } else {
             memcpy(to + used, from, size);
-        used += taken;
+            used += size;
+        }
         from += taken;
         left -= taken;
     }

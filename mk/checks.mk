@@ -35,6 +35,7 @@ $(BUILD)/tests/unit/test_device_kernels: $(EMULATION_O)
 
 # The tool is no archive: a test of one of its files names it.
 $(BUILD)/tests/unit/test_cli_http: $(BUILD)/obj/cli/http.o $(BUILD)/obj/cli/http_tls.o
+$(BUILD)/tests/unit/test_harmless: $(BUILD)/obj/cli/json_read.o
 
 # Stand-ins for libcuda and libnccl, loaded by tests of devices (tests/fake_gpu/fake_gpu.h). Kernels
 # are their references.

@@ -70,8 +70,8 @@ static const char *farewell_get_text(const uint8_t *bytes, size_t size, size_t *
         const size_t bytes_of_one = utf8_length((const char *)from + used, length - used);
         const size_t taken = bytes_of_one == 0 ? 1 : bytes_of_one;
         memcpy(text + used, from + used, taken);
-        if (bytes_of_one == 0 || from[used] < 0x20 || from[used] == 0x7f)
-            text[used] = '?';
+        if (bytes_of_one == 0 || !utf8_harmless((const char *)from + used, bytes_of_one))
+            memset(text + used, '?', taken);
         used += taken;
     }
     text[length] = '\0';

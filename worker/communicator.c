@@ -44,7 +44,7 @@ static void nccl_clean(const char *said, char *out, size_t bytes)
     while (*said != '\0' && !text.truncated) {
         const size_t length = utf8_length(said, strnlen(said, 4));
         const bool blank = length == 1 && (iscntrl((unsigned char)*said) || *said == ' ');
-        if (length == 0 || blank)
+        if (length == 0 || blank || !utf8_harmless(said, length))
             text_append(&text, "%s", blank ? " " : "?");
         else
             text_append_bytes(&text, said, length);
