@@ -70,7 +70,8 @@ static void roster_assign(struct coordinator *core, const struct job *job, struc
 
 // ---- Hosts -------------------------------------------------------------------------------------
 
-// Which ranks share a host. As long as some host has too many of them, none do.
+// Which ranks share memory. The ranks of a host with more than LOCKSTEP_MAX_MATES are split into
+// parts of nearly the same size, in the order of their ranks; each part counts as a host.
 struct roster_hosts {
     uint32_t count;
     uint32_t of[LOCKSTEP_MAX_WORLD]; // Of each rank: its host, in the order of lowest ranks.
@@ -78,27 +79,23 @@ struct roster_hosts {
     uint32_t rings; // Ranks of the smallest host.
 };
 
-// One rank on each.
-static void roster_hosts_apart(const struct roster *roster, struct roster_hosts *hosts)
+static uint32_t roster_parts(uint32_t ranks)
 {
-    hosts->count = roster->size;
-    hosts->rings = 1;
-    for (uint32_t rank = 0; rank < roster->size; rank++) {
-        hosts->of[rank] = rank;
-        hosts->size[rank] = 1;
-    }
+    return (ranks + LOCKSTEP_MAX_MATES - 1) / LOCKSTEP_MAX_MATES;
 }
 
-static void roster_find_hosts(const struct roster *roster, struct roster_hosts *hosts)
+// sizes: of each group, how many ranks it has.
+static void roster_find_hosts(const struct roster *roster, const uint32_t *sizes,
+                              struct roster_hosts *hosts)
 {
-    uint32_t host_of_group[LOCKSTEP_MAX_WORLD];
-    bool known[LOCKSTEP_MAX_WORLD] = {false};
-    uint32_t most = 0;
+    uint32_t host_of_group[LOCKSTEP_MAX_WORLD]; // Of the present part of each group.
+    uint32_t seen[LOCKSTEP_MAX_WORLD] = {0}; // Of each group: its ranks so far.
     hosts->count = 0;
     for (uint32_t rank = 0; rank < roster->size; rank++) {
         const uint16_t group = roster->group[roster->at[rank]];
-        if (!known[group]) {
-            known[group] = true;
+        const uint32_t parts = roster_parts(sizes[group]);
+        const uint32_t index = seen[group]++;
+        if (index == 0 || index * parts / sizes[group] != (index - 1) * parts / sizes[group]) {
             host_of_group[group] = hosts->count;
             hosts->size[hosts->count++] = 0;
         }
@@ -106,14 +103,34 @@ static void roster_find_hosts(const struct roster *roster, struct roster_hosts *
         hosts->size[hosts->of[rank]]++;
     }
     hosts->rings = roster->size;
-    for (uint32_t host = 0; host < hosts->count; host++) {
-        if (hosts->size[host] > most)
-            most = hosts->size[host];
+    for (uint32_t host = 0; host < hosts->count; host++)
         if (hosts->size[host] < hosts->rings)
             hosts->rings = hosts->size[host];
+}
+
+// One line for the world, though several of its hosts may have too many ranks.
+static void roster_say_parts(struct coordinator *core, struct job *job, const struct roster *roster,
+                             const uint32_t *sizes)
+{
+    const struct worker *first = NULL; // Of the first such host.
+    uint32_t ranks = 0, hosts = 0;
+    for (uint32_t rank = 0; rank < roster->size; rank++) {
+        const uint16_t group = roster->group[roster->at[rank]];
+        if (sizes[group] <= LOCKSTEP_MAX_MATES || roster->at[rank] != group)
+            continue; // It is small enough, or another gatherer of the host names it.
+        if (hosts++ == 0) {
+            first = job_worker(core, job, rank);
+            ranks = sizes[group];
+        }
     }
-    if (most > LOCKSTEP_MAX_MATES)
-        roster_hosts_apart(roster, hosts);
+    if (first == NULL)
+        return;
+    const uint32_t parts = roster_parts(ranks);
+    journal_log(core, job, "memory_in_groups",
+                "host %s has %" PRIu32 " ranks, and at most %d can share memory: they share it in "
+                "%" PRIu32 " groups of at most %" PRIu32 "%s",
+                first->hello.host, ranks, LOCKSTEP_MAX_MATES, parts, (ranks + parts - 1) / parts,
+                hosts > 1 ? "; other hosts of this world have too many ranks as well" : "");
 }
 
 // The rank that is number `local` of a host.
@@ -228,7 +245,7 @@ static void roster_announce(struct coordinator *core, struct job *job, const str
     uint32_t hosts = 0;
     for (uint32_t i = 0; i < roster->size; i++)
         hosts += sizes[roster->group[i]]++ == 0;
-    roster_find_hosts(roster, &sharing);
+    roster_find_hosts(roster, sizes, &sharing);
     job->hosts = sharing.count;
     job->placement = cost_place(sharing.of, roster->size, sharing.count);
     for (uint32_t rank = 0; rank < roster->size; rank++) {
@@ -241,6 +258,7 @@ static void roster_announce(struct coordinator *core, struct job *job, const str
              job->name, job->number, job->count, hosts);
     journal_note(core, job, "world_formed", "%" PRIu32 " rank%s on %" PRIu32 " host%s", job->count,
                  job->count == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s");
+    roster_say_parts(core, job, roster, sizes);
 }
 
 void roster_form(struct coordinator *core, struct job *job)

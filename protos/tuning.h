@@ -102,7 +102,7 @@ static inline const char *tuning_refusal(const struct tuning *tuning,
     if (world->world_size == 1 || !memory)
         return NULL;
     if (tuning->wish == ALGORITHM_SHARED && world->hosts != 1)
-        return "the ranks are not all on one host";
+        return "the ranks do not all share one memory: it holds the ranks of one host, 16 at most";
     return tuning->shares ? NULL : "the ranks of a host share no memory";
 }
 

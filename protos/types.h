@@ -618,9 +618,9 @@ struct peer {
     char host[LOCKSTEP_HOST_BYTES];
 };
 
-// Who shares a host with a worker, and whom it meets between hosts. A host here is a group of
-// workers with one host_id, of LOCKSTEP_MAX_MATES at most; where some host has more, no two share
-// one: every rank is a host of its own.
+// Who shares memory with a worker, and whom it meets between hosts. A host here is a group of
+// workers with one host_id, of LOCKSTEP_MAX_MATES at most. Workers of a host that has more are
+// several such groups, of nearly the same size.
 struct locality {
     uint32_t host; // Index of this worker's host, in the order of the hosts' lowest ranks.
     uint32_t hosts;

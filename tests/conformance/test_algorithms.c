@@ -7,7 +7,9 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -70,6 +72,39 @@ static void test_ranks_of_one_host_share_memory(void **state)
     }
 }
 
+// How many boards of memory for collectives the ranks, which are threads of this process, have
+// mapped.
+static uint32_t boards_mapped(void)
+{
+    uint32_t count = 0;
+    char line[512];
+    FILE *maps = fopen("/proc/self/maps", "re");
+    if (maps == NULL)
+        return 0;
+    while (fgets(line, sizeof(line), maps) != NULL)
+        count += strstr(line, "memfd:lockstep-board") != NULL;
+    fclose(maps);
+    return count;
+}
+
+static void sum_in_groups_body(struct rank *rank)
+{
+    sum_body(rank);
+    rank_meet(rank);
+    RANK_EQUAL(rank, boards_mapped(), rank->world_size); // Each has mapped that of its group.
+    rank_meet(rank);
+}
+
+// More ranks than can share memory do so in groups, with rings between the groups.
+static void test_many_ranks_of_one_host_share_memory_in_groups(void **state)
+{
+    (void)state;
+    for (uint32_t size = 17; size <= 20; size += 3) {
+        const struct setting setting = world_of(size, LOCKSTEP_TRANSPORT_AUTO, "two_level");
+        ranks_run(&setting, sum_in_groups_body, NULL);
+    }
+}
+
 static void test_sockets_share_no_memory(void **state)
 {
     static char reason[] =
@@ -82,7 +117,8 @@ static void test_sockets_share_no_memory(void **state)
 
 static void test_two_hosts_share_no_memory(void **state)
 {
-    static char reason[] = "the ranks are not all on one host";
+    static char reason[] =
+        "the ranks do not all share one memory: it holds the ranks of one host, 16 at most";
     (void)state;
     struct setting setting = world_of(3, LOCKSTEP_TRANSPORT_AUTO, "shared");
     setting.hosts = 2;
@@ -117,6 +153,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_can_be_had_is_used),
         cmocka_unit_test(test_ranks_of_one_host_share_memory),
+        cmocka_unit_test(test_many_ranks_of_one_host_share_memory_in_groups),
         cmocka_unit_test(test_sockets_share_no_memory),
         cmocka_unit_test(test_two_hosts_share_no_memory),
         cmocka_unit_test(test_unknown_names_are_refused),

@@ -33,7 +33,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#define CLUSTER_MAX_WORLD 8
+#define CLUSTER_MAX_WORLD 20
 #define CLUSTER_PATIENCE_MS 20000 // A world may take so long: of test_bound_ms().
 
 // ---- What a test is stamped over ---------------------------------------------------------------

@@ -83,23 +83,63 @@ static void test_rings_join_the_same_places_of_all_hosts(void **state)
             .host = 0, .hosts = 3, .mate_count = 3, .mates = {0, 2, 5}, .local = 2, .rings = 2});
 }
 
-static void test_a_host_with_too_many_ranks_shares_nothing(void **state)
+// Hosts of 20 ranks and of 2: the ranks of the first one share memory in two groups.
+static void test_a_host_with_too_many_ranks_shares_in_groups(void **state)
 {
-    char hosts[LOCKSTEP_MAX_MATES + 3];
+    struct story *story = *state;
+    enum {
+        MANY = LOCKSTEP_MAX_MATES + 4,
+        HALF = MANY / 2,
+    };
+    char hosts[MANY + 3];
     memset(hosts, 'a', sizeof(hosts));
-    hosts[LOCKSTEP_MAX_MATES + 1] = 'b';
-    hosts[LOCKSTEP_MAX_MATES + 2] = '\0';
-    form_on(*state, hosts);
-    const uint32_t world = LOCKSTEP_MAX_MATES + 2;
-    for (uint32_t rank = 0; rank < world; rank++)
-        expect_locality(*state, rank,
-                        &(struct locality){.host = rank,
-                                           .hosts = world,
-                                           .mate_count = 1,
-                                           .mates = {rank},
-                                           .rings = 1,
-                                           .successor = (rank + 1) % world,
-                                           .predecessor = (rank + world - 1) % world});
+    memset(hosts + MANY, 'b', 2);
+    hosts[MANY + 2] = '\0';
+    story->logging = true;
+    form_on(story, hosts);
+    for (uint32_t rank = 0; rank < MANY + 2; rank++) {
+        const uint32_t host = rank / HALF;
+        struct locality wanted = {.host = host,
+                                  .hosts = 3,
+                                  .mate_count = host < 2 ? HALF : 2,
+                                  .local = rank % HALF,
+                                  .rings = 2};
+        for (uint32_t i = 0; i < wanted.mate_count; i++)
+            wanted.mates[i] = host * HALF + i;
+        if (wanted.local < 2) {
+            wanted.successor = (host + 1) % 3 * HALF + wanted.local;
+            wanted.predecessor = (host + 2) % 3 * HALF + wanted.local;
+        }
+        expect_locality(story, rank, &wanted);
+        assert_int_equal(story->last[rank + 1].u.generation_start.local_size, host < 2 ? MANY : 2);
+    }
+    story_expect_piece(
+        story, "log memory_in_groups job=j generation=1 text=\"host a has 20 ranks, and at most 16 "
+               "can share memory: they share it in 2 groups of at most 10\"");
+}
+
+// Whatever their number, groups are as large as each other, or have one rank more.
+static void test_groups_are_of_one_size(void **state)
+{
+    struct story *story = *state;
+    for (uint32_t many = LOCKSTEP_MAX_MATES + 1; many < 40; many++) {
+        const uint32_t parts = (many + LOCKSTEP_MAX_MATES - 1) / LOCKSTEP_MAX_MATES;
+        char hosts[40];
+        uint32_t counted = 0;
+        memset(hosts, 'a', sizeof(hosts));
+        hosts[many] = '\0';
+        story_end(story);
+        story_begin(story);
+        form_on(story, hosts);
+        for (uint32_t rank = 0; rank < many; rank += locality_of(story, rank)->mate_count) {
+            const struct locality *locality = locality_of(story, rank);
+            assert_int_equal(locality->hosts, parts);
+            assert_int_equal(locality->host, counted++);
+            assert_int_equal(locality->rings, many / parts);
+            assert_in_range(locality->mate_count, many / parts, many / parts + 1);
+        }
+        assert_int_equal(counted, parts);
+    }
 }
 
 static void test_as_many_as_there_may_be_do_share(void **state)
@@ -241,7 +281,8 @@ static void test_memory_of_several_hosts_cannot_be_one(void **state)
     story_links(story, 2, &shared);
     story_expect_piece(story, TUNING_HAS_SHARED
                                   ? "1 < halt tuning step 0: LOCKSTEP_ALGORITHM=shared cannot be "
-                                    "had here: the ranks are not all on one host\n"
+                                    "had here: the ranks do not all share one memory: it holds the "
+                                    "ranks of one host, 16 at most\n"
                                   : "1 < halt tuning step 0: LOCKSTEP_ALGORITHM=shared cannot be "
                                     "had here: this version does not have it yet\n");
 }
@@ -322,7 +363,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_ranks_of_one_host_are_mates),
         TEST(test_rings_join_the_same_places_of_all_hosts),
-        TEST(test_a_host_with_too_many_ranks_shares_nothing),
+        TEST(test_a_host_with_too_many_ranks_shares_in_groups),
+        TEST(test_groups_are_of_one_size),
         TEST(test_as_many_as_there_may_be_do_share),
         TEST(test_links_of_a_large_world_are_symmetrical),
         TEST(test_the_slowest_link_counts_for_all),
