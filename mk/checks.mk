@@ -154,7 +154,7 @@ MINUTES ?= 10
 nightly: SEEDS ?= 100000
 NIGHTLY_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/conformance/test_reducer_random.c \
     tests/conformance/test_reducer_large.c tests/sim/test_*.c tests/fault/test_death.c tests/fault/test_healthy.c \
-    tests/fault/test_limits.c))
+    tests/fault/test_limits.c tests/fault/test_lacks.c))
 
 nightly: all $(NIGHTLY_BIN) $(FAKES) ## Random models, large buckets, simulator, deaths, hangs (DRAWS, SEEDS, KILLS, HANGS, MINUTES)
 	@echo 'nightly: $(DRAWS) random models, $(SEEDS) simulator seeds, $(KILLS) deaths, $(HANGS) hangs,' \

@@ -38,14 +38,14 @@ struct control_target {
 // connect_timeout_ms lasts, then ended() is called with what the last attempt said; certificates
 // that one side refuses are tried again for 10 seconds at most. Messages sent before the stream
 // stands are queued.
-// Returns 0, or -1 with a sentence in error (address or certificates unusable, no memory, no
+// Returns 0, or with a sentence in error -1 (address or certificates unusable) or -2 (no memory, no
 // thread).
 int control_open(const struct control_target *target, const struct control_events *events,
                  struct control **control, char *error, size_t error_bytes);
 
 // Queues a copy of message; any thread; never blocks. Returns 0, -1 when the stream has ended, -2
 // when LOCKSTEP_SEND_QUEUE messages wait, or another heartbeat does, -3 when the message cannot be
-// encoded (a bug).
+// encoded (a bug), -4 without memory for the copy.
 int control_send(struct control *control, const struct up_message *message);
 
 // Half-closes after everything queued was sent, waits at most linger_ms for the end of the stream,
@@ -53,7 +53,8 @@ int control_send(struct control *control, const struct up_message *message);
 void control_close(struct control *control, uint64_t linger_ms);
 
 // The local address by which this host reaches `address`, as text without a port ("10.0.0.7"):
-// a connected UDP socket's own name. 0 or -1.
+// a connected UDP socket's own name. 0, or -1; or -2 with errno when this process lacks memory or
+// descriptors for the question.
 int control_local_address(const char *address, char *text, size_t text_bytes);
 
 #endif

@@ -530,7 +530,7 @@ static int queue_push_locked(struct control *control, const struct up_message *m
         return -3;
     struct outgoing *item = malloc(sizeof(*item) + size);
     if (!item)
-        return -2;
+        return -4;
     item->heartbeat = heartbeat;
     item->size = size;
     memcpy(item->bytes, control->scratch, size);
@@ -797,7 +797,7 @@ static struct control *allocate(const struct control_target *target,
     return control;
 }
 
-// With signals blocked. Returns 0 or -1 with everything undone.
+// With signals blocked. Returns 0 or -2 with everything undone.
 static int start_thread(struct control *control, char *error, size_t error_bytes)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -812,7 +812,7 @@ static int start_thread(struct control *control, char *error, size_t error_bytes
         return 0;
     destroy_transport(control);
     grpc_shutdown();
-    return -1;
+    return -2;
 }
 
 // Where it is for gRPC, and its certificates.
@@ -843,7 +843,7 @@ int control_open(const struct control_target *target, const struct control_event
     struct control *opened = allocate(target, events);
     if (!opened) {
         snprintf(error, error_bytes, "out of memory for the control stream");
-        return -1;
+        return -2;
     }
     if (locate(opened, target, error, error_bytes) < 0) {
         release(opened);

@@ -8,13 +8,19 @@
 #include "protos/limits.h"
 #include "worker/control.h"
 
+#include <errno.h>
 #include <netdb.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-// The socket's own address after connecting to one candidate. 0 or -1.
+static int lacking(void)
+{
+    return errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS ? -2 : -1;
+}
+
+// The socket's own address after connecting to one candidate. 0, -1 or -2.
 static int facing(const struct addrinfo *candidate, char *text, size_t text_bytes)
 {
     struct sockaddr_storage own;
@@ -22,7 +28,7 @@ static int facing(const struct addrinfo *candidate, char *text, size_t text_byte
     int result = -1;
     int fd = socket(candidate->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
-        return -1;
+        return lacking();
     if (connect(fd, candidate->ai_addr, candidate->ai_addrlen) == 0 &&
         getsockname(fd, (struct sockaddr *)&own, &size) == 0 &&
         getnameinfo((struct sockaddr *)&own, size, text, (socklen_t)text_bytes, NULL, 0,
@@ -44,10 +50,13 @@ int control_local_address(const char *address, char *text, size_t text_bytes)
     snprintf(service, sizeof(service), "%u", port);
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM};
     struct addrinfo *found = NULL;
-    if (getaddrinfo(host, service, &hints, &found) != 0)
-        return -1;
+    const int unknown = getaddrinfo(host, service, &hints, &found);
+    if (unknown == EAI_MEMORY)
+        errno = ENOMEM;
+    if (unknown != 0)
+        return unknown == EAI_MEMORY ? -2 : unknown == EAI_SYSTEM ? lacking() : -1;
     int result = -1;
-    for (const struct addrinfo *candidate = found; candidate && result < 0;
+    for (const struct addrinfo *candidate = found; candidate && result == -1;
          candidate = candidate->ai_next)
         result = facing(candidate, text, text_bytes);
     freeaddrinfo(found);

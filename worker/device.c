@@ -250,7 +250,7 @@ static int device_furnish(const struct opening *opening)
     struct device *device = opening->device;
     device->bell = calloc(1, sizeof(*device->bell));
     if (!device->bell)
-        return opening_fail(opening, "out of memory");
+        return -2;
     mutex_init(&device->bell->mutex);
     atomic_init(&device->bell->awaited, 0);
     if (device_find_facts(opening) < 0 || device_load_kernels(opening) < 0)
@@ -290,7 +290,7 @@ int device_open(const char *choice, struct device **device, char *error, size_t 
         return 0;
     struct device *made = opening.device = calloc(1, sizeof(*made));
     if (!made)
-        return opening_fail(&opening, "out of memory");
+        return -2;
     atomic_init(&made->health, HEALTH_GOOD);
     const int chosen = device_choose(&opening, choice);
     if (chosen != 0) {
@@ -303,7 +303,7 @@ int device_open(const char *choice, struct device **device, char *error, size_t 
     device_leave(made);
     if (furnished < 0) {
         device_close(made);
-        return -1;
+        return furnished;
     }
     *device = made;
     return 0;

@@ -44,8 +44,8 @@ struct device_facts {
 
 // The device that `choice` means: "none"; "auto": that of the CUDA context which is current on the
 // calling thread, if libcuda is in the process already, else none; "cuda:N": that one's primary
-// context. Any thread. Blocks for the driver. 0, with *device NULL when it means none; or -1 with a
-// sentence in error.
+// context. Any thread. Blocks for the driver. 0, with *device NULL when it means none; -1 with a
+// sentence in error; or -2 without memory.
 int device_open(const char *choice, struct device **device, char *error, size_t error_bytes);
 // Any thread, when nobody uses it. What a hung device still holds is left to the process's end.
 void device_close(struct device *device);

@@ -339,8 +339,9 @@ int engine_start(struct lockstep_session *session)
         .slot_fill = config->slot_fill,
         .encrypts = config->encrypts,
         .events = engine_events(session)};
-    if (transport_open(&transport, &session->transport, error, sizeof(error)) < 0)
-        return error_set(LOCKSTEP_E_CONFIG, "%s", error);
+    status = transport_open(&transport, &session->transport, error, sizeof(error));
+    if (status < 0)
+        return error_set(status == -2 ? LOCKSTEP_E_SYSTEM : LOCKSTEP_E_CONFIG, "%s", error);
     text_copy(session->address, sizeof(session->address), transport_address(session->transport));
     status = drive_start(session);
     if (status == 0)

@@ -32,8 +32,9 @@ void engine_send(struct lockstep_session *session, struct up_message *message)
         return;
     }
     engine_fail(session, LOCKSTEP_E_SYSTEM,
-                result == -2 ? "the coordinator does not read: too many messages wait"
-                             : "a control message could not be encoded");
+                result == -4   ? "no memory for a message to the coordinator"
+                : result == -2 ? "the coordinator does not read: too many messages wait"
+                               : "a control message could not be encoded");
 }
 
 const char *engine_peer_host(const struct lockstep_session *session, uint32_t rank)
@@ -55,7 +56,11 @@ static void engine_form(struct lockstep_session *session, const struct transport
     char text[LOCKSTEP_TEXT_BYTES];
     const uint32_t needed =
         world->peer_count * LOCKSTEP_LINK_DESCRIPTORS + LOCKSTEP_BOARD_DESCRIPTORS;
-    snprintf(what, sizeof(what), "links to %" PRIu32 " ranks need", world->peer_count);
+    if (world->peer_count == 1)
+        text_copy(what, sizeof(what), "the link to another rank needs");
+    else
+        snprintf(what, sizeof(what), "the links to %" PRIu32 " other ranks need",
+                 world->peer_count);
     if (!headroom_descriptors(needed, what, text, sizeof(text)))
         engine_fail(session, LOCKSTEP_E_SYSTEM, text);
     else if (transport_form(session->transport, world) < 0)

@@ -18,6 +18,7 @@
 #include "worker/watch.h"
 #include "worker/watch_proc.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -236,6 +237,7 @@ static int session_address(struct config *config)
 {
     char error[LOCKSTEP_TEXT_BYTES];
     char wanted[LOCKSTEP_ADDRESS_BYTES];
+    int status;
     if (config->transport == LOCKSTEP_TRANSPORT_LOOPBACK)
         return 0;
     if (config->advertise[0] != '\0') {
@@ -245,8 +247,12 @@ static int session_address(struct config *config)
                    ? error_set(LOCKSTEP_E_CONFIG, "%s", error)
                    : 0;
     }
-    if (control_local_address(config->coordinator, config->advertise, sizeof(config->advertise)) <
-        0)
+    status =
+        control_local_address(config->coordinator, config->advertise, sizeof(config->advertise));
+    if (status == -2)
+        return error_set(LOCKSTEP_E_SYSTEM, "the coordinator %s cannot be looked up: %s",
+                         config->coordinator, strerror_r(errno, error, sizeof(error)));
+    if (status < 0)
         return error_set(LOCKSTEP_E_UNREACHABLE,
                          "no route to the coordinator %s: check its address, or set "
                          "LOCKSTEP_ADVERTISE to the address at which other workers reach this host",
@@ -307,13 +313,18 @@ static int session_connect(struct lockstep_session *session)
     const struct control_events events = {session_received, session_ended, session};
     struct up_message hello;
     char error[LOCKSTEP_TEXT_BYTES];
+    int status;
     if (watch_start(session) < 0)
         return error_set(LOCKSTEP_E_SYSTEM, "cannot start a thread");
-    if (control_open(&target, &events, &session->control, error, sizeof(error)) < 0)
-        return error_set(LOCKSTEP_E_CONFIG, "%s", error);
+    status = control_open(&target, &events, &session->control, error, sizeof(error));
+    if (status < 0)
+        return error_set(status == -2 ? LOCKSTEP_E_SYSTEM : LOCKSTEP_E_CONFIG, "%s", error);
     session_hello(session, &hello);
-    if (control_send(session->control, &hello) == -3)
+    status = control_send(session->control, &hello);
+    if (status == -3)
         return error_set(LOCKSTEP_E_CONFIG, "the configuration does not fit a hello message");
+    if (status == -4)
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory for a message to the coordinator");
     return 0;
 }
 
@@ -388,17 +399,17 @@ static int session_open_one(struct lockstep_session *session, const char *choice
     char error[LOCKSTEP_TEXT_BYTES];
     struct device *device;
     struct text problem;
-    if (device_open(choice, &device, error, sizeof(error)) == 0) {
-        if (device != NULL)
-            session->devices[session->own_devices++] = device;
-        return 0;
-    }
+    const int opened = device_open(choice, &device, error, sizeof(error));
+    if (opened == 0 && device != NULL)
+        session->devices[session->own_devices++] = device;
+    if (opened != -1)
+        return opened;
     text_init(&problem, session->device_problem, sizeof(session->device_problem));
     text_append(&problem, "%s: %s", choice, error);
     return -1;
 }
 
-static void session_open_device(struct lockstep_session *session)
+static int session_open_device(struct lockstep_session *session)
 {
     const char *rest = session->config.device + sizeof(CONFIG_DEVICE_KIND) - 1;
     char choice[32];
@@ -415,6 +426,7 @@ static void session_open_device(struct lockstep_session *session)
     session->device = opened == 0 ? session->devices[0] : NULL;
     if (session->device != NULL)
         ready_open(session);
+    return opened == -2 ? error_set(LOCKSTEP_E_SYSTEM, "no memory for a device") : 0;
 }
 
 static int session_enter(struct lockstep_session *session)
@@ -445,8 +457,9 @@ static int session_open(const struct config *config, struct lockstep_session **o
         status = session_allocate(config, &session);
     if (status == 0)
         status = session_begin(session);
+    if (status == 0)
+        status = session_open_device(session);
     if (status == 0) {
-        session_open_device(session);
         status = session->device_problem[0] == '\0' ? session_enter(session)
                                                     : session_open_without(session);
     }

@@ -212,6 +212,7 @@ static void transport_ended(struct peer_link *peer)
         transport_lose_silent(peer);
     else if (!peer->left)
         transport_lose(peer, text);
+    peer->lack = peer->lack || (peer->lost && doors_is_lack(peer->stream.error));
     peer->state = PEER_GONE;
     transport_close_stream(peer, false);
 }
@@ -298,6 +299,8 @@ static bool transport_report_formed(struct transport *transport)
         return false;
     transport->formed_reported = true;
     const bool differs = transport->form_differs;
+    if (!differs && doors_report(transport))
+        return true;
     for (uint32_t i = 0; i < transport->peer_count; i++) {
         const struct peer_link *peer = &transport->peers[i];
         if (differs ? !peer->differs : peer->state == PEER_PROVEN)

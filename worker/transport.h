@@ -293,7 +293,8 @@ struct transport_config {
 
 struct transport; // Opaque.
 
-// Starts to listen. Any thread. 0, or -1 with a sentence in error.
+// Starts to listen. Any thread. 0, or with a sentence in error -1, or -2 when memory or descriptors
+// are missing here.
 int transport_open(const struct transport_config *config, struct transport **transport, char *error,
                    size_t error_bytes);
 // "tcp:127.0.0.1:40123;unix:0123...", "loopback:911". Any thread, constant.

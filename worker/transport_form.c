@@ -212,8 +212,12 @@ static void guest_admit(struct transport *transport, struct guest *guest, struct
     guest->link = NULL;
     transport->guest_count--;
     transport_unwatch(transport, link->fd);
-    transport_watch(transport, link->fd, &peer->endpoint, true);
+    const bool watched = transport_watch(transport, link->fd, &peer->endpoint, true);
     stream_open(&peer->stream, link, &transport_stream_owner, peer);
+    if (!watched) {
+        transport_lose(peer, transport_no_memory);
+        return;
+    }
     form_trust(peer);
     form_say(peer, FRAME_WELCOME, NULL, proof);
     form_stands(peer);
@@ -355,12 +359,18 @@ static bool guest_challenge(struct guest *guest)
     return true;
 }
 
-// The next connection, encrypted if that is wanted; NULL: there is none, or no memory.
+// The next connection, encrypted if that is wanted; NULL: there is none, or this rank lacks
+// something for it.
 static struct link *form_next(struct transport *transport, struct listener *listener)
 {
+    errno = 0;
     struct link *link = listener->ops->accept(listener);
     if (link && transport->encrypts && listener != transport->mates)
         link = link_encrypt(link, true);
+    if (link)
+        doors_have(transport);
+    else if (doors_lack(transport, errno))
+        doors_rest(transport);
     return link;
 }
 
@@ -374,8 +384,7 @@ void form_accept(struct transport *transport, struct listener *listener)
                                 .since_ms = clock_now_ms(),
                                 .number = transport->guest_number++};
         transport->guest_count++;
-        transport_watch(transport, link->fd, &guest->endpoint, true);
-        if (guest_challenge(guest))
+        if (transport_watch(transport, link->fd, &guest->endpoint, true) && guest_challenge(guest))
             form_guest_ready(transport, guest);
         else
             guest_refuse(transport, guest);
@@ -451,6 +460,7 @@ static struct link *form_connect_mate(struct peer_link *peer, uint64_t now_ms)
 static void form_connect(struct peer_link *peer, uint64_t now_ms)
 {
     struct transport *transport = peer->transport;
+    errno = 0;
     struct link *link = form_connect_mate(peer, now_ms);
     const bool mate = link != NULL;
     if (!mate)
@@ -458,14 +468,18 @@ static void form_connect(struct peer_link *peer, uint64_t now_ms)
     if (link && !mate && transport->encrypts)
         link = link_encrypt(link, false);
     if (!link) {
+        (void)doors_lack(transport, errno);
         form_retry(peer, now_ms);
         return;
     }
+    doors_have(transport);
     stream_open(&peer->stream, link, &transport_stream_owner, peer);
     peer->state = PEER_CONNECTING;
     peer->retry_ms = now_ms + FORM_ATTEMPT_MS;
-    transport_watch(transport, link->fd, &peer->endpoint, true);
-    form_connected(peer);
+    if (transport_watch(transport, link->fd, &peer->endpoint, true))
+        form_connected(peer);
+    else
+        form_peer_ended(peer, "this rank cannot wait for it");
 }
 
 void form_peer_ready(struct peer_link *peer)
@@ -497,6 +511,7 @@ static void form_tick_peer(struct peer_link *peer, uint64_t now_ms)
 
 void form_tick(struct transport *transport, uint64_t now_ms)
 {
+    doors_tick(transport, now_ms);
     for (uint32_t i = 0; transport->guest_count > 0 && i < LOCKSTEP_MAX_UNPROVEN; i++) {
         struct guest *guest = &transport->guests[i];
         if (!guest->link)
@@ -511,13 +526,14 @@ void form_tick(struct transport *transport, uint64_t now_ms)
     for (uint32_t i = 0; i < transport->peer_count; i++)
         form_tick_peer(&transport->peers[i], now_ms);
     form_check_complete(transport);
-    if (!transport->formed && now_ms >= transport->form_deadline_ms)
+    if (!transport->formed &&
+        (now_ms >= transport->form_deadline_ms || doors_despair(transport, now_ms)))
         form_fail(transport);
 }
 
 uint64_t form_deadline(const struct transport *transport)
 {
-    uint64_t deadline = UINT64_MAX;
+    uint64_t deadline = doors_deadline(transport);
     for (uint32_t i = 0; transport->guest_count > 0 && i < LOCKSTEP_MAX_UNPROVEN; i++) {
         const struct guest *guest = &transport->guests[i];
         if (guest->link && !guest->heard && guest->since_ms + LOCKSTEP_HELLO_MS < deadline)

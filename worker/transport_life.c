@@ -39,14 +39,16 @@ static void transport_unregister(struct transport *transport, int fd)
     }
 }
 
-void transport_watch(struct transport *transport, int fd, struct endpoint *endpoint, bool link)
+bool transport_watch(struct transport *transport, int fd, struct endpoint *endpoint, bool link)
 {
     struct epoll_event event = {.data.ptr = endpoint};
     event.events = link ? EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET : EPOLLIN;
     transport_register(transport, fd);
     const int added = epoll_ctl(transport->epoll, EPOLL_CTL_ADD, fd, &event);
     assert(added == 0 || errno == ENOMEM || errno == ENOSPC);
-    (void)added;
+    if (added < 0)
+        (void)doors_lack(transport, errno);
+    return added == 0;
 }
 
 void transport_unwatch(struct transport *transport, int fd)
@@ -137,7 +139,6 @@ static void transport_open_mates(struct transport *transport)
         return;
     }
     transport->mates = mates;
-    transport_watch(transport, mates->fd, &transport->mates_endpoint, false);
 }
 
 static int transport_open_descriptors(struct transport *transport,
@@ -151,7 +152,10 @@ static int transport_open_descriptors(struct transport *transport,
         return -1;
     }
     transport_register(transport, transport->epoll);
-    transport_watch(transport, transport->wake, &transport->wake_endpoint, false);
+    if (!transport_watch(transport, transport->wake, &transport->wake_endpoint, false)) {
+        transport_fail(error, error_bytes, "descriptors for the data plane");
+        return -1;
+    }
     transport->listener =
         config->kind == TRANSPORT_LOOPBACK
             ? listener_open_loopback(transport->torn_bytes, error, error_bytes)
@@ -159,11 +163,13 @@ static int transport_open_descriptors(struct transport *transport,
                                 config->port_last, error, error_bytes);
     if (!transport->listener)
         return -1;
-    transport_watch(transport, transport->listener->fd, &transport->listener_endpoint, false);
     text_copy(transport->address, sizeof(transport->address), transport->listener->address);
     if (config->kind == TRANSPORT_TCP && config->shares)
         transport_open_mates(transport);
-    return 0;
+    if (doors_open(transport))
+        return 0;
+    transport_fail(error, error_bytes, "descriptors for the data plane");
+    return -1;
 }
 
 int transport_open(const struct transport_config *config, struct transport **transport, char *error,
@@ -174,17 +180,19 @@ int transport_open(const struct transport_config *config, struct transport **tra
     if (!made) {
         errno = ENOMEM;
         transport_fail(error, error_bytes, "data plane");
-        return -1;
+        return -2;
     }
     transport_init(made, config);
+    errno = 0;
     if (transport_open_descriptors(made, config, error, error_bytes) < 0) {
+        const bool lack = doors_lack(made, errno);
         transport_close(made);
-        return -1;
+        return lack ? -2 : -1;
     }
     if (devices_open(made, config) < 0) {
         text_copy(error, error_bytes, "no memory for collectives on the device");
         transport_close(made);
-        return -1;
+        return -2;
     }
     *transport = made;
     return 0;
@@ -313,6 +321,7 @@ int transport_form(struct transport *transport, const struct transport_world *wo
     transport->formed_reported = false;
     transport->form_failed = false;
     transport->form_differs = false;
+    transport->lack = 0;
     transport->form_deadline_ms = clock_now_ms() + world->form_timeout_ms;
     devices_form(transport);
     wait_prepare(transport);

@@ -301,6 +301,9 @@ struct transport {
     struct endpoint wake_endpoint;
     struct endpoint listener_endpoint;
     struct endpoint mates_endpoint;
+    uint64_t listen_ms; // When the listeners are heard again; 0: they are.
+    int lack; // The errno for which the last link could not be made here; 0: it could.
+    uint64_t lack_ms; // Since when, while there is one.
     // atomic: every descriptor that is open, for a forked child; -1 elsewhere
     atomic_int descriptors[TRANSPORT_DESCRIPTORS];
     // set at transport_form, then constant for the generation
@@ -382,7 +385,7 @@ bool transport_needs(struct transport *transport, const struct peer_link *peer);
 
 // ---- transport_life.c ---------------------------------------------------------------------------
 
-void transport_watch(struct transport *transport, int fd, struct endpoint *endpoint, bool link);
+bool transport_watch(struct transport *transport, int fd, struct endpoint *endpoint, bool link);
 void transport_unwatch(struct transport *transport, int fd);
 void transport_close_stream(struct peer_link *peer, bool reset);
 
@@ -405,6 +408,24 @@ bool wait_a_moment(struct transport *transport, struct wait_moment *moment, bool
 bool wait_leave_alone(struct transport *transport);
 // Whether transport_wake was called since the last time. Forgets it.
 bool wait_asked(struct transport *transport);
+
+// ---- transport_doors.c --------------------------------------------------------------------------
+
+bool doors_is_lack(int number); // True if the errno says that this process or host lacks something.
+// A link could not be made, with this errno. Remembers it if this rank lacks something. Returns
+// whether that is so.
+bool doors_lack(struct transport *transport, int number);
+void doors_have(struct transport *transport); // A link was made.
+// True if this rank has lacked something for so long that the generation is given up.
+bool doors_despair(const struct transport *transport, uint64_t now_ms);
+// The listeners are not heard for a while.
+void doors_rest(struct transport *transport);
+// The listeners are heard from now on. False: they cannot be.
+bool doors_open(struct transport *transport);
+void doors_tick(struct transport *transport, uint64_t now_ms);
+uint64_t doors_deadline(const struct transport *transport);
+// The generation did not form. Whether this rank lacked something for it: then it was reported.
+bool doors_report(struct transport *transport);
 
 // ---- transport_form.c ---------------------------------------------------------------------------
 

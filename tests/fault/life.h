@@ -21,6 +21,7 @@ struct outcome {
     char function[32]; // The function that is called, or was called last.
     char text[1024]; // Of the error.
     uint64_t open_ms; // How long lockstep_open took.
+    uint64_t used; // What life_sweep.h asks for.
 };
 
 void life_live(const struct life *life, struct outcome *outcome);

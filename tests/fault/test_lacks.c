@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a session asks the machine for can fail at any time: the n-th allocation, or the n-th
+// descriptor, for every n of a whole life (life_sweep.h), once or from then on. The functions that
+// give memory and descriptors are interposed in this program. Only calls that our own code makes
+// count: what gRPC asks for ends the process when it fails, which is not ours to change.
+//
+// Under a sanitizer its allocator is in the place of ours, and the tests are skipped.
+
+#include "tests/fault/life_sweep.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+
+#ifdef SANITIZED
+
+static void nothing_can_fail(void **state)
+{
+    (void)state;
+    print_message("not under a sanitizer: its allocator is in the place of ours\n");
+    skip();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_can_fail)};
+    return cmocka_run_group_tests_name("lacks", tests, NULL, NULL);
+}
+
+#else
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+// ---- What fails ---------------------------------------------------------------------------------
+
+enum resource {
+    MEMORY,
+    DESCRIPTOR,
+    RESOURCES
+};
+
+// Of one resource. All zero: nothing is counted.
+struct scarce {
+    atomic_bool counts;
+    atomic_bool lasts; // All that come later fail, too.
+    _Atomic(uint64_t) fails; // The number of the first one that does.
+    _Atomic(uint64_t) asked;
+};
+
+static struct scarce scarce[RESOURCES];
+
+// Where the code of this program lies; libraries lie elsewhere.
+extern const char __executable_start, etext;
+
+static bool is_ours(const void *caller)
+{
+    return (const char *)caller >= &__executable_start && (const char *)caller < &etext;
+}
+
+static bool fails(enum resource resource, const void *caller)
+{
+    struct scarce *one = &scarce[resource];
+    if (!atomic_load_explicit(&one->counts, memory_order_relaxed) || !is_ours(caller))
+        return false;
+    const uint64_t number = atomic_fetch_add(&one->asked, 1);
+    const uint64_t first = atomic_load(&one->fails);
+    if (number < first || (number > first && !atomic_load(&one->lasts)))
+        return false;
+    errno = resource == MEMORY ? ENOMEM : EMFILE;
+    return true;
+}
+
+#define FAILS(resource) fails(resource, __builtin_return_address(0))
+
+// ---- Memory -------------------------------------------------------------------------------------
+
+// glibc's own functions, under the names that it keeps for interposers.
+extern void *__libc_malloc(size_t size);
+extern void *__libc_calloc(size_t members, size_t size);
+extern void *__libc_realloc(void *memory, size_t size);
+extern void *__libc_memalign(size_t alignment, size_t size);
+extern void __libc_free(void *memory);
+
+// Visible to the libraries that this program has loaded, too.
+#define INTERPOSED __attribute__((visibility("default")))
+
+INTERPOSED void *malloc(size_t size)
+{
+    return FAILS(MEMORY) ? NULL : __libc_malloc(size);
+}
+
+INTERPOSED void *calloc(size_t members, size_t size)
+{
+    return FAILS(MEMORY) ? NULL : __libc_calloc(members, size);
+}
+
+INTERPOSED void *realloc(void *memory, size_t size)
+{
+    return FAILS(MEMORY) ? NULL : __libc_realloc(memory, size);
+}
+
+INTERPOSED void *aligned_alloc(size_t alignment, size_t size)
+{
+    return FAILS(MEMORY) ? NULL : __libc_memalign(alignment, size);
+}
+
+INTERPOSED int posix_memalign(void **memory, size_t alignment, size_t size)
+{
+    if (FAILS(MEMORY))
+        return ENOMEM;
+    *memory = __libc_memalign(alignment, size);
+    return *memory == NULL ? ENOMEM : 0;
+}
+
+INTERPOSED void free(void *memory)
+{
+    __libc_free(memory);
+}
+
+INTERPOSED char *strdup(const char *text)
+{
+    const size_t size = strlen(text) + 1;
+    char *copy = FAILS(MEMORY) ? NULL : __libc_malloc(size);
+    return copy == NULL ? NULL : memcpy(copy, text, size);
+}
+
+INTERPOSED char *strndup(const char *text, size_t most)
+{
+    const size_t size = strnlen(text, most);
+    char *copy = FAILS(MEMORY) ? NULL : __libc_calloc(1, size + 1);
+    return copy == NULL ? NULL : memcpy(copy, text, size);
+}
+
+INTERPOSED void *mmap(void *at, size_t size, int access, int flags, int fd, off_t offset)
+{
+    if (FAILS(MEMORY))
+        return MAP_FAILED;
+    return (void *)syscall(SYS_mmap, at, size, access, flags, fd, offset);
+}
+
+// ---- Descriptors --------------------------------------------------------------------------------
+
+// Not accept4, which the daemon interposes; test_transport_doors.c is about it.
+
+INTERPOSED int socket(int domain, int type, int protocol)
+{
+    return FAILS(DESCRIPTOR) ? -1 : (int)syscall(SYS_socket, domain, type, protocol);
+}
+
+INTERPOSED int eventfd(unsigned count, int flags)
+{
+    return FAILS(DESCRIPTOR) ? -1 : (int)syscall(SYS_eventfd2, count, flags);
+}
+
+INTERPOSED int epoll_create1(int flags)
+{
+    return FAILS(DESCRIPTOR) ? -1 : (int)syscall(SYS_epoll_create1, flags);
+}
+
+INTERPOSED int memfd_create(const char *name, unsigned flags)
+{
+    return FAILS(DESCRIPTOR) ? -1 : (int)syscall(SYS_memfd_create, name, flags);
+}
+
+// ---- Sweeps -------------------------------------------------------------------------------------
+
+static void begin(enum resource resource, uint64_t fails_at, bool lasts)
+{
+    atomic_store(&scarce[resource].fails, fails_at);
+    atomic_store(&scarce[resource].lasts, lasts);
+    atomic_store(&scarce[resource].counts, true);
+}
+
+static uint64_t memory_used(void)
+{
+    atomic_store(&scarce[MEMORY].counts, false);
+    return atomic_load(&scarce[MEMORY].asked);
+}
+
+static uint64_t descriptors_used(void)
+{
+    atomic_store(&scarce[DESCRIPTOR].counts, false);
+    return atomic_load(&scarce[DESCRIPTOR].asked);
+}
+
+static void one_allocation(uint64_t value, uint32_t world)
+{
+    (void)world;
+    begin(MEMORY, value, false);
+}
+
+static void all_allocations(uint64_t value, uint32_t world)
+{
+    (void)world;
+    begin(MEMORY, value, true);
+}
+
+static void one_descriptor(uint64_t value, uint32_t world)
+{
+    (void)world;
+    begin(DESCRIPTOR, value, false);
+}
+
+static void all_descriptors(uint64_t value, uint32_t world)
+{
+    (void)world;
+    begin(DESCRIPTOR, value, true);
+}
+
+// A life in which nothing fails says how many there are.
+static void sweep_lacks(const struct squeeze *squeeze, uint64_t samples)
+{
+    struct swept swept = life_sweep(squeeze, UINT64_MAX, UINT64_MAX, 1);
+    const uint64_t step = swept.used / samples + 1;
+    assert_true(swept.used > 0);
+    assert_int_equal(swept.faults, 0);
+    assert_int_equal(swept.well, 1);
+    print_message("%s: %llu in a life\n", squeeze->name, (unsigned long long)swept.used);
+    swept = life_sweep(squeeze, 0, swept.used + step, step);
+    assert_int_equal(swept.faults, 0);
+    assert_true(swept.refused > 0);
+}
+
+static void an_allocation_fails(void **state)
+{
+    const struct squeeze squeeze = {
+        .name = "one allocation", .apply = one_allocation, .used = memory_used};
+    (void)state;
+    sweep_lacks(&squeeze, 40);
+}
+
+static void memory_runs_out(void **state)
+{
+    const struct squeeze squeeze = {
+        .name = "all allocations from", .apply = all_allocations, .used = memory_used};
+    (void)state;
+    sweep_lacks(&squeeze, 20);
+}
+
+static void a_descriptor_fails(void **state)
+{
+    const struct squeeze squeeze = {
+        .name = "one descriptor", .apply = one_descriptor, .used = descriptors_used};
+    (void)state;
+    sweep_lacks(&squeeze, 20);
+}
+
+static void descriptors_run_out(void **state)
+{
+    const struct squeeze squeeze = {
+        .name = "all descriptors from", .apply = all_descriptors, .used = descriptors_used};
+    (void)state;
+    sweep_lacks(&squeeze, 20);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_allocation_fails),
+        cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(a_descriptor_fails),
+        cmocka_unit_test(descriptors_run_out),
+    };
+    cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
+    return cmocka_run_group_tests_name("lacks", tests, NULL, NULL);
+}
+
+#endif
