@@ -348,7 +348,9 @@ static _Atomic(void *) *call_memory(struct contribution *contribution, uint32_t 
 {
     if (replica == 0)
         return &call_gradient(contribution, parameter)->memory;
-    return &replica_gradient(contribution, replica, parameter)->memory;
+    return &replica_gradient(call_home(contribution, parameter), replica,
+                             contribution->module->homes[parameter].parameter)
+                ->memory;
 }
 
 // A gradient, as it was reported.
@@ -406,7 +408,10 @@ static int call_note_stream(struct contribution *contribution, const struct repo
 
 static void call_note_report(struct contribution *contribution, const struct reported *reported)
 {
-    struct report *report = call_report_of(contribution, reported->replica, reported->parameter);
+    const struct home *home = &contribution->module->homes[reported->parameter];
+    // Who reads what was used asks the owner of a shared parameter.
+    struct report *report = call_report_of(call_home(contribution, reported->parameter),
+                                           reported->replica, home->parameter);
     struct gradient *gradient = call_gradient(contribution, reported->parameter);
     if (reported->memory != NULL)
         atomic_store_explicit(call_memory(contribution, reported->replica, reported->parameter),

@@ -116,7 +116,7 @@ static void manifest_parameter(const struct lockstep_module *module, uint32_t pa
 {
     const struct home *home = &module->homes[parameter];
     manifest_tensor(&module->parameters[parameter], MANIFEST_PARAMETER, module->index, item);
-    if (home->module != module)
+    if (!home_is_own(module, parameter))
         manifest_say(item, " owner=module_%" PRIu32 "_parameter_%" PRIu32, home->module->index,
                      home->parameter);
 }

@@ -305,6 +305,11 @@ int lockstep_module_gradients(lockstep_module *module, void **gradients, uint32_
         const uint32_t parameter = module->layout.order[i];
         gradients[parameter] = module->contributions[0].gradients[parameter].registered;
     }
+    for (uint32_t p = 0; p < count; p++) {
+        const struct home *home = &module->homes[p];
+        if (home->module == module && home->parameter != p)
+            gradients[p] = gradients[home->parameter];
+    }
     return 0;
 }
 
@@ -323,12 +328,14 @@ int lockstep_parameter_move(lockstep_module *module, uint32_t parameter, void *d
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': parameter '%s' is ignored and has no gradient", module->name,
                          module->parameters[parameter].name);
-    if (module->homes[parameter].module != module)
+    if (!home_is_own(module, parameter)) {
+        const struct home *home = &module->homes[parameter];
         return error_set(LOCKSTEP_E_INVALID,
-                         "module '%s': parameter '%s' is shared: move it in module '%s', which "
-                         "owns it",
+                         "module '%s': parameter '%s' is shared: move parameter '%s' of module "
+                         "'%s', which owns it",
                          module->name, module->parameters[parameter].name,
-                         module->homes[parameter].module->name);
+                         home->module->parameters[home->parameter].name, home->module->name);
+    }
     status = residency_move(module, parameter, data, gradient);
     if (status < 0)
         return status;
@@ -336,5 +343,29 @@ int lockstep_parameter_move(lockstep_module *module, uint32_t parameter, void *d
         module->parameters[parameter].data = data;
     shared_move(module, parameter);
     memory_set_gradient(module, parameter, gradient);
+    module->session->moved = true;
+    return 0;
+}
+
+int lockstep_buffer_move(lockstep_module *module, uint32_t buffer, void *data)
+{
+    struct tensor *tensor;
+    int status = memory_check_still(module);
+    if (status < 0)
+        return status;
+    if (buffer >= module->buffer_count)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s' has %" PRIu32 " buffers; there is no number %" PRIu32,
+                         module->name, module->buffer_count, buffer);
+    tensor = &module->buffers[buffer];
+    if (data == NULL && tensor->elements > 0)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': buffer '%s' has %" PRIu64 " elements and data NULL",
+                         module->name, tensor->name, tensor->elements);
+    status = residency_move_buffer(module, buffer, data);
+    if (status < 0)
+        return status;
+    tensor->data = data;
+    module->session->moved = true;
     return 0;
 }

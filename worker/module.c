@@ -410,7 +410,9 @@ static int module_fill(struct lockstep_module *module, const struct lockstep_mod
         status = module_fill_replicas(module, config);
     if (status == 0)
         status = residency_check_module(module);
-    return status == 0 ? shared_find(module) : status;
+    if (status == 0)
+        status = shared_find(module);
+    return status == 0 ? overlap_check(module->session, module) : status;
 }
 
 // Handles of the module and of its calls.
@@ -604,11 +606,12 @@ int lockstep_module_register(lockstep_session *session, const struct lockstep_mo
     if (status < 0)
         return status;
     status = module_build(session, &whole, &made);
+    if (status == 0)
+        status = shared_join(made);
     if (status < 0) {
         module_unregister(made);
         return status;
     }
-    shared_join(made);
     trace_module(&session->trace, made->index, made->name);
     session->modules[session->module_count++] = made;
     session->sets_changed = true;

@@ -192,8 +192,7 @@ static void residency_collect(const struct lockstep_session *session, uint8_t *p
         const struct lockstep_module *module = session->modules[m];
         for (uint32_t p = 0; p < module->parameter_count; p++) {
             bool device = false;
-            if (module->homes[p].module == module &&
-                residency_find_gradient(module, p, &device) == 0)
+            if (home_is_own(module, p) && residency_find_gradient(module, p, &device) == 0)
                 places[p] = residency_bits(session, &module->parameters[p], device);
         }
         places += module->parameter_count;
@@ -380,6 +379,27 @@ int residency_move(struct lockstep_module *module, uint32_t parameter, const voi
     if (status == 0 && data != NULL)
         tensor->on_device = data_on_device;
     return status;
+}
+
+int residency_move_buffer(struct lockstep_module *module, uint32_t buffer, const void *data)
+{
+    struct tensor *tensor = &module->buffers[buffer];
+    const struct passed_memory passed = {module->name, tensor->name, "data", data, 0};
+    bool device;
+    int status;
+    if (module->session->device == NULL || tensor->elements == 0)
+        return 0;
+    status = residency_find(module->session, &passed, &device);
+    if (status < 0)
+        return status;
+    if (module->session->started && !tensor->ignored && device != tensor->on_devices)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': buffer '%s' is %s here, and lockstep_start has agreed that "
+                         "it is %s on the ranks that have a device",
+                         module->name, tensor->name, residency_name(device),
+                         residency_name(tensor->on_devices));
+    tensor->on_device = device;
+    return 0;
 }
 
 // Memory of a further replica is on its device.

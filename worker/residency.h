@@ -30,6 +30,8 @@ int residency_check_module(struct lockstep_module *module);
 // A parameter has other memory from now on; either may be NULL. Nothing has changed when it cannot.
 int residency_move(struct lockstep_module *module, uint32_t parameter, const void *data,
                    const void *gradient);
+// The same of a buffer, whose memory is where lockstep_start agreed.
+int residency_move_buffer(struct lockstep_module *module, uint32_t buffer, const void *data);
 
 // Whether some rank of this world has a device.
 bool residency_matters(const struct lockstep_session *session);

@@ -53,7 +53,8 @@ struct tensor {
     uint32_t ready_count; // Parameters: reports of one replica in one call.
 };
 
-// Under which module and number a parameter travels: its own, or, shared, those of its owner.
+// Under which module and number a parameter travels: its own, or, shared, those of its owner, which
+// may be an earlier parameter of the same module.
 struct home {
     struct lockstep_module *module;
     uint32_t parameter;
@@ -192,7 +193,7 @@ struct lockstep_module {
     struct device *devices[LOCKSTEP_MAX_REPLICAS]; // Of each replica; NULL: it is on the host.
     struct home *homes; // [parameter_count]
     uint32_t *awaits; // [parameter_count]: reports that complete a gradient, of all that share it.
-    uint32_t shared_count; // Parameters that another module owns.
+    uint32_t shared_count; // Parameters that another one owns, of this module or of another.
 
     struct contribution *contributions; // [contribution_count]
     uint32_t contribution_count; // Calls of a step that travel.
@@ -443,6 +444,7 @@ struct lockstep_session {
     uint32_t declared_count;
     uint32_t view; // Of the open step: 1 + the declared phase that it is in, or 0.
     bool sets_changed; // What is trained is to be found out again.
+    bool moved; // Memory of some tensor; that none overlap is to be looked at again.
     uint64_t set_hash; // Of what all modules train.
     uint8_t trained[LOCKSTEP_MAX_PARAMETERS / 8]; // The same as bits, module after module.
     uint32_t trained_bytes; // In use.
@@ -754,13 +756,27 @@ void call_missing(struct lockstep_module *module, struct answer_place *place);
 // What the calls of the step have left over travels now. Trainer, at step_end.
 void call_finish(struct lockstep_session *session);
 
+// ---- overlap.c ---------------------------------------------------------------------------------
+
+// Refuses tensors that overlap in memory, among those of the session and of a module that is being
+// registered. further: NULL, no such module. Trainer, when the owners are known.
+int overlap_check(const struct lockstep_session *session, const struct lockstep_module *further);
+// The same when something has moved since it was last right. Trainer, outside a step.
+int overlap_check_moved(struct lockstep_session *session);
+
 // ---- shared.c ----------------------------------------------------------------------------------
 
-// Finds the owner of every parameter. Refuses memory that another module has without a word, and
-// owners that do not fit. Trainer, when the module is registered.
+// True if the parameter travels under its own name: it is not shared, or it is the owner.
+static inline bool home_is_own(const struct lockstep_module *module, uint32_t parameter)
+{
+    const struct home *home = &module->homes[parameter];
+    return home->module == module && home->parameter == parameter;
+}
+// Finds the owner of every parameter. Refuses data that an earlier parameter has and that is not
+// marked as shared, and owners that do not fit. Trainer, when the module is registered.
 int shared_find(struct lockstep_module *module);
-// From now on owners wait for the reports of this module, too.
-void shared_join(struct lockstep_module *module);
+// From now on owners wait for the reports of this module, too. Refuses more than can be counted.
+int shared_join(struct lockstep_module *module);
 // The module is closed: owners wait for it no more. Refuses that while others share what it owns.
 int shared_leave(struct lockstep_module *module);
 // The value of a parameter has moved, also for those that share it.

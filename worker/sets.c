@@ -60,8 +60,7 @@ void sets_free(struct lockstep_module *module)
 static bool sets_possible(const struct lockstep_module *module, uint32_t parameter)
 {
     const struct tensor *tensor = &module->parameters[parameter];
-    return dtype_is_float(tensor->dtype) && !tensor->ignored &&
-           module->homes[parameter].module == module;
+    return dtype_is_float(tensor->dtype) && !tensor->ignored && home_is_own(module, parameter);
 }
 
 static bool sets_trains(const struct lockstep_module *module, uint32_t parameter, uint32_t view)
@@ -381,12 +380,14 @@ static int sets_check_parameter(const struct lockstep_module *module, uint32_t p
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s' has parameters 0 to %" PRId64 "; %" PRIu32 " is none of them",
                          module->name, (int64_t)module->parameter_count - 1, parameter);
-    if (module->homes[parameter].module != module)
+    if (!home_is_own(module, parameter)) {
+        const struct home *home = &module->homes[parameter];
         return error_set(LOCKSTEP_E_INVALID,
-                         "module '%s': parameter '%s' is shared: say it of module '%s', which owns "
-                         "it",
+                         "module '%s': parameter '%s' is shared: say it of parameter '%s' of "
+                         "module '%s', which owns it",
                          module->name, module->parameters[parameter].name,
-                         module->homes[parameter].module->name);
+                         home->module->parameters[home->parameter].name, home->module->name);
+    }
     if (!sets_possible(module, parameter))
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': parameter '%s' is %s and is never trained", module->name,

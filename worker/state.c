@@ -109,7 +109,7 @@ static int state_collect(const struct lockstep_session *session, struct state_li
         const struct lockstep_module *module = session->modules[m];
         for (uint32_t i = 0; i < module->parameter_count; i++) {
             // A shared one is its owner's.
-            if (module->homes[i].module == module)
+            if (home_is_own(module, i))
                 state_add(list, module, &module->parameters[i], false);
         }
         for (uint32_t i = 0; i < module->buffer_count; i++)
@@ -431,6 +431,9 @@ int lockstep_start(lockstep_session *session)
                          "config.root %" PRIu32 " does not fit the world of %" PRIu32
                          " that has formed",
                          session->config.root, session->world_size);
+    const int overlap = overlap_check_moved(session);
+    if (overlap < 0)
+        return overlap;
     const struct visit visit = progress_enter(session, API_START, PROGRESS_NO_MODULE, 0);
     return progress_leave(&visit, state_start(session));
 }

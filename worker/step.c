@@ -235,6 +235,8 @@ static int step_begin(struct lockstep_session *session, const struct lockstep_st
     if (status == 0)
         status = step_land(session, COND_NO_DEADLINE);
     if (status == 0)
+        status = overlap_check_moved(session);
+    if (status == 0)
         status = step_check_exhausted(session, &whole);
     if (status == 0)
         status = step_check_window(session, whole.phase == NULL ? "" : whole.phase);
@@ -436,6 +438,16 @@ static void step_count_totals(struct lockstep_session *session)
     step_add(&progress->unused, session->contribution.unused_total);
 }
 
+// The other names of a parameter in its module.
+static void step_name_shared(const struct lockstep_module *module, uint32_t parameter,
+                             struct text *text)
+{
+    for (uint32_t p = parameter + 1; module->shared_count > 0 && p < module->parameter_count; p++) {
+        if (module->homes[p].module == module && module->homes[p].parameter == parameter)
+            text_append(text, " (also '%s')", module->parameters[p].name);
+    }
+}
+
 // Names the unused parameters of one severity. The same on every rank, because the commit wave gave
 // all ranks the same list.
 static void step_name_unused(const struct lockstep_session *session,
@@ -454,8 +466,9 @@ static void step_name_unused(const struct lockstep_session *session,
         text_append(text, "%smodule '%s'", separator, module->name);
         if (module->separate_calls)
             text_append(text, " call %" PRIu32, unused->call + 1);
-        text_append(text, " parameter '%s' on rank %" PRIu32,
-                    module->parameters[unused->parameter].name, unused->rank);
+        text_append(text, " parameter '%s'", module->parameters[unused->parameter].name);
+        step_name_shared(module, unused->parameter, text);
+        text_append(text, " on rank %" PRIu32, unused->rank);
     }
     if (more > 0)
         text_append(text, "%sand %" PRIu64 " more", separator, more);

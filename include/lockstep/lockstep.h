@@ -323,14 +323,16 @@ typedef enum lockstep_dtype {
 /* Not trained until lockstep_module_freeze says otherwise; its value is still broadcast at start.
  */
 #define LOCKSTEP_PARAMETER_FROZEN 1u
-/* Registered in an earlier module too, which owns it; data is the same pointer there, dtype,
- * shape and LOCKSTEP_PARAMETER_FROZEN are the same, gradient is the same or NULL. Its gradient
- * travels once, with the owner, when the last calls of all its modules have reported it or the
- * step ends; it is used when any of them reported it, and the owner's policy holds. A step that
- * calls a later module and not the owner contributes for the owner what was reported of it,
- * with this rank's weight, and nobody objects to the rest. A parameter in two modules without
- * this flag on the later one is an error, and so is this flag in or towards a module with
- * separate_calls or replicas. */
+/* A second name of an earlier parameter, the owner, in the same module or in an earlier one: tied
+ * weights. data is the owner's pointer, dtype, shape and LOCKSTEP_PARAMETER_FROZEN are the owner's,
+ * and gradient is the owner's or NULL; so it is in each replica. The gradient travels once, under
+ * the owner's name, when the last calls have reported it under all names or the step ends. Backward
+ * adds to it under each name and reports each; a name that is not reported costs time only, since
+ * its bucket then waits for the end of the call. The gradient is used when any report named it, and
+ * the policy of the owner's module holds. A step that calls a later module and not the owner's
+ * contributes for the owner what was reported of it, with this rank's weight, and nobody objects to
+ * the rest. This flag towards another module is an error when either has separate_calls or
+ * replicas. */
 #define LOCKSTEP_PARAMETER_SHARED 2u
 
 /* A trained tensor. Memory is dense: its elements fill it without gaps. Initialize with
@@ -464,6 +466,10 @@ struct lockstep_module_config {
 /* Declares a module. Parameters are numbered as in config->parameters, from 0. Local: other ranks
  * are not asked before lockstep_start. All ranks register the same modules in the same order, with
  * the same gradient_kind, policy and calls_per_step.
+ * Each tensor of a session has memory of its own: values, gradients and buffers that overlap, also
+ * in part, are E_INVALID, and the text names both. Three things may be in one place: a parameter
+ * and its second names (LOCKSTEP_PARAMETER_SHARED), the values of one parameter's replicas, and a
+ * parameter's value and its own gradient. What is ignored is not looked at.
  * Blocks: no. Threads: the trainer's, before lockstep_start (also before it is called again, after
  * lockstep_module_close). Owns: descriptions are copied; data and gradient memory is borrowed until
  * the module or the session is closed. Returns: E_INVALID (the text names the parameter and the
@@ -498,11 +504,15 @@ LOCKSTEP_API int lockstep_module_gradients(lockstep_module *module, void **gradi
 /* A parameter's memory (that of the first replica) has moved. data: NULL leaves it; gradient: the
  * registered memory from now on, NULL for none. Same shape, strides and dtype. Blocks: no. Threads:
  * the trainer's, outside a step or window. Owns: borrowed until the session is closed or it moves
- * again. Returns: E_INVALID for the gradient of an ignored parameter, and for a shared one: move it
- * in the module that owns it.
- */
+ * again. Returns: E_INVALID for the gradient of an ignored parameter, and for a shared one: move
+ * its owner. Tensors may exchange their memory, one after the other: whether any overlap is looked
+ * at by the next lockstep_start or lockstep_step_begin, which return E_INVALID then. */
 LOCKSTEP_API int lockstep_parameter_move(lockstep_module *module, uint32_t parameter, void *data,
                                          void *gradient);
+/* The same for a buffer: its memory is at data from now on. Returns: E_INVALID for a number that is
+ * no buffer's, for NULL where the buffer has elements, and for memory that is not where
+ * lockstep_start agreed that the buffer is (on the device, or on the host). */
+LOCKSTEP_API int lockstep_buffer_move(lockstep_module *module, uint32_t buffer, void *data);
 
 /* Takes parameters out of training (frozen 1), or puts them in (0), from the next step on: a frozen
  * one has no gradient, is in no plan, and reporting it is an error. All ranks do the same before

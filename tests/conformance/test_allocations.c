@@ -154,8 +154,10 @@ static void replicate(struct trained_module *module, struct lockstep_module_conf
     struct small *small = (struct small *)module;
     for (uint32_t i = 0; i < 2 * SMALL; i++) {
         small->parameters[i] = module->parameters[i % SMALL];
-        if (i >= SMALL)
-            small->parameters[i].data = small->data[i % SMALL];
+        if (i < SMALL)
+            continue;
+        small->parameters[i].data = small->data[i % SMALL];
+        small->parameters[i].gradient = NULL;
     }
     config->parameters = small->parameters;
     config->replicas = 2;

@@ -302,7 +302,7 @@ static const struct use uses[] = {
 
 // ---- A session alone, with one of each handle --------------------------------------------------
 
-static float values[4];
+static float values[4][4]; // The last one is a buffer's.
 static float gradients[4];
 static const int64_t four[] = {4};
 static struct lockstep_parameter parameters[] = {
@@ -310,19 +310,19 @@ static struct lockstep_parameter parameters[] = {
      .dtype = LOCKSTEP_FLOAT32,
      .dims = 1,
      .shape = four,
-     .data = values,
+     .data = values[0],
      .gradient = gradients},
     {.name = "bias",
      .dtype = LOCKSTEP_FLOAT32,
      .dims = 1,
      .shape = four,
-     .data = values,
+     .data = values[1],
      .gradient = NULL},
     {.name = "table",
      .dtype = LOCKSTEP_FLOAT32,
      .dims = 1,
      .shape = four,
-     .data = values,
+     .data = values[2],
      .gradient = NULL,
      .flags = LOCKSTEP_PARAMETER_FROZEN},
 };
@@ -339,12 +339,14 @@ static struct lockstep_module_config describe(const char *name)
 // The same with values of its own.
 static struct lockstep_module_config describe_apart(const char *name)
 {
-    static float other_values[4];
+    static float other_values[3][4];
+    static float other_gradients[4];
     static struct lockstep_parameter apart[3];
     struct lockstep_module_config config = describe(name);
     memcpy(apart, parameters, sizeof(apart));
     for (int i = 0; i < 3; i++)
-        apart[i].data = other_values;
+        apart[i].data = other_values[i];
+    apart[0].gradient = other_gradients;
     config.parameters = apart;
     return config;
 }
@@ -832,7 +834,7 @@ static const struct bad_module bad_modules[] = {
     {"separate_calls is not 0 or 1", odd_separate},
     {"on_abort is unknown", odd_abort},
     {"'weight' has the ready_count 32769", many_reports},
-    {"'weight' is shared, and no earlier module has its memory", shared_with_nobody},
+    {"'weight' is shared, and no earlier parameter has its memory", shared_with_nobody},
     {"parameter 0 has no name", no_parameter_name},
     {"parameter 0 is too long", long_parameter_name},
     {"parameter 0 is not valid UTF-8", parameter_no_utf8},
@@ -857,7 +859,7 @@ static void modules_that_cannot_be(void **state)
                                          .dtype = LOCKSTEP_FLOAT32,
                                          .dims = 1,
                                          .shape = four,
-                                         .data = values,
+                                         .data = values[3],
                                          .policy = LOCKSTEP_BUFFER_AT_START};
     lockstep_session *session;
     lockstep_module *module;

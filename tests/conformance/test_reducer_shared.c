@@ -778,7 +778,8 @@ static void moved_body(struct rank *rank)
     tied_start(rank, LOCKSTEP_UNUSED_ERROR, 0, &tied);
     RANK_FAILS(rank, LOCKSTEP_E_INVALID,
                lockstep_parameter_move(tied.decoder.module, SHARED, NULL, gradient));
-    RANK_SAYS(rank, "parameter 'p1' is shared: move it in module 'encoder', which owns it");
+    RANK_SAYS(rank,
+              "parameter 'p1' is shared: move parameter 'p2' of module 'encoder', which owns it");
     RANK_OK(rank, lockstep_parameter_move(tied.encoder.module, TIED, data, gradient));
     tied.encoder.gradients[TIED] = gradient;
     for (uint32_t i = 0; i < 3; i++) {
@@ -875,7 +876,7 @@ static const struct refused refusals[] = {
     {"its shape is not that of its owner", other_shape},
     {"its flag LOCKSTEP_PARAMETER_FROZEN is not that of its owner", frozen_here},
     {"its gradient memory is not that of its owner", other_memory},
-    {"parameter 'w' is shared, and no earlier module has its memory", no_owner},
+    {"parameter 'w' is shared, and no earlier parameter has its memory", no_owner},
     {"neither may have separate_calls or replicas", separate_calls},
 };
 
@@ -921,7 +922,7 @@ static void frozen_body(struct rank *rank)
         const bool frozen = i % 2 == 1;
         RANK_FAILS(rank, LOCKSTEP_E_INVALID,
                    lockstep_module_freeze(tied.decoder.module, &shared, 1, frozen));
-        RANK_SAYS(rank, "is shared: say it of module 'encoder', which owns it");
+        RANK_SAYS(rank, "is shared: say it of parameter 'p2' of module 'encoder', which owns it");
         RANK_OK(rank, lockstep_module_freeze(tied.encoder.module, &owned, 1, frozen));
         trainer_begin(rank, NULL);
         tied_fill(rank, &tied);

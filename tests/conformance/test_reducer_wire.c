@@ -266,14 +266,15 @@ static void wired_make(struct rank *rank, const struct format *format, uint32_t 
     for (uint32_t p = count; p-- > 0;) {
         wired->offsets[p] = elements;
         wired->gradients[p] = wired->block + GUARD_BYTES + elements * size_of(format->dtype);
-        elements += sizes[p];
         shapes[p] = (int64_t)sizes[p];
         parameters[p] = (struct lockstep_parameter){.name = names[p],
                                                     .dtype = format->dtype,
                                                     .dims = 1,
                                                     .shape = &shapes[p],
-                                                    .data = wired->data,
+                                                    .data = (char *)wired->data +
+                                                            elements * size_of(format->dtype),
                                                     .gradient = wired->gradients[p]};
+        elements += sizes[p];
     }
     snprintf(name, sizeof(name), "%" PRIu32 " %s", number, format->name);
     config.name = name;
@@ -510,7 +511,7 @@ static void mixed_body(struct rank *rank)
 {
     static const char *const names[] = {"a", "b", "c", "d", "e", "f", "g", "h"};
     static const int64_t shape[] = {MIXED_ELEMENTS};
-    static const uint64_t zeros[MIXED_ELEMENTS];
+    static const uint64_t zeros[LENGTH(mixed)][MIXED_ELEMENTS];
     _Alignas(8) unsigned char gradients[LENGTH(mixed)][MIXED_BYTES];
     const lockstep_wire *wire = rank->context;
     struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
@@ -522,7 +523,7 @@ static void mixed_body(struct rank *rank)
                                                     .dtype = mixed[p],
                                                     .dims = 1,
                                                     .shape = shape,
-                                                    .data = (void *)(uintptr_t)zeros,
+                                                    .data = (void *)(uintptr_t)zeros[p],
                                                     .gradient = gradients[p]};
     config.name = "mixed";
     config.parameters = parameters;

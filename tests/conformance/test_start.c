@@ -28,7 +28,7 @@ struct declaration {
     struct lockstep_module_config config;
 };
 
-static float memory[16];
+static float memory[7][8]; // Of each tensor; the gradient of the first one lies in the last.
 static const int64_t two_by_three[] = {2, 3};
 static const int64_t three_by_two[] = {3, 2};
 static const int64_t three[] = {3};
@@ -37,12 +37,13 @@ static void declare(struct declaration *declaration)
 {
     static const struct lockstep_module_config initial = LOCKSTEP_MODULE_INIT;
     *declaration = (struct declaration){
-        .parameters = {{"weight", LOCKSTEP_FLOAT32, 2, two_by_three, memory, memory, 0},
-                       {"bias", LOCKSTEP_FLOAT32, 1, three, memory, memory, 0},
-                       {"extra", LOCKSTEP_FLOAT32, 1, three, memory, memory, 0}},
-        .buffers = {{"mean", LOCKSTEP_FLOAT32, 1, three, memory, LOCKSTEP_BUFFER_IGNORE},
-                    {"count", LOCKSTEP_INT32, 0, NULL, memory, LOCKSTEP_BUFFER_IGNORE},
-                    {"table", LOCKSTEP_FLOAT32, 2, three_by_two, memory, LOCKSTEP_BUFFER_IGNORE}},
+        .parameters = {{"weight", LOCKSTEP_FLOAT32, 2, two_by_three, memory[0], memory[6], 0},
+                       {"bias", LOCKSTEP_FLOAT32, 1, three, memory[1], NULL, 0},
+                       {"extra", LOCKSTEP_FLOAT32, 1, three, memory[2], NULL, 0}},
+        .buffers = {{"mean", LOCKSTEP_FLOAT32, 1, three, memory[3], LOCKSTEP_BUFFER_IGNORE},
+                    {"count", LOCKSTEP_INT32, 0, NULL, memory[4], LOCKSTEP_BUFFER_IGNORE},
+                    {"table", LOCKSTEP_FLOAT32, 2, three_by_two, memory[5],
+                     LOCKSTEP_BUFFER_IGNORE}},
         .config = initial,
     };
     declaration->config.name = "net";
