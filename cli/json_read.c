@@ -176,6 +176,19 @@ bool json_read_u64(const char *value, uint64_t *number)
     return true;
 }
 
+// The programs that read this set no locale, so the decimal point is that of JSON.
+bool json_read_double(const char *value, double *number)
+{
+    char *end = NULL;
+    if (!value || (!isdigit((unsigned char)*value) && *value != '-'))
+        return false;
+    const double read = strtod(value, &end);
+    if (end == value)
+        return false;
+    *number = read;
+    return true;
+}
+
 bool json_read_bool(const char *value, bool *flag)
 {
     if (!value || (strncmp(value, "true", 4) != 0 && strncmp(value, "false", 5) != 0))

@@ -24,6 +24,9 @@ bool json_read_string(const char *value, char *text, size_t capacity);
 
 bool json_read_u64(const char *value, uint64_t *number);
 
+// A number with or without a fraction; false when the value is none.
+bool json_read_double(const char *value, double *number);
+
 // True or false in *flag; false when the value is neither.
 bool json_read_bool(const char *value, bool *flag);
 

@@ -3,7 +3,9 @@
 // How fast a job is, once in a second, and which ranks the others always wait for. A rank that is
 // always the last to come hardly ever waits; so the score of a rank is what it waited less than
 // the median of all, as a share of the time: what the job would win at most if it were as fast as
-// the others. No clock of any two ranks is compared. Runs inside coordinator_step.
+// the others. Waits are looked at each 5 seconds, and a score is of the last 25, so it is right 30
+// seconds after anything has changed. No clock of any two ranks is compared. Runs inside
+// coordinator_step.
 
 #include "coordinator/core.h"
 
@@ -17,7 +19,8 @@ void rates_reset(struct rates *rates)
     rates->next_ms = 0;
     rates->count = 0;
     rates->median_step = 0;
-    rates->until_scores = 0;
+    rates->until_look = 0;
+    rates->looks = 0;
 }
 
 // Shell's sort: no allocation, and a thousand numbers at most.
@@ -58,37 +61,31 @@ static struct rates_sums rates_sum(struct coordinator *core, struct job *job)
 
 // ---- Stragglers --------------------------------------------------------------------------------
 
-static void rates_begin_scores(struct coordinator *core, struct job *job,
-                               const struct rates_sums *sums)
+// What is known of a window: from the oldest look that is kept until now.
+struct rates_window {
+    uint32_t oldest; // Index of that look.
+    uint64_t elapsed_us;
+};
+
+static uint64_t rates_waited(const struct worker *worker, const struct rates_window *window)
 {
-    for (uint32_t i = 0; i < job->count; i++) {
-        struct worker *worker = job_worker(core, job, i);
-        worker->beat.waited_us = worker->heartbeat.place.waited_us;
-    }
-    job->rates.until_scores = STALL_SCORE_SAMPLES;
-    job->rates.scored_ms = core->now;
-    job->rates.scored_steps = sums->steps;
+    const uint64_t waited =
+        grown(worker->heartbeat.place.waited_us, worker->beat.waited_us[window->oldest]);
+    return waited < window->elapsed_us ? waited : window->elapsed_us;
 }
 
-// Three parts of four are what it was before: who is slow once is not always slow.
-static void rates_score(struct coordinator *core, struct job *job)
+static void rates_score(struct coordinator *core, struct job *job,
+                        const struct rates_window *window)
 {
     uint64_t waits[LOCKSTEP_MAX_WORLD];
-    const uint64_t elapsed_us = (core->now - job->rates.scored_ms) * 1000;
-    for (uint32_t i = 0; i < job->count; i++) {
-        const struct worker *worker = job_worker(core, job, i);
-        waits[i] = grown(worker->heartbeat.place.waited_us, worker->beat.waited_us);
-        if (waits[i] > elapsed_us)
-            waits[i] = elapsed_us;
-    }
+    for (uint32_t i = 0; i < job->count; i++)
+        waits[i] = rates_waited(job_worker(core, job, i), window);
     rates_sort(waits, job->count);
     const uint64_t median = waits[job->count / 2];
     for (uint32_t i = 0; i < job->count; i++) {
         struct worker *worker = job_worker(core, job, i);
-        const uint64_t waited = grown(worker->heartbeat.place.waited_us, worker->beat.waited_us);
-        const uint64_t permille = grown(median, waited) * 1000 / elapsed_us;
         worker->beat.straggler_permille =
-            (3 * worker->beat.straggler_permille + (uint32_t)permille) / 4;
+            (uint32_t)(grown(median, rates_waited(worker, window)) * 1000 / window->elapsed_us);
     }
 }
 
@@ -96,14 +93,22 @@ static void rates_look_for_stragglers(struct coordinator *core, struct job *job,
                                       const struct rates_sums *sums)
 {
     struct rates *rates = &job->rates;
-    if (rates->until_scores > 1) {
-        rates->until_scores--;
-        return;
-    }
+    const uint32_t place = rates->looks % STALL_SCORES;
+    const struct rates_window window = {
+        .oldest = rates->looks < STALL_SCORES ? 0 : place,
+        .elapsed_us =
+            (core->now - rates->scored_ms[rates->looks < STALL_SCORES ? 0 : place]) * 1000};
     // Without a step nobody was last in one.
-    if (rates->until_scores == 1 && grown(sums->steps, rates->scored_steps) > 0)
-        rates_score(core, job);
-    rates_begin_scores(core, job, sums);
+    if (rates->looks > 0 && window.elapsed_us > 0 &&
+        grown(sums->steps, rates->scored_steps[window.oldest]) > 0)
+        rates_score(core, job, &window);
+    for (uint32_t i = 0; i < job->count; i++) {
+        struct worker *worker = job_worker(core, job, i);
+        worker->beat.waited_us[place] = worker->heartbeat.place.waited_us;
+    }
+    rates->scored_ms[place] = core->now;
+    rates->scored_steps[place] = sums->steps;
+    rates->looks++;
 }
 
 // ---- Samples -----------------------------------------------------------------------------------
@@ -128,12 +133,13 @@ void rates_tick(struct coordinator *core, struct job *job)
     if (core->now < rates->next_ms)
         return;
     const struct rates_sums sums = rates_sum(core, job);
-    if (rates->next_ms != 0) {
+    if (rates->next_ms != 0)
         rates_sample(core, job, &sums);
+    if (rates->until_look == 0) {
         rates_look_for_stragglers(core, job, &sums);
-    } else {
-        rates_begin_scores(core, job, &sums);
+        rates->until_look = STALL_LOOK_SAMPLES;
     }
+    rates->until_look--;
     // As many heartbeats of each rank in every sample, as far as ticks allow.
     const bool late = core->now >= rates->next_ms + STALL_RATE_MS;
     rates->next_ms = (late ? core->now : rates->next_ms) + STALL_RATE_MS;

@@ -25,7 +25,8 @@ enum stall_limit {
     STALL_BOUNDS_TURN_MS = 600000, // Of them, what was not seen for one to two turns is forgotten.
     STALL_USUAL_MOST_MS = 3600000, // Nothing that a worker calls usual counts as more.
     STALL_RATE_MS = 1000, // Between two samples of the step times.
-    STALL_SCORE_SAMPLES = 10, // Of them between two looks for stragglers.
+    STALL_LOOK_SAMPLES = 5, // Of them between two looks for stragglers.
+    STALL_SCORES = 5, // Looks that a score reaches back: it is true after one more.
 };
 
 // ---- Part of a worker --------------------------------------------------------------------------
@@ -37,7 +38,7 @@ struct beat {
     uint32_t tracer; // ... which is this process; 0: not known.
     uint64_t silent_ms; // Of the time in this place.
     uint32_t still; // Bits, by index of its heartbeat's links: this one was still before, too.
-    uint64_t waited_us; // place.waited_us at the last look for stragglers.
+    uint64_t waited_us[STALL_SCORES]; // place.waited_us at the last looks, by their number modulo.
     uint32_t straggler_permille;
 };
 
@@ -158,9 +159,10 @@ struct rates {
     uint64_t steps; // Sums over the members then.
     uint64_t exposed_us;
     uint64_t median_step; // That members have opened.
-    uint32_t until_scores; // Samples until stragglers are looked for.
-    uint64_t scored_ms; // When they were, and ...
-    uint64_t scored_steps; // ... the sum of steps then.
+    uint32_t until_look; // Samples until stragglers are looked for.
+    uint32_t looks; // Looks ever; kept by their number modulo STALL_SCORES:
+    uint64_t scored_ms[STALL_SCORES]; // when it was, and ...
+    uint64_t scored_steps[STALL_SCORES]; // ... the sum of steps then.
     uint32_t count; // Samples ever; kept by count modulo LOCKSTEP_RATE_SAMPLES.
     struct rate_sample samples[LOCKSTEP_RATE_SAMPLES];
 };

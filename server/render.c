@@ -200,6 +200,7 @@ void render_job_summary(struct json *json, const char *key, const struct snapsho
     render_job_members(json, &job->view);
     render_verdict(json, snapshot, job);
     render_devices(json, snapshot, job);
+    render_slowest(json, snapshot, job);
     json_object_end(json);
 }
 
@@ -233,6 +234,7 @@ bool render_job(struct json *json, const struct snapshot *snapshot, const char *
     render_job_members(json, &job->view);
     render_verdict(json, snapshot, job);
     render_devices(json, snapshot, job);
+    render_slowest(json, snapshot, job);
     json_array_begin(json, "workers");
     for (uint32_t w = 0; w < job->workers.count; w++)
         render_worker(json, snapshot, job, &snapshot->workers[job->workers.first + w]);

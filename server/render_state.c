@@ -125,8 +125,8 @@ uint32_t render_stragglers(const struct snapshot *snapshot, const struct snapsho
     return count;
 }
 
-static void render_slowest(struct json *json, const struct snapshot *snapshot,
-                           const struct snapshot_job *job)
+void render_slowest(struct json *json, const struct snapshot *snapshot,
+                    const struct snapshot_job *job)
 {
     const struct worker_view *found[RENDER_STRAGGLERS];
     const uint32_t count = render_stragglers(snapshot, job, found);

@@ -38,6 +38,10 @@ void render_kind(struct json *json, const char *key, enum stall_kind kind);
 void render_job_summary(struct json *json, const char *key, const struct snapshot *snapshot,
                         const struct snapshot_job *job);
 
+// The member `stragglers` of a job: the ranks for which the others wait most, the worst first.
+void render_slowest(struct json *json, const struct snapshot *snapshot,
+                    const struct snapshot_job *job);
+
 // A stall as an object; the members that describe it are those of /api/v1/stalls.
 void render_stall(struct json *json, const char *key, const struct snapshot *snapshot,
                   const struct snapshot_job *job, const struct stall_view *stall);

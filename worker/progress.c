@@ -169,6 +169,14 @@ struct visit progress_enter(struct lockstep_session *session, enum api_function 
     return visit;
 }
 
+// Whether time inside this function is spent waiting for others: a trainer that saves a file, or
+// copies gradients, works.
+static bool progress_function_waits(enum api_function function)
+{
+    return function != API_CALL_BEGIN && function != API_CALL_END && function != API_CALL_ABORT &&
+           function != API_STATE;
+}
+
 static void visit_left_blocking(const struct visit *visit, uint64_t now_ms, int status)
 {
     struct progress *progress = visit->session->progress;
@@ -177,7 +185,7 @@ static void visit_left_blocking(const struct visit *visit, uint64_t now_ms, int 
         progress_store(&progress->plain, progress_load(&progress->plain) + (status == 0));
     if (now_ms == visit->entered_ms)
         return;
-    if (function != API_CALL_BEGIN && function != API_CALL_END && function != API_CALL_ABORT)
+    if (progress_function_waits(function))
         progress_store(&progress->waited_ms,
                        progress_load(&progress->waited_ms) + now_ms - visit->entered_ms);
     if (function != API_COLLECTIVE && function != API_WORK_WAIT)
@@ -408,6 +416,8 @@ void progress_read(const struct lockstep_session *session, struct up_message *me
     place->plain = progress_load(&progress->plain);
     place->waited_us = progress_load(&progress->waited_ms) * 1000;
     progress_read_api(session, place);
+    if (place->waits && progress_function_waits(place->api))
+        place->waited_us += place->api_ms * 1000; // This wait is not over.
     beat->activity = progress_activity(place, paused_ms != 0);
     beat->since_ms = beat->activity == ACTIVITY_PAUSED ? progress_age(clock_coarse_ms(), paused_ms)
                                                        : place->api_ms;

@@ -474,7 +474,7 @@ const replace = (id, value, children) => {
 const showLists = state => {
   replace('stragglers', state.stragglers, () => state.stragglers.length
     ? state.stragglers.map(({rank, score}) => meterLine('', `rank ${rank}`, score, percent(score)))
-    : [make('p', 'empty', 'The others wait for no rank in particular.')]);
+    : [make('p', 'empty', 'No rank in particular.')]);
   replace('modules', [state.modules, state.rows.length], () => state.modules.length
     ? state.modules.map(({name, ranks}) => meterLine('name', name, ranks / Math.max(state.rows.length, 1), ranks === 1 ? '1 rank' : `${ranks} ranks`))
     : [make('p', 'empty', 'No names are known yet.')]);

@@ -469,6 +469,35 @@ static void test_visits(void **state)
     assert_true(!place->inside && !place->waits && place->api == API_STEP_END);
 }
 
+// The time waited is said while a wait goes on, not only at its end. Saving a file is no waiting.
+static void test_what_is_waited_for(void **state)
+{
+    struct lockstep_session *session = ((const struct trainer *)*state)->session;
+    static struct up_message message;
+    const struct place *place = &message.u.heartbeat.place;
+    progress_read(session, &message);
+    const uint64_t before_us = place->waited_us;
+    struct visit visit = progress_enter(session, API_STATE, PROGRESS_NO_MODULE, 0);
+    visit.entered_ms -= 30000; // As if it had been in there for so long.
+    progress_leave(&visit, 0);
+    progress_read(session, &message);
+    assert_int_equal(place->waited_us, before_us);
+    visit = progress_enter(session, API_STEP_END, PROGRESS_NO_MODULE, 0);
+    visit.entered_ms -= 30000;
+    atomic_fetch_sub(&session->progress->api_ms, 30000);
+    mutex_lock(&session->mutex);
+    progress_wait_locked(session->progress, 1);
+    mutex_unlock(&session->mutex);
+    progress_read(session, &message);
+    assert_in_range(place->waited_us - before_us, 30000000, 31000000);
+    mutex_lock(&session->mutex);
+    progress_wait_locked(session->progress, -1);
+    mutex_unlock(&session->mutex);
+    progress_leave(&visit, 0);
+    progress_read(session, &message);
+    assert_in_range(place->waited_us - before_us, 30000000, 31000000);
+}
+
 // So many threads are blocked, and so many of them in lockstep_call_wait, which two may be in.
 static bool is_blocked(struct lockstep_session *session, int blocked, uint32_t for_calls)
 {
@@ -625,6 +654,7 @@ int main(void)
         TEST(other_functions_do_not_close_a_call),
         TEST(heartbeats_while_the_trainer_spins),
         TEST(visits),
+        TEST(what_is_waited_for),
         TEST(threads_that_wait_for_calls),
         TEST(what_is_usual),
         TEST(a_mate_that_is_stopped),

@@ -200,7 +200,7 @@ class Metrics(unittest.TestCase):
                                 "alert_rule_test": tests}])
 
     def test_straggler_raises_one(self):
-        """The score needs minutes to come to what it will be; here it is there at once."""
+        """The alarm wants minutes of a score; here they pass at once."""
         firing = 'count(ALERTS{alertname="%s",alertstate="firing"%s}) or vector(0)'
         tests = [{"expr": firing % (name, labels), "eval_time": "900s",
                   "exp_samples": [{"labels": "{}", "value": int(name == "LockstepStraggler")}]}

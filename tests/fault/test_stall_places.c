@@ -2,11 +2,13 @@
 //
 // What stall sentences may claim, of real processes: ranks that all wait blame neither each other
 // nor the network between them; a trainer in state D is named in the end, with what it sleeps in; a
-// second culprit is seen behind a stopped one; and mates see a debugger. A debugger is this test,
-// which stops threads by ptrace.
+// second culprit is seen behind a stopped one; mates see a debugger; and what a slow rank costs is
+// said. A debugger is this test, which stops threads by ptrace.
 
 #include "tests/fault/process_world.h"
 #include "tests/fault/stall_ask.h"
+
+#include "base/clock.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,7 +38,8 @@ static void begin(struct script *scripts, uint32_t size, const char *transport)
     const char *const arguments[] = {"--http=127.0.0.1:0", floor_ms, NULL};
     for (uint32_t rank = 0; rank < size; rank++) {
         scripts[rank].way.transport = transport;
-        scripts[rank].rest_ms = REST_MS;
+        if (scripts[rank].rest_ms == 0)
+            scripts[rank].rest_ms = REST_MS;
         scripts[rank].report_every = 5;
     }
     coordinator_start(&coordinator, arguments);
@@ -191,6 +194,45 @@ static void held_by_a_debugger(void **state)
     end();
 }
 
+// How much of their time the others wait for this rank, as `lockstep status` says; 0: it does not.
+static unsigned waited_for(uint32_t rank)
+{
+    const char *folder = getenv("LOCKSTEP_BIN");
+    const char *keep = getenv("LOCKSTEP_STALL_KEEP"); // As in stall_ask.h: for docs/stalls.md.
+    char command[256];
+    char line[1024];
+    char wanted[32];
+    unsigned percent = 0;
+    snprintf(command, sizeof(command), "'%s/lockstep' status --http 127.0.0.1:%u | tee -a '%s'",
+             folder != NULL ? folder : "build/bin", coordinator.http_port,
+             keep != NULL ? keep : "/dev/null");
+    snprintf(wanted, sizeof(wanted), " %% for rank %u\n", rank);
+    FILE *answer = popen(command, "re");
+    assert_non_null(answer);
+    while (fgets(line, sizeof(line), answer) != NULL)
+        if (strstr(line, wanted) != NULL && sscanf(line, "    others wait %u", &percent) == 1)
+            print_message("%s", line);
+    assert_int_equal(pclose(answer), 0);
+    return percent;
+}
+
+// Condition: rank 1 takes half a second longer for each step than the others. Decision: half a
+// minute later the status says that the others wait for it, and for no other one.
+static void a_slow_rank(void **state)
+{
+    (void)state;
+    struct script scripts[3] = {
+        {.place = PLACE_NOWHERE}, {.rest_ms = 550}, {.place = PLACE_NOWHERE}};
+    unsigned percent = 0;
+    begin(scripts, 3, "auto");
+    world_expect_step(&world, 0, 5);
+    const uint64_t end_ms = clock_now_ms() + slow_ms(30000);
+    while ((percent = waited_for(1)) < 40 && clock_now_ms() < end_ms)
+        pause_us(500000);
+    assert_in_range(percent, 40, 100);
+    end();
+}
+
 static int teardown(void **state)
 {
     (void)state;
@@ -210,6 +252,7 @@ int main(void)
         cmocka_unit_test_teardown(asleep_in_the_kernel, teardown),
         cmocka_unit_test_teardown(behind_a_stopped_one, teardown),
         cmocka_unit_test_teardown(held_by_a_debugger, teardown),
+        cmocka_unit_test_teardown(a_slow_rank, teardown),
     };
     if (sanitizer != NULL && sanitizer[0] != '\0')
         return cmocka_run_group_tests(some, NULL, NULL); // Times, vfork and signals differ there.

@@ -76,7 +76,7 @@ static void test_who_is_always_the_last_has_a_score(void **state)
     (void)state;
     fleet_begin(&fleet, &story, 5, 1);
     run(100, 10, 400000, 3);
-    assert_in_range(fleet_worker(&fleet, 3).straggler_permille, 300, 420);
+    assert_in_range(fleet_worker(&fleet, 3).straggler_permille, 380, 420);
     for (uint32_t rank = 0; rank < 5; rank++)
         if (rank != 3)
             assert_int_equal(fleet_worker(&fleet, rank).straggler_permille, 0);
@@ -85,6 +85,44 @@ static void test_who_is_always_the_last_has_a_score(void **state)
     assert_true(fleet_worker(&fleet, 3).straggler_permille > 100);
     run(200, 10, 400000, 99);
     assert_true(fleet_worker(&fleet, 3).straggler_permille < 20);
+}
+
+// Condition: a rank becomes slow. Decision: its score says so within seconds, and is true after 30;
+// when another one is slow instead, both are true 30 seconds later.
+static void test_a_score_is_true_after_thirty_seconds(void **state)
+{
+    (void)state;
+    fleet_begin(&fleet, &story, 5, 1);
+    run(60, 10, 400000, 99);
+    run(12, 10, 650000, 3);
+    assert_in_range(fleet_worker(&fleet, 3).straggler_permille, 150, 300);
+    run(20, 10, 650000, 3);
+    assert_in_range(fleet_worker(&fleet, 3).straggler_permille, 610, 690);
+    run(32, 10, 300000, 1);
+    assert_in_range(fleet_worker(&fleet, 1).straggler_permille, 280, 320);
+    assert_in_range(fleet_worker(&fleet, 3).straggler_permille, 0, 20);
+}
+
+// The first score comes after five seconds, not after the window.
+static void test_a_young_job_has_scores(void **state)
+{
+    (void)state;
+    fleet_begin(&fleet, &story, 2, 1);
+    run(8, 10, 650000, 1);
+    assert_in_range(fleet_worker(&fleet, 1).straggler_permille, 500, 800);
+    assert_int_equal(fleet_worker(&fleet, 0).straggler_permille, 0);
+}
+
+// Steps may be longer than the time between two looks: the score is of whole waits nevertheless.
+static void test_long_steps_have_scores(void **state)
+{
+    (void)state;
+    fleet_begin(&fleet, &story, 3, 1);
+    for (uint32_t step = 0; step < 5; step++) {
+        run(19, 0, 650000, 2);
+        run(1, 1, 650000, 2);
+    }
+    assert_in_range(fleet_worker(&fleet, 2).straggler_permille, 610, 690);
 }
 
 static void test_who_stands_still_is_no_straggler(void **state)
@@ -169,6 +207,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_step_times_are_known),
         TEST(test_who_is_always_the_last_has_a_score),
+        TEST(test_a_score_is_true_after_thirty_seconds),
+        TEST(test_a_young_job_has_scores),
+        TEST(test_long_steps_have_scores),
         TEST(test_who_stands_still_is_no_straggler),
         TEST(test_a_worker_that_counts_backwards_is_not_believed),
         TEST(test_who_is_behind_the_median_lags),

@@ -173,7 +173,8 @@ static void job_says_where_its_workers_are(void **state)
     (void)state;
     assert_true(render_job(&json, &snapshot, "run \"1\""));
     expect("\"stalled\":true,\"verdict\":\"rank 3 is outside\",\"phase\":null,"
-           "\"device_classes\":[\"cpu\",\"gpu\"]");
+           "\"device_classes\":[\"cpu\",\"gpu\"],"
+           "\"stragglers\":[{\"rank\":3,\"score\":0.01},");
     expect(
         "\"device\":\"cpu\",\"place\":{\"position\":3,\"count\":12,\"done\":false,\"waits\":true,"
         "\"slot\":{\"module\":\"cri\\\"tic\",\"call\":1,\"bucket\":0},\"api\":\"step_end\","
