@@ -143,10 +143,18 @@ static_assert(sizeof(struct board_notice) == BOARD_LINE, "a notice is a pair of 
 // dead mate between `filled` and `spread` takes it from there for itself.
 struct board_block {
     struct board_counter writing; // 1: its rank may be writing to the memory of mates.
-    struct board_counter filled; // Blocks, ever: what is described below is final there.
+    // Blocks, ever: what is described below is final there. 0: it is being described or summed.
+    struct board_counter filled;
     struct board_counter spread; // Blocks, ever: they are in the memory of all.
+    _Atomic uint64_t run;
+    _Atomic uint64_t first; // Elements of the run.
+    _Atomic uint64_t count;
+};
+
+// A block that is filled, as a mate has read it.
+struct board_filled {
     uint64_t run;
-    uint64_t first; // Elements of the run.
+    uint64_t first;
     uint64_t count;
 };
 
@@ -241,5 +249,34 @@ static inline void board_publish(struct board_counter *counter, uint64_t value)
 {
     atomic_store_explicit(&counter->value, value, memory_order_release);
 }
+
+// ---- what a mate has written --------------------------------------------------------------------
+//
+// Mates can change a word at any time. So each is read once, into memory of this rank, and what is
+// checked there is what is used.
+
+static inline uint32_t board_word(const uint32_t *word)
+{
+    return *(const volatile uint32_t *)word;
+}
+
+static inline uint64_t board_long(const uint64_t *word)
+{
+    return *(const volatile uint64_t *)word;
+}
+
+// All of a record but its payload and used bits; of a run what it says of so many seats.
+void board_take_record(struct board_record *to, const struct board_record *from);
+void board_take_run(struct board_run *to, const struct board_run *from, uint32_t seats);
+
+// What is impossible about what was taken, whatever it is of; NULL: nothing.
+const char *board_check_record(const struct board_record *record, bool shot);
+const char *board_check_run(const struct board_run *run, uint32_t seats);
+
+// Describes a block that is not filled yet. Its rank.
+void board_describe(struct board_block *block, uint64_t run, uint64_t first, uint64_t count);
+// Reads it while its rank may go on to the next one. False: there is none that was not spread, and
+// as many blocks as were ever filled are in the memory of all.
+bool board_take_block(const struct board_block *from, struct board_filled *to);
 
 #endif

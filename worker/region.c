@@ -448,6 +448,8 @@ static const char *region_check(int fd, uint64_t bytes)
         return "sent a region that can be cut";
     if (bytes == 0 || status.st_size < 0 || (uint64_t)status.st_size < bytes)
         return "sent a region that is smaller than it says";
+    if ((uint64_t)status.st_blocks * 512 < bytes)
+        return "sent a region that has holes";
     return NULL;
 }
 

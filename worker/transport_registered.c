@@ -123,12 +123,14 @@ static void registered_hear(struct shared *shared, uint32_t seat)
     bool possible = true;
     const uint64_t said = board_read(&mapped->said);
     while (possible && registered->mapped_heard[seat] != said)
-        possible = regions_mapped(regions, seat,
-                                  mapped->number[registered->mapped_heard[seat]++ % BOARD_NEWS]);
+        possible = regions_mapped(
+            regions, seat,
+            board_word(&mapped->number[registered->mapped_heard[seat]++ % BOARD_NEWS]));
     uint64_t heard = board_read(&own->freed_heard[seat]);
     const uint64_t freed = board_read(&mate->freed.said);
     while (possible && heard != freed)
-        possible = regions_unmap(regions, seat, mate->freed.number[heard++ % BOARD_NEWS]);
+        possible =
+            regions_unmap(regions, seat, board_word(&mate->freed.number[heard++ % BOARD_NEWS]));
     if (heard != board_read(&own->freed_heard[seat]))
         board_publish(&own->freed_heard[seat], heard);
     if (!possible)
@@ -463,9 +465,7 @@ static void registered_spread(struct shared *shared, const struct shared_run *ru
     uint8_t *memory[LOCKSTEP_MAX_MATES] = {NULL};
     struct ring_span rest = span;
     uint64_t count = 0;
-    block->run = registered->run;
-    block->first = span.first;
-    block->count = span.count;
+    board_describe(block, registered->run, span.first, span.count);
     while (rest.count > 0) {
         count = registered_place(shared, run, rest, memory);
         registered_combine(shared, run, memory, count, false);
@@ -576,22 +576,20 @@ static bool registered_is_written(const struct shared *shared)
 // What a mate has summed and not brought to everybody is taken from its memory.
 static void registered_finish_block(struct shared *shared, uint32_t seat)
 {
-    const struct board_block *block = registered_block(shared, seat);
-    if (board_read(&block->filled) == board_read(&block->spread))
+    struct board_filled block;
+    if (!board_take_block(registered_block(shared, seat), &block) ||
+        block.run < shared->runs_done || block.run >= shared->runs_seen)
         return;
-    const uint64_t at = block->run;
-    const uint64_t first = block->first;
-    const uint64_t count = block->count;
-    if (at < shared->runs_done || at >= shared->runs_seen)
-        return;
-    const struct shared_run *run = shared_run(shared, at);
+    const struct shared_run *run = shared_run(shared, block.run);
     if (!run->flow || !run->registered)
         return;
     const uint32_t element = run->flow->map.element_bytes;
     const uint64_t elements = run->flow->collective->elements;
-    if (first > elements || count > elements - first || count * element > BOARD_BLOCK_BYTES)
+    if (block.first > elements || block.count > elements - block.first ||
+        block.count > BOARD_BLOCK_BYTES / element)
         return;
-    registered_copy_span(shared, run, (struct ring_span){first, count}, seat, shared->seat);
+    registered_copy_span(shared, run, (struct ring_span){block.first, block.count}, seat,
+                         shared->seat);
 }
 
 void registered_let_go(struct shared *shared)

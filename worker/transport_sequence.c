@@ -92,15 +92,20 @@ struct match *sequence_join(struct shared *shared, uint32_t seat, uint32_t index
         shared_impossible(shared, seat, "sent a join without a record");
         return NULL;
     }
-    const struct board_record *record = &shared_seat(shared, seat)->records[index];
-    const struct collective_tag tag = record->tag;
-    struct match *match = sequence_find(sequence, &tag);
+    struct board_record record;
+    board_take_record(&record, &shared_seat(shared, seat)->records[index]);
+    const char *wrong = board_check_record(&record, shot);
+    if (wrong) {
+        shared_impossible(shared, seat, wrong);
+        return NULL;
+    }
+    struct match *match = sequence_find(sequence, &record.tag);
     if (!shot && sequence->held[seat] == BOARD_RECORDS) {
         shared_impossible(shared, seat, "has joined more than it has records");
         return NULL;
     }
     if (!match)
-        match = match_make(sequence, &tag);
+        match = match_make(sequence, &record.tag);
     if (!match) {
         shared_lack(shared, seat);
         return NULL;
@@ -110,12 +115,12 @@ struct match *sequence_join(struct shared *shared, uint32_t seat, uint32_t index
         return NULL;
     }
     if (match->count == 0)
-        match_begin(sequence, match, seat, record);
+        match_begin(sequence, match, seat, &record);
     match->records[seat] = index;
     match->count++;
     match->shots |= (uint32_t)shot << seat;
     sequence->held[seat] += !shot;
-    if ((record->signature != match->signature || record->shape != match->shape) &&
+    if ((record.signature != match->signature || record.shape != match->shape) &&
         match->differs == BOARD_NONE)
         match->differs = seat;
     return match;
@@ -137,7 +142,7 @@ static void sequence_take(struct shared *shared, uint32_t seat)
 {
     struct sequence *sequence = &shared->sequence;
     const struct board_seat *from = shared_seat(shared, seat);
-    const uint32_t index = from->queue[sequence->consumed[seat]++ % BOARD_QUEUE];
+    const uint32_t index = board_word(&from->queue[sequence->consumed[seat]++ % BOARD_QUEUE]);
     struct match *match = sequence_join(shared, seat, index, false);
     if (match)
         sequence_joined(shared, match);
@@ -187,12 +192,12 @@ static void sequence_merge_used(const struct shared *shared, const struct match 
     memset(used, 0, words * sizeof(*used));
     for (uint32_t i = 0; i < shared->seats; i++) {
         const struct board_record *record = match_record(shared, match, i);
-        const uint32_t block = record->block;
+        const uint32_t block = board_word(&record->block);
         const uint64_t *own = record->used;
         if (words > BOARD_UNIT_WORDS)
             own = shared_seat(shared, i)->wide[block < BOARD_WIDE_BLOCKS ? block : 0];
         for (uint32_t w = 0; w < words; w++)
-            used[w] |= own[w];
+            used[w] |= board_long(&own[w]);
     }
 }
 
@@ -204,16 +209,18 @@ static void sequence_fill(struct shared *shared, const struct match *match, stru
     const uint32_t words = units_words(collective->unit_count);
     bool registered = collective->kind == COLLECTIVE_ALLREDUCE;
     const bool mean = registered && collective->op == REDUCE_MEAN;
-    run->weight = 0;
+    uint64_t weight = 0;
     for (uint32_t i = 0; i < shared->seats; i++) {
-        const struct board_record *record = match_record(shared, match, i);
+        struct board_record record;
+        board_take_record(&record, match_record(shared, match, i));
         run->records[i] = match->records[i];
         // Whatever the record says: sums have no weights.
-        run->factors[i] = mean ? record->factor : 1;
-        run->weight += record->weight;
-        run->memory[i] = record->memory;
-        registered = registered && run->memory[i].rows > 0;
+        run->factors[i] = mean ? record.factor : 1;
+        weight += record.weight;
+        run->memory[i] = record.memory;
+        registered = registered && record.memory.rows > 0;
     }
+    run->weight = weight;
     sequence_merge_used(shared, match, words, words > BOARD_UNIT_WORDS ? wide : run->used);
     registered = registered && !shared->two_level;
     run->kind = registered ? BOARD_RUN_REGISTERED : BOARD_RUN_PIECES;

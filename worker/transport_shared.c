@@ -370,8 +370,9 @@ static bool shared_fill(struct shared *shared, const struct flow *flow, uint32_t
     uint64_t *used = record->used;
     shared_describe(shared, collective, flow->algorithm, index);
     if (words > BOARD_UNIT_WORDS) {
-        record->block = shared->blocks[--shared->block_count];
-        used = shared_seat(shared, shared->seat)->wide[record->block];
+        const uint32_t block = shared->blocks[--shared->block_count];
+        record->block = shared->wide[index] = block;
+        used = shared_seat(shared, shared->seat)->wide[block];
     }
     if (words > 0)
         memcpy(used, collective->used, words * sizeof(*used));
@@ -450,13 +451,12 @@ static bool shared_join_waiting(struct shared *shared)
 
 struct flow *shared_release(struct shared *shared, uint32_t record)
 {
-    const struct board_record *own = &shared_seat(shared, shared->seat)->records[record];
     struct flow *flow = shared->joined[record];
     if (!flow)
         return NULL;
-    if (units_words(flow->collective->unit_count) > BOARD_UNIT_WORDS &&
-        own->block < BOARD_WIDE_BLOCKS)
-        shared->blocks[shared->block_count++] = own->block;
+    // Not what the record says: mates can write there, too.
+    if (units_words(flow->collective->unit_count) > BOARD_UNIT_WORDS)
+        shared->blocks[shared->block_count++] = shared->wide[record];
     shared->joined[record] = NULL;
     if (!shots_spend(shared, record))
         shared->records[shared->record_count++] = record;
@@ -555,19 +555,25 @@ bool shared_matters(const struct collective *collective, uint64_t weight)
 static void shared_see(struct shared *shared, const struct board_run *from)
 {
     struct shared_run *run = shared_run(shared, shared->runs_seen);
-    const uint32_t record = from->records[shared->seat];
-    const uint32_t kind = from->kind;
-    const char *text = NULL;
+    struct board_run said;
     uint32_t seat = 0;
+    board_take_run(&said, from, shared->seats);
+    const uint32_t record = said.records[shared->seat];
+    const uint32_t kind = said.kind;
+    const char *text = board_check_run(&said, shared->seats);
+    if (text) {
+        shared_impossible(shared, 0, text);
+        return;
+    }
     *run = (struct shared_run){.first = shared->pieces, .partial = shared->two_level != NULL};
     struct flow *flow = record < BOARD_RECORDS ? shared_release(shared, record) : NULL;
     if (kind == BOARD_RUN_MISMATCH) {
         if (flow)
-            shared_disagree(shared, from, flow);
-    } else if (!flow || (kind != BOARD_RUN_PIECES && kind != BOARD_RUN_REGISTERED)) {
+            shared_disagree(shared, &said, flow);
+    } else if (!flow) {
         text = "sent a run of nothing";
     } else {
-        text = shared_read_run(shared, from, flow, run);
+        text = shared_read_run(shared, &said, flow, run);
         shots_run_seen(shared, &flow->tag);
     }
     const bool matters = !text && kind != BOARD_RUN_MISMATCH &&
@@ -575,7 +581,7 @@ static void shared_see(struct shared *shared, const struct board_run *from)
                           shared_matters(flow->collective, run->weight));
     run->registered = kind == BOARD_RUN_REGISTERED && matters;
     if (run->registered)
-        text = registered_read(shared, from, flow, run, &seat);
+        text = registered_read(shared, &said, flow, run, &seat);
     else if (flow)
         registered_drop(shared, record);
     if (text) {
@@ -583,7 +589,7 @@ static void shared_see(struct shared *shared, const struct board_run *from)
         return;
     }
     if (kind == BOARD_RUN_PIECES)
-        fill_see(shared, run, from);
+        fill_see(shared, run, &said);
     if (kind == BOARD_RUN_PIECES && matters)
         pieces_cut(shared, run, flow);
     if (run->registered)

@@ -148,6 +148,7 @@ struct shared {
     uint32_t record_count;
     uint32_t blocks[BOARD_WIDE_BLOCKS]; // At rest.
     uint32_t block_count;
+    uint32_t wide[BOARD_RECORDS]; // By record: its block; BOARD_NONE: it has none.
     uint64_t joins;
     struct list waiting; // Flows without a record, by their feed.
     // runs
@@ -329,8 +330,8 @@ void registered_begin(struct shared *shared);
 void registered_join(struct shared *shared, const struct flow *flow, uint32_t record);
 // The run of that record is none in registered memory.
 void registered_drop(struct shared *shared, uint32_t record);
-// Takes what a run says of the memory of all; the record is this rank's. NULL, or what is
-// impossible about it; *seat: whose.
+// Takes what a run says of the memory of all. `from` is this rank's copy, which was checked. NULL,
+// or what is impossible about it; *seat: whose.
 const char *registered_read(struct shared *shared, const struct board_run *from,
                             const struct flow *flow, struct shared_run *run, uint32_t *seat);
 // A descriptor that a mate has passed, owned from now on.

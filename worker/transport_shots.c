@@ -47,7 +47,7 @@ uint64_t shots_most_bytes(const struct transport *transport)
 
 void shots_begin(struct shared *shared)
 {
-    const uint64_t most = shared->board.head->shot_bytes;
+    const uint64_t most = board_long(&shared->board.head->shot_bytes);
     shared->shots.most_bytes = most < BOARD_SHOT_BYTES ? most : BOARD_SHOT_BYTES;
 }
 
@@ -246,15 +246,16 @@ static bool shots_gather(struct shared *shared, const struct flow *flow, const s
     for (uint32_t i = 0; i < shared->seats; i++) {
         const uint32_t index = match->records[i];
         const struct board_record *record = &shared_seat(shared, i)->records[index];
-        const uint64_t factor = record->factor;
-        const void *place = shots_place(shared, i, index, record->payload, shots_bytes(flow));
+        const uint64_t factor = board_long(&record->factor);
+        const void *place =
+            shots_place(shared, i, index, board_word(&record->payload), shots_bytes(flow));
         if (!place || (!mean && factor != 1)) {
             shared_impossible(shared, i,
                               place ? "sent a shot with a weight that it has no use for"
                                     : "sent a shot without a payload");
             return false;
         }
-        how->weight += record->weight;
+        how->weight += board_long(&record->weight);
         how->factors[i] = factor;
         how->scales |= factor > 1;
         sources[i] = factor > 0 ? place : NULL;
@@ -310,8 +311,8 @@ static bool shots_take_seat(struct shared *shared, uint32_t seat)
     }
     while (shots->taken[seat] < last) {
         const uint64_t at = shots->taken[seat]++;
-        const uint32_t index =
-            at + 1 == last ? word & ((1u << BOARD_SHOT_BITS) - 1) : from->shot[at % BOARD_QUEUE];
+        const uint32_t index = at + 1 == last ? word & ((1u << BOARD_SHOT_BITS) - 1)
+                                              : board_word(&from->shot[at % BOARD_QUEUE]);
         if (!shots_take(shared, seat, index))
             break;
     }

@@ -472,7 +472,7 @@ void two_level_copy_out(struct shared *shared, struct shared_run *run, uint64_t 
             if (units_is_used(final->used, unit))
                 units_set_used(collective->used, unit);
         }
-        run->total = final->weight;
+        run->total = board_long(&final->weight);
         if (collective->op == REDUCE_MEAN && run->total == 0)
             continue;
         two_level_store(shared, flow, part, two_level_result(shared, i, piece));

@@ -112,6 +112,20 @@ static int memory_of(uint64_t bytes, int seals)
     return fd;
 }
 
+static int whole_memory_of(uint64_t bytes, int seals)
+{
+    const int fd = memory_of(bytes, seals);
+    assert_int_equal(fallocate(fd, 0, 0, (off_t)bytes), 0);
+    return fd;
+}
+
+static int memory_with_a_hole(uint64_t bytes, int seals)
+{
+    const int fd = whole_memory_of(bytes, seals);
+    assert_int_equal(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 8192, 4096), 0);
+    return fd;
+}
+
 static void refused(uint32_t seats, uint64_t bytes, int fd, const char *text)
 {
     struct board board = {.head = NULL};
@@ -132,7 +146,9 @@ static void test_what_is_no_board(void **state)
     refused(2, bytes, memory_of(4096, seals), "its size is wrong");
     refused(2, 4096, memory_of(4096, seals), "its size is wrong");
     refused(3, bytes, memory_of(bytes, seals), "its size is wrong");
-    refused(2, bytes, memory_of(bytes, seals), "its head is wrong");
+    refused(2, bytes, memory_of(bytes, seals), "it has holes");
+    refused(2, bytes, memory_with_a_hole(bytes, seals), "it has holes");
+    refused(2, bytes, whole_memory_of(bytes, seals), "its head is wrong");
     assert_int_equal(mapped_boards(), 0);
     assert_int_equal(open_descriptors(), descriptors);
 }

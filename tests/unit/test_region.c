@@ -275,8 +275,16 @@ static int memory_file(size_t bytes, int seals)
     const int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     assert_true(fd >= 0);
     assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
+    assert_int_equal(fallocate(fd, 0, 0, (off_t)bytes), 0);
     if (seals != 0)
         assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
+    return fd;
+}
+
+static int memory_with_a_hole(size_t bytes, int seals)
+{
+    const int fd = memory_file(bytes, seals);
+    assert_int_equal(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 4096, 4096), 0);
     return fd;
 }
 
@@ -304,6 +312,7 @@ static void test_hostile_descriptors(void **state)
     refused(pair.b, 1, SOME, memory_file(SOME - 1, SEALS), "smaller");
     refused(pair.b, 1, 0, memory_file(SOME, SEALS), "smaller");
     refused(pair.b, 1, UINT64_MAX, memory_file(SOME, SEALS), "smaller");
+    refused(pair.b, 1, SOME, memory_with_a_hole(SOME, SEALS), "holes");
     refused(pair.b, 0, SOME, memory_file(SOME, SEALS), "twice");
     refused(pair.b, 1, SOME, memory_file(SOME, SEALS | F_SEAL_WRITE), "mapped");
     assert_null(regions_map(pair.b, 0, 2, SOME, memory_file(SOME, SEALS)));
