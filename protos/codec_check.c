@@ -10,6 +10,7 @@
 // sentence that tells people what to change.
 
 #include "protos/codec_internal.h"
+#include "protos/topology.h"
 
 #include <string.h>
 
@@ -425,6 +426,25 @@ static bool check_is_peer(const struct down_generation *generation, uint32_t ran
     return false;
 }
 
+// Waves, rings and pairs need a link to each of them.
+static void check_neighbours(const struct down_generation *generation, struct codec_fault *fault)
+{
+    uint32_t ranks[LOCKSTEP_MAX_NEIGHBOURS];
+    const uint32_t count = topology_neighbours(generation->rank, generation->world_size, ranks);
+    for (uint32_t i = 0; i < count; i++)
+        if (!check_is_peer(generation, ranks[i]))
+            codec_fault_set(fault, CODEC_INVALID, "a neighbour of the receiver is no peer");
+}
+
+// Frames carry whole elements, of 8 bytes at most.
+static void check_chunk_bytes(uint32_t chunk_bytes, struct codec_fault *fault)
+{
+    check_number(chunk_bytes, LOCKSTEP_FRAME_BYTES, "chunk_bytes is above LOCKSTEP_FRAME_BYTES",
+                 fault);
+    if (chunk_bytes < LOCKSTEP_CHUNK_LEAST_BYTES || chunk_bytes % LOCKSTEP_CHUNK_LEAST_BYTES != 0)
+        codec_fault_set(fault, CODEC_INVALID, "chunk_bytes is no multiple of the largest element");
+}
+
 // Mates are ascending, the receiver is where `local` says, and all others are peers.
 static bool check_mates(const struct down_generation *generation)
 {
@@ -439,6 +459,17 @@ static bool check_mates(const struct down_generation *generation)
     return true;
 }
 
+// Every other host has a worker at least.
+static bool check_host_sizes(const struct down_generation *generation)
+{
+    const struct locality *locality = &generation->locality;
+    if (locality->rings == 0 || locality->rings > locality->mate_count)
+        return false;
+    if (locality->hosts == 1)
+        return locality->mate_count == generation->world_size;
+    return locality->mate_count + locality->hosts - 1 <= generation->world_size;
+}
+
 static bool check_hosts(const struct down_generation *generation)
 {
     static const struct locality none;
@@ -446,8 +477,8 @@ static bool check_hosts(const struct down_generation *generation)
     if (locality->hosts == 0)
         return memcmp(locality, &none, sizeof(none)) == 0;
     if (locality->hosts > generation->world_size || locality->host >= locality->hosts ||
-        locality->local >= locality->mate_count || locality->rings == 0 ||
-        locality->rings > LOCKSTEP_MAX_MATES || !check_mates(generation))
+        locality->local >= locality->mate_count || !check_host_sizes(generation) ||
+        !check_mates(generation))
         return false;
     if (locality->hosts == 1 || locality->local >= locality->rings)
         return locality->successor == 0 && locality->predecessor == 0;
@@ -481,11 +512,14 @@ static void check_generation(const struct down_generation *generation, struct co
         codec_fault_set(fault, CODEC_INVALID, "the local rank or size is not in the world");
     if (generation->core_ranks > generation->world_size)
         codec_fault_set(fault, CODEC_INVALID, "more ranks share cores than are in the world");
-    check_number(generation->chunk_bytes, LOCKSTEP_FRAME_BYTES,
-                 "chunk_bytes is above LOCKSTEP_FRAME_BYTES", fault);
+    check_chunk_bytes(generation->chunk_bytes, fault);
     check_count(generation->peer_count, LOCKSTEP_MAX_NEIGHBOURS, "too many peers", fault);
-    check_peers(generation, fault);
-    check_locality(generation, fault);
+    if (fault->status == CODEC_OK)
+        check_peers(generation, fault);
+    if (fault->status == CODEC_OK)
+        check_neighbours(generation, fault);
+    if (fault->status == CODEC_OK)
+        check_locality(generation, fault);
     if (fault->status == CODEC_OK)
         check_gpus(generation, fault);
 }
@@ -505,6 +539,9 @@ static void check_plan_part(const struct down_plan_part *part, struct codec_faul
     check_number(part->slot_total, LOCKSTEP_MAX_SLOTS, "a plan is above LOCKSTEP_MAX_SLOTS", fault);
     check_part(part->slot_first, part->slot_count, part->slot_total, "a part lies outside its plan",
                fault);
+    if (part->last != (part->slot_first + part->slot_count == part->slot_total))
+        codec_fault_set(fault, CODEC_INVALID,
+                        "a part that ends its plan is not the last, or another one is");
     for (uint32_t i = 0; i < part->slot_count && fault->status == CODEC_OK; i++) {
         check_slot(&part->slots[i].id, fault);
         check_algorithm(part->slots[i].algorithm, fault);

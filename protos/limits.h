@@ -145,6 +145,8 @@ static_assert((LOCKSTEP_TRACE_EVENTS & (LOCKSTEP_TRACE_EVENTS - 1)) == 0, "a mas
 // on devices or not.
 #define LOCKSTEP_MAX_BUFFER_GROUPS (3 * 7 * 2)
 
+#define LOCKSTEP_CHUNK_LEAST_BYTES 8 // The largest element: a chunk is a multiple of it.
+
 // A chunk is not cut smaller than this: a frame costs about as much as so many bytes.
 #define LOCKSTEP_CHUNK_GRAIN_BYTES 1024
 // Stripes of one collective in flight: what fits in so many bytes, 2 at least, so many at most.

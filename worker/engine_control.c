@@ -113,11 +113,14 @@ static void engine_generation(struct lockstep_session *session, const struct dow
 
 static void engine_tuning(struct lockstep_session *session, const struct tuning *tuning)
 {
-    if (session->linked && !session->formed)
-        tune_agreed(session, tuning);
-    else
+    if (!session->linked || session->formed)
         engine_fail(session, LOCKSTEP_E_MISMATCH,
                     "the coordinator sent a tuning that nobody has asked for");
+    else if (!tune_possible(session, tuning))
+        engine_fail(session, LOCKSTEP_E_MISMATCH,
+                    "the coordinator sent a tuning that this world cannot run");
+    else
+        tune_agreed(session, tuning);
 }
 
 static void engine_send_manifest(struct lockstep_session *session,
@@ -202,6 +205,13 @@ static void engine_grant(struct lockstep_session *session, const struct down_gra
 
 static void engine_plan(struct lockstep_session *session, const struct down_plan_part *part)
 {
+    for (uint32_t i = 0; i < part->slot_count; i++) {
+        if (!tune_runs(session, part->slots[i].algorithm)) {
+            engine_fail(session, LOCKSTEP_E_MISMATCH,
+                        "the coordinator sent a plan with an algorithm that this world cannot run");
+            return;
+        }
+    }
     if (part->last)
         trace_event(&session->trace, TRACE_PLAN, part->step, TRACE_NO_MODULE, 0, 0, part->number);
     order_plan_received(session->order, part);

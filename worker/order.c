@@ -387,13 +387,27 @@ void order_commit_completed(struct order *order)
 
 // ---- The coordinator's side --------------------------------------------------------------------
 
+// NULL: it can be.
+static const char *order_impossible_grant(struct order *order, const struct down_grant *grant)
+{
+    if (order->slot_count == LOCKSTEP_MAX_SLOTS)
+        return "the coordinator granted more slots than a plan may have";
+    if (order_find(order, &grant->slot, 0, order->slot_count) != NULL)
+        return "the coordinator granted a slot twice";
+    // Only a rank that gives up calls has memory for what they bring later.
+    if (grant->forced && !order->options.zero_defer)
+        return "the coordinator gave up a call of this rank, which gives up none";
+    return NULL;
+}
+
 void order_granted(struct order *order, const struct down_grant *grant)
 {
     struct order_slot slot = {.id = grant->slot};
     if (order->failed || !order->open || !order->learning || grant->step != order->step)
         return;
-    if (order->slot_count == LOCKSTEP_MAX_SLOTS) {
-        order_fail(order, HALT_PROTOCOL, "the coordinator granted more slots than a plan may have");
+    const char *wrong = order_impossible_grant(order, grant);
+    if (wrong != NULL) {
+        order_fail(order, HALT_PROTOCOL, wrong);
         return;
     }
     if (order_unplaced_index(order, &grant->slot) == order->unplaced_count) {

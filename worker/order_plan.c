@@ -72,8 +72,26 @@ static void order_install_learned(struct order *order)
     plan->used = order->step;
 }
 
+// A slot that is there twice would be launched twice, with the same memory.
+static bool order_plan_repeats(const struct order_plan *plan)
+{
+    for (uint32_t i = 1; i < plan->count; i++) {
+        const struct slot_id *id = &plan->slots[i];
+        for (uint32_t j = 0; j < i; j++) {
+            if (plan->slots[j].bucket == id->bucket && plan->slots[j].module == id->module &&
+                plan->slots[j].call == id->call)
+                return true;
+        }
+    }
+    return false;
+}
+
 static void order_plan_complete(struct order *order, const struct down_plan_part *part)
 {
+    if (order_plan_repeats(&order->incoming)) {
+        order_fail(order, HALT_PROTOCOL, "the coordinator sent a plan that has a slot twice");
+        return;
+    }
     if (part->number <= order->plan_number || (!part->closes_step && order->newer.number != 0)) {
         order_fail(order, HALT_PROTOCOL, "the coordinator sent a plan that nobody waits for");
         return;

@@ -623,6 +623,9 @@ bool engine_wait_overdue(struct lockstep_session *session, char *bytes, size_t s
 
 // What this rank tells the coordinator when its links stand.
 void tune_links(const struct lockstep_session *session, struct up_links *links);
+// Whether this world can run what the coordinator says: the tuning, and an algorithm of a plan.
+bool tune_possible(const struct lockstep_session *session, const struct tuning *tuning);
+bool tune_runs(const struct lockstep_session *session, uint32_t algorithm);
 // All ranks have; now lockstep_open returns.
 void tune_agreed(struct lockstep_session *session, const struct tuning *tuning);
 // The manifests are equal, and with them what was loaded.

@@ -22,6 +22,29 @@ void tune_links(const struct lockstep_session *session, struct up_links *links)
                                .wish = session->config.algorithm};
 }
 
+static struct tuning_world tune_world(const struct lockstep_session *session)
+{
+    return (struct tuning_world){.world_size = session->world_size, .hosts = session->hosts};
+}
+
+bool tune_possible(const struct lockstep_session *session, const struct tuning *tuning)
+{
+    const struct tuning_world world = tune_world(session);
+    struct transport_links links;
+    transport_links(session->transport, &links);
+    return (!tuning->shares || links.shares) && tuning_refusal(tuning, &world) == NULL;
+}
+
+bool tune_runs(const struct lockstep_session *session, uint32_t algorithm)
+{
+    const struct tuning_world world = tune_world(session);
+    if (algorithm == ALGORITHM_SHARED)
+        return world.world_size == 1 || tuning_one_host(&session->tuning, &world);
+    if (algorithm == ALGORITHM_TWO_LEVEL)
+        return world.world_size == 1 || tuning_two_levels(&session->tuning, &world);
+    return true;
+}
+
 void tune_agreed(struct lockstep_session *session, const struct tuning *tuning)
 {
     transport_tuned(session->transport, tuning->bytes_per_s);
@@ -53,7 +76,7 @@ void tune_started(struct lockstep_session *session)
 enum plan_algorithm tune_algorithm(const struct lockstep_session *session,
                                    const struct collective *collective)
 {
-    const struct tuning_world world = {.world_size = session->world_size, .hosts = session->hosts};
+    const struct tuning_world world = tune_world(session);
     return tuning_choose(&session->tuning, &world, collective->kind == COLLECTIVE_BROADCAST,
                          collective->elements * dtype_size(collective->dtype));
 }

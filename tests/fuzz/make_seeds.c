@@ -8,6 +8,8 @@
 #include "protos/codec.h"
 #include "protos/farewell.h"
 #include "protos/frame.h"
+#include "protos/topology.h"
+#include "worker/board.h"
 #include "worker/order.h"
 
 #include <stdio.h>
@@ -100,6 +102,8 @@ static void seeds_down(void)
         message.generation = (struct generation_id){.number = 1, .incarnation = 0xc0};
         if (message.kind == DOWN_HALT)
             message.u.halt.kind = HALT_LOST;
+        if (message.kind == DOWN_PLAN_PART)
+            message.u.plan_part.last = true;
         if (message.kind == DOWN_GENERATION)
             message.u.generation_start =
                 (struct down_generation){.world_size = 1, .local_size = 1, .chunk_bytes = 65536};
@@ -128,6 +132,95 @@ static void seeds_core(void)
     }
     memcpy(rows + size, "\xf0\0\0\xf8\0\0\xf8\0\0", 9);
     seed_write("core", "job_of_two", rows, size + 9);
+}
+
+// ---- Generations and the board -----------------------------------------------------------------
+
+// Worlds of one host, of hosts with two ranks each, and of one rank on each.
+static void seeds_generation(void)
+{
+    static const struct {
+        const char *name;
+        uint32_t world;
+        uint32_t mates;
+    } worlds[] = {{"alone", 1, 1}, {"one_host", 3, 3}, {"two_levels", 6, 2}, {"apart", 5, 1}};
+    static uint8_t bytes[LOCKSTEP_MESSAGE_BYTES];
+    static struct down_message message;
+    for (size_t i = 0; i < sizeof(worlds) / sizeof(worlds[0]); i++) {
+        struct down_generation *start = &message.u.generation_start;
+        uint32_t ranks[LOCKSTEP_MAX_NEIGHBOURS];
+        uint32_t count = topology_neighbours(0, worlds[i].world, ranks);
+        size_t size = 0;
+        memset(&message, 0, sizeof(message));
+        message.kind = DOWN_GENERATION;
+        message.generation = (struct generation_id){.number = 1, .incarnation = 0xc0};
+        start->world_size = worlds[i].world;
+        start->local_size = start->locality.mate_count = worlds[i].mates;
+        start->chunk_bytes = 65536;
+        start->locality.hosts = worlds[i].world / worlds[i].mates;
+        start->locality.rings = worlds[i].mates;
+        for (uint32_t m = 0; m < worlds[i].mates; m++)
+            start->locality.mates[m] = m;
+        for (uint32_t m = 1; m < worlds[i].mates; m++)
+            count = topology_add(ranks, count, 0, m);
+        if (start->locality.hosts > 1) {
+            start->locality.successor = worlds[i].mates;
+            start->locality.predecessor = worlds[i].world - worlds[i].mates;
+            count = topology_add(ranks, count, 0, start->locality.successor);
+            count = topology_add(ranks, count, 0, start->locality.predecessor);
+        }
+        start->peer_count = count;
+        for (uint32_t p = 0; p < count; p++) {
+            start->peers[p].rank = ranks[p];
+            snprintf(start->peers[p].address, sizeof(start->peers[p].address), "loopback:%u", p);
+        }
+        if (codec_encode_down(&message, bytes, sizeof(bytes), &size) == CODEC_OK)
+            seed_write("generation", worlds[i].name, bytes, size);
+    }
+}
+
+// tests/fuzz/fuzz_board.c has the shape of an input.
+static void seeds_board(void)
+{
+    static const enum board_run_kind kinds[] = {BOARD_RUN_PIECES, BOARD_RUN_MISMATCH,
+                                                BOARD_RUN_REGISTERED};
+    static struct {
+        struct board_record record;
+        struct board_run run;
+        struct board_block block;
+        struct board_row rows[2];
+    } said;
+    static uint8_t bytes[1 + sizeof(said)];
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        const size_t head = offsetof(struct board_record, tiny);
+        const size_t tail = offsetof(struct board_record, block);
+        char name[16];
+        size_t size = 1;
+        memset(&said, 0, sizeof(said));
+        said.record.block = BOARD_NONE;
+        said.record.payload = BOARD_TINY;
+        said.run.kind = kinds[i];
+        said.run.one = 1;
+        for (uint32_t seat = 0; seat < 2; seat++)
+            said.run.memory[seat] = (struct board_memory){.rows = 1, .row = {0, 1000, 1}};
+        board_describe(&said.block, 3, 8, 9);
+        board_publish(&said.block.filled, 1);
+        said.rows[0] = (struct board_row){.offset = 64, .elements = 600, .region = 1};
+        said.rows[1] = (struct board_row){.offset = 8000, .elements = 400, .region = 1};
+        bytes[0] = 1 + LOCKSTEP_MAX_MATES; // Two seats, two rows.
+        memcpy(bytes + size, &said.record, head);
+        size += head;
+        memcpy(bytes + size, (const uint8_t *)&said.record + tail, sizeof(said.record) - tail);
+        size += sizeof(said.record) - tail;
+        memcpy(bytes + size, &said.run, sizeof(said.run));
+        size += sizeof(said.run);
+        memcpy(bytes + size, &said.block, sizeof(said.block));
+        size += sizeof(said.block);
+        memcpy(bytes + size, said.rows, sizeof(said.rows));
+        size += sizeof(said.rows);
+        snprintf(name, sizeof(name), "run_%d", (int)kinds[i]);
+        seed_write("board", name, bytes, size);
+    }
 }
 
 // ---- Waves -------------------------------------------------------------------------------------
@@ -221,6 +314,8 @@ int main(int argc, char **argv)
     seeds_down();
     seeds_core();
     seeds_waves();
+    seeds_generation();
+    seeds_board();
     seeds_frames();
     seeds_farewells();
     seeds_layout();

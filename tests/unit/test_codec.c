@@ -7,6 +7,7 @@
 // equal byte by byte, and what stands behind the end of a string or an array is compared too.
 
 #include "protos/codec.h"
+#include "protos/topology.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -930,34 +931,34 @@ static void random_locality(uint64_t *state, struct down_generation *generation)
         locality->mate_pids[i] = (uint32_t)random_number(state);
         locality->mate_started[i] = random_number(state);
     }
-    locality->hosts = 1 + random_below(state, generation->world_size);
+    const uint32_t others = generation->world_size - locality->mate_count;
+    locality->hosts = others == 0 ? 1 : 2 + random_below(state, others);
     locality->host = random_below(state, locality->hosts);
     locality->rings = 1 + random_below(state, locality->mate_count);
-    if (locality->hosts > 1 && locality->local < locality->rings && generation->peer_count > 0) {
+    if (locality->hosts > 1 && locality->local < locality->rings) {
         locality->successor = generation->peers[0].rank;
         locality->predecessor = generation->peers[generation->peer_count - 1].rank;
-    } else if (locality->local < locality->rings) {
-        locality->hosts = 1;
-        locality->host = 0;
     }
 }
 
 static void random_generation(uint64_t *state, struct down_generation *generation)
 {
-    generation->world_size = 1 + random_below(state, LOCKSTEP_MAX_WORLD);
+    generation->world_size =
+        1 + random_below(state, random_bool(state) ? 6 : LOCKSTEP_MAX_WORLD); // One host, or many.
     generation->rank = random_below(state, generation->world_size);
     generation->local_size = 1 + random_below(state, generation->world_size);
     generation->local_rank = random_below(state, generation->local_size);
-    generation->chunk_bytes = random_below(state, LOCKSTEP_FRAME_BYTES + 1);
+    generation->chunk_bytes = 8 + random_below(state, LOCKSTEP_FRAME_BYTES / 8) * 8;
     for (size_t i = 0; i < sizeof(generation->secret); i++)
         generation->secret[i] = (uint8_t)random_word(state);
-    const uint32_t stride = generation->world_size / LOCKSTEP_MAX_NEIGHBOURS + 1;
-    for (uint32_t rank = random_below(state, stride); rank < generation->world_size;
-         rank += stride) {
-        if (rank == generation->rank)
-            continue;
+    uint32_t ranks[LOCKSTEP_MAX_NEIGHBOURS];
+    uint32_t count = topology_neighbours(generation->rank, generation->world_size, ranks);
+    for (uint32_t more = random_below(state, 8); more > 0; more--)
+        count = topology_add(ranks, count, generation->rank,
+                             random_below(state, generation->world_size));
+    for (uint32_t i = 0; i < count; i++) {
         struct peer *peer = &generation->peers[generation->peer_count++];
-        peer->rank = rank;
+        peer->rank = ranks[i];
         RANDOM_TEXT(state, peer->address);
         RANDOM_TEXT(state, peer->host);
     }
@@ -980,7 +981,7 @@ static void random_plan(uint64_t *state, struct down_plan_part *part)
     part->slot_total =
         part->slot_count + random_below(state, LOCKSTEP_MAX_SLOTS - part->slot_count + 1);
     part->slot_first = random_below(state, part->slot_total - part->slot_count + 1);
-    part->last = random_bool(state);
+    part->last = part->slot_first + part->slot_count == part->slot_total;
     part->strict = random_bool(state);
     part->replaces = random_number(state);
     for (uint32_t i = 0; i < part->slot_count; i++)
@@ -1384,7 +1385,9 @@ static const struct poke pokes[] = {
     POKE(down, DOWN_REFUSED, u.refused.refusal, REFUSAL_NONE, CODEC_INVALID),
     POKE_MAX(down, DOWN_REFUSED, u.refused.refusal, REFUSAL_DRAINING),
     POKE_TEXT(down, DOWN_REFUSED, u.refused.text),
-    POKE_MAX(down, DOWN_GENERATION, u.generation_start.world_size, LOCKSTEP_MAX_WORLD),
+    POKE(down, DOWN_GENERATION, u.generation_start.world_size, LOCKSTEP_MAX_WORLD + 1,
+         CODEC_INVALID),
+    POKE(down, DOWN_GENERATION, u.generation_start.world_size, 4, CODEC_INVALID), // Of rank 3.
     POKE(down, DOWN_GENERATION, u.generation_start.world_size, 0, CODEC_INVALID),
     POKE(down, DOWN_GENERATION, u.generation_start.rank, 3, CODEC_INVALID),
     POKE(down, DOWN_GENERATION, u.generation_start.rank, 2, CODEC_INVALID),
@@ -1392,6 +1395,12 @@ static const struct poke pokes[] = {
     POKE_MAX(down, DOWN_GENERATION, u.generation_start.local_size, 3),
     POKE_MAX(down, DOWN_GENERATION, u.generation_start.core_ranks, 3),
     POKE_MAX(down, DOWN_GENERATION, u.generation_start.chunk_bytes, LOCKSTEP_FRAME_BYTES),
+    POKE(down, DOWN_GENERATION, u.generation_start.chunk_bytes, 0, CODEC_INVALID),
+    POKE(down, DOWN_GENERATION, u.generation_start.chunk_bytes, 7, CODEC_INVALID),
+    POKE_MAX(down, DOWN_GENERATION, u.generation_start.chunk_bytes, 8),
+    POKE(down, DOWN_GENERATION, u.generation_start.chunk_bytes, 12, CODEC_INVALID),
+    POKE(down, DOWN_GENERATION, u.generation_start.chunk_bytes, 4100, CODEC_INVALID),
+    POKE(down, DOWN_GENERATION, u.generation_start.peer_count, 1, CODEC_INVALID), // A neighbour.
     POKE_COUNT(down, DOWN_GENERATION, u.generation_start.peer_count, LOCKSTEP_MAX_NEIGHBOURS),
     POKE(down, DOWN_GENERATION, u.generation_start.peers[0].rank, 2, CODEC_INVALID),
     POKE(down, DOWN_GENERATION, u.generation_start.peers[1].rank, 3, CODEC_INVALID),
@@ -1407,14 +1416,15 @@ static const struct poke pokes[] = {
     POKE(down, DOWN_GENERATION, u.generation_start.locality.mates[1], 2, CODEC_INVALID),
     POKE(down, DOWN_GENERATION, u.generation_start.locality.rings, 0, CODEC_INVALID),
     POKE(down, DOWN_GENERATION, u.generation_start.locality.rings, 1, CODEC_INVALID),
-    POKE_MAX(down, DOWN_GENERATION, u.generation_start.locality.rings, LOCKSTEP_MAX_MATES),
+    POKE_MAX(down, DOWN_GENERATION, u.generation_start.locality.rings, 2),
     POKE(down, DOWN_GENERATION, u.generation_start.locality.successor, 1, CODEC_INVALID),
     POKE(down, DOWN_GENERATION, u.generation_start.locality.predecessor, 3, CODEC_INVALID),
     POKE_MAX(down, DOWN_MANIFEST_REQUEST, u.manifest_request.count, LOCKSTEP_MANIFEST_PART),
     POKE_MAX(down, DOWN_MANIFEST_REQUEST, u.manifest_request.first, MANIFEST_ITEMS - 9),
     POKE_SLOT(down, DOWN_GRANT, u.grant.slot),
     POKE_LAYOUT(down, DOWN_LAYOUT_PART),
-    POKE_MAX(down, DOWN_PLAN_PART, u.plan_part.slot_total, LOCKSTEP_MAX_SLOTS),
+    POKE(down, DOWN_PLAN_PART, u.plan_part.slot_total, LOCKSTEP_MAX_SLOTS + 1, CODEC_INVALID),
+    POKE(down, DOWN_PLAN_PART, u.plan_part.slot_total, 5, CODEC_INVALID), // This part is the last.
     POKE_MAX(down, DOWN_PLAN_PART, u.plan_part.slot_first, 2),
     POKE_COUNT(down, DOWN_PLAN_PART, u.plan_part.slot_count, LOCKSTEP_PLAN_PART),
     POKE_SLOT(down, DOWN_PLAN_PART, u.plan_part.slots[0].id),
@@ -1720,7 +1730,7 @@ static const struct append appends[] = {
     {&down, DOWN_GENERATION, 7, 2, BYTES, LOCKSTEP_ADDRESS_BYTES, 1, CODEC_TOO_LONG},
     {&down, DOWN_GENERATION, 7, 3, BYTES, LOCKSTEP_HOST_BYTES, 1, CODEC_TOO_LONG},
     {&down, DOWN_GENERATION, 8, 3, NUMBER, 2, LOCKSTEP_MAX_MATES - 1, CODEC_TOO_LONG},
-    {&down, DOWN_GENERATION, 8, 3, NUMBER, 2, 1, CODEC_OK},
+    {&down, DOWN_GENERATION, 8, 3, NUMBER, 2, 1, CODEC_INVALID}, // None is left for the other host.
     {&down, DOWN_GENERATION, 8, 3, NUMBER, 1, 1, CODEC_INVALID}, // A mate that is there already.
     {&down, DOWN_GENERATION, 8, 2, NUMBER, 4, 1, CODEC_INVALID},
     {&down, DOWN_GENERATION, 8, 8, NUMBER, 4, 1, CODEC_INVALID}, // Of no mate.

@@ -351,6 +351,12 @@ static void test_hostile_coordinators_fail_by_name(void **state)
 {
     struct tale *tale = tale_begin(1);
     const struct down_plan_part torn = {.number = 2, .slot_first = 5, .slot_count = 1};
+    const struct down_plan_part twice = {
+        .number = 1,
+        .slot_total = 3,
+        .slot_count = 3,
+        .last = true,
+        .slots = {{.id = {0, 0, 1}}, {.id = {0, 0, 0}}, {.id = {0, 0, 1}}}};
     (void)state;
     order_step_begun(&tale->order, 1, PHASE, tale->buckets);
     order_granted(&tale->order, &(struct down_grant){.step = 1, .slot = slot(0, 0)});
@@ -358,6 +364,25 @@ static void test_hostile_coordinators_fail_by_name(void **state)
     free(tale);
     tale = tale_begin(1);
     order_plan_received(&tale->order, &torn);
+    tale_expect(tale, "failed kind 8; ");
+    free(tale);
+    tale = tale_begin(2); // A slot that comes again when it is launched already.
+    order_step_begun(&tale->order, 1, PHASE, tale->buckets);
+    order_slot_ready(&tale->order, slot(0, 0), DTYPE_FLOAT32, 1);
+    order_step_ended(&tale->order);
+    order_granted(&tale->order, &(struct down_grant){.step = 1, .slot = slot(0, 0)});
+    tale_expect(tale, "header 1; ready 0.0; end 1; launch 0; ");
+    order_granted(&tale->order, &(struct down_grant){.step = 1, .slot = slot(0, 0)});
+    tale_expect(tale, "failed kind 8; ");
+    free(tale);
+    tale = tale_begin(1); // No rank gives up calls here.
+    order_step_begun(&tale->order, 1, PHASE, tale->buckets);
+    order_granted(&tale->order,
+                  &(struct down_grant){.step = 1, .slot = slot(0, 0), .forced = true});
+    tale_expect(tale, "failed kind 8; ");
+    free(tale);
+    tale = tale_begin(1);
+    order_plan_received(&tale->order, &twice);
     tale_expect(tale, "failed kind 8; ");
     free(tale);
 }
