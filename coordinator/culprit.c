@@ -170,7 +170,10 @@ static void culprit_does(const struct coordinator *core, const struct job *job,
         culprit_api(sentence, job, place);
         sentence_add(sentence, " for ");
         sentence_seconds(sentence, age_ms);
-        sentence_add(sentence, " and waits for no rank");
+        // Calls are waited for by several threads: the trainer is held up when all of them wait.
+        sentence_add(sentence, place->api == API_CALL_WAIT
+                                   ? ", and another thread of its trainer does not wait"
+                                   : " and waits for no rank");
         break;
     case STALL_DEVICE:
         culprit_device(sentence, culprit, worker, age_ms);

@@ -173,8 +173,9 @@ static void watch_read_proc(struct watch *watch)
     watch->throttled = throttled;
 }
 
-// A mate that does not run: a process of that pid which began when the mate did.
-static bool watch_mate(const struct locality *locality, uint32_t index, struct mate_state *mate)
+// A mate in one of these states: a process of that pid which began when the mate did.
+static bool watch_mate(const struct locality *locality, uint32_t index, const char *states,
+                       struct mate_state *mate)
 {
     struct watch_process process;
     char pid[16];
@@ -183,7 +184,7 @@ static bool watch_mate(const struct locality *locality, uint32_t index, struct m
         return false;
     snprintf(pid, sizeof(pid), "%" PRIu32, locality->mate_pids[index]);
     if (!watch_proc_process(WATCH_PROC_DIRECTORY, pid, &process) ||
-        process.started != locality->mate_started[index] || strchr("TtDZ", process.state) == NULL)
+        process.started != locality->mate_started[index] || strchr(states, process.state) == NULL)
         return false;
     *mate = (struct mate_state){.rank = locality->mates[index],
                                 .state = process.state,
@@ -193,12 +194,16 @@ static bool watch_mate(const struct locality *locality, uint32_t index, struct m
 
 static void watch_read_mates(struct watch *watch, struct up_heartbeat *beat)
 {
+    // Stopped mates first: many others may sleep on one disk at a time, or be about to end.
+    static const char *const states[] = {"Tt", "DZ"};
     struct locality locality;
     mutex_lock(&watch->mutex);
     locality = watch->locality;
     mutex_unlock(&watch->mutex);
-    for (uint32_t i = 0; i < locality.mate_count && beat->mate_count < LOCKSTEP_MATES_NAMED; i++)
-        beat->mate_count += watch_mate(&locality, i, &beat->mates[beat->mate_count]);
+    for (size_t s = 0; s < sizeof(states) / sizeof(states[0]); s++)
+        for (uint32_t i = 0; i < locality.mate_count && beat->mate_count < LOCKSTEP_MATES_NAMED;
+             i++)
+            beat->mate_count += watch_mate(&locality, i, states[s], &beat->mates[beat->mate_count]);
 }
 
 // ---- Heartbeats --------------------------------------------------------------------------------

@@ -586,6 +586,53 @@ static void test_a_mate_that_is_stopped(void **state)
     waitpid(pid, NULL, 0);
 }
 
+static pid_t sleeper(bool ends)
+{
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        if (ends)
+            _exit(0);
+        execlp("sleep", "sleep", "60", (char *)NULL);
+        _exit(127);
+    }
+    return pid;
+}
+
+static bool names_many_mates(const struct up_heartbeat *beat)
+{
+    return beat->mate_count == LOCKSTEP_MATES_NAMED;
+}
+
+// Condition: more mates have ended than one heartbeat names, and the last mate is stopped.
+// Decision: the stopped one is named.
+static void test_a_stopped_mate_comes_first(void **state)
+{
+    enum {
+        MATES = LOCKSTEP_MATES_NAMED + 2
+    };
+    const struct trainer *trainer = *state;
+    struct locality locality = {.hosts = 1, .mate_count = MATES + 1};
+    pid_t pids[MATES];
+    char text[16];
+    for (uint32_t i = 0; i < MATES; i++) {
+        pids[i] = sleeper(i + 1 < MATES);
+        snprintf(text, sizeof(text), "%ld", (long)pids[i]);
+        locality.mates[i + 1] = i + 1;
+        locality.mate_pids[i + 1] = (uint32_t)pids[i];
+        locality.mate_started[i + 1] = watch_proc_started(WATCH_PROC_DIRECTORY, text);
+    }
+    assert_int_equal(kill(pids[MATES - 1], SIGSTOP), 0);
+    watch_formed(trainer->session->watch, &locality);
+    const struct up_heartbeat beat = AWAIT_BEAT(names_many_mates);
+    assert_int_equal(beat.mates[0].rank, MATES);
+    assert_int_equal(beat.mates[0].state, 'T');
+    assert_int_equal(beat.mates[1].state, 'Z');
+    assert_int_equal(kill(pids[MATES - 1], SIGKILL), 0);
+    for (uint32_t i = 0; i < MATES; i++)
+        waitpid(pids[i], NULL, 0);
+}
+
 // ---- Answers -----------------------------------------------------------------------------------
 
 static void test_an_answer_names_what_is_missing(void **state)
@@ -658,6 +705,7 @@ int main(void)
         TEST(threads_that_wait_for_calls),
         TEST(what_is_usual),
         TEST(a_mate_that_is_stopped),
+        TEST(a_stopped_mate_comes_first),
         TEST(an_answer_names_what_is_missing),
         TEST(an_answer_brings_events),
         TEST(an_answer_brings_stacks),

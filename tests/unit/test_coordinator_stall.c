@@ -341,6 +341,20 @@ static void test_a_rank_inside_that_waits_for_nobody_is_named(void **state)
     fleet_expect_says(&fleet, " and waits for no rank; it is in index_samples");
 }
 
+// One of two threads waits for a call, so the trainer is not held up: the other one may go on.
+static void test_a_rank_with_a_thread_that_does_not_wait_is_told_so(void **state)
+{
+    (void)state;
+    begin(2, 1);
+    fleet_outside(&fleet, 0);
+    fleet.ranks[0].beat.place.api = API_CALL_WAIT;
+    fleet.ranks[0].beat.place.inside = true;
+    fleet_pass(&fleet, 12000);
+    fleet_expect_culprit(&fleet, 0, STALL_UNKNOWN);
+    fleet_expect_says(&fleet, "has been inside lockstep_call_wait of 'actor' (call 4) for 1");
+    fleet_expect_says(&fleet, ", and another thread of its trainer does not wait; it is in");
+}
+
 // ---- Who is no culprit -------------------------------------------------------------------------
 
 static void test_nobody_waits_nobody_is_in_the_way(void **state)
@@ -612,6 +626,7 @@ int main(void)
         TEST(test_a_rank_that_gets_on_slowly_is_no_culprit),
         TEST(test_a_rank_that_calls_without_getting_on_is_a_culprit),
         TEST(test_a_rank_inside_that_waits_for_nobody_is_named),
+        TEST(test_a_rank_with_a_thread_that_does_not_wait_is_told_so),
         TEST(test_nobody_waits_nobody_is_in_the_way),
         TEST(test_a_rank_that_waits_before_its_part_is_no_culprit),
         TEST(test_the_last_rank_of_a_job_may_take_its_time),
