@@ -395,7 +395,7 @@ static void on_request(struct evhttp_request *request, void *context)
     if (command != EVHTTP_REQ_GET && command != EVHTTP_REQ_HEAD) {
         evhttp_add_header(evhttp_request_get_output_headers(request), "Allow", "GET, HEAD");
         http_answer_error(&http->core, request, HTTP_BADMETHOD, "only GET and HEAD are understood");
-    } else {
+    } else if (http_may_ask(&http->core, request, path ? path : "")) {
         route(http, request, path && path[0] ? path : "/");
     }
 }

@@ -45,6 +45,7 @@ struct http_config {
     uint32_t request_ms; // How long a request may take to come; 0: HTTP_REQUEST_MS.
     const char *token_file; // Borrowed until close; NULL: stacks and events are for loopback.
     const char *tls_dir; // Borrowed until close; NULL: plaintext.
+    const char *hosts; // Borrowed until close: further names, with commas; NULL: none.
     struct log *log; // Borrowed until close.
 };
 

@@ -11,6 +11,7 @@
 
 #define HTTP_TYPE_JSON "application/json"
 #define HTTP_TYPE_TEXT "text/plain; charset=utf-8"
+#define HTTP_MISDIRECTED 421
 
 struct evconnlistener;
 struct event_base;
@@ -57,6 +58,13 @@ bool http_may_read(struct http_core *core, struct evhttp_request *request);
 // Stacks, timelines and events show more than how a job is: whether this request may have them,
 // which others than this host may not without a token. False: it is answered.
 bool http_may_inspect(struct http_core *core, struct evhttp_request *request);
+
+// ---- http_host.c ------------------------------------------------------------------------------
+
+// Whether a request to this path may ask by the name that it has used. False: it is answered.
+bool http_may_ask(struct http_core *core, struct evhttp_request *request, const char *path);
+// The same of the header Host; NULL: there was none. names: as of http_config.
+bool http_host_allowed(const char *header, const char *names);
 
 // ---- http_token.c -----------------------------------------------------------------------------
 

@@ -5,8 +5,10 @@
 // of gRPC itself.
 
 #include "base/clock.h"
+#include "base/file_mode.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/tls_files.h"
 #include "server/grpc_server.h"
 #include "server/http.h"
 #include "server/options.h"
@@ -15,6 +17,7 @@
 #include "server/tls_limits.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,6 +119,7 @@ static int open_http(struct daemon *daemon)
         .asks = &daemon->asks,
         .archive = &daemon->archive,
         .token_file = daemon->options.token_file,
+        .hosts = daemon->options.http_hosts,
         .tls_dir = daemon->options.http_tls ? daemon->options.tls_dir : NULL,
         .log = &daemon->log,
     };
@@ -206,6 +210,24 @@ static void warn_exposed(struct daemon *daemon, const char *grpc, const char *ht
               "not encrypted, not authenticated: let only hosts that you trust reach these ports");
 }
 
+// path: NULL: there is no such file.
+static void warn_secret(struct daemon *daemon, const char *path)
+{
+    unsigned mode;
+    if (path && file_mode_exposed(path, &mode))
+        log_event(&daemon->log, LOG_LEVEL_WARN, "secret_exposed", "file=%s mode=%04o hint=%s", path,
+                  mode, FILE_MODE_HINT);
+}
+
+static void warn_secrets(struct daemon *daemon)
+{
+    char key[PATH_MAX] = "";
+    if (daemon->options.tls_dir)
+        snprintf(key, sizeof key, "%s/%s", daemon->options.tls_dir, TLS_KEY_FILE);
+    warn_secret(daemon, key[0] ? key : NULL);
+    warn_secret(daemon, daemon->options.token_file);
+}
+
 static void announce(struct daemon *daemon, uint64_t descriptors)
 {
     const struct options *options = &daemon->options;
@@ -222,6 +244,7 @@ static void announce(struct daemon *daemon, uint64_t descriptors)
               (unsigned long long)descriptors, options->memory_mib,
               options->tls_dir ? options->tls_dir : "none", rpc_server_version());
     warn_exposed(daemon, grpc, http);
+    warn_secrets(daemon);
     if (options->json)
         print_json(daemon, grpc, http);
 }

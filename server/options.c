@@ -215,6 +215,14 @@ static bool set_http_tls(struct parse *parse, const char *value)
     return true;
 }
 
+static bool set_http_host(struct parse *parse, const char *value)
+{
+    if (value[0] == '\0' || value[strcspn(value, " /:[]")] != '\0')
+        return refuse(parse, value, "names are needed, without ports, separated by commas");
+    parse->options->http_hosts = value;
+    return true;
+}
+
 static bool set_parent_death(struct parse *parse, const char *value)
 {
     uint64_t pid = 0;
@@ -290,6 +298,8 @@ static const struct flag flags[] = {
     {"http-token-file", required_argument, set_token_file, "PATH",
      "what names a job needs the token in it"},
     {"http-tls", no_argument, set_http_tls, NULL, "HTTPS, with the certificate of --tls-dir"},
+    {"http-host", required_argument, set_http_host, "NAMES",
+     "further names by which browsers may ask without --http-tls"},
     {"insecure-plaintext", no_argument, set_insecure, NULL,
      "allow other addresses than loopback, without encryption"},
     {"log-level", required_argument, set_log_level, "LEVEL",

@@ -41,6 +41,7 @@ struct options {
     const char *token_file; // NULL: none. Borrowed from argv or the environment.
     const char *tls_dir; // NULL: workers speak in plaintext. Borrowed as well.
     bool http_tls; // HTTP too, with the same certificate.
+    const char *http_hosts; // Names by which it may be asked in plaintext; NULL: none. Borrowed.
     bool json;
 };
 

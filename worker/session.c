@@ -7,7 +7,9 @@
 #include "worker/session.h"
 
 #include "base/clock.h"
+#include "base/file_mode.h"
 #include "base/text.h"
+#include "base/tls_files.h"
 #include "worker/device.h"
 #include "worker/error.h"
 #include "worker/handle.h"
@@ -305,6 +307,17 @@ static void session_hello(const struct lockstep_session *session, struct up_mess
     hello->cores = config->cores;
 }
 
+// A key that others can read makes them members.
+static void session_warn_key(struct lockstep_session *session)
+{
+    char key[sizeof(session->config.tls_dir) + sizeof(TLS_KEY_FILE) + 1];
+    unsigned mode;
+    snprintf(key, sizeof(key), "%s/%s", session->config.tls_dir, TLS_KEY_FILE);
+    if (session->config.tls_dir[0] != '\0' && file_mode_exposed(key, &mode))
+        log_event(&session->log, LOG_LEVEL_WARN, "secret_exposed", "file=%s mode=%04o hint=%s", key,
+                  mode, FILE_MODE_HINT);
+}
+
 static int session_connect(struct lockstep_session *session)
 {
     const struct config *config = &session->config;
@@ -319,6 +332,7 @@ static int session_connect(struct lockstep_session *session)
     status = control_open(&target, &events, &session->control, error, sizeof(error));
     if (status < 0)
         return error_set(status == -2 ? LOCKSTEP_E_SYSTEM : LOCKSTEP_E_CONFIG, "%s", error);
+    session_warn_key(session);
     session_hello(session, &hello);
     status = control_send(session->control, &hello);
     if (status == -3)

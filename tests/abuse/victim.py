@@ -173,7 +173,7 @@ class Victim:
         """Status line, headers and body, as text."""
         authorization = f"Authorization: Bearer {token}\r\n" if token else ""
         with self.https() as stream:
-            stream.sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\n{authorization}Connection: close\r\n\r\n"
+            stream.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{authorization}Connection: close\r\n\r\n"
                            .encode())
             parts = []
             while part := stream.recv(65536):
