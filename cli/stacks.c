@@ -29,7 +29,8 @@ struct stacks_options {
 static const char help_text[] =
     "usage: lockstep stacks RANK [--http ADDRESS] [--job NAME] [--fresh] [--json]\n"
     "\n"
-    "Shows the stacks of a rank's threads that use Lockstep, the trainer's first.\n"
+    "Shows the stacks of a rank's threads that use Lockstep, the trainer's first, and a line\n"
+    "for each other thread of its process.\n"
     "\n"
     "      --http ADDRESS     HOST:PORT or https://HOST:PORT of the dashboard (default:\n"
     "                         LOCKSTEP_DASHBOARD, else " ASK_DEFAULT ")\n"
@@ -225,6 +226,19 @@ static void print_place(const char *frames)
     }
 }
 
+// A thread that the library has started, or gRPC for it: it is of use to developers, who have
+// --json.
+static bool is_own(const char *thread)
+{
+    char object[LOCKSTEP_OBJECT_BYTES];
+    const char *frames = json_member(thread, "native");
+    for (const char *frame = json_first(frames); frame; frame = json_next(frame))
+        if (json_read_string(json_member(frame, "module"), object, sizeof(object)) &&
+            strncmp(object, "liblockstep.", 12) == 0)
+            return true;
+    return false;
+}
+
 // A thread that does not use Lockstep gets one line.
 static void print_other(const struct palette *palette, const char *thread)
 {
@@ -277,16 +291,21 @@ static void print_stacks(const char *body, bool wants_fresh)
         printf(", phase '%s'", text);
     print_age(body, wants_fresh);
     printf("\n");
+    uint32_t own = 0;
     for (enum thread_group group = GROUP_TRAINER; group < GROUPS; group++) {
         for (const char *thread = json_first(threads); thread; thread = json_next(thread)) {
             if (group_of(thread) != group)
                 continue;
-            if (group == GROUP_OTHERS && !is_awaited(threads, thread))
+            if (group == GROUP_OTHERS && is_own(thread))
+                own++;
+            else if (group == GROUP_OTHERS && !is_awaited(threads, thread))
                 print_other(palette, thread);
             else
                 print_thread(palette, thread);
         }
     }
+    if (own > 0)
+        printf("and %" PRIu32 " thread%s of Lockstep itself\n", own, own == 1 ? "" : "s");
 }
 
 int cli_stacks(int argc, char **argv)

@@ -188,6 +188,12 @@ static void culprit_does(const struct coordinator *core, const struct job *job,
         culprit_sleeps(sentence, worker);
     if (culprit->top[0] != '\0')
         sentence_add(sentence, "; it is in %s", culprit->top);
+    if (culprit->awaits == AWAITS_LOCK)
+        sentence_add(sentence, "; it waits for a lock that thread %" PRIu32 " (%s) holds",
+                     culprit->owner, culprit->owner_name);
+    if (culprit->awaits == AWAITS_END)
+        sentence_add(sentence, "; it waits for the end of thread %" PRIu32 " (%s)", culprit->owner,
+                     culprit->owner_name);
 }
 
 static void culprit_hint(struct sentence *sentence, const struct worker *worker,
@@ -271,6 +277,7 @@ static void culprit_answer_begins(struct culprit *culprit, uint64_t id)
     culprit->threads = 0;
     culprit->trainer = UINT32_MAX;
     culprit->silent = false;
+    culprit->awaits = AWAITS_NOTHING;
     culprit->top_python = false;
     culprit->top_library = false;
     culprit->top[0] = '\0';
@@ -297,6 +304,10 @@ static void culprit_threads(struct culprit *culprit, const struct answer_threads
             continue;
         culprit->trainer = culprit->threads + i;
         culprit->silent = threads->threads[i].how == STACK_SILENT;
+        culprit->awaits = threads->threads[i].awaits;
+        culprit->owner = threads->threads[i].owner;
+        sentence_clean(culprit->owner_name, sizeof(culprit->owner_name),
+                       threads->threads[i].owner_name, sizeof(threads->threads[i].owner_name));
     }
     culprit->threads += threads->count;
 }

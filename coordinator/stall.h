@@ -80,6 +80,9 @@ struct culprit {
     uint32_t threads; // So many were described.
     uint32_t trainer; // Index of the trainer's thread among them; UINT32_MAX: not seen.
     bool silent; // That thread did not say in time where it is.
+    enum stack_awaits awaits; // What that thread waits for, ...
+    uint32_t owner; // ... of which thread.
+    char owner_name[LOCKSTEP_THREAD_BYTES];
     bool top_python;
     bool top_library; // True if top is of Python's own library, and its caller is not known yet.
     char top[CULPRIT_TOP_BYTES];

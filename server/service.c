@@ -79,8 +79,8 @@ static void act_send(struct service *service, const struct coordinator_action *a
 
 static enum log_level level_of(const char *id)
 {
-    static const char *const warnings[] = {"halt",    "lost",    "refus",
-                                           "invalid", "dropped", "stall_began"};
+    static const char *const warnings[] = {"halt",    "lost",        "refus",    "invalid",
+                                           "dropped", "stall_began", "in_groups"};
     for (size_t i = 0; i < sizeof warnings / sizeof warnings[0]; i++) {
         if (strstr(id, warnings[i]))
             return LOG_LEVEL_WARN;

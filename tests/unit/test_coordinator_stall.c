@@ -159,16 +159,16 @@ static void test_what_is_answered_late_is_added(void **state)
     assert_true(fleet_stall(&fleet)->culprits[0].answered);
 }
 
-// A rank that has been asked says how its trainer's thread was looked at, and what its stack is.
-static void answer_frames(uint32_t rank, enum stack_how how, const struct stack_frame *frames,
-                          uint32_t count)
+// A rank that has been asked says what its trainer's thread does, and what its stack is.
+static void answer_thread(uint32_t rank, const struct stack_thread *thread,
+                          const struct stack_frame *frames, uint32_t count)
 {
     const uint64_t id = story.last[rank + 1].u.inspect.id;
     struct up_message message = {.kind = UP_ANSWER};
     struct up_answer *answer = &message.u.answer;
     *answer = (struct up_answer){.id = id, .kind = ANSWER_THREADS, .last = count == 0};
     answer->u.threads.count = 1;
-    answer->u.threads.threads[0] = (struct stack_thread){.trainer = true, .how = how};
+    answer->u.threads.threads[0] = *thread;
     story_say(&story, rank + 1, &message);
     if (count == 0)
         return;
@@ -176,6 +176,13 @@ static void answer_frames(uint32_t rank, enum stack_how how, const struct stack_
     answer->u.frames.count = count;
     memcpy(answer->u.frames.frames, frames, count * sizeof(frames[0]));
     story_say(&story, rank + 1, &message);
+}
+
+static void answer_frames(uint32_t rank, enum stack_how how, const struct stack_frame *frames,
+                          uint32_t count)
+{
+    const struct stack_thread thread = {.trainer = true, .how = how};
+    answer_thread(rank, &thread, frames, count);
 }
 
 // On a busy machine a thread may take longer than it has.
@@ -234,6 +241,25 @@ static void test_callers_of_the_library_of_python_are_shown(void **state)
     answer_frames(1, STACK_ASLEEP, frames, 5);
     fleet_expect_says(&fleet, "; it is in wait (threading.py:320), called from load (train.py:41); "
                               "1 rank waits for it.");
+}
+
+// A lock has an owner, and so has the end of a thread.
+static void test_a_thread_that_is_waited_for_is_named(void **state)
+{
+    static const struct stack_frame frame = {.object = "train", .symbol = "next_batch"};
+    const struct stack_thread thread = {.trainer = true,
+                                        .how = STACK_ASLEEP,
+                                        .awaits = AWAITS_LOCK,
+                                        .owner = 9041,
+                                        .owner_name = "loa\nder"};
+    (void)state;
+    begin(2, 1);
+    fleet_outside(&fleet, 1);
+    fleet.ranks[1].mute = true;
+    fleet_pass(&fleet, 13000);
+    answer_thread(1, &thread, &frame, 1);
+    fleet_expect_says(&fleet, "; it is in next_batch (train+0x0); it waits for a lock that thread "
+                              "9041 (loa?der) holds; 1 rank waits for it.");
 }
 
 // A program may contain the library: who is in there for long was called from somewhere.
@@ -620,6 +646,7 @@ int main(void)
         TEST(test_who_had_no_time_to_answer_is_asked_again),
         TEST(test_frames_of_python_come_first),
         TEST(test_callers_of_the_library_of_python_are_shown),
+        TEST(test_a_thread_that_is_waited_for_is_named),
         TEST(test_the_caller_of_the_library_is_named),
         TEST(test_frames_of_libraries_are_passed_by),
         TEST(test_a_rank_in_a_call_is_named_with_what_is_missing),
