@@ -120,6 +120,7 @@ struct worker {
     uint32_t most; // While gathering: the most that were there at a time, since it came.
     struct up_hello hello; // Its texts are clean.
     bool left;
+    char left_cause[LOCKSTEP_FAREWELL_TEXT_BYTES]; // Why it left, clean; "": as it should.
     bool lost;
 
     // From heartbeats.

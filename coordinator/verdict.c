@@ -101,6 +101,7 @@ void verdict_protocol(struct coordinator *core, struct worker *worker, const cha
 // ---- Leaving ---------------------------------------------------------------------------------
 
 // leaver closed its session, needer cannot go on without it from `step` on.
+// The cause is the leaver's own word.
 static void verdict_left(struct coordinator *core, struct job *job, const struct worker *leaver,
                          const struct worker *needer, uint64_t step)
 {
@@ -116,7 +117,10 @@ static void verdict_left(struct coordinator *core, struct job *job, const struct
         sentence_add(&sentence, " still needed it in lockstep_start after step %" PRIu64, step - 1);
     else
         sentence_add(&sentence, " still needed it in step %" PRIu64, step);
-    sentence_add(&sentence, ": every rank must run the same number of steps");
+    if (leaver->left_cause[0] != '\0')
+        sentence_add(&sentence, ", after %s", leaver->left_cause);
+    else
+        sentence_add(&sentence, ": every rank must run the same number of steps");
     const struct verdict verdict = {
         .kind = HALT_LEFT, .step = step, .has_rank = true, .rank = leaver->rank, .text = text};
     verdict_halt(core, job, &verdict);
@@ -182,6 +186,9 @@ void verdict_leave(struct coordinator *core, struct worker *worker, const struct
     const enum stage stage = worker->stage;
     if (leave->settled > worker->heartbeat.settled)
         worker->heartbeat.settled = leave->settled;
+    if (stage != STAGE_OUT && leave->cause[0] != '\0')
+        sentence_clean(worker->left_cause, sizeof(worker->left_cause), leave->cause,
+                       sizeof(leave->cause));
     core_close(core, worker);
     if (stage == STAGE_OUT)
         verdict_forget_out(core, worker);
@@ -288,6 +295,10 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
         return;
     }
     if (lost->left || peer->left) {
+        // The data plane has the goodbye first.
+        if (lost->left && peer->left_cause[0] == '\0')
+            sentence_clean(peer->left_cause, sizeof(peer->left_cause), lost->text,
+                           sizeof(lost->text));
         // The leaver has settled a step; nothing after that one can be finished by anybody.
         const uint64_t first_open = peer->heartbeat.settled + 1;
         const bool earlier = peer->left && first_open < lost->step;

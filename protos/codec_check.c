@@ -371,6 +371,7 @@ void codec_check_up(const struct up_message *message, struct codec_fault *fault)
         return;
     case UP_LEAVE:
         codec_check_text(message->u.leave.reason, sizeof(message->u.leave.reason), fault);
+        codec_check_text(message->u.leave.cause, sizeof(message->u.leave.cause), fault);
         return;
     case UP_LINKS:
         check_algorithm(message->u.links.wish, fault);

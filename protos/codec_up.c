@@ -209,6 +209,7 @@ static void up_out(wire_Up *wire, const struct up_message *message)
     case UP_LEAVE:
         wire->u.leave.settled = message->u.leave.settled;
         codec_text_out(wire->u.leave.reason, message->u.leave.reason, sizeof(wire->u.leave.reason));
+        codec_text_out(wire->u.leave.cause, message->u.leave.cause, sizeof(wire->u.leave.cause));
         break;
     case UP_LINKS:
         up_links_out(&wire->u.links, &message->u.links);
@@ -407,6 +408,8 @@ static void up_in(struct up_message *message, const wire_Up *wire, struct codec_
         message->u.leave.settled = wire->u.leave.settled;
         codec_text_in(message->u.leave.reason, wire->u.leave.reason,
                       sizeof(message->u.leave.reason), fault);
+        codec_text_in(message->u.leave.cause, wire->u.leave.cause, sizeof(message->u.leave.cause),
+                      fault);
         break;
     case UP_LINKS:
         up_links_in(&message->u.links, &wire->u.links);

@@ -456,6 +456,7 @@ struct up_links {
 struct up_leave {
     uint64_t settled;
     char reason[LOCKSTEP_MARK_BYTES];
+    char cause[LOCKSTEP_FAREWELL_TEXT_BYTES]; // The failure before it; "": there was none.
 };
 
 // One call that a thread of a trainer waits for.

@@ -127,6 +127,7 @@ void engine_peer_lost(void *context, uint32_t rank, enum peer_loss how, const ch
     text_copy(loss.host, sizeof(loss.host), engine_peer_host(session, rank));
     if (how == LOSS_LEFT) {
         loss_left(session, rank, &loss);
+        text_copy(message.u.lost.text, sizeof(message.u.lost.text), loss.text);
     } else {
         losses_add(&session->losses, &loss);
         transport_tell(session->transport, &loss);
@@ -194,5 +195,7 @@ void engine_goodbye(struct lockstep_session *session)
     else if (session->over)
         snprintf(farewell.text, sizeof(farewell.text), "%s: %.400s",
                  lockstep_status_name(session->over_status), session->over_text);
+    else
+        session_read_note(session, farewell.text, sizeof(farewell.text));
     transport_goodbye(session->transport, &farewell);
 }

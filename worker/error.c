@@ -4,10 +4,19 @@
 
 #include "worker/error.h"
 
+#include "worker/handle.h"
+#include "worker/session.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 
 static _Thread_local char error_text[LOCKSTEP_REPORT_BYTES];
+static _Thread_local struct lockstep_session *error_session; // May have been closed meanwhile.
+
+void error_of(struct lockstep_session *session)
+{
+    error_session = session;
+}
 
 int error_set(int status, const char *format, ...)
 {
@@ -15,6 +24,8 @@ int error_set(int status, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(error_text, sizeof(error_text), format, arguments);
     va_end(arguments);
+    if (status < 0 && handle_is(HANDLE_SESSION, error_session))
+        session_note(error_session, status, error_text);
     return status;
 }
 

@@ -202,6 +202,9 @@ int progress_leave(const struct visit *visit, int status)
     progress_store(&progress->api, visit->place);
     progress_store(&progress->api_ms, now_ms);
     visit_left_blocking(visit, now_ms, status);
+    if (status >= 0 && visit_function(visit) != API_CALL_BEGIN &&
+        visit_function(visit) != API_CALL_END)
+        session_note_over(visit->session);
     if (visit_is_traced(visit) || visit_function(visit) == API_STEP_END)
         visit_event(visit, TRACE_API_LEAVE,
                     (uint64_t)(uint32_t)status << 32 | visit_function(visit));

@@ -40,6 +40,7 @@
 
 int session_check_handle(struct lockstep_session *session)
 {
+    error_of(NULL);
     if (fork_in_child())
         return error_set(LOCKSTEP_E_FORKED,
                          "this process was forked from the one that opened the session");
@@ -47,8 +48,28 @@ int session_check_handle(struct lockstep_session *session)
         return error_set(LOCKSTEP_E_INVALID, "the session is NULL");
     if (!handle_is(HANDLE_SESSION, session))
         return error_set(LOCKSTEP_E_INVALID, "this is not a session, or it was closed");
+    error_of(session);
     threads_note(&session->callers);
     return 0;
+}
+
+void session_note(struct lockstep_session *session, int status, const char *text)
+{
+    mutex_lock(&session->note_mutex);
+    snprintf(session->note, sizeof(session->note), "%s: %.400s", lockstep_status_name(status),
+             text);
+    mutex_unlock(&session->note_mutex);
+    atomic_store_explicit(&session->noted, true, memory_order_relaxed);
+}
+
+void session_read_note(struct lockstep_session *session, char *text, size_t bytes)
+{
+    text[0] = '\0';
+    if (!atomic_load_explicit(&session->noted, memory_order_relaxed))
+        return;
+    mutex_lock(&session->note_mutex);
+    text_copy(text, bytes, session->note);
+    mutex_unlock(&session->note_mutex);
 }
 
 int session_failure_locked(struct lockstep_session *session)
@@ -181,6 +202,7 @@ static void session_free(struct lockstep_session *session)
     ring_buffer_fini(&session->inbox);
     drive_fini(&session->drive);
     mutex_fini(&session->mutex);
+    mutex_fini(&session->note_mutex);
     spare_end();
     free(session->order);
     free(session->work);
@@ -212,6 +234,7 @@ static int session_allocate(const struct config *config, struct lockstep_session
         return error_set(LOCKSTEP_E_SYSTEM, "no memory for a session");
     spare_begin();
     mutex_init(&session->mutex);
+    mutex_init(&session->note_mutex);
     list_init(&session->call_waiters);
     session->landed = true;
     whole = drive_init(&session->drive) == 0;
@@ -364,6 +387,7 @@ static int session_await_world(struct lockstep_session *session)
 static void session_shut(struct lockstep_session *session, bool leave)
 {
     struct up_message message = {.kind = UP_LEAVE};
+    session_read_note(session, message.u.leave.cause, sizeof(message.u.leave.cause));
     engine_stop(session, leave);
     watch_stop(session);
     if (session->control != NULL) {
@@ -495,6 +519,7 @@ int lockstep_open(const struct lockstep_config *config, lockstep_session **sessi
     if (session == NULL)
         return error_set(LOCKSTEP_E_INVALID, "session is NULL: nowhere to put the handle");
     *session = NULL;
+    error_of(NULL);
     resolved = calloc(1, sizeof(*resolved));
     if (resolved == NULL)
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");

@@ -524,7 +524,12 @@ struct lockstep_session {
     struct commit_wave contribution; // Filled at step_end, taken by the driver at the commit.
     struct commit_wave outcome; // Of the last settled step.
 
+    // guarded by note_mutex, a leaf
+    struct mutex note_mutex;
+    char note[LOCKSTEP_FAREWELL_TEXT_BYTES]; // The last failure of a call, with its status.
+
     // atomic
+    atomic_bool noted; // There is a note, and no step or collective has ended well after it.
     atomic_bool failed; // failure != 0
     atomic_bool aborting; // This rank gives up: failure is about to be set.
     atomic_uint waiting; // Threads in lockstep_call_wait.
@@ -556,6 +561,18 @@ int session_abort(struct lockstep_session *session, int status, const char *reas
 void session_fail(struct lockstep_session *session, int status, const char *text);
 // 0, or the failure with its text set for this thread. Caller holds the mutex.
 int session_failure_locked(struct lockstep_session *session);
+
+// A call has failed, which the session may survive: what it said is the reason when the session is
+// closed next. Any thread.
+void session_note(struct lockstep_session *session, int status, const char *text);
+// A step or a collective has begun or ended well: what failed before was no reason to close.
+static inline void session_note_over(struct lockstep_session *session)
+{
+    if (atomic_load_explicit(&session->noted, memory_order_relaxed))
+        atomic_store_explicit(&session->noted, false, memory_order_relaxed);
+}
+// What a session that is closed gives as its reason: "LOCKSTEP_E_INVALID: ...", or "".
+void session_read_note(struct lockstep_session *session, char *text, size_t bytes);
 
 // ---- engine.c ----------------------------------------------------------------------------------
 

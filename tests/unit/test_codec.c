@@ -39,7 +39,7 @@ static_assert(sizeof(struct mate_state) == 12, "a new field?");
 static_assert(sizeof(struct up_heartbeat) == 600, "a new field?");
 static_assert(sizeof(struct up_fail) == 1040, "a new field?");
 static_assert(sizeof(struct up_lost) == 1040, "a new field?");
-static_assert(sizeof(struct up_leave) == 136, "a new field?");
+static_assert(sizeof(struct up_leave) == 648, "a new field?");
 static_assert(sizeof(struct down_welcome) == 8, "a new field?");
 static_assert(sizeof(struct down_refused) == 1028, "a new field?");
 static_assert(sizeof(struct peer) == 292, "a new field?");
@@ -284,6 +284,7 @@ static void example_up(int kind, union any_message *any)
     case UP_LEAVE:
         message->u.leave.settled = 812;
         strcpy(message->u.leave.reason, "done");
+        strcpy(message->u.leave.cause, "why");
         break;
     case UP_LINKS:
         message->u.links = (struct up_links){.shares = true,
@@ -341,7 +342,7 @@ static const char *const golden_up[] = {
                      "61626c6529",
     [UP_FAIL] = "0a0b0807110807060504030201520a08ac0610051a03776879",
     [UP_LOST] = "0a0b08071108070605040302015a100803100118ac06220572657365742801",
-    [UP_LEAVE] = "0a0b0807110807060504030201620908ac061204646f6e65",
+    [UP_LEAVE] = "0a0b0807110807060504030201620e08ac061204646f6e651a03776879",
     [UP_LINKS] = "0a0b08071108070605040302016a0c080110d02818e0d9fd382002",
     [UP_BLOCKED] = "0a0b0807110807060504030201724808ac0611fe000000000000001a100a0408"
                    "011002120805000000000000001a040a02080222100000000000000000030000"
@@ -884,6 +885,7 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
     case UP_LEAVE:
         message->u.leave.settled = random_number(state);
         RANDOM_TEXT(state, message->u.leave.reason);
+        RANDOM_TEXT(state, message->u.leave.cause);
         break;
     case UP_LINKS:
         message->u.links.shares = random_bool(state);
@@ -1352,6 +1354,7 @@ static const struct poke pokes[] = {
     POKE_MAX(up, UP_LOST, u.lost.rank, LOCKSTEP_MAX_WORLD - 1),
     POKE_TEXT(up, UP_LOST, u.lost.text),
     POKE_TEXT(up, UP_LEAVE, u.leave.reason),
+    POKE_TEXT(up, UP_LEAVE, u.leave.cause),
     POKE_MAX(up, UP_LINKS, u.links.wish, ALGORITHM_BY_SIZE),
     POKE_COUNT(up, UP_BLOCKED, u.blocked.wait_count, LOCKSTEP_MAX_WAITS),
     POKE_MAX(up, UP_BLOCKED, u.blocked.waits[1].call.module, LOCKSTEP_MAX_MODULES - 1),
@@ -1686,6 +1689,7 @@ static const struct append appends[] = {
     {&up, UP_LOST, 1, 0, NUMBER, LOCKSTEP_MAX_WORLD, 1, CODEC_INVALID},
     {&up, UP_LOST, 4, 0, BYTES, LOCKSTEP_TEXT_BYTES, 1, CODEC_TOO_LONG},
     {&up, UP_LEAVE, 2, 0, BYTES, LOCKSTEP_MARK_BYTES, 1, CODEC_TOO_LONG},
+    {&up, UP_LEAVE, 3, 0, BYTES, LOCKSTEP_FAREWELL_TEXT_BYTES, 1, CODEC_TOO_LONG},
     {&up, UP_LINKS, 4, 0, NUMBER, ALGORITHM_BY_SIZE + 1, 1, CODEC_INVALID},
     {&up, UP_BLOCKED, 3, 0, BYTES, 0, 1, CODEC_INVALID}, // A wait without its call.
     {&up, UP_BLOCKED, 3, 0, BYTES, 0, LOCKSTEP_MAX_WAITS - 1, CODEC_TOO_LONG},
