@@ -239,6 +239,8 @@ struct job {
     uint32_t world_max;
     uint32_t window_ms;
     char wanted_by[LOCKSTEP_HOST_BYTES];
+    // What the workers were told whose time was over; "": nobody was, since somebody joined last.
+    char timed_out[LOCKSTEP_TEXT_BYTES];
     uint64_t last_join_ms;
     uint64_t deadline_ms; // UINT64_MAX: none.
 

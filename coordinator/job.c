@@ -29,6 +29,7 @@ static void job_reset_gathering(struct job *job)
 {
     job->state = JOB_GATHERING;
     job->deadline_ms = UINT64_MAX;
+    job->timed_out[0] = '\0';
     job->count = 0;
     job->connected = 0;
     job->left = 0;

@@ -120,7 +120,8 @@ static void join_time_out_text(const struct job *job, const struct worker *worke
         sentence_add(sentence, ", and %" PRIu32 " waited to the end", count);
 }
 
-// Turns away everybody whose time is over. All of them are told the same: who was there.
+// Turns away everybody whose time is over. All of them are told the same: who was there when the
+// time of the first one was over. That holds until somebody joins.
 static void join_time_out(struct coordinator *core, struct job *job)
 {
     char present[LOCKSTEP_TEXT_BYTES / 2];
@@ -134,10 +135,14 @@ static void join_time_out(struct coordinator *core, struct job *job)
         struct worker *worker = job_worker(core, job, i);
         if (worker->deadline_ms > core->now)
             continue;
-        sentence_begin(&sentence, text, sizeof(text));
-        join_time_out_text(job, worker, count, &sentence);
-        sentence_add(&sentence, "%s; start the missing workers in time, or raise the open timeout",
-                     present);
+        if (job->timed_out[0] == '\0') {
+            sentence_begin(&sentence, job->timed_out, sizeof(job->timed_out));
+            join_time_out_text(job, worker, count, &sentence);
+            sentence_add(&sentence,
+                         "%s; start the missing workers in time, or raise the open timeout",
+                         present);
+        }
+        memcpy(text, job->timed_out, sizeof(text));
         join_turn_away(core, worker, REFUSAL_TIMEOUT, text);
     }
 }
@@ -293,6 +298,15 @@ static enum refusal join_place(struct coordinator *core, const struct up_hello *
                      LOCKSTEP_MAX_JOBS);
         return REFUSAL_FULL;
     }
+    // Some have left in order and the others are about to: whoever opens again is early.
+    if (job_running(job) && job->left > 0) {
+        sentence_add(sentence,
+                     "job '%s' has not ended: %" PRIu32 " of its %" PRIu32
+                     " workers have closed their sessions and the others have not; it can be "
+                     "joined when all have",
+                     job->name, job->left, job->count);
+        return REFUSAL_DRAINING;
+    }
     if (job_running(job)) {
         sentence_add(sentence,
                      "job '%s' is running with %" PRIu32
@@ -322,6 +336,7 @@ static void join_accept(struct coordinator *core, struct job *job, struct worker
     worker->heartbeat.activity = ACTIVITY_OPENING;
     worker->deadline_ms = core->now + hello->open_timeout_ms;
     job->workers[job->count++] = core_worker_index(core, worker);
+    job->timed_out[0] = '\0'; // The world that may form now is another one.
     job->connected++;
     for (uint32_t i = 0; i < job->count; i++)
         if (job_worker(core, job, i)->most < job->count)

@@ -337,9 +337,9 @@ static int collective_await_locked(struct lockstep_work *work, const struct comm
                            "is free",
                            work->name);
     else if (work->state != WORK_DONE)
-        status =
-            error_set(LOCKSTEP_E_TIMEOUT, "collective '%s' did not complete within %" PRIu32 " ms",
-                      work->name, timeout_ms);
+        status = error_set(LOCKSTEP_E_TIMEOUT,
+                           "collective '%s' did not complete within %" PRIu32 " ms%s", work->name,
+                           timeout_ms, session_alone_text(session));
     if (status != LOCKSTEP_E_TIMEOUT)
         collective_free_locked(work);
     return status;

@@ -37,7 +37,8 @@ struct control_target {
 // Starts the thread and begins to connect; returns at once. The channel retries while
 // connect_timeout_ms lasts, then ended() is called with what the last attempt said; certificates
 // that one side refuses are tried again for 10 seconds at most. Messages sent before the stream
-// stands are queued.
+// stands are queued. A stream that ends in that time before the coordinator has said more than
+// welcome, or with a refusal that asks to come later, is begun again with the same hello.
 // Returns 0, or with a sentence in error -1 (address or certificates unusable) or -2 (no memory, no
 // thread).
 int control_open(const struct control_target *target, const struct control_events *events,

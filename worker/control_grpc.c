@@ -127,10 +127,13 @@ struct control {
     char refusal[LOCKSTEP_TEXT_BYTES]; // While refused_since.
     char ended_text[LOCKSTEP_TEXT_BYTES];
     struct down_message message;
+    bool answered; // The coordinator has said more than welcome: the stream is not begun again.
+    char later[LOCKSTEP_TEXT_BYTES]; // It asked to come again later, and why; "": it did not.
 
     // guarded by mutex
     struct mutex mutex;
     struct list queue; // of struct outgoing
+    struct up_message hello; // What the stream begins with, each time; kind UP_NONE: not known.
     unsigned queued;
     bool heartbeat_queued; // One that waits is enough.
     bool waking; // A TAG_WAKE is in flight.
@@ -400,6 +403,64 @@ static bool may_retry(const struct control *control, uint64_t now)
            (control->refused_since == 0 || now < control->refused_since + REFUSED_MS);
 }
 
+static int queue_push_locked(struct control *control, const struct up_message *message)
+{
+    const bool heartbeat = message->kind == UP_HEARTBEAT;
+    mutex_assert_held(&control->mutex);
+    if (control->ended || control->closing)
+        return -1;
+    if (control->queued == LOCKSTEP_SEND_QUEUE || (heartbeat && control->heartbeat_queued))
+        return -2;
+    size_t size = 0;
+    if (codec_encode_up(message, control->scratch, sizeof(control->scratch), &size) != CODEC_OK)
+        return -3;
+    struct outgoing *item = malloc(sizeof(*item) + size);
+    if (!item)
+        return -4;
+    item->heartbeat = heartbeat;
+    item->size = size;
+    memcpy(item->bytes, control->scratch, size);
+    list_push_back(&control->queue, &item->link);
+    control->queued++;
+    control->heartbeat_queued |= heartbeat;
+    return 0;
+}
+
+static void drop_queue_locked(struct control *control)
+{
+    mutex_assert_held(&control->mutex);
+    list_for_each_safe (node, &control->queue) {
+        list_remove(node);
+        free(list_entry(node, struct outgoing, link));
+    }
+    control->queued = 0;
+    control->heartbeat_queued = false;
+}
+
+// A worker that waits for its world to form says hello to a coordinator that has come back, or that
+// has room now. What else was to be said to the old one is of no use.
+static bool begin_again(struct control *control, uint64_t now)
+{
+    if (control->stage != STANDING || control->answered || control->cancelled ||
+        control->status == GRPC_STATUS_UNIMPLEMENTED ||
+        control->status == GRPC_STATUS_PERMISSION_DENIED || now >= control->connect_deadline ||
+        is_closing(control))
+        return false;
+    mutex_lock(&control->mutex);
+    const bool known = control->hello.kind == UP_HELLO;
+    drop_queue_locked(control);
+    if (known) {
+        control->hello.u.hello.open_timeout_ms = (uint32_t)(control->connect_deadline - now);
+        (void)queue_push_locked(control, &control->hello);
+    }
+    mutex_unlock(&control->mutex);
+    if (!known)
+        return false;
+    control->stage = CONNECTING;
+    control->has_status = control->sending = control->half_closed = false;
+    return true;
+}
+
 // All batches of the call have come back: try again, or end.
 static void call_over(struct control *control)
 {
@@ -410,6 +471,10 @@ static void call_over(struct control *control)
     uint64_t now = clock_now_ms();
     if (control->stage == CONNECTING && !control->cancelled && !is_closing(control))
         look_for_reason(control, now);
+    if (control->stage == CONNECTING && !control->cancelled)
+        control->later[0] = '\0'; // There is none that says so now.
+    if (begin_again(control, now))
+        control->retry_delay_ms = RETRY_FIRST_MS;
     if (control->stage == CONNECTING && !control->cancelled && may_retry(control, now) &&
         !is_closing(control)) {
         control->retry_at = now + control->retry_delay_ms;
@@ -424,11 +489,27 @@ static void call_over(struct control *control)
 
 // ---- Messages in -------------------------------------------------------------------------------
 
+// The coordinator goes away, or the job's old world has not ended: not an answer while there is
+// time.
+static bool comes_again(struct control *control)
+{
+    const struct down_message *message = &control->message;
+    if (message->kind != DOWN_REFUSED || message->u.refused.refusal != REFUSAL_DRAINING ||
+        control->answered) {
+        control->answered |= message->kind != DOWN_WELCOME;
+        return false;
+    }
+    text_copy(control->later, sizeof(control->later), message->u.refused.text);
+    return true;
+}
+
 static void decode(struct control *control, const grpc_slice *bytes)
 {
     const char *detail = NULL;
     if (codec_decode_down(GRPC_SLICE_START_PTR(*bytes), GRPC_SLICE_LENGTH(*bytes),
                           &control->message, &detail) == CODEC_OK) {
+        if (comes_again(control))
+            return;
         if (report_begin(control)) {
             control->events.received(control->events.context, &control->message);
             report_end(control);
@@ -515,29 +596,6 @@ static void wake_locked(struct control *control)
         grpc_call_start_batch(control->wake_call, NULL, 0, (void *)(uintptr_t)TAG_WAKE, NULL);
     assert(error == GRPC_CALL_OK);
     (void)error;
-}
-
-static int queue_push_locked(struct control *control, const struct up_message *message)
-{
-    const bool heartbeat = message->kind == UP_HEARTBEAT;
-    mutex_assert_held(&control->mutex);
-    if (control->ended || control->closing)
-        return -1;
-    if (control->queued == LOCKSTEP_SEND_QUEUE || (heartbeat && control->heartbeat_queued))
-        return -2;
-    size_t size = 0;
-    if (codec_encode_up(message, control->scratch, sizeof(control->scratch), &size) != CODEC_OK)
-        return -3;
-    struct outgoing *item = malloc(sizeof(*item) + size);
-    if (!item)
-        return -4;
-    item->heartbeat = heartbeat;
-    item->size = size;
-    memcpy(item->bytes, control->scratch, size);
-    list_push_back(&control->queue, &item->link);
-    control->queued++;
-    control->heartbeat_queued |= heartbeat;
-    return 0;
 }
 
 // ---- Time --------------------------------------------------------------------------------------
@@ -649,11 +707,7 @@ static void close_mailbox(struct control *control)
 {
     mutex_lock(&control->mutex);
     control->ended = true;
-    list_for_each_safe (node, &control->queue) {
-        list_remove(node);
-        free(list_entry(node, struct outgoing, link));
-    }
-    control->queued = 0;
+    drop_queue_locked(control);
     mutex_unlock(&control->mutex);
 }
 
@@ -708,6 +762,14 @@ static void run(void *argument)
         pump(control);
     }
     close_mailbox(control);
+    if (control->later[0] != '\0' && report_begin(control)) {
+        control->message = (struct down_message){.kind = DOWN_REFUSED};
+        control->message.u.refused.refusal = REFUSAL_DRAINING;
+        text_copy(control->message.u.refused.text, sizeof(control->message.u.refused.text),
+                  control->later);
+        control->events.received(control->events.context, &control->message);
+        report_end(control);
+    }
     if (report_begin(control)) {
         control->events.ended(control->events.context, control->ended_text);
         report_end(control);
@@ -865,6 +927,8 @@ int control_open(const struct control_target *target, const struct control_event
 int control_send(struct control *control, const struct up_message *message)
 {
     mutex_lock(&control->mutex);
+    if (message->kind == UP_HELLO)
+        control->hello = *message;
     int result = queue_push_locked(control, message);
     if (result == 0)
         wake_locked(control);

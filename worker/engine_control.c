@@ -279,7 +279,11 @@ void engine_control_ended(struct lockstep_session *session, const char *why)
         engine_fail(session, LOCKSTEP_E_UNREACHABLE, why);
         return;
     }
-    log_event(&session->log, LOG_LEVEL_WARN, "coordinator_lost", "text=%s", why);
+    atomic_store_explicit(&session->alone, true, memory_order_relaxed);
+    log_event(&session->log, LOG_LEVEL_WARN, "coordinator_lost",
+              "text=%s hint=training goes on, and stalls are not diagnosed any more; new modules "
+              "and phases cannot be learned",
+              why);
     if (session->order->open && session->order->learning) {
         snprintf(text, sizeof(text),
                  "step %" PRIu64 ": the coordinator was lost while the order of "

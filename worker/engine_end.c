@@ -37,7 +37,8 @@ void engine_fail(struct lockstep_session *session, int status, const char *text)
     session->over = true;
     session->verdict_deadline_ms = 0;
     session->over_status = status;
-    text_copy(session->over_text, sizeof(session->over_text), text);
+    snprintf(session->over_text, sizeof(session->over_text), "%.*s%s",
+             (int)sizeof(session->over_text) - 128, text, session_alone_text(session));
     engine_tell_lack(session);
     transport_wake(session->transport);
 }

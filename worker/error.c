@@ -88,9 +88,9 @@ int error_status_of_refusal(enum refusal refusal)
     case REFUSAL_VERSION:
         return LOCKSTEP_E_MISMATCH;
     case REFUSAL_TIMEOUT:
+    case REFUSAL_DRAINING: // It was asked again until the time was over.
         return LOCKSTEP_E_TIMEOUT;
     case REFUSAL_FULL:
-    case REFUSAL_DRAINING:
         return LOCKSTEP_E_UNREACHABLE;
     case REFUSAL_NONE:
     case REFUSAL_INVALID:

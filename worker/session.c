@@ -53,6 +53,13 @@ int session_check_handle(struct lockstep_session *session)
     return 0;
 }
 
+const char *session_alone_text(const struct lockstep_session *session)
+{
+    return atomic_load_explicit(&session->alone, memory_order_relaxed)
+               ? "; the coordinator is gone, and with it the diagnosis of stalls"
+               : "";
+}
+
 void session_note(struct lockstep_session *session, int status, const char *text)
 {
     mutex_lock(&session->note_mutex);

@@ -529,6 +529,7 @@ struct lockstep_session {
     char note[LOCKSTEP_FAREWELL_TEXT_BYTES]; // The last failure of a call, with its status.
 
     // atomic
+    atomic_bool alone; // The coordinator is gone; the session goes on without it.
     atomic_bool noted; // There is a note, and no step or collective has ended well after it.
     atomic_bool failed; // failure != 0
     atomic_bool aborting; // This rank gives up: failure is about to be set.
@@ -562,6 +563,9 @@ void session_fail(struct lockstep_session *session, int status, const char *text
 // 0, or the failure with its text set for this thread. Caller holds the mutex.
 int session_failure_locked(struct lockstep_session *session);
 
+// What later error texts end with: "; the coordinator is gone ...", or "" while it is there. Any
+// thread.
+const char *session_alone_text(const struct lockstep_session *session);
 // A call has failed, which the session may survive: what it said is the reason when the session is
 // closed next. Any thread.
 void session_note(struct lockstep_session *session, int status, const char *text);

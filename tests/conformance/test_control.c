@@ -337,9 +337,9 @@ static void a_killed_coordinator_ends_the_stream(void **state)
     (void)state;
     daemon_start(&daemon, 0);
     struct control *control = open_to(daemon.address, PATIENCE_MS, &record);
-    struct up_message message = hello("killed", 2);
+    struct up_message message = hello("killed", 1);
     assert_int_equal(control_send(control, &message), 0);
-    assert_true(reaches(&record, &record.received[DOWN_WELCOME], 1, PATIENCE_MS));
+    assert_true(reaches(&record, &record.received[DOWN_GENERATION], 1, PATIENCE_MS));
     daemon_stop(&daemon);
     assert_true(reaches(&record, &record.ended, 1, test_bound_ms(3000)));
     print_message("killed: %s\n", record.text);
@@ -347,6 +347,29 @@ static void a_killed_coordinator_ends_the_stream(void **state)
     assert_int_equal(control_send(control, &message), -1);
     control_close(control, 1000);
     assert_int_equal(record.ended, 1);
+}
+
+// Its world has not formed: the worker says hello again, for as long as it has time.
+static void a_worker_that_waits_says_hello_again(void **state)
+{
+    struct daemon daemon;
+    struct record record;
+    char address[64];
+    (void)state;
+    const unsigned port = free_port();
+    snprintf(address, sizeof(address), "127.0.0.1:%u", port);
+    daemon_start(&daemon, port);
+    struct control *control = open_to(address, PATIENCE_MS, &record);
+    struct up_message message = hello("again", 2);
+    assert_int_equal(control_send(control, &message), 0);
+    assert_true(reaches(&record, &record.received[DOWN_WELCOME], 1, PATIENCE_MS));
+    daemon_stop(&daemon);
+    assert_false(reaches(&record, &record.ended, 1, 300));
+    daemon_start(&daemon, port);
+    assert_true(reaches(&record, &record.received[DOWN_WELCOME], 2, PATIENCE_MS));
+    assert_int_equal(record.ended, 0);
+    control_close(control, 0);
+    daemon_stop(&daemon);
 }
 
 static void the_coordinators_own_words_come_through(void **state)
@@ -582,6 +605,7 @@ int main(void)
         cmocka_unit_test(opening_again_and_again_keeps_nothing),
         cmocka_unit_test(a_coordinator_that_starts_later_is_found),
         cmocka_unit_test(a_killed_coordinator_ends_the_stream),
+        cmocka_unit_test(a_worker_that_waits_says_hello_again),
         cmocka_unit_test(the_coordinators_own_words_come_through),
         cmocka_unit_test(a_stopped_coordinator_fills_the_queue_and_no_more),
         cmocka_unit_test(a_refused_port_is_told_in_a_sentence),

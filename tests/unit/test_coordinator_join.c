@@ -178,8 +178,9 @@ static void test_each_worker_waits_as_long_as_it_wants_to(void **state)
     assert_int_equal(coordinator_deadline(story->core), 1000 + LOCKSTEP_OPEN_TIMEOUT_MS);
 }
 
-// Those who came earlier, or wait less, have been told before; they had joined all the same.
-static void test_who_is_told_last_hears_how_many_there_were(void **state)
+// All of a world that did not form are told the same, whenever their time is over; who joins later
+// makes another one.
+static void test_all_of_a_world_hear_the_same(void **state)
 {
     struct story *story = *state;
     struct up_hello hello = story_hello("j", 4, "a");
@@ -193,17 +194,36 @@ static void test_who_is_told_last_hears_how_many_there_were(void **state)
     story_expect_piece(story, "1 < refused (timeout): 3 of 4 workers joined job 'j' in 10.0 s; "
                               "missing rank hints: 3; present: a (hint 0), a (hint 1), a (hint 2)");
     story_sleep(story, 100);
-    story_expect_piece(story, "2 < refused (timeout): at most 3 of 4 workers joined job 'j' in "
-                              "10.0 s, and 2 waited to the end; missing rank hints: 0, 3; "
-                              "present: a (hint 1), a (hint 2); start");
+    story_expect_piece(story, "2 < refused (timeout): 3 of 4 workers joined job 'j' in 10.0 s; "
+                              "missing rank hints: 3; present: a (hint 0), a (hint 1), a (hint 2)");
     hello.rank_hint = 3; // It never saw the first two.
     story_say_hello(story, 4, &hello);
     story_sleep(story, 100);
     story_expect_piece(story, "3 < refused (timeout): at most 3 of 4 workers joined job 'j' in "
                               "10.0 s, and 2 waited to the end;");
     story_sleep(story, 10000);
-    story_expect_piece(story, "4 < refused (timeout): at most 2 of 4 workers joined job 'j' in "
-                              "10.0 s, and 1 waited to the end;");
+    story_expect_piece(story, "4 < refused (timeout): at most 3 of 4 workers joined job 'j' in "
+                              "10.0 s, and 2 waited to the end;");
+}
+
+// Whoever opens again while some have not closed comes later; whoever comes to a job that goes on
+// does not belong to it.
+static void test_a_world_that_is_ending_is_waited_for(void **state)
+{
+    struct story *story = *state;
+    struct up_hello hello = story_hello("j", 2, "a");
+    story_say_hello(story, 1, &hello);
+    story_say_hello(story, 2, &hello);
+    story_say_hello(story, 3, &hello);
+    story_expect_piece(story, "3 < refused (full): job 'j' is running with 2 workers");
+    story_leave(story, 1, 0);
+    story_say_hello(story, 4, &hello);
+    story_expect_piece(story, "4 < refused (draining): job 'j' has not ended: 1 of its 2 workers "
+                              "have closed their sessions and the others have not; it can be "
+                              "joined when all have");
+    story_leave(story, 2, 0);
+    story_say_hello(story, 5, &hello);
+    story_expect_piece(story, "5 < welcome");
 }
 
 static void test_a_worker_that_goes_before_the_world_forms_is_forgotten(void **state)
@@ -477,7 +497,8 @@ int main(void)
         TEST(test_two_worlds_due_at_once_get_two_secrets),
         TEST(test_a_world_that_does_not_form_says_who_is_missing),
         TEST(test_each_worker_waits_as_long_as_it_wants_to),
-        TEST(test_who_is_told_last_hears_how_many_there_were),
+        TEST(test_all_of_a_world_hear_the_same),
+        TEST(test_a_world_that_is_ending_is_waited_for),
         TEST(test_a_worker_that_goes_before_the_world_forms_is_forgotten),
         TEST(test_workers_of_a_host_are_neighbours),
         TEST(test_hints_are_ranks),
