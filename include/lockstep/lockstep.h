@@ -252,16 +252,17 @@ struct lockstep_config {
     }
 
 /* Joins the job and waits until its world has formed and this worker is connected to its peers.
- * When the coordinator goes away before that, the worker goes on trying to reach it, or another one
- * at its address, until open_timeout_ms is over. While some workers of an earlier world of the same
- * job have closed their sessions and others have not, it waits for these in the same way. config:
- * NULL means all defaults and the environment. Blocks: until the world has formed, at most
- * open_timeout_ms. Threads: any. Owns: config is copied. Returns: E_CONFIG (the text names field or
- * variable, or says which world size the others want), E_UNREACHABLE (no coordinator), E_TIMEOUT
- * (how many of how many came, which hints are missing), E_MISMATCH (another version than the
- * coordinator's), E_PEER_LOST, E_SYSTEM (a limit of the process has no room for a session; the text
- * names it as the shell does: ulimit -n), E_UNSUPPORTED (the device, or what it needs, cannot be
- * used: the text says why). *session is NULL on failure. */
+ * When the coordinator goes away before that, the worker goes on trying to reach it, or another
+ * one at its address, until open_timeout_ms is over. While some workers of an earlier world of the
+ * same job have closed their sessions and others have not, it waits for these in the same way.
+ * config: NULL means all defaults and the environment.
+ * Blocks: until the world has formed, at most open_timeout_ms. Threads: any. Owns: config is
+ * copied. Returns: E_CONFIG (the text names field or variable, or says which world size the others
+ * want), E_UNREACHABLE (no coordinator), E_TIMEOUT (how many of how many came, which hints are
+ * missing), E_MISMATCH (another version than the coordinator's), E_PEER_LOST, E_SYSTEM (a limit of
+ * the process has no room for a session; the text names it as the shell does: ulimit -n),
+ * E_UNSUPPORTED (the device, or what it needs, cannot be used: the text says why). *session is
+ * NULL on failure. */
 LOCKSTEP_API int lockstep_open(const struct lockstep_config *config, lockstep_session **session);
 
 /* This worker's rank and the world size, constant in a generation. Either pointer may be NULL.
