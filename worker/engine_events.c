@@ -17,6 +17,8 @@ static void engine_formed(void *context)
     struct lockstep_session *session = context;
     struct up_message message = {.kind = UP_LINKS};
     session->linked = true;
+    // All neighbours have come: whoever knocks from now on is a stranger.
+    transport_close_doors(session->transport);
     tune_links(session, &message.u.links);
     engine_send(session, &message);
 }

@@ -386,6 +386,8 @@ void transport_goodbye(struct transport *transport, const struct farewell *farew
 void transport_tell(struct transport *transport, const struct farewell *farewell);
 // What a peer gave as the reason of its goodbye; NULL: it has not said goodbye. Borrowed for now.
 const struct farewell *transport_farewell(struct transport *transport, uint32_t rank);
+// Nobody can connect any more, and no generation after this one can form. Engine thread.
+void transport_close_doors(struct transport *transport);
 void transport_close(struct transport *transport); // Frees. Any thread, when nobody drives.
 
 // Links on which something is on its way, or awaited, and nothing has moved for a second: up to

@@ -62,6 +62,22 @@ bool doors_open(struct transport *transport)
             transport_watch(transport, transport->mates->fd, &transport->mates_endpoint, false));
 }
 
+static void doors_shut(struct transport *transport, struct listener **listener)
+{
+    if (!*listener)
+        return;
+    transport_unwatch(transport, (*listener)->fd);
+    (*listener)->ops->close(*listener);
+    *listener = NULL;
+}
+
+void transport_close_doors(struct transport *transport)
+{
+    transport->listen_ms = 0;
+    doors_shut(transport, &transport->listener);
+    doors_shut(transport, &transport->mates);
+}
+
 void doors_tick(struct transport *transport, uint64_t now_ms)
 {
     if (transport->listen_ms == 0 || now_ms < transport->listen_ms)

@@ -213,14 +213,7 @@ void transport_close(struct transport *transport)
     wave_forget(transport);
     measure_forget(transport);
     devices_close(transport);
-    if (transport->listener) {
-        transport_unwatch(transport, transport->listener->fd);
-        transport->listener->ops->close(transport->listener);
-    }
-    if (transport->mates) {
-        transport_unwatch(transport, transport->mates->fd);
-        transport->mates->ops->close(transport->mates);
-    }
+    transport_close_doors(transport);
     if (transport->wake >= 0)
         (void)close(transport->wake);
     if (transport->epoll >= 0)

@@ -16,7 +16,6 @@ import subprocess
 import threading
 import time
 
-import frames
 
 BUILD = os.environ.get("BUILD", "build")
 BIN = os.environ.get("LOCKSTEP_TEST_BIN", os.path.join(BUILD, "bin"))
@@ -36,20 +35,31 @@ def descriptors(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-def listening_port(pid):
-    """The TCP port on which a process listens."""
-    inodes = set()
-    for path in glob.glob(f"/proc/{pid}/fd/*"):
-        try:
-            inodes.add(os.readlink(path))
-        except FileNotFoundError:
-            pass
-    with open(f"/proc/{pid}/net/tcp", encoding="utf-8") as file:
-        for line in file.readlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
-                return int(fields[1].split(":")[1], 16)
-    raise AssertionError(f"process {pid} listens nowhere")
+def listening_port(process):
+    """The TCP port on which a process listens, once it does."""
+    while process.poll() is None:
+        inodes = set()
+        for path in glob.glob(f"/proc/{process.pid}/fd/*"):
+            try:
+                inodes.add(os.readlink(path))
+            except FileNotFoundError:
+                pass
+        with open(f"/proc/{process.pid}/net/tcp", encoding="utf-8") as file:
+            for line in file.readlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+                    return int(fields[1].split(":")[1], 16)
+        time.sleep(0.05)
+    raise AssertionError("the rank that waits has ended")
+
+
+def free_ports(count):
+    """Of TCP on loopback; nobody else has them now."""
+    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [server.getsockname()[1] for server in taken]
+    for server in taken:
+        server.close()
+    return ports
 
 
 class Victim:
@@ -67,6 +77,7 @@ class Victim:
         self.daemon_mib = self.worker_mib = 0.0
         self.held = 0  # Descriptors of the coordinator.
         self.workers = []
+        self.waiting = None
         self.daemon = None
         self.watching = True
         self.thread = threading.Thread(target=self.watch, daemon=True)
@@ -94,27 +105,29 @@ class Victim:
             time.sleep(0.02)
         with open(ports, encoding="utf-8") as file:
             self.grpc, self.http = (int(port) for port in re.findall(r"=(\d+)", file.read()))
-        with frames.Hellos() as hellos:
-            self.workers = [self.worker(f"{BUILD}/tests/abuse/trainer", self.folder, job=JOB, world=RANKS)
-                            for _ in range(RANKS)]
-            while self.steps() < 20:
-                self.must_run()
-                time.sleep(0.05)
-        self.hellos = hellos.found
-        self.data = [listening_port(worker.pid) for worker in self.workers]
+        self.closed = free_ports(RANKS)
+        self.workers = [self.worker(f"{BUILD}/tests/abuse/trainer", self.folder, job=JOB, world=RANKS,
+                                    LOCKSTEP_DATA_PORTS=f"{port}-{port}") for port in self.closed]
+        while self.steps() < 20:
+            self.must_run()
+            time.sleep(0.05)
+        # A rank listens until its world has formed, so strangers meet one that waits for another.
+        self.waiting = self.worker(f"{BUILD}/examples/hello", job="waiting", world=2,
+                                   LOCKSTEP_OPEN_TIMEOUT_MS="3000000")
+        self.data = [listening_port(self.waiting)]
         self.ports = [self.grpc, self.http, *self.data]
         self.secrets = [JOB, MODULE, "\"threads\"", socket.gethostname()] + [
-            f":{port}" for port in self.data]
+            f":{port}" for port in self.data + self.closed]
         self.thread.start()
 
     def certificates(self):
         """Flags of the coordinator."""
         return ["--http-tls", f"--tls-dir={self.pki}/coordinator"]
 
-    def worker(self, *command, job, world):
+    def worker(self, *command, job, world, **more):
         environment = {**os.environ, "LOCKSTEP_JOB": job, "LOCKSTEP_WORLD_SIZE": str(world),
                        "LOCKSTEP_COORDINATOR": f"127.0.0.1:{self.grpc}", "LOCKSTEP_TRANSPORT": "tcp",
-                       "LOCKSTEP_TLS_DIR": f"{self.pki}/worker", "LOCKSTEP_OPEN_TIMEOUT_MS": "20000"}
+                       "LOCKSTEP_TLS_DIR": f"{self.pki}/worker", "LOCKSTEP_OPEN_TIMEOUT_MS": "20000", **more}
         if not self.certificates():
             del environment["LOCKSTEP_TLS_DIR"]
         return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
@@ -200,12 +213,14 @@ class Victim:
         codes = [worker.wait(30) for worker in self.workers]
         assert codes == [0] * RANKS, f"the ranks ended with {codes}"
         self.watching = False
+        self.waiting.kill()
+        self.waiting.wait()
         self.daemon.terminate()
         assert self.daemon.wait(30) == 0, "the coordinator did not end well"
 
     def kill(self):
         self.watching = False
-        for process in [*self.workers, self.daemon]:
+        for process in [*self.workers, self.waiting, self.daemon]:
             if process and process.poll() is None:
                 process.kill()
                 process.wait()

@@ -80,6 +80,7 @@ class Watch:
     def __init__(self, node):
         self.node = node
         self.seen = set()
+        self.listened = {}  # Ports of each pod, by its process.
         self.stopped = False
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
@@ -93,7 +94,9 @@ class Watch:
 
     def look(self, pod):
         table = list(sockets(pod.keeper.pid))
-        listening = {port for _, port, _, _, state in table if state == LISTENING}
+        # A rank listens only until its world has formed.
+        listening = self.listened.setdefault(pod.keeper.pid, set())
+        listening |= {port for _, port, _, _, state in table if state == LISTENING}
         for address, port, remote, remote_port, state in table:
             if state != ESTABLISHED or address is None or address.startswith("127."):
                 continue

@@ -4,14 +4,17 @@
 
 #include "base/clock.h"
 
+#include <limits.h>
 #include <lockstep/lockstep.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #define LIFE_STEPS 3
 #define LIFE_ELEMENTS (1280 * 1024) // Of the large parameter, which has a region of its own.
+#define LIFE_DESCRIPTORS 256
 #define LIFE_CALL_MS 20000
 
 static bool life_is(struct outcome *outcome, const char *function)
@@ -47,6 +50,19 @@ static void life_open(const struct life *life, struct outcome *outcome, lockstep
     config.open_timeout_ms = life->open_ms;
     LIVE(outcome, lockstep_open, &config, session);
     outcome->open_ms = clock_now_ms() - from_ms;
+}
+
+// A rank whose world has formed listens for nobody any more.
+static void life_listens(struct outcome *outcome)
+{
+    for (int fd = 0; outcome->status == 0 && fd < LIFE_DESCRIPTORS; fd++) {
+        int listens = 0;
+        socklen_t size = sizeof(listens);
+        if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) < 0 || listens == 0)
+            continue;
+        outcome->status = INT_MIN;
+        snprintf(outcome->text, sizeof(outcome->text), "descriptor %d still listens", fd);
+    }
 }
 
 static void life_register(struct outcome *outcome, lockstep_session *session,
@@ -97,6 +113,7 @@ void life_live(const struct life *life, struct outcome *outcome)
     lockstep_session *session = NULL;
     lockstep_module *module = NULL;
     life_open(life, outcome, &session);
+    life_listens(outcome);
     life_register(outcome, session, &module);
     LIVE(outcome, lockstep_start, session);
     for (int i = 0; i < LIFE_STEPS; i++)
