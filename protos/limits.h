@@ -39,6 +39,15 @@
 
 static_assert(LOCKSTEP_MAX_WORLD % 64 == 0, "sets of ranks are whole words");
 
+#define LOCKSTEP_MAX_WEIGHT_BITS 48
+#define LOCKSTEP_MAX_WEIGHT (1ull << LOCKSTEP_MAX_WEIGHT_BITS) // Of one rank in one step.
+#define LOCKSTEP_MAX_WEIGHT_SUM (LOCKSTEP_MAX_WORLD * LOCKSTEP_MAX_WEIGHT) // Of a whole world.
+
+// A receiver adds its own weight, or that of one peer in each of at most 16 rounds, to a sum that
+// it has checked.
+static_assert(LOCKSTEP_MAX_WORLD <= 1ull << (60 - LOCKSTEP_MAX_WEIGHT_BITS),
+              "sums of weights do not wrap");
+
 // As NCCL numbers its versions: 10000 for each major one, 100 for each minor one.
 #define LOCKSTEP_NCCL_OLDEST 21800
 

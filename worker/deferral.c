@@ -54,6 +54,23 @@ bool deferral_waits(const struct lockstep_module *module)
     return module->stash != NULL && stash_left(module->stash) > 0;
 }
 
+int deferral_check_weight(const struct lockstep_session *session, uint64_t weight)
+{
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        const struct lockstep_module *module = session->modules[m];
+        const uint64_t kept = module->stash == NULL ? 0 : stash_left_weight(module->stash);
+        const uint64_t more = weight * module->contribution_count;
+        if (module->stash != NULL && kept + more > LOCKSTEP_MAX_WEIGHT)
+            return error_set(LOCKSTEP_E_INVALID,
+                             "module '%s': gradients of weight %" PRIu64 " are deferred, and this "
+                             "step may add %" PRIu64 " (%" PRIu32 " times its weight): at most "
+                             "%llu, which is 2^%d, travel at once",
+                             module->name, kept, more, module->contribution_count,
+                             LOCKSTEP_MAX_WEIGHT, LOCKSTEP_MAX_WEIGHT_BITS);
+    }
+    return 0;
+}
+
 void deferral_end(struct lockstep_module *module)
 {
     if (deferral_waits(module))

@@ -38,6 +38,12 @@ static int step_options(const struct lockstep_step_options *given,
         return error_set(LOCKSTEP_E_INVALID,
                          "a window has one weight, given with its last step: leave it at 1 with "
                          "accumulate");
+    if (whole->weight > LOCKSTEP_MAX_WEIGHT)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "the step's weight is %" PRIu64
+                         "; a rank has at most %llu, which is 2^%d, "
+                         "so that the sum over all ranks is exact",
+                         whole->weight, LOCKSTEP_MAX_WEIGHT, LOCKSTEP_MAX_WEIGHT_BITS);
     if (whole->phase != NULL && (strlen(whole->phase) >= LOCKSTEP_NAME_BYTES ||
                                  !utf8_valid(whole->phase, strlen(whole->phase))))
         return error_set(LOCKSTEP_E_INVALID, "a phase has at most %d bytes of UTF-8",
@@ -236,6 +242,8 @@ static int step_begin(struct lockstep_session *session, const struct lockstep_st
         status = step_land(session, COND_NO_DEADLINE);
     if (status == 0)
         status = overlap_check_moved(session);
+    if (status == 0)
+        status = deferral_check_weight(session, whole.exhausted != 0 ? 0 : whole.weight);
     if (status == 0)
         status = step_check_exhausted(session, &whole);
     if (status == 0)

@@ -454,6 +454,8 @@ static const char *flow_check(struct flow *flow, const struct frame_header *head
     const uint64_t open = ring->eager ? flow->opened : flow->credited;
     if ((header->kind == FRAME_BROADCAST) == ring->reduces)
         return "it is of another kind of collective";
+    if (header->weight > LOCKSTEP_MAX_WEIGHT_SUM)
+        return "its weight is more than all ranks together can have";
     if (header->dtype != flow_dtype(flow, header->kind))
         return "its dtype is not the collective's";
     if (header->part < flow->base || header->part >= open)

@@ -307,6 +307,8 @@ static const char *pair_check(const struct peer_link *peer, struct flow *flow,
     const struct pair_move *expected = &run->turns[*move].move;
     if (header->dtype != pair_dtype(flow, expected))
         return "its dtype is not the collective's";
+    if (header->weight > LOCKSTEP_MAX_WEIGHT_SUM)
+        return "its weight is more than all ranks together can have";
     if (header->credit < run->base || header->credit >= open)
         return "its stripe is not open";
     struct pair_stripe *stripe = pair_stripe_of(run, header->credit);

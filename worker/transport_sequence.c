@@ -216,7 +216,9 @@ static void sequence_fill(struct shared *shared, const struct match *match, stru
         run->records[i] = match->records[i];
         // Whatever the record says: sums have no weights.
         run->factors[i] = mean ? record.factor : 1;
-        weight += record.weight;
+        if (record.weight > LOCKSTEP_MAX_WEIGHT)
+            shared_impossible(shared, i, "joined with a weight that no rank can have");
+        weight += record.weight > LOCKSTEP_MAX_WEIGHT ? 0 : record.weight;
         run->memory[i] = record.memory;
         registered = registered && record.memory.rows > 0;
     }

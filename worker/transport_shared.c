@@ -524,6 +524,8 @@ static const char *shared_read_run(struct shared *shared, const struct board_run
     const struct collective *collective = flow->collective;
     const bool mean = collective->kind == COLLECTIVE_ALLREDUCE && collective->op == REDUCE_MEAN;
     run->weight = from->weight;
+    if (run->weight > LOCKSTEP_MAX_WEIGHT_SUM)
+        return "sent a run whose weight is more than all ranks together can have";
     for (uint32_t i = 0; i < shared->seats; i++) {
         run->factors[i] = from->factors[i];
         run->scales |= run->factors[i] > 1;

@@ -247,6 +247,7 @@ static bool shots_gather(struct shared *shared, const struct flow *flow, const s
         const uint32_t index = match->records[i];
         const struct board_record *record = &shared_seat(shared, i)->records[index];
         const uint64_t factor = board_long(&record->factor);
+        const uint64_t weight = board_long(&record->weight);
         const void *place =
             shots_place(shared, i, index, board_word(&record->payload), shots_bytes(flow));
         if (!place || (!mean && factor != 1)) {
@@ -255,7 +256,11 @@ static bool shots_gather(struct shared *shared, const struct flow *flow, const s
                                     : "sent a shot without a payload");
             return false;
         }
-        how->weight += board_long(&record->weight);
+        if (weight > LOCKSTEP_MAX_WEIGHT) {
+            shared_impossible(shared, i, "sent a shot with a weight that no rank can have");
+            return false;
+        }
+        how->weight += weight;
         how->factors[i] = factor;
         how->scales |= factor > 1;
         sources[i] = factor > 0 ? place : NULL;

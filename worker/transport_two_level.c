@@ -473,6 +473,10 @@ void two_level_copy_out(struct shared *shared, struct shared_run *run, uint64_t 
                 units_set_used(collective->used, unit);
         }
         run->total = board_long(&final->weight);
+        if (run->total > LOCKSTEP_MAX_WEIGHT_SUM) {
+            shared_impossible(shared, i, "gave a result of more weight than all ranks can have");
+            return;
+        }
         if (collective->op == REDUCE_MEAN && run->total == 0)
             continue;
         two_level_store(shared, flow, part, two_level_result(shared, i, piece));

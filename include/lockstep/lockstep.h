@@ -556,8 +556,8 @@ LOCKSTEP_API int lockstep_start(lockstep_session *session);
 struct lockstep_step_options {
     size_t struct_bytes;
     const char *phase; /* Label of steps that run the same modules. NULL: the empty label. */
-    uint64_t weight; /* Samples behind this rank's gradients in this step. 0 contributes nothing
-                        but still receives the mean. */
+    uint64_t weight; /* Samples behind this rank's gradients in this step, at most 2^48. 0
+                        contributes nothing but still receives the mean. */
     uint32_t accumulate; /* 1: nothing is synchronized yet, see lockstep_step_begin. */
     uint32_t exhausted; /* 1: this rank has no data for this step or any later one. With
                            config.uneven; see lockstep_step_begin. */
@@ -606,7 +606,9 @@ struct lockstep_step_view {
  * rank that closes its session instead ends the job for the others.
  * Blocks: with config.uneven, until all ranks have begun the step; else no. Threads: the trainer's.
  * Owns: both are read or written now. Returns: LOCKSTEP_FINISHED; E_INVALID when a step is open,
- * before lockstep_start, for a weight other than 1 with accumulate, for another phase inside a
+ * before lockstep_start, for a weight above 2^48 (with what is deferred, if anything may be: then
+ * the weight counts once for each of separate_calls), for one other than 1 with accumulate, when
+ * tensors that have moved overlap, for another phase inside a
  * window, for exhausted without config.uneven, with accumulate or inside a window, and for data
  * after it; E_PEER_LOST. */
 LOCKSTEP_API int lockstep_step_begin(lockstep_session *session,

@@ -78,6 +78,13 @@ static struct frame_header wrong_used_bits(const struct stage *stage)
     return header;
 }
 
+static struct frame_header wrong_weight(const struct stage *stage)
+{
+    struct frame_header header = stage_tensor(stage, FRAME_REDUCE, 0, 400);
+    header.weight = LOCKSTEP_MAX_WEIGHT_SUM + 1;
+    return header;
+}
+
 static struct frame_header wrong_credit(const struct stage *stage)
 {
     struct frame_header header = stage_tensor(stage, FRAME_CREDIT, 0, 0);
@@ -125,11 +132,11 @@ static struct frame_header wrong_loss_length(const struct stage *stage)
 }
 
 static wrong_frame *const wrong_frames[] = {
-    wrong_dtype,       wrong_length,      wrong_short,         wrong_chunk,
-    wrong_chunk_far,   wrong_stripe,      wrong_kind,          wrong_own_gather,
-    wrong_generation,  wrong_used_bits,   wrong_credit,        wrong_second_hello,
-    wrong_wave_round,  wrong_wave_sender, wrong_leave_payload, wrong_loss_of_nobody,
-    wrong_loss_length,
+    wrong_dtype,          wrong_length,      wrong_short,       wrong_chunk,
+    wrong_chunk_far,      wrong_stripe,      wrong_kind,        wrong_own_gather,
+    wrong_generation,     wrong_weight,      wrong_used_bits,   wrong_credit,
+    wrong_second_hello,   wrong_wave_round,  wrong_wave_sender, wrong_leave_payload,
+    wrong_loss_of_nobody, wrong_loss_length,
 };
 
 static void impossible_frames_lose_the_peer(void **state)

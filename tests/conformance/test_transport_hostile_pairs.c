@@ -32,23 +32,26 @@ struct wrong_pair {
     uint32_t used_bytes;
     uint32_t sender;
     enum dtype dtype;
+    uint64_t weight;
 };
 
 static const struct wrong_pair wrong_pairs[] = {
-    {ALGORITHM_DOUBLING, 0, 400, 0, 0, 1, DTYPE_FLOAT32}, // Rounds that do not exist.
-    {ALGORITHM_DOUBLING, 2, 400, 0, 0, 1, DTYPE_FLOAT32},
-    {ALGORITHM_DOUBLING, 4000000000u, 400, 0, 0, 1, DTYPE_FLOAT32},
-    {ALGORITHM_HALVING, 3, 200, 0, 0, 1, DTYPE_FLOAT32},
-    {ALGORITHM_HALVING, 2, 200, 0, 0, 1, DTYPE_FLOAT32}, // Final before its time.
-    {ALGORITHM_DOUBLING, 1, 404, 0, 0, 1, DTYPE_FLOAT32},
-    {ALGORITHM_DOUBLING, 1, 399, 0, 0, 1, DTYPE_FLOAT32},
-    {ALGORITHM_DOUBLING, 1, 0, 0, 0, 1, DTYPE_FLOAT32},
-    {ALGORITHM_HALVING, 1, 400, 0, 0, 1, DTYPE_FLOAT32},
-    {ALGORITHM_DOUBLING, 1, 400, 1, 0, 1, DTYPE_FLOAT32},
-    {ALGORITHM_DOUBLING, 1, 400, 4000000000u, 0, 1, DTYPE_FLOAT32},
-    {ALGORITHM_DOUBLING, 1, 400, 0, 8, 1, DTYPE_FLOAT32},
-    {ALGORITHM_DOUBLING, 1, 400, 0, 0, 0, DTYPE_FLOAT32},
-    {ALGORITHM_DOUBLING, 1, 400, 0, 0, 1, DTYPE_INT32},
+    {ALGORITHM_DOUBLING, 0, 400, 0, 0, 1, DTYPE_FLOAT32, 0}, // Rounds that do not exist.
+    {ALGORITHM_DOUBLING, 2, 400, 0, 0, 1, DTYPE_FLOAT32, 0},
+    {ALGORITHM_DOUBLING, 4000000000u, 400, 0, 0, 1, DTYPE_FLOAT32, 0},
+    {ALGORITHM_HALVING, 3, 200, 0, 0, 1, DTYPE_FLOAT32, 0},
+    {ALGORITHM_HALVING, 2, 200, 0, 0, 1, DTYPE_FLOAT32, 0}, // Final before its time.
+    {ALGORITHM_DOUBLING, 1, 404, 0, 0, 1, DTYPE_FLOAT32, 0},
+    {ALGORITHM_DOUBLING, 1, 399, 0, 0, 1, DTYPE_FLOAT32, 0},
+    {ALGORITHM_DOUBLING, 1, 0, 0, 0, 1, DTYPE_FLOAT32, 0},
+    {ALGORITHM_HALVING, 1, 400, 0, 0, 1, DTYPE_FLOAT32, 0},
+    {ALGORITHM_DOUBLING, 1, 400, 1, 0, 1, DTYPE_FLOAT32, 0},
+    {ALGORITHM_DOUBLING, 1, 400, 4000000000u, 0, 1, DTYPE_FLOAT32, 0},
+    {ALGORITHM_DOUBLING, 1, 400, 0, 8, 1, DTYPE_FLOAT32, 0},
+    {ALGORITHM_DOUBLING, 1, 400, 0, 0, 0, DTYPE_FLOAT32, 0},
+    {ALGORITHM_DOUBLING, 1, 400, 0, 0, 1, DTYPE_INT32, 0},
+    {ALGORITHM_DOUBLING, 1, 400, 0, 0, 1, DTYPE_FLOAT32, LOCKSTEP_MAX_WEIGHT_SUM + 1},
+    {ALGORITHM_HALVING, 1, 200, 0, 0, 1, DTYPE_FLOAT32, UINT64_MAX},
 };
 
 static struct frame_header wrong_pair_header(const struct stage *stage,
@@ -59,6 +62,8 @@ static struct frame_header wrong_pair_header(const struct stage *stage,
     header.used_bytes = wrong->used_bytes;
     header.chunk = wrong->sender;
     header.dtype = wrong->dtype;
+    if (wrong->weight > 0)
+        header.weight = wrong->weight;
     return header;
 }
 

@@ -173,6 +173,16 @@ static void shot_with_weight(const struct couple_rank *liar)
     shot_of(liar)->factor = 7; // Of a sum.
 }
 
+static void shot_of_impossible_weight(const struct couple_rank *liar)
+{
+    shot_of(liar)->weight = LOCKSTEP_MAX_WEIGHT + 1;
+}
+
+static void join_of_impossible_weight(const struct couple_rank *liar)
+{
+    record_of(liar)->weight = UINT64_MAX;
+}
+
 // ---- lies of the leader -------------------------------------------------------------------------
 
 // The run that the leader has appended last.
@@ -231,6 +241,11 @@ static void run_with_weights(const struct couple_rank *liar)
 static void run_of_other_weight(const struct couple_rank *liar)
 {
     run_of(liar)->factors[1] = 7;
+}
+
+static void run_of_impossible_weight(const struct couple_rank *liar)
+{
+    run_of(liar)->weight = LOCKSTEP_MAX_WEIGHT_SUM + 1;
 }
 
 static void mismatch_of_no_mate(const struct couple_rank *liar)
@@ -365,6 +380,9 @@ static const struct lie lies[] = {
     LIE(shot_in_no_block, 0, COUPLE_TINY, "a shot without a payload"),
     LIE(shot_in_no_block, 1, COUPLE_TINY, "a shot without a payload"),
     LIE(shot_with_weight, 1, COUPLE_TINY, "a shot with a weight"),
+    LIE(shot_of_impossible_weight, 1, COUPLE_TINY, "a weight that no rank can have"),
+    LIE(join_of_impossible_weight, 0, COUPLE_LARGE, "a weight that no rank can have"),
+    LIE(run_of_impossible_weight, 1, COUPLE_LARGE, "more than all ranks together can have"),
     LIE(too_many_runs, 1, COUPLE_LARGE, "more runs than there are places"),
     LIE(endless_runs, 1, COUPLE_LARGE, "more runs than there are places"),
     LIE(runs_taken_back, 1, COUPLE_LARGE, "more runs than there are places"),
