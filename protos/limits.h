@@ -170,8 +170,9 @@ static_assert((LOCKSTEP_TRACE_EVENTS & (LOCKSTEP_TRACE_EVENTS - 1)) == 0, "a mas
     (2 * LOCKSTEP_WINDOW - 1 + 2 * LOCKSTEP_MAX_PLAIN + LOCKSTEP_MAX_BUFFER_GROUPS)
 #define LOCKSTEP_EAGER_FRAMES (2 * LOCKSTEP_EAGER_BYTES / LOCKSTEP_CHUNK_GRAIN_BYTES + 1)
 #define LOCKSTEP_PARKED_FRAMES (LOCKSTEP_EARLY_COLLECTIVES * LOCKSTEP_EAGER_FRAMES)
-// A peer may be two steps ahead with each kind of wave, and send a round of it from every link.
-#define LOCKSTEP_EARLY_WAVES (2 * 4 * LOCKSTEP_MAX_NEIGHBOURS)
+// A peer may be two steps ahead with each kind of wave, and sends one message of each.
+#define LOCKSTEP_EARLY_WAVES_OF_PEER (2 * 4)
+#define LOCKSTEP_EARLY_WAVES (LOCKSTEP_EARLY_WAVES_OF_PEER * LOCKSTEP_MAX_NEIGHBOURS)
 #define LOCKSTEP_EARLY_HEADERS 2 // Step headers (order protocol, R1).
 // What a step header says for people: the phase's name, and one bit for every parameter.
 #define LOCKSTEP_NOTE_BYTES (LOCKSTEP_NAME_BYTES + LOCKSTEP_MAX_PARAMETERS / 8)

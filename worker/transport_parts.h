@@ -337,7 +337,6 @@ struct transport {
     struct list waves;
     struct list waves_done;
     struct list wave_arrived;
-    uint32_t wave_arrived_count;
     struct early_header headers[LOCKSTEP_EARLY_HEADERS];
     uint32_t header_count;
     uint8_t note[LOCKSTEP_NOTE_BYTES]; // Of the header that is being received.

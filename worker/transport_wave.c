@@ -36,11 +36,19 @@ static struct wave_block *wave_arrived(const struct transport *transport, uint64
     return NULL;
 }
 
+// Each peer has its own bound: one that sends too many is in no other's way.
+static uint32_t wave_arrived_from(const struct transport *transport, uint32_t rank)
+{
+    uint32_t count = 0;
+    list_for_each (node, &transport->wave_arrived)
+        count += list_entry(node, struct wave_block, arrived)->rank == rank;
+    return count;
+}
+
 static void wave_drop(struct transport *transport, struct wave_block *block)
 {
     list_remove(&block->arrived);
     scratch_put(&transport->wave_blocks, block);
-    transport->wave_arrived_count--;
 }
 
 static void wave_send(struct transport *transport, const struct wave *wave,
@@ -155,7 +163,7 @@ const char *wave_begin(struct peer_link *peer, struct stream *stream)
         return "it is no round of a wave between these ranks";
     if (wave_arrived(transport, header->step, header->slot, header->part, peer->rank))
         return "it comes twice";
-    if (transport->wave_arrived_count == LOCKSTEP_EARLY_WAVES)
+    if (wave_arrived_from(transport, peer->rank) == LOCKSTEP_EARLY_WAVES_OF_PEER)
         return "it is of a wave too far ahead";
     struct wave_block *block = scratch_get(&transport->wave_blocks);
     if (!block)
@@ -178,7 +186,6 @@ const char *wave_end(struct peer_link *peer, struct stream *stream)
     stream->block = NULL;
     list_init(&block->arrived);
     list_push_back(&transport->wave_arrived, &block->arrived);
-    transport->wave_arrived_count++;
     struct wave_state *state = wave_find(transport, block->step, block->kind);
     if (state)
         wave_advance(transport, state);
@@ -232,7 +239,6 @@ void wave_forget(struct transport *transport)
     list_init(&transport->waves);
     list_init(&transport->waves_done);
     list_init(&transport->wave_arrived);
-    transport->wave_arrived_count = 0;
     scratch_reset(&transport->wave_states);
     scratch_reset(&transport->wave_blocks);
 }
