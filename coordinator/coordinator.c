@@ -241,6 +241,8 @@ static void core_heartbeat(struct coordinator *core, struct worker *worker,
         kept->link_count = LOCKSTEP_LINKS_NAMED;
     if (kept->mate_count > LOCKSTEP_MATES_NAMED)
         kept->mate_count = LOCKSTEP_MATES_NAMED;
+    if (kept->await.lack_count > LOCKSTEP_MAX_AWAITED)
+        kept->await.lack_count = LOCKSTEP_MAX_AWAITED;
 }
 
 static void core_member_heartbeat(struct coordinator *core, struct worker *worker,
@@ -250,6 +252,7 @@ static void core_member_heartbeat(struct coordinator *core, struct worker *worke
     beat_heard(core, worker);
     core_heartbeat(core, worker, heartbeat);
     stall_heartbeat(core, worker, &last);
+    crossing_heartbeat(core, worker, &last.await);
 }
 
 static void core_from_stranger(struct coordinator *core, coordinator_peer peer,
@@ -413,6 +416,7 @@ static void core_tick(struct coordinator *core)
             join_tick(core, job);
         else if (job->state == JOB_STARTING)
             difference_tick(core, job);
+        crossing_tick(core, job);
         stall_tick(core, job);
     }
 }
@@ -453,6 +457,8 @@ uint64_t coordinator_deadline(const struct coordinator *coordinator)
             own = job->deadline_ms;
         else if (job->state == JOB_STARTING && job->difference.active)
             own = job->difference.deadline_ms;
+        if (crossing_deadline(job) < own)
+            own = crossing_deadline(job);
         if (stall_deadline(job) < own)
             own = stall_deadline(job);
         if (own < deadline)

@@ -16,6 +16,7 @@
 //   publish.c      layouts and plans
 //   waits.c        who is blocked in a planned step, and the verdict on it
 //   knot.c         which ranks wait for each other for ever
+//   crossing.c     which ranks wait in different functions for ever
 //   inspect.c      what modules are called, and who was asked where it is
 //   stall.c        standstills: their rules, beginning and end (stall.h)
 //   beat.c         one worker, as its heartbeats show it
@@ -132,6 +133,10 @@ struct worker {
     // positions are indexes of slots, and the lacks are made up when they are needed.
     struct up_blocked blocked;
 
+    // crossing.c
+    uint32_t awaits; // 1 + the place of the key that it waits for; 0: it is no party.
+    uint32_t lacks; // Bits, by place: it has not done what this key names.
+
     // Inspections.
     uint64_t asked; // Number of the last one, which it has not answered in full; 0: none.
     uint64_t ask_again_ms; // It is left alone until then.
@@ -228,6 +233,15 @@ struct learning {
     uint32_t words[LOCKSTEP_MAX_LAYOUT_WORDS];
 };
 
+// What ranks of a job wait for, and whether none of them can go on: see crossing.c.
+struct crossing {
+    struct await_key keys[LOCKSTEP_MAX_AWAITED];
+    uint32_t users[LOCKSTEP_MAX_AWAITED]; // Parties that wait for it; 0: the place may be taken.
+    uint64_t due_ms; // A crossing was found, and is told then at the latest; 0: none was.
+};
+
+static_assert(LOCKSTEP_MAX_AWAITED <= 32, "one bit for each key");
+
 struct job {
     bool used;
     char name[LOCKSTEP_JOB_NAME_BYTES];
@@ -274,6 +288,7 @@ struct job {
 
     struct difference difference;
     struct learning learning;
+    struct crossing crossing;
     struct stall stall;
     struct rates rates;
     struct journal journal;
@@ -431,6 +446,14 @@ void waits_blocked(struct coordinator *core, struct worker *worker,
                    const struct up_blocked *blocked);
 // `last` has closed the knot that was found: everybody is told.
 void waits_halt(struct coordinator *core, struct job *job, const struct worker *last);
+
+// ---- crossing.c ------------------------------------------------------------------------------
+
+// A member's heartbeat was stored; `last` is what the one before it said.
+void crossing_heartbeat(struct coordinator *core, struct worker *worker, const struct await *last);
+void crossing_tick(struct coordinator *core, struct job *job);
+uint64_t crossing_deadline(const struct job *job); // UINT64_MAX: never.
+void crossing_reset(struct job *job); // A new generation.
 
 // ---- inspect.c -------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ static void job_reset_gathering(struct job *job)
     job->zero_defer = false;
     job->strict = false;
     job->queried_step = 0;
+    crossing_reset(job);
     job->module_count = 0;
     job->halt_kind = HALT_NONE;
     job->halt_step = 0;

@@ -226,6 +226,7 @@ static void check_heartbeat(const struct up_heartbeat *heartbeat, struct codec_f
         check_rank(heartbeat->mates[i].rank, fault);
         check_letter(heartbeat->mates[i].state, fault);
     }
+    codec_check_await(&heartbeat->await, fault);
 }
 
 // Calls that are named are in the order of their positions, which are lacking.
@@ -594,6 +595,7 @@ void codec_check_down(const struct down_message *message, struct codec_fault *fa
         check_algorithm(message->u.tuning.wish, fault);
         return;
     case DOWN_QUERY:
+        codec_check_await_keys(message->u.query.keys, message->u.query.key_count, fault);
         return;
     case DOWN_INSPECT:
         check_inspect(&message->u.inspect, fault);

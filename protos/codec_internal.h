@@ -13,6 +13,8 @@
 #include "protos/codec.h"
 
 struct pb_msgdesc_s;
+struct _wire_Await;
+struct _wire_AwaitKey;
 struct _wire_GenerationId;
 struct _wire_LayoutPart;
 struct _wire_SlotId;
@@ -80,5 +82,15 @@ void codec_modules_in(struct up_modules *modules, const struct _wire_UpModules *
 void codec_answer_out(struct _wire_UpAnswer *wire, const struct up_answer *answer);
 void codec_answer_in(struct up_answer *answer, const struct _wire_UpAnswer *wire,
                      struct codec_fault *fault);
+
+// codec_await.c
+void codec_await_keys_out(struct _wire_AwaitKey *wire, const struct await_key *keys,
+                          uint32_t count);
+void codec_await_keys_in(struct await_key *keys, const struct _wire_AwaitKey *wire, uint32_t count);
+bool codec_await_out(struct _wire_Await *wire, const struct await *await);
+void codec_await_in(struct await *await, const struct _wire_Await *wire, struct codec_fault *fault);
+void codec_check_await_keys(const struct await_key *keys, uint32_t count,
+                            struct codec_fault *fault);
+void codec_check_await(const struct await *await, struct codec_fault *fault);
 
 #endif

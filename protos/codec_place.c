@@ -124,6 +124,7 @@ void codec_heartbeat_out(wire_UpHeartbeat *wire, const struct up_heartbeat *hear
         wire->mates[i].tracer = heartbeat->mates[i].tracer;
     }
     codec_text_out(wire->sleeps, heartbeat->sleeps, sizeof(wire->sleeps));
+    wire->has_await = codec_await_out(&wire->await, &heartbeat->await);
 }
 
 void codec_heartbeat_in(struct up_heartbeat *heartbeat, const wire_UpHeartbeat *wire,
@@ -151,6 +152,8 @@ void codec_heartbeat_in(struct up_heartbeat *heartbeat, const wire_UpHeartbeat *
         heartbeat->mates[i].tracer = wire->mates[i].tracer;
     }
     codec_text_in(heartbeat->sleeps, wire->sleeps, sizeof(heartbeat->sleeps), fault);
+    if (wire->has_await)
+        codec_await_in(&heartbeat->await, &wire->await, fault);
 }
 
 // ---- Blocked trainers ---------------------------------------------------------------------------

@@ -105,6 +105,7 @@ static_assert(LOCKSTEP_REPORT_BYTES * 2 < LOCKSTEP_MESSAGE_BYTES, "a report fits
 #define LOCKSTEP_SLOT_WORDS (LOCKSTEP_MAX_SLOTS / 64) // A set of positions in a plan.
 #define LOCKSTEP_MAX_WAITS 16 // Calls that the threads of one trainer wait for at a time.
 #define LOCKSTEP_LACKS_NAMED 16 // Calls not made that one report of a blocked rank names.
+#define LOCKSTEP_MAX_AWAITED 16 // Different things that ranks of one job wait for at a time.
 #define LOCKSTEP_REPLAN_STEPS 3 // Steps of a phase that differ from its plan alike, for a new one.
 #define LOCKSTEP_REPLAN_CALLS 256 // Of a plan; one with more calls stays as it was learned.
 #define LOCKSTEP_REPLAN_TIMES 8 // That a learned plan is replaced.
@@ -243,6 +244,9 @@ static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a p
 #define LOCKSTEP_STALL_DISK_FACTOR 3 // The same for a trainer that sleeps in state D.
 #define LOCKSTEP_INSPECT_MS 500 // How long a verdict waits for a culprit's answer.
 #define LOCKSTEP_INSPECT_PAUSE_MS 5000 // Stacks of one rank are taken at most so often.
+// How long a verdict on ranks that wait in different functions waits for the reports of the others,
+// so that its text names all of them.
+#define LOCKSTEP_AWAIT_MS 500
 #define LOCKSTEP_OPEN_TIMEOUT_MS 60000
 #define LOCKSTEP_HELLO_MS 5000 // How long a new connection may take to prove membership.
 // How long a worker that saw a reset waits for the verdict, which comes at once but on busy

@@ -78,6 +78,13 @@ enum api_function {
     API_PAUSE = 14,
     API_RESUME = 15,
     API_CLOSE = 16,
+    // Only in struct await, which tells apart what API_COLLECTIVE and API_STATE name together.
+    API_BARRIER = 17,
+    API_ALLREDUCE = 18,
+    API_BROADCAST = 19,
+    API_STATE_CHECK = 20,
+    API_STATE_SYNC = 21,
+    API_MODULE_USAGE = 22,
 };
 
 // Its name, without lockstep_.
@@ -101,6 +108,12 @@ static inline const char *api_function_name(uint64_t api)
         [API_PAUSE] = "pause",
         [API_RESUME] = "resume",
         [API_CLOSE] = "close",
+        [API_BARRIER] = "barrier",
+        [API_ALLREDUCE] = "allreduce",
+        [API_BROADCAST] = "broadcast",
+        [API_STATE_CHECK] = "state_check",
+        [API_STATE_SYNC] = "state_sync",
+        [API_MODULE_USAGE] = "module_usage",
     };
     return api < sizeof(names) / sizeof(names[0]) ? names[api] : "unknown";
 }
@@ -155,6 +168,43 @@ struct link_state {
     uint64_t unsent; // Bytes handed to the link that the peer has not taken yet.
     uint64_t received; // Bytes received from it, in all.
     uint64_t still_ms; // Time without progress in either direction.
+};
+
+// What a blocked trainer waits for: the thing that every rank must do before the wait can end.
+enum await_kind {
+    AWAIT_NONE = 0, // The trainer is not blocked, or not for long, or the wait may end by itself.
+    AWAIT_STEP = 1, // Every rank ends step `number`.
+    AWAIT_OPENING = 2, // Every rank begins step `number` (uneven data).
+    AWAIT_START = 3, // Every rank calls lockstep_start for the time `number`.
+    AWAIT_COLLECTIVE = 4, // Every rank begins use `number` of the collective whose hash is `space`.
+    AWAIT_CALL = 5, // Every rank makes a call in step `number`, or ends that step.
+};
+
+struct await_key {
+    enum await_kind kind;
+    uint64_t space; // AWAIT_CALL: the module, and the call above 32 bits.
+    uint64_t number; // A use counts from 0.
+};
+
+static inline bool await_key_equal(const struct await_key *a, const struct await_key *b)
+{
+    return a->kind == b->kind && a->space == b->space && a->number == b->number;
+}
+
+// A rank whose only trainer thread is blocked. All of it is true at one moment, and stays true
+// until the wait is over. docs/protocol.md, "Ranks that wait in different functions".
+struct await {
+    struct await_key key; // AWAIT_NONE: the rest is zero.
+    enum api_function function; // That the trainer is in.
+    uint32_t module; // Of that function; LOCKSTEP_MAX_MODULES: it has none.
+    bool rooted; // Only rank `root` must do it: a broadcast of the library.
+    uint32_t root;
+    uint64_t step; // That the trainer has begun last; 0: none.
+    bool open; // That step has not ended on this rank.
+    char name[LOCKSTEP_NAME_BYTES]; // Of the trainer's collective; else empty.
+    // Of the keys that the coordinator has asked about: those that this rank has not done yet.
+    uint32_t lack_count;
+    struct await_key lacks[LOCKSTEP_MAX_AWAITED];
 };
 
 // A mate that does not run.
@@ -401,6 +451,7 @@ struct up_heartbeat {
     // With PLACE_DISK: the system call and the function of the kernel that the trainer sleeps in,
     // as "read (nfs_wait_bit_killable)". Empty: not known.
     char sleeps[LOCKSTEP_KERNEL_BYTES];
+    struct await await;
 };
 
 enum halt_kind {
@@ -679,6 +730,10 @@ struct down_grant {
 struct down_query {
     uint64_t step;
     bool withdrawn; // The receiver said that it is blocked no more: nobody counts on it now.
+    // What ranks wait for in different functions: a blocked rank says which of it is lacking. With
+    // keys the query has no step.
+    uint32_t key_count;
+    struct await_key keys[LOCKSTEP_MAX_AWAITED];
 };
 
 enum inspect { // Bits.

@@ -139,6 +139,16 @@ static struct command wait_command(const struct contribution *contribution, enum
         .kind = kind, .module = contribution->module->index, .call = contribution->index};
 }
 
+static struct standing wait_standing(const struct lockstep_session *session,
+                                     const struct contribution *contribution)
+{
+    const uint32_t module = contribution->module->index;
+    struct standing standing = await_other(AWAIT_CALL, API_CALL_WAIT, session->step);
+    standing.key.space = (uint64_t)contribution->index << 32 | module;
+    standing.module = module;
+    return standing;
+}
+
 // When its time is over the wait is withdrawn, and that is answered, too: the coordinator may count
 // on it. Caller holds the mutex.
 static int wait_answer_locked(const struct wait *wait, struct call_waiter *waiter)
@@ -146,8 +156,12 @@ static int wait_answer_locked(const struct wait *wait, struct call_waiter *waite
     struct lockstep_session *session = wait->session;
     struct command command =
         wait_command(waiter->contribution, wait->asks ? COMMAND_WAIT_ASK : COMMAND_WAIT_BEGIN);
+    const struct standing standing = wait_standing(session, waiter->contribution);
+    const bool told = !wait->asks && wait->deadline_ms == COND_NO_DEADLINE &&
+                      session->config.trainer_threads == 1;
     struct wish wish = {.flag = &waiter->answered,
-                        .deadline_ms = wait->asks ? COND_NO_DEADLINE : wait->deadline_ms};
+                        .deadline_ms = wait->asks ? COND_NO_DEADLINE : wait->deadline_ms,
+                        .standing = told ? &standing : NULL};
     drive_until_locked(session, &command, &wish);
     if (!waiter->answered && session->failure == 0) {
         waiter->leaves = true;

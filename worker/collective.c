@@ -205,6 +205,7 @@ static int collective_make_locked(struct lockstep_session *session, const struct
     struct collective *collective = &work->collective;
     if (data == NULL)
         data = &work->barrier;
+    await_begun_locked(session);
     work->state = session->config.solo ? WORK_DONE : WORK_IN_FLIGHT;
     work->extent = (struct extent){.in = data, .out = data, .elements = form->elements};
     memcpy(work->name, form->name, form->name_bytes);
@@ -314,16 +315,19 @@ void work_done(struct lockstep_work *work)
     mutex_unlock(&session->mutex);
 }
 
-// Gives the command, if there is one, and waits. The driver lets go of all memory before a session
-// fails, so failed work is free at once.
+// Gives the command, if there is one, and waits. told: the trainer does nothing until the work is
+// done or the session has failed, so other ranks may be told of the wait. The driver lets go of all
+// memory before a session fails, so failed work is free at once.
 static int collective_await_locked(struct lockstep_work *work, const struct command *command,
-                                   uint32_t timeout_ms)
+                                   uint32_t timeout_ms, bool told)
 {
     struct lockstep_session *session = work->session;
+    const struct standing standing = await_work(session, work);
     const struct wish wish = {.work = work,
                               .deadline_ms = timeout_ms == LOCKSTEP_WAIT_FOREVER
                                                  ? COND_NO_DEADLINE
-                                                 : clock_now_ms() + timeout_ms};
+                                                 : clock_now_ms() + timeout_ms,
+                              .standing = told ? &standing : NULL};
     int status = 0;
     mutex_assert_held(&session->mutex);
     session->awaited = work;
@@ -349,7 +353,9 @@ int collective_wait(struct lockstep_work *work, uint32_t timeout_ms)
 {
     struct lockstep_session *session = work->session;
     mutex_lock(&session->mutex);
-    const int status = collective_await_locked(work, NULL, timeout_ms);
+    // After a timeout the trainer may do what others wait for.
+    const bool told = timeout_ms == LOCKSTEP_WAIT_FOREVER;
+    const int status = collective_await_locked(work, NULL, timeout_ms, told);
     mutex_unlock(&session->mutex);
     return status;
 }
@@ -364,7 +370,8 @@ static int collective_call_by(struct lockstep_session *session, enum caller call
     int status = collective_take_locked(session, caller, name, data, count, like, work);
     if (status == 0) {
         command.pointer = *work;
-        status = collective_await_locked(*work, session->config.solo ? NULL : &command, timeout_ms);
+        status = collective_await_locked(*work, session->config.solo ? NULL : &command, timeout_ms,
+                                         true);
     }
     mutex_unlock(&session->mutex);
     return status;
@@ -425,6 +432,13 @@ static void collective_give_up(struct lockstep_session *session, struct lockstep
     (void)error_set(LOCKSTEP_E_TIMEOUT, "%s", text);
 }
 
+static enum api_function collective_function(const struct collective *like, const void *data)
+{
+    if (like->kind == COLLECTIVE_BROADCAST)
+        return API_BROADCAST;
+    return data == NULL ? API_BARRIER : API_ALLREDUCE;
+}
+
 static int collective_blocking(struct lockstep_session *session, const char *name, void *data,
                                uint64_t count, struct collective *like, uint32_t timeout_ms)
 {
@@ -435,6 +449,7 @@ static int collective_blocking(struct lockstep_session *session, const char *nam
     if (status < 0)
         return status;
     const struct visit visit = progress_enter(session, API_COLLECTIVE, PROGRESS_NO_MODULE, 0);
+    await_enter(session, collective_function(like, data), LOCKSTEP_MAX_MODULES);
     status =
         collective_call_by(session, CALLER_TRAINER, name, data, count, like, timeout_ms, &work);
     if (status == LOCKSTEP_E_TIMEOUT)
@@ -515,5 +530,6 @@ int lockstep_work_wait(lockstep_work *work, uint32_t timeout_ms)
                                                           : "this is not work, or its session was "
                                                             "closed");
     const struct visit visit = progress_enter(work->session, API_WORK_WAIT, PROGRESS_NO_MODULE, 0);
+    await_enter(work->session, API_WORK_WAIT, LOCKSTEP_MAX_MODULES);
     return progress_leave(&visit, collective_wait(work, timeout_ms));
 }

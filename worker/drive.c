@@ -297,6 +297,7 @@ void drive_until_locked(struct lockstep_session *session, const struct command *
     if (command != NULL && session->failure == 0)
         driver_command_locked(&driver, command);
     progress_wait_locked(session->progress, 1);
+    await_begin_locked(session, wish->standing);
     while (!wish_is_true(wish) && session->failure == 0 && in_time) {
         if (driver.drives)
             in_time = driver_round_locked(&driver);
@@ -305,6 +306,7 @@ void drive_until_locked(struct lockstep_session *session, const struct command *
         else
             in_time = driver_wait_locked(&driver);
     }
+    await_end_locked(session);
     progress_wait_locked(session->progress, -1);
     if (driver.drives)
         driver_end_locked(&driver);

@@ -15,6 +15,7 @@
 struct command;
 struct lockstep_session;
 struct lockstep_work;
+struct standing;
 
 enum drive_holder {
     DRIVE_NOBODY,
@@ -56,6 +57,8 @@ struct wish {
     const bool *flag; // True.
     uint64_t value;
     uint64_t deadline_ms; // Of clock_now_ms, or COND_NO_DEADLINE.
+    // What every rank must do before; NULL: other ranks are not told of this wait (await.h).
+    const struct standing *standing;
 };
 
 // 0, or -1 with errno.

@@ -160,6 +160,10 @@ static void session_received(void *context, const struct down_message *message)
         watch_inspect(session->watch, &message->u.inspect);
         return;
     }
+    if (message->kind == DOWN_QUERY && message->u.query.key_count > 0) {
+        watch_query(session->watch, &message->u.query);
+        return;
+    }
     copy = malloc(sizeof(*copy));
     if (copy == NULL) {
         session_fail(session, LOCKSTEP_E_SYSTEM, "no memory for a message of the coordinator");

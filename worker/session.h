@@ -18,6 +18,7 @@
 #include "base/ring_buffer.h"
 #include "base/thread.h"
 #include "worker/arena.h"
+#include "worker/await.h"
 #include "worker/buckets.h"
 #include "worker/config.h"
 #include "worker/control.h"
@@ -420,6 +421,10 @@ struct lockstep_session {
 
     // trainer
     bool started; // And no module was closed since.
+    uint64_t starts; // Calls of lockstep_start that have asked the other ranks.
+    uint64_t openings; // The last step whose open wave this rank has joined.
+    enum api_function in_function; // That calls collectives now, and the module that it is of.
+    uint32_t in_module; // LOCKSTEP_MAX_MODULES: none.
     bool step_open;
     bool accumulating; // The open step is not the last of its window.
     bool window_open; // The next step belongs to the window of the one before.
@@ -516,6 +521,10 @@ struct lockstep_session {
     char failure_text[LOCKSTEP_REPORT_BYTES];
     struct lockstep_work *work; // [SESSION_MAX_WORK]
     struct lockstep_work *free_work; // The trainer's, the one that was free last first.
+    const struct standing *standing; // What the trainer is blocked in; NULL: nothing to be told.
+    uint64_t standing_number; // Of its waits, counted.
+    uint32_t blocked_threads; // Inside calls that block.
+    bool several_block; // Once more than one thread was, or one began a collective meanwhile.
     const struct lockstep_work *awaited; // That a call waits for, or NULL; of several the last.
     struct name_use *names; // [SESSION_MAX_NAMES]
     struct plain_form form;

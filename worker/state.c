@@ -363,7 +363,9 @@ int state_await(struct lockstep_session *session)
 static int state_verify(struct lockstep_session *session)
 {
     const struct command command = {.kind = COMMAND_START};
-    const struct wish wish = {.flag = &session->verified, .deadline_ms = COND_NO_DEADLINE};
+    const struct standing standing = await_other(AWAIT_START, API_START, ++session->starts);
+    const struct wish wish = {
+        .flag = &session->verified, .deadline_ms = COND_NO_DEADLINE, .standing = &standing};
     int status;
     session->manifest_hash = module_manifest_hash(session);
     mutex_lock(&session->mutex);
@@ -435,6 +437,7 @@ int lockstep_start(lockstep_session *session)
     if (overlap < 0)
         return overlap;
     const struct visit visit = progress_enter(session, API_START, PROGRESS_NO_MODULE, 0);
+    await_enter(session, API_START, LOCKSTEP_MAX_MODULES);
     return progress_leave(&visit, state_start(session));
 }
 
@@ -515,6 +518,7 @@ int lockstep_state_check(lockstep_session *session)
     if (status < 0 || session->config.solo)
         return status;
     const struct visit visit = progress_enter(session, API_STATE, PROGRESS_NO_MODULE, 0);
+    await_enter(session, API_STATE_CHECK, LOCKSTEP_MAX_MODULES);
     return progress_leave(&visit, state_check(session));
 }
 
@@ -527,6 +531,7 @@ int lockstep_state_sync(lockstep_session *session)
     if (status < 0 || session->config.solo)
         return status;
     const struct visit visit = progress_enter(session, API_STATE, PROGRESS_NO_MODULE, 0);
+    await_enter(session, API_STATE_SYNC, LOCKSTEP_MAX_MODULES);
     state_begin(session, 0, NULL);
     status = state_await(session);
     if (status == 0)

@@ -138,7 +138,13 @@ static int step_check_exhausted(const struct lockstep_session *session,
 static int step_await(struct lockstep_session *session, const struct command *command,
                       const uint64_t *reached, uint64_t step, uint64_t deadline_ms)
 {
-    const struct wish wish = {.counter = reached, .value = step, .deadline_ms = deadline_ms};
+    const bool opens = reached == &session->opened;
+    const struct standing standing = await_other(opens ? AWAIT_OPENING : AWAIT_STEP,
+                                                 opens ? API_STEP_BEGIN : API_STEP_END, step);
+    const struct wish wish = {.counter = reached,
+                              .value = step,
+                              .deadline_ms = deadline_ms,
+                              .standing = deadline_ms == COND_NO_DEADLINE ? &standing : NULL};
     int status = 0;
     mutex_lock(&session->mutex);
     drive_until_locked(session, command, &wish);
@@ -155,6 +161,7 @@ static int step_open_wave(struct lockstep_session *session, uint64_t step,
     const struct command command = {.kind = COMMAND_STEP_OPEN, .value = step};
     struct open_wave *opening = &session->opening;
     mutex_lock(&session->mutex);
+    session->openings = step;
     memset(opening, 0, sizeof(*opening));
     opening->exhausted = options->exhausted;
     opening->first = options->exhausted != 0 ? OPEN_NOBODY : session->rank;
@@ -704,6 +711,7 @@ static int step_end_within(struct lockstep_session *session, void *stream, uint3
     if (status < 0)
         return status;
     const struct visit visit = progress_enter(session, API_STEP_END, PROGRESS_NO_MODULE, 0);
+    await_enter(session, API_STEP_END, LOCKSTEP_MAX_MODULES);
     return progress_leave(&visit, step_end(session, stream, timeout_ms));
 }
 

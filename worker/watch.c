@@ -37,6 +37,8 @@ struct watch {
     bool stop;
     uint32_t interval_ms; // 0: not welcome yet.
     struct locality locality;
+    struct down_query query; // What other ranks wait for; without keys: nothing.
+    bool queried; // It is new.
     struct down_inspect inspect; // The question to be answered; id 0: none.
     bool asked; // COMMAND_INSPECT is on its way to the driver, or there.
     struct answer_place place; // What the driver said last.
@@ -45,6 +47,7 @@ struct watch {
     struct link_state links[LOCKSTEP_LINKS_NAMED];
 
     // watch thread only
+    uint64_t stood; // Number of the trainer's wait at the last look.
     uint64_t due_ms; // The next heartbeat in turn; 0: not welcome yet.
     struct up_heartbeat said; // The last one.
     bool still; // It said what the one before it had said.
@@ -219,9 +222,18 @@ static bool watch_same_place(const struct up_heartbeat *a, const struct up_heart
            a->bytes_received == b->bytes_received;
 }
 
+// A wait is to be told that was not, or more of it.
+static bool watch_is_blocked_anew(const struct await *now, const struct await *said)
+{
+    return now->key.kind != AWAIT_NONE &&
+           (!await_key_equal(&now->key, &said->key) || now->lack_count != said->lack_count ||
+            memcmp(now->lacks, said->lacks, now->lack_count * sizeof(now->lacks[0])) != 0);
+}
+
 static bool watch_is_urgent(const struct watch *watch, const struct up_heartbeat *beat)
 {
-    return ((beat->flags ^ watch->said.flags) & PLACE_PAUSED) != 0 ||
+    return watch_is_blocked_anew(&beat->await, &watch->said.await) ||
+           ((beat->flags ^ watch->said.flags) & PLACE_PAUSED) != 0 ||
            (watch->still && !watch_same_place(beat, &watch->said));
 }
 
@@ -250,12 +262,25 @@ static void watch_beat(struct watch *watch)
     (void)control_send(watch->session->control, &watch->beat);
 }
 
+// The generation is that of the heartbeat, or there is none and nothing to be told.
+static void watch_read_await(struct watch *watch, struct up_message *beat)
+{
+    struct down_query query;
+    mutex_lock(&watch->mutex);
+    query = watch->query;
+    watch->queried = false;
+    mutex_unlock(&watch->mutex);
+    if (beat->generation.number != 0)
+        await_read(watch->session, &query, &watch->stood, &beat->u.heartbeat.await);
+}
+
 static void watch_look(struct watch *watch, uint32_t interval_ms)
 {
     const uint64_t now_ms = clock_now_ms();
     if (interval_ms == 0)
         return;
     progress_read(watch->session, &watch->beat);
+    watch_read_await(watch, &watch->beat);
     if (watch->due_ms == 0)
         watch->due_ms = now_ms + interval_ms;
     if (now_ms >= watch->due_ms) {
@@ -380,7 +405,7 @@ static bool watch_rest(struct watch *watch, struct down_inspect *inspect, uint32
     const uint64_t deadline_ms = clock_now_ms() + LOCKSTEP_WATCH_MS;
     bool runs;
     mutex_lock(&watch->mutex);
-    while (!watch->stop && watch->inspect.id == 0 &&
+    while (!watch->stop && watch->inspect.id == 0 && !watch->queried &&
            cond_wait_until(&watch->changed, &watch->mutex, deadline_ms))
         ;
     *inspect = watch->inspect;
@@ -452,6 +477,15 @@ void watch_formed(struct watch *watch, const struct locality *locality)
 {
     mutex_lock(&watch->mutex);
     watch->locality = *locality;
+    mutex_unlock(&watch->mutex);
+}
+
+void watch_query(struct watch *watch, const struct down_query *query)
+{
+    mutex_lock(&watch->mutex);
+    watch->query = *query;
+    watch->queried = true;
+    cond_signal(&watch->changed);
     mutex_unlock(&watch->mutex);
 }
 

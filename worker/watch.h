@@ -29,6 +29,9 @@ void watch_interval(struct watch *watch, uint32_t heartbeat_ms);
 void watch_formed(struct watch *watch, const struct locality *locality);
 // The coordinator asks. A later question takes the place of one that was not answered. Any thread.
 void watch_inspect(struct watch *watch, const struct down_inspect *inspect);
+// The coordinator asks which of the things that other ranks wait for this rank has not done. The
+// list takes the place of the last one. Any thread.
+void watch_query(struct watch *watch, const struct down_query *query);
 // Fills in what only the driver knows. Driver, for COMMAND_INSPECT.
 void watch_driven(struct lockstep_session *session);
 

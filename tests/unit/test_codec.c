@@ -36,7 +36,9 @@ static_assert(sizeof(struct up_end) == 16, "a new field?");
 static_assert(sizeof(struct place) == 96, "a new field?");
 static_assert(sizeof(struct link_state) == 32, "a new field?");
 static_assert(sizeof(struct mate_state) == 12, "a new field?");
-static_assert(sizeof(struct up_heartbeat) == 600, "a new field?");
+static_assert(sizeof(struct await_key) == 24, "a new field?");
+static_assert(sizeof(struct await) == 696, "a new field?");
+static_assert(sizeof(struct up_heartbeat) == 1296, "a new field?");
 static_assert(sizeof(struct up_fail) == 1040, "a new field?");
 static_assert(sizeof(struct up_lost) == 1040, "a new field?");
 static_assert(sizeof(struct up_leave) == 648, "a new field?");
@@ -59,7 +61,7 @@ static_assert(sizeof(struct tuning) == 40, "a new field?");
 static_assert(sizeof(struct down_generation) == 9832, "a new field?");
 static_assert(sizeof(struct down_manifest_request) == 8, "a new field?");
 static_assert(sizeof(struct down_grant) == 24, "a new field?");
-static_assert(sizeof(struct down_query) == 16, "a new field?");
+static_assert(sizeof(struct down_query) == 400, "a new field?");
 static_assert(sizeof(struct down_inspect) == 16, "a new field?");
 static_assert(sizeof(struct plan_slot) == 16, "a new field?");
 static_assert(sizeof(struct down_plan_part) == 2112, "a new field?");
@@ -191,6 +193,16 @@ static void example_heartbeat(struct up_heartbeat *heartbeat)
     heartbeat->mates[0].tracer = 4711;
     heartbeat->links[0].reached = true;
     strcpy(heartbeat->sleeps, "read (nfs_wait_bit_killable)");
+    heartbeat->await = (struct await){.key = {AWAIT_COLLECTIVE, 5, 2},
+                                      .function = API_BARRIER,
+                                      .module = 1,
+                                      .rooted = true,
+                                      .root = 3,
+                                      .step = 811,
+                                      .open = true,
+                                      .name = "epoch",
+                                      .lack_count = 1,
+                                      .lacks = {{AWAIT_STEP, 0, 812}}};
 }
 
 static void example_blocked(struct up_blocked *blocked)
@@ -334,12 +346,13 @@ static const char *const golden_up[] = {
                 "02180322020804",
     [UP_LAYOUT_PART] = "0a0b08071108070605040302013a0c08011005180122040200ac02",
     [UP_END] = "0a0b0807110807060504030201420c08ac0611fe00000000000000",
-    [UP_HEARTBEAT] = "0a0b08071108070605040302014a950108ac0610ab06180420142a046576616c"
+    [UP_HEARTBEAT] = "0a0b08071108070605040302014ac00108ac0610ab06180420142a046576616c"
                      "30013802421208ab06100318840720bc0528c801300138024a2d080310071801"
                      "20013a0608011002180340065029580160026801700578098001048801ac0290"
                      "01ad029801ae02501158e0d403620f0802100118ac0220ad0228e80730016a07"
                      "0803107418e7247a1c7265616420286e66735f776169745f6269745f6b696c6c"
-                     "61626c6529",
+                     "61626c6529a201280a0d0804110500000000000000180210111801200328ab06"
+                     "30013a0565706f63684205080118ac06",
     [UP_FAIL] = "0a0b0807110807060504030201520a08ac0610051a03776879",
     [UP_LOST] = "0a0b08071108070605040302015a100803100118ac06220572657365742801",
     [UP_LEAVE] = "0a0b0807110807060504030201620e08ac061204646f6e651a03776879",
@@ -449,6 +462,9 @@ static void example_down(int kind, union any_message *any)
     case DOWN_QUERY:
         message->u.query.step = 812;
         message->u.query.withdrawn = true;
+        message->u.query.key_count = 2;
+        message->u.query.keys[0] = (struct await_key){AWAIT_STEP, 0, 812};
+        message->u.query.keys[1] = (struct await_key){AWAIT_COLLECTIVE, 5, 2};
         break;
     case DOWN_INSPECT:
         message->u.inspect = (struct down_inspect){.id = 9, .what = INSPECT_ALL};
@@ -475,7 +491,8 @@ static const char *const golden_down[] = {
     [DOWN_HALT] = "0a0b0807110807060504030201520c08ac06100618002203776879",
     [DOWN_TUNING] = "0a0b08071108070605040302015a1308d02810e0d9fd38188008208080042801"
                     "3005",
-    [DOWN_QUERY] = "0a0b0807110807060504030201620508ac061001",
+    [DOWN_QUERY] = "0a0b0807110807060504030201621b"
+                   "08ac0610011a05080118ac061a0d08041105000000000000001802",
     [DOWN_INSPECT] = "0a0b08071108070605040302016a0408091007",
 };
 
@@ -806,6 +823,31 @@ static void random_answer(uint64_t *state, struct up_answer *answer)
     }
 }
 
+static uint32_t random_keys(uint64_t *state, struct await_key *keys)
+{
+    const uint32_t count = random_below(state, LOCKSTEP_MAX_AWAITED + 1);
+    for (uint32_t i = 0; i < count; i++)
+        keys[i] = (struct await_key){(enum await_kind)(1 + random_below(state, AWAIT_CALL)),
+                                     random_word(state), random_number(state)};
+    return count;
+}
+
+static void random_await(uint64_t *state, struct await *await)
+{
+    if (random_bool(state))
+        return;
+    await->key = (struct await_key){(enum await_kind)(1 + random_below(state, AWAIT_CALL)),
+                                    random_word(state), random_number(state)};
+    await->function = (enum api_function)random_below(state, API_MODULE_USAGE + 1);
+    await->module = random_below(state, LOCKSTEP_MAX_MODULES + 1);
+    await->rooted = random_bool(state);
+    await->root = await->rooted ? random_below(state, LOCKSTEP_MAX_WORLD) : 0;
+    await->step = random_number(state);
+    await->open = random_bool(state);
+    RANDOM_TEXT(state, await->name);
+    await->lack_count = random_keys(state, await->lacks);
+}
+
 static void random_heartbeat(uint64_t *state, struct up_heartbeat *heartbeat)
 {
     heartbeat->step = random_number(state);
@@ -825,6 +867,7 @@ static void random_heartbeat(uint64_t *state, struct up_heartbeat *heartbeat)
     random_place(state, &heartbeat->place);
     random_trouble(state, heartbeat);
     heartbeat->held = (enum device_hold)random_below(state, DEVICE_HOLD_NCCL + 1);
+    random_await(state, &heartbeat->await);
 }
 
 static void random_up(int kind, uint64_t *state, union any_message *any)
@@ -1044,6 +1087,7 @@ static void random_down(int kind, uint64_t *state, union any_message *any)
     case DOWN_QUERY:
         message->u.query.step = random_number(state);
         message->u.query.withdrawn = random_bool(state);
+        message->u.query.key_count = random_keys(state, message->u.query.keys);
         break;
     case DOWN_INSPECT:
         message->u.inspect.id = random_number(state);
@@ -1348,6 +1392,14 @@ static const struct poke pokes[] = {
     POKE_COUNT(up, UP_HEARTBEAT, u.heartbeat.mate_count, LOCKSTEP_MATES_NAMED),
     POKE(up, UP_HEARTBEAT, u.heartbeat.mate_count, 2, CODEC_INVALID), // The second has no state.
     POKE_MAX(up, UP_HEARTBEAT, u.heartbeat.mates[0].rank, LOCKSTEP_MAX_WORLD - 1),
+    POKE_MAX(up, UP_HEARTBEAT, u.heartbeat.await.key.kind, AWAIT_CALL),
+    POKE_MAX(up, UP_HEARTBEAT, u.heartbeat.await.function, API_MODULE_USAGE),
+    POKE_MAX(up, UP_HEARTBEAT, u.heartbeat.await.module, LOCKSTEP_MAX_MODULES),
+    POKE_MAX(up, UP_HEARTBEAT, u.heartbeat.await.root, LOCKSTEP_MAX_WORLD - 1),
+    POKE_TEXT(up, UP_HEARTBEAT, u.heartbeat.await.name),
+    POKE(up, UP_HEARTBEAT, u.heartbeat.await.lack_count, LOCKSTEP_MAX_AWAITED + 1, CODEC_TOO_LONG),
+    POKE(up, UP_HEARTBEAT, u.heartbeat.await.lack_count, 2, CODEC_INVALID), // It has no kind.
+    POKE_MAX(up, UP_HEARTBEAT, u.heartbeat.await.lacks[0].kind, AWAIT_CALL),
     POKE(up, UP_FAIL, u.fail.kind, HALT_NONE, CODEC_INVALID),
     POKE_MAX(up, UP_FAIL, u.fail.kind, HALT_TUNING),
     POKE_TEXT(up, UP_FAIL, u.fail.text),
@@ -1437,6 +1489,9 @@ static const struct poke pokes[] = {
     POKE_MAX(down, DOWN_HALT, u.halt.rank, LOCKSTEP_MAX_WORLD - 1),
     POKE_TEXT(down, DOWN_HALT, u.halt.text),
     POKE_MAX(down, DOWN_TUNING, u.tuning.wish, ALGORITHM_BY_SIZE),
+    POKE(down, DOWN_QUERY, u.query.key_count, LOCKSTEP_MAX_AWAITED + 1, CODEC_TOO_LONG),
+    POKE(down, DOWN_QUERY, u.query.key_count, 3, CODEC_INVALID), // The third has no kind.
+    POKE_MAX(down, DOWN_QUERY, u.query.keys[1].kind, AWAIT_CALL),
     POKE(down, DOWN_INSPECT, u.inspect.what, 0, CODEC_INVALID),
     POKE_MAX(down, DOWN_INSPECT, u.inspect.what, INSPECT_ALL),
 };
@@ -1683,6 +1738,11 @@ static const struct append appends[] = {
     {&up, UP_HEARTBEAT, 13, 2, NUMBER, 'Z', 1, CODEC_OK},
     {&up, UP_HEARTBEAT, 13, 2, NUMBER, '9', 1, CODEC_INVALID},
     {&up, UP_HEARTBEAT, 13, 2, NUMBER, 'Z' + 256, 1, CODEC_INVALID},
+    {&up, UP_HEARTBEAT, 20, 2, NUMBER, API_MODULE_USAGE + 1, 1, CODEC_INVALID},
+    {&up, UP_HEARTBEAT, 20, 4, NUMBER, LOCKSTEP_MAX_WORLD, 1, CODEC_INVALID},
+    {&up, UP_HEARTBEAT, 20, 7, BYTES, LOCKSTEP_NAME_BYTES, 1, CODEC_TOO_LONG},
+    {&up, UP_HEARTBEAT, 20, 8, BYTES, 0, 1, CODEC_INVALID}, // A key without a kind.
+    {&up, UP_HEARTBEAT, 20, 8, BYTES, 0, LOCKSTEP_MAX_AWAITED, CODEC_TOO_LONG},
     {&up, UP_FAIL, 2, 0, NUMBER, HALT_NONE, 1, CODEC_INVALID},
     {&up, UP_FAIL, 2, 0, NUMBER, HALT_TUNING + 1, 1, CODEC_INVALID},
     {&up, UP_FAIL, 3, 0, BYTES, LOCKSTEP_TEXT_BYTES, 1, CODEC_TOO_LONG},

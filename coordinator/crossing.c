@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ranks that wait in different functions, so that none of them can go on. Pure over what heartbeats
+// say (struct await). Runs inside coordinator_step.
+//
+// Words: a *party* is a rank whose heartbeat says that its only trainer thread is blocked. It waits
+// for a *key*: something that every rank must do before its wait can end (end step 60, begin use 1
+// of the collective 'epoch'). It *lacks* the keys that it has not done, of those that it was asked
+// about. The *crossing* is the greatest set of parties in which the key of every party is lacked by
+// some party of the set.
+//
+// No party of a crossing ever goes on. Let r be the first of them to go on. Some party q of the
+// crossing lacked the key of r while it was blocked in the wait that it told of, and has done it
+// since. A blocked rank does nothing, so q had gone on before r: r was not the first. How old the
+// heartbeats are does not matter, and they need not be of one moment. That takes three things of a
+// worker (worker/await.h): key and lacks are of one moment inside the wait, only one thread of the
+// trainer does what keys name, and a wait that may end by itself is not told.
+//
+// A heartbeat changes only its own party. When a second key is in use, all ranks are asked which of
+// the keys they lack; they answer with their next heartbeat, which blocked ranks send at once.
+//
+// A crossing is HALT_ORDER for everybody: at once when all ranks are blocked, else
+// LOCKSTEP_AWAIT_MS later, so that the sentence names all that have come to be blocked by then.
+
+#include "coordinator/core.h"
+
+#define CROSSING_RANKS 8 // Ranks of one group that the sentence names.
+#define CROSSING_GROUPS 6 // Groups of it.
+
+// ---- Keys --------------------------------------------------------------------------------------
+
+// The place of a key that is or was in use; LOCKSTEP_MAX_AWAITED: it has none.
+static uint32_t crossing_key(const struct crossing *crossing, const struct await_key *key)
+{
+    uint32_t i = 0;
+    while (i < LOCKSTEP_MAX_AWAITED && !await_key_equal(&crossing->keys[i], key))
+        i++;
+    return i;
+}
+
+// The same, and a free place for a new key. What parties said of the key that was there is
+// forgotten.
+static uint32_t crossing_place(struct coordinator *core, struct job *job,
+                               const struct await_key *key)
+{
+    struct crossing *crossing = &job->crossing;
+    uint32_t place = crossing_key(crossing, key);
+    if (place < LOCKSTEP_MAX_AWAITED)
+        return place;
+    place = 0;
+    while (place < LOCKSTEP_MAX_AWAITED && crossing->users[place] > 0)
+        place++;
+    if (place == LOCKSTEP_MAX_AWAITED)
+        return place;
+    crossing->keys[place] = *key;
+    for (uint32_t i = 0; i < job->count; i++)
+        job_worker(core, job, i)->lacks &= ~(UINT32_C(1) << place);
+    return place;
+}
+
+static uint32_t crossing_keys_in_use(const struct crossing *crossing)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_AWAITED; i++)
+        count += crossing->users[i] > 0;
+    return count;
+}
+
+static void crossing_query(struct coordinator *core, const struct job *job)
+{
+    const struct crossing *crossing = &job->crossing;
+    struct down_query *query = &core_message(core, job, DOWN_QUERY)->u.query;
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_AWAITED; i++) {
+        if (crossing->users[i] > 0)
+            query->keys[query->key_count++] = crossing->keys[i];
+    }
+    core_send_all(core, job);
+}
+
+// ---- Parties -----------------------------------------------------------------------------------
+
+static bool crossing_is_party(const struct worker *worker)
+{
+    return worker->awaits != 0 && !worker->left && worker->connected;
+}
+
+static void crossing_forget(struct job *job, struct worker *worker)
+{
+    if (worker->awaits != 0)
+        job->crossing.users[worker->awaits - 1]--;
+    worker->awaits = 0;
+    worker->lacks = 0;
+}
+
+// A party takes its place. Returns whether its key is new.
+static bool crossing_take(struct coordinator *core, struct job *job, struct worker *worker)
+{
+    const uint32_t place = crossing_place(core, job, &worker->heartbeat.await.key);
+    if (place == LOCKSTEP_MAX_AWAITED)
+        return false; // So many keys are in use already that this party is left out.
+    worker->awaits = place + 1;
+    return job->crossing.users[place]++ == 0;
+}
+
+static uint32_t crossing_lacks(const struct crossing *crossing, const struct await *await)
+{
+    uint32_t lacks = 0;
+    for (uint32_t i = 0; i < await->lack_count; i++) {
+        const uint32_t place = crossing_key(crossing, &await->lacks[i]);
+        if (place < LOCKSTEP_MAX_AWAITED)
+            lacks |= UINT32_C(1) << place;
+    }
+    return lacks;
+}
+
+// ---- The search --------------------------------------------------------------------------------
+
+// The greatest set: `in` and how many parties of it lack each key.
+struct crossing_set {
+    uint32_t count;
+    bool in[LOCKSTEP_MAX_WORLD];
+    uint32_t lackers[LOCKSTEP_MAX_AWAITED];
+};
+
+static void crossing_count(struct crossing_set *set, const struct worker *worker, bool in)
+{
+    for (uint32_t bits = worker->lacks; bits != 0; bits &= bits - 1)
+        set->lackers[__builtin_ctz(bits)] += in ? 1u : UINT32_MAX;
+    set->count += in ? 1u : UINT32_MAX;
+}
+
+// A broadcast of the library waits for its root only.
+static bool crossing_holds(struct coordinator *core, const struct job *job,
+                           const struct crossing_set *set, const struct worker *worker)
+{
+    const struct await *await = &worker->heartbeat.await;
+    const uint32_t key = worker->awaits - 1;
+    if (!await->rooted)
+        return set->lackers[key] > 0;
+    return await->root < job->count && set->in[await->root] &&
+           (job_worker(core, job, await->root)->lacks >> key & 1) != 0;
+}
+
+static bool crossing_find(struct coordinator *core, const struct job *job, struct crossing_set *set)
+{
+    bool changed = true;
+    memset(set, 0, sizeof(*set));
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct worker *worker = job_worker(core, job, i);
+        set->in[i] = crossing_is_party(worker);
+        if (set->in[i])
+            crossing_count(set, worker, true);
+    }
+    while (changed) {
+        changed = false;
+        for (uint32_t i = 0; i < job->count; i++) {
+            const struct worker *worker = job_worker(core, job, i);
+            if (!set->in[i] || crossing_holds(core, job, set, worker))
+                continue;
+            set->in[i] = false;
+            crossing_count(set, worker, false);
+            changed = true;
+        }
+    }
+    return set->count > 0;
+}
+
+// ---- The sentence ------------------------------------------------------------------------------
+
+static bool crossing_alike(const struct worker *a, const struct worker *b)
+{
+    const struct await *p = &a->heartbeat.await;
+    const struct await *q = &b->heartbeat.await;
+    const bool named = p->name[0] != '\0' || p->key.kind != AWAIT_COLLECTIVE;
+    return p->function == q->function && p->module == q->module && p->step == q->step &&
+           p->open == q->open && strcmp(p->name, q->name) == 0 &&
+           (!named || await_key_equal(&p->key, &q->key));
+}
+
+struct crossing_group {
+    const struct worker *first;
+    uint32_t count;
+};
+
+// Ranks that wait in the same function for the same thing, small groups first.
+static uint32_t crossing_groups(struct coordinator *core, const struct job *job,
+                                const struct crossing_set *set,
+                                struct crossing_group groups[CROSSING_GROUPS])
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct worker *worker = job_worker(core, job, i);
+        uint32_t g = 0;
+        if (!set->in[i])
+            continue;
+        while (g < count && !crossing_alike(groups[g].first, worker))
+            g++;
+        if (g == CROSSING_GROUPS)
+            continue;
+        if (g == count)
+            groups[count++] = (struct crossing_group){.first = worker};
+        groups[g].count++;
+    }
+    for (uint32_t i = 1; i < count; i++) {
+        const struct crossing_group group = groups[i];
+        uint32_t at = i;
+        for (; at > 0 && groups[at - 1].count > group.count; at--)
+            groups[at] = groups[at - 1];
+        groups[at] = group;
+    }
+    return count;
+}
+
+// "rank 2" or "ranks 0, 1, 3": those of the set that are like `like`, or that lack a key.
+static uint32_t crossing_ranks(struct coordinator *core, struct sentence *sentence,
+                               const struct job *job, const struct crossing_set *set,
+                               const struct worker *like, uint32_t lacked)
+{
+    uint32_t count = 0;
+    uint32_t ranks[CROSSING_RANKS];
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct worker *worker = job_worker(core, job, i);
+        if (!set->in[i] ||
+            (like != NULL ? !crossing_alike(like, worker) : (worker->lacks >> lacked & 1) == 0))
+            continue;
+        if (count < CROSSING_RANKS)
+            ranks[count] = i;
+        count++;
+    }
+    for (uint32_t i = 0; i < count && i < CROSSING_RANKS; i++)
+        sentence_add(sentence, "%s%" PRIu32,
+                     i > 0        ? ", "
+                     : count == 1 ? "rank "
+                                  : "ranks ",
+                     ranks[i]);
+    if (count > CROSSING_RANKS)
+        sentence_add(sentence, " and %" PRIu32 " more", count - CROSSING_RANKS);
+    return count;
+}
+
+// "lockstep_barrier 'epoch' (use 1) after step 59"
+static void crossing_where(struct sentence *sentence, const struct job *job,
+                           const struct await *await)
+{
+    char name[LOCKSTEP_NAME_BYTES];
+    sentence_clean(name, sizeof(name), await->name, sizeof(await->name));
+    sentence_add(sentence, "lockstep_%s", api_function_name(await->function));
+    if (await->key.kind == AWAIT_STEP || await->key.kind == AWAIT_OPENING) {
+        sentence_add(sentence, " of step %" PRIu64, await->key.number);
+        return;
+    }
+    if (await->function == API_CALL_WAIT) {
+        sentence_add(sentence, " of ");
+        core_call_name(
+            sentence, job,
+            (struct call_id){.module = await->module, .call = (uint32_t)(await->key.space >> 32)});
+    } else if (await->module < LOCKSTEP_MAX_MODULES) {
+        sentence_add(sentence, " of ");
+        core_module_name(sentence, job, await->module);
+    }
+    if (name[0] != '\0')
+        sentence_add(sentence, " '%s' (use %" PRIu64 ")", name, await->key.number + 1);
+    if (await->open)
+        sentence_add(sentence, " in step %" PRIu64, await->step);
+    else if (await->step > 0)
+        sentence_add(sentence, " after step %" PRIu64, await->step);
+    else
+        sentence_add(sentence, " before the first step");
+}
+
+static const char *crossing_not_done(struct coordinator *core, const struct job *job,
+                                     const struct crossing_set *set, const struct await *await,
+                                     uint32_t key)
+{
+    bool begun = false;
+    switch (await->key.kind) {
+    case AWAIT_STEP:
+        for (uint32_t i = 0; i < job->count; i++) {
+            const struct worker *worker = job_worker(core, job, i);
+            if (set->in[i] && (worker->lacks >> key & 1) != 0 &&
+                worker->heartbeat.await.step >= await->key.number)
+                begun = true;
+        }
+        return begun ? "ended" : "begun";
+    case AWAIT_OPENING:
+        return "begun";
+    case AWAIT_CALL:
+        return "made";
+    case AWAIT_START:
+    case AWAIT_COLLECTIVE:
+    case AWAIT_NONE:
+        break;
+    }
+    return "called";
+}
+
+static void crossing_halt(struct coordinator *core, struct job *job, const struct crossing_set *set)
+{
+    struct crossing_group groups[CROSSING_GROUPS];
+    const uint32_t count = crossing_groups(core, job, set, groups);
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    uint64_t settled = UINT64_MAX;
+    sentence_begin(&sentence, text, sizeof(text));
+    for (uint32_t g = 0; g < count; g++) {
+        const struct worker *first = groups[g].first;
+        const struct await *await = &first->heartbeat.await;
+        const uint32_t ranks = crossing_ranks(core, &sentence, job, set, first, 0);
+        sentence_add(&sentence, " wait%s in ", ranks == 1 ? "s" : "");
+        crossing_where(&sentence, job, await);
+        if (g > 0) {
+            sentence_add(&sentence, ", which ");
+            const uint32_t lackers =
+                crossing_ranks(core, &sentence, job, set, NULL, first->awaits - 1);
+            sentence_add(&sentence, " ha%s not %s", lackers == 1 ? "s" : "ve",
+                         crossing_not_done(core, job, set, await, first->awaits - 1));
+        }
+        sentence_add(&sentence, "; ");
+    }
+    sentence_add(&sentence, "call these functions in the same order on every rank");
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct worker *worker = job_worker(core, job, i);
+        if (set->in[i] && worker->heartbeat.settled < settled)
+            settled = worker->heartbeat.settled;
+    }
+    const struct verdict verdict = {.kind = HALT_ORDER, .step = settled + 1, .text = text};
+    job->crossing.due_ms = 0;
+    verdict_halt(core, job, &verdict);
+}
+
+// ---- Facts -------------------------------------------------------------------------------------
+
+static bool crossing_all_wait(struct coordinator *core, const struct job *job)
+{
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct worker *worker = job_worker(core, job, i);
+        if (!worker->left && !crossing_is_party(worker))
+            return false;
+    }
+    return true;
+}
+
+static void crossing_judge(struct coordinator *core, struct job *job)
+{
+    struct crossing *crossing = &job->crossing;
+    struct crossing_set set;
+    if (crossing_keys_in_use(crossing) < 2 || !crossing_find(core, job, &set)) {
+        crossing->due_ms = 0;
+        return;
+    }
+    if (crossing->due_ms == 0)
+        crossing->due_ms = core->now + LOCKSTEP_AWAIT_MS;
+    if (core->now >= crossing->due_ms || crossing_all_wait(core, job))
+        crossing_halt(core, job, &set);
+}
+
+void crossing_heartbeat(struct coordinator *core, struct worker *worker, const struct await *last)
+{
+    struct job *job = core_job_of(core, worker);
+    const struct await *await = &worker->heartbeat.await;
+    bool changed = false;
+    if (!await_key_equal(&await->key, &last->key) || worker->left) {
+        crossing_forget(job, worker);
+        changed = true;
+    }
+    if (await->key.kind == AWAIT_NONE || worker->left)
+        return;
+    if (worker->awaits == 0 && crossing_take(core, job, worker) &&
+        crossing_keys_in_use(&job->crossing) >= 2)
+        crossing_query(core, job);
+    const uint32_t lacks = crossing_lacks(&job->crossing, await);
+    changed = changed || lacks != worker->lacks;
+    worker->lacks = lacks;
+    if (changed)
+        crossing_judge(core, job);
+}
+
+void crossing_tick(struct coordinator *core, struct job *job)
+{
+    if (job_running(job) && job->crossing.due_ms != 0 && core->now >= job->crossing.due_ms)
+        crossing_judge(core, job);
+}
+
+uint64_t crossing_deadline(const struct job *job)
+{
+    return job_running(job) && job->crossing.due_ms != 0 ? job->crossing.due_ms : UINT64_MAX;
+}
+
+void crossing_reset(struct job *job)
+{
+    memset(&job->crossing, 0, sizeof(job->crossing));
+}

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Conformance: ranks that wait in different functions. None of them can go on, so all get the same
+// error, which says who waits in what, within about a second and without any bound of time of a
+// stall. What only looks like it (a rank that is late, asynchronous collectives in another order)
+// goes on.
+
+#include "base/clock.h"
+#include "protos/limits.h"
+#include "tests/support/trainer.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define WITHIN_MS 1500
+#define LATE_MS 1300 // Longer than any verdict takes.
+
+static const uint64_t sizes[2] = {40, 3};
+
+// What a rank has: 'net' is trained, 'old' is there to be closed.
+struct program {
+    struct trained_module net;
+    struct trained_module old;
+};
+
+// A function that blocks until all ranks have called it.
+struct waiting {
+    const char *where; // As the sentence has it.
+    const char *undone; // Of who has not.
+    int (*call)(struct rank *rank, struct program *program);
+};
+
+static float value;
+
+static int in_step_end(struct rank *rank, struct program *program)
+{
+    trainer_begin(rank, NULL);
+    trainer_call(rank, &program->net);
+    return lockstep_step_end(rank->session, NULL);
+}
+
+static int in_call_wait(struct rank *rank, struct program *program)
+{
+    lockstep_call *call;
+    trainer_begin(rank, NULL);
+    RANK_OK(rank, lockstep_call_begin(program->net.module, &call));
+    for (uint32_t i = 0; i < 2; i++)
+        RANK_OK(rank, lockstep_grad_ready(program->net.module, call, i, NULL, NULL));
+    RANK_OK(rank, lockstep_call_end(call));
+    return lockstep_call_wait(call, LOCKSTEP_WAIT_FOREVER);
+}
+
+static int in_barrier(struct rank *rank, struct program *program)
+{
+    (void)program;
+    return lockstep_barrier(rank->session, "epoch", LOCKSTEP_WAIT_FOREVER);
+}
+
+// The timeout would fail the session, so the wait is told all the same.
+static int in_other_barrier(struct rank *rank, struct program *program)
+{
+    (void)program;
+    return lockstep_barrier(rank->session, "other", 60000);
+}
+
+static int in_allreduce(struct rank *rank, struct program *program)
+{
+    float loss = value;
+    (void)program;
+    return lockstep_allreduce(rank->session, "loss", &loss, 1, LOCKSTEP_FLOAT32, LOCKSTEP_SUM,
+                              LOCKSTEP_WAIT_FOREVER);
+}
+
+static int in_broadcast(struct rank *rank, struct program *program)
+{
+    float rate = value;
+    (void)program;
+    return lockstep_broadcast(rank->session, "rate", &rate, 1, LOCKSTEP_FLOAT32, 0,
+                              LOCKSTEP_WAIT_FOREVER);
+}
+
+static int in_work_wait(struct rank *rank, struct program *program)
+{
+    lockstep_work *work;
+    (void)program;
+    RANK_OK(rank, lockstep_barrier_async(rank->session, "async", &work));
+    return lockstep_work_wait(work, LOCKSTEP_WAIT_FOREVER);
+}
+
+static int in_state_check(struct rank *rank, struct program *program)
+{
+    (void)program;
+    return lockstep_state_check(rank->session);
+}
+
+static int in_state_sync(struct rank *rank, struct program *program)
+{
+    (void)program;
+    return lockstep_state_sync(rank->session);
+}
+
+static int in_usage(struct rank *rank, struct program *program)
+{
+    uint32_t ranks[2];
+    (void)rank;
+    return lockstep_module_usage(program->net.module, ranks, 2);
+}
+
+static int in_start(struct rank *rank, struct program *program)
+{
+    RANK_OK(rank, lockstep_module_close(program->old.module));
+    return lockstep_start(rank->session);
+}
+
+static const struct waiting functions[] = {
+    {"lockstep_step_end of step 3", "begun", in_step_end},
+    {"lockstep_call_wait of 'net' (call 1) in step 3", "made", in_call_wait},
+    {"lockstep_barrier 'epoch' (use 1) after step 2", "called", in_barrier},
+    {"lockstep_barrier 'other' (use 1) after step 2", "called", in_other_barrier},
+    {"lockstep_allreduce 'loss' (use 1) after step 2", "called", in_allreduce},
+    {"lockstep_broadcast 'rate' (use 1) after step 2", "called", in_broadcast},
+    {"lockstep_work_wait 'async' (use 1) after step 2", "called", in_work_wait},
+    {"lockstep_state_check after step 2", "called", in_state_check},
+    {"lockstep_state_sync after step 2", "called", in_state_sync},
+    {"lockstep_module_usage of 'net' after step 2", "called", in_usage},
+    {"lockstep_start after step 2", "called", in_start},
+};
+#define FUNCTIONS (sizeof(functions) / sizeof(functions[0]))
+
+struct pair {
+    const struct waiting *last; // What the last rank calls, ...
+    const struct waiting *others; // ... and the others.
+};
+
+static bool is_last(const struct rank *rank)
+{
+    return rank->rank == rank->world_size - 1;
+}
+
+static void begin(struct rank *rank, struct program *program)
+{
+    const struct module_shape net = {.name = "net", .count = 2, .elements = sizes};
+    const struct module_shape old = {.name = "old", .count = 2, .elements = sizes};
+    memset(program, 0, sizeof(*program));
+    trainer_make(rank, &net, 0, &program->net);
+    trainer_make(rank, &old, 0, &program->old);
+    RANK_OK(rank, lockstep_start(rank->session));
+    trainer_step_known(rank, &program->net, 1);
+    trainer_step_known(rank, &program->net, 1);
+    rank_meet(rank);
+}
+
+static void end(struct program *program)
+{
+    trainer_free(&program->net);
+    trainer_free(&program->old);
+}
+
+// The smaller group comes first, and of two the one with the lower ranks.
+static void sentence(const struct rank *rank, const struct pair *pair, char *text, size_t bytes)
+{
+    if (rank->world_size == 2)
+        snprintf(text, bytes,
+                 "rank 0 waits in %s; rank 1 waits in %s, which rank 0 has not %s; call these "
+                 "functions in the same order on every rank",
+                 pair->others->where, pair->last->where, pair->last->undone);
+    else
+        snprintf(text, bytes,
+                 "rank 2 waits in %s; ranks 0, 1 wait in %s, which rank 2 has not %s; call these "
+                 "functions in the same order on every rank",
+                 pair->last->where, pair->others->where, pair->others->undone);
+}
+
+static void expect(struct rank *rank, const char *wanted, int status, uint64_t began_ms)
+{
+    if (status != LOCKSTEP_E_MISMATCH || strcmp(lockstep_error_text(), wanted) != 0)
+        rank_fail(rank, __FILE__, __LINE__, "status %d\n  \"%s\"\nis not\n  \"%s\"", status,
+                  lockstep_error_text(), wanted);
+    RANK_TRUE(rank, clock_now_ms() - began_ms < test_bound_ms(WITHIN_MS));
+}
+
+static void pair_body(struct rank *rank)
+{
+    const struct pair *pair = rank->context;
+    const struct waiting *mine = is_last(rank) ? pair->last : pair->others;
+    struct program program;
+    char wanted[LOCKSTEP_TEXT_BYTES];
+    begin(rank, &program);
+    const uint64_t began_ms = clock_now_ms();
+    const int status = RANK_CALL(rank, mine->call(rank, &program));
+    sentence(rank, pair, wanted, sizeof(wanted));
+    expect(rank, wanted, status, began_ms);
+    end(&program);
+}
+
+// A step beside a second lockstep_start is found out from the headers of steps, at once. A step
+// that ends counts as having made its calls.
+static bool is_of_this_test(const struct pair *pair)
+{
+    const bool step = pair->last->call == in_step_end || pair->others->call == in_step_end ||
+                      pair->last->call == in_call_wait || pair->others->call == in_call_wait;
+    const bool start = pair->last->call == in_start || pair->others->call == in_start;
+    const bool both_step =
+        (pair->last->call == in_step_end && pair->others->call == in_call_wait) ||
+        (pair->last->call == in_call_wait && pair->others->call == in_step_end);
+    return pair->last != pair->others && !(step && start) && !both_step;
+}
+
+// Every pair of functions: in a world of two in one role, in a world of three in the other.
+static void every_pair(const struct setting *setting)
+{
+    for (size_t i = 0; i < FUNCTIONS; i++) {
+        for (size_t j = 0; j < FUNCTIONS; j++) {
+            if ((i < j) != (setting->world_size == 2))
+                continue;
+            struct pair pair = {.last = &functions[i], .others = &functions[j]};
+            if (is_of_this_test(&pair))
+                ranks_run(setting, pair_body, &pair);
+        }
+    }
+}
+
+// The end of a step beside a barrier, a broadcast and the check of the state, on every transport.
+static void beside_a_step(const struct setting *setting)
+{
+    for (size_t i = 2; i < FUNCTIONS - 1; i++) {
+        if (i != 2 && functions[i].call != in_broadcast && functions[i].call != in_state_check)
+            continue;
+        struct pair pair = {.last = &functions[i], .others = &functions[0]};
+        ranks_run(setting, pair_body, &pair);
+    }
+}
+
+// ---- What goes on ------------------------------------------------------------------------------
+
+// Every rank is late once, in every function that waits.
+static void late_body(struct rank *rank)
+{
+    struct program program;
+    begin(rank, &program);
+    for (uint32_t late = 0; late < 2; late++) {
+        for (size_t i = 0; i < FUNCTIONS - 1; i++) {
+            if (rank->rank == late)
+                usleep(600 * 1000);
+            RANK_OK(rank, functions[i].call(rank, &program));
+            if (functions[i].call == in_call_wait)
+                RANK_OK(rank, lockstep_step_end(rank->session, NULL));
+        }
+    }
+    RANK_OK(rank, in_start(rank, &program));
+    trainer_step_known(rank, &program.net, 1);
+    end(&program);
+}
+
+static void ranks_that_are_late(const struct setting *setting)
+{
+    ranks_run(setting, late_body, NULL);
+}
+
+// Asynchronous collectives may be begun in any order, and waited for in any order.
+static void async_body(struct rank *rank)
+{
+    struct program program;
+    lockstep_work *works[2];
+    const uint32_t first = is_last(rank) ? 1 : 0;
+    begin(rank, &program);
+    RANK_OK(rank, lockstep_barrier_async(rank->session, first == 0 ? "a" : "b", &works[first]));
+    RANK_OK(rank, lockstep_barrier_async(rank->session, first == 0 ? "b" : "a", &works[1 - first]));
+    if (!is_last(rank))
+        usleep(LATE_MS * 1000);
+    RANK_OK(rank, lockstep_work_wait(works[first], LOCKSTEP_WAIT_FOREVER));
+    RANK_OK(rank, lockstep_work_wait(works[1 - first], LOCKSTEP_WAIT_FOREVER));
+    // One rank has begun the barrier, and waits for it behind the step.
+    RANK_OK(rank, lockstep_barrier_async(rank->session, "c", &works[0]));
+    if (is_last(rank))
+        RANK_OK(rank, lockstep_work_wait(works[0], LOCKSTEP_WAIT_FOREVER));
+    trainer_step_known(rank, &program.net, 1);
+    if (!is_last(rank))
+        RANK_OK(rank, lockstep_work_wait(works[0], LOCKSTEP_WAIT_FOREVER));
+    end(&program);
+}
+
+static void asynchronous_orders(const struct setting *setting)
+{
+    ranks_run(setting, async_body, NULL);
+}
+
+// A wait with a timeout after which the trainer does what the others wait for.
+static void timeout_body(struct rank *rank)
+{
+    struct program program;
+    lockstep_work *work;
+    begin(rank, &program);
+    if (is_last(rank)) {
+        RANK_OK(rank, lockstep_barrier_async(rank->session, "late", &work));
+        RANK_FAILS(rank, LOCKSTEP_E_TIMEOUT, lockstep_work_wait(work, LATE_MS));
+        trainer_step_known(rank, &program.net, 1);
+        RANK_OK(rank, lockstep_work_wait(work, LOCKSTEP_WAIT_FOREVER));
+    } else {
+        trainer_step_known(rank, &program.net, 1);
+        RANK_OK(rank, lockstep_barrier(rank->session, "late", LOCKSTEP_WAIT_FOREVER));
+    }
+    end(&program);
+}
+
+static void a_wait_with_a_timeout(const struct setting *setting)
+{
+    ranks_run(setting, timeout_body, NULL);
+}
+
+static void pairs_loopback(void **state)
+{
+    (void)state;
+    for (uint32_t world = 2; world <= 3; world++) {
+        struct setting setting = setting_named("loopback");
+        setting.world_size = world;
+        every_pair(&setting);
+    }
+}
+
+int main(void)
+{
+    static const struct stamp stamps[] = {
+        {"beside_a_step", beside_a_step, NULL},
+        {"ranks_that_are_late", ranks_that_are_late, NULL},
+        {"asynchronous_orders", asynchronous_orders, NULL},
+        {"a_wait_with_a_timeout", a_wait_with_a_timeout, NULL},
+    };
+    const struct CMUnitTest pairs[] = {cmocka_unit_test(pairs_loopback)};
+    const int failed = cmocka_run_group_tests_name("crossing pairs", pairs, NULL, NULL);
+    return failed + stamp_run_whole("crossing", stamps, sizeof(stamps) / sizeof(stamps[0]));
+}
