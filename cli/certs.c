@@ -31,7 +31,7 @@ struct certs_options {
 };
 
 static const char help_text[] =
-    "usage: lockstep certs init --dir DIR [--name NAME ...] [--days N] [--json]\n"
+    "usage: lockstep certs init --dir DIR [--name NAME ...] [--job JOB] [--days N] [--json]\n"
     "       lockstep certs issue --dir DIR --role ROLE [--job JOB] [--name NAME ...] --out DIR\n"
     "                            [--days N] [--json]\n"
     "       lockstep certs show PATH [--json]\n"
@@ -41,7 +41,7 @@ static const char help_text[] =
     "tls.crt, tls.key and ca.crt.\n"
     "\n"
     "  init   An authority, DIR/ca.crt and DIR/ca.key, which is for nobody's eyes. With --name\n"
-    "         also DIR/coordinator for these names, and DIR/worker for workers of any job\n"
+    "         also DIR/coordinator for these names, and DIR/worker for workers of --job\n"
     "  issue  A certificate and its key below --out, signed by the authority in --dir\n"
     "  show   What a file's certificates say, or those of a directory\n"
     "\n"
@@ -187,8 +187,10 @@ static int init(struct certs_options *options)
     struct certs_request made[2] = {options->request, options->request};
     const unsigned days = options->request.days;
     const size_t count = options->request.name_count > 0 ? 2 : 0;
-    if (options->request.role != CERTS_NO_ROLE || options->request.job || options->out)
-        return cli_misuse(NAME, "--role, --job and --out belong to issue");
+    if (options->request.role != CERTS_NO_ROLE || options->out)
+        return cli_misuse(NAME, "--role and --out belong to issue");
+    if (options->request.job && count == 0)
+        return cli_misuse(NAME, "--job is of the worker that init makes with --name");
     snprintf(paths[0], sizeof(paths[0]), "%s/coordinator", options->directory);
     snprintf(paths[1], sizeof(paths[1]), "%s/worker", options->directory);
     if (certs_make_authority(options->directory, days > 0 ? days : CERTS_AUTHORITY_DAYS, error,
@@ -198,6 +200,7 @@ static int init(struct certs_options *options)
         printf("%s: an authority; whoever has its %s can join jobs\n", options->directory,
                CERTS_KEY_FILE);
     made[0].role = CERTS_COORDINATOR;
+    made[0].job = NULL;
     made[1].role = CERTS_WORKER;
     made[1].name_count = 0;
     for (size_t i = 0; i < count; i++) {

@@ -427,6 +427,7 @@ void coordinator_step(struct coordinator *coordinator, const struct coordinator_
     coordinator->sink = sink;
     coordinator->now = now_ms;
     coordinator->entropy = event->entropy;
+    coordinator->origin = event->origin;
     coordinator->formed = false;
     switch (event->kind) {
     case EVENT_MESSAGE:

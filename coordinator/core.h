@@ -252,6 +252,7 @@ struct job {
     uint32_t world_min;
     uint32_t world_max;
     uint32_t window_ms;
+    uint64_t origin; // Where its first worker came from, as in coordinator_event.
     char wanted_by[LOCKSTEP_HOST_BYTES];
     // What the workers were told whose time was over; "": nobody was, since somebody joined last.
     char timed_out[LOCKSTEP_TEXT_BYTES];
@@ -326,6 +327,7 @@ struct coordinator {
     // Valid during coordinator_step.
     struct coordinator_sink sink;
     uint64_t now;
+    uint64_t origin; // Of the present event.
     const uint8_t *entropy;
     bool formed; // The entropy of this step is used up.
     struct down_message out;

@@ -187,6 +187,8 @@ static void join_clean(struct up_hello *to, const struct up_hello *from)
         sentence_clean(to->host, sizeof(to->host), "unknown", sizeof("unknown"));
     if (to->open_timeout_ms == 0)
         to->open_timeout_ms = LOCKSTEP_OPEN_TIMEOUT_MS;
+    if (to->open_timeout_ms > LOCKSTEP_OPEN_TIMEOUT_MAX_MS)
+        to->open_timeout_ms = LOCKSTEP_OPEN_TIMEOUT_MAX_MS;
 }
 
 // Job names appear in addresses of pages and in label values.
@@ -285,11 +287,32 @@ static enum refusal join_check_job(struct coordinator *core, const struct job *j
     return REFUSAL_NONE;
 }
 
+// Whether as many jobs wait for workers as one address may begin, all of them begun from this one.
+// Without that bound one client holds every place of the table for as long as its open timeouts.
+static bool join_crowded(const struct coordinator *core, uint64_t origin)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; origin != 0 && i < core->job_count; i++) {
+        const struct job *job = &core->jobs[core->job_order[i]];
+        count += job->state == JOB_GATHERING && job->count > 0 && job->origin == origin ? 1 : 0;
+    }
+    return count >= LOCKSTEP_ORIGIN_GATHERING;
+}
+
 // The job that takes this hello, or why there is none.
 static enum refusal join_place(struct coordinator *core, const struct up_hello *hello,
                                struct job **found, struct sentence *sentence)
 {
     struct job *job = job_find(core, hello->job);
+    const bool waits = job != NULL && job->state == JOB_GATHERING && job->count > 0;
+    *found = NULL;
+    if (!waits && (job == NULL || !job_running(job)) && join_crowded(core, core->origin)) {
+        sentence_add(sentence,
+                     "%d jobs that began at this worker's address are waiting for their workers, "
+                     "the limit: start the workers of those, or wait until one has ended",
+                     LOCKSTEP_ORIGIN_GATHERING);
+        return REFUSAL_FULL;
+    }
     if (job == NULL)
         job = job_create(core, hello->job);
     *found = job;
@@ -321,6 +344,7 @@ static enum refusal join_place(struct coordinator *core, const struct up_hello *
     job->world_min = hello->world_min;
     job->world_max = hello->world_max;
     job->window_ms = hello->window_ms;
+    job->origin = core->origin;
     sentence_clean(job->wanted_by, sizeof(job->wanted_by), hello->host, sizeof(hello->host));
     return REFUSAL_NONE;
 }

@@ -30,6 +30,8 @@
 // ---- The world ---------------------------------------------------------------------------------
 
 #define LOCKSTEP_MAX_JOBS 64 // Per coordinator.
+#define LOCKSTEP_ORIGIN_GATHERING \
+    32 // Of them: waiting for their workers, and begun from one address.
 #define LOCKSTEP_MAX_WORLD 1024 // Workers of one job.
 #define LOCKSTEP_RANK_WORDS (LOCKSTEP_MAX_WORLD / 64) // A set of ranks.
 #define LOCKSTEP_MAX_WORKERS 4096 // Workers of all jobs of one coordinator.
@@ -248,6 +250,7 @@ static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a p
 // so that its text names all of them.
 #define LOCKSTEP_AWAIT_MS 500
 #define LOCKSTEP_OPEN_TIMEOUT_MS 60000
+#define LOCKSTEP_OPEN_TIMEOUT_MAX_MS 86400000 // A longer one counts as this: a day.
 #define LOCKSTEP_HELLO_MS 5000 // How long a new connection may take to prove membership.
 // How long a worker that saw a reset waits for the verdict, which comes at once but on busy
 // machines.

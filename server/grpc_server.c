@@ -10,6 +10,8 @@
 #include "server/grpc_credentials.h"
 #include "server/grpc_sockets.h"
 
+#include <grpc/support/alloc.h>
+
 #include <errno.h>
 #include <netdb.h>
 #include <stdio.h>
@@ -235,6 +237,20 @@ static bool server_allows(void *context, rpc_peer peer, const char *job)
     return false;
 }
 
+static uint64_t server_origin(void *context, rpc_peer peer)
+{
+    struct call *call = rpc_server_find(context, peer);
+    uint64_t hash = UINT64_C(0xcbf29ce484222325); // FNV-1a
+    if (!call)
+        return 0;
+    char *address = grpc_call_get_peer(call->grpc); // "ipv4:10.0.0.7:4711"
+    const char *port = strrchr(address, ':');
+    for (const char *at = address; at < port; at++)
+        hash = (hash ^ (uint8_t)*at) * UINT64_C(0x100000001b3);
+    gpr_free(address);
+    return hash == 0 ? 1 : hash;
+}
+
 static void server_finish(void *context, rpc_peer peer, enum rpc_status status, const char *text)
 {
     struct call *call = rpc_server_find(context, peer);
@@ -275,6 +291,7 @@ static struct rpc_counts server_counts(const void *context)
 const struct rpc_calls rpc_server_calls = {
     .send = server_send,
     .allows = server_allows,
+    .origin = server_origin,
     .finish = server_finish,
     .abort = server_abort,
     .set_serving = server_set_serving,

@@ -144,6 +144,9 @@ struct rpc_calls {
     bool (*send)(void *server, rpc_peer peer, const uint8_t *bytes, size_t size);
     // Whether the certificate of this stream allows a worker of that job; without TLS all do.
     bool (*allows)(void *server, rpc_peer peer, const char *job);
+    // Stands for the address from which this stream came, without its port: equal for equal ones,
+    // never 0 for one that stands. All that come by a path are from one.
+    uint64_t (*origin)(void *server, rpc_peer peer);
     // Ends the stream after everything queued was sent. text is copied.
     void (*finish)(void *server, rpc_peer peer, enum rpc_status status, const char *text);
     // Ends the stream at once; what waits is dropped. text is copied.

@@ -222,6 +222,8 @@ static void on_message(void *context, rpc_peer peer, const uint8_t *bytes, size_
         return;
     }
     struct coordinator_event event = {.kind = EVENT_MESSAGE, .peer = peer, .message = &message};
+    if (message.kind == UP_HELLO)
+        event.origin = service->calls->origin(service->server, peer);
     if (message.kind == UP_ANSWER)
         keep_answer(service, peer, &message);
     step(service, &event);

@@ -576,6 +576,8 @@ int config_resolve(const struct lockstep_config *given, struct config *config)
         status = config_number("LOCKSTEP_OPEN_TIMEOUT_MS", UINT32_MAX, &config->open_timeout_ms);
     if (config->open_timeout_ms == 0)
         config->open_timeout_ms = LOCKSTEP_OPEN_TIMEOUT_MS;
+    if (config->open_timeout_ms > LOCKSTEP_OPEN_TIMEOUT_MAX_MS)
+        config->open_timeout_ms = LOCKSTEP_OPEN_TIMEOUT_MAX_MS;
     config->bucket_first_bytes = whole.bucket_first_bytes != 0 ? whole.bucket_first_bytes : MIB;
     config->bucket_bytes = whole.bucket_bytes;
     config->bucket_last_bytes = whole.bucket_last_bytes != 0 ? whole.bucket_last_bytes : MIB;

@@ -181,7 +181,8 @@ struct lockstep_config {
                          */
     uint32_t world_window_ms; /* With at least world_min there: how long to wait for one more. */
     int32_t rank_hint; /* The rank wished for; negative: none. */
-    uint32_t open_timeout_ms; /* How long lockstep_open waits for the world. 0: 60,000. */
+    uint32_t open_timeout_ms; /* How long lockstep_open waits for the world. 0: 60,000. More than
+                                 a day (86,400,000) counts as a day. */
     const char *advertise; /* Address at which the other workers reach this one: "10.0.0.7",
                               "fd00::7", an interface ("eth0"), or a network of which this host has
                               an address ("10.0.0.0/8"). NULL: the one by which this host reaches

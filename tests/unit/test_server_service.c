@@ -51,6 +51,13 @@ static bool fake_allows(void *context, rpc_peer peer, const char *job)
     return strcmp(job, "closed") != 0;
 }
 
+static uint64_t fake_origin(void *context, rpc_peer peer)
+{
+    (void)context;
+    (void)peer;
+    return 0;
+}
+
 static void fake_finish(void *context, rpc_peer peer, enum rpc_status status, const char *text)
 {
     (void)context;
@@ -85,7 +92,8 @@ static struct rpc_counts fake_counts(const void *context)
 }
 
 static const struct rpc_calls fake_calls = {
-    fake_send, fake_allows, fake_finish, fake_abort, fake_set_serving, fake_stop, fake_counts,
+    fake_send,  fake_allows,      fake_origin, fake_finish,
+    fake_abort, fake_set_serving, fake_stop,   fake_counts,
 };
 
 static int open_service(void **state)
