@@ -5,6 +5,7 @@
 #include "cli/daemon.h"
 
 #include "base/parse.h"
+#include "base/text.h"
 #include "cli/cli.h"
 
 #include <dirent.h>
@@ -40,7 +41,9 @@ int daemon_make_directory(struct run_options *options)
 {
     char resolved[PATH_MAX];
     const char *parent = wanted_parent(resolved);
-    snprintf(options->directory, sizeof(options->directory), "%s" NAME, parent ? parent : FALLBACK);
+    struct text path;
+    text_init(&path, options->directory, sizeof(options->directory));
+    text_append(&path, "%s" NAME, parent ? parent : FALLBACK);
     if (mkdtemp(options->directory))
         return 0;
     cli_say(options->command, "cannot make a directory like %s: %s", options->directory,
