@@ -12,7 +12,7 @@
 
 // The version of the control protocol. Fields are only ever added; a change of meaning is a new
 // version, and a worker and a coordinator of different versions refuse each other by name.
-#define LOCKSTEP_PROTOCOL_VERSION 6
+#define LOCKSTEP_PROTOCOL_VERSION 7
 
 // ---- Names and texts ---------------------------------------------------------------------------
 
