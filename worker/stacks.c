@@ -155,13 +155,17 @@ static void stacks_add_thread(struct stacks *stacks, const struct thread_note *n
 
 // Never interrupted: nobody has asked them to put up with a signal of a library that they do not
 // use.
-static void stacks_add_other(struct stacks *stacks, uint32_t tid)
+static void stacks_add_other(struct stacks *stacks, uint32_t tid, uint64_t deadline_ms)
 {
     const uint32_t index = stacks->thread_count;
     struct stack_thread *thread = &stacks->threads[index];
     struct stack_addresses addresses;
     struct proc_signals signals;
-    *thread = (struct stack_thread){.other = true};
+    *thread = (struct stack_thread){.how = STACK_LEFT_ALONE, .other = true};
+    if (clock_now_ms() >= deadline_ms) { // The kernel's word must do.
+        stacks->thread_count += proc_task_read(PROC_TASK_DIRECTORY, tid, thread, &signals);
+        return;
+    }
     switch (stack_sleep_look(tid, stacks->disk_count > 0, thread, &signals, &addresses)) {
     case LOOK_GONE:
         return;
@@ -177,7 +181,7 @@ static void stacks_add_other(struct stacks *stacks, uint32_t tid)
     stacks->thread_count++;
 }
 
-static void stacks_add_others(struct stacks *stacks)
+static void stacks_add_others(struct stacks *stacks, uint64_t deadline_ms)
 {
     const uint32_t own = (uint32_t)gettid();
     const uint32_t callers = stacks->thread_count;
@@ -187,7 +191,7 @@ static void stacks_add_others(struct stacks *stacks)
         for (uint32_t t = 0; t < callers; t++)
             known |= stacks->threads[t].tid == stacks->tids[i];
         if (!known)
-            stacks_add_other(stacks, stacks->tids[i]);
+            stacks_add_other(stacks, stacks->tids[i], deadline_ms);
     }
 }
 
@@ -233,7 +237,7 @@ static void stacks_capture_locked(struct stacks *stacks, const struct thread_cal
     const uint64_t deadline_ms = clock_now_ms() + STACKS_MS;
     for (uint32_t i = 0; i < count; i++)
         stacks_add_thread(stacks, &notes[i], deadline_ms);
-    stacks_add_others(stacks);
+    stacks_add_others(stacks, deadline_ms);
     symbols_name(stacks->frames, stacks->code, stacks->frame_count, stacks_disk_answers(stacks));
 }
 
