@@ -50,7 +50,7 @@ static void a_worker_warns_of_its_key(void **state)
         {0600, NULL}, {0440, NULL}, {0644, "mode=0644"}, {0602, "mode=0602"}, {0660, "mode=0660"}};
     char pki[] = "/tmp/lockstep-key-XXXXXX";
     char command[512], worker[64], key[128];
-    const char *bin = getenv("LOCKSTEP_BIN");
+    const char *bin = getenv("LOCKSTEP_TEST_BIN");
     (void)state;
     assert_non_null(mkdtemp(pki));
     snprintf(command, sizeof(command),

@@ -4,7 +4,7 @@
 # change, and not of those that only owner and group can read.
 . "$(dirname "$0")/run_lib.sh"
 
-bin=${LOCKSTEP_BIN:-build/bin}
+bin=${LOCKSTEP_TEST_BIN:-build/bin}
 "$lockstep" certs init --dir "$work/pki" --name 127.0.0.1 >/dev/null || fail "no certificates"
 echo 0123456789abcdef >"$work/token"
 

@@ -197,8 +197,8 @@ static void held_by_a_debugger(void **state)
 // How much of their time the others wait for this rank, as `lockstep status` says; 0: it does not.
 static unsigned waited_for(uint32_t rank)
 {
-    const char *folder = getenv("LOCKSTEP_BIN");
-    const char *keep = getenv("LOCKSTEP_STALL_KEEP"); // As in stall_ask.h: for docs/stalls.md.
+    const char *folder = getenv("LOCKSTEP_TEST_BIN");
+    const char *keep = getenv("LOCKSTEP_TEST_STALL_KEEP"); // As in stall_ask.h: for docs/stalls.md.
     char command[256];
     char line[1024];
     char wanted[32];
@@ -242,7 +242,7 @@ static int teardown(void **state)
 
 int main(void)
 {
-    const char *sanitizer = getenv("LOCKSTEP_SANITIZER");
+    const char *sanitizer = getenv("LOCKSTEP_TEST_SANITIZER");
     const struct CMUnitTest some[] = {
         cmocka_unit_test_teardown(behind_a_stopped_one, teardown),
     };
