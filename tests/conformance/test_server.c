@@ -330,7 +330,8 @@ static void drains_until_members_left(void **state)
     daemon_expect(&server, "event=drain_started");
     http_expect("/readyz", "503");
     http_expect("/healthz", "200 OK");
-    worker_open(&second, server.grpc);
+    // A worker that is told to come again does so until its patience is over.
+    worker_open_patient(&second, server.grpc, NULL, NULL, 300);
     worker_hello(&second, "job", 2, 2);
     worker_expect(&second, DOWN_REFUSED);
     assert_int_equal(worker_message(&second, DOWN_REFUSED)->u.refused.refusal, REFUSAL_DRAINING);

@@ -276,8 +276,9 @@ static inline void worker_ended(void *context, const char *text)
 }
 
 // tls_dir NULL: in plaintext.
-static inline void worker_open_tls(struct worker *worker, uint16_t port, const char *tls_dir,
-                                   const char *job)
+// patience_ms: how long the worker asks again when the coordinator tells it to come later.
+static inline void worker_open_patient(struct worker *worker, uint16_t port, const char *tls_dir,
+                                       const char *job, uint32_t patience_ms)
 {
     char address[64];
     char error[LOCKSTEP_TEXT_BYTES];
@@ -286,9 +287,15 @@ static inline void worker_open_tls(struct worker *worker, uint16_t port, const c
     cond_init(&worker->changed);
     struct control_events events = {worker_received, worker_ended, worker};
     snprintf(address, sizeof address, "127.0.0.1:%u", port);
-    const struct control_target target = {address, wait_bound_ms(), tls_dir, job};
+    const struct control_target target = {address, patience_ms, tls_dir, job};
     if (control_open(&target, &events, &worker->control, error, sizeof error) < 0)
         fail_msg("control_open: %s", error);
+}
+
+static inline void worker_open_tls(struct worker *worker, uint16_t port, const char *tls_dir,
+                                   const char *job)
+{
+    worker_open_patient(worker, port, tls_dir, job, wait_bound_ms());
 }
 
 static inline void worker_open(struct worker *worker, uint16_t port)

@@ -24,7 +24,7 @@ done
 if "$LOCKSTEP_TEST_BIN/lockstep" run -n 2 --grace 60s -- "$waits" --swap >"$work/out" 2>&1; then
     fail "waits --swap was to fail"
 fi
-sed -n 's/^    \(\[[01]\] .*\)/\1/p' "$root/docs/waits.md" | sort >"$work/wanted"
+sed -n '/waits --swap$/,/^$/s/^    \(\[[01]\] .*\)/\1/p' "$root/docs/waits.md" | sort >"$work/wanted"
 grep '^\[[01]\] ' "$work/out" | sed 's/(host [^)]*)/(host vm)/g' | sort >"$work/said"
 [ "$(wc -l <"$work/wanted")" -eq 2 ] || fail "docs/waits.md shows no error"
 diff -u "$work/wanted" "$work/said" || fail "docs/waits.md and what is said differ"
