@@ -63,8 +63,8 @@ void engine_let_go(struct lockstep_session *session)
 void engine_report(struct lockstep_session *session, struct up_message *message,
                    const struct down_halt *seen)
 {
-    if (session->abort_text[0] != '\0' && session->verdict_deadline_ms != 0)
-        session->verdict_deadline_ms = clock_now_ms(); // The wave will not complete.
+    // A rank that goes on with a commit wave after an abort sees others end that have completed it:
+    // the rest of the wave may still come from those that have not.
     if (session->verdict_deadline_ms != 0 || session->order->failed || session->over)
         return;
     session->lost_here = *seen;
