@@ -195,6 +195,15 @@ static void visit_left_blocking(const struct visit *visit, uint64_t now_ms, int 
     visit_event(visit, TRACE_PLAIN_DONE, (uint32_t)status);
 }
 
+// Whether what ended well needed all ranks, so that no failure before it was a reason to close.
+// Others, such as the begin of a step and a pause, succeed on the way from a failure to the close.
+static bool visit_settles(const struct visit *visit)
+{
+    const uint32_t settling =
+        1u << API_START | 1u << API_STEP_END | 1u << API_COLLECTIVE | 1u << API_WORK_WAIT;
+    return (settling >> visit_function(visit) & 1) != 0;
+}
+
 int progress_leave(const struct visit *visit, int status)
 {
     struct progress *progress = visit->session->progress;
@@ -202,8 +211,7 @@ int progress_leave(const struct visit *visit, int status)
     progress_store(&progress->api, visit->place);
     progress_store(&progress->api_ms, now_ms);
     visit_left_blocking(visit, now_ms, status);
-    if (status >= 0 && visit_function(visit) != API_CALL_BEGIN &&
-        visit_function(visit) != API_CALL_END)
+    if (status >= 0 && visit_settles(visit))
         session_note_over(visit->session);
     if (visit_is_traced(visit) || visit_function(visit) == API_STEP_END)
         visit_event(visit, TRACE_API_LEAVE,

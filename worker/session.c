@@ -60,25 +60,6 @@ const char *session_alone_text(const struct lockstep_session *session)
                : "";
 }
 
-void session_note(struct lockstep_session *session, int status, const char *text)
-{
-    mutex_lock(&session->note_mutex);
-    snprintf(session->note, sizeof(session->note), "%s: %.400s", lockstep_status_name(status),
-             text);
-    mutex_unlock(&session->note_mutex);
-    atomic_store_explicit(&session->noted, true, memory_order_relaxed);
-}
-
-void session_read_note(struct lockstep_session *session, char *text, size_t bytes)
-{
-    text[0] = '\0';
-    if (!atomic_load_explicit(&session->noted, memory_order_relaxed))
-        return;
-    mutex_lock(&session->note_mutex);
-    text_copy(text, bytes, session->note);
-    mutex_unlock(&session->note_mutex);
-}
-
 int session_failure_locked(struct lockstep_session *session)
 {
     mutex_assert_held(&session->mutex);

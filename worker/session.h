@@ -539,7 +539,7 @@ struct lockstep_session {
 
     // atomic
     atomic_bool alone; // The coordinator is gone; the session goes on without it.
-    atomic_bool noted; // There is a note, and no step or collective has ended well after it.
+    atomic_bool noted; // There is a note, and it is not over (session_note_over).
     atomic_bool failed; // failure != 0
     atomic_bool aborting; // This rank gives up: failure is about to be set.
     atomic_uint waiting; // Threads in lockstep_call_wait.
@@ -575,10 +575,13 @@ int session_failure_locked(struct lockstep_session *session);
 // What later error texts end with: "; the coordinator is gone ...", or "" while it is there. Any
 // thread.
 const char *session_alone_text(const struct lockstep_session *session);
+
+// ---- session_note.c ----------------------------------------------------------------------------
+
 // A call has failed, which the session may survive: what it said is the reason when the session is
 // closed next. Any thread.
 void session_note(struct lockstep_session *session, int status, const char *text);
-// A step or a collective has begun or ended well: what failed before was no reason to close.
+// lockstep_start, a step or a collective has ended well: what failed before was no reason to close.
 static inline void session_note_over(struct lockstep_session *session)
 {
     if (atomic_load_explicit(&session->noted, memory_order_relaxed))

@@ -272,8 +272,9 @@ LOCKSTEP_API int lockstep_world(lockstep_session *session, uint32_t *rank, uint3
 
 /* Leaves the job in good order and frees the session with its modules, calls and work. What others
  * still need of a finished step is sent first (at most two seconds). Not collective: a rank that
- * still needs this one for a later step gets E_PEER_LOST, which says that it left, and the failure
- * of the last call of this rank, when no step or collective has ended well after it.
+ * still needs this one for a later step gets E_PEER_LOST, which says that it left. It also says the
+ * last failure of any function here, when no lockstep_start, step or collective has ended well
+ * after it.
  * Blocks: at most two seconds. Threads: the trainer's, while no other call runs. Returns: OK, also
  * for a failed session. The handle is foreign from then on. */
 LOCKSTEP_API int lockstep_close(lockstep_session *session);
