@@ -172,7 +172,13 @@ static_assert((LOCKSTEP_TRACE_EVENTS & (LOCKSTEP_TRACE_EVENTS - 1)) == 0, "a mas
 #define LOCKSTEP_EARLY_COLLECTIVES \
     (2 * LOCKSTEP_WINDOW - 1 + 2 * LOCKSTEP_MAX_PLAIN + LOCKSTEP_MAX_BUFFER_GROUPS)
 #define LOCKSTEP_EAGER_FRAMES (2 * LOCKSTEP_EAGER_BYTES / LOCKSTEP_CHUNK_GRAIN_BYTES + 1)
-#define LOCKSTEP_PARKED_FRAMES (LOCKSTEP_EARLY_COLLECTIVES * LOCKSTEP_EAGER_FRAMES)
+// Pieces of a collective over several hosts, each of which is a collective between two of them.
+#define LOCKSTEP_EARLY_PIECES 3
+// What one peer may cause here, so that one which causes more is in no other's way. It may be heard
+// of as the predecessor, by its frames, and as the successor, by its credits. Frames are parked by
+// the collective, 317 KiB for each: 177 MiB for a peer at most.
+#define LOCKSTEP_EARLY_FLOWS_OF_PEER (2 * (LOCKSTEP_EARLY_COLLECTIVES + LOCKSTEP_EARLY_PIECES))
+#define LOCKSTEP_PARKINGS_OF_PEER (LOCKSTEP_EARLY_COLLECTIVES + LOCKSTEP_EARLY_PIECES)
 // A peer may be two steps ahead with each kind of wave, and sends one message of each.
 #define LOCKSTEP_EARLY_WAVES_OF_PEER (2 * 4)
 #define LOCKSTEP_EARLY_WAVES (LOCKSTEP_EARLY_WAVES_OF_PEER * LOCKSTEP_MAX_NEIGHBOURS)

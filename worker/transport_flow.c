@@ -52,24 +52,24 @@ static struct collective_tag flow_tag_of(const struct frame_header *header)
     return (struct collective_tag){header->step, header->space, header->slot};
 }
 
-struct flow *flow_of(struct transport *transport, const struct frame_header *header,
-                     const char **text)
+struct flow *flow_of(struct peer_link *peer, const struct frame_header *header, const char **text)
 {
+    struct transport *transport = peer->transport;
     const struct collective_tag tag = flow_tag_of(header);
     struct flow *flow = flow_find(transport, &tag);
     if (flow)
         return flow;
-    // Each peer may be so far ahead, and with the collectives that others have not launched: the
-    // predecessor of a world of two with its frames, and as the successor with its credits.
-    if (transport->flows_early == (1 + transport->peer_count) * LOCKSTEP_EARLY_COLLECTIVES) {
+    if (peer->flows_early == LOCKSTEP_EARLY_FLOWS_OF_PEER) {
         *text = "it is of a collective too far ahead";
         return NULL;
     }
     flow = flow_make(transport, &tag);
-    if (flow)
-        transport->flows_early++;
-    else
+    if (!flow) {
         *text = transport_no_memory;
+        return NULL;
+    }
+    flow->opener = peer;
+    peer->flows_early++;
     return flow;
 }
 
@@ -141,7 +141,7 @@ static void flow_launch_on(struct transport *transport, struct collective *colle
     struct flow *flow = flow_find(transport, &collective->tag);
     assert(!flow || !flow->collective);
     if (flow)
-        transport->flows_early--;
+        flow->opener->flows_early--;
     else
         flow = flow_make(transport, &collective->tag);
     collective->weight_total = 0;
@@ -305,7 +305,8 @@ void flow_forget(struct transport *transport)
     list_init(&transport->local);
     list_init(&transport->done);
     list_init(&transport->mismatched);
-    transport->flows_early = 0;
+    for (uint32_t i = 0; i < transport->peer_count; i++)
+        transport->peers[i].flows_early = transport->peers[i].parkings = 0;
     transport->frames_parked = 0;
     scratch_reset(&transport->flow_pool);
     scratch_reset(&transport->parkings);

@@ -522,7 +522,7 @@ const char *flow_begin(struct peer_link *peer, struct stream *stream)
     stream->parked = NULL;
     if (peer != transport->ring.predecessor && peer != transport->hosts.predecessor)
         return "it does not come from the ring predecessor";
-    struct flow *flow = flow_of(transport, &stream->header, &text);
+    struct flow *flow = flow_of(peer, &stream->header, &text);
     if (!flow)
         return text;
     if (flow->collective && !park_is_of(flow, stream->header.kind)) {
@@ -570,7 +570,7 @@ const char *flow_credit(struct peer_link *peer, const struct frame_header *heade
         return pair_credit(peer, header);
     if (peer != transport->ring.successor && peer != transport->hosts.successor)
         return "it does not come from the ring successor";
-    struct flow *flow = flow_of(transport, header, &text);
+    struct flow *flow = flow_of(peer, header, &text);
     if (!flow)
         return text;
     if (flow->collective && !flow->group) {

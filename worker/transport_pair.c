@@ -373,7 +373,7 @@ const char *pair_begin(struct peer_link *peer, struct stream *stream)
     stream->parked = NULL;
     if (stream->header.chunk != peer->rank)
         return "it does not come from its sender";
-    struct flow *flow = flow_of(peer->transport, &stream->header, &text);
+    struct flow *flow = flow_of(peer, &stream->header, &text);
     if (!flow)
         return text;
     if (!flow->collective)
@@ -434,7 +434,7 @@ const char *pair_credit(struct peer_link *peer, const struct frame_header *heade
 {
     struct transport *transport = peer->transport;
     const char *text = NULL;
-    struct flow *flow = flow_of(transport, header, &text);
+    struct flow *flow = flow_of(peer, header, &text);
     if (!flow)
         return text;
     if (!flow->collective) {

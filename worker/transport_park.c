@@ -2,7 +2,8 @@
 //
 // Parking: frames of small collectives that come before their collective is launched here. They
 // wait in a block of LOCKSTEP_EAGER_BYTES for each collective and peer, in the order of their
-// arrival, and are taken at the launch as if they came then. Engine thread.
+// arrival, and are taken at the launch as if they came then. Each peer has its own bound of such
+// blocks. Engine thread.
 
 #include "worker/transport_parts.h"
 
@@ -20,15 +21,22 @@ static struct parking *park_of(const struct flow *flow, const struct peer_link *
     return parking;
 }
 
-static struct parking *park_open(struct transport *transport, struct flow *flow,
-                                 struct peer_link *peer)
+// NULL; *text: why not.
+static struct parking *park_open(struct flow *flow, struct peer_link *peer, const char **text)
 {
     struct parking *parking = park_of(flow, peer);
     if (parking)
         return parking;
-    parking = scratch_get(&transport->parkings);
-    if (!parking)
+    if (peer->parkings == LOCKSTEP_PARKINGS_OF_PEER) {
+        *text = "too many frames have no credit";
         return NULL;
+    }
+    parking = scratch_get(&peer->transport->parkings);
+    if (!parking) {
+        *text = transport_no_memory;
+        return NULL;
+    }
+    peer->parkings++;
     memset(parking, 0, offsetof(struct parking, frames));
     parking->peer = peer;
     parking->next = flow->parking;
@@ -42,6 +50,7 @@ static void park_close(struct transport *transport, struct flow *flow, struct pa
     while (*place != parking)
         place = &(*place)->next;
     *place = parking->next;
+    parking->peer->parkings--;
     scratch_put(&transport->parkings, parking);
 }
 
@@ -49,15 +58,15 @@ const char *park_begin(struct peer_link *peer, struct flow *flow, struct stream 
 {
     struct transport *transport = peer->transport;
     const struct frame_header *header = &stream->header;
-    struct parking *parking = park_open(transport, flow, peer);
+    const char *text = NULL;
+    struct parking *parking = park_open(flow, peer, &text);
     if (!parking)
-        return transport_no_memory;
+        return text;
     if (header->payload_bytes > LOCKSTEP_EAGER_BYTES ||
         parking->bytes_filled + header->payload_bytes > sizeof(parking->bytes) ||
         parking->used_filled + header->used_bytes > sizeof(parking->used))
         return "it is above the eager limit and has no credit";
-    if (parking->count == LOCKSTEP_EAGER_FRAMES ||
-        transport->frames_parked == LOCKSTEP_PARKED_FRAMES)
+    if (parking->count == LOCKSTEP_EAGER_FRAMES)
         return "too many frames have no credit";
     struct parked_frame *parked = &parking->frames[parking->count++];
     *parked = (struct parked_frame){

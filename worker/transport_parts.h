@@ -82,6 +82,8 @@ struct peer_link {
     uint8_t proof[LOCKSTEP_PROOF_BYTES]; // The peer's, on a connection that this rank made.
     uint32_t measured; // Frames by which the peer measured, or was measured.
     uint32_t pinged; // Pings among them that were answered.
+    uint32_t flows_early; // Flows that it was the first to speak of, and that are not launched.
+    uint32_t parkings; // Of its frames.
     struct link_state seen; // When transport_inspect looked last; still_ms: since when it is so.
     struct stream stream;
 };
@@ -148,6 +150,7 @@ struct flow {
     struct list turn; // In transport.active, .local, .done or .mismatched, or nowhere.
     struct collective_tag tag;
     struct collective *collective; // NULL: not launched here.
+    struct peer_link *opener; // The first peer that spoke of it; NULL: it was launched before that.
     struct parking *parking; // The first of those that it has. NULL: nothing is parked.
     struct list feed; // In transport.feed while stripes are to be started.
     struct list held; // Frames that wait for the successor's credit.
@@ -327,7 +330,6 @@ struct transport {
     struct measure measure;
     uint64_t checked_ms; // When the links were last asked whether their peers' hosts are silent.
     struct list flows[TRANSPORT_FLOW_BUCKETS];
-    uint32_t flows_early;
     uint32_t frames_parked;
     struct list active; // Launched and not done.
     struct list feed; // Of them, those with stripes to start, in the order of launch.
@@ -485,8 +487,7 @@ void flow_launch_between_hosts(struct transport *transport, struct collective *c
 // The text is copied.
 void flow_mismatch(struct transport *transport, struct flow *flow, uint32_t rank, const char *text);
 // The collective of a frame, made if this is the first that is heard of it. NULL; *text: why not.
-struct flow *flow_of(struct transport *transport, const struct frame_header *header,
-                     const char **text);
+struct flow *flow_of(struct peer_link *peer, const struct frame_header *header, const char **text);
 // A frame of a collective is whole, of whichever algorithm. NULL, or what is impossible about it.
 const char *flow_end(struct peer_link *peer, struct stream *stream);
 // Does what its algorithm does with such a frame, which may arrive; see flow_take.

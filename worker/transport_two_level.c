@@ -46,6 +46,8 @@
 #define TWO_LEVEL_ELEMENTS (TWO_LEVEL_PART_BYTES / sizeof(float)) // Most of a part, of 16 bits.
 #define TWO_LEVEL_BLOCK 1024 // Elements that are widened at once.
 
+static_assert(BOARD_SLOTS <= LOCKSTEP_EARLY_PIECES, "a host is so many pieces ahead at most");
+
 enum run_news {
     RUN_JOINED = 1, // All ranks of my host, and of those behind it, have joined this one.
     RUN_RUNS = 2, // It is the next to run.

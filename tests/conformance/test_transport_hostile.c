@@ -279,10 +279,10 @@ static void parked_frames_are_bounded(void **state)
         struct frame_header header = stage_tensor(&stage, FRAME_REDUCE, 0, 4);
         header.slot = sent++;
         (void)stage_send_frame(&stage, &header, NULL);
-        assert_true(sent < 10 * LOCKSTEP_EARLY_COLLECTIVES);
+        assert_true(sent < LOCKSTEP_PARKINGS_OF_PEER + LOCKSTEP_PARKINGS_OF_PEER / 2);
         transport_progress(stage.transport, 0);
     }
-    assert_true(sent >= LOCKSTEP_EARLY_COLLECTIVES);
+    assert_true(sent > LOCKSTEP_PARKINGS_OF_PEER);
     stage_expect_impossible(&stage);
     stage_close(&stage);
 }

@@ -354,6 +354,44 @@ static void early_runs_are_bounded(void **state)
     stage_close(&stage);
 }
 
+static void swap_puppets(struct stage *stage)
+{
+    struct link *second = stage->second;
+    stage->second = stage->puppet;
+    stage->puppet = second;
+}
+
+// Credits and frames of collectives that are not launched here, from rank 1 as many as it may send.
+// Rank 2 is not refused for them.
+static void early_collectives_are_bounded_by_peer(void **state)
+{
+    struct stage stage;
+    uint32_t slot = 0;
+    stage_form_two(&stage, *state, 0);
+    struct frame_header credit = stage_tensor(&stage, FRAME_CREDIT, 0, 0);
+    credit.credit = 1;
+    for (; slot < LOCKSTEP_EARLY_FLOWS_OF_PEER; slot++) {
+        credit.slot = slot;
+        assert_true(stage_send_frame(&stage, &credit, NULL));
+    }
+    work_for_a_while(&stage);
+    assert_int_equal(stage.lost, 0);
+    swap_puppets(&stage);
+    for (uint32_t i = 0; i < LOCKSTEP_PARKINGS_OF_PEER; i++) {
+        struct frame_header header = stage_tensor(&stage, FRAME_REDUCE, 0, 4);
+        header.slot = slot++;
+        assert_true(stage_send_frame(&stage, &header, NULL));
+    }
+    work_for_a_while(&stage);
+    assert_int_equal(stage.lost, 0);
+    swap_puppets(&stage);
+    credit.slot = slot;
+    (void)stage_send_frame(&stage, &credit, NULL);
+    stage_expect_impossible(&stage);
+    assert_int_equal(stage.lost_rank, 1);
+    stage_close(&stage);
+}
+
 // The other host has joined the same collective otherwise: before this one does, and after.
 static void hosts_disagree(void **state)
 {
@@ -412,6 +450,7 @@ static const struct stage_test tests[] = {
     STAGE_TEST(impossible_runs_lose_the_peer),
     STAGE_TEST(runs_of_another_rank_lose_it),
     STAGE_TEST(early_runs_are_bounded),
+    STAGE_TEST(early_collectives_are_bounded_by_peer),
     STAGE_TEST(hosts_disagree),
     STAGE_TEST(a_run_comes_twice),
 };
