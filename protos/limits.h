@@ -50,6 +50,11 @@ static_assert(LOCKSTEP_MAX_WORLD % 64 == 0, "sets of ranks are whole words");
 static_assert(LOCKSTEP_MAX_WORLD <= 1ull << (60 - LOCKSTEP_MAX_WEIGHT_BITS),
               "sums of weights do not wrap");
 
+#define LOCKSTEP_MAX_COUNT_BITS 52
+#define LOCKSTEP_MAX_COUNT (1ll << LOCKSTEP_MAX_COUNT_BITS) // That a rank adds in one step.
+static_assert(LOCKSTEP_MAX_WORLD <= 1ull << (62 - LOCKSTEP_MAX_COUNT_BITS),
+              "the sum of a step does not wrap");
+
 // As NCCL numbers its versions: 10000 for each major one, 100 for each minor one.
 #define LOCKSTEP_NCCL_OLDEST 21800
 

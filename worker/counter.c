@@ -4,6 +4,10 @@
 // of its name, and every rank adds the same sums to its totals. So a total is as of a step, and a
 // delta counts exactly when its step did. Guarded by session.mutex; any thread.
 //
+// Ranks add up the deltas of a step in different orders. So no sum of a step may leave the range:
+// it is bounded where it comes in. All ranks add the same sums to a total in the same order, so a
+// total may stop at the end of the range, and is the same on all of them.
+//
 // The functions for the marks of the trainer live here too: they are as small and as passive.
 
 #include "base/hash.h"
@@ -11,6 +15,7 @@
 #include "worker/error.h"
 #include "worker/session.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,19 +48,40 @@ static int counter_check(struct lockstep_session *session, const char *name)
     return 0;
 }
 
+static int counter_check_sum(int64_t pending, const char *name, int64_t delta)
+{
+    if (delta < -LOCKSTEP_MAX_COUNT - pending || delta > LOCKSTEP_MAX_COUNT - pending)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "counter '%s': %" PRId64 " and %" PRId64 " more in this step are beyond "
+                         "2^%d, the most that a rank adds in one step",
+                         name, pending, delta, LOCKSTEP_MAX_COUNT_BITS);
+    return 0;
+}
+
+// What is refused leaves no counter behind.
+static int counter_add_locked(struct lockstep_session *session, const char *name, int64_t delta)
+{
+    const uint64_t hash = hash64(name, strlen(name));
+    struct counter *counter = counter_find_locked(session, hash, false);
+    const int status = counter_check_sum(counter == NULL ? 0 : counter->pending, name, delta);
+    if (status < 0)
+        return status;
+    if (counter == NULL)
+        counter = counter_find_locked(session, hash, true);
+    if (counter == NULL)
+        return error_set(LOCKSTEP_E_INVALID, "a job has at most %d counters; '%s' is one more",
+                         LOCKSTEP_MAX_COUNTERS, name);
+    counter->pending += delta;
+    return 0;
+}
+
 int lockstep_counter_add(lockstep_session *session, const char *name, int64_t delta)
 {
-    struct counter *counter;
     int status = counter_check(session, name);
     if (status < 0)
         return status;
     mutex_lock(&session->mutex);
-    counter = counter_find_locked(session, hash64(name, strlen(name)), true);
-    if (counter == NULL)
-        status = error_set(LOCKSTEP_E_INVALID, "a job has at most %d counters; '%s' is one more",
-                           LOCKSTEP_MAX_COUNTERS, name);
-    else
-        counter->pending = (int64_t)((uint64_t)counter->pending + (uint64_t)delta);
+    status = counter_add_locked(session, name, delta);
     mutex_unlock(&session->mutex);
     return status;
 }
@@ -97,6 +123,14 @@ void counter_contribute(struct lockstep_session *session, struct commit_wave *wa
     qsort(wave->counters, wave->counter_count, sizeof(wave->counters[0]), counter_compare);
 }
 
+static int64_t counter_sum(int64_t total, int64_t delta)
+{
+    int64_t sum;
+    if (__builtin_add_overflow(total, delta, &sum))
+        return delta < 0 ? INT64_MIN : INT64_MAX;
+    return sum;
+}
+
 void counter_apply(struct lockstep_session *session, const struct commit_wave *result)
 {
     mutex_assert_held(&session->mutex);
@@ -106,8 +140,7 @@ void counter_apply(struct lockstep_session *session, const struct commit_wave *r
         if (counter == NULL)
             session->counter_overflow = true;
         else
-            counter->total =
-                (int64_t)((uint64_t)counter->total + (uint64_t)result->counters[i].delta);
+            counter->total = counter_sum(counter->total, result->counters[i].delta);
     }
 }
 

@@ -170,13 +170,16 @@ static const char *check_aborted(const struct wave_bounds *bounds, const struct 
     return NULL;
 }
 
-static const char *check_counters(const struct commit_wave *wave)
+static const char *check_counters(const struct wave_origin *origin, const struct commit_wave *wave)
 {
+    const int64_t most = LOCKSTEP_MAX_COUNT * (int64_t)wave_origin_ranks(origin);
     if (wave->counter_count > LOCKSTEP_MAX_COUNTERS || wave->counter_overflow > 1)
         return "it has more counters than a job may have";
     for (uint32_t i = 0; i < wave->counter_count; i++) {
         if (wave->counters[i].name <= (i > 0 ? wave->counters[i - 1].name : 0))
             return "its counters are not in order";
+        if (wave->counters[i].delta < -most || wave->counters[i].delta > most)
+            return "it adds more to a counter than its ranks can";
     }
     return NULL;
 }
@@ -193,7 +196,7 @@ const char *order_commit_check(const void *context, const struct wave_origin *or
     if (!wrong)
         wrong = check_aborted(bounds, origin, wave);
     if (!wrong)
-        wrong = check_counters(wave);
+        wrong = check_counters(origin, wave);
     if (!wrong && (wave->called & ~modules) != 0)
         wrong = "it says that a module was called that is not registered";
     if (!wrong && (wave->weighted & ~wave->called) != 0)

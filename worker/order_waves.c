@@ -150,9 +150,7 @@ static void commit_merge_counters(struct commit_wave *a, const struct commit_wav
             merged[count++] = b->counters[j++];
         } else {
             merged[count] = a->counters[i++];
-            merged[count].delta =
-                (int64_t)((uint64_t)merged[count].delta + (uint64_t)b->counters[j++].delta);
-            count++;
+            merged[count++].delta += b->counters[j++].delta; // Bounded, see LOCKSTEP_MAX_COUNT.
         }
     }
     a->counter_overflow |= b->counter_overflow;

@@ -845,7 +845,11 @@ LOCKSTEP_API int lockstep_work_wait(lockstep_work *work, uint32_t timeout_ms);
  */
 
 /* Adds to a job-wide total, by name (at most 16 names). It becomes visible on every rank at the end
- * of the step, with the totals of all ranks. Blocks: no. Threads: any. Owns: name is copied. */
+ * of the step, with the totals of all ranks. What a rank adds to a counter in one step is between
+ * -2^52 and 2^52. A total stays between INT64_MIN and INT64_MAX: a sum beyond one of them is that
+ * one, on every rank. Blocks: no. Threads: any. Returns: OK; E_INVALID for a delta that brings the
+ * sum of the step beyond 2^52, which then is as before, and for one name too many. Owns: name is
+ * copied. */
 LOCKSTEP_API int lockstep_counter_add(lockstep_session *session, const char *name, int64_t delta);
 /* The total as of the last finished step: the same value on every rank. 0 for an unknown name.
  * Blocks: no. Threads: any. */

@@ -4,6 +4,7 @@
 // every transport. Case numbers are those of the list of cases for reducers.
 
 #include "base/clock.h"
+#include "protos/limits.h"
 #include "tests/support/trainer.h"
 
 #include <inttypes.h>
@@ -475,7 +476,7 @@ static void counters_are_exact_on_all_ranks(const struct setting *setting)
     ranks_run(setting, counters_body, NULL);
 }
 
-// What is added between steps counts in the next one; totals wrap like any sum of 64 bits.
+// What is added between steps counts in the next one; a large one is exact.
 static void late_counters_body(struct rank *rank)
 {
     RANK_OK(rank, lockstep_counter_add(rank->session, "early", 1));
@@ -486,16 +487,72 @@ static void late_counters_body(struct rank *rank)
     RANK_OK(rank, lockstep_counter_add(rank->session, "early", 1));
     RANK_EQUAL(rank, counter_value(rank, "early"), rank->world_size);
     if (rank->rank == 0)
-        RANK_OK(rank, lockstep_counter_add(rank->session, "large", INT64_MAX - 1));
+        RANK_OK(rank, lockstep_counter_add(rank->session, "large", LOCKSTEP_MAX_COUNT - 1));
     trainer_begin(rank, NULL);
     trainer_end(rank);
     RANK_EQUAL(rank, counter_value(rank, "early"), 2 * rank->world_size);
-    RANK_EQUAL(rank, counter_value(rank, "large"), INT64_MAX - 1);
+    RANK_EQUAL(rank, counter_value(rank, "large"), LOCKSTEP_MAX_COUNT - 1);
 }
 
 static void counters_between_steps(const struct setting *setting)
 {
     ranks_run(setting, late_counters_body, NULL);
+}
+
+// The most that a rank adds in a step, in either direction; and what is refused changes nothing.
+static void bounded_counters_body(struct rank *rank)
+{
+    const int64_t most = LOCKSTEP_MAX_COUNT;
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (int64_t step = 1; step <= 2; step++) {
+        trainer_begin(rank, NULL);
+        RANK_OK(rank, lockstep_counter_add(rank->session, "up", most - 1));
+        RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_counter_add(rank->session, "up", 2));
+        RANK_SAYS(rank, "counter 'up'");
+        RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_counter_add(rank->session, "up", INT64_MAX));
+        RANK_OK(rank, lockstep_counter_add(rank->session, "up", 1));
+        RANK_OK(rank, lockstep_counter_add(rank->session, "down", -most));
+        RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_counter_add(rank->session, "down", -1));
+        RANK_FAILS(rank, LOCKSTEP_E_INVALID,
+                   lockstep_counter_add(rank->session, "down", INT64_MIN));
+        trainer_end(rank);
+        RANK_TRUE(rank, counter_value(rank, "up") == step * most * rank->world_size);
+        RANK_TRUE(rank, counter_value(rank, "down") == -step * most * rank->world_size);
+    }
+}
+
+static void counters_are_bounded(const struct setting *setting)
+{
+    ranks_run(setting, bounded_counters_body, NULL);
+}
+
+// A world of n needs 2^63 / n 2^52 steps to the end of the range: 683 for three ranks.
+static void end_of_range_body(struct rank *rank)
+{
+    int64_t total = 0;
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (uint32_t step = 0; total < INT64_MAX && step < 2048; step++) {
+        trainer_begin(rank, NULL);
+        RANK_OK(rank, lockstep_counter_add(rank->session, "end", LOCKSTEP_MAX_COUNT));
+        trainer_end(rank);
+        RANK_TRUE(rank, counter_value(rank, "end") > total);
+        total = counter_value(rank, "end");
+    }
+    RANK_TRUE(rank, total == INT64_MAX);
+    trainer_begin(rank, NULL);
+    RANK_OK(rank, lockstep_counter_add(rank->session, "end", 1));
+    trainer_end(rank);
+    RANK_TRUE(rank, counter_value(rank, "end") == INT64_MAX);
+    trainer_begin(rank, NULL);
+    RANK_OK(rank, lockstep_counter_add(rank->session, "end", -1));
+    trainer_end(rank);
+    RANK_TRUE(rank, counter_value(rank, "end") == INT64_MAX - rank->world_size);
+}
+
+static void totals_stop_at_the_end_of_the_range(const struct setting *setting)
+{
+    if (setting->torn_bytes == 0) // It would take long.
+        ranks_run(setting, end_of_range_body, NULL);
 }
 
 static void sixteen_counters(struct rank *rank, uint32_t first)
@@ -640,6 +697,8 @@ int main(void)
         {"case_41_collectives_differ", case_41_collectives_differ, NULL},
         {"counters_are_exact_on_all_ranks", counters_are_exact_on_all_ranks, NULL},
         {"counters_between_steps", counters_between_steps, NULL},
+        {"counters_are_bounded", counters_are_bounded, NULL},
+        {"totals_stop_at_the_end_of_the_range", totals_stop_at_the_end_of_the_range, NULL},
         {"counters_overflow", counters_overflow, NULL},
         {"state_check_names_what_differs", state_check_names_what_differs, NULL},
         {"a_rank_leaves", a_rank_leaves, NULL},
