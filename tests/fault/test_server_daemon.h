@@ -278,7 +278,7 @@ static inline void worker_ended(void *context, const char *text)
 // tls_dir NULL: in plaintext.
 // patience_ms: how long the worker asks again when the coordinator tells it to come later.
 static inline void worker_open_patient(struct worker *worker, uint16_t port, const char *tls_dir,
-                                       const char *job, uint32_t patience_ms)
+                                       const char *job, uint64_t patience_ms)
 {
     char address[64];
     char error[LOCKSTEP_TEXT_BYTES];
