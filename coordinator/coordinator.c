@@ -417,6 +417,7 @@ static void core_tick(struct coordinator *core)
         else if (job->state == JOB_STARTING)
             difference_tick(core, job);
         crossing_tick(core, job);
+        sides_tick(core, job);
         stall_tick(core, job);
     }
 }
@@ -460,6 +461,8 @@ uint64_t coordinator_deadline(const struct coordinator *coordinator)
             own = job->difference.deadline_ms;
         if (crossing_deadline(job) < own)
             own = crossing_deadline(job);
+        if (sides_deadline(job) < own)
+            own = sides_deadline(job);
         if (stall_deadline(job) < own)
             own = stall_deadline(job);
         if (own < deadline)

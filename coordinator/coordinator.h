@@ -88,7 +88,9 @@
 // has ended. The first cause wins; further deaths of the same generation change nothing. UP_LOST
 // with left == true, or about a rank that has said UP_LEAVE: HALT_LEFT. So is one who leaves while
 // others are in start or in a learning step. UP_FAIL: HALT with the kind and text of the reporter,
-// prefixed by its rank and host; of kind HALT_LOST: it gives up itself (lockstep_abort). After a
+// prefixed by its rank and host; of kind HALT_LOST: it gives up itself (lockstep_abort). Of a
+// collective that differs the text has the calls of two ranks, if a second rank says its own within
+// LOCKSTEP_SIDES_MS: all are asked. After a
 // verdict of step s, only UP_FAIL and UP_LOST of an earlier step are heard: the one makes another
 // verdict, the other the same one for that step, because members that were told close their links.
 // Everything else is dropped. A missed heartbeat ends nothing.

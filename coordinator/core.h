@@ -27,6 +27,7 @@
 //   rates.c        step times, and ranks that others always wait for
 //   journal.c      the log of a job
 //   verdict.c      halts, deaths, leaving
+//   sides.c        both sides of a collective that differs
 //   view.c         copies for HTTP and tests
 //   stall_view.c   the same, of stalls
 //   sentence.c     text in fixed buffers
@@ -242,6 +243,14 @@ struct crossing {
 
 static_assert(LOCKSTEP_MAX_AWAITED <= 32, "one bit for each key");
 
+// A collective that differs, as the first rank said it: see sides.c.
+struct sides {
+    bool active;
+    uint64_t due_ms;
+    uint32_t rank;
+    struct up_fail fail; // Its texts are clean.
+};
+
 struct job {
     bool used;
     char name[LOCKSTEP_JOB_NAME_BYTES];
@@ -290,6 +299,7 @@ struct job {
     struct difference difference;
     struct learning learning;
     struct crossing crossing;
+    struct sides sides;
     struct stall stall;
     struct rates rates;
     struct journal journal;
@@ -456,6 +466,16 @@ void crossing_heartbeat(struct coordinator *core, struct worker *worker, const s
 void crossing_tick(struct coordinator *core, struct job *job);
 uint64_t crossing_deadline(const struct job *job); // UINT64_MAX: never.
 void crossing_reset(struct job *job); // A new generation.
+
+// ---- sides.c -----------------------------------------------------------------------------------
+
+// A member says how it calls a collective that another rank calls differently.
+void sides_report(struct coordinator *core, struct worker *worker, const struct up_fail *fail);
+// Tells everybody what is known, if a report waits for the other side, for this step at the latest.
+// False: none waits.
+bool sides_tell(struct coordinator *core, struct job *job, uint64_t step);
+void sides_tick(struct coordinator *core, struct job *job);
+uint64_t sides_deadline(const struct job *job); // UINT64_MAX: never.
 
 // ---- inspect.c -------------------------------------------------------------------------------
 

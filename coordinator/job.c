@@ -42,6 +42,7 @@ static void job_reset_gathering(struct job *job)
     job->strict = false;
     job->queried_step = 0;
     crossing_reset(job);
+    job->sides.active = false;
     job->module_count = 0;
     job->halt_kind = HALT_NONE;
     job->halt_step = 0;

@@ -59,6 +59,8 @@ static void verdict_log(struct coordinator *core, struct job *job, const struct 
 void verdict_halt(struct coordinator *core, struct job *job, const struct verdict *verdict)
 {
     struct sentence sentence;
+    if (sides_tell(core, job, verdict->step))
+        return; // That was known first.
     stall_end(core, job, "a verdict has ended the generation");
     struct down_halt *halt = &core_message(core, job, DOWN_HALT)->u.halt;
     job->state = JOB_HALTED;
@@ -326,6 +328,11 @@ void verdict_fail(struct coordinator *core, struct worker *worker, const struct 
     if (fail->kind == HALT_NONE || fail->kind == HALT_LEFT) {
         verdict_protocol(core, worker, "reported a failure of kind %s, which is no disagreement",
                          verdict_kind_name(fail->kind));
+        return;
+    }
+    if (fail->kind == HALT_COLLECTIVE && fail->form[0] != '\0' &&
+        job_running(core_job_of(core, worker))) {
+        sides_report(core, worker, fail);
         return;
     }
     sentence_clean(clean, sizeof(clean), fail->text, sizeof(fail->text));

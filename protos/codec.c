@@ -38,6 +38,8 @@ SAME_SIZE(wire_LayoutPart, words, struct layout_part, words);
 SAME_SIZE(wire_UpHeartbeat, mark, struct up_heartbeat, mark);
 SAME_SIZE(wire_UpHeartbeat, sleeps, struct up_heartbeat, sleeps);
 SAME_SIZE(wire_UpFail, text, struct up_fail, text);
+SAME_SIZE(wire_UpFail, name, struct up_fail, name);
+SAME_SIZE(wire_UpFail, form, struct up_fail, form);
 SAME_SIZE(wire_UpLost, text, struct up_lost, text);
 SAME_SIZE(wire_UpLeave, reason, struct up_leave, reason);
 SAME_SIZE(wire_BlockedWait, needs, struct blocked_wait, needs);

@@ -333,6 +333,14 @@ static void check_answer(const struct up_answer *answer, struct codec_fault *fau
     codec_fault_set(fault, CODEC_INVALID, "the kind of an answer is missing or unknown");
 }
 
+static void check_fail(const struct up_fail *fail, struct codec_fault *fault)
+{
+    check_halt_kind(fail->kind, fault);
+    codec_check_text(fail->text, sizeof(fail->text), fault);
+    codec_check_text(fail->name, sizeof(fail->name), fault);
+    codec_check_text(fail->form, sizeof(fail->form), fault);
+}
+
 // ---- What a worker may say -------------------------------------------------------------------
 
 void codec_check_up(const struct up_message *message, struct codec_fault *fault)
@@ -363,8 +371,7 @@ void codec_check_up(const struct up_message *message, struct codec_fault *fault)
         check_heartbeat(&message->u.heartbeat, fault);
         return;
     case UP_FAIL:
-        check_halt_kind(message->u.fail.kind, fault);
-        codec_check_text(message->u.fail.text, sizeof(message->u.fail.text), fault);
+        check_fail(&message->u.fail, fault);
         return;
     case UP_LOST:
         check_rank(message->u.lost.rank, fault);
@@ -396,6 +403,13 @@ void codec_check_up(const struct up_message *message, struct codec_fault *fault)
 }
 
 // ---- Coordinator to worker -------------------------------------------------------------------
+
+static void check_query(const struct down_query *query, struct codec_fault *fault)
+{
+    codec_check_await_keys(query->keys, query->key_count, fault);
+    if (query->form && (query->key_count != 1 || query->keys[0].kind != AWAIT_COLLECTIVE))
+        codec_fault_set(fault, CODEC_INVALID, "a query about a collective does not say which");
+}
 
 static void check_refused(const struct down_refused *refused, struct codec_fault *fault)
 {
@@ -595,7 +609,7 @@ void codec_check_down(const struct down_message *message, struct codec_fault *fa
         check_algorithm(message->u.tuning.wish, fault);
         return;
     case DOWN_QUERY:
-        codec_check_await_keys(message->u.query.keys, message->u.query.key_count, fault);
+        check_query(&message->u.query, fault);
         return;
     case DOWN_INSPECT:
         check_inspect(&message->u.inspect, fault);

@@ -152,6 +152,7 @@ static void down_out(wire_Down *wire, const struct down_message *message)
     case DOWN_QUERY:
         wire->u.query.step = message->u.query.step;
         wire->u.query.withdrawn = message->u.query.withdrawn;
+        wire->u.query.form = message->u.query.form;
         wire->u.query.keys_count = (pb_size_t)message->u.query.key_count;
         codec_await_keys_out(wire->u.query.keys, message->u.query.keys, message->u.query.key_count);
         break;
@@ -292,6 +293,7 @@ static void down_in(struct down_message *message, const wire_Down *wire, struct 
     case DOWN_QUERY:
         message->u.query.step = wire->u.query.step;
         message->u.query.withdrawn = wire->u.query.withdrawn;
+        message->u.query.form = wire->u.query.form;
         message->u.query.key_count = wire->u.query.keys_count;
         codec_await_keys_in(message->u.query.keys, wire->u.query.keys, wire->u.query.keys_count);
         break;

@@ -146,6 +146,10 @@ static void up_fail_out(wire_UpFail *wire, const struct up_fail *fail)
     wire->step = fail->step;
     wire->kind = (wire_HaltKind)fail->kind;
     codec_text_out(wire->text, fail->text, sizeof(wire->text));
+    wire->space = fail->space;
+    wire->use = fail->use;
+    codec_text_out(wire->name, fail->name, sizeof(wire->name));
+    codec_text_out(wire->form, fail->form, sizeof(wire->form));
 }
 
 static void up_lost_out(wire_UpLost *wire, const struct up_lost *lost)
@@ -344,6 +348,10 @@ static void up_fail_in(struct up_fail *fail, const wire_UpFail *wire, struct cod
     fail->step = wire->step;
     fail->kind = (enum halt_kind)wire->kind;
     codec_text_in(fail->text, wire->text, sizeof(fail->text), fault);
+    fail->space = wire->space;
+    fail->use = wire->use;
+    codec_text_in(fail->name, wire->name, sizeof(fail->name), fault);
+    codec_text_in(fail->form, wire->form, sizeof(fail->form), fault);
 }
 
 static void up_lost_in(struct up_lost *lost, const wire_UpLost *wire, struct codec_fault *fault)

@@ -19,6 +19,7 @@
 #define LOCKSTEP_JOB_NAME_BYTES 64 // A Kubernetes label value has at most 63 characters.
 #define LOCKSTEP_HOST_BYTES 128 // A host as shown to people; Linux host names have 64.
 #define LOCKSTEP_ADDRESS_BYTES 160 // "tcp:[2001:db8::1]:65535", or a DNS name and a port.
+#define LOCKSTEP_FORM_BYTES 128 // How a rank calls a collective.
 #define LOCKSTEP_NAME_BYTES 256 // A module, a parameter, a phase, a counter, a collective.
 #define LOCKSTEP_AWAITED_BYTES (LOCKSTEP_NAME_BYTES + 32) // What a stream makes, and its name.
 #define LOCKSTEP_MARK_BYTES 128 // lockstep_mark and the reason of lockstep_pause.
@@ -260,6 +261,8 @@ static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a p
 // How long a verdict on ranks that wait in different functions waits for the reports of the others,
 // so that its text names all of them.
 #define LOCKSTEP_AWAIT_MS 500
+// How long a verdict on a collective that differs waits for the other side's call of it.
+#define LOCKSTEP_SIDES_MS 300
 #define LOCKSTEP_OPEN_TIMEOUT_MS 60000
 #define LOCKSTEP_OPEN_TIMEOUT_MAX_MS 86400000 // A longer one counts as this: a day.
 #define LOCKSTEP_HELLO_MS 5000 // How long a new connection may take to prove membership.

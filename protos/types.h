@@ -473,6 +473,11 @@ struct up_fail {
     uint64_t step;
     enum halt_kind kind;
     char text[LOCKSTEP_TEXT_BYTES]; // This rank's side, in one sentence.
+    // HALT_COLLECTIVE: how this rank calls it, for a text with both sides. form "": not said.
+    uint64_t space; // The collective, as in the key of AWAIT_COLLECTIVE, ...
+    uint64_t use; // ... and which use of it, from 0.
+    char name[LOCKSTEP_NAME_BYTES]; // Of the collective.
+    char form[LOCKSTEP_FORM_BYTES]; // "lockstep_allreduce with 4 elements of float32, sum"
 };
 
 struct up_lost {
@@ -734,6 +739,9 @@ struct down_query {
     // keys the query has no step.
     uint32_t key_count;
     struct await_key keys[LOCKSTEP_MAX_AWAITED];
+    // Ranks call the collective of the only key differently. A rank in which it is in flight says
+    // its own call of it by UP_FAIL.
+    bool form;
 };
 
 enum inspect { // Bits.

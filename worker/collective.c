@@ -280,6 +280,28 @@ void collective_repeat(struct lockstep_work *work, const struct collective *like
     session_post(session, (struct command){.kind = COMMAND_PLAIN, .pointer = work});
 }
 
+void work_form(const struct lockstep_work *work, char *text, size_t bytes)
+{
+    static const char *const ops[] = {[REDUCE_SUM] = "sum",
+                                      [REDUCE_MEAN] = "mean",
+                                      [REDUCE_MIN] = "min",
+                                      [REDUCE_MAX] = "max",
+                                      [REDUCE_OR] = "or"};
+    const struct collective *collective = &work->collective;
+    const bool broadcast = collective->kind == COLLECTIVE_BROADCAST;
+    const int used = snprintf(text, bytes, "lockstep_%s with %" PRIu64 " element%s of %s, ",
+                              broadcast ? "broadcast" : "allreduce", collective->elements,
+                              collective->elements == 1 ? "" : "s", dtype_name(collective->dtype));
+    if (strncmp(work->name, LIBRARY_PREFIX, strlen(LIBRARY_PREFIX)) == 0)
+        text[0] = '\0';
+    else if (work->extent.in == &work->barrier && collective->elements == 1)
+        snprintf(text, bytes, "lockstep_barrier");
+    else if (broadcast)
+        snprintf(text + used, bytes - (size_t)used, "root %" PRIu32, collective->root);
+    else
+        snprintf(text + used, bytes - (size_t)used, "%s", ops[collective->op]);
+}
+
 void work_launch(struct lockstep_work *work)
 {
     struct transport *transport = work->session->transport;

@@ -259,7 +259,10 @@ void engine_message(struct lockstep_session *session, const struct down_message 
         engine_halt(session, &message->u.halt);
         break;
     case DOWN_QUERY:
-        order_queried(session->order, &message->u.query);
+        if (message->u.query.form)
+            engine_say_form(session, &message->u.query.keys[0]);
+        else
+            order_queried(session->order, &message->u.query);
         break;
     case DOWN_INSPECT: // The watch has it.
     case DOWN_NONE:

@@ -135,6 +135,35 @@ static const char *engine_collective_name(const struct lockstep_session *session
     return ((const struct contribution *)collective->context)->module->name;
 }
 
+// One's own side. The library's own collectives have no form: the trainer did not write them.
+static void engine_fill_form(const struct lockstep_work *work, struct up_fail *fail)
+{
+    fail->space = work->collective.tag.space;
+    fail->use = work->collective.tag.slot;
+    text_copy(fail->name, sizeof(fail->name), work->name);
+    work_form(work, fail->form, sizeof(fail->form));
+}
+
+// A collective that is not in flight here has nothing to say.
+void engine_say_form(struct lockstep_session *session, const struct await_key *key)
+{
+    struct up_message message = {.kind = UP_FAIL, .u.fail = {.kind = HALT_COLLECTIVE}};
+    struct up_fail *fail = &message.u.fail;
+    mutex_lock(&session->mutex);
+    for (uint32_t i = 0; i < SESSION_MAX_WORK && fail->form[0] == '\0'; i++) {
+        const struct lockstep_work *work = &session->work[i];
+        const struct collective_tag *tag = &work->collective.tag;
+        if (work->state == WORK_IN_FLIGHT && tag->space == key->space && tag->slot == key->number)
+            engine_fill_form(work, fail);
+    }
+    mutex_unlock(&session->mutex);
+    if (fail->form[0] == '\0')
+        return;
+    snprintf(fail->text, sizeof(fail->text), "collective '%s' (here %s) differs on another rank",
+             fail->name, fail->form);
+    engine_send(session, &message);
+}
+
 static void engine_mismatch(void *context, struct collective *collective, uint32_t rank,
                             const char *text)
 {
@@ -151,6 +180,8 @@ static void engine_mismatch(void *context, struct collective *collective, uint32
              " calls by that name: %s",
              plain ? "collective" : "bucket of module", engine_collective_name(session, collective),
              called->elements, dtype_name(called->dtype), rank, text);
+    if (plain)
+        engine_fill_form(collective->context, &message.u.fail);
     text_copy(seen.text, sizeof(seen.text), message.u.fail.text);
     engine_report(session, &message, &seen);
 }

@@ -49,6 +49,8 @@ void engine_join_commit(struct lockstep_session *session, uint64_t step);
 // ---- engine_events.c ----------------------------------------------------------------------------
 
 struct transport_events engine_events(struct lockstep_session *session);
+// Another rank calls this collective differently: the coordinator is told how this one calls it.
+void engine_say_form(struct lockstep_session *session, const struct await_key *key);
 
 // ---- engine_control.c ---------------------------------------------------------------------------
 

@@ -141,7 +141,7 @@ static void session_received(void *context, const struct down_message *message)
         watch_inspect(session->watch, &message->u.inspect);
         return;
     }
-    if (message->kind == DOWN_QUERY && message->u.query.key_count > 0) {
+    if (message->kind == DOWN_QUERY && message->u.query.key_count > 0 && !message->u.query.form) {
         watch_query(session->watch, &message->u.query);
         return;
     }

@@ -849,6 +849,9 @@ int replica_copy_values(struct lockstep_session *session);
 // ---- collective.c ------------------------------------------------------------------------------
 
 uint64_t collective_signature(const struct collective *collective);
+// How the trainer calls it: "lockstep_allreduce with 4 elements of float32, sum". "": the library
+// does. text has room for LOCKSTEP_FORM_BYTES.
+void work_form(const struct lockstep_work *work, char *text, size_t bytes);
 // Launches what the work consists of; one part of it is done. Driver.
 void work_launch(struct lockstep_work *work);
 void work_done(struct lockstep_work *work);

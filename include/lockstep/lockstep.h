@@ -810,9 +810,10 @@ typedef enum lockstep_op {
 /* In place over all ranks. Collectives are matched by name; the k-th use of a name on one rank
  * meets the k-th use on the others, and different names may be called in different orders. A
  * collective whose count, dtype, op or root differs between ranks fails on all of them
- * (E_MISMATCH). So do blocking ones that ranks call in different orders, and one that some ranks
- * wait in while others wait in another function, such as lockstep_step_end: every rank gets the
- * error within about a second. Usable after lockstep_open, inside and outside steps.
+ * (E_MISMATCH; the text has the calls of two of them). So do blocking ones that ranks call in
+ * different orders, and one that some ranks wait in while others wait in another function, such as
+ * lockstep_step_end: every rank gets the error within about a second. Usable after lockstep_open,
+ * inside and outside steps.
  *
  * The blocking forms wait at most timeout_ms (E_TIMEOUT fails the session, because the other ranks
  * may have the result: LOCKSTEP_WAIT_FOREVER is the usual choice. Every later call returns the same

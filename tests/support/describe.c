@@ -234,8 +234,9 @@ void describe_down(char *text, size_t bytes, const struct down_message *message)
                  message->u.tuning.bytes_per_s, tuning_name(message->u.tuning.wish));
         return;
     case DOWN_QUERY:
-        snprintf(text, bytes, "query step %" PRIu64 "%s", message->u.query.step,
-                 message->u.query.withdrawn ? ", withdrawn" : "");
+        snprintf(text, bytes, "query step %" PRIu64 "%s%s", message->u.query.step,
+                 message->u.query.withdrawn ? ", withdrawn" : "",
+                 message->u.query.form ? ", form" : "");
         return;
     case DOWN_INSPECT:
         snprintf(text, bytes, "inspect %" PRIu64 " what %" PRIu32, message->u.inspect.id,

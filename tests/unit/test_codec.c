@@ -39,7 +39,7 @@ static_assert(sizeof(struct mate_state) == 12, "a new field?");
 static_assert(sizeof(struct await_key) == 24, "a new field?");
 static_assert(sizeof(struct await) == 696, "a new field?");
 static_assert(sizeof(struct up_heartbeat) == 1296, "a new field?");
-static_assert(sizeof(struct up_fail) == 1040, "a new field?");
+static_assert(sizeof(struct up_fail) == 1440, "a new field?");
 static_assert(sizeof(struct up_lost) == 1040, "a new field?");
 static_assert(sizeof(struct up_leave) == 648, "a new field?");
 static_assert(sizeof(struct down_welcome) == 8, "a new field?");
@@ -61,7 +61,7 @@ static_assert(sizeof(struct tuning) == 40, "a new field?");
 static_assert(sizeof(struct down_generation) == 9832, "a new field?");
 static_assert(sizeof(struct down_manifest_request) == 8, "a new field?");
 static_assert(sizeof(struct down_grant) == 24, "a new field?");
-static_assert(sizeof(struct down_query) == 400, "a new field?");
+static_assert(sizeof(struct down_query) == 408, "a new field?");
 static_assert(sizeof(struct down_inspect) == 16, "a new field?");
 static_assert(sizeof(struct plan_slot) == 16, "a new field?");
 static_assert(sizeof(struct down_plan_part) == 2112, "a new field?");
@@ -285,6 +285,10 @@ static void example_up(int kind, union any_message *any)
         message->u.fail.step = 812;
         message->u.fail.kind = HALT_COLLECTIVE;
         strcpy(message->u.fail.text, "why");
+        message->u.fail.space = 5;
+        message->u.fail.use = 2;
+        strcpy(message->u.fail.name, "a");
+        strcpy(message->u.fail.form, "b");
         break;
     case UP_LOST:
         message->u.lost.rank = 3;
@@ -353,7 +357,8 @@ static const char *const golden_up[] = {
                      "0803107418e7247a1c7265616420286e66735f776169745f6269745f6b696c6c"
                      "61626c6529a201280a0d0804110500000000000000180210111801200328ab06"
                      "30013a0565706f63684205080118ac06",
-    [UP_FAIL] = "0a0b0807110807060504030201520a08ac0610051a03776879",
+    [UP_FAIL] = "0a0b0807110807060504030201521b"
+                "08ac0610051a0377687921050000000000000028023201613a0162",
     [UP_LOST] = "0a0b08071108070605040302015a100803100118ac06220572657365742801",
     [UP_LEAVE] = "0a0b0807110807060504030201620e08ac061204646f6e651a03776879",
     [UP_LINKS] = "0a0b08071108070605040302016a0c080110d02818e0d9fd382002",
@@ -917,6 +922,10 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
         message->u.fail.step = random_number(state);
         message->u.fail.kind = (enum halt_kind)(1 + random_below(state, HALT_TUNING));
         RANDOM_TEXT(state, message->u.fail.text);
+        message->u.fail.space = random_word(state);
+        message->u.fail.use = random_number(state);
+        RANDOM_TEXT(state, message->u.fail.name);
+        RANDOM_TEXT(state, message->u.fail.form);
         break;
     case UP_LOST:
         message->u.lost.rank = random_below(state, LOCKSTEP_MAX_WORLD);
@@ -1088,6 +1097,8 @@ static void random_down(int kind, uint64_t *state, union any_message *any)
         message->u.query.step = random_number(state);
         message->u.query.withdrawn = random_bool(state);
         message->u.query.key_count = random_keys(state, message->u.query.keys);
+        message->u.query.form =
+            message->u.query.key_count == 1 && message->u.query.keys[0].kind == AWAIT_COLLECTIVE;
         break;
     case DOWN_INSPECT:
         message->u.inspect.id = random_number(state);
@@ -1403,6 +1414,8 @@ static const struct poke pokes[] = {
     POKE(up, UP_FAIL, u.fail.kind, HALT_NONE, CODEC_INVALID),
     POKE_MAX(up, UP_FAIL, u.fail.kind, HALT_TUNING),
     POKE_TEXT(up, UP_FAIL, u.fail.text),
+    POKE_TEXT(up, UP_FAIL, u.fail.name),
+    POKE_TEXT(up, UP_FAIL, u.fail.form),
     POKE_MAX(up, UP_LOST, u.lost.rank, LOCKSTEP_MAX_WORLD - 1),
     POKE_TEXT(up, UP_LOST, u.lost.text),
     POKE_TEXT(up, UP_LEAVE, u.leave.reason),
@@ -1746,6 +1759,8 @@ static const struct append appends[] = {
     {&up, UP_FAIL, 2, 0, NUMBER, HALT_NONE, 1, CODEC_INVALID},
     {&up, UP_FAIL, 2, 0, NUMBER, HALT_TUNING + 1, 1, CODEC_INVALID},
     {&up, UP_FAIL, 3, 0, BYTES, LOCKSTEP_TEXT_BYTES, 1, CODEC_TOO_LONG},
+    {&up, UP_FAIL, 6, 0, BYTES, LOCKSTEP_NAME_BYTES, 1, CODEC_TOO_LONG},
+    {&up, UP_FAIL, 7, 0, BYTES, LOCKSTEP_FORM_BYTES, 1, CODEC_TOO_LONG},
     {&up, UP_LOST, 1, 0, NUMBER, LOCKSTEP_MAX_WORLD, 1, CODEC_INVALID},
     {&up, UP_LOST, 4, 0, BYTES, LOCKSTEP_TEXT_BYTES, 1, CODEC_TOO_LONG},
     {&up, UP_LEAVE, 2, 0, BYTES, LOCKSTEP_MARK_BYTES, 1, CODEC_TOO_LONG},
@@ -1811,6 +1826,8 @@ static const struct append appends[] = {
     {&down, DOWN_HALT, 4, 0, BYTES, LOCKSTEP_REPORT_BYTES - 1, 1, CODEC_OK},
     {&down, DOWN_HALT, 4, 0, BYTES, LOCKSTEP_REPORT_BYTES, 1, CODEC_TOO_LONG},
     {&down, DOWN_TUNING, 6, 0, NUMBER, ALGORITHM_BY_SIZE + 1, 1, CODEC_INVALID},
+    {&down, DOWN_QUERY, 4, 0, NUMBER, 0, 1, CODEC_OK},
+    {&down, DOWN_QUERY, 4, 0, NUMBER, 1, 1, CODEC_INVALID}, // It has two keys.
     {&down, DOWN_INSPECT, 2, 0, NUMBER, 0, 1, CODEC_INVALID},
     {&down, DOWN_INSPECT, 2, 0, NUMBER, INSPECT_ALL + 1, 1, CODEC_INVALID},
 };

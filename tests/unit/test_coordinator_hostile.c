@@ -474,6 +474,10 @@ static void draw_message(struct fuzz *fuzz, uint32_t place, struct up_message *m
         message->u.fail.kind = (enum halt_kind)draw(fuzz, 11);
         message->u.fail.step = step;
         memset(message->u.fail.text, 0xe2, sizeof(message->u.fail.text)); // Not even terminated.
+        message->u.fail.space = draw(fuzz, 2);
+        memset(message->u.fail.name, 0xe2, sizeof(message->u.fail.name));
+        if (draw(fuzz, 2) == 0)
+            memset(message->u.fail.form, 'a' + (int)draw(fuzz, 2), sizeof(message->u.fail.form));
         return;
     case UP_LOST:
         message->u.lost.rank = draw_number(fuzz, 4);

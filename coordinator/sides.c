@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Both sides of a collective that differs between ranks. Runs inside coordinator_step.
+//
+// The rank that sees a difference knows only its own call. Its report waits here, and all ranks are
+// asked how they call this use of the collective. A rank in which it is in flight answers with a
+// report of its own. The first one that calls it differently from the first report makes the
+// verdict, which has both calls. After LOCKSTEP_SIDES_MS, and before any other verdict, the first
+// report is the verdict: it has one side.
+
+#include "coordinator/core.h"
+
+static void sides_ask(struct coordinator *core, const struct job *job, const struct up_fail *fail)
+{
+    struct down_query *query = &core_message(core, job, DOWN_QUERY)->u.query;
+    query->form = true;
+    query->key_count = 1;
+    query->keys[0] =
+        (struct await_key){.kind = AWAIT_COLLECTIVE, .space = fail->space, .number = fail->use};
+    core_send_all(core, job);
+}
+
+static void sides_keep(struct coordinator *core, struct worker *worker, const struct up_fail *fail)
+{
+    struct job *job = core_job_of(core, worker);
+    struct up_fail *kept = &job->sides.fail;
+    job->sides.active = true;
+    job->sides.due_ms = core->now + LOCKSTEP_SIDES_MS;
+    job->sides.rank = worker->rank;
+    *kept = *fail;
+    sentence_clean(kept->text, sizeof(kept->text), fail->text, sizeof(fail->text));
+    sentence_clean(kept->name, sizeof(kept->name), fail->name, sizeof(fail->name));
+    sentence_clean(kept->form, sizeof(kept->form), fail->form, sizeof(fail->form));
+    sides_ask(core, job, kept);
+}
+
+bool sides_tell(struct coordinator *core, struct job *job, uint64_t step)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    const struct up_fail *fail = &job->sides.fail;
+    if (!job->sides.active)
+        return false;
+    job->sides.active = false;
+    sentence_begin(&sentence, text, sizeof(text));
+    verdict_name(&sentence, job_worker(core, job, job->sides.rank));
+    sentence_add(&sentence, ": %s", fail->text);
+    const struct verdict verdict = {
+        .kind = HALT_COLLECTIVE, .step = fail->step < step ? fail->step : step, .text = text};
+    verdict_halt(core, job, &verdict);
+    return true;
+}
+
+static void sides_add(struct sentence *sentence, const struct worker *worker, const char *form)
+{
+    verdict_name(sentence, worker);
+    sentence_add(sentence, " calls %s; ", form);
+}
+
+// Of both sides the lower rank comes first.
+static void sides_tell_both(struct coordinator *core, const struct worker *other, const char *form,
+                            uint64_t step)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    struct job *job = core_job_of(core, other);
+    const struct up_fail *fail = &job->sides.fail;
+    const struct worker *first = job_worker(core, job, job->sides.rank);
+    const bool ascends = first->rank < other->rank;
+    job->sides.active = false;
+    sentence_begin(&sentence, text, sizeof(text));
+    sentence_add(&sentence, "collective '%s' (use %" PRIu64 ") differs: ", fail->name,
+                 fail->use + 1);
+    sides_add(&sentence, ascends ? first : other, ascends ? fail->form : form);
+    sides_add(&sentence, ascends ? other : first, ascends ? form : fail->form);
+    sentence_add(&sentence, "make both calls alike");
+    const struct verdict verdict = {
+        .kind = HALT_COLLECTIVE, .step = fail->step < step ? fail->step : step, .text = text};
+    verdict_halt(core, job, &verdict);
+}
+
+void sides_report(struct coordinator *core, struct worker *worker, const struct up_fail *fail)
+{
+    char form[LOCKSTEP_FORM_BYTES];
+    struct job *job = core_job_of(core, worker);
+    const struct sides *sides = &job->sides;
+    if (!sides->active) {
+        sides_keep(core, worker, fail);
+        return;
+    }
+    sentence_clean(form, sizeof(form), fail->form, sizeof(fail->form));
+    // Of another collective, or of the same side.
+    if (worker->rank == sides->rank || fail->space != sides->fail.space ||
+        fail->use != sides->fail.use || strcmp(form, sides->fail.form) == 0)
+        return;
+    sides_tell_both(core, worker, form, fail->step);
+}
+
+void sides_tick(struct coordinator *core, struct job *job)
+{
+    if (job_running(job) && core->now >= sides_deadline(job))
+        sides_tell(core, job, UINT64_MAX);
+}
+
+uint64_t sides_deadline(const struct job *job)
+{
+    return job_running(job) && job->sides.active ? job->sides.due_ms : UINT64_MAX;
+}
