@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who else can get at a file that holds a secret. Any thread; asks the system.
+// The permissions of files that hold secrets. Any thread; asks the system.
 #ifndef LOCKSTEP_BASE_FILE_MODE_H
 #define LOCKSTEP_BASE_FILE_MODE_H
 
 #include <stdbool.h>
 
-// What a warning about it says.
+// The hint of a warning about a file that others can read or change.
 #define FILE_MODE_HINT \
     "others of this machine can read or change it: chmod 600, or defaultMode: 0440 with fsGroup " \
     "of a Kubernetes secret"

@@ -68,8 +68,8 @@ bool thread_owned(const struct thread_id_check *check)
 
 #define MOMENT_SPINS 64
 #define MOMENT_YIELDS 16
-#define MOMENT_NAP_NS 20000 // The first; each one is twice as long as the one before, ...
-#define MOMENT_LONGEST 5 // ... but for these.
+#define MOMENT_NAP_NS 20000 // Nanoseconds of the first nap. Each nap is twice as long.
+#define MOMENT_LONGEST 5 // Naps after this one are as long as this one.
 
 void thread_moment(uint32_t *tries)
 {

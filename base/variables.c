@@ -98,7 +98,7 @@ static const char *nearest(const char *name, size_t size)
     for (size_t i = 0; i < KNOWN; i++) {
         const size_t found = distance(name, least(size, NAME_BYTES), known[i]);
         if (found > best_distance || (found == best_distance && strlen(known[i]) < strlen(best)))
-            continue; // Of two that are equally near, the longer one shares more letters.
+            continue; // A longer name at the same distance shares more letters.
         best_distance = found;
         best = known[i];
     }

@@ -26,7 +26,7 @@
 struct daemon {
     pid_t pid; // 0: none, or it has ended.
     uint16_t http_port; // 0: off
-    char token[DAEMON_TOKEN_BYTES]; // Of the page.
+    char token[DAEMON_TOKEN_BYTES]; // The token that the page wants.
 };
 
 // Makes options->directory, below TMPDIR, or in /tmp where a socket's address would be too long.

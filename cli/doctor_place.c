@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which process of which job a trainer would be that is started here: the environment, read as the
-// worker library reads it (worker/config_place.c). What a trainer's own code says is not known
-// here. Main thread.
+// The place that a trainer would have if it were started here. The environment is read as the
+// worker library reads it (worker/config_place.c). A trainer's own code may say more. Main thread.
 
 #include "cli/doctor.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What `lockstep run` tells of a job: the environment in which a worker finds its place, and the
-// line for people. Supervisor's thread.
+// The environment in which a worker of `lockstep run` finds its place, and the line that tells
+// people where the job is. Supervisor's thread.
 
 #ifndef LOCKSTEP_CLI_PLACE_H
 #define LOCKSTEP_CLI_PLACE_H

@@ -21,7 +21,8 @@ struct run_options {
     const char *command; // The subcommand, which every sentence on stderr begins with.
     uint32_t world_size;
     const char *coordinator; // NULL: a private one.
-    char directory[RUN_DIRECTORY_BYTES]; // Of a private one; run_launch makes it. "": none.
+    char directory[RUN_DIRECTORY_BYTES]; // Directory of a private coordinator; run_launch makes it.
+                                         // "": none.
     char job[LOCKSTEP_JOB_NAME_BYTES];
     uint64_t timeout_ms; // How long a worker waits for its world; 0: the library's default.
     uint64_t grace_ms;

@@ -126,7 +126,7 @@ static void bounds_plain(const struct coordinator *core, const struct job *job,
     sentence_add(&why, ")");
 }
 
-// What a label excuses it excuses for some time, not for ever: a dead mount never comes back, and a
+// A label excuses a rank for some time, not for ever: a dead mount never comes back, and a
 // debugger may look at a process that has stood still before.
 static void bounds_excused(const struct worker *worker, struct stall_bound *bound)
 {
