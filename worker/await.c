@@ -14,19 +14,23 @@
 
 // ---- Waits -------------------------------------------------------------------------------------
 
-void await_enter(struct lockstep_session *session, enum api_function function, uint32_t module)
+// The function that this thread has entered last: several threads may wait at the same time.
+static _Thread_local enum api_function entered;
+static _Thread_local uint32_t entered_module;
+
+void await_enter(enum api_function function, uint32_t module)
 {
-    session->in_function = function;
-    session->in_module = module;
+    entered = function;
+    entered_module = module;
 }
 
-struct standing await_work(const struct lockstep_session *session, const struct lockstep_work *work)
+struct standing await_work(const struct lockstep_work *work)
 {
     return (struct standing){.key = {.kind = AWAIT_COLLECTIVE,
                                      .space = work->collective.tag.space,
                                      .number = work->collective.tag.slot},
-                             .function = session->in_function,
-                             .module = session->in_module,
+                             .function = entered,
+                             .module = entered_module,
                              .work = work};
 }
 

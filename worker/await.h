@@ -26,13 +26,12 @@ struct standing {
     const struct lockstep_work *work; // AWAIT_COLLECTIVE
 };
 
-// The trainer enters a function: the collectives that follow are called for it. module:
-// LOCKSTEP_MAX_MODULES, or that of the function. Trainer.
-void await_enter(struct lockstep_session *session, enum api_function function, uint32_t module);
+// This thread enters a function: the collectives that follow on it are called for that function.
+// module: LOCKSTEP_MAX_MODULES, or that of the function. Trainer threads.
+void await_enter(enum api_function function, uint32_t module);
 
-// The work of a plain collective.
-struct standing await_work(const struct lockstep_session *session,
-                           const struct lockstep_work *work);
+// The wait of this thread for the work of a plain collective.
+struct standing await_work(const struct lockstep_work *work);
 // Waits of every other kind.
 struct standing await_other(enum await_kind kind, enum api_function function, uint64_t number);
 // A call that blocks begins or ends its wait. standing may be NULL: the wait is not to be told.

@@ -344,7 +344,7 @@ static int collective_await_locked(struct lockstep_work *work, const struct comm
                                    uint32_t timeout_ms, bool told)
 {
     struct lockstep_session *session = work->session;
-    const struct standing standing = await_work(session, work);
+    const struct standing standing = await_work(work);
     const struct wish wish = {.work = work,
                               .deadline_ms = timeout_ms == LOCKSTEP_WAIT_FOREVER
                                                  ? COND_NO_DEADLINE
@@ -471,7 +471,7 @@ static int collective_blocking(struct lockstep_session *session, const char *nam
     if (status < 0)
         return status;
     const struct visit visit = progress_enter(session, API_COLLECTIVE, PROGRESS_NO_MODULE, 0);
-    await_enter(session, collective_function(like, data), LOCKSTEP_MAX_MODULES);
+    await_enter(collective_function(like, data), LOCKSTEP_MAX_MODULES);
     status =
         collective_call_by(session, CALLER_TRAINER, name, data, count, like, timeout_ms, &work);
     if (status == LOCKSTEP_E_TIMEOUT)
@@ -552,6 +552,6 @@ int lockstep_work_wait(lockstep_work *work, uint32_t timeout_ms)
                                                           : "this is not work, or its session was "
                                                             "closed");
     const struct visit visit = progress_enter(work->session, API_WORK_WAIT, PROGRESS_NO_MODULE, 0);
-    await_enter(work->session, API_WORK_WAIT, LOCKSTEP_MAX_MODULES);
+    await_enter(API_WORK_WAIT, LOCKSTEP_MAX_MODULES);
     return progress_leave(&visit, collective_wait(work, timeout_ms));
 }

@@ -423,8 +423,6 @@ struct lockstep_session {
     bool started; // And no module was closed since.
     uint64_t starts; // Calls of lockstep_start that have asked the other ranks.
     uint64_t openings; // The last step whose open wave this rank has joined.
-    enum api_function in_function; // That calls collectives now, and the module that it is of.
-    uint32_t in_module; // LOCKSTEP_MAX_MODULES: none.
     bool step_open;
     bool accumulating; // The open step is not the last of its window.
     bool window_open; // The next step belongs to the window of the one before.

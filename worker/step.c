@@ -711,7 +711,7 @@ static int step_end_within(struct lockstep_session *session, void *stream, uint3
     if (status < 0)
         return status;
     const struct visit visit = progress_enter(session, API_STEP_END, PROGRESS_NO_MODULE, 0);
-    await_enter(session, API_STEP_END, LOCKSTEP_MAX_MODULES);
+    await_enter(API_STEP_END, LOCKSTEP_MAX_MODULES);
     return progress_leave(&visit, step_end(session, stream, timeout_ms));
 }
 
