@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which process of a job this one is, as the launcher that started it says in its environment
+// The place of this process in its job, as the launcher that started it says in its environment
 // variables. One table, which the worker library and `lockstep doctor` read.
 //
 // Launchers nest: mpirun inside a Slurm allocation, torchrun inside srun. The variables of the

@@ -151,7 +151,7 @@ struct coordinator_event {
     enum coordinator_event_kind kind;
     coordinator_peer peer;
     const struct up_message *message; // EVENT_MESSAGE; borrowed for the call.
-    uint64_t origin; // Of a hello: stands for the address it came from; 0: without a bound.
+    uint64_t origin; // A hello's address, as a hash; 0: jobs from there have no bound.
     const char *text; // EVENT_CLOSED; borrowed, may be NULL.
     const char *job; // EVENT_ASK, borrowed: the latest job of that name.
     uint32_t rank; // EVENT_ASK

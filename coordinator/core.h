@@ -234,7 +234,7 @@ struct learning {
     uint32_t words[LOCKSTEP_MAX_LAYOUT_WORDS];
 };
 
-// What ranks of a job wait for, and whether none of them can go on: see crossing.c.
+// The waits of a job's ranks, and the search for ranks that cannot go on: see crossing.c.
 struct crossing {
     struct await_key keys[LOCKSTEP_MAX_AWAITED];
     uint32_t users[LOCKSTEP_MAX_AWAITED]; // Parties that wait for it; 0: the place may be taken.
@@ -263,7 +263,7 @@ struct job {
     uint32_t window_ms;
     uint64_t origin; // Where its first worker came from, as in coordinator_event.
     char wanted_by[LOCKSTEP_HOST_BYTES];
-    // What the workers were told whose time was over; "": nobody was, since somebody joined last.
+    // The text for workers whose time is over; "": none was turned away since the last join.
     char timed_out[LOCKSTEP_TEXT_BYTES];
     uint64_t last_join_ms;
     uint64_t deadline_ms; // UINT64_MAX: none.
@@ -337,7 +337,7 @@ struct coordinator {
     // Valid during coordinator_step.
     struct coordinator_sink sink;
     uint64_t now;
-    uint64_t origin; // Of the present event.
+    uint64_t origin; // As in the present event.
     const uint8_t *entropy;
     bool formed; // The entropy of this step is used up.
     struct down_message out;

@@ -321,7 +321,7 @@ static enum refusal join_place(struct coordinator *core, const struct up_hello *
                      LOCKSTEP_MAX_JOBS);
         return REFUSAL_FULL;
     }
-    // Some have left in order and the others are about to: whoever opens again is early.
+    // Some workers have left in order and the others are about to: this one opens too early.
     if (job_running(job) && job->left > 0) {
         sentence_add(sentence,
                      "job '%s' has not ended: %" PRIu32 " of its %" PRIu32

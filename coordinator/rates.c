@@ -61,7 +61,7 @@ static struct rates_sums rates_sum(struct coordinator *core, struct job *job)
 
 // ---- Stragglers --------------------------------------------------------------------------------
 
-// What is known of a window: from the oldest look that is kept until now.
+// A window of rates: from the oldest look that is kept until now.
 struct rates_window {
     uint32_t oldest; // Index of that look.
     uint64_t elapsed_us;

@@ -88,7 +88,7 @@ static uint32_t roster_parts(uint32_t ranks)
 static void roster_find_hosts(const struct roster *roster, const uint32_t *sizes,
                               struct roster_hosts *hosts)
 {
-    uint32_t host_of_group[LOCKSTEP_MAX_WORLD]; // Of the present part of each group.
+    uint32_t host_of_group[LOCKSTEP_MAX_WORLD]; // Indexed by group: the host of its present part.
     uint32_t seen[LOCKSTEP_MAX_WORLD] = {0}; // Of each group: its ranks so far.
     hosts->count = 0;
     for (uint32_t rank = 0; rank < roster->size; rank++) {

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "tests/conformance/transport_stage.h"
+#include "tests/support/full.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +20,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define MOST 4096
 #define WATCHED_MS 600
 #define LOOKS_MOST 2000 // A rank that spins looks some ten thousand times.
 
@@ -34,30 +34,6 @@ __attribute__((visibility("default"))) int epoll_wait(int epoll, struct epoll_ev
 }
 
 // Everything that this process can open is open.
-struct full {
-    struct rlimit before;
-    int fds[MOST];
-    int count;
-};
-
-static void full_begin(struct full *full)
-{
-    assert_int_equal(getrlimit(RLIMIT_NOFILE, &full->before), 0);
-    const struct rlimit low = {128, full->before.rlim_max};
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
-    full->count = 0;
-    while (full->count < MOST && (full->fds[full->count] = dup(STDERR_FILENO)) >= 0)
-        full->count++;
-    assert_int_equal(errno, EMFILE);
-}
-
-static void full_end(const struct full *full)
-{
-    for (int i = 0; i < full->count; i++)
-        close(full->fds[i]);
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &full->before), 0);
-}
-
 static void a_connection_without_descriptor_waits(void **state)
 {
     const struct stage_variant *variant = *state;
@@ -71,7 +47,7 @@ static void a_connection_without_descriptor_waits(void **state)
     stage_open(&stage, variant);
     assert_int_equal(transport_form(stage.transport, &stage.world), 0);
     struct link *link = stage_connect(&stage);
-    full_begin(&full);
+    full_begin(&full, 128);
     looks = 0;
     const uint64_t until_ms = clock_now_ms() + WATCHED_MS;
     while (clock_now_ms() < until_ms)

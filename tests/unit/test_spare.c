@@ -5,6 +5,7 @@
 
 #include "base/file_limit.h"
 #include "protos/limits.h"
+#include "tests/support/full.h"
 #include "worker/headroom.h"
 #include "worker/proc_text.h"
 #include "worker/spare.h"
@@ -23,40 +24,14 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define MOST 256
-
 // Everything that this test can open is open.
-struct full {
-    struct rlimit before;
-    int fds[MOST];
-    int count;
-};
-
-static void full_begin(struct full *full)
-{
-    assert_int_equal(getrlimit(RLIMIT_NOFILE, &full->before), 0);
-    const struct rlimit low = {64, full->before.rlim_max};
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
-    full->count = 0;
-    while (full->count < MOST && (full->fds[full->count] = dup(STDERR_FILENO)) >= 0)
-        full->count++;
-    assert_int_equal(errno, EMFILE);
-}
-
-static void full_end(const struct full *full)
-{
-    for (int i = 0; i < full->count; i++)
-        close(full->fds[i]);
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &full->before), 0);
-}
-
 static void proc_is_read_without_a_free_descriptor(void **state)
 {
     char text[PROC_TEXT_BYTES];
     struct full full;
     (void)state;
     spare_begin();
-    full_begin(&full);
+    full_begin(&full, 64);
     for (int i = 0; i < 3 * LOCKSTEP_SPARE_DESCRIPTORS; i++) { // Each is taken back.
         proc_text(AT_FDCWD, "/proc/self/stat", text);
         assert_non_null(strchr(text, ')'));
@@ -74,7 +49,7 @@ static void two_sessions_share_the_spare_ones(void **state)
     (void)state;
     spare_begin();
     spare_begin();
-    full_begin(&full);
+    full_begin(&full, 64);
     spare_end();
     assert_int_equal(dup(STDERR_FILENO), -1);
     spare_end();
@@ -90,7 +65,7 @@ static void what_descriptors_are_missing_is_said(void **state)
     struct full full;
     (void)state;
     assert_true(headroom_descriptors(5, "a test needs", text, sizeof(text)));
-    full_begin(&full);
+    full_begin(&full, 64);
     close(full.fds[--full.count]);
     close(full.fds[--full.count]);
     assert_true(headroom_descriptors(2, "a test needs", text, sizeof(text)));
