@@ -243,6 +243,8 @@ static void core_heartbeat(struct coordinator *core, struct worker *worker,
         kept->mate_count = LOCKSTEP_MATES_NAMED;
     if (kept->await.lack_count > LOCKSTEP_MAX_AWAITED)
         kept->await.lack_count = LOCKSTEP_MAX_AWAITED;
+    if (kept->overdue_count > LOCKSTEP_OVERDUE_NAMED)
+        kept->overdue_count = LOCKSTEP_OVERDUE_NAMED;
 }
 
 static void core_member_heartbeat(struct coordinator *core, struct worker *worker,
@@ -253,6 +255,7 @@ static void core_member_heartbeat(struct coordinator *core, struct worker *worke
     core_heartbeat(core, worker, heartbeat);
     stall_heartbeat(core, worker, &last);
     crossing_heartbeat(core, worker, &last.await);
+    sides_heartbeat(core, worker, &last);
 }
 
 static void core_from_stranger(struct coordinator *core, coordinator_peer peer,

@@ -7,16 +7,22 @@
 // report of its own. The first one that calls it differently from the first report makes the
 // verdict, which has both calls. After LOCKSTEP_SIDES_MS, and before any other verdict, the first
 // report is the verdict: it has one side.
+//
+// Some differences no rank sees: where ranks run a collective by different algorithms, each may
+// wait for what the other algorithm never sends. So a heartbeat names the collectives of the
+// trainer that have been in flight for long, with their signatures. Two signatures of one use never
+// meet: all ranks are asked, and the first answer counts as the first report.
 
 #include "coordinator/core.h"
 
-static void sides_ask(struct coordinator *core, const struct job *job, const struct up_fail *fail)
+#include <string.h>
+
+static void sides_ask(struct coordinator *core, const struct job *job, uint64_t space, uint64_t use)
 {
     struct down_query *query = &core_message(core, job, DOWN_QUERY)->u.query;
     query->form = true;
     query->key_count = 1;
-    query->keys[0] =
-        (struct await_key){.kind = AWAIT_COLLECTIVE, .space = fail->space, .number = fail->use};
+    query->keys[0] = (struct await_key){.kind = AWAIT_COLLECTIVE, .space = space, .number = use};
     core_send_all(core, job);
 }
 
@@ -31,7 +37,7 @@ static void sides_keep(struct coordinator *core, struct worker *worker, const st
     sentence_clean(kept->text, sizeof(kept->text), fail->text, sizeof(fail->text));
     sentence_clean(kept->name, sizeof(kept->name), fail->name, sizeof(fail->name));
     sentence_clean(kept->form, sizeof(kept->form), fail->form, sizeof(fail->form));
-    sides_ask(core, job, kept);
+    sides_ask(core, job, kept->space, kept->use);
 }
 
 bool sides_tell(struct coordinator *core, struct job *job, uint64_t step)
@@ -95,6 +101,50 @@ void sides_report(struct coordinator *core, struct worker *worker, const struct 
         return;
     sides_tell_both(core, worker, form, fail->step);
 }
+
+// ---- Overdue collectives -----------------------------------------------------------------------
+
+static const struct overdue *sides_other(const struct worker *worker, const struct overdue *mine)
+{
+    const struct up_heartbeat *beat = &worker->heartbeat;
+    for (uint32_t i = 0; i < beat->overdue_count; i++)
+        if (beat->overdue[i].space == mine->space && beat->overdue[i].use == mine->use &&
+            beat->overdue[i].signature != mine->signature)
+            return &beat->overdue[i];
+    return NULL;
+}
+
+static bool sides_overdue_differs(struct coordinator *core, const struct job *job,
+                                  const struct overdue *mine)
+{
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct worker *worker = job_worker(core, job, i);
+        if (worker->connected && !worker->left && sides_other(worker, mine) != NULL)
+            return true;
+    }
+    return false;
+}
+
+// Only what is new is looked at: a rank that waits for long says the same again and again.
+void sides_heartbeat(struct coordinator *core, const struct worker *worker,
+                     const struct up_heartbeat *last)
+{
+    const struct job *job = core_job_of(core, worker);
+    const struct up_heartbeat *beat = &worker->heartbeat;
+    if (job->sides.active || beat->overdue_count == 0 || !job_running(job) ||
+        (beat->overdue_count == last->overdue_count &&
+         memcmp(beat->overdue, last->overdue, beat->overdue_count * sizeof(last->overdue[0])) == 0))
+        return;
+    for (uint32_t i = 0; i < beat->overdue_count; i++) {
+        const struct overdue *mine = &beat->overdue[i];
+        if (sides_overdue_differs(core, job, mine)) {
+            sides_ask(core, job, mine->space, mine->use);
+            return;
+        }
+    }
+}
+
+// ---- Time --------------------------------------------------------------------------------------
 
 void sides_tick(struct coordinator *core, struct job *job)
 {

@@ -227,6 +227,8 @@ static void check_heartbeat(const struct up_heartbeat *heartbeat, struct codec_f
         check_letter(heartbeat->mates[i].state, fault);
     }
     codec_check_await(&heartbeat->await, fault);
+    check_count(heartbeat->overdue_count, LOCKSTEP_OVERDUE_NAMED, "too many overdue collectives",
+                fault);
 }
 
 // Calls that are named are in the order of their positions, which are lacking.

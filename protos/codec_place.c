@@ -125,6 +125,12 @@ void codec_heartbeat_out(wire_UpHeartbeat *wire, const struct up_heartbeat *hear
     }
     codec_text_out(wire->sleeps, heartbeat->sleeps, sizeof(wire->sleeps));
     wire->has_await = codec_await_out(&wire->await, &heartbeat->await);
+    wire->overdue_count = (pb_size_t)heartbeat->overdue_count;
+    for (uint32_t i = 0; i < heartbeat->overdue_count; i++) {
+        wire->overdue[i].space = heartbeat->overdue[i].space;
+        wire->overdue[i].use = heartbeat->overdue[i].use;
+        wire->overdue[i].signature = heartbeat->overdue[i].signature;
+    }
 }
 
 void codec_heartbeat_in(struct up_heartbeat *heartbeat, const wire_UpHeartbeat *wire,
@@ -154,6 +160,11 @@ void codec_heartbeat_in(struct up_heartbeat *heartbeat, const wire_UpHeartbeat *
     codec_text_in(heartbeat->sleeps, wire->sleeps, sizeof(heartbeat->sleeps), fault);
     if (wire->has_await)
         codec_await_in(&heartbeat->await, &wire->await, fault);
+    heartbeat->overdue_count = wire->overdue_count;
+    for (uint32_t i = 0; i < heartbeat->overdue_count; i++)
+        heartbeat->overdue[i] = (struct overdue){.space = wire->overdue[i].space,
+                                                 .use = wire->overdue[i].use,
+                                                 .signature = wire->overdue[i].signature};
 }
 
 // ---- Blocked trainers ---------------------------------------------------------------------------

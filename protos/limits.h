@@ -261,6 +261,9 @@ static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a p
 // How long a verdict on ranks that wait in different functions waits for the reports of the others,
 // so that its text names all of them.
 #define LOCKSTEP_AWAIT_MS 500
+// Collectives of the trainer that one heartbeat names because they have been in flight for so long.
+#define LOCKSTEP_OVERDUE_NAMED 8
+#define LOCKSTEP_OVERDUE_MS 300
 // How long a verdict on a collective that differs waits for the other side's call of it.
 #define LOCKSTEP_SIDES_MS 300
 #define LOCKSTEP_OPEN_TIMEOUT_MS 60000

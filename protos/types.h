@@ -431,6 +431,13 @@ struct step_totals {
     uint64_t unused; // Gradients that its calls did not produce.
 };
 
+// A collective of the trainer that has been in flight for longer than LOCKSTEP_OVERDUE_MS.
+struct overdue {
+    uint64_t space; // Hash of its name, as in the key of AWAIT_COLLECTIVE.
+    uint64_t use; // Which use of the name, from 0.
+    uint64_t signature; // Hash of what must be equal on all ranks.
+};
+
 struct up_heartbeat {
     uint64_t step; // Step the trainer has opened.
     uint64_t settled; // Last step that is final on every rank.
@@ -452,6 +459,8 @@ struct up_heartbeat {
     // as "read (nfs_wait_bit_killable)". Empty: not known.
     char sleeps[LOCKSTEP_KERNEL_BYTES];
     struct await await;
+    uint32_t overdue_count; // The oldest ones.
+    struct overdue overdue[LOCKSTEP_OVERDUE_NAMED];
 };
 
 enum halt_kind {

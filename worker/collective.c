@@ -59,8 +59,10 @@ static struct lockstep_work *collective_take_work_locked(struct lockstep_session
 {
     struct lockstep_work *work = session->free_work;
     mutex_assert_held(&session->mutex);
-    if (work != NULL)
+    if (work != NULL) {
         session->free_work = work->next_free;
+        session->works_taken++;
+    }
     return work;
 }
 
@@ -81,6 +83,7 @@ static void collective_free_locked(struct lockstep_work *work)
         return;
     work->next_free = session->free_work;
     session->free_work = work;
+    session->works_taken--;
 }
 
 // A broadcast would complete on its root, and on all before an odd one, without hearing of ranks
@@ -207,6 +210,7 @@ static int collective_make_locked(struct lockstep_session *session, const struct
         data = &work->barrier;
     await_begun_locked(session);
     work->state = session->config.solo ? WORK_DONE : WORK_IN_FLIGHT;
+    work->begun_ms = clock_coarse_ms();
     work->extent = (struct extent){.in = data, .out = data, .elements = form->elements};
     memcpy(work->name, form->name, form->name_bytes);
     *collective = *like;
@@ -301,6 +305,51 @@ void work_form(const struct lockstep_work *work, char *text, size_t bytes)
     else
         snprintf(text + used, bytes - (size_t)used, "%s", ops[collective->op]);
 }
+
+// ---- Overdue work ------------------------------------------------------------------------------
+
+// The library's own collectives follow what all ranks have agreed.
+static bool work_is_overdue_locked(const struct lockstep_work *work, uint64_t now_ms)
+{
+    mutex_assert_held(&work->session->mutex);
+    return work->state == WORK_IN_FLIGHT && now_ms - work->begun_ms >= LOCKSTEP_OVERDUE_MS &&
+           strncmp(work->name, LIBRARY_PREFIX, strlen(LIBRARY_PREFIX)) != 0;
+}
+
+// Puts one into the list, which is in the order of age. Of a full list the youngest leaves.
+static uint32_t work_insert(const struct lockstep_work **oldest, uint32_t count,
+                            const struct lockstep_work *work)
+{
+    uint32_t at = count;
+    while (at > 0 && oldest[at - 1]->begun_ms > work->begun_ms) {
+        if (at < LOCKSTEP_OVERDUE_NAMED)
+            oldest[at] = oldest[at - 1];
+        at--;
+    }
+    if (at < LOCKSTEP_OVERDUE_NAMED)
+        oldest[at] = work;
+    return count < LOCKSTEP_OVERDUE_NAMED ? count + 1 : count;
+}
+
+uint32_t collective_overdue(struct lockstep_session *session,
+                            struct overdue overdue[LOCKSTEP_OVERDUE_NAMED])
+{
+    const struct lockstep_work *oldest[LOCKSTEP_OVERDUE_NAMED];
+    const uint64_t now_ms = clock_coarse_ms();
+    uint32_t count = 0;
+    mutex_lock(&session->mutex);
+    for (uint32_t i = 0; session->works_taken > 0 && i < LOCKSTEP_MAX_PLAIN; i++)
+        if (work_is_overdue_locked(&session->work[i], now_ms))
+            count = work_insert(oldest, count, &session->work[i]);
+    for (uint32_t i = 0; i < count; i++)
+        overdue[i] = (struct overdue){.space = oldest[i]->collective.tag.space,
+                                      .use = oldest[i]->collective.tag.slot,
+                                      .signature = oldest[i]->collective.signature};
+    mutex_unlock(&session->mutex);
+    return count;
+}
+
+// ---- What the driver does with it --------------------------------------------------------------
 
 void work_launch(struct lockstep_work *work)
 {

@@ -263,6 +263,7 @@ struct lockstep_work {
     enum work_state state;
     struct lockstep_work *next_free;
     // set when it is begun, then constant
+    uint64_t begun_ms; // Of the trainer's work; by clock_coarse_ms.
     char name[LOCKSTEP_NAME_BYTES];
 };
 
@@ -519,6 +520,7 @@ struct lockstep_session {
     char failure_text[LOCKSTEP_REPORT_BYTES];
     struct lockstep_work *work; // [SESSION_MAX_WORK]
     struct lockstep_work *free_work; // The trainer's, the one that was free last first.
+    uint32_t works_taken; // Of the trainer's: not free.
     const struct standing *standing; // What the trainer is blocked in; NULL: nothing to be told.
     uint64_t standing_number; // Of its waits, counted.
     uint32_t blocked_threads; // Inside calls that block.
@@ -847,6 +849,10 @@ int replica_copy_values(struct lockstep_session *session);
 // ---- collective.c ------------------------------------------------------------------------------
 
 uint64_t collective_signature(const struct collective *collective);
+// The oldest collectives of the trainer that are in flight for longer than LOCKSTEP_OVERDUE_MS.
+// Returns how many. Watch thread.
+uint32_t collective_overdue(struct lockstep_session *session,
+                            struct overdue overdue[LOCKSTEP_OVERDUE_NAMED]);
 // How the trainer calls it: "lockstep_allreduce with 4 elements of float32, sum". "": the library
 // does. text has room for LOCKSTEP_FORM_BYTES.
 void work_form(const struct lockstep_work *work, char *text, size_t bytes);

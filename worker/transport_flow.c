@@ -155,8 +155,10 @@ static void flow_launch_on(struct transport *transport, struct collective *colle
     }
     flow->collective = collective;
     flow->algorithm = collective->algorithm;
-    if (flow->algorithm == ALGORITHM_TWO_LEVEL && collective->elements == 0)
-        flow->algorithm = ALGORITHM_RING; // Nothing is to be shared.
+    // Used bits travel between hosts beside elements: without these they go along the ring.
+    if (flow->algorithm == ALGORITHM_TWO_LEVEL && collective->elements == 0 &&
+        collective->unit_count > 0)
+        flow->algorithm = ALGORITHM_RING;
     flow_formats(flow);
     const uint64_t sum = extent_map_init(&flow->map, collective->extents, collective->extent_count,
                                          (uint32_t)dtype_size(collective->dtype));

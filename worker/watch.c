@@ -230,9 +230,18 @@ static bool watch_is_blocked_anew(const struct await *now, const struct await *s
             memcmp(now->lacks, said->lacks, now->lack_count * sizeof(now->lacks[0])) != 0);
 }
 
+// A collective is overdue that was not.
+static bool watch_is_overdue_anew(const struct up_heartbeat *now, const struct up_heartbeat *said)
+{
+    return now->overdue_count > 0 &&
+           (now->overdue_count != said->overdue_count ||
+            memcmp(now->overdue, said->overdue, now->overdue_count * sizeof(now->overdue[0])) != 0);
+}
+
 static bool watch_is_urgent(const struct watch *watch, const struct up_heartbeat *beat)
 {
     return watch_is_blocked_anew(&beat->await, &watch->said.await) ||
+           watch_is_overdue_anew(beat, &watch->said) ||
            ((beat->flags ^ watch->said.flags) & PLACE_PAUSED) != 0 ||
            (watch->still && !watch_same_place(beat, &watch->said));
 }
@@ -272,6 +281,9 @@ static void watch_read_await(struct watch *watch, struct up_message *beat)
     mutex_unlock(&watch->mutex);
     if (beat->generation.number != 0)
         await_read(watch->session, &query, &watch->stood, &beat->u.heartbeat.await);
+    if (beat->generation.number != 0)
+        beat->u.heartbeat.overdue_count =
+            collective_overdue(watch->session, beat->u.heartbeat.overdue);
 }
 
 static void watch_look(struct watch *watch, uint32_t interval_ms)

@@ -72,7 +72,7 @@ static const struct odd_pair pairs[] = {
 };
 
 struct play {
-    const struct odd_pair *pair;
+    struct odd_pair pair;
     bool late; // The last rank is.
     bool asynchronous;
 };
@@ -92,25 +92,27 @@ static int make(struct rank *rank, const struct call *call, void *data)
                               FOREVER);
 }
 
+// The other ranks may have found out before this one begins its work.
 static int make_async(struct rank *rank, const struct call *call, void *data)
 {
     lockstep_work *work;
+    int status;
     if (call->function == BROADCAST)
-        RANK_OK(rank, lockstep_broadcast_async(rank->session, "loss", data, call->count,
-                                               call->dtype, call->root, &work));
+        status = lockstep_broadcast_async(rank->session, "loss", data, call->count, call->dtype,
+                                          call->root, &work);
     else if (call->function == BARRIER)
-        RANK_OK(rank, lockstep_barrier_async(rank->session, "loss", &work));
+        status = lockstep_barrier_async(rank->session, "loss", &work);
     else
-        RANK_OK(rank, lockstep_allreduce_async(rank->session, "loss", data, call->count,
-                                               call->dtype, call->op, &work));
-    return lockstep_work_wait(work, FOREVER);
+        status = lockstep_allreduce_async(rank->session, "loss", data, call->count, call->dtype,
+                                          call->op, &work);
+    return status < 0 ? status : lockstep_work_wait(work, FOREVER);
 }
 
 static void odd_body(struct rank *rank)
 {
     const struct play *play = rank->context;
     const uint32_t last = rank->world_size - 1;
-    const struct call *mine = rank->rank == last ? &play->pair->last : &play->pair->others;
+    const struct call *mine = rank->rank == last ? &play->pair.last : &play->pair.others;
     double *data = calloc(COUNT, sizeof(*data));
     char wanted[512];
     RANK_OK(rank, lockstep_barrier(rank->session, "loss", FOREVER)); // Its use 1.
@@ -122,19 +124,33 @@ static void odd_body(struct rank *rank)
     free(data);
     RANK_EQUAL(rank, status, LOCKSTEP_E_MISMATCH);
     RANK_SAYS(rank, "collective 'loss' (use 2) differs: rank ");
-    snprintf(wanted, sizeof(wanted), " calls %s; rank %" PRIu32 " (host ", play->pair->others.form,
+    snprintf(wanted, sizeof(wanted), " calls %s; rank %" PRIu32 " (host ", play->pair.others.form,
              last);
     RANK_SAYS(rank, wanted);
-    snprintf(wanted, sizeof(wanted), ") calls %s; make both calls alike", play->pair->last.form);
+    snprintf(wanted, sizeof(wanted), ") calls %s; make both calls alike", play->pair.last.form);
     RANK_SAYS(rank, wanted);
     rank_digest(rank, lockstep_error_text(), strlen(lockstep_error_text()));
 }
 
+static void one_pair(const struct setting *setting, const struct odd_pair *pair, bool late,
+                     bool asynchronous)
+{
+    struct play play = {.pair = *pair, .late = late, .asynchronous = asynchronous};
+    ranks_run(setting, odd_body, &play);
+}
+
 static void every_pair(const struct setting *setting, bool late, bool asynchronous)
 {
+    for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++)
+        one_pair(setting, &pairs[i], late, asynchronous);
+}
+
+// The last rank makes the call of the others, and they make its.
+static void every_pair_the_other_way(const struct setting *setting)
+{
     for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
-        struct play play = {.pair = &pairs[i], .late = late, .asynchronous = asynchronous};
-        ranks_run(setting, odd_body, &play);
+        const struct odd_pair pair = {.others = pairs[i].last, .last = pairs[i].others};
+        one_pair(setting, &pair, false, false);
     }
 }
 
@@ -153,12 +169,65 @@ static void case_41_both_sides_asynchronous(const struct setting *setting)
     every_pair(setting, false, true);
 }
 
+static void case_41_both_sides_the_other_way(const struct setting *setting)
+{
+    every_pair_the_other_way(setting);
+}
+
+// An algorithm decides who hears of whom first. Some differences no rank sees by itself: a
+// heartbeat shows them. Usually each algorithm has one world; with LOCKSTEP_TEST_ALGORITHMS=all it
+// has several, over one to three hosts.
+static void over_algorithm(const char *algorithm, uint32_t world_size, uint32_t hosts)
+{
+    struct setting setting = setting_named(algorithm);
+    setting.world_size = world_size;
+    if (hosts > 0)
+        setting.hosts = hosts;
+    every_pair(&setting, false, false);
+    every_pair_the_other_way(&setting);
+}
+
+static bool all_algorithms(void)
+{
+    const char *which = getenv("LOCKSTEP_TEST_ALGORITHMS");
+    return which != NULL && strcmp(which, "all") == 0;
+}
+
+static void over_algorithms(const char *const *algorithms, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        over_algorithm(algorithms[i], 3, 0);
+        for (uint32_t world = 4; world <= 5 && all_algorithms(); world++)
+            over_algorithm(algorithms[i], world, 0);
+    }
+}
+
+// The setting says only which of the algorithms have their turn.
+static void case_41_every_algorithm(const struct setting *setting)
+{
+    static const char *const pairwise[] = {"doubling", "halving"};
+    static const char *const ring[] = {"ring"};
+    if (strcmp(setting->name, "loopback") == 0)
+        over_algorithms(pairwise, 2);
+    if (strcmp(setting->name, "tcp") == 0)
+        over_algorithms(ring, 1);
+    if (strcmp(setting->name, "shared") != 0)
+        return;
+    over_algorithm("two_level", 3, 2);
+    for (uint32_t world = 4; world <= 5 && all_algorithms(); world++)
+        for (uint32_t hosts = 2; hosts <= 3; hosts++)
+            over_algorithm("two_level", world, hosts);
+}
+
 int main(void)
 {
+    static const uint32_t three[] = {3, 0};
     static const struct stamp stamps[] = {
         {"case_41_both_sides", case_41_both_sides, NULL},
         {"case_41_both_sides_late", case_41_both_sides_late, NULL},
         {"case_41_both_sides_asynchronous", case_41_both_sides_asynchronous, NULL},
+        {"case_41_both_sides_the_other_way", case_41_both_sides_the_other_way, three},
+        {"case_41_every_algorithm", case_41_every_algorithm, three},
     };
     return stamp_run_whole("collective sides", stamps, sizeof(stamps) / sizeof(stamps[0]));
 }

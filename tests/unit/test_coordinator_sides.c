@@ -153,6 +153,61 @@ static void not_the_same(void **state)
     expect_halt(story, both);
 }
 
+// ---- Overdue collectives -----------------------------------------------------------------------
+
+// A heartbeat that names use `use` of the collective, and another one that is the same everywhere.
+static void is_overdue(struct story *story, uint32_t peer, uint64_t use, uint64_t signature)
+{
+    struct up_message message = {.kind = UP_HEARTBEAT};
+    struct up_heartbeat *beat = &message.u.heartbeat;
+    beat->place.module = LOCKSTEP_MAX_MODULES;
+    beat->overdue_count = 2;
+    beat->overdue[0] = (struct overdue){.space = 5, .use = 3, .signature = 1};
+    beat->overdue[1] = (struct overdue){.space = 77, .use = use, .signature = signature};
+    story_say(story, peer, &message);
+}
+
+static void expect_not_asked(struct story *story)
+{
+    for (uint32_t peer = 1; peer <= 3; peer++) {
+        assert_int_not_equal(story->last[peer].kind, DOWN_QUERY);
+        assert_int_not_equal(story->last[peer].kind, DOWN_HALT);
+    }
+}
+
+// No rank sees the difference: the signatures in heartbeats show it.
+static void signatures_of_one_use_differ(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 3);
+    is_overdue(story, 1, 0, 10);
+    is_overdue(story, 2, 0, 10);
+    expect_not_asked(story);
+    is_overdue(story, 3, 0, 11);
+    expect_waits(story);
+    const struct down_query *query = &story->last[2].u.query;
+    assert_true(query->form);
+    assert_int_equal(query->keys[0].kind, AWAIT_COLLECTIVE);
+    assert_int_equal(query->keys[0].space, 77);
+    assert_int_equal(query->keys[0].number, 0);
+    say(story, 1, TWO);
+    say(story, 2, TWO);
+    say(story, 3, FOUR);
+    expect_halt(story, both);
+}
+
+// One use may be alike on all ranks, and so are different uses.
+static void slow_is_not_different(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 3);
+    is_overdue(story, 1, 0, 10);
+    is_overdue(story, 2, 0, 10);
+    is_overdue(story, 3, 1, 11);
+    story_sleep(story, 1000);
+    expect_not_asked(story);
+}
+
 // Text of a worker is cleaned and bounded on both sides.
 static void hostile_texts(void **state)
 {
@@ -207,6 +262,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(no_form, story_setup, story_teardown),
         cmocka_unit_test_setup_teardown(a_rank_is_lost_meanwhile, story_setup, story_teardown),
         cmocka_unit_test_setup_teardown(not_the_same, story_setup, story_teardown),
+        cmocka_unit_test_setup_teardown(signatures_of_one_use_differ, story_setup, story_teardown),
+        cmocka_unit_test_setup_teardown(slow_is_not_different, story_setup, story_teardown),
         cmocka_unit_test_setup_teardown(hostile_texts, story_setup, story_teardown),
         cmocka_unit_test_setup_teardown(a_new_generation, story_setup, story_teardown),
     };
