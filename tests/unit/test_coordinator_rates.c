@@ -3,7 +3,7 @@
 // What the coordinator knows of a job that does move: step times, who lags behind, and whom the
 // others always wait for; and the log of a job.
 
-#include "tests/unit/fleet.h"
+#include "tests/unit/fleet_case.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,23 +11,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static struct story story;
-static struct fleet fleet;
-
-static int setup(void **state)
-{
-    (void)state;
-    story_begin(&story);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    story_end(&story);
-    return 0;
-}
 
 // Each rank does `steps` steps in a second, and waits `wait_us` of it, but for the slow rank, which
 // does not wait.
@@ -200,7 +183,7 @@ static void test_functions_and_kinds_have_names(void **state)
     assert_string_equal(coordinator_stall_kind_name(STALL_DEVICE + 1), "unknown");
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, fleet_setup, fleet_teardown)
 
 int main(void)
 {

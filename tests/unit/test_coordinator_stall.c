@@ -2,7 +2,7 @@
 //
 // Standstills: each kind of culprit is named, with what it does and for whom, and nobody else is.
 
-#include "tests/unit/fleet.h"
+#include "tests/unit/fleet_case.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,23 +19,6 @@ enum {
     UNANSWERED = FOUND + LOCKSTEP_INSPECT_MS + LOCKSTEP_WATCH_MS,
 };
 
-static struct story story;
-static struct fleet fleet;
-
-static int setup(void **state)
-{
-    (void)state;
-    story_begin(&story);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    story_end(&story);
-    return 0;
-}
-
 static void assert_found(uint64_t after_ms, uint64_t least_ms, uint64_t most_ms)
 {
     if (after_ms <= least_ms || after_ms > most_ms)
@@ -43,21 +26,12 @@ static void assert_found(uint64_t after_ms, uint64_t least_ms, uint64_t most_ms)
     assert_true(after_ms > least_ms && after_ms <= most_ms);
 }
 
-// A world in which some have waited for a moment, so that the first heartbeats are long past.
-static void begin(uint32_t world, uint32_t per_host)
-{
-    fleet_begin(&fleet, &story, world, per_host);
-    fleet_name_modules(&fleet);
-    fleet_pass(&fleet, 3000);
-    fleet_all_wait(&fleet);
-}
-
 // ---- In the trainer's own code -----------------------------------------------------------------
 
 static void test_a_rank_outside_is_named_with_what_it_does(void **state)
 {
     (void)state;
-    begin(3, 1);
+    fleet_begin_waiting(3, 1);
     fleet_outside(&fleet, 1);
     snprintf(fleet.ranks[1].beat.mark, LOCKSTEP_MARK_BYTES, "sampling");
     assert_found(fleet_until_stall(&fleet, 60000), FLOOR, FOUND);
@@ -86,7 +60,7 @@ static void test_a_stall_ends_with_progress(void **state)
 {
     (void)state;
     struct event_view line;
-    begin(3, 1);
+    fleet_begin_waiting(3, 1);
     fleet_outside(&fleet, 1);
     fleet_pass(&fleet, 12000);
     assert_true(fleet_is_stalled(&fleet));
@@ -117,7 +91,7 @@ static void test_a_stall_ends_with_progress(void **state)
 static void test_a_stall_is_one_line_of_the_log(void **state)
 {
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet_outside(&fleet, 1);
     story.quiet = false;
     story.logging = true;
@@ -132,7 +106,7 @@ static void test_a_stall_is_one_line_of_the_log(void **state)
 static void test_a_culprit_that_does_not_answer_is_named_without(void **state)
 {
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet_outside(&fleet, 1);
     fleet.ranks[1].mute = true;
     assert_found(fleet_until_stall(&fleet, 60000), FLOOR + LOCKSTEP_INSPECT_MS, UNANSWERED);
@@ -144,7 +118,7 @@ static void test_a_culprit_that_does_not_answer_is_named_without(void **state)
 static void test_what_is_answered_late_is_added(void **state)
 {
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet_outside(&fleet, 1);
     fleet.ranks[1].mute = true;
     fleet_pass(&fleet, 13000);
@@ -189,7 +163,7 @@ static void answer_frames(uint32_t rank, enum stack_how how, const struct stack_
 static void test_who_had_no_time_to_answer_is_asked_again(void **state)
 {
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet_outside(&fleet, 1);
     fleet.ranks[1].mute = true;
     fleet_pass(&fleet, 13000);
@@ -211,7 +185,7 @@ static void test_frames_of_python_come_first(void **state)
         {.object = "train.py", .python = true},
     };
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet_outside(&fleet, 1);
     fleet.ranks[1].mute = true;
     fleet_pass(&fleet, 13000);
@@ -234,7 +208,7 @@ static void test_callers_of_the_library_of_python_are_shown(void **state)
         {.object = "libc.so.6", .symbol = "read"},
     };
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet_outside(&fleet, 1);
     fleet.ranks[1].mute = true;
     fleet_pass(&fleet, 13000);
@@ -253,7 +227,7 @@ static void test_a_thread_that_is_waited_for_is_named(void **state)
                                         .owner = 9041,
                                         .owner_name = "loa\nder"};
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet_outside(&fleet, 1);
     fleet.ranks[1].mute = true;
     fleet_pass(&fleet, 13000);
@@ -273,7 +247,7 @@ static void test_the_caller_of_the_library_is_named(void **state)
         {.object = "trainer", .symbol = "main", .offset = 5},
     };
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet_outside(&fleet, 1);
     fleet.ranks[1].mute = true;
     fleet.ranks[1].beat.place.inside = true;
@@ -299,7 +273,7 @@ static void test_frames_of_libraries_are_passed_by(void **state)
         {.object = "trainer", .symbol = "main", .offset = 10},
     };
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet_outside(&fleet, 1);
     fleet.ranks[1].mute = true;
     fleet_pass(&fleet, 13000);
@@ -310,7 +284,7 @@ static void test_frames_of_libraries_are_passed_by(void **state)
 static void test_a_rank_in_a_call_is_named_with_what_is_missing(void **state)
 {
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet_in_call(&fleet, 0);
     assert_found(fleet_until_stall(&fleet, 60000), FLOOR, FOUND);
     fleet_expect_culprit(&fleet, 0, STALL_IN_CALL);
@@ -328,7 +302,7 @@ static void test_a_rank_in_a_call_is_named_with_what_is_missing(void **state)
 static void test_a_rank_that_gets_on_slowly_is_no_culprit(void **state)
 {
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet_in_call(&fleet, 0);
     fleet.ranks[0].beat.place.gradients = 100;
     for (uint32_t i = 0; i < 20; i++) {
@@ -343,7 +317,7 @@ static void test_a_rank_that_calls_without_getting_on_is_a_culprit(void **state)
 {
     (void)state;
     uint64_t passed = 0;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet_outside(&fleet, 0);
     for (; passed < 20000 && !fleet_is_stalled(&fleet); passed += FLEET_MS) {
         fleet.ranks[0].api_at_ms = story.now_ms;
@@ -356,7 +330,7 @@ static void test_a_rank_that_calls_without_getting_on_is_a_culprit(void **state)
 static void test_a_rank_inside_that_waits_for_nobody_is_named(void **state)
 {
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet_outside(&fleet, 0);
     fleet.ranks[0].beat.place.api = API_STATE;
     fleet.ranks[0].beat.place.module = LOCKSTEP_MAX_MODULES;
@@ -371,7 +345,7 @@ static void test_a_rank_inside_that_waits_for_nobody_is_named(void **state)
 static void test_a_rank_with_a_thread_that_does_not_wait_is_told_so(void **state)
 {
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet_outside(&fleet, 0);
     fleet.ranks[0].beat.place.api = API_CALL_WAIT;
     fleet.ranks[0].beat.place.inside = true;
@@ -386,7 +360,7 @@ static void test_a_rank_with_a_thread_that_does_not_wait_is_told_so(void **state
 static void test_nobody_waits_nobody_is_in_the_way(void **state)
 {
     (void)state;
-    begin(3, 1);
+    fleet_begin_waiting(3, 1);
     for (uint32_t rank = 0; rank < 3; rank++)
         fleet_outside(&fleet, rank);
     // Ranks 0 and 1 are long past their bounds; rank 2 still does something.
@@ -407,7 +381,7 @@ static void test_nobody_waits_nobody_is_in_the_way(void **state)
 static void test_a_rank_that_waits_before_its_part_is_no_culprit(void **state)
 {
     (void)state;
-    begin(3, 1);
+    fleet_begin_waiting(3, 1);
     fleet_settle(&fleet);
     for (uint32_t rank = 0; rank < 2; rank++) {
         struct place *place = &fleet.ranks[rank].beat.place;
@@ -424,7 +398,7 @@ static void test_a_rank_that_waits_before_its_part_is_no_culprit(void **state)
 static void test_the_last_rank_of_a_job_may_take_its_time(void **state)
 {
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet_settle(&fleet);
     fleet_pass(&fleet, 1000);
     story_leave(&story, 2, 11);
@@ -435,7 +409,7 @@ static void test_the_last_rank_of_a_job_may_take_its_time(void **state)
 static void test_a_rank_ahead_of_the_low_is_no_culprit(void **state)
 {
     (void)state;
-    begin(4, 1);
+    fleet_begin_waiting(4, 1);
     for (uint32_t rank = 0; rank < 3; rank++)
         fleet_outside(&fleet, rank);
     fleet.ranks[1].beat.place.position = 3;
@@ -448,7 +422,7 @@ static void test_a_rank_ahead_of_the_low_is_no_culprit(void **state)
 static void test_a_rank_that_has_done_its_part_is_no_culprit(void **state)
 {
     (void)state;
-    begin(3, 1);
+    fleet_begin_waiting(3, 1);
     fleet_outside(&fleet, 0);
     fleet_outside(&fleet, 1);
     fleet.ranks[1].beat.place.done = true;
@@ -460,7 +434,7 @@ static void test_debuggers_throttles_and_disks_are_labels(void **state)
 {
     (void)state;
     static const uint32_t flags[] = {PLACE_TRACED, PLACE_THROTTLED, PLACE_DISK};
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     for (size_t i = 0; i < 3; i++) {
         fleet_waits(&fleet, 1);
         fleet_pass(&fleet, 1000);
@@ -496,7 +470,7 @@ static void test_workers_that_do_not_say_where_they_are_have_no_stalls(void **st
 static void test_a_declared_pause_has_twice_its_time(void **state)
 {
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet_outside(&fleet, 1);
     fleet.ranks[1].beat.place.api = API_PAUSE;
     fleet.ranks[1].beat.flags = PLACE_PAUSED;
@@ -512,7 +486,7 @@ static void test_a_declared_pause_has_twice_its_time(void **state)
 static void test_the_time_of_a_pause_does_not_count_after_it(void **state)
 {
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet_outside(&fleet, 1);
     fleet.ranks[1].beat.flags = PLACE_PAUSED;
     fleet.ranks[1].beat.pause_ms = 60000;
@@ -526,7 +500,7 @@ static void test_the_time_of_a_pause_does_not_count_after_it(void **state)
 static void test_first_steps_take_ten_times_as_long_and_are_shown(void **state)
 {
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet_outside(&fleet, 1);
     fleet.ranks[1].beat.totals.steps = LOCKSTEP_STALL_FIRST_STEPS - 1;
     fleet_pass(&fleet, 9000);
@@ -545,7 +519,7 @@ static void test_first_steps_take_ten_times_as_long_and_are_shown(void **state)
 static void test_learning_steps_are_first_steps(void **state)
 {
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet_outside(&fleet, 1);
     fleet.ranks[1].beat.place.learning = true;
     fleet_pass(&fleet, 99000);
@@ -561,7 +535,7 @@ static void test_learning_steps_are_first_steps(void **state)
 static void test_bounds_are_learned_for_a_class_of_devices(void **state)
 {
     (void)state;
-    begin(3, 1);
+    fleet_begin_waiting(3, 1);
     fleet_outside(&fleet, 0);
     fleet.ranks[0].beat.place.usual_us = 2500000;
     fleet_pass(&fleet, 2000);
@@ -588,7 +562,7 @@ static void test_bounds_are_learned_for_a_class_of_devices(void **state)
 static void test_what_happens_rarely_is_known_too(void **state)
 {
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet_outside(&fleet, 0);
     fleet.ranks[0].beat.place.usual_us = 1000;
     fleet.ranks[0].beat.place.longest_us = 30000000;
@@ -603,7 +577,7 @@ static void test_what_happens_rarely_is_known_too(void **state)
 static void test_what_was_usual_long_ago_is_forgotten(void **state)
 {
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet_outside(&fleet, 0);
     fleet.ranks[0].beat.place.usual_us = 5000000;
     fleet_pass(&fleet, 1000);
@@ -622,7 +596,7 @@ static void test_what_was_usual_long_ago_is_forgotten(void **state)
 static void test_absurd_claims_have_an_end(void **state)
 {
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet_outside(&fleet, 0);
     fleet.ranks[0].beat.place.usual_us = UINT64_MAX;
     fleet.ranks[0].beat.place.longest_us = UINT64_MAX;
@@ -633,7 +607,7 @@ static void test_absurd_claims_have_an_end(void **state)
     assert_true(fleet_worker(&fleet, 0).bound_ms >= UINT64_C(8) * 3600 * 1000);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, fleet_setup, fleet_teardown)
 
 int main(void)
 {

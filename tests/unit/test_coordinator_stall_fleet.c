@@ -4,7 +4,7 @@
 // their first steps and say so late: none of that is a stall. Then one rank gets stuck: it is named
 // within its bound and a heartbeat, and nobody else is.
 
-#include "tests/unit/fleet.h"
+#include "tests/unit/fleet_case.h"
 
 #include <inttypes.h>
 #include <setjmp.h>
@@ -38,23 +38,12 @@ struct job_model {
     struct trainer trainers[FLEET_RANKS];
 };
 
-static struct story story;
-static struct fleet fleet;
 static struct job_model model;
 
 static int setup(void **state)
 {
-    (void)state;
-    story_begin(&story);
     memset(&model, 0, sizeof(model));
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    story_end(&story);
-    return 0;
+    return fleet_setup(state);
 }
 
 static uint64_t draw(uint64_t below)
@@ -244,7 +233,7 @@ static void test_one_stuck_rank_is_found_and_nobody_else(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 100; seed++) {
-        teardown(NULL);
+        fleet_teardown(NULL);
         setup(NULL);
         job_begin(2 + (uint32_t)seed % 15, seed);
         for (uint32_t rank = 0; rank < fleet.count; rank++)
@@ -264,7 +253,7 @@ static void test_one_stuck_rank_is_found_and_nobody_else(void **state)
     }
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, fleet_teardown)
 
 int main(void)
 {

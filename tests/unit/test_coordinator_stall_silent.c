@@ -3,7 +3,7 @@
 // Standstills without a trainer in the way, or with more than one: frozen and stopped ranks, links,
 // ranks that wait for each other, several culprits, and how stalls end and are kept.
 
-#include "tests/unit/fleet.h"
+#include "tests/unit/fleet_case.h"
 
 #include "coordinator/core.h"
 
@@ -19,37 +19,12 @@ enum {
     SILENCE = LOCKSTEP_FROZEN_HEARTBEATS * LOCKSTEP_HEARTBEAT_MS + LOCKSTEP_FROZEN_SLACK_MS,
 };
 
-static struct story story;
-static struct fleet fleet;
-
-static int setup(void **state)
-{
-    (void)state;
-    story_begin(&story);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    story_end(&story);
-    return 0;
-}
-
-static void begin(uint32_t world, uint32_t per_host)
-{
-    fleet_begin(&fleet, &story, world, per_host);
-    fleet_name_modules(&fleet);
-    fleet_pass(&fleet, 3000);
-    fleet_all_wait(&fleet);
-}
-
 // ---- Frozen and stopped ------------------------------------------------------------------------
 
 static void test_a_frozen_rank_is_labelled_and_named_within_three_seconds(void **state)
 {
     (void)state;
-    begin(3, 1);
+    fleet_begin_waiting(3, 1);
     fleet_outside(&fleet, 1);
     fleet_say(&fleet, 1);
     fleet.ranks[1].silent = true;
@@ -75,7 +50,7 @@ static void test_a_frozen_rank_is_labelled_and_named_within_three_seconds(void *
 static void test_a_frozen_rank_has_its_bound_again(void **state)
 {
     (void)state;
-    begin(3, 1);
+    fleet_begin_waiting(3, 1);
     fleet_outside(&fleet, 1);
     fleet_say(&fleet, 1);
     fleet.ranks[1].silent = true;
@@ -92,7 +67,7 @@ static void test_a_frozen_rank_has_its_bound_again(void **state)
 static void test_a_frozen_rank_that_waited_is_named_too(void **state)
 {
     (void)state;
-    begin(3, 1);
+    fleet_begin_waiting(3, 1);
     fleet_say(&fleet, 1);
     fleet.ranks[1].silent = true; // All have done their part, so it is what is missing.
     fleet_pass(&fleet, 3000);
@@ -113,7 +88,7 @@ static void test_a_rank_that_freezes_before_its_first_heartbeat_is_named(void **
 static void test_late_heartbeats_of_a_job_that_moves_are_no_stall(void **state)
 {
     (void)state;
-    begin(3, 1);
+    fleet_begin_waiting(3, 1);
     fleet.ranks[1].silent = true;
     for (uint32_t i = 0; i < 20; i++) {
         fleet_settle(&fleet);
@@ -127,7 +102,7 @@ static void test_late_heartbeats_of_a_job_that_moves_are_no_stall(void **state)
 static void test_a_late_heartbeat_is_not_blamed_for_what_another_rank_explains(void **state)
 {
     (void)state;
-    begin(3, 1);
+    fleet_begin_waiting(3, 1);
     fleet_outside(&fleet, 0);
     fleet_pass(&fleet, 2000);
     fleet.ranks[1].silent = true; // It waited.
@@ -141,7 +116,7 @@ static void test_a_late_heartbeat_is_not_blamed_for_what_another_rank_explains(v
 static void test_a_rank_that_is_stuck_further_on_is_named_next(void **state)
 {
     (void)state;
-    begin(3, 1);
+    fleet_begin_waiting(3, 1);
     fleet_outside(&fleet, 0);
     fleet.ranks[0].beat.place.done = true;
     fleet_in_call(&fleet, 2);
@@ -160,7 +135,7 @@ static void test_a_rank_that_is_stuck_further_on_is_named_next(void **state)
 static void test_two_ranks_stuck_for_different_reasons_are_both_named(void **state)
 {
     (void)state;
-    begin(4, 1);
+    fleet_begin_waiting(4, 1);
     fleet_outside(&fleet, 3);
     fleet_pass(&fleet, 2000);
     fleet.ranks[1].silent = true; // It waited.
@@ -191,7 +166,7 @@ static void test_two_ranks_stuck_for_different_reasons_are_both_named(void **sta
 static void test_a_stopped_rank_is_seen_by_its_mates(void **state)
 {
     (void)state;
-    begin(4, 2);
+    fleet_begin_waiting(4, 2);
     fleet_outside(&fleet, 1);
     fleet_pass(&fleet, 1500);
     fleet.ranks[1].silent = true;
@@ -219,7 +194,7 @@ static void test_a_stopped_rank_is_seen_by_its_mates(void **state)
 static void test_only_mates_are_believed_about_processes(void **state)
 {
     (void)state;
-    begin(4, 2);
+    fleet_begin_waiting(4, 2);
     fleet.ranks[0].beat.mate_count = 3;
     fleet.ranks[0].beat.mates[0] = (struct mate_state){.rank = 2, .state = 'T'}; // Another host.
     fleet.ranks[0].beat.mates[1] = (struct mate_state){.rank = 1, .state = 'D'}; // A disk.
@@ -233,7 +208,7 @@ static void test_only_mates_are_believed_about_processes(void **state)
 static void test_a_debugged_rank_that_is_frozen_is_named(void **state)
 {
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet_outside(&fleet, 1);
     fleet.ranks[1].beat.flags = PLACE_TRACED;
     fleet_say(&fleet, 1);
@@ -246,7 +221,7 @@ static void test_a_debugged_rank_that_is_frozen_is_named(void **state)
 static void test_a_coordinator_that_was_late_blames_nobody(void **state)
 {
     (void)state;
-    begin(3, 1);
+    fleet_begin_waiting(3, 1);
     fleet_pass(&fleet, 2000);
     story.now_ms += 20000; // The machine slept: no tick, no heartbeat.
     story_sleep(&story, 0);
@@ -279,7 +254,7 @@ static void test_the_first_heartbeats_show_no_stall(void **state)
 static void test_a_link_that_holds_bytes_back_is_named(void **state)
 {
     (void)state;
-    begin(3, 1);
+    fleet_begin_waiting(3, 1);
     fleet.ranks[1].beat.link_count = 2;
     fleet.ranks[1].beat.links[0] = (struct link_state){.rank = 0, .awaited = true, .received = 9};
     fleet.ranks[1].beat.links[1] = (struct link_state){.rank = 2, .unsent = 65536, .received = 7};
@@ -301,7 +276,7 @@ static void test_a_link_that_holds_bytes_back_is_named(void **state)
 static void test_a_link_is_not_blamed_for_a_pause(void **state)
 {
     (void)state;
-    begin(3, 1);
+    fleet_begin_waiting(3, 1);
     fleet.ranks[1].beat.link_count = 1;
     fleet.ranks[1].beat.links[0] = (struct link_state){.rank = 2, .unsent = 1, .received = 9};
     fleet_outside(&fleet, 2);
@@ -319,7 +294,7 @@ static void test_a_link_is_not_blamed_for_a_pause(void **state)
 static void test_a_link_that_receives_is_not_the_one(void **state)
 {
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet.ranks[1].beat.link_count = 1;
     fleet.ranks[1].beat.links[0] = (struct link_state){.rank = 0, .unsent = 5};
     for (uint32_t i = 0; i < 15; i++) {
@@ -337,7 +312,7 @@ static void test_a_link_that_receives_is_not_the_one(void **state)
 static void test_a_rank_whose_stream_stands_still_is_named(void **state)
 {
     (void)state;
-    begin(3, 1);
+    fleet_begin_waiting(3, 1);
     fleet.ranks[1].beat.held = DEVICE_HOLD_STREAM;
     fleet.ranks[2].beat.link_count = 1;
     fleet.ranks[2].beat.links[0] = (struct link_state){.rank = 1, .awaited = true, .received = 9};
@@ -364,7 +339,7 @@ static void test_a_rank_whose_stream_stands_still_is_named(void **state)
 static void test_who_waits_for_a_stream_outside_is_named_for_that(void **state)
 {
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet_outside(&fleet, 0);
     fleet_outside(&fleet, 1);
     fleet.ranks[0].beat.held = DEVICE_HOLD_NCCL;
@@ -379,7 +354,7 @@ static void test_who_waits_for_a_stream_outside_is_named_for_that(void **state)
 static void test_a_rank_that_gave_nothing_to_nccl_is_the_one(void **state)
 {
     (void)state;
-    begin(3, 1);
+    fleet_begin_waiting(3, 1);
     fleet_outside(&fleet, 2);
     fleet.ranks[0].beat.held = DEVICE_HOLD_NCCL;
     fleet.ranks[1].beat.held = DEVICE_HOLD_NCCL;
@@ -390,7 +365,7 @@ static void test_a_rank_that_gave_nothing_to_nccl_is_the_one(void **state)
 static void test_nccl_that_does_not_end_is_said_of_all(void **state)
 {
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet.ranks[0].beat.held = DEVICE_HOLD_NCCL;
     fleet.ranks[1].beat.held = DEVICE_HOLD_NCCL;
     assert_true(fleet_until_stall(&fleet, 60000) > FLOOR);
@@ -408,7 +383,7 @@ static void test_nccl_that_does_not_end_is_said_of_all(void **state)
 static void test_ranks_that_only_wait_are_not_blamed(void **state)
 {
     (void)state;
-    begin(3, 1);
+    fleet_begin_waiting(3, 1);
     fleet.ranks[2].beat.place.api = API_COLLECTIVE;
     assert_true(fleet_until_stall(&fleet, 60000) > FLOOR);
     const struct stall_view *stall = fleet_stall(&fleet);
@@ -446,7 +421,7 @@ static void test_between_two_heartbeats_nothing_has_to_move(void **state)
 static void test_bytes_on_their_way_are_no_standstill(void **state)
 {
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     for (uint32_t i = 0; i < 60; i++) {
         fleet.ranks[0].beat.bytes_sent += 1000;
         fleet_pass(&fleet, 1000);
@@ -457,7 +432,7 @@ static void test_bytes_on_their_way_are_no_standstill(void **state)
 static void test_a_worker_that_says_nothing_of_itself_may_be_the_one(void **state)
 {
     (void)state;
-    begin(3, 1);
+    fleet_begin_waiting(3, 1);
     fleet.ranks[2].beat.place.api = API_NONE;
     fleet_pass(&fleet, 30000);
     assert_int_equal(fleet_stalls(&fleet), 0);
@@ -490,7 +465,7 @@ static void test_who_has_not_called_start_is_named(void **state)
 static void test_a_death_ends_a_stall(void **state)
 {
     (void)state;
-    begin(3, 1);
+    fleet_begin_waiting(3, 1);
     fleet_outside(&fleet, 1);
     fleet_pass(&fleet, 12000);
     assert_true(fleet_is_stalled(&fleet));
@@ -505,7 +480,7 @@ static void test_a_death_ends_a_stall(void **state)
 static void test_more_culprits_than_are_named_are_counted(void **state)
 {
     (void)state;
-    begin(14, 1);
+    fleet_begin_waiting(14, 1);
     for (uint32_t rank = 1; rank < 13; rank++)
         fleet_outside(&fleet, rank);
     fleet_pass(&fleet, 12500);
@@ -519,7 +494,7 @@ static void test_more_culprits_than_are_named_are_counted(void **state)
 static void test_the_last_stalls_are_kept(void **state)
 {
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     for (uint32_t i = 0; i < LOCKSTEP_STALLS_KEPT + 8; i++) {
         fleet_waits(&fleet, 0);
         fleet_outside(&fleet, 1);
@@ -540,7 +515,7 @@ static void test_the_last_stalls_are_kept(void **state)
 static void test_stalls_outlive_their_generation(void **state)
 {
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     fleet_outside(&fleet, 1);
     fleet_pass(&fleet, 12000);
     story_close(&story, 2, "reset");
@@ -552,7 +527,7 @@ static void test_stalls_outlive_their_generation(void **state)
     assert_int_equal(fleet_worker(&fleet, 0).kind, STALL_NONE);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, fleet_setup, fleet_teardown)
 
 int main(void)
 {

@@ -3,7 +3,7 @@
 // What stall sentences may claim: a link is blamed only for bytes that a sender holds, what is
 // excused is excused for some time only, and what is said of a silent rank is what others prove.
 
-#include "tests/unit/fleet.h"
+#include "tests/unit/fleet_case.h"
 
 #include "coordinator/core.h"
 
@@ -18,31 +18,6 @@ enum {
     FLOOR = LOCKSTEP_STALL_FLOOR_MS,
     FOUND = LOCKSTEP_HEARTBEAT_MS + FLEET_MS, // From a bound to the stall.
 };
-
-static struct story story;
-static struct fleet fleet;
-
-static int setup(void **state)
-{
-    (void)state;
-    story_begin(&story);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    story_end(&story);
-    return 0;
-}
-
-static void begin(uint32_t world, uint32_t per_host)
-{
-    fleet_begin(&fleet, &story, world, per_host);
-    fleet_name_modules(&fleet);
-    fleet_pass(&fleet, 3000);
-    fleet_all_wait(&fleet);
-}
 
 static void expect_nobody_is_blamed(void)
 {
@@ -60,7 +35,7 @@ static void expect_nobody_is_blamed(void)
 static void test_a_link_without_bytes_is_innocent(void **state)
 {
     (void)state;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     for (uint32_t rank = 0; rank < 2; rank++) {
         fleet.ranks[rank].beat.link_count = 1;
         fleet.ranks[rank].beat.links[0] =
@@ -87,7 +62,7 @@ static void test_a_link_without_bytes_is_innocent(void **state)
 static void test_bytes_that_have_arrived_are_no_fault_of_the_network(void **state)
 {
     (void)state;
-    begin(3, 1);
+    fleet_begin_waiting(3, 1);
     fleet.ranks[1].beat.link_count = 1;
     fleet.ranks[1].beat.links[0] =
         (struct link_state){.rank = 2, .unsent = 65536, .received = 7, .reached = true};
@@ -102,7 +77,7 @@ static void test_bytes_that_have_arrived_are_no_fault_of_the_network(void **stat
 static void test_bytes_that_a_sender_holds_are_blamed_before_all(void **state)
 {
     (void)state;
-    begin(3, 1);
+    fleet_begin_waiting(3, 1);
     fleet.ranks[0].beat.link_count = 2;
     fleet.ranks[0].beat.links[0] = (struct link_state){.rank = 1, .awaited = true};
     fleet.ranks[0].beat.links[1] = (struct link_state){.rank = 2, .unsent = 5, .reached = true};
@@ -120,7 +95,7 @@ static void test_bytes_that_a_sender_holds_are_blamed_before_all(void **state)
 static void test_what_many_ranks_wait_for_is_said_in_groups(void **state)
 {
     (void)state;
-    begin(20, 20);
+    fleet_begin_waiting(20, 20);
     for (uint32_t rank = 0; rank < 20; rank++) {
         struct place *place = &fleet.ranks[rank].beat.place;
         if (rank % 3 == 1)
@@ -140,7 +115,7 @@ static void test_what_many_ranks_wait_for_is_said_in_groups(void **state)
 static void test_more_things_than_are_told_are_counted(void **state)
 {
     (void)state;
-    begin(7, 1);
+    fleet_begin_waiting(7, 1);
     for (uint32_t rank = 0; rank < 7; rank++)
         fleet.ranks[rank].beat.place.call = rank;
     for (uint32_t rank = 0; rank < 7; rank++)
@@ -155,7 +130,7 @@ static void test_more_things_than_are_told_are_counted(void **state)
 static void test_who_is_outside_is_told_as_well(void **state)
 {
     (void)state;
-    begin(3, 1);
+    fleet_begin_waiting(3, 1);
     fleet_outside(&fleet, 1);
     fleet.ranks[1].beat.place.done = true;
     fleet.ranks[2].beat.place.position = fleet.ranks[2].beat.place.count;
@@ -176,7 +151,7 @@ static void test_a_sleep_on_a_disk_has_an_end(void **state)
 {
     (void)state;
     const uint64_t bound_ms = (uint64_t)LOCKSTEP_STALL_DISK_FACTOR * FLOOR;
-    begin(3, 1);
+    fleet_begin_waiting(3, 1);
     fleet_outside(&fleet, 1);
     fleet.ranks[1].beat.flags = PLACE_DISK;
     snprintf(fleet.ranks[1].beat.sleeps, LOCKSTEP_KERNEL_BYTES, "read (nfs_wait_bit_\x1b[1m)");
@@ -197,7 +172,7 @@ static void test_no_label_excuses_for_ever(void **state)
     (void)state;
     static const uint32_t flags[] = {PLACE_TRACED, PLACE_THROTTLED, PLACE_TRACED | PLACE_DISK};
     const uint64_t bound_ms = (uint64_t)LOCKSTEP_STALL_FIRST_FACTOR * FLOOR;
-    begin(2, 1);
+    fleet_begin_waiting(2, 1);
     for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
         fleet_waits(&fleet, 1);
         fleet_pass(&fleet, 1500);
@@ -224,7 +199,7 @@ static void stop(uint32_t rank, uint32_t mate, char letter, uint32_t tracer)
 static void test_a_silent_rank_was_where_the_others_prove(void **state)
 {
     (void)state;
-    begin(3, 3);
+    fleet_begin_waiting(3, 3);
     fleet.ranks[1].beat.step = 10;
     fleet_say(&fleet, 1);
     fleet.ranks[1].silent = true;
@@ -250,7 +225,7 @@ static void test_a_silent_rank_was_where_the_others_prove(void **state)
 static void test_a_culprit_is_not_hidden_behind_a_stopped_one(void **state)
 {
     (void)state;
-    begin(4, 4);
+    fleet_begin_waiting(4, 4);
     fleet_say(&fleet, 0);
     fleet.ranks[0].silent = true; // Its last word is that it waits.
     for (uint32_t rank = 0; rank < 4; rank++) {
@@ -282,7 +257,7 @@ static void test_a_culprit_is_not_hidden_behind_a_stopped_one(void **state)
 static void test_a_stopped_rank_is_named_beside_the_only_other_one(void **state)
 {
     (void)state;
-    begin(2, 2);
+    fleet_begin_waiting(2, 2);
     fleet_outside(&fleet, 0);
     fleet_outside(&fleet, 1);
     fleet_say(&fleet, 1);
@@ -299,7 +274,7 @@ static void test_a_stopped_rank_is_named_beside_the_only_other_one(void **state)
 static void test_a_rank_that_a_debugger_holds_is_named_with_it(void **state)
 {
     (void)state;
-    begin(3, 3);
+    fleet_begin_waiting(3, 3);
     fleet_outside(&fleet, 1);
     fleet_say(&fleet, 1);
     stop(1, 0, 't', 4711);
@@ -318,7 +293,7 @@ static void test_a_rank_that_a_debugger_holds_is_named_with_it(void **state)
     assert_false(fleet_is_stalled(&fleet));
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, fleet_setup, fleet_teardown)
 
 int main(void)
 {
