@@ -9,6 +9,7 @@
 //
 // Under a sanitizer its allocator is in the place of ours, and the test is skipped.
 
+#include "tests/support/interposer.h"
 #include "tests/support/trainer.h"
 
 #include <pthread.h>
@@ -23,15 +24,7 @@
 #define COUNTED_STEPS 50 // A window.
 #define WINDOWS 10
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-
-#ifdef SANITIZED
+#if !INTERPOSER
 
 static void steps_allocate_nothing(void **state)
 {
@@ -72,63 +65,12 @@ static enum thread_kind thread_kind_of_self(void)
     return kind;
 }
 
-static void count(void)
+static bool allocation_fails(const void *caller)
 {
+    (void)caller;
     if (atomic_load_explicit(&counting, memory_order_relaxed))
         atomic_fetch_add_explicit(&allocated[thread_kind_of_self()], 1, memory_order_relaxed);
-}
-
-// glibc's own functions, under the names that it keeps for interposers.
-extern void *__libc_malloc(size_t size);
-extern void *__libc_calloc(size_t members, size_t size);
-extern void *__libc_realloc(void *memory, size_t size);
-extern void *__libc_memalign(size_t alignment, size_t size);
-extern void __libc_free(void *memory);
-
-// Visible to the libraries that this program has loaded, too.
-#define INTERPOSED __attribute__((visibility("default")))
-
-INTERPOSED void *malloc(size_t size)
-{
-    count();
-    return __libc_malloc(size);
-}
-
-INTERPOSED void *calloc(size_t members, size_t size)
-{
-    count();
-    return __libc_calloc(members, size);
-}
-
-INTERPOSED void *realloc(void *memory, size_t size)
-{
-    count();
-    return __libc_realloc(memory, size);
-}
-
-INTERPOSED void *memalign(size_t alignment, size_t size);
-INTERPOSED void *memalign(size_t alignment, size_t size)
-{
-    count();
-    return __libc_memalign(alignment, size);
-}
-
-INTERPOSED void *aligned_alloc(size_t alignment, size_t size)
-{
-    count();
-    return __libc_memalign(alignment, size);
-}
-
-INTERPOSED int posix_memalign(void **memory, size_t alignment, size_t size)
-{
-    count();
-    *memory = __libc_memalign(alignment, size);
-    return *memory == NULL ? 12 : 0;
-}
-
-INTERPOSED void free(void *memory)
-{
-    __libc_free(memory);
+    return false;
 }
 
 // ---- Steps -------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The listeners of a rank that has no descriptor left for who connects: it does not spin, and hears
-// the connection when descriptors are free again.
+// A rank that has no descriptor left for the peer that connects: it does not spin, it hears the
+// connection when descriptors are free again, and it blames itself when they never are.
 
 #include "base/clock.h"
 #include "tests/conformance/transport_stage.h"
@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #define WATCHED_MS 600
+#define PATIENCE_MS 400 // Half of the time in which the world has to form.
 #define LOOKS_MOST 2000 // A rank that spins looks some ten thousand times.
 
 static uint32_t looks;
@@ -61,8 +62,40 @@ static void a_connection_without_descriptor_waits(void **state)
     stage_close(&stage);
 }
 
+// Condition: the peer connects in time, and this rank has no descriptor for it until its patience
+// ends. Decision: this rank says what it lacks and how to raise that; the peer is not blamed.
+static void a_rank_without_descriptors_blames_itself(void **state)
+{
+    const struct stage_variant *variant = *state;
+    struct stage stage;
+    struct full full;
+    if (variant->kind == TRANSPORT_LOOPBACK) {
+        print_message("a loopback accepts without descriptors\n");
+        skip();
+    }
+    stage_open(&stage, variant);
+    stage.world.form_timeout_ms = 2 * PATIENCE_MS;
+    assert_int_equal(transport_form(stage.transport, &stage.world), 0);
+    struct link *link = stage_connect(&stage);
+    const uint64_t since_ms = clock_now_ms();
+    full_begin(&full, 128);
+    while (stage.lost == 0 && !stage.form_failed && clock_now_ms() < since_ms + STAGE_BOUND_MS)
+        transport_progress(stage.transport, 100);
+    full_end(&full);
+    print_message("%s\n", stage.text);
+    assert_false(stage.form_failed); // That would name the peer.
+    assert_int_equal(stage.lost, 1);
+    assert_true(stage.here);
+    assert_int_equal(stage.lost_rank, stage.world.rank);
+    assert_string_equal(stage.text, "this rank could not make its links: Too many open files; "
+                                    "raise the limit on open files (ulimit -n)");
+    link->ops->close(link, false);
+    stage_close(&stage);
+}
+
 int main(void)
 {
-    static const struct stage_test tests[] = {STAGE_TEST(a_connection_without_descriptor_waits)};
+    static const struct stage_test tests[] = {STAGE_TEST(a_connection_without_descriptor_waits),
+                                              STAGE_TEST(a_rank_without_descriptors_blames_itself)};
     return stage_run("transport and its listeners", tests, LENGTH(tests));
 }

@@ -79,6 +79,7 @@ static void on_lost(void *context, uint32_t rank, enum peer_loss loss, const cha
     stage->lost++;
     stage->lost_rank = rank;
     stage->left = loss == LOSS_LEFT;
+    stage->here = loss == LOSS_HERE;
     snprintf(stage->text, sizeof(stage->text), "%s", text);
 }
 

@@ -47,6 +47,7 @@ struct stage {
     uint32_t lost;
     uint32_t lost_rank;
     bool left;
+    bool here; // True if the rank under test blamed itself.
     char text[256];
     uint32_t plays; // The puppet's rank.
     struct link *puppet;

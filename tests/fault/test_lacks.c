@@ -8,6 +8,7 @@
 // Under a sanitizer its allocator is in the place of ours, and the tests are skipped.
 
 #include "tests/fault/life_sweep.h"
+#include "tests/support/interposer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,15 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-
-#ifdef SANITIZED
+#if !INTERPOSER
 
 static void nothing_can_fail(void **state)
 {
@@ -73,18 +66,10 @@ struct scarce {
 
 static struct scarce scarce[RESOURCES];
 
-// Where the code of this program lies; libraries lie elsewhere.
-extern const char __executable_start, etext;
-
-static bool is_ours(const void *caller)
-{
-    return (const char *)caller >= &__executable_start && (const char *)caller < &etext;
-}
-
 static bool fails(enum resource resource, const void *caller)
 {
     struct scarce *one = &scarce[resource];
-    if (!atomic_load_explicit(&one->counts, memory_order_relaxed) || !is_ours(caller))
+    if (!atomic_load_explicit(&one->counts, memory_order_relaxed) || !interposer_is_ours(caller))
         return false;
     const uint64_t number = atomic_fetch_add(&one->asked, 1);
     const uint64_t first = atomic_load(&one->fails);
@@ -98,61 +83,9 @@ static bool fails(enum resource resource, const void *caller)
 
 // ---- Memory -------------------------------------------------------------------------------------
 
-// glibc's own functions, under the names that it keeps for interposers.
-extern void *__libc_malloc(size_t size);
-extern void *__libc_calloc(size_t members, size_t size);
-extern void *__libc_realloc(void *memory, size_t size);
-extern void *__libc_memalign(size_t alignment, size_t size);
-extern void __libc_free(void *memory);
-
-// Visible to the libraries that this program has loaded, too.
-#define INTERPOSED __attribute__((visibility("default")))
-
-INTERPOSED void *malloc(size_t size)
+static bool allocation_fails(const void *caller)
 {
-    return FAILS(MEMORY) ? NULL : __libc_malloc(size);
-}
-
-INTERPOSED void *calloc(size_t members, size_t size)
-{
-    return FAILS(MEMORY) ? NULL : __libc_calloc(members, size);
-}
-
-INTERPOSED void *realloc(void *memory, size_t size)
-{
-    return FAILS(MEMORY) ? NULL : __libc_realloc(memory, size);
-}
-
-INTERPOSED void *aligned_alloc(size_t alignment, size_t size)
-{
-    return FAILS(MEMORY) ? NULL : __libc_memalign(alignment, size);
-}
-
-INTERPOSED int posix_memalign(void **memory, size_t alignment, size_t size)
-{
-    if (FAILS(MEMORY))
-        return ENOMEM;
-    *memory = __libc_memalign(alignment, size);
-    return *memory == NULL ? ENOMEM : 0;
-}
-
-INTERPOSED void free(void *memory)
-{
-    __libc_free(memory);
-}
-
-INTERPOSED char *strdup(const char *text)
-{
-    const size_t size = strlen(text) + 1;
-    char *copy = FAILS(MEMORY) ? NULL : __libc_malloc(size);
-    return copy == NULL ? NULL : memcpy(copy, text, size);
-}
-
-INTERPOSED char *strndup(const char *text, size_t most)
-{
-    const size_t size = strnlen(text, most);
-    char *copy = FAILS(MEMORY) ? NULL : __libc_calloc(1, size + 1);
-    return copy == NULL ? NULL : memcpy(copy, text, size);
+    return fails(MEMORY, caller);
 }
 
 INTERPOSED void *mmap(void *at, size_t size, int access, int flags, int fd, off_t offset)
