@@ -13,6 +13,7 @@ import tempfile
 import time
 import traceback
 
+import crowd
 import floods
 import strangers
 import victim as victims
@@ -32,6 +33,7 @@ ROWS = [
     ("garbage on every port", floods.garbage),
     ("impossible messages", floods.impossible_messages),
     ("slow loris", floods.slow_loris),
+    ("all places for jobs", crowd.job_table),
     ("half-open flood", floods.half_open),
     ("no descriptors", floods.no_descriptors),
     ("never reads", floods.never_reads),  # It and the next come last: allocators keep what they had.

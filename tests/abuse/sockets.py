@@ -108,9 +108,9 @@ def h2_context(victim, certificate):
     return context
 
 
-def h2_connect(victim, certificate, context=None):
+def h2_connect(victim, certificate, context=None, source="127.0.0.1"):
     """context: made for it already."""
-    plain = connect(victim.grpc)
+    plain = connect(victim.grpc, source)
     context = context or h2_context(victim, certificate)
     stream = context.wrap_socket(plain, server_hostname="127.0.0.1")
     stream.sendall(PREFACE + h2_frame(SETTINGS))
