@@ -4,10 +4,12 @@
 `objects` are those of an overlay together with those of the examples: what a namespace would hold.
 """
 
+import base64
 import re
 
 from manifests import environment, named, of_kind, templates
 from policies import allowed, matches
+from setting import certificate_uris
 
 # Made by hand, as deploy/README.md says, not by any manifest.
 EXTERNAL_SECRETS = {"lockstep-http-token"}
@@ -196,14 +198,33 @@ def check_names(objects):
             yield f"workers connect to port {port}, the service has another"
 
 
+def secret_uris(objects):
+    """What the certificate in each secret allows, by the secret's name: its URIs. Some secrets are
+    filled by cert-manager, and some hold the files themselves."""
+    uris = {certificate["spec"]["secretName"]: certificate["spec"].get("uris", [])
+            for certificate in of_kind(objects, "Certificate") if not certificate["spec"].get("isCA")}
+    for secret in of_kind(objects, "Secret"):
+        if "tls.crt" in secret.get("data", {}):
+            pem = base64.b64decode(secret["data"]["tls.crt"]).decode()
+            uris[secret["metadata"]["name"]] = certificate_uris(pem)
+    return uris
+
+
 def check_certificates(objects):
+    """Each pod's certificate is for that pod's own job, or is the coordinator's; none is for all jobs."""
+    uris = secret_uris(objects)
+    for name, found in uris.items():
+        if any(uri.startswith("lockstep://job/*") for uri in found):
+            yield f"the certificate in {name} is for every job: name one job in its URI"
+    for where, template, container in containers(objects):
+        job = environment(objects, container).get("LOCKSTEP_JOB")
+        wanted = "lockstep://coordinator" if where.startswith("Deployment") else f"lockstep://job/{job}/worker"
+        for volume in template["spec"].get("volumes", []):
+            name = volume.get("secret", {}).get("secretName")
+            if name in uris and uris[name] != [wanted]:
+                yield f"{where}: the certificate in {name} has the URIs {uris[name]}, not {wanted}"
     for certificate in of_kind(objects, "Certificate"):
-        spec = certificate["spec"]
-        wanted = {"lockstep-coordinator-tls": "lockstep://coordinator",
-                  "lockstep-worker-tls": "lockstep://job/*/worker"}.get(spec["secretName"])
-        if wanted and wanted not in spec["uris"]:
-            yield f"Certificate {certificate['metadata']['name']} lacks the URI {wanted}"
-        if not named(objects, "Issuer", spec["issuerRef"]["name"]):
+        if not named(objects, "Issuer", certificate["spec"]["issuerRef"]["name"]):
             yield f"Certificate {certificate['metadata']['name']}: its issuer is not there"
 
 

@@ -15,6 +15,7 @@ CERTIFICATES = os.path.join(TREE, "components/tls-secret")
 LOCKSTEP = os.path.join(BUILD, "bin/lockstep")
 DAEMON = os.path.join(BUILD, "bin/lockstep-coordinator")
 LIBRARY = os.path.join(BUILD, "lib/liblockstep.so")
+EXAMPLE_JOBS = ("mnist", "mixed")
 TOKEN = "0123456789abcdef0123456789abcdef"
 
 SERVER_NAMES = ("lockstep-coordinator", "lockstep-coordinator.lockstep.svc",
@@ -27,20 +28,37 @@ def alone():
 
 
 def run(*command):
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
 
 
 def make_certificates(folder):
     """An authority, and certificates as components/tls-secret wants them, as deploy/README.md says."""
-    names = [word for name in SERVER_NAMES for word in ("--name", name)]
-    run(LOCKSTEP, "certs", "init", "--dir", folder, *names)
+    run(LOCKSTEP, "certs", "init", "--dir", folder)
+    issue_coordinator(folder, os.path.join(folder, "coordinator"))
+    for job in EXAMPLE_JOBS:
+        issue_worker(folder, job, os.path.join(folder, job))
 
 
-def issue(folder, role, out):
-    """One more certificate of that authority."""
+def issue_coordinator(folder, out):
+    """A coordinator's certificate of the authority in `folder`."""
     names = [word for name in SERVER_NAMES for word in ("--name", name)]
-    run(LOCKSTEP, "certs", "issue", "--dir", folder, "--role", role, "--out", out,
-        *(names if role == "coordinator" else []))
+    run(LOCKSTEP, "certs", "issue", "--dir", folder, "--role", "coordinator", "--out", out, *names)
+
+
+def issue_worker(folder, job, out):
+    """A certificate of that authority for the workers of one job; of every job if `job` is None."""
+    which = ["--job", job] if job else []
+    run(LOCKSTEP, "certs", "issue", "--dir", folder, "--role", "worker", *which, "--out", out)
+
+
+def certificate_uris(pem):
+    """The URIs that a certificate names, of the text of its file."""
+    said = subprocess.run(["openssl", "x509", "-noout", "-ext", "subjectAltName"], input=pem, check=True,
+                          capture_output=True, text=True).stdout
+    return re.findall(r"URI:([^,\s]+)", said)
 
 
 def prepare():

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The manifests: rendered, against schemas, and against each other and the programs."""
 
+import base64
 import copy
 import os
 import unittest
@@ -69,9 +70,17 @@ BREAKS = (
         {"name": "LOCKSTEP_DATA_PORST", "value": "x"}), "the library knows no"),
     ("server name", lambda o: named(o, "ConfigMap", "lockstep-workers")["data"].update(
         LOCKSTEP_COORDINATOR="coordinator:50051"), "is not in the coordinator's certificate"),
-    ("certificate's URI", lambda o: first(o, "Certificate", "lockstep-worker").update(
-        uris=["lockstep://worker"]), "lacks the URI"),
-    ("issuer", lambda o: first(o, "Certificate", "lockstep-worker")["issuerRef"].update(name="x"),
+    ("certificate's URI", lambda o: first(o, "Certificate", "lockstep-mnist").update(
+        uris=["lockstep://worker"]), "not lockstep://job/mnist/worker"),
+    ("certificate of every job", lambda o: first(o, "Certificate", "lockstep-mnist").update(
+        uris=["lockstep://job/*/worker"]), "lockstep-mnist-tls is for every job"),
+    ("certificate of two jobs", lambda o: first(o, "Certificate", "lockstep-mixed")["uris"].append(
+        "lockstep://job/mnist/worker"), "not lockstep://job/mixed/worker"),
+    ("another job's certificate", lambda o: trainer(o)["volumes"][0]["secret"].update(
+        secretName="lockstep-mixed-tls"), "not lockstep://job/mnist/worker"),
+    ("coordinator's certificate", lambda o: first(o, "Certificate", "lockstep-coordinator").update(
+        uris=["lockstep://observer"]), "not lockstep://coordinator"),
+    ("issuer", lambda o: first(o, "Certificate", "lockstep-mnist")["issuerRef"].update(name="x"),
      "its issuer is not there"),
     ("world size", lambda o: first(o, "Job", "mnist").update(completions=4), "world size differ"),
     ("no index", lambda o: first(o, "Job", "mnist").update(completionMode="NonIndexed"),
@@ -129,6 +138,17 @@ class Manifests(unittest.TestCase):
                 damage(objects)
                 found = references.problems(objects, self.flags, self.library)
                 self.assertTrue(any(sentence in text for text in found), found)
+
+    def test_files_for_every_job_are_found(self):
+        """The same rule for certificates that come from files."""
+        folder = os.path.join(setting.FOLDER, "every-job")
+        setting.issue_worker(setting.CERTIFICATES, None, folder)
+        objects = self.together("overlays/dev")
+        with open(os.path.join(folder, "tls.crt"), "rb") as file:
+            named(objects, "Secret", "lockstep-mnist-tls")["data"]["tls.crt"] = \
+                base64.b64encode(file.read()).decode()
+        found = references.problems(objects, self.flags, self.library)
+        self.assertTrue(any("lockstep-mnist-tls is for every job" in text for text in found), found)
 
     def test_config_rolls_the_coordinator(self):
         name = coordinator(self.rendered["overlays/dev"])["containers"][0]["envFrom"][0]

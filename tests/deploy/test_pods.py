@@ -69,11 +69,26 @@ class Pods(unittest.TestCase):
         job["metadata"]["name"] = name
         named_job = [item for item in container["env"] if item["name"] == "LOCKSTEP_JOB"]
         named_job[0]["value"] = name
+        self.give_certificate(job, name)
         if arguments:
             container["args"] = arguments
         if change:
             change(job)
         return Job(self.node, job)
+
+    def give_certificate(self, job, name):
+        """A secret for the job of that name, mounted, as deploy/README.md says of a second job."""
+        secret = f"lockstep-{name}-tls"
+        if ("Secret", secret) not in self.node.objects:
+            folder = os.path.join(setting.FOLDER, f"job-{name}")
+            setting.issue_worker(setting.CERTIFICATES, name, folder)
+            self.add_secret(secret, folder)
+        job["spec"]["template"]["spec"]["volumes"][0]["secret"]["secretName"] = secret
+
+    def add_secret(self, name, folder):
+        self.node.apply([{"kind": "Secret", "metadata": {"name": name}, "data": {
+            key: base64.b64encode(content).decode()
+            for key, content in self.secret_from(folder).items()}}])
 
     def ask(self, path):
         """The coordinator's answer to the node, as JSON or text."""
@@ -243,10 +258,12 @@ class Pods(unittest.TestCase):
         """While a job runs: it goes on, and new connections are made with the new ones."""
         job = self.start("rotated", AGAIN)
         self.wait_step(job, 20)
-        for role in ("coordinator", "worker"):
-            folder = os.path.join(setting.FOLDER, f"renewed-{role}")
-            setting.issue(setting.CERTIFICATES, role, folder)
-            self.node.update_secret(f"lockstep-{role}-tls", self.secret_from(folder))
+        folder = os.path.join(setting.FOLDER, "renewed-coordinator")
+        setting.issue_coordinator(setting.CERTIFICATES, folder)
+        self.node.update_secret("lockstep-coordinator-tls", self.secret_from(folder))
+        folder = os.path.join(setting.FOLDER, "renewed-worker")
+        setting.issue_worker(setting.CERTIFICATES, "rotated", folder)
+        self.node.update_secret("lockstep-rotated-tls", self.secret_from(folder))
         reloads = "lockstep_coordinator_tls_reloads_total"
         after = self.start("renewed", SHORT)
         after.wait_complete()
@@ -260,18 +277,23 @@ class Pods(unittest.TestCase):
         """A worker of another authority learns nothing and says why; no job of its name appears."""
         other = os.path.join(setting.FOLDER, "stranger")
         setting.make_certificates(other)
-        files = self.secret_from(os.path.join(other, "worker"))
-        self.node.apply([{"kind": "Secret", "metadata": {"name": "stranger-tls"}, "data": {
-            key: base64.b64encode(content).decode() for key, content in files.items()}}])
+        setting.issue_worker(other, "stranger", os.path.join(other, "stranger"))
+        self.add_secret("stranger-tls", os.path.join(other, "stranger"))
+        self.assert_kept_out("stranger", "stranger-tls", "is not signed by")
 
+    def test_12_another_jobs_certificate(self):
+        """A job that mounts another job's secret is refused, and appears nowhere."""
+        self.assert_kept_out("borrower", "lockstep-mnist-tls", "is not a worker's of job borrower")
+
+    def assert_kept_out(self, name, secret, sentence):
         def damage(job):
             template = job["spec"]["template"]["spec"]
-            template["volumes"][0]["secret"]["secretName"] = "stranger-tls"
+            template["volumes"][0]["secret"]["secretName"] = secret
             job["spec"]["backoffLimit"] = 0
         with self.assertRaises(TimedOut) as caught:
-            self.start("stranger", SHORT, damage).wait_complete()
-        self.assertIn("is not signed by", str(caught.exception))
-        self.assertNotIn("stranger", [job["name"] for job in self.ask("/api/v1/jobs")["jobs"]])
+            self.start(name, SHORT, damage).wait_complete()
+        self.assertIn(sentence, str(caught.exception))
+        self.assertNotIn(name, [job["name"] for job in self.ask("/api/v1/jobs")["jobs"]])
 
     def test_09_misconfigured(self):
         """A mistake in the job's own configuration fails it at once."""
