@@ -9,10 +9,16 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -273,23 +279,84 @@ void log_event(struct log *log, enum log_level level, const char *event, const c
     errno = saved_errno;
 }
 
-void log_sink_stderr(void *context, enum log_level level, const char *line, size_t size)
+// ---- The sink of programs -----------------------------------------------------------------------
+
+// Held for system calls that do not wait; the room that poll saw is then not taken by another
+// thread of this process.
+static pthread_mutex_t log_stderr_mutex = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t log_stderr_dropped; // guarded by log_stderr_mutex
+
+// Writes a line without waiting for a reader. The open file of stderr may belong to other
+// processes, too, so it is not made non-blocking. A line is shorter than PIPE_BUF: a pipe that poll
+// calls writable takes it whole.
+static bool log_stderr_write(const char *bytes, size_t size)
 {
-    (void)context;
-    (void)level;
+    struct pollfd room = {.fd = STDERR_FILENO, .events = POLLOUT};
+    struct iovec line = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = size};
+    struct stat file;
+    ssize_t written = -1;
+    if (poll(&room, 1, 0) != 1 || (room.revents & POLLOUT) == 0)
+        return false;
+    if (fstat(STDERR_FILENO, &file) < 0)
+        return false;
+    if (S_ISSOCK(file.st_mode))
+        return send(STDERR_FILENO, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
+    // Another process may fill the pipe between poll and this. Linux before 6.4 does not know the
+    // flag for pipes.
+    if (S_ISFIFO(file.st_mode))
+        written = pwritev2(STDERR_FILENO, &line, 1, -1, RWF_NOWAIT);
+    if (written < 0 && errno != EAGAIN)
+        written = write(STDERR_FILENO, bytes, size);
+    return written > 0;
+}
+
+static void log_stderr_line(const char *line, size_t size)
+{
     char bytes[LOG_LINE_BYTES + 64];
     struct timespec now;
     struct tm utc;
+    struct text text;
     clock_gettime(CLOCK_REALTIME, &now);
     gmtime_r(&now.tv_sec, &utc);
-    struct text text;
     text_init(&text, bytes, sizeof(bytes));
     text_append(&text, "ts=%04d-%02d-%02dT%02d:%02d:%02d.%03ldZ ", utc.tm_year + 1900,
                 utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec,
                 now.tv_nsec / 1000000);
     text_append_bytes(&text, line, size);
     text_append_bytes(&text, "\n", 1);
-    // There is nowhere to report that a report could not be written.
-    ssize_t written = write(STDERR_FILENO, bytes, text.size);
-    (void)written;
+    if (!log_stderr_write(bytes, text.size))
+        log_stderr_dropped++;
+}
+
+// Says how many lines are missing, before the first line that follows them.
+static void log_stderr_say_dropped(void)
+{
+    char bytes[LOG_LINE_BYTES];
+    struct text text;
+    const uint64_t dropped = log_stderr_dropped;
+    if (dropped == 0)
+        return;
+    text_init(&text, bytes, sizeof(bytes));
+    text_append(&text,
+                "level=warn event=log_dropped lines=%" PRIu64 " text=\"%" PRIu64
+                " lines were dropped because stderr did not take them\"",
+                dropped, dropped);
+    log_stderr_dropped = 0;
+    log_stderr_line(bytes, text.size);
+    // It was not taken either: the lines are still to be told, and it is not one of them.
+    if (log_stderr_dropped != 0)
+        log_stderr_dropped = dropped;
+}
+
+void log_sink_stderr(void *context, enum log_level level, const char *line, size_t size)
+{
+    (void)context;
+    (void)level;
+    pthread_mutex_lock(&log_stderr_mutex);
+    log_stderr_say_dropped();
+    if (log_stderr_dropped == 0)
+        log_stderr_line(line, size);
+    else
+        log_stderr_dropped++;
+    pthread_mutex_unlock(&log_stderr_mutex);
 }

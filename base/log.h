@@ -58,7 +58,9 @@ const char *log_level_name(enum log_level level);
 bool log_level_parse(const char *name, enum log_level *level);
 
 // Sink for programs: ts=2025-01-31T23:59:59.123Z before the line, one write to stderr for each, so
-// that lines of several threads do not mix. The context is not used.
+// that lines of several threads do not mix. The context is not used. It does not wait: a line that
+// a pipe, socket or terminal has no room for is dropped, and the next line that is taken comes
+// after event=log_dropped with their number. A regular file always takes them.
 void log_sink_stderr(void *context, enum log_level level, const char *line, size_t size);
 
 #endif

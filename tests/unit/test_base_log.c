@@ -8,8 +8,12 @@
 #include <cmocka.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -145,6 +149,88 @@ static void test_errno_is_preserved(void **state)
     assert_int_equal(capture.count, 1);
 }
 
+// ---- The sink of programs -----------------------------------------------------------------------
+
+static int stderr_put_aside(int with)
+{
+    const int kept = dup(STDERR_FILENO);
+    assert_true(kept >= 0);
+    assert_int_equal(dup2(with, STDERR_FILENO), STDERR_FILENO);
+    return kept;
+}
+
+static size_t drain(int fd, char *bytes, size_t capacity)
+{
+    size_t size = 0;
+    struct pollfd ready = {.fd = fd, .events = POLLIN};
+    while (size < capacity - 1 && poll(&ready, 1, 0) == 1) {
+        const ssize_t got = read(fd, bytes + size, capacity - 1 - size);
+        assert_true(got > 0);
+        size += (size_t)got;
+    }
+    bytes[size] = '\0';
+    return size;
+}
+
+// Condition: nobody reads what stderr is, until it is full and beyond. Decision: no line waits (the
+// alarm would end the test); when there is room again the number of those that were dropped comes
+// first, and the numbers add up.
+static void stderr_without_reader(int reader, int writer)
+{
+    enum {
+        LINES = 20000,
+        BYTES = 4 << 20
+    };
+    static char bytes[BYTES];
+    struct log log;
+    unsigned long kept_lines = 0;
+    unsigned long dropped = 0;
+    const char *said;
+    const int kept = stderr_put_aside(writer);
+    log_init(&log, LOG_LEVEL_INFO, log_sink_stderr, NULL);
+    alarm(60);
+    for (int i = 0; i < LINES; i++)
+        log_event(&log, LOG_LEVEL_INFO, "line", "number=%d", i);
+    alarm(0);
+    drain(reader, bytes, BYTES);
+    for (const char *at = bytes; (at = strstr(at, "event=line")) != NULL; at++)
+        kept_lines++;
+    assert_null(strstr(bytes, "event=log_dropped"));
+    log_event(&log, LOG_LEVEL_INFO, "after", "number=%d", 1);
+    log_event(&log, LOG_LEVEL_INFO, "after_that", "number=%d", 2);
+    drain(reader, bytes, BYTES);
+    assert_int_equal(dup2(kept, STDERR_FILENO), STDERR_FILENO);
+    close(kept);
+    said = strstr(bytes, "level=warn event=log_dropped lines=");
+    assert_non_null(said);
+    dropped = strtoul(said + strlen("level=warn event=log_dropped lines="), NULL, 10);
+    assert_int_equal(dropped + kept_lines, LINES);
+    assert_non_null(strstr(said, " lines were dropped because stderr did not take them\"\n"));
+    assert_non_null(strstr(said, "event=after number=1\n"));
+    assert_non_null(strstr(said, "event=after_that number=2\n"));
+    assert_null(strstr(said + strlen("level=warn event=log_dropped"), "event=log_dropped"));
+}
+
+static void test_a_pipe_without_reader(void **state)
+{
+    int ends[2];
+    (void)state;
+    assert_int_equal(pipe(ends), 0);
+    stderr_without_reader(ends[0], ends[1]);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+static void test_a_socket_without_reader(void **state)
+{
+    int ends[2];
+    (void)state;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    stderr_without_reader(ends[0], ends[1]);
+    close(ends[0]);
+    close(ends[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -154,6 +240,8 @@ int main(void)
         cmocka_unit_test(test_long_lines_are_cut_visibly),
         cmocka_unit_test(test_levels_and_silence),
         cmocka_unit_test(test_errno_is_preserved),
+        cmocka_unit_test(test_a_pipe_without_reader),
+        cmocka_unit_test(test_a_socket_without_reader),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
