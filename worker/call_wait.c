@@ -238,6 +238,7 @@ static int wait_within(struct lockstep_call *call, uint32_t timeout_ms)
                               .deadline_ms = timeout_ms == LOCKSTEP_WAIT_FOREVER
                                                  ? COND_NO_DEADLINE
                                                  : clock_now_ms() + timeout_ms};
+    char late[SESSION_LATE_BYTES];
     int status;
     if (!wait_enter(session))
         return error_set(LOCKSTEP_E_INVALID,
@@ -249,11 +250,13 @@ static int wait_within(struct lockstep_call *call, uint32_t timeout_ms)
     atomic_fetch_sub(&session->waiting, 1);
     if (status == 0)
         status = wait_give_back(call->contribution);
-    if (status == LOCKSTEP_E_TIMEOUT)
+    if (status == LOCKSTEP_E_TIMEOUT) {
+        session_late_text(session, late);
         return error_set(LOCKSTEP_E_TIMEOUT,
                          "step %" PRIu64 ": module '%s' call %" PRIu32
-                         " is not averaged after %" PRIu32 " ms: wait for it again, or go on",
-                         session->step, call->module->name, call->number + 1, timeout_ms);
+                         " is not averaged after %" PRIu32 " ms: wait for it again, or go on%s",
+                         session->step, call->module->name, call->number + 1, timeout_ms, late);
+    }
     return status;
 }
 

@@ -399,6 +399,7 @@ static int collective_await_locked(struct lockstep_work *work, const struct comm
                                                  ? COND_NO_DEADLINE
                                                  : clock_now_ms() + timeout_ms,
                               .standing = told ? &standing : NULL};
+    char late[SESSION_LATE_BYTES];
     int status = 0;
     mutex_assert_held(&session->mutex);
     session->awaited = work;
@@ -411,10 +412,12 @@ static int collective_await_locked(struct lockstep_work *work, const struct comm
                            "collective '%s' was waited for already: its work "
                            "is free",
                            work->name);
-    else if (work->state != WORK_DONE)
+    else if (work->state != WORK_DONE) {
+        session_late_text(session, late);
         status = error_set(LOCKSTEP_E_TIMEOUT,
                            "collective '%s' did not complete within %" PRIu32 " ms%s", work->name,
-                           timeout_ms, session_alone_text(session));
+                           timeout_ms, late);
+    }
     if (status != LOCKSTEP_E_TIMEOUT)
         collective_free_locked(work);
     return status;

@@ -282,7 +282,8 @@ void engine_control_ended(struct lockstep_session *session, const char *why)
         engine_fail(session, LOCKSTEP_E_UNREACHABLE, why);
         return;
     }
-    atomic_store_explicit(&session->alone, true, memory_order_relaxed);
+    atomic_store_explicit(&session->alone_ms, clock_now_ms(), memory_order_relaxed);
+    atomic_store_explicit(&session->alone, true, memory_order_release);
     log_event(&session->log, LOG_LEVEL_WARN, "coordinator_lost",
               "text=%s hint=training goes on, and stalls are not diagnosed any more; new modules "
               "and phases cannot be learned",

@@ -9,6 +9,7 @@
 #include "worker/engine_parts.h"
 
 #include <stdio.h>
+#include <string.h>
 
 // How long a session that a verdict has ended waits for others to take what they may still need;
 // the other ranks were told, too.
@@ -32,13 +33,16 @@ static void engine_tell_lack(struct lockstep_session *session)
 
 void engine_fail(struct lockstep_session *session, int status, const char *text)
 {
+    // A wait whose time is over has said it already (session_late_text).
+    const char *alone =
+        strstr(text, "; the coordinator at ") == NULL ? session_alone_text(session) : "";
     if (session->over)
         return;
     session->over = true;
     session->verdict_deadline_ms = 0;
     session->over_status = status;
     snprintf(session->over_text, sizeof(session->over_text), "%.*s%s",
-             (int)sizeof(session->over_text) - 128, text, session_alone_text(session));
+             (int)sizeof(session->over_text) - 128, text, alone);
     engine_tell_lack(session);
     transport_wake(session->transport);
 }

@@ -60,6 +60,18 @@ const char *session_alone_text(const struct lockstep_session *session)
                : "";
 }
 
+void session_late_text(const struct lockstep_session *session, char text[SESSION_LATE_BYTES])
+{
+    text[0] = '\0';
+    if (atomic_load_explicit(&session->alone, memory_order_acquire))
+        snprintf(text, SESSION_LATE_BYTES,
+                 "; the coordinator at %s is gone since %" PRIu64
+                 " s, so nothing can say which rank is late",
+                 session->config.coordinator,
+                 (clock_now_ms() - atomic_load_explicit(&session->alone_ms, memory_order_relaxed)) /
+                     1000);
+}
+
 int session_failure_locked(struct lockstep_session *session)
 {
     mutex_assert_held(&session->mutex);

@@ -539,6 +539,7 @@ struct lockstep_session {
 
     // atomic
     atomic_bool alone; // The coordinator is gone; the session goes on without it.
+    _Atomic(uint64_t) alone_ms; // clock_now_ms when it became so.
     atomic_bool noted; // There is a note, and it is not over (session_note_over).
     atomic_bool failed; // failure != 0
     atomic_bool aborting; // This rank gives up: failure is about to be set.
@@ -575,6 +576,10 @@ int session_failure_locked(struct lockstep_session *session);
 // What later error texts end with: "; the coordinator is gone ...", or "" while it is there. Any
 // thread.
 const char *session_alone_text(const struct lockstep_session *session);
+// What the text of a wait whose time is over ends with: which coordinator is gone since when, or ""
+// while it is there. Any thread.
+#define SESSION_LATE_BYTES (LOCKSTEP_ADDRESS_BYTES + 128)
+void session_late_text(const struct lockstep_session *session, char text[SESSION_LATE_BYTES]);
 
 // ---- session_note.c ----------------------------------------------------------------------------
 

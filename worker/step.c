@@ -680,6 +680,7 @@ static int step_end(struct lockstep_session *session, void *stream, uint32_t tim
 {
     const uint64_t deadline_ms =
         timeout_ms == LOCKSTEP_WAIT_FOREVER ? COND_NO_DEADLINE : clock_now_ms() + timeout_ms;
+    char late[SESSION_LATE_BYTES];
     int status = 0;
     int buffers;
     session->window_open = session->accumulating;
@@ -691,11 +692,13 @@ static int step_end(struct lockstep_session *session, void *stream, uint32_t tim
         status = step_enter_end(session, stream);
     if (status == 0)
         status = step_await(session, NULL, &session->settled, session->step, deadline_ms);
-    if (status == LOCKSTEP_E_TIMEOUT)
+    if (status == LOCKSTEP_E_TIMEOUT) {
+        session_late_text(session, late);
         return error_set(LOCKSTEP_E_TIMEOUT,
                          "step %" PRIu64 " is not over after %" PRIu32 " ms: wait on with "
-                         "lockstep_step_wait or lockstep_step_end",
-                         session->step, timeout_ms);
+                         "lockstep_step_wait or lockstep_step_end%s",
+                         session->step, timeout_ms, late);
+    }
     session->step_open = session->ending = false;
     buffers = state_await(session);
     if (status == 0)
