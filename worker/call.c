@@ -68,6 +68,8 @@ static void call_touch_owners(const struct lockstep_module *module)
 static void call_finish_module(struct lockstep_module *module)
 {
     struct contribution *contribution = &module->contributions[0];
+    if (!call_takes_part(module))
+        call_leave_all(contribution);
     if (module->separate_calls || atomic_load(&contribution->handed) ||
         (module->shared_count == 0 && !call_takes_part(module)))
         return;

@@ -37,6 +37,15 @@ static inline struct opened opened_read(const struct lockstep_module *module)
                            .last = (word >> OPEN_LAST_SHIFT & 1) != 0};
 }
 
+// ---- Claims ------------------------------------------------------------------------------------
+
+// A claim is the serial of a call, and in its low bits how many reports there were in it, or why
+// none can come any more.
+#define CLAIM_BITS 16
+#define CLAIM_ENDED 0xfffeu
+#define CLAIM_DECLARED 0xffffu
+static_assert(LOCKSTEP_MAX_READY_COUNT < CLAIM_ENDED, "a count of reports is none of the marks");
+
 // ---- call.c ------------------------------------------------------------------------------------
 
 // A live call that is the open one of its module. Any thread.
@@ -58,5 +67,8 @@ void call_hand_rest(struct contribution *contribution);
 // The same, of a call that was given up: a bucket of which something is missing contributes
 // nothing.
 void call_withdraw(struct contribution *contribution);
+// Nothing was reported of the contribution: gradients whose registered memory is another one's in
+// this window have no place in it. Trainer, at the end of the step.
+void call_leave_all(struct contribution *contribution);
 
 #endif

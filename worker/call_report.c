@@ -73,13 +73,6 @@ static bool call_belongs(const struct lockstep_module *module, const struct lock
 }
 // ---- Claiming ----------------------------------------------------------------------------------
 
-// A claim is the serial of a call, and in its low bits how many reports there were in it, or why
-// none can come any more.
-#define CLAIM_BITS 16
-#define CLAIM_ENDED 0xfffeu
-#define CLAIM_DECLARED 0xffffu
-static_assert(LOCKSTEP_MAX_READY_COUNT < CLAIM_ENDED, "a count of reports is none of the marks");
-
 static struct report *call_report_of(struct contribution *contribution, uint32_t replica,
                                      uint32_t parameter)
 {
@@ -105,7 +98,7 @@ static bool call_claim(struct report *report, uint64_t serial, uint32_t limit, u
         next = becomes == 0 ? *before + 1 : becomes;
     } while (!atomic_compare_exchange_weak_explicit(&report->claim, &seen,
                                                     serial << CLAIM_BITS | next,
-                                                    memory_order_acq_rel, memory_order_relaxed));
+                                                    memory_order_seq_cst, memory_order_relaxed));
     return true;
 }
 
@@ -183,6 +176,29 @@ static struct gradient *call_gradient(struct contribution *contribution, uint32_
     return &call_home(contribution, parameter)->gradients[home->parameter];
 }
 
+// A gradient that this rank has not used comes where it was registered. It has no place in this
+// window if that memory is another gradient's.
+static void call_leave_places(struct contribution *contribution, uint32_t parameter)
+{
+    struct lockstep_module *module = contribution->module;
+    for (uint32_t r = 0; r < module->replicas; r++) {
+        const struct placed placed = {
+            .contribution = contribution, .parameter = parameter, .replica = r};
+        if (places_is_lost(module->session, &placed))
+            atomic_store(r == 0 ? &contribution->gradients[parameter].memory
+                                : &replica_gradient(contribution, r, parameter)->memory,
+                         NULL);
+    }
+}
+
+void call_leave_all(struct contribution *contribution)
+{
+    for (uint32_t p = 0; p < contribution->module->parameter_count; p++) {
+        if (atomic_load_explicit(&contribution->gradients[p].report.watched, memory_order_relaxed))
+            call_leave_places(contribution, p);
+    }
+}
+
 // One gradient less is missing in its bucket; the last one hands the bucket to the engine.
 static void call_hand(struct contribution *contribution, uint32_t parameter)
 {
@@ -196,6 +212,8 @@ static void call_hand(struct contribution *contribution, uint32_t parameter)
     if (module->replicas > 1 && !run->withdrawn && !gradient->unused &&
         !replica_is_on_devices(module, parameter))
         replica_combine(contribution, parameter);
+    if (gradient->unused && atomic_load(&gradient->report.watched))
+        call_leave_places(contribution, parameter);
     contribution->ready_order[place] = parameter;
     if (atomic_fetch_sub_explicit(&run->missing, 1, memory_order_acq_rel) != 1)
         return;
@@ -209,12 +227,17 @@ static void call_hand(struct contribution *contribution, uint32_t parameter)
 }
 
 // So many reports less are awaited; the last ones hand the gradient over.
-static void call_settle(struct contribution *contribution, uint32_t parameter, uint32_t reports)
+static void call_settle_gradient(struct contribution *contribution, struct gradient *gradient,
+                                 uint32_t parameter, uint32_t reports)
 {
-    struct gradient *gradient = call_gradient(contribution, parameter);
     if (atomic_fetch_sub_explicit(&gradient->awaited, reports, memory_order_acq_rel) == reports)
         call_hand(call_home(contribution, parameter),
                   contribution->module->homes[parameter].parameter);
+}
+
+static void call_settle(struct contribution *contribution, uint32_t parameter, uint32_t reports)
+{
+    call_settle_gradient(contribution, call_gradient(contribution, parameter), parameter, reports);
 }
 
 // Whether the end of a call or of the step speaks for the parameter. A module that takes no part
@@ -362,11 +385,14 @@ struct reported {
 };
 
 // A report without memory means the one that was registered.
-static int call_check_memory(struct contribution *contribution, const struct reported *reported)
+static int call_check_memory(struct contribution *contribution, struct gradient *gradient,
+                             const struct reported *reported)
 {
     const struct lockstep_module *module = contribution->module;
     const uint32_t parameter = reported->parameter;
-    _Atomic(void *) *memory = call_memory(contribution, reported->replica, parameter);
+    _Atomic(void *) *memory = reported->replica == 0
+                                  ? &gradient->memory
+                                  : call_memory(contribution, reported->replica, parameter);
     if (reported->memory != NULL || atomic_load_explicit(memory, memory_order_relaxed) != NULL ||
         module->shapes[parameter].elements == 0)
         return 0;
@@ -406,13 +432,15 @@ static int call_note_stream(struct contribution *contribution, const struct repo
         &(struct ready_report){reported->replica, home->parameter, reported->stream});
 }
 
-static void call_note_report(struct contribution *contribution, const struct reported *reported)
+// What was used is asked of the owner of a shared parameter.
+static void call_note_report(struct contribution *contribution, struct gradient *gradient,
+                             const struct reported *reported)
 {
     const struct home *home = &contribution->module->homes[reported->parameter];
-    // Who reads what was used asks the owner of a shared parameter.
-    struct report *report = call_report_of(call_home(contribution, reported->parameter),
-                                           reported->replica, home->parameter);
-    struct gradient *gradient = call_gradient(contribution, reported->parameter);
+    struct report *report = reported->replica == 0
+                                ? &gradient->report
+                                : call_report_of(call_home(contribution, reported->parameter),
+                                                 reported->replica, home->parameter);
     if (reported->memory != NULL)
         atomic_store_explicit(call_memory(contribution, reported->replica, reported->parameter),
                               reported->memory, memory_order_relaxed);
@@ -421,31 +449,97 @@ static void call_note_report(struct contribution *contribution, const struct rep
     call_count_ready(contribution->module->session);
 }
 
-// A report in the open call. One whose stream has failed is taken all the same, so that nobody
+// What places.c is told of a report.
+static struct placed call_placed(struct contribution *contribution, const struct reported *reported)
+{
+    return (struct placed){
+        .contribution = call_home(contribution, reported->parameter),
+        .parameter = contribution->module->homes[reported->parameter].parameter,
+        .replica = reported->replica,
+        .by = {contribution->module, reported->parameter},
+        .memory = reported->memory,
+    };
+}
+
+// The claim where the place of the gradient has to be looked at: a report that is refused leaves no
+// trace.
+static int call_claim_placed(const struct opened *open, const struct reported *reported,
+                             struct report *report, uint32_t *before)
+{
+    struct lockstep_session *session = open->call->module->session;
+    const struct placed placed = call_placed(open->call->contribution, reported);
+    const uint32_t ready_count = open->call->module->parameters[reported->parameter].ready_count;
+    int status;
+    mutex_lock(&session->places_mutex);
+    status = places_check_locked(session, &placed);
+    if (status == 0 && !call_claim(report, open->serial, ready_count, 0, before))
+        status = call_ready_error(open, reported->parameter, *before);
+    if (status == 0)
+        places_take_locked(session, &placed);
+    mutex_unlock(&session->places_mutex);
+    return status;
+}
+
+// The gradient came to be watched while its report was claimed.
+static int call_check_again(const struct opened *open, const struct reported *reported)
+{
+    struct lockstep_session *session = open->call->module->session;
+    const struct placed placed = call_placed(open->call->contribution, reported);
+    mutex_lock(&session->places_mutex);
+    const int status = places_check_locked(session, &placed);
+    mutex_unlock(&session->places_mutex);
+    return status;
+}
+
+// What was claimed is noted and settled. status: of a report that met another thread's in the same
+// memory; it counts for nothing. One whose stream has failed is taken all the same, so that nobody
 // waits for it: nothing of this rank's device arrives anywhere any more.
+static int call_finish_report(const struct opened *open, const struct reported *reported,
+                              struct gradient *gradient, uint32_t before, int status)
+{
+    struct contribution *contribution = open->call->contribution;
+    const struct lockstep_module *module = contribution->module;
+    const uint32_t ready_count = module->parameters[reported->parameter].ready_count;
+    struct report *report = call_report_of(contribution, reported->replica, reported->parameter);
+    if (status == 0) {
+        call_note_report(contribution, gradient, reported);
+        status = call_note_stream(contribution, reported);
+    }
+    if (reported->replica == 0 && before + 1 == ready_count)
+        progress_gradient(module->session->progress);
+    if (open->last)
+        call_settle_gradient(contribution, gradient, reported->parameter, 1);
+    call_say_settled(report, open->serial, ready_count);
+    return status;
+}
+
+// A report in the open call.
 static int call_take(const struct opened *open, const struct reported *reported)
 {
     struct contribution *contribution = open->call->contribution;
     const struct lockstep_module *module = contribution->module;
     const uint32_t parameter = reported->parameter;
-    const uint32_t ready_count = module->parameters[parameter].ready_count;
     struct report *report = call_report_of(contribution, reported->replica, parameter);
-    uint32_t before;
-    int status = call_check_memory(contribution, reported);
+    struct gradient *gradient = call_gradient(contribution, parameter);
+    const atomic_bool *watched = &gradient->report.watched;
+    uint32_t before = 0;
+    int status = call_check_memory(contribution, gradient, reported);
     if (status == 0 && module->session->device != NULL)
         status = call_check_device(contribution, reported);
     if (status < 0)
         return status;
-    if (!call_claim(report, open->serial, ready_count, 0, &before))
-        return call_ready_error(open, parameter, before);
-    call_note_report(contribution, reported);
-    status = call_note_stream(contribution, reported);
-    if (reported->replica == 0 && before + 1 == ready_count)
-        progress_gradient(module->session->progress);
-    if (open->last)
-        call_settle(contribution, parameter, 1);
-    call_say_settled(report, open->serial, ready_count);
-    return status;
+    if (reported->memory != NULL || atomic_load_explicit(watched, memory_order_relaxed)) {
+        status = call_claim_placed(open, reported, report, &before);
+        if (status < 0)
+            return status;
+    } else {
+        if (!call_claim(report, open->serial, module->parameters[parameter].ready_count, 0,
+                        &before))
+            return call_ready_error(open, parameter, before);
+        if (atomic_load(watched))
+            status = call_check_again(open, reported);
+    }
+    return call_finish_report(open, reported, gradient, before, status);
 }
 
 int lockstep_replica_ready(lockstep_module *module, lockstep_call *call, uint32_t replica,

@@ -34,6 +34,20 @@ static bool contribution_init_copies(struct contribution *contribution)
     return contribution->copies != NULL && contribution->copy_extents != NULL;
 }
 
+static bool contribution_init_places(struct contribution *contribution)
+{
+    const struct lockstep_module *module = contribution->module;
+    const size_t count = (size_t)module->parameter_count * module->replicas;
+    for (size_t i = 0; contribution->places != NULL && i < count; i++) {
+        struct given_place *place = &contribution->places[i];
+        place->contribution = contribution;
+        place->parameter = (uint32_t)(i % module->parameter_count);
+        place->replica = (uint32_t)(i / module->parameter_count);
+        place->priority = hash64(&place, sizeof(place));
+    }
+    return contribution->places != NULL;
+}
+
 bool contribution_init(struct contribution *contribution, struct lockstep_module *module,
                        uint32_t index)
 {
@@ -44,6 +58,7 @@ bool contribution_init(struct contribution *contribution, struct lockstep_module
     contribution->gradients = calloc(count, sizeof(*contribution->gradients));
     contribution->replicas =
         calloc((size_t)count * (module->replicas - 1) + 1, sizeof(*contribution->replicas));
+    contribution->places = calloc((size_t)count * module->replicas, sizeof(*contribution->places));
     contribution->runs = calloc(contribution_bucket_room(module), sizeof(*contribution->runs));
     contribution->extents = calloc(count, sizeof(*contribution->extents));
     contribution->unit_ends = calloc(count, sizeof(*contribution->unit_ends));
@@ -52,9 +67,10 @@ bool contribution_init(struct contribution *contribution, struct lockstep_module
     contribution->ready_order = calloc(count, sizeof(*contribution->ready_order));
     return ready_init(contribution) && contribution_init_copies(contribution) &&
            contribution->gradients != NULL && contribution->replicas != NULL &&
-           contribution->runs != NULL && contribution->extents != NULL &&
-           contribution->unit_ends != NULL && contribution->used != NULL &&
-           contribution->used_anywhere != NULL && contribution->ready_order != NULL;
+           contribution_init_places(contribution) && contribution->runs != NULL &&
+           contribution->extents != NULL && contribution->unit_ends != NULL &&
+           contribution->used != NULL && contribution->used_anywhere != NULL &&
+           contribution->ready_order != NULL;
 }
 
 void contribution_fini(struct contribution *contribution)
@@ -62,6 +78,7 @@ void contribution_fini(struct contribution *contribution)
     ready_fini(contribution);
     free(contribution->gradients);
     free(contribution->replicas);
+    free(contribution->places);
     free(contribution->runs);
     free(contribution->extents);
     free(contribution->copies);
@@ -112,6 +129,7 @@ static void contribution_window_begin(struct contribution *contribution)
         atomic_store_explicit(&gradient->memory, gradient->registered, memory_order_relaxed);
         atomic_store_explicit(&gradient->awaited, module->awaits[p], memory_order_relaxed);
         atomic_store_explicit(&gradient->used, false, memory_order_relaxed);
+        atomic_store_explicit(&gradient->report.watched, false, memory_order_relaxed);
         atomic_store_explicit(&gradient->report.used, false, memory_order_relaxed);
         gradient->unused = gradient->excused = gradient->withdrawn = false;
     }
@@ -125,6 +143,7 @@ static void contribution_window_begin(struct contribution *contribution)
 
 void module_window_begin(struct lockstep_module *module)
 {
+    module->window_serial = module->serial;
     for (uint32_t i = 0; i < module->contribution_count; i++)
         contribution_window_begin(&module->contributions[i]);
 }

@@ -614,7 +614,7 @@ int lockstep_module_register(lockstep_session *session, const struct lockstep_mo
     }
     trace_module(&session->trace, made->index, made->name);
     session->modules[session->module_count++] = made;
-    session->sets_changed = true;
+    session->sets_changed = session->moved = true;
     session->tensor_count += made->parameter_count + made->buffer_count;
     module_warn_of_patterns(made, &whole);
     *module = made;
@@ -660,6 +660,8 @@ int lockstep_module_close(lockstep_module *module)
     if (status < 0)
         return status;
     module_take_out(session, module);
+    overlap_forget(session);
+    session->moved = true;
     module_unregister(module);
     for (uint32_t i = 0; session->started && i < session->module_count && status == 0; i++)
         status = module_unlearn(session->modules[i]);

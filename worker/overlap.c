@@ -15,22 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum overlap_kind {
-    OVERLAP_DATA = 0,
-    OVERLAP_GRADIENT,
-    OVERLAP_BUFFER,
-};
-
-// The memory of one tensor.
-struct overlap_place {
-    uintptr_t begin;
-    uintptr_t end;
-    const struct lockstep_module *module;
-    uint32_t index; // Of the parameter or buffer.
-    uint32_t replica;
-    enum overlap_kind kind;
-};
-
 struct overlap_list {
     struct overlap_place *places;
     size_t count;
@@ -101,7 +85,7 @@ static bool overlap_is_fine(const struct overlap_place *a, const struct overlap_
            !(a->kind == OVERLAP_GRADIENT && b->kind == OVERLAP_GRADIENT);
 }
 
-static const char *overlap_name(const struct overlap_place *place, char *text, size_t bytes)
+const char *overlap_name(const struct overlap_place *place, char *text, size_t bytes)
 {
     static const char *const kinds[] = {"value of parameter", "gradient of parameter", "buffer"};
     const struct tensor *tensor = place->kind == OVERLAP_BUFFER
@@ -146,28 +130,58 @@ static int overlap_look(struct overlap_list *list)
     return 0;
 }
 
+static int overlap_collect(const struct lockstep_session *session,
+                           const struct lockstep_module *further, struct overlap_list *list)
+{
+    size_t room = 1 + (further == NULL ? 0 : overlap_room(further));
+    for (uint32_t m = 0; m < session->module_count; m++)
+        room += overlap_room(session->modules[m]);
+    list->places = calloc(room, sizeof(*list->places));
+    if (list->places == NULL)
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory");
+    for (uint32_t m = 0; m < session->module_count; m++)
+        overlap_add_module(list, session->modules[m]);
+    if (further != NULL)
+        overlap_add_module(list, further);
+    return overlap_look(list);
+}
+
 int overlap_check(const struct lockstep_session *session, const struct lockstep_module *further)
 {
     struct overlap_list list = {0};
-    size_t room = 1 + (further == NULL ? 0 : overlap_room(further));
-    int status;
-    for (uint32_t m = 0; m < session->module_count; m++)
-        room += overlap_room(session->modules[m]);
-    list.places = calloc(room, sizeof(*list.places));
-    if (list.places == NULL)
-        return error_set(LOCKSTEP_E_SYSTEM, "no memory");
-    for (uint32_t m = 0; m < session->module_count; m++)
-        overlap_add_module(&list, session->modules[m]);
-    if (further != NULL)
-        overlap_add_module(&list, further);
-    status = overlap_look(&list);
+    const int status = overlap_collect(session, further, &list);
     free(list.places);
     return status;
 }
 
+static void overlap_keep(struct lockstep_session *session, const struct overlap_list *list)
+{
+    struct overlap_place *old;
+    mutex_lock(&session->places_mutex);
+    old = session->known;
+    session->known = list->places;
+    session->known_count = list->count;
+    mutex_unlock(&session->places_mutex);
+    free(old);
+}
+
+void overlap_forget(struct lockstep_session *session)
+{
+    overlap_keep(session, &(struct overlap_list){0});
+}
+
 int overlap_check_moved(struct lockstep_session *session)
 {
-    const int status = session->moved ? overlap_check(session, NULL) : 0;
-    session->moved = session->moved && status < 0;
-    return status;
+    struct overlap_list list = {0};
+    int status;
+    if (!session->moved)
+        return 0;
+    status = overlap_collect(session, NULL, &list);
+    if (status < 0) {
+        free(list.places);
+        return status;
+    }
+    overlap_keep(session, &list);
+    session->moved = false;
+    return 0;
 }

@@ -207,8 +207,10 @@ static void session_free(struct lockstep_session *session)
     drive_fini(&session->drive);
     mutex_fini(&session->mutex);
     mutex_fini(&session->note_mutex);
+    mutex_fini(&session->places_mutex);
     spare_end();
     free(session->order);
+    free(session->known);
     free(session->work);
     free(session->names);
     free(session);
@@ -239,6 +241,7 @@ static int session_allocate(const struct config *config, struct lockstep_session
     spare_begin();
     mutex_init(&session->mutex);
     mutex_init(&session->note_mutex);
+    mutex_init(&session->places_mutex);
     list_init(&session->call_waiters);
     session->landed = true;
     whole = drive_init(&session->drive) == 0;

@@ -66,6 +66,9 @@ struct report {
     _Atomic(uint64_t) claim; // Who spoke for it last: see call_report.c.
     _Atomic(uint64_t) settled; // How many of the claimed reports are not in flight any more.
     atomic_bool used; // A call of this step reported it.
+    // True if reports of the gradient look at places.c: a place was given for it, or one that
+    // overlaps its registered memory. That of the first replica counts for all.
+    atomic_bool watched;
     uint32_t rest; // trainer; reports that the end of the last call has claimed.
 };
 
@@ -83,6 +86,37 @@ struct gradient {
     atomic_bool used; // A call of this step reported it, of whatever replica or module.
 
     struct report report; // Of the first replica.
+};
+
+// The memory of a gradient that was given with a report. A node of the tree of places.c.
+// guarded by places_mutex
+struct given_place {
+    struct given_place *before; // Subtrees; no two places in the tree overlap.
+    struct given_place *behind;
+    uintptr_t begin;
+    uintptr_t end;
+    uint64_t window; // It is in the tree while this is the session's.
+    uint64_t priority; // set at register, then constant
+    struct home by; // The name under which it was given.
+    struct contribution *contribution; // That the gradient travels in, ...
+    uint32_t parameter; // ... with its number there ...
+    uint32_t replica; // ... and its replica.
+};
+
+enum overlap_kind {
+    OVERLAP_DATA = 0,
+    OVERLAP_GRADIENT,
+    OVERLAP_BUFFER,
+};
+
+// The registered memory of one tensor.
+struct overlap_place {
+    uintptr_t begin;
+    uintptr_t end;
+    const struct lockstep_module *module;
+    uint32_t index; // Of the parameter or buffer.
+    uint32_t replica;
+    enum overlap_kind kind;
 };
 
 // The gradient of a further replica.
@@ -119,6 +153,7 @@ struct contribution {
 
     struct gradient *gradients; // [parameter_count]
     struct replica_gradient *replicas; // [(replicas - 1) * parameter_count], replica by replica.
+    struct given_place *places; // [replicas * parameter_count], replica by replica.
     atomic_bool handed; // Its last call of the open step has ended.
     bool has_rest; // trainer; the end of the last call has claimed reports.
     bool withdrawn; // trainer; some of its buckets are.
@@ -206,6 +241,7 @@ struct lockstep_module {
     uint64_t touched_step; // Last step with a call of a module that shares a parameter of it.
     uint32_t calls_made; // In the open step.
     uint64_t serial; // Of the last call.
+    uint64_t window_serial; // Of the last call before the open window.
     uint64_t aborted_step; // Last step with a call that was given up.
     bool carries; // Something was put off before the open step.
     bool *frozen; // [parameter_count]
@@ -533,6 +569,13 @@ struct lockstep_session {
     struct commit_wave contribution; // Filled at step_end, taken by the driver at the commit.
     struct commit_wave outcome; // Of the last settled step.
 
+    // guarded by places_mutex, a leaf
+    struct mutex places_mutex;
+    struct given_place *given; // The root of the tree of places.c, or NULL.
+    uint64_t window; // Counts windows, from 1.
+    struct overlap_place *known; // [known_count]: sorted by where they begin. Owned.
+    size_t known_count;
+
     // guarded by note_mutex, a leaf
     struct mutex note_mutex;
     char note[LOCKSTEP_FAREWELL_TEXT_BYTES]; // The last failure of a call, with its status.
@@ -805,8 +848,34 @@ void call_finish(struct lockstep_session *session);
 // Refuses tensors that overlap in memory, among those of the session and of a module that is being
 // registered. further: NULL, no such module. Trainer, when the owners are known.
 int overlap_check(const struct lockstep_session *session, const struct lockstep_module *further);
-// The same when something has moved since it was last right. Trainer, outside a step.
+// The same when something was registered or has moved since it was last right; keeps the list for
+// places.c. Trainer, outside a step.
 int overlap_check_moved(struct lockstep_session *session);
+// What the list has is not there any more. Trainer, outside a step.
+void overlap_forget(struct lockstep_session *session);
+// "the gradient of parameter 'w' (replica 1) of module 'net'". Returns text.
+const char *overlap_name(const struct overlap_place *place, char *text, size_t bytes);
+
+// ---- places.c ----------------------------------------------------------------------------------
+
+// A gradient whose place is looked at.
+struct placed {
+    struct contribution *contribution; // That it travels in.
+    uint32_t parameter; // Its number there.
+    uint32_t replica;
+    struct home by; // The name under which it is reported.
+    void *memory; // NULL: where it was.
+};
+// Forgets the places that were given in the last window. Trainer, before a window.
+void places_window_begin(struct lockstep_session *session);
+// Refuses a place that overlaps that of another gradient which travels in the window, or a value or
+// buffer, and a second place for a shared parameter. Any thread, with places_mutex held.
+int places_check_locked(struct lockstep_session *session, const struct placed *placed);
+// The place was looked at, and the report is taken. Any thread, in the same critical section.
+void places_take_locked(struct lockstep_session *session, const struct placed *placed);
+// Whether the registered memory of a gradient that this rank has not used is another one's in this
+// window. Any thread.
+bool places_is_lost(struct lockstep_session *session, const struct placed *placed);
 
 // ---- shared.c ----------------------------------------------------------------------------------
 

@@ -213,6 +213,8 @@ static void step_opened(struct lockstep_session *session,
                         const struct lockstep_step_options *options)
 {
     text_copy(session->phase, sizeof(session->phase), options->phase == NULL ? "" : options->phase);
+    if (!session->window_open)
+        places_window_begin(session);
     for (uint32_t i = 0; i < session->module_count && !session->window_open; i++)
         module_window_begin(session->modules[i]);
     if (!session->window_open)

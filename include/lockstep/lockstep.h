@@ -636,7 +636,11 @@ LOCKSTEP_API int lockstep_call_begin(lockstep_module *module, lockstep_call **ca
  * call: NULL means the module's open call. parameter: its number in the module. gradient: NULL
  * means where it was registered; another address counts in this step only (with accumulate: until
  * the end of the window), and is not touched afterwards. Same dtype and shape as the parameter,
- * contiguous. stream: that on the device which produces the gradient; NULL, it is complete now.
+ * contiguous. It overlaps no other gradient that the step uses, also not where that one was
+ * registered, and no value or buffer, but its own parameter's value; all names of a shared
+ * parameter report one place. Given again for the same parameter, the last place counts. A
+ * parameter that is not reported, and whose registered memory another one was given, has no memory
+ * in this step. stream: that on the device which produces the gradient; NULL, it is complete now.
  * From this call until lockstep_step_end returns the memory belongs to the library: neither read
  * nor write it. In calls before the last one of calls_per_step it is only noted, and the memory
  * stays the trainer's.
@@ -644,9 +648,10 @@ LOCKSTEP_API int lockstep_call_begin(lockstep_module *module, lockstep_call **ca
  * lockstep_step_end returns. Returns: E_INVALID for a parameter that is ready more often than its
  * ready_count in a call, declared unused in it, frozen, ignored, or not in the module, or after
  * lockstep_call_end; for a stream on a rank without a device, or of a gradient in host memory; for
- * memory or a stream of another device, or memory that is not where lockstep_start agreed that the
- * gradient is; when one bucket has gradients of more than 8 streams (of each replica). E_SYSTEM
- * when the device has failed. */
+ * memory that is another tensor's in this step (the text names both; the report counts for nothing
+ * and may be repeated with other memory); for memory or a stream of another device, or memory that
+ * is not where lockstep_start agreed that the gradient is; when one bucket has gradients of more
+ * than 8 streams (of each replica). E_SYSTEM when the device has failed. */
 LOCKSTEP_API int lockstep_grad_ready(lockstep_module *module, lockstep_call *call,
                                      uint32_t parameter, void *gradient, void *stream);
 /* The same for one of the module's replicas, from 0; lockstep_grad_ready is for replica 0. In host
