@@ -63,11 +63,13 @@ class Observed:
         self.last_text = ""
 
     def start(self, job, size, *command):
+        certificate = os.path.join(self.folder, job)
+        setting.issue_worker(setting.CERTIFICATES, job, certificate)
         for rank in range(size):
             environment = dict(os.environ, LOCKSTEP_COORDINATOR=f"127.0.0.1:{self.grpc}",
                                LOCKSTEP_JOB=job, LOCKSTEP_WORLD_SIZE=str(size),
                                LOCKSTEP_RANK_HINT=str(rank),
-                               LOCKSTEP_TLS_DIR=os.path.join(setting.CERTIFICATES, "worker"))
+                               LOCKSTEP_TLS_DIR=certificate)
             self.processes.append(subprocess.Popen(command, env=environment, stdout=self.log,
                                                    stderr=self.log))
 
