@@ -71,6 +71,54 @@ static bool work_is_repeated(const struct lockstep_work *work)
     return work >= work->session->work + LOCKSTEP_MAX_PLAIN;
 }
 
+// ---- Borrowed memory ---------------------------------------------------------------------------
+
+// The memory is looked at as long as it is borrowed, not as long as the work is in flight: whether
+// it is done already is chance.
+static void lent_add_locked(struct lockstep_work *work, const struct lent_range *range)
+{
+    struct lockstep_session *session = work->session;
+    mutex_assert_held(&session->mutex);
+    session->lent[session->lent_count] = *range;
+    session->lent_to[session->lent_count++] = work;
+    work->lent = session->lent_count;
+}
+
+static void lent_remove_locked(struct lockstep_work *work)
+{
+    struct lockstep_session *session = work->session;
+    mutex_assert_held(&session->mutex);
+    if (work->lent == 0)
+        return;
+    session->lent_count--;
+    session->lent[work->lent - 1] = session->lent[session->lent_count];
+    session->lent_to[work->lent - 1] = session->lent_to[session->lent_count];
+    session->lent_to[work->lent - 1]->lent = work->lent;
+    work->lent = 0;
+}
+
+// Two collectives that write the same memory: the result would depend on which is done first.
+static int lent_check_locked(const struct lockstep_session *session, const struct plain_form *form,
+                             const struct lent_range *range)
+{
+    mutex_assert_held(&session->mutex);
+    for (uint32_t i = 0; i < session->lent_count; i++) {
+        const struct lent_range *lent = &session->lent[i];
+        const struct lockstep_work *other = session->lent_to[i];
+        const uintptr_t begin = lent->begin > range->begin ? lent->begin : range->begin;
+        const uintptr_t end = lent->end < range->end ? lent->end : range->end;
+        if (begin < end)
+            return error_set(LOCKSTEP_E_INVALID,
+                             "collective '%s' (use %" PRIu32 ") and collective '%s' (use %" PRIu32
+                             "), which was not waited for, overlap in memory: they have %zu bytes "
+                             "at %p in common. Wait for that one first, or give each memory of "
+                             "its own",
+                             form->name, form->use->uses + 1, other->name,
+                             other->collective.tag.slot + 1, (size_t)(end - begin), (void *)begin);
+    }
+    return 0;
+}
+
 // Work that repeats belongs to its group of buffers.
 static void collective_free_locked(struct lockstep_work *work)
 {
@@ -79,6 +127,7 @@ static void collective_free_locked(struct lockstep_work *work)
     if (work->state == WORK_FREE)
         return;
     work->state = WORK_FREE;
+    lent_remove_locked(work);
     if (work_is_repeated(work))
         return;
     work->next_free = session->free_work;
@@ -198,15 +247,23 @@ void collective_forget_form(struct lockstep_session *session)
 
 // Work that is in flight for the session, and is not begun yet.
 static int collective_make_locked(struct lockstep_session *session, const struct plain_form *form,
-                                  void *data, const struct collective *like,
+                                  enum caller caller, void *data, const struct collective *like,
                                   struct lockstep_work **made)
 {
+    const struct lent_range range = {(uintptr_t)data,
+                                     (uintptr_t)data + form->elements * dtype_size(like->dtype)};
+    const int status =
+        caller == CALLER_TRAINER && data != NULL ? lent_check_locked(session, form, &range) : 0;
+    if (status < 0)
+        return status;
     struct lockstep_work *work = collective_take_work_locked(session);
     if (work == NULL)
         return error_set(LOCKSTEP_E_INVALID, "%d collectives are in flight: wait for one first",
                          LOCKSTEP_MAX_PLAIN);
     struct collective *collective = &work->collective;
-    if (data == NULL)
+    if (data != NULL)
+        lent_add_locked(work, &range);
+    else
         data = &work->barrier;
     await_begun_locked(session);
     work->state = session->config.solo ? WORK_DONE : WORK_IN_FLIGHT;
@@ -246,7 +303,7 @@ static int collective_take_locked(struct lockstep_session *session, enum caller 
                              "name again instead of numbering it",
                              SESSION_MAX_NAMES);
     }
-    return collective_make_locked(session, form, data, like, work);
+    return collective_make_locked(session, form, caller, data, like, work);
 }
 
 static int collective_begin_by(struct lockstep_session *session, enum caller caller,

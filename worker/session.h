@@ -298,9 +298,16 @@ struct lockstep_work {
     // guarded by session.mutex
     enum work_state state;
     struct lockstep_work *next_free;
+    uint32_t lent; // 1 + its number among session->lent; 0: it has no memory of others.
     // set when it is begun, then constant
     uint64_t begun_ms; // Of the trainer's work; by clock_coarse_ms.
     char name[LOCKSTEP_NAME_BYTES];
+};
+
+// The memory that plain collectives have borrowed, until they were waited for.
+struct lent_range {
+    uintptr_t begin;
+    uintptr_t end;
 };
 
 // How often a name was used, so that the k-th use meets the k-th use.
@@ -555,6 +562,9 @@ struct lockstep_session {
     int failure; // 0, or the status that every call returns.
     char failure_text[LOCKSTEP_REPORT_BYTES];
     struct lockstep_work *work; // [SESSION_MAX_WORK]
+    struct lent_range lent[LOCKSTEP_MAX_PLAIN]; // [lent_count], ...
+    struct lockstep_work *lent_to[LOCKSTEP_MAX_PLAIN]; // ... of these.
+    uint32_t lent_count;
     struct lockstep_work *free_work; // The trainer's, the one that was free last first.
     uint32_t works_taken; // Of the trainer's: not free.
     const struct standing *standing; // What the trainer is blocked in; NULL: nothing to be told.

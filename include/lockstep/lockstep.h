@@ -824,8 +824,9 @@ typedef enum lockstep_op {
  * may have the result: LOCKSTEP_WAIT_FOREVER is the usual choice. Every later call returns the same
  * E_TIMEOUT, and the other ranks get E_PEER_LOST with its text). The asynchronous forms borrow
  * data until lockstep_work_wait has returned anything but E_TIMEOUT, which also frees the work.
- * data: count elements. Blocks: as said. Threads: the trainer's. Returns: E_MISMATCH, E_PEER_LOST,
- * E_UNSUPPORTED (dtype). */
+ * data: count elements; memory that another collective has borrowed, also in part, is E_INVALID,
+ * and the text names both. Blocks: as said. Threads: the trainer's. Returns: E_MISMATCH,
+ * E_PEER_LOST, E_INVALID, E_UNSUPPORTED (dtype). */
 LOCKSTEP_API int lockstep_allreduce(lockstep_session *session, const char *name, void *data,
                                     uint64_t count, lockstep_dtype dtype, lockstep_op op,
                                     uint32_t timeout_ms);

@@ -686,6 +686,44 @@ static void a_rank_aborts(const struct setting *setting)
     ranks_run(setting, abort_body, NULL);
 }
 
+// ---- Memory ------------------------------------------------------------------------------------
+
+static void overlap_body(struct rank *rank)
+{
+    float data[8] = {0};
+    lockstep_work *first;
+    lockstep_work *second;
+    RANK_OK(rank, lockstep_allreduce_async(rank->session, "a", data, 4, LOCKSTEP_FLOAT32,
+                                           LOCKSTEP_SUM, &first));
+    RANK_FAILS(
+        rank, LOCKSTEP_E_INVALID,
+        lockstep_broadcast_async(rank->session, "b", data + 3, 4, LOCKSTEP_FLOAT32, 0, &second));
+    RANK_SAYS(rank, "collective 'b' (use 1) and collective 'a' (use 1), which was not waited for, "
+                    "overlap in memory: they have 4 bytes at 0x");
+    RANK_SAYS(rank, "Wait for that one first, or give each memory of its own");
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID,
+               lockstep_allreduce(rank->session, "a", data, 1, LOCKSTEP_FLOAT32, LOCKSTEP_SUM,
+                                  LOCKSTEP_WAIT_FOREVER));
+    RANK_SAYS(rank, "collective 'a' (use 2) and collective 'a' (use 1)");
+    RANK_OK(rank, lockstep_broadcast_async(rank->session, "b", data + 4, 4, LOCKSTEP_FLOAT32, 0,
+                                           &second));
+    RANK_OK(rank, lockstep_work_wait(first, LOCKSTEP_WAIT_FOREVER));
+    RANK_OK(rank, lockstep_allreduce(rank->session, "a", data, 4, LOCKSTEP_FLOAT32, LOCKSTEP_SUM,
+                                     LOCKSTEP_WAIT_FOREVER));
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID,
+               lockstep_allreduce(rank->session, "a", data + 7, 1, LOCKSTEP_FLOAT32, LOCKSTEP_SUM,
+                                  LOCKSTEP_WAIT_FOREVER));
+    RANK_SAYS(rank, "collective 'b' (use 1)");
+    RANK_OK(rank, lockstep_work_wait(second, LOCKSTEP_WAIT_FOREVER));
+    RANK_OK(rank, lockstep_allreduce(rank->session, "a", data, 8, LOCKSTEP_FLOAT32, LOCKSTEP_SUM,
+                                     LOCKSTEP_WAIT_FOREVER));
+}
+
+static void memory_of_two_collectives(const struct setting *setting)
+{
+    ranks_run(setting, overlap_body, NULL);
+}
+
 int main(void)
 {
     static const uint32_t worlds[] = {2, 3, 5, 0};
@@ -696,6 +734,7 @@ int main(void)
         {"many_in_flight_in_different_orders", many_in_flight_in_different_orders, worlds},
         {"names_are_used_again", names_are_used_again, NULL},
         {"collectives_inside_a_step", collectives_inside_a_step, NULL},
+        {"memory_of_two_collectives", memory_of_two_collectives, worlds},
         {"polling_with_no_timeout", polling_with_no_timeout, NULL},
         {"timeout_of_a_blocking_one", timeout_of_a_blocking_one, NULL},
         {"case_41_collectives_differ", case_41_collectives_differ, NULL},
