@@ -83,6 +83,7 @@ int ask_find(struct ask *ask)
     const char *dashboard = getenv("LOCKSTEP_DASHBOARD");
     if (ask->peer.address[0])
         return 0;
+    ask->guessed = !dashboard || !dashboard[0];
     return take_address(ask, dashboard && dashboard[0] ? dashboard : ASK_DEFAULT);
 }
 
@@ -93,8 +94,20 @@ static void ask_refused(struct ask *ask, const char *path, int code, const char 
     const char *error = json_member(body, "error");
     const bool says = json_read_string(json_member(error, "message"), message, sizeof(message)) ||
                       json_read_string(error, message, sizeof(message));
-    snprintf(ask->error, sizeof(ask->error), "%s answered %d to GET %s%s%s", ask->peer.address,
-             code, path, says ? ": " : "", message);
+    snprintf(ask->error, sizeof(ask->error), "%s answered %d to GET %s%s%s%s", ask->peer.address,
+             code, path, says ? ": " : "", says ? message : "",
+             code == 401 ? "; lockstep wants it in --token-file FILE, or in the whole address that "
+                           "lockstep run has printed: --http 'http://HOST:PORT/?token=TOKEN'"
+                         : "");
+}
+
+// Nobody named an address, and nobody answers at the usual one.
+static void ask_elsewhere(struct ask *ask)
+{
+    const size_t used = strlen(ask->error);
+    snprintf(ask->error + used, sizeof(ask->error) - used,
+             "; name the dashboard's address, which lockstep run has printed: --http ADDRESS, or "
+             "LOCKSTEP_DASHBOARD");
 }
 
 bool ask_get(struct ask *ask, const char *path, char **body)
@@ -106,6 +119,8 @@ bool ask_get(struct ask *ask, const char *path, char **body)
         return true;
     if (code >= 0)
         ask_refused(ask, path, code, *body);
+    else if (ask->guessed)
+        ask_elsewhere(ask);
     free(*body);
     *body = NULL;
     return false;

@@ -17,6 +17,7 @@
 struct ask {
     const char *command; // For messages.
     struct http_peer peer;
+    bool guessed; // True if the address is the default one.
     char job[LOCKSTEP_JOB_NAME_BYTES]; // "": none was named.
     char error[LOCKSTEP_TEXT_BYTES]; // Of the last question.
 };

@@ -196,7 +196,17 @@ static void culprit_does(const struct coordinator *core, const struct job *job,
                      culprit->owner_name);
 }
 
-static void culprit_hint(struct sentence *sentence, const struct worker *worker,
+// The command as it has to be typed: without --job it is about the latest job.
+void culprit_stacks(const struct coordinator *core, const struct job *job,
+                    struct sentence *sentence, uint32_t rank)
+{
+    sentence_add(sentence, "lockstep stacks %" PRIu32, rank);
+    if (core->job_count > 1)
+        sentence_add(sentence, " --job %s", job->name);
+}
+
+static void culprit_hint(const struct coordinator *core, const struct job *job,
+                         struct sentence *sentence, const struct worker *worker,
                          enum stall_kind kind)
 {
     const uint32_t pid = worker->hello.pid;
@@ -204,7 +214,9 @@ static void culprit_hint(struct sentence *sentence, const struct worker *worker,
     case STALL_OUTSIDE:
     case STALL_IN_CALL:
     case STALL_UNKNOWN:
-        sentence_add(sentence, " Look at that process: lockstep stacks %" PRIu32 ".", worker->rank);
+        sentence_add(sentence, " Look at that process: ");
+        culprit_stacks(core, job, sentence, worker->rank);
+        sentence_add(sentence, ".");
         break;
     case STALL_STOPPED:
         if (worker->beat.traced)
@@ -220,10 +232,11 @@ static void culprit_hint(struct sentence *sentence, const struct worker *worker,
                      pid);
         break;
     case STALL_DEVICE:
-        sentence_add(sentence,
-                     " See what pid %" PRIu32
-                     " runs on its GPU, and whether that GPU is well: lockstep stacks %" PRIu32 ".",
-                     pid, worker->rank);
+        sentence_add(
+            sentence,
+            " See what pid %" PRIu32 " runs on its GPU, and whether that GPU is well: ", pid);
+        culprit_stacks(core, job, sentence, worker->rank);
+        sentence_add(sentence, ".");
         break;
     case STALL_LINK:
         sentence_add(sentence, " Look at the network between these two.");
@@ -266,7 +279,7 @@ void culprit_sentence(const struct coordinator *core, const struct job *job, uin
     else
         sentence_add(sentence, "; %" PRIu32 " ranks wait for %s.", stall->waiting, whom);
     const struct blame *first = &stall->culprits[0].blame;
-    culprit_hint(sentence, &core->workers[job->workers[first->rank]], first->kind);
+    culprit_hint(core, job, sentence, &core->workers[job->workers[first->rank]], first->kind);
 }
 
 // ---- Answers -----------------------------------------------------------------------------------

@@ -266,6 +266,9 @@ uint64_t bounds_of_links(const struct coordinator *core, const struct job *job);
 
 // "rank 3 (gpu-node-2, pid 912)"
 void culprit_name(struct sentence *sentence, const struct worker *worker);
+// The command that shows a rank's stacks, as it has to be typed.
+void culprit_stacks(const struct coordinator *core, const struct job *job,
+                    struct sentence *sentence, uint32_t rank);
 // The one sentence about the present stall of a job, as of now_ms.
 void culprit_sentence(const struct coordinator *core, const struct job *job, uint64_t now_ms,
                       struct sentence *sentence);

@@ -173,12 +173,12 @@ void standing_sentence(const struct coordinator *core, const struct job *job, ui
         sentence_add(sentence, "; %" PRIu32 " more rank%s elsewhere", members - told,
                      members - told == 1 ? " is" : "s are");
     standing_links(core, job, sentence);
-    if (groups > 1)
-        sentence_add(sentence,
-                     ". Compare what they do: lockstep stacks %" PRIu32 ", lockstep stacks %" PRIu32
-                     ".",
-                     look[0], look[1]);
-    else
-        sentence_add(sentence, ". Look at the stacks of all ranks: lockstep stacks %" PRIu32 ".",
-                     look[0]);
+    sentence_add(sentence,
+                 groups > 1 ? ". Compare what they do: " : ". Look at the stacks of all ranks: ");
+    culprit_stacks(core, job, sentence, look[0]);
+    if (groups > 1) {
+        sentence_add(sentence, ", ");
+        culprit_stacks(core, job, sentence, look[1]);
+    }
+    sentence_add(sentence, ".");
 }

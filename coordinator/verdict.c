@@ -200,16 +200,27 @@ void verdict_leave(struct coordinator *core, struct worker *worker, const struct
 
 // ---- Losing ----------------------------------------------------------------------------------
 
+// What the sentence of a loss asks for: the words before and behind the process's id.
+struct verdict_advice {
+    const char *before;
+    const char *behind;
+};
+
+static const struct verdict_advice advice_ended = {"see why pid", "there ended"};
+static const struct verdict_advice advice_stopped = {"see what stopped pid", "there"};
+static const struct verdict_advice advice_silent = {"see whether pid",
+                                                    "there runs, and whether that host answers"};
+
 static void verdict_lost_text(struct coordinator *core, struct job *job, struct worker *worker,
-                              const char *cause)
+                              const char *cause, const struct verdict_advice *advice)
 {
     char text[LOCKSTEP_TEXT_BYTES];
     struct sentence sentence;
     sentence_begin(&sentence, text, sizeof(text));
-    sentence_add(&sentence,
-                 "rank %" PRIu32 " on host %s was lost: %s; see why pid %" PRIu32
-                 " there ended, then start the job again",
-                 worker->rank, worker->hello.host, cause, worker->hello.pid);
+    sentence_add(
+        &sentence,
+        "rank %" PRIu32 " on host %s was lost: %s; %s %" PRIu32 " %s, then start the job again",
+        worker->rank, worker->hello.host, cause, advice->before, worker->hello.pid, advice->behind);
     const struct verdict verdict = {
         .kind = HALT_LOST, .has_rank = true, .rank = worker->rank, .text = text};
     worker->lost = true;
@@ -237,12 +248,34 @@ static void verdict_cut(struct coordinator *core, struct job *job, const struct 
     verdict_halt(core, job, &verdict);
 }
 
+// The end of a stream says little of a process that was silent before: it may be there, and
+// stopped.
+static const struct verdict_advice *verdict_silence(const struct coordinator *core,
+                                                    const struct worker *worker,
+                                                    struct sentence *sentence)
+{
+    if (!beat_frozen(core, worker, core->now)) {
+        sentence_add(sentence, "its control stream ended without a goodbye");
+        return &advice_ended;
+    }
+    const bool stopped = beat_stopped(core, worker, core->now);
+    if (stopped)
+        sentence_add(sentence, "its process was stopped%s, and ",
+                     worker->beat.traced ? " by a debugger" : "");
+    sentence_add(sentence, "nothing was heard of it for ");
+    sentence_seconds(sentence, core->now - worker->heard_ms);
+    sentence_add(sentence, " when its control stream ended");
+    return stopped ? &advice_stopped : &advice_silent;
+}
+
 void verdict_death(struct coordinator *core, struct worker *worker, const char *text)
 {
     char cause[LOCKSTEP_TEXT_BYTES / 2];
     char clean[LOCKSTEP_TEXT_BYTES / 4];
     struct sentence sentence;
     struct job *job = core_job_of(core, worker);
+    sentence_begin(&sentence, cause, sizeof(cause));
+    const struct verdict_advice *advice = verdict_silence(core, worker, &sentence);
     core_disconnect(core, worker);
     if (worker->stage == STAGE_OUT) {
         verdict_forget_out(core, worker);
@@ -253,11 +286,9 @@ void verdict_death(struct coordinator *core, struct worker *worker, const char *
         return;
     sentence_clean(clean, sizeof(clean), text == NULL ? "" : text,
                    text == NULL ? 1 : sizeof(clean));
-    sentence_begin(&sentence, cause, sizeof(cause));
-    sentence_add(&sentence, "its control stream ended without a goodbye");
     if (clean[0] != '\0')
         sentence_add(&sentence, " (%s)", clean);
-    verdict_lost_text(core, job, worker, cause);
+    verdict_lost_text(core, job, worker, cause, advice);
 }
 
 static bool verdict_lost_possible(const struct job *job, const struct worker *worker,
@@ -315,7 +346,7 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
     sentence_begin(&sentence, cause, sizeof(cause));
     verdict_name(&sentence, worker);
     sentence_add(&sentence, " saw \"%s\" in step %" PRIu64, clean, lost->step);
-    verdict_lost_text(core, job, peer, cause);
+    verdict_lost_text(core, job, peer, cause, &advice_ended);
 }
 
 // ---- Disagreements ---------------------------------------------------------------------------

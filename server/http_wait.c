@@ -46,7 +46,8 @@ static void answer_stack(struct http_waits *waits, struct evhttp_request *reques
     if (archive_time(archive_of(waits), job, rank, INSPECT_STACKS) == 0 ||
         !archive_copy(archive_of(waits), job, rank, &archived)) {
         http_answer_error(waits->core, request, HTTP_NOTFOUND,
-                          "no stack of that rank is known; ask with fresh=1");
+                          "that rank has not been asked for its stack yet; ask it with "
+                          "?fresh=1, or lockstep stacks with --fresh");
         return;
     }
     json_reset(&waits->core->json);

@@ -56,7 +56,7 @@ int session_check_handle(struct lockstep_session *session)
 const char *session_alone_text(const struct lockstep_session *session)
 {
     return atomic_load_explicit(&session->alone, memory_order_relaxed)
-               ? "; the coordinator is gone, and with it the diagnosis of stalls"
+               ? "; the connection to the coordinator is lost, and with it the diagnosis of stalls"
                : "";
 }
 

@@ -75,7 +75,7 @@ static void expect_all_name(uint32_t size, uint32_t gone, uint64_t since_us, con
         assert_int_equal(report.elements_torn, 0);
         if (strncmp(report.text, name, strlen(name)) != 0 || strstr(report.text, words) == NULL)
             fail_msg("rank %u does not name rank %u (%s): %s", rank, gone, words, report.text);
-        if (strstr(report.text, "; the coordinator is gone, and with it") == NULL)
+        if (strstr(report.text, "; the connection to the coordinator is lost, and with it") == NULL)
             fail_msg("rank %u does not say that the coordinator is gone: %s", rank, report.text);
         assert_true(report.at_us - since_us < LOST_MS * 1000);
     }

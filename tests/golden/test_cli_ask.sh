@@ -75,4 +75,7 @@ python3 "$here/cli_terminal.py" "$lockstep" stalls --job moving --watch=0.1 || f
 
 # Nobody there: a watcher that has never seen anything does not wait for it.
 check status_refused 1 status --watch --http 127.0.0.1:1
+# Nobody named an address, and none answers at the usual one.
+unset LOCKSTEP_DASHBOARD
+(exec 3<>/dev/tcp/127.0.0.1/8080) 2>/dev/null || check status_nowhere 1 status
 exit "$failures"

@@ -28,6 +28,19 @@ static void assert_found(uint64_t after_ms, uint64_t least_ms, uint64_t most_ms)
 
 // ---- In the trainer's own code -----------------------------------------------------------------
 
+// Condition: the coordinator has another job. Decision: the command names the job, because without
+// a name it is about the latest one.
+static void test_with_another_job_the_command_names_the_job(void **state)
+{
+    (void)state;
+    fleet_begin_waiting(3, 1);
+    const struct up_hello hello = story_hello("later", 2, "h9");
+    story_say_hello(fleet.story, 4, &hello);
+    fleet_outside(&fleet, 1);
+    assert_found(fleet_until_stall(&fleet, 60000), FLOOR, FOUND);
+    fleet_expect_says(&fleet, " Look at that process: lockstep stacks 1 --job j.");
+}
+
 static void test_a_rank_outside_is_named_with_what_it_does(void **state)
 {
     (void)state;
@@ -612,6 +625,7 @@ static void test_absurd_claims_have_an_end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        TEST(test_with_another_job_the_command_names_the_job),
         TEST(test_a_rank_outside_is_named_with_what_it_does),
         TEST(test_a_stall_ends_with_progress),
         TEST(test_a_stall_is_one_line_of_the_log),

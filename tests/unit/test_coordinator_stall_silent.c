@@ -19,6 +19,12 @@ enum {
     SILENCE = LOCKSTEP_FROZEN_HEARTBEATS * LOCKSTEP_HEARTBEAT_MS + LOCKSTEP_FROZEN_SLACK_MS,
 };
 
+static void begin_anew(void)
+{
+    fleet_teardown(NULL);
+    fleet_setup(NULL);
+}
+
 // ---- Frozen and stopped ------------------------------------------------------------------------
 
 static void test_a_frozen_rank_is_labelled_and_named_within_three_seconds(void **state)
@@ -161,6 +167,40 @@ static void test_two_ranks_stuck_for_different_reasons_are_both_named(void **sta
     fleet_settle(&fleet);
     fleet_pass(&fleet, 1500);
     assert_false(fleet_is_stalled(&fleet));
+}
+
+// Condition: the stream of a silent rank ends, as gRPC ends it when nobody answers its pings.
+// Decision: the process is not said to have ended; the sentence says for how long it was silent,
+// and whether a mate or a debugger explains it.
+static void expect_death_says(char state, const char *before, const char *advice)
+{
+    char text[512];
+    fleet_begin_waiting(4, 2);
+    fleet_outside(&fleet, 1);
+    fleet_pass(&fleet, 1500);
+    fleet.ranks[1].silent = true;
+    fleet.ranks[0].beat.mate_count = state != 0;
+    fleet.ranks[0].beat.mates[0] = (struct mate_state){.rank = 1, .state = state};
+    fleet_pass(&fleet, 29000);
+    fleet.story->quiet = false;
+    story_close(fleet.story, 2, "its control connection was lost");
+    snprintf(text, sizeof(text),
+             "1 < halt lost step 0: rank 1 on host h0 was lost: %snothing was heard of it for "
+             "29.1 s when its control stream ended (its control connection was lost); %s, then "
+             "start the job again\n",
+             before, advice);
+    story_expect_piece(fleet.story, text);
+}
+
+static void test_the_end_of_a_silent_rank_is_no_proof_of_its_death(void **state)
+{
+    (void)state;
+    expect_death_says(0, "", "see whether pid 102 there runs, and whether that host answers");
+    begin_anew();
+    expect_death_says('T', "its process was stopped, and ", "see what stopped pid 102 there");
+    begin_anew();
+    expect_death_says('t', "its process was stopped by a debugger, and ",
+                      "see what stopped pid 102 there");
 }
 
 static void test_a_stopped_rank_is_seen_by_its_mates(void **state)
@@ -540,6 +580,7 @@ int main(void)
         TEST(test_a_late_heartbeat_is_not_blamed_for_what_another_rank_explains),
         TEST(test_a_rank_that_is_stuck_further_on_is_named_next),
         TEST(test_two_ranks_stuck_for_different_reasons_are_both_named),
+        TEST(test_the_end_of_a_silent_rank_is_no_proof_of_its_death),
         TEST(test_a_stopped_rank_is_seen_by_its_mates),
         TEST(test_only_mates_are_believed_about_processes),
         TEST(test_a_debugged_rank_that_is_frozen_is_named),
