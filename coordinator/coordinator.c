@@ -237,6 +237,8 @@ static void core_heartbeat(struct coordinator *core, struct worker *worker,
     sentence_clean(kept->mark, sizeof(kept->mark), heartbeat->mark, sizeof(heartbeat->mark));
     sentence_clean(kept->sleeps, sizeof(kept->sleeps), heartbeat->sleeps,
                    sizeof(heartbeat->sleeps));
+    sentence_clean(kept->collective, sizeof(kept->collective), heartbeat->collective,
+                   sizeof(heartbeat->collective));
     if (kept->link_count > LOCKSTEP_LINKS_NAMED)
         kept->link_count = LOCKSTEP_LINKS_NAMED;
     if (kept->mate_count > LOCKSTEP_MATES_NAMED)

@@ -7,6 +7,8 @@
 
 #include "coordinator/core.h"
 
+#include <string.h>
+
 enum standing_limit {
     STANDING_GROUPS = 4, // Things that ranks do, told in words.
     STANDING_RANKS = 6, // Ranks of one group, told by number.
@@ -43,6 +45,8 @@ static bool standing_alike(const struct standing *a, const struct standing *b)
     const struct place *p = a->place;
     const struct place *q = b->place;
     return a->worker->heartbeat.step == b->worker->heartbeat.step && a->ended == b->ended &&
+           strcmp(a->worker->heartbeat.collective, b->worker->heartbeat.collective) == 0 &&
+           a->worker->heartbeat.collective_use == b->worker->heartbeat.collective_use &&
            p->waits == q->waits && p->inside == q->inside && p->api == q->api &&
            p->module == q->module && p->call == q->call && standing_same_slot(p, q);
 }
@@ -98,6 +102,14 @@ static void standing_step(const struct job *job, const struct standing *standing
     }
 }
 
+static void standing_collective(const struct standing *standing, struct sentence *sentence)
+{
+    const struct up_heartbeat *beat = &standing->worker->heartbeat;
+    if (standing->place->waits && beat->collective[0] != '\0')
+        sentence_add(sentence, " '%s' (use %" PRIu64 ")", beat->collective,
+                     beat->collective_use + 1);
+}
+
 static uint32_t standing_group(const struct coordinator *core, const struct job *job,
                                uint32_t first, struct sentence *sentence)
 {
@@ -112,6 +124,7 @@ static uint32_t standing_group(const struct coordinator *core, const struct job 
         sentence_add(sentence, count == 1 ? " is outside the library, after "
                                           : " are outside the library, after ");
     culprit_api(sentence, job, place);
+    standing_collective(&standing, sentence);
     standing_step(job, &standing, count > 1, sentence);
     return count;
 }

@@ -227,6 +227,7 @@ static void check_heartbeat(const struct up_heartbeat *heartbeat, struct codec_f
         check_letter(heartbeat->mates[i].state, fault);
     }
     codec_check_await(&heartbeat->await, fault);
+    codec_check_text(heartbeat->collective, sizeof(heartbeat->collective), fault);
     check_count(heartbeat->overdue_count, LOCKSTEP_OVERDUE_NAMED, "too many overdue collectives",
                 fault);
 }

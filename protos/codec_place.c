@@ -125,6 +125,8 @@ void codec_heartbeat_out(wire_UpHeartbeat *wire, const struct up_heartbeat *hear
     }
     codec_text_out(wire->sleeps, heartbeat->sleeps, sizeof(wire->sleeps));
     wire->has_await = codec_await_out(&wire->await, &heartbeat->await);
+    codec_text_out(wire->collective, heartbeat->collective, sizeof(wire->collective));
+    wire->collective_use = heartbeat->collective_use;
     wire->overdue_count = (pb_size_t)heartbeat->overdue_count;
     for (uint32_t i = 0; i < heartbeat->overdue_count; i++) {
         wire->overdue[i].space = heartbeat->overdue[i].space;
@@ -160,6 +162,8 @@ void codec_heartbeat_in(struct up_heartbeat *heartbeat, const wire_UpHeartbeat *
     codec_text_in(heartbeat->sleeps, wire->sleeps, sizeof(heartbeat->sleeps), fault);
     if (wire->has_await)
         codec_await_in(&heartbeat->await, &wire->await, fault);
+    codec_text_in(heartbeat->collective, wire->collective, sizeof(heartbeat->collective), fault);
+    heartbeat->collective_use = wire->collective_use;
     heartbeat->overdue_count = wire->overdue_count;
     for (uint32_t i = 0; i < heartbeat->overdue_count; i++)
         heartbeat->overdue[i] = (struct overdue){.space = wire->overdue[i].space,

@@ -461,6 +461,10 @@ struct up_heartbeat {
     struct await await;
     uint32_t overdue_count; // The oldest ones.
     struct overdue overdue[LOCKSTEP_OVERDUE_NAMED];
+    // The trainer's collective that a thread waits for, for the sentence of a stall. The wait may
+    // have a timeout, and other threads may wait, too. Empty: none.
+    char collective[LOCKSTEP_NAME_BYTES];
+    uint64_t collective_use; // Which use of it, from 0.
 };
 
 enum halt_kind {

@@ -388,22 +388,33 @@ static uint32_t work_insert(const struct lockstep_work **oldest, uint32_t count,
     return count < LOCKSTEP_OVERDUE_NAMED ? count + 1 : count;
 }
 
-uint32_t collective_overdue(struct lockstep_session *session,
-                            struct overdue overdue[LOCKSTEP_OVERDUE_NAMED])
+static void collective_tell_awaited_locked(const struct lockstep_session *session,
+                                           struct up_heartbeat *beat)
+{
+    const struct lockstep_work *work = session->awaited;
+    mutex_assert_held(&session->mutex);
+    if (work == NULL || strncmp(work->name, LIBRARY_PREFIX, strlen(LIBRARY_PREFIX)) == 0)
+        return;
+    text_copy(beat->collective, sizeof(beat->collective), work->name);
+    beat->collective_use = work->collective.tag.slot;
+}
+
+void collective_tell(struct lockstep_session *session, struct up_heartbeat *beat)
 {
     const struct lockstep_work *oldest[LOCKSTEP_OVERDUE_NAMED];
     const uint64_t now_ms = clock_coarse_ms();
     uint32_t count = 0;
     mutex_lock(&session->mutex);
+    collective_tell_awaited_locked(session, beat);
     for (uint32_t i = 0; session->works_taken > 0 && i < LOCKSTEP_MAX_PLAIN; i++)
         if (work_is_overdue_locked(&session->work[i], now_ms))
             count = work_insert(oldest, count, &session->work[i]);
     for (uint32_t i = 0; i < count; i++)
-        overdue[i] = (struct overdue){.space = oldest[i]->collective.tag.space,
-                                      .use = oldest[i]->collective.tag.slot,
-                                      .signature = oldest[i]->collective.signature};
+        beat->overdue[i] = (struct overdue){.space = oldest[i]->collective.tag.space,
+                                            .use = oldest[i]->collective.tag.slot,
+                                            .signature = oldest[i]->collective.signature};
     mutex_unlock(&session->mutex);
-    return count;
+    beat->overdue_count = count;
 }
 
 // ---- What the driver does with it --------------------------------------------------------------

@@ -933,10 +933,9 @@ int replica_copy_values(struct lockstep_session *session);
 // ---- collective.c ------------------------------------------------------------------------------
 
 uint64_t collective_signature(const struct collective *collective);
-// The oldest collectives of the trainer that are in flight for longer than LOCKSTEP_OVERDUE_MS.
-// Returns how many. Watch thread.
-uint32_t collective_overdue(struct lockstep_session *session,
-                            struct overdue overdue[LOCKSTEP_OVERDUE_NAMED]);
+// Sets the collective of the trainer that a thread waits for, and the oldest ones that are in
+// flight for longer than LOCKSTEP_OVERDUE_MS. Watch thread.
+void collective_tell(struct lockstep_session *session, struct up_heartbeat *beat);
 // How the trainer calls it: "lockstep_allreduce with 4 elements of float32, sum". "": the library
 // does. text has room for LOCKSTEP_FORM_BYTES.
 void work_form(const struct lockstep_work *work, char *text, size_t bytes);

@@ -282,8 +282,7 @@ static void watch_read_await(struct watch *watch, struct up_message *beat)
     if (beat->generation.number != 0)
         await_read(watch->session, &query, &watch->stood, &beat->u.heartbeat.await);
     if (beat->generation.number != 0)
-        beat->u.heartbeat.overdue_count =
-            collective_overdue(watch->session, beat->u.heartbeat.overdue);
+        collective_tell(watch->session, &beat->u.heartbeat);
 }
 
 static void watch_look(struct watch *watch, uint32_t interval_ms)

@@ -38,7 +38,7 @@ static_assert(sizeof(struct link_state) == 32, "a new field?");
 static_assert(sizeof(struct mate_state) == 12, "a new field?");
 static_assert(sizeof(struct await_key) == 24, "a new field?");
 static_assert(sizeof(struct await) == 696, "a new field?");
-static_assert(sizeof(struct up_heartbeat) == 1496, "a new field?");
+static_assert(sizeof(struct up_heartbeat) == 1760, "a new field?");
 static_assert(sizeof(struct up_fail) == 1440, "a new field?");
 static_assert(sizeof(struct up_lost) == 1040, "a new field?");
 static_assert(sizeof(struct up_leave) == 648, "a new field?");
@@ -203,6 +203,8 @@ static void example_heartbeat(struct up_heartbeat *heartbeat)
                                       .name = "epoch",
                                       .lack_count = 1,
                                       .lacks = {{AWAIT_STEP, 0, 812}}};
+    strcpy(heartbeat->collective, "ab");
+    heartbeat->collective_use = 2;
     heartbeat->overdue_count = 1;
     heartbeat->overdue[0] = (struct overdue){.space = 5, .use = 2, .signature = 6};
 }
@@ -352,14 +354,14 @@ static const char *const golden_up[] = {
                 "02180322020804",
     [UP_LAYOUT_PART] = "0a0b08071108070605040302013a0c08011005180122040200ac02",
     [UP_END] = "0a0b0807110807060504030201420c08ac0611fe00000000000000",
-    [UP_HEARTBEAT] = "0a0b08071108070605040302014ad70108ac0610ab06180420142a046576616c"
+    [UP_HEARTBEAT] = "0a0b08071108070605040302014adf0108ac0610ab06180420142a046576616c"
                      "30013802421208ab06100318840720bc0528c801300138024a2d080310071801"
                      "20013a0608011002180340065029580160026801700578098001048801ac0290"
                      "01ad029801ae02501158e0d403620f0802100118ac0220ad0228e80730016a07"
                      "0803107418e7247a1c7265616420286e66735f776169745f6269745f6b696c6c"
                      "61626c6529a201280a0d0804110500000000000000180210111801200328ab06"
                      "30013a0565706f63684205080118ac06da0414090500000000000000100219"
-                     "0600000000000000",
+                     "0600000000000000e204026162e80402",
     [UP_FAIL] = "0a0b0807110807060504030201521b"
                 "08ac0610051a0377687921050000000000000028023201613a0162",
     [UP_LOST] = "0a0b08071108070605040302015a100803100118ac06220572657365742801",
@@ -876,6 +878,8 @@ static void random_heartbeat(uint64_t *state, struct up_heartbeat *heartbeat)
     random_trouble(state, heartbeat);
     heartbeat->held = (enum device_hold)random_below(state, DEVICE_HOLD_NCCL + 1);
     random_await(state, &heartbeat->await);
+    RANDOM_TEXT(state, heartbeat->collective);
+    heartbeat->collective_use = random_number(state);
     heartbeat->overdue_count = random_below(state, LOCKSTEP_OVERDUE_NAMED + 1);
     for (uint32_t i = 0; i < heartbeat->overdue_count; i++)
         heartbeat->overdue[i] =
@@ -1418,6 +1422,7 @@ static const struct poke pokes[] = {
     POKE(up, UP_HEARTBEAT, u.heartbeat.await.lack_count, LOCKSTEP_MAX_AWAITED + 1, CODEC_TOO_LONG),
     POKE(up, UP_HEARTBEAT, u.heartbeat.await.lack_count, 2, CODEC_INVALID), // It has no kind.
     POKE_MAX(up, UP_HEARTBEAT, u.heartbeat.await.lacks[0].kind, AWAIT_CALL),
+    POKE_TEXT(up, UP_HEARTBEAT, u.heartbeat.collective),
     POKE_COUNT(up, UP_HEARTBEAT, u.heartbeat.overdue_count, LOCKSTEP_OVERDUE_NAMED),
     POKE(up, UP_FAIL, u.fail.kind, HALT_NONE, CODEC_INVALID),
     POKE_MAX(up, UP_FAIL, u.fail.kind, HALT_TUNING),

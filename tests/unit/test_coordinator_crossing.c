@@ -196,6 +196,28 @@ static void too_many_keys(void **state)
     assert_true(halted(story));
 }
 
+// A circle of more keys than there is room for is not found: the wait of a rank that is left out
+// holds up the others of the circle. That is a stall, which names what ranks wait for.
+static void a_circle_beyond_all_keys(void **state)
+{
+    struct story *story = *state;
+    const uint32_t world = LOCKSTEP_MAX_AWAITED + 1;
+    story_run(story, world);
+    for (uint32_t i = 0; i < 2 * world; i++) {
+        const uint32_t rank = i % world;
+        struct await await = {.key = {.kind = AWAIT_COLLECTIVE, .space = rank + 1},
+                              .function = API_BARRIER,
+                              .module = LOCKSTEP_MAX_MODULES,
+                              .step = 59,
+                              .lack_count = 1};
+        await.lacks[0] =
+            (struct await_key){.kind = AWAIT_COLLECTIVE, .space = (rank + 1) % world + 1};
+        say(story, rank + 1, &await, 59);
+    }
+    story_sleep(story, 10000);
+    assert_false(halted(story));
+}
+
 // ---- Programs ----------------------------------------------------------------------------------
 
 #define WORLD 4
@@ -439,6 +461,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_wait_is_over, story_setup, story_teardown),
         cmocka_unit_test_setup_teardown(only_the_root_counts, story_setup, story_teardown),
         cmocka_unit_test_setup_teardown(too_many_keys, story_setup, story_teardown),
+        cmocka_unit_test_setup_teardown(a_circle_beyond_all_keys, story_setup, story_teardown),
         cmocka_unit_test(random_programs),
     };
     return cmocka_run_group_tests_name("coordinator crossing", tests, NULL, NULL);

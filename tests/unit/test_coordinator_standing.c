@@ -57,6 +57,30 @@ static void test_a_link_without_bytes_is_innocent(void **state)
         "lockstep stacks 1.");
 }
 
+// Condition: two ranks wait for collectives of different names, in pieces or by several threads, so
+// that no verdict is certain. Decision: the sentence names both, and which use of them.
+static void test_collectives_are_named(void **state)
+{
+    static const char *const names[] = {"loss", "epoch"};
+    (void)state;
+    fleet_begin_waiting(2, 1);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct up_heartbeat *beat = &fleet.ranks[rank].beat;
+        beat->place = (struct place){.api = rank == 0 ? API_WORK_WAIT : API_COLLECTIVE,
+                                     .inside = true,
+                                     .waits = true,
+                                     .module = LOCKSTEP_MAX_MODULES,
+                                     .plain = 5};
+        beat->step = beat->settled;
+        snprintf(beat->collective, sizeof(beat->collective), "%s", names[rank]);
+        beat->collective_use = rank;
+    }
+    assert_true(fleet_until_stall(&fleet, 60000) > FLOOR);
+    expect_nobody_is_blamed();
+    fleet_expect_says(&fleet, "rank 0 waits in lockstep_work_wait 'loss' (use 1) after step 10; "
+                              "rank 1 waits in a collective 'epoch' (use 2) after step 10.");
+}
+
 // Condition: the receiver's process does not take what its host has. Decision: that is said, and
 // the network between the two is not blamed.
 static void test_bytes_that_have_arrived_are_no_fault_of_the_network(void **state)
@@ -299,6 +323,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_a_link_without_bytes_is_innocent),
+        TEST(test_collectives_are_named),
         TEST(test_bytes_that_have_arrived_are_no_fault_of_the_network),
         TEST(test_bytes_that_a_sender_holds_are_blamed_before_all),
         TEST(test_what_many_ranks_wait_for_is_said_in_groups),
