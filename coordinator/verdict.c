@@ -56,12 +56,10 @@ static void verdict_log(struct coordinator *core, struct job *job, const struct 
     journal_note(core, job, "generation_halted", "%s", job->halt_text);
 }
 
-void verdict_halt(struct coordinator *core, struct job *job, const struct verdict *verdict)
+// The verdict is the job's from now on, and every member gets it.
+static void verdict_tell(struct coordinator *core, struct job *job, const struct verdict *verdict)
 {
     struct sentence sentence;
-    if (sides_tell(core, job, verdict->step))
-        return; // That was known first.
-    stall_end(core, job, "a verdict has ended the generation");
     struct down_halt *halt = &core_message(core, job, DOWN_HALT)->u.halt;
     job->state = JOB_HALTED;
     job->halt_kind = verdict->kind;
@@ -79,6 +77,14 @@ void verdict_halt(struct coordinator *core, struct job *job, const struct verdic
     sentence_begin(&sentence, halt->text, sizeof(halt->text));
     sentence_add(&sentence, "%s", verdict->text);
     core_send_all(core, job);
+}
+
+void verdict_halt(struct coordinator *core, struct job *job, const struct verdict *verdict)
+{
+    if (sides_tell(core, job, verdict->step))
+        return; // That was known first.
+    stall_end(core, job, "a verdict has ended the generation");
+    verdict_tell(core, job, verdict);
     verdict_log(core, job, verdict);
 }
 
@@ -211,6 +217,11 @@ static const struct verdict_advice advice_stopped = {"see what stopped pid", "th
 static const struct verdict_advice advice_silent = {"see whether pid",
                                                     "there runs, and whether that host answers"};
 
+// It may be alive: its end is nothing to look for.
+static const struct verdict_advice advice_liar = {
+    "pid", "there broke the protocol: see that all ranks run the same Lockstep and that nothing "
+           "overwrites its memory"};
+
 static void verdict_lost_text(struct coordinator *core, struct job *job, struct worker *worker,
                               const char *cause, const struct verdict_advice *advice)
 {
@@ -297,7 +308,7 @@ static bool verdict_lost_possible(const struct job *job, const struct worker *wo
     return lost->rank < job->count && lost->rank != worker->rank;
 }
 
-// The first cause again, for a member that cannot finish this earlier step.
+// The first cause again, for a member that cannot finish this earlier step. The log has it.
 static void verdict_again(struct coordinator *core, struct job *job, uint64_t step)
 {
     char text[LOCKSTEP_TEXT_BYTES];
@@ -307,7 +318,7 @@ static void verdict_again(struct coordinator *core, struct job *job, uint64_t st
                                     .has_rank = job->halt_has_rank,
                                     .rank = job->halt_rank,
                                     .text = text};
-    verdict_halt(core, job, &verdict);
+    verdict_tell(core, job, &verdict);
 }
 
 void verdict_lost(struct coordinator *core, struct worker *worker, const struct up_lost *lost)
@@ -346,7 +357,7 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
     sentence_begin(&sentence, cause, sizeof(cause));
     verdict_name(&sentence, worker);
     sentence_add(&sentence, " saw \"%s\" in step %" PRIu64, clean, lost->step);
-    verdict_lost_text(core, job, peer, cause, &advice_ended);
+    verdict_lost_text(core, job, peer, cause, lost->impossible ? &advice_liar : &advice_ended);
 }
 
 // ---- Disagreements ---------------------------------------------------------------------------

@@ -157,6 +157,7 @@ static void up_lost_out(wire_UpLost *wire, const struct up_lost *lost)
     wire->rank = lost->rank;
     wire->left = lost->left;
     wire->silent = lost->silent;
+    wire->impossible = lost->impossible;
     wire->step = lost->step;
     codec_text_out(wire->text, lost->text, sizeof(wire->text));
 }
@@ -359,6 +360,7 @@ static void up_lost_in(struct up_lost *lost, const wire_UpLost *wire, struct cod
     lost->rank = wire->rank;
     lost->left = wire->left;
     lost->silent = wire->silent;
+    lost->impossible = wire->impossible;
     lost->step = wire->step;
     codec_text_in(lost->text, wire->text, sizeof(lost->text), fault);
 }

@@ -26,8 +26,8 @@ struct farewell {
     enum farewell_kind kind;
     uint32_t rank; // The rank that is gone. CLOSED: the sender.
     uint32_t witness; // The rank that saw it. Equal to `rank`: that rank said it of itself.
-    uint64_t step; // LEFT: the step for which it was needed. LOST, where it says so itself: the
-                   // first step that no rank can complete; 0: the present one.
+    uint64_t step; // LEFT: the step for which it was needed. LOST: the first step that cannot be
+                   // completed, by the word of the witness; 0: the present one.
     char host[LOCKSTEP_HOST_BYTES]; // Of `rank`; "": the sender does not know it.
     char text[LOCKSTEP_FAREWELL_TEXT_BYTES]; // What was seen, or why it left.
 };

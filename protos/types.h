@@ -497,7 +497,8 @@ struct up_lost {
     uint32_t rank; // Of the peer that was lost.
     bool left; // It said goodbye on the data plane.
     bool silent; // Its host acknowledged nothing any more.
-    uint64_t step; // Step of the reporter.
+    bool impossible; // It sent what cannot be; it may be alive.
+    uint64_t step; // The first step that cannot be completed without it, by the reporter's word.
     char text[LOCKSTEP_TEXT_BYTES]; // What the data plane saw: "connection reset by peer".
 };
 

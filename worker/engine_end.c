@@ -67,12 +67,17 @@ void engine_let_go(struct lockstep_session *session)
 void engine_report(struct lockstep_session *session, struct up_message *message,
                    const struct down_halt *seen)
 {
+    const bool waits = session->verdict_deadline_ms != 0;
+    const struct order *order = session->order;
+    const struct down_halt *known = waits              ? &session->lost_here
+                                    : order->halt_held ? &order->halt
+                                                       : NULL;
     // A rank that goes on with a commit wave after an abort sees others end that have completed it:
     // the rest of the wave may still come from those that have not.
-    if (session->verdict_deadline_ms != 0 || session->order->failed || session->over)
+    if (order->failed || session->over || !losses_change(known, seen, &session->lost_here))
         return;
-    session->lost_here = *seen;
-    session->verdict_deadline_ms = clock_now_ms() + LOCKSTEP_HALT_GRACE_MS;
+    if (!waits)
+        session->verdict_deadline_ms = clock_now_ms() + LOCKSTEP_HALT_GRACE_MS;
     if (session->control_gone)
         engine_decide_alone(session);
     else if (message)
@@ -112,7 +117,9 @@ void engine_abort(struct lockstep_session *session, int status, const char *reas
     if (session->abort_text[0] != '\0' || session->over)
         return;
     fail->kind = HALT_LOST;
-    fail->step = order_first_impossible(session->order);
+    // No rank completes a step whose commit wave waits for the buffers of this one.
+    fail->step =
+        session->commit_held ? session->order->step : order_first_impossible(session->order);
     snprintf(fail->text, sizeof(fail->text), "aborted: %s", reason);
     snprintf(session->abort_text, sizeof(session->abort_text), "%s%s",
              status == LOCKSTEP_E_CLOSED ? "this session was aborted: " : "", reason);

@@ -61,9 +61,7 @@ static void loss_halt(const struct lockstep_session *session, const struct farew
     struct text text;
     *halt = (struct down_halt){
         .kind = left ? HALT_LEFT : HALT_LOST, .has_rank = true, .rank = loss->rank};
-    // A rank that gives up says from which step on; a rank that is dead has not said it.
-    if (!left && loss->witness == loss->rank)
-        halt->step = loss->step;
+    halt->step = loss->step;
     text_init(&text, halt->text, sizeof(halt->text));
     if (left)
         loss_left_text(session, loss, &text);
@@ -105,6 +103,13 @@ static void loss_left(struct lockstep_session *session, uint32_t rank, struct fa
     session->left_seen = *loss;
 }
 
+// The first step that cannot be completed without this peer.
+static uint64_t engine_lost_step(const struct lockstep_session *session, uint32_t rank)
+{
+    return order_lost_step(session->order,
+                           session->commit_held || transport_wave_needs(session->transport, rank));
+}
+
 void engine_peer_lost(void *context, uint32_t rank, enum peer_loss how, const char *text)
 {
     struct lockstep_session *session = context;
@@ -113,14 +118,16 @@ void engine_peer_lost(void *context, uint32_t rank, enum peer_loss how, const ch
     struct farewell loss = {.kind = FAREWELL_LOST,
                             .rank = rank,
                             .witness = session->rank,
-                            .step = order_present_step(session->order)};
+                            .step = engine_lost_step(session, rank)};
     if (how == LOSS_HERE) {
         engine_fail(session, LOCKSTEP_E_SYSTEM, text);
         return;
     }
+    order_give_up(session->order, loss.step);
     message.u.lost.rank = rank;
     message.u.lost.left = how == LOSS_LEFT;
     message.u.lost.silent = how == LOSS_SILENT;
+    message.u.lost.impossible = how == LOSS_IMPOSSIBLE;
     message.u.lost.step = loss.step;
     text_copy(message.u.lost.text, sizeof(message.u.lost.text), text);
     text_copy(loss.text, sizeof(loss.text), text);
@@ -134,6 +141,7 @@ void engine_peer_lost(void *context, uint32_t rank, enum peer_loss how, const ch
     }
     loss_say(session, &loss);
     loss_halt(session, &loss, &seen);
+    seen.step = message.u.lost.step;
     engine_report(session, &message, &seen);
 }
 
@@ -147,7 +155,7 @@ void engine_told(void *context, uint32_t from, const struct farewell *loss)
     loss_say(session, loss);
     loss_halt(session, loss, &seen);
     message.u.lost.rank = loss->rank;
-    message.u.lost.step = order_present_step(session->order);
+    message.u.lost.step = losses_word_step(loss, order_present_step(session->order));
     snprintf(message.u.lost.text, sizeof(message.u.lost.text), "word from rank %" PRIu32 ": %s",
              loss->witness, loss->text);
     // Who gives itself up, and who tells of this rank, tells the coordinator.
@@ -160,8 +168,12 @@ void engine_told(void *context, uint32_t from, const struct farewell *loss)
 void engine_choose_loss(struct lockstep_session *session, struct down_halt *halt)
 {
     const struct farewell *first = losses_first(&session->losses, session->rank);
-    if (halt->kind == HALT_LOST && first && session->abort_text[0] == '\0')
-        loss_halt(session, first, halt);
+    const uint64_t step = halt->step;
+    if (halt->kind != HALT_LOST || !first || session->abort_text[0] != '\0')
+        return;
+    loss_halt(session, first, halt);
+    if (step < halt->step)
+        halt->step = step;
 }
 
 // ---- The goodbye --------------------------------------------------------------------------------

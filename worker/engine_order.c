@@ -168,7 +168,7 @@ static void engine_join_close(struct lockstep_session *session, const struct ord
 void engine_join_commit(struct lockstep_session *session, uint64_t step)
 {
     session->commit_held = session->buffers_in_flight > 0;
-    if (session->commit_held)
+    if (session->commit_held || session->order->given_up == step)
         return;
     mutex_lock(&session->mutex);
     memcpy(session->commit_wave.payload, &session->contribution, sizeof(struct commit_wave));

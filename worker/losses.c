@@ -46,3 +46,19 @@ const struct farewell *losses_first(const struct losses *losses, uint32_t own)
     }
     return first;
 }
+
+uint64_t losses_word_step(const struct farewell *loss, uint64_t present)
+{
+    return loss->step != 0 ? loss->step : present;
+}
+
+bool losses_change(const struct down_halt *known, const struct down_halt *seen,
+                   struct down_halt *now)
+{
+    struct down_halt halt = known ? *known : *seen;
+    if (known && seen->step >= known->step)
+        return false;
+    halt.step = seen->step;
+    *now = halt;
+    return true;
+}

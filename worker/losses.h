@@ -15,6 +15,7 @@
 #define WORKER_LOSSES_H
 
 #include "protos/farewell.h"
+#include "protos/types.h"
 
 #include <stdbool.h>
 
@@ -28,5 +29,16 @@ void losses_add(struct losses *losses, const struct farewell *farewell);
 // The one that rank `own` names; NULL: nobody is lost. An account of `own` itself comes last, since
 // that rank is alive.
 const struct farewell *losses_first(const struct losses *losses, uint32_t own);
+
+// The step that a rank names when it passes on the word of a witness. present: the step that this
+// rank is in. A witness speaks of its own step, which may be the next one: that this rank cannot
+// complete its present step does not follow.
+uint64_t losses_word_step(const struct farewell *loss, uint64_t present);
+
+// What this rank decides when it has seen that a step cannot be completed. known: the verdict that
+// it waits for, or that waits for its step; NULL: there is none. The first cause stays, and an
+// earlier step moves it forward. False: nothing changes, and *now is left alone. now may be known.
+bool losses_change(const struct down_halt *known, const struct down_halt *seen,
+                   struct down_halt *now);
 
 #endif

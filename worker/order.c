@@ -83,7 +83,8 @@ static void order_try_close(struct order *order)
 
 static void order_try_commit(struct order *order)
 {
-    if (!order->closed || order->commit_joined || order->low < order->slot_count)
+    if (!order->closed || order->commit_joined || order->low < order->slot_count ||
+        order->given_up == order->step)
         return;
     order->commit_joined = true;
     order_emit(order, &(struct order_action){.kind = ORDER_COMMIT, .step = order->step});
@@ -159,6 +160,20 @@ void order_step_opening(struct order *order, uint64_t step, const struct open_wa
 uint64_t order_present_step(const struct order *order)
 {
     return order->opening != 0 ? order->opening : order->step;
+}
+
+uint64_t order_lost_step(const struct order *order, bool needed)
+{
+    if (order->opening != 0)
+        return order->opening;
+    if (!order->open)
+        return order->settled == 0 ? 0 : order->settled + 1;
+    return order->commit_joined && !needed ? order->step + 1 : order->step;
+}
+
+void order_give_up(struct order *order, uint64_t step)
+{
+    order->given_up = step;
 }
 
 void order_step_begun(struct order *order, uint64_t step, uint64_t phase, const uint32_t *buckets)

@@ -62,6 +62,11 @@
 //   policy defer, counts later (ORDER_DEFER). In learning a slot is forfeited when the coordinator
 //   grants it by force.
 // - R12 A halt for step s takes effect when s - 1 is settled here; one for step 0 at once.
+// - R12, losses. A rank that sees a peer end names the first step that cannot be completed: the
+//   open one, or, when it has joined the commit wave and that wave needs nothing from the peer, the
+//   next one. A rank that names the open step before it has joined the commit wave never joins it.
+//   So no rank completes a step that another one calls lost, unless a peer ends without a goodbye
+//   in the middle of the commit wave.
 // - R13 Plans that come while the job runs. A plan is held until the minimum of a close wave says
 //   that all ranks hold it, or a later plan closes a learning step; then it takes the place of the
 //   one that it was made from, before the same step everywhere, or of none when that one is not in
@@ -327,6 +332,7 @@ struct order {
     bool closed;
     bool commit_joined;
     bool unplanned; // The close wave's verdict.
+    uint64_t given_up; // This rank has said that this step cannot be completed; 0: of none.
     uint64_t settled;
     uint32_t planned; // So many of the slots are in the plan; 0 when learning.
     uint32_t slot_count;
@@ -409,8 +415,13 @@ enum order_release order_wait_ask(const struct order *order, struct call_id call
 // The first step that no rank can complete when this one does nothing more, but for the commit wave
 // that it has joined.
 uint64_t order_first_impossible(const struct order *order);
-// The step that a loss is reported in: the one that is being opened, is open, or was the last.
+// The step that is being opened, is open, or was the last.
 uint64_t order_present_step(const struct order *order);
+// The first step that cannot be completed because a peer is gone. needed: the commit wave of the
+// open step still needs that peer, or is not joined in fact. 0: no step has begun.
+uint64_t order_lost_step(const struct order *order, bool needed);
+// This rank says that the step cannot be completed: it does not join its commit wave any more.
+void order_give_up(struct order *order, uint64_t step);
 
 // Positions that every rank must make before all planned slots of a call can complete. Pure.
 void order_need(const struct order *order, struct call_id call, struct slot_set *needs);

@@ -192,6 +192,13 @@ void transport_lose(struct peer_link *peer, const char *text)
     text_copy(peer->text, sizeof(peer->text), text);
 }
 
+void transport_lose_impossible(struct peer_link *peer, const char *text)
+{
+    if (!peer->lost && !peer->reported)
+        peer->impossible = text != transport_no_memory;
+    transport_lose(peer, text);
+}
+
 static void transport_lose_silent(struct peer_link *peer)
 {
     peer->silent = true;
@@ -233,7 +240,7 @@ static void transport_impossible(struct peer_link *peer)
         form_peer_ended(peer, buffer);
         return;
     }
-    transport_lose(peer, buffer);
+    transport_lose_impossible(peer, buffer);
 }
 
 // Hands the links what they take, and starts stripes while they take all.
@@ -400,6 +407,8 @@ static enum peer_loss transport_loss(const struct peer_link *peer)
         return LOSS_HERE;
     if (peer->left)
         return LOSS_LEFT;
+    if (peer->impossible)
+        return LOSS_IMPOSSIBLE;
     return peer->silent ? LOSS_SILENT : LOSS_ENDED;
 }
 
@@ -594,7 +603,7 @@ void transport_blame(struct transport *transport, uint32_t rank, const char *tex
     struct peer_link *peer = transport_peer(transport, rank);
     thread_assert(&transport->thread);
     if (peer)
-        transport_lose(peer, text);
+        transport_lose_impossible(peer, text);
 }
 
 void transport_statistics(const struct transport *transport, struct transport_statistics *out)

@@ -178,9 +178,10 @@ struct step_header {
 
 // How a peer was lost.
 enum peer_loss {
-    LOSS_ENDED, // Its link ended, or it broke the protocol.
+    LOSS_ENDED, // Its link ended.
     LOSS_LEFT, // It said goodbye first.
     LOSS_SILENT, // Its host acknowledges nothing any more: it, or the network between.
+    LOSS_IMPOSSIBLE, // It sent what cannot be; its link stands.
     LOSS_HERE, // Nothing is wrong with it: this rank lacks memory or descriptors, as the text says.
 };
 
@@ -348,6 +349,8 @@ void transport_launch(struct transport *transport, struct collective *collective
 // come for it; its times stay as they are. False: it has to be launched now, before anything else.
 bool transport_exchange(struct transport *transport, struct collective *collective);
 void transport_wave(struct transport *transport, struct wave *wave);
+// Whether some wave that was joined here waits for a message of this rank, or has one for it.
+bool transport_wave_needs(struct transport *transport, uint32_t rank);
 // note: at most LOCKSTEP_NOTE_BYTES, copied.
 void transport_header(struct transport *transport, const struct step_header *header,
                       const uint8_t *note, uint32_t note_bytes);

@@ -666,7 +666,7 @@ static void flow_catch_up(struct transport *transport, struct flow *flow)
     else if (granted > 0)
         text = flow_granted(transport, flow, granted);
     if (text)
-        transport_lose(flow->group->successor, text);
+        transport_lose_impossible(flow->group->successor, text);
     park_catch_up(transport, flow);
 }
 

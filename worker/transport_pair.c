@@ -492,7 +492,7 @@ static void pair_catch_up(struct transport *transport, struct flow *flow, struct
         if ((flow->paired & 1u << i) == 0)
             continue;
         if (run->pair.eager && !flow->mismatched)
-            transport_lose(&transport->peers[i], "its credit is not of this collective");
+            transport_lose_impossible(&transport->peers[i], "its credit is not of this collective");
         run->granted[i] = stripes < run->pair.window ? stripes : run->pair.window;
     }
     park_catch_up(transport, flow);

@@ -151,7 +151,7 @@ void park_catch_up(struct transport *transport, struct flow *flow)
         struct peer_link *peer = parking->peer;
         const char *text = park_drain(transport, flow, parking);
         if (text)
-            transport_lose(peer, text);
+            transport_lose_impossible(peer, text);
         parking = next;
     }
 }

@@ -72,6 +72,7 @@ struct peer_link {
     bool left; // It said goodbye.
     bool lost; // To be reported.
     bool silent; // Because its host was.
+    bool impossible; // Because it sent what cannot be.
     bool lack; // Because this rank lacks something.
     bool reported;
     char text[TRANSPORT_TEXT_BYTES]; // Why it was lost, or the last attempt failed.
@@ -374,6 +375,9 @@ struct transport {
 
 // Reports the peer, once, and closes its link. The text is copied.
 void transport_lose(struct peer_link *peer, const char *text);
+// The same for a peer that sent what cannot be. Its link stays open until the job has ended. With
+// transport_no_memory as text nothing is wrong with the peer.
+void transport_lose_impossible(struct peer_link *peer, const char *text);
 // The reason, by its address, when this rank has no memory for what a peer needs: the peer is not
 // at fault then, and the loss is LOSS_HERE.
 extern const char transport_no_memory[];

@@ -49,7 +49,7 @@ static struct peer_link *shared_mate(struct shared *shared, uint32_t seat)
 
 void shared_impossible(struct shared *shared, uint32_t seat, const char *text)
 {
-    transport_lose(shared_mate(shared, seat), text);
+    transport_lose_impossible(shared_mate(shared, seat), text);
 }
 
 void shared_lack(struct shared *shared, uint32_t seat)

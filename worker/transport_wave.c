@@ -94,7 +94,7 @@ static void wave_lose(struct peer_link *peer, const struct wave *wave, const cha
     char text[TRANSPORT_TEXT_BYTES];
     snprintf(text, sizeof(text), "sent an impossible wave (%s): %s", wave->name ? wave->name : "?",
              wrong);
-    transport_lose(peer, text);
+    transport_lose_impossible(peer, text);
 }
 
 // What a move receives. False: it has not come, or it is impossible and the peer is lost.
@@ -228,6 +228,13 @@ bool wave_needs(struct transport *transport, const struct peer_link *peer)
             return true;
     }
     return false;
+}
+
+bool transport_wave_needs(struct transport *transport, uint32_t rank)
+{
+    thread_assert(&transport->thread);
+    const struct peer_link *peer = transport_peer(transport, rank);
+    return peer && wave_needs(transport, peer);
 }
 
 void wave_forget(struct transport *transport)

@@ -44,7 +44,7 @@ static void on_lost(void *context, uint32_t number, enum peer_loss loss, const c
 {
     struct couple_rank *rank = context;
     assert_int_equal(number, 1 - rank->number);
-    assert_int_equal(loss, LOSS_ENDED);
+    assert_int_equal(loss, LOSS_IMPOSSIBLE);
     rank->lost++;
     snprintf(rank->text, sizeof(rank->text), "%s", text);
 }

@@ -298,6 +298,7 @@ static void example_up(int kind, union any_message *any)
         message->u.lost.rank = 3;
         message->u.lost.left = true;
         message->u.lost.silent = true;
+        message->u.lost.impossible = true;
         message->u.lost.step = 812;
         strcpy(message->u.lost.text, "reset");
         break;
@@ -364,7 +365,7 @@ static const char *const golden_up[] = {
                      "0600000000000000e204026162e80402",
     [UP_FAIL] = "0a0b0807110807060504030201521b"
                 "08ac0610051a0377687921050000000000000028023201613a0162",
-    [UP_LOST] = "0a0b08071108070605040302015a100803100118ac06220572657365742801",
+    [UP_LOST] = "0a0b08071108070605040302015a130803100118ac06220572657365742801b00401",
     [UP_LEAVE] = "0a0b0807110807060504030201620e08ac061204646f6e651a03776879",
     [UP_LINKS] = "0a0b08071108070605040302016a0c080110d02818e0d9fd382002",
     [UP_BLOCKED] = "0a0b0807110807060504030201724808ac0611fe000000000000001a100a0408"
@@ -942,6 +943,7 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
         message->u.lost.rank = random_below(state, LOCKSTEP_MAX_WORLD);
         message->u.lost.left = random_bool(state);
         message->u.lost.silent = random_bool(state);
+        message->u.lost.impossible = random_bool(state);
         message->u.lost.step = random_number(state);
         RANDOM_TEXT(state, message->u.lost.text);
         break;

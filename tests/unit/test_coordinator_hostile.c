@@ -482,6 +482,7 @@ static void draw_message(struct fuzz *fuzz, uint32_t place, struct up_message *m
     case UP_LOST:
         message->u.lost.rank = draw_number(fuzz, 4);
         message->u.lost.left = draw(fuzz, 2) == 0;
+        message->u.lost.impossible = draw(fuzz, 2) == 0;
         message->u.lost.step = step;
         return;
     case UP_LEAVE:

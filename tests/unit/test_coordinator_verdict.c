@@ -212,6 +212,38 @@ static void test_an_earlier_step_replaces_a_later_one(void **state)
     story_expect_piece(story, "2 < halt unplanned step 6: rank 0 (host h1): critic call 1\n");
 }
 
+// Every rank in step 6 is told, and the log has the sentence once.
+static void test_one_sentence_is_logged_once(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 3);
+    story->logging = true;
+    story_fail(story, 2, 7, HALT_LOST, "aborted: nan");
+    story_expect_piece(story, "log generation_halted");
+    story_lost(story, 1, 1, 6, true);
+    story_expect(story, "1 > left behind by rank 1 step 6: connection reset by peer\n"
+                        "1 < halt lost step 6: rank 1 (host h2): aborted: nan\n"
+                        "2 < halt lost step 6: rank 1 (host h2): aborted: nan\n"
+                        "3 < halt lost step 6: rank 1 (host h2): aborted: nan\n");
+}
+
+// A rank that sends what cannot be may be alive: to look for its end would find nothing.
+static void test_a_liar_is_not_told_as_a_death(void **state)
+{
+    struct story *story = *state;
+    struct up_message message = {
+        .kind = UP_LOST,
+        .u.lost = {.rank = 1, .step = 12, .impossible = true, .text = "sent an impossible wave"},
+    };
+    story_run(story, 3);
+    story_say(story, 3, &message);
+    story_expect_piece(story,
+                       "1 < halt lost step 0: rank 1 on host h2 was lost: rank 2 (host h3) saw "
+                       "\"sent an impossible wave\" in step 12; pid 102 there broke the protocol: "
+                       "see that all ranks run the same Lockstep and that nothing overwrites its "
+                       "memory, then start the job again\n");
+}
+
 // One that was told of step 7 has closed its links; whoever is in step 6 sees that.
 static void test_links_closed_after_a_verdict_are_no_death(void **state)
 {
@@ -312,6 +344,8 @@ int main(void)
         TEST(test_a_disagreement_is_everybodys),
         TEST(test_one_gives_up_and_says_why),
         TEST(test_an_earlier_step_replaces_a_later_one),
+        TEST(test_one_sentence_is_logged_once),
+        TEST(test_a_liar_is_not_told_as_a_death),
         TEST(test_links_closed_after_a_verdict_are_no_death),
         TEST(test_messages_of_other_generations_are_dropped_and_counted),
         TEST(test_a_second_generation_after_a_death),

@@ -138,6 +138,34 @@ static void too_many_losses_are_dropped(void **state)
     assert_int_equal(losses_first(&losses, 0)->rank, 100 - LOCKSTEP_LOSSES + 1);
 }
 
+// A witness that has completed step 4 speaks of step 5: a rank in step 4 does not call step 4 lost.
+static void a_word_is_of_the_step_of_its_witness(void **state)
+{
+    (void)state;
+    assert_int_equal(losses_word_step(&(struct farewell){.step = 5}, 4), 5);
+    assert_int_equal(losses_word_step(&(struct farewell){.step = 3}, 4), 3);
+    assert_int_equal(losses_word_step(&(struct farewell){.step = 0}, 4), 4);
+}
+
+static void an_earlier_step_moves_the_first_cause_forward(void **state)
+{
+    const struct down_halt first = {.kind = HALT_LOST, .step = 5, .rank = 1, .text = "first"};
+    const struct down_halt later = {.kind = HALT_LEFT, .step = 5, .rank = 2, .text = "later"};
+    const struct down_halt earlier = {.kind = HALT_LEFT, .step = 4, .rank = 2, .text = "earlier"};
+    struct down_halt now = {.text = ""};
+    (void)state;
+    assert_true(losses_change(NULL, &first, &now));
+    assert_int_equal(now.step, 5);
+    assert_string_equal(now.text, "first");
+    assert_false(losses_change(&now, &later, &now));
+    assert_true(losses_change(&now, &earlier, &now));
+    assert_int_equal(now.step, 4);
+    assert_int_equal(now.kind, HALT_LOST);
+    assert_int_equal(now.rank, 1);
+    assert_string_equal(now.text, "first");
+    assert_false(losses_change(&now, &first, &now));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -146,6 +174,8 @@ int main(void)
         cmocka_unit_test(texts_of_others_are_cleaned),
         cmocka_unit_test(the_first_loss_is_named),
         cmocka_unit_test(too_many_losses_are_dropped),
+        cmocka_unit_test(a_word_is_of_the_step_of_its_witness),
+        cmocka_unit_test(an_earlier_step_moves_the_first_cause_forward),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

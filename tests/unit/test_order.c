@@ -535,6 +535,48 @@ static void test_a_step_is_opened_before_it_is_begun(void **state)
     free(tale);
 }
 
+// A peer is gone. A rank in the commit wave that needs nothing more from it can complete the step.
+static void test_a_loss_names_the_first_step_that_cannot_be_completed(void **state)
+{
+    struct tale *tale = tale_begin(2);
+    (void)state;
+    assert_int_equal(order_lost_step(&tale->order, false), 0);
+    tale_plan(tale, "A");
+    tale_step(tale, 1);
+    tale_header(tale, 1, PHASE);
+    assert_int_equal(order_lost_step(&tale->order, false), 1);
+    tale_made(tale, "A");
+    order_step_ended(&tale->order);
+    tale_close(tale, "");
+    assert_int_equal(order_lost_step(&tale->order, false), 1);
+    tale_final(tale, 0);
+    assert_true(tale->order.commit_joined);
+    assert_int_equal(order_lost_step(&tale->order, true), 1);
+    assert_int_equal(order_lost_step(&tale->order, false), 2);
+    order_commit_completed(&tale->order);
+    assert_int_equal(order_lost_step(&tale->order, true), 2);
+    free(tale);
+}
+
+// What this rank has called lost no rank may complete, so its part of the commit wave stays away.
+static void test_a_step_that_was_called_lost_is_not_committed(void **state)
+{
+    struct tale *tale = tale_begin(2);
+    (void)state;
+    tale_plan(tale, "A");
+    tale_step(tale, 1);
+    tale_header(tale, 1, PHASE);
+    tale_made(tale, "A");
+    order_give_up(&tale->order, order_lost_step(&tale->order, false));
+    order_step_ended(&tale->order);
+    tale_close(tale, "");
+    tale_forget(tale);
+    tale_final(tale, 0);
+    tale_expect(tale, "");
+    assert_false(tale->order.commit_joined);
+    free(tale);
+}
+
 static void test_a_halt_ends_a_step_that_is_being_opened(void **state)
 {
     const struct open_wave opening = {.exhausted = 0, .first = 0};
@@ -599,6 +641,8 @@ int main(void)
         cmocka_unit_test(test_hostile_coordinators_fail_by_name),
         cmocka_unit_test(test_merges_do_not_depend_on_the_order),
         cmocka_unit_test(test_a_step_is_opened_before_it_is_begun),
+        cmocka_unit_test(test_a_loss_names_the_first_step_that_cannot_be_completed),
+        cmocka_unit_test(test_a_step_that_was_called_lost_is_not_committed),
         cmocka_unit_test(test_a_halt_ends_a_step_that_is_being_opened),
         cmocka_unit_test(test_the_lowest_rank_with_data_names_the_phase),
         cmocka_unit_test(test_counters_of_one_name_add_up),
