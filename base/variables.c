@@ -13,7 +13,7 @@
 #define PREFIX "LOCKSTEP_"
 #define NAME_BYTES 64 // A longer name is compared by its first bytes.
 
-// Without the prefix. docs/operating.md and lockstep.h say what each does. COORDINATOR_* are the
+// Without the prefix. docs/environment.md says what each does. COORDINATOR_* are the
 // flags of the daemon that take a value (server/options.c).
 static const char *const known[] = {
     "ABORT_MS",

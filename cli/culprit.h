@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A standstill as text for people, from what the API says of it (docs/operating.md): the sentence,
+// A standstill as text for people, from what the API says of it (docs/http.md): the sentence,
 // who is in the way, and who waits for whom. Members that are not there, or null, are left out.
 // Main thread.
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What an allreduce between hosts costs by each algorithm, and so up to which payload which of them
-// is the fastest: docs/data-plane.md, "Doubling and halving". A model of three numbers: a link
-// takes `latency` for a few bytes and one byte more takes 1 / bandwidth; adding a byte takes a
+// is the fastest: docs/internals/data-plane.md, "Doubling and halving". A model of three numbers: a
+// link takes `latency` for a few bytes and one byte more takes 1 / bandwidth; adding a byte takes a
 // constant time. Pure functions, any thread.
 
 #ifndef COORDINATOR_COST_H

@@ -5,7 +5,7 @@
 // and back. The .proto file beside this one has the same fields under the same names.
 //
 // No pointers: every message owns what it says, so it can be copied, queued and compared.
-// The words (generation, slot, plan, ...) are those of docs/design.md, section "Words".
+// The words (generation, slot, plan, ...) are those of docs/internals/design.md, section "Words".
 
 #ifndef PROTOS_TYPES_H
 #define PROTOS_TYPES_H
@@ -192,7 +192,7 @@ static inline bool await_key_equal(const struct await_key *a, const struct await
 }
 
 // A rank whose only trainer thread is blocked. All of it is true at one moment, and stays true
-// until the wait is over. docs/protocol.md, "Ranks that wait in different functions".
+// until the wait is over. docs/internals/protocol.md, "Different functions".
 struct await {
     struct await_key key; // AWAIT_NONE: the rest is zero.
     enum api_function function; // That the trainer is in.
@@ -503,7 +503,7 @@ struct up_lost {
 };
 
 // How the bytes of a collective travel. It decides the order of summation, so the bits: agreed once
-// for every slot, never chosen by one rank. docs/data-plane.md says what each one does.
+// for every slot, never chosen by one rank. docs/internals/data-plane.md says what each one does.
 enum plan_algorithm {
     ALGORITHM_RING = 0, // Any world; the least bytes.
     ALGORITHM_DOUBLING = 1, // Recursive doubling of the whole payload; the fewest rounds.
@@ -541,9 +541,9 @@ struct blocked_lack {
     struct call_id call;
 };
 
-// A rank whose trainer is blocked in a planned step (docs/protocol.md, R9). A report takes the
-// place of the rank's last one; without waits it is blocked no more (another thread goes on, or a
-// wait has timed out).
+// A rank whose trainer is blocked in a planned step (docs/internals/order.md, R9). A report takes
+// the place of the rank's last one; without waits it is blocked no more (another thread goes on, or
+// a wait has timed out).
 struct up_blocked {
     uint64_t step;
     uint64_t space; // Hash of the plan: positions of another one mean something else.

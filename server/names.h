@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The words by which the API, the metrics and the page call things. They are a promise, like keys:
-// docs/operating.md lists them. Pure functions, any thread.
+// docs/http.md lists them. Pure functions, any thread.
 
 #ifndef LOCKSTEP_SERVER_NAMES_H
 #define LOCKSTEP_SERVER_NAMES_H

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A snapshot as JSON and as Prometheus text. Pure functions, any thread. The keys and the names of
-// the metrics are a promise: docs/operating.md lists them, and they are only ever added to.
+// the metrics are a promise: docs/http.md lists them, and they are only ever added to.
 
 #ifndef LOCKSTEP_SERVER_RENDER_H
 #define LOCKSTEP_SERVER_RENDER_H

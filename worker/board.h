@@ -49,7 +49,8 @@
 // On one host; two levels have their own. Twice as many for two ranks.
 #define BOARD_SLOT_BYTES (256 * 1024)
 // Summed at once where memory is registered. It stays in the first cache with the memory of two or
-// three ranks: 32 KiB, which does not, takes one and a half times as long (docs/performance.md).
+// three ranks: 32 KiB, which does not, takes one and a half times as long
+// (docs/internals/data-plane.md).
 #define BOARD_BLOCK_BYTES (8 * 1024)
 #define BOARD_NEWS 256 // Of regions, not heard yet. A power of two.
 #define BOARD_NONE UINT32_MAX

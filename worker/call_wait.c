@@ -2,7 +2,7 @@
 //
 // lockstep_call_wait: a trainer takes the results of one call before its step is over. Runs on
 // trainer threads. Whether ranks wait for each other is not looked at here: that is for the order
-// core, which is told of every wait, and for the coordinator (docs/protocol.md).
+// core, which is told of every wait, and for the coordinator (docs/internals/order.md).
 //
 // What is waited for are contributions: that of the call, and, where the call shares parameters
 // that other modules own, those of the owners. One after the other: they are fixed by the program,

@@ -22,7 +22,7 @@
 //
 // What this does not stop is who sits on the path: he can pass both proofs on, and then read what
 // follows, change it, or speak in a member's name. Against him there is encryption, or a network
-// that he is not in (docs/data-plane.md, Who may connect).
+// that he is not in (docs/internals/data-plane.md, Who may connect).
 
 #ifndef WORKER_HELLO_H
 #define WORKER_HELLO_H

@@ -8,7 +8,7 @@
 // It is not the data plane: it never sees a byte of a gradient, only that a slot is ready, launched
 // or final.
 //
-// Rules, in the words of docs/protocol.md:
+// Rules, in the words of docs/internals/order.md:
 //
 // - R0 Open wave. Where ranks may run out of data, step_begin joins it before the step is begun,
 //   and waits for it: how many ranks are exhausted, and the phase of the lowest one that is not.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The session and what hangs on it: the internal structures of the library, shared by its files.
-// Who may touch which field is said beside it; docs/threading.md has the whole picture:
+// Who may touch which field is said beside it; docs/internals/threading.md has the whole picture:
 //
 //   trainer   the thread(s) of the program that calls the public functions
 //   driver    whoever has the right to drive (drive.h): owns the transport, the order core, every

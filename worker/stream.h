@@ -8,8 +8,8 @@
 // sent() gives the frame back. Urgent frames overtake the others where one frame ends and the next
 // begins.
 //
-// Receiving writes user memory in whole elements only (docs/data-plane.md, "Whole elements"). A
-// fraction of an element waits in the staging buffer.
+// Receiving writes user memory in whole elements only (docs/internals/data-plane.md, "Whole
+// elements"). A fraction of an element waits in the staging buffer.
 
 #ifndef WORKER_STREAM_H
 #define WORKER_STREAM_H

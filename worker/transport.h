@@ -8,7 +8,7 @@
 // thread". The driver changes by transport_disown here and transport_own there, with a lock
 // between. The events are called from inside transport_progress; they may launch more.
 //
-// What a transport guarantees (docs/data-plane.md says how):
+// What a transport guarantees (docs/internals/data-plane.md says how):
 // - Partial sums live in scratch. User memory is written in whole elements, with final bytes only.
 // - With units: what no rank has used stays as it was on every rank; what some rank has used is
 //   written on every rank.

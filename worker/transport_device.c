@@ -2,7 +2,7 @@
 //
 // Collectives on devices: their life. The driver's thread. The ways they go are
 // transport_staged.c's, transport_nccl.c's and transport_mixed.c's, how a communicator comes to be
-// is transport_naming.c's; docs/data-plane.md says why.
+// is transport_naming.c's; docs/internals/data-plane.md says why.
 //
 // Nothing here waits for a device. What was enqueued ends with an event and a host function, which
 // wakes the driver; it looks at the events of everything that is working. A host function does not

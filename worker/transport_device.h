@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Collectives whose memory is on devices, as the rest of the transport sees them, and the ways in
-// which they go. Only files of the transport include it. docs/data-plane.md, "Devices", says why it
-// is so.
+// which they go. Only files of the transport include it. docs/internals/data-plane.md, "Devices",
+// says why it is so.
 
 #ifndef WORKER_TRANSPORT_DEVICE_H
 #define WORKER_TRANSPORT_DEVICE_H

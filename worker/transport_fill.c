@@ -7,7 +7,7 @@
 // takes several times as long as one from memory, where a core also sees what it will need next;
 // and before the slot is written again every line has to be taken back from who has read it. There
 // 25 MiB take 12 ms through the caches and 3 ms past them; with near cores 2.9 and 3.9 ms
-// (docs/performance.md).
+// (docs/internals/data-plane.md).
 //
 // A virtual machine does not say how far its cores are, and its host moves them while it runs. So
 // the ways are compared on real runs, by the leader, which says with each run how it is to be

@@ -5,7 +5,7 @@
     report.py REPORT.json [--no-plots]
 
 Writes table.md (each case with its bar and verdict, every check, and all medians) and one plot for each
-place. docs/performance.md says how to read them. Pure but for these files.
+place. docs/internals/peers.md says how to read them. Pure but for these files.
 """
 
 import argparse

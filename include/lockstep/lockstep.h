@@ -46,9 +46,9 @@
  * configuration, so that a launcher can place a worker without code. LOCKSTEP_ALGORITHM (auto,
  * ring, doubling, halving, shared or two_level, the same on every rank) takes the place of the
  * choice by size, and LOCKSTEP_LINK (LATENCY_NS,BYTES_PER_S) that of measuring links:
- * docs/operating.md. Where neither the configuration nor a LOCKSTEP_ variable says rank and world
- * size, the variables of torchrun, OpenMPI, PMI, Slurm and Kubernetes do (docs/operating.md, "Which
- * worker am I"). An unknown LOCKSTEP_ variable is E_CONFIG.
+ * docs/environment.md. Where neither the configuration nor a LOCKSTEP_ variable says rank and world
+ * size, the variables of torchrun, OpenMPI, PMI, Slurm and Kubernetes do (docs/environment.md,
+ * "Which worker am I"). An unknown LOCKSTEP_ variable is E_CONFIG.
  */
 #ifndef LOCKSTEP_LOCKSTEP_H
 #define LOCKSTEP_LOCKSTEP_H
@@ -227,7 +227,7 @@ struct lockstep_config {
                                  it is lost: how long lockstep_call_wait goes on before it fails
                                  with E_UNREACHABLE, on this rank. 0: for ever. */
     const char *tls_dir; /* Directory with tls.crt, tls.key and ca.crt: the coordinator is spoken to
-                            with TLS, and both sides show certificates (docs/operating.md). NULL:
+                            with TLS, and both sides show certificates (docs/certificates.md). NULL:
                             in plaintext, on this host only, unless LOCKSTEP_INSECURE_PLAINTEXT=1 in
                             the environment allows it. */
     const char *device; /* The GPU of this rank, whose memory may hold parameters, gradients and
@@ -240,8 +240,8 @@ struct lockstep_config {
     const char *data_encryption; /* "tls": what passes between workers over a network is encrypted;
                                     memory that ranks of a host share is not. Equal on all ranks.
                                     NULL, or "off": members prove membership to each other, and
-                                    tensors pass in plaintext (docs/data-plane.md says what that
-                                    does not stop). */
+                                    tensors pass in plaintext (SECURITY.md says
+                                    what that does not stop). */
 };
 
 #define LOCKSTEP_CONFIG_INIT \

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Sentences of the manual that belong to no larger test: what is copied, what is bounded, what is
-// freed. docs/promises.md says which test holds which sentence.
+// freed. docs/internals/promises.md says which test holds which sentence.
 
 #include "base/clock.h"
 #include "tests/support/trainer.h"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of bench/peers from what ranks have written, and whether docs/performance.md knows every
+"""The figures of bench/peers from what ranks have written, and whether docs/internals/peers.md knows every
 member of a report.
 
 check.py ROOT
@@ -65,8 +65,8 @@ def check_crossings():
 
 
 def check_documented():
-    """Every member is named in the table of docs/performance.md, and nothing else is."""
-    text = read(ROOT, "docs", "performance.md").split("### The report", 1)[1]
+    """Every member is named in the table of docs/internals/peers.md, and nothing else is."""
+    text = read(ROOT, "docs", "internals", "peers.md").split("## The report", 1)[1]
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", text.split("\n## ", 1)[0], re.MULTILINE)
     documented = set(re.findall(r"`(\w+)`", " ".join(rows)))
     report = json.loads(read(HERE, "report.json"))

@@ -1,15 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The program in README.md is examples/hello.c to the letter; it compiles as C11 and as C++11 with
+# The program in docs/first-trainer.md is examples/hello.c to the letter; it compiles as C11 and as C++11 with
 # what pkg-config says, without a warning, and learns w = 2 alone and with three workers.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-sed -n '/^```c$/,/^```$/p' "$root/README.md" | sed '/^```/d' >"$work/hello.c"
+sed -n '/^```c$/,/^```$/p' "$root/docs/first-trainer.md" | sed '/^```/d' >"$work/hello.c"
 if ! diff -u "$root/examples/hello.c" "$work/hello.c"; then
-    echo "README.md and examples/hello.c differ"
+    echo "docs/first-trainer.md and examples/hello.c differ"
     exit 1
 fi
 
