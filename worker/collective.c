@@ -164,6 +164,16 @@ static void collective_confirm(struct lockstep_work *work)
     work->confirmation.tag.space = hash64(&collective->tag.space, sizeof(collective->tag.space));
 }
 
+// True if memory may hold so many elements, and a ring can number its stripes. A stripe has at
+// least one chunk, and an element travels as 8 bytes at most.
+static bool collective_fits(const struct lockstep_session *session, uint64_t count,
+                            enum dtype dtype)
+{
+    const uint64_t chunk_elements = session->chunk_bytes / LOCKSTEP_CHUNK_LEAST_BYTES;
+    return count <= (uint64_t)INT64_MAX / dtype_size(dtype) &&
+           (session->config.solo || count / chunk_elements < UINT32_MAX);
+}
+
 // Of what the trainer calls.
 static int collective_check(const struct lockstep_session *session, const char *name,
                             uint64_t count, const struct collective *like)
@@ -195,7 +205,7 @@ static int collective_check(const struct lockstep_session *session, const char *
     if (!kernel_supported(like->dtype, like->op))
         return error_set(LOCKSTEP_E_UNSUPPORTED, "collective '%s': %s is not supported yet", name,
                          dtype_name(like->dtype));
-    if (count > (uint64_t)INT64_MAX / dtype_size(like->dtype))
+    if (!collective_fits(session, count, like->dtype))
         return error_set(LOCKSTEP_E_INVALID,
                          "collective '%s': %" PRIu64 " elements do not fit in "
                          "memory",

@@ -425,6 +425,22 @@ static void differing_body(struct rank *rank)
     rank_digest(rank, lockstep_error_text(), strlen(lockstep_error_text()));
 }
 
+// No memory holds so many elements: the call is refused before a ring counts its stripes.
+static void immense_body(struct rank *rank)
+{
+    float value = 1;
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID,
+               lockstep_allreduce(rank->session, "immense", &value, UINT64_C(1) << 60,
+                                  LOCKSTEP_FLOAT32, LOCKSTEP_SUM, FOREVER));
+    RANK_SAYS(rank, "do not fit in memory");
+    RANK_OK(rank, lockstep_barrier(rank->session, "after", FOREVER));
+}
+
+static void an_immense_collective_is_refused(const struct setting *setting)
+{
+    ranks_run(setting, immense_body, NULL);
+}
+
 static void case_41_collectives_differ(const struct setting *setting)
 {
     static struct odd_one odds[] = {
@@ -738,6 +754,7 @@ int main(void)
         {"polling_with_no_timeout", polling_with_no_timeout, NULL},
         {"timeout_of_a_blocking_one", timeout_of_a_blocking_one, NULL},
         {"case_41_collectives_differ", case_41_collectives_differ, NULL},
+        {"an_immense_collective_is_refused", an_immense_collective_is_refused, NULL},
         {"counters_are_exact_on_all_ranks", counters_are_exact_on_all_ranks, NULL},
         {"counters_between_steps", counters_between_steps, NULL},
         {"counters_are_bounded", counters_are_bounded, NULL},
