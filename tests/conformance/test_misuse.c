@@ -304,6 +304,7 @@ static const struct use uses[] = {
 
 static float values[4][4]; // The last one is a buffer's.
 static float gradients[4];
+static float bias_gradient[4]; // Given with reports of parameter 1.
 static const int64_t four[] = {4};
 static struct lockstep_parameter parameters[] = {
     {.name = "weight",
@@ -539,7 +540,7 @@ static void calls_in_the_wrong_order(void **state)
     INVALID("0 to 2; 3 is none", lockstep_grad_ready(module, call, 3, NULL, NULL));
     INVALID("'table' is frozen", lockstep_grad_ready(module, call, 2, gradients, NULL));
     INVALID("'bias'", lockstep_grad_ready(module, call, 1, NULL, NULL));
-    OK(lockstep_grad_ready(module, call, 1, gradients, NULL));
+    OK(lockstep_grad_ready(module, call, 1, bias_gradient, NULL));
     OK(lockstep_grad_ready(module, call, 0, NULL, NULL));
     INVALID("'weight' is ready twice", lockstep_grad_ready(module, call, 0, NULL, NULL));
     INVALID("lockstep_call_end", lockstep_step_end(session, NULL));
@@ -576,7 +577,7 @@ static void calls_beyond_what_was_declared(void **state)
     OK(lockstep_call_unused(calls[0], declared, 1));
     INVALID("'bias' is declared unused twice", lockstep_call_unused(calls[0], declared, 1));
     INVALID("'bias' is ready after it was declared unused",
-            lockstep_grad_ready(module, NULL, 1, gradients, NULL));
+            lockstep_grad_ready(module, NULL, 1, bias_gradient, NULL));
     OK(lockstep_grad_ready(module, NULL, 0, NULL, NULL));
     INVALID("'weight' is ready twice in call 1", lockstep_grad_ready(module, NULL, 0, NULL, NULL));
     OK(lockstep_call_end(calls[0]));
@@ -586,7 +587,7 @@ static void calls_beyond_what_was_declared(void **state)
     INVALID("ended already", lockstep_call_end(calls[0]));
     OK(lockstep_grad_ready(module, calls[1], 0, NULL, NULL));
     INVALID("twice in call 2", lockstep_grad_ready(module, calls[1], 0, NULL, NULL));
-    OK(lockstep_grad_ready(module, calls[1], 1, gradients, NULL));
+    OK(lockstep_grad_ready(module, calls[1], 1, bias_gradient, NULL));
     INVALID("'bias' is declared unused after it was ready",
             lockstep_call_unused(calls[1], declared, 1));
     OK(lockstep_call_end(calls[1]));
@@ -614,7 +615,7 @@ static void calls_that_are_given_up(void **state)
         OK(lockstep_call_abort(call));
         INVALID("ended already", lockstep_call_abort(call));
         INVALID("ended already", lockstep_call_end(call));
-        INVALID("outside a call", lockstep_grad_ready(module, call, 1, gradients, NULL));
+        INVALID("outside a call", lockstep_grad_ready(module, call, 1, bias_gradient, NULL));
         INVALID("no call after lockstep_call_abort", lockstep_call_begin(module, &again));
         CHECK(LOCKSTEP_E_UNUSED, "module 'net' on rank 0", lockstep_step_end(session, NULL));
     }
@@ -639,7 +640,7 @@ static void a_step_without_weight(void **state)
     OK(lockstep_step_begin(session, &options, NULL));
     OK(lockstep_call_begin(module, &call));
     OK(lockstep_grad_ready(module, call, 0, NULL, NULL));
-    OK(lockstep_grad_ready(module, call, 1, gradients, NULL));
+    OK(lockstep_grad_ready(module, call, 1, bias_gradient, NULL));
     OK(lockstep_call_end(call));
     INVALID("weight 0", lockstep_step_end(session, NULL));
     OK(lockstep_step_begin(session, NULL, NULL));
@@ -670,7 +671,8 @@ static void windows_that_cannot_be(void **state)
         OK(lockstep_step_begin(session, &options, &view));
         assert_int_equal(view.step, 1);
         OK(lockstep_call_begin(module, &call));
-        OK(lockstep_grad_ready(module, call, (uint32_t)i % 2, gradients, NULL));
+        OK(lockstep_grad_ready(module, call, (uint32_t)i % 2,
+                               i % 2 == 0 ? gradients : bias_gradient, NULL));
         INVALID("open call", lockstep_step_end(session, NULL));
         OK(lockstep_call_end(call));
         INVALID("calls_per_step, which is 1", lockstep_call_begin(module, &call));
@@ -1252,7 +1254,7 @@ static void a_forked_child_is_inert(lockstep_transport_kind transport)
     session = handles[SESSION];
     expect_inert_child(handles);
     OK(lockstep_work_wait(handles[WORK], LOCKSTEP_WAIT_FOREVER)); // The parent goes on.
-    OK(lockstep_grad_ready(handles[MODULE], NULL, 1, gradients, NULL));
+    OK(lockstep_grad_ready(handles[MODULE], NULL, 1, bias_gradient, NULL));
     OK(lockstep_grad_ready(handles[MODULE], NULL, 0, NULL, NULL));
     OK(lockstep_call_end(handles[CALL]));
     OK(lockstep_step_end(session, NULL));
@@ -1297,7 +1299,7 @@ static void solo_step(lockstep_session *session, lockstep_module *module, bool a
     OK(lockstep_call_begin(module, &call));
     OK(lockstep_grad_ready(module, call, 0, NULL, NULL));
     if (all)
-        OK(lockstep_grad_ready(module, call, 1, values, NULL));
+        OK(lockstep_grad_ready(module, call, 1, bias_gradient, NULL));
     OK(lockstep_call_end(call));
     if (all)
         OK(lockstep_step_end(session, NULL));
