@@ -141,7 +141,8 @@ void engine_peer_lost(void *context, uint32_t rank, enum peer_loss how, const ch
     }
     loss_say(session, &loss);
     loss_halt(session, &loss, &seen);
-    seen.step = message.u.lost.step;
+    // Before the first step that one is lost, as a rank says that gives up then.
+    seen.step = message.u.lost.step != 0 ? message.u.lost.step : 1;
     engine_report(session, &message, &seen);
 }
 
