@@ -17,11 +17,6 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 COLUMNS = 100
 TOPS = ("docs/", "deploy/README.md", "README.md", "SECURITY.md")
-WIDE = (  # To be rewritten.
-    "docs/stalls.md", "docs/errors.md", "docs/CHANGES.md", "docs/internals/design.md",
-    "docs/internals/testing.md", "docs/internals/promises.md", "docs/internals/threading.md",
-    "docs/internals/protocol.md", "docs/internals/data-plane.md",
-)
 FIXTURES = "tests/lint/fixtures/pages"
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"")
 CITED = re.compile(r"(?<![\w./-])(?:docs/[\w/-]+\.md|SECURITY\.md|deploy/README\.md)")
@@ -85,8 +80,7 @@ class Pages:
 
     def problems_of(self, page):
         for number, line, fenced in lines_of(self.pages[page]):
-            if len(line.replace(MARK, "").rstrip()) > COLUMNS and not is_printed(line, fenced) \
-                    and page not in WIDE:
+            if len(line.replace(MARK, "").rstrip()) > COLUMNS and not is_printed(line, fenced):
                 yield page, number, f"wider than {COLUMNS} columns"
             for match in () if fenced else LINK.finditer(line):
                 why = self.broken(page, match.group(1) or match.group(2))
