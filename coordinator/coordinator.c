@@ -239,6 +239,8 @@ static void core_heartbeat(struct coordinator *core, struct worker *worker,
                    sizeof(heartbeat->sleeps));
     sentence_clean(kept->collective, sizeof(kept->collective), heartbeat->collective,
                    sizeof(heartbeat->collective));
+    sentence_clean(kept->failure, sizeof(kept->failure), heartbeat->failure,
+                   sizeof(heartbeat->failure));
     if (kept->link_count > LOCKSTEP_LINKS_NAMED)
         kept->link_count = LOCKSTEP_LINKS_NAMED;
     if (kept->mate_count > LOCKSTEP_MATES_NAMED)

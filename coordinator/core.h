@@ -124,6 +124,7 @@ struct worker {
     bool left;
     char left_cause[LOCKSTEP_FAREWELL_TEXT_BYTES]; // Why it left, clean; "": as it should.
     bool lost;
+    bool vanished; // True if it was lost without a word: its last heartbeat may have the cause.
 
     // From heartbeats.
     uint64_t heard_ms;

@@ -76,6 +76,10 @@ static void verdict_tell(struct coordinator *core, struct job *job, const struct
     halt->rank = verdict->rank;
     sentence_begin(&sentence, halt->text, sizeof(halt->text));
     sentence_add(&sentence, "%s", verdict->text);
+    if (verdict->has_rank && job_worker(core, job, verdict->rank)->vanished) {
+        sentence_begin(&sentence, halt->cause, sizeof(halt->cause));
+        sentence_add(&sentence, "%s", job_worker(core, job, verdict->rank)->heartbeat.failure);
+    }
     core_send_all(core, job);
 }
 
@@ -227,14 +231,20 @@ static void verdict_lost_text(struct coordinator *core, struct job *job, struct 
 {
     char text[LOCKSTEP_TEXT_BYTES];
     struct sentence sentence;
+    const bool ended = advice == &advice_ended;
     sentence_begin(&sentence, text, sizeof(text));
-    sentence_add(
-        &sentence,
-        "rank %" PRIu32 " on host %s was lost: %s; %s %" PRIu32 " %s, then start the job again",
-        worker->rank, worker->hello.host, cause, advice->before, worker->hello.pid, advice->behind);
+    sentence_add(&sentence, "rank %" PRIu32 " on host %s was lost: %s", worker->rank,
+                 worker->hello.host, cause);
+    if (!ended || worker->heartbeat.failure[0] == '\0')
+        sentence_add(&sentence, "; %s %" PRIu32 " %s, then start the job again", advice->before,
+                     worker->hello.pid, advice->behind);
+    else
+        sentence_add(&sentence, "; pid %" PRIu32 " ended without lockstep_close after %s",
+                     worker->hello.pid, worker->heartbeat.failure);
     const struct verdict verdict = {
         .kind = HALT_LOST, .has_rank = true, .rank = worker->rank, .text = text};
     worker->lost = true;
+    worker->vanished = ended;
     verdict_halt(core, job, &verdict);
 }
 

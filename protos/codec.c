@@ -37,6 +37,7 @@ SAME_SIZE(wire_ManifestItem, strides, struct manifest_item, strides);
 SAME_SIZE(wire_LayoutPart, words, struct layout_part, words);
 SAME_SIZE(wire_UpHeartbeat, mark, struct up_heartbeat, mark);
 SAME_SIZE(wire_UpHeartbeat, sleeps, struct up_heartbeat, sleeps);
+SAME_SIZE(wire_UpHeartbeat, failure, struct up_heartbeat, failure);
 SAME_SIZE(wire_UpFail, text, struct up_fail, text);
 SAME_SIZE(wire_UpFail, name, struct up_fail, name);
 SAME_SIZE(wire_UpFail, form, struct up_fail, form);
@@ -67,6 +68,7 @@ SAME_SIZE(wire_Peer, host, struct peer, host);
 SAME_SIZE(wire_DownGeneration, secret.bytes, struct down_generation, secret);
 SAME_SIZE(wire_DownGeneration, gpus, struct down_generation, gpus);
 SAME_SIZE(wire_DownHalt, text, struct down_halt, text);
+SAME_SIZE(wire_DownHalt, cause, struct down_halt, cause);
 
 // Of arrays whose elements differ, the number of elements.
 #define SAME_COUNT(wire_type, field, count) \

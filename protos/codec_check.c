@@ -214,6 +214,7 @@ static void check_heartbeat(const struct up_heartbeat *heartbeat, struct codec_f
     check_number((uint32_t)heartbeat->activity, ACTIVITY_PAUSED, "an activity is unknown", fault);
     codec_check_text(heartbeat->mark, sizeof(heartbeat->mark), fault);
     codec_check_text(heartbeat->sleeps, sizeof(heartbeat->sleeps), fault);
+    codec_check_text(heartbeat->failure, sizeof(heartbeat->failure), fault);
     check_place(&heartbeat->place, fault);
     check_number(heartbeat->flags, PLACE_FLAGS, "a flag of a place is unknown", fault);
     check_number((uint32_t)heartbeat->held, DEVICE_HOLD_NCCL,
@@ -573,6 +574,7 @@ static void check_halt(const struct down_halt *halt, struct codec_fault *fault)
     if (halt->has_rank)
         check_rank(halt->rank, fault);
     codec_check_text(halt->text, sizeof(halt->text), fault);
+    codec_check_text(halt->cause, sizeof(halt->cause), fault);
 }
 
 static void check_inspect(const struct down_inspect *inspect, struct codec_fault *fault)

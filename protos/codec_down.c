@@ -99,6 +99,7 @@ static void down_halt_out(wire_DownHalt *wire, const struct down_halt *halt)
     wire->has_rank = halt->has_rank;
     wire->rank = halt->rank;
     codec_text_out(wire->text, halt->text, sizeof(wire->text));
+    codec_text_out(wire->cause, halt->cause, sizeof(wire->cause));
 }
 
 static void down_tuning_out(wire_DownTuning *wire, const struct tuning *tuning)
@@ -240,6 +241,7 @@ static void down_halt_in(struct down_halt *halt, const wire_DownHalt *wire,
     halt->has_rank = wire->has_rank;
     halt->rank = wire->rank;
     codec_text_in(halt->text, wire->text, sizeof(halt->text), fault);
+    codec_text_in(halt->cause, wire->cause, sizeof(halt->cause), fault);
 }
 
 static void down_tuning_in(struct tuning *tuning, const wire_DownTuning *wire)

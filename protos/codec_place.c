@@ -124,6 +124,7 @@ void codec_heartbeat_out(wire_UpHeartbeat *wire, const struct up_heartbeat *hear
         wire->mates[i].tracer = heartbeat->mates[i].tracer;
     }
     codec_text_out(wire->sleeps, heartbeat->sleeps, sizeof(wire->sleeps));
+    codec_text_out(wire->failure, heartbeat->failure, sizeof(wire->failure));
     wire->has_await = codec_await_out(&wire->await, &heartbeat->await);
     codec_text_out(wire->collective, heartbeat->collective, sizeof(wire->collective));
     wire->collective_use = heartbeat->collective_use;
@@ -160,6 +161,7 @@ void codec_heartbeat_in(struct up_heartbeat *heartbeat, const wire_UpHeartbeat *
         heartbeat->mates[i].tracer = wire->mates[i].tracer;
     }
     codec_text_in(heartbeat->sleeps, wire->sleeps, sizeof(heartbeat->sleeps), fault);
+    codec_text_in(heartbeat->failure, wire->failure, sizeof(heartbeat->failure), fault);
     if (wire->has_await)
         codec_await_in(&heartbeat->await, &wire->await, fault);
     codec_text_in(heartbeat->collective, wire->collective, sizeof(heartbeat->collective), fault);

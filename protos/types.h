@@ -465,6 +465,9 @@ struct up_heartbeat {
     // have a timeout, and other threads may wait, too. Empty: none.
     char collective[LOCKSTEP_NAME_BYTES];
     uint64_t collective_use; // Which use of it, from 0.
+    // The last failure of a call that nothing has ended well after, as "LOCKSTEP_E_INVALID: ...".
+    // Empty: there is none.
+    char failure[LOCKSTEP_FAREWELL_TEXT_BYTES];
 };
 
 enum halt_kind {
@@ -796,6 +799,8 @@ struct down_halt {
     bool has_rank; // HALT_LOST and HALT_LEFT: which rank.
     uint32_t rank;
     char text[LOCKSTEP_REPORT_BYTES]; // The same on every rank.
+    // HALT_LOST: the last failure of that rank, which ended without a goodbye. Empty: not known.
+    char cause[LOCKSTEP_FAREWELL_TEXT_BYTES];
 };
 
 struct down_message {

@@ -13,6 +13,7 @@
 
 #include "protos/types.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct control; // Opaque.
@@ -48,6 +49,9 @@ int control_open(const struct control_target *target, const struct control_event
 // when LOCKSTEP_SEND_QUEUE messages wait, or another heartbeat does, -3 when the message cannot be
 // encoded (a bug), -4 without memory for the copy.
 int control_send(struct control *control, const struct up_message *message);
+
+// True if nothing waits to be sent: gRPC has taken it all, or the stream has ended. Any thread.
+bool control_is_idle(struct control *control);
 
 // Half-closes after everything queued was sent, waits at most linger_ms for the end of the stream,
 // cancels it otherwise, joins the thread and frees. No event is reported after it returned.

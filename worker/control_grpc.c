@@ -135,6 +135,7 @@ struct control {
     struct list queue; // of struct outgoing
     struct up_message hello; // What the stream begins with, each time; kind UP_NONE: not known.
     unsigned queued;
+    bool sends; // gRPC has not taken the message that left the queue last.
     bool heartbeat_queued; // One that waits is enough.
     bool waking; // A TAG_WAKE is in flight.
     bool ended; // Nothing is accepted, and wake_call is gone.
@@ -449,6 +450,7 @@ static bool begin_again(struct control *control, uint64_t now)
     mutex_lock(&control->mutex);
     const bool known = control->hello.kind == UP_HELLO;
     drop_queue_locked(control);
+    control->sends = false;
     if (known) {
         control->hello.u.hello.open_timeout_ms = (uint32_t)(control->connect_deadline - now);
         (void)queue_push_locked(control, &control->hello);
@@ -548,11 +550,20 @@ static struct outgoing *queue_pop(struct control *control)
     struct outgoing *item = node ? list_entry(node, struct outgoing, link) : NULL;
     if (item) {
         control->queued--;
+        control->sends = true;
         if (item->heartbeat)
             control->heartbeat_queued = false;
     }
     mutex_unlock(&control->mutex);
     return item;
+}
+
+static void sent(struct control *control)
+{
+    control->sending = false;
+    mutex_lock(&control->mutex);
+    control->sends = false;
+    mutex_unlock(&control->mutex);
 }
 
 static void send_now(struct control *control, const struct outgoing *item)
@@ -691,7 +702,7 @@ static void on_completion(struct control *control, enum tag tag, bool ok)
         on_receive(control);
         break;
     case TAG_SEND:
-        control->sending = false;
+        sent(control);
         break;
     case TAG_HEADERS:
     case TAG_HALF_CLOSE:
@@ -934,6 +945,14 @@ int control_send(struct control *control, const struct up_message *message)
         wake_locked(control);
     mutex_unlock(&control->mutex);
     return result;
+}
+
+bool control_is_idle(struct control *control)
+{
+    mutex_lock(&control->mutex);
+    const bool idle = control->ended || (control->queued == 0 && !control->sends);
+    mutex_unlock(&control->mutex);
+    return idle;
 }
 
 // Nothing is reported from the moment this is called; an event function that runs is waited for.

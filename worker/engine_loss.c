@@ -170,11 +170,20 @@ void engine_choose_loss(struct lockstep_session *session, struct down_halt *halt
 {
     const struct farewell *first = losses_first(&session->losses, session->rank);
     const uint64_t step = halt->step;
+    char cause[sizeof(halt->cause)] = "";
+    struct text text;
     if (halt->kind != HALT_LOST || !first || session->abort_text[0] != '\0')
         return;
+    if (halt->has_rank && halt->rank == first->rank && first->rank != first->witness)
+        text_copy(cause, sizeof(cause), halt->cause);
     loss_halt(session, first, halt);
     if (step < halt->step)
         halt->step = step;
+    if (cause[0] == '\0')
+        return;
+    text_init(&text, halt->text, sizeof(halt->text));
+    loss_lost_text(session, first, &text);
+    text_append(&text, "; it ended without lockstep_close after %s", cause);
 }
 
 // ---- The goodbye --------------------------------------------------------------------------------

@@ -394,6 +394,7 @@ static int session_await_world(struct lockstep_session *session)
 static void session_shut(struct lockstep_session *session, bool leave)
 {
     struct up_message message = {.kind = UP_LEAVE};
+    exit_unwatch(session);
     session_read_note(session, message.u.leave.cause, sizeof(message.u.leave.cause));
     engine_stop(session, leave);
     watch_stop(session);
@@ -422,6 +423,8 @@ static int session_join(struct lockstep_session *session)
         return status;
     fork_watch(session);
     status = session_connect(session);
+    if (status == 0)
+        exit_watch(session);
     if (status == 0)
         status = session_await_world(session);
     if (status < 0)

@@ -440,6 +440,7 @@ struct lockstep_session {
         device_problem[LOCKSTEP_NAME_BYTES]; // Why it has not the one it was told to have; else "".
     struct thread engine;
     bool engine_runs;
+    struct lockstep_session *next_telling; // guarded by the list of exit.c
     struct lockstep_session *next_open; // guarded by the list of open sessions (fork.c)
     struct trace trace; // What it holds is atomic.
     struct progress *progress; // In it.
@@ -593,6 +594,7 @@ struct lockstep_session {
     // atomic
     atomic_bool alone; // The coordinator is gone; the session goes on without it.
     _Atomic(uint64_t) alone_ms; // clock_now_ms when it became so.
+    atomic_bool tells; // The watch and the control stream are there (exit.c).
     atomic_bool noted; // There is a note, and it is not over (session_note_over).
     atomic_bool failed; // failure != 0
     atomic_bool aborting; // This rank gives up: failure is about to be set.
@@ -1002,6 +1004,16 @@ void counter_contribute(struct lockstep_session *session, struct commit_wave *wa
 void counter_apply(struct lockstep_session *session, const struct commit_wave *result);
 
 // ---- fork.c ------------------------------------------------------------------------------------
+
+// ---- exit.c ------------------------------------------------------------------------------------
+
+// While the control stream of a session may be used: a failure of a call is told to the
+// coordinator, and a process that exits waits, for EXIT_MS at most, until the last one is on its
+// way.
+void exit_watch(struct lockstep_session *session);
+void exit_unwatch(struct lockstep_session *session);
+// A call has failed. Any thread.
+void exit_note(struct lockstep_session *session);
 
 void fork_watch(struct lockstep_session *session); // From open to close.
 void fork_unwatch(struct lockstep_session *session);

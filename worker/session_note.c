@@ -32,6 +32,9 @@ void session_note(struct lockstep_session *session, int status, const char *text
     session_append_clean(&note, text);
     mutex_unlock(&session->note_mutex);
     atomic_store_explicit(&session->noted, true, memory_order_relaxed);
+    // A trainer may ask again and again whether something is over.
+    if (status != LOCKSTEP_E_TIMEOUT)
+        exit_note(session);
 }
 
 void session_read_note(struct lockstep_session *session, char *text, size_t bytes)

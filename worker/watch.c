@@ -39,6 +39,10 @@ struct watch {
     struct locality locality;
     struct down_query query; // What other ranks wait for; without keys: nothing.
     bool queried; // It is new.
+    uint64_t notes_asked; // How often a failure was to be told at once, ...
+    uint64_t notes_seen; // ... as far as the thread was woken for it, ...
+    uint64_t notes_told; // ... and as far as it is on its way.
+    uint64_t notes_from_ms; // No failure wakes the thread earlier.
     struct down_inspect inspect; // The question to be answered; id 0: none.
     bool asked; // COMMAND_INSPECT is on its way to the driver, or there.
     struct answer_place place; // What the driver said last.
@@ -51,6 +55,7 @@ struct watch {
     uint64_t due_ms; // The next heartbeat in turn; 0: not welcome yet.
     struct up_heartbeat said; // The last one.
     bool still; // It said what the one before it had said.
+    bool note_due; // A failure is to be told.
     uint32_t proc_flags; // As of the last heartbeat in turn.
     uint64_t throttled;
     char sleeps[LOCKSTEP_KERNEL_BYTES]; // What the trainer sleeps in, in state D; empty: nothing.
@@ -240,7 +245,8 @@ static bool watch_is_overdue_anew(const struct up_heartbeat *now, const struct u
 
 static bool watch_is_urgent(const struct watch *watch, const struct up_heartbeat *beat)
 {
-    return watch_is_blocked_anew(&beat->await, &watch->said.await) ||
+    const bool over = watch->said.failure[0] != '\0' && !atomic_load(&watch->session->noted);
+    return watch->note_due || over || watch_is_blocked_anew(&beat->await, &watch->said.await) ||
            watch_is_overdue_anew(beat, &watch->said) ||
            ((beat->flags ^ watch->said.flags) & PLACE_PAUSED) != 0 ||
            (watch->still && !watch_same_place(beat, &watch->said));
@@ -257,18 +263,36 @@ static void watch_take_links(struct watch *watch, struct up_heartbeat *beat)
     mutex_unlock(&watch->mutex);
 }
 
+static uint64_t watch_notes_asked(struct watch *watch)
+{
+    mutex_lock(&watch->mutex);
+    const uint64_t asked = watch->notes_asked;
+    mutex_unlock(&watch->mutex);
+    return asked;
+}
+
+static void watch_told_note(struct watch *watch, uint64_t asked)
+{
+    mutex_lock(&watch->mutex);
+    watch->notes_told = asked;
+    mutex_unlock(&watch->mutex);
+}
+
 static void watch_beat(struct watch *watch)
 {
+    const uint64_t asked = watch_notes_asked(watch); // Before the note is read.
     struct up_heartbeat *beat = &watch->beat.u.heartbeat;
     watch_read_mates(watch, beat);
     beat->flags |= watch->proc_flags;
     memcpy(beat->sleeps, watch->sleeps, sizeof(beat->sleeps));
+    session_read_note(watch->session, beat->failure, sizeof(beat->failure));
     watch->still = watch_same_place(beat, &watch->said);
     if (watch->still)
         watch_take_links(watch, beat);
     watch->said = *beat;
     // The stream has ended, or its last heartbeat waits: the next one says more.
-    (void)control_send(watch->session->control, &watch->beat);
+    if (control_send(watch->session->control, &watch->beat) == 0)
+        watch_told_note(watch, asked);
 }
 
 // The generation is that of the heartbeat, or there is none and nothing to be told.
@@ -417,11 +441,14 @@ static bool watch_rest(struct watch *watch, struct down_inspect *inspect, uint32
     bool runs;
     mutex_lock(&watch->mutex);
     while (!watch->stop && watch->inspect.id == 0 && !watch->queried &&
+           watch->notes_seen == watch->notes_asked &&
            cond_wait_until(&watch->changed, &watch->mutex, deadline_ms))
         ;
     *inspect = watch->inspect;
     *interval_ms = watch->interval_ms;
     watch->inspect.id = 0;
+    watch->notes_seen = watch->notes_asked;
+    watch->note_due = watch->notes_told != watch->notes_asked;
     runs = !watch->stop;
     mutex_unlock(&watch->mutex);
     return runs;
@@ -506,4 +533,24 @@ void watch_inspect(struct watch *watch, const struct down_inspect *inspect)
     watch->inspect = *inspect;
     cond_signal(&watch->changed);
     mutex_unlock(&watch->mutex);
+}
+
+void watch_note(struct watch *watch, bool last)
+{
+    const uint64_t now_ms = clock_coarse_ms();
+    mutex_lock(&watch->mutex);
+    if (last || now_ms >= watch->notes_from_ms) {
+        watch->notes_from_ms = now_ms + LOCKSTEP_WATCH_MS;
+        watch->notes_asked++;
+        cond_signal(&watch->changed);
+    }
+    mutex_unlock(&watch->mutex);
+}
+
+bool watch_has_told(struct watch *watch)
+{
+    mutex_lock(&watch->mutex);
+    const bool told = watch->notes_told == watch->notes_asked;
+    mutex_unlock(&watch->mutex);
+    return told;
 }

@@ -14,6 +14,8 @@
 
 #include "protos/types.h"
 
+#include <stdbool.h>
+
 struct lockstep_session;
 struct watch;
 
@@ -32,6 +34,11 @@ void watch_inspect(struct watch *watch, const struct down_inspect *inspect);
 // The coordinator asks which of the things that other ranks wait for this rank has not done. The
 // list takes the place of the last one. Any thread.
 void watch_query(struct watch *watch, const struct down_query *query);
+// A call has failed: a heartbeat says so at once, but one in LOCKSTEP_WATCH_MS at most. Then the
+// next heartbeat has the newest failure. last: at once in any case. Any thread.
+void watch_note(struct watch *watch, bool last);
+// True if all that watch_note was called for has been given to the control stream. Any thread.
+bool watch_has_told(struct watch *watch);
 // Fills in what only the driver knows. Driver, for COMMAND_INSPECT.
 void watch_driven(struct lockstep_session *session);
 

@@ -8,6 +8,7 @@
 #include "worker/cuda.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <lockstep/lockstep.h>
 #include <signal.h>
 #include <stdio.h>
@@ -107,6 +108,16 @@ __attribute__((noinline)) static void hold_kernel(const struct trainer *trainer)
     hold_read(trainer);
 }
 
+__attribute__((noinline)) static void hold_frozen(const struct trainer *trainer)
+{
+    const char *path = getenv("LOCKSTEP_TEST_FROZEN");
+    const int fd = path ? open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600) : -1;
+    if (fd < 0)
+        _exit(5);
+    close(fd);
+    hold_read(trainer);
+}
+
 static void hold_stream(void *argument)
 {
     hold_read(argument);
@@ -117,7 +128,8 @@ static void trainer_hold(struct trainer *trainer)
     static void (*const holds[])(const struct trainer *) = {[HOLD_READ] = hold_read,
                                                             [HOLD_SPIN] = hold_spin,
                                                             [HOLD_SLEEP] = hold_sleep,
-                                                            [HOLD_KERNEL] = hold_kernel};
+                                                            [HOLD_KERNEL] = hold_kernel,
+                                                            [HOLD_FROZEN] = hold_frozen};
     const struct script *script = trainer->script;
     if (script->hold == HOLD_NOT)
         return;

@@ -35,6 +35,8 @@ enum hold {
     HOLD_SPIN, // hold_spin: it computes.
     HOLD_SLEEP, // hold_sleep
     HOLD_KERNEL, // hold_kernel: asleep in the kernel, in state D.
+    HOLD_FROZEN, // hold_frozen: it makes the file LOCKSTEP_TEST_FROZEN, whose file system is
+                 // frozen.
     HOLD_STREAM, // It goes on, and the stream that makes its gradients stands still instead.
 };
 

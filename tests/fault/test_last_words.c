@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The cause travels. A wait whose time is over while the coordinator is gone says that it is.
+// The cause travels. A worker process that ends after a failed call, in any way, without
+// lockstep_close: the survivor's error has the text of that failure. A wait whose time is over
+// while the coordinator is gone says that it is.
 
 #include "tests/fault/process_world.h"
 
@@ -16,12 +18,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define RANKS 2
 #define ELEMENTS 100
+
+enum end {
+    END_RETURN, // Rank 1 returns from main ...
+    END_EXIT, // ... or calls exit ...
+    END_EXIT_CHILD, // ... after a child of it did, ...
+    END_QUICK, // ... or _exit ...
+    END_ABORT,
+    END_KILL, // ... or waits for SIGKILL.
+    END_WELL, // A collective ends well after the failure: it is no cause any more.
+};
 
 struct trainer {
     lockstep_session *session;
@@ -57,7 +70,7 @@ static void await_word(int socket)
         _exit(9);
 }
 
-static int register_line(struct trainer *trainer, lockstep_module **module)
+static int register_line(struct trainer *trainer)
 {
     static const int64_t shape = ELEMENTS;
     struct lockstep_parameter parameter = LOCKSTEP_PARAMETER_INIT;
@@ -70,7 +83,7 @@ static int register_line(struct trainer *trainer, lockstep_module **module)
     config.name = "line";
     config.parameters = &parameter;
     config.parameter_count = 1;
-    return lockstep_module_register(trainer->session, &config, module);
+    return lockstep_module_register(trainer->session, &config, &trainer->module);
 }
 
 static void open_world(struct trainer *trainer, uint32_t rank)
@@ -83,7 +96,7 @@ static void open_world(struct trainer *trainer, uint32_t rank)
     config.world_size = RANKS;
     config.rank_hint = (int32_t)rank;
     must(lockstep_open(&config, &trainer->session), "open");
-    must(register_line(trainer, &trainer->module), "register");
+    must(register_line(trainer), "register");
     must(lockstep_start(trainer->session), "start");
 }
 
@@ -95,6 +108,68 @@ static lockstep_call *begin_step(struct trainer *trainer)
     must(lockstep_grad_ready(trainer->module, call, 0, NULL, NULL), "grad_ready");
     must(lockstep_call_end(call), "call_end");
     return call;
+}
+
+// No step is open.
+static void fail_call(struct trainer *trainer)
+{
+    lockstep_call *call;
+    if (lockstep_call_begin(trainer->module, &call) != LOCKSTEP_E_INVALID)
+        _exit(8);
+}
+
+static int end_after_failure(struct trainer *trainer, int socket, enum end end)
+{
+    begin_step(trainer);
+    must(lockstep_step_end(trainer->session, NULL), "step_end");
+    fail_call(trainer);
+    if (end == END_EXIT_CHILD) {
+        const pid_t child = fork();
+        if (child == 0)
+            exit(0);
+        if (child < 0 || waitpid(child, NULL, 0) != child)
+            _exit(8);
+    }
+    if (end == END_WELL)
+        must(lockstep_barrier(trainer->session, "well", LOCKSTEP_WAIT_FOREVER), "barrier");
+    // Something is printed, files are closed. That a failure is over goes with the next look of the
+    // watch.
+    if (end == END_QUICK || end == END_ABORT)
+        pause_us(20000);
+    if (end == END_WELL)
+        pause_us(slow_ms(1000) * 1000);
+    if (end == END_EXIT || end == END_EXIT_CHILD)
+        exit(1);
+    if (end == END_ABORT)
+        abort();
+    if (end == END_KILL) {
+        say(socket, "kill me");
+        pause();
+    }
+    if (end != END_RETURN)
+        _exit(1);
+    return 1;
+}
+
+static int survive(struct trainer *trainer, int socket, enum end end)
+{
+    begin_step(trainer);
+    must(lockstep_step_end(trainer->session, NULL), "step_end");
+    if (end == END_WELL)
+        must(lockstep_barrier(trainer->session, "well", LOCKSTEP_WAIT_FOREVER), "barrier");
+    if (lockstep_barrier(trainer->session, "never", LOCKSTEP_WAIT_FOREVER) != LOCKSTEP_E_PEER_LOST)
+        _exit(8);
+    say(socket, lockstep_error_text());
+    must(lockstep_close(trainer->session), "close");
+    return 0;
+}
+
+static int play_end(uint32_t rank, int socket, enum end end)
+{
+    static struct trainer trainer;
+    prctl(PR_SET_DUMPABLE, 0);
+    open_world(&trainer, rank);
+    return rank == 0 ? survive(&trainer, socket, end) : end_after_failure(&trainer, socket, end);
 }
 
 // The coordinator's death is noticed some time after it.
@@ -112,7 +187,7 @@ static void say_when_gone(struct trainer *trainer, int socket, lockstep_call *ca
     say(socket, lockstep_error_text());
 }
 
-_Noreturn static void play_late(uint32_t rank, int socket)
+static int play_late(uint32_t rank, int socket)
 {
     static struct trainer trainer;
     lockstep_call *call;
@@ -138,7 +213,7 @@ _Noreturn static void play_late(uint32_t rank, int socket)
 
 // ---- In the test --------------------------------------------------------------------------------
 
-static void start_rank(uint32_t rank)
+static void start_rank(uint32_t rank, int end)
 {
     int ends[2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
@@ -147,7 +222,7 @@ static void start_rank(uint32_t rank)
     if (pids[rank] == 0) {
         close(ends[0]);
         alarm(120);
-        play_late(rank, ends[1]);
+        exit(end < 0 ? play_late(rank, ends[1]) : play_end(rank, ends[1], (enum end)end));
     }
     close(ends[1]);
     sockets[rank] = ends[0];
@@ -183,6 +258,48 @@ static int teardown(void **state)
     return 0;
 }
 
+static void ends_after_failure(enum end end, char *text, size_t bytes)
+{
+    char pid[32];
+    coordinator_start(&coordinator, NULL);
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        start_rank(rank, (int)end);
+    if (end == END_KILL) {
+        hear(1, text, bytes);
+        pause_us(20000);
+        kill(pids[1], SIGKILL);
+    }
+    hear(0, text, bytes);
+    printf("%s\n", text);
+    assert_non_null(strstr(text, "rank 1 "));
+    if (end == END_WELL) {
+        assert_null(strstr(text, "LOCKSTEP_E_INVALID"));
+        return;
+    }
+    snprintf(pid, sizeof(pid), "pid %d ended", (int)pids[1]);
+    assert_non_null(strstr(text, pid));
+    assert_non_null(strstr(text, "ended without lockstep_close after LOCKSTEP_E_INVALID: "));
+    assert_non_null(strstr(text, "module 'line'"));
+}
+
+// Condition: a process ends in this way after a failed call. Decision: the other rank's E_PEER_LOST
+// has the text of the failure.
+#define ENDS(function, end) \
+    static void function(void **state) \
+    { \
+        char text[4096]; \
+        (void)state; \
+        ends_after_failure(end, text, sizeof(text)); \
+    }
+ENDS(a_return_from_main_tells_the_failure, END_RETURN)
+ENDS(an_exit_tells_the_failure, END_EXIT)
+ENDS(the_exit_of_a_child_tells_nothing_and_breaks_nothing, END_EXIT_CHILD)
+ENDS(a_quick_exit_tells_the_failure, END_QUICK)
+ENDS(an_abort_tells_the_failure, END_ABORT)
+ENDS(a_kill_tells_the_failure, END_KILL)
+// Condition: a collective has ended well after the failure. Decision: the failure is no cause.
+ENDS(an_old_failure_is_no_cause, END_WELL)
+
 // Condition: the coordinator is gone and rank 1 is late. Decision: each wait whose time is over
 // says which coordinator is gone since when.
 static void a_wait_says_that_the_coordinator_is_gone(void **state)
@@ -195,7 +312,7 @@ static void a_wait_says_that_the_coordinator_is_gone(void **state)
     (void)state;
     coordinator_start(&coordinator, NULL);
     for (uint32_t rank = 0; rank < RANKS; rank++)
-        start_rank(rank);
+        start_rank(rank, -1);
     for (uint32_t rank = 0; rank < RANKS; rank++)
         hear(rank, text, sizeof(text));
     snprintf(gone, sizeof(gone), "; the coordinator at 127.0.0.1:%u is gone since ",
@@ -215,6 +332,13 @@ static void a_wait_says_that_the_coordinator_is_gone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(a_return_from_main_tells_the_failure, teardown),
+        cmocka_unit_test_teardown(an_exit_tells_the_failure, teardown),
+        cmocka_unit_test_teardown(the_exit_of_a_child_tells_nothing_and_breaks_nothing, teardown),
+        cmocka_unit_test_teardown(a_quick_exit_tells_the_failure, teardown),
+        cmocka_unit_test_teardown(an_abort_tells_the_failure, teardown),
+        cmocka_unit_test_teardown(a_kill_tells_the_failure, teardown),
+        cmocka_unit_test_teardown(an_old_failure_is_no_cause, teardown),
         cmocka_unit_test_teardown(a_wait_says_that_the_coordinator_is_gone, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -31,6 +31,13 @@
 static struct coordinator_process coordinator;
 static struct world world;
 
+static int teardown(void **state)
+{
+    (void)state;
+    world_teardown(&world, &coordinator);
+    return 0;
+}
+
 static void begin(struct script *scripts, uint32_t size, const char *transport)
 {
     char floor_ms[48];
@@ -159,6 +166,85 @@ static void asleep_in_the_kernel(void **state)
     end();
 }
 
+// ---- A mount that answers no more ---------------------------------------------------------------
+
+// A file system of its own in a file. Its shell thaws and removes it when the pipe ends, so also
+// when the test dies; until then nothing can end a process that sleeps there.
+static char mount_folder[] = "/tmp/lockstep-frozen-XXXXXX";
+static FILE *mount_keeper;
+
+static bool mount_run(const char *format)
+{
+    char command[512];
+    snprintf(command, sizeof(command), "{ D=%s; %s; } >/dev/null 2>&1", mount_folder, format);
+    return system(command) == 0;
+}
+
+static bool mount_make(void)
+{
+    if (mkdtemp(mount_folder) == NULL)
+        return false;
+    if (mount_run("mkdir $D/m && truncate -s 8M $D/image && mkfs.ext4 -q $D/image && "
+                  "mount -o loop $D/image $D/m"))
+        return true;
+    mount_run("rm -rf $D");
+    return false;
+}
+
+// After the workers were forked: they must not hold the pipe.
+static void mount_freeze(void)
+{
+    char command[256];
+    snprintf(command, sizeof(command),
+             "cat >/dev/null; fsfreeze -u %s/m; umount -l %s/m; rm -rf %s", mount_folder,
+             mount_folder, mount_folder);
+    mount_keeper = popen(command, "we");
+    assert_non_null(mount_keeper);
+    assert_true(mount_run("fsfreeze -f $D/m"));
+}
+
+static void mount_thaw(void)
+{
+    if (mount_keeper != NULL)
+        pclose(mount_keeper);
+    mount_keeper = NULL;
+}
+
+static int mount_teardown(void **state)
+{
+    mount_thaw();
+    return teardown(state);
+}
+
+// Condition: rank 1 makes a file where the file system takes no more writes, and takes no signal.
+// Decision: it is named with the system call and the function of the kernel.
+static void asleep_on_a_dead_mount(void **state)
+{
+    char path[64];
+    struct script scripts[2] = {
+        {.place = PLACE_NOWHERE},
+        {.place = PLACE_OPTIMIZER, .place_step = STEP, .hold = HOLD_FROZEN},
+    };
+    (void)state;
+    if (!mount_make()) {
+        print_message("skipped: this machine mounts no file system of a test (mkfs.ext4, mount -o "
+                      "loop, fsfreeze, as root)\n");
+        skip();
+    }
+    snprintf(path, sizeof(path), "%s/m/file", mount_folder);
+    setenv("LOCKSTEP_TEST_FROZEN", path, 1);
+    begin(scripts, 2, "auto");
+    mount_freeze();
+    world_expect(&world, 1, REPORT_PLACE, NULL);
+    stall_expect(&coordinator,
+                 "'1:outside:disk:why\": \"sleeps in the kernel:says=it sleeps in the kernel'",
+                 WAIT_MS);
+    stall_expect(&coordinator, "'1:outside:says= openat (percpu_rwsem_wait)'", WAIT_MS);
+    mount_thaw();
+    world_release(&world, 1);
+    end();
+}
+
 // Condition: rank 1 is stopped, and rank 0 stands still in its own code. Decision: both are named.
 static void behind_a_stopped_one(void **state)
 {
@@ -233,13 +319,6 @@ static void a_slow_rank(void **state)
     end();
 }
 
-static int teardown(void **state)
-{
-    (void)state;
-    world_teardown(&world, &coordinator);
-    return 0;
-}
-
 int main(void)
 {
     const char *sanitizer = getenv("LOCKSTEP_TEST_SANITIZER");
@@ -250,6 +329,7 @@ int main(void)
         cmocka_unit_test_teardown(all_wait_over_tcp, teardown),
         cmocka_unit_test_teardown(all_wait_in_memory, teardown),
         cmocka_unit_test_teardown(asleep_in_the_kernel, teardown),
+        cmocka_unit_test_teardown(asleep_on_a_dead_mount, mount_teardown),
         cmocka_unit_test_teardown(behind_a_stopped_one, teardown),
         cmocka_unit_test_teardown(held_by_a_debugger, teardown),
         cmocka_unit_test_teardown(a_slow_rank, teardown),

@@ -38,7 +38,7 @@ static_assert(sizeof(struct link_state) == 32, "a new field?");
 static_assert(sizeof(struct mate_state) == 12, "a new field?");
 static_assert(sizeof(struct await_key) == 24, "a new field?");
 static_assert(sizeof(struct await) == 696, "a new field?");
-static_assert(sizeof(struct up_heartbeat) == 1760, "a new field?");
+static_assert(sizeof(struct up_heartbeat) == 2272, "a new field?");
 static_assert(sizeof(struct up_fail) == 1440, "a new field?");
 static_assert(sizeof(struct up_lost) == 1040, "a new field?");
 static_assert(sizeof(struct up_leave) == 648, "a new field?");
@@ -65,7 +65,7 @@ static_assert(sizeof(struct down_query) == 408, "a new field?");
 static_assert(sizeof(struct down_inspect) == 16, "a new field?");
 static_assert(sizeof(struct plan_slot) == 16, "a new field?");
 static_assert(sizeof(struct down_plan_part) == 2112, "a new field?");
-static_assert(sizeof(struct down_halt) == 4120, "a new field?");
+static_assert(sizeof(struct down_halt) == 4632, "a new field?");
 // Many structs hold one of these: what is large travels in parts.
 static_assert(sizeof(struct up_message) <= 9 * 1024, "a message from a worker stays small");
 #endif
@@ -703,6 +703,7 @@ static void random_trouble(uint64_t *state, struct up_heartbeat *heartbeat)
         heartbeat->mates[i].tracer = (uint32_t)random_number(state);
     }
     RANDOM_TEXT(state, heartbeat->sleeps);
+    RANDOM_TEXT(state, heartbeat->failure);
 }
 
 static void random_set(uint64_t *state, struct slot_set *set)
@@ -1097,6 +1098,7 @@ static void random_down(int kind, uint64_t *state, union any_message *any)
         if (message->u.halt.has_rank)
             message->u.halt.rank = random_below(state, LOCKSTEP_MAX_WORLD);
         RANDOM_TEXT(state, message->u.halt.text);
+        RANDOM_TEXT(state, message->u.halt.cause);
         break;
     case DOWN_TUNING:
         message->u.tuning.latency_ns = random_number(state);
@@ -1402,6 +1404,7 @@ static const struct poke pokes[] = {
     POKE_MAX(up, UP_HEARTBEAT, u.heartbeat.activity, ACTIVITY_PAUSED),
     POKE_TEXT(up, UP_HEARTBEAT, u.heartbeat.mark),
     POKE_TEXT(up, UP_HEARTBEAT, u.heartbeat.sleeps),
+    POKE_TEXT(up, UP_HEARTBEAT, u.heartbeat.failure),
     POKE_MAX(up, UP_HEARTBEAT, u.heartbeat.place.count, LOCKSTEP_MAX_SLOTS),
     POKE(up, UP_HEARTBEAT, u.heartbeat.place.count, 1, CODEC_INVALID), // Position 3.
     POKE_MAX(up, UP_HEARTBEAT, u.heartbeat.place.position, 8),
@@ -1516,6 +1519,7 @@ static const struct poke pokes[] = {
     POKE_MAX(down, DOWN_HALT, u.halt.kind, HALT_TUNING),
     POKE_MAX(down, DOWN_HALT, u.halt.rank, LOCKSTEP_MAX_WORLD - 1),
     POKE_TEXT(down, DOWN_HALT, u.halt.text),
+    POKE_TEXT(down, DOWN_HALT, u.halt.cause),
     POKE_MAX(down, DOWN_TUNING, u.tuning.wish, ALGORITHM_BY_SIZE),
     POKE(down, DOWN_QUERY, u.query.key_count, LOCKSTEP_MAX_AWAITED + 1, CODEC_TOO_LONG),
     POKE(down, DOWN_QUERY, u.query.key_count, 3, CODEC_INVALID), // The third has no kind.
