@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Who may include whom: the directions of docs/internals/design.md, and the fences round foreign libraries.
+"""Who may include whom: the directions of docs/internals/source.md, and the fences round foreign libraries.
 
 --self-test runs the same check over fixtures/, where exactly the lines marked '// forbidden' must
 be reported.
