@@ -13,8 +13,8 @@
 // crossing lacked the key of r while it was blocked in the wait that it told of, and has done it
 // since. A blocked rank does nothing, so q had gone on before r: r was not the first. How old the
 // heartbeats are does not matter, and they need not be of one moment. That takes three things of a
-// worker (worker/await.h): key and lacks are of one moment inside the wait, only one thread of the
-// trainer does what keys name, and a wait that may end by itself is not told.
+// worker (worker/session/await.h): key and lacks are of one moment inside the wait, only one thread
+// of the trainer does what keys name, and a wait that may end by itself is not told.
 //
 // A heartbeat changes only its own party. When a second key is in use, all ranks are asked which of
 // the keys they lack; they answer with their next heartbeat, which blocked ranks send at once.

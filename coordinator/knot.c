@@ -17,7 +17,7 @@
 // until the report of it is forgotten here, and then it is no party.)
 //
 // Every deadlock is a knot, once its ranks have reported; who has to report is up to the workers
-// (worker/order.h, R9).
+// (worker/order/order.h, R9).
 //
 // A report changes only what touches its rank. So a knot that was not there before has a cycle
 // through that rank: without one, what can be reached from it would have been a knot by itself.

@@ -44,8 +44,8 @@ LINK := $(CC) -pthread $(SANITIZE) $(LDFLAGS) -Wl,--as-needed
 
 # Generated files are not ours to tidy, and the kernels are worth another level.
 FLAGS_FOR = $(if $(filter $(BUILD)/gen/%,$<),-Wall,$(WARNINGS)) \
-    $(if $(filter worker/kernels%,$<),-O3) \
-    $(if $(filter worker/device_image.c,$<),-Wa$(comma)-I$(KERNELS))
+    $(if $(filter worker/kernels/%,$<),-O3) \
+    $(if $(filter worker/device/image.c,$<),-Wa$(comma)-I$(KERNELS))
 COMPILE = $(CC) $(BASE_FLAGS) $(FLAGS_FOR) $(CFLAGS) -MMD -MP -c $< -o $@
 
 # --- what there is -------------------------------------------------------------------------------
@@ -54,13 +54,16 @@ PROTO := $(wildcard protos/*.proto)
 GEN_C := $(PROTO:%.proto=$(BUILD)/gen/%.pb.c)
 GEN_H := $(GEN_C:.c=.h)
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard $(1)))
+# Of a folder and the folders in it.
+sources_below = $(foreach files,/*.c /*/*.c /*/*/*.c,$(wildcard $(addsuffix $(files),$(1))))
+objects_below = $(patsubst %.c,$(BUILD)/obj/%.o,$(call sources_below,$(1)))
 
 BASE_O := $(call objects,base/*.c)
 PROTOS_O := $(call objects,protos/*.c) $(PROTO:%.proto=$(BUILD)/obj/gen/%.pb.o)
-COORDINATOR_O := $(call objects,coordinator/*.c)
-SERVER_O := $(filter-out %/main.o,$(call objects,server/*.c))
-WORKER_O := $(call objects,worker/*.c)
-CLI_O := $(call objects,cli/*.c)
+COORDINATOR_O := $(call objects_below,coordinator)
+SERVER_O := $(filter-out %/main.o,$(call objects_below,server))
+WORKER_O := $(call objects_below,worker)
+CLI_O := $(call objects_below,cli)
 PROGRAM_O := $(call objects,examples/*.c bench/*.c)
 
 lib = $(BUILD)/lib/$(1).a
@@ -123,7 +126,7 @@ $(BUILD)/obj/server/page.o: $(wildcard server/page/*)
 # read it. Registers that do not suffice would cost bandwidth. Without nvcc both files are empty.
 KERNELS ?= $(BUILD)/kernels
 FATBIN := $(KERNELS)/device_kernels.fatbin
-KERNELS_CU := $(wildcard worker/device_kernels.cu)
+KERNELS_CU := $(wildcard worker/device/kernels.cu)
 KERNELS_PTX := compute_$(firstword $(NVCC_TARGETS))
 KERNELS_FOR := $(if $(and $(NVCC),$(KERNELS_CU)),$(NVCC_TARGETS:%=sm_%) $(KERNELS_PTX))
 NVCC_TARGETS_FLAGS := -gencode arch=$(KERNELS_PTX)$(comma)code=$(KERNELS_PTX) \
@@ -136,23 +139,24 @@ $(KERNELS)/flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(COMPILE_KERNELS)' | cmp -s - $@ || echo '$(COMPILE_KERNELS)' > $@
 
-$(FATBIN): $(KERNELS_CU) worker/device_kernels.h $(KERNELS)/flags
+$(FATBIN): $(KERNELS_CU) worker/device/kernels.h $(KERNELS)/flags
 	$(if $(KERNELS_FOR),$(say) NVCC $<)
 	$(Q)$(if $(KERNELS_FOR),$(COMPILE_KERNELS) $(if $(WERROR),--Werror all-warnings) $< -o,: >) $@
 	@printf '%s' '$(KERNELS_FOR)' > $(KERNELS)/device_kernels.targets
 
-$(BUILD)/obj/worker/device_image.o: $(FATBIN)
+$(BUILD)/obj/worker/device/image.o: $(FATBIN)
 
 $(call lib,base): $(BASE_O)
 $(call lib,protos): $(PROTOS_O)
 $(call lib,coordinator): $(COORDINATOR_O)
 $(call lib,server): $(SERVER_O)
 $(call lib,worker): $(WORKER_O)
+# Several folders have a file of one name: q appends them all, where r may replace one by another.
 $(ARCHIVES): $(BUILD)/files
 	$(say) AR $@
 	@mkdir -p $(@D)
 	@rm -f $@
-	$(Q)$(AR) rcs $@ $(filter %.o,$^)
+	$(Q)$(AR) qcs $@ $(filter %.o,$^)
 
 # --- liblockstep ---------------------------------------------------------------------------------
 
@@ -172,10 +176,10 @@ GRPC_INSIDE = -Wl,-Bstatic -Wl,--start-group -lgrpc -lgpr -lupb -laddress_sortin
 CLOSED := -Wl,-z,defs
 endif
 
-$(SHARED): $(WORKER_O) $(call lib,protos) $(call lib,base) worker/liblockstep.map $(BUILD)/files
+$(SHARED): $(WORKER_O) $(call lib,protos) $(call lib,base) worker/api/liblockstep.map $(BUILD)/files
 	$(say) LD $@
 	$(Q)$(LINK) -shared -o $@ $(CLOSED) -Wl,-soname,liblockstep.so.$(SOVERSION) \
-	    -Wl,--version-script=worker/liblockstep.map -Wl,--exclude-libs,ALL -Wl,-z,nodelete \
+	    -Wl,--version-script=worker/api/liblockstep.map -Wl,--exclude-libs,ALL -Wl,-z,nodelete \
 	    $(filter %.o %.a,$^) $(NANOPB) $(GRPC_INSIDE) $(SYSTEM)
 	@ln -sf $(@F) $(@D)/liblockstep.so.$(SOVERSION)
 	@ln -sf liblockstep.so.$(SOVERSION) $(@D)/liblockstep.so

@@ -6,7 +6,7 @@ KIND ?= $(KINDS)
 ONLY ?=
 CASE ?=
 
-# --- test programs: one for each tests/<kind>/test_*.c -------------------------------------------
+# --- test programs: one for each tests/<kind>/test_*.c, tests/unit/<folder>/test_*.c ------------
 
 TEST_LIBS := -lcmocka $(DAEMON_LIBS)
 SUPPORT_O := $(call objects,tests/support/*.c)
@@ -20,7 +20,8 @@ $(BUILD)/tests/$(1)/test_%: $(BUILD)/obj/tests/$(1)/test_%.o $$(call helpers,$(1
 	@mkdir -p $$(@D)
 	$$(Q)$$(TEST_LINK) -o $$@ -Wl,--start-group $$^ -Wl,--end-group $$(TEST_LIBS)
 endef
-$(foreach kind,$(KINDS),$(eval $(call test_kind,$(kind))))
+UNIT_FOLDERS := $(patsubst tests/%/,%,$(wildcard tests/unit/*/))
+$(foreach kind,$(KINDS) $(UNIT_FOLDERS),$(eval $(call test_kind,$(kind))))
 
 # The kernels of a device, compiled for the host: the one piece of C++, for it includes CUDA C.
 CXX_FOR := $(if $(findstring clang,$(CC)),clang++,g++)
@@ -31,11 +32,11 @@ $(EMULATION_O): tests/support/device_emulation.cc $(BUILD)/flags
 	$(Q)$(CXX_FOR) -std=c++17 -Wall -Wno-unknown-pragmas $(if $(WERROR),-Werror) $(OPTIMIZE) $(DEBUG_INFO) -fPIC \
 	    -ffp-contract=off -fno-strict-aliasing -fno-exceptions -fno-rtti $(INCLUDES) $(SANITIZE) \
 	    -MMD -MP -c $< -o $@
-$(BUILD)/tests/unit/test_device_kernels: $(EMULATION_O)
+$(BUILD)/tests/unit/worker/test_device_kernels: $(EMULATION_O)
 
 # The tool is no archive: a test of one of its files names it.
-$(BUILD)/tests/unit/test_cli_http: $(BUILD)/obj/cli/http.o $(BUILD)/obj/cli/http_tls.o
-$(BUILD)/tests/unit/test_harmless: $(BUILD)/obj/cli/json_read.o
+$(BUILD)/tests/unit/cli/test_cli_http: $(BUILD)/obj/cli/ask/http.o $(BUILD)/obj/cli/ask/http_tls.o
+$(BUILD)/tests/unit/cli/test_harmless: $(BUILD)/obj/cli/ask/json_read.o
 
 # Stand-ins for libcuda and libnccl, loaded by tests of devices (tests/fake_gpu/fake_gpu.h). Kernels
 # are their references.
@@ -63,13 +64,13 @@ FAKES := $(FAKE_CUDA) $(FAKE_NCCL)
 chosen = $(if $(ONLY),$(foreach file,$(1),$(if $(findstring $(ONLY),$(file)),$(file))),$(1))
 # A race needs two threads. THREADED leaves out what starts none: simulations, most unit tests,
 # transports whose peer is played by the test, and those of processes that have one thread each.
-WITH_THREADS := $(if $(THREADED),$(shell grep -lE 'thread_start|pthread_create|fork|rank_threads_run' tests/unit/test_*.c))
+WITH_THREADS := $(if $(THREADED),$(shell grep -lE 'thread_start|pthread_create|fork|rank_threads_run' tests/unit/*/test_*.c))
 ONE_THREAD := $(if $(THREADED),tests/fault/test_shared_death.c $(shell grep -lE 'transport_(stage|couple)\.h' tests/conformance/test_*.c | \
     xargs grep -LE 'thread_start|pthread_create|fleet_run'))
 threaded = $(if $(THREADED),$(filter-out $(ONE_THREAD),$(filter \
     $(WITH_THREADS) $(patsubst %,tests/%,conformance/% fault/% golden/%),$(1))),$(1))
-TEST_C := $(call threaded,$(call chosen,$(wildcard $(KIND:%=tests/%/test_*.c))))
-TEST_SH := $(call chosen,$(wildcard $(KIND:%=tests/%/test_*.sh)))
+TEST_C := $(call threaded,$(call chosen,$(wildcard $(KIND:%=tests/%/test_*.c) $(KIND:%=tests/%/*/test_*.c))))
+TEST_SH := $(call chosen,$(wildcard $(KIND:%=tests/%/test_*.sh) $(KIND:%=tests/%/*/test_*.sh)))
 TEST_BIN := $(TEST_C:%.c=$(BUILD)/%)
 
 TEST_ENV = BUILD=$(abspath $(BUILD)) LOCKSTEP_TEST_BIN=$(abspath $(BUILD)/bin) \
@@ -92,8 +93,8 @@ $(FLEET): $(BUILD)/obj/tests/load/fleet.o $(ARCHIVES)
 # Each runs what is in tests/fuzz/seeds, or is driven by libFuzzer, which comes with clang.
 FUZZERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_MAIN := $(if $(LIBFUZZER),,$(BUILD)/obj/tests/fuzz/replay.o)
-$(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $(FUZZ_MAIN) $(BUILD)/obj/cli/trace_file.o \
-    $(BUILD)/obj/cli/json_read.o $(ARCHIVES)
+$(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $(FUZZ_MAIN) $(BUILD)/obj/cli/trace/trace_file.o \
+    $(BUILD)/obj/cli/ask/json_read.o $(ARCHIVES)
 	$(say) LD $@
 	@mkdir -p $(@D)
 	$(Q)$(TEST_LINK) $(if $(LIBFUZZER),-fsanitize=fuzzer) -o $@ -Wl,--start-group $^ -Wl,--end-group $(DAEMON_LIBS)
@@ -197,7 +198,7 @@ format: ## Rewrite every .c and .h with clang-format
 
 # No foreign library is linked, and headers of this machine stand in for those of the other one.
 AARCH64_CC ?= aarch64-linux-gnu-gcc
-AARCH64_C := $(wildcard base/*.c protos/*.c coordinator/*.c server/*.c worker/*.c cli/*.c examples/*.c)
+AARCH64_C := $(call sources_below,base protos coordinator server worker cli examples)
 
 aarch64: $(GEN_H) ## Compile every source for aarch64, with warnings as errors
 	@command -v $(AARCH64_CC) >/dev/null || \
@@ -209,7 +210,7 @@ aarch64: $(GEN_H) ## Compile every source for aarch64, with warnings as errors
 
 .PHONY: gpu-abi
 gpu-abi: ## Compare our declarations of CUDA and NCCL with NVIDIA's headers (CUDA_INCLUDE, NCCL_INCLUDE)
-	@$(TEST_ENV) tools/run-tests tests/unit/test_gpu_abi.sh
+	@$(TEST_ENV) tools/run-tests tests/unit/worker/test_gpu_abi.sh
 
 .PHONY: bench
 bench: all ## Measure the library on this machine (BENCH="--ranks 4")

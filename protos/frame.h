@@ -46,7 +46,7 @@ enum frame_kind {
 //              are in CHALLENGE
 // CHALLENGE    payload: the nonce of who has accepted; nothing else is said to a stranger
 // HELLO        chunk: the sender's rank; part: the rank that it means to reach; payload: nonce and
-//              proof (worker/hello.h) of who has connected
+//              proof (worker/link/hello.h) of who has connected
 // WELCOME      chunk: the sender's rank; part: the rank that it answers; payload: its proof
 // STEP_HEADER  space: plan hash (0 when learning); signature: hash of the phase and of what it
 //              trains; weight: plan number; part: starts; chunk: 1 in front of an open wave, which
@@ -60,7 +60,7 @@ enum frame_kind {
 //              rank; credit: stripe
 // RUN          space and slot: which collective; signature; weight: hash of its shape; part: 1 all
 //              have joined it from this host on, 2 it runs; chunk: the sender's rank
-// MEASURE      part: what it is (worker/transport_measure.c); slot: its number; credit: 1 in the
+// MEASURE      part: what it is (worker/transport/measure.c); slot: its number; credit: 1 in the
 //              last frame of a burst; chunk: the sender's rank
 // WAVE         slot: kind of the wave; part: round; chunk: the sender's rank
 // CREDIT       space, slot and signature as in the frames that it allows; part: 0 for REDUCE,

@@ -211,7 +211,7 @@ static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a p
 // ---- What a session takes of its process -------------------------------------------------------
 
 // lockstep_open proves that these can be had before it starts gRPC, which ends the process or hangs
-// when they cannot (worker/headroom.h).
+// when they cannot (worker/session/headroom.h).
 
 // File descriptors: the bell of the engine thread, the trace, epoll, the wake-up and two listeners.
 #define LOCKSTEP_OWN_DESCRIPTORS 6

@@ -141,7 +141,7 @@ struct progress {
     _Atomic(uint64_t) unused; // Of this rank.
     // The driver's, on a cache line of their own.
     _Alignas(64) _Atomic(uint64_t) settled; // Step.
-    _Atomic(uint64_t) place; // See worker/progress.h.
+    _Atomic(uint64_t) place; // See worker/watch/progress.h.
     _Atomic(uint64_t) bytes_sent;
     _Atomic(uint64_t) bytes_received;
     _Atomic(uint64_t) generation; // 0: not formed.

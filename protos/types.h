@@ -728,7 +728,8 @@ struct down_generation {
     uint32_t world_size;
     uint32_t local_rank; // Index among the workers of this host.
     uint32_t local_size; // Workers on this host.
-    uint32_t chunk_bytes; // Payload of a ring frame, agreed for the generation. See worker/ring.h.
+    // Payload of a ring frame, agreed for the generation. See worker/transport/ring/schedule.h.
+    uint32_t chunk_bytes;
     uint8_t secret[LOCKSTEP_SECRET_BYTES];
     struct locality locality; // All zero: no rank shares a host with another.
     uint64_t gpus[LOCKSTEP_RANK_WORDS]; // Bit r % 64 of word r / 64: rank r computes on a GPU.

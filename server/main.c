@@ -9,12 +9,12 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/tls_files.h"
-#include "server/grpc_server.h"
-#include "server/http.h"
+#include "server/http/http.h"
+#include "server/http/tls_limits.h"
 #include "server/options.h"
 #include "server/process.h"
+#include "server/rpc/server.h"
 #include "server/service.h"
-#include "server/tls_limits.h"
 
 #include <errno.h>
 #include <limits.h>

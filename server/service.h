@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "server/archive.h"
 #include "server/asks.h"
-#include "server/grpc_server.h"
+#include "server/rpc/server.h"
 #include "server/snapshot.h"
 
 #include <stdint.h>

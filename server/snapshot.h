@@ -12,7 +12,7 @@
 
 #include "base/thread.h"
 #include "coordinator/coordinator.h"
-#include "server/grpc_server.h"
+#include "server/rpc/server.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -3,7 +3,7 @@
 
 All in shares of the payload, in one direction, on the host that sends most: divided by what a link can
 carry this is a limit that no implementation of the algorithm can pass. Pure. The algorithms are
-described in worker/pair.h and worker/ring.h; the peers' exchange with the same ranks in the same order.
+described in worker/transport/pair/schedule.h and worker/transport/ring/schedule.h; the peers' exchange with the same ranks in the same order.
 """
 
 # The words of variants behind the slash, and of our own, by what they do.

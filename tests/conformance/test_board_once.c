@@ -6,8 +6,8 @@
 
 #include "tests/conformance/transport_couple.h"
 #include "tests/support/between_reads.h"
-#include "worker/kernels.h"
-#include "worker/transport_shared.h"
+#include "worker/kernels/kernels.h"
+#include "worker/transport/host/host.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

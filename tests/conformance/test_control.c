@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "tests/support/bounds.h"
-#include "worker/control.h"
+#include "worker/control/control.h"
 
 #include <arpa/inet.h>
 #include <dirent.h>

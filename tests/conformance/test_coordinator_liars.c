@@ -5,7 +5,7 @@
 // session's inbox, behind those of the real coordinator.
 
 #include "tests/support/trainer.h"
-#include "worker/session.h"
+#include "worker/session/session.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 
 #include "tests/fake_gpu/fake_gpu.h"
 #include "tests/support/cluster.h"
-#include "worker/cuda.h"
+#include "worker/device/cuda.h"
 
 #include <dlfcn.h>
 #include <stdarg.h>

@@ -12,7 +12,7 @@
 #include "tests/fake_gpu/fake_gpu.h"
 #include "tests/support/cluster.h"
 #include "tests/support/fake_gpu.h"
-#include "worker/cuda.h"
+#include "worker/device/cuda.h"
 
 #include <stdarg.h>
 #include <stddef.h>

@@ -3,7 +3,7 @@
 // Conformance: who drives a session. Calls that block do the engine's work themselves, one after
 // the other or several at once on several threads; the engine's thread takes over what they leave
 // behind. What is checked is that nothing is ever waited for that nobody does: results, aborts,
-// deadlines, an end, a forked child, in each of the states of worker/drive.c.
+// deadlines, an end, a forked child, in each of the states of worker/session/drive.c.
 //
 // Pauses here stand for a trainer that computes; nothing relies on how long they are.
 

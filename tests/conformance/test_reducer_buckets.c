@@ -4,7 +4,7 @@
 // lies. Case numbers are those of the list of cases for reducers.
 
 #include "tests/support/trainer.h"
-#include "worker/session.h" // Looks at the layout in force.
+#include "worker/session/session.h" // Looks at the layout in force.
 
 #include <stdlib.h>
 #include <string.h>

@@ -10,7 +10,7 @@
 // to which nobody contributes holds zeros everywhere.
 
 #include "tests/support/trainer.h"
-#include "worker/session.h"
+#include "worker/session/session.h"
 
 #include <inttypes.h>
 #include <sched.h>

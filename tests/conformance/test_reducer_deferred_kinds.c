@@ -9,8 +9,8 @@
 // it, which gives up what the plan has of "net" before it.
 
 #include "tests/support/trainer.h"
-#include "worker/kernels.h"
-#include "worker/session.h"
+#include "worker/kernels/kernels.h"
+#include "worker/session/session.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

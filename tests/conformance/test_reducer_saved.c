@@ -2,11 +2,11 @@
 //
 // Conformance: training that is interrupted and goes on from what was saved, bit by bit as if it
 // had not been. Case numbers are those of the list of cases for reducers. Hostile files are in
-// tests/unit/test_saved.c.
+// tests/unit/worker/test_saved.c.
 
 #include "base/text.h"
 #include "tests/support/trainer.h"
-#include "worker/session.h" // Looks at the layout in force.
+#include "worker/session/session.h" // Looks at the layout in force.
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 // numbers are those of the list of cases for reducers.
 
 #include "tests/support/trainer.h"
-#include "worker/session.h"
+#include "worker/session/session.h"
 
 #include <inttypes.h>
 #include <sched.h>

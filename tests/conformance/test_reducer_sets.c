@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "tests/support/trainer.h"
-#include "worker/session.h" // Looks at the layout in force.
+#include "worker/session/session.h" // Looks at the layout in force.
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 
 #include "base/thread.h"
 #include "tests/support/trainer.h"
-#include "worker/session.h"
+#include "worker/session/session.h"
 
 #include <inttypes.h>
 #include <sched.h>

@@ -6,7 +6,7 @@
 // session goes on. Case numbers are those of the list of cases for reducers.
 
 #include "tests/support/trainer.h"
-#include "worker/session.h"
+#include "worker/session/session.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -2,13 +2,13 @@
 //
 // Conformance: gradients of every floating-point dtype, as they travel with every wire and exponent
 // of their module. Results are compared, bit by bit, with a reference that follows docs/numbers.md
-// one element at a time, in the order of summation of ring.h, or in that of the stand-in for NCCL
-// where all ranks have a device; with the bound stated there; and with a guard around them. Case
-// numbers are those of the list of cases for reducers.
+// one element at a time, in the order of summation of worker/transport/ring/schedule.h, or in that
+// of the stand-in for NCCL where all ranks have a device; with the bound stated there; and with a
+// guard around them. Case numbers are those of the list of cases for reducers.
 
 #include "coordinator/core.h"
 #include "tests/support/trainer.h"
-#include "worker/ring.h"
+#include "worker/transport/ring/schedule.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -4,8 +4,8 @@
 // server is real, in this process; what memory it has the test says, once above the bound each
 // time, so that what has ended is the first of the order and nothing else.
 
-#include "server/budget.h"
-#include "server/grpc_server.h"
+#include "server/rpc/budget.h"
+#include "server/rpc/server.h"
 #include "tests/conformance/test_server_http2.h"
 
 #include <stdatomic.h>

@@ -2,7 +2,7 @@
 //
 // A client in plaintext that begins calls and resets them, as fast as it can: what that costs the
 // coordinator. It is a real one. Where this fails because nothing is cut, gRPC no longer reads by
-// the function that server/grpc_sockets.c replaces.
+// the function that server/rpc/sockets.c replaces.
 
 #include "tests/conformance/test_server_http2.h"
 

@@ -6,8 +6,8 @@
 
 #include "base/clock.h"
 #include "tests/support/trainer.h"
-#include "worker/session.h" // Counts bytes.
-#include "worker/transport_parts.h" // What it was told of its cores.
+#include "worker/session/session.h" // Counts bytes.
+#include "worker/transport/flow/flows.h" // What it was told of its cores.
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -8,7 +8,7 @@
 #include "base/thread.h"
 #include "tests/support/listener.h"
 #include "tests/support/trainer.h"
-#include "worker/session.h" // Counts the collectives of buffers.
+#include "worker/session/session.h" // Counts the collectives of buffers.
 
 #include <inttypes.h>
 #include <stdint.h>

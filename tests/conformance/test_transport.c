@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "tests/support/bounds.h"
 #include "tests/support/fake_gpu.h"
-#include "worker/kernels.h"
+#include "worker/kernels/kernels.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -6,7 +6,7 @@
 #include "tests/conformance/transport_rig.h"
 
 #include "base/clock.h"
-#include "worker/device.h"
+#include "worker/device/device.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -5,7 +5,7 @@
 
 #include "tests/conformance/transport_fleet.h"
 #include "tests/conformance/transport_job.h"
-#include "worker/duel.h"
+#include "worker/transport/host/duel.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

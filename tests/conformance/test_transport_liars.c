@@ -10,8 +10,8 @@
 #include "tests/conformance/transport_couple.h"
 #include "tests/conformance/transport_fleet.h"
 #include "tests/conformance/transport_job.h"
-#include "worker/kernels.h"
-#include "worker/transport_shared.h"
+#include "worker/kernels/kernels.h"
+#include "worker/transport/host/host.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

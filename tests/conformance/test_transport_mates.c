@@ -7,9 +7,9 @@
 #include "base/clock.h"
 #include "tests/conformance/transport_fleet.h"
 #include "tests/conformance/transport_job.h"
-#include "worker/kernels.h"
-#include "worker/link.h"
-#include "worker/region.h"
+#include "worker/kernels/kernels.h"
+#include "worker/link/link.h"
+#include "worker/memory/region.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -9,9 +9,9 @@
 #include "protos/codec.h"
 #include "server/service.h"
 #include "tests/support/bounds.h"
-#include "worker/session.h"
-#include "worker/watch.h"
-#include "worker/watch_proc.h"
+#include "worker/session/session.h"
+#include "worker/watch/proc.h"
+#include "worker/watch/watch.h"
 
 #include <lockstep/lockstep.h>
 

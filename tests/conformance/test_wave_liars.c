@@ -6,7 +6,7 @@
 // plane.
 
 #include "tests/support/trainer.h"
-#include "worker/session.h"
+#include "worker/session/session.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "tests/conformance/transport_fleet.h"
-#include "worker/transport_shared.h"
+#include "worker/transport/host/host.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -7,9 +7,9 @@
 #ifndef TESTS_TRANSPORT_COUPLE_H
 #define TESTS_TRANSPORT_COUPLE_H
 
-#include "worker/board.h"
-#include "worker/region.h"
-#include "worker/transport.h"
+#include "worker/memory/region.h"
+#include "worker/transport/host/board.h"
+#include "worker/transport/transport.h"
 
 #define COUPLE_BOUND_MS 20000
 #define COUPLE_ROW 100000 // Elements of the memory of a rank: several pieces, many blocks.

@@ -7,8 +7,8 @@
 #include "base/clock.h"
 #include "protos/topology.h"
 #include "tests/support/bounds.h"
-#include "worker/device.h"
-#include "worker/kernels.h"
+#include "worker/device/device.h"
+#include "worker/kernels/kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #ifndef TESTS_TRANSPORT_FLEET_H
 #define TESTS_TRANSPORT_FLEET_H
 
-#include "worker/transport.h"
+#include "worker/transport/transport.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

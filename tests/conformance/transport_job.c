@@ -6,10 +6,10 @@
 
 #include "base/clock.h"
 #include "protos/topology.h"
-#include "worker/kernels.h"
-#include "worker/region.h"
-#include "worker/ring.h"
-#include "worker/units.h"
+#include "worker/kernels/kernels.h"
+#include "worker/memory/region.h"
+#include "worker/memory/units.h"
+#include "worker/transport/ring/schedule.h"
 
 #include <math.h>
 #include <stdatomic.h>

@@ -4,7 +4,7 @@
 
 #include "tests/conformance/transport_rig.h"
 
-#include "worker/device.h"
+#include "worker/device/device.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

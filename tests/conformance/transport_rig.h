@@ -9,7 +9,7 @@
 
 #include "tests/conformance/transport_fleet.h"
 #include "tests/support/fake_gpu.h"
-#include "worker/cuda.h"
+#include "worker/device/cuda.h"
 
 #define ELEMENTS 3000
 #define ELEMENTS_MOST 150000 // In several pieces of shared memory.

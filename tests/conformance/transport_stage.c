@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "tests/conformance/transport_fleet.h"
-#include "worker/kernels.h"
+#include "worker/kernels/kernels.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -9,9 +9,9 @@
 #define TESTS_TRANSPORT_STAGE_H
 
 #include "protos/frame.h"
-#include "worker/hello.h"
-#include "worker/link.h"
-#include "worker/transport.h"
+#include "worker/link/hello.h"
+#include "worker/link/link.h"
+#include "worker/transport/transport.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -9,8 +9,8 @@
 #include "base/thread.h"
 #include "tests/fake_gpu/fake_gpu.h"
 #include "tests/fake_gpu/settings.h"
-#include "worker/cuda.h"
-#include "worker/device_reference.h"
+#include "worker/device/cuda.h"
+#include "worker/device/reference.h"
 
 #include <setjmp.h>
 

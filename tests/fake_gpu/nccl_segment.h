@@ -6,7 +6,7 @@
 #ifndef TESTS_FAKE_GPU_NCCL_SEGMENT_H
 #define TESTS_FAKE_GPU_NCCL_SEGMENT_H
 
-#include "worker/nccl.h"
+#include "worker/device/nccl.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

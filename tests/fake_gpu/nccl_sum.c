@@ -3,7 +3,7 @@
 // See nccl_sum.h.
 #include "tests/fake_gpu/nccl_sum.h"
 
-#include "worker/nccl.h"
+#include "worker/device/nccl.h"
 
 #include <stdbool.h>
 #include <stdint.h>

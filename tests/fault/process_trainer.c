@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "tests/support/bounds.h"
 #include "tests/support/fake_gpu.h"
-#include "worker/cuda.h"
+#include "worker/device/cuda.h"
 
 #include <dirent.h>
 #include <fcntl.h>

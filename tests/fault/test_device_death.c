@@ -12,10 +12,10 @@
 #include "protos/topology.h"
 #include "tests/support/bounds.h"
 #include "tests/support/fake_gpu.h"
-#include "worker/cuda.h"
-#include "worker/device.h"
-#include "worker/kernels.h"
-#include "worker/transport.h"
+#include "worker/device/cuda.h"
+#include "worker/device/device.h"
+#include "worker/kernels/kernels.h"
+#include "worker/transport/transport.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -5,7 +5,7 @@
 
 #include "protos/limits.h"
 #include "tests/fault/life_sweep.h"
-#include "worker/handle.h"
+#include "worker/support/handle.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // For tests of the daemon: a real lockstep-coordinator as a child process on ports that the system
-// chose, workers that speak to it through worker/control.h, and raw connections. Every wait has a
-// deadline, and a wait that fails shows what the daemon said. One test at a time, test's thread.
+// chose, workers that speak to it through worker/control/control.h, and raw connections. Every wait
+// has a deadline, and a wait that fails shows what the daemon said. One test at a time, test's
+// thread.
 
 #ifndef LOCKSTEP_TESTS_TEST_SERVER_DAEMON_H
 #define LOCKSTEP_TESTS_TEST_SERVER_DAEMON_H
@@ -11,7 +12,7 @@
 #include "base/thread.h"
 #include "protos/types.h"
 #include "tests/support/bounds.h"
-#include "worker/control.h"
+#include "worker/control/control.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

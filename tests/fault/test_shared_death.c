@@ -8,9 +8,9 @@
 #include "base/clock.h"
 #include "protos/topology.h"
 #include "tests/support/bounds.h"
-#include "worker/kernels.h"
-#include "worker/region.h"
-#include "worker/transport.h"
+#include "worker/kernels/kernels.h"
+#include "worker/memory/region.h"
+#include "worker/transport/transport.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

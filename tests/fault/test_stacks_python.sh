@@ -23,7 +23,7 @@ python=$(command -v python3) || skip "there is no python3"
 cat >"$work/probe.c" <<'END'
 // Takes stacks of the process on a thread of its own, as the library does, and prints them.
 #include "base/thread.h"
-#include "worker/stacks.h"
+#include "worker/stacks/stacks.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -5,8 +5,8 @@
 // The input: the number of seats, a record, a run, a block, rows; as they lie in memory.
 
 #include "tests/fuzz/fuzz.h"
-#include "worker/board.h"
-#include "worker/rows.h"
+#include "worker/transport/host/board.h"
+#include "worker/transport/host/rows.h"
 
 #include <fcntl.h>
 #include <string.h>

@@ -3,8 +3,8 @@
 // The environment of a worker. A line is a variable's number, as a letter from 'a', and its value.
 
 #include "tests/fuzz/fuzz.h"
-#include "worker/config.h"
-#include "worker/own_address.h"
+#include "worker/link/own_address.h"
+#include "worker/support/config.h"
 
 #include <string.h>
 

@@ -5,10 +5,10 @@
 #include "protos/codec.h"
 #include "protos/topology.h"
 #include "tests/fuzz/fuzz.h"
-#include "worker/pair.h"
-#include "worker/ring.h"
-#include "worker/transport.h"
-#include "worker/wave.h"
+#include "worker/transport/flow/wave_schedule.h"
+#include "worker/transport/pair/schedule.h"
+#include "worker/transport/ring/schedule.h"
+#include "worker/transport/transport.h"
 
 #include <string.h>
 

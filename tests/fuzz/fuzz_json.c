@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // JSON of a coordinator, as the commands look for values in it.
 
-#include "cli/json_read.h"
+#include "cli/ask/json_read.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <string.h>

@@ -2,7 +2,7 @@
 // Words of a bucket layout, from a coordinator or from a file. What decodes encodes to itself.
 
 #include "tests/fuzz/fuzz.h"
-#include "worker/buckets.h"
+#include "worker/session/module/buckets.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
 // byte of an input says how large the pieces are, the second where payloads go.
 
 #include "tests/fuzz/fuzz.h"
-#include "worker/stream.h"
+#include "worker/link/stream.h"
 
 #include <errno.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 // A trace file that a process left behind, of which every byte may be anything. An input that is
 // shorter than a trace is the beginning of one.
 
-#include "cli/trace_file.h"
+#include "cli/trace/trace_file.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <string.h>

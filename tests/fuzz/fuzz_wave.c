@@ -5,8 +5,8 @@
 // The input: the kind, how many ranks each payload speaks for, then the two payloads.
 
 #include "tests/fuzz/fuzz.h"
-#include "worker/order.h"
-#include "worker/wave.h"
+#include "worker/order/order.h"
+#include "worker/transport/flow/wave_schedule.h"
 
 #include <string.h>
 

@@ -9,8 +9,8 @@
 #include "protos/farewell.h"
 #include "protos/frame.h"
 #include "protos/topology.h"
-#include "worker/board.h"
-#include "worker/order.h"
+#include "worker/order/order.h"
+#include "worker/transport/host/board.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,8 +9,8 @@
 // Decisions of lockstep_finish are all made anew.
 
 #include "tests/gpu/gpu.h"
-#include "worker/device_table.h"
-#include "worker/kernels.h"
+#include "worker/kernels/kernels.h"
+#include "worker/transport/device/table.h"
 
 #include <inttypes.h>
 #include <stdio.h>

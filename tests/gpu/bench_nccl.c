@@ -2,12 +2,12 @@
 //
 // What the library adds to NCCL: an allreduce of 25 MiB in a communicator of one rank, called
 // directly, beside the same in the row of operations that the library enqueues for a bucket (its
-// worker/transport_nccl.c). One rank is all that one GPU allows; what travels is nothing, so what
-// is left is cost. Prints a table, and with --json FILE writes it as JSON.
+// worker/transport/device/by_nccl.c). One rank is all that one GPU allows; what travels is nothing,
+// so what is left is cost. Prints a table, and with --json FILE writes it as JSON.
 
 #include "tests/gpu/gpu.h"
-#include "worker/device_table.h"
-#include "worker/nccl.h"
+#include "worker/device/nccl.h"
+#include "worker/transport/device/table.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,8 +4,8 @@
 
 #include "tests/gpu/gpu.h"
 
-#include "worker/device_image.h"
-#include "worker/device_kernels.h"
+#include "worker/device/image.h"
+#include "worker/device/kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>

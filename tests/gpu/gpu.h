@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A GPU for the programs in this folder, through the library's own fence (worker/cuda.h): its first
-// device, the kernels of this build on it, memory, launches, times. Where there is no usable GPU,
-// gpu_open says why and the caller skips; any failure after that ends the program with a line that
-// names the call. With a stand-in for libcuda (LOCKSTEP_CUDA_LIBRARY) `fake` is true, and what is
-// printed has to say so. One thread.
+// A GPU for the programs in this folder, through the library's own fence (worker/device/cuda.h):
+// its first device, the kernels of this build on it, memory, launches, times. Where there is no
+// usable GPU, gpu_open says why and the caller skips; any failure after that ends the program with
+// a line that names the call. With a stand-in for libcuda (LOCKSTEP_CUDA_LIBRARY) `fake` is true,
+// and what is printed has to say so. One thread.
 
 #ifndef TESTS_GPU_GPU_H
 #define TESTS_GPU_GPU_H
 
-#include "worker/cuda.h"
+#include "worker/device/cuda.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -10,7 +10,7 @@
 //   job --try      the same with little, for a stand-in
 //   job --host     a world of one, many small buckets: what reports and step_end cost the host.
 //
-// The public functions of the library, and its fence (worker/cuda.h) for memory. One thread.
+// The public functions of the library, and its fence (worker/device/cuda.h) for memory. One thread.
 
 #include "tests/gpu/gpu.h"
 

@@ -6,10 +6,10 @@
 
 #include "tests/gpu/gpu.h"
 #include "tests/support/device_case.h"
-#include "worker/device_reference.h"
-#include "worker/device_table.h"
-#include "worker/kernels.h"
-#include "worker/units.h"
+#include "worker/device/reference.h"
+#include "worker/kernels/kernels.h"
+#include "worker/memory/units.h"
+#include "worker/transport/device/table.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -45,20 +45,20 @@ PURE_HEADERS = {
 # Foreign libraries: who may include headers of this pattern. One that begins with < is for those only.
 FENCES = (
     (re.compile(r"grpc/"),
-     r"(worker/control_(grpc|credentials)|server/grpc_\w+)\.c|server/grpc_parts\.h",
+     r"(worker/control/(grpc|credentials)|server/rpc/\w+)\.c|server/rpc/parts\.h",
      "gRPC stays where the streams are, and their credentials"),
     (re.compile(r"(.*\.pb\.h|pb(_\w+)?\.h)$"), r"protos/[^/]+\.c", "nanopb stays in protos/*.c"),
     (re.compile(r"<openssl/"),
-     r"(worker/(crypto(_channel)?|control_probe)|base/tls_(files|context)|server/(http_(tls|token|guard)|tls_limits)"
-     r"|cli/(certs_\w+|http_tls))\.c",
-     "OpenSSL stays in worker/crypto*.c, where certificates are read and made, and what limits it"),
-    (re.compile(r"(event2/|event\.h$|evhttp\.h$|evutil\.h$)"), r"server/http(_\w+)?\.c",
-     "libevent stays in server/http*.c"),
+     r"(worker/(link/(crypto|tls_channel)|control/probe)|base/tls_(files|context)"
+     r"|server/http/(tls|token|guard|tls_limits)|cli/(certs/(make|show)|ask/http_tls))\.c",
+     "OpenSSL stays in worker/link/{crypto,tls_channel}.c, where certificates are read and made, and what limits it"),
+    (re.compile(r"(event2/|event\.h$|evhttp\.h$|evutil\.h$)"), r"server/http/\w+\.c",
+     "libevent stays in server/http/*.c"),
     (re.compile(r"<(.*/)?(cuda|cudart|nccl|curand|cublas|cooperative_groups)\w*\.h$"),
-     r"(worker|examples)/\w+\.cu",
-     "NVIDIA's headers are for *.cu only: worker/cuda.h and worker/nccl.h declare what is used"),
-    (re.compile(r"<dlfcn\.h$"), ("worker/foreign.c", "worker/python.c", "bench/peers/cubic.c"),
-     "libraries are loaded in worker/foreign.c"),
+     r"(worker/device|examples)/\w+\.cu",
+     "NVIDIA's headers are for *.cu only: worker/device/cuda.h and worker/device/nccl.h declare what is used"),
+    (re.compile(r"<dlfcn\.h$"), ("worker/support/foreign.c", "worker/stacks/python.c", "bench/peers/cubic.c"),
+     "libraries are loaded in worker/support/foreign.c"),
 )
 
 

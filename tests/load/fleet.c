@@ -11,7 +11,7 @@
 #include "base/thread.h"
 #include "protos/trace.h"
 #include "protos/types.h"
-#include "worker/control.h"
+#include "worker/control/control.h"
 
 #include <getopt.h>
 #include <signal.h>

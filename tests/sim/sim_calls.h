@@ -14,7 +14,7 @@
 #ifndef TESTS_SIM_SIM_CALLS_H
 #define TESTS_SIM_SIM_CALLS_H
 
-#include "worker/order.h"
+#include "worker/order/order.h"
 
 #include <stdbool.h>
 #include <stdint.h>

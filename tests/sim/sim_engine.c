@@ -6,7 +6,7 @@
 #include "tests/sim/sim_engine.h"
 
 #include "protos/topology.h"
-#include "worker/wave.h"
+#include "worker/transport/flow/wave_schedule.h"
 
 #include <inttypes.h>
 #include <stdio.h>

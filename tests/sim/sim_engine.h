@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A simulated worker around the real order core (worker/order.c): a thin engine that does what
-// worker/engine.c and its parts do, without threads, memory or bytes, and a trainer that runs a
-// program. Its streams are the simulator's. Its data plane:
+// A simulated worker around the real order core (worker/order/order.c): a thin engine that does
+// what worker/engine/engine.c and its parts do, without threads, memory or bytes, and a trainer
+// that runs a program. Its streams are the simulator's. Its data plane:
 //
-// - step headers and waves are messages on the links; waves follow the real schedule (wave.h) and
-//   the real merges;
+// - step headers and waves are messages on the links; waves follow the real schedule
+//   (worker/transport/flow/wave_schedule.h) and the real merges;
 // - a slot is a collective of the simulator's: it becomes final on each rank in that rank's own
 //   time, after all ranks have launched it; where the data plane of a rank pairs by position, it
 //   takes part in one after the other, in the order of its launches;
-// - a peer that has left is lost as soon as something here needs it, as in transport.h.
+// - a peer that has left is lost as soon as something here needs it, as in
+//   worker/transport/transport.h.
 //
-// What worker/engine_end.c decides is repeated here: who is reported, how long a verdict is waited
+// What worker/engine/tell.c decides is repeated here: who is reported, how long a verdict is waited
 // for, when the coordinator is needed, what an abort does, when links are closed and how. Change
 // both. That a goodbye lingers only for a time is left out: here its last frames always arrive.
 

@@ -27,7 +27,7 @@
 #include "tests/sim/sim_calls_run.h"
 #include "tests/sim/sim_network.h"
 #include "tests/sim/sim_program.h"
-#include "worker/order.h"
+#include "worker/order/order.h"
 
 #include <stdbool.h>
 #include <stdint.h>

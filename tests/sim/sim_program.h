@@ -13,7 +13,7 @@
 #define TESTS_SIM_SIM_PROGRAM_H
 
 #include "tests/sim/sim_calls.h"
-#include "worker/order.h"
+#include "worker/order/order.h"
 
 #include <lockstep/lockstep.h>
 #include <stdbool.h>
@@ -92,7 +92,7 @@ uint64_t program_phase(uint32_t phase); // Its hash.
 // Whether there is no next step when so many ranks are exhausted.
 bool program_finished(const struct program *program, uint32_t exhausted);
 
-// Which sets are in force, and which layouts are known: worker/sets.c in small.
+// Which sets are in force, and which layouts are known: worker/session/module/sets.c in small.
 struct program_sets {
     uint32_t in_force[PROGRAM_MODULES];
     bool learned[PROGRAM_MODULES][PROGRAM_SETS];

@@ -8,16 +8,16 @@
 
 #include "tests/sim/interleave_atomics.h"
 
-#include "worker/call_parts.h"
+#include "worker/session/module/claims.h"
 
 // Which call a report finds open is what its outcome is judged by.
 static struct opened note_opened(const struct lockstep_module *module);
 #define opened_read note_opened
 
-#include "worker/call.c"
-#include "worker/call_report.c"
-#include "worker/contribution.c"
-#include "worker/step.c"
+#include "worker/api/call.c"
+#include "worker/api/step.c"
+#include "worker/session/module/claims.c"
+#include "worker/session/module/contribution.c"
 
 #include <setjmp.h>
 #include <stdarg.h>

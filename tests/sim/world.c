@@ -4,7 +4,7 @@
 // see world.h. Trainers are in world_rank.c, the coordinator is in world_core.c, invariants are in
 // world_check.c.
 //
-// What worker/engine_end.c decides about the end of streams and links is repeated here, as in
+// What worker/engine/tell.c decides about the end of streams and links is repeated here, as in
 // sim_engine.c: who is reported, and what becomes of a rank that needs a coordinator and has none.
 
 #include "tests/sim/world_inside.h"

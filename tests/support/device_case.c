@@ -4,9 +4,9 @@
 
 #include "tests/support/device_case.h"
 
-#include "worker/device_table.h"
-#include "worker/kernels.h"
-#include "worker/units.h"
+#include "worker/kernels/kernels.h"
+#include "worker/memory/units.h"
+#include "worker/transport/device/table.h"
 
 #include <stdlib.h>
 #include <string.h>

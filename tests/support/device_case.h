@@ -8,8 +8,8 @@
 #ifndef TESTS_SUPPORT_DEVICE_CASE_H
 #define TESTS_SUPPORT_DEVICE_CASE_H
 
-#include "worker/device_kernels.h"
-#include "worker/transport.h"
+#include "worker/device/kernels.h"
+#include "worker/transport/transport.h"
 
 struct case_block {
     uint8_t *bytes; // Aligned to DEVICE_ALIGNMENT.

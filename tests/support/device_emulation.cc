@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What CUDA's compiler knows by itself, as far as device_kernels.cu uses it. One thread.
+// What CUDA's compiler knows by itself, as far as worker/device/kernels.cu uses it. One thread.
 
 #include "tests/support/device_emulation.h"
 
@@ -76,7 +76,7 @@ static inline bool __isGlobal(const void *) { return true; }
 static inline void __nanosleep(unsigned) {}
 static inline void __syncthreads() {}
 
-#include "worker/device_kernels.cu"
+#include "worker/device/kernels.cu"
 
 template <class KERNEL> static void emulate(uint32_t blocks, KERNEL kernel)
 {

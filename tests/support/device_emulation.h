@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// worker/device_kernels.cu itself, compiled for the host and run by one thread: block after block,
+// worker/device/kernels.cu itself, compiled for the host and run by one thread: block after block,
 // thread after thread. That is what a device does with it as far as results go, because its threads
 // share nothing but one word, which the first thread of a block writes. It shows that the kernels
 // read and write what they should, where sanitizers look on; it shows nothing of races, of speed,
@@ -9,7 +9,7 @@
 #ifndef TESTS_SUPPORT_DEVICE_EMULATION_H
 #define TESTS_SUPPORT_DEVICE_EMULATION_H
 
-#include "worker/device_kernels.h"
+#include "worker/device/kernels.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,7 +21,8 @@ void emulate_gather(const struct device_gather *gather);
 void emulate_scatter(const struct device_scatter *scatter);
 void emulate_add(const struct device_add *add);
 
-// What emulation needs of who uses it: float16 to float32 and back, as worker/kernels.h does it.
+// What emulation needs of who uses it: float16 to float32 and back, as worker/kernels/kernels.h
+// does it.
 float emulated_half_widen(uint16_t from);
 uint16_t emulated_half_narrow(float from);
 

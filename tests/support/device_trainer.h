@@ -11,7 +11,7 @@
 #define LOCKSTEP_TESTS_DEVICE_TRAINER_H
 
 #include "tests/support/cluster.h"
-#include "worker/cuda.h"
+#include "worker/device/cuda.h"
 
 #define DEVICE_PARAMETERS 12
 #define DEVICE_MAKERS 2 // Streams that make gradients.

@@ -13,16 +13,18 @@
 
 extern char **environ;
 
-// Beside the program, which lies in build/tests/<kind>/.
+// Beside the programs, which lie in build/tests/<kind>/ or in a folder there.
 static void library_path(const char *name, char *path, size_t bytes)
 {
     char program[PATH_MAX];
     const ssize_t length = readlink("/proc/self/exe", program, sizeof(program) - 1);
     program[length > 0 ? length : 0] = '\0';
-    char *slash = strrchr(program, '/');
-    if (slash)
-        *slash = '\0';
-    snprintf(path, bytes, "%.3000s/../fake_gpu/%s", program, name);
+    char *tests = NULL;
+    for (char *at = strstr(program, "/tests/"); at; at = strstr(at + 1, "/tests/"))
+        tests = at;
+    if (tests)
+        *tests = '\0';
+    snprintf(path, bytes, "%.3000s/tests/fake_gpu/%s", program, name);
 }
 
 void fake_gpu_name_libraries(void)

@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
-#include "server/http.h"
+#include "server/http/http.h"
 
 #include <assert.h>
 #include <poll.h>

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Questions to a coordinator's HTTP side; ask.h has the contract.
+
+#include "cli/ask/ask.h"
+
+#include "base/text.h"
+#include "cli/ask/http.h"
+#include "cli/ask/json_read.h"
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TIMEOUT_MS 5000
+
+static int take_address(struct ask *ask, const char *value)
+{
+    if (http_read_address(value, &ask->peer)) {
+        ask->peer.tls |= ask->peer.cacert[0] != '\0';
+        return 0;
+    }
+    return cli_misuse(ask->command, "%s: not HOST:PORT or [IPV6]:PORT", value);
+}
+
+int ask_set_address(struct ask *ask, char *value)
+{
+    const int result = take_address(ask, value);
+    http_hide_token(value);
+    return result;
+}
+
+// It becomes a part of a path as it is: a coordinator has no other names.
+int ask_set_job(struct ask *ask, const char *value)
+{
+    static const char allowed[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+    if (value[0] && value[strspn(value, allowed)] == '\0' &&
+        text_copy(ask->job, sizeof(ask->job), value))
+        return 0;
+    return cli_misuse(ask->command, "--job '%s': a job has up to %d letters, digits, '-', '_', '.'",
+                      value, LOCKSTEP_JOB_NAME_BYTES - 1);
+}
+
+int ask_set_token(struct ask *ask, const char *file)
+{
+    FILE *from = fopen(file, "re");
+    if (!from)
+        return cli_misuse(ask->command, "--token-file %s: %s", file, strerror(errno));
+    char *token = ask->peer.token;
+    const bool read = fgets(token, sizeof(ask->peer.token), from) != NULL;
+    (void)fclose(from);
+    token[read ? strcspn(token, "\r\n") : 0] = '\0';
+    if (token[0] && strlen(token) < sizeof(ask->peer.token) - 1)
+        return 0;
+    return cli_misuse(ask->command, "--token-file %s: its first line is not a token", file);
+}
+
+int ask_set_cacert(struct ask *ask, const char *file)
+{
+    ask->peer.tls = true;
+    if (file[0] && text_copy(ask->peer.cacert, sizeof(ask->peer.cacert), file))
+        return 0;
+    return cli_misuse(ask->command, "--cacert '%s': a file is needed", file);
+}
+
+int ask_set_option(struct ask *ask, int key, const char *value)
+{
+    switch (key) {
+    case ASK_KEY_CACERT:
+        return ask_set_cacert(ask, value);
+    case ASK_KEY_TOKEN:
+        return ask_set_token(ask, value);
+    default:
+        return CLI_MISUSE;
+    }
+}
+
+int ask_find(struct ask *ask)
+{
+    const char *dashboard = getenv("LOCKSTEP_DASHBOARD");
+    if (ask->peer.address[0])
+        return 0;
+    ask->guessed = !dashboard || !dashboard[0];
+    return take_address(ask, dashboard && dashboard[0] ? dashboard : ASK_DEFAULT);
+}
+
+// What it says beside its number: {"error":{"code":404,"message":"there is no such job"}}
+static void ask_refused(struct ask *ask, const char *path, int code, const char *body)
+{
+    char message[LOCKSTEP_TEXT_BYTES / 2];
+    const char *error = json_member(body, "error");
+    const bool says = json_read_string(json_member(error, "message"), message, sizeof(message)) ||
+                      json_read_string(error, message, sizeof(message));
+    snprintf(ask->error, sizeof(ask->error), "%s answered %d to GET %s%s%s%s", ask->peer.address,
+             code, path, says ? ": " : "", says ? message : "",
+             code == 401 ? "; lockstep wants it in --token-file FILE, or in the whole address that "
+                           "lockstep run has printed: --http 'http://HOST:PORT/?token=TOKEN'"
+                         : "");
+}
+
+// Nobody named an address, and nobody answers at the usual one.
+static void ask_elsewhere(struct ask *ask)
+{
+    const size_t used = strlen(ask->error);
+    snprintf(ask->error + used, sizeof(ask->error) - used,
+             "; name the dashboard's address, which lockstep run has printed: --http ADDRESS, or "
+             "LOCKSTEP_DASHBOARD");
+}
+
+bool ask_get(struct ask *ask, const char *path, char **body)
+{
+    *body = NULL;
+    ask->error[0] = '\0';
+    const int code = http_get(&ask->peer, path, TIMEOUT_MS, body, ask->error, sizeof(ask->error));
+    if (code == 200)
+        return true;
+    if (code >= 0)
+        ask_refused(ask, path, code, *body);
+    else if (ask->guessed)
+        ask_elsewhere(ask);
+    free(*body);
+    *body = NULL;
+    return false;
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `lockstep health`: whether a coordinator takes new workers, as an exit status, for container
+// runtimes and scripts. Not a look at jobs: that is `lockstep status`. Main thread.
+
+#include "cli/ask/ask.h"
+#include "cli/cli.h"
+
+#include <getopt.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct health_options {
+    struct ask ask;
+    bool live;
+};
+
+static const char help_text[] =
+    "usage: lockstep health [--http ADDRESS] [--live]\n"
+    "\n"
+    "Says whether a coordinator takes new workers: status 0 and `ok`, or status 1 and why not.\n"
+    "\n"
+    "      --http ADDRESS     HOST:PORT or https://HOST:PORT of its dashboard (default:\n"
+    "                         LOCKSTEP_DASHBOARD, else " ASK_DEFAULT ")\n" ASK_HELP
+    "      --live             Only whether it answers: also while it drains\n"
+    "  -h, --help             Show this\n";
+
+static const struct option long_options[] = {
+    {"http", required_argument, NULL, 'a'},
+    {"live", no_argument, NULL, 'l'},
+    {"help", no_argument, NULL, 'h'},
+    ASK_OPTIONS,
+    {NULL, 0, NULL, 0},
+};
+
+static int set_option(void *given, int key, char *value)
+{
+    struct health_options *options = given;
+    switch (key) {
+    case 'a':
+        return ask_set_address(&options->ask, value);
+    case 'l':
+        options->live = true;
+        return 0;
+    default:
+        return ask_set_option(&options->ask, key, value);
+    }
+}
+
+static const struct cli_syntax syntax = {.name = "health",
+                                         .letters = ":h",
+                                         .options = long_options,
+                                         .help = help_text,
+                                         .take = set_option};
+
+int cli_health(int argc, char **argv)
+{
+    struct health_options options = {.ask = {.command = syntax.name}};
+    int status = cli_read_options(&syntax, &options, argc, argv);
+    if (status < 0)
+        return CLI_OK; // The help was printed.
+    if (status == 0 && optind < argc)
+        status = cli_misuse(syntax.name, "unexpected argument '%s'", argv[optind]);
+    if (status == 0)
+        status = ask_find(&options.ask);
+    if (status != 0)
+        return status;
+    char *body;
+    if (!ask_get(&options.ask, options.live ? "/healthz" : "/readyz", &body)) {
+        cli_say(syntax.name, "%s", options.ask.error);
+        return CLI_FAILED;
+    }
+    fputs(body, stdout);
+    free(body);
+    return CLI_OK;
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `lockstep status`: the jobs of a coordinator, or the workers of one job, from its HTTP side, as a
+// table or as it came. Main thread.
+
+#include "cli/ask/colour.h"
+#include "cli/ask/culprit.h"
+#include "cli/ask/json_read.h"
+#include "cli/ask/watch.h"
+#include "cli/cli.h"
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define JOBS_PATH "/api/v1/jobs"
+
+static const char help_text[] =
+    "usage: lockstep status [--http ADDRESS] [--job NAME] [--watch[=SECONDS]] [--json]\n"
+    "\n"
+    "Shows the jobs of a coordinator, or the workers of one job. A job that stands still is\n"
+    "`stalled`, and the line below it says why. Where the others always wait for one rank, a line\n"
+    "says how much of the last 25 seconds they did.\n"
+    "\n"
+    "      --http ADDRESS     HOST:PORT or https://HOST:PORT of its dashboard (default:\n"
+    "                         LOCKSTEP_DASHBOARD, else " ASK_DEFAULT ")\n"
+    "      --job NAME         Only this job, and its workers\n"
+    "      --watch[=SECONDS]  Again and again (1), until interrupted\n" ASK_HELP
+    "      --json             Print what the coordinator says as it is, in one line\n"
+    "  -h, --help             Show this\n";
+
+// ---- Jobs --------------------------------------------------------------------------------------
+
+// A number of a job as text; "-" when it is not there.
+static const char *number(const char *job, const char *key, char *text, size_t capacity)
+{
+    uint64_t value = 0;
+    if (!json_read_u64(json_member(job, key), &value))
+        return "-";
+    snprintf(text, capacity, "%" PRIu64, value);
+    return text;
+}
+
+// "812", or "812-813" while ranks are in different steps.
+static void steps(const char *job, char *text, size_t capacity)
+{
+    uint64_t low = 0;
+    uint64_t high = 0;
+    if (!json_read_u64(json_member(job, "step_min"), &low) ||
+        !json_read_u64(json_member(job, "step_max"), &high))
+        snprintf(text, capacity, "-");
+    else if (low == high)
+        snprintf(text, capacity, "%" PRIu64, low);
+    else
+        snprintf(text, capacity, "%" PRIu64 "-%" PRIu64, low, high);
+}
+
+// How much of the transfers ran beside the backward pass: "83 %".
+static void overlap(const char *totals, char *text, size_t capacity)
+{
+    uint64_t in_flight = 0;
+    uint64_t hidden = 0;
+    if (!json_read_u64(json_member(totals, "in_flight_us"), &in_flight) || in_flight == 0 ||
+        !json_read_u64(json_member(totals, "overlap_us"), &hidden))
+        snprintf(text, capacity, "-");
+    else
+        snprintf(text, capacity, "%.0f %%", 100 * ((double)hidden / (double)in_flight));
+}
+
+// How long one rank has waited for one step, on average: "1.4 ms".
+static void exposed(const char *totals, char *text, size_t capacity)
+{
+    uint64_t steps_made = 0;
+    uint64_t waited = 0;
+    if (!json_read_u64(json_member(totals, "steps"), &steps_made) || steps_made == 0 ||
+        !json_read_u64(json_member(totals, "exposed_us"), &waited))
+        snprintf(text, capacity, "-");
+    else
+        snprintf(text, capacity, "%.1f ms", (double)waited / (double)steps_made / 1000);
+}
+
+// A text of a job in a line below it.
+static void print_below(FILE *out, const struct palette *palette, const char *value)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    if (json_read_string(value, text, sizeof(text)) && text[0])
+        fprintf(out, "    %s%s%s\n", palette->alarm, text, palette->off);
+}
+
+// "others wait 65 % for rank 2, 12 % for rank 5": what the job loses, where it is worth a line.
+static void print_stragglers(FILE *out, const char *stragglers)
+{
+    const double least = 0.05;
+    const char *before = "    others wait ";
+    uint64_t rank = 0;
+    double score = 0;
+    for (const char *item = json_first(stragglers); item; item = json_next(item)) {
+        if (!json_read_u64(json_member(item, "rank"), &rank) ||
+            !json_read_double(json_member(item, "score"), &score) || score < least)
+            continue;
+        fprintf(out, "%s%.0f %% for rank %" PRIu64, before, 100 * score, rank);
+        before = ", ";
+    }
+    if (before[0] == ',')
+        fprintf(out, "\n");
+}
+
+static void print_job(FILE *out, const char *job)
+{
+    const char *totals = json_member(job, "totals");
+    const struct palette *palette = colour_palette();
+    char hidden[32];
+    char waited[32];
+    char name[LOCKSTEP_JOB_NAME_BYTES];
+    char state[32];
+    char joined[24];
+    char size[24];
+    char workers[64];
+    char generation[24];
+    char step[48];
+    bool stalled = false;
+    json_read_string(json_member(job, "name"), name, sizeof(name));
+    json_read_string(json_member(job, "state"), state, sizeof(state));
+    json_read_bool(json_member(job, "stalled"), &stalled);
+    snprintf(workers, sizeof(workers), "%s/%s", number(job, "joined", joined, sizeof(joined)),
+             number(job, "world_size", size, sizeof(size)));
+    steps(job, step, sizeof(step));
+    overlap(totals, hidden, sizeof(hidden));
+    exposed(totals, waited, sizeof(waited));
+    fprintf(out, "%-24s %s%-10s%s %9s %10s %8s %10s  %s\n", name, stalled ? palette->alarm : "",
+            stalled ? "stalled" : state, stalled ? palette->off : "", workers,
+            number(json_member(job, "generation"), "number", generation, sizeof(generation)),
+            hidden, waited, step);
+    print_below(out, palette, json_member(job, "halt_text"));
+    if (stalled)
+        print_below(out, palette, json_member(job, "verdict"));
+    print_stragglers(out, json_member(job, "stragglers"));
+}
+
+static void print_jobs(FILE *out, const char *first)
+{
+    if (!first) {
+        fprintf(out, "no jobs\n");
+        return;
+    }
+    fprintf(out, "%-24s %-10s %9s %10s %8s %10s  %s\n", "JOB", "STATE", "WORKERS", "GENERATION",
+            "OVERLAP", "EXPOSED", "STEP");
+    for (const char *job = first; job; job = json_next(job))
+        print_job(out, job);
+}
+
+// ---- Workers -----------------------------------------------------------------------------------
+
+// How long the trainer has been where it is: "34.2 s".
+static const char *age(const char *worker, char *text)
+{
+    uint64_t ms = 0;
+    return json_read_u64(json_member(worker, "activity_ms"), &ms) ? duration_text(ms, text) : "-";
+}
+
+// Why it is in the way of the others, else its labels, else its mark.
+static void print_note(FILE *out, const struct palette *palette, const char *worker)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    const char *comma = "  ";
+    bool slow = false;
+    if (json_read_string(json_member(worker, "verdict"), text, sizeof(text)) && text[0]) {
+        fprintf(out, "%s%s%s%s", comma, palette->alarm, text, palette->off);
+        comma = ", ";
+    } else if (json_read_bool(json_member(worker, "slow"), &slow) && slow) {
+        fprintf(out, "%sslow", comma);
+        comma = ", ";
+    }
+    for (const char *flag = json_first(json_member(worker, "flags")); flag;
+         flag = json_next(flag)) {
+        json_read_string(flag, text, sizeof(text));
+        fprintf(out, "%s%s", comma, text);
+        comma = ", ";
+    }
+    if (json_read_string(json_member(worker, "sleeps"), text, sizeof(text)) && text[0])
+        fprintf(out, "%sasleep in %s", comma, text);
+    if (json_read_string(json_member(worker, "mark"), text, sizeof(text)) && text[0])
+        fprintf(out, "%s\"%s\"", comma, text);
+    fprintf(out, "\n");
+}
+
+static void print_worker(FILE *out, const struct palette *palette, const char *worker)
+{
+    char rank[24];
+    char host[LOCKSTEP_HOST_BYTES];
+    char pid[24];
+    char state[32];
+    char step[24];
+    char doing[32];
+    char time[DURATION_BYTES];
+    json_read_string(json_member(worker, "host"), host, sizeof(host));
+    json_read_string(json_member(worker, "state"), state, sizeof(state));
+    json_read_string(json_member(worker, "activity"), doing, sizeof(doing));
+    fprintf(out, "%4s %-24s %8s %-8s %9s  %-9s %12s", number(worker, "rank", rank, sizeof(rank)),
+            host, number(worker, "pid", pid, sizeof(pid)), state,
+            number(worker, "step", step, sizeof(step)), doing, age(worker, time));
+    print_note(out, palette, worker);
+}
+
+static void print_workers(FILE *out, const char *workers)
+{
+    const struct palette *palette = colour_palette();
+    if (!json_first(workers))
+        return;
+    fprintf(out, "\n%4s %-24s %8s %-8s %9s  %-9s %12s  %s\n", "RANK", "HOST", "PID", "STATE",
+            "STEP", "TRAINER", "SINCE", "NOTE");
+    for (const char *worker = json_first(workers); worker; worker = json_next(worker))
+        print_worker(out, palette, worker);
+}
+
+// ---- The command -------------------------------------------------------------------------------
+
+// False: this is not the answer of a coordinator.
+static bool print_answer(FILE *out, const struct ask *ask, const char *body)
+{
+    if (ask->job[0]) {
+        print_jobs(out, json_member(body, "name") ? body : NULL);
+        print_workers(out, json_member(body, "workers"));
+        return json_member(body, "name") != NULL;
+    }
+    const char *jobs = json_member(body, "jobs");
+    print_jobs(out, json_first(jobs));
+    return jobs != NULL;
+}
+
+static int paint(struct watch *watch, FILE *out)
+{
+    struct ask *ask = &watch->ask;
+    char path[ASK_PATH_BYTES];
+    char *body;
+    bool known = true;
+    snprintf(path, sizeof(path), "%s%s%s", JOBS_PATH, ask->job[0] ? "/" : "", ask->job);
+    if (!ask_get(ask, path, &body))
+        return CLI_FAILED;
+    if (watch->json)
+        fprintf(out, "%s\n", body);
+    else
+        known = print_answer(out, ask, body);
+    free(body);
+    if (!known)
+        snprintf(ask->error, sizeof(ask->error), "%s has no list of jobs: is it a coordinator?",
+                 ask->peer.address);
+    return known ? CLI_OK : CLI_FAILED;
+}
+
+int cli_status(int argc, char **argv)
+{
+    static const struct watch_command command = {
+        .name = "status", .help = help_text, .paint = paint};
+    return watch_main(&command, argc, argv);
+}

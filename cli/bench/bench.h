@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the files of `lockstep bench` share: its options, the record of one row of the table, and
+// what a rank holds while it measures. The words, as everywhere in these files:
+//
+//     row         one dtype and one size
+//     iteration   what is repeated in a row: one collective (blocking), a batch of several
+//                 (async), or one step in three forms (step)
+//     series      one time for each iteration, in microseconds
+//
+// Trainer's thread of each rank, but where said otherwise.
+
+#ifndef LOCKSTEP_CLI_BENCH_BENCH_H
+#define LOCKSTEP_CLI_BENCH_BENCH_H
+
+#include "lockstep/lockstep.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define BENCH_MAX_SIZES 32
+#define BENCH_DTYPES 7
+#define BENCH_MAX_ROWS 64
+#define BENCH_MAX_BYTES (UINT64_C(1) << 36)
+#define BENCH_MAX_ITERATIONS 1000000
+#define BENCH_MIN_ITERATIONS 5 // When --seconds decides.
+#define BENCH_MAX_IN_FLIGHT 64
+#define BENCH_MAX_SERIES 4
+#define BENCH_BUCKETS 3
+#define BENCH_GAP_BYTES 16384 // Between the gradients of a row, at most.
+
+enum bench_mode {
+    BENCH_BLOCKING,
+    BENCH_ASYNC,
+    BENCH_STEP
+};
+
+struct bench_dtype {
+    const char *name;
+    lockstep_dtype value;
+    size_t size;
+    unsigned char one[8]; // The number 1, as it lies in the memory of a little-endian machine.
+    bool is_float;
+};
+
+struct bench_options {
+    uint32_t ranks;
+    uint64_t sizes[BENCH_MAX_SIZES]; // Bytes.
+    uint32_t size_count;
+    const struct bench_dtype *dtypes[BENCH_DTYPES];
+    uint32_t dtype_count;
+    enum bench_mode mode;
+    lockstep_transport_kind transport;
+    bool registered; // Memory is the library's.
+    bool cold;
+    bool json;
+    bool buckets_given;
+    size_t buckets[BENCH_BUCKETS]; // Caps of the first bucket, the others, the last one.
+    uint32_t in_flight; // Collectives of an asynchronous batch.
+    double backward_ms;
+    double seconds; // Of a row.
+    uint64_t iterations; // Of a row; 0: as many as fit into seconds.
+    uint64_t warmup;
+    const char *raw; // NULL: none
+};
+
+// ---- bench.c -----------------------------------------------------------------------------------
+
+// 0, an exit status after a sentence on stderr, or -1 when the help was printed.
+int bench_read_options(struct bench_options *options, int argc, char **argv);
+
+const char *bench_mode_name(enum bench_mode mode);
+const char *bench_transport_name(lockstep_transport_kind transport);
+
+// Cores that this process may run on.
+uint32_t bench_cores(void);
+
+// ---- limits.c: what the machine can do, whatever the library does ------------------------------
+
+// What copying and the network of this machine allow at best, in bytes per second, in a fraction of
+// a second each. NAN: could not be measured.
+double bench_limit_memcpy(void);
+// congestion: the rule that TCP follows, where it can be had; NULL: what this machine has.
+double bench_limit_tcp(const char *congestion);
+
+// How long a byte takes one way at best, in microseconds, or NAN.
+double bench_limit_tcp_us(const char *congestion);
+
+// line.c: nanoseconds in which a line of the cache goes to another core and back; NAN: could
+// not be measured, where there is one core only, for example.
+double bench_limit_line_ns(void);
+
+// Bytes of the largest cache of the first core.
+size_t bench_cache_bytes(void);
+
+// What this process has used so far: all threads, those of the library included.
+struct bench_cost {
+    double cpu_s;
+    double cycles; // NAN: there is no counter.
+};
+
+// Counts the cycles of this thread and of all threads that it starts from now on. Returns 0, or an
+// errno value when this machine has no such counter or does not let us use it.
+int bench_cost_open(void);
+struct bench_cost bench_cost_now(void);
+void bench_cost_add(struct bench_cost *sum, struct bench_cost from, struct bench_cost to);
+
+// ---- report.c: figures, and how they are shown. Rank 0. Pure but for the printing --------------
+
+struct bench_spread {
+    double min_us, p25_us, p50_us, p75_us, p90_us, p99_us, mean_us;
+};
+
+struct bench_row {
+    const struct bench_dtype *dtype;
+    uint64_t count; // Elements of one payload.
+    uint64_t bytes; // Of one payload.
+    uint64_t iterations;
+    double payload_bytes; // Of one iteration: what one rank gives to be reduced.
+    struct bench_spread time; // Of an iteration; in step mode, of the synchronized step.
+    struct bench_cost cost; // Of all ranks, in all iterations, for what bandwidth is computed from.
+    // step only
+    uint32_t tensors;
+    struct bench_spread compute; // Backward alone.
+    struct bench_spread communication; // The same step without a backward.
+    struct bench_spread exposed; // Step minus backward, iteration by iteration.
+    struct bench_spread waited; // What the library says lockstep_step_end has waited.
+};
+
+struct bench_report {
+    const struct bench_options *options;
+    double memcpy_bytes_per_s;
+    double tcp_bytes_per_s;
+    double line_ns;
+    uint64_t runs_cached; // Runs of rank 0 through slots that were filled through the caches, ...
+    uint64_t runs_past; // ... and past them.
+    int cycles_error; // errno: why there are no cycles; 0: there are.
+    uint32_t row_count;
+    struct bench_row rows[BENCH_MAX_ROWS];
+};
+
+// samples are sorted in place; count is 1 at least.
+struct bench_spread bench_spread_of(double *samples, uint64_t count);
+
+void bench_print_head(const struct bench_report *report);
+void bench_print_row(const struct bench_report *report, const struct bench_row *row);
+void bench_print_end(const struct bench_report *report);
+void bench_print_json(const struct bench_report *report);
+
+// ---- worker.c ----------------------------------------------------------------------------------
+
+struct bench_worker {
+    const struct bench_options *options;
+    lockstep_session *session;
+    uint32_t rank;
+    FILE *raw; // Rank 0 with --raw, else NULL.
+    unsigned char *arena; // Memory of payloads; slots of it are used in turn.
+    size_t arena_bytes;
+    uint64_t turn; // Slots used so far in this row.
+    struct bench_report *report; // Filled in on every rank, printed by rank 0.
+};
+
+// One rank's own times in a row, each [iterations]. gather makes of them the maxima over all ranks.
+struct bench_series {
+    const char *name; // In the raw file.
+    double *samples; // owned
+};
+
+// Ends the process after a failed call of the library; what says which call it was.
+void bench_check(const struct bench_worker *worker, int status, const char *what);
+
+double bench_now_us(void);
+
+// The next slot of the arena for bytes bytes. Warm: always the first ones.
+unsigned char *bench_slot(struct bench_worker *worker, uint64_t bytes, uint32_t slots);
+
+// What a mode does: one iteration, which leaves a time in every series.
+struct bench_program {
+    void (*iterate)(void *context, uint64_t iteration);
+    void *context;
+    struct bench_series series[BENCH_MAX_SERIES];
+    uint32_t series_count;
+    bool own_cost; // iterate adds up the cost itself; else it is that of all iterations.
+    struct bench_cost cost;
+};
+
+// Warms up, chooses the number of iterations (equal on all ranks), measures, and gathers times and
+// cost. The series are allocated, and freed by bench_program_fini.
+void bench_measure(struct bench_worker *worker, struct bench_row *row,
+                   struct bench_program *program);
+void bench_program_fini(struct bench_program *program);
+
+// ---- step.c: the mode step ---------------------------------------------------------------------
+
+struct bench_step; // A module of a row.
+
+// Registers one module for each row; the caller starts the session then.
+struct bench_step *bench_step_register(struct bench_worker *worker);
+void bench_step_row(struct bench_worker *worker, struct bench_step *steps, uint32_t number);
+void bench_step_free(struct bench_worker *worker, struct bench_step *steps);
+
+#endif

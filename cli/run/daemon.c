@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Starting the private coordinator and learning its port; daemon.h has the contract.
+
+#include "cli/run/daemon.h"
+
+#include "base/parse.h"
+#include "base/text.h"
+#include "cli/cli.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define NAME "/lockstep-XXXXXX"
+#define SOCKET "/socket"
+#define PORT_FILE "/port"
+#define TOKEN_FILE "/token"
+#define PATH_BYTES (RUN_DIRECTORY_BYTES + 16)
+#define FALLBACK "/tmp"
+
+// ---- The directory -----------------------------------------------------------------------------
+
+// TMPDIR as a path from the root, or NULL: it is not there, or too long for a socket below it.
+static const char *wanted_parent(char parent[PATH_MAX])
+{
+    const char *wanted = getenv("TMPDIR");
+    if (!wanted || !wanted[0] || !realpath(wanted, parent))
+        return NULL;
+    return strlen(parent) + strlen(NAME SOCKET) < RUN_DIRECTORY_BYTES ? parent : NULL;
+}
+
+int daemon_make_directory(struct run_options *options)
+{
+    char resolved[PATH_MAX];
+    const char *parent = wanted_parent(resolved);
+    struct text path;
+    text_init(&path, options->directory, sizeof(options->directory));
+    text_append(&path, "%s" NAME, parent ? parent : FALLBACK);
+    if (mkdtemp(options->directory))
+        return 0;
+    cli_say(options->command, "cannot make a directory like %s: %s", options->directory,
+            strerror(errno));
+    options->directory[0] = '\0';
+    return CLI_FAILED;
+}
+
+void daemon_forget(const char *directory)
+{
+    DIR *inside = directory[0] ? opendir(directory) : NULL;
+    if (!inside)
+        return;
+    for (struct dirent *entry = readdir(inside); entry; entry = readdir(inside))
+        unlinkat(dirfd(inside), entry->d_name, 0); // Not "." and "..", which are directories.
+    closedir(inside);
+    rmdir(directory);
+}
+
+// ---- The token ---------------------------------------------------------------------------------
+
+static bool make_token(char token[DAEMON_TOKEN_BYTES])
+{
+    unsigned char bytes[(DAEMON_TOKEN_BYTES - 1) / 2];
+    if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes))
+        return false;
+    for (size_t i = 0; i < sizeof(bytes); i++)
+        snprintf(token + 2 * i, 3, "%02x", bytes[i]);
+    return true;
+}
+
+// Into a new file that only its owner can read.
+static bool write_token(const char *path, const char *token)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return false;
+    const bool written = dprintf(fd, "%s\n", token) == (int)strlen(token) + 1;
+    return close(fd) == 0 && written;
+}
+
+// ---- The process -------------------------------------------------------------------------------
+
+static void path_in(const struct run_options *options, const char *name, char path[PATH_BYTES])
+{
+    snprintf(path, PATH_BYTES, "%s%s", options->directory, name);
+}
+
+int daemon_start(struct daemon *daemon, const struct run_options *options)
+{
+    char program[PATH_MAX + 32];
+    char address[LOCKSTEP_ADDRESS_BYTES];
+    char port_file[PATH_BYTES];
+    char token_file[PATH_BYTES];
+    if (find_coordinator(program, sizeof(program)) != 0) {
+        cli_say(options->command,
+                "lockstep-coordinator was found neither beside this program nor in PATH");
+        return CLI_FAILED;
+    }
+    path_in(options, TOKEN_FILE, token_file);
+    if (!make_token(daemon->token) || !write_token(token_file, daemon->token)) {
+        cli_say(options->command, "cannot write %s: %s", token_file, strerror(errno));
+        return CLI_FAILED;
+    }
+    daemon_address(options, address, sizeof(address));
+    path_in(options, PORT_FILE, port_file);
+    const char *argv[] = {program,       "--listen",          address,    "--http",
+                          options->http, "--http-token-file", token_file, "--port-file",
+                          port_file,     "--log-level",       "warn",     "--drain-ms",
+                          "0",           "--parent-death",    NULL};
+    // Certificates of this machine are for a coordinator that others reach.
+    static const struct spawn_variable plain = {"LOCKSTEP_COORDINATOR_TLS_DIR", NULL};
+    struct spawn request = {.program = program,
+                            .variables = &plain,
+                            .variable_count = 1,
+                            .argv = (char *const *)(uintptr_t)argv,
+                            .input = -1,
+                            .output = -1,
+                            .error = -1,
+                            .failure_fd = -1,
+                            .signals = &options->signals};
+    daemon->pid = spawn(&request);
+    if (daemon->pid > 0)
+        return 0;
+    cli_say(options->command, "cannot start the coordinator: %s", strerror(errno));
+    daemon->pid = 0;
+    return CLI_FAILED;
+}
+
+bool daemon_ready(struct daemon *daemon, const struct run_options *options)
+{
+    char path[PATH_BYTES];
+    char line[128] = "";
+    unsigned http = 0;
+    path_in(options, PORT_FILE, path);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return false;
+    bool read = fgets(line, sizeof(line), file) != NULL;
+    fclose(file);
+    // Behind a path there is no port for gRPC: it is 0.
+    if (!read || sscanf(line, "grpc=%*u http=%u", &http) != 1 || http > UINT16_MAX)
+        return false;
+    daemon->http_port = (uint16_t)http;
+    return true;
+}
+
+// ---- Where it is -------------------------------------------------------------------------------
+
+void daemon_address(const struct run_options *options, char *address, size_t capacity)
+{
+    snprintf(address, capacity, "unix:%s" SOCKET, options->directory);
+}
+
+// The address of this machine at which a listener on `host` can be asked.
+static const char *own_host(const char *host)
+{
+    if (strcmp(host, "0.0.0.0") == 0)
+        return "127.0.0.1";
+    return strcmp(host, "::") == 0 ? "::1" : host;
+}
+
+bool daemon_dashboard(const struct daemon *daemon, const struct run_options *options, char *address,
+                      size_t capacity)
+{
+    char host[LOCKSTEP_ADDRESS_BYTES] = "";
+    uint16_t any = 0;
+    if (daemon->http_port == 0 || !parse_address(options->http, host, sizeof(host), &any))
+        return false;
+    const bool six = strchr(host, ':') != NULL;
+    snprintf(address, capacity, six ? "http://[%s]:%u/?token=%s" : "http://%s:%u/?token=%s",
+             own_host(host), daemon->http_port, daemon->token);
+    return true;
+}

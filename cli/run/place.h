@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The environment in which a worker of `lockstep run` finds its place, and the line that tells
+// people where the job is. Supervisor's thread.
+
+#ifndef LOCKSTEP_CLI_RUN_PLACE_H
+#define LOCKSTEP_CLI_RUN_PLACE_H
+
+#include "cli/run/daemon.h"
+#include "cli/run/run.h"
+
+#define PLACE_VARIABLES 7
+
+// The values of the variables, as text; they live as long as the fork needs them.
+struct place {
+    char coordinator[LOCKSTEP_ADDRESS_BYTES];
+    char dashboard[DAEMON_DASHBOARD_BYTES];
+    char world_size[RUN_CODE_BYTES];
+    char rank[RUN_CODE_BYTES];
+    char timeout[RUN_CODE_BYTES];
+};
+
+// Fills in both, and returns how many variables there are.
+unsigned place_variables(const struct run_options *options, const struct daemon *daemon,
+                         uint32_t rank, struct place *place,
+                         struct spawn_variable variables[PLACE_VARIABLES]);
+
+// One line on stderr: the job, and where its dashboard is.
+void place_announce(const struct run_options *options, const struct daemon *daemon);
+
+#endif

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What became of a run: one line for people, one object for machines. Pure but for the printing.
+
+#include "cli/run/run.h"
+
+#include "base/json.h"
+#include "base/text.h"
+#include "cli/cli.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define JSON_BYTES (512 * 1024)
+
+static_assert(LOCKSTEP_MAX_WORLD * 200 < JSON_BYTES, "a member of ranks has under 200 bytes");
+
+int run_exit_code(int status)
+{
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+static void append_signal(struct text *text, int signal_number)
+{
+    const char *name = sigabbrev_np(signal_number);
+    text_append(text, "signal %d", signal_number);
+    if (name)
+        text_append(text, " (SIG%s)", name);
+}
+
+static void append_end(struct text *text, const struct run_end *end, const char *plural)
+{
+    if (end->stopped) {
+        text_append(text, "%s stopped", plural);
+    } else if (WIFSIGNALED(end->status)) {
+        text_append(text, "%s killed by ", plural);
+        append_signal(text, WTERMSIG(end->status));
+    } else {
+        text_append(text, "ended with status %d", WEXITSTATUS(end->status));
+    }
+}
+
+// The cause: "rank 2 was killed by signal 9 (SIGKILL) after 3.2 s".
+static void append_cause(struct text *text, const struct run_result *result)
+{
+    const struct run_end *end = &result->ranks[result->first_failed].end;
+    text_append(text, "rank %u ", result->first_failed);
+    if (end->exec_error)
+        text_append(text, "could not be started: %s", strerror(end->exec_error));
+    else
+        append_end(text, end, "was");
+    text_append(text, " after %.1f s", (double)end->after_ms / 1000.0);
+}
+
+static bool same_end(const struct run_end *a, const struct run_end *b)
+{
+    return a->stopped == b->stopped && (a->stopped || a->status == b->status);
+}
+
+static bool is_other(const struct run_result *result, uint32_t rank)
+{
+    return rank != result->first_failed && result->ranks[rank].end.ended;
+}
+
+// How many others ended like this one; 0 when an earlier one has been counted for it.
+static uint32_t count_like(const struct run_result *result, uint32_t rank)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < result->world_size; i++) {
+        if (!is_other(result, i) || !same_end(&result->ranks[i].end, &result->ranks[rank].end))
+            continue;
+        if (i < rank)
+            return 0;
+        count++;
+    }
+    return count;
+}
+
+// The others, by how they ended: "; 3 other ranks ended with status 1, 1 was stopped".
+static void append_others(struct text *text, const struct run_result *result)
+{
+    bool first = true;
+    for (uint32_t i = 0; i < result->world_size; i++) {
+        uint32_t count = is_other(result, i) ? count_like(result, i) : 0;
+        if (count == 0)
+            continue;
+        text_append(text, "%s%u ", first ? "; " : ", ", count);
+        if (first)
+            text_append(text, "other rank%s ", count == 1 ? "" : "s");
+        append_end(text, &result->ranks[i].end, count == 1 ? "was" : "were");
+        first = false;
+    }
+}
+
+void run_report(const struct run_options *options, const struct run_result *result)
+{
+    char bytes[LOCKSTEP_REPORT_BYTES];
+    struct text text;
+    if (result->first_failed == result->world_size)
+        return;
+    text_init(&text, bytes, sizeof(bytes));
+    append_cause(&text, result);
+    append_others(&text, result);
+    cli_say(options->command, "%s", bytes);
+}
+
+// ---- JSON --------------------------------------------------------------------------------------
+
+static void json_end(struct json *json, const struct run_end *end)
+{
+    bool signalled = end->ended && WIFSIGNALED(end->status);
+    if (!end->ended || signalled)
+        json_null(json, "exit_code");
+    else
+        json_i64(json, "exit_code", WEXITSTATUS(end->status));
+    if (signalled)
+        json_i64(json, "signal", WTERMSIG(end->status));
+    else
+        json_null(json, "signal");
+    json_bool(json, "stopped", end->stopped);
+    json_double(json, "seconds", (double)end->after_ms / 1000.0);
+}
+
+static void json_ranks(struct json *json, const struct run_result *result)
+{
+    json_array_begin(json, "ranks");
+    for (uint32_t i = 0; i < result->world_size; i++) {
+        json_object_begin(json, NULL);
+        json_u64(json, "rank", i);
+        json_i64(json, "pid", result->ranks[i].pid);
+        json_end(json, &result->ranks[i].end);
+        json_object_end(json);
+    }
+    json_array_end(json);
+}
+
+static void json_failure(struct json *json, const struct run_result *result)
+{
+    bool failed = result->first_failed < result->world_size;
+    int status = failed ? result->ranks[result->first_failed].end.status : 0;
+    json_i64(json, "exit_code", run_exit_code(status));
+    json_double(json, "seconds", (double)result->total_ms / 1000.0);
+    if (failed)
+        json_u64(json, "failed_rank", result->first_failed);
+    else
+        json_null(json, "failed_rank");
+    if (failed && WIFSIGNALED(status))
+        json_i64(json, "failed_signal", WTERMSIG(status));
+    else
+        json_null(json, "failed_signal");
+}
+
+void run_report_json(const struct run_options *options, const struct run_result *result)
+{
+    struct json json;
+    json_init(&json, JSON_BYTES);
+    json_object_begin(&json, NULL);
+    json_string(&json, "job", options->job);
+    json_u64(&json, "world_size", result->world_size);
+    json_failure(&json, result);
+    json_ranks(&json, result);
+    json_object_end(&json);
+    const char *text = json_text(&json, NULL);
+    if (text)
+        printf("%s\n", text);
+    fflush(stdout);
+    json_fini(&json);
+}

@@ -1,0 +1,683 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The supervisor of `lockstep run`: one poll loop over the launcher's pipe, a signalfd for ended
+// children and the workers' output. run.c tells why there is such a process. Output is written by
+// the sinks' own threads (relay.h), which are started after the last fork.
+//
+// A child that failed is looked at before it is reaped, and its group is killed in between: while
+// the leader is a zombie its group's number cannot belong to anybody else.
+
+#include "cli/run/run.h"
+
+#include "base/clock.h"
+#include "cli/ask/colour.h"
+#include "cli/cli.h"
+#include "cli/run/daemon.h"
+#include "cli/run/place.h"
+#include "cli/run/relay.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define KILL_TIMEOUT_MS 5000
+#define DAEMON_STOP_MS 300
+#define GIVE_UP_MS 500
+#define NEVER UINT64_MAX
+
+struct supervisor {
+    // set at start, then constant
+    const struct run_options *options;
+    int control_fd;
+    int child_fd; // signalfd for SIGCHLD
+    int null_fd;
+    char trainer[PATH_MAX];
+    uint64_t started_ms;
+
+    struct daemon daemon;
+    bool daemon_wanted; // Its death is worth a word.
+    struct run_result result;
+    uint32_t running; // Workers that have not been reaped.
+    unsigned interrupts; // Of the kind that ends.
+    bool orphaned; // The launcher is dead.
+    int interrupted_by; // The first of them.
+    uint64_t kill_at; // NEVER until the first failure.
+    uint64_t give_up_at; // On our own output; NEVER until the user asked twice.
+    int (*failure_fds)[2]; // owned; a pipe for each rank, -1 when it is done with
+
+    bool relaying;
+    struct sink sinks[2];
+    unsigned sink_count; // 1 when both outputs are the same terminal.
+    struct stream *streams; // owned; rank r: 2r is its stdout, 2r + 1 its stderr
+    uint32_t stream_count;
+    struct pollfd *polls; // owned
+    struct stream **polled; // owned; the stream behind each of polls, or NULL
+};
+
+// ---- Killing -----------------------------------------------------------------------------------
+
+// The parent of a process, or 0. The name in /proc/PID/stat may hold anything, also parentheses.
+static pid_t parent_of(const char *pid)
+{
+    char path[64];
+    char bytes[512];
+    int parent = 0;
+    snprintf(path, sizeof(path), "/proc/%.20s/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    ssize_t size = read(fd, bytes, sizeof(bytes) - 1);
+    close(fd);
+    if (size <= 0)
+        return 0;
+    bytes[size] = '\0';
+    const char *name_end = strrchr(bytes, ')');
+    if (!name_end || sscanf(name_end + 1, " %*c %d", &parent) != 1)
+        return 0;
+    return parent;
+}
+
+static void kill_children(void)
+{
+    DIR *proc = opendir("/proc");
+    if (!proc)
+        return;
+    for (struct dirent *entry = readdir(proc); entry; entry = readdir(proc)) {
+        if (isdigit((unsigned char)entry->d_name[0]) && parent_of(entry->d_name) == getpid())
+            kill((pid_t)strtol(entry->d_name, NULL, 10), SIGKILL);
+    }
+    closedir(proc);
+}
+
+// Waits for the next SIGCHLD, which is blocked, or some milliseconds.
+static void wait_for_child(void)
+{
+    sigset_t child;
+    struct timespec wait = {.tv_nsec = 5 * 1000 * 1000};
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    sigtimedwait(&child, NULL, &wait);
+}
+
+bool kill_descendants(void)
+{
+    uint64_t deadline = clock_now_ms() + KILL_TIMEOUT_MS;
+    for (;;) {
+        pid_t pid = 0;
+        do {
+            pid = waitpid(-1, NULL, WNOHANG);
+        } while (pid > 0);
+        if (pid < 0 && errno == ECHILD)
+            return true;
+        if (clock_now_ms() > deadline)
+            return false;
+        kill_children();
+        wait_for_child();
+    }
+}
+
+static void signal_groups(struct supervisor *supervisor, int signal_number)
+{
+    for (uint32_t i = 0; i < supervisor->result.world_size; i++) {
+        const struct run_rank *rank = &supervisor->result.ranks[i];
+        if (rank->pid > 0 && !rank->end.ended)
+            kill(-rank->pid, signal_number);
+    }
+}
+
+static void stop_others(struct supervisor *supervisor)
+{
+    for (uint32_t i = 0; i < supervisor->result.world_size; i++) {
+        if (!supervisor->result.ranks[i].end.ended)
+            supervisor->result.ranks[i].end.stopped = true;
+    }
+    signal_groups(supervisor, SIGKILL);
+    supervisor->kill_at = NEVER;
+}
+
+// ---- The launcher's pipe -----------------------------------------------------------------------
+
+static bool ends(int signal_number)
+{
+    return signal_number == SIGINT || signal_number == SIGTERM || signal_number == SIGHUP;
+}
+
+static void take_signal(struct supervisor *supervisor, int signal_number)
+{
+    if (ends(signal_number) && ++supervisor->interrupts > 1) {
+        supervisor->give_up_at = clock_now_ms() + GIVE_UP_MS;
+        signal_groups(supervisor, SIGKILL);
+        return;
+    }
+    if (ends(signal_number)) {
+        supervisor->interrupted_by = signal_number;
+        supervisor->kill_at = NEVER;
+    }
+    signal_groups(supervisor, signal_number);
+}
+
+static void read_control(struct supervisor *supervisor)
+{
+    unsigned char bytes[64];
+    ssize_t size = read(supervisor->control_fd, bytes, sizeof(bytes));
+    if (size == 0)
+        supervisor->orphaned = true;
+    for (ssize_t i = 0; i < size; i++)
+        take_signal(supervisor, bytes[i]);
+}
+
+// ---- Ended children ----------------------------------------------------------------------------
+
+// errno of an exec that failed, else 0. The pipe has been closed by a successful one.
+static int exec_error(struct supervisor *supervisor, uint32_t rank)
+{
+    int failure = 0;
+    int *fd = &supervisor->failure_fds[rank][0];
+    if (*fd < 0)
+        return 0;
+    if (read(*fd, &failure, sizeof(failure)) != (ssize_t)sizeof(failure))
+        failure = 0;
+    close(*fd);
+    *fd = -1;
+    return failure;
+}
+
+static bool failed(const siginfo_t *info)
+{
+    return info->si_code != CLD_EXITED || info->si_status != 0;
+}
+
+// Ranks exit because another one died, some by a signal, but no rank is killed by that. So SIGKILL
+// that was not ours is the cause, also when the others were faster than the kernel at ending it.
+static bool is_stronger(const struct supervisor *supervisor, uint32_t rank, bool same_time)
+{
+    const struct run_end *end = &supervisor->result.ranks[rank].end;
+    const struct run_end *first = &supervisor->result.ranks[supervisor->result.first_failed].end;
+    if (!WIFSIGNALED(end->status) || end->stopped || WIFSIGNALED(first->status))
+        return false;
+    return same_time || (WTERMSIG(end->status) == SIGKILL && supervisor->interrupts == 0);
+}
+
+// The first failure is the cause; among those seen at the same time, a signal rather than a status.
+static void note_failure(struct supervisor *supervisor, uint32_t rank, bool same_time)
+{
+    struct run_result *result = &supervisor->result;
+    bool none = result->first_failed == result->world_size;
+    if (none || is_stronger(supervisor, rank, same_time))
+        result->first_failed = rank;
+    if (none && supervisor->interrupts == 0)
+        supervisor->kill_at = clock_now_ms() + supervisor->options->grace_ms;
+}
+
+static void end_rank(struct supervisor *supervisor, uint32_t rank, int status, bool same_time)
+{
+    struct run_end *end = &supervisor->result.ranks[rank].end;
+    end->ended = true;
+    end->status = status;
+    end->after_ms = clock_now_ms() - supervisor->started_ms;
+    end->exec_error = exec_error(supervisor, rank);
+    end->stopped = end->stopped && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    supervisor->running--;
+    if (status != 0)
+        note_failure(supervisor, rank, same_time);
+}
+
+static void end_daemon(struct supervisor *supervisor, int status)
+{
+    supervisor->daemon.pid = 0;
+    if (!supervisor->daemon_wanted)
+        return;
+    supervisor->daemon_wanted = false;
+    if (WIFSIGNALED(status))
+        cli_say(supervisor->options->command, "the coordinator was killed by signal %d",
+                WTERMSIG(status));
+    else
+        cli_say(supervisor->options->command, "the coordinator ended with status %d",
+                WEXITSTATUS(status));
+}
+
+static uint32_t rank_of(const struct supervisor *supervisor, pid_t pid)
+{
+    uint32_t rank = 0;
+    while (rank < supervisor->result.world_size && supervisor->result.ranks[rank].pid != pid)
+        rank++;
+    return rank;
+}
+
+// Reaps one ended child. False when there is none.
+static bool reap_one(struct supervisor *supervisor, bool same_time)
+{
+    siginfo_t info = {.si_pid = 0};
+    int status = 0;
+    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid == 0)
+        return false;
+    uint32_t rank = rank_of(supervisor, info.si_pid);
+    bool is_worker = rank < supervisor->result.world_size;
+    if (is_worker && failed(&info))
+        kill(-info.si_pid, SIGKILL);
+    if (waitpid(info.si_pid, &status, 0) != info.si_pid)
+        return false;
+    if (is_worker && !supervisor->result.ranks[rank].end.ended)
+        end_rank(supervisor, rank, status, same_time);
+    else if (info.si_pid == supervisor->daemon.pid)
+        end_daemon(supervisor, status);
+    return true;
+}
+
+static void reap(struct supervisor *supervisor)
+{
+    struct signalfd_siginfo info;
+    ssize_t ignored = read(supervisor->child_fd, &info, sizeof(info));
+    (void)ignored;
+    uint32_t first = supervisor->result.first_failed;
+    bool had_failure = first < supervisor->result.world_size;
+    while (reap_one(supervisor, !had_failure))
+        ;
+}
+
+// ---- The coordinator ---------------------------------------------------------------------------
+
+// Handles signals and ended children until the coordinator tells its ports.
+// Returns 0, or an exit status.
+static int await_ports(struct supervisor *supervisor, int watch_fd)
+{
+    struct pollfd polls[] = {{.fd = supervisor->control_fd, .events = POLLIN},
+                             {.fd = supervisor->child_fd, .events = POLLIN},
+                             {.fd = watch_fd, .events = POLLIN}};
+    uint64_t deadline = clock_now_ms() + DAEMON_START_MS;
+    while (!daemon_ready(&supervisor->daemon, supervisor->options)) {
+        char events[4096];
+        uint64_t now = clock_now_ms();
+        if (now >= deadline) {
+            cli_say(supervisor->options->command, "the coordinator was not ready within %d s",
+                    DAEMON_START_MS / 1000);
+            return CLI_FAILED;
+        }
+        // Without inotify (a limit was reached) it is looked for every 5 ms.
+        poll(polls, watch_fd < 0 ? 2 : 3, watch_fd < 0 ? 5 : (int)(deadline - now));
+        ssize_t ignored = watch_fd < 0 ? 0 : read(watch_fd, events, sizeof(events));
+        (void)ignored;
+        read_control(supervisor);
+        reap(supervisor);
+        if (supervisor->orphaned || supervisor->interrupts > 0)
+            return 128 + (supervisor->interrupts ? supervisor->interrupted_by : SIGKILL);
+        if (supervisor->daemon.pid == 0)
+            return CLI_FAILED;
+    }
+    return 0;
+}
+
+static int start_daemon(struct supervisor *supervisor)
+{
+    int result = daemon_start(&supervisor->daemon, supervisor->options);
+    supervisor->daemon_wanted = true;
+    if (result != 0)
+        return result;
+    int watch_fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    if (watch_fd >= 0)
+        inotify_add_watch(watch_fd, supervisor->options->directory, IN_MOVED_TO | IN_CLOSE_WRITE);
+    result = await_ports(supervisor, watch_fd);
+    if (watch_fd >= 0)
+        close(watch_fd);
+    return result;
+}
+
+// Asks it to go, and waits a moment: kill_descendants does not ask.
+static void stop_daemon(struct supervisor *supervisor)
+{
+    uint64_t deadline = clock_now_ms() + DAEMON_STOP_MS;
+    supervisor->daemon_wanted = false;
+    if (supervisor->daemon.pid > 0)
+        kill(supervisor->daemon.pid, SIGTERM);
+    while (supervisor->daemon.pid > 0 && clock_now_ms() < deadline) {
+        struct pollfd ended = {.fd = supervisor->child_fd, .events = POLLIN};
+        poll(&ended, 1, DAEMON_STOP_MS);
+        reap(supervisor);
+    }
+}
+
+// ---- Workers -----------------------------------------------------------------------------------
+
+static void close_both(int fds[2])
+{
+    for (int i = 0; i < 2; i++) {
+        if (fds[i] >= 0)
+            close(fds[i]);
+    }
+}
+
+static struct sink *sink_of(struct supervisor *supervisor, unsigned number)
+{
+    return &supervisor->sinks[number < supervisor->sink_count ? number : 0];
+}
+
+static void prefix_of(const struct supervisor *supervisor, uint32_t rank, bool terminal,
+                      char *prefix, size_t capacity)
+{
+    static const int colors[] = {36, 33, 32, 35, 34, 31};
+    if (!supervisor->options->prefix)
+        prefix[0] = '\0';
+    else if (colour_wanted(terminal))
+        snprintf(prefix, capacity, "\x1b[%dm[%u]\x1b[0m ",
+                 colors[rank % (sizeof(colors) / sizeof(colors[0]))], rank);
+    else
+        snprintf(prefix, capacity, "[%u] ", rank);
+}
+
+static void add_stream(struct supervisor *supervisor, uint32_t rank, unsigned number, int fd)
+{
+    char prefix[STREAM_PREFIX_BYTES];
+    struct sink *sink = sink_of(supervisor, number);
+    prefix_of(supervisor, rank, isatty((int)number + 1) == 1, prefix, sizeof(prefix));
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    stream_open(&supervisor->streams[supervisor->stream_count++], sink, fd, prefix, rank == 0);
+}
+
+// Forks one worker. Returns 0 or -1 with errno.
+static int start_rank(struct supervisor *supervisor, uint32_t rank)
+{
+    struct place place;
+    struct spawn_variable variables[PLACE_VARIABLES];
+    int *failure = supervisor->failure_fds[rank];
+    int output[2] = {-1, -1};
+    int error[2] = {-1, -1};
+    if (pipe2(failure, O_CLOEXEC | O_NONBLOCK) < 0 ||
+        (supervisor->relaying && (pipe2(output, O_CLOEXEC) < 0 || pipe2(error, O_CLOEXEC) < 0)))
+        return -1;
+    struct spawn request = {
+        .program = supervisor->trainer,
+        .argv = supervisor->options->trainer,
+        .variables = variables,
+        .variable_count =
+            place_variables(supervisor->options, &supervisor->daemon, rank, &place, variables),
+        .input = supervisor->null_fd,
+        .output = output[1],
+        .error = error[1],
+        .failure_fd = failure[1],
+        .signals = &supervisor->options->signals,
+    };
+    pid_t pid = spawn(&request);
+    close(failure[1]);
+    if (pid < 0) {
+        close_both(output);
+        close_both(error);
+        return -1;
+    }
+    supervisor->result.ranks[rank].pid = pid;
+    supervisor->running++;
+    if (supervisor->relaying) {
+        close(output[1]);
+        close(error[1]);
+        add_stream(supervisor, rank, 0, output[0]);
+        add_stream(supervisor, rank, 1, error[0]);
+    }
+    return 0;
+}
+
+static int start_workers(struct supervisor *supervisor)
+{
+    supervisor->started_ms = clock_now_ms();
+    for (uint32_t rank = 0; rank < supervisor->options->world_size; rank++) {
+        if (start_rank(supervisor, rank) < 0) {
+            cli_say(supervisor->options->command, "cannot start rank %u: %s", rank,
+                    strerror(errno));
+            return CLI_FAILED;
+        }
+    }
+    return 0;
+}
+
+// ---- The loop ----------------------------------------------------------------------------------
+
+static unsigned poll_add(struct supervisor *supervisor, unsigned count, int fd,
+                         struct stream *stream)
+{
+    supervisor->polls[count] = (struct pollfd){.fd = fd, .events = POLLIN};
+    supervisor->polled[count] = stream;
+    return count + 1;
+}
+
+// A stream whose sink is full is left alone: its worker blocks.
+static unsigned poll_streams(struct supervisor *supervisor, unsigned count)
+{
+    for (uint32_t i = 0; i < supervisor->stream_count; i++) {
+        struct stream *stream = &supervisor->streams[i];
+        if (stream->fd < 0)
+            continue;
+        if (sink_has_room(stream->sink))
+            count = poll_add(supervisor, count, stream->fd, stream);
+    }
+    return count;
+}
+
+// Streams that nobody reads any more: their workers get the SIGPIPE that they would have had
+// without us.
+static void close_broken(struct supervisor *supervisor)
+{
+    for (uint32_t i = 0; i < supervisor->stream_count; i++) {
+        struct stream *stream = &supervisor->streams[i];
+        if (stream->fd >= 0 && sink_broken(stream->sink))
+            stream_close(stream);
+    }
+}
+
+static int time_left(const struct supervisor *supervisor)
+{
+    uint64_t now = clock_now_ms();
+    uint64_t at = supervisor->kill_at;
+    if (supervisor->give_up_at < at)
+        at = supervisor->give_up_at;
+    if (at == NEVER)
+        return -1;
+    uint64_t left = at > now ? at - now : 0;
+    return left < INT_MAX ? (int)left : INT_MAX;
+}
+
+static void drain_event(struct supervisor *supervisor)
+{
+    uint64_t value;
+    for (unsigned i = 0; i < supervisor->sink_count; i++) {
+        ssize_t ignored = read(supervisor->sinks[i].event_fd, &value, sizeof(value));
+        (void)ignored;
+    }
+}
+
+// Waits for something and handles it.
+static void turn(struct supervisor *supervisor)
+{
+    unsigned count = poll_add(supervisor, 0, supervisor->control_fd, NULL);
+    count = poll_add(supervisor, count, supervisor->child_fd, NULL);
+    for (unsigned i = 0; i < supervisor->sink_count; i++)
+        count = poll_add(supervisor, count, supervisor->sinks[i].event_fd, NULL);
+    count = poll_streams(supervisor, count);
+    poll(supervisor->polls, count, time_left(supervisor));
+    read_control(supervisor);
+    reap(supervisor);
+    drain_event(supervisor);
+    for (unsigned i = 0; i < count; i++) {
+        struct stream *stream = supervisor->polled[i];
+        if (stream && supervisor->polls[i].revents && sink_has_room(stream->sink))
+            stream_read(stream);
+    }
+    close_broken(supervisor);
+    if (clock_now_ms() >= supervisor->kill_at)
+        stop_others(supervisor);
+}
+
+static bool streams_open(const struct supervisor *supervisor)
+{
+    for (uint32_t i = 0; i < supervisor->stream_count; i++) {
+        if (supervisor->streams[i].fd >= 0)
+            return true;
+    }
+    return false;
+}
+
+static bool sinks_done(struct supervisor *supervisor)
+{
+    for (unsigned i = 0; i < supervisor->sink_count; i++) {
+        if (!sink_done(&supervisor->sinks[i]))
+            return false;
+    }
+    return true;
+}
+
+// Whether waiting for a reader of our output has lost its sense.
+static bool given_up(const struct supervisor *supervisor)
+{
+    return supervisor->orphaned || clock_now_ms() >= supervisor->give_up_at;
+}
+
+// With everything killed: what is still in pipes and buffers goes out.
+static void flush(struct supervisor *supervisor)
+{
+    while (streams_open(supervisor) && !given_up(supervisor))
+        turn(supervisor);
+    for (unsigned i = 0; i < supervisor->sink_count; i++)
+        sink_finish(&supervisor->sinks[i]);
+    while (!sinks_done(supervisor) && !given_up(supervisor))
+        turn(supervisor);
+}
+
+// ---- Beginning and end -------------------------------------------------------------------------
+
+static bool same_terminal(void)
+{
+    struct stat first;
+    struct stat second;
+    return isatty(STDOUT_FILENO) && isatty(STDERR_FILENO) && fstat(STDOUT_FILENO, &first) == 0 &&
+           fstat(STDERR_FILENO, &second) == 0 && first.st_rdev == second.st_rdev;
+}
+
+static bool open_sinks(struct supervisor *supervisor)
+{
+    for (unsigned i = 0; i < supervisor->sink_count; i++) {
+        if (sink_open(&supervisor->sinks[i], (int)i + 1) < 0)
+            return false;
+    }
+    return true;
+}
+
+static int start_sinks(struct supervisor *supervisor)
+{
+    for (unsigned i = 0; i < supervisor->sink_count; i++) {
+        if (sink_start(&supervisor->sinks[i]) < 0) {
+            cli_say(supervisor->options->command, "cannot start the output: %s", strerror(errno));
+            return CLI_FAILED;
+        }
+    }
+    return 0;
+}
+
+static int prepare(struct supervisor *supervisor)
+{
+    const struct run_options *options = supervisor->options;
+    size_t streams = 2 * (size_t)options->world_size + 1;
+    sigset_t child;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    raise_file_limit();
+    supervisor->kill_at = NEVER;
+    supervisor->give_up_at = NEVER;
+    supervisor->relaying = options->world_size > 1;
+    supervisor->sink_count = !supervisor->relaying ? 0 : same_terminal() ? 1 : 2;
+    supervisor->result.world_size = options->world_size;
+    supervisor->result.first_failed = options->world_size;
+    supervisor->result.ranks = calloc(options->world_size, sizeof(*supervisor->result.ranks));
+    supervisor->failure_fds = calloc(options->world_size, sizeof(*supervisor->failure_fds));
+    supervisor->streams = calloc(streams, sizeof(*supervisor->streams));
+    supervisor->polls = calloc(streams + 4, sizeof(*supervisor->polls));
+    supervisor->polled = calloc(streams + 4, sizeof(struct stream *));
+    supervisor->child_fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+    supervisor->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (supervisor->result.ranks && supervisor->failure_fds && supervisor->streams &&
+        supervisor->polls && supervisor->polled && supervisor->child_fd >= 0 &&
+        supervisor->null_fd >= 0 && open_sinks(supervisor) &&
+        find_program(options->trainer[0], supervisor->trainer, sizeof(supervisor->trainer)) == 0)
+        return 0;
+    cli_say(options->command, "cannot prepare: %s", strerror(errno));
+    return CLI_FAILED;
+}
+
+static int start_all(struct supervisor *supervisor)
+{
+    int result = 0;
+    if (!supervisor->options->coordinator)
+        result = start_daemon(supervisor);
+    if (result == 0) {
+        place_announce(supervisor->options, &supervisor->daemon);
+        result = start_workers(supervisor);
+    }
+    return result == 0 ? start_sinks(supervisor) : result;
+}
+
+static int finish(struct supervisor *supervisor)
+{
+    struct run_result *result = &supervisor->result;
+    result->total_ms = clock_now_ms() - supervisor->started_ms;
+    int status = result->first_failed == result->world_size
+                     ? 0
+                     : result->ranks[result->first_failed].end.status;
+    flush(supervisor);
+    if (!sinks_done(supervisor))
+        _exit(run_exit_code(status)); // A write is stuck that nobody wants to wait for.
+    for (unsigned i = 0; i < supervisor->sink_count; i++)
+        sink_close(&supervisor->sinks[i]);
+    run_report(supervisor->options, result);
+    if (supervisor->options->json)
+        run_report_json(supervisor->options, result);
+    return run_exit_code(status);
+}
+
+static void release(struct supervisor *supervisor)
+{
+    for (uint32_t i = 0; i < supervisor->stream_count; i++)
+        stream_close(&supervisor->streams[i]);
+    free(supervisor->result.ranks);
+    free(supervisor->failure_fds);
+    free(supervisor->streams);
+    free(supervisor->polls);
+    free(supervisor->polled);
+    close(supervisor->child_fd);
+    close(supervisor->null_fd);
+}
+
+int supervise(const struct run_options *options, int control_fd)
+{
+    struct supervisor supervisor = {.options = options, .control_fd = control_fd};
+    int result = prepare(&supervisor);
+    if (result == 0)
+        result = start_all(&supervisor);
+    if (result != 0) {
+        kill_descendants();
+        if (supervisor.orphaned)
+            daemon_forget(options->directory);
+        _exit(result);
+    }
+    while (supervisor.running > 0 && !supervisor.orphaned)
+        turn(&supervisor);
+    if (!supervisor.orphaned)
+        stop_daemon(&supervisor);
+    if (!kill_descendants())
+        cli_say(options->command, "a process could not be killed; it is stuck in the kernel");
+    if (supervisor.orphaned) {
+        daemon_forget(options->directory); // The launcher would do it.
+        _exit(128 + SIGKILL);
+    }
+    result = finish(&supervisor);
+    release(&supervisor);
+    return result;
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The HTTP side: health, metrics, the JSON API and the page. It changes nothing: every answer is
+// made from a snapshot or from the archive, and all that reaches the core is a question to a worker
+// where it is. server/http/*.c are the only files that know libevent. It runs one thread of its
+// own.
+//
+// /healthz          200 while the core thread answers, else 503
+// /readyz           200 while new workers are taken, else 503
+// /metrics          Prometheus text
+// /api/v1/jobs      JSON
+// /api/v1/jobs/NAME JSON
+// /api/v1/stalls    JSON
+// /                 the page, with /page.css and /page.js
+//
+// Behind /api/v1/jobs/NAME; those with a * also behind /api/v1 or alone, for the latest job:
+//
+// /state            what the page shows, once
+// /stalls           its stalls
+// /events *         the same as server-sent events
+// /timeline *       a Chrome trace of some ranks
+// /ranks/N/stack *  the threads of a worker
+
+#ifndef LOCKSTEP_SERVER_HTTP_HTTP_H
+#define LOCKSTEP_SERVER_HTTP_HTTP_H
+
+#include "base/log.h"
+#include "server/archive.h"
+#include "server/asks.h"
+#include "server/options.h"
+#include "server/render/render.h"
+#include "server/snapshot.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct http; // Opaque.
+
+struct http_config {
+    struct endpoint endpoint;
+    struct render_process process;
+    struct snapshot_board *board; // Borrowed until close; its reader is the HTTP thread.
+    struct asks *asks; // Borrowed until close.
+    struct archive *archive; // Borrowed until close.
+    uint32_t deaf_ms; // How long a client may leave events unread; 0: HTTP_DEAF_MS.
+    uint32_t request_ms; // How long a request may take to come; 0: HTTP_REQUEST_MS.
+    const char *token_file; // Borrowed until close; NULL: stacks and events are for loopback.
+    const char *tls_dir; // Borrowed until close; NULL: plaintext.
+    const char *hosts; // Borrowed until close: further names, with commas; NULL: none.
+    struct log *log; // Borrowed until close.
+};
+
+// Listens and starts the thread. The board may be asked from now on, so whoever answers it must
+// run soon. Returns 0, or -1 with a sentence in error.
+int http_open(const struct http_config *config, struct http **http, char *error,
+              size_t error_bytes);
+
+uint16_t http_port(const struct http *http);
+
+// Ends the thread and its connections. Blocks for the answer that is being made, at most
+// SNAPSHOT_WAIT_MS.
+void http_close(struct http *http);
+
+#endif

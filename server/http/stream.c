@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Streams of server-sent events, see parts.h. One timer looks at a picture four times a
+// second, and only while somebody listens.
+//
+// A request that was begun and not ended is the connection's as long as that stands. When the peer
+// closes it, libevent takes the request off and calls on_closed, and then it is ours to end, which
+// frees it. When we close, the connection frees it, and must not call us.
+
+#include "server/http/parts.h"
+
+#include "base/clock.h"
+#include "server/render/where.h"
+
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/event.h>
+#include <event2/http.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define LOOK_MS 250
+#define STATE_MS 1000
+#define COMMENT_MS 15000
+#define INPUT_BYTES 4096 // A client has nothing to say.
+#define SEND_BYTES (128 * 1024) // That the kernel holds of a stream; else it would be megabytes.
+
+struct stream {
+    struct http_streams *streams;
+    struct evhttp_request *request; // NULL: this place is free.
+    char job[LOCKSTEP_JOB_NAME_BYTES]; // Empty: always the latest one.
+    uint64_t said_ms; // When something was sent last.
+    uint64_t deaf_ms; // Since when it has too much unread; 0: it has not.
+    uint64_t log_ms; // Lines until then are known.
+    uint64_t stall; // Number of the stall that was told last, ...
+    bool stalled; // ... and whether it went on.
+    bool served; // In the present look.
+};
+
+struct http_streams {
+    struct http_core *core;
+    struct event *look;
+    uint32_t standing;
+    uint64_t skipped;
+    uint64_t state_ms; // When states are due.
+    struct stream streams[HTTP_STREAMS];
+};
+
+// ---- bytes that several streams send ----------------------------------------------------------
+
+struct shared {
+    size_t users;
+    size_t size;
+    char bytes[];
+};
+
+static void shared_drop(struct shared *shared)
+{
+    if (shared && --shared->users == 0)
+        free(shared);
+}
+
+static void shared_sent(const void *bytes, size_t size, void *shared)
+{
+    (void)bytes;
+    (void)size;
+    shared_drop(shared);
+}
+
+// An event with what core->json holds. NULL: no memory, or it is too large.
+static struct shared *shared_event(struct http_core *core, const char *event)
+{
+    size_t size;
+    const char *text = json_text(&core->json, &size);
+    const size_t room = size + strlen(event) + 32;
+    struct shared *shared = text ? malloc(sizeof *shared + room) : NULL;
+    if (!shared)
+        return NULL;
+    shared->users = 1;
+    const int head = snprintf(shared->bytes, room, "event: %s\ndata: ", event);
+    memcpy(shared->bytes + head, text, size);
+    memcpy(shared->bytes + head + size, "\n\n", 2);
+    shared->size = (size_t)head + size + 2;
+    return shared;
+}
+
+// ---- one stream -------------------------------------------------------------------------------
+
+static void forget(struct stream *stream)
+{
+    stream->request = NULL;
+    stream->streams->standing--;
+}
+
+// The peer has closed it.
+static void on_closed(struct evhttp_connection *connection, void *context)
+{
+    struct stream *stream = context;
+    struct evhttp_request *request = stream->request;
+    (void)connection;
+    forget(stream);
+    evhttp_send_reply_end(request);
+}
+
+static void close_stream(struct stream *stream)
+{
+    struct evhttp_connection *connection = evhttp_request_get_connection(stream->request);
+    if (!connection) { // It went without a word.
+        on_closed(NULL, stream);
+        return;
+    }
+    evhttp_connection_set_closecb(connection, NULL, NULL);
+    forget(stream);
+    evhttp_connection_free(connection);
+}
+
+static uint32_t deaf_ms(const struct http_streams *streams)
+{
+    const uint32_t wanted_ms = streams->core->config->deaf_ms;
+    return wanted_ms > 0 ? wanted_ms : HTTP_DEAF_MS;
+}
+
+// Whether the client may be sent more. It may be gone afterwards.
+static bool hears(struct stream *stream, uint64_t now_ms)
+{
+    struct evhttp_connection *connection = evhttp_request_get_connection(stream->request);
+    if (!connection) {
+        close_stream(stream);
+        return false;
+    }
+    struct bufferevent *buffered = evhttp_connection_get_bufferevent(connection);
+    if (evbuffer_get_length(bufferevent_get_output(buffered)) <= HTTP_UNSENT_BYTES) {
+        stream->deaf_ms = 0;
+        return true;
+    }
+    if (stream->deaf_ms == 0)
+        stream->deaf_ms = now_ms;
+    if (now_ms - stream->deaf_ms >= deaf_ms(stream->streams))
+        close_stream(stream);
+    return false;
+}
+
+// Does not look whether it hears.
+static void send_shared(struct stream *stream, struct shared *shared, uint64_t now_ms)
+{
+    struct evbuffer *chunk = evbuffer_new();
+    if (chunk && shared) {
+        shared->users++;
+        if (evbuffer_add_reference(chunk, shared->bytes, shared->size, shared_sent, shared) < 0)
+            shared_drop(shared);
+        evhttp_send_reply_chunk(stream->request, chunk);
+        stream->said_ms = now_ms;
+    }
+    if (chunk)
+        evbuffer_free(chunk);
+}
+
+static void send_text(struct stream *stream, const char *text, uint64_t now_ms)
+{
+    struct evbuffer *chunk = evbuffer_new();
+    if (chunk && evbuffer_add(chunk, text, strlen(text)) == 0)
+        evhttp_send_reply_chunk(stream->request, chunk);
+    if (chunk)
+        evbuffer_free(chunk);
+    stream->said_ms = now_ms;
+}
+
+// ---- what is new ------------------------------------------------------------------------------
+
+// The stall that the newest one of this job is, when this stream has not been told so.
+static const struct stall_view *new_stall(struct stream *stream, const struct snapshot *snapshot,
+                                          const struct snapshot_job *job)
+{
+    const struct stall_view *newest = &snapshot->stalls[job->stalls.first];
+    if (job->stalls.count == 0 ||
+        (newest->number == stream->stall && newest->active == stream->stalled))
+        return NULL;
+    stream->stall = newest->number;
+    stream->stalled = newest->active;
+    return newest;
+}
+
+// Oldest first, those after the last that this stream has seen.
+static void send_log(struct stream *stream, const struct snapshot *snapshot,
+                     const struct snapshot_job *job, uint64_t now_ms)
+{
+    const struct event_view *events = &snapshot->events[job->events.first];
+    const uint64_t seen_ms = stream->log_ms;
+    for (uint32_t i = job->events.count; i > 0; i--) {
+        const uint64_t at_ms = snapshot->made_ms - events[i - 1].age_ms;
+        if (at_ms <= seen_ms)
+            continue;
+        stream->log_ms = at_ms;
+        struct json *json = &stream->streams->core->json;
+        json_reset(json);
+        json_object_begin(json, NULL);
+        json_string(json, "job", job->view.name);
+        json_u64(json, "age_ms", events[i - 1].age_ms);
+        json_string(json, "id", events[i - 1].id);
+        json_string(json, "text", events[i - 1].text);
+        json_object_end(json);
+        struct shared *line = shared_event(stream->streams->core, "log");
+        send_shared(stream, line, now_ms);
+        shared_drop(line);
+    }
+}
+
+static void send_stall(struct stream *stream, const struct snapshot *snapshot,
+                       const struct snapshot_job *job, const struct stall_view *stall,
+                       uint64_t now_ms)
+{
+    struct http_core *core = stream->streams->core;
+    json_reset(&core->json);
+    render_stall(&core->json, NULL, snapshot, job, stall);
+    struct shared *event = shared_event(core, "stall");
+    send_shared(stream, event, now_ms);
+    shared_drop(event);
+}
+
+// ---- a look at all ----------------------------------------------------------------------------
+
+static const struct snapshot_job *job_of(const struct stream *stream,
+                                         const struct snapshot *snapshot)
+{
+    if (stream->job[0])
+        return snapshot_find(snapshot, stream->job);
+    return snapshot->job_count > 0 ? &snapshot->jobs[snapshot->job_count - 1] : NULL;
+}
+
+// Rendered when the first stream wants it.
+static struct shared *state_of(struct http_streams *streams, const struct snapshot *snapshot,
+                               const struct snapshot_job *job)
+{
+    json_reset(&streams->core->json);
+    render_state(&streams->core->json, snapshot, job->view.name);
+    return shared_event(streams->core, "state");
+}
+
+static void serve(struct stream *stream, const struct snapshot *snapshot,
+                  const struct snapshot_job *job, bool due, struct shared **state, uint64_t now_ms)
+{
+    stream->served = true;
+    if (!hears(stream, now_ms)) {
+        stream->streams->skipped += due;
+        return;
+    }
+    const struct stall_view *stall = new_stall(stream, snapshot, job);
+    if (stall)
+        send_stall(stream, snapshot, job, stall, now_ms);
+    send_log(stream, snapshot, job, now_ms);
+    if (!due && !stall)
+        return;
+    if (!*state)
+        *state = state_of(stream->streams, snapshot, job);
+    send_shared(stream, *state, now_ms);
+}
+
+// All streams of the job that this one is of.
+static void serve_job(struct http_streams *streams, const struct snapshot *snapshot,
+                      const struct snapshot_job *job, bool due, uint64_t now_ms)
+{
+    struct shared *state = NULL;
+    for (uint32_t i = 0; i < HTTP_STREAMS; i++) {
+        struct stream *stream = &streams->streams[i];
+        if (stream->request && !stream->served && job_of(stream, snapshot) == job)
+            serve(stream, snapshot, job, due, &state, now_ms);
+    }
+    shared_drop(state);
+}
+
+static void serve_nothing(struct stream *stream, uint64_t now_ms)
+{
+    if (now_ms - stream->said_ms >= COMMENT_MS && hears(stream, now_ms))
+        send_text(stream, ": nothing new\n\n", now_ms);
+}
+
+static void look_at_all(struct http_streams *streams)
+{
+    bool answered;
+    const struct snapshot *snapshot = snapshot_read(streams->core->config->board, &answered);
+    const uint64_t now_ms = clock_now_ms();
+    const bool due = now_ms >= streams->state_ms;
+    if (due)
+        streams->state_ms = now_ms + STATE_MS;
+    for (uint32_t i = 0; i < HTTP_STREAMS; i++)
+        streams->streams[i].served = false;
+    for (uint32_t i = 0; i < HTTP_STREAMS; i++) {
+        struct stream *stream = &streams->streams[i];
+        if (!stream->request || stream->served)
+            continue;
+        const struct snapshot_job *job = answered && snapshot ? job_of(stream, snapshot) : NULL;
+        if (job)
+            serve_job(streams, snapshot, job, due, now_ms);
+        else
+            serve_nothing(stream, now_ms);
+    }
+}
+
+static void on_look(evutil_socket_t fd, short what, void *context)
+{
+    static const struct timeval soon = {.tv_usec = LOOK_MS * 1000};
+    struct http_streams *streams = context;
+    (void)fd;
+    (void)what;
+    look_at_all(streams);
+    if (streams->standing > 0)
+        event_add(streams->look, &soon);
+}
+
+// ---- begin and end ----------------------------------------------------------------------------
+
+// libevent's own bounds on idle connections are for requests: a client that only listens is not
+// idle. What it says all the same is not read.
+static void begin(struct stream *stream, struct evhttp_request *request)
+{
+    static const int send_bytes = SEND_BYTES;
+    struct evhttp_connection *connection = evhttp_request_get_connection(request);
+    struct bufferevent *buffered = evhttp_connection_get_bufferevent(connection);
+    http_headers(request, "text/event-stream");
+    evhttp_send_reply_start(request, HTTP_OK, NULL);
+    bufferevent_set_timeouts(buffered, NULL, NULL);
+    bufferevent_setwatermark(buffered, EV_READ, 0, INPUT_BYTES);
+    setsockopt(bufferevent_getfd(buffered), SOL_SOCKET, SO_SNDBUF, &send_bytes, sizeof send_bytes);
+    evhttp_connection_set_closecb(connection, on_closed, stream);
+    send_text(stream, "retry: 2000\n\n", clock_now_ms());
+}
+
+void http_streams_add(struct http_streams *streams, struct evhttp_request *request, const char *job)
+{
+    static const struct timeval at_once = {0};
+    struct stream *stream = streams->streams;
+    while (stream < streams->streams + HTTP_STREAMS && stream->request)
+        stream++;
+    if (stream == streams->streams + HTTP_STREAMS) {
+        http_answer_error(streams->core, request, HTTP_SERVUNAVAIL,
+                          "too many listen to events; ask for /api/v1/jobs/{job}/state instead");
+        return;
+    }
+    *stream = (struct stream){.streams = streams, .request = request, .log_ms = clock_now_ms()};
+    snprintf(stream->job, sizeof stream->job, "%s", job ? job : "");
+    streams->standing++;
+    streams->state_ms = 0;
+    begin(stream, request);
+    event_add(streams->look, &at_once);
+}
+
+void http_streams_count(const struct http_streams *streams, uint32_t *standing, uint64_t *skipped)
+{
+    *standing = streams->standing;
+    *skipped = streams->skipped;
+}
+
+struct http_streams *http_streams_open(struct http_core *core)
+{
+    struct http_streams *streams = calloc(1, sizeof *streams);
+    if (!streams)
+        return NULL;
+    streams->core = core;
+    streams->look = event_new(core->base, -1, 0, on_look, streams);
+    if (!streams->look) {
+        free(streams);
+        return NULL;
+    }
+    return streams;
+}
+
+void http_streams_close(struct http_streams *streams)
+{
+    for (uint32_t i = 0; i < HTTP_STREAMS; i++) {
+        if (streams->streams[i].request)
+            close_stream(&streams->streams[i]);
+    }
+    event_free(streams->look);
+    free(streams);
+}

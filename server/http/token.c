@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The token of --http-token-file, read again when the file changes. A file that holds none any more
+// changes nothing: the old one is good until there is another. HTTP thread, but for open and
+// close. See parts.h.
+
+#include "server/http/parts.h"
+#include "server/process.h"
+
+#include <openssl/crypto.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+struct http_token {
+    // set at open, then constant
+    const char *path;
+    struct log *log;
+    // HTTP thread only
+    char text[PROCESS_TOKEN_BYTES];
+    struct stat seen; // When it was tried last.
+};
+
+static bool changed(const struct http_token *token, const struct stat *now)
+{
+    return now->st_ino != token->seen.st_ino || now->st_size != token->seen.st_size ||
+           now->st_dev != token->seen.st_dev || now->st_mtim.tv_sec != token->seen.st_mtim.tv_sec ||
+           now->st_mtim.tv_nsec != token->seen.st_mtim.tv_nsec;
+}
+
+static void renew(struct http_token *token)
+{
+    struct stat now;
+    char text[PROCESS_TOKEN_BYTES];
+    char error[LOCKSTEP_TEXT_BYTES];
+    if (stat(token->path, &now) < 0 || !changed(token, &now))
+        return;
+    token->seen = now;
+    if (process_read_token(token->path, text, sizeof text, error, sizeof error) == 0)
+        memcpy(token->text, text, sizeof text);
+    else
+        log_event(token->log, LOG_LEVEL_WARN, "token_reload_failed", "text=%s hint=%s", error,
+                  "the token that was read before stays good");
+}
+
+// In a time that does not depend on where they differ, only on how long the given one is.
+bool http_token_is(struct http_token *token, const char *given)
+{
+    renew(token);
+    return strlen(given) == strlen(token->text) &&
+           CRYPTO_memcmp(given, token->text, strlen(token->text)) == 0;
+}
+
+struct http_token *http_token_open(const char *path, struct log *log, char *error,
+                                   size_t error_bytes)
+{
+    struct http_token *token = calloc(1, sizeof *token);
+    if (!token) {
+        snprintf(error, error_bytes, "no memory for the token");
+        return NULL;
+    }
+    token->path = path;
+    token->log = log;
+    (void)stat(path, &token->seen); // Before: what changes meanwhile is seen later.
+    if (process_read_token(path, token->text, sizeof token->text, error, error_bytes) == 0)
+        return token;
+    free(token);
+    return NULL;
+}
+
+void http_token_close(struct http_token *token)
+{
+    if (!token)
+        return;
+    OPENSSL_cleanse(token->text, sizeof token->text);
+    free(token);
+}

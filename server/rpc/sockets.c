@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// See sockets.h. In plaintext the frames of HTTP/2 can be seen: each has a header of nine
+// bytes, three of which are the length of what follows, and one of which is its kind.
+
+#include "server/rpc/sockets.h"
+
+#include "base/thread.h"
+#include "server/rpc/budget.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define EXPORTED __attribute__((visibility("default")))
+
+#define PREFACE_FIRST 'P' // Of "PRI * HTTP/2.0"; what TLS says begins with 22.
+#define PREFACE_BYTES 24
+#define HEADER_BYTES 9
+#define KIND_AT 3
+#define KIND_HEADERS 1
+
+// What a connection has said, at the number of its descriptor.
+struct said {
+    uint64_t turn; // Of the next two.
+    size_t bytes;
+    uint32_t calls; // Begun.
+    bool known; // It has said its first byte,
+    bool plain; // which was that of HTTP/2 in plaintext.
+    uint32_t skip; // Bytes up to the header of the next frame.
+    uint32_t header; // Bytes of that header that have come.
+    uint32_t length; // Of the frame, as far as the header has come.
+};
+
+// guarded by mutex: gRPC may read on any thread.
+static struct mutex mutex = MUTEX_INITIALIZER;
+static struct said connections[BUDGET_SOCKETS];
+static uint64_t turns; // 0: there was none.
+static bool closed_to_others;
+
+// ---- bytes ------------------------------------------------------------------------------------
+
+static void take_header_byte(struct said *said, uint8_t byte)
+{
+    if (said->header < KIND_AT)
+        said->length = said->length << 8 | byte;
+    else if (said->header == KIND_AT && byte == KIND_HEADERS)
+        said->calls++;
+    if (++said->header < HEADER_BYTES)
+        return;
+    said->skip = said->length;
+    said->header = said->length = 0;
+}
+
+// Counts the calls that begin in these bytes of a connection in plaintext.
+static void count_calls(struct said *said, const uint8_t *bytes, size_t size)
+{
+    while (size > 0) {
+        const size_t skipped = said->skip < size ? said->skip : size;
+        said->skip -= (uint32_t)skipped;
+        bytes += skipped;
+        size -= skipped;
+        for (; size > 0 && said->skip == 0; size--)
+            take_header_byte(said, *bytes++);
+    }
+}
+
+static void count(struct said *said, const uint8_t *bytes, size_t size)
+{
+    if (!said->known && size > 0) {
+        said->known = true;
+        said->plain = bytes[0] == PREFACE_FIRST;
+        said->skip = PREFACE_BYTES;
+    }
+    said->bytes += size;
+    if (said->plain)
+        count_calls(said, bytes, size);
+}
+
+// True while what came is within the bounds of this turn.
+static bool hear(int fd, const struct msghdr *message, size_t size)
+{
+    bool within = true;
+    mutex_lock(&mutex);
+    if (fd < BUDGET_SOCKETS) {
+        struct said *said = &connections[fd];
+        if (said->turn != turns) {
+            said->turn = turns;
+            said->bytes = said->calls = 0;
+        }
+        for (size_t i = 0; i < message->msg_iovlen && size > 0; i++) {
+            const struct iovec *part = &message->msg_iov[i];
+            const size_t taken = part->iov_len < size ? part->iov_len : size;
+            count(said, part->iov_base, taken);
+            size -= taken;
+        }
+        within = turns == 0 || (said->bytes <= RPC_TURN_BYTES && said->calls <= RPC_TURN_CALLS);
+    }
+    mutex_unlock(&mutex);
+    return within;
+}
+
+EXPORTED ssize_t recvmsg(int fd, struct msghdr *message, int flags)
+{
+    const ssize_t size = syscall(SYS_recvmsg, fd, message, flags);
+    if (size <= 0 || hear(fd, message, (size_t)size))
+        return size;
+    errno = ECONNRESET;
+    return -1;
+}
+
+// ---- connections ------------------------------------------------------------------------------
+
+static bool is_ours(int fd)
+{
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0)
+        return false;
+    return peer.uid == geteuid() || peer.uid == 0;
+}
+
+static bool is_behind_path(int fd)
+{
+    int family = 0;
+    socklen_t size = sizeof family;
+    return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &size) == 0 && family == AF_UNIX;
+}
+
+// A new connection has the number of one that has ended, and nothing of what that one said. Returns
+// whether it may stay.
+static bool meet(int fd)
+{
+    mutex_lock(&mutex);
+    if (fd < BUDGET_SOCKETS)
+        connections[fd] = (struct said){0};
+    const bool closed = closed_to_others;
+    mutex_unlock(&mutex);
+    return !closed || !is_behind_path(fd) || is_ours(fd);
+}
+
+EXPORTED int accept4(int fd, __SOCKADDR_ARG address, socklen_t *restrict size, int flags)
+{
+    for (;;) {
+        const int accepted = (int)syscall(SYS_accept4, fd, address.__sockaddr__, size, flags);
+        if (accepted < 0 || meet(accepted))
+            return accepted;
+        close(accepted);
+    }
+}
+
+// ---- what the server says ---------------------------------------------------------------------
+
+void rpc_sockets_turn(void)
+{
+    mutex_lock(&mutex);
+    turns++;
+    mutex_unlock(&mutex);
+}
+
+void rpc_sockets_close_to_others(bool closed)
+{
+    mutex_lock(&mutex);
+    closed_to_others = closed;
+    mutex_unlock(&mutex);
+}

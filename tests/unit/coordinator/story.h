@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A coordinator core with scripted workers, and the readable trace that tests assert: what went in,
+// what came out. A worker is a number, its stream. Single-threaded; time is a number too.
+//
+//     story_join(&story, 1, "a");
+//     story_expect(&story, "1 > hello job j world 2 host a\n"
+//                          "1 < welcome\n");
+
+#ifndef TESTS_UNIT_COORDINATOR_STORY_H
+#define TESTS_UNIT_COORDINATOR_STORY_H
+
+#include "coordinator/coordinator.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    STORY_PEERS = 8192,
+    STORY_LAST = 256,
+    STORY_TRACE_BYTES = 256 * 1024
+};
+
+struct story {
+    void *memory;
+    struct coordinator *core;
+    uint64_t now_ms;
+    bool logging; // Log lines are part of the trace.
+    bool quiet; // No trace at all: for large worlds.
+    bool zero_defer; // What ranks say of their waits in lockstep_start.
+    char *trace;
+    size_t used;
+    uint32_t secrets;
+
+    // Of each stream, by number.
+    bool known[STORY_PEERS]; // It has said something and was not closed.
+    bool closed[STORY_PEERS]; // By the core.
+    struct generation_id generation[STORY_PEERS];
+    uint32_t rank[STORY_PEERS];
+    uint32_t received[STORY_PEERS];
+    uint8_t secret[STORY_PEERS][LOCKSTEP_SECRET_BYTES];
+    struct down_message last[STORY_LAST]; // The last message, by stream modulo STORY_LAST.
+};
+
+void story_begin(struct story *story);
+void story_end(struct story *story);
+// The same for a test whose state is the story.
+int story_setup(void **state);
+int story_teardown(void **state);
+
+// Asserts that exactly this happened since the last time.
+void story_expect(struct story *story, const char *trace);
+// Asserts that a piece of text happened, and forgets the trace.
+void story_expect_piece(struct story *story, const char *piece);
+void story_forget(struct story *story);
+
+// ---- Facts -----------------------------------------------------------------------------------
+
+struct up_hello story_hello(const char *job, uint32_t world, const char *host);
+void story_say_hello(struct story *story, uint32_t peer, const struct up_hello *hello);
+// Job "j" of two workers.
+void story_join(struct story *story, uint32_t peer, const char *host);
+// Streams 1..n of job "j" on hosts h1..hn form a world; the trace is forgotten.
+void story_form(struct story *story, uint32_t world);
+// The same, and all of them have started equal.
+void story_run(struct story *story, uint32_t world);
+
+// In the generation that this stream was given.
+void story_say(struct story *story, uint32_t peer, struct up_message *message);
+// Its links stand.
+void story_links(struct story *story, uint32_t peer, const struct up_links *links);
+void story_start(struct story *story, uint32_t peer, uint64_t hash, uint32_t items, uint32_t root);
+void story_ready(struct story *story, uint32_t peer, uint64_t step, struct slot_id slot);
+void story_wait(struct story *story, uint32_t peer, uint64_t step, struct slot_id slot);
+// Both: its part of the slot is ready, and it waits for the result.
+void story_await(struct story *story, uint32_t peer, uint64_t step, struct slot_id slot);
+void story_step_end(struct story *story, uint32_t peer, uint64_t step);
+void story_layout(struct story *story, uint32_t peer, uint32_t module, const uint32_t *words,
+                  uint32_t count);
+void story_fail(struct story *story, uint32_t peer, uint64_t step, enum halt_kind kind,
+                const char *text);
+void story_lost(struct story *story, uint32_t peer, uint32_t rank, uint64_t step, bool left);
+void story_leave(struct story *story, uint32_t peer, uint64_t settled);
+void story_close(struct story *story, uint32_t peer, const char *text);
+void story_drain(struct story *story);
+// Somebody wants to know where a rank is.
+void story_ask(struct story *story, const char *job, uint32_t rank, uint32_t what);
+// Time passes; ticks come when they are due.
+void story_sleep(struct story *story, uint64_t ms);
+
+struct job_view story_job(const struct story *story, uint32_t index);
+struct worker_view story_worker(const struct story *story, uint32_t job, uint32_t index);
+
+static inline struct slot_id slot(uint32_t module, uint32_t call, uint32_t bucket)
+{
+    struct slot_id id = {module, call, bucket};
+    return id;
+}
+
+#endif

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the coordinator knows of a job that does move: step times, who lags behind, and whom the
+// others always wait for; and the log of a job.
+
+#include "tests/unit/coordinator/fleet_case.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+// Each rank does `steps` steps in a second, and waits `wait_us` of it, but for the slow rank, which
+// does not wait.
+static void run(uint32_t seconds, uint32_t steps, uint64_t wait_us, uint32_t slow)
+{
+    for (uint32_t second = 0; second < seconds; second++) {
+        for (uint32_t rank = 0; rank < fleet.count; rank++) {
+            struct up_heartbeat *beat = &fleet.ranks[rank].beat;
+            beat->step += steps;
+            beat->settled += steps;
+            beat->totals.steps += steps;
+            beat->totals.exposed_us += 1500 * (uint64_t)steps;
+            beat->place.waited_us += rank == slow ? 0 : wait_us;
+        }
+        fleet_pass(&fleet, 1000);
+    }
+}
+
+static void test_step_times_are_known(void **state)
+{
+    (void)state;
+    struct rate_view rate;
+    fleet_begin(&fleet, &story, 4, 1);
+    assert_false(coordinator_rate_view(story.core, 0, 0, story.now_ms, &rate));
+    run(20, 10, 0, 0);
+    for (uint32_t i = 0; i < 10; i++) {
+        assert_true(coordinator_rate_view(story.core, 0, i, story.now_ms, &rate));
+        assert_in_range(rate.age_ms, i * 1000, i * 1000 + 2000);
+        assert_in_range(rate.steps, 7, 13);
+        assert_in_range(rate.step_us, 75000, 135000);
+        assert_int_equal(rate.exposed_us, 1500);
+    }
+    run(5, 0, 0, 0);
+    assert_true(coordinator_rate_view(story.core, 0, 0, story.now_ms, &rate));
+    assert_int_equal(rate.steps, 0);
+    assert_int_equal(rate.step_us, 0);
+    run(LOCKSTEP_RATE_SAMPLES, 1, 0, 0);
+    assert_true(
+        coordinator_rate_view(story.core, 0, LOCKSTEP_RATE_SAMPLES - 1, story.now_ms, &rate));
+    assert_false(coordinator_rate_view(story.core, 0, LOCKSTEP_RATE_SAMPLES, story.now_ms, &rate));
+    assert_false(coordinator_rate_view(story.core, 1, 0, story.now_ms, &rate));
+}
+
+static void test_who_is_always_the_last_has_a_score(void **state)
+{
+    (void)state;
+    fleet_begin(&fleet, &story, 5, 1);
+    run(100, 10, 400000, 3);
+    assert_in_range(fleet_worker(&fleet, 3).straggler_permille, 380, 420);
+    for (uint32_t rank = 0; rank < 5; rank++)
+        if (rank != 3)
+            assert_int_equal(fleet_worker(&fleet, rank).straggler_permille, 0);
+    // It is not forgotten at once, and not kept for ever.
+    run(15, 10, 400000, 99);
+    assert_true(fleet_worker(&fleet, 3).straggler_permille > 100);
+    run(200, 10, 400000, 99);
+    assert_true(fleet_worker(&fleet, 3).straggler_permille < 20);
+}
+
+// Condition: a rank becomes slow. Decision: its score says so within seconds, and is true after 30;
+// when another one is slow instead, both are true 30 seconds later.
+static void test_a_score_is_true_after_thirty_seconds(void **state)
+{
+    (void)state;
+    fleet_begin(&fleet, &story, 5, 1);
+    run(60, 10, 400000, 99);
+    run(12, 10, 650000, 3);
+    assert_in_range(fleet_worker(&fleet, 3).straggler_permille, 150, 300);
+    run(20, 10, 650000, 3);
+    assert_in_range(fleet_worker(&fleet, 3).straggler_permille, 610, 690);
+    run(32, 10, 300000, 1);
+    assert_in_range(fleet_worker(&fleet, 1).straggler_permille, 280, 320);
+    assert_in_range(fleet_worker(&fleet, 3).straggler_permille, 0, 20);
+}
+
+// The first score comes after five seconds, not after the window.
+static void test_a_young_job_has_scores(void **state)
+{
+    (void)state;
+    fleet_begin(&fleet, &story, 2, 1);
+    run(8, 10, 650000, 1);
+    assert_in_range(fleet_worker(&fleet, 1).straggler_permille, 500, 800);
+    assert_int_equal(fleet_worker(&fleet, 0).straggler_permille, 0);
+}
+
+// Steps may be longer than the time between two looks: the score is of whole waits nevertheless.
+static void test_long_steps_have_scores(void **state)
+{
+    (void)state;
+    fleet_begin(&fleet, &story, 3, 1);
+    for (uint32_t step = 0; step < 5; step++) {
+        run(19, 0, 650000, 2);
+        run(1, 1, 650000, 2);
+    }
+    assert_in_range(fleet_worker(&fleet, 2).straggler_permille, 610, 690);
+}
+
+static void test_who_stands_still_is_no_straggler(void **state)
+{
+    (void)state;
+    fleet_begin(&fleet, &story, 5, 1);
+    for (uint32_t rank = 0; rank < 5; rank++)
+        fleet.ranks[rank].beat.totals.steps = 0;
+    run(100, 0, 400000, 3);
+    assert_int_equal(fleet_worker(&fleet, 3).straggler_permille, 0);
+}
+
+static void test_a_worker_that_counts_backwards_is_not_believed(void **state)
+{
+    (void)state;
+    struct rate_view rate;
+    fleet_begin(&fleet, &story, 3, 1);
+    run(15, 10, 1000, 9);
+    fleet.ranks[1].beat.totals.steps = 0;
+    fleet.ranks[1].beat.totals.exposed_us = UINT64_MAX;
+    fleet.ranks[1].beat.place.waited_us = 0;
+    run(30, 10, UINT64_MAX / 3, 9);
+    assert_true(coordinator_rate_view(story.core, 0, 0, story.now_ms, &rate));
+    for (uint32_t rank = 0; rank < 3; rank++)
+        assert_true(fleet_worker(&fleet, rank).straggler_permille <= 1000);
+}
+
+static void test_who_is_behind_the_median_lags(void **state)
+{
+    (void)state;
+    fleet_begin(&fleet, &story, 5, 1);
+    for (uint32_t rank = 0; rank < 5; rank++)
+        fleet.ranks[rank].beat.step = 100;
+    fleet.ranks[2].beat.step = 93;
+    fleet.ranks[4].beat.step = 101;
+    fleet_pass(&fleet, 3000);
+    assert_int_equal(fleet_worker(&fleet, 2).lag_steps, 7);
+    assert_int_equal(fleet_worker(&fleet, 0).lag_steps, 0);
+    assert_int_equal(fleet_worker(&fleet, 4).lag_steps, 0);
+}
+
+static void test_a_job_keeps_its_last_lines(void **state)
+{
+    (void)state;
+    struct event_view line;
+    story.quiet = true;
+    for (uint32_t i = 0; i < LOCKSTEP_JOB_EVENTS; i++) {
+        story_join(&story, 2 * i + 1, "a");
+        story_join(&story, 2 * i + 2, "b");
+        story_leave(&story, 2 * i + 1, 0);
+        story_close(&story, 2 * i + 2, "reset");
+        story_sleep(&story, 10);
+    }
+    assert_true(coordinator_event_view(story.core, 0, 0, story.now_ms, &line));
+    assert_string_equal(line.id, "generation_halted");
+    assert_non_null(strstr(line.text, "its control stream ended without a goodbye (reset)"));
+    assert_int_equal(line.age_ms, 10);
+    assert_true(coordinator_event_view(story.core, 0, 1, story.now_ms, &line));
+    assert_string_equal(line.id, "world_formed");
+    assert_true(
+        coordinator_event_view(story.core, 0, LOCKSTEP_JOB_EVENTS - 1, story.now_ms, &line));
+    assert_false(coordinator_event_view(story.core, 0, LOCKSTEP_JOB_EVENTS, story.now_ms, &line));
+    assert_false(coordinator_event_view(story.core, 1, 0, story.now_ms, &line));
+}
+
+static void test_functions_and_kinds_have_names(void **state)
+{
+    (void)state;
+    assert_string_equal(api_function_name(API_CALL_END), "call_end");
+    assert_string_equal(api_function_name(API_CLOSE), "close");
+    assert_string_equal(api_function_name(API_MODULE_USAGE + 1), "unknown");
+    assert_string_equal(coordinator_stall_kind_name(STALL_IN_CALL), "in_call");
+    assert_string_equal(coordinator_stall_kind_name(STALL_UNKNOWN), "unknown");
+    assert_string_equal(coordinator_stall_kind_name(STALL_DEVICE), "device");
+    assert_string_equal(coordinator_stall_kind_name(STALL_DEVICE + 1), "unknown");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, fleet_setup, fleet_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_step_times_are_known),
+        TEST(test_who_is_always_the_last_has_a_score),
+        TEST(test_a_score_is_true_after_thirty_seconds),
+        TEST(test_a_young_job_has_scores),
+        TEST(test_long_steps_have_scores),
+        TEST(test_who_stands_still_is_no_straggler),
+        TEST(test_a_worker_that_counts_backwards_is_not_believed),
+        TEST(test_who_is_behind_the_median_lags),
+        TEST(test_a_job_keeps_its_last_lines),
+        TEST(test_functions_and_kinds_have_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

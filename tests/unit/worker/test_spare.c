@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Unit tests: what a process that has used up a limit can still do. /proc is read with no
+// descriptor free, by a spare one; a file that may not grow is an error and no signal.
+
+#include "base/file_limit.h"
+#include "protos/limits.h"
+#include "tests/support/full.h"
+#include "worker/session/headroom.h"
+#include "worker/support/proc_text.h"
+#include "worker/support/spare.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+// Everything that this test can open is open.
+static void proc_is_read_without_a_free_descriptor(void **state)
+{
+    char text[PROC_TEXT_BYTES];
+    struct full full;
+    (void)state;
+    spare_begin();
+    full_begin(&full, 64);
+    for (int i = 0; i < 3 * LOCKSTEP_SPARE_DESCRIPTORS; i++) { // Each is taken back.
+        proc_text(AT_FDCWD, "/proc/self/stat", text);
+        assert_non_null(strchr(text, ')'));
+    }
+    assert_int_equal(dup(STDERR_FILENO), -1);
+    spare_end();
+    proc_text(AT_FDCWD, "/proc/self/stat", text);
+    assert_non_null(strchr(text, ')'));
+    full_end(&full);
+}
+
+static void two_sessions_share_the_spare_ones(void **state)
+{
+    struct full full;
+    (void)state;
+    spare_begin();
+    spare_begin();
+    full_begin(&full, 64);
+    spare_end();
+    assert_int_equal(dup(STDERR_FILENO), -1);
+    spare_end();
+    const int fd = dup(STDERR_FILENO);
+    assert_true(fd >= 0);
+    close(fd);
+    full_end(&full);
+}
+
+static void what_descriptors_are_missing_is_said(void **state)
+{
+    char text[LOCKSTEP_TEXT_BYTES] = "";
+    struct full full;
+    (void)state;
+    assert_true(headroom_descriptors(5, "a test needs", text, sizeof(text)));
+    full_begin(&full, 64);
+    close(full.fds[--full.count]);
+    close(full.fds[--full.count]);
+    assert_true(headroom_descriptors(2, "a test needs", text, sizeof(text)));
+    assert_false(headroom_descriptors(3, "a test needs", text, sizeof(text)));
+    full_end(&full);
+    assert_string_equal(text, "a test needs 3 file descriptors, and this process can open 2 more: "
+                              "its limit is 64 (ulimit -n); raise the limit, or close files before "
+                              "lockstep_open");
+}
+
+static volatile sig_atomic_t signals;
+
+static void count_signal(int number)
+{
+    (void)number;
+    signals++;
+}
+
+static void a_file_that_may_not_grow_raises_no_signal(void **state)
+{
+    struct sigaction before;
+    const struct sigaction action = {.sa_handler = count_signal};
+    struct file_limit limit;
+    struct rlimit rlimit;
+    const int fd = memfd_create("test", MFD_CLOEXEC);
+    (void)state;
+    assert_int_equal(sigaction(SIGXFSZ, &action, &before), 0);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &rlimit), 0);
+    const struct rlimit low = {4096, rlimit.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &low), 0);
+    file_limit_begin(&limit);
+    assert_int_equal(ftruncate(fd, 4097), -1);
+    file_limit_end(&limit);
+    assert_int_equal(errno, EFBIG);
+    assert_int_equal(signals, 0);
+    assert_int_equal(ftruncate(fd, 4097), -1); // The trainer's own keep raising it.
+    assert_int_equal(signals, 1);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &rlimit), 0);
+    assert_int_equal(sigaction(SIGXFSZ, &before, NULL), 0);
+    close(fd);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(proc_is_read_without_a_free_descriptor),
+        cmocka_unit_test(two_sessions_share_the_spare_ones),
+        cmocka_unit_test(what_descriptors_are_missing_is_said),
+        cmocka_unit_test(a_file_that_may_not_grow_raises_no_signal),
+    };
+    return cmocka_run_group_tests_name("spare", tests, NULL, NULL);
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Calls: the backward passes of a module in a step, as they begin and end. What they report of
+// gradients is in worker/session/module/claims.c, which begins with how both go together. Runs on
+// trainer threads.
+
+#include "worker/session/module/claims.h"
+#include "worker/support/error.h"
+#include "worker/support/handle.h"
+
+#include <inttypes.h>
+
+// ---- Checks ------------------------------------------------------------------------------------
+
+int module_check(struct lockstep_module *module)
+{
+    if (!handle_is(HANDLE_MODULE, module))
+        return error_set(LOCKSTEP_E_INVALID, module == NULL
+                                                 ? "the module is NULL"
+                                                 : "this is not a module, or it was closed");
+    return session_check(module->session);
+}
+
+int call_check(struct lockstep_call *call)
+{
+    if (!handle_is(HANDLE_CALL, call))
+        return error_set(LOCKSTEP_E_INVALID, call == NULL ? "the call is NULL"
+                                                          : "this is not a call, or its module "
+                                                            "was closed");
+    return session_check(call->module->session);
+}
+
+// A live call that is the open one of its module.
+int call_check_open(struct lockstep_call *call)
+{
+    const int status = call_check(call);
+    if (status < 0)
+        return status;
+    if (opened_read(call->module).call != call)
+        return error_set(LOCKSTEP_E_INVALID, "module '%s': %s", call->module->name,
+                         call->ended ? "its call has ended already" : "no call is open");
+    return 0;
+}
+
+// ---- What is left over at the end of the step --------------------------------------------------
+
+// Whether the module contributes to the open step: it was called, or a module that shares a
+// parameter of it was.
+bool call_takes_part(const struct lockstep_module *module)
+{
+    const uint64_t step = module->session->step;
+    return module->called_step == step || module->touched_step == step;
+}
+
+// A module that was called has its owners take part in the step. Whether it has reported anything
+// of theirs is not asked: which modules a phase runs must not depend on what they use.
+static void call_touch_owners(const struct lockstep_module *module)
+{
+    const uint64_t step = module->session->step;
+    if (module->shared_count == 0 || module->called_step != step)
+        return;
+    for (uint32_t p = 0; p < module->parameter_count; p++) {
+        if (module->homes[p].module != module)
+            module->homes[p].module->touched_step = step;
+    }
+}
+
+// Separate calls have handed over all that they had when they ended.
+static void call_finish_module(struct lockstep_module *module)
+{
+    struct contribution *contribution = &module->contributions[0];
+    if (!call_takes_part(module))
+        call_leave_all(contribution);
+    if (module->separate_calls || atomic_load(&contribution->handed) ||
+        (module->shared_count == 0 && !call_takes_part(module)))
+        return;
+    (void)call_claim_rest(contribution, ++module->serial);
+    if (module->aborted_step == module->session->step)
+        call_withdraw(contribution);
+    else
+        call_hand_rest(contribution);
+}
+
+// Kept for each gradient, because buckets may be other ones when the step has settled.
+void call_note_withdrawn(struct contribution *contribution)
+{
+    const struct lockstep_module *module = contribution->module;
+    for (uint32_t p = 0; contribution->withdrawn && p < module->parameter_count; p++)
+        contribution->gradients[p].withdrawn =
+            module->shapes[p].trainable && contribution->runs[module->bucket_of[p]].withdrawn;
+}
+
+void call_finish(struct lockstep_session *session)
+{
+    for (uint32_t i = 0; i < session->module_count; i++)
+        call_touch_owners(session->modules[i]);
+    for (uint32_t i = 0; i < session->module_count; i++)
+        call_finish_module(session->modules[i]);
+    for (uint32_t i = 0; i < session->module_count; i++) {
+        struct lockstep_module *module = session->modules[i];
+        for (uint32_t c = 0; c < module->contribution_count; c++)
+            call_note_withdrawn(&module->contributions[c]);
+    }
+}
+
+// ---- The public functions ----------------------------------------------------------------------
+
+static int call_check_begin(struct lockstep_module *module)
+{
+    const struct lockstep_session *session = module->session;
+    if (!session->step_open)
+        return error_set(LOCKSTEP_E_INVALID, "module '%s': lockstep_call_begin outside a step",
+                         module->name);
+    if (session->ending)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': no call in step %" PRIu64 ", which is in its end: wait for "
+                         "it with lockstep_step_end",
+                         module->name, session->step);
+    if (session->exhausted)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': no call in step %" PRIu64 ", for which this rank said that "
+                         "it is exhausted",
+                         module->name, session->step);
+    if (opened_read(module).call != NULL)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': its call is open: call lockstep_call_end first",
+                         module->name);
+    if (module->aborted_step == session->step)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': no call after lockstep_call_abort in step %" PRIu64
+                         ": end the step",
+                         module->name, session->step);
+    if (module->separate_calls && session->accumulating)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': its calls are separate, they do not add up over the steps "
+                         "of a window: call it in the last one only",
+                         module->name);
+    if (module->calls_made == module->calls_per_step)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': one more call in step %" PRIu64
+                         " than its calls_per_step, which is %" PRIu32,
+                         module->name, session->step, module->calls_per_step);
+    return 0;
+}
+
+// Only who waits while calls are open has the order core know of these: a call that does not travel
+// yet is none to it.
+static void call_tell(const struct lockstep_call *call, enum command_kind kind)
+{
+    struct lockstep_session *session = call->module->session;
+    if (session->config.wait_while_open && !session->config.solo && call->last)
+        session_post(session, (struct command){.kind = kind,
+                                               .module = call->module->index,
+                                               .call = call->contribution->index});
+}
+
+static struct lockstep_call *call_open(struct lockstep_module *module)
+{
+    struct lockstep_call *begun;
+    module->called_step = module->session->step;
+    begun = &module->calls[module->calls_made++];
+    begun->serial = ++module->serial;
+    begun->step = module->session->step;
+    begun->given_up = false;
+    begun->last = module->separate_calls ||
+                  (module->calls_made == module->calls_per_step && !module->session->accumulating);
+    progress_call_begun(begun);
+    atomic_store_explicit(&module->open, opened_word(begun), memory_order_release);
+    call_tell(begun, COMMAND_CALL_BEGIN);
+    return begun;
+}
+
+int lockstep_call_begin(lockstep_module *module, lockstep_call **call)
+{
+    int status = module_check(module);
+    if (status < 0)
+        return status;
+    if (call == NULL)
+        return error_set(LOCKSTEP_E_INVALID, "call is NULL: nowhere to put the handle");
+    *call = NULL;
+    status = call_check_begin(module);
+    if (status < 0)
+        return status;
+    const struct visit visit =
+        progress_enter(module->session, API_CALL_BEGIN, module->index, module->calls_made);
+    *call = call_open(module);
+    return progress_leave(&visit, 0);
+}
+
+int lockstep_call_current(lockstep_module *module, lockstep_call **call)
+{
+    int status = module_check(module);
+    if (call != NULL)
+        *call = NULL;
+    if (status == 0 && call == NULL)
+        status = error_set(LOCKSTEP_E_INVALID, "call is NULL: nowhere to put the handle");
+    if (status < 0)
+        return status;
+    *call = opened_read(module).call;
+    return *call != NULL
+               ? 0
+               : error_set(LOCKSTEP_E_INVALID, "module '%s': no call is open", module->name);
+}
+
+// Nothing can be reported in it any more, and nothing that was reported is in flight.
+static void call_shut(struct lockstep_call *call)
+{
+    uint32_t complete;
+    atomic_store(&call->module->open, 0);
+    complete = call_claim_rest(call->contribution, call->serial);
+    call->ended = true;
+    progress_call_over(call, complete);
+}
+
+static struct visit call_enter(const struct lockstep_call *call, enum api_function function)
+{
+    return progress_enter(call->module->session, function, call->module->index, call->number);
+}
+
+int lockstep_call_end(lockstep_call *call)
+{
+    const int status = call_check_open(call);
+    if (status < 0)
+        return status;
+    const struct visit visit = call_enter(call, API_CALL_END);
+    call_shut(call);
+    if (call->last)
+        call_hand_rest(call->contribution);
+    call_tell(call, COMMAND_CALL_END);
+    return progress_leave(&visit, 0);
+}
+
+int lockstep_call_abort(lockstep_call *call)
+{
+    const int status = call_check_open(call);
+    if (status < 0)
+        return status;
+    const struct visit visit = call_enter(call, API_CALL_ABORT);
+    call_shut(call);
+    call->given_up = true;
+    call->module->aborted_step = call->module->session->step;
+    if (call->last)
+        call_withdraw(call->contribution);
+    call_tell(call, COMMAND_CALL_END);
+    return progress_leave(&visit, 0);
+}
+
+// ---- Not built yet -----------------------------------------------------------------------------
+
+int lockstep_call_next(lockstep_call *call, uint32_t timeout_ms, uint32_t *bucket)
+{
+    const int status = call_check(call);
+    (void)timeout_ms;
+    (void)bucket;
+    return status < 0
+               ? status
+               : error_set(LOCKSTEP_E_UNSUPPORTED, "lockstep_call_next is not supported yet");
+}

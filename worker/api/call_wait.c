@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// lockstep_call_wait: a trainer takes the results of one call before its step is over. Runs on
+// trainer threads. Whether ranks wait for each other is not looked at here: that is for the order
+// core, which is told of every wait, and for the coordinator (docs/internals/order.md).
+//
+// What is waited for are contributions: that of the call, and, where the call shares parameters
+// that other modules own, those of the owners. One after the other: they are fixed by the program,
+// so a wait that can never end is never hidden behind one that does.
+
+#include "base/clock.h"
+#include "worker/session/module/device_events.h"
+#include "worker/session/session.h"
+#include "worker/support/error.h"
+
+#include <inttypes.h>
+
+// ---- Checks ------------------------------------------------------------------------------------
+
+static bool wait_owns(const struct lockstep_module *owner, const struct lockstep_module *module)
+{
+    for (uint32_t p = 0; p < module->parameter_count && module->shared_count > 0; p++) {
+        if (module != owner && module->homes[p].module == owner)
+            return true;
+    }
+    return false;
+}
+
+// A module's gradients travel when every module that has a part in them has made its last call.
+static int wait_check_handed(const struct lockstep_module *module,
+                             const struct lockstep_module *owner)
+{
+    const struct lockstep_session *session = owner->session;
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        const struct lockstep_module *party = session->modules[m];
+        if ((party != owner && !wait_owns(owner, party)) ||
+            atomic_load_explicit(&party->contributions[0].handed, memory_order_acquire))
+            continue;
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': to wait for its call, end the last call of module '%s' "
+                         "first: gradients that they share travel with module '%s'",
+                         module->name, party->name, owner->name);
+    }
+    return 0;
+}
+
+static int wait_check_shared(const struct lockstep_module *module)
+{
+    const struct lockstep_session *session = module->session;
+    int status = module->separate_calls ? 0 : wait_check_handed(module, module);
+    for (uint32_t m = 0; m < session->module_count && status == 0; m++) {
+        if (wait_owns(session->modules[m], module))
+            status = wait_check_handed(module, session->modules[m]);
+    }
+    return status;
+}
+
+static int wait_check_travels(const struct lockstep_call *call)
+{
+    const struct lockstep_module *module = call->module;
+    if (module->session->accumulating)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': its gradients add up in step %" PRIu64
+                         " (accumulate), none travel that could be waited for",
+                         module->name, call->step);
+    if (!call->last)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': its gradients travel with the last of %" PRIu32
+                         " calls in a step (calls_per_step), not with call %" PRIu32
+                         ": wait for that one",
+                         module->name, module->calls_per_step, call->number + 1);
+    return 0;
+}
+
+static int wait_check(struct lockstep_call *call)
+{
+    const struct lockstep_session *session;
+    const char *name;
+    int status = call_check(call);
+    if (status < 0)
+        return status;
+    session = call->module->session;
+    name = call->module->name;
+    if (!session->step_open || call->step != session->step)
+        return error_set(
+            LOCKSTEP_E_INVALID,
+            "module '%s': this is not a call of the open step: wait for it between its "
+            "end and lockstep_step_end",
+            name);
+    if (session->ending)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': step %" PRIu64 " is in its end: wait for it with "
+                         "lockstep_step_end",
+                         name, session->step);
+    if (!call->ended)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': its call is open: call lockstep_call_end before "
+                         "lockstep_call_wait",
+                         name);
+    if (call->given_up)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': its call was given up (lockstep_call_abort): end the step",
+                         name);
+    status = wait_check_travels(call);
+    return status < 0 ? status : wait_check_shared(call->module);
+}
+
+// ---- Waiting -----------------------------------------------------------------------------------
+
+// A wait of one thread.
+struct wait {
+    struct lockstep_session *session;
+    bool asks; // Only asks.
+    uint64_t deadline_ms;
+};
+
+// The engine does nothing in a world of one. The mutex, because several threads may wait for calls
+// that have an owner in common.
+static int wait_alone(const struct wait *wait, struct contribution *contribution)
+{
+    int status = 0;
+    mutex_lock(&wait->session->mutex);
+    if (!contribution->returned) {
+        call_note_withdrawn(contribution);
+        status = ready_await_end(wait->session, NULL);
+        if (status == 0)
+            status = step_settle_contribution(contribution, wait->session->weight);
+        if (status == 0)
+            status = replica_copy_contribution(contribution);
+        contribution->returned = true;
+    }
+    mutex_unlock(&wait->session->mutex);
+    return status;
+}
+
+static struct command wait_command(const struct contribution *contribution, enum command_kind kind)
+{
+    return (struct command){
+        .kind = kind, .module = contribution->module->index, .call = contribution->index};
+}
+
+static struct standing wait_standing(const struct lockstep_session *session,
+                                     const struct contribution *contribution)
+{
+    const uint32_t module = contribution->module->index;
+    struct standing standing = await_other(AWAIT_CALL, API_CALL_WAIT, session->step);
+    standing.key.space = (uint64_t)contribution->index << 32 | module;
+    standing.module = module;
+    return standing;
+}
+
+// When its time is over the wait is withdrawn, and that is answered, too: the coordinator may count
+// on it. Caller holds the mutex.
+static int wait_answer_locked(const struct wait *wait, struct call_waiter *waiter)
+{
+    struct lockstep_session *session = wait->session;
+    struct command command =
+        wait_command(waiter->contribution, wait->asks ? COMMAND_WAIT_ASK : COMMAND_WAIT_BEGIN);
+    const struct standing standing = wait_standing(session, waiter->contribution);
+    const bool told = !wait->asks && wait->deadline_ms == COND_NO_DEADLINE &&
+                      session->config.trainer_threads == 1;
+    struct wish wish = {.flag = &waiter->answered,
+                        .deadline_ms = wait->asks ? COND_NO_DEADLINE : wait->deadline_ms,
+                        .standing = told ? &standing : NULL};
+    drive_until_locked(session, &command, &wish);
+    if (!waiter->answered && session->failure == 0) {
+        waiter->leaves = true;
+        command.kind = COMMAND_WAIT_END;
+        wish.deadline_ms = COND_NO_DEADLINE;
+        drive_until_locked(session, &command, &wish);
+    }
+    if (!waiter->answered && session->failure != 0)
+        return session_failure_locked(session);
+    if (!waiter->answered || waiter->answer == RELEASE_WITHDRAWN)
+        return LOCKSTEP_E_TIMEOUT;
+    return waiter->answer == RELEASE_DEFERRED ? LOCKSTEP_DEFERRED : 0;
+}
+
+static int wait_for(const struct wait *wait, struct contribution *contribution)
+{
+    struct lockstep_session *session = wait->session;
+    struct call_waiter waiter = {.contribution = contribution, .leaves = wait->asks};
+    int status;
+    if (session->config.solo)
+        return wait_alone(wait, contribution);
+    mutex_lock(&session->mutex);
+    list_push_back(&session->call_waiters, &waiter.waiters);
+    status = wait_answer_locked(wait, &waiter);
+    list_remove(&waiter.waiters);
+    mutex_unlock(&session->mutex);
+    return status;
+}
+
+// All of what the call brought; what counts later is told when all the rest is there.
+static int wait_for_all(const struct wait *wait, struct lockstep_call *call)
+{
+    struct lockstep_module *module = call->module;
+    bool deferred = false;
+    int status = module->trainable_count > 0 ? wait_for(wait, call->contribution) : 0;
+    for (uint32_t m = 0; m < wait->session->module_count && status >= 0; m++) {
+        deferred = deferred || status == LOCKSTEP_DEFERRED;
+        if (wait_owns(wait->session->modules[m], module))
+            status = wait_for(wait, &wait->session->modules[m]->contributions[0]);
+    }
+    deferred = deferred || status == LOCKSTEP_DEFERRED;
+    return status < 0 ? status : deferred ? LOCKSTEP_DEFERRED : 0;
+}
+
+// Replicas get what their first one has, once; what the trainer does with it then stays. The mutex,
+// because several threads may wait for one call, and none is to go on before it is done.
+static int wait_give_back(struct contribution *contribution)
+{
+    struct mutex *mutex = &contribution->module->session->mutex;
+    int status = 0;
+    if (contribution->module->replicas == 1)
+        return 0;
+    mutex_lock(mutex);
+    if (!contribution->returned)
+        status = replica_copy_contribution(contribution);
+    contribution->returned = true;
+    mutex_unlock(mutex);
+    return status;
+}
+
+static bool wait_enter(struct lockstep_session *session)
+{
+    if (atomic_fetch_add(&session->waiting, 1) < session->config.trainer_threads)
+        return true;
+    atomic_fetch_sub(&session->waiting, 1);
+    return false;
+}
+
+static int wait_within(struct lockstep_call *call, uint32_t timeout_ms)
+{
+    struct lockstep_session *session = call->module->session;
+    const struct wait wait = {.session = session,
+                              .asks = timeout_ms == 0,
+                              .deadline_ms = timeout_ms == LOCKSTEP_WAIT_FOREVER
+                                                 ? COND_NO_DEADLINE
+                                                 : clock_now_ms() + timeout_ms};
+    char late[SESSION_LATE_BYTES];
+    int status;
+    if (!wait_enter(session))
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': %" PRIu32 " threads wait for calls already; "
+                         "config.trainer_threads says how many may",
+                         call->module->name, session->config.trainer_threads);
+    ready_say_wait(session);
+    status = wait_for_all(&wait, call);
+    atomic_fetch_sub(&session->waiting, 1);
+    if (status == 0)
+        status = wait_give_back(call->contribution);
+    if (status == LOCKSTEP_E_TIMEOUT) {
+        session_late_text(session, late);
+        return error_set(LOCKSTEP_E_TIMEOUT,
+                         "step %" PRIu64 ": module '%s' call %" PRIu32
+                         " is not averaged after %" PRIu32 " ms: wait for it again, or go on%s",
+                         session->step, call->module->name, call->number + 1, timeout_ms, late);
+    }
+    return status;
+}
+
+int lockstep_call_wait(lockstep_call *call, uint32_t timeout_ms)
+{
+    const int status = wait_check(call);
+    if (status < 0)
+        return status;
+    const struct visit visit =
+        progress_enter(call->module->session, API_CALL_WAIT, call->module->index, call->number);
+    return progress_leave(&visit, wait_within(call, timeout_ms));
+}

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory that the library gives: blocks for any tensor, and gradients in the order in which they
+// travel; and where a parameter's memory is. Nothing here happens inside a step. Trainer's thread.
+//
+// What is given lies in regions (worker/memory/region.h), small blocks several in one
+// (worker/memory/arena.h), where ranks may share memory and the kernel has such pages, else in
+// private ones. Nobody needs to know which: regions_find says it where it matters.
+
+#include "worker/kernels/kernels.h"
+#include "worker/session/module/residency.h"
+#include "worker/session/session.h"
+#include "worker/support/error.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+// Gradients of different buckets share no cache line.
+#define MEMORY_BUCKET_ALIGN 64
+
+// Less has no huge page.
+#define MEMORY_HUGE_BYTES (2 * 1024 * 1024)
+
+// Whole pages from the kernel are aligned and zero, and their use shows where they are accessed.
+// Without bytes: a page that must not be touched.
+static int memory_map(size_t bytes, void **memory)
+{
+    const int access = bytes == 0 ? PROT_NONE : PROT_READ | PROT_WRITE;
+    void *pages = mmap(NULL, bytes == 0 ? 1 : bytes, access, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    *memory = NULL;
+    if (pages == MAP_FAILED)
+        return error_set(LOCKSTEP_E_SYSTEM, "cannot allocate %zu bytes: %s", bytes,
+                         strerror(errno));
+    // Huge pages save a third of the time of a pass over much memory.
+    if (bytes >= MEMORY_HUGE_BYTES)
+        (void)madvise(pages, bytes, MADV_HUGEPAGE);
+    *memory = pages;
+    return 0;
+}
+
+static void memory_unmap(void *memory, size_t bytes)
+{
+    munmap(memory, bytes == 0 ? 1 : bytes);
+}
+
+void memory_share(struct lockstep_session *session)
+{
+    if (session->config.transport == LOCKSTEP_TRANSPORT_AUTO)
+        session->regions = regions_open();
+    session->arenas.regions = session->regions;
+}
+
+static bool memory_is_small(size_t bytes)
+{
+    return bytes > 0 && bytes <= ARENA_BLOCK_BYTES;
+}
+
+// False: there is no such memory.
+static bool memory_get_shared(struct lockstep_session *session, size_t bytes, void **memory)
+{
+    if (session->regions == NULL)
+        return false;
+    return memory_is_small(bytes) ? arenas_get(&session->arenas, bytes, memory) == 0
+                                  : regions_make(session->regions, bytes, memory) == 0;
+}
+
+static int memory_get(struct lockstep_session *session, size_t bytes, void **memory)
+{
+    if (!memory_get_shared(session, bytes, memory))
+        return memory_map(bytes, memory);
+    transport_wake(session->transport); // Mates are to have it.
+    return 0;
+}
+
+static bool memory_put_shared(struct lockstep_session *session, void *memory, size_t bytes)
+{
+    if (session->regions == NULL)
+        return false;
+    return memory_is_small(bytes) ? arenas_put(&session->arenas, memory, bytes)
+                                  : regions_free(session->regions, memory) == 0;
+}
+
+static void memory_put(struct lockstep_session *session, void *memory, size_t bytes)
+{
+    if (memory != NULL && !memory_put_shared(session, memory, bytes))
+        memory_unmap(memory, bytes);
+}
+
+static bool memory_inside(const void *memory, const void *block, size_t bytes)
+{
+    return block != NULL && (const char *)memory >= (const char *)block &&
+           (const char *)memory < (const char *)block + bytes;
+}
+
+// ---- Blocks ------------------------------------------------------------------------------------
+
+int lockstep_alloc(lockstep_session *session, size_t bytes, void **memory)
+{
+    struct memory_block *block;
+    int status = session_check(session);
+    if (memory != NULL)
+        *memory = NULL;
+    if (status < 0)
+        return status;
+    if (memory == NULL)
+        return error_set(LOCKSTEP_E_INVALID, "nowhere to put the address");
+    if (session->allocation_count == LOCKSTEP_MAX_ALLOCATIONS)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "a session has at most %d blocks from lockstep_alloc: free one first",
+                         LOCKSTEP_MAX_ALLOCATIONS);
+    block = calloc(1, sizeof(*block));
+    if (block == NULL)
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory");
+    status = memory_get(session, bytes, &block->memory);
+    if (status < 0) {
+        free(block);
+        return status;
+    }
+    block->bytes = bytes;
+    block->next = session->allocations;
+    session->allocations = block;
+    session->allocation_count++;
+    *memory = block->memory;
+    return 0;
+}
+
+// Takes the block that `at` points to out of the list.
+static void memory_remove(struct lockstep_session *session, struct memory_block **at)
+{
+    struct memory_block *block = *at;
+    *at = block->next;
+    session->allocation_count--;
+    memory_put(session, block->memory, block->bytes);
+    free(block);
+}
+
+// The first tensor that is registered in a block; NULL: none is.
+static const struct tensor *memory_user(const struct lockstep_module *module,
+                                        const struct memory_block *block)
+{
+    for (uint32_t p = 0; p < module->parameter_count; p++) {
+        const struct tensor *tensor = &module->parameters[p];
+        const struct gradient *gradient = &module->contributions[0].gradients[p];
+        if (memory_inside(tensor->data, block->memory, block->bytes) ||
+            memory_inside(gradient->registered, block->memory, block->bytes))
+            return tensor;
+    }
+    for (uint32_t i = 0; i < (module->replicas - 1) * module->parameter_count; i++) {
+        const struct replica_gradient *replica = &module->contributions[0].replicas[i];
+        if (memory_inside(module->replica_data[i], block->memory, block->bytes) ||
+            memory_inside(replica->registered, block->memory, block->bytes))
+            return &module->parameters[i % module->parameter_count];
+    }
+    for (uint32_t b = 0; b < module->buffer_count; b++) {
+        if (memory_inside(module->buffers[b].data, block->memory, block->bytes))
+            return &module->buffers[b];
+    }
+    return NULL;
+}
+
+static int memory_check_unused(const struct lockstep_session *session,
+                               const struct memory_block *block)
+{
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        const struct tensor *tensor = memory_user(session->modules[m], block);
+        if (tensor != NULL)
+            return error_set(
+                LOCKSTEP_E_INVALID,
+                "'%s' of module '%s' lies in this memory: move it, or close the module",
+                tensor->name, session->modules[m]->name);
+    }
+    return 0;
+}
+
+int lockstep_free(lockstep_session *session, void *memory)
+{
+    int status = session_check(session);
+    if (status < 0)
+        return status;
+    for (struct memory_block **at = &session->allocations; *at != NULL; at = &(*at)->next) {
+        if ((*at)->memory != memory)
+            continue;
+        status = memory_check_unused(session, *at);
+        if (status == 0)
+            memory_remove(session, at);
+        return status;
+    }
+    return error_set(LOCKSTEP_E_INVALID, memory == NULL
+                                             ? "the memory is NULL"
+                                             : "this memory is not from lockstep_alloc of this "
+                                               "session, or it was freed");
+}
+
+void memory_fini(struct lockstep_session *session)
+{
+    while (session->allocations != NULL)
+        memory_remove(session, &session->allocations);
+    arenas_fini(&session->arenas);
+    regions_close(session->regions);
+}
+
+// ---- Gradients ---------------------------------------------------------------------------------
+
+// A gradient that is on its way, or adds up in a window, cannot move.
+static int memory_check_still(struct lockstep_module *module)
+{
+    const int status = module_check(module);
+    if (status < 0)
+        return status;
+    if (module->session->step_open || module->session->window_open)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': memory is placed and moved outside a step and a window that "
+                         "accumulates",
+                         module->name);
+    return 0;
+}
+
+static void memory_set_gradient(struct lockstep_module *module, uint32_t parameter, void *memory)
+{
+    module->contributions[0].gradients[parameter].registered = memory;
+    module->contributions[0].gradients[parameter].memory = memory;
+}
+
+// Places the gradients of each bucket side by side, in the order of the layout in force. Returns
+// the bytes of all; more than there can be when they do not fit in memory. With a block: says where
+// in it they are.
+static size_t memory_place(struct lockstep_module *module, char *block)
+{
+    const struct bucket_layout *layout = &module->layout;
+    size_t used = 0;
+    for (uint32_t b = 0; b < layout->bucket_count && used <= (size_t)INT64_MAX; b++) {
+        const struct bucket *bucket = &layout->buckets[b];
+        const size_t size = dtype_size(bucket->dtype);
+        used = (used + MEMORY_BUCKET_ALIGN - 1) / MEMORY_BUCKET_ALIGN * MEMORY_BUCKET_ALIGN;
+        for (uint32_t i = 0; i < bucket->count; i++) {
+            const uint32_t parameter = layout->order[bucket->first + i];
+            if (block != NULL)
+                memory_set_gradient(module, parameter, block + used);
+            used += module->shapes[parameter].elements * size;
+        }
+    }
+    return used;
+}
+
+// Gradients in memory that was given before, also those that have no place in the new one.
+static void memory_forget_gradients(struct lockstep_module *module)
+{
+    for (uint32_t p = 0; p < module->parameter_count; p++) {
+        if (memory_inside(module->contributions[0].gradients[p].registered, module->gradient_memory,
+                          module->gradient_memory_bytes))
+            memory_set_gradient(module, p, NULL);
+    }
+}
+
+void memory_free_gradients(struct lockstep_module *module)
+{
+    memory_put(module->session, module->gradient_memory, module->gradient_memory_bytes);
+    module->gradient_memory = NULL;
+}
+
+// What is given is memory of the host.
+static int memory_check_place(const struct lockstep_module *module, const void *block)
+{
+    int status = 0;
+    for (uint32_t i = 0; i < module->layout.order_count && status == 0 && module->session->started;
+         i++)
+        status = residency_check_gradient(module, module->layout.order[i],
+                                          &(struct passed_gradient){.memory = block});
+    return status;
+}
+
+int lockstep_module_gradients(lockstep_module *module, void **gradients, uint32_t count)
+{
+    void *block;
+    size_t bytes;
+    int status = memory_check_still(module);
+    if (status < 0)
+        return status;
+    if (count != module->parameter_count)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s' has %" PRIu32 " parameters, and count is %" PRIu32,
+                         module->name, module->parameter_count, count);
+    if (gradients == NULL && count > 0)
+        return error_set(LOCKSTEP_E_INVALID, "module '%s': nowhere to put the addresses",
+                         module->name);
+    bytes = memory_place(module, NULL);
+    status = memory_get(module->session, bytes, &block);
+    if (status == 0)
+        status = memory_check_place(module, block);
+    if (status < 0) {
+        memory_put(module->session, block, bytes);
+        return status;
+    }
+    memory_forget_gradients(module);
+    memory_free_gradients(module);
+    module->gradient_memory = block;
+    module->gradient_memory_bytes = bytes;
+    memory_place(module, block);
+    for (uint32_t p = 0; p < count; p++)
+        gradients[p] = NULL;
+    for (uint32_t i = 0; i < module->layout.order_count; i++) {
+        const uint32_t parameter = module->layout.order[i];
+        gradients[parameter] = module->contributions[0].gradients[parameter].registered;
+    }
+    for (uint32_t p = 0; p < count; p++) {
+        const struct home *home = &module->homes[p];
+        if (home->module == module && home->parameter != p)
+            gradients[p] = gradients[home->parameter];
+    }
+    return 0;
+}
+
+// ---- Moving ------------------------------------------------------------------------------------
+
+int lockstep_parameter_move(lockstep_module *module, uint32_t parameter, void *data, void *gradient)
+{
+    int status = memory_check_still(module);
+    if (status < 0)
+        return status;
+    if (parameter >= module->parameter_count)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s' has %" PRIu32 " parameters; there is no number %" PRIu32,
+                         module->name, module->parameter_count, parameter);
+    if (gradient != NULL && module->parameters[parameter].ignored)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': parameter '%s' is ignored and has no gradient", module->name,
+                         module->parameters[parameter].name);
+    if (!home_is_own(module, parameter)) {
+        const struct home *home = &module->homes[parameter];
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': parameter '%s' is shared: move parameter '%s' of module "
+                         "'%s', which owns it",
+                         module->name, module->parameters[parameter].name,
+                         home->module->parameters[home->parameter].name, home->module->name);
+    }
+    status = residency_move(module, parameter, data, gradient);
+    if (status < 0)
+        return status;
+    if (data != NULL)
+        module->parameters[parameter].data = data;
+    shared_move(module, parameter);
+    memory_set_gradient(module, parameter, gradient);
+    module->session->moved = true;
+    return 0;
+}
+
+int lockstep_buffer_move(lockstep_module *module, uint32_t buffer, void *data)
+{
+    struct tensor *tensor;
+    int status = memory_check_still(module);
+    if (status < 0)
+        return status;
+    if (buffer >= module->buffer_count)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s' has %" PRIu32 " buffers; there is no number %" PRIu32,
+                         module->name, module->buffer_count, buffer);
+    tensor = &module->buffers[buffer];
+    if (data == NULL && tensor->elements > 0)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': buffer '%s' has %" PRIu64 " elements and data NULL",
+                         module->name, tensor->name, tensor->elements);
+    status = residency_move_buffer(module, buffer, data);
+    if (status < 0)
+        return status;
+    tensor->data = data;
+    module->session->moved = true;
+    return 0;
+}

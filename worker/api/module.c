@@ -1,0 +1,671 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Modules: what a trainer declares, checked and copied, and the bucket layout they begin with.
+// Registration is on the trainer's thread and local; who touches what later stands in
+// worker/session/session.h. What all ranks compare is in worker/session/module/manifest.c, what
+// happens in a step in worker/session/module/contribution.c.
+
+#include "base/hash.h"
+#include "base/text.h"
+#include "worker/kernels/kernels.h"
+#include "worker/session/module/residency.h"
+#include "worker/session/session.h"
+#include "worker/support/error.h"
+#include "worker/support/handle.h"
+
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- Checking what was declared ----------------------------------------------------------------
+
+static int module_check_name(const char *name, const char *what, uint32_t index)
+{
+    if (name == NULL || name[0] == '\0')
+        return error_set(LOCKSTEP_E_INVALID, "%s %" PRIu32 " has no name", what, index);
+    if (strlen(name) >= LOCKSTEP_NAME_BYTES)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "the name of %s %" PRIu32 " is too long: %zu bytes, at "
+                         "most %d",
+                         what, index, strlen(name), LOCKSTEP_NAME_BYTES - 1);
+    if (!utf8_valid(name, strlen(name)))
+        return error_set(LOCKSTEP_E_INVALID, "the name of %s %" PRIu32 " is not valid UTF-8", what,
+                         index);
+    return 0;
+}
+
+// The number of elements of a shape, or a failure when it is negative or does not fit in memory.
+static int module_count_elements(const char *name, uint32_t dims, const int64_t *shape, size_t size,
+                                 uint64_t *elements)
+{
+    uint64_t count = 1;
+    bool empty = false;
+    if (dims > LOCKSTEP_MAX_DIMS || (dims > 0 && shape == NULL))
+        return error_set(LOCKSTEP_E_INVALID,
+                         "'%s' has %" PRIu32 " dimensions%s; at most %d are "
+                         "possible",
+                         name, dims, shape == NULL ? " and no shape" : "", LOCKSTEP_MAX_DIMS);
+    for (uint32_t i = 0; i < dims; i++) {
+        if (shape[i] < 0)
+            return error_set(LOCKSTEP_E_INVALID,
+                             "'%s' has the negative size %" PRId64 " in dimension %" PRIu32, name,
+                             shape[i], i);
+        if (shape[i] == 0)
+            empty = true;
+        else if (count > (uint64_t)INT64_MAX / size / (uint64_t)shape[i])
+            return error_set(LOCKSTEP_E_INVALID, "'%s' has more elements than memory can hold",
+                             name);
+        else
+            count *= (uint64_t)shape[i];
+    }
+    *elements = empty ? 0 : count;
+    return 0;
+}
+
+// The strides of dense memory whose dimensions lie in some order. Dimensions of one element, and
+// those of an empty tensor, may have any: they get those of memory in the order of definition, so
+// that ranks agree on them.
+static int module_fill_strides(struct tensor *tensor, const char *name, const int64_t *strides)
+{
+    uint32_t left = 0; // Dimensions to be found, as bits.
+    int64_t dense = 1;
+    for (uint32_t i = tensor->dims; i-- > 0;) {
+        tensor->strides[i] = dense;
+        dense *= tensor->shape[i] > 0 ? tensor->shape[i] : 1;
+        left |= (uint32_t)(tensor->shape[i] > 1) << i;
+    }
+    if (strides == NULL || tensor->elements == 0)
+        return 0;
+    for (dense = 1; left != 0;) {
+        uint32_t next = 0;
+        while (next < tensor->dims && ((left >> next & 1) == 0 || strides[next] != dense))
+            next++;
+        if (next == tensor->dims)
+            return error_set(LOCKSTEP_E_INVALID,
+                             "'%s' has strides that leave holes or overlap: no dimension that is "
+                             "left has the stride %" PRId64,
+                             name, dense);
+        tensor->strides[next] = dense;
+        dense *= tensor->shape[next];
+        left &= ~((uint32_t)1 << next);
+    }
+    return 0;
+}
+
+struct tensor_source {
+    const char *what;
+    const char *name;
+    lockstep_dtype dtype;
+    uint32_t dims;
+    const int64_t *shape;
+    const int64_t *strides;
+    void *data;
+    uint32_t flags;
+};
+
+// Patterns are as of a shell; a star also stands for dots and slashes.
+static bool module_ignores(const struct lockstep_module_config *config, const char *name)
+{
+    for (uint64_t i = 0; i < config->ignore_count; i++) {
+        if (fnmatch(config->ignore[i], name, 0) == 0)
+            return true;
+    }
+    return false;
+}
+
+static int module_fill_tensor(struct tensor *tensor, const struct lockstep_module_config *config,
+                              const struct tensor_source *from, uint32_t index)
+{
+    int status = module_check_name(from->name, from->what, index);
+    if (status < 0)
+        return status;
+    tensor->dtype = (enum dtype)from->dtype;
+    if (!kernel_supported(tensor->dtype, REDUCE_SUM))
+        return error_set(dtype_size(tensor->dtype) == 0 ? LOCKSTEP_E_INVALID
+                                                        : LOCKSTEP_E_UNSUPPORTED,
+                         "'%s' has dtype %d (%s), which this build does not support", from->name,
+                         (int)from->dtype, dtype_name(tensor->dtype));
+    status = module_count_elements(from->name, from->dims, from->shape, dtype_size(tensor->dtype),
+                                   &tensor->elements);
+    if (status < 0)
+        return status;
+    if (from->data == NULL && tensor->elements > 0)
+        return error_set(LOCKSTEP_E_INVALID, "'%s' has %" PRIu64 " elements and data NULL",
+                         from->name, tensor->elements);
+    tensor->dims = from->dims;
+    for (uint32_t i = 0; i < from->dims; i++)
+        tensor->shape[i] = from->shape[i];
+    status = module_fill_strides(tensor, from->name, from->strides);
+    if (status < 0)
+        return status;
+    tensor->data = from->data;
+    tensor->flags = from->flags;
+    tensor->ignored = module_ignores(config, from->name);
+    tensor->name = strdup(from->name);
+    return tensor->name == NULL ? error_set(LOCKSTEP_E_SYSTEM, "no memory") : 0;
+}
+
+static int module_fill_count(struct lockstep_module *module, uint32_t index,
+                             const struct lockstep_parameter *parameter)
+{
+    struct tensor *tensor = &module->parameters[index];
+    if (parameter->ready_count > LOCKSTEP_MAX_READY_COUNT)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "'%s' has the ready_count %" PRIu64 "; a gradient has at most %d reports "
+                         "in a call",
+                         tensor->name, parameter->ready_count, LOCKSTEP_MAX_READY_COUNT);
+    tensor->ready_count = parameter->ready_count == 0 ? 1 : (uint32_t)parameter->ready_count;
+    module->awaits[index] = tensor->ready_count * module->replicas;
+    return 0;
+}
+
+static int module_fill_parameter(struct lockstep_module *module,
+                                 const struct lockstep_module_config *config, uint32_t index,
+                                 const struct lockstep_parameter *parameter)
+{
+    struct tensor *tensor = &module->parameters[index];
+    const struct tensor_source from = {.what = "parameter",
+                                       .name = parameter->name,
+                                       .dtype = parameter->dtype,
+                                       .dims = parameter->dims,
+                                       .shape = parameter->shape,
+                                       .strides = parameter->strides,
+                                       .data = parameter->data,
+                                       .flags = parameter->flags};
+    int status = module_fill_tensor(tensor, config, &from, index);
+    if (status < 0)
+        return status;
+    if ((parameter->flags & ~(LOCKSTEP_PARAMETER_FROZEN | LOCKSTEP_PARAMETER_SHARED)) != 0)
+        return error_set(LOCKSTEP_E_INVALID, "'%s' has unknown flags 0x%" PRIx32, tensor->name,
+                         parameter->flags);
+    status = module_fill_count(module, index, parameter);
+    if (status < 0)
+        return status;
+    module->contributions[0].gradients[index].registered = parameter->gradient;
+    module->shapes[index] =
+        (struct bucket_parameter){.dtype = tensor->dtype, .elements = tensor->elements};
+    module->frozen[index] = (tensor->flags & LOCKSTEP_PARAMETER_FROZEN) != 0;
+    if (tensor->flags == 0 && !tensor->ignored && !dtype_is_float(tensor->dtype))
+        return error_set(LOCKSTEP_E_INVALID,
+                         "'%s' is %s: a mean of integers does not exist; mark "
+                         "it LOCKSTEP_PARAMETER_FROZEN or declare a buffer",
+                         tensor->name, dtype_name(tensor->dtype));
+    return 0;
+}
+
+static int module_check_policy(const struct lockstep_buffer *buffer)
+{
+    if ((unsigned)buffer->policy > LOCKSTEP_BUFFER_SUM)
+        return error_set(LOCKSTEP_E_INVALID, "'%s' has the unknown policy %d", buffer->name,
+                         (int)buffer->policy);
+    if (buffer->policy == LOCKSTEP_BUFFER_MEAN && !dtype_is_float((enum dtype)buffer->dtype))
+        return error_set(LOCKSTEP_E_INVALID,
+                         "'%s' is %s: a mean of integers does not exist; use LOCKSTEP_BUFFER_SUM "
+                         "or LOCKSTEP_BUFFER_BROADCAST",
+                         buffer->name, dtype_name((enum dtype)buffer->dtype));
+    if (buffer->every != 0 && buffer->policy < LOCKSTEP_BUFFER_BROADCAST)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "'%s' has every %" PRIu64 " and a policy that does not repeat",
+                         buffer->name, buffer->every);
+    return 0;
+}
+
+static int module_fill_buffer(struct lockstep_module *module,
+                              const struct lockstep_module_config *config, uint32_t index,
+                              const struct lockstep_buffer *buffer)
+{
+    struct tensor *tensor = &module->buffers[index];
+    const struct tensor_source from = {.what = "buffer",
+                                       .name = buffer->name,
+                                       .dtype = buffer->dtype,
+                                       .dims = buffer->dims,
+                                       .shape = buffer->shape,
+                                       .strides = buffer->strides,
+                                       .data = buffer->data,
+                                       .flags = (uint32_t)buffer->policy};
+    const int status = module_fill_tensor(tensor, config, &from, index);
+    if (status < 0)
+        return status;
+    tensor->every = buffer->every == 0 ? 1 : buffer->every;
+    return module_check_policy(buffer);
+}
+
+static bool module_pattern_matches(const struct lockstep_module *module, const char *pattern)
+{
+    for (uint32_t i = 0; i < module->parameter_count; i++) {
+        if (fnmatch(pattern, module->parameters[i].name, 0) == 0)
+            return true;
+    }
+    for (uint32_t i = 0; i < module->buffer_count; i++) {
+        if (fnmatch(pattern, module->buffers[i].name, 0) == 0)
+            return true;
+    }
+    return false;
+}
+
+// A pattern without a match is most likely misspelt, and then something travels that should not.
+static void module_warn_of_patterns(struct lockstep_module *module,
+                                    const struct lockstep_module_config *config)
+{
+    for (uint64_t i = 0; i < config->ignore_count; i++) {
+        if (!module_pattern_matches(module, config->ignore[i]))
+            log_event(&module->session->log, LOG_LEVEL_WARN, "ignore_matches_nothing",
+                      "module=%s pattern=%s hint=%s", module->name, config->ignore[i],
+                      "compare it with the names of the parameters and buffers");
+    }
+}
+
+static int module_check_unique(const struct tensor *tensors, uint32_t count, const char *what)
+{
+    // Sorting would need a copy; a hash set of the names is shorter. Open addressing, half full.
+    uint32_t capacity = 16;
+    uint32_t *seen;
+    int status = 0;
+    while (capacity < count * 2)
+        capacity *= 2;
+    seen = calloc(capacity, sizeof(*seen));
+    if (seen == NULL)
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory");
+    for (uint32_t i = 0; i < count && status == 0; i++) {
+        uint32_t at = (uint32_t)hash64(tensors[i].name, strlen(tensors[i].name)) & (capacity - 1);
+        while (seen[at] != 0 && strcmp(tensors[seen[at] - 1].name, tensors[i].name) != 0)
+            at = (at + 1) & (capacity - 1);
+        if (seen[at] != 0)
+            status = error_set(LOCKSTEP_E_INVALID,
+                               "%s %" PRIu32 " and %" PRIu32 " are both named "
+                               "'%s'",
+                               what, seen[at] - 1, i, tensors[i].name);
+        seen[at] = i + 1;
+    }
+    free(seen);
+    return status;
+}
+
+// ---- Making a module ---------------------------------------------------------------------------
+
+void module_free(struct lockstep_module *module)
+{
+    if (module == NULL)
+        return;
+    for (uint32_t i = 0; module->parameters != NULL && i < module->parameter_count; i++)
+        free(module->parameters[i].name);
+    for (uint32_t i = 0; module->buffers != NULL && i < module->buffer_count; i++)
+        free(module->buffers[i].name);
+    for (uint32_t i = 0; module->contributions != NULL && i < module->contribution_count; i++)
+        contribution_fini(&module->contributions[i]);
+    free(module->contributions);
+    deferral_end(module);
+    free(module->replica_data);
+    free(module->homes);
+    free(module->awaits);
+    free(module->parameters);
+    free(module->buffers);
+    free(module->shapes);
+    sets_free(module);
+    free(module->next.order);
+    free(module->next.buckets);
+    free(module->bucket_of);
+    free(module->frozen);
+    free(module->unused_in);
+    free(module->words);
+    free(module->calls);
+    memory_free_gradients(module);
+    free(module->name);
+    free(module);
+}
+
+// calloc(0) may be NULL; every array has at least one element.
+static void *module_array(uint32_t count, size_t size)
+{
+    return calloc(count == 0 ? 1 : count, size);
+}
+
+static bool module_allocate_tensors(struct lockstep_module *module,
+                                    const struct lockstep_module_config *config)
+{
+    module->parameter_count = config->parameter_count;
+    module->buffer_count = config->buffer_count;
+    module->name = strdup(config->name);
+    module->parameters = module_array(config->parameter_count, sizeof(*module->parameters));
+    module->buffers = module_array(config->buffer_count, sizeof(*module->buffers));
+    module->shapes = module_array(config->parameter_count, sizeof(*module->shapes));
+    module->bucket_of = module_array(config->parameter_count, sizeof(*module->bucket_of));
+    module->homes = module_array(config->parameter_count, sizeof(*module->homes));
+    module->awaits = module_array(config->parameter_count, sizeof(*module->awaits));
+    module->replica_data = module_array(config->parameter_count * (module->replicas - 1),
+                                        sizeof(*module->replica_data));
+    module->frozen = module_array(config->parameter_count, sizeof(*module->frozen));
+    module->unused_in = module_array(config->parameter_count, sizeof(*module->unused_in));
+    module->calls = module_array((uint32_t)config->calls_per_step, sizeof(*module->calls));
+    return module->name != NULL && module->parameters != NULL && module->buffers != NULL &&
+           module->shapes != NULL && module->bucket_of != NULL && module->homes != NULL &&
+           module->awaits != NULL && module->replica_data != NULL && module->frozen != NULL &&
+           module->unused_in != NULL && module->calls != NULL;
+}
+
+static bool module_allocate_layouts(struct lockstep_module *module)
+{
+    const uint32_t count = module->parameter_count;
+    module->word_capacity = 1 + 2 * count;
+    module->words = module_array(module->word_capacity, sizeof(*module->words));
+    return sets_allocate_layout(&module->next, count) && module->words != NULL;
+}
+
+static bool module_allocate_contributions(struct lockstep_module *module)
+{
+    bool whole;
+    module->contributions =
+        module_array(module->contribution_count, sizeof(*module->contributions));
+    whole = module->contributions != NULL;
+    for (uint32_t i = 0; whole && i < module->contribution_count; i++)
+        whole = contribution_init(&module->contributions[i], module, i);
+    return whole;
+}
+
+// Arrays in the trainer's memory are walked with the element size that it was compiled with; what
+// an older and shorter element does not have is zero.
+static void module_element(void *to, size_t size, const void *array, size_t index, size_t stride)
+{
+    memset(to, 0, size);
+    memcpy(to, (const char *)array + index * stride, stride < size ? stride : size);
+}
+
+static int module_fill_replicas(struct lockstep_module *module,
+                                const struct lockstep_module_config *config)
+{
+    const uint32_t count = config->parameter_count;
+    int status = 0;
+    for (uint32_t i = 0; i < (module->replicas - 1) * count && status == 0; i++) {
+        struct lockstep_parameter first;
+        struct lockstep_parameter copy;
+        module_element(&first, sizeof(first), config->parameters, i % count,
+                       config->parameter_bytes);
+        module_element(&copy, sizeof(copy), config->parameters, (size_t)count + i,
+                       config->parameter_bytes);
+        status = replica_declare(module, 1 + i / count, i % count, &first, &copy);
+    }
+    return status;
+}
+
+static int module_fill(struct lockstep_module *module, const struct lockstep_module_config *config)
+{
+    int status = 0;
+    for (uint32_t i = 0; i < config->parameter_count && status == 0; i++) {
+        struct lockstep_parameter parameter;
+        module_element(&parameter, sizeof(parameter), config->parameters, i,
+                       config->parameter_bytes);
+        status = module_fill_parameter(module, config, i, &parameter);
+    }
+    for (uint32_t i = 0; i < config->buffer_count && status == 0; i++) {
+        struct lockstep_buffer buffer;
+        module_element(&buffer, sizeof(buffer), config->buffers, i, config->buffer_bytes);
+        status = module_fill_buffer(module, config, i, &buffer);
+    }
+    if (status == 0)
+        status = module_check_unique(module->parameters, module->parameter_count, "parameters");
+    if (status == 0)
+        status = module_check_unique(module->buffers, module->buffer_count, "buffers");
+    if (status == 0)
+        status = module_fill_replicas(module, config);
+    if (status == 0)
+        status = residency_check_module(module);
+    if (status == 0)
+        status = shared_find(module);
+    return status == 0 ? overlap_check(module->session, module) : status;
+}
+
+// Handles of the module and of its calls.
+static int module_add_handles(struct lockstep_module *module)
+{
+    int result = handle_add(HANDLE_MODULE, module);
+    for (uint32_t i = 0; i < module->calls_per_step && result == 0; i++)
+        result = handle_add(HANDLE_CALL, &module->calls[i]);
+    return result < 0 ? error_set(LOCKSTEP_E_SYSTEM,
+                                  "this process has %d handles of sessions, modules, calls and "
+                                  "work at most, and module '%s' needs %" PRIu32
+                                  ": close modules or sessions first",
+                                  LOCKSTEP_MAX_HANDLES, module->name, 1 + module->calls_per_step)
+                      : 0;
+}
+
+// Those that were not added are not missed.
+void module_remove_handles(struct lockstep_module *module)
+{
+    for (uint32_t i = 0; module->calls != NULL && i < module->calls_per_step; i++)
+        handle_remove(&module->calls[i]);
+    handle_remove(module);
+}
+
+static void module_take_options(struct lockstep_module *module,
+                                const struct lockstep_module_config *config)
+{
+    module->gradient_kind = config->gradient_kind;
+    module->unused = config->unused;
+    module->on_abort = config->on_abort;
+    module->calls_per_step = (uint32_t)config->calls_per_step;
+    module->separate_calls = config->separate_calls != 0;
+    module->replicas = (uint32_t)config->replicas;
+    module->wire = config->wire;
+    module->float16_exponent = config->float16_exponent;
+    module->contribution_count = module->separate_calls ? module->calls_per_step : 1;
+}
+
+static int module_build(struct lockstep_session *session,
+                        const struct lockstep_module_config *config, struct lockstep_module **made)
+{
+    struct lockstep_module *module = calloc(1, sizeof(*module));
+    int status;
+    *made = module;
+    if (module == NULL)
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory");
+    module->session = session;
+    module->index = session->module_count;
+    module_take_options(module, config);
+    if (!module_allocate_tensors(module, config) || !module_allocate_layouts(module) ||
+        !module_allocate_contributions(module))
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory");
+    for (uint32_t i = 0; i < module->calls_per_step; i++)
+        module->calls[i] = (struct lockstep_call){
+            .module = module,
+            .contribution = &module->contributions[module->separate_calls ? i : 0],
+            .number = i};
+    status = module_fill(module, config);
+    if (status == 0)
+        status = sets_enter_module(module, 0);
+    return status < 0 ? status : module_add_handles(module);
+}
+
+// A copy of the caller's description, widened when the caller is older than this library. In the
+// first version the description ended before calls_per_step, and its elements before strides.
+static int module_widen(const struct lockstep_module_config *given,
+                        struct lockstep_module_config *whole)
+{
+    const struct lockstep_module_config defaults = LOCKSTEP_MODULE_INIT;
+    *whole = defaults;
+    if (given == NULL)
+        return error_set(LOCKSTEP_E_INVALID, "the module's description is NULL");
+    if (given->struct_bytes < offsetof(struct lockstep_module_config, calls_per_step) ||
+        given->struct_bytes > sizeof(*whole) ||
+        given->parameter_bytes < offsetof(struct lockstep_parameter, strides) ||
+        given->parameter_bytes > sizeof(struct lockstep_parameter) ||
+        given->buffer_bytes < offsetof(struct lockstep_buffer, strides) ||
+        given->buffer_bytes > sizeof(struct lockstep_buffer))
+        return error_set(LOCKSTEP_E_INVALID,
+                         "the module's description has %zu bytes; begin with "
+                         "LOCKSTEP_MODULE_INIT, and load a library that is not older than the "
+                         "header",
+                         given->struct_bytes);
+    memcpy(whole, given, given->struct_bytes);
+    whole->struct_bytes = sizeof(*whole);
+    return 0;
+}
+
+static int module_check_patterns(const struct lockstep_module_config *config)
+{
+    int status = 0;
+    if (config->ignore_count > LOCKSTEP_MAX_IGNORE)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "ignore_count is %" PRIu64 "; a module has at most %d patterns",
+                         config->ignore_count, LOCKSTEP_MAX_IGNORE);
+    if (config->ignore_count > 0 && config->ignore == NULL)
+        return error_set(LOCKSTEP_E_INVALID, "the module's description has an ignore_count and no "
+                                             "patterns");
+    for (uint32_t i = 0; i < config->ignore_count && status == 0; i++) {
+        if (config->ignore[i] == NULL || config->ignore[i][0] == '\0')
+            return error_set(LOCKSTEP_E_INVALID, "ignore pattern %" PRIu32 " is empty", i);
+        status = module_check_name(config->ignore[i], "ignore pattern", i);
+    }
+    return status;
+}
+
+static int module_config(const struct lockstep_module_config *given,
+                         struct lockstep_module_config *whole)
+{
+    const int status = module_widen(given, whole);
+    if (status < 0)
+        return status;
+    if (whole->calls_per_step == 0)
+        whole->calls_per_step = 1;
+    if (whole->replicas == 0)
+        whole->replicas = 1;
+    if (whole->replicas > LOCKSTEP_MAX_REPLICAS)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "replicas is %" PRIu64 "; a process has at most %d of a module",
+                         whole->replicas, LOCKSTEP_MAX_REPLICAS);
+    if (whole->calls_per_step > LOCKSTEP_MAX_CALLS)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "calls_per_step is %" PRIu64 "; a module has at most %d in a step",
+                         whole->calls_per_step, LOCKSTEP_MAX_CALLS);
+    if ((whole->parameter_count > 0 && whole->parameters == NULL) ||
+        (whole->buffer_count > 0 && whole->buffers == NULL))
+        return error_set(LOCKSTEP_E_INVALID, "the module's description has a count and no array");
+    if ((unsigned)whole->gradient_kind > LOCKSTEP_GRADIENT_SUM ||
+        (unsigned)whole->unused > LOCKSTEP_UNUSED_ACCEPT)
+        return error_set(LOCKSTEP_E_INVALID, "the module's gradient_kind or unused policy is "
+                                             "unknown");
+    if ((unsigned)whole->wire > LOCKSTEP_WIRE_FLOAT32)
+        return error_set(LOCKSTEP_E_INVALID, "the module's wire is %d, which is unknown",
+                         (int)whole->wire);
+    if (whole->float16_exponent < LOCKSTEP_FLOAT16_EXPONENT_MIN || whole->float16_exponent > 0)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "the module's float16_exponent is %" PRId32 "; it is from %d to 0",
+                         whole->float16_exponent, LOCKSTEP_FLOAT16_EXPONENT_MIN);
+    if (module_check_patterns(whole) < 0)
+        return LOCKSTEP_E_INVALID;
+    if (whole->separate_calls > 1 || (unsigned)whole->on_abort > LOCKSTEP_ABORT_ACCEPT)
+        return error_set(LOCKSTEP_E_INVALID, "the module's separate_calls is not 0 or 1, or its "
+                                             "on_abort is unknown");
+    return module_check_name(whole->name, "module", 0);
+}
+
+static int module_check_room(const struct lockstep_session *session,
+                             const struct lockstep_module_config *config)
+{
+    if (session->started)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "modules are registered before lockstep_start, or after "
+                         "lockstep_module_close and before lockstep_start is called again");
+    if (session->module_count == LOCKSTEP_MAX_MODULES)
+        return error_set(LOCKSTEP_E_INVALID, "a session has at most %d modules",
+                         LOCKSTEP_MAX_MODULES);
+    if ((uint64_t)config->parameter_count + config->buffer_count + session->tensor_count >
+        LOCKSTEP_MAX_PARAMETERS)
+        return error_set(LOCKSTEP_E_INVALID, "a session has at most %d parameters and buffers",
+                         LOCKSTEP_MAX_PARAMETERS);
+    for (uint32_t i = 0; i < session->module_count; i++) {
+        if (strcmp(session->modules[i]->name, config->name) == 0)
+            return error_set(LOCKSTEP_E_INVALID, "there is a module named '%s' already",
+                             config->name);
+    }
+    return 0;
+}
+
+static void module_unregister(struct lockstep_module *module)
+{
+    if (module == NULL)
+        return;
+    module_remove_handles(module);
+    module_free(module);
+}
+
+int lockstep_module_register(lockstep_session *session, const struct lockstep_module_config *config,
+                             lockstep_module **module)
+{
+    struct lockstep_module_config whole;
+    struct lockstep_module *made = NULL;
+    int status = session_check(session);
+    if (module != NULL)
+        *module = NULL;
+    if (status == 0 && module == NULL)
+        status = error_set(LOCKSTEP_E_INVALID, "module is NULL: nowhere to put the handle");
+    if (status == 0)
+        status = module_config(config, &whole);
+    if (status == 0)
+        status = module_check_room(session, &whole);
+    if (status < 0)
+        return status;
+    status = module_build(session, &whole, &made);
+    if (status == 0)
+        status = shared_join(made);
+    if (status < 0) {
+        module_unregister(made);
+        return status;
+    }
+    trace_module(&session->trace, made->index, made->name);
+    session->modules[session->module_count++] = made;
+    session->sets_changed = session->moved = true;
+    session->tensor_count += made->parameter_count + made->buffer_count;
+    module_warn_of_patterns(made, &whole);
+    *module = made;
+    return 0;
+}
+
+// ---- Ending a module ---------------------------------------------------------------------------
+
+// What was learned of the others is learned again: all modules begin as lockstep_start found them.
+static int module_unlearn(struct lockstep_module *module)
+{
+    module->next_agreed = false;
+    sets_forget(module);
+    return sets_enter_module(module, 0);
+}
+
+static void module_take_out(struct lockstep_session *session, const struct lockstep_module *module)
+{
+    session->module_count--;
+    session->tensor_count -= module->parameter_count + module->buffer_count;
+    session->sets_changed = true;
+    for (uint32_t i = module->index; i < session->module_count; i++) {
+        session->modules[i] = session->modules[i + 1];
+        session->modules[i]->index = i;
+        trace_module(&session->trace, i, session->modules[i]->name);
+    }
+}
+
+int lockstep_module_close(lockstep_module *module)
+{
+    int status = module_check(module);
+    struct lockstep_session *session;
+    if (status < 0)
+        return status;
+    session = module->session;
+    if (session->step_open || session->window_open)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s' is closed inside a %s: end step %" PRIu64 " first",
+                         module->name, session->step_open ? "step" : "window", session->step);
+    status = step_land(session, COND_NO_DEADLINE);
+    if (status == 0)
+        status = shared_leave(module);
+    if (status < 0)
+        return status;
+    module_take_out(session, module);
+    overlap_forget(session);
+    session->moved = true;
+    module_unregister(module);
+    for (uint32_t i = 0; session->started && i < session->module_count && status == 0; i++)
+        status = module_unlearn(session->modules[i]);
+    session->started = false;
+    return status;
+}

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Saving and loading: files that appear whole or not at all, and carry a checksum. What is in them
+// is in saved.c. Runs on the trainer's thread.
+
+#include "base/file_limit.h"
+#include "base/hash.h"
+#include "worker/session/session.h"
+#include "worker/support/error.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+// The last line: "end " and the checksum of everything before it.
+#define SAVE_END_BYTES 21
+#define SAVE_PATH_BYTES 4096
+#define SAVE_NAMES 100 // That are tried for a new file.
+
+static int save_error(const char *what, const char *path)
+{
+    return error_set(LOCKSTEP_E_SYSTEM, "cannot %s '%s': %s", what, path, strerror(errno));
+}
+
+// ---- Writing -----------------------------------------------------------------------------------
+
+static int save_write_all(int fd, const char *path, const char *bytes, size_t size)
+{
+    while (size > 0) {
+        const ssize_t written = write(fd, bytes, size);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written < 0)
+            return save_error("write", path);
+        bytes += written;
+        size -= (size_t)written;
+    }
+    return fsync(fd) < 0 ? save_error("write", path) : 0;
+}
+
+// The new name of a file outlives a crash only when the directory was written, too.
+static void save_sync_directory(const char *path)
+{
+    char directory[SAVE_PATH_BYTES];
+    const char *slash = strrchr(path, '/');
+    const size_t length = slash == NULL ? 0 : (size_t)(slash - path) + 1;
+    int fd;
+    memcpy(directory, path, length);
+    memcpy(directory + length, ".", 2);
+    fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return; // A directory that cannot be read can still be written to.
+    (void)fsync(fd);
+    (void)close(fd);
+}
+
+// Makes a new file beside the path, and fills in its name. What is already at that name is of a
+// process that died, and goes; where it cannot go, another name is tried. In a directory that
+// others can write to, a link that waits there is never followed.
+static int save_create(const char *path, char beside[SAVE_PATH_BYTES])
+{
+    static atomic_uint number;
+    int fd = -1;
+    for (int i = 0; i < SAVE_NAMES && fd < 0; i++) {
+        const int length = snprintf(beside, SAVE_PATH_BYTES, "%s.%ld.%u.tmp", path, (long)getpid(),
+                                    atomic_fetch_add(&number, 1));
+        if (length < 0 || length >= SAVE_PATH_BYTES)
+            return error_set(LOCKSTEP_E_INVALID, "the path has more than %d bytes",
+                             SAVE_PATH_BYTES);
+        (void)unlink(beside);
+        fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        if (fd < 0 && errno != EEXIST)
+            break;
+    }
+    return fd < 0 ? save_error("create", beside) : fd;
+}
+
+// Under another name beside the path, then renamed.
+static int save_replace(const char *path, const char *bytes, size_t size)
+{
+    struct file_limit limit;
+    char beside[SAVE_PATH_BYTES];
+    int status;
+    const int fd = save_create(path, beside);
+    if (fd < 0)
+        return fd;
+    file_limit_begin(&limit);
+    status = save_write_all(fd, beside, bytes, size);
+    file_limit_end(&limit);
+    if (close(fd) < 0 && status == 0)
+        status = save_error("write", beside);
+    if (status == 0 && rename(beside, path) < 0)
+        status = save_error("replace", path);
+    if (status < 0)
+        (void)unlink(beside);
+    else
+        save_sync_directory(path);
+    return status;
+}
+
+static int save_check(lockstep_session *session, enum saved_kind kind, const char *path)
+{
+    const int status = session_check(session);
+    if (status < 0)
+        return status;
+    if (path == NULL || path[0] == '\0')
+        return error_set(LOCKSTEP_E_INVALID, "the path is %s", path == NULL ? "NULL" : "empty");
+    if (session->step_open)
+        return error_set(LOCKSTEP_E_INVALID, "step %" PRIu64 " is open: save after its end",
+                         session->step);
+    if (kind == SAVED_SESSION && session->window_open)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "step %" PRIu64 " accumulates: save after the end of its window",
+                         session->step);
+    return 0;
+}
+
+static int save_save(lockstep_session *session, enum saved_kind kind, const char *path)
+{
+    char *bytes = NULL;
+    size_t size = 0;
+    FILE *file;
+    bool whole;
+    int status = save_check(session, kind, path);
+    if (status < 0)
+        return status;
+    file = open_memstream(&bytes, &size);
+    if (file == NULL)
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory");
+    saved_write(session, kind, file);
+    whole = fflush(file) == 0;
+    if (whole)
+        fprintf(file, "end %016" PRIx64 "\n", hash64(bytes, size));
+    whole = fclose(file) == 0 && whole;
+    status = whole ? save_replace(path, bytes, size) : error_set(LOCKSTEP_E_SYSTEM, "no memory");
+    free(bytes);
+    return status;
+}
+
+// ---- Reading -----------------------------------------------------------------------------------
+
+static int save_read_all(int fd, const char *path, char *bytes, size_t size)
+{
+    size_t done = 0;
+    while (done < size) {
+        const ssize_t got = read(fd, bytes + done, size - done);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return save_error("read", path);
+        if (got == 0)
+            return error_set(LOCKSTEP_E_CONFIG, "'%s' changes while it is read", path);
+        done += (size_t)got;
+    }
+    return 0;
+}
+
+static int save_read_file(const char *path, char **bytes, size_t *size)
+{
+    struct stat about;
+    int status = 0;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 || fstat(fd, &about) < 0)
+        status = save_error("read", path);
+    else if (!S_ISREG(about.st_mode) || about.st_size > LOCKSTEP_SAVED_BYTES)
+        status = error_set(LOCKSTEP_E_CONFIG, "'%s' is not a file that Lockstep has saved", path);
+    if (status == 0) {
+        *size = (size_t)about.st_size;
+        *bytes = malloc(*size + 1);
+        status = *bytes == NULL ? error_set(LOCKSTEP_E_SYSTEM, "no memory")
+                                : save_read_all(fd, path, *bytes, *size);
+    }
+    if (fd >= 0)
+        (void)close(fd);
+    return status;
+}
+
+// The size without the last line, or a failure: that line has another checksum, or is none.
+static int save_check_end(const char *path, const char *bytes, size_t *size)
+{
+    char end[SAVE_END_BYTES + 1];
+    if (*size < SAVE_END_BYTES || memcmp(bytes, "lockstep-saved ", 15) != 0)
+        return error_set(LOCKSTEP_E_CONFIG, "'%s' is not a file that Lockstep has saved", path);
+    *size -= SAVE_END_BYTES;
+    snprintf(end, sizeof(end), "end %016" PRIx64 "\n", hash64(bytes, *size));
+    if (memcmp(bytes + *size, end, SAVE_END_BYTES) != 0)
+        return error_set(LOCKSTEP_E_CONFIG, "'%s' is damaged: its checksum is wrong", path);
+    return 0;
+}
+
+static int save_check_load(lockstep_session *session, const char *path)
+{
+    const int status = session_check(session);
+    if (status < 0)
+        return status;
+    if (path == NULL || path[0] == '\0')
+        return error_set(LOCKSTEP_E_INVALID, "the path is %s", path == NULL ? "NULL" : "empty");
+    if (session->loaded[0] != '\0')
+        return error_set(LOCKSTEP_E_INVALID, "a file was loaded already");
+    if (session->started || session->step > 0)
+        return error_set(LOCKSTEP_E_INVALID, "files are loaded before lockstep_start, and before "
+                                             "the first step");
+    return 0;
+}
+
+static int save_load(lockstep_session *session, enum saved_kind kind, const char *path)
+{
+    char *bytes = NULL;
+    size_t size = 0;
+    int status = save_check_load(session, path);
+    if (status == 0)
+        status = save_read_file(path, &bytes, &size);
+    if (status == 0)
+        status = save_check_end(path, bytes, &size);
+    if (status == 0)
+        status = saved_read(session, kind, path, bytes, size);
+    if (status == 0)
+        snprintf(session->loaded, sizeof(session->loaded), "checksum=%016" PRIx64 " step=%" PRIu64,
+                 hash64(bytes, size), session->step);
+    free(bytes);
+    return status;
+}
+
+// ---- The public functions ----------------------------------------------------------------------
+
+int lockstep_layout_save(lockstep_session *session, const char *path)
+{
+    return save_save(session, SAVED_LAYOUT, path);
+}
+
+int lockstep_layout_load(lockstep_session *session, const char *path)
+{
+    return save_load(session, SAVED_LAYOUT, path);
+}
+
+int lockstep_session_save(lockstep_session *session, const char *path)
+{
+    return save_save(session, SAVED_SESSION, path);
+}
+
+int lockstep_session_load(lockstep_session *session, const char *path)
+{
+    return save_load(session, SAVED_SESSION, path);
+}

@@ -1,0 +1,540 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The state that ranks share: lockstep_start (verify, then broadcast), buffers that are made equal
+// again and again, the state hash and the state check. Runs on the trainer's thread, over the
+// session's own plain collectives; so it needs no messages of its own on the data plane.
+//
+// Start sends hashes first: the root's hash of every tensor goes to all (8 bytes each), every rank
+// marks what differs, the marks are OR-ed, and only marked tensors travel. On ranks that are equal
+// already nothing but hashes moves.
+//
+// Where ranks have devices, they agree between the two where every tensor is
+// (worker/session/module/residency.h). What is on this rank's device is hashed by way of the host,
+// and travels as a plain collective that begins and ends there: how it does is the transport's.
+//
+// Buffers with a policy that repeats are put into groups by policy, dtype and place at start. At
+// the end of a step those of a group that are due travel as one collective, which begins before the
+// engine is told that the step ends: so it runs beside the last buckets. The commit wave waits for
+// it, so whoever leaves step_end knows that every rank has equal buffers. Which are due follows
+// from the number of the step, which is equal on all ranks.
+
+#include "base/hash.h"
+#include "base/text.h"
+#include "worker/device/device.h"
+#include "worker/kernels/kernels.h"
+#include "worker/session/module/device_events.h"
+#include "worker/session/module/residency.h"
+#include "worker/session/session.h"
+#include "worker/support/error.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STATE_BATCH 64 // Tensors in flight; well below LOCKSTEP_MAX_PLAIN.
+#define STATE_PIECE_BYTES ((size_t)1024 * 1024) // Of a tensor on the device that is hashed.
+
+struct state_tensor {
+    const struct lockstep_module *module;
+    const struct tensor *tensor;
+    bool buffer;
+};
+
+struct state_list {
+    struct state_tensor *tensors; // [count]
+    uint64_t *hashes; // [count]: of this rank.
+    int64_t *vector; // [count]: what travels.
+    uint32_t count;
+};
+
+static void state_free(struct state_list *list)
+{
+    free(list->tensors);
+    free(list->hashes);
+    free(list->vector);
+}
+
+static void state_add(struct state_list *list, const struct lockstep_module *module,
+                      const struct tensor *tensor, bool buffer)
+{
+    if (tensor->ignored || (buffer && tensor->flags == LOCKSTEP_BUFFER_IGNORE))
+        return;
+    list->tensors[list->count++] = (struct state_tensor){module, tensor, buffer};
+}
+
+static int state_hash_device(const struct lockstep_session *session, const struct tensor *tensor,
+                             uint64_t *result)
+{
+    const size_t bytes = tensor->elements * dtype_size(tensor->dtype);
+    char *piece = malloc(STATE_PIECE_BYTES);
+    struct hash64 hash;
+    int status = piece == NULL ? error_set(LOCKSTEP_E_SYSTEM, "no memory") : 0;
+    hash64_init(&hash, 0);
+    for (size_t at = 0; at < bytes && status == 0; at += STATE_PIECE_BYTES) {
+        const size_t size = bytes - at < STATE_PIECE_BYTES ? bytes - at : STATE_PIECE_BYTES;
+        if (device_copy(session->device, piece, (const char *)tensor->data + at, size) < 0)
+            status = ready_failed(session);
+        else
+            hash64_update(&hash, piece, size);
+    }
+    *result = hash64_final(&hash);
+    free(piece);
+    return status;
+}
+
+static int state_hash(const struct lockstep_session *session, const struct tensor *tensor,
+                      uint64_t *result)
+{
+    if (tensor->on_device && tensor->elements > 0)
+        return state_hash_device(session, tensor, result);
+    *result = hash64(tensor->data, tensor->elements * dtype_size(tensor->dtype));
+    return 0;
+}
+
+// All tensors that ranks share, in manifest order, with their hashes.
+static int state_collect(const struct lockstep_session *session, struct state_list *list)
+{
+    const size_t room = session->tensor_count + 1;
+    int status = 0;
+    memset(list, 0, sizeof(*list));
+    list->tensors = calloc(room, sizeof(*list->tensors));
+    list->hashes = calloc(room, sizeof(*list->hashes));
+    list->vector = calloc(room, sizeof(*list->vector));
+    if (list->tensors == NULL || list->hashes == NULL || list->vector == NULL) {
+        state_free(list);
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory");
+    }
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        const struct lockstep_module *module = session->modules[m];
+        for (uint32_t i = 0; i < module->parameter_count; i++) {
+            // A shared one is its owner's.
+            if (home_is_own(module, i))
+                state_add(list, module, &module->parameters[i], false);
+        }
+        for (uint32_t i = 0; i < module->buffer_count; i++)
+            state_add(list, module, &module->buffers[i], true);
+    }
+    for (uint32_t i = 0; i < list->count && status == 0; i++)
+        status = state_hash(session, list->tensors[i].tensor, &list->hashes[i]);
+    if (status < 0)
+        state_free(list);
+    return status;
+}
+
+static int state_collective(struct lockstep_session *session, const char *name, void *data,
+                            uint64_t count, const struct collective *like)
+{
+    struct lockstep_work *work;
+    return collective_call(session, name, data, count, like, LOCKSTEP_WAIT_FOREVER, &work);
+}
+
+// list->vector becomes, for each tensor, whether it differs here (1) from the root's.
+static int state_compare(struct lockstep_session *session, uint32_t root, struct state_list *list)
+{
+    const struct collective broadcast = {
+        .kind = COLLECTIVE_BROADCAST, .dtype = DTYPE_INT64, .root = root};
+    int status;
+    memcpy(list->vector, list->hashes, list->count * sizeof(list->vector[0]));
+    status =
+        state_collective(session, "lockstep/state/hashes", list->vector, list->count, &broadcast);
+    for (uint32_t i = 0; i < list->count && status == 0; i++)
+        list->vector[i] = (uint64_t)list->vector[i] != list->hashes[i];
+    return status;
+}
+
+static int state_sum(struct lockstep_session *session, struct state_list *list)
+{
+    const struct collective sum = {
+        .kind = COLLECTIVE_ALLREDUCE, .dtype = DTYPE_INT64, .op = REDUCE_SUM};
+    return state_collective(session, "lockstep/state/differing", list->vector, list->count, &sum);
+}
+
+static int state_send_batch(struct lockstep_session *session, uint32_t root,
+                            const struct state_list *list, uint32_t *next)
+{
+    struct lockstep_work *works[STATE_BATCH];
+    uint32_t count = 0;
+    int status = 0;
+    for (; *next < list->count && count < STATE_BATCH && status == 0; (*next)++) {
+        const struct tensor *tensor = list->tensors[*next].tensor;
+        const struct collective broadcast = {.kind = COLLECTIVE_BROADCAST,
+                                             .dtype = tensor->dtype,
+                                             .root = root,
+                                             .device = tensor->on_device ? session->device : NULL};
+        if (list->vector[*next] == 0 || tensor->elements == 0)
+            continue;
+        status = collective_begin(session, "lockstep/state/tensor", tensor->data, tensor->elements,
+                                  &broadcast, &works[count]);
+        if (status == 0)
+            count++;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const int waited = collective_wait(works[i], LOCKSTEP_WAIT_FOREVER);
+        if (status == 0)
+            status = waited;
+    }
+    return status;
+}
+
+int state_broadcast(struct lockstep_session *session, uint32_t root)
+{
+    struct state_list list;
+    int status = state_collect(session, &list);
+    if (status < 0)
+        return status;
+    status = state_compare(session, root, &list);
+    if (status == 0)
+        status = state_sum(session, &list);
+    for (uint32_t next = 0; next < list.count && status == 0;)
+        status = state_send_batch(session, root, &list, &next);
+    state_free(&list);
+    return status;
+}
+
+// ---- Buffers that are made equal again and again -----------------------------------------------
+
+static bool state_repeats(const struct tensor *buffer)
+{
+    return !buffer->ignored && buffer->elements > 0 && buffer->flags != LOCKSTEP_BUFFER_AT_START &&
+           buffer->flags != LOCKSTEP_BUFFER_IGNORE;
+}
+
+// Puts the buffers of one policy, dtype and place where the group begins.
+static void state_fill_group(const struct lockstep_session *session, struct buffer_group *group)
+{
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        const struct lockstep_module *module = session->modules[m];
+        for (uint32_t i = 0; i < module->buffer_count; i++) {
+            const struct tensor *buffer = &module->buffers[i];
+            if (state_repeats(buffer) && buffer->flags == (uint32_t)group->policy &&
+                buffer->dtype == group->dtype && buffer->on_devices == group->on_devices)
+                group->tensors[group->count++] = buffer;
+        }
+    }
+}
+
+static void state_name_group(const struct buffer_group *group)
+{
+    static const char *const policies[] = {[LOCKSTEP_BUFFER_BROADCAST] = "broadcast",
+                                           [LOCKSTEP_BUFFER_MEAN] = "mean",
+                                           [LOCKSTEP_BUFFER_SUM] = "sum"};
+    snprintf(group->work->name, sizeof(group->work->name), "lockstep/buffers/%s/%s%s",
+             policies[group->policy], dtype_name(group->dtype),
+             group->on_devices ? "/devices" : "");
+}
+
+// Always the same for a policy, dtype and place, because it counts how often its name was used.
+static struct lockstep_work *state_work(const struct lockstep_session *session,
+                                        const struct buffer_group *group)
+{
+    const int dtypes = DTYPE_UINT8 - DTYPE_FLOAT32 + 1;
+    static_assert(2 * 3 * (DTYPE_UINT8 - DTYPE_FLOAT32 + 1) == LOCKSTEP_MAX_BUFFER_GROUPS,
+                  "one for each policy that repeats, each dtype, and each place");
+    const int kind = (int)group->policy - LOCKSTEP_BUFFER_BROADCAST + (group->on_devices ? 3 : 0);
+    return &session->work[LOCKSTEP_MAX_PLAIN + kind * dtypes + (int)group->dtype - DTYPE_FLOAT32];
+}
+
+static void state_make_group(struct lockstep_session *session, struct buffer_group *group,
+                             uint32_t *used)
+{
+    group->tensors = session->group_tensors + *used;
+    group->extents = session->group_extents + *used;
+    group->work = state_work(session, group);
+    state_fill_group(session, group);
+    if (group->count == 0)
+        return;
+    state_name_group(group);
+    session->groups[session->group_count++] = *group;
+    *used += group->count;
+}
+
+// One group for each policy, dtype and place that there is; the same on every rank, because
+// manifests are equal, and places agreed.
+static int state_make_groups(struct lockstep_session *session)
+{
+    uint32_t used = 0;
+    session->group_tensors = calloc(session->tensor_count + 1, sizeof(*session->group_tensors));
+    session->group_extents = calloc(session->tensor_count + 1, sizeof(*session->group_extents));
+    if (session->group_tensors == NULL || session->group_extents == NULL)
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory");
+    for (int policy = LOCKSTEP_BUFFER_BROADCAST; policy <= LOCKSTEP_BUFFER_SUM; policy++) {
+        for (int dtype = DTYPE_FLOAT32; dtype <= DTYPE_UINT8; dtype++) {
+            for (int place = 0; place < 2; place++) {
+                struct buffer_group group = {.policy = (lockstep_buffer_policy)policy,
+                                             .dtype = (enum dtype)dtype,
+                                             .on_devices = place == 1};
+                state_make_group(session, &group, &used);
+            }
+        }
+    }
+    return 0;
+}
+
+void state_fini(struct lockstep_session *session)
+{
+    for (uint32_t g = 0; g < session->group_count; g++) {
+        if (session->groups[g].ready.event != NULL)
+            device_event_free(session->groups[g].ready_device, session->groups[g].ready.event);
+    }
+    free(session->group_tensors);
+    free(session->group_extents);
+    session->group_tensors = NULL;
+    session->group_extents = NULL;
+    session->group_count = 0;
+}
+
+// What a stream makes of the buffers of a group is there when the event has happened. When the
+// device fails, it says so where they are read.
+static void state_follow(const struct lockstep_session *session, struct buffer_group *group,
+                         void *stream, struct collective *like)
+{
+    struct device_ready *ready = &group->ready;
+    struct device *device = session->device;
+    if (!group->on_devices || session->device == NULL)
+        return;
+    like->device = session->device;
+    ready->pending = stream != NULL;
+    if (stream == NULL)
+        return;
+    for (uint32_t i = 1; i < session->own_devices && !device_has_stream(device, stream); i++)
+        device = session->devices[i];
+    if (group->ready_device != device && ready->event != NULL) {
+        device_event_free(group->ready_device, ready->event);
+        ready->event = NULL;
+    }
+    if (ready->event == NULL)
+        ready->event = device_event_make(device);
+    group->ready_device = device;
+    ready->stream = stream;
+    if (ready->event == NULL || device_event_record(device, ready->event, stream) < 0)
+        return;
+    like->ready = ready;
+    like->ready_count = 1;
+}
+
+static void state_begin_group(const struct lockstep_session *session, struct buffer_group *group,
+                              uint64_t step, void *stream)
+{
+    struct collective like = {
+        .kind = group->policy == LOCKSTEP_BUFFER_BROADCAST ? COLLECTIVE_BROADCAST
+                                                           : COLLECTIVE_ALLREDUCE,
+        .dtype = group->dtype,
+        .op = group->policy == LOCKSTEP_BUFFER_MEAN ? REDUCE_MEAN : REDUCE_SUM,
+        .root = group->policy == LOCKSTEP_BUFFER_BROADCAST ? session->config.root : 0,
+        .extents = group->extents};
+    for (uint32_t i = 0; i < group->count; i++) {
+        const struct tensor *tensor = group->tensors[i];
+        if (step % tensor->every != 0)
+            continue;
+        group->extents[like.extent_count++] =
+            (struct extent){.in = tensor->data, .out = tensor->data, .elements = tensor->elements};
+        like.elements += tensor->elements;
+    }
+    group->in_flight = like.extent_count > 0;
+    if (group->in_flight)
+        state_follow(session, group, stream, &like);
+    if (group->in_flight)
+        collective_repeat(group->work, &like);
+}
+
+void state_begin(struct lockstep_session *session, uint64_t step, void *stream)
+{
+    for (uint32_t g = 0; g < session->group_count && !session->config.solo; g++)
+        state_begin_group(session, &session->groups[g], step, stream);
+}
+
+int state_await(struct lockstep_session *session)
+{
+    int status = 0;
+    for (uint32_t g = 0; g < session->group_count; g++) {
+        struct buffer_group *group = &session->groups[g];
+        const int waited =
+            group->in_flight ? collective_wait(group->work, LOCKSTEP_WAIT_FOREVER) : 0;
+        group->in_flight = false;
+        if (status == 0)
+            status = waited;
+    }
+    return status;
+}
+
+// ---- lockstep_start ----------------------------------------------------------------------------
+
+static int state_verify(struct lockstep_session *session)
+{
+    const struct command command = {.kind = COMMAND_START};
+    const struct standing standing = await_other(AWAIT_START, API_START, ++session->starts);
+    const struct wish wish = {
+        .flag = &session->verified, .deadline_ms = COND_NO_DEADLINE, .standing = &standing};
+    int status;
+    session->manifest_hash = module_manifest_hash(session);
+    mutex_lock(&session->mutex);
+    session->verified = false;
+    drive_until_locked(session, &command, &wish);
+    status = session_failure_locked(session);
+    mutex_unlock(&session->mutex);
+    return status;
+}
+
+// Where ranks have devices: all know what is on them, and there is room for it. Groups of buffers
+// are other ones then.
+static int state_settle_places(struct lockstep_session *session)
+{
+    const struct command command = {.kind = COMMAND_RESERVE};
+    const struct wish wish = {.flag = &session->reserved, .deadline_ms = COND_NO_DEADLINE};
+    int status = residency_agree(session);
+    if (status < 0 || session->config.solo)
+        return status;
+    state_fini(session);
+    status = state_make_groups(session);
+    if (status < 0)
+        return status;
+    mutex_lock(&session->mutex);
+    session->reserved = false;
+    drive_until_locked(session, &command, &wish);
+    status = session_failure_locked(session);
+    mutex_unlock(&session->mutex);
+    return status;
+}
+
+static int state_start(struct lockstep_session *session)
+{
+    int status = 0;
+    if (!session->config.solo) {
+        state_fini(session);
+        status = state_make_groups(session);
+        if (status == 0)
+            status = deferral_start(session);
+        if (status == 0)
+            status = state_verify(session);
+    }
+    if (status == 0)
+        status = residency_matters(session) ? state_settle_places(session)
+                                            : residency_check_loaded(session);
+    if (status == 0 && !session->config.solo)
+        status = state_broadcast(session, session->config.root);
+    if (status < 0)
+        return status;
+    status = replica_copy_values(session);
+    session->started = status == 0;
+    return status;
+}
+
+int lockstep_start(lockstep_session *session)
+{
+    const int status = session_check(session);
+    if (status < 0)
+        return status;
+    if (session->started)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "the session has been started already, and no module was closed since");
+    if (session->config.root >= session->world_size)
+        return error_set(LOCKSTEP_E_CONFIG,
+                         "config.root %" PRIu32 " does not fit the world of %" PRIu32
+                         " that has formed",
+                         session->config.root, session->world_size);
+    const int overlap = overlap_check_moved(session);
+    if (overlap < 0)
+        return overlap;
+    const struct visit visit = progress_enter(session, API_START, PROGRESS_NO_MODULE, 0);
+    await_enter(API_START, LOCKSTEP_MAX_MODULES);
+    return progress_leave(&visit, state_start(session));
+}
+
+// ---- Hash and check ----------------------------------------------------------------------------
+
+static int state_check_ready(struct lockstep_session *session)
+{
+    const int status = session_check(session);
+    if (status < 0)
+        return status;
+    if (!session->started || session->step_open)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "the state is shared after lockstep_start and outside a step");
+    return 0;
+}
+
+int lockstep_state_hash(lockstep_session *session, uint64_t *hash)
+{
+    struct state_list list;
+    int status = state_check_ready(session);
+    if (status == 0 && hash == NULL)
+        status = error_set(LOCKSTEP_E_INVALID, "hash is NULL: nowhere to put it");
+    if (status == 0)
+        status = state_collect(session, &list);
+    if (status < 0)
+        return status;
+    *hash = hash64(list.hashes, list.count * sizeof(list.hashes[0]));
+    state_free(&list);
+    return 0;
+}
+
+#define STATE_NAMED 16 // Tensors that a report names.
+
+static int state_report(const struct lockstep_session *session, const struct state_list *list)
+{
+    char bytes[LOCKSTEP_REPORT_BYTES];
+    struct text text;
+    uint32_t differing = 0;
+    text_init(&text, bytes, sizeof(bytes));
+    for (uint32_t i = 0; i < list->count; i++)
+        differing += list->vector[i] != 0;
+    if (differing == 0)
+        return 0;
+    text_append(&text, "%" PRIu32 " of %" PRIu32 " tensors differ from those of rank %" PRIu32 ":",
+                differing, list->count, session->config.root);
+    for (uint32_t i = 0, named = 0; i < list->count && named < STATE_NAMED; i++) {
+        const struct state_tensor *state = &list->tensors[i];
+        if (list->vector[i] == 0)
+            continue;
+        text_append(&text, "\n  module '%s' %s '%s' on %" PRId64 " of %" PRIu32 " ranks",
+                    state->module->name, state->buffer ? "buffer" : "parameter",
+                    state->tensor->name, list->vector[i], session->world_size);
+        named++;
+    }
+    if (differing > STATE_NAMED)
+        text_append(&text, "\n  and %" PRIu32 " more", differing - STATE_NAMED);
+    return error_set(LOCKSTEP_E_MISMATCH, "%s", bytes);
+}
+
+static int state_check(struct lockstep_session *session)
+{
+    struct state_list list;
+    int status = state_collect(session, &list);
+    if (status < 0)
+        return status;
+    status = state_compare(session, session->config.root, &list);
+    if (status == 0)
+        status = state_sum(session, &list);
+    if (status == 0)
+        status = state_report(session, &list);
+    state_free(&list);
+    return status;
+}
+
+int lockstep_state_check(lockstep_session *session)
+{
+    const int status = state_check_ready(session);
+    if (status < 0 || session->config.solo)
+        return status;
+    const struct visit visit = progress_enter(session, API_STATE, PROGRESS_NO_MODULE, 0);
+    await_enter(API_STATE_CHECK, LOCKSTEP_MAX_MODULES);
+    return progress_leave(&visit, state_check(session));
+}
+
+// The root of a broadcast does not wait for the others: hence the barrier behind it.
+int lockstep_state_sync(lockstep_session *session)
+{
+    const struct collective barrier = {
+        .kind = COLLECTIVE_ALLREDUCE, .dtype = DTYPE_INT32, .op = REDUCE_SUM};
+    int status = state_check_ready(session);
+    if (status < 0 || session->config.solo)
+        return status;
+    const struct visit visit = progress_enter(session, API_STATE, PROGRESS_NO_MODULE, 0);
+    await_enter(API_STATE_SYNC, LOCKSTEP_MAX_MODULES);
+    state_begin(session, 0, NULL);
+    status = state_await(session);
+    if (status == 0)
+        status = state_collective(session, "lockstep/state/synchronized", NULL, 1, &barrier);
+    return progress_leave(&visit, status);
+}

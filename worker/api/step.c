@@ -1,0 +1,758 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The step as the trainer sees it: begin, end, wait, report. Runs on the trainer's thread; it tells
+// the engine when the step has begun and ended. What lies between them, calls and gradients, is in
+// call.c; what then happens is decided in worker/order/order.c.
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/text.h"
+#include "worker/kernels/kernels.h"
+#include "worker/session/module/device_events.h"
+#include "worker/session/session.h"
+#include "worker/support/error.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+// ---- step_begin --------------------------------------------------------------------------------
+
+// Widened when the caller is older than this library: the first version ended before accumulate.
+static int step_options(const struct lockstep_step_options *given,
+                        struct lockstep_step_options *whole)
+{
+    const struct lockstep_step_options defaults = LOCKSTEP_STEP_INIT;
+    *whole = defaults;
+    if (given == NULL)
+        return 0;
+    if (given->struct_bytes < offsetof(struct lockstep_step_options, accumulate) ||
+        given->struct_bytes > sizeof(*whole))
+        return error_set(LOCKSTEP_E_INVALID,
+                         "the step's options have %zu bytes; begin with LOCKSTEP_STEP_INIT, and "
+                         "load a library that is not older than the header",
+                         given->struct_bytes);
+    memcpy(whole, given, given->struct_bytes);
+    if (whole->accumulate > 1 || whole->exhausted > 1)
+        return error_set(LOCKSTEP_E_INVALID, "the step's accumulate and exhausted are 0 or 1");
+    if (whole->accumulate != 0 && whole->weight != 1)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "a window has one weight, given with its last step: leave it at 1 with "
+                         "accumulate");
+    if (whole->weight > LOCKSTEP_MAX_WEIGHT)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "the step's weight is %" PRIu64
+                         "; a rank has at most %llu, which is 2^%d, "
+                         "so that the sum over all ranks is exact",
+                         whole->weight, LOCKSTEP_MAX_WEIGHT, LOCKSTEP_MAX_WEIGHT_BITS);
+    if (whole->phase != NULL && (strlen(whole->phase) >= LOCKSTEP_NAME_BYTES ||
+                                 !utf8_valid(whole->phase, strlen(whole->phase))))
+        return error_set(LOCKSTEP_E_INVALID, "a phase has at most %d bytes of UTF-8",
+                         LOCKSTEP_NAME_BYTES - 1);
+    return 0;
+}
+
+static int step_check_begin(struct lockstep_session *session, const struct lockstep_step_view *view)
+{
+    const int status = session_check(session);
+    if (status < 0)
+        return status;
+    if (!session->started)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "call lockstep_start before the first step, and again after "
+                         "lockstep_module_close");
+    if (session->step_open)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "step %" PRIu64 " is open: call lockstep_step_end "
+                         "first",
+                         session->step);
+    if (view != NULL && view->struct_bytes < sizeof(*view))
+        return error_set(LOCKSTEP_E_INVALID,
+                         "the step's view is too short; begin with LOCKSTEP_STEP_VIEW_INIT");
+    return 0;
+}
+
+static void step_reset_times(struct lockstep_session *session)
+{
+    struct step_times *times = &session->times;
+    times->begin = clock_now_us();
+    atomic_store_explicit(&times->first_ready, 0, memory_order_relaxed);
+    atomic_store_explicit(&session->progress->ready_us, 0, memory_order_relaxed);
+    times->end = times->first_sent = times->last_received = 0;
+    times->in_flight_us = times->overlap_us = 0;
+    atomic_store_explicit(&session->control_messages, 0, memory_order_relaxed);
+    atomic_store_explicit(&session->buckets_travelled, 0, memory_order_relaxed);
+    atomic_store_explicit(&session->zero_filled, 0, memory_order_relaxed);
+    atomic_store_explicit(&session->put_off, 0, memory_order_relaxed);
+    atomic_store_explicit(&session->runs, 0, memory_order_relaxed);
+    atomic_store_explicit(&session->weight_total, 0, memory_order_relaxed);
+}
+
+static void step_fill_view(const struct lockstep_session *session, uint32_t exhausted,
+                           struct lockstep_step_view *view)
+{
+    if (view == NULL)
+        return;
+    view->step = session->step;
+    view->generation = session->generation.number;
+    view->rank = session->rank;
+    view->world_size = session->world_size;
+    view->learning = session->learning ? 1 : 0;
+    view->exhausted = exhausted;
+}
+
+static int step_check_window(const struct lockstep_session *session, const char *phase)
+{
+    if (!session->window_open || strcmp(session->phase, phase) == 0)
+        return 0;
+    return error_set(LOCKSTEP_E_INVALID,
+                     "step %" PRIu64 ": phase '%s' inside a window that accumulates for phase '%s'",
+                     session->step, phase, session->phase);
+}
+
+static int step_check_exhausted(const struct lockstep_session *session,
+                                const struct lockstep_step_options *options)
+{
+    if (options->exhausted == 0 && !session->exhausted)
+        return 0;
+    if (session->config.uneven == LOCKSTEP_UNEVEN_NONE)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "exhausted without uneven data: set config.uneven on every rank");
+    if (options->exhausted == 0)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "this rank was exhausted in step %" PRIu64 ": a rank without data stays "
+                         "exhausted to the end",
+                         session->step);
+    if (options->accumulate != 0)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "exhausted with accumulate: a rank without data has nothing to add up");
+    if (session->window_open)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "exhausted inside a window: end the window of step %" PRIu64 " with a "
+                         "step that synchronizes it, then say exhausted",
+                         session->step);
+    return 0;
+}
+
+// Waits until a step has reached something that the engine tells, or for ever, or until the
+// deadline. *reached is guarded by the mutex. The command, if there is one, is given first.
+static int step_await(struct lockstep_session *session, const struct command *command,
+                      const uint64_t *reached, uint64_t step, uint64_t deadline_ms)
+{
+    const bool opens = reached == &session->opened;
+    const struct standing standing = await_other(opens ? AWAIT_OPENING : AWAIT_STEP,
+                                                 opens ? API_STEP_BEGIN : API_STEP_END, step);
+    const struct wish wish = {.counter = reached,
+                              .value = step,
+                              .deadline_ms = deadline_ms,
+                              .standing = deadline_ms == COND_NO_DEADLINE ? &standing : NULL};
+    int status = 0;
+    mutex_lock(&session->mutex);
+    drive_until_locked(session, command, &wish);
+    if (*reached != step)
+        status = session->failure != 0 ? session_failure_locked(session) : LOCKSTEP_E_TIMEOUT;
+    mutex_unlock(&session->mutex);
+    return status;
+}
+
+// The open wave of a step; its result is in session->opening.
+static int step_open_wave(struct lockstep_session *session, uint64_t step,
+                          const struct lockstep_step_options *options)
+{
+    const struct command command = {.kind = COMMAND_STEP_OPEN, .value = step};
+    struct open_wave *opening = &session->opening;
+    mutex_lock(&session->mutex);
+    session->openings = step;
+    memset(opening, 0, sizeof(*opening));
+    opening->exhausted = options->exhausted;
+    opening->first = options->exhausted != 0 ? OPEN_NOBODY : session->rank;
+    if (options->exhausted == 0 && options->phase != NULL)
+        text_copy(opening->phase, sizeof(opening->phase), options->phase);
+    mutex_unlock(&session->mutex);
+    if (session->config.solo)
+        return 0;
+    return step_await(session, &command, &session->opened, step, COND_NO_DEADLINE);
+}
+
+// There is no next step. What a window has added up until now is not synchronized any more.
+static void step_finish_all(struct lockstep_session *session)
+{
+    session->finished = true;
+    if (!session->window_open)
+        return;
+    session->window_open = false;
+    session->step--;
+    atomic_store_explicit(&session->progress->step, session->step, memory_order_relaxed);
+}
+
+// Agrees with all ranks on who still has data. The options of a rank that has none become those of
+// a step without data.
+static int step_agree(struct lockstep_session *session, struct lockstep_step_options *options,
+                      uint32_t *exhausted)
+{
+    const uint64_t step = session->window_open ? session->step : session->step + 1;
+    const struct open_wave *agreed = &session->opening;
+    const int status = step_open_wave(session, step, options);
+    if (status < 0)
+        return status;
+    *exhausted = agreed->exhausted;
+    session->exhausted = options->exhausted != 0;
+    if (agreed->exhausted == session->world_size ||
+        (agreed->exhausted > 0 && session->config.uneven == LOCKSTEP_UNEVEN_FIRST)) {
+        step_finish_all(session);
+        return LOCKSTEP_FINISHED;
+    }
+    if (session->exhausted) {
+        options->phase = agreed->phase;
+        options->weight = 0;
+    }
+    return 0;
+}
+
+// What every step does, also one that only accumulates.
+static void step_opened(struct lockstep_session *session,
+                        const struct lockstep_step_options *options)
+{
+    text_copy(session->phase, sizeof(session->phase), options->phase == NULL ? "" : options->phase);
+    if (!session->window_open)
+        places_window_begin(session);
+    for (uint32_t i = 0; i < session->module_count && !session->window_open; i++)
+        module_window_begin(session->modules[i]);
+    if (!session->window_open)
+        session->step++;
+    session->step_open = true;
+    session->accumulating = options->accumulate != 0;
+    session->learning = false;
+    session->weight = options->weight;
+    step_reset_times(session);
+    for (uint32_t i = 0; i < session->module_count; i++)
+        module_step_begin(session->modules[i]);
+    atomic_store_explicit(&session->progress->step, session->step, memory_order_relaxed);
+    trace_event(&session->trace, TRACE_STEP_BEGIN, session->step, TRACE_NO_MODULE, 0, 0, 0);
+}
+
+// One that is synchronized: all ranks begin it.
+static void step_begun(struct lockstep_session *session)
+{
+    const uint64_t phase = sets_phase(session);
+    if (session->config.solo)
+        return;
+    // Between steps the engine leaves the plans alone.
+    session->learning = order_plan_of(session->order, phase) == NULL;
+    session_post(session, (struct command){.kind = COMMAND_STEP_BEGIN, .value = phase});
+}
+
+static int step_begin(struct lockstep_session *session, const struct lockstep_step_options *options,
+                      struct lockstep_step_view *view)
+{
+    struct lockstep_step_options whole = LOCKSTEP_STEP_INIT;
+    uint32_t exhausted = 0;
+    int status = step_options(options, &whole);
+    if (status == 0)
+        status = step_land(session, COND_NO_DEADLINE);
+    if (status == 0)
+        status = overlap_check_moved(session);
+    if (status == 0)
+        status = deferral_check_weight(session, whole.exhausted != 0 ? 0 : whole.weight);
+    if (status == 0)
+        status = step_check_exhausted(session, &whole);
+    if (status == 0)
+        status = step_check_window(session, whole.phase == NULL ? "" : whole.phase);
+    // A rank without data is told the phase when all have agreed.
+    if (status == 0 && !session->window_open && whole.exhausted == 0)
+        status = sets_enter(session, whole.phase == NULL ? "" : whole.phase);
+    if (status == 0 && session->config.uneven != LOCKSTEP_UNEVEN_NONE && whole.accumulate == 0)
+        status = step_agree(session, &whole, &exhausted);
+    if (status == 0 && whole.exhausted != 0)
+        status = sets_enter(session, whole.phase == NULL ? "" : whole.phase);
+    if (status != 0)
+        return status;
+    step_opened(session, &whole);
+    if (!session->accumulating)
+        step_begun(session);
+    step_fill_view(session, exhausted, view);
+    return 0;
+}
+
+int lockstep_step_begin(lockstep_session *session, const struct lockstep_step_options *options,
+                        struct lockstep_step_view *view)
+{
+    const int status = step_check_begin(session, view);
+    if (status < 0)
+        return status;
+    if (session->finished)
+        return LOCKSTEP_FINISHED;
+    const struct visit visit = progress_enter(session, API_STEP_BEGIN, PROGRESS_NO_MODULE, 0);
+    return progress_leave(&visit, step_begin(session, options, view));
+}
+
+// ---- step_end ----------------------------------------------------------------------------------
+
+static enum unused_severity step_severity(const struct lockstep_module *module,
+                                          const struct gradient *gradient)
+{
+    if (gradient->excused || module->unused == LOCKSTEP_UNUSED_ACCEPT)
+        return UNUSED_IS_ACCEPTED;
+    return module->unused == LOCKSTEP_UNUSED_WARN ? UNUSED_IS_WARNING : UNUSED_IS_ERROR;
+}
+
+// The unused parameters of one severity: a wave's list is sorted by it first.
+static void step_contribute_unused(const struct lockstep_session *session,
+                                   const struct contribution *contribution,
+                                   enum unused_severity severity, struct commit_wave *wave)
+{
+    const struct lockstep_module *module = contribution->module;
+    for (uint32_t p = 0; p < module->parameter_count; p++) {
+        const struct gradient *gradient = &contribution->gradients[p];
+        if (!module->shapes[p].trainable || !gradient->unused ||
+            step_severity(module, gradient) != severity)
+            continue;
+        wave->unused_total++;
+        wave->unused_errors += severity == UNUSED_IS_ERROR;
+        wave->unused_warnings += severity == UNUSED_IS_WARNING;
+        if (wave->unused_named < ORDER_UNUSED_NAMED)
+            wave->unused[wave->unused_named++] =
+                (struct unused_parameter){.module = module->index,
+                                          .parameter = p,
+                                          .rank = session->rank,
+                                          .severity = (uint32_t)severity,
+                                          .call = contribution->index};
+    }
+}
+
+// Errors are named before what is accepted, and so take its places.
+static void step_contribute_aborted(const struct lockstep_module *module, struct commit_wave *wave)
+{
+    const bool accepted = module->on_abort == LOCKSTEP_ABORT_ACCEPT;
+    struct commit_wave one = {
+        .aborted_total = 1,
+        .aborted_errors = accepted ? 0 : 1,
+        .aborted_named = 1,
+        .aborted = {
+            {.module = module->index, .rank = module->session->rank, .accepted = accepted}}};
+    order_commit_merge(wave, &one);
+}
+
+// Which modules this rank has called, and of which it gave a call up. A call without a weight may
+// carry what was put off.
+static void step_contribute_calls(const struct lockstep_session *session, struct commit_wave *wave)
+{
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        if (session->modules[m]->called_step != session->step)
+            continue;
+        wave->called |= (uint64_t)1 << m;
+        wave->weighted |= (uint64_t)(session->weight > 0 || session->modules[m]->carries) << m;
+        if (session->modules[m]->aborted_step != session->step)
+            continue;
+        step_contribute_aborted(session->modules[m], wave);
+    }
+}
+
+// What this rank says in the commit wave: its calls, which parameters these did not use, and its
+// counters. Of a module whose call was given up it says no more than that.
+static void step_contribute(struct lockstep_session *session)
+{
+    struct commit_wave *wave = &session->contribution;
+    mutex_lock(&session->mutex);
+    memset(wave, 0, sizeof(*wave));
+    step_contribute_calls(session, wave);
+    for (int severity = UNUSED_IS_ERROR; severity <= UNUSED_IS_ACCEPTED; severity++) {
+        for (uint32_t m = 0; m < session->module_count; m++) {
+            const struct lockstep_module *module = session->modules[m];
+            if (module->called_step != session->step || module->aborted_step == session->step)
+                continue;
+            for (uint32_t i = 0; i < module->contribution_count; i++)
+                step_contribute_unused(session, &module->contributions[i],
+                                       (enum unused_severity)severity, wave);
+        }
+    }
+    counter_contribute(session, wave);
+    mutex_unlock(&session->mutex);
+}
+
+// What was handed over, is used and was not withdrawn has a result.
+int step_settle_contribution(struct contribution *contribution, uint64_t weight)
+{
+    const struct lockstep_module *module = contribution->module;
+    int status = ready_await(contribution);
+    for (uint32_t p = 0; p < module->parameter_count; p++) {
+        struct gradient *gradient = &contribution->gradients[p];
+        if (!module->shapes[p].trainable || atomic_load(&gradient->awaited) > 0 ||
+            gradient->unused || gradient->withdrawn || weight == 0)
+            continue;
+        contribution->used_anywhere[p] = true;
+        if (status == 0 && module->replicas > 1 && replica_is_on_devices(module, p))
+            status = replica_settle(contribution, p);
+        if (weight > 1 && module->gradient_kind == LOCKSTEP_GRADIENT_SUM && status == 0)
+            status = step_divide(module, p, atomic_load(&gradient->memory), weight);
+    }
+    return status;
+}
+
+// A world of one: what the data plane would have done, here.
+static int step_settle_alone(struct lockstep_session *session, void *stream)
+{
+    int status = ready_await_end(session, stream);
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        const struct lockstep_module *module = session->modules[m];
+        for (uint32_t i = 0; i < module->contribution_count; i++) {
+            if (!module->contributions[i].returned && status == 0)
+                status = step_settle_contribution(&module->contributions[i], session->weight);
+        }
+    }
+    atomic_store(&session->weight_total, session->weight);
+    mutex_lock(&session->mutex);
+    session->outcome = session->contribution;
+    counter_apply(session, &session->outcome);
+    session->settled = session->step;
+    mutex_unlock(&session->mutex);
+    return status;
+}
+
+static uint64_t step_since(uint64_t begin, uint64_t at)
+{
+    return at == 0 ? 0 : at - begin;
+}
+
+static void step_fill_report(struct lockstep_session *session)
+{
+    struct lockstep_report *report = &session->report;
+    struct step_times *times = &session->times;
+    report->step = session->step;
+    report->first_ready_us = step_since(times->begin, atomic_load(&times->first_ready));
+    report->last_ready_us = step_since(times->begin, atomic_load(&session->progress->ready_us));
+    report->first_wire_us = step_since(times->begin, times->first_sent);
+    report->last_wire_us = step_since(times->begin, times->last_received);
+    report->end_us = step_since(times->begin, times->end);
+    report->done_us = step_since(times->begin, clock_now_us());
+    report->in_flight_us = times->in_flight_us;
+    report->overlap_us = times->overlap_us;
+    report->exposed_us = report->done_us - report->end_us;
+    report->learning = session->learning ? 1 : 0;
+    report->weight_total = atomic_load(&session->weight_total);
+    report->buckets = atomic_load(&session->buckets_travelled);
+    report->zero_filled = atomic_load(&session->zero_filled);
+    report->deferred = atomic_load(&session->put_off);
+    report->runs = atomic_load(&session->runs);
+    report->control_messages = atomic_load(&session->control_messages);
+}
+
+static void step_add(_Atomic(uint64_t) *total, uint64_t value)
+{
+    atomic_fetch_add_explicit(total, value, memory_order_relaxed);
+}
+
+// For the heartbeat.
+static void step_count_totals(struct lockstep_session *session)
+{
+    const struct lockstep_report *report = &session->report;
+    struct progress *progress = session->progress;
+    step_add(&progress->steps, 1);
+    step_add(&progress->bytes_copied, report->bytes_copied);
+    step_add(&progress->in_flight_us, report->in_flight_us);
+    step_add(&progress->overlap_us, report->overlap_us);
+    step_add(&progress->exposed_us, report->exposed_us);
+    step_add(&progress->zero_filled, report->zero_filled);
+    step_add(&progress->unused, session->contribution.unused_total);
+}
+
+// The other names of a parameter in its module.
+static void step_name_shared(const struct lockstep_module *module, uint32_t parameter,
+                             struct text *text)
+{
+    for (uint32_t p = parameter + 1; module->shared_count > 0 && p < module->parameter_count; p++) {
+        if (module->homes[p].module == module && module->homes[p].parameter == parameter)
+            text_append(text, " (also '%s')", module->parameters[p].name);
+    }
+}
+
+// Names the unused parameters of one severity. The same on every rank, because the commit wave gave
+// all ranks the same list.
+static void step_name_unused(const struct lockstep_session *session,
+                             const struct commit_wave *outcome, enum unused_severity severity,
+                             const char *separator, struct text *text)
+{
+    uint64_t more = severity == UNUSED_IS_ERROR ? outcome->unused_errors : outcome->unused_warnings;
+    text_append(text, "step %" PRIu64 ": %" PRIu64 " gradient%s not produced by the backward pass:",
+                session->step, more, more == 1 ? " was" : "s were");
+    for (uint32_t i = 0; i < outcome->unused_named; i++) {
+        const struct unused_parameter *unused = &outcome->unused[i];
+        const struct lockstep_module *module = session->modules[unused->module];
+        if (unused->severity != (uint32_t)severity)
+            continue;
+        more--;
+        text_append(text, "%smodule '%s'", separator, module->name);
+        if (module->separate_calls)
+            text_append(text, " call %" PRIu32, unused->call + 1);
+        text_append(text, " parameter '%s'", module->parameters[unused->parameter].name);
+        step_name_shared(module, unused->parameter, text);
+        text_append(text, " on rank %" PRIu32, unused->rank);
+    }
+    if (more > 0)
+        text_append(text, "%sand %" PRIu64 " more", separator, more);
+}
+
+static int step_unused_error(const struct lockstep_session *session,
+                             const struct commit_wave *outcome)
+{
+    char bytes[LOCKSTEP_REPORT_BYTES];
+    struct text text;
+    text_init(&text, bytes, sizeof(bytes));
+    step_name_unused(session, outcome, UNUSED_IS_ERROR, "\n  ", &text);
+    return error_set(LOCKSTEP_E_UNUSED, "%s", bytes);
+}
+
+static void step_warn(struct lockstep_session *session, const struct commit_wave *outcome)
+{
+    char bytes[LOCKSTEP_TEXT_BYTES];
+    struct text text;
+    if (outcome->unused_warnings == 0 || !log_enabled(&session->log, LOG_LEVEL_WARN))
+        return;
+    text_init(&text, bytes, sizeof(bytes));
+    step_name_unused(session, outcome, UNUSED_IS_WARNING, " ", &text);
+    log_event(&session->log, LOG_LEVEL_WARN, "unused_parameters",
+              "step=%" PRIu64 " count=%" PRIu64 " text=%s", session->step, outcome->unused_warnings,
+              bytes);
+}
+
+// Names the calls that were given up of modules that accept it, or of the others.
+static void step_name_aborted(const struct lockstep_session *session,
+                              const struct commit_wave *outcome, bool accepted,
+                              const char *separator, struct text *text)
+{
+    const uint32_t accepted_total = outcome->aborted_total - outcome->aborted_errors;
+    uint32_t more = accepted ? accepted_total : outcome->aborted_errors;
+    text_append(text, "step %" PRIu64 ": a backward pass was given up (lockstep_call_abort):",
+                session->step);
+    for (uint32_t i = 0; i < outcome->aborted_named; i++) {
+        if ((outcome->aborted[i].accepted != 0) != accepted)
+            continue;
+        more--;
+        text_append(text, "%smodule '%s' on rank %" PRIu32, separator,
+                    session->modules[outcome->aborted[i].module]->name, outcome->aborted[i].rank);
+    }
+    if (more > 0)
+        text_append(text, "%sand %" PRIu32 " more", separator, more);
+}
+
+static void step_warn_aborted(struct lockstep_session *session, const struct commit_wave *outcome)
+{
+    char bytes[LOCKSTEP_TEXT_BYTES];
+    struct text text;
+    if (outcome->aborted_total == outcome->aborted_errors ||
+        !log_enabled(&session->log, LOG_LEVEL_WARN))
+        return;
+    text_init(&text, bytes, sizeof(bytes));
+    step_name_aborted(session, outcome, true, " ", &text);
+    log_event(&session->log, LOG_LEVEL_WARN, "calls_given_up",
+              "step=%" PRIu64 " count=%" PRIu32 " text=%s", session->step,
+              outcome->aborted_total - outcome->aborted_errors, bytes);
+}
+
+static int step_aborted_error(const struct lockstep_session *session,
+                              const struct commit_wave *outcome)
+{
+    char bytes[LOCKSTEP_REPORT_BYTES];
+    struct text text;
+    text_init(&text, bytes, sizeof(bytes));
+    step_name_aborted(session, outcome, false, "\n  ", &text);
+    text_append(&text, "\ndo not use the gradients of this step");
+    return error_set(LOCKSTEP_E_UNUSED, "%s", bytes);
+}
+
+// Modules that were called, but by nobody with a weight: there is no mean, and nothing was written.
+static int step_weightless_error(const struct lockstep_session *session, uint64_t modules)
+{
+    char bytes[LOCKSTEP_REPORT_BYTES];
+    struct text text;
+    text_init(&text, bytes, sizeof(bytes));
+    text_append(&text, "step %" PRIu64 ": all ranks gave weight 0, so there is no mean of",
+                session->step);
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        if ((modules >> m & 1) != 0)
+            text_append(&text, " module '%s'", session->modules[m]->name);
+    }
+    return error_set(LOCKSTEP_E_INVALID, "%s; the gradients are as they were", bytes);
+}
+
+// A gradient that others produced and this rank did not, with no memory to put the mean into: its
+// parameter would drift apart from theirs, so it is not passed over in silence.
+static int step_homeless_error(const struct lockstep_session *session)
+{
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        const struct lockstep_module *module = session->modules[m];
+        for (uint32_t i = 0; i < module->contribution_count; i++) {
+            const uint32_t p = contribution_homeless(&module->contributions[i]);
+            if (p < module->parameter_count)
+                return error_set(LOCKSTEP_E_UNUSED,
+                                 "step %" PRIu64 ": module '%s' parameter '%s' has a mean from "
+                                 "other ranks and no memory for it here (call %" PRIu32
+                                 "): register gradient memory, or report it with memory on every "
+                                 "rank",
+                                 session->step, module->name, module->parameters[p].name, i + 1);
+        }
+    }
+    return 0;
+}
+
+// What all ranks agreed on in the commit wave.
+static int step_verdict(struct lockstep_session *session, const struct commit_wave *outcome)
+{
+    step_warn(session, outcome);
+    step_warn_aborted(session, outcome);
+    if (outcome->counter_overflow)
+        return error_set(LOCKSTEP_E_INVALID, "the ranks together use more than %d counters",
+                         LOCKSTEP_MAX_COUNTERS);
+    if (outcome->aborted_errors > 0)
+        return step_aborted_error(session, outcome);
+    if ((outcome->called & ~outcome->weighted) != 0)
+        return step_weightless_error(session, outcome->called & ~outcome->weighted);
+    if (outcome->unused_errors > 0)
+        return step_unused_error(session, outcome);
+    return step_homeless_error(session);
+}
+
+static int step_check_end(struct lockstep_session *session, const void *stream)
+{
+    const int status = session_check(session);
+    if (status < 0)
+        return status;
+    if (!session->step_open)
+        return error_set(LOCKSTEP_E_INVALID, "no step is open: call lockstep_step_begin first");
+    if (stream != NULL && session->device == NULL)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "step %" PRIu64 ": a stream is given, and this rank "
+                         "has no device: set config.device",
+                         session->step);
+    if (atomic_load(&session->waiting) > 0)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "step %" PRIu64
+                         ": a thread waits for a call (lockstep_call_wait): end the "
+                         "step when it has returned",
+                         session->step);
+    for (uint32_t i = 0; i < session->module_count; i++) {
+        if (atomic_load(&session->modules[i]->open) != 0)
+            return error_set(LOCKSTEP_E_INVALID,
+                             "module '%s' has an open call: call "
+                             "lockstep_call_end before lockstep_step_end",
+                             session->modules[i]->name);
+    }
+    return 0;
+}
+
+// Says that this rank has ended the step. Buffers are what the stream makes of them.
+static int step_enter_end(struct lockstep_session *session, void *stream)
+{
+    int status = 0;
+    session->ending = true;
+    trace_event(&session->trace, TRACE_STEP_END, session->step, TRACE_NO_MODULE, 0, 0, 0);
+    mutex_lock(&session->mutex);
+    session->times.end = clock_now_us();
+    mutex_unlock(&session->mutex);
+    call_finish(session);
+    step_contribute(session);
+    ready_say_end(session, stream);
+    state_begin(session, session->step, stream);
+    if (session->config.solo)
+        status = step_settle_alone(session, stream);
+    else
+        session_post(session,
+                     (struct command){.kind = COMMAND_STEP_END, .value = stream != NULL ? 1 : 0});
+    return status;
+}
+
+// The step has settled.
+static int step_leave_end(struct lockstep_session *session)
+{
+    struct commit_wave outcome;
+    deferral_put_back(session);
+    const int copied = replica_copy_results(session);
+    if (copied < 0)
+        return copied;
+    mutex_lock(&session->mutex);
+    outcome = session->outcome;
+    mutex_unlock(&session->mutex);
+    step_fill_report(session);
+    session->report.unused = outcome.unused_total;
+    session->report.aborted = outcome.aborted_total;
+    step_count_totals(session);
+    return step_verdict(session, &outcome);
+}
+
+static int step_end(struct lockstep_session *session, void *stream, uint32_t timeout_ms)
+{
+    const uint64_t deadline_ms =
+        timeout_ms == LOCKSTEP_WAIT_FOREVER ? COND_NO_DEADLINE : clock_now_ms() + timeout_ms;
+    char late[SESSION_LATE_BYTES];
+    int status = 0;
+    int buffers;
+    session->window_open = session->accumulating;
+    if (session->accumulating) {
+        session->step_open = false;
+        return 0;
+    }
+    if (!session->ending)
+        status = step_enter_end(session, stream);
+    if (status == 0)
+        status = step_await(session, NULL, &session->settled, session->step, deadline_ms);
+    if (status == LOCKSTEP_E_TIMEOUT) {
+        session_late_text(session, late);
+        return error_set(LOCKSTEP_E_TIMEOUT,
+                         "step %" PRIu64 " is not over after %" PRIu32 " ms: wait on with "
+                         "lockstep_step_wait or lockstep_step_end%s",
+                         session->step, timeout_ms, late);
+    }
+    session->step_open = session->ending = false;
+    buffers = state_await(session);
+    if (status == 0)
+        status = buffers;
+    if (status == 0)
+        status = step_await_device(session, stream);
+    return status < 0 ? status : step_leave_end(session);
+}
+
+static int step_end_within(struct lockstep_session *session, void *stream, uint32_t timeout_ms)
+{
+    const int status = step_check_end(session, stream);
+    if (status < 0)
+        return status;
+    const struct visit visit = progress_enter(session, API_STEP_END, PROGRESS_NO_MODULE, 0);
+    await_enter(API_STEP_END, LOCKSTEP_MAX_MODULES);
+    return progress_leave(&visit, step_end(session, stream, timeout_ms));
+}
+
+int lockstep_step_end(lockstep_session *session, void *stream)
+{
+    return step_end_within(session, stream, LOCKSTEP_WAIT_FOREVER);
+}
+
+int lockstep_step_wait(lockstep_session *session, void *stream, uint32_t timeout_ms)
+{
+    return step_end_within(session, stream, timeout_ms);
+}
+
+int lockstep_step_report(lockstep_session *session, uint64_t step, uint32_t timeout_ms,
+                         struct lockstep_report *report)
+{
+    const int status = session_check_handle(session);
+    size_t bytes;
+    (void)timeout_ms;
+    if (status < 0)
+        return status;
+    if (report == NULL || report->struct_bytes < sizeof(report->struct_bytes))
+        return error_set(LOCKSTEP_E_INVALID, "begin the report with LOCKSTEP_REPORT_INIT");
+    if (session->ending)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "step %" PRIu64 " is in its end: lockstep_step_end comes first",
+                         session->step);
+    if (step == 0 || step != session->report.step)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "there is no report of step %" PRIu64 "; the last one "
+                         "is of step %" PRIu64,
+                         step, session->report.step);
+    (void)step_land(session, COND_NO_DEADLINE); // Of a failed session it says what there is.
+    session->report.weight_total = atomic_load(&session->weight_total);
+    bytes = report->struct_bytes < sizeof(*report) ? report->struct_bytes : sizeof(*report);
+    session->report.struct_bytes = bytes;
+    memcpy(report, &session->report, bytes);
+    return 0;
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The end of a step whose gradients are on this rank's device: who waits for them, a stream or a
+// thread. What counts as final is decided in worker/engine/landing.c. Runs on the trainer's thread.
+
+#include "worker/device/device.h"
+#include "worker/kernels/kernels.h"
+#include "worker/session/module/device_events.h"
+#include "worker/session/session.h"
+
+#define STEP_PIECE 512 // Elements of 8 bytes that are divided at a time.
+
+int step_land(struct lockstep_session *session, uint64_t deadline_ms)
+{
+    const struct wish wish = {.flag = &session->landed, .deadline_ms = deadline_ms};
+    int status = 0;
+    if (session->device == NULL || session->config.solo)
+        return 0;
+    mutex_lock(&session->mutex);
+    if (!session->landed)
+        drive_until_locked(session, NULL, &wish);
+    if (!session->landed)
+        status = session->failure != 0 ? session_failure_locked(session) : LOCKSTEP_E_TIMEOUT;
+    mutex_unlock(&session->mutex);
+    return status;
+}
+
+// Whether some gradient has no memory: then who has used it has to be known.
+static bool step_lacks_memory(const struct lockstep_session *session)
+{
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        const struct lockstep_module *module = session->modules[m];
+        for (uint32_t i = 0; i < module->contribution_count; i++) {
+            if (contribution_lacks_memory(&module->contributions[i]))
+                return true;
+        }
+    }
+    return false;
+}
+
+// The first device's results come behind those of the others. A default stream is that of each.
+int step_await_device(struct lockstep_session *session, void *stream)
+{
+    if (session->device == NULL || session->config.solo)
+        return 0;
+    if (stream == NULL || step_lacks_memory(session))
+        return step_land(session, COND_NO_DEADLINE);
+    int status = device_stream_follow(session->device, stream);
+    for (uint32_t i = 1; i < session->own_devices && status == 0; i++) {
+        if (device_is_default_stream(stream))
+            status = device_stream_follow_at(session->device, session->devices[i], stream);
+    }
+    return status < 0 ? ready_failed(session) : 0;
+}
+
+int step_divide(const struct lockstep_module *module, uint32_t parameter, char *memory,
+                uint64_t weight)
+{
+    const struct bucket_parameter *shape = &module->shapes[parameter];
+    struct device *device = shape->device ? module->session->device : NULL;
+    uint64_t piece[STEP_PIECE];
+    const size_t size = dtype_size(shape->dtype);
+    const uint64_t most = sizeof(piece) / size;
+    if (device == NULL)
+        kernel_divide(shape->dtype, memory, memory, weight, shape->elements);
+    for (uint64_t at = 0; device != NULL && at < shape->elements; at += most) {
+        const uint64_t count = shape->elements - at < most ? shape->elements - at : most;
+        if (device_copy(device, piece, memory + at * size, count * size) < 0)
+            return ready_failed(module->session);
+        kernel_divide(shape->dtype, piece, piece, weight, count);
+        if (device_copy(device, memory + at * size, piece, count * size) < 0)
+            return ready_failed(module->session);
+    }
+    return 0;
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// credentials.h over the core of gRPC 1.51. gRPC verifies the chain and the host's name;
+// the coordinator's URI is for us to look at, in a function that gRPC calls when all else is well.
+// Credentials of a channel never change, so other files need another channel.
+
+#include "worker/control/credentials.h"
+
+#include "base/text.h"
+#include "base/tls_files.h"
+#include "base/tls_names.h"
+#include "protos/limits.h"
+#include "worker/control/probe.h"
+
+#include <grpc/grpc_security.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct control_credentials {
+    // set at open, then constant
+    char directory[LOCKSTEP_TEXT_BYTES];
+    char job[LOCKSTEP_JOB_NAME_BYTES];
+    char host[LOCKSTEP_ADDRESS_BYTES];
+    uint16_t port;
+    // control thread only
+    struct tls_files files; // In use.
+    struct tls_stamp refused; // Of files that could not be used.
+};
+
+// gRPC 1.51 knows a lowest version but has no function for it in its C API; this is the member that
+// its own tests call. A later gRPC without it does not link, so it cannot be lost silently.
+void control_set_min_tls_version(
+    grpc_channel_credentials *credentials,
+    grpc_tls_version
+        version) __asm__("_ZN20grpc_ssl_credentials19set_min_tls_versionE16grpc_tls_version");
+
+// 0: it is a coordinator.
+static int verify_peer(const char *target, const char *pem, void *context)
+{
+    (void)target;
+    (void)context;
+    return tls_certificate_is_coordinator(pem) ? 0 : -1;
+}
+
+grpc_channel_credentials *control_credentials_make(struct control_credentials *credentials)
+{
+    if (!credentials)
+        return grpc_insecure_credentials_create();
+    grpc_ssl_pem_key_cert_pair pair = {credentials->files.key, credentials->files.certificate};
+    const grpc_ssl_verify_peer_options options = {.verify_peer_callback = verify_peer};
+    grpc_channel_credentials *made =
+        grpc_ssl_credentials_create_ex(credentials->files.authority, &pair, &options, NULL);
+    control_set_min_tls_version(made, TLS1_3);
+    return made;
+}
+
+bool control_credentials_renew(struct control_credentials *credentials)
+{
+    struct tls_stamp stamp;
+    struct tls_files files;
+    char text[LOCKSTEP_TEXT_BYTES];
+    if (!credentials)
+        return false;
+    tls_files_look(credentials->directory, &stamp);
+    if (tls_stamps_equal(&stamp, &credentials->files.stamp) ||
+        tls_stamps_equal(&stamp, &credentials->refused))
+        return false;
+    if (tls_files_load(credentials->directory, credentials->job, &files, text, sizeof(text)) < 0) {
+        credentials->refused = files.stamp; // Perhaps half replaced: the next change is seen.
+        return false;
+    }
+    tls_files_free(&credentials->files);
+    credentials->files = files;
+    return true;
+}
+
+bool control_credentials_explain(struct control_credentials *credentials, char *text,
+                                 size_t text_bytes)
+{
+    if (!credentials)
+        return false;
+    const struct control_probe probe = {
+        .directory = credentials->directory,
+        .host = credentials->host,
+        .port = credentials->port,
+        .files = &credentials->files,
+        .timeout_ms = CONTROL_PROBE_MS,
+    };
+    return control_probe(&probe, text, text_bytes);
+}
+
+const char *control_credentials_host(const struct control_credentials *credentials)
+{
+    return credentials->host;
+}
+
+int control_credentials_open(const char *directory, const char *job, const char *host,
+                             uint16_t port, struct control_credentials **result, char *error,
+                             size_t error_bytes)
+{
+    struct control_credentials *credentials = calloc(1, sizeof(*credentials));
+    if (!credentials) {
+        text_copy(error, error_bytes, "no memory for certificates");
+        return -1;
+    }
+    text_copy(credentials->directory, sizeof(credentials->directory), directory);
+    text_copy(credentials->job, sizeof(credentials->job), job);
+    text_copy(credentials->host, sizeof(credentials->host), host);
+    credentials->port = port;
+    if (tls_files_load(directory, job, &credentials->files, error, error_bytes) < 0) {
+        free(credentials);
+        return -1;
+    }
+    *result = credentials;
+    return 0;
+}
+
+void control_credentials_close(struct control_credentials *credentials)
+{
+    if (!credentials)
+        return;
+    tls_files_free(&credentials->files);
+    free(credentials);
+}

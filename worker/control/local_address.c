@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which of this host's addresses faces a coordinator. No packet is sent: connecting a UDP socket
+// only asks the routing table. A name may be looked up, which blocks. Any thread.
+
+#include "base/parse.h"
+#include "base/text.h"
+#include "protos/limits.h"
+#include "worker/control/control.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static int lacking(void)
+{
+    return errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS ? -2 : -1;
+}
+
+// The socket's own address after connecting to one candidate. 0, -1 or -2.
+static int facing(const struct addrinfo *candidate, char *text, size_t text_bytes)
+{
+    struct sockaddr_storage own;
+    socklen_t size = sizeof(own);
+    int result = -1;
+    int fd = socket(candidate->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return lacking();
+    if (connect(fd, candidate->ai_addr, candidate->ai_addrlen) == 0 &&
+        getsockname(fd, (struct sockaddr *)&own, &size) == 0 &&
+        getnameinfo((struct sockaddr *)&own, size, text, (socklen_t)text_bytes, NULL, 0,
+                    NI_NUMERICHOST) == 0)
+        result = 0;
+    close(fd);
+    return result;
+}
+
+int control_local_address(const char *address, char *text, size_t text_bytes)
+{
+    char host[LOCKSTEP_ADDRESS_BYTES];
+    char service[8];
+    uint16_t port = 0;
+    if (strncmp(address, "unix:", 5) == 0) // Whoever is there is on this host.
+        return text_copy(text, text_bytes, "127.0.0.1") ? 0 : -1;
+    if (!parse_address(address, host, sizeof(host), &port))
+        return -1;
+    snprintf(service, sizeof(service), "%u", port);
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM};
+    struct addrinfo *found = NULL;
+    const int unknown = getaddrinfo(host, service, &hints, &found);
+    if (unknown == EAI_MEMORY)
+        errno = ENOMEM;
+    if (unknown != 0)
+        return unknown == EAI_MEMORY ? -2 : unknown == EAI_SYSTEM ? lacking() : -1;
+    int result = -1;
+    for (const struct addrinfo *candidate = found; candidate && result == -1;
+         candidate = candidate->ai_next)
+        result = facing(candidate, text, text_bytes);
+    freeaddrinfo(found);
+    return result;
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The fence round libcuda: the only file that knows the names of its symbols. See
+// worker/device/cuda.h.
+
+#include "worker/device/cuda.h"
+
+#include "worker/support/foreign.h"
+
+static struct cuda table;
+
+#define NEEDED(field, name) \
+    { \
+        name, offsetof(struct cuda, field), false \
+    }
+#define OPTIONAL(field, name) \
+    { \
+        name, offsetof(struct cuda, field), true \
+    }
+
+// The first is the one whose file is shown as the library's.
+static const struct foreign_symbol symbols[] = {
+    NEEDED(init, "cuInit"),
+    NEEDED(driver_version, "cuDriverGetVersion"),
+    NEEDED(get_error_name, "cuGetErrorName"),
+    NEEDED(get_error_string, "cuGetErrorString"),
+    NEEDED(device_get, "cuDeviceGet"),
+    NEEDED(device_get_count, "cuDeviceGetCount"),
+    NEEDED(device_get_name, "cuDeviceGetName"),
+    NEEDED(device_get_uuid, "cuDeviceGetUuid_v2"),
+    NEEDED(device_get_attribute, "cuDeviceGetAttribute"),
+    NEEDED(device_primary_ctx_retain, "cuDevicePrimaryCtxRetain"),
+    NEEDED(device_primary_ctx_release, "cuDevicePrimaryCtxRelease_v2"),
+    NEEDED(ctx_get_current, "cuCtxGetCurrent"),
+    NEEDED(ctx_set_current, "cuCtxSetCurrent"),
+    NEEDED(ctx_push_current, "cuCtxPushCurrent_v2"),
+    NEEDED(ctx_pop_current, "cuCtxPopCurrent_v2"),
+    NEEDED(ctx_get_device, "cuCtxGetDevice"),
+    NEEDED(ctx_get_stream_priority_range, "cuCtxGetStreamPriorityRange"),
+    NEEDED(stream_create_with_priority, "cuStreamCreateWithPriority"),
+    NEEDED(stream_destroy, "cuStreamDestroy_v2"),
+    NEEDED(stream_wait_event, "cuStreamWaitEvent"),
+    NEEDED(stream_query, "cuStreamQuery"),
+    NEEDED(stream_get_ctx, "cuStreamGetCtx"),
+    NEEDED(stream_synchronize, "cuStreamSynchronize"),
+    NEEDED(event_create, "cuEventCreate"),
+    NEEDED(event_destroy, "cuEventDestroy_v2"),
+    NEEDED(event_record, "cuEventRecord"),
+    NEEDED(event_query, "cuEventQuery"),
+    NEEDED(event_synchronize, "cuEventSynchronize"),
+    NEEDED(event_elapsed_time, "cuEventElapsedTime"),
+    NEEDED(launch_host_func, "cuLaunchHostFunc"),
+    OPTIONAL(stream_wait_value32, "cuStreamWaitValue32_v2"),
+    OPTIONAL(stream_write_value32, "cuStreamWriteValue32_v2"),
+    NEEDED(mem_alloc, "cuMemAlloc_v2"),
+    NEEDED(mem_free, "cuMemFree_v2"),
+    NEEDED(mem_host_alloc, "cuMemHostAlloc"),
+    NEEDED(mem_free_host, "cuMemFreeHost"),
+    NEEDED(mem_host_get_device_pointer, "cuMemHostGetDevicePointer_v2"),
+    NEEDED(mem_host_register, "cuMemHostRegister_v2"),
+    NEEDED(mem_host_unregister, "cuMemHostUnregister"),
+    NEEDED(pointer_get_attribute, "cuPointerGetAttribute"),
+    NEEDED(memcpy_async, "cuMemcpyAsync"),
+    NEEDED(memcpy_htod_async, "cuMemcpyHtoDAsync_v2"),
+    NEEDED(memcpy_dtoh_async, "cuMemcpyDtoHAsync_v2"),
+    NEEDED(memcpy_dtod_async, "cuMemcpyDtoDAsync_v2"),
+    NEEDED(memcpy_peer_async, "cuMemcpyPeerAsync"),
+    NEEDED(memset_d8_async, "cuMemsetD8Async"),
+    NEEDED(memset_d32_async, "cuMemsetD32Async"),
+    NEEDED(module_load_data, "cuModuleLoadData"),
+    NEEDED(module_unload, "cuModuleUnload"),
+    NEEDED(module_get_function, "cuModuleGetFunction"),
+    NEEDED(launch_kernel, "cuLaunchKernel"),
+};
+
+static_assert(sizeof table == sizeof symbols / sizeof *symbols * sizeof table.init,
+              "every function has its symbol");
+
+static struct foreign library = {
+    .file = "libcuda.so.1",
+    .variable = "LOCKSTEP_CUDA_LIBRARY",
+    .advice = "; it comes with NVIDIA's driver",
+    .age = "its driver is older than 11.4",
+    .symbols = symbols,
+    .symbol_count = sizeof symbols / sizeof *symbols,
+    .table = &table,
+    .mutex = MUTEX_INITIALIZER,
+};
+
+const struct cuda *cuda_load(char *error, size_t error_bytes)
+{
+    return foreign_load(&library, FOREIGN_ANYWHERE, error, error_bytes) ? &table : NULL;
+}
+
+const struct cuda *cuda_present(char *error, size_t error_bytes)
+{
+    return foreign_load(&library, FOREIGN_PRESENT, error, error_bytes) ? &table : NULL;
+}
+
+const char *cuda_path(void)
+{
+    return foreign_path(&library);
+}

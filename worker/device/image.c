@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Files that mk/build.mk makes from worker/device/kernels.cu, taken in by the assembler; it knows
+// that this object depends on them, and says where they lie.
+
+#include "worker/device/image.h"
+
+// The driver reads the image as words. The zeros behind it are all there is of an empty one.
+// clang-format off
+#define TAKE_IN(name, file)                                                                       \
+    __asm__(".pushsection .rodata\n.balign 64\n"                                                  \
+            ".hidden " #name ", " #name "_end\n"                                                  \
+            ".globl " #name ", " #name "_end\n"                                                   \
+            #name ":\n.incbin \"" file "\"\n" #name "_end:\n.skip 64\n"                           \
+            ".popsection\n");                                                                     \
+    extern const char name[];                                                                     \
+    extern const char name##_end[]
+// clang-format on
+
+TAKE_IN(device_image_code, "device_kernels.fatbin");
+TAKE_IN(device_image_made_for, "device_kernels.targets"); // Empty when that is.
+
+const char device_image_missing[] =
+    "this liblockstep was built without nvcc, so it has no kernels for GPUs: build it where the "
+    "CUDA toolkit is";
+
+const void *device_image(void)
+{
+    return device_image_code;
+}
+
+bool device_image_present(void)
+{
+    return device_image_made_for[0] != '\0';
+}
+
+const char *device_image_targets(void)
+{
+    return device_image_made_for;
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The memory that transfers of a device go through: scratch on the device, pinned memory of the
+// host. The driver's thread, between device_enter and device_leave, but for device_reserve. See
+// device.h.
+//
+// Blocks are never given back to CUDA before the device is closed: freeing and allocating may wait
+// for everything on the device. A request takes the smallest free block that it fits in. Small
+// ones (tables, headers) have pools of their own, so that none of them occupies a block that a
+// bucket needs.
+
+#include "worker/device/parts.h"
+
+#include <stdlib.h>
+
+#define MEMORY_SMALL_BYTES (64 * 1024)
+#define MEMORY_LEAST_BYTES 4096
+#define MEMORY_STEP_BYTES (64 * 1024) // Large blocks are multiples of this.
+
+// Small ones double, so that few sizes are enough for all.
+static size_t memory_round(size_t bytes)
+{
+    size_t rounded = MEMORY_LEAST_BYTES;
+    if (bytes > MEMORY_SMALL_BYTES)
+        return (bytes + MEMORY_STEP_BYTES - 1) / MEMORY_STEP_BYTES * MEMORY_STEP_BYTES;
+    while (rounded < bytes)
+        rounded *= 2;
+    return rounded;
+}
+
+static struct device_block **memory_pool(struct device *device, enum device_memory kind,
+                                         size_t bytes)
+{
+    return &device->free[2 * kind + (bytes > MEMORY_SMALL_BYTES)];
+}
+
+static int memory_fill(struct device *device, struct device_block *block)
+{
+    const struct cuda *cuda = device->cuda;
+    void *host = NULL;
+    if (block->kind == MEMORY_SCRATCH)
+        return device_check(device, cuda->mem_alloc(&block->address, block->bytes), "cuMemAlloc");
+    if (device_check(device,
+                     cuda->mem_host_alloc(&host, block->bytes,
+                                          CUDA_HOST_ALLOC_PORTABLE | CUDA_HOST_ALLOC_MAPPED),
+                     "cuMemHostAlloc") < 0)
+        return -1;
+    block->host = host;
+    return device_check(device, cuda->mem_host_get_device_pointer(&block->address, host, 0),
+                        "cuMemHostGetDevicePointer");
+}
+
+static void memory_free(struct device *device, struct device_block *block)
+{
+    if (block->kind == MEMORY_SCRATCH && block->address)
+        (void)device->cuda->mem_free(block->address);
+    if (block->host)
+        (void)device->cuda->mem_free_host(block->host);
+    free(block);
+}
+
+static struct device_block *memory_make(struct device *device, enum device_memory kind,
+                                        size_t bytes)
+{
+    struct device_block *block = device_failed(device) ? NULL : calloc(1, sizeof(*block));
+    if (!block)
+        return NULL;
+    block->kind = kind;
+    block->bytes = memory_round(bytes);
+    if (memory_fill(device, block) < 0) {
+        memory_free(device, block);
+        return NULL;
+    }
+    device->allocations++;
+    return block;
+}
+
+int device_reserve(struct device *device, enum device_memory kind, size_t bytes, uint32_t count)
+{
+    int status = 0;
+    device_enter(device);
+    for (uint32_t i = 0; i < count && status == 0; i++) {
+        struct device_block *block = memory_make(device, kind, bytes);
+        if (block)
+            device_give(device, block);
+        else
+            status = -1;
+    }
+    device_leave(device);
+    return status;
+}
+
+struct device_block *device_find(struct device *device, enum device_memory kind, size_t bytes)
+{
+    struct device_block **best = NULL;
+    for (struct device_block **at = memory_pool(device, kind, bytes); *at; at = &(*at)->next) {
+        if ((*at)->bytes >= bytes && (!best || (*at)->bytes < (*best)->bytes))
+            best = at;
+    }
+    if (!best)
+        return NULL;
+    struct device_block *block = *best;
+    *best = block->next;
+    block->next = NULL;
+    return block;
+}
+
+struct device_block *device_take(struct device *device, enum device_memory kind, size_t bytes)
+{
+    struct device_block *block = device_find(device, kind, bytes);
+    return block ? block : memory_make(device, kind, bytes);
+}
+
+void device_give(struct device *device, struct device_block *block)
+{
+    struct device_block **pool = memory_pool(device, block->kind, block->bytes);
+    block->next = *pool;
+    *pool = block;
+}
+
+void device_visit_rows(const struct device *device,
+                       void (*visit)(void *context, const struct device_block *block),
+                       void *context)
+{
+    const struct device_block *block = device->free[2 * MEMORY_SCRATCH + 1];
+    for (; block; block = block->next)
+        visit(context, block);
+}
+
+uint64_t device_allocations(const struct device *device)
+{
+    return device->allocations;
+}
+
+void device_memory_fini(struct device *device)
+{
+    for (int i = 0; i < DEVICE_POOLS; i++) {
+        while (device->free[i]) {
+            struct device_block *block = device->free[i];
+            device->free[i] = block->next;
+            memory_free(device, block);
+        }
+    }
+}

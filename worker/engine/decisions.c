@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the order core decides, and the engine does: launches, waves, headers, the end of a step,
+// and sentences with the names that the core knows only by their numbers. Whoever drives.
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "protos/topology.h"
+#include "worker/engine/parts.h"
+#include "worker/kernels/kernels.h"
+#include "worker/support/error.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+// ---- Sentences ---------------------------------------------------------------------------------
+
+// Calls outside the plan, by name: the verdict is the same on every rank, and so is this text.
+static void engine_unplanned_text(const struct lockstep_session *session, char *bytes, size_t size)
+{
+    const struct close_wave *verdict = &session->order->verdict;
+    struct text text;
+    text_init(&text, bytes, size);
+    text_append(&text,
+                "step %" PRIu64 ": calls outside the plan of phase '%s':", session->order->step,
+                session->engine_phase);
+    for (uint32_t i = 0; i < verdict->extra_total && i < LOCKSTEP_MAX_EXTRA_CALLS; i++) {
+        const struct call_id *id = &verdict->extras[i];
+        const char *name =
+            id->module < session->module_count ? session->modules[id->module]->name : "?";
+        text_append(&text, "%s module '%s' (call %" PRIu32 ")", i > 0 ? "," : "", name,
+                    id->call + 1);
+    }
+    text_append(&text,
+                "%s; %sthe first step of a phase decides which modules it runs: use another "
+                "phase label for steps that run others",
+                verdict->extra_total > LOCKSTEP_MAX_EXTRA_CALLS || verdict->too_many != 0
+                    ? " and more"
+                    : "",
+                session->config.unplanned == LOCKSTEP_UNPLANNED_FAIL ? ""
+                                                                     : "that is too many for one "
+                                                                       "step, and ");
+}
+
+// A wait for a call that runs at the end of the step only: the order core knows modules and phases
+// by their numbers.
+static void engine_wait_text(const struct lockstep_session *session, struct call_id call,
+                             char *bytes, size_t size)
+{
+    const char *name =
+        call.module < session->module_count ? session->modules[call.module]->name : "?";
+    snprintf(bytes, size,
+             "this rank waits for module '%s' (call %" PRIu32
+             "), which is outside the plan of phase '%s' and runs when all ranks have ended the "
+             "step: use another phase label for steps that run it, or do not wait for it",
+             name, call.call + 1, session->engine_phase);
+}
+
+// The order core knows phases by their hashes only.
+static void engine_phase_text(const struct lockstep_session *session, char *bytes, size_t size)
+{
+    const uint32_t rank = topology_predecessor(session->rank, session->world_size);
+    char predecessor[LOCKSTEP_HOST_BYTES + 64];
+    snprintf(predecessor, sizeof(predecessor), "rank %" PRIu32 " (host %s)", rank,
+             engine_peer_host(session, rank));
+    sets_difference(session, predecessor, bytes, size);
+}
+
+// ---- Launching ---------------------------------------------------------------------------------
+
+// Only the first of the buckets on their way, and the last one, read the clock.
+static void engine_count_launch(struct step_times *times)
+{
+    if (times->in_flight++ == 0)
+        times->in_flight_since = clock_now_us();
+}
+
+// The mutex orders the two readings of the clock, this one and that of the step's end.
+static void engine_count_landing(struct lockstep_session *session)
+{
+    struct step_times *times = &session->times;
+    uint64_t now;
+    uint64_t end;
+    if (--times->in_flight > 0)
+        return;
+    mutex_lock(&session->mutex);
+    now = clock_now_us();
+    end = times->end == 0 ? now : times->end;
+    mutex_unlock(&session->mutex);
+    times->in_flight_us += now - times->in_flight_since;
+    if (end > times->in_flight_since)
+        times->overlap_us += end - times->in_flight_since;
+}
+
+static void engine_launch(struct lockstep_session *session, const struct order_action *action)
+{
+    const struct slot_id id = action->slot->id;
+    struct contribution *contribution;
+    struct collective *collective;
+    if (id.module >= session->module_count ||
+        id.call >= session->modules[id.module]->contribution_count ||
+        id.bucket >= session->modules[id.module]->layout.bucket_count) {
+        engine_fail(session, LOCKSTEP_E_MISMATCH,
+                    "the plan names a slot that this rank does not have");
+        return;
+    }
+    contribution = &session->modules[id.module]->contributions[id.call];
+    if (!action->slot->zero)
+        deferral_take(contribution, id.bucket);
+    collective = contribution_collective(contribution, id.bucket, action->slot->algorithm,
+                                         action->slot->zero, action->slot->forfeited);
+    collective->tag = (struct collective_tag){
+        .step = action->step, .space = action->space, .slot = action->index};
+    atomic_fetch_add_explicit(&session->buckets_travelled, 1, memory_order_relaxed);
+    if (action->slot->zero)
+        atomic_fetch_add_explicit(&session->zero_filled, 1, memory_order_relaxed);
+    engine_count_launch(&session->times);
+    atomic_fetch_add_explicit(&session->runs, collective->extent_count, memory_order_relaxed);
+    trace_event(&session->trace, TRACE_LAUNCH, action->step, id.module, id.call, id.bucket,
+                collective->elements * dtype_size(collective->dtype));
+    transport_launch(session->transport, collective);
+}
+
+// ---- Waves and headers -------------------------------------------------------------------------
+
+// What the waves of a kind are. All ranks know the same bounds.
+static const struct wave_rules {
+    uint32_t size;
+    void (*merge)(void *into, const void *from);
+    const char *(*check)(const void *context, const struct wave_origin *origin, const void *payload,
+                         const void *own);
+    const char *name;
+} wave_rules[WAVE_KINDS] = {
+    [WAVE_CLOSE] = {sizeof(struct close_wave), order_close_merge, order_close_check, "close"},
+    [WAVE_COMMIT] = {sizeof(struct commit_wave), order_commit_merge, order_commit_check, "commit"},
+    [WAVE_OPEN] = {sizeof(struct open_wave), order_open_merge, order_open_check, "open"},
+};
+
+// This rank's contribution is filled in.
+static void engine_join(struct lockstep_session *session, struct wave *wave, enum wave_kind kind,
+                        uint64_t step)
+{
+    wave->step = step;
+    wave->kind = kind;
+    wave->size = wave_rules[kind].size;
+    wave->merge = wave_rules[kind].merge;
+    wave->check = wave_rules[kind].check;
+    wave->name = wave_rules[kind].name;
+    wave->context = &session->wave_bounds;
+    transport_wave(session->transport, wave);
+}
+
+static void engine_join_open(struct lockstep_session *session, const struct order_action *action)
+{
+    memcpy(session->open_wave.payload, action->opening, sizeof(struct open_wave));
+    engine_join(session, &session->open_wave, WAVE_OPEN, action->step);
+}
+
+static void engine_join_close(struct lockstep_session *session, const struct order_action *action)
+{
+    memcpy(session->close_wave.payload, action->close, sizeof(struct close_wave));
+    engine_join(session, &session->close_wave, WAVE_CLOSE, action->step);
+}
+
+// The commit wave says that all results of the step are final here. Those are the slots, of which
+// the order core knows, and buffers.
+void engine_join_commit(struct lockstep_session *session, uint64_t step)
+{
+    session->commit_held = session->buffers_in_flight > 0;
+    if (session->commit_held || session->order->given_up == step)
+        return;
+    mutex_lock(&session->mutex);
+    memcpy(session->commit_wave.payload, &session->contribution, sizeof(struct commit_wave));
+    mutex_unlock(&session->mutex);
+    engine_join(session, &session->commit_wave, WAVE_COMMIT, step);
+}
+
+static void engine_send_header(struct lockstep_session *session, const struct step_header *header)
+{
+    struct step_note note = {.count = 0};
+    if (!header->opening)
+        sets_note(session, &note);
+    transport_header(session->transport, header, note.bytes, note.count);
+}
+
+// ---- Decisions ---------------------------------------------------------------------------------
+
+static void engine_settled(struct lockstep_session *session, uint64_t step)
+{
+    struct transport_statistics now;
+    if (sets_adopt_layouts(session) && engine_reserve_layouts(session) < 0)
+        engine_fail(session, LOCKSTEP_E_SYSTEM, engine_no_room);
+    transport_statistics(session->transport, &now);
+    session->by_stream = session->any_enqueued = false; // Runs are the trainer's from now on.
+    progress_order(session);
+    atomic_store(&session->progress->settled, step);
+    trace_event(&session->trace, TRACE_SETTLED, step, TRACE_NO_MODULE, 0, 0, 0);
+    atomic_store(&session->progress->bytes_sent, now.bytes_sent);
+    atomic_store(&session->progress->bytes_received, now.bytes_received);
+    mutex_lock(&session->mutex);
+    session->report.bytes_sent = now.bytes_sent - session->step_bytes_sent;
+    session->report.bytes_received = now.bytes_received - session->step_bytes_received;
+    session->report.bytes_copied = now.bytes_copied - session->step_bytes_copied;
+    session->report.extended = session->order->verdict.extra_total;
+    session->settled = step;
+    drive_changed_locked(session);
+    mutex_unlock(&session->mutex);
+    if (session->abort_text[0] != '\0') // What was waited for has happened.
+        engine_fail(session, session->abort_status, session->abort_text);
+}
+
+static void engine_failed(struct lockstep_session *session, const struct order_action *action)
+{
+    char text[LOCKSTEP_REPORT_BYTES];
+    session->verdict_deadline_ms = 0;
+    trace_event(&session->trace, TRACE_HALT, action->step, TRACE_NO_MODULE, 0, 0, action->halt);
+    if (action->text == NULL) {
+        // Nothing is in flight any more, and other ranks may still read our last frames.
+        engine_unplanned_text(session, text, sizeof(text));
+        session_fail(session, LOCKSTEP_E_MISMATCH, text);
+        return;
+    }
+    if (session->abort_text[0] != '\0') {
+        session->over_abruptly = true;
+        engine_fail(session, session->abort_status, session->abort_text);
+        return;
+    }
+    session->over_abruptly = action->halt == HALT_LOST;
+    engine_fail(session, error_status_of_halt(action->halt), action->text);
+}
+
+void engine_action(void *context, const struct order_action *action)
+{
+    struct lockstep_session *session = context;
+    if (session->over) // An earlier action of the same event has failed.
+        return;
+    switch (action->kind) {
+    case ORDER_SEND: {
+        struct up_message message = *action->up;
+        if (message.kind == UP_FAIL && message.u.fail.kind == HALT_PHASE)
+            engine_phase_text(session, message.u.fail.text, sizeof(message.u.fail.text));
+        if (message.kind == UP_FAIL && message.u.fail.kind == HALT_UNPLANNED)
+            engine_wait_text(session, action->call, message.u.fail.text,
+                             sizeof(message.u.fail.text));
+        engine_send(session, &message);
+        break;
+    }
+    case ORDER_OPEN:
+        engine_join_open(session, action);
+        break;
+    case ORDER_HEADER:
+        engine_send_header(session, action->header);
+        break;
+    case ORDER_LAUNCH:
+        engine_launch(session, action);
+        break;
+    case ORDER_CLOSE:
+        engine_join_close(session, action);
+        break;
+    case ORDER_COMMIT:
+        engine_join_commit(session, action->step);
+        break;
+    case ORDER_SETTLED:
+        engine_settled(session, action->step);
+        break;
+    case ORDER_RELEASE:
+        engine_wait_released(session, action);
+        break;
+    case ORDER_DEFER:
+        deferral_put_off(
+            &session->modules[action->deferred->module]->contributions[action->deferred->call],
+            action->deferred->bucket);
+        break;
+    case ORDER_IMPOSSIBLE:
+        transport_blame(session->transport, action->rank, action->text);
+        break;
+    case ORDER_FAILED:
+        engine_failed(session, action);
+        break;
+    }
+}
+
+// ---- Final slots -------------------------------------------------------------------------------
+
+static void engine_count_times(struct lockstep_session *session,
+                               const struct collective *collective)
+{
+    struct step_times *times = &session->times;
+    if (collective->first_sent_us != 0 &&
+        (times->first_sent == 0 || collective->first_sent_us < times->first_sent))
+        times->first_sent = collective->first_sent_us;
+    if (collective->last_received_us > times->last_received)
+        times->last_received = collective->last_received_us;
+}
+
+static void engine_trace_final(const struct lockstep_session *session, uint32_t slot)
+{
+    const struct slot_id *id = &session->order->slots[slot].id;
+    trace_event(&session->trace, TRACE_FINAL, session->order->step, id->module, id->call,
+                id->bucket, 0);
+}
+
+void engine_slot_final(struct lockstep_session *session, const struct collective *collective)
+{
+    engine_count_landing(session);
+    engine_count_times(session, collective);
+    engine_trace_final(session, collective->tag.slot);
+    order_slot_final(session->order, collective->tag.slot);
+    progress_order(session);
+}

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The engine: what whoever drives a session does with the transport and the order core. It takes
+// commands from the trainer and messages from the coordinator out of the inbox, feeds them to the
+// order core as facts, and does what the core decides. It decides nothing about order itself. Which
+// thread drives is said in worker/session/drive.c.
+//
+// decisions.c does what the core decides, events.c takes what the data plane reports,
+// messages.c speaks with the coordinator, landing.c and waits.c see to this
+// rank's device and to the trainer's waits, and tell.c to the end. Here is what the trainer
+// commands, and what is done each time that somebody drives.
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "worker/engine/parts.h"
+#include "worker/support/error.h"
+#include "worker/watch/watch.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define ENGINE_LINGER_MS 2000 // How long a close waits for others to take what they may still need.
+
+// ---- Commands ----------------------------------------------------------------------------------
+
+static void engine_step_open(struct lockstep_session *session, uint64_t step)
+{
+    struct open_wave opening;
+    mutex_lock(&session->mutex);
+    opening = session->opening;
+    mutex_unlock(&session->mutex);
+    order_step_opening(session->order, step, &opening);
+}
+
+static void engine_step_begin(struct lockstep_session *session, uint64_t phase)
+{
+    uint32_t buckets[LOCKSTEP_MAX_MODULES] = {0};
+    struct transport_statistics now;
+    session->wave_bounds.module_count = session->module_count;
+    for (uint32_t i = 0; i < session->module_count; i++) {
+        const struct lockstep_module *module = session->modules[i];
+        buckets[i] = module->layout.bucket_count;
+        session->wave_bounds.parameters[i] = module->parameter_count;
+        session->wave_bounds.calls[i] = module->contribution_count;
+    }
+    transport_statistics(session->transport, &now);
+    session->step_bytes_sent = now.bytes_sent;
+    session->step_bytes_received = now.bytes_received;
+    session->step_bytes_copied = now.bytes_copied;
+    text_copy(session->engine_phase, sizeof(session->engine_phase), session->phase);
+    order_step_begun(session->order, session->step, phase, buckets);
+    progress_order(session);
+}
+
+static void engine_ready(struct lockstep_session *session, const struct command *command)
+{
+    const struct lockstep_module *module = session->modules[command->module];
+    const struct bucket *bucket = &module->layout.buckets[command->bucket];
+    const struct slot_id id = {
+        .module = command->module, .call = command->call, .bucket = command->bucket};
+    order_slot_ready(session->order, id, bucket->dtype, bucket->elements);
+    deferral_take(&module->contributions[command->call], command->bucket);
+    engine_wait_announced(session, command->module, command->call);
+    progress_order(session);
+}
+
+// The layout that rank 0 proposes for a module: the one that was learned for its set, or else its
+// parameters in the order in which they became ready here, in the first of its calls that travels.
+// A module that was not called here keeps the order of its definition reversed: another rank may
+// have called it, or may do so after our step_end.
+static bool engine_make_layout(struct lockstep_session *session, struct lockstep_module *module)
+{
+    const struct bucket_caps caps = sets_caps(module);
+    char text[LOCKSTEP_TEXT_BYTES];
+    const struct contribution *first = &module->contributions[0];
+    const bool ready = atomic_load(&first->ready_count) == module->trainable_count;
+    if (buckets_layout(module->shapes, module->parameter_count, ready ? first->ready_order : NULL,
+                       ready ? module->trainable_count : 0, caps, &module->next, text,
+                       sizeof(text)) == BUCKET_OK)
+        return true;
+    engine_fail(session, LOCKSTEP_E_SYSTEM, text);
+    return false;
+}
+
+static void engine_propose_layout(struct lockstep_session *session, struct lockstep_module *module)
+{
+    struct up_message message = {.kind = UP_LAYOUT_PART};
+    struct layout_part *part = &message.u.layout_part;
+    if (!module->set->learned && !engine_make_layout(session, module))
+        return;
+    part->module = module->index;
+    part->total =
+        buckets_encode(module->set->learned ? &module->layout : &module->next, module->words);
+    for (part->first = 0; part->first < part->total; part->first += part->count) {
+        part->count = part->total - part->first;
+        if (part->count > LOCKSTEP_LAYOUT_PART)
+            part->count = LOCKSTEP_LAYOUT_PART;
+        memcpy(part->words, module->words + part->first, part->count * sizeof(part->words[0]));
+        engine_send(session, &message);
+    }
+}
+
+static void engine_step_end(struct lockstep_session *session)
+{
+    const bool proposes = session->order->learning && session->rank == 0;
+    for (uint32_t i = 0; proposes && i < session->module_count; i++) {
+        if (session->modules[i]->trainable_count > 0)
+            engine_propose_layout(session, session->modules[i]);
+    }
+    order_step_ended(session->order);
+    progress_order(session);
+}
+
+// Rank 0 says what modules are called: manifests are equal, or the job ends, so it speaks for all.
+// Before it starts, so that no other rank is past its start while modules have no names.
+static void engine_send_modules(struct lockstep_session *session)
+{
+    struct up_message message = {.kind = UP_MODULES};
+    struct up_modules *part = &message.u.modules;
+    part->total = session->module_count;
+    while (part->first < session->module_count) {
+        for (part->count = 0;
+             part->count < LOCKSTEP_NAMES_PART && part->first + part->count < session->module_count;
+             part->count++)
+            text_copy(part->names[part->count], sizeof(part->names[0]),
+                      session->modules[part->first + part->count]->name);
+        engine_send(session, &message);
+        part->first += part->count;
+    }
+}
+
+static void engine_start_command(struct lockstep_session *session)
+{
+    struct up_message message = {.kind = UP_START};
+    order_resume(session->order, session->step);
+    order_start_begun(session->order);
+    session->starting = true;
+    if (session->rank == 0)
+        engine_send_modules(session);
+    transport_reserve(session->transport, LOCKSTEP_WINDOW + session->group_count);
+    message.u.start.manifest_hash = session->manifest_hash;
+    message.u.start.root = session->config.root;
+    message.u.start.item_count = module_manifest_count(session);
+    message.u.start.settled = session->order->settled;
+    message.u.start.strict = session->order->options.strict;
+    message.u.start.zero_defer = session->config.order == LOCKSTEP_ORDER_ZERO_DEFER;
+    engine_send(session, &message);
+}
+
+static void engine_reserve_command(struct lockstep_session *session)
+{
+    if (engine_reserve(session) < 0)
+        engine_fail(session, LOCKSTEP_E_SYSTEM, engine_no_room);
+    mutex_lock(&session->mutex);
+    session->reserved = true;
+    drive_changed_locked(session);
+    mutex_unlock(&session->mutex);
+}
+
+static struct call_id engine_call(const struct command *command)
+{
+    return (struct call_id){.module = command->module, .call = command->call};
+}
+
+void engine_command(struct lockstep_session *session, const struct command *command)
+{
+    const bool failed =
+        session->over || atomic_load_explicit(&session->failed, memory_order_acquire);
+    if (command->kind == COMMAND_STOP) {
+        session->stop = true;
+        session->leave = command->value != 0;
+        return;
+    }
+    if (command->kind == COMMAND_INSPECT) {
+        watch_driven(session);
+        return;
+    }
+    // After an abort nothing is begun any more; its answer is still heard.
+    if (session->abort_text[0] != '\0' && command->kind < COMMAND_MESSAGE)
+        return;
+    if (!failed) {
+        switch (command->kind) {
+        case COMMAND_STEP_OPEN:
+            engine_step_open(session, command->value);
+            break;
+        case COMMAND_STEP_BEGIN:
+            engine_step_begin(session, command->value);
+            break;
+        case COMMAND_READY:
+            engine_ready(session, command);
+            break;
+        case COMMAND_CALL_BEGIN:
+            order_call_begun(session->order, engine_call(command));
+            break;
+        case COMMAND_CALL_END:
+            order_call_ended(session->order, engine_call(command));
+            break;
+        case COMMAND_WAIT_BEGIN:
+        case COMMAND_WAIT_ASK:
+        case COMMAND_WAIT_END:
+            engine_wait(session, command);
+            break;
+        case COMMAND_STEP_END:
+            if (command->value != 0)
+                engine_end_by_stream(session);
+            engine_step_end(session);
+            break;
+        case COMMAND_PLAIN:
+            work_launch(command->pointer);
+            break;
+        case COMMAND_START:
+            engine_start_command(session);
+            break;
+        case COMMAND_RESERVE:
+            engine_reserve_command(session);
+            break;
+        case COMMAND_MESSAGE:
+            engine_message(session, command->pointer);
+            break;
+        case COMMAND_CONTROL_ENDED:
+            engine_control_ended(session, command->pointer);
+            break;
+        case COMMAND_ABORT:
+            engine_abort(session, -(int)command->value, command->pointer);
+            break;
+        case COMMAND_INSPECT:
+        case COMMAND_STOP:
+            break;
+        }
+    }
+    session_drop(command);
+}
+
+bool engine_exchange(struct lockstep_session *session, const struct command *command)
+{
+    return command->kind == COMMAND_PLAIN && !session->over && session->abort_text[0] == '\0' &&
+           !atomic_load_explicit(&session->failed, memory_order_acquire) &&
+           work_exchange(command->pointer);
+}
+
+// ---- Driving -----------------------------------------------------------------------------------
+
+static bool engine_take(struct lockstep_session *session, struct command *command)
+{
+    bool taken;
+    mutex_lock(&session->mutex);
+    taken = ring_buffer_pop(&session->inbox, command);
+    mutex_unlock(&session->mutex);
+    return taken;
+}
+
+int engine_patience(const struct lockstep_session *session)
+{
+    uint64_t deadline_ms = session->verdict_deadline_ms;
+    uint64_t now;
+    if (deadline_ms == 0 ||
+        (session->halt_deadline_ms != 0 && session->halt_deadline_ms < deadline_ms))
+        deadline_ms = session->halt_deadline_ms;
+    if (deadline_ms == 0)
+        return -1;
+    now = clock_now_ms();
+    if (now >= deadline_ms)
+        return 0;
+    return deadline_ms - now > INT32_MAX ? INT32_MAX : (int)(deadline_ms - now);
+}
+
+bool engine_stops(const struct lockstep_session *session)
+{
+    return session->stop && (session->abort_text[0] == '\0' || session->verdict_deadline_ms == 0);
+}
+
+bool engine_is_due(const struct lockstep_session *session)
+{
+    return session->verdict_deadline_ms != 0 || session->halt_deadline_ms != 0 ||
+           engine_device_is_due(session) || (session->over && !session->let_go);
+}
+
+bool engine_attend(struct lockstep_session *session)
+{
+    struct command command;
+    bool any = false;
+    while (!engine_stops(session) && engine_take(session, &command)) {
+        engine_command(session, &command);
+        any = true;
+    }
+    any = any || engine_device_is_due(session);
+    engine_device_attend(session);
+    engine_check_verdict(session);
+    engine_check_waits(session);
+    if (!session->over || session->let_go)
+        return any;
+    engine_let_go(session);
+    return true;
+}
+
+// A step that is open may need the engine at any time; so does a world that is forming.
+bool engine_busy(const struct lockstep_session *session)
+{
+    return !session->formed || session->stop || session->starting || session->order->open ||
+           session->plain_in_flight > 0 || session->unlanded > 0 || engine_is_due(session) ||
+           !transport_idle(session->transport);
+}
+
+void engine_finish(struct lockstep_session *session)
+{
+    struct command command;
+    if (session->over && !session->let_go)
+        engine_let_go(session);
+    engine_goodbye(session);
+    if (session->generation.number != 0 && !session->over && session->leave)
+        transport_leave(session->transport, ENGINE_LINGER_MS);
+    else if (session->generation.number != 0 && !session->over)
+        transport_abandon(session->transport);
+    while (engine_take(session, &command))
+        session_drop(&command);
+}
+
+int engine_start(struct lockstep_session *session)
+{
+    char error[LOCKSTEP_TEXT_BYTES];
+    const struct config *config = &session->config;
+    int status;
+    const struct transport_config transport = {
+        .kind =
+            config->transport == LOCKSTEP_TRANSPORT_LOOPBACK ? TRANSPORT_LOOPBACK : TRANSPORT_TCP,
+        .host = config->advertise,
+        .port_first = config->port_first,
+        .port_last = config->port_last,
+        .shares = config->transport == LOCKSTEP_TRANSPORT_AUTO,
+        .torn_bytes = config->torn_bytes,
+        .regions = session->regions,
+        .device = session->device,
+        .further = &session->devices[1],
+        .further_count = session->own_devices > 0 ? session->own_devices - 1 : 0,
+        .abort_ms = config->abort_ms,
+        .latency_ns = config->latency_ns,
+        .bytes_per_s = config->bytes_per_s,
+        .slot_fill = config->slot_fill,
+        .encrypts = config->encrypts,
+        .events = engine_events(session)};
+    status = transport_open(&transport, &session->transport, error, sizeof(error));
+    if (status < 0)
+        return error_set(status == -2 ? LOCKSTEP_E_SYSTEM : LOCKSTEP_E_CONFIG, "%s", error);
+    text_copy(session->address, sizeof(session->address), transport_address(session->transport));
+    status = drive_start(session);
+    if (status == 0)
+        return 0;
+    transport_close(session->transport);
+    session->transport = NULL;
+    return status;
+}
+
+// What the duels of worker/transport/host/fill.c came to. Nobody drives.
+static void engine_log_slots(struct lockstep_session *session)
+{
+    struct transport_statistics now;
+    transport_statistics(session->transport, &now);
+    if (now.runs_filled[0] + now.runs_filled[1] > 0)
+        log_event(&session->log, LOG_LEVEL_INFO, "slots_filled", "cached=%" PRIu64 " past=%" PRIu64,
+                  now.runs_filled[0], now.runs_filled[1]);
+}
+
+void engine_stop(struct lockstep_session *session, bool leave)
+{
+    if (!session->engine_runs)
+        return;
+    session_post(session, (struct command){.kind = COMMAND_STOP, .value = leave ? 1 : 0});
+    drive_join(session);
+    engine_log_slots(session);
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the data plane reports to the engine. Results and waves go on to the order core, as facts;
+// what ends the job goes to the coordinator. Whoever drives.
+
+#include "base/text.h"
+#include "worker/device/device.h"
+#include "worker/engine/parts.h"
+#include "worker/kernels/kernels.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static void engine_formed(void *context)
+{
+    struct lockstep_session *session = context;
+    struct up_message message = {.kind = UP_LINKS};
+    session->linked = true;
+    // All neighbours have come: whoever knocks from now on is a stranger.
+    transport_close_doors(session->transport);
+    tune_links(session, &message.u.links);
+    engine_send(session, &message);
+}
+
+static void engine_form_failed(void *context, uint32_t rank, const char *text)
+{
+    struct lockstep_session *session = context;
+    struct up_message message = {.kind = UP_LOST};
+    struct down_halt seen = {.kind = HALT_LOST, .has_rank = true, .rank = rank};
+    message.u.lost.rank = rank;
+    text_copy(message.u.lost.text, sizeof(message.u.lost.text), text);
+    snprintf(seen.text, sizeof(seen.text), "rank %" PRIu32 " (host %s) cannot be reached: %s", rank,
+             engine_peer_host(session, rank), text);
+    engine_report(session, &message, &seen);
+}
+
+static bool engine_is_plain(const struct lockstep_session *session,
+                            const struct collective *collective)
+{
+    const char *first = (const char *)session->work;
+    const char *end = (const char *)(session->work + SESSION_MAX_WORK);
+    return (const char *)collective >= first && (const char *)collective < end;
+}
+
+static void engine_done(void *context, struct collective *collective)
+{
+    struct lockstep_session *session = context;
+    if (engine_is_plain(session, collective)) {
+        work_done(collective->context);
+        if (session->commit_held)
+            engine_join_commit(session, session->order->step);
+        return;
+    }
+    contribution_collective_done(collective->context, collective);
+    atomic_store_explicit(&session->weight_total, collective->weight_total, memory_order_relaxed);
+    if (!engine_device_done(session, collective))
+        engine_slot_final(session, collective);
+}
+
+static void engine_opened(struct lockstep_session *session, const struct wave *wave)
+{
+    mutex_lock(&session->mutex);
+    memcpy(&session->opening, wave->payload, sizeof(session->opening));
+    session->opening.phase[LOCKSTEP_NAME_BYTES - 1] = '\0';
+    session->opened = wave->step;
+    drive_changed_locked(session);
+    mutex_unlock(&session->mutex);
+}
+
+static void engine_wave_done(void *context, struct wave *wave)
+{
+    struct lockstep_session *session = context;
+    if (wave->kind == WAVE_OPEN) {
+        engine_opened(session, wave);
+        return;
+    }
+    if (wave->kind == WAVE_CLOSE) {
+        trace_event(&session->trace, TRACE_CLOSED, wave->step, TRACE_NO_MODULE, 0, 0, 0);
+        order_close_completed(session->order, (const struct close_wave *)wave->payload);
+        progress_order(session);
+        return;
+    }
+    mutex_lock(&session->mutex);
+    memcpy(&session->outcome, wave->payload, sizeof(session->outcome));
+    counter_apply(session, &session->outcome);
+    mutex_unlock(&session->mutex);
+    order_commit_completed(session->order);
+    progress_order(session);
+}
+
+static void engine_header(void *context, const struct step_header *header, const uint8_t *bytes,
+                          uint32_t count)
+{
+    struct lockstep_session *session = context;
+    struct step_note *note = &session->heard[header->step % 2];
+    note->step = header->step;
+    note->count = count;
+    memcpy(note->bytes, bytes, count);
+    order_header_received(session->order, header);
+    progress_order(session);
+}
+
+// The first one that has, of several.
+static const struct device *engine_failed_device(const struct lockstep_session *session)
+{
+    uint32_t i = 0;
+    while (i < session->own_devices && device_failed(session->devices[i]) == NULL)
+        i++;
+    return i < session->own_devices ? session->devices[i] : session->device;
+}
+
+// Nothing on this rank's device is ever final any more, so the job ends, for all ranks with one
+// sentence.
+static void engine_device_failed(void *context, const char *text)
+{
+    struct lockstep_session *session = context;
+    struct up_message message = {.kind = UP_FAIL};
+    struct down_halt seen = {.kind = HALT_LOST, .has_rank = true, .rank = session->rank};
+    char *said = message.u.fail.text;
+    message.u.fail.kind = HALT_LOST;
+    snprintf(said, sizeof(message.u.fail.text), "its device failed, cuda:%d: %s",
+             device_facts(engine_failed_device(session))->ordinal, text);
+    snprintf(seen.text, sizeof(seen.text), "rank %" PRIu32 " (this one): %s", session->rank, said);
+    log_event(&session->log, LOG_LEVEL_WARN, "device_failed", "text=%s", text);
+    engine_resign(session, 0, said);
+    engine_report(session, &message, &seen);
+}
+
+static const char *engine_collective_name(const struct lockstep_session *session,
+                                          const struct collective *collective)
+{
+    if (engine_is_plain(session, collective))
+        return ((const struct lockstep_work *)collective->context)->name;
+    return ((const struct contribution *)collective->context)->module->name;
+}
+
+// One's own side. The library's own collectives have no form: the trainer did not write them.
+static void engine_fill_form(const struct lockstep_work *work, struct up_fail *fail)
+{
+    fail->space = work->collective.tag.space;
+    fail->use = work->collective.tag.slot;
+    text_copy(fail->name, sizeof(fail->name), work->name);
+    work_form(work, fail->form, sizeof(fail->form));
+}
+
+// A collective that is not in flight here has nothing to say.
+void engine_say_form(struct lockstep_session *session, const struct await_key *key)
+{
+    struct up_message message = {.kind = UP_FAIL, .u.fail = {.kind = HALT_COLLECTIVE}};
+    struct up_fail *fail = &message.u.fail;
+    mutex_lock(&session->mutex);
+    for (uint32_t i = 0; i < SESSION_MAX_WORK && fail->form[0] == '\0'; i++) {
+        const struct lockstep_work *work = &session->work[i];
+        const struct collective_tag *tag = &work->collective.tag;
+        if (work->state == WORK_IN_FLIGHT && tag->space == key->space && tag->slot == key->number)
+            engine_fill_form(work, fail);
+    }
+    mutex_unlock(&session->mutex);
+    if (fail->form[0] == '\0')
+        return;
+    snprintf(fail->text, sizeof(fail->text), "collective '%s' (here %s) differs on another rank",
+             fail->name, fail->form);
+    engine_send(session, &message);
+}
+
+static void engine_mismatch(void *context, struct collective *collective, uint32_t rank,
+                            const char *text)
+{
+    struct lockstep_session *session = context;
+    const bool plain = engine_is_plain(session, collective);
+    const struct collective *called =
+        plain ? &((const struct lockstep_work *)collective->context)->collective : collective;
+    struct up_message message = {.kind = UP_FAIL};
+    struct down_halt seen = {.kind = plain ? HALT_COLLECTIVE : HALT_LAYOUT};
+    message.u.fail.step = 0; // At once: the collective can never complete.
+    message.u.fail.kind = seen.kind;
+    snprintf(message.u.fail.text, sizeof(message.u.fail.text),
+             "%s '%s' (here %" PRIu64 " elements of %s) differs from what rank %" PRIu32
+             " calls by that name: %s",
+             plain ? "collective" : "bucket of module", engine_collective_name(session, collective),
+             called->elements, dtype_name(called->dtype), rank, text);
+    if (plain)
+        engine_fill_form(collective->context, &message.u.fail);
+    text_copy(seen.text, sizeof(seen.text), message.u.fail.text);
+    engine_report(session, &message, &seen);
+}
+
+struct transport_events engine_events(struct lockstep_session *session)
+{
+    return (struct transport_events){.formed = engine_formed,
+                                     .done = engine_done,
+                                     .wave_done = engine_wave_done,
+                                     .header = engine_header,
+                                     .peer_lost = engine_peer_lost,
+                                     .told = engine_told,
+                                     .mismatch = engine_mismatch,
+                                     .form_failed = engine_form_failed,
+                                     .enqueued = engine_enqueued,
+                                     .summed = engine_summed,
+                                     .device_failed = engine_device_failed,
+                                     .context = session};
+}

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the engine does about this rank's device: when a bucket on it counts as final, and what is
+// reserved for it. Not how it travels. The driver runs all of it.
+//
+// A bucket on the device is final when its results are there: then the transport says that it is
+// done, as of any other. A trainer that ends its step by a stream needs less: that everything is
+// enqueued, because its stream waits for the rest on the device. So when the last bucket of the
+// step is launched, the order core is told of those that are enqueued. What the trainer reads of
+// the step on the host, and the next step, wait until the last one is done: until then the step has
+// *landed* nowhere.
+//
+// In a learning step that is not done: layouts change when it has settled, and what is in flight is
+// of the old ones.
+
+#include "base/text.h"
+#include "worker/engine/parts.h"
+#include "worker/kernels/kernels.h"
+
+#include <string.h>
+
+const char engine_no_room[] =
+    "the device has no memory for the buckets that are in flight in a step: smaller ones "
+    "(config.bucket_bytes) need less";
+
+static struct bucket_run *engine_run(struct collective *collective)
+{
+    return (struct bucket_run *)(void *)((char *)collective -
+                                         offsetof(struct bucket_run, collective));
+}
+
+void engine_enqueued(void *context, struct collective *collective)
+{
+    struct lockstep_session *session = context;
+    if (!collective->on_devices) // It is no bucket, and its work is waited for itself.
+        return;
+    engine_run(collective)->enqueued = true;
+    session->any_enqueued = true;
+}
+
+// What it waits for now is this rank's trainer, and no other rank may have to wait for that.
+void engine_summed(void *context, struct collective *collective)
+{
+    struct lockstep_session *session = context;
+    order_slot_summed(session->order, collective->tag.slot);
+    progress_order(session);
+}
+
+// ---- What counts as final ----------------------------------------------------------------------
+
+void engine_end_by_stream(struct lockstep_session *session)
+{
+    session->by_stream = !session->order->learning;
+}
+
+// Nothing more of the step will be launched. Before that, what is told would make room in the
+// window for more, and more would be in flight than there is room for on the device.
+static bool engine_all_launched(const struct order *order)
+{
+    uint32_t i = order->low;
+    while (i < order->slot_count && order->slots[i].state >= SLOT_LAUNCHED)
+        i++;
+    return order->closed && i == order->slot_count;
+}
+
+bool engine_device_is_due(const struct lockstep_session *session)
+{
+    return session->by_stream && session->any_enqueued && engine_all_launched(session->order);
+}
+
+static void engine_set_landed(struct lockstep_session *session, bool landed)
+{
+    mutex_lock(&session->mutex);
+    session->landed = landed;
+    drive_changed_locked(session);
+    mutex_unlock(&session->mutex);
+}
+
+static void engine_tell(struct lockstep_session *session, struct bucket_run *run)
+{
+    run->enqueued = false;
+    run->told = true;
+    if (session->unlanded++ == 0)
+        engine_set_landed(session, false);
+    engine_slot_final(session, &run->collective);
+}
+
+static void engine_tell_contribution(struct lockstep_session *session,
+                                     struct contribution *contribution)
+{
+    for (uint32_t b = 0; b < contribution->module->layout.bucket_count; b++) {
+        if (contribution->runs[b].enqueued)
+            engine_tell(session, &contribution->runs[b]);
+    }
+}
+
+void engine_device_attend(struct lockstep_session *session)
+{
+    while (engine_device_is_due(session) && !session->over) {
+        session->any_enqueued = false;
+        for (uint32_t m = 0; m < session->module_count; m++) {
+            struct lockstep_module *module = session->modules[m];
+            for (uint32_t i = 0; i < module->contribution_count; i++)
+                engine_tell_contribution(session, &module->contributions[i]);
+        }
+    }
+}
+
+bool engine_device_done(struct lockstep_session *session, struct collective *collective)
+{
+    struct bucket_run *run = engine_run(collective);
+    const bool told = run->told;
+    run->enqueued = run->told = false;
+    if (told && --session->unlanded == 0)
+        engine_set_landed(session, true);
+    return told;
+}
+
+// ---- What a person is told ----------------------------------------------------------------------
+
+static const struct buffer_group *engine_held_group(const struct lockstep_session *session,
+                                                    const struct device_held *held)
+{
+    for (uint32_t g = 0; g < session->group_count; g++) {
+        if (held->ready == &session->groups[g].ready)
+            return &session->groups[g];
+    }
+    return NULL;
+}
+
+// Of what was said for all devices.
+static bool engine_is_one_of(const struct device_ready *all, const struct device_ready *ready)
+{
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_OWN_DEVICES; i++) {
+        if (ready == &all[i])
+            return true;
+    }
+    return false;
+}
+
+void engine_describe_held(const struct lockstep_session *session, const struct device_held *held,
+                          char *text, size_t bytes)
+{
+    const struct buffer_group *group = engine_held_group(session, held);
+    struct text into;
+    text_init(&into, text, bytes);
+    if (group != NULL) {
+        text_append(&into, "the buffer '%s'", group->tensors[0]->name);
+        return;
+    }
+    const bool ends = engine_is_one_of(session->end_ready, held->ready);
+    if (ends || engine_is_one_of(session->wait_ready, held->ready)) {
+        text_append(&into, "the work before %s", ends ? "lockstep_step_end" : "lockstep_call_wait");
+        return;
+    }
+    const struct contribution *contribution = held->collective->context;
+    text_append(&into, "the gradient of '%s'",
+                contribution->module->parameters[held->ready->parameter].name);
+}
+
+// ---- Room --------------------------------------------------------------------------------------
+
+// What CUDA allocates may wait for all that the device has to do, and so for other ranks, which may
+// wait for this one: so nothing is allocated while a step is under way. What layouts take is known
+// when they come into force.
+
+// What the buckets on this device take.
+struct demand {
+    uint64_t
+        bytes[LOCKSTEP_WINDOW]; // Of the largest ones, the largest first: so many are in flight.
+    uint32_t members; // Extents and units of one, at most.
+    uint32_t slots;
+    // Of modules with replicas, by this rank's devices: rows of one bucket, and tables of all.
+    uint32_t rows[LOCKSTEP_MAX_OWN_DEVICES];
+    uint32_t tables[LOCKSTEP_MAX_OWN_DEVICES];
+    // Where results may have to wait for the trainer: of all that may, and of the largest one.
+    uint64_t late_bytes;
+    uint64_t late_largest;
+};
+
+static void demand_add(struct demand *demand, uint64_t bytes)
+{
+    for (uint32_t i = 0; i < LOCKSTEP_WINDOW; i++) {
+        const uint64_t smaller = demand->bytes[i];
+        if (smaller >= bytes)
+            continue;
+        demand->bytes[i] = bytes;
+        bytes = smaller;
+    }
+}
+
+static uint32_t demand_rows(const struct demand *demand)
+{
+    uint32_t rows = 0;
+    for (uint32_t d = 0; d < LOCKSTEP_MAX_OWN_DEVICES; d++)
+        rows += demand->rows[d];
+    return rows;
+}
+
+// On the first device what one replica contributes, and the sum; on others what it has there.
+static void demand_add_replicas(struct demand *demand, const struct lockstep_module *module,
+                                uint32_t slots)
+{
+    const struct lockstep_session *session = module->session;
+    for (uint32_t d = 0; d < session->own_devices && slots > 0 && module->replicas > 1; d++) {
+        uint32_t here = 0;
+        for (uint32_t r = 1; r < module->replicas; r++)
+            here += module->devices[r] == session->devices[d];
+        demand->tables[d] += here * slots;
+        if (d == 0)
+            here = 2;
+        if (here > demand->rows[d])
+            demand->rows[d] = here;
+    }
+}
+
+// As it travels, where that is longer.
+static void demand_add_late(struct demand *demand, const struct lockstep_module *module,
+                            const struct bucket *bucket)
+{
+    const bool widens = module->wire == LOCKSTEP_WIRE_FLOAT32 && dtype_is_small(bucket->dtype);
+    const uint64_t bytes = bucket->elements * dtype_size(widens ? DTYPE_FLOAT32 : bucket->dtype);
+    if (module->session->world_size == 1 && module->replicas == 1) // All results are its own.
+        return;
+    demand->late_bytes += bytes * module->contribution_count;
+    if (bytes > demand->late_largest)
+        demand->late_largest = bytes;
+}
+
+static void demand_add_module(struct demand *demand, const struct lockstep_module *module)
+{
+    const uint32_t before = demand->slots;
+    for (uint32_t b = 0; b < module->layout.bucket_count; b++) {
+        const struct bucket *bucket = &module->layout.buckets[b];
+        if (!bucket->device)
+            continue;
+        for (uint32_t i = 0; i < module->contribution_count; i++)
+            demand_add(demand, bucket->elements * dtype_size(bucket->dtype));
+        demand_add_late(demand, module, bucket);
+        demand->slots += module->contribution_count;
+        if (bucket->count > demand->members)
+            demand->members = bucket->count;
+    }
+    demand_add_replicas(demand, module, demand->slots - before);
+}
+
+static int engine_reserve_replicas(struct lockstep_session *session, const struct demand *demand,
+                                   uint64_t bytes)
+{
+    int result = 0;
+    for (uint32_t d = 0; d < session->own_devices && result == 0; d++)
+        result = transport_reserve_rows(session->transport, session->devices[d], demand->rows[d],
+                                        bytes, demand->members);
+    return result;
+}
+
+static int engine_reserve_tables(struct lockstep_session *session, const struct demand *demand)
+{
+    int result = transport_reserve_tables(session->transport, session->device, demand->slots,
+                                          demand->bytes[0], demand->members);
+    for (uint32_t d = 0; d < session->own_devices && result == 0; d++)
+        result = transport_reserve_tables(session->transport, session->devices[d],
+                                          demand->tables[d], demand->bytes[0], demand->members);
+    return result;
+}
+
+static int engine_reserve_late(struct lockstep_session *session, const struct demand *demand)
+{
+    int result = 0;
+    if (demand->late_bytes == 0)
+        return 0;
+    // One comes back while all places are taken.
+    if (demand_rows(demand) > session->room_late_rows)
+        result = engine_reserve_replicas(session, demand, demand->late_largest);
+    session->room_late_rows = demand_rows(demand);
+    return result < 0
+               ? -1
+               : transport_reserve_aside(session->transport, demand->slots, demand->late_bytes,
+                                         demand->late_largest, demand->members);
+}
+
+int engine_reserve_layouts(struct lockstep_session *session)
+{
+    struct demand demand = {.members = session->room_members};
+    int result;
+    if (session->device == NULL)
+        return 0;
+    for (uint32_t m = 0; m < session->module_count; m++)
+        demand_add_module(&demand, session->modules[m]);
+    result = engine_reserve_tables(session, &demand);
+    for (uint32_t i = 0; i < LOCKSTEP_WINDOW && result == 0; i++) {
+        if (demand.bytes[i] <= session->room[i] && demand.members == session->room_members &&
+            demand_rows(&demand) <= session->room_rows)
+            continue;
+        if (demand.bytes[i] < session->room[i])
+            demand.bytes[i] = session->room[i];
+        result = transport_reserve_device(session->transport, 1, demand.bytes[i], demand.members,
+                                          demand.members);
+        if (result == 0)
+            result = engine_reserve_replicas(session, &demand, demand.bytes[i]);
+        session->room[i] = demand.bytes[i];
+    }
+    session->room_members = demand.members;
+    session->room_rows = demand_rows(&demand);
+    return result < 0 ? -1 : engine_reserve_late(session, &demand);
+}
+
+static int engine_reserve_group(const struct lockstep_session *session,
+                                const struct buffer_group *group)
+{
+    uint64_t elements = 0;
+    if (!group->on_devices)
+        return 0;
+    for (uint32_t i = 0; i < group->count; i++)
+        elements += group->tensors[i]->elements;
+    return transport_reserve_device(session->transport, 1, elements * dtype_size(group->dtype),
+                                    group->count, 0);
+}
+
+int engine_reserve(struct lockstep_session *session)
+{
+    int result;
+    transport_reserve(session->transport, LOCKSTEP_WINDOW + session->group_count);
+    result = engine_reserve_layouts(session);
+    for (uint32_t g = 0; g < session->group_count && session->device != NULL && result == 0; g++)
+        result = engine_reserve_group(session, &session->groups[g]);
+    return result;
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What ranks tell each other when one of them ends, so that all name the same one without a
+// coordinator: what this rank saw, what it was told, and what it says when it ends itself. The rule
+// by which one is chosen is in worker/session/losses.h. Whoever drives.
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "worker/engine/parts.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+// ---- Sentences ----------------------------------------------------------------------------------
+
+static void loss_name(const struct lockstep_session *session, const struct farewell *loss,
+                      struct text *text)
+{
+    text_append(text, "rank %" PRIu32 " (host %s)", loss->rank,
+                loss->host[0] != '\0' ? loss->host : engine_peer_host(session, loss->rank));
+}
+
+static void loss_lost_text(const struct lockstep_session *session, const struct farewell *loss,
+                           struct text *text)
+{
+    if (loss->rank == session->rank && loss->witness != session->rank) {
+        text_append(text, "rank %" PRIu32 " takes this one, rank %" PRIu32 ", for lost: %s",
+                    loss->witness, loss->rank, loss->text);
+        return;
+    }
+    loss_name(session, loss, text);
+    if (loss->witness == session->rank)
+        text_append(text, " was lost: %s", loss->text);
+    else if (loss->witness == loss->rank)
+        text_append(text, ": %s", loss->text);
+    else
+        text_append(text, " was lost: rank %" PRIu32 " says: %s", loss->witness, loss->text);
+}
+
+static void loss_left_text(const struct lockstep_session *session, const struct farewell *loss,
+                           struct text *text)
+{
+    loss_name(session, loss, text);
+    text_append(text, " closed its session while ");
+    if (loss->witness == session->rank)
+        text_append(text, "this rank");
+    else
+        text_append(text, "rank %" PRIu32, loss->witness);
+    text_append(text, " still needed it in step %" PRIu64, loss->step);
+    if (loss->text[0] != '\0')
+        text_append(text, ", after %s", loss->text);
+    else
+        text_append(text, ": every rank must run the same number of steps");
+}
+
+static void loss_halt(const struct lockstep_session *session, const struct farewell *loss,
+                      struct down_halt *halt)
+{
+    const bool left = loss->kind == FAREWELL_LEFT;
+    struct text text;
+    *halt = (struct down_halt){
+        .kind = left ? HALT_LEFT : HALT_LOST, .has_rank = true, .rank = loss->rank};
+    halt->step = loss->step;
+    text_init(&text, halt->text, sizeof(halt->text));
+    if (left)
+        loss_left_text(session, loss, &text);
+    else
+        loss_lost_text(session, loss, &text);
+}
+
+// ---- What is seen and heard ---------------------------------------------------------------------
+
+void engine_resign(struct lockstep_session *session, uint64_t step, const char *text)
+{
+    struct farewell loss = {
+        .kind = FAREWELL_LOST, .rank = session->rank, .witness = session->rank, .step = step};
+    if (!session->linked)
+        return;
+    text_copy(loss.host, sizeof(loss.host), session->config.host);
+    text_copy(loss.text, sizeof(loss.text), text);
+    losses_add(&session->losses, &loss);
+    transport_tell(session->transport, &loss);
+}
+
+static void loss_say(struct lockstep_session *session, const struct farewell *loss)
+{
+    log_event(&session->log, LOG_LEVEL_WARN, "peer_lost",
+              "rank=%" PRIu32 " left=%d witness=%" PRIu32 " text=%s", loss->rank,
+              loss->kind == FAREWELL_LEFT, loss->witness, loss->text);
+}
+
+// A rank that left because another one had left names that one.
+static void loss_left(struct lockstep_session *session, uint32_t rank, struct farewell *loss)
+{
+    const struct farewell *said = transport_farewell(session->transport, rank);
+    loss->kind = FAREWELL_LEFT;
+    loss->text[0] = '\0';
+    if (said && said->kind == FAREWELL_LEFT)
+        *loss = *said;
+    else if (said)
+        text_copy(loss->text, sizeof(loss->text), said->text);
+    session->left_seen = *loss;
+}
+
+// The first step that cannot be completed without this peer.
+static uint64_t engine_lost_step(const struct lockstep_session *session, uint32_t rank)
+{
+    return order_lost_step(session->order,
+                           session->commit_held || transport_wave_needs(session->transport, rank));
+}
+
+void engine_peer_lost(void *context, uint32_t rank, enum peer_loss how, const char *text)
+{
+    struct lockstep_session *session = context;
+    struct up_message message = {.kind = UP_LOST};
+    struct down_halt seen;
+    struct farewell loss = {.kind = FAREWELL_LOST,
+                            .rank = rank,
+                            .witness = session->rank,
+                            .step = engine_lost_step(session, rank)};
+    if (how == LOSS_HERE) {
+        engine_fail(session, LOCKSTEP_E_SYSTEM, text);
+        return;
+    }
+    order_give_up(session->order, loss.step);
+    message.u.lost.rank = rank;
+    message.u.lost.left = how == LOSS_LEFT;
+    message.u.lost.silent = how == LOSS_SILENT;
+    message.u.lost.impossible = how == LOSS_IMPOSSIBLE;
+    message.u.lost.step = loss.step;
+    text_copy(message.u.lost.text, sizeof(message.u.lost.text), text);
+    text_copy(loss.text, sizeof(loss.text), text);
+    text_copy(loss.host, sizeof(loss.host), engine_peer_host(session, rank));
+    if (how == LOSS_LEFT) {
+        loss_left(session, rank, &loss);
+        text_copy(message.u.lost.text, sizeof(message.u.lost.text), loss.text);
+    } else {
+        losses_add(&session->losses, &loss);
+        transport_tell(session->transport, &loss);
+    }
+    loss_say(session, &loss);
+    loss_halt(session, &loss, &seen);
+    // Before the first step that one is lost, as a rank says that gives up then.
+    seen.step = message.u.lost.step != 0 ? message.u.lost.step : 1;
+    engine_report(session, &message, &seen);
+}
+
+void engine_told(void *context, uint32_t from, const struct farewell *loss)
+{
+    struct lockstep_session *session = context;
+    struct up_message message = {.kind = UP_LOST};
+    struct down_halt seen;
+    (void)from;
+    losses_add(&session->losses, loss);
+    loss_say(session, loss);
+    loss_halt(session, loss, &seen);
+    message.u.lost.rank = loss->rank;
+    message.u.lost.step = losses_word_step(loss, order_present_step(session->order));
+    snprintf(message.u.lost.text, sizeof(message.u.lost.text), "word from rank %" PRIu32 ": %s",
+             loss->witness, loss->text);
+    // Who gives itself up, and who tells of this rank, tells the coordinator.
+    engine_report(session,
+                  loss->rank == session->rank || loss->rank == loss->witness ? NULL : &message,
+                  &seen);
+}
+
+// What is known by now may be more than what was seen first.
+void engine_choose_loss(struct lockstep_session *session, struct down_halt *halt)
+{
+    const struct farewell *first = losses_first(&session->losses, session->rank);
+    const uint64_t step = halt->step;
+    char cause[sizeof(halt->cause)] = "";
+    struct text text;
+    if (halt->kind != HALT_LOST || !first || session->abort_text[0] != '\0')
+        return;
+    if (halt->has_rank && halt->rank == first->rank && first->rank != first->witness)
+        text_copy(cause, sizeof(cause), halt->cause);
+    loss_halt(session, first, halt);
+    if (step < halt->step)
+        halt->step = step;
+    if (cause[0] == '\0')
+        return;
+    text_init(&text, halt->text, sizeof(halt->text));
+    loss_lost_text(session, first, &text);
+    text_append(&text, "; it ended without lockstep_close after %s", cause);
+}
+
+// ---- The goodbye --------------------------------------------------------------------------------
+
+// The rank for which this one ends, by the coordinator's word.
+static void loss_of_halt(const struct lockstep_session *session, struct farewell *farewell)
+{
+    const struct down_halt *halt = &session->order->halt;
+    farewell->kind = halt->kind == HALT_LEFT ? FAREWELL_LEFT : FAREWELL_LOST;
+    farewell->rank = halt->rank;
+    farewell->step = halt->step;
+    text_copy(farewell->host, sizeof(farewell->host), engine_peer_host(session, halt->rank));
+    if (farewell->kind == FAREWELL_LOST)
+        text_copy(farewell->text, sizeof(farewell->text), "the coordinator has lost it");
+}
+
+void engine_goodbye(struct lockstep_session *session)
+{
+    const struct down_halt *halt = &session->order->halt;
+    const struct farewell *lost = losses_first(&session->losses, session->rank);
+    struct farewell farewell = {
+        .kind = FAREWELL_CLOSED, .rank = session->rank, .witness = session->rank};
+    if (session->generation.number == 0)
+        return;
+    if (lost)
+        farewell = *lost;
+    else if (session->over && session->left_seen.kind == FAREWELL_LEFT)
+        farewell = session->left_seen;
+    else if (session->over && session->over_status == LOCKSTEP_E_PEER_LOST && halt->has_rank)
+        loss_of_halt(session, &farewell);
+    else if (session->over)
+        snprintf(farewell.text, sizeof(farewell.text), "%s: %.400s",
+                 lockstep_status_name(session->over_status), session->over_text);
+    else
+        session_read_note(session, farewell.text, sizeof(farewell.text));
+    transport_goodbye(session->transport, &farewell);
+}

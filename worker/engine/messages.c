@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the engine says to the coordinator, and what it does about what the coordinator says.
+// Whoever drives.
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "worker/engine/parts.h"
+#include "worker/session/headroom.h"
+#include "worker/support/error.h"
+#include "worker/watch/watch.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+void engine_send(struct lockstep_session *session, struct up_message *message)
+{
+    int result;
+    char text[LOCKSTEP_TEXT_BYTES + 128];
+    message->generation = session->generation;
+    atomic_fetch_add_explicit(&session->control_messages, 1, memory_order_relaxed);
+    result = control_send(session->control, message);
+    if (result == 0)
+        return;
+    if (result == -1 && message->kind == UP_BLOCKED) // The order core will hear of it.
+        return;
+    if (result == -1) {
+        snprintf(text, sizeof(text), "the coordinator is gone and is needed here: %s",
+                 session->control_text[0] != '\0' ? session->control_text : "the stream ended");
+        engine_fail(session, LOCKSTEP_E_UNREACHABLE, text);
+        return;
+    }
+    engine_fail(session, LOCKSTEP_E_SYSTEM,
+                result == -4   ? "no memory for a message to the coordinator"
+                : result == -2 ? "the coordinator does not read: too many messages wait"
+                               : "a control message could not be encoded");
+}
+
+const char *engine_peer_host(const struct lockstep_session *session, uint32_t rank)
+{
+    for (uint32_t i = 0; i < session->peer_count; i++) {
+        if (session->peers[i].rank == rank)
+            return session->peers[i].host;
+    }
+    return "unknown";
+}
+
+// ---- A world -----------------------------------------------------------------------------------
+
+// The links of the world are to stand. What they need is proved first: what fails for want of
+// descriptors later looks like a peer that does not answer.
+static void engine_form(struct lockstep_session *session, const struct transport_world *world)
+{
+    char what[64];
+    char text[LOCKSTEP_TEXT_BYTES];
+    const uint32_t needed =
+        world->peer_count * LOCKSTEP_LINK_DESCRIPTORS + LOCKSTEP_BOARD_DESCRIPTORS;
+    if (world->peer_count == 1)
+        text_copy(what, sizeof(what), "the link to another rank needs");
+    else
+        snprintf(what, sizeof(what), "the links to %" PRIu32 " other ranks need",
+                 world->peer_count);
+    if (!headroom_descriptors(needed, what, text, sizeof(text)))
+        engine_fail(session, LOCKSTEP_E_SYSTEM, text);
+    else if (transport_form(session->transport, world) < 0)
+        engine_fail(session, LOCKSTEP_E_SYSTEM, "no memory for the links of this world");
+}
+
+static struct order_options engine_order_options(const struct config *config)
+{
+    static const enum order_unplanned unplanned[] = {UNPLANNED_EXTEND, UNPLANNED_FAIL,
+                                                     UNPLANNED_DEFER};
+    return (struct order_options){.zero_defer = config->order == LOCKSTEP_ORDER_ZERO_DEFER,
+                                  .unplanned = unplanned[config->unplanned],
+                                  .threads = config->trainer_threads,
+                                  .wait_while_open = config->wait_while_open};
+}
+
+static void engine_generation(struct lockstep_session *session, const struct down_message *message)
+{
+    const struct down_generation *start = &message->u.generation_start;
+    struct transport_world world = {.generation = message->generation,
+                                    .rank = start->rank,
+                                    .world_size = start->world_size,
+                                    .chunk_bytes = start->chunk_bytes,
+                                    .locality = start->locality,
+                                    .core_ranks = start->core_ranks,
+                                    .peer_count = start->peer_count,
+                                    .peers = session->peers,
+                                    .form_timeout_ms = session->config.open_timeout_ms};
+    struct order_options options = engine_order_options(&session->config);
+    const struct order_sink sink = {engine_action, session};
+    if (session->generation.number != 0)
+        return;
+    memcpy(session->peers, start->peers, sizeof(session->peers));
+    memcpy(world.secret, start->secret, sizeof(world.secret));
+    session->peer_count = start->peer_count;
+    session->rank = start->rank;
+    session->world_size = start->world_size;
+    session->chunk_bytes = start->chunk_bytes;
+    session->hosts = start->locality.hosts;
+    memcpy(world.devices, start->gpus, sizeof(world.devices));
+    world.devices_meet = start->gpus_meet;
+    for (uint32_t rank = 0; rank < start->world_size; rank++)
+        session->device_count += (uint32_t)(start->gpus[rank / 64] >> rank % 64 & 1);
+    options.strict = session->device != NULL && transport_is_strict(&world);
+    watch_formed(session->watch, &start->locality);
+    session->generation = message->generation;
+    order_init(session->order, message->generation, start->rank, start->world_size, &options, sink);
+    engine_form(session, &world);
+}
+
+static void engine_tuning(struct lockstep_session *session, const struct tuning *tuning)
+{
+    if (!session->linked || session->formed)
+        engine_fail(session, LOCKSTEP_E_MISMATCH,
+                    "the coordinator sent a tuning that nobody has asked for");
+    else if (!tune_possible(session, tuning))
+        engine_fail(session, LOCKSTEP_E_MISMATCH,
+                    "the coordinator sent a tuning that this world cannot run");
+    else
+        tune_agreed(session, tuning);
+}
+
+static void engine_send_manifest(struct lockstep_session *session,
+                                 const struct down_manifest_request *request)
+{
+    struct up_message message = {.kind = UP_MANIFEST_PART};
+    struct up_manifest_part *part = &message.u.manifest_part;
+    if (!session->starting) { // Modules belong to the trainer then.
+        engine_fail(session, LOCKSTEP_E_MISMATCH,
+                    "the coordinator asked for a manifest outside lockstep_start");
+        return;
+    }
+    part->first = request->first;
+    while (part->count < request->count && part->count < LOCKSTEP_MANIFEST_PART &&
+           module_manifest_item(session, part->first + part->count, &part->items[part->count]))
+        part->count++;
+    engine_send(session, &message);
+}
+
+static void engine_verified(struct lockstep_session *session)
+{
+    if (!session->starting)
+        return;
+    session->starting = false;
+    tune_started(session);
+    mutex_lock(&session->mutex);
+    session->verified = true;
+    drive_changed_locked(session);
+    mutex_unlock(&session->mutex);
+}
+
+static void engine_layout_part(struct lockstep_session *session, const struct layout_part *part)
+{
+    // Outside a step modules belong to the trainer.
+    struct lockstep_module *module = session->order->open && part->module < session->module_count
+                                         ? session->modules[part->module]
+                                         : NULL;
+    char text[LOCKSTEP_TEXT_BYTES] = "its parts do not fit";
+    if (module == NULL || part->total > module->word_capacity ||
+        part->first + part->count > part->total ||
+        (part->first != 0 && part->first != module->next_words)) {
+        engine_fail(session, LOCKSTEP_E_MISMATCH, "the coordinator sent an impossible layout");
+        return;
+    }
+    memcpy(module->words + part->first, part->words, part->count * sizeof(part->words[0]));
+    module->next_words = part->first + part->count;
+    if (module->next_words < part->total)
+        return;
+    if (buckets_decode(module->words, part->total, module->shapes, module->parameter_count,
+                       &module->next, text, sizeof(text)) == BUCKET_OK)
+        module->next_agreed = true;
+    else
+        engine_fail(session, LOCKSTEP_E_MISMATCH, text);
+}
+
+// A plain collective that the leaver has finished can be finished here too, and is: the next one
+// is the one that fails.
+static void engine_hold_left(struct lockstep_session *session, const struct down_halt *halt)
+{
+    session->left_held = true;
+    session->lost_here = *halt;
+    session->verdict_deadline_ms = clock_now_ms() + LOCKSTEP_HALT_GRACE_MS;
+}
+
+static void engine_halt(struct lockstep_session *session, const struct down_halt *halt)
+{
+    if (session->generation.number == 0)
+        engine_fail(session, error_status_of_halt(halt->kind), halt->text);
+    else if (halt->kind == HALT_LEFT && session->plain_in_flight > 0)
+        engine_hold_left(session, halt);
+    else
+        order_halted(session->order, halt);
+}
+
+static void engine_grant(struct lockstep_session *session, const struct down_grant *grant)
+{
+    trace_event(&session->trace, TRACE_GRANT, grant->step, grant->slot.module, grant->slot.call,
+                grant->slot.bucket, 0);
+    order_granted(session->order, grant);
+    progress_order(session);
+}
+
+static void engine_plan(struct lockstep_session *session, const struct down_plan_part *part)
+{
+    for (uint32_t i = 0; i < part->slot_count; i++) {
+        if (!tune_runs(session, part->slots[i].algorithm)) {
+            engine_fail(session, LOCKSTEP_E_MISMATCH,
+                        "the coordinator sent a plan with an algorithm that this world cannot run");
+            return;
+        }
+    }
+    if (part->last)
+        trace_event(&session->trace, TRACE_PLAN, part->step, TRACE_NO_MODULE, 0, 0, part->number);
+    order_plan_received(session->order, part);
+    progress_order(session);
+}
+
+void engine_message(struct lockstep_session *session, const struct down_message *message)
+{
+    if (message->kind != DOWN_WELCOME && message->kind != DOWN_REFUSED)
+        atomic_fetch_add_explicit(&session->control_messages, 1, memory_order_relaxed);
+    if (session->generation.number != 0 &&
+        (message->generation.number != session->generation.number ||
+         message->generation.incarnation != session->generation.incarnation))
+        return;
+    switch (message->kind) {
+    case DOWN_WELCOME:
+        watch_interval(session->watch, message->u.welcome.heartbeat_ms);
+        break;
+    case DOWN_REFUSED:
+        engine_fail(session, error_status_of_refusal(message->u.refused.refusal),
+                    message->u.refused.text);
+        break;
+    case DOWN_GENERATION:
+        engine_generation(session, message);
+        break;
+    case DOWN_TUNING:
+        engine_tuning(session, &message->u.tuning);
+        break;
+    case DOWN_VERIFIED:
+        engine_verified(session);
+        break;
+    case DOWN_MANIFEST_REQUEST:
+        engine_send_manifest(session, &message->u.manifest_request);
+        break;
+    case DOWN_GRANT:
+        engine_grant(session, &message->u.grant);
+        break;
+    case DOWN_LAYOUT_PART:
+        engine_layout_part(session, &message->u.layout_part);
+        break;
+    case DOWN_PLAN_PART:
+        engine_plan(session, &message->u.plan_part);
+        break;
+    case DOWN_HALT:
+        engine_halt(session, &message->u.halt);
+        break;
+    case DOWN_QUERY:
+        if (message->u.query.form)
+            engine_say_form(session, &message->u.query.keys[0]);
+        else
+            order_queried(session->order, &message->u.query);
+        break;
+    case DOWN_INSPECT: // The watch has it.
+    case DOWN_NONE:
+        break;
+    }
+}
+
+// Training goes on without a coordinator; forming, starting and learning do not.
+void engine_control_ended(struct lockstep_session *session, const char *why)
+{
+    char text[LOCKSTEP_TEXT_BYTES + 128];
+    session->control_gone = true;
+    text_copy(session->control_text, sizeof(session->control_text), why);
+    engine_wait_alone(session);
+    engine_decide_alone(session);
+    if (!session->formed || session->starting) {
+        engine_fail(session, LOCKSTEP_E_UNREACHABLE, why);
+        return;
+    }
+    atomic_store_explicit(&session->alone_ms, clock_now_ms(), memory_order_relaxed);
+    atomic_store_explicit(&session->alone, true, memory_order_release);
+    log_event(&session->log, LOG_LEVEL_WARN, "coordinator_lost",
+              "text=%s hint=training goes on, and stalls are not diagnosed any more; new modules "
+              "and phases cannot be learned",
+              why);
+    if (session->order->open && session->order->learning) {
+        snprintf(text, sizeof(text),
+                 "step %" PRIu64 ": the coordinator was lost while the order of "
+                 "phase '%s' was being learned: %s",
+                 session->order->step, session->engine_phase, why);
+        engine_fail(session, LOCKSTEP_E_UNREACHABLE, text);
+    }
+}

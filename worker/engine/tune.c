@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the links of a generation are like, and which algorithm follows from it: what this rank says
+// to the coordinator when its links stand, what it takes over when all have said so, and what it
+// chooses by that. tuning.h has the rule. Driver, but for tune_algorithm.
+
+#include "worker/kernels/kernels.h"
+#include "worker/session/session.h"
+#include "worker/support/error.h"
+
+#include "protos/tuning.h"
+
+#include <inttypes.h>
+
+void tune_links(const struct lockstep_session *session, struct up_links *links)
+{
+    struct transport_links measured;
+    transport_links(session->transport, &measured);
+    *links = (struct up_links){.shares = measured.shares,
+                               .latency_ns = measured.latency_ns,
+                               .bytes_per_s = measured.bytes_per_s,
+                               .wish = session->config.algorithm};
+}
+
+static struct tuning_world tune_world(const struct lockstep_session *session)
+{
+    return (struct tuning_world){.world_size = session->world_size, .hosts = session->hosts};
+}
+
+bool tune_possible(const struct lockstep_session *session, const struct tuning *tuning)
+{
+    const struct tuning_world world = tune_world(session);
+    struct transport_links links;
+    transport_links(session->transport, &links);
+    return (!tuning->shares || links.shares) && tuning_refusal(tuning, &world) == NULL;
+}
+
+bool tune_runs(const struct lockstep_session *session, uint32_t algorithm)
+{
+    const struct tuning_world world = tune_world(session);
+    if (algorithm == ALGORITHM_SHARED)
+        return world.world_size == 1 || tuning_one_host(&session->tuning, &world);
+    if (algorithm == ALGORITHM_TWO_LEVEL)
+        return world.world_size == 1 || tuning_two_levels(&session->tuning, &world);
+    return true;
+}
+
+void tune_agreed(struct lockstep_session *session, const struct tuning *tuning)
+{
+    transport_tuned(session->transport, tuning->bytes_per_s);
+    session->tuning = *tuning;
+    progress_formed(session);
+    mutex_lock(&session->mutex);
+    session->formed = true;
+    drive_changed_locked(session);
+    mutex_unlock(&session->mutex);
+    log_event(&session->log, LOG_LEVEL_INFO, "world_formed",
+              "generation=%" PRIu64 " rank=%" PRIu32 " world_size=%" PRIu32 " latency_ns=%" PRIu64
+              " bytes_per_s=%" PRIu64 " shares=%d doubling_bytes=%" PRIu64 " halving_bytes=%" PRIu64
+              " algorithm=%s placed_by=%s",
+              session->generation.number, session->rank, session->world_size, tuning->latency_ns,
+              tuning->bytes_per_s, tuning->shares, tuning->doubling_bytes, tuning->halving_bytes,
+              tuning_name(tuning->wish), session->config.placed_by);
+}
+
+// What was loaded counts from the first lockstep_start on: it has compared the files.
+void tune_started(struct lockstep_session *session)
+{
+    if (!session->has_loaded_tuning)
+        return;
+    session->tuning.doubling_bytes = session->loaded_doubling_bytes;
+    session->tuning.halving_bytes = session->loaded_halving_bytes;
+    collective_forget_form(session);
+}
+
+enum plan_algorithm tune_algorithm(const struct lockstep_session *session,
+                                   const struct collective *collective)
+{
+    const struct tuning_world world = tune_world(session);
+    return tuning_choose(&session->tuning, &world, collective->kind == COLLECTIVE_BROADCAST,
+                         collective->elements * dtype_size(collective->dtype));
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The engine's part in lockstep_call_wait: it tells the order core who waits for what, and the
+// threads what it answers. Runs on whoever drives. The threads are in worker/api/call_wait.c.
+
+#include "base/clock.h"
+#include "worker/session/session.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static struct call_id wait_call(const struct contribution *contribution)
+{
+    return (struct call_id){.module = contribution->module->index, .call = contribution->index};
+}
+
+static struct contribution *wait_contribution(const struct lockstep_session *session,
+                                              uint32_t module, uint32_t call)
+{
+    return &session->modules[module]->contributions[call];
+}
+
+// ---- Answers -----------------------------------------------------------------------------------
+
+// Who has withdrawn is not told by the answer, but it makes no difference: threads that wait for
+// the same call are told the same. Only a thread that goes on waiting is not to get a "withdrawn".
+static void wait_answer(struct lockstep_session *session, const struct contribution *contribution,
+                        enum order_release answer)
+{
+    mutex_lock(&session->mutex);
+    list_for_each (node, &session->call_waiters) {
+        struct call_waiter *waiter = list_entry(node, struct call_waiter, waiters);
+        if (waiter->contribution != contribution || waiter->answered ||
+            (answer == RELEASE_WITHDRAWN && !waiter->leaves))
+            continue;
+        waiter->answered = true;
+        waiter->answer = answer;
+        break;
+    }
+    drive_changed_locked(session);
+    mutex_unlock(&session->mutex);
+}
+
+// Without a coordinator nobody says that ranks wait for each other.
+static void wait_limit(struct lockstep_session *session)
+{
+    const uint32_t timeout_ms = session->config.halt_timeout_ms;
+    if (session->waits == 0)
+        session->halt_deadline_ms = 0;
+    else if (session->control_gone && timeout_ms > 0 && session->halt_deadline_ms == 0)
+        session->halt_deadline_ms = clock_now_ms() + timeout_ms;
+}
+
+void engine_wait_released(struct lockstep_session *session, const struct order_action *action)
+{
+    session->waits--;
+    wait_limit(session);
+    wait_answer(session, wait_contribution(session, action->call.module, action->call.call),
+                action->release);
+}
+
+// ---- Questions ---------------------------------------------------------------------------------
+
+static void wait_begin(struct lockstep_session *session, const struct contribution *contribution)
+{
+    session->waits++;
+    wait_limit(session);
+    order_wait_begun(session->order, wait_call(contribution));
+}
+
+// Other threads may still be on their way with the last buckets of a call that has ended: to the
+// order core a call that is waited for is complete.
+void engine_wait(struct lockstep_session *session, const struct command *command)
+{
+    struct contribution *contribution = wait_contribution(session, command->module, command->call);
+    const bool whole = contribution->announced == contribution->module->layout.bucket_count;
+    if (!whole && command->kind == COMMAND_WAIT_BEGIN) {
+        contribution->waits_held++;
+    } else if (!whole) {
+        contribution->waits_held -= command->kind == COMMAND_WAIT_END;
+        wait_answer(session, contribution, RELEASE_WITHDRAWN);
+    } else if (command->kind == COMMAND_WAIT_BEGIN) {
+        wait_begin(session, contribution);
+    } else if (command->kind == COMMAND_WAIT_END) {
+        order_wait_ended(session->order, wait_call(contribution));
+    } else {
+        wait_answer(session, contribution, order_wait_ask(session->order, wait_call(contribution)));
+    }
+}
+
+void engine_wait_announced(struct lockstep_session *session, uint32_t module, uint32_t call)
+{
+    struct contribution *contribution = wait_contribution(session, module, call);
+    contribution->announced++;
+    if (contribution->announced < contribution->module->layout.bucket_count)
+        return;
+    while (contribution->waits_held > 0) {
+        contribution->waits_held--;
+        wait_begin(session, contribution);
+    }
+}
+
+// ---- Without a coordinator ---------------------------------------------------------------------
+
+void engine_wait_alone(struct lockstep_session *session)
+{
+    order_coordinator_lost(session->order);
+    wait_limit(session);
+}
+
+bool engine_wait_overdue(struct lockstep_session *session, char *bytes, size_t size)
+{
+    if (session->halt_deadline_ms == 0 || clock_now_ms() < session->halt_deadline_ms)
+        return false;
+    session->halt_deadline_ms = 0;
+    snprintf(
+        bytes, size,
+        "step %" PRIu64 ": lockstep_call_wait has not ended within %" PRIu32
+        " ms (halt_timeout_ms) without the coordinator, which would say whether ranks wait for "
+        "each other: %s",
+        session->order->step, session->config.halt_timeout_ms, session->control_text);
+    return true;
+}

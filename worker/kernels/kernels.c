@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a dtype is, and which table of loops this machine runs. The loops themselves are in
+// loops.h. Any thread.
+
+#include "worker/kernels/kernels.h"
+
+#include "base/processor.h"
+#include "worker/kernels/table.h"
+
+#include <assert.h>
+#include <fenv.h>
+#include <stdatomic.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+struct dtype_fact {
+    const char *name;
+    size_t size; // Bytes of one element.
+    bool is_float;
+};
+
+static const struct dtype_fact dtype_facts[KERNEL_DTYPES] = {
+    [DTYPE_NONE] = {"none", 0, false},        [DTYPE_FLOAT32] = {"float32", 4, true},
+    [DTYPE_FLOAT64] = {"float64", 8, true},   [DTYPE_INT32] = {"int32", 4, false},
+    [DTYPE_INT64] = {"int64", 8, false},      [DTYPE_FLOAT16] = {"float16", 2, true},
+    [DTYPE_BFLOAT16] = {"bfloat16", 2, true}, [DTYPE_UINT8] = {"uint8", 1, false},
+};
+
+// Of a number that may have come from anywhere.
+static const struct dtype_fact *dtype_fact(enum dtype dtype)
+{
+    static const struct dtype_fact unknown = {"unknown", 0, false};
+    return (unsigned)dtype < KERNEL_DTYPES ? &dtype_facts[dtype] : &unknown;
+}
+
+size_t dtype_size(enum dtype dtype)
+{
+    return dtype_fact(dtype)->size;
+}
+
+const char *dtype_name(enum dtype dtype)
+{
+    return dtype_fact(dtype)->name;
+}
+
+bool dtype_is_float(enum dtype dtype)
+{
+    return dtype_fact(dtype)->is_float;
+}
+
+bool dtype_is_small(enum dtype dtype)
+{
+    return dtype_is_float(dtype) && dtype_size(dtype) == 2;
+}
+
+const struct kernel_table *kernel_level(unsigned level)
+{
+    if (level > (unsigned)processor_vectors())
+        return NULL;
+#if defined(__x86_64__)
+    if (level == PROCESSOR_AVX2)
+        return &kernel_table_avx2;
+    if (level == PROCESSOR_AVX512)
+        return &kernel_table_avx512;
+#endif
+    return &kernel_table_portable;
+}
+
+// The level with which a dtype is fastest, as measured (docs/numbers.md): the loops of bfloat16
+// gain a quarter from AVX-512, the others nothing, and lose a tenth beyond the caches.
+static unsigned kernel_level_wanted(enum dtype dtype)
+{
+    return dtype == DTYPE_BFLOAT16 ? 2 : 1;
+}
+
+// The highest level of this machine, up to the one that is wanted. Two threads may choose at once:
+// they choose the same.
+const struct kernel_table *kernel_chosen(enum dtype dtype)
+{
+    static _Atomic(const struct kernel_table *) chosen[KERNEL_DTYPES];
+    const struct kernel_table *table = atomic_load_explicit(&chosen[dtype], memory_order_relaxed);
+    if (table != NULL)
+        return table;
+    for (unsigned l = 0; l <= kernel_level_wanted(dtype) && kernel_level(l) != NULL; l++)
+        table = kernel_level(l);
+    atomic_store_explicit(&chosen[dtype], table, memory_order_relaxed);
+    return table;
+}
+
+static bool kernel_exists(enum dtype dtype, enum reduce_op op)
+{
+    return (unsigned)dtype < KERNEL_DTYPES && (unsigned)op < KERNEL_OPS &&
+           kernel_table_portable.reduce[dtype][op] != NULL;
+}
+
+bool kernel_supported(enum dtype dtype, enum reduce_op op)
+{
+    return kernel_exists(dtype, op);
+}
+
+void kernel_reduce(enum dtype dtype, enum reduce_op op, void *acc, const void *in, size_t count)
+{
+    assert(kernel_exists(dtype, op));
+    kernel_chosen(dtype)->reduce[dtype][op](acc, in, count);
+}
+
+void kernel_add_weighted(enum dtype dtype, void *acc, const void *in, uint64_t weight, size_t count)
+{
+    assert(kernel_exists(dtype, REDUCE_MEAN));
+    if (weight == 0)
+        return;
+    kernel_chosen(dtype)->add_weighted[dtype](acc, in, weight, count);
+}
+
+void kernel_scale(enum dtype dtype, void *out, const void *in, uint64_t weight, size_t count)
+{
+    assert(kernel_exists(dtype, REDUCE_MEAN));
+    if (weight > 0)
+        kernel_chosen(dtype)->scale[dtype](out, in, weight, count);
+    else if (count > 0)
+        memset(out, 0, count * dtype_size(dtype));
+}
+
+void kernel_divide(enum dtype dtype, void *out, const void *in, uint64_t total, size_t count)
+{
+    assert(kernel_exists(dtype, REDUCE_MEAN));
+    assert(total > 0);
+    kernel_chosen(dtype)->divide[dtype](out, in, total, count);
+}
+
+// In float32 too 2^exponent is normal and the product is rounded once. For bfloat16 that product is
+// rounded again: the first rounding matters only below 2^-141, and all that becomes zero.
+void kernel_scale_power(enum dtype dtype, void *out, const void *in, int exponent, size_t count)
+{
+    assert(kernel_exists(dtype, REDUCE_MEAN));
+    assert(exponent >= KERNELS_POWER_MIN && exponent <= KERNELS_POWER_MAX);
+    const uint64_t bits = (uint64_t)(1023 + exponent) << 52;
+    double power;
+    memcpy(&power, &bits, sizeof(power));
+    kernel_chosen(dtype)->scale_power[dtype](out, in, power, count);
+}
+
+void kernel_narrow(enum dtype dtype, uint16_t *out, const float *in, size_t count)
+{
+    assert(dtype_is_small(dtype));
+    kernel_chosen(dtype)->narrow[dtype](out, in, count);
+}
+
+void kernel_widen(enum dtype dtype, float *out, const uint16_t *in, size_t count)
+{
+    assert(dtype_is_small(dtype));
+    kernel_chosen(dtype)->widen[dtype](out, in, count);
+}
+
+// fesetenv is the portable way (on aarch64 it clears flush-to-zero too), but C says nothing of
+// flush-to-zero: on x86 MXCSR is set as well. 0x1f80 is its state after a reset: all exceptions
+// masked, round to nearest, denormals kept.
+void kernels_environment(void)
+{
+    fesetenv(FE_DFL_ENV);
+#if defined(__x86_64__)
+    _mm_setcsr(0x1f80);
+#endif
+}
+
+void kernels_enter(struct kernels_before *before)
+{
+#if defined(__x86_64__)
+    before->control = _mm_getcsr();
+    _mm_setcsr(0x1f80);
+#else
+    fegetenv(&before->environment);
+    fesetenv(FE_DFL_ENV);
+#endif
+}
+
+void kernels_leave(const struct kernels_before *before)
+{
+#if defined(__x86_64__)
+    _mm_setcsr(before->control);
+#else
+    fesetenv(&before->environment);
+#endif
+}

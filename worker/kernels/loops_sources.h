@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The loops over several sources at once, and those that only copy. loops.h includes this,
+// once for each level; its rules hold here, too. Pure; any thread.
+//
+// One result of up to four sources: a sum over n ranks then reads every source once, and stores
+// once where the loops of two operands store n - 1 times. The order is that of the definition,
+// ((a op b) op c) op d, and products are rounded before they are added. combine.c makes
+// more sources of these.
+
+// A loop for each count of sources: one, two, three and four are expressions of a[i] to d[i].
+#define KERNEL_COUNTED(name, type, begin, one, two, three, four) \
+    KERNEL_TARGET static void name(void *out, const struct kernel_operands *from, size_t count) \
+    { \
+        type *into = out; \
+        const type *a = from->sources[0]; \
+        const type *b = from->sources[1]; \
+        const type *c = from->sources[2]; \
+        const type *d = from->sources[3]; \
+        begin; \
+        switch (from->count) { \
+        case 1: \
+            KERNEL_INDEPENDENT \
+            for (size_t i = 0; i < count; i++) \
+                into[i] = (type)(one); \
+            break; \
+        case 2: \
+            KERNEL_INDEPENDENT \
+            for (size_t i = 0; i < count; i++) \
+                into[i] = (type)(two); \
+            break; \
+        case 3: \
+            KERNEL_INDEPENDENT \
+            for (size_t i = 0; i < count; i++) \
+                into[i] = (type)(three); \
+            break; \
+        default: \
+            KERNEL_INDEPENDENT \
+            for (size_t i = 0; i < count; i++) \
+                into[i] = (type)(four); \
+            break; \
+        } \
+    }
+
+// op(a, b) is an expression or a function.
+#define KERNEL_COMBINE(name, type, op) \
+    KERNEL_COUNTED(combine_##name, type, (void)0, a[i], op(a[i], b[i]), op(op(a[i], b[i]), c[i]), \
+                   op(op(op(a[i], b[i]), c[i]), d[i]))
+
+// Weights are rounded once to the type in which the loop computes.
+#define KERNEL_WEIGHTS(computed) \
+    const computed u = (computed)from->weights[0]; \
+    const computed v = (computed)from->weights[1]; \
+    const computed w = (computed)from->weights[2]; \
+    const computed x = (computed)from->weights[3]
+
+// Sums, at the end multiplied by a factor: 1, or 1 / total where total is a power of two, which
+// gives the bits of a division and is cheaper. Or divided. Without weights they are 1.
+#define KERNEL_COMBINE_FLOAT(type) \
+    KERNEL_COUNTED(combine_sum_##type, type, const type f = (type)from->factor, a[i] * f, \
+                   (a[i] + b[i]) * f, (a[i] + b[i] + c[i]) * f, (a[i] + b[i] + c[i] + d[i]) * f) \
+    KERNEL_COUNTED(combine_weighted_##type, type, KERNEL_WEIGHTS(type); \
+                   const type f = (type)from->factor, u * a[i] * f, (u * a[i] + v * b[i]) * f, \
+                   (u * a[i] + v * b[i] + w * c[i]) * f, \
+                   (u * a[i] + v * b[i] + w * c[i] + x * d[i]) * f) \
+    KERNEL_COUNTED(combine_divided_##type, type, KERNEL_WEIGHTS(type); \
+                   const type t = (type)from->total, u * a[i] / t, (u * a[i] + v * b[i]) / t, \
+                   (u * a[i] + v * b[i] + w * c[i]) / t, \
+                   (u * a[i] + v * b[i] + w * c[i] + x * d[i]) / t) \
+    KERNEL_COMBINE(min_##type, type, minimum_##type) \
+    KERNEL_COMBINE(max_##type, type, maximum_##type)
+
+#define KERNEL_LESSER(a, b) ((a) < (b) ? (a) : (b))
+#define KERNEL_GREATER(a, b) ((a) > (b) ? (a) : (b))
+#define KERNEL_EITHER(a, b) ((a) | (b))
+
+// The word wraps; the conversion back keeps the bits.
+#define KERNEL_COMBINE_INTEGER(type, word) \
+    static inline type wrapped_##type(type a, type b) \
+    { \
+        return (type)((word)a + (word)b); \
+    } \
+    KERNEL_COMBINE(sum_##type, type, wrapped_##type) \
+    KERNEL_COMBINE(min_##type, type, KERNEL_LESSER) \
+    KERNEL_COMBINE(max_##type, type, KERNEL_GREATER) \
+    KERNEL_COMBINE(or_##type, type, KERNEL_EITHER)
+
+// ---- 16-bit floats ------------------------------------------------------------------------------
+
+// What is the same for all elements of a loop.
+struct kernel_constants {
+    float weights[KERNEL_OPERANDS];
+    float last; // The factor, or the divisor.
+};
+
+static inline struct kernel_constants kernel_constants(const struct kernel_operands *from,
+                                                       float last)
+{
+    return (struct kernel_constants){{(float)from->weights[0], (float)from->weights[1],
+                                      (float)from->weights[2], (float)from->weights[3]},
+                                     last};
+}
+
+// Two by two, as KERNEL_SMALL_LOOP has them and for its reason. n is the count of sources, a
+// constant where this is inlined.
+#define KERNEL_SMALL_OF(name, type, finish) \
+    static inline uint32_t name##_of_one(const uint32_t *halves, unsigned n, \
+                                         const struct kernel_constants *constants) \
+    { \
+        float sum = constants->weights[0] * widen_##type(halves[0]); \
+        for (unsigned s = 1; s < n; s++) \
+            sum = sum + constants->weights[s] * widen_##type(halves[s]); \
+        return narrow_##type(sum finish constants->last); \
+    } \
+    static inline uint32_t name##_of_two(const uint16_t *const *sources, size_t i, unsigned n, \
+                                         const struct kernel_constants *constants) \
+    { \
+        uint32_t lower[KERNEL_OPERANDS], upper[KERNEL_OPERANDS]; \
+        for (unsigned s = 0; s < n; s++) { \
+            const uint32_t pair = small_pair(sources[s] + 2 * i); \
+            lower[s] = pair & 0xffff; \
+            upper[s] = pair >> 16; \
+        } \
+        return name##_of_one(lower, n, constants) | name##_of_one(upper, n, constants) << 16; \
+    }
+
+#define KERNEL_SMALL_CASE(name, n) \
+    KERNEL_INDEPENDENT \
+    for (size_t i = 0; i < count / 2; i++) { \
+        const uint32_t pair = name##_of_two(sources, i, n, &constants); \
+        memcpy(into + 2 * i, &pair, sizeof(pair)); \
+    }
+
+#define KERNEL_COMBINE_SMALL(name, type, finish, constant) \
+    KERNEL_SMALL_OF(name, type, finish) \
+    KERNEL_TARGET static void name(void *out, const struct kernel_operands *from, size_t count) \
+    { \
+        uint16_t *into = out; \
+        const uint16_t *const sources[KERNEL_OPERANDS] = {from->sources[0], from->sources[1], \
+                                                          from->sources[2], from->sources[3]}; \
+        const struct kernel_constants constants = kernel_constants(from, (float)(constant)); \
+        switch (from->count) { \
+        case 1: \
+            KERNEL_SMALL_CASE(name, 1) \
+            break; \
+        case 2: \
+            KERNEL_SMALL_CASE(name, 2) \
+            break; \
+        case 3: \
+            KERNEL_SMALL_CASE(name, 3) \
+            break; \
+        default: \
+            KERNEL_SMALL_CASE(name, 4) \
+            break; \
+        } \
+        if (count % 2 != 0) { \
+            uint32_t last[KERNEL_OPERANDS] = {0}; \
+            for (unsigned s = 0; s < from->count; s++) \
+                last[s] = sources[s][count - 1]; \
+            into[count - 1] = (uint16_t)name##_of_one(last, from->count, &constants); \
+        } \
+    }
+
+#define KERNEL_COMBINE_SMALLS(type, infinity) \
+    KERNEL_COMBINE_SMALL(combine_weighted_##type, type, *, from->factor) \
+    KERNEL_COMBINE_SMALL(combine_divided_##type, type, /, from->total) \
+    static inline uint16_t lesser_##type(uint16_t a, uint16_t b) \
+    { \
+        return small_minimum(a, b, infinity); \
+    } \
+    static inline uint16_t greater_##type(uint16_t a, uint16_t b) \
+    { \
+        return small_maximum(a, b, infinity); \
+    } \
+    KERNEL_COMBINE(min_##type, uint16_t, lesser_##type) \
+    KERNEL_COMBINE(max_##type, uint16_t, greater_##type)
+
+KERNEL_COMBINE_FLOAT(float)
+KERNEL_COMBINE_FLOAT(double)
+KERNEL_COMBINE_SMALLS(float16, FLOAT16_INFINITY)
+KERNEL_COMBINE_SMALLS(bfloat16, BFLOAT16_INFINITY)
+KERNEL_COMBINE_INTEGER(int32_t, uint32_t)
+KERNEL_COMBINE_INTEGER(int64_t, uint64_t)
+KERNEL_COMBINE_INTEGER(uint8_t, uint8_t)

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sums of float32 and float64 whose stores go past the caches, or to two places, or both, for
+// loops.h, which includes this once for each level of x86-64. Written out, because a
+// compiler has no plain loop for such stores, and does not know that two places do not overlap. The
+// same bits as the loops of loops_sources.h: the same operations in the same order. Pure; any
+// thread.
+//
+// Reading and storing take turns element by element: a copy out of a tile that was summed before
+// keeps the memory waiting for the one while it does the other, and takes a fifth longer. In the
+// caches, too: what has just been stored there is loaded again.
+//
+// out is aligned for vectors, and count is a multiple of theirs.
+
+#if KERNEL_COPY_BYTES == 64
+#define STREAM(operation) _mm512_##operation
+#define STREAM_FLOAT __m512
+#define STREAM_DOUBLE __m512d
+#elif KERNEL_COPY_BYTES == 32
+#define STREAM(operation) _mm256_##operation
+#define STREAM_FLOAT __m256
+#define STREAM_DOUBLE __m256d
+#else
+#define STREAM(operation) _mm_##operation
+#define STREAM_FLOAT __m128
+#define STREAM_DOUBLE __m128d
+#endif
+
+// A sum of n sources, a constant. store: of the result, from element i on.
+#define STREAM_ROW(type, vector, kind, n, finish, store) \
+    for (size_t i = 0; i < count; i += sizeof(vector) / sizeof(type)) { \
+        vector sum = STREAM(mul_##kind)(weights[0], STREAM(loadu_##kind)(sources[0] + i)); \
+        for (unsigned s = 1; s < (n); s++) \
+            sum = STREAM(add_##kind)( \
+                sum, STREAM(mul_##kind)(weights[s], STREAM(loadu_##kind)(sources[s] + i))); \
+        sum = STREAM(finish##_##kind)(sum, last); \
+        store; \
+    }
+
+#define STREAM_CASE(type, vector, kind, n, finish) \
+    if (also != NULL && !from->streams) { \
+        STREAM_ROW(type, vector, kind, n, finish, STREAM(store_##kind)(into + i, sum); \
+                   STREAM(storeu_##kind)(also + i, sum)) \
+    } else if (also != NULL) { \
+        STREAM_ROW(type, vector, kind, n, finish, STREAM(stream_##kind)(into + i, sum); \
+                   STREAM(storeu_##kind)(also + i, sum)) \
+    } else { \
+        STREAM_ROW(type, vector, kind, n, finish, STREAM(stream_##kind)(into + i, sum)) \
+    }
+
+#define STREAM_LOOP(name, type, vector, kind, finish, constant) \
+    KERNEL_TARGET static void name(void *out, const struct kernel_operands *from, size_t count) \
+    { \
+        type *into = out; \
+        type *also = from->also; \
+        const type *const sources[KERNEL_OPERANDS] = {from->sources[0], from->sources[1], \
+                                                      from->sources[2], from->sources[3]}; \
+        const vector weights[KERNEL_OPERANDS] = {STREAM(set1_##kind)((type)from->weights[0]), \
+                                                 STREAM(set1_##kind)((type)from->weights[1]), \
+                                                 STREAM(set1_##kind)((type)from->weights[2]), \
+                                                 STREAM(set1_##kind)((type)from->weights[3])}; \
+        const vector last = STREAM(set1_##kind)((type)(constant)); \
+        switch (from->count) { \
+        case 1: \
+            STREAM_CASE(type, vector, kind, 1, finish) \
+            break; \
+        case 2: \
+            STREAM_CASE(type, vector, kind, 2, finish) \
+            break; \
+        case 3: \
+            STREAM_CASE(type, vector, kind, 3, finish) \
+            break; \
+        default: \
+            STREAM_CASE(type, vector, kind, 4, finish) \
+            break; \
+        } \
+    }
+
+STREAM_LOOP(stream_weighted_float, float, STREAM_FLOAT, ps, mul, from->factor)
+STREAM_LOOP(stream_weighted_double, double, STREAM_DOUBLE, pd, mul, from->factor)
+STREAM_LOOP(stream_divided_float, float, STREAM_FLOAT, ps, div, from->total)
+STREAM_LOOP(stream_divided_double, double, STREAM_DOUBLE, pd, div, from->total)

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The levels of instruction set that the kernels are compiled for, each as one table of loops.
+// kernels.c chooses among them once for a process and dtype; tests run all that the machine has.
+// Constant after its link; any thread.
+//
+// Tables of pointers and not ifuncs: the resolver of an ifunc runs before a sanitizer is ready and
+// before its library is relocated, and clang 14 and gcc 12 do not agree on target_clones.
+
+#ifndef WORKER_KERNELS_TABLE_H
+#define WORKER_KERNELS_TABLE_H
+
+#include "worker/kernels/kernels.h"
+
+#define KERNEL_DTYPES (DTYPE_UINT8 + 1)
+#define KERNEL_OPS (REDUCE_OR + 1)
+
+typedef void kernel_reduce_loop(void *acc, const void *in, size_t count);
+typedef void kernel_weight_loop(void *out, const void *in, uint64_t weight, size_t count);
+typedef void kernel_power_loop(void *out, const void *in, double power, size_t count);
+typedef void kernel_narrow_loop(uint16_t *out, const float *in, size_t count);
+typedef void kernel_widen_loop(float *out, const uint16_t *in, size_t count);
+
+#define KERNEL_OPERANDS 4 // Sources of one loop, at most.
+
+struct kernel_operands {
+    const void *sources[KERNEL_OPERANDS]; // Those that are not there: anything.
+    uint64_t weights[KERNEL_OPERANDS]; // Likewise.
+    unsigned count; // 1 to KERNEL_OPERANDS.
+    double factor; // Of what multiplies at the end: a power of two.
+    uint64_t total; // Of what divides at the end.
+    // Of the loops stream_*:
+    void *also; // The result goes there, too. NULL: it does not.
+    bool streams; // Past the caches. So it is where there is no `also`.
+};
+
+// out may be one of the sources.
+typedef void kernel_combine_loop(void *out, const struct kernel_operands *from, size_t count);
+// Every store has whole elements of every dtype for which the memory is aligned. No overlap.
+typedef void kernel_copy_loop(void *out, const void *in, size_t bytes);
+
+// NULL: does not exist, and then in no level. The arguments are those of kernels.h.
+struct kernel_table {
+    const char *name;
+    kernel_reduce_loop *reduce[KERNEL_DTYPES][KERNEL_OPS];
+    kernel_weight_loop *add_weighted[KERNEL_DTYPES];
+    kernel_weight_loop *scale[KERNEL_DTYPES];
+    kernel_weight_loop *divide[KERNEL_DTYPES];
+    kernel_power_loop *scale_power[KERNEL_DTYPES]; // power is 2^exponent.
+    kernel_narrow_loop *narrow[KERNEL_DTYPES]; // Of 16-bit floats.
+    kernel_widen_loop *widen[KERNEL_DTYPES];
+    kernel_combine_loop *combine[KERNEL_DTYPES][KERNEL_OPS]; // Sums: times the factor.
+    kernel_combine_loop *combine_weighted[KERNEL_DTYPES]; // Times the factor.
+    kernel_combine_loop *combine_divided[KERNEL_DTYPES]; // Weighted, by the total.
+    // The same past the caches, or to two places, into whole lines of them. NULL: there is no such
+    // loop.
+    kernel_combine_loop *stream_weighted[KERNEL_DTYPES];
+    kernel_combine_loop *stream_divided[KERNEL_DTYPES];
+    kernel_copy_loop *copy;
+    kernel_copy_loop *stream; // Past the caches; _mm_sfence is the caller's.
+};
+
+extern const struct kernel_table kernel_table_portable;
+#if defined(__x86_64__)
+extern const struct kernel_table kernel_table_avx2;
+extern const struct kernel_table kernel_table_avx512;
+#endif
+
+// The table of one level, from 0 (portable) upwards; NULL: this machine has not so many.
+const struct kernel_table *kernel_level(unsigned level);
+// The table that is fastest for a dtype on this machine.
+const struct kernel_table *kernel_chosen(enum dtype dtype);
+
+// kernel_combine with the loops of one level.
+void kernel_combine_by(const struct kernel_table *table, const struct kernel_combination *what,
+                       void *out, size_t count);
+
+#endif

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What this library needs of OpenSSL, and the only place that includes it (tests/lint/includes.py).
+// Not here: who has to prove what (hello.h). Any thread.
+
+#ifndef WORKER_LINK_CRYPTO_H
+#define WORKER_LINK_CRYPTO_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define CRYPTO_KEY_BYTES 32
+#define CRYPTO_MAC_BYTES 32
+
+// HMAC-SHA256. False without memory, or where the machine's policy refuses the algorithm; mac is
+// zeros then, and proves nothing.
+bool crypto_mac(const uint8_t key[CRYPTO_KEY_BYTES], const void *bytes, size_t size,
+                uint8_t mac[CRYPTO_MAC_BYTES]);
+
+// Takes the same time wherever the first difference is.
+bool crypto_equal(const void *a, const void *b, size_t size);
+
+// Random bytes for nonces. False: the kernel has none.
+bool crypto_random(void *bytes, size_t size);
+
+// Overwrites a secret; the compiler does not leave it out.
+void crypto_forget(void *bytes, size_t size);
+
+#endif

@@ -1,0 +1,556 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Regions: the memory of this rank that its mates can reach, and theirs that it has mapped. It
+// knows no links: descriptors come and go through its caller. Threads: as in region.h.
+//
+// Pages are allocated when a region is made. Memory of this kind that cannot be allocated when it
+// is first touched is a bus error, not a failed call; and a mate that shortened it would cause the
+// same here, which its seals rule out.
+
+#include "worker/memory/region.h"
+
+#include "base/file_limit.h"
+#include "base/thread.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define REGION_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+static_assert(LOCKSTEP_MAX_MATES <= 32, "a mask has one bit for each mate");
+
+struct region {
+    uint32_t number;
+    uint32_t offered; // Mates that are being handed it, or were.
+    uint32_t passed; // Mates that were handed it.
+    uint32_t mapped; // Mates that have said so.
+    int fd; // -1: it is private again.
+    uint8_t *memory; // NULL: it was freed, and mates are to be told.
+    size_t bytes; // Whole pages.
+};
+
+struct mate_region {
+    uint32_t number;
+    uint8_t *memory;
+    uint64_t bytes;
+};
+
+struct mate {
+    uint32_t last; // Number of the newest one.
+    uint32_t count;
+    struct mate_region regions[LOCKSTEP_MAX_REGIONS]; // By number.
+};
+
+struct regions {
+    struct mutex mutex; // A leaf.
+    // guarded by mutex
+    uint32_t number; // Of the last one that was made.
+    uint32_t mates; // Mask of the mates, without this rank.
+    uint32_t count;
+    struct region own[LOCKSTEP_MAX_REGIONS]; // By address, [count].
+    uint32_t freed_count;
+    struct region freed[LOCKSTEP_MAX_REGIONS]; // Oldest first.
+    // atomic
+    _Atomic uint32_t news;
+    // engine thread only
+    int passing; // A copy of the descriptor that is being handed over; -1: none.
+    struct mate mate[LOCKSTEP_MAX_MATES]; // By local number; this rank's own is empty.
+};
+
+struct regions *regions_open(void)
+{
+    struct regions *regions = calloc(1, sizeof(*regions));
+    if (regions == NULL)
+        return NULL;
+    mutex_init(&regions->mutex);
+    regions->passing = -1;
+    return regions;
+}
+
+static void region_drop(struct region *region)
+{
+    if (region->memory != NULL)
+        munmap(region->memory, region->bytes);
+    if (region->fd >= 0)
+        close(region->fd);
+    region->memory = NULL;
+    region->fd = -1;
+}
+
+static void mate_clear(struct mate *mate)
+{
+    for (uint32_t i = 0; i < mate->count; i++)
+        munmap(mate->regions[i].memory, (size_t)mate->regions[i].bytes);
+    mate->count = 0;
+    mate->last = 0;
+}
+
+static void regions_end_passing(struct regions *regions)
+{
+    if (regions->passing >= 0)
+        close(regions->passing);
+    regions->passing = -1;
+}
+
+void regions_close(struct regions *regions)
+{
+    if (regions == NULL)
+        return;
+    regions_end_passing(regions);
+    for (uint32_t i = 0; i < regions->count; i++)
+        region_drop(&regions->own[i]);
+    for (uint32_t m = 0; m < LOCKSTEP_MAX_MATES; m++)
+        mate_clear(&regions->mate[m]);
+    mutex_fini(&regions->mutex);
+    free(regions);
+}
+
+static void regions_have_news(struct regions *regions)
+{
+    atomic_fetch_add_explicit(&regions->news, 1, memory_order_release);
+}
+
+uint32_t regions_news(const struct regions *regions)
+{
+    return atomic_load_explicit(&regions->news, memory_order_acquire);
+}
+
+// ---- making and freeing -------------------------------------------------------------------------
+
+// The number behind `name` in a file of the kernel; UINT64_MAX: there is none.
+static uint64_t region_figure(const char *path, const char *name)
+{
+    char text[1024];
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return UINT64_MAX;
+    const ssize_t length = read(fd, text, sizeof(text) - 1);
+    close(fd);
+    text[length > 0 ? length : 0] = '\0';
+    const char *at = strstr(text, name);
+    char *end = NULL;
+    if (at == NULL)
+        return UINT64_MAX;
+    const unsigned long long value = strtoull(at + strlen(name), &end, 10);
+    return end == at + strlen(name) ? UINT64_MAX : value;
+}
+
+// Bytes that this host and this container have left. Pages are allocated at once, and a container
+// that has none left is killed and not told.
+static uint64_t region_room(void)
+{
+    const uint64_t available = region_figure("/proc/meminfo", "MemAvailable:");
+    const uint64_t limit = region_figure("/sys/fs/cgroup/memory.max", "");
+    const uint64_t current = region_figure("/sys/fs/cgroup/memory.current", "");
+    uint64_t room = available > UINT64_MAX / 1024 ? UINT64_MAX : available * 1024;
+    if (limit != UINT64_MAX && current != UINT64_MAX) {
+        const uint64_t left = limit > current ? limit - current : 0;
+        room = left < room ? left : room;
+    }
+    return room;
+}
+
+// Huge pages where the kernel gives them; and the page tables are filled now, not in the first
+// step. Both are only attempts.
+static void region_populate(void *memory, size_t bytes)
+{
+    (void)madvise(memory, bytes, MADV_HUGEPAGE);
+    (void)madvise(memory, bytes, MADV_POPULATE_WRITE);
+}
+
+// As ftruncate, and as fallocate of the whole file.
+static int region_resize(const struct region *region, bool fill)
+{
+    struct file_limit limit;
+    file_limit_begin(&limit);
+    const int status = fill ? fallocate(region->fd, 0, 0, (off_t)region->bytes)
+                            : ftruncate(region->fd, (off_t)region->bytes);
+    file_limit_end(&limit);
+    return status;
+}
+
+// 0, or a negative errno; then nothing is left behind.
+static int region_open(struct region *region)
+{
+    region->fd = memfd_create("lockstep-region", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (region->fd < 0)
+        return -errno;
+    if (region_resize(region, false) == 0 && fcntl(region->fd, F_ADD_SEALS, REGION_SEALS) == 0) {
+        void *memory = mmap(NULL, region->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, region->fd, 0);
+        region->memory = memory == MAP_FAILED ? NULL : memory;
+    }
+    if (region->memory != NULL) {
+        region_populate(region->memory, region->bytes);
+        // What is there stays; what is not is allocated, or known to be missing.
+        if (region_resize(region, true) == 0)
+            return 0;
+    }
+    const int error = errno;
+    region_drop(region);
+    return -error;
+}
+
+// The place of memory in the order of addresses: of the first region that ends behind it.
+static uint32_t regions_place_locked(const struct regions *regions, const uint8_t *memory)
+{
+    uint32_t low = 0;
+    uint32_t high = regions->count;
+    mutex_assert_held(&regions->mutex);
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        const struct region *region = &regions->own[middle];
+        if ((uintptr_t)memory < (uintptr_t)region->memory + region->bytes)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+static int regions_add(struct regions *regions, struct region *region)
+{
+    int status = -ENOSPC;
+    mutex_lock(&regions->mutex);
+    if (regions->count + regions->freed_count < LOCKSTEP_MAX_REGIONS &&
+        regions->number < UINT32_MAX) {
+        const uint32_t place = regions_place_locked(regions, region->memory);
+        memmove(&regions->own[place + 1], &regions->own[place],
+                (regions->count - place) * sizeof(regions->own[0]));
+        region->number = ++regions->number;
+        regions->own[place] = *region;
+        regions->count++;
+        status = 0;
+    }
+    mutex_unlock(&regions->mutex);
+    return status;
+}
+
+static bool regions_full(struct regions *regions)
+{
+    mutex_lock(&regions->mutex);
+    const bool full = regions->count + regions->freed_count >= LOCKSTEP_MAX_REGIONS;
+    mutex_unlock(&regions->mutex);
+    return full;
+}
+
+int regions_make(struct regions *regions, size_t bytes, void **memory)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    struct region region = {.fd = -1};
+    *memory = NULL;
+    if (bytes < LOCKSTEP_REGION_BYTES || bytes > (size_t)INT64_MAX - page)
+        return -EINVAL;
+    // Before the pages are allocated: that is what takes time.
+    if (regions_full(regions) || bytes > region_room() / 2)
+        return -ENOSPC;
+    region.bytes = (bytes + page - 1) / page * page;
+    int status = region_open(&region);
+    if (status < 0)
+        return status;
+    status = regions_add(regions, &region);
+    if (status < 0) {
+        region_drop(&region);
+        return status;
+    }
+    *memory = region.memory;
+    regions_have_news(regions);
+    return 0;
+}
+
+// Takes it out of the order of addresses. What some mate may have is kept until it is told.
+static void regions_remove_locked(struct regions *regions, uint32_t place)
+{
+    struct region *region = &regions->own[place];
+    mutex_assert_held(&regions->mutex);
+    region_drop(region);
+    if (region->offered != 0)
+        regions->freed[regions->freed_count++] = *region;
+    regions->count--;
+    memmove(region, region + 1, (regions->count - place) * sizeof(*region));
+}
+
+int regions_free(struct regions *regions, void *memory)
+{
+    mutex_lock(&regions->mutex);
+    const uint32_t place = regions_place_locked(regions, memory);
+    const bool found = place < regions->count && regions->own[place].memory == memory;
+    if (found)
+        regions_remove_locked(regions, place);
+    mutex_unlock(&regions->mutex);
+    if (!found)
+        return -ENOENT;
+    regions_have_news(regions);
+    return 0;
+}
+
+size_t regions_find(struct regions *regions, const void *memory, size_t bytes, uint32_t *number,
+                    uint64_t *offset)
+{
+    size_t found = 0;
+    mutex_lock(&regions->mutex);
+    const uint32_t place = regions_place_locked(regions, memory);
+    if (place < regions->count && regions->mates != 0) {
+        const struct region *region = &regions->own[place];
+        const uintptr_t at = (uintptr_t)memory - (uintptr_t)region->memory;
+        if ((uintptr_t)memory >= (uintptr_t)region->memory && region->fd >= 0 &&
+            region->mapped == regions->mates) {
+            found = bytes < region->bytes - at ? bytes : region->bytes - at;
+            *number = region->number;
+            *offset = at;
+        }
+    }
+    mutex_unlock(&regions->mutex);
+    return found;
+}
+
+// ---- this rank's regions, and mates -------------------------------------------------------------
+
+void regions_begin(struct regions *regions, uint32_t local, uint32_t mates)
+{
+    assert(mates <= LOCKSTEP_MAX_MATES && (mates == 0 || local < mates));
+    for (uint32_t m = 0; m < LOCKSTEP_MAX_MATES; m++)
+        mate_clear(&regions->mate[m]);
+    mutex_lock(&regions->mutex);
+    regions->mates = mates == 0 ? 0 : (uint32_t)((UINT64_C(1) << mates) - 1) & ~(1u << local);
+    regions->freed_count = 0;
+    for (uint32_t i = 0; i < regions->count; i++)
+        regions->own[i].offered = regions->own[i].passed = regions->own[i].mapped = 0;
+    mutex_unlock(&regions->mutex);
+    regions_end_passing(regions);
+    regions_have_news(regions);
+}
+
+static bool regions_is_mate_locked(const struct regions *regions, uint32_t local)
+{
+    mutex_assert_held(&regions->mutex);
+    return local < LOCKSTEP_MAX_MATES && (regions->mates & 1u << local) != 0;
+}
+
+// What was offered to a mate and freed before it was passed will never be.
+static void regions_withdraw_locked(struct regions *regions, uint32_t bit)
+{
+    mutex_assert_held(&regions->mutex);
+    for (uint32_t i = 0; i < regions->freed_count; i++) {
+        if ((regions->freed[i].passed & bit) == 0)
+            regions->freed[i].offered &= ~bit;
+    }
+}
+
+// The lowest number that was not passed.
+static struct region *regions_next_locked(struct regions *regions, uint32_t bit)
+{
+    struct region *next = NULL;
+    mutex_assert_held(&regions->mutex);
+    for (uint32_t i = 0; i < regions->count; i++) {
+        struct region *region = &regions->own[i];
+        if (region->fd >= 0 && (region->passed & bit) == 0 &&
+            (next == NULL || region->number < next->number))
+            next = region;
+    }
+    return next;
+}
+
+int regions_to_pass(struct regions *regions, uint32_t local, uint32_t *number, uint64_t *bytes)
+{
+    regions_end_passing(regions);
+    mutex_lock(&regions->mutex);
+    if (regions_is_mate_locked(regions, local)) {
+        const uint32_t bit = 1u << local;
+        struct region *next = regions_next_locked(regions, bit);
+        regions_withdraw_locked(regions, bit);
+        // A copy: the trainer may free the region before this one is on its way.
+        if (next != NULL)
+            regions->passing = fcntl(next->fd, F_DUPFD_CLOEXEC, 0);
+        if (regions->passing >= 0) {
+            next->offered |= bit;
+            *number = next->number;
+            *bytes = next->bytes;
+        }
+    }
+    mutex_unlock(&regions->mutex);
+    return regions->passing;
+}
+
+// NULL: there is none.
+static struct region *regions_search_locked(struct regions *regions, uint32_t number)
+{
+    mutex_assert_held(&regions->mutex);
+    for (uint32_t i = 0; i < regions->count; i++) {
+        if (regions->own[i].number == number)
+            return &regions->own[i];
+    }
+    for (uint32_t i = 0; i < regions->freed_count; i++) {
+        if (regions->freed[i].number == number)
+            return &regions->freed[i];
+    }
+    return NULL;
+}
+
+void regions_passed(struct regions *regions, uint32_t local, uint32_t number)
+{
+    mutex_lock(&regions->mutex);
+    struct region *region = regions_search_locked(regions, number);
+    if (region != NULL && regions_is_mate_locked(regions, local))
+        region->passed |= region->offered & 1u << local;
+    mutex_unlock(&regions->mutex);
+    regions_end_passing(regions);
+}
+
+bool regions_mapped(struct regions *regions, uint32_t local, uint32_t number)
+{
+    bool possible = false;
+    mutex_lock(&regions->mutex);
+    struct region *region = regions_search_locked(regions, number);
+    if (region != NULL && regions_is_mate_locked(regions, local)) {
+        const uint32_t bit = 1u << local;
+        possible = (region->passed & bit) != 0 && (region->mapped & bit) == 0;
+        region->mapped |= region->passed & bit;
+    }
+    mutex_unlock(&regions->mutex);
+    return possible;
+}
+
+bool regions_freed(struct regions *regions, uint32_t *number)
+{
+    bool found = false;
+    mutex_lock(&regions->mutex);
+    for (uint32_t i = 0; i < regions->freed_count && !found;) {
+        struct region *region = &regions->freed[i];
+        if (region->mapped != region->offered) {
+            i++;
+            continue;
+        }
+        *number = region->number;
+        found = region->mapped != 0; // Else nobody has it.
+        regions->freed_count--;
+        memmove(region, region + 1, (regions->freed_count - i) * sizeof(*region));
+    }
+    mutex_unlock(&regions->mutex);
+    return found;
+}
+
+// ---- the regions of mates -----------------------------------------------------------------------
+
+// NULL, or what is wrong with it.
+static const char *region_check(int fd, uint64_t bytes)
+{
+    struct stat status;
+    if (fstat(fd, &status) < 0 || !S_ISREG(status.st_mode))
+        return "sent a region that is no memory";
+    const int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || (seals & REGION_SEALS) != REGION_SEALS)
+        return "sent a region that can be cut";
+    if (bytes == 0 || status.st_size < 0 || (uint64_t)status.st_size < bytes)
+        return "sent a region that is smaller than it says";
+    if ((uint64_t)status.st_blocks * 512 < bytes)
+        return "sent a region that has holes";
+    return NULL;
+}
+
+const char *regions_map(struct regions *regions, uint32_t local, uint32_t number, uint64_t bytes,
+                        int fd)
+{
+    const char *wrong = NULL;
+    struct mate *mate = &regions->mate[local];
+    assert(local < LOCKSTEP_MAX_MATES);
+    if (number <= mate->last)
+        wrong = "sent a region twice";
+    else if (mate->count == LOCKSTEP_MAX_REGIONS)
+        wrong = "sent too many regions";
+    else
+        wrong = region_check(fd, bytes);
+    if (wrong == NULL) {
+        void *memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (memory != MAP_FAILED) {
+            region_populate(memory, (size_t)bytes);
+            mate->regions[mate->count++] = (struct mate_region){number, memory, bytes};
+        } else if (errno != ENOMEM) {
+            wrong = "sent a region that cannot be mapped";
+        }
+        mate->last = number;
+    }
+    close(fd);
+    return wrong;
+}
+
+// Where a number is, or would be.
+static uint32_t mate_place(const struct mate *mate, uint32_t number)
+{
+    uint32_t low = 0;
+    uint32_t high = mate->count;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (mate->regions[middle].number < number)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+bool regions_unmap(struct regions *regions, uint32_t local, uint32_t number)
+{
+    struct mate *mate = &regions->mate[local];
+    assert(local < LOCKSTEP_MAX_MATES);
+    const uint32_t place = mate_place(mate, number);
+    struct mate_region *region = &mate->regions[place];
+    if (place == mate->count || region->number != number)
+        return false;
+    munmap(region->memory, (size_t)region->bytes);
+    mate->count--;
+    memmove(region, region + 1, (mate->count - place) * sizeof(*region));
+    return true;
+}
+
+void *regions_of(const struct regions *regions, uint32_t local, uint32_t number, uint64_t offset,
+                 uint64_t bytes)
+{
+    if (local >= LOCKSTEP_MAX_MATES)
+        return NULL;
+    const struct mate *mate = &regions->mate[local];
+    const uint32_t place = mate_place(mate, number);
+    if (place == mate->count || mate->regions[place].number != number)
+        return NULL;
+    const struct mate_region *region = &mate->regions[place];
+    if (offset > region->bytes || bytes > region->bytes - offset)
+        return NULL;
+    return region->memory + offset;
+}
+
+// ---- apart again --------------------------------------------------------------------------------
+
+// The new pages are complete before they take the old ones' place, in one call of the kernel.
+static int region_detach(struct region *region)
+{
+    void *pages =
+        mmap(NULL, region->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == MAP_FAILED)
+        return -ENOMEM;
+    memcpy(pages, region->memory, region->bytes);
+    if (mremap(pages, region->bytes, region->bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
+               region->memory) == MAP_FAILED) {
+        munmap(pages, region->bytes);
+        return -ENOMEM;
+    }
+    close(region->fd);
+    region->fd = -1;
+    return 0;
+}
+
+int regions_detach(struct regions *regions)
+{
+    int status = 0;
+    mutex_lock(&regions->mutex);
+    for (uint32_t i = 0; i < regions->count; i++) {
+        if (regions->own[i].fd >= 0 && region_detach(&regions->own[i]) < 0)
+            status = -ENOMEM;
+    }
+    mutex_unlock(&regions->mutex);
+    return status;
+}

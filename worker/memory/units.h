@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Units: the parameters inside one collective, and the bits that say which of them some rank has
+// used. Which units a chunk meets, and the bits of those as they travel in a frame. Pure functions
+// of arrays; no frames, no sockets. Any thread.
+//
+// The elements of a collective are cut into units: unit u has the elements from ends[u - 1] (0 for
+// the first one) to ends[u], exclusive. Ends ascend and the last one is the number of elements. A
+// unit may have no elements.
+//
+// A chunk meets every unit with an element in it. A unit of no elements is met by exactly one chunk
+// of any cut: the one that begins at its place or has it inside, or, behind the last element, the
+// chunk that ends there. So the chunks of a collective together meet every unit.
+//
+// In memory, bit u of a row of words is unit u. On the wire, bit i of a row of bytes is the i-th
+// unit that the chunk meets; bits behind the last one are zero.
+
+#ifndef WORKER_MEMORY_UNITS_H
+#define WORKER_MEMORY_UNITS_H
+
+#include "worker/transport/ring/schedule.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+// A run of units.
+struct unit_range {
+    uint32_t first;
+    uint32_t count;
+};
+
+enum unit_usage {
+    USAGE_NONE, // Of these units none was used, and there is at least one.
+    USAGE_SOME,
+    USAGE_ALL, // Or there is no unit.
+};
+
+// The units that a chunk meets; span lies inside the elements.
+struct unit_range units_met(const uint64_t *ends, uint32_t count, struct ring_span span);
+
+static inline uint32_t units_bytes(uint32_t count)
+{
+    return (count + 7) / 8;
+}
+
+static inline uint32_t units_words(uint32_t count)
+{
+    return (count + 63) / 64;
+}
+
+static inline bool units_is_used(const uint64_t *words, uint32_t unit)
+{
+    return words[unit / 64] >> (unit % 64) & 1;
+}
+
+static inline void units_set_used(uint64_t *words, uint32_t unit)
+{
+    words[unit / 64] |= (uint64_t)1 << (unit % 64);
+}
+
+// Writes the bits of a range as they travel: units_bytes(range.count) bytes.
+void units_pack(const uint64_t *words, struct unit_range range, uint8_t *bits);
+// words |= bits.
+void units_merge(uint64_t *words, struct unit_range range, const uint8_t *bits);
+
+// Whether bits behind the last one are zero.
+bool units_are_clean(const uint8_t *bits, uint32_t count);
+// Whether there are units, and none of them is used.
+bool units_none(const uint8_t *bits, uint32_t count);
+// Whether bits has every bit that words has in the range.
+bool units_include(const uint8_t *bits, struct unit_range range, const uint64_t *words);
+
+enum unit_usage units_usage(const uint64_t *words, struct unit_range range);
+
+#endif

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Headers of the ring predecessor: whether it begins the same step in the same phase, and has
+// started as often. Pure; part of the order core, whose rules stand in order.h (R1, start again).
+
+#include "worker/order/parts.h"
+
+#include "protos/topology.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+// Of one phase all ranks hold the same plan in force, or a fault of ours would be a silent hang.
+static void order_compare_header(struct order *order, const struct step_header *header)
+{
+    const bool phase = header->phase == order->phase;
+    struct up_message message = {.kind = UP_FAIL};
+    if (phase && header->plan_hash == (order->learning ? 0 : order->space)) {
+        order->header_equal = true;
+        return;
+    }
+    if (order->fail_said)
+        return;
+    order->fail_said = true;
+    message.u.fail.step = order->step;
+    message.u.fail.kind = phase ? HALT_PROTOCOL : HALT_PHASE;
+    snprintf(message.u.fail.text, sizeof(message.u.fail.text),
+             "this rank and its ring predecessor began different %s in step %" PRIu64,
+             phase ? "plans of one phase" : "phases", order->step);
+    order_send(order, &message);
+}
+
+// A header whose rank begins a step where this one has called lockstep_start again.
+static bool order_parted(struct order *order, const struct step_header *header)
+{
+    struct up_message message = {.kind = UP_FAIL};
+    if (header->starts >= order->starts)
+        return false;
+    if (order->fail_said)
+        return true;
+    order->fail_said = true;
+    message.u.fail.step = header->step;
+    message.u.fail.kind = HALT_MANIFEST;
+    snprintf(message.u.fail.text, sizeof(message.u.fail.text),
+             "this rank called lockstep_start again after step %" PRIu64 ", rank %" PRIu32
+             " began step %" PRIu64
+             " instead: close the same modules and call lockstep_start on every rank",
+             order->settled, topology_predecessor(order->rank, order->world_size), header->step);
+    order_send(order, &message);
+    return true;
+}
+
+// A rank that has joined an open wave is past it when it starts again, and so are all others.
+static void order_opening_received(struct order *order, const struct step_header *header)
+{
+    if (header->step > order->settled && header->step > order->opening)
+        order_parted(order, header);
+    order->early_opening = *header;
+}
+
+void order_start_begun(struct order *order)
+{
+    if (order->failed)
+        return;
+    order->plan_count = 0;
+    order->starts++;
+    for (uint32_t i = 0; i < order->early_count; i++)
+        order_parted(order, &order->early[i]);
+    order_opening_received(order, &order->early_opening);
+    order_advance(order);
+}
+
+void order_take_early_header(struct order *order)
+{
+    for (uint32_t i = 0; i < order->early_count; i++) {
+        const struct step_header header = order->early[i];
+        if (header.step != order->step)
+            continue;
+        order->early[i] = order->early[--order->early_count];
+        order_compare_header(order, &header);
+        return;
+    }
+}
+
+void order_header_received(struct order *order, const struct step_header *header)
+{
+    const bool started = header->starts == order->starts;
+    if (!order->failed && header->opening) {
+        order_opening_received(order, header);
+        return;
+    }
+    if (order->failed || header->step <= order->settled || order_parted(order, header))
+        return;
+    if (started && order->open && header->step == order->step)
+        order_compare_header(order, header);
+    else if (started && header->step > order->step && order->early_count < 2)
+        order->early[order->early_count++] = *header;
+    else
+        order_emit(order, &(struct order_action){
+                              .kind = ORDER_IMPOSSIBLE,
+                              .rank = topology_predecessor(order->rank, order->world_size),
+                              .step = order->step,
+                              .text = "sent an impossible header: no rank can be in that step"});
+    order_advance(order);
+}

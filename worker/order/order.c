@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The worker's order core; the rules stand in order.h. Pure.
+
+#include "worker/order/parts.h"
+
+#include <string.h>
+
+// ---- Actions -----------------------------------------------------------------------------------
+
+void order_emit(struct order *order, const struct order_action *action)
+{
+    order->sink.action(order->sink.context, action);
+}
+
+void order_send(struct order *order, struct up_message *message)
+{
+    message->generation = order->generation;
+    order_emit(order, &(struct order_action){.kind = ORDER_SEND, .up = message});
+}
+
+void order_fail(struct order *order, enum halt_kind halt, const char *text)
+{
+    if (order->failed)
+        return;
+    order->failed = true;
+    order_emit(order, &(struct order_action){
+                          .kind = ORDER_FAILED, .halt = halt, .text = text, .step = order->step});
+}
+
+static bool slot_equal(const struct slot_id *a, const struct slot_id *b)
+{
+    return a->module == b->module && a->call == b->call && a->bucket == b->bucket;
+}
+
+uint32_t order_call_end(const struct order *order, const struct call_id *call)
+{
+    uint32_t end = order->planned;
+    while (end > 0 && !order_of_call(&order->slots[end - 1].id, call))
+        end--;
+    return end;
+}
+
+// ---- Launching, closing, committing: what follows from the state -------------------------------
+
+static void order_launch(struct order *order, uint32_t index)
+{
+    struct order_slot *slot = &order->slots[index];
+    slot->zero = slot->state == SLOT_ZERO;
+    slot->state = SLOT_LAUNCHED;
+    order_emit(order, &(struct order_action){.kind = ORDER_LAUNCH,
+                                             .slot = slot,
+                                             .index = index,
+                                             .space = order->space,
+                                             .step = order->step});
+}
+
+static void order_launch_window(struct order *order)
+{
+    const bool gate = !order->options.strict || order->header_equal;
+    while (order->low < order->slot_count && order->slots[order->low].state == SLOT_FINAL)
+        order->low++;
+    while (order->front < order->slot_count && order->slots[order->front].state >= SLOT_SUMMED)
+        order->front++;
+    const uint32_t end = order->front + order->options.window;
+    for (uint32_t i = order->front; gate && i < order->slot_count && i < end; i++) {
+        if (order->slots[i].state == SLOT_READY || order->slots[i].state == SLOT_ZERO)
+            order_launch(order, i);
+        else if (order->options.strict && order->slots[i].state == SLOT_UNREADY)
+            break;
+    }
+}
+
+static void order_try_close(struct order *order)
+{
+    if (order->learning || !order->ended || !order->header_equal || order->close_joined)
+        return;
+    order->close_joined = true;
+    order->close.plan_number = order->plan_number;
+    order_emit(order, &(struct order_action){
+                          .kind = ORDER_CLOSE, .close = &order->close, .step = order->step});
+}
+
+static void order_try_commit(struct order *order)
+{
+    if (!order->closed || order->commit_joined || order->low < order->slot_count ||
+        order->given_up == order->step)
+        return;
+    order->commit_joined = true;
+    order_emit(order, &(struct order_action){.kind = ORDER_COMMIT, .step = order->step});
+}
+
+static void order_try_halt(struct order *order)
+{
+    const uint64_t step = order->halt.step;
+    if (!order->halt_held || (step != 0 && order->settled + 1 < step))
+        return;
+    order->halt_held = false;
+    order_fail(order, order->halt.kind, order->halt.text);
+}
+
+void order_advance(struct order *order)
+{
+    order_try_halt(order);
+    if (order->failed || !order->open)
+        return;
+    order_launch_window(order);
+    order_try_close(order);
+    order_try_commit(order);
+    order_waits_advance(order);
+}
+
+// ---- The trainer's side ------------------------------------------------------------------------
+
+void order_init(struct order *order, struct generation_id generation, uint32_t rank,
+                uint32_t world_size, const struct order_options *options, struct order_sink sink)
+{
+    memset(order, 0, sizeof(*order));
+    order->generation = generation;
+    order->rank = rank;
+    order->world_size = world_size;
+    order->options = *options;
+    if (options->window == 0)
+        order->options.window = LOCKSTEP_WINDOW;
+    if (options->threads == 0)
+        order->options.threads = 1;
+    order->sink = sink;
+    order->plan_room = LOCKSTEP_MAX_PLANS;
+}
+
+void order_resume(struct order *order, uint64_t settled)
+{
+    order->settled = order->step = settled;
+}
+
+static void order_adopt_plan(struct order *order, struct order_plan *plan)
+{
+    plan->used = order->step;
+    order->space = plan->hash;
+    order->strict = order->strict || plan->strict;
+    order->planned = order->slot_count = plan->count;
+    for (uint32_t i = 0; i < plan->count; i++)
+        order->slots[i] =
+            (struct order_slot){.id = plan->slots[i], .algorithm = plan->algorithms[i]};
+}
+
+void order_step_opening(struct order *order, uint64_t step, const struct open_wave *opening)
+{
+    const struct step_header header = {.step = step, .opening = true, .starts = order->starts};
+    if (order->failed)
+        return;
+    order->opening = step;
+    order_emit(order, &(struct order_action){.kind = ORDER_OPEN, .opening = opening, .step = step});
+    if (order->world_size > 1)
+        order_emit(order,
+                   &(struct order_action){.kind = ORDER_HEADER, .header = &header, .step = step});
+    order_advance(order);
+}
+
+uint64_t order_present_step(const struct order *order)
+{
+    return order->opening != 0 ? order->opening : order->step;
+}
+
+uint64_t order_lost_step(const struct order *order, bool needed)
+{
+    if (order->opening != 0)
+        return order->opening;
+    if (!order->open)
+        return order->settled == 0 ? 0 : order->settled + 1;
+    return order->commit_joined && !needed ? order->step + 1 : order->step;
+}
+
+void order_give_up(struct order *order, uint64_t step)
+{
+    order->given_up = step;
+}
+
+void order_step_begun(struct order *order, uint64_t step, uint64_t phase, const uint32_t *buckets)
+{
+    struct order_plan *plan = order_find_plan(order, phase);
+    const struct step_header header = {.step = step,
+                                       .phase = phase,
+                                       .plan_number = plan == NULL ? 0 : plan->number,
+                                       .plan_hash = plan == NULL ? 0 : plan->hash,
+                                       .starts = order->starts};
+    order->opening = 0;
+    order->step = step;
+    order->phase = phase;
+    order->open = true;
+    order->learning = plan == NULL;
+    order->ended = order->fail_said = false;
+    order->close_joined = order->closed = order->commit_joined = order->unplanned = false;
+    order->strict = order->options.strict;
+    order->header_equal = order->world_size == 1;
+    order->planned = order->slot_count = order->low = order->front = order->unplaced_count = 0;
+    memcpy(order->buckets, buckets, sizeof(order->buckets));
+    order->space = ~phase; // Learning has no plan; no plan's hash can be expected to equal this.
+    memset(&order->close, 0, sizeof(order->close));
+    memset(&order->verdict, 0, sizeof(order->verdict));
+    order_waits_reset(order);
+    if (plan != NULL)
+        order_adopt_plan(order, plan);
+    if (order->world_size > 1)
+        order_emit(order,
+                   &(struct order_action){.kind = ORDER_HEADER, .header = &header, .step = step});
+    order_take_early_header(order);
+    order_advance(order);
+}
+
+static struct order_slot *order_find(struct order *order, const struct slot_id *id, uint32_t first,
+                                     uint32_t end)
+{
+    for (uint32_t i = first; i < end; i++) {
+        if (slot_equal(&order->slots[i].id, id))
+            return &order->slots[i];
+    }
+    return NULL;
+}
+
+static void order_defer(struct order *order, const struct slot_id *id)
+{
+    order_emit(order,
+               &(struct order_action){.kind = ORDER_DEFER, .deferred = id, .step = order->step});
+}
+
+// Whether a place for it could be kept.
+static bool order_keep(struct order *order, const struct slot_id *id)
+{
+    if (order->unplaced_count == LOCKSTEP_MAX_SLOTS)
+        return false;
+    order->unplaced[order->unplaced_count++] = *id;
+    return true;
+}
+
+static void order_report_ready(struct order *order, const struct slot_id *id, enum dtype dtype,
+                               uint64_t elements)
+{
+    struct up_message message = {.kind = UP_READY};
+    if (!order_keep(order, id)) {
+        order_fail(order, HALT_PROTOCOL,
+                   "more slots became ready in one step than a plan may have");
+        return;
+    }
+    message.u.ready = (struct up_ready){.step = order->step,
+                                        .phase = order->phase,
+                                        .slot = *id,
+                                        .dtype = dtype,
+                                        .elements = elements};
+    order_send(order, &message);
+}
+
+// All ranks learn of it in the close wave. What cannot be kept is more than can be run.
+static void order_unplanned_ready(struct order *order, const struct slot_id *id)
+{
+    if (order->options.unplanned == UNPLANNED_DEFER) {
+        order_defer(order, id);
+        return;
+    }
+    order_close_add(&order->close, (struct call_id){.module = id->module, .call = id->call});
+    if (!order_keep(order, id))
+        order->close.too_many = 1;
+}
+
+void order_slot_ready(struct order *order, struct slot_id id, enum dtype dtype, uint64_t elements)
+{
+    struct order_slot *slot;
+    if (order->failed || !order->open)
+        return;
+    slot = order_find(order, &id, order->low, order->slot_count);
+    if (slot == NULL)
+        slot = order_find(order, &id, 0, order->low);
+    if (slot != NULL && slot->forfeited)
+        order_defer(order, &id);
+    else if (slot != NULL && slot->state == SLOT_UNREADY)
+        slot->state = SLOT_READY;
+    else if (slot == NULL && order->learning)
+        order_report_ready(order, &id, dtype, elements);
+    else if (slot == NULL)
+        order_unplanned_ready(order, &id);
+    order->waits_changed = true;
+    order_advance(order);
+}
+
+void order_step_ended(struct order *order)
+{
+    struct up_message message = {.kind = UP_END};
+    if (order->failed || !order->open)
+        return;
+    order->ended = true;
+    if (order->learning) {
+        message.u.end = (struct up_end){.step = order->step, .phase = order->phase};
+        order_send(order, &message);
+    } else {
+        for (uint32_t i = order->low; i < order->slot_count; i++) {
+            if (order->slots[i].state == SLOT_UNREADY)
+                order->slots[i].state = SLOT_ZERO;
+        }
+    }
+    order_advance(order);
+}
+
+// ---- The data plane's side ---------------------------------------------------------------------
+
+void order_slot_final(struct order *order, uint32_t index)
+{
+    if (order->failed || index >= order->slot_count)
+        return;
+    order->slots[index].state = SLOT_FINAL;
+    order_advance(order);
+}
+
+void order_slot_summed(struct order *order, uint32_t index)
+{
+    if (order->failed || index >= order->slot_count || order->slots[index].state != SLOT_LAUNCHED)
+        return;
+    order->slots[index].state = SLOT_SUMMED;
+    order_advance(order);
+}
+
+// Among those without a place; unplaced_count: it is not ready here.
+static uint32_t order_unplaced_index(const struct order *order, const struct slot_id *id)
+{
+    uint32_t i = 0;
+    while (i < order->unplaced_count && !slot_equal(&order->unplaced[i], id))
+        i++;
+    return i;
+}
+
+static void order_append(struct order *order, const struct order_slot *slot)
+{
+    const uint32_t index = order_unplaced_index(order, &slot->id);
+    struct order_slot *to = &order->slots[order->slot_count++];
+    *to = *slot;
+    to->algorithm = ALGORITHM_BY_SIZE;
+    to->state = index < order->unplaced_count ? SLOT_READY : SLOT_ZERO;
+    if (index < order->unplaced_count)
+        order->unplaced[index] = order->unplaced[--order->unplaced_count];
+}
+
+// The same on every rank: that of the calls outside the plan not all can be run, or none may be.
+static bool order_refuses(const struct order *order)
+{
+    const struct close_wave *verdict = &order->verdict;
+    uint32_t total = order->slot_count;
+    if (verdict->extra_total == 0)
+        return false;
+    if (order->options.unplanned != UNPLANNED_EXTEND ||
+        verdict->extra_total > LOCKSTEP_MAX_EXTRA_CALLS || verdict->too_many != 0)
+        return true;
+    for (uint32_t i = 0; i < verdict->extra_total; i++) {
+        const struct call_id *call = &verdict->extras[i];
+        if (call->module >= LOCKSTEP_MAX_MODULES || order_call_end(order, call) > 0)
+            return true;
+        total += order->buckets[call->module];
+    }
+    return total > LOCKSTEP_MAX_SLOTS;
+}
+
+// A plan has all buckets of a call, or none.
+static void order_extend(struct order *order)
+{
+    for (uint32_t i = 0; i < order->verdict.extra_total; i++) {
+        const struct call_id *call = &order->verdict.extras[i];
+        for (uint32_t bucket = 0; bucket < order->buckets[call->module]; bucket++) {
+            const struct slot_id id = {
+                .module = call->module, .call = call->call, .bucket = bucket};
+            order_append(order, &(struct order_slot){.id = id, .extension = true});
+        }
+    }
+}
+
+void order_close_completed(struct order *order, const struct close_wave *result)
+{
+    if (order->failed || !order->close_joined || order->closed)
+        return;
+    order->closed = true;
+    order->verdict = *result;
+    order->unplanned = order_refuses(order);
+    if (!order->unplanned)
+        order_extend(order);
+    order_switch_plans(order, result->plan_number);
+    order_advance(order);
+}
+
+// Nobody needs anything from another rank any more: a verdict of this step takes effect here.
+void order_commit_completed(struct order *order)
+{
+    if (order->failed || !order->commit_joined)
+        return;
+    order->open = false;
+    if (order->unplanned) {
+        order_fail(order, HALT_UNPLANNED, NULL);
+        return;
+    }
+    order->settled = order->step;
+    order_replan(order);
+    order_waits_settled(order);
+    order_emit(order, &(struct order_action){.kind = ORDER_SETTLED, .step = order->step});
+    order_advance(order);
+}
+
+// ---- The coordinator's side --------------------------------------------------------------------
+
+// NULL: it can be.
+static const char *order_impossible_grant(struct order *order, const struct down_grant *grant)
+{
+    if (order->slot_count == LOCKSTEP_MAX_SLOTS)
+        return "the coordinator granted more slots than a plan may have";
+    if (order_find(order, &grant->slot, 0, order->slot_count) != NULL)
+        return "the coordinator granted a slot twice";
+    // Only a rank that gives up calls has memory for what they bring later.
+    if (grant->forced && !order->options.zero_defer)
+        return "the coordinator gave up a call of this rank, which gives up none";
+    return NULL;
+}
+
+void order_granted(struct order *order, const struct down_grant *grant)
+{
+    struct order_slot slot = {.id = grant->slot};
+    if (order->failed || !order->open || !order->learning || grant->step != order->step)
+        return;
+    const char *wrong = order_impossible_grant(order, grant);
+    if (wrong != NULL) {
+        order_fail(order, HALT_PROTOCOL, wrong);
+        return;
+    }
+    if (order_unplaced_index(order, &grant->slot) == order->unplaced_count) {
+        slot.forfeited = grant->forced && !order->ended;
+        if (!slot.forfeited && !order->ended) {
+            order_fail(order, HALT_PROTOCOL,
+                       "the coordinator granted a slot that is not ready here");
+            return;
+        }
+    }
+    order_append(order, &slot);
+    if (slot.forfeited)
+        order_waits_forfeited(order, &slot.id);
+    order->waits_changed = true;
+    order_advance(order);
+}
+
+uint64_t order_first_impossible(const struct order *order)
+{
+    return order->open && order->commit_joined ? order->step + 1 : order->settled + 1;
+}
+
+void order_halted(struct order *order, const struct down_halt *halt)
+{
+    if (order->failed)
+        return;
+    if (!order->halt_held || halt->step < order->halt.step) {
+        order->halt_held = true;
+        order->halt = *halt;
+    }
+    order_advance(order);
+}

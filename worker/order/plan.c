@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The plans that a rank holds: one in force for each phase, and at most one newer, which all ranks
+// put into force before the same step. Pure; part of the order core, see order.h.
+
+#include "worker/order/parts.h"
+
+void order_forget_plans(struct order *order)
+{
+    order->plan_count = 0;
+}
+
+// Index of the plan of a phase; plan_count: there is none.
+static uint32_t order_plan_index(const struct order *order, uint64_t phase)
+{
+    uint32_t i = 0;
+    while (i < order->plan_count && order->plans[i].phase != phase)
+        i++;
+    return i;
+}
+
+struct order_plan *order_find_plan(struct order *order, uint64_t phase)
+{
+    const uint32_t index = order_plan_index(order, phase);
+    return index < order->plan_count ? &order->plans[index] : NULL;
+}
+
+const struct order_plan *order_plan_of(const struct order *order, uint64_t phase)
+{
+    const uint32_t index = order_plan_index(order, phase);
+    return index < order->plan_count ? &order->plans[index] : NULL;
+}
+
+// Steps have one phase each, so no two plans were used last in the same step.
+static struct order_plan *order_oldest_plan(struct order *order)
+{
+    struct order_plan *oldest = &order->plans[0];
+    for (uint32_t i = 1; i < order->plan_count; i++) {
+        if (order->plans[i].used < oldest->used)
+            oldest = &order->plans[i];
+    }
+    return oldest;
+}
+
+// What the newer plan was made from may be forgotten since, or learned anew: then so is this one.
+// Who holds which plan in force follows from the steps alone, so all ranks decide alike; when the
+// plan arrived decides nothing.
+void order_switch_plans(struct order *order, uint64_t number)
+{
+    struct order_plan *newer = &order->newer;
+    struct order_plan *old;
+    if (number > order->plan_in_force)
+        order->plan_in_force = number;
+    if (newer->number == 0 || newer->number > order->plan_in_force)
+        return;
+    old = order_find_plan(order, newer->phase);
+    if (old != NULL && old->number == newer->replaces) {
+        newer->used = old->used;
+        *old = *newer;
+    }
+    newer->number = 0;
+}
+
+static void order_install_learned(struct order *order)
+{
+    struct order_plan *plan = order_find_plan(order, order->incoming.phase);
+    if (plan == NULL && order->plan_count < order->plan_room)
+        plan = &order->plans[order->plan_count++];
+    if (plan == NULL)
+        plan = order_oldest_plan(order);
+    *plan = order->incoming;
+    plan->used = order->step;
+}
+
+// A slot that is there twice would be launched twice, with the same memory.
+static bool order_plan_repeats(const struct order_plan *plan)
+{
+    for (uint32_t i = 1; i < plan->count; i++) {
+        const struct slot_id *id = &plan->slots[i];
+        for (uint32_t j = 0; j < i; j++) {
+            if (plan->slots[j].bucket == id->bucket && plan->slots[j].module == id->module &&
+                plan->slots[j].call == id->call)
+                return true;
+        }
+    }
+    return false;
+}
+
+static void order_plan_complete(struct order *order, const struct down_plan_part *part)
+{
+    if (order_plan_repeats(&order->incoming)) {
+        order_fail(order, HALT_PROTOCOL, "the coordinator sent a plan that has a slot twice");
+        return;
+    }
+    if (part->number <= order->plan_number || (!part->closes_step && order->newer.number != 0)) {
+        order_fail(order, HALT_PROTOCOL, "the coordinator sent a plan that nobody waits for");
+        return;
+    }
+    order->plan_number = part->number;
+    if (!part->closes_step) {
+        order->newer = order->incoming;
+        return;
+    }
+    order_switch_plans(order, part->number);
+    order_install_learned(order);
+    if (order->open && order->learning && part->step == order->step)
+        order->closed = true;
+}
+
+void order_plan_received(struct order *order, const struct down_plan_part *part)
+{
+    struct order_plan *plan = &order->incoming;
+    if (order->failed)
+        return;
+    if (part->slot_first == 0) {
+        plan->phase = part->phase;
+        plan->number = part->number;
+        plan->replaces = part->replaces;
+        plan->hash = part->hash;
+        plan->strict = part->strict;
+        plan->count = 0;
+    }
+    if (part->number != plan->number || part->slot_first != plan->count ||
+        plan->count + part->slot_count > LOCKSTEP_MAX_SLOTS) {
+        order_fail(order, HALT_PROTOCOL, "the coordinator sent parts of a plan out of order");
+        return;
+    }
+    for (uint32_t i = 0; i < part->slot_count; i++) {
+        plan->algorithms[plan->count] = (uint8_t)part->slots[i].algorithm;
+        plan->slots[plan->count++] = part->slots[i].id;
+    }
+    if (part->last)
+        order_plan_complete(order, part);
+    order_advance(order);
+}

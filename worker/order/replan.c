@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Steps that differ from their plan, time and again and always alike: then the coordinator is told
+// what the plan should be (R13). Pure; part of the order core, see order.h.
+//
+// A step deviates when calls outside its plan were appended, which all ranks know from the close
+// wave, so rank 0 speaks of it; or when this rank gave up planned calls in favour of one that it
+// waited for, which nobody else knows. It is said after a step that is settled: so all ranks know
+// what its close wave has put into force. A plan should have the calls that were appended, behind
+// all others; and what was given up, right behind what was waited for then.
+
+#include "worker/order/parts.h"
+
+static uint64_t deviation_add(uint64_t deviation, uint64_t first, uint64_t second)
+{
+    deviation = (deviation ^ first) * UINT64_C(0x9e3779b97f4a7c15);
+    deviation = (deviation ^ deviation >> 29 ^ second) * UINT64_C(0xbf58476d1ce4e5b9);
+    return (deviation ^ deviation >> 32) | 1; // Never 0.
+}
+
+// What this rank has to say of the step, as a number; 0: nothing.
+static uint64_t deviation_of(const struct order *order)
+{
+    uint64_t deviation = 0;
+    for (uint32_t i = 0; order->options.zero_defer && i < order->planned; i++) {
+        if (order->slots[i].forfeited)
+            deviation = deviation_add(deviation, i, order->slots[i].behind);
+    }
+    for (uint32_t i = 0; order->rank == 0 && i < order->verdict.extra_total; i++) {
+        const struct call_id *call = &order->verdict.extras[i];
+        deviation = deviation_add(deviation, LOCKSTEP_MAX_SLOTS + call->module, call->call);
+    }
+    return deviation;
+}
+
+// After LOCKSTEP_REPLAN_STEPS steps, and twice as many each time: the plan may stay as it is.
+static bool replan_due(uint32_t alike)
+{
+    const uint32_t turns = alike / LOCKSTEP_REPLAN_STEPS;
+    return alike % LOCKSTEP_REPLAN_STEPS == 0 && (turns & (turns - 1)) == 0;
+}
+
+// ---- The calls ---------------------------------------------------------------------------------
+
+// False: there are more than can be told. A call that is there already is not added.
+static bool replan_add(struct up_replan *replan, uint32_t module, uint32_t call)
+{
+    for (uint32_t i = 0; i < replan->call_count; i++) {
+        if (replan->calls[i].module == module && replan->calls[i].call == call)
+            return true;
+    }
+    if (replan->call_count == LOCKSTEP_REPLAN_CALLS)
+        return false;
+    replan->calls[replan->call_count++] = (struct call_id){.module = module, .call = call};
+    return true;
+}
+
+static bool replan_add_slot(struct up_replan *replan, const struct order_slot *slot)
+{
+    return replan_add(replan, slot->id.module, slot->id.call);
+}
+
+// What was given up behind this slot, which is the last of what was waited for.
+static bool replan_add_behind(const struct order *order, uint32_t behind, struct up_replan *replan)
+{
+    bool fits = true;
+    for (uint32_t i = 0; fits && i < behind; i++) {
+        if (order->slots[i].forfeited && order->slots[i].behind == behind)
+            fits = replan_add_slot(replan, &order->slots[i]);
+    }
+    return fits;
+}
+
+static bool replan_calls(const struct order *order, struct up_replan *replan)
+{
+    bool fits = true;
+    for (uint32_t i = 0; fits && i < order->planned; i++) {
+        if (!order->slots[i].forfeited)
+            fits = replan_add_slot(replan, &order->slots[i]);
+        if (fits && order->options.zero_defer)
+            fits = replan_add_behind(order, i, replan);
+    }
+    for (uint32_t i = 0; fits && i < order->verdict.extra_total; i++)
+        fits = replan_add(replan, order->verdict.extras[i].module, order->verdict.extras[i].call);
+    return fits;
+}
+
+void order_replan(struct order *order)
+{
+    struct up_message message = {.kind = UP_REPLAN};
+    struct up_replan *replan = &message.u.replan;
+    struct order_plan *plan = order_find_plan(order, order->phase);
+    if (order->learning || order->alone || plan == NULL || plan->hash != order->space)
+        return; // The step had no plan, or it is not in force any more.
+    const uint64_t deviation = deviation_of(order);
+    plan->alike = deviation == plan->deviation ? plan->alike + 1 : 1;
+    plan->deviation = deviation;
+    if (deviation == 0 || !replan_due(plan->alike))
+        return;
+    replan->step = order->step;
+    replan->phase = order->phase;
+    replan->replaces = plan->number;
+    replan->in_force = order->plan_in_force;
+    if (replan_calls(order, replan))
+        order_send(order, &message);
+}

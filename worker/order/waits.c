@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Threads of the trainer that wait for a call before the end of the step: when they may go on, what
+// they give up, and what the coordinator has to be told so that ranks that wait for each other are
+// found out. Pure; part of the order core, whose rules stand in order.h (R9).
+//
+// Words: a wait *counts* when its thread is blocked by it, which is over when the wait is
+// withdrawn. The rank is *blocked* when as many waits count as the trainer has threads. A planned
+// slot is *lacking* when it is not ready here, unless its call is open and may be waited for.
+
+#include "worker/order/parts.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static bool call_equal(const struct call_id *a, const struct call_id *b)
+{
+    return a->module == b->module && a->call == b->call;
+}
+
+void order_waits_reset(struct order *order)
+{
+    order->wait_count = order->open_call_count = order->unanswered = 0;
+    order->waits_changed = false;
+    order->said.wait_count = 0;
+    order->said_wait.step = 0;
+}
+
+// ---- Going on ----------------------------------------------------------------------------------
+
+static void wait_answer(struct order *order, const struct call_id *call, enum order_release release)
+{
+    order_emit(order,
+               &(struct order_action){
+                   .kind = ORDER_RELEASE, .call = *call, .release = release, .step = order->step});
+}
+
+static void wait_release(struct order *order, uint32_t index, enum order_release release)
+{
+    const struct call_id call = order->waits[index].call;
+    order->wait_count--;
+    memmove(&order->waits[index], &order->waits[index + 1],
+            (order->wait_count - index) * sizeof(order->waits[0]));
+    order->waits_changed = true;
+    wait_answer(order, &call, release);
+}
+
+// Slots become final in any order, and each is looked at once. Those without a place are missing
+// in the end.
+static bool wait_is_final(const struct order *order, struct order_wait *wait)
+{
+    for (; wait->at < order->slot_count; wait->at++) {
+        const struct order_slot *slot = &order->slots[wait->at];
+        if (!order_of_call(&slot->id, &wait->call))
+            continue;
+        if (slot->state != SLOT_FINAL)
+            return false;
+        wait->finals++;
+    }
+    return wait->finals >= order->buckets[wait->call.module];
+}
+
+static void waits_go_on(struct order *order)
+{
+    for (uint32_t i = 0; i < order->wait_count;) {
+        if (order->waits[i].deferred)
+            wait_release(order, i, RELEASE_DEFERRED);
+        else if (wait_is_final(order, &order->waits[i]))
+            wait_release(order, i, RELEASE_FINAL);
+        else
+            i++;
+    }
+}
+
+void order_waits_settled(struct order *order)
+{
+    while (order->wait_count > 0)
+        wait_release(order, 0, RELEASE_FINAL);
+}
+
+static void waits_withdraw(struct order *order)
+{
+    for (uint32_t i = 0; i < order->wait_count;) {
+        if (order->waits[i].withdrawn)
+            wait_release(order, i, RELEASE_WITHDRAWN);
+        else
+            i++;
+    }
+}
+
+// ---- Giving up ---------------------------------------------------------------------------------
+
+void order_waits_forfeited(struct order *order, const struct slot_id *slot)
+{
+    for (uint32_t i = 0; i < order->wait_count; i++) {
+        if (order_of_call(slot, &order->waits[i].call))
+            order->waits[i].deferred = true;
+    }
+}
+
+static bool slot_lacking(const struct order *order, const struct order_slot *slot)
+{
+    if (slot->state != SLOT_UNREADY)
+        return false;
+    for (uint32_t i = 0; order->options.wait_while_open && i < order->open_call_count; i++) {
+        if (order_of_call(&slot->id, &order->open_calls[i]))
+            return false;
+    }
+    return true;
+}
+
+// Also of a call that is final already: what is given up must not depend on time.
+static void waits_forfeit(struct order *order)
+{
+    uint32_t end = 0;
+    for (uint32_t i = 0; i < order->wait_count; i++) {
+        const uint32_t own = order_call_end(order, &order->waits[i].call);
+        end = own > end ? own : end;
+    }
+    for (uint32_t i = order->low; i < end; i++) {
+        struct order_slot *slot = &order->slots[i];
+        if (!slot_lacking(order, slot))
+            continue;
+        slot->state = SLOT_ZERO;
+        slot->forfeited = true;
+        slot->behind = end - 1;
+        order_waits_forfeited(order, &slot->id);
+    }
+}
+
+// ---- Saying ------------------------------------------------------------------------------------
+
+static uint32_t waits_counting(const struct order *order)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < order->wait_count; i++)
+        count += !order->waits[i].withdrawn;
+    return count;
+}
+
+static void set_add(struct slot_set *set, uint32_t position)
+{
+    set->words[position / 64] |= UINT64_C(1) << position % 64;
+}
+
+// A slot is launched when it lies in the window of the lowest one that is not final: it needs all
+// that are W and more before it. Where operations are paired by their order, it needs all before
+// it.
+void order_need(const struct order *order, struct call_id call, struct slot_set *needs)
+{
+    const uint32_t end = order_call_end(order, &call);
+    uint32_t before = order->strict ? end : 0;
+    memset(needs, 0, sizeof(*needs));
+    if (!order->strict && end > order->options.window)
+        before = end - order->options.window;
+    for (uint32_t i = 0; i < end; i++) {
+        if (i < before || order_of_call(&order->slots[i].id, &call))
+            set_add(needs, i);
+    }
+}
+
+// Names the first slot of each call; those of a call need not stand together.
+static void blocked_name(struct up_blocked *blocked, uint32_t position, const struct slot_id *slot)
+{
+    for (uint32_t i = 0; i < blocked->lack_count; i++) {
+        if (order_of_call(slot, &blocked->lacking[i].call))
+            return;
+    }
+    if (blocked->lack_count == LOCKSTEP_LACKS_NAMED)
+        return;
+    blocked->lacking[blocked->lack_count++] = (struct blocked_lack){
+        .position = position, .call = {.module = slot->module, .call = slot->call}};
+}
+
+// The lowest lacking position; LOCKSTEP_MAX_SLOTS: there is none.
+static uint32_t blocked_lacks(const struct order *order, struct up_blocked *blocked)
+{
+    uint32_t lowest = LOCKSTEP_MAX_SLOTS;
+    for (uint32_t i = order->low; i < order->planned; i++) {
+        if (!slot_lacking(order, &order->slots[i]))
+            continue;
+        lowest = i < lowest ? i : lowest;
+        set_add(&blocked->lacks, i);
+        blocked_name(blocked, i, &order->slots[i].id);
+    }
+    return lowest;
+}
+
+// A call outside the plan completes only after every rank's step_end, this one's included.
+static void waits_never_end(struct order *order, const struct call_id *call)
+{
+    struct up_message message = {.kind = UP_FAIL};
+    if (order->fail_said)
+        return;
+    order->fail_said = true;
+    message.u.fail.step = order->step;
+    message.u.fail.kind = HALT_UNPLANNED;
+    snprintf(message.u.fail.text, sizeof(message.u.fail.text),
+             "this rank waits for call %" PRIu32 " of module %" PRIu32
+             " before the end of step %" PRIu64
+             ", but the plan does not have it: wait in lockstep_step_end, or use another phase "
+             "label",
+             call->call + 1, call->module, order->step);
+    message.generation = order->generation;
+    order_emit(order, &(struct order_action){
+                          .kind = ORDER_SEND, .up = &message, .step = order->step, .call = *call});
+}
+
+// A wait for a call outside the plan ends no earlier than this rank is released otherwise: it is
+// told of only when there is no other.
+static void waits_say_blocked(struct order *order)
+{
+    struct up_message message = {.kind = UP_BLOCKED};
+    struct up_blocked *blocked = &message.u.blocked;
+    const struct call_id *outside = NULL;
+    uint32_t end = 0;
+    memset(blocked, 0, sizeof(*blocked));
+    for (uint32_t i = 0; i < order->wait_count; i++) {
+        const struct order_wait *wait = &order->waits[i];
+        const uint32_t own = order_call_end(order, &wait->call);
+        if (wait->withdrawn)
+            continue;
+        if (own == 0) {
+            outside = &wait->call;
+            continue;
+        }
+        blocked->waits[blocked->wait_count].call = wait->call;
+        order_need(order, wait->call, &blocked->waits[blocked->wait_count++].needs);
+        end = own > end ? own : end;
+    }
+    if (blocked->wait_count == 0) {
+        waits_never_end(order, outside);
+        return;
+    }
+    blocked->step = order->step;
+    blocked->space = order->space;
+    if (blocked_lacks(order, blocked) >= end && order->watched != order->step)
+        return;
+    if (memcmp(&order->said, blocked, sizeof(*blocked)) == 0)
+        return;
+    order->said = *blocked;
+    order->watched = order->step;
+    order_send(order, &message);
+}
+
+// Of a call the lowest bucket that is not granted.
+static const struct slot_id *learning_slot(const struct order *order, const struct call_id *call)
+{
+    const struct slot_id *lowest = NULL;
+    for (uint32_t i = 0; i < order->unplaced_count; i++) {
+        const struct slot_id *slot = &order->unplaced[i];
+        if (order_of_call(slot, call) && (lowest == NULL || slot->bucket < lowest->bucket))
+            lowest = slot;
+    }
+    return lowest;
+}
+
+static bool said_already(const struct up_wait *said, const struct up_wait *wait)
+{
+    return said->step == wait->step && said->also_count == wait->also_count &&
+           memcmp(&said->slot, &wait->slot, sizeof(said->slot)) == 0 &&
+           memcmp(said->also, wait->also, wait->also_count * sizeof(said->also[0])) == 0;
+}
+
+// A thread whose slots are all granted goes on by itself.
+static void waits_say_learning(struct order *order)
+{
+    struct up_message message = {.kind = UP_WAIT};
+    struct up_wait *wait = &message.u.wait;
+    uint32_t count = 0;
+    *wait = (struct up_wait){.step = order->step, .phase = order->phase};
+    for (uint32_t i = 0; i < order->wait_count; i++) {
+        const struct slot_id *slot = learning_slot(order, &order->waits[i].call);
+        if (order->waits[i].withdrawn)
+            continue;
+        if (slot == NULL)
+            return;
+        if (count++ == 0)
+            wait->slot = *slot;
+        else
+            wait->also[wait->also_count++] = *slot;
+    }
+    if (said_already(&order->said_wait, wait))
+        return;
+    order->said_wait = *wait;
+    order_send(order, &message);
+}
+
+static void waits_say(struct order *order)
+{
+    if (!order->waits_changed)
+        return;
+    order->waits_changed = false;
+    if (order->alone || order->ended || waits_counting(order) < order->options.threads)
+        return;
+    if (order->learning)
+        waits_say_learning(order);
+    else
+        waits_say_blocked(order);
+}
+
+void order_waits_advance(struct order *order)
+{
+    if (order->wait_count == 0)
+        return;
+    waits_go_on(order);
+    waits_say(order);
+}
+
+// Says that this rank is blocked no more, after it was said that it is.
+static void waits_unsay(struct order *order)
+{
+    struct up_message message = {.kind = UP_BLOCKED};
+    message.u.blocked =
+        (struct up_blocked){.step = order->step, .space = order->learning ? 0 : order->space};
+    order->said.wait_count = 0;
+    order->said_wait.step = 0;
+    order->unanswered++;
+    order_send(order, &message);
+}
+
+// ---- Facts -------------------------------------------------------------------------------------
+
+void order_call_begun(struct order *order, struct call_id call)
+{
+    if (order->failed || !order->open || order->open_call_count == LOCKSTEP_MAX_MODULES)
+        return;
+    order->open_calls[order->open_call_count++] = call;
+    order->waits_changed = true;
+    order_advance(order);
+}
+
+void order_call_ended(struct order *order, struct call_id call)
+{
+    for (uint32_t i = 0; i < order->open_call_count; i++) {
+        if (!call_equal(&order->open_calls[i], &call))
+            continue;
+        order->open_calls[i] = order->open_calls[--order->open_call_count];
+        break;
+    }
+    order->waits_changed = true;
+    if (!order->failed)
+        order_advance(order);
+}
+
+static bool call_deferred(const struct order *order, const struct call_id *call)
+{
+    for (uint32_t i = 0; i < order->slot_count; i++) {
+        if (order->slots[i].forfeited && order_of_call(&order->slots[i].id, call))
+            return true;
+    }
+    return !order->learning && order->options.unplanned == UNPLANNED_DEFER &&
+           order->buckets[call->module] > 0 && order_call_end(order, call) == 0;
+}
+
+void order_wait_begun(struct order *order, struct call_id call)
+{
+    if (order->failed)
+        return;
+    if (!order->open || call.module >= LOCKSTEP_MAX_MODULES) {
+        wait_answer(order, &call, RELEASE_FINAL); // Its step is settled.
+        return;
+    }
+    if (call_deferred(order, &call)) {
+        wait_answer(order, &call, RELEASE_DEFERRED);
+        return;
+    }
+    if (order->wait_count == LOCKSTEP_MAX_WAITS) {
+        wait_answer(order, &call, RELEASE_WITHDRAWN);
+        return;
+    }
+    order->waits[order->wait_count++] = (struct order_wait){.call = call};
+    if (order->options.zero_defer && waits_counting(order) >= order->options.threads)
+        waits_forfeit(order);
+    order->waits_changed = true;
+    order_advance(order);
+}
+
+enum order_release order_wait_ask(const struct order *order, struct call_id call)
+{
+    struct order_wait wait = {.call = call};
+    if (!order->open || call.module >= LOCKSTEP_MAX_MODULES)
+        return RELEASE_FINAL; // Its step is settled.
+    if (call_deferred(order, &call))
+        return RELEASE_DEFERRED;
+    return wait_is_final(order, &wait) ? RELEASE_FINAL : RELEASE_WITHDRAWN;
+}
+
+// While the coordinator counts on a wait that is over, it may find this rank in a cycle that is
+// none: so the thread goes on only when it has answered.
+void order_wait_ended(struct order *order, struct call_id call)
+{
+    uint32_t i = 0;
+    while (i < order->wait_count &&
+           (order->waits[i].withdrawn || !call_equal(&order->waits[i].call, &call)))
+        i++;
+    if (order->failed || i == order->wait_count)
+        return;
+    order->waits[i].withdrawn = true;
+    if (!order->alone && (order->said.wait_count > 0 || order->said_wait.step != 0))
+        waits_unsay(order);
+    if (order->unanswered == 0)
+        waits_withdraw(order);
+    order_advance(order);
+}
+
+void order_queried(struct order *order, const struct down_query *query)
+{
+    if (order->failed || query->step > order->step + 1)
+        return; // Nobody can be there.
+    if (query->withdrawn && query->step == order->step && order->unanswered > 0 &&
+        --order->unanswered == 0)
+        waits_withdraw(order);
+    if (query->step > order->watched)
+        order->watched = query->step;
+    order->waits_changed = true;
+    order_advance(order);
+}
+
+void order_coordinator_lost(struct order *order)
+{
+    order->alone = true;
+    order->unanswered = 0;
+    if (!order->failed)
+        waits_withdraw(order);
+}

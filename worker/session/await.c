@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the trainer is blocked in; await.h says what it is for. Trainer threads write it and the
+// watch reads it, all under the session's mutex. So what is read is of one moment: the trainer has
+// entered its wait, and everything that it did before is counted.
+
+#include "worker/session/await.h"
+
+#include "base/hash.h"
+#include "base/text.h"
+#include "worker/session/session.h"
+
+#include <string.h>
+
+// ---- Waits -------------------------------------------------------------------------------------
+
+// The function that this thread has entered last: several threads may wait at the same time.
+static _Thread_local enum api_function entered;
+static _Thread_local uint32_t entered_module;
+
+void await_enter(enum api_function function, uint32_t module)
+{
+    entered = function;
+    entered_module = module;
+}
+
+struct standing await_work(const struct lockstep_work *work)
+{
+    return (struct standing){.key = {.kind = AWAIT_COLLECTIVE,
+                                     .space = work->collective.tag.space,
+                                     .number = work->collective.tag.slot},
+                             .function = entered,
+                             .module = entered_module,
+                             .work = work};
+}
+
+struct standing await_other(enum await_kind kind, enum api_function function, uint64_t number)
+{
+    return (struct standing){.key = {.kind = kind, .number = number},
+                             .function = function,
+                             .module = LOCKSTEP_MAX_MODULES};
+}
+
+void await_begin_locked(struct lockstep_session *session, const struct standing *standing)
+{
+    mutex_assert_held(&session->mutex);
+    if (session->blocked_threads++ > 0)
+        session->several_block = true;
+    session->standing = standing;
+    session->standing_number++;
+}
+
+void await_end_locked(struct lockstep_session *session)
+{
+    mutex_assert_held(&session->mutex);
+    session->blocked_threads--;
+    session->standing = NULL;
+}
+
+void await_begun_locked(struct lockstep_session *session)
+{
+    mutex_assert_held(&session->mutex);
+    if (session->blocked_threads > 0)
+        session->several_block = true;
+}
+
+// ---- What this rank has not done ---------------------------------------------------------------
+
+static bool await_step_ended(const struct lockstep_session *session, uint64_t step)
+{
+    if (session->step != step || session->window_open)
+        return session->step > step;
+    return session->ending || !session->step_open;
+}
+
+// Uses of a name that the library keeps for buffers are counted by their work.
+static uint64_t await_uses(const struct lockstep_session *session, uint64_t space)
+{
+    for (uint32_t g = 0; g < session->group_count; g++) {
+        const struct lockstep_work *work = session->groups[g].work;
+        if (hash64(work->name, strlen(work->name)) == space)
+            return work->uses;
+    }
+    for (uint32_t i = 0; i < SESSION_MAX_NAMES; i++) {
+        const struct name_use *use = &session->names[(space + i) % SESSION_MAX_NAMES];
+        if (use->hash == space)
+            return use->uses;
+        if (use->hash == 0)
+            break;
+    }
+    return 0;
+}
+
+// Other threads may make calls while the trainer is blocked. So it is only said that a call is not
+// made where no other thread has called the library and the trainer announces none.
+static bool await_call_lacks(const struct lockstep_session *session, const struct await_key *key)
+{
+    const uint32_t index = (uint32_t)key->space;
+    struct thread_note notes[2];
+    if (session->config.trainer_threads > 1 || threads_list(&session->callers, notes, 2) > 1 ||
+        index >= session->module_count || await_step_ended(session, key->number) ||
+        session->accumulating)
+        return false;
+    if (session->step < key->number)
+        return true;
+    const struct lockstep_module *module = session->modules[index];
+    return module->separate_calls ? module->calls_made <= key->space >> 32
+                                  : module->calls_made < module->calls_per_step;
+}
+
+static bool await_lacks(const struct lockstep_session *session, const struct await_key *key)
+{
+    switch (key->kind) {
+    case AWAIT_STEP:
+        return !await_step_ended(session, key->number);
+    case AWAIT_OPENING:
+        return session->openings < key->number;
+    case AWAIT_START:
+        return session->starts < key->number;
+    case AWAIT_COLLECTIVE:
+        return await_uses(session, key->space) <= key->number;
+    case AWAIT_CALL:
+        return await_call_lacks(session, key);
+    case AWAIT_NONE:
+        break;
+    }
+    return false;
+}
+
+// ---- Reading -----------------------------------------------------------------------------------
+
+// The library's own broadcasts end on a rank without hearing of all others.
+static void await_fill_work(const struct lockstep_work *work, struct await *await)
+{
+    const struct collective *collective = &work->collective;
+    await->rooted = collective->kind == COLLECTIVE_BROADCAST && !work->confirmed;
+    await->root = await->rooted ? collective->root : 0;
+    if (await->function == API_WORK_WAIT || await->function == API_BARRIER ||
+        await->function == API_ALLREDUCE || await->function == API_BROADCAST)
+        text_copy(await->name, sizeof(await->name), work->name);
+}
+
+static void await_fill_locked(const struct lockstep_session *session,
+                              const struct down_query *query, struct await *await)
+{
+    const struct standing *standing = session->standing;
+    await->key = standing->key;
+    await->function = standing->function;
+    await->module = standing->module;
+    await->step = session->step;
+    await->open = session->step > 0 && !await_step_ended(session, session->step);
+    if (standing->work != NULL)
+        await_fill_work(standing->work, await);
+    for (uint32_t i = 0; i < query->key_count; i++) {
+        if (await_lacks(session, &query->keys[i]))
+            await->lacks[await->lack_count++] = query->keys[i];
+    }
+}
+
+void await_read(struct lockstep_session *session, const struct down_query *query, uint64_t *seen,
+                struct await *await)
+{
+    memset(await, 0, sizeof(*await));
+    mutex_lock(&session->mutex);
+    const bool stands = session->standing != NULL && *seen == session->standing_number &&
+                        !session->several_block && session->failure == 0;
+    *seen = session->standing_number;
+    if (stands)
+        await_fill_locked(session, query, await);
+    mutex_unlock(&session->mutex);
+}

@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Who drives a session: the engine thread, and how calls that block do its work themselves. Runs on
+// the engine thread and on trainer threads. What driving consists of is in worker/engine/engine.c.
+//
+// The rules. `holder` says who has the right to drive; it changes under the session's mutex only,
+// so whatever one driver has written, the next one sees.
+//
+// - A call that blocks takes the right when nobody has it, and drives until its wish has come true.
+//   When another thread has it, the call becomes a waiter; if that thread is the engine's, it is
+//   told to pass the right on.
+// - Whoever gives up the right passes it to the first waiter whose wish has not come true; without
+//   one, nobody has it.
+// - The engine thread takes the right when nobody has it and there is work left (`left`), or when
+//   no call has used it during a lease. It keeps it while anything is in flight; when nothing is,
+//   it gives it up and dozes: it sleeps until something arrives, without the right, so a call that
+//   blocks then finds it free and wakes nobody.
+// - A lease begins when the engine thread would drive and sees that calls have used the right since
+//   it last looked: it sleeps through 1 ms, then 2, up to 8, as long as they go on doing so. Calls
+//   that follow each other so neither hand anything over nor compete with a thread that the same
+//   traffic wakes. They renew the lease by counting `uses`, without a clock or a system call.
+//
+// Why no wake-up is lost. Say that something is due: a command is in the inbox, the session has
+// failed, or a wish is not true yet. Under the mutex one of these holds:
+//
+// (a) Somebody drives. A driver looks at inbox, failure, waiters and its own wish under the mutex
+//     before each transport_progress, and whoever changes one of them calls transport_wake after
+//     it. A wake-up that comes before the driver sleeps ends that sleep at once; one that an
+//     earlier driver has left behind makes a later one look once too often.
+// (b) Nobody drives, and `left` is set. Whoever set it has seen, under the same mutex, that the
+//     engine thread is awake, or has rung the bell. The thread looks at `left` under the mutex
+//     before it sleeps, and the bell stays readable until it is heard. So it takes the right, or
+//     finds that a call has taken it, which is (a) again.
+// (c) Nobody drives, and `left` is not set. Then, when the right was given up, the inbox was empty,
+//     nothing was in flight, and every waiter's wish was true (they were told); what is posted
+//     later sets `left`. What else may arrive, such as the death of a peer, can wait for the end of
+//     the lease or wakes who dozes.
+//
+// A waiter whose deadline passes while the right is passed to it finds that out under the mutex, in
+// which it leaves the list, and gives up the right as every driver does.
+
+#include "worker/session/drive.h"
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "worker/kernels/kernels.h"
+#include "worker/session/session.h"
+#include "worker/support/error.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define DRIVE_LEASE_MS 1
+#define DRIVE_LEASE_MAX_MS 8
+
+// A call that blocks while another thread drives. On its stack.
+struct drive_waiter {
+    struct list waiters;
+    const struct wish *wish;
+    struct cond cond;
+    bool granted; // It has the right.
+};
+
+// A call that blocks.
+struct driver {
+    struct lockstep_session *session;
+    const struct wish *wish;
+    bool drives;
+    struct kernels_before before; // The floating-point environment of a trainer that drives.
+};
+
+int drive_init(struct drive *drive)
+{
+    list_init(&drive->waiters);
+    drive->rest = DRIVE_AWAKE;
+    drive->bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    return drive->bell < 0 ? -1 : 0;
+}
+
+void drive_fini(struct drive *drive)
+{
+    if (drive->bell >= 0)
+        (void)close(drive->bell);
+    drive->bell = -1;
+}
+
+// ---- The bell ----------------------------------------------------------------------------------
+
+static void drive_ring(struct drive *drive)
+{
+    const uint64_t one = 1;
+    const ssize_t written = write(drive->bell, &one, sizeof(one));
+    (void)written; // A full counter rings as well.
+}
+
+static void drive_hear(struct drive *drive)
+{
+    uint64_t rung;
+    const ssize_t heard = read(drive->bell, &rung, sizeof(rung));
+    (void)heard; // Nothing: it was not rung.
+}
+
+// The engine thread has something to do. Whether the bell is to be rung for it, after the mutex was
+// released: from then on it counts as awake, so nobody rings twice.
+static bool drive_call_engine_locked(struct drive *drive)
+{
+    const bool rests = drive->rest != DRIVE_AWAKE;
+    drive->left = true;
+    drive->rest = DRIVE_AWAKE;
+    return rests;
+}
+
+// ---- The right ---------------------------------------------------------------------------------
+
+static bool wish_is_true(const struct wish *wish)
+{
+    if (wish->work != NULL)
+        return wish->work->state != WORK_IN_FLIGHT;
+    return wish->counter != NULL ? *wish->counter == wish->value : *wish->flag;
+}
+
+static void drive_take_locked(struct lockstep_session *session, enum drive_holder holder)
+{
+    mutex_assert_held(&session->mutex);
+    session->drive.holder = holder;
+    session->drive.left = false;
+    session->drive.uses += holder == DRIVE_TRAINER;
+    transport_own(session->transport);
+}
+
+// The first waiter that still has something to wait for gets the right.
+static bool drive_pass_locked(struct lockstep_session *session)
+{
+    struct drive *drive = &session->drive;
+    mutex_assert_held(&session->mutex);
+    list_for_each (node, &drive->waiters) {
+        struct drive_waiter *waiter = list_entry(node, struct drive_waiter, waiters);
+        if (session->failure != 0 || wish_is_true(waiter->wish))
+            continue;
+        transport_disown(session->transport);
+        drive->holder = DRIVE_TRAINER;
+        drive->uses++;
+        waiter->granted = true;
+        cond_signal(&waiter->cond);
+        return true;
+    }
+    return false;
+}
+
+static void drive_release_locked(struct lockstep_session *session)
+{
+    mutex_assert_held(&session->mutex);
+    transport_disown(session->transport);
+    session->drive.holder = DRIVE_NOBODY;
+}
+
+void drive_changed_locked(struct lockstep_session *session)
+{
+    mutex_assert_held(&session->mutex);
+    list_for_each (node, &session->drive.waiters) {
+        struct drive_waiter *waiter = list_entry(node, struct drive_waiter, waiters);
+        if (session->failure != 0 || wish_is_true(waiter->wish))
+            cond_signal(&waiter->cond);
+    }
+}
+
+enum drive_alarm drive_alarm_locked(struct lockstep_session *session)
+{
+    mutex_assert_held(&session->mutex);
+    if (session->transport == NULL)
+        return ALARM_NOBODY;
+    if (session->drive.holder != DRIVE_NOBODY)
+        return ALARM_DRIVER;
+    return drive_call_engine_locked(&session->drive) ? ALARM_ENGINE : ALARM_NOBODY;
+}
+
+void drive_sound(struct lockstep_session *session, enum drive_alarm alarm)
+{
+    if (alarm == ALARM_DRIVER)
+        transport_wake(session->transport);
+    else if (alarm == ALARM_ENGINE)
+        drive_ring(&session->drive);
+}
+
+// ---- A call that blocks ------------------------------------------------------------------------
+
+static void driver_begin_locked(struct driver *driver)
+{
+    drive_take_locked(driver->session, DRIVE_TRAINER);
+    kernels_enter(&driver->before);
+    driver->drives = true;
+}
+
+static void driver_end_locked(struct driver *driver)
+{
+    struct lockstep_session *session = driver->session;
+    bool rings = false;
+    kernels_leave(&driver->before);
+    driver->drives = false;
+    if (drive_pass_locked(session))
+        return;
+    if (ring_buffer_count(&session->inbox) > 0 || engine_busy(session))
+        rings = drive_call_engine_locked(&session->drive);
+    drive_release_locked(session);
+    if (!rings)
+        return;
+    mutex_unlock(&session->mutex);
+    drive_ring(&session->drive);
+    mutex_lock(&session->mutex);
+}
+
+// The command comes after those in the inbox. When another thread drives, it joins them.
+static void driver_command_locked(struct driver *driver, const struct command *command)
+{
+    struct lockstep_session *session = driver->session;
+    if (session->drive.holder == DRIVE_NOBODY)
+        driver_begin_locked(driver);
+    const bool has_commands = ring_buffer_count(&session->inbox) > 0;
+    bool exchanged = false;
+    mutex_unlock(&session->mutex);
+    if (!driver->drives)
+        session_post(session, *command);
+    else if (has_commands)
+        (void)engine_attend(session);
+    else
+        exchanged = engine_exchange(session, command);
+    if (driver->drives && !exchanged)
+        engine_command(session, command);
+    mutex_lock(&session->mutex);
+    if (exchanged)
+        work_exchanged_locked(command->pointer);
+}
+
+// Milliseconds that a driver may sleep. *in_time becomes whether the deadline lies ahead.
+static int driver_patience(const struct driver *driver, bool *in_time)
+{
+    const uint64_t deadline_ms = driver->wish->deadline_ms;
+    const int patience = engine_patience(driver->session);
+    uint64_t now_ms;
+    if (deadline_ms == COND_NO_DEADLINE)
+        return patience;
+    now_ms = clock_now_ms();
+    *in_time = now_ms < deadline_ms;
+    if (!*in_time)
+        return 0;
+    if (patience >= 0 && (uint64_t)patience < deadline_ms - now_ms)
+        return patience;
+    return deadline_ms - now_ms > INT32_MAX ? INT32_MAX : (int)(deadline_ms - now_ms);
+}
+
+// One round of driving. False: the deadline has passed, or the session is being closed.
+static bool driver_round_locked(struct driver *driver)
+{
+    struct lockstep_session *session = driver->session;
+    const bool has_commands = ring_buffer_count(&session->inbox) > 0;
+    bool in_time = true;
+    mutex_unlock(&session->mutex);
+    // What was carried out may be what is waited for: then nobody would end a sleep.
+    if (!(has_commands || engine_is_due(session)) || !engine_attend(session))
+        transport_progress(session->transport, driver_patience(driver, &in_time));
+    if (engine_stops(session))
+        in_time = false;
+    mutex_lock(&session->mutex);
+    return in_time;
+}
+
+// Waits until something has changed, or this call is to drive. False: the deadline has passed.
+static bool driver_wait_locked(struct driver *driver)
+{
+    struct lockstep_session *session = driver->session;
+    struct drive_waiter waiter = {.wish = driver->wish};
+    const uint64_t deadline_ms = driver->wish->deadline_ms;
+    bool in_time;
+    if (deadline_ms != COND_NO_DEADLINE && clock_now_ms() >= deadline_ms)
+        return false;
+    cond_init(&waiter.cond);
+    list_push_back(&session->drive.waiters, &waiter.waiters);
+    if (session->drive.holder == DRIVE_ENGINE)
+        transport_wake(session->transport);
+    in_time = cond_wait_until(&waiter.cond, &session->mutex, deadline_ms);
+    list_remove(&waiter.waiters);
+    cond_fini(&waiter.cond);
+    if (waiter.granted)
+        driver_begin_locked(driver);
+    return in_time;
+}
+
+void drive_until_locked(struct lockstep_session *session, const struct command *command,
+                        const struct wish *wish)
+{
+    struct driver driver = {.session = session, .wish = wish};
+    bool in_time = true;
+    if (command != NULL && session->failure == 0)
+        driver_command_locked(&driver, command);
+    progress_wait_locked(session->progress, 1);
+    await_begin_locked(session, wish->standing);
+    while (!wish_is_true(wish) && session->failure == 0 && in_time) {
+        if (driver.drives)
+            in_time = driver_round_locked(&driver);
+        else if (session->drive.holder == DRIVE_NOBODY)
+            driver_begin_locked(&driver);
+        else
+            in_time = driver_wait_locked(&driver);
+    }
+    await_end_locked(session);
+    progress_wait_locked(session->progress, -1);
+    if (driver.drives)
+        driver_end_locked(&driver);
+}
+
+// ---- The engine thread -------------------------------------------------------------------------
+
+// Rests on the bell while calls use the right, then takes it. seen: `uses` when the thread last
+// looked.
+static void drive_engine_take(struct lockstep_session *session, uint64_t seen)
+{
+    struct drive *drive = &session->drive;
+    int lease_ms = DRIVE_LEASE_MS;
+    mutex_lock(&session->mutex);
+    for (;;) {
+        struct pollfd bell = {.fd = drive->bell, .events = POLLIN};
+        drive->rest = DRIVE_AWAKE;
+        if (drive->holder == DRIVE_NOBODY && (drive->left || drive->uses == seen))
+            break;
+        seen = drive->uses;
+        drive->rest = DRIVE_LEASES;
+        mutex_unlock(&session->mutex);
+        if (poll(&bell, 1, lease_ms) > 0)
+            drive_hear(drive);
+        if (lease_ms < DRIVE_LEASE_MAX_MS)
+            lease_ms *= 2;
+        mutex_lock(&session->mutex);
+    }
+    drive_take_locked(session, DRIVE_ENGINE);
+    mutex_unlock(&session->mutex);
+}
+
+// Gives the right to a waiter, and comes back with it. False: there is none.
+static bool drive_engine_passes(struct lockstep_session *session)
+{
+    bool passed;
+    uint64_t seen;
+    mutex_lock(&session->mutex);
+    seen = session->drive.uses;
+    passed = drive_pass_locked(session);
+    mutex_unlock(&session->mutex);
+    if (passed)
+        drive_engine_take(session, seen);
+    return passed;
+}
+
+// Nothing is in flight: sleeps without the right until something arrives.
+static void drive_engine_dozes(struct lockstep_session *session)
+{
+    struct drive *drive = &session->drive;
+    const int rest_ms = transport_rest(session->transport);
+    uint64_t seen;
+    mutex_lock(&session->mutex);
+    if (rest_ms == 0 || ring_buffer_count(&session->inbox) > 0 || !list_empty(&drive->waiters)) {
+        mutex_unlock(&session->mutex);
+        return;
+    }
+    drive_release_locked(session);
+    drive->rest = DRIVE_DOZES;
+    seen = drive->uses;
+    mutex_unlock(&session->mutex);
+    transport_doze(session->transport, drive->bell, rest_ms);
+    drive_hear(drive);
+    drive_engine_take(session, seen);
+}
+
+static void drive_set_nice(struct lockstep_session *session)
+{
+    const int nice = session->config.engine_nice;
+    char reason[64];
+    if (nice == 0 || setpriority(PRIO_PROCESS, (id_t)gettid(), nice) == 0)
+        return;
+    log_event(&session->log, LOG_LEVEL_WARN, "engine_nice_refused", "nice=%d text=%s", nice,
+              strerror_r(errno, reason, sizeof(reason)));
+}
+
+static void drive_run(void *argument)
+{
+    struct lockstep_session *session = argument;
+    kernels_environment();
+    drive_set_nice(session);
+    drive_engine_take(session, 0);
+    while (!engine_stops(session)) {
+        (void)engine_attend(session);
+        if (engine_stops(session) || drive_engine_passes(session))
+            continue;
+        if (engine_busy(session)) {
+            transport_progress(session->transport, engine_patience(session));
+            continue;
+        }
+        transport_progress(session->transport, 0);
+        if (!engine_busy(session))
+            drive_engine_dozes(session);
+    }
+    engine_finish(session);
+}
+
+int drive_start(struct lockstep_session *session)
+{
+    const struct config *config = &session->config;
+    if (thread_start(&session->engine, "lockstep-engine", drive_run, session) != 0)
+        return error_set(LOCKSTEP_E_SYSTEM, "cannot start a thread");
+    session->engine_runs = true;
+    if (!config->engine_pinned ||
+        pthread_setaffinity_np(session->engine.id, sizeof(config->engine_cpus),
+                               &config->engine_cpus) == 0)
+        return 0;
+    engine_stop(session, false);
+    return error_set(LOCKSTEP_E_CONFIG, "the engine's thread may run on none of the processors in "
+                                        "LOCKSTEP_ENGINE_CPUS (config.engine_cpus)");
+}
+
+void drive_join(struct lockstep_session *session)
+{
+    thread_join(&session->engine);
+    session->engine_runs = false;
+}

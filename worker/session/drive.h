@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Who drives a session: the right to touch what belongs to the engine (the transport, the order
+// core, every field of struct lockstep_session marked "driver only"), held by one thread at a time.
+// The engine thread has it while nobody else wants it; a call that blocks takes it and does the
+// engine's work itself, so that nothing has to be handed to another thread and back. The rules, and
+// why no wake-up is lost, are in drive.c.
+
+#ifndef WORKER_SESSION_DRIVE_H
+#define WORKER_SESSION_DRIVE_H
+
+#include "base/list.h"
+#include "base/thread.h"
+
+struct command;
+struct lockstep_session;
+struct lockstep_work;
+struct standing;
+
+enum drive_holder {
+    DRIVE_NOBODY,
+    DRIVE_ENGINE,
+    DRIVE_TRAINER, // A thread inside a call that blocks.
+};
+
+// What the engine thread does while it does not hold the right.
+enum drive_rest {
+    DRIVE_AWAKE, // Will look at the state before it sleeps again.
+    DRIVE_LEASES, // Sleeps for some milliseconds: calls that block follow each other.
+    DRIVE_DOZES, // Sleeps until something arrives: nothing is in flight.
+};
+
+// Who is to be woken.
+enum drive_alarm {
+    ALARM_NOBODY,
+    ALARM_DRIVER,
+    ALARM_ENGINE,
+};
+
+struct drive {
+    // set at open, then constant
+    int bell; // Wakes the engine thread where it rests; -1: none.
+
+    // guarded by the session's mutex
+    enum drive_holder holder;
+    enum drive_rest rest;
+    bool left; // There is work for the engine thread, and nobody does it.
+    uint64_t uses; // How often another thread has taken the right.
+    struct list waiters; // Calls that block while another thread drives: struct drive_waiter.
+};
+
+// What a call that blocks waits for: the first of these that is not NULL. All are guarded by the
+// session's mutex.
+struct wish {
+    const struct lockstep_work *work; // Not in flight any more.
+    const uint64_t *counter; // Equals value.
+    const bool *flag; // True.
+    uint64_t value;
+    uint64_t deadline_ms; // Of clock_now_ms, or COND_NO_DEADLINE.
+    // What every rank must do before; NULL: other ranks are not told of this wait (await.h).
+    const struct standing *standing;
+};
+
+// 0, or -1 with errno.
+int drive_init(struct drive *drive);
+void drive_fini(struct drive *drive);
+
+// Carries out a command, if there is one, as if it had been put into the inbox, and drives or waits
+// until the wish has come true, the session has failed, or the deadline has passed. Trainer; the
+// caller holds the session's mutex, which is released meanwhile. The caller looks which it was.
+void drive_until_locked(struct lockstep_session *session, const struct command *command,
+                        const struct wish *wish);
+// Something that a wish can be about has changed, or the session has failed.
+void drive_changed_locked(struct lockstep_session *session);
+// There is something in the inbox, or the session has failed: whoever drives is to look, or else
+// the engine thread. Any thread. What it returns is for drive_sound, when the mutex was released.
+enum drive_alarm drive_alarm_locked(struct lockstep_session *session);
+void drive_sound(struct lockstep_session *session, enum drive_alarm alarm);
+
+// 0, or a status with its text.
+int drive_start(struct lockstep_session *session);
+// Ends the engine thread; it carries out what is in the inbox first.
+void drive_join(struct lockstep_session *session);
+
+#endif

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A process that ends without lockstep_close: its last failure is told while it still can. A
+// failure wakes the watch, which sends a heartbeat with it; so it is on its way a moment after the
+// call has returned, and _exit, abort or a signal that come later hide nothing. exit and the return
+// from main wait for that moment: the destructor below, which sends nothing itself and allocates
+// nothing. It does nothing in a forked child, nor where no call has failed or the coordinator is
+// gone.
+
+#include "base/clock.h"
+#include "worker/control/control.h"
+#include "worker/session/session.h"
+#include "worker/watch/watch.h"
+
+#include <pthread.h>
+#include <time.h>
+
+#define EXIT_MS 100 // A coordinator that takes nothing holds up the end of a process for so long.
+
+static pthread_mutex_t exit_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct lockstep_session *exit_sessions; // guarded by exit_mutex
+
+void exit_watch(struct lockstep_session *session)
+{
+    pthread_mutex_lock(&exit_mutex);
+    session->next_telling = exit_sessions;
+    exit_sessions = session;
+    atomic_store(&session->tells, true);
+    pthread_mutex_unlock(&exit_mutex);
+}
+
+void exit_unwatch(struct lockstep_session *session)
+{
+    pthread_mutex_lock(&exit_mutex);
+    atomic_store(&session->tells, false);
+    for (struct lockstep_session **at = &exit_sessions; *at != NULL; at = &(*at)->next_telling) {
+        if (*at == session) {
+            *at = session->next_telling;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&exit_mutex);
+}
+
+void exit_note(struct lockstep_session *session)
+{
+    if (atomic_load_explicit(&session->tells, memory_order_acquire))
+        watch_note(session->watch, false);
+}
+
+static bool exit_has_told(struct lockstep_session *session)
+{
+    return atomic_load(&session->alone) ||
+           (watch_has_told(session->watch) && control_is_idle(session->control));
+}
+
+static void exit_tell(struct lockstep_session *session, uint64_t deadline_ms)
+{
+    const struct timespec moment = {.tv_nsec = 200000};
+    if (!atomic_load(&session->noted) || atomic_load(&session->alone))
+        return;
+    watch_note(session->watch, true);
+    while (!exit_has_told(session) && clock_now_ms() < deadline_ms)
+        nanosleep(&moment, NULL);
+}
+
+// Whoever holds the mutex at this moment opens or closes a session: then nothing is waited for.
+__attribute__((destructor)) static void exit_of_process(void)
+{
+    if (fork_in_child() || pthread_mutex_trylock(&exit_mutex) != 0)
+        return;
+    const uint64_t deadline_ms = clock_now_ms() + EXIT_MS;
+    for (struct lockstep_session *s = exit_sessions; s != NULL; s = s->next_telling)
+        exit_tell(s, deadline_ms);
+    pthread_mutex_unlock(&exit_mutex);
+}

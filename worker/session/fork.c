@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Forked children, such as data loaders: the library is inert there. Every public function returns
+// an error, and the data sockets that the child has inherited are closed at once, so that the
+// peers see the death of the parent although the child lives. Descriptors of gRPC stay open in the
+// child; nothing depends on them.
+//
+// The handler runs in the child, between fork and its return, where only async-signal-safe calls
+// are allowed: it reads a list that the parent's prepare handler has locked, and closes.
+
+#include "worker/session/session.h"
+#include "worker/support/handle.h"
+
+#include <pthread.h>
+
+static pthread_mutex_t fork_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct lockstep_session *fork_sessions; // guarded by fork_mutex
+static atomic_bool fork_child;
+
+static void fork_prepare(void)
+{
+    pthread_mutex_lock(&fork_mutex);
+}
+
+static void fork_parent(void)
+{
+    pthread_mutex_unlock(&fork_mutex);
+}
+
+static void fork_in_new_child(void)
+{
+    for (struct lockstep_session *s = fork_sessions; s != NULL; s = s->next_open)
+        transport_forked(s->transport);
+    if (fork_sessions != NULL)
+        atomic_store(&fork_child, true);
+    pthread_mutex_unlock(&fork_mutex);
+}
+
+static void fork_install(void)
+{
+    pthread_atfork(fork_prepare, fork_parent, fork_in_new_child);
+}
+
+void fork_watch(struct lockstep_session *session)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, fork_install);
+    pthread_mutex_lock(&fork_mutex);
+    session->next_open = fork_sessions;
+    fork_sessions = session;
+    pthread_mutex_unlock(&fork_mutex);
+}
+
+void fork_unwatch(struct lockstep_session *session)
+{
+    pthread_mutex_lock(&fork_mutex);
+    for (struct lockstep_session **at = &fork_sessions; *at != NULL; at = &(*at)->next_open) {
+        if (*at == session) {
+            *at = session->next_open;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&fork_mutex);
+}
+
+bool fork_in_child(void)
+{
+    return atomic_load_explicit(&fork_child, memory_order_relaxed);
+}

@@ -1,0 +1,621 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reports of gradients in calls. Runs on trainer threads; it counts what is missing in each bucket,
+// and hands complete buckets to the engine. What then happens is decided in worker/order/order.c.
+//
+// Every call has a serial number. In each call a gradient is complete after so many reports as its
+// ready_count says, of each replica. What is still to come of them is spoken for by exactly one
+// party: a thread that reports one more, lockstep_call_unused, or the end of the call. Who it is is
+// decided by one compare-and-swap on the report's claim, which is made of the serial of the call
+// and of the reports so far in it.
+//
+// A thread that has claimed a report *settles* it: it notes the gradient and hands it over. Then it
+// says so in the report's word `settled`. A report that is claimed and not settled is in flight.
+// The end of a call claims what is left of each gradient, and waits for its reports in flight. So
+// when a call has ended, every report that returned OK counts in its step, and every later one is
+// refused. A flight takes some hundred nanoseconds, or a time slice when its thread was
+// interrupted. The word costs a report one store to a cache line that it owns; a counter for all
+// threads would pass from core to core.
+//
+// Gradients of all calls of a step add up in the trainer's memory, so a parameter travels once,
+// with the last call: there every claim takes so many reports from what the gradient awaits, and
+// whoever takes the last ones *hands it over* to its bucket, exactly once. In the calls before it
+// is only noted that it is used. When the last call never comes, step_end takes what is left, under
+// a serial of its own. In a step that accumulates no call is the last one. Where calls have
+// gradients of their own, each is a last one, with a contribution of its own.
+//
+// A shared parameter has its claims in every module that has it, and one gradient, with its owner:
+// that one awaits the reports of all.
+
+#include "worker/session/module/claims.h"
+#include "base/clock.h"
+#include "base/text.h"
+#include "worker/session/module/device_events.h"
+#include "worker/session/module/residency.h"
+#include "worker/support/error.h"
+
+#include <inttypes.h>
+
+// ---- Checks ------------------------------------------------------------------------------------
+
+bool call_has_gradient(const struct lockstep_module *module, uint32_t parameter)
+{
+    const struct home *home = &module->homes[parameter];
+    return home->module->shapes[home->parameter].trainable;
+}
+
+static int call_check_parameter(const struct lockstep_module *module, uint32_t parameter)
+{
+    const struct home *home;
+    if (parameter >= module->parameter_count)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s' has parameters 0 to %" PRId64 "; %" PRIu32 " is none of them",
+                         module->name, (int64_t)module->parameter_count - 1, parameter);
+    home = &module->homes[parameter];
+    if (!call_has_gradient(module, parameter))
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': parameter '%s' is %s and has no gradient", module->name,
+                         module->parameters[parameter].name,
+                         module->parameters[parameter].ignored   ? "ignored"
+                         : home->module->frozen[home->parameter] ? "frozen"
+                                                                 : "declared unused in this phase");
+    return 0;
+}
+
+// The pointer is compared only: it may be anything.
+static bool call_belongs(const struct lockstep_module *module, const struct lockstep_call *call)
+{
+    for (uint32_t i = 0; i < module->calls_per_step; i++) {
+        if (call == &module->calls[i])
+            return true;
+    }
+    return false;
+}
+// ---- Claiming ----------------------------------------------------------------------------------
+
+static struct report *call_report_of(struct contribution *contribution, uint32_t replica,
+                                     uint32_t parameter)
+{
+    if (replica == 0)
+        return &contribution->gradients[parameter].report;
+    return &replica_gradient(contribution, replica, parameter)->report;
+}
+
+// Speaks for the gradient in this call when there were fewer than `limit` reports in it; *before is
+// how many there were, or the mark. becomes: a mark, or 0 for one more report. A call whose end
+// another thread was quicker with is over also when a later one has begun.
+static bool call_claim(struct report *report, uint64_t serial, uint32_t limit, uint32_t becomes,
+                       uint32_t *before)
+{
+    uint64_t seen = atomic_load_explicit(&report->claim, memory_order_relaxed);
+    uint32_t next;
+    do {
+        *before = seen >> CLAIM_BITS == serial  ? (uint32_t)(seen & CLAIM_DECLARED)
+                  : seen >> CLAIM_BITS > serial ? CLAIM_ENDED
+                                                : 0;
+        if (*before >= limit)
+            return false;
+        next = becomes == 0 ? *before + 1 : becomes;
+    } while (!atomic_compare_exchange_weak_explicit(&report->claim, &seen,
+                                                    serial << CLAIM_BITS | next,
+                                                    memory_order_seq_cst, memory_order_relaxed));
+    return true;
+}
+
+// One more report that was claimed under this serial is settled: the last thing that is done for
+// it. Of a gradient with one report in a call nobody else says it.
+static void call_say_settled(struct report *report, uint64_t serial, uint32_t ready_count)
+{
+    const uint64_t first = serial << CLAIM_BITS | 1;
+    uint64_t seen = atomic_load_explicit(&report->settled, memory_order_relaxed);
+    if (ready_count == 1) {
+        atomic_store_explicit(&report->settled, first, memory_order_release);
+        return;
+    }
+    while (!atomic_compare_exchange_weak_explicit(&report->settled, &seen,
+                                                  seen >> CLAIM_BITS == serial ? seen + 1 : first,
+                                                  memory_order_acq_rel, memory_order_relaxed))
+        continue;
+}
+
+// Under this serial others have claimed so many reports that are to be settled. The thread that
+// ends the call, when it has claimed the rest.
+static uint32_t call_claimed(const struct report *report, uint64_t serial, uint32_t ready_count)
+{
+    const uint64_t claim = atomic_load_explicit(&report->claim, memory_order_relaxed);
+    if (claim >> CLAIM_BITS != serial)
+        return 0;
+    return (claim & CLAIM_DECLARED) == CLAIM_DECLARED ? 1 : ready_count - report->rest;
+}
+
+// The call's number and the step's are read as any thread may read them.
+static int call_ready_error(const struct opened *open, uint32_t parameter, uint32_t before)
+{
+    const struct lockstep_module *module = open->call->module;
+    const struct tensor *tensor = &module->parameters[parameter];
+    const uint32_t call = open->call->number + 1;
+    const uint64_t step =
+        atomic_load_explicit(&module->session->progress->step, memory_order_relaxed);
+    if (before < CLAIM_ENDED && tensor->ready_count > 1)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': parameter '%s' is ready %" PRIu32 " times in call %" PRIu32
+                         " of step %" PRIu64 "; its ready_count is %" PRIu32,
+                         module->name, tensor->name, before + 1, call, step, tensor->ready_count);
+    return error_set(LOCKSTEP_E_INVALID,
+                     "module '%s': parameter '%s' is ready %s in call %" PRIu32 " of step %" PRIu64,
+                     module->name, tensor->name,
+                     before == CLAIM_DECLARED ? "after it was declared unused"
+                     : before == CLAIM_ENDED  ? "after its end"
+                                              : "twice",
+                     call, step);
+}
+
+static int call_unused_error(const struct lockstep_module *module, uint32_t parameter,
+                             uint32_t before)
+{
+    return error_set(LOCKSTEP_E_INVALID,
+                     "module '%s': parameter '%s' is declared unused %s in call %" PRIu32
+                     " of step %" PRIu64,
+                     module->name, module->parameters[parameter].name,
+                     before == CLAIM_DECLARED ? "twice" : "after it was ready", module->calls_made,
+                     module->session->step);
+}
+
+// ---- Handing over ------------------------------------------------------------------------------
+
+// Where the gradient of a call's parameter travels: there, or with the owner.
+static struct contribution *call_home(struct contribution *contribution, uint32_t parameter)
+{
+    struct lockstep_module *module = contribution->module->homes[parameter].module;
+    return module == contribution->module ? contribution : &module->contributions[0];
+}
+
+static struct gradient *call_gradient(struct contribution *contribution, uint32_t parameter)
+{
+    const struct home *home = &contribution->module->homes[parameter];
+    return &call_home(contribution, parameter)->gradients[home->parameter];
+}
+
+// A gradient that this rank has not used comes where it was registered. It has no place in this
+// window if that memory is another gradient's.
+static void call_leave_places(struct contribution *contribution, uint32_t parameter)
+{
+    struct lockstep_module *module = contribution->module;
+    for (uint32_t r = 0; r < module->replicas; r++) {
+        const struct placed placed = {
+            .contribution = contribution, .parameter = parameter, .replica = r};
+        if (places_is_lost(module->session, &placed))
+            atomic_store(r == 0 ? &contribution->gradients[parameter].memory
+                                : &replica_gradient(contribution, r, parameter)->memory,
+                         NULL);
+    }
+}
+
+void call_leave_all(struct contribution *contribution)
+{
+    for (uint32_t p = 0; p < contribution->module->parameter_count; p++) {
+        if (atomic_load_explicit(&contribution->gradients[p].report.watched, memory_order_relaxed))
+            call_leave_places(contribution, p);
+    }
+}
+
+// One gradient less is missing in its bucket; the last one hands the bucket to the engine.
+static void call_hand(struct contribution *contribution, uint32_t parameter)
+{
+    const struct lockstep_module *module = contribution->module;
+    struct gradient *gradient = &contribution->gradients[parameter];
+    const uint32_t bucket = module->bucket_of[parameter];
+    struct bucket_run *run = &contribution->runs[bucket];
+    const uint32_t place =
+        atomic_fetch_add_explicit(&contribution->ready_count, 1, memory_order_relaxed);
+    gradient->unused = !atomic_load_explicit(&gradient->used, memory_order_relaxed);
+    if (module->replicas > 1 && !run->withdrawn && !gradient->unused &&
+        !replica_is_on_devices(module, parameter))
+        replica_combine(contribution, parameter);
+    if (gradient->unused && atomic_load(&gradient->report.watched))
+        call_leave_places(contribution, parameter);
+    contribution->ready_order[place] = parameter;
+    if (atomic_fetch_sub_explicit(&run->missing, 1, memory_order_acq_rel) != 1)
+        return;
+    trace_event(&module->session->trace, TRACE_BUCKET_READY, module->session->step, module->index,
+                contribution->index, bucket, 0);
+    if (!module->session->config.solo)
+        session_post(module->session, (struct command){.kind = COMMAND_READY,
+                                                       .module = module->index,
+                                                       .call = contribution->index,
+                                                       .bucket = bucket});
+}
+
+// So many reports less are awaited; the last ones hand the gradient over.
+static void call_settle_gradient(struct contribution *contribution, struct gradient *gradient,
+                                 uint32_t parameter, uint32_t reports)
+{
+    if (atomic_fetch_sub_explicit(&gradient->awaited, reports, memory_order_acq_rel) == reports)
+        call_hand(call_home(contribution, parameter),
+                  contribution->module->homes[parameter].parameter);
+}
+
+static void call_settle(struct contribution *contribution, uint32_t parameter, uint32_t reports)
+{
+    call_settle_gradient(contribution, call_gradient(contribution, parameter), parameter, reports);
+}
+
+// Whether the end of a call or of the step speaks for the parameter. A module that takes no part
+// still says that nothing comes of what it shares.
+static bool call_speaks_for(const struct lockstep_module *module, uint32_t parameter)
+{
+    return call_has_gradient(module, parameter) &&
+           (module->homes[parameter].module != module || call_takes_part(module));
+}
+
+// A thread that waits for a call has said behind what results may be written of those that were
+// handed over before. Of this one nobody else says it until the step ends, and held results keep
+// others out of the window: so either that thread has seen it, or it is seen here that one waits.
+static void call_say_handed(struct contribution *contribution)
+{
+    struct lockstep_session *session = contribution->module->session;
+    atomic_store(&contribution->handed, true);
+    if (atomic_load(&session->waiting) == 0 || session->config.solo)
+        return;
+    ready_say_wait(session);
+    transport_wake(session->transport);
+}
+
+// Waits until every report that was claimed under the serial is settled. After the rest was
+// claimed.
+static void call_await_report(const struct report *report, uint64_t serial, uint32_t ready_count)
+{
+    const uint32_t claimed = call_claimed(report, serial, ready_count);
+    uint32_t tries = 0;
+    while (claimed > 0 && atomic_load_explicit(&report->settled, memory_order_acquire) !=
+                              (serial << CLAIM_BITS | claimed))
+        thread_moment(&tries);
+}
+
+uint32_t call_claim_rest(struct contribution *contribution, uint64_t serial)
+{
+    const struct lockstep_module *module = contribution->module;
+    uint32_t complete = 0;
+    contribution->has_rest = false;
+    for (uint32_t p = 0; p < module->parameter_count; p++) {
+        const uint32_t count = module->parameters[p].ready_count;
+        for (uint32_t r = 0; r < module->replicas && call_speaks_for(module, p); r++) {
+            struct report *report = call_report_of(contribution, r, p);
+            uint32_t before;
+            const bool claimed = call_claim(report, serial, count, CLAIM_ENDED, &before);
+            report->rest = claimed ? count - before : 0;
+            contribution->has_rest |= claimed;
+            complete += r == 0 && !claimed;
+            call_await_report(report, serial, count);
+        }
+    }
+    return complete;
+}
+
+// In definition order reversed, like the layout before anything was learned.
+static void call_settle_rest(struct contribution *contribution)
+{
+    const struct lockstep_module *module = contribution->module;
+    for (uint32_t p = contribution->has_rest ? module->parameter_count : 0; p-- > 0;) {
+        for (uint32_t r = 0; r < module->replicas && call_speaks_for(module, p); r++) {
+            const uint32_t rest = call_report_of(contribution, r, p)->rest;
+            if (rest > 0)
+                call_settle(contribution, p, rest);
+        }
+    }
+}
+
+void call_hand_rest(struct contribution *contribution)
+{
+    call_settle_rest(contribution);
+    call_say_handed(contribution);
+}
+
+// The bucket of a parameter of which something is missing contributes nothing. It is not complete
+// until that is settled, so it still belongs to this thread. What was given up is no reproach to
+// the owner of a shared parameter.
+static void call_withdraw_bucket(struct contribution *contribution, uint32_t parameter)
+{
+    struct contribution *home = call_home(contribution, parameter);
+    const uint32_t number = contribution->module->homes[parameter].parameter;
+    home->runs[home->module->bucket_of[number]].withdrawn = true;
+    home->withdrawn = true;
+    if (home != contribution)
+        home->gradients[number].excused = true;
+}
+
+void call_withdraw(struct contribution *contribution)
+{
+    const struct lockstep_module *module = contribution->module;
+    for (uint32_t p = 0; p < module->parameter_count; p++) {
+        for (uint32_t r = 0; r < module->replicas && call_speaks_for(module, p); r++) {
+            if (call_report_of(contribution, r, p)->rest > 0)
+                call_withdraw_bucket(contribution, p);
+        }
+    }
+    call_settle_rest(contribution);
+    call_say_handed(contribution);
+}
+
+// ---- Reports -----------------------------------------------------------------------------------
+
+static void call_count_ready(struct lockstep_session *session)
+{
+    const uint64_t now = clock_now_us();
+    uint64_t none = 0;
+    if (atomic_load_explicit(&session->times.first_ready, memory_order_relaxed) == 0)
+        atomic_compare_exchange_strong_explicit(&session->times.first_ready, &none, now,
+                                                memory_order_relaxed, memory_order_relaxed);
+    atomic_store_explicit(&session->progress->ready_us, now, memory_order_relaxed);
+}
+
+static int call_check_report(const struct lockstep_module *module, const lockstep_call *call,
+                             uint32_t replica, uint32_t parameter, const void *stream)
+{
+    if (call != NULL && !call_belongs(module, call))
+        return error_set(LOCKSTEP_E_INVALID, "module '%s': this is not its call", module->name);
+    if (replica >= module->replicas)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s' has replicas 0 to %" PRIu32 "; %" PRIu32 " is none of them",
+                         module->name, module->replicas - 1, replica);
+    if (stream != NULL && module->session->device == NULL)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': a stream is given, and this rank has no device: set "
+                         "config.device",
+                         module->name);
+    return call_check_parameter(module, parameter);
+}
+
+static _Atomic(void *) *call_memory(struct contribution *contribution, uint32_t replica,
+                                    uint32_t parameter)
+{
+    if (replica == 0)
+        return &call_gradient(contribution, parameter)->memory;
+    return &replica_gradient(call_home(contribution, parameter), replica,
+                             contribution->module->homes[parameter].parameter)
+                ->memory;
+}
+
+// A gradient, as it was reported.
+struct reported {
+    uint32_t replica;
+    uint32_t parameter;
+    void *memory; // NULL: where it was.
+    void *stream; // That produces it. NULL: it is there.
+};
+
+// A report without memory means the one that was registered.
+static int call_check_memory(struct contribution *contribution, struct gradient *gradient,
+                             const struct reported *reported)
+{
+    const struct lockstep_module *module = contribution->module;
+    const uint32_t parameter = reported->parameter;
+    _Atomic(void *) *memory = reported->replica == 0
+                                  ? &gradient->memory
+                                  : call_memory(contribution, reported->replica, parameter);
+    if (reported->memory != NULL || atomic_load_explicit(memory, memory_order_relaxed) != NULL ||
+        module->shapes[parameter].elements == 0)
+        return 0;
+    if (contribution->index > 0)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': call %" PRIu32 " has gradient memory of its own, and none "
+                         "is given for '%s'",
+                         module->name, contribution->index + 1, module->parameters[parameter].name);
+    return error_set(LOCKSTEP_E_INVALID,
+                     "module '%s': the gradient of '%s' was registered without memory and none is "
+                     "given now",
+                     module->name, module->parameters[parameter].name);
+}
+
+// A stream has a place in the bucket in which the gradient travels, before anything is changed.
+static int call_check_device(struct contribution *contribution, const struct reported *reported)
+{
+    const struct home *home = &contribution->module->homes[reported->parameter];
+    const int status = residency_check_gradient(
+        home->module, home->parameter,
+        &(struct passed_gradient){reported->replica, reported->memory, reported->stream});
+    if (status < 0 || reported->stream == NULL ||
+        home->module->shapes[home->parameter].elements == 0)
+        return status;
+    return ready_reserve(
+        call_home(contribution, reported->parameter),
+        &(struct ready_report){reported->replica, home->parameter, reported->stream});
+}
+
+static int call_note_stream(struct contribution *contribution, const struct reported *reported)
+{
+    const struct home *home = &contribution->module->homes[reported->parameter];
+    if (reported->stream == NULL || home->module->shapes[home->parameter].elements == 0)
+        return 0;
+    return ready_record(
+        call_home(contribution, reported->parameter),
+        &(struct ready_report){reported->replica, home->parameter, reported->stream});
+}
+
+// What was used is asked of the owner of a shared parameter.
+static void call_note_report(struct contribution *contribution, struct gradient *gradient,
+                             const struct reported *reported)
+{
+    const struct home *home = &contribution->module->homes[reported->parameter];
+    struct report *report = reported->replica == 0
+                                ? &gradient->report
+                                : call_report_of(call_home(contribution, reported->parameter),
+                                                 reported->replica, home->parameter);
+    if (reported->memory != NULL)
+        atomic_store_explicit(call_memory(contribution, reported->replica, reported->parameter),
+                              reported->memory, memory_order_relaxed);
+    atomic_store_explicit(&report->used, true, memory_order_relaxed);
+    atomic_store_explicit(&gradient->used, true, memory_order_relaxed);
+    call_count_ready(contribution->module->session);
+}
+
+// What places.c is told of a report.
+static struct placed call_placed(struct contribution *contribution, const struct reported *reported)
+{
+    return (struct placed){
+        .contribution = call_home(contribution, reported->parameter),
+        .parameter = contribution->module->homes[reported->parameter].parameter,
+        .replica = reported->replica,
+        .by = {contribution->module, reported->parameter},
+        .memory = reported->memory,
+    };
+}
+
+// The claim where the place of the gradient has to be looked at: a report that is refused leaves no
+// trace.
+static int call_claim_placed(const struct opened *open, const struct reported *reported,
+                             struct report *report, uint32_t *before)
+{
+    struct lockstep_session *session = open->call->module->session;
+    const struct placed placed = call_placed(open->call->contribution, reported);
+    const uint32_t ready_count = open->call->module->parameters[reported->parameter].ready_count;
+    int status;
+    mutex_lock(&session->places_mutex);
+    status = places_check_locked(session, &placed);
+    if (status == 0 && !call_claim(report, open->serial, ready_count, 0, before))
+        status = call_ready_error(open, reported->parameter, *before);
+    if (status == 0)
+        places_take_locked(session, &placed);
+    mutex_unlock(&session->places_mutex);
+    return status;
+}
+
+// The gradient came to be watched while its report was claimed.
+static int call_check_again(const struct opened *open, const struct reported *reported)
+{
+    struct lockstep_session *session = open->call->module->session;
+    const struct placed placed = call_placed(open->call->contribution, reported);
+    mutex_lock(&session->places_mutex);
+    const int status = places_check_locked(session, &placed);
+    mutex_unlock(&session->places_mutex);
+    return status;
+}
+
+// What was claimed is noted and settled. status: of a report that met another thread's in the same
+// memory; it counts for nothing. One whose stream has failed is taken all the same, so that nobody
+// waits for it: nothing of this rank's device arrives anywhere any more.
+static int call_finish_report(const struct opened *open, const struct reported *reported,
+                              struct gradient *gradient, uint32_t before, int status)
+{
+    struct contribution *contribution = open->call->contribution;
+    const struct lockstep_module *module = contribution->module;
+    const uint32_t ready_count = module->parameters[reported->parameter].ready_count;
+    struct report *report = call_report_of(contribution, reported->replica, reported->parameter);
+    if (status == 0) {
+        call_note_report(contribution, gradient, reported);
+        status = call_note_stream(contribution, reported);
+    }
+    if (reported->replica == 0 && before + 1 == ready_count)
+        progress_gradient(module->session->progress);
+    if (open->last)
+        call_settle_gradient(contribution, gradient, reported->parameter, 1);
+    call_say_settled(report, open->serial, ready_count);
+    return status;
+}
+
+// A report in the open call.
+static int call_take(const struct opened *open, const struct reported *reported)
+{
+    struct contribution *contribution = open->call->contribution;
+    const struct lockstep_module *module = contribution->module;
+    const uint32_t parameter = reported->parameter;
+    struct report *report = call_report_of(contribution, reported->replica, parameter);
+    struct gradient *gradient = call_gradient(contribution, parameter);
+    const atomic_bool *watched = &gradient->report.watched;
+    uint32_t before = 0;
+    int status = call_check_memory(contribution, gradient, reported);
+    if (status == 0 && module->session->device != NULL)
+        status = call_check_device(contribution, reported);
+    if (status < 0)
+        return status;
+    if (reported->memory != NULL || atomic_load_explicit(watched, memory_order_relaxed)) {
+        status = call_claim_placed(open, reported, report, &before);
+        if (status < 0)
+            return status;
+    } else {
+        if (!call_claim(report, open->serial, module->parameters[parameter].ready_count, 0,
+                        &before))
+            return call_ready_error(open, parameter, before);
+        if (atomic_load(watched))
+            status = call_check_again(open, reported);
+    }
+    return call_finish_report(open, reported, gradient, before, status);
+}
+
+int lockstep_replica_ready(lockstep_module *module, lockstep_call *call, uint32_t replica,
+                           uint32_t parameter, void *gradient, void *stream)
+{
+    const struct reported reported = {replica, parameter, gradient, stream};
+    struct opened open;
+    int status = module_check(module);
+    if (status == 0)
+        status = call_check_report(module, call, replica, parameter, stream);
+    if (status < 0)
+        return status;
+    open = opened_read(module);
+    if (open.call == NULL || (call != NULL && call != open.call))
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': parameter '%s' is ready outside a call (before "
+                         "lockstep_call_begin or after lockstep_call_end)",
+                         module->name, module->parameters[parameter].name);
+    return call_take(&open, &reported);
+}
+
+int lockstep_grad_ready(lockstep_module *module, lockstep_call *call, uint32_t parameter,
+                        void *gradient, void *stream)
+{
+    return lockstep_replica_ready(module, call, 0, parameter, gradient, stream);
+}
+
+// Of all replicas. Those before one that was ready already stay declared.
+static int call_declare_unused(const struct lockstep_call *call, uint32_t parameter)
+{
+    const struct lockstep_module *module = call->module;
+    for (uint32_t r = 0; r < module->replicas; r++) {
+        struct report *report = call_report_of(call->contribution, r, parameter);
+        uint32_t before;
+        if (!call_claim(report, call->serial, 1, CLAIM_DECLARED, &before))
+            return call_unused_error(module, parameter, before);
+        if (r + 1 == module->replicas)
+            call_gradient(call->contribution, parameter)->excused = true;
+        if (call->last)
+            call_settle(call->contribution, parameter, module->parameters[parameter].ready_count);
+        call_say_settled(report, call->serial, 1);
+    }
+    progress_gradient(module->session->progress);
+    return 0;
+}
+
+int lockstep_call_unused(lockstep_call *call, const uint32_t *parameters, uint32_t count)
+{
+    int status = call_check_open(call);
+    if (status == 0 && parameters == NULL && count > 0)
+        status = error_set(LOCKSTEP_E_INVALID, "parameters is NULL and count is %" PRIu32, count);
+    for (uint32_t i = 0; status == 0 && i < count; i++)
+        status = call_check_parameter(call->module, parameters[i]);
+    for (uint32_t i = 0; status == 0 && i < count; i++)
+        status = call_declare_unused(call, parameters[i]);
+    return status;
+}
+
+// Whether nothing more is to be reported of the parameter's first replica in this call.
+static bool call_is_complete(const struct opened *open, uint32_t parameter)
+{
+    const uint64_t claim = atomic_load_explicit(
+        &open->call->contribution->gradients[parameter].report.claim, memory_order_relaxed);
+    return claim >> CLAIM_BITS == open->serial &&
+           (claim & CLAIM_DECLARED) >= open->call->module->parameters[parameter].ready_count;
+}
+
+void call_missing(struct lockstep_module *module, struct answer_place *place)
+{
+    const struct opened open = opened_read(module);
+    for (uint32_t p = 0; open.call != NULL && p < module->parameter_count; p++) {
+        if (!call_has_gradient(module, p) || call_is_complete(&open, p))
+            continue;
+        if (place->missing_count < LOCKSTEP_MISSING_NAMED)
+            text_copy(place->missing[place->missing_count++], sizeof(place->missing[0]),
+                      module->parameters[p].name);
+        place->missing_total++;
+    }
+}

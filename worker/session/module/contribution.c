@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a module contributes to a step: for each travelling call its buckets, as collectives over
+// the gradients' own memory, and the layout that says which gradients these are. Who touches what
+// stands in worker/session/session.h.
+
+#include "base/hash.h"
+#include "worker/kernels/kernels.h"
+#include "worker/memory/units.h"
+#include "worker/session/module/device_events.h"
+#include "worker/session/session.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// ---- Its arrays --------------------------------------------------------------------------------
+
+static uint32_t contribution_bucket_room(const struct lockstep_module *module)
+{
+    const uint32_t count = module->parameter_count == 0 ? 1 : module->parameter_count;
+    return count < LOCKSTEP_MAX_BUCKETS ? count : LOCKSTEP_MAX_BUCKETS;
+}
+
+// What replicas on devices take.
+static bool contribution_init_copies(struct contribution *contribution)
+{
+    const struct lockstep_module *module = contribution->module;
+    if (module->replicas == 1 || module->session->device == NULL)
+        return true;
+    contribution->copies = calloc((size_t)contribution_bucket_room(module) * module->replicas,
+                                  sizeof(*contribution->copies));
+    contribution->copy_extents = calloc((size_t)(module->parameter_count + 1) * module->replicas,
+                                        sizeof(*contribution->copy_extents));
+    return contribution->copies != NULL && contribution->copy_extents != NULL;
+}
+
+static bool contribution_init_places(struct contribution *contribution)
+{
+    const struct lockstep_module *module = contribution->module;
+    const size_t count = (size_t)module->parameter_count * module->replicas;
+    for (size_t i = 0; contribution->places != NULL && i < count; i++) {
+        struct given_place *place = &contribution->places[i];
+        place->contribution = contribution;
+        place->parameter = (uint32_t)(i % module->parameter_count);
+        place->replica = (uint32_t)(i / module->parameter_count);
+        place->priority = hash64(&place, sizeof(place));
+    }
+    return contribution->places != NULL;
+}
+
+bool contribution_init(struct contribution *contribution, struct lockstep_module *module,
+                       uint32_t index)
+{
+    // calloc(0) may be NULL; every array has at least one element.
+    const uint32_t count = module->parameter_count == 0 ? 1 : module->parameter_count;
+    contribution->module = module;
+    contribution->index = index;
+    contribution->gradients = calloc(count, sizeof(*contribution->gradients));
+    contribution->replicas =
+        calloc((size_t)count * (module->replicas - 1) + 1, sizeof(*contribution->replicas));
+    contribution->places = calloc((size_t)count * module->replicas, sizeof(*contribution->places));
+    contribution->runs = calloc(contribution_bucket_room(module), sizeof(*contribution->runs));
+    contribution->extents = calloc(count, sizeof(*contribution->extents));
+    contribution->unit_ends = calloc(count, sizeof(*contribution->unit_ends));
+    contribution->used = calloc(count, sizeof(*contribution->used));
+    contribution->used_anywhere = calloc(count, sizeof(*contribution->used_anywhere));
+    contribution->ready_order = calloc(count, sizeof(*contribution->ready_order));
+    return ready_init(contribution) && contribution_init_copies(contribution) &&
+           contribution->gradients != NULL && contribution->replicas != NULL &&
+           contribution_init_places(contribution) && contribution->runs != NULL &&
+           contribution->extents != NULL && contribution->unit_ends != NULL &&
+           contribution->used != NULL && contribution->used_anywhere != NULL &&
+           contribution->ready_order != NULL;
+}
+
+void contribution_fini(struct contribution *contribution)
+{
+    ready_fini(contribution);
+    free(contribution->gradients);
+    free(contribution->replicas);
+    free(contribution->places);
+    free(contribution->runs);
+    free(contribution->extents);
+    free(contribution->copies);
+    free(contribution->copy_extents);
+    free(contribution->unit_ends);
+    free(contribution->used);
+    free(contribution->used_anywhere);
+    free(contribution->ready_order);
+}
+
+// ---- Between steps -----------------------------------------------------------------------------
+
+static void contribution_step_begin(struct contribution *contribution)
+{
+    const struct lockstep_module *module = contribution->module;
+    for (uint32_t b = 0; b < module->layout.bucket_count; b++) {
+        atomic_store_explicit(&contribution->runs[b].missing, module->layout.buckets[b].count,
+                              memory_order_relaxed);
+        contribution->runs[b].withdrawn = false;
+        contribution->runs[b].put_off = contribution->runs[b].decided = false;
+        contribution->runs[b].taken = false;
+        contribution->runs[b].enqueued = contribution->runs[b].told = false;
+    }
+    atomic_store_explicit(&contribution->ready_count, 0, memory_order_relaxed);
+    memset(contribution->used_anywhere, 0,
+           module->parameter_count * sizeof(*contribution->used_anywhere));
+    atomic_store_explicit(&contribution->handed, false, memory_order_relaxed);
+    atomic_store_explicit(&contribution->behind.ready, NULL, memory_order_relaxed);
+    contribution->withdrawn = contribution->returned = false;
+    contribution->announced = contribution->waits_held = 0;
+}
+
+void module_step_begin(struct lockstep_module *module)
+{
+    for (uint32_t i = 0; i < module->contribution_count; i++)
+        contribution_step_begin(&module->contributions[i]);
+    module->calls_made = 0;
+    module->carries = deferral_waits(module);
+    for (uint32_t i = 0; i < module->calls_per_step; i++)
+        module->calls[i].ended = false;
+}
+
+static void contribution_window_begin(struct contribution *contribution)
+{
+    const struct lockstep_module *module = contribution->module;
+    for (uint32_t p = 0; p < module->parameter_count; p++) {
+        struct gradient *gradient = &contribution->gradients[p];
+        atomic_store_explicit(&gradient->memory, gradient->registered, memory_order_relaxed);
+        atomic_store_explicit(&gradient->awaited, module->awaits[p], memory_order_relaxed);
+        atomic_store_explicit(&gradient->used, false, memory_order_relaxed);
+        atomic_store_explicit(&gradient->report.watched, false, memory_order_relaxed);
+        atomic_store_explicit(&gradient->report.used, false, memory_order_relaxed);
+        gradient->unused = gradient->excused = gradient->withdrawn = false;
+    }
+    for (uint32_t i = 0; i < (module->replicas - 1) * module->parameter_count; i++) {
+        struct replica_gradient *replica = &contribution->replicas[i];
+        atomic_store_explicit(&replica->memory, replica->registered, memory_order_relaxed);
+        atomic_store_explicit(&replica->report.used, false, memory_order_relaxed);
+    }
+    ready_window_begin(contribution);
+}
+
+void module_window_begin(struct lockstep_module *module)
+{
+    module->window_serial = module->serial;
+    for (uint32_t i = 0; i < module->contribution_count; i++)
+        contribution_window_begin(&module->contributions[i]);
+}
+
+static bool contribution_has_memory(const struct contribution *contribution, uint32_t parameter)
+{
+    const struct lockstep_module *module = contribution->module;
+    bool has = contribution->gradients[parameter].memory != NULL;
+    for (uint32_t r = 1; r < module->replicas; r++)
+        has = has && replica_gradient(contribution, r, parameter)->memory != NULL;
+    return has;
+}
+
+bool contribution_lacks_memory(const struct contribution *contribution)
+{
+    const struct lockstep_module *module = contribution->module;
+    for (uint32_t p = 0; p < module->parameter_count; p++) {
+        if (module->shapes[p].trainable && module->shapes[p].elements > 0 &&
+            !contribution_has_memory(contribution, p))
+            return true;
+    }
+    return false;
+}
+
+uint32_t contribution_homeless(const struct contribution *contribution)
+{
+    const struct lockstep_module *module = contribution->module;
+    for (uint32_t p = 0; p < module->parameter_count; p++) {
+        // Who has used what is known only when it has landed, for which this was asked before.
+        if (module->shapes[p].elements > 0 && !contribution_has_memory(contribution, p) &&
+            contribution->used_anywhere[p])
+            return p;
+    }
+    return module->parameter_count;
+}
+
+// ---- A bucket as a collective ------------------------------------------------------------------
+
+// How a bucket is launched.
+struct launch {
+    const struct bucket *bucket;
+    const struct bucket_run *run;
+    bool zero; // With nothing of this rank's.
+    bool held; // Its result goes elsewhere for now.
+    uint32_t replica; // Whose memory is meant: what this one has; or LAUNCH_WHOLE.
+};
+
+#define LAUNCH_WHOLE UINT32_MAX // What travels, of all replicas together.
+
+static bool contribution_uses(const struct contribution *contribution, const struct launch *launch,
+                              uint32_t parameter)
+{
+    if (launch->zero)
+        return false;
+    if (launch->run->taken)
+        return stash_taken(contribution->module->stash, parameter) != NULL;
+    return !contribution->gradients[parameter].unused;
+}
+
+// What one replica has reported of a gradient; NULL: nothing.
+static const void *contribution_of(const struct contribution *contribution, uint32_t replica,
+                                   uint32_t parameter)
+{
+    const struct gradient *first = &contribution->gradients[parameter];
+    const struct replica_gradient *further;
+    if (replica == 0)
+        return atomic_load(&first->report.used) ? atomic_load(&first->memory) : NULL;
+    further = replica_gradient(contribution, replica, parameter);
+    return atomic_load(&further->report.used) ? atomic_load(&further->memory) : NULL;
+}
+
+// Of replicas on devices any one that has reported: the transport adds up what each has.
+static const void *contribution_of_any(const struct contribution *contribution, uint32_t parameter)
+{
+    const void *memory = NULL;
+    for (uint32_t r = 0; r < contribution->module->replicas && memory == NULL; r++)
+        memory = contribution_of(contribution, r, parameter);
+    return memory;
+}
+
+static const void *contribution_input(const struct contribution *contribution,
+                                      const struct launch *launch, uint32_t parameter)
+{
+    if (!contribution_uses(contribution, launch, parameter))
+        return NULL;
+    if (launch->run->taken)
+        return stash_taken(contribution->module->stash, parameter);
+    if (launch->replica != LAUNCH_WHOLE)
+        return contribution_of(contribution, launch->replica, parameter);
+    if (contribution->copies != NULL && launch->bucket->device)
+        return contribution_of_any(contribution, parameter);
+    return contribution->gradients[parameter].memory;
+}
+
+static void *contribution_output(const struct contribution *contribution,
+                                 const struct launch *launch, uint32_t parameter)
+{
+    if (launch->held)
+        return stash_hold(contribution->module->stash, contribution->index, parameter);
+    if (launch->replica != LAUNCH_WHOLE && launch->replica > 0)
+        return replica_gradient(contribution, launch->replica, parameter)->memory;
+    return contribution->gradients[parameter].memory;
+}
+
+// Whether memory lies right behind that of an extent; or both are nothing.
+static bool contribution_goes_on(const void *before, size_t bytes, const void *memory)
+{
+    if (before == NULL || memory == NULL)
+        return before == memory;
+    return (const char *)before + bytes == memory;
+}
+
+// One extent for each run of gradients that lie side by side: those are reduced as one, in place
+// but for what was put off or is held back.
+static uint32_t contribution_extents(const struct contribution *contribution,
+                                     const struct launch *launch, struct extent *extents)
+{
+    const struct lockstep_module *module = contribution->module;
+    const struct bucket *bucket = launch->bucket;
+    const size_t size = dtype_size(bucket->dtype);
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < bucket->count; i++) {
+        const uint32_t parameter = module->layout.order[bucket->first + i];
+        const uint64_t elements = module->shapes[parameter].elements;
+        const void *in = contribution_input(contribution, launch, parameter);
+        void *out = contribution_output(contribution, launch, parameter);
+        struct extent *last = count > 0 ? &extents[count - 1] : NULL;
+        if (elements == 0)
+            continue;
+        if (last != NULL && last->out != NULL &&
+            contribution_goes_on(last->out, last->elements * size, out) &&
+            contribution_goes_on(last->in, last->elements * size, in))
+            last->elements += elements;
+        else
+            extents[count++] = (struct extent){.in = in, .out = out, .elements = elements};
+    }
+    return count;
+}
+
+// The gradients of a bucket are the units of its collective. A bucket of n gradients has n words
+// for its bits, more than it needs.
+static void contribution_units(struct contribution *contribution, const struct launch *launch)
+{
+    const struct lockstep_module *module = contribution->module;
+    const struct bucket *bucket = launch->bucket;
+    uint64_t *ends = &contribution->unit_ends[bucket->first];
+    uint64_t *used = &contribution->used[bucket->first];
+    uint64_t end = 0;
+    memset(used, 0, units_words(bucket->count) * sizeof(*used));
+    for (uint32_t i = 0; i < bucket->count; i++) {
+        const uint32_t parameter = module->layout.order[bucket->first + i];
+        end += module->shapes[parameter].elements;
+        ends[i] = end;
+        if (contribution_uses(contribution, launch, parameter))
+            units_set_used(used, i);
+    }
+}
+
+void contribution_collective_done(struct contribution *contribution,
+                                  const struct collective *collective)
+{
+    const uint32_t *order =
+        contribution->module->layout.order + (collective->unit_ends - contribution->unit_ends);
+    for (uint32_t i = 0; i < collective->unit_count; i++) {
+        if (units_is_used(collective->used, i))
+            contribution->used_anywhere[order[i]] = true;
+    }
+}
+
+// Others than these travel as they are.
+static void contribution_wire(const struct lockstep_module *module, struct collective *collective)
+{
+    const enum dtype dtype = collective->dtype;
+    if (module->wire == LOCKSTEP_WIRE_BFLOAT16 && dtype == DTYPE_FLOAT32)
+        collective->partial = collective->final = DTYPE_BFLOAT16;
+    else if (module->wire == LOCKSTEP_WIRE_FLOAT32 && dtype_is_small(dtype))
+        collective->partial = DTYPE_FLOAT32;
+    else if (dtype == DTYPE_FLOAT16)
+        collective->exponent = module->float16_exponent;
+}
+
+// What each replica has of a bucket, on its device.
+static void contribution_replicas(const struct contribution *contribution,
+                                  const struct launch *launch, uint32_t bucket,
+                                  struct collective *collective)
+{
+    const struct lockstep_module *module = contribution->module;
+    struct collective_replica *copies = &contribution->copies[bucket * module->replicas];
+    for (uint32_t r = 0; r < module->replicas; r++) {
+        struct extent *extents =
+            &contribution->copy_extents[r * module->parameter_count + launch->bucket->first];
+        struct launch one = *launch;
+        one.replica = r;
+        copies[r] = (struct collective_replica){
+            .device = module->devices[r],
+            .extents = extents,
+            .extent_count = contribution_extents(contribution, &one, extents),
+            .ready = ready_events(contribution, r, bucket),
+            .ready_count = LOCKSTEP_READY_STREAMS};
+    }
+    collective->replicas = copies;
+    collective->replica_count = module->replicas;
+    collective->replica_divisor =
+        module->gradient_kind == LOCKSTEP_GRADIENT_MEAN ? module->replicas : 1;
+}
+
+// On a rank without a device all memory is the host's, whatever others have.
+static void contribution_on_devices(const struct contribution *contribution,
+                                    const struct launch *launch, uint32_t bucket,
+                                    struct collective *collective)
+{
+    const struct lockstep_module *module = contribution->module;
+    collective->on_devices = launch->bucket->device;
+    if (!collective->on_devices || module->session->device == NULL)
+        return;
+    collective->device = module->session->device;
+    collective->ready = ready_events(contribution, 0, bucket);
+    collective->ready_count = LOCKSTEP_READY_STREAMS;
+    if (ready_leaves_out(contribution, bucket))
+        collective->behind = &contribution->behind;
+    if (contribution->copies != NULL)
+        contribution_replicas(contribution, launch, bucket, collective);
+}
+
+// What was put off is a contribution like any other, of its own weight; as a sum, where it is one.
+static void contribution_weigh(const struct contribution *contribution, const struct launch *launch,
+                               struct collective *collective)
+{
+    const struct lockstep_module *module = contribution->module;
+    collective->weight = launch->zero         ? 0
+                         : launch->run->taken ? launch->run->taken_weight
+                                              : module->session->weight;
+    collective->input_is_sum = launch->run->taken
+                                   ? stash_gives_sums(module->stash, collective->dtype)
+                                   : module->gradient_kind == LOCKSTEP_GRADIENT_SUM;
+}
+
+struct collective *contribution_collective(struct contribution *contribution, uint32_t bucket,
+                                           uint32_t algorithm, bool zero, bool held)
+{
+    const struct lockstep_module *module = contribution->module;
+    struct bucket_run *run = &contribution->runs[bucket];
+    const struct launch launch = {.bucket = &module->layout.buckets[bucket],
+                                  .run = run,
+                                  .zero = zero || run->withdrawn,
+                                  .held = held,
+                                  .replica = LAUNCH_WHOLE};
+    const struct bucket *shape = launch.bucket;
+    struct collective *collective = &run->collective;
+    const uint64_t identity[] = {module->index, contribution->index, bucket,
+                                 (uint64_t)module->gradient_kind};
+    contribution_units(contribution, &launch);
+    *collective = (struct collective){
+        .kind = COLLECTIVE_ALLREDUCE,
+        .dtype = shape->dtype,
+        .op = REDUCE_MEAN,
+        .extents = &contribution->extents[shape->first],
+        .extent_count =
+            contribution_extents(contribution, &launch, &contribution->extents[shape->first]),
+        .elements = shape->elements,
+        .unit_ends = &contribution->unit_ends[shape->first],
+        .unit_count = shape->count,
+        .used = &contribution->used[shape->first],
+        .context = contribution,
+    };
+    contribution_weigh(contribution, &launch, collective);
+    contribution_wire(module, collective);
+    contribution_on_devices(contribution, &launch, bucket, collective);
+    collective->algorithm = algorithm == ALGORITHM_BY_SIZE
+                                ? tune_algorithm(module->session, collective)
+                                : (enum plan_algorithm)algorithm;
+    collective->signature = collective_signature(collective) ^ hash64(identity, sizeof(identity));
+    return collective;
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Contributions of a module that count in a later step than the one in which their gradients were
+// made (order protocol, R10): what the order core decides about slots, done to the gradients of
+// their buckets. The sums themselves are in stash.c. Who runs what stands in
+// worker/session/session.h.
+//
+// A bucket is put off, or takes what was put off, when the driver learns that it is ready: in the
+// order of the trainer's calls, whenever it is launched. So which step carries what depends on the
+// program of this rank only. From then on the trainer may do with the gradients what it likes, once
+// lockstep_call_wait has said that they are put off.
+//
+// When the step has settled, memory whose gradient was put off gets what the other ranks hold. Is
+// that a mean, it was held back: its slot was launched before the call was made, and the trainer
+// still had to write there. Was there none, the memory becomes zero, like that of ranks that have
+// cleared their gradients and called nothing.
+
+#include "worker/kernels/kernels.h"
+#include "worker/session/session.h"
+#include "worker/support/error.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+// ---- The stashes of a session ------------------------------------------------------------------
+
+static int deferral_open(struct lockstep_module *module, bool holds)
+{
+    const struct stash_config config = {.parameters = module->shapes,
+                                        .parameter_count = module->parameter_count,
+                                        .contribution_count = module->contribution_count,
+                                        .sums = module->gradient_kind == LOCKSTEP_GRADIENT_SUM,
+                                        .holds = holds};
+    if (module->stash != NULL || stash_open(&config, &module->stash) == 0)
+        return 0;
+    return error_set(LOCKSTEP_E_SYSTEM,
+                     "no memory for the gradients of module '%s' that may have to be put off",
+                     module->name);
+}
+
+int deferral_start(struct lockstep_session *session)
+{
+    const struct config *config = &session->config;
+    const bool holds = config->order == LOCKSTEP_ORDER_ZERO_DEFER;
+    int status = 0;
+    if (config->solo || (!holds && config->unplanned != LOCKSTEP_UNPLANNED_DEFER))
+        return 0;
+    for (uint32_t m = 0; m < session->module_count && status == 0; m++)
+        status = deferral_open(session->modules[m], holds);
+    return status;
+}
+
+bool deferral_waits(const struct lockstep_module *module)
+{
+    return module->stash != NULL && stash_left(module->stash) > 0;
+}
+
+int deferral_check_weight(const struct lockstep_session *session, uint64_t weight)
+{
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        const struct lockstep_module *module = session->modules[m];
+        const uint64_t kept = module->stash == NULL ? 0 : stash_left_weight(module->stash);
+        const uint64_t more = weight * module->contribution_count;
+        if (module->stash != NULL && kept + more > LOCKSTEP_MAX_WEIGHT)
+            return error_set(LOCKSTEP_E_INVALID,
+                             "module '%s': gradients of weight %" PRIu64 " are deferred, and this "
+                             "step may add %" PRIu64 " (%" PRIu32 " times its weight): at most "
+                             "%llu, which is 2^%d, travel at once",
+                             module->name, kept, more, module->contribution_count,
+                             LOCKSTEP_MAX_WEIGHT, LOCKSTEP_MAX_WEIGHT_BITS);
+    }
+    return 0;
+}
+
+void deferral_end(struct lockstep_module *module)
+{
+    if (deferral_waits(module))
+        log_event(&module->session->log, LOG_LEVEL_WARN, "contributions_left",
+                  "module=%s parameters=%" PRIu32 " weight=%" PRIu64
+                  " text=what was put off has not travelled with any later call",
+                  module->name, stash_left(module->stash), stash_left_weight(module->stash));
+    stash_close(module->stash);
+    module->stash = NULL;
+}
+
+// ---- Buckets -----------------------------------------------------------------------------------
+
+// What its call has made of a parameter; NULL: it was not used. One without elements may have no
+// memory, and is used all the same.
+static const void *deferral_gradient(const struct contribution *contribution, uint32_t parameter)
+{
+    const struct gradient *gradient = &contribution->gradients[parameter];
+    const void *memory = atomic_load_explicit(&gradient->memory, memory_order_relaxed);
+    if (gradient->unused)
+        return NULL;
+    return memory != NULL ? memory : gradient;
+}
+
+void deferral_put_off(struct contribution *contribution, uint32_t bucket)
+{
+    const struct lockstep_module *module = contribution->module;
+    const struct bucket *shape = &module->layout.buckets[bucket];
+    struct bucket_run *run = &contribution->runs[bucket];
+    run->put_off = true;
+    if (run->withdrawn || module->session->weight == 0) // It contributes nothing, to no step.
+        return;
+    for (uint32_t i = 0; i < shape->count; i++) {
+        const uint32_t parameter = module->layout.order[shape->first + i];
+        stash_keep(module->stash, contribution->index, parameter,
+                   deferral_gradient(contribution, parameter), module->session->weight);
+    }
+    atomic_fetch_add_explicit(&module->session->put_off, 1, memory_order_relaxed);
+}
+
+void deferral_take(struct contribution *contribution, uint32_t bucket)
+{
+    const struct lockstep_module *module = contribution->module;
+    const struct bucket *shape = &module->layout.buckets[bucket];
+    const uint32_t *parameters = &module->layout.order[shape->first];
+    struct bucket_run *run = &contribution->runs[bucket];
+    uint64_t kept;
+    if (module->stash == NULL || run->put_off || run->decided)
+        return;
+    run->decided = true;
+    if (run->withdrawn || !stash_ready(module->stash, parameters, shape->count, &kept))
+        return;
+    for (uint32_t i = 0; i < shape->count; i++)
+        stash_take(module->stash, parameters[i], deferral_gradient(contribution, parameters[i]),
+                   module->session->weight);
+    run->taken = true;
+    run->taken_weight = kept + module->session->weight;
+}
+
+// ---- The end of a step -------------------------------------------------------------------------
+
+// Replicas get a mean with all others; where there is none, what was put off has to go from all.
+static void deferral_clear_replicas(const struct contribution *contribution, uint32_t parameter)
+{
+    const struct bucket_parameter *shape = &contribution->module->shapes[parameter];
+    for (uint32_t r = 1; r < contribution->module->replicas; r++) {
+        void *memory = atomic_load(&replica_gradient(contribution, r, parameter)->memory);
+        if (memory != NULL)
+            memset(memory, 0, shape->elements * dtype_size(shape->dtype));
+    }
+}
+
+static void deferral_put_back_all(const struct contribution *contribution)
+{
+    const struct lockstep_module *module = contribution->module;
+    for (uint32_t p = 0; p < module->parameter_count; p++) {
+        void *memory = atomic_load(&contribution->gradients[p].memory);
+        const bool has_result = contribution->used_anywhere[p];
+        if (stash_put_back(module->stash, contribution->index, p, memory, has_result) &&
+            !has_result)
+            deferral_clear_replicas(contribution, p);
+    }
+}
+
+void deferral_put_back(struct lockstep_session *session)
+{
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        const struct lockstep_module *module = session->modules[m];
+        if (module->stash == NULL || !stash_is_busy(module->stash))
+            continue;
+        for (uint32_t i = 0; i < module->contribution_count; i++)
+            deferral_put_back_all(&module->contributions[i]);
+        stash_settle(module->stash);
+    }
+}

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Events behind gradients on devices; see device_events.h.
+
+#include "worker/session/module/device_events.h"
+
+#include "worker/device/device.h"
+#include "worker/support/error.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define READY_LOOK_NS 20000 // Between two looks, in a world of one.
+
+static uint32_t ready_bucket_count(const struct lockstep_module *module)
+{
+    const uint32_t count = module->parameter_count;
+    return count < LOCKSTEP_MAX_BUCKETS ? count : LOCKSTEP_MAX_BUCKETS;
+}
+
+// Of all replicas.
+static uint32_t ready_gate_count(const struct lockstep_module *module)
+{
+    return ready_bucket_count(module) * module->replicas;
+}
+
+static struct ready_gate *ready_gate(const struct contribution *contribution, uint32_t replica,
+                                     uint32_t bucket)
+{
+    return &contribution->gates[replica * ready_bucket_count(contribution->module) + bucket];
+}
+
+const struct device_ready *ready_events(const struct contribution *contribution, uint32_t replica,
+                                        uint32_t bucket)
+{
+    return ready_gate(contribution, replica, bucket)->ready;
+}
+
+bool ready_init(struct contribution *contribution)
+{
+    const struct lockstep_module *module = contribution->module;
+    const uint32_t count = ready_gate_count(module);
+    if (module->session->device == NULL)
+        return true;
+    contribution->gates = calloc((size_t)count + 1, sizeof(*contribution->gates));
+    for (uint32_t b = 0; contribution->gates != NULL && b < count; b++)
+        mutex_init(&contribution->gates[b].mutex);
+    return contribution->gates != NULL;
+}
+
+void ready_fini(struct contribution *contribution)
+{
+    const struct lockstep_module *module = contribution->module;
+    const uint32_t count = contribution->gates == NULL ? 0 : ready_gate_count(module);
+    for (uint32_t b = 0; b < count; b++) {
+        struct ready_gate *gate = &contribution->gates[b];
+        for (uint32_t i = 0; i < LOCKSTEP_READY_STREAMS; i++) {
+            if (gate->ready[i].event != NULL)
+                device_event_free(module->devices[b / ready_bucket_count(module)],
+                                  gate->ready[i].event);
+        }
+        mutex_fini(&gate->mutex);
+    }
+    free(contribution->gates);
+    contribution->gates = NULL;
+}
+
+static void ready_gate_clear(struct ready_gate *gate)
+{
+    for (uint32_t i = 0; i < LOCKSTEP_READY_STREAMS; i++)
+        gate->taken[i] = gate->ready[i].pending = false;
+}
+
+void ready_window_begin(struct contribution *contribution)
+{
+    const struct lockstep_module *module = contribution->module;
+    const uint32_t count = contribution->gates == NULL ? 0 : module->layout.bucket_count;
+    for (uint32_t r = 0; r < module->replicas; r++) {
+        for (uint32_t b = 0; b < count; b++)
+            ready_gate_clear(ready_gate(contribution, r, b));
+    }
+}
+
+// ---- Reports -----------------------------------------------------------------------------------
+
+static struct ready_gate *ready_gate_of(const struct contribution *contribution,
+                                        const struct ready_report *report)
+{
+    return ready_gate(contribution, report->replica,
+                      contribution->module->bucket_of[report->parameter]);
+}
+
+// The place of a stream: its own, or else one that no stream of this window has, rather one that
+// was never used than another stream's. LOCKSTEP_READY_STREAMS: there is none.
+static uint32_t ready_place_locked(const struct ready_gate *gate, const void *stream)
+{
+    uint32_t place = LOCKSTEP_READY_STREAMS;
+    mutex_assert_held(&gate->mutex);
+    for (uint32_t i = 0; i < LOCKSTEP_READY_STREAMS; i++) {
+        const struct device_ready *ready = &gate->ready[i];
+        if (ready->event != NULL && ready->stream == stream)
+            return i;
+        if (!gate->taken[i] && (place == LOCKSTEP_READY_STREAMS ||
+                                (ready->event == NULL && gate->ready[place].event != NULL)))
+            place = i;
+    }
+    return place;
+}
+
+// The first of this rank's devices that has.
+int ready_failed(const struct lockstep_session *session)
+{
+    const char *text = NULL;
+    for (uint32_t i = 0; i < session->own_devices && text == NULL; i++)
+        text = device_failed(session->devices[i]);
+    return error_set(LOCKSTEP_E_SYSTEM, "the device has failed: %s",
+                     text == NULL ? "it has not said why" : text);
+}
+
+int ready_reserve(struct contribution *contribution, const struct ready_report *report)
+{
+    const struct lockstep_module *module = contribution->module;
+    struct ready_gate *gate = ready_gate_of(contribution, report);
+    uint32_t place;
+    bool whole = true;
+    mutex_lock(&gate->mutex);
+    place = ready_place_locked(gate, report->stream);
+    if (place < LOCKSTEP_READY_STREAMS) {
+        struct device_ready *ready = &gate->ready[place];
+        if (ready->event == NULL)
+            ready->event = device_event_make(module->devices[report->replica]);
+        whole = ready->event != NULL;
+        ready->stream = report->stream;
+        gate->taken[place] = true;
+    }
+    mutex_unlock(&gate->mutex);
+    if (!whole)
+        return ready_failed(module->session);
+    if (place < LOCKSTEP_READY_STREAMS)
+        return 0;
+    return error_set(LOCKSTEP_E_INVALID,
+                     "module '%s': gradients of the bucket of '%s' come from more than %d streams",
+                     module->name, module->parameters[report->parameter].name,
+                     LOCKSTEP_READY_STREAMS);
+}
+
+int ready_record(struct contribution *contribution, const struct ready_report *report)
+{
+    const struct lockstep_module *module = contribution->module;
+    struct ready_gate *gate = ready_gate_of(contribution, report);
+    int result = -1;
+    mutex_lock(&gate->mutex);
+    const uint32_t place = ready_place_locked(gate, report->stream);
+    if (place < LOCKSTEP_READY_STREAMS) {
+        struct device_ready *ready = &gate->ready[place];
+        ready->parameter = report->parameter;
+        ready->pending = true;
+        result =
+            device_event_record(module->devices[report->replica], ready->event, report->stream);
+    }
+    mutex_unlock(&gate->mutex);
+    return result < 0 ? ready_failed(module->session) : 0;
+}
+
+// ---- Results where nothing was reported --------------------------------------------------------
+
+void ready_open(struct lockstep_session *session)
+{
+    for (uint32_t i = 0; i < session->own_devices; i++) {
+        session->end_ready[i].event = device_event_make(session->devices[i]);
+        session->wait_ready[i].event = device_event_make(session->devices[i]);
+        session->wait_ready[i].pending = session->wait_ready[i].event != NULL;
+    }
+}
+
+void ready_close(struct lockstep_session *session)
+{
+    for (uint32_t i = 0; i < session->own_devices; i++) {
+        if (session->end_ready[i].event != NULL)
+            device_event_free(session->devices[i], session->end_ready[i].event);
+        if (session->wait_ready[i].event != NULL)
+            device_event_free(session->devices[i], session->wait_ready[i].event);
+    }
+}
+
+bool ready_is_stream_of(const struct lockstep_session *session, uint32_t device, void *stream)
+{
+    if (session->own_devices == 1 || stream == NULL || device_is_default_stream(stream))
+        return true;
+    return device_has_stream(session->devices[device], stream);
+}
+
+// The default streams of all devices, or the stream of one.
+static void ready_mark_stream(const struct lockstep_session *session, struct device_ready *ready,
+                              void *stream)
+{
+    for (uint32_t i = 0; i < session->own_devices; i++) {
+        ready[i].stream = stream;
+        ready[i].pending = ready[i].event != NULL && ready_is_stream_of(session, i, stream);
+    }
+}
+
+static int ready_record_streams(const struct lockstep_session *session,
+                                const struct device_ready *ready, void *stream)
+{
+    int result = 0;
+    for (uint32_t i = 0; i < session->own_devices && result == 0; i++) {
+        if (ready[i].pending)
+            result = device_event_record(session->devices[i], ready[i].event, stream);
+    }
+    return result;
+}
+
+// Some replica has not reported it.
+static bool ready_is_left_out(const struct contribution *contribution, uint32_t parameter)
+{
+    const struct lockstep_module *module = contribution->module;
+    const struct gradient *gradient = &contribution->gradients[parameter];
+    if (module->shapes[parameter].elements == 0)
+        return false;
+    if (module->replicas == 1)
+        return !atomic_load_explicit(&gradient->used, memory_order_relaxed);
+    for (uint32_t r = 0; r < module->replicas; r++) {
+        const struct report *report =
+            r == 0 ? &gradient->report : &replica_gradient(contribution, r, parameter)->report;
+        if (!atomic_load_explicit(&report->used, memory_order_relaxed))
+            return true;
+    }
+    return false;
+}
+
+bool ready_leaves_out(const struct contribution *contribution, uint32_t bucket)
+{
+    const struct lockstep_module *module = contribution->module;
+    const struct bucket *shape = &module->layout.buckets[bucket];
+    bool left_out = false;
+    if (!shape->device || module->session->device == NULL ||
+        (module->session->world_size == 1 && module->replicas == 1))
+        return false;
+    for (uint32_t i = 0; i < shape->count && !left_out; i++)
+        left_out = ready_is_left_out(contribution, module->layout.order[shape->first + i]);
+    return left_out;
+}
+
+// Nothing of it has come behind anything so far, and something is to.
+static bool ready_is_unsaid(const struct contribution *contribution)
+{
+    bool leaves_out = false;
+    if (atomic_load_explicit(&contribution->behind.ready, memory_order_relaxed) != NULL)
+        return false;
+    for (uint32_t b = 0; b < contribution->module->layout.bucket_count && !leaves_out; b++)
+        leaves_out = ready_leaves_out(contribution, b);
+    return leaves_out;
+}
+
+// Says it of all contributions, or of those that were handed over. Other threads hand over more
+// meanwhile, so the event is recorded when one is found; in a step in which all was reported,
+// never. A device that fails here says so where results are written.
+static void ready_say(struct lockstep_session *session, struct device_ready *ready, bool all,
+                      void *stream)
+{
+    bool recorded = false;
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        struct lockstep_module *module = session->modules[m];
+        for (uint32_t i = 0; i < module->contribution_count; i++) {
+            struct contribution *contribution = &module->contributions[i];
+            if (!(all || atomic_load(&contribution->handed)) || !ready_is_unsaid(contribution))
+                continue;
+            if (!(recorded && all))
+                (void)ready_record_streams(session, ready, stream);
+            recorded = true;
+            atomic_store_explicit(&contribution->behind.ready, ready, memory_order_release);
+        }
+    }
+}
+
+void ready_say_end(struct lockstep_session *session, void *stream)
+{
+    if (session->device == NULL || session->config.solo)
+        return;
+    ready_mark_stream(session, session->end_ready, stream);
+    ready_say(session, session->end_ready, true, stream);
+}
+
+void ready_say_wait(struct lockstep_session *session)
+{
+    if (session->device != NULL && !session->config.solo)
+        ready_say(session, session->wait_ready, false, NULL);
+}
+
+// ---- A world of one ----------------------------------------------------------------------------
+
+static int ready_await_event(const struct lockstep_session *session, struct device *device,
+                             void *event)
+{
+    const struct timespec pause = {.tv_nsec = READY_LOOK_NS};
+    int happened;
+    while ((happened = device_event_query(device, event)) == 0)
+        nanosleep(&pause, NULL);
+    return happened < 0 ? ready_failed(session) : 0;
+}
+
+static int ready_await_gate(const struct lockstep_module *module, struct device *device,
+                            const struct ready_gate *gate)
+{
+    int status = 0;
+    for (uint32_t i = 0; i < LOCKSTEP_READY_STREAMS && status == 0; i++) {
+        if (gate->ready[i].pending)
+            status = ready_await_event(module->session, device, gate->ready[i].event);
+    }
+    return status;
+}
+
+int ready_await(struct contribution *contribution)
+{
+    const struct lockstep_module *module = contribution->module;
+    const uint32_t count = contribution->gates == NULL ? 0 : module->layout.bucket_count;
+    int status = 0;
+    for (uint32_t r = 0; r < module->replicas; r++) {
+        for (uint32_t b = 0; b < count && status == 0; b++)
+            status = ready_await_gate(module, module->devices[r], ready_gate(contribution, r, b));
+    }
+    return status;
+}
+
+int ready_await_end(struct lockstep_session *session, void *stream)
+{
+    bool replicas = false;
+    for (uint32_t m = 0; m < session->module_count && session->device != NULL; m++)
+        replicas = replicas || session->modules[m]->replicas > 1;
+    if (!replicas)
+        return 0;
+    ready_mark_stream(session, session->end_ready, stream);
+    if (ready_record_streams(session, session->end_ready, stream) < 0)
+        return ready_failed(session);
+    int status = 0;
+    for (uint32_t i = 0; i < session->own_devices && status == 0; i++) {
+        if (session->end_ready[i].pending)
+            status = ready_await_event(session, session->devices[i], session->end_ready[i].event);
+    }
+    return status;
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The manifest: what a session has registered, line by line, as it is compared with that of the
+// other ranks by lockstep_start. Two manifests are equal when all lines are. Pure functions of the
+// session; trainer before the start, engine when the coordinator asks for lines.
+
+#include "base/hash.h"
+#include "base/text.h"
+#include "worker/session/session.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MANIFEST_SESSION_ITEMS 3 // Those before the modules.
+
+uint32_t module_manifest_count(const struct lockstep_session *session)
+{
+    return MANIFEST_SESSION_ITEMS + session->module_count + session->tensor_count;
+}
+
+// Appends to the value of an item. What did not fit would not be compared, so all of it has to.
+__attribute__((format(printf, 2, 3))) static void manifest_say(struct manifest_item *item,
+                                                               const char *format, ...)
+{
+    const size_t used = strlen(item->value);
+    va_list arguments;
+    int length;
+    va_start(arguments, format);
+    length = vsnprintf(item->value + used, sizeof(item->value) - used, format, arguments);
+    va_end(arguments);
+    assert(length >= 0 && (size_t)length < sizeof(item->value) - used);
+    (void)length;
+}
+
+// What has no field of its own, as "key=value key=value".
+static void manifest_options(const struct tensor *tensor, enum manifest_kind kind,
+                             struct manifest_item *item)
+{
+    static const char *const policies[] = {"at_start", "ignore", "broadcast", "mean", "sum"};
+    if (kind == MANIFEST_PARAMETER)
+        manifest_say(item, "ready_count=%" PRIu32, tensor->ready_count);
+    if (kind == MANIFEST_BUFFER)
+        manifest_say(item, "policy=%s", policies[tensor->flags]);
+    if (kind == MANIFEST_BUFFER && tensor->flags >= LOCKSTEP_BUFFER_BROADCAST)
+        manifest_say(item, " every=%" PRIu64, tensor->every);
+    if (tensor->ignored)
+        manifest_say(item, " ignored=1");
+}
+
+static void manifest_tensor(const struct tensor *tensor, enum manifest_kind kind, uint32_t module,
+                            struct manifest_item *item)
+{
+    item->kind = kind;
+    item->module = module;
+    text_copy(item->name, sizeof(item->name), tensor->name);
+    item->dtype = tensor->dtype;
+    item->flags = kind == MANIFEST_PARAMETER ? tensor->flags : 0;
+    item->dims = tensor->dims;
+    memcpy(item->shape, tensor->shape, sizeof(item->shape));
+    memcpy(item->strides, tensor->strides, sizeof(item->strides));
+    manifest_options(tensor, kind, item);
+}
+
+static void manifest_session(const struct lockstep_session *session, struct manifest_item *item)
+{
+    static const char *const uneven[] = {"none", "all", "first"};
+    const struct config *config = &session->config;
+    item->kind = MANIFEST_SESSION;
+    manifest_say(item,
+                 "bucket_first_bytes=%" PRIu64 " bucket_bytes=%" PRIu64
+                 " bucket_last_bytes=%" PRIu64 " uneven=%s",
+                 config->bucket_first_bytes, config->bucket_bytes, config->bucket_last_bytes,
+                 uneven[config->uneven]);
+}
+
+// A rank that gave up what others wait for, or ran what others refuse, would be alone with it.
+static void manifest_policies(const struct lockstep_session *session, struct manifest_item *item)
+{
+    item->kind = MANIFEST_SESSION;
+    text_copy(item->name, sizeof(item->name), "policies");
+    manifest_say(item, "order=%s unplanned=%s", config_orders[session->config.order],
+                 config_unplanned[session->config.unplanned]);
+}
+
+// A file that was loaded decides bits, steps and counters, so it must be the same everywhere.
+static void manifest_loaded(const struct lockstep_session *session, struct manifest_item *item)
+{
+    item->kind = MANIFEST_SESSION;
+    text_copy(item->name, sizeof(item->name), "loaded file");
+    text_copy(item->value, sizeof(item->value),
+              session->loaded[0] == '\0' ? "checksum=none" : session->loaded);
+}
+
+static void manifest_module(const struct lockstep_module *module, struct manifest_item *item)
+{
+    static const char *const policies[] = {"error", "warn", "accept"};
+    static const char *const wires[] = {"same", "bfloat16", "float32"};
+    item->kind = MANIFEST_MODULE;
+    item->module = module->index;
+    text_copy(item->name, sizeof(item->name), module->name);
+    manifest_say(item,
+                 "gradient_kind=%s unused=%s calls_per_step=%" PRIu32
+                 " separate_calls=%d on_abort=%s wire=%s float16_exponent=%" PRId32,
+                 module->gradient_kind == LOCKSTEP_GRADIENT_SUM ? "sum" : "mean",
+                 policies[module->unused], module->calls_per_step, module->separate_calls,
+                 module->on_abort == LOCKSTEP_ABORT_ACCEPT ? "accept" : "error",
+                 wires[module->wire], module->float16_exponent);
+}
+
+// Of replicas only the first: ranks may have different numbers of them.
+static void manifest_parameter(const struct lockstep_module *module, uint32_t parameter,
+                               struct manifest_item *item)
+{
+    const struct home *home = &module->homes[parameter];
+    manifest_tensor(&module->parameters[parameter], MANIFEST_PARAMETER, module->index, item);
+    if (!home_is_own(module, parameter))
+        manifest_say(item, " owner=module_%" PRIu32 "_parameter_%" PRIu32, home->module->index,
+                     home->parameter);
+}
+
+bool module_manifest_item(const struct lockstep_session *session, uint32_t index,
+                          struct manifest_item *item)
+{
+    memset(item, 0, sizeof(*item));
+    if (index < MANIFEST_SESSION_ITEMS) {
+        if (index == 0)
+            manifest_session(session, item);
+        else if (index == 1)
+            manifest_policies(session, item);
+        else
+            manifest_loaded(session, item);
+        return true;
+    }
+    index -= MANIFEST_SESSION_ITEMS;
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        const struct lockstep_module *module = session->modules[m];
+        if (index == 0) {
+            manifest_module(module, item);
+            return true;
+        }
+        index--;
+        if (index < module->parameter_count) {
+            manifest_parameter(module, index, item);
+            return true;
+        }
+        index -= module->parameter_count;
+        if (index < module->buffer_count) {
+            manifest_tensor(&module->buffers[index], MANIFEST_BUFFER, m, item);
+            return true;
+        }
+        index -= module->buffer_count;
+    }
+    return false;
+}
+
+uint64_t module_manifest_hash(const struct lockstep_session *session)
+{
+    struct hash64 hash;
+    struct manifest_item item;
+    hash64_init(&hash, 0);
+    for (uint32_t i = 0; module_manifest_item(session, i, &item); i++)
+        hash64_update(&hash, &item, sizeof(item)); // The item was zeroed: padding is equal.
+    return hash64_final(&hash);
+}

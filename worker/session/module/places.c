@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where gradients lie whose memory is given with their reports. Two gradients of a window that
+// share a byte would be reduced twice, and a value or buffer that shares one with a gradient would
+// be overwritten. What is registered is compared in overlap.c, before a step; here a place that
+// comes with a report is compared with what was registered and with all places of the window. Any
+// thread that reports.
+//
+// The places of a window are a tree (a treap: ordered by address, a heap by a hash), and its nodes
+// belong to the gradients. So a report costs time that grows with the logarithm of their number,
+// and allocates nothing. No two places in the tree overlap.
+//
+// Registered memory is not in the tree: most reports are of such, take no lock, and must not wait.
+// A gradient is *watched* when a place was given for it, or a place was given that overlaps its
+// registered memory. A report of a watched gradient looks here. The thread that gives a place marks
+// the gradients that it overlaps, and then looks whether they were reported; a report is claimed
+// first, and then looks at the mark. Both are sequentially consistent, so at least one of two
+// threads that meet sees the other.
+
+#include "worker/kernels/kernels.h"
+#include "worker/session/module/claims.h"
+#include "worker/support/error.h"
+#include "worker/watch/progress.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+struct range {
+    uintptr_t begin;
+    uintptr_t end;
+};
+
+// ---- The tree ----------------------------------------------------------------------------------
+
+// The first place that ends behind an address.
+static struct given_place *tree_find(struct given_place *root, uintptr_t address)
+{
+    struct given_place *found = NULL;
+    while (root != NULL) {
+        if (root->end > address)
+            found = root;
+        root = root->end > address ? root->before : root->behind;
+    }
+    return found;
+}
+
+// Where the pointer to a place is, or where it would be.
+static struct given_place **tree_link(struct given_place **root, const struct given_place *place)
+{
+    while (*root != NULL && *root != place && (*root)->priority >= place->priority)
+        root = place->begin < (*root)->begin ? &(*root)->before : &(*root)->behind;
+    return root;
+}
+
+static void tree_insert(struct given_place **root, struct given_place *place)
+{
+    struct given_place **link = tree_link(root, place);
+    struct given_place *rest = *link;
+    struct given_place **before = &place->before;
+    struct given_place **behind = &place->behind;
+    *link = place;
+    while (rest != NULL) {
+        if (rest->begin < place->begin) {
+            *before = rest;
+            before = &rest->behind;
+            rest = rest->behind;
+        } else {
+            *behind = rest;
+            behind = &rest->before;
+            rest = rest->before;
+        }
+    }
+    *before = *behind = NULL;
+}
+
+static void tree_remove(struct given_place **root, const struct given_place *place)
+{
+    struct given_place *before = place->before;
+    struct given_place *behind = place->behind;
+    while (*root != place)
+        root = place->begin < (*root)->begin ? &(*root)->before : &(*root)->behind;
+    while (before != NULL && behind != NULL) {
+        if (before->priority >= behind->priority) {
+            *root = before;
+            root = &before->behind;
+            before = before->behind;
+        } else {
+            *root = behind;
+            root = &behind->before;
+            behind = behind->before;
+        }
+    }
+    *root = before != NULL ? before : behind;
+}
+
+// ---- Places ------------------------------------------------------------------------------------
+
+void places_window_begin(struct lockstep_session *session)
+{
+    mutex_lock(&session->places_mutex);
+    session->given = NULL;
+    session->window++;
+    mutex_unlock(&session->places_mutex);
+}
+
+static struct given_place *place_of(const struct contribution *contribution, uint32_t replica,
+                                    uint32_t parameter)
+{
+    return &contribution
+                ->places[(size_t)replica * contribution->module->parameter_count + parameter];
+}
+
+static bool place_is_given(const struct given_place *place)
+{
+    return place->window == place->contribution->module->session->window;
+}
+
+static void *place_registered(const struct contribution *contribution, uint32_t replica,
+                              uint32_t parameter)
+{
+    return replica == 0 ? contribution->gradients[parameter].registered
+                        : replica_gradient(contribution, replica, parameter)->registered;
+}
+
+static struct range place_range(const struct placed *placed, const void *memory)
+{
+    const struct tensor *tensor = &placed->contribution->module->parameters[placed->parameter];
+    const uintptr_t begin = (uintptr_t)memory;
+    return (struct range){begin, begin + tensor->elements * dtype_size(tensor->dtype)};
+}
+
+static void place_watch(const struct contribution *contribution, uint32_t parameter)
+{
+    atomic_store(&contribution->gradients[parameter].report.watched, true);
+}
+
+// ---- Errors ------------------------------------------------------------------------------------
+
+// The gradient as the tensor that reports it is called.
+static const char *place_name(const struct home *by, const struct contribution *contribution,
+                              uint32_t replica, char *text, size_t bytes)
+{
+    const struct overlap_place place = {
+        .module = by->module, .index = by->parameter, .replica = replica, .kind = OVERLAP_GRADIENT};
+    char name[3 * LOCKSTEP_NAME_BYTES];
+    overlap_name(&place, name, sizeof(name));
+    if (contribution->module->separate_calls)
+        snprintf(text, bytes, "%s (call %" PRIu32 ")", name, contribution->index + 1);
+    else
+        snprintf(text, bytes, "%s", name);
+    return text;
+}
+
+// As any thread may read it.
+static uint64_t place_step(const struct placed *placed)
+{
+    return atomic_load_explicit(&placed->contribution->module->session->progress->step,
+                                memory_order_relaxed);
+}
+
+static int place_overlap_error(const struct placed *placed, const struct range *range,
+                               const struct range *other, const char *name)
+{
+    const uintptr_t begin = range->begin > other->begin ? range->begin : other->begin;
+    const uintptr_t end = range->end < other->end ? range->end : other->end;
+    char own[4 * LOCKSTEP_NAME_BYTES];
+    place_name(&placed->by, placed->contribution, placed->replica, own, sizeof(own));
+    return error_set(LOCKSTEP_E_INVALID,
+                     "step %" PRIu64 ": %s and %s overlap in memory: they have %zu bytes at %p in "
+                     "common. Give each memory of its own until the end of the step",
+                     place_step(placed), own, name, (size_t)(end - begin), (void *)begin);
+}
+
+static int place_tied_error(const struct placed *placed, const struct home *other,
+                            const void *memory, const void *place)
+{
+    char own[4 * LOCKSTEP_NAME_BYTES];
+    char before[4 * LOCKSTEP_NAME_BYTES];
+    place_name(&placed->by, placed->contribution, placed->replica, own, sizeof(own));
+    place_name(other, placed->contribution, placed->replica, before, sizeof(before));
+    return error_set(LOCKSTEP_E_INVALID,
+                     "step %" PRIu64 ": %s and %s are one (LOCKSTEP_PARAMETER_SHARED), and they "
+                     "are in two places, %p and %p: add up both in one place, and report that one",
+                     place_step(placed), own, before, memory, place);
+}
+
+// ---- Shared parameters -------------------------------------------------------------------------
+
+// True if a report of the window was claimed under this name.
+static bool place_is_claimed(const struct home *name, const struct contribution *contribution,
+                             uint32_t replica)
+{
+    const struct contribution *claims =
+        name->module == contribution->module ? contribution : &name->module->contributions[0];
+    const struct report *report = replica == 0
+                                      ? &claims->gradients[name->parameter].report
+                                      : &replica_gradient(claims, replica, name->parameter)->report;
+    const uint64_t claim = atomic_load(&report->claim);
+    const uint32_t count = (uint32_t)(claim & CLAIM_DECLARED);
+    return claim >> CLAIM_BITS > name->module->window_serial && count > 0 && count < CLAIM_ENDED;
+}
+
+// Another name of the gradient whose report was claimed; module NULL: none. Rare: for an error.
+static struct home place_other_name(const struct placed *placed)
+{
+    const struct lockstep_session *session = placed->contribution->module->session;
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        struct lockstep_module *module = session->modules[m];
+        for (uint32_t p = 0; p < module->parameter_count; p++) {
+            const struct home name = {module, p};
+            if (module->homes[p].module == placed->contribution->module &&
+                module->homes[p].parameter == placed->parameter &&
+                (module != placed->by.module || p != placed->by.parameter) &&
+                place_is_claimed(&name, placed->contribution, placed->replica))
+                return name;
+        }
+    }
+    return (struct home){NULL, 0};
+}
+
+static bool place_is_tied(const struct placed *placed)
+{
+    const struct lockstep_module *module = placed->contribution->module;
+    return placed->by.module != module || placed->by.parameter != placed->parameter ||
+           module->awaits[placed->parameter] >
+               module->parameters[placed->parameter].ready_count * module->replicas;
+}
+
+// All names of one gradient report one place.
+static int place_check_tied(const struct placed *placed, const struct given_place *own,
+                            const void *registered)
+{
+    const void *memory = placed->memory != NULL ? placed->memory : registered;
+    struct home other;
+    if (!place_is_tied(placed) || memory == NULL)
+        return 0;
+    if (place_is_given(own))
+        return own->begin == (uintptr_t)memory || (own->by.module == placed->by.module &&
+                                                   own->by.parameter == placed->by.parameter)
+                   ? 0
+                   : place_tied_error(placed, &own->by, memory, (const void *)own->begin);
+    if (registered == NULL || memory == registered)
+        return 0;
+    other = place_other_name(placed);
+    return other.module == NULL ? 0 : place_tied_error(placed, &other, memory, registered);
+}
+
+// ---- Overlaps ----------------------------------------------------------------------------------
+
+// A gradient that was given back by lockstep_call_wait has left its place.
+static int place_check_given(struct lockstep_session *session, const struct placed *placed,
+                             const struct range *range)
+{
+    char name[4 * LOCKSTEP_NAME_BYTES];
+    for (;;) {
+        struct given_place *other = tree_find(session->given, range->begin);
+        if (other == NULL || other->begin >= range->end)
+            return 0;
+        if (!other->contribution->returned)
+            return place_overlap_error(
+                placed, range, &(struct range){other->begin, other->end},
+                place_name(&other->by, other->contribution, other->replica, name, sizeof(name)));
+        tree_remove(&session->given, other);
+        other->window = 0;
+    }
+}
+
+// True if a gradient travels from the place where it was registered, or comes there: it was
+// reported, or all is said that is to be said of it. From now on its reports look here.
+static bool place_is_taken(const struct overlap_place *known)
+{
+    const struct lockstep_module *module = known->module;
+    const struct contribution *contribution = &module->contributions[0];
+    struct gradient *gradient = &contribution->gradients[known->index];
+    const struct home name = {(struct lockstep_module *)(uintptr_t)module, known->index};
+    if (!module->shapes[known->index].trainable || contribution->returned ||
+        place_is_given(place_of(contribution, known->replica, known->index)))
+        return false;
+    place_watch(contribution, known->index);
+    return place_is_claimed(&name, contribution, known->replica) || atomic_load(&gradient->used) ||
+           atomic_load(&gradient->awaited) == 0;
+}
+
+static bool place_is_own(const struct placed *placed, const struct overlap_place *known,
+                         const struct range *range)
+{
+    if (known->kind == OVERLAP_BUFFER || known->module != placed->contribution->module ||
+        known->index != placed->parameter)
+        return false;
+    if (known->kind == OVERLAP_DATA)
+        return known->begin == range->begin && known->end == range->end;
+    return known->replica == placed->replica && placed->contribution->index == 0;
+}
+
+// The registered places that end behind the beginning: they are sorted, and those that overlap are
+// equal.
+static size_t place_first_known(const struct lockstep_session *session, const struct range *range)
+{
+    size_t low = 0;
+    size_t high = session->known_count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (session->known[middle].end > range->begin)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+static int place_check_known(const struct lockstep_session *session, const struct placed *placed,
+                             const struct range *range)
+{
+    char name[3 * LOCKSTEP_NAME_BYTES];
+    for (size_t i = place_first_known(session, range);
+         i < session->known_count && session->known[i].begin < range->end; i++) {
+        const struct overlap_place *known = &session->known[i];
+        if (place_is_own(placed, known, range) ||
+            (known->kind == OVERLAP_GRADIENT && !place_is_taken(known)))
+            continue;
+        return place_overlap_error(placed, range, &(struct range){known->begin, known->end},
+                                   overlap_name(known, name, sizeof(name)));
+    }
+    return 0;
+}
+
+int places_check_locked(struct lockstep_session *session, const struct placed *placed)
+{
+    struct given_place *own = place_of(placed->contribution, placed->replica, placed->parameter);
+    const void *registered =
+        place_registered(placed->contribution, placed->replica, placed->parameter);
+    const void *memory = placed->memory != NULL ? placed->memory : registered;
+    const struct range range = place_range(placed, memory);
+    const bool given = place_is_given(own);
+    int status;
+    mutex_assert_held(&session->places_mutex);
+    status = place_check_tied(placed, own, registered);
+    if (status < 0 || memory == NULL || range.begin == range.end ||
+        (given && (placed->memory == NULL || own->begin == range.begin)))
+        return status;
+    if (given) // It moves within the window.
+        tree_remove(&session->given, own);
+    status = place_check_given(session, placed, &range);
+    if (status == 0 && placed->memory != NULL)
+        status = place_check_known(session, placed, &range);
+    if (given)
+        tree_insert(&session->given, own);
+    return status;
+}
+
+void places_take_locked(struct lockstep_session *session, const struct placed *placed)
+{
+    struct given_place *own = place_of(placed->contribution, placed->replica, placed->parameter);
+    const struct range range = place_range(placed, placed->memory);
+    mutex_assert_held(&session->places_mutex);
+    if (placed->memory == NULL || range.begin == range.end ||
+        (place_is_given(own) && own->begin == range.begin))
+        return;
+    if (place_is_given(own))
+        tree_remove(&session->given, own);
+    own->begin = range.begin;
+    own->end = range.end;
+    own->window = session->window;
+    own->by = placed->by;
+    tree_insert(&session->given, own);
+    place_watch(placed->contribution, placed->parameter);
+}
+
+bool places_is_lost(struct lockstep_session *session, const struct placed *placed)
+{
+    const void *registered =
+        place_registered(placed->contribution, placed->replica, placed->parameter);
+    const struct range range = place_range(placed, registered);
+    const struct given_place *other;
+    bool lost;
+    mutex_lock(&session->places_mutex);
+    other = tree_find(session->given, range.begin);
+    lost = registered != NULL && other != NULL && other->begin < range.end &&
+           !place_is_given(place_of(placed->contribution, placed->replica, placed->parameter));
+    mutex_unlock(&session->places_mutex);
+    return lost;
+}

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Replicas: several copies of a module in one process. For the other ranks there is only the first
+// one. What the replicas report of a gradient is added up when the last report is in, always from
+// the first replica to the last, so the bits do not depend on who reports when; what comes back is
+// copied to all of them. On devices the transport does both (worker/transport/device/copies.c), but
+// in a world of one, where there is none. Runs on trainer threads.
+
+#include "worker/device/device.h"
+#include "worker/kernels/kernels.h"
+#include "worker/session/module/device_events.h"
+#include "worker/session/session.h"
+#include "worker/support/error.h"
+
+#include <fenv.h>
+#include <inttypes.h>
+#include <string.h>
+
+#define REPLICA_PIECE 512 // Elements of 8 bytes that come from a device at a time.
+
+struct replica_gradient *replica_gradient(const struct contribution *contribution, uint32_t replica,
+                                          uint32_t parameter)
+{
+    const size_t count = contribution->module->parameter_count;
+    return &contribution->replicas[(replica - 1) * count + parameter];
+}
+
+static size_t replica_bytes(const struct lockstep_module *module, uint32_t parameter)
+{
+    return module->shapes[parameter].elements * dtype_size(module->shapes[parameter].dtype);
+}
+
+bool replica_is_on_devices(const struct lockstep_module *module, uint32_t parameter)
+{
+    return module->session->device != NULL && module->shapes[parameter].device;
+}
+
+// ---- What is declared --------------------------------------------------------------------------
+
+static bool replica_equal_numbers(const int64_t *a, const int64_t *b, uint32_t count)
+{
+    if (count == 0 || a == NULL || b == NULL)
+        return count == 0 || a == b;
+    return memcmp(a, b, count * sizeof(*a)) == 0;
+}
+
+static const char *replica_difference(const struct lockstep_parameter *a,
+                                      const struct lockstep_parameter *b)
+{
+    if (b->name == NULL || strcmp(a->name, b->name) != 0)
+        return "name";
+    if (a->dtype != b->dtype)
+        return "dtype";
+    if (a->dims != b->dims || !replica_equal_numbers(a->shape, b->shape, a->dims))
+        return "shape";
+    if (!replica_equal_numbers(a->strides, b->strides, a->dims))
+        return "strides";
+    if (a->flags != b->flags)
+        return "flags";
+    return a->ready_count != b->ready_count ? "ready_count" : NULL;
+}
+
+int replica_declare(struct lockstep_module *module, uint32_t replica, uint32_t parameter,
+                    const struct lockstep_parameter *first, const struct lockstep_parameter *copy)
+{
+    const char *difference = replica_difference(first, copy);
+    const size_t at = (size_t)(replica - 1) * module->parameter_count + parameter;
+    if (difference != NULL)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': parameter '%s' of replica %" PRIu32
+                         " differs from that of replica 0 in its %s",
+                         module->name, first->name, replica, difference);
+    if (module->shapes[parameter].elements > 0 && copy->data == NULL)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': parameter '%s' of replica %" PRIu32 " has data NULL",
+                         module->name, first->name, replica);
+    module->replica_data[at] = copy->data;
+    module->contributions[0].replicas[at].registered = copy->gradient;
+    return 0;
+}
+
+// ---- Adding up ---------------------------------------------------------------------------------
+
+// The first replica that reported begins the sum; it travels from the first one that has memory for
+// it, and that is the first replica of all wherever it can be.
+void replica_combine(struct contribution *contribution, uint32_t parameter)
+{
+    const struct lockstep_module *module = contribution->module;
+    struct gradient *gradient = &contribution->gradients[parameter];
+    const enum dtype dtype = module->shapes[parameter].dtype;
+    const uint64_t elements = module->shapes[parameter].elements;
+    bool begun = atomic_load(&gradient->report.used);
+    void *sum = atomic_load(&gradient->memory);
+    fenv_t environment;
+    fegetenv(&environment);
+    kernels_environment();
+    for (uint32_t r = 1; r < module->replicas && elements > 0; r++) {
+        struct replica_gradient *replica = replica_gradient(contribution, r, parameter);
+        void *memory = atomic_load(&replica->memory);
+        if (!atomic_load(&replica->report.used))
+            continue;
+        if (sum == NULL)
+            sum = memory;
+        if (begun)
+            kernel_reduce(dtype, REDUCE_SUM, sum, memory, elements);
+        else if (sum != memory)
+            memcpy(sum, memory, replica_bytes(module, parameter));
+        begun = true;
+    }
+    if (module->gradient_kind == LOCKSTEP_GRADIENT_MEAN && elements > 0)
+        kernel_divide(dtype, sum, sum, module->replicas, elements);
+    fesetenv(&environment);
+    atomic_store(&gradient->memory, sum);
+}
+
+// ---- A world of one, on devices ----------------------------------------------------------------
+
+// Where a replica's gradient lies, when it has reported it; else NULL.
+static void *replica_reported(const struct contribution *contribution, uint32_t replica,
+                              uint32_t parameter)
+{
+    const struct gradient *first = &contribution->gradients[parameter];
+    const struct replica_gradient *further =
+        replica == 0 ? NULL : replica_gradient(contribution, replica, parameter);
+    const struct report *report = further == NULL ? &first->report : &further->report;
+    if (!atomic_load(&report->used))
+        return NULL;
+    return further == NULL ? atomic_load(&first->memory) : atomic_load(&further->memory);
+}
+
+// So many elements from there on: sum becomes what the replicas have of them.
+static int replica_add_piece(const struct contribution *contribution, uint32_t parameter,
+                             uint64_t at, uint64_t count, void *sum)
+{
+    const struct lockstep_module *module = contribution->module;
+    const enum dtype dtype = module->shapes[parameter].dtype;
+    const size_t size = dtype_size(dtype);
+    uint64_t piece[REPLICA_PIECE];
+    bool begun = false;
+    for (uint32_t r = 0; r < module->replicas; r++) {
+        const char *memory = replica_reported(contribution, r, parameter);
+        if (memory == NULL)
+            continue;
+        if (device_copy(module->session->device, begun ? piece : sum, memory + at * size,
+                        count * size) < 0)
+            return -1;
+        if (begun)
+            kernel_reduce(dtype, REDUCE_SUM, sum, piece, count);
+        begun = true;
+    }
+    if (module->gradient_kind == LOCKSTEP_GRADIENT_MEAN)
+        kernel_divide(dtype, sum, sum, module->replicas, count);
+    return 0;
+}
+
+int replica_settle(struct contribution *contribution, uint32_t parameter)
+{
+    const struct lockstep_module *module = contribution->module;
+    struct gradient *gradient = &contribution->gradients[parameter];
+    const uint64_t elements = module->shapes[parameter].elements;
+    const size_t size = dtype_size(module->shapes[parameter].dtype);
+    const uint64_t most = REPLICA_PIECE * sizeof(uint64_t) / size;
+    uint64_t sum[REPLICA_PIECE];
+    char *memory = atomic_load(&gradient->memory);
+    fenv_t environment;
+    int status = 0;
+    for (uint32_t r = 1; r < module->replicas && memory == NULL; r++)
+        memory = replica_reported(contribution, r, parameter);
+    fegetenv(&environment);
+    kernels_environment();
+    for (uint64_t at = 0; at < elements && status == 0; at += most) {
+        const uint64_t count = elements - at < most ? elements - at : most;
+        status = replica_add_piece(contribution, parameter, at, count, sum);
+        if (status == 0)
+            status = device_copy(module->session->device, memory + at * size, sum, count * size);
+    }
+    fesetenv(&environment);
+    atomic_store(&gradient->memory, memory);
+    return status < 0 ? ready_failed(module->session) : 0;
+}
+
+// ---- Giving back -------------------------------------------------------------------------------
+
+// device: of either side; NULL: both are in host memory.
+static int replica_copy(struct device *device, void *to, const void *from, size_t bytes)
+{
+    if (to == NULL || from == NULL || to == from || bytes == 0)
+        return 0;
+    if (device != NULL)
+        return device_copy(device, to, from, bytes);
+    memcpy(to, from, bytes);
+    return 0;
+}
+
+static int replica_copy_gradient(struct contribution *contribution, uint32_t replica,
+                                 uint32_t parameter)
+{
+    const struct lockstep_module *module = contribution->module;
+    struct lockstep_session *session = module->session;
+    const bool device = replica_is_on_devices(module, parameter);
+    // Those on devices have theirs from the transport, which may still be at it when a step was
+    // ended by a stream: who used them is not known here then.
+    if ((device && !session->config.solo) || !contribution->used_anywhere[parameter])
+        return 0;
+    return replica_copy(device ? session->device : NULL,
+                        atomic_load(&replica_gradient(contribution, replica, parameter)->memory),
+                        atomic_load(&contribution->gradients[parameter].memory),
+                        replica_bytes(module, parameter));
+}
+
+int replica_copy_contribution(struct contribution *contribution)
+{
+    const struct lockstep_module *module = contribution->module;
+    int status = 0;
+    for (uint32_t r = 1; r < module->replicas; r++) {
+        for (uint32_t p = 0; p < module->parameter_count && status == 0; p++)
+            status = replica_copy_gradient(contribution, r, p);
+    }
+    return status < 0 ? ready_failed(module->session) : 0;
+}
+
+int replica_copy_results(struct lockstep_session *session)
+{
+    int status = 0;
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        struct lockstep_module *module = session->modules[m];
+        for (uint32_t i = 0; i < module->contribution_count && status == 0; i++) {
+            if (!module->contributions[i].returned)
+                status = replica_copy_contribution(&module->contributions[i]);
+        }
+    }
+    return status;
+}
+
+int replica_copy_values(struct lockstep_session *session)
+{
+    int status = 0;
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        const struct lockstep_module *module = session->modules[m];
+        const uint32_t count = (module->replicas - 1) * module->parameter_count;
+        for (uint32_t i = 0; i < count && status == 0; i++) {
+            const uint32_t p = i % module->parameter_count;
+            if (!module->parameters[p].ignored)
+                status = replica_copy(module->parameters[p].on_device ? session->device : NULL,
+                                      module->replica_data[i], module->parameters[p].data,
+                                      replica_bytes(module, p));
+        }
+    }
+    return status < 0 ? ready_failed(session) : 0;
+}

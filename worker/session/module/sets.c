@@ -1,0 +1,460 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which parameters are trained in a step, and the layouts that were learned for each such set. What
+// the trainer declares (lockstep_module_freeze, lockstep_phase_unused) is noted at once and takes
+// effect when the next step begins. Runs on the trainer's thread between steps, but for what the
+// engine asks at the beginning and the end of a step.
+//
+// A parameter is trained when it is floating point, not frozen, and not declared unused in the
+// phase of the step. A module remembers the layouts of a few sets of trained parameters; when there
+// is no room, the set that was in force longest ago is forgotten. Plans name buckets of layouts, so
+// all plans are forgotten with a layout that was learned. Sets, steps and layouts are the same on
+// every rank, so all ranks forget the same.
+//
+// A *view* is what the declarations of one phase make of the session: 0 for phases in which nothing
+// is declared unused, 1 + i for declared phase i.
+
+#include "base/hash.h"
+#include "base/text.h"
+#include "worker/kernels/kernels.h"
+#include "worker/session/session.h"
+#include "worker/support/error.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static_assert(LOCKSTEP_MAX_PHASES <= 32, "a declared phase is a bit of unused_in");
+
+// ---- The sets of a module ----------------------------------------------------------------------
+
+uint64_t sets_hash(const struct bucket_parameter *parameters, uint32_t count)
+{
+    struct hash64 hash;
+    hash64_init(&hash, 0);
+    for (uint32_t p = 0; p < count; p++)
+        hash64_update(&hash, &parameters[p].trainable, sizeof(parameters[p].trainable));
+    return hash64_final(&hash) | 1; // 0 is a free place.
+}
+
+bool sets_allocate_layout(struct bucket_layout *layout, uint32_t count)
+{
+    const uint32_t buckets = count < LOCKSTEP_MAX_BUCKETS ? count : LOCKSTEP_MAX_BUCKETS;
+    // calloc(0) may be NULL; every array has at least one element.
+    layout->order = calloc((size_t)count + 1, sizeof(*layout->order));
+    layout->buckets = calloc((size_t)buckets + 1, sizeof(*layout->buckets));
+    layout->order_capacity = count;
+    layout->bucket_capacity = buckets;
+    return layout->order != NULL && layout->buckets != NULL;
+}
+
+void sets_free(struct lockstep_module *module)
+{
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_SETS; i++) {
+        free(module->sets[i].layout.order);
+        free(module->sets[i].layout.buckets);
+    }
+}
+
+// Whether it can be trained at all, if not now. What is shared is trained with its owner.
+static bool sets_possible(const struct lockstep_module *module, uint32_t parameter)
+{
+    const struct tensor *tensor = &module->parameters[parameter];
+    return dtype_is_float(tensor->dtype) && !tensor->ignored && home_is_own(module, parameter);
+}
+
+static bool sets_trains(const struct lockstep_module *module, uint32_t parameter, uint32_t view)
+{
+    const bool unused = view > 0 && (module->unused_in[parameter] >> (view - 1) & 1) != 0;
+    return sets_possible(module, parameter) && !module->frozen[parameter] && !unused;
+}
+
+// Whether a is forgotten before b: first who is not there, then who was not learned, then who was
+// in force longer ago. Only sets that were loaded were used in the same step: their order is kept.
+static bool sets_before(const struct module_set *a, const struct module_set *b)
+{
+    if ((a->hash == 0) != (b->hash == 0))
+        return a->hash == 0;
+    if (a->learned != b->learned)
+        return !a->learned;
+    return a->used < b->used;
+}
+
+// The place of a set: its own, or else the one that is free or forgotten for it.
+static struct module_set *sets_place(struct lockstep_module *module, uint64_t hash)
+{
+    struct module_set *place = &module->sets[0];
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_SETS; i++) {
+        if (module->sets[i].hash == hash)
+            return &module->sets[i];
+        if (sets_before(&module->sets[i], place))
+            place = &module->sets[i];
+    }
+    return place;
+}
+
+struct bucket_caps sets_caps(const struct lockstep_module *module)
+{
+    const struct config *config = &module->session->config;
+    struct bucket_caps caps = {config->bucket_first_bytes, config->bucket_bytes,
+                               config->bucket_last_bytes};
+    if (caps.bytes == 0)
+        caps.bytes = buckets_default_bytes(module->shapes, module->parameter_count,
+                                           module->contribution_count);
+    return caps;
+}
+
+// A new set begins with the order of definition reversed.
+static int sets_make(struct lockstep_module *module, struct module_set *set, uint64_t hash)
+{
+    const struct bucket_caps caps = sets_caps(module);
+    char text[LOCKSTEP_TEXT_BYTES];
+    if (set->learned)
+        order_forget_plans(module->session->order);
+    set->hash = 0;
+    set->learned = false;
+    if (set->layout.order == NULL && !sets_allocate_layout(&set->layout, module->parameter_count))
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory");
+    if (buckets_layout(module->shapes, module->parameter_count, NULL, 0, caps, &set->layout, text,
+                       sizeof(text)) != BUCKET_OK)
+        return error_set(LOCKSTEP_E_INVALID, "module '%s' cannot be cut into buckets: %s",
+                         module->name, text);
+    if (set->layout.bucket_count * module->contribution_count > LOCKSTEP_MAX_SLOTS)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s' has %" PRIu32 " buckets in each of %" PRIu32
+                         " separate calls; a step has at most %d",
+                         module->name, set->layout.bucket_count, module->contribution_count,
+                         LOCKSTEP_MAX_SLOTS);
+    set->hash = hash;
+    return 0;
+}
+
+static void sets_use(struct lockstep_module *module, struct module_set *set)
+{
+    const struct bucket_layout *layout = &set->layout;
+    module->set = set;
+    module->layout = *layout;
+    for (uint32_t b = 0; b < layout->bucket_count; b++) {
+        for (uint32_t i = 0; i < layout->buckets[b].count; i++)
+            module->bucket_of[layout->order[layout->buckets[b].first + i]] = b;
+    }
+}
+
+int sets_enter_module(struct lockstep_module *module, uint32_t view)
+{
+    struct module_set *set;
+    uint64_t hash;
+    int status = 0;
+    module->trainable_count = 0;
+    for (uint32_t p = 0; p < module->parameter_count; p++) {
+        module->shapes[p].trainable = sets_trains(module, p, view);
+        module->trainable_count += module->shapes[p].trainable;
+    }
+    hash = sets_hash(module->shapes, module->parameter_count);
+    if (module->set != NULL && module->set->hash == hash)
+        return 0;
+    if (module->set != NULL)
+        module->set->used = module->session->step;
+    set = sets_place(module, hash);
+    if (set->hash != hash)
+        status = sets_make(module, set, hash);
+    if (status == 0)
+        sets_use(module, set);
+    return status;
+}
+
+void sets_forget(struct lockstep_module *module)
+{
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_SETS; i++) {
+        module->sets[i].hash = module->sets[i].used = 0;
+        module->sets[i].learned = false;
+    }
+    module->set = NULL;
+    module->session->sets_changed = true;
+}
+
+bool sets_are_learned(const struct lockstep_module *module)
+{
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_SETS; i++) {
+        if (module->sets[i].hash != 0 && module->sets[i].learned)
+            return true;
+    }
+    return false;
+}
+
+// Buckets of a layout that was loaded are of gradients on devices, or of such that are not.
+static int sets_check_places(const struct lockstep_module *module,
+                             const struct bucket_layout *layout)
+{
+    for (uint32_t b = 0; b < layout->bucket_count; b++) {
+        const struct bucket *bucket = &layout->buckets[b];
+        for (uint32_t i = 0; i < bucket->count; i++) {
+            const uint32_t parameter = layout->order[bucket->first + i];
+            if (module->shapes[parameter].device != bucket->device)
+                return error_set(LOCKSTEP_E_CONFIG,
+                                 "the file that was loaded has the gradient of '%s' of module '%s' "
+                                 "%s, and it is %s now",
+                                 module->parameters[parameter].name, module->name,
+                                 bucket->device ? "on devices" : "in host memory",
+                                 bucket->device ? "in host memory" : "on devices");
+        }
+    }
+    return 0;
+}
+
+int sets_renew(struct lockstep_module *module)
+{
+    int status = 0;
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_SETS && status == 0; i++) {
+        if (module->sets[i].learned && module->sets[i].hash != 0)
+            status = sets_check_places(module, &module->sets[i].layout);
+        else
+            module->sets[i].hash = 0;
+    }
+    module->set = NULL;
+    module->session->sets_changed = true;
+    return status < 0 ? status : sets_enter_module(module, 0);
+}
+
+void sets_install(struct lockstep_module *module, uint64_t hash, struct bucket_layout *layout)
+{
+    struct module_set *set = sets_place(module, hash);
+    const struct bucket_layout old = set->layout;
+    set->hash = hash;
+    set->learned = true;
+    set->layout = *layout;
+    *layout = old;
+    if (module->set == set)
+        sets_use(module, set);
+}
+
+bool sets_adopt_layouts(struct lockstep_session *session)
+{
+    bool any = false;
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        struct lockstep_module *module = session->modules[m];
+        if (!module->next_agreed)
+            continue;
+        module->next_agreed = false;
+        sets_install(module, module->set->hash, &module->next);
+        any = true;
+    }
+    return any;
+}
+
+// ---- The set of a step -------------------------------------------------------------------------
+
+// Index of a declared phase; declared_count: there is none of this name.
+static uint32_t sets_declared(const struct lockstep_session *session, const char *phase)
+{
+    uint32_t i = 0;
+    while (i < session->declared_count && strcmp(session->declared[i].name, phase) != 0)
+        i++;
+    return i;
+}
+
+static void sets_gather(struct lockstep_session *session)
+{
+    uint32_t bit = 0;
+    memset(session->trained, 0, sizeof(session->trained));
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        const struct lockstep_module *module = session->modules[m];
+        for (uint32_t p = 0; p < module->parameter_count; p++, bit++)
+            session->trained[bit / 8] |= (uint8_t)(module->shapes[p].trainable << bit % 8);
+    }
+    session->trained_bytes = (bit + 7) / 8;
+    session->set_hash = hash64(session->trained, session->trained_bytes);
+}
+
+int sets_enter(struct lockstep_session *session, const char *phase)
+{
+    const uint32_t declared = sets_declared(session, phase);
+    const uint32_t view = declared < session->declared_count ? 1 + declared : 0;
+    int status = 0;
+    if (view == session->view && !session->sets_changed)
+        return 0;
+    session->sets_changed = true; // Until all modules have followed.
+    for (uint32_t m = 0; m < session->module_count && status == 0; m++)
+        status = sets_enter_module(session->modules[m], view);
+    if (status < 0)
+        return status;
+    sets_gather(session);
+    session->view = view;
+    session->sets_changed = false;
+    return 0;
+}
+
+uint64_t sets_phase(const struct lockstep_session *session)
+{
+    const uint64_t identity[] = {hash64(session->phase, strlen(session->phase)), session->set_hash};
+    return hash64(identity, sizeof(identity));
+}
+
+// ---- What ranks tell each other about it -------------------------------------------------------
+
+void sets_note(const struct lockstep_session *session, struct step_note *note)
+{
+    const size_t name_bytes = strlen(session->engine_phase) + 1;
+    note->step = session->order->step;
+    note->count = (uint32_t)name_bytes + session->trained_bytes;
+    memcpy(note->bytes, session->engine_phase, name_bytes);
+    memcpy(note->bytes + name_bytes, session->trained, session->trained_bytes);
+}
+
+// The bits behind the name; NULL when the note is none that a rank with the same modules sends.
+static const uint8_t *sets_note_bits(const struct lockstep_session *session,
+                                     const struct step_note *note)
+{
+    const uint8_t *end = memchr(note->bytes, '\0', note->count);
+    if (note->step != session->order->step || end == NULL ||
+        (size_t)(end - note->bytes) >= LOCKSTEP_NAME_BYTES ||
+        !utf8_valid((const char *)note->bytes, (size_t)(end - note->bytes)) ||
+        note->count - (uint32_t)(end + 1 - note->bytes) != session->trained_bytes)
+        return NULL;
+    return end + 1;
+}
+
+// The first parameter that one of both trains and the other does not, and how many there are.
+static uint32_t sets_find_difference(const struct lockstep_session *session, const uint8_t *theirs,
+                                     const struct lockstep_module **module, uint32_t *parameter)
+{
+    uint32_t count = 0;
+    uint32_t bit = 0;
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        for (uint32_t p = 0; p < session->modules[m]->parameter_count; p++, bit++) {
+            if (((session->trained[bit / 8] ^ theirs[bit / 8]) >> bit % 8 & 1) == 0)
+                continue;
+            if (count++ > 0)
+                continue;
+            *module = session->modules[m];
+            *parameter = p;
+        }
+    }
+    return count;
+}
+
+static void sets_name_difference(const struct lockstep_session *session, const uint8_t *theirs,
+                                 const char *predecessor, struct text *text)
+{
+    const struct lockstep_module *module = NULL;
+    uint32_t parameter = 0;
+    const uint32_t count = sets_find_difference(session, theirs, &module, &parameter);
+    const bool mine = module != NULL && module->shapes[parameter].trainable;
+    if (module == NULL) {
+        text_append(text, "began step %" PRIu64 " otherwise than %s, in a way that has no name",
+                    session->order->step, predecessor);
+        return;
+    }
+    text_append(text, "%s parameter '%s' of module '%s' in step %" PRIu64 ", and %s %s",
+                mine ? "trains" : "does not train", module->parameters[parameter].name,
+                module->name, session->order->step, predecessor,
+                mine ? "does not: it is frozen or declared unused there" : "does");
+    if (count > 1)
+        text_append(text, " (%" PRIu32 " parameters differ in all)", count);
+    text_append(text, "; freeze the same parameters on every rank before the same step");
+}
+
+void sets_difference(const struct lockstep_session *session, const char *predecessor, char *bytes,
+                     size_t size)
+{
+    const struct step_note *note = &session->heard[session->order->step % 2];
+    const uint8_t *theirs = sets_note_bits(session, note);
+    struct text text;
+    text_init(&text, bytes, size);
+    if (theirs != NULL && strcmp((const char *)note->bytes, session->engine_phase) == 0)
+        sets_name_difference(session, theirs, predecessor, &text);
+    else
+        text_append(&text,
+                    "began phase '%s' in step %" PRIu64 ", and %s began %s%s%s: give every rank "
+                    "the same phases in the same steps",
+                    session->engine_phase, session->order->step, predecessor,
+                    theirs != NULL ? "phase '" : "another one",
+                    theirs != NULL ? (const char *)note->bytes : "", theirs != NULL ? "'" : "");
+}
+
+// ---- The public functions ----------------------------------------------------------------------
+
+static int sets_check_parameter(const struct lockstep_module *module, uint32_t parameter)
+{
+    if (parameter >= module->parameter_count)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s' has parameters 0 to %" PRId64 "; %" PRIu32 " is none of them",
+                         module->name, (int64_t)module->parameter_count - 1, parameter);
+    if (!home_is_own(module, parameter)) {
+        const struct home *home = &module->homes[parameter];
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': parameter '%s' is shared: say it of parameter '%s' of "
+                         "module '%s', which owns it",
+                         module->name, module->parameters[parameter].name,
+                         home->module->parameters[home->parameter].name, home->module->name);
+    }
+    if (!sets_possible(module, parameter))
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': parameter '%s' is %s and is never trained", module->name,
+                         module->parameters[parameter].name,
+                         module->parameters[parameter].ignored
+                             ? "ignored"
+                             : dtype_name(module->parameters[parameter].dtype));
+    return 0;
+}
+
+static int sets_check_change(struct lockstep_module *module, const char *function,
+                             const uint32_t *parameters, uint32_t count)
+{
+    int status = module_check(module);
+    if (status < 0)
+        return status;
+    if (module->session->step_open || module->session->window_open)
+        return error_set(LOCKSTEP_E_INVALID, "module '%s': %s inside %s, which is step %" PRIu64,
+                         module->name, function,
+                         module->session->step_open ? "a step" : "a window that accumulates",
+                         module->session->step);
+    if (parameters == NULL && count > 0)
+        return error_set(LOCKSTEP_E_INVALID, "parameters is NULL and count is %" PRIu32, count);
+    for (uint32_t i = 0; i < count && status == 0; i++)
+        status = sets_check_parameter(module, parameters[i]);
+    return status;
+}
+
+int lockstep_module_freeze(lockstep_module *module, const uint32_t *parameters, uint32_t count,
+                           uint32_t frozen)
+{
+    int status = sets_check_change(module, "lockstep_module_freeze", parameters, count);
+    if (status == 0 && frozen > 1)
+        status = error_set(LOCKSTEP_E_INVALID, "frozen is 0 or 1, not %" PRIu32, frozen);
+    if (status < 0)
+        return status;
+    for (uint32_t i = 0; i < count; i++) {
+        bool *now = &module->frozen[parameters[i]];
+        module->session->sets_changed |= *now != (frozen != 0);
+        *now = frozen != 0;
+    }
+    return 0;
+}
+
+int lockstep_phase_unused(lockstep_module *module, const char *phase, const uint32_t *parameters,
+                          uint32_t count)
+{
+    struct lockstep_session *session;
+    uint32_t declared;
+    int status = sets_check_change(module, "lockstep_phase_unused", parameters, count);
+    if (phase == NULL)
+        phase = "";
+    if (status == 0 && (strlen(phase) >= LOCKSTEP_NAME_BYTES || !utf8_valid(phase, strlen(phase))))
+        status = error_set(LOCKSTEP_E_INVALID, "a phase has at most %d bytes of UTF-8",
+                           LOCKSTEP_NAME_BYTES - 1);
+    if (status < 0)
+        return status;
+    session = module->session;
+    declared = sets_declared(session, phase);
+    if (declared == LOCKSTEP_MAX_PHASES)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "parameters are declared unused in %d phases already; '%s' is one more",
+                         LOCKSTEP_MAX_PHASES, phase);
+    if (declared == session->declared_count)
+        text_copy(session->declared[session->declared_count++].name, LOCKSTEP_NAME_BYTES, phase);
+    for (uint32_t i = 0; i < count; i++)
+        module->unused_in[parameters[i]] |= UINT32_C(1) << declared;
+    session->sets_changed = true;
+    return 0;
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The last failure of a call, which a session gives as its reason when it is closed. Any thread.
+
+#include "base/text.h"
+#include "worker/session/session.h"
+#include "worker/support/error.h"
+
+#include <string.h>
+
+// A failure may quote a path, which is no UTF-8 then, and be cut inside of a character. A goodbye
+// with either would be no message, and so no goodbye.
+static void session_append_clean(struct text *text, const char *from)
+{
+    size_t left = strlen(from);
+    while (left > 0) {
+        const size_t whole = utf8_length(from, left);
+        const size_t taken = whole == 0 ? 1 : whole;
+        if (!text_append_bytes(text, whole == 0 ? "?" : from, taken))
+            return;
+        from += taken;
+        left -= taken;
+    }
+}
+
+void session_note(struct lockstep_session *session, int status, const char *text)
+{
+    struct text note;
+    mutex_lock(&session->note_mutex);
+    text_init(&note, session->note, sizeof(session->note));
+    text_append(&note, "%s: ", lockstep_status_name(status));
+    session_append_clean(&note, text);
+    mutex_unlock(&session->note_mutex);
+    atomic_store_explicit(&session->noted, true, memory_order_relaxed);
+    // A trainer may ask again and again whether something is over.
+    if (status != LOCKSTEP_E_TIMEOUT)
+        exit_note(session);
+}
+
+void session_read_note(struct lockstep_session *session, char *text, size_t bytes)
+{
+    text[0] = '\0';
+    if (!atomic_load_explicit(&session->noted, memory_order_relaxed))
+        return;
+    mutex_lock(&session->note_mutex);
+    text_copy(text, bytes, session->note);
+    mutex_unlock(&session->note_mutex);
+}

@@ -1,0 +1,599 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The life of a session: open, world, close, abort; and what every public function begins with.
+// Runs on trainer threads, but for the two callbacks of the control thread, which only hand on what
+// they get: to the engine's inbox, or to the watch.
+
+#include "worker/session/session.h"
+
+#include "base/clock.h"
+#include "base/file_mode.h"
+#include "base/text.h"
+#include "base/tls_files.h"
+#include "worker/device/device.h"
+#include "worker/link/own_address.h"
+#include "worker/session/headroom.h"
+#include "worker/session/module/device_events.h"
+#include "worker/support/error.h"
+#include "worker/support/handle.h"
+#include "worker/support/spare.h"
+#include "worker/watch/proc.h"
+#include "worker/watch/watch.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+// The coordinator refuses with the reason when the world does not form; this much later we stop
+// waiting for its answer.
+#define SESSION_ANSWER_SLACK_MS 2000
+#define SESSION_LINGER_MS 1000
+#define SESSION_HANDLES (1 + LOCKSTEP_MAX_PLAIN) // Its own, and those of its work.
+#define SESSION_LAND_MS 2000 // For what is enqueued on the device.
+#define SESSION_ABORT_MS 1000 // For a driver that has not heard of an abort.
+
+// ---- What every function begins with -----------------------------------------------------------
+
+int session_check_handle(struct lockstep_session *session)
+{
+    error_of(NULL);
+    if (fork_in_child())
+        return error_set(LOCKSTEP_E_FORKED,
+                         "this process was forked from the one that opened the session");
+    if (session == NULL)
+        return error_set(LOCKSTEP_E_INVALID, "the session is NULL");
+    if (!handle_is(HANDLE_SESSION, session))
+        return error_set(LOCKSTEP_E_INVALID, "this is not a session, or it was closed");
+    error_of(session);
+    threads_note(&session->callers);
+    return 0;
+}
+
+const char *session_alone_text(const struct lockstep_session *session)
+{
+    return atomic_load_explicit(&session->alone, memory_order_relaxed)
+               ? "; the connection to the coordinator is lost, and with it the diagnosis of stalls"
+               : "";
+}
+
+void session_late_text(const struct lockstep_session *session, char text[SESSION_LATE_BYTES])
+{
+    text[0] = '\0';
+    if (atomic_load_explicit(&session->alone, memory_order_acquire))
+        snprintf(text, SESSION_LATE_BYTES,
+                 "; the coordinator at %s is gone since %" PRIu64
+                 " s, so nothing can say which rank is late",
+                 session->config.coordinator,
+                 (clock_now_ms() - atomic_load_explicit(&session->alone_ms, memory_order_relaxed)) /
+                     1000);
+}
+
+int session_failure_locked(struct lockstep_session *session)
+{
+    mutex_assert_held(&session->mutex);
+    if (session->failure == 0)
+        return 0;
+    return error_set(session->failure, "%s", session->failure_text);
+}
+
+// A call that comes after an abort fails, but not before the driver has let go of user memory: the
+// caller may free it when it sees the failure.
+static int session_await_abort_locked(struct lockstep_session *session)
+{
+    static const bool never = false;
+    const struct wish wish = {.flag = &never, .deadline_ms = clock_now_ms() + SESSION_ABORT_MS};
+    drive_until_locked(session, NULL, &wish);
+    return session->failure != 0 ? session_failure_locked(session)
+                                 : error_set(LOCKSTEP_E_CLOSED, "this session was aborted");
+}
+
+int session_check(struct lockstep_session *session)
+{
+    int status = session_check_handle(session);
+    if (status < 0 || (!atomic_load_explicit(&session->failed, memory_order_acquire) &&
+                       !atomic_load_explicit(&session->aborting, memory_order_relaxed)))
+        return status;
+    mutex_lock(&session->mutex);
+    status = session_failure_locked(session);
+    if (status == 0)
+        status = session_await_abort_locked(session);
+    mutex_unlock(&session->mutex);
+    return status;
+}
+
+void session_fail(struct lockstep_session *session, int status, const char *text)
+{
+    enum drive_alarm alarm;
+    mutex_lock(&session->mutex);
+    if (session->failure == 0) {
+        session->failure = status;
+        text_copy(session->failure_text, sizeof(session->failure_text), text);
+        atomic_store_explicit(&session->failed, true, memory_order_release);
+    }
+    drive_changed_locked(session);
+    alarm = drive_alarm_locked(session);
+    mutex_unlock(&session->mutex);
+    drive_sound(session, alarm);
+}
+
+void session_drop(const struct command *command)
+{
+    if (command->kind == COMMAND_MESSAGE || command->kind == COMMAND_CONTROL_ENDED ||
+        command->kind == COMMAND_ABORT)
+        free(command->pointer);
+}
+
+void session_post(struct lockstep_session *session, struct command command)
+{
+    enum drive_alarm alarm = ALARM_NOBODY;
+    bool posted;
+    mutex_lock(&session->mutex);
+    posted = ring_buffer_push(&session->inbox, &command);
+    if (posted)
+        alarm = drive_alarm_locked(session);
+    mutex_unlock(&session->mutex);
+    drive_sound(session, alarm);
+    if (posted)
+        return;
+    session_drop(&command);
+    session_fail(session, LOCKSTEP_E_SYSTEM, "the engine's inbox is full");
+}
+
+// ---- The control thread's callbacks ------------------------------------------------------------
+
+static void session_received(void *context, const struct down_message *message)
+{
+    struct lockstep_session *session = context;
+    struct down_message *copy;
+    if (message->kind == DOWN_INSPECT) {
+        watch_inspect(session->watch, &message->u.inspect);
+        return;
+    }
+    if (message->kind == DOWN_QUERY && message->u.query.key_count > 0 && !message->u.query.form) {
+        watch_query(session->watch, &message->u.query);
+        return;
+    }
+    copy = malloc(sizeof(*copy));
+    if (copy == NULL) {
+        session_fail(session, LOCKSTEP_E_SYSTEM, "no memory for a message of the coordinator");
+        return;
+    }
+    *copy = *message;
+    session_post(session, (struct command){.kind = COMMAND_MESSAGE, .pointer = copy});
+}
+
+static void session_ended(void *context, const char *text)
+{
+    struct lockstep_session *session = context;
+    char *copy = strdup(text);
+    if (copy != NULL)
+        session_post(session, (struct command){.kind = COMMAND_CONTROL_ENDED, .pointer = copy});
+    else
+        session_fail(session, LOCKSTEP_E_SYSTEM, "no memory");
+}
+
+// ---- Opening -----------------------------------------------------------------------------------
+
+static void session_log(void *context, enum log_level level, const char *line, size_t size)
+{
+    const struct config *config = context;
+    (void)size;
+    config->log(config->log_context, (lockstep_log_level)level, line);
+}
+
+static void session_free(struct lockstep_session *session)
+{
+    for (uint32_t i = 0; i < session->module_count; i++) {
+        module_remove_handles(session->modules[i]);
+        module_free(session->modules[i]);
+    }
+    for (uint32_t i = 0; session->work != NULL && i < LOCKSTEP_MAX_PLAIN; i++)
+        handle_remove(&session->work[i]);
+    handle_remove(session);
+    state_fini(session);
+    memory_fini(session);
+    if (session->device != NULL)
+        ready_close(session);
+    for (uint32_t i = 0; i < session->own_devices; i++)
+        device_close(session->devices[i]);
+    watch_close(session);
+    progress_close(session);
+    trace_close(&session->trace, false);
+    ring_buffer_fini(&session->inbox);
+    drive_fini(&session->drive);
+    mutex_fini(&session->mutex);
+    mutex_fini(&session->note_mutex);
+    mutex_fini(&session->places_mutex);
+    spare_end();
+    free(session->order);
+    free(session->known);
+    free(session->work);
+    free(session->names);
+    free(session);
+}
+
+// The handle of the session itself is taken here, too, so that nothing can fail once it has joined.
+static bool session_add_handles(struct lockstep_session *session)
+{
+    bool added = handle_add(HANDLE_SESSION, session) == 0;
+    for (uint32_t i = SESSION_MAX_WORK; added && i-- > 0;) {
+        struct lockstep_work *work = &session->work[i];
+        work->session = session;
+        if (i >= LOCKSTEP_MAX_PLAIN)
+            continue;
+        added = handle_add(HANDLE_WORK, work) == 0;
+        work->next_free = session->free_work;
+        session->free_work = work;
+    }
+    return added;
+}
+
+static int session_allocate(const struct config *config, struct lockstep_session **allocated)
+{
+    struct lockstep_session *session = calloc(1, sizeof(*session));
+    bool whole;
+    if (session == NULL)
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory for a session");
+    spare_begin();
+    mutex_init(&session->mutex);
+    mutex_init(&session->note_mutex);
+    mutex_init(&session->places_mutex);
+    list_init(&session->call_waiters);
+    session->landed = true;
+    whole = drive_init(&session->drive) == 0;
+    session->config = *config;
+    session->order = calloc(1, sizeof(*session->order));
+    session->work = calloc(SESSION_MAX_WORK, sizeof(*session->work));
+    session->names = calloc(SESSION_MAX_NAMES, sizeof(*session->names));
+    whole = whole && ring_buffer_init(&session->inbox, SESSION_INBOX, sizeof(struct command)) &&
+            session->order != NULL && session->work != NULL && session->names != NULL;
+    if (!whole || !session_add_handles(session)) {
+        session_free(session);
+        return whole ? error_set(LOCKSTEP_E_SYSTEM,
+                                 "this process has %d handles of sessions, modules, calls and work "
+                                 "at most, and a session needs %d: close modules or sessions first",
+                                 LOCKSTEP_MAX_HANDLES, SESSION_HANDLES)
+                     : error_set(LOCKSTEP_E_SYSTEM, "no memory for a session");
+    }
+    log_init(&session->log, (enum log_level)config->log_level,
+             config->log == NULL ? NULL : session_log, &session->config);
+    *allocated = session;
+    return 0;
+}
+
+static int session_address(struct config *config)
+{
+    char error[LOCKSTEP_TEXT_BYTES];
+    char wanted[LOCKSTEP_ADDRESS_BYTES];
+    int status;
+    if (config->transport == LOCKSTEP_TRANSPORT_LOOPBACK)
+        return 0;
+    if (config->advertise[0] != '\0') {
+        text_copy(wanted, sizeof(wanted), config->advertise);
+        return own_address_find(wanted, config->advertise, sizeof(config->advertise), error,
+                                sizeof(error)) < 0
+                   ? error_set(LOCKSTEP_E_CONFIG, "%s", error)
+                   : 0;
+    }
+    status =
+        control_local_address(config->coordinator, config->advertise, sizeof(config->advertise));
+    if (status == -2)
+        return error_set(LOCKSTEP_E_SYSTEM, "the coordinator %s cannot be looked up: %s",
+                         config->coordinator, strerror_r(errno, error, sizeof(error)));
+    if (status < 0)
+        return error_set(LOCKSTEP_E_UNREACHABLE,
+                         "no route to the coordinator %s: check its address, or set "
+                         "LOCKSTEP_ADVERTISE to the address at which other workers reach this host",
+                         config->coordinator);
+    return 0;
+}
+
+static void session_name_device(const struct lockstep_session *session, struct up_hello *hello)
+{
+    const struct device_facts *facts =
+        session->device == NULL ? NULL : device_facts(session->device);
+    static_assert(sizeof(facts->uuid) == sizeof(hello->gpu.uuid), "both are the driver's");
+    text_copy(hello->device, sizeof(hello->device), facts == NULL ? "cpu" : "cuda");
+    text_copy(hello->gpu_problem, sizeof(hello->gpu_problem), session->device_problem);
+    hello->has_gpu = facts != NULL;
+    if (facts == NULL)
+        return;
+    memcpy(&hello->gpu.uuid, facts->uuid, sizeof(hello->gpu.uuid));
+    hello->gpu.capability = facts->capability;
+    hello->gpu.driver_version = facts->driver_version;
+    hello->gpu.nccl_version = facts->nccl_version;
+    text_copy(hello->gpu.nccl_missing, sizeof(hello->gpu.nccl_missing), facts->nccl_missing);
+    for (uint32_t i = 1; i < session->own_devices; i++)
+        memcpy(&hello->further_gpus[hello->further_gpu_count++],
+               device_facts(session->devices[i])->uuid, sizeof(struct uuid));
+}
+
+static void session_hello(const struct lockstep_session *session, struct up_message *message)
+{
+    const struct config *config = &session->config;
+    struct up_hello *hello = &message->u.hello;
+    memset(message, 0, sizeof(*message));
+    message->kind = UP_HELLO;
+    hello->version = LOCKSTEP_PROTOCOL_VERSION;
+    hello->uuid = session->uuid;
+    hello->pid = (uint32_t)getpid();
+    text_copy(hello->job, sizeof(hello->job), config->job);
+    text_copy(hello->host, sizeof(hello->host), config->host);
+    text_copy(hello->host_id, sizeof(hello->host_id), config->host_id);
+    text_copy(hello->address, sizeof(hello->address), session->address);
+    hello->world_min = config->world_min;
+    hello->world_max = config->world_max;
+    hello->window_ms = config->world_window_ms;
+    hello->has_rank_hint = config->has_rank_hint;
+    hello->rank_hint = config->rank_hint;
+    hello->open_timeout_ms = config->open_timeout_ms;
+    hello->on_failure = FAILURE_ERROR;
+    session_name_device(session, hello);
+    hello->started = watch_proc_started(WATCH_PROC_DIRECTORY, "self");
+    hello->cores = config->cores;
+}
+
+// A key that others can read makes them members.
+static void session_warn_key(struct lockstep_session *session)
+{
+    char key[sizeof(session->config.tls_dir) + sizeof(TLS_KEY_FILE) + 1];
+    unsigned mode;
+    snprintf(key, sizeof(key), "%s/%s", session->config.tls_dir, TLS_KEY_FILE);
+    if (session->config.tls_dir[0] != '\0' && file_mode_exposed(key, &mode))
+        log_event(&session->log, LOG_LEVEL_WARN, "secret_exposed", "file=%s mode=%04o hint=%s", key,
+                  mode, FILE_MODE_HINT);
+}
+
+static int session_connect(struct lockstep_session *session)
+{
+    const struct config *config = &session->config;
+    const struct control_target target = {config->coordinator, config->open_timeout_ms,
+                                          config->tls_dir, config->job};
+    const struct control_events events = {session_received, session_ended, session};
+    struct up_message hello;
+    char error[LOCKSTEP_TEXT_BYTES];
+    int status;
+    if (watch_start(session) < 0)
+        return error_set(LOCKSTEP_E_SYSTEM, "cannot start a thread");
+    status = control_open(&target, &events, &session->control, error, sizeof(error));
+    if (status < 0)
+        return error_set(status == -2 ? LOCKSTEP_E_SYSTEM : LOCKSTEP_E_CONFIG, "%s", error);
+    session_warn_key(session);
+    session_hello(session, &hello);
+    status = control_send(session->control, &hello);
+    if (status == -3)
+        return error_set(LOCKSTEP_E_CONFIG, "the configuration does not fit a hello message");
+    if (status == -4)
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory for a message to the coordinator");
+    return 0;
+}
+
+static int session_await_world(struct lockstep_session *session)
+{
+    const uint64_t deadline =
+        clock_now_ms() + session->config.open_timeout_ms + SESSION_ANSWER_SLACK_MS;
+    const struct wish wish = {.flag = &session->formed, .deadline_ms = deadline};
+    int status = 0;
+    mutex_lock(&session->mutex);
+    drive_until_locked(session, NULL, &wish);
+    if (session->failure != 0)
+        status = session_failure_locked(session);
+    else if (!session->formed)
+        status = error_set(LOCKSTEP_E_TIMEOUT,
+                           "the world did not form within %u ms, and the coordinator %s did not "
+                           "say why",
+                           session->config.open_timeout_ms, session->config.coordinator);
+    mutex_unlock(&session->mutex);
+    return status;
+}
+
+static void session_shut(struct lockstep_session *session, bool leave)
+{
+    struct up_message message = {.kind = UP_LEAVE};
+    exit_unwatch(session);
+    session_read_note(session, message.u.leave.cause, sizeof(message.u.leave.cause));
+    engine_stop(session, leave);
+    watch_stop(session);
+    if (session->control != NULL) {
+        message.generation = session->generation;
+        message.u.leave.settled = atomic_load(&session->progress->settled);
+        control_send(session->control, &message);
+        control_close(session->control, SESSION_LINGER_MS);
+    }
+    fork_unwatch(session);
+    if (session->transport != NULL)
+        transport_close(session->transport);
+    // What the control thread posted last finds no engine any more.
+    for (struct command command; ring_buffer_pop(&session->inbox, &command);)
+        session_drop(&command);
+}
+
+static int session_join(struct lockstep_session *session)
+{
+    int status = session_address(&session->config);
+    if (status == 0) {
+        memory_share(session);
+        status = engine_start(session);
+    }
+    if (status < 0)
+        return status;
+    fork_watch(session);
+    status = session_connect(session);
+    if (status == 0)
+        exit_watch(session);
+    if (status == 0)
+        status = session_await_world(session);
+    if (status < 0)
+        session_shut(session, false);
+    return status;
+}
+
+static int session_begin(struct lockstep_session *session)
+{
+    if (getrandom(&session->uuid, sizeof(session->uuid), 0) >= 0 &&
+        trace_open(&session->config, &session->uuid, &session->log, &session->trace) == 0 &&
+        progress_open(session) == 0)
+        return 0;
+    return error_set(LOCKSTEP_E_SYSTEM, "no memory for a session");
+}
+
+// Which one "auto" means depends on the thread, so it is asked here.
+static int session_open_one(struct lockstep_session *session, const char *choice)
+{
+    char error[LOCKSTEP_TEXT_BYTES];
+    struct device *device;
+    struct text problem;
+    const int opened = device_open(choice, &device, error, sizeof(error));
+    if (opened == 0 && device != NULL)
+        session->devices[session->own_devices++] = device;
+    if (opened != -1)
+        return opened;
+    text_init(&problem, session->device_problem, sizeof(session->device_problem));
+    text_append(&problem, "%s: %s", choice, error);
+    return -1;
+}
+
+static int session_open_device(struct lockstep_session *session)
+{
+    const char *rest = session->config.device + sizeof(CONFIG_DEVICE_KIND) - 1;
+    char choice[32];
+    uint64_t number;
+    int opened = 0;
+    if (strncmp(session->config.device, CONFIG_DEVICE_KIND, strlen(CONFIG_DEVICE_KIND)) != 0) {
+        opened = session_open_one(session, session->config.device);
+        rest = "";
+    }
+    while (opened == 0 && *rest != '\0' && config_next_device(&rest, &number)) {
+        snprintf(choice, sizeof(choice), CONFIG_DEVICE_KIND "%" PRIu64, number);
+        opened = session_open_one(session, choice);
+    }
+    session->device = opened == 0 ? session->devices[0] : NULL;
+    if (session->device != NULL)
+        ready_open(session);
+    return opened == -2 ? error_set(LOCKSTEP_E_SYSTEM, "no memory for a device") : 0;
+}
+
+static int session_enter(struct lockstep_session *session)
+{
+    const struct visit visit = progress_enter(session, API_OPEN, PROGRESS_NO_MODULE, 0);
+    if (!session->config.solo)
+        return progress_leave(&visit, session_join(session));
+    session->world_size = 1;
+    return progress_leave(&visit, 0);
+}
+
+// It joins all the same, to be refused together with all others, who would wait for it.
+static int session_open_without(struct lockstep_session *session)
+{
+    if (!session->config.solo && session_enter(session) == 0)
+        session_shut(session, true);
+    return error_set(LOCKSTEP_E_UNSUPPORTED,
+                     "the device cannot be used, %s; LOCKSTEP_DEVICE=none (config.device) does "
+                     "without",
+                     session->device_problem);
+}
+
+static int session_open(const struct config *config, struct lockstep_session **opened)
+{
+    struct lockstep_session *session = NULL;
+    int status = headroom_check(config);
+    if (status == 0)
+        status = session_allocate(config, &session);
+    if (status == 0)
+        status = session_begin(session);
+    if (status == 0)
+        status = session_open_device(session);
+    if (status == 0) {
+        status = session->device_problem[0] == '\0' ? session_enter(session)
+                                                    : session_open_without(session);
+    }
+    if (status < 0) {
+        if (session != NULL)
+            session_free(session);
+        return status;
+    }
+    *opened = session;
+    return 0;
+}
+
+int lockstep_open(const struct lockstep_config *config, lockstep_session **session)
+{
+    struct config *resolved;
+    int status;
+    if (fork_in_child())
+        return error_set(LOCKSTEP_E_FORKED, "this process was forked from one with a session");
+    if (session == NULL)
+        return error_set(LOCKSTEP_E_INVALID, "session is NULL: nowhere to put the handle");
+    *session = NULL;
+    error_of(NULL);
+    resolved = calloc(1, sizeof(*resolved));
+    if (resolved == NULL)
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory");
+    status = config_resolve(config, resolved);
+    if (status == 0)
+        status = session_open(resolved, session);
+    free(resolved);
+    return status;
+}
+
+// ---- Afterwards --------------------------------------------------------------------------------
+
+int lockstep_world(lockstep_session *session, uint32_t *rank, uint32_t *world_size)
+{
+    const int status = session_check_handle(session);
+    if (status < 0)
+        return status;
+    if (rank != NULL)
+        *rank = session->rank;
+    if (world_size != NULL)
+        *world_size = session->world_size;
+    return 0;
+}
+
+int lockstep_abort(lockstep_session *session, const char *reason)
+{
+    const int status = session_check_handle(session);
+    char text[LOCKSTEP_MARK_BYTES];
+    if (status < 0)
+        return status;
+    text_copy(text, sizeof(text), reason == NULL ? "aborted" : reason);
+    return session_abort(session, LOCKSTEP_E_CLOSED, text);
+}
+
+int session_abort(struct lockstep_session *session, int status, const char *reason)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    char *copy;
+    if (session->config.solo) {
+        snprintf(text, sizeof(text), "this session was aborted: %.900s", reason);
+        session_fail(session, status, text);
+        return 0;
+    }
+    copy = strdup(reason);
+    if (copy == NULL)
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory");
+    session_post(session, (struct command){
+                              .kind = COMMAND_ABORT, .value = (uint64_t)-status, .pointer = copy});
+    atomic_store_explicit(&session->aborting, true, memory_order_release);
+    return 0;
+}
+
+int lockstep_close(lockstep_session *session)
+{
+    const int status = session_check_handle(session);
+    if (status < 0)
+        return status;
+    handle_remove(session);
+    // Nobody leaves it: its words end with it.
+    (void)progress_enter(session, API_CLOSE, PROGRESS_NO_MODULE, 0);
+    (void)step_land(session, clock_now_ms() + SESSION_LAND_MS);
+    if (!session->config.solo)
+        session_shut(session, true);
+    trace_close(&session->trace, session->failure != 0);
+    session_free(session);
+    return 0;
+}

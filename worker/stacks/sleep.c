@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A thread that sleeps in the kernel does not change its stack. The kernel counts how often a
+// thread has left its processor: the count before and after the walk, with the same system call at
+// the same place, says that all of the walk was of one sleep.
+//
+// A thread that waits for a lock says so by its futex: a mutex of glibc that others wait for has
+// the value 2, and beside it the thread that holds it. pthread_join waits for a word that is the
+// thread's number until it ends. Either counts only if that thread exists.
+
+#include "worker/stacks/sleep.h"
+
+#include "base/text.h"
+#include "worker/stacks/peek.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/futex.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define SLEEP_TRIES 5 // For a thread that wakes up meanwhile.
+#define MUTEX_CONTENDED 2 // The value of a mutex that threads wait for.
+
+// As glibc lays out the beginning of pthread_mutex_t, on all machines with 64 bits.
+struct mutex_words {
+    uint32_t lock;
+    uint32_t count;
+    uint32_t owner;
+    uint32_t users;
+};
+
+// ---- Whom it waits for -------------------------------------------------------------------------
+
+static bool futex_waits(const struct proc_call *call)
+{
+    const uint64_t command = call->arguments[1] & (uint64_t)FUTEX_CMD_MASK;
+    return call->number == SYS_futex &&
+           (command == FUTEX_WAIT || command == FUTEX_WAIT_BITSET || command == FUTEX_LOCK_PI);
+}
+
+// The thread that a futex belongs to; 0: none that is known.
+static uint32_t futex_owner(const struct proc_call *call, enum stack_awaits *awaits)
+{
+    const uint32_t expected = (uint32_t)call->arguments[2];
+    struct mutex_words words;
+    *awaits = AWAITS_LOCK;
+    if (!peek((uintptr_t)call->arguments[0], &words, sizeof(words)))
+        return 0;
+    if ((call->arguments[1] & (uint64_t)FUTEX_CMD_MASK) == FUTEX_LOCK_PI)
+        return words.lock & FUTEX_TID_MASK;
+    if (words.lock != expected)
+        return 0;
+    if (expected == MUTEX_CONTENDED && words.users != 0)
+        return words.owner;
+    *awaits = AWAITS_END;
+    return expected;
+}
+
+static void sleep_owner(const struct proc_call *call, struct stack_thread *thread)
+{
+    struct stack_thread owner;
+    struct proc_signals signals;
+    enum stack_awaits awaits;
+    if (!futex_waits(call))
+        return;
+    const uint32_t tid = futex_owner(call, &awaits);
+    if (tid == 0 || tid == thread->tid ||
+        !proc_task_read(PROC_TASK_DIRECTORY, tid, &owner, &signals))
+        return;
+    thread->awaits = awaits;
+    thread->owner = tid;
+    text_copy(thread->owner_name, sizeof(thread->owner_name), owner.name);
+}
+
+// ---- Where it is -------------------------------------------------------------------------------
+
+static bool sleeps_on(const struct proc_signals *before, const struct proc_signals *after)
+{
+    return before->switches == after->switches &&
+           memcmp(&before->call, &after->call, sizeof(before->call)) == 0;
+}
+
+enum stack_look stack_sleep_look(uint32_t tid, bool resident, struct stack_thread *thread,
+                                 struct proc_signals *signals, struct stack_addresses *addresses)
+{
+    struct proc_signals after;
+    for (unsigned i = 0; i < SLEEP_TRIES; i++) {
+        *addresses = (struct stack_addresses){.sure = LOCKSTEP_STACK_FRAMES};
+        thread->awaits = AWAITS_NOTHING;
+        thread->owner = 0;
+        thread->owner_name[0] = '\0';
+        if (!proc_task_read(PROC_TASK_DIRECTORY, tid, thread, signals) &&
+            access(PROC_TASK_DIRECTORY, F_OK) == 0)
+            return LOOK_GONE;
+        if (signals->call.stack == 0 && thread->state == 'R')
+            return LOOK_RUNS;
+        if (signals->call.stack == 0)
+            continue; // It just fell asleep or woke up, or the kernel does not say.
+        unwind((uintptr_t)signals->call.code, (uintptr_t)signals->call.stack, resident, addresses);
+        sleep_owner(&signals->call, thread);
+        if (!proc_task_read(PROC_TASK_DIRECTORY, tid, thread, &after))
+            return LOOK_GONE;
+        if (sleeps_on(signals, &after)) {
+            thread->how = addresses->whole ? STACK_ASLEEP : STACK_CUT;
+            return LOOK_SLEEPS;
+        }
+    }
+    addresses->count = 0;
+    return LOOK_UNKNOWN;
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Puts a capture together: Python first, before any thread is disturbed; then the threads that have
+// called the library, one after the other, as addresses; then the other threads; names last, when
+// no thread waits for anything.
+//
+//     a thread that        its frames come
+//     sleeps               from its stack, and it does not learn of it (sleep.h)
+//     sleeps, and they     by a signal, if its call bears one (sleep_again.h) and its stack has
+//     are not all proven   room for one (room.h); else it has those that are known
+//     runs                 by a signal, if its stack has room
+//     is no caller         from its stack while it sleeps, else not at all
+
+#include "worker/stacks/stacks.h"
+
+#include "base/clock.h"
+#include "base/thread.h"
+#include "worker/stacks/proc_task.h"
+#include "worker/stacks/python.h"
+#include "worker/stacks/room.h"
+#include "worker/stacks/signal.h"
+#include "worker/stacks/sleep.h"
+#include "worker/stacks/sleep_again.h"
+#include "worker/stacks/symbols.h"
+#include "worker/support/error.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static struct mutex stacks_mutex = MUTEX_INITIALIZER; // A leaf; held for one capture.
+
+int stacks_open(struct stacks **stacks)
+{
+    struct stacks *made = calloc(1, sizeof(*made));
+    *stacks = made;
+    if (made == NULL)
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory for the stacks of threads");
+    made->pid = getpid();
+    made->python = python_open();
+    stack_signal_prepare();
+    return 0;
+}
+
+void stacks_close(struct stacks *stacks)
+{
+    if (stacks == NULL)
+        return;
+    python_close(stacks->python);
+    free(stacks);
+}
+
+// ---- Capture -----------------------------------------------------------------------------------
+
+static void stacks_add_python(struct stacks *stacks, uint32_t index, pthread_t id)
+{
+    const uint32_t room = STACKS_FRAMES - stacks->frame_count;
+    const uint32_t most = room < LOCKSTEP_STACK_FRAMES ? room : LOCKSTEP_STACK_FRAMES;
+    const uint32_t from = stacks->frame_count;
+    stacks->frame_count += python_frames(stacks->python, id, index, stacks->frames + from, most);
+    memset(stacks->code + from, 0, (stacks->frame_count - from) * sizeof(stacks->code[0]));
+}
+
+static void stacks_add_native(struct stacks *stacks, uint32_t index,
+                              const struct stack_addresses *addresses, uint32_t most)
+{
+    for (uint32_t i = 0; i < addresses->count && i < most && stacks->frame_count < STACKS_FRAMES;
+         i++) {
+        // A return address may be that of the next function, when a call comes last in its own.
+        stacks->code[stacks->frame_count] = addresses->code[i] - (i > 0);
+        stacks->frames[stacks->frame_count] =
+            (struct stack_frame){.thread = index, .guessed = i >= addresses->sure};
+        stacks->frame_count++;
+    }
+}
+
+// Whether a signal leaves no trace in a thread that runs, or sleeps in this call.
+static bool stacks_may_ask(const struct thread_note *note, const struct proc_signals *signals)
+{
+    const bool sleeps = signals->call.stack != 0;
+    if (note->alternate != 0 && note->alternate < stack_room_bytes())
+        return false;
+    return stack_room(sleeps ? (uintptr_t)signals->call.stack : note->stack, sleeps);
+}
+
+// Of a thread that sleeps, and whose frames are not all known. They stay as they are unless the
+// thread answers.
+static void stacks_ask_sleeper(const struct thread_note *note, struct stack_thread *thread,
+                               const struct proc_signals *signals, uint64_t deadline_ms,
+                               struct stack_addresses *addresses)
+{
+    if (thread->state == 'S' && sleep_bears_signal(&signals->call) &&
+        stacks_may_ask(note, signals) &&
+        stack_signal_ask(note->tid, signals, deadline_ms, addresses) == STACK_SIGNAL)
+        thread->how = STACK_SIGNAL;
+}
+
+// Asks a thread that runs. false: its answer says nothing for good; it may be just leaving another
+// handler, or in pthread_create.
+static bool stacks_ask_runner(const struct thread_note *note, struct stack_thread *thread,
+                              const struct proc_signals *signals, uint64_t deadline_ms,
+                              struct stack_addresses *addresses)
+{
+    thread->how = STACK_NO_ROOM;
+    if (stacks_may_ask(note, signals))
+        thread->how = stack_signal_ask(note->tid, signals, deadline_ms, addresses);
+    return thread->how != STACK_BLOCKED;
+}
+
+// Finds out where a thread that has called the library is. false: it is no more.
+static bool stacks_ask(const struct thread_note *note, struct stack_thread *thread, bool resident,
+                       uint64_t deadline_ms, struct stack_addresses *addresses)
+{
+    const uint64_t own_ms = clock_now_ms() + STACKS_ANSWER_MS;
+    const struct timespec pause = {.tv_nsec = 1000000};
+    struct proc_signals signals;
+    if (own_ms < deadline_ms)
+        deadline_ms = own_ms;
+    for (;;) {
+        switch (stack_sleep_look(note->tid, resident, thread, &signals, addresses)) {
+        case LOOK_GONE:
+            return false;
+        case LOOK_SLEEPS:
+            if (!addresses->whole || addresses->sure < addresses->count)
+                stacks_ask_sleeper(note, thread, &signals, deadline_ms, addresses);
+            return true;
+        case LOOK_UNKNOWN:
+            thread->how = thread->state == 'D' ? STACK_DISK : STACK_LEFT_ALONE;
+            return true;
+        case LOOK_RUNS:
+            if (stacks_ask_runner(note, thread, &signals, deadline_ms, addresses) ||
+                clock_now_ms() >= deadline_ms)
+                return true;
+        }
+        nanosleep(&pause, NULL);
+    }
+}
+
+static void stacks_add_thread(struct stacks *stacks, const struct thread_note *note,
+                              uint64_t deadline_ms)
+{
+    const uint32_t index = stacks->thread_count;
+    struct stack_addresses addresses;
+    stacks->threads[index] = (struct stack_thread){.trainer = note->last};
+    if (!stacks_ask(note, &stacks->threads[index], stacks->disk_count > 0, deadline_ms, &addresses))
+        return;
+    if (stacks->python != NULL)
+        stacks_add_python(stacks, index, note->id);
+    stacks_add_native(stacks, index, &addresses, LOCKSTEP_STACK_FRAMES);
+    stacks->thread_count++;
+}
+
+// ---- Threads that have not called the library --------------------------------------------------
+
+// Never interrupted: nobody has asked them to put up with a signal of a library that they do not
+// use.
+static void stacks_add_other(struct stacks *stacks, uint32_t tid, uint64_t deadline_ms)
+{
+    const uint32_t index = stacks->thread_count;
+    struct stack_thread *thread = &stacks->threads[index];
+    struct stack_addresses addresses;
+    struct proc_signals signals;
+    *thread = (struct stack_thread){.how = STACK_LEFT_ALONE, .other = true};
+    if (clock_now_ms() >= deadline_ms) { // The kernel's word must do.
+        stacks->thread_count += proc_task_read(PROC_TASK_DIRECTORY, tid, thread, &signals);
+        return;
+    }
+    switch (stack_sleep_look(tid, stacks->disk_count > 0, thread, &signals, &addresses)) {
+    case LOOK_GONE:
+        return;
+    case LOOK_SLEEPS:
+        break;
+    case LOOK_UNKNOWN:
+        thread->how = thread->state == 'D' ? STACK_DISK : STACK_LEFT_ALONE;
+        break;
+    case LOOK_RUNS:
+        thread->how = STACK_NOT_ASKED;
+    }
+    stacks_add_native(stacks, index, &addresses, STACKS_OTHER_FRAMES);
+    stacks->thread_count++;
+}
+
+static void stacks_add_others(struct stacks *stacks, uint64_t deadline_ms)
+{
+    const uint32_t own = (uint32_t)gettid();
+    const uint32_t callers = stacks->thread_count;
+    for (uint32_t i = 0; i < stacks->tid_count && stacks->thread_count < LOCKSTEP_STACK_THREADS;
+         i++) {
+        bool known = stacks->tids[i] == own;
+        for (uint32_t t = 0; t < callers; t++)
+            known |= stacks->threads[t].tid == stacks->tids[i];
+        if (!known)
+            stacks_add_other(stacks, stacks->tids[i], deadline_ms);
+    }
+}
+
+// ---- Disks -------------------------------------------------------------------------------------
+
+// A thread that sleeps in state D may wait for a file system that does not answer. What it is in is
+// read once before and once after the capture.
+static void stacks_note_disk(struct stacks *stacks, uint32_t tid)
+{
+    struct stack_thread thread;
+    struct proc_signals signals;
+    if (stacks->disk_count < STACKS_DISKS &&
+        proc_task_read(PROC_TASK_DIRECTORY, tid, &thread, &signals) && thread.state == 'D')
+        stacks->disks[stacks->disk_count++] =
+            (struct stacks_disk){.tid = tid, .switches = signals.switches};
+}
+
+// Whether the file systems can be trusted to answer: a thread that hangs on one must not take the
+// watch thread with it. A thread that has gone on since waited for a moment only.
+static bool stacks_disk_answers(const struct stacks *stacks)
+{
+    struct stack_thread thread;
+    struct proc_signals signals;
+    for (uint32_t i = 0; i < stacks->disk_count; i++) {
+        const struct stacks_disk *disk = &stacks->disks[i];
+        if (proc_task_read(PROC_TASK_DIRECTORY, disk->tid, &thread, &signals) &&
+            thread.state == 'D' && signals.switches == disk->switches)
+            return false;
+    }
+    return true;
+}
+
+static void stacks_capture_locked(struct stacks *stacks, const struct thread_callers *callers)
+{
+    struct thread_note notes[LOCKSTEP_STACK_THREADS];
+    const uint32_t count = threads_list(callers, notes, LOCKSTEP_STACK_THREADS);
+    mutex_assert_held(&stacks_mutex);
+    stacks->tid_count = proc_task_list(PROC_TASK_DIRECTORY, stacks->tids, STACKS_TIDS);
+    for (uint32_t i = 0; i < stacks->tid_count; i++)
+        stacks_note_disk(stacks, stacks->tids[i]);
+    if (stacks->python != NULL && count > 0)
+        (void)python_dump(stacks->python);
+    const uint64_t deadline_ms = clock_now_ms() + STACKS_MS;
+    for (uint32_t i = 0; i < count; i++)
+        stacks_add_thread(stacks, &notes[i], deadline_ms);
+    stacks_add_others(stacks, deadline_ms);
+    symbols_name(stacks->frames, stacks->code, stacks->frame_count, stacks_disk_answers(stacks));
+}
+
+void stacks_capture(struct stacks *stacks, const struct thread_callers *callers)
+{
+    stacks->thread_count = 0;
+    stacks->frame_count = 0;
+    stacks->disk_count = 0;
+    if (getpid() != stacks->pid)
+        return;
+    mutex_lock(&stacks_mutex);
+    stacks_capture_locked(stacks, callers);
+    mutex_unlock(&stacks_mutex);
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The walk. Each step asks cfi.h for the caller. When a register is unknown that is needed, it is
+// nearly always the frame pointer: functions that use one (debug builds, variable arrays, aligned
+// stacks) have saved the caller's, and those further in have not touched it. Such a function is
+// *searched*: each aligned place of the stack further out is taken for the value of the register,
+// and the step is made with it. What comes out is believed
+//
+//     if the caller's call instruction leads to the beginning of this function, directly or by a
+//     pointer that can be read (a PLT): then it is proven;
+//     else, if it follows any call instruction and the next step leads to another such place: the
+//     first one of those is taken as a guess. Functions that are called by a pointer, and those
+//     that another one has jumped to, are like this.
+//
+// A proven place wins over a guess that is nearer: memory of the frame may hold old return
+// addresses.
+
+#include "worker/stacks/unwind.h"
+
+#include "worker/stacks/cfi.h"
+#include "worker/stacks/peek.h"
+
+#include <string.h>
+
+#define UNWIND_SEARCH_BYTES (64 * 1024) // How far a frame may be.
+#define UNWIND_ALIGN 16 // Of frame pointers, as both machines' rules for calls have it.
+#define UNWIND_LEAF_BYTES 256 // Of a function without information, up to its system call.
+#define UNWIND_WORDS 512 // Words of the stack that are read at a time.
+
+enum proof {
+    PROOF_NONE, // No return address.
+    PROOF_CALL, // It follows a call instruction.
+    PROOF_CALLEE, // It follows a call of this function.
+};
+
+struct walk {
+    bool resident;
+    struct cfi_registers registers;
+    struct cfi_function function; // Of registers.code.
+};
+
+// ---- Calls -------------------------------------------------------------------------------------
+
+#if defined(__x86_64__)
+
+static bool peek_code(const struct walk *walk, uintptr_t at, void *to, size_t bytes)
+{
+    return walk->resident ? peek_resident(at, to, bytes) : peek(at, to, bytes);
+}
+
+static int32_t displacement(const uint8_t *bytes)
+{
+    int32_t value;
+    memcpy(&value, bytes, sizeof(value));
+    return value;
+}
+
+// Where an entry of a procedure linkage table leads: [endbr64] [bnd] jmp *displacement(%rip).
+static uintptr_t linkage_target(const struct walk *walk, uintptr_t at)
+{
+    static const uint8_t endbr[] = {0xf3, 0x0f, 0x1e, 0xfa};
+    uint8_t code[16];
+    uintptr_t target = 0;
+    size_t i = 0;
+    if (!peek_code(walk, at, code, sizeof(code)))
+        return 0;
+    if (memcmp(code, endbr, sizeof(endbr)) == 0)
+        i += sizeof(endbr);
+    if (code[i] == 0xf2)
+        i++;
+    if (code[i] != 0xff || code[i + 1] != 0x25)
+        return 0;
+    at += i + 6 + (uintptr_t)(intptr_t)displacement(code + i + 2);
+    return peek_code(walk, at, &target, sizeof(target)) ? target : 0;
+}
+
+// An indirect call ends here: 0xff with /2, of 2, 3, 4, 6 or 7 bytes.
+static bool indirect_call(const uint8_t before[8])
+{
+    static const uint8_t sizes[] = {2, 3, 4, 6, 7};
+    for (size_t i = 0; i < sizeof(sizes); i++) {
+        const uint8_t *call = before + 8 - sizes[i];
+        if (call[0] == 0xff && (call[1] >> 3 & 7) == 2)
+            return true;
+    }
+    return false;
+}
+
+// Whether a return address is one, and of a call of the function that begins in [callee, last].
+static enum proof call_proof(const struct walk *walk, uintptr_t address, uintptr_t callee,
+                             uintptr_t last)
+{
+    uint8_t before[8];
+    uintptr_t target = 0;
+    if (!peek_code(walk, address - sizeof(before), before, sizeof(before)))
+        return PROOF_NONE;
+    const bool direct = before[3] == 0xe8; // call displacement
+    const bool pointer = before[2] == 0xff && before[3] == 0x15; // call *displacement(%rip)
+    if (!direct && !pointer)
+        return indirect_call(before) ? PROOF_CALL : PROOF_NONE;
+    const uintptr_t to = address + (uintptr_t)(intptr_t)displacement(before + 4);
+    if (direct && to >= callee && to <= last)
+        return PROOF_CALLEE;
+    if (direct)
+        target = linkage_target(walk, to);
+    else if (!peek_code(walk, to, &target, sizeof(target)))
+        return PROOF_NONE;
+    return target >= callee && target <= last ? PROOF_CALLEE : PROOF_CALL;
+}
+
+#else
+
+// Nothing is searched for: a call of aarch64 does not leave its return address on the stack.
+static enum proof call_proof(const struct walk *walk, uintptr_t address, uintptr_t callee,
+                             uintptr_t last)
+{
+    (void)walk;
+    (void)address;
+    (void)callee;
+    (void)last;
+    return PROOF_NONE;
+}
+
+#endif
+
+// ---- Search ------------------------------------------------------------------------------------
+
+// Words of the stack, read in blocks: a search looks at thousands.
+struct words {
+    uintptr_t at; // 0: nothing is read yet.
+    size_t count;
+    uintptr_t words[UNWIND_WORDS];
+};
+
+// A word of the stack, or 0.
+static uintptr_t words_get(struct words *words, uintptr_t at)
+{
+    if (words->at == 0 || at < words->at || at - words->at >= words->count * sizeof(at)) {
+        words->at = at;
+        words->count = UNWIND_WORDS;
+        while (words->count > 0 && !peek(at, words->words, words->count * sizeof(at)))
+            words->count /= 2; // The end of the stack is near.
+    }
+    return words->count > 0 ? words->words[(at - words->at) / sizeof(at)] : 0;
+}
+
+// Whether the return address could be one, were the register `at`. Saves most of the tries.
+static bool words_hope(struct words *words, const struct cfi_function *function, uintptr_t at)
+{
+    const struct cfi_rule *rule = &function->rules[function->return_register];
+    if (function->cfa_expression != 0 || rule->kind != CFI_AT)
+        return true;
+    at += (uintptr_t)(function->cfa_offset + rule->offset);
+    const uintptr_t word = words_get(words, at);
+    return word >= UNWIND_SEARCH_BYTES && at - word + UNWIND_SEARCH_BYTES > 2 * UNWIND_SEARCH_BYTES;
+}
+
+// A caller is further out on the stack, but for signal handlers, which may have a stack of theirs.
+static bool walk_outward(const struct walk *walk, const struct cfi_registers *caller)
+{
+    return walk->function.signal || caller->value[CFI_STACK] > walk->registers.value[CFI_STACK];
+}
+
+// The step with a register that was taken from nowhere, and how well it is proven.
+static enum proof walk_try(const struct walk *walk, uint32_t number, uintptr_t value,
+                           struct cfi_registers *caller)
+{
+    struct cfi_registers trial = walk->registers;
+    uint32_t missing;
+    trial.known |= UINT64_C(1) << number;
+    trial.value[number] = value;
+    if (cfi_caller(&walk->function, &trial, caller, &missing) != CFI_CALLER ||
+        !walk_outward(walk, caller))
+        return PROOF_NONE;
+    return call_proof(walk, caller->code, walk->function.begin, walk->function.begin);
+}
+
+// Whether a caller that was found by a call instruction alone leads to another one.
+static bool walk_goes_on(const struct walk *walk, const struct cfi_registers *caller)
+{
+    struct walk next = {.resident = walk->resident, .registers = *caller};
+    struct cfi_registers further;
+    uint32_t missing;
+    if (!cfi_find(caller->code, caller->exact, walk->resident, &next.function))
+        return false;
+    switch (cfi_caller(&next.function, caller, &further, &missing)) {
+    case CFI_OUTERMOST:
+        return true;
+    case CFI_CALLER:
+        return walk_outward(&next, &further) && call_proof(walk, further.code, next.function.begin,
+                                                           next.function.begin) != PROOF_NONE;
+    case CFI_UNKNOWN:
+    case CFI_LOST:
+        break;
+    }
+    return false;
+}
+
+// The caller, though a register is unknown. False: nothing on the stack looks like it.
+static bool walk_search(const struct walk *walk, uint32_t number, struct cfi_registers *caller,
+                        bool *guessed)
+{
+    const uintptr_t stack = walk->registers.value[CFI_STACK];
+    const uintptr_t first = (stack + UNWIND_ALIGN - 1) / UNWIND_ALIGN * UNWIND_ALIGN;
+    struct words words = {.at = 0};
+    struct cfi_registers found;
+    bool any = false;
+    if (number != CFI_FRAME || walk->function.signal)
+        return false;
+    for (uintptr_t at = first; at - first < UNWIND_SEARCH_BYTES; at += UNWIND_ALIGN) {
+        const bool hope = words_hope(&words, &walk->function, at);
+        if (words.at != 0 && words.count == 0)
+            break; // The stack ends here.
+        if (!hope)
+            continue;
+        const enum proof proof = walk_try(walk, number, at, &found);
+        if (proof == PROOF_CALLEE) {
+            *caller = found;
+            *guessed = false;
+            return true;
+        }
+        if (proof == PROOF_CALL && !any && walk_goes_on(walk, &found)) {
+            *caller = found;
+            any = true;
+        }
+    }
+    *guessed = true;
+    return any;
+}
+
+// ---- Walk --------------------------------------------------------------------------------------
+
+// A system call in a function without information, as clone() of glibc is one: such functions are
+// short and leave the stack as it is.
+static bool walk_leaf(const struct walk *walk, struct cfi_registers *caller)
+{
+    const uintptr_t stack = walk->registers.value[CFI_STACK], code = walk->registers.code;
+    *caller = (struct cfi_registers){.known = UINT64_C(1) << CFI_STACK};
+    caller->value[CFI_STACK] = stack + sizeof(stack);
+    return walk->registers.exact && peek(stack, &caller->code, sizeof(caller->code)) &&
+           call_proof(walk, caller->code, code - UNWIND_LEAF_BYTES, code) == PROOF_CALLEE;
+}
+
+// On to the caller. False: there is none, or it is not known; *whole says which.
+static bool walk_on(struct walk *walk, struct stack_addresses *addresses)
+{
+    struct cfi_registers caller;
+    uint32_t missing;
+    bool guessed = false;
+    if (!cfi_find(walk->registers.code, walk->registers.exact, walk->resident, &walk->function)) {
+        if (!walk_leaf(walk, &caller))
+            return false;
+        walk->registers = caller;
+        return true;
+    }
+    const enum cfi_step step = cfi_caller(&walk->function, &walk->registers, &caller, &missing);
+    addresses->whole = step == CFI_OUTERMOST;
+    if (step == CFI_OUTERMOST || step == CFI_LOST)
+        return false;
+    if (step == CFI_UNKNOWN && !walk_search(walk, missing, &caller, &guessed))
+        return false;
+    if (!walk_outward(walk, &caller))
+        return false;
+    if (guessed && addresses->sure == LOCKSTEP_STACK_FRAMES)
+        addresses->sure = addresses->count;
+    walk->registers = caller;
+    return true;
+}
+
+void unwind(uintptr_t code, uintptr_t stack, bool resident, struct stack_addresses *addresses)
+{
+    struct walk walk = {.resident = resident, .registers = {.code = code, .exact = true}};
+    addresses->count = 0;
+    addresses->sure = LOCKSTEP_STACK_FRAMES;
+    addresses->whole = false;
+    walk.registers.known = UINT64_C(1) << CFI_STACK;
+    walk.registers.value[CFI_STACK] = stack;
+    do {
+        if (addresses->count == LOCKSTEP_STACK_FRAMES) {
+            addresses->whole = true;
+            return;
+        }
+        addresses->code[addresses->count++] = walk.registers.code;
+    } while (walk_on(&walk, addresses));
+}

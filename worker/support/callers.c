@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A table of places in static memory. A thread takes one at its first call, and a destructor of
+// thread-specific data gives it back when the thread ends. All fields are atomic and read one by
+// one: what is read of a place that just changes its thread may be of both, so a reader gets a
+// thread that has called, or one that is no more.
+
+#include "worker/support/callers.h"
+
+#include "protos/limits.h"
+
+#include <signal.h>
+#include <stddef.h>
+#include <unistd.h>
+
+struct thread_place {
+    // atomic
+    _Atomic(uint32_t) tid; // 0: the place is free.
+    _Atomic(pthread_t) id;
+    _Atomic(uint64_t) number; // Of the thread; no two of a process have the same.
+    _Atomic(const struct thread_callers *) callers; // What it called last.
+    _Atomic(uintptr_t) stack; // As in struct thread_note, the next one too.
+    _Atomic(size_t) alternate;
+};
+
+_Atomic(uint32_t) threads_ended;
+
+static struct thread_place places[LOCKSTEP_STACK_THREADS];
+static _Atomic(uint64_t) threads_begun; // Numbers given out.
+static struct thread_place no_place; // Of the threads for which there was none.
+static _Thread_local struct thread_place *here;
+
+static pthread_once_t threads_once = PTHREAD_ONCE_INIT;
+static pthread_key_t threads_key; // set once, then constant
+static bool threads_keyed;
+
+static void threads_leave(void *argument)
+{
+    struct thread_place *place = argument;
+    here = NULL;
+    atomic_fetch_add_explicit(&threads_ended, 1, memory_order_relaxed);
+    atomic_store_explicit(&place->callers, NULL, memory_order_relaxed);
+    atomic_store_explicit(&place->tid, 0, memory_order_release);
+}
+
+static void threads_begin(void)
+{
+    threads_keyed = pthread_key_create(&threads_key, threads_leave) == 0;
+}
+
+// What a signal would run on.
+static void threads_enter_stack(struct thread_place *place)
+{
+    stack_t alternate;
+    const bool has = sigaltstack(NULL, &alternate) == 0 && (alternate.ss_flags & SS_DISABLE) == 0;
+    atomic_store_explicit(&place->stack, (uintptr_t)__builtin_frame_address(0),
+                          memory_order_relaxed);
+    atomic_store_explicit(&place->alternate, has ? alternate.ss_size : 0, memory_order_relaxed);
+}
+
+// Without the destructor a place would be lost with its thread, so there is none then.
+static struct thread_place *threads_enter(void)
+{
+    pthread_once(&threads_once, threads_begin);
+    const uint32_t tid = (uint32_t)gettid();
+    for (size_t i = 0; threads_keyed && i < LOCKSTEP_STACK_THREADS; i++) {
+        struct thread_place *place = &places[i];
+        uint32_t nobody = 0;
+        if (!atomic_compare_exchange_strong_explicit(&place->tid, &nobody, tid,
+                                                     memory_order_acq_rel, memory_order_relaxed))
+            continue;
+        atomic_store_explicit(&place->id, pthread_self(), memory_order_relaxed);
+        atomic_store_explicit(&place->number, 1 + atomic_fetch_add(&threads_begun, 1),
+                              memory_order_relaxed);
+        threads_enter_stack(place);
+        if (pthread_setspecific(threads_key, place) == 0)
+            return place;
+        atomic_store_explicit(&place->tid, 0, memory_order_release);
+        break;
+    }
+    return &no_place;
+}
+
+// The count is read before the thread is written: if that thread has ended when the count is
+// written, the count is an old one, and whoever has its thread pointer then is noted anew.
+void threads_note_change(struct thread_callers *callers)
+{
+    const uint32_t ended = atomic_load_explicit(&threads_ended, memory_order_acquire);
+    if (here == NULL)
+        here = threads_enter();
+    atomic_store_explicit(&here->callers, callers, memory_order_relaxed);
+    atomic_store_explicit(&callers->last, atomic_load_explicit(&here->number, memory_order_relaxed),
+                          memory_order_relaxed);
+    atomic_store_explicit(&callers->thread, thread_self(), memory_order_release);
+    atomic_store_explicit(&callers->ended, ended, memory_order_release);
+}
+
+uint32_t threads_list(const struct thread_callers *callers, struct thread_note *notes,
+                      uint32_t most)
+{
+    const uint64_t last =
+        callers != NULL ? atomic_load_explicit(&callers->last, memory_order_relaxed) : 0;
+    uint32_t count = 0;
+    for (size_t i = 0; i < LOCKSTEP_STACK_THREADS && count < most; i++) {
+        struct thread_place *place = &places[i];
+        const struct thread_note note = {
+            .tid = atomic_load_explicit(&place->tid, memory_order_acquire),
+            .id = atomic_load_explicit(&place->id, memory_order_relaxed),
+            .last = last != 0 && atomic_load_explicit(&place->number, memory_order_relaxed) == last,
+            .stack = atomic_load_explicit(&place->stack, memory_order_relaxed),
+            .alternate = atomic_load_explicit(&place->alternate, memory_order_relaxed),
+        };
+        if (note.tid == 0 ||
+            (callers != NULL && !note.last &&
+             atomic_load_explicit(&place->callers, memory_order_relaxed) != callers))
+            continue;
+        notes[count++] = note;
+        if (note.last) {
+            notes[count - 1] = notes[0];
+            notes[0] = note;
+        }
+    }
+    return count;
+}

@@ -1,0 +1,588 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Configuration: structure, then environment, then checks. Runs on the thread that opens.
+
+#include "worker/support/config_parts.h"
+
+#include "base/hash.h"
+#include "base/parse.h"
+#include "base/text.h"
+#include "base/variables.h"
+#include "protos/tuning.h"
+#include "worker/support/error.h"
+
+#include <arpa/inet.h>
+#include <inttypes.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MIB (1024u * 1024u)
+#define CONFIG_DEVICE_MOST 9999 // A number that is surely no device's, and fits.
+#define CONFIG_DEVICE_DIGITS 4 // Of it.
+#define BOOT_ID_BYTES 64
+
+const char *const config_orders[] = {"error", "zero_defer"};
+const char *const config_unplanned[] = {"extend", "fail", "defer"};
+static const char *const config_encryptions[] = {"off", "tls"};
+
+const char *config_environment(const char *name)
+{
+    const char *value = getenv(name);
+    return value == NULL || value[0] == '\0' ? NULL : value;
+}
+
+// A variable that nobody reads is a misspelt one.
+static int config_spelling(void)
+{
+    char error[LOCKSTEP_TEXT_BYTES];
+    return variables_check(environ, error, sizeof(error)) == 0
+               ? 0
+               : error_set(LOCKSTEP_E_CONFIG, "%s", error);
+}
+
+int config_string(char *to, size_t bytes, const char *from, const char *what)
+{
+    if (from == NULL)
+        return 0;
+    if (!text_copy(to, bytes, from))
+        return error_set(LOCKSTEP_E_CONFIG, "%s is too long: %zu characters, at most %zu", what,
+                         strlen(from), bytes - 1);
+    if (!utf8_valid(from, strlen(from)))
+        return error_set(LOCKSTEP_E_CONFIG, "%s is not valid UTF-8", what);
+    return 0;
+}
+
+int config_number(const char *name, uint64_t maximum, uint32_t *to)
+{
+    const char *value = config_environment(name);
+    uint64_t number;
+    if (value == NULL)
+        return 0;
+    if (!parse_u64(value, &number) || number > maximum)
+        return error_set(LOCKSTEP_E_CONFIG, "%s='%s' is not a number from 0 to %llu", name, value,
+                         (unsigned long long)maximum);
+    *to = (uint32_t)number;
+    return 0;
+}
+
+// The caller's structure may be older and shorter than ours: what it does not have is default.
+static int config_widen(const struct lockstep_config *given, struct lockstep_config *whole)
+{
+    const struct lockstep_config defaults = LOCKSTEP_CONFIG_INIT;
+    *whole = defaults;
+    if (given == NULL)
+        return 0;
+    if (given->struct_bytes < offsetof(struct lockstep_config, job) ||
+        given->struct_bytes > sizeof(*whole))
+        return error_set(LOCKSTEP_E_INVALID,
+                         "config.struct_bytes is %zu; begin with LOCKSTEP_CONFIG_INIT, and load a "
+                         "library that is not older than the header",
+                         given->struct_bytes);
+    memcpy(whole, given, given->struct_bytes);
+    whole->struct_bytes = sizeof(*whole);
+    return 0;
+}
+
+static int config_names(const struct lockstep_config *given, struct config *config)
+{
+    const char *coordinator = config_environment("LOCKSTEP_COORDINATOR");
+    const char *job = config_environment("LOCKSTEP_JOB");
+    const char *advertise = config_environment("LOCKSTEP_ADVERTISE");
+    char host[LOCKSTEP_HOST_BYTES];
+    uint16_t port;
+    int status;
+    if (coordinator == NULL)
+        coordinator = given->coordinator;
+    config->solo = coordinator == NULL;
+    status = config_string(config->coordinator, sizeof(config->coordinator), coordinator,
+                           "the coordinator's address");
+    if (status < 0)
+        return status;
+    if (coordinator != NULL && strncmp(coordinator, "unix:/", 6) != 0 &&
+        (!parse_address(coordinator, host, sizeof(host), &port) || port == 0))
+        return error_set(
+            LOCKSTEP_E_CONFIG,
+            "the coordinator's address '%s' is not of the form host:port or unix:/path",
+            coordinator);
+    if (job == NULL)
+        job = given->job == NULL ? CONFIG_DEFAULT_JOB : given->job;
+    if (job[0] == '\0')
+        return error_set(LOCKSTEP_E_CONFIG, "the job's name is empty");
+    status = config_string(config->job, sizeof(config->job), job, "the job's name");
+    if (status < 0)
+        return status;
+    return config_string(config->advertise, sizeof(config->advertise),
+                         advertise != NULL ? advertise : given->advertise,
+                         "the advertised address");
+}
+
+// Whether nobody but this host can answer at the coordinator's address. A name may lead anywhere.
+static bool config_coordinator_is_local(const struct config *config)
+{
+    char host[LOCKSTEP_ADDRESS_BYTES];
+    struct in_addr four;
+    struct in6_addr six;
+    uint16_t port;
+    if (!parse_address(config->coordinator, host, sizeof(host), &port))
+        return true; // A path.
+    if (inet_pton(AF_INET, host, &four) == 1)
+        return ntohl(four.s_addr) >> 24 == IN_LOOPBACKNET;
+    if (inet_pton(AF_INET6, host, &six) == 1)
+        return IN6_IS_ADDR_LOOPBACK(&six);
+    return strcmp(host, "localhost") == 0;
+}
+
+static int config_plaintext(const struct config *config)
+{
+    const char *insecure = config_environment("LOCKSTEP_INSECURE_PLAINTEXT");
+    if (insecure != NULL && strcmp(insecure, "0") != 0 && strcmp(insecure, "1") != 0)
+        return error_set(LOCKSTEP_E_CONFIG, "LOCKSTEP_INSECURE_PLAINTEXT='%s' is not 0 or 1",
+                         insecure);
+    if (config->solo || config->tls_dir[0] != '\0' || config_coordinator_is_local(config) ||
+        (insecure != NULL && insecure[0] == '1'))
+        return 0;
+    return error_set(LOCKSTEP_E_CONFIG,
+                     "the coordinator %s is not on this host, and without certificates whoever "
+                     "answers there would be believed: set LOCKSTEP_TLS_DIR; on a network where "
+                     "you trust everybody, LOCKSTEP_INSECURE_PLAINTEXT=1 allows it",
+                     config->coordinator);
+}
+
+static int config_tls(const struct lockstep_config *given, struct config *config)
+{
+    const char *directory = config_environment("LOCKSTEP_TLS_DIR");
+    const int status = config_string(
+        config->tls_dir, sizeof(config->tls_dir), directory != NULL ? directory : given->tls_dir,
+        "the directory of certificates (LOCKSTEP_TLS_DIR, config.tls_dir)");
+    return status < 0 ? status : config_plaintext(config);
+}
+
+// Empty where it cannot be read.
+static void config_boot_id(char boot[BOOT_ID_BYTES])
+{
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    boot[0] = '\0';
+    if (file == NULL)
+        return;
+    if (fgets(boot, BOOT_ID_BYTES, file) == NULL)
+        boot[0] = '\0';
+    boot[strcspn(boot, "\n")] = '\0';
+    fclose(file);
+}
+
+// The identity of the cores on which the caller may run: those of this kernel, which containers
+// share.
+static uint64_t config_cores(const char *boot)
+{
+    struct hash64 hash;
+    cpu_set_t allowed;
+    if (boot[0] == '\0' || sched_getaffinity(0, sizeof(allowed), &allowed) != 0)
+        return 0;
+    hash64_init(&hash, 0);
+    hash64_update(&hash, boot, strlen(boot));
+    hash64_update(&hash, &allowed, sizeof(allowed));
+    return hash64_final(&hash);
+}
+
+// The identity of memory: host name and boot id, so that two machines of one name differ.
+static int config_host(const struct lockstep_config *given, struct config *config)
+{
+    char boot[BOOT_ID_BYTES];
+    config_boot_id(boot);
+    config->cores = config_cores(boot);
+    if (gethostname(config->host, sizeof(config->host) - 1) != 0)
+        text_copy(config->host, sizeof(config->host), "unknown-host");
+    config->host[sizeof(config->host) - 1] = '\0';
+    if (given->host_id != NULL)
+        return config_string(config->host_id, sizeof(config->host_id), given->host_id, "host_id");
+    snprintf(config->host_id, sizeof(config->host_id), "%.64s/%.60s", config->host, boot);
+    return 0;
+}
+
+static int config_ports(const struct lockstep_config *given, struct config *config)
+{
+    const char *ports = config_environment("LOCKSTEP_DATA_PORTS");
+    char first[8];
+    uint64_t low;
+    uint64_t high;
+    const char *dash;
+    if (ports == NULL)
+        ports = given->data_ports;
+    if (ports == NULL)
+        return 0;
+    dash = strchr(ports, '-');
+    if (dash != NULL && (size_t)(dash - ports) < sizeof(first)) {
+        memcpy(first, ports, (size_t)(dash - ports));
+        first[dash - ports] = '\0';
+    } else {
+        text_copy(first, sizeof(first), ports);
+    }
+    if (!parse_u64(first, &low) || !parse_u64(dash == NULL ? first : dash + 1, &high) || low == 0 ||
+        high < low || high > UINT16_MAX)
+        return error_set(LOCKSTEP_E_CONFIG,
+                         "data ports '%s' are not of the form 20000-20099 with 1 <= first <= last "
+                         "<= 65535",
+                         ports);
+    config->port_first = (uint16_t)low;
+    config->port_last = (uint16_t)high;
+    return 0;
+}
+
+static int config_kinds(const struct lockstep_config *given, struct config *config)
+{
+    const char *level = config_environment("LOCKSTEP_LOG");
+    if ((unsigned)given->transport > LOCKSTEP_TRANSPORT_LOOPBACK)
+        return error_set(LOCKSTEP_E_CONFIG, "config.transport %d is unknown", given->transport);
+    if (given->on_failure == LOCKSTEP_ON_FAILURE_CONTINUE)
+        return error_set(LOCKSTEP_E_UNSUPPORTED,
+                         "on_failure=continue is not supported yet; use on_failure=error");
+    if (given->on_failure != LOCKSTEP_ON_FAILURE_ERROR)
+        return error_set(LOCKSTEP_E_CONFIG, "config.on_failure %d is unknown", given->on_failure);
+    if ((unsigned)given->uneven > LOCKSTEP_UNEVEN_FIRST)
+        return error_set(LOCKSTEP_E_CONFIG, "config.uneven %d is unknown", given->uneven);
+    if (given->root >= config->world_max)
+        return error_set(LOCKSTEP_E_CONFIG,
+                         "config.root %u does not fit a world of %u (ranks count from 0)",
+                         given->root, config->world_max);
+    config->transport = given->transport;
+    config->root = given->root;
+    config->on_failure = given->on_failure;
+    config->uneven = given->uneven;
+    config->log_level = given->log_level;
+    if (level == NULL)
+        return 0;
+    for (int i = LOCKSTEP_LOG_ERROR; i <= LOCKSTEP_LOG_DEBUG; i++) {
+        static const char *const names[] = {"error", "warn", "info", "debug"};
+        if (strcmp(level, names[i]) == 0) {
+            config->log_level = (lockstep_log_level)i;
+            return 0;
+        }
+    }
+    return error_set(LOCKSTEP_E_CONFIG, "LOCKSTEP_LOG='%s' is not error, warn, info or debug",
+                     level);
+}
+
+// One part of a list of processors: "3" or "2-3".
+static bool config_cpu_range(const char *part, size_t length, cpu_set_t *cpus)
+{
+    char first[16];
+    char *dash;
+    uint64_t low;
+    uint64_t high;
+    if (length >= sizeof(first))
+        return false;
+    memcpy(first, part, length);
+    first[length] = '\0';
+    dash = strchr(first, '-');
+    if (dash != NULL)
+        *dash = '\0';
+    if (!parse_u64(first, &low) || !parse_u64(dash == NULL ? first : dash + 1, &high) ||
+        low > high || high >= CPU_SETSIZE)
+        return false;
+    for (uint64_t cpu = low; cpu <= high; cpu++)
+        CPU_SET(cpu, cpus);
+    return true;
+}
+
+static int config_engine_cpus(const struct lockstep_config *given, struct config *config)
+{
+    const char *cpus = config_environment("LOCKSTEP_ENGINE_CPUS");
+    bool valid = true;
+    if (cpus == NULL)
+        cpus = given->engine_cpus;
+    CPU_ZERO(&config->engine_cpus);
+    config->engine_pinned = cpus != NULL;
+    for (const char *part = cpus; part != NULL && valid;) {
+        const size_t length = strcspn(part, ",");
+        valid = config_cpu_range(part, length, &config->engine_cpus);
+        part = part[length] == ',' ? part + length + 1 : NULL;
+    }
+    if (valid)
+        return 0;
+    return error_set(LOCKSTEP_E_CONFIG,
+                     "the engine's processors (LOCKSTEP_ENGINE_CPUS, config.engine_cpus) '%s' are "
+                     "not of the form 3 or 2-3,7, each below %d",
+                     cpus, CPU_SETSIZE);
+}
+
+static int config_engine(const struct lockstep_config *given, struct config *config)
+{
+    const char *nice = config_environment("LOCKSTEP_ENGINE_NICE");
+    int64_t number = given->engine_nice;
+    const int status = config_engine_cpus(given, config);
+    if (status < 0)
+        return status;
+    if ((nice != NULL && !parse_i64(nice, &number)) || number < -20 || number > 19)
+        return nice != NULL
+                   ? error_set(LOCKSTEP_E_CONFIG,
+                               "LOCKSTEP_ENGINE_NICE='%s' is not a number from -20 to 19", nice)
+                   : error_set(LOCKSTEP_E_CONFIG, "config.engine_nice %d is not from -20 to 19",
+                               given->engine_nice);
+    config->engine_nice = (int)number;
+    return 0;
+}
+
+// Where a launcher may choose: between memory and sockets, and between algorithms.
+static int config_transport(struct config *config)
+{
+    const char *transport = config_environment("LOCKSTEP_TRANSPORT");
+    if (transport == NULL || config->transport == LOCKSTEP_TRANSPORT_LOOPBACK)
+        return 0;
+    if (strcmp(transport, "auto") == 0)
+        config->transport = LOCKSTEP_TRANSPORT_AUTO;
+    else if (strcmp(transport, "tcp") == 0)
+        config->transport = LOCKSTEP_TRANSPORT_TCP;
+    else
+        return error_set(LOCKSTEP_E_CONFIG, "LOCKSTEP_TRANSPORT='%s' is not auto or tcp",
+                         transport);
+    return 0;
+}
+
+static int config_algorithm(struct config *config)
+{
+    const char *algorithm = config_environment("LOCKSTEP_ALGORITHM");
+    config->algorithm = ALGORITHM_BY_SIZE;
+    for (uint32_t i = 0; algorithm != NULL && i <= ALGORITHM_BY_SIZE; i++) {
+        if (strcmp(algorithm, tuning_name(i)) != 0)
+            continue;
+        config->algorithm = i;
+        return 0;
+    }
+    return algorithm == NULL ? 0
+                             : error_set(LOCKSTEP_E_CONFIG,
+                                         "LOCKSTEP_ALGORITHM='%s' is not auto, ring, doubling, "
+                                         "halving, shared or two_level",
+                                         algorithm);
+}
+
+// "LATENCY_NS,BYTES_PER_S"
+static int config_link(struct config *config)
+{
+    const char *link = config_environment("LOCKSTEP_LINK");
+    const char *comma = link == NULL ? NULL : strchr(link, ',');
+    char latency[32];
+    if (link == NULL)
+        return 0;
+    text_copy(latency, sizeof(latency), link);
+    latency[strcspn(latency, ",")] = '\0';
+    if (comma == NULL || !parse_u64(latency, &config->latency_ns) || config->latency_ns == 0 ||
+        !parse_u64(comma + 1, &config->bytes_per_s) || config->bytes_per_s == 0)
+        return error_set(LOCKSTEP_E_CONFIG,
+                         "LOCKSTEP_LINK='%s' is not two numbers: the latency in nanoseconds and, "
+                         "behind a comma, the bytes per second",
+                         link);
+    return 0;
+}
+
+// How slots are filled, for measurements and tests.
+static int config_slots(struct config *config)
+{
+    const char *slots = config_environment("LOCKSTEP_SLOTS");
+    if (slots == NULL || strcmp(slots, "auto") == 0)
+        config->slot_fill = FILL_MEASURED;
+    else if (strcmp(slots, "cached") == 0)
+        config->slot_fill = FILL_CACHED;
+    else if (strcmp(slots, "past") == 0)
+        config->slot_fill = FILL_PAST;
+    else
+        return error_set(LOCKSTEP_E_CONFIG, "LOCKSTEP_SLOTS='%s' is not auto, cached or past",
+                         slots);
+    return 0;
+}
+
+static int config_trace(const struct lockstep_config *given, struct config *config)
+{
+    const char *directory = config_environment("LOCKSTEP_TRACE_DIR");
+    return config_string(config->trace_dir, sizeof(config->trace_dir),
+                         directory != NULL ? directory : given->trace_dir,
+                         "the directory of traces (LOCKSTEP_TRACE_DIR, config.trace_dir)");
+}
+
+// One of several words from the environment; *to is what the trainer set where there is none.
+static int config_word(const char *name, const char *const *words, uint32_t count, uint32_t *to)
+{
+    const char *value = config_environment(name);
+    char bytes[128];
+    struct text text;
+    if (value == NULL)
+        return 0;
+    text_init(&text, bytes, sizeof(bytes));
+    for (uint32_t i = 0; i < count; i++) {
+        if (strcmp(value, words[i]) == 0) {
+            *to = i;
+            return 0;
+        }
+        text_append(&text, "%s%s", i == 0 ? "" : i + 1 < count ? ", " : " or ", words[i]);
+    }
+    return error_set(LOCKSTEP_E_CONFIG, "%s='%s' is not %s", name, value, bytes);
+}
+
+static int config_encryption(const struct lockstep_config *given, struct config *config)
+{
+    const char *wanted = given->data_encryption;
+    uint32_t chosen = 0;
+    const int status = config_word("LOCKSTEP_DATA_ENCRYPTION", config_encryptions, 2, &chosen);
+    config->encrypts = chosen != 0;
+    if (status < 0 || config_environment("LOCKSTEP_DATA_ENCRYPTION") != NULL || wanted == NULL)
+        return status;
+    config->encrypts = strcmp(wanted, "tls") == 0;
+    return config->encrypts || strcmp(wanted, "off") == 0
+               ? 0
+               : error_set(LOCKSTEP_E_CONFIG, "config.data_encryption '%s' is not off or tls",
+                           wanted);
+}
+
+// What happens to calls that are made, or waited for, where the plan does not have them.
+static int config_policies(const struct lockstep_config *given, struct config *config)
+{
+    uint32_t order = (uint32_t)given->order;
+    uint32_t unplanned = (uint32_t)given->unplanned;
+    int status = config_word("LOCKSTEP_ORDER", config_orders, CONFIG_ORDERS, &order);
+    if (status == 0)
+        status = config_word("LOCKSTEP_UNPLANNED", config_unplanned, CONFIG_UNPLANNED, &unplanned);
+    if (status < 0)
+        return status;
+    if (order >= CONFIG_ORDERS)
+        return error_set(LOCKSTEP_E_CONFIG, "config.order %u is unknown", order);
+    if (unplanned >= CONFIG_UNPLANNED)
+        return error_set(LOCKSTEP_E_CONFIG, "config.unplanned %u is unknown", unplanned);
+    config->order = (lockstep_order)order;
+    config->unplanned = (lockstep_unplanned)unplanned;
+    return 0;
+}
+
+static int config_waits(const struct lockstep_config *given, struct config *config)
+{
+    if (given->trainer_threads > LOCKSTEP_MAX_WAITS)
+        return error_set(LOCKSTEP_E_CONFIG, "config.trainer_threads %u is above the limit of %d",
+                         given->trainer_threads, LOCKSTEP_MAX_WAITS);
+    if (given->wait_while_open > 1)
+        return error_set(LOCKSTEP_E_CONFIG, "config.wait_while_open %u is not 0 or 1",
+                         given->wait_while_open);
+    config->trainer_threads = given->trainer_threads == 0 ? 1 : given->trainer_threads;
+    config->wait_while_open = given->wait_while_open != 0;
+    config->halt_timeout_ms = given->halt_timeout_ms;
+    const int status = config_number("LOCKSTEP_ABORT_MS", UINT32_MAX, &config->abort_ms);
+    if (status < 0)
+        return status;
+    return config_number("LOCKSTEP_HALT_TIMEOUT_MS", UINT32_MAX, &config->halt_timeout_ms);
+}
+
+bool config_next_device(const char **rest, uint64_t *number)
+{
+    char digits[CONFIG_DEVICE_DIGITS + 1];
+    const size_t length = strcspn(*rest, ",");
+    if (length >= sizeof(digits))
+        return false;
+    memcpy(digits, *rest, length);
+    digits[length] = '\0';
+    *rest += length + ((*rest)[length] == ',' && (*rest)[length + 1] != '\0');
+    return parse_u64(digits, number) && *number <= CONFIG_DEVICE_MOST;
+}
+
+// Which devices "0,1" names: how many; 0: it is no such list, and *twice is -1, or what it names
+// twice.
+static uint32_t config_count_devices(const char *list, int64_t *twice)
+{
+    uint64_t numbers[LOCKSTEP_MAX_OWN_DEVICES];
+    uint32_t count = 0;
+    *twice = -1;
+    do {
+        if (count == LOCKSTEP_MAX_OWN_DEVICES || !config_next_device(&list, &numbers[count]))
+            return 0;
+        for (uint32_t i = 0; i < count; i++) {
+            if (numbers[i] == numbers[count])
+                *twice = (int64_t)numbers[i];
+        }
+        count++;
+    } while (*list != '\0' && *twice < 0);
+    return *twice < 0 ? count : 0;
+}
+
+static bool config_is_device(const char *device, int64_t *twice)
+{
+    *twice = -1;
+    return strcmp(device, "none") == 0 || strcmp(device, "auto") == 0 ||
+           (strncmp(device, CONFIG_DEVICE_KIND, strlen(CONFIG_DEVICE_KIND)) == 0 &&
+            strlen(device) < CONFIG_DEVICE_BYTES &&
+            config_count_devices(device + strlen(CONFIG_DEVICE_KIND), twice) > 0);
+}
+
+static int config_device(const struct lockstep_config *given, struct config *config)
+{
+    const char *device = config_environment("LOCKSTEP_DEVICE");
+    int64_t twice;
+    if (device == NULL)
+        device = given->device == NULL ? "auto" : given->device;
+    if (!config_is_device(device, &twice) && twice >= 0)
+        return error_set(LOCKSTEP_E_CONFIG,
+                         "the device (LOCKSTEP_DEVICE, config.device) '%s' names cuda:%" PRId64
+                         " twice",
+                         device, twice);
+    if (!config_is_device(device, &twice))
+        return error_set(LOCKSTEP_E_CONFIG,
+                         "the device (LOCKSTEP_DEVICE, config.device) '%s' is not none, auto or "
+                         "cuda:N, such as cuda:0, or of several, at most %d, cuda:0,1",
+                         device, LOCKSTEP_MAX_OWN_DEVICES);
+    return config_string(config->device, sizeof(config->device), device,
+                         "the device (LOCKSTEP_DEVICE, config.device)");
+}
+
+int config_resolve(const struct lockstep_config *given, struct config *config)
+{
+    struct lockstep_config whole;
+    int status = config_widen(given, &whole);
+    memset(config, 0, sizeof(*config));
+    if (status == 0)
+        status = config_spelling();
+    if (status == 0)
+        status = config_names(&whole, config);
+    if (status == 0)
+        status = config_tls(&whole, config);
+    if (status == 0)
+        status = config_host(&whole, config);
+    if (status == 0)
+        status = config_ports(&whole, config);
+    if (status == 0)
+        status = config_place(&whole, config);
+    if (status == 0)
+        status = config_kinds(&whole, config);
+    if (status == 0)
+        status = config_engine(&whole, config);
+    if (status == 0)
+        status = config_transport(config);
+    if (status == 0)
+        status = config_algorithm(config);
+    if (status == 0)
+        status = config_link(config);
+    if (status == 0)
+        status = config_slots(config);
+    if (status == 0)
+        status = config_encryption(&whole, config);
+    if (status == 0)
+        status = config_trace(&whole, config);
+    if (status == 0)
+        status = config_policies(&whole, config);
+    if (status == 0)
+        status = config_waits(&whole, config);
+    if (status == 0)
+        status = config_device(&whole, config);
+    config->open_timeout_ms = whole.open_timeout_ms;
+    if (status == 0)
+        status = config_number("LOCKSTEP_OPEN_TIMEOUT_MS", UINT32_MAX, &config->open_timeout_ms);
+    if (config->open_timeout_ms == 0)
+        config->open_timeout_ms = LOCKSTEP_OPEN_TIMEOUT_MS;
+    if (config->open_timeout_ms > LOCKSTEP_OPEN_TIMEOUT_MAX_MS)
+        config->open_timeout_ms = LOCKSTEP_OPEN_TIMEOUT_MAX_MS;
+    config->bucket_first_bytes = whole.bucket_first_bytes != 0 ? whole.bucket_first_bytes : MIB;
+    config->bucket_bytes = whole.bucket_bytes;
+    config->bucket_last_bytes = whole.bucket_last_bytes != 0 ? whole.bucket_last_bytes : MIB;
+    config->log = whole.log;
+    config->log_context = whole.log_context;
+    config->torn_bytes = whole.torn_bytes;
+    return status;
+}

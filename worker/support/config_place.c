@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which place in which world a session has. Runs on the thread that opens.
+//
+// LOCKSTEP_WORLD_SIZE (or _MIN and _MAX) and LOCKSTEP_RANK_HINT come first, then the same fields of
+// the configuration. A session that has both needs nothing else. Otherwise the launcher's variables
+// (base/launcher.h) complete them:
+//
+// - Without a size of our own the world is as large as the launcher says.
+// - With the same size as the launcher's, its rank is the hint, and its run names the job.
+// - With a larger size the launcher started only a part of the world, so its ranks say nothing.
+// - With a smaller size one of the two is wrong. That is an error, but for a size of 1 without a
+//   coordinator: so a user says that this process is to train alone.
+//
+// No process becomes a world of one because something was not said: a launcher that started several
+// processes needs a coordinator, and a coordinator needs a size.
+
+#include "worker/support/config_parts.h"
+
+#include "base/launcher.h"
+#include "protos/limits.h"
+#include "worker/support/error.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int place_own_world(const struct lockstep_config *given, struct config *config)
+{
+    uint32_t exact = given->world_size;
+    int status = config_number("LOCKSTEP_WORLD_SIZE", UINT32_MAX, &exact);
+    config->world_min = exact != 0 ? exact : given->world_min;
+    config->world_max = exact != 0 ? exact : given->world_max;
+    config->world_window_ms = given->world_window_ms;
+    if (status == 0 && config_environment("LOCKSTEP_WORLD_SIZE") == NULL) {
+        status = config_number("LOCKSTEP_WORLD_MIN", UINT32_MAX, &config->world_min);
+        if (status == 0)
+            status = config_number("LOCKSTEP_WORLD_MAX", UINT32_MAX, &config->world_max);
+    }
+    if (status == 0)
+        status = config_number("LOCKSTEP_WORLD_WINDOW_MS", UINT32_MAX, &config->world_window_ms);
+    if (config->world_max == 0)
+        config->world_max = config->world_min;
+    if (config->world_min == 0 && config->world_max != 0)
+        config->world_min = 1;
+    return status;
+}
+
+static int place_own_rank(const struct lockstep_config *given, struct config *config)
+{
+    config->has_rank_hint =
+        given->rank_hint >= 0 || config_environment("LOCKSTEP_RANK_HINT") != NULL;
+    config->rank_hint = given->rank_hint >= 0 ? (uint32_t)given->rank_hint : 0;
+    return config_number("LOCKSTEP_RANK_HINT", UINT32_MAX, &config->rank_hint);
+}
+
+static int place_check_rank(const struct config *config, const char *name)
+{
+    if (!config->has_rank_hint || config->rank_hint < config->world_max)
+        return 0;
+    return error_set(LOCKSTEP_E_CONFIG, "%s=%u does not fit a world of %u (ranks count from 0)",
+                     name, config->rank_hint, config->world_max);
+}
+
+// The launcher's rank is a wish, and its run is the job unless somebody has named one.
+static int place_take_rank(const struct lockstep_config *given, struct config *config,
+                           const struct launcher_place *place)
+{
+    if (place->rank_variable != NULL && !config->has_rank_hint) {
+        config->has_rank_hint = true;
+        config->rank_hint = place->rank;
+    }
+    if (place->job[0] == '\0' || given->job != NULL || config_environment("LOCKSTEP_JOB") != NULL)
+        return 0;
+    return config_string(config->job, sizeof(config->job), place->job,
+                         "the launcher's name of the run is the job's name (LOCKSTEP_JOB sets "
+                         "another), and");
+}
+
+// Nobody says how large the world is.
+static int place_without_size(struct config *config, const struct launcher_place *place)
+{
+    char said[LAUNCHER_TEXT_BYTES];
+    launcher_describe(place, said, sizeof(said));
+    if (!config->solo)
+        return error_set(LOCKSTEP_E_CONFIG,
+                         "the coordinator %s is named, but not how many workers the world has: "
+                         "set LOCKSTEP_WORLD_SIZE, the same on every worker (%s)",
+                         config->coordinator, said);
+    if (place->launcher != NULL)
+        return error_set(LOCKSTEP_E_CONFIG,
+                         "%s, but not of how many: set LOCKSTEP_WORLD_SIZE and "
+                         "LOCKSTEP_COORDINATOR=host:port; LOCKSTEP_WORLD_SIZE=1 trains alone",
+                         said);
+    config->world_min = config->world_max = 1;
+    return 0;
+}
+
+// The launcher says more than one process, and nothing says where they meet.
+static int place_without_coordinator(const struct config *config,
+                                     const struct launcher_place *place)
+{
+    char said[LAUNCHER_TEXT_BYTES];
+    launcher_describe(place, said, sizeof(said));
+    if (place->size > 1)
+        return error_set(LOCKSTEP_E_CONFIG,
+                         "%s, and no coordinator is named: set LOCKSTEP_COORDINATOR=host:port for "
+                         "all of them, or LOCKSTEP_WORLD_SIZE=1 to train alone",
+                         said);
+    return error_set(LOCKSTEP_E_CONFIG,
+                     "a world of %u needs a coordinator: set LOCKSTEP_COORDINATOR=host:port, or "
+                     "start the trainer with `lockstep run -n %u -- ...`",
+                     config->world_min, config->world_min);
+}
+
+static int place_complete(const struct lockstep_config *given, struct config *config,
+                          const struct launcher_place *place)
+{
+    char said[LAUNCHER_TEXT_BYTES];
+    const uint32_t own = config->world_max;
+    config->placed_by = place->launcher != NULL ? place->launcher : config->placed_by;
+    if (place->size == 0) {
+        const int status = place_take_rank(given, config, place);
+        return status < 0 || own != 0 ? status : place_without_size(config, place);
+    }
+    if (own == 0) {
+        config->world_min = config->world_max = place->size;
+        return place_take_rank(given, config, place);
+    }
+    if (own == place->size)
+        return place_take_rank(given, config, place);
+    config->placed_by = CONFIG_PLACED_BY_US;
+    if (own > place->size || (own == 1 && config->solo))
+        return 0;
+    launcher_describe(place, said, sizeof(said));
+    return error_set(LOCKSTEP_E_CONFIG,
+                     "%s, but LOCKSTEP_WORLD_SIZE (config.world_size) says %u: make them equal, or "
+                     "set LOCKSTEP_RANK_HINT too, and the launcher does not count",
+                     said, own);
+}
+
+static int place_check_world(const struct config *config, const struct launcher_place *place)
+{
+    if (config->world_min > config->world_max)
+        return error_set(LOCKSTEP_E_CONFIG, "world_min %u is above world_max %u", config->world_min,
+                         config->world_max);
+    if (config->world_max > LOCKSTEP_MAX_WORLD)
+        return error_set(LOCKSTEP_E_CONFIG, "a world of %u is above the limit of %d",
+                         config->world_max, LOCKSTEP_MAX_WORLD);
+    return config->solo && config->world_min > 1 ? place_without_coordinator(config, place) : 0;
+}
+
+static const char *place_rank_name(const struct lockstep_config *given,
+                                   const struct launcher_place *place)
+{
+    if (config_environment("LOCKSTEP_RANK_HINT") != NULL)
+        return "LOCKSTEP_RANK_HINT";
+    return given->rank_hint >= 0 ? "config.rank_hint" : place->rank_variable;
+}
+
+int config_place(const struct lockstep_config *given, struct config *config)
+{
+    struct launcher_place place = {0};
+    char error[LOCKSTEP_TEXT_BYTES];
+    int status = place_own_world(given, config);
+    if (status == 0)
+        status = place_own_rank(given, config);
+    config->placed_by = CONFIG_PLACED_BY_US;
+    if (status == 0 && (config->world_max == 0 || !config->has_rank_hint)) {
+        if (launcher_find(getenv, &place, error, sizeof(error)) < 0)
+            return error_set(LOCKSTEP_E_CONFIG, "%s", error);
+        status = place_complete(given, config, &place);
+    }
+    if (status == 0)
+        status = place_check_world(config, &place);
+    return status == 0 ? place_check_rank(config, place_rank_name(given, &place)) : status;
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The only dlopen of liblockstep; see worker/support/foreign.h.
+
+#include "worker/support/foreign.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// POSIX promises that an object pointer from dlsym holds a function; C11 does not let it be cast.
+static_assert(sizeof(void *) == sizeof(void (*)(void)), "dlsym returns functions");
+
+static const char *file_of(const struct foreign *library)
+{
+    const char *other = getenv(library->variable);
+    return other && *other ? other : library->file;
+}
+
+// The loader takes what the process has under this name, or what calls itself so, before it looks
+// for a file. The handle is never given back: pointers into the library are everywhere by then.
+static void *open_file(const struct foreign *library, enum foreign_search search, char *error,
+                       size_t error_bytes)
+{
+    const char *file = file_of(library);
+    const int present = search == FOREIGN_PRESENT ? RTLD_NOLOAD : 0;
+    void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL | present);
+    if (handle)
+        return handle;
+    const char *reason = dlerror();
+    if (search == FOREIGN_PRESENT)
+        snprintf(error, error_bytes, "this process has not loaded %s", file);
+    else
+        snprintf(error, error_bytes, "cannot load %s%s", reason ? reason : file,
+                 file == library->file ? library->advice : "");
+    return NULL;
+}
+
+static bool fill_table(const struct foreign *library, void *handle, char *error, size_t error_bytes)
+{
+    for (size_t i = 0; i < library->symbol_count; i++) {
+        const struct foreign_symbol *symbol = &library->symbols[i];
+        void *function = dlsym(handle, symbol->name);
+        if (!function && !symbol->optional) {
+            snprintf(error, error_bytes, "%s has no %s: %s", file_of(library), symbol->name,
+                     library->age);
+            return false;
+        }
+        memcpy((char *)library->table + symbol->offset, &function, sizeof function);
+    }
+    return true;
+}
+
+static void remember_path(struct foreign *library, void *handle)
+{
+    void *first = dlsym(handle, library->symbols[0].name);
+    Dl_info info;
+    if (first && dladdr(first, &info) && info.dli_fname)
+        snprintf(library->path, sizeof library->path, "%s", info.dli_fname);
+}
+
+static bool load_locked(struct foreign *library, enum foreign_search search, char *error,
+                        size_t error_bytes)
+{
+    mutex_assert_held(&library->mutex);
+    if (library->loaded)
+        return true;
+    void *handle = open_file(library, search, error, error_bytes);
+    if (!handle)
+        return false;
+    if (!fill_table(library, handle, error, error_bytes)) {
+        dlclose(handle);
+        return false;
+    }
+    remember_path(library, handle);
+    library->loaded = true;
+    return true;
+}
+
+bool foreign_load(struct foreign *library, enum foreign_search search, char *error,
+                  size_t error_bytes)
+{
+    mutex_lock(&library->mutex);
+    const bool loaded = load_locked(library, search, error, error_bytes);
+    mutex_unlock(&library->mutex);
+    return loaded;
+}
+
+const char *foreign_path(struct foreign *library)
+{
+    mutex_lock(&library->mutex);
+    const bool loaded = library->loaded;
+    mutex_unlock(&library->mutex);
+    return loaded ? library->path : "";
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Results on devices that come late. Where a rank has reported no gradient, a stream of its trainer
+// may still write: zeros, say. Which one it is the library learns when the trainer waits for the
+// results (worker/transport/transport.h, struct device_behind). Until then the result is held here;
+// the collective itself has travelled, and other ranks notice nothing. Then it is enqueued on a
+// stream of its own, DEVICE_BEHIND, so that nothing else waits for the trainer.
+//
+// Where nothing is written there, because no other rank has used such a gradient either, nothing is
+// held. The driver's thread.
+
+#include "worker/memory/units.h"
+#include "worker/transport/device/parts.h"
+
+static const struct device_ready *behind_ready(const struct device_flow *flow)
+{
+    const struct device_behind *behind = flow->collective->behind;
+    return behind ? atomic_load_explicit(&behind->ready, memory_order_acquire) : NULL;
+}
+
+bool device_behind_is_said(const struct device_flow *flow)
+{
+    return !flow->collective->behind || behind_ready(flow);
+}
+
+static bool behind_is_written(const struct collective *collective, const struct extent *extents,
+                              uint32_t count)
+{
+    struct ring_span span = {.first = 0};
+    for (uint32_t i = 0; i < count; i++) {
+        const struct extent *extent = &extents[i];
+        span.first += span.count;
+        span.count = extent->elements;
+        if (extent->in || !extent->out || extent->elements == 0)
+            continue;
+        if (units_usage(collective->used, units_met(collective->unit_ends, collective->unit_count,
+                                                    span)) != USAGE_NONE)
+            return true;
+    }
+    return false;
+}
+
+// Of replicas each may have left out something.
+bool device_behind_matters(const struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    if (!collective->behind)
+        return false;
+    for (uint32_t r = 0; r < collective->replica_count; r++) {
+        const struct collective_replica *replica = &collective->replicas[r];
+        if (behind_is_written(collective, replica->extents, replica->extent_count))
+            return true;
+    }
+    return collective->replica_count == 0 &&
+           behind_is_written(collective, collective->extents, collective->extent_count);
+}
+
+int device_behind_wait(struct devices *devices, const struct device_flow *flow)
+{
+    const struct device_ready *ready = behind_ready(flow);
+    return ready ? devices_await(devices->device, DEVICE_BEHIND, ready, devices->device_count) : 0;
+}
+
+const struct device_ready *device_behind_awaited(const struct devices *devices,
+                                                 const struct device_flow *flow)
+{
+    const struct device_ready *ready = behind_ready(flow);
+    for (uint32_t i = 0; flow->stage == STAGE_DELIVERING && ready && i < devices->device_count;
+         i++) {
+        if (ready[i].pending && device_event_query(devices->all[i], ready[i].event) == 0)
+            return &ready[i];
+    }
+    return NULL;
+}

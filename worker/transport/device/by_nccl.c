@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Collectives that NCCL carries: every rank has a device, and they are launched in one order. The
+// driver's thread.
+//
+// On DEVICE_REDUCE, all of it enqueued without waiting for any:
+//
+//   wait for the gradients -> pack -> allreduce of the row and of its header -> finish -> copy the
+//   header to the host
+//
+// The header is one word of weight and one for each unit: how many ranks have used it. So the
+// finish kernel knows what to divide by and what to write, and the host learns it when the event
+// has happened. Where this rank has not reported all gradients of a bucket, the finish kernel may
+// have to come late (behind.c): then the header is copied first, and tells the host whether
+// it has to. The gradients stay what they were until that kernel, which copies or skips all of a
+// bucket: it skips when the communicator was given up (`revoked` is set before that), because then
+// what NCCL leaves is garbage. A bucket that is one extent, unscaled, and used as a whole is sent
+// from where it lies, without being packed.
+//
+// NCCL may take a group on a thread of its own. Until it has, nothing may be enqueued behind it on
+// the stream, nor given to it: flows wait in the order of their launch.
+
+#include "worker/kernels/kernels.h"
+#include "worker/transport/device/parts.h"
+
+#include "base/clock.h"
+
+#include <assert.h>
+#include <string.h>
+
+static enum dtype nccl_wire(const struct collective *collective)
+{
+    return collective->partial == DTYPE_NONE ? collective->dtype : collective->partial;
+}
+
+size_t nccl_row_bytes(const struct collective *collective)
+{
+    return collective->elements * dtype_size(nccl_wire(collective));
+}
+
+// What the input is multiplied by; 0: it counts for nothing, whatever it holds.
+static uint64_t nccl_factor(const struct collective *collective)
+{
+    if (collective->op != REDUCE_MEAN)
+        return 1;
+    return collective->weight > 0 && collective->input_is_sum ? 1 : collective->weight;
+}
+
+// Whether the input can travel as it lies there. The sum of replicas is one row.
+static bool nccl_is_view(const struct collective *collective)
+{
+    if (nccl_factor(collective) != 1 || nccl_wire(collective) != collective->dtype ||
+        collective->exponent != 0)
+        return false;
+    if (collective->replica_count > 0)
+        return true;
+    return collective->extent_count == 1 && collective->extents[0].in &&
+           units_usage(collective->used, (struct unit_range){0, collective->unit_count}) ==
+               USAGE_ALL;
+}
+
+// ---- launching ----------------------------------------------------------------------------------
+
+// All memory that it needs, before anything is begun.
+static bool nccl_take(struct devices *devices, struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    const size_t bytes = note_words(collective) * sizeof(uint64_t);
+    if (!devices_take(devices, devices->device, &flow->note, MEMORY_PINNED, bytes) ||
+        !devices_take(devices, devices->device, &flow->words, MEMORY_SCRATCH, bytes))
+        return false;
+    return collective->elements == 0 ||
+           (devices_take(devices, devices->device, &flow->packed, MEMORY_SCRATCH,
+                         nccl_row_bytes(collective)) &&
+            replicas_hold_own(devices, flow) && replicas_take(devices, flow) &&
+            replicas_take_sum(devices, flow, !nccl_is_view(collective)));
+}
+
+void nccl_write_note(const struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    uint64_t *note = nccl_note(flow);
+    note[NOTE_DECISION] = DEVICE_UNDECIDED;
+    note[NOTE_WEIGHT] = collective->op == REDUCE_MEAN ? collective->weight : 1;
+    for (uint32_t unit = 0; unit < collective->unit_count; unit++)
+        note[NOTE_UNITS + unit] = units_is_used(collective->used, unit);
+}
+
+int nccl_pack(struct devices *devices, struct device_flow *flow, enum dtype wire)
+{
+    const struct collective *collective = flow->collective;
+    struct device_pack pack = {
+        .packed = (void *)(uintptr_t)flow->packed->address,
+        .weight = nccl_factor(collective),
+        .exponent = collective->exponent,
+        .dtype = (uint32_t)collective->dtype,
+        .wire = (uint32_t)wire,
+        .header_words = (uint32_t)note_words(collective),
+        .header_from = (const uint64_t *)(uintptr_t)flow->note->address,
+        .header_to = (uint64_t *)(uintptr_t)flow->words->address,
+    };
+    struct device_cut *cut = flow->sum_cut ? flow->sum_cut : flow->cut;
+    if (device_cut_row(cut, DEVICE_REDUCE, &pack.row) < 0)
+        return -1;
+    return device_run(devices->device, DEVICE_REDUCE, DEVICE_KERNEL_PACK,
+                      device_blocks(collective->elements), &pack);
+}
+
+int nccl_collect(struct devices *devices, struct device_flow *flow)
+{
+    return flow->sum ? replicas_collect(devices, flow, DEVICE_REDUCE, flow->sum)
+                     : devices_await_ready(devices, flow, DEVICE_REDUCE);
+}
+
+// Before NCCL: what it is to send is in one place.
+static int nccl_prepare(struct devices *devices, struct device_flow *flow, uint64_t *in)
+{
+    const struct collective *collective = flow->collective;
+    const bool view = flow->packed && nccl_is_view(collective);
+    if (nccl_collect(devices, flow) < 0)
+        return -1;
+    *in = view && flow->sum ? flow->sum->address
+          : view            ? (uint64_t)(uintptr_t)collective->extents[0].in
+          : flow->packed    ? flow->packed->address
+                            : 0;
+    if (flow->packed && !view)
+        return nccl_pack(devices, flow, nccl_wire(collective));
+    return device_transfer(devices->device, DEVICE_REDUCE, flow->words->address,
+                           flow->note->address, note_words(collective) * sizeof(uint64_t));
+}
+
+static int nccl_begin(struct devices *devices, struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    uint64_t in = 0;
+    if (!nccl_take(devices, flow))
+        return devices_broken(devices) ? -1 : 0;
+    nccl_write_note(flow);
+    if (nccl_prepare(devices, flow, &in) < 0)
+        return -1;
+    flow->collective->first_sent_us = clock_now_us();
+    flow->stage = STAGE_TAKING;
+    return communicator_reduce(devices->communicator, in, flow->packed ? flow->packed->address : 0,
+                               collective->elements, nccl_wire(collective),
+                               flow->words->address + NOTE_WEIGHT * sizeof(uint64_t),
+                               note_words(collective) - NOTE_WEIGHT);
+}
+
+// The decision is one for all replicas: those after the first read what it has decided.
+static int nccl_write(struct devices *devices, struct device_flow *flow, struct device *device,
+                      enum device_stream stream, const struct device_row *row, uint64_t packed,
+                      uint64_t words)
+{
+    const struct collective *collective = flow->collective;
+    const uint64_t revoked =
+        devices->revoked->address + devices->generation % DEVICE_REVOKED_WORDS * sizeof(uint32_t);
+    struct device_finish finish = {
+        .row = *row,
+        .packed = (const void *)(uintptr_t)packed,
+        .header = (const uint64_t *)(uintptr_t)(words + NOTE_WEIGHT * sizeof(uint64_t)),
+        .revoked = (const uint32_t *)(uintptr_t)revoked,
+        .decision = (uint32_t *)(uintptr_t)(words + NOTE_DECISION * sizeof(uint64_t)),
+        .exponent = collective->exponent,
+        .dtype = (uint32_t)collective->dtype,
+        .wire = (uint32_t)nccl_wire(collective),
+        .final =
+            (uint32_t)(collective->final == DTYPE_NONE ? collective->dtype : collective->final),
+        .divides = collective->op == REDUCE_MEAN,
+    };
+    return device_run(device, stream, DEVICE_KERNEL_FINISH, device_blocks(collective->elements),
+                      &finish);
+}
+
+static int nccl_finish(struct devices *devices, struct device_flow *flow, enum device_stream stream)
+{
+    struct device_row row;
+    if (device_cut_row(flow->cut, stream, &row) < 0)
+        return -1;
+    return nccl_write(devices, flow, devices->device, stream, &row, flow->packed->address,
+                      flow->words->address);
+}
+
+static int nccl_copy_header(struct devices *devices, struct device_flow *flow)
+{
+    return device_transfer(devices->device, DEVICE_REDUCE, flow->note->address,
+                           flow->words->address, note_words(flow->collective) * sizeof(uint64_t));
+}
+
+// The first replica has it, enqueued on that stream.
+static int nccl_spread(struct devices *devices, struct device_flow *flow, enum device_stream stream)
+{
+    const struct collective *collective = flow->collective;
+    const struct device_spread spread = {.row = flow->packed->address,
+                                         .row_bytes = nccl_row_bytes(collective),
+                                         .words = flow->words->address,
+                                         .words_bytes = note_words(collective) * sizeof(uint64_t),
+                                         .write = nccl_write};
+    enum device_stream last;
+    if (replicas_spread(devices, flow, stream, &spread, &last) < 0)
+        return -1;
+    return devices_enqueued(devices, flow, last);
+}
+
+static int nccl_deliver(struct devices *devices, struct device_flow *flow,
+                        enum device_stream stream)
+{
+    if (nccl_finish(devices, flow, stream) < 0)
+        return -1;
+    flow->stage = STAGE_DELIVERING;
+    return nccl_spread(devices, flow, stream);
+}
+
+// The sum is there, or is not yet, and where this rank has reported nothing something may be
+// written. When the trainer has said behind what, all that is left is enqueued. Before that the
+// header has to tell whether it is.
+static int nccl_deliver_held(struct devices *devices, struct device_flow *flow, bool summed)
+{
+    if (summed)
+        nccl_read_used(flow);
+    if (summed && !device_behind_matters(flow))
+        return nccl_deliver(devices, flow, DEVICE_DELIVER);
+    if (summed)
+        device_aside_summed(flow);
+    if (!device_behind_is_said(flow))
+        return 0;
+    if (device_wait(devices->device, DEVICE_BEHIND, flow->event) < 0 ||
+        device_behind_wait(devices, flow) < 0)
+        return -1;
+    return nccl_deliver(devices, flow, DEVICE_BEHIND);
+}
+
+int nccl_come_back(struct devices *devices, struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    if (device_behind_wait(devices, flow) < 0 ||
+        device_transfer(devices->device, DEVICE_BEHIND, flow->words->address, flow->note->address,
+                        note_words(collective) * sizeof(uint64_t)) < 0 ||
+        device_transfer(devices->device, DEVICE_BEHIND, flow->packed->address,
+                        flow->pinned->address, nccl_row_bytes(collective)) < 0)
+        return -1;
+    return nccl_deliver(devices, flow, DEVICE_BEHIND);
+}
+
+// NCCL has taken it: what comes behind.
+static int nccl_enqueue_rest(struct devices *devices, struct device_flow *flow)
+{
+    const bool held = flow->packed && flow->collective->behind;
+    if (flow->packed && !held && nccl_finish(devices, flow, DEVICE_REDUCE) < 0)
+        return -1;
+    if (nccl_copy_header(devices, flow) < 0)
+        return -1;
+    flow->stage = held ? STAGE_HELD : STAGE_DELIVERING;
+    return held || !flow->packed ? devices_enqueued(devices, flow, DEVICE_REDUCE)
+                                 : nccl_spread(devices, flow, DEVICE_REDUCE);
+}
+
+// ---- going on -----------------------------------------------------------------------------------
+
+static int nccl_go_on(struct devices *devices, struct device_flow *flow,
+                      const struct nccl_part *part)
+{
+    const enum communicator_state state = communicator_poll(devices->communicator);
+    if (state != COMMUNICATOR_STANDS)
+        return state == COMMUNICATOR_BUSY ? 0 : -1;
+    if (flow->stage == STAGE_TAKING)
+        return part->rest(devices, flow);
+    if (part->begin(devices, flow) < 0)
+        return -1;
+    return flow->stage == STAGE_TAKING &&
+                   communicator_poll(devices->communicator) == COMMUNICATOR_STANDS
+               ? part->rest(devices, flow)
+               : 0;
+}
+
+// Whether it is the next that NCCL gets.
+static bool nccl_is_next(const struct devices *devices, const struct device_flow *flow)
+{
+    list_for_each (node, &devices->working) {
+        const struct device_flow *before = list_entry(node, struct device_flow, turn);
+        if (before == flow)
+            return true;
+        if (device_flow_reduces(before) && before->stage <= STAGE_TAKING)
+            return false;
+    }
+    return true;
+}
+
+int nccl_advance(struct devices *devices, struct device_flow *flow, const struct nccl_part *part)
+{
+    if (flow->stage <= STAGE_TAKING)
+        return nccl_is_next(devices, flow) ? nccl_go_on(devices, flow, part) : 0;
+    const int happened = device_happened(devices->device, flow->event);
+    return happened > 0 && !nccl_is_sound(devices) ? -1 : happened;
+}
+
+// What was aborted elsewhere may have ended with garbage.
+bool nccl_is_sound(struct devices *devices)
+{
+    return communicator_poll(devices->communicator) != COMMUNICATOR_BROKEN;
+}
+
+void nccl_read_used(const struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    const uint64_t *note = nccl_note(flow);
+    for (uint32_t unit = 0; unit < collective->unit_count; unit++) {
+        if (note[NOTE_UNITS + unit] > 0)
+            units_set_used(collective->used, unit);
+    }
+}
+
+static void nccl_done(struct devices *devices, struct device_flow *flow)
+{
+    struct collective *collective = flow->collective;
+    const uint64_t *note = nccl_note(flow);
+    if (collective->op == REDUCE_MEAN)
+        collective->weight_total = note[NOTE_WEIGHT];
+    nccl_read_used(flow);
+    collective->last_received_us = clock_now_us();
+    devices_done(devices, flow);
+}
+
+int nccl_work(struct devices *devices, struct device_flow *flow)
+{
+    const struct nccl_part part = {nccl_begin, nccl_enqueue_rest};
+    const int happened = nccl_advance(devices, flow, &part);
+    if (happened < 0)
+        return -1;
+    if (flow->stage == STAGE_HELD)
+        return nccl_deliver_held(devices, flow, happened > 0);
+    if (happened > 0)
+        nccl_done(devices, flow);
+    return 0;
+}

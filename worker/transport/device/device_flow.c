@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which way a collective on devices goes: see devices.h. Pure.
+
+#include "worker/transport/device/devices.h"
+
+#include "worker/kernels/kernels.h"
+
+uint32_t device_ranks(const struct transport_world *world)
+{
+    uint32_t count = 0;
+    for (uint32_t rank = 0; rank < world->world_size; rank++)
+        count += (uint32_t)(world->devices[rank / 64] >> (rank % 64) & 1);
+    return count;
+}
+
+bool transport_is_strict(const struct transport_world *world)
+{
+    const uint32_t count = device_ranks(world);
+    return count >= 2 && (count == world->world_size || world->devices_meet);
+}
+
+// What NCCL computes as docs/numbers.md says.
+static bool device_way_sums(const struct collective *collective)
+{
+    return collective->kind == COLLECTIVE_ALLREDUCE && dtype_is_float(collective->dtype) &&
+           (collective->op == REDUCE_SUM || collective->op == REDUCE_MEAN);
+}
+
+// The sum of devices is float32 or float64, and is an input of the hosts as it is: so the gradients
+// have to be, too. A barrier has nothing to be summed.
+static bool device_way_shares(const struct collective *collective)
+{
+    return !dtype_is_small(collective->dtype) && collective->elements > 0;
+}
+
+enum device_way device_way_of(const struct transport_world *world,
+                              const struct collective *collective)
+{
+    if (!collective->device)
+        return DEVICE_WAY_HOST;
+    if (!collective->on_devices)
+        return DEVICE_WAY_STAGED;
+    if (!transport_is_strict(world) || !device_way_sums(collective))
+        return DEVICE_WAY_STAGED;
+    if (device_ranks(world) == world->world_size)
+        return DEVICE_WAY_NCCL;
+    return device_way_shares(collective) ? DEVICE_WAY_MIXED : DEVICE_WAY_STAGED;
+}

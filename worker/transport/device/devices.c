@@ -1,0 +1,668 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Collectives on devices: their life. The driver's thread. The ways they go are
+// staged.c's, by_nccl.c's and mixed.c's, how a communicator comes to be
+// is meet.c's; docs/internals/data-plane.md says why.
+//
+// Nothing here waits for a device. What was enqueued ends with an event and a host function, which
+// wakes the driver; it looks at the events of everything that is working. A host function does not
+// come when a device fails, so the driver looks every DEVICES_LOOK_MS besides, at NCCL's errors,
+// too.
+//
+// The end. Whoever gives up a generation says so in a word that the device reads (`revoked`),
+// before NCCL is told: from then on no finish kernel begins to write. Then the communicator is
+// aborted, which ends the kernels of NCCL, and what writes is waited for. Flows whose work still
+// waits, for a trainer's stream say, keep their blocks until the device has come past it.
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "worker/transport/device/parts.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define DEVICES_ABORT_MS 5000
+#define DEVICES_LOOK_MS 20
+#define DEVICES_LEFT_MS \
+    1000 // How long what a peer has done before its goodbye may take to be seen.
+
+// ---- failure ------------------------------------------------------------------------------------
+
+struct device *devices_broken(const struct devices *devices)
+{
+    for (uint32_t i = 0; i < devices->device_count; i++) {
+        if (device_failed(devices->all[i]))
+            return devices->all[i];
+    }
+    return NULL;
+}
+
+// Why a device, or NCCL on it, does not go on. NCCL complains of a lost device, too: so that is
+// asked first.
+static const char *devices_reason(const struct devices *devices)
+{
+    list_for_each (node, &devices->working) {
+        const struct device_flow *flow = list_entry(node, struct device_flow, turn);
+        (void)device_event_query(devices->device, flow->event);
+    }
+    const struct device *broken = devices_broken(devices);
+    if (broken)
+        return device_failed(broken);
+    return devices->communicator ? communicator_text(devices->communicator) : "no reason is known";
+}
+
+static void devices_fail(struct devices *devices)
+{
+    if (devices->failed)
+        return;
+    devices->failed = true;
+    text_copy(devices->text, sizeof(devices->text), devices_reason(devices));
+}
+
+// ---- flows --------------------------------------------------------------------------------------
+
+static struct device_flow *devices_make_flow(struct devices *devices)
+{
+    struct device_flow *flow = calloc(1, sizeof(*flow));
+    if (!flow) {
+        device_fail(devices->device, "out of memory here");
+        return NULL;
+    }
+    list_init(&flow->turn);
+    flow->event = device_event_make(devices->device);
+    if (!flow->event) {
+        free(flow);
+        return NULL;
+    }
+    devices->flow_count++;
+    return flow;
+}
+
+int devices_reserve_flows(struct devices *devices, uint64_t count)
+{
+    while (devices->flow_count < count) {
+        struct device_flow *flow = devices_make_flow(devices);
+        if (!flow)
+            return -1;
+        list_push_back(&devices->idle, &flow->turn);
+    }
+    return 0;
+}
+
+static struct device_flow *devices_take_flow(struct devices *devices)
+{
+    struct list *node = list_pop_front(&devices->idle);
+    return node ? list_entry(node, struct device_flow, turn) : devices_make_flow(devices);
+}
+
+void devices_give(struct device *device, struct device_block **block)
+{
+    if (*block)
+        device_give(device, *block);
+    *block = NULL;
+}
+
+static bool devices_reduces(const struct devices *devices)
+{
+    list_for_each (node, &devices->working) {
+        const struct device_flow *flow = list_entry(node, struct device_flow, turn);
+        if (device_flow_reduces(flow) && flow->stage != STAGE_WAITING)
+            return true;
+    }
+    return false;
+}
+
+// What is taken anew is taken of a device that is current.
+static struct device_block *devices_make(struct device *device, enum device_memory kind,
+                                         size_t bytes)
+{
+    device_enter(device);
+    struct device_block *block = device_take(device, kind, bytes);
+    device_leave(device);
+    return block;
+}
+
+bool devices_take(struct devices *devices, struct device *device, struct device_block **block,
+                  enum device_memory kind, size_t bytes)
+{
+    if (!*block)
+        *block = device_find(device, kind, bytes);
+    while (!*block && device_aside_make_room(devices))
+        *block = device_find(device, kind, bytes);
+    if (!*block && !devices_reduces(devices) && !device_aside_is_leaving(devices))
+        *block = devices_make(device, kind, bytes);
+    return *block != NULL;
+}
+
+void devices_give_all(struct devices *devices, struct device_flow *flow)
+{
+    device_aside_release(flow);
+    device_cut_release(&flow->cut);
+    replicas_release(devices, flow);
+    devices_give(devices->device, &flow->packed);
+    devices_give(devices->device, &flow->pinned);
+    devices_give(devices->device, &flow->note);
+    devices_give(devices->device, &flow->words);
+}
+
+// The device has nothing more to do with it.
+static void devices_release(struct devices *devices, struct device_flow *flow)
+{
+    devices_give_all(devices, flow);
+    segments_release(devices, flow);
+    flow->collective = NULL;
+    flow->untold = flow->summed = flow->summed_untold = false;
+    list_remove(&flow->turn);
+    list_push_front(&devices->idle, &flow->turn);
+}
+
+int devices_await(struct device *device, enum device_stream stream,
+                  const struct device_ready *ready, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (ready[i].pending && device_wait(device, stream, ready[i].event) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+int devices_await_ready(struct devices *devices, const struct device_flow *flow,
+                        enum device_stream stream)
+{
+    const struct collective *collective = flow->collective;
+    return devices_await(devices->device, stream, collective->ready, collective->ready_count);
+}
+
+int devices_enqueued(struct devices *devices, struct device_flow *flow, enum device_stream stream)
+{
+    flow->untold = flow->stage == STAGE_DELIVERING;
+    if (device_record(devices->device, stream, flow->event) < 0)
+        return -1;
+    return device_ring(devices->device, stream);
+}
+
+void devices_done(struct devices *devices, struct device_flow *flow)
+{
+    flow->stage = STAGE_DONE;
+    list_remove(&flow->turn);
+    list_push_back(&devices->done, &flow->turn);
+}
+
+// ---- open and close -----------------------------------------------------------------------------
+
+static void devices_rung(void *context)
+{
+    transport_wake(context);
+}
+
+int devices_open(struct transport *transport, const struct transport_config *config)
+{
+    if (!config->device)
+        return 0;
+    struct devices *devices = transport->devices = calloc(1, sizeof(*devices));
+    if (!devices)
+        return -1;
+    devices->transport = transport;
+    devices->device = config->device;
+    devices->all[devices->device_count++] = config->device;
+    for (uint32_t i = 0; i < config->further_count; i++)
+        devices->all[devices->device_count++] = config->further[i];
+    devices->abort_ms = config->abort_ms == 0 ? DEVICES_ABORT_MS : config->abort_ms;
+    devices->segment_bytes = config->segment_bytes;
+    struct list *const lists[] = {&devices->working, &devices->done, &devices->left, &devices->idle,
+                                  &devices->marks};
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
+        list_init(lists[i]);
+    device_enter(devices->device);
+    devices->revoked =
+        device_take(devices->device, MEMORY_PINNED, DEVICE_REVOKED_WORDS * sizeof(uint32_t));
+    device_leave(devices->device);
+    if (!devices->revoked)
+        return -1;
+    device_bell(devices->device, devices_rung, transport);
+    return 0;
+}
+
+// What the device may still do to blocks, device_close waits for before it frees them.
+static void devices_free_flows(struct devices *devices, struct list *list)
+{
+    struct list *node = NULL;
+    while ((node = list_first(list))) {
+        struct device_flow *flow = list_entry(node, struct device_flow, turn);
+        devices_release(devices, flow);
+        list_remove(&flow->turn);
+        device_event_free(devices->device, flow->event);
+        free(flow->extents);
+        free(flow);
+    }
+}
+
+void devices_close(struct transport *transport)
+{
+    struct devices *devices = transport->devices;
+    if (!devices)
+        return;
+    device_bell(devices->device, NULL, NULL);
+    devices_forget(transport, false);
+    devices_free_flows(devices, &devices->left);
+    devices_free_flows(devices, &devices->idle);
+    segments_fini(devices);
+    device_cut_fini(devices);
+    device_aside_fini(devices);
+    devices_give(devices->device, &devices->revoked);
+    free(devices);
+    transport->devices = NULL;
+}
+
+int transport_reserve_device(struct transport *transport, uint32_t collectives, uint64_t bytes,
+                             uint32_t extents, uint32_t units)
+{
+    struct devices *devices = transport->devices;
+    const size_t note = (2 + (size_t)units) * sizeof(uint64_t);
+    const struct transport_world *world = &transport->world;
+    thread_assert(&transport->thread);
+    if (!devices)
+        return 0;
+    const uint64_t row = bytes + (world->devices_meet ? mixed_spare_bytes(world) : 0);
+    if (devices_reserve_flows(devices, devices->flow_count + collectives) < 0 ||
+        segments_reserve(devices, collectives, bytes) < 0 ||
+        device_reserve(devices->device, MEMORY_SCRATCH, row, collectives) < 0 ||
+        device_reserve(devices->device, MEMORY_SCRATCH, note, collectives) < 0 ||
+        device_reserve(devices->device, MEMORY_PINNED, note, collectives) < 0)
+        return -1;
+    if (device_ranks(world) < world->world_size &&
+        device_reserve(devices->device, MEMORY_PINNED, bytes, collectives) < 0)
+        return -1;
+    device_enter(devices->device);
+    naming_register(devices);
+    device_leave(devices->device);
+    return device_cut_reserve(devices, devices->device, extents + units, bytes, collectives);
+}
+
+int transport_reserve_tables(struct transport *transport, struct device *device,
+                             uint32_t collectives, uint64_t bytes, uint32_t extents)
+{
+    struct devices *devices = transport->devices;
+    thread_assert(&transport->thread);
+    return devices ? device_cut_reserve(devices, device, extents, bytes, collectives) : 0;
+}
+
+int transport_reserve_rows(struct transport *transport, struct device *device, uint32_t rows,
+                           uint64_t bytes, uint32_t units)
+{
+    const size_t note = (2 + (size_t)units) * sizeof(uint64_t);
+    thread_assert(&transport->thread);
+    if (!transport->devices)
+        return 0;
+    return device_reserve(device, MEMORY_SCRATCH, bytes, rows) < 0
+               ? -1
+               : device_reserve(device, MEMORY_SCRATCH, note, rows);
+}
+
+// ---- working ------------------------------------------------------------------------------------
+
+static int devices_work_flow(struct devices *devices, struct device_flow *flow)
+{
+    if (flow->stage == STAGE_LEAVING || flow->stage == STAGE_ASIDE)
+        return device_aside_work(devices, flow);
+    if (flow->way == DEVICE_WAY_NCCL)
+        return nccl_work(devices, flow);
+    return device_flow_reduces(flow) ? mixed_work(devices, flow) : staged_work(devices, flow);
+}
+
+void devices_launch(struct transport *transport, struct collective *collective, enum device_way way)
+{
+    struct devices *devices = transport->devices;
+    assert(devices && collective->device == devices->device);
+    collective->weight_total = 0;
+    collective->first_sent_us = 0;
+    collective->last_received_us = 0;
+    struct device_flow *flow = devices->failed ? NULL : devices_take_flow(devices);
+    collective->state = flow;
+    if (!flow) {
+        devices_fail(devices);
+        return;
+    }
+    flow->collective = collective;
+    flow->way = way;
+    list_push_back(&devices->working, &flow->turn);
+    flow->stage = STAGE_WAITING;
+    device_enter(devices->device);
+    const int launched = devices_work_flow(devices, flow);
+    device_leave(devices->device);
+    if (launched < 0)
+        devices_fail(devices);
+}
+
+static void devices_work_left(struct devices *devices)
+{
+    list_for_each_safe (node, &devices->left) {
+        struct device_flow *flow = list_entry(node, struct device_flow, turn);
+        if (device_happened(devices->device, flow->event) == 0)
+            continue;
+        devices_release(devices, flow);
+    }
+}
+
+static void devices_work_flows(struct devices *devices)
+{
+    list_for_each_safe (node, &devices->working) {
+        if (devices_work_flow(devices, list_entry(node, struct device_flow, turn)) < 0) {
+            devices_fail(devices);
+            return;
+        }
+    }
+}
+
+// What is under way with NCCL ends with an error of NCCL's only if somebody asks.
+static void devices_work_errors(struct devices *devices)
+{
+    if (devices_broken(devices) ||
+        (devices->stage == DEVICES_FORMED &&
+         communicator_poll(devices->communicator) == COMMUNICATOR_BROKEN))
+        devices_fail(devices);
+}
+
+void devices_work(struct transport *transport)
+{
+    struct devices *devices = transport->devices;
+    if (!devices) {
+        naming_work(transport);
+        return;
+    }
+    if (transport->formed_reported && list_empty(&devices->working) && list_empty(&devices->left))
+        return;
+    device_enter(devices->device);
+    naming_work(transport);
+    if (!devices->failed)
+        devices_work_left(devices);
+    if (!devices->failed && !list_empty(&devices->working))
+        devices_work_errors(devices);
+    if (!devices->failed)
+        devices_work_flows(devices);
+    device_leave(devices->device);
+}
+
+// ---- events -------------------------------------------------------------------------------------
+
+static void devices_tell(struct devices *devices, struct device_flow *flow)
+{
+    const struct transport_events *events = &devices->transport->events;
+    flow->untold = false;
+    if (events->enqueued)
+        events->enqueued(events->context, flow->collective);
+}
+
+static bool devices_report_enqueued(struct devices *devices)
+{
+    list_for_each (node, &devices->working) {
+        struct device_flow *flow = list_entry(node, struct device_flow, turn);
+        if (!flow->untold)
+            continue;
+        devices_tell(devices, flow);
+        return true;
+    }
+    return false;
+}
+
+static bool devices_report_summed(struct devices *devices)
+{
+    const struct transport_events *events = &devices->transport->events;
+    list_for_each (node, &devices->working) {
+        struct device_flow *flow = list_entry(node, struct device_flow, turn);
+        if (!flow->summed_untold)
+            continue;
+        flow->summed_untold = false;
+        if (events->summed)
+            events->summed(events->context, flow->collective);
+        return true;
+    }
+    return false;
+}
+
+static bool devices_report_done(struct devices *devices)
+{
+    const struct transport_events *events = &devices->transport->events;
+    struct list *node = list_first(&devices->done);
+    if (!node)
+        return false;
+    struct device_flow *flow = list_entry(node, struct device_flow, turn);
+    if (flow->untold) {
+        devices_tell(devices, flow);
+        return true;
+    }
+    struct collective *collective = flow->collective;
+    collective->state = NULL;
+    devices_release(devices, flow);
+    if (events->done)
+        events->done(events->context, collective);
+    return true;
+}
+
+static bool devices_report_failed(struct devices *devices)
+{
+    const struct transport_events *events = &devices->transport->events;
+    if (!devices->failed || devices->failure_reported)
+        return false;
+    devices->failure_reported = true;
+    if (events->device_failed)
+        events->device_failed(events->context, devices->text);
+    return true;
+}
+
+bool devices_report(struct transport *transport)
+{
+    struct devices *devices = transport->devices;
+    return devices && (devices_report_enqueued(devices) || devices_report_summed(devices) ||
+                       devices_report_done(devices) || devices_report_failed(devices));
+}
+
+static struct device_flow *devices_flow_of(struct transport *transport,
+                                           const struct collective *collective)
+{
+    if (!transport->devices)
+        return NULL;
+    list_for_each (node, &transport->devices->working) {
+        struct device_flow *flow = list_entry(node, struct device_flow, turn);
+        if (collective == &flow->host)
+            return flow;
+    }
+    return NULL;
+}
+
+struct collective *devices_outer(struct transport *transport, const struct collective *collective)
+{
+    const struct device_flow *flow = devices_flow_of(transport, collective);
+    return flow ? flow->collective : NULL;
+}
+
+void devices_travelled(struct transport *transport, const struct collective *collective)
+{
+    struct devices *devices = transport->devices;
+    device_enter(devices->device);
+    const int travelled = staged_travelled(devices, devices_flow_of(transport, collective));
+    device_leave(devices->device);
+    if (travelled < 0)
+        devices_fail(devices);
+}
+
+// ---- waiting ------------------------------------------------------------------------------------
+
+static bool devices_has_nccl(const struct devices *devices)
+{
+    list_for_each (node, &devices->working) {
+        if (device_flow_reduces(list_entry(node, struct device_flow, turn)))
+            return true;
+    }
+    return false;
+}
+
+// A goodbye comes over another way than what NCCL has still to bring.
+bool devices_needs(struct transport *transport, const struct peer_link *peer)
+{
+    struct devices *devices = transport->devices;
+    if (!devices || !peer->left || !devices_has_nccl(devices)) {
+        if (devices && !devices_has_nccl(devices))
+            devices->left_ms = 0;
+        return false;
+    }
+    if (devices->left_ms == 0)
+        devices->left_ms = clock_now_ms();
+    return clock_now_ms() >= devices->left_ms + DEVICES_LEFT_MS;
+}
+
+bool devices_idle(const struct transport *transport)
+{
+    const struct devices *devices = transport->devices;
+    return !devices || (list_empty(&devices->working) && list_empty(&devices->done));
+}
+
+static bool devices_has_to_look(const struct devices *devices)
+{
+    if (devices->stage == DEVICES_JOINING)
+        return true;
+    list_for_each (node, &devices->working) {
+        const struct device_flow *flow = list_entry(node, struct device_flow, turn);
+        if (flow->stage <= STAGE_TAKING)
+            return true;
+    }
+    return false;
+}
+
+uint64_t devices_deadline(const struct transport *transport, uint64_t now_ms)
+{
+    const struct devices *devices = transport->devices;
+    if (!devices || devices->failed)
+        return UINT64_MAX;
+    if (devices_has_to_look(devices))
+        return now_ms + 1;
+    return list_empty(&devices->working) ? UINT64_MAX : now_ms + DEVICES_LOOK_MS;
+}
+
+// ---- the end ------------------------------------------------------------------------------------
+
+static void devices_revoke(struct devices *devices)
+{
+    uint32_t *words = (uint32_t *)(void *)devices->revoked->host;
+    __atomic_store_n(&words[devices->generation % DEVICE_REVOKED_WORDS], 1, __ATOMIC_SEQ_CST);
+}
+
+static void devices_end_communicator(struct devices *devices, bool in_order)
+{
+    char sentence[DEVICE_TEXT_BYTES];
+    struct text text;
+    if (!devices->communicator)
+        return;
+    if (!communicator_end(devices->communicator, in_order, devices->abort_ms)) {
+        text_init(&text, sentence, sizeof(sentence));
+        text_append(&text, "NCCL has not given up a communicator within %llu ms, and keeps it",
+                    (unsigned long long)devices->abort_ms);
+        device_fail(devices->device, sentence);
+    }
+    devices->communicator = NULL;
+}
+
+static bool ready_awaits(struct device *device, const struct device_ready *ready, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (ready[i].pending && device_happened(device, ready[i].event) == 0)
+            return true;
+    }
+    return false;
+}
+
+// Whether the flow waits for a stream of the trainer, which may never come to its end.
+static bool devices_flow_awaits(const struct devices *devices, const struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    for (uint32_t i = 0; i < collective->replica_count; i++) {
+        const struct collective_replica *replica = &collective->replicas[i];
+        device_enter(replica->device);
+        const bool awaits = ready_awaits(replica->device, replica->ready, replica->ready_count);
+        device_leave(replica->device);
+        if (awaits)
+            return true;
+    }
+    return ready_awaits(devices->device, collective->ready, collective->ready_count);
+}
+
+// Puts a flow where it belongs when it is forgotten. What was begun, and has no event yet, gets
+// one.
+static void devices_leave_flow(struct devices *devices, struct device_flow *flow)
+{
+    const bool travels = flow->stage == STAGE_TRAVELLING && segments_are_under_way(flow);
+    flow->collective->state = NULL;
+    flow->awaits = devices_flow_awaits(devices, flow);
+    if (flow->stage == STAGE_TAKING)
+        (void)device_record(devices->device, DEVICE_REDUCE, flow->event);
+    if (travels && segments_gather(devices, flow) == 0)
+        (void)device_record(devices->device, DEVICE_DELIVER, flow->event);
+    if (travels || flow->stage == STAGE_TAKING || flow->stage == STAGE_COLLECTING ||
+        flow->stage == STAGE_HELD || flow->stage == STAGE_LEAVING ||
+        flow->stage == STAGE_DELIVERING) {
+        list_remove(&flow->turn);
+        list_push_back(&devices->left, &flow->turn);
+    } else {
+        devices_release(devices, flow);
+    }
+}
+
+// Whether some of what is left may write gradients, and its time has come.
+static bool devices_writes(const struct devices *devices)
+{
+    list_for_each (node, &devices->left) {
+        if (list_entry(node, struct device_flow, turn)->stage == STAGE_DELIVERING)
+            return true;
+    }
+    return false;
+}
+
+// Whether some of what is left may read gradients. What is enqueued runs in order: if one waits for
+// the trainer, others may wait behind it, and nobody waits here.
+static bool devices_reads(const struct devices *devices)
+{
+    bool reads = false;
+    list_for_each (node, &devices->left) {
+        const struct device_flow *flow = list_entry(node, struct device_flow, turn);
+        if (flow->awaits)
+            return false;
+        reads = reads || (flow->stage >= STAGE_TAKING && flow->stage <= STAGE_TRAVELLING);
+    }
+    return reads;
+}
+
+static void devices_settle(struct devices *devices, uint64_t deadline_ms)
+{
+    const struct timespec pause = {.tv_nsec = 100 * 1000};
+    devices_work_left(devices);
+    while ((devices_writes(devices) || devices_reads(devices)) && !devices_broken(devices)) {
+        if (clock_now_ms() >= deadline_ms) {
+            device_fail(devices->device, "the device does not come to the end of its work");
+            return;
+        }
+        (void)nanosleep(&pause, NULL);
+        devices_work_left(devices);
+    }
+}
+
+void devices_forget(struct transport *transport, bool in_order)
+{
+    struct devices *devices = transport->devices;
+    if (!devices)
+        return;
+    const uint64_t deadline_ms = clock_now_ms() + devices->abort_ms;
+    const bool ends_well = in_order && list_empty(&devices->working) && !devices->failed;
+    device_enter(devices->device);
+    if (!ends_well)
+        devices_revoke(devices);
+    devices_end_communicator(devices, ends_well);
+    list_for_each_safe (node, &devices->working)
+        devices_leave_flow(devices, list_entry(node, struct device_flow, turn));
+    list_for_each_safe (node, &devices->done)
+        devices_leave_flow(devices, list_entry(node, struct device_flow, turn));
+    device_aside_forget(devices);
+    devices_settle(devices, deadline_ms);
+    device_leave(devices->device);
+    devices->stage = DEVICES_IDLE;
+}

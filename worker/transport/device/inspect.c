@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What collectives on this rank's device wait for, for a person who asks why a job stands still. It
+// changes nothing. The driver's thread; not between device_enter and device_leave.
+
+#include "base/text.h"
+#include "worker/transport/device/parts.h"
+
+static const struct device_ready *
+devices_first_unready(struct device *device, const struct device_ready *ready, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (ready[i].pending && device_event_query(device, ready[i].event) == 0)
+            return &ready[i];
+    }
+    return NULL;
+}
+
+static const struct device_ready *devices_unready(const struct devices *devices,
+                                                  const struct collective *collective)
+{
+    const struct device_ready *unready =
+        devices_first_unready(devices->device, collective->ready, collective->ready_count);
+    for (uint32_t r = 1; r < collective->replica_count && !unready; r++) {
+        const struct collective_replica *replica = &collective->replicas[r];
+        unready = devices_first_unready(replica->device, replica->ready, replica->ready_count);
+    }
+    return unready;
+}
+
+// The stream of the trainer that a flow waits for; NULL: none.
+static const struct device_ready *devices_awaited(const struct devices *devices,
+                                                  const struct device_flow *flow)
+{
+    const bool has_input = flow->way != DEVICE_WAY_NCCL && flow->stage > STAGE_COLLECTING;
+    const struct device_ready *ready =
+        has_input ? NULL : devices_unready(devices, flow->collective);
+    return ready ? ready : device_behind_awaited(devices, flow);
+}
+
+// It waits for nothing but the trainer.
+static bool devices_is_held(const struct devices *devices, const struct device_flow *flow)
+{
+    return flow->stage == STAGE_HELD && device_event_query(devices->device, flow->event) != 0;
+}
+
+// Between devices they begin one after the other: what follows the first one that waits for other
+// ranks cannot be in anybody's way.
+struct device_held transport_inspect_device(struct transport *transport)
+{
+    const struct devices *devices = transport->devices;
+    thread_assert(&transport->thread);
+    if (!devices)
+        return (struct device_held){.hold = DEVICE_HOLD_NONE};
+    list_for_each (node, &devices->working) {
+        const struct device_flow *flow = list_entry(node, struct device_flow, turn);
+        const struct device_ready *ready = devices_awaited(devices, flow);
+        if (ready)
+            return (struct device_held){DEVICE_HOLD_STREAM, flow->collective, ready};
+        if (device_flow_reduces(flow) && !devices_is_held(devices, flow))
+            return (struct device_held){.hold = DEVICE_HOLD_NCCL};
+    }
+    return (struct device_held){.hold = DEVICE_HOLD_NONE};
+}
+
+void transport_inspect_nccl(const struct transport *transport, char *text, size_t bytes)
+{
+    const struct devices *devices = transport->devices;
+    text[0] = '\0';
+    thread_assert(&transport->thread);
+    if (devices && devices->communicator)
+        communicator_said(devices->communicator, text, bytes);
+}

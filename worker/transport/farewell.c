@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What ranks say to each other when one of them ends: the goodbye (LEAVE), the last frame on a
+// link, with the reason of the sender; and the news that a rank was lost (LOST), which everybody
+// who hears it for the first time passes on to all neighbours. So every rank knows who was lost
+// before the links of those end who saw it. Engine thread.
+//
+// A member that lies can name whom it likes, and end the job, as it can by ending its own link;
+// what it says is shown as its own word ("rank 1 says: ..."). Each rank is told of once: a rank
+// passes on LOCKSTEP_LOSSES losses at most. What cannot be loses the member that said it.
+
+#include "worker/transport/flow/flows.h"
+
+#include <string.h>
+
+static_assert(FAREWELL_BYTES <= LOCKSTEP_NOTE_BYTES, "it fits in a note");
+
+// ---- saying -------------------------------------------------------------------------------------
+
+// farewell NULL: without a payload.
+static void farewell_queue(struct peer_link *peer, enum frame_kind kind,
+                           const struct farewell *farewell)
+{
+    struct transport *transport = peer->transport;
+    struct frame_header header = {
+        .kind = kind, .generation = transport->world.generation, .chunk = transport->world.rank};
+    uint8_t *block = farewell ? scratch_get(&transport->notes) : NULL;
+    if (block)
+        header.payload_bytes = (uint32_t)farewell_encode(farewell, block);
+    struct out_frame *frame = transport_frame(transport, &header);
+    if (!frame) {
+        if (block)
+            scratch_put(&transport->notes, block);
+        return;
+    }
+    frame->urgent = kind == FRAME_LOST; // A goodbye is behind everything.
+    frame->block = block;
+    frame->pool = &transport->notes;
+    frame->buffer = block;
+    frame->source = block ? SOURCE_BUFFER : SOURCE_NONE;
+    stream_queue(&peer->stream, frame);
+}
+
+void farewell_goodbye(struct peer_link *peer)
+{
+    const struct transport *transport = peer->transport;
+    farewell_queue(peer, FRAME_LEAVE, transport->has_goodbye ? &transport->goodbye : NULL);
+}
+
+void transport_goodbye(struct transport *transport, const struct farewell *farewell)
+{
+    thread_assert(&transport->thread);
+    transport->has_goodbye = true;
+    transport->goodbye = *farewell;
+}
+
+// True: it is the first that is heard of this loss.
+static bool farewell_is_news(struct transport *transport, const struct farewell *farewell)
+{
+    uint64_t *word = &transport->losses_known[farewell->rank / 64];
+    const uint64_t bit = UINT64_C(1) << farewell->rank % 64;
+    if ((*word & bit) != 0 || transport->losses_told == LOCKSTEP_LOSSES)
+        return false;
+    *word |= bit;
+    transport->losses_told++;
+    return true;
+}
+
+static void farewell_pass_on(struct transport *transport, const struct farewell *farewell,
+                             const struct peer_link *from)
+{
+    for (uint32_t i = 0; i < transport->peer_count; i++) {
+        struct peer_link *peer = &transport->peers[i];
+        if (peer != from && peer->rank != farewell->rank && peer->state == PEER_PROVEN &&
+            !peer->lost)
+            farewell_queue(peer, FRAME_LOST, farewell);
+    }
+}
+
+void transport_tell(struct transport *transport, const struct farewell *farewell)
+{
+    thread_assert(&transport->thread);
+    if (farewell_is_news(transport, farewell))
+        farewell_pass_on(transport, farewell, NULL);
+}
+
+// ---- hearing ------------------------------------------------------------------------------------
+
+const char *farewell_begins(struct peer_link *peer)
+{
+    struct stream *stream = &peer->stream;
+    if (stream->header.payload_bytes == 0)
+        return stream->header.kind == FRAME_LEAVE ? NULL : "its length is wrong";
+    if (stream->header.payload_bytes > FAREWELL_BYTES)
+        return "its length is wrong";
+    stream->target.kind = TARGET_BUFFER;
+    stream->target.buffer = peer->farewell_bytes;
+    return NULL;
+}
+
+static void farewell_hear_loss(struct peer_link *peer, const struct farewell *farewell)
+{
+    struct transport *transport = peer->transport;
+    if (!farewell_is_news(transport, farewell))
+        return;
+    transport->told[transport->told_count].from = peer->rank;
+    transport->told[transport->told_count++].farewell = *farewell;
+    farewell_pass_on(transport, farewell, peer);
+}
+
+const char *farewell_ended(struct peer_link *peer)
+{
+    const struct frame_header *header = &peer->stream.header;
+    const bool leaves = header->kind == FRAME_LEAVE;
+    struct farewell *farewell = &peer->farewell;
+    if (header->payload_bytes > 0) {
+        const char *wrong = farewell_decode(peer->farewell_bytes, header->payload_bytes,
+                                            peer->transport->world.world_size, farewell);
+        if (wrong)
+            return wrong;
+        if (!leaves && farewell->kind != FAREWELL_LOST)
+            return "it tells of no loss";
+        if (farewell->kind == FAREWELL_CLOSED && farewell->rank != peer->rank)
+            return "it says goodbye for another rank";
+        if (farewell->kind == FAREWELL_LOST)
+            farewell_hear_loss(peer, farewell);
+    }
+    peer->left = leaves;
+    return NULL;
+}
+
+bool farewell_report(struct transport *transport)
+{
+    const struct transport_events *events = &transport->events;
+    if (transport->told_count == 0)
+        return false;
+    const struct farewell farewell = transport->told[0].farewell;
+    const uint32_t from = transport->told[0].from;
+    transport->told_count--;
+    memmove(&transport->told[0], &transport->told[1],
+            transport->told_count * sizeof(transport->told[0]));
+    if (events->told)
+        events->told(events->context, from, &farewell);
+    return true;
+}
+
+const struct farewell *transport_farewell(struct transport *transport, uint32_t rank)
+{
+    const struct peer_link *peer = transport_peer(transport, rank);
+    return peer && peer->left ? &peer->farewell : NULL;
+}
+
+void farewell_forget(struct transport *transport)
+{
+    transport->has_goodbye = false;
+    transport->told_count = transport->losses_told = 0;
+    memset(transport->losses_known, 0, sizeof(transport->losses_known));
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Parking: frames of small collectives that come before their collective is launched here. They
+// wait in a block of LOCKSTEP_EAGER_BYTES for each collective and peer, in the order of their
+// arrival, and are taken at the launch as if they came then. Each peer has its own bound of such
+// blocks. Engine thread.
+
+#include "worker/transport/flow/flows.h"
+
+#include <assert.h>
+#include <string.h>
+
+const char *const flow_signature_text = "the frames of this collective have another signature";
+const char *const flow_algorithm_text = "it runs this collective by another algorithm";
+
+static struct parking *park_of(const struct flow *flow, const struct peer_link *peer)
+{
+    struct parking *parking = flow->parking;
+    while (parking && parking->peer != peer)
+        parking = parking->next;
+    return parking;
+}
+
+// NULL; *text: why not.
+static struct parking *park_open(struct flow *flow, struct peer_link *peer, const char **text)
+{
+    struct parking *parking = park_of(flow, peer);
+    if (parking)
+        return parking;
+    if (peer->parkings == LOCKSTEP_PARKINGS_OF_PEER) {
+        *text = "too many frames have no credit";
+        return NULL;
+    }
+    parking = scratch_get(&peer->transport->parkings);
+    if (!parking) {
+        *text = transport_no_memory;
+        return NULL;
+    }
+    peer->parkings++;
+    memset(parking, 0, offsetof(struct parking, frames));
+    parking->peer = peer;
+    parking->next = flow->parking;
+    flow->parking = parking;
+    return parking;
+}
+
+static void park_close(struct transport *transport, struct flow *flow, struct parking *parking)
+{
+    struct parking **place = &flow->parking;
+    while (*place != parking)
+        place = &(*place)->next;
+    *place = parking->next;
+    parking->peer->parkings--;
+    scratch_put(&transport->parkings, parking);
+}
+
+const char *park_begin(struct peer_link *peer, struct flow *flow, struct stream *stream)
+{
+    struct transport *transport = peer->transport;
+    const struct frame_header *header = &stream->header;
+    const char *text = NULL;
+    struct parking *parking = park_open(flow, peer, &text);
+    if (!parking)
+        return text;
+    if (header->payload_bytes > LOCKSTEP_EAGER_BYTES ||
+        parking->bytes_filled + header->payload_bytes > sizeof(parking->bytes) ||
+        parking->used_filled + header->used_bytes > sizeof(parking->used))
+        return "it is above the eager limit and has no credit";
+    if (parking->count == LOCKSTEP_EAGER_FRAMES)
+        return "too many frames have no credit";
+    struct parked_frame *parked = &parking->frames[parking->count++];
+    *parked = (struct parked_frame){
+        .header = *header, .offset = parking->bytes_filled, .used_offset = parking->used_filled};
+    memcpy(parking->used + parking->used_filled, stream->used, header->used_bytes);
+    parking->bytes_filled += (header->payload_bytes + 7) / 8 * 8;
+    parking->used_filled += header->used_bytes;
+    stream->flow = flow;
+    stream->parked = parked;
+    stream->target.kind = TARGET_BUFFER;
+    stream->target.buffer = parking->bytes + parked->offset;
+    if (++transport->frames_parked > transport->totals.frames_parked_max)
+        transport->totals.frames_parked_max = transport->frames_parked;
+    return NULL;
+}
+
+bool park_is_of(const struct flow *flow, enum frame_kind kind)
+{
+    return kind == FRAME_PAIR ? flow_is_pair(flow) : flow->group != NULL;
+}
+
+// Takes one frame as if it arrived now. NULL, or what is impossible about it.
+static const char *park_take(struct transport *transport, struct flow *flow,
+                             const struct parking *parking, const struct parked_frame *parked)
+{
+    const uint8_t *used = parking->used + parked->used_offset;
+    const struct frame_header *header = &parked->header;
+    void *block = NULL;
+    if (flow->mismatched)
+        return NULL;
+    if (!park_is_of(flow, header->kind)) {
+        flow_mismatch(transport, flow, parking->peer->rank, flow_algorithm_text);
+        return NULL;
+    }
+    if (header->signature != flow->collective->signature) {
+        flow_mismatch(transport, flow, parking->peer->rank, flow_signature_text);
+        return NULL;
+    }
+    const char *text = header->kind == FRAME_PAIR ? pair_unpark(parking->peer, flow, header, used)
+                                                  : flow_unpark(flow, header, used);
+    if (text)
+        return text;
+    if (header->payload_bytes > 0) {
+        block = scratch_get(&transport->chunks);
+        if (!block)
+            return transport_no_memory;
+        memcpy(block, parking->bytes + parked->offset, header->payload_bytes);
+    }
+    flow_give(parking->peer, flow, header, block);
+    return NULL;
+}
+
+// Takes the frames that are whole. The parking ends with the last one.
+static const char *park_drain(struct transport *transport, struct flow *flow,
+                              struct parking *parking)
+{
+    const char *text = NULL;
+    while (!text && parking->consumed < parking->count &&
+           parking->frames[parking->consumed].complete) {
+        text = park_take(transport, flow, parking, &parking->frames[parking->consumed]);
+        parking->consumed++;
+        transport->frames_parked--;
+    }
+    if (parking->consumed == parking->count)
+        park_close(transport, flow, parking);
+    return text;
+}
+
+const char *park_end(struct peer_link *peer, struct flow *flow, struct stream *stream)
+{
+    ((struct parked_frame *)stream->parked)->complete = true;
+    if (!flow->collective)
+        return NULL;
+    return park_drain(peer->transport, flow, park_of(flow, peer));
+}
+
+void park_catch_up(struct transport *transport, struct flow *flow)
+{
+    struct parking *parking = flow->parking;
+    while (parking) {
+        struct parking *next = parking->next;
+        struct peer_link *peer = parking->peer;
+        const char *text = park_drain(transport, flow, parking);
+        if (text)
+            transport_lose_impossible(peer, text);
+        parking = next;
+    }
+}

@@ -1,0 +1,557 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How the links of a generation come to stand, and who is kept out. Engine thread.
+//
+// Every pair of neighbours (protos/topology.h) has one connection; the higher rank makes it.
+// Whoever accepts says a challenge, whoever has connected a hello with its proof of membership, and
+// then whoever has accepted a welcome with its own (worker/link/hello.h). Before a connection has
+// proven membership it may cost this rank one of LOCKSTEP_MAX_UNPROVEN places and the bytes of one
+// hello, nothing else: no other frame is decoded, and the challenge is all that it hears. A peer
+// may be told of the generation before this rank is: a whole hello that comes early waits in its
+// place for transport_form.
+//
+// Mates (ranks of one host) are reached through memory where that is possible: the address of a
+// rank names a unix socket besides, and the connecting side tries that first. Nobody of that name,
+// a name of another user or no memory is known at once, and then they meet as all others do.
+//
+// Rules for a connection that has come in (a guest):
+// - garbage, a frame that is no hello, more than a hello, or one that takes longer than
+//   LOCKSTEP_HELLO_MS: refused;
+// - a hello of another generation, rank or size than this one's, or without proof: refused;
+// - a member that encrypts when this rank does not, or the other way round: refused, and forming
+//   has failed;
+// - no place is free: the oldest guest without a hello makes room, else the oldest one that waits
+//   for the generation to be known here.
+// Whoever is refused finds its connection closed, and a member tries again until its deadline. So
+// whoever fills all places can delay a member, which needs one round trip for its hello, only by
+// opening more than LOCKSTEP_MAX_UNPROVEN connections in that time, again and again.
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "worker/link/crypto.h"
+#include "worker/transport/flow/flows.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#define FORM_PAUSE_MS 2 // Between attempts at first; it doubles.
+#define FORM_PAUSE_MOST_MS 200
+#define FORM_ATTEMPT_MS 3000 // One attempt to connect.
+#define FORM_MATE_MS 2000 // Attempts to reach a mate through memory.
+
+struct peer_link *transport_peer(struct transport *transport, uint32_t rank)
+{
+    for (uint32_t i = 0; i < transport->peer_count; i++)
+        if (transport->peers[i].rank == rank)
+            return &transport->peers[i];
+    return NULL;
+}
+
+// ---- proofs -------------------------------------------------------------------------------------
+
+// What this rank and a peer prove to each other; the nonces are not set.
+static void form_hello_init(struct peer_link *peer)
+{
+    const struct transport_world *world = &peer->transport->world;
+    peer->hello = (struct hello){.secret = world->secret,
+                                 .generation = world->generation,
+                                 .world_size = world->world_size,
+                                 .encrypts = peer->transport->encrypts,
+                                 .connector = peer->connects ? world->rank : peer->rank,
+                                 .acceptor = peer->connects ? peer->rank : world->rank};
+}
+
+// Gives the peer up when memory is short. nonce NULL: the frame has none.
+static void form_say(struct peer_link *peer, enum frame_kind kind, const uint8_t *nonce,
+                     const uint8_t *proof)
+{
+    struct transport *transport = peer->transport;
+    const uint32_t nonce_bytes = nonce ? LOCKSTEP_NONCE_BYTES : 0;
+    const struct frame_header header = {
+        .kind = kind,
+        .payload_bytes = nonce_bytes + LOCKSTEP_PROOF_BYTES,
+        .generation = transport->world.generation,
+        .part = peer->rank,
+        .chunk = transport->world.rank,
+        .credit = transport->encrypts,
+    };
+    struct wave_block *block = scratch_get(&transport->wave_blocks);
+    struct out_frame *frame = block ? transport_frame(transport, &header) : NULL;
+    if (!frame) {
+        if (block)
+            scratch_put(&transport->wave_blocks, block);
+        transport_lose(peer, transport_no_memory);
+        return;
+    }
+    if (nonce)
+        memcpy(block->payload, nonce, nonce_bytes);
+    memcpy(block->payload + nonce_bytes, proof, LOCKSTEP_PROOF_BYTES);
+    frame->block = block;
+    frame->pool = &transport->wave_blocks;
+    frame->buffer = block->payload;
+    frame->source = SOURCE_BUFFER;
+    stream_queue(&peer->stream, frame);
+}
+
+// The answer to a challenge. NULL, or why there is none.
+static const char *form_say_hello(struct peer_link *peer)
+{
+    uint8_t proof[LOCKSTEP_PROOF_BYTES];
+    if (!crypto_random(peer->hello.nonce, sizeof(peer->hello.nonce)) ||
+        !hello_prove(&peer->hello, HELLO_CONNECTOR, proof))
+        return "this process cannot make proofs";
+    form_say(peer, FRAME_HELLO, peer->hello.nonce, proof);
+    peer->state = PEER_PROVING;
+    return NULL;
+}
+
+void form_check_complete(struct transport *transport)
+{
+    if (!transport->has_world || transport->formed || transport->form_failed)
+        return;
+    for (uint32_t i = 0; i < transport->peer_count; i++) {
+        const struct peer_link *peer = &transport->peers[i];
+        struct link *link = peer->stream.link;
+        if (peer->state != PEER_PROVEN || (link && link->ops->ready && !link->ops->ready(link)))
+            return;
+    }
+    if (shared_settled(transport) && measure_settled(transport, clock_now_ms()))
+        transport->formed = true;
+}
+
+// The other side has proven membership: it may pass descriptors from now on, and what follows may
+// be encrypted. Without a key the link never gets ready.
+static void form_trust(struct peer_link *peer)
+{
+    struct link *link = peer->stream.link;
+    uint8_t key[LOCKSTEP_PROOF_BYTES];
+    if (link->ops->proven && hello_key(&peer->hello, key))
+        link->ops->proven(link, key);
+    crypto_forget(key, sizeof(key));
+}
+
+// A member encrypts and this rank does not, or the other way round: more attempts would not help.
+static void form_differ(struct peer_link *peer)
+{
+    struct text text;
+    text_init(&text, peer->text, sizeof(peer->text));
+    text_append(&text,
+                "its LOCKSTEP_DATA_ENCRYPTION is %s, and %s on the rank that says so: it has to be "
+                "equal on all ranks",
+                peer->transport->encrypts ? "off" : "tls",
+                peer->transport->encrypts ? "tls" : "off");
+    peer->differs = true;
+    peer->transport->form_differs = true;
+    peer->transport->form_failed = true;
+}
+
+static void form_stands(struct peer_link *peer)
+{
+    peer->state = PEER_PROVEN;
+    peer->text[0] = '\0';
+    shared_proven(peer);
+    form_check_complete(peer->transport);
+}
+
+const char *form_frame_begins(struct peer_link *peer)
+{
+    struct stream *stream = &peer->stream;
+    const bool challenge = stream->header.kind == FRAME_CHALLENGE;
+    if (stream->header.kind == FRAME_HELLO || peer->state != (challenge ? PEER_MET : PEER_PROVING))
+        return "nobody awaits it";
+    if (stream->header.payload_bytes != (challenge ? LOCKSTEP_NONCE_BYTES : LOCKSTEP_PROOF_BYTES))
+        return "its length is wrong";
+    stream->target.kind = TARGET_BUFFER;
+    stream->target.buffer = challenge ? peer->hello.challenge : peer->proof;
+    return NULL;
+}
+
+const char *form_frame_ended(struct peer_link *peer)
+{
+    const struct frame_header *header = &peer->stream.header;
+    const struct generation_id *own = &peer->transport->world.generation;
+    if (header->kind == FRAME_CHALLENGE)
+        return form_say_hello(peer);
+    if (header->generation.number != own->number ||
+        header->generation.incarnation != own->incarnation)
+        return "its generation is another one";
+    if (header->chunk != peer->rank || header->part != peer->transport->world.rank)
+        return "its rank is another one";
+    if (header->credit != peer->transport->encrypts)
+        return "its encryption is another one";
+    if (!hello_check(&peer->hello, HELLO_ACCEPTOR, peer->proof))
+        return "it proves no membership";
+    form_trust(peer);
+    form_stands(peer);
+    return NULL;
+}
+
+// ---- guests -------------------------------------------------------------------------------------
+
+static void guest_end(struct transport *transport, struct guest *guest)
+{
+    transport_unwatch(transport, guest->link->fd);
+    guest->link->ops->close(guest->link, false);
+    guest->link = NULL;
+    transport->guest_count--;
+}
+
+static void guest_refuse(struct transport *transport, struct guest *guest)
+{
+    transport->totals.strangers_refused++;
+    guest_end(transport, guest);
+}
+
+// Makes a peer of a guest that has proven membership.
+static void guest_admit(struct transport *transport, struct guest *guest, struct peer_link *peer,
+                        const uint8_t proof[LOCKSTEP_PROOF_BYTES])
+{
+    struct link *link = guest->link;
+    guest->link = NULL;
+    transport->guest_count--;
+    transport_unwatch(transport, link->fd);
+    const bool watched = transport_watch(transport, link->fd, &peer->endpoint, true);
+    stream_open(&peer->stream, link, &transport_stream_owner, peer);
+    if (!watched) {
+        transport_lose(peer, transport_no_memory);
+        return;
+    }
+    form_trust(peer);
+    form_say(peer, FRAME_WELCOME, NULL, proof);
+    form_stands(peer);
+}
+
+// The peer that a guest says it is, if it may be that one.
+static struct peer_link *guest_peer(struct transport *transport, const struct frame_header *header)
+{
+    const struct generation_id *own = &transport->world.generation;
+    if (header->generation.number != own->number ||
+        header->generation.incarnation != own->incarnation ||
+        header->part != transport->world.rank || header->credit > 1)
+        return NULL;
+    struct peer_link *peer = transport_peer(transport, header->chunk);
+    return peer && !peer->connects && peer->state == PEER_WAITING ? peer : NULL;
+}
+
+// A whole hello is there and the generation is known.
+static void guest_decide(struct transport *transport, struct guest *guest)
+{
+    struct frame_header header;
+    uint8_t proof[LOCKSTEP_PROOF_BYTES];
+    const enum frame_status status = frame_decode(guest->bytes, &header, NULL);
+    assert(status == FRAME_OK);
+    (void)status;
+    const uint8_t *nonce = guest->bytes + LOCKSTEP_FRAME_HEADER_BYTES;
+    struct peer_link *peer = guest_peer(transport, &header);
+    if (!peer) {
+        guest_refuse(transport, guest);
+        return;
+    }
+    form_hello_init(peer);
+    memcpy(peer->hello.challenge, guest->challenge, LOCKSTEP_NONCE_BYTES);
+    memcpy(peer->hello.nonce, nonce, LOCKSTEP_NONCE_BYTES);
+    peer->hello.encrypts = header.credit != 0;
+    const bool member = hello_check(&peer->hello, HELLO_CONNECTOR, nonce + LOCKSTEP_NONCE_BYTES);
+    const bool differs = peer->hello.encrypts != transport->encrypts;
+    if (member && differs)
+        form_differ(peer);
+    if (member && !differs && hello_prove(&peer->hello, HELLO_ACCEPTOR, proof))
+        guest_admit(transport, guest, peer, proof);
+    else
+        guest_refuse(transport, guest);
+}
+
+// Whether the header can be the one of a hello.
+static bool guest_is_hello(const struct guest *guest)
+{
+    struct frame_header header;
+    return frame_decode(guest->bytes, &header, NULL) == FRAME_OK && header.kind == FRAME_HELLO &&
+           header.payload_bytes == LOCKSTEP_NONCE_BYTES + LOCKSTEP_PROOF_BYTES &&
+           header.used_bytes == 0;
+}
+
+// Receives what is missing of the hello. False: the guest is gone.
+static bool guest_receive(struct transport *transport, struct guest *guest)
+{
+    while (guest->received < LOCKSTEP_HELLO_BYTES) {
+        // The payload is read only when the header is right.
+        const uint32_t end = guest->received < LOCKSTEP_FRAME_HEADER_BYTES
+                                 ? LOCKSTEP_FRAME_HEADER_BYTES
+                                 : LOCKSTEP_HELLO_BYTES;
+        struct iovec vector = {.iov_base = guest->bytes + guest->received,
+                               .iov_len = end - guest->received};
+        const ssize_t received = guest->link->ops->receive(guest->link, &vector, 1);
+        if (received < 0 && errno == EAGAIN)
+            return true;
+        if (received > 0)
+            guest->received += (uint32_t)received;
+        if (received <= 0 ||
+            (guest->received == LOCKSTEP_FRAME_HEADER_BYTES && !guest_is_hello(guest))) {
+            guest_refuse(transport, guest);
+            return false;
+        }
+    }
+    guest->heard = true;
+    return true;
+}
+
+void form_guest_ready(struct transport *transport, struct guest *guest)
+{
+    if (!guest->link)
+        return;
+    if (guest->heard) {
+        // It has said all that it may say before it is answered: more of it, or its end, is wrong.
+        uint8_t byte = 0;
+        const struct iovec vector = {.iov_base = &byte, .iov_len = 1};
+        if (guest->link->ops->receive(guest->link, &vector, 1) >= 0 || errno != EAGAIN)
+            guest_refuse(transport, guest);
+        return;
+    }
+    if (guest_receive(transport, guest) && guest->heard && transport->has_world)
+        guest_decide(transport, guest);
+}
+
+// The oldest guest of those that have said a whole hello, or of those that have not; or NULL.
+static struct guest *guest_oldest(struct transport *transport, bool heard)
+{
+    struct guest *oldest = NULL;
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_UNPROVEN; i++) {
+        struct guest *guest = &transport->guests[i];
+        if (guest->link && guest->heard == heard && (!oldest || guest->number < oldest->number))
+            oldest = guest;
+    }
+    return oldest;
+}
+
+// A place that is free now.
+static struct guest *guest_place(struct transport *transport)
+{
+    if (transport->guest_count == LOCKSTEP_MAX_UNPROVEN) {
+        struct guest *oldest = guest_oldest(transport, false);
+        guest_refuse(transport, oldest ? oldest : guest_oldest(transport, true));
+    }
+    struct guest *guest = transport->guests;
+    while (guest->link)
+        guest++;
+    return guest;
+}
+
+// The first bytes on a connection fit into it, however slow its other side is.
+static bool guest_challenge(struct guest *guest)
+{
+    const struct frame_header header = {.kind = FRAME_CHALLENGE,
+                                        .payload_bytes = LOCKSTEP_NONCE_BYTES};
+    uint8_t bytes[LOCKSTEP_CHALLENGE_BYTES];
+    uint32_t done = 0;
+    if (!crypto_random(guest->challenge, sizeof(guest->challenge)))
+        return false;
+    frame_encode(&header, bytes);
+    memcpy(bytes + LOCKSTEP_FRAME_HEADER_BYTES, guest->challenge, sizeof(guest->challenge));
+    while (done < sizeof(bytes)) {
+        const struct iovec vector = {.iov_base = bytes + done, .iov_len = sizeof(bytes) - done};
+        const ssize_t sent = guest->link->ops->send(guest->link, &vector, 1);
+        if (sent <= 0)
+            return false;
+        done += (uint32_t)sent;
+    }
+    return true;
+}
+
+// The next connection, encrypted if that is wanted; NULL: there is none, or this rank lacks
+// something for it.
+static struct link *form_next(struct transport *transport, struct listener *listener)
+{
+    errno = 0;
+    struct link *link = listener->ops->accept(listener);
+    if (link && transport->encrypts && listener != transport->mates)
+        link = link_encrypt(link, true);
+    if (link)
+        doors_have(transport);
+    else if (doors_lack(transport, errno))
+        doors_rest(transport);
+    return link;
+}
+
+void form_accept(struct transport *transport, struct listener *listener)
+{
+    struct link *link = NULL;
+    while ((link = form_next(transport, listener)) != NULL) {
+        struct guest *guest = guest_place(transport);
+        *guest = (struct guest){.endpoint = {ENDPOINT_GUEST},
+                                .link = link,
+                                .since_ms = clock_now_ms(),
+                                .number = transport->guest_number++};
+        transport->guest_count++;
+        if (transport_watch(transport, link->fd, &guest->endpoint, true) && guest_challenge(guest))
+            form_guest_ready(transport, guest);
+        else
+            guest_refuse(transport, guest);
+    }
+    transport->totals.strangers_refused += listener->refused;
+    listener->refused = 0;
+}
+
+void form_forget_guests(struct transport *transport)
+{
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_UNPROVEN; i++)
+        if (transport->guests[i].link)
+            guest_end(transport, &transport->guests[i]);
+}
+
+// ---- connecting ---------------------------------------------------------------------------------
+
+static void form_retry(struct peer_link *peer, uint64_t now_ms)
+{
+    peer->state = PEER_WAITING;
+    peer->retry_ms = now_ms + peer->pause_ms;
+    if (peer->pause_ms < FORM_PAUSE_MOST_MS)
+        peer->pause_ms *= 2;
+}
+
+void form_peer_ended(struct peer_link *peer, const char *text)
+{
+    text_copy(peer->text, sizeof(peer->text), text);
+    transport_close_stream(peer, false);
+    form_retry(peer, clock_now_ms());
+}
+
+static void form_connected(struct peer_link *peer)
+{
+    const int connected = peer->stream.link->ops->connected(peer->stream.link);
+    char text[64];
+    if (connected == 0)
+        return;
+    if (connected < 0) {
+        form_peer_ended(peer, strerror_r(errno, text, sizeof(text)));
+        return;
+    }
+    peer->state = PEER_MET;
+    form_hello_init(peer);
+}
+
+static bool form_is_mate(const struct transport *transport, uint32_t rank)
+{
+    const struct locality *locality = &transport->world.locality;
+    for (uint32_t i = 0; i < locality->mate_count; i++)
+        if (locality->mates[i] == rank)
+            return true;
+    return false;
+}
+
+// A link in memory, to a mate that can be reached so. One that accepts such links and then closes
+// them, as a rank does that is not in this generation yet, is given some time before links of
+// another kind are tried.
+static struct link *form_connect_mate(struct peer_link *peer, uint64_t now_ms)
+{
+    const struct transport *transport = peer->transport;
+    char token[LINK_TOKEN_BYTES];
+    if (!transport->mates || !form_is_mate(transport, peer->rank) ||
+        !link_token(peer->address, token))
+        return NULL;
+    if (peer->mate_until_ms == 0)
+        peer->mate_until_ms = now_ms + FORM_MATE_MS;
+    if (now_ms >= peer->mate_until_ms)
+        return NULL;
+    return link_connect_unix(token, peer->text, sizeof(peer->text));
+}
+
+static void form_connect(struct peer_link *peer, uint64_t now_ms)
+{
+    struct transport *transport = peer->transport;
+    errno = 0;
+    struct link *link = form_connect_mate(peer, now_ms);
+    const bool mate = link != NULL;
+    if (!mate)
+        link = link_connect(peer->address, transport->torn_bytes, peer->text, sizeof(peer->text));
+    if (link && !mate && transport->encrypts)
+        link = link_encrypt(link, false);
+    if (!link) {
+        (void)doors_lack(transport, errno);
+        form_retry(peer, now_ms);
+        return;
+    }
+    doors_have(transport);
+    stream_open(&peer->stream, link, &transport_stream_owner, peer);
+    peer->state = PEER_CONNECTING;
+    peer->retry_ms = now_ms + FORM_ATTEMPT_MS;
+    if (transport_watch(transport, link->fd, &peer->endpoint, true))
+        form_connected(peer);
+    else
+        form_peer_ended(peer, "this rank cannot wait for it");
+}
+
+void form_peer_ready(struct peer_link *peer)
+{
+    if (peer->state == PEER_CONNECTING)
+        form_connected(peer);
+}
+
+static void form_fail(struct transport *transport)
+{
+    transport->form_failed = true;
+    for (uint32_t i = 0; i < transport->peer_count; i++) {
+        struct peer_link *peer = &transport->peers[i];
+        if (peer->state != PEER_PROVEN && peer->text[0] == '\0')
+            text_copy(peer->text, sizeof(peer->text),
+                      peer->connects ? "it did not answer" : "it did not connect");
+    }
+}
+
+static void form_tick_peer(struct peer_link *peer, uint64_t now_ms)
+{
+    if (!peer->connects || now_ms < peer->retry_ms)
+        return;
+    if (peer->state == PEER_WAITING)
+        form_connect(peer, now_ms);
+    else if (peer->state == PEER_CONNECTING)
+        form_peer_ended(peer, "connection timed out");
+}
+
+void form_tick(struct transport *transport, uint64_t now_ms)
+{
+    doors_tick(transport, now_ms);
+    for (uint32_t i = 0; transport->guest_count > 0 && i < LOCKSTEP_MAX_UNPROVEN; i++) {
+        struct guest *guest = &transport->guests[i];
+        if (!guest->link)
+            continue;
+        if (guest->heard && transport->has_world)
+            guest_decide(transport, guest);
+        else if (!guest->heard && now_ms >= guest->since_ms + LOCKSTEP_HELLO_MS)
+            guest_refuse(transport, guest);
+    }
+    if (!transport->has_world || transport->formed || transport->form_failed)
+        return;
+    for (uint32_t i = 0; i < transport->peer_count; i++)
+        form_tick_peer(&transport->peers[i], now_ms);
+    form_check_complete(transport);
+    if (!transport->formed &&
+        (now_ms >= transport->form_deadline_ms || doors_despair(transport, now_ms)))
+        form_fail(transport);
+}
+
+uint64_t form_deadline(const struct transport *transport)
+{
+    uint64_t deadline = doors_deadline(transport);
+    for (uint32_t i = 0; transport->guest_count > 0 && i < LOCKSTEP_MAX_UNPROVEN; i++) {
+        const struct guest *guest = &transport->guests[i];
+        if (guest->link && !guest->heard && guest->since_ms + LOCKSTEP_HELLO_MS < deadline)
+            deadline = guest->since_ms + LOCKSTEP_HELLO_MS;
+    }
+    if (!transport->has_world || transport->formed || transport->form_failed)
+        return deadline;
+    if (transport->form_deadline_ms < deadline)
+        deadline = transport->form_deadline_ms;
+    if (shared_deadline(transport) < deadline)
+        deadline = shared_deadline(transport);
+    if (measure_deadline(transport) < deadline)
+        deadline = measure_deadline(transport);
+    for (uint32_t i = 0; i < transport->peer_count; i++) {
+        const struct peer_link *peer = &transport->peers[i];
+        const bool waits = peer->state == PEER_WAITING || peer->state == PEER_CONNECTING;
+        if (peer->connects && waits && peer->retry_ms < deadline)
+            deadline = peer->retry_ms;
+    }
+    return deadline;
+}

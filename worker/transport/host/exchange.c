@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The short way of a shot: of a small collective that its caller waits for, while nothing else is
+// in flight here. Then the next shot of every mate is most likely of the same collective, and no
+// match has to be made of them. A rank puts its shot into a record as ever, and beside that into a
+// *notice*, which says in one line all that a mate has to compare. It looks at the next notice of
+// every mate; when all are there, and say the same tag, signature and shape, it computes the result
+// and goes on. Engine thread.
+//
+// Nothing is decided here that shots would decide otherwise: if something does not fit, or does not
+// come at once, the shot is launched like any other, and its record is found by everybody. A rank
+// that went the short way and one that did not have taken the same shots.
+//
+// Where ranks share cores, a mate that is awaited may stand still until this rank makes room for
+// it, or run on another core and be here in a moment. Each says on the board on which core it waits
+// (spread.c). So a rank lets others run when it awaits one of its own core, and looks on
+// else: of the ranks of a core each finds, when it is its turn, the shots of all of the call
+// before, completes that and begins the next, and one turn for each core and call is enough.
+//
+// Only so many in a row go this way: what mates may want besides (regions, joins, frames, goodbyes)
+// is looked at between.
+//
+// Order of stores. Others are told (shared_tell) after the first looks, not before: that waits
+// until all stores before it are visible, which costs as much as the mates' notices need to come
+// here. Who sleeps is told that much later, but always told.
+//
+// Cost: a line of the cache from each mate, two from 17 bytes on, and the payload's own from 81.
+
+#include "worker/transport/host/host.h"
+
+#include "worker/kernels/kernels.h"
+#include "worker/memory/region.h"
+
+#include <string.h>
+
+#define EXCHANGES_MOST 256 // In a row.
+#define NOTICE_BYTES (BOARD_NOTICE_WORDS * sizeof(uint64_t))
+
+enum seen {
+    SEEN_NOTHING, // It is not there yet.
+    SEEN_SAME,
+    SEEN_OTHER, // It is another one, or is gone.
+};
+
+// What an exchange is, and what it has seen.
+struct exchange {
+    struct collective *collective;
+    uint32_t record; // Of this rank.
+    uint64_t bytes;
+    uint32_t seen; // Bits, by seat.
+    uint32_t records[LOCKSTEP_MAX_MATES]; // By seat.
+    uint32_t uses[LOCKSTEP_MAX_MATES];
+    const void *sources[LOCKSTEP_MAX_MATES];
+    _Alignas(64) uint64_t payloads[LOCKSTEP_MAX_MATES][BOARD_NOTICE_WORDS];
+};
+
+// ---- notices ------------------------------------------------------------------------------------
+
+static struct board_notice *notice_of(const struct shared *shared, uint32_t seat, uint64_t shot)
+{
+    return &shared_seat(shared, seat)->notices[shot % BOARD_NOTICES];
+}
+
+static void notice_set(_Atomic uint64_t *word, uint64_t value)
+{
+    atomic_store_explicit(word, value, memory_order_release); // Not before `shot` is 0.
+}
+
+static uint64_t notice_get(const _Atomic uint64_t *word)
+{
+    return atomic_load_explicit(word, memory_order_acquire); // Not after `shot` is looked at again.
+}
+
+void exchange_note(struct shared *shared, uint32_t index, uint64_t bytes)
+{
+    const struct board_record *record = &shared_seat(shared, shared->seat)->records[index];
+    const uint64_t shot = shared->shots.announced;
+    struct board_notice *notice = notice_of(shared, shared->seat, shot - 1);
+    atomic_store_explicit(&notice->shot, 0, memory_order_relaxed);
+    if (record->tag.step != 0 || record->weight > 1 || record->factor != 1)
+        return;
+    notice_set(&notice->space, record->tag.space);
+    notice_set(&notice->slot_use, (uint64_t)record->use << 32 | record->tag.slot);
+    notice_set(&notice->signature, record->signature);
+    notice_set(&notice->shape, record->shape);
+    notice_set(&notice->bytes, (uint64_t)record->payload << 32 | bytes);
+    for (uint32_t i = 0; bytes <= NOTICE_BYTES && i * sizeof(uint64_t) < bytes; i++) {
+        uint64_t word;
+        memcpy(&word, record->tiny + i * sizeof(word), sizeof(word));
+        notice_set(&notice->payload[i], word);
+    }
+    atomic_store_explicit(&notice->shot, shot << BOARD_SHOT_BITS | index, memory_order_release);
+}
+
+// What the next notice of a seat says.
+static enum seen exchange_see(const struct shared *shared, struct exchange *exchange, uint32_t seat)
+{
+    const struct shots *shots = &shared->shots;
+    const struct board_record *own = &shared_seat(shared, shared->seat)->records[exchange->record];
+    const struct board_notice *notice = notice_of(shared, seat, shots->taken[seat]);
+    const uint64_t shot = atomic_load_explicit(&notice->shot, memory_order_acquire);
+    const uint32_t index = shot & ((1u << BOARD_SHOT_BITS) - 1);
+    if (shot >> BOARD_SHOT_BITS != shots->taken[seat] + 1)
+        return shot >> BOARD_SHOT_BITS > shots->taken[seat] ? SEEN_OTHER : SEEN_NOTHING;
+    const uint64_t slot_use = notice_get(&notice->slot_use);
+    const uint64_t all_bytes = notice_get(&notice->bytes);
+    const bool same =
+        notice_get(&notice->space) == own->tag.space && (uint32_t)slot_use == own->tag.slot &&
+        notice_get(&notice->signature) == own->signature &&
+        notice_get(&notice->shape) == own->shape && (uint32_t)all_bytes == exchange->bytes;
+    const uint64_t bytes = exchange->bytes <= NOTICE_BYTES ? exchange->bytes : 0;
+    for (uint32_t i = 0; i * sizeof(uint64_t) < bytes; i++)
+        exchange->payloads[seat][i] = notice_get(&notice->payload[i]);
+    if (!same || atomic_load_explicit(&notice->shot, memory_order_relaxed) != shot ||
+        index >= BOARD_RECORDS || (shots->held[seat][index / 64] >> index % 64 & 1) != 0)
+        return SEEN_OTHER;
+    exchange->records[seat] = index;
+    exchange->uses[seat] = (uint32_t)(slot_use >> 32);
+    exchange->sources[seat] = exchange->payloads[seat];
+    if (bytes != exchange->bytes)
+        exchange->sources[seat] =
+            shots_place(shared, seat, index, (uint32_t)(all_bytes >> 32), exchange->bytes);
+    return exchange->sources[seat] ? SEEN_SAME : SEEN_OTHER;
+}
+
+// ---- an exchange --------------------------------------------------------------------------------
+
+// Whether a payload is a shot: there is room for it, and its memory is not registered.
+static bool exchange_fits(const struct shared *shared, const struct collective *collective)
+{
+    struct regions *regions = shared->transport->regions;
+    const uint64_t bytes = collective->elements * dtype_size(collective->dtype);
+    uint32_t number;
+    uint64_t offset;
+    if (bytes <= BOARD_TINY_BYTES)
+        return true;
+    return bytes <= shared->shots.most_bytes && shared->shots.block_count > 0 &&
+           (!regions ||
+            regions_find(regions, collective->extents->in, bytes, &number, &offset) == 0);
+}
+
+static bool exchange_may(const struct transport *transport, const struct collective *collective)
+{
+    const struct shared *shared = transport->shared;
+    return shared && shared->stands && !shared->two_level &&
+           collective->algorithm == ALGORITHM_SHARED && collective->kind == COLLECTIVE_ALLREDUCE &&
+           !collective->device && collective->extent_count == 1 && collective->unit_count == 0 &&
+           collective->tag.step == 0 && collective->weight == 1 &&
+           collective->final == DTYPE_NONE && list_empty(&shared->waiting) &&
+           shared->sequence.pool.used == 0 && shared->shots.starving == 0;
+}
+
+// This rank's shot.
+static void exchange_announce(struct shared *shared, struct exchange *exchange)
+{
+    const struct collective *collective = exchange->collective;
+    struct board_record *record = &shared_seat(shared, shared->seat)->records[exchange->record];
+    shared_describe(shared, collective, ALGORITHM_SHARED, exchange->record);
+    record->memory.rows = 0;
+    record->memory.block = BOARD_NONE;
+    shared->registered.joined[exchange->record] = (struct rows){.block = BOARD_NONE};
+    uint8_t *place = shots_load(shared, exchange->record, exchange->bytes);
+    memcpy(place, collective->extents->in, exchange->bytes);
+    exchange->sources[shared->seat] = place;
+    exchange->seen = 1u << shared->seat;
+    shots_announce(shared, exchange->record, exchange->bytes);
+}
+
+// Looks at all that were not seen. False: something does not fit.
+static bool exchange_look(const struct shared *shared, struct exchange *exchange)
+{
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        if ((exchange->seen >> i & 1) != 0)
+            continue;
+        const enum seen seen = exchange_see(shared, exchange, i);
+        if (seen == SEEN_OTHER)
+            return false;
+        exchange->seen |= (uint32_t)(seen == SEEN_SAME) << i;
+    }
+    return true;
+}
+
+// Whether a mate that is awaited waits on the core of this rank, as far as is known.
+static bool exchange_awaits_beside(const struct shared *shared, const struct exchange *exchange)
+{
+    const uint64_t core = board_read(&shared_seat(shared, shared->seat)->core);
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        if ((exchange->seen >> i & 1) == 0 && board_read(&shared_seat(shared, i)->core) == core)
+            return true;
+    }
+    return false;
+}
+
+static bool exchange_is_seen(const struct shared *shared, const struct exchange *exchange)
+{
+    return exchange->seen == ((uint32_t)1 << shared->seats) - 1;
+}
+
+static void exchange_compute(struct shared *shared, const struct exchange *exchange)
+{
+    struct collective *collective = exchange->collective;
+    const bool mean = collective->op == REDUCE_MEAN;
+    const struct extent *extent = &collective->extents[0];
+    uint8_t *out = (uintptr_t)extent->out % 64 == 0 ? extent->out : shared->shots.result;
+    const struct kernel_combination what = {.dtype = collective->dtype,
+                                            .op = collective->op,
+                                            .count = shared->seats,
+                                            .sources = exchange->sources,
+                                            .total = mean ? shared->seats : 1};
+    kernel_combine(&what, out, collective->elements);
+    if (out != extent->out)
+        kernel_copy(extent->out, out, exchange->bytes, false);
+    collective->weight_total = mean ? shared->seats : 0;
+    shared->transport->totals.payload_bytes_sent += exchange->bytes;
+    shared->transport->totals.bytes_copied += exchange->bytes;
+}
+
+// The shots of all are read.
+static void exchange_take(struct shared *shared, const struct exchange *exchange)
+{
+    struct board_seat *own = shared_seat(shared, shared->seat);
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        shared->shots.taken[i]++;
+        if (i != shared->seat)
+            atomic_store_explicit(&own->read[i][exchange->records[i]], exchange->uses[i],
+                                  memory_order_release);
+    }
+    (void)shots_spend(shared, exchange->record);
+}
+
+bool exchange_shots(struct transport *transport, struct collective *collective)
+{
+    struct shared *shared = transport->shared;
+    if (!exchange_may(transport, collective) ||
+        shared->shots.exchanged++ % EXCHANGES_MOST == EXCHANGES_MOST - 1 || !shots_refill(shared) ||
+        !exchange_fits(shared, collective))
+        return false;
+    struct exchange exchange;
+    exchange.collective = collective;
+    exchange.record = shared->records[--shared->record_count];
+    exchange.bytes = collective->elements * dtype_size(collective->dtype);
+    exchange_announce(shared, &exchange);
+    for (struct wait_moment moment = {.looks = 0}; exchange_look(shared, &exchange);) {
+        if (exchange_is_seen(shared, &exchange)) {
+            exchange_compute(shared, &exchange);
+            exchange_take(shared, &exchange);
+            shared_tell(shared);
+            return true;
+        }
+        if (!wait_a_moment(transport, &moment, exchange_awaits_beside(shared, &exchange)))
+            break;
+    }
+    shared->shots.tried = exchange.record;
+    return false;
+}
+
+bool exchange_continues(struct shared *shared, struct flow *flow)
+{
+    const uint32_t record = shared->shots.tried;
+    if (record == BOARD_NONE)
+        return false;
+    shared->shots.tried = BOARD_NONE;
+    shared->joined[record] = flow;
+    shared_tell(shared);
+    return true;
+}

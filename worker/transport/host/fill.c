@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How the ranks of a host fill their slots: *through the caches*, or *past* them, straight to
+// memory. Which is faster depends on how far their cores are from each other. What one core has
+// written lies in its caches, and the other one fetches it from there, line by line. Between cores
+// that share a cache nothing is faster. Between sockets, or parts of one that share none, each line
+// takes several times as long as one from memory, where a core also sees what it will need next;
+// and before the slot is written again every line has to be taken back from who has read it. There
+// 25 MiB take 12 ms through the caches and 3 ms past them; with near cores 2.9 and 3.9 ms
+// (docs/internals/data-plane.md).
+//
+// A virtual machine does not say how far its cores are, and its host moves them while it runs. So
+// the ways are compared on real runs, by the leader, which says with each run how it is to be
+// filled (board_run.streams): whoever writes pays only a part of what a way costs, the rest is paid
+// by those who read, and so that one rank's time tells which way is better all go the same way. It
+// is the time of the leader's own work on the pieces of a run: it does not wait for anybody inside
+// of that. Runs of different sizes find other caches, so each size has a duel of its own
+// (worker/transport/host/duel.h). The bits do not depend on it. Engine thread.
+
+#include "worker/transport/host/host.h"
+
+#include "base/clock.h"
+
+#define FILL_SMALLEST_BITS 14 // The first duel is of runs below 16 KiB, ...
+#define FILL_CLASS_BITS 2 // ... and each of the next ones of runs up to four times as large.
+
+static uint32_t fill_class(uint64_t bytes)
+{
+    uint32_t class = 0;
+    for (bytes >>= FILL_SMALLEST_BITS; bytes > 0 && class < FILL_CLASSES - 1; class ++)
+        bytes >>= FILL_CLASS_BITS;
+    return class;
+}
+
+static uint64_t fill_bytes(const struct flow *flow)
+{
+    return flow->collective->elements * flow->map.element_bytes;
+}
+
+static uint64_t fill_now_ns(void)
+{
+    return clock_coarse_ms() * 1000000;
+}
+
+bool fill_choose(struct shared *shared, uint64_t run, const struct flow *flow)
+{
+    struct fill *fill = &shared->fill;
+    const enum slot_fill wish = shared->transport->slot_fill;
+    uint32_t way = FILL_PAST;
+    fill->tasks[run % BOARD_RUNS] = DUEL_NONE;
+    if (wish != FILL_MEASURED)
+        return wish == FILL_PAST;
+    fill->tasks[run % BOARD_RUNS] =
+        duel_give(&fill->duels[fill_class(fill_bytes(flow))], fill_now_ns(), &way);
+    return way == 1;
+}
+
+void fill_see(struct shared *shared, struct shared_run *run, const struct board_run *from)
+{
+    run->streams = from->streams != 0;
+    if (shared->seat == 0)
+        run->task = shared->fill.tasks[shared->runs_seen % BOARD_RUNS];
+}
+
+uint64_t fill_begin(const struct shared_run *run)
+{
+    return run->task != DUEL_NONE ? clock_now_ns() : 0;
+}
+
+void fill_end(struct shared_run *run, uint64_t since_ns)
+{
+    if (run->task != DUEL_NONE)
+        run->worked_ns += clock_now_ns() - since_ns;
+}
+
+void fill_done(struct shared *shared, struct shared_run *run, const struct flow *flow)
+{
+    const uint32_t task = run->task;
+    const uint64_t bytes = fill_bytes(flow);
+    if (run->pieces > 0)
+        shared->transport->totals.runs_filled[run->streams]++;
+    run->task = DUEL_NONE;
+    if (task != DUEL_NONE)
+        duel_took(&shared->fill.duels[fill_class(bytes)], task, run->worked_ns,
+                  run->pieces > 0 ? bytes : 0, fill_now_ns());
+}

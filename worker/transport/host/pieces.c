@@ -1,0 +1,481 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runs of collectives through the slots of the board. A run is cut into pieces of at most a slot, a
+// piece into as many *parts* as there are seats; part s belongs to seat s. Every seat does the same
+// with every piece, in three stages that each go through the pieces in order:
+//
+//   copy in    its inputs to the parts of the others, into its own slot
+//   reduce     its own part: its input in user memory and what lies in the slots of the others, in
+//              the order of the seats. The final bytes go to its own slot, where its own input
+//              would have been, and from there to its own user memory
+//   copy out   the parts of the others, final, from their slots to user memory
+//
+// A stage of a piece waits for the stage before it on all seats, and copying in for the slot: all
+// have copied out what it held; and for what of this rank's memory has still to land there from its
+// device, for which no other seat does anything. So there are as many pieces in flight as slots,
+// and while one is copied the next is reduced elsewhere. No seat waits for a lock, or for another
+// one to read what it has written but for the slot; and none waits here at all: what cannot be done
+// now is tried again when the board has changed.
+//
+// The lowest piece that is not copied out everywhere has its slot, is copied in by everybody who
+// runs, and so reduced and copied out: it waits for nothing but those stages of itself.
+//
+// Partial sums exist in registers and slots only. User memory is written with final bytes by its
+// own rank: whoever dies, what the others have is intact or final.
+//
+// The order of summation is that of the seats, whatever the piece: how a run is cut does not change
+// the bits. A rank of weight 0 is passed over. Where one that contributes has no input, it stands
+// for +0 with seat 0, and with the others for -0 in floating-point sums, which leaves every number
+// as it is. 16-bit floats are added in float32 and rounded once; what travels as bfloat16 elsewhere
+// is rounded to it once and stays as wide as it is in memory.
+//
+// Between "reduced" and "copied out" is where ranks of several hosts meet: two_level.c.
+//
+// Cost of E bytes of n seats: (n - 1) / n E copied in, E read and E / n written to reduce, E
+// written to user memory; slots stay in the cache. Engine thread.
+
+#include "worker/transport/host/host.h"
+
+#include "base/clock.h"
+#include "worker/kernels/kernels.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define PIECES_ALIGN 64 // Elements: parts begin at whole cache lines.
+
+static bool pieces_reduces(const struct flow *flow)
+{
+    return flow->collective->kind == COLLECTIVE_ALLREDUCE;
+}
+
+// ---- arithmetic ---------------------------------------------------------------------------------
+
+struct kernel_combination pieces_combination(const struct flow *flow, const struct shared_run *run,
+                                             const void *const *sources, uint32_t count)
+{
+    const struct collective *collective = flow->collective;
+    return (struct kernel_combination){
+        .dtype = collective->dtype,
+        .op = collective->op,
+        .count = count,
+        .sources = sources,
+        .weights = run->scales ? run->factors : NULL,
+        .total = collective->op == REDUCE_MEAN && !run->partial ? run->weight : 1,
+        .rounded =
+            collective->dtype == DTYPE_FLOAT32 && !run->partial ? collective->final : DTYPE_NONE,
+    };
+}
+
+void pieces_combine(const struct flow *flow, const struct shared_run *run, void *out,
+                    const void *const *sources, uint32_t count, uint64_t elements)
+{
+    const struct kernel_combination what = pieces_combination(flow, run, sources, count);
+    kernel_combine(&what, out, elements);
+}
+
+// ---- cutting ------------------------------------------------------------------------------------
+
+// Parts of a piece: one for each seat, or for each ring between hosts.
+static uint32_t pieces_parts(const struct shared *shared)
+{
+    return shared->two_level ? two_level_rings(shared) : shared->seats;
+}
+
+void pieces_cut(const struct shared *shared, struct shared_run *run, const struct flow *flow)
+{
+    const uint64_t elements = flow->collective->elements;
+    const uint64_t slot =
+        run->partial ? two_level_piece_bytes(shared, flow) : shared->board.slot_bytes;
+    const uint64_t unit =
+        pieces_reduces(flow) ? (uint64_t)PIECES_ALIGN * pieces_parts(shared) : PIECES_ALIGN;
+    // Rounded down to whole parts: so parts that are rounded up fit as well.
+    const uint64_t most = slot / flow->map.element_bytes / unit * unit;
+    run->pieces = (elements + most - 1) / most;
+    run->piece_elements = elements;
+    if (run->pieces > 1) {
+        const uint64_t even = (elements + run->pieces - 1) / run->pieces;
+        run->piece_elements = (even + unit - 1) / unit * unit;
+        run->pieces = (elements + run->piece_elements - 1) / run->piece_elements;
+    }
+}
+
+struct ring_span pieces_span(const struct flow *flow, const struct shared_run *run, uint64_t piece)
+{
+    const uint64_t first = (piece - run->first) * run->piece_elements;
+    const uint64_t left = flow->collective->elements - first;
+    return (struct ring_span){first, left < run->piece_elements ? left : run->piece_elements};
+}
+
+struct ring_span pieces_part(struct ring_span whole, uint32_t seats, uint32_t seat)
+{
+    uint64_t most = (whole.count + seats - 1) / seats;
+    most = (most + PIECES_ALIGN - 1) / PIECES_ALIGN * PIECES_ALIGN;
+    const uint64_t begin = most * seat < whole.count ? most * seat : whole.count;
+    const uint64_t end = begin + most < whole.count ? begin + most : whole.count;
+    return (struct ring_span){whole.first + begin, end - begin};
+}
+
+static struct ring_span pieces_before(struct ring_span piece, struct ring_span part)
+{
+    return (struct ring_span){piece.first, part.first - piece.first};
+}
+
+static struct ring_span pieces_behind(struct ring_span piece, struct ring_span part)
+{
+    const uint64_t end = part.first + part.count;
+    return (struct ring_span){end, piece.first + piece.count - end};
+}
+
+uint8_t *pieces_place(const struct shared *shared, const struct flow *flow, uint32_t seat,
+                      uint64_t piece, struct ring_span whole, struct ring_span part)
+{
+    return board_slot(&shared->board, seat, piece) +
+           (part.first - whole.first) * flow->map.element_bytes;
+}
+
+// Whether nobody has used anything of it: then nothing travels, and memory stays as it is.
+static bool pieces_is_unused(const struct flow *flow, struct ring_span span)
+{
+    const struct collective *collective = flow->collective;
+    return units_usage(collective->used, units_met(collective->unit_ends, collective->unit_count,
+                                                   span)) == USAGE_NONE;
+}
+
+// ---- stages -------------------------------------------------------------------------------------
+
+// What changes nothing when it is added: but for -0 zeros do.
+static void pieces_fill(const struct flow *flow, bool begins, uint8_t *bytes, uint64_t count)
+{
+    const struct collective *collective = flow->collective;
+    const size_t size = flow->map.element_bytes;
+    memset(bytes, 0, count);
+    if (begins || !dtype_is_float(collective->dtype) ||
+        (collective->op != REDUCE_SUM && collective->op != REDUCE_MEAN))
+        return;
+    for (uint64_t at = size - 1; at < count; at += size)
+        bytes[at] = 0x80;
+}
+
+void pieces_gather(const struct shared *shared, const struct flow *flow, struct ring_span span,
+                   uint8_t *bytes, bool streams)
+{
+    if (span.count == 0)
+        return;
+    struct extent_cursor cursor = extent_seek(&flow->map, span.first);
+    uint64_t left = span.count * flow->map.element_bytes;
+    while (left > 0) {
+        uint8_t *in = NULL;
+        const uint64_t run = extent_run(&cursor, EXTENT_IN, left, &in);
+        if (in && streams)
+            kernel_stream(bytes, in, run);
+        else if (in)
+            memcpy(bytes, in, run);
+        else
+            pieces_fill(flow, shared->seat == 0 || !pieces_reduces(flow), bytes, run);
+        bytes += run;
+        left -= run;
+    }
+    if (streams)
+        kernel_stream_end();
+}
+
+static void pieces_copy_in(struct shared *shared, struct shared_run *run, uint64_t piece)
+{
+    const struct flow *flow = run->flow;
+    struct collective *collective = flow->collective;
+    const struct ring_span whole = pieces_span(flow, run, piece);
+    if (collective->first_sent_us == 0)
+        collective->first_sent_us = clock_now_us();
+    uint64_t copied = 0;
+    if (!pieces_reduces(flow)) {
+        if (collective->root == shared->transport->world.rank) {
+            pieces_gather(shared, flow, whole, board_slot(&shared->board, shared->seat, piece),
+                          run->streams);
+            copied = whole.count;
+        }
+    } else if (run->factors[shared->seat] > 0 && (run->partial || !pieces_is_unused(flow, whole))) {
+        const struct ring_span own = pieces_part(whole, pieces_parts(shared), shared->seat);
+        const struct ring_span before = pieces_before(whole, own);
+        const struct ring_span behind = pieces_behind(whole, own);
+        pieces_gather(shared, flow, before,
+                      pieces_place(shared, flow, shared->seat, piece, whole, before), run->streams);
+        pieces_gather(shared, flow, behind,
+                      pieces_place(shared, flow, shared->seat, piece, whole, behind), run->streams);
+        copied = before.count + behind.count;
+    }
+    shared->transport->totals.payload_bytes_sent += copied * flow->map.element_bytes;
+}
+
+// Where the inputs of the others lie; that of this rank is for the caller.
+static void pieces_sources(const struct shared *shared, const struct shared_run *run,
+                           uint64_t piece, struct ring_span whole, struct ring_span part,
+                           const void **sources)
+{
+    for (uint32_t i = 0; i < shared->seats; i++)
+        sources[i] =
+            run->factors[i] > 0 ? pieces_place(shared, run->flow, i, piece, whole, part) : NULL;
+}
+
+// Own inputs may lie in many runs of memory; those of the others lie in one.
+static void pieces_reduce_part(const struct shared *shared, const struct shared_run *run,
+                               uint64_t piece, struct ring_span whole, struct ring_span part,
+                               uint8_t *out)
+{
+    const struct flow *flow = run->flow;
+    const uint32_t element = flow->map.element_bytes;
+    const void *sources[LOCKSTEP_MAX_MATES];
+    struct extent_cursor cursor = extent_seek(&flow->map, part.first);
+    while (part.count > 0) {
+        uint8_t *in = NULL;
+        const uint64_t count = extent_run(&cursor, EXTENT_IN, part.count * element, &in) / element;
+        pieces_sources(shared, run, piece, whole, part, sources);
+        if (!in)
+            pieces_fill(flow, shared->seat == 0, out, count * element);
+        if (run->factors[shared->seat] > 0)
+            sources[shared->seat] = in ? in : out;
+        pieces_combine(flow, run, out, sources, shared->seats, count);
+        out += count * element;
+        part.first += count;
+        part.count -= count;
+    }
+}
+
+void pieces_store(struct shared *shared, const struct flow *flow, struct ring_span span,
+                  const uint8_t *bytes)
+{
+    if (span.count == 0)
+        return;
+    reduce_store(flow, span, bytes);
+    shared->transport->totals.bytes_copied += span.count * flow->map.element_bytes;
+}
+
+// A block is stored from the first cache, where it was summed. One that is to leave the caches is
+// summed beside its slot. Returns its elements.
+static uint64_t pieces_reduce_block(struct shared *shared, const struct shared_run *run,
+                                    uint64_t piece, struct ring_span whole, struct ring_span rest)
+{
+    _Alignas(BOARD_LINE) uint8_t beside[BOARD_BLOCK_BYTES];
+    const uint32_t element = run->flow->map.element_bytes;
+    const uint64_t most = BOARD_BLOCK_BYTES / element;
+    const struct ring_span block = {rest.first, rest.count < most ? rest.count : most};
+    uint8_t *slot = pieces_place(shared, run->flow, shared->seat, piece, whole, block);
+    uint8_t *sum = run->streams ? beside : slot;
+    pieces_reduce_part(shared, run, piece, whole, block, sum);
+    if (run->streams)
+        kernel_copy(slot, sum, block.count * element, true);
+    pieces_store(shared, run->flow, block, sum);
+    return block.count;
+}
+
+// What lies in one run of memory, and is used, leaves the caches for its slot as it is summed, and
+// is stored to user memory by the same loop. Returns how many elements do from the beginning of a
+// span; 0: a block has to do, also where it would have many short runs.
+static uint64_t pieces_reduce_run(struct shared *shared, const struct shared_run *run,
+                                  uint64_t piece, struct ring_span whole, struct ring_span rest)
+{
+    const struct flow *flow = run->flow;
+    const struct collective *collective = flow->collective;
+    const uint32_t element = flow->map.element_bytes;
+    const void *sources[LOCKSTEP_MAX_MATES];
+    struct extent_cursor ins = extent_seek(&flow->map, rest.first);
+    struct extent_cursor outs = ins;
+    uint8_t *in = NULL;
+    uint8_t *out = NULL;
+    const uint64_t bytes = extent_run(&ins, EXTENT_IN, rest.count * element, &in);
+    const struct ring_span span = {rest.first, bytes / element};
+    (void)extent_run(&outs, EXTENT_OUT, bytes, &out); // In the same extent, so as long.
+    const bool small = bytes < BOARD_BLOCK_BYTES && span.count < rest.count;
+    if (!in || !out || small ||
+        units_usage(collective->used,
+                    units_met(collective->unit_ends, collective->unit_count, span)) != USAGE_ALL)
+        return 0;
+    pieces_sources(shared, run, piece, whole, span, sources);
+    if (run->factors[shared->seat] > 0)
+        sources[shared->seat] = in;
+    struct kernel_combination what = pieces_combination(flow, run, sources, shared->seats);
+    what.streams = true;
+    what.also = out;
+    kernel_combine(&what, pieces_place(shared, flow, shared->seat, piece, whole, span), span.count);
+    shared->transport->totals.bytes_copied += bytes;
+    return span.count;
+}
+
+static void pieces_reduce(struct shared *shared, struct shared_run *run, uint64_t piece)
+{
+    const struct flow *flow = run->flow;
+    const uint32_t element = flow->map.element_bytes;
+    const struct ring_span whole = pieces_span(flow, run, piece);
+    const struct ring_span part = pieces_part(whole, shared->seats, shared->seat);
+    if (!pieces_reduces(flow) || pieces_is_unused(flow, whole))
+        return;
+    for (struct ring_span rest = part; rest.count > 0;) {
+        uint64_t count = run->streams ? pieces_reduce_run(shared, run, piece, whole, rest) : 0;
+        if (count == 0)
+            count = pieces_reduce_block(shared, run, piece, whole, rest);
+        rest.first += count;
+        rest.count -= count;
+    }
+    shared->transport->totals.payload_bytes_sent += part.count * element;
+}
+
+uint32_t pieces_root(const struct shared *shared, const struct flow *flow)
+{
+    const struct locality *locality = &shared->transport->world.locality;
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        if (locality->mates[i] == flow->collective->root)
+            return i;
+    }
+    return 0;
+}
+
+static void pieces_copy_out(struct shared *shared, const struct shared_run *run, uint64_t piece)
+{
+    const struct flow *flow = run->flow;
+    const struct ring_span whole = pieces_span(flow, run, piece);
+    if (!pieces_reduces(flow)) {
+        if (flow->collective->root != shared->transport->world.rank)
+            pieces_store(shared, flow, whole,
+                         board_slot(&shared->board, pieces_root(shared, flow), piece));
+        return;
+    }
+    if (pieces_is_unused(flow, whole))
+        return;
+    for (uint32_t i = 1; i < shared->seats; i++) {
+        const uint32_t seat = (shared->seat + i) % shared->seats;
+        const struct ring_span part = pieces_part(whole, shared->seats, seat);
+        pieces_store(shared, flow, part, pieces_place(shared, flow, seat, piece, whole, part));
+    }
+}
+
+// ---- the pipeline -------------------------------------------------------------------------------
+
+// The number of the run that has the next piece of a stage; behind the last one: no run that this
+// rank has seen has it.
+static uint64_t pieces_seek(const struct shared *shared, const struct shared_cursor *cursor)
+{
+    uint64_t at = cursor->run < shared->runs_done ? shared->runs_done : cursor->run;
+    for (; at < shared->runs_seen; at++) {
+        const struct shared_run *run = &shared->runs[at % BOARD_RUNS];
+        if (cursor->piece < run->first + run->pieces)
+            break;
+    }
+    return at;
+}
+
+// The run of the next piece of a stage, which there is.
+static struct shared_run *pieces_next(struct shared *shared, struct shared_cursor *cursor)
+{
+    cursor->run = pieces_seek(shared, cursor);
+    return shared_run(shared, cursor->run);
+}
+
+static bool pieces_all_reach(const struct shared *shared, size_t counter, uint64_t least)
+{
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        const struct board_seat *seat = shared_seat(shared, i);
+        if (board_read((const struct board_counter *)((const char *)seat + counter)) < least)
+            return false;
+    }
+    return true;
+}
+
+// Whether what this rank has of the next piece to be copied in is there.
+static bool pieces_have_landed(const struct shared *shared)
+{
+    const struct shared_run *run = &shared->runs[pieces_seek(shared, &shared->in) % BOARD_RUNS];
+    const struct ring_span span = pieces_span(run->flow, run, shared->in.piece);
+    return span.first + span.count <= flow_landed_elements(run->flow);
+}
+
+// Whether the next piece of each stage may go through it.
+static bool pieces_may_copy_in(const struct shared *shared)
+{
+    const uint64_t piece = shared->in.piece;
+    return piece < shared->pieces &&
+           (piece < BOARD_SLOTS || pieces_all_reach(shared, offsetof(struct board_seat, copied_out),
+                                                    piece - BOARD_SLOTS + 1)) &&
+           pieces_have_landed(shared);
+}
+
+static bool pieces_may_reduce(const struct shared *shared)
+{
+    const uint64_t piece = shared->reduce.piece;
+    return piece < shared->in.piece &&
+           pieces_all_reach(shared, offsetof(struct board_seat, copied_in), piece + 1);
+}
+
+static bool pieces_may_copy_out(const struct shared *shared)
+{
+    const uint64_t piece = shared->out.piece;
+    return piece < shared->reduce.piece &&
+           pieces_all_reach(shared, offsetof(struct board_seat, reduced), piece + 1);
+}
+
+static void pieces_step_in(struct shared *shared)
+{
+    struct shared_run *run = pieces_next(shared, &shared->in);
+    const uint64_t since_ns = fill_begin(run);
+    pieces_copy_in(shared, run, shared->in.piece++);
+    fill_end(run, since_ns);
+    board_publish(&shared_seat(shared, shared->seat)->copied_in, shared->in.piece);
+    shared_tell(shared);
+}
+
+static void pieces_step_reduce(struct shared *shared)
+{
+    struct shared_run *run = pieces_next(shared, &shared->reduce);
+    const uint64_t piece = shared->reduce.piece++;
+    const uint64_t since_ns = fill_begin(run);
+    if (run->partial)
+        two_level_reduce(shared, run, piece);
+    else
+        pieces_reduce(shared, run, piece);
+    fill_end(run, since_ns);
+    if (run->partial)
+        return;
+    // The final bytes of this rank's part are in its slot: everyone may have them.
+    board_publish(&shared_seat(shared, shared->seat)->reduced, piece + 1);
+    shared_tell(shared);
+}
+
+static void pieces_step_out(struct shared *shared)
+{
+    struct shared_run *run = pieces_next(shared, &shared->out);
+    const uint64_t piece = shared->out.piece++;
+    const struct ring_span span = pieces_span(run->flow, run, piece);
+    const uint64_t since_ns = fill_begin(run);
+    if (run->partial)
+        two_level_copy_out(shared, run, piece);
+    else
+        pieces_copy_out(shared, run, piece);
+    fill_end(run, since_ns);
+    run->flow->final_elements = span.first + span.count;
+    board_publish(&shared_seat(shared, shared->seat)->copied_out, shared->out.piece);
+    if (shared->out.piece == run->first + run->pieces)
+        shared_run_done(shared, run);
+    shared_tell(shared);
+}
+
+bool pieces_work(struct shared *shared)
+{
+    bool any = false;
+    if (pieces_may_reduce(shared)) {
+        pieces_step_reduce(shared);
+        any = true;
+    }
+    if (pieces_may_copy_out(shared)) {
+        pieces_step_out(shared);
+        any = true;
+    }
+    if (pieces_may_copy_in(shared)) {
+        pieces_step_in(shared);
+        any = true;
+    }
+    return any;
+}
+
+bool pieces_pending(const struct shared *shared)
+{
+    return pieces_may_reduce(shared) || pieces_may_copy_out(shared) || pieces_may_copy_in(shared);
+}

@@ -1,0 +1,616 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runs in registered memory: every rank's inputs and outputs lie in regions
+// (worker/memory/region.h) that all mates have mapped, so nothing is copied to be summed. Seat s
+// owns slice s of the elements. Block by block it sums the memory of all ranks into its own, in the
+// order of the seats, and copies the final bytes from there to that of the others; with one mate,
+// one loop stores to both. The bits are those of pieces.c.
+// Also here: how regions get to the mates, which is said on the board.
+//
+// Rows. The elements of a rank may lie in many runs of memory, and in other ones than with its
+// mates (rows.h). A join says in which; where they are several, in a block of its seat, which stays
+// as it is until its rank has done the run, and so all have read it. A block of elements is summed
+// and copied in as many parts as rows of some rank begin in it.
+//
+// Intact or final. Nobody but its owner writes an element, and it writes final bytes only, in whole
+// elements. An owner that dies, or stands still, while it sums a block has written nowhere but to
+// its own memory: with the mates the block is intact. Later it has announced the block (`filled` is
+// above `spread`), which is final in its memory, which mates still have mapped: each takes it from
+// there when it lets go. So of a slice each survivor has all blocks in front of some place final,
+// and all behind it intact, and it is the same place for all. Of two ranks there is one survivor,
+// whose place may be any element: nothing is announced, and nothing taken, and the final bytes are
+// not read again to be copied, which takes a fifth of the time.
+//
+// Letting go. When a rank gives its memory back to the trainer with a run unfinished (a mate has
+// died), no mate may write to it any more. An owner says `writing` before some blocks, then looks
+// whether anybody has `revoked`; who lets go says `revoked`, then waits until nobody is `writing`.
+// Both words are written and read with sequential consistency: of the two stores one is the first,
+// and the side that made the other sees it. If the owner's was first, the one that lets go sees
+// `writing` and waits for the end of those blocks; else the owner sees `revoked` and writes
+// nothing. The wait is bounded. A mate whose link has ended is not waited for: its process has
+// died, or has left its blocks behind. For one that stands still the regions are detached: this
+// rank goes on with copies of its pages, and what the mate may still write goes to pages that
+// nobody reads.
+//
+// Cost of E bytes of n ranks: each reads E and writes E bytes of user memory, nothing else leaves
+// the cache. Engine thread.
+
+#include "worker/transport/host/host.h"
+
+#include "base/clock.h"
+#include "worker/kernels/kernels.h"
+#include "worker/memory/region.h"
+
+#include <assert.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define REGISTERED_BLOCKS 16 // Written between two looks at who has revoked its memory.
+#define REGISTERED_TURNS 4 // So often in one run, before links have their turn.
+#define REGISTERED_LET_GO_MS 50
+
+static struct board_block *registered_block(const struct shared *shared, uint32_t seat)
+{
+    return &shared_seat(shared, seat)->block;
+}
+
+// ---- regions ------------------------------------------------------------------------------------
+
+void registered_begin(struct shared *shared)
+{
+    if (!shared->transport->regions)
+        return;
+    regions_begin(shared->transport->regions, shared->seat, shared->seats);
+    shared->registered.news = regions_news(shared->transport->regions);
+    shared->registered.again = true;
+}
+
+static void news_say(struct board_news *news, uint32_t number)
+{
+    const uint64_t said = board_read(&news->said);
+    news->number[said % BOARD_NEWS] = number;
+    board_publish(&news->said, said + 1);
+}
+
+void registered_take(struct shared *shared, uint32_t seat, const struct link_note *note, int fd)
+{
+    struct regions *regions = shared->transport->regions;
+    const char *text = regions_map(regions, seat, note->number, note->bytes, fd);
+    if (text) {
+        shared_impossible(shared, seat, text);
+        return;
+    }
+    if (!regions_of(regions, seat, note->number, 0, 1))
+        return; // No room for it here: it is never found there.
+    news_say(&shared_seat(shared, shared->seat)->mapped_of[seat], note->number);
+    shared_tell(shared);
+}
+
+// Hands new regions to a mate, as far as its link takes them. The board may stand before links
+// between mates that do not lead it.
+static void registered_pass(struct shared *shared, uint32_t seat)
+{
+    struct regions *regions = shared->transport->regions;
+    const struct peer_link *mate = shared->mates[seat];
+    struct link *link = mate->stream.link;
+    if (mate->state != PEER_PROVEN) {
+        shared->registered.again |= mate->state != PEER_GONE;
+        return;
+    }
+    for (;;) {
+        struct link_note note = {.kind = LINK_NOTE_REGION};
+        const int fd = link ? regions_to_pass(regions, seat, &note.number, &note.bytes) : -1;
+        if (fd < 0)
+            return;
+        if (link->ops->pass(link, &note, fd) < 0) {
+            shared->registered.again = true;
+            return;
+        }
+        regions_passed(regions, seat, note.number);
+        link->ops->wake(link);
+    }
+}
+
+// What a mate says of regions: it has mapped some of this rank's, it has freed some of its own.
+static void registered_hear(struct shared *shared, uint32_t seat)
+{
+    struct registered *registered = &shared->registered;
+    struct regions *regions = shared->transport->regions;
+    struct board_seat *own = shared_seat(shared, shared->seat);
+    const struct board_seat *mate = shared_seat(shared, seat);
+    const struct board_news *mapped = &mate->mapped_of[shared->seat];
+    bool possible = true;
+    const uint64_t said = board_read(&mapped->said);
+    while (possible && registered->mapped_heard[seat] != said)
+        possible = regions_mapped(
+            regions, seat,
+            board_word(&mapped->number[registered->mapped_heard[seat]++ % BOARD_NEWS]));
+    uint64_t heard = board_read(&own->freed_heard[seat]);
+    const uint64_t freed = board_read(&mate->freed.said);
+    while (possible && heard != freed)
+        possible =
+            regions_unmap(regions, seat, board_word(&mate->freed.number[heard++ % BOARD_NEWS]));
+    if (heard != board_read(&own->freed_heard[seat]))
+        board_publish(&own->freed_heard[seat], heard);
+    if (!possible)
+        shared_impossible(shared, seat, "sent news of a region that is none");
+}
+
+static void registered_say_freed(struct shared *shared)
+{
+    struct board_seat *own = shared_seat(shared, shared->seat);
+    uint32_t number = 0;
+    for (;;) {
+        for (uint32_t i = 0; i < shared->seats; i++) {
+            const struct board_seat *mate = shared_seat(shared, i);
+            if (i != shared->seat &&
+                board_read(&own->freed.said) - board_read(&mate->freed_heard[shared->seat]) >=
+                    BOARD_NEWS)
+                return;
+        }
+        if (!regions_freed(shared->transport->regions, &number))
+            return;
+        news_say(&own->freed, number);
+        shared_tell(shared);
+    }
+}
+
+static bool registered_has_news(const struct shared *shared)
+{
+    const struct registered *registered = &shared->registered;
+    const struct board_seat *own = shared_seat(shared, shared->seat);
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        const struct board_seat *mate = shared_seat(shared, i);
+        if (i != shared->seat &&
+            (board_read(&mate->mapped_of[shared->seat].said) != registered->mapped_heard[i] ||
+             board_read(&mate->freed.said) != board_read(&own->freed_heard[i])))
+            return true;
+    }
+    return regions_news(shared->transport->regions) != registered->news;
+}
+
+// A link that takes no more descriptors is tried again when something else has happened: when its
+// mate has mapped one, it says so.
+static void registered_exchange(struct shared *shared)
+{
+    if (!shared->registered.again && !registered_has_news(shared))
+        return;
+    shared->registered.again = false;
+    shared->registered.news = regions_news(shared->transport->regions);
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        if (i == shared->seat)
+            continue;
+        registered_hear(shared, i);
+        registered_pass(shared, i);
+    }
+    registered_say_freed(shared);
+}
+
+// ---- where memory is ----------------------------------------------------------------------------
+
+int registered_open(struct shared *shared)
+{
+    struct registered *registered = &shared->registered;
+    if (!shared->transport->regions)
+        return 0;
+    registered->rows = calloc((size_t)shared->seats * BOARD_ROW_BLOCKS, sizeof(*registered->rows));
+    return registered->rows ? 0 : -1;
+}
+
+void registered_close(struct shared *shared)
+{
+    free(shared->registered.rows);
+}
+
+static struct row *registered_rows(const struct shared *shared, uint32_t seat, uint32_t block)
+{
+    return shared->registered.rows[seat * BOARD_ROW_BLOCKS + block];
+}
+
+// A block of this rank that no run needs; BOARD_NONE: there is none.
+static uint32_t registered_free_block(const struct shared *shared)
+{
+    for (uint32_t block = 0; block < BOARD_ROW_BLOCKS; block++) {
+        if ((shared->registered.taken[shared->seat] >> block & 1) == 0)
+            return block;
+    }
+    return BOARD_NONE;
+}
+
+static bool registered_may(const struct shared *shared, const struct flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    const struct unit_range all = {0, collective->unit_count};
+    return shared->transport->regions && !shared->two_level &&
+           collective->elements * flow->map.element_bytes > BOARD_TINY_BYTES &&
+           collective->kind == COLLECTIVE_ALLREDUCE &&
+           units_usage(collective->used, all) == USAGE_ALL;
+}
+
+// Where it has several rows and no block is free it goes through slots, with the same result.
+void registered_join(struct shared *shared, const struct flow *flow, uint32_t record)
+{
+    struct registered *registered = &shared->registered;
+    struct board_seat *seat = shared_seat(shared, shared->seat);
+    struct board_memory *said = &seat->records[record].memory;
+    struct rows *own = &registered->joined[record];
+    *own = (struct rows){.block = BOARD_NONE};
+    if (registered_may(shared, flow)) {
+        const struct collective *collective = flow->collective;
+        const uint32_t block = registered_free_block(shared);
+        const bool several = block != BOARD_NONE;
+        struct board_row *rows = several ? seat->rows[block] : &said->row;
+        struct row *list = several ? registered_rows(shared, shared->seat, block) : &own->only;
+        own->count =
+            rows_collect(shared->transport->regions, collective->extents, collective->extent_count,
+                         flow->map.element_bytes, several ? BOARD_ROWS : 1, rows, list);
+        assert(own->count == 0 || !collective->landed); // What has still to land is in no region.
+        if (own->count == 1) {
+            said->row = rows[0];
+            own->only = list[0];
+        } else if (own->count > 1) {
+            own->block = block;
+            own->list = list;
+            registered->taken[shared->seat] |= 1u << block;
+        }
+    }
+    said->rows = own->count;
+    said->block = own->block;
+}
+
+static void registered_leave_block(struct shared *shared, uint32_t seat, uint32_t block)
+{
+    if (block != BOARD_NONE)
+        shared->registered.taken[seat] &= ~(1u << block);
+}
+
+void registered_drop(struct shared *shared, uint32_t record)
+{
+    registered_leave_block(shared, shared->seat, shared->registered.joined[record].block);
+}
+
+// The oldest run that is not done here.
+static struct shared_run *registered_oldest(struct shared *shared)
+{
+    struct registered *registered = &shared->registered;
+    if (registered->finish < shared->runs_done)
+        registered->finish = shared->runs_done;
+    while (registered->finish < shared->runs_seen) {
+        struct shared_run *run = shared_run(shared, registered->finish);
+        if (run->flow && run->registered)
+            return run;
+        registered->finish++;
+    }
+    return NULL;
+}
+
+// Whether all have stored their slices.
+static bool registered_is_done(const struct shared *shared, const struct shared_run *run)
+{
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        if (board_read(&shared_seat(shared, i)->stored) <= run->ordinal)
+            return false;
+    }
+    return true;
+}
+
+// Runs that all have stored are done here, and what they kept is free again. Whether there were
+// any.
+static bool registered_end_runs(struct shared *shared)
+{
+    for (bool any = false;; any = true) {
+        struct shared_run *run = registered_oldest(shared);
+        if (!run || !registered_is_done(shared, run))
+            return any;
+        for (uint32_t i = 0; i < shared->seats; i++)
+            registered_leave_block(shared, i, run->memory[i].block);
+        shared_run_done(shared, run);
+        shared_tell(shared);
+    }
+}
+
+// What a mate says of its memory. False: it is impossible.
+static bool registered_read_mate(struct shared *shared, uint32_t seat,
+                                 const struct board_memory *from, const struct flow *flow,
+                                 struct rows *rows)
+{
+    struct registered *registered = &shared->registered;
+    const struct regions *regions = shared->transport->regions;
+    const uint64_t elements = flow->collective->elements;
+    const uint32_t element = flow->map.element_bytes;
+    const uint32_t count = from->rows;
+    const uint32_t block = from->block;
+    *rows = (struct rows){.count = count, .block = BOARD_NONE};
+    if (count == 1)
+        return rows_read(regions, seat, &from->row, 1, elements, element, &rows->only);
+    if (count == 0 || count > BOARD_ROWS || block >= BOARD_ROW_BLOCKS ||
+        (registered->taken[seat] >> block & 1) != 0)
+        return false;
+    struct row *list = registered_rows(shared, seat, block);
+    rows->block = block;
+    rows->list = list;
+    registered->taken[seat] |= 1u << block;
+    return rows_read(regions, seat, shared_seat(shared, seat)->rows[block], count, elements,
+                     element, list);
+}
+
+const char *registered_read(struct shared *shared, const struct board_run *from,
+                            const struct flow *flow, struct shared_run *run, uint32_t *seat)
+{
+    const uint32_t record = from->records[shared->seat];
+    // A mate may have done a run, and have used its block again, before this rank has looked: the
+    // end of that run is visible here by now, because it is in front of the join.
+    (void)registered_end_runs(shared);
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        *seat = i;
+        if (i == shared->seat && record < BOARD_RECORDS)
+            run->memory[i] = shared->registered.joined[record];
+        else if (!shared->transport->regions ||
+                 !registered_read_mate(shared, i, &from->memory[i], flow, &run->memory[i]))
+            return "sent memory that is not mapped here";
+        if (run->memory[i].count == 0)
+            return "sent a run of memory that is private";
+    }
+    return NULL;
+}
+
+// ---- runs ---------------------------------------------------------------------------------------
+
+static struct ring_span registered_slice(const struct shared *shared, const struct shared_run *run)
+{
+    const struct ring_span whole = {0, run->flow->collective->elements};
+    return pieces_part(whole, shared->seats, shared->seat);
+}
+
+// The run of which this rank has to store its slice next.
+static struct shared_run *registered_next(struct shared *shared)
+{
+    struct registered *registered = &shared->registered;
+    if (registered->run < shared->runs_done)
+        registered->run = shared->runs_done;
+    while (registered->run < shared->runs_seen) {
+        struct shared_run *run = shared_run(shared, registered->run);
+        if (run->flow && run->registered && run->ordinal >= registered->stored)
+            return run;
+        registered->run++;
+    }
+    return NULL;
+}
+
+// Says that this rank is about to write to the memory of all. False: somebody has revoked it.
+static bool registered_enter(struct shared *shared)
+{
+    struct board_block *block = registered_block(shared, shared->seat);
+    atomic_store(&block->writing.value, 1);
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        if (atomic_load(&shared_seat(shared, i)->revoked.value) == 0)
+            continue;
+        atomic_store(&block->writing.value, 0);
+        shared->registered.stopped = true;
+        return false;
+    }
+    return true;
+}
+
+// The beginning of a span that lies in one row on all ranks: its elements, and where each rank has
+// them.
+static uint64_t registered_place(const struct shared *shared, const struct shared_run *run,
+                                 struct ring_span span, uint8_t **memory)
+{
+    uint64_t count = span.count;
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        uint64_t left = 0;
+        memory[i] = rows_at(&run->memory[i], span.first, run->flow->map.element_bytes, &left);
+        count = left < count ? left : count;
+    }
+    return count;
+}
+
+// The sum goes to this rank's memory; both: and to that of its only mate, by the same loop.
+static void registered_combine(const struct shared *shared, const struct shared_run *run,
+                               uint8_t *const *memory, uint64_t count, bool both)
+{
+    const void *sources[LOCKSTEP_MAX_MATES];
+    for (uint32_t i = 0; i < shared->seats; i++)
+        sources[i] = run->factors[i] > 0 ? memory[i] : NULL;
+    struct kernel_combination what = pieces_combination(run->flow, run, sources, shared->seats);
+    what.also = both ? memory[1 - shared->seat] : NULL;
+    kernel_combine(&what, memory[shared->seat], count);
+}
+
+// What is final in the memory of one rank goes to that of another one; BOARD_NONE: of all others.
+static void registered_copy(const struct shared *shared, const struct shared_run *run,
+                            uint8_t *const *memory, uint64_t count, uint32_t from, uint32_t to)
+{
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        if (i != from && (to == BOARD_NONE || to == i))
+            kernel_copy(memory[i], memory[from], count * run->flow->map.element_bytes, false);
+    }
+}
+
+static void registered_copy_span(const struct shared *shared, const struct shared_run *run,
+                                 struct ring_span span, uint32_t from, uint32_t to)
+{
+    uint8_t *memory[LOCKSTEP_MAX_MATES] = {NULL};
+    while (span.count > 0) {
+        const uint64_t count = registered_place(shared, run, span, memory);
+        registered_copy(shared, run, memory, count, from, to);
+        span.first += count;
+        span.count -= count;
+    }
+}
+
+// Sums a block into the memory of two ranks at once. Each element of the mate's is intact or final
+// at every instant, and there is no other survivor whose memory would have to be like it.
+static void registered_spread_pair(struct shared *shared, const struct shared_run *run,
+                                   struct ring_span span)
+{
+    uint8_t *memory[LOCKSTEP_MAX_MATES] = {NULL};
+    while (span.count > 0) {
+        const uint64_t count = registered_place(shared, run, span, memory);
+        registered_combine(shared, run, memory, count, true);
+        span.first += count;
+        span.count -= count;
+    }
+}
+
+// Sums a block into this rank's memory, and copies it to that of the mates. Mostly it is one part,
+// whose places need not be looked up again.
+static void registered_spread(struct shared *shared, const struct shared_run *run,
+                              struct ring_span span)
+{
+    struct registered *registered = &shared->registered;
+    struct board_block *block = registered_block(shared, shared->seat);
+    uint8_t *memory[LOCKSTEP_MAX_MATES] = {NULL};
+    struct ring_span rest = span;
+    uint64_t count = 0;
+    board_describe(block, registered->run, span.first, span.count);
+    while (rest.count > 0) {
+        count = registered_place(shared, run, rest, memory);
+        registered_combine(shared, run, memory, count, false);
+        rest.first += count;
+        rest.count -= count;
+    }
+    board_publish(&block->filled, ++registered->blocks);
+    if (count == span.count)
+        registered_copy(shared, run, memory, count, shared->seat, BOARD_NONE);
+    else
+        registered_copy_span(shared, run, span, shared->seat, BOARD_NONE);
+    board_publish(&block->spread, registered->blocks);
+}
+
+// Some blocks of the slice. False: there are no more, or they may not be written.
+static bool registered_advance(struct shared *shared, const struct shared_run *run)
+{
+    struct registered *registered = &shared->registered;
+    const struct ring_span slice = registered_slice(shared, run);
+    const uint64_t most = BOARD_BLOCK_BYTES / run->flow->map.element_bytes;
+    if (registered->done == slice.count || !registered_enter(shared))
+        return false;
+    for (uint32_t i = 0; i < REGISTERED_BLOCKS && registered->done < slice.count; i++) {
+        const uint64_t left = slice.count - registered->done;
+        const struct ring_span span = {slice.first + registered->done, left < most ? left : most};
+        if (shared->seats == 2)
+            registered_spread_pair(shared, run, span);
+        else
+            registered_spread(shared, run, span);
+        registered->done += span.count;
+        shared->transport->totals.payload_bytes_sent +=
+            span.count * run->flow->map.element_bytes * (shared->seats - 1);
+    }
+    board_publish(&registered_block(shared, shared->seat)->writing, 0);
+    return true;
+}
+
+static bool registered_store(struct shared *shared)
+{
+    struct registered *registered = &shared->registered;
+    struct shared_run *run = registered->stopped ? NULL : registered_next(shared);
+    if (!run)
+        return false;
+    if (run->flow->collective->first_sent_us == 0)
+        run->flow->collective->first_sent_us = clock_now_us();
+    for (uint32_t i = 0; i < REGISTERED_TURNS; i++) {
+        if (!registered_advance(shared, run))
+            break;
+    }
+    if (registered->stopped || registered->done < registered_slice(shared, run).count)
+        return !registered->stopped;
+    registered->done = 0;
+    registered->run++;
+    board_publish(&shared_seat(shared, shared->seat)->stored, ++registered->stored);
+    shared_tell(shared);
+    return true;
+}
+
+bool registered_work(struct shared *shared)
+{
+    if (!shared->transport->regions)
+        return false;
+    registered_exchange(shared);
+    const bool stores = registered_store(shared);
+    return registered_end_runs(shared) || stores;
+}
+
+bool registered_pending(const struct shared *shared)
+{
+    const struct registered *registered = &shared->registered;
+    if (!shared->transport->regions)
+        return false;
+    if (registered_has_news(shared))
+        return true;
+    for (uint64_t i = shared->runs_done; i < shared->runs_seen; i++) {
+        const struct shared_run *run = &shared->runs[i % BOARD_RUNS];
+        if (run->flow && run->registered &&
+            ((run->ordinal >= registered->stored && !registered->stopped) ||
+             registered_is_done(shared, run)))
+            return true;
+    }
+    return false;
+}
+
+// ---- letting go ---------------------------------------------------------------------------------
+
+static bool registered_has_unfinished(const struct shared *shared)
+{
+    for (uint64_t i = shared->runs_done; i < shared->runs_seen; i++) {
+        const struct shared_run *run = &shared->runs[i % BOARD_RUNS];
+        if (run->flow && run->registered)
+            return true;
+    }
+    return false;
+}
+
+// Whether a mate that may be alive is inside of a block.
+static bool registered_is_written(const struct shared *shared)
+{
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        if (i != shared->seat && (shared->registered.ended >> i & 1) == 0 &&
+            atomic_load(&registered_block(shared, i)->writing.value) != 0)
+            return true;
+    }
+    return false;
+}
+
+// What a mate has summed and not brought to everybody is taken from its memory.
+static void registered_finish_block(struct shared *shared, uint32_t seat)
+{
+    struct board_filled block;
+    if (!board_take_block(registered_block(shared, seat), &block) ||
+        block.run < shared->runs_done || block.run >= shared->runs_seen)
+        return;
+    const struct shared_run *run = shared_run(shared, block.run);
+    if (!run->flow || !run->registered)
+        return;
+    const uint32_t element = run->flow->map.element_bytes;
+    const uint64_t elements = run->flow->collective->elements;
+    if (block.first > elements || block.count > elements - block.first ||
+        block.count > BOARD_BLOCK_BYTES / element)
+        return;
+    registered_copy_span(shared, run, (struct ring_span){block.first, block.count}, seat,
+                         shared->seat);
+}
+
+void registered_let_go(struct shared *shared)
+{
+    struct regions *regions = shared->transport->regions;
+    if (!shared->stands || !regions)
+        return;
+    atomic_store(&shared_seat(shared, shared->seat)->revoked.value, 1);
+    if (registered_has_unfinished(shared)) {
+        const uint64_t end_ms = clock_now_ms() + REGISTERED_LET_GO_MS;
+        bool written = registered_is_written(shared);
+        while (written && clock_now_ms() < end_ms) {
+            (void)sched_yield();
+            written = registered_is_written(shared);
+        }
+        if (written)
+            (void)regions_detach(regions);
+        for (uint32_t i = 0; i < shared->seats; i++) {
+            if (i != shared->seat)
+                registered_finish_block(shared, i);
+        }
+    }
+    regions_begin(regions, 0, 0);
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which links stand still: for whoever explains a stall. A link is looked at only when somebody
+// asks, so it stands still since the first look at which it was as it is now; that is a bound from
+// below. Driver.
+
+#include "worker/transport/flow/flows.h"
+
+#define INSPECT_STILL_MS 1000 // Less is no news.
+
+static struct link_state inspect_look(struct transport *transport, struct peer_link *peer)
+{
+    struct link *link = peer->stream.link;
+    struct link_state now = {
+        .rank = peer->rank,
+        .awaited = transport_needs(transport, peer),
+        .unsent = peer->stream.queued_bytes +
+                  (link != NULL && link->ops->unsent != NULL ? link->ops->unsent(link) : 0),
+        .received = peer->stream.bytes_received,
+    };
+    now.reached =
+        now.unsent > 0 && link != NULL && link->ops->reached != NULL && link->ops->reached(link);
+    return now;
+}
+
+// Whether nothing has moved on it for long enough. What was seen is kept with the peer.
+static bool inspect_stands(struct peer_link *peer, const struct link_state *now, uint64_t now_ms,
+                           struct link_state *link)
+{
+    struct link_state *seen = &peer->seen;
+    const bool moved = seen->still_ms == 0 || now->received != seen->received ||
+                       now->unsent != seen->unsent || now->awaited != seen->awaited;
+    if (moved) {
+        *seen = *now;
+        seen->still_ms = now_ms;
+        return false;
+    }
+    *link = *now;
+    link->still_ms = now_ms - seen->still_ms;
+    return link->still_ms >= INSPECT_STILL_MS && (now->unsent > 0 || now->awaited);
+}
+
+// Where a link goes: into free room, or in the place of one that holds no bytes back.
+static struct link_state *inspect_room(struct link_state *links, uint32_t *count, uint32_t most,
+                                       const struct link_state *link)
+{
+    if (*count < most)
+        return &links[(*count)++];
+    for (uint32_t i = 0; i < most && link->unsent > 0; i++)
+        if (links[i].unsent == 0)
+            return &links[i];
+    return NULL;
+}
+
+uint32_t transport_inspect(struct transport *transport, uint64_t now_ms, struct link_state *links,
+                           uint32_t most)
+{
+    uint32_t count = 0;
+    thread_assert(&transport->thread);
+    for (uint32_t i = 0; i < transport->peer_count; i++) {
+        struct peer_link *peer = &transport->peers[i];
+        struct link_state link;
+        if (peer->state != PEER_PROVEN)
+            continue;
+        const struct link_state now = inspect_look(transport, peer);
+        if (!inspect_stands(peer, &now, now_ms, &link))
+            continue;
+        struct link_state *room = inspect_room(links, &count, most, &link);
+        if (room != NULL)
+            *room = link;
+    }
+    return count;
+}

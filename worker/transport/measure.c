@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How fast the links of a generation are, measured once, before formed() is reported: the algorithm
+// of every collective follows from it. Engine thread.
+//
+// Each rank measures its successors, in the ring of the world and in the one between hosts, one
+// after the other, while all ranks do the same. A *ping* is answered at once; half of the best
+// round trip is the latency. Then come *bursts*, each answered when its last frame is there, each
+// twice as large as the one before until one takes long enough to be trusted. The answers to pings
+// would queue behind them, and of a link of 1 Gbit/s 26 us became 180: so no rank sends bursts
+// before it has answered all pings of its predecessors, unless these are MEASURE_QUIET_MS late. A
+// burst can be slow for another reason than the link, above all when ranks share cores: it is
+// repeated, and the best of its size counts.
+//
+// A rank answers from the moment a link stands until it is told the tuning: a peer may begin
+// earlier and end later. When the time is over what is known is reported, and what is not known is
+// 0; what is on its way then may arrive after the tuning, is read, and is not answered. All of it
+// is bounded for each peer, so a peer that measures for ever is lost, and holds no memory here. A
+// loopback is not measured: its figures are fixed, so that tests choose the same algorithms on
+// every run.
+
+#include "base/clock.h"
+#include "worker/transport/flow/flows.h"
+
+#include <stdlib.h>
+
+#define MEASURE_MOST_MS 500 // In all.
+#define MEASURE_PINGS 20
+#define MEASURE_QUIET_MS 100
+#define MEASURE_FRAME_BYTES (256 * 1024)
+#define MEASURE_BURST_BYTES (4 * 1024 * 1024) // The largest.
+#define MEASURE_BURST_NS 4000000 // One that takes so long at best is trusted, ...
+#define MEASURE_TRIES 4 // ... of so many, ...
+#define MEASURE_LONG_NS 100000000 // ... or at once, when no scheduler explains it.
+#define MEASURE_ANSWERS (4 * MEASURE_PINGS) // To one peer.
+#define MEASURE_BURST_FRAMES (8 * MEASURE_BURST_BYTES / MEASURE_FRAME_BYTES) // Of one peer.
+static_assert(MEASURE_TRIES * 2 * MEASURE_BURST_BYTES / MEASURE_FRAME_BYTES <= MEASURE_BURST_FRAMES,
+              "who measures as here is not taken for one that does so for ever");
+#define MEASURE_LOOPBACK_NS 2000
+#define MEASURE_LOOPBACK_BYTES_PER_S UINT64_C(4000000000)
+
+// What a frame is: the field `part` of its header. `slot` counts, `credit` is 1 in the last frame
+// of a burst.
+enum measure_part {
+    MEASURE_PING = 1,
+    MEASURE_PONG = 2,
+    MEASURE_BURST = 3,
+    MEASURE_TAKEN = 4, // The burst is there.
+};
+
+static struct peer_link *measure_target(const struct measure *measure)
+{
+    return measure->targets[measure->target];
+}
+
+static void measure_send(struct peer_link *peer, enum measure_part part, uint32_t number,
+                         uint32_t bytes, bool last)
+{
+    struct transport *transport = peer->transport;
+    const struct frame_header header = {.kind = FRAME_MEASURE,
+                                        .generation = transport->world.generation,
+                                        .part = (uint32_t)part,
+                                        .slot = number,
+                                        .credit = last ? 1 : 0,
+                                        .chunk = transport->world.rank,
+                                        .payload_bytes = bytes};
+    struct out_frame *frame = transport_frame(transport, &header);
+    if (!frame) {
+        transport_lose(peer, transport_no_memory);
+        return;
+    }
+    frame->buffer = transport->measure.bytes;
+    frame->source = bytes > 0 ? SOURCE_BUFFER : SOURCE_NONE;
+    stream_queue(&peer->stream, frame);
+}
+
+// ---- measuring ----------------------------------------------------------------------------------
+
+static void measure_ping(struct transport *transport)
+{
+    struct measure *measure = &transport->measure;
+    measure->sent_ns = clock_now_ns();
+    measure_send(measure_target(measure), MEASURE_PING, ++measure->number, 0, false);
+}
+
+static void measure_burst(struct transport *transport)
+{
+    struct measure *measure = &transport->measure;
+    measure->tries++;
+    measure->sent_ns = clock_now_ns();
+    measure->number++;
+    for (uint64_t left = measure->burst_bytes; left > 0; left -= MEASURE_FRAME_BYTES)
+        measure_send(measure_target(measure), MEASURE_BURST, measure->number, MEASURE_FRAME_BYTES,
+                     left == MEASURE_FRAME_BYTES);
+}
+
+static void measure_begin_target(struct transport *transport)
+{
+    struct measure *measure = &transport->measure;
+    measure->stage = MEASURE_LATENCY;
+    measure->pings = 0;
+    measure->best_ns[measure->target] = UINT64_MAX;
+    measure_ping(transport);
+}
+
+// The first burst of a size.
+static void measure_burst_of(struct transport *transport, uint64_t bytes)
+{
+    struct measure *measure = &transport->measure;
+    measure->burst_bytes = bytes;
+    measure->burst_ns = UINT64_MAX;
+    measure->tries = 0;
+    measure_burst(transport);
+}
+
+// The best burst of this size says how fast the target's link is.
+static void measure_note_bandwidth(struct measure *measure)
+{
+    uint64_t took_ns = measure->burst_ns;
+    if (took_ns > 2 * measure->best_ns[measure->target])
+        took_ns -= measure->best_ns[measure->target];
+    const uint64_t bytes_per_s = measure->burst_bytes * 1000000000 / (took_ns + 1);
+    if (measure->bytes_per_s == 0 || bytes_per_s < measure->bytes_per_s)
+        measure->bytes_per_s = bytes_per_s;
+}
+
+// The latency of a target is known.
+static void measure_pinged(struct transport *transport)
+{
+    struct measure *measure = &transport->measure;
+    if (++measure->target < measure->target_count) {
+        measure_begin_target(transport);
+        return;
+    }
+    measure->stage = MEASURE_QUIET;
+    measure->quiet_ms = clock_now_ms() + MEASURE_QUIET_MS;
+}
+
+static bool measure_is_quiet(const struct transport *transport)
+{
+    const struct peer_link *const others[] = {transport->ring.predecessor,
+                                              transport->hosts.predecessor};
+    for (size_t i = 0; i < 2; i++)
+        if (others[i] && others[i]->pinged < MEASURE_PINGS)
+            return false;
+    return true;
+}
+
+static void measure_begin_bursts(struct transport *transport)
+{
+    transport->measure.stage = MEASURE_BANDWIDTH;
+    transport->measure.target = 0;
+    measure_burst_of(transport, MEASURE_FRAME_BYTES);
+}
+
+// The bandwidth of a target is known.
+static void measure_next_target(struct transport *transport)
+{
+    struct measure *measure = &transport->measure;
+    if (++measure->target < measure->target_count) {
+        measure_burst_of(transport, MEASURE_FRAME_BYTES);
+        return;
+    }
+    measure->stage = MEASURE_DONE;
+    form_check_complete(transport);
+}
+
+static void measure_heard_pong(struct transport *transport)
+{
+    struct measure *measure = &transport->measure;
+    const uint64_t round_ns = clock_now_ns() - measure->sent_ns;
+    uint64_t *best_ns = &measure->best_ns[measure->target];
+    if (round_ns < *best_ns)
+        *best_ns = round_ns;
+    if (++measure->pings < MEASURE_PINGS) {
+        measure_ping(transport);
+        return;
+    }
+    const uint64_t latency_ns = *best_ns / 2 > 0 ? *best_ns / 2 : 1;
+    if (latency_ns > measure->latency_ns)
+        measure->latency_ns = latency_ns;
+    measure_pinged(transport);
+}
+
+static void measure_heard_taken(struct transport *transport)
+{
+    struct measure *measure = &transport->measure;
+    const uint64_t took_ns = clock_now_ns() - measure->sent_ns;
+    if (took_ns < measure->burst_ns)
+        measure->burst_ns = took_ns;
+    if (took_ns < MEASURE_BURST_NS && measure->burst_bytes < MEASURE_BURST_BYTES) {
+        measure_burst_of(transport, 2 * measure->burst_bytes);
+    } else if (took_ns < MEASURE_LONG_NS && measure->tries < MEASURE_TRIES) {
+        measure_burst(transport);
+    } else {
+        measure_note_bandwidth(measure);
+        measure_next_target(transport);
+    }
+}
+
+static void measure_begin(struct transport *transport)
+{
+    struct measure *measure = &transport->measure;
+    struct peer_link *const targets[] = {transport->ring.successor, transport->hosts.successor};
+    for (size_t i = 0; i < 2; i++)
+        if (targets[i] && (i == 0 || targets[i] != targets[0]))
+            measure->targets[measure->target_count++] = targets[i];
+    measure->deadline_ms = clock_now_ms() + MEASURE_MOST_MS;
+    measure->stage = MEASURE_DONE;
+    if (transport->given_latency_ns != 0) {
+        measure->latency_ns = transport->given_latency_ns;
+        measure->bytes_per_s = transport->given_bytes_per_s;
+    } else if (transport->kind == TRANSPORT_LOOPBACK) {
+        measure->latency_ns = MEASURE_LOOPBACK_NS;
+        measure->bytes_per_s = MEASURE_LOOPBACK_BYTES_PER_S;
+    } else if (measure->target_count > 0) {
+        measure_begin_target(transport);
+    }
+}
+
+int measure_form(struct transport *transport)
+{
+    measure_forget(transport);
+    if (transport->kind == TRANSPORT_LOOPBACK || transport->world.world_size == 1)
+        return 0;
+    transport->measure.bytes = calloc(1, MEASURE_FRAME_BYTES);
+    return transport->measure.bytes ? 0 : -1;
+}
+
+void measure_forget(struct transport *transport)
+{
+    free(transport->measure.bytes);
+    transport->measure = (struct measure){.stage = MEASURE_NONE};
+}
+
+bool measure_settled(struct transport *transport, uint64_t now_ms)
+{
+    struct measure *measure = &transport->measure;
+    if (measure->stage == MEASURE_NONE)
+        measure_begin(transport);
+    if (now_ms >= measure->deadline_ms && measure->stage != MEASURE_DONE) {
+        if (measure->stage == MEASURE_BANDWIDTH && measure->burst_ns != UINT64_MAX)
+            measure_note_bandwidth(measure);
+        measure->stage = MEASURE_DONE;
+    }
+    if (measure->stage == MEASURE_QUIET &&
+        (measure_is_quiet(transport) || now_ms >= measure->quiet_ms))
+        measure_begin_bursts(transport);
+    return measure->stage == MEASURE_DONE;
+}
+
+bool measure_awaits(const struct transport *transport)
+{
+    return transport->measure.stage == MEASURE_LATENCY ||
+           transport->measure.stage == MEASURE_QUIET ||
+           transport->measure.stage == MEASURE_BANDWIDTH;
+}
+
+uint64_t measure_deadline(const struct transport *transport)
+{
+    if (transport->measure.stage == MEASURE_QUIET)
+        return transport->measure.quiet_ms;
+    return measure_awaits(transport) ? transport->measure.deadline_ms : UINT64_MAX;
+}
+
+// ---- being measured -----------------------------------------------------------------------------
+
+const char *measure_frame_begins(struct peer_link *peer, struct stream *stream)
+{
+    const struct frame_header *header = &stream->header;
+    struct measure *measure = &peer->transport->measure;
+    if (header->chunk != peer->rank)
+        return "it is of another rank";
+    if (header->part < MEASURE_PING || header->part > MEASURE_TAKEN)
+        return "its part is unknown";
+    if (header->used_bytes != 0 ||
+        header->payload_bytes != (header->part == MEASURE_BURST ? MEASURE_FRAME_BYTES : 0))
+        return "its length is wrong";
+    if (header->payload_bytes == 0)
+        return NULL;
+    if (!measure->bytes)
+        return "this link is not measured";
+    stream->target.kind = TARGET_BUFFER;
+    stream->target.buffer = measure->bytes;
+    return NULL;
+}
+
+// Whether this is the answer that is waited for; a late one is not.
+static bool measure_awaited(const struct peer_link *peer, enum measure_stage stage)
+{
+    const struct measure *measure = &peer->transport->measure;
+    return measure->stage == stage && peer == measure_target(measure) &&
+           peer->stream.header.slot == measure->number;
+}
+
+const char *measure_frame_ended(struct peer_link *peer)
+{
+    const struct frame_header *header = &peer->stream.header;
+    if (++peer->measured > MEASURE_ANSWERS + MEASURE_BURST_FRAMES)
+        return "it measures for too long";
+    if (peer->transport->measure.over)
+        return NULL; // Nobody waits for an answer any more.
+    switch ((enum measure_part)header->part) {
+    case MEASURE_PING:
+        peer->pinged++;
+        measure_send(peer, MEASURE_PONG, header->slot, 0, false);
+        break;
+    case MEASURE_PONG:
+        if (measure_awaited(peer, MEASURE_LATENCY))
+            measure_heard_pong(peer->transport);
+        break;
+    case MEASURE_BURST:
+        if (header->credit != 0)
+            measure_send(peer, MEASURE_TAKEN, header->slot, 0, false);
+        break;
+    case MEASURE_TAKEN:
+        if (measure_awaited(peer, MEASURE_BANDWIDTH))
+            measure_heard_taken(peer->transport);
+        break;
+    }
+    return NULL;
+}
+
+// ---- what is known ------------------------------------------------------------------------------
+
+void transport_links(const struct transport *transport, struct transport_links *links)
+{
+    const struct locality *locality = &transport->world.locality;
+    links->shares = (locality->mate_count == 1 && !transport->shared) || shared_stands(transport);
+    links->latency_ns = transport->measure.latency_ns;
+    links->bytes_per_s = transport->measure.bytes_per_s;
+}
+
+void transport_tuned(struct transport *transport, uint64_t bytes_per_s)
+{
+    thread_assert(&transport->thread);
+    transport->measure.agreed_bytes_per_s = bytes_per_s;
+    transport->measure.over = true;
+}

@@ -1,0 +1,563 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Allreduces by recursive doubling and halving. The schedule is schedule.c's, the arithmetic
+// sum.c's, what a stripe is worth is kept by value.c, the bytes are
+// worker/link/stream.c's; here is when a frame may be sent, where one that arrives goes, and what
+// it sets off. Engine thread.
+//
+// Words: stripe and move as in schedule.h. Each stripe makes the moves of this rank in order, by
+// itself. A move is *over* when its frame was taken by the link (of partial sums: what they were
+// sent from changes next) and the frame of its peer has arrived. A peer may be moves ahead, so what
+// arrives waits in the stripe, one block of scratch for each move. A stripe is *complete* when all
+// moves are over and all frames were taken; `base` is the lowest that is not, and [base, base +
+// window) are *open*.
+//
+// A result may arrive in user memory only where the input that was there is not needed any more.
+// Whoever has a result has had this rank's input for it: pair_given says in which move it was sent,
+// and a peer whose result comes before that move is over has invented it.
+//
+// Credit is as in worker/transport/ring/ring.c, but for each peer: a rank sends frames of a stripe
+// only to peers that have it open. The lowest stripe that is not complete anywhere is open
+// everywhere, its frames wait for nothing but one another in the order of rounds, and receivers
+// never stop reading: so it completes. What a rank holds is at most a window of stripes, each with
+// a block for every round.
+//
+// Units: as in worker/transport/ring/ring.c. A frame says of the units that its elements meet which
+// are used, as far as its sender knows; when that is none, it has no payload and stands for zeros,
+// or for no result.
+
+#include "worker/transport/pair/pair.h"
+
+#include "base/clock.h"
+#include "worker/kernels/kernels.h"
+
+#include <assert.h>
+#include <string.h>
+
+static_assert(PAIR_MAX_MOVES <= 32, "a bit for each move");
+
+const size_t pair_bytes = sizeof(struct pair_run);
+
+static void pair_advance(struct transport *transport, struct flow *flow, uint64_t index);
+
+// ---- sending ------------------------------------------------------------------------------------
+
+// Where the payload of a move's frame is.
+static void pair_source(const struct flow *flow, const struct pair_run *run, uint64_t index,
+                        struct out_frame *frame)
+{
+    const struct pair_stripe *stripe = &run->stripes[index % run->pair.window];
+    const struct ring_span span = pair_sent_span(&run->pair, index, stripe->move);
+    const struct ring_span held = pair_held(run, index, stripe->move);
+    const uint64_t before = (span.first - held.first) * dtype_size(flow->partial);
+    frame->source = SOURCE_BUFFER;
+    if (stripe->value == VALUE_RESULT && run->pair.halves && stripe->direct)
+        frame->source = SOURCE_OUT;
+    else if (stripe->value == VALUE_RESULT && run->pair.halves)
+        frame->buffer = pair_result_at(flow, run, index, span);
+    else if (stripe->value == VALUE_RESULT)
+        frame->buffer = stripe->sum;
+    else if (stripe->value == VALUE_INPUT)
+        frame->source = SOURCE_IN;
+    else
+        frame->buffer = stripe->sum + before;
+    if (frame->source != SOURCE_BUFFER)
+        frame->cursor = extent_seek(&flow->map, span.first);
+}
+
+static struct frame_header pair_header(const struct transport *transport, const struct flow *flow,
+                                       enum frame_kind kind)
+{
+    return (struct frame_header){
+        .kind = kind,
+        .generation = transport->world.generation,
+        .step = flow->tag.step,
+        .space = flow->tag.space,
+        .slot = flow->tag.slot,
+        .signature = flow->collective->signature,
+    };
+}
+
+// The frame of the stripe's move. False: there is no memory.
+static bool pair_send(struct transport *transport, struct flow *flow, struct pair_run *run,
+                      uint64_t index)
+{
+    struct pair_stripe *stripe = pair_stripe_of(run, index);
+    const struct pair_turn *turn = &run->turns[stripe->move];
+    const struct ring_span span = pair_sent_span(&run->pair, index, stripe->move);
+    const struct unit_range units = pair_units(flow, span);
+    if (!turn->move.final &&
+        !pair_value_ready(transport, flow, stripe, pair_held(run, index, stripe->move)))
+        return false;
+    struct frame_header header = pair_header(transport, flow, FRAME_PAIR);
+    header.dtype = pair_dtype(flow, &turn->move);
+    header.used_bytes = units_bytes(units.count);
+    header.part = turn->move.round;
+    header.chunk = transport->world.rank;
+    header.credit = (uint32_t)index;
+    header.weight = stripe->weight;
+    if (turn->move.final ? pair_results(flow, span, stripe->weight)
+                         : units_usage(flow->collective->used, units) != USAGE_NONE)
+        header.payload_bytes = (uint32_t)(span.count * dtype_size(header.dtype));
+    struct out_frame *frame = transport_frame(transport, &header);
+    if (!frame)
+        return false;
+    units_pack(flow->collective->used, units, frame->head + LOCKSTEP_FRAME_HEADER_BYTES);
+    frame->urgent = false;
+    frame->flow = flow;
+    frame->stripe = index * PAIR_MAX_MOVES + stripe->move;
+    if (header.payload_bytes > 0)
+        pair_source(flow, run, index, frame);
+    stripe->queued = true;
+    transport->pairs_queued = true;
+    stream_queue(&turn->peer->stream, frame);
+    return true;
+}
+
+bool pair_feed(struct transport *transport)
+{
+    const bool queued = transport->pairs_queued;
+    transport->pairs_queued = false;
+    return queued;
+}
+
+static void pair_grant_to(struct transport *transport, struct flow *flow,
+                          const struct pair_run *run, struct peer_link *peer)
+{
+    struct frame_header header = pair_header(transport, flow, FRAME_CREDIT);
+    header.part = FRAME_CREDIT_PAIR;
+    header.credit = (uint32_t)run->opened;
+    struct out_frame *frame = transport_frame(transport, &header);
+    if (!frame) {
+        transport_lose(peer, transport_no_memory);
+        return;
+    }
+    transport->pairs_queued = true;
+    stream_queue(&peer->stream, frame);
+}
+
+// Tells the peers what is open here: the first time, then half a window at a time.
+static void pair_grant(struct transport *transport, struct flow *flow, struct pair_run *run)
+{
+    const uint64_t news = run->opened - run->credited;
+    uint32_t told = 0;
+    if (run->pair.eager || news == 0)
+        return;
+    if (run->credited > 0 && news < run->pair.window / 2 && run->opened < run->pair.stripes)
+        return;
+    run->credited = run->opened;
+    for (uint32_t i = 0; i < run->moves; i++) {
+        const uint32_t bit = 1u << pair_index(run->turns[i].peer);
+        if (run->turns[i].move.receives && !(told & bit))
+            pair_grant_to(transport, flow, run, run->turns[i].peer);
+        if (run->turns[i].move.receives)
+            told |= bit;
+    }
+}
+
+// ---- stripes ------------------------------------------------------------------------------------
+
+static bool pair_is_complete(const struct pair_run *run, const struct pair_stripe *stripe)
+{
+    return stripe->move == run->moves && stripe->taken == run->sends;
+}
+
+static void pair_open(struct transport *transport, struct flow *flow, struct pair_run *run)
+{
+    const uint64_t end = run->base + run->pair.window;
+    const uint64_t limit = end < run->pair.stripes ? end : run->pair.stripes;
+    for (; run->opened < limit; run->opened++)
+        pair_value_init(flow, pair_stripe_of(run, run->opened),
+                        pair_stripe(&run->pair, run->opened));
+    pair_grant(transport, flow, run);
+}
+
+static void pair_close(struct transport *transport, struct pair_stripe *stripe)
+{
+    pair_put(transport, stripe->block);
+    pair_put(transport, stripe->results);
+    stripe->block = stripe->sum = stripe->results = NULL;
+}
+
+static void pair_end_run(struct transport *transport, struct flow *flow)
+{
+    flow->collective->last_received_us = clock_now_us();
+    scratch_put(&transport->pairs, flow->part);
+    flow->part = NULL;
+    flow->receives_left = flow->sends_left = 0;
+    list_remove(&flow->turn);
+    list_push_back(&transport->done, &flow->turn);
+}
+
+// A stripe has made its last move, or its last frame was taken.
+static void pair_completed(struct transport *transport, struct flow *flow, struct pair_run *run)
+{
+    const uint64_t before = run->opened;
+    while (run->base < run->opened && pair_is_complete(run, pair_stripe_of(run, run->base))) {
+        pair_close(transport, pair_stripe_of(run, run->base));
+        run->base++;
+    }
+    if (run->base == run->pair.stripes) {
+        pair_end_run(transport, flow);
+        return;
+    }
+    pair_open(transport, flow, run);
+    for (uint64_t i = before; flow->part && i < run->opened; i++)
+        pair_advance(transport, flow, i);
+}
+
+// Makes the moves of a stripe that can be made. False: there is no memory.
+static bool pair_make_moves(struct transport *transport, struct flow *flow, struct pair_run *run,
+                            uint64_t index)
+{
+    struct pair_stripe *stripe = pair_stripe_of(run, index);
+    while (stripe->move < run->moves) {
+        const struct pair_turn *turn = &run->turns[stripe->move];
+        const uint32_t bit = 1u << stripe->move;
+        if (turn->move.sends && !stripe->queued) {
+            if (!run->pair.eager && index >= run->granted[pair_index(turn->peer)])
+                return true;
+            if (!pair_send(transport, flow, run, index))
+                return false;
+        }
+        if (turn->move.sends && !turn->move.final && !(stripe->taken & bit))
+            return true;
+        if (turn->move.receives && !(stripe->arrived & bit))
+            return true;
+        if (turn->move.receives &&
+            !(turn->move.final ? pair_result : pair_sum)(transport, flow, run, index))
+            return false;
+        stripe->queued = false;
+        stripe->move++;
+    }
+    return true;
+}
+
+static void pair_advance(struct transport *transport, struct flow *flow, uint64_t index)
+{
+    struct pair_run *run = flow->part;
+    if (flow->mismatched || index < run->base || index >= run->opened)
+        return;
+    struct pair_stripe *stripe = pair_stripe_of(run, index);
+    if (!pair_make_moves(transport, flow, run, index))
+        transport_lose(run->turns[stripe->move].peer, transport_no_memory);
+    else if (index == run->base && pair_is_complete(run, stripe))
+        pair_completed(transport, flow, run);
+}
+
+void pair_sent(struct transport *transport, struct out_frame *frame, bool dropped)
+{
+    struct flow *flow = frame->flow;
+    const uint64_t index = frame->stripe / PAIR_MAX_MOVES;
+    const uint32_t move = (uint32_t)(frame->stripe % PAIR_MAX_MOVES);
+    const uint32_t payload_bytes = frame->payload_bytes;
+    if (frame->head != frame->bytes)
+        scratch_put(&transport->heads, frame->head);
+    scratch_put(&transport->frames, frame);
+    if (dropped)
+        return;
+    transport->totals.payload_bytes_sent += payload_bytes;
+    if (flow->collective->first_sent_us == 0)
+        flow->collective->first_sent_us = clock_now_us();
+    pair_stripe_of(flow->part, index)->taken |= 1u << move;
+    pair_advance(transport, flow, index);
+}
+
+// ---- what arrives -------------------------------------------------------------------------------
+
+// The used bits of a frame that exists: learned, or refused. NULL, or what is impossible.
+static const char *pair_learn(struct flow *flow, const struct frame_header *header,
+                              const uint8_t *used, struct ring_span span, bool final)
+{
+    const struct unit_range units = pair_units(flow, span);
+    if (header->used_bytes != units_bytes(units.count))
+        return "its used bits are not as many as its units";
+    if (!units_are_clean(used, units.count))
+        return "it has used bits of units that do not exist";
+    if (final && !units_include(used, units, flow->collective->used))
+        return "it says of a unit that is used that it is not";
+    units_merge(flow->collective->used, units, used);
+    return NULL;
+}
+
+// Payload bytes of a frame with these used bits.
+static uint64_t pair_payload(const struct flow *flow, const struct frame_header *header,
+                             const uint8_t *used, struct ring_span span, bool final)
+{
+    if (final && pair_is_mean(flow) && header->weight == 0)
+        return 0;
+    if (units_none(used, pair_units(flow, span).count))
+        return 0;
+    return span.count * dtype_size(header->dtype);
+}
+
+// Whether a frame whose signature agrees may arrive now, and in which move. NULL, or what is
+// impossible.
+static const char *pair_check(const struct peer_link *peer, struct flow *flow,
+                              const struct frame_header *header, const uint8_t *used,
+                              uint32_t *move)
+{
+    struct pair_run *run = flow->part;
+    if (!run)
+        return "its collective is complete";
+    const uint64_t open = run->pair.eager ? run->opened : run->credited;
+    *move = pair_expects(&run->pair, peer->rank, header->part);
+    if (*move == PAIR_MAX_MOVES)
+        return "it is no round between these ranks";
+    const struct pair_move *expected = &run->turns[*move].move;
+    if (header->dtype != pair_dtype(flow, expected))
+        return "its dtype is not the collective's";
+    if (header->weight > LOCKSTEP_MAX_WEIGHT_SUM)
+        return "its weight is more than all ranks together can have";
+    if (header->credit < run->base || header->credit >= open)
+        return "its stripe is not open";
+    struct pair_stripe *stripe = pair_stripe_of(run, header->credit);
+    if (stripe->begun & 1u << *move)
+        return "it comes twice";
+    if (expected->final && stripe->move <= pair_given(&run->pair, *move))
+        return "it is final before this rank took part";
+    const struct ring_span span = pair_received_span(&run->pair, header->credit, *move);
+    const char *text = pair_learn(flow, header, used, span, expected->final);
+    if (text)
+        return text;
+    if (header->payload_bytes != pair_payload(flow, header, used, span, expected->final))
+        return "its length is not the round's";
+    stripe->begun |= 1u << *move;
+    stripe->weights[*move] = header->weight;
+    return NULL;
+}
+
+// Where the payload of a frame that may arrive goes.
+static const char *pair_target(struct transport *transport, struct flow *flow, uint32_t move,
+                               struct stream *stream)
+{
+    struct pair_run *run = flow->part;
+    const uint64_t index = stream->header.credit;
+    const struct ring_span span = pair_received_span(&run->pair, index, move);
+    struct pair_stripe *stripe = pair_stripe_of(run, index);
+    if (stream->header.payload_bytes == 0)
+        return NULL;
+    stream->target.kind = TARGET_BUFFER;
+    if (!run->turns[move].move.final) {
+        stream->block = scratch_get(&transport->chunks);
+        stream->target.buffer = stream->block;
+        return stream->block ? NULL : transport_no_memory;
+    }
+    if (!pair_settle(transport, flow, run, index))
+        return transport_no_memory;
+    stream->target.buffer = pair_result_at(flow, run, index, span);
+    if (stripe->direct) {
+        stream->target.kind = TARGET_OUT;
+        stream->target.cursor = extent_seek(&flow->map, span.first);
+    }
+    return NULL;
+}
+
+void pair_take(const struct peer_link *peer, struct flow *flow, const struct frame_header *header,
+               void *block)
+{
+    const struct pair_run *run = flow->part;
+    const uint32_t move = pair_expects(&run->pair, peer->rank, header->part);
+    struct pair_stripe *stripe = pair_stripe_of(flow->part, header->credit);
+    stripe->received[move] = block;
+    stripe->arrived |= 1u << move;
+    pair_advance(peer->transport, flow, header->credit);
+}
+
+const char *pair_begin(struct peer_link *peer, struct stream *stream)
+{
+    const char *text = NULL;
+    uint32_t move = 0;
+    stream->flow = NULL;
+    stream->block = NULL;
+    stream->parked = NULL;
+    if (stream->header.chunk != peer->rank)
+        return "it does not come from its sender";
+    struct flow *flow = flow_of(peer, &stream->header, &text);
+    if (!flow)
+        return text;
+    if (!flow->collective)
+        return park_begin(peer, flow, stream);
+    if (!flow_is_pair(flow))
+        flow_mismatch(peer->transport, flow, peer->rank, flow_algorithm_text);
+    else if (stream->header.signature != flow->collective->signature)
+        flow_mismatch(peer->transport, flow, peer->rank, flow_signature_text);
+    if (flow->mismatched || !flow_is_pair(flow))
+        return NULL;
+    text = pair_check(peer, flow, &stream->header, stream->used, &move);
+    if (text)
+        return text;
+    stream->flow = flow;
+    return pair_target(peer->transport, flow, move, stream);
+}
+
+const char *pair_unpark(const struct peer_link *peer, struct flow *flow,
+                        const struct frame_header *header, const uint8_t *used)
+{
+    const struct pair_run *run = flow->part;
+    uint32_t move = 0;
+    if (run && !run->pair.eager)
+        return "it has no credit";
+    const char *text = pair_check(peer, flow, header, used, &move);
+    if (text)
+        return text;
+    if (run->turns[move].move.final)
+        return "it is final before this rank took part";
+    return NULL;
+}
+
+// ---- credit -------------------------------------------------------------------------------------
+
+// Before the launch: kept, until it is known what it should say.
+static void pair_credit_early(const struct peer_link *peer, struct flow *flow,
+                              const struct frame_header *header)
+{
+    if (flow->paired == 0) {
+        flow->paired_signature = header->signature;
+        flow->paired_rank = peer->rank;
+    } else if (header->signature != flow->paired_signature) {
+        flow->paired_odd = true;
+        flow->paired_odd_rank = peer->rank;
+    }
+    flow->paired |= 1u << pair_index(peer);
+}
+
+static bool pair_meets(const struct pair_run *run, const struct peer_link *peer)
+{
+    for (uint32_t i = 0; i < run->moves; i++)
+        if (run->turns[i].peer == peer)
+            return true;
+    return false;
+}
+
+const char *pair_credit(struct peer_link *peer, const struct frame_header *header)
+{
+    struct transport *transport = peer->transport;
+    const char *text = NULL;
+    struct flow *flow = flow_of(peer, header, &text);
+    if (!flow)
+        return text;
+    if (!flow->collective) {
+        pair_credit_early(peer, flow, header);
+        return NULL;
+    }
+    if (!flow_is_pair(flow))
+        flow_mismatch(transport, flow, peer->rank, flow_algorithm_text);
+    else if (header->signature != flow->collective->signature)
+        flow_mismatch(transport, flow, peer->rank, flow_signature_text);
+    struct pair_run *run = flow->part;
+    if (flow->mismatched || !flow_is_pair(flow))
+        return NULL;
+    if (!run || run->pair.eager || !pair_meets(run, peer) || header->credit > run->pair.stripes ||
+        header->credit <= run->granted[pair_index(peer)])
+        return "its credit is not of this collective";
+    run->granted[pair_index(peer)] = header->credit;
+    for (uint64_t i = run->base; flow->part && i < run->opened; i++)
+        pair_advance(transport, flow, i);
+    return NULL;
+}
+
+// ---- launching and ending -----------------------------------------------------------------------
+
+static void pair_schedule(struct transport *transport, struct flow *flow, struct pair_run *run)
+{
+    const struct collective *collective = flow->collective;
+    const size_t partial = dtype_size(flow->partial);
+    const size_t final = dtype_size(flow->final);
+    pair_init(&run->pair, flow->algorithm == ALGORITHM_HALVING, transport->world.world_size,
+              transport->world.rank, collective->elements,
+              (uint32_t)(partial > final ? partial : final), transport->world.chunk_bytes);
+    run->moves = pair_moves(&run->pair);
+    run->last_sum = pair_last_sum(&run->pair);
+    for (uint32_t i = 0; i < run->moves; i++) {
+        run->turns[i].move = pair_move(&run->pair, i);
+        run->turns[i].peer = transport_peer(transport, run->turns[i].move.peer);
+        if (run->turns[i].move.sends)
+            run->sends |= 1u << i;
+    }
+}
+
+// What the peers have said before the launch. The first credit of each is its first window.
+static void pair_catch_up(struct transport *transport, struct flow *flow, struct pair_run *run)
+{
+    const uint64_t signature = flow->collective->signature;
+    const uint64_t stripes = run->pair.stripes;
+    if (flow->granted > 0)
+        flow_mismatch(transport, flow, flow->behind->rank, flow_algorithm_text);
+    else if (flow->paired != 0 && flow->paired_signature != signature)
+        flow_mismatch(transport, flow, flow->paired_rank, flow_signature_text);
+    else if (flow->paired_odd)
+        flow_mismatch(transport, flow, flow->paired_odd_rank, flow_signature_text);
+    for (uint32_t i = 0; i < transport->peer_count; i++) {
+        if ((flow->paired & 1u << i) == 0)
+            continue;
+        if (run->pair.eager && !flow->mismatched)
+            transport_lose_impossible(&transport->peers[i], "its credit is not of this collective");
+        run->granted[i] = stripes < run->pair.window ? stripes : run->pair.window;
+    }
+    park_catch_up(transport, flow);
+}
+
+void pair_launch(struct transport *transport, struct flow *flow)
+{
+    assert(flow->collective->kind == COLLECTIVE_ALLREDUCE);
+    struct pair_run *run = scratch_get(&transport->pairs);
+    if (!run) {
+        transport_lose(transport->ring.successor, transport_no_memory);
+        return;
+    }
+    memset(run, 0, offsetof(struct pair_run, stripes));
+    flow->part = run;
+    flow->ring.reduces = true;
+    flow->receives_left = flow->sends_left = 1; // Until all is complete.
+    pair_schedule(transport, flow, run);
+    pair_open(transport, flow, run);
+    pair_catch_up(transport, flow, run);
+    for (uint64_t i = run->base; flow->part && i < run->opened; i++)
+        pair_advance(transport, flow, i);
+}
+
+static bool pair_stripe_needs(const struct pair_run *run, const struct pair_stripe *stripe,
+                              const struct peer_link *peer)
+{
+    for (uint32_t i = 0; i < run->moves; i++) {
+        const struct pair_turn *turn = &run->turns[i];
+        const uint32_t bit = 1u << i;
+        if (turn->peer == peer && ((turn->move.receives && !(stripe->arrived & bit)) ||
+                                   (turn->move.sends && !(stripe->taken & bit))))
+            return true;
+    }
+    return false;
+}
+
+static bool pair_flow_needs(const struct flow *flow, const struct peer_link *peer)
+{
+    const struct pair_run *run = flow->part;
+    if (!flow_is_pair(flow) || !run || !pair_meets(run, peer))
+        return false;
+    if (run->opened < run->pair.stripes || flow->mismatched)
+        return true;
+    for (uint64_t i = run->base; i < run->opened; i++)
+        if (pair_stripe_needs(run, &run->stripes[i % run->pair.window], peer))
+            return true;
+    return false;
+}
+
+bool pair_needs(struct transport *transport, const struct peer_link *peer)
+{
+    list_for_each (node, &transport->active) {
+        if (pair_flow_needs(list_entry(node, struct flow, turn), peer))
+            return true;
+    }
+    list_for_each (node, &transport->mismatched) {
+        if (pair_flow_needs(list_entry(node, struct flow, turn), peer))
+            return true;
+    }
+    return false;
+}
+
+void pair_forget(struct transport *transport)
+{
+    transport->pairs_queued = false;
+    scratch_reset(&transport->pairs);
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What whoever drives the transport needs to know before it leaves it alone: whether something is
+// in flight, how long nothing is due, and how to sleep without owning it. The waiting of who drives
+// on is in wait.c. Functions are for the driver, but for transport_doze.
+
+#include "base/clock.h"
+#include "worker/transport/flow/flows.h"
+
+#include <poll.h>
+
+#define REST_CHECK_MS 1000 // As often as transport_progress looks at silent hosts.
+
+void transport_own(struct transport *transport)
+{
+    thread_own(&transport->thread);
+}
+
+void transport_disown(struct transport *transport)
+{
+    thread_assert(&transport->thread);
+    thread_disown(&transport->thread);
+}
+
+bool transport_idle(const struct transport *transport)
+{
+    thread_assert(&transport->thread);
+    if (!list_empty(&transport->active) || !list_empty(&transport->local) ||
+        !list_empty(&transport->done) || !list_empty(&transport->waves) ||
+        !list_empty(&transport->waves_done) || !devices_idle(transport))
+        return false;
+    for (uint32_t i = 0; i < transport->peer_count; i++) {
+        const struct peer_link *peer = &transport->peers[i];
+        if (peer->stream.link && !stream_idle(&peer->stream))
+            return false;
+    }
+    return true;
+}
+
+static bool rest_readable(const struct transport *transport)
+{
+    for (uint32_t i = 0; i < transport->peer_count; i++) {
+        const struct peer_link *peer = &transport->peers[i];
+        if (peer->stream.link && peer->stream.readable && !peer->lost &&
+            peer->state != PEER_CONNECTING)
+            return true;
+    }
+    return false;
+}
+
+int transport_rest(struct transport *transport)
+{
+    const uint64_t now_ms = clock_now_ms();
+    uint64_t until = form_deadline(transport);
+    thread_assert(&transport->thread);
+    if (rest_readable(transport) || until <= now_ms || !wait_leave_alone(transport))
+        return 0;
+    if (until - now_ms > REST_CHECK_MS)
+        return REST_CHECK_MS;
+    return (int)(until - now_ms);
+}
+
+void transport_doze(const struct transport *transport, int bell, int timeout_ms)
+{
+    struct pollfd watched[] = {{.fd = bell, .events = POLLIN},
+                               {.fd = transport->epoll, .events = POLLIN}};
+    (void)poll(watched, sizeof(watched) / sizeof(watched[0]), timeout_ms);
+}

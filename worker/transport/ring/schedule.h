@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The schedule of one ring collective: which elements form which chunk, and which rank sends which
+// frame to its successor. Pure functions of a few numbers; no memory, no sockets. Any thread.
+//
+// Words. The world has n ranks; rank r sends to r + 1 and receives from r - 1, modulo n. The
+// elements are cut into *stripes*, a stripe into at most n *chunks*. A chunk is named by its
+// *owner*: in an allreduce chunk c belongs to rank c, in a broadcast every stripe is one chunk and
+// belongs to the root. Each chunk makes one frame a hop:
+//
+//   reduce   c+1 -> c+2 -> ... -> c    n - 1 hops: partial sums on their way to the owner
+//   gather   c -> c+1 -> ... -> c-1    n - 1 hops: final bytes from the owner
+//
+// A broadcast has the gather only. So every rank sends and receives in one direction, at most two
+// frames a chunk, and 2 (n - 1) / n of the bytes in all, which is the least that is possible.
+//
+// Chunks of a stripe are as equal as whole elements allow. Small stripes have fewer chunks than
+// ranks, because a frame has a cost of its own: none is made smaller than RING_GRAIN_BYTES by
+// cutting. A stripe has one chunk at least, so a collective of no elements is one frame a hop.
+//
+// Stripes are equally long, but that the last may be a little shorter. While a rank adds what has
+// come of one, the link is busy with another: so all but the small collectives have two at least,
+// where that is asked for.
+
+#ifndef WORKER_TRANSPORT_RING_SCHEDULE_H
+#define WORKER_TRANSPORT_RING_SCHEDULE_H
+
+#include "protos/limits.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define RING_GRAIN_BYTES LOCKSTEP_CHUNK_GRAIN_BYTES
+#define RING_SPLIT_BYTES (256 * 1024)
+#define RING_SPLIT_NEVER UINT32_MAX
+#define RING_LINE_BYTES 64
+
+struct ring {
+    // set at init, then constant
+    uint32_t world;
+    uint32_t rank;
+    uint32_t element_bytes;
+    bool reduces; // False: a broadcast.
+    uint32_t root; // Of a broadcast.
+    uint32_t window; // Stripes in flight.
+    uint64_t elements;
+    uint64_t chunk_elements; // Most of one chunk.
+    uint64_t stripe_elements; // Of every stripe but the last.
+    uint64_t stripes; // At least 1.
+    bool eager; // So small that no credit is needed; see ring_eager in schedule.c.
+};
+
+// A run of elements of the collective.
+struct ring_span {
+    uint64_t first;
+    uint64_t count;
+};
+
+// split_bytes: one stripe of chunks this long becomes two. RING_SPLIT_BYTES, or RING_SPLIT_NEVER.
+void ring_init_allreduce(struct ring *ring, uint32_t world, uint32_t rank, uint64_t elements,
+                         uint32_t element_bytes, uint32_t chunk_bytes, uint32_t split_bytes);
+void ring_init_broadcast(struct ring *ring, uint32_t world, uint32_t rank, uint32_t root,
+                         uint64_t elements, uint32_t element_bytes, uint32_t chunk_bytes);
+
+// Stripes of so many chunks that one collective has in flight.
+uint32_t ring_window(uint32_t chunks, uint32_t chunk_bytes);
+
+// Whether this stripe has a chunk of this owner. False for what is no rank.
+bool ring_present(const struct ring *ring, uint64_t stripe, uint32_t owner);
+uint64_t ring_stripe_of(const struct ring *ring, uint64_t element);
+// Elements of a chunk that is present.
+struct ring_span ring_chunk(const struct ring *ring, uint64_t stripe, uint32_t owner);
+
+// What this rank does with a chunk that is present.
+bool ring_sends_reduce(const struct ring *ring, uint32_t owner);
+bool ring_receives_reduce(const struct ring *ring, uint32_t owner);
+bool ring_sends_gather(const struct ring *ring, uint32_t owner);
+bool ring_receives_gather(const struct ring *ring, uint32_t owner);
+
+// The owner whose chunk this rank sends first, without having received anything: its predecessor's
+// in an allreduce, its own in a broadcast by itself. False: there is none.
+bool ring_first(const struct ring *ring, uint64_t stripe, uint32_t *owner);
+
+// Frames that this rank receives and sends in one stripe.
+uint32_t ring_receives(const struct ring *ring, uint64_t stripe);
+uint32_t ring_sends(const struct ring *ring, uint64_t stripe);
+// The same over all stripes.
+uint64_t ring_receives_total(const struct ring *ring);
+uint64_t ring_sends_total(const struct ring *ring);
+
+#endif

@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How the transport waits and how it is woken. Engine thread, but for transport_wake.
+//
+// An exchange that answers within a moment saves a sleep and a wake-up, which cost several times as
+// much as the exchange itself. So a wait first looks again and again, without system calls where
+// all that is awaited comes through memory, and blocks after that:
+//
+// - Every rank can have a core: WAIT_SPIN_US.
+// - Whoever has just put a small payload on the board (worker/transport/host/exchange.c) looks for
+//   a moment before all that: WAIT_MOMENT times. Where ranks share cores it lets others run instead
+//   when one that it awaits waits on its own core.
+// - Something small may come through a socket: WAIT_SOCKET_US, which is longer than a peer that has
+//   gone to sleep takes to wake up. Else one sleep makes the next one: both ranks would find the
+//   other late, always. After WAIT_SPIN_US, or at once where ranks share cores, the others are let
+//   run between looks; a turn that takes WAIT_HOG_US has gone to somebody who computes, and who
+//   only makes room for those that wake up. Of large payloads a wake-up is a small part, and who
+//   looks may share a core's units with a peer that copies: WAIT_SPIN_US has to do.
+// - Ranks share cores: WAIT_PAUSES looks, then the others are let run, and each of them may have
+//   some hundred KiB to add up before it lets this rank run again. So that goes on for
+//   WAIT_MEMORY_US where all that is awaited comes through memory, else for WAIT_CROWDED_US. Never
+//   without bound: a rank that yields forever takes every other turn of the core from whoever
+//   computes.
+// - Looking that never helps (far peers, long waits) is given up: each wait that looked in vain
+//   costs credit, each that did not look in vain brings more. Without credit only one wait in
+//   WAIT_PROBE looks. Whoever looks uses up its share of the core, and pays for that with a whole
+//   turn of those that compute: each such turn doubles the waits without looking, up to
+//   WAIT_PROBE_MOST, and WAIT_HITS_CALM good looks without one make them WAIT_PROBE again.
+//
+// Nobody is missed between the last look and the sleep. For links in memory that is proved in
+// worker/link/shm.c; `attention` works the same way: whoever wakes and the engine that goes to
+// sleep both do a read-modify-write of that one word. If the engine's comes first, the waker reads
+// ATTENTION_ASLEEP and writes to `wake`. Else the engine reads ATTENTION_ASKED and does not sleep,
+// and whatever was written before the request is visible to it.
+
+#include "base/clock.h"
+#include "worker/transport/flow/flows.h"
+
+#include <sched.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#define WAIT_EVENTS 64
+#define WAIT_SPIN_US 10
+#define WAIT_SOCKET_US 120
+#define WAIT_SMALL_BYTES (64 * 1024)
+#define WAIT_HOG_US 500
+#define WAIT_PAUSES 2
+#define WAIT_YIELDS 100
+#define WAIT_MEMORY_US 300
+#define WAIT_CROWDED_US 50
+#define WAIT_MOMENT 64 // Looks before a wait.
+#define WAIT_CLOCK_ROUNDS 16 // Looks between two looks at the clock, where looking is cheap.
+#define WAIT_POLL_ROUNDS 8 // Looks into memory between two at sockets.
+#define WAIT_SOCKET_LOOKS 2 // The same where there are only sockets.
+#define WAIT_UNPOLLED 32 // Waits that memory may end before sockets have their turn.
+#define WAIT_CREDIT_MOST 16
+#define WAIT_CREDIT_HIT 4
+#define WAIT_PROBE 16
+#define WAIT_PROBE_MOST 4096
+#define WAIT_HITS_CALM 4096
+
+// ---- events -------------------------------------------------------------------------------------
+
+static void wait_peer_event(struct peer_link *peer, uint32_t happened)
+{
+    struct stream *stream = &peer->stream;
+    if (!stream->link)
+        return;
+    if (happened & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+        stream->ending = true;
+    if (happened & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+        stream->readable = true;
+    if (happened & (EPOLLOUT | EPOLLHUP | EPOLLERR))
+        stream->writable = true;
+    // Until it carries more than proofs, something that comes may be what sending waits for.
+    if (stream->link->ops->ready && !stream->link->ops->ready(stream->link))
+        stream->readable = stream->writable = true;
+    form_peer_ready(peer);
+}
+
+static void wait_event(struct transport *transport, const struct epoll_event *event)
+{
+    struct endpoint *endpoint = event->data.ptr;
+    uint64_t drained = 0;
+    switch (endpoint->kind) {
+    case ENDPOINT_WAKE:
+        if (read(transport->wake, &drained, sizeof(drained)) < 0)
+            drained = 0; // As good: `attention` says whether somebody asked.
+        return;
+    case ENDPOINT_LISTENER:
+        form_accept(transport, transport->listener);
+        return;
+    case ENDPOINT_MATES:
+        form_accept(transport, transport->mates);
+        return;
+    case ENDPOINT_GUEST:
+        form_guest_ready(transport, (struct guest *)(void *)endpoint);
+        return;
+    case ENDPOINT_PEER:
+        wait_peer_event((struct peer_link *)(void *)endpoint, event->events);
+        return;
+    }
+}
+
+// Asks the kernel. Returns whether anything happened.
+static bool wait_poll(struct transport *transport, int timeout_ms)
+{
+    struct epoll_event events[WAIT_EVENTS];
+    const int count = epoll_wait(transport->epoll, events, WAIT_EVENTS, timeout_ms);
+    transport->patience.unpolled = 0;
+    for (int i = 0; i < count; i++)
+        wait_event(transport, &events[i]);
+    return count > 0;
+}
+
+// ---- looking ------------------------------------------------------------------------------------
+
+// Looks into memory. Returns whether there is something to do.
+static bool wait_look(struct transport *transport)
+{
+    bool any =
+        atomic_load_explicit(&transport->attention, memory_order_acquire) == ATTENTION_ASKED ||
+        shared_pending(transport);
+    for (uint32_t i = 0; i < transport->peer_count; i++) {
+        struct stream *stream = &transport->peers[i].stream;
+        if (!stream->link || transport->peers[i].lost || !stream->link->ops->pending ||
+            !stream->link->ops->pending(stream->link))
+            continue;
+        stream->readable = true;
+        stream->writable = true;
+        any = true;
+    }
+    return any;
+}
+
+static bool wait_has_links(const struct transport *transport, bool in_memory)
+{
+    for (uint32_t i = 0; i < transport->peer_count; i++) {
+        const struct link *link = transport->peers[i].stream.link;
+        if (link && (link->ops->pending != NULL) == in_memory)
+            return true;
+    }
+    return false;
+}
+
+// Whether something may come that only the kernel knows of.
+static bool wait_has_sockets(const struct transport *transport)
+{
+    return !transport->formed || wait_has_links(transport, false);
+}
+
+static void wait_pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield" ::: "memory");
+#endif
+}
+
+// Every rank has its core, and all that is awaited comes through memory.
+static bool wait_spin_alone(struct transport *transport)
+{
+    uint64_t end_us = UINT64_MAX; // What comes within the first rounds costs no look at the clock.
+    for (uint32_t round = 0;; round++) {
+        if (wait_look(transport))
+            return true;
+        if (round % WAIT_CLOCK_ROUNDS == WAIT_CLOCK_ROUNDS - 1) {
+            const uint64_t now_us = clock_now_us();
+            if (now_us >= end_us)
+                return false;
+            if (end_us == UINT64_MAX)
+                end_us = now_us + WAIT_SPIN_US;
+        }
+        wait_pause();
+    }
+}
+
+// A question to the kernel costs as much as several looks into memory.
+static bool wait_look_everywhere(struct transport *transport, uint32_t looks)
+{
+    for (uint32_t i = 0; i < looks; i++) {
+        if (wait_look(transport))
+            return true;
+        wait_pause();
+    }
+    return wait_poll(transport, 0);
+}
+
+// Whether what is awaited takes about as long as a wake-up.
+static bool wait_is_short(const struct transport *transport)
+{
+    const struct list *first = transport->active.next;
+    if (first == &transport->active)
+        return true;
+    const struct flow *flow = list_entry(first, struct flow, turn);
+    return flow->collective->elements * flow->map.element_bytes <= WAIT_SMALL_BYTES;
+}
+
+static uint64_t wait_socket_us(const struct transport *transport)
+{
+    if (transport->patience.crowded)
+        return WAIT_CROWDED_US;
+    return wait_is_short(transport) ? WAIT_SOCKET_US : WAIT_SPIN_US;
+}
+
+static void wait_meet_hog(struct transport_patience *patience)
+{
+    patience->credit = 0;
+    patience->hits = 0;
+    if (patience->probe < WAIT_PROBE_MOST)
+        patience->probe *= 2;
+}
+
+static bool wait_spin_sockets(struct transport *transport)
+{
+    struct transport_patience *patience = &transport->patience;
+    const uint32_t looks = wait_has_links(transport, true) ? WAIT_POLL_ROUNDS : WAIT_SOCKET_LOOKS;
+    const uint64_t alone_us = patience->crowded ? 0 : WAIT_SPIN_US;
+    const uint64_t most_us = wait_socket_us(transport);
+    const uint64_t begin_us = clock_now_us();
+    uint64_t now_us = begin_us;
+    while (!wait_look_everywhere(transport, looks)) {
+        const uint64_t before_us = now_us;
+        now_us = clock_now_us();
+        if (now_us - before_us >= WAIT_HOG_US) {
+            wait_meet_hog(patience);
+            return false;
+        }
+        if (now_us - begin_us >= most_us)
+            return false;
+        if (now_us - begin_us >= alone_us)
+            (void)sched_yield();
+    }
+    return true;
+}
+
+static bool wait_spin_crowded(struct transport *transport)
+{
+    for (uint32_t i = 0; i < WAIT_PAUSES; i++) {
+        if (wait_look(transport))
+            return true;
+        wait_pause();
+    }
+    spread_wait(transport);
+    const uint64_t end_us = clock_now_us() + WAIT_MEMORY_US;
+    for (uint32_t i = 0; i < WAIT_YIELDS && clock_now_us() < end_us; i++) {
+        (void)sched_yield();
+        if (wait_look(transport))
+            return true;
+    }
+    return false;
+}
+
+bool wait_a_moment(struct transport *transport, struct wait_moment *moment, bool beside)
+{
+    const bool crowded = transport->patience.crowded;
+    if (crowded && transport->patience.credit == 0)
+        return false;
+    if (!(crowded && beside) && moment->looks < WAIT_MOMENT) {
+        wait_pause();
+        moment->looks++;
+        return true;
+    }
+    if (moment->turns == 0)
+        spread_wait(transport);
+    if (!crowded)
+        return false;
+    if (moment->turns == 1)
+        moment->end_us = clock_now_us() + WAIT_CROWDED_US;
+    if (moment->turns == WAIT_YIELDS || (moment->turns > 1 && clock_now_us() >= moment->end_us))
+        return false;
+    (void)sched_yield();
+    moment->turns++;
+    moment->looks = 0;
+    return true;
+}
+
+static bool wait_spin_now(struct transport *transport)
+{
+    if (wait_has_sockets(transport))
+        return wait_spin_sockets(transport);
+    return transport->patience.crowded ? wait_spin_crowded(transport) : wait_spin_alone(transport);
+}
+
+// Looks for a moment, where that has helped lately.
+static bool wait_spin(struct transport *transport)
+{
+    struct transport_patience *patience = &transport->patience;
+    if (patience->credit == 0 && ++patience->waits < patience->probe)
+        return false;
+    patience->waits = 0;
+    const bool found = wait_spin_now(transport);
+    if (!found && patience->credit > 0)
+        patience->credit--;
+    if (found)
+        patience->credit = patience->credit + WAIT_CREDIT_HIT < WAIT_CREDIT_MOST
+                               ? patience->credit + WAIT_CREDIT_HIT
+                               : WAIT_CREDIT_MOST;
+    if (found && ++patience->hits >= WAIT_HITS_CALM) {
+        patience->probe = WAIT_PROBE;
+        patience->hits = 0;
+    }
+    return found;
+}
+
+// ---- blocking -----------------------------------------------------------------------------------
+
+static void wait_links_sleep(struct transport *transport, bool asleep)
+{
+    for (uint32_t i = 0; i < transport->peer_count; i++) {
+        struct link *link = transport->peers[i].stream.link;
+        if (link && link->ops->sleep)
+            link->ops->sleep(link, asleep);
+    }
+}
+
+static void wait_block(struct transport *transport, int timeout_ms)
+{
+    uint32_t awake = ATTENTION_AWAKE;
+    uint32_t asleep = ATTENTION_ASLEEP;
+    if (!atomic_compare_exchange_strong_explicit(&transport->attention, &awake, ATTENTION_ASLEEP,
+                                                 memory_order_acq_rel, memory_order_acquire))
+        return; // Somebody asked.
+    wait_links_sleep(transport, true);
+    if (!wait_look(transport))
+        (void)wait_poll(transport, timeout_ms);
+    wait_links_sleep(transport, false);
+    // Where it is ATTENTION_ASKED by now, that stays.
+    (void)atomic_compare_exchange_strong_explicit(&transport->attention, &asleep, ATTENTION_AWAKE,
+                                                  memory_order_acq_rel, memory_order_acquire);
+}
+
+// A link stays asleep until somebody blocks on it again: that costs its peer one bell.
+bool wait_leave_alone(struct transport *transport)
+{
+    wait_links_sleep(transport, true);
+    if (!wait_look(transport))
+        return true;
+    wait_links_sleep(transport, false);
+    return false;
+}
+
+void wait_for_work(struct transport *transport, int timeout_ms)
+{
+    const bool awaits = !list_empty(&transport->active) || !list_empty(&transport->waves) ||
+                        measure_awaits(transport);
+    const bool found = wait_look(transport);
+    const bool due = ++transport->patience.unpolled >= WAIT_UNPOLLED;
+    if (due || (timeout_ms == 0 && !found))
+        (void)wait_poll(transport, 0);
+    else if (!found && (!awaits || !wait_spin(transport)))
+        wait_block(transport, timeout_ms);
+}
+
+// ---- waking -------------------------------------------------------------------------------------
+
+void transport_wake(struct transport *transport)
+{
+    const uint64_t one = 1;
+    if (atomic_exchange_explicit(&transport->attention, ATTENTION_ASKED, memory_order_acq_rel) !=
+        ATTENTION_ASLEEP)
+        return;
+    const ssize_t written = write(transport->wake, &one, sizeof(one));
+    (void)written; // A full counter wakes as well.
+}
+
+bool wait_asked(struct transport *transport)
+{
+    // A request that this look misses is found before the next sleep.
+    return atomic_load_explicit(&transport->attention, memory_order_acquire) == ATTENTION_ASKED &&
+           atomic_exchange_explicit(&transport->attention, ATTENTION_AWAKE, memory_order_acq_rel) ==
+               ATTENTION_ASKED;
+}
+
+// ---- who shares the cores -----------------------------------------------------------------------
+
+// Where nobody has said which ranks share cores, those of one host do. The part of an address that
+// names it: "tcp:10.0.0.7".
+static size_t wait_host_length(const char *address)
+{
+    const size_t first = strcspn(address, ";");
+    size_t length = first;
+    while (length > 0 && address[length - 1] != ':')
+        length--;
+    return length > 0 ? length : first;
+}
+
+// Ranks on the cores of this one: so many as is said, or those of this host among the ones that are
+// known, which are mates and neighbours with the same address.
+static uint32_t wait_ranks_here(const struct transport *transport)
+{
+    uint32_t here = 1;
+    const size_t length = wait_host_length(transport->address);
+    if (transport->kind == TRANSPORT_LOOPBACK)
+        return transport->world.world_size;
+    if (transport->world.core_ranks > 0)
+        return transport->world.core_ranks;
+    for (uint32_t i = 0; i < transport->peer_count; i++)
+        here += strncmp(transport->peers[i].address, transport->address, length) == 0;
+    const uint32_t mates = transport->world.locality.mate_count;
+    return mates > here ? mates : here;
+}
+
+void wait_prepare(struct transport *transport)
+{
+    transport->patience = (struct transport_patience){
+        .crowded = wait_ranks_here(transport) > transport->processors,
+        .credit = WAIT_CREDIT_MOST,
+        .probe = WAIT_PROBE,
+    };
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Texts of /proc in, facts out. A text may be cut, empty or missing. Any thread.
+
+#include "worker/watch/proc.h"
+
+#include "worker/support/proc_text.h"
+
+#include <ctype.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Field `number` of /proc/PID/stat, counted from 3, which is the first one behind the name: that
+// may hold anything, also brackets and blanks.
+static const char *watch_proc_field(const char *stat, unsigned number)
+{
+    const char *at = strrchr(stat, ')');
+    for (unsigned field = 2; at != NULL && field < number; field++) {
+        at = strchr(at, ' ');
+        at = at == NULL ? NULL : at + 1;
+    }
+    return at;
+}
+
+bool watch_proc_process(const char *proc, const char *pid, struct watch_process *process)
+{
+    char path[PATH_MAX];
+    char text[PROC_TEXT_BYTES];
+    const char *state;
+    const char *started;
+    snprintf(path, sizeof(path), "%s/%s/stat", proc, pid);
+    proc_text(AT_FDCWD, path, text);
+    state = watch_proc_field(text, 3);
+    started = watch_proc_field(text, 22);
+    if (state == NULL || !isalpha((unsigned char)*state) || started == NULL ||
+        !isdigit((unsigned char)*started))
+        return false;
+    process->state = *state;
+    process->started = strtoull(started, NULL, 10);
+    return true;
+}
+
+uint64_t watch_proc_started(const char *proc, const char *pid)
+{
+    struct watch_process process;
+    return watch_proc_process(proc, pid, &process) ? process.started : 0;
+}
+
+// The number behind a word at the beginning of a line.
+static uint64_t watch_proc_number(const char *text, const char *word)
+{
+    const size_t length = strlen(word);
+    for (const char *line = text; line != NULL && *line != '\0';) {
+        if (strncmp(line, word, length) == 0)
+            return strtoull(line + length, NULL, 10);
+        line = strchr(line, '\n');
+        line = line == NULL ? NULL : line + 1;
+    }
+    return 0;
+}
+
+uint32_t watch_proc_tracer(const char *proc, const char *pid)
+{
+    char path[PATH_MAX];
+    char text[PROC_TEXT_BYTES];
+    snprintf(path, sizeof(path), "%s/%s/status", proc, pid);
+    proc_text(AT_FDCWD, path, text);
+    return (uint32_t)watch_proc_number(text, "TracerPid:");
+}
+
+// A line of /proc/self/cgroup, "0::/a/b" or "4:cpu,cpuacct:/a/b": where its group's cpu.stat is.
+// Inside a container the path may be one of the host, whose directory is not there.
+static bool watch_proc_group(char *line, const char *cgroup, char path[PATH_MAX])
+{
+    char *controllers = strchr(line, ':');
+    char *group = controllers == NULL ? NULL : strchr(controllers + 1, ':');
+    if (group == NULL)
+        return false;
+    *group++ = '\0';
+    controllers++;
+    if (controllers[0] == '\0')
+        snprintf(path, PATH_MAX, "%s%s/cpu.stat", cgroup, group);
+    else if (strstr(controllers, "cpu,") == controllers || strcmp(controllers, "cpu") == 0 ||
+             strstr(controllers, ",cpu,") != NULL)
+        snprintf(path, PATH_MAX, "%s/cpu%s/cpu.stat", cgroup, group);
+    else
+        return false;
+    return true;
+}
+
+uint64_t watch_proc_throttled(const char *proc, const char *cgroup)
+{
+    char path[PATH_MAX];
+    char groups[PROC_TEXT_BYTES];
+    char text[PROC_TEXT_BYTES];
+    char *rest = groups;
+    uint64_t throttled = 0;
+    snprintf(path, sizeof(path), "%s/self/cgroup", proc);
+    proc_text(AT_FDCWD, path, groups);
+    for (char *line = strsep(&rest, "\n"); line != NULL && throttled == 0;
+         line = strsep(&rest, "\n")) {
+        if (!watch_proc_group(line, cgroup, path))
+            continue;
+        proc_text(AT_FDCWD, path, text);
+        throttled = watch_proc_number(text, "nr_throttled ");
+    }
+    if (throttled > 0)
+        return throttled;
+    snprintf(path, sizeof(path), "%s/cpu.stat", cgroup);
+    proc_text(AT_FDCWD, path, text);
+    return watch_proc_number(text, "nr_throttled ");
+}

@@ -1,0 +1,443 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where the trainer is. A word is written by whoever knows it, and read by itself: what two words
+// say together may be a moment apart. On the way of a blocking call there are stores only: an
+// atomic addition waits until the stores before it have reached the memory that ranks share.
+//
+// Visits. The word `api` names the function that was entered or left last. When threads overlap it
+// may name that of another one than the one that is still inside; whether one is blocked inside is
+// said by `waiting`, which is exact, because the session's mutex guards it.
+//
+// Time. clock_coarse_ms costs a fifth of the precise clock, and a bound of a stall is seconds.
+
+#include "worker/watch/progress.h"
+
+#include "base/clock.h"
+#include "worker/session/session.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t progress_load(const _Atomic(uint64_t) *word)
+{
+    return atomic_load_explicit(word, memory_order_relaxed);
+}
+
+static void progress_store(_Atomic(uint64_t) *word, uint64_t value)
+{
+    atomic_store_explicit(word, value, memory_order_relaxed);
+}
+
+// ---- What is usual -----------------------------------------------------------------------------
+
+#define USUAL_PLACES 1024 // Places that meet in one are taken for one.
+#define USUAL_CLASSES 32 // Class c: from 2^c ms, below twice as many.
+#define USUAL_AGED 1024 // So many times later each counts half.
+#define USUAL_RECENT 64 // The longest of so many at least.
+
+// Written by the trainer. Several threads may lose each other's counts; nothing depends on one.
+struct usual {
+    _Atomic(uint32_t) counts[USUAL_CLASSES];
+    _Atomic(uint32_t) noted; // In all; what is left of it when it was aged.
+    _Atomic(uint32_t) recent; // Since the last turn.
+    _Atomic(uint32_t) longest_ms[2]; // Since the last turn, and before it.
+};
+
+static struct usual *usual_of(const struct lockstep_session *session, uint64_t place)
+{
+    const uint64_t function = place & 0xff;
+    const uint64_t module = place >> PROGRESS_MODULE_SHIFT & 0xff;
+    const uint64_t call = place >> PROGRESS_CALL_SHIFT & 0xffff;
+    return &session->usual[((module * 31 + call) * 16 + function) % USUAL_PLACES];
+}
+
+static uint32_t usual_load(const _Atomic(uint32_t) *word)
+{
+    return atomic_load_explicit(word, memory_order_relaxed);
+}
+
+static void usual_store(_Atomic(uint32_t) *word, uint32_t value)
+{
+    atomic_store_explicit(word, value, memory_order_relaxed);
+}
+
+static void usual_age(struct usual *usual)
+{
+    uint32_t left = 0;
+    for (uint32_t c = 0; c < USUAL_CLASSES; c++) {
+        const uint32_t half = usual_load(&usual->counts[c]) / 2;
+        usual_store(&usual->counts[c], half);
+        left += half;
+    }
+    usual_store(&usual->noted, left);
+}
+
+// The trainer was away for so long after a function. What is shorter than a tick of the coarse
+// clock is not noted: no bound is as low, and without it the percentile is only higher.
+static void usual_note(const struct lockstep_session *session, uint64_t place, uint64_t away_ms)
+{
+    struct usual *usual = usual_of(session, place);
+    const uint32_t ms = away_ms > INT32_MAX ? INT32_MAX : (uint32_t)away_ms;
+    const uint32_t class = 31 - (uint32_t)__builtin_clz(ms);
+    usual_store(&usual->counts[class], usual_load(&usual->counts[class]) + 1);
+    if (ms > usual_load(&usual->longest_ms[0]))
+        usual_store(&usual->longest_ms[0], ms);
+    usual_store(&usual->noted, usual_load(&usual->noted) + 1);
+    if (usual_load(&usual->noted) >= USUAL_AGED)
+        usual_age(usual);
+    usual_store(&usual->recent, usual_load(&usual->recent) + 1);
+    if (usual_load(&usual->recent) < USUAL_RECENT)
+        return;
+    usual_store(&usual->recent, 0);
+    usual_store(&usual->longest_ms[1], usual_load(&usual->longest_ms[0]));
+    usual_store(&usual->longest_ms[0], 0);
+}
+
+// The upper end of the class above which a hundredth lies, and the longest.
+static void usual_read(const struct usual *usual, struct place *place)
+{
+    const uint32_t now = usual_load(&usual->longest_ms[0]);
+    const uint32_t before = usual_load(&usual->longest_ms[1]);
+    const uint32_t hundredth = usual_load(&usual->noted) / 100;
+    uint32_t above = 0;
+    for (uint32_t c = USUAL_CLASSES; c-- > 0 && place->usual_us == 0;) {
+        above += usual_load(&usual->counts[c]);
+        if (above > hundredth)
+            place->usual_us = ((uint64_t)2 << c) * 1000;
+    }
+    place->longest_us = (uint64_t)(now > before ? now : before) * 1000;
+}
+
+// ---- Opening -----------------------------------------------------------------------------------
+
+int progress_open(struct lockstep_session *session)
+{
+    session->progress = trace_progress(&session->trace);
+    session->usual = calloc(USUAL_PLACES, sizeof(*session->usual));
+    progress_store(&session->progress->api_ms, clock_coarse_ms());
+    return session->usual == NULL ? -1 : 0;
+}
+
+void progress_close(struct lockstep_session *session)
+{
+    free(session->usual);
+    session->usual = NULL;
+}
+
+// ---- Visits ------------------------------------------------------------------------------------
+
+static enum api_function visit_function(const struct visit *visit)
+{
+    return (enum api_function)(visit->place & 0xff);
+}
+
+static void visit_event(const struct visit *visit, enum trace_kind kind, uint64_t value)
+{
+    const uint32_t module = visit->place >> PROGRESS_MODULE_SHIFT & 0xff;
+    trace_event(&visit->session->trace, kind, progress_load(&visit->session->progress->step),
+                module == PROGRESS_NO_MODULE ? TRACE_NO_MODULE : module,
+                (uint32_t)(visit->place >> PROGRESS_CALL_SHIFT), 0, value);
+}
+
+// Functions of which the trace has when they are entered and left. Others have a kind of their own
+// there, or are so many that they would push out all else.
+static bool visit_is_traced(const struct visit *visit)
+{
+    const uint32_t traced =
+        1u << API_OPEN | 1u << API_START | 1u << API_STATE | 1u << API_CLOSE | 1u << API_CALL_WAIT;
+    return (traced >> visit_function(visit) & 1) != 0;
+}
+
+struct visit progress_enter(struct lockstep_session *session, enum api_function function,
+                            uint32_t module, uint32_t call)
+{
+    struct progress *progress = session->progress;
+    const struct visit visit = {.session = session,
+                                .place = (uint64_t)function |
+                                         (uint64_t)module << PROGRESS_MODULE_SHIFT |
+                                         (uint64_t)(call & 0xffff) << PROGRESS_CALL_SHIFT,
+                                .entered_ms = clock_coarse_ms()};
+    const uint64_t before = progress_load(&progress->api);
+    const uint64_t before_ms = progress_load(&progress->api_ms);
+    progress_store(&progress->api, visit.place | PROGRESS_INSIDE);
+    progress_store(&progress->api_ms, visit.entered_ms);
+    if (visit.entered_ms > before_ms && (before & PROGRESS_INSIDE) == 0 &&
+        progress_load(&progress->paused_ms) == 0)
+        usual_note(session, before, visit.entered_ms - before_ms);
+    if (visit_is_traced(&visit))
+        visit_event(&visit, TRACE_API_ENTER, function);
+    return visit;
+}
+
+// Whether time inside this function is spent waiting for others: a trainer that saves a file, or
+// copies gradients, works.
+static bool progress_function_waits(enum api_function function)
+{
+    return function != API_CALL_BEGIN && function != API_CALL_END && function != API_CALL_ABORT &&
+           function != API_STATE;
+}
+
+static void visit_left_blocking(const struct visit *visit, uint64_t now_ms, int status)
+{
+    struct progress *progress = visit->session->progress;
+    const enum api_function function = visit_function(visit);
+    if (function == API_COLLECTIVE || function == API_WORK_WAIT)
+        progress_store(&progress->plain, progress_load(&progress->plain) + (status == 0));
+    if (now_ms == visit->entered_ms)
+        return;
+    if (progress_function_waits(function))
+        progress_store(&progress->waited_ms,
+                       progress_load(&progress->waited_ms) + now_ms - visit->entered_ms);
+    if (function != API_COLLECTIVE && function != API_WORK_WAIT)
+        return;
+    trace_event_at(&visit->session->trace, visit->entered_ms * 1000000, TRACE_PLAIN,
+                   progress_load(&progress->step), TRACE_NO_MODULE, 0, 0, 0);
+    visit_event(visit, TRACE_PLAIN_DONE, (uint32_t)status);
+}
+
+// Whether what ended well needed all ranks, so that no failure before it was a reason to close.
+// Others, such as the begin of a step and a pause, succeed on the way from a failure to the close.
+static bool visit_settles(const struct visit *visit)
+{
+    const uint32_t settling =
+        1u << API_START | 1u << API_STEP_END | 1u << API_COLLECTIVE | 1u << API_WORK_WAIT;
+    return (settling >> visit_function(visit) & 1) != 0;
+}
+
+int progress_leave(const struct visit *visit, int status)
+{
+    struct progress *progress = visit->session->progress;
+    const uint64_t now_ms = clock_coarse_ms();
+    progress_store(&progress->api, visit->place);
+    progress_store(&progress->api_ms, now_ms);
+    visit_left_blocking(visit, now_ms, status);
+    if (status >= 0 && visit_settles(visit))
+        session_note_over(visit->session);
+    if (visit_is_traced(visit) || visit_function(visit) == API_STEP_END)
+        visit_event(visit, TRACE_API_LEAVE,
+                    (uint64_t)(uint32_t)status << 32 | visit_function(visit));
+    return status;
+}
+
+// ---- Calls, waits, pauses ----------------------------------------------------------------------
+
+static void progress_add(_Atomic(uint64_t) *word, uint64_t more)
+{
+    atomic_fetch_add_explicit(word, more, memory_order_relaxed);
+}
+
+// Of a shared parameter that is frozen too many are counted: its owner knows, and is not asked.
+void progress_call_begun(struct lockstep_call *call)
+{
+    const struct lockstep_module *module = call->module;
+    struct progress *progress = module->session->progress;
+    call->gradients = module->trainable_count + module->shared_count;
+    progress_add(&progress->gradients, call->gradients);
+    progress_add(&progress->calls_open, 1);
+    trace_event(&module->session->trace, TRACE_CALL_BEGIN, module->session->step, module->index,
+                call->number, 0, 0);
+}
+
+void progress_call_over(struct lockstep_call *call, uint32_t complete)
+{
+    const struct lockstep_module *module = call->module;
+    struct progress *progress = module->session->progress;
+    progress_add(&progress->gradients, -(uint64_t)call->gradients);
+    progress_add(&progress->ready, -(uint64_t)complete);
+    progress_add(&progress->calls_open, (uint64_t)-1);
+    trace_event(&module->session->trace, TRACE_CALL_END, module->session->step, module->index,
+                call->number, 0, complete);
+}
+
+void progress_mark_locked(struct lockstep_session *session, const char *text)
+{
+    mutex_assert_held(&session->mutex);
+    trace_cell_write(trace_cell(&session->trace, TRACE_MARK), text);
+}
+
+void progress_pause_locked(struct lockstep_session *session, const char *reason, uint64_t pause_ms)
+{
+    struct progress *progress = session->progress;
+    mutex_assert_held(&session->mutex);
+    progress_mark_locked(session, reason);
+    trace_cell_write(trace_cell(&session->trace, TRACE_PAUSE_REASON), reason);
+    progress_store(&progress->pause_ms, pause_ms);
+    progress_store(&progress->paused_ms, clock_coarse_ms());
+    trace_event(&session->trace, TRACE_PAUSE, progress_load(&progress->step), TRACE_NO_MODULE, 0, 0,
+                pause_ms);
+}
+
+void progress_resume_locked(struct lockstep_session *session)
+{
+    struct progress *progress = session->progress;
+    mutex_assert_held(&session->mutex);
+    progress_mark_locked(session, "");
+    trace_cell_write(trace_cell(&session->trace, TRACE_PAUSE_REASON), "");
+    progress_store(&progress->paused_ms, 0);
+    progress_store(&progress->pause_ms, 0);
+    trace_event(&session->trace, TRACE_RESUME, progress_load(&progress->step), TRACE_NO_MODULE, 0,
+                0, 0);
+}
+
+// ---- The driver's words ------------------------------------------------------------------------
+
+void progress_formed(struct lockstep_session *session)
+{
+    struct progress *progress = session->progress;
+    trace_formed(&session->trace, &session->generation, session->rank, session->world_size);
+    progress_store(&progress->incarnation, session->generation.incarnation);
+    atomic_store_explicit(&progress->generation, session->generation.number, memory_order_release);
+}
+
+// The word `place`: all of it belongs together, so it is one.
+enum place_shift {
+    PLACE_COUNT = 11,
+    PLACE_MODULE = 22,
+    PLACE_CALL = 29,
+    PLACE_BUCKET = 38,
+    PLACE_DONE = 49,
+    PLACE_OPEN = 50,
+    PLACE_LEARNING = 51,
+};
+static_assert(LOCKSTEP_MAX_SLOTS + 1 < 1 << 11 && LOCKSTEP_MAX_MODULES <= 1 << 7 &&
+                  LOCKSTEP_MAX_CALLS <= 1 << 9 && LOCKSTEP_MAX_BUCKETS <= 1 << 11,
+              "the fields of the word are wide enough");
+
+void progress_order(struct lockstep_session *session)
+{
+    const struct order *order = session->order;
+    const bool slot = order->open && order->front < order->slot_count;
+    uint64_t word = 0;
+    if (order->open) {
+        const bool done = slot ? order->slots[order->front].state >= SLOT_LAUNCHED : order->ended;
+        const uint32_t position = order->front + (order->commit_joined ? 1 : 0);
+        word = position | (uint64_t)order->slot_count << PLACE_COUNT |
+               (uint64_t)done << PLACE_DONE | (uint64_t)1 << PLACE_OPEN |
+               (uint64_t)order->learning << PLACE_LEARNING;
+    }
+    if (slot) {
+        const struct slot_id *id = &order->slots[order->front].id;
+        word |= (uint64_t)id->module << PLACE_MODULE | (uint64_t)id->call << PLACE_CALL |
+                (uint64_t)id->bucket << PLACE_BUCKET;
+    }
+    atomic_store_explicit(&session->progress->place, word, memory_order_release);
+}
+
+// ---- Reading -----------------------------------------------------------------------------------
+
+static void progress_read_place(uint64_t word, struct place *place)
+{
+    place->position = word & 0x7ff;
+    place->count = word >> PLACE_COUNT & 0x7ff;
+    place->done = (word >> PLACE_DONE & 1) != 0;
+    place->open = (word >> PLACE_OPEN & 1) != 0;
+    place->learning = (word >> PLACE_LEARNING & 1) != 0;
+    place->slot = (struct slot_id){.module = word >> PLACE_MODULE & 0x7f,
+                                   .call = word >> PLACE_CALL & 0x1ff,
+                                   .bucket = word >> PLACE_BUCKET & 0x7ff};
+}
+
+static uint64_t progress_age(uint64_t now_ms, uint64_t since_ms)
+{
+    return now_ms > since_ms ? now_ms - since_ms : 0;
+}
+
+// Threads that wait for calls hold the trainer up when all do that may: until then others go on.
+static bool progress_is_blocked(const struct lockstep_session *session)
+{
+    const uint64_t waiting = progress_load(&session->progress->waiting);
+    const uint32_t for_calls = atomic_load_explicit(&session->waiting, memory_order_relaxed);
+    return waiting > for_calls || (waiting > 0 && for_calls >= session->config.trainer_threads);
+}
+
+// The function, and how long ago it was entered or left. Gradients are not visits: each one that
+// was reported since then is the newest.
+static void progress_read_api(const struct lockstep_session *session, struct place *place)
+{
+    const struct progress *progress = session->progress;
+    const uint64_t api = progress_load(&progress->api);
+    const uint64_t module = api >> PROGRESS_MODULE_SHIFT & 0xff;
+    const uint64_t ready_ms = progress_load(&progress->ready_us) / 1000;
+    uint64_t since_ms = progress_load(&progress->api_ms);
+    place->waits = progress_is_blocked(session);
+    place->inside = (api & PROGRESS_INSIDE) != 0 || place->waits;
+    place->api = (enum api_function)(api & 0xff);
+    place->module = module == PROGRESS_NO_MODULE ? LOCKSTEP_MAX_MODULES : (uint32_t)module;
+    place->call = api >> PROGRESS_CALL_SHIFT & 0xffff;
+    if (!place->inside)
+        usual_read(usual_of(session, api), place);
+    if (place->calls_open > 0 && !place->inside && ready_ms > since_ms) {
+        place->api = API_GRAD_READY;
+        since_ms = ready_ms;
+    }
+    place->api_ms = progress_age(clock_coarse_ms(), since_ms);
+}
+
+static enum worker_activity progress_activity(const struct place *place, bool paused)
+{
+    if (place->inside && place->api == API_OPEN)
+        return ACTIVITY_OPENING;
+    if (place->inside && place->api == API_START)
+        return ACTIVITY_STARTING;
+    if (place->waits)
+        return ACTIVITY_WAITING;
+    if (paused)
+        return ACTIVITY_PAUSED;
+    return place->calls_open > 0 ? ACTIVITY_IN_CALL : ACTIVITY_OUTSIDE;
+}
+
+static void progress_read_totals(const struct progress *progress, struct step_totals *totals)
+{
+    *totals = (struct step_totals){.steps = progress_load(&progress->steps),
+                                   .bytes_copied = progress_load(&progress->bytes_copied),
+                                   .in_flight_us = progress_load(&progress->in_flight_us),
+                                   .overlap_us = progress_load(&progress->overlap_us),
+                                   .exposed_us = progress_load(&progress->exposed_us),
+                                   .zero_filled = progress_load(&progress->zero_filled),
+                                   .unused = progress_load(&progress->unused)};
+}
+
+// A place belongs to the step that follows the settled one: the driver stores it first.
+static void progress_read_settled(const struct progress *progress, struct up_heartbeat *beat)
+{
+    uint64_t again = atomic_load_explicit(&progress->settled, memory_order_acquire);
+    do {
+        beat->settled = again;
+        progress_read_place(atomic_load_explicit(&progress->place, memory_order_acquire),
+                            &beat->place);
+        again = atomic_load_explicit(&progress->settled, memory_order_acquire);
+    } while (again != beat->settled);
+}
+
+void progress_read(const struct lockstep_session *session, struct up_message *message)
+{
+    const struct progress *progress = session->progress;
+    struct up_heartbeat *beat = &message->u.heartbeat;
+    struct place *place = &beat->place;
+    const uint64_t paused_ms = progress_load(&progress->paused_ms);
+    memset(message, 0, sizeof(*message));
+    message->kind = UP_HEARTBEAT;
+    message->generation.number = atomic_load_explicit(&progress->generation, memory_order_acquire);
+    message->generation.incarnation = progress_load(&progress->incarnation);
+    beat->step = progress_load(&progress->step);
+    progress_read_settled(progress, beat);
+    place->calls_open = (uint32_t)progress_load(&progress->calls_open);
+    place->ready = (uint32_t)progress_load(&progress->ready);
+    place->gradients = (uint32_t)progress_load(&progress->gradients);
+    place->plain = progress_load(&progress->plain);
+    place->waited_us = progress_load(&progress->waited_ms) * 1000;
+    progress_read_api(session, place);
+    if (place->waits && progress_function_waits(place->api))
+        place->waited_us += place->api_ms * 1000; // This wait is not over.
+    beat->activity = progress_activity(place, paused_ms != 0);
+    beat->since_ms = beat->activity == ACTIVITY_PAUSED ? progress_age(clock_coarse_ms(), paused_ms)
+                                                       : place->api_ms;
+    beat->pause_ms = progress_load(&progress->pause_ms);
+    progress_read_totals(progress, &beat->totals);
+    beat->flags = paused_ms != 0 ? PLACE_PAUSED : 0;
+    if (beat->totals.steps < LOCKSTEP_STALL_FIRST_STEPS)
+        beat->flags |= PLACE_FIRST;
+    beat->bytes_sent = progress_load(&progress->bytes_sent);
+    beat->bytes_received = progress_load(&progress->bytes_received);
+    trace_cell_read(trace_cell(&session->trace, TRACE_MARK), beat->mark);
+}

@@ -1,0 +1,556 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The watch of a session; watch.h says what it is for. Heartbeats are due each heartbeat interval.
+// One goes out of turn, at most LOCKSTEP_WATCH_MS after it became true, when the trainer is paused,
+// goes on after a pause, or moves after two heartbeats have said that it does not: a verdict may
+// stand on them. So a trainer that runs costs one message in an interval, and one look at a few
+// words each LOCKSTEP_WATCH_MS. /proc is read for heartbeats only; the driver is asked for its
+// links only while the trainer does not move.
+
+#include "worker/watch/watch.h"
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "worker/session/session.h"
+#include "worker/stacks/proc_task.h"
+#include "worker/stacks/stacks.h"
+#include "worker/watch/kernel_sleep.h"
+#include "worker/watch/proc.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define WATCH_DRIVER_MS 150 // How long an answer waits for what the driver knows.
+
+struct watch {
+    // set at start, then constant
+    struct lockstep_session *session;
+    struct thread thread;
+    bool runs; // trainer
+
+    // guarded by mutex
+    struct mutex mutex;
+    struct cond changed; // stop, inspect or asked
+    bool stop;
+    uint32_t interval_ms; // 0: not welcome yet.
+    struct locality locality;
+    struct down_query query; // What other ranks wait for; without keys: nothing.
+    bool queried; // It is new.
+    uint64_t notes_asked; // How often a failure was to be told at once, ...
+    uint64_t notes_seen; // ... as far as the thread was woken for it, ...
+    uint64_t notes_told; // ... and as far as it is on its way.
+    uint64_t notes_from_ms; // No failure wakes the thread earlier.
+    struct down_inspect inspect; // The question to be answered; id 0: none.
+    bool asked; // COMMAND_INSPECT is on its way to the driver, or there.
+    struct answer_place place; // What the driver said last.
+    enum device_hold held;
+    uint32_t link_count;
+    struct link_state links[LOCKSTEP_LINKS_NAMED];
+
+    // watch thread only
+    uint64_t stood; // Number of the trainer's wait at the last look.
+    uint64_t due_ms; // The next heartbeat in turn; 0: not welcome yet.
+    struct up_heartbeat said; // The last one.
+    bool still; // It said what the one before it had said.
+    bool note_due; // A failure is to be told.
+    uint32_t proc_flags; // As of the last heartbeat in turn.
+    uint64_t throttled;
+    char sleeps[LOCKSTEP_KERNEL_BYTES]; // What the trainer sleeps in, in state D; empty: nothing.
+    struct stacks *stacks; // NULL: nobody has asked for any.
+    bool part_held; // `part` is to be sent, when it is known whether it is the last.
+    struct up_message part;
+    struct up_message beat;
+};
+
+// ---- The driver's side -------------------------------------------------------------------------
+
+static void watch_doing(struct lockstep_session *session, char *doing, size_t bytes)
+{
+    static const char *const kinds[] = {
+        [COLLECTIVE_ALLREDUCE] = "allreduce", [COLLECTIVE_BROADCAST] = "broadcast"};
+    struct text text;
+    text_init(&text, doing, bytes);
+    mutex_lock(&session->mutex);
+    if (session->awaited != NULL)
+        text_append(&text, "%s '%s' #%" PRIu32, kinds[session->awaited->collective.kind],
+                    session->awaited->name, session->awaited->collective.tag.slot);
+    mutex_unlock(&session->mutex);
+}
+
+// While a step is open modules stay, and so do the names of what is in them.
+static void watch_missing(const struct lockstep_session *session, struct answer_place *place)
+{
+    if (!session->order->open || session->over || atomic_load(&session->failed))
+        return;
+    text_copy(place->phase, sizeof(place->phase), session->engine_phase);
+    for (uint32_t i = 0; i < session->module_count && place->missing_total == 0; i++)
+        call_missing(session->modules[i], place);
+}
+
+// Whatever it was that went wrong last, it may be why NCCL does not go on.
+static void watch_nccl(const struct lockstep_session *session, struct answer_place *place)
+{
+    char said[LOCKSTEP_NAME_BYTES];
+    transport_inspect_nccl(session->transport, said, sizeof(said));
+    if (said[0] != '\0')
+        snprintf(place->awaited, sizeof(place->awaited), "NCCL (it said last: '%s')", said);
+}
+
+// What it waits for is in flight, so its module stays.
+static enum device_hold watch_held(struct lockstep_session *session, struct answer_place *place)
+{
+    const struct device_held held = transport_inspect_device(session->transport);
+    if (held.hold == DEVICE_HOLD_STREAM) {
+        engine_describe_held(session, &held, place->awaited, sizeof(place->awaited));
+        place->stream = (uint64_t)(uintptr_t)held.ready->stream;
+    }
+    if (held.hold == DEVICE_HOLD_NCCL)
+        watch_nccl(session, place);
+    return held.hold;
+}
+
+void watch_driven(struct lockstep_session *session)
+{
+    struct watch *watch = session->watch;
+    struct answer_place place = {.missing_total = 0};
+    const enum device_hold held = watch_held(session, &place);
+    struct link_state links[LOCKSTEP_LINKS_NAMED];
+    const uint32_t count =
+        transport_inspect(session->transport, clock_now_ms(), links, LOCKSTEP_LINKS_NAMED);
+    watch_missing(session, &place);
+    watch_doing(session, place.doing, sizeof(place.doing));
+    mutex_lock(&watch->mutex);
+    watch->place = place;
+    watch->held = held;
+    watch->link_count = count;
+    memcpy(watch->links, links, count * sizeof(links[0]));
+    watch->asked = false;
+    cond_signal(&watch->changed);
+    mutex_unlock(&watch->mutex);
+}
+
+// One question at a time is on its way to the driver, so that it cannot fill the inbox.
+static void watch_ask_driver(struct watch *watch)
+{
+    bool asks;
+    mutex_lock(&watch->mutex);
+    asks = !watch->asked && !watch->stop;
+    watch->asked |= asks;
+    mutex_unlock(&watch->mutex);
+    if (asks)
+        session_post(watch->session, (struct command){.kind = COMMAND_INSPECT});
+}
+
+// ---- What /proc says ---------------------------------------------------------------------------
+
+// Names of threads and files are whatever a program has made of them.
+static void watch_clean(char *text)
+{
+    if (!utf8_valid(text, strlen(text)))
+        text_copy(text, 2, "?");
+}
+
+// The thread that called the library last is the one that matters. Sets what it sleeps in.
+static bool watch_sleeps_on_disk(struct watch *watch)
+{
+    struct thread_note note;
+    struct stack_thread thread;
+    struct proc_signals signals;
+    watch->sleeps[0] = '\0';
+    if (threads_list(&watch->session->callers, &note, 1) == 0 ||
+        !proc_task_read(PROC_TASK_DIRECTORY, note.tid, &thread, &signals) || thread.state != 'D')
+        return false;
+    watch_clean(thread.wchan);
+    kernel_sleep_text(thread.syscall, thread.wchan, watch->sleeps, sizeof(watch->sleeps));
+    return true;
+}
+
+static void watch_read_proc(struct watch *watch)
+{
+    const uint64_t throttled = watch_proc_throttled(WATCH_PROC_DIRECTORY, WATCH_CGROUP_DIRECTORY);
+    watch->proc_flags = 0;
+    if (watch_proc_tracer(WATCH_PROC_DIRECTORY, "self") != 0)
+        watch->proc_flags |= PLACE_TRACED;
+    if (throttled > watch->throttled && watch->throttled != 0)
+        watch->proc_flags |= PLACE_THROTTLED;
+    if (watch_sleeps_on_disk(watch))
+        watch->proc_flags |= PLACE_DISK;
+    watch->throttled = throttled;
+}
+
+// A mate in one of these states: a process of that pid which began when the mate did.
+static bool watch_mate(const struct locality *locality, uint32_t index, const char *states,
+                       struct mate_state *mate)
+{
+    struct watch_process process;
+    char pid[16];
+    if (index == locality->local || locality->mate_started[index] == 0 ||
+        locality->mate_pids[index] == (uint32_t)getpid())
+        return false;
+    snprintf(pid, sizeof(pid), "%" PRIu32, locality->mate_pids[index]);
+    if (!watch_proc_process(WATCH_PROC_DIRECTORY, pid, &process) ||
+        process.started != locality->mate_started[index] || strchr(states, process.state) == NULL)
+        return false;
+    *mate = (struct mate_state){.rank = locality->mates[index],
+                                .state = process.state,
+                                .tracer = watch_proc_tracer(WATCH_PROC_DIRECTORY, pid)};
+    return true;
+}
+
+static void watch_read_mates(struct watch *watch, struct up_heartbeat *beat)
+{
+    // Stopped mates first: many others may sleep on one disk at a time, or be about to end.
+    static const char *const states[] = {"Tt", "DZ"};
+    struct locality locality;
+    mutex_lock(&watch->mutex);
+    locality = watch->locality;
+    mutex_unlock(&watch->mutex);
+    for (size_t s = 0; s < sizeof(states) / sizeof(states[0]); s++)
+        for (uint32_t i = 0; i < locality.mate_count && beat->mate_count < LOCKSTEP_MATES_NAMED;
+             i++)
+            beat->mate_count += watch_mate(&locality, i, states[s], &beat->mates[beat->mate_count]);
+}
+
+// ---- Heartbeats --------------------------------------------------------------------------------
+
+static bool watch_same_place(const struct up_heartbeat *a, const struct up_heartbeat *b)
+{
+    const struct place *p = &a->place;
+    const struct place *q = &b->place;
+    return a->step == b->step && a->settled == b->settled && p->position == q->position &&
+           p->done == q->done && p->open == q->open && p->waits == q->waits && p->api == q->api &&
+           p->inside == q->inside && p->module == q->module && p->call == q->call &&
+           p->ready == q->ready && p->plain == q->plain && p->api_ms >= q->api_ms &&
+           a->bytes_received == b->bytes_received;
+}
+
+// A wait is to be told that was not, or more of it.
+static bool watch_is_blocked_anew(const struct await *now, const struct await *said)
+{
+    return now->key.kind != AWAIT_NONE &&
+           (!await_key_equal(&now->key, &said->key) || now->lack_count != said->lack_count ||
+            memcmp(now->lacks, said->lacks, now->lack_count * sizeof(now->lacks[0])) != 0);
+}
+
+// A collective is overdue that was not.
+static bool watch_is_overdue_anew(const struct up_heartbeat *now, const struct up_heartbeat *said)
+{
+    return now->overdue_count > 0 &&
+           (now->overdue_count != said->overdue_count ||
+            memcmp(now->overdue, said->overdue, now->overdue_count * sizeof(now->overdue[0])) != 0);
+}
+
+static bool watch_is_urgent(const struct watch *watch, const struct up_heartbeat *beat)
+{
+    const bool over = watch->said.failure[0] != '\0' && !atomic_load(&watch->session->noted);
+    return watch->note_due || over || watch_is_blocked_anew(&beat->await, &watch->said.await) ||
+           watch_is_overdue_anew(beat, &watch->said) ||
+           ((beat->flags ^ watch->said.flags) & PLACE_PAUSED) != 0 ||
+           (watch->still && !watch_same_place(beat, &watch->said));
+}
+
+// What the driver said last, which may be of another place: the next heartbeat says more.
+static void watch_take_links(struct watch *watch, struct up_heartbeat *beat)
+{
+    watch_ask_driver(watch);
+    mutex_lock(&watch->mutex);
+    beat->link_count = watch->link_count;
+    memcpy(beat->links, watch->links, watch->link_count * sizeof(beat->links[0]));
+    beat->held = watch->held;
+    mutex_unlock(&watch->mutex);
+}
+
+static uint64_t watch_notes_asked(struct watch *watch)
+{
+    mutex_lock(&watch->mutex);
+    const uint64_t asked = watch->notes_asked;
+    mutex_unlock(&watch->mutex);
+    return asked;
+}
+
+static void watch_told_note(struct watch *watch, uint64_t asked)
+{
+    mutex_lock(&watch->mutex);
+    watch->notes_told = asked;
+    mutex_unlock(&watch->mutex);
+}
+
+static void watch_beat(struct watch *watch)
+{
+    const uint64_t asked = watch_notes_asked(watch); // Before the note is read.
+    struct up_heartbeat *beat = &watch->beat.u.heartbeat;
+    watch_read_mates(watch, beat);
+    beat->flags |= watch->proc_flags;
+    memcpy(beat->sleeps, watch->sleeps, sizeof(beat->sleeps));
+    session_read_note(watch->session, beat->failure, sizeof(beat->failure));
+    watch->still = watch_same_place(beat, &watch->said);
+    if (watch->still)
+        watch_take_links(watch, beat);
+    watch->said = *beat;
+    // The stream has ended, or its last heartbeat waits: the next one says more.
+    if (control_send(watch->session->control, &watch->beat) == 0)
+        watch_told_note(watch, asked);
+}
+
+// The generation is that of the heartbeat, or there is none and nothing to be told.
+static void watch_read_await(struct watch *watch, struct up_message *beat)
+{
+    struct down_query query;
+    mutex_lock(&watch->mutex);
+    query = watch->query;
+    watch->queried = false;
+    mutex_unlock(&watch->mutex);
+    if (beat->generation.number != 0)
+        await_read(watch->session, &query, &watch->stood, &beat->u.heartbeat.await);
+    if (beat->generation.number != 0)
+        collective_tell(watch->session, &beat->u.heartbeat);
+}
+
+static void watch_look(struct watch *watch, uint32_t interval_ms)
+{
+    const uint64_t now_ms = clock_now_ms();
+    if (interval_ms == 0)
+        return;
+    progress_read(watch->session, &watch->beat);
+    watch_read_await(watch, &watch->beat);
+    if (watch->due_ms == 0)
+        watch->due_ms = now_ms + interval_ms;
+    if (now_ms >= watch->due_ms) {
+        watch->due_ms = now_ms + interval_ms;
+        watch_read_proc(watch);
+    } else if (!watch_is_urgent(watch, &watch->beat.u.heartbeat)) {
+        return;
+    }
+    watch_beat(watch);
+}
+
+// ---- Answers -----------------------------------------------------------------------------------
+
+static void watch_send_part(struct watch *watch, bool last)
+{
+    if (!watch->part_held)
+        return;
+    watch->part_held = false;
+    watch->part.u.answer.last = last;
+    (void)control_send(watch->session->control, &watch->part);
+}
+
+static struct up_answer *watch_part(struct watch *watch, const struct down_inspect *inspect,
+                                    enum answer_kind kind)
+{
+    const struct progress *progress = watch->session->progress;
+    struct up_message *part = &watch->part;
+    watch_send_part(watch, false);
+    memset(part, 0, sizeof(*part));
+    part->kind = UP_ANSWER;
+    part->generation.number = atomic_load_explicit(&progress->generation, memory_order_acquire);
+    part->generation.incarnation = atomic_load(&progress->incarnation);
+    part->u.answer.id = inspect->id;
+    part->u.answer.clock_ns = clock_now_ns();
+    part->u.answer.kind = kind;
+    watch->part_held = true;
+    return &part->u.answer;
+}
+
+static void watch_answer_place(struct watch *watch, const struct down_inspect *inspect)
+{
+    const uint64_t deadline_ms = clock_now_ms() + WATCH_DRIVER_MS;
+    struct up_answer *answer = watch_part(watch, inspect, ANSWER_PLACE);
+    watch_ask_driver(watch);
+    mutex_lock(&watch->mutex);
+    while (watch->asked && !watch->stop &&
+           cond_wait_until(&watch->changed, &watch->mutex, deadline_ms))
+        ;
+    if (!watch->asked)
+        answer->u.place = watch->place;
+    mutex_unlock(&watch->mutex);
+}
+
+static void watch_answer_threads(struct watch *watch, const struct down_inspect *inspect)
+{
+    const struct stacks *stacks = watch->stacks;
+    struct answer_threads *part = NULL;
+    for (uint32_t i = 0; i < stacks->thread_count; i++) {
+        if (part == NULL || part->count == LOCKSTEP_THREADS_PART)
+            part = &watch_part(watch, inspect, ANSWER_THREADS)->u.threads;
+        part->threads[part->count] = stacks->threads[i];
+        watch_clean(part->threads[part->count].name);
+        watch_clean(part->threads[part->count].owner_name);
+        watch_clean(part->threads[part->count++].wchan);
+    }
+}
+
+static void watch_answer_frames(struct watch *watch, const struct down_inspect *inspect)
+{
+    const struct stacks *stacks = watch->stacks;
+    struct answer_frames *part = NULL;
+    for (uint32_t i = 0; i < stacks->frame_count; i++) {
+        if (part == NULL || part->count == LOCKSTEP_FRAMES_PART)
+            part = &watch_part(watch, inspect, ANSWER_FRAMES)->u.frames;
+        part->frames[part->count] = stacks->frames[i];
+        watch_clean(part->frames[part->count].object);
+        watch_clean(part->frames[part->count++].symbol);
+    }
+}
+
+static void watch_answer_stacks(struct watch *watch, const struct down_inspect *inspect)
+{
+    if (watch->stacks == NULL && stacks_open(&watch->stacks) < 0)
+        return;
+    stacks_capture(watch->stacks, &watch->session->callers);
+    watch_answer_threads(watch, inspect);
+    watch_answer_frames(watch, inspect);
+}
+
+static void watch_answer_events(struct watch *watch, const struct down_inspect *inspect)
+{
+    const struct trace *trace = &watch->session->trace;
+    const uint64_t end = trace_begun(trace);
+    struct answer_events *part = NULL;
+    uint64_t number = end > LOCKSTEP_TRACE_EVENTS ? end - LOCKSTEP_TRACE_EVENTS : 0;
+    for (; number < end; number++) {
+        if (part == NULL || part->count == LOCKSTEP_EVENTS_PART)
+            part = &watch_part(watch, inspect, ANSWER_EVENTS)->u.events;
+        part->count += trace_read(trace, number, &part->events[part->count]);
+    }
+}
+
+static void watch_answer(struct watch *watch, const struct down_inspect *inspect)
+{
+    const struct lockstep_session *session = watch->session;
+    trace_event(&session->trace, TRACE_INSPECTED,
+                atomic_load_explicit(&session->progress->step, memory_order_relaxed),
+                TRACE_NO_MODULE, 0, 0, inspect->what);
+    watch_answer_place(watch, inspect);
+    if ((inspect->what & INSPECT_STACKS) != 0)
+        watch_answer_stacks(watch, inspect);
+    if ((inspect->what & INSPECT_EVENTS) != 0)
+        watch_answer_events(watch, inspect);
+    watch_send_part(watch, true);
+}
+
+// ---- The thread --------------------------------------------------------------------------------
+
+// Sleeps until the next look, or a question. False: it is over.
+static bool watch_rest(struct watch *watch, struct down_inspect *inspect, uint32_t *interval_ms)
+{
+    const uint64_t deadline_ms = clock_now_ms() + LOCKSTEP_WATCH_MS;
+    bool runs;
+    mutex_lock(&watch->mutex);
+    while (!watch->stop && watch->inspect.id == 0 && !watch->queried &&
+           watch->notes_seen == watch->notes_asked &&
+           cond_wait_until(&watch->changed, &watch->mutex, deadline_ms))
+        ;
+    *inspect = watch->inspect;
+    *interval_ms = watch->interval_ms;
+    watch->inspect.id = 0;
+    watch->notes_seen = watch->notes_asked;
+    watch->note_due = watch->notes_told != watch->notes_asked;
+    runs = !watch->stop;
+    mutex_unlock(&watch->mutex);
+    return runs;
+}
+
+static void watch_run(void *argument)
+{
+    struct watch *watch = argument;
+    struct down_inspect inspect;
+    uint32_t interval_ms;
+    while (watch_rest(watch, &inspect, &interval_ms)) {
+        watch_look(watch, interval_ms);
+        if (inspect.id != 0 && interval_ms != 0)
+            watch_answer(watch, &inspect);
+    }
+}
+
+int watch_start(struct lockstep_session *session)
+{
+    struct watch *watch = calloc(1, sizeof(*watch));
+    if (watch == NULL)
+        return -1;
+    mutex_init(&watch->mutex);
+    cond_init(&watch->changed);
+    watch->session = session;
+    session->watch = watch;
+    watch->runs = thread_start(&watch->thread, "lockstep-watch", watch_run, watch) == 0;
+    return watch->runs ? 0 : -1;
+}
+
+void watch_stop(struct lockstep_session *session)
+{
+    struct watch *watch = session->watch;
+    if (watch == NULL || !watch->runs)
+        return;
+    mutex_lock(&watch->mutex);
+    watch->stop = true;
+    cond_signal(&watch->changed);
+    mutex_unlock(&watch->mutex);
+    thread_join(&watch->thread);
+    watch->runs = false;
+}
+
+void watch_close(struct lockstep_session *session)
+{
+    struct watch *watch = session->watch;
+    if (watch == NULL)
+        return;
+    stacks_close(watch->stacks);
+    cond_fini(&watch->changed);
+    mutex_fini(&watch->mutex);
+    free(watch);
+    session->watch = NULL;
+}
+
+void watch_interval(struct watch *watch, uint32_t heartbeat_ms)
+{
+    mutex_lock(&watch->mutex);
+    watch->interval_ms = heartbeat_ms;
+    mutex_unlock(&watch->mutex);
+}
+
+void watch_formed(struct watch *watch, const struct locality *locality)
+{
+    mutex_lock(&watch->mutex);
+    watch->locality = *locality;
+    mutex_unlock(&watch->mutex);
+}
+
+void watch_query(struct watch *watch, const struct down_query *query)
+{
+    mutex_lock(&watch->mutex);
+    watch->query = *query;
+    watch->queried = true;
+    cond_signal(&watch->changed);
+    mutex_unlock(&watch->mutex);
+}
+
+void watch_inspect(struct watch *watch, const struct down_inspect *inspect)
+{
+    mutex_lock(&watch->mutex);
+    watch->inspect = *inspect;
+    cond_signal(&watch->changed);
+    mutex_unlock(&watch->mutex);
+}
+
+void watch_note(struct watch *watch, bool last)
+{
+    const uint64_t now_ms = clock_coarse_ms();
+    mutex_lock(&watch->mutex);
+    if (last || now_ms >= watch->notes_from_ms) {
+        watch->notes_from_ms = now_ms + LOCKSTEP_WATCH_MS;
+        watch->notes_asked++;
+        cond_signal(&watch->changed);
+    }
+    mutex_unlock(&watch->mutex);
+}
+
+bool watch_has_told(struct watch *watch)
+{
+    mutex_lock(&watch->mutex);
+    const bool told = watch->notes_told == watch->notes_asked;
+    mutex_unlock(&watch->mutex);
+    return told;
+}
