@@ -3,7 +3,18 @@
 // lockstep, the command line tool: finds the subcommand and hands over. What a subcommand does is
 // in the file of its name. Main thread.
 
+#include "cli/main.h"
+
+#include "cli/ask/stacks.h"
+#include "cli/ask/stalls.h"
+#include "cli/ask/status.h"
+#include "cli/bench/bench.h"
+#include "cli/bench/worker.h"
+#include "cli/certs/certs.h"
 #include "cli/cli.h"
+#include "cli/doctor/doctor.h"
+#include "cli/run/run.h"
+#include "cli/trace/trace.h"
 
 #include "lockstep/lockstep.h"
 

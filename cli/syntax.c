@@ -2,7 +2,10 @@
 //
 // The options of a subcommand, one after the other. What they mean is the subcommand's.
 
+#include "cli/syntax.h"
+
 #include "cli/cli.h"
+#include "cli/main.h"
 
 #include <stdio.h>
 

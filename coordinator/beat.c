@@ -3,7 +3,11 @@
 // One worker as its heartbeats show it: where it is and since when, and whether it is silent.
 // Judges nobody. Runs inside coordinator_step, and in views.
 
+#include "coordinator/beat.h"
+
+#include "coordinator/coordinator.h"
 #include "coordinator/core.h"
+#include "coordinator/job.h"
 
 bool beat_known(const struct worker *worker)
 {

@@ -3,6 +3,10 @@
 // Who is in the way, in one look at a job: rules 2 to 5 at the head of stall.c, whose words are
 // used here. Changes nothing. Runs inside coordinator_step.
 
+#include "coordinator/blame.h"
+
+#include "coordinator/beat.h"
+#include "coordinator/bounds.h"
 #include "coordinator/core.h"
 
 // ---- The picture -------------------------------------------------------------------------------

@@ -4,7 +4,12 @@
 // the same place: a place here is a function of the library, a module and a call of it. Its numbers
 // come from workers, so each has a maximum. Runs inside coordinator_step.
 
+#include "coordinator/bounds.h"
+
+#include "coordinator/beat.h"
 #include "coordinator/core.h"
+#include "coordinator/inspect.h"
+#include "coordinator/sentence.h"
 
 static_assert((STALL_BOUNDS & (STALL_BOUNDS - 1)) == 0, "a mask selects a place");
 

@@ -4,7 +4,23 @@
 // that decides. Also the table of streams and the way out, actions. Decides nothing itself but who
 // may say what at which stage. Runs on the caller's thread; pure.
 
+#include "coordinator/coordinator.h"
+
+#include "coordinator/beat.h"
 #include "coordinator/core.h"
+#include "coordinator/crossing.h"
+#include "coordinator/difference.h"
+#include "coordinator/inspect.h"
+#include "coordinator/job.h"
+#include "coordinator/join.h"
+#include "coordinator/learning.h"
+#include "coordinator/links.h"
+#include "coordinator/publish.h"
+#include "coordinator/sentence.h"
+#include "coordinator/sides.h"
+#include "coordinator/verdict.h"
+#include "coordinator/verify.h"
+#include "coordinator/waits.h"
 
 size_t coordinator_bytes(void)
 {

@@ -120,6 +120,9 @@
 #ifndef COORDINATOR_COORDINATOR_H
 #define COORDINATOR_COORDINATOR_H
 
+struct job;
+struct worker;
+
 #include "protos/limits.h"
 #include "protos/types.h"
 
@@ -202,8 +205,6 @@ enum job_state {
     JOB_HALTED = 3, // A verdict ended the generation; text says which.
     JOB_FINISHED = 4, // Everybody left in good order.
 };
-
-const char *job_state_name(enum job_state state);
 
 struct job_view {
     char name[LOCKSTEP_JOB_NAME_BYTES];
@@ -344,8 +345,6 @@ struct event_view {
     char text[LOCKSTEP_TEXT_BYTES / 2];
 };
 
-const char *coordinator_stall_kind_name(enum stall_kind kind); // "in_call"
-
 // Whose stream it is.
 struct peer_view {
     char job[LOCKSTEP_JOB_NAME_BYTES];
@@ -356,25 +355,27 @@ struct peer_view {
     uint64_t asked; // Number of the inspection that it has not answered in full; 0: none.
 };
 
-uint32_t coordinator_job_count(const struct coordinator *coordinator);
-// False: there is no such index. Jobs are in order of creation, workers by rank (then arrival).
-bool coordinator_job_view(const struct coordinator *coordinator, uint32_t job,
-                          struct job_view *view);
-bool coordinator_worker_view(const struct coordinator *coordinator, uint32_t job, uint32_t worker,
-                             uint64_t now_ms, struct worker_view *view);
 // False: that peer is no member of the present generation of a job.
 bool coordinator_peer_view(const struct coordinator *coordinator, coordinator_peer peer,
                            struct peer_view *view);
-// False: there is no such index, or nobody has named that module.
-bool coordinator_module_view(const struct coordinator *coordinator, uint32_t job, uint32_t module,
-                             struct module_view *view);
-// Stalls, step times and log lines of a job, the newest first. False: there is no such index. Of a
-// stall that is over only rank, host, pid and kind of its culprits are kept.
-bool coordinator_stall_view(const struct coordinator *coordinator, uint32_t job, uint32_t index,
-                            uint64_t now_ms, struct stall_view *view);
-bool coordinator_rate_view(const struct coordinator *coordinator, uint32_t job, uint32_t index,
-                           uint64_t now_ms, struct rate_view *view);
-bool coordinator_event_view(const struct coordinator *coordinator, uint32_t job, uint32_t index,
-                            uint64_t now_ms, struct event_view *view);
+
+// An empty message of the job's generation (NULL: none) in core->out.
+struct down_message *core_message(struct coordinator *core, const struct job *job,
+                                  enum down_kind kind);
+void core_send(struct coordinator *core, const struct worker *worker);
+// Sends core->out to every connected member, by rank.
+void core_send_all(struct coordinator *core, const struct job *job);
+void core_send_peer(struct coordinator *core, coordinator_peer peer);
+void core_log(struct coordinator *core, const char *id, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+// Ends the stream of a worker and forgets the stream, not the worker.
+void core_close(struct coordinator *core, struct worker *worker);
+// Forgets the stream of a worker that is gone.
+void core_disconnect(struct coordinator *core, struct worker *worker);
+struct worker *core_worker_new(struct coordinator *core, coordinator_peer peer); // NULL: full.
+void core_worker_free(struct coordinator *core, struct worker *worker);
+uint16_t core_worker_index(const struct coordinator *core, const struct worker *worker);
+struct job *core_job_of(struct coordinator *core, const struct worker *worker);
+const char *core_kind_name(enum up_kind kind);
 
 #endif

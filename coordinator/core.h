@@ -84,21 +84,6 @@ struct sentence {
     size_t used;
 };
 
-void sentence_begin(struct sentence *sentence, char *text, size_t bytes);
-void sentence_add(struct sentence *sentence, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-void sentence_add_v(struct sentence *sentence, const char *format, va_list arguments)
-    __attribute__((format(printf, 2, 0)));
-// A value of a logfmt line: quoted, its quotes and backslashes escaped, newlines as \n.
-void sentence_quote(struct sentence *sentence, const char *text);
-// "4.5 s"
-void sentence_seconds(struct sentence *sentence, uint64_t ms);
-// Copies what a peer said into to[0, bytes): at most from_bytes of it, and whatever is no UTF-8 or
-// a control character becomes '?', so that it can be shown and sent on.
-void sentence_clean(char *to, size_t bytes, const char *from, size_t from_bytes);
-
-uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t size); // FNV-1a
-uint64_t hash_number(uint64_t hash, uint64_t number, unsigned bytes); // Little endian.
 #define HASH_START UINT64_C(0xcbf29ce484222325)
 
 // ---- State -----------------------------------------------------------------------------------
@@ -356,143 +341,6 @@ struct coordinator {
     uint16_t peers[CORE_PEER_TABLE]; // Index + 1 of a worker; 0: empty.
 };
 
-// ---- coordinator.c: streams and sending ------------------------------------------------------
-
-// An empty message of the job's generation (NULL: none) in core->out.
-struct down_message *core_message(struct coordinator *core, const struct job *job,
-                                  enum down_kind kind);
-void core_send(struct coordinator *core, const struct worker *worker);
-// Sends core->out to every connected member, by rank.
-void core_send_all(struct coordinator *core, const struct job *job);
-void core_send_peer(struct coordinator *core, coordinator_peer peer);
-void core_log(struct coordinator *core, const char *id, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-// Ends the stream of a worker and forgets the stream, not the worker.
-void core_close(struct coordinator *core, struct worker *worker);
-// Forgets the stream of a worker that is gone.
-void core_disconnect(struct coordinator *core, struct worker *worker);
-
-struct worker *core_worker_new(struct coordinator *core, coordinator_peer peer); // NULL: full.
-void core_worker_free(struct coordinator *core, struct worker *worker);
-uint16_t core_worker_index(const struct coordinator *core, const struct worker *worker);
-struct job *core_job_of(struct coordinator *core, const struct worker *worker);
-const char *core_kind_name(enum up_kind kind);
-
-// ---- job.c -----------------------------------------------------------------------------------
-
-struct job *job_find(struct coordinator *core, const char *name);
-struct job *job_create(struct coordinator *core, const char *name); // NULL: full.
-// Makes room by forgetting the oldest job with nobody connected. False: there is none.
-bool job_recycle(struct coordinator *core);
-// A finished or halted job gathers again; its members are out.
-void job_regather(struct coordinator *core, struct job *job);
-void job_remove_worker(struct coordinator *core, struct job *job, struct worker *worker);
-struct worker *job_worker(struct coordinator *core, const struct job *job, uint32_t index);
-bool job_running(const struct job *job); // Starting or running.
-
-// ---- join.c, gpus.c, roster.c ------------------------------------------------------------------
-
-void join_hello(struct coordinator *core, coordinator_peer peer, const struct up_message *message);
-void join_refuse(struct coordinator *core, coordinator_peer peer, enum refusal refusal,
-                 const char *text);
-// A gathering worker is gone, or is refused with a text (its stream then ends).
-void join_forget(struct coordinator *core, struct worker *worker);
-void join_turn_away(struct coordinator *core, struct worker *worker, enum refusal refusal,
-                    const char *text);
-void join_tick(struct coordinator *core, struct job *job);
-void join_drain(struct coordinator *core);
-
-// Whether the GPUs of the job's gatherers can work together; if not, all of them are turned away.
-bool gpus_fit(struct coordinator *core, struct job *job);
-// Whether the GPUs of the job's workers, of which some have none, sum by NCCL before the hosts do.
-bool gpus_meet(struct coordinator *core, const struct job *job);
-
-// The job's gatherers become a generation, or are turned away.
-void roster_form(struct coordinator *core, struct job *job);
-
-// ---- links.c ---------------------------------------------------------------------------------
-
-void links_reported(struct coordinator *core, struct worker *worker, const struct up_links *links);
-
-// ---- verify.c, difference.c ------------------------------------------------------------------
-
-void verify_start(struct coordinator *core, struct worker *worker, const struct up_start *start);
-// A member learns a step while others compare manifests: everybody is told.
-void verify_parted(struct coordinator *core, struct worker *learner);
-// For a verdict about members that are in lockstep_start: the step that comes after it.
-uint64_t verify_step(const struct job *job, const struct worker *starter);
-
-void difference_begin(struct coordinator *core, struct job *job, struct worker *a,
-                      struct worker *b);
-void difference_part(struct coordinator *core, struct worker *worker,
-                     const struct up_manifest_part *part);
-void difference_tick(struct coordinator *core, struct job *job);
-
-// ---- learning.c, publish.c -------------------------------------------------------------------
-
-void learning_reset(struct learning *learning);
-// Forgets layouts. Plans are numbered on, and what was learned is still not learned again.
-void learning_forget(struct learning *learning);
-void learning_ready(struct coordinator *core, struct worker *worker, const struct up_ready *ready);
-void learning_wait(struct coordinator *core, struct worker *worker, const struct up_wait *wait);
-void learning_end(struct coordinator *core, struct worker *worker, const struct up_end *end);
-
-void publish_layout(struct coordinator *core, struct worker *worker,
-                    const struct layout_part *part);
-void publish_plan(struct coordinator *core, struct job *job);
-// A member says what a plan should be. It is, or nothing happens.
-void publish_again(struct coordinator *core, struct worker *worker, const struct up_replan *replan);
-
-// ---- knot.c, waits.c -------------------------------------------------------------------------
-
-// Looks among the members that are blocked as the report says, in its step and plan, for some that
-// wait for each other. True: there are, and core->knot has those that are not dropped.
-bool knot_find(struct coordinator *core, const struct job *job, const struct up_blocked *report);
-// A shortest cycle through `start` in the knot that its report has closed; how many ranks. The knot
-// is used up.
-uint32_t knot_cycle(struct coordinator *core, const struct worker *start,
-                    const struct worker *cycle[LOCKSTEP_MAX_WORLD]);
-// Whether `from` waits for `to`.
-bool knot_edge(const struct worker *from, const struct worker *to, struct knot_edge *edge);
-
-void waits_blocked(struct coordinator *core, struct worker *worker,
-                   const struct up_blocked *blocked);
-// `last` has closed the knot that was found: everybody is told.
-void waits_halt(struct coordinator *core, struct job *job, const struct worker *last);
-
-// ---- crossing.c ------------------------------------------------------------------------------
-
-// A member's heartbeat was stored; `last` is what the one before it said.
-void crossing_heartbeat(struct coordinator *core, struct worker *worker, const struct await *last);
-void crossing_tick(struct coordinator *core, struct job *job);
-uint64_t crossing_deadline(const struct job *job); // UINT64_MAX: never.
-void crossing_reset(struct job *job); // A new generation.
-
-// ---- sides.c -----------------------------------------------------------------------------------
-
-// A member says how it calls a collective that another rank calls differently.
-void sides_report(struct coordinator *core, struct worker *worker, const struct up_fail *fail);
-// A heartbeat may name an overdue collective whose signature another rank has not. last: the
-// heartbeat before it.
-void sides_heartbeat(struct coordinator *core, const struct worker *worker,
-                     const struct up_heartbeat *last);
-// Tells everybody what is known, if a report waits for the other side, for this step at the latest.
-// False: none waits.
-bool sides_tell(struct coordinator *core, struct job *job, uint64_t step);
-void sides_tick(struct coordinator *core, struct job *job);
-uint64_t sides_deadline(const struct job *job); // UINT64_MAX: never.
-
-// ---- inspect.c -------------------------------------------------------------------------------
-
-// "'actor'", or "module 2" as long as nobody has named it.
-void core_module_name(struct sentence *sentence, const struct job *job, uint32_t module);
-// "'actor' (call 3)". People count from 1.
-void core_call_name(struct sentence *sentence, const struct job *job, struct call_id call);
-void stall_modules(struct coordinator *core, struct worker *worker,
-                   const struct up_modules *modules);
-void stall_asked(struct coordinator *core, const char *job, uint32_t rank, uint32_t what);
-void stall_answer(struct coordinator *core, struct worker *worker, const struct up_answer *answer);
-
 // ---- verdict.c -------------------------------------------------------------------------------
 
 struct verdict {
@@ -502,19 +350,5 @@ struct verdict {
     uint32_t rank;
     const char *text; // Borrowed.
 };
-
-const char *verdict_kind_name(enum halt_kind kind);
-// "rank 2 (host b)"
-void verdict_name(struct sentence *sentence, const struct worker *worker);
-void verdict_halt(struct coordinator *core, struct job *job, const struct verdict *verdict);
-// A member said something impossible: everybody gets the sentence, and its stream ends.
-void verdict_protocol(struct coordinator *core, struct worker *worker, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-// If a member has left while `needer` needs all: halts and returns true.
-bool verdict_left_behind(struct coordinator *core, const struct worker *needer, uint64_t step);
-void verdict_fail(struct coordinator *core, struct worker *worker, const struct up_fail *fail);
-void verdict_lost(struct coordinator *core, struct worker *worker, const struct up_lost *lost);
-void verdict_leave(struct coordinator *core, struct worker *worker, const struct up_leave *leave);
-void verdict_death(struct coordinator *core, struct worker *worker, const char *text);
 
 #endif

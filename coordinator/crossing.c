@@ -22,7 +22,14 @@
 // A crossing is HALT_ORDER for everybody: at once when all ranks are blocked, else
 // LOCKSTEP_AWAIT_MS later, so that the sentence names all that have come to be blocked by then.
 
+#include "coordinator/crossing.h"
+
+#include "coordinator/coordinator.h"
 #include "coordinator/core.h"
+#include "coordinator/inspect.h"
+#include "coordinator/job.h"
+#include "coordinator/sentence.h"
+#include "coordinator/verdict.h"
 
 #define CROSSING_RANKS 8 // Ranks of one group that the sentence names.
 #define CROSSING_GROUPS 6 // Groups of it.

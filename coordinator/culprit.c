@@ -5,7 +5,13 @@
 // Everything that came from a worker is clean before it is kept. Runs inside coordinator_step, and
 // in views.
 
+#include "coordinator/culprit.h"
+
+#include "coordinator/beat.h"
 #include "coordinator/core.h"
+#include "coordinator/inspect.h"
+#include "coordinator/sentence.h"
+#include "coordinator/standing.h"
 
 #include <string.h>
 

@@ -19,7 +19,13 @@
 // as missing on both sides. The parts in flight fill the window while the look-ahead is compared,
 // so the cost is about one round trip for CORE_LOOKAHEAD items; nothing depends on timing.
 
+#include "coordinator/difference.h"
+
+#include "coordinator/coordinator.h"
 #include "coordinator/core.h"
+#include "coordinator/sentence.h"
+#include "coordinator/verdict.h"
+#include "coordinator/verify.h"
 
 static struct difference *difference_of(struct job *job)
 {

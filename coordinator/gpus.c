@@ -14,7 +14,12 @@
 // between hosts, and each of these workers takes a share of the sum to its host instead of all.
 // Over a network NCCL would add its bytes to those of the hosts, which stay the same.
 
+#include "coordinator/gpus.h"
+
 #include "coordinator/core.h"
+#include "coordinator/job.h"
+#include "coordinator/join.h"
+#include "coordinator/sentence.h"
 
 // What is wrong with the first pair, or the first worker, that breaks a rule.
 struct gpus_fault {

@@ -3,7 +3,13 @@
 // What modules are called, and who was asked where it is. Decides nothing about stalls: stall.c
 // does. Runs inside coordinator_step.
 
+#include "coordinator/inspect.h"
+
+#include "coordinator/coordinator.h"
 #include "coordinator/core.h"
+#include "coordinator/job.h"
+#include "coordinator/sentence.h"
+#include "coordinator/verdict.h"
 
 // ---- Names of modules --------------------------------------------------------------------------
 

@@ -3,7 +3,13 @@
 // The table of jobs, and a job's life apart from its protocol: created by a first hello, gathering
 // again after an end, recycled when another needs the room. Runs inside coordinator_step.
 
+#include "coordinator/job.h"
+
+#include "coordinator/coordinator.h"
 #include "coordinator/core.h"
+#include "coordinator/crossing.h"
+#include "coordinator/learning.h"
+#include "coordinator/sentence.h"
 
 struct job *job_find(struct coordinator *core, const char *name)
 {

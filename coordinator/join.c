@@ -5,7 +5,13 @@
 //
 // Every refusal is a sentence that says what is wrong, on which host, and what to do.
 
+#include "coordinator/join.h"
+
+#include "coordinator/coordinator.h"
 #include "coordinator/core.h"
+#include "coordinator/job.h"
+#include "coordinator/roster.h"
+#include "coordinator/sentence.h"
 
 void join_refuse(struct coordinator *core, coordinator_peer peer, enum refusal refusal,
                  const char *text)

@@ -3,7 +3,11 @@
 // The log of a job: its last lines, for people who look at its page and not at the log of the
 // daemon. Runs inside coordinator_step.
 
+#include "coordinator/journal.h"
+
+#include "coordinator/coordinator.h"
 #include "coordinator/core.h"
+#include "coordinator/sentence.h"
 
 static void journal_line(struct coordinator *core, struct job *job, const char *id,
                          const char *text)

@@ -27,7 +27,10 @@
 // dropped, another position is looked for. So each wait goes once over the words of its needs and
 // once for each position that it has watched, whatever depends on whom.
 
+#include "coordinator/knot.h"
+
 #include "coordinator/core.h"
+#include "coordinator/job.h"
 
 static bool knot_takes(const struct worker *worker, const struct up_blocked *report)
 {

@@ -13,7 +13,17 @@
 // can come any more, and the smallest slot waited for is granted. Who has not made it gives it up.
 // Before that nothing is forced, so what is given up does not depend on who was slow.
 
+#include "coordinator/learning.h"
+
+#include "coordinator/coordinator.h"
 #include "coordinator/core.h"
+#include "coordinator/job.h"
+#include "coordinator/knot.h"
+#include "coordinator/publish.h"
+#include "coordinator/sentence.h"
+#include "coordinator/verdict.h"
+#include "coordinator/verify.h"
+#include "coordinator/waits.h"
 
 void learning_reset(struct learning *learning)
 {

@@ -4,7 +4,13 @@
 // memory with its mates; when all have, the slowest link decides, and every member gets the same
 // tuning. Until then lockstep_open has not returned on any of them. Runs inside coordinator_step.
 
+#include "coordinator/links.h"
+
+#include "coordinator/coordinator.h"
 #include "coordinator/core.h"
+#include "coordinator/job.h"
+#include "coordinator/sentence.h"
+#include "coordinator/verdict.h"
 #include "protos/tuning.h"
 
 // Of links that nobody could measure: those of a loopback without anything else to do.

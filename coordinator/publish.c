@@ -22,7 +22,15 @@
 // settled a step since, so all ranks have. Where ranks wait in opposite orders no order suits both,
 // so a plan is replaced a bounded number of times.
 
+#include "coordinator/publish.h"
+
+#include "coordinator/coordinator.h"
 #include "coordinator/core.h"
+#include "coordinator/job.h"
+#include "coordinator/learning.h"
+#include "coordinator/sentence.h"
+#include "coordinator/verdict.h"
+#include "coordinator/verify.h"
 
 // ---- Layouts ---------------------------------------------------------------------------------
 

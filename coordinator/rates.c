@@ -7,7 +7,10 @@
 // seconds after anything has changed. No clock of any two ranks is compared. Runs inside
 // coordinator_step.
 
+#include "coordinator/rates.h"
+
 #include "coordinator/core.h"
+#include "coordinator/job.h"
 
 struct rates_sums {
     uint64_t steps;

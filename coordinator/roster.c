@@ -6,7 +6,13 @@
 // gatherer of a host, so that hosts have an order too. Workers with a hint get it when all hints
 // are below the world size. The rest fill the free ranks from the lowest, group by group.
 
+#include "coordinator/roster.h"
+
+#include "coordinator/coordinator.h"
 #include "coordinator/core.h"
+#include "coordinator/gpus.h"
+#include "coordinator/job.h"
+#include "coordinator/journal.h"
 #include "protos/topology.h"
 
 struct roster {

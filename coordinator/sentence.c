@@ -3,6 +3,8 @@
 // Text in fixed buffers, and the hash. Not a string library: what the core's sentences, reports and
 // log lines need. Pure functions; run inside coordinator_step.
 
+#include "coordinator/sentence.h"
+
 #include "base/text.h"
 #include "coordinator/core.h"
 

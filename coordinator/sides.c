@@ -13,7 +13,13 @@
 // trainer that have been in flight for long, with their signatures. Two signatures of one use never
 // meet: all ranks are asked, and the first answer counts as the first report.
 
+#include "coordinator/sides.h"
+
+#include "coordinator/coordinator.h"
 #include "coordinator/core.h"
+#include "coordinator/job.h"
+#include "coordinator/sentence.h"
+#include "coordinator/verdict.h"
 
 #include <string.h>
 

@@ -34,7 +34,17 @@
 //    process was itself too late to hear anybody.
 // 7. Culprits come and go while a stall lasts. It ends without any.
 
+#include "coordinator/beat.h"
+#include "coordinator/blame.h"
+#include "coordinator/bounds.h"
+#include "coordinator/coordinator.h"
 #include "coordinator/core.h"
+#include "coordinator/culprit.h"
+#include "coordinator/inspect.h"
+#include "coordinator/job.h"
+#include "coordinator/journal.h"
+#include "coordinator/rates.h"
+#include "coordinator/sentence.h"
 
 // ---- Heartbeats --------------------------------------------------------------------------------
 

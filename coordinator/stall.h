@@ -197,29 +197,11 @@ uint64_t stall_deadline(const struct job *job); // UINT64_MAX: never.
 
 // ---- beat.c ------------------------------------------------------------------------------------
 
-// A heartbeat of a member comes, and is not stored yet; it is stored, and before it `last` was.
-void beat_heard(struct coordinator *core, struct worker *worker);
-void beat_stored(struct coordinator *core, struct worker *worker, const struct up_heartbeat *last);
-
-bool beat_known(const struct worker *worker); // It has said where it is.
-uint64_t
-beat_silence_ms(const struct coordinator *core); // Who is not heard of for longer is frozen.
-bool beat_frozen(const struct coordinator *core, const struct worker *worker, uint64_t now_ms);
-bool beat_stopped(const struct coordinator *core, const struct worker *worker, uint64_t now_ms);
-bool beat_silent(const struct coordinator *core, const struct worker *worker); // One of both.
 // The steps that a silent rank may be in, as its own last word and the other ranks prove.
 struct beat_steps {
     uint64_t least;
     uint64_t most;
 };
-struct beat_steps beat_steps(const struct coordinator *core, const struct job *job,
-                             const struct worker *worker);
-// Whether nothing has moved, in two heartbeats, on a link that its heartbeat names.
-bool beat_link_stands(const struct job *job, const struct worker *worker, uint32_t index);
-// How long its trainer has been where it was as of its last heartbeat.
-uint64_t beat_age(const struct worker *worker);
-// The same, as of now_ms.
-uint64_t beat_age_now(const struct worker *worker, uint64_t now_ms);
 
 // ---- blame.c -----------------------------------------------------------------------------------
 
@@ -244,65 +226,10 @@ struct found {
     struct blame blames[LOCKSTEP_MAX_CULPRITS];
 };
 
-void blame_look(const struct coordinator *core, const struct job *job, struct picture *picture);
-// Some wait, and no rank explains it.
-bool blame_unexplained(const struct picture *picture);
-// True: the job stands still, and *found, which was empty, says who is in the way, or nobody.
-bool blame_find(const struct coordinator *core, const struct job *job,
-                const struct picture *picture, struct found *found);
-
-// ---- bounds.c ----------------------------------------------------------------------------------
-
-void bounds_reset(struct bounds *bounds);
-// A heartbeat says how long its worker usually is where it is.
-void bounds_learn(struct bounds *bounds, const struct worker *worker, uint64_t now_ms);
-// How long this worker may be where it is.
-void bounds_of(const struct coordinator *core, const struct job *job, const struct worker *worker,
-               struct stall_bound *bound);
-// No trainer is in the way: how long nothing may move.
-uint64_t bounds_of_links(const struct coordinator *core, const struct job *job);
-
-// ---- culprit.c ---------------------------------------------------------------------------------
-
-// "rank 3 (gpu-node-2, pid 912)"
-void culprit_name(struct sentence *sentence, const struct worker *worker);
-// The command that shows a rank's stacks, as it has to be typed.
-void culprit_stacks(const struct coordinator *core, const struct job *job,
-                    struct sentence *sentence, uint32_t rank);
-// The one sentence about the present stall of a job, as of now_ms.
-void culprit_sentence(const struct coordinator *core, const struct job *job, uint64_t now_ms,
-                      struct sentence *sentence);
-// "lockstep_call_end of 'actor' (call 3)": the function that a place names.
-void culprit_api(struct sentence *sentence, const struct job *job, const struct place *place);
-// A part of an answer of this culprit.
-void culprit_answer(struct culprit *culprit, const struct up_answer *answer);
-
-// ---- standing.c --------------------------------------------------------------------------------
-
-// The sentence about a stall that no rank explains: what each rank waits for, as of now_ms.
-void standing_sentence(const struct coordinator *core, const struct job *job, uint64_t now_ms,
-                       struct sentence *sentence);
-
 // ---- inspect.c ---------------------------------------------------------------------------------
 
-// Asks a connected member, unless it was asked a moment ago. The number of the question; 0: none.
-uint64_t inspect_ask(struct coordinator *core, struct worker *worker, uint32_t what);
 // Part of an answer to a question that was asked.
 void stall_answered(struct coordinator *core, struct worker *worker,
                     const struct up_answer *answer);
-
-// ---- rates.c -----------------------------------------------------------------------------------
-
-void rates_reset(struct rates *rates);
-void rates_tick(struct coordinator *core, struct job *job);
-
-// ---- journal.c ---------------------------------------------------------------------------------
-
-// A line of the job's log. The text is for people.
-void journal_note(struct coordinator *core, struct job *job, const char *id, const char *format,
-                  ...) __attribute__((format(printf, 4, 5)));
-// The same, which is also a line of the daemon's.
-void journal_log(struct coordinator *core, struct job *job, const char *id, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
 
 #endif

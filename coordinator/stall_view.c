@@ -3,7 +3,13 @@
 // Copies of what is known of stalls, for HTTP and tests. Changes nothing. Runs on the thread of
 // coordinator_step, never during one.
 
+#include "coordinator/stall_view.h"
+
+#include "coordinator/beat.h"
+#include "coordinator/bounds.h"
 #include "coordinator/core.h"
+#include "coordinator/culprit.h"
+#include "coordinator/sentence.h"
 
 static void stall_view_culprit(const struct coordinator *core, const struct job *job,
                                const struct culprit *from, uint64_t now_ms,

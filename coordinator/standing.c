@@ -5,7 +5,13 @@
 // thing together; then which bytes wait for a process that does not take them. Runs inside
 // coordinator_step, and in views.
 
+#include "coordinator/standing.h"
+
+#include "coordinator/beat.h"
 #include "coordinator/core.h"
+#include "coordinator/culprit.h"
+#include "coordinator/inspect.h"
+#include "coordinator/sentence.h"
 
 #include <string.h>
 

@@ -8,7 +8,16 @@
 // cannot be finished either. A verdict of step s takes effect where s - 1 is settled, so without
 // that such a member would wait for ever (order protocol, R12).
 
+#include "coordinator/verdict.h"
+
+#include "coordinator/beat.h"
+#include "coordinator/coordinator.h"
 #include "coordinator/core.h"
+#include "coordinator/job.h"
+#include "coordinator/journal.h"
+#include "coordinator/sentence.h"
+#include "coordinator/sides.h"
+#include "coordinator/verify.h"
 
 const char *verdict_kind_name(enum halt_kind kind)
 {

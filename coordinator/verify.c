@@ -4,7 +4,16 @@
 // are taken apart by difference.c, without waiting for the others. Members may call it again: each
 // time is a *round*, from the first of them to the last. Runs inside coordinator_step.
 
+#include "coordinator/verify.h"
+
+#include "coordinator/coordinator.h"
 #include "coordinator/core.h"
+#include "coordinator/difference.h"
+#include "coordinator/job.h"
+#include "coordinator/journal.h"
+#include "coordinator/learning.h"
+#include "coordinator/sentence.h"
+#include "coordinator/verdict.h"
 
 static bool verify_same(const struct up_start *a, const struct up_start *b)
 {

@@ -3,7 +3,12 @@
 // Copies of the state for HTTP and tests. Changes nothing. Runs on the thread of coordinator_step,
 // never during one.
 
+#include "coordinator/view.h"
+
+#include "coordinator/beat.h"
+#include "coordinator/bounds.h"
 #include "coordinator/core.h"
+#include "coordinator/job.h"
 
 const char *job_state_name(enum job_state state)
 {

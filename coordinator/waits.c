@@ -10,7 +10,15 @@
 // instant in which its last rank has reported. No time is waited for. Steps in which nobody reports
 // cost nothing. A rank whose last wait ran into its timeout says so, and is answered.
 
+#include "coordinator/waits.h"
+
+#include "coordinator/coordinator.h"
 #include "coordinator/core.h"
+#include "coordinator/inspect.h"
+#include "coordinator/job.h"
+#include "coordinator/knot.h"
+#include "coordinator/sentence.h"
+#include "coordinator/verdict.h"
 
 #define WAITS_NAMED 6 // Ranks of a cycle in one text.
 

@@ -6,6 +6,9 @@
 // nanopb is Debian's package: its sizes have 16 bits and it does not check UTF-8. Everything is
 // static, so nothing is allocated and nothing needs releasing.
 
+#include "protos/codec.h"
+
+#include "protos/codec_check.h"
 #include "protos/codec_internal.h"
 
 #include "protos/control.pb.h"

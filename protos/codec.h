@@ -15,6 +15,18 @@
 #ifndef PROTOS_CODEC_H
 #define PROTOS_CODEC_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
+struct _wire_GenerationId;
+struct _wire_LayoutPart;
+struct _wire_SlotId;
+struct codec_fault;
+struct generation_id;
+struct layout_part;
+struct pb_msgdesc_s;
+struct slot_id;
+
 #include "protos/types.h"
 
 #include <stddef.h>
@@ -30,19 +42,6 @@ enum codec_status {
 
 const char *codec_status_name(enum codec_status status);
 
-// Encodes into bytes[0, capacity). *size receives the number of bytes written, 0 on failure.
-enum codec_status codec_encode_up(const struct up_message *message, uint8_t *bytes, size_t capacity,
-                                  size_t *size);
-enum codec_status codec_encode_down(const struct down_message *message, uint8_t *bytes,
-                                    size_t capacity, size_t *size);
-
-// Decodes bytes[0, size) into *message. On failure *message is zeroed and detail, when not NULL,
-// receives a static sentence for people.
-enum codec_status codec_decode_up(const uint8_t *bytes, size_t size, struct up_message *message,
-                                  const char **detail);
-enum codec_status codec_decode_down(const uint8_t *bytes, size_t size, struct down_message *message,
-                                    const char **detail);
-
 // grpc.health.v1, for the server: decodes a HealthCheckRequest's service name (NUL-terminated,
 // bounded by capacity) and encodes a HealthCheckResponse. status: 0 unknown, 1 serving, 2 not
 // serving, 3 service unknown.
@@ -50,5 +49,32 @@ enum codec_status codec_decode_health_request(const uint8_t *bytes, size_t size,
                                               size_t capacity);
 enum codec_status codec_encode_health_response(int status, uint8_t *bytes, size_t capacity,
                                                size_t *size);
+
+// Keeps the first fault; later ones change nothing.
+void codec_fault_set(struct codec_fault *fault, enum codec_status status, const char *detail);
+// nanopb. wire is the generated struct that belongs to the descriptor; codec_read wants it zeroed.
+enum codec_status codec_write(const struct pb_msgdesc_s *descriptor, const void *wire,
+                              uint8_t *bytes, size_t capacity, size_t *size);
+void codec_read(const struct pb_msgdesc_s *descriptor, void *wire, const uint8_t *bytes,
+                size_t size, struct codec_fault *fault);
+// Both arrays have the same size; a string was checked before it goes out. Coming in, a string that
+// holds a NUL would be cut there in silence: it is a fault instead.
+void codec_text_out(char *wire, const char *text, size_t bytes);
+void codec_text_in(char *text, const char *wire, size_t bytes, struct codec_fault *fault);
+// Fixed lengths, such as a uuid, are exact.
+void codec_bytes_in(uint8_t *to, size_t size, const uint8_t *wire, size_t wire_size,
+                    struct codec_fault *fault);
+// Of a set: the words up to the last one that is not zero. Returns how many.
+uint32_t codec_words_out(uint64_t *wire, const uint64_t *words, uint32_t count);
+// The messages that both directions use. An absent generation is "none yet", both zero; an absent
+// slot is a fault.
+bool codec_generation_out(struct _wire_GenerationId *wire, const struct generation_id *id);
+void codec_generation_in(struct generation_id *id, const struct _wire_GenerationId *wire,
+                         bool present);
+void codec_slot_out(struct _wire_SlotId *wire, const struct slot_id *slot);
+void codec_slot_in(struct slot_id *slot, const struct _wire_SlotId *wire, bool present,
+                   struct codec_fault *fault);
+void codec_layout_out(struct _wire_LayoutPart *wire, const struct layout_part *part);
+void codec_layout_in(struct layout_part *part, const struct _wire_LayoutPart *wire);
 
 #endif

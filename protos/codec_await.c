@@ -3,6 +3,10 @@
 // What a blocked trainer waits for, between types.h and the generated structs, and what its fields
 // may hold. Pure functions, any thread.
 
+#include "protos/codec_await.h"
+
+#include "protos/codec.h"
+#include "protos/codec_check.h"
 #include "protos/codec_internal.h"
 
 #include "protos/control.pb.h"

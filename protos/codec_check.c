@@ -9,6 +9,10 @@
 // cores' business, and the numbers of a hello, because the coordinator refuses those with a
 // sentence that tells people what to change.
 
+#include "protos/codec_check.h"
+
+#include "protos/codec.h"
+#include "protos/codec_await.h"
 #include "protos/codec_internal.h"
 #include "protos/topology.h"
 

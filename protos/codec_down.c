@@ -6,6 +6,11 @@
 // `out` functions fill a zeroed generated struct from a checked plain one; `in` functions fill a
 // zeroed plain struct, which is checked afterwards.
 
+#include "protos/codec_down.h"
+
+#include "protos/codec.h"
+#include "protos/codec_await.h"
+#include "protos/codec_check.h"
 #include "protos/codec_internal.h"
 
 #include "protos/control.pb.h"

@@ -5,6 +5,10 @@
 // what workers say is in codec_up.c, and what a field may hold in codec_check.c. Pure functions,
 // any thread.
 
+#include "protos/codec_place.h"
+
+#include "protos/codec.h"
+#include "protos/codec_await.h"
 #include "protos/codec_internal.h"
 
 #include "protos/control.pb.h"

@@ -7,7 +7,12 @@
 // `out` functions fill a zeroed generated struct from a checked plain one; `in` functions fill a
 // zeroed plain struct, which is checked afterwards.
 
+#include "protos/codec_up.h"
+
+#include "protos/codec.h"
+#include "protos/codec_check.h"
 #include "protos/codec_internal.h"
+#include "protos/codec_place.h"
 
 #include "protos/control.pb.h"
 

@@ -13,6 +13,7 @@
 #include "server/http/tls_limits.h"
 #include "server/options.h"
 #include "server/process.h"
+#include "server/rpc/loop.h"
 #include "server/rpc/server.h"
 #include "server/service.h"
 

@@ -4,6 +4,9 @@
 
 #include "server/service.h"
 
+#include "protos/codec_down.h"
+#include "protos/codec_up.h"
+
 #include "base/clock.h"
 #include "coordinator/coordinator.h"
 #include "protos/codec.h"

@@ -4,6 +4,11 @@
 
 #include "server/snapshot.h"
 
+#include "coordinator/journal.h"
+#include "coordinator/rates.h"
+#include "coordinator/stall_view.h"
+#include "coordinator/view.h"
+
 #include "base/clock.h"
 
 #include <stdlib.h>

@@ -4,6 +4,8 @@
 
 #include "cli/ask/ask.h"
 
+#include "cli/main.h"
+
 #include "base/text.h"
 #include "cli/ask/http.h"
 #include "cli/ask/json_read.h"

@@ -5,6 +5,8 @@
 
 #include "cli/ask/ask.h"
 #include "cli/cli.h"
+#include "cli/main.h"
+#include "cli/syntax.h"
 
 #include <getopt.h>
 #include <stdbool.h>

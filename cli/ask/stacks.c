@@ -3,10 +3,14 @@
 // `lockstep stacks RANK`: what the threads of a rank are doing, as its process last said or, with
 // --fresh, says now. Main thread.
 
+#include "cli/ask/stacks.h"
+
 #include "cli/ask/ask.h"
 #include "cli/ask/culprit.h"
 #include "cli/ask/json_read.h"
 #include "cli/cli.h"
+#include "cli/main.h"
+#include "cli/syntax.h"
 
 #include "base/parse.h"
 

@@ -3,6 +3,8 @@
 // `lockstep stalls`: why jobs do not get on, from a coordinator's HTTP side. The status says
 // whether something stands still now, for scripts. Main thread.
 
+#include "cli/ask/stalls.h"
+
 #include "cli/ask/culprit.h"
 #include "cli/ask/json_read.h"
 #include "cli/ask/watch.h"

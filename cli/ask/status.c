@@ -3,6 +3,8 @@
 // `lockstep status`: the jobs of a coordinator, or the workers of one job, from its HTTP side, as a
 // table or as it came. Main thread.
 
+#include "cli/ask/status.h"
+
 #include "cli/ask/colour.h"
 #include "cli/ask/culprit.h"
 #include "cli/ask/json_read.h"

@@ -5,6 +5,9 @@
 
 #include "cli/ask/watch.h"
 
+#include "cli/main.h"
+#include "cli/syntax.h"
+
 #include "cli/cli.h"
 
 #include <getopt.h>

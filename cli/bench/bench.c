@@ -10,6 +10,9 @@
 
 #include "cli/bench/bench.h"
 
+#include "cli/main.h"
+#include "cli/syntax.h"
+
 #include "base/parse.h"
 #include "cli/cli.h"
 #include "cli/run/run.h"

@@ -79,33 +79,11 @@ uint32_t bench_cores(void);
 
 // ---- limits.c: what the machine can do, whatever the library does ------------------------------
 
-// What copying and the network of this machine allow at best, in bytes per second, in a fraction of
-// a second each. NAN: could not be measured.
-double bench_limit_memcpy(void);
-// congestion: the rule that TCP follows, where it can be had; NULL: what this machine has.
-double bench_limit_tcp(const char *congestion);
-
-// How long a byte takes one way at best, in microseconds, or NAN.
-double bench_limit_tcp_us(const char *congestion);
-
-// line.c: nanoseconds in which a line of the cache goes to another core and back; NAN: could
-// not be measured, where there is one core only, for example.
-double bench_limit_line_ns(void);
-
-// Bytes of the largest cache of the first core.
-size_t bench_cache_bytes(void);
-
 // What this process has used so far: all threads, those of the library included.
 struct bench_cost {
     double cpu_s;
     double cycles; // NAN: there is no counter.
 };
-
-// Counts the cycles of this thread and of all threads that it starts from now on. Returns 0, or an
-// errno value when this machine has no such counter or does not let us use it.
-int bench_cost_open(void);
-struct bench_cost bench_cost_now(void);
-void bench_cost_add(struct bench_cost *sum, struct bench_cost from, struct bench_cost to);
 
 // ---- report.c: figures, and how they are shown. Rank 0. Pure but for the printing --------------
 
@@ -141,14 +119,6 @@ struct bench_report {
     struct bench_row rows[BENCH_MAX_ROWS];
 };
 
-// samples are sorted in place; count is 1 at least.
-struct bench_spread bench_spread_of(double *samples, uint64_t count);
-
-void bench_print_head(const struct bench_report *report);
-void bench_print_row(const struct bench_report *report, const struct bench_row *row);
-void bench_print_end(const struct bench_report *report);
-void bench_print_json(const struct bench_report *report);
-
 // ---- worker.c ----------------------------------------------------------------------------------
 
 struct bench_worker {
@@ -168,14 +138,6 @@ struct bench_series {
     double *samples; // owned
 };
 
-// Ends the process after a failed call of the library; what says which call it was.
-void bench_check(const struct bench_worker *worker, int status, const char *what);
-
-double bench_now_us(void);
-
-// The next slot of the arena for bytes bytes. Warm: always the first ones.
-unsigned char *bench_slot(struct bench_worker *worker, uint64_t bytes, uint32_t slots);
-
 // What a mode does: one iteration, which leaves a time in every series.
 struct bench_program {
     void (*iterate)(void *context, uint64_t iteration);
@@ -186,19 +148,10 @@ struct bench_program {
     struct bench_cost cost;
 };
 
-// Warms up, chooses the number of iterations (equal on all ranks), measures, and gathers times and
-// cost. The series are allocated, and freed by bench_program_fini.
-void bench_measure(struct bench_worker *worker, struct bench_row *row,
-                   struct bench_program *program);
-void bench_program_fini(struct bench_program *program);
-
 // ---- step.c: the mode step ---------------------------------------------------------------------
 
 struct bench_step; // A module of a row.
 
-// Registers one module for each row; the caller starts the session then.
-struct bench_step *bench_step_register(struct bench_worker *worker);
-void bench_step_row(struct bench_worker *worker, struct bench_step *steps, uint32_t number);
-void bench_step_free(struct bench_worker *worker, struct bench_step *steps);
+int cli_bench(int argc, char **argv);
 
 #endif

@@ -7,7 +7,10 @@
 //
 // A limit is the best of several passes, because what disturbs a pass only makes it slower.
 
+#include "cli/bench/limits.h"
+
 #include "cli/bench/bench.h"
+#include "cli/bench/worker.h"
 
 #include "base/thread.h"
 

@@ -6,7 +6,10 @@
 // of many spells, because what disturbs one only makes it slower. Trainer's thread of rank 0, or
 // the main thread of `lockstep doctor`.
 
+#include "cli/bench/line.h"
+
 #include "cli/bench/bench.h"
+#include "cli/bench/worker.h"
 
 #include "base/thread.h"
 

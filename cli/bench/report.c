@@ -4,6 +4,8 @@
 // docs/performance.md explains the columns, docs/cli.md names the members. Rank 0's trainer thread;
 // pure but for the printing.
 
+#include "cli/bench/report.h"
+
 #include "cli/bench/bench.h"
 
 #include "base/json.h"

@@ -16,7 +16,13 @@
 // The module looks like a transformer: an embedding, layers of twelve tensors, of which a half are
 // small, and a head. Its gradients become ready from head to embedding at equal distances.
 
+#include "cli/bench/step.h"
+
 #include "cli/bench/bench.h"
+#include "cli/bench/limits.h"
+#include "cli/bench/report.h"
+#include "cli/bench/worker.h"
+#include "cli/main.h"
 
 #include "cli/cli.h"
 

@@ -10,7 +10,14 @@
 // The number of iterations follows from the warm-up, whose times are gathered in the same way: all
 // ranks compute it from the same numbers.
 
+#include "cli/bench/worker.h"
+
 #include "cli/bench/bench.h"
+#include "cli/bench/limits.h"
+#include "cli/bench/line.h"
+#include "cli/bench/report.h"
+#include "cli/bench/step.h"
+#include "cli/main.h"
 
 #include "base/parse.h"
 #include "cli/cli.h"

@@ -3,9 +3,13 @@
 // `lockstep certs`: certificates for a coordinator and its workers. init makes an authority, issue
 // makes a certificate that it signs, show says what certificates say. Main thread.
 
+#include "cli/certs/certs.h"
+
 #include "cli/certs/make.h"
 #include "cli/certs/show.h"
 #include "cli/cli.h"
+#include "cli/main.h"
+#include "cli/syntax.h"
 
 #include "base/json.h"
 #include "base/parse.h"

@@ -6,6 +6,13 @@
 
 #include "cli/doctor/doctor.h"
 
+#include "cli/doctor/gpu.h"
+#include "cli/doctor/job.h"
+#include "cli/doctor/machine.h"
+#include "cli/doctor/place.h"
+#include "cli/main.h"
+#include "cli/syntax.h"
+
 #include "base/json.h"
 #include "cli/ask/ask.h"
 #include "cli/cli.h"

@@ -66,30 +66,9 @@ void doctor_judge(struct doctor_finding *finding, enum doctor_status status, con
 // ---- place.c: which process of which job this is
 // ------------------------------------------
 
-void doctor_place(struct doctor_report *report);
-
-// ---- machine.c: what this machine offers -------------------------------------------------------
-
-// Takes under a second; the network's limits are measured.
-void doctor_machine(struct doctor_report *report);
-
-// ---- gpu.c: what this machine offers to ranks with a GPU ----------------------------------------
-
-// After doctor_machine, which forks. Loads libraries of NVIDIA's into this process.
-void doctor_gpu(struct doctor_report *report);
-
-// ---- share.c: whether two processes can share memory -------------------------------------------
-
-// Does what two ranks of one host do. NULL when it works, or else what did not, with the reason in
-// *number, an errno value or 0.
-const char *doctor_share(int *number);
-
 // ---- job.c: what jobs have agreed --------------------------------------------------------------
 
 struct http_peer;
-
-// Asks the coordinator there. job: only this one; "": all of them.
-void doctor_jobs(struct doctor_report *report, const struct http_peer *peer, const char *job);
 
 // A range of payloads, and how they travel.
 struct doctor_range {
@@ -98,7 +77,6 @@ struct doctor_range {
     enum plan_algorithm broadcast;
 };
 
-// The ranges of a job that is tuned, in the order of sizes. Returns how many.
-uint32_t doctor_ranges(const struct doctor_job *job, struct doctor_range *ranges);
+int cli_doctor(int argc, char **argv);
 
 #endif

@@ -5,6 +5,8 @@
 // should be. The library itself looks, through its public header: it loads what a rank would load.
 // Main thread, after whatever forks, because CUDA cannot be used on both sides of a fork.
 
+#include "cli/doctor/gpu.h"
+
 #include "cli/doctor/doctor.h"
 
 #include "base/text.h"

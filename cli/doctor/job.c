@@ -3,6 +3,8 @@
 // What the jobs of a coordinator have agreed, from its HTTP side, and what follows from that: which
 // payload travels how, by the one rule of protos/tuning.h. Main thread.
 
+#include "cli/doctor/job.h"
+
 #include "cli/ask/http.h"
 #include "cli/ask/json_read.h"
 #include "cli/doctor/doctor.h"

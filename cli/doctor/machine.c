@@ -3,8 +3,13 @@
 // What this machine offers to the data plane: each function looks at one thing and adds what it has
 // found. Bounds that a figure is judged by stand in front of the function. Main thread.
 
+#include "cli/doctor/machine.h"
+
 #include "cli/bench/bench.h"
+#include "cli/bench/limits.h"
+#include "cli/bench/line.h"
 #include "cli/doctor/doctor.h"
+#include "cli/doctor/share.h"
 
 #include "base/parse.h"
 #include "base/processor.h"

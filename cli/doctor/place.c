@@ -4,6 +4,8 @@
 // worker library reads it (worker/support/config_place.c). A trainer's own code may say more. Main
 // thread.
 
+#include "cli/doctor/place.h"
+
 #include "cli/doctor/doctor.h"
 
 #include "base/launcher.h"

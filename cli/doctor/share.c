@@ -6,6 +6,8 @@
 // here, with a forked process, because every one of these steps is forbidden somewhere. What is
 // done must be what the library does: worker/link/shm.c and worker/link/unix.c. Main thread.
 
+#include "cli/doctor/share.h"
+
 #include "cli/doctor/doctor.h"
 
 #include <errno.h>

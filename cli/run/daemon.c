@@ -4,6 +4,9 @@
 
 #include "cli/run/daemon.h"
 
+#include "cli/main.h"
+#include "cli/run/spawn.h"
+
 #include "base/parse.h"
 #include "base/text.h"
 #include "cli/cli.h"

@@ -4,6 +4,8 @@
 
 #include "cli/run/place.h"
 
+#include "cli/main.h"
+
 #include "cli/cli.h"
 
 #include <stdio.h>

@@ -2,6 +2,9 @@
 //
 // What became of a run: one line for people, one object for machines. Pure but for the printing.
 
+#include "cli/run/report.h"
+
+#include "cli/main.h"
 #include "cli/run/run.h"
 
 #include "base/json.h"

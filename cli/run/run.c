@@ -31,6 +31,12 @@
 
 #include "cli/run/run.h"
 
+#include "cli/main.h"
+#include "cli/run/report.h"
+#include "cli/run/spawn.h"
+#include "cli/run/supervisor.h"
+#include "cli/syntax.h"
+
 #include "base/parse.h"
 #include "cli/cli.h"
 #include "cli/run/daemon.h"

@@ -64,27 +64,6 @@ int run_launch(struct run_options *options);
 // time.
 void run_default_job(struct run_options *options);
 
-// ---- report.c: what happened, for people and for machines --------------------------------------
-
-// 0, the program's status, or 128 and the signal.
-int run_exit_code(int status);
-
-// The last line on stderr, or nothing when all succeeded.
-void run_report(const struct run_options *options, const struct run_result *result);
-
-// One object and a newline on stdout. docs/cli.md names its members.
-void run_report_json(const struct run_options *options, const struct run_result *result);
-
-// ---- supervisor.c ------------------------------------------------------------------------------
-
-// Runs the whole job in the calling process, a fresh child of the launcher, and returns its exit
-// status. control_fd carries a byte for each signal to forward; its end is the launcher's death.
-int supervise(const struct run_options *options, int control_fd);
-
-// Kills every child of this process, and what they leave behind to it as a subreaper, until there
-// is none. Signals are blocked. False when something could not be killed within some seconds.
-bool kill_descendants(void);
-
 // ---- spawn.c -----------------------------------------------------------------------------------
 
 struct spawn_variable {
@@ -102,16 +81,7 @@ struct spawn {
     const sigset_t *signals;
 };
 
-// Lets this process have as many descriptors as it may; its children get the limit of before.
-void raise_file_limit(void);
-
-// Starts a process in a group of its own that dies with this one. Returns its pid, or -1.
-pid_t spawn(const struct spawn *request);
-
-// Where a program is: as execvp would look. 0, or an errno value: ENOENT, EACCES, EISDIR.
-int find_program(const char *name, char *path, size_t capacity);
-
-// The daemon beside this executable, or in PATH.
-int find_coordinator(char *path, size_t capacity);
+// argv[0] is the subcommand's name. Each returns the exit status of the process.
+int cli_run(int argc, char **argv);
 
 #endif

@@ -4,6 +4,8 @@
 // so that a signal reaches all of its own children, and is killed by the kernel when its parent
 // dies. Called while the process has one thread.
 
+#include "cli/run/spawn.h"
+
 #include "cli/run/run.h"
 
 #include <errno.h>

@@ -7,7 +7,12 @@
 // A child that failed is looked at before it is reaped, and its group is killed in between: while
 // the leader is a zombie its group's number cannot belong to anybody else.
 
+#include "cli/run/supervisor.h"
+
+#include "cli/main.h"
+#include "cli/run/report.h"
 #include "cli/run/run.h"
+#include "cli/run/spawn.h"
 
 #include "base/clock.h"
 #include "cli/ask/colour.h"

@@ -3,10 +3,14 @@
 // `lockstep trace`: where a worker's trainer is or was, and its last events, from the file that it
 // keeps; as text, as JSON, or for a viewer of Chrome traces. No daemon is asked. Main thread.
 
+#include "cli/trace/trace.h"
+
 #include "base/json.h"
 #include "base/parse.h"
 #include "base/text.h"
 #include "cli/cli.h"
+#include "cli/main.h"
+#include "cli/syntax.h"
 #include "cli/trace/trace_file.h"
 
 #include <ctype.h>

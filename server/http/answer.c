@@ -2,7 +2,10 @@
 //
 // Answers: their headers, errors, and who may have them. See parts.h.
 
+#include "server/http/answer.h"
+
 #include "server/http/parts.h"
+#include "server/http/token.h"
 
 #include <event2/buffer.h>
 #include <event2/http.h>

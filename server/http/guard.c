@@ -8,8 +8,11 @@
 // it. So each is held here with a reference of our own: one whose callbacks are gone has been
 // freed by evhttp. They are looked at a few times a second while there are any. HTTP thread.
 
+#include "server/http/guard.h"
+
 #include "base/clock.h"
 #include "server/http/parts.h"
+#include "server/http/tls.h"
 
 #include <event2/bufferevent.h>
 #include <event2/bufferevent_ssl.h>

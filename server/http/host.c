@@ -6,6 +6,9 @@
 // address cannot be made to mean another machine. Over TLS the certificate is the guard. HTTP
 // thread. See parts.h.
 
+#include "server/http/host.h"
+
+#include "server/http/answer.h"
 #include "server/http/parts.h"
 
 #include "base/parse.h"

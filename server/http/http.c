@@ -6,6 +6,17 @@
 
 #include "server/http/http.h"
 
+#include "server/http/answer.h"
+#include "server/http/guard.h"
+#include "server/http/host.h"
+#include "server/http/stream.h"
+#include "server/http/tls.h"
+#include "server/http/token.h"
+#include "server/http/wait.h"
+#include "server/render/metrics.h"
+#include "server/render/stall.h"
+#include "server/render/state.h"
+
 #include "base/parse.h"
 #include "base/thread.h"
 #include "server/http/parts.h"

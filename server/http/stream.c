@@ -7,7 +7,12 @@
 // closes it, libevent takes the request off and calls on_closed, and then it is ours to end, which
 // frees it. When we close, the connection frees it, and must not call us.
 
+#include "server/http/stream.h"
+
+#include "server/http/answer.h"
 #include "server/http/parts.h"
+#include "server/render/stall.h"
+#include "server/render/state.h"
 
 #include "base/clock.h"
 #include "server/render/where.h"

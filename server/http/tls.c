@@ -4,6 +4,8 @@
 // Files that change are taken up by the next connection; those that cannot be used change nothing
 // and are told in the log once. HTTP thread, but for open and close. See parts.h.
 
+#include "server/http/tls.h"
+
 #include "base/tls_context.h"
 #include "server/http/parts.h"
 

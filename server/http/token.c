@@ -4,6 +4,8 @@
 // changes nothing: the old one is good until there is another. HTTP thread, but for open and
 // close. See parts.h.
 
+#include "server/http/token.h"
+
 #include "server/http/parts.h"
 #include "server/process.h"
 

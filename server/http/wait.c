@@ -5,7 +5,12 @@
 // HTTP_WAIT_MS have passed. The core asks a worker at most once in LOCKSTEP_INSPECT_PAUSE_MS, and
 // says nothing when it does not.
 
+#include "server/http/wait.h"
+
+#include "server/http/answer.h"
 #include "server/http/parts.h"
+#include "server/render/stack.h"
+#include "server/render/timeline.h"
 
 #include "base/clock.h"
 

@@ -2,8 +2,13 @@
 //
 // A snapshot as Prometheus text. One function for each family of metrics. See render.h.
 
+#include "server/render/metrics.h"
+
+#include "coordinator/culprit.h"
+#include "coordinator/view.h"
 #include "server/render/names.h"
 #include "server/render/render.h"
+#include "server/render/state.h"
 
 #include <inttypes.h>
 #include <stdio.h>

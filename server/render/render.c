@@ -4,6 +4,10 @@
 
 #include "server/render/render.h"
 
+#include "coordinator/view.h"
+#include "server/render/stall.h"
+#include "server/render/state.h"
+
 #include "protos/tuning.h"
 #include "protos/tuning_json.h"
 #include "server/render/names.h"

@@ -6,6 +6,8 @@
 #ifndef LOCKSTEP_SERVER_RENDER_RENDER_H
 #define LOCKSTEP_SERVER_RENDER_RENDER_H
 
+struct snapshot_job;
+
 #include "base/json.h"
 #include "base/text.h"
 #include "server/archive.h"
@@ -41,32 +43,11 @@ void render_jobs(struct json *json, const struct snapshot *snapshot,
 // name the latest counts.
 bool render_job(struct json *json, const struct snapshot *snapshot, const char *name);
 
-// {"stalls":[..]} of one job, or of all (NULL): those that last first, then the latest of the
-// others. False: there is no such job, and nothing was written.
-bool render_stalls(struct json *json, const struct snapshot *snapshot, const char *name);
-
-// What the page shows of a job: one object, compact, again and again. False: as above.
-bool render_state(struct json *json, const struct snapshot *snapshot, const char *name);
-
-// /api/v1/jobs/{job}/ranks/{rank}/stack
-void render_stack(struct json *json, const struct archived *archived, uint64_t now_ms, bool fresh);
-
-// /api/v1/jobs/{job}/timeline: begin, each rank, end.
-void render_timeline_begin(struct json *json);
-void render_timeline_rank(struct json *json, const struct snapshot *snapshot,
-                          const struct archived *archived);
-void render_timeline_end(struct json *json);
-
-// The ranks for which the others wait most, the worst first, of those that the others wait for at
-// all. Returns how many. [RENDER_STRAGGLERS]
-uint32_t render_stragglers(const struct snapshot *snapshot, const struct snapshot_job *job,
-                           const struct worker_view **found);
-
-// /metrics
-void render_metrics(struct text *text, const struct snapshot *snapshot,
-                    const struct render_process *process, const struct render_http *http);
-
 // {"error":{"code":404,"message":"..."}}
 void render_error(struct json *json, int code, const char *message);
+
+// A job without its workers, as in /api/v1/jobs.
+void render_job_summary(struct json *json, const char *key, const struct snapshot *snapshot,
+                        const struct snapshot_job *job);
 
 #endif

@@ -2,6 +2,8 @@
 //
 // The threads of one rank as JSON. See render.h.
 
+#include "server/render/stack.h"
+
 #include "server/render/names.h"
 #include "server/render/render.h"
 

@@ -2,6 +2,9 @@
 //
 // Stalls, their culprits, and places as JSON. See render.h and where.h.
 
+#include "server/render/stall.h"
+
+#include "coordinator/culprit.h"
 #include "server/render/names.h"
 #include "server/render/render.h"
 #include "server/render/where.h"

@@ -3,8 +3,11 @@
 // What the page shows of one job, as one object that is sent to it every second. Rows are arrays
 // below one line of column names, so that 512 ranks take about 50 KB. See render.h.
 
+#include "server/render/state.h"
+
 #include "server/render/names.h"
 #include "server/render/render.h"
+#include "server/render/stall.h"
 #include "server/render/where.h"
 
 // ---- ranks ------------------------------------------------------------------------------------

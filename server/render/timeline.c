@@ -5,8 +5,11 @@
 // worker's clock was when it was sent, and that moment is laid on the one when it came, so lanes
 // of ranks are right to the time of one message. See render.h.
 
+#include "server/render/timeline.h"
+
 #include "server/render/names.h"
 #include "server/render/render.h"
+#include "server/render/stall.h"
 #include "server/render/where.h"
 
 #include "protos/trace.h"

@@ -3,7 +3,12 @@
 // A call from its begin to its end: what waits to be sent, what is read, and for a worker's stream
 // the name by which the service knows it. See parts.h. Stream thread.
 
+#include "server/rpc/call.h"
+
+#include "server/rpc/health.h"
+#include "server/rpc/listener.h"
 #include "server/rpc/parts.h"
+#include "server/rpc/server.h"
 
 #include "base/clock.h"
 #include "base/text.h"

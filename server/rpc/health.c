@@ -2,6 +2,9 @@
 //
 // grpc.health.v1: the one question of a call, and its answers. Stream thread.
 
+#include "server/rpc/health.h"
+
+#include "server/rpc/call.h"
 #include "server/rpc/parts.h"
 
 #include "protos/codec.h"

@@ -3,6 +3,10 @@
 // Where calls come from: a listener, its settings, and another one when it has gone deaf. Stream
 // thread.
 
+#include "server/rpc/listener.h"
+
+#include "server/rpc/call.h"
+#include "server/rpc/log.h"
 #include "server/rpc/parts.h"
 
 #include "base/log.h"

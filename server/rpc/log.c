@@ -3,6 +3,8 @@
 // What gRPC says in its log, which is the only place where it says some of it: that an accept has
 // failed, and why a handshake did. Any thread.
 
+#include "server/rpc/log.h"
+
 #include "server/rpc/parts.h"
 
 #include "base/clock.h"

@@ -2,6 +2,11 @@
 //
 // The loop of the stream thread: one completion, one turn. Only rpc_server_wake is for any thread.
 
+#include "server/rpc/loop.h"
+
+#include "server/rpc/call.h"
+#include "server/rpc/listener.h"
+#include "server/rpc/memory.h"
 #include "server/rpc/parts.h"
 
 #include "base/clock.h"

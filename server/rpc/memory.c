@@ -3,7 +3,11 @@
 // The bound of memory for all who are connected: what ends when it is reached. budget.h says in
 // which order. Stream thread.
 
+#include "server/rpc/memory.h"
+
+#include "server/rpc/call.h"
 #include "server/rpc/parts.h"
+#include "server/rpc/server.h"
 
 #include "base/log.h"
 

@@ -3,6 +3,13 @@
 // Opens and closes the server of server.h over the core of gRPC 1.51, and is what the service
 // calls. Its other parts: parts.h. Stream thread.
 
+#include "server/rpc/server.h"
+
+#include "server/rpc/call.h"
+#include "server/rpc/health.h"
+#include "server/rpc/listener.h"
+#include "server/rpc/log.h"
+#include "server/rpc/loop.h"
 #include "server/rpc/parts.h"
 
 #include "base/clock.h"

@@ -167,16 +167,13 @@ int rpc_server_open(const struct rpc_config *config, const struct rpc_events *ev
 
 uint16_t rpc_server_port(const struct rpc_server *server);
 
-// Serves until stop, on the calling thread.
-void rpc_server_run(struct rpc_server *server);
-
-// Makes the loop take a turn. Any thread, until rpc_server_close.
-void rpc_server_wake(struct rpc_server *server);
-
 // After rpc_server_run returned, or instead of it.
 void rpc_server_close(struct rpc_server *server);
 
 // gRPC's version, for the start line.
 const char *rpc_server_version(void);
+
+// Whether it listens at a path.
+bool rpc_server_is_unix(const struct rpc_server *server);
 
 #endif

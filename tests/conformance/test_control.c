@@ -8,6 +8,8 @@
 #include "base/thread.h"
 #include "tests/support/bounds.h"
 #include "worker/control/control.h"
+#include "worker/control/grpc.h"
+#include "worker/control/local_address.h"
 
 #include <arpa/inet.h>
 #include <dirent.h>

@@ -10,6 +10,9 @@
 // to which nobody contributes holds zeros everywhere.
 
 #include "tests/support/trainer.h"
+#include "worker/order/plan.h"
+#include "worker/session/module/deferral.h"
+#include "worker/session/module/sets.h"
 #include "worker/session/session.h"
 
 #include <inttypes.h>

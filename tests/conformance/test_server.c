@@ -4,6 +4,7 @@
 // process on real sockets; workers speak through the library's own control stream.
 
 #include "tests/fault/test_server_daemon.h"
+#include "worker/control/grpc.h"
 
 static struct daemon server;
 static struct worker first, second;

@@ -5,6 +5,7 @@
 // time, so that what has ended is the first of the order and nothing else.
 
 #include "server/rpc/budget.h"
+#include "server/rpc/loop.h"
 #include "server/rpc/server.h"
 #include "tests/conformance/test_server_http2.h"
 

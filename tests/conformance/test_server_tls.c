@@ -5,6 +5,7 @@
 // library itself would not even try: what counts is what the daemon does about it.
 
 #include "tests/fault/test_server_daemon.h"
+#include "worker/control/grpc.h"
 
 #include <ftw.h>
 

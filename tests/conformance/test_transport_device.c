@@ -6,6 +6,9 @@
 // what becomes of them when something fails, by test_transport_device_failures.c.
 
 #include "tests/conformance/transport_rig.h"
+#include "worker/transport/device/devices.h"
+#include "worker/transport/device/late.h"
+#include "worker/transport/life.h"
 
 #include "worker/device/device.h"
 

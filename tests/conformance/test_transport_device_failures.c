@@ -4,6 +4,9 @@
 // end. The devices are fakes; ranks are threads (transport_rig.h).
 
 #include "tests/conformance/transport_rig.h"
+#include "worker/device/memory.h"
+#include "worker/transport/device/inspect.h"
+#include "worker/transport/life.h"
 
 #include "base/clock.h"
 #include "worker/device/device.h"

@@ -5,6 +5,8 @@
 
 #include "base/clock.h"
 #include "tests/conformance/transport_stage.h"
+#include "worker/transport/life.h"
+#include "worker/transport/measure.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

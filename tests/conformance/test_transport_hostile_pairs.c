@@ -3,6 +3,7 @@
 // A member that breaks the protocol of doubling and halving.
 
 #include "tests/conformance/transport_stage.h"
+#include "worker/transport/life.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,6 +4,7 @@
 // links on which something moves, and those that nobody waits on, are not.
 
 #include "tests/conformance/transport_fleet.h"
+#include "worker/transport/inspect.h"
 
 #include "base/clock.h"
 

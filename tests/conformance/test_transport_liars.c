@@ -12,6 +12,7 @@
 #include "tests/conformance/transport_job.h"
 #include "worker/kernels/kernels.h"
 #include "worker/transport/host/host.h"
+#include "worker/transport/life.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

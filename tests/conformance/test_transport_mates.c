@@ -9,7 +9,11 @@
 #include "tests/conformance/transport_job.h"
 #include "worker/kernels/kernels.h"
 #include "worker/link/link.h"
+#include "worker/link/loopback.h"
+#include "worker/link/unix.h"
 #include "worker/memory/region.h"
+#include "worker/transport/life.h"
+#include "worker/transport/rest.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -6,6 +6,11 @@
 #include "base/clock.h"
 #include "tests/conformance/transport_fleet.h"
 #include "tests/conformance/transport_stage.h"
+#include "worker/link/loopback.h"
+#include "worker/link/tcp.h"
+#include "worker/link/tls.h"
+#include "worker/link/unix.h"
+#include "worker/transport/life.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

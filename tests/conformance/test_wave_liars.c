@@ -6,6 +6,7 @@
 // plane.
 
 #include "tests/support/trainer.h"
+#include "worker/order/payloads.h"
 #include "worker/session/session.h"
 
 #include <stdio.h>

@@ -4,6 +4,8 @@
 
 #include "tests/conformance/transport_fleet.h"
 
+#include "worker/transport/life.h"
+
 #include "base/clock.h"
 #include "protos/topology.h"
 #include "tests/support/bounds.h"

@@ -4,6 +4,9 @@
 
 #include "tests/conformance/transport_rig.h"
 
+#include "worker/device/memory.h"
+#include "worker/transport/device/devices.h"
+
 #include "worker/device/device.h"
 
 #include <setjmp.h>

@@ -4,6 +4,10 @@
 
 #include "tests/conformance/transport_stage.h"
 
+#include "worker/link/tls.h"
+#include "worker/link/unix.h"
+#include "worker/transport/life.h"
+
 #include "base/clock.h"
 #include "tests/conformance/transport_fleet.h"
 #include "worker/kernels/kernels.h"

@@ -13,6 +13,7 @@
 #include "protos/types.h"
 #include "tests/support/bounds.h"
 #include "worker/control/control.h"
+#include "worker/control/grpc.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -5,7 +5,11 @@
 // time goes by), two bytes of length, and that many bytes of a message.
 
 #include "coordinator/coordinator.h"
+#include "coordinator/stall_view.h"
+#include "coordinator/view.h"
 #include "protos/codec.h"
+#include "protos/codec_down.h"
+#include "protos/codec_up.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <string.h>

@@ -3,9 +3,11 @@
 // that a schedule needs is there, and no schedule asserts.
 
 #include "protos/codec.h"
+#include "protos/codec_down.h"
 #include "protos/topology.h"
 #include "tests/fuzz/fuzz.h"
 #include "worker/transport/flow/wave_schedule.h"
+#include "worker/transport/life.h"
 #include "worker/transport/pair/schedule.h"
 #include "worker/transport/ring/schedule.h"
 #include "worker/transport/transport.h"

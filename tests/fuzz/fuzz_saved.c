@@ -2,6 +2,7 @@
 // A file of lockstep_session_save or lockstep_layout_save, in a session with one module.
 
 #include "tests/fuzz/fuzz.h"
+#include "worker/api/saved.h"
 #include "worker/session/session.h"
 
 #include <string.h>

@@ -5,7 +5,9 @@
 // The input: the kind, how many ranks each payload speaks for, then the two payloads.
 
 #include "tests/fuzz/fuzz.h"
+#include "worker/order/check.h"
 #include "worker/order/order.h"
+#include "worker/order/payloads.h"
 #include "worker/transport/flow/wave_schedule.h"
 
 #include <string.h>

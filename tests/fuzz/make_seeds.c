@@ -6,6 +6,8 @@
 //     make_seeds tests/fuzz/seeds
 
 #include "protos/codec.h"
+#include "protos/codec_down.h"
+#include "protos/codec_up.h"
 #include "protos/farewell.h"
 #include "protos/frame.h"
 #include "protos/topology.h"

@@ -12,6 +12,7 @@
 #include "protos/trace.h"
 #include "protos/types.h"
 #include "worker/control/control.h"
+#include "worker/control/grpc.h"
 
 #include <getopt.h>
 #include <signal.h>

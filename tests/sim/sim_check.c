@@ -14,6 +14,7 @@
 //   - a join ends in time: a world, or a refusal;
 //   - in the end nobody waits, and the coordinator knows of nobody who is connected.
 
+#include "coordinator/view.h"
 #include "tests/sim/sim_network.h"
 
 #include "protos/topology.h"

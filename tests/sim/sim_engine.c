@@ -5,6 +5,13 @@
 
 #include "tests/sim/sim_engine.h"
 
+#include "worker/order/check.h"
+#include "worker/order/header.h"
+#include "worker/order/payloads.h"
+#include "worker/order/plan.h"
+#include "worker/order/waits.h"
+#include "worker/transport/flow/waves.h"
+
 #include "protos/topology.h"
 #include "worker/transport/flow/wave_schedule.h"
 

@@ -4,6 +4,8 @@
 
 #include "tests/sim/sim_ledger.h"
 
+#include "worker/order/plan.h"
+
 #include <inttypes.h>
 #include <string.h>
 

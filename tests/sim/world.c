@@ -8,6 +8,10 @@
 // sim_engine.c: who is reported, and what becomes of a rank that needs a coordinator and has none.
 
 #include "tests/sim/world_inside.h"
+#include "worker/order/header.h"
+#include "worker/order/payloads.h"
+#include "worker/order/plan.h"
+#include "worker/order/waits.h"
 
 #include "coordinator/core.h"
 

@@ -16,6 +16,7 @@
 //   R9  a wait is over when all of its slots are final, or put off
 //   R12 who fails in a step has settled the one before
 
+#include "coordinator/verdict.h"
 #include "tests/sim/world_inside.h"
 
 #include "coordinator/core.h"

@@ -3,7 +3,9 @@
 // The coordinator of a small world, the streams to and from it, and how a world begins; see
 // world.h.
 
+#include "coordinator/sentence.h"
 #include "tests/sim/world_inside.h"
+#include "worker/order/header.h"
 
 #include "coordinator/core.h"
 

@@ -5,6 +5,8 @@
 // bytes that no field has cannot make two states of one.
 
 #include "protos/codec.h"
+#include "protos/codec_down.h"
+#include "protos/codec_up.h"
 #include "tests/sim/world.h"
 
 #include <inttypes.h>

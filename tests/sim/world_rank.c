@@ -3,6 +3,8 @@
 // A rank of a small world: what its order core decides, and its trainer; see world.h.
 
 #include "tests/sim/world_inside.h"
+#include "worker/order/header.h"
+#include "worker/order/waits.h"
 
 #include "protos/topology.h"
 

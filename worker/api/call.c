@@ -4,6 +4,8 @@
 // gradients is in worker/session/module/claims.c, which begins with how both go together. Runs on
 // trainer threads.
 
+#include "worker/api/call.h"
+
 #include "worker/session/module/claims.h"
 #include "worker/support/error.h"
 #include "worker/support/handle.h"

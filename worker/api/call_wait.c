@@ -9,7 +9,10 @@
 // so a wait that can never end is never hidden behind one that does.
 
 #include "base/clock.h"
+#include "worker/api/call.h"
+#include "worker/api/step.h"
 #include "worker/session/module/device_events.h"
+#include "worker/session/module/replicas.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"
 

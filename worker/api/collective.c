@@ -4,11 +4,15 @@
 // trainer threads; the driver launches and completes them. They need no order: frames are matched
 // by the hash of the name and by how often that name was used.
 
+#include "worker/api/collective.h"
+
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/text.h"
 #include "worker/device/device.h"
+#include "worker/engine/tune.h"
 #include "worker/kernels/kernels.h"
+#include "worker/session/fork.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"
 #include "worker/support/handle.h"

@@ -10,6 +10,8 @@
 //
 // The functions for the marks of the trainer live here too: they are as small and as passive.
 
+#include "worker/api/counter.h"
+
 #include "base/hash.h"
 #include "base/text.h"
 #include "worker/session/session.h"

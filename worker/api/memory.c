@@ -7,10 +7,16 @@
 // (worker/memory/arena.h), where ranks may share memory and the kernel has such pages, else in
 // private ones. Nobody needs to know which: regions_find says it where it matters.
 
+#include "worker/api/memory.h"
+
+#include "worker/api/call.h"
 #include "worker/kernels/kernels.h"
+#include "worker/session/module/owners.h"
+#include "worker/session/module/replicas.h"
 #include "worker/session/module/residency.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"
+#include "worker/transport/wait.h"
 
 #include <errno.h>
 #include <inttypes.h>

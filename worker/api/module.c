@@ -5,10 +5,21 @@
 // worker/session/session.h. What all ranks compare is in worker/session/module/manifest.c, what
 // happens in a step in worker/session/module/contribution.c.
 
+#include "worker/api/module.h"
+
 #include "base/hash.h"
 #include "base/text.h"
+#include "worker/api/call.h"
+#include "worker/api/memory.h"
+#include "worker/api/step_device.h"
 #include "worker/kernels/kernels.h"
+#include "worker/session/module/contribution.h"
+#include "worker/session/module/deferral.h"
+#include "worker/session/module/overlap.h"
+#include "worker/session/module/owners.h"
+#include "worker/session/module/replicas.h"
 #include "worker/session/module/residency.h"
+#include "worker/session/module/sets.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"
 #include "worker/support/handle.h"

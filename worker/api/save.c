@@ -5,6 +5,7 @@
 
 #include "base/file_limit.h"
 #include "base/hash.h"
+#include "worker/api/saved.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"
 

@@ -8,10 +8,13 @@
 // the second time it is taken over. Names stand for modules and parameters; what a file says of
 // them must be what is registered.
 
+#include "worker/api/saved.h"
+
 #include "base/hash.h"
 #include "base/parse.h"
 #include "base/text.h"
 #include "worker/kernels/kernels.h"
+#include "worker/session/module/sets.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"
 

@@ -18,11 +18,18 @@
 // it, so whoever leaves step_end knows that every rank has equal buffers. Which are due follows
 // from the number of the step, which is equal on all ranks.
 
+#include "worker/api/start.h"
+
 #include "base/hash.h"
 #include "base/text.h"
+#include "worker/api/collective.h"
 #include "worker/device/device.h"
 #include "worker/kernels/kernels.h"
+#include "worker/session/module/deferral.h"
 #include "worker/session/module/device_events.h"
+#include "worker/session/module/manifest.h"
+#include "worker/session/module/overlap.h"
+#include "worker/session/module/replicas.h"
 #include "worker/session/module/residency.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"

@@ -4,11 +4,25 @@
 // the engine when the step has begun and ended. What lies between them, calls and gradients, is in
 // call.c; what then happens is decided in worker/order/order.c.
 
+#include "worker/api/step.h"
+
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/text.h"
+#include "worker/api/call.h"
+#include "worker/api/counter.h"
+#include "worker/api/start.h"
+#include "worker/api/step_device.h"
 #include "worker/kernels/kernels.h"
+#include "worker/order/payloads.h"
+#include "worker/order/plan.h"
+#include "worker/session/module/contribution.h"
+#include "worker/session/module/deferral.h"
 #include "worker/session/module/device_events.h"
+#include "worker/session/module/overlap.h"
+#include "worker/session/module/places.h"
+#include "worker/session/module/replicas.h"
+#include "worker/session/module/sets.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"
 

@@ -3,8 +3,11 @@
 // The end of a step whose gradients are on this rank's device: who waits for them, a stream or a
 // thread. What counts as final is decided in worker/engine/landing.c. Runs on the trainer's thread.
 
+#include "worker/api/step_device.h"
+
 #include "worker/device/device.h"
 #include "worker/kernels/kernels.h"
+#include "worker/session/module/contribution.h"
 #include "worker/session/module/device_events.h"
 #include "worker/session/session.h"
 

@@ -3,6 +3,8 @@
 // On how many ranks each parameter of a module was used in the last step. Runs on the trainer's
 // thread, over a plain collective of the session's own, so that a step carries nothing for it.
 
+#include "worker/api/call.h"
+#include "worker/api/collective.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"
 

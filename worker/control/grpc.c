@@ -33,6 +33,10 @@
 // nowhere (this copy of gRPC is our own), proxies and service configs of the environment are
 // ignored. gRPC does not survive fork: a child must not call anything here.
 
+#include "worker/control/grpc.h"
+
+#include "protos/codec_down.h"
+#include "protos/codec_up.h"
 #include "worker/control/control.h"
 
 #include "base/clock.h"

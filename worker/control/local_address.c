@@ -3,6 +3,8 @@
 // Which of this host's addresses faces a coordinator. No packet is sent: connecting a UDP socket
 // only asks the routing table. A name may be looked up, which blocks. Any thread.
 
+#include "worker/control/local_address.h"
+
 #include "base/parse.h"
 #include "base/text.h"
 #include "protos/limits.h"

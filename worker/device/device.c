@@ -6,6 +6,9 @@
 // Streams do not synchronize with the legacy default stream, and have the highest priority: what
 // they do is short, and other ranks wait for it.
 
+#include "worker/device/device.h"
+
+#include "worker/device/memory.h"
 #include "worker/device/parts.h"
 
 #include "base/clock.h"

@@ -120,20 +120,10 @@ struct device_block {
     uint8_t *host; // MEMORY_PINNED only.
 };
 
-// Makes so many blocks of so many bytes, beside those that there are. May synchronize with the
-// device. 0 or -1.
-int device_reserve(struct device *device, enum device_memory kind, size_t bytes, uint32_t count);
-// The smallest free block of at least so many bytes. NULL: there is none.
-struct device_block *device_find(struct device *device, enum device_memory kind, size_t bytes);
-// The same, or a new one, which may synchronize with the device. NULL: no memory, or the device has
-// failed.
-struct device_block *device_take(struct device *device, enum device_memory kind, size_t bytes);
-void device_give(struct device *device, struct device_block *block);
 // Each free block of scratch that is large enough for a bucket.
 void device_visit_rows(const struct device *device,
                        void (*visit)(void *context, const struct device_block *block),
                        void *context);
-uint64_t device_allocations(const struct device *device); // Blocks made so far.
 
 int device_wait(struct device *device, enum device_stream stream, void *event);
 int device_record(struct device *device, enum device_stream stream, void *event);
@@ -163,5 +153,8 @@ int device_run(struct device *device, enum device_stream stream, enum device_ker
 // Whom device_ring calls. Returns when no earlier callback runs any more. The callback may call
 // nothing of CUDA. NULL: nobody.
 void device_bell(struct device *device, void (*ring)(void *context), void *context);
+
+// What a call returned. 0, or -1 when the device has failed, with this call or before.
+int device_check(struct device *device, int result, const char *call);
 
 #endif

@@ -9,6 +9,9 @@
 // ones (tables, headers) have pools of their own, so that none of them occupies a block that a
 // bucket needs.
 
+#include "worker/device/memory.h"
+
+#include "worker/device/device.h"
 #include "worker/device/parts.h"
 
 #include <stdlib.h>

@@ -53,9 +53,4 @@ struct device {
     uint64_t allocations;
 };
 
-// What a call returned. 0, or -1 when the device has failed, with this call or before.
-int device_check(struct device *device, int result, const char *call);
-// memory.c: gives all free blocks back to the driver.
-void device_memory_fini(struct device *device);
-
 #endif

@@ -3,11 +3,22 @@
 // What the order core decides, and the engine does: launches, waves, headers, the end of a step,
 // and sentences with the names that the core knows only by their numbers. Whoever drives.
 
+#include "worker/engine/decisions.h"
+
 #include "base/clock.h"
 #include "base/text.h"
 #include "protos/topology.h"
+#include "worker/engine/landing.h"
+#include "worker/engine/messages.h"
 #include "worker/engine/parts.h"
+#include "worker/engine/tell.h"
+#include "worker/engine/waits.h"
 #include "worker/kernels/kernels.h"
+#include "worker/order/check.h"
+#include "worker/order/payloads.h"
+#include "worker/session/module/contribution.h"
+#include "worker/session/module/deferral.h"
+#include "worker/session/module/sets.h"
 #include "worker/support/error.h"
 
 #include <inttypes.h>

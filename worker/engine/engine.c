@@ -10,10 +10,26 @@
 // rank's device and to the trainer's waits, and tell.c to the end. Here is what the trainer
 // commands, and what is done each time that somebody drives.
 
+#include "worker/engine/engine.h"
+
 #include "base/clock.h"
 #include "base/text.h"
+#include "worker/api/collective.h"
+#include "worker/engine/events.h"
+#include "worker/engine/landing.h"
+#include "worker/engine/loss.h"
+#include "worker/engine/messages.h"
 #include "worker/engine/parts.h"
+#include "worker/engine/tell.h"
+#include "worker/engine/waits.h"
+#include "worker/order/header.h"
+#include "worker/order/waits.h"
+#include "worker/session/module/deferral.h"
+#include "worker/session/module/manifest.h"
+#include "worker/session/module/sets.h"
 #include "worker/support/error.h"
+#include "worker/transport/life.h"
+#include "worker/transport/rest.h"
 #include "worker/watch/watch.h"
 
 #include <inttypes.h>

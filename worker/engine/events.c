@@ -3,10 +3,23 @@
 // What the data plane reports to the engine. Results and waves go on to the order core, as facts;
 // what ends the job goes to the coordinator. Whoever drives.
 
+#include "worker/engine/events.h"
+
 #include "base/text.h"
+#include "worker/api/collective.h"
+#include "worker/api/counter.h"
 #include "worker/device/device.h"
+#include "worker/engine/decisions.h"
+#include "worker/engine/landing.h"
+#include "worker/engine/loss.h"
+#include "worker/engine/messages.h"
 #include "worker/engine/parts.h"
+#include "worker/engine/tell.h"
+#include "worker/engine/tune.h"
 #include "worker/kernels/kernels.h"
+#include "worker/order/header.h"
+#include "worker/session/module/contribution.h"
+#include "worker/transport/doors.h"
 
 #include <inttypes.h>
 #include <stdio.h>

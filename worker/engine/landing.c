@@ -13,9 +13,15 @@
 // In a learning step that is not done: layouts change when it has settled, and what is in flight is
 // of the old ones.
 
+#include "worker/engine/landing.h"
+
 #include "base/text.h"
+#include "worker/engine/decisions.h"
 #include "worker/engine/parts.h"
 #include "worker/kernels/kernels.h"
+#include "worker/transport/device/devices.h"
+#include "worker/transport/device/late.h"
+#include "worker/transport/life.h"
 
 #include <string.h>
 

@@ -4,9 +4,16 @@
 // coordinator: what this rank saw, what it was told, and what it says when it ends itself. The rule
 // by which one is chosen is in worker/session/losses.h. Whoever drives.
 
+#include "worker/engine/loss.h"
+
 #include "base/clock.h"
 #include "base/text.h"
+#include "worker/engine/messages.h"
 #include "worker/engine/parts.h"
+#include "worker/engine/tell.h"
+#include "worker/session/note.h"
+#include "worker/transport/farewell.h"
+#include "worker/transport/flow/waves.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -3,11 +3,24 @@
 // What the engine says to the coordinator, and what it does about what the coordinator says.
 // Whoever drives.
 
+#include "worker/engine/messages.h"
+
 #include "base/clock.h"
 #include "base/text.h"
+#include "worker/control/grpc.h"
+#include "worker/engine/decisions.h"
+#include "worker/engine/events.h"
 #include "worker/engine/parts.h"
+#include "worker/engine/tell.h"
+#include "worker/engine/tune.h"
+#include "worker/engine/waits.h"
+#include "worker/order/plan.h"
+#include "worker/order/waits.h"
 #include "worker/session/headroom.h"
+#include "worker/session/module/manifest.h"
 #include "worker/support/error.h"
+#include "worker/transport/device/device_flow.h"
+#include "worker/transport/life.h"
 #include "worker/watch/watch.h"
 
 #include <inttypes.h>

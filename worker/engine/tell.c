@@ -4,9 +4,17 @@
 // of user memory before anybody learns of the failure. What this rank has seen itself it tells the
 // coordinator, whose sentence is the same for all ranks, and is waited for. Whoever drives.
 
+#include "worker/engine/tell.h"
+
 #include "base/clock.h"
 #include "base/text.h"
+#include "worker/control/grpc.h"
+#include "worker/engine/loss.h"
+#include "worker/engine/messages.h"
 #include "worker/engine/parts.h"
+#include "worker/engine/waits.h"
+#include "worker/transport/life.h"
+#include "worker/transport/wait.h"
 
 #include <stdio.h>
 #include <string.h>

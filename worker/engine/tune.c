@@ -4,9 +4,13 @@
 // to the coordinator when its links stand, what it takes over when all have said so, and what it
 // chooses by that. tuning.h has the rule. Driver, but for tune_algorithm.
 
+#include "worker/engine/tune.h"
+
+#include "worker/api/collective.h"
 #include "worker/kernels/kernels.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"
+#include "worker/transport/measure.h"
 
 #include "protos/tuning.h"
 

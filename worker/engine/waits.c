@@ -3,7 +3,10 @@
 // The engine's part in lockstep_call_wait: it tells the order core who waits for what, and the
 // threads what it answers. Runs on whoever drives. The threads are in worker/api/call_wait.c.
 
+#include "worker/engine/waits.h"
+
 #include "base/clock.h"
+#include "worker/order/waits.h"
 #include "worker/session/session.h"
 
 #include <inttypes.h>

@@ -10,6 +10,8 @@
 // Stores past the caches, and to a second place, are those of the last loop, where there is such a
 // loop (sums of float32 and float64), and else a copy out of a tile, or from the other place.
 
+#include "worker/kernels/combine.h"
+
 #include "worker/kernels/kernels.h"
 #include "worker/kernels/table.h"
 

@@ -13,6 +13,8 @@
 #ifndef WORKER_KERNELS_KERNELS_H
 #define WORKER_KERNELS_KERNELS_H
 
+struct kernel_table;
+
 #include "protos/types.h"
 #include "worker/transport/transport.h"
 
@@ -87,23 +89,6 @@ struct kernel_combination {
                 // NULL: it does not. Neither place is all final before the other one is begun.
 };
 
-// out = ((sources[0] op sources[1]) op ...), in this order, divided by total: the bits of the
-// functions above one after the other, but that 16-bit floats are rounded once, at the end. Sums
-// and ORs skip a source that is NULL or has weight 0, and begin with the first of the others;
-// without any they are +0. Minima and maxima meet a zero instead. Only final values are stored,
-// each in one piece, so out and also may be memory in which every element has to be intact or
-// final. out may be one of the sources, and also another one; no other overlap.
-void kernel_combine(const struct kernel_combination *what, void *out, size_t count);
-
-// A copy whose stores have whole elements of every dtype that both are aligned for: memcpy promises
-// no such thing. streams: past the caches, done when it returns. No overlap, but out == in.
-void kernel_copy(void *out, const void *in, size_t bytes, bool streams);
-
-// The same past the caches, but done only when kernel_stream_end has returned: for many in a row.
-// Lines of the cache of which not all is stored go through it.
-void kernel_stream(void *out, const void *in, size_t bytes);
-void kernel_stream_end(void);
-
 // Sets the calling thread's floating-point environment to round-to-nearest without flush-to-zero.
 void kernels_environment(void);
 // The same for a while: kernels_leave gives the thread back what it had, sticky flags included.
@@ -116,5 +101,10 @@ struct kernels_before {
 };
 void kernels_enter(struct kernels_before *before);
 void kernels_leave(const struct kernels_before *before);
+
+// The table of one level, from 0 (portable) upwards; NULL: this machine has not so many.
+const struct kernel_table *kernel_level(unsigned level);
+// The table that is fastest for a dtype on this machine.
+const struct kernel_table *kernel_chosen(enum dtype dtype);
 
 #endif

@@ -66,13 +66,4 @@ extern const struct kernel_table kernel_table_avx2;
 extern const struct kernel_table kernel_table_avx512;
 #endif
 
-// The table of one level, from 0 (portable) upwards; NULL: this machine has not so many.
-const struct kernel_table *kernel_level(unsigned level);
-// The table that is fastest for a dtype on this machine.
-const struct kernel_table *kernel_chosen(enum dtype dtype);
-
-// kernel_combine with the loops of one level.
-void kernel_combine_by(const struct kernel_table *table, const struct kernel_combination *what,
-                       void *out, size_t count);
-
 #endif

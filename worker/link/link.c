@@ -4,6 +4,10 @@
 
 #include "worker/link/link.h"
 
+#include "worker/link/loopback.h"
+#include "worker/link/tcp.h"
+#include "worker/link/unix.h"
+
 #include "base/text.h"
 
 #include <string.h>

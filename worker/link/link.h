@@ -121,17 +121,6 @@ struct listener {
     uint64_t refused; // Connections of other users of this host, closed at once.
 };
 
-// NULL with a sentence in error. A port range of 0 to 0 means any port; "::1" and "10.0.0.7" are
-// hosts, names are not.
-struct listener *listener_open_tcp(const char *host, uint16_t port_first, uint16_t port_last,
-                                   char *error, size_t error_bytes);
-// torn_bytes: at most so many bytes a read and a write, on the links accepted; 0: no bound.
-struct listener *listener_open_loopback(uint32_t torn_bytes, char *error, size_t error_bytes);
-
-// A unix socket without a file, with a random name: "unix:0123...". For processes of this user in
-// this network namespace; links in memory come of it.
-struct listener *listener_open_unix(char *error, size_t error_bytes);
-
 // An address is one part, or several separated by ";", each another way to the same rank:
 // "tcp:10.0.0.7:4711;unix:0123...". The first part is for everybody. Of the others unknown ones are
 // ignored. Begins to connect by the first part; ops->connected says how it goes. NULL with a
@@ -140,14 +129,5 @@ struct link *link_connect(const char *address, uint32_t torn_bytes, char *error,
                           size_t error_bytes);
 // Whether an address has a part for processes of the same host, and its token.
 bool link_token(const char *address, char token[LINK_TOKEN_BYTES]);
-// Makes the memory of the link and connects, at once or not at all: NULL with a sentence in error
-// when nobody of this name listens here, as in another container, or when there is no memory.
-struct link *link_connect_unix(const char *token, char *error, size_t error_bytes);
-struct link *link_connect_tcp(const char *host_and_port, char *error, size_t error_bytes);
-// Over another link, from its first byte on, which is the new one's: closed with it, or here when
-// there is no memory (NULL). accepted: this side has accepted the connection.
-struct link *link_encrypt(struct link *below, bool accepted);
-struct link *link_connect_loopback(const char *number, uint32_t torn_bytes, char *error,
-                                   size_t error_bytes);
 
 #endif

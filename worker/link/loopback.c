@@ -7,6 +7,8 @@
 // Thread: each end has its owner. All ends of the process share the registry's mutex, each pair has
 // a mutex of its own. Lock order: registry -> pair.
 
+#include "worker/link/loopback.h"
+
 #include "worker/link/link.h"
 
 #include "base/list.h"

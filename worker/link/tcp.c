@@ -9,6 +9,8 @@
 // peer's host while something was on its way there. Idle connections are watched by keep-alive
 // probes, which the host of a stopped process answers.
 
+#include "worker/link/tcp.h"
+
 #include "worker/link/link.h"
 
 #include "base/parse.h"

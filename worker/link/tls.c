@@ -9,6 +9,8 @@
 // Many small pieces are put together into one record, and large ones encrypted from where they are.
 // What the link below does not take is held, and `held` says so; push hands it on.
 
+#include "worker/link/tls.h"
+
 #include "worker/link/link.h"
 #include "worker/link/tls_channel.h"
 

@@ -8,6 +8,8 @@
 // The name is no secret: every process of the network namespace can read it. Who may connect is
 // decided by the user that the kernel names, on both sides, and by the hello.
 
+#include "worker/link/unix.h"
+
 #include "worker/link/link.h"
 
 #include "base/text.h"

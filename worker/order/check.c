@@ -8,8 +8,11 @@
 // receives never sends what another rank refuses, and the peer whose payload is refused has made it
 // up itself.
 
+#include "worker/order/check.h"
+
 #include "base/text.h"
 #include "worker/order/parts.h"
+#include "worker/order/payloads.h"
 #include "worker/transport/flow/wave_schedule.h"
 
 #include <string.h>

@@ -3,6 +3,9 @@
 // Headers of the ring predecessor: whether it begins the same step in the same phase, and has
 // started as often. Pure; part of the order core, whose rules stand in order.h (R1, start again).
 
+#include "worker/order/header.h"
+
+#include "worker/order/order.h"
 #include "worker/order/parts.h"
 
 #include "protos/topology.h"

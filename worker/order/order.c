@@ -2,7 +2,14 @@
 //
 // The worker's order core; the rules stand in order.h. Pure.
 
+#include "worker/order/order.h"
+
+#include "worker/order/header.h"
 #include "worker/order/parts.h"
+#include "worker/order/payloads.h"
+#include "worker/order/plan.h"
+#include "worker/order/replan.h"
+#include "worker/order/waits.h"
 
 #include <string.h>
 

@@ -91,6 +91,8 @@
 #ifndef WORKER_ORDER_ORDER_H
 #define WORKER_ORDER_ORDER_H
 
+#include <stdint.h>
+
 #include "protos/types.h"
 #include "worker/transport/transport.h"
 
@@ -177,20 +179,6 @@ struct wave_bounds {
     uint32_t parameters[LOCKSTEP_MAX_MODULES]; // Of each module.
     uint32_t calls[LOCKSTEP_MAX_MODULES]; // Of each module, in a step: those that travel apart.
 };
-
-// Whether a payload that a peer sent can be: struct wave, check. context: struct wave_bounds; of
-// the open wave: NULL. In check.c.
-const char *order_open_check(const void *context, const struct wave_origin *origin,
-                             const void *payload, const void *own);
-const char *order_close_check(const void *context, const struct wave_origin *origin,
-                              const void *payload, const void *own);
-const char *order_commit_check(const void *context, const struct wave_origin *origin,
-                               const void *payload, const void *own);
-
-// Exact, commutative, associative.
-void order_open_merge(void *into, const void *from);
-void order_close_merge(void *into, const void *from);
-void order_commit_merge(void *into, const void *from);
 
 enum slot_state {
     SLOT_UNREADY = 0,
@@ -377,40 +365,18 @@ void order_init(struct order *order, struct generation_id generation, uint32_t r
 // Before lockstep_start: the next step will be settled + 1, for the job goes on where an earlier
 // one was saved.
 void order_resume(struct order *order, uint64_t settled);
-// No step is open, and every rank does it before the same step: all phases are learned again.
-void order_forget_plans(struct order *order);
-
-// The plan of a phase, or NULL: its next step is a learning step.
-const struct order_plan *order_plan_of(const struct order *order, uint64_t phase);
 
 // ---- Facts from the trainer --------------------------------------------------------------------
 
 // step_begin was called, and what this rank says in the open wave. Its result is the trainer's: the
 // step is begun after it, or never.
 void order_step_opening(struct order *order, uint64_t step, const struct open_wave *opening);
-// lockstep_start was called, for the first time or again; no step is open.
-void order_start_begun(struct order *order);
 // buckets: of each module in the layout in force, LOCKSTEP_MAX_MODULES numbers, copied.
 void order_step_begun(struct order *order, uint64_t step, uint64_t phase, const uint32_t *buckets);
 // All gradients of this slot are in memory.
 void order_slot_ready(struct order *order, struct slot_id id, enum dtype dtype, uint64_t elements);
 // In a learning step layout proposals are sent before this.
 void order_step_ended(struct order *order);
-
-// A call was begun here, and has ended; its slots were said to be ready before that. Need not be
-// said without wait_while_open.
-void order_call_begun(struct order *order, struct call_id call);
-void order_call_ended(struct order *order, struct call_id call);
-
-// A thread of the trainer waits for a call of the open step that has ended here. ORDER_RELEASE
-// answers once, at once or later.
-void order_wait_begun(struct order *order, struct call_id call);
-// The time of a wait is over. ORDER_RELEASE still answers it: at once, or, when the coordinator
-// counts on the wait, as soon as that knows better (a round trip).
-void order_wait_ended(struct order *order, struct call_id call);
-
-// How a wait for the call would end if it were to end now. Pure: nothing is given up.
-enum order_release order_wait_ask(const struct order *order, struct call_id call);
 
 // The first step that no rank can complete when this one does nothing more, but for the commit wave
 // that it has joined.
@@ -423,25 +389,25 @@ uint64_t order_lost_step(const struct order *order, bool needed);
 // This rank says that the step cannot be completed: it does not join its commit wave any more.
 void order_give_up(struct order *order, uint64_t step);
 
-// Positions that every rank must make before all planned slots of a call can complete. Pure.
-void order_need(const struct order *order, struct call_id call, struct slot_set *needs);
-
 // ---- Facts from the data plane -----------------------------------------------------------------
 
 // All ranks have done their part, and the result waits for this rank's trainer. Final follows.
 void order_slot_summed(struct order *order, uint32_t index);
 void order_slot_final(struct order *order, uint32_t index);
-void order_header_received(struct order *order, const struct step_header *header);
 void order_close_completed(struct order *order, const struct close_wave *result);
 void order_commit_completed(struct order *order);
 
 // ---- Facts from the coordinator ----------------------------------------------------------------
 
 void order_granted(struct order *order, const struct down_grant *grant);
-void order_plan_received(struct order *order, const struct down_plan_part *part);
 void order_halted(struct order *order, const struct down_halt *halt);
-void order_queried(struct order *order, const struct down_query *query);
-// Its stream has ended: nothing is said of waits any more.
-void order_coordinator_lost(struct order *order);
+
+void order_emit(struct order *order, const struct order_action *action);
+void order_send(struct order *order, struct up_message *message);
+void order_fail(struct order *order, enum halt_kind halt, const char *text);
+// Everything that can happen now. Called at the end of every event.
+void order_advance(struct order *order);
+// One more than the position of the last planned slot of a call; 0: it is not in the plan.
+uint32_t order_call_end(const struct order *order, const struct call_id *call);
 
 #endif

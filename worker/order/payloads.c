@@ -3,6 +3,8 @@
 // What the exchanges of a step carry, and how two payloads become one. Pure, exact, commutative and
 // associative, so that all ranks get the same bits whatever the tree.
 
+#include "worker/order/payloads.h"
+
 #include "worker/order/parts.h"
 
 #include <string.h>

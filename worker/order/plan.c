@@ -3,6 +3,9 @@
 // The plans that a rank holds: one in force for each phase, and at most one newer, which all ranks
 // put into force before the same step. Pure; part of the order core, see order.h.
 
+#include "worker/order/plan.h"
+
+#include "worker/order/order.h"
 #include "worker/order/parts.h"
 
 void order_forget_plans(struct order *order)

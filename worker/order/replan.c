@@ -9,7 +9,11 @@
 // what its close wave has put into force. A plan should have the calls that were appended, behind
 // all others; and what was given up, right behind what was waited for then.
 
+#include "worker/order/replan.h"
+
+#include "worker/order/order.h"
 #include "worker/order/parts.h"
+#include "worker/order/plan.h"
 
 static uint64_t deviation_add(uint64_t deviation, uint64_t first, uint64_t second)
 {

@@ -8,6 +8,9 @@
 // withdrawn. The rank is *blocked* when as many waits count as the trainer has threads. A planned
 // slot is *lacking* when it is not ready here, unless its call is open and may be waited for.
 
+#include "worker/order/waits.h"
+
+#include "worker/order/order.h"
 #include "worker/order/parts.h"
 
 #include <inttypes.h>

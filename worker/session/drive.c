@@ -41,6 +41,11 @@
 
 #include "worker/session/drive.h"
 
+#include "worker/api/collective.h"
+#include "worker/engine/engine.h"
+#include "worker/transport/rest.h"
+#include "worker/transport/wait.h"
+
 #include "base/clock.h"
 #include "base/text.h"
 #include "worker/kernels/kernels.h"

@@ -7,8 +7,12 @@
 // nothing. It does nothing in a forked child, nor where no call has failed or the coordinator is
 // gone.
 
+#include "worker/session/exit.h"
+
 #include "base/clock.h"
 #include "worker/control/control.h"
+#include "worker/control/grpc.h"
+#include "worker/session/fork.h"
 #include "worker/session/session.h"
 #include "worker/watch/watch.h"
 

@@ -8,8 +8,11 @@
 // The handler runs in the child, between fork and its return, where only async-signal-safe calls
 // are allowed: it reads a list that the parent's prepare handler has locked, and closes.
 
+#include "worker/session/fork.h"
+
 #include "worker/session/session.h"
 #include "worker/support/handle.h"
+#include "worker/transport/life.h"
 
 #include <pthread.h>
 

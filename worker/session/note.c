@@ -2,7 +2,10 @@
 //
 // The last failure of a call, which a session gives as its reason when it is closed. Any thread.
 
+#include "worker/session/note.h"
+
 #include "base/text.h"
+#include "worker/session/exit.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"
 

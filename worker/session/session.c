@@ -6,6 +6,18 @@
 
 #include "worker/session/session.h"
 
+#include "worker/api/memory.h"
+#include "worker/api/module.h"
+#include "worker/api/start.h"
+#include "worker/api/step_device.h"
+#include "worker/control/grpc.h"
+#include "worker/control/local_address.h"
+#include "worker/engine/engine.h"
+#include "worker/session/exit.h"
+#include "worker/session/fork.h"
+#include "worker/session/note.h"
+#include "worker/transport/life.h"
+
 #include "base/clock.h"
 #include "base/file_mode.h"
 #include "base/text.h"

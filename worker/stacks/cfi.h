@@ -68,9 +68,6 @@ enum cfi_step {
     CFI_LOST, // No information, or none that can be understood.
 };
 
-// The rules at an address. resident: read only what is in main memory (peek_resident). False: none.
-bool cfi_find(uintptr_t code, bool exact, bool resident, struct cfi_function *function);
-
 // From the registers in a function to those in its caller. *missing is set with CFI_UNKNOWN.
 enum cfi_step cfi_caller(const struct cfi_function *function, const struct cfi_registers *registers,
                          struct cfi_registers *caller, uint32_t *missing);

@@ -4,6 +4,8 @@
 // the sorted table of .eh_frame_hdr, the rules by the instructions of its CIE and FDE. A length, a
 // count and a register number are checked before they are used; each loop ends with its reader.
 
+#include "worker/stacks/cfi_find.h"
+
 #include "worker/stacks/cfi.h"
 
 #include "worker/stacks/cfi_reader.h"

@@ -17,6 +17,8 @@
 
 #include "worker/stacks/unwind.h"
 
+#include "worker/stacks/cfi_find.h"
+
 #include "worker/stacks/cfi.h"
 #include "worker/stacks/peek.h"
 

@@ -2,7 +2,10 @@
 //
 // Configuration: structure, then environment, then checks. Runs on the thread that opens.
 
+#include "worker/support/config.h"
+
 #include "worker/support/config_parts.h"
+#include "worker/support/config_place.h"
 
 #include "base/hash.h"
 #include "base/parse.h"

@@ -6,6 +6,9 @@
 #ifndef WORKER_SUPPORT_CONFIG_H
 #define WORKER_SUPPORT_CONFIG_H
 
+#include <stddef.h>
+#include <stdint.h>
+
 #include "protos/types.h"
 #include "worker/transport/transport.h"
 
@@ -76,5 +79,12 @@ int config_resolve(const struct lockstep_config *given, struct config *config);
 // the last. False: it is no number of a device.
 #define CONFIG_DEVICE_KIND "cuda:"
 bool config_next_device(const char **rest, uint64_t *number);
+
+// Reads a variable that holds a number. *to stays as it is where the variable is not set.
+// 0, or LOCKSTEP_E_CONFIG.
+int config_number(const char *name, uint64_t maximum, uint32_t *to);
+// Copies a text that has to fit and to be UTF-8; NULL copies nothing. 0, or LOCKSTEP_E_CONFIG, with
+// what in the error text.
+int config_string(char *to, size_t bytes, const char *from, const char *what);
 
 #endif

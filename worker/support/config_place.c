@@ -15,6 +15,9 @@
 // No process becomes a world of one because something was not said: a launcher that started several
 // processes needs a coordinator, and a coordinator needs a size.
 
+#include "worker/support/config_place.h"
+
+#include "worker/support/config.h"
 #include "worker/support/config_parts.h"
 
 #include "base/launcher.h"

@@ -4,6 +4,8 @@
 
 #include "worker/support/error.h"
 
+#include "worker/session/note.h"
+
 #include "worker/session/session.h"
 #include "worker/support/handle.h"
 

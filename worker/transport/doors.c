@@ -6,9 +6,12 @@
 // connection waits in the kernel. A rank that can make no link for DOORS_LACK_MS gives up, says
 // what it lacks, and blames no peer. Engine thread.
 
+#include "worker/transport/doors.h"
+
 #include "base/clock.h"
 #include "base/text.h"
 #include "worker/transport/flow/flows.h"
+#include "worker/transport/life.h"
 
 #include <errno.h>
 #include <string.h>

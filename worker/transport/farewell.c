@@ -9,7 +9,11 @@
 // what it says is shown as its own word ("rank 1 says: ..."). Each rank is told of once: a rank
 // passes on LOCKSTEP_LOSSES losses at most. What cannot be loses the member that said it.
 
+#include "worker/transport/farewell.h"
+
 #include "worker/transport/flow/flows.h"
+#include "worker/transport/form.h"
+#include "worker/transport/transport.h"
 
 #include <string.h>
 

@@ -26,10 +26,19 @@
 // whoever fills all places can delay a member, which needs one round trip for its hello, only by
 // opening more than LOCKSTEP_MAX_UNPROVEN connections in that time, again and again.
 
+#include "worker/transport/form.h"
+
 #include "base/clock.h"
 #include "base/text.h"
 #include "worker/link/crypto.h"
+#include "worker/link/tls.h"
+#include "worker/link/unix.h"
+#include "worker/transport/doors.h"
 #include "worker/transport/flow/flows.h"
+#include "worker/transport/host/host.h"
+#include "worker/transport/life.h"
+#include "worker/transport/measure.h"
+#include "worker/transport/transport.h"
 
 #include <assert.h>
 #include <errno.h>

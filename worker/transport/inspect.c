@@ -4,7 +4,10 @@
 // asks, so it stands still since the first look at which it was as it is now; that is a bound from
 // below. Driver.
 
+#include "worker/transport/inspect.h"
+
 #include "worker/transport/flow/flows.h"
+#include "worker/transport/transport.h"
 
 #define INSPECT_STILL_MS 1000 // Less is no news.
 

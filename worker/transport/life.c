@@ -3,9 +3,23 @@
 // The life of a transport: descriptors, open and close, a generation from its forming to its end.
 // Engine thread, but for transport_forked.
 
+#include "worker/transport/life.h"
+
 #include "base/clock.h"
 #include "base/text.h"
+#include "worker/link/loopback.h"
+#include "worker/link/tcp.h"
+#include "worker/link/unix.h"
+#include "worker/transport/device/meet.h"
+#include "worker/transport/doors.h"
+#include "worker/transport/farewell.h"
+#include "worker/transport/flow/flow.h"
 #include "worker/transport/flow/flows.h"
+#include "worker/transport/flow/waves.h"
+#include "worker/transport/form.h"
+#include "worker/transport/host/host.h"
+#include "worker/transport/measure.h"
+#include "worker/transport/wait.h"
 
 #include <assert.h>
 #include <errno.h>

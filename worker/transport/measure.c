@@ -19,8 +19,13 @@
 // loopback is not measured: its figures are fixed, so that tests choose the same algorithms on
 // every run.
 
+#include "worker/transport/measure.h"
+
 #include "base/clock.h"
 #include "worker/transport/flow/flows.h"
+#include "worker/transport/form.h"
+#include "worker/transport/host/host.h"
+#include "worker/transport/transport.h"
 
 #include <stdlib.h>
 

@@ -4,8 +4,12 @@
 // in flight, how long nothing is due, and how to sleep without owning it. The waiting of who drives
 // on is in wait.c. Functions are for the driver, but for transport_doze.
 
+#include "worker/transport/rest.h"
+
 #include "base/clock.h"
 #include "worker/transport/flow/flows.h"
+#include "worker/transport/form.h"
+#include "worker/transport/wait.h"
 
 #include <poll.h>
 

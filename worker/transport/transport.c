@@ -9,10 +9,27 @@
 // of losses and the losses seen here come last, when everything that had been received is worked
 // off and was reported.
 
+#include "worker/transport/transport.h"
+
 #include "base/clock.h"
 #include "base/text.h"
 #include "worker/kernels/kernels.h"
+#include "worker/transport/device/device_flow.h"
+#include "worker/transport/device/meet.h"
+#include "worker/transport/doors.h"
+#include "worker/transport/farewell.h"
+#include "worker/transport/flow/flow.h"
 #include "worker/transport/flow/flows.h"
+#include "worker/transport/flow/waves.h"
+#include "worker/transport/form.h"
+#include "worker/transport/host/exchange.h"
+#include "worker/transport/host/host.h"
+#include "worker/transport/host/two_level.h"
+#include "worker/transport/life.h"
+#include "worker/transport/measure.h"
+#include "worker/transport/pair/pair.h"
+#include "worker/transport/ring/ring.h"
+#include "worker/transport/wait.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -25,6 +25,10 @@
 #ifndef WORKER_TRANSPORT_TRANSPORT_H
 #define WORKER_TRANSPORT_TRANSPORT_H
 
+struct frame_header;
+struct out_frame;
+struct peer_link;
+
 #include "protos/farewell.h"
 #include "protos/types.h"
 
@@ -297,51 +301,12 @@ struct transport_config {
 
 struct transport; // Opaque.
 
-// Starts to listen. Any thread. 0, or with a sentence in error -1, or -2 when memory or descriptors
-// are missing here.
-int transport_open(const struct transport_config *config, struct transport **transport, char *error,
-                   size_t error_bytes);
-// "tcp:127.0.0.1:40123;unix:0123...", "loopback:911". Any thread, constant.
-const char *transport_address(const struct transport *transport);
-
-// Begins to build the links of a generation; formed() or form_failed() follows. Before formed()
-// nothing may be launched. Sizes every table for the generation.
-int transport_form(struct transport *transport, const struct transport_world *world);
-
 // What the links are like; after formed().
 struct transport_links {
     bool shares; // This rank and its mates share memory; true also when it has no mates.
     uint64_t latency_ns; // One way, of a few bytes; the slowest of the links measured. 0: unknown.
     uint64_t bytes_per_s; // Of one link in one direction while all are busy; the same.
 };
-void transport_links(const struct transport *transport, struct transport_links *links);
-// Every rank has measured its links: who measures from now on breaks the protocol. bytes_per_s: of
-// the slowest of all; the same on all ranks.
-void transport_tuned(struct transport *transport, uint64_t bytes_per_s);
-
-// From now on so many collectives in flight allocate nothing. After transport_form.
-void transport_reserve(struct transport *transport, uint32_t collectives);
-// The same for collectives on devices with so many bytes, extents and units at most, each. Adds to
-// what was reserved before. May synchronize with the device. 0, or -1: the device has no memory.
-int transport_reserve_device(struct transport *transport, uint32_t collectives, uint64_t bytes,
-                             uint32_t extents, uint32_t units);
-// Room for the tables of so many more collectives with so many bytes and extents at most, each, on
-// one of this rank's devices. Every array of extents keeps its own, in flight or not. The same
-// otherwise.
-int transport_reserve_tables(struct transport *transport, struct device *device,
-                             uint32_t collectives, uint64_t bytes, uint32_t extents);
-// Room on one of this rank's devices for so many more rows of replicas, of so many bytes and units
-// at most, each. The same otherwise.
-int transport_reserve_rows(struct transport *transport, struct device *device, uint32_t rows,
-                           uint64_t bytes, uint32_t units);
-// Room for results that wait for what `behind` is told: for so many collectives of so many bytes in
-// all, in memory of the host that is not touched before it is needed, and for the way of the
-// largest one there and back, of so many bytes and units. The same otherwise.
-int transport_reserve_aside(struct transport *transport, uint32_t collectives, uint64_t bytes,
-                            uint64_t largest, uint32_t units);
-// Whether some collectives of this world have to be launched in one order on all ranks that have a
-// device, because NCCL sums them: there are two of these at least, and all have one, or they meet.
-bool transport_is_strict(const struct transport_world *world);
 
 // Launch and join never fail by themselves: what goes wrong is an event. Their frames leave in the
 // next transport_progress; in a world of one they complete there. An allreduce of no elements is a
@@ -352,8 +317,6 @@ void transport_launch(struct transport *transport, struct collective *collective
 // come for it; its times stay as they are. False: it has to be launched now, before anything else.
 bool transport_exchange(struct transport *transport, struct collective *collective);
 void transport_wave(struct transport *transport, struct wave *wave);
-// Whether some wave that was joined here waits for a message of this rank, or has one for it.
-bool transport_wave_needs(struct transport *transport, uint32_t rank);
 // note: at most LOCKSTEP_NOTE_BYTES, copied.
 void transport_header(struct transport *transport, const struct step_header *header,
                       const uint8_t *note, uint32_t note_bytes);
@@ -361,45 +324,6 @@ void transport_header(struct transport *transport, const struct step_header *hea
 // Does what can be done and waits at most timeout_ms (-1: no bound) for more. Returns after any
 // event, and after transport_wake.
 void transport_progress(struct transport *transport, int timeout_ms);
-void transport_wake(struct transport *transport); // Any thread.
-
-// The calling thread drives from now on; it does not any more.
-void transport_own(struct transport *transport);
-void transport_disown(struct transport *transport);
-// Nothing is launched, joined or to be sent: no other rank waits for what this one may do next.
-bool transport_idle(const struct transport *transport);
-// How many milliseconds an idle transport may be left alone, unless something arrives; 0: it is to
-// be driven now. From its return on, what peers put into memory makes transport_doze return, too.
-int transport_rest(struct transport *transport);
-// Sleeps until something arrives, the bell (a descriptor) can be read, or the time is over. Touches
-// nothing and takes nothing: another thread may drive meanwhile. Any thread.
-void transport_doze(const struct transport *transport, int bell, int timeout_ms);
-
-// Forgets everything launched and joined, without events; user memory is not touched any more when
-// it returns, but for what worker/transport/device/devices.h says of devices. Links are closed at
-// once (a peer sees a reset). For failures; also from an event. transport_form may follow, for
-// another generation.
-void transport_abandon(struct transport *transport);
-// Says goodbye: sends what is queued and a last frame on every link, then waits until the peers
-// have taken it and ended their side. Blocks for linger_ms at most, drops what arrives, makes no
-// events, and forgets what was not done. Not from an event.
-void transport_leave(struct transport *transport, uint64_t linger_ms);
-// The same after a rank was lost: peers are told why, and devices wait for nobody.
-void transport_retreat(struct transport *transport, uint64_t linger_ms);
-// Why this rank ends, for its goodbyes. Copied.
-void transport_goodbye(struct transport *transport, const struct farewell *farewell);
-// Tells every peer at once that a rank was lost, unless they were told of it before. Copied.
-void transport_tell(struct transport *transport, const struct farewell *farewell);
-// What a peer gave as the reason of its goodbye; NULL: it has not said goodbye. Borrowed for now.
-const struct farewell *transport_farewell(struct transport *transport, uint32_t rank);
-// Nobody can connect any more, and no generation after this one can form. Engine thread.
-void transport_close_doors(struct transport *transport);
-void transport_close(struct transport *transport); // Frees. Any thread, when nobody drives.
-
-// Links on which something is on its way, or awaited, and nothing has moved for a second: up to
-// `most`, those that hold bytes first, and how many. Two calls at least: the first one only looks.
-uint32_t transport_inspect(struct transport *transport, uint64_t now_ms, struct link_state *links,
-                           uint32_t most);
 
 // What the first collective that was launched here waits for of this rank's device; the rest is set
 // for DEVICE_HOLD_STREAM only.
@@ -408,17 +332,20 @@ struct device_held {
     const struct collective *collective; // It, ...
     const struct device_ready *ready; // ... and the first stream that has not made its part.
 };
-struct device_held transport_inspect_device(struct transport *transport);
-// What NCCL has said last of whatever went wrong, in one line; "": nothing.
-void transport_inspect_nccl(const struct transport *transport, char *text, size_t bytes);
 
 // The caller has found that a peer sent what cannot be. The peer is lost with this text.
 void transport_blame(struct transport *transport, uint32_t rank, const char *text);
 
 void transport_statistics(const struct transport *transport, struct transport_statistics *out);
 
-// In a forked child, from the atfork handler: closes every descriptor, frees nothing. Only calls
-// that are safe there.
-void transport_forked(struct transport *transport);
+// Reports the peer, once, and closes its link. The text is copied.
+void transport_lose(struct peer_link *peer, const char *text);
+// The same for a peer that sent what cannot be. Its link stays open until the job has ended. With
+// transport_no_memory as text nothing is wrong with the peer.
+void transport_lose_impossible(struct peer_link *peer, const char *text);
+// An urgent frame without block; NULL when memory is short.
+struct out_frame *transport_frame(struct transport *transport, const struct frame_header *header);
+// Whether something launched or joined here waits for a frame of that peer, or to it.
+bool transport_needs(struct transport *transport, const struct peer_link *peer);
 
 #endif

@@ -33,8 +33,14 @@
 // ATTENTION_ASLEEP and writes to `wake`. Else the engine reads ATTENTION_ASKED and does not sleep,
 // and whatever was written before the request is visible to it.
 
+#include "worker/transport/wait.h"
+
 #include "base/clock.h"
 #include "worker/transport/flow/flows.h"
+#include "worker/transport/form.h"
+#include "worker/transport/host/host.h"
+#include "worker/transport/host/spread.h"
+#include "worker/transport/measure.h"
 
 #include <sched.h>
 #include <string.h>

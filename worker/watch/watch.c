@@ -9,6 +9,14 @@
 
 #include "worker/watch/watch.h"
 
+#include "worker/api/collective.h"
+#include "worker/control/grpc.h"
+#include "worker/engine/landing.h"
+#include "worker/session/module/claims.h"
+#include "worker/session/note.h"
+#include "worker/transport/device/inspect.h"
+#include "worker/transport/inspect.h"
+
 #include "base/clock.h"
 #include "base/text.h"
 #include "worker/session/session.h"

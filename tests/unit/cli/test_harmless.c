@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "cli/ask/json_read.h"
 #include "coordinator/core.h"
+#include "coordinator/sentence.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,6 +4,8 @@
 
 #include "tests/unit/coordinator/fleet.h"
 
+#include "coordinator/stall_view.h"
+
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>

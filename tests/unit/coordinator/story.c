@@ -5,6 +5,8 @@
 
 #include "tests/unit/coordinator/story.h"
 
+#include "coordinator/view.h"
+
 #include "tests/support/describe.h"
 
 #include <inttypes.h>

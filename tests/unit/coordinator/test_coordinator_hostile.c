@@ -10,6 +10,8 @@
 //
 // LOCKSTEP_TEST_FUZZ_SEED=n runs one seed, LOCKSTEP_TEST_FUZZ_SEEDS=n that many.
 
+#include "coordinator/stall_view.h"
+#include "coordinator/view.h"
 #include "tests/unit/coordinator/story.h"
 
 #include "tests/support/describe.h"

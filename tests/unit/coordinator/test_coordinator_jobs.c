@@ -2,6 +2,7 @@
 //
 // Many jobs in one coordinator: limits and what makes room, draining, views, log lines.
 
+#include "coordinator/view.h"
 #include "tests/unit/coordinator/story.h"
 
 #include <inttypes.h>

@@ -3,6 +3,7 @@
 // Joining: when a world forms, who gets which rank, and what those who are turned away are told.
 
 #include "coordinator/core.h"
+#include "coordinator/view.h"
 #include "tests/unit/coordinator/story.h"
 
 #include <inttypes.h>

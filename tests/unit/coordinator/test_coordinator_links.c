@@ -3,6 +3,7 @@
 // Who shares a host, and what all ranks are told when their links stand.
 
 #include "protos/codec.h"
+#include "protos/codec_down.h"
 #include "protos/tuning.h"
 #include "tests/unit/coordinator/story.h"
 

@@ -3,6 +3,7 @@
 // Where workers are, in the coordinator: names of modules, processes of mates, reports of blocked
 // ranks, places in heartbeats, and inspections with their answers.
 
+#include "coordinator/view.h"
 #include "tests/unit/coordinator/story.h"
 
 #include <inttypes.h>

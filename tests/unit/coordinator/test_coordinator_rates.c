@@ -3,6 +3,9 @@
 // What the coordinator knows of a job that does move: step times, who lags behind, and whom the
 // others always wait for; and the log of a job.
 
+#include "coordinator/culprit.h"
+#include "coordinator/journal.h"
+#include "coordinator/rates.h"
 #include "tests/unit/coordinator/fleet_case.h"
 
 #include <setjmp.h>

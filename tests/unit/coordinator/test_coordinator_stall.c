@@ -2,6 +2,7 @@
 //
 // Standstills: each kind of culprit is named, with what it does and for whom, and nobody else is.
 
+#include "coordinator/journal.h"
 #include "tests/unit/coordinator/fleet_case.h"
 
 #include <setjmp.h>

@@ -3,6 +3,7 @@
 // Standstills without a trainer in the way, or with more than one: frozen and stopped ranks, links,
 // ranks that wait for each other, several culprits, and how stalls end and are kept.
 
+#include "coordinator/stall_view.h"
 #include "tests/unit/coordinator/fleet_case.h"
 
 #include "coordinator/core.h"

@@ -2,6 +2,7 @@
 //
 // How generations end: deaths, goodbyes, disagreements. The first verdict is everybody's.
 
+#include "coordinator/view.h"
 #include "tests/unit/coordinator/story.h"
 
 #include <inttypes.h>

@@ -7,6 +7,8 @@
 // equal byte by byte, and what stands behind the end of a string or an array is compared too.
 
 #include "protos/codec.h"
+#include "protos/codec_down.h"
+#include "protos/codec_up.h"
 #include "protos/topology.h"
 
 #include <setjmp.h>

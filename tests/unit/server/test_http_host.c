@@ -3,6 +3,7 @@
 // By which names the HTTP side may be asked in plaintext: a foreign name that has been given our
 // address is none of them.
 
+#include "server/http/host.h"
 #include "server/http/parts.h"
 #include "tests/support/http_fixture.h"
 

@@ -2,7 +2,12 @@
 //
 // What the API says of a job that stands still, and its metrics: a snapshot in, text out.
 
+#include "server/render/metrics.h"
 #include "server/render/render.h"
+#include "server/render/stack.h"
+#include "server/render/stall.h"
+#include "server/render/state.h"
+#include "server/render/timeline.h"
 
 #include "protos/trace.h"
 

@@ -4,6 +4,8 @@
 // sent, finished and aborted is written down and compared.
 
 #include "protos/codec.h"
+#include "protos/codec_down.h"
+#include "protos/codec_up.h"
 #include "server/service.h"
 
 #include <setjmp.h>

@@ -6,6 +6,7 @@
 
 #include "tests/support/device_case.h"
 #include "worker/device/reference.h"
+#include "worker/kernels/combine.h"
 #include "worker/kernels/kernels.h"
 #include "worker/memory/units.h"
 #include "worker/transport/device/table.h"

@@ -3,6 +3,7 @@
 // Which way collectives on devices go: by the world, by where this rank's memory is, and by what is
 // computed.
 
+#include "worker/transport/device/device_flow.h"
 #include "worker/transport/device/devices.h"
 
 #include <setjmp.h>

@@ -4,6 +4,7 @@
 // level, which test_kernels.c compares with obvious ones; and that memory never holds anything but
 // what was there and what is final, also when the process dies.
 
+#include "worker/kernels/combine.h"
 #include "worker/kernels/kernels.h"
 #include "worker/kernels/table.h"
 

@@ -4,6 +4,10 @@
 // after them, nothing blocks.
 
 #include "worker/link/link.h"
+#include "worker/link/loopback.h"
+#include "worker/link/tcp.h"
+#include "worker/link/tls.h"
+#include "worker/link/unix.h"
 
 #include "base/clock.h"
 

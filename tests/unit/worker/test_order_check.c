@@ -3,7 +3,9 @@
 // What a wave may say. Ranks that are honest are never refused, in worlds of every size and in
 // every round; and one field that cannot be is refused, for each field.
 
+#include "worker/order/check.h"
 #include "worker/order/order.h"
+#include "worker/order/payloads.h"
 #include "worker/transport/flow/wave_schedule.h"
 
 #include <setjmp.h>

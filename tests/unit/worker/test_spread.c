@@ -4,6 +4,7 @@
 // real, on a host of two cores; the others are what they have said on the board.
 
 #include "worker/transport/host/host.h"
+#include "worker/transport/host/spread.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,6 +3,7 @@
 // Which ranks are taken to share cores, and so let each other run while they wait.
 
 #include "worker/transport/flow/flows.h"
+#include "worker/transport/wait.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

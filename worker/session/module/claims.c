@@ -28,11 +28,16 @@
 // that one awaits the reports of all.
 
 #include "worker/session/module/claims.h"
+
 #include "base/clock.h"
 #include "base/text.h"
+#include "worker/api/call.h"
 #include "worker/session/module/device_events.h"
+#include "worker/session/module/places.h"
+#include "worker/session/module/replicas.h"
 #include "worker/session/module/residency.h"
 #include "worker/support/error.h"
+#include "worker/transport/wait.h"
 
 #include <inttypes.h>
 

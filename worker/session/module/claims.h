@@ -6,6 +6,8 @@
 #ifndef WORKER_SESSION_MODULE_CLAIMS_H
 #define WORKER_SESSION_MODULE_CLAIMS_H
 
+struct answer_place;
+
 #include "worker/session/session.h"
 
 // ---- The open call -----------------------------------------------------------------------------
@@ -46,14 +48,6 @@ static inline struct opened opened_read(const struct lockstep_module *module)
 #define CLAIM_DECLARED 0xffffu
 static_assert(LOCKSTEP_MAX_READY_COUNT < CLAIM_ENDED, "a count of reports is none of the marks");
 
-// ---- worker/api/call.c -------------------------------------------------------------------------
-
-// A live call that is the open one of its module. Any thread.
-int call_check_open(struct lockstep_call *call);
-// The module contributes to the open step: it was called, or a module that shares a parameter of it
-// was. Trainer.
-bool call_takes_part(const struct lockstep_module *module);
-
 // ---- claims.c ----------------------------------------------------------------------------------
 
 // Parameters of a module that have a gradient; a shared one has it with its owner.
@@ -70,5 +64,9 @@ void call_withdraw(struct contribution *contribution);
 // Nothing was reported of the contribution: gradients whose registered memory is another one's in
 // this window have no place in it. Trainer, at the end of the step.
 void call_leave_all(struct contribution *contribution);
+
+// Gradients that the module's open call, if it has one, does not have yet: how many, and the names
+// of the first. Driver, while a step is open.
+void call_missing(struct lockstep_module *module, struct answer_place *place);
 
 #endif

@@ -4,10 +4,16 @@
 // the gradients' own memory, and the layout that says which gradients these are. Who touches what
 // stands in worker/session/session.h.
 
+#include "worker/session/module/contribution.h"
+
 #include "base/hash.h"
+#include "worker/api/collective.h"
+#include "worker/engine/tune.h"
 #include "worker/kernels/kernels.h"
 #include "worker/memory/units.h"
+#include "worker/session/module/deferral.h"
 #include "worker/session/module/device_events.h"
+#include "worker/session/module/replicas.h"
 #include "worker/session/session.h"
 
 #include <stdlib.h>

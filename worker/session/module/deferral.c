@@ -15,7 +15,10 @@
 // still had to write there. Was there none, the memory becomes zero, like that of ranks that have
 // cleared their gradients and called nothing.
 
+#include "worker/session/module/deferral.h"
+
 #include "worker/kernels/kernels.h"
+#include "worker/session/module/replicas.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"
 

@@ -4,6 +4,8 @@
 
 #include "worker/session/module/device_events.h"
 
+#include "worker/session/module/replicas.h"
+
 #include "worker/device/device.h"
 #include "worker/support/error.h"
 

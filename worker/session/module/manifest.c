@@ -4,6 +4,8 @@
 // other ranks by lockstep_start. Two manifests are equal when all lines are. Pure functions of the
 // session; trainer before the start, engine when the coordinator asks for lines.
 
+#include "worker/session/module/manifest.h"
+
 #include "base/hash.h"
 #include "base/text.h"
 #include "worker/session/session.h"

@@ -7,6 +7,8 @@
 // All tensors are sorted by where they begin. While one walks along them it is enough to know the
 // tensor that has reached farthest: when the next one begins before that one's end, both overlap.
 
+#include "worker/session/module/overlap.h"
+
 #include "worker/kernels/kernels.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"

@@ -6,7 +6,10 @@
 // several names become one gradient is in claims.c. That other tensors do not overlap is
 // looked at in overlap.c. Trainer.
 
+#include "worker/session/module/owners.h"
+
 #include "base/hash.h"
+#include "worker/session/module/replicas.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"
 

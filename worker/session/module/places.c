@@ -17,8 +17,12 @@
 // first, and then looks at the mark. Both are sequentially consistent, so at least one of two
 // threads that meet sees the other.
 
+#include "worker/session/module/places.h"
+
 #include "worker/kernels/kernels.h"
 #include "worker/session/module/claims.h"
+#include "worker/session/module/overlap.h"
+#include "worker/session/module/replicas.h"
 #include "worker/support/error.h"
 #include "worker/watch/progress.h"
 

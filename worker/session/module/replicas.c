@@ -6,6 +6,8 @@
 // copied to all of them. On devices the transport does both (worker/transport/device/copies.c), but
 // in a world of one, where there is none. Runs on trainer threads.
 
+#include "worker/session/module/replicas.h"
+
 #include "worker/device/device.h"
 #include "worker/kernels/kernels.h"
 #include "worker/session/module/device_events.h"

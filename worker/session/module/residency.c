@@ -8,6 +8,9 @@
 
 #include "worker/session/module/residency.h"
 
+#include "worker/api/collective.h"
+#include "worker/session/module/sets.h"
+
 #include "base/text.h"
 #include "worker/device/device.h"
 #include "worker/support/error.h"

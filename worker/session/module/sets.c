@@ -14,9 +14,13 @@
 // A *view* is what the declarations of one phase make of the session: 0 for phases in which nothing
 // is declared unused, 1 + i for declared phase i.
 
+#include "worker/session/module/sets.h"
+
 #include "base/hash.h"
 #include "base/text.h"
+#include "worker/api/call.h"
 #include "worker/kernels/kernels.h"
+#include "worker/order/plan.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"
 

@@ -4,6 +4,8 @@
 
 #include "worker/session/module/stash.h"
 
+#include "worker/kernels/combine.h"
+
 #include "worker/kernels/kernels.h"
 
 #include <assert.h>

@@ -9,7 +9,10 @@
 // Where nothing is written there, because no other rank has used such a gradient either, nothing is
 // held. The driver's thread.
 
+#include "worker/transport/device/behind.h"
+
 #include "worker/memory/units.h"
+#include "worker/transport/device/devices.h"
 #include "worker/transport/device/parts.h"
 
 static const struct device_ready *behind_ready(const struct device_flow *flow)

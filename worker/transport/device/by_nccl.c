@@ -20,7 +20,14 @@
 // NCCL may take a group on a thread of its own. Until it has, nothing may be enqueued behind it on
 // the stream, nor given to it: flows wait in the order of their launch.
 
+#include "worker/transport/device/by_nccl.h"
+
 #include "worker/kernels/kernels.h"
+#include "worker/transport/device/behind.h"
+#include "worker/transport/device/copies.h"
+#include "worker/transport/device/cut.h"
+#include "worker/transport/device/devices.h"
+#include "worker/transport/device/late.h"
 #include "worker/transport/device/parts.h"
 
 #include "base/clock.h"

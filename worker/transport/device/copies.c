@@ -25,7 +25,11 @@
 // writes the first replica's, from the same bytes and by the same decision, so all replicas have
 // the same bits, or none has them.
 
+#include "worker/transport/device/copies.h"
+
 #include "worker/kernels/kernels.h"
+#include "worker/transport/device/cut.h"
+#include "worker/transport/device/devices.h"
 #include "worker/transport/device/parts.h"
 
 static bool replicas_abroad(const struct devices *devices, const struct device_part *part)

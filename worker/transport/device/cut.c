@@ -7,6 +7,10 @@
 // A collective is known by its array of extents, which is the caller's and the same in every step.
 // The place of another one that is not in use is taken when two meet.
 
+#include "worker/transport/device/cut.h"
+
+#include "worker/device/memory.h"
+#include "worker/transport/device/devices.h"
 #include "worker/transport/device/parts.h"
 #include "worker/transport/device/table.h"
 

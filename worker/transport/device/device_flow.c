@@ -2,6 +2,8 @@
 //
 // Which way a collective on devices goes: see devices.h. Pure.
 
+#include "worker/transport/device/device_flow.h"
+
 #include "worker/transport/device/devices.h"
 
 #include "worker/kernels/kernels.h"

@@ -14,9 +14,22 @@
 // aborted, which ends the kernels of NCCL, and what writes is waited for. Flows whose work still
 // waits, for a trainer's stream say, keep their blocks until the device has come past it.
 
+#include "worker/transport/device/devices.h"
+
 #include "base/clock.h"
 #include "base/text.h"
+#include "worker/device/memory.h"
+#include "worker/transport/device/by_nccl.h"
+#include "worker/transport/device/copies.h"
+#include "worker/transport/device/cut.h"
+#include "worker/transport/device/device_flow.h"
+#include "worker/transport/device/late.h"
+#include "worker/transport/device/meet.h"
+#include "worker/transport/device/mixed.h"
 #include "worker/transport/device/parts.h"
+#include "worker/transport/device/segments.h"
+#include "worker/transport/device/staged.h"
+#include "worker/transport/wait.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -7,6 +7,14 @@
 #ifndef WORKER_TRANSPORT_DEVICE_DEVICES_H
 #define WORKER_TRANSPORT_DEVICE_DEVICES_H
 
+#include "worker/device/device.h"
+#include <stddef.h>
+
+struct device;
+struct device_flow;
+struct device_ready;
+struct devices;
+
 #include "worker/transport/transport.h"
 
 #include <stdbool.h>
@@ -29,11 +37,6 @@ enum device_way {
     DEVICE_WAY_MIXED,
 };
 
-enum device_way device_way_of(const struct transport_world *world,
-                              const struct collective *collective);
-// How many ranks of the world have a device.
-uint32_t device_ranks(const struct transport_world *world);
-
 // ---- for worker/transport/transport.c -----------------------------------------------------------
 
 struct transport;
@@ -42,14 +45,6 @@ struct peer_link;
 // With transport->devices NULL, on a rank without a device, none of these does anything.
 int devices_open(struct transport *transport, const struct transport_config *config);
 void devices_close(struct transport *transport);
-// A generation begins.
-void devices_form(struct transport *transport);
-// Whether the communicator stands, or none is needed. All links stand.
-bool devices_formed(const struct transport *transport);
-// Why it never will; NULL.
-const char *devices_form_failed(const struct transport *transport);
-// The wave that tells how to meet. Whether it was that one.
-bool devices_wave_done(struct transport *transport, const struct wave *wave);
 
 void devices_launch(struct transport *transport, struct collective *collective,
                     enum device_way way);
@@ -70,5 +65,41 @@ uint64_t devices_deadline(const struct transport *transport, uint64_t now_ms);
 // memory is not written any more when it returns, and not read, unless a stream of the trainer has
 // not made its gradients yet: what waits for that may read them when it has.
 void devices_forget(struct transport *transport, bool in_order);
+
+// A block, unless *block is one already. False: there is none now. It comes when NCCL has nothing
+// in flight here, because more memory may be had only when the device is at rest, and NCCL may wait
+// for a rank that has died. Or the device has failed.
+bool devices_take(struct devices *devices, struct device *device, struct device_block **block,
+                  enum device_memory kind, size_t bytes);
+void devices_give(struct device *device, struct device_block **block);
+// The device has nothing more to do with what the flow holds there.
+void devices_give_all(struct devices *devices, struct device_flow *flow);
+// Makes idle flows until there are `count` in all. 0 or -1.
+int devices_reserve_flows(struct devices *devices, uint64_t count);
+// One of this rank's devices has failed: the first of them that has. NULL: none.
+struct device *devices_broken(const struct devices *devices);
+// All that the flow does on the device is enqueued on the stream. 0 or -1.
+int devices_enqueued(struct devices *devices, struct device_flow *flow, enum device_stream stream);
+// Waits on the stream for those who produce the collective's gradients. 0 or -1.
+int devices_await_ready(struct devices *devices, const struct device_flow *flow,
+                        enum device_stream stream);
+// The same for one device and its events.
+int devices_await(struct device *device, enum device_stream stream,
+                  const struct device_ready *ready, uint32_t count);
+// The collective is its caller's again, but for the event.
+void devices_done(struct devices *devices, struct device_flow *flow);
+// The same for collectives on devices with so many bytes, extents and units at most, each. Adds to
+// what was reserved before. May synchronize with the device. 0, or -1: the device has no memory.
+int transport_reserve_device(struct transport *transport, uint32_t collectives, uint64_t bytes,
+                             uint32_t extents, uint32_t units);
+// Room for the tables of so many more collectives with so many bytes and extents at most, each, on
+// one of this rank's devices. Every array of extents keeps its own, in flight or not. The same
+// otherwise.
+int transport_reserve_tables(struct transport *transport, struct device *device,
+                             uint32_t collectives, uint64_t bytes, uint32_t extents);
+// Room on one of this rank's devices for so many more rows of replicas, of so many bytes and units
+// at most, each. The same otherwise.
+int transport_reserve_rows(struct transport *transport, struct device *device, uint32_t rows,
+                           uint64_t bytes, uint32_t units);
 
 #endif

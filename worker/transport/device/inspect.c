@@ -3,7 +3,10 @@
 // What collectives on this rank's device wait for, for a person who asks why a job stands still. It
 // changes nothing. The driver's thread; not between device_enter and device_leave.
 
+#include "worker/transport/device/inspect.h"
+
 #include "base/text.h"
+#include "worker/transport/device/behind.h"
 #include "worker/transport/device/parts.h"
 
 static const struct device_ready *

@@ -19,7 +19,15 @@
 //
 // The driver's thread.
 
+#include "worker/transport/device/late.h"
+
+#include "worker/device/memory.h"
+#include "worker/transport/device/behind.h"
+#include "worker/transport/device/by_nccl.h"
+#include "worker/transport/device/copies.h"
+#include "worker/transport/device/devices.h"
 #include "worker/transport/device/parts.h"
+#include "worker/transport/device/staged.h"
 
 #include <assert.h>
 #include <stdlib.h>

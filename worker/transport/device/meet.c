@@ -10,10 +10,14 @@
 // generation's forming. When it stands, the memory that NCCL will be given again and again is
 // registered with it.
 
+#include "worker/transport/device/meet.h"
+
 #include "base/clock.h"
 #include "base/text.h"
+#include "worker/transport/device/device_flow.h"
 #include "worker/transport/device/parts.h"
 #include "worker/transport/flow/wave_schedule.h"
+#include "worker/transport/flow/waves.h"
 
 #include <assert.h>
 #include <string.h>

@@ -21,8 +21,17 @@
 // multiple of SHARE_ELEMENTS. What is behind the elements of the collective is garbage, and nobody
 // looks at it.
 
+#include "worker/transport/device/mixed.h"
+
 #include "worker/kernels/kernels.h"
+#include "worker/transport/device/by_nccl.h"
+#include "worker/transport/device/copies.h"
+#include "worker/transport/device/device_flow.h"
+#include "worker/transport/device/devices.h"
+#include "worker/transport/device/meet.h"
 #include "worker/transport/device/parts.h"
+#include "worker/transport/device/segments.h"
+#include "worker/transport/device/staged.h"
 
 #include "base/clock.h"
 

@@ -153,86 +153,6 @@ struct devices {
     uint32_t piece_room;
 };
 
-// ---- cut.c --------------------------------------------------------------------------------------
-
-// Finds or makes the table of a collective's extents, on one of this rank's devices, which they are
-// addresses of. NULL: there is no memory for it now.
-struct device_cut *device_cut_hold(struct devices *devices, struct device *device,
-                                   const struct collective *collective);
-// Its pieces, as the host has them: [cut->count + 1].
-const struct device_piece *device_cut_pieces(const struct device_cut *cut);
-// The row of a table that is held, for kernels on that stream of its device. 0 or -1.
-int device_cut_row(struct device_cut *cut, enum device_stream stream, struct device_row *row);
-void device_cut_release(struct device_cut **cut);
-// Makes room on a device for rows of so many pieces and elements; NULL memory: -1.
-int device_cut_reserve(struct devices *devices, struct device *device, uint32_t pieces,
-                       uint64_t elements, uint32_t count);
-void device_cut_fini(struct devices *devices);
-
-// ---- behind.c -----------------------------------------------------------------------------------
-
-// What the result of the flow has to come behind was said, or it has to come behind nothing.
-bool device_behind_is_said(const struct device_flow *flow);
-// Whether something is written where this rank has no input. Its used bits are those of all ranks.
-bool device_behind_matters(const struct device_flow *flow);
-// What was said has to happen before what DEVICE_BEHIND is given from now on. 0 or -1.
-int device_behind_wait(struct devices *devices, const struct device_flow *flow);
-// That of a flow which only waits for it; NULL: it has happened.
-const struct device_ready *device_behind_awaited(const struct devices *devices,
-                                                 const struct device_flow *flow);
-
-// ---- late.c -------------------------------------------------------------------------------------
-
-// The flow is held and summed.
-void device_aside_summed(struct device_flow *flow);
-// Puts one that is held aside, so that others have what it held. False: nothing is free by that, or
-// not yet.
-bool device_aside_make_room(struct devices *devices);
-// Whether one that was held will give back what it has, and waits for no other rank.
-bool device_aside_is_leaving(const struct devices *devices);
-// Goes on with a flow that is put aside. 0, or -1 when the device has failed.
-int device_aside_work(struct devices *devices, struct device_flow *flow);
-// The flow gives back what it has borrowed.
-void device_aside_release(struct device_flow *flow);
-// No flow is asked for any more.
-void device_aside_forget(struct devices *devices);
-void device_aside_fini(struct devices *devices);
-
-// ---- devices.c ----------------------------------------------------------------------------------
-
-// A block, unless *block is one already. False: there is none now. It comes when NCCL has nothing
-// in flight here, because more memory may be had only when the device is at rest, and NCCL may wait
-// for a rank that has died. Or the device has failed.
-bool devices_take(struct devices *devices, struct device *device, struct device_block **block,
-                  enum device_memory kind, size_t bytes);
-void devices_give(struct device *device, struct device_block **block);
-// The device has nothing more to do with what the flow holds there.
-void devices_give_all(struct devices *devices, struct device_flow *flow);
-// Makes idle flows until there are `count` in all. 0 or -1.
-int devices_reserve_flows(struct devices *devices, uint64_t count);
-// One of this rank's devices has failed: the first of them that has. NULL: none.
-struct device *devices_broken(const struct devices *devices);
-// All that the flow does on the device is enqueued on the stream. 0 or -1.
-int devices_enqueued(struct devices *devices, struct device_flow *flow, enum device_stream stream);
-// Waits on the stream for those who produce the collective's gradients. 0 or -1.
-int devices_await_ready(struct devices *devices, const struct device_flow *flow,
-                        enum device_stream stream);
-// The same for one device and its events.
-int devices_await(struct device *device, enum device_stream stream,
-                  const struct device_ready *ready, uint32_t count);
-// The collective is its caller's again, but for the event.
-void devices_done(struct devices *devices, struct device_flow *flow);
-
-// ---- meet.c -------------------------------------------------------------------------------------
-
-// Goes on with forming: between the links' standing and the event that says so. Also on a rank
-// without a device.
-void naming_work(struct transport *transport);
-// This rank's place among those with a device.
-uint32_t naming_place(const struct transport_world *world);
-// Tells NCCL of the memory that it will be given, once it has a communicator.
-void naming_register(struct devices *devices);
-
 // ---- what NCCL is told besides the row ----------------------------------------------------------
 
 // Words of a note: the decision of the finish kernel, the weight, the units.
@@ -257,71 +177,21 @@ static inline bool device_flow_reduces(const struct device_flow *flow)
            (flow->way == DEVICE_WAY_MIXED && flow->stage <= STAGE_COLLECTING);
 }
 
-void nccl_write_note(const struct device_flow *flow);
-// The units that some rank has used, from the note that has come back.
-void nccl_read_used(const struct device_flow *flow);
-// What NCCL is to send is there: the gradients, or the sum of replicas. On DEVICE_REDUCE. 0 or -1.
-int nccl_collect(struct devices *devices, struct device_flow *flow);
-// The row and the note go into the scratch of the flow, on DEVICE_REDUCE. 0 or -1.
-int nccl_pack(struct devices *devices, struct device_flow *flow, enum dtype wire);
-
 // What a flow gives to NCCL: begin takes memory and gives it to NCCL (STAGE_TAKING), or leaves it
 // waiting; rest enqueues what comes behind.
 struct nccl_part {
     int (*begin)(struct devices *devices, struct device_flow *flow);
     int (*rest)(struct devices *devices, struct device_flow *flow);
 };
-// Flows are given to NCCL in the order of their launch. 1: what was enqueued behind has happened,
-// and NCCL had no error before; 0: not yet; -1.
-int nccl_advance(struct devices *devices, struct device_flow *flow, const struct nccl_part *part);
-// NCCL has said nothing that makes what has happened garbage.
-bool nccl_is_sound(struct devices *devices);
 
 // ---- segments.c ---------------------------------------------------------------------------------
 
-// Events for so many more rows of so many bytes at most, where these are several segments. 0 or -1.
-int segments_reserve(struct devices *devices, uint32_t rows, uint64_t bytes);
-void segments_release(struct devices *devices, struct device_flow *flow);
-void segments_fini(struct devices *devices);
-// Nothing of the flow goes to the host.
-void segments_none(struct device_flow *flow);
-// Enqueues the copies of the flow's share, which begins at `from`, to its row on the host; they are
-// the last that it does on the stream (STAGE_COLLECTING). 0 or -1.
-int segments_collect(struct devices *devices, struct device_flow *flow, enum device_stream stream,
-                     uint64_t from);
-// Whether more has landed since: 1 or 0; -1. flow->landed says how much.
-int segments_look(struct devices *devices, struct device_flow *flow);
 static inline bool segments_are_whole(const struct device_flow *flow)
 {
     return flow->segments_landed == flow->segment_count;
 }
-// Whether the hosts can begin with what has landed.
-bool segments_may_travel(const struct devices *devices, const struct device_flow *flow);
-// Enqueues the way back, to the row on the device, of what has become final, on DEVICE_DELIVER; ...
-int segments_return(struct devices *devices, struct device_flow *flow);
-// ... of all the rest, which is final, on that stream. 0 or -1.
-int segments_return_rest(struct devices *devices, struct device_flow *flow,
-                         enum device_stream stream);
-// Whether the device may still copy something of a flow that travels; ...
-bool segments_are_under_way(const struct device_flow *flow);
-// ... what DEVICE_DELIVER is given from now on comes behind all of that. 0 or -1.
-int segments_gather(struct devices *devices, struct device_flow *flow);
 
 // ---- copies.c -----------------------------------------------------------------------------------
-
-// The table of the flow's own gradients; with replicas, those of the first one. False: no memory
-// now.
-bool replicas_hold_own(struct devices *devices, struct device_flow *flow);
-// Takes what the further replicas need. True without any. False: there is no memory for it now.
-bool replicas_take(struct devices *devices, struct device_flow *flow);
-// Only what is needed to write a result to them.
-bool replicas_take_parts(struct devices *devices, struct device_flow *flow);
-// And where NCCL sends their sum; packs: as another row than that.
-bool replicas_take_sum(struct devices *devices, struct device_flow *flow, bool packs);
-// Adds up what the replicas contribute in a row of the first device: enqueued on that stream of it,
-// behind those who produce it. 0 or -1.
-int replicas_collect(struct devices *devices, struct device_flow *flow, enum device_stream stream,
-                     const struct device_block *sum);
 
 // How a result is written to gradients: the kernel that does it.
 struct device_spread {
@@ -334,31 +204,5 @@ struct device_spread {
                  enum device_stream stream, const struct device_row *row, uint64_t packed,
                  uint64_t words);
 };
-// Writes a result to the further replicas, too, behind what is enqueued on that stream. *last is
-// the stream on which all of that has an end. 0 or -1.
-int replicas_spread(struct devices *devices, struct device_flow *flow, enum device_stream stream,
-                    const struct device_spread *spread, enum device_stream *last);
-// The devices have nothing more to do with it.
-void replicas_release(struct devices *devices, struct device_flow *flow);
-
-// ---- the ways: begin, go on when the event has happened. 0, or -1 when the device has failed ----
-
-int staged_work(struct devices *devices, struct device_flow *flow);
-// The input of the flow's share is in the row on the host.
-int staged_travel(struct devices *devices, struct device_flow *flow);
-int staged_travelled(struct devices *devices, struct device_flow *flow);
-uint64_t staged_bytes(const struct collective *collective); // Of the row on the host.
-// Its result, which has come to the host, goes to the device as soon as it may.
-int staged_deliver(struct devices *devices, struct device_flow *flow);
-
-int nccl_work(struct devices *devices, struct device_flow *flow);
-size_t nccl_row_bytes(const struct collective *collective); // As it travels.
-// Its sum and its note, which were put aside, are in pinned memory again, and may be written.
-int nccl_come_back(struct devices *devices, struct device_flow *flow);
-
-// Until the hosts have it: then it goes on as a staged one.
-int mixed_work(struct devices *devices, struct device_flow *flow);
-// How much longer than its elements a row has to be.
-uint64_t mixed_spare_bytes(const struct transport_world *world);
 
 #endif

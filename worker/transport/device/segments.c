@@ -24,8 +24,12 @@
 // The events behind segments are kept for as many rows as were reserved that are longer than one
 // segment. A row has them while it lands.
 
+#include "worker/transport/device/segments.h"
+
 #include "worker/kernels/kernels.h"
+#include "worker/transport/device/devices.h"
 #include "worker/transport/device/parts.h"
+#include "worker/transport/flow/flow.h"
 
 #include <stdlib.h>
 

@@ -16,8 +16,17 @@
 //
 // The row on the host has the extents of the collective: those without input have none there.
 
+#include "worker/transport/device/staged.h"
+
 #include "worker/kernels/kernels.h"
+#include "worker/transport/device/behind.h"
+#include "worker/transport/device/copies.h"
+#include "worker/transport/device/cut.h"
+#include "worker/transport/device/devices.h"
+#include "worker/transport/device/late.h"
 #include "worker/transport/device/parts.h"
+#include "worker/transport/device/segments.h"
+#include "worker/transport/flow/flow.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -5,9 +5,17 @@
 // that ranks disagree about it. What its frames do is in worker/transport/ring/ring.c,
 // worker/transport/pair/pair.c and worker/transport/host/host.c. Engine thread.
 
+#include "worker/transport/flow/flow.h"
+
 #include "base/text.h"
 #include "worker/kernels/kernels.h"
 #include "worker/transport/flow/flows.h"
+#include "worker/transport/flow/park.h"
+#include "worker/transport/flow/reduce.h"
+#include "worker/transport/host/host.h"
+#include "worker/transport/pair/pair.h"
+#include "worker/transport/ring/ring.h"
+#include "worker/transport/transport.h"
 
 #include <assert.h>
 #include <string.h>

@@ -373,33 +373,13 @@ struct transport {
 
 // ---- worker/transport/transport.c ---------------------------------------------------------------
 
-// Reports the peer, once, and closes its link. The text is copied.
-void transport_lose(struct peer_link *peer, const char *text);
-// The same for a peer that sent what cannot be. Its link stays open until the job has ended. With
-// transport_no_memory as text nothing is wrong with the peer.
-void transport_lose_impossible(struct peer_link *peer, const char *text);
 // The reason, by its address, when this rank has no memory for what a peer needs: the peer is not
 // at fault then, and the loss is LOSS_HERE.
 extern const char transport_no_memory[];
-// An urgent frame without block; NULL when memory is short.
-struct out_frame *transport_frame(struct transport *transport, const struct frame_header *header);
 extern const struct stream_owner transport_stream_owner;
-
-// Whether something launched or joined here waits for a frame of that peer, or to it.
-bool transport_needs(struct transport *transport, const struct peer_link *peer);
-
-// ---- worker/transport/life.c --------------------------------------------------------------------
-
-bool transport_watch(struct transport *transport, int fd, struct endpoint *endpoint, bool link);
-void transport_unwatch(struct transport *transport, int fd);
-void transport_close_stream(struct peer_link *peer, bool reset);
 
 // ---- worker/transport/wait.c --------------------------------------------------------------------
 
-// How long to look, by the ranks of this host. When the generation forms.
-void wait_prepare(struct transport *transport);
-// Waits until something may be done, or for so long (-1: no bound).
-void wait_for_work(struct transport *transport, int timeout_ms);
 // Between two looks into memory by whoever expects something at once. False: it has looked often
 // enough, and is to wait in another way.
 struct wait_moment {
@@ -407,107 +387,20 @@ struct wait_moment {
     uint32_t turns; // How often they were.
     uint64_t end_us;
 };
-// beside: where ranks share cores, it comes from one that may share this one.
-bool wait_a_moment(struct transport *transport, struct wait_moment *moment, bool beside);
-// Nobody drives for a while: peers in memory are told to ring. False: there is something to do.
-bool wait_leave_alone(struct transport *transport);
-// Whether transport_wake was called since the last time. Forgets it.
-bool wait_asked(struct transport *transport);
-
-// ---- worker/transport/doors.c -------------------------------------------------------------------
-
-bool doors_is_lack(int number); // True if the errno says that this process or host lacks something.
-// A link could not be made, with this errno. Remembers it if this rank lacks something. Returns
-// whether that is so.
-bool doors_lack(struct transport *transport, int number);
-void doors_have(struct transport *transport); // A link was made.
-// True if this rank has lacked something for so long that the generation is given up.
-bool doors_despair(const struct transport *transport, uint64_t now_ms);
-// The listeners are not heard for a while.
-void doors_rest(struct transport *transport);
-// The listeners are heard from now on. False: they cannot be.
-bool doors_open(struct transport *transport);
-void doors_tick(struct transport *transport, uint64_t now_ms);
-uint64_t doors_deadline(const struct transport *transport);
-// The generation did not form. Whether this rank lacked something for it: then it was reported.
-bool doors_report(struct transport *transport);
-
-// ---- worker/transport/form.c --------------------------------------------------------------------
-
-void form_accept(struct transport *transport, struct listener *listener);
-void form_guest_ready(struct transport *transport, struct guest *guest);
-// Attempts, deadlines, and guests that wait for too long.
-void form_tick(struct transport *transport, uint64_t now_ms);
-// When form_tick has something to do; UINT64_MAX: never.
-uint64_t form_deadline(const struct transport *transport);
-// Looks whether all that forming waits for is there.
-void form_check_complete(struct transport *transport);
-void form_peer_ready(struct peer_link *peer);
-// A frame of kind CHALLENGE, HELLO or WELCOME. NULL, or what is impossible about it.
-const char *form_frame_begins(struct peer_link *peer);
-const char *form_frame_ended(struct peer_link *peer);
-// The link ended before it was proven.
-void form_peer_ended(struct peer_link *peer, const char *text);
-void form_forget_guests(struct transport *transport);
-struct peer_link *transport_peer(struct transport *transport, uint32_t rank);
-
-// ---- worker/transport/measure.c -----------------------------------------------------------------
-
-// The generation begins. 0, or -1 without memory.
-int measure_form(struct transport *transport);
-// Begins to measure when it has not; whether that has come to its end. All links stand.
-bool measure_settled(struct transport *transport, uint64_t now_ms);
-// Whether an answer is waited for, and how long at most; UINT64_MAX: none.
-bool measure_awaits(const struct transport *transport);
-uint64_t measure_deadline(const struct transport *transport);
-// A frame of kind MEASURE. NULL, or what is impossible about it.
-const char *measure_frame_begins(struct peer_link *peer, struct stream *stream);
-const char *measure_frame_ended(struct peer_link *peer);
-// The links are closed.
-void measure_forget(struct transport *transport);
 
 // ---- flow.c -------------------------------------------------------------------------------------
 
-void flow_launch(struct transport *transport, struct collective *collective);
-// Whether it can be launched when only a part of its memory may be used (collective.landed).
-bool flow_follows(const struct transport *transport, const struct collective *collective);
 // How much of it may be used: all, but for such a one.
 static inline uint64_t flow_landed_elements(const struct flow *flow)
 {
     const struct collective *collective = flow->collective;
     return collective->landed ? *collective->landed : collective->elements;
 }
-// More of what is launched may be used.
-void flow_landed(struct transport *transport, const struct collective *collective);
-// Elements of what is launched, from the first, that are final here: more and more of them where it
-// runs by stripes of a ring or by pieces, else none before it is done.
-uint64_t flow_final_elements(const struct collective *collective);
-// A collective that uses no ring was launched: whoever has sent frames of it runs another
-// algorithm.
-void flow_meet_others(struct transport *transport, struct flow *flow);
-// An allreduce between hosts, as a part of another one.
-void flow_launch_between_hosts(struct transport *transport, struct collective *collective);
-// Ranks disagree on a collective that is launched here: nothing more happens to it but the event.
-// The text is copied.
-void flow_mismatch(struct transport *transport, struct flow *flow, uint32_t rank, const char *text);
-// The collective of a frame, made if this is the first that is heard of it. NULL; *text: why not.
-struct flow *flow_of(struct peer_link *peer, const struct frame_header *header, const char **text);
-// A frame of a collective is whole, of whichever algorithm. NULL, or what is impossible about it.
-const char *flow_end(struct peer_link *peer, struct stream *stream);
-// Does what its algorithm does with such a frame, which may arrive; see flow_take.
-void flow_give(const struct peer_link *peer, struct flow *flow, const struct frame_header *header,
-               void *block);
 static inline bool flow_is_pair(const struct flow *flow)
 {
     return flow->collective &&
            (flow->algorithm == ALGORITHM_DOUBLING || flow->algorithm == ALGORITHM_HALVING);
 }
-// The next collective that is done, or NULL. It is the caller's again.
-struct collective *flow_next_done(struct transport *transport);
-struct flow *flow_next_mismatch(struct transport *transport);
-bool flow_needs(struct transport *transport, const struct peer_link *peer);
-// Without events.
-void flow_forget(struct transport *transport);
 
 // ---- worker/transport/ring/ring.c ---------------------------------------------------------------
 
@@ -519,146 +412,20 @@ static inline enum dtype flow_final_dtype(const struct collective *collective)
 {
     return collective->final == DTYPE_NONE ? collective->dtype : collective->final;
 }
-// The flow goes round this ring, and what its neighbours have said about it is taken.
-void flow_launch_ring(struct transport *transport, struct flow *flow,
-                      const struct ring_group *group);
-// Whether it would need no credit on the ring of the world. A small one may be sent to this rank
-// before it takes part, and is in one piece anyway.
-bool flow_is_eager(const struct transport *transport, const struct collective *collective);
-// Opens stripes as far as the window and what has landed allow, and says so.
-void flow_pump(struct transport *transport, struct flow *flow);
-// Starts stripes as far as the successor's link has little to do. Returns whether it started any.
-bool flow_feed(struct transport *transport);
-const char *flow_begin(struct peer_link *peer, struct stream *stream);
-// A frame that may arrive is whole. Its payload is where it belongs, or in the block, which is
-// taken over; NULL: it has none.
-void flow_take(struct transport *transport, struct flow *flow, const struct frame_header *header,
-               void *block);
-const char *flow_credit(struct peer_link *peer, const struct frame_header *header);
-// Whether a frame that was parked may arrive now. NULL, or what is impossible about it.
-const char *flow_unpark(struct flow *flow, const struct frame_header *header, const uint8_t *used);
-// The link has taken a frame, or has dropped it.
-void flow_sent(struct transport *transport, struct out_frame *frame, bool dropped);
-
-// ---- reduce.c -----------------------------------------------------------------------------------
-
-// Whether the first hop can be sent from user memory as it is.
-bool reduce_is_plain(const struct flow *flow);
-// Writes this rank's contribution to `count` elements from `first` into acc.
-void reduce_start(const struct flow *flow, struct ring_span span, uint8_t *acc);
-// acc = acc op this rank's contribution. Returns the weight that it adds.
-uint64_t reduce_add(const struct flow *flow, struct ring_span span, uint8_t *acc);
-// The owner's last step: adds this rank's contribution to acc, divides, and writes what is final to
-// the outputs: directly, when all of them have memory and all units are used, else by way of acc.
-// Returns the weight in all, `weight` being that of acc. Returns 0 for a mean to which nobody
-// contributed; then nothing is written.
-uint64_t reduce_finish(const struct flow *flow, struct ring_span span, uint8_t *acc,
-                       uint64_t weight, bool direct);
-// Copies final bytes to the outputs of the units that are used; to all when there are no units.
-void reduce_store(const struct flow *flow, struct ring_span span, const uint8_t *bytes);
-// A collective of a world of one, or the root's own copy.
-void reduce_local(struct collective *collective, uint32_t element_bytes);
 
 // ---- park.c -------------------------------------------------------------------------------------
 
 extern const char *const flow_signature_text;
 extern const char *const flow_algorithm_text;
-// Of a frame that begins, and its flow is not launched here. NULL, or what is impossible about it.
-const char *park_begin(struct peer_link *peer, struct flow *flow, struct stream *stream);
-// A parked frame is whole. Takes it, and those before it, if the flow was launched meanwhile.
-const char *park_end(struct peer_link *peer, struct flow *flow, struct stream *stream);
-// After the launch: takes what is parked. Whoever has parked what is impossible is lost.
-void park_catch_up(struct transport *transport, struct flow *flow);
-// Whether frames of this kind are for the algorithm that the flow was launched with.
-bool park_is_of(const struct flow *flow, enum frame_kind kind);
 
 // ---- worker/transport/pair/pair.c: recursive doubling and halving -------------------------------
 
-void pair_launch(struct transport *transport, struct flow *flow);
-// As those of the ring.
-const char *pair_begin(struct peer_link *peer, struct stream *stream);
-void pair_take(const struct peer_link *peer, struct flow *flow, const struct frame_header *header,
-               void *block);
-const char *pair_unpark(const struct peer_link *peer, struct flow *flow,
-                        const struct frame_header *header, const uint8_t *used);
-// A CREDIT frame that is for frames of kind PAIR.
-const char *pair_credit(struct peer_link *peer, const struct frame_header *header);
-void pair_sent(struct transport *transport, struct out_frame *frame, bool dropped);
-// Whether frames were queued while the links were flushed.
-bool pair_feed(struct transport *transport);
-// Whether a launched one waits for a frame from or to that peer.
-bool pair_needs(struct transport *transport, const struct peer_link *peer);
-void pair_forget(struct transport *transport);
 // Bytes of what is kept of each collective that runs by pairs.
 extern const size_t pair_bytes;
 
 // ---- worker/transport/pair/sum.c: their arithmetic ----------------------------------------------
 
-// Whether this rank's input can be used as it is in user memory: in frames, and as an operand.
-bool pair_sum_is_plain(const struct flow *flow, struct ring_span span);
-// Whether the sum of two operands may depend on which one is the first.
-bool pair_sum_is_ordered(const struct flow *flow);
-// lower = lower op upper, both partial sums.
-void pair_sum_add(const struct flow *flow, uint64_t count, uint8_t *lower, const uint8_t *upper);
-// out = the result of (lower op upper), or of lower alone when upper is NULL. out may be lower;
-// NULL: the outputs in user memory, all of which exist. lower is overwritten in any case.
-void pair_sum_finish(const struct flow *flow, struct ring_span span, uint8_t *lower,
-                     const uint8_t *upper, uint64_t weight, uint8_t *out);
 // Replaces every NaN of a sum by the same one, whatever it came from.
 void pair_sum_quiet(const struct flow *flow, uint8_t *bytes, uint64_t count);
-
-// ---- worker/transport/host/host.c: collectives in memory that mates share -----------------------
-
-// The generation begins: nothing is mapped. 0, or -1 without memory.
-int shared_form(struct transport *transport);
-// The link to a mate stands.
-void shared_proven(struct peer_link *peer);
-// Whether it is known if the group shares memory; and whether it does.
-bool shared_settled(const struct transport *transport);
-bool shared_stands(const struct transport *transport);
-// When shared_work has to be called for that; UINT64_MAX: never.
-uint64_t shared_deadline(const struct transport *transport);
-void shared_launch(struct transport *transport, struct flow *flow);
-// transport_exchange, when nothing is in flight here.
-bool exchange_shots(struct transport *transport, struct collective *collective);
-// Whether it runs by pieces, so that each can wait for what has landed.
-bool shared_follows(const struct collective *collective);
-// Does what can be done now, without waiting. Whether it did anything.
-bool shared_work(struct transport *transport);
-// Whether shared_work would do something. No system call.
-bool shared_pending(const struct transport *transport);
-bool shared_needs(struct transport *transport, const struct peer_link *peer);
-// This rank is about to wait for others, where they share cores or are not there at once.
-void spread_wait(struct transport *transport);
-// Nothing of this rank's memory is touched by a mate any more when it returns.
-void shared_forget(struct transport *transport);
-
-// ---- worker/transport/host/two_level.c: a part of it between hosts ------------------------------
-
-// What the leader of another host says of runs. NULL, or what is impossible about it.
-const char *two_level_hear(struct peer_link *peer, const struct frame_header *header);
-// The collective that this one is a part of; NULL: it is one by itself.
-struct collective *two_level_outer(struct transport *transport, struct collective *collective);
-void two_level_done(struct transport *transport, struct collective *collective);
-
-// ---- worker/transport/farewell.c ----------------------------------------------------------------
-
-// The last frame on a link that stands.
-void farewell_goodbye(struct peer_link *peer);
-// A frame of kind LEAVE or LOST. NULL, or what is impossible about it.
-const char *farewell_begins(struct peer_link *peer);
-const char *farewell_ended(struct peer_link *peer);
-// Reports one loss of which a peer has told. Whether there was one.
-bool farewell_report(struct transport *transport);
-void farewell_forget(struct transport *transport);
-
-// ---- waves.c ------------------------------------------------------------------------------------
-
-void wave_join(struct transport *transport, struct wave *wave);
-const char *wave_begin(struct peer_link *peer, struct stream *stream);
-const char *wave_end(struct peer_link *peer, struct stream *stream);
-struct wave *wave_next_done(struct transport *transport);
-bool wave_needs(struct transport *transport, const struct peer_link *peer);
-void wave_forget(struct transport *transport);
 
 #endif

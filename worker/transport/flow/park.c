@@ -5,7 +5,13 @@
 // arrival, and are taken at the launch as if they came then. Each peer has its own bound of such
 // blocks. Engine thread.
 
+#include "worker/transport/flow/park.h"
+
+#include "worker/transport/flow/flow.h"
 #include "worker/transport/flow/flows.h"
+#include "worker/transport/pair/pair.h"
+#include "worker/transport/ring/ring.h"
+#include "worker/transport/transport.h"
 
 #include <assert.h>
 #include <string.h>

@@ -11,6 +11,9 @@
 // Where frames are of another dtype than memory, or an exponent is given, the same is computed in
 // float32, by pieces that fit in the first cache, and rounded once when a piece is put back.
 
+#include "worker/transport/flow/reduce.h"
+
+#include "worker/kernels/combine.h"
 #include "worker/kernels/kernels.h"
 #include "worker/transport/flow/flows.h"
 

@@ -7,8 +7,12 @@
 // until its move: at most one message of a wave on each link, and a peer can be ahead by few waves,
 // because none completes without this rank. Each exchange costs one small frame in each direction.
 
+#include "worker/transport/flow/waves.h"
+
 #include "worker/transport/flow/flows.h"
 #include "worker/transport/flow/wave_schedule.h"
+#include "worker/transport/form.h"
+#include "worker/transport/transport.h"
 
 #include <assert.h>
 #include <stdio.h>

@@ -26,7 +26,12 @@
 //
 // Cost: a line of the cache from each mate, two from 17 bytes on, and the payload's own from 81.
 
+#include "worker/transport/host/exchange.h"
+
+#include "worker/kernels/combine.h"
 #include "worker/transport/host/host.h"
+#include "worker/transport/host/shots.h"
+#include "worker/transport/wait.h"
 
 #include "worker/kernels/kernels.h"
 #include "worker/memory/region.h"

@@ -17,6 +17,8 @@
 // of that. Runs of different sizes find other caches, so each size has a duel of its own
 // (worker/transport/host/duel.h). The bits do not depend on it. Engine thread.
 
+#include "worker/transport/host/fill.h"
+
 #include "worker/transport/host/host.h"
 
 #include "base/clock.h"

@@ -15,6 +15,17 @@
 
 #include "worker/transport/host/host.h"
 
+#include "worker/transport/flow/flow.h"
+#include "worker/transport/form.h"
+#include "worker/transport/host/exchange.h"
+#include "worker/transport/host/fill.h"
+#include "worker/transport/host/pieces.h"
+#include "worker/transport/host/registered.h"
+#include "worker/transport/host/sequence.h"
+#include "worker/transport/host/shots.h"
+#include "worker/transport/host/two_level.h"
+#include "worker/transport/transport.h"
+
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/text.h"

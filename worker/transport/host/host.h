@@ -10,6 +10,9 @@
 #ifndef WORKER_TRANSPORT_HOST_HOST_H
 #define WORKER_TRANSPORT_HOST_HOST_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "worker/kernels/kernels.h"
 #include "worker/transport/flow/flows.h"
 #include "worker/transport/host/board.h"
@@ -201,145 +204,24 @@ void shared_impossible(struct shared *shared, uint32_t seat, const char *text);
 // This rank has no memory for what the mate in this seat has said.
 void shared_lack(struct shared *shared, uint32_t seat);
 
-// ---- sequence.c ---------------------------------------------------------------------------------
-
-void sequence_init(struct sequence *sequence);
-void sequence_fini(struct sequence *sequence);
-// The leader: appends runs for what all have joined. Whether it did anything.
-bool sequence_work(struct shared *shared);
-// Whether somebody has joined something since.
-bool sequence_pending(const struct shared *shared);
-// A record of a seat is a join, and a shot. What is known of its tag now; NULL: it is impossible.
-struct match *sequence_join(struct shared *shared, uint32_t seat, uint32_t index, bool shot);
-// The leader: appends a run for it when all have joined it, or differ.
-void sequence_joined(struct shared *shared, struct match *match);
-void sequence_forget(struct sequence *sequence, struct match *match);
-// What is known of a tag; NULL: nothing.
-struct match *sequence_find(struct sequence *sequence, const struct collective_tag *tag);
-// The same for a tag that nobody here has joined yet; NULL: they are too many.
-struct match *sequence_expect(struct sequence *sequence, const struct collective_tag *tag);
-
-// ---- shots.c ------------------------------------------------------------------------------------
-
-void shots_init(struct shared *shared);
-// Most bytes of a payload: what the leader decides for all, and, when the board stands, has
-// decided.
-uint64_t shots_most_bytes(const struct transport *transport);
-void shots_begin(struct shared *shared);
-// Whether a collective is small enough.
-bool shots_fits(const struct shared *shared, const struct flow *flow);
-// Puts a payload into the record or a block. False: there is none, so it becomes no shot.
-bool shots_fill(struct shared *shared, const struct flow *flow, uint32_t index);
-void shots_announce(struct shared *shared, uint32_t index, uint64_t bytes);
-// The record is a shot from now on. Where its payload of so many bytes is to be put; NULL: there is
-// no room, and it is none.
-uint8_t *shots_load(struct shared *shared, uint32_t index, uint64_t bytes);
-// Where a payload of so many bytes is; NULL: it cannot be there.
-uint8_t *shots_place(const struct shared *shared, uint32_t seat, uint32_t index, uint32_t payload,
-                     uint64_t bytes);
-// The record is at rest when all have read it. False: it is no shot.
-bool shots_spend(struct shared *shared, uint32_t index);
-// Whether a record can be had; moves those that all have read to the ones at rest.
-bool shots_refill(struct shared *shared);
-// Whether shots_refill would find some.
-bool shots_may_refill(const struct shared *shared);
-// Tells the mates whether this rank waits for a record.
-void shots_starve(struct shared *shared, bool starves);
-// Takes shots and computes what all have joined. Whether it did anything.
-bool shots_work(struct shared *shared);
-bool shots_pending(const struct shared *shared);
-// What all have joined becomes a run after all: their shots are read.
-void shots_read(struct shared *shared, const struct match *match);
-// A run of this tag was seen: no shots of it are waited for.
-void shots_run_seen(struct shared *shared, const struct collective_tag *tag);
-
-// ---- exchange.c ---------------------------------------------------------------------------------
-
-// Writes the notice of the last shot that was announced; it has so many bytes.
-void exchange_note(struct shared *shared, uint32_t index, uint64_t bytes);
-// A flow is launched. Whether its shot was announced by an exchange before.
-bool exchange_continues(struct shared *shared, struct flow *flow);
-
-// ---- pieces.c -----------------------------------------------------------------------------------
-
-// Cuts a run: piece_elements and pieces.
-void pieces_cut(const struct shared *shared, struct shared_run *run, const struct flow *flow);
-// One piece in each stage at most. Whether it did anything.
-bool pieces_work(struct shared *shared);
-bool pieces_pending(const struct shared *shared);
-// This rank's inputs as they are, zeros where there are none. streams: past the caches.
-void pieces_gather(const struct shared *shared, const struct flow *flow, struct ring_span span,
-                   uint8_t *bytes, bool streams);
-// How the final bytes come of what the sources hold; sources[seat] NULL: zeros. out = those bytes.
-struct kernel_combination pieces_combination(const struct flow *flow, const struct shared_run *run,
-                                             const void *const *sources, uint32_t count);
-void pieces_combine(const struct flow *flow, const struct shared_run *run, void *out,
-                    const void *const *sources, uint32_t count, uint64_t elements);
-// Part `seat` of `seats` of a row of elements; nothing for seats behind the last.
-struct ring_span pieces_part(struct ring_span whole, uint32_t seats, uint32_t seat);
-// The elements of a piece.
-struct ring_span pieces_span(const struct flow *flow, const struct shared_run *run, uint64_t piece);
-// Where elements of a piece lie in a slot.
-uint8_t *pieces_place(const struct shared *shared, const struct flow *flow, uint32_t seat,
-                      uint64_t piece, struct ring_span whole, struct ring_span part);
-// The seat of a broadcast's root.
-uint32_t pieces_root(const struct shared *shared, const struct flow *flow);
-// Final bytes to user memory.
-void pieces_store(struct shared *shared, const struct flow *flow, struct ring_span span,
-                  const uint8_t *bytes);
-
-// ---- fill.c -------------------------------------------------------------------------------------
-
-// The leader: whether the slots of this run are to be filled past the caches.
-bool fill_choose(struct shared *shared, uint64_t run, const struct flow *flow);
-// This rank sees the next run.
-void fill_see(struct shared *shared, struct shared_run *run, const struct board_run *from);
-// Around work on its pieces. fill_begin's result is for fill_end.
-uint64_t fill_begin(const struct shared_run *run);
-void fill_end(struct shared_run *run, uint64_t since_ns);
-// It is done here.
-void fill_done(struct shared *shared, struct shared_run *run, const struct flow *flow);
-
-// ---- two_level.c --------------------------------------------------------------------------------
-
-// 0, or -1 without memory.
-int two_level_begin(struct shared *shared);
-void two_level_end(struct shared *shared);
-// The leader: all seats, or the host behind this one, have joined this.
-void two_level_joined(struct shared *shared, struct match *match);
-// The leader: its run was appended here.
-void two_level_appended(struct shared *shared, const struct match *match);
-// Whether anything is to come from that neighbour between hosts.
-bool two_level_needs(struct shared *shared, const struct peer_link *peer);
-// Parts of a piece; most bytes of a piece; and those of a slot of such a board.
-uint32_t two_level_rings(const struct shared *shared);
-uint64_t two_level_piece_bytes(const struct shared *shared, const struct flow *flow);
-uint64_t two_level_slot_bytes(const struct shared *shared);
-// The stages of a piece that differ: reducing, which publishes later, and copying out.
-void two_level_reduce(struct shared *shared, struct shared_run *run, uint64_t piece);
-void two_level_copy_out(struct shared *shared, struct shared_run *run, uint64_t piece);
-
-// ---- registered.c -------------------------------------------------------------------------------
-
-// 0, or -1 without memory.
-int registered_open(struct shared *shared);
-void registered_close(struct shared *shared);
-// The board stands: this rank's regions go to its mates, and theirs come.
-void registered_begin(struct shared *shared);
-// A join says where its memory is, if the collective can run there.
-void registered_join(struct shared *shared, const struct flow *flow, uint32_t record);
-// The run of that record is none in registered memory.
-void registered_drop(struct shared *shared, uint32_t record);
-// Takes what a run says of the memory of all. `from` is this rank's copy, which was checked. NULL,
-// or what is impossible about it; *seat: whose.
-const char *registered_read(struct shared *shared, const struct board_run *from,
-                            const struct flow *flow, struct shared_run *run, uint32_t *seat);
-// A descriptor that a mate has passed, owned from now on.
-void registered_take(struct shared *shared, uint32_t seat, const struct link_note *note, int fd);
-// Some blocks of one run, and news of regions. Whether it did anything.
-bool registered_work(struct shared *shared);
-bool registered_pending(const struct shared *shared);
-// Returns when no mate writes to this rank's memory any more.
-void registered_let_go(struct shared *shared);
+// The generation begins: nothing is mapped. 0, or -1 without memory.
+int shared_form(struct transport *transport);
+// The link to a mate stands.
+void shared_proven(struct peer_link *peer);
+// Whether it is known if the group shares memory; and whether it does.
+bool shared_settled(const struct transport *transport);
+bool shared_stands(const struct transport *transport);
+// When shared_work has to be called for that; UINT64_MAX: never.
+uint64_t shared_deadline(const struct transport *transport);
+void shared_launch(struct transport *transport, struct flow *flow);
+// Whether it runs by pieces, so that each can wait for what has landed.
+bool shared_follows(const struct collective *collective);
+// Does what can be done now, without waiting. Whether it did anything.
+bool shared_work(struct transport *transport);
+// Whether shared_work would do something. No system call.
+bool shared_pending(const struct transport *transport);
+bool shared_needs(struct transport *transport, const struct peer_link *peer);
+// Nothing of this rank's memory is touched by a mate any more when it returns.
+void shared_forget(struct transport *transport);
 
 #endif

@@ -34,7 +34,13 @@
 // Cost of E bytes of n seats: (n - 1) / n E copied in, E read and E / n written to reduce, E
 // written to user memory; slots stay in the cache. Engine thread.
 
+#include "worker/transport/host/pieces.h"
+
+#include "worker/kernels/combine.h"
+#include "worker/transport/flow/reduce.h"
+#include "worker/transport/host/fill.h"
 #include "worker/transport/host/host.h"
+#include "worker/transport/host/two_level.h"
 
 #include "base/clock.h"
 #include "worker/kernels/kernels.h"

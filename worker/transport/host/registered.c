@@ -35,7 +35,11 @@
 // Cost of E bytes of n ranks: each reads E and writes E bytes of user memory, nothing else leaves
 // the cache. Engine thread.
 
+#include "worker/transport/host/registered.h"
+
+#include "worker/kernels/combine.h"
 #include "worker/transport/host/host.h"
+#include "worker/transport/host/pieces.h"
 
 #include "base/clock.h"
 #include "worker/kernels/kernels.h"

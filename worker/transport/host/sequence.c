@@ -8,7 +8,12 @@
 // the others only shots. So where ranks disagree, or not all have a payload, the leader alone says
 // so.
 
+#include "worker/transport/host/sequence.h"
+
+#include "worker/transport/host/fill.h"
 #include "worker/transport/host/host.h"
+#include "worker/transport/host/shots.h"
+#include "worker/transport/host/two_level.h"
 
 #include <string.h>
 

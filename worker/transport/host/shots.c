@@ -25,7 +25,13 @@
 // Cost of E bytes of n seats, on each: E written, (n - 1) E read from the caches of others, n E
 // added up. Two lines of the cache come from each mate for the smallest.
 
+#include "worker/transport/host/shots.h"
+
+#include "worker/transport/flow/reduce.h"
+#include "worker/transport/host/exchange.h"
 #include "worker/transport/host/host.h"
+#include "worker/transport/host/pieces.h"
+#include "worker/transport/host/sequence.h"
 
 #define SHOTS_SPENT 16 // Records that wait for being read before somebody looks.
 #define SHOTS_BYTES (4 * 1024) // Larger ones are faster in pieces where every rank has a core.

@@ -13,6 +13,8 @@
 // has seen the same several times in a row: what is seen may be old, because a rank that computes
 // says nothing. Engine thread.
 
+#include "worker/transport/host/spread.h"
+
 #include "worker/transport/host/host.h"
 
 #include "base/clock.h"

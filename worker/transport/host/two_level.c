@@ -27,7 +27,13 @@
 // nothing but its copies and its inner allreduces, and these, launched on all hosts, cannot
 // deadlock (worker/transport/ring/ring.c). Engine thread.
 
+#include "worker/transport/host/two_level.h"
+
+#include "worker/transport/flow/flow.h"
 #include "worker/transport/host/host.h"
+#include "worker/transport/host/pieces.h"
+#include "worker/transport/host/sequence.h"
+#include "worker/transport/transport.h"
 
 #include "base/hash.h"
 #include "worker/kernels/kernels.h"

@@ -28,6 +28,12 @@
 
 #include "worker/transport/pair/pair.h"
 
+#include "worker/transport/flow/flow.h"
+#include "worker/transport/flow/park.h"
+#include "worker/transport/form.h"
+#include "worker/transport/pair/value.h"
+#include "worker/transport/transport.h"
+
 #include "base/clock.h"
 #include "worker/kernels/kernels.h"
 

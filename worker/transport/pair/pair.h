@@ -7,6 +7,14 @@
 #ifndef WORKER_TRANSPORT_PAIR_PAIR_H
 #define WORKER_TRANSPORT_PAIR_PAIR_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
+struct frame_header;
+struct out_frame;
+struct stream;
+struct transport;
+
 #include "worker/transport/flow/flows.h"
 #include "worker/transport/pair/schedule.h"
 
@@ -86,30 +94,20 @@ static inline enum dtype pair_dtype(const struct flow *flow, const struct pair_m
     return move->final ? flow->final : flow->partial;
 }
 
-// ---- value.c ------------------------------------------------------------------------------------
-
-// Gives back a block of scratch; NULL: there is none.
-void pair_put(struct transport *transport, void *block);
-// The stripe begins: its value is this rank's input.
-void pair_value_init(struct flow *flow, struct pair_stripe *stripe, struct ring_span span);
-// Whether the value can be the source of a frame; held: what this rank holds of it. It has memory
-// then, where it needs some. False: there is none.
-bool pair_value_ready(struct transport *transport, struct flow *flow, struct pair_stripe *stripe,
-                      struct ring_span held);
-// What this rank holds before a move.
-struct ring_span pair_held(const struct pair_run *run, uint64_t index, uint32_t move);
-// Decides where results go, once: frames are sent from there. False: there is no memory.
-bool pair_settle(struct transport *transport, struct flow *flow, struct pair_run *run,
-                 uint64_t index);
-// Where the result of the first element of the span is to be; NULL: in user memory.
-uint8_t *pair_result_at(const struct flow *flow, const struct pair_run *run, uint64_t index,
-                        struct ring_span span);
-// Whether there is a result at all.
-bool pair_results(const struct flow *flow, struct ring_span span, uint64_t weight);
-// What arrived in the stripe's move meets the value: of partial sums; ...
-bool pair_sum(struct transport *transport, struct flow *flow, struct pair_run *run, uint64_t index);
-// ... of results. False: there is no memory.
-bool pair_result(struct transport *transport, struct flow *flow, struct pair_run *run,
-                 uint64_t index);
+void pair_launch(struct transport *transport, struct flow *flow);
+// As those of the ring.
+const char *pair_begin(struct peer_link *peer, struct stream *stream);
+void pair_take(const struct peer_link *peer, struct flow *flow, const struct frame_header *header,
+               void *block);
+const char *pair_unpark(const struct peer_link *peer, struct flow *flow,
+                        const struct frame_header *header, const uint8_t *used);
+// A CREDIT frame that is for frames of kind PAIR.
+const char *pair_credit(struct peer_link *peer, const struct frame_header *header);
+void pair_sent(struct transport *transport, struct out_frame *frame, bool dropped);
+// Whether frames were queued while the links were flushed.
+bool pair_feed(struct transport *transport);
+// Whether a launched one waits for a frame from or to that peer.
+bool pair_needs(struct transport *transport, const struct peer_link *peer);
+void pair_forget(struct transport *transport);
 
 #endif

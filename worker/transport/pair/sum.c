@@ -11,8 +11,11 @@
 //
 // Where frames are of another dtype than memory, the last sum is not rounded before it is divided.
 
+#include "worker/transport/pair/sum.h"
+
 #include "worker/kernels/kernels.h"
 #include "worker/transport/flow/flows.h"
+#include "worker/transport/flow/reduce.h"
 
 #include <math.h>
 #include <string.h>

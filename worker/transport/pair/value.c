@@ -10,8 +10,12 @@
 // not used, outputs that do not exist, another dtype): then they are gathered in a block of their
 // own.
 
+#include "worker/transport/pair/value.h"
+
 #include "worker/kernels/kernels.h"
+#include "worker/transport/flow/reduce.h"
 #include "worker/transport/pair/pair.h"
+#include "worker/transport/pair/sum.h"
 
 #include <string.h>
 

@@ -46,9 +46,16 @@
 // as many received; one pass over them to add and one to write; 2 (n - 1) hops until the first
 // stripe is complete, later ones overlap with it.
 
+#include "worker/transport/ring/ring.h"
+
 #include "base/clock.h"
 #include "worker/kernels/kernels.h"
+#include "worker/transport/flow/flow.h"
 #include "worker/transport/flow/flows.h"
+#include "worker/transport/flow/park.h"
+#include "worker/transport/flow/reduce.h"
+#include "worker/transport/pair/pair.h"
+#include "worker/transport/transport.h"
 
 #include <assert.h>
 #include <string.h>

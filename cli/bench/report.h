@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of report.c that other files call.
+
+#ifndef CLI_BENCH_REPORT_H
+#define CLI_BENCH_REPORT_H
+
+#include "cli/bench/bench.h"
+
+#include <stdint.h>
+
+// samples are sorted in place; count is 1 at least.
+struct bench_spread bench_spread_of(double *samples, uint64_t count);
+void bench_print_head(const struct bench_report *report);
+void bench_print_row(const struct bench_report *report, const struct bench_row *row);
+void bench_print_end(const struct bench_report *report);
+void bench_print_json(const struct bench_report *report);
+
+#endif

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of step.c that other files call.
+
+#ifndef CLI_BENCH_STEP_H
+#define CLI_BENCH_STEP_H
+
+#include <stdint.h>
+
+struct bench_step;
+struct bench_worker;
+
+// Registers one module for each row; the caller starts the session then.
+struct bench_step *bench_step_register(struct bench_worker *worker);
+void bench_step_row(struct bench_worker *worker, struct bench_step *steps, uint32_t number);
+void bench_step_free(struct bench_worker *worker, struct bench_step *steps);
+
+#endif

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of gpu.c that other files call.
+
+#ifndef CLI_DOCTOR_GPU_H
+#define CLI_DOCTOR_GPU_H
+
+struct doctor_report;
+
+// After doctor_machine, which forks. Loads libraries of NVIDIA's into this process.
+void doctor_gpu(struct doctor_report *report);
+
+#endif

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of job.c that other files call.
+
+#ifndef CLI_DOCTOR_JOB_H
+#define CLI_DOCTOR_JOB_H
+
+#include <stdint.h>
+
+struct doctor_job;
+struct doctor_range;
+struct doctor_report;
+struct http_peer;
+
+// Asks the coordinator there. job: only this one; "": all of them.
+void doctor_jobs(struct doctor_report *report, const struct http_peer *peer, const char *job);
+// The ranges of a job that is tuned, in the order of sizes. Returns how many.
+uint32_t doctor_ranges(const struct doctor_job *job, struct doctor_range *ranges);
+
+#endif

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of share.c that other files call.
+
+#ifndef CLI_DOCTOR_SHARE_H
+#define CLI_DOCTOR_SHARE_H
+
+// Does what two ranks of one host do. NULL when it works, or else what did not, with the reason in
+// *number, an errno value or 0.
+const char *doctor_share(int *number);
+
+#endif

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of rates.c that other files call.
+
+#ifndef COORDINATOR_RATES_H
+#define COORDINATOR_RATES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct coordinator;
+struct job;
+struct rate_view;
+struct rates;
+
+bool coordinator_rate_view(const struct coordinator *coordinator, uint32_t job, uint32_t index,
+                           uint64_t now_ms, struct rate_view *view);
+void rates_reset(struct rates *rates);
+void rates_tick(struct coordinator *core, struct job *job);
+
+#endif

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of standing.c that other files call.
+
+#ifndef COORDINATOR_STANDING_H
+#define COORDINATOR_STANDING_H
+
+#include <stdint.h>
+
+struct coordinator;
+struct job;
+struct sentence;
+
+// The sentence about a stall that no rank explains: what each rank waits for, as of now_ms.
+void standing_sentence(const struct coordinator *core, const struct job *job, uint64_t now_ms,
+                       struct sentence *sentence);
+
+#endif

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of verdict.c that other files call.
+
+#ifndef COORDINATOR_VERDICT_H
+#define COORDINATOR_VERDICT_H
+
+#include "protos/types.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct coordinator;
+struct job;
+struct sentence;
+struct verdict;
+struct worker;
+
+const char *verdict_kind_name(enum halt_kind kind);
+// "rank 2 (host b)"
+void verdict_name(struct sentence *sentence, const struct worker *worker);
+void verdict_halt(struct coordinator *core, struct job *job, const struct verdict *verdict);
+// A member said something impossible: everybody gets the sentence, and its stream ends.
+void verdict_protocol(struct coordinator *core, struct worker *worker, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+// If a member has left while `needer` needs all: halts and returns true.
+bool verdict_left_behind(struct coordinator *core, const struct worker *needer, uint64_t step);
+void verdict_fail(struct coordinator *core, struct worker *worker, const struct up_fail *fail);
+void verdict_lost(struct coordinator *core, struct worker *worker, const struct up_lost *lost);
+void verdict_leave(struct coordinator *core, struct worker *worker, const struct up_leave *leave);
+void verdict_death(struct coordinator *core, struct worker *worker, const char *text);
+
+#endif

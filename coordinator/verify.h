@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of verify.c that other files call.
+
+#ifndef COORDINATOR_VERIFY_H
+#define COORDINATOR_VERIFY_H
+
+#include <stdint.h>
+
+struct coordinator;
+struct job;
+struct up_start;
+struct worker;
+
+void verify_start(struct coordinator *core, struct worker *worker, const struct up_start *start);
+// A member learns a step while others compare manifests: everybody is told.
+void verify_parted(struct coordinator *core, struct worker *learner);
+// For a verdict about members that are in lockstep_start: the step that comes after it.
+uint64_t verify_step(const struct job *job, const struct worker *starter);
+
+#endif

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of view.c that other files call.
+
+#ifndef COORDINATOR_VIEW_H
+#define COORDINATOR_VIEW_H
+
+#include "coordinator/coordinator.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct coordinator;
+
+const char *job_state_name(enum job_state state);
+uint32_t coordinator_job_count(const struct coordinator *coordinator);
+// False: there is no such index. Jobs are in order of creation, workers by rank (then arrival).
+bool coordinator_job_view(const struct coordinator *coordinator, uint32_t job,
+                          struct job_view *view);
+bool coordinator_worker_view(const struct coordinator *coordinator, uint32_t job, uint32_t worker,
+                             uint64_t now_ms, struct worker_view *view);
+// False: there is no such index, or nobody has named that module.
+bool coordinator_module_view(const struct coordinator *coordinator, uint32_t job, uint32_t module,
+                             struct module_view *view);
+
+#endif

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of codec_up.c that other files call.
+
+#ifndef PROTOS_CODEC_UP_H
+#define PROTOS_CODEC_UP_H
+
+#include "protos/codec.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct up_message;
+
+// Encodes into bytes[0, capacity). *size receives the number of bytes written, 0 on failure.
+enum codec_status codec_encode_up(const struct up_message *message, uint8_t *bytes, size_t capacity,
+                                  size_t *size);
+// Decodes bytes[0, size) into *message. On failure *message is zeroed and detail, when not NULL,
+// receives a static sentence for people.
+enum codec_status codec_decode_up(const uint8_t *bytes, size_t size, struct up_message *message,
+                                  const char **detail);
+
+#endif

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of guard.c that other files call.
+
+#ifndef SERVER_HTTP_GUARD_H
+#define SERVER_HTTP_GUARD_H
+
+#include "server/http/parts.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct evconnlistener;
+struct event_base;
+struct evhttp;
+struct evhttp_request;
+struct http_guard;
+struct http_tls;
+
+// NULL: no memory. tls is borrowed. request_ms 0: HTTP_REQUEST_MS.
+struct http_guard *http_guard_open(struct event_base *base, struct evhttp *evhttp,
+                                   struct http_tls *tls, uint32_t request_ms);
+void http_guard_close(struct http_guard *guard); // After evhttp is gone. NULL is allowed.
+void http_guard_listens(struct http_guard *guard, struct evconnlistener *listener);
+// A request is whole. False: it came over a connection that could not be made as it has to be (no
+// memory for TLS), and must get nothing.
+bool http_guard_asked(struct http_guard *guard, struct evhttp_request *request);
+void http_guard_streams(struct http_guard *guard, struct evhttp_request *request); // It goes on.
+struct http_guard_counts http_guard_counts(const struct http_guard *guard);
+
+#endif

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of wait.c that other files call.
+
+#ifndef SERVER_HTTP_WAIT_H
+#define SERVER_HTTP_WAIT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct evhttp_request;
+struct http_core;
+struct http_waits;
+
+struct http_waits *http_waits_open(struct http_core *core); // NULL: no memory.
+void http_waits_close(struct http_waits *waits);
+// Take the request.
+void http_waits_stack(struct http_waits *waits, struct evhttp_request *request, const char *job,
+                      uint32_t rank, bool fresh);
+void http_waits_timeline(struct http_waits *waits, struct evhttp_request *request, const char *job,
+                         uint32_t first, uint32_t last);
+
+#endif

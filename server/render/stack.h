@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of stack.c that other files call.
+
+#ifndef SERVER_RENDER_STACK_H
+#define SERVER_RENDER_STACK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct archived;
+struct json;
+
+// /api/v1/jobs/{job}/ranks/{rank}/stack
+void render_stack(struct json *json, const struct archived *archived, uint64_t now_ms, bool fresh);
+
+#endif

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of step.c that other files call.
+
+#ifndef WORKER_API_STEP_H
+#define WORKER_API_STEP_H
+
+#include <stdint.h>
+
+struct contribution;
+
+// A world of one: what the data plane would have done for a contribution. Trainer.
+int step_settle_contribution(struct contribution *contribution, uint64_t weight);
+
+#endif

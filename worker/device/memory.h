@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of memory.c that other files call.
+
+#ifndef WORKER_DEVICE_MEMORY_H
+#define WORKER_DEVICE_MEMORY_H
+
+#include "worker/device/device.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct device;
+
+// Makes so many blocks of so many bytes, beside those that there are. May synchronize with the
+// device. 0 or -1.
+int device_reserve(struct device *device, enum device_memory kind, size_t bytes, uint32_t count);
+// The smallest free block of at least so many bytes. NULL: there is none.
+struct device_block *device_find(struct device *device, enum device_memory kind, size_t bytes);
+// The same, or a new one, which may synchronize with the device. NULL: no memory, or the device has
+// failed.
+struct device_block *device_take(struct device *device, enum device_memory kind, size_t bytes);
+void device_give(struct device *device, struct device_block *block);
+uint64_t device_allocations(const struct device *device); // Blocks made so far.
+// memory.c: gives all free blocks back to the driver.
+void device_memory_fini(struct device *device);
+
+#endif

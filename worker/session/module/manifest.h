@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of manifest.c that other files call.
+
+#ifndef WORKER_SESSION_MODULE_MANIFEST_H
+#define WORKER_SESSION_MODULE_MANIFEST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct lockstep_session;
+struct manifest_item;
+
+// Item `index` of the manifest; false beyond its end.
+bool module_manifest_item(const struct lockstep_session *session, uint32_t index,
+                          struct manifest_item *item);
+uint32_t module_manifest_count(const struct lockstep_session *session);
+uint64_t module_manifest_hash(const struct lockstep_session *session);
+
+#endif

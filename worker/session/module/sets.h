@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of sets.c that other files call.
+
+#ifndef WORKER_SESSION_MODULE_SETS_H
+#define WORKER_SESSION_MODULE_SETS_H
+
+#include "worker/session/module/buckets.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct lockstep_module;
+struct lockstep_session;
+struct step_note;
+
+// Before a step of this phase: what is trained in it, and the layouts for that. Costs nothing when
+// nothing has changed. Trainer, between steps.
+int sets_enter(struct lockstep_session *session, const char *phase);
+// The same for one module before its session has begun a step.
+int sets_enter_module(struct lockstep_module *module, uint32_t view);
+// What the order core calls the phase: a hash of its label and of what is trained.
+uint64_t sets_phase(const struct lockstep_session *session);
+// The caps for the buckets of what is trained in a module now.
+struct bucket_caps sets_caps(const struct lockstep_module *module);
+// Some layout was learned, or loaded. Trainer, between steps.
+bool sets_are_learned(const struct lockstep_module *module);
+// Where gradients are has been agreed: layouts that nobody has learned are made anew, and those
+// that were loaded are to fit. Trainer, at start.
+int sets_renew(struct lockstep_module *module);
+// Forgets all of a module; sets_enter_module is to follow. Trainer, between steps.
+void sets_forget(struct lockstep_module *module);
+// A layout that was learned for a set; what was there before is in *layout then. Trainer, between
+// steps; engine, at the end of one.
+void sets_install(struct lockstep_module *module, uint64_t hash, struct bucket_layout *layout);
+// The agreed layouts come into force. Driver, between the last slot and the next step. Whether
+// there are any.
+bool sets_adopt_layouts(struct lockstep_session *session);
+// What the step header says of the open step. Driver.
+void sets_note(const struct lockstep_session *session, struct step_note *note);
+// How the open step differs from what the ring predecessor began. Driver.
+void sets_difference(const struct lockstep_session *session, const char *predecessor, char *bytes,
+                     size_t size);
+// Of a module's parameters as they are marked trainable; never 0.
+uint64_t sets_hash(const struct bucket_parameter *parameters, uint32_t count);
+// Arrays for a layout of so many parameters; false without memory.
+bool sets_allocate_layout(struct bucket_layout *layout, uint32_t count);
+void sets_free(struct lockstep_module *module);
+
+#endif

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of doors.c that other files call.
+
+#ifndef WORKER_TRANSPORT_DOORS_H
+#define WORKER_TRANSPORT_DOORS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct transport;
+
+bool doors_is_lack(int number); // True if the errno says that this process or host lacks something.
+// A link could not be made, with this errno. Remembers it if this rank lacks something. Returns
+// whether that is so.
+bool doors_lack(struct transport *transport, int number);
+void doors_have(struct transport *transport); // A link was made.
+// True if this rank has lacked something for so long that the generation is given up.
+bool doors_despair(const struct transport *transport, uint64_t now_ms);
+// The listeners are not heard for a while.
+void doors_rest(struct transport *transport);
+// The listeners are heard from now on. False: they cannot be.
+bool doors_open(struct transport *transport);
+void doors_tick(struct transport *transport, uint64_t now_ms);
+uint64_t doors_deadline(const struct transport *transport);
+// The generation did not form. Whether this rank lacked something for it: then it was reported.
+bool doors_report(struct transport *transport);
+// Nobody can connect any more, and no generation after this one can form. Engine thread.
+void transport_close_doors(struct transport *transport);
+
+#endif

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of exchange.c that other files call.
+
+#ifndef WORKER_TRANSPORT_HOST_EXCHANGE_H
+#define WORKER_TRANSPORT_HOST_EXCHANGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct collective;
+struct flow;
+struct shared;
+struct transport;
+
+// transport_exchange, when nothing is in flight here.
+bool exchange_shots(struct transport *transport, struct collective *collective);
+// Writes the notice of the last shot that was announced; it has so many bytes.
+void exchange_note(struct shared *shared, uint32_t index, uint64_t bytes);
+// A flow is launched. Whether its shot was announced by an exchange before.
+bool exchange_continues(struct shared *shared, struct flow *flow);
+
+#endif

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of spread.c that other files call.
+
+#ifndef WORKER_TRANSPORT_HOST_SPREAD_H
+#define WORKER_TRANSPORT_HOST_SPREAD_H
+
+struct transport;
+
+// This rank is about to wait for others, where they share cores or are not there at once.
+void spread_wait(struct transport *transport);
+
+#endif

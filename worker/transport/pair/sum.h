@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of sum.c that other files call.
+
+#ifndef WORKER_TRANSPORT_PAIR_SUM_H
+#define WORKER_TRANSPORT_PAIR_SUM_H
+
+#include "worker/transport/ring/schedule.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct flow;
+
+// Whether this rank's input can be used as it is in user memory: in frames, and as an operand.
+bool pair_sum_is_plain(const struct flow *flow, struct ring_span span);
+// Whether the sum of two operands may depend on which one is the first.
+bool pair_sum_is_ordered(const struct flow *flow);
+// lower = lower op upper, both partial sums.
+void pair_sum_add(const struct flow *flow, uint64_t count, uint8_t *lower, const uint8_t *upper);
+// out = the result of (lower op upper), or of lower alone when upper is NULL. out may be lower;
+// NULL: the outputs in user memory, all of which exist. lower is overwritten in any case.
+void pair_sum_finish(const struct flow *flow, struct ring_span span, uint8_t *lower,
+                     const uint8_t *upper, uint64_t weight, uint8_t *out);
+
+#endif
