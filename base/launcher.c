@@ -44,8 +44,8 @@ static const struct launcher_row rows[] = {
 // An empty variable counts as not set.
 static const char *value_of(launcher_lookup *lookup, const char *name)
 {
-    const char *value = name == NULL ? NULL : lookup(name);
-    return value == NULL || value[0] == '\0' ? NULL : value;
+    const char *value = !name ? NULL : lookup(name);
+    return !value || value[0] == '\0' ? NULL : value;
 }
 
 // False: the variable is not set, or is somebody else's: not a number.
@@ -53,7 +53,7 @@ static bool number_of(launcher_lookup *lookup, const char *name, uint32_t *numbe
 {
     const char *value = value_of(lookup, name);
     uint64_t parsed;
-    if (value == NULL || !parse_u64(value, &parsed) || parsed > UINT32_MAX)
+    if (!value || !parse_u64(value, &parsed) || parsed > UINT32_MAX)
         return false;
     *number = (uint32_t)parsed;
     return true;
@@ -67,7 +67,7 @@ static void name_job(launcher_lookup *lookup, const struct launcher_row *row,
     text_init(&job, place->job, sizeof(place->job));
     for (size_t i = 0; i < 2; i++) {
         const char *part = value_of(lookup, row->jobs[i]);
-        if (part != NULL && strcmp(part, "none") != 0)
+        if (part && strcmp(part, "none") != 0)
             text_append(&job, "%s%s", job.size > 0 ? "." : "", part);
     }
 }
@@ -78,20 +78,20 @@ static bool read_row(launcher_lookup *lookup, const struct launcher_row *row,
                      struct launcher_place *place)
 {
     memset(place, 0, sizeof(*place));
-    if (row->proof != NULL && value_of(lookup, row->proof) == NULL)
+    if (row->proof && !value_of(lookup, row->proof))
         return false;
     if (number_of(lookup, row->rank, &place->rank))
         place->rank_variable = row->rank;
     else if (!row->by_hand)
         return false;
     place->launcher = row->launcher;
-    for (size_t i = 0; i < 2 && place->size_variable == NULL; i++) {
+    for (size_t i = 0; i < 2 && !place->size_variable; i++) {
         if (number_of(lookup, row->sizes[i], &place->size) && place->size > 0)
             place->size_variable = row->sizes[i];
     }
-    if (row->sizes[0] != NULL && place->size_variable == NULL)
+    if (row->sizes[0] && !place->size_variable)
         return false;
-    if (row->by_hand && place->rank_variable == NULL && place->size == 1)
+    if (row->by_hand && !place->rank_variable && place->size == 1)
         return false;
     name_job(lookup, row, place);
     return true;
@@ -100,25 +100,25 @@ static bool read_row(launcher_lookup *lookup, const struct launcher_row *row,
 // "SLURM_PROCID=1, SLURM_NTASKS=4".
 static void list_variables(const struct launcher_place *place, struct text *text)
 {
-    if (place->rank_variable != NULL)
+    if (place->rank_variable)
         text_append(text, "%s=%" PRIu32, place->rank_variable, place->rank);
-    if (place->size_variable != NULL)
-        text_append(text, "%s%s=%" PRIu32, place->rank_variable != NULL ? ", " : "",
-                    place->size_variable, place->size);
+    if (place->size_variable)
+        text_append(text, "%s%s=%" PRIu32, place->rank_variable ? ", " : "", place->size_variable,
+                    place->size);
 }
 
 void launcher_describe(const struct launcher_place *place, char *text, size_t bytes)
 {
     struct text said;
     text_init(&said, text, bytes);
-    if (place->launcher == NULL) {
+    if (!place->launcher) {
         text_append(&said, "no launcher says which process of a job this is");
         return;
     }
     text_append(&said, "%s says that this is ", place->launcher);
-    if (place->rank_variable == NULL)
+    if (!place->rank_variable)
         text_append(&said, "one of %" PRIu32 " processes", place->size);
-    else if (place->size_variable == NULL)
+    else if (!place->size_variable)
         text_append(&said, "rank %" PRIu32, place->rank);
     else
         text_append(&said, "rank %" PRIu32 " of %" PRIu32, place->rank, place->size);
@@ -130,7 +130,7 @@ void launcher_describe(const struct launcher_place *place, char *text, size_t by
 // True if what was set by hand does not contradict another row.
 static bool agrees(const struct launcher_place *by_hand, const struct launcher_place *other)
 {
-    return (by_hand->rank_variable == NULL || by_hand->rank == other->rank) &&
+    return (!by_hand->rank_variable || by_hand->rank == other->rank) &&
            (other->size == 0 || by_hand->size == other->size);
 }
 
@@ -170,7 +170,7 @@ int launcher_find(launcher_lookup *lookup, struct launcher_place *place, char *e
     for (size_t i = 0; i < ROWS; i++) {
         if (!read_row(lookup, &rows[i], &found))
             continue;
-        if (place->launcher == NULL) {
+        if (!place->launcher) {
             *place = found;
             by_hand = rows[i].by_hand;
         } else if (rows[i].by_hand && !agrees(&found, place)) {

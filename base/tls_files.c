@@ -59,7 +59,7 @@ static int open_regular(struct check *check, const char *file, size_t *size)
 {
     char path[PATH_MAX];
     struct stat status;
-    if (snprintf(path, sizeof path, "%s/%s", check->directory, file) >= (int)sizeof path)
+    if (snprintf(path, sizeof(path), "%s/%s", check->directory, file) >= (int)sizeof(path))
         return fault(check, file, "the path is too long");
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // A fifo must not hold us up.
     if (fd < 0 || fstat(fd, &status) < 0) {
@@ -104,11 +104,11 @@ static uint64_t nanoseconds(const struct timespec *time)
 
 void tls_files_look(const char *directory, struct tls_stamp *stamp)
 {
-    memset(stamp, 0, sizeof *stamp);
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    memset(stamp, 0, sizeof(*stamp));
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         char path[PATH_MAX];
         struct stat status;
-        if (snprintf(path, sizeof path, "%s/%s", directory, names[i]) >= (int)sizeof path ||
+        if (snprintf(path, sizeof(path), "%s/%s", directory, names[i]) >= (int)sizeof(path) ||
             stat(path, &status) < 0)
             continue;
         stamp->file[i].device = (uint64_t)status.st_dev;
@@ -121,7 +121,7 @@ void tls_files_look(const char *directory, struct tls_stamp *stamp)
 
 bool tls_stamps_equal(const struct tls_stamp *a, const struct tls_stamp *b)
 {
-    return memcmp(a, b, sizeof *a) == 0; // Words of 64 bits only: there are no gaps.
+    return memcmp(a, b, sizeof(*a)) == 0; // Words of 64 bits only: there are no gaps.
 }
 
 // ---- PEM ----------------------------------------------------------------------------------------
@@ -207,9 +207,9 @@ static int check_dates(struct check *check, const char *file, const X509 *certif
     const ASN1_TIME *end = X509_get0_notAfter(certificate);
     if (X509_cmp_current_time(begin) >= 0)
         return fault(check, file, "is not valid before %s; is the clock of this host right?",
-                     date(begin, text, sizeof text));
+                     date(begin, text, sizeof(text)));
     if (X509_cmp_current_time(end) <= 0)
-        return fault(check, file, "expired on %s; issue a new one", date(end, text, sizeof text));
+        return fault(check, file, "expired on %s; issue a new one", date(end, text, sizeof(text)));
     return 0;
 }
 

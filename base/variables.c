@@ -134,7 +134,7 @@ static bool is_of_kubernetes(const char *name, size_t size, const char *value)
 
 int variables_check(char *const *environment, char *error, size_t error_bytes)
 {
-    for (; *environment != NULL; environment++) {
+    for (; *environment; environment++) {
         const char *name = *environment + strlen(PREFIX);
         const size_t size = has_prefix(*environment, PREFIX) ? strcspn(name, "=") : 0;
         struct text text;

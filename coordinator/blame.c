@@ -91,17 +91,17 @@ void blame_look(const struct coordinator *core, const struct job *job, struct pi
     const struct worker *worker;
     memset(picture, 0, sizeof(*picture));
     picture->unknown = job->count - job->left;
-    for (uint32_t next = 0; (worker = blame_next(core, job, &next)) != NULL;)
+    for (uint32_t next = 0; (worker = blame_next(core, job, &next));)
         if (beat_known(worker)) {
             blame_sum(worker, picture);
             if (!beat_silent(core, worker))
                 blame_lowest(worker, picture);
         }
     const bool nobody = !picture->any;
-    for (uint32_t next = 0; nobody && (worker = blame_next(core, job, &next)) != NULL;)
+    for (uint32_t next = 0; nobody && (worker = blame_next(core, job, &next));)
         if (beat_known(worker))
             blame_lowest(worker, picture);
-    for (uint32_t next = 0; (worker = blame_next(core, job, &next)) != NULL;)
+    for (uint32_t next = 0; (worker = blame_next(core, job, &next));)
         blame_count(core, job, worker, picture);
 }
 
@@ -145,7 +145,7 @@ static bool blame_standing(const struct coordinator *core, const struct job *job
     const struct worker *worker;
     if (core->now - job->stall.progress_ms < core->config.heartbeat_ms)
         return false;
-    for (uint32_t next = 0; (worker = blame_next(core, job, &next)) != NULL;)
+    for (uint32_t next = 0; (worker = blame_next(core, job, &next));)
         if (picture->waiting > 0 || blame_culprit(core, job, picture, worker))
             return true;
     return false;
@@ -159,7 +159,7 @@ static void blame_ranks(const struct coordinator *core, const struct job *job,
     const bool standing = picture->silent > 0 && blame_standing(core, job, picture);
     bool begins = job->stall.active;
     uint32_t next = 0;
-    while ((worker = blame_next(core, job, &next)) != NULL) {
+    while ((worker = blame_next(core, job, &next))) {
         const bool stopped = beat_stopped(core, worker, core->now);
         struct blame blame = {.rank = worker->rank};
         if (beat_silent(core, worker)) {
@@ -185,7 +185,7 @@ static void blame_devices(const struct coordinator *core, const struct job *job,
                           enum device_hold hold, bool all, struct found *found)
 {
     const struct worker *worker;
-    for (uint32_t next = 0; (worker = blame_next(core, job, &next)) != NULL;) {
+    for (uint32_t next = 0; (worker = blame_next(core, job, &next));) {
         if (worker->heartbeat.held == hold) {
             blame_add(found, &(struct blame){.rank = worker->rank, .kind = STALL_DEVICE});
         } else if (all) {
@@ -199,7 +199,7 @@ static void blame_devices(const struct coordinator *core, const struct job *job,
 static void blame_link(const struct coordinator *core, const struct job *job, struct found *found)
 {
     const struct worker *worker;
-    for (uint32_t next = 0; (worker = blame_next(core, job, &next)) != NULL;) {
+    for (uint32_t next = 0; (worker = blame_next(core, job, &next));) {
         const struct up_heartbeat *beat = &worker->heartbeat;
         for (uint32_t i = 0; i < beat->link_count; i++) {
             const struct link_state *link = &beat->links[i];

@@ -117,9 +117,9 @@ static struct worker *worker_take(struct coordinator *core)
 struct worker *core_worker_new(struct coordinator *core, coordinator_peer peer)
 {
     struct worker *worker = worker_take(core);
-    while (worker == NULL && job_recycle(core))
+    while (!worker && job_recycle(core))
         worker = worker_take(core);
-    if (worker == NULL)
+    if (!worker)
         return NULL;
     memset(worker, 0, sizeof(*worker));
     worker->peer = peer;
@@ -165,7 +165,7 @@ struct down_message *core_message(struct coordinator *core, const struct job *jo
     memset(&core->out, 0, sizeof(core->out));
     core->out.kind = kind;
     core->out.generation.incarnation = core->config.incarnation;
-    core->out.generation.number = job == NULL ? 0 : job->number;
+    core->out.generation.number = !job ? 0 : job->number;
     return &core->out;
 }
 
@@ -408,7 +408,7 @@ static void core_message_arrived(struct coordinator *core, coordinator_peer peer
                                  const struct up_message *message)
 {
     struct worker *worker = peer_worker(core, peer);
-    if (worker == NULL)
+    if (!worker)
         core_from_stranger(core, peer, message);
     else if (worker->stage == STAGE_GATHERING)
         core_from_gatherer(core, worker, message);
@@ -423,7 +423,7 @@ static void core_message_arrived(struct coordinator *core, coordinator_peer peer
 static void core_stream_ended(struct coordinator *core, coordinator_peer peer, const char *text)
 {
     struct worker *worker = peer_worker(core, peer);
-    if (worker == NULL)
+    if (!worker)
         return;
     if (worker->stage == STAGE_GATHERING)
         join_forget(core, worker);

@@ -228,7 +228,7 @@ static uint32_t crossing_ranks(struct coordinator *core, struct sentence *senten
     for (uint32_t i = 0; i < job->count; i++) {
         const struct worker *worker = job_worker(core, job, i);
         if (!set->in[i] ||
-            (like != NULL ? !crossing_alike(like, worker) : (worker->lacks >> lacked & 1) == 0))
+            (like ? !crossing_alike(like, worker) : (worker->lacks >> lacked & 1) == 0))
             continue;
         if (count < CROSSING_RANKS)
             ranks[count] = i;

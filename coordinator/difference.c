@@ -163,7 +163,7 @@ static size_t option_key_size(const char *at)
 {
     const size_t size = option_size(at);
     const char *equals = memchr(at, '=', size);
-    return equals == NULL ? size : (size_t)(equals - at) + 1;
+    return !equals ? size : (size_t)(equals - at) + 1;
 }
 
 // The option of this key among options; NULL: it is not there.
@@ -178,7 +178,7 @@ static const char *option_find(const char *options, const char *key)
 
 static void option_add(struct sentence *line, const char *option, uint32_t rank)
 {
-    if (option == NULL)
+    if (!option)
         sentence_add(line, "unset on rank %" PRIu32, rank);
     else
         sentence_add(line, "%.*s on rank %" PRIu32, (int)option_size(option), option, rank);
@@ -204,12 +204,12 @@ static void compare_options(struct difference *difference, const struct manifest
     const char *at;
     for (at = a->value; *at != '\0'; at += option_size(at), at += strspn(at, " ")) {
         const char *other = option_find(b->value, at);
-        if (other == NULL || option_size(other) != option_size(at) ||
+        if (!other || option_size(other) != option_size(at) ||
             memcmp(other, at, option_size(at)) != 0)
             report_option(difference, a, at, other);
     }
     for (at = b->value; *at != '\0'; at += option_size(at), at += strspn(at, " "))
-        if (option_find(a->value, at) == NULL)
+        if (!option_find(a->value, at))
             report_option(difference, a, NULL, at);
 }
 

@@ -91,7 +91,7 @@ static struct gpus_fault gpus_shared(struct coordinator *core, const struct job 
         for (uint32_t k = i + 1; one->has_gpu && k < job->count; k++) {
             const struct up_hello *other = &job_worker(core, job, k)->hello;
             const struct uuid *common = gpus_common(one, other);
-            if (common != NULL)
+            if (common)
                 return (struct gpus_fault){one, other, common};
         }
     }
@@ -108,7 +108,7 @@ static struct gpus_fault gpus_nccl(struct coordinator *core, const struct job *j
             continue;
         if (hello->gpu.nccl_version < LOCKSTEP_NCCL_OLDEST)
             return (struct gpus_fault){.one = hello};
-        if (first == NULL)
+        if (!first)
             first = hello;
         else if (hello->gpu.nccl_version / 100 != first->gpu.nccl_version / 100)
             return (struct gpus_fault){.one = first, .other = hello};
@@ -145,7 +145,7 @@ static void gpus_say_nccl(struct sentence *sentence, const struct gpus_fault *fa
         sentence_add(sentence, " has NCCL ");
         gpus_version(sentence, gpu->nccl_version);
     }
-    if (fault->other != NULL) {
+    if (fault->other) {
         sentence_add(sentence, ", ");
         gpus_name(sentence, fault->other);
         sentence_add(sentence, " has ");
@@ -171,7 +171,7 @@ static uint32_t gpus_count(struct coordinator *core, const struct job *job)
 static bool gpus_judge(struct coordinator *core, const struct job *job, struct sentence *sentence)
 {
     const struct gpus_fault unusable = gpus_unusable(core, job);
-    if (unusable.one != NULL) {
+    if (unusable.one) {
         gpus_say_unusable(sentence, &unusable);
         return true;
     }
@@ -179,11 +179,11 @@ static bool gpus_judge(struct coordinator *core, const struct job *job, struct s
         return false;
     const struct gpus_fault shared = gpus_shared(core, job);
     const struct gpus_fault nccl = gpus_nccl(core, job);
-    if (shared.one != NULL)
+    if (shared.one)
         gpus_say_shared(sentence, &shared);
-    else if (nccl.one != NULL)
+    else if (nccl.one)
         gpus_say_nccl(sentence, &nccl);
-    return shared.one != NULL || nccl.one != NULL;
+    return shared.one || nccl.one;
 }
 
 bool gpus_meet(struct coordinator *core, const struct job *job)
@@ -194,7 +194,7 @@ bool gpus_meet(struct coordinator *core, const struct job *job)
         const struct up_hello *hello = &job_worker(core, job, i)->hello;
         if (!hello->has_gpu)
             continue;
-        if (first == NULL)
+        if (!first)
             first = hello;
         if (strcmp(first->host_id, hello->host_id) != 0)
             return false;

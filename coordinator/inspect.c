@@ -68,7 +68,7 @@ uint64_t inspect_ask(struct coordinator *core, struct worker *worker, uint32_t w
 void stall_asked(struct coordinator *core, const char *name, uint32_t rank, uint32_t what)
 {
     const struct job *job = job_find(core, name);
-    if (job != NULL && job_running(job) && rank < job->count && (what & INSPECT_ALL) != 0)
+    if (job && job_running(job) && rank < job->count && (what & INSPECT_ALL) != 0)
         inspect_ask(core, job_worker(core, job, rank), what & INSPECT_ALL);
 }
 

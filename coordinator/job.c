@@ -62,7 +62,7 @@ struct job *job_create(struct coordinator *core, const char *name)
     struct job *job = NULL;
     if (core->job_count == LOCKSTEP_MAX_JOBS && !job_recycle(core))
         return NULL;
-    for (uint16_t i = 0; i < LOCKSTEP_MAX_JOBS && job == NULL; i++) {
+    for (uint16_t i = 0; i < LOCKSTEP_MAX_JOBS && !job; i++) {
         if (core->jobs[i].used)
             continue;
         job = &core->jobs[i];

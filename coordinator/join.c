@@ -202,7 +202,7 @@ static bool join_name_valid(const char *name)
 {
     for (const char *at = name; *at != '\0'; at++) {
         const bool letter = (*at >= 'a' && *at <= 'z') || (*at >= 'A' && *at <= 'Z');
-        if (!letter && !(*at >= '0' && *at <= '9') && strchr("-_.", *at) == NULL)
+        if (!letter && !(*at >= '0' && *at <= '9') && !strchr("-_.", *at))
             return false;
     }
     return name[0] != '\0';
@@ -310,19 +310,19 @@ static enum refusal join_place(struct coordinator *core, const struct up_hello *
                                struct job **found, struct sentence *sentence)
 {
     struct job *job = job_find(core, hello->job);
-    const bool waits = job != NULL && job->state == JOB_GATHERING && job->count > 0;
+    const bool waits = job && job->state == JOB_GATHERING && job->count > 0;
     *found = NULL;
-    if (!waits && (job == NULL || !job_running(job)) && join_crowded(core, core->origin)) {
+    if (!waits && (!job || !job_running(job)) && join_crowded(core, core->origin)) {
         sentence_add(sentence,
                      "%d jobs that began at this worker's address are waiting for their workers, "
                      "the limit: start the workers of those, or wait until one has ended",
                      LOCKSTEP_ORIGIN_GATHERING);
         return REFUSAL_FULL;
     }
-    if (job == NULL)
+    if (!job)
         job = job_create(core, hello->job);
     *found = job;
-    if (job == NULL) {
+    if (!job) {
         sentence_add(sentence, "this coordinator has %d jobs, its limit: wait until one ends",
                      LOCKSTEP_MAX_JOBS);
         return REFUSAL_FULL;
@@ -397,7 +397,7 @@ void join_hello(struct coordinator *core, coordinator_peer peer, const struct up
     // The record comes first: to make room for it may forget a job, even the one of this name.
     if (refusal == REFUSAL_NONE) {
         worker = core_worker_new(core, peer);
-        if (worker == NULL) {
+        if (!worker) {
             refusal = REFUSAL_FULL;
             sentence_add(&sentence, "this coordinator has %d workers, its limit: use another one",
                          LOCKSTEP_MAX_WORKERS);
@@ -409,7 +409,7 @@ void join_hello(struct coordinator *core, coordinator_peer peer, const struct up
         join_accept(core, job, worker, &hello);
         return;
     }
-    if (worker != NULL)
+    if (worker)
         core_worker_free(core, worker);
     join_refuse(core, peer, refusal, text);
 }

@@ -177,7 +177,7 @@ static bool wait_add(struct coordinator *core, struct worker *worker, const stru
     const struct learned_slot *slot = slot_find(learning, id);
     struct up_blocked *blocked = &worker->blocked;
     struct blocked_wait *wait = &blocked->waits[blocked->wait_count];
-    if (slot == NULL || !slot_made(slot, worker->rank)) {
+    if (!slot || !slot_made(slot, worker->rank)) {
         verdict_protocol(core, worker,
                          "waits for module %" PRIu32 " call %" PRIu32 " bucket %" PRIu32
                          ", which it has not reported ready",
@@ -296,11 +296,11 @@ static void learning_force(struct coordinator *core, struct job *job)
             return;
         for (uint32_t k = 0; k < worker->blocked.wait_count; k++) {
             struct learned_slot *slot = &learning->slots[wait_index(&worker->blocked.waits[k])];
-            if (smallest == NULL || slot_before(&slot->id, &smallest->id))
+            if (!smallest || slot_before(&slot->id, &smallest->id))
                 smallest = slot;
         }
     }
-    if (smallest != NULL)
+    if (smallest)
         learning_grant(core, job, smallest);
 }
 
@@ -353,9 +353,9 @@ void learning_ready(struct coordinator *core, struct worker *worker, const struc
         return;
     }
     struct learned_slot *slot = slot_find(&job->learning, &ready->slot);
-    if (slot == NULL)
+    if (!slot)
         slot = slot_add(&job->learning, ready, worker->rank);
-    if (slot == NULL) {
+    if (!slot) {
         learning_too_many(core, job, worker);
         return;
     }
@@ -380,7 +380,7 @@ void learning_end(struct coordinator *core, struct worker *worker, const struct 
     struct learning *learning = &job->learning;
     if (!learning_enter(core, worker, end->step, end->phase))
         return;
-    if (worker->rank == 0 && learning->open != NULL) {
+    if (worker->rank == 0 && learning->open) {
         verdict_protocol(core, worker, "ended step %" PRIu64 " in the middle of a layout",
                          end->step);
         return;

@@ -97,7 +97,7 @@ static void links_decide(struct coordinator *core, struct job *job)
     if (tuning_two_levels(&tuning, &world))
         cost_tuning_two_levels(job->count, &job->placement, &tuning);
     const char *why = tuning_refusal(&tuning, &world);
-    if (why != NULL) {
+    if (why) {
         links_refuse(core, job, &tuning, why);
         return;
     }

@@ -75,7 +75,7 @@ static const char *layout_part_fault(const struct learning *learning,
     const struct layout *layout = &learning->layouts[part->module];
     if (part->count == 0 || part->count > LOCKSTEP_LAYOUT_PART)
         return "has an impossible number of words";
-    if (learning->open != NULL && learning->open != layout)
+    if (learning->open && learning->open != layout)
         return "begins in the middle of another one";
     if (layout->total != 0 && layout->received == layout->total)
         return "was proposed already";
@@ -120,13 +120,13 @@ void publish_layout(struct coordinator *core, struct worker *worker, const struc
         return;
     }
     const char *fault = layout_part_fault(learning, part);
-    if (fault == NULL) {
+    if (!fault) {
         layout_append(learning, part);
         const struct layout *layout = &learning->layouts[part->module];
-        if (learning->open == NULL)
+        if (!learning->open)
             fault = layout_fault(&learning->words[layout->offset], layout->total);
     }
-    if (fault != NULL)
+    if (fault)
         verdict_protocol(core, worker, "proposed a layout of module %" PRIu32 " that %s",
                          part->module, fault);
 }
@@ -289,7 +289,7 @@ static struct published *published_place(struct learning *learning, uint64_t pha
 {
     struct published *oldest = &learning->published[0];
     struct published *known = published_find(learning, phase);
-    if (known != NULL)
+    if (known)
         return known;
     if (learning->published_count < LOCKSTEP_MAX_PLANS)
         return &learning->published[learning->published_count++];
@@ -368,11 +368,11 @@ void publish_again(struct coordinator *core, struct worker *worker, const struct
     struct learning *learning = &job->learning;
     struct published *published = published_find(learning, replan->phase);
     // Others may have said it before, or the plans of this phase are gone meanwhile.
-    if (job->state != JOB_RUNNING || published == NULL || published->number != replan->replaces ||
+    if (job->state != JOB_RUNNING || !published || published->number != replan->replaces ||
         published->times == LOCKSTEP_REPLAN_TIMES || replan->in_force < learning->republished)
         return;
     const char *fault = replan_fault(replan, published);
-    if (fault != NULL) {
+    if (fault) {
         verdict_protocol(core, worker, "wants a plan that %s", fault);
         return;
     }

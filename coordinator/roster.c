@@ -129,7 +129,7 @@ static void roster_say_parts(struct coordinator *core, struct job *job, const st
             ranks = sizes[group];
         }
     }
-    if (first == NULL)
+    if (!first)
         return;
     const uint32_t parts = roster_parts(ranks);
     journal_log(core, job, "memory_in_groups",

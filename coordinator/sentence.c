@@ -86,7 +86,7 @@ void sentence_seconds(struct sentence *sentence, uint64_t ms)
 void sentence_clean(char *to, size_t bytes, const char *from, size_t from_bytes)
 {
     const char *end = memchr(from, '\0', from_bytes);
-    size_t left = end != NULL ? (size_t)(end - from) : from_bytes;
+    size_t left = end ? (size_t)(end - from) : from_bytes;
     size_t used = 0;
     while (left > 0) {
         const size_t size = utf8_length(from, left);

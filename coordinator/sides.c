@@ -125,7 +125,7 @@ static bool sides_overdue_differs(struct coordinator *core, const struct job *jo
 {
     for (uint32_t i = 0; i < job->count; i++) {
         const struct worker *worker = job_worker(core, job, i);
-        if (worker->connected && !worker->left && sides_other(worker, mine) != NULL)
+        if (worker->connected && !worker->left && sides_other(worker, mine))
             return true;
     }
     return false;

@@ -147,7 +147,7 @@ static bool stall_join(struct stall *stall, const struct found *found)
     uint32_t kept = 0;
     for (uint32_t i = 0; i < stall->culprit_count; i++) {
         const struct blame *now = stall_found(found, stall->culprits[i].blame.rank);
-        if (now == NULL || now->kind != stall->culprits[i].blame.kind) {
+        if (!now || now->kind != stall->culprits[i].blame.kind) {
             changed = true;
             continue;
         }
@@ -157,7 +157,7 @@ static bool stall_join(struct stall *stall, const struct found *found)
     }
     stall->culprit_count = kept;
     for (uint32_t i = 0; i < found->count; i++) {
-        if (stall_culprit(stall, found->blames[i].rank) != NULL)
+        if (stall_culprit(stall, found->blames[i].rank))
             continue;
         struct culprit *joined = &stall->culprits[stall->culprit_count++];
         memset(joined, 0, sizeof(*joined));
@@ -278,7 +278,7 @@ void stall_answered(struct coordinator *core, struct worker *worker, const struc
 {
     struct job *job = core_job_of(core, worker);
     struct culprit *culprit = job->stall.active ? stall_culprit(&job->stall, worker->rank) : NULL;
-    if (culprit == NULL)
+    if (!culprit)
         return;
     culprit_answer(culprit, answer);
     if (!answer->last)

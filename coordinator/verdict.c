@@ -191,7 +191,7 @@ static void verdict_member_left(struct coordinator *core, struct job *job, struc
         return;
     }
     const struct worker *needer = verdict_needer(core, job, worker);
-    if (needer != NULL)
+    if (needer)
         verdict_left(core, job, worker, needer,
                      job->learning.active ? job->learning.step : verify_step(job, needer));
 }
@@ -314,8 +314,7 @@ void verdict_death(struct coordinator *core, struct worker *worker, const char *
     worker->lost = true;
     if (!job_running(job))
         return;
-    sentence_clean(clean, sizeof(clean), text == NULL ? "" : text,
-                   text == NULL ? 1 : sizeof(clean));
+    sentence_clean(clean, sizeof(clean), !text ? "" : text, !text ? 1 : sizeof(clean));
     if (clean[0] != '\0')
         sentence_add(&sentence, " (%s)", clean);
     verdict_lost_text(core, job, worker, cause, advice);

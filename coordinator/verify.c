@@ -75,7 +75,7 @@ void verify_parted(struct coordinator *core, struct worker *learner)
 {
     struct job *job = core_job_of(core, learner);
     const struct worker *starter = verify_lowest(core, job);
-    if (job->rounds == 0 || learner->started || starter == NULL)
+    if (job->rounds == 0 || learner->started || !starter)
         verdict_protocol(core, learner, "learns a step before lockstep_start has completed");
     else
         verify_tell_parted(core, job, starter, learner);
@@ -130,7 +130,7 @@ static bool verify_possible(struct coordinator *core, struct worker *worker,
         verdict_protocol(core, worker, "wants rank %" PRIu32 " as root; the world has %" PRIu32,
                          start->root, job->count);
     // In the first round it is the step that was loaded, and the manifests say so.
-    else if (job->rounds > 0 && lowest != NULL && lowest->start.settled != start->settled)
+    else if (job->rounds > 0 && lowest && lowest->start.settled != start->settled)
         verdict_protocol(core, worker,
                          "called lockstep_start after step %" PRIu64 ", rank %" PRIu32
                          " after step %" PRIu64,
@@ -153,7 +153,7 @@ void verify_start(struct coordinator *core, struct worker *worker, const struct 
         (job->state == JOB_RUNNING && !verify_begin(core, job, worker)) || job->difference.active)
         return;
     struct worker *other = verify_find_other(core, job, &lowest);
-    if (other != NULL)
+    if (other)
         difference_begin(core, job, lowest, other);
     else if (job->started == job->count)
         verify_done(core, job);

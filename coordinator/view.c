@@ -69,7 +69,7 @@ bool coordinator_job_view(const struct coordinator *coordinator, uint32_t job,
 {
     const struct job *from = view_job(coordinator, job);
     memset(view, 0, sizeof(*view));
-    if (from == NULL)
+    if (!from)
         return false;
     memcpy(view->name, from->name, sizeof(view->name));
     memcpy(view->halt_text, from->halt_text, sizeof(view->halt_text));
@@ -130,7 +130,7 @@ bool coordinator_worker_view(const struct coordinator *coordinator, uint32_t job
 {
     const struct job *owner = view_job(coordinator, job);
     memset(view, 0, sizeof(*view));
-    if (owner == NULL || worker >= owner->count)
+    if (!owner || worker >= owner->count)
         return false;
     const struct worker *from = &coordinator->workers[owner->workers[worker]];
     const uint64_t age = now_ms > from->heard_ms ? now_ms - from->heard_ms : 0;
@@ -167,7 +167,7 @@ bool coordinator_module_view(const struct coordinator *coordinator, uint32_t job
 {
     const struct job *from = view_job(coordinator, job);
     memset(view, 0, sizeof(*view));
-    if (from == NULL || module >= from->module_count)
+    if (!from || module >= from->module_count)
         return false;
     memcpy(view->name, from->modules[module], sizeof(view->name));
     return true;

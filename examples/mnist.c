@@ -89,7 +89,7 @@ static void check(int status)
 static void *allocate(size_t count, size_t size)
 {
     void *memory = calloc(count > 0 ? count : 1, size);
-    if (memory == NULL)
+    if (!memory)
         fail("out of memory");
     return memory;
 }
@@ -688,11 +688,11 @@ static double collect_losses(struct trainer *trainer, int steps)
     for (int step = 0; step < steps; step++) {
         loss += trainer->losses[step];
         samples += batch_of(trainer, step);
-        if (trainer->log != NULL)
+        if (trainer->log)
             fprintf(trainer->log, "%d,%.9g\n", trainer->steps_done - steps + step + 1,
                     trainer->losses[step] / batch_of(trainer, step));
     }
-    if (trainer->log != NULL && fflush(trainer->log) != 0)
+    if (trainer->log && fflush(trainer->log) != 0)
         fail("%s: %s", trainer->options.log_losses, strerror(errno));
     return loss / samples;
 }
@@ -792,7 +792,7 @@ static bool parse_option(struct options *options, const char *name, const char *
 static struct options parse_options(int argc, char **argv)
 {
     const char *directory = getenv("MNIST_DIR");
-    struct options options = {.data = directory != NULL ? directory : "build/data/mnist",
+    struct options options = {.data = directory ? directory : "build/data/mnist",
                               .epochs = 6,
                               .batch = 128,
                               .rate = 0.05,
@@ -832,10 +832,10 @@ static void trainer_load(struct trainer *trainer)
 
 static void log_open(struct trainer *trainer)
 {
-    if (trainer->options.log_losses == NULL || trainer->rank != 0)
+    if (!trainer->options.log_losses || trainer->rank != 0)
         return;
     trainer->log = fopen(trainer->options.log_losses, "w");
-    if (trainer->log == NULL)
+    if (!trainer->log)
         fail("%s: %s", trainer->options.log_losses, strerror(errno));
     fputs("step,loss\n", trainer->log);
 }
@@ -851,7 +851,7 @@ int main(int argc, char **argv)
 
     // The library borrowed the parameters until here.
     check(lockstep_close(trainer.session));
-    if (trainer.log != NULL && fclose(trainer.log) != 0)
+    if (trainer.log && fclose(trainer.log) != 0)
         fail("%s: %s", trainer.options.log_losses, strerror(errno));
     network_fini(&trainer.net);
     free(trainer.losses);

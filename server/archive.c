@@ -53,7 +53,7 @@ static void forget(struct archive *archive, struct archive_entry **place)
 {
     struct archive_entry *entry = *place;
     *place = entry->next;
-    archive->bytes -= sizeof *entry + bytes_of(&entry->shown) + bytes_of(&entry->parts);
+    archive->bytes -= sizeof(*entry) + bytes_of(&entry->shown) + bytes_of(&entry->parts);
     archived_fini(&entry->shown);
     archived_fini(&entry->parts);
     free(entry);
@@ -94,11 +94,11 @@ static struct archive_entry *entry_of(struct archive *archive, const struct peer
     if (entry) {
         *place = entry->next;
     } else {
-        entry = calloc(1, sizeof *entry);
+        entry = calloc(1, sizeof(*entry));
         if (!entry)
             return NULL;
         entry->shown.who = *who;
-        archive->bytes += sizeof *entry;
+        archive->bytes += sizeof(*entry);
     }
     entry->next = archive->newest;
     archive->newest = entry;

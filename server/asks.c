@@ -24,7 +24,7 @@ bool asks_post(struct asks *asks, const char *job, uint32_t rank, uint32_t what)
     const bool room = asks->posted - asks->taken < ASKS;
     if (room) {
         struct ask *ask = &asks->ring[asks->posted++ % ASKS];
-        text_copy(ask->job, sizeof ask->job, job);
+        text_copy(ask->job, sizeof(ask->job), job);
         ask->rank = rank;
         ask->what = what;
     }

@@ -69,7 +69,7 @@ static int limit_tls(struct daemon *daemon)
     if (tls_limits_set() == 0)
         return 0;
     snprintf(
-        daemon->error, sizeof daemon->error,
+        daemon->error, sizeof(daemon->error),
         "OpenSSL cannot be limited: something in this process used it before, or it is another "
         "version than the one that this program was built for");
     return -1;
@@ -83,7 +83,7 @@ static int open_streams(struct daemon *daemon)
         .stall_floor_ms = daemon->options.stall_floor_ms,
         .log = &daemon->log,
     };
-    if (service_open(&config, &daemon->service, daemon->error, sizeof daemon->error) < 0)
+    if (service_open(&config, &daemon->service, daemon->error, sizeof(daemon->error)) < 0)
         return -1;
     struct rpc_config rpc = {
         .host = daemon->options.listen.host,
@@ -96,7 +96,7 @@ static int open_streams(struct daemon *daemon)
         .descriptors = DESCRIPTORS,
     };
     struct rpc_events events = service_events(daemon->service);
-    if (rpc_server_open(&rpc, &events, &daemon->server, daemon->error, sizeof daemon->error) < 0)
+    if (rpc_server_open(&rpc, &events, &daemon->server, daemon->error, sizeof(daemon->error)) < 0)
         return -1;
     daemon->options.listen.port = rpc_server_port(daemon->server);
     service_attach(daemon->service, &rpc_server_calls, daemon->server);
@@ -124,7 +124,7 @@ static int open_http(struct daemon *daemon)
         .tls_dir = daemon->options.http_tls ? daemon->options.tls_dir : NULL,
         .log = &daemon->log,
     };
-    if (http_open(&config, &daemon->http, daemon->error, sizeof daemon->error) < 0)
+    if (http_open(&config, &daemon->http, daemon->error, sizeof(daemon->error)) < 0)
         return -1;
     daemon->options.http.port = http_port(daemon->http);
     return 0;
@@ -138,7 +138,7 @@ static int start_signals(struct daemon *daemon)
     if (daemon->options.parent_death)
         daemon->signals.parent = process_watch_parent(daemon->options.parent);
     if (daemon->signals.parent < 0) {
-        snprintf(daemon->error, sizeof daemon->error,
+        snprintf(daemon->error, sizeof(daemon->error),
                  "--parent-death: process %d is not the parent, it has ended already",
                  (int)daemon->options.parent);
         return -1;
@@ -146,7 +146,7 @@ static int start_signals(struct daemon *daemon)
     int code = process_signals_start(&daemon->signals);
     daemon->signals_started = code == 0;
     if (code != 0)
-        snprintf(daemon->error, sizeof daemon->error, "no thread for signals: %s", strerror(code));
+        snprintf(daemon->error, sizeof(daemon->error), "no thread for signals: %s", strerror(code));
     return code == 0 ? 0 : -1;
 }
 
@@ -157,7 +157,7 @@ static int write_ports(struct daemon *daemon)
         return 0;
     uint16_t http = options->http_off ? 0 : options->http.port;
     if (process_write_ports(options->port_file, options->listen.port, http, daemon->error,
-                            sizeof daemon->error) < 0)
+                            sizeof(daemon->error)) < 0)
         return -1;
     daemon->ports_written = true;
     return 0;
@@ -224,7 +224,7 @@ static void warn_secrets(struct daemon *daemon)
 {
     char key[PATH_MAX] = "";
     if (daemon->options.tls_dir)
-        snprintf(key, sizeof key, "%s/%s", daemon->options.tls_dir, TLS_KEY_FILE);
+        snprintf(key, sizeof(key), "%s/%s", daemon->options.tls_dir, TLS_KEY_FILE);
     warn_secret(daemon, key[0] ? key : NULL);
     warn_secret(daemon, daemon->options.token_file);
 }
@@ -234,8 +234,8 @@ static void announce(struct daemon *daemon, uint64_t descriptors)
     const struct options *options = &daemon->options;
     char grpc[LOCKSTEP_ADDRESS_BYTES + 16];
     char http[LOCKSTEP_ADDRESS_BYTES + 16];
-    endpoint_text(&options->listen, grpc, sizeof grpc);
-    endpoint_text(&options->http, http, sizeof http);
+    endpoint_text(&options->listen, grpc, sizeof(grpc));
+    endpoint_text(&options->http, http, sizeof(http));
     log_event(&daemon->log, LOG_LEVEL_INFO, "coordinator_ready",
               "version=%s grpc=%s http=%s pid=%d drain_ms=%u chunk_bytes=%u log_level=%s "
               "port_file=%s parent=%d descriptors=%llu memory_mib=%u tls_dir=%s grpc_core=%s",
@@ -298,7 +298,8 @@ int main(int argc, char **argv)
 {
     static struct daemon daemon;
     daemon.process = (struct render_process){SERVER_VERSION, unix_ms(), clock_now_ms()};
-    switch (options_parse(argc, argv, &daemon.options, stdout, daemon.error, sizeof daemon.error)) {
+    switch (
+        options_parse(argc, argv, &daemon.options, stdout, daemon.error, sizeof(daemon.error))) {
     case OPTIONS_DONE:
         return EXIT_SUCCESS;
     case OPTIONS_USAGE:

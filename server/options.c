@@ -80,7 +80,7 @@ static bool set_unix(struct parse *parse, const char *value, struct endpoint *en
     if (path[0] != '/' || strlen(path) >= sizeof((struct sockaddr_un *)NULL)->sun_path)
         return refuse(parse, value, "a path from the root is needed, of at most 107 characters");
     *endpoint = (struct endpoint){0};
-    text_copy(endpoint->host, sizeof endpoint->host, value);
+    text_copy(endpoint->host, sizeof(endpoint->host), value);
     text_copy(given, GIVEN_BYTES, parse->given);
     return true;
 }
@@ -94,13 +94,13 @@ static bool set_endpoint(struct parse *parse, const char *value, struct endpoint
                          char *given)
 {
     char host[LOCKSTEP_ADDRESS_BYTES];
-    if (!parse_address(value, host, sizeof host, &endpoint->port))
+    if (!parse_address(value, host, sizeof(host), &endpoint->port))
         return refuse(parse, value, "an address is HOST:PORT, as in 127.0.0.1:50051 or [::1]:0");
     struct addrinfo *found = resolve(host);
     if (!found)
         return refuse(parse, value, "the host must be a numeric address or localhost");
     endpoint->exposed = !is_loopback(found->ai_addr);
-    getnameinfo(found->ai_addr, found->ai_addrlen, endpoint->host, sizeof endpoint->host, NULL, 0,
+    getnameinfo(found->ai_addr, found->ai_addrlen, endpoint->host, sizeof(endpoint->host), NULL, 0,
                 NI_NUMERICHOST);
     freeaddrinfo(found);
     text_copy(given, GIVEN_BYTES, parse->given);
@@ -115,9 +115,9 @@ static bool allowed(struct parse *parse, const struct endpoint *endpoint, const 
     char why[512];
     if (!endpoint->exposed || encrypted || parse->options->insecure_plaintext)
         return true;
-    endpoint_text(endpoint, text, sizeof text);
+    endpoint_text(endpoint, text, sizeof(text));
     parse->given = given;
-    snprintf(why, sizeof why,
+    snprintf(why, sizeof(why),
              "only loopback addresses are allowed in plaintext; %s; on a network where you trust "
              "everybody, allow it with --insecure-plaintext",
              hint);
@@ -321,7 +321,7 @@ static const struct flag flags[] = {
     {"help", no_argument, NULL, NULL, "print this and exit"},
 };
 
-#define FLAG_COUNT (sizeof flags / sizeof flags[0])
+#define FLAG_COUNT (sizeof(flags) / sizeof(flags[0]))
 
 static void print_help(FILE *out)
 {
@@ -331,7 +331,7 @@ static void print_help(FILE *out)
     for (size_t i = 0; i < FLAG_COUNT; i++) {
         char left[64];
         const char *gap = flags[i].argument == required_argument ? " " : "";
-        snprintf(left, sizeof left, "--%s%s%s", flags[i].name, gap,
+        snprintf(left, sizeof(left), "--%s%s%s", flags[i].name, gap,
                  flags[i].value ? flags[i].value : "");
         fprintf(out, "  %-22s %s\n", left, flags[i].help);
     }
@@ -358,7 +358,7 @@ static bool read_environment(struct parse *parse)
         return false;
     for (size_t i = 0; i < FLAG_COUNT; i++) {
         char name[64];
-        variable_name(&flags[i], name, sizeof name);
+        variable_name(&flags[i], name, sizeof(name));
         const char *value = getenv(name);
         if (!value || flags[i].argument != required_argument)
             continue;
@@ -415,7 +415,7 @@ static enum options_result read_arguments(struct parse *parse, int argc, char **
         if (answered(flag, out))
             return OPTIONS_DONE;
         char given[64];
-        snprintf(given, sizeof given, "--%s", flag->name);
+        snprintf(given, sizeof(given), "--%s", flag->name);
         parse->given = given;
         if (!flag->set(parse, optarg))
             return OPTIONS_USAGE;

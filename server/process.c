@@ -113,11 +113,11 @@ int process_write_ports(const char *path, uint16_t grpc, uint16_t http, char *er
                         size_t error_bytes)
 {
     char name[PATH_MAX];
-    int size = snprintf(name, sizeof name, "%s.%d", path, (int)getpid());
+    int size = snprintf(name, sizeof(name), "%s.%d", path, (int)getpid());
     errno = ENAMETOOLONG;
-    if (size < (int)sizeof name)
+    if (size < (int)sizeof(name))
         unlink(name); // Of a process that died.
-    FILE *file = size < (int)sizeof name ? fopen(name, "wxe") : NULL;
+    FILE *file = size < (int)sizeof(name) ? fopen(name, "wxe") : NULL;
     if (!file)
         goto failed;
     int written = fprintf(file, "grpc=%u http=%u\n", grpc, http);
@@ -157,7 +157,7 @@ int process_read_token(const char *path, char *token, size_t token_bytes, char *
                  strerror(errno));
         return -1;
     }
-    const bool read = fgets(line, sizeof line, file) != NULL;
+    const bool read = fgets(line, sizeof(line), file) != NULL;
     fclose(file);
     line[strcspn(line, "\r\n")] = '\0';
     if (read && strlen(line) < token_bytes && token_usable(line)) {

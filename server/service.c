@@ -66,7 +66,7 @@ static void act_send(struct service *service, const struct coordinator_action *a
 {
     uint8_t bytes[LOCKSTEP_MESSAGE_BYTES];
     size_t size = 0;
-    enum codec_status status = codec_encode_down(action->message, bytes, sizeof bytes, &size);
+    enum codec_status status = codec_encode_down(action->message, bytes, sizeof(bytes), &size);
     if (status != CODEC_OK) {
         service->counts.encode_errors++;
         log_event(service->config.log, LOG_LEVEL_ERROR, "encode_failed",
@@ -84,7 +84,7 @@ static enum log_level level_of(const char *id)
 {
     static const char *const warnings[] = {"halt",    "lost",        "refus",    "invalid",
                                            "dropped", "stall_began", "in_groups"};
-    for (size_t i = 0; i < sizeof warnings / sizeof warnings[0]; i++) {
+    for (size_t i = 0; i < sizeof(warnings) / sizeof(warnings[0]); i++) {
         if (strstr(id, warnings[i]))
             return LOG_LEVEL_WARN;
     }
@@ -130,7 +130,7 @@ static void randomize(void *bytes, size_t size)
 static void step(struct service *service, struct coordinator_event *event)
 {
     struct coordinator_sink sink = {act, service};
-    randomize(event->entropy, sizeof event->entropy);
+    randomize(event->entropy, sizeof(event->entropy));
     service->halted = HALT_NONE;
     coordinator_step(service->core, event, clock_now_ms(), sink);
     if (service->halted != HALT_NONE)
@@ -166,8 +166,8 @@ static void on_undecodable(struct service *service, rpc_peer peer, enum codec_st
     char told[LOCKSTEP_TEXT_BYTES];
     if (!detail)
         detail = codec_status_name(status);
-    snprintf(text, sizeof text, "it sent a message that cannot be decoded: %s", detail);
-    snprintf(told, sizeof told, "the message cannot be decoded: %s", detail);
+    snprintf(text, sizeof(text), "it sent a message that cannot be decoded: %s", detail);
+    snprintf(told, sizeof(told), "the message cannot be decoded: %s", detail);
     service->counts.decode_errors++;
     if (now_ms >= service->decode_log_ms) {
         service->decode_log_ms = now_ms + DECODE_LOG_MS;
@@ -275,7 +275,7 @@ static struct told *told_new(struct service *service, const struct snapshot *sna
         struct told *told = &service->told[i];
         if (told->job[0] && snapshot_find(snapshot, told->job))
             continue;
-        snprintf(told->job, sizeof told->job, "%s", job);
+        snprintf(told->job, sizeof(told->job), "%s", job);
         told->number = 0;
         return told;
     }
@@ -362,7 +362,7 @@ struct rpc_events service_events(struct service *service)
 int service_open(const struct service_config *config, struct service **result, char *error,
                  size_t error_bytes)
 {
-    struct service *service = calloc(1, sizeof *service);
+    struct service *service = calloc(1, sizeof(*service));
     void *memory = calloc(1, coordinator_bytes());
     if (!service || !memory) {
         free(service);
@@ -373,7 +373,7 @@ int service_open(const struct service_config *config, struct service **result, c
     }
     service->config = *config;
     while (service->incarnation == 0)
-        randomize(&service->incarnation, sizeof service->incarnation);
+        randomize(&service->incarnation, sizeof(service->incarnation));
     struct coordinator_config core = {
         .incarnation = service->incarnation,
         .chunk_bytes = config->chunk_bytes,

@@ -49,14 +49,14 @@ static void *next_of(struct list *list, size_t bytes)
 
 static bool add_worker(struct making *making, uint32_t job, uint32_t index)
 {
-    struct worker_view *view = next_of(&making->workers, sizeof *view);
+    struct worker_view *view = next_of(&making->workers, sizeof(*view));
     return view &&
            coordinator_worker_view(making->core, job, index, making->snapshot->made_ms, view);
 }
 
 static bool add_module(struct making *making, uint32_t job, uint32_t index)
 {
-    struct module_view *view = next_of(&making->modules, sizeof *view);
+    struct module_view *view = next_of(&making->modules, sizeof(*view));
     return view && coordinator_module_view(making->core, job, index, view);
 }
 
@@ -65,20 +65,20 @@ static bool add_stall(struct making *making, uint32_t job, uint32_t index)
     uint32_t most = SNAPSHOT_STALLS / coordinator_job_count(making->core);
     if (index >= (most > SNAPSHOT_JOB_STALLS ? most : SNAPSHOT_JOB_STALLS))
         return false;
-    struct stall_view *view = next_of(&making->stalls, sizeof *view);
+    struct stall_view *view = next_of(&making->stalls, sizeof(*view));
     return view &&
            coordinator_stall_view(making->core, job, index, making->snapshot->made_ms, view);
 }
 
 static bool add_rate(struct making *making, uint32_t job, uint32_t index)
 {
-    struct rate_view *view = next_of(&making->rates, sizeof *view);
+    struct rate_view *view = next_of(&making->rates, sizeof(*view));
     return view && coordinator_rate_view(making->core, job, index, making->snapshot->made_ms, view);
 }
 
 static bool add_event(struct making *making, uint32_t job, uint32_t index)
 {
-    struct event_view *view = next_of(&making->events, sizeof *view);
+    struct event_view *view = next_of(&making->events, sizeof(*view));
     return view &&
            coordinator_event_view(making->core, job, index, making->snapshot->made_ms, view);
 }
@@ -112,7 +112,7 @@ static void add_job(struct making *making, uint32_t index)
 
 struct snapshot *snapshot_make(const struct coordinator *core, uint64_t now_ms)
 {
-    struct snapshot *snapshot = calloc(1, sizeof *snapshot);
+    struct snapshot *snapshot = calloc(1, sizeof(*snapshot));
     if (!snapshot)
         return NULL;
     struct making making = {.core = core, .snapshot = snapshot};

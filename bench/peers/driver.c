@@ -117,7 +117,7 @@ static void read_sizes(struct driver *driver, char *list)
 static void open_out(struct driver *driver, const char *name)
 {
     char path[4096];
-    snprintf(path, sizeof path, "%s.%d.jsonl", name, driver->world.rank);
+    snprintf(path, sizeof(path), "%s.%d.jsonl", name, driver->world.rank);
     driver->out = fopen(path, "we");
     if (!driver->out)
         peer_fail("--out", path);
@@ -247,7 +247,7 @@ static void measure(struct driver *driver, struct cell *cell)
     double iterations = warm_up(driver, cell);
     uint64_t batch = (uint64_t)(iterations / MAX_SAMPLES) + 1;
     uint64_t samples = (uint64_t)iterations / batch;
-    memset(driver->samples, 0, sizeof driver->samples); // Touched now.
+    memset(driver->samples, 0, sizeof(driver->samples)); // Touched now.
     agree(driver, 0); // Together from here.
     double cpu_before_ns = cpu_ns();
     double begin_ns = now_ns();

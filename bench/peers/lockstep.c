@@ -57,6 +57,6 @@ void peer_close(void)
 const char *peer_version(void)
 {
     static char text[64];
-    snprintf(text, sizeof text, "Lockstep %s", lockstep_version());
+    snprintf(text, sizeof(text), "Lockstep %s", lockstep_version());
     return text;
 }

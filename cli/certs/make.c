@@ -161,8 +161,8 @@ static bool set_serial(X509 *certificate)
     unsigned char bytes[SERIAL_BYTES];
     BIGNUM *number = NULL;
     const bool set = RAND_bytes(bytes, sizeof(bytes)) == 1 &&
-                     (number = BN_bin2bn(bytes, sizeof(bytes), NULL)) != NULL &&
-                     BN_to_ASN1_INTEGER(number, X509_get_serialNumber(certificate)) != NULL;
+                     (number = BN_bin2bn(bytes, sizeof(bytes), NULL)) &&
+                     BN_to_ASN1_INTEGER(number, X509_get_serialNumber(certificate));
     BN_free(number);
     return set;
 }

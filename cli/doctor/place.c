@@ -19,13 +19,12 @@
 static const char *variable(const char *name)
 {
     const char *value = getenv(name);
-    return value == NULL || value[0] == '\0' ? NULL : value;
+    return !value || value[0] == '\0' ? NULL : value;
 }
 
 static const char *where_from(const char *coordinator)
 {
-    return coordinator != NULL ? "LOCKSTEP_COORDINATOR names the coordinator"
-                               : "no coordinator is named";
+    return coordinator ? "LOCKSTEP_COORDINATOR names the coordinator" : "no coordinator is named";
 }
 
 // Size and rank are both given: then no launcher counts.
@@ -40,11 +39,11 @@ static void judge_own(struct doctor_finding *finding, const char *rank, const ch
 static void judge_alone(struct doctor_finding *finding, const char *size)
 {
     const char *coordinator = variable("LOCKSTEP_COORDINATOR");
-    (void)text_copy(finding->word, sizeof(finding->word), size != NULL ? "lockstep" : "none");
-    if (size != NULL)
+    (void)text_copy(finding->word, sizeof(finding->word), size ? "lockstep" : "none");
+    if (size)
         doctor_judge(finding, DOCTOR_OK, "LOCKSTEP_WORLD_SIZE=%s decides, and %s", size,
                      where_from(coordinator));
-    else if (coordinator != NULL)
+    else if (coordinator)
         doctor_judge(finding, DOCTOR_WARNING,
                      "LOCKSTEP_COORDINATOR names a coordinator, and nothing says how many workers "
                      "the world has: set LOCKSTEP_WORLD_SIZE, unless the trainer's code does");
@@ -61,19 +60,19 @@ static void judge_launched(struct doctor_finding *finding, const struct launcher
     char said[LAUNCHER_TEXT_BYTES];
     launcher_describe(place, said, sizeof(said));
     (void)text_copy(finding->word, sizeof(finding->word), place->launcher);
-    if (place->size == 0 && size == NULL)
+    if (place->size == 0 && !size)
         doctor_judge(finding, DOCTOR_WARNING,
                      "%s, but not of how many: set LOCKSTEP_WORLD_SIZE, unless the trainer's code "
                      "does",
                      said);
-    else if (place->size > 1 && size == NULL && coordinator == NULL)
+    else if (place->size > 1 && !size && !coordinator)
         doctor_judge(finding, DOCTOR_WARNING,
                      "%s, and no coordinator is named: set LOCKSTEP_COORDINATOR=host:port, unless "
                      "the trainer's code does",
                      said);
     else
         doctor_judge(finding, DOCTOR_OK, "%s%s%s, and %s", said,
-                     size != NULL ? ", LOCKSTEP_WORLD_SIZE=" : "", size != NULL ? size : "",
+                     size ? ", LOCKSTEP_WORLD_SIZE=" : "", size ? size : "",
                      where_from(coordinator));
 }
 
@@ -85,11 +84,11 @@ void doctor_place(struct doctor_report *report)
     struct launcher_place place = {0};
     char error[LOCKSTEP_TEXT_BYTES / 2] = "";
     if (variables_check(environ, error, sizeof(error)) < 0 ||
-        ((rank == NULL || size == NULL) && launcher_find(getenv, &place, error, sizeof(error)) < 0))
+        ((!rank || !size) && launcher_find(getenv, &place, error, sizeof(error)) < 0))
         doctor_judge(finding, DOCTOR_MISSING, "%s", error);
-    else if (rank != NULL && size != NULL)
+    else if (rank && size)
         judge_own(finding, rank, size);
-    else if (place.launcher == NULL)
+    else if (!place.launcher)
         judge_alone(finding, size);
     else
         judge_launched(finding, &place, size);

@@ -173,7 +173,7 @@ static void print_head(struct trace_file *file)
     const time_t seconds = (time_t)(header->real_ns / 1000000000u);
     struct tm utc;
     char opened[32] = "?";
-    if (gmtime_r(&seconds, &utc) != NULL)
+    if (gmtime_r(&seconds, &utc))
         (void)strftime(opened, sizeof(opened), "%Y-%m-%d %H:%M:%S UTC", &utc);
     printf("job '%s', ", plain(file->header.job));
     if (header->rank == TRACE_NO_RANK)
@@ -194,7 +194,7 @@ static void print_place(struct trace_file *file)
            word(&file->progress.settled),
            (api & PROGRESS_INSIDE) != 0 ? "inside" : "outside, after",
            api_function_name(api & 0xff));
-    if (module != NULL)
+    if (module)
         printf(" of '%s' (call %" PRIu64 ")", module, (api >> PROGRESS_CALL_SHIFT & 0xffff) + 1);
     printf(", since +%.3f s\n", (double)since_open_us(file, at_ns) / 1e6);
     if (word(&file->progress.calls_open) > 0)
@@ -215,7 +215,7 @@ static void print_event(struct trace_file *file, const struct trace_event *event
     printf("%14.6f s  %-15s  %8" PRIu64 "  %-12s",
            (double)since_open_us(file, event->time_ns) / 1e6, thread, event->step,
            kind_name(event->kind));
-    if (module != NULL)
+    if (module)
         printf("  '%s' call %u", module, event->call + 1u);
     if (has_bucket(event))
         printf(" bucket %" PRIu32, event->bucket);
@@ -247,7 +247,7 @@ static int print_text(struct trace_file *file, const struct trace_options *optio
 static int print_json(const struct json *json)
 {
     const char *text = json_text(json, NULL);
-    if (text == NULL) {
+    if (!text) {
         cli_say("trace", "no memory for the answer");
         return CLI_FAILED;
     }
@@ -260,7 +260,7 @@ static void json_module(struct json *json, struct trace_file *file, uint64_t mod
 {
     const char *name = module_name(file, module);
     json_string(json, "module", name);
-    if (name != NULL)
+    if (name)
         json_u64(json, "call", call + 1);
 }
 
@@ -355,15 +355,14 @@ static void span_of(struct trace_file *file, const struct trace_event *event, st
     case TRACE_CALL_BEGIN:
     case TRACE_CALL_END:
         span->phase = event->kind == TRACE_CALL_BEGIN ? 'b' : 'e';
-        snprintf(span->name, sizeof(span->name), "%s#%u", module == NULL ? "?" : module,
-                 event->call + 1u);
+        snprintf(span->name, sizeof(span->name), "%s#%u", !module ? "?" : module, event->call + 1u);
         snprintf(span->id, sizeof(span->id), "c%" PRIu64 ".%u.%u", event->step, event->module,
                  event->call);
         break;
     case TRACE_LAUNCH:
     case TRACE_FINAL:
         span->phase = event->kind == TRACE_LAUNCH ? 'b' : 'e';
-        snprintf(span->name, sizeof(span->name), "%s#%u.%" PRIu32, module == NULL ? "?" : module,
+        snprintf(span->name, sizeof(span->name), "%s#%u.%" PRIu32, !module ? "?" : module,
                  event->call + 1u, event->bucket);
         snprintf(span->id, sizeof(span->id), "b%" PRIu64 ".%u.%u.%" PRIu32, event->step,
                  event->module, event->call, event->bucket);
@@ -461,7 +460,7 @@ int cli_trace(int argc, char **argv)
     if (optind + 1 != argc)
         return cli_misuse("trace", optind == argc ? "no file given" : "more than one file given");
     file = malloc(sizeof(*file));
-    if (file == NULL) {
+    if (!file) {
         cli_say("trace", "no memory");
         return CLI_FAILED;
     }

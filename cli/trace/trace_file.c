@@ -97,7 +97,7 @@ static const char *trace_take(struct trace_file *file, const uint8_t *first, con
     memset(file, 0, sizeof(*file));
     memcpy(&file->header, first, sizeof(file->header));
     why = trace_check_header(&file->header);
-    if (why != NULL)
+    if (why)
         return why;
     file->header.job[sizeof(file->header.job) - 1] = '\0';
     file->header.host[sizeof(file->header.host) - 1] = '\0';
@@ -120,7 +120,7 @@ int trace_file_read(const char *path, struct trace_file *file, char *error, size
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     const char *why = NULL;
     char reason[64];
-    if (copies == NULL)
+    if (!copies)
         why = "no memory";
     else if (fd < 0)
         why = strerror_r(errno, reason, sizeof(reason));
@@ -131,5 +131,5 @@ int trace_file_read(const char *path, struct trace_file *file, char *error, size
     free(copies);
     if (fd >= 0)
         (void)close(fd);
-    return why == NULL ? 0 : trace_fail(error, error_bytes, path, why);
+    return !why ? 0 : trace_fail(error, error_bytes, path, why);
 }

@@ -37,7 +37,7 @@ void http_answer_buffer(struct evhttp_request *request, int code, const char *ty
     http_headers(request, type);
     if (evhttp_request_get_command(request) == EVHTTP_REQ_HEAD) {
         char size[24];
-        snprintf(size, sizeof size, "%zu", evbuffer_get_length(body));
+        snprintf(size, sizeof(size), "%zu", evbuffer_get_length(body));
         evhttp_add_header(evhttp_request_get_output_headers(request), "Content-Length", size);
         evbuffer_drain(body, evbuffer_get_length(body));
     }
@@ -97,8 +97,8 @@ bool http_has_token(struct http_core *core, struct evhttp_request *request)
         return true;
     const char *given =
         evhttp_find_header(evhttp_request_get_input_headers(request), "Authorization");
-    return given && strncasecmp(given, scheme, sizeof scheme - 1) == 0 &&
-           http_token_is(core->token, given + sizeof scheme - 1);
+    return given && strncasecmp(given, scheme, sizeof(scheme) - 1) == 0 &&
+           http_token_is(core->token, given + sizeof(scheme) - 1);
 }
 
 bool http_may_inspect(struct http_core *core, struct evhttp_request *request)

@@ -55,7 +55,7 @@ struct http_guard {
 static bool peer_of(int fd, struct in6_addr *peer)
 {
     struct sockaddr_storage address = {0};
-    socklen_t size = sizeof address;
+    socklen_t size = sizeof(address);
     *peer = (struct in6_addr){0};
     if (getpeername(fd, (struct sockaddr *)&address, &size) < 0)
         return false;
@@ -98,7 +98,7 @@ static uint32_t count_of_peer(const struct http_guard *guard, const struct conne
     for (uint32_t i = 0; i < HTTP_CONNECTIONS; i++) {
         const struct connection *other = &guard->connections[i];
         if (other->buffered && other->known && !other->cut &&
-            memcmp(&other->peer, &connection->peer, sizeof other->peer) == 0)
+            memcmp(&other->peer, &connection->peer, sizeof(other->peer)) == 0)
             count++;
     }
     return count;
@@ -263,7 +263,7 @@ struct http_guard_counts http_guard_counts(const struct http_guard *guard)
 struct http_guard *http_guard_open(struct event_base *base, struct evhttp *evhttp,
                                    struct http_tls *tls, uint32_t request_ms)
 {
-    struct http_guard *guard = calloc(1, sizeof *guard);
+    struct http_guard *guard = calloc(1, sizeof(*guard));
     if (!guard)
         return NULL;
     guard->tls = tls;

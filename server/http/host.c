@@ -53,7 +53,7 @@ static bool is_machine(const char *host)
     char name[HOST_BYTES] = "";
     if (strcasecmp(host, "localhost") == 0)
         return true;
-    return gethostname(name, sizeof name - 1) == 0 && name[0] && strcasecmp(host, name) == 0;
+    return gethostname(name, sizeof(name) - 1) == 0 && name[0] && strcasecmp(host, name) == 0;
 }
 
 // names: separated by commas; NULL: none.

@@ -233,7 +233,7 @@ static bool parse_ranks(const char *text, uint32_t *first, uint32_t *last)
     uint64_t low, high;
     const char *dash = strchr(text, '-');
     const size_t size = dash ? (size_t)(dash - text) : strlen(text);
-    if (size >= sizeof begin)
+    if (size >= sizeof(begin))
         return false;
     memcpy(begin, text, size);
     begin[size] = '\0';
@@ -306,7 +306,7 @@ static bool parse_stack(const char *path, uint32_t *rank)
         return false;
     const char *begin = path + strlen(RANK_PREFIX);
     const char *end = strchr(begin, '/');
-    if (!end || strcmp(end, STACK_SUFFIX) != 0 || (size_t)(end - begin) >= sizeof text)
+    if (!end || strcmp(end, STACK_SUFFIX) != 0 || (size_t)(end - begin) >= sizeof(text))
         return false;
     memcpy(text, begin, (size_t)(end - begin));
     text[end - begin] = '\0';
@@ -319,7 +319,7 @@ static bool parse_stack(const char *path, uint32_t *rank)
 static const struct job_route *find_job_route(const char *path, bool alone, struct about *about)
 {
     static const struct job_route stack = {NULL, true, get_stack};
-    for (size_t i = 0; i < sizeof job_routes / sizeof job_routes[0]; i++) {
+    for (size_t i = 0; i < sizeof(job_routes) / sizeof(job_routes[0]); i++) {
         if (strcmp(path, job_routes[i].path) == 0 && (job_routes[i].alone || !alone))
             return &job_routes[i];
     }
@@ -351,7 +351,7 @@ static void route_named(struct http *http, struct evhttp_request *request, const
         http_answer_error(&http->core, request, HTTP_NOTFOUND, "there is no such job");
         return;
     }
-    snprintf(copy, sizeof copy, "%s", job->view.name);
+    snprintf(copy, sizeof(copy), "%s", job->view.name);
     found->get(http, request, &about);
 }
 
@@ -360,7 +360,7 @@ static void route_job(struct http *http, struct evhttp_request *request, const c
     char encoded[3 * LOCKSTEP_JOB_NAME_BYTES];
     size_t size = strcspn(rest, "/");
     char *name = NULL;
-    if (size < sizeof encoded) {
+    if (size < sizeof(encoded)) {
         memcpy(encoded, rest, size);
         encoded[size] = '\0';
         rest += size;
@@ -379,7 +379,7 @@ static void route(struct http *http, struct evhttp_request *request, const char 
     const char *alone = path;
     if (strncmp(path, API_PREFIX, strlen(API_PREFIX)) == 0)
         alone += strlen(API_PREFIX);
-    for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
+    for (size_t i = 0; i < sizeof(routes) / sizeof(routes[0]); i++) {
         if (strcmp(path, routes[i].path) == 0) {
             routes[i].get(http, request);
             return;
@@ -436,13 +436,13 @@ static int bind_socket(const struct endpoint *endpoint, char *error, size_t erro
     char text[LOCKSTEP_ADDRESS_BYTES + 16];
     struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_PASSIVE, .ai_socktype = SOCK_STREAM};
     struct addrinfo *found = NULL;
-    snprintf(service, sizeof service, "%u", endpoint->port);
-    endpoint_text(endpoint, text, sizeof text);
+    snprintf(service, sizeof(service), "%u", endpoint->port);
+    endpoint_text(endpoint, text, sizeof(text));
     int fd = -1;
     int one = 1;
     if (getaddrinfo(endpoint->host, service, &hints, &found) == 0)
         fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0 &&
+    if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) == 0 &&
         bind(fd, found->ai_addr, found->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0) {
         freeaddrinfo(found);
         return fd;
@@ -461,7 +461,7 @@ static int bind_socket(const struct endpoint *endpoint, char *error, size_t erro
 static uint16_t bound_port(int fd)
 {
     struct sockaddr_storage address = {0};
-    socklen_t size = sizeof address;
+    socklen_t size = sizeof(address);
     if (getsockname(fd, (struct sockaddr *)&address, &size) < 0)
         return 0;
     if (address.ss_family == AF_INET6)
@@ -570,7 +570,7 @@ int http_open(const struct http_config *config, struct http **result, char *erro
     int fd = bind_socket(&config->endpoint, error, error_bytes);
     if (fd < 0)
         return -1;
-    struct http *http = calloc(1, sizeof *http);
+    struct http *http = calloc(1, sizeof(*http));
     if (!http) {
         close(fd);
         snprintf(error, error_bytes, "no memory for the HTTP server");

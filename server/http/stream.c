@@ -80,7 +80,7 @@ static struct shared *shared_event(struct http_core *core, const char *event)
     size_t size;
     const char *text = json_text(&core->json, &size);
     const size_t room = size + strlen(event) + 32;
-    struct shared *shared = text ? malloc(sizeof *shared + room) : NULL;
+    struct shared *shared = text ? malloc(sizeof(*shared) + room) : NULL;
     if (!shared)
         return NULL;
     shared->users = 1;
@@ -327,7 +327,7 @@ static void begin(struct stream *stream, struct evhttp_request *request)
     evhttp_send_reply_start(request, HTTP_OK, NULL);
     bufferevent_set_timeouts(buffered, NULL, NULL);
     bufferevent_setwatermark(buffered, EV_READ, 0, INPUT_BYTES);
-    setsockopt(bufferevent_getfd(buffered), SOL_SOCKET, SO_SNDBUF, &send_bytes, sizeof send_bytes);
+    setsockopt(bufferevent_getfd(buffered), SOL_SOCKET, SO_SNDBUF, &send_bytes, sizeof(send_bytes));
     evhttp_connection_set_closecb(connection, on_closed, stream);
     send_text(stream, "retry: 2000\n\n", clock_now_ms());
 }
@@ -344,7 +344,7 @@ void http_streams_add(struct http_streams *streams, struct evhttp_request *reque
         return;
     }
     *stream = (struct stream){.streams = streams, .request = request, .log_ms = clock_now_ms()};
-    snprintf(stream->job, sizeof stream->job, "%s", job ? job : "");
+    snprintf(stream->job, sizeof(stream->job), "%s", job ? job : "");
     streams->standing++;
     streams->state_ms = 0;
     begin(stream, request);
@@ -359,7 +359,7 @@ void http_streams_count(const struct http_streams *streams, uint32_t *standing, 
 
 struct http_streams *http_streams_open(struct http_core *core)
 {
-    struct http_streams *streams = calloc(1, sizeof *streams);
+    struct http_streams *streams = calloc(1, sizeof(*streams));
     if (!streams)
         return NULL;
     streams->core = core;

@@ -61,7 +61,7 @@ struct ssl_st *http_tls_accept(struct http_tls *tls)
     struct tls_stamp stamp;
     char text[LOCKSTEP_TEXT_BYTES];
     tls_files_look(tls->directory, &stamp);
-    if (!tls_stamps_equal(&stamp, &tls->stamp) && !load(tls, text, sizeof text))
+    if (!tls_stamps_equal(&stamp, &tls->stamp) && !load(tls, text, sizeof(text)))
         log_event(tls->log, LOG_LEVEL_WARN, "tls_reload_failed", "text=%s hint=%s", text,
                   "HTTP goes on with the certificate that was in use before");
     return SSL_new(tls->context);
@@ -70,7 +70,7 @@ struct ssl_st *http_tls_accept(struct http_tls *tls)
 struct http_tls *http_tls_open(const char *directory, struct log *log, char *error,
                                size_t error_bytes)
 {
-    struct http_tls *tls = calloc(1, sizeof *tls);
+    struct http_tls *tls = calloc(1, sizeof(*tls));
     if (!tls) {
         snprintf(error, error_bytes, "no memory for certificates");
         return NULL;

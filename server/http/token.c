@@ -40,8 +40,8 @@ static void renew(struct http_token *token)
     if (stat(token->path, &now) < 0 || !changed(token, &now))
         return;
     token->seen = now;
-    if (process_read_token(token->path, text, sizeof text, error, sizeof error) == 0)
-        memcpy(token->text, text, sizeof text);
+    if (process_read_token(token->path, text, sizeof(text), error, sizeof(error)) == 0)
+        memcpy(token->text, text, sizeof(text));
     else
         log_event(token->log, LOG_LEVEL_WARN, "token_reload_failed", "text=%s hint=%s", error,
                   "the token that was read before stays good");
@@ -58,7 +58,7 @@ bool http_token_is(struct http_token *token, const char *given)
 struct http_token *http_token_open(const char *path, struct log *log, char *error,
                                    size_t error_bytes)
 {
-    struct http_token *token = calloc(1, sizeof *token);
+    struct http_token *token = calloc(1, sizeof(*token));
     if (!token) {
         snprintf(error, error_bytes, "no memory for the token");
         return NULL;
@@ -66,7 +66,7 @@ struct http_token *http_token_open(const char *path, struct log *log, char *erro
     token->path = path;
     token->log = log;
     (void)stat(path, &token->seen); // Before: what changes meanwhile is seen later.
-    if (process_read_token(path, token->text, sizeof token->text, error, error_bytes) == 0)
+    if (process_read_token(path, token->text, sizeof(token->text), error, error_bytes) == 0)
         return token;
     free(token);
     return NULL;
@@ -76,6 +76,6 @@ void http_token_close(struct http_token *token)
 {
     if (!token)
         return;
-    OPENSSL_cleanse(token->text, sizeof token->text);
+    OPENSSL_cleanse(token->text, sizeof(token->text));
     free(token);
 }

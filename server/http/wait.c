@@ -178,7 +178,7 @@ void http_waits_timeline(struct http_waits *waits, struct evhttp_request *reques
 
 struct http_waits *http_waits_open(struct http_core *core)
 {
-    struct http_waits *waits = calloc(1, sizeof *waits);
+    struct http_waits *waits = calloc(1, sizeof(*waits));
     if (!waits)
         return NULL;
     waits->core = core;

@@ -74,7 +74,7 @@ static void metric_workers(struct text *text, const struct snapshot *snapshot)
 {
     static const char *const states[] = {"present", "frozen", "left", "lost"};
     family(text, "workers", "gauge", "Workers by state.");
-    for (size_t s = 0; s < sizeof states / sizeof states[0]; s++) {
+    for (size_t s = 0; s < sizeof(states) / sizeof(states[0]); s++) {
         uint64_t count = 0;
         for (uint32_t i = 0; i < snapshot->worker_count; i++)
             count += strcmp(name_worker(&snapshot->workers[i]), states[s]) == 0;
@@ -118,11 +118,11 @@ static void metric_each_job(struct text *text, const struct snapshot *snapshot)
         "World size of the job, or the one it wants while gathering.",
         "Workers of the job that are present.", "Lowest step that a member reported.",
         "Highest step that a member reported.", "Number of the present generation."};
-    for (size_t n = 0; n < sizeof names / sizeof names[0]; n++) {
+    for (size_t n = 0; n < sizeof(names) / sizeof(names[0]); n++) {
         family(text, names[n], "gauge", helps[n]);
         for (uint32_t i = 0; i < snapshot->job_count; i++) {
             char name[2 * LOCKSTEP_JOB_NAME_BYTES];
-            escape_label(snapshot->jobs[i].view.name, name, sizeof name);
+            escape_label(snapshot->jobs[i].view.name, name, sizeof(name));
             sample(text, names[n], "job", name, job_value(&snapshot->jobs[i].view, n));
         }
     }
@@ -138,7 +138,7 @@ static void each_job_seconds(struct text *text, const struct snapshot *snapshot,
     for (uint32_t i = 0; i < snapshot->job_count; i++) {
         char job[2 * LOCKSTEP_JOB_NAME_BYTES];
         uint64_t count = 0;
-        escape_label(snapshot->jobs[i].view.name, job, sizeof job);
+        escape_label(snapshot->jobs[i].view.name, job, sizeof(job));
         if (value(snapshot, &snapshot->jobs[i], &count))
             text_append(text, PREFIX "%s{job=\"%s\"} %.6f\n", name, job, (double)count / unit);
     }
@@ -183,7 +183,7 @@ static void metric_stragglers(struct text *text, const struct snapshot *snapshot
         const struct worker_view *found[RENDER_STRAGGLERS];
         const uint32_t count = render_stragglers(snapshot, job, found);
         char name[2 * LOCKSTEP_JOB_NAME_BYTES];
-        escape_label(job->view.name, name, sizeof name);
+        escape_label(job->view.name, name, sizeof(name));
         for (uint32_t s = 0; s < count; s++)
             text_append(text, PREFIX "job_straggler_score{job=\"%s\",rank=\"%u\"} %.3f\n", name,
                         found[s]->rank, found[s]->straggler_permille / 1000.0);
@@ -202,7 +202,7 @@ static void metric_stalls(struct text *text, const struct snapshot *snapshot, bo
     family(text, "job_stalled", "gauge", "1 while the job stands still longer than it may.");
     for (uint32_t i = 0; i < snapshot->job_count; i++) {
         char job[2 * LOCKSTEP_JOB_NAME_BYTES];
-        escape_label(snapshot->jobs[i].view.name, job, sizeof job);
+        escape_label(snapshot->jobs[i].view.name, job, sizeof(job));
         sample(text, "job_stalled", "job", job,
                snapshot_stall(snapshot, &snapshot->jobs[i]) != NULL);
     }

@@ -27,19 +27,19 @@ const char *name_how(enum stack_how how)
 {
     static const char *const names[] = {"signal", "blocked", "silent",  "disk",       "taken",
                                         "asleep", "cut",     "no_room", "left_alone", "not_asked"};
-    return (unsigned)how < sizeof names / sizeof names[0] ? names[how] : "unknown";
+    return (unsigned)how < sizeof(names) / sizeof(names[0]) ? names[how] : "unknown";
 }
 
 const char *name_awaits(enum stack_awaits awaits)
 {
     static const char *const names[] = {NULL, "lock", "end"};
-    return (unsigned)awaits < sizeof names / sizeof names[0] ? names[awaits] : NULL;
+    return (unsigned)awaits < sizeof(names) / sizeof(names[0]) ? names[awaits] : NULL;
 }
 
 const char *name_flag(unsigned bit)
 {
     static const char *const names[] = {"paused", "traced", "throttled", "disk", "first"};
-    return bit < sizeof names / sizeof names[0] ? names[bit] : NULL;
+    return bit < sizeof(names) / sizeof(names[0]) ? names[bit] : NULL;
 }
 
 const char *name_worker(const struct worker_view *worker)

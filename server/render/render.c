@@ -20,7 +20,7 @@
 static void render_generation(struct json *json, const struct generation_id *generation)
 {
     char incarnation[17]; // As text: JavaScript's numbers have 53 bits.
-    snprintf(incarnation, sizeof incarnation, "%016" PRIx64, generation->incarnation);
+    snprintf(incarnation, sizeof(incarnation), "%016" PRIx64, generation->incarnation);
     json_object_begin(json, "generation");
     json_u64(json, "number", generation->number);
     json_string(json, "incarnation", incarnation);
@@ -212,7 +212,7 @@ void render_jobs(struct json *json, const struct snapshot *snapshot,
                  const struct render_process *process)
 {
     char incarnation[17];
-    snprintf(incarnation, sizeof incarnation, "%016" PRIx64, snapshot->incarnation);
+    snprintf(incarnation, sizeof(incarnation), "%016" PRIx64, snapshot->incarnation);
     json_object_begin(json, NULL);
     json_object_begin(json, "coordinator");
     json_string(json, "version", process->version);

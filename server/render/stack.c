@@ -20,7 +20,7 @@ static void render_frame(struct json *json, const struct stack_frame *frame)
         json_bool(json, "library", frame->library);
     } else {
         char offset[24];
-        snprintf(offset, sizeof offset, "0x%" PRIx64, frame->offset);
+        snprintf(offset, sizeof(offset), "0x%" PRIx64, frame->offset);
         json_string(json, "module", frame->object);
         json_string(json, "offset", offset);
         json_string(json, "symbol", frame->symbol[0] ? frame->symbol : NULL);

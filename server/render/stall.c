@@ -32,7 +32,7 @@ void render_api(struct json *json, const struct snapshot *snapshot, const struct
     json_u64(json, "api_age_ms", place->api_ms + age_ms);
     if (place->api != API_NONE && place->module < LOCKSTEP_MAX_MODULES) {
         char name[RENDER_MODULE_BYTES];
-        render_module_name(snapshot, job, place->module, name, sizeof name);
+        render_module_name(snapshot, job, place->module, name, sizeof(name));
         json_string(json, "module", name);
         json_u64(json, "call", render_call(place->call));
     } else {
@@ -49,7 +49,7 @@ static void render_slot(struct json *json, const struct snapshot *snapshot,
         return;
     }
     char name[RENDER_MODULE_BYTES];
-    render_module_name(snapshot, job, place->slot.module, name, sizeof name);
+    render_module_name(snapshot, job, place->slot.module, name, sizeof(name));
     json_object_begin(json, "slot");
     json_string(json, "module", name);
     json_u64(json, "call", render_call(place->slot.call));
@@ -102,7 +102,7 @@ static uint64_t heartbeat_age_ms(const struct snapshot *snapshot, const struct s
 static void render_awaited(struct json *json, const struct culprit_view *culprit)
 {
     char stream[24];
-    snprintf(stream, sizeof stream, "0x%" PRIx64, culprit->stream);
+    snprintf(stream, sizeof(stream), "0x%" PRIx64, culprit->stream);
     json_string(json, "awaited", culprit->awaited[0] ? culprit->awaited : NULL);
     json_string(json, "stream", culprit->stream != 0 ? stream : NULL);
 }

@@ -30,7 +30,7 @@ static void render_doing(struct json *json, const struct snapshot *snapshot,
     }
     char module[RENDER_MODULE_BYTES] = "";
     if (place->module < LOCKSTEP_MAX_MODULES)
-        render_module_name(snapshot, job, place->module, module, sizeof module);
+        render_module_name(snapshot, job, place->module, module, sizeof(module));
     json_string(json, NULL, api_function_name(place->api));
     json_bool(json, NULL, place->inside);
     json_string(json, NULL, module[0] ? module : NULL);
@@ -69,7 +69,7 @@ static void render_rows(struct json *json, const struct snapshot *snapshot,
                         const struct snapshot_job *job)
 {
     json_array_begin(json, "columns");
-    for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++)
+    for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++)
         json_string(json, NULL, columns[i]);
     json_array_end(json);
     json_array_begin(json, "rows");
@@ -97,7 +97,7 @@ static void render_modules(struct json *json, const struct snapshot *snapshot,
     json_array_begin(json, "modules");
     for (uint32_t i = 0; i < job->modules.count; i++) {
         char name[RENDER_MODULE_BYTES];
-        render_module_name(snapshot, job, i, name, sizeof name);
+        render_module_name(snapshot, job, i, name, sizeof(name));
         json_object_begin(json, NULL);
         json_string(json, "name", name);
         json_u64(json, "ranks", ranks_in(snapshot, job, i));

@@ -52,7 +52,7 @@ static void name_event(const struct lanes *lanes, const struct trace_event *even
 {
     char module[RENDER_MODULE_BYTES] = "";
     if (lanes->job && event->module < LOCKSTEP_MAX_MODULES)
-        render_module_name(lanes->snapshot, lanes->job, event->module, module, sizeof module);
+        render_module_name(lanes->snapshot, lanes->job, event->module, module, sizeof(module));
     switch (event->kind) {
     case TRACE_API_ENTER:
         snprintf(name, bytes, "%s", api_function_name(event->value & 0xff));
@@ -95,7 +95,7 @@ static void render_span(const struct lanes *lanes, const struct span *span, uint
     char name[RENDER_MODULE_BYTES + 32];
     struct json *json = lanes->json;
     const uint64_t begin_ns = span->begun.time_ns;
-    name_event(lanes, &span->begun, name, sizeof name);
+    name_event(lanes, &span->begun, name, sizeof(name));
     json_object_begin(json, NULL);
     json_string(json, "name", name);
     json_string(json, "cat", category);
@@ -125,7 +125,7 @@ static const struct span_kind kinds[] = {
     {TRACE_LAUNCH, TRACE_FINAL, LANE_BUCKETS, "bucket"},
     {TRACE_PAUSE, TRACE_RESUME, LANE_STEP, "pause"},
 };
-#define KINDS (sizeof kinds / sizeof kinds[0])
+#define KINDS (sizeof(kinds) / sizeof(kinds[0]))
 
 static const char *category_of(const struct span *span)
 {
@@ -235,7 +235,7 @@ void render_timeline_rank(struct json *json, const struct snapshot *snapshot,
                           .archived = archived};
     char name[LOCKSTEP_HOST_BYTES + 32];
     const uint32_t rank = archived->who.rank;
-    snprintf(name, sizeof name, "rank %u (%s)", rank, archived->who.host);
+    snprintf(name, sizeof(name), "rank %u (%s)", rank, archived->who.host);
     render_lane_name(json, "process_name", rank, 0, name);
     render_lane_name(json, "thread_name", rank, LANE_STEP, "steps");
     render_lane_name(json, "thread_name", rank, LANE_CALLS, "calls");

@@ -36,7 +36,7 @@ void budget_trim(void)
 static bool address_of(int (*ask)(int, struct sockaddr *, socklen_t *), int fd,
                        struct sockaddr_in6 *address)
 {
-    socklen_t size = sizeof *address;
+    socklen_t size = sizeof(*address);
     if (ask(fd, (struct sockaddr *)address, &size) < 0)
         return false;
     return address->sin6_family == AF_INET || address->sin6_family == AF_INET6;
@@ -55,21 +55,21 @@ static void name_of(const struct sockaddr_in6 *address, char *name, size_t bytes
     const struct sockaddr_in *four = (const struct sockaddr_in *)address;
     const bool six = address->sin6_family == AF_INET6;
     if (six && IN6_IS_ADDR_V4MAPPED(&address->sin6_addr)) {
-        inet_ntop(AF_INET, &address->sin6_addr.s6_addr[12], text, sizeof text);
+        inet_ntop(AF_INET, &address->sin6_addr.s6_addr[12], text, sizeof(text));
         snprintf(name, bytes, "ipv4:%s:%u", text, port_of(address));
         return;
     }
     if (six)
-        inet_ntop(AF_INET6, &address->sin6_addr, text, sizeof text);
+        inet_ntop(AF_INET6, &address->sin6_addr, text, sizeof(text));
     else
-        inet_ntop(AF_INET, &four->sin_addr, text, sizeof text);
+        inet_ntop(AF_INET, &four->sin_addr, text, sizeof(text));
     snprintf(name, bytes, six ? "ipv6:%%5B%s%%5D:%u" : "ipv4:%s:%u", text, port_of(address));
 }
 
 static uint8_t state_of(int fd)
 {
     struct tcp_info info;
-    socklen_t size = sizeof info;
+    socklen_t size = sizeof(info);
     return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 ? info.tcpi_state : TCP_LISTEN;
 }
 
@@ -87,7 +87,7 @@ static bool look_at(struct connections *connections, struct budget_socket *found
     int unread = 0;
     if (!address_of(getpeername, found->fd, &other))
         return false;
-    name_of(&other, name, sizeof name);
+    name_of(&other, name, sizeof(name));
     found->connection = connections_find(connections, name);
     found->unread = ioctl(found->fd, SIOCOUTQ, &unread) == 0 ? (uint64_t)unread : 0;
     found->unread += found->connection ? found->connection->queued : 0;
@@ -138,13 +138,13 @@ size_t budget_sockets(struct connections *connections, uint16_t port,
         else if (state != TCP_LISTEN)
             ++*leaving;
     }
-    qsort(sockets, count, sizeof *sockets, compare);
+    qsort(sockets, count, sizeof(*sockets), compare);
     return count;
 }
 
 void budget_end(const struct budget_socket *socket)
 {
     const struct linger none = {.l_onoff = 1};
-    setsockopt(socket->fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
+    setsockopt(socket->fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none));
     shutdown(socket->fd, SHUT_RDWR);
 }

@@ -54,7 +54,7 @@ void rpc_call_drop_queue(struct call *call)
 
 bool rpc_call_queue(struct call *call, const uint8_t *bytes, size_t size)
 {
-    struct packet *packet = calloc(1, sizeof *packet);
+    struct packet *packet = calloc(1, sizeof(*packet));
     if (!packet)
         return false;
     grpc_slice slice = grpc_slice_from_copied_buffer((const char *)bytes, size);
@@ -170,7 +170,7 @@ void rpc_call_finish(struct call *call, enum rpc_status status, const char *text
         return;
     call->finishing = true;
     call->status = status;
-    text_copy(call->text, sizeof call->text, text);
+    text_copy(call->text, sizeof(call->text), text);
     call_timer(call, &call->server->lingering, RPC_LINGER_MS);
     rpc_call_pump(call);
 }
@@ -181,7 +181,7 @@ void rpc_call_cancel(struct call *call, enum rpc_status status, const char *text
     if (call->dead)
         return;
     call->dead = true;
-    text_copy(call->text, sizeof call->text, text);
+    text_copy(call->text, sizeof(call->text), text);
     list_remove(&call->timer);
     rpc_call_drop_queue(call);
     grpc_call_cancel_with_status(call->grpc, (grpc_status_code)status, call->text, NULL);
@@ -468,7 +468,7 @@ static void call_serve(struct call *call)
 // Takes the grpc_call.
 void rpc_call_open(struct listener *listener, enum method method, grpc_call *grpc)
 {
-    struct call *call = calloc(1, sizeof *call);
+    struct call *call = calloc(1, sizeof(*call));
     if (!call) {
         grpc_call_cancel(grpc, NULL);
         grpc_call_unref(grpc);

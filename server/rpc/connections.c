@@ -39,7 +39,7 @@ struct connection *connections_enter(struct connections *connections, const char
     struct connection *connection = find(bucket, name);
     if (!connection) {
         const size_t bytes = strlen(name) + 1;
-        connection = calloc(1, sizeof *connection + bytes);
+        connection = calloc(1, sizeof(*connection) + bytes);
         if (!connection)
             return NULL;
         memcpy(connection->name, name, bytes);

@@ -74,7 +74,7 @@ static bool reload_locked(struct rpc_credentials *credentials)
     if (tls_stamps_equal(&stamp, &credentials->files.stamp) ||
         tls_stamps_equal(&stamp, &credentials->refused))
         return false;
-    if (load(credentials->directory, &files, text, sizeof text) < 0) {
+    if (load(credentials->directory, &files, text, sizeof(text)) < 0) {
         credentials->refused = files.stamp;
         credentials->counts.reload_failures++;
         log_event(credentials->log, LOG_LEVEL_WARN, "tls_reload_failed", "text=%s hint=%s", text,
@@ -174,7 +174,7 @@ const char *rpc_credentials_failure(const char *line)
     };
     if (!strstr(line, "Handshake failed"))
         return NULL;
-    for (size_t i = 0; i < sizeof meanings / sizeof meanings[0]; i++) {
+    for (size_t i = 0; i < sizeof(meanings) / sizeof(meanings[0]); i++) {
         if (strstr(line, meanings[i][0]))
             return meanings[i][1];
     }
@@ -194,7 +194,7 @@ static void allow_only_tls_1_3(void)
 int rpc_credentials_open(const char *directory, struct log *log, struct rpc_credentials **result,
                          char *error, size_t error_bytes)
 {
-    struct rpc_credentials *credentials = calloc(1, sizeof *credentials);
+    struct rpc_credentials *credentials = calloc(1, sizeof(*credentials));
     if (!credentials) {
         snprintf(error, error_bytes, "no memory for certificates");
         return -1;

@@ -19,7 +19,7 @@ static void call_send_health(struct call *call, enum health health)
     uint8_t bytes[16];
     size_t size = 0;
     call->health = health;
-    if (codec_encode_health_response((int)health, bytes, sizeof bytes, &size) != CODEC_OK ||
+    if (codec_encode_health_response((int)health, bytes, sizeof(bytes), &size) != CODEC_OK ||
         !rpc_call_queue(call, bytes, size))
         rpc_call_finish(call, RPC_INTERNAL, "the answer could not be encoded");
     rpc_call_pump(call);
@@ -80,7 +80,7 @@ static void call_watch(struct call *call, const char *service)
 static void call_answer_health(struct call *call, grpc_byte_buffer *payload)
 {
     char service[LOCKSTEP_NAME_BYTES];
-    if (!health_service(payload, service, sizeof service))
+    if (!health_service(payload, service, sizeof(service)))
         rpc_call_finish(call, RPC_INVALID_ARGUMENT, "not a HealthCheckRequest");
     else if (call->method == METHOD_CHECK)
         call_check(call, service);

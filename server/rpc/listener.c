@@ -101,7 +101,7 @@ static grpc_server *listener_create(struct rpc_server *server)
         {.key = GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, .value.integer = 0},
         {.key = GRPC_ARG_ENABLE_CHANNELZ, .value.integer = 0},
     };
-    size_t count = sizeof args / sizeof args[0];
+    size_t count = sizeof(args) / sizeof(args[0]);
     for (size_t i = 0; i < count; i++)
         args[i].type = GRPC_ARG_INTEGER;
     grpc_channel_args list = {count, args};
@@ -143,7 +143,7 @@ void rpc_listener_close(struct listener *listener)
 // Returns the port, or 0: it could not be bound.
 int rpc_listener_open(struct rpc_server *server)
 {
-    struct listener *listener = calloc(1, sizeof *listener);
+    struct listener *listener = calloc(1, sizeof(*listener));
     if (!listener)
         return 0;
     listener->server = server;

@@ -45,14 +45,14 @@ static int bind_error(const char *host, uint16_t port)
     char service[8];
     struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_PASSIVE, .ai_socktype = SOCK_STREAM};
     struct addrinfo *found;
-    snprintf(service, sizeof service, "%u", port);
+    snprintf(service, sizeof(service), "%u", port);
     if (getaddrinfo(host, service, &hints, &found) != 0)
         return EADDRNOTAVAIL;
     int one = 1;
     int error = 0;
     int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd >= 0)
-        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
     if (fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) < 0 || listen(fd, 1) < 0)
         error = errno;
     if (fd >= 0)
@@ -65,15 +65,15 @@ static int bind_error(const char *host, uint16_t port)
 static int path_error(const char *host, bool bound)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    text_copy(address.sun_path, sizeof address.sun_path, host + strlen(UNIX_PREFIX));
+    text_copy(address.sun_path, sizeof(address.sun_path), host + strlen(UNIX_PREFIX));
     const struct sockaddr *name = (const struct sockaddr *)&address;
     int error = 0;
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return errno;
-    if (connect(fd, name, sizeof address) == 0 || errno == EAGAIN)
+    if (connect(fd, name, sizeof(address)) == 0 || errno == EAGAIN)
         error = EADDRINUSE;
-    else if (bound && bind(fd, name, sizeof address) < 0)
+    else if (bound && bind(fd, name, sizeof(address)) < 0)
         error = errno;
     close(fd);
     return error;
@@ -84,7 +84,7 @@ static bool path_is_private(const char *host)
 {
     char path[sizeof((struct sockaddr_un *)NULL)->sun_path];
     struct stat directory;
-    text_copy(path, sizeof path, host + strlen(UNIX_PREFIX));
+    text_copy(path, sizeof(path), host + strlen(UNIX_PREFIX));
     char *slash = strrchr(path, '/');
     if (!slash)
         return false;
@@ -99,10 +99,10 @@ static void server_set_address(struct rpc_server *server, uint16_t port)
     server->port = port;
     if (rpc_server_is_unix(server)) {
         server->port = 0; // Of a path gRPC says 1.
-        text_copy(server->address, sizeof server->address, server->config.host);
+        text_copy(server->address, sizeof(server->address), server->config.host);
         return;
     }
-    snprintf(server->address, sizeof server->address, six ? "[%s]:%u" : "%s:%u",
+    snprintf(server->address, sizeof(server->address), six ? "[%s]:%u" : "%s:%u",
              server->config.host, port);
 }
 
@@ -142,7 +142,7 @@ static void server_init(struct rpc_server *server, const struct rpc_config *conf
 int rpc_server_open(const struct rpc_config *config, const struct rpc_events *events,
                     struct rpc_server **result, char *error, size_t error_bytes)
 {
-    struct rpc_server *server = calloc(1, sizeof *server);
+    struct rpc_server *server = calloc(1, sizeof(*server));
     if (!server) {
         snprintf(error, error_bytes, "no memory for the gRPC server");
         return -1;

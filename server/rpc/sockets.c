@@ -117,7 +117,7 @@ EXPORTED ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 static bool is_ours(int fd)
 {
     struct ucred peer;
-    socklen_t size = sizeof peer;
+    socklen_t size = sizeof(peer);
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0)
         return false;
     return peer.uid == geteuid() || peer.uid == 0;
@@ -126,7 +126,7 @@ static bool is_ours(int fd)
 static bool is_behind_path(int fd)
 {
     int family = 0;
-    socklen_t size = sizeof family;
+    socklen_t size = sizeof(family);
     return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &size) == 0 && family == AF_UNIX;
 }
 

@@ -79,9 +79,9 @@ static uint32_t boards_mapped(void)
     uint32_t count = 0;
     char line[512];
     FILE *maps = fopen("/proc/self/maps", "re");
-    if (maps == NULL)
+    if (!maps)
         return 0;
-    while (fgets(line, sizeof(line), maps) != NULL)
+    while (fgets(line, sizeof(line), maps))
         count += strstr(line, "memfd:lockstep-board") != NULL;
     fclose(maps);
     return count;

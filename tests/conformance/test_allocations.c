@@ -200,9 +200,9 @@ enum few {
 static void one_step(struct rank *rank, struct trained *trained)
 {
     const enum few *few = rank->context;
-    if (few != NULL && *few == FEW_AND_CHANGING)
+    if (few && *few == FEW_AND_CHANGING)
         changing_step(rank, trained);
-    else if (few != NULL && *few == FEW_AND_DEFERRED)
+    else if (few && *few == FEW_AND_DEFERRED)
         deferred_step(rank, trained);
     else
         plain_step(rank, trained);
@@ -280,7 +280,7 @@ static void counted_body(struct rank *rank)
     RANK_OK(rank, lockstep_start(rank->session));
     for (int i = 0; i < WARM_STEPS; i++)
         one_step(rank, &trained);
-    for (int window = 0; window < (torn ? 1 : rank->context != NULL ? 2 : WINDOWS); window++)
+    for (int window = 0; window < (torn ? 1 : rank->context ? 2 : WINDOWS); window++)
         RANK_TRUE(rank, counted_window(rank, &trained));
     trainer_free(&trained.modules[0]);
     trainer_free(&trained.modules[1]);

@@ -190,7 +190,7 @@ static void over_algorithm(const char *algorithm, uint32_t world_size, uint32_t 
 static bool all_algorithms(void)
 {
     const char *which = getenv("LOCKSTEP_TEST_ALGORITHMS");
-    return which != NULL && strcmp(which, "all") == 0;
+    return which && strcmp(which, "all") == 0;
 }
 
 static void over_algorithms(const char *const *algorithms, uint32_t count)

@@ -91,7 +91,7 @@ static void wide_put(struct rank *rank, const struct wide *wide, uint32_t parame
 {
     const size_t bytes = (size_t)wide_elements * sizeof(float);
     float *to = wide->gradients[parameter];
-    if (wide->trainer.cuda == NULL)
+    if (!wide->trainer.cuda)
         memcpy(to, wide->made[parameter], bytes);
     else
         DEVICE_CUDA(
@@ -120,7 +120,7 @@ static const float *wide_look(struct rank *rank, const struct wide *wide, uint32
 {
     const float *from = wide->gradients[parameter];
     const size_t bytes = (size_t)wide_elements * sizeof(float);
-    if (wide->trainer.cuda == NULL)
+    if (!wide->trainer.cuda)
         return from;
     DEVICE_CUDA(
         rank, &wide->trainer,

@@ -109,7 +109,7 @@ static void mark_late(struct rank *rank, const struct device_trainer *trainer, u
 {
     rank_meet(rank);
     usleep(TRAVEL_US);
-    if (trainer->cuda != NULL)
+    if (trainer->cuda)
         mark_left_out(rank, trainer, step, stream);
 }
 
@@ -120,7 +120,7 @@ static void steps(struct rank *rank)
     device_trainer_open(rank, &trainer);
     device_trainer_register(rank, &trainer, &(struct device_module){.calls_per_step = 1});
     for (uint64_t step = 1; step <= STEPS; step++) {
-        if (trainer.cuda == NULL)
+        if (!trainer.cuda)
             mark_left_out(rank, &trainer, step, NULL);
         report(rank, &trainer, begin(rank, &trainer), step);
         mark_late(rank, &trainer, step, trainer.reads);
@@ -143,7 +143,7 @@ static void steps_of_hosts(struct rank *rank)
     device_trainer_open(rank, &trainer);
     device_trainer_register(rank, &trainer, &(struct device_module){.calls_per_step = 1});
     for (uint64_t step = 1; step <= STEPS; step++) {
-        if (trainer.cuda == NULL)
+        if (!trainer.cuda)
             mark_left_out(rank, &trainer, step, NULL);
         call = begin(rank, &trainer);
         report(rank, &trainer, call, step);
@@ -152,7 +152,7 @@ static void steps_of_hosts(struct rank *rank)
             RANK_OK(rank, lockstep_call_wait(call, LOCKSTEP_WAIT_FOREVER));
         else
             RANK_OK(rank, lockstep_step_end(rank->session, NULL));
-        if (trainer.cuda != NULL)
+        if (trainer.cuda)
             DEVICE_CUDA(rank, &trainer, stream_synchronize(legacy()));
         expect_mean_of_some(rank, &trainer, step);
         if (step % 2 == 0)
@@ -175,7 +175,7 @@ static void calls_of_some(struct rank *rank)
     for (uint64_t step = 1; step <= STEPS; step++) {
         const bool idle = step > 1 && step % rank->world_size == rank->rank;
         lockstep_call *call;
-        for (uint32_t p = 0; p < DEVICE_PARAMETERS && trainer.cuda == NULL; p++)
+        for (uint32_t p = 0; p < DEVICE_PARAMETERS && !trainer.cuda; p++)
             mark(rank, &trainer, p, NULL);
         RANK_OK(rank, lockstep_step_begin(rank->session, NULL, NULL));
         if (!idle) {
@@ -183,10 +183,10 @@ static void calls_of_some(struct rank *rank)
             report(rank, &trainer, call, step);
         }
         mark_late(rank, &trainer, step, trainer.reads);
-        for (uint32_t p = 0; p < DEVICE_PARAMETERS && idle && trainer.cuda != NULL; p++)
+        for (uint32_t p = 0; p < DEVICE_PARAMETERS && idle && trainer.cuda; p++)
             mark(rank, &trainer, p, trainer.reads);
         RANK_OK(rank, lockstep_step_end(rank->session, trainer.reads));
-        if (idle && trainer.cuda != NULL)
+        if (idle && trainer.cuda)
             DEVICE_CUDA(rank, &trainer, stream_synchronize(trainer.reads));
         for (uint32_t p = 0; p < DEVICE_PARAMETERS; p++)
             rank_digest(rank, device_trainer_look(rank, &trainer, p, trainer.gradients[p]),
@@ -277,8 +277,8 @@ is_there(struct rank *rank, const struct device_trainer *trainer, uint32_t param
     *(void **)&peek = device_fake("fake_gpu_peek");
     const size_t bytes = (size_t)device_sizes[parameter] * sizeof(float);
     const volatile float *now =
-        trainer->cuda == NULL ? trainer->gradients[parameter]
-                              : peek((uint64_t)(uintptr_t)trainer->gradients[parameter], bytes);
+        !trainer->cuda ? trainer->gradients[parameter]
+                       : peek((uint64_t)(uintptr_t)trainer->gradients[parameter], bytes);
     for (int64_t i = 0; i < device_sizes[parameter]; i++) {
         const float expected = device_known_mean(rank, step, parameter, i);
         if (now[i] < expected || now[i] > expected)

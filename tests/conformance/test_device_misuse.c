@@ -75,7 +75,7 @@ static void place_close(struct rank *rank, struct place *place)
     int device;
     RANK_OK(rank, lockstep_close(rank->session));
     rank->session = NULL;
-    if (place->cuda == NULL)
+    if (!place->cuda)
         return;
     for (uint32_t i = 0; i < 4; i++)
         RANK_TRUE(rank, place->cuda->mem_free((uint64_t)(uintptr_t)place->device[i]) == CUDA_OK);
@@ -149,7 +149,7 @@ static void wrong_reports(struct rank *rank)
     place_open(rank, &place);
     lockstep_module *module = place_register(rank, &place);
     RANK_OK(rank, lockstep_start(rank->session));
-    if (place.cuda != NULL) {
+    if (place.cuda) {
         float here[ELEMENTS];
         RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_module_gradients(module, gradients, 2));
         RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_parameter_move(module, 0, NULL, here));
@@ -159,13 +159,13 @@ static void wrong_reports(struct rank *rank)
     }
     RANK_OK(rank, lockstep_step_begin(rank->session, NULL, NULL));
     RANK_OK(rank, lockstep_call_begin(module, &call));
-    if (place.cuda != NULL)
+    if (place.cuda)
         report_from_elsewhere(rank, module, &place);
     RANK_OK(rank, lockstep_grad_ready(module, call, 1, NULL, NULL));
     RANK_OK(rank, lockstep_grad_ready(module, call, 0, place.device[3],
-                                      place.cuda == NULL ? NULL : CUDA_STREAM_LEGACY));
+                                      !place.cuda ? NULL : CUDA_STREAM_LEGACY));
     RANK_OK(rank, lockstep_call_end(call));
-    RANK_OK(rank, lockstep_step_end(rank->session, place.cuda == NULL ? NULL : CUDA_STREAM_LEGACY));
+    RANK_OK(rank, lockstep_step_end(rank->session, !place.cuda ? NULL : CUDA_STREAM_LEGACY));
     place_close(rank, &place);
 }
 
@@ -187,7 +187,7 @@ static void many_streams(struct rank *rank)
     lockstep_module *module;
     RANK_OK(rank, lockstep_module_register(rank->session, &config, &module));
     RANK_OK(rank, lockstep_start(rank->session));
-    for (uint32_t i = 0; i < MANY_STREAMS && place.cuda != NULL; i++)
+    for (uint32_t i = 0; i < MANY_STREAMS && place.cuda; i++)
         RANK_TRUE(rank, place.cuda->stream_create_with_priority(
                             &streams[i], CUDA_STREAM_NON_BLOCKING, 0) == CUDA_OK);
     for (uint32_t step = 0; step < 3; step++) {
@@ -197,7 +197,7 @@ static void many_streams(struct rank *rank)
         for (uint32_t i = 0; i < MANY_STREAMS - 1; i++)
             RANK_OK(rank,
                     lockstep_grad_ready(module, call, 0, NULL, streams[(i + step) % MANY_STREAMS]));
-        if (place.cuda != NULL) {
+        if (place.cuda) {
             RANK_FAILS(rank, LOCKSTEP_E_INVALID,
                        lockstep_grad_ready(module, call, 0, NULL,
                                            streams[(MANY_STREAMS - 1 + step) % MANY_STREAMS]));
@@ -208,7 +208,7 @@ static void many_streams(struct rank *rank)
     }
     RANK_OK(rank, lockstep_close(rank->session));
     rank->session = NULL;
-    for (uint32_t i = 0; i < MANY_STREAMS && place.cuda != NULL; i++)
+    for (uint32_t i = 0; i < MANY_STREAMS && place.cuda; i++)
         RANK_TRUE(rank, place.cuda->stream_destroy(streams[i]) == CUDA_OK);
 }
 
@@ -224,7 +224,7 @@ static void wrong_modules(struct rank *rank)
     struct place place;
     lockstep_module *module;
     place_open(rank, &place);
-    if (place.cuda != NULL) {
+    if (place.cuda) {
         const struct lockstep_parameter abroad = parameter("far", place.other, NULL);
         const struct lockstep_parameter half = parameter("half", place.device[0], place.other);
         struct lockstep_parameter copies[] = {parameter("p", place.device[0], NULL),
@@ -339,8 +339,8 @@ static void lose_device(int device)
 {
     void *library = dlopen(getenv("LOCKSTEP_CUDA_LIBRARY"), RTLD_NOW | RTLD_NOLOAD);
     fake_gpu_lose_function *lose;
-    *(void **)&lose = library == NULL ? NULL : dlsym(library, "fake_gpu_lose");
-    if (lose == NULL)
+    *(void **)&lose = !library ? NULL : dlsym(library, "fake_gpu_lose");
+    if (!lose)
         fail_msg("the fake driver has no fake_gpu_lose");
     lose(device, LOST_CODE);
 }
@@ -435,7 +435,7 @@ int main(void)
             (struct CMUnitTest){.name = all[i].name, .test_func = tell, .initial_state = &told[i]};
     }
     tests[ALL] = (struct CMUnitTest)cmocka_unit_test(devices_that_are_lost);
-    if (getenv("LOCKSTEP_TEST_FILTER") != NULL)
+    if (getenv("LOCKSTEP_TEST_FILTER"))
         cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
     return _cmocka_run_group_tests("devices: misuse", tests, ALL + 1, NULL, NULL);
 }

@@ -35,7 +35,7 @@ static void open_body(struct rank *rank)
     }
     RANK_FAILS(rank, expected->status[rank->rank], lockstep_open(&config, &rank->session));
     RANK_SAYS(rank, expected->text[rank->rank]);
-    RANK_TRUE(rank, rank->session == NULL);
+    RANK_TRUE(rank, !rank->session);
     RANK_TRUE(rank, clock_now_ms() - before_ms < test_bound_ms(SOON_MS));
 }
 

@@ -82,7 +82,7 @@ static bool lies_on_device(const struct rank *rank, const struct trainer *traine
 static void replica_enter(struct rank *rank, const struct trainer *trainer,
                           const struct replica *replica)
 {
-    if (replica->context != NULL)
+    if (replica->context)
         CUDA(rank, trainer, ctx_set_current(replica->context));
 }
 
@@ -105,7 +105,7 @@ static void *replica_allocate(struct rank *rank, const struct trainer *trainer,
 {
     const size_t bytes = (size_t)elements * sizeof(float);
     uint64_t address = 0;
-    if (replica->context == NULL)
+    if (!replica->context)
         return calloc(1, bytes);
     CUDA(rank, trainer, mem_alloc(&address, bytes));
     CUDA(rank, trainer, memset_d8_async(address, 0, bytes, replica->reads));
@@ -148,7 +148,7 @@ static void trainer_open(struct rank *rank, struct trainer *trainer)
 static void replica_release(struct rank *rank, const struct trainer *trainer,
                             const struct replica *replica, void *memory)
 {
-    if (replica->context == NULL)
+    if (!replica->context)
         free(memory);
     else
         CUDA(rank, trainer, mem_free((uint64_t)(uintptr_t)memory));
@@ -163,7 +163,7 @@ static void replica_close(struct rank *rank, const struct trainer *trainer, stru
         replica_release(rank, trainer, replica, replica->gradients[p]);
         free(replica->made[p]);
     }
-    if (replica->context == NULL)
+    if (!replica->context)
         return;
     for (uint32_t i = 0; i < STREAMS; i++)
         CUDA(rank, trainer, stream_destroy(replica->makes[i]));
@@ -281,7 +281,7 @@ static void *replica_stream(const struct rank *rank, const struct trainer *train
                             uint32_t p, uint64_t step)
 {
     const struct replica *replica = &trainer->replicas[r];
-    if (replica->context == NULL)
+    if (!replica->context)
         return NULL;
     if (reports(trainer->story, rank->rank, r, p))
         return replica->makes[p % STREAMS];
@@ -295,11 +295,11 @@ static void *replica_make(struct rank *rank, const struct trainer *trainer, uint
 {
     const struct replica *replica = &trainer->replicas[r];
     void *stream = replica_stream(rank, trainer, r, p, step);
-    float *made = stream == NULL ? replica->gradients[p] : replica->made[p];
+    float *made = !stream ? replica->gradients[p] : replica->made[p];
     for (int64_t i = 0; i < sizes[p]; i++)
         made[i] = known(trainer->story, rank->rank, r, step, p, i);
     replica_enter(rank, trainer, replica);
-    if (stream != NULL)
+    if (stream)
         CUDA(rank, trainer,
              memcpy_htod_async((uint64_t)(uintptr_t)replica->gradients[p], made,
                                (size_t)sizes[p] * sizeof(float), stream));
@@ -327,7 +327,7 @@ static void replica_expect(struct rank *rank, const struct trainer *trainer, uin
     for (uint32_t p = 0; p < PARAMETERS; p++) {
         const size_t bytes = (size_t)sizes[p] * sizeof(float);
         const float *result = replica->gradients[p];
-        if (replica->context != NULL) {
+        if (replica->context) {
             memset(trainer->result, 0xee, bytes);
             replica_enter(rank, trainer, replica);
             CUDA(rank, trainer,
@@ -360,7 +360,7 @@ static void end_by_stream(struct rank *rank, const struct trainer *trainer, uint
 {
     const struct replica *ends = &trainer->replicas[by];
     RANK_OK(rank, lockstep_step_end(rank->session, ends->reads));
-    if (ends->context == NULL)
+    if (!ends->context)
         return;
     replica_enter(rank, trainer, ends);
     CUDA(rank, trainer, event_record(ends->ended, ends->reads));
@@ -374,7 +374,7 @@ static void end_by_stream(struct rank *rank, const struct trainer *trainer, uint
 static void end_by_host(struct rank *rank, const struct trainer *trainer)
 {
     RANK_OK(rank, lockstep_step_end(rank->session, NULL));
-    for (uint32_t r = 0; r < trainer->count && trainer->cuda != NULL; r++) {
+    for (uint32_t r = 0; r < trainer->count && trainer->cuda; r++) {
         replica_enter(rank, trainer, &trainer->replicas[r]);
         CUDA(rank, trainer, stream_synchronize(CUDA_STREAM_LEGACY));
     }
@@ -754,7 +754,7 @@ struct told {
 static bool is_sanitized(void)
 {
     const char *sanitizer = getenv("LOCKSTEP_TEST_SANITIZER");
-    return sanitizer != NULL && sanitizer[0] != '\0';
+    return sanitizer && sanitizer[0] != '\0';
 }
 
 static void tell(void **state)
@@ -788,7 +788,7 @@ int main(void)
     setenv("FAKE_CUDA_LAZY_US", "20000", 1);
     setenv("FAKE_CUDA_DELAY_US", "0-200", 1);
     setenv("FAKE_CUDA_URGENT_US", "500", 1);
-    if (getenv("LOCKSTEP_TEST_FILTER") != NULL)
+    if (getenv("LOCKSTEP_TEST_FILTER"))
         cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
     return _cmocka_run_group_tests("devices: replicas", tests, ALL + 2, NULL, NULL);
 }

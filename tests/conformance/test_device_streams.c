@@ -158,14 +158,14 @@ static void states(struct rank *rank)
     device_trainer_open(rank, &trainer);
     for (uint32_t p = 0; p < DEVICE_PARAMETERS; p++)
         device_trainer_make(rank, &trainer, p, 1, trainer.data[p], trainer.reads);
-    if (trainer.cuda != NULL)
+    if (trainer.cuda)
         DEVICE_CUDA(rank, &trainer, stream_synchronize(trainer.reads));
     device_trainer_register(rank, &trainer, &(struct device_module){.calls_per_step = 1});
     RANK_OK(rank, lockstep_state_check(rank->session));
     RANK_OK(rank, lockstep_state_hash(rank->session, &hash));
     rank_digest(rank, &hash, sizeof(hash));
     device_trainer_make(rank, &trainer, 4, 3, trainer.gradients[4], trainer.reads);
-    if (trainer.cuda != NULL)
+    if (trainer.cuda)
         DEVICE_CUDA(rank, &trainer, stream_synchronize(trainer.reads));
     RANK_OK(rank, lockstep_allreduce(rank->session, "mean", trainer.gradients[4],
                                      (uint64_t)device_sizes[4], LOCKSTEP_FLOAT32, LOCKSTEP_MEAN,

@@ -25,13 +25,13 @@ static void expect_left_by(struct rank *rank, int status, const char *cause)
     RANK_EQUAL(rank, status, LOCKSTEP_E_PEER_LOST);
     RANK_SAYS(rank, "rank 0 (host ");
     RANK_SAYS(rank, ") closed its session while rank ");
-    if (cause != NULL) {
+    if (cause) {
         RANK_SAYS(rank, ", after LOCKSTEP_E_");
         RANK_SAYS(rank, cause);
-        RANK_TRUE(rank, strstr(lockstep_error_text(), "same number of steps") == NULL);
+        RANK_TRUE(rank, !strstr(lockstep_error_text(), "same number of steps"));
     } else {
         RANK_SAYS(rank, ": every rank must run the same number of steps");
-        RANK_TRUE(rank, strstr(lockstep_error_text(), "LOCKSTEP_E_") == NULL);
+        RANK_TRUE(rank, !strstr(lockstep_error_text(), "LOCKSTEP_E_"));
     }
 }
 

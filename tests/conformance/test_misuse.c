@@ -29,7 +29,7 @@ static void check(int line, const char *call, int expected, const char *part, in
     if (status != expected)
         fail_msg("line %d: %s returned %s instead of %s: %s", line, call,
                  lockstep_status_name(status), lockstep_status_name(expected), text);
-    if (status < 0 && (text[0] == '\0' || strstr(text, part) == NULL))
+    if (status < 0 && (text[0] == '\0' || !strstr(text, part)))
         fail_msg("line %d: %s: the text has no '%s': %s", line, call, part, text);
 }
 
@@ -1228,7 +1228,7 @@ static void expect_inert_child(void **handles)
         for (size_t i = 0; i < USES; i++) {
             if (uses[i].use(handles[uses[i].handle]) != LOCKSTEP_E_FORKED)
                 _exit((int)(1 + i));
-            if (strstr(lockstep_error_text(), "forked") == NULL)
+            if (!strstr(lockstep_error_text(), "forked"))
                 _exit(101);
         }
         _exit(lockstep_open(NULL, &session) == LOCKSTEP_E_FORKED ? 0 : 100);

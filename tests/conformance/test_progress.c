@@ -135,10 +135,10 @@ static void pauses_body(struct rank *rank)
         RANK_OK(rank, lockstep_allreduce(rank->session, "sum", &values[0], 1, LOCKSTEP_INT64,
                                          LOCKSTEP_SUM, FOREVER));
         pause_us(pauses_us[(i + rank->rank * 3) % count]);
-        if (work != NULL)
+        if (work)
             RANK_OK(rank, lockstep_work_wait(work, FOREVER));
         RANK_EQUAL(rank, values[0], expected_sum(rank, i));
-        RANK_TRUE(rank, work == NULL || values[1] == expected_sum(rank, i));
+        RANK_TRUE(rank, !work || values[1] == expected_sum(rank, i));
         if (i % 5 == 4)
             RANK_OK(rank, lockstep_barrier(rank->session, "barrier", FOREVER));
     }
@@ -229,14 +229,14 @@ static void close_while_parked(const struct setting *setting)
 static pid_t next_engine(DIR *threads)
 {
     struct dirent *entry;
-    while ((entry = readdir(threads)) != NULL) {
+    while ((entry = readdir(threads))) {
         char path[320];
         char name[32] = "";
         snprintf(path, sizeof(path), "/proc/self/task/%s/comm", entry->d_name);
         FILE *file = fopen(path, "re");
-        if (file == NULL)
+        if (!file)
             continue;
-        if (fgets(name, sizeof(name), file) == NULL)
+        if (!fgets(name, sizeof(name), file))
             name[0] = '\0';
         fclose(file);
         if (strcmp(name, "lockstep-engine\n") == 0)
@@ -297,9 +297,9 @@ static uint64_t engine_sleeps(struct rank *rank)
         uint64_t sleeps = 0;
         snprintf(path, sizeof(path), "/proc/self/task/%d/status", (int)id);
         FILE *file = fopen(path, "re");
-        while (file != NULL && fgets(line, sizeof(line), file) != NULL)
+        while (file && fgets(line, sizeof(line), file))
             (void)sscanf(line, "voluntary_ctxt_switches: %" SCNu64, &sleeps);
-        if (file != NULL)
+        if (file)
             fclose(file);
         sum += sleeps;
     }

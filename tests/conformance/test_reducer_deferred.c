@@ -192,7 +192,7 @@ static void job_share(struct job *job)
     shared->weight[rank->rank] = job->weight;
     for (uint32_t m = 0; m < MODULES; m++) {
         shared->called[rank->rank][m] = job->calls[m] != NULL;
-        shared->counts_later[rank->rank][m] = job->calls[m] != NULL && job_put_off(job, m);
+        shared->counts_later[rank->rank][m] = job->calls[m] && job_put_off(job, m);
     }
     rank_meet(rank);
     for (uint32_t r = 0; r < rank->world_size; r++) {
@@ -214,7 +214,7 @@ static void job_end(struct job *job)
     bool put_off = false;
     trainer_end(rank);
     for (uint32_t m = 0; m < MODULES; m++)
-        put_off = put_off || (job->calls[m] != NULL && job_put_off(job, m));
+        put_off = put_off || (job->calls[m] && job_put_off(job, m));
     RANK_EQUAL(rank, trainer_report(rank).deferred > 0, put_off);
     job_share(job);
     for (uint32_t m = 0; m < MODULES; m++) {
@@ -474,7 +474,7 @@ static void follow(struct job *job, const struct program *program, uint32_t phas
     }
     job_end(job);
     for (uint32_t m = 0; m < MODULES && foreseen; m++) {
-        if (job->calls[m] != NULL)
+        if (job->calls[m])
             RANK_EQUAL(rank, job_put_off(job, m), counts_later[m]);
     }
     job->phases[phase] = sets_phase(rank->session);
@@ -513,8 +513,8 @@ static void random_body(struct rank *rank)
 static void case_38_random_programs(const struct setting *setting)
 {
     const char *seed = getenv("LOCKSTEP_TEST_SEED");
-    const uint64_t first = seed != NULL ? strtoull(seed, NULL, 10) : 1;
-    const uint64_t count = seed != NULL || test_slow() > 1 ? 1 : 4;
+    const uint64_t first = seed ? strtoull(seed, NULL, 10) : 1;
+    const uint64_t count = seed || test_slow() > 1 ? 1 : 4;
     for (uint64_t s = first; s < first + count; s++)
         run(setting, random_body, s);
 }

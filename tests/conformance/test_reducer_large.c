@@ -82,7 +82,7 @@ static void large(lockstep_wire wire)
 {
     static const struct setting setting = {
         .name = "loopback", .transport = LOCKSTEP_TRANSPORT_LOOPBACK, .world_size = 2};
-    if (getenv("LOCKSTEP_TEST_LARGE") == NULL) {
+    if (!getenv("LOCKSTEP_TEST_LARGE")) {
         print_message("it needs 5 GiB of memory: LOCKSTEP_TEST_LARGE=1\n");
         skip();
     }

@@ -177,7 +177,7 @@ static void without_places_body(struct rank *rank)
     config.ignore_count = 1;
     RANK_OK(rank, lockstep_module_register(rank->session, &config, &module));
     RANK_OK(rank, lockstep_module_gradients(module, gradients, 4));
-    RANK_TRUE(rank, gradients[0] != NULL && gradients[1] == NULL && gradients[2] == NULL);
+    RANK_TRUE(rank, gradients[0] && !gradients[1] && !gradients[2]);
     RANK_TRUE(rank, gradients[0] == (char *)gradients[3] + sizeof(data[0])); // Reversed.
     RANK_EQUAL(rank, (uintptr_t)gradients[3] % 64, 0);
     RANK_OK(rank, lockstep_start(rank->session));
@@ -264,7 +264,7 @@ static void alloc_body(struct rank *rank)
         void *memory[2];
         for (int i = 0; i < 2; i++) {
             RANK_OK(rank, lockstep_alloc(rank->session, sizes[p] * 8, &memory[i]));
-            RANK_TRUE(rank, memory[i] != NULL && (uintptr_t)memory[i] % page == 0);
+            RANK_TRUE(rank, memory[i] && (uintptr_t)memory[i] % page == 0);
         }
         RANK_TRUE(rank, sizes[p] == 0 || ((const char *)memory[0])[sizes[p] * 8 - 1] == 0);
         RANK_OK(rank, lockstep_parameter_move(module.module, p, memory[0], memory[1]));
@@ -298,11 +298,11 @@ static bool is_region(const void *memory)
     char line[1024];
     bool found = false;
     assert_non_null(maps);
-    while (!found && fgets(line, sizeof(line), maps) != NULL) {
+    while (!found && fgets(line, sizeof(line), maps)) {
         uintptr_t begin, end;
-        found = strstr(line, "memfd:lockstep-region") != NULL &&
+        found = strstr(line, "memfd:lockstep-region") &&
                 sscanf(line, "%" SCNxPTR "-%" SCNxPTR, &begin, &end) == 2 &&
-                (memory == NULL || ((uintptr_t)memory >= begin && (uintptr_t)memory < end));
+                (!memory || ((uintptr_t)memory >= begin && (uintptr_t)memory < end));
     }
     fclose(maps);
     return found;

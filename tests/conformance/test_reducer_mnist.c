@@ -41,9 +41,9 @@ static bool data_read(const char *name, long header_bytes, void *bytes, size_t s
     char path[4096];
     FILE *file;
     bool whole;
-    snprintf(path, sizeof(path), "%s/%s", folder != NULL ? folder : "build/data/mnist", name);
+    snprintf(path, sizeof(path), "%s/%s", folder ? folder : "build/data/mnist", name);
     file = fopen(path, "rb");
-    if (file == NULL)
+    if (!file)
         return false;
     whole = fseek(file, header_bytes, SEEK_SET) == 0 && fread(bytes, size, 1, file) == 1;
     fclose(file);

@@ -20,7 +20,7 @@
         const char *const parts_[] = {__VA_ARGS__}; \
         assert_int_equal(LOCKSTEP_E_INVALID, (call)); \
         for (size_t i_ = 0; i_ < sizeof(parts_) / sizeof(parts_[0]); i_++) { \
-            if (strstr(lockstep_error_text(), parts_[i_]) == NULL) \
+            if (!strstr(lockstep_error_text(), parts_[i_])) \
                 fail_msg("'%s' lacks '%s'", lockstep_error_text(), parts_[i_]); \
         } \
     } while (0)

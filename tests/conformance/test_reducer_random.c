@@ -399,7 +399,7 @@ struct player {
 
 static void *player_gradient(const struct player *player, uint32_t tensor)
 {
-    return player->moved[tensor] != NULL ? player->moved[tensor] : player->registered[tensor];
+    return player->moved[tensor] ? player->moved[tensor] : player->registered[tensor];
 }
 
 static size_t tensor_bytes(const struct draw *draw, uint32_t tensor)
@@ -416,7 +416,7 @@ static size_t player_place(struct player *player, uint32_t m, char *block)
     for (uint32_t t = module->first + module->count; t-- > module->first;) {
         const size_t size = dtype_bytes(draw->dtypes[t]);
         used = (used + size - 1) / size * size;
-        if (block != NULL)
+        if (block)
             player->registered[t] = block + used;
         used += tensor_bytes(draw, t);
         if (module->place == PLACE_SCATTERED)
@@ -471,7 +471,7 @@ static void player_fill(struct player *player)
     const struct draw *draw = player->draw;
     uint64_t pattern[PERIOD];
     for (uint32_t t = 0; t < draw->tensor_count; t++) {
-        if (player->registered[t] == NULL ||
+        if (!player->registered[t] ||
             chance(dice(draw, WHAT_MOVES, player->step, player->rank->rank, t), 10))
             player->moved[t] = malloc(tensor_bytes(draw, t) + 1);
         known_pattern(draw, player->step, player->rank->rank, t, pattern);
@@ -487,7 +487,7 @@ static void player_settle(struct player *player)
     for (uint32_t m = 0; m < draw->module_count; m++) {
         const struct draw_module *module = &draw->modules[m];
         for (uint32_t t = module->first; t < module->first + module->count; t++) {
-            if (player->moved[t] == NULL || uses(draw, player->step, player->rank->rank, m, t))
+            if (!player->moved[t] || uses(draw, player->step, player->rank->rank, m, t))
                 continue;
             memcpy(player->registered[t], player->moved[t], tensor_bytes(draw, t));
             free(player->moved[t]);
@@ -735,7 +735,7 @@ static void play(uint64_t seed, bool aloud)
 static uint64_t number_from(const char *variable, uint64_t otherwise)
 {
     const char *value = getenv(variable);
-    return value != NULL && value[0] != '\0' ? strtoull(value, NULL, 10) : otherwise;
+    return value && value[0] != '\0' ? strtoull(value, NULL, 10) : otherwise;
 }
 
 static void random_models(void **state)

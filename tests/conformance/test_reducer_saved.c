@@ -288,7 +288,7 @@ static void case_36_every_rank_writes_the_same(const struct setting *setting)
 static void warned(void *context, lockstep_log_level level, const char *line)
 {
     atomic_bool *seen = context;
-    if (level == LOCKSTEP_LOG_WARN && strstr(line, "saved_in_another_world") != NULL)
+    if (level == LOCKSTEP_LOG_WARN && strstr(line, "saved_in_another_world"))
         atomic_store(seen, true);
 }
 

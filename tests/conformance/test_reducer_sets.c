@@ -383,7 +383,7 @@ static void expect_mismatch(struct rank *rank, struct frozen_module *module, con
     begun_ms = clock_now_ms();
     RANK_EQUAL(rank, try_step(rank, module, phase), LOCKSTEP_E_MISMATCH);
     RANK_TRUE(rank, clock_now_ms() - begun_ms < test_bound_ms(3000));
-    for (; *pieces != NULL; pieces++)
+    for (; *pieces; pieces++)
         RANK_SAYS(rank, *pieces);
     rank_digest(rank, lockstep_error_text(), strlen(lockstep_error_text()));
     RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_step_begin(rank->session, NULL, NULL));

@@ -297,7 +297,7 @@ static float memory[64];
 #define FAILS(status, part, call) \
     do { \
         assert_int_equal((status), (call)); \
-        if (strstr(lockstep_error_text(), (part)) == NULL) \
+        if (!strstr(lockstep_error_text(), (part))) \
             fail_msg("'%s' is not in: %s", (part), lockstep_error_text()); \
     } while (0)
 
@@ -387,7 +387,7 @@ static void overlaps_are_refused(const struct setting *setting)
     for (size_t i = 0; i < sizeof(overlaps) / sizeof(overlaps[0]); i++) {
         lockstep_session *session;
         assert_int_equal(lockstep_open(NULL, &session), 0);
-        if (overlaps[i].part == NULL)
+        if (!overlaps[i].part)
             assert_int_equal(overlap_register(session, &overlaps[i]), 0);
         else
             FAILS(LOCKSTEP_E_INVALID, overlaps[i].part, overlap_register(session, &overlaps[i]));

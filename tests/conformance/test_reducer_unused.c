@@ -67,7 +67,7 @@ static int marker(uint32_t r, uint64_t step, uint32_t parameter)
 static size_t gradient_bytes(const struct trained_module *module, uint32_t parameter)
 {
     const struct module_shape *shape = &module->shape;
-    const bool wide = shape->dtypes != NULL && shape->dtypes[parameter] == LOCKSTEP_FLOAT64;
+    const bool wide = shape->dtypes && shape->dtypes[parameter] == LOCKSTEP_FLOAT64;
     return shape->elements[parameter] * (wide ? 8 : 4);
 }
 
@@ -109,7 +109,7 @@ static double expected(const struct rank *rank, const struct trained_module *mod
             sum += (is_sum ? 1 : weight) * trainer_known(module, r, step, parameter, element);
         total += weight;
     }
-    if (module->shape.dtypes != NULL && module->shape.dtypes[parameter] == LOCKSTEP_FLOAT64)
+    if (module->shape.dtypes && module->shape.dtypes[parameter] == LOCKSTEP_FLOAT64)
         return (double)sum / (double)total;
     return (double)((float)sum / (float)total);
 }

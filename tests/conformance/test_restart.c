@@ -324,7 +324,7 @@ static void expect_parted(struct rank *rank, const struct parting *parting)
     RANK_SAYS(rank, "called lockstep_start again after step 3");
     RANK_SAYS(rank, "began step 4 instead");
     RANK_TRUE(rank, sscanf(text, "rank %u (host ", &starter) == 1);
-    RANK_TRUE(rank, second != NULL && sscanf(second, ", rank %u ", &stepper) == 1);
+    RANK_TRUE(rank, second && sscanf(second, ", rank %u ", &stepper) == 1);
     RANK_TRUE(rank, (parting->starters >> starter & 1) == 1);
     RANK_TRUE(rank, (parting->starters >> stepper & 1) == 0);
     rank_digest(rank, text, strlen(text));

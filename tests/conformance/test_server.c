@@ -12,7 +12,7 @@ static char answer[256 * 1024];
 
 static void http_expect(const char *path, const char *text)
 {
-    http_await(server.http, path, text, answer, sizeof answer);
+    http_await(server.http, path, text, answer, sizeof(answer));
 }
 
 // ---- starting ---------------------------------------------------------------------------------
@@ -40,9 +40,9 @@ static void refuses_in_one_sentence(void **state)
          "--port-file"},
         {{"--listen=127.0.0.1:0", "--parent-death=1", "--http=off"}, 1, "ended already"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const char *arguments[4] = {0};
-        memcpy(arguments, cases[i].arguments, sizeof cases[i].arguments);
+        memcpy(arguments, cases[i].arguments, sizeof(cases[i]).arguments);
         daemon_spawn(&server, arguments, 0);
         daemon_expect_exit(&server, cases[i].code);
         if (!daemon_said(&server, cases[i].says))
@@ -55,7 +55,7 @@ static void expect_port_in_use(const char *flag, uint16_t port)
 {
     static struct daemon other;
     char argument[64];
-    snprintf(argument, sizeof argument, "%s=127.0.0.1:%u", flag, port);
+    snprintf(argument, sizeof(argument), "%s=127.0.0.1:%u", flag, port);
     const char *arguments[] = {"--listen=127.0.0.1:0", "--http=127.0.0.1:0", argument, NULL};
     daemon_spawn(&other, arguments, 0);
     daemon_expect_exit(&other, 1);
@@ -79,7 +79,7 @@ static void listens_on_ipv6(void **state)
     const char *arguments[] = {"--listen=[::1]:0", "--http=off", NULL};
     int probe = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct sockaddr_in6 address = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
-    bool six = probe >= 0 && bind(probe, (struct sockaddr *)&address, sizeof address) == 0;
+    bool six = probe >= 0 && bind(probe, (struct sockaddr *)&address, sizeof(address)) == 0;
     if (probe >= 0)
         close(probe);
     if (!six)
@@ -123,13 +123,13 @@ static void writes_the_port_file(void **state)
     char argument[96];
     char text[64] = "";
     unsigned grpc = 0, http = 0;
-    snprintf(path, sizeof path, "/tmp/lockstep_ports_%d", (int)getpid());
-    snprintf(argument, sizeof argument, "--port-file=%s", path);
+    snprintf(path, sizeof(path), "/tmp/lockstep_ports_%d", (int)getpid());
+    snprintf(argument, sizeof(argument), "--port-file=%s", path);
     const char *more[] = {argument, NULL};
     daemon_start(&server, more, 0);
     FILE *file = fopen(path, "re");
     assert_non_null(file);
-    assert_non_null(fgets(text, sizeof text, file));
+    assert_non_null(fgets(text, sizeof(text), file));
     fclose(file);
     assert_int_equal(sscanf(text, "grpc=%u http=%u", &grpc, &http), 2);
     assert_int_equal(grpc, server.grpc);
@@ -212,7 +212,7 @@ static void stack_comes_from_the_worker(void **state)
     http_expect("/metrics", "messages_received_total{kind=\"answer\"} 1\n");
     http_expect("/api/v1/jobs/job/ranks/0/stack", "404 Not Found");
     int fd = raw_connect(server.http);
-    assert_int_equal(write(fd, get, sizeof get - 1), sizeof get - 1);
+    assert_int_equal(write(fd, get, sizeof(get) - 1), sizeof(get) - 1);
     const struct down_message *asked = message_of(DOWN_INSPECT);
     assert_true(asked->u.inspect.what & INSPECT_STACKS);
     struct down_message other = {.generation = asked->generation};
@@ -220,7 +220,7 @@ static void stack_comes_from_the_worker(void **state)
     answer_with(asked, asked->u.inspect.id + 1, 666);
     answer_with(&other, asked->u.inspect.id, 667);
     answer_with(asked, asked->u.inspect.id, 42);
-    raw_read_all(fd, answer, sizeof answer);
+    raw_read_all(fd, answer, sizeof(answer));
     close(fd);
     // An answer that came too late for this question is there for the next one.
     if (!strstr(answer, "HTTP/1.1 503")) {
@@ -238,11 +238,11 @@ static void token_file_is_read(void **state)
     (void)state;
     char path[64];
     char argument[96];
-    snprintf(path, sizeof path, "/tmp/lockstep_token_%d", (int)getpid());
-    snprintf(argument, sizeof argument, "--http-token-file=%s", path);
+    snprintf(path, sizeof(path), "/tmp/lockstep_token_%d", (int)getpid());
+    snprintf(argument, sizeof(argument), "--http-token-file=%s", path);
     const char *arguments[] = {"--listen=127.0.0.1:0", "--http=127.0.0.1:0", argument, NULL};
     static const char *const texts[] = {"short\n", "with a space in it\n", ""};
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         FILE *file = fopen(path, "we");
         assert_non_null(file);
         fputs(texts[i], file);
@@ -275,7 +275,7 @@ static void throw_at(uint16_t port, const void *bytes, size_t size)
     assert_true(fd >= 0);
     (void)!send(fd, bytes, size, MSG_NOSIGNAL);
     shutdown(fd, SHUT_WR);
-    raw_read_all(fd, answer, sizeof answer);
+    raw_read_all(fd, answer, sizeof(answer));
     close(fd);
 }
 
@@ -294,17 +294,17 @@ static void survives_hostile_bytes(void **state)
     uint32_t seed = 1;
     daemon_start(&server, NULL, 0);
     for (int round = 0; round < 60; round++) {
-        size_t begin = round % 2 ? sizeof preface - 1 : 0;
+        size_t begin = round % 2 ? sizeof(preface) - 1 : 0;
         memcpy(bytes, preface, begin);
-        size_t size = begin + random_next(&seed) % (sizeof bytes - begin);
+        size_t size = begin + random_next(&seed) % (sizeof(bytes) - begin);
         for (size_t i = begin; i < size; i++)
             bytes[i] = (char)random_next(&seed);
         throw_at(server.grpc, bytes, size);
         throw_at(server.http, bytes, size);
     }
-    memset(bytes, 'a', sizeof bytes);
+    memset(bytes, 'a', sizeof(bytes));
     memcpy(bytes, "GET /", 5); // No end of the line, and a header above its bound.
-    throw_at(server.http, bytes, sizeof bytes);
+    throw_at(server.http, bytes, sizeof(bytes));
     worker_open(&first, server.grpc);
     worker_hello(&first, "job", 1, 2);
     worker_expect(&first, DOWN_WELCOME);
@@ -383,7 +383,7 @@ static void ends_with_its_parent(void **state)
         char *arguments[] = {NULL, "--listen=127.0.0.1:0", "--http=off", "--parent-death", NULL};
         if (fork() == 0) {
             char path[4096];
-            daemon_path(path, sizeof path);
+            daemon_path(path, sizeof(path));
             dup2(ends[1], STDERR_FILENO);
             arguments[0] = path;
             execv(path, arguments);
@@ -393,7 +393,7 @@ static void ends_with_its_parent(void **state)
         _exit(0);
     }
     close(ends[1]);
-    memset(&server, 0, sizeof server);
+    memset(&server, 0, sizeof(server));
     server.errors = ends[0];
     daemon_expect(&server, "event=coordinator_ready");
     kill(launcher, SIGKILL);

@@ -59,7 +59,7 @@ static void on_closed(void *context, rpc_peer peer, const char *text)
     (void)peer;
     mutex_lock(&there.mutex);
     there.closed++;
-    snprintf(there.text, sizeof there.text, "%s", text);
+    snprintf(there.text, sizeof(there.text), "%s", text);
     cond_broadcast(&there.changed);
     mutex_unlock(&there.mutex);
 }
@@ -92,10 +92,10 @@ static void server_start(const char *host)
                                       .memory = memory_now};
     const struct rpc_events events = {on_opened, on_message, on_closed, on_turn, NULL};
     char error[LOCKSTEP_TEXT_BYTES];
-    memset(&there, 0, sizeof there);
+    memset(&there, 0, sizeof(there));
     mutex_init(&there.mutex);
     cond_init(&there.changed);
-    if (rpc_server_open(&config, &events, &there.server, error, sizeof error) < 0)
+    if (rpc_server_open(&config, &events, &there.server, error, sizeof(error)) < 0)
         fail_msg("%s", error);
     assert_int_equal(thread_start(&there.thread, "coordinator", serve, NULL), 0);
 }
@@ -169,8 +169,8 @@ static void await_closed(unsigned count)
 static void expect_end(int fd)
 {
     char bytes[4096];
-    raw_read_all(fd, bytes, sizeof bytes);
-    assert_true(recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) == 0 || errno != EAGAIN);
+    raw_read_all(fd, bytes, sizeof(bytes));
+    assert_true(recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT) == 0 || errno != EAGAIN);
     close(fd);
 }
 
@@ -182,10 +182,10 @@ static void expect_told(int fd, const char *text)
     const uint64_t until_ms = clock_now_ms() + wait_bound_ms();
     struct pollfd ready = {fd, POLLIN, 0};
     while (!memmem(bytes, size, text, strlen(text))) {
-        assert_true(clock_now_ms() < until_ms && size < sizeof bytes);
+        assert_true(clock_now_ms() < until_ms && size < sizeof(bytes));
         if (poll(&ready, 1, 50) <= 0)
             continue;
-        const ssize_t got = recv(fd, bytes + size, sizeof bytes - size, 0);
+        const ssize_t got = recv(fd, bytes + size, sizeof(bytes) - size, 0);
         assert_true(got > 0);
         size += (size_t)got;
     }
@@ -236,7 +236,7 @@ static int connect_six(uint16_t port)
     const struct sockaddr_in6 address = {
         .sin6_family = AF_INET6, .sin6_port = htons(port), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
     const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd >= 0 && connect(fd, (const struct sockaddr *)&address, sizeof address) == 0)
+    if (fd >= 0 && connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0)
         return fd;
     if (fd >= 0)
         close(fd);
@@ -248,7 +248,7 @@ static bool six_is_here(void)
     const struct sockaddr_in6 address = {.sin6_family = AF_INET6,
                                          .sin6_addr = IN6ADDR_LOOPBACK_INIT};
     const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const bool here = fd >= 0 && bind(fd, (const struct sockaddr *)&address, sizeof address) == 0;
+    const bool here = fd >= 0 && bind(fd, (const struct sockaddr *)&address, sizeof(address)) == 0;
     if (fd >= 0)
         close(fd);
     return here;

@@ -29,7 +29,7 @@ static void count_frames(struct heard *heard)
         const uint32_t stream = (uint32_t)frame[7] << 8 | frame[8];
         const bool ends =
             frame[3] == FRAME_RESET || (frame[3] == FRAME_HEADERS && (frame[4] & END_STREAM) != 0);
-        assert_true(stream < sizeof over);
+        assert_true(stream < sizeof(over));
         heard->answered += frame[3] == FRAME_DATA ? 1 : 0;
         heard->ended += ends && !over[stream] ? 1 : 0;
         over[stream] = over[stream] || ends;
@@ -46,7 +46,7 @@ static void hear(int fd, struct heard *heard, uint32_t ended, uint32_t answered,
         if (poll(&poll_fd, 1, 50) <= 0)
             continue;
         const ssize_t part =
-            recv(fd, heard->bytes + heard->size, sizeof heard->bytes - heard->size, 0);
+            recv(fd, heard->bytes + heard->size, sizeof(heard->bytes) - heard->size, 0);
         assert_true(part > 0);
         heard->size += (size_t)part;
         count_frames(heard);

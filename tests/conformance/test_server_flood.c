@@ -25,10 +25,10 @@ static unsigned most_kib(void)
     char path[64];
     char line[256];
     unsigned kib = 0;
-    snprintf(path, sizeof path, "/proc/%d/status", (int)server.pid);
+    snprintf(path, sizeof(path), "/proc/%d/status", (int)server.pid);
     FILE *file = fopen(path, "re");
     assert_non_null(file);
-    while (fgets(line, sizeof line, file))
+    while (fgets(line, sizeof(line), file))
         (void)sscanf(line, "VmHWM: %u kB", &kib);
     fclose(file);
     return kib;
@@ -48,7 +48,7 @@ static size_t frame_put(uint8_t *out, enum frame_type type, uint32_t stream, con
         (uint8_t)(stream >> 8),
         (uint8_t)stream,
     };
-    memcpy(out, header, sizeof header);
+    memcpy(out, header, sizeof(header));
     memcpy(out + FRAME_BYTES, bytes, size);
     return FRAME_BYTES + size;
 }
@@ -58,8 +58,8 @@ static size_t pair_put(uint8_t *out, uint32_t stream)
 {
     static const uint8_t known[] = {0x83, 0x86, 0xbe, 0xbf, 0xc0, 0xc1}; // HPACK: by number.
     static const uint8_t code[4] = {0};
-    const size_t size = frame_put(out, FRAME_HEADERS, stream, known, sizeof known);
-    return size + frame_put(out + size, FRAME_RESET, stream, code, sizeof code);
+    const size_t size = frame_put(out, FRAME_HEADERS, stream, known, sizeof(known));
+    return size + frame_put(out + size, FRAME_RESET, stream, code, sizeof(code));
 }
 
 // A call whose headers the other side has to remember.
@@ -71,7 +71,7 @@ static void begin_to_be_known(int fd)
                                              {":path", "/lockstep.v1.Coordinator/Session"}};
     uint8_t block[256] = {0x83, 0x86}; // POST, http
     size_t size = 2;
-    for (size_t i = 0; i < sizeof headers / sizeof headers[0]; i++) {
+    for (size_t i = 0; i < sizeof(headers) / sizeof(headers[0]); i++) {
         const size_t begin = size;
         size += header_put(block + size, headers[i][0], headers[i][1]);
         block[begin] = 0x40; // With incremental indexing.
@@ -98,7 +98,7 @@ static bool flood(int fd)
     uint32_t stream = 3;
     for (size_t said = 0; said < FLOOD_BYTES;) {
         size_t size = 0;
-        while (size + 64 <= sizeof bytes) {
+        while (size + 64 <= sizeof(bytes)) {
             size += pair_put(bytes + size, stream);
             stream += 2;
         }
@@ -123,8 +123,8 @@ static void calls_that_are_reset_are_not_heard(void **state)
     assert_false(flood(fd));
     const int next = client_open(server.grpc);
     const struct timeval wait = {.tv_sec = (time_t)(2 * wait_bound_ms() / 1000)};
-    setsockopt(next, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
-    assert_int_equal(recv(next, answer, sizeof answer, MSG_WAITALL), sizeof answer);
+    setsockopt(next, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait));
+    assert_int_equal(recv(next, answer, sizeof(answer), MSG_WAITALL), sizeof(answer));
     if (!sanitized)
         assert_in_range(most_kib(), 1, MOST_KIB);
     close(next);

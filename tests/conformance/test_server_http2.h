@@ -28,7 +28,7 @@ static inline void frame_write(int fd, enum frame_type type, uint8_t flags, uint
 {
     uint8_t frame[512] = {0, (uint8_t)(size >> 8),    (uint8_t)size,          (uint8_t)type,  flags,
                           0, (uint8_t)(stream >> 16), (uint8_t)(stream >> 8), (uint8_t)stream};
-    assert_true(FRAME_BYTES + size <= sizeof frame);
+    assert_true(FRAME_BYTES + size <= sizeof(frame));
     memcpy(frame + FRAME_BYTES, bytes, size);
     assert_int_equal(send(fd, frame, FRAME_BYTES + size, MSG_NOSIGNAL), FRAME_BYTES + size);
 }
@@ -55,7 +55,7 @@ static inline void call_begin(int fd, const char *path, uint32_t stream)
                                              {"content-type", "application/grpc"}};
     uint8_t block[256];
     size_t size = header_put(block, ":path", path);
-    for (size_t i = 0; i < sizeof headers / sizeof headers[0]; i++)
+    for (size_t i = 0; i < sizeof(headers) / sizeof(headers[0]); i++)
         size += header_put(block + size, headers[i][0], headers[i][1]);
     frame_write(fd, FRAME_HEADERS, END_HEADERS, stream, block, size);
 }
@@ -65,7 +65,7 @@ static inline int client_begin(int fd)
 {
     static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     assert_true(fd >= 0);
-    assert_int_equal(send(fd, preface, sizeof preface - 1, 0), sizeof preface - 1);
+    assert_int_equal(send(fd, preface, sizeof(preface) - 1, 0), sizeof(preface) - 1);
     frame_write(fd, FRAME_SETTINGS, 0, 0, "", 0); // Theirs are never acknowledged.
     return fd;
 }

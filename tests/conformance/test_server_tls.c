@@ -19,7 +19,7 @@ static const char *below(const char *name)
     static char paths[4][256];
     static unsigned next;
     char *path = paths[next++ % 4];
-    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    snprintf(path, sizeof(paths[0]), "%s/%s", folder, name);
     return path;
 }
 
@@ -27,14 +27,14 @@ static void certs(const char *arguments)
 {
     const char *bin = getenv("LOCKSTEP_TEST_BIN");
     char command[1024];
-    snprintf(command, sizeof command, "cd %s && %s/lockstep certs %s >/dev/null", folder,
+    snprintf(command, sizeof(command), "cd %s && %s/lockstep certs %s >/dev/null", folder,
              bin ? bin : "build/bin", arguments);
     assert_int_equal(system(command), 0);
 }
 
 static void http_expect(const char *path, const char *text)
 {
-    http_await(server.http, path, text, answer, sizeof answer);
+    http_await(server.http, path, text, answer, sizeof(answer));
 }
 
 static void start(void)
@@ -46,7 +46,7 @@ static void start(void)
 static void names_nothing(const char *text)
 {
     static const char *const secrets[] = {"alpha", "beta", "rank", "127.0.0.1:100", "host"};
-    for (size_t i = 0; i < sizeof secrets / sizeof secrets[0]; i++) {
+    for (size_t i = 0; i < sizeof(secrets) / sizeof(secrets[0]); i++) {
         const char *found = strstr(text, secrets[i]);
         if (found)
             fail_msg("'%s' tells '%s'", text, secrets[i]);
@@ -92,14 +92,14 @@ static void a_worker_of_another_job_learns_nothing(void **state)
     char missing[LOCKSTEP_TEXT_BYTES];
     char there[LOCKSTEP_TEXT_BYTES];
     start();
-    hello_is_refused("alpha", missing, sizeof missing);
+    hello_is_refused("alpha", missing, sizeof(missing));
     http_expect("/metrics", "streams_unauthorized_total 1\n");
     http_expect("/api/v1/jobs", "\"jobs\":[]");
 
     worker_open_tls(&first, server.grpc, below("alpha"), "alpha");
     worker_hello(&first, "alpha", 1, 2);
     worker_expect(&first, DOWN_WELCOME);
-    hello_is_refused("alpha", there, sizeof there);
+    hello_is_refused("alpha", there, sizeof(there));
     assert_string_equal(missing, there);
     http_expect("/metrics", "streams_unauthorized_total 2\n");
     http_expect("/api/v1/jobs/alpha", "\"joined\":1");
@@ -138,12 +138,12 @@ static void own_certificate_is_checked_first(void **state)
         {"nowhere", "alpha", "nowhere/tls.crt: cannot be read: No such file or directory"},
     };
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char error[LOCKSTEP_TEXT_BYTES] = "";
         struct control_events events = {worker_received, worker_ended, &first};
         const struct control_target target = {"127.0.0.1:1", 1000, below(cases[i].directory),
                                               cases[i].job};
-        assert_int_equal(control_open(&target, &events, &first.control, error, sizeof error), -1);
+        assert_int_equal(control_open(&target, &events, &first.control, error, sizeof(error)), -1);
         if (!strstr(error, cases[i].says))
             fail_msg("case %zu: '%s' is not in '%s'", i, cases[i].says, error);
     }
@@ -156,13 +156,13 @@ static void plaintext_gets_nowhere(void **state)
     char error[LOCKSTEP_TEXT_BYTES];
     char address[64];
     start();
-    memset(&first, 0, sizeof first);
+    memset(&first, 0, sizeof(first));
     mutex_init(&first.mutex);
     cond_init(&first.changed);
     struct control_events events = {worker_received, worker_ended, &first};
-    snprintf(address, sizeof address, "127.0.0.1:%u", server.grpc);
+    snprintf(address, sizeof(address), "127.0.0.1:%u", server.grpc);
     const struct control_target target = {address, test_bound_ms(500), NULL, NULL};
-    assert_int_equal(control_open(&target, &events, &first.control, error, sizeof error), 0);
+    assert_int_equal(control_open(&target, &events, &first.control, error, sizeof(error)), 0);
     worker_hello(&first, "alpha", 1, 2);
     worker_expect_end(&first, "set LOCKSTEP_TLS_DIR");
     assert_int_equal(first.count, 0);
@@ -176,7 +176,7 @@ static void plaintext_gets_nowhere(void **state)
 static int make_material(void **state)
 {
     (void)state;
-    snprintf(folder, sizeof folder, "/tmp/lockstep_tls_XXXXXX");
+    snprintf(folder, sizeof(folder), "/tmp/lockstep_tls_XXXXXX");
     assert_non_null(mkdtemp(folder));
     certs("init --dir ca --name 127.0.0.1");
     certs("issue --dir ca --role worker --job alpha --out alpha");

@@ -273,7 +273,7 @@ static void expect_parts(struct rank *rank, const struct difference *difference)
     unsigned equal = differing;
     RANK_EQUAL(rank, sscanf(lockstep_error_text(), "manifests differ: rank %u", &equal), 1);
     RANK_TRUE(rank, equal < differing);
-    for (int i = 0; i < 2 && difference->said[i] != NULL; i++) {
+    for (int i = 0; i < 2 && difference->said[i]; i++) {
         char part[256];
         fill_ranks(part, sizeof(part), difference->said[i], equal, differing);
         RANK_SAYS(rank, part);

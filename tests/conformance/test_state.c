@@ -826,10 +826,10 @@ static void expect_refused(lockstep_session *session, const struct lockstep_modu
 {
     lockstep_module *module;
     const int status = lockstep_module_register(session, config, &module);
-    assert_int_equal(status, text == NULL ? LOCKSTEP_OK : LOCKSTEP_E_INVALID);
-    if (text == NULL) // The next one is over the same memory.
+    assert_int_equal(status, !text ? LOCKSTEP_OK : LOCKSTEP_E_INVALID);
+    if (!text) // The next one is over the same memory.
         assert_int_equal(lockstep_module_close(module), LOCKSTEP_OK);
-    if (text != NULL && strstr(lockstep_error_text(), text) == NULL)
+    if (text && !strstr(lockstep_error_text(), text))
         fail_msg("no '%s' in: %s", text, lockstep_error_text());
 }
 

@@ -381,7 +381,7 @@ static void expect_answer(struct rank *rank, const char *path, const struct tota
     totals_json(totals, wanted, sizeof(wanted));
     do {
         http_get(server.http, path, answer, sizeof(answer));
-        if (strstr(answer, wanted) != NULL)
+        if (strstr(answer, wanted))
             return;
         poll(NULL, 0, 20);
     } while (clock_now_ms() < deadline_ms);
@@ -396,7 +396,7 @@ static void expect_status(struct rank *rank, const struct totals *totals)
     char said[4096] = "";
     char wanted[64];
     snprintf(command, sizeof(command), "%s/lockstep status --http 127.0.0.1:%u",
-             folder != NULL ? folder : "build/bin", server.http);
+             folder ? folder : "build/bin", server.http);
     FILE *status = popen(command, "r");
     RANK_TRUE(rank, status != NULL);
     RANK_TRUE(rank, fread(said, 1, sizeof(said) - 1, status) > 0);
@@ -406,7 +406,7 @@ static void expect_status(struct rank *rank, const struct totals *totals)
              (double)totals->exposed_us / (double)totals->steps / 1000);
     for (char *from = said, *to = said; (*to = *from) != '\0'; from++)
         to += *from != ' ' || from[1] != ' ' || from[2] != ' ';
-    if (strstr(said, "OVERLAP") == NULL || strstr(said, wanted) == NULL)
+    if (!strstr(said, "OVERLAP") || !strstr(said, wanted))
         rank_fail(rank, __FILE__, __LINE__, "the table has no '%s':\n%s", wanted, said);
 }
 

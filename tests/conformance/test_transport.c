@@ -152,7 +152,7 @@ static bool is_in_memory(enum plan_algorithm algorithm)
 static bool all_algorithms(void)
 {
     const char *algorithms = getenv("LOCKSTEP_TEST_ALGORITHMS");
-    return algorithms != NULL && strcmp(algorithms, "all") == 0;
+    return algorithms && strcmp(algorithms, "all") == 0;
 }
 
 // The ring, over the two links that all others are variants of.
@@ -166,7 +166,7 @@ static bool is_plain(const struct variant *variant)
 static bool is_sanitized(void)
 {
     const char *sanitizer = getenv("LOCKSTEP_TEST_SANITIZER");
-    return sanitizer != NULL && sanitizer[0] != '\0';
+    return sanitizer && sanitizer[0] != '\0';
 }
 
 // How many worlds a test is to run in.
@@ -1159,7 +1159,7 @@ static uint32_t stands_for_torn(const char *sanitizer)
 static bool left_out(const struct variant *variant)
 {
     const char *sanitizer = getenv("LOCKSTEP_TEST_SANITIZER");
-    if (sanitizer == NULL || sanitizer[0] == '\0')
+    if (!sanitizer || sanitizer[0] == '\0')
         return false;
     if (variant->has_twin && strcmp(sanitizer, "thread") == 0)
         return true;
@@ -1168,7 +1168,7 @@ static bool left_out(const struct variant *variant)
 
 static bool is_rare(const struct variant *variant)
 {
-    return variant->rare && !all_algorithms() && getenv("LOCKSTEP_TEST_ONLY") == NULL;
+    return variant->rare && !all_algorithms() && !getenv("LOCKSTEP_TEST_ONLY");
 }
 
 static void test_rare(void **state)

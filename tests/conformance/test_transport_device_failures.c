@@ -106,8 +106,8 @@ static void script_given_up(struct member *member)
     member_barrier(member);
     member_give_up(member, GIVE_UP_MS);
     if (member->rank == 0) {
-        MEMBER_CHECK(member, shot.collective.state == NULL);
-        MEMBER_CHECK(member, device_failed(member->device) == NULL);
+        MEMBER_CHECK(member, !shot.collective.state);
+        MEMBER_CHECK(member, !device_failed(member->device));
         CUDA(member, stream_synchronize(rig.makes));
         MEMBER_CHECK(member, rig_all_are(member, rig_look(member, &rig), shot_value(0, 0)));
     }
@@ -149,7 +149,7 @@ static void script_reads_are_over(struct member *member)
         transport_launch(member->transport, &collective);
     transport_abandon(member->transport);
     MEMBER_CHECK(member, mprotect(memory, bytes, PROT_NONE) == 0); // Who reads it now dies.
-    MEMBER_CHECK(member, !member->device || device_failed(member->device) == NULL);
+    MEMBER_CHECK(member, !member->device || !device_failed(member->device));
     member_barrier(member);
     transport_close(member->transport);
     member->closed = true;
@@ -214,7 +214,7 @@ static void script_failing(struct member *member)
         MEMBER_CHECK(member, member->done_count == 0);
         transport_inspect_nccl(member->transport, said, sizeof(said));
         if (strstr(play->says, "said last"))
-            MEMBER_CHECK(member, said[0] != '\0' && strstr(play->says, said) != NULL);
+            MEMBER_CHECK(member, said[0] != '\0' && strstr(play->says, said));
         member_idle(member, 5);
         MEMBER_CHECK(member, member->failed_count == 1);
         atomic_store(&seen, true);
@@ -303,7 +303,7 @@ static void check_kept(struct member *member)
     const struct device_block *block =
         device_find(member->device, MEMORY_PINNED, rig_bytes(member));
     device_leave(member->device);
-    MEMBER_CHECK(member, block == NULL);
+    MEMBER_CHECK(member, !block);
 }
 
 // What tells that the last segment of rank 0 has landed stands still. Rank 1 has the first elements

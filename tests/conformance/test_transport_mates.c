@@ -414,7 +414,7 @@ static void other_users_are_refused(void **state)
         if (setresuid(65534, 65534, 65534) < 0)
             _exit(2);
         // Whoever connects looks, too.
-        _exit(link_connect_unix(token, error, sizeof(error)) == NULL ? 0 : 1);
+        _exit(!link_connect_unix(token, error, sizeof(error)) ? 0 : 1);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);

@@ -353,7 +353,7 @@ static void counter_accept(struct counter *counter)
     const uint64_t since_ms = clock_now_ms();
     if (stage->puppet)
         stage->puppet->ops->close(stage->puppet, false);
-    while ((stage->puppet = counter->listener->ops->accept(counter->listener)) == NULL) {
+    while (!(stage->puppet = counter->listener->ops->accept(counter->listener))) {
         transport_progress(stage->transport, 1);
         assert_true(clock_now_ms() - since_ms < fleet_bound_ms(STAGE_BOUND_MS));
     }

@@ -79,7 +79,7 @@ static const char *phase_in(const struct rank *rank, uint64_t step)
 static bool runs(const struct rank *rank, uint64_t step, uint32_t module)
 {
     const char *phase = phase_in(rank, step);
-    if (phase == NULL)
+    if (!phase)
         return module < 2;
     return strcmp(phase, "all") == 0 || module == (strcmp(phase, "policy") == 0 ? 0 : 1);
 }

@@ -119,7 +119,7 @@ void life_live(const struct life *life, struct outcome *outcome)
     for (int i = 0; i < LIFE_STEPS; i++)
         life_step(outcome, session, module);
     life_collect(outcome, session);
-    if (session != NULL)
+    if (session)
         life_has(outcome, lockstep_close(session));
     if (outcome->status == 0)
         (void)life_is(outcome, "nothing");

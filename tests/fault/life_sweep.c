@@ -82,7 +82,7 @@ static void world_fork(const struct sweep *sweep, struct life_world *world, int 
     if (rank == POOR)
         sweep->squeeze->apply(world->value, world->number);
     life_live(&life, &world->outcomes[rank]);
-    if (rank == POOR && sweep->squeeze->used != NULL)
+    if (rank == POOR && sweep->squeeze->used)
         world->outcomes[rank].used = sweep->squeeze->used();
     _exit(0);
 }
@@ -112,15 +112,14 @@ static void world_check(struct sweep *sweep, const struct life_world *world)
         }
     if (poor->status < 0 && poor->status != LOCKSTEP_E_SYSTEM)
         fault(sweep, world, "the poor one has another error than LOCKSTEP_E_SYSTEM");
-    else if (poor->status < 0 && says != NULL && strstr(poor->text, says) == NULL)
+    else if (poor->status < 0 && says && !strstr(poor->text, says))
         fault(sweep, world, "the poor one is not told what it was");
     else if (poor->status < 0 && poor->open_ms > OPEN_MS)
         fault(sweep, world, "the poor one has waited beyond its timeout");
-    else if (world->started[RICH] && rich->status < 0 && strstr(rich->text, "rank 0") == NULL &&
-             strstr(rich->text, "1 of 2 workers joined") == NULL)
+    else if (world->started[RICH] && rich->status < 0 && !strstr(rich->text, "rank 0") &&
+             !strstr(rich->text, "1 of 2 workers joined"))
         fault(sweep, world, "the rich one does not hear of the poor one");
-    else if (strstr(rich->text, "rank 1 on host") != NULL ||
-             strstr(poor->text, "rank 1 on host") != NULL)
+    else if (strstr(rich->text, "rank 1 on host") || strstr(poor->text, "rank 1 on host"))
         fault(sweep, world, "the rich one is blamed");
     else if (poor->status < 0)
         sweep->swept.refused++;
@@ -166,7 +165,7 @@ static void sweep_until(struct sweep *sweep, uint32_t most)
         uint32_t living = 0;
         for (uint32_t i = 0; i < SIDE_BY_SIDE; i++) {
             struct life_world *world = &sweep->worlds[i];
-            if (world->outcomes != NULL && world_look(sweep, world)) {
+            if (world->outcomes && world_look(sweep, world)) {
                 munmap(world->outcomes, RANKS * sizeof(struct outcome));
                 world->outcomes = NULL;
             }
@@ -182,7 +181,7 @@ static void sweep_one(struct sweep *sweep, uint64_t value)
 {
     struct life_world *world = sweep->worlds;
     sweep_until(sweep, SIDE_BY_SIDE - 1);
-    while (world->outcomes != NULL)
+    while (world->outcomes)
         world++;
     world_begin(sweep, world, value);
 }
@@ -190,7 +189,7 @@ static void sweep_one(struct sweep *sweep, uint64_t value)
 struct swept life_sweep(const struct squeeze *squeeze, uint64_t first, uint64_t last, uint64_t step)
 {
     const char *const chosen = getenv("LOCKSTEP_TEST_LIMITS");
-    const bool all = chosen != NULL && strcmp(chosen, "all") == 0;
+    const bool all = chosen && strcmp(chosen, "all") == 0;
     const uint64_t stride = all ? (step + 7) / 8 : step;
     struct sweep sweep = {.squeeze = squeeze};
     coordinator_start(&sweep.coordinator, NULL);

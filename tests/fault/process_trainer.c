@@ -213,7 +213,7 @@ static int trainer_check(struct trainer *trainer, const char *call, int status)
         return status;
     snprintf(report.call, sizeof(report.call), "%s", call);
     snprintf(report.text, sizeof(report.text), "%s", lockstep_error_text());
-    if (trainer->session != NULL)
+    if (trainer->session)
         report.status_again = lockstep_barrier(trainer->session, "again", LOCKSTEP_WAIT_FOREVER);
     compare_gradients(trainer, &report);
     trainer_send(trainer, &report);
@@ -237,7 +237,7 @@ static int trainer_wrong(struct trainer *trainer, const char *call, const struct
 static void *allocate(size_t bytes)
 {
     void *memory = calloc(1, bytes);
-    if (memory == NULL)
+    if (!memory)
         _exit(4);
     return memory;
 }
@@ -246,7 +246,7 @@ static void *allocate(size_t bytes)
 static void model_shrink(void)
 {
     const char *sanitizer = getenv("LOCKSTEP_TEST_SANITIZER");
-    if (sanitizer == NULL || sanitizer[0] == '\0')
+    if (!sanitizer || sanitizer[0] == '\0')
         return;
     for (uint32_t p = 0; p < PARAMETERS; p++)
         sizes[p] = sizes[p] / 8 | 1;
@@ -410,7 +410,7 @@ static int step_end(struct trainer *trainer)
     void *stream = trainer->script->by_stream ? trainer->stream : NULL;
     const int status =
         trainer_check(trainer, "step_end", lockstep_step_end(trainer->session, stream));
-    if (status == 0 && stream != NULL && trainer->cuda->stream_synchronize(stream) != CUDA_OK)
+    if (status == 0 && stream && trainer->cuda->stream_synchronize(stream) != CUDA_OK)
         _exit(3);
     return status;
 }
@@ -546,12 +546,12 @@ static uint32_t count_descriptors(void)
     uint32_t count = 0;
     DIR *directory = opendir("/proc/self/fd");
     const struct dirent *entry = NULL;
-    while (directory != NULL && (entry = readdir(directory)) != NULL) {
+    while (directory && (entry = readdir(directory))) {
         const ssize_t size = readlinkat(dirfd(directory), entry->d_name, target, sizeof(target));
         count +=
             size > 7 && (strncmp(target, "socket:", 7) == 0 || strncmp(target, "/memfd:", 7) == 0);
     }
-    if (directory != NULL)
+    if (directory)
         (void)closedir(directory);
     return count;
 }
@@ -562,9 +562,9 @@ static uint32_t count_shared_mappings(void)
     char line[512];
     uint32_t count = 0;
     FILE *maps = fopen("/proc/self/maps", "r");
-    while (maps != NULL && fgets(line, sizeof(line), maps) != NULL)
+    while (maps && fgets(line, sizeof(line), maps))
         count += strstr(line, "memfd:") != NULL;
-    if (maps != NULL)
+    if (maps)
         (void)fclose(maps);
     return count;
 }
@@ -597,7 +597,7 @@ static void trainer_device(struct trainer *trainer)
     fake_gpu_weather("FAKE_CUDA_EVERYWHERE=1", NULL);
     trainer->cuda = cuda_load(error, sizeof(error));
     const struct cuda *cuda = trainer->cuda;
-    if (cuda != NULL && cuda->init(0) == CUDA_OK &&
+    if (cuda && cuda->init(0) == CUDA_OK &&
         cuda->device_primary_ctx_retain(&context, device) == CUDA_OK &&
         cuda->ctx_set_current(context) == CUDA_OK &&
         cuda->stream_create_with_priority(&trainer->stream, CUDA_STREAM_NON_BLOCKING, 0) == CUDA_OK)
@@ -611,9 +611,9 @@ int trainer_run(const struct trainer_place *place, const struct script *script)
     struct trainer trainer = {.place = place, .script = script};
     const uint32_t descriptors = count_descriptors();
     int status = 0;
-    if (script->way.transport != NULL)
+    if (script->way.transport)
         setenv("LOCKSTEP_TRANSPORT", script->way.transport, 1);
-    if (script->way.algorithm != NULL)
+    if (script->way.algorithm)
         setenv("LOCKSTEP_ALGORITHM", script->way.algorithm, 1);
     if (script->way.device)
         trainer_device(&trainer);

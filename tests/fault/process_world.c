@@ -83,9 +83,9 @@ static void coordinator_exec(int output, const char *const *arguments)
     const char *list[16] = {NULL,     "--listen=127.0.0.1:0", "--http=off",
                             "--json", "--log-level=warn",     "--parent-death"};
     char path[4096];
-    for (size_t i = 0; arguments != NULL && arguments[i] != NULL && i < 8; i++)
+    for (size_t i = 0; arguments && arguments[i] && i < 8; i++)
         list[6 + i] = arguments[i];
-    snprintf(path, sizeof(path), "%s/lockstep-coordinator", folder != NULL ? folder : "build/bin");
+    snprintf(path, sizeof(path), "%s/lockstep-coordinator", folder ? folder : "build/bin");
     list[0] = path;
     dup2(output, STDOUT_FILENO);
     execv(path, (char **)(uintptr_t)list);
@@ -96,7 +96,7 @@ static void coordinator_exec(int output, const char *const *arguments)
 static uint16_t coordinator_member(const char *line, const char *member)
 {
     const char *place = strstr(line, member);
-    if (place == NULL)
+    if (!place)
         fail_msg("the coordinator said '%s' instead of its ports", line);
     return (uint16_t)strtoul(place + strlen(member), NULL, 10);
 }
@@ -265,7 +265,7 @@ bool world_next(struct world *world, uint32_t rank, int64_t ms, struct report *r
 void world_expect(struct world *world, uint32_t rank, enum report_kind kind, struct report *report)
 {
     struct report unused;
-    struct report *into = report != NULL ? report : &unused;
+    struct report *into = report ? report : &unused;
     if (!world_next(world, rank, -1, into))
         world_fail(world, rank, "nothing came in time");
     if (into->kind != kind)
@@ -329,7 +329,7 @@ static void world_close(struct world *world)
             close(world->workers[rank].socket);
         world->workers[rank].socket = -1;
     }
-    if (world->shared != NULL)
+    if (world->shared)
         munmap(world->shared, sizeof(*world->shared));
     world->shared = NULL;
 }

@@ -19,7 +19,7 @@
 static const char *programs(void)
 {
     const char *folder = getenv("LOCKSTEP_TEST_BIN");
-    return folder != NULL ? folder : "build/bin";
+    return folder ? folder : "build/bin";
 }
 
 // Whether what the tool says now is what stall_check.py is given.
@@ -38,10 +38,10 @@ static void keep_stalls(const struct coordinator_process *coordinator, const cha
 {
     const char *file = getenv("LOCKSTEP_TEST_STALL_KEEP");
     char command[1024];
-    if (file == NULL || file[0] == '\0' || wanted[0] == '\0')
+    if (!file || file[0] == '\0' || wanted[0] == '\0')
         return;
     FILE *to = fopen(file, "ae");
-    if (to == NULL)
+    if (!to)
         return;
     fprintf(to, "# %s\n", wanted);
     (void)fclose(to);
@@ -54,9 +54,9 @@ static void print_file(const char *name)
 {
     char line[4096];
     FILE *file = fopen(name, "re");
-    while (file != NULL && fgets(line, sizeof(line), file) != NULL)
+    while (file && fgets(line, sizeof(line), file))
         printf("%s", line);
-    if (file != NULL)
+    if (file)
         (void)fclose(file);
 }
 

@@ -76,7 +76,7 @@ static uint64_t random_below(uint64_t bound)
 static uint64_t environment_number(const char *name, uint64_t otherwise)
 {
     const char *value = getenv(name);
-    return value != NULL && value[0] != '\0' ? strtoull(value, NULL, 10) : otherwise;
+    return value && value[0] != '\0' ? strtoull(value, NULL, 10) : otherwise;
 }
 
 // Up to so much later than the victim's word it is killed: about as long as what it does there.
@@ -101,7 +101,7 @@ static const char *place_name(enum place place)
 static const struct way *choose_way(uint32_t round)
 {
     const char *only = getenv("LOCKSTEP_TEST_FAULT_WAY");
-    if (only == NULL || only[0] == '\0')
+    if (!only || only[0] == '\0')
         return &ways[round % WAYS];
     for (size_t i = 0; i < WAYS; i++) {
         if (strcmp(only, ways[i].name) == 0)
@@ -169,8 +169,7 @@ static bool names_first(const char *text, uint32_t rank)
     char host[128] = "";
     const char *first = strstr(text, "rank ");
     gethostname(host, sizeof(host) - 1);
-    return first != NULL && strtoul(first + strlen("rank "), NULL, 10) == rank &&
-           strstr(text, host) != NULL;
+    return first && strtoul(first + strlen("rank "), NULL, 10) == rank && strstr(text, host);
 }
 
 static void judge_lost(const struct death *death, uint32_t rank)
@@ -194,7 +193,7 @@ static void judge_timeout(const struct death *death, uint32_t rank)
     const struct report *seen = &death->seen[rank];
     char count[64];
     snprintf(count, sizeof(count), " of %u workers joined", death->world_size);
-    if (strstr(seen->text, count) == NULL || strstr(seen->text, "missing rank hints: ") == NULL)
+    if (!strstr(seen->text, count) || !strstr(seen->text, "missing rank hints: "))
         fail_msg("rank %u: does not say who is missing: %s", rank, seen->text);
     if (seen->at_us > death->killed_us + (OPEN_MS + LOST_MS) * 1000)
         fail_msg("rank %u: timed out too late: %s", rank, seen->text);
@@ -271,9 +270,9 @@ static uint32_t named_memory(void)
     uint32_t count = 0;
     DIR *directory = opendir("/dev/shm");
     const struct dirent *entry = NULL;
-    while (directory != NULL && (entry = readdir(directory)) != NULL)
+    while (directory && (entry = readdir(directory)))
         count += strstr(entry->d_name, "lockstep") != NULL;
-    if (directory != NULL)
+    if (directory)
         (void)closedir(directory);
     return count;
 }
@@ -303,7 +302,7 @@ static void survivors_learn_who_died(void **state)
 {
     (void)state;
     const uint64_t seed = environment_number("LOCKSTEP_TEST_FAULT_SEED", clock_now_us());
-    const uint64_t usual = getenv("LOCKSTEP_TEST_SLOW") == NULL ? 50 : 24;
+    const uint64_t usual = !getenv("LOCKSTEP_TEST_SLOW") ? 50 : 24;
     uint64_t rounds = environment_number("LOCKSTEP_TEST_FAULT_ROUNDS", usual);
     if (rounds > ROUNDS_MAX)
         rounds = ROUNDS_MAX;

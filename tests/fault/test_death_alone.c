@@ -45,7 +45,7 @@ static uint64_t random_below(uint64_t bound)
 static uint64_t environment_number(const char *name, uint64_t otherwise)
 {
     const char *value = getenv(name);
-    return value != NULL && value[0] != '\0' ? strtoull(value, NULL, 10) : otherwise;
+    return value && value[0] != '\0' ? strtoull(value, NULL, 10) : otherwise;
 }
 
 // Trains a world of so many ranks to step 5, and then kills the coordinator.
@@ -73,9 +73,9 @@ static void expect_all_name(uint32_t size, uint32_t gone, uint64_t since_us, con
                report.call, ((double)report.at_us - (double)since_us) / 1000, report.text);
         assert_int_equal(report.status, LOCKSTEP_E_PEER_LOST);
         assert_int_equal(report.elements_torn, 0);
-        if (strncmp(report.text, name, strlen(name)) != 0 || strstr(report.text, words) == NULL)
+        if (strncmp(report.text, name, strlen(name)) != 0 || !strstr(report.text, words))
             fail_msg("rank %u does not name rank %u (%s): %s", rank, gone, words, report.text);
-        if (strstr(report.text, "; the connection to the coordinator is lost, and with it") == NULL)
+        if (!strstr(report.text, "; the connection to the coordinator is lost, and with it"))
             fail_msg("rank %u does not say that the coordinator is gone: %s", rank, report.text);
         assert_true(report.at_us - since_us < LOST_MS * 1000);
     }

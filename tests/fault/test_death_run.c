@@ -101,7 +101,7 @@ static void launcher_exec(int output)
     static char path[8192];
     char self[4096] = "";
     const char *folder = getenv("LOCKSTEP_TEST_BIN");
-    snprintf(path, sizeof(path), "%s/lockstep", folder != NULL ? folder : "build/bin");
+    snprintf(path, sizeof(path), "%s/lockstep", folder ? folder : "build/bin");
     if (readlink("/proc/self/exe", self, sizeof(self) - 1) < 0)
         _exit(126);
     setenv("LOCKSTEP_TEST_MARK", launcher.mark, 1);
@@ -137,7 +137,7 @@ static void launcher_start(void)
     for (int found = 0; found < WORKERS;) {
         unsigned rank;
         int pid;
-        if (fgets(line, sizeof(line), launcher.output) == NULL)
+        if (!fgets(line, sizeof(line), launcher.output))
             fail_msg("the launcher ended:\n%s", launcher.said);
         launcher_say(line);
         if (sscanf(line, "rank %u is process %d", &rank, &pid) == 2 && rank < WORKERS) {
@@ -152,7 +152,7 @@ static int launcher_end(uint64_t since_us)
 {
     char line[4096];
     int status;
-    while (fgets(line, sizeof(line), launcher.output) != NULL)
+    while (fgets(line, sizeof(line), launcher.output))
         launcher_say(line);
     assert_int_equal(waitpid(launcher.pid, &status, 0), launcher.pid);
     launcher.pid = 0;
@@ -175,14 +175,14 @@ static bool is_marked(const char *pid)
     if (fd >= 0)
         close(fd);
     snprintf(wanted, sizeof(wanted), "LOCKSTEP_TEST_MARK=%s", launcher.mark);
-    return size > 0 && memmem(environment, (size_t)size, wanted, strlen(wanted)) != NULL;
+    return size > 0 && memmem(environment, (size_t)size, wanted, strlen(wanted));
 }
 
 static void expect_nothing_left(void)
 {
     DIR *proc = opendir("/proc");
     assert_non_null(proc);
-    for (struct dirent *entry = readdir(proc); entry != NULL; entry = readdir(proc)) {
+    for (struct dirent *entry = readdir(proc); entry; entry = readdir(proc)) {
         if (isdigit((unsigned char)entry->d_name[0]) && is_marked(entry->d_name))
             fail_msg("process %s is left", entry->d_name);
     }
@@ -191,7 +191,7 @@ static void expect_nothing_left(void)
 
 static void expect_said(const char *text)
 {
-    if (strstr(launcher.said, text) == NULL)
+    if (!strstr(launcher.said, text))
         fail_msg("'%s' was not said, but:\n%s", text, launcher.said);
 }
 

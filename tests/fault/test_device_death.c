@@ -211,7 +211,7 @@ static void rank_survive(struct rank *rank, const struct cuda *cuda)
     rank_copy(rank, cuda, false);
     REQUIRE(rank, rank_holds(rank, (float)(rank->rank + 1)));
     if (rank->abort_hangs) {
-        REQUIRE(rank, !rank->device || device_failed(rank->device) != NULL);
+        REQUIRE(rank, !rank->device || device_failed(rank->device));
         _exit(0);
     }
     pthread_barrier_wait(&rank->meeting->survivors);
@@ -231,7 +231,7 @@ static void rank_main(struct rank *rank)
     fake_gpu_weather("FAKE_CUDA_DEVICES=4", "FAKE_NCCL_ABORT=own",
                      rank->abort_hangs ? "FAKE_NCCL_ABORT_HANGS=1" : NULL, NULL);
     const struct cuda *cuda = cuda_load(error, sizeof(error));
-    require(rank, cuda != NULL && cuda->init(0) == 0, error);
+    require(rank, cuda && cuda->init(0) == 0, error);
     kernels_environment();
     rank_open(rank, cuda);
     for (uint32_t i = 0; i < ELEMENTS; i++)

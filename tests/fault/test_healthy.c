@@ -179,8 +179,7 @@ static void event_checkpoint(struct healthy *healthy)
     char path[64];
     snprintf(path, sizeof(path), "%s/rank-%u", checkpoint, healthy->rank);
     FILE *file = fopen(path, "we");
-    if (file == NULL ||
-        fwrite(healthy->actor_values, sizeof(healthy->actor_values), 1, file) != 1 ||
+    if (!file || fwrite(healthy->actor_values, sizeof(healthy->actor_values), 1, file) != 1 ||
         fflush(file) != 0 || fsync(fileno(file)) != 0 || fclose(file) != 0)
         exit(4);
     check("save", lockstep_session_save(healthy->session, path));
@@ -274,7 +273,7 @@ static bool healthy_goes_on(struct healthy *healthy)
 static void healthy_run(uint32_t rank)
 {
     struct healthy *healthy = calloc(1, sizeof(*healthy));
-    if (healthy == NULL)
+    if (!healthy)
         exit(4);
     healthy->stage = stage;
     healthy->rank = rank;
@@ -369,7 +368,7 @@ static void say_what_was(uint64_t ms)
 static void no_alarm_while_all_is_well(void **state)
 {
     const char *minutes = getenv("LOCKSTEP_TEST_HEALTHY_MINUTES");
-    const bool is_long = minutes != NULL && minutes[0] != '\0';
+    const bool is_long = minutes && minutes[0] != '\0';
     const uint64_t span_ms = is_long ? (uint64_t)(strtod(minutes, NULL) * 60000) : SHORT_MS;
     const uint64_t begin_ms = clock_now_ms();
     (void)state;
@@ -393,7 +392,7 @@ static void no_alarm_while_all_is_well(void **state)
 static bool is_sanitized(void)
 {
     const char *sanitizer = getenv("LOCKSTEP_TEST_SANITIZER");
-    return sanitizer != NULL && sanitizer[0] != '\0';
+    return sanitizer && sanitizer[0] != '\0';
 }
 
 static void not_under_a_sanitizer(void **state)
@@ -408,9 +407,9 @@ static int setup(void **state)
     const char *seed = getenv("LOCKSTEP_TEST_SEED");
     (void)state;
     stage = mmap(NULL, sizeof(*stage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (stage == MAP_FAILED || mkdtemp(checkpoint) == NULL)
+    if (stage == MAP_FAILED || !mkdtemp(checkpoint))
         return -1;
-    stage->seed = seed != NULL ? strtoull(seed, NULL, 10) : clock_now_us();
+    stage->seed = seed ? strtoull(seed, NULL, 10) : clock_now_us();
     print_message("LOCKSTEP_TEST_SEED=%" PRIu64 "\n", stage->seed);
     return 0;
 }

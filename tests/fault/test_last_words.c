@@ -181,7 +181,7 @@ static void say_when_gone(struct trainer *trainer, int socket, lockstep_call *ca
             step ? lockstep_step_wait(trainer->session, NULL, 20) : lockstep_call_wait(call, 20);
         if (status != LOCKSTEP_E_TIMEOUT)
             break;
-        if (strstr(lockstep_error_text(), "is gone since") != NULL)
+        if (strstr(lockstep_error_text(), "is gone since"))
             break;
     }
     say(socket, lockstep_error_text());
@@ -200,7 +200,7 @@ static int play_late(uint32_t rank, int socket)
     if (rank == 0) {
         must(lockstep_barrier_async(trainer.session, "late", &work), "barrier_async");
         while (lockstep_work_wait(work, 20) == LOCKSTEP_E_TIMEOUT &&
-               strstr(lockstep_error_text(), "is gone since") == NULL)
+               !strstr(lockstep_error_text(), "is gone since"))
             ;
         say(socket, lockstep_error_text());
         call = begin_step(&trainer);

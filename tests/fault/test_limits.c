@@ -45,8 +45,8 @@ static uint64_t size_now(bool data)
 {
     unsigned long long fields[6] = {0};
     FILE *file = fopen("/proc/self/statm", "re");
-    if (file == NULL || fscanf(file, "%llu %llu %llu %llu %llu %llu", &fields[0], &fields[1],
-                               &fields[2], &fields[3], &fields[4], &fields[5]) != 6)
+    if (!file || fscanf(file, "%llu %llu %llu %llu %llu %llu", &fields[0], &fields[1], &fields[2],
+                        &fields[3], &fields[4], &fields[5]) != 6)
         _exit(4);
     fclose(file);
     return fields[data ? 5 : 0] * (uint64_t)sysconf(_SC_PAGESIZE);

@@ -39,7 +39,7 @@ static int teardown(void **state)
 
 static void expect_text(const struct report *report, uint32_t rank, const char *part)
 {
-    if (strstr(report->text, part) == NULL)
+    if (!strstr(report->text, part))
         fail_msg("rank %u: '%s' is not in: %s", rank, part, report->text);
 }
 

@@ -66,7 +66,7 @@ static inline void daemon_path(char *path, size_t bytes)
 static inline void daemon_exec(char **arguments, unsigned descriptors)
 {
     char path[4096];
-    daemon_path(path, sizeof path);
+    daemon_path(path, sizeof(path));
     prctl(PR_SET_PDEATHSIG, SIGKILL); // A test that fails leaves none behind.
     struct rlimit limit = {descriptors, descriptors};
     if (descriptors > 0 && setrlimit(RLIMIT_NOFILE, &limit) < 0)
@@ -84,7 +84,7 @@ static inline void daemon_spawn(struct daemon *daemon, const char *const *argume
     int ends[2];
     for (int i = 0; arguments[i] && i < DAEMON_ARGUMENTS; i++)
         list[i + 1] = (char *)(uintptr_t)arguments[i];
-    memset(daemon, 0, sizeof *daemon);
+    memset(daemon, 0, sizeof(*daemon));
     assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
     daemon->pid = fork();
     assert_true(daemon->pid >= 0);
@@ -105,7 +105,7 @@ static inline bool daemon_read(struct daemon *daemon, uint64_t deadline_ms)
     if (poll(&ready, 1, wait_ms) <= 0)
         return false;
     ssize_t got = read(daemon->errors, daemon->output + daemon->size,
-                       sizeof daemon->output - 1 - daemon->size);
+                       sizeof(daemon->output) - 1 - daemon->size);
     if (got <= 0)
         return false;
     daemon->size += (size_t)got;
@@ -188,7 +188,7 @@ static inline int raw_connect(uint16_t port)
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0)
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0)
         return fd;
     if (fd >= 0)
         close(fd);
@@ -218,7 +218,7 @@ static inline size_t raw_read_all(int fd, char *bytes, size_t capacity)
 static inline void http_get(uint16_t port, const char *path, char *answer, size_t capacity)
 {
     char request[512];
-    int size = snprintf(request, sizeof request,
+    int size = snprintf(request, sizeof(request),
                         "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path);
     answer[0] = '\0';
     int fd = raw_connect(port);
@@ -272,7 +272,7 @@ static inline void worker_ended(void *context, const char *text)
     struct worker *worker = context;
     mutex_lock(&worker->mutex);
     worker->ended = true;
-    snprintf(worker->text, sizeof worker->text, "%s", text);
+    snprintf(worker->text, sizeof(worker->text), "%s", text);
     cond_broadcast(&worker->changed);
     mutex_unlock(&worker->mutex);
 }
@@ -284,13 +284,13 @@ static inline void worker_open_patient(struct worker *worker, uint16_t port, con
 {
     char address[64];
     char error[LOCKSTEP_TEXT_BYTES];
-    memset(worker, 0, sizeof *worker);
+    memset(worker, 0, sizeof(*worker));
     mutex_init(&worker->mutex);
     cond_init(&worker->changed);
     struct control_events events = {worker_received, worker_ended, worker};
-    snprintf(address, sizeof address, "127.0.0.1:%u", port);
+    snprintf(address, sizeof(address), "127.0.0.1:%u", port);
     const struct control_target target = {address, patience_ms, tls_dir, job};
-    if (control_open(&target, &events, &worker->control, error, sizeof error) < 0)
+    if (control_open(&target, &events, &worker->control, error, sizeof(error)) < 0)
         fail_msg("control_open: %s", error);
 }
 
@@ -317,11 +317,11 @@ static inline void worker_hello(struct worker *worker, const char *job, uint8_t 
     struct up_message message = {.kind = UP_HELLO};
     struct up_hello *hello = &message.u.hello;
     hello->version = LOCKSTEP_PROTOCOL_VERSION;
-    snprintf(hello->job, sizeof hello->job, "%s", job);
-    memset(hello->uuid.bytes, id, sizeof hello->uuid.bytes);
-    snprintf(hello->host_id, sizeof hello->host_id, "host");
-    snprintf(hello->host, sizeof hello->host, "host");
-    snprintf(hello->address, sizeof hello->address, "tcp:127.0.0.1:%u", 1000u + id);
+    snprintf(hello->job, sizeof(hello->job), "%s", job);
+    memset(hello->uuid.bytes, id, sizeof(hello->uuid.bytes));
+    snprintf(hello->host_id, sizeof(hello->host_id), "host");
+    snprintf(hello->host, sizeof(hello->host), "host");
+    snprintf(hello->address, sizeof(hello->address), "tcp:127.0.0.1:%u", 1000u + id);
     hello->pid = (uint32_t)getpid();
     hello->world_min = world;
     hello->world_max = world;

@@ -52,7 +52,7 @@ static void listener_hears_again(void **state)
     worker_hello(&new, "job", 2, 2);
     worker_expect(&new, DOWN_GENERATION);
     worker_expect(&old, DOWN_GENERATION);
-    http_get(daemon.http, "/metrics", answer, sizeof answer);
+    http_get(daemon.http, "/metrics", answer, sizeof(answer));
     const char *failures = strstr(answer, "\nlockstep_coordinator_accept_failures_total ");
     assert_non_null(failures);
     assert_true(strtoul(strchr(failures, ' '), NULL, 10) >
@@ -109,7 +109,7 @@ static void http_side_takes_them_all(void **state)
     worker_open(&worker, daemon.grpc);
     worker_hello(&worker, "job", 1, 2);
     worker_expect(&worker, DOWN_WELCOME);
-    http_get(daemon.http, "/healthz", answer, sizeof answer);
+    http_get(daemon.http, "/healthz", answer, sizeof(answer));
     assert_non_null(strstr(answer, "200 OK"));
     worker_close(&worker);
     daemon_stop(&daemon);

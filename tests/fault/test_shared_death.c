@@ -318,7 +318,7 @@ static void rank_scatter(struct rank *self)
         const uint32_t i = k * strides[self->rank] % EXTENTS;
         const uint64_t elements = first[i + 1] - first[i];
         uint32_t region = (i + self->rank) % REGIONS;
-        RANK_CHECK(self, self->extents[i].in == NULL);
+        RANK_CHECK(self, !self->extents[i].in);
         if (filled[region] + elements > REGION_ELEMENTS)
             region = (region + 1) % REGIONS;
         RANK_CHECK(self, filled[region] + elements <= REGION_ELEMENTS);

@@ -202,7 +202,7 @@ int main(void)
         cmocka_unit_test_teardown(stopped_and_continued, teardown),
         cmocka_unit_test_teardown(what_is_expected_is_no_stall, teardown),
     };
-    if (sanitizer == NULL || sanitizer[0] == '\0')
+    if (!sanitizer || sanitizer[0] == '\0')
         return cmocka_run_group_tests(tests, NULL, NULL);
     if (strcmp(sanitizer, "thread") == 0)
         return cmocka_run_group_tests(none, NULL, NULL);

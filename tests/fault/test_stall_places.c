@@ -75,7 +75,7 @@ static bool thread_is_watch(pid_t pid, const char *tid)
     char name[32] = "";
     snprintf(path, sizeof(path), "/proc/%d/task/%.16s/comm", (int)pid, tid);
     FILE *file = fopen(path, "re");
-    if (file == NULL)
+    if (!file)
         return false;
     const bool read = fgets(name, sizeof(name), file) != NULL;
     (void)fclose(file);
@@ -94,7 +94,7 @@ static void threads_each(pid_t pid, bool spare, int request)
     snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
     DIR *tasks = opendir(path);
     assert_non_null(tasks);
-    while ((entry = readdir(tasks)) != NULL) {
+    while ((entry = readdir(tasks))) {
         const pid_t tid = (pid_t)strtol(entry->d_name, NULL, 10);
         if (tid <= 0 || (spare && thread_is_watch(pid, entry->d_name)))
             continue;
@@ -182,7 +182,7 @@ static bool mount_run(const char *format)
 
 static bool mount_make(void)
 {
-    if (mkdtemp(mount_folder) == NULL)
+    if (!mkdtemp(mount_folder))
         return false;
     if (mount_run("mkdir $D/m && truncate -s 8M $D/image && mkfs.ext4 -q $D/image && "
                   "mount -o loop $D/image $D/m"))
@@ -205,7 +205,7 @@ static void mount_freeze(void)
 
 static void mount_thaw(void)
 {
-    if (mount_keeper != NULL)
+    if (mount_keeper)
         pclose(mount_keeper);
     mount_keeper = NULL;
 }
@@ -290,13 +290,12 @@ static unsigned waited_for(uint32_t rank)
     char wanted[32];
     unsigned percent = 0;
     snprintf(command, sizeof(command), "'%s/lockstep' status --http 127.0.0.1:%u | tee -a '%s'",
-             folder != NULL ? folder : "build/bin", coordinator.http_port,
-             keep != NULL ? keep : "/dev/null");
+             folder ? folder : "build/bin", coordinator.http_port, keep ? keep : "/dev/null");
     snprintf(wanted, sizeof(wanted), " %% for rank %u\n", rank);
     FILE *answer = popen(command, "re");
     assert_non_null(answer);
-    while (fgets(line, sizeof(line), answer) != NULL)
-        if (strstr(line, wanted) != NULL && sscanf(line, "    others wait %u", &percent) == 1)
+    while (fgets(line, sizeof(line), answer))
+        if (strstr(line, wanted) && sscanf(line, "    others wait %u", &percent) == 1)
             print_message("%s", line);
     assert_int_equal(pclose(answer), 0);
     return percent;
@@ -334,7 +333,7 @@ int main(void)
         cmocka_unit_test_teardown(held_by_a_debugger, teardown),
         cmocka_unit_test_teardown(a_slow_rank, teardown),
     };
-    if (sanitizer != NULL && sanitizer[0] != '\0')
+    if (sanitizer && sanitizer[0] != '\0')
         return cmocka_run_group_tests(some, NULL, NULL); // Times, vfork and signals differ there.
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -111,8 +111,8 @@ static void run_trace(const char *path, const char *option)
 {
     const char *bin = getenv("LOCKSTEP_TEST_BIN");
     char command[512];
-    snprintf(command, sizeof(command), "%s/lockstep trace %s %s", bin == NULL ? "build/bin" : bin,
-             option, path);
+    snprintf(command, sizeof(command), "%s/lockstep trace %s %s", !bin ? "build/bin" : bin, option,
+             path);
     FILE *output = popen(command, "r");
     assert_non_null(output);
     const size_t size = fread(answer, 1, sizeof(answer) - 1, output);
@@ -123,7 +123,7 @@ static void run_trace(const char *path, const char *option)
 static uint64_t number_of(const char *key)
 {
     const char *at = strstr(answer, key);
-    if (at == NULL)
+    if (!at)
         fail_msg("%s is missing in: %.200s", key, answer);
     return strtoull(at + strlen(key), NULL, 10);
 }
@@ -136,8 +136,8 @@ static void expect_trace(const char *path)
     assert_true(number_of("\"torn\":") <= WRITERS);
     assert_non_null(strstr(answer, "\"closed\":false"));
     assert_non_null(strstr(answer, "\"kind\":\"step_begin\""));
-    assert_true(strstr(answer, "\"mark\":\"saving the second half of a checkpoint\"") != NULL ||
-                strstr(answer, "\"mark\":\"\"") != NULL);
+    assert_true(strstr(answer, "\"mark\":\"saving the second half of a checkpoint\"") ||
+                strstr(answer, "\"mark\":\"\""));
     run_trace(path, "--perfetto --last 10");
     assert_non_null(strstr(answer, "\"traceEvents\""));
     run_trace(path, "--last 3");
@@ -147,7 +147,7 @@ static void expect_trace(const char *path)
 static void test_killed_at_a_random_instant(void **state)
 {
     const char *wanted = getenv("LOCKSTEP_TEST_FAULT_ROUNDS");
-    const uint32_t rounds = wanted != NULL ? (uint32_t)atoi(wanted) : ROUNDS;
+    const uint32_t rounds = wanted ? (uint32_t)atoi(wanted) : ROUNDS;
     char pattern[64];
     uint64_t seed = clock_now_ns();
     (void)state;
@@ -173,8 +173,8 @@ static void test_what_is_no_trace(void **state)
     char command[512];
     (void)state;
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
-        snprintf(command, sizeof(command), "%s/lockstep trace %s 2>&1",
-                 bin == NULL ? "build/bin" : bin, files[i]);
+        snprintf(command, sizeof(command), "%s/lockstep trace %s 2>&1", !bin ? "build/bin" : bin,
+                 files[i]);
         FILE *output = popen(command, "r");
         assert_non_null(output);
         assert_non_null(fgets(answer, sizeof(answer), output));
@@ -189,7 +189,7 @@ static int set_up(void **state)
     (void)state;
     shared_step =
         mmap(NULL, sizeof(*shared_step), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    return shared_step == MAP_FAILED || mkdtemp(directory) == NULL ? -1 : 0;
+    return shared_step == MAP_FAILED || !mkdtemp(directory) ? -1 : 0;
 }
 
 static int tear_down(void **state)

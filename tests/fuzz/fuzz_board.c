@@ -25,15 +25,15 @@ static uint8_t payloads[BOARD_TINY + 1];
 static struct regions *regions_with_one(void)
 {
     static struct regions *regions;
-    if (regions != NULL)
+    if (regions)
         return regions;
     const int fd = memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     regions = regions_open();
-    FUZZ_CHECK(fd >= 0 && regions != NULL && ftruncate(fd, REGION_BYTES) == 0 &&
+    FUZZ_CHECK(fd >= 0 && regions && ftruncate(fd, REGION_BYTES) == 0 &&
                fallocate(fd, 0, 0, REGION_BYTES) == 0 &&
                fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
     regions_begin(regions, 0, 2);
-    FUZZ_CHECK(regions_map(regions, 1, 1, REGION_BYTES, fd) == NULL);
+    FUZZ_CHECK(!regions_map(regions, 1, 1, REGION_BYTES, fd));
     return regions;
 }
 

@@ -69,7 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     text[size] = '\0';
     for (size_t i = 0; i < VARIABLES; i++)
         unsetenv(variables[i]);
-    for (char *line = strtok_r(text, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest))
+    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
         setenv(variables[(uint8_t)(line[0] - 'a') % VARIABLES], line + 1, 1);
     if (config_resolve(NULL, &config) < 0)
         FUZZ_CHECK(lockstep_error_text()[0] != '\0');

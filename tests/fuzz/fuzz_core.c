@@ -50,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     const struct coordinator_config config = {.incarnation = 0xc0};
     const struct coordinator_sink sink = {core_action, NULL};
     uint64_t now_ms = 1000;
-    if (memory == NULL)
+    if (!memory)
         memory = malloc(coordinator_bytes());
     FUZZ_CHECK(memory != NULL);
     struct coordinator *core = coordinator_init(memory, &config);

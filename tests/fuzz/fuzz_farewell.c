@@ -13,7 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     uint8_t encoded[FAREWELL_BYTES];
     struct farewell farewell;
     struct farewell again;
-    if (farewell_decode(bytes, size, 5, &farewell) != NULL)
+    if (farewell_decode(bytes, size, 5, &farewell))
         return 0;
     FUZZ_CHECK(farewell.rank < 5 && farewell.witness < 5 && farewell.kind <= FAREWELL_LEFT);
     FUZZ_CHECK(strnlen(farewell.host, sizeof(farewell.host)) < sizeof(farewell.host));
@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         FUZZ_CHECK((unsigned char)*at >= 0x20 && *at != 0x7f);
     const size_t written = farewell_encode(&farewell, encoded);
     FUZZ_CHECK(written == size);
-    FUZZ_CHECK(farewell_decode(encoded, written, 5, &again) == NULL);
+    FUZZ_CHECK(!farewell_decode(encoded, written, 5, &again));
     FUZZ_CHECK(memcmp(&again, &farewell, sizeof(again)) == 0);
     return 0;
 }

@@ -53,7 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     static const char well[] = "GET /healthz HTTP/1.0\r\n\r\n";
     int fd;
-    if (server.http == NULL)
+    if (!server.http)
         server_open();
     fd = server_connect();
     if (send(fd, bytes, size, MSG_NOSIGNAL) == (ssize_t)size) {

@@ -22,7 +22,7 @@ static void json_walk(const char *value, int depth)
         return;
     json_walk(json_member(value, "jobs"), depth - 1);
     json_walk(json_member(value, "name"), depth - 1);
-    for (const char *item = json_first(value); item != NULL && items < 8; item = json_next(item))
+    for (const char *item = json_first(value); item && items < 8; item = json_next(item))
         json_walk(item, items++ < 2 ? depth - 1 : 0);
 }
 

@@ -13,15 +13,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     memcpy(text, bytes, size);
     text[size] = text[size + 1] = '\0';
     char *job = strchr(text, '\n');
-    if (job != NULL)
+    if (job)
         *job++ = '\0';
     else
         job = text + size;
     const bool any = tls_name_is_worker(text, NULL);
     const bool worker = tls_name_is_worker(text, job);
     FUZZ_CHECK(!worker || any);
-    FUZZ_CHECK(!worker || strcmp(text, "lockstep://job/*/worker") == 0 ||
-               strstr(text, job) != NULL);
+    FUZZ_CHECK(!worker || strcmp(text, "lockstep://job/*/worker") == 0 || strstr(text, job));
     FUZZ_CHECK(!worker || !tls_name_is_coordinator(text));
     free(text);
     return 0;

@@ -19,11 +19,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     char *text = malloc(size + 1);
     char *rest = NULL;
     FUZZ_CHECK(text != NULL);
-    if (nowhere == NULL)
+    if (!nowhere)
         nowhere = fopen("/dev/null", "w");
     memcpy(text, bytes, size);
     text[size] = '\0';
-    for (char *word = strtok_r(text, "\n", &rest); word != NULL && argc <= WORDS;
+    for (char *word = strtok_r(text, "\n", &rest); word && argc <= WORDS;
          word = strtok_r(NULL, "\n", &rest))
         argv[argc++] = word;
     optind = 0;

@@ -16,7 +16,7 @@ static struct lockstep_session *saved_session(void)
     static const char *const names[] = {"a", "b b", "c\"", "d"};
     struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
     struct lockstep_module *module;
-    if (session != NULL)
+    if (session)
         return session;
     FUZZ_CHECK(lockstep_open(NULL, &session) == 0);
     for (uint32_t i = 0; i < 4; i++)

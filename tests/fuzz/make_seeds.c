@@ -29,7 +29,7 @@ static void seed_write(const char *folder, const char *name, const void *bytes, 
     (void)mkdir(path, 0755);
     snprintf(path, sizeof(path), "%s/%s/%s", root, folder, name);
     file = fopen(path, "wb");
-    if (file == NULL || fwrite(bytes, 1, size, file) != size || fclose(file) != 0) {
+    if (!file || fwrite(bytes, 1, size, file) != size || fclose(file) != 0) {
         perror(path);
         exit(1);
     }

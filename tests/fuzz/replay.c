@@ -27,8 +27,8 @@ static uint64_t replay_random(uint64_t *state)
 static void replay_keep(const uint8_t *bytes, size_t size)
 {
     const char *path = getenv("LOCKSTEP_TEST_FUZZ_LAST");
-    FILE *file = path != NULL ? fopen(path, "wb") : NULL;
-    if (file == NULL)
+    FILE *file = path ? fopen(path, "wb") : NULL;
+    if (!file)
         return;
     (void)fwrite(bytes, 1, size, file);
     fclose(file);
@@ -38,7 +38,7 @@ static void replay_keep(const uint8_t *bytes, size_t size)
 static void replay_try(const uint8_t *bytes, size_t size)
 {
     uint8_t *copy = malloc(size > 0 ? size : 1);
-    if (copy == NULL)
+    if (!copy)
         abort();
     memcpy(copy, bytes, size);
     replay_keep(copy, size);
@@ -78,7 +78,7 @@ static size_t replay_read(const char *directory, const char *name, uint8_t *byte
     FILE *file;
     snprintf(path, sizeof(path), "%s/%s", directory, name);
     file = fopen(path, "rb");
-    if (file == NULL) {
+    if (!file) {
         perror(path);
         exit(2);
     }
@@ -97,11 +97,11 @@ int main(int argc, char **argv)
     uint64_t files = 0;
     DIR *directory = argc > 1 ? opendir(argv[1]) : NULL;
     const struct dirent *entry;
-    if (directory == NULL) {
+    if (!directory) {
         fprintf(stderr, "usage: %s DIRECTORY [CHANGES]\n", argv[0]);
         return 2;
     }
-    while ((entry = readdir(directory)) != NULL) {
+    while ((entry = readdir(directory))) {
         if (entry->d_name[0] == '.')
             continue;
         const size_t size = replay_read(argv[1], entry->d_name, seed);

@@ -87,7 +87,7 @@ static FILE *launch(void)
     const char *folder = getenv("LOCKSTEP_TEST_BIN");
     assert_true(readlink("/proc/self/exe", self, sizeof(self) - 1) > 0);
     snprintf(command, sizeof(command), "'%s/lockstep' run -n %d --no-prefix -- '%s' --train",
-             folder != NULL ? folder : "build/bin", WORKERS, self);
+             folder ? folder : "build/bin", WORKERS, self);
     return popen(command, "r");
 }
 

@@ -167,7 +167,7 @@ static void launch_bytes(const struct work *work, const struct bucket *bucket)
 // work NULL: a copy of `bytes`.
 static void launch(const struct work *work, const struct bucket *bucket, uint64_t bytes, int launch)
 {
-    if (work == NULL)
+    if (!work)
         gpu_check(&gpu,
                   gpu.cuda->memcpy_dtod_async(bucket->packed, bucket->user, bytes, gpu.stream),
                   "cuMemcpyDtoDAsync");
@@ -238,7 +238,7 @@ static void bench(const struct work *work, const struct shape *shape)
            shape->name, own.device_us, rate, copy_rate, 100 * copy.device_us / own.device_us,
            own.host_us);
     fflush(stdout);
-    if (json == NULL)
+    if (!json)
         return;
     fprintf(json,
             "%s\n    {\"work\": \"%s\", \"shape\": \"%s\", \"device_us\": %.2f, "
@@ -302,7 +302,7 @@ int main(int argc, char **argv)
     if (argc == 3 && strcmp(argv[1], "--json") == 0)
         json = fopen(argv[2], "w");
     prepare();
-    if (json != NULL)
+    if (json)
         fprintf(json,
                 "{\"device\": \"%s\", \"fake\": %s, \"sm\": %d, \"bucket_bytes\": %" PRIu64 ", "
                 "\"figures\": [",
@@ -316,7 +316,7 @@ int main(int argc, char **argv)
         for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s += effort->shape_step)
             bench(&works[w], &shapes[s]);
     }
-    if (json != NULL && (fputs("\n]}\n", json) == EOF || fclose(json) != 0)) {
+    if (json && (fputs("\n]}\n", json) == EOF || fclose(json) != 0)) {
         perror(argv[2]);
         return 1;
     }

@@ -185,7 +185,7 @@ static void measure(const char *name, void (*launch)(int), FILE *json, bool last
     const double device = gpu_median(device_us, rounds);
     const double host = gpu_median(host_us, rounds);
     printf("%s%-44s %8.1f us %8.1f us\n", gpu.fake ? "fake: " : "", name, device, host);
-    if (json != NULL)
+    if (json)
         fprintf(json, "  \"%s\": {\"device_us\": %.2f, \"host_us\": %.2f}%s\n", name, device, host,
                 last ? "" : ",");
 }
@@ -197,7 +197,7 @@ static void nccl_open(void)
     char why[256];
     int version = 0;
     nccl = nccl_load(why, sizeof(why));
-    if (nccl == NULL) {
+    if (!nccl) {
         printf("no usable NCCL: %s\n", why);
         exit(GPU_SKIPPED);
     }
@@ -220,12 +220,12 @@ int main(int argc, char **argv)
     finish_kernel = gpu_kernel(&gpu, DEVICE_FINISH);
     bucket_make(gpu.fake ? 1 << 18 : 25 << 20);
     printf("%s%-44s %11s %11s\n", gpu.fake ? "fake: " : "", "work", "device", "host");
-    if (json != NULL)
+    if (json)
         fputs("{\n", json);
     measure("ncclAllReduce alone", launch_directly, json, false);
     measure("as the library enqueues it, one tensor", launch_view, json, false);
     measure("as the library enqueues it, 100 tensors", launch_packed, json, true);
-    if (json != NULL && (fputs("}\n", json) == EOF || fclose(json) != 0)) {
+    if (json && (fputs("}\n", json) == EOF || fclose(json) != 0)) {
         perror(argv[2]);
         return 1;
     }

@@ -15,7 +15,7 @@
 static const char *result_name(const struct gpu_rig *gpu, int result)
 {
     const char *name = NULL;
-    if (gpu->cuda->get_error_name(result, &name) != CUDA_OK || name == NULL)
+    if (gpu->cuda->get_error_name(result, &name) != CUDA_OK || !name)
         return "an unknown error";
     return name;
 }
@@ -60,7 +60,7 @@ static int gpu_refuse(const struct gpu_rig *gpu, int result, const char *call, c
 int gpu_open(struct gpu_rig *gpu, char *why, size_t why_bytes)
 {
     *gpu = (struct gpu_rig){.cuda = cuda_load(why, why_bytes)};
-    if (gpu->cuda == NULL)
+    if (!gpu->cuda)
         return -1;
     const struct cuda *cuda = gpu->cuda;
     int result = cuda->init(0);

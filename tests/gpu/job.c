@@ -62,7 +62,7 @@ static void *memory_make(size_t bytes)
     if (on_device)
         return (void *)(uintptr_t)gpu_alloc(&gpu, bytes);
     void *memory = calloc(1, bytes + 1);
-    if (memory == NULL)
+    if (!memory)
         fail("out of memory");
     return memory;
 }
@@ -147,7 +147,7 @@ static lockstep_session *session_open(const char *device_hint)
 {
     const char *hint = getenv("LOCKSTEP_RANK_HINT");
     lockstep_session *session = NULL;
-    on_device = strcmp(device_hint, hint != NULL ? hint : "0") == 0;
+    on_device = strcmp(device_hint, hint ? hint : "0") == 0;
     if (on_device)
         gpu_open_or_skip(&gpu);
     if (setenv("LOCKSTEP_DEVICE", on_device ? "cuda:0" : "none", 1) != 0)
@@ -377,7 +377,7 @@ int main(int argc, char **argv)
     static const struct bench little = {.tensors = 16, .elements = 25 << 10, .steps = 5};
     static const struct bench small = {.tensors = 64, .elements = 1024, .steps = 500};
     const char *device_hint = argc == 4 && strcmp(argv[2], "--device") == 0 ? argv[3] : NULL;
-    if (device_hint == NULL)
+    if (!device_hint)
         fail("usage: job --check|--bench|--try|--host --device HINT|none");
     if (strcmp(argv[1], "--check") == 0)
         run_check(device_hint);

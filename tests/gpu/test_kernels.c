@@ -55,8 +55,8 @@ static void mirror_make(struct mirror *mirror, const struct device_case *made)
     mirror->out = gpu_copy(&gpu, made->out.bytes, made->out.size);
     mirror->packed = gpu_copy(&gpu, made->packed.bytes, made->packed.size);
     for (uint32_t p = 0; p < made->piece_count; p++) {
-        pieces[p].in = pieces[p].in != NULL ? on_device(mirror->in + made->places[p]) : NULL;
-        pieces[p].out = pieces[p].out != NULL ? on_device(mirror->out + made->places[p]) : NULL;
+        pieces[p].in = pieces[p].in ? on_device(mirror->in + made->places[p]) : NULL;
+        pieces[p].out = pieces[p].out ? on_device(mirror->out + made->places[p]) : NULL;
     }
     mirror->pieces = gpu_copy(&gpu, pieces, piece_bytes);
     mirror->tiles =
@@ -394,7 +394,7 @@ static void check_add(enum dtype dtype, uint64_t divisor, uint64_t count, bool a
     uint64_t random = 17 + divisor + dtype;
     struct case_block acc = {.bytes = malloc(bytes), .size = bytes};
     uint8_t *in = malloc(bytes);
-    assert_true(acc.bytes != NULL && in != NULL);
+    assert_true(acc.bytes && in);
     device_numbers(&random, dtype, acc.bytes, count);
     device_numbers(&random, dtype, in, count);
     const uint64_t acc_there = gpu_copy(&gpu, acc.bytes, bytes);
@@ -456,7 +456,7 @@ int main(void)
         cmocka_unit_test(test_gathers_and_scatters_bytes),
         cmocka_unit_test(test_adds_replicas),
     };
-    if (getenv("LOCKSTEP_TEST_FILTER") != NULL)
+    if (getenv("LOCKSTEP_TEST_FILTER"))
         cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
     gpu_open_or_skip(&gpu);
     return cmocka_run_group_tests(tests, begin, end);

@@ -119,7 +119,7 @@ static void fill_heartbeat(struct worker *worker, struct up_message *message)
     beat->totals.in_flight_us = beat->settled * 60000;
     beat->totals.overlap_us = beat->settled * 50000;
     beat->totals.exposed_us = beat->settled * 10000;
-    snprintf(beat->mark, sizeof beat->mark, "%s",
+    snprintf(beat->mark, sizeof(beat->mark), "%s",
              options.hostile ? "<b onclick=alert(1)>mark</b>" : "train");
     if (begun_ms)
         fill_place(&beat->place, atomic_load(&worker->rank), elapsed_ms);
@@ -131,31 +131,31 @@ static void answer_stacks(struct worker *worker, struct up_message *message, boo
 {
     struct up_answer *answer = &message->u.answer;
     answer->kind = ANSWER_PLACE;
-    memset(&answer->u, 0, sizeof answer->u);
-    snprintf(answer->u.place.phase, sizeof answer->u.place.phase, "main");
+    memset(&answer->u, 0, sizeof(answer->u));
+    snprintf(answer->u.place.phase, sizeof(answer->u.place.phase), "main");
     say(worker, message);
 
     answer->kind = ANSWER_THREADS;
-    memset(&answer->u, 0, sizeof answer->u);
+    memset(&answer->u, 0, sizeof(answer->u));
     answer->u.threads.count = 1;
     struct stack_thread *thread = &answer->u.threads.threads[0];
     *thread = (struct stack_thread){
         .tid = 1000 + worker->id, .state = 'S', .trainer = true, .syscall = 230};
-    snprintf(thread->name, sizeof thread->name, "%s", options.hostile ? "<i>t</i>" : "trainer");
-    snprintf(thread->wchan, sizeof thread->wchan, "hrtimer_nanosleep");
+    snprintf(thread->name, sizeof(thread->name), "%s", options.hostile ? "<i>t</i>" : "trainer");
+    snprintf(thread->wchan, sizeof(thread->wchan), "hrtimer_nanosleep");
     say(worker, message);
 
     answer->kind = ANSWER_FRAMES;
-    memset(&answer->u, 0, sizeof answer->u);
+    memset(&answer->u, 0, sizeof(answer->u));
     answer->u.frames.count = 2;
     struct stack_frame *frames = answer->u.frames.frames;
     frames[0] = (struct stack_frame){.python = true, .offset = 44};
-    snprintf(frames[0].object, sizeof frames[0].object, "replay_buffer.py");
-    snprintf(frames[0].symbol, sizeof frames[0].symbol, "%s",
+    snprintf(frames[0].object, sizeof(frames[0]).object, "replay_buffer.py");
+    snprintf(frames[0].symbol, sizeof(frames[0]).symbol, "%s",
              options.hostile ? "<script>frame</script>" : "sample");
     frames[1] = (struct stack_frame){.offset = 0x1a2b};
-    snprintf(frames[1].object, sizeof frames[1].object, "libc.so.6");
-    snprintf(frames[1].symbol, sizeof frames[1].symbol, "clock_nanosleep");
+    snprintf(frames[1].object, sizeof(frames[1]).object, "libc.so.6");
+    snprintf(frames[1].symbol, sizeof(frames[1]).symbol, "clock_nanosleep");
     answer->last = last;
     say(worker, message);
 }
@@ -165,10 +165,10 @@ static void answer_events(struct worker *worker, struct up_message *message)
     static const uint16_t kinds[] = {TRACE_STEP_BEGIN, TRACE_CALL_BEGIN, TRACE_LAUNCH,
                                      TRACE_CALL_END,   TRACE_FINAL,      TRACE_STEP_END,
                                      TRACE_SETTLED};
-    const uint32_t count = sizeof kinds / sizeof kinds[0];
+    const uint32_t count = sizeof(kinds) / sizeof(kinds[0]);
     struct up_answer *answer = &message->u.answer;
     answer->kind = ANSWER_EVENTS;
-    memset(&answer->u, 0, sizeof answer->u);
+    memset(&answer->u, 0, sizeof(answer->u));
     answer->u.events.count = 10 * count;
     for (uint32_t i = 0; i < 10 * count; i++) {
         answer->u.events.events[i] = (struct trace_event){
@@ -203,14 +203,15 @@ static void say_hello(struct worker *worker)
     struct up_message message = {.kind = UP_HELLO};
     struct up_hello *hello = &message.u.hello;
     hello->version = LOCKSTEP_PROTOCOL_VERSION;
-    snprintf(hello->job, sizeof hello->job, "%s", options.job);
-    memcpy(hello->uuid.bytes, &worker->id, sizeof worker->id);
-    hello->uuid.bytes[sizeof hello->uuid.bytes - 1] = 1;
+    snprintf(hello->job, sizeof(hello->job), "%s", options.job);
+    memcpy(hello->uuid.bytes, &worker->id, sizeof(worker->id));
+    hello->uuid.bytes[sizeof(hello->uuid.bytes) - 1] = 1;
     const uint32_t host = worker->id / RANKS_A_HOST;
-    snprintf(hello->host_id, sizeof hello->host_id, "host-%u", host);
-    snprintf(hello->host, sizeof hello->host, options.hostile ? "<u>node-%u</u>" : "node-%u", host);
-    snprintf(hello->address, sizeof hello->address, "tcp:127.0.0.1:%u", 1024 + worker->id);
-    snprintf(hello->device, sizeof hello->device, "cpu");
+    snprintf(hello->host_id, sizeof(hello->host_id), "host-%u", host);
+    snprintf(hello->host, sizeof(hello->host), options.hostile ? "<u>node-%u</u>" : "node-%u",
+             host);
+    snprintf(hello->address, sizeof(hello->address), "tcp:127.0.0.1:%u", 1024 + worker->id);
+    snprintf(hello->device, sizeof(hello->device), "cpu");
     hello->pid = 10000 + worker->id;
     hello->world_min = options.workers;
     hello->world_max = options.workers;
@@ -225,7 +226,7 @@ static void name_modules(struct worker *worker, const struct generation_id *gene
     modules->total = MODULES;
     modules->count = MODULES;
     for (uint32_t i = 0; i < MODULES; i++)
-        snprintf(modules->names[i], sizeof modules->names[i], "%s",
+        snprintf(modules->names[i], sizeof(modules->names[i]), "%s",
                  options.hostile ? hostile_names[i] : module_names[i]);
     say(worker, &message);
 }
@@ -273,7 +274,7 @@ static bool open_worker(uint32_t index)
     struct control_events events = {on_message, on_ended, worker};
     worker->id = options.first + index;
     const struct control_target target = {options.address, LOCKSTEP_OPEN_TIMEOUT_MS, NULL, NULL};
-    if (control_open(&target, &events, &worker->control, error, sizeof error) < 0) {
+    if (control_open(&target, &events, &worker->control, error, sizeof(error)) < 0) {
         fprintf(stderr, "fleet: %s\n", error);
         return false;
     }
@@ -355,7 +356,7 @@ int main(int argc, char **argv)
         return 2;
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL); // It ends with the test that started it.
-    workers = calloc(options.count, sizeof *workers);
+    workers = calloc(options.count, sizeof(*workers));
     if (!workers)
         return 1;
     for (uint32_t i = 0; i < options.count; i++) {

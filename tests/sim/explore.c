@@ -52,7 +52,7 @@ static void visits_grow(void)
     const uint64_t room = explorer.room;
     explorer.room = room == 0 ? 1u << 14 : 4 * room;
     explorer.visits = calloc(explorer.room, sizeof(explorer.visits[0]));
-    if (explorer.visits == NULL)
+    if (!explorer.visits)
         abort();
     for (uint64_t i = 0; i < room; i++)
         if ((old[i].hash.words[0] | old[i].hash.words[1]) != 0)
@@ -257,9 +257,9 @@ void explore_describe(const struct world_config *config, char *text, size_t byte
     int used = snprintf(text, bytes, "W %" PRIu32 ", strict %" PRIx32 ", %s/%s%s, plans",
                         config->window, config->strict, config->zero_defer ? "zero_defer" : "error",
                         unplanned[config->unplanned], disasters[config->disaster]);
-    for (uint32_t i = 0; i < WORLD_PLANS && config->plans[i] != NULL; i++)
+    for (uint32_t i = 0; i < WORLD_PLANS && config->plans[i]; i++)
         used += snprintf(text + used, bytes - (size_t)used, " [%s]", config->plans[i]);
-    if (config->publish != NULL)
+    if (config->publish)
         used += snprintf(text + used, bytes - (size_t)used, ", publishes [%s]", config->publish);
     for (uint32_t r = 0; r < config->ranks; r++)
         used += snprintf(text + used, bytes - (size_t)used, "%s%s", r == 0 ? ", programs: " : " | ",

@@ -52,7 +52,7 @@ static _Thread_local uint32_t self = NOBODY;
 
 static bool commute(const struct operation *a, const struct operation *b)
 {
-    return a->word == NULL || b->word == NULL || a->word != b->word || (!a->writes && !b->writes);
+    return !a->word || !b->word || a->word != b->word || (!a->writes && !b->writes);
 }
 
 static uint32_t enabled_threads(void)
@@ -76,7 +76,7 @@ static bool grow(uint32_t enabled)
     node->enabled = enabled;
     node->asleep = 0;
     memcpy(node->next, walk.next, sizeof(node->next));
-    for (uint32_t i = 0; before != NULL && i < walk.program->threads; i++) {
+    for (uint32_t i = 0; before && i < walk.program->threads; i++) {
         if ((before->asleep >> i & 1) != 0 &&
             commute(&before->next[i], &before->next[before->chosen]))
             node->asleep |= 1u << i;
@@ -154,7 +154,7 @@ static void pass(void)
 void interleave_point(const volatile void *word, bool writes, const char *what)
 {
     const struct interleave_program *program = walk.program;
-    if (self == NOBODY || (program->ignores != NULL && program->ignores(word, program->context)))
+    if (self == NOBODY || (program->ignores && program->ignores(word, program->context)))
         return;
     walk.next[self] = (struct operation){word, writes, what};
     pass();

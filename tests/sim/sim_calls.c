@@ -165,7 +165,7 @@ static bool run_thread(struct fixpoint *fix, uint32_t rank, uint32_t thread)
     const uint32_t before = fix->position[rank][thread];
     const struct calls_op *op;
     fix->waits[rank][thread] = false;
-    while ((op = present_op(fix, rank, thread)) != NULL) {
+    while ((op = present_op(fix, rank, thread))) {
         if (op->kind == CALLS_READY)
             make(fix, rank, &op->slot);
         fix->waits[rank][thread] =
@@ -184,7 +184,7 @@ static bool run_rank(struct fixpoint *fix, uint32_t rank)
     bool over = true;
     for (uint32_t thread = 0; thread < fix->calls->threads; thread++) {
         moved |= run_thread(fix, rank, thread);
-        over &= present_op(fix, rank, thread) == NULL;
+        over &= !present_op(fix, rank, thread);
     }
     moved |= over && !fix->ended[rank];
     fix->ended[rank] = over;

@@ -85,7 +85,7 @@ static void sequence_free(struct sequence *sequence)
 
 void check_end(struct sim *sim)
 {
-    while (sim->histories != NULL) {
+    while (sim->histories) {
         struct sim_history *history = sim->histories;
         sim->histories = history->next;
         sequence_free(&history->grants);
@@ -100,7 +100,7 @@ static struct sim_history *history_of(struct sim_worker *worker)
 {
     struct sim *sim = worker->sim;
     struct sim_history *history = sim->histories;
-    for (; history != NULL; history = history->next)
+    for (; history; history = history->next)
         if (strcmp(history->job, worker->job) == 0 &&
             history->generation.number == worker->assigned_number)
             return history;
@@ -144,7 +144,7 @@ static void check_generation(struct sim_worker *worker, const struct down_messag
     struct sim *sim = worker->sim;
     const struct down_generation *start = &message->u.generation_start;
     struct sim_history *history = history_of(worker);
-    if (worker->history != NULL)
+    if (worker->history)
         sim_fail(sim, "%s gets a second generation", sim_name(worker));
     worker->history = history;
     if (history->member_count++ == 0) {
@@ -160,7 +160,7 @@ static void check_generation(struct sim_worker *worker, const struct down_messag
     if (start->rank >= start->world_size || start->local_rank >= start->local_size ||
         start->local_size > start->world_size)
         sim_fail(sim, "%s has a rank outside its world", sim_name(worker));
-    if (history->members[start->rank] != NULL)
+    if (history->members[start->rank])
         sim_fail(sim, "two workers are %s", sim_name(worker));
     history->members[start->rank] = worker;
     check_peers(worker, start);
@@ -224,7 +224,7 @@ void check_received(struct sim_worker *worker, const struct down_message *messag
         check_generation(worker, message);
         return;
     }
-    if (history == NULL ||
+    if (!history ||
         memcmp(&message->generation, &worker->generation, sizeof(worker->generation)) != 0)
         sim_fail(sim, "%s receives a message of another generation", sim_name(worker));
     if (message->kind == DOWN_GRANT)
@@ -347,8 +347,8 @@ static void check_survivors(struct sim *sim, const struct sim_history *history)
     bool died = false;
     for (uint32_t i = 0; i < history->start.world_size; i++) {
         const struct sim_worker *member = history->members[i];
-        died |= member == NULL || member->end == SIM_CRASHED || member->broken;
-        if (member != NULL && member->end == SIM_HALTED && !member->broken && !member->agreed &&
+        died |= !member || member->end == SIM_CRASHED || member->broken;
+        if (member && member->end == SIM_HALTED && !member->broken && !member->agreed &&
             member->halts_seen == 0)
             sim_fail(sim, "%s is halted without a verdict", sim_name(member));
     }
@@ -373,9 +373,9 @@ void check_finished(struct sim *sim)
     struct job_view job;
     for (uint32_t i = 0; i < sim->worker_count; i++)
         check_times(sim, sim->workers[i]);
-    for (const struct sim_history *at = sim->histories; at != NULL; at = at->next) {
+    for (const struct sim_history *at = sim->histories; at; at = at->next) {
         check_survivors(sim, at);
-        for (const struct sim_history *older = at->next; older != NULL; older = older->next)
+        for (const struct sim_history *older = at->next; older; older = older->next)
             if (strcmp(older->job, at->job) == 0 &&
                 older->generation.number >= at->generation.number)
                 sim_fail(sim, "generation %" PRIu64 " of %s came after a later one",

@@ -238,10 +238,10 @@ static void engine_note_halt(struct sim_worker *worker, const struct order_actio
     for (uint32_t i = 0; i < state->halt_count; i++) {
         const struct down_halt *halt = &state->halts[i];
         if (halt->kind == action->halt && strcmp(halt->text, action->text) == 0 &&
-            (found == NULL || halt->step < found->step))
+            (!found || halt->step < found->step))
             found = halt;
     }
-    if (found == NULL)
+    if (!found)
         sim_fail(worker->sim, "%s fails by itself: %s", sim_name(worker), action->text);
     ledger_halted(state->ledger, state->options->rank, found->step,
                   memcmp(found, &state->lost_here, sizeof(*found)) == 0);
@@ -268,7 +268,7 @@ static void engine_failed(struct sim_worker *worker, const struct order_action *
 {
     struct engine_state *state = state_of(worker);
     state->deadline_ms = 0;
-    if (action->text == NULL) { // The verdict of the close wave.
+    if (!action->text) { // The verdict of the close wave.
         engine_unplanned(worker);
         return;
     }
@@ -346,7 +346,7 @@ static void wave_check(struct sim_worker *worker, enum wave_kind kind, const str
         wrong = order_close_check(&bounds, &origin, payload, state->waves[kind].payload);
     else
         wrong = order_commit_check(&bounds, &origin, payload, state->waves[kind].payload);
-    if (wrong != NULL)
+    if (wrong)
         sim_fail(worker->sim, "%s finds the %s wave of rank %" PRIu32 " impossible: %s",
                  sim_name(worker), wave_name(kind), move->peer, wrong);
 }
@@ -357,7 +357,7 @@ static bool wave_take(struct sim_worker *worker, enum wave_kind kind, const stru
     struct engine_state *state = state_of(worker);
     struct engine_wave *wave = &state->waves[kind];
     struct arrived_wave *arrived = wave_arrived(state, kind, move);
-    if (arrived == NULL)
+    if (!arrived)
         return false;
     wave_check(worker, kind, move, arrived->packet.payload);
     if (move->replaces)
@@ -411,7 +411,7 @@ static bool wave_needs(struct sim_worker *worker, enum wave_kind kind, uint32_t 
     for (uint32_t i = wave->move; wave->joined && i < wave_moves(worker->rank, worker->world_size);
          i++) {
         const struct wave_move move = wave_move(worker->rank, worker->world_size, i);
-        if (move.peer == peer && (!move.receives || wave_arrived(state, kind, &move) == NULL))
+        if (move.peer == peer && (!move.receives || !wave_arrived(state, kind, &move)))
             return true;
     }
     return false;
@@ -881,9 +881,9 @@ static void trainer_calls(struct sim_worker *worker)
         trainer_step_end(worker);
         return;
     }
-    for (uint32_t i = 0; i < threads && op == NULL; i++)
+    for (uint32_t i = 0; i < threads && !op; i++)
         op = calls_run_next(&state->run, (first + i) % threads);
-    if (op == NULL)
+    if (!op)
         return;
     think(worker);
     if (!state->over)

@@ -106,7 +106,7 @@ static void expect_calls(struct ledger *ledger, const struct order *order)
     for (uint32_t i = 0; i < order->slot_count; i++)
         known.slots[i] = order->slots[i].id;
     const struct order_plan *plan = order_plan_of(order, order->phase);
-    ledger->replaced += plan != NULL && plan->replaces != 0;
+    ledger->replaced += plan && plan->replaces != 0;
     *stash = ledger->stashes[order->step - 1];
     calls_expect(&ledger->program->calls, (uint32_t)order->step, &known, stash, &calls);
     outcome->learning = known.learning;
@@ -153,9 +153,9 @@ static void check_distance(struct ledger *ledger, uint32_t rank, uint32_t index)
     const struct order *order = ledger->ranks[rank].order;
     for (uint32_t other = 0; other < ledger->program->world; other++) {
         const struct order *behind = ledger->ranks[other].order;
-        const bool here = behind != NULL && behind->step == order->step;
+        const bool here = behind && behind->step == order->step;
         const uint32_t low = here ? behind->low : 0;
-        if ((here && !behind->open) || (behind != NULL && behind->options.strict))
+        if ((here && !behind->open) || (behind && behind->options.strict))
             continue; // Settled, or its session is over; or nothing comes early there.
         if (index >= low + 2 * order->options.window)
             sim_fail(ledger->sim,
@@ -215,7 +215,7 @@ void ledger_final(struct ledger *ledger, uint32_t rank, uint32_t index, const st
     const struct program_slot *expected = expected_slot(ledger, step, &slot->id);
     if (slot->launched != everybody(ledger))
         sim_fail(ledger->sim, "position %" PRIu32 " is final, but not launched everywhere", index);
-    if (expected != NULL && !parts_equal(&expected->parts, parts))
+    if (expected && !parts_equal(&expected->parts, parts))
         sim_fail(ledger->sim,
                  "slot %" PRIu32 "#%" PRIu32 ".%" PRIu32 " of step %" PRIu64 " has parts %" PRIx64
                  ".%" PRIx64 ".%" PRIx64 ", the programs say %" PRIx64 ".%" PRIx64 ".%" PRIx64,
@@ -378,7 +378,7 @@ void ledger_ended(struct ledger *ledger, uint32_t rank, enum session_end end,
 void ledger_check(struct ledger *ledger, uint32_t rank)
 {
     const struct order *order = ledger->ranks[rank].order;
-    if (order == NULL || !order->open || order->failed)
+    if (!order || !order->open || order->failed)
         return;
     check_order(ledger, rank);
     const bool gated = order->options.strict && !order->header_equal;
@@ -428,7 +428,7 @@ static void check_same_verdict(const struct ledger *ledger)
         const bool between = ledger->faults && here->verdict == HALT_UNPLANNED;
         if (here->end != SESSION_HALTED || here->own_verdict || between)
             continue;
-        if (first == NULL)
+        if (!first)
             first = here;
         else if (first->verdict != here->verdict || strcmp(first->text, here->text) != 0)
             sim_fail(ledger->sim, "rank %" PRIu32 " ends with \"%s\", another with \"%s\"", rank,

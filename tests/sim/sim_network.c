@@ -196,7 +196,7 @@ static struct sim_event *event_new(struct sim *sim, enum event_kind kind, struct
     event->sequence = sim->sequence++;
     event->kind = kind;
     event->worker = worker;
-    event->peer = worker == NULL ? 0 : worker->peer;
+    event->peer = !worker ? 0 : worker->peer;
     event->size = size;
     if (size > 0)
         memcpy(event->bytes, bytes, size);
@@ -231,7 +231,7 @@ static void core_action(void *context, const struct coordinator_action *action)
     }
     struct sim_worker *worker = worker_of(sim, action->peer);
     // Streams that ended for the coordinator have lost their number, see core_stream_end.
-    if (worker == NULL)
+    if (!worker)
         sim_fail(sim, "the coordinator speaks to stream %" PRIu64 ", which has ended",
                  action->peer);
     if (action->kind == ACTION_CLOSE) {
@@ -480,11 +480,11 @@ static struct sim_collective *collective_of(struct sim_worker *worker, const str
 {
     struct sim *sim = worker->sim;
     struct sim_collective *collective = sim->collectives;
-    while (collective != NULL &&
+    while (collective &&
            !(key_equal(&collective->key, key) && strcmp(collective->job, worker->job) == 0 &&
              collective->generation.number == worker->generation.number))
         collective = collective->next;
-    if (collective != NULL)
+    if (collective)
         return collective;
     collective = calloc(1, sizeof(*collective));
     assert_non_null(collective);
@@ -750,11 +750,10 @@ void sim_begin(struct sim *sim, uint64_t seed)
     char(*trace)[SIM_TRACE_BYTES] = sim->trace;
     struct sim_worker **workers = sim->workers;
     memset(sim, 0, sizeof(*sim));
-    sim->memory = memory != NULL ? memory : malloc(coordinator_bytes());
-    sim->trace = trace != NULL ? trace : malloc(SIM_TRACE_LINES * sizeof(*trace));
-    sim->workers =
-        workers != NULL ? workers : malloc(SIM_MAX_WORKERS * sizeof(struct sim_worker *));
-    assert_true(sim->memory != NULL && sim->trace != NULL && sim->workers != NULL);
+    sim->memory = memory ? memory : malloc(coordinator_bytes());
+    sim->trace = trace ? trace : malloc(SIM_TRACE_LINES * sizeof(*trace));
+    sim->workers = workers ? workers : malloc(SIM_MAX_WORKERS * sizeof(struct sim_worker *));
+    assert_true(sim->memory && sim->trace && sim->workers);
     sim->seed = seed;
     sim->random = (seed + 1) * UINT64_C(0xd1342543de82ef95);
     sim->delay_ms = 10;
@@ -770,7 +769,7 @@ void sim_end(struct sim *sim)
     check_end(sim);
     while (sim->heap_count > 0)
         free(heap_pop(sim));
-    while (sim->collectives != NULL)
+    while (sim->collectives)
         collective_forget(sim, sim->collectives);
     for (uint32_t i = 0; i < sim->worker_count; i++) {
         free(sim->workers[i]->state);

@@ -382,7 +382,7 @@ static void memory_forget(const struct program *program, struct memory *memories
     for (uint32_t phase = 0; phase < PROGRAM_PHASES; phase++) {
         struct memory *memory = &memories[phase];
         held += memory->plan != UINT32_MAX;
-        if (memory->plan != UINT32_MAX && (oldest == NULL || memory->used < oldest->used))
+        if (memory->plan != UINT32_MAX && (!oldest || memory->used < oldest->used))
             oldest = memory;
     }
     if (held == program->plan_room)

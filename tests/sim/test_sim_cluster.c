@@ -295,11 +295,11 @@ static uint64_t run_seed(struct cluster *cluster, uint64_t seed, struct tally *t
         sim_fail(sim, "the run has not come to an end");
     check_finished(sim);
     expect(sim, scenario);
-    for (uint32_t i = 0; i < sim->worker_count && tally != NULL; i++) {
+    for (uint32_t i = 0; i < sim->worker_count && tally; i++) {
         tally->ends[sim->workers[i]->end]++;
         tally->verdicts[script_verdict(sim->workers[i])]++;
     }
-    if (tally != NULL)
+    if (tally)
         tally->events += sim->steps;
     const uint64_t hash = sim->trace_hash;
     sim_end(sim);
@@ -309,7 +309,7 @@ static uint64_t run_seed(struct cluster *cluster, uint64_t seed, struct tally *t
 static uint64_t number_from(const char *name, uint64_t otherwise)
 {
     const char *text = getenv(name);
-    return text == NULL || text[0] == '\0' ? otherwise : strtoull(text, NULL, 10);
+    return !text || text[0] == '\0' ? otherwise : strtoull(text, NULL, 10);
 }
 
 static void print_trace(const struct sim *sim)

@@ -201,7 +201,7 @@ static void family_buckets(struct drawn *drawn)
     for (uint32_t r = 0; r < 2; r++)
         snprintf(drawn->text[r], TEXT, "%s", bucket_programs[pair[r]]);
     drawn->config.plans[0] = DRAW_TEXT(drawn, plans);
-    if (drawn->config.plans[0] == NULL)
+    if (!drawn->config.plans[0])
         drawn->rule = EXPLORE_RESULTS;
     set_programs(drawn, 2, "");
 }
@@ -335,7 +335,7 @@ static void family_three(struct drawn *drawn)
     snprintf(drawn->text[2], TEXT, "%s", DRAW_TEXT(drawn, programs));
     drawn->config.plans[0] = DRAW_TEXT(drawn, plans);
     drawn->config.prompt = true;
-    if (drawn->config.plans[0] == NULL)
+    if (!drawn->config.plans[0])
         drawn->rule = EXPLORE_RESULTS;
     set_programs(drawn, 3, "");
 }
@@ -502,7 +502,7 @@ struct tally {
 static uint64_t number_from(const char *name, uint64_t otherwise)
 {
     const char *text = getenv(name);
-    return text == NULL || text[0] == '\0' ? otherwise : strtoull(text, NULL, 10);
+    return !text || text[0] == '\0' ? otherwise : strtoull(text, NULL, 10);
 }
 
 static void explore_one(const struct family *family, uint64_t number, struct tally *tally)
@@ -544,7 +544,7 @@ static void explore_family(const struct family *family, bool all)
     const uint64_t size = family_size(family);
     // A sanitizer is slow, and finds in a few worlds what it can find in many.
     const char *sanitizer = getenv("LOCKSTEP_TEST_SANITIZER");
-    const bool slow = sanitizer != NULL && sanitizer[0] != '\0';
+    const bool slow = sanitizer && sanitizer[0] != '\0';
     const uint64_t sample = all ? size : (family->sample + (slow ? 4 : 0)) / (slow ? 5 : 1);
     const double began = seconds_now();
     uint64_t random = 7;
@@ -568,13 +568,13 @@ static void test_families(void **state)
     (void)state;
     for (uint32_t i = 0; i < FAMILIES; i++) {
         const struct family *family = &families[i];
-        const bool all = which != NULL && strcmp(which, "all") == 0;
-        const bool named = which != NULL && strcmp(which, family->name) == 0;
+        const bool all = which && strcmp(which, "all") == 0;
+        const bool named = which && strcmp(which, family->name) == 0;
         if (named && only != UINT64_MAX) {
             explore_one(family, only, &tally);
             printf("%s %" PRIu64 ": %" PRIu64 " states\n", family->name, only, tally.states);
         }
-        if (which == NULL || which[0] == '\0' || all || (named && only == UINT64_MAX))
+        if (!which || which[0] == '\0' || all || (named && only == UINT64_MAX))
             explore_family(family, all || named);
     }
     explore_free();

@@ -300,7 +300,7 @@ static void count(const struct world *world, struct tally *tally)
         tally->settled += here->settled;
         for (uint64_t step = 1; step <= here->settled; step++)
             tally->planned += !world->ledger.outcomes[step].learning;
-        for (uint32_t i = 0; here->run != NULL && i < CALLS_MODULES * CALLS_BUCKETS; i++)
+        for (uint32_t i = 0; here->run && i < CALLS_MODULES * CALLS_BUCKETS; i++)
             tally->put_off += !parts_equal(&here->run->stash[i / CALLS_BUCKETS][i % CALLS_BUCKETS],
                                            &(struct parts){{0}});
     }
@@ -426,7 +426,7 @@ static uint64_t run_seed(struct world *world, uint64_t seed, struct tally *tally
 static uint64_t number_from(const char *name, uint64_t otherwise)
 {
     const char *text = getenv(name);
-    return text == NULL || text[0] == '\0' ? otherwise : strtoull(text, NULL, 10);
+    return !text || text[0] == '\0' ? otherwise : strtoull(text, NULL, 10);
 }
 
 static void print_tally(const struct tally *tally)
@@ -545,7 +545,7 @@ static void story_text(const struct sim *sim, const char *piece, char *text, siz
 {
     size_t used = 0;
     uint64_t line = 0;
-    while (line < sim->trace_count && strstr(sim->trace[line], piece) == NULL)
+    while (line < sim->trace_count && !strstr(sim->trace[line], piece))
         line++;
     for (; line < sim->trace_count; line++)
         used += (size_t)snprintf(text + used, bytes - used, "%s\n", sim->trace[line]);

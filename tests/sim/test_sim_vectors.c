@@ -110,11 +110,11 @@ static void test_every_vector_under_several_schedules(void **state)
     char text[VECTOR_LINE];
     struct tally tally = {0};
     const char *chosen = getenv("LOCKSTEP_TEST_VECTOR");
-    const uint32_t alone = chosen == NULL ? 0 : (uint32_t)strtoul(chosen, NULL, 10);
+    const uint32_t alone = !chosen ? 0 : (uint32_t)strtoul(chosen, NULL, 10);
     FILE *file = fopen("tests/golden/order/vectors.txt", "r");
     (void)state;
     assert_non_null(file);
-    for (uint32_t line = 1; fgets(text, sizeof(text), file) != NULL; line++)
+    for (uint32_t line = 1; fgets(text, sizeof(text), file); line++)
         if (text[0] != '#' && (alone == 0 || alone == line))
             check_line(text, line, alone == 0 ? SCHEDULES : SCHEDULES_ALONE, &tally);
     fclose(file);

@@ -17,9 +17,9 @@ enum {
 static char *field(char **rest, const char *separator)
 {
     char *start = *rest;
-    char *end = start == NULL ? NULL : strstr(start, separator);
-    *rest = end == NULL ? NULL : end + strlen(separator);
-    if (end != NULL)
+    char *end = !start ? NULL : strstr(start, separator);
+    *rest = !end ? NULL : end + strlen(separator);
+    if (end)
         *end = '\0';
     return start;
 }
@@ -32,9 +32,9 @@ static bool read_plans(struct world_config *config, char *text)
     uint32_t count = 0;
     char *known = field(&text, " + ");
     config->publish = text;
-    while (strcmp(known, "-") != 0 && known != NULL && count < WORLD_PLANS) {
+    while (strcmp(known, "-") != 0 && known && count < WORLD_PLANS) {
         config->plans[count++] = field(&known, ", ");
-        if (known == NULL)
+        if (!known)
             return true;
     }
     return count == 0;
@@ -46,8 +46,8 @@ static bool read_variant(struct vector_case *one, const char *name, uint32_t ran
     struct world_config *config = &one->config;
     const char *policies = strchr(name, '-');
     const char *const unplanned = "efd"; // As in enum order_unplanned.
-    if (policies == NULL || strlen(policies) != 3 || strlen(name) >= sizeof(one->name) ||
-        strchr(unplanned, policies[2]) == NULL || strchr("ez", policies[1]) == NULL)
+    if (!policies || strlen(policies) != 3 || strlen(name) >= sizeof(one->name) ||
+        !strchr(unplanned, policies[2]) || !strchr("ez", policies[1]))
         return false;
     memcpy(one->name, name, strlen(name) + 1);
     config->zero_defer = policies[1] == 'z';
@@ -62,7 +62,7 @@ static bool read_cases(struct vector *vector, const struct world_config *config,
 {
     char *names = field(&text, " => ");
     char *name;
-    while ((name = field(&names, " ")) != NULL) {
+    while ((name = field(&names, " "))) {
         struct vector_case *one = &vector->cases[vector->case_count];
         if (vector->case_count++ == VECTOR_CASES)
             return false;
@@ -86,9 +86,9 @@ bool vector_read(struct vector *vector, const char *line)
     text = field(&rest, " | ");
     snprintf(vector->family, sizeof(vector->family), "%.15s", text);
     text = field(&rest, " | ");
-    if (text == NULL || !read_plans(&config, text))
+    if (!text || !read_plans(&config, text))
         return false;
-    while ((text = field(&rest, " | ")) != NULL) {
+    while ((text = field(&rest, " | "))) {
         const bool is_case = strstr(text, " => ") != NULL;
         if (!is_case && config.ranks == WORLD_RANKS)
             return false;
@@ -110,7 +110,7 @@ static bool allows_error(const char *expected, const char *outcome)
     snprintf(text, sizeof(text), "%s", expected + 1);
     const char *step = field(&rest, ":");
     const char *kind;
-    while ((kind = field(&rest, "|")) != NULL) {
+    while ((kind = field(&rest, "|"))) {
         char allowed[96];
         // A wait for a call outside the plan is the same verdict as the call.
         snprintf(allowed, sizeof(allowed), "error %s %s", step,
@@ -146,13 +146,13 @@ static void expand_parts(struct text *text, char *parts, uint32_t step, const ch
 {
     const char *part;
     const char *comma = "";
-    while (parts[0] != '\0' && (part = field(&parts, "+")) != NULL) {
+    while (parts[0] != '\0' && (part = field(&parts, "+"))) {
         if (part[1] == '.')
             add(text, "%s%c:%s", comma, part[0], part + 2);
         else
             add(text, "%s%c:%" PRIu32 "%s", comma, part[0], step, call);
         comma = ",";
-        if (parts == NULL)
+        if (!parts)
             break;
     }
 }
@@ -163,12 +163,12 @@ static void expand(struct text *text, char *steps)
     char *slots;
     char *slot;
     add(text, "ok");
-    for (uint32_t step = 0; (slots = field(&steps, "/")) != NULL; step++) {
-        while (slots != NULL && slots[0] != '\0') {
+    for (uint32_t step = 0; (slots = field(&steps, "/")); step++) {
+        while (slots && slots[0] != '\0') {
             slot = field(&slots, ",");
             const char *call = field(&slot, "=");
             add(text, " %" PRIu32 "%s={", step, call);
-            if (slot != NULL)
+            if (slot)
                 expand_parts(text, slot, step, call);
             add(text, "}");
         }
@@ -179,13 +179,13 @@ static void expand(struct text *text, char *steps)
 // Whether two lists, "0.0A0,1.0B0" and "1:0B0,0:0A0}", hold the same: what is put off has no order.
 static bool same_list(char *expected, const char *outcome)
 {
-    const size_t length = expected == NULL ? 0 : strlen(expected);
+    const size_t length = !expected ? 0 : strlen(expected);
     char *part;
     if (strlen(outcome) != length + 1)
         return false;
-    while (expected != NULL && (part = field(&expected, ",")) != NULL) {
+    while (expected && (part = field(&expected, ","))) {
         part[1] = ':';
-        if (strstr(outcome, part) == NULL)
+        if (!strstr(outcome, part))
             return false;
     }
     return true;
@@ -207,7 +207,7 @@ bool vector_allows(const char *expected, const char *outcome)
     char *rest = copy;
     char *one;
     snprintf(copy, sizeof(copy), "%s", expected);
-    while ((one = field(&rest, " or ")) != NULL)
+    while ((one = field(&rest, " or ")))
         if (allows_one(one, outcome))
             return true;
     return false;

@@ -46,7 +46,7 @@ static bool slot_can_end(const struct world *world, const struct world_launch *l
     for (uint32_t q = 0; q < world->config.ranks; q++) {
         const struct world_launch *first = world->state.ranks[q].launches;
         const struct world_launch *other = launch_like(world, q, launch, step);
-        if (other == NULL)
+        if (!other)
             return false;
         if (world_in_set(world->config.strict, q) && other > first && !other[-1].final &&
             !slot_can_end(world, other - 1, step, depth + 1))
@@ -183,7 +183,7 @@ static void publish_happens(struct world *world)
     part->number = ++learning->plan_number;
     part->phase = world_phase(phase);
     replaced = order_plan_of(&world->orders[0], part->phase);
-    part->replaces = replaced == NULL ? 0 : replaced->number;
+    part->replaces = !replaced ? 0 : replaced->number;
     part->hash = UINT64_C(0x5851f42d4c957f2d) * (part->number + 1);
     part->slot_total = part->slot_count;
     part->last = true;
@@ -334,8 +334,7 @@ uint32_t world_events(const struct world *world, struct world_event events[WORLD
     for (uint32_t r = 0; r < world->config.ranks; r++)
         rank_events(world, r, &list);
     if (list.count > 0) // When all is over there is nothing to be published or to be struck.
-        event_add(&list, world->config.publish != NULL && !world->state.published, EVENT_PUBLISH, 0,
-                  0);
+        event_add(&list, world->config.publish && !world->state.published, EVENT_PUBLISH, 0, 0);
     event_add(&list, list.count > 0 && strike_can(world), EVENT_STRIKE, world->config.victim, 0);
     return list.count;
 }
@@ -393,7 +392,7 @@ static void event_happens(struct world *world, const struct world_event *event)
 void world_do(struct world *world, const struct world_event *event)
 {
     char text[WORLD_TEXT];
-    if (world->say != NULL) {
+    if (world->say) {
         world_event_text(world, event, text);
         world_say(world, "%s", text);
     }

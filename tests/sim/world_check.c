@@ -308,14 +308,14 @@ static bool end_fits(struct world *world, const struct world_rank **failed)
         done += rank->mode == MODE_DONE;
         if (rank->mode != MODE_FAILED)
             continue;
-        if (*failed == NULL)
+        if (!*failed)
             *failed = rank;
         if ((*failed)->halt != rank->halt || (*failed)->halt_text != rank->halt_text)
             world_fault(world, "ranks fail for different reasons");
         if (rank->halt != HALT_LOST && (*failed)->settled != rank->settled)
             world_fault(world, "ranks fail in different steps");
     }
-    if (*failed != NULL && (*failed)->halt != HALT_LOST && done > 0)
+    if (*failed && (*failed)->halt != HALT_LOST && done > 0)
         world_fault(world, "a rank is done, and another fails");
     return world->fault[0] == '\0';
 }
@@ -377,11 +377,10 @@ static void write_contents(struct writer *writer, const struct world *world,
         for (uint32_t i = 0; i < rank->made_count; i++) {
             const struct world_made *made = &rank->made[i];
             const struct world_made *by = &rank->made[made->carrier];
-            const bool here = slot == NULL
-                                  ? made->where == MADE_STASHED
-                                  : made->where == MADE_RESULT && by->step == slot->step &&
-                                        by->module == slot->module && by->call == slot->call &&
-                                        by->bucket == slot->bucket;
+            const bool here = !slot ? made->where == MADE_STASHED
+                                    : made->where == MADE_RESULT && by->step == slot->step &&
+                                          by->module == slot->module && by->call == slot->call &&
+                                          by->bucket == slot->bucket;
             if (!here)
                 continue;
             write(writer, "%s%" PRIu32 ":", first ? "" : ",", r);
@@ -434,7 +433,7 @@ bool world_outcome(struct world *world, char *text, size_t bytes)
         return true;
     if (!end_fits(world, &failed))
         return false;
-    if (failed != NULL)
+    if (failed)
         return end_failed(world, failed, text, bytes);
     end_done(world, text, bytes);
     return world->fault[0] == '\0';

@@ -34,7 +34,7 @@ void world_say(const struct world *world, const char *format, ...)
 {
     char line[2 * WORLD_TEXT];
     va_list arguments;
-    if (world->say == NULL)
+    if (!world->say)
         return;
     va_start(arguments, format);
     vsnprintf(line, sizeof(line), format, arguments);
@@ -48,7 +48,7 @@ void world_rank_fails(struct world *world, uint32_t r, enum halt_kind halt, cons
     struct world_rank *rank = &world->state.ranks[r];
     if (!world_lives(rank))
         return;
-    if (text == NULL) // The verdict of the close wave.
+    if (!text) // The verdict of the close wave.
         text = "calls outside the plan";
     world_say(world, "    rank %" PRIu32 " fails: %s", r, text);
     rank->mode = MODE_FAILED;
@@ -241,9 +241,9 @@ bool world_begin(struct world *world, const struct world_config *config)
         world_fault(world, "the programs or plans make no sense");
         return false;
     }
-    if (memory == NULL)
+    if (!memory)
         memory = malloc(coordinator_bytes());
-    if (memory == NULL)
+    if (!memory)
         abort();
     world->core = coordinator_init(memory, &core);
     for (uint32_t r = 0; r < config->ranks; r++)

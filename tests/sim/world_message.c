@@ -40,13 +40,13 @@ static struct world_message *message_add(struct world *world, const uint8_t *byt
         world->message_room = world->message_room == 0 ? 64 : 2 * world->message_room;
         world->messages =
             realloc(world->messages, world->message_room * sizeof(world->messages[0]));
-        if (world->messages == NULL)
+        if (!world->messages)
             abort();
     }
     message = &world->messages[world->message_count++];
     memset(message, 0, sizeof(*message));
     message->bytes = malloc(size);
-    if (message->bytes == NULL)
+    if (!message->bytes)
         abort();
     memcpy(message->bytes, bytes, size);
     message->size = size;
@@ -64,7 +64,7 @@ uint32_t world_keep_up(struct world *world, const struct up_message *message)
         return number;
     struct world_message *kept = message_add(world, bytes, size);
     kept->up = calloc(1, sizeof(*kept->up));
-    if (kept->up == NULL || codec_decode_up(bytes, size, kept->up, NULL) != CODEC_OK)
+    if (!kept->up || codec_decode_up(bytes, size, kept->up, NULL) != CODEC_OK)
         abort();
     return number;
 }
@@ -80,7 +80,7 @@ uint32_t world_keep_down(struct world *world, const struct down_message *message
         return number;
     struct world_message *kept = message_add(world, bytes, size);
     kept->down = calloc(1, sizeof(*kept->down));
-    if (kept->down == NULL || codec_decode_down(bytes, size, kept->down, NULL) != CODEC_OK)
+    if (!kept->down || codec_decode_down(bytes, size, kept->down, NULL) != CODEC_OK)
         abort();
     return number;
 }

@@ -54,7 +54,7 @@ static void reader_close(struct reader *reader, uint8_t module)
 static void reader_call(struct reader *reader, uint8_t module)
 {
     const char tail = reader->at[1];
-    const bool tailed = tail != '\0' && strchr("!()?%", tail) != NULL;
+    const bool tailed = tail != '\0' && strchr("!()?%", tail);
     reader->at += tailed ? 2 : 1;
     if (tail == '(' || tail == '!' || !tailed)
         reader_open(reader, module);
@@ -108,12 +108,12 @@ static bool program_read_rank(struct world_program *program, const struct world_
 {
     struct reader reader = {.config = config, .rank = rank};
     uint32_t step = 0;
-    for (; step < WORLD_PLANS && config->plans[step] != NULL; step++) {
+    for (; step < WORLD_PLANS && config->plans[step]; step++) {
         reader.at = config->plans[step];
         reader_step(&reader, &program->rows[rank][step]);
     }
     program->plans = step;
-    for (reader.at = config->programs[rank]; reader.at != NULL && step < WORLD_STEPS;) {
+    for (reader.at = config->programs[rank]; reader.at && step < WORLD_STEPS;) {
         reader_step(&reader, &program->rows[rank][step++]);
         if (reader.fails || *reader.at == '\0')
             break;
@@ -122,7 +122,7 @@ static bool program_read_rank(struct world_program *program, const struct world_
     if (rank > 0 && program->steps != step)
         return false;
     program->steps = step;
-    return !reader.fails && reader.at != NULL && *reader.at == '\0';
+    return !reader.fails && reader.at && *reader.at == '\0';
 }
 
 bool world_program_read(struct world_program *program, const struct world_config *config)

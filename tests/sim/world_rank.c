@@ -29,7 +29,7 @@ void world_made_move(struct world_rank *rank, const struct slot_id *id, enum mad
                      enum made_where to)
 {
     const struct world_made *carrier = made_find(rank, id);
-    for (uint32_t i = 0; carrier != NULL && i < rank->made_count; i++)
+    for (uint32_t i = 0; carrier && i < rank->made_count; i++)
         if (rank->made[i].carrier == carrier - rank->made && rank->made[i].where == from)
             rank->made[i].where = (uint8_t)to;
 }

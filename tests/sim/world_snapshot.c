@@ -218,7 +218,7 @@ static void snapshot_grow(struct world_snapshot *snapshot, size_t size)
     free(snapshot->bytes);
     snapshot->room = size + size / 2;
     snapshot->bytes = malloc(snapshot->room);
-    if (snapshot->bytes == NULL)
+    if (!snapshot->bytes)
         abort();
 }
 

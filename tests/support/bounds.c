@@ -12,7 +12,7 @@
 uint32_t test_slow(void)
 {
     const char *factor = getenv("LOCKSTEP_TEST_SLOW");
-    const int value = factor == NULL ? 1 : atoi(factor);
+    const int value = !factor ? 1 : atoi(factor);
     return value > 0 ? (uint32_t)value : 1;
 }
 
@@ -20,5 +20,5 @@ uint64_t test_bound_ms(uint64_t ms)
 {
     const char *ci = getenv("CI");
     const uint32_t slow = test_slow();
-    return ms * (ci != NULL && strcmp(ci, "true") == 0 && slow < CI_FACTOR ? CI_FACTOR : slow);
+    return ms * (ci && strcmp(ci, "true") == 0 && slow < CI_FACTOR ? CI_FACTOR : slow);
 }

@@ -68,7 +68,7 @@ static _Noreturn void coordinator_exec(int output)
 static void coordinator_read_line(int input, char *line, size_t bytes)
 {
     size_t size = 0;
-    while (size + 1 < bytes && memchr(line, '\n', size) == NULL) {
+    while (size + 1 < bytes && !memchr(line, '\n', size)) {
         const ssize_t got = read(input, line + size, bytes - 1 - size);
         if (got <= 0)
             fail_msg("lockstep-coordinator did not start (LOCKSTEP_TEST_BIN?)");
@@ -91,7 +91,7 @@ static void coordinator_start(void)
     coordinator_read_line(output[0], line, sizeof(line));
     close(output[0]);
     found = strstr(line, key);
-    if (found == NULL)
+    if (!found)
         fail_msg("lockstep-coordinator said: %s", line);
     snprintf(coordinator_address, sizeof(coordinator_address), "%.*s",
              (int)strcspn(found + sizeof(key) - 1, "\""), found + sizeof(key) - 1);
@@ -146,7 +146,7 @@ void rank_fail(struct rank *rank, const char *file, int line, const char *format
                  file, line, rank->label, rank->world_size, rank->setting->name, text);
     cond_broadcast(&cluster->changed);
     mutex_unlock(&cluster->mutex);
-    if (rank->session != NULL)
+    if (rank->session)
         lockstep_abort(rank->session, "a check of the test failed");
     longjmp(rank->out, 1);
 }
@@ -162,7 +162,7 @@ void rank_check_status(struct rank *rank, int expected, int status, const char *
 
 void rank_check_text(struct rank *rank, const char *part, const char *file, int line)
 {
-    if (strstr(lockstep_error_text(), part) == NULL)
+    if (!strstr(lockstep_error_text(), part))
         rank_fail(rank, file, line, "the error text has no '%s': %s", part, lockstep_error_text());
 }
 
@@ -220,7 +220,7 @@ static void rank_open(struct rank *rank)
     const struct cluster_test *test = rank->cluster->test;
     struct lockstep_config config = rank_config(rank);
     uint32_t given = 0;
-    if (test->configure != NULL)
+    if (test->configure)
         test->configure(rank, &config);
     RANK_OK(rank, lockstep_open(&config, &rank->session));
     RANK_OK(rank, lockstep_world(rank->session, &given, NULL));
@@ -242,7 +242,7 @@ static void rank_run(void *argument)
     struct cluster *cluster = rank->cluster;
     rank_live(rank);
     rank_enter(rank, "lockstep_close at the end of the test", 0);
-    if (rank->session != NULL)
+    if (rank->session)
         lockstep_close(rank->session);
     rank->session = NULL;
     rank_left(rank, 0);
@@ -264,7 +264,7 @@ static void cluster_print_rank(const struct rank *rank)
         return;
     }
     fprintf(stderr, "  %s: %s%s of step %" PRIu64 " (line %d) since %" PRIu64 ".%" PRIu64 " s\n",
-            rank->label, call == NULL ? "outside the library" : "in ", call == NULL ? "" : call,
+            rank->label, !call ? "outside the library" : "in ", !call ? "" : call,
             atomic_load(&rank->step), atomic_load(&rank->line), since_ms / 1000,
             since_ms % 1000 / 100);
 }
@@ -273,11 +273,11 @@ static void cluster_print_rank(const struct rank *rank)
 static void cluster_print_devices(void)
 {
     const char *path = getenv("LOCKSTEP_NCCL_LIBRARY");
-    void *library = path == NULL ? NULL : dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+    void *library = !path ? NULL : dlopen(path, RTLD_NOW | RTLD_NOLOAD);
     fake_nccl_report_function *report;
     char text[4096] = "";
-    *(void **)&report = library == NULL ? NULL : dlsym(library, "fake_nccl_report");
-    if (report == NULL)
+    *(void **)&report = !library ? NULL : dlsym(library, "fake_nccl_report");
+    if (!report)
         return;
     report(text, sizeof(text));
     fprintf(stderr, "  NCCL: %s\n", text[0] == '\0' ? "nothing stands" : text);
@@ -363,7 +363,7 @@ static uint64_t cluster_judge(struct cluster *cluster)
 // Before the threads of the ranks are there, and after those of the last world.
 static void cluster_environment(const char *name, const char *value)
 {
-    if (value != NULL)
+    if (value)
         setenv(name, value, 1);
     else
         unsetenv(name);
@@ -499,7 +499,7 @@ static void stamp_left_out(void **state)
 static bool stamp_all_algorithms(void)
 {
     const char *which = getenv("LOCKSTEP_TEST_ALGORITHMS");
-    return which != NULL && strcmp(which, "all") == 0;
+    return which && strcmp(which, "all") == 0;
 }
 
 // Sanitizers are slow. Of the torn loopbacks one is enough for each: for threads the one that moves
@@ -508,11 +508,11 @@ static bool stamp_all_algorithms(void)
 static bool stamp_leaves_out(const struct stamp *stamp, const struct setting *setting)
 {
     const char *sanitizer = getenv("LOCKSTEP_TEST_SANITIZER");
-    if (sanitizer == NULL || sanitizer[0] == '\0')
+    if (!sanitizer || sanitizer[0] == '\0')
         return false;
     if (setting->torn_bytes != 0)
         return setting->torn_bytes != (strcmp(sanitizer, "thread") == 0 ? 1000 : 7);
-    return stamp->worlds == NULL && setting->devices == 0 && !stamp_all_algorithms() &&
+    return !stamp->worlds && setting->devices == 0 && !stamp_all_algorithms() &&
            (setting->world_size == 2) != (setting->transport == LOCKSTEP_TRANSPORT_TCP);
 }
 
@@ -523,7 +523,7 @@ static bool stamp_wants(const struct stamps *all, const struct stamp *stamp,
         return devices_always(all->group, stamp->name) ||
                (stamp_all_algorithms() && !devices_never(all->group, stamp->name, setting->name));
     return (setting->torn_bytes == 0 || all->torn) &&
-           (setting->algorithm == NULL || stamp_all_algorithms());
+           (!setting->algorithm || stamp_all_algorithms());
 }
 
 // Of the usual worlds one is enough where ranks have devices, and for each torn loopback, of which
@@ -535,7 +535,7 @@ static const uint32_t *stamp_worlds(const struct stamps *all, const struct stamp
     static const uint32_t two[] = {2, 0};
     static const uint32_t three[] = {3, 0};
     static const uint32_t four[] = {4, 0};
-    if (stamp->worlds != NULL)
+    if (stamp->worlds)
         return stamp->worlds;
     if (setting->torn_bytes != 0 && !stamp_all_algorithms())
         return setting->torn_bytes == 7 ? two : three;
@@ -575,7 +575,7 @@ static int stamp_run_over(const struct stamps *all, const struct stamp *stamps, 
     uint32_t total = 0;
     for (uint32_t i = 0; i < count; i++)
         total += stamp_one(all, &stamps[i], &stamped[total], &tests[total]);
-    if (getenv("LOCKSTEP_TEST_FILTER") != NULL)
+    if (getenv("LOCKSTEP_TEST_FILTER"))
         cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
     return _cmocka_run_group_tests(all->group, tests, total, NULL, NULL);
 }

@@ -36,7 +36,7 @@ static uint64_t random_below(uint64_t *state, uint64_t limit)
 
 static void *checked(void *memory)
 {
-    if (memory == NULL)
+    if (!memory)
         abort();
     return memory;
 }

@@ -51,7 +51,7 @@ void *device_trainer_allocate(struct rank *rank, const struct device_trainer *tr
     const size_t bytes = (size_t)elements * sizeof(float);
     uint64_t address = 0;
     void *memory = NULL;
-    if (trainer->cuda == NULL) {
+    if (!trainer->cuda) {
         memory = calloc(1, bytes);
     } else {
         DEVICE_CUDA(rank, trainer, mem_alloc(&address, bytes));
@@ -80,7 +80,7 @@ void device_trainer_open(struct rank *rank, struct device_trainer *trainer)
 
 void device_trainer_release(struct rank *rank, const struct device_trainer *trainer, void *memory)
 {
-    if (trainer->cuda == NULL)
+    if (!trainer->cuda)
         free(memory);
     else
         DEVICE_CUDA(rank, trainer, mem_free((uint64_t)(uintptr_t)memory));
@@ -89,7 +89,7 @@ void device_trainer_release(struct rank *rank, const struct device_trainer *trai
 void device_trainer_close(struct rank *rank, struct device_trainer *trainer)
 {
     int device;
-    if (rank->session != NULL)
+    if (rank->session)
         RANK_OK(rank, lockstep_close(rank->session));
     rank->session = NULL;
     for (uint32_t p = 0; p < DEVICE_PARAMETERS; p++) {
@@ -100,7 +100,7 @@ void device_trainer_close(struct rank *rank, struct device_trainer *trainer)
     device_trainer_release(rank, trainer, trainer->buffer);
     free(trainer->made_buffer);
     free(trainer->result);
-    if (trainer->cuda == NULL)
+    if (!trainer->cuda)
         return;
     for (uint32_t i = 0; i < DEVICE_MAKERS; i++)
         DEVICE_CUDA(rank, trainer, stream_destroy(trainer->makes[i]));
@@ -168,7 +168,7 @@ void device_trainer_put(struct rank *rank, const struct device_trainer *trainer,
 {
     const size_t bytes = (size_t)device_sizes[parameter] * sizeof(float);
     const float *made = device_trainer_made(trainer, parameter, to);
-    if (trainer->cuda == NULL)
+    if (!trainer->cuda)
         memcpy(to, made, bytes);
     else
         DEVICE_CUDA(rank, trainer, memcpy_htod_async((uint64_t)(uintptr_t)to, made, bytes, stream));
@@ -185,14 +185,14 @@ void device_trainer_make(struct rank *rank, const struct device_trainer *trainer
 
 void *device_trainer_stream(const struct device_trainer *trainer, uint32_t parameter)
 {
-    return trainer->cuda == NULL ? NULL : trainer->makes[parameter % DEVICE_MAKERS];
+    return !trainer->cuda ? NULL : trainer->makes[parameter % DEVICE_MAKERS];
 }
 
 const float *device_trainer_look(struct rank *rank, const struct device_trainer *trainer,
                                  uint32_t parameter, const float *from)
 {
     const size_t bytes = (size_t)device_sizes[parameter] * sizeof(float);
-    if (trainer->cuda == NULL)
+    if (!trainer->cuda)
         return from;
     memset(trainer->result, 0xee, bytes);
     DEVICE_CUDA(
@@ -221,8 +221,8 @@ void device_trainer_expect(struct rank *rank, const struct device_trainer *train
 void *device_fake(const char *name)
 {
     void *library = dlopen(getenv("LOCKSTEP_CUDA_LIBRARY"), RTLD_NOW | RTLD_NOLOAD);
-    void *function = library == NULL ? NULL : dlsym(library, name);
-    if (function == NULL)
+    void *function = !library ? NULL : dlsym(library, name);
+    if (!function)
         fail_msg("the fake driver has no %s", name);
     return function;
 }
@@ -302,7 +302,7 @@ int device_stories_run(const char *group, const struct device_story *stories, si
     setenv("FAKE_CUDA_LAZY_US", "20000", 1);
     setenv("FAKE_CUDA_DELAY_US", "0-200", 1);
     setenv("FAKE_CUDA_URGENT_US", "500", 1);
-    if (getenv("LOCKSTEP_TEST_FILTER") != NULL)
+    if (getenv("LOCKSTEP_TEST_FILTER"))
         cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
     return _cmocka_run_group_tests(group, tests, stamped + more_count, NULL, NULL);
 }

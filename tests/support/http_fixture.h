@@ -32,7 +32,7 @@ struct http_fixture {
 
 static inline struct snapshot *http_fixture_picture(const struct http_fixture *fixture)
 {
-    struct snapshot *snapshot = calloc(1, sizeof *snapshot);
+    struct snapshot *snapshot = calloc(1, sizeof(*snapshot));
     const uint32_t count = atomic_load(&fixture->workers);
     const uint32_t stall = atomic_load(&fixture->stall);
     if (!snapshot)
@@ -40,21 +40,21 @@ static inline struct snapshot *http_fixture_picture(const struct http_fixture *f
     snapshot->made_ms = clock_now_ms();
     snapshot->job_count = 1;
     snapshot->worker_count = count;
-    snapshot->workers = calloc(count, sizeof *snapshot->workers);
-    snapshot->modules = calloc(1, sizeof *snapshot->modules);
-    snapshot->stalls = calloc(1, sizeof *snapshot->stalls);
-    snapshot->rates = calloc(1, sizeof *snapshot->rates);
-    snapshot->events = calloc(1, sizeof *snapshot->events);
+    snapshot->workers = calloc(count, sizeof(*snapshot->workers));
+    snapshot->modules = calloc(1, sizeof(*snapshot->modules));
+    snapshot->stalls = calloc(1, sizeof(*snapshot->stalls));
+    snapshot->rates = calloc(1, sizeof(*snapshot->rates));
+    snapshot->events = calloc(1, sizeof(*snapshot->events));
     if (!snapshot->workers || !snapshot->modules || !snapshot->stalls || !snapshot->rates ||
         !snapshot->events)
         abort();
     struct snapshot_job *job = &snapshot->jobs[0];
-    snprintf(job->view.name, sizeof job->view.name, "job");
+    snprintf(job->view.name, sizeof(job->view.name), "job");
     job->workers.count = count;
     for (uint32_t i = 0; i < count; i++) {
         snapshot->workers[i].rank = i;
         snapshot->workers[i].has_rank = true;
-        memset(snapshot->workers[i].mark, 'm', sizeof snapshot->workers[i].mark - 1);
+        memset(snapshot->workers[i].mark, 'm', sizeof(snapshot->workers[i]).mark - 1);
     }
     job->stalls.count = stall > 0;
     snapshot->stalls[0] = (struct stall_view){.number = stall, .active = true, .kind = STALL_LINK};
@@ -110,7 +110,7 @@ static inline int http_fixture_open(struct http_fixture *fixture, struct http_co
     atomic_store(&fixture->answering, true);
     atomic_store(&fixture->workers, 4);
     atomic_store(&fixture->stall, 0);
-    snprintf(config.endpoint.host, sizeof config.endpoint.host, "127.0.0.1");
+    snprintf(config.endpoint.host, sizeof(config.endpoint.host), "127.0.0.1");
     config.process.version = "1";
     config.board = &fixture->board;
     config.asks = &fixture->asks;

@@ -82,7 +82,7 @@ INTERPOSED int posix_memalign(void **memory, size_t alignment, size_t size)
     if (ALLOCATION_FAILS())
         return ENOMEM;
     *memory = __libc_memalign(alignment, size);
-    return *memory == NULL ? ENOMEM : 0;
+    return *!memory ? ENOMEM : 0;
 }
 
 INTERPOSED void free(void *memory)
@@ -94,14 +94,14 @@ INTERPOSED char *strdup(const char *text)
 {
     const size_t size = strlen(text) + 1;
     char *copy = ALLOCATION_FAILS() ? NULL : __libc_malloc(size);
-    return copy == NULL ? NULL : memcpy(copy, text, size);
+    return !copy ? NULL : memcpy(copy, text, size);
 }
 
 INTERPOSED char *strndup(const char *text, size_t most)
 {
     const size_t size = strnlen(text, most);
     char *copy = ALLOCATION_FAILS() ? NULL : __libc_calloc(1, size + 1);
-    return copy == NULL ? NULL : memcpy(copy, text, size);
+    return !copy ? NULL : memcpy(copy, text, size);
 }
 
 #endif

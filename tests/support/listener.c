@@ -21,7 +21,7 @@ struct listener *listener_of(const struct rank *rank)
 static void listener_log(void *context, lockstep_log_level level, const char *line)
 {
     struct listener *listener = context;
-    if (strstr(line, listener->event) == NULL || level != LOCKSTEP_LOG_WARN)
+    if (!strstr(line, listener->event) || level != LOCKSTEP_LOG_WARN)
         return;
     mutex_lock(&listener->mutex);
     listener->lines++;
@@ -32,7 +32,7 @@ static void listener_log(void *context, lockstep_log_level level, const char *li
 static void listener_configure(struct rank *rank, struct lockstep_config *config)
 {
     const struct listeners *listeners = rank->context;
-    if (listeners->further != NULL)
+    if (listeners->further)
         listeners->further(rank, config);
     config->log = listener_log;
     config->log_context = listener_of(rank);

@@ -32,7 +32,7 @@ void trainer_shuffle(uint32_t *order, uint32_t count, uint64_t seed)
 
 static lockstep_dtype shape_dtype(const struct module_shape *shape, uint32_t parameter)
 {
-    return shape->dtypes == NULL ? LOCKSTEP_FLOAT32 : shape->dtypes[parameter];
+    return !shape->dtypes ? LOCKSTEP_FLOAT32 : shape->dtypes[parameter];
 }
 
 static size_t shape_size(const struct module_shape *shape, uint32_t parameter)
@@ -53,7 +53,7 @@ static size_t trainer_place(struct trained_module *module, char *block)
     for (uint32_t p = shape->count; p-- > 0;) {
         const size_t size = shape_size(shape, p);
         used = (used + size - 1) / size * size;
-        if (block != NULL)
+        if (block)
             module->gradients[p] = block + used;
         used += shape_bytes(shape, p);
         if (shape->scattered)
@@ -97,7 +97,7 @@ void trainer_make(struct rank *rank, const struct module_shape *shape, uint32_t 
     config.unused = shape->unused;
     config.calls_per_step = shape->calls_per_step;
     config.wire = shape->wire;
-    if (shape->configure != NULL)
+    if (shape->configure)
         shape->configure(module, &config);
     RANK_OK(rank, lockstep_module_register(rank->session, &config, &module->module));
 }
@@ -164,7 +164,7 @@ static double trainer_mean(const struct rank *rank, const struct trained_module 
     int64_t sum = 0;
     int64_t total = 0;
     for (uint32_t r = 0; r < rank->world_size; r++) {
-        const int64_t weight = weights == NULL ? 1 : (int64_t)weights[r];
+        const int64_t weight = !weights ? 1 : (int64_t)weights[r];
         const int64_t factor = is_sum ? weight > 0 : weight;
         sum += factor * trainer_known(module, r, step, parameter, element);
         total += weight;

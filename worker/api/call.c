@@ -17,18 +17,17 @@
 int module_check(struct lockstep_module *module)
 {
     if (!handle_is(HANDLE_MODULE, module))
-        return error_set(LOCKSTEP_E_INVALID, module == NULL
-                                                 ? "the module is NULL"
-                                                 : "this is not a module, or it was closed");
+        return error_set(LOCKSTEP_E_INVALID,
+                         !module ? "the module is NULL" : "this is not a module, or it was closed");
     return session_check(module->session);
 }
 
 int call_check(struct lockstep_call *call)
 {
     if (!handle_is(HANDLE_CALL, call))
-        return error_set(LOCKSTEP_E_INVALID, call == NULL ? "the call is NULL"
-                                                          : "this is not a call, or its module "
-                                                            "was closed");
+        return error_set(LOCKSTEP_E_INVALID, !call ? "the call is NULL"
+                                                   : "this is not a call, or its module "
+                                                     "was closed");
     return session_check(call->module->session);
 }
 
@@ -123,7 +122,7 @@ static int call_check_begin(struct lockstep_module *module)
                          "module '%s': no call in step %" PRIu64 ", for which this rank said that "
                          "it is exhausted",
                          module->name, session->step);
-    if (opened_read(module).call != NULL)
+    if (opened_read(module).call)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': its call is open: call lockstep_call_end first",
                          module->name);
@@ -177,7 +176,7 @@ int lockstep_call_begin(lockstep_module *module, lockstep_call **call)
     int status = module_check(module);
     if (status < 0)
         return status;
-    if (call == NULL)
+    if (!call)
         return error_set(LOCKSTEP_E_INVALID, "call is NULL: nowhere to put the handle");
     *call = NULL;
     status = call_check_begin(module);
@@ -192,16 +191,14 @@ int lockstep_call_begin(lockstep_module *module, lockstep_call **call)
 int lockstep_call_current(lockstep_module *module, lockstep_call **call)
 {
     int status = module_check(module);
-    if (call != NULL)
+    if (call)
         *call = NULL;
-    if (status == 0 && call == NULL)
+    if (status == 0 && !call)
         status = error_set(LOCKSTEP_E_INVALID, "call is NULL: nowhere to put the handle");
     if (status < 0)
         return status;
     *call = opened_read(module).call;
-    return *call != NULL
-               ? 0
-               : error_set(LOCKSTEP_E_INVALID, "module '%s': no call is open", module->name);
+    return *call ? 0 : error_set(LOCKSTEP_E_INVALID, "module '%s': no call is open", module->name);
 }
 
 // Nothing can be reported in it any more, and nothing that was reported is in flight.

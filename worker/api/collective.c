@@ -63,7 +63,7 @@ static struct lockstep_work *collective_take_work_locked(struct lockstep_session
 {
     struct lockstep_work *work = session->free_work;
     mutex_assert_held(&session->mutex);
-    if (work != NULL) {
+    if (work) {
         session->free_work = work->next_free;
         session->works_taken++;
     }
@@ -182,7 +182,7 @@ static bool collective_fits(const struct lockstep_session *session, uint64_t cou
 static int collective_check(const struct lockstep_session *session, const char *name,
                             uint64_t count, const struct collective *like)
 {
-    if (name == NULL || name[0] == '\0' || strlen(name) >= LOCKSTEP_NAME_BYTES ||
+    if (!name || name[0] == '\0' || strlen(name) >= LOCKSTEP_NAME_BYTES ||
         !utf8_valid(name, strlen(name)))
         return error_set(LOCKSTEP_E_INVALID, "a collective's name has 1 to %d bytes of UTF-8",
                          LOCKSTEP_NAME_BYTES - 1);
@@ -222,9 +222,9 @@ static int collective_check(const struct lockstep_session *session, const char *
 static bool form_is(const struct plain_form *form, const char *name, uint64_t count,
                     const struct collective *like)
 {
-    return name != NULL && form->name_bytes > 0 && form->elements == count &&
-           form->kind == like->kind && form->dtype == like->dtype && form->op == like->op &&
-           form->root == like->root && strcmp(form->name, name) == 0;
+    return name && form->name_bytes > 0 && form->elements == count && form->kind == like->kind &&
+           form->dtype == like->dtype && form->op == like->op && form->root == like->root &&
+           strcmp(form->name, name) == 0;
 }
 
 // False: there are too many names.
@@ -236,7 +236,7 @@ static bool form_fill_locked(struct lockstep_session *session, const char *name,
     const uint64_t hash = hash64(name, length);
     form->name_bytes = 0;
     form->use = collective_name_locked(session, hash == 0 ? 1 : hash);
-    if (form->use == NULL)
+    if (!form->use)
         return false;
     collective.elements = count;
     collective.algorithm = tune_algorithm(session, &collective);
@@ -267,15 +267,15 @@ static int collective_make_locked(struct lockstep_session *session, const struct
     const struct lent_range range = {(uintptr_t)data,
                                      (uintptr_t)data + form->elements * dtype_size(like->dtype)};
     const int status =
-        caller == CALLER_TRAINER && data != NULL ? lent_check_locked(session, form, &range) : 0;
+        caller == CALLER_TRAINER && data ? lent_check_locked(session, form, &range) : 0;
     if (status < 0)
         return status;
     struct lockstep_work *work = collective_take_work_locked(session);
-    if (work == NULL)
+    if (!work)
         return error_set(LOCKSTEP_E_INVALID, "%d collectives are in flight: wait for one first",
                          LOCKSTEP_MAX_PLAIN);
     struct collective *collective = &work->collective;
-    if (data != NULL)
+    if (data)
         lent_add_locked(work, &range);
     else
         data = &work->barrier;
@@ -407,7 +407,7 @@ static void collective_tell_awaited_locked(const struct lockstep_session *sessio
 {
     const struct lockstep_work *work = session->awaited;
     mutex_assert_held(&session->mutex);
-    if (work == NULL || strncmp(work->name, LIBRARY_PREFIX, strlen(LIBRARY_PREFIX)) == 0)
+    if (!work || strncmp(work->name, LIBRARY_PREFIX, strlen(LIBRARY_PREFIX)) == 0)
         return;
     text_copy(beat->collective, sizeof(beat->collective), work->name);
     beat->collective_use = work->collective.tag.slot;
@@ -545,7 +545,7 @@ int collective_call(struct lockstep_session *session, const char *name, void *da
 static int collective_find(const struct lockstep_session *session, const char *name,
                            const void *data, uint64_t count, struct collective *like)
 {
-    if (session->device == NULL || data == NULL)
+    if (!session->device || !data)
         return 0;
     const int status = collective_check(session, name, count, like); // The text below names it.
     if (status < 0)
@@ -564,7 +564,7 @@ static int collective_async(struct lockstep_session *session, const char *name, 
                             uint64_t count, struct collective *like, struct lockstep_work **work)
 {
     int status;
-    if (work == NULL)
+    if (!work)
         return error_set(LOCKSTEP_E_INVALID, "work is NULL: nowhere to put the handle");
     *work = NULL;
     status = session_check(session);
@@ -592,7 +592,7 @@ static enum api_function collective_function(const struct collective *like, cons
 {
     if (like->kind == COLLECTIVE_BROADCAST)
         return API_BROADCAST;
-    return data == NULL ? API_BARRIER : API_ALLREDUCE;
+    return !data ? API_BARRIER : API_ALLREDUCE;
 }
 
 static int collective_blocking(struct lockstep_session *session, const char *name, void *data,
@@ -628,7 +628,7 @@ static struct collective collective_broadcast(lockstep_dtype dtype, uint32_t roo
 int lockstep_allreduce(lockstep_session *session, const char *name, void *data, uint64_t count,
                        lockstep_dtype dtype, lockstep_op op, uint32_t timeout_ms)
 {
-    if (data == NULL && count > 0)
+    if (!data && count > 0)
         return error_set(LOCKSTEP_E_INVALID, "data is NULL and count is %" PRIu64, count);
     struct collective like = collective_allreduce(dtype, op);
     return collective_blocking(session, name, data, count, &like, timeout_ms);
@@ -638,7 +638,7 @@ int lockstep_allreduce_async(lockstep_session *session, const char *name, void *
                              uint64_t count, lockstep_dtype dtype, lockstep_op op,
                              lockstep_work **work)
 {
-    if (data == NULL && count > 0)
+    if (!data && count > 0)
         return error_set(LOCKSTEP_E_INVALID, "data is NULL and count is %" PRIu64, count);
     struct collective like = collective_allreduce(dtype, op);
     return collective_async(session, name, data, count, &like, work);
@@ -647,7 +647,7 @@ int lockstep_allreduce_async(lockstep_session *session, const char *name, void *
 int lockstep_broadcast(lockstep_session *session, const char *name, void *data, uint64_t count,
                        lockstep_dtype dtype, uint32_t root, uint32_t timeout_ms)
 {
-    if (data == NULL && count > 0)
+    if (!data && count > 0)
         return error_set(LOCKSTEP_E_INVALID, "data is NULL and count is %" PRIu64, count);
     struct collective like = collective_broadcast(dtype, root);
     return collective_blocking(session, name, data, count, &like, timeout_ms);
@@ -657,7 +657,7 @@ int lockstep_broadcast_async(lockstep_session *session, const char *name, void *
                              uint64_t count, lockstep_dtype dtype, uint32_t root,
                              lockstep_work **work)
 {
-    if (data == NULL && count > 0)
+    if (!data && count > 0)
         return error_set(LOCKSTEP_E_INVALID, "data is NULL and count is %" PRIu64, count);
     struct collective like = collective_broadcast(dtype, root);
     return collective_async(session, name, data, count, &like, work);
@@ -682,9 +682,9 @@ int lockstep_work_wait(lockstep_work *work, uint32_t timeout_ms)
         return error_set(LOCKSTEP_E_FORKED,
                          "this process was forked from the one that opened the session");
     if (!handle_is(HANDLE_WORK, work))
-        return error_set(LOCKSTEP_E_INVALID, work == NULL ? "the work is NULL"
-                                                          : "this is not work, or its session was "
-                                                            "closed");
+        return error_set(LOCKSTEP_E_INVALID, !work ? "the work is NULL"
+                                                   : "this is not work, or its session was "
+                                                     "closed");
     const struct visit visit = progress_enter(work->session, API_WORK_WAIT, PROGRESS_NO_MODULE, 0);
     await_enter(API_WORK_WAIT, LOCKSTEP_MAX_MODULES);
     return progress_leave(&visit, collective_wait(work, timeout_ms));

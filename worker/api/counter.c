@@ -44,7 +44,7 @@ static int counter_check(struct lockstep_session *session, const char *name)
     const int status = session_check(session);
     if (status < 0)
         return status;
-    if (name == NULL || name[0] == '\0' || strlen(name) >= LOCKSTEP_NAME_BYTES)
+    if (!name || name[0] == '\0' || strlen(name) >= LOCKSTEP_NAME_BYTES)
         return error_set(LOCKSTEP_E_INVALID, "a counter's name has 1 to %d bytes",
                          LOCKSTEP_NAME_BYTES - 1);
     return 0;
@@ -65,12 +65,12 @@ static int counter_add_locked(struct lockstep_session *session, const char *name
 {
     const uint64_t hash = hash64(name, strlen(name));
     struct counter *counter = counter_find_locked(session, hash, false);
-    const int status = counter_check_sum(counter == NULL ? 0 : counter->pending, name, delta);
+    const int status = counter_check_sum(!counter ? 0 : counter->pending, name, delta);
     if (status < 0)
         return status;
-    if (counter == NULL)
+    if (!counter)
         counter = counter_find_locked(session, hash, true);
-    if (counter == NULL)
+    if (!counter)
         return error_set(LOCKSTEP_E_INVALID, "a job has at most %d counters; '%s' is one more",
                          LOCKSTEP_MAX_COUNTERS, name);
     counter->pending += delta;
@@ -94,11 +94,11 @@ int lockstep_counter_read(lockstep_session *session, const char *name, int64_t *
     const int status = counter_check(session, name);
     if (status < 0)
         return status;
-    if (total == NULL)
+    if (!total)
         return error_set(LOCKSTEP_E_INVALID, "total is NULL: nowhere to put the counter's value");
     mutex_lock(&session->mutex);
     counter = counter_find_locked(session, hash64(name, strlen(name)), false);
-    *total = counter == NULL ? 0 : counter->total;
+    *total = !counter ? 0 : counter->total;
     mutex_unlock(&session->mutex);
     return 0;
 }
@@ -139,7 +139,7 @@ void counter_apply(struct lockstep_session *session, const struct commit_wave *r
     session->counter_overflow |= result->counter_overflow != 0;
     for (uint32_t i = 0; i < result->counter_count; i++) {
         struct counter *counter = counter_find_locked(session, result->counters[i].name, true);
-        if (counter == NULL)
+        if (!counter)
             session->counter_overflow = true;
         else
             counter->total = counter_sum(counter->total, result->counters[i].delta);
@@ -153,7 +153,7 @@ static int counter_check_mark(struct lockstep_session *session, const char *text
     const int status = session_check(session);
     if (status < 0)
         return status;
-    if (text == NULL || !utf8_valid(text, strlen(text)))
+    if (!text || !utf8_valid(text, strlen(text)))
         return error_set(LOCKSTEP_E_INVALID, "a mark is a text in UTF-8");
     return 0;
 }
@@ -171,7 +171,7 @@ int lockstep_mark(lockstep_session *session, const char *text)
 
 int lockstep_pause(lockstep_session *session, const char *reason, uint64_t expected_ms)
 {
-    const char *text = reason == NULL ? "paused" : reason;
+    const char *text = !reason ? "paused" : reason;
     const int status = counter_check_mark(session, text);
     if (status < 0)
         return status;

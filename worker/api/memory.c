@@ -67,7 +67,7 @@ static bool memory_is_small(size_t bytes)
 // False: there is no such memory.
 static bool memory_get_shared(struct lockstep_session *session, size_t bytes, void **memory)
 {
-    if (session->regions == NULL)
+    if (!session->regions)
         return false;
     return memory_is_small(bytes) ? arenas_get(&session->arenas, bytes, memory) == 0
                                   : regions_make(session->regions, bytes, memory) == 0;
@@ -83,7 +83,7 @@ static int memory_get(struct lockstep_session *session, size_t bytes, void **mem
 
 static bool memory_put_shared(struct lockstep_session *session, void *memory, size_t bytes)
 {
-    if (session->regions == NULL)
+    if (!session->regions)
         return false;
     return memory_is_small(bytes) ? arenas_put(&session->arenas, memory, bytes)
                                   : regions_free(session->regions, memory) == 0;
@@ -91,13 +91,13 @@ static bool memory_put_shared(struct lockstep_session *session, void *memory, si
 
 static void memory_put(struct lockstep_session *session, void *memory, size_t bytes)
 {
-    if (memory != NULL && !memory_put_shared(session, memory, bytes))
+    if (memory && !memory_put_shared(session, memory, bytes))
         memory_unmap(memory, bytes);
 }
 
 static bool memory_inside(const void *memory, const void *block, size_t bytes)
 {
-    return block != NULL && (const char *)memory >= (const char *)block &&
+    return block && (const char *)memory >= (const char *)block &&
            (const char *)memory < (const char *)block + bytes;
 }
 
@@ -107,18 +107,18 @@ int lockstep_alloc(lockstep_session *session, size_t bytes, void **memory)
 {
     struct memory_block *block;
     int status = session_check(session);
-    if (memory != NULL)
+    if (memory)
         *memory = NULL;
     if (status < 0)
         return status;
-    if (memory == NULL)
+    if (!memory)
         return error_set(LOCKSTEP_E_INVALID, "nowhere to put the address");
     if (session->allocation_count == LOCKSTEP_MAX_ALLOCATIONS)
         return error_set(LOCKSTEP_E_INVALID,
                          "a session has at most %d blocks from lockstep_alloc: free one first",
                          LOCKSTEP_MAX_ALLOCATIONS);
     block = calloc(1, sizeof(*block));
-    if (block == NULL)
+    if (!block)
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
     status = memory_get(session, bytes, &block->memory);
     if (status < 0) {
@@ -172,7 +172,7 @@ static int memory_check_unused(const struct lockstep_session *session,
 {
     for (uint32_t m = 0; m < session->module_count; m++) {
         const struct tensor *tensor = memory_user(session->modules[m], block);
-        if (tensor != NULL)
+        if (tensor)
             return error_set(
                 LOCKSTEP_E_INVALID,
                 "'%s' of module '%s' lies in this memory: move it, or close the module",
@@ -186,7 +186,7 @@ int lockstep_free(lockstep_session *session, void *memory)
     int status = session_check(session);
     if (status < 0)
         return status;
-    for (struct memory_block **at = &session->allocations; *at != NULL; at = &(*at)->next) {
+    for (struct memory_block **at = &session->allocations; *at; at = &(*at)->next) {
         if ((*at)->memory != memory)
             continue;
         status = memory_check_unused(session, *at);
@@ -194,15 +194,14 @@ int lockstep_free(lockstep_session *session, void *memory)
             memory_remove(session, at);
         return status;
     }
-    return error_set(LOCKSTEP_E_INVALID, memory == NULL
-                                             ? "the memory is NULL"
-                                             : "this memory is not from lockstep_alloc of this "
-                                               "session, or it was freed");
+    return error_set(LOCKSTEP_E_INVALID, !memory ? "the memory is NULL"
+                                                 : "this memory is not from lockstep_alloc of this "
+                                                   "session, or it was freed");
 }
 
 void memory_fini(struct lockstep_session *session)
 {
-    while (session->allocations != NULL)
+    while (session->allocations)
         memory_remove(session, &session->allocations);
     arenas_fini(&session->arenas);
     regions_close(session->regions);
@@ -243,7 +242,7 @@ static size_t memory_place(struct lockstep_module *module, char *block)
         used = (used + MEMORY_BUCKET_ALIGN - 1) / MEMORY_BUCKET_ALIGN * MEMORY_BUCKET_ALIGN;
         for (uint32_t i = 0; i < bucket->count; i++) {
             const uint32_t parameter = layout->order[bucket->first + i];
-            if (block != NULL)
+            if (block)
                 memory_set_gradient(module, parameter, block + used);
             used += module->shapes[parameter].elements * size;
         }
@@ -289,7 +288,7 @@ int lockstep_module_gradients(lockstep_module *module, void **gradients, uint32_
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s' has %" PRIu32 " parameters, and count is %" PRIu32,
                          module->name, module->parameter_count, count);
-    if (gradients == NULL && count > 0)
+    if (!gradients && count > 0)
         return error_set(LOCKSTEP_E_INVALID, "module '%s': nowhere to put the addresses",
                          module->name);
     bytes = memory_place(module, NULL);
@@ -330,7 +329,7 @@ int lockstep_parameter_move(lockstep_module *module, uint32_t parameter, void *d
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s' has %" PRIu32 " parameters; there is no number %" PRIu32,
                          module->name, module->parameter_count, parameter);
-    if (gradient != NULL && module->parameters[parameter].ignored)
+    if (gradient && module->parameters[parameter].ignored)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': parameter '%s' is ignored and has no gradient", module->name,
                          module->parameters[parameter].name);
@@ -345,7 +344,7 @@ int lockstep_parameter_move(lockstep_module *module, uint32_t parameter, void *d
     status = residency_move(module, parameter, data, gradient);
     if (status < 0)
         return status;
-    if (data != NULL)
+    if (data)
         module->parameters[parameter].data = data;
     shared_move(module, parameter);
     memory_set_gradient(module, parameter, gradient);
@@ -364,7 +363,7 @@ int lockstep_buffer_move(lockstep_module *module, uint32_t buffer, void *data)
                          "module '%s' has %" PRIu32 " buffers; there is no number %" PRIu32,
                          module->name, module->buffer_count, buffer);
     tensor = &module->buffers[buffer];
-    if (data == NULL && tensor->elements > 0)
+    if (!data && tensor->elements > 0)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': buffer '%s' has %" PRIu64 " elements and data NULL",
                          module->name, tensor->name, tensor->elements);

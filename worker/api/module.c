@@ -34,7 +34,7 @@
 
 static int module_check_name(const char *name, const char *what, uint32_t index)
 {
-    if (name == NULL || name[0] == '\0')
+    if (!name || name[0] == '\0')
         return error_set(LOCKSTEP_E_INVALID, "%s %" PRIu32 " has no name", what, index);
     if (strlen(name) >= LOCKSTEP_NAME_BYTES)
         return error_set(LOCKSTEP_E_INVALID,
@@ -53,11 +53,11 @@ static int module_count_elements(const char *name, uint32_t dims, const int64_t 
 {
     uint64_t count = 1;
     bool empty = false;
-    if (dims > LOCKSTEP_MAX_DIMS || (dims > 0 && shape == NULL))
+    if (dims > LOCKSTEP_MAX_DIMS || (dims > 0 && !shape))
         return error_set(LOCKSTEP_E_INVALID,
                          "'%s' has %" PRIu32 " dimensions%s; at most %d are "
                          "possible",
-                         name, dims, shape == NULL ? " and no shape" : "", LOCKSTEP_MAX_DIMS);
+                         name, dims, !shape ? " and no shape" : "", LOCKSTEP_MAX_DIMS);
     for (uint32_t i = 0; i < dims; i++) {
         if (shape[i] < 0)
             return error_set(LOCKSTEP_E_INVALID,
@@ -87,7 +87,7 @@ static int module_fill_strides(struct tensor *tensor, const char *name, const in
         dense *= tensor->shape[i] > 0 ? tensor->shape[i] : 1;
         left |= (uint32_t)(tensor->shape[i] > 1) << i;
     }
-    if (strides == NULL || tensor->elements == 0)
+    if (!strides || tensor->elements == 0)
         return 0;
     for (dense = 1; left != 0;) {
         uint32_t next = 0;
@@ -142,7 +142,7 @@ static int module_fill_tensor(struct tensor *tensor, const struct lockstep_modul
                                    &tensor->elements);
     if (status < 0)
         return status;
-    if (from->data == NULL && tensor->elements > 0)
+    if (!from->data && tensor->elements > 0)
         return error_set(LOCKSTEP_E_INVALID, "'%s' has %" PRIu64 " elements and data NULL",
                          from->name, tensor->elements);
     tensor->dims = from->dims;
@@ -155,7 +155,7 @@ static int module_fill_tensor(struct tensor *tensor, const struct lockstep_modul
     tensor->flags = from->flags;
     tensor->ignored = module_ignores(config, from->name);
     tensor->name = strdup(from->name);
-    return tensor->name == NULL ? error_set(LOCKSTEP_E_SYSTEM, "no memory") : 0;
+    return !tensor->name ? error_set(LOCKSTEP_E_SYSTEM, "no memory") : 0;
 }
 
 static int module_fill_count(struct lockstep_module *module, uint32_t index,
@@ -277,7 +277,7 @@ static int module_check_unique(const struct tensor *tensors, uint32_t count, con
     while (capacity < count * 2)
         capacity *= 2;
     seen = calloc(capacity, sizeof(*seen));
-    if (seen == NULL)
+    if (!seen)
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
     for (uint32_t i = 0; i < count && status == 0; i++) {
         uint32_t at = (uint32_t)hash64(tensors[i].name, strlen(tensors[i].name)) & (capacity - 1);
@@ -298,13 +298,13 @@ static int module_check_unique(const struct tensor *tensors, uint32_t count, con
 
 void module_free(struct lockstep_module *module)
 {
-    if (module == NULL)
+    if (!module)
         return;
-    for (uint32_t i = 0; module->parameters != NULL && i < module->parameter_count; i++)
+    for (uint32_t i = 0; module->parameters && i < module->parameter_count; i++)
         free(module->parameters[i].name);
-    for (uint32_t i = 0; module->buffers != NULL && i < module->buffer_count; i++)
+    for (uint32_t i = 0; module->buffers && i < module->buffer_count; i++)
         free(module->buffers[i].name);
-    for (uint32_t i = 0; module->contributions != NULL && i < module->contribution_count; i++)
+    for (uint32_t i = 0; module->contributions && i < module->contribution_count; i++)
         contribution_fini(&module->contributions[i]);
     free(module->contributions);
     deferral_end(module);
@@ -350,10 +350,9 @@ static bool module_allocate_tensors(struct lockstep_module *module,
     module->frozen = module_array(config->parameter_count, sizeof(*module->frozen));
     module->unused_in = module_array(config->parameter_count, sizeof(*module->unused_in));
     module->calls = module_array((uint32_t)config->calls_per_step, sizeof(*module->calls));
-    return module->name != NULL && module->parameters != NULL && module->buffers != NULL &&
-           module->shapes != NULL && module->bucket_of != NULL && module->homes != NULL &&
-           module->awaits != NULL && module->replica_data != NULL && module->frozen != NULL &&
-           module->unused_in != NULL && module->calls != NULL;
+    return module->name && module->parameters && module->buffers && module->shapes &&
+           module->bucket_of && module->homes && module->awaits && module->replica_data &&
+           module->frozen && module->unused_in && module->calls;
 }
 
 static bool module_allocate_layouts(struct lockstep_module *module)
@@ -361,7 +360,7 @@ static bool module_allocate_layouts(struct lockstep_module *module)
     const uint32_t count = module->parameter_count;
     module->word_capacity = 1 + 2 * count;
     module->words = module_array(module->word_capacity, sizeof(*module->words));
-    return sets_allocate_layout(&module->next, count) && module->words != NULL;
+    return sets_allocate_layout(&module->next, count) && module->words;
 }
 
 static bool module_allocate_contributions(struct lockstep_module *module)
@@ -444,7 +443,7 @@ static int module_add_handles(struct lockstep_module *module)
 // Those that were not added are not missed.
 void module_remove_handles(struct lockstep_module *module)
 {
-    for (uint32_t i = 0; module->calls != NULL && i < module->calls_per_step; i++)
+    for (uint32_t i = 0; module->calls && i < module->calls_per_step; i++)
         handle_remove(&module->calls[i]);
     handle_remove(module);
 }
@@ -469,7 +468,7 @@ static int module_build(struct lockstep_session *session,
     struct lockstep_module *module = calloc(1, sizeof(*module));
     int status;
     *made = module;
-    if (module == NULL)
+    if (!module)
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
     module->session = session;
     module->index = session->module_count;
@@ -495,7 +494,7 @@ static int module_widen(const struct lockstep_module_config *given,
 {
     const struct lockstep_module_config defaults = LOCKSTEP_MODULE_INIT;
     *whole = defaults;
-    if (given == NULL)
+    if (!given)
         return error_set(LOCKSTEP_E_INVALID, "the module's description is NULL");
     if (given->struct_bytes < offsetof(struct lockstep_module_config, calls_per_step) ||
         given->struct_bytes > sizeof(*whole) ||
@@ -520,11 +519,11 @@ static int module_check_patterns(const struct lockstep_module_config *config)
         return error_set(LOCKSTEP_E_INVALID,
                          "ignore_count is %" PRIu64 "; a module has at most %d patterns",
                          config->ignore_count, LOCKSTEP_MAX_IGNORE);
-    if (config->ignore_count > 0 && config->ignore == NULL)
+    if (config->ignore_count > 0 && !config->ignore)
         return error_set(LOCKSTEP_E_INVALID, "the module's description has an ignore_count and no "
                                              "patterns");
     for (uint32_t i = 0; i < config->ignore_count && status == 0; i++) {
-        if (config->ignore[i] == NULL || config->ignore[i][0] == '\0')
+        if (!config->ignore[i] || config->ignore[i][0] == '\0')
             return error_set(LOCKSTEP_E_INVALID, "ignore pattern %" PRIu32 " is empty", i);
         status = module_check_name(config->ignore[i], "ignore pattern", i);
     }
@@ -549,8 +548,8 @@ static int module_config(const struct lockstep_module_config *given,
         return error_set(LOCKSTEP_E_INVALID,
                          "calls_per_step is %" PRIu64 "; a module has at most %d in a step",
                          whole->calls_per_step, LOCKSTEP_MAX_CALLS);
-    if ((whole->parameter_count > 0 && whole->parameters == NULL) ||
-        (whole->buffer_count > 0 && whole->buffers == NULL))
+    if ((whole->parameter_count > 0 && !whole->parameters) ||
+        (whole->buffer_count > 0 && !whole->buffers))
         return error_set(LOCKSTEP_E_INVALID, "the module's description has a count and no array");
     if ((unsigned)whole->gradient_kind > LOCKSTEP_GRADIENT_SUM ||
         (unsigned)whole->unused > LOCKSTEP_UNUSED_ACCEPT)
@@ -595,7 +594,7 @@ static int module_check_room(const struct lockstep_session *session,
 
 static void module_unregister(struct lockstep_module *module)
 {
-    if (module == NULL)
+    if (!module)
         return;
     module_remove_handles(module);
     module_free(module);
@@ -607,9 +606,9 @@ int lockstep_module_register(lockstep_session *session, const struct lockstep_mo
     struct lockstep_module_config whole;
     struct lockstep_module *made = NULL;
     int status = session_check(session);
-    if (module != NULL)
+    if (module)
         *module = NULL;
-    if (status == 0 && module == NULL)
+    if (status == 0 && !module)
         status = error_set(LOCKSTEP_E_INVALID, "module is NULL: nowhere to put the handle");
     if (status == 0)
         status = module_config(config, &whole);

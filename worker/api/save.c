@@ -48,7 +48,7 @@ static void save_sync_directory(const char *path)
 {
     char directory[SAVE_PATH_BYTES];
     const char *slash = strrchr(path, '/');
-    const size_t length = slash == NULL ? 0 : (size_t)(slash - path) + 1;
+    const size_t length = !slash ? 0 : (size_t)(slash - path) + 1;
     int fd;
     memcpy(directory, path, length);
     memcpy(directory + length, ".", 2);
@@ -108,8 +108,8 @@ static int save_check(lockstep_session *session, enum saved_kind kind, const cha
     const int status = session_check(session);
     if (status < 0)
         return status;
-    if (path == NULL || path[0] == '\0')
-        return error_set(LOCKSTEP_E_INVALID, "the path is %s", path == NULL ? "NULL" : "empty");
+    if (!path || path[0] == '\0')
+        return error_set(LOCKSTEP_E_INVALID, "the path is %s", !path ? "NULL" : "empty");
     if (session->step_open)
         return error_set(LOCKSTEP_E_INVALID, "step %" PRIu64 " is open: save after its end",
                          session->step);
@@ -130,7 +130,7 @@ static int save_save(lockstep_session *session, enum saved_kind kind, const char
     if (status < 0)
         return status;
     file = open_memstream(&bytes, &size);
-    if (file == NULL)
+    if (!file)
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
     saved_write(session, kind, file);
     whole = fflush(file) == 0;
@@ -172,8 +172,8 @@ static int save_read_file(const char *path, char **bytes, size_t *size)
     if (status == 0) {
         *size = (size_t)about.st_size;
         *bytes = malloc(*size + 1);
-        status = *bytes == NULL ? error_set(LOCKSTEP_E_SYSTEM, "no memory")
-                                : save_read_all(fd, path, *bytes, *size);
+        status = !*bytes ? error_set(LOCKSTEP_E_SYSTEM, "no memory")
+                         : save_read_all(fd, path, *bytes, *size);
     }
     if (fd >= 0)
         (void)close(fd);
@@ -198,8 +198,8 @@ static int save_check_load(lockstep_session *session, const char *path)
     const int status = session_check(session);
     if (status < 0)
         return status;
-    if (path == NULL || path[0] == '\0')
-        return error_set(LOCKSTEP_E_INVALID, "the path is %s", path == NULL ? "NULL" : "empty");
+    if (!path || path[0] == '\0')
+        return error_set(LOCKSTEP_E_INVALID, "the path is %s", !path ? "NULL" : "empty");
     if (session->loaded[0] != '\0')
         return error_set(LOCKSTEP_E_INVALID, "a file was loaded already");
     if (session->started || session->step > 0)

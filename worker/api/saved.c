@@ -65,9 +65,9 @@ static const struct module_set *saved_next_set(const struct lockstep_module *mod
     const struct module_set *next = NULL;
     for (const struct module_set *set = module->sets; set < module->sets + LOCKSTEP_MAX_SETS;
          set++) {
-        const bool later = before == NULL || set->used > before->used ||
-                           (set->used == before->used && set > before);
-        if (set->hash != 0 && set->learned && later && (next == NULL || set->used < next->used))
+        const bool later =
+            !before || set->used > before->used || (set->used == before->used && set > before);
+        if (set->hash != 0 && set->learned && later && (!next || set->used < next->used))
             next = set;
     }
     return next;
@@ -79,7 +79,7 @@ static void saved_write_module(struct lockstep_module *module, FILE *file)
     module->set->used = module->session->step;
     fprintf(file, "module ");
     saved_name(file, module->name);
-    while ((set = saved_next_set(module, set)) != NULL)
+    while ((set = saved_next_set(module, set)))
         saved_write_set(module, &set->layout, file);
 }
 
@@ -163,13 +163,13 @@ static int saved_fault(const struct saved_reader *reader, const char *format, ..
 static void saved_split(struct saved_reader *reader)
 {
     char *rest = reader->text;
-    while (rest != NULL && reader->word_count < SAVED_WORDS) {
+    while (rest && reader->word_count < SAVED_WORDS) {
         reader->words[reader->word_count++] = rest;
         rest = strchr(rest, ' ');
-        if (rest != NULL)
+        if (rest)
             *rest++ = '\0';
     }
-    if (rest != NULL)
+    if (rest)
         reader->word_count = SAVED_WORDS + 1;
 }
 
@@ -177,12 +177,12 @@ static void saved_split(struct saved_reader *reader)
 static int saved_advance(struct saved_reader *reader)
 {
     const char *newline = memchr(reader->at, '\n', (size_t)(reader->end - reader->at));
-    const size_t size = newline == NULL ? 0 : (size_t)(newline - reader->at);
+    const size_t size = !newline ? 0 : (size_t)(newline - reader->at);
     reader->word_count = 0;
     if (reader->at == reader->end)
         return 0;
     reader->line++;
-    if (newline == NULL || size >= sizeof(reader->text) || memchr(reader->at, '\0', size) != NULL)
+    if (!newline || size >= sizeof(reader->text) || memchr(reader->at, '\0', size))
         return saved_fault(reader, "this is no line of a saved file");
     memcpy(reader->text, reader->at, size);
     reader->text[size] = '\0';
@@ -219,7 +219,7 @@ static int saved_digit(char digit)
 {
     const char *const digits = "0123456789abcdef";
     const char *found = digit == '\0' ? NULL : strchr(digits, digit);
-    return found == NULL ? -1 : (int)(found - digits);
+    return !found ? -1 : (int)(found - digits);
 }
 
 // A name as it was before saved_name, in place.
@@ -369,7 +369,7 @@ static int saved_read_module(struct saved_reader *reader, struct lockstep_module
         sets_forget(module);
     while (status == 0 && saved_is(reader, "set", 3))
         status = saved_read_set(reader, module);
-    if (reader->takes && module->set == NULL && sets_enter_module(module, 0) < 0)
+    if (reader->takes && !module->set && sets_enter_module(module, 0) < 0)
         status = LOCKSTEP_E_SYSTEM;
     return status;
 }
@@ -493,20 +493,20 @@ int saved_read(struct lockstep_session *session, enum saved_kind kind, const cha
         if (session->modules[m]->parameter_count > most)
             most = session->modules[m]->parameter_count;
     }
-    if (reader != NULL) {
+    if (reader) {
         reader->session = session;
         reader->kind = kind;
         reader->path = path;
         reader->shapes = calloc((size_t)most + 1, sizeof(*reader->shapes));
         reader->words_of_layout = calloc(2 * (size_t)most + 1, sizeof(*reader->words_of_layout));
     }
-    if (reader == NULL || reader->shapes == NULL || reader->words_of_layout == NULL)
+    if (!reader || !reader->shapes || !reader->words_of_layout)
         status = error_set(LOCKSTEP_E_SYSTEM, "no memory");
     else
         status = saved_pass(reader, bytes, size, false);
     if (status == 0)
         status = saved_pass(reader, bytes, size, true);
-    if (reader != NULL) {
+    if (reader) {
         free(reader->shapes);
         free(reader->words_of_layout);
     }

@@ -76,7 +76,7 @@ static int state_hash_device(const struct lockstep_session *session, const struc
     const size_t bytes = tensor->elements * dtype_size(tensor->dtype);
     char *piece = malloc(STATE_PIECE_BYTES);
     struct hash64 hash;
-    int status = piece == NULL ? error_set(LOCKSTEP_E_SYSTEM, "no memory") : 0;
+    int status = !piece ? error_set(LOCKSTEP_E_SYSTEM, "no memory") : 0;
     hash64_init(&hash, 0);
     for (size_t at = 0; at < bytes && status == 0; at += STATE_PIECE_BYTES) {
         const size_t size = bytes - at < STATE_PIECE_BYTES ? bytes - at : STATE_PIECE_BYTES;
@@ -108,7 +108,7 @@ static int state_collect(const struct lockstep_session *session, struct state_li
     list->tensors = calloc(room, sizeof(*list->tensors));
     list->hashes = calloc(room, sizeof(*list->hashes));
     list->vector = calloc(room, sizeof(*list->vector));
-    if (list->tensors == NULL || list->hashes == NULL || list->vector == NULL) {
+    if (!list->tensors || !list->hashes || !list->vector) {
         state_free(list);
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
     }
@@ -263,7 +263,7 @@ static int state_make_groups(struct lockstep_session *session)
     uint32_t used = 0;
     session->group_tensors = calloc(session->tensor_count + 1, sizeof(*session->group_tensors));
     session->group_extents = calloc(session->tensor_count + 1, sizeof(*session->group_extents));
-    if (session->group_tensors == NULL || session->group_extents == NULL)
+    if (!session->group_tensors || !session->group_extents)
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
     for (int policy = LOCKSTEP_BUFFER_BROADCAST; policy <= LOCKSTEP_BUFFER_SUM; policy++) {
         for (int dtype = DTYPE_FLOAT32; dtype <= DTYPE_UINT8; dtype++) {
@@ -281,7 +281,7 @@ static int state_make_groups(struct lockstep_session *session)
 void state_fini(struct lockstep_session *session)
 {
     for (uint32_t g = 0; g < session->group_count; g++) {
-        if (session->groups[g].ready.event != NULL)
+        if (session->groups[g].ready.event)
             device_event_free(session->groups[g].ready_device, session->groups[g].ready.event);
     }
     free(session->group_tensors);
@@ -298,23 +298,23 @@ static void state_follow(const struct lockstep_session *session, struct buffer_g
 {
     struct device_ready *ready = &group->ready;
     struct device *device = session->device;
-    if (!group->on_devices || session->device == NULL)
+    if (!group->on_devices || !session->device)
         return;
     like->device = session->device;
     ready->pending = stream != NULL;
-    if (stream == NULL)
+    if (!stream)
         return;
     for (uint32_t i = 1; i < session->own_devices && !device_has_stream(device, stream); i++)
         device = session->devices[i];
-    if (group->ready_device != device && ready->event != NULL) {
+    if (group->ready_device != device && ready->event) {
         device_event_free(group->ready_device, ready->event);
         ready->event = NULL;
     }
-    if (ready->event == NULL)
+    if (!ready->event)
         ready->event = device_event_make(device);
     group->ready_device = device;
     ready->stream = stream;
-    if (ready->event == NULL || device_event_record(device, ready->event, stream) < 0)
+    if (!ready->event || device_event_record(device, ready->event, stream) < 0)
         return;
     like->ready = ready;
     like->ready_count = 1;
@@ -465,7 +465,7 @@ int lockstep_state_hash(lockstep_session *session, uint64_t *hash)
 {
     struct state_list list;
     int status = state_check_ready(session);
-    if (status == 0 && hash == NULL)
+    if (status == 0 && !hash)
         status = error_set(LOCKSTEP_E_INVALID, "hash is NULL: nowhere to put it");
     if (status == 0)
         status = state_collect(session, &list);

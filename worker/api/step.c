@@ -37,7 +37,7 @@ static int step_options(const struct lockstep_step_options *given,
 {
     const struct lockstep_step_options defaults = LOCKSTEP_STEP_INIT;
     *whole = defaults;
-    if (given == NULL)
+    if (!given)
         return 0;
     if (given->struct_bytes < offsetof(struct lockstep_step_options, accumulate) ||
         given->struct_bytes > sizeof(*whole))
@@ -58,8 +58,8 @@ static int step_options(const struct lockstep_step_options *given,
                          "; a rank has at most %llu, which is 2^%d, "
                          "so that the sum over all ranks is exact",
                          whole->weight, LOCKSTEP_MAX_WEIGHT, LOCKSTEP_MAX_WEIGHT_BITS);
-    if (whole->phase != NULL && (strlen(whole->phase) >= LOCKSTEP_NAME_BYTES ||
-                                 !utf8_valid(whole->phase, strlen(whole->phase))))
+    if (whole->phase && (strlen(whole->phase) >= LOCKSTEP_NAME_BYTES ||
+                         !utf8_valid(whole->phase, strlen(whole->phase))))
         return error_set(LOCKSTEP_E_INVALID, "a phase has at most %d bytes of UTF-8",
                          LOCKSTEP_NAME_BYTES - 1);
     return 0;
@@ -79,7 +79,7 @@ static int step_check_begin(struct lockstep_session *session, const struct locks
                          "step %" PRIu64 " is open: call lockstep_step_end "
                          "first",
                          session->step);
-    if (view != NULL && view->struct_bytes < sizeof(*view))
+    if (view && view->struct_bytes < sizeof(*view))
         return error_set(LOCKSTEP_E_INVALID,
                          "the step's view is too short; begin with LOCKSTEP_STEP_VIEW_INIT");
     return 0;
@@ -104,7 +104,7 @@ static void step_reset_times(struct lockstep_session *session)
 static void step_fill_view(const struct lockstep_session *session, uint32_t exhausted,
                            struct lockstep_step_view *view)
 {
-    if (view == NULL)
+    if (!view)
         return;
     view->step = session->step;
     view->generation = session->generation.number;
@@ -179,7 +179,7 @@ static int step_open_wave(struct lockstep_session *session, uint64_t step,
     memset(opening, 0, sizeof(*opening));
     opening->exhausted = options->exhausted;
     opening->first = options->exhausted != 0 ? OPEN_NOBODY : session->rank;
-    if (options->exhausted == 0 && options->phase != NULL)
+    if (options->exhausted == 0 && options->phase)
         text_copy(opening->phase, sizeof(opening->phase), options->phase);
     mutex_unlock(&session->mutex);
     if (session->config.solo)
@@ -226,7 +226,7 @@ static int step_agree(struct lockstep_session *session, struct lockstep_step_opt
 static void step_opened(struct lockstep_session *session,
                         const struct lockstep_step_options *options)
 {
-    text_copy(session->phase, sizeof(session->phase), options->phase == NULL ? "" : options->phase);
+    text_copy(session->phase, sizeof(session->phase), !options->phase ? "" : options->phase);
     if (!session->window_open)
         places_window_begin(session);
     for (uint32_t i = 0; i < session->module_count && !session->window_open; i++)
@@ -251,7 +251,7 @@ static void step_begun(struct lockstep_session *session)
     if (session->config.solo)
         return;
     // Between steps the engine leaves the plans alone.
-    session->learning = order_plan_of(session->order, phase) == NULL;
+    session->learning = !order_plan_of(session->order, phase);
     session_post(session, (struct command){.kind = COMMAND_STEP_BEGIN, .value = phase});
 }
 
@@ -270,14 +270,14 @@ static int step_begin(struct lockstep_session *session, const struct lockstep_st
     if (status == 0)
         status = step_check_exhausted(session, &whole);
     if (status == 0)
-        status = step_check_window(session, whole.phase == NULL ? "" : whole.phase);
+        status = step_check_window(session, !whole.phase ? "" : whole.phase);
     // A rank without data is told the phase when all have agreed.
     if (status == 0 && !session->window_open && whole.exhausted == 0)
-        status = sets_enter(session, whole.phase == NULL ? "" : whole.phase);
+        status = sets_enter(session, !whole.phase ? "" : whole.phase);
     if (status == 0 && session->config.uneven != LOCKSTEP_UNEVEN_NONE && whole.accumulate == 0)
         status = step_agree(session, &whole, &exhausted);
     if (status == 0 && whole.exhausted != 0)
-        status = sets_enter(session, whole.phase == NULL ? "" : whole.phase);
+        status = sets_enter(session, !whole.phase ? "" : whole.phase);
     if (status != 0)
         return status;
     step_opened(session, &whole);
@@ -632,7 +632,7 @@ static int step_check_end(struct lockstep_session *session, const void *stream)
         return status;
     if (!session->step_open)
         return error_set(LOCKSTEP_E_INVALID, "no step is open: call lockstep_step_begin first");
-    if (stream != NULL && session->device == NULL)
+    if (stream && !session->device)
         return error_set(LOCKSTEP_E_INVALID,
                          "step %" PRIu64 ": a stream is given, and this rank "
                          "has no device: set config.device",
@@ -669,8 +669,7 @@ static int step_enter_end(struct lockstep_session *session, void *stream)
     if (session->config.solo)
         status = step_settle_alone(session, stream);
     else
-        session_post(session,
-                     (struct command){.kind = COMMAND_STEP_END, .value = stream != NULL ? 1 : 0});
+        session_post(session, (struct command){.kind = COMMAND_STEP_END, .value = stream ? 1 : 0});
     return status;
 }
 
@@ -752,7 +751,7 @@ int lockstep_step_report(lockstep_session *session, uint64_t step, uint32_t time
     (void)timeout_ms;
     if (status < 0)
         return status;
-    if (report == NULL || report->struct_bytes < sizeof(report->struct_bytes))
+    if (!report || report->struct_bytes < sizeof(report->struct_bytes))
         return error_set(LOCKSTEP_E_INVALID, "begin the report with LOCKSTEP_REPORT_INIT");
     if (session->ending)
         return error_set(LOCKSTEP_E_INVALID,

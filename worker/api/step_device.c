@@ -17,7 +17,7 @@ int step_land(struct lockstep_session *session, uint64_t deadline_ms)
 {
     const struct wish wish = {.flag = &session->landed, .deadline_ms = deadline_ms};
     int status = 0;
-    if (session->device == NULL || session->config.solo)
+    if (!session->device || session->config.solo)
         return 0;
     mutex_lock(&session->mutex);
     if (!session->landed)
@@ -44,9 +44,9 @@ static bool step_lacks_memory(const struct lockstep_session *session)
 // The first device's results come behind those of the others. A default stream is that of each.
 int step_await_device(struct lockstep_session *session, void *stream)
 {
-    if (session->device == NULL || session->config.solo)
+    if (!session->device || session->config.solo)
         return 0;
-    if (stream == NULL || step_lacks_memory(session))
+    if (!stream || step_lacks_memory(session))
         return step_land(session, COND_NO_DEADLINE);
     int status = device_stream_follow(session->device, stream);
     for (uint32_t i = 1; i < session->own_devices && status == 0; i++) {
@@ -64,9 +64,9 @@ int step_divide(const struct lockstep_module *module, uint32_t parameter, char *
     uint64_t piece[STEP_PIECE];
     const size_t size = dtype_size(shape->dtype);
     const uint64_t most = sizeof(piece) / size;
-    if (device == NULL)
+    if (!device)
         kernel_divide(shape->dtype, memory, memory, weight, shape->elements);
-    for (uint64_t at = 0; device != NULL && at < shape->elements; at += most) {
+    for (uint64_t at = 0; device && at < shape->elements; at += most) {
         const uint64_t count = shape->elements - at < most ? shape->elements - at : most;
         if (device_copy(device, piece, memory + at * size, count * size) < 0)
             return ready_failed(module->session);

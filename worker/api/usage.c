@@ -40,11 +40,11 @@ static int usage_check(struct lockstep_module *module, const uint32_t *ranks, ui
                          "module '%s': its usage inside step %" PRIu64 ": end the step, and the "
                          "window that it belongs to, first",
                          module->name, session->step);
-    if (count != module->parameter_count || (ranks == NULL && count > 0))
+    if (count != module->parameter_count || (!ranks && count > 0))
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s' has %" PRIu32 " parameters: ranks has room for %" PRIu32 "%s",
                          module->name, module->parameter_count, count,
-                         ranks == NULL ? " and is NULL" : "");
+                         !ranks ? " and is NULL" : "");
     return 0;
 }
 

@@ -57,7 +57,7 @@ static void nccl_clean(const char *said, char *out, size_t bytes)
 static void nccl_said(const struct nccl *nccl, void *comm, char *out, size_t bytes)
 {
     const char *said = nccl->get_last_error(comm);
-    nccl_clean(said == NULL ? "" : said, out, bytes);
+    nccl_clean(!said ? "" : said, out, bytes);
 }
 
 static void nccl_describe(const struct nccl *nccl, void *comm, int result, const char *call,

@@ -73,7 +73,7 @@ static const struct foreign_symbol symbols[] = {
     NEEDED(launch_kernel, "cuLaunchKernel"),
 };
 
-static_assert(sizeof table == sizeof symbols / sizeof *symbols * sizeof table.init,
+static_assert(sizeof(table) == sizeof(symbols) / sizeof(*symbols) * sizeof(table.init),
               "every function has its symbol");
 
 static struct foreign library = {
@@ -82,7 +82,7 @@ static struct foreign library = {
     .advice = "; it comes with NVIDIA's driver",
     .age = "its driver is older than 11.4",
     .symbols = symbols,
-    .symbol_count = sizeof symbols / sizeof *symbols,
+    .symbol_count = sizeof(symbols) / sizeof(*symbols),
     .table = &table,
     .mutex = MUTEX_INITIALIZER,
 };

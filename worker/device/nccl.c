@@ -40,7 +40,7 @@ static const struct foreign_symbol symbols[] = {
     NEEDED(broadcast, "ncclBroadcast"),
 };
 
-static_assert(sizeof table == sizeof symbols / sizeof *symbols * sizeof table.get_version,
+static_assert(sizeof(table) == sizeof(symbols) / sizeof(*symbols) * sizeof(table.get_version),
               "every function has its symbol");
 
 static struct foreign library = {
@@ -49,7 +49,7 @@ static struct foreign library = {
     .advice = "; it comes with NCCL, and with PyTorch",
     .age = "it is older than 2.14",
     .symbols = symbols,
-    .symbol_count = sizeof symbols / sizeof *symbols,
+    .symbol_count = sizeof(symbols) / sizeof(*symbols),
     .table = &table,
     .mutex = MUTEX_INITIALIZER,
 };

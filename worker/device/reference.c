@@ -36,7 +36,7 @@ _Static_assert(sizeof(struct device_add) == 40, "no holes");
 // The kernels' own addresses are given as const where they only read.
 static void *reached(device_reach *reach, const void *address, uint64_t bytes)
 {
-    return reach != NULL ? reach(address, bytes) : (void *)(uintptr_t)address;
+    return reach ? reach(address, bytes) : (void *)(uintptr_t)address;
 }
 
 // The pieces of a row; NULL: there are none, or they are out of reach. A table that is not what the
@@ -49,7 +49,7 @@ static const struct device_piece *row_pieces(const struct device_row *row, devic
     const struct device_piece *pieces =
         reached(reach, row->pieces, (row->count + (uint64_t)1) * sizeof(*pieces));
     const uint32_t *tiles = reached(reach, row->tiles, tile_count * sizeof(*tiles));
-    if (pieces == NULL || tiles == NULL)
+    if (!pieces || !tiles)
         return NULL;
     assert(pieces[0].first == 0 && pieces[row->count].first == row->elements);
     for (uint32_t p = 0; p < row->count; p++)
@@ -185,14 +185,14 @@ static void pack_piece(const struct device_pack *pack, const struct device_piece
     uint8_t *to = (uint8_t *)pack->packed + piece->first * element_bytes(pack->wire);
     const uint8_t *in = NULL;
     to = reached(reach, to, bytes);
-    if (to == NULL)
+    if (!to)
         return;
-    if (piece->in == NULL || pack->weight == 0) {
+    if (!piece->in || pack->weight == 0) {
         memset(to, 0, bytes);
         return;
     }
     in = reached(reach, piece->in, elements * element_bytes(pack->dtype));
-    if (in != NULL)
+    if (in)
         pack_elements(pack, in, to, elements);
 }
 
@@ -203,7 +203,7 @@ static void pack_header(const struct device_pack *pack, device_reach *reach)
         return;
     const void *from = reached(reach, pack->header_from, bytes);
     void *to = reached(reach, pack->header_to, bytes);
-    if (from != NULL && to != NULL)
+    if (from && to)
         memcpy(to, from, bytes);
 }
 
@@ -211,7 +211,7 @@ void device_reference_pack(const struct device_pack *pack, device_reach *reach)
 {
     const struct device_piece *pieces = row_pieces(&pack->row, reach);
     assert((uintptr_t)pack->packed % DEVICE_ALIGNMENT == 0);
-    for (uint32_t p = 0; pieces != NULL && p < pack->row.count; p++)
+    for (uint32_t p = 0; pieces && p < pack->row.count; p++)
         pack_piece(pack, &pieces[p], reach);
     pack_header(pack, reach);
 }
@@ -227,11 +227,11 @@ struct finish_header {
 // Whether this launch writes. The host may revoke at any time; it clears the decision before.
 static bool finish_decides(const struct device_finish *finish, device_reach *reach)
 {
-    if (finish->revoked == NULL)
+    if (!finish->revoked)
         return true;
     const uint32_t *revoked = reached(reach, finish->revoked, sizeof(*revoked));
     uint32_t *decision = reached(reach, finish->decision, sizeof(*decision));
-    if (revoked == NULL || decision == NULL)
+    if (!revoked || !decision)
         return false;
     uint32_t decided = __atomic_load_n(decision, __ATOMIC_ACQUIRE);
     if (decided == DEVICE_UNDECIDED) {
@@ -271,13 +271,13 @@ static void finish_piece(const struct device_finish *finish, const struct finish
     const uint64_t elements = piece_elements(piece);
     const size_t wire_bytes = element_bytes(finish->wire);
     const bool used =
-        header->used == NULL || piece->unit == DEVICE_NO_UNIT || header->used[piece->unit] > 0;
-    if (piece->out == NULL || !used)
+        !header->used || piece->unit == DEVICE_NO_UNIT || header->used[piece->unit] > 0;
+    if (!piece->out || !used)
         return;
     const uint8_t *from = reached(
         reach, (const uint8_t *)finish->packed + piece->first * wire_bytes, elements * wire_bytes);
     uint8_t *out = reached(reach, piece->out, elements * element_bytes(finish->dtype));
-    if (from != NULL && out != NULL)
+    if (from && out)
         finish_elements(finish, header->total, from, out, elements);
 }
 
@@ -297,13 +297,13 @@ void device_reference_finish(const struct device_finish *finish, device_reach *r
     const struct device_piece *pieces = row_pieces(&finish->row, reach);
     struct finish_header header = {.used = NULL, .total = 1};
     assert((uintptr_t)finish->packed % DEVICE_ALIGNMENT == 0);
-    assert(finish->header != NULL || finish->divides == 0);
-    if (!finish_decides(finish, reach) || pieces == NULL)
+    assert(finish->header || finish->divides == 0);
+    if (!finish_decides(finish, reach) || !pieces)
         return;
-    if (finish->header != NULL) {
+    if (finish->header) {
         const uint64_t words = 1 + (uint64_t)row_units(&finish->row, pieces);
         const uint64_t *at = reached(reach, finish->header, words * sizeof(*at));
-        if (at == NULL)
+        if (!at)
             return;
         header = (struct finish_header){.used = at + 1, .total = at[0]};
     }
@@ -320,13 +320,13 @@ void device_reference_gather(const struct device_gather *gather, device_reach *r
     const struct device_piece *pieces = row_pieces(&gather->row, reach);
     const size_t size = element_bytes(gather->dtype);
     assert((uintptr_t)gather->packed % DEVICE_ALIGNMENT == 0);
-    for (uint32_t p = 0; pieces != NULL && p < gather->row.count; p++) {
+    for (uint32_t p = 0; pieces && p < gather->row.count; p++) {
         const uint64_t bytes = piece_elements(&pieces[p]) * size;
         void *to = reached(reach, (uint8_t *)gather->packed + pieces[p].first * size, bytes);
-        const void *in = pieces[p].in != NULL ? reached(reach, pieces[p].in, bytes) : NULL;
-        if (to != NULL && pieces[p].in == NULL)
+        const void *in = pieces[p].in ? reached(reach, pieces[p].in, bytes) : NULL;
+        if (to && !pieces[p].in)
             memset(to, 0, bytes);
-        else if (to != NULL && in != NULL)
+        else if (to && in)
             memcpy(to, in, bytes);
     }
 }
@@ -337,24 +337,23 @@ void device_reference_scatter(const struct device_scatter *scatter, device_reach
     const size_t size = element_bytes(scatter->dtype);
     const uint64_t *used = NULL;
     assert((uintptr_t)scatter->packed % DEVICE_ALIGNMENT == 0);
-    if (pieces == NULL)
+    if (!pieces)
         return;
     const uint32_t units = row_units(&scatter->row, pieces);
-    if (scatter->used != NULL && units > 0) {
+    if (scatter->used && units > 0) {
         used = reached(reach, scatter->used, units_words(units) * sizeof(*used));
-        if (used == NULL)
+        if (!used)
             return;
     }
     for (uint32_t p = 0; p < scatter->row.count; p++) {
         const uint64_t bytes = piece_elements(&pieces[p]) * size;
         const uint32_t unit = pieces[p].unit;
-        if (pieces[p].out == NULL ||
-            (used != NULL && unit != DEVICE_NO_UNIT && !units_is_used(used, unit)))
+        if (!pieces[p].out || (used && unit != DEVICE_NO_UNIT && !units_is_used(used, unit)))
             continue;
         const void *from =
             reached(reach, (const uint8_t *)scatter->packed + pieces[p].first * size, bytes);
         void *out = reached(reach, pieces[p].out, bytes);
-        if (from != NULL && out != NULL)
+        if (from && out)
             memcpy(out, from, bytes);
     }
 }
@@ -366,7 +365,7 @@ static void add_stretch(struct stretch *sum, const struct device_add *add, const
                         uint64_t count)
 {
     struct stretch other;
-    if (in == NULL)
+    if (!in)
         return;
     stretch_load(&other, add->dtype, in, count);
     for (size_t i = 0; i < count && !sum->wide; i++)
@@ -389,7 +388,7 @@ static void add_floats(const struct device_add *add, uint8_t *acc, const uint8_t
         }
         stretch_store(&sum, add->dtype, acc);
         acc += count * size;
-        in += in == NULL ? 0 : count * size;
+        in += !in ? 0 : count * size;
         left -= count;
     }
 }
@@ -399,11 +398,11 @@ void device_reference_add(const struct device_add *add, device_reach *reach)
     const uint64_t bytes = add->elements * element_bytes(add->dtype);
     const bool floats = dtype_is_float((enum dtype)add->dtype);
     assert(add->divisor > 0 && (floats || add->divisor == 1));
-    if (bytes == 0 || (add->in == NULL && add->divisor == 1))
+    if (bytes == 0 || (!add->in && add->divisor == 1))
         return;
     void *acc = reached(reach, add->acc, bytes);
-    const void *in = add->in == NULL ? NULL : reached(reach, add->in, bytes);
-    if (acc == NULL || (in == NULL && add->in != NULL))
+    const void *in = !add->in ? NULL : reached(reach, add->in, bytes);
+    if (!acc || (!in && add->in))
         return;
     if (floats)
         add_floats(add, acc, in);

@@ -226,7 +226,7 @@ static void engine_failed(struct lockstep_session *session, const struct order_a
     char text[LOCKSTEP_REPORT_BYTES];
     session->verdict_deadline_ms = 0;
     trace_event(&session->trace, TRACE_HALT, action->step, TRACE_NO_MODULE, 0, 0, action->halt);
-    if (action->text == NULL) {
+    if (!action->text) {
         // Nothing is in flight any more, and other ranks may still read our last frames.
         engine_unplanned_text(session, text, sizeof(text));
         session_fail(session, LOCKSTEP_E_MISMATCH, text);

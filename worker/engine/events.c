@@ -118,7 +118,7 @@ static void engine_header(void *context, const struct step_header *header, const
 static const struct device *engine_failed_device(const struct lockstep_session *session)
 {
     uint32_t i = 0;
-    while (i < session->own_devices && device_failed(session->devices[i]) == NULL)
+    while (i < session->own_devices && !device_failed(session->devices[i]))
         i++;
     return i < session->own_devices ? session->devices[i] : session->device;
 }

@@ -150,7 +150,7 @@ void engine_describe_held(const struct lockstep_session *session, const struct d
     const struct buffer_group *group = engine_held_group(session, held);
     struct text into;
     text_init(&into, text, bytes);
-    if (group != NULL) {
+    if (group) {
         text_append(&into, "the buffer '%s'", group->tensors[0]->name);
         return;
     }
@@ -289,7 +289,7 @@ int engine_reserve_layouts(struct lockstep_session *session)
 {
     struct demand demand = {.members = session->room_members};
     int result;
-    if (session->device == NULL)
+    if (!session->device)
         return 0;
     for (uint32_t m = 0; m < session->module_count; m++)
         demand_add_module(&demand, session->modules[m]);
@@ -328,7 +328,7 @@ int engine_reserve(struct lockstep_session *session)
     int result;
     transport_reserve(session->transport, LOCKSTEP_WINDOW + session->group_count);
     result = engine_reserve_layouts(session);
-    for (uint32_t g = 0; g < session->group_count && session->device != NULL && result == 0; g++)
+    for (uint32_t g = 0; g < session->group_count && session->device && result == 0; g++)
         result = engine_reserve_group(session, &session->groups[g]);
     return result;
 }

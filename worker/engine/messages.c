@@ -117,7 +117,7 @@ static void engine_generation(struct lockstep_session *session, const struct dow
     world.devices_meet = start->gpus_meet;
     for (uint32_t rank = 0; rank < start->world_size; rank++)
         session->device_count += (uint32_t)(start->gpus[rank / 64] >> rank % 64 & 1);
-    options.strict = session->device != NULL && transport_is_strict(&world);
+    options.strict = session->device && transport_is_strict(&world);
     watch_formed(session->watch, &start->locality);
     session->generation = message->generation;
     order_init(session->order, message->generation, start->rank, start->world_size, &options, sink);
@@ -172,8 +172,7 @@ static void engine_layout_part(struct lockstep_session *session, const struct la
                                          ? session->modules[part->module]
                                          : NULL;
     char text[LOCKSTEP_TEXT_BYTES] = "its parts do not fit";
-    if (module == NULL || part->total > module->word_capacity ||
-        part->first + part->count > part->total ||
+    if (!module || part->total > module->word_capacity || part->first + part->count > part->total ||
         (part->first != 0 && part->first != module->next_words)) {
         engine_fail(session, LOCKSTEP_E_MISMATCH, "the coordinator sent an impossible layout");
         return;

@@ -42,8 +42,7 @@ static void engine_tell_lack(struct lockstep_session *session)
 void engine_fail(struct lockstep_session *session, int status, const char *text)
 {
     // A wait whose time is over has said it already (session_late_text).
-    const char *alone =
-        strstr(text, "; the coordinator at ") == NULL ? session_alone_text(session) : "";
+    const char *alone = !strstr(text, "; the coordinator at ") ? session_alone_text(session) : "";
     if (session->over)
         return;
     session->over = true;

@@ -36,7 +36,7 @@ bool tune_possible(const struct lockstep_session *session, const struct tuning *
     const struct tuning_world world = tune_world(session);
     struct transport_links links;
     transport_links(session->transport, &links);
-    return (!tuning->shares || links.shares) && tuning_refusal(tuning, &world) == NULL;
+    return (!tuning->shares || links.shares) && !tuning_refusal(tuning, &world);
 }
 
 bool tune_runs(const struct lockstep_session *session, uint32_t algorithm)

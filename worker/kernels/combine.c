@@ -63,14 +63,14 @@ static void combine_choose(struct combine *combine)
     combine->has_zeros = combine->weighted = combine->lines = false;
     combine->size = dtype_size(what->dtype);
     for (uint32_t s = 0; s < what->count; s++) {
-        const uint64_t weight = what->weights != NULL ? what->weights[s] : 1;
+        const uint64_t weight = what->weights ? what->weights[s] : 1;
         const void *source = weight > 0 ? what->sources[s] : NULL;
-        if (source == NULL && combine_skips(what))
+        if (!source && combine_skips(what))
             continue;
-        combine->has_zeros |= source == NULL;
+        combine->has_zeros |= !source;
         combine->weighted |= weight != 1;
         combine->weights[combine->count] = weight;
-        combine->sources[combine->count++] = source != NULL ? source : combine_zeros;
+        combine->sources[combine->count++] = source ? source : combine_zeros;
     }
 }
 
@@ -139,7 +139,7 @@ static void combine_same(const struct combine *combine, void *out, void *tile, s
     }
     operands.factor = combine->factor;
     operands.total = combine->what->total;
-    if (combine->lines && combine->also != NULL)
+    if (combine->lines && combine->also)
         operands.also = combine->also + offset;
     operands.streams = combine->what->streams;
     combine_loop(combine, true)(out, &operands, count);
@@ -204,8 +204,8 @@ static bool combine_is_direct(const struct combine *combine)
 static bool combine_has_lines(const struct combine *combine)
 {
     const struct kernel_combination *what = combine->what;
-    return (what->streams || what->also != NULL) && combine_skips(what) &&
-           !combine_is_rounded(what) && combine->table->stream_weighted[what->dtype] != NULL;
+    return (what->streams || what->also) && combine_skips(what) && !combine_is_rounded(what) &&
+           combine->table->stream_weighted[what->dtype];
 }
 
 // Elements that begin offset bytes into sources and out. copies: they go to out by way of a tile.
@@ -241,7 +241,7 @@ static void combine_part(const struct combine *combine, uint8_t *out, size_t off
 static void combine_again(const struct combine *combine, const uint8_t *out, size_t offset,
                           size_t count)
 {
-    if (combine->also != NULL && count > 0)
+    if (combine->also && count > 0)
         combine->table->copy(combine->also + offset, out + offset, count * combine->size);
 }
 
@@ -320,14 +320,14 @@ void kernel_combine_by(const struct kernel_table *table, const struct kernel_com
     struct combine combine;
     assert(kernel_supported(what->dtype, what->op));
     assert(what->count > 0 && what->count <= KERNELS_MAX_SOURCES);
-    assert(what->op == REDUCE_MEAN ? what->total > 0 : what->weights == NULL);
+    assert(what->op == REDUCE_MEAN ? what->total > 0 : !what->weights);
     combine.table = table;
     combine.what = what;
     combine_choose(&combine);
     combine_finish_choose(&combine);
     const bool plain = combine.count == 0 || combine_is_copy(&combine);
     combine.also = what->also;
-    if (what->also != NULL && (plain || !combine_has_lines(&combine)))
+    if (what->also && (plain || !combine_has_lines(&combine)))
         combine_twice(&combine, out, count);
     else if (combine.count == 0)
         combine_zero(&combine, out, count);

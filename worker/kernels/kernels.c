@@ -82,9 +82,9 @@ const struct kernel_table *kernel_chosen(enum dtype dtype)
 {
     static _Atomic(const struct kernel_table *) chosen[KERNEL_DTYPES];
     const struct kernel_table *table = atomic_load_explicit(&chosen[dtype], memory_order_relaxed);
-    if (table != NULL)
+    if (table)
         return table;
-    for (unsigned l = 0; l <= kernel_level_wanted(dtype) && kernel_level(l) != NULL; l++)
+    for (unsigned l = 0; l <= kernel_level_wanted(dtype) && kernel_level(l); l++)
         table = kernel_level(l);
     atomic_store_explicit(&chosen[dtype], table, memory_order_relaxed);
     return table;
@@ -93,7 +93,7 @@ const struct kernel_table *kernel_chosen(enum dtype dtype)
 static bool kernel_exists(enum dtype dtype, enum reduce_op op)
 {
     return (unsigned)dtype < KERNEL_DTYPES && (unsigned)op < KERNEL_OPS &&
-           kernel_table_portable.reduce[dtype][op] != NULL;
+           kernel_table_portable.reduce[dtype][op];
 }
 
 bool kernel_supported(enum dtype dtype, enum reduce_op op)

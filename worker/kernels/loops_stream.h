@@ -38,10 +38,10 @@
     }
 
 #define STREAM_CASE(type, vector, kind, n, finish) \
-    if (also != NULL && !from->streams) { \
+    if (also && !from->streams) { \
         STREAM_ROW(type, vector, kind, n, finish, STREAM(store_##kind)(into + i, sum); \
                    STREAM(storeu_##kind)(also + i, sum)) \
-    } else if (also != NULL) { \
+    } else if (also) { \
         STREAM_ROW(type, vector, kind, n, finish, STREAM(stream_##kind)(into + i, sum); \
                    STREAM(storeu_##kind)(also + i, sum)) \
     } else { \

@@ -19,9 +19,8 @@ bool crypto_mac(const uint8_t key[CRYPTO_KEY_BYTES], const void *bytes, size_t s
 {
     uint8_t digest[EVP_MAX_MD_SIZE];
     unsigned int length = 0;
-    const bool made =
-        HMAC(EVP_sha256(), key, CRYPTO_KEY_BYTES, bytes, size, digest, &length) != NULL &&
-        length == CRYPTO_MAC_BYTES;
+    const bool made = HMAC(EVP_sha256(), key, CRYPTO_KEY_BYTES, bytes, size, digest, &length) &&
+                      length == CRYPTO_MAC_BYTES;
     if (made)
         memcpy(mac, digest, CRYPTO_MAC_BYTES);
     else

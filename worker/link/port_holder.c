@@ -47,7 +47,7 @@ static bool holder_has(const char *process, uint64_t inode)
     DIR *directory = opendir(path);
     if (!directory)
         return false;
-    for (const struct dirent *entry = NULL; !has && (entry = readdir(directory)) != NULL;) {
+    for (const struct dirent *entry = NULL; !has && (entry = readdir(directory));) {
         char target[64];
         const ssize_t length =
             readlinkat(dirfd(directory), entry->d_name, target, sizeof(target) - 1);
@@ -67,7 +67,7 @@ static uint64_t holder_process(uint64_t inode)
     DIR *directory = opendir("/proc");
     if (!directory)
         return 0;
-    for (const struct dirent *entry = NULL; found == 0 && (entry = readdir(directory)) != NULL;) {
+    for (const struct dirent *entry = NULL; found == 0 && (entry = readdir(directory));) {
         uint64_t number = 0;
         if (parse_u64(entry->d_name, &number) && holder_has(entry->d_name, inode))
             found = number;

@@ -32,9 +32,9 @@ static void stream_drop_queue(struct stream *stream)
 {
     struct list *node = NULL;
     stream->queued_bytes = 0;
-    while ((node = list_pop_front(&stream->taken)) != NULL)
+    while ((node = list_pop_front(&stream->taken)))
         stream->owner->sent(stream, list_entry(node, struct out_frame, queue), true);
-    while ((node = list_pop_front(&stream->queue)) != NULL)
+    while ((node = list_pop_front(&stream->queue)))
         stream->owner->sent(stream, list_entry(node, struct out_frame, queue), true);
 }
 
@@ -157,7 +157,7 @@ static void stream_taken(struct stream *stream, uint64_t bytes)
         list_remove(&frame->queue);
         list_push_back(&stream->taken, &frame->queue);
     }
-    while (stream->link && !stream->link->held && (node = list_pop_front(&stream->taken)) != NULL) {
+    while (stream->link && !stream->link->held && (node = list_pop_front(&stream->taken))) {
         stream->frames_sent++;
         stream->owner->sent(stream, list_entry(node, struct out_frame, queue), false);
     }

@@ -259,7 +259,7 @@ static size_t tls_unsent(struct link *link)
 static bool tls_reached(struct link *link)
 {
     struct link *below = tls_of(link)->below;
-    return below->ops->reached != NULL && below->ops->reached(below);
+    return below->ops->reached && below->ops->reached(below);
 }
 
 static void tls_await(struct link *link, size_t bytes)

@@ -61,7 +61,7 @@ static int arenas_add(struct arenas *arenas, size_t least)
     const size_t pages = arena_pages(bytes < least ? least : bytes);
     struct arena *arena = calloc(1, sizeof(*arena) + pages * sizeof(arena->taken[0]));
     void *memory = NULL;
-    if (arena == NULL)
+    if (!arena)
         return -ENOMEM;
     const int status = regions_make(arenas->regions, pages * arena_page(), &memory);
     if (status < 0) {
@@ -82,9 +82,9 @@ int arenas_get(struct arenas *arenas, size_t bytes, void **memory)
     struct arena *arena = arenas->first;
     assert(bytes > 0 && bytes <= ARENA_BLOCK_BYTES);
     *memory = NULL;
-    while (arena != NULL && arena_find(arena, pages) == arena->pages)
+    while (arena && arena_find(arena, pages) == arena->pages)
         arena = arena->next;
-    if (arena == NULL) {
+    if (!arena) {
         const int status = arenas_add(arenas, bytes);
         if (status < 0)
             return status;
@@ -98,7 +98,7 @@ int arenas_get(struct arenas *arenas, size_t bytes, void **memory)
 
 void arenas_fini(struct arenas *arenas)
 {
-    while (arenas->first != NULL) {
+    while (arenas->first) {
         struct arena *arena = arenas->first;
         arenas->first = arena->next;
         free(arena);
@@ -109,11 +109,11 @@ bool arenas_put(struct arenas *arenas, void *memory, size_t bytes)
 {
     const uintptr_t at = (uintptr_t)memory;
     struct arena **place = &arenas->first;
-    while (*place != NULL && (at < (uintptr_t)(*place)->memory ||
-                              at >= (uintptr_t)(*place)->memory + (*place)->pages * arena_page()))
+    while (*place && (at < (uintptr_t)(*place)->memory ||
+                      at >= (uintptr_t)(*place)->memory + (*place)->pages * arena_page()))
         place = &(*place)->next;
     struct arena *arena = *place;
-    if (arena == NULL)
+    if (!arena)
         return false;
     const size_t pages = arena_pages(bytes);
     memset(memory, 0, pages * arena_page()); // For who gets it next.

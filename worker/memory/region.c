@@ -66,7 +66,7 @@ struct regions {
 struct regions *regions_open(void)
 {
     struct regions *regions = calloc(1, sizeof(*regions));
-    if (regions == NULL)
+    if (!regions)
         return NULL;
     mutex_init(&regions->mutex);
     regions->passing = -1;
@@ -75,7 +75,7 @@ struct regions *regions_open(void)
 
 static void region_drop(struct region *region)
 {
-    if (region->memory != NULL)
+    if (region->memory)
         munmap(region->memory, region->bytes);
     if (region->fd >= 0)
         close(region->fd);
@@ -100,7 +100,7 @@ static void regions_end_passing(struct regions *regions)
 
 void regions_close(struct regions *regions)
 {
-    if (regions == NULL)
+    if (!regions)
         return;
     regions_end_passing(regions);
     for (uint32_t i = 0; i < regions->count; i++)
@@ -135,7 +135,7 @@ static uint64_t region_figure(const char *path, const char *name)
     text[length > 0 ? length : 0] = '\0';
     const char *at = strstr(text, name);
     char *end = NULL;
-    if (at == NULL)
+    if (!at)
         return UINT64_MAX;
     const unsigned long long value = strtoull(at + strlen(name), &end, 10);
     return end == at + strlen(name) ? UINT64_MAX : value;
@@ -185,7 +185,7 @@ static int region_open(struct region *region)
         void *memory = mmap(NULL, region->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, region->fd, 0);
         region->memory = memory == MAP_FAILED ? NULL : memory;
     }
-    if (region->memory != NULL) {
+    if (region->memory) {
         region_populate(region->memory, region->bytes);
         // What is there stays; what is not is allocated, or known to be missing.
         if (region_resize(region, true) == 0)
@@ -350,7 +350,7 @@ static struct region *regions_next_locked(struct regions *regions, uint32_t bit)
     for (uint32_t i = 0; i < regions->count; i++) {
         struct region *region = &regions->own[i];
         if (region->fd >= 0 && (region->passed & bit) == 0 &&
-            (next == NULL || region->number < next->number))
+            (!next || region->number < next->number))
             next = region;
     }
     return next;
@@ -365,7 +365,7 @@ int regions_to_pass(struct regions *regions, uint32_t local, uint32_t *number, u
         struct region *next = regions_next_locked(regions, bit);
         regions_withdraw_locked(regions, bit);
         // A copy: the trainer may free the region before this one is on its way.
-        if (next != NULL)
+        if (next)
             regions->passing = fcntl(next->fd, F_DUPFD_CLOEXEC, 0);
         if (regions->passing >= 0) {
             next->offered |= bit;
@@ -396,7 +396,7 @@ void regions_passed(struct regions *regions, uint32_t local, uint32_t number)
 {
     mutex_lock(&regions->mutex);
     struct region *region = regions_search_locked(regions, number);
-    if (region != NULL && regions_is_mate_locked(regions, local))
+    if (region && regions_is_mate_locked(regions, local))
         region->passed |= region->offered & 1u << local;
     mutex_unlock(&regions->mutex);
     regions_end_passing(regions);
@@ -407,7 +407,7 @@ bool regions_mapped(struct regions *regions, uint32_t local, uint32_t number)
     bool possible = false;
     mutex_lock(&regions->mutex);
     struct region *region = regions_search_locked(regions, number);
-    if (region != NULL && regions_is_mate_locked(regions, local)) {
+    if (region && regions_is_mate_locked(regions, local)) {
         const uint32_t bit = 1u << local;
         possible = (region->passed & bit) != 0 && (region->mapped & bit) == 0;
         region->mapped |= region->passed & bit;
@@ -465,7 +465,7 @@ const char *regions_map(struct regions *regions, uint32_t local, uint32_t number
         wrong = "sent too many regions";
     else
         wrong = region_check(fd, bytes);
-    if (wrong == NULL) {
+    if (!wrong) {
         void *memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         if (memory != MAP_FAILED) {
             region_populate(memory, (size_t)bytes);

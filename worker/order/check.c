@@ -23,7 +23,7 @@
 static bool check_phase(const char *phase)
 {
     const char *end = memchr(phase, '\0', LOCKSTEP_NAME_BYTES);
-    if (end == NULL || !utf8_valid(phase, (size_t)(end - phase)))
+    if (!end || !utf8_valid(phase, (size_t)(end - phase)))
         return false;
     for (const char *at = end; at < phase + LOCKSTEP_NAME_BYTES; at++) {
         if (*at != '\0')

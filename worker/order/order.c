@@ -188,14 +188,14 @@ void order_step_begun(struct order *order, uint64_t step, uint64_t phase, const 
     struct order_plan *plan = order_find_plan(order, phase);
     const struct step_header header = {.step = step,
                                        .phase = phase,
-                                       .plan_number = plan == NULL ? 0 : plan->number,
-                                       .plan_hash = plan == NULL ? 0 : plan->hash,
+                                       .plan_number = !plan ? 0 : plan->number,
+                                       .plan_hash = !plan ? 0 : plan->hash,
                                        .starts = order->starts};
     order->opening = 0;
     order->step = step;
     order->phase = phase;
     order->open = true;
-    order->learning = plan == NULL;
+    order->learning = !plan;
     order->ended = order->fail_said = false;
     order->close_joined = order->closed = order->commit_joined = order->unplanned = false;
     order->strict = order->options.strict;
@@ -206,7 +206,7 @@ void order_step_begun(struct order *order, uint64_t step, uint64_t phase, const 
     memset(&order->close, 0, sizeof(order->close));
     memset(&order->verdict, 0, sizeof(order->verdict));
     order_waits_reset(order);
-    if (plan != NULL)
+    if (plan)
         order_adopt_plan(order, plan);
     if (order->world_size > 1)
         order_emit(order,
@@ -275,15 +275,15 @@ void order_slot_ready(struct order *order, struct slot_id id, enum dtype dtype, 
     if (order->failed || !order->open)
         return;
     slot = order_find(order, &id, order->low, order->slot_count);
-    if (slot == NULL)
+    if (!slot)
         slot = order_find(order, &id, 0, order->low);
-    if (slot != NULL && slot->forfeited)
+    if (slot && slot->forfeited)
         order_defer(order, &id);
-    else if (slot != NULL && slot->state == SLOT_UNREADY)
+    else if (slot && slot->state == SLOT_UNREADY)
         slot->state = SLOT_READY;
-    else if (slot == NULL && order->learning)
+    else if (!slot && order->learning)
         order_report_ready(order, &id, dtype, elements);
-    else if (slot == NULL)
+    else if (!slot)
         order_unplanned_ready(order, &id);
     order->waits_changed = true;
     order_advance(order);
@@ -414,7 +414,7 @@ static const char *order_impossible_grant(struct order *order, const struct down
 {
     if (order->slot_count == LOCKSTEP_MAX_SLOTS)
         return "the coordinator granted more slots than a plan may have";
-    if (order_find(order, &grant->slot, 0, order->slot_count) != NULL)
+    if (order_find(order, &grant->slot, 0, order->slot_count))
         return "the coordinator granted a slot twice";
     // Only a rank that gives up calls has memory for what they bring later.
     if (grant->forced && !order->options.zero_defer)
@@ -428,7 +428,7 @@ void order_granted(struct order *order, const struct down_grant *grant)
     if (order->failed || !order->open || !order->learning || grant->step != order->step)
         return;
     const char *wrong = order_impossible_grant(order, grant);
-    if (wrong != NULL) {
+    if (wrong) {
         order_fail(order, HALT_PROTOCOL, wrong);
         return;
     }

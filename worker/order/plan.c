@@ -57,7 +57,7 @@ void order_switch_plans(struct order *order, uint64_t number)
     if (newer->number == 0 || newer->number > order->plan_in_force)
         return;
     old = order_find_plan(order, newer->phase);
-    if (old != NULL && old->number == newer->replaces) {
+    if (old && old->number == newer->replaces) {
         newer->used = old->used;
         *old = *newer;
     }
@@ -67,9 +67,9 @@ void order_switch_plans(struct order *order, uint64_t number)
 static void order_install_learned(struct order *order)
 {
     struct order_plan *plan = order_find_plan(order, order->incoming.phase);
-    if (plan == NULL && order->plan_count < order->plan_room)
+    if (!plan && order->plan_count < order->plan_room)
         plan = &order->plans[order->plan_count++];
-    if (plan == NULL)
+    if (!plan)
         plan = order_oldest_plan(order);
     *plan = order->incoming;
     plan->used = order->step;

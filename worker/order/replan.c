@@ -94,7 +94,7 @@ void order_replan(struct order *order)
     struct up_message message = {.kind = UP_REPLAN};
     struct up_replan *replan = &message.u.replan;
     struct order_plan *plan = order_find_plan(order, order->phase);
-    if (order->learning || order->alone || plan == NULL || plan->hash != order->space)
+    if (order->learning || order->alone || !plan || plan->hash != order->space)
         return; // The step had no plan, or it is not in force any more.
     const uint64_t deviation = deviation_of(order);
     plan->alike = deviation == plan->deviation ? plan->alike + 1 : 1;

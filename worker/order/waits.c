@@ -253,7 +253,7 @@ static const struct slot_id *learning_slot(const struct order *order, const stru
     const struct slot_id *lowest = NULL;
     for (uint32_t i = 0; i < order->unplaced_count; i++) {
         const struct slot_id *slot = &order->unplaced[i];
-        if (order_of_call(slot, call) && (lowest == NULL || slot->bucket < lowest->bucket))
+        if (order_of_call(slot, call) && (!lowest || slot->bucket < lowest->bucket))
             lowest = slot;
     }
     return lowest;
@@ -277,7 +277,7 @@ static void waits_say_learning(struct order *order)
         const struct slot_id *slot = learning_slot(order, &order->waits[i].call);
         if (order->waits[i].withdrawn)
             continue;
-        if (slot == NULL)
+        if (!slot)
             return;
         if (count++ == 0)
             wait->slot = *slot;

@@ -149,7 +149,7 @@ static void await_fill_locked(const struct lockstep_session *session,
     await->module = standing->module;
     await->step = session->step;
     await->open = session->step > 0 && !await_step_ended(session, session->step);
-    if (standing->work != NULL)
+    if (standing->work)
         await_fill_work(standing->work, await);
     for (uint32_t i = 0; i < query->key_count; i++) {
         if (await_lacks(session, &query->keys[i]))
@@ -162,7 +162,7 @@ void await_read(struct lockstep_session *session, const struct down_query *query
 {
     memset(await, 0, sizeof(*await));
     mutex_lock(&session->mutex);
-    const bool stands = session->standing != NULL && *seen == session->standing_number &&
+    const bool stands = session->standing && *seen == session->standing_number &&
                         !session->several_block && session->failure == 0;
     *seen = session->standing_number;
     if (stands)

@@ -123,9 +123,9 @@ static bool drive_call_engine_locked(struct drive *drive)
 
 static bool wish_is_true(const struct wish *wish)
 {
-    if (wish->work != NULL)
+    if (wish->work)
         return wish->work->state != WORK_IN_FLIGHT;
-    return wish->counter != NULL ? *wish->counter == wish->value : *wish->flag;
+    return wish->counter ? *wish->counter == wish->value : *wish->flag;
 }
 
 static void drive_take_locked(struct lockstep_session *session, enum drive_holder holder)
@@ -176,7 +176,7 @@ void drive_changed_locked(struct lockstep_session *session)
 enum drive_alarm drive_alarm_locked(struct lockstep_session *session)
 {
     mutex_assert_held(&session->mutex);
-    if (session->transport == NULL)
+    if (!session->transport)
         return ALARM_NOBODY;
     if (session->drive.holder != DRIVE_NOBODY)
         return ALARM_DRIVER;
@@ -299,7 +299,7 @@ void drive_until_locked(struct lockstep_session *session, const struct command *
 {
     struct driver driver = {.session = session, .wish = wish};
     bool in_time = true;
-    if (command != NULL && session->failure == 0)
+    if (command && session->failure == 0)
         driver_command_locked(&driver, command);
     progress_wait_locked(session->progress, 1);
     await_begin_locked(session, wish->standing);

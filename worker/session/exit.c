@@ -37,7 +37,7 @@ void exit_unwatch(struct lockstep_session *session)
 {
     pthread_mutex_lock(&exit_mutex);
     atomic_store(&session->tells, false);
-    for (struct lockstep_session **at = &exit_sessions; *at != NULL; at = &(*at)->next_telling) {
+    for (struct lockstep_session **at = &exit_sessions; *at; at = &(*at)->next_telling) {
         if (*at == session) {
             *at = session->next_telling;
             break;
@@ -74,7 +74,7 @@ __attribute__((destructor)) static void exit_of_process(void)
     if (fork_in_child() || pthread_mutex_trylock(&exit_mutex) != 0)
         return;
     const uint64_t deadline_ms = clock_now_ms() + EXIT_MS;
-    for (struct lockstep_session *s = exit_sessions; s != NULL; s = s->next_telling)
+    for (struct lockstep_session *s = exit_sessions; s; s = s->next_telling)
         exit_tell(s, deadline_ms);
     pthread_mutex_unlock(&exit_mutex);
 }

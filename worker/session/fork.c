@@ -32,9 +32,9 @@ static void fork_parent(void)
 
 static void fork_in_new_child(void)
 {
-    for (struct lockstep_session *s = fork_sessions; s != NULL; s = s->next_open)
+    for (struct lockstep_session *s = fork_sessions; s; s = s->next_open)
         transport_forked(s->transport);
-    if (fork_sessions != NULL)
+    if (fork_sessions)
         atomic_store(&fork_child, true);
     pthread_mutex_unlock(&fork_mutex);
 }
@@ -57,7 +57,7 @@ void fork_watch(struct lockstep_session *session)
 void fork_unwatch(struct lockstep_session *session)
 {
     pthread_mutex_lock(&fork_mutex);
-    for (struct lockstep_session **at = &fork_sessions; *at != NULL; at = &(*at)->next_open) {
+    for (struct lockstep_session **at = &fork_sessions; *at; at = &(*at)->next_open) {
         if (*at == session) {
             *at = session->next_open;
             break;

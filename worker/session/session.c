@@ -56,7 +56,7 @@ int session_check_handle(struct lockstep_session *session)
     if (fork_in_child())
         return error_set(LOCKSTEP_E_FORKED,
                          "this process was forked from the one that opened the session");
-    if (session == NULL)
+    if (!session)
         return error_set(LOCKSTEP_E_INVALID, "the session is NULL");
     if (!handle_is(HANDLE_SESSION, session))
         return error_set(LOCKSTEP_E_INVALID, "this is not a session, or it was closed");
@@ -170,7 +170,7 @@ static void session_received(void *context, const struct down_message *message)
         return;
     }
     copy = malloc(sizeof(*copy));
-    if (copy == NULL) {
+    if (!copy) {
         session_fail(session, LOCKSTEP_E_SYSTEM, "no memory for a message of the coordinator");
         return;
     }
@@ -182,7 +182,7 @@ static void session_ended(void *context, const char *text)
 {
     struct lockstep_session *session = context;
     char *copy = strdup(text);
-    if (copy != NULL)
+    if (copy)
         session_post(session, (struct command){.kind = COMMAND_CONTROL_ENDED, .pointer = copy});
     else
         session_fail(session, LOCKSTEP_E_SYSTEM, "no memory");
@@ -203,12 +203,12 @@ static void session_free(struct lockstep_session *session)
         module_remove_handles(session->modules[i]);
         module_free(session->modules[i]);
     }
-    for (uint32_t i = 0; session->work != NULL && i < LOCKSTEP_MAX_PLAIN; i++)
+    for (uint32_t i = 0; session->work && i < LOCKSTEP_MAX_PLAIN; i++)
         handle_remove(&session->work[i]);
     handle_remove(session);
     state_fini(session);
     memory_fini(session);
-    if (session->device != NULL)
+    if (session->device)
         ready_close(session);
     for (uint32_t i = 0; i < session->own_devices; i++)
         device_close(session->devices[i]);
@@ -248,7 +248,7 @@ static int session_allocate(const struct config *config, struct lockstep_session
 {
     struct lockstep_session *session = calloc(1, sizeof(*session));
     bool whole;
-    if (session == NULL)
+    if (!session)
         return error_set(LOCKSTEP_E_SYSTEM, "no memory for a session");
     spare_begin();
     mutex_init(&session->mutex);
@@ -262,7 +262,7 @@ static int session_allocate(const struct config *config, struct lockstep_session
     session->work = calloc(SESSION_MAX_WORK, sizeof(*session->work));
     session->names = calloc(SESSION_MAX_NAMES, sizeof(*session->names));
     whole = whole && ring_buffer_init(&session->inbox, SESSION_INBOX, sizeof(struct command)) &&
-            session->order != NULL && session->work != NULL && session->names != NULL;
+            session->order && session->work && session->names;
     if (!whole || !session_add_handles(session)) {
         session_free(session);
         return whole ? error_set(LOCKSTEP_E_SYSTEM,
@@ -271,8 +271,8 @@ static int session_allocate(const struct config *config, struct lockstep_session
                                  LOCKSTEP_MAX_HANDLES, SESSION_HANDLES)
                      : error_set(LOCKSTEP_E_SYSTEM, "no memory for a session");
     }
-    log_init(&session->log, (enum log_level)config->log_level,
-             config->log == NULL ? NULL : session_log, &session->config);
+    log_init(&session->log, (enum log_level)config->log_level, !config->log ? NULL : session_log,
+             &session->config);
     *allocated = session;
     return 0;
 }
@@ -306,13 +306,12 @@ static int session_address(struct config *config)
 
 static void session_name_device(const struct lockstep_session *session, struct up_hello *hello)
 {
-    const struct device_facts *facts =
-        session->device == NULL ? NULL : device_facts(session->device);
+    const struct device_facts *facts = !session->device ? NULL : device_facts(session->device);
     static_assert(sizeof(facts->uuid) == sizeof(hello->gpu.uuid), "both are the driver's");
-    text_copy(hello->device, sizeof(hello->device), facts == NULL ? "cpu" : "cuda");
+    text_copy(hello->device, sizeof(hello->device), !facts ? "cpu" : "cuda");
     text_copy(hello->gpu_problem, sizeof(hello->gpu_problem), session->device_problem);
     hello->has_gpu = facts != NULL;
-    if (facts == NULL)
+    if (!facts)
         return;
     memcpy(&hello->gpu.uuid, facts->uuid, sizeof(hello->gpu.uuid));
     hello->gpu.capability = facts->capability;
@@ -410,14 +409,14 @@ static void session_shut(struct lockstep_session *session, bool leave)
     session_read_note(session, message.u.leave.cause, sizeof(message.u.leave.cause));
     engine_stop(session, leave);
     watch_stop(session);
-    if (session->control != NULL) {
+    if (session->control) {
         message.generation = session->generation;
         message.u.leave.settled = atomic_load(&session->progress->settled);
         control_send(session->control, &message);
         control_close(session->control, SESSION_LINGER_MS);
     }
     fork_unwatch(session);
-    if (session->transport != NULL)
+    if (session->transport)
         transport_close(session->transport);
     // What the control thread posted last finds no engine any more.
     for (struct command command; ring_buffer_pop(&session->inbox, &command);)
@@ -460,7 +459,7 @@ static int session_open_one(struct lockstep_session *session, const char *choice
     struct device *device;
     struct text problem;
     const int opened = device_open(choice, &device, error, sizeof(error));
-    if (opened == 0 && device != NULL)
+    if (opened == 0 && device)
         session->devices[session->own_devices++] = device;
     if (opened != -1)
         return opened;
@@ -484,7 +483,7 @@ static int session_open_device(struct lockstep_session *session)
         opened = session_open_one(session, choice);
     }
     session->device = opened == 0 ? session->devices[0] : NULL;
-    if (session->device != NULL)
+    if (session->device)
         ready_open(session);
     return opened == -2 ? error_set(LOCKSTEP_E_SYSTEM, "no memory for a device") : 0;
 }
@@ -524,7 +523,7 @@ static int session_open(const struct config *config, struct lockstep_session **o
                                                     : session_open_without(session);
     }
     if (status < 0) {
-        if (session != NULL)
+        if (session)
             session_free(session);
         return status;
     }
@@ -538,12 +537,12 @@ int lockstep_open(const struct lockstep_config *config, lockstep_session **sessi
     int status;
     if (fork_in_child())
         return error_set(LOCKSTEP_E_FORKED, "this process was forked from one with a session");
-    if (session == NULL)
+    if (!session)
         return error_set(LOCKSTEP_E_INVALID, "session is NULL: nowhere to put the handle");
     *session = NULL;
     error_of(NULL);
     resolved = calloc(1, sizeof(*resolved));
-    if (resolved == NULL)
+    if (!resolved)
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
     status = config_resolve(config, resolved);
     if (status == 0)
@@ -559,9 +558,9 @@ int lockstep_world(lockstep_session *session, uint32_t *rank, uint32_t *world_si
     const int status = session_check_handle(session);
     if (status < 0)
         return status;
-    if (rank != NULL)
+    if (rank)
         *rank = session->rank;
-    if (world_size != NULL)
+    if (world_size)
         *world_size = session->world_size;
     return 0;
 }
@@ -572,7 +571,7 @@ int lockstep_abort(lockstep_session *session, const char *reason)
     char text[LOCKSTEP_MARK_BYTES];
     if (status < 0)
         return status;
-    text_copy(text, sizeof(text), reason == NULL ? "aborted" : reason);
+    text_copy(text, sizeof(text), !reason ? "aborted" : reason);
     return session_abort(session, LOCKSTEP_E_CLOSED, text);
 }
 
@@ -586,7 +585,7 @@ int session_abort(struct lockstep_session *session, int status, const char *reas
         return 0;
     }
     copy = strdup(reason);
-    if (copy == NULL)
+    if (!copy)
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
     session_post(session, (struct command){
                               .kind = COMMAND_ABORT, .value = (uint64_t)-status, .pointer = copy});

@@ -158,7 +158,7 @@ static bool expression_value(uintptr_t at, const uintptr_t *cfa,
     if (reader->bad || bytes > CFI_WINDOW)
         return false;
     reader_init(reader, reader->at, reader->at + bytes, false);
-    if (cfa != NULL)
+    if (cfa)
         expression_push(&expression, *cfa);
     while (reader_more(reader))
         expression_operation(&expression, reader_byte(reader));

@@ -249,7 +249,7 @@ static void run_expression(struct cfi_run *run, enum cfi_kind kind)
 
 static void run_restore(struct cfi_run *run, uint64_t number)
 {
-    if (run->initial == NULL)
+    if (!run->initial)
         run->reader.bad = true;
     else if (number < CFI_REGISTERS)
         run->function->rules[number] = run->initial->rules[number];

@@ -123,13 +123,13 @@ static char *elf_last_part(char *name)
     static const char *const parts[] = {"constprop", "part", "isra",       "cold",
                                         "lto_priv",  "llvm", "localalias", "clone"};
     char *dot = strrchr(name, '.');
-    if (dot != NULL && dot[1] != '\0' && strspn(dot + 1, "0123456789") == strlen(dot + 1)) {
+    if (dot && dot[1] != '\0' && strspn(dot + 1, "0123456789") == strlen(dot + 1)) {
         *dot = '\0';
         char *before = strrchr(name, '.');
         *dot = '.';
         dot = before;
     }
-    for (size_t i = 0; dot != NULL && dot != name && i < sizeof(parts) / sizeof(parts[0]); i++) {
+    for (size_t i = 0; dot && dot != name && i < sizeof(parts) / sizeof(parts[0]); i++) {
         const size_t length = strlen(parts[i]);
         if (strncmp(dot + 1, parts[i], length) == 0 &&
             (dot[1 + length] == '\0' || dot[1 + length] == '.'))
@@ -140,7 +140,7 @@ static char *elf_last_part(char *name)
 
 void elf_name_cut(char *name)
 {
-    for (char *part; (part = elf_last_part(name)) != NULL;)
+    for (char *part; (part = elf_last_part(name));)
         *part = '\0';
 }
 

@@ -35,7 +35,7 @@ static void proc_task_text(int task, const char *file, char text[PROC_TEXT_BYTES
 static char proc_task_state(const char *stat)
 {
     const char *end = strrchr(stat, ')');
-    return end != NULL && end[1] == ' ' && isalpha((unsigned char)end[2]) ? end[2] : '\0';
+    return end && end[1] == ' ' && isalpha((unsigned char)end[2]) ? end[2] : '\0';
 }
 
 // "running", or "202 0x7f...": the number and its arguments, or "-1 ..." of a thread that sleeps
@@ -91,7 +91,7 @@ static void proc_task_call(const char *text, struct proc_call *call)
 static uint64_t proc_task_number(const char *status, const char *field, int base)
 {
     const char *at = strstr(status, field);
-    return at != NULL ? strtoull(at + strlen(field), NULL, base) : 0;
+    return at ? strtoull(at + strlen(field), NULL, base) : 0;
 }
 
 bool proc_task_read(const char *directory, uint32_t tid, struct stack_thread *thread,

@@ -48,7 +48,7 @@ struct python {
 struct python *python_open_with(python_writer *writer)
 {
     struct python *python = malloc(sizeof(*python));
-    if (python == NULL)
+    if (!python)
         return NULL;
     python->writer = writer;
     python->fd = -1;
@@ -59,7 +59,7 @@ struct python *python_open(void)
 {
     python_writer *writer;
     void *symbol = dlsym(RTLD_DEFAULT, "_Py_DumpTracebackThreads");
-    if (symbol == NULL)
+    if (!symbol)
         return NULL;
     memcpy(&writer, &symbol, sizeof(writer));
     return python_open_with(writer);
@@ -74,7 +74,7 @@ static void python_forget(struct python *python)
 
 void python_close(struct python *python)
 {
-    if (python == NULL)
+    if (!python)
         return;
     python_forget(python);
     free(python);
@@ -121,7 +121,7 @@ static int helper_main(void *argument)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setitimer(ITIMER_REAL, &limit, NULL);
     sigprocmask(SIG_UNBLOCK, &open, NULL);
-    return python->writer(python->fd, NULL, NULL, PYTHON_THREADS) == NULL ? 0 : 1;
+    return !python->writer(python->fd, NULL, NULL, PYTHON_THREADS) ? 0 : 1;
 }
 
 // The calling thread sleeps until the helper has ended, because they share this thread's errno and
@@ -209,7 +209,7 @@ static bool parse_thread(const char *line, uintptr_t *id)
 static const char *parse_last(const char *line, const char *text)
 {
     const char *last = NULL;
-    for (const char *at = strstr(line, text); at != NULL; at = strstr(at + 1, text))
+    for (const char *at = strstr(line, text); at; at = strstr(at + 1, text))
         last = at;
     return last;
 }
@@ -228,7 +228,7 @@ static bool parse_library(const char *file)
         return true;
     for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
         const char *at = parse_last(file, places[i]);
-        if (at == NULL)
+        if (!at)
             continue;
         at += strlen(places[i]);
         at += strspn(at, "0123456789.t");
@@ -247,20 +247,18 @@ static bool parse_frame(char *line, struct stack_frame *frame)
     if (strncmp(line, head, sizeof(head) - 1) != 0)
         return false;
     const char *at = parse_last(file, middle);
-    if (at == NULL)
+    if (!at)
         return false;
     const char *function = strstr(at, in);
     line[at - line] = '\0';
     const char *slash = strrchr(file, '/');
     frame->library = parse_library(file);
-    text_copy(frame->object, sizeof(frame->object),
-              slash != NULL ? slash + 1 : file + (*file == '"'));
+    text_copy(frame->object, sizeof(frame->object), slash ? slash + 1 : file + (*file == '"'));
     const size_t length = strlen(frame->object);
     if (length > 0 && frame->object[length - 1] == '"')
         frame->object[length - 1] = '\0';
     frame->offset = strtoull(at + sizeof(middle) - 1, NULL, 10);
-    text_copy(frame->symbol, sizeof(frame->symbol),
-              function != NULL ? function + sizeof(in) - 1 : "");
+    text_copy(frame->symbol, sizeof(frame->symbol), function ? function + sizeof(in) - 1 : "");
     return true;
 }
 

@@ -35,7 +35,7 @@ int stacks_open(struct stacks **stacks)
 {
     struct stacks *made = calloc(1, sizeof(*made));
     *stacks = made;
-    if (made == NULL)
+    if (!made)
         return error_set(LOCKSTEP_E_SYSTEM, "no memory for the stacks of threads");
     made->pid = getpid();
     made->python = python_open();
@@ -45,7 +45,7 @@ int stacks_open(struct stacks **stacks)
 
 void stacks_close(struct stacks *stacks)
 {
-    if (stacks == NULL)
+    if (!stacks)
         return;
     python_close(stacks->python);
     free(stacks);
@@ -145,7 +145,7 @@ static void stacks_add_thread(struct stacks *stacks, const struct thread_note *n
     stacks->threads[index] = (struct stack_thread){.trainer = note->last};
     if (!stacks_ask(note, &stacks->threads[index], stacks->disk_count > 0, deadline_ms, &addresses))
         return;
-    if (stacks->python != NULL)
+    if (stacks->python)
         stacks_add_python(stacks, index, note->id);
     stacks_add_native(stacks, index, &addresses, LOCKSTEP_STACK_FRAMES);
     stacks->thread_count++;
@@ -232,7 +232,7 @@ static void stacks_capture_locked(struct stacks *stacks, const struct thread_cal
     stacks->tid_count = proc_task_list(PROC_TASK_DIRECTORY, stacks->tids, STACKS_TIDS);
     for (uint32_t i = 0; i < stacks->tid_count; i++)
         stacks_note_disk(stacks, stacks->tids[i]);
-    if (stacks->python != NULL && count > 0)
+    if (stacks->python && count > 0)
         (void)python_dump(stacks->python);
     const uint64_t deadline_ms = clock_now_ms() + STACKS_MS;
     for (uint32_t i = 0; i < count; i++)

@@ -113,7 +113,7 @@ static int object_open(const struct object *object)
     char note[SYMBOLS_NOTE_BYTES];
     struct stat status;
     const char *path = object->path[0] != '\0' ? object->path : SYMBOLS_PROGRAM;
-    if (strchr(path, '/') == NULL) // The kernel's own object has a name and no file.
+    if (!strchr(path, '/')) // The kernel's own object has a name and no file.
         return -1;
     const int fd = spare_open(AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd < 0)
@@ -139,7 +139,7 @@ static void object_name(const struct object *object, char name[LOCKSTEP_OBJECT_B
         path = program;
     }
     const char *slash = strrchr(path, '/');
-    text_copy(name, LOCKSTEP_OBJECT_BYTES, slash != NULL ? slash + 1 : path);
+    text_copy(name, LOCKSTEP_OBJECT_BYTES, slash ? slash + 1 : path);
     for (char *c = name; *c != '\0'; c++) {
         if (*c < ' ' || *c > '~')
             *c = '?';

@@ -86,7 +86,7 @@ static struct thread_place *threads_enter(void)
 void threads_note_change(struct thread_callers *callers)
 {
     const uint32_t ended = atomic_load_explicit(&threads_ended, memory_order_acquire);
-    if (here == NULL)
+    if (!here)
         here = threads_enter();
     atomic_store_explicit(&here->callers, callers, memory_order_relaxed);
     atomic_store_explicit(&callers->last, atomic_load_explicit(&here->number, memory_order_relaxed),
@@ -98,8 +98,7 @@ void threads_note_change(struct thread_callers *callers)
 uint32_t threads_list(const struct thread_callers *callers, struct thread_note *notes,
                       uint32_t most)
 {
-    const uint64_t last =
-        callers != NULL ? atomic_load_explicit(&callers->last, memory_order_relaxed) : 0;
+    const uint64_t last = callers ? atomic_load_explicit(&callers->last, memory_order_relaxed) : 0;
     uint32_t count = 0;
     for (size_t i = 0; i < LOCKSTEP_STACK_THREADS && count < most; i++) {
         struct thread_place *place = &places[i];
@@ -111,7 +110,7 @@ uint32_t threads_list(const struct thread_callers *callers, struct thread_note *
             .alternate = atomic_load_explicit(&place->alternate, memory_order_relaxed),
         };
         if (note.tid == 0 ||
-            (callers != NULL && !note.last &&
+            (callers && !note.last &&
              atomic_load_explicit(&place->callers, memory_order_relaxed) != callers))
             continue;
         notes[count++] = note;

@@ -35,7 +35,7 @@ static const char *const config_encryptions[] = {"off", "tls"};
 const char *config_environment(const char *name)
 {
     const char *value = getenv(name);
-    return value == NULL || value[0] == '\0' ? NULL : value;
+    return !value || value[0] == '\0' ? NULL : value;
 }
 
 // A variable that nobody reads is a misspelt one.
@@ -49,7 +49,7 @@ static int config_spelling(void)
 
 int config_string(char *to, size_t bytes, const char *from, const char *what)
 {
-    if (from == NULL)
+    if (!from)
         return 0;
     if (!text_copy(to, bytes, from))
         return error_set(LOCKSTEP_E_CONFIG, "%s is too long: %zu characters, at most %zu", what,
@@ -63,7 +63,7 @@ int config_number(const char *name, uint64_t maximum, uint32_t *to)
 {
     const char *value = config_environment(name);
     uint64_t number;
-    if (value == NULL)
+    if (!value)
         return 0;
     if (!parse_u64(value, &number) || number > maximum)
         return error_set(LOCKSTEP_E_CONFIG, "%s='%s' is not a number from 0 to %llu", name, value,
@@ -77,7 +77,7 @@ static int config_widen(const struct lockstep_config *given, struct lockstep_con
 {
     const struct lockstep_config defaults = LOCKSTEP_CONFIG_INIT;
     *whole = defaults;
-    if (given == NULL)
+    if (!given)
         return 0;
     if (given->struct_bytes < offsetof(struct lockstep_config, job) ||
         given->struct_bytes > sizeof(*whole))
@@ -98,29 +98,28 @@ static int config_names(const struct lockstep_config *given, struct config *conf
     char host[LOCKSTEP_HOST_BYTES];
     uint16_t port;
     int status;
-    if (coordinator == NULL)
+    if (!coordinator)
         coordinator = given->coordinator;
-    config->solo = coordinator == NULL;
+    config->solo = !coordinator;
     status = config_string(config->coordinator, sizeof(config->coordinator), coordinator,
                            "the coordinator's address");
     if (status < 0)
         return status;
-    if (coordinator != NULL && strncmp(coordinator, "unix:/", 6) != 0 &&
+    if (coordinator && strncmp(coordinator, "unix:/", 6) != 0 &&
         (!parse_address(coordinator, host, sizeof(host), &port) || port == 0))
         return error_set(
             LOCKSTEP_E_CONFIG,
             "the coordinator's address '%s' is not of the form host:port or unix:/path",
             coordinator);
-    if (job == NULL)
-        job = given->job == NULL ? CONFIG_DEFAULT_JOB : given->job;
+    if (!job)
+        job = !given->job ? CONFIG_DEFAULT_JOB : given->job;
     if (job[0] == '\0')
         return error_set(LOCKSTEP_E_CONFIG, "the job's name is empty");
     status = config_string(config->job, sizeof(config->job), job, "the job's name");
     if (status < 0)
         return status;
     return config_string(config->advertise, sizeof(config->advertise),
-                         advertise != NULL ? advertise : given->advertise,
-                         "the advertised address");
+                         advertise ? advertise : given->advertise, "the advertised address");
 }
 
 // Whether nobody but this host can answer at the coordinator's address. A name may lead anywhere.
@@ -142,11 +141,11 @@ static bool config_coordinator_is_local(const struct config *config)
 static int config_plaintext(const struct config *config)
 {
     const char *insecure = config_environment("LOCKSTEP_INSECURE_PLAINTEXT");
-    if (insecure != NULL && strcmp(insecure, "0") != 0 && strcmp(insecure, "1") != 0)
+    if (insecure && strcmp(insecure, "0") != 0 && strcmp(insecure, "1") != 0)
         return error_set(LOCKSTEP_E_CONFIG, "LOCKSTEP_INSECURE_PLAINTEXT='%s' is not 0 or 1",
                          insecure);
     if (config->solo || config->tls_dir[0] != '\0' || config_coordinator_is_local(config) ||
-        (insecure != NULL && insecure[0] == '1'))
+        (insecure && insecure[0] == '1'))
         return 0;
     return error_set(LOCKSTEP_E_CONFIG,
                      "the coordinator %s is not on this host, and without certificates whoever "
@@ -159,7 +158,7 @@ static int config_tls(const struct lockstep_config *given, struct config *config
 {
     const char *directory = config_environment("LOCKSTEP_TLS_DIR");
     const int status = config_string(
-        config->tls_dir, sizeof(config->tls_dir), directory != NULL ? directory : given->tls_dir,
+        config->tls_dir, sizeof(config->tls_dir), directory ? directory : given->tls_dir,
         "the directory of certificates (LOCKSTEP_TLS_DIR, config.tls_dir)");
     return status < 0 ? status : config_plaintext(config);
 }
@@ -169,9 +168,9 @@ static void config_boot_id(char boot[BOOT_ID_BYTES])
 {
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
     boot[0] = '\0';
-    if (file == NULL)
+    if (!file)
         return;
-    if (fgets(boot, BOOT_ID_BYTES, file) == NULL)
+    if (!fgets(boot, BOOT_ID_BYTES, file))
         boot[0] = '\0';
     boot[strcspn(boot, "\n")] = '\0';
     fclose(file);
@@ -200,7 +199,7 @@ static int config_host(const struct lockstep_config *given, struct config *confi
     if (gethostname(config->host, sizeof(config->host) - 1) != 0)
         text_copy(config->host, sizeof(config->host), "unknown-host");
     config->host[sizeof(config->host) - 1] = '\0';
-    if (given->host_id != NULL)
+    if (given->host_id)
         return config_string(config->host_id, sizeof(config->host_id), given->host_id, "host_id");
     snprintf(config->host_id, sizeof(config->host_id), "%.64s/%.60s", config->host, boot);
     return 0;
@@ -213,18 +212,18 @@ static int config_ports(const struct lockstep_config *given, struct config *conf
     uint64_t low;
     uint64_t high;
     const char *dash;
-    if (ports == NULL)
+    if (!ports)
         ports = given->data_ports;
-    if (ports == NULL)
+    if (!ports)
         return 0;
     dash = strchr(ports, '-');
-    if (dash != NULL && (size_t)(dash - ports) < sizeof(first)) {
+    if (dash && (size_t)(dash - ports) < sizeof(first)) {
         memcpy(first, ports, (size_t)(dash - ports));
         first[dash - ports] = '\0';
     } else {
         text_copy(first, sizeof(first), ports);
     }
-    if (!parse_u64(first, &low) || !parse_u64(dash == NULL ? first : dash + 1, &high) || low == 0 ||
+    if (!parse_u64(first, &low) || !parse_u64(!dash ? first : dash + 1, &high) || low == 0 ||
         high < low || high > UINT16_MAX)
         return error_set(LOCKSTEP_E_CONFIG,
                          "data ports '%s' are not of the form 20000-20099 with 1 <= first <= last "
@@ -256,7 +255,7 @@ static int config_kinds(const struct lockstep_config *given, struct config *conf
     config->on_failure = given->on_failure;
     config->uneven = given->uneven;
     config->log_level = given->log_level;
-    if (level == NULL)
+    if (!level)
         return 0;
     for (int i = LOCKSTEP_LOG_ERROR; i <= LOCKSTEP_LOG_DEBUG; i++) {
         static const char *const names[] = {"error", "warn", "info", "debug"};
@@ -281,10 +280,10 @@ static bool config_cpu_range(const char *part, size_t length, cpu_set_t *cpus)
     memcpy(first, part, length);
     first[length] = '\0';
     dash = strchr(first, '-');
-    if (dash != NULL)
+    if (dash)
         *dash = '\0';
-    if (!parse_u64(first, &low) || !parse_u64(dash == NULL ? first : dash + 1, &high) ||
-        low > high || high >= CPU_SETSIZE)
+    if (!parse_u64(first, &low) || !parse_u64(!dash ? first : dash + 1, &high) || low > high ||
+        high >= CPU_SETSIZE)
         return false;
     for (uint64_t cpu = low; cpu <= high; cpu++)
         CPU_SET(cpu, cpus);
@@ -295,11 +294,11 @@ static int config_engine_cpus(const struct lockstep_config *given, struct config
 {
     const char *cpus = config_environment("LOCKSTEP_ENGINE_CPUS");
     bool valid = true;
-    if (cpus == NULL)
+    if (!cpus)
         cpus = given->engine_cpus;
     CPU_ZERO(&config->engine_cpus);
     config->engine_pinned = cpus != NULL;
-    for (const char *part = cpus; part != NULL && valid;) {
+    for (const char *part = cpus; part && valid;) {
         const size_t length = strcspn(part, ",");
         valid = config_cpu_range(part, length, &config->engine_cpus);
         part = part[length] == ',' ? part + length + 1 : NULL;
@@ -319,12 +318,11 @@ static int config_engine(const struct lockstep_config *given, struct config *con
     const int status = config_engine_cpus(given, config);
     if (status < 0)
         return status;
-    if ((nice != NULL && !parse_i64(nice, &number)) || number < -20 || number > 19)
-        return nice != NULL
-                   ? error_set(LOCKSTEP_E_CONFIG,
-                               "LOCKSTEP_ENGINE_NICE='%s' is not a number from -20 to 19", nice)
-                   : error_set(LOCKSTEP_E_CONFIG, "config.engine_nice %d is not from -20 to 19",
-                               given->engine_nice);
+    if ((nice && !parse_i64(nice, &number)) || number < -20 || number > 19)
+        return nice ? error_set(LOCKSTEP_E_CONFIG,
+                                "LOCKSTEP_ENGINE_NICE='%s' is not a number from -20 to 19", nice)
+                    : error_set(LOCKSTEP_E_CONFIG, "config.engine_nice %d is not from -20 to 19",
+                                given->engine_nice);
     config->engine_nice = (int)number;
     return 0;
 }
@@ -333,7 +331,7 @@ static int config_engine(const struct lockstep_config *given, struct config *con
 static int config_transport(struct config *config)
 {
     const char *transport = config_environment("LOCKSTEP_TRANSPORT");
-    if (transport == NULL || config->transport == LOCKSTEP_TRANSPORT_LOOPBACK)
+    if (!transport || config->transport == LOCKSTEP_TRANSPORT_LOOPBACK)
         return 0;
     if (strcmp(transport, "auto") == 0)
         config->transport = LOCKSTEP_TRANSPORT_AUTO;
@@ -349,30 +347,30 @@ static int config_algorithm(struct config *config)
 {
     const char *algorithm = config_environment("LOCKSTEP_ALGORITHM");
     config->algorithm = ALGORITHM_BY_SIZE;
-    for (uint32_t i = 0; algorithm != NULL && i <= ALGORITHM_BY_SIZE; i++) {
+    for (uint32_t i = 0; algorithm && i <= ALGORITHM_BY_SIZE; i++) {
         if (strcmp(algorithm, tuning_name(i)) != 0)
             continue;
         config->algorithm = i;
         return 0;
     }
-    return algorithm == NULL ? 0
-                             : error_set(LOCKSTEP_E_CONFIG,
-                                         "LOCKSTEP_ALGORITHM='%s' is not auto, ring, doubling, "
-                                         "halving, shared or two_level",
-                                         algorithm);
+    return !algorithm ? 0
+                      : error_set(LOCKSTEP_E_CONFIG,
+                                  "LOCKSTEP_ALGORITHM='%s' is not auto, ring, doubling, "
+                                  "halving, shared or two_level",
+                                  algorithm);
 }
 
 // "LATENCY_NS,BYTES_PER_S"
 static int config_link(struct config *config)
 {
     const char *link = config_environment("LOCKSTEP_LINK");
-    const char *comma = link == NULL ? NULL : strchr(link, ',');
+    const char *comma = !link ? NULL : strchr(link, ',');
     char latency[32];
-    if (link == NULL)
+    if (!link)
         return 0;
     text_copy(latency, sizeof(latency), link);
     latency[strcspn(latency, ",")] = '\0';
-    if (comma == NULL || !parse_u64(latency, &config->latency_ns) || config->latency_ns == 0 ||
+    if (!comma || !parse_u64(latency, &config->latency_ns) || config->latency_ns == 0 ||
         !parse_u64(comma + 1, &config->bytes_per_s) || config->bytes_per_s == 0)
         return error_set(LOCKSTEP_E_CONFIG,
                          "LOCKSTEP_LINK='%s' is not two numbers: the latency in nanoseconds and, "
@@ -385,7 +383,7 @@ static int config_link(struct config *config)
 static int config_slots(struct config *config)
 {
     const char *slots = config_environment("LOCKSTEP_SLOTS");
-    if (slots == NULL || strcmp(slots, "auto") == 0)
+    if (!slots || strcmp(slots, "auto") == 0)
         config->slot_fill = FILL_MEASURED;
     else if (strcmp(slots, "cached") == 0)
         config->slot_fill = FILL_CACHED;
@@ -401,7 +399,7 @@ static int config_trace(const struct lockstep_config *given, struct config *conf
 {
     const char *directory = config_environment("LOCKSTEP_TRACE_DIR");
     return config_string(config->trace_dir, sizeof(config->trace_dir),
-                         directory != NULL ? directory : given->trace_dir,
+                         directory ? directory : given->trace_dir,
                          "the directory of traces (LOCKSTEP_TRACE_DIR, config.trace_dir)");
 }
 
@@ -411,7 +409,7 @@ static int config_word(const char *name, const char *const *words, uint32_t coun
     const char *value = config_environment(name);
     char bytes[128];
     struct text text;
-    if (value == NULL)
+    if (!value)
         return 0;
     text_init(&text, bytes, sizeof(bytes));
     for (uint32_t i = 0; i < count; i++) {
@@ -430,7 +428,7 @@ static int config_encryption(const struct lockstep_config *given, struct config 
     uint32_t chosen = 0;
     const int status = config_word("LOCKSTEP_DATA_ENCRYPTION", config_encryptions, 2, &chosen);
     config->encrypts = chosen != 0;
-    if (status < 0 || config_environment("LOCKSTEP_DATA_ENCRYPTION") != NULL || wanted == NULL)
+    if (status < 0 || config_environment("LOCKSTEP_DATA_ENCRYPTION") || !wanted)
         return status;
     config->encrypts = strcmp(wanted, "tls") == 0;
     return config->encrypts || strcmp(wanted, "off") == 0
@@ -519,8 +517,8 @@ static int config_device(const struct lockstep_config *given, struct config *con
 {
     const char *device = config_environment("LOCKSTEP_DEVICE");
     int64_t twice;
-    if (device == NULL)
-        device = given->device == NULL ? "auto" : given->device;
+    if (!device)
+        device = !given->device ? "auto" : given->device;
     if (!config_is_device(device, &twice) && twice >= 0)
         return error_set(LOCKSTEP_E_CONFIG,
                          "the device (LOCKSTEP_DEVICE, config.device) '%s' names cuda:%" PRId64

@@ -34,7 +34,7 @@ static int place_own_world(const struct lockstep_config *given, struct config *c
     config->world_min = exact != 0 ? exact : given->world_min;
     config->world_max = exact != 0 ? exact : given->world_max;
     config->world_window_ms = given->world_window_ms;
-    if (status == 0 && config_environment("LOCKSTEP_WORLD_SIZE") == NULL) {
+    if (status == 0 && !config_environment("LOCKSTEP_WORLD_SIZE")) {
         status = config_number("LOCKSTEP_WORLD_MIN", UINT32_MAX, &config->world_min);
         if (status == 0)
             status = config_number("LOCKSTEP_WORLD_MAX", UINT32_MAX, &config->world_max);
@@ -50,8 +50,7 @@ static int place_own_world(const struct lockstep_config *given, struct config *c
 
 static int place_own_rank(const struct lockstep_config *given, struct config *config)
 {
-    config->has_rank_hint =
-        given->rank_hint >= 0 || config_environment("LOCKSTEP_RANK_HINT") != NULL;
+    config->has_rank_hint = given->rank_hint >= 0 || config_environment("LOCKSTEP_RANK_HINT");
     config->rank_hint = given->rank_hint >= 0 ? (uint32_t)given->rank_hint : 0;
     return config_number("LOCKSTEP_RANK_HINT", UINT32_MAX, &config->rank_hint);
 }
@@ -68,11 +67,11 @@ static int place_check_rank(const struct config *config, const char *name)
 static int place_take_rank(const struct lockstep_config *given, struct config *config,
                            const struct launcher_place *place)
 {
-    if (place->rank_variable != NULL && !config->has_rank_hint) {
+    if (place->rank_variable && !config->has_rank_hint) {
         config->has_rank_hint = true;
         config->rank_hint = place->rank;
     }
-    if (place->job[0] == '\0' || given->job != NULL || config_environment("LOCKSTEP_JOB") != NULL)
+    if (place->job[0] == '\0' || given->job || config_environment("LOCKSTEP_JOB"))
         return 0;
     return config_string(config->job, sizeof(config->job), place->job,
                          "the launcher's name of the run is the job's name (LOCKSTEP_JOB sets "
@@ -89,7 +88,7 @@ static int place_without_size(struct config *config, const struct launcher_place
                          "the coordinator %s is named, but not how many workers the world has: "
                          "set LOCKSTEP_WORLD_SIZE, the same on every worker (%s)",
                          config->coordinator, said);
-    if (place->launcher != NULL)
+    if (place->launcher)
         return error_set(LOCKSTEP_E_CONFIG,
                          "%s, but not of how many: set LOCKSTEP_WORLD_SIZE and "
                          "LOCKSTEP_COORDINATOR=host:port; LOCKSTEP_WORLD_SIZE=1 trains alone",
@@ -120,7 +119,7 @@ static int place_complete(const struct lockstep_config *given, struct config *co
 {
     char said[LAUNCHER_TEXT_BYTES];
     const uint32_t own = config->world_max;
-    config->placed_by = place->launcher != NULL ? place->launcher : config->placed_by;
+    config->placed_by = place->launcher ? place->launcher : config->placed_by;
     if (place->size == 0) {
         const int status = place_take_rank(given, config, place);
         return status < 0 || own != 0 ? status : place_without_size(config, place);
@@ -155,7 +154,7 @@ static int place_check_world(const struct config *config, const struct launcher_
 static const char *place_rank_name(const struct lockstep_config *given,
                                    const struct launcher_place *place)
 {
-    if (config_environment("LOCKSTEP_RANK_HINT") != NULL)
+    if (config_environment("LOCKSTEP_RANK_HINT"))
         return "LOCKSTEP_RANK_HINT";
     return given->rank_hint >= 0 ? "config.rank_hint" : place->rank_variable;
 }

@@ -47,7 +47,7 @@ static bool fill_table(const struct foreign *library, void *handle, char *error,
                      library->age);
             return false;
         }
-        memcpy((char *)library->table + symbol->offset, &function, sizeof function);
+        memcpy((char *)library->table + symbol->offset, &function, sizeof(function));
     }
     return true;
 }
@@ -57,7 +57,7 @@ static void remember_path(struct foreign *library, void *handle)
     void *first = dlsym(handle, library->symbols[0].name);
     Dl_info info;
     if (first && dladdr(first, &info) && info.dli_fname)
-        snprintf(library->path, sizeof library->path, "%s", info.dli_fname);
+        snprintf(library->path, sizeof(library->path), "%s", info.dli_fname);
 }
 
 static bool load_locked(struct foreign *library, enum foreign_search search, char *error,

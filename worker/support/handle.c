@@ -72,7 +72,7 @@ static unsigned handle_find(uintptr_t address, unsigned *free_place)
         if (word != TOMBSTONE && (word & ~KIND_MASK) == address)
             return place;
     }
-    if (free_place != NULL)
+    if (free_place)
         *free_place = first_free;
     return PLACES;
 }
@@ -83,7 +83,7 @@ int handle_add(enum handle_kind kind, const void *handle)
     unsigned place = PLACES;
     int status = -1;
     assert(kind >= HANDLE_SESSION && kind <= HANDLE_WORK);
-    assert(handle != NULL && (address & KIND_MASK) == 0);
+    assert(handle && (address & KIND_MASK) == 0);
 
     pthread_mutex_lock(&handle_mutex);
     bool is_new = handle_find(address, &place) == PLACES;

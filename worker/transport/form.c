@@ -386,7 +386,7 @@ static struct link *form_next(struct transport *transport, struct listener *list
 void form_accept(struct transport *transport, struct listener *listener)
 {
     struct link *link = NULL;
-    while ((link = form_next(transport, listener)) != NULL) {
+    while ((link = form_next(transport, listener))) {
         struct guest *guest = guest_place(transport);
         *guest = (struct guest){.endpoint = {ENDPOINT_GUEST},
                                 .link = link,

@@ -17,12 +17,11 @@ static struct link_state inspect_look(struct transport *transport, struct peer_l
     struct link_state now = {
         .rank = peer->rank,
         .awaited = transport_needs(transport, peer),
-        .unsent = peer->stream.queued_bytes +
-                  (link != NULL && link->ops->unsent != NULL ? link->ops->unsent(link) : 0),
+        .unsent =
+            peer->stream.queued_bytes + (link && link->ops->unsent ? link->ops->unsent(link) : 0),
         .received = peer->stream.bytes_received,
     };
-    now.reached =
-        now.unsent > 0 && link != NULL && link->ops->reached != NULL && link->ops->reached(link);
+    now.reached = now.unsent > 0 && link && link->ops->reached && link->ops->reached(link);
     return now;
 }
 
@@ -69,7 +68,7 @@ uint32_t transport_inspect(struct transport *transport, uint64_t now_ms, struct 
         if (!inspect_stands(peer, &now, now_ms, &link))
             continue;
         struct link_state *room = inspect_room(links, &count, most, &link);
-        if (room != NULL)
+        if (room)
             *room = link;
     }
     return count;

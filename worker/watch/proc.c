@@ -18,9 +18,9 @@
 static const char *watch_proc_field(const char *stat, unsigned number)
 {
     const char *at = strrchr(stat, ')');
-    for (unsigned field = 2; at != NULL && field < number; field++) {
+    for (unsigned field = 2; at && field < number; field++) {
         at = strchr(at, ' ');
-        at = at == NULL ? NULL : at + 1;
+        at = !at ? NULL : at + 1;
     }
     return at;
 }
@@ -35,8 +35,7 @@ bool watch_proc_process(const char *proc, const char *pid, struct watch_process 
     proc_text(AT_FDCWD, path, text);
     state = watch_proc_field(text, 3);
     started = watch_proc_field(text, 22);
-    if (state == NULL || !isalpha((unsigned char)*state) || started == NULL ||
-        !isdigit((unsigned char)*started))
+    if (!state || !isalpha((unsigned char)*state) || !started || !isdigit((unsigned char)*started))
         return false;
     process->state = *state;
     process->started = strtoull(started, NULL, 10);
@@ -53,11 +52,11 @@ uint64_t watch_proc_started(const char *proc, const char *pid)
 static uint64_t watch_proc_number(const char *text, const char *word)
 {
     const size_t length = strlen(word);
-    for (const char *line = text; line != NULL && *line != '\0';) {
+    for (const char *line = text; line && *line != '\0';) {
         if (strncmp(line, word, length) == 0)
             return strtoull(line + length, NULL, 10);
         line = strchr(line, '\n');
-        line = line == NULL ? NULL : line + 1;
+        line = !line ? NULL : line + 1;
     }
     return 0;
 }
@@ -76,15 +75,15 @@ uint32_t watch_proc_tracer(const char *proc, const char *pid)
 static bool watch_proc_group(char *line, const char *cgroup, char path[PATH_MAX])
 {
     char *controllers = strchr(line, ':');
-    char *group = controllers == NULL ? NULL : strchr(controllers + 1, ':');
-    if (group == NULL)
+    char *group = !controllers ? NULL : strchr(controllers + 1, ':');
+    if (!group)
         return false;
     *group++ = '\0';
     controllers++;
     if (controllers[0] == '\0')
         snprintf(path, PATH_MAX, "%s%s/cpu.stat", cgroup, group);
     else if (strstr(controllers, "cpu,") == controllers || strcmp(controllers, "cpu") == 0 ||
-             strstr(controllers, ",cpu,") != NULL)
+             strstr(controllers, ",cpu,"))
         snprintf(path, PATH_MAX, "%s/cpu%s/cpu.stat", cgroup, group);
     else
         return false;
@@ -100,8 +99,7 @@ uint64_t watch_proc_throttled(const char *proc, const char *cgroup)
     uint64_t throttled = 0;
     snprintf(path, sizeof(path), "%s/self/cgroup", proc);
     proc_text(AT_FDCWD, path, groups);
-    for (char *line = strsep(&rest, "\n"); line != NULL && throttled == 0;
-         line = strsep(&rest, "\n")) {
+    for (char *line = strsep(&rest, "\n"); line && throttled == 0; line = strsep(&rest, "\n")) {
         if (!watch_proc_group(line, cgroup, path))
             continue;
         proc_text(AT_FDCWD, path, text);

@@ -115,7 +115,7 @@ int progress_open(struct lockstep_session *session)
     session->progress = trace_progress(&session->trace);
     session->usual = calloc(USUAL_PLACES, sizeof(*session->usual));
     progress_store(&session->progress->api_ms, clock_coarse_ms());
-    return session->usual == NULL ? -1 : 0;
+    return !session->usual ? -1 : 0;
 }
 
 void progress_close(struct lockstep_session *session)

@@ -143,7 +143,7 @@ int trace_open(const struct config *config, const struct uuid *uuid, struct log 
 
 void trace_close(struct trace *trace, bool keep)
 {
-    if (trace->base == NULL)
+    if (!trace->base)
         return;
     ((struct trace_header *)(void *)trace->base)->closed = 1;
     (void)munmap(trace->base, TRACE_BYTES);
@@ -167,7 +167,7 @@ void trace_formed(struct trace *trace, const struct generation_id *generation, u
 void trace_module(struct trace *trace, uint32_t module, const char *name)
 {
     char *at = (char *)trace->base + TRACE_NAMES + (size_t)module * LOCKSTEP_NAME_BYTES;
-    text_copy(at, LOCKSTEP_NAME_BYTES, name == NULL ? "" : name);
+    text_copy(at, LOCKSTEP_NAME_BYTES, !name ? "" : name);
 }
 
 // ---- Cells -------------------------------------------------------------------------------------

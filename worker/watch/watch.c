@@ -82,7 +82,7 @@ static void watch_doing(struct lockstep_session *session, char *doing, size_t by
     struct text text;
     text_init(&text, doing, bytes);
     mutex_lock(&session->mutex);
-    if (session->awaited != NULL)
+    if (session->awaited)
         text_append(&text, "%s '%s' #%" PRIu32, kinds[session->awaited->collective.kind],
                     session->awaited->name, session->awaited->collective.tag.slot);
     mutex_unlock(&session->mutex);
@@ -200,7 +200,7 @@ static bool watch_mate(const struct locality *locality, uint32_t index, const ch
         return false;
     snprintf(pid, sizeof(pid), "%" PRIu32, locality->mate_pids[index]);
     if (!watch_proc_process(WATCH_PROC_DIRECTORY, pid, &process) ||
-        process.started != locality->mate_started[index] || strchr(states, process.state) == NULL)
+        process.started != locality->mate_started[index] || !strchr(states, process.state))
         return false;
     *mate = (struct mate_state){.rank = locality->mates[index],
                                 .state = process.state,
@@ -382,7 +382,7 @@ static void watch_answer_threads(struct watch *watch, const struct down_inspect 
     const struct stacks *stacks = watch->stacks;
     struct answer_threads *part = NULL;
     for (uint32_t i = 0; i < stacks->thread_count; i++) {
-        if (part == NULL || part->count == LOCKSTEP_THREADS_PART)
+        if (!part || part->count == LOCKSTEP_THREADS_PART)
             part = &watch_part(watch, inspect, ANSWER_THREADS)->u.threads;
         part->threads[part->count] = stacks->threads[i];
         watch_clean(part->threads[part->count].name);
@@ -396,7 +396,7 @@ static void watch_answer_frames(struct watch *watch, const struct down_inspect *
     const struct stacks *stacks = watch->stacks;
     struct answer_frames *part = NULL;
     for (uint32_t i = 0; i < stacks->frame_count; i++) {
-        if (part == NULL || part->count == LOCKSTEP_FRAMES_PART)
+        if (!part || part->count == LOCKSTEP_FRAMES_PART)
             part = &watch_part(watch, inspect, ANSWER_FRAMES)->u.frames;
         part->frames[part->count] = stacks->frames[i];
         watch_clean(part->frames[part->count].object);
@@ -406,7 +406,7 @@ static void watch_answer_frames(struct watch *watch, const struct down_inspect *
 
 static void watch_answer_stacks(struct watch *watch, const struct down_inspect *inspect)
 {
-    if (watch->stacks == NULL && stacks_open(&watch->stacks) < 0)
+    if (!watch->stacks && stacks_open(&watch->stacks) < 0)
         return;
     stacks_capture(watch->stacks, &watch->session->callers);
     watch_answer_threads(watch, inspect);
@@ -420,7 +420,7 @@ static void watch_answer_events(struct watch *watch, const struct down_inspect *
     struct answer_events *part = NULL;
     uint64_t number = end > LOCKSTEP_TRACE_EVENTS ? end - LOCKSTEP_TRACE_EVENTS : 0;
     for (; number < end; number++) {
-        if (part == NULL || part->count == LOCKSTEP_EVENTS_PART)
+        if (!part || part->count == LOCKSTEP_EVENTS_PART)
             part = &watch_part(watch, inspect, ANSWER_EVENTS)->u.events;
         part->count += trace_read(trace, number, &part->events[part->count]);
     }
@@ -477,7 +477,7 @@ static void watch_run(void *argument)
 int watch_start(struct lockstep_session *session)
 {
     struct watch *watch = calloc(1, sizeof(*watch));
-    if (watch == NULL)
+    if (!watch)
         return -1;
     mutex_init(&watch->mutex);
     cond_init(&watch->changed);
@@ -490,7 +490,7 @@ int watch_start(struct lockstep_session *session)
 void watch_stop(struct lockstep_session *session)
 {
     struct watch *watch = session->watch;
-    if (watch == NULL || !watch->runs)
+    if (!watch || !watch->runs)
         return;
     mutex_lock(&watch->mutex);
     watch->stop = true;
@@ -503,7 +503,7 @@ void watch_stop(struct lockstep_session *session)
 void watch_close(struct lockstep_session *session)
 {
     struct watch *watch = session->watch;
-    if (watch == NULL)
+    if (!watch)
         return;
     stacks_close(watch->stacks);
     cond_fini(&watch->changed);

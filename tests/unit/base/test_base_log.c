@@ -193,7 +193,7 @@ static void stderr_without_reader(int reader, int writer)
         log_event(&log, LOG_LEVEL_INFO, "line", "number=%d", i);
     alarm(0);
     drain(reader, bytes, BYTES);
-    for (const char *at = bytes; (at = strstr(at, "event=line")) != NULL; at++)
+    for (const char *at = bytes; (at = strstr(at, "event=line")); at++)
         kept_lines++;
     assert_null(strstr(bytes, "event=log_dropped"));
     log_event(&log, LOG_LEVEL_INFO, "after", "number=%d", 1);

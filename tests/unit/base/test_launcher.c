@@ -34,7 +34,7 @@ static const struct story *present;
 static char *lookup(const char *name)
 {
     const size_t size = strlen(name);
-    for (size_t i = 0; i < VARIABLES && present->environment[i] != NULL; i++) {
+    for (size_t i = 0; i < VARIABLES && present->environment[i]; i++) {
         const char *entry = present->environment[i];
         if (strncmp(entry, name, size) == 0 && entry[size] == '=')
             return (char *)(uintptr_t)(entry + size + 1);
@@ -129,9 +129,9 @@ static void every_launcher_is_understood(void **state)
         const int status = launcher_find(lookup, &place, text, sizeof(text));
         if (status == 0)
             launcher_describe(&place, text, sizeof(text));
-        if ((status < 0) != present->refused || strstr(text, present->said) == NULL)
+        if ((status < 0) != present->refused || !strstr(text, present->said))
             fail_msg("%s: %d, %s", present->what, status, text);
-        if (present->job != NULL)
+        if (present->job)
             assert_string_equal(place.job, present->job);
     }
 }
@@ -170,8 +170,8 @@ static void misspelt_names_are_found(void **state)
         char *const environment[] = {"PATH=/bin", (char *)(uintptr_t)spelling->entry, NULL};
         char error[512] = "";
         const int status = variables_check(environment, error, sizeof(error));
-        if ((status == 0) != (spelling->meant == NULL) ||
-            (spelling->meant != NULL && strstr(error, spelling->meant) == NULL))
+        if ((status == 0) != (!spelling->meant) ||
+            (spelling->meant && !strstr(error, spelling->meant)))
             fail_msg("%s: %d, %s", spelling->entry, status, error);
     }
 }
@@ -208,7 +208,7 @@ static void variables_of_the_daemon_are_known(void **state)
     assert_int_equal(options_parse(2, arguments, &options, out, error, sizeof(error)),
                      OPTIONS_DONE);
     fclose(out);
-    for (char *line = strtok(help, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+    for (char *line = strtok(help, "\n"); line; line = strtok(NULL, "\n")) {
         if (!variable_of(line, entry, sizeof(entry)))
             continue;
         char *const environment[] = {entry, NULL};

@@ -255,7 +255,7 @@ void fleet_expect_culprit(const struct fleet *fleet, uint32_t rank, enum stall_k
 void fleet_expect_says(const struct fleet *fleet, const char *piece)
 {
     const struct stall_view *stall = fleet_stall(fleet);
-    if (strstr(stall->sentence, piece) == NULL)
+    if (!strstr(stall->sentence, piece))
         print_error("--- expected somewhere\n%s\n--- said\n%s\n", piece, stall->sentence);
     assert_non_null(strstr(stall->sentence, piece));
 }

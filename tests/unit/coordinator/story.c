@@ -128,7 +128,7 @@ void story_expect(struct story *story, const char *trace)
 
 void story_expect_piece(struct story *story, const char *piece)
 {
-    if (strstr(story->trace, piece) == NULL)
+    if (!strstr(story->trace, piece))
         print_error("--- expected somewhere\n%s\n--- happened\n%s---\n", piece, story->trace);
     assert_non_null(strstr(story->trace, piece));
     story_forget(story);

@@ -38,7 +38,7 @@ static void in_step(struct story *story, uint32_t peer, const struct await_key *
                           .step = 60,
                           .open = true,
                           .lack_count = lacks != NULL};
-    if (lacks != NULL)
+    if (lacks)
         await.lacks[0] = *lacks;
     say(story, peer, &await, 59);
 }
@@ -51,7 +51,7 @@ static void in_barrier(struct story *story, uint32_t peer, const struct await_ke
                           .step = 59,
                           .name = "epoch",
                           .lack_count = lacks != NULL};
-    if (lacks != NULL)
+    if (lacks)
         await.lacks[0] = *lacks;
     say(story, peer, &await, 59);
 }

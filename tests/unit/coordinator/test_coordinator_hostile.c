@@ -96,7 +96,7 @@ static void test_an_impossible_message_ends_the_generation_by_name(void **state)
             print_error("nothing happened, expected: %s\n", lies[i].sentence);
         assert_int_equal(story.last[1].kind, DOWN_HALT);
         assert_int_equal(story.last[1].u.halt.kind, HALT_PROTOCOL);
-        if (strstr(story.last[1].u.halt.text, lies[i].sentence) == NULL)
+        if (!strstr(story.last[1].u.halt.text, lies[i].sentence))
             print_error("%s\nis not: %s\n", story.last[1].u.halt.text, lies[i].sentence);
         assert_non_null(strstr(story.last[1].u.halt.text, lies[i].sentence));
         assert_non_null(strstr(story.last[1].u.halt.text, "rank 1 (host h2) "));
@@ -575,7 +575,7 @@ static void fuzz_check_views(struct fuzz *fuzz)
 static bool is_text(const char *text, size_t bytes)
 {
     const char *end = memchr(text, '\0', bytes);
-    for (; end != NULL && text < end; text++)
+    for (; end && text < end; text++)
         if ((unsigned char)*text < 0x20 || (unsigned char)*text == 0xe2)
             return false;
     return end != NULL;
@@ -653,7 +653,7 @@ static void fuzz_event(struct fuzz *fuzz)
 static uint64_t number_from(const char *name, uint64_t otherwise)
 {
     const char *text = getenv(name);
-    return text == NULL || text[0] == '\0' ? otherwise : strtoull(text, NULL, 10);
+    return !text || text[0] == '\0' ? otherwise : strtoull(text, NULL, 10);
 }
 
 static void test_random_messages(void **state)

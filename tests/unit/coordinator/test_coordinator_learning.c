@@ -219,7 +219,7 @@ static void test_another_phase_is_not_heard_until_the_ranks_name_it(void **state
     story_say(story, 2, &message);
     // Neither grants nor plans after it.
     story_step_end(story, 1, 1);
-    assert_true(strstr(story->trace, " < ") == NULL);
+    assert_true(!strstr(story->trace, " < "));
     story_fail(story, 2, 1, HALT_PHASE, "trains 'w' of module 'net'");
     story_expect_piece(story,
                        "1 < halt phase step 1: rank 1 (host h2): trains 'w' of module 'net'");

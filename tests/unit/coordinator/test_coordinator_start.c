@@ -300,8 +300,8 @@ static void test_each_kind_of_difference_has_its_sentence(void **state)
             kinds[i].change(&a, &b);
             snprintf(expected, sizeof(expected),
                      "manifests differ: rank 0 (host h1) and rank 2 (host h3)%s%s",
-                     kinds[i].lines != NULL ? kinds[i].lines : "",
-                     kinds[i].lines != NULL
+                     kinds[i].lines ? kinds[i].lines : "",
+                     kinds[i].lines
                          ? SAME_ORDER
                          : "\nthe hashes differ, but no item does: this is a bug in the worker");
             assert_string_equal(difference(&story, &a, &b, in_turns != 0), expected);

@@ -1929,7 +1929,7 @@ static void test_decoding_bounds(void **state)
             fail_msg("append %zu (%s kind %d field %u): %s: %s", i, appends[i].direction->name,
                      appends[i].kind, appends[i].field, codec_status_name(status),
                      detail ? detail : "-");
-        assert_true((detail == NULL) == (status == CODEC_OK));
+        assert_true((!detail) == (status == CODEC_OK));
         assert_int_equal(message.up.kind, status == CODEC_OK ? appends[i].kind : 0);
         if (status == CODEC_OK)
             assert_encodes_again(appends[i].direction, &message);

@@ -116,12 +116,12 @@ static void test_wishes_that_cannot_be_had(void **state)
     (void)state;
     assert_null(refusal(4, 4, false, ALGORITHM_RING));
     assert_null(refusal(4, 4, false, ALGORITHM_BY_SIZE));
-    assert_int_equal(refusal(4, 4, false, ALGORITHM_HALVING) == NULL, TUNING_HAS_PAIR);
-    assert_int_equal(refusal(4, 1, true, ALGORITHM_SHARED) == NULL, TUNING_HAS_SHARED);
-    assert_int_equal(refusal(1, 1, false, ALGORITHM_SHARED) == NULL, TUNING_HAS_SHARED);
+    assert_int_equal(!refusal(4, 4, false, ALGORITHM_HALVING), TUNING_HAS_PAIR);
+    assert_int_equal(!refusal(4, 1, true, ALGORITHM_SHARED), TUNING_HAS_SHARED);
+    assert_int_equal(!refusal(1, 1, false, ALGORITHM_SHARED), TUNING_HAS_SHARED);
     assert_non_null(refusal(4, 1, false, ALGORITHM_SHARED));
     assert_non_null(refusal(4, 2, true, ALGORITHM_SHARED));
-    assert_int_equal(refusal(4, 2, true, ALGORITHM_TWO_LEVEL) == NULL, TUNING_HAS_TWO_LEVEL);
+    assert_int_equal(!refusal(4, 2, true, ALGORITHM_TWO_LEVEL), TUNING_HAS_TWO_LEVEL);
     assert_non_null(refusal(4, 2, false, ALGORITHM_TWO_LEVEL));
 }
 

@@ -32,9 +32,9 @@ static size_t say(const int ends[2], size_t bytes)
     uint8_t heard[PART_BYTES];
     size_t got = 0;
     for (size_t i = 0; i < bytes; i += PART_BYTES) {
-        struct iovec place = {heard, sizeof heard};
+        struct iovec place = {heard, sizeof(heard)};
         struct msghdr message = {.msg_iov = &place, .msg_iovlen = 1};
-        assert_int_equal(send(ends[0], said, sizeof said, MSG_NOSIGNAL), sizeof said);
+        assert_int_equal(send(ends[0], said, sizeof(said), MSG_NOSIGNAL), sizeof(said));
         errno = 0;
         const ssize_t part = recvmsg(ends[1], &message, 0);
         if (part < 0)
@@ -73,9 +73,9 @@ static int listen_abstract(struct sockaddr_un *address, socklen_t *size)
     *address = (struct sockaddr_un){.sun_family = AF_UNIX};
     const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     assert_true(fd >= 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)address, sizeof address->sun_family), 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)address, sizeof(address->sun_family)), 0);
     assert_int_equal(listen(fd, 8), 0);
-    *size = sizeof *address;
+    *size = sizeof(*address);
     assert_int_equal(getsockname(fd, (struct sockaddr *)address, size), 0);
     return fd;
 }
@@ -95,7 +95,7 @@ static bool say_pieces(const int ends[2], const uint8_t *bytes, size_t size, siz
 {
     for (size_t at = 0; at < size; at += piece) {
         uint8_t heard[2][PART_BYTES / 2];
-        struct iovec places[2] = {{heard[0], 3}, {heard[1], sizeof heard[1]}};
+        struct iovec places[2] = {{heard[0], 3}, {heard[1], sizeof(heard[1])}};
         struct msghdr message = {.msg_iov = places, .msg_iovlen = 2};
         const size_t part = size - at < piece ? size - at : piece;
         assert_int_equal(send(ends[0], bytes + at, part, MSG_NOSIGNAL), part);
@@ -113,8 +113,8 @@ static size_t calls_put(uint8_t *bytes, unsigned count)
                                    0, 0, 4, 3, 0, 0, 0, 0, 1, 0,    0,    0, 1}; // RST_STREAM
     size_t size = 24;
     memcpy(bytes, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", size);
-    for (unsigned i = 0; i < count; i++, size += sizeof call)
-        memcpy(bytes + size, call, sizeof call);
+    for (unsigned i = 0; i < count; i++, size += sizeof(call))
+        memcpy(bytes + size, call, sizeof(call));
     return size;
 }
 
@@ -125,7 +125,7 @@ static void calls_at_once_have_a_bound(void **state)
     static const size_t pieces[] = {1, 2, 7, 9, 24, 25, 1000, 4000};
     static uint8_t bytes[PART_BYTES];
     (void)state;
-    for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++) {
+    for (size_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++) {
         struct sockaddr_un address;
         socklen_t size;
         const int listener = listen_abstract(&address, &size);

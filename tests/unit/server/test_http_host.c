@@ -50,14 +50,14 @@ static void names_and_addresses(void **state)
         {"[evil.example]", false},
     };
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         if (http_host_allowed(cases[i].host, "dash.example,other.example") != cases[i].allowed)
             fail_msg("Host: %s", cases[i].host);
     }
     assert_true(http_host_allowed(NULL, NULL));
     assert_false(http_host_allowed("dash.example", NULL));
     char own[256] = "";
-    assert_int_equal(gethostname(own, sizeof own - 1), 0);
+    assert_int_equal(gethostname(own, sizeof(own) - 1), 0);
     assert_true(http_host_allowed(own, NULL));
 }
 
@@ -70,12 +70,12 @@ static int ask(struct http_fixture *server, const char *path, const char *host)
                                   .sin_port = htons(http_port(server->http)),
                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
     const int size =
-        snprintf(bytes, sizeof bytes, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n",
+        snprintf(bytes, sizeof(bytes), "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n",
                  path, host);
     assert_int_equal(send(fd, bytes, (size_t)size, MSG_NOSIGNAL), size);
-    const ssize_t got = recv(fd, bytes, sizeof bytes - 1, MSG_WAITALL);
+    const ssize_t got = recv(fd, bytes, sizeof(bytes) - 1, MSG_WAITALL);
     assert_true(got > 0);
     bytes[got] = '\0';
     assert_int_equal(sscanf(bytes, "HTTP/1.1 %d", &status), 1);
@@ -92,8 +92,8 @@ static void a_foreign_name_is_told_nothing(void **state)
     const struct http_config config = {.hosts = "dash.example"};
     char error[256];
     (void)state;
-    assert_int_equal(http_fixture_open(&server, config, error, sizeof error), 0);
-    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
+    assert_int_equal(http_fixture_open(&server, config, error, sizeof(error)), 0);
+    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++)
         assert_int_equal(ask(&server, paths[i], "evil.example:8080"), 421);
     assert_int_equal(ask(&server, "/healthz", "evil.example"), 200);
     assert_int_equal(ask(&server, "/", "localhost:8080"), 200);

@@ -60,7 +60,7 @@ static void many_are_told_apart(void **state)
     connections_init(&connections);
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < MANY; i++) {
-            snprintf(name, sizeof name, "ipv4:10.0.0.7:%d", i);
+            snprintf(name, sizeof(name), "ipv4:10.0.0.7:%d", i);
             struct connection *connection = connections_enter(&connections, name, MOST);
             assert_non_null(connection);
             assert_int_equal(connection->calls, round + 1);

@@ -22,12 +22,12 @@ static enum options_result parse(const char *line)
     static char copy[512];
     char *argv[24] = {0};
     int argc = 0;
-    snprintf(copy, sizeof copy, "coordinator %s", line);
+    snprintf(copy, sizeof(copy), "coordinator %s", line);
     for (char *word = strtok(copy, " "); word && argc < 23; word = strtok(NULL, " "))
         argv[argc++] = word;
     error[0] = '\0';
     FILE *out = fopen("/dev/null", "we");
-    enum options_result result = options_parse(argc, argv, &options, out, error, sizeof error);
+    enum options_result result = options_parse(argc, argv, &options, out, error, sizeof(error));
     fclose(out);
     return result;
 }
@@ -37,9 +37,9 @@ static void defaults_are_loopback(void **state)
     (void)state;
     char text[64];
     assert_int_equal(parse(""), OPTIONS_RUN);
-    endpoint_text(&options.listen, text, sizeof text);
+    endpoint_text(&options.listen, text, sizeof(text));
     assert_string_equal(text, "127.0.0.1:50051");
-    endpoint_text(&options.http, text, sizeof text);
+    endpoint_text(&options.http, text, sizeof(text));
     assert_string_equal(text, "127.0.0.1:8080");
     assert_int_equal(options.drain_ms, 5000);
     assert_int_equal(options.stall_floor_ms, 0);
@@ -57,7 +57,7 @@ static void every_flag_is_read(void **state)
                            "--stall-floor-ms 500 --http-token-file /t --memory-mib 96"),
                      OPTIONS_RUN);
     char text[64];
-    endpoint_text(&options.listen, text, sizeof text);
+    endpoint_text(&options.listen, text, sizeof(text));
     assert_string_equal(text, "[::1]:7");
     assert_true(options.http_off && options.json && options.parent_death);
     assert_int_equal(options.parent, 42);
@@ -121,7 +121,7 @@ static void misuse_gets_a_sentence(void **state)
         {"--parent-death=0", "process id"},
         {"--json=yes", "--json=yes"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         enum options_result result = parse(cases[i][0]);
         if (result != OPTIONS_USAGE || !strstr(error, cases[i][1]))
             fail_msg("'%s' gave %d and '%s'", cases[i][0], (int)result, error);
@@ -145,7 +145,7 @@ static void a_path_can_be_listened_on(void **state)
     char text[256];
     char line[300] = "--listen unix:/";
     assert_int_equal(parse("--listen unix:/run/lockstep.sock"), OPTIONS_RUN);
-    endpoint_text(&options.listen, text, sizeof text);
+    endpoint_text(&options.listen, text, sizeof(text));
     assert_string_equal(text, "unix:/run/lockstep.sock");
     assert_false(options.listen.exposed);
     memset(line + strlen(line), 'a', 107); // One too many, with the slash.

@@ -34,8 +34,8 @@ static void fill_worker(uint32_t rank)
 {
     struct worker_view *worker = &workers[rank];
     *worker = (struct worker_view){.rank = rank, .has_rank = true, .pid = 900 + rank};
-    snprintf(worker->host, sizeof worker->host, "node-%u", rank / 8);
-    snprintf(worker->device, sizeof worker->device, "%s", rank < 6 ? "cpu" : "gpu");
+    snprintf(worker->host, sizeof(worker->host), "node-%u", rank / 8);
+    snprintf(worker->device, sizeof(worker->device), "%s", rank < 6 ? "cpu" : "gpu");
     worker->step = 1832;
     worker->heartbeat_age_ms = 300;
     worker->straggler_permille = rank * 7 % 11; // Of ranks 0 and 11 none.
@@ -62,7 +62,7 @@ static int setup(void **state)
                                              .rates = {0, 2},
                                              .events = {0, 1}};
     struct job_view *job = &snapshot.jobs[0].view;
-    snprintf(job->name, sizeof job->name, "run \"1\"");
+    snprintf(job->name, sizeof(job->name), "run \"1\"");
     job->state = JOB_RUNNING;
     for (uint32_t rank = 0; rank < WORKERS; rank++)
         fill_worker(rank);
@@ -86,23 +86,23 @@ static int setup(void **state)
                                     .culprit_total = 1,
                                     .culprit_count = 1,
                                     .edge_count = 1};
-    snprintf(stalls[0].sentence, sizeof stalls[0].sentence, "rank 3 is outside");
+    snprintf(stalls[0].sentence, sizeof(stalls[0]).sentence, "rank 3 is outside");
     struct culprit_view *view = &stalls[0].culprits[0];
     view->rank = 3;
-    snprintf(view->host, sizeof view->host, "node-0");
+    snprintf(view->host, sizeof(view->host), "node-0");
     view->pid = 903;
     view->kind = STALL_OUTSIDE;
     view->age_ms = 41200;
     view->bound_ms = 11200;
-    snprintf(view->why, sizeof view->why, "floor");
+    snprintf(view->why, sizeof(view->why), "floor");
     view->place = culprit->place;
     view->answered = true;
-    snprintf(view->top, sizeof view->top, "read_batch (a.out+0x1a2b)");
+    snprintf(view->top, sizeof(view->top), "read_batch (a.out+0x1a2b)");
     view->missing_total = 3;
-    snprintf(view->awaited, sizeof view->awaited, "the gradient of 'w'");
+    snprintf(view->awaited, sizeof(view->awaited), "the gradient of 'w'");
     view->stream = 0x7f00;
     view->missing_count = 1;
-    snprintf(view->missing[0], sizeof view->missing[0], "layer.0");
+    snprintf(view->missing[0], sizeof(view->missing[0]), "layer.0");
     stalls[0].edges[0] = (struct stall_edge){.from = 0, .to = 3, .members = 11};
     stalls[1] = (struct stall_view){.number = 1, .kind = STALL_FROZEN, .lasted_ms = 3000};
     stalls[1].culprit_count = 1;
@@ -235,8 +235,8 @@ static void largest_job_fits(void **state)
     for (uint32_t rank = 0; rank < LOCKSTEP_MAX_WORLD; rank++) {
         many[rank] = workers[3];
         many[rank].rank = rank;
-        memset(many[rank].mark, '"', sizeof many[rank].mark - 1);
-        memset(many[rank].host, '"', sizeof many[rank].host - 1);
+        memset(many[rank].mark, '"', sizeof(many[rank]).mark - 1);
+        memset(many[rank].host, '"', sizeof(many[rank]).host - 1);
     }
     assert_true(render_job(&json, &snapshot, "run \"1\""));
     assert_non_null(json_text(&json, NULL));
@@ -266,10 +266,10 @@ static void metrics_tell_of_the_stall(void **state)
     const struct render_http http = {.streams = 5, .skipped = 6};
     struct text metrics;
     snapshot.counts.stalls[STALL_OUTSIDE] = 4;
-    text_init(&metrics, buffer, sizeof buffer);
+    text_init(&metrics, buffer, sizeof(buffer));
     render_metrics(&metrics, &snapshot, &process, &http);
     assert_false(metrics.truncated);
-    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
         if (!strstr(buffer, wanted[i]))
             fail_msg("'%s' is missing in:\n%s", wanted[i], buffer);
     }
@@ -293,9 +293,9 @@ static void stack_shows_threads_and_frames(void **state)
     struct stack_frame frames[3] = {{.thread = 0, .python = true, .library = true, .offset = 44},
                                     {.thread = 0, .offset = 0x1a2b, .guessed = true},
                                     {.thread = 1, .offset = 1}};
-    snprintf(frames[0].object, sizeof frames[0].object, "train.py");
-    snprintf(frames[0].symbol, sizeof frames[0].symbol, "sample");
-    snprintf(frames[1].object, sizeof frames[1].object, "libc.so.6");
+    snprintf(frames[0].object, sizeof(frames[0]).object, "train.py");
+    snprintf(frames[0].symbol, sizeof(frames[0]).symbol, "sample");
+    snprintf(frames[1].object, sizeof(frames[1]).object, "libc.so.6");
     const struct archived archived = {.who = {.job = "j", .rank = 3, .host = "h", .pid = 9},
                                       .stacks_ms = 1000,
                                       .threads = {threads, 2, 2},

@@ -34,7 +34,7 @@ static struct log log_silent;
 static void trace(const char *format, uint64_t peer, const char *text)
 {
     size_t size = strlen(streams.trace);
-    snprintf(streams.trace + size, sizeof streams.trace - size, format, (unsigned)peer, text);
+    snprintf(streams.trace + size, sizeof(streams.trace) - size, format, (unsigned)peer, text);
 }
 
 static bool fake_send(void *context, rpc_peer peer, const uint8_t *bytes, size_t size)
@@ -105,7 +105,7 @@ static int open_service(void **state)
     struct service_config config = {.drain_ms = 1000, .log = &log_silent};
     log_init(&log_silent, LOG_LEVEL_DEBUG, NULL, NULL);
     streams = (struct streams){.serving = true};
-    if (service_open(&config, &service, error, sizeof error) < 0)
+    if (service_open(&config, &service, error, sizeof(error)) < 0)
         return -1;
     service_attach(service, &fake_calls, NULL);
     events = service_events(service);
@@ -134,8 +134,8 @@ static void say_hello_to(rpc_peer peer, const char *job)
                                .world_max = 2,
                                .open_timeout_ms = 60000};
     hello->uuid.bytes[0] = (uint8_t)peer;
-    snprintf(hello->job, sizeof hello->job, "%s", job);
-    assert_int_equal(codec_encode_up(&message, bytes, sizeof bytes, &size), CODEC_OK);
+    snprintf(hello->job, sizeof(hello->job), "%s", job);
+    assert_int_equal(codec_encode_up(&message, bytes, sizeof(bytes), &size), CODEC_OK);
     streams.standing++;
     events.opened(events.context, peer, "test");
     events.message(events.context, peer, bytes, size);

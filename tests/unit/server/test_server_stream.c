@@ -43,7 +43,7 @@ static uint64_t bound_ms(void)
 static void write_token(const char *token)
 {
     FILE *file;
-    snprintf(token_path, sizeof token_path, "/tmp/lockstep_stream_token_%d", (int)getpid());
+    snprintf(token_path, sizeof(token_path), "/tmp/lockstep_stream_token_%d", (int)getpid());
     file = fopen(token_path, "we");
     assert_non_null(file);
     fprintf(file, "%s\n", token);
@@ -59,7 +59,7 @@ static void open_with(const char *token, bool exposed)
                                        .token_file = token ? token_path : NULL};
     if (token)
         write_token(token);
-    if (http_fixture_open(&server, config, error, sizeof error) < 0)
+    if (http_fixture_open(&server, config, error, sizeof(error)) < 0)
         fail_msg("%s", error);
 }
 
@@ -114,10 +114,10 @@ static int request_headers(const char *path, const char *headers, int received)
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
     if (received > 0)
-        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &received, sizeof received);
-    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &received, sizeof(received));
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
     int size =
-        snprintf(line, sizeof line, "GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n", path, headers);
+        snprintf(line, sizeof(line), "GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n", path, headers);
     assert_int_equal(write(fd, line, (size_t)size), size);
     return fd;
 }
@@ -147,7 +147,7 @@ static bool read_until(int fd, const char *part, int times)
         if (now_ms >= deadline_ms || poll(&ready, 1, (int)(deadline_ms - now_ms)) <= 0)
             fail_msg("'%s' did not come %d times, but %zu bytes:\n%.2000s", part, times, size,
                      text);
-        const ssize_t got = read(fd, text + size, sizeof text - 1 - size);
+        const ssize_t got = read(fd, text + size, sizeof(text) - 1 - size);
         if (got <= 0)
             return false;
         size += (size_t)got;
@@ -165,7 +165,7 @@ static void expect(int fd, const char *part, int times)
 static const char *get(const char *path, const char *headers)
 {
     char all[256];
-    snprintf(all, sizeof all, "%sConnection: close\r\n", headers);
+    snprintf(all, sizeof(all), "%sConnection: close\r\n", headers);
     int fd = request_headers(path, all, 0);
     while (read_until(fd, "\1never\1", 1))
         ;
@@ -247,8 +247,8 @@ static void clients_come_and_go(void **state)
         if (round % 3 == 0)
             shutdown(fd, SHUT_WR);
         if (round % 5 == 0) // Closing it resets the connection.
-            setsockopt(fd, SOL_SOCKET, SO_LINGER, &abrupt, sizeof abrupt);
-        (void)!send(talker, noise, sizeof noise, MSG_NOSIGNAL | MSG_DONTWAIT);
+            setsockopt(fd, SOL_SOCKET, SO_LINGER, &abrupt, sizeof(abrupt));
+        (void)!send(talker, noise, sizeof(noise), MSG_NOSIGNAL | MSG_DONTWAIT);
         close(fd);
     }
     expect(talker, "event: state", 2);
@@ -285,7 +285,7 @@ static void what_is_not_there_is_404(void **state)
                                         "/../page.js",
                                         "/api/v1/jobs//events",
                                         "/ranks/0/stack"};
-    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
         if (!strstr(get(paths[i], ""), "HTTP/1.1 404"))
             fail_msg("%s gave %.100s", paths[i], text);
     }
@@ -345,7 +345,7 @@ static void token_is_needed_where_there_is_one(void **state)
                                         "Authorization: Bearer 0123456789abcdef0\r\n",
                                         "Authorization: Bearer 0123456789abcde\r\n",
                                         "Authorization: Basic 0123456789abcdef\r\n"};
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         assert_non_null(strstr(get("/ranks/0/stack?fresh=1", wrong[i]), "HTTP/1.1 401"));
         assert_non_null(strstr(get("/timeline", wrong[i]), "HTTP/1.1 401"));
         assert_non_null(strstr(get("/events", wrong[i]), "HTTP/1.1 401"));
@@ -426,12 +426,12 @@ static void one_address_has_a_bound(void **state)
 {
     (void)state;
     static int fds[HTTP_PEER_CONNECTIONS + 40];
-    const size_t count = sizeof fds / sizeof fds[0];
+    const size_t count = sizeof(fds) / sizeof(fds[0]);
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(http_port(server.http))};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     for (size_t i = 0; i < count; i++) {
         fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        assert_int_equal(connect(fds[i], (struct sockaddr *)&address, sizeof address), 0);
+        assert_int_equal(connect(fds[i], (struct sockaddr *)&address, sizeof(address)), 0);
     }
     size_t closed = 0;
     const uint64_t deadline_ms = clock_now_ms() + bound_ms();
@@ -471,7 +471,7 @@ static void silent_ones_keep_nobody_out(void **state)
 {
     (void)state;
     static int fds[HTTP_CONNECTIONS + 20];
-    const size_t count = sizeof fds / sizeof fds[0];
+    const size_t count = sizeof(fds) / sizeof(fds[0]);
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(http_port(server.http))};
     struct rlimit limit;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -484,8 +484,8 @@ static void silent_ones_keep_nobody_out(void **state)
         struct sockaddr_in from = {.sin_family = AF_INET};
         from.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 256 * (1 + (uint32_t)i / 100));
         fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        assert_int_equal(bind(fds[i], (struct sockaddr *)&from, sizeof from), 0);
-        (void)connect(fds[i], (struct sockaddr *)&to, sizeof to);
+        assert_int_equal(bind(fds[i], (struct sockaddr *)&from, sizeof(from)), 0);
+        (void)connect(fds[i], (struct sockaddr *)&to, sizeof(to));
     }
     // A kernel whose queue is full, because the server was held up, lets some come in a second
     // only.
@@ -517,9 +517,9 @@ static void answers_are_hardened(void **state)
                                           "default-src 'none'",
                                           "Cross-Origin-Resource-Policy: same-origin",
                                           "Cross-Origin-Opener-Policy: same-origin"};
-    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
         const char *answer = get(paths[i], "");
-        for (size_t h = 0; h < sizeof headers / sizeof headers[0]; h++) {
+        for (size_t h = 0; h < sizeof(headers) / sizeof(headers[0]); h++) {
             if (!strstr(answer, headers[h]))
                 fail_msg("%s has no '%s'", paths[i], headers[h]);
         }

@@ -59,7 +59,8 @@ static int hear_hello_of(size_t bytes)
                                                          (uint8_t)bytes};
     struct server server;
     server_open(&server);
-    assert_int_equal(BIO_write(SSL_get_rbio(server.connection), begin, sizeof begin), sizeof begin);
+    assert_int_equal(BIO_write(SSL_get_rbio(server.connection), begin, sizeof(begin)),
+                     sizeof(begin));
     const int result = SSL_do_handshake(server.connection);
     const int wants = SSL_get_error(server.connection, result);
     server_close(&server);

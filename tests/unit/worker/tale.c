@@ -212,7 +212,7 @@ struct slot_id tale_slot(const char *word)
     struct slot_id slot = {.module = (uint32_t)(word[0] - 'A')};
     const char *dot = strchr(word, '.');
     slot.call = (uint32_t)strtoul(word + 1, NULL, 10);
-    if (dot != NULL)
+    if (dot)
         slot.bucket = (uint32_t)strtoul(dot + 1, NULL, 10);
     return slot;
 }
@@ -245,7 +245,7 @@ static void tale_send_plan(struct tale *tale, struct down_plan_part *part, const
     part->number = tale->order.plan_number + 1;
     part->hash = PLAN_HASH + part->number - 1;
     part->last = true;
-    while ((slots = tale_word(slots, word)) != NULL)
+    while ((slots = tale_word(slots, word)))
         part->slots[part->slot_count++].id = tale_slot(word);
     part->slot_total = part->slot_count;
     order_plan_received(&tale->order, part);
@@ -276,17 +276,16 @@ void tale_step(struct tale *tale, uint64_t step)
 void tale_header(struct tale *tale, uint64_t step, uint64_t phase)
 {
     const struct order_plan *plan = order_plan_of(&tale->order, phase);
-    order_header_received(&tale->order,
-                          &(struct step_header){.step = step,
-                                                .phase = phase,
-                                                .plan_hash = plan == NULL ? 0 : plan->hash,
-                                                .starts = tale->order.starts});
+    order_header_received(&tale->order, &(struct step_header){.step = step,
+                                                              .phase = phase,
+                                                              .plan_hash = !plan ? 0 : plan->hash,
+                                                              .starts = tale->order.starts});
 }
 
 void tale_made(struct tale *tale, const char *slots)
 {
     char word[16];
-    while ((slots = tale_word(slots, word)) != NULL)
+    while ((slots = tale_word(slots, word)))
         order_slot_ready(&tale->order, tale_slot(word), DTYPE_FLOAT32, 1);
 }
 
@@ -304,7 +303,7 @@ void tale_close(struct tale *tale, const char *extras)
 {
     struct close_wave result = {.plan_number = tale->order.plan_number};
     char word[16];
-    while ((extras = tale_word(extras, word)) != NULL)
+    while ((extras = tale_word(extras, word)))
         result.extras[result.extra_total++] = tale_call(word);
     order_close_completed(&tale->order, &result);
 }

@@ -26,7 +26,7 @@ static int count_mappings(void)
     char line[1024];
     int count = 0;
     assert_non_null(maps);
-    while (fgets(line, sizeof(line), maps) != NULL)
+    while (fgets(line, sizeof(line), maps))
         count += strstr(line, "memfd:lockstep-region") != NULL;
     fclose(maps);
     return count;
@@ -63,7 +63,7 @@ static void test_blocks_keep_what_they_hold(void **state)
     srand(11);
     for (int i = 0; i < 4 * BLOCKS; i++) {
         const int b = rand() % BLOCKS;
-        if (memory[b] != NULL) {
+        if (memory[b]) {
             expect_all(memory[b], bytes[b], (uint8_t)b);
             assert_true(arenas_put(&arenas, memory[b], bytes[b]));
         }
@@ -74,7 +74,7 @@ static void test_blocks_keep_what_they_hold(void **state)
     }
     assert_true(count_mappings() > 1 && count_mappings() < 12); // Not one for each.
     for (int b = 0; b < BLOCKS; b++) {
-        if (memory[b] != NULL)
+        if (memory[b])
             assert_true(arenas_put(&arenas, memory[b], bytes[b]));
     }
     assert_int_equal(count_mappings(), 0);

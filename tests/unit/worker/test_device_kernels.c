@@ -104,7 +104,7 @@ static void check_finish(struct twins *twins, int exponent)
     }
     device_reference_finish(&slow, NULL);
     emulate_finish(&fast);
-    assert_int_equal(decision, fast.revoked != NULL ? DEVICE_WRITES : DEVICE_UNDECIDED);
+    assert_int_equal(decision, fast.revoked ? DEVICE_WRITES : DEVICE_UNDECIDED);
     twins_compare(twins);
 }
 
@@ -292,7 +292,7 @@ static void check_alone(enum dtype dtype, size_t place, size_t packed_first, siz
     uint8_t *memory = malloc(place * size + elements * size);
     uint8_t *packed =
         aligned_alloc(DEVICE_ALIGNMENT, (packed_first + elements) * size / 16 * 16 + 16);
-    assert_true(memory != NULL && packed != NULL);
+    assert_true(memory && packed);
     uint64_t random = 1 + place + elements;
     uint8_t *at = memory + place * size;
     device_numbers(&random, dtype, at, elements);

@@ -126,7 +126,7 @@ static void expect_packed(const struct device_case *made, const struct device_pa
         const struct device_piece *piece = &made->pieces[p];
         for (uint64_t i = 0; i < elements_of(piece); i++) {
             uint8_t *to = packed + (piece->first + i) * wire_size;
-            if (piece->in == NULL || pack->weight == 0)
+            if (!piece->in || pack->weight == 0)
                 memset(to, 0, wire_size);
             else
                 element(made->dtype, (const uint8_t *)piece->in + i * size, made->wire, to,
@@ -163,8 +163,7 @@ static void check_pack(const struct device_case *made, uint64_t weight, int expo
 
 static bool is_written(const struct device_case *made, const struct device_piece *piece)
 {
-    return piece->out != NULL &&
-           (piece->unit == DEVICE_NO_UNIT || made->header[1 + piece->unit] > 0);
+    return piece->out && (piece->unit == DEVICE_NO_UNIT || made->header[1 + piece->unit] > 0);
 }
 
 static void expect_finished(const struct device_case *made, const struct device_finish *finish,
@@ -396,7 +395,7 @@ static void check_bytes(enum dtype dtype, uint64_t seed)
         const struct device_piece *piece = &made.pieces[p];
         const size_t bytes = elements_of(piece) * size;
         memset(packed + piece->first * size, 0, bytes);
-        if (piece->in != NULL)
+        if (piece->in)
             memcpy(packed + piece->first * size, piece->in, bytes);
     }
     device_reference_gather(&gather, NULL);
@@ -514,7 +513,7 @@ static void test_reaches_memory_only_where_it_is_told(void **state)
     assert_memory_equal(made.out.bytes, before, made.out.size);
 
     for (uint32_t p = 0; p < made.piece_count; p++)
-        made.pieces[p].out = made.pieces[p].out != NULL ? far(made.pieces[p].out) : NULL;
+        made.pieces[p].out = made.pieces[p].out ? far(made.pieces[p].out) : NULL;
     scatter.row.pieces = far(made.pieces);
     scatter.row.tiles = far(made.tiles);
     reach_bytes = 0;
@@ -566,8 +565,8 @@ static struct said say(const struct collective *collective, uint64_t element, si
     for (; left >= collective->extents[e].elements; e++)
         left -= collective->extents[e].elements;
     const struct extent *extent = &collective->extents[e];
-    said.in = extent->in != NULL ? (const char *)extent->in + left * size : NULL;
-    said.out = extent->out != NULL ? (char *)extent->out + left * size : NULL;
+    said.in = extent->in ? (const char *)extent->in + left * size : NULL;
+    said.out = extent->out ? (char *)extent->out + left * size : NULL;
     for (uint32_t u = 0; u < collective->unit_count && said.unit == DEVICE_NO_UNIT; u++) {
         if (element < collective->unit_ends[u])
             said.unit = u;

@@ -96,7 +96,7 @@ static void test_problems(void **state)
         fake_gpu_weather("FAKE_CUDA_DEVICES=2", cases[i].fail, NULL);
         assert_int_equal(lockstep_device_describe(0, &device), LOCKSTEP_OK);
         // Without kernels the library says that, whatever the driver's reason.
-        if (strstr(device.problem, "built without nvcc") == NULL)
+        if (!strstr(device.problem, "built without nvcc"))
             assert_ptr_equal(strstr(device.problem, cases[i].problem), device.problem);
         assert_int_equal(cuda->ctx_get_current(&current), CUDA_OK);
         assert_ptr_equal(current, own);

@@ -41,8 +41,8 @@ static char error[256];
 static struct foreign library_of(const char *file, const struct foreign_symbol *symbols,
                                  size_t count)
 {
-    memset(&table, 0, sizeof table);
-    memset(error, 0, sizeof error);
+    memset(&table, 0, sizeof(table));
+    memset(error, 0, sizeof(error));
     return (struct foreign){
         .file = file,
         .variable = VARIABLE,
@@ -72,7 +72,7 @@ static void test_loads(void **state)
     (void)state;
     struct foreign library = library_of("libm.so.6", cosines, 2);
     assert_string_equal(foreign_path(&library), "");
-    assert_true(foreign_load(&library, FOREIGN_ANYWHERE, error, sizeof error));
+    assert_true(foreign_load(&library, FOREIGN_ANYWHERE, error, sizeof(error)));
     assert_non_null(table.first);
     assert_null(table.second); // It is optional.
     assert_non_null(strstr(foreign_path(&library), "libm.so.6"));
@@ -83,7 +83,7 @@ static void test_missing_file(void **state)
 {
     (void)state;
     struct foreign library = library_of("libno-such-thing.so.1", cosines, 2);
-    assert_false(foreign_load(&library, FOREIGN_ANYWHERE, error, sizeof error));
+    assert_false(foreign_load(&library, FOREIGN_ANYWHERE, error, sizeof(error)));
     assert_non_null(strstr(error, "cannot load libno-such-thing.so.1: "));
     assert_non_null(strstr(error, "; it grows on trees"));
     assert_null(table.first);
@@ -95,12 +95,12 @@ static void test_missing_symbol(void **state)
     (void)state;
     struct foreign library = library_of("libm.so.6", tangents, 2);
     for (int i = 0; i < 2; i++) {
-        assert_false(foreign_load(&library, FOREIGN_ANYWHERE, error, sizeof error));
+        assert_false(foreign_load(&library, FOREIGN_ANYWHERE, error, sizeof(error)));
         assert_string_equal(error, "libm.so.6 has no no_such_tangent: it is too old");
         assert_string_equal(foreign_path(&library), "");
     }
     library.symbol_count = 1;
-    assert_true(foreign_load(&library, FOREIGN_ANYWHERE, error, sizeof error));
+    assert_true(foreign_load(&library, FOREIGN_ANYWHERE, error, sizeof(error)));
 }
 
 static void test_variable(void **state)
@@ -108,11 +108,11 @@ static void test_variable(void **state)
     (void)state;
     struct foreign library = library_of("libm.so.6", cosines, 2);
     setenv(VARIABLE, "/nowhere/libm.so.6", 1);
-    assert_false(foreign_load(&library, FOREIGN_ANYWHERE, error, sizeof error));
+    assert_false(foreign_load(&library, FOREIGN_ANYWHERE, error, sizeof(error)));
     assert_non_null(strstr(error, "cannot load /nowhere/libm.so.6: "));
     assert_null(strstr(error, "trees")); // Who named the file needs no advice.
     setenv(VARIABLE, "", 1);
-    assert_true(foreign_load(&library, FOREIGN_ANYWHERE, error, sizeof error));
+    assert_true(foreign_load(&library, FOREIGN_ANYWHERE, error, sizeof(error)));
     unsetenv(VARIABLE);
 }
 
@@ -125,7 +125,7 @@ static void copy_of(const char *file, const char *symbol, char *copy, size_t byt
     assert_true(dladdr(dlsym(handle, symbol), &info) != 0);
     char command[2 * PATH_MAX];
     snprintf(copy, bytes, "/tmp/lockstep-foreign-%d.so", (int)getpid());
-    snprintf(command, sizeof command, "cp '%s' '%s'", info.dli_fname, copy);
+    snprintf(command, sizeof(command), "cp '%s' '%s'", info.dli_fname, copy);
     assert_int_equal(system(command), 0);
     dlclose(handle);
 }
@@ -136,18 +136,18 @@ static void test_present(void **state)
 {
     (void)state;
     char copy[64];
-    copy_of(RARE_FILE, RARE_SYMBOL, copy, sizeof copy);
+    copy_of(RARE_FILE, RARE_SYMBOL, copy, sizeof(copy));
 
     struct foreign library = library_of(RARE_FILE, rare, 1);
-    assert_false(foreign_load(&library, FOREIGN_PRESENT, error, sizeof error));
+    assert_false(foreign_load(&library, FOREIGN_PRESENT, error, sizeof(error)));
     assert_string_equal(error, "this process has not loaded " RARE_FILE);
 
     void *theirs = dlopen(copy, RTLD_NOW | RTLD_LOCAL);
     assert_non_null(theirs);
-    assert_true(foreign_load(&library, FOREIGN_PRESENT, error, sizeof error));
+    assert_true(foreign_load(&library, FOREIGN_PRESENT, error, sizeof(error)));
     assert_string_equal(foreign_path(&library), copy);
     struct foreign again = library_of(RARE_FILE, rare, 1);
-    assert_true(foreign_load(&again, FOREIGN_ANYWHERE, error, sizeof error));
+    assert_true(foreign_load(&again, FOREIGN_ANYWHERE, error, sizeof(error)));
     assert_string_equal(foreign_path(&again), copy);
     unlink(copy);
 }
@@ -159,7 +159,7 @@ static void load_shared(void *argument)
 {
     char mine[256];
     bool *loaded = argument;
-    *loaded = foreign_load(&shared, FOREIGN_ANYWHERE, mine, sizeof mine) && table.first;
+    *loaded = foreign_load(&shared, FOREIGN_ANYWHERE, mine, sizeof(mine)) && table.first;
 }
 
 static void test_threads(void **state)
@@ -180,17 +180,17 @@ static void test_fences(void **state)
 {
     (void)state;
     setenv("LOCKSTEP_CUDA_LIBRARY", "libm.so.6", 1);
-    assert_null(cuda_load(error, sizeof error));
+    assert_null(cuda_load(error, sizeof(error)));
     assert_string_equal(error, "libm.so.6 has no cuInit: its driver is older than 11.4");
     setenv("LOCKSTEP_CUDA_LIBRARY", "/nowhere/libcuda.so", 1);
-    assert_null(cuda_load(error, sizeof error));
-    assert_null(cuda_present(error, sizeof error));
+    assert_null(cuda_load(error, sizeof(error)));
+    assert_null(cuda_present(error, sizeof(error)));
     assert_string_equal(error, "this process has not loaded /nowhere/libcuda.so");
     assert_string_equal(cuda_path(), "");
     unsetenv("LOCKSTEP_CUDA_LIBRARY");
 
     setenv("LOCKSTEP_NCCL_LIBRARY", "libm.so.6", 1);
-    assert_null(nccl_load(error, sizeof error));
+    assert_null(nccl_load(error, sizeof(error)));
     assert_string_equal(error, "libm.so.6 has no ncclGetVersion: it is older than 2.14");
     assert_string_equal(nccl_path(), "");
     unsetenv("LOCKSTEP_NCCL_LIBRARY");
@@ -200,13 +200,13 @@ static void test_fences(void **state)
 static void test_here(void **state)
 {
     (void)state;
-    const struct cuda *cuda = cuda_load(error, sizeof error);
+    const struct cuda *cuda = cuda_load(error, sizeof(error));
     if (!cuda) {
         printf("no libcuda here: %s\n", error);
         return;
     }
-    assert_ptr_equal(cuda_load(error, sizeof error), cuda);
-    assert_ptr_equal(cuda_present(error, sizeof error), cuda);
+    assert_ptr_equal(cuda_load(error, sizeof(error)), cuda);
+    assert_ptr_equal(cuda_present(error, sizeof(error)), cuda);
     assert_non_null(cuda->launch_kernel);
 }
 

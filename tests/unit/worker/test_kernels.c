@@ -163,7 +163,7 @@ static void obvious_element(enum dtype dtype, enum reduce_op op, unsigned char *
     const struct small_format *small = small_format(dtype);
     memcpy(&a, acc, dtype_size(dtype));
     memcpy(&b, in, dtype_size(dtype));
-    if (small != NULL)
+    if (small)
         a.half = obvious_narrow_float(
             small, obvious_float(op, obvious_widen(small, a.half), obvious_widen(small, b.half)));
     else if (dtype == DTYPE_FLOAT32)
@@ -195,7 +195,7 @@ static void obvious_factor_element(enum dtype dtype, const struct factor *factor
     float af, bf;
     double ad, bd;
     uint16_t a, b;
-    if (small != NULL) {
+    if (small) {
         memcpy(&a, out, sizeof(a));
         memcpy(&b, in, sizeof(b));
         af = obvious_widen(small, a);
@@ -262,14 +262,14 @@ static void fill(enum dtype dtype, unsigned char *bytes, size_t count)
         uint64_t word = random_word();
         float f = ldexpf((float)(int32_t)word, (int)(word >> 60) - 31);
         double d = ldexp((double)(int64_t)word, (int)(word & 15) - 63);
-        uint16_t half = small == NULL ? 0 : obvious_narrow(small, (double)f);
+        uint16_t half = !small ? 0 : obvious_narrow(small, (double)f);
         if (word >> 32 & 1)
             memcpy(bytes + i * size,
                    size == 2   ? (const void *)&hostile16[word >> 33 & 15]
                    : size == 4 ? (const void *)&hostile32[word >> 33 & 15]
                                : (const void *)&hostile64[word >> 33 & 15],
                    size);
-        else if (small != NULL)
+        else if (small)
             memcpy(bytes + i * size, &half, size);
         else if (dtype == DTYPE_FLOAT32)
             memcpy(bytes + i * size, &f, size);
@@ -289,7 +289,7 @@ static bool is_nan(enum dtype dtype, const unsigned char *at)
     if (!dtype_is_float(dtype))
         return false;
     memcpy(&half, at, sizeof(half));
-    if (small != NULL)
+    if (small)
         return small_is_nan(small, half);
     memcpy(&f, at, sizeof(f));
     if (dtype == DTYPE_FLOAT32)
@@ -303,7 +303,7 @@ static bool is_quiet(enum dtype dtype, const unsigned char *at)
 {
     const struct small_format *small = small_format(dtype);
     uint16_t half;
-    if (small == NULL || !is_nan(dtype, at))
+    if (!small || !is_nan(dtype, at))
         return true;
     memcpy(&half, at, sizeof(half));
     return (half & small->quiet) != 0;
@@ -399,7 +399,7 @@ static void test_what_is_supported(void **state)
             bool fits = dtype != DTYPE_NONE &&
                         (dtype_is_float(dtype) ? op != REDUCE_OR : op != REDUCE_MEAN);
             assert_int_equal(kernel_supported(dtype, op), fits);
-            for (unsigned l = 0; kernel_level(l) != NULL; l++)
+            for (unsigned l = 0; kernel_level(l); l++)
                 assert_int_equal(kernel_level(l)->reduce[dtype][op] != NULL, fits);
         }
     assert_false(kernel_supported((enum dtype)99, REDUCE_SUM));
@@ -422,12 +422,12 @@ static void test_dtypes(void **state)
 static void test_reduce_equals_obvious(void **state)
 {
     (void)state;
-    for (unsigned l = 0; kernel_level(l) != NULL; l++)
+    for (unsigned l = 0; kernel_level(l); l++)
         for (size_t d = 0; d < LENGTH(all_dtypes); d++)
             for (size_t o = 0; o < LENGTH(all_ops); o++)
                 for (size_t c = 0; c < LENGTH(counts); c++)
                     for (size_t offset = 0; offset < OFFSET_MAX; offset++)
-                        if (kernel_level(l)->reduce[all_dtypes[d]][all_ops[o]] != NULL)
+                        if (kernel_level(l)->reduce[all_dtypes[d]][all_ops[o]])
                             compare_reduce(kernel_level(l), all_dtypes[d], all_ops[o], counts[c],
                                            offset);
 }
@@ -437,7 +437,7 @@ static void test_factors_equal_obvious(void **state)
     static const enum dtype floats[] = {DTYPE_FLOAT32, DTYPE_FLOAT64, DTYPE_FLOAT16,
                                         DTYPE_BFLOAT16};
     (void)state;
-    for (unsigned l = 0; kernel_level(l) != NULL; l++)
+    for (unsigned l = 0; kernel_level(l); l++)
         for (size_t d = 0; d < LENGTH(floats); d++)
             for (size_t w = 0; w < LENGTH(weights); w++)
                 for (size_t c = 0; c < LENGTH(counts); c++)
@@ -456,7 +456,7 @@ static void test_product_is_rounded_first(void **state)
     float acc[37], in[37];
     double acc64[37], in64[37];
     (void)state;
-    for (unsigned l = 0; kernel_level(l) != NULL; l++) {
+    for (unsigned l = 0; kernel_level(l); l++) {
         for (int i = 0; i < 37; i++) {
             in[i] = 1.0f + 0x1p-23f;
             acc[i] = -(3.0f + 0x1p-21f);
@@ -584,7 +584,7 @@ static void test_every_value(void **state)
 {
     static const uint64_t some_weights[] = {1, 3, 1000, UINT64_MAX};
     (void)state;
-    for (unsigned l = 0; kernel_level(l) != NULL; l++)
+    for (unsigned l = 0; kernel_level(l); l++)
         for (size_t d = 0; d < LENGTH(smalls); d++) {
             for (size_t w = 0; w < LENGTH(some_weights); w++)
                 for (int what = 0; what < 3; what++)
@@ -603,7 +603,7 @@ static void one_with_many(enum dtype dtype, enum reduce_op op, const uint16_t *a
     memcpy(want, acc, count * sizeof(*acc));
     for (size_t i = 0; i < count; i++)
         obvious_element(dtype, op, (unsigned char *)&want[i], (const unsigned char *)&in[i]);
-    for (unsigned l = 0; kernel_level(l) != NULL; l++) {
+    for (unsigned l = 0; kernel_level(l); l++) {
         memcpy(got, acc, count * sizeof(*acc));
         kernel_level(l)->reduce[dtype][op](got, in, count);
         assert_same(dtype, (unsigned char *)got, (unsigned char *)want, count, op == REDUCE_SUM,
@@ -672,7 +672,7 @@ static void test_narrowed(void **state)
     static float in[VALUES];
     static uint16_t got[VALUES];
     (void)state;
-    for (unsigned l = 0; kernel_level(l) != NULL; l++)
+    for (unsigned l = 0; kernel_level(l); l++)
         for (size_t d = 0; d < LENGTH(smalls); d++)
             for (size_t low = 0; low < LENGTH(lower); low++) {
                 fill_to_narrow(smalls[d], lower[low], in);
@@ -692,7 +692,7 @@ static void test_widened(void **state)
     (void)state;
     for (int i = 0; i < VALUES; i++)
         in[i] = (uint16_t)i;
-    for (unsigned l = 0; kernel_level(l) != NULL; l++)
+    for (unsigned l = 0; kernel_level(l); l++)
         for (size_t d = 0; d < LENGTH(smalls); d++) {
             memset(got, 0xa5, sizeof(got));
             kernel_level(l)->widen[smalls[d]]((float *)(void *)got, in, VALUES - 1);

@@ -138,7 +138,7 @@ static void reference_sum(const struct draw *draw, enum dtype computed, void *su
     for (uint32_t s = 0; s < draw->sources; s++) {
         const uint64_t weight = draw->has_weights ? draw->weights[s] : 1;
         const void *source = draw->at[s];
-        if (source == NULL || weight == 0)
+        if (!source || weight == 0)
             continue;
         if (computed != draw->dtype) {
             kernel_widen(draw->dtype, (float *)(void *)wide, source, draw->count);
@@ -160,7 +160,7 @@ static void reference_choice(const struct draw *draw, void *out)
 {
     static _Alignas(8) const uint8_t zeros[BYTES];
     for (uint32_t s = 0; s < draw->sources; s++) {
-        const void *source = draw->at[s] != NULL ? draw->at[s] : zeros;
+        const void *source = draw->at[s] ? draw->at[s] : zeros;
         if (s == 0)
             memcpy(out, source, draw->count * dtype_size(draw->dtype));
         else
@@ -302,7 +302,7 @@ static void draw_compare(const struct kernel_table *table, const struct draw *dr
     assert_memory_equal(result + end, before + end, BYTES - end);
     if (draw->also)
         expect_same(table, draw, second + at / 2 / size * size);
-    if (draw->at[inside] == NULL)
+    if (!draw->at[inside])
         return;
     if (draw->also)
         draw_run(table, draw, result + at, (void *)(uintptr_t)draw->at[inside]);
@@ -315,7 +315,7 @@ static void test_combinations(void **state)
 {
     struct draw draw;
     (void)state;
-    for (unsigned l = 0; kernel_level(l) != NULL; l++)
+    for (unsigned l = 0; kernel_level(l); l++)
         for (size_t d = 0; d < LENGTH(dtypes); d++)
             for (size_t o = 0; o < LENGTH(ops); o++)
                 for (int i = 0; i < DRAWS && kernel_supported(dtypes[d], ops[o]); i++) {
@@ -364,7 +364,7 @@ static void test_product_is_rounded_first(void **state)
         a[i] = -(3.0f + 0x1p-21f);
         b[i] = 1.0f + 0x1p-23f;
     }
-    for (unsigned l = 0; kernel_level(l) != NULL; l++) {
+    for (unsigned l = 0; kernel_level(l); l++) {
         kernel_combine_by(kernel_level(l), &what, out, 37);
         for (int i = 0; i < 37; i++)
             assert_true(out[i] == 0.0f);
@@ -396,7 +396,7 @@ static void test_weight_zero_is_not_read(void **state)
 static void test_copies(void **state)
 {
     (void)state;
-    for (unsigned l = 0; kernel_level(l) != NULL; l++)
+    for (unsigned l = 0; kernel_level(l); l++)
         for (int i = 0; i < 4000; i++) {
             const size_t bytes = random_below(600), at = random_below(70), from = random_below(70);
             for (size_t b = 0; b < 700; b++) {

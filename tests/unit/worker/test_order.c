@@ -226,11 +226,10 @@ static void test_a_loss_takes_effect_at_once_and_ends_everything(void **state)
 static void tale_started_header(struct tale *tale, uint64_t step, uint32_t starts)
 {
     const struct order_plan *plan = order_plan_of(&tale->order, PHASE);
-    order_header_received(&tale->order,
-                          &(struct step_header){.step = step,
-                                                .phase = PHASE,
-                                                .plan_hash = plan == NULL ? 0 : plan->hash,
-                                                .starts = starts});
+    order_header_received(&tale->order, &(struct step_header){.step = step,
+                                                              .phase = PHASE,
+                                                              .plan_hash = !plan ? 0 : plan->hash,
+                                                              .starts = starts});
 }
 
 // Settles a planned step of one slot.

@@ -236,7 +236,7 @@ static void test_a_strict_rank_launches_nothing_of_another_phase(void **state)
 static uint64_t in_force(const struct tale *tale)
 {
     const struct order_plan *plan = order_plan_of(&tale->order, PHASE);
-    return plan == NULL ? 0 : plan->number;
+    return !plan ? 0 : plan->number;
 }
 
 static void test_a_plan_waits_until_all_ranks_hold_it(void **state)

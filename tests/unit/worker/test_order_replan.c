@@ -72,7 +72,7 @@ static void test_the_next_time_is_twice_as_far(void **state)
     (void)state;
     for (uint32_t number = 1; number <= 24; number++) {
         step(tale, "B");
-        if (strstr(tale->trace, "replan") == NULL)
+        if (!strstr(tale->trace, "replan"))
             continue;
         said++;
         assert_true(number == 3 || number == 6 || number == 12 || number == 24);

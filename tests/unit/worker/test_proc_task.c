@@ -34,7 +34,7 @@ static int set_up(void **state)
     char task[96];
     (void)state;
     strcpy(directory, "/tmp/lockstep-test-XXXXXX");
-    if (mkdtemp(directory) == NULL)
+    if (!mkdtemp(directory))
         return -1;
     snprintf(task, sizeof(task), "%s/%d", directory, TID);
     return mkdir(task, 0700);

@@ -171,7 +171,7 @@ static const char *write_some(int fd)
 
 static const char *writes(int fd, void *interpreter, void *current, size_t threads)
 {
-    must(interpreter == NULL && current == NULL && threads == 100);
+    must(!interpreter && !current && threads == 100);
     return write_some(fd);
 }
 

@@ -34,7 +34,7 @@ static int count_descriptors(void)
     DIR *directory = opendir("/proc/self/fd");
     int count = 0;
     assert_non_null(directory);
-    while (readdir(directory) != NULL)
+    while (readdir(directory))
         count++;
     closedir(directory);
     return count;
@@ -46,7 +46,7 @@ static int count_mappings(void)
     char line[1024];
     int count = 0;
     assert_non_null(maps);
-    while (fgets(line, sizeof(line), maps) != NULL)
+    while (fgets(line, sizeof(line), maps))
         count += strstr(line, "memfd:lockstep-region") != NULL;
     fclose(maps);
     return count;
@@ -413,9 +413,9 @@ static void trainer_run(void *argument)
         uint8_t **slot = &memory[i % 8];
         uint32_t number;
         uint64_t offset;
-        trainer->found |= *slot != NULL && regions_find(trainer->regions, *slot,
-                                                        LOCKSTEP_REGION_BYTES, &number, &offset);
-        if (*slot != NULL)
+        trainer->found |=
+            *slot && regions_find(trainer->regions, *slot, LOCKSTEP_REGION_BYTES, &number, &offset);
+        if (*slot)
             assert_int_equal(regions_free(trainer->regions, *slot), 0);
         *slot = make(trainer->regions, LOCKSTEP_REGION_BYTES);
         memset(*slot, i, LOCKSTEP_REGION_BYTES);

@@ -311,7 +311,7 @@ static void test_wrong_files_are_refused_by_name(void **state)
                                   wrongs[i].to, at + strlen(wrongs[i].from));
         write_sealed(bytes, (size_t)size);
         assert_int_equal(lockstep_session_load(fixture->session, path), LOCKSTEP_E_CONFIG);
-        if (strstr(lockstep_error_text(), wrongs[i].said) == NULL)
+        if (!strstr(lockstep_error_text(), wrongs[i].said))
             print_error("%s -> %s: %s\n", wrongs[i].from, wrongs[i].to, lockstep_error_text());
         assert_non_null(strstr(lockstep_error_text(), wrongs[i].said));
     }

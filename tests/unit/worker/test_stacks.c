@@ -79,9 +79,9 @@ static void expect_top(const char *symbol)
 {
     const uint64_t until_ms = clock_now_ms() + 10000;
     const struct stack_frame *top = NULL;
-    while (top == NULL || strcmp(top->symbol, symbol) != 0) {
+    while (!top || strcmp(top->symbol, symbol) != 0) {
         if (clock_now_ms() >= until_ms)
-            fail_msg("the top frame is %s, not %s", top != NULL ? top->symbol : "(none)", symbol);
+            fail_msg("the top frame is %s, not %s", top ? top->symbol : "(none)", symbol);
         stacks_capture(stacks, &callers);
         top = top_of_program();
     }
@@ -620,7 +620,7 @@ static void *load_starts(void *argument)
     while (!atomic_load(&load->end)) {
         pthread_t id;
         void *library = dlopen("libBrokenLocale.so.1", RTLD_NOW);
-        if (library != NULL)
+        if (library)
             dlclose(library);
         if (pthread_create(&id, NULL, load_ends, NULL) == 0)
             pthread_join(id, NULL);
@@ -632,7 +632,7 @@ static void *load_starts(void *argument)
 static void test_many_captures(void **state)
 {
     const char *captures = getenv("LOCKSTEP_TEST_CAPTURES");
-    const int count = captures != NULL ? atoi(captures) : 100;
+    const int count = captures ? atoi(captures) : 100;
     struct thread_note notes[LOCKSTEP_STACK_THREADS];
     struct load load = {0};
     pthread_t threads[4];
@@ -697,9 +697,9 @@ int main(void)
         WITH_STACKS(test_many_captures),
     };
     const char *sanitizer = getenv("LOCKSTEP_TEST_SANITIZER");
-    if (sanitizer != NULL && strstr(sanitizer, "address") != NULL)
+    if (sanitizer && strstr(sanitizer, "address"))
         return cmocka_run_group_tests(few, NULL, NULL);
-    if (sanitizer != NULL && strcmp(sanitizer, "thread") == 0)
+    if (sanitizer && strcmp(sanitizer, "thread") == 0)
         return cmocka_run_group_tests(none, NULL, NULL);
     return cmocka_run_group_tests(captures, NULL, NULL);
 }

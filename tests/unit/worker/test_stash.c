@@ -359,7 +359,7 @@ static void random_call(struct stash *stash, struct ledger *ledger, const uint32
         const double value = rand() % 9 - 4;
         double memory[ELEMENTS] = {value};
         const double *own = rand() % 4 == 0 ? NULL : memory;
-        ledger->reported[p] += own != NULL ? (int64_t)weight * (int64_t)value : 0;
+        ledger->reported[p] += own ? (int64_t)weight * (int64_t)value : 0;
         ledger->reported_weight[p] += (int64_t)weight;
         if (deferred) {
             stash_keep(stash, 0, p, own, weight);
@@ -369,7 +369,7 @@ static void random_call(struct stash *stash, struct ledger *ledger, const uint32
             stash_take(stash, p, own, weight);
         const double *in = takes ? stash_taken(stash, p) : own;
         const double factor = takes ? 1 : (double)weight;
-        ledger->contributed[p] += in != NULL && sizes[p] > 0 ? (int64_t)(factor * in[0]) : 0;
+        ledger->contributed[p] += in && sizes[p] > 0 ? (int64_t)(factor * in[0]) : 0;
         ledger->contributed_weight[p] += (int64_t)(weight + (takes ? kept : 0));
     }
 }
@@ -396,7 +396,7 @@ static void loses_nothing_and_counts_nothing_twice(void **state)
         if (stash_ready(stash, one, 1, &weight)) {
             stash_take(stash, p, NULL, 0);
             const double *in = stash_taken(stash, p);
-            ledger.contributed[p] += in != NULL && sizes[p] > 0 ? (int64_t)in[0] : 0;
+            ledger.contributed[p] += in && sizes[p] > 0 ? (int64_t)in[0] : 0;
             ledger.contributed_weight[p] += (int64_t)weight;
         }
         if (sizes[p] > 0)

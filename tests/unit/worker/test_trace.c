@@ -42,7 +42,7 @@ static int set_up(void **state)
     strcpy(config.job, "job/of one");
     strcpy(config.host, "here");
     strcpy(directory, "/tmp/lockstep-test-XXXXXX");
-    return mkdtemp(directory) == NULL ? -1 : 0;
+    return !mkdtemp(directory) ? -1 : 0;
 }
 
 static int tear_down(void **state)
@@ -259,7 +259,7 @@ static uint32_t files_in(const char *path)
     DIR *open = opendir(path);
     uint32_t count = 0;
     assert_non_null(open);
-    for (const struct dirent *entry = readdir(open); entry != NULL; entry = readdir(open))
+    for (const struct dirent *entry = readdir(open); entry; entry = readdir(open))
         count += entry->d_name[0] != '.';
     closedir(open);
     return count;

@@ -320,8 +320,8 @@ SEEN static void other_spins(void)
 static void *other_runs(void *argument)
 {
     char byte;
-    pthread_setname_np(pthread_self(), argument != NULL ? "spinner" : "reader");
-    if (argument != NULL)
+    pthread_setname_np(pthread_self(), argument ? "spinner" : "reader");
+    if (argument)
         other_spins();
     else
         must(read(other_pipe[0], &byte, 1) == 1);
@@ -339,7 +339,7 @@ static const struct stack_thread *thread_named(const char *name)
 static bool other_is(const char *name, enum stack_how how)
 {
     const struct stack_thread *thread = thread_named(name);
-    return thread != NULL && thread->other && !thread->trainer && thread->how == how;
+    return thread && thread->other && !thread->trainer && thread->how == how;
 }
 
 // They are there, behind the callers; the one that runs is not interrupted.
@@ -479,7 +479,7 @@ int main(void)
     // Sanitizers keep signals back, put functions of their own before those of the C library, and
     // have stacks of their own kind.
     const char *sanitizer = getenv("LOCKSTEP_TEST_SANITIZER");
-    if (sanitizer != NULL && sanitizer[0] != '\0')
+    if (sanitizer && sanitizer[0] != '\0')
         return cmocka_run_group_tests(few, NULL, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,7 +24,7 @@ static void write_text(const char *file, const char *text)
 {
     char path[256];
     snprintf(path, sizeof(path), "%s/%s", root, file);
-    for (char *slash = strchr(path + strlen(root) + 1, '/'); slash != NULL;
+    for (char *slash = strchr(path + strlen(root) + 1, '/'); slash;
          slash = strchr(slash + 1, '/')) {
         *slash = '\0';
         (void)mkdir(path, 0700);
@@ -40,7 +40,7 @@ static int set_up(void **state)
 {
     (void)state;
     strcpy(root, "/tmp/lockstep-test-XXXXXX");
-    return mkdtemp(root) == NULL ? -1 : 0;
+    return !mkdtemp(root) ? -1 : 0;
 }
 
 static int tear_down(void **state)

@@ -43,7 +43,7 @@ struct source {
 
 static uint32_t source_at(const struct source *source, uint32_t position)
 {
-    return source->order != NULL ? source->order[position] : source->length - 1 - position;
+    return source->order ? source->order[position] : source->length - 1 - position;
 }
 
 // Of a parameter whose dtype is a known one.
@@ -244,7 +244,7 @@ enum bucket_error buckets_layout(const struct bucket_parameter *parameters,
     struct text text;
     uint32_t trainable_count;
     char nowhere[1];
-    assert(order == NULL || order != layout->order);
+    assert(!order || order != layout->order);
     text_init(&text, error_bytes > 0 ? error : nowhere, error_bytes > 0 ? error_bytes : 1);
     layout->order_count = 0;
     layout->bucket_count = 0;
@@ -253,13 +253,13 @@ enum bucket_error buckets_layout(const struct bucket_parameter *parameters,
         count_parameters(parameters, parameter_count, walks, &trainable_count, &text);
     if (status == BUCKET_OK)
         status = check_room(layout, trainable_count, &text);
-    if (status == BUCKET_OK && order != NULL)
+    if (status == BUCKET_OK && order)
         status =
             check_order(order, order_count, parameters, parameter_count, trainable_count, &text);
     if (status != BUCKET_OK)
         return status;
 
-    struct source source = {parameters, order, order != NULL ? order_count : parameter_count};
+    struct source source = {parameters, order, order ? order_count : parameter_count};
     if (caps.last_bytes > 0)
         find_tails(&source, caps.last_bytes < caps.bytes ? caps.last_bytes : caps.bytes, walks);
     for (int key = 0; key < KEYS; key++)

@@ -357,13 +357,13 @@ static void call_count_ready(struct lockstep_session *session)
 static int call_check_report(const struct lockstep_module *module, const lockstep_call *call,
                              uint32_t replica, uint32_t parameter, const void *stream)
 {
-    if (call != NULL && !call_belongs(module, call))
+    if (call && !call_belongs(module, call))
         return error_set(LOCKSTEP_E_INVALID, "module '%s': this is not its call", module->name);
     if (replica >= module->replicas)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s' has replicas 0 to %" PRIu32 "; %" PRIu32 " is none of them",
                          module->name, module->replicas - 1, replica);
-    if (stream != NULL && module->session->device == NULL)
+    if (stream && !module->session->device)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': a stream is given, and this rank has no device: set "
                          "config.device",
@@ -398,7 +398,7 @@ static int call_check_memory(struct contribution *contribution, struct gradient 
     _Atomic(void *) *memory = reported->replica == 0
                                   ? &gradient->memory
                                   : call_memory(contribution, reported->replica, parameter);
-    if (reported->memory != NULL || atomic_load_explicit(memory, memory_order_relaxed) != NULL ||
+    if (reported->memory || atomic_load_explicit(memory, memory_order_relaxed) ||
         module->shapes[parameter].elements == 0)
         return 0;
     if (contribution->index > 0)
@@ -419,8 +419,7 @@ static int call_check_device(struct contribution *contribution, const struct rep
     const int status = residency_check_gradient(
         home->module, home->parameter,
         &(struct passed_gradient){reported->replica, reported->memory, reported->stream});
-    if (status < 0 || reported->stream == NULL ||
-        home->module->shapes[home->parameter].elements == 0)
+    if (status < 0 || !reported->stream || home->module->shapes[home->parameter].elements == 0)
         return status;
     return ready_reserve(
         call_home(contribution, reported->parameter),
@@ -430,7 +429,7 @@ static int call_check_device(struct contribution *contribution, const struct rep
 static int call_note_stream(struct contribution *contribution, const struct reported *reported)
 {
     const struct home *home = &contribution->module->homes[reported->parameter];
-    if (reported->stream == NULL || home->module->shapes[home->parameter].elements == 0)
+    if (!reported->stream || home->module->shapes[home->parameter].elements == 0)
         return 0;
     return ready_record(
         call_home(contribution, reported->parameter),
@@ -446,7 +445,7 @@ static void call_note_report(struct contribution *contribution, struct gradient 
                                 ? &gradient->report
                                 : call_report_of(call_home(contribution, reported->parameter),
                                                  reported->replica, home->parameter);
-    if (reported->memory != NULL)
+    if (reported->memory)
         atomic_store_explicit(call_memory(contribution, reported->replica, reported->parameter),
                               reported->memory, memory_order_relaxed);
     atomic_store_explicit(&report->used, true, memory_order_relaxed);
@@ -529,11 +528,11 @@ static int call_take(const struct opened *open, const struct reported *reported)
     const atomic_bool *watched = &gradient->report.watched;
     uint32_t before = 0;
     int status = call_check_memory(contribution, gradient, reported);
-    if (status == 0 && module->session->device != NULL)
+    if (status == 0 && module->session->device)
         status = call_check_device(contribution, reported);
     if (status < 0)
         return status;
-    if (reported->memory != NULL || atomic_load_explicit(watched, memory_order_relaxed)) {
+    if (reported->memory || atomic_load_explicit(watched, memory_order_relaxed)) {
         status = call_claim_placed(open, reported, report, &before);
         if (status < 0)
             return status;
@@ -558,7 +557,7 @@ int lockstep_replica_ready(lockstep_module *module, lockstep_call *call, uint32_
     if (status < 0)
         return status;
     open = opened_read(module);
-    if (open.call == NULL || (call != NULL && call != open.call))
+    if (!open.call || (call && call != open.call))
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': parameter '%s' is ready outside a call (before "
                          "lockstep_call_begin or after lockstep_call_end)",
@@ -594,7 +593,7 @@ static int call_declare_unused(const struct lockstep_call *call, uint32_t parame
 int lockstep_call_unused(lockstep_call *call, const uint32_t *parameters, uint32_t count)
 {
     int status = call_check_open(call);
-    if (status == 0 && parameters == NULL && count > 0)
+    if (status == 0 && !parameters && count > 0)
         status = error_set(LOCKSTEP_E_INVALID, "parameters is NULL and count is %" PRIu32, count);
     for (uint32_t i = 0; status == 0 && i < count; i++)
         status = call_check_parameter(call->module, parameters[i]);
@@ -615,7 +614,7 @@ static bool call_is_complete(const struct opened *open, uint32_t parameter)
 void call_missing(struct lockstep_module *module, struct answer_place *place)
 {
     const struct opened open = opened_read(module);
-    for (uint32_t p = 0; open.call != NULL && p < module->parameter_count; p++) {
+    for (uint32_t p = 0; open.call && p < module->parameter_count; p++) {
         if (!call_has_gradient(module, p) || call_is_complete(&open, p))
             continue;
         if (place->missing_count < LOCKSTEP_MISSING_NAMED)

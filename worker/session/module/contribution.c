@@ -31,20 +31,20 @@ static uint32_t contribution_bucket_room(const struct lockstep_module *module)
 static bool contribution_init_copies(struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
-    if (module->replicas == 1 || module->session->device == NULL)
+    if (module->replicas == 1 || !module->session->device)
         return true;
     contribution->copies = calloc((size_t)contribution_bucket_room(module) * module->replicas,
                                   sizeof(*contribution->copies));
     contribution->copy_extents = calloc((size_t)(module->parameter_count + 1) * module->replicas,
                                         sizeof(*contribution->copy_extents));
-    return contribution->copies != NULL && contribution->copy_extents != NULL;
+    return contribution->copies && contribution->copy_extents;
 }
 
 static bool contribution_init_places(struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
     const size_t count = (size_t)module->parameter_count * module->replicas;
-    for (size_t i = 0; contribution->places != NULL && i < count; i++) {
+    for (size_t i = 0; contribution->places && i < count; i++) {
         struct given_place *place = &contribution->places[i];
         place->contribution = contribution;
         place->parameter = (uint32_t)(i % module->parameter_count);
@@ -72,11 +72,10 @@ bool contribution_init(struct contribution *contribution, struct lockstep_module
     contribution->used_anywhere = calloc(count, sizeof(*contribution->used_anywhere));
     contribution->ready_order = calloc(count, sizeof(*contribution->ready_order));
     return ready_init(contribution) && contribution_init_copies(contribution) &&
-           contribution->gradients != NULL && contribution->replicas != NULL &&
-           contribution_init_places(contribution) && contribution->runs != NULL &&
-           contribution->extents != NULL && contribution->unit_ends != NULL &&
-           contribution->used != NULL && contribution->used_anywhere != NULL &&
-           contribution->ready_order != NULL;
+           contribution->gradients && contribution->replicas &&
+           contribution_init_places(contribution) && contribution->runs && contribution->extents &&
+           contribution->unit_ends && contribution->used && contribution->used_anywhere &&
+           contribution->ready_order;
 }
 
 void contribution_fini(struct contribution *contribution)
@@ -159,7 +158,7 @@ static bool contribution_has_memory(const struct contribution *contribution, uin
     const struct lockstep_module *module = contribution->module;
     bool has = contribution->gradients[parameter].memory != NULL;
     for (uint32_t r = 1; r < module->replicas; r++)
-        has = has && replica_gradient(contribution, r, parameter)->memory != NULL;
+        has = has && replica_gradient(contribution, r, parameter)->memory;
     return has;
 }
 
@@ -225,7 +224,7 @@ static const void *contribution_of(const struct contribution *contribution, uint
 static const void *contribution_of_any(const struct contribution *contribution, uint32_t parameter)
 {
     const void *memory = NULL;
-    for (uint32_t r = 0; r < contribution->module->replicas && memory == NULL; r++)
+    for (uint32_t r = 0; r < contribution->module->replicas && !memory; r++)
         memory = contribution_of(contribution, r, parameter);
     return memory;
 }
@@ -239,7 +238,7 @@ static const void *contribution_input(const struct contribution *contribution,
         return stash_taken(contribution->module->stash, parameter);
     if (launch->replica != LAUNCH_WHOLE)
         return contribution_of(contribution, launch->replica, parameter);
-    if (contribution->copies != NULL && launch->bucket->device)
+    if (contribution->copies && launch->bucket->device)
         return contribution_of_any(contribution, parameter);
     return contribution->gradients[parameter].memory;
 }
@@ -257,7 +256,7 @@ static void *contribution_output(const struct contribution *contribution,
 // Whether memory lies right behind that of an extent; or both are nothing.
 static bool contribution_goes_on(const void *before, size_t bytes, const void *memory)
 {
-    if (before == NULL || memory == NULL)
+    if (!before || !memory)
         return before == memory;
     return (const char *)before + bytes == memory;
 }
@@ -279,8 +278,7 @@ static uint32_t contribution_extents(const struct contribution *contribution,
         struct extent *last = count > 0 ? &extents[count - 1] : NULL;
         if (elements == 0)
             continue;
-        if (last != NULL && last->out != NULL &&
-            contribution_goes_on(last->out, last->elements * size, out) &&
+        if (last && last->out && contribution_goes_on(last->out, last->elements * size, out) &&
             contribution_goes_on(last->in, last->elements * size, in))
             last->elements += elements;
         else
@@ -363,14 +361,14 @@ static void contribution_on_devices(const struct contribution *contribution,
 {
     const struct lockstep_module *module = contribution->module;
     collective->on_devices = launch->bucket->device;
-    if (!collective->on_devices || module->session->device == NULL)
+    if (!collective->on_devices || !module->session->device)
         return;
     collective->device = module->session->device;
     collective->ready = ready_events(contribution, 0, bucket);
     collective->ready_count = LOCKSTEP_READY_STREAMS;
     if (ready_leaves_out(contribution, bucket))
         collective->behind = &contribution->behind;
-    if (contribution->copies != NULL)
+    if (contribution->copies)
         contribution_replicas(contribution, launch, bucket, collective);
 }
 

@@ -34,7 +34,7 @@ static int deferral_open(struct lockstep_module *module, bool holds)
                                         .contribution_count = module->contribution_count,
                                         .sums = module->gradient_kind == LOCKSTEP_GRADIENT_SUM,
                                         .holds = holds};
-    if (module->stash != NULL || stash_open(&config, &module->stash) == 0)
+    if (module->stash || stash_open(&config, &module->stash) == 0)
         return 0;
     return error_set(LOCKSTEP_E_SYSTEM,
                      "no memory for the gradients of module '%s' that may have to be put off",
@@ -55,16 +55,16 @@ int deferral_start(struct lockstep_session *session)
 
 bool deferral_waits(const struct lockstep_module *module)
 {
-    return module->stash != NULL && stash_left(module->stash) > 0;
+    return module->stash && stash_left(module->stash) > 0;
 }
 
 int deferral_check_weight(const struct lockstep_session *session, uint64_t weight)
 {
     for (uint32_t m = 0; m < session->module_count; m++) {
         const struct lockstep_module *module = session->modules[m];
-        const uint64_t kept = module->stash == NULL ? 0 : stash_left_weight(module->stash);
+        const uint64_t kept = !module->stash ? 0 : stash_left_weight(module->stash);
         const uint64_t more = weight * module->contribution_count;
-        if (module->stash != NULL && kept + more > LOCKSTEP_MAX_WEIGHT)
+        if (module->stash && kept + more > LOCKSTEP_MAX_WEIGHT)
             return error_set(LOCKSTEP_E_INVALID,
                              "module '%s': gradients of weight %" PRIu64 " are deferred, and this "
                              "step may add %" PRIu64 " (%" PRIu32 " times its weight): at most "
@@ -96,7 +96,7 @@ static const void *deferral_gradient(const struct contribution *contribution, ui
     const void *memory = atomic_load_explicit(&gradient->memory, memory_order_relaxed);
     if (gradient->unused)
         return NULL;
-    return memory != NULL ? memory : gradient;
+    return memory ? memory : gradient;
 }
 
 void deferral_put_off(struct contribution *contribution, uint32_t bucket)
@@ -122,7 +122,7 @@ void deferral_take(struct contribution *contribution, uint32_t bucket)
     const uint32_t *parameters = &module->layout.order[shape->first];
     struct bucket_run *run = &contribution->runs[bucket];
     uint64_t kept;
-    if (module->stash == NULL || run->put_off || run->decided)
+    if (!module->stash || run->put_off || run->decided)
         return;
     run->decided = true;
     if (run->withdrawn || !stash_ready(module->stash, parameters, shape->count, &kept))
@@ -142,7 +142,7 @@ static void deferral_clear_replicas(const struct contribution *contribution, uin
     const struct bucket_parameter *shape = &contribution->module->shapes[parameter];
     for (uint32_t r = 1; r < contribution->module->replicas; r++) {
         void *memory = atomic_load(&replica_gradient(contribution, r, parameter)->memory);
-        if (memory != NULL)
+        if (memory)
             memset(memory, 0, shape->elements * dtype_size(shape->dtype));
     }
 }
@@ -163,7 +163,7 @@ void deferral_put_back(struct lockstep_session *session)
 {
     for (uint32_t m = 0; m < session->module_count; m++) {
         const struct lockstep_module *module = session->modules[m];
-        if (module->stash == NULL || !stash_is_busy(module->stash))
+        if (!module->stash || !stash_is_busy(module->stash))
             continue;
         for (uint32_t i = 0; i < module->contribution_count; i++)
             deferral_put_back_all(&module->contributions[i]);

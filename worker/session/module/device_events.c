@@ -43,10 +43,10 @@ bool ready_init(struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
     const uint32_t count = ready_gate_count(module);
-    if (module->session->device == NULL)
+    if (!module->session->device)
         return true;
     contribution->gates = calloc((size_t)count + 1, sizeof(*contribution->gates));
-    for (uint32_t b = 0; contribution->gates != NULL && b < count; b++)
+    for (uint32_t b = 0; contribution->gates && b < count; b++)
         mutex_init(&contribution->gates[b].mutex);
     return contribution->gates != NULL;
 }
@@ -54,11 +54,11 @@ bool ready_init(struct contribution *contribution)
 void ready_fini(struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
-    const uint32_t count = contribution->gates == NULL ? 0 : ready_gate_count(module);
+    const uint32_t count = !contribution->gates ? 0 : ready_gate_count(module);
     for (uint32_t b = 0; b < count; b++) {
         struct ready_gate *gate = &contribution->gates[b];
         for (uint32_t i = 0; i < LOCKSTEP_READY_STREAMS; i++) {
-            if (gate->ready[i].event != NULL)
+            if (gate->ready[i].event)
                 device_event_free(module->devices[b / ready_bucket_count(module)],
                                   gate->ready[i].event);
         }
@@ -77,7 +77,7 @@ static void ready_gate_clear(struct ready_gate *gate)
 void ready_window_begin(struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
-    const uint32_t count = contribution->gates == NULL ? 0 : module->layout.bucket_count;
+    const uint32_t count = !contribution->gates ? 0 : module->layout.bucket_count;
     for (uint32_t r = 0; r < module->replicas; r++) {
         for (uint32_t b = 0; b < count; b++)
             ready_gate_clear(ready_gate(contribution, r, b));
@@ -101,10 +101,10 @@ static uint32_t ready_place_locked(const struct ready_gate *gate, const void *st
     mutex_assert_held(&gate->mutex);
     for (uint32_t i = 0; i < LOCKSTEP_READY_STREAMS; i++) {
         const struct device_ready *ready = &gate->ready[i];
-        if (ready->event != NULL && ready->stream == stream)
+        if (ready->event && ready->stream == stream)
             return i;
-        if (!gate->taken[i] && (place == LOCKSTEP_READY_STREAMS ||
-                                (ready->event == NULL && gate->ready[place].event != NULL)))
+        if (!gate->taken[i] &&
+            (place == LOCKSTEP_READY_STREAMS || (!ready->event && gate->ready[place].event)))
             place = i;
     }
     return place;
@@ -114,10 +114,10 @@ static uint32_t ready_place_locked(const struct ready_gate *gate, const void *st
 int ready_failed(const struct lockstep_session *session)
 {
     const char *text = NULL;
-    for (uint32_t i = 0; i < session->own_devices && text == NULL; i++)
+    for (uint32_t i = 0; i < session->own_devices && !text; i++)
         text = device_failed(session->devices[i]);
     return error_set(LOCKSTEP_E_SYSTEM, "the device has failed: %s",
-                     text == NULL ? "it has not said why" : text);
+                     !text ? "it has not said why" : text);
 }
 
 int ready_reserve(struct contribution *contribution, const struct ready_report *report)
@@ -130,7 +130,7 @@ int ready_reserve(struct contribution *contribution, const struct ready_report *
     place = ready_place_locked(gate, report->stream);
     if (place < LOCKSTEP_READY_STREAMS) {
         struct device_ready *ready = &gate->ready[place];
-        if (ready->event == NULL)
+        if (!ready->event)
             ready->event = device_event_make(module->devices[report->replica]);
         whole = ready->event != NULL;
         ready->stream = report->stream;
@@ -179,16 +179,16 @@ void ready_open(struct lockstep_session *session)
 void ready_close(struct lockstep_session *session)
 {
     for (uint32_t i = 0; i < session->own_devices; i++) {
-        if (session->end_ready[i].event != NULL)
+        if (session->end_ready[i].event)
             device_event_free(session->devices[i], session->end_ready[i].event);
-        if (session->wait_ready[i].event != NULL)
+        if (session->wait_ready[i].event)
             device_event_free(session->devices[i], session->wait_ready[i].event);
     }
 }
 
 bool ready_is_stream_of(const struct lockstep_session *session, uint32_t device, void *stream)
 {
-    if (session->own_devices == 1 || stream == NULL || device_is_default_stream(stream))
+    if (session->own_devices == 1 || !stream || device_is_default_stream(stream))
         return true;
     return device_has_stream(session->devices[device], stream);
 }
@@ -199,7 +199,7 @@ static void ready_mark_stream(const struct lockstep_session *session, struct dev
 {
     for (uint32_t i = 0; i < session->own_devices; i++) {
         ready[i].stream = stream;
-        ready[i].pending = ready[i].event != NULL && ready_is_stream_of(session, i, stream);
+        ready[i].pending = ready[i].event && ready_is_stream_of(session, i, stream);
     }
 }
 
@@ -237,7 +237,7 @@ bool ready_leaves_out(const struct contribution *contribution, uint32_t bucket)
     const struct lockstep_module *module = contribution->module;
     const struct bucket *shape = &module->layout.buckets[bucket];
     bool left_out = false;
-    if (!shape->device || module->session->device == NULL ||
+    if (!shape->device || !module->session->device ||
         (module->session->world_size == 1 && module->replicas == 1))
         return false;
     for (uint32_t i = 0; i < shape->count && !left_out; i++)
@@ -249,7 +249,7 @@ bool ready_leaves_out(const struct contribution *contribution, uint32_t bucket)
 static bool ready_is_unsaid(const struct contribution *contribution)
 {
     bool leaves_out = false;
-    if (atomic_load_explicit(&contribution->behind.ready, memory_order_relaxed) != NULL)
+    if (atomic_load_explicit(&contribution->behind.ready, memory_order_relaxed))
         return false;
     for (uint32_t b = 0; b < contribution->module->layout.bucket_count && !leaves_out; b++)
         leaves_out = ready_leaves_out(contribution, b);
@@ -279,7 +279,7 @@ static void ready_say(struct lockstep_session *session, struct device_ready *rea
 
 void ready_say_end(struct lockstep_session *session, void *stream)
 {
-    if (session->device == NULL || session->config.solo)
+    if (!session->device || session->config.solo)
         return;
     ready_mark_stream(session, session->end_ready, stream);
     ready_say(session, session->end_ready, true, stream);
@@ -287,7 +287,7 @@ void ready_say_end(struct lockstep_session *session, void *stream)
 
 void ready_say_wait(struct lockstep_session *session)
 {
-    if (session->device != NULL && !session->config.solo)
+    if (session->device && !session->config.solo)
         ready_say(session, session->wait_ready, false, NULL);
 }
 
@@ -317,7 +317,7 @@ static int ready_await_gate(const struct lockstep_module *module, struct device 
 int ready_await(struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
-    const uint32_t count = contribution->gates == NULL ? 0 : module->layout.bucket_count;
+    const uint32_t count = !contribution->gates ? 0 : module->layout.bucket_count;
     int status = 0;
     for (uint32_t r = 0; r < module->replicas; r++) {
         for (uint32_t b = 0; b < count && status == 0; b++)
@@ -329,7 +329,7 @@ int ready_await(struct contribution *contribution)
 int ready_await_end(struct lockstep_session *session, void *stream)
 {
     bool replicas = false;
-    for (uint32_t m = 0; m < session->module_count && session->device != NULL; m++)
+    for (uint32_t m = 0; m < session->module_count && session->device; m++)
         replicas = replicas || session->modules[m]->replicas > 1;
     if (!replicas)
         return 0;

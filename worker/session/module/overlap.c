@@ -26,7 +26,7 @@ static void overlap_add(struct overlap_list *list, const struct overlap_place *p
                         const void *memory, const struct tensor *tensor)
 {
     struct overlap_place *added = &list->places[list->count];
-    if (memory == NULL || tensor->elements == 0 || tensor->ignored)
+    if (!memory || tensor->elements == 0 || tensor->ignored)
         return;
     *added = *place;
     added->begin = (uintptr_t)memory;
@@ -135,15 +135,15 @@ static int overlap_look(struct overlap_list *list)
 static int overlap_collect(const struct lockstep_session *session,
                            const struct lockstep_module *further, struct overlap_list *list)
 {
-    size_t room = 1 + (further == NULL ? 0 : overlap_room(further));
+    size_t room = 1 + (!further ? 0 : overlap_room(further));
     for (uint32_t m = 0; m < session->module_count; m++)
         room += overlap_room(session->modules[m]);
     list->places = calloc(room, sizeof(*list->places));
-    if (list->places == NULL)
+    if (!list->places)
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
     for (uint32_t m = 0; m < session->module_count; m++)
         overlap_add_module(list, session->modules[m]);
-    if (further != NULL)
+    if (further)
         overlap_add_module(list, further);
     return overlap_look(list);
 }

@@ -33,7 +33,7 @@ static const void *shared_data(const struct home *home)
 static struct home *shared_place(const struct owners *owners, const void *data)
 {
     uint32_t at = (uint32_t)hash64(&data, sizeof(data)) & (owners->capacity - 1);
-    while (owners->homes[at].module != NULL && shared_data(&owners->homes[at]) != data)
+    while (owners->homes[at].module && shared_data(&owners->homes[at]) != data)
         at = (at + 1) & (owners->capacity - 1);
     return &owners->homes[at];
 }
@@ -53,7 +53,7 @@ static bool shared_collect(const struct lockstep_session *session,
     while (owners->capacity < 2 * (session->tensor_count + further->parameter_count))
         owners->capacity *= 2;
     owners->homes = calloc(owners->capacity, sizeof(*owners->homes));
-    for (uint32_t m = 0; owners->homes != NULL && m < session->module_count; m++) {
+    for (uint32_t m = 0; owners->homes && m < session->module_count; m++) {
         struct lockstep_module *module = session->modules[m];
         for (uint32_t p = 0; p < module->parameter_count; p++) {
             if (home_is_own(module, p))
@@ -66,7 +66,7 @@ static bool shared_collect(const struct lockstep_session *session,
 static int shared_check_absent(const struct lockstep_module *module, uint32_t parameter,
                                const struct home *owner)
 {
-    if (owner->module == NULL)
+    if (!owner->module)
         return 0;
     return error_set(LOCKSTEP_E_INVALID,
                      "module '%s': parameter '%s' has the memory of parameter '%s' of module "
@@ -89,7 +89,7 @@ static const char *shared_difference(const struct lockstep_module *module, uint3
         return "shape";
     if (((tensor->flags ^ owned->flags) & LOCKSTEP_PARAMETER_FROZEN) != 0)
         return "flag LOCKSTEP_PARAMETER_FROZEN";
-    if (registered != NULL && registered != place)
+    if (registered && registered != place)
         return "gradient memory";
     return NULL;
 }
@@ -104,7 +104,7 @@ static const char *shared_difference_of_replicas(const struct lockstep_module *m
         const size_t first = (size_t)(r - 1) * module->parameter_count;
         if (module->replica_data[first + parameter] != module->replica_data[first + owner])
             return "data in a further replica";
-        if (registered != NULL &&
+        if (registered &&
             registered != replica_gradient(&module->contributions[0], r, owner)->registered)
             return "gradient memory in a further replica";
     }
@@ -116,7 +116,7 @@ static int shared_check_owner(const struct lockstep_module *module, uint32_t par
 {
     const char *name = module->parameters[parameter].name;
     const char *difference;
-    if (owner->module == NULL)
+    if (!owner->module)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': parameter '%s' is shared, and no earlier parameter has its "
                          "memory: register its owner first, with the same data",
@@ -128,9 +128,9 @@ static int shared_check_owner(const struct lockstep_module *module, uint32_t par
                          "have separate_calls or replicas",
                          module->name, name, owner->module->name);
     difference = shared_difference(module, parameter, owner);
-    if (difference == NULL && owner->module == module)
+    if (!difference && owner->module == module)
         difference = shared_difference_of_replicas(module, parameter, owner->parameter);
-    if (difference == NULL)
+    if (!difference)
         return 0;
     return error_set(LOCKSTEP_E_INVALID,
                      "module '%s': parameter '%s' is shared, and its %s is not that of its owner, "

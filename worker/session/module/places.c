@@ -40,7 +40,7 @@ struct range {
 static struct given_place *tree_find(struct given_place *root, uintptr_t address)
 {
     struct given_place *found = NULL;
-    while (root != NULL) {
+    while (root) {
         if (root->end > address)
             found = root;
         root = root->end > address ? root->before : root->behind;
@@ -51,7 +51,7 @@ static struct given_place *tree_find(struct given_place *root, uintptr_t address
 // Where the pointer to a place is, or where it would be.
 static struct given_place **tree_link(struct given_place **root, const struct given_place *place)
 {
-    while (*root != NULL && *root != place && (*root)->priority >= place->priority)
+    while (*root && *root != place && (*root)->priority >= place->priority)
         root = place->begin < (*root)->begin ? &(*root)->before : &(*root)->behind;
     return root;
 }
@@ -63,7 +63,7 @@ static void tree_insert(struct given_place **root, struct given_place *place)
     struct given_place **before = &place->before;
     struct given_place **behind = &place->behind;
     *link = place;
-    while (rest != NULL) {
+    while (rest) {
         if (rest->begin < place->begin) {
             *before = rest;
             before = &rest->behind;
@@ -83,7 +83,7 @@ static void tree_remove(struct given_place **root, const struct given_place *pla
     struct given_place *behind = place->behind;
     while (*root != place)
         root = place->begin < (*root)->begin ? &(*root)->before : &(*root)->behind;
-    while (before != NULL && behind != NULL) {
+    while (before && behind) {
         if (before->priority >= behind->priority) {
             *root = before;
             root = &before->behind;
@@ -94,7 +94,7 @@ static void tree_remove(struct given_place **root, const struct given_place *pla
             behind = behind->before;
         }
     }
-    *root = before != NULL ? before : behind;
+    *root = before ? before : behind;
 }
 
 // ---- Places ------------------------------------------------------------------------------------
@@ -234,19 +234,19 @@ static bool place_is_tied(const struct placed *placed)
 static int place_check_tied(const struct placed *placed, const struct given_place *own,
                             const void *registered)
 {
-    const void *memory = placed->memory != NULL ? placed->memory : registered;
+    const void *memory = placed->memory ? placed->memory : registered;
     struct home other;
-    if (!place_is_tied(placed) || memory == NULL)
+    if (!place_is_tied(placed) || !memory)
         return 0;
     if (place_is_given(own))
         return own->begin == (uintptr_t)memory || (own->by.module == placed->by.module &&
                                                    own->by.parameter == placed->by.parameter)
                    ? 0
                    : place_tied_error(placed, &own->by, memory, (const void *)own->begin);
-    if (registered == NULL || memory == registered)
+    if (!registered || memory == registered)
         return 0;
     other = place_other_name(placed);
-    return other.module == NULL ? 0 : place_tied_error(placed, &other, memory, registered);
+    return !other.module ? 0 : place_tied_error(placed, &other, memory, registered);
 }
 
 // ---- Overlaps ----------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ static int place_check_given(struct lockstep_session *session, const struct plac
     char name[4 * LOCKSTEP_NAME_BYTES];
     for (;;) {
         struct given_place *other = tree_find(session->given, range->begin);
-        if (other == NULL || other->begin >= range->end)
+        if (!other || other->begin >= range->end)
             return 0;
         if (!other->contribution->returned)
             return place_overlap_error(
@@ -333,19 +333,19 @@ int places_check_locked(struct lockstep_session *session, const struct placed *p
     struct given_place *own = place_of(placed->contribution, placed->replica, placed->parameter);
     const void *registered =
         place_registered(placed->contribution, placed->replica, placed->parameter);
-    const void *memory = placed->memory != NULL ? placed->memory : registered;
+    const void *memory = placed->memory ? placed->memory : registered;
     const struct range range = place_range(placed, memory);
     const bool given = place_is_given(own);
     int status;
     mutex_assert_held(&session->places_mutex);
     status = place_check_tied(placed, own, registered);
-    if (status < 0 || memory == NULL || range.begin == range.end ||
-        (given && (placed->memory == NULL || own->begin == range.begin)))
+    if (status < 0 || !memory || range.begin == range.end ||
+        (given && (!placed->memory || own->begin == range.begin)))
         return status;
     if (given) // It moves within the window.
         tree_remove(&session->given, own);
     status = place_check_given(session, placed, &range);
-    if (status == 0 && placed->memory != NULL)
+    if (status == 0 && placed->memory)
         status = place_check_known(session, placed, &range);
     if (given)
         tree_insert(&session->given, own);
@@ -357,7 +357,7 @@ void places_take_locked(struct lockstep_session *session, const struct placed *p
     struct given_place *own = place_of(placed->contribution, placed->replica, placed->parameter);
     const struct range range = place_range(placed, placed->memory);
     mutex_assert_held(&session->places_mutex);
-    if (placed->memory == NULL || range.begin == range.end ||
+    if (!placed->memory || range.begin == range.end ||
         (place_is_given(own) && own->begin == range.begin))
         return;
     if (place_is_given(own))
@@ -379,7 +379,7 @@ bool places_is_lost(struct lockstep_session *session, const struct placed *place
     bool lost;
     mutex_lock(&session->places_mutex);
     other = tree_find(session->given, range.begin);
-    lost = registered != NULL && other != NULL && other->begin < range.end &&
+    lost = registered && other && other->begin < range.end &&
            !place_is_given(place_of(placed->contribution, placed->replica, placed->parameter));
     mutex_unlock(&session->places_mutex);
     return lost;

@@ -34,14 +34,14 @@ static size_t replica_bytes(const struct lockstep_module *module, uint32_t param
 
 bool replica_is_on_devices(const struct lockstep_module *module, uint32_t parameter)
 {
-    return module->session->device != NULL && module->shapes[parameter].device;
+    return module->session->device && module->shapes[parameter].device;
 }
 
 // ---- What is declared --------------------------------------------------------------------------
 
 static bool replica_equal_numbers(const int64_t *a, const int64_t *b, uint32_t count)
 {
-    if (count == 0 || a == NULL || b == NULL)
+    if (count == 0 || !a || !b)
         return count == 0 || a == b;
     return memcmp(a, b, count * sizeof(*a)) == 0;
 }
@@ -49,7 +49,7 @@ static bool replica_equal_numbers(const int64_t *a, const int64_t *b, uint32_t c
 static const char *replica_difference(const struct lockstep_parameter *a,
                                       const struct lockstep_parameter *b)
 {
-    if (b->name == NULL || strcmp(a->name, b->name) != 0)
+    if (!b->name || strcmp(a->name, b->name) != 0)
         return "name";
     if (a->dtype != b->dtype)
         return "dtype";
@@ -67,12 +67,12 @@ int replica_declare(struct lockstep_module *module, uint32_t replica, uint32_t p
 {
     const char *difference = replica_difference(first, copy);
     const size_t at = (size_t)(replica - 1) * module->parameter_count + parameter;
-    if (difference != NULL)
+    if (difference)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': parameter '%s' of replica %" PRIu32
                          " differs from that of replica 0 in its %s",
                          module->name, first->name, replica, difference);
-    if (module->shapes[parameter].elements > 0 && copy->data == NULL)
+    if (module->shapes[parameter].elements > 0 && !copy->data)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': parameter '%s' of replica %" PRIu32 " has data NULL",
                          module->name, first->name, replica);
@@ -101,7 +101,7 @@ void replica_combine(struct contribution *contribution, uint32_t parameter)
         void *memory = atomic_load(&replica->memory);
         if (!atomic_load(&replica->report.used))
             continue;
-        if (sum == NULL)
+        if (!sum)
             sum = memory;
         if (begun)
             kernel_reduce(dtype, REDUCE_SUM, sum, memory, elements);
@@ -124,10 +124,10 @@ static void *replica_reported(const struct contribution *contribution, uint32_t 
     const struct gradient *first = &contribution->gradients[parameter];
     const struct replica_gradient *further =
         replica == 0 ? NULL : replica_gradient(contribution, replica, parameter);
-    const struct report *report = further == NULL ? &first->report : &further->report;
+    const struct report *report = !further ? &first->report : &further->report;
     if (!atomic_load(&report->used))
         return NULL;
-    return further == NULL ? atomic_load(&first->memory) : atomic_load(&further->memory);
+    return !further ? atomic_load(&first->memory) : atomic_load(&further->memory);
 }
 
 // So many elements from there on: sum becomes what the replicas have of them.
@@ -141,7 +141,7 @@ static int replica_add_piece(const struct contribution *contribution, uint32_t p
     bool begun = false;
     for (uint32_t r = 0; r < module->replicas; r++) {
         const char *memory = replica_reported(contribution, r, parameter);
-        if (memory == NULL)
+        if (!memory)
             continue;
         if (device_copy(module->session->device, begun ? piece : sum, memory + at * size,
                         count * size) < 0)
@@ -166,7 +166,7 @@ int replica_settle(struct contribution *contribution, uint32_t parameter)
     char *memory = atomic_load(&gradient->memory);
     fenv_t environment;
     int status = 0;
-    for (uint32_t r = 1; r < module->replicas && memory == NULL; r++)
+    for (uint32_t r = 1; r < module->replicas && !memory; r++)
         memory = replica_reported(contribution, r, parameter);
     fegetenv(&environment);
     kernels_environment();
@@ -186,9 +186,9 @@ int replica_settle(struct contribution *contribution, uint32_t parameter)
 // device: of either side; NULL: both are in host memory.
 static int replica_copy(struct device *device, void *to, const void *from, size_t bytes)
 {
-    if (to == NULL || from == NULL || to == from || bytes == 0)
+    if (!to || !from || to == from || bytes == 0)
         return 0;
-    if (device != NULL)
+    if (device)
         return device_copy(device, to, from, bytes);
     memcpy(to, from, bytes);
     return 0;

@@ -54,9 +54,9 @@ static int residency_find_device(const struct lockstep_session *session,
 {
     enum memory_place place = MEMORY_ON_HOST;
     *device = NULL;
-    if (session->device == NULL || passed->memory == NULL)
+    if (!session->device || !passed->memory)
         return 0;
-    if (expected != NULL && device_place(expected, passed->memory) == MEMORY_ON_DEVICE) {
+    if (expected && device_place(expected, passed->memory) == MEMORY_ON_DEVICE) {
         *device = expected;
         return 0;
     }
@@ -73,7 +73,7 @@ int residency_find(const struct lockstep_session *session, const struct passed_m
     struct device *found;
     const int status = residency_find_device(session, passed, session->device, &found);
     *device = found != NULL;
-    if (status < 0 || found == NULL || found == session->device)
+    if (status < 0 || !found || found == session->device)
         return status;
     return error_set(LOCKSTEP_E_INVALID,
                      "module '%s': the %s of '%s' is on cuda:%d, and what is not a further "
@@ -99,7 +99,7 @@ static int residency_find_gradient(const struct lockstep_module *module, uint32_
         module->name, tensor->name, "gradient",
         tensor->elements > 0 ? module->contributions[0].gradients[parameter].registered : NULL, 0};
     *device = tensor->on_device;
-    return passed.memory == NULL ? 0 : residency_find(module->session, &passed, device);
+    return !passed.memory ? 0 : residency_find(module->session, &passed, device);
 }
 
 static const char *residency_name(bool device)
@@ -114,7 +114,7 @@ static int residency_check_copy(struct lockstep_module *module, const struct pas
     struct device **home = &module->devices[passed->replica];
     struct device *found;
     const int status = residency_find_device(module->session, passed, *home, &found);
-    if (status < 0 || passed->memory == NULL)
+    if (status < 0 || !passed->memory)
         return status;
     if ((found != NULL) != first)
         return error_set(LOCKSTEP_E_INVALID,
@@ -122,13 +122,13 @@ static int residency_check_copy(struct lockstep_module *module, const struct pas
                          ", and %s in replica 0",
                          module->name, passed->field, passed->tensor, residency_name(!first),
                          passed->replica, residency_name(first));
-    if (found != NULL && *home != NULL && found != *home)
+    if (found && *home && found != *home)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': the %s of '%s' in replica %" PRIu32
                          " is on cuda:%d, and others of that replica are on cuda:%d",
                          module->name, passed->field, passed->tensor, passed->replica,
                          device_facts(found)->ordinal, device_facts(*home)->ordinal);
-    if (found != NULL)
+    if (found)
         *home = found;
     return 0;
 }
@@ -156,7 +156,7 @@ static int residency_check_replicas(struct lockstep_module *module, uint32_t par
 int residency_check_module(struct lockstep_module *module)
 {
     int status = 0;
-    if (module->session->device == NULL)
+    if (!module->session->device)
         return 0;
     module->devices[0] = module->session->device;
     for (uint32_t p = 0; p < module->parameter_count && status == 0; p++) {
@@ -182,7 +182,7 @@ bool residency_matters(const struct lockstep_session *session)
 static uint8_t residency_bits(const struct lockstep_session *session, const struct tensor *tensor,
                               bool device)
 {
-    if (session->device == NULL || tensor->elements == 0 || tensor->ignored)
+    if (!session->device || tensor->elements == 0 || tensor->ignored)
         return 0;
     return device ? RESIDENCY_ON_DEVICE : RESIDENCY_ON_HOST;
 }
@@ -327,7 +327,7 @@ int residency_agree(struct lockstep_session *session)
 {
     uint8_t *places = calloc((size_t)session->tensor_count + 1, sizeof(*places));
     int status;
-    if (places == NULL)
+    if (!places)
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
     residency_collect(session, places);
     status = residency_exchange(session, places);
@@ -372,14 +372,14 @@ int residency_move(struct lockstep_module *module, uint32_t parameter, const voi
     bool data_on_device;
     bool on_device;
     int status;
-    if (session->device == NULL || tensor->elements == 0)
+    if (!session->device || tensor->elements == 0)
         return 0;
     status = residency_find(session, &values, &data_on_device);
     if (status == 0)
         status = residency_find(session, &gradients, &on_device);
-    if (status == 0 && gradient != NULL && session->started)
+    if (status == 0 && gradient && session->started)
         status = residency_check_place(module, parameter, on_device);
-    if (status == 0 && data != NULL)
+    if (status == 0 && data)
         tensor->on_device = data_on_device;
     return status;
 }
@@ -390,7 +390,7 @@ int residency_move_buffer(struct lockstep_module *module, uint32_t buffer, const
     const struct passed_memory passed = {module->name, tensor->name, "data", data, 0};
     bool device;
     int status;
-    if (module->session->device == NULL || tensor->elements == 0)
+    if (!module->session->device || tensor->elements == 0)
         return 0;
     status = residency_find(module->session, &passed, &device);
     if (status < 0)
@@ -418,21 +418,21 @@ static int residency_find_gradient_of(const struct lockstep_module *module, uint
         return residency_find(module->session, &memory, device);
     status = residency_find_device(module->session, &memory, home, &found);
     *device = found != NULL;
-    if (status < 0 || found == NULL || found == home)
+    if (status < 0 || !found || found == home)
         return status;
     return error_set(LOCKSTEP_E_INVALID,
                      "module '%s': the gradient of '%s' in replica %" PRIu32
                      " is on cuda:%d, and that replica was registered on %s%d",
                      module->name, memory.tensor, passed->replica, device_facts(found)->ordinal,
-                     home == NULL ? "no device, not " : "cuda:",
-                     home == NULL ? device_facts(found)->ordinal : device_facts(home)->ordinal);
+                     !home ? "no device, not " : "cuda:",
+                     !home ? device_facts(found)->ordinal : device_facts(home)->ordinal);
 }
 
 static int residency_check_stream(const struct lockstep_module *module, uint32_t parameter,
                                   const struct passed_gradient *passed)
 {
     struct device *home = module->devices[passed->replica];
-    if (home == NULL || device_has_stream(home, passed->stream))
+    if (!home || device_has_stream(home, passed->stream))
         return 0;
     return error_set(LOCKSTEP_E_INVALID,
                      "module '%s': the stream that is given for '%s' in replica %" PRIu32
@@ -447,13 +447,13 @@ int residency_check_gradient(const struct lockstep_module *module, uint32_t para
     const struct tensor *tensor = &module->parameters[parameter];
     bool device = module->shapes[parameter].device;
     int status = 0;
-    if (module->session->device == NULL || tensor->elements == 0)
+    if (!module->session->device || tensor->elements == 0)
         return 0;
-    if (passed->memory != NULL)
+    if (passed->memory)
         status = residency_find_gradient_of(module, parameter, passed, &device);
     if (status == 0)
         status = residency_check_place(module, parameter, device);
-    if (status < 0 || passed->stream == NULL)
+    if (status < 0 || !passed->stream)
         return status;
     if (!device)
         return error_set(LOCKSTEP_E_INVALID,

@@ -49,7 +49,7 @@ bool sets_allocate_layout(struct bucket_layout *layout, uint32_t count)
     layout->buckets = calloc((size_t)buckets + 1, sizeof(*layout->buckets));
     layout->order_capacity = count;
     layout->bucket_capacity = buckets;
-    return layout->order != NULL && layout->buckets != NULL;
+    return layout->order && layout->buckets;
 }
 
 void sets_free(struct lockstep_module *module)
@@ -117,7 +117,7 @@ static int sets_make(struct lockstep_module *module, struct module_set *set, uin
         order_forget_plans(module->session->order);
     set->hash = 0;
     set->learned = false;
-    if (set->layout.order == NULL && !sets_allocate_layout(&set->layout, module->parameter_count))
+    if (!set->layout.order && !sets_allocate_layout(&set->layout, module->parameter_count))
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
     if (buckets_layout(module->shapes, module->parameter_count, NULL, 0, caps, &set->layout, text,
                        sizeof(text)) != BUCKET_OK)
@@ -155,9 +155,9 @@ int sets_enter_module(struct lockstep_module *module, uint32_t view)
         module->trainable_count += module->shapes[p].trainable;
     }
     hash = sets_hash(module->shapes, module->parameter_count);
-    if (module->set != NULL && module->set->hash == hash)
+    if (module->set && module->set->hash == hash)
         return 0;
-    if (module->set != NULL)
+    if (module->set)
         module->set->used = module->session->step;
     set = sets_place(module, hash);
     if (set->hash != hash)
@@ -310,7 +310,7 @@ static const uint8_t *sets_note_bits(const struct lockstep_session *session,
                                      const struct step_note *note)
 {
     const uint8_t *end = memchr(note->bytes, '\0', note->count);
-    if (note->step != session->order->step || end == NULL ||
+    if (note->step != session->order->step || !end ||
         (size_t)(end - note->bytes) >= LOCKSTEP_NAME_BYTES ||
         !utf8_valid((const char *)note->bytes, (size_t)(end - note->bytes)) ||
         note->count - (uint32_t)(end + 1 - note->bytes) != session->trained_bytes)
@@ -343,8 +343,8 @@ static void sets_name_difference(const struct lockstep_session *session, const u
     const struct lockstep_module *module = NULL;
     uint32_t parameter = 0;
     const uint32_t count = sets_find_difference(session, theirs, &module, &parameter);
-    const bool mine = module != NULL && module->shapes[parameter].trainable;
-    if (module == NULL) {
+    const bool mine = module && module->shapes[parameter].trainable;
+    if (!module) {
         text_append(text, "began step %" PRIu64 " otherwise than %s, in a way that has no name",
                     session->order->step, predecessor);
         return;
@@ -365,15 +365,15 @@ void sets_difference(const struct lockstep_session *session, const char *predece
     const uint8_t *theirs = sets_note_bits(session, note);
     struct text text;
     text_init(&text, bytes, size);
-    if (theirs != NULL && strcmp((const char *)note->bytes, session->engine_phase) == 0)
+    if (theirs && strcmp((const char *)note->bytes, session->engine_phase) == 0)
         sets_name_difference(session, theirs, predecessor, &text);
     else
         text_append(&text,
                     "began phase '%s' in step %" PRIu64 ", and %s began %s%s%s: give every rank "
                     "the same phases in the same steps",
                     session->engine_phase, session->order->step, predecessor,
-                    theirs != NULL ? "phase '" : "another one",
-                    theirs != NULL ? (const char *)note->bytes : "", theirs != NULL ? "'" : "");
+                    theirs ? "phase '" : "another one", theirs ? (const char *)note->bytes : "",
+                    theirs ? "'" : "");
 }
 
 // ---- The public functions ----------------------------------------------------------------------
@@ -413,7 +413,7 @@ static int sets_check_change(struct lockstep_module *module, const char *functio
                          module->name, function,
                          module->session->step_open ? "a step" : "a window that accumulates",
                          module->session->step);
-    if (parameters == NULL && count > 0)
+    if (!parameters && count > 0)
         return error_set(LOCKSTEP_E_INVALID, "parameters is NULL and count is %" PRIu32, count);
     for (uint32_t i = 0; i < count && status == 0; i++)
         status = sets_check_parameter(module, parameters[i]);
@@ -442,7 +442,7 @@ int lockstep_phase_unused(lockstep_module *module, const char *phase, const uint
     struct lockstep_session *session;
     uint32_t declared;
     int status = sets_check_change(module, "lockstep_phase_unused", parameters, count);
-    if (phase == NULL)
+    if (!phase)
         phase = "";
     if (status == 0 && (strlen(phase) >= LOCKSTEP_NAME_BYTES || !utf8_valid(phase, strlen(phase))))
         status = error_set(LOCKSTEP_E_INVALID, "a phase has at most %d bytes of UTF-8",

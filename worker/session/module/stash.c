@@ -106,7 +106,7 @@ int stash_open(const struct stash_config *config, struct stash **stash)
     const size_t results = (size_t)config->parameter_count * config->contribution_count;
     struct stash *made = calloc(1, sizeof(*made));
     *stash = made;
-    if (made == NULL)
+    if (!made)
         return -1;
     made->parameter_count = config->parameter_count;
     made->contribution_count = config->contribution_count;
@@ -116,7 +116,7 @@ int stash_open(const struct stash_config *config, struct stash **stash)
     made->kept = calloc((size_t)config->parameter_count + 1, sizeof(*made->kept));
     made->results = calloc(results + 1, sizeof(*made->results));
     made->memory = stash_reserve(made->bytes);
-    if (made->kept == NULL || made->results == NULL || made->memory == NULL) {
+    if (!made->kept || !made->results || !made->memory) {
         stash_close(made);
         *stash = NULL;
         return -1;
@@ -127,9 +127,9 @@ int stash_open(const struct stash_config *config, struct stash **stash)
 
 void stash_close(struct stash *stash)
 {
-    if (stash == NULL)
+    if (!stash)
         return;
-    if (stash->memory != NULL)
+    if (stash->memory)
         munmap(stash->memory, stash->bytes);
     free(stash->kept);
     free(stash->results);
@@ -178,9 +178,9 @@ static void stash_sum_small(enum dtype dtype, float *out, const float *before,
                             const uint16_t *gradient, uint64_t factor, uint64_t count)
 {
     float own[STASH_PIECE];
-    if (gradient != NULL)
+    if (gradient)
         kernel_widen(dtype, own, gradient, count);
-    stash_sum(DTYPE_FLOAT32, out, before, gradient != NULL ? own : NULL, factor, count);
+    stash_sum(DTYPE_FLOAT32, out, before, gradient ? own : NULL, factor, count);
 }
 
 static uint64_t stash_factor(const struct stash *stash, uint64_t weight)
@@ -206,7 +206,7 @@ static void stash_take_small(const struct kept *kept, const uint16_t *gradient, 
         const uint64_t count = stash_piece(kept->elements - at);
         float piece[STASH_PIECE];
         stash_sum_small(kept->dtype, piece, kept->used ? sum + at : NULL,
-                        gradient != NULL ? gradient + at : NULL, factor, count);
+                        gradient ? gradient + at : NULL, factor, count);
         if (total > 1)
             kernel_divide(DTYPE_FLOAT32, piece, piece, total, count);
         kernel_narrow(kept->dtype, out + at, piece, count);
@@ -225,7 +225,7 @@ void stash_keep(struct stash *stash, uint32_t contribution, uint32_t parameter,
     stash->busy = true;
     stash->left += kept->weight == 0;
     kept->weight += weight;
-    if (gradient == NULL)
+    if (!gradient)
         return;
     if (dtype_is_small(kept->dtype))
         stash_keep_small(kept, gradient, factor);
@@ -255,7 +255,7 @@ void stash_take(struct stash *stash, uint32_t parameter, const void *gradient, u
     const uint64_t total = kept->weight + weight;
     const void *own = weight > 0 ? gradient : NULL;
     assert(!kept->taken && kept->weight > 0);
-    kept->taken_used = kept->used || own != NULL;
+    kept->taken_used = kept->used || own;
     if (kept->taken_used && dtype_is_small(kept->dtype))
         stash_take_small(kept, own, factor, stash->sums ? 1 : total);
     else if (kept->taken_used)
@@ -284,7 +284,7 @@ bool stash_gives_sums(const struct stash *stash, enum dtype dtype)
 void *stash_hold(struct stash *stash, uint32_t contribution, uint32_t parameter)
 {
     struct result *result = stash_result(stash, contribution, parameter);
-    assert(result->memory != NULL);
+    assert(result->memory);
     stash->busy = result->held = true;
     return result->memory;
 }
@@ -298,7 +298,7 @@ bool stash_put_back(struct stash *stash, uint32_t contribution, uint32_t paramet
     const bool held = result->held && has_result;
     const bool cleared = result->moved && !has_result;
     result->held = result->moved = false;
-    if ((!held && !cleared) || memory == NULL || bytes == 0)
+    if ((!held && !cleared) || !memory || bytes == 0)
         return false;
     if (held)
         kernel_copy(memory, result->memory, bytes, false);

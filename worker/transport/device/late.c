@@ -155,9 +155,9 @@ static void aside_borrow(struct devices *devices, struct device_flow *flow)
 
 static int aside_come_back(struct devices *devices, struct device_flow *flow)
 {
-    if (flow->borrowed == NULL && devices->way_back.lent)
+    if (!flow->borrowed && devices->way_back.lent)
         return 0;
-    if (flow->borrowed == NULL)
+    if (!flow->borrowed)
         aside_borrow(devices, flow);
     if (!replicas_hold_own(devices, flow) || !replicas_take_parts(devices, flow))
         return devices_broken(devices) ? -1 : 0;

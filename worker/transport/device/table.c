@@ -23,9 +23,9 @@ static struct device_piece piece_of(const struct rest *rest, uint64_t first, uin
 static void rest_skip(struct rest *rest, uint64_t elements, size_t element_bytes)
 {
     rest->elements -= elements;
-    if (rest->in != NULL)
+    if (rest->in)
         rest->in += elements * element_bytes;
-    if (rest->out != NULL)
+    if (rest->out)
         rest->out += elements * element_bytes;
 }
 

@@ -96,7 +96,7 @@ static bool shared_begin(struct transport *transport, struct shared *shared)
         if (i == shared->seat)
             continue;
         shared->mates[i] = transport_peer(transport, locality->mates[i]);
-        known = known && shared->mates[i] != NULL;
+        known = known && shared->mates[i];
     }
     return known;
 }
