@@ -5,7 +5,7 @@
 #ifndef SERVER_RPC_HEALTH_H
 #define SERVER_RPC_HEALTH_H
 
-#include <grpc/grpc.h>
+#include "server/rpc/parts.h"
 
 struct call;
 struct rpc_server;

@@ -4,6 +4,10 @@
 
 #include "tale.h"
 
+#include "worker/order/header.h"
+#include "worker/order/plan.h"
+#include "worker/order/waits.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

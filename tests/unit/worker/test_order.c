@@ -4,6 +4,9 @@
 // Worlds of several cores are the simulator's business.
 
 #include "tale.h"
+#include "worker/order/header.h"
+#include "worker/order/payloads.h"
+#include "worker/order/plan.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

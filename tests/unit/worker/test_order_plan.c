@@ -4,6 +4,7 @@
 // decides, the same on every rank. Order protocol R6, R10, R13.
 
 #include "tale.h"
+#include "worker/order/plan.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,6 +4,8 @@
 // and what that is. What the coordinator makes of it is its tests' matter.
 
 #include "tale.h"
+#include "worker/order/plan.h"
+#include "worker/order/waits.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -5,6 +5,8 @@
 // matter.
 
 #include "tale.h"
+#include "worker/order/plan.h"
+#include "worker/order/waits.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
