@@ -7,6 +7,8 @@
 #define LOCKSTEP_TESTS_FUZZ_CODEC_H
 
 #include "protos/codec.h"
+#include "protos/codec_down.h"
+#include "protos/codec_up.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <string.h>

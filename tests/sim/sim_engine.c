@@ -10,7 +10,6 @@
 #include "worker/order/payloads.h"
 #include "worker/order/plan.h"
 #include "worker/order/waits.h"
-#include "worker/transport/flow/waves.h"
 
 #include "protos/topology.h"
 #include "worker/transport/flow/wave_schedule.h"

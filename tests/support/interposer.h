@@ -82,7 +82,7 @@ INTERPOSED int posix_memalign(void **memory, size_t alignment, size_t size)
     if (ALLOCATION_FAILS())
         return ENOMEM;
     *memory = __libc_memalign(alignment, size);
-    return *!memory ? ENOMEM : 0;
+    return !*memory ? ENOMEM : 0;
 }
 
 INTERPOSED void free(void *memory)
