@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The layout of the sources, as docs/internals/design.md describes it: wings, floors and doors.
+"""The layout of the sources, as docs/internals/source.md describes it: wings, floors and doors.
 
 A wing is a folder with C files. The rules, each with lines in fixtures/house/ that break it:
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The pages: every link between them works, every page that a file cites exists, lines are at most
-100 columns wide, the index names every page, and docs/environment.md has every variable.
+"""The pages: every link between them works, every page that a file cites exists, and so does every
+source file that a page names; lines are at most 100 columns wide, the index names every page, and
+docs/environment.md has every variable.
 
 --self-test runs the same check over fixtures/pages, where exactly the lines that end in
 '<!-- wrong -->' must be reported, and every page must be in the index but missing.md.
@@ -21,7 +22,10 @@ FIXTURES = "tests/lint/fixtures/pages"
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"")
 CITED = re.compile(r"(?<![\w./-])(?:docs/[\w/-]+\.md|SECURITY\.md|deploy/README\.md)")
 HEADING = re.compile(r"#{1,6} +(.*)")
+HISTORY = "docs/CHANGES.md"  # It names files that are gone.
 MARK = "<!-- wrong -->"
+TREES = "base|bench|cli|coordinator|examples|include|protos|server|tests|tools|worker"
+SOURCE = re.compile(rf"`((?:{TREES})/[\w./-]+)`")
 VARIABLE_ROW = re.compile(r"\| `(LOCKSTEP_[A-Z_]+)`")
 
 
@@ -56,6 +60,12 @@ def is_printed(line, fenced):
     return fenced or line.startswith(("|", "    "))
 
 
+def exists(root, path):
+    """A path, or a test without its ending."""
+    full = os.path.join(root, path)
+    return any(os.path.exists(full + ending) for ending in ("", ".c", ".sh", ".py"))
+
+
 class Pages:
     def __init__(self, root, paths):
         self.root = root
@@ -86,6 +96,14 @@ class Pages:
                 why = self.broken(page, match.group(1) or match.group(2))
                 if why:
                     yield page, number, f"a link that does not work: {why}"
+
+    def missing_sources(self, page):
+        """The files and folders of the tree that a page names and that do not exist."""
+        for number, line, fenced in lines_of(self.pages[page]):
+            for match in () if fenced else SOURCE.finditer(line):
+                placeholder = re.search(r"NAME|NN", match.group(1))
+                if not placeholder and not exists(self.root, match.group(1)):
+                    yield page, number, f"there is no {match.group(1)}"
 
     def unlisted(self, folder):
         """The pages of a folder that its README.md does not link to."""
@@ -124,6 +142,8 @@ def scan():
     pages = Pages(ROOT, paths)
     for page in sorted(pages.pages):
         yield from pages.problems_of(page)
+        if page != HISTORY:
+            yield from pages.missing_sources(page)
     yield from pages.unlisted("docs/")
     for path in paths:
         yield from cited(ROOT, path, text_of(path) or "")
@@ -137,6 +157,7 @@ def self_test():
     found, wanted = set(), {("docs/README.md", 1)}
     for path in paths:
         found.update(place[:2] for place in pages.problems_of(path))
+        found.update(place[:2] for place in pages.missing_sources(path))
         found.update(place[:2] for place in cited(root, path, pages.pages[path]))
         wanted.update((path, number) for number, line, _ in lines_of(pages.pages[path])
                       if line.rstrip().endswith(MARK))
