@@ -122,7 +122,9 @@ def closed_ports(victim):
     while time.monotonic() - begun < 2:
         for port in victim.closed:
             try:
-                sockets.connect(port).close()
+                # From another address: a socket that the kernel gives this very port as its own
+                # would otherwise connect to itself.
+                sockets.connect(port, source="127.0.0.2").close()
             except ConnectionRefusedError:
                 knocked += 1
                 continue
