@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The program in docs/first-trainer.md is examples/hello.c to the letter; it compiles as C11 and as C++11 with
-# what pkg-config says, without a warning, and learns w = 2 alone and with three workers.
+# The program in docs/first-trainer.md is examples/hello.c to the letter. It compiles as C11 and as
+# C++11 with the flags of pkg-config, without a warning, and learns w = 2 alone and with three workers.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)

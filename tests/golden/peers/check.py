@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of bench/peers from what ranks have written, and whether docs/internals/peers.md knows every
-member of a report.
+"""The figures of bench/peers from what ranks have written, and whether docs/internals/peers.md knows
+every member of a report.
 
 check.py ROOT
 """
