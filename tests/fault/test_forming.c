@@ -56,6 +56,39 @@ static void a_coordinator_comes_back(void **state)
     world_join(&world);
 }
 
+// Condition: all three workers have come and been given their ranks, and one of them is stopped, so
+// that no link to it can be made; then the coordinator is killed, and started again. Decision: all
+// say hello to the new one, and train.
+static void a_coordinator_comes_back_while_links_form(void **state)
+{
+    (void)state;
+    char listen[64];
+    const char *const arguments[] = {listen, NULL};
+    struct report done;
+    struct script scripts[3] = {
+        {.last_step = 4},
+        {.last_step = 4},
+        {.last_step = 4, .place = PLACE_OPENING, .hold = HOLD_READ},
+    };
+    coordinator_start(&coordinator, NULL);
+    world_start(&world, &coordinator, "job", 3, scripts);
+    world_expect(&world, 2, REPORT_PLACE, NULL);
+    pause_us(500000); // The others have said hello.
+    world_signal(&world, 0, SIGSTOP);
+    world_release(&world, 2);
+    pause_us(500000); // All have their ranks.
+    snprintf(listen, sizeof(listen), "--listen=127.0.0.1:%u", coordinator.port);
+    coordinator_signal(&coordinator, SIGKILL);
+    coordinator_wait(&coordinator);
+    pause_us(300000);
+    world_signal(&world, 0, SIGCONT);
+    pause_us(300000);
+    coordinator_start(&coordinator, arguments);
+    for (uint32_t rank = 0; rank < 3; rank++)
+        world_expect(&world, rank, REPORT_DONE, &done);
+    world_join(&world);
+}
+
 // Condition: it stays away. Decision: E_UNREACHABLE when the open timeout is over, and not before.
 static void a_coordinator_stays_away(void **state)
 {
@@ -119,6 +152,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(a_coordinator_comes_back, teardown),
+        cmocka_unit_test_teardown(a_coordinator_comes_back_while_links_form, teardown),
         cmocka_unit_test_teardown(a_coordinator_stays_away, teardown),
         cmocka_unit_test_teardown(all_are_told_the_same, teardown),
     };

@@ -508,7 +508,9 @@ static int session_open_without(struct lockstep_session *session)
                      session->device_problem);
 }
 
-static int session_open(const struct config *config, struct lockstep_session **opened)
+// *again becomes true if the coordinator went away after it had given this rank a place, and before
+// the world had formed: a coordinator that comes back makes the world anew.
+static int session_open(const struct config *config, struct lockstep_session **opened, bool *again)
 {
     struct lockstep_session *session = NULL;
     int status = headroom_check(config);
@@ -522,6 +524,8 @@ static int session_open(const struct config *config, struct lockstep_session **o
         status = session->device_problem[0] == '\0' ? session_enter(session)
                                                     : session_open_without(session);
     }
+    *again =
+        status == LOCKSTEP_E_UNREACHABLE && session && session->world_size > 0 && !session->formed;
     if (status < 0) {
         if (session)
             session_free(session);
@@ -529,6 +533,21 @@ static int session_open(const struct config *config, struct lockstep_session **o
     }
     *opened = session;
     return 0;
+}
+
+// Opens a session, and tries again while the open timeout lasts when the coordinator is lost while
+// the world forms.
+static int session_open_in_time(struct config *config, struct lockstep_session **session)
+{
+    const uint64_t deadline_ms = clock_now_ms() + config->open_timeout_ms;
+    for (;;) {
+        bool again;
+        const int status = session_open(config, session, &again);
+        const uint64_t now_ms = clock_now_ms();
+        if (!again || now_ms >= deadline_ms)
+            return status;
+        config->open_timeout_ms = (uint32_t)(deadline_ms - now_ms);
+    }
 }
 
 int lockstep_open(const struct lockstep_config *config, lockstep_session **session)
@@ -546,7 +565,7 @@ int lockstep_open(const struct lockstep_config *config, lockstep_session **sessi
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
     status = config_resolve(config, resolved);
     if (status == 0)
-        status = session_open(resolved, session);
+        status = session_open_in_time(resolved, session);
     free(resolved);
     return status;
 }
