@@ -451,24 +451,25 @@ static void test_visits(void **state)
     struct lockstep_session *session = trainer->session;
     static struct up_message message;
     const struct place *place = &message.u.heartbeat.place;
-    const struct visit first = progress_enter(session, API_STEP_END, PROGRESS_NO_MODULE, 0);
+    const struct visit first =
+        progress_enter(&session->tracker, API_STEP_END, PROGRESS_NO_MODULE, 0);
     mutex_lock(&session->mutex);
     progress_wait_locked(session->progress, 1);
     mutex_unlock(&session->mutex);
-    const struct visit second = progress_enter(session, API_CALL_END, 7, 9);
-    progress_read(session, &message);
+    const struct visit second = progress_enter(&session->tracker, API_CALL_END, 7, 9);
+    progress_read(&session->tracker, &message);
     assert_true(place->inside && place->waits && place->api == API_CALL_END);
     assert_int_equal(place->module, 7);
     assert_int_equal(place->call, 9);
     assert_int_equal(progress_leave(&second, -3), -3);
-    progress_read(session, &message);
+    progress_read(&session->tracker, &message);
     assert_true(place->inside && place->waits);
     assert_int_equal(message.u.heartbeat.activity, ACTIVITY_WAITING);
     mutex_lock(&session->mutex);
     progress_wait_locked(session->progress, -1);
     mutex_unlock(&session->mutex);
     progress_leave(&first, 0);
-    progress_read(session, &message);
+    progress_read(&session->tracker, &message);
     assert_true(!place->inside && !place->waits && place->api == API_STEP_END);
 }
 
@@ -478,26 +479,26 @@ static void test_what_is_waited_for(void **state)
     struct lockstep_session *session = ((const struct trainer *)*state)->session;
     static struct up_message message;
     const struct place *place = &message.u.heartbeat.place;
-    progress_read(session, &message);
+    progress_read(&session->tracker, &message);
     const uint64_t before_us = place->waited_us;
-    struct visit visit = progress_enter(session, API_STATE, PROGRESS_NO_MODULE, 0);
+    struct visit visit = progress_enter(&session->tracker, API_STATE, PROGRESS_NO_MODULE, 0);
     visit.entered_ms -= 30000; // As if it had been in there for so long.
     progress_leave(&visit, 0);
-    progress_read(session, &message);
+    progress_read(&session->tracker, &message);
     assert_int_equal(place->waited_us, before_us);
-    visit = progress_enter(session, API_STEP_END, PROGRESS_NO_MODULE, 0);
+    visit = progress_enter(&session->tracker, API_STEP_END, PROGRESS_NO_MODULE, 0);
     visit.entered_ms -= 30000;
     atomic_fetch_sub(&session->progress->api_ms, 30000);
     mutex_lock(&session->mutex);
     progress_wait_locked(session->progress, 1);
     mutex_unlock(&session->mutex);
-    progress_read(session, &message);
+    progress_read(&session->tracker, &message);
     assert_in_range(place->waited_us - before_us, 30000000, 31000000);
     mutex_lock(&session->mutex);
     progress_wait_locked(session->progress, -1);
     mutex_unlock(&session->mutex);
     progress_leave(&visit, 0);
-    progress_read(session, &message);
+    progress_read(&session->tracker, &message);
     assert_in_range(place->waited_us - before_us, 30000000, 31000000);
 }
 
@@ -510,7 +511,7 @@ static bool is_blocked(struct lockstep_session *session, int blocked, uint32_t f
     mutex_unlock(&session->mutex);
     atomic_store(&session->waiting, for_calls);
     session->config.trainer_threads = 2;
-    progress_read(session, &message);
+    progress_read(&session->tracker, &message);
     mutex_lock(&session->mutex);
     progress_wait_locked(session->progress, -blocked);
     mutex_unlock(&session->mutex);
@@ -538,16 +539,16 @@ static void test_what_is_usual(void **state)
     static struct up_message message;
     const struct place *place = &message.u.heartbeat.place;
     for (uint32_t i = 0; i < 300; i++) {
-        struct visit visit = progress_enter(session, API_CALL_END, 3, 1);
+        struct visit visit = progress_enter(&session->tracker, API_CALL_END, 3, 1);
         progress_leave(&visit, 0);
         // As if it had been away for so long.
         atomic_fetch_sub(&session->progress->api_ms, i == 250 ? 30000 : 100);
-        visit = progress_enter(session, API_STEP_END, PROGRESS_NO_MODULE, 0);
+        visit = progress_enter(&session->tracker, API_STEP_END, PROGRESS_NO_MODULE, 0);
         progress_leave(&visit, 0);
     }
-    const struct visit visit = progress_enter(session, API_CALL_END, 3, 1);
+    const struct visit visit = progress_enter(&session->tracker, API_CALL_END, 3, 1);
     progress_leave(&visit, 0);
-    progress_read(session, &message);
+    progress_read(&session->tracker, &message);
     assert_in_range(place->usual_us, 100000, 300000);
     assert_in_range(place->longest_us, 30000000, 30100000);
 }

@@ -155,6 +155,15 @@ static void call_tell(const struct lockstep_call *call, enum command_kind kind)
                                                .call = call->contribution->index});
 }
 
+static struct tracked_call call_tracked(const struct lockstep_call *call)
+{
+    const struct lockstep_module *module = call->module;
+    return (struct tracked_call){.step = module->session->step,
+                                 .module = module->index,
+                                 .number = call->number,
+                                 .gradients = call->gradients};
+}
+
 static struct lockstep_call *call_open(struct lockstep_module *module)
 {
     struct lockstep_call *begun;
@@ -165,7 +174,10 @@ static struct lockstep_call *call_open(struct lockstep_module *module)
     begun->given_up = false;
     begun->last = module->separate_calls ||
                   (module->calls_made == module->calls_per_step && !module->session->accumulating);
-    progress_call_begun(begun);
+    // A frozen shared parameter counts although its owner knows better: its owner is not asked.
+    begun->gradients = module->trainable_count + module->shared_count;
+    const struct tracked_call tracked = call_tracked(begun);
+    progress_call_begun(&module->session->tracker, &tracked);
     atomic_store_explicit(&module->open, opened_word(begun), memory_order_release);
     call_tell(begun, COMMAND_CALL_BEGIN);
     return begun;
@@ -182,8 +194,8 @@ int lockstep_call_begin(lockstep_module *module, lockstep_call **call)
     status = call_check_begin(module);
     if (status < 0)
         return status;
-    const struct visit visit =
-        progress_enter(module->session, API_CALL_BEGIN, module->index, module->calls_made);
+    const struct visit visit = progress_enter(&module->session->tracker, API_CALL_BEGIN,
+                                              module->index, module->calls_made);
     *call = call_open(module);
     return progress_leave(&visit, 0);
 }
@@ -208,12 +220,14 @@ static void call_shut(struct lockstep_call *call)
     atomic_store(&call->module->open, 0);
     complete = call_claim_rest(call->contribution, call->serial);
     call->ended = true;
-    progress_call_over(call, complete);
+    const struct tracked_call tracked = call_tracked(call);
+    progress_call_over(&call->module->session->tracker, &tracked, complete);
 }
 
 static struct visit call_enter(const struct lockstep_call *call, enum api_function function)
 {
-    return progress_enter(call->module->session, function, call->module->index, call->number);
+    return progress_enter(&call->module->session->tracker, function, call->module->index,
+                          call->number);
 }
 
 int lockstep_call_end(lockstep_call *call)

@@ -268,7 +268,7 @@ int lockstep_call_wait(lockstep_call *call, uint32_t timeout_ms)
     const int status = wait_check(call);
     if (status < 0)
         return status;
-    const struct visit visit =
-        progress_enter(call->module->session, API_CALL_WAIT, call->module->index, call->number);
+    const struct visit visit = progress_enter(&call->module->session->tracker, API_CALL_WAIT,
+                                              call->module->index, call->number);
     return progress_leave(&visit, wait_within(call, timeout_ms));
 }

@@ -604,7 +604,8 @@ static int collective_blocking(struct lockstep_session *session, const char *nam
         status = collective_find(session, name, data, count, like);
     if (status < 0)
         return status;
-    const struct visit visit = progress_enter(session, API_COLLECTIVE, PROGRESS_NO_MODULE, 0);
+    const struct visit visit =
+        progress_enter(&session->tracker, API_COLLECTIVE, PROGRESS_NO_MODULE, 0);
     await_enter(collective_function(like, data), LOCKSTEP_MAX_MODULES);
     status =
         collective_call_by(session, CALLER_TRAINER, name, data, count, like, timeout_ms, &work);
@@ -685,7 +686,8 @@ int lockstep_work_wait(lockstep_work *work, uint32_t timeout_ms)
         return error_set(LOCKSTEP_E_INVALID, !work ? "the work is NULL"
                                                    : "this is not work, or its session was "
                                                      "closed");
-    const struct visit visit = progress_enter(work->session, API_WORK_WAIT, PROGRESS_NO_MODULE, 0);
+    const struct visit visit =
+        progress_enter(&work->session->tracker, API_WORK_WAIT, PROGRESS_NO_MODULE, 0);
     await_enter(API_WORK_WAIT, LOCKSTEP_MAX_MODULES);
     return progress_leave(&visit, collective_wait(work, timeout_ms));
 }

@@ -164,7 +164,7 @@ int lockstep_mark(lockstep_session *session, const char *text)
     if (status < 0)
         return status;
     mutex_lock(&session->mutex);
-    progress_mark_locked(session, text);
+    progress_mark_locked(&session->tracker, text);
     mutex_unlock(&session->mutex);
     return 0;
 }
@@ -175,9 +175,9 @@ int lockstep_pause(lockstep_session *session, const char *reason, uint64_t expec
     const int status = counter_check_mark(session, text);
     if (status < 0)
         return status;
-    const struct visit visit = progress_enter(session, API_PAUSE, PROGRESS_NO_MODULE, 0);
+    const struct visit visit = progress_enter(&session->tracker, API_PAUSE, PROGRESS_NO_MODULE, 0);
     mutex_lock(&session->mutex);
-    progress_pause_locked(session, text, expected_ms);
+    progress_pause_locked(&session->tracker, text, expected_ms);
     mutex_unlock(&session->mutex);
     return progress_leave(&visit, 0);
 }
@@ -187,9 +187,9 @@ int lockstep_resume(lockstep_session *session)
     const int status = session_check(session);
     if (status < 0)
         return status;
-    const struct visit visit = progress_enter(session, API_RESUME, PROGRESS_NO_MODULE, 0);
+    const struct visit visit = progress_enter(&session->tracker, API_RESUME, PROGRESS_NO_MODULE, 0);
     mutex_lock(&session->mutex);
-    progress_resume_locked(session);
+    progress_resume_locked(&session->tracker);
     mutex_unlock(&session->mutex);
     return progress_leave(&visit, 0);
 }

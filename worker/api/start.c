@@ -443,7 +443,7 @@ int lockstep_start(lockstep_session *session)
     const int overlap = overlap_check_moved(session);
     if (overlap < 0)
         return overlap;
-    const struct visit visit = progress_enter(session, API_START, PROGRESS_NO_MODULE, 0);
+    const struct visit visit = progress_enter(&session->tracker, API_START, PROGRESS_NO_MODULE, 0);
     await_enter(API_START, LOCKSTEP_MAX_MODULES);
     return progress_leave(&visit, state_start(session));
 }
@@ -524,7 +524,7 @@ int lockstep_state_check(lockstep_session *session)
     const int status = state_check_ready(session);
     if (status < 0 || session->config.solo)
         return status;
-    const struct visit visit = progress_enter(session, API_STATE, PROGRESS_NO_MODULE, 0);
+    const struct visit visit = progress_enter(&session->tracker, API_STATE, PROGRESS_NO_MODULE, 0);
     await_enter(API_STATE_CHECK, LOCKSTEP_MAX_MODULES);
     return progress_leave(&visit, state_check(session));
 }
@@ -537,7 +537,7 @@ int lockstep_state_sync(lockstep_session *session)
     int status = state_check_ready(session);
     if (status < 0 || session->config.solo)
         return status;
-    const struct visit visit = progress_enter(session, API_STATE, PROGRESS_NO_MODULE, 0);
+    const struct visit visit = progress_enter(&session->tracker, API_STATE, PROGRESS_NO_MODULE, 0);
     await_enter(API_STATE_SYNC, LOCKSTEP_MAX_MODULES);
     state_begin(session, 0, NULL);
     status = state_await(session);

@@ -295,7 +295,8 @@ int lockstep_step_begin(lockstep_session *session, const struct lockstep_step_op
         return status;
     if (session->finished)
         return LOCKSTEP_FINISHED;
-    const struct visit visit = progress_enter(session, API_STEP_BEGIN, PROGRESS_NO_MODULE, 0);
+    const struct visit visit =
+        progress_enter(&session->tracker, API_STEP_BEGIN, PROGRESS_NO_MODULE, 0);
     return progress_leave(&visit, step_begin(session, options, view));
 }
 
@@ -728,7 +729,8 @@ static int step_end_within(struct lockstep_session *session, void *stream, uint3
     const int status = step_check_end(session, stream);
     if (status < 0)
         return status;
-    const struct visit visit = progress_enter(session, API_STEP_END, PROGRESS_NO_MODULE, 0);
+    const struct visit visit =
+        progress_enter(&session->tracker, API_STEP_END, PROGRESS_NO_MODULE, 0);
     await_enter(API_STEP_END, LOCKSTEP_MAX_MODULES);
     return progress_leave(&visit, step_end(session, stream, timeout_ms));
 }

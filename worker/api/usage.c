@@ -69,7 +69,8 @@ int lockstep_module_usage(lockstep_module *module, uint32_t *ranks, uint32_t cou
     const int status = usage_check(module, ranks, count);
     if (status < 0)
         return status;
-    const struct visit visit = progress_enter(module->session, API_STATE, module->index, 0);
+    const struct visit visit =
+        progress_enter(&module->session->tracker, API_STATE, module->index, 0);
     await_enter(API_MODULE_USAGE, module->index);
     return progress_leave(&visit, usage_sum(module, ranks, count));
 }

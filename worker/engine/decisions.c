@@ -11,6 +11,7 @@
 #include "worker/engine/landing.h"
 #include "worker/engine/messages.h"
 #include "worker/engine/parts.h"
+#include "worker/engine/progress.h"
 #include "worker/engine/tell.h"
 #include "worker/engine/waits.h"
 #include "worker/kernels/kernels.h"

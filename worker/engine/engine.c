@@ -16,10 +16,12 @@
 #include "base/text.h"
 #include "worker/api/collective.h"
 #include "worker/engine/events.h"
+#include "worker/engine/inspect.h"
 #include "worker/engine/landing.h"
 #include "worker/engine/loss.h"
 #include "worker/engine/messages.h"
 #include "worker/engine/parts.h"
+#include "worker/engine/progress.h"
 #include "worker/engine/tell.h"
 #include "worker/engine/waits.h"
 #include "worker/order/header.h"
@@ -30,7 +32,6 @@
 #include "worker/support/error.h"
 #include "worker/transport/life.h"
 #include "worker/transport/rest.h"
-#include "worker/watch/watch.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -189,7 +190,7 @@ void engine_command(struct lockstep_session *session, const struct command *comm
         return;
     }
     if (command->kind == COMMAND_INSPECT) {
-        watch_driven(session);
+        inspect_answer(session);
         return;
     }
     // After an abort nothing is begun any more; its answer is still heard.

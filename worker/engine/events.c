@@ -14,6 +14,7 @@
 #include "worker/engine/loss.h"
 #include "worker/engine/messages.h"
 #include "worker/engine/parts.h"
+#include "worker/engine/progress.h"
 #include "worker/engine/tell.h"
 #include "worker/engine/tune.h"
 #include "worker/kernels/kernels.h"

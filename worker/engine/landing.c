@@ -18,6 +18,7 @@
 #include "base/text.h"
 #include "worker/engine/decisions.h"
 #include "worker/engine/parts.h"
+#include "worker/engine/progress.h"
 #include "worker/kernels/kernels.h"
 #include "worker/transport/device/devices.h"
 #include "worker/transport/device/late.h"

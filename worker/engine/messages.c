@@ -11,6 +11,7 @@
 #include "worker/engine/decisions.h"
 #include "worker/engine/events.h"
 #include "worker/engine/parts.h"
+#include "worker/engine/progress.h"
 #include "worker/engine/tell.h"
 #include "worker/engine/tune.h"
 #include "worker/engine/waits.h"

@@ -53,7 +53,7 @@ void tune_agreed(struct lockstep_session *session, const struct tuning *tuning)
 {
     transport_tuned(session->transport, tuning->bytes_per_s);
     session->tuning = *tuning;
-    progress_formed(session);
+    progress_formed(&session->tracker, &session->generation, session->rank, session->world_size);
     mutex_lock(&session->mutex);
     session->formed = true;
     drive_changed_locked(session);

@@ -10,6 +10,7 @@
 #include "worker/api/module.h"
 #include "worker/api/start.h"
 #include "worker/api/step_device.h"
+#include "worker/api/watched.h"
 #include "worker/control/grpc.h"
 #include "worker/control/local_address.h"
 #include "worker/engine/engine.h"
@@ -212,8 +213,8 @@ static void session_free(struct lockstep_session *session)
         ready_close(session);
     for (uint32_t i = 0; i < session->own_devices; i++)
         device_close(session->devices[i]);
-    watch_close(session);
-    progress_close(session);
+    watch_close(session->watch);
+    progress_close(&session->tracker);
     trace_close(&session->trace, false);
     ring_buffer_fini(&session->inbox);
     drive_fini(&session->drive);
@@ -368,7 +369,7 @@ static int session_connect(struct lockstep_session *session)
     struct up_message hello;
     char error[LOCKSTEP_TEXT_BYTES];
     int status;
-    if (watch_start(session) < 0)
+    if (watched_start(session) < 0)
         return error_set(LOCKSTEP_E_SYSTEM, "cannot start a thread");
     status = control_open(&target, &events, &session->control, error, sizeof(error));
     if (status < 0)
@@ -408,7 +409,7 @@ static void session_shut(struct lockstep_session *session, bool leave)
     exit_unwatch(session);
     session_read_note(session, message.u.leave.cause, sizeof(message.u.leave.cause));
     engine_stop(session, leave);
-    watch_stop(session);
+    watch_stop(session->watch);
     if (session->control) {
         message.generation = session->generation;
         message.u.leave.settled = atomic_load(&session->progress->settled);
@@ -447,7 +448,7 @@ static int session_begin(struct lockstep_session *session)
 {
     if (getrandom(&session->uuid, sizeof(session->uuid), 0) >= 0 &&
         trace_open(&session->config, &session->uuid, &session->log, &session->trace) == 0 &&
-        progress_open(session) == 0)
+        watched_track(session) == 0)
         return 0;
     return error_set(LOCKSTEP_E_SYSTEM, "no memory for a session");
 }
@@ -490,7 +491,7 @@ static int session_open_device(struct lockstep_session *session)
 
 static int session_enter(struct lockstep_session *session)
 {
-    const struct visit visit = progress_enter(session, API_OPEN, PROGRESS_NO_MODULE, 0);
+    const struct visit visit = progress_enter(&session->tracker, API_OPEN, PROGRESS_NO_MODULE, 0);
     if (!session->config.solo)
         return progress_leave(&visit, session_join(session));
     session->world_size = 1;
@@ -619,7 +620,7 @@ int lockstep_close(lockstep_session *session)
         return status;
     handle_remove(session);
     // Nobody leaves it: its words end with it.
-    (void)progress_enter(session, API_CLOSE, PROGRESS_NO_MODULE, 0);
+    (void)progress_enter(&session->tracker, API_CLOSE, PROGRESS_NO_MODULE, 0);
     (void)step_land(session, clock_now_ms() + SESSION_LAND_MS);
     if (!session->config.solo)
         session_shut(session, true);

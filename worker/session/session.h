@@ -445,7 +445,7 @@ struct lockstep_session {
     struct lockstep_session *next_open; // guarded by the list of open sessions (fork.c)
     struct trace trace; // What it holds is atomic.
     struct progress *progress; // In it.
-    struct usual *usual; // Owned by worker/watch/progress.c.
+    struct tracker tracker; // Of the trainer.
     struct watch *watch; // NULL in a solo session.
 
     // set when the generation formed, then constant
@@ -596,7 +596,7 @@ struct lockstep_session {
     atomic_bool alone; // The coordinator is gone; the session goes on without it.
     _Atomic(uint64_t) alone_ms; // clock_now_ms when it became so.
     atomic_bool tells; // The watch and the control stream are there (exit.c).
-    atomic_bool noted; // There is a note, and it is not over (session_note_over).
+    atomic_bool noted; // There is a note, and it is not over (progress_leave).
     atomic_bool failed; // failure != 0
     atomic_bool aborting; // This rank gives up: failure is about to be set.
     atomic_uint waiting; // Threads in lockstep_call_wait.
@@ -636,15 +636,6 @@ const char *session_alone_text(const struct lockstep_session *session);
 // while it is there. Any thread.
 #define SESSION_LATE_BYTES (LOCKSTEP_ADDRESS_BYTES + 128)
 void session_late_text(const struct lockstep_session *session, char text[SESSION_LATE_BYTES]);
-
-// ---- note.c ------------------------------------------------------------------------------------
-
-// lockstep_start, a step or a collective has ended well: what failed before was no reason to close.
-static inline void session_note_over(struct lockstep_session *session)
-{
-    if (atomic_load_explicit(&session->noted, memory_order_relaxed))
-        atomic_store_explicit(&session->noted, false, memory_order_relaxed);
-}
 
 // ---- worker/session/module/places.c ------------------------------------------------------------
 

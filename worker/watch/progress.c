@@ -13,7 +13,6 @@
 #include "worker/watch/progress.h"
 
 #include "base/clock.h"
-#include "worker/session/session.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -43,12 +42,12 @@ struct usual {
     _Atomic(uint32_t) longest_ms[2]; // Since the last turn, and before it.
 };
 
-static struct usual *usual_of(const struct lockstep_session *session, uint64_t place)
+static struct usual *usual_of(const struct tracker *tracker, uint64_t place)
 {
     const uint64_t function = place & 0xff;
     const uint64_t module = place >> PROGRESS_MODULE_SHIFT & 0xff;
     const uint64_t call = place >> PROGRESS_CALL_SHIFT & 0xffff;
-    return &session->usual[((module * 31 + call) * 16 + function) % USUAL_PLACES];
+    return &tracker->usual[((module * 31 + call) * 16 + function) % USUAL_PLACES];
 }
 
 static uint32_t usual_load(const _Atomic(uint32_t) *word)
@@ -74,9 +73,9 @@ static void usual_age(struct usual *usual)
 
 // The trainer was away for so long after a function. What is shorter than a tick of the coarse
 // clock is not noted: no bound is as low, and without it the percentile is only higher.
-static void usual_note(const struct lockstep_session *session, uint64_t place, uint64_t away_ms)
+static void usual_note(const struct tracker *tracker, uint64_t place, uint64_t away_ms)
 {
-    struct usual *usual = usual_of(session, place);
+    struct usual *usual = usual_of(tracker, place);
     const uint32_t ms = away_ms > INT32_MAX ? INT32_MAX : (uint32_t)away_ms;
     const uint32_t class = 31 - (uint32_t)__builtin_clz(ms);
     usual_store(&usual->counts[class], usual_load(&usual->counts[class]) + 1);
@@ -110,18 +109,18 @@ static void usual_read(const struct usual *usual, struct place *place)
 
 // ---- Opening -----------------------------------------------------------------------------------
 
-int progress_open(struct lockstep_session *session)
+int progress_open(struct tracker *tracker)
 {
-    session->progress = trace_progress(&session->trace);
-    session->usual = calloc(USUAL_PLACES, sizeof(*session->usual));
-    progress_store(&session->progress->api_ms, clock_coarse_ms());
-    return !session->usual ? -1 : 0;
+    tracker->words = trace_progress(tracker->trace);
+    tracker->usual = calloc(USUAL_PLACES, sizeof(*tracker->usual));
+    progress_store(&tracker->words->api_ms, clock_coarse_ms());
+    return !tracker->usual ? -1 : 0;
 }
 
-void progress_close(struct lockstep_session *session)
+void progress_close(struct tracker *tracker)
 {
-    free(session->usual);
-    session->usual = NULL;
+    free(tracker->usual);
+    tracker->usual = NULL;
 }
 
 // ---- Visits ------------------------------------------------------------------------------------
@@ -134,7 +133,7 @@ static enum api_function visit_function(const struct visit *visit)
 static void visit_event(const struct visit *visit, enum trace_kind kind, uint64_t value)
 {
     const uint32_t module = visit->place >> PROGRESS_MODULE_SHIFT & 0xff;
-    trace_event(&visit->session->trace, kind, progress_load(&visit->session->progress->step),
+    trace_event(visit->tracker->trace, kind, progress_load(&visit->tracker->words->step),
                 module == PROGRESS_NO_MODULE ? TRACE_NO_MODULE : module,
                 (uint32_t)(visit->place >> PROGRESS_CALL_SHIFT), 0, value);
 }
@@ -148,11 +147,11 @@ static bool visit_is_traced(const struct visit *visit)
     return (traced >> visit_function(visit) & 1) != 0;
 }
 
-struct visit progress_enter(struct lockstep_session *session, enum api_function function,
+struct visit progress_enter(const struct tracker *tracker, enum api_function function,
                             uint32_t module, uint32_t call)
 {
-    struct progress *progress = session->progress;
-    const struct visit visit = {.session = session,
+    struct progress *progress = tracker->words;
+    const struct visit visit = {.tracker = tracker,
                                 .place = (uint64_t)function |
                                          (uint64_t)module << PROGRESS_MODULE_SHIFT |
                                          (uint64_t)(call & 0xffff) << PROGRESS_CALL_SHIFT,
@@ -163,7 +162,7 @@ struct visit progress_enter(struct lockstep_session *session, enum api_function 
     progress_store(&progress->api_ms, visit.entered_ms);
     if (visit.entered_ms > before_ms && (before & PROGRESS_INSIDE) == 0 &&
         progress_load(&progress->paused_ms) == 0)
-        usual_note(session, before, visit.entered_ms - before_ms);
+        usual_note(tracker, before, visit.entered_ms - before_ms);
     if (visit_is_traced(&visit))
         visit_event(&visit, TRACE_API_ENTER, function);
     return visit;
@@ -179,7 +178,7 @@ static bool progress_function_waits(enum api_function function)
 
 static void visit_left_blocking(const struct visit *visit, uint64_t now_ms, int status)
 {
-    struct progress *progress = visit->session->progress;
+    struct progress *progress = visit->tracker->words;
     const enum api_function function = visit_function(visit);
     if (function == API_COLLECTIVE || function == API_WORK_WAIT)
         progress_store(&progress->plain, progress_load(&progress->plain) + (status == 0));
@@ -190,7 +189,7 @@ static void visit_left_blocking(const struct visit *visit, uint64_t now_ms, int 
                        progress_load(&progress->waited_ms) + now_ms - visit->entered_ms);
     if (function != API_COLLECTIVE && function != API_WORK_WAIT)
         return;
-    trace_event_at(&visit->session->trace, visit->entered_ms * 1000000, TRACE_PLAIN,
+    trace_event_at(visit->tracker->trace, visit->entered_ms * 1000000, TRACE_PLAIN,
                    progress_load(&progress->step), TRACE_NO_MODULE, 0, 0, 0);
     visit_event(visit, TRACE_PLAIN_DONE, (uint32_t)status);
 }
@@ -204,15 +203,22 @@ static bool visit_settles(const struct visit *visit)
     return (settling >> visit_function(visit) & 1) != 0;
 }
 
+// Failures before the visit were no reason to close.
+static void progress_note_over(const struct tracker *tracker)
+{
+    if (atomic_load_explicit(tracker->noted, memory_order_relaxed))
+        atomic_store_explicit(tracker->noted, false, memory_order_relaxed);
+}
+
 int progress_leave(const struct visit *visit, int status)
 {
-    struct progress *progress = visit->session->progress;
+    struct progress *progress = visit->tracker->words;
     const uint64_t now_ms = clock_coarse_ms();
     progress_store(&progress->api, visit->place);
     progress_store(&progress->api_ms, now_ms);
     visit_left_blocking(visit, now_ms, status);
     if (status >= 0 && visit_settles(visit))
-        session_note_over(visit->session);
+        progress_note_over(visit->tracker);
     if (visit_is_traced(visit) || visit_function(visit) == API_STEP_END)
         visit_event(visit, TRACE_API_LEAVE,
                     (uint64_t)(uint32_t)status << 32 | visit_function(visit));
@@ -226,101 +232,64 @@ static void progress_add(_Atomic(uint64_t) *word, uint64_t more)
     atomic_fetch_add_explicit(word, more, memory_order_relaxed);
 }
 
-// Of a shared parameter that is frozen too many are counted: its owner knows, and is not asked.
-void progress_call_begun(struct lockstep_call *call)
+void progress_call_begun(const struct tracker *tracker, const struct tracked_call *call)
 {
-    const struct lockstep_module *module = call->module;
-    struct progress *progress = module->session->progress;
-    call->gradients = module->trainable_count + module->shared_count;
+    struct progress *progress = tracker->words;
     progress_add(&progress->gradients, call->gradients);
     progress_add(&progress->calls_open, 1);
-    trace_event(&module->session->trace, TRACE_CALL_BEGIN, module->session->step, module->index,
-                call->number, 0, 0);
+    trace_event(tracker->trace, TRACE_CALL_BEGIN, call->step, call->module, call->number, 0, 0);
 }
 
-void progress_call_over(struct lockstep_call *call, uint32_t complete)
+void progress_call_over(const struct tracker *tracker, const struct tracked_call *call,
+                        uint32_t complete)
 {
-    const struct lockstep_module *module = call->module;
-    struct progress *progress = module->session->progress;
+    struct progress *progress = tracker->words;
     progress_add(&progress->gradients, -(uint64_t)call->gradients);
     progress_add(&progress->ready, -(uint64_t)complete);
     progress_add(&progress->calls_open, (uint64_t)-1);
-    trace_event(&module->session->trace, TRACE_CALL_END, module->session->step, module->index,
-                call->number, 0, complete);
+    trace_event(tracker->trace, TRACE_CALL_END, call->step, call->module, call->number, 0,
+                complete);
 }
 
-void progress_mark_locked(struct lockstep_session *session, const char *text)
+void progress_mark_locked(const struct tracker *tracker, const char *text)
 {
-    mutex_assert_held(&session->mutex);
-    trace_cell_write(trace_cell(&session->trace, TRACE_MARK), text);
+    mutex_assert_held(tracker->mutex);
+    trace_cell_write(trace_cell(tracker->trace, TRACE_MARK), text);
 }
 
-void progress_pause_locked(struct lockstep_session *session, const char *reason, uint64_t pause_ms)
+void progress_pause_locked(const struct tracker *tracker, const char *reason, uint64_t pause_ms)
 {
-    struct progress *progress = session->progress;
-    mutex_assert_held(&session->mutex);
-    progress_mark_locked(session, reason);
-    trace_cell_write(trace_cell(&session->trace, TRACE_PAUSE_REASON), reason);
+    struct progress *progress = tracker->words;
+    mutex_assert_held(tracker->mutex);
+    progress_mark_locked(tracker, reason);
+    trace_cell_write(trace_cell(tracker->trace, TRACE_PAUSE_REASON), reason);
     progress_store(&progress->pause_ms, pause_ms);
     progress_store(&progress->paused_ms, clock_coarse_ms());
-    trace_event(&session->trace, TRACE_PAUSE, progress_load(&progress->step), TRACE_NO_MODULE, 0, 0,
+    trace_event(tracker->trace, TRACE_PAUSE, progress_load(&progress->step), TRACE_NO_MODULE, 0, 0,
                 pause_ms);
 }
 
-void progress_resume_locked(struct lockstep_session *session)
+void progress_resume_locked(const struct tracker *tracker)
 {
-    struct progress *progress = session->progress;
-    mutex_assert_held(&session->mutex);
-    progress_mark_locked(session, "");
-    trace_cell_write(trace_cell(&session->trace, TRACE_PAUSE_REASON), "");
+    struct progress *progress = tracker->words;
+    mutex_assert_held(tracker->mutex);
+    progress_mark_locked(tracker, "");
+    trace_cell_write(trace_cell(tracker->trace, TRACE_PAUSE_REASON), "");
     progress_store(&progress->paused_ms, 0);
     progress_store(&progress->pause_ms, 0);
-    trace_event(&session->trace, TRACE_RESUME, progress_load(&progress->step), TRACE_NO_MODULE, 0,
-                0, 0);
+    trace_event(tracker->trace, TRACE_RESUME, progress_load(&progress->step), TRACE_NO_MODULE, 0, 0,
+                0);
 }
 
 // ---- The driver's words ------------------------------------------------------------------------
 
-void progress_formed(struct lockstep_session *session)
+void progress_formed(const struct tracker *tracker, const struct generation_id *generation,
+                     uint32_t rank, uint32_t world_size)
 {
-    struct progress *progress = session->progress;
-    trace_formed(&session->trace, &session->generation, session->rank, session->world_size);
-    progress_store(&progress->incarnation, session->generation.incarnation);
-    atomic_store_explicit(&progress->generation, session->generation.number, memory_order_release);
-}
-
-// The word `place`: all of it belongs together, so it is one.
-enum place_shift {
-    PLACE_COUNT = 11,
-    PLACE_MODULE = 22,
-    PLACE_CALL = 29,
-    PLACE_BUCKET = 38,
-    PLACE_DONE = 49,
-    PLACE_OPEN = 50,
-    PLACE_LEARNING = 51,
-};
-static_assert(LOCKSTEP_MAX_SLOTS + 1 < 1 << 11 && LOCKSTEP_MAX_MODULES <= 1 << 7 &&
-                  LOCKSTEP_MAX_CALLS <= 1 << 9 && LOCKSTEP_MAX_BUCKETS <= 1 << 11,
-              "the fields of the word are wide enough");
-
-void progress_order(struct lockstep_session *session)
-{
-    const struct order *order = session->order;
-    const bool slot = order->open && order->front < order->slot_count;
-    uint64_t word = 0;
-    if (order->open) {
-        const bool done = slot ? order->slots[order->front].state >= SLOT_LAUNCHED : order->ended;
-        const uint32_t position = order->front + (order->commit_joined ? 1 : 0);
-        word = position | (uint64_t)order->slot_count << PLACE_COUNT |
-               (uint64_t)done << PLACE_DONE | (uint64_t)1 << PLACE_OPEN |
-               (uint64_t)order->learning << PLACE_LEARNING;
-    }
-    if (slot) {
-        const struct slot_id *id = &order->slots[order->front].id;
-        word |= (uint64_t)id->module << PLACE_MODULE | (uint64_t)id->call << PLACE_CALL |
-                (uint64_t)id->bucket << PLACE_BUCKET;
-    }
-    atomic_store_explicit(&session->progress->place, word, memory_order_release);
+    struct progress *progress = tracker->words;
+    trace_formed(tracker->trace, generation, rank, world_size);
+    progress_store(&progress->incarnation, generation->incarnation);
+    atomic_store_explicit(&progress->generation, generation->number, memory_order_release);
 }
 
 // ---- Reading -----------------------------------------------------------------------------------
@@ -343,29 +312,29 @@ static uint64_t progress_age(uint64_t now_ms, uint64_t since_ms)
 }
 
 // Threads that wait for calls hold the trainer up when all do that may: until then others go on.
-static bool progress_is_blocked(const struct lockstep_session *session)
+static bool progress_is_blocked(const struct tracker *tracker)
 {
-    const uint64_t waiting = progress_load(&session->progress->waiting);
-    const uint32_t for_calls = atomic_load_explicit(&session->waiting, memory_order_relaxed);
-    return waiting > for_calls || (waiting > 0 && for_calls >= session->config.trainer_threads);
+    const uint64_t waiting = progress_load(&tracker->words->waiting);
+    const uint32_t for_calls = atomic_load_explicit(tracker->call_waits, memory_order_relaxed);
+    return waiting > for_calls || (waiting > 0 && for_calls >= *tracker->trainer_threads);
 }
 
 // The function, and how long ago it was entered or left. Gradients are not visits: each one that
 // was reported since then is the newest.
-static void progress_read_api(const struct lockstep_session *session, struct place *place)
+static void progress_read_api(const struct tracker *tracker, struct place *place)
 {
-    const struct progress *progress = session->progress;
+    const struct progress *progress = tracker->words;
     const uint64_t api = progress_load(&progress->api);
     const uint64_t module = api >> PROGRESS_MODULE_SHIFT & 0xff;
     const uint64_t ready_ms = progress_load(&progress->ready_us) / 1000;
     uint64_t since_ms = progress_load(&progress->api_ms);
-    place->waits = progress_is_blocked(session);
+    place->waits = progress_is_blocked(tracker);
     place->inside = (api & PROGRESS_INSIDE) != 0 || place->waits;
     place->api = (enum api_function)(api & 0xff);
     place->module = module == PROGRESS_NO_MODULE ? LOCKSTEP_MAX_MODULES : (uint32_t)module;
     place->call = api >> PROGRESS_CALL_SHIFT & 0xffff;
     if (!place->inside)
-        usual_read(usual_of(session, api), place);
+        usual_read(usual_of(tracker, api), place);
     if (place->calls_open > 0 && !place->inside && ready_ms > since_ms) {
         place->api = API_GRAD_READY;
         since_ms = ready_ms;
@@ -409,9 +378,9 @@ static void progress_read_settled(const struct progress *progress, struct up_hea
     } while (again != beat->settled);
 }
 
-void progress_read(const struct lockstep_session *session, struct up_message *message)
+void progress_read(const struct tracker *tracker, struct up_message *message)
 {
-    const struct progress *progress = session->progress;
+    const struct progress *progress = tracker->words;
     struct up_heartbeat *beat = &message->u.heartbeat;
     struct place *place = &beat->place;
     const uint64_t paused_ms = progress_load(&progress->paused_ms);
@@ -426,7 +395,7 @@ void progress_read(const struct lockstep_session *session, struct up_message *me
     place->gradients = (uint32_t)progress_load(&progress->gradients);
     place->plain = progress_load(&progress->plain);
     place->waited_us = progress_load(&progress->waited_ms) * 1000;
-    progress_read_api(session, place);
+    progress_read_api(tracker, place);
     if (place->waits && progress_function_waits(place->api))
         place->waited_us += place->api_ms * 1000; // This wait is not over.
     beat->activity = progress_activity(place, paused_ms != 0);
@@ -439,5 +408,5 @@ void progress_read(const struct lockstep_session *session, struct up_message *me
         beat->flags |= PLACE_FIRST;
     beat->bytes_sent = progress_load(&progress->bytes_sent);
     beat->bytes_received = progress_load(&progress->bytes_received);
-    trace_cell_read(trace_cell(&session->trace, TRACE_MARK), beat->mark);
+    trace_cell_read(trace_cell(tracker->trace, TRACE_MARK), beat->mark);
 }

@@ -9,17 +9,9 @@
 
 #include "worker/watch/watch.h"
 
-#include "worker/api/collective.h"
-#include "worker/control/grpc.h"
-#include "worker/engine/landing.h"
-#include "worker/session/module/claims.h"
-#include "worker/session/note.h"
-#include "worker/transport/device/inspect.h"
-#include "worker/transport/inspect.h"
-
 #include "base/clock.h"
 #include "base/text.h"
-#include "worker/session/session.h"
+#include "base/thread.h"
 #include "worker/stacks/proc_task.h"
 #include "worker/stacks/stacks.h"
 #include "worker/watch/kernel_sleep.h"
@@ -35,7 +27,9 @@
 
 struct watch {
     // set at start, then constant
-    struct lockstep_session *session;
+    struct watch_events events;
+    const struct tracker *tracker;
+    const struct thread_callers *callers;
     struct thread thread;
     bool runs; // trainer
 
@@ -53,10 +47,7 @@ struct watch {
     uint64_t notes_from_ms; // No failure wakes the thread earlier.
     struct down_inspect inspect; // The question to be answered; id 0: none.
     bool asked; // COMMAND_INSPECT is on its way to the driver, or there.
-    struct answer_place place; // What the driver said last.
-    enum device_hold held;
-    uint32_t link_count;
-    struct link_state links[LOCKSTEP_LINKS_NAMED];
+    struct watch_driven driven; // The driver's last answer.
 
     // watch thread only
     uint64_t stood; // Number of the trainer's wait at the last look.
@@ -75,66 +66,10 @@ struct watch {
 
 // ---- The driver's side -------------------------------------------------------------------------
 
-static void watch_doing(struct lockstep_session *session, char *doing, size_t bytes)
+void watch_driven(struct watch *watch, const struct watch_driven *driven)
 {
-    static const char *const kinds[] = {
-        [COLLECTIVE_ALLREDUCE] = "allreduce", [COLLECTIVE_BROADCAST] = "broadcast"};
-    struct text text;
-    text_init(&text, doing, bytes);
-    mutex_lock(&session->mutex);
-    if (session->awaited)
-        text_append(&text, "%s '%s' #%" PRIu32, kinds[session->awaited->collective.kind],
-                    session->awaited->name, session->awaited->collective.tag.slot);
-    mutex_unlock(&session->mutex);
-}
-
-// While a step is open modules stay, and so do the names of what is in them.
-static void watch_missing(const struct lockstep_session *session, struct answer_place *place)
-{
-    if (!session->order->open || session->over || atomic_load(&session->failed))
-        return;
-    text_copy(place->phase, sizeof(place->phase), session->engine_phase);
-    for (uint32_t i = 0; i < session->module_count && place->missing_total == 0; i++)
-        call_missing(session->modules[i], place);
-}
-
-// Whatever it was that went wrong last, it may be why NCCL does not go on.
-static void watch_nccl(const struct lockstep_session *session, struct answer_place *place)
-{
-    char said[LOCKSTEP_NAME_BYTES];
-    transport_inspect_nccl(session->transport, said, sizeof(said));
-    if (said[0] != '\0')
-        snprintf(place->awaited, sizeof(place->awaited), "NCCL (it said last: '%s')", said);
-}
-
-// What it waits for is in flight, so its module stays.
-static enum device_hold watch_held(struct lockstep_session *session, struct answer_place *place)
-{
-    const struct device_held held = transport_inspect_device(session->transport);
-    if (held.hold == DEVICE_HOLD_STREAM) {
-        engine_describe_held(session, &held, place->awaited, sizeof(place->awaited));
-        place->stream = (uint64_t)(uintptr_t)held.ready->stream;
-    }
-    if (held.hold == DEVICE_HOLD_NCCL)
-        watch_nccl(session, place);
-    return held.hold;
-}
-
-void watch_driven(struct lockstep_session *session)
-{
-    struct watch *watch = session->watch;
-    struct answer_place place = {.missing_total = 0};
-    const enum device_hold held = watch_held(session, &place);
-    struct link_state links[LOCKSTEP_LINKS_NAMED];
-    const uint32_t count =
-        transport_inspect(session->transport, clock_now_ms(), links, LOCKSTEP_LINKS_NAMED);
-    watch_missing(session, &place);
-    watch_doing(session, place.doing, sizeof(place.doing));
     mutex_lock(&watch->mutex);
-    watch->place = place;
-    watch->held = held;
-    watch->link_count = count;
-    memcpy(watch->links, links, count * sizeof(links[0]));
+    watch->driven = *driven;
     watch->asked = false;
     cond_signal(&watch->changed);
     mutex_unlock(&watch->mutex);
@@ -149,7 +84,7 @@ static void watch_ask_driver(struct watch *watch)
     watch->asked |= asks;
     mutex_unlock(&watch->mutex);
     if (asks)
-        session_post(watch->session, (struct command){.kind = COMMAND_INSPECT});
+        watch->events.ask_driver(watch->events.context);
 }
 
 // ---- What /proc says ---------------------------------------------------------------------------
@@ -168,7 +103,7 @@ static bool watch_sleeps_on_disk(struct watch *watch)
     struct stack_thread thread;
     struct proc_signals signals;
     watch->sleeps[0] = '\0';
-    if (threads_list(&watch->session->callers, &note, 1) == 0 ||
+    if (threads_list(watch->callers, &note, 1) == 0 ||
         !proc_task_read(PROC_TASK_DIRECTORY, note.tid, &thread, &signals) || thread.state != 'D')
         return false;
     watch_clean(thread.wchan);
@@ -253,7 +188,7 @@ static bool watch_is_overdue_anew(const struct up_heartbeat *now, const struct u
 
 static bool watch_is_urgent(const struct watch *watch, const struct up_heartbeat *beat)
 {
-    const bool over = watch->said.failure[0] != '\0' && !atomic_load(&watch->session->noted);
+    const bool over = watch->said.failure[0] != '\0' && beat->failure[0] == '\0';
     return watch->note_due || over || watch_is_blocked_anew(&beat->await, &watch->said.await) ||
            watch_is_overdue_anew(beat, &watch->said) ||
            ((beat->flags ^ watch->said.flags) & PLACE_PAUSED) != 0 ||
@@ -265,9 +200,9 @@ static void watch_take_links(struct watch *watch, struct up_heartbeat *beat)
 {
     watch_ask_driver(watch);
     mutex_lock(&watch->mutex);
-    beat->link_count = watch->link_count;
-    memcpy(beat->links, watch->links, watch->link_count * sizeof(beat->links[0]));
-    beat->held = watch->held;
+    beat->link_count = watch->driven.link_count;
+    memcpy(beat->links, watch->driven.links, beat->link_count * sizeof(beat->links[0]));
+    beat->held = watch->driven.held;
     mutex_unlock(&watch->mutex);
 }
 
@@ -286,35 +221,30 @@ static void watch_told_note(struct watch *watch, uint64_t asked)
     mutex_unlock(&watch->mutex);
 }
 
-static void watch_beat(struct watch *watch)
+// asked: watch_notes_asked before the failure in the heartbeat was read.
+static void watch_beat(struct watch *watch, uint64_t asked)
 {
-    const uint64_t asked = watch_notes_asked(watch); // Before the note is read.
     struct up_heartbeat *beat = &watch->beat.u.heartbeat;
     watch_read_mates(watch, beat);
     beat->flags |= watch->proc_flags;
     memcpy(beat->sleeps, watch->sleeps, sizeof(beat->sleeps));
-    session_read_note(watch->session, beat->failure, sizeof(beat->failure));
     watch->still = watch_same_place(beat, &watch->said);
     if (watch->still)
         watch_take_links(watch, beat);
     watch->said = *beat;
     // The stream has ended, or its last heartbeat waits: the next one says more.
-    if (control_send(watch->session->control, &watch->beat) == 0)
+    if (watch->events.send(watch->events.context, &watch->beat) == 0)
         watch_told_note(watch, asked);
 }
 
-// The generation is that of the heartbeat, or there is none and nothing to be told.
-static void watch_read_await(struct watch *watch, struct up_message *beat)
+static void watch_fill(struct watch *watch, struct up_message *beat)
 {
     struct down_query query;
     mutex_lock(&watch->mutex);
     query = watch->query;
     watch->queried = false;
     mutex_unlock(&watch->mutex);
-    if (beat->generation.number != 0)
-        await_read(watch->session, &query, &watch->stood, &beat->u.heartbeat.await);
-    if (beat->generation.number != 0)
-        collective_tell(watch->session, &beat->u.heartbeat);
+    watch->events.fill(watch->events.context, &query, &watch->stood, beat);
 }
 
 static void watch_look(struct watch *watch, uint32_t interval_ms)
@@ -322,8 +252,9 @@ static void watch_look(struct watch *watch, uint32_t interval_ms)
     const uint64_t now_ms = clock_now_ms();
     if (interval_ms == 0)
         return;
-    progress_read(watch->session, &watch->beat);
-    watch_read_await(watch, &watch->beat);
+    const uint64_t asked = watch_notes_asked(watch);
+    progress_read(watch->tracker, &watch->beat);
+    watch_fill(watch, &watch->beat);
     if (watch->due_ms == 0)
         watch->due_ms = now_ms + interval_ms;
     if (now_ms >= watch->due_ms) {
@@ -332,7 +263,7 @@ static void watch_look(struct watch *watch, uint32_t interval_ms)
     } else if (!watch_is_urgent(watch, &watch->beat.u.heartbeat)) {
         return;
     }
-    watch_beat(watch);
+    watch_beat(watch, asked);
 }
 
 // ---- Answers -----------------------------------------------------------------------------------
@@ -343,13 +274,13 @@ static void watch_send_part(struct watch *watch, bool last)
         return;
     watch->part_held = false;
     watch->part.u.answer.last = last;
-    (void)control_send(watch->session->control, &watch->part);
+    (void)watch->events.send(watch->events.context, &watch->part);
 }
 
 static struct up_answer *watch_part(struct watch *watch, const struct down_inspect *inspect,
                                     enum answer_kind kind)
 {
-    const struct progress *progress = watch->session->progress;
+    const struct progress *progress = watch->tracker->words;
     struct up_message *part = &watch->part;
     watch_send_part(watch, false);
     memset(part, 0, sizeof(*part));
@@ -373,7 +304,7 @@ static void watch_answer_place(struct watch *watch, const struct down_inspect *i
            cond_wait_until(&watch->changed, &watch->mutex, deadline_ms))
         ;
     if (!watch->asked)
-        answer->u.place = watch->place;
+        answer->u.place = watch->driven.place;
     mutex_unlock(&watch->mutex);
 }
 
@@ -408,14 +339,14 @@ static void watch_answer_stacks(struct watch *watch, const struct down_inspect *
 {
     if (!watch->stacks && stacks_open(&watch->stacks) < 0)
         return;
-    stacks_capture(watch->stacks, &watch->session->callers);
+    stacks_capture(watch->stacks, watch->callers);
     watch_answer_threads(watch, inspect);
     watch_answer_frames(watch, inspect);
 }
 
 static void watch_answer_events(struct watch *watch, const struct down_inspect *inspect)
 {
-    const struct trace *trace = &watch->session->trace;
+    const struct trace *trace = watch->tracker->trace;
     const uint64_t end = trace_begun(trace);
     struct answer_events *part = NULL;
     uint64_t number = end > LOCKSTEP_TRACE_EVENTS ? end - LOCKSTEP_TRACE_EVENTS : 0;
@@ -428,10 +359,10 @@ static void watch_answer_events(struct watch *watch, const struct down_inspect *
 
 static void watch_answer(struct watch *watch, const struct down_inspect *inspect)
 {
-    const struct lockstep_session *session = watch->session;
-    trace_event(&session->trace, TRACE_INSPECTED,
-                atomic_load_explicit(&session->progress->step, memory_order_relaxed),
-                TRACE_NO_MODULE, 0, 0, inspect->what);
+    const struct tracker *tracker = watch->tracker;
+    trace_event(tracker->trace, TRACE_INSPECTED,
+                atomic_load_explicit(&tracker->words->step, memory_order_relaxed), TRACE_NO_MODULE,
+                0, 0, inspect->what);
     watch_answer_place(watch, inspect);
     if ((inspect->what & INSPECT_STACKS) != 0)
         watch_answer_stacks(watch, inspect);
@@ -474,22 +405,24 @@ static void watch_run(void *argument)
     }
 }
 
-int watch_start(struct lockstep_session *session)
+int watch_start(const struct watch_events *events, const struct tracker *tracker,
+                const struct thread_callers *callers, struct watch **started)
 {
     struct watch *watch = calloc(1, sizeof(*watch));
+    *started = watch;
     if (!watch)
         return -1;
     mutex_init(&watch->mutex);
     cond_init(&watch->changed);
-    watch->session = session;
-    session->watch = watch;
+    watch->events = *events;
+    watch->tracker = tracker;
+    watch->callers = callers;
     watch->runs = thread_start(&watch->thread, "lockstep-watch", watch_run, watch) == 0;
     return watch->runs ? 0 : -1;
 }
 
-void watch_stop(struct lockstep_session *session)
+void watch_stop(struct watch *watch)
 {
-    struct watch *watch = session->watch;
     if (!watch || !watch->runs)
         return;
     mutex_lock(&watch->mutex);
@@ -500,16 +433,14 @@ void watch_stop(struct lockstep_session *session)
     watch->runs = false;
 }
 
-void watch_close(struct lockstep_session *session)
+void watch_close(struct watch *watch)
 {
-    struct watch *watch = session->watch;
     if (!watch)
         return;
     stacks_close(watch->stacks);
     cond_fini(&watch->changed);
     mutex_fini(&watch->mutex);
     free(watch);
-    session->watch = NULL;
 }
 
 void watch_interval(struct watch *watch, uint32_t heartbeat_ms)

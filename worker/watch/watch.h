@@ -13,17 +13,44 @@
 #define WORKER_WATCH_WATCH_H
 
 #include "protos/types.h"
+#include "worker/support/callers.h"
+#include "worker/watch/progress.h"
 
 #include <stdbool.h>
 
-struct lockstep_session;
 struct watch;
 
-// 0, or -1: no memory or no thread. Without a coordinator there is no watch.
-int watch_start(struct lockstep_session *session);
-// Joins the thread. What comes later from the control thread or the driver is ignored.
-void watch_stop(struct lockstep_session *session);
-void watch_close(struct lockstep_session *session); // Frees.
+// Everything that the watch calls outside of its wing. The watch thread calls these functions.
+struct watch_events {
+    // Completes a heartbeat: what the trainer is blocked in, what other ranks wait for according to
+    // the query, overdue collectives, and the last failure of a call. *stood is 0 at first and
+    // belongs to this function from look to look.
+    void (*fill)(void *context, const struct down_query *query, uint64_t *stood,
+                 struct up_message *beat);
+    // Gives a message to the control stream. 0: it was taken.
+    int (*send)(void *context, const struct up_message *message);
+    // Has the driver call watch_driven soon.
+    void (*ask_driver)(void *context);
+    void *context;
+};
+
+// Everything that only the driver knows.
+struct watch_driven {
+    struct answer_place place;
+    enum device_hold held;
+    uint32_t link_count;
+    struct link_state links[LOCKSTEP_LINKS_NAMED];
+};
+
+// Starts the thread. events is copied, tracker and callers are borrowed until watch_close. *started
+// is set before the thread runs; -1, no memory or no thread, leaves one to be closed, or NULL.
+// Without a coordinator there is no watch.
+int watch_start(const struct watch_events *events, const struct tracker *tracker,
+                const struct thread_callers *callers, struct watch **started);
+// Joins the thread. Later calls of the control thread and of the driver have no effect. The watch
+// may be NULL here and in watch_close.
+void watch_stop(struct watch *watch);
+void watch_close(struct watch *watch); // Frees.
 
 // The coordinator has welcomed this worker: from now on there are heartbeats. Any thread.
 void watch_interval(struct watch *watch, uint32_t heartbeat_ms);
@@ -39,7 +66,7 @@ void watch_query(struct watch *watch, const struct down_query *query);
 void watch_note(struct watch *watch, bool last);
 // True if all that watch_note was called for has been given to the control stream. Any thread.
 bool watch_has_told(struct watch *watch);
-// Fills in what only the driver knows. Driver, for COMMAND_INSPECT.
-void watch_driven(struct lockstep_session *session);
+// The driver's answer. Driver.
+void watch_driven(struct watch *watch, const struct watch_driven *driven);
 
 #endif

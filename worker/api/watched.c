@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The connection of a session with its watch and its tracker. The trainer runs the functions that
+// watched.h declares, the watch thread runs the others.
+
+#include "worker/api/watched.h"
+
+#include "worker/api/collective.h"
+#include "worker/control/grpc.h"
+#include "worker/session/await.h"
+#include "worker/session/note.h"
+#include "worker/session/session.h"
+#include "worker/watch/progress.h"
+#include "worker/watch/watch.h"
+
+static void watched_fill(void *context, const struct down_query *query, uint64_t *stood,
+                         struct up_message *beat)
+{
+    struct lockstep_session *session = context;
+    struct up_heartbeat *heartbeat = &beat->u.heartbeat;
+    session_read_note(session, heartbeat->failure, sizeof(heartbeat->failure));
+    if (beat->generation.number == 0)
+        return; // Nothing can be awaited before the world has formed.
+    await_read(session, query, stood, &heartbeat->await);
+    collective_tell(session, heartbeat);
+}
+
+static int watched_send(void *context, const struct up_message *message)
+{
+    const struct lockstep_session *session = context;
+    return control_send(session->control, message);
+}
+
+static void watched_ask_driver(void *context)
+{
+    session_post(context, (struct command){.kind = COMMAND_INSPECT});
+}
+
+int watched_track(struct lockstep_session *session)
+{
+    session->tracker = (struct tracker){.trace = &session->trace,
+                                        .mutex = &session->mutex,
+                                        .trainer_threads = &session->config.trainer_threads,
+                                        .call_waits = &session->waiting,
+                                        .noted = &session->noted};
+    if (progress_open(&session->tracker) < 0)
+        return -1;
+    session->progress = session->tracker.words;
+    return 0;
+}
+
+int watched_start(struct lockstep_session *session)
+{
+    const struct watch_events events = {watched_fill, watched_send, watched_ask_driver, session};
+    return watch_start(&events, &session->tracker, &session->callers, &session->watch);
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The driver's answer to the watch: its links, and what the step waits for. Driver only.
+
+#include "worker/engine/inspect.h"
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "worker/engine/landing.h"
+#include "worker/session/module/claims.h"
+#include "worker/session/session.h"
+#include "worker/transport/device/inspect.h"
+#include "worker/transport/inspect.h"
+#include "worker/watch/watch.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static void inspect_doing(struct lockstep_session *session, char *doing, size_t bytes)
+{
+    static const char *const kinds[] = {
+        [COLLECTIVE_ALLREDUCE] = "allreduce", [COLLECTIVE_BROADCAST] = "broadcast"};
+    struct text text;
+    text_init(&text, doing, bytes);
+    mutex_lock(&session->mutex);
+    if (session->awaited)
+        text_append(&text, "%s '%s' #%" PRIu32, kinds[session->awaited->collective.kind],
+                    session->awaited->name, session->awaited->collective.tag.slot);
+    mutex_unlock(&session->mutex);
+}
+
+// Modules, and so the names in them, stay while a step is open.
+static void inspect_missing(const struct lockstep_session *session, struct answer_place *place)
+{
+    if (!session->order->open || session->over || atomic_load(&session->failed))
+        return;
+    text_copy(place->phase, sizeof(place->phase), session->engine_phase);
+    for (uint32_t i = 0; i < session->module_count && place->missing_total == 0; i++)
+        call_missing(session->modules[i], place);
+}
+
+// The last error of NCCL may be the reason why it does not go on.
+static void inspect_nccl(const struct lockstep_session *session, struct answer_place *place)
+{
+    char said[LOCKSTEP_NAME_BYTES];
+    transport_inspect_nccl(session->transport, said, sizeof(said));
+    if (said[0] != '\0')
+        snprintf(place->awaited, sizeof(place->awaited), "NCCL (it said last: '%s')", said);
+}
+
+// The awaited collective is in flight, so its module stays.
+static enum device_hold inspect_held(struct lockstep_session *session, struct answer_place *place)
+{
+    const struct device_held held = transport_inspect_device(session->transport);
+    if (held.hold == DEVICE_HOLD_STREAM) {
+        engine_describe_held(session, &held, place->awaited, sizeof(place->awaited));
+        place->stream = (uint64_t)(uintptr_t)held.ready->stream;
+    }
+    if (held.hold == DEVICE_HOLD_NCCL)
+        inspect_nccl(session, place);
+    return held.hold;
+}
+
+void inspect_answer(struct lockstep_session *session)
+{
+    struct watch_driven driven = {.link_count = 0};
+    driven.held = inspect_held(session, &driven.place);
+    driven.link_count =
+        transport_inspect(session->transport, clock_now_ms(), driven.links, LOCKSTEP_LINKS_NAMED);
+    inspect_missing(session, &driven.place);
+    inspect_doing(session, driven.place.doing, sizeof(driven.place.doing));
+    watch_driven(session->watch, &driven);
+}
