@@ -163,9 +163,8 @@ static void flow_launch_on(struct transport *transport, struct collective *colle
     }
     flow->collective = collective;
     flow->algorithm = collective->algorithm;
-    // Used bits travel between hosts beside elements: without these they go along the ring.
-    if (flow->algorithm == ALGORITHM_TWO_LEVEL && collective->elements == 0 &&
-        collective->unit_count > 0)
+    // Weights and used bits travel between hosts beside elements: without these the ring has them.
+    if (flow->algorithm == ALGORITHM_TWO_LEVEL && collective->elements == 0)
         flow->algorithm = ALGORITHM_RING;
     flow_formats(flow);
     const uint64_t sum = extent_map_init(&flow->map, collective->extents, collective->extent_count,
