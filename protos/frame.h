@@ -106,4 +106,14 @@ void frame_encode(const struct frame_header *header, uint8_t bytes[LOCKSTEP_FRAM
 enum frame_status frame_decode(const uint8_t bytes[LOCKSTEP_FRAME_HEADER_BYTES],
                                struct frame_header *header, const char **detail);
 
+// Sent to the ring successor at step_begin (order protocol, R1).
+struct step_header {
+    uint64_t step;
+    uint64_t phase; // Hash of the phase and of what it trains.
+    uint64_t plan_number; // 0 when learning.
+    uint64_t plan_hash;
+    uint32_t starts; // How often its rank has called lockstep_start.
+    bool opening; // Its rank joins the open wave of the step; phase and plan are not known yet.
+};
+
 #endif

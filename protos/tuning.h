@@ -22,6 +22,13 @@
 #define TUNING_HAS_SHARED 1
 #define TUNING_HAS_TWO_LEVEL 1
 
+// How the ranks of a host fill the slots of their board (worker/transport/host/fill.c).
+enum slot_fill {
+    FILL_MEASURED = 0, // As it is faster; found out now and then.
+    FILL_CACHED = 1,
+    FILL_PAST = 2, // Past the caches.
+};
+
 // What an algorithm needs to know of a world.
 struct tuning_world {
     uint32_t world_size;

@@ -822,4 +822,12 @@ struct down_message {
     } u;
 };
 
+enum reduce_op {
+    REDUCE_SUM = 0,
+    REDUCE_MEAN = 1, // sum(w g) / sum(w), one division at the owner. Floating point only.
+    REDUCE_MIN = 2,
+    REDUCE_MAX = 3,
+    REDUCE_OR = 4, // Integers only.
+};
+
 #endif

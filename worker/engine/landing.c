@@ -21,6 +21,7 @@
 #include "worker/engine/progress.h"
 #include "worker/kernels/kernels.h"
 #include "worker/transport/device/devices.h"
+#include "worker/transport/device/inspect.h"
 #include "worker/transport/device/late.h"
 #include "worker/transport/life.h"
 

@@ -16,7 +16,6 @@
 struct kernel_table;
 
 #include "protos/types.h"
-#include "worker/transport/transport.h"
 
 #include <fenv.h>
 #include <stddef.h>

@@ -7,11 +7,19 @@
 #ifndef WORKER_MEMORY_EXTENTS_H
 #define WORKER_MEMORY_EXTENTS_H
 
-#include "worker/transport/transport.h"
-
+#include <stdbool.h>
+#include <stdint.h>
 #include <sys/uio.h>
 
 #define EXTENT_SAMPLES 64
+
+// A run of elements in user memory. in == NULL contributes virtual zeros; out == NULL drops the
+// result. Usually both are the same pointer. Any alignment that the dtype allows.
+struct extent {
+    const void *in;
+    void *out;
+    uint64_t elements;
+};
 
 // An index over the extents, of fixed size: the element at which every stride-th one begins.
 struct extent_map {

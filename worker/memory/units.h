@@ -18,7 +18,7 @@
 #ifndef WORKER_MEMORY_UNITS_H
 #define WORKER_MEMORY_UNITS_H
 
-#include "worker/transport/ring/schedule.h"
+#include "worker/memory/span.h"
 
 #include <stdbool.h>
 #include <stdint.h>

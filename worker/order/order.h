@@ -91,10 +91,11 @@
 #ifndef WORKER_ORDER_ORDER_H
 #define WORKER_ORDER_ORDER_H
 
+#include <stddef.h>
 #include <stdint.h>
 
+#include "protos/frame.h"
 #include "protos/types.h"
-#include "worker/transport/transport.h"
 
 enum wave_kind {
     WAVE_CLOSE = 0,

@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "protos/tuning.h"
 #include "protos/types.h"
-#include "worker/transport/transport.h"
 
 #include <lockstep/lockstep.h>
 #include <sched.h>

@@ -15,7 +15,8 @@ struct device_flow;
 struct device_ready;
 struct devices;
 
-#include "worker/transport/transport.h"
+#include "worker/transport/flow/collective.h"
+#include "worker/transport/flow/events.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -5,12 +5,23 @@
 #ifndef WORKER_TRANSPORT_DEVICE_INSPECT_H
 #define WORKER_TRANSPORT_DEVICE_INSPECT_H
 
-#include "worker/transport/transport.h"
+#include "protos/types.h"
 
 #include <stddef.h>
 
+struct collective;
+struct device_ready;
 struct transport;
 
+// What the first collective that was launched here waits for of this rank's device; the rest is set
+// for DEVICE_HOLD_STREAM only.
+struct device_held {
+    enum device_hold hold;
+    const struct collective *collective; // It, ...
+    const struct device_ready *ready; // ... and the first stream that has not made its part.
+};
+
+// What the first collective launched here waits for on this rank's device.
 struct device_held transport_inspect_device(struct transport *transport);
 // What NCCL has said last of whatever went wrong, in one line; "": nothing.
 void transport_inspect_nccl(const struct transport *transport, char *text, size_t bytes);

@@ -8,7 +8,7 @@
 #define WORKER_TRANSPORT_DEVICE_TABLE_H
 
 #include "worker/device/kernels.h"
-#include "worker/transport/transport.h"
+#include "worker/transport/flow/collective.h"
 
 // At most so many pieces has a collective, and its array one entry more for the end.
 static inline uint32_t device_pieces_most(const struct collective *collective)

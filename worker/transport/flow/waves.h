@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of waves.c that other files call.
+// Waves: small allreduces of opaque payloads, beside the collectives. Driver thread.
 
 #ifndef WORKER_TRANSPORT_FLOW_WAVES_H
 #define WORKER_TRANSPORT_FLOW_WAVES_H

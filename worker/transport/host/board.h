@@ -23,7 +23,7 @@
 #define WORKER_TRANSPORT_HOST_BOARD_H
 
 #include "protos/limits.h"
-#include "worker/transport/transport.h"
+#include "worker/transport/flow/collective.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

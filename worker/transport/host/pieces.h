@@ -6,7 +6,7 @@
 #define WORKER_TRANSPORT_HOST_PIECES_H
 
 #include "worker/kernels/kernels.h"
-#include "worker/transport/ring/schedule.h"
+#include "worker/memory/span.h"
 
 #include <stdbool.h>
 #include <stdint.h>

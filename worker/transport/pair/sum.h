@@ -5,7 +5,7 @@
 #ifndef WORKER_TRANSPORT_PAIR_SUM_H
 #define WORKER_TRANSPORT_PAIR_SUM_H
 
-#include "worker/transport/ring/schedule.h"
+#include "worker/memory/span.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -26,6 +26,7 @@
 #define WORKER_TRANSPORT_RING_SCHEDULE_H
 
 #include "protos/limits.h"
+#include "worker/memory/span.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -48,12 +49,6 @@ struct ring {
     uint64_t stripe_elements; // Of every stripe but the last.
     uint64_t stripes; // At least 1.
     bool eager; // So small that no credit is needed; see ring_eager in schedule.c.
-};
-
-// A run of elements of the collective.
-struct ring_span {
-    uint64_t first;
-    uint64_t count;
 };
 
 // split_bytes: one stripe of chunks this long becomes two. RING_SPLIT_BYTES, or RING_SPLIT_NEVER.
