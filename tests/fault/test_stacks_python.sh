@@ -122,7 +122,7 @@ __attribute__((visibility("default"))) int probe_hold(void)
 }
 END
 $CC -std=c11 -D_GNU_SOURCE -O1 -g -fPIC -fvisibility=hidden -pthread -shared -I"$root" \
-    "$work/probe.c" "$obj"/{stacks,stack_signal,stack_sleep,stack_room,unwind,cfi,cfi_find,peek,sleep_again,symbols,elf_names,proc_task,proc_text,spare,threads,python}.o \
+    "$work/probe.c" "$obj"/stacks/*.o "$obj"/support/{proc_text,spare,callers}.o \
     "$BUILD/lib/base.a" -o "$work/libprobe.so" || { fail "the probe does not build"; finish; }
 
 cat >"$work/hangs.c" <<'END'
