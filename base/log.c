@@ -294,7 +294,6 @@ static bool log_stderr_write(const char *bytes, size_t size)
     struct pollfd room = {.fd = STDERR_FILENO, .events = POLLOUT};
     struct iovec line = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = size};
     struct stat file;
-    ssize_t written = -1;
     if (poll(&room, 1, 0) != 1 || (room.revents & POLLOUT) == 0)
         return false;
     if (fstat(STDERR_FILENO, &file) < 0)
@@ -303,11 +302,12 @@ static bool log_stderr_write(const char *bytes, size_t size)
         return send(STDERR_FILENO, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
     // Another process may fill the pipe between poll and this. Linux before 6.4 does not know the
     // flag for pipes.
-    if (S_ISFIFO(file.st_mode))
-        written = pwritev2(STDERR_FILENO, &line, 1, -1, RWF_NOWAIT);
-    if (written < 0 && errno != EAGAIN)
-        written = write(STDERR_FILENO, bytes, size);
-    return written > 0;
+    if (S_ISFIFO(file.st_mode)) {
+        const ssize_t written = pwritev2(STDERR_FILENO, &line, 1, -1, RWF_NOWAIT);
+        if (written > 0 || errno == EAGAIN)
+            return written > 0;
+    }
+    return write(STDERR_FILENO, bytes, size) > 0;
 }
 
 static void log_stderr_line(const char *line, size_t size)

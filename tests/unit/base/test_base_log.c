@@ -231,6 +231,28 @@ static void test_a_socket_without_reader(void **state)
     close(ends[1]);
 }
 
+// Condition: stderr is a file, and the last system call of the thread has failed with EAGAIN.
+// Decision: the line is written.
+static void test_a_file_takes_every_line(void **state)
+{
+    char bytes[512] = {0};
+    struct log log;
+    FILE *file = tmpfile();
+    int kept;
+    (void)state;
+    assert_non_null(file);
+    kept = stderr_put_aside(fileno(file));
+    log_init(&log, LOG_LEVEL_INFO, log_sink_stderr, NULL);
+    errno = EAGAIN;
+    log_event(&log, LOG_LEVEL_INFO, "line", "number=%d", 1);
+    assert_int_equal(dup2(kept, STDERR_FILENO), STDERR_FILENO);
+    close(kept);
+    rewind(file);
+    assert_true(fread(bytes, 1, sizeof(bytes) - 1, file) > 0);
+    assert_non_null(strstr(bytes, "event=line number=1\n"));
+    fclose(file);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -242,6 +264,7 @@ int main(void)
         cmocka_unit_test(test_errno_is_preserved),
         cmocka_unit_test(test_a_pipe_without_reader),
         cmocka_unit_test(test_a_socket_without_reader),
+        cmocka_unit_test(test_a_file_takes_every_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
