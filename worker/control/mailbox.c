@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The mailbox of the control stream. Any thread, but for the functions that mailbox.h names.
+
+#include "worker/control/mailbox.h"
+
+#include "protos/codec.h"
+#include "protos/codec_up.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CANCEL_MS 200 // A cancelled call is back long before, unless its socket is full.
+
+void mailbox_init(struct mailbox *mailbox)
+{
+    mutex_init(&mailbox->mutex);
+    cond_init(&mailbox->changed);
+    list_init(&mailbox->queue);
+}
+
+void mailbox_fini(struct mailbox *mailbox)
+{
+    cond_fini(&mailbox->changed);
+    mutex_fini(&mailbox->mutex);
+}
+
+// ---- Messages ----------------------------------------------------------------------------------
+
+int mailbox_push_locked(struct mailbox *mailbox, const struct up_message *message)
+{
+    const bool heartbeat = message->kind == UP_HEARTBEAT;
+    mutex_assert_held(&mailbox->mutex);
+    if (mailbox->ended || mailbox->closing)
+        return -1;
+    if (mailbox->queued == LOCKSTEP_SEND_QUEUE || (heartbeat && mailbox->heartbeat_queued))
+        return -2;
+    size_t size = 0;
+    if (codec_encode_up(message, mailbox->scratch, sizeof(mailbox->scratch), &size) != CODEC_OK)
+        return -3;
+    struct outgoing *item = malloc(sizeof(*item) + size);
+    if (!item)
+        return -4;
+    item->heartbeat = heartbeat;
+    item->size = size;
+    memcpy(item->bytes, mailbox->scratch, size);
+    list_push_back(&mailbox->queue, &item->link);
+    mailbox->queued++;
+    mailbox->heartbeat_queued |= heartbeat;
+    return 0;
+}
+
+static void mailbox_drop_locked(struct mailbox *mailbox)
+{
+    mutex_assert_held(&mailbox->mutex);
+    list_for_each_safe (node, &mailbox->queue) {
+        list_remove(node);
+        free(list_entry(node, struct outgoing, link));
+    }
+    mailbox->queued = 0;
+    mailbox->heartbeat_queued = false;
+}
+
+struct outgoing *mailbox_pop(struct mailbox *mailbox)
+{
+    mutex_lock(&mailbox->mutex);
+    struct list *node = list_pop_front(&mailbox->queue);
+    struct outgoing *item = node ? list_entry(node, struct outgoing, link) : NULL;
+    if (item) {
+        mailbox->queued--;
+        mailbox->sends = true;
+        if (item->heartbeat)
+            mailbox->heartbeat_queued = false;
+    }
+    mutex_unlock(&mailbox->mutex);
+    return item;
+}
+
+void mailbox_sent(struct mailbox *mailbox)
+{
+    mutex_lock(&mailbox->mutex);
+    mailbox->sends = false;
+    mutex_unlock(&mailbox->mutex);
+}
+
+bool mailbox_is_idle(struct mailbox *mailbox)
+{
+    mutex_lock(&mailbox->mutex);
+    const bool idle = mailbox->ended || (mailbox->queued == 0 && !mailbox->sends);
+    mutex_unlock(&mailbox->mutex);
+    return idle;
+}
+
+bool mailbox_begin_again(struct mailbox *mailbox, uint32_t open_timeout_ms)
+{
+    mutex_lock(&mailbox->mutex);
+    const bool known = mailbox->hello.kind == UP_HELLO;
+    mailbox_drop_locked(mailbox);
+    mailbox->sends = false;
+    if (known) {
+        mailbox->hello.u.hello.open_timeout_ms = open_timeout_ms;
+        (void)mailbox_push_locked(mailbox, &mailbox->hello);
+    }
+    mutex_unlock(&mailbox->mutex);
+    return known;
+}
+
+void mailbox_close(struct mailbox *mailbox)
+{
+    mutex_lock(&mailbox->mutex);
+    mailbox->ended = true;
+    mailbox_drop_locked(mailbox);
+    mutex_unlock(&mailbox->mutex);
+}
+
+// ---- Wishes ------------------------------------------------------------------------------------
+
+bool mailbox_is_closing(struct mailbox *mailbox)
+{
+    mutex_lock(&mailbox->mutex);
+    bool closing = mailbox->closing;
+    mutex_unlock(&mailbox->mutex);
+    return closing;
+}
+
+uint64_t mailbox_linger_until(struct mailbox *mailbox)
+{
+    mutex_lock(&mailbox->mutex);
+    uint64_t until = mailbox->closing ? mailbox->linger_until : UINT64_MAX;
+    mutex_unlock(&mailbox->mutex);
+    return until;
+}
+
+bool mailbox_report_begin(struct mailbox *mailbox)
+{
+    mutex_lock(&mailbox->mutex);
+    mailbox->reporting = !mailbox->closing;
+    bool allowed = mailbox->reporting;
+    mutex_unlock(&mailbox->mutex);
+    return allowed;
+}
+
+void mailbox_report_end(struct mailbox *mailbox)
+{
+    mutex_lock(&mailbox->mutex);
+    mailbox->reporting = false;
+    cond_signal(&mailbox->changed);
+    mutex_unlock(&mailbox->mutex);
+}
+
+void mailbox_woken(struct mailbox *mailbox)
+{
+    mutex_lock(&mailbox->mutex);
+    mailbox->waking = false;
+    mutex_unlock(&mailbox->mutex);
+}
+
+bool mailbox_await_end_locked(struct mailbox *mailbox)
+{
+    const uint64_t patience = mailbox->linger_until + CANCEL_MS;
+    mutex_assert_held(&mailbox->mutex);
+    while (!mailbox->finished && cond_wait_until(&mailbox->changed, &mailbox->mutex, patience))
+        ;
+    while (mailbox->reporting)
+        cond_wait(&mailbox->changed, &mailbox->mutex);
+    mailbox->abandoned = !mailbox->finished;
+    return mailbox->finished;
+}
+
+bool mailbox_finish(struct mailbox *mailbox)
+{
+    mutex_lock(&mailbox->mutex);
+    mailbox->finished = true;
+    const bool abandoned = mailbox->abandoned;
+    cond_signal(&mailbox->changed);
+    mutex_unlock(&mailbox->mutex);
+    return abandoned;
+}

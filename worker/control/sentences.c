@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The sentences about the end of a control stream. Control thread.
+
+#include "worker/control/sentences.h"
+
+#include <ctype.h>
+#include <string.h>
+
+void sentences_shorten(const char *details, char *text, size_t capacity)
+{
+    const char *last = details;
+    for (const char *found = strstr(details, ": "); found; found = strstr(found + 1, ": ")) {
+        if (found[2])
+            last = found + 2;
+    }
+    const char *call = strstr(last, "recvmsg:");
+    text_copy(text, capacity, call ? call + strlen("recvmsg:") : last);
+    if (isupper((unsigned char)text[0]) && !isupper((unsigned char)text[1]))
+        text[0] = (char)tolower((unsigned char)text[0]);
+}
+
+bool sentences_is_transport_error(const char *details)
+{
+    static const char *const signs[] = {
+        "recvmsg:",         "sendmsg:",  "Socket closed", "Broken pipe",
+        "Connection reset", "keepalive", "GOAWAY",        "Endpoint read failed"};
+    for (size_t i = 0; i < sizeof(signs) / sizeof(signs[0]); i++) {
+        if (strstr(details, signs[i]))
+            return true;
+    }
+    return false;
+}
+
+// A coordinator that wants TLS hangs up on a worker that does not speak it.
+static const char *sentences_hint(const struct ending *ending)
+{
+    return ending->plaintext && strstr(ending->reason, "closed")
+               ? "; if it was started with --tls-dir, set LOCKSTEP_TLS_DIR to certificates for it"
+               : "";
+}
+
+void sentences_connect_failure(const struct ending *ending, struct text *text)
+{
+    text_append(text, "cannot reach coordinator %s: ", ending->address);
+    if (ending->refusal[0] != '\0')
+        text_append(text, "%s", ending->refusal);
+    else if (ending->reason[0])
+        text_append(text, "%s%s", ending->reason, sentences_hint(ending));
+    else
+        text_append(text, "no answer within %.1f s", (double)ending->connect_timeout_ms / 1000.0);
+}
+
+void sentences_end(const struct ending *ending, struct text *text)
+{
+    if (ending->cancelled)
+        text_append(text, "%s", ending->reason);
+    else if (ending->status == ENDING_REFUSED && ending->from_peer)
+        text_append(text, "coordinator %s refused this worker: %s", ending->address,
+                    ending->reason);
+    else if (ending->connecting)
+        sentences_connect_failure(ending, text);
+    else if (ending->status == ENDING_UNKNOWN_METHOD)
+        text_append(text, "%s is not a Lockstep coordinator of this version: %s", ending->address,
+                    ending->reason);
+    else if (ending->status != ENDING_OK && !ending->from_peer)
+        text_append(text, "lost the connection to coordinator %s: %s", ending->address,
+                    ending->reason);
+    else
+        text_append(text, "the coordinator closed the stream%s%s", ending->reason[0] ? ": " : "",
+                    ending->reason);
+}
