@@ -187,17 +187,11 @@ static void over_algorithm(const char *algorithm, uint32_t world_size, uint32_t 
     every_pair_the_other_way(&setting);
 }
 
-static bool all_algorithms(void)
-{
-    const char *which = getenv("LOCKSTEP_TEST_ALGORITHMS");
-    return which && strcmp(which, "all") == 0;
-}
-
 static void over_algorithms(const char *const *algorithms, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         over_algorithm(algorithms[i], 3, 0);
-        for (uint32_t world = 4; world <= 5 && all_algorithms(); world++)
+        for (uint32_t world = 4; world <= 5 && test_everything(); world++)
             over_algorithm(algorithms[i], world, 0);
     }
 }
@@ -214,7 +208,7 @@ static void case_41_every_algorithm(const struct setting *setting)
     if (strcmp(setting->name, "shared") != 0)
         return;
     over_algorithm("two_level", 3, 2);
-    for (uint32_t world = 4; world <= 5 && all_algorithms(); world++)
+    for (uint32_t world = 4; world <= 5 && test_everything(); world++)
         for (uint32_t hosts = 2; hosts <= 3; hosts++)
             over_algorithm("two_level", world, hosts);
 }

@@ -10,6 +10,7 @@
 #include "tests/support/trainer.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -209,16 +210,26 @@ static bool is_of_this_test(const struct pair *pair)
     return pair->last != pair->others && !(step && start) && !both_step;
 }
 
-// Every pair of functions: in a world of two in one role, in a world of three in the other.
-static void every_pair(const struct setting *setting)
+// A pair waits a second for its verdict. So usually each function meets two or three others in each
+// of its roles, and is tried in both worlds.
+static bool is_tried(size_t last, size_t other)
 {
+    const size_t ahead = (other + FUNCTIONS - last) % FUNCTIONS;
+    return test_everything() || ahead == 2 || ahead == 5 || ahead == 8;
+}
+
+// Pairs of functions: in a world of two in one role, in a world of three in the other.
+static void pairs_of(uint32_t world_size)
+{
+    struct setting setting = setting_named("loopback");
+    setting.world_size = world_size;
     for (size_t i = 0; i < FUNCTIONS; i++) {
         for (size_t j = 0; j < FUNCTIONS; j++) {
-            if ((i < j) != (setting->world_size == 2))
+            if ((i < j) != (world_size == 2) || !is_tried(i, j))
                 continue;
             struct pair pair = {.last = &functions[i], .others = &functions[j]};
             if (is_of_this_test(&pair))
-                ranks_run(setting, pair_body, &pair);
+                ranks_run(&setting, pair_body, &pair);
         }
     }
 }
@@ -311,14 +322,16 @@ static void a_wait_with_a_timeout(const struct setting *setting)
     ranks_run(setting, timeout_body, NULL);
 }
 
-static void pairs_loopback(void **state)
+static void pairs_of_two(void **state)
 {
     (void)state;
-    for (uint32_t world = 2; world <= 3; world++) {
-        struct setting setting = setting_named("loopback");
-        setting.world_size = world;
-        every_pair(&setting);
-    }
+    pairs_of(2);
+}
+
+static void pairs_of_three(void **state)
+{
+    (void)state;
+    pairs_of(3);
 }
 
 int main(void)
@@ -329,7 +342,10 @@ int main(void)
         {"asynchronous_orders", asynchronous_orders, NULL},
         {"a_wait_with_a_timeout", a_wait_with_a_timeout, NULL},
     };
-    const struct CMUnitTest pairs[] = {cmocka_unit_test(pairs_loopback)};
+    const struct CMUnitTest pairs[] = {cmocka_unit_test(pairs_of_two),
+                                       cmocka_unit_test(pairs_of_three)};
+    if (getenv("LOCKSTEP_TEST_FILTER"))
+        cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
     const int failed = cmocka_run_group_tests_name("crossing pairs", pairs, NULL, NULL);
     return failed + stamp_run_whole("crossing", stamps, sizeof(stamps) / sizeof(stamps[0]));
 }

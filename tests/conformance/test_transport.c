@@ -129,7 +129,7 @@ static const struct variant variants[] = {
 #define SEGMENT_BYTES 1500
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
-// The first four say most.
+// The first ones say most.
 static const uint32_t worlds[] = {1, 2, 3, 5, 4, 7};
 static const uint32_t pair_worlds[] = {2, 3, 4, 7, 5, 8}; // As many.
 static const uint32_t host_worlds[] = {3, 4, 5, 7, 6, 8};
@@ -149,18 +149,11 @@ static bool is_in_memory(enum plan_algorithm algorithm)
     return algorithm == ALGORITHM_SHARED || algorithm == ALGORITHM_TWO_LEVEL;
 }
 
-static bool all_algorithms(void)
-{
-    const char *algorithms = getenv("LOCKSTEP_TEST_ALGORITHMS");
-    return algorithms && strcmp(algorithms, "all") == 0;
-}
-
 // The ring, over the two links that all others are variants of.
 static bool is_plain(const struct variant *variant)
 {
-    return all_algorithms() ||
-           (variant->algorithm == ALGORITHM_RING && variant->torn_bytes == 0 &&
-            !variant->encrypts && !variant->mates && variant->devices == FLEET_ON_HOSTS);
+    return variant->algorithm == ALGORITHM_RING && variant->torn_bytes == 0 && !variant->encrypts &&
+           !variant->mates && variant->devices == FLEET_ON_HOSTS;
 }
 
 static bool is_sanitized(void)
@@ -173,9 +166,9 @@ static bool is_sanitized(void)
 static size_t worlds_of(void **state)
 {
     const struct variant *variant = *state;
-    if (is_plain(variant) && !is_sanitized())
+    if (test_everything() && !is_sanitized() && variant->torn_bytes != 1)
         return LENGTH(worlds);
-    return variant->torn_bytes == 1 ? 3 : 4; // A byte at a time takes long.
+    return is_plain(variant) ? 4 : 3;
 }
 
 static uint32_t world_of(void **state, size_t index)
@@ -223,7 +216,7 @@ static uint64_t slowness(void **state)
         return is_plain(variant) ? 8 : 16;
     if (variant->torn_bytes > 0)
         return 4;
-    return is_plain(variant) ? 1 : 3;
+    return test_everything() ? 1 : 3;
 }
 
 // A job that runs with these options. options->registered: they have its regions.
@@ -734,7 +727,8 @@ static void test_late_launch_is_bounded(void **state)
 static void script_steady(struct member *member)
 {
     const uint32_t torn_bytes = member->fleet->options.torn_bytes;
-    const uint32_t rounds = (torn_bytes > 0 && torn_bytes < 100) || is_sanitized() ? 10 : 20;
+    const bool few = (torn_bytes > 0 && torn_bytes < 100) || is_sanitized() || !test_everything();
+    const uint32_t rounds = few ? 10 : 20;
     struct job *job = member->fleet->argument;
     struct transport_statistics before = {0};
     struct transport_statistics after = {0};
@@ -1168,7 +1162,7 @@ static bool left_out(const struct variant *variant)
 
 static bool is_rare(const struct variant *variant)
 {
-    return variant->rare && !all_algorithms() && !getenv("LOCKSTEP_TEST_ONLY");
+    return variant->rare && !test_everything() && !getenv("LOCKSTEP_TEST_ONLY");
 }
 
 static void test_rare(void **state)

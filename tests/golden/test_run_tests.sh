@@ -3,7 +3,7 @@
 #
 # tools/run-tests: what it counts, and what it repeats at its end. A sanitizer's report behind tests
 # that have all passed is a failure, and says where it was. What passes when it is run again, with
-# CI=true, is said and does not fail the run.
+# CI=true, is said and does not fail the run. A log has now and then how far the run is.
 set -eu
 cd "$(dirname "$0")/../.."
 work=$(mktemp -d)
@@ -97,3 +97,11 @@ for program in test_race test_silent.sh; do
     [ "$(grep -c "^  FAIL $name/$program " "$work/output")" -eq 1 ] || fail "$program ran twice"
 done
 [ "$(grep -c "^  FAIL $name/test_wrong " "$work/output")" -eq 2 ] || fail 'test_wrong did not run again'
+
+# How far a run is: programs that are done, of how many, the time, and what runs.
+program test_slow <<'END'
+sleep 1
+echo '[  PASSED  ] 1 test(s).'
+END
+LOCKSTEP_TEST_PROGRESS_S=0.2 tools/run-tests "$work/test_good" "$work/test_slow" >"$work/output" 2>&1 || fail 'exit code'
+grep -q '^\[1/2\] 0:0[0-9] of about 0:0[0-9]: test_slow$' "$work/output" || fail 'no line of progress'

@@ -16,6 +16,12 @@ uint32_t test_slow(void)
     return value > 0 ? (uint32_t)value : 1;
 }
 
+bool test_everything(void)
+{
+    const char *algorithms = getenv("LOCKSTEP_TEST_ALGORITHMS");
+    return algorithms && strcmp(algorithms, "all") == 0;
+}
+
 uint64_t test_bound_ms(uint64_t ms)
 {
     const char *ci = getenv("CI");
