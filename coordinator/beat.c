@@ -8,6 +8,7 @@
 #include "coordinator/coordinator.h"
 #include "coordinator/core.h"
 #include "coordinator/job.h"
+#include "coordinator/table.h"
 
 bool beat_known(const struct worker *worker)
 {

@@ -8,7 +8,8 @@
 
 #include "coordinator/beat.h"
 #include "coordinator/core.h"
-#include "coordinator/inspect.h"
+#include "coordinator/hash.h"
+#include "coordinator/names.h"
 #include "coordinator/sentence.h"
 
 static_assert((STALL_BOUNDS & (STALL_BOUNDS - 1)) == 0, "a mask selects a place");

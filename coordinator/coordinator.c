@@ -10,14 +10,15 @@
 #include "coordinator/core.h"
 #include "coordinator/crossing.h"
 #include "coordinator/difference.h"
-#include "coordinator/inspect.h"
 #include "coordinator/job.h"
 #include "coordinator/join.h"
 #include "coordinator/learning.h"
 #include "coordinator/links.h"
+#include "coordinator/names.h"
 #include "coordinator/publish.h"
 #include "coordinator/sentence.h"
 #include "coordinator/sides.h"
+#include "coordinator/table.h"
 #include "coordinator/verdict.h"
 #include "coordinator/verify.h"
 #include "coordinator/waits.h"
@@ -52,154 +53,9 @@ struct coordinator *coordinator_init(void *memory, const struct coordinator_conf
 
 // ---- Streams: an open addressed table from peer to worker -----------------------------------
 
-static uint32_t peer_place(coordinator_peer peer)
-{
-    peer = (peer ^ peer >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    peer = (peer ^ peer >> 27) * UINT64_C(0x94d049bb133111eb);
-    return (uint32_t)(peer ^ peer >> 31) & (CORE_PEER_TABLE - 1);
-}
-
-// The place of this peer, or the empty one where it would be.
-static uint32_t peer_find(const struct coordinator *core, coordinator_peer peer)
-{
-    uint32_t place = peer_place(peer);
-    while (core->peers[place] != 0 && core->workers[core->peers[place] - 1].peer != peer)
-        place = (place + 1) & (CORE_PEER_TABLE - 1);
-    return place;
-}
-
-static struct worker *peer_worker(struct coordinator *core, coordinator_peer peer)
-{
-    const uint16_t entry = core->peers[peer_find(core, peer)];
-    return entry == 0 ? NULL : &core->workers[entry - 1];
-}
-
-// Removes an entry and moves up those behind it that would not be found over the gap.
-static void peer_forget(struct coordinator *core, coordinator_peer peer)
-{
-    const uint32_t mask = CORE_PEER_TABLE - 1;
-    uint32_t gap = peer_find(core, peer);
-    core->peers[gap] = 0;
-    for (uint32_t at = (gap + 1) & mask; core->peers[at] != 0; at = (at + 1) & mask) {
-        const uint32_t home = peer_place(core->workers[core->peers[at] - 1].peer);
-        if (((at - home) & mask) < ((at - gap) & mask))
-            continue;
-        core->peers[gap] = core->peers[at];
-        core->peers[at] = 0;
-        gap = at;
-    }
-}
-
 // ---- Workers ---------------------------------------------------------------------------------
 
-uint16_t core_worker_index(const struct coordinator *core, const struct worker *worker)
-{
-    return (uint16_t)(worker - core->workers);
-}
-
-struct job *core_job_of(struct coordinator *core, const struct worker *worker)
-{
-    return &core->jobs[worker->job];
-}
-
-static struct worker *worker_take(struct coordinator *core)
-{
-    struct worker *worker = NULL;
-    if (core->worker_free != CORE_NONE) {
-        worker = &core->workers[core->worker_free];
-        core->worker_free = worker->next_free;
-    } else if (core->worker_top < LOCKSTEP_MAX_WORKERS) {
-        worker = &core->workers[core->worker_top++];
-    }
-    return worker;
-}
-
-struct worker *core_worker_new(struct coordinator *core, coordinator_peer peer)
-{
-    struct worker *worker = worker_take(core);
-    while (!worker && job_recycle(core))
-        worker = worker_take(core);
-    if (!worker)
-        return NULL;
-    memset(worker, 0, sizeof(*worker));
-    worker->peer = peer;
-    worker->connected = true;
-    core->peers[peer_find(core, peer)] = (uint16_t)(core_worker_index(core, worker) + 1);
-    return worker;
-}
-
-void core_worker_free(struct coordinator *core, struct worker *worker)
-{
-    if (worker->connected)
-        peer_forget(core, worker->peer);
-    worker->connected = false;
-    worker->stage = STAGE_FREE;
-    worker->next_free = core->worker_free;
-    core->worker_free = core_worker_index(core, worker);
-}
-
-void core_disconnect(struct coordinator *core, struct worker *worker)
-{
-    if (!worker->connected)
-        return;
-    peer_forget(core, worker->peer);
-    worker->connected = false;
-    if (worker->stage == STAGE_MEMBER)
-        core_job_of(core, worker)->connected--;
-}
-
-void core_close(struct coordinator *core, struct worker *worker)
-{
-    const struct coordinator_action action = {.kind = ACTION_CLOSE, .peer = worker->peer};
-    if (!worker->connected)
-        return;
-    core->sink.action(core->sink.context, &action);
-    core_disconnect(core, worker);
-}
-
 // ---- Sending ---------------------------------------------------------------------------------
-
-struct down_message *core_message(struct coordinator *core, const struct job *job,
-                                  enum down_kind kind)
-{
-    memset(&core->out, 0, sizeof(core->out));
-    core->out.kind = kind;
-    core->out.generation.incarnation = core->config.incarnation;
-    core->out.generation.number = !job ? 0 : job->number;
-    return &core->out;
-}
-
-void core_send_peer(struct coordinator *core, coordinator_peer peer)
-{
-    const struct coordinator_action action = {
-        .kind = ACTION_SEND, .peer = peer, .message = &core->out};
-    core->sink.action(core->sink.context, &action);
-}
-
-void core_send(struct coordinator *core, const struct worker *worker)
-{
-    if (worker->connected)
-        core_send_peer(core, worker->peer);
-}
-
-void core_send_all(struct coordinator *core, const struct job *job)
-{
-    for (uint32_t i = 0; i < job->count; i++)
-        core_send(core, job_worker(core, job, i));
-}
-
-void core_log(struct coordinator *core, const char *id, const char *format, ...)
-{
-    char text[CORE_LOG_BYTES];
-    struct sentence line;
-    va_list arguments;
-    sentence_begin(&line, text, sizeof(text));
-    va_start(arguments, format);
-    sentence_add_v(&line, format, arguments);
-    va_end(arguments);
-    const struct coordinator_action action = {.kind = ACTION_LOG, .log_id = id, .text = text};
-    core->sink.action(core->sink.context, &action);
-}
 
 const char *core_kind_name(enum up_kind kind)
 {
@@ -324,9 +180,9 @@ static void core_from_ended(struct coordinator *core, struct worker *worker,
         core_heartbeat(core, worker, &message->u.heartbeat);
     else if (message->kind == UP_LEAVE)
         verdict_leave(core, worker, &message->u.leave);
-    else if (present && message->kind == UP_FAIL && message->u.fail.step < job->halt_step)
+    else if (present && message->kind == UP_FAIL && message->u.fail.step < job->halt.step)
         verdict_fail(core, worker, &message->u.fail);
-    else if (present && message->kind == UP_LOST && message->u.lost.step < job->halt_step)
+    else if (present && message->kind == UP_LOST && message->u.lost.step < job->halt.step)
         verdict_lost(core, worker, &message->u.lost);
     else
         job->dropped_total++;
@@ -374,7 +230,7 @@ static void core_from_member(struct coordinator *core, struct worker *worker,
         waits_blocked(core, worker, &message->u.blocked);
         return;
     case UP_MODULES:
-        stall_modules(core, worker, &message->u.modules);
+        names_told(core, worker, &message->u.modules);
         return;
     case UP_ANSWER:
         stall_answer(core, worker, &message->u.answer);
@@ -407,7 +263,7 @@ static bool core_generation_fits(const struct coordinator *core, const struct wo
 static void core_message_arrived(struct coordinator *core, coordinator_peer peer,
                                  const struct up_message *message)
 {
-    struct worker *worker = peer_worker(core, peer);
+    struct worker *worker = table_worker(core, peer);
     if (!worker)
         core_from_stranger(core, peer, message);
     else if (worker->stage == STAGE_GATHERING)
@@ -422,7 +278,7 @@ static void core_message_arrived(struct coordinator *core, coordinator_peer peer
 
 static void core_stream_ended(struct coordinator *core, coordinator_peer peer, const char *text)
 {
-    struct worker *worker = peer_worker(core, peer);
+    struct worker *worker = table_worker(core, peer);
     if (!worker)
         return;
     if (worker->stage == STAGE_GATHERING)
@@ -479,7 +335,7 @@ uint64_t coordinator_deadline(const struct coordinator *coordinator)
         const struct job *job = &coordinator->jobs[coordinator->job_order[i]];
         uint64_t own = UINT64_MAX;
         if (job->state == JOB_GATHERING)
-            own = job->deadline_ms;
+            own = job->gathering.deadline_ms;
         else if (job->state == JOB_STARTING && job->difference.active)
             own = job->difference.deadline_ms;
         if (crossing_deadline(job) < own)
@@ -499,7 +355,7 @@ uint64_t coordinator_deadline(const struct coordinator *coordinator)
 bool coordinator_peer_view(const struct coordinator *coordinator, coordinator_peer peer,
                            struct peer_view *view)
 {
-    const uint16_t entry = coordinator->peers[peer_find(coordinator, peer)];
+    const uint16_t entry = coordinator->peers[table_find(coordinator, peer)];
     memset(view, 0, sizeof(*view));
     if (entry == 0 || coordinator->workers[entry - 1].stage != STAGE_MEMBER)
         return false;
@@ -511,4 +367,21 @@ bool coordinator_peer_view(const struct coordinator *coordinator, coordinator_pe
     view->pid = worker->hello.pid;
     view->asked = worker->asked;
     return true;
+}
+
+const char *coordinator_job_state_name(enum job_state state)
+{
+    switch (state) {
+    case JOB_GATHERING:
+        return "gathering";
+    case JOB_STARTING:
+        return "starting";
+    case JOB_RUNNING:
+        return "running";
+    case JOB_HALTED:
+        return "halted";
+    case JOB_FINISHED:
+        return "finished";
+    }
+    return "unknown";
 }

@@ -359,23 +359,8 @@ struct peer_view {
 bool coordinator_peer_view(const struct coordinator *coordinator, coordinator_peer peer,
                            struct peer_view *view);
 
-// An empty message of the job's generation (NULL: none) in core->out.
-struct down_message *core_message(struct coordinator *core, const struct job *job,
-                                  enum down_kind kind);
-void core_send(struct coordinator *core, const struct worker *worker);
-// Sends core->out to every connected member, by rank.
-void core_send_all(struct coordinator *core, const struct job *job);
-void core_send_peer(struct coordinator *core, coordinator_peer peer);
-void core_log(struct coordinator *core, const char *id, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-// Ends the stream of a worker and forgets the stream, not the worker.
-void core_close(struct coordinator *core, struct worker *worker);
-// Forgets the stream of a worker that is gone.
-void core_disconnect(struct coordinator *core, struct worker *worker);
-struct worker *core_worker_new(struct coordinator *core, coordinator_peer peer); // NULL: full.
-void core_worker_free(struct coordinator *core, struct worker *worker);
-uint16_t core_worker_index(const struct coordinator *core, const struct worker *worker);
-struct job *core_job_of(struct coordinator *core, const struct worker *worker);
 const char *core_kind_name(enum up_kind kind);
+
+const char *coordinator_job_state_name(enum job_state state);
 
 #endif

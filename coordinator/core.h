@@ -1,29 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The inside of the coordinator's core: its state, and what its files offer each other. Not for
-// anybody else; the contract is coordinator.h. Runs inside coordinator_step, on the caller's
-// thread.
+// The inside of the coordinator's core: its state. Only files of coordinator/ include this; the
+// contract is coordinator.h. Runs inside coordinator_step, on the caller's thread.
 //
-//   coordinator.c  takes an event apart, knows the streams, sends
-//   job.c          the table of jobs and their lives
-//   join.c         hello, the wanted world, deadlines of those who wait
+//   coordinator.c  takes an event apart and hands it to the file that decides
+//   table.c        streams and the records of workers
+//   send.c         messages to workers, and log lines
+//   job.c          the table of jobs
+//   gather.c       the beginning of a generation
+//   join.c         hello, the wanted world, deadlines of gathering workers
 //   gpus.c         whether the GPUs of a world can work together
 //   roster.c       ranks, and the forming of a generation
+//   cost.c         how long an algorithm would take
 //   links.c        what all links are like, and which algorithms follow from it
 //   verify.c       lockstep_start: hashes of manifests
 //   difference.c   two manifests that differ, item by item
 //   learning.c     the order of a phase, from ready, wait and end
 //   publish.c      layouts and plans
-//   waits.c        who is blocked in a planned step, and the verdict on it
+//   plans.c        the end of layouts
+//   waits.c        ranks that are blocked in a planned step, and the verdict on them
 //   knot.c         which ranks wait for each other for ever
 //   crossing.c     which ranks wait in different functions for ever
-//   inspect.c      what modules are called, and who was asked where it is
-//   stall.c        standstills: their rules, beginning and end (stall.h)
+//   names.c        the names of modules, calls and ranks
+//   stall.c        stalls: their rules, beginning and questions (stall.h)
+//   stall_end.c    the end of a stall
 //   beat.c         one worker, as its heartbeats show it
-//   blame.c        who is in the way of the others
+//   blame.c        the ranks that others wait for
 //   bounds.c       how long a rank may be where it is
 //   culprit.c      the sentence about a stall
-//   standing.c     the same when no rank is in the way
+//   standing.c     the same when no rank is blamed
 //   rates.c        step times, and ranks that others always wait for
 //   journal.c      the log of a job
 //   verdict.c      halts, deaths, leaving
@@ -31,12 +36,14 @@
 //   view.c         copies for HTTP and tests
 //   stall_view.c   the same, of stalls
 //   sentence.c     text in fixed buffers
+//   hash.c         FNV-1a
 
 #ifndef COORDINATOR_CORE_H
 #define COORDINATOR_CORE_H
 
 #include "coordinator/coordinator.h"
 #include "coordinator/cost.h"
+#include "coordinator/sentence.h"
 #include "coordinator/stall.h"
 #include "protos/limits.h"
 #include "protos/types.h"
@@ -74,17 +81,6 @@ static_assert((CORE_SLOT_TABLE & (CORE_SLOT_TABLE - 1)) == 0, "a mask selects a 
 static_assert((CORE_PEER_TABLE & (CORE_PEER_TABLE - 1)) == 0, "a mask selects a place");
 static_assert(LOCKSTEP_MAX_WORKERS < CORE_NONE, "a worker's index fits in 16 bits");
 static_assert(LOCKSTEP_MAX_WORLD <= LOCKSTEP_MAX_WORKERS, "the largest job fits");
-
-// ---- Text ------------------------------------------------------------------------------------
-
-// Text in a fixed buffer, always terminated, always whole UTF-8 characters when what is added is.
-struct sentence {
-    char *text; // Borrowed.
-    size_t bytes;
-    size_t used;
-};
-
-#define HASH_START UINT64_C(0xcbf29ce484222325)
 
 // ---- State -----------------------------------------------------------------------------------
 
@@ -237,22 +233,46 @@ struct sides {
     struct up_fail fail; // Its texts are clean.
 };
 
+struct journal_line {
+    uint64_t at_ms;
+    char id[24];
+    char text[LOCKSTEP_TEXT_BYTES / 2];
+};
+
+struct journal {
+    uint32_t count; // Lines ever; kept by count modulo LOCKSTEP_JOB_EVENTS.
+    struct journal_line lines[LOCKSTEP_JOB_EVENTS];
+};
+
+// How a job gathers its workers.
+struct gathering {
+    uint32_t world_min;
+    uint32_t world_max;
+    uint32_t window_ms;
+    uint64_t origin; // The origin of its first worker, as in coordinator_event.
+    char wanted_by[LOCKSTEP_HOST_BYTES];
+    // The text for workers whose time is over; "" if none was turned away since the last join.
+    char timed_out[LOCKSTEP_TEXT_BYTES];
+    uint64_t last_join_ms;
+    uint64_t deadline_ms; // UINT64_MAX: none.
+};
+
+// The verdict that ended a generation.
+struct halt {
+    enum halt_kind kind;
+    uint64_t step;
+    bool has_rank;
+    uint32_t rank;
+    char text[LOCKSTEP_TEXT_BYTES];
+};
+
 struct job {
     bool used;
     char name[LOCKSTEP_JOB_NAME_BYTES];
     enum job_state state;
     uint64_t number; // Of the last generation formed.
 
-    // While gathering.
-    uint32_t world_min;
-    uint32_t world_max;
-    uint32_t window_ms;
-    uint64_t origin; // Where its first worker came from, as in coordinator_event.
-    char wanted_by[LOCKSTEP_HOST_BYTES];
-    // The text for workers whose time is over; "": none was turned away since the last join.
-    char timed_out[LOCKSTEP_TEXT_BYTES];
-    uint64_t last_join_ms;
-    uint64_t deadline_ms; // UINT64_MAX: none.
+    struct gathering gathering;
 
     // In order of arrival while gathering, by rank afterwards.
     uint32_t count;
@@ -273,11 +293,7 @@ struct job {
     uint32_t module_count; // Of the names that follow.
     char modules[LOCKSTEP_MAX_MODULES][LOCKSTEP_NAME_BYTES]; // Clean; empty: not named yet.
 
-    enum halt_kind halt_kind;
-    uint64_t halt_step;
-    bool halt_has_rank;
-    uint32_t halt_rank;
-    char halt_text[LOCKSTEP_TEXT_BYTES];
+    struct halt halt;
 
     uint64_t messages_total;
     uint64_t dropped_total;
@@ -339,16 +355,6 @@ struct coordinator {
     uint16_t worker_free;
     struct worker workers[LOCKSTEP_MAX_WORKERS];
     uint16_t peers[CORE_PEER_TABLE]; // Index + 1 of a worker; 0: empty.
-};
-
-// ---- verdict.c -------------------------------------------------------------------------------
-
-struct verdict {
-    enum halt_kind kind;
-    uint64_t step; // 0: at once.
-    bool has_rank;
-    uint32_t rank;
-    const char *text; // Borrowed.
 };
 
 #endif

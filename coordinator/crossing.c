@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks that wait in different functions, so that none of them can go on. Pure over what heartbeats
-// say (struct await). Runs inside coordinator_step.
+// Ranks that wait in different functions, so that none of them can go on. The search looks only at
+// what heartbeats say (struct await). Runs inside coordinator_step.
 //
 // Words: a *party* is a rank whose heartbeat says that its only trainer thread is blocked. It waits
 // for a *key*: something that every rank must do before its wait can end (end step 60, begin use 1
@@ -26,9 +26,11 @@
 
 #include "coordinator/coordinator.h"
 #include "coordinator/core.h"
-#include "coordinator/inspect.h"
 #include "coordinator/job.h"
+#include "coordinator/names.h"
+#include "coordinator/send.h"
 #include "coordinator/sentence.h"
+#include "coordinator/table.h"
 #include "coordinator/verdict.h"
 
 #define CROSSING_RANKS 8 // Ranks of one group that the sentence names.

@@ -9,7 +9,7 @@
 
 #include "coordinator/beat.h"
 #include "coordinator/core.h"
-#include "coordinator/inspect.h"
+#include "coordinator/names.h"
 #include "coordinator/sentence.h"
 #include "coordinator/standing.h"
 

@@ -23,9 +23,13 @@
 
 #include "coordinator/coordinator.h"
 #include "coordinator/core.h"
+#include "coordinator/hash.h"
+#include "coordinator/job.h"
+#include "coordinator/names.h"
+#include "coordinator/send.h"
 #include "coordinator/sentence.h"
+#include "coordinator/table.h"
 #include "coordinator/verdict.h"
-#include "coordinator/verify.h"
 
 static struct difference *difference_of(struct job *job)
 {
@@ -408,7 +412,7 @@ static void difference_finish(struct coordinator *core, struct job *job, const c
                      difference->found - difference->shown == 1 ? "" : "s");
     sentence_add(report, "\n%s", closing);
     const struct verdict verdict = {.kind = HALT_MANIFEST,
-                                    .step = verify_step(job, difference->sides[0].worker),
+                                    .step = job_start_step(job, difference->sides[0].worker),
                                     .text = difference->text};
     verdict_halt(core, job, &verdict);
 }
@@ -459,9 +463,9 @@ void difference_begin(struct coordinator *core, struct job *job, struct worker *
     side_begin(&difference->sides[1], b);
     sentence_begin(&difference->report, difference->text, sizeof(difference->text));
     sentence_add(&difference->report, "manifests differ: ");
-    verdict_name(&difference->report, a);
+    core_rank_name(&difference->report, a);
     sentence_add(&difference->report, " and ");
-    verdict_name(&difference->report, b);
+    core_rank_name(&difference->report, b);
     if (a->start.root != b->start.root) {
         sentence_begin(&line, text, sizeof(text));
         sentence_add(&line,
@@ -487,7 +491,7 @@ void difference_tick(struct coordinator *core, struct job *job)
         late = &difference->sides[1];
     sentence_begin(&sentence, text, sizeof(text));
     sentence_add(&sentence, "the comparison is not complete: ");
-    verdict_name(&sentence, late->worker);
+    core_rank_name(&sentence, late->worker);
     sentence_add(&sentence, " did not answer for ");
     sentence_seconds(&sentence, CORE_ANSWER_MS);
     difference_finish(core, job, text);

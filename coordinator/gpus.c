@@ -18,7 +18,6 @@
 
 #include "coordinator/core.h"
 #include "coordinator/job.h"
-#include "coordinator/join.h"
 #include "coordinator/sentence.h"
 
 // What is wrong with the first pair, or the first worker, that breaks a rule.
@@ -167,8 +166,7 @@ static uint32_t gpus_count(struct coordinator *core, const struct job *job)
     return count;
 }
 
-// What is wrong with the world, as a sentence; false: nothing.
-static bool gpus_judge(struct coordinator *core, const struct job *job, struct sentence *sentence)
+bool gpus_conflict(struct coordinator *core, const struct job *job, struct sentence *sentence)
 {
     const struct gpus_fault unusable = gpus_unusable(core, job);
     if (unusable.one) {
@@ -200,16 +198,4 @@ bool gpus_meet(struct coordinator *core, const struct job *job)
             return false;
     }
     return count >= 2 && count < job->count;
-}
-
-bool gpus_fit(struct coordinator *core, struct job *job)
-{
-    char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
-    sentence_begin(&sentence, text, sizeof(text));
-    if (!gpus_judge(core, job, &sentence))
-        return true;
-    while (job->count > 0)
-        join_turn_away(core, job_worker(core, job, job->count - 1), REFUSAL_INVALID, text);
-    return false;
 }

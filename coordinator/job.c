@@ -7,9 +7,7 @@
 
 #include "coordinator/coordinator.h"
 #include "coordinator/core.h"
-#include "coordinator/crossing.h"
-#include "coordinator/learning.h"
-#include "coordinator/sentence.h"
+#include "coordinator/table.h"
 
 struct job *job_find(struct coordinator *core, const char *name)
 {
@@ -29,54 +27,6 @@ struct worker *job_worker(struct coordinator *core, const struct job *job, uint3
 bool job_running(const struct job *job)
 {
     return job->state == JOB_STARTING || job->state == JOB_RUNNING;
-}
-
-static void job_reset_gathering(struct job *job)
-{
-    job->state = JOB_GATHERING;
-    job->deadline_ms = UINT64_MAX;
-    job->timed_out[0] = '\0';
-    job->count = 0;
-    job->connected = 0;
-    job->left = 0;
-    job->hosts = 0;
-    job->linked = 0;
-    job->tuned = false;
-    job->started = 0;
-    job->rounds = 0;
-    job->zero_defer = false;
-    job->strict = false;
-    job->queried_step = 0;
-    crossing_reset(job);
-    job->sides.active = false;
-    job->module_count = 0;
-    job->halt_kind = HALT_NONE;
-    job->halt_step = 0;
-    job->halt_text[0] = '\0';
-    job->difference.active = false;
-    learning_reset(&job->learning);
-}
-
-struct job *job_create(struct coordinator *core, const char *name)
-{
-    struct job *job = NULL;
-    if (core->job_count == LOCKSTEP_MAX_JOBS && !job_recycle(core))
-        return NULL;
-    for (uint16_t i = 0; i < LOCKSTEP_MAX_JOBS && !job; i++) {
-        if (core->jobs[i].used)
-            continue;
-        job = &core->jobs[i];
-        core->job_order[core->job_count++] = i;
-    }
-    job->used = true;
-    sentence_clean(job->name, sizeof(job->name), name, LOCKSTEP_JOB_NAME_BYTES);
-    job->number = core->number_floor;
-    job->outs = 0;
-    job->messages_total = 0;
-    job->dropped_total = 0;
-    stall_init(job);
-    job_reset_gathering(job);
-    return job;
 }
 
 // Nobody's stream is at stake: finished, halted, or gathering in vain.
@@ -110,20 +60,6 @@ bool job_recycle(struct coordinator *core)
     return false;
 }
 
-void job_regather(struct coordinator *core, struct job *job)
-{
-    for (uint32_t i = 0; i < job->count; i++) {
-        struct worker *worker = job_worker(core, job, i);
-        if (!worker->connected) {
-            core_worker_free(core, worker);
-            continue;
-        }
-        worker->stage = STAGE_OUT;
-        job->outs++;
-    }
-    job_reset_gathering(job);
-}
-
 void job_remove_worker(struct coordinator *core, struct job *job, struct worker *worker)
 {
     const uint16_t index = core_worker_index(core, worker);
@@ -136,4 +72,9 @@ void job_remove_worker(struct coordinator *core, struct job *job, struct worker 
     job->connected--;
     memmove(&job->workers[place], &job->workers[place + 1],
             (job->count - place) * sizeof(job->workers[0]));
+}
+
+uint64_t job_start_step(const struct job *job, const struct worker *starter)
+{
+    return job->rounds == 0 ? 0 : starter->start.settled + 1;
 }

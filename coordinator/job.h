@@ -13,13 +13,13 @@ struct job;
 struct worker;
 
 struct job *job_find(struct coordinator *core, const char *name);
-struct job *job_create(struct coordinator *core, const char *name); // NULL: full.
 // Makes room by forgetting the oldest job with nobody connected. False: there is none.
 bool job_recycle(struct coordinator *core);
-// A finished or halted job gathers again; its members are out.
-void job_regather(struct coordinator *core, struct job *job);
 void job_remove_worker(struct coordinator *core, struct job *job, struct worker *worker);
 struct worker *job_worker(struct coordinator *core, const struct job *job, uint32_t index);
 bool job_running(const struct job *job); // Starting or running.
+
+// For a verdict about members that are in lockstep_start: the step that comes after it.
+uint64_t job_start_step(const struct job *job, const struct worker *starter);
 
 #endif

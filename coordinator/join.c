@@ -9,9 +9,13 @@
 
 #include "coordinator/coordinator.h"
 #include "coordinator/core.h"
+#include "coordinator/gather.h"
+#include "coordinator/gpus.h"
 #include "coordinator/job.h"
 #include "coordinator/roster.h"
+#include "coordinator/send.h"
 #include "coordinator/sentence.h"
+#include "coordinator/table.h"
 
 void join_refuse(struct coordinator *core, coordinator_peer peer, enum refusal refusal,
                  const char *text)
@@ -34,27 +38,28 @@ void join_refuse(struct coordinator *core, coordinator_peer peer, enum refusal r
 
 static uint64_t join_window_end(const struct job *job)
 {
-    return job->last_join_ms + job->window_ms;
+    return job->gathering.last_join_ms + job->gathering.window_ms;
 }
 
 // The world may form now.
 static bool join_complete(const struct job *job, uint64_t now)
 {
-    if (job->count == 0 || job->count < job->world_min)
+    if (job->count == 0 || job->count < job->gathering.world_min)
         return false;
-    return job->count == job->world_max || now >= join_window_end(job);
+    return job->count == job->gathering.world_max || now >= join_window_end(job);
 }
 
 static void join_set_deadline(struct coordinator *core, struct job *job)
 {
-    job->deadline_ms = UINT64_MAX;
+    job->gathering.deadline_ms = UINT64_MAX;
     for (uint32_t i = 0; i < job->count; i++) {
         const uint64_t own = job_worker(core, job, i)->deadline_ms;
-        if (own < job->deadline_ms)
-            job->deadline_ms = own;
+        if (own < job->gathering.deadline_ms)
+            job->gathering.deadline_ms = own;
     }
-    if (job->count >= job->world_min && job->count > 0 && join_window_end(job) < job->deadline_ms)
-        job->deadline_ms = join_window_end(job);
+    if (job->count >= job->gathering.world_min && job->count > 0 &&
+        join_window_end(job) < job->gathering.deadline_ms)
+        job->gathering.deadline_ms = join_window_end(job);
 }
 
 void join_forget(struct coordinator *core, struct worker *worker)
@@ -88,7 +93,7 @@ static void join_missing_hints(struct coordinator *core, const struct job *job,
             return;
         taken[hello->rank_hint / 64] |= UINT64_C(1) << hello->rank_hint % 64;
     }
-    for (uint32_t hint = 0; hint < job->world_max; hint++) {
+    for (uint32_t hint = 0; hint < job->gathering.world_max; hint++) {
         if ((taken[hint / 64] >> hint % 64 & 1) != 0)
             continue;
         missing++;
@@ -120,7 +125,8 @@ static void join_time_out_text(const struct job *job, const struct worker *worke
 {
     sentence_add(sentence, "%s%" PRIu32 " of %s%" PRIu32 " workers joined job '%s' in ",
                  worker->most > count ? "at most " : "", worker->most,
-                 job->world_min == job->world_max ? "" : "at least ", job->world_min, job->name);
+                 job->gathering.world_min == job->gathering.world_max ? "" : "at least ",
+                 job->gathering.world_min, job->name);
     sentence_seconds(sentence, worker->hello.open_timeout_ms);
     if (worker->most > count)
         sentence_add(sentence, ", and %" PRIu32 " waited to the end", count);
@@ -141,16 +147,30 @@ static void join_time_out(struct coordinator *core, struct job *job)
         struct worker *worker = job_worker(core, job, i);
         if (worker->deadline_ms > core->now)
             continue;
-        if (job->timed_out[0] == '\0') {
-            sentence_begin(&sentence, job->timed_out, sizeof(job->timed_out));
+        if (job->gathering.timed_out[0] == '\0') {
+            sentence_begin(&sentence, job->gathering.timed_out, sizeof(job->gathering.timed_out));
             join_time_out_text(job, worker, count, &sentence);
             sentence_add(&sentence,
                          "%s; start the missing workers in time, or raise the open timeout",
                          present);
         }
-        memcpy(text, job->timed_out, sizeof(text));
+        memcpy(text, job->gathering.timed_out, sizeof(text));
         join_turn_away(core, worker, REFUSAL_TIMEOUT, text);
     }
+}
+
+// Forms the world, unless its GPUs cannot work together: then all its workers are turned away.
+static void join_form(struct coordinator *core, struct job *job)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    sentence_begin(&sentence, text, sizeof(text));
+    if (!gpus_conflict(core, job, &sentence)) {
+        roster_form(core, job);
+        return;
+    }
+    while (job->count > 0)
+        join_turn_away(core, job_worker(core, job, job->count - 1), REFUSAL_INVALID, text);
 }
 
 void join_tick(struct coordinator *core, struct job *job)
@@ -161,7 +181,7 @@ void join_tick(struct coordinator *core, struct job *job)
     }
     // Two generations must not get one secret: the next tick has fresh entropy.
     if (!core->formed)
-        roster_form(core, job);
+        join_form(core, job);
 }
 
 void join_drain(struct coordinator *core)
@@ -255,9 +275,11 @@ static void join_add_world(struct sentence *sentence, uint32_t min, uint32_t max
 
 static bool join_world_fits(const struct job *job, const struct up_hello *hello)
 {
-    if (hello->world_min != job->world_min || hello->world_max != job->world_max)
+    if (hello->world_min != job->gathering.world_min ||
+        hello->world_max != job->gathering.world_max)
         return false;
-    return job->world_min == job->world_max || hello->window_ms == job->window_ms;
+    return job->gathering.world_min == job->gathering.world_max ||
+           hello->window_ms == job->gathering.window_ms;
 }
 
 // What is wrong with a hello beside the workers that are gathered.
@@ -267,8 +289,10 @@ static enum refusal join_check_job(struct coordinator *core, const struct job *j
     static const struct uuid none;
     if (!join_world_fits(job, hello)) {
         sentence_add(sentence, "job '%s' waits for ", job->name);
-        join_add_world(sentence, job->world_min, job->world_max, job->window_ms);
-        sentence_add(sentence, " (said %s), the worker on %s wants ", job->wanted_by, hello->host);
+        join_add_world(sentence, job->gathering.world_min, job->gathering.world_max,
+                       job->gathering.window_ms);
+        sentence_add(sentence, " (said %s), the worker on %s wants ", job->gathering.wanted_by,
+                     hello->host);
         join_add_world(sentence, hello->world_min, hello->world_max, hello->window_ms);
         sentence_add(sentence, ": give every worker the same world size");
         return REFUSAL_INVALID;
@@ -300,7 +324,9 @@ static bool join_crowded(const struct coordinator *core, uint64_t origin)
     uint32_t count = 0;
     for (uint32_t i = 0; origin != 0 && i < core->job_count; i++) {
         const struct job *job = &core->jobs[core->job_order[i]];
-        count += job->state == JOB_GATHERING && job->count > 0 && job->origin == origin ? 1 : 0;
+        count += job->state == JOB_GATHERING && job->count > 0 && job->gathering.origin == origin
+                     ? 1
+                     : 0;
     }
     return count >= LOCKSTEP_ORIGIN_GATHERING;
 }
@@ -320,7 +346,7 @@ static enum refusal join_place(struct coordinator *core, const struct up_hello *
         return REFUSAL_FULL;
     }
     if (!job)
-        job = job_create(core, hello->job);
+        job = gather_create(core, hello->job);
     *found = job;
     if (!job) {
         sentence_add(sentence, "this coordinator has %d jobs, its limit: wait until one ends",
@@ -344,14 +370,15 @@ static enum refusal join_place(struct coordinator *core, const struct up_hello *
         return REFUSAL_FULL;
     }
     if (job->state != JOB_GATHERING)
-        job_regather(core, job);
+        gather_again(core, job);
     if (job->count > 0)
         return join_check_job(core, job, hello, sentence);
-    job->world_min = hello->world_min;
-    job->world_max = hello->world_max;
-    job->window_ms = hello->window_ms;
-    job->origin = core->origin;
-    sentence_clean(job->wanted_by, sizeof(job->wanted_by), hello->host, sizeof(hello->host));
+    job->gathering.world_min = hello->world_min;
+    job->gathering.world_max = hello->world_max;
+    job->gathering.window_ms = hello->window_ms;
+    job->gathering.origin = core->origin;
+    sentence_clean(job->gathering.wanted_by, sizeof(job->gathering.wanted_by), hello->host,
+                   sizeof(hello->host));
     return REFUSAL_NONE;
 }
 
@@ -366,18 +393,18 @@ static void join_accept(struct coordinator *core, struct job *job, struct worker
     worker->heartbeat.activity = ACTIVITY_OPENING;
     worker->deadline_ms = core->now + hello->open_timeout_ms;
     job->workers[job->count++] = core_worker_index(core, worker);
-    job->timed_out[0] = '\0'; // The world that may form now is another one.
+    job->gathering.timed_out[0] = '\0'; // The world that may form now is another one.
     job->connected++;
     for (uint32_t i = 0; i < job->count; i++)
         if (job_worker(core, job, i)->most < job->count)
             job_worker(core, job, i)->most = job->count;
-    job->last_join_ms = core->now;
+    job->gathering.last_join_ms = core->now;
     welcome->version = LOCKSTEP_PROTOCOL_VERSION;
     welcome->heartbeat_ms = core->config.heartbeat_ms;
     core_send(core, worker);
     join_set_deadline(core, job);
     if (join_complete(job, core->now))
-        roster_form(core, job);
+        join_form(core, job);
 }
 
 void join_hello(struct coordinator *core, coordinator_peer peer, const struct up_message *message)
@@ -397,6 +424,8 @@ void join_hello(struct coordinator *core, coordinator_peer peer, const struct up
     // The record comes first: to make room for it may forget a job, even the one of this name.
     if (refusal == REFUSAL_NONE) {
         worker = core_worker_new(core, peer);
+        while (!worker && job_recycle(core))
+            worker = core_worker_new(core, peer);
         if (!worker) {
             refusal = REFUSAL_FULL;
             sentence_add(&sentence, "this coordinator has %d workers, its limit: use another one",

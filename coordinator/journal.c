@@ -7,6 +7,7 @@
 
 #include "coordinator/coordinator.h"
 #include "coordinator/core.h"
+#include "coordinator/send.h"
 #include "coordinator/sentence.h"
 
 static void journal_line(struct coordinator *core, struct job *job, const char *id,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which ranks wait for each other for ever. Pure over what the ranks have said; reports come from
-// waits.c (planned steps) and learning.c. Runs inside coordinator_step.
+// Which ranks wait for each other for ever. The search looks only at what the ranks have said;
+// reports come from waits.c (planned steps) and learning.c. Runs inside coordinator_step.
 //
 // Words: a *party* is a rank that is blocked. It has *waits*, as many as its trainer has threads
 // that wait; each *needs* positions of the step's plan, all of which every rank must make before

@@ -17,10 +17,15 @@
 
 #include "coordinator/coordinator.h"
 #include "coordinator/core.h"
+#include "coordinator/hash.h"
 #include "coordinator/job.h"
 #include "coordinator/knot.h"
+#include "coordinator/names.h"
+#include "coordinator/plans.h"
 #include "coordinator/publish.h"
+#include "coordinator/send.h"
 #include "coordinator/sentence.h"
+#include "coordinator/table.h"
 #include "coordinator/verdict.h"
 #include "coordinator/verify.h"
 #include "coordinator/waits.h"
@@ -33,14 +38,7 @@ void learning_reset(struct learning *learning)
     learning->republished = 0;
     learning->published_count = 0;
     learning->slot_count = 0;
-    learning_forget(learning);
-}
-
-void learning_forget(struct learning *learning)
-{
-    learning->open = NULL;
-    learning->word_count = 0;
-    memset(learning->layouts, 0, sizeof(learning->layouts));
+    plans_forget(learning);
 }
 
 // ---- The slots of the step -------------------------------------------------------------------
@@ -316,9 +314,9 @@ static void learning_slots_differ(struct coordinator *core, struct job *job,
     slot_name(&sentence, &slot->id);
     sentence_add(&sentence, " has %" PRIu64 " elements of dtype %d on ", slot->elements,
                  (int)slot->dtype);
-    verdict_name(&sentence, job_worker(core, job, slot->reporter));
+    core_rank_name(&sentence, job_worker(core, job, slot->reporter));
     sentence_add(&sentence, ", %" PRIu64 " of dtype %d on ", ready->elements, (int)ready->dtype);
-    verdict_name(&sentence, worker);
+    core_rank_name(&sentence, worker);
     sentence_add(&sentence, ": every rank must report the same gradients");
     const struct verdict verdict = {.kind = HALT_LAYOUT, .step = job->learning.step, .text = text};
     verdict_halt(core, job, &verdict);
@@ -330,7 +328,7 @@ static void learning_too_many(struct coordinator *core, struct job *job,
     char text[LOCKSTEP_TEXT_BYTES];
     struct sentence sentence;
     sentence_begin(&sentence, text, sizeof(text));
-    verdict_name(&sentence, worker);
+    core_rank_name(&sentence, worker);
     sentence_add(&sentence,
                  " reported more than %d slots in step %" PRIu64
                  ": make fewer calls in a step, or register larger modules",

@@ -13,8 +13,6 @@ struct up_wait;
 struct worker;
 
 void learning_reset(struct learning *learning);
-// Forgets layouts. Plans are numbered on, and what was learned is still not learned again.
-void learning_forget(struct learning *learning);
 void learning_ready(struct coordinator *core, struct worker *worker, const struct up_ready *ready);
 void learning_wait(struct coordinator *core, struct worker *worker, const struct up_wait *wait);
 void learning_end(struct coordinator *core, struct worker *worker, const struct up_end *end);

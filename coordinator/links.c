@@ -9,7 +9,10 @@
 #include "coordinator/coordinator.h"
 #include "coordinator/core.h"
 #include "coordinator/job.h"
+#include "coordinator/names.h"
+#include "coordinator/send.h"
 #include "coordinator/sentence.h"
+#include "coordinator/table.h"
 #include "coordinator/verdict.h"
 #include "protos/tuning.h"
 
@@ -58,9 +61,9 @@ static bool links_differs(struct coordinator *core, struct job *job, const struc
         if (!other->linked || other->links.wish == worker->links.wish)
             continue;
         sentence_begin(&sentence, text, sizeof(text));
-        verdict_name(&sentence, other);
+        core_rank_name(&sentence, other);
         sentence_add(&sentence, " has LOCKSTEP_ALGORITHM=%s, ", tuning_name(other->links.wish));
-        verdict_name(&sentence, worker);
+        core_rank_name(&sentence, worker);
         sentence_add(&sentence, " has LOCKSTEP_ALGORITHM=%s: set it to the same on every rank",
                      tuning_name(worker->links.wish));
         links_halt(core, job, text);
@@ -82,7 +85,7 @@ static void links_refuse(struct coordinator *core, struct job *job, const struct
         if (worker->links.shares)
             continue;
         sentence_add(&sentence, " (");
-        verdict_name(&sentence, worker);
+        core_rank_name(&sentence, worker);
         sentence_add(&sentence, " does not)");
         break;
     }

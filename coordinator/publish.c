@@ -26,9 +26,12 @@
 
 #include "coordinator/coordinator.h"
 #include "coordinator/core.h"
+#include "coordinator/hash.h"
 #include "coordinator/job.h"
-#include "coordinator/learning.h"
+#include "coordinator/plans.h"
+#include "coordinator/send.h"
 #include "coordinator/sentence.h"
+#include "coordinator/table.h"
 #include "coordinator/verdict.h"
 #include "coordinator/verify.h"
 
@@ -328,7 +331,7 @@ void publish_plan(struct coordinator *core, struct job *job)
         plan_send(core, job, worker, &plan);
     }
     published_learned(learning, &plan);
-    learning_forget(learning);
+    plans_forget(learning);
     learning->active = false;
     learning->last_step = learning->step;
     core_log(core, "plan_published",

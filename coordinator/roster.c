@@ -13,6 +13,8 @@
 #include "coordinator/gpus.h"
 #include "coordinator/job.h"
 #include "coordinator/journal.h"
+#include "coordinator/send.h"
+#include "coordinator/table.h"
 #include "protos/topology.h"
 
 struct roster {
@@ -271,15 +273,13 @@ void roster_form(struct coordinator *core, struct job *job)
 {
     struct roster roster = {.size = job->count};
     uint16_t workers[LOCKSTEP_MAX_WORLD];
-    if (!gpus_fit(core, job))
-        return;
     roster_group(core, job, &roster);
     roster_assign(core, job, &roster);
     memcpy(workers, job->workers, sizeof(workers[0]) * job->count);
     core->formed = true;
     job->number++;
     job->state = JOB_STARTING;
-    job->deadline_ms = UINT64_MAX;
+    job->gathering.deadline_ms = UINT64_MAX;
     for (uint32_t rank = 0; rank < job->count; rank++) {
         struct worker *worker = &core->workers[workers[roster.at[rank]]];
         job->workers[rank] = core_worker_index(core, worker);

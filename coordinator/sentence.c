@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Text in fixed buffers, and the hash. Not a string library: what the core's sentences, reports and
-// log lines need. Pure functions; run inside coordinator_step.
+// Text in fixed buffers. Not a string library: sentences, reports and log lines of the core need no
+// more. No function here has state of its own. Runs inside coordinator_step.
 
 #include "coordinator/sentence.h"
 
@@ -103,19 +103,4 @@ void sentence_clean(char *to, size_t bytes, const char *from, size_t from_bytes)
         left -= taken;
     }
     to[used] = '\0';
-}
-
-uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t size)
-{
-    const uint8_t *at = bytes;
-    for (size_t i = 0; i < size; i++)
-        hash = (hash ^ at[i]) * UINT64_C(0x100000001b3);
-    return hash;
-}
-
-uint64_t hash_number(uint64_t hash, uint64_t number, unsigned bytes)
-{
-    for (unsigned i = 0; i < bytes; i++)
-        hash = (hash ^ (number >> (8 * i) & 0xff)) * UINT64_C(0x100000001b3);
-    return hash;
 }

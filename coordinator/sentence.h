@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of sentence.c that other files call.
+// Sentences, reports and log lines in fixed buffers. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_SENTENCE_H
 #define COORDINATOR_SENTENCE_H
@@ -9,7 +9,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct sentence;
+// Text in a fixed buffer, always terminated, always whole UTF-8 characters when what is added is.
+struct sentence {
+    char *text; // Borrowed.
+    size_t bytes;
+    size_t used;
+};
 
 void sentence_begin(struct sentence *sentence, char *text, size_t bytes);
 void sentence_add(struct sentence *sentence, const char *format, ...)
@@ -23,7 +28,5 @@ void sentence_seconds(struct sentence *sentence, uint64_t ms);
 // Copies what a peer said into to[0, bytes): at most from_bytes of it, and whatever is no UTF-8 or
 // a control character becomes '?', so that it can be shown and sent on.
 void sentence_clean(char *to, size_t bytes, const char *from, size_t from_bytes);
-uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t size); // FNV-1a
-uint64_t hash_number(uint64_t hash, uint64_t number, unsigned bytes); // Little endian.
 
 #endif

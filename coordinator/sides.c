@@ -18,7 +18,10 @@
 #include "coordinator/coordinator.h"
 #include "coordinator/core.h"
 #include "coordinator/job.h"
+#include "coordinator/names.h"
+#include "coordinator/send.h"
 #include "coordinator/sentence.h"
+#include "coordinator/table.h"
 #include "coordinator/verdict.h"
 
 #include <string.h>
@@ -55,7 +58,7 @@ bool sides_tell(struct coordinator *core, struct job *job, uint64_t step)
         return false;
     job->sides.active = false;
     sentence_begin(&sentence, text, sizeof(text));
-    verdict_name(&sentence, job_worker(core, job, job->sides.rank));
+    core_rank_name(&sentence, job_worker(core, job, job->sides.rank));
     sentence_add(&sentence, ": %s", fail->text);
     const struct verdict verdict = {
         .kind = HALT_COLLECTIVE, .step = fail->step < step ? fail->step : step, .text = text};
@@ -65,7 +68,7 @@ bool sides_tell(struct coordinator *core, struct job *job, uint64_t step)
 
 static void sides_add(struct sentence *sentence, const struct worker *worker, const char *form)
 {
-    verdict_name(sentence, worker);
+    core_rank_name(sentence, worker);
     sentence_add(sentence, " calls %s; ", form);
 }
 

@@ -34,17 +34,21 @@
 //    process was itself too late to hear anybody.
 // 7. Culprits come and go while a stall lasts. It ends without any.
 
+#include "coordinator/stall.h"
+
 #include "coordinator/beat.h"
 #include "coordinator/blame.h"
 #include "coordinator/bounds.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/core.h"
 #include "coordinator/culprit.h"
-#include "coordinator/inspect.h"
 #include "coordinator/job.h"
 #include "coordinator/journal.h"
 #include "coordinator/rates.h"
+#include "coordinator/send.h"
 #include "coordinator/sentence.h"
+#include "coordinator/stall_end.h"
+#include "coordinator/table.h"
 
 // ---- Heartbeats --------------------------------------------------------------------------------
 
@@ -169,6 +173,22 @@ static bool stall_join(struct stall *stall, const struct found *found)
     return changed;
 }
 
+// Asks a connected member, unless it was asked a moment ago. Returns the number of the question, or
+// 0 if none was sent.
+static uint64_t stall_ask_worker(struct coordinator *core, struct worker *worker, uint32_t what)
+{
+    if (!worker->connected || core->now < worker->ask_again_ms)
+        return 0;
+    struct down_inspect *inspect =
+        &core_message(core, core_job_of(core, worker), DOWN_INSPECT)->u.inspect;
+    worker->asked = ++core->asked;
+    worker->ask_again_ms = core->now + LOCKSTEP_INSPECT_PAUSE_MS;
+    inspect->id = worker->asked;
+    inspect->what = what;
+    core_send(core, worker);
+    return worker->asked;
+}
+
 // Whose trainer runs can say what it does. Who has answered is asked again, when it may be, if its
 // thread had no time to: on a busy machine the next attempt may succeed.
 static void stall_ask(struct coordinator *core, struct job *job)
@@ -180,8 +200,8 @@ static void stall_ask(struct coordinator *core, struct job *job)
             (culprit->blame.kind != STALL_OUTSIDE && culprit->blame.kind != STALL_IN_CALL &&
              culprit->blame.kind != STALL_UNKNOWN && culprit->blame.kind != STALL_DEVICE))
             continue;
-        culprit->asked = inspect_ask(core, job_worker(core, job, culprit->blame.rank),
-                                     INSPECT_PLACE | INSPECT_STACKS);
+        culprit->asked = stall_ask_worker(core, job_worker(core, job, culprit->blame.rank),
+                                          INSPECT_PLACE | INSPECT_STACKS);
     }
 }
 
@@ -232,49 +252,17 @@ static void stall_update(struct coordinator *core, struct job *job, const struct
     stall_announce(core, job);
 }
 
-static void stall_remember(struct coordinator *core, struct job *job)
+// ---- Questions and answers ----------------------------------------------------------------------
+
+void stall_asked(struct coordinator *core, const char *name, uint32_t rank, uint32_t what)
 {
-    struct stall *stall = &job->stall;
-    struct stall_past *past = &stall->past[stall->past_count++ % LOCKSTEP_STALLS_KEPT];
-    past->number = stall->number;
-    past->kind = stall->kind;
-    past->step = stall->step;
-    past->began_ms = stall->began_ms;
-    past->ended_ms = core->now;
-    past->waiting = stall->waiting;
-    past->phase[0] = '\0';
-    if (stall->culprit_count > 0)
-        memcpy(past->phase, stall->culprits[0].phase, sizeof(past->phase));
-    memcpy(past->text, stall->text, sizeof(past->text));
-    past->culprit_total = stall->culprit_total;
-    past->culprit_count = stall->culprit_count;
-    for (uint32_t i = 0; i < stall->culprit_count; i++) {
-        const struct worker *worker = job_worker(core, job, stall->culprits[i].blame.rank);
-        past->culprits[i].rank = worker->rank;
-        past->culprits[i].pid = worker->hello.pid;
-        past->culprits[i].kind = stall->culprits[i].blame.kind;
-        memcpy(past->culprits[i].host, worker->hello.host, sizeof(past->culprits[i].host));
-    }
+    const struct job *job = job_find(core, name);
+    if (job && job_running(job) && rank < job->count && (what & INSPECT_ALL) != 0)
+        stall_ask_worker(core, job_worker(core, job, rank), what & INSPECT_ALL);
 }
 
-void stall_end(struct coordinator *core, struct job *job, const char *why)
-{
-    struct stall *stall = &job->stall;
-    if (!stall->active)
-        return;
-    stall->active = false;
-    if (!stall->announced)
-        return;
-    stall_remember(core, job);
-    char lasted[32];
-    struct sentence seconds;
-    sentence_begin(&seconds, lasted, sizeof(lasted));
-    sentence_seconds(&seconds, core->now - stall->began_ms);
-    journal_log(core, job, "stall_ended", "stall %" PRIu64 " is over after %s: %s", stall->number,
-                lasted, why);
-}
-
-void stall_answered(struct coordinator *core, struct worker *worker, const struct up_answer *answer)
+static void stall_answered(struct coordinator *core, struct worker *worker,
+                           const struct up_answer *answer)
 {
     struct job *job = core_job_of(core, worker);
     struct culprit *culprit = job->stall.active ? stall_culprit(&job->stall, worker->rank) : NULL;
@@ -289,6 +277,18 @@ void stall_answered(struct coordinator *core, struct worker *worker, const struc
         stall_compose(core, job);
     else
         stall_announce(core, job);
+}
+
+// An answer to an earlier question comes late, and one to no question says nothing to anybody.
+void stall_answer(struct coordinator *core, struct worker *worker, const struct up_answer *answer)
+{
+    if (answer->id == 0 || answer->id != worker->asked) {
+        core_job_of(core, worker)->dropped_total++;
+        return;
+    }
+    if (answer->last)
+        worker->asked = 0;
+    stall_answered(core, worker, answer);
 }
 
 // ---- Looking -----------------------------------------------------------------------------------

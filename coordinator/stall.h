@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the coordinator knows of standstills: parts of struct job and struct worker, and what
-// stall.c, beat.c, blame.c, bounds.c, culprit.c, inspect.c, rates.c and journal.c offer each other
+// stall.c, beat.c, blame.c, bounds.c, culprit.c and rates.c offer each other
 // and the rest of the core. Not for anybody else; the rules are at the head of stall.c, the
 // contract is coordinator.h.
 
@@ -170,29 +170,21 @@ struct rates {
     struct rate_sample samples[LOCKSTEP_RATE_SAMPLES];
 };
 
-struct journal_line {
-    uint64_t at_ms;
-    char id[24];
-    char text[LOCKSTEP_TEXT_BYTES / 2];
-};
-
-struct journal {
-    uint32_t count; // Lines ever; kept by count modulo LOCKSTEP_JOB_EVENTS.
-    struct journal_line lines[LOCKSTEP_JOB_EVENTS];
-};
-
 // ---- stall.c -----------------------------------------------------------------------------------
 
 // A job is created; a generation forms; a generation is over, or the job moves on.
 void stall_init(struct job *job);
 void stall_reset(struct job *job);
-void stall_end(struct coordinator *core, struct job *job, const char *why);
 
 // A heartbeat of a member was stored, and before it `last` was.
 void stall_heartbeat(struct coordinator *core, struct worker *worker,
                      const struct up_heartbeat *last);
 // Looks for standstills, when that is due.
 void stall_tick(struct coordinator *core, struct job *job);
+// The operator asks a rank of the named job where it is.
+void stall_asked(struct coordinator *core, const char *name, uint32_t rank, uint32_t what);
+// Part of an answer of a member to a question.
+void stall_answer(struct coordinator *core, struct worker *worker, const struct up_answer *answer);
 uint64_t stall_deadline(const struct job *job); // UINT64_MAX: never.
 
 // ---- beat.c ------------------------------------------------------------------------------------
@@ -225,11 +217,5 @@ struct found {
     uint32_t count;
     struct blame blames[LOCKSTEP_MAX_CULPRITS];
 };
-
-// ---- inspect.c ---------------------------------------------------------------------------------
-
-// Part of an answer to a question that was asked.
-void stall_answered(struct coordinator *core, struct worker *worker,
-                    const struct up_answer *answer);
 
 #endif

@@ -10,7 +10,7 @@
 #include "coordinator/beat.h"
 #include "coordinator/core.h"
 #include "coordinator/culprit.h"
-#include "coordinator/inspect.h"
+#include "coordinator/names.h"
 #include "coordinator/sentence.h"
 
 #include <string.h>

@@ -6,7 +6,8 @@
 //
 // The first verdict holds. One thing replaces it: a member that says about an earlier step that it
 // cannot be finished either. A verdict of step s takes effect where s - 1 is settled, so without
-// that such a member would wait for ever (order protocol, R12).
+// that such a member would wait for ever (order protocol, R12). The log has only the first of two
+// verdicts of one kind.
 
 #include "coordinator/verdict.h"
 
@@ -15,9 +16,12 @@
 #include "coordinator/core.h"
 #include "coordinator/job.h"
 #include "coordinator/journal.h"
+#include "coordinator/names.h"
+#include "coordinator/send.h"
 #include "coordinator/sentence.h"
 #include "coordinator/sides.h"
-#include "coordinator/verify.h"
+#include "coordinator/stall_end.h"
+#include "coordinator/table.h"
 
 const char *verdict_kind_name(enum halt_kind kind)
 {
@@ -48,21 +52,16 @@ const char *verdict_kind_name(enum halt_kind kind)
     return "unknown";
 }
 
-void verdict_name(struct sentence *sentence, const struct worker *worker)
-{
-    sentence_add(sentence, "rank %" PRIu32 " (host %s)", worker->rank, worker->hello.host);
-}
-
 static void verdict_log(struct coordinator *core, struct job *job, const struct verdict *verdict)
 {
     struct sentence quoted;
     char text[CORE_LOG_BYTES];
     sentence_begin(&quoted, text, sizeof(text) / 2);
-    sentence_quote(&quoted, job->halt_text);
+    sentence_quote(&quoted, job->halt.text);
     core_log(core, "generation_halted",
              "job=%s generation=%" PRIu64 " kind=%s step=%" PRIu64 " text=%s", job->name,
              job->number, verdict_kind_name(verdict->kind), verdict->step, text);
-    journal_note(core, job, "generation_halted", "%s", job->halt_text);
+    journal_note(core, job, "generation_halted", "%s", job->halt.text);
 }
 
 // The verdict is the job's from now on, and every member gets it.
@@ -71,13 +70,13 @@ static void verdict_tell(struct coordinator *core, struct job *job, const struct
     struct sentence sentence;
     struct down_halt *halt = &core_message(core, job, DOWN_HALT)->u.halt;
     job->state = JOB_HALTED;
-    job->halt_kind = verdict->kind;
-    job->halt_step = verdict->step;
-    job->halt_has_rank = verdict->has_rank;
-    job->halt_rank = verdict->rank;
+    job->halt.kind = verdict->kind;
+    job->halt.step = verdict->step;
+    job->halt.has_rank = verdict->has_rank;
+    job->halt.rank = verdict->rank;
     job->difference.active = false;
     job->learning.active = false;
-    sentence_begin(&sentence, job->halt_text, sizeof(job->halt_text));
+    sentence_begin(&sentence, job->halt.text, sizeof(job->halt.text));
     sentence_add(&sentence, "%s", verdict->text);
     halt->step = verdict->step;
     halt->kind = verdict->kind;
@@ -96,9 +95,11 @@ void verdict_halt(struct coordinator *core, struct job *job, const struct verdic
 {
     if (sides_tell(core, job, verdict->step))
         return; // That was known first.
+    const bool again = job->state == JOB_HALTED && verdict->kind == job->halt.kind;
     stall_end(core, job, "a verdict has ended the generation");
     verdict_tell(core, job, verdict);
-    verdict_log(core, job, verdict);
+    if (!again)
+        verdict_log(core, job, verdict);
 }
 
 void verdict_protocol(struct coordinator *core, struct worker *worker, const char *format, ...)
@@ -107,7 +108,7 @@ void verdict_protocol(struct coordinator *core, struct worker *worker, const cha
     struct sentence sentence;
     va_list arguments;
     sentence_begin(&sentence, text, sizeof(text));
-    verdict_name(&sentence, worker);
+    core_rank_name(&sentence, worker);
     sentence_add(&sentence, " ");
     va_start(arguments, format);
     sentence_add_v(&sentence, format, arguments);
@@ -129,9 +130,9 @@ static void verdict_left(struct coordinator *core, struct job *job, const struct
     char text[LOCKSTEP_TEXT_BYTES];
     struct sentence sentence;
     sentence_begin(&sentence, text, sizeof(text));
-    verdict_name(&sentence, leaver);
+    core_rank_name(&sentence, leaver);
     sentence_add(&sentence, " closed its session while ");
-    verdict_name(&sentence, needer);
+    core_rank_name(&sentence, needer);
     if (step == 0)
         sentence_add(&sentence, " still needed it before the first step");
     else if (needer->started)
@@ -193,7 +194,7 @@ static void verdict_member_left(struct coordinator *core, struct job *job, struc
     const struct worker *needer = verdict_needer(core, job, worker);
     if (needer)
         verdict_left(core, job, worker, needer,
-                     job->learning.active ? job->learning.step : verify_step(job, needer));
+                     job->learning.active ? job->learning.step : job_start_step(job, needer));
 }
 
 static void verdict_forget_out(struct coordinator *core, struct worker *worker)
@@ -265,9 +266,9 @@ static void verdict_cut(struct coordinator *core, struct job *job, const struct 
     struct sentence sentence;
     sentence_begin(&sentence, text, sizeof(text));
     sentence_add(&sentence, "the link between ");
-    verdict_name(&sentence, worker);
+    core_rank_name(&sentence, worker);
     sentence_add(&sentence, " and ");
-    verdict_name(&sentence, peer);
+    core_rank_name(&sentence, peer);
     sentence_add(&sentence,
                  " is cut: in step %" PRIu64 " nothing that rank %" PRIu32
                  " sends is acknowledged any more, and both ranks are alive; look at the network "
@@ -330,11 +331,11 @@ static bool verdict_lost_possible(const struct job *job, const struct worker *wo
 static void verdict_again(struct coordinator *core, struct job *job, uint64_t step)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    memcpy(text, job->halt_text, sizeof(text));
-    const struct verdict verdict = {.kind = job->halt_kind,
+    memcpy(text, job->halt.text, sizeof(text));
+    const struct verdict verdict = {.kind = job->halt.kind,
                                     .step = step,
-                                    .has_rank = job->halt_has_rank,
-                                    .rank = job->halt_rank,
+                                    .has_rank = job->halt.has_rank,
+                                    .rank = job->halt.rank,
                                     .text = text};
     verdict_tell(core, job, &verdict);
 }
@@ -373,7 +374,7 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
     }
     sentence_clean(clean, sizeof(clean), lost->text, sizeof(lost->text));
     sentence_begin(&sentence, cause, sizeof(cause));
-    verdict_name(&sentence, worker);
+    core_rank_name(&sentence, worker);
     sentence_add(&sentence, " saw \"%s\" in step %" PRIu64, clean, lost->step);
     verdict_lost_text(core, job, peer, cause, lost->impossible ? &advice_liar : &advice_ended);
 }
@@ -397,7 +398,7 @@ void verdict_fail(struct coordinator *core, struct worker *worker, const struct 
     }
     sentence_clean(clean, sizeof(clean), fail->text, sizeof(fail->text));
     sentence_begin(&sentence, text, sizeof(text));
-    verdict_name(&sentence, worker);
+    core_rank_name(&sentence, worker);
     sentence_add(&sentence, ": %s", clean);
     // HALT_LOST: it gives up itself, by lockstep_abort, and says why.
     const struct verdict verdict = {.kind = fail->kind,

@@ -13,12 +13,17 @@
 struct coordinator;
 struct job;
 struct sentence;
-struct verdict;
 struct worker;
 
+struct verdict {
+    enum halt_kind kind;
+    uint64_t step; // 0: at once.
+    bool has_rank;
+    uint32_t rank;
+    const char *text; // Borrowed.
+};
+
 const char *verdict_kind_name(enum halt_kind kind);
-// "rank 2 (host b)"
-void verdict_name(struct sentence *sentence, const struct worker *worker);
 void verdict_halt(struct coordinator *core, struct job *job, const struct verdict *verdict);
 // A member said something impossible: everybody gets the sentence, and its stream ends.
 void verdict_protocol(struct coordinator *core, struct worker *worker, const char *format, ...)

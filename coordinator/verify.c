@@ -11,8 +11,11 @@
 #include "coordinator/difference.h"
 #include "coordinator/job.h"
 #include "coordinator/journal.h"
-#include "coordinator/learning.h"
+#include "coordinator/names.h"
+#include "coordinator/plans.h"
+#include "coordinator/send.h"
 #include "coordinator/sentence.h"
+#include "coordinator/table.h"
 #include "coordinator/verdict.h"
 
 static bool verify_same(const struct up_start *a, const struct up_start *b)
@@ -45,11 +48,6 @@ static struct worker *verify_find_other(struct coordinator *core, const struct j
     return NULL;
 }
 
-uint64_t verify_step(const struct job *job, const struct worker *starter)
-{
-    return job->rounds == 0 ? 0 : starter->start.settled + 1;
-}
-
 // ---- Some in lockstep_start, others in a step ------------------------------------------------
 
 static void verify_tell_parted(struct coordinator *core, struct job *job,
@@ -58,16 +56,16 @@ static void verify_tell_parted(struct coordinator *core, struct job *job,
     char text[LOCKSTEP_TEXT_BYTES];
     struct sentence sentence;
     sentence_begin(&sentence, text, sizeof(text));
-    verdict_name(&sentence, starter);
+    core_rank_name(&sentence, starter);
     sentence_add(&sentence, " called lockstep_start again after step %" PRIu64 ", ",
                  starter->start.settled);
-    verdict_name(&sentence, learner);
+    core_rank_name(&sentence, learner);
     sentence_add(&sentence,
                  " began step %" PRIu64
                  " instead: close the same modules and call lockstep_start on every rank",
                  starter->start.settled + 1);
     const struct verdict verdict = {
-        .kind = HALT_MANIFEST, .step = verify_step(job, starter), .text = text};
+        .kind = HALT_MANIFEST, .step = job_start_step(job, starter), .text = text};
     verdict_halt(core, job, &verdict);
 }
 
@@ -92,7 +90,7 @@ static bool verify_begin(struct coordinator *core, struct job *job, struct worke
         return false;
     }
     job->state = JOB_STARTING;
-    learning_forget(&job->learning);
+    plans_forget(&job->learning);
     job->learning.published_count = 0;
     return true;
 }
@@ -149,7 +147,7 @@ void verify_start(struct coordinator *core, struct worker *worker, const struct 
     worker->started = true;
     worker->start = *start;
     job->started++;
-    if (verdict_left_behind(core, worker, verify_step(job, worker)) ||
+    if (verdict_left_behind(core, worker, job_start_step(job, worker)) ||
         (job->state == JOB_RUNNING && !verify_begin(core, job, worker)) || job->difference.active)
         return;
     struct worker *other = verify_find_other(core, job, &lowest);

@@ -15,7 +15,5 @@ struct worker;
 void verify_start(struct coordinator *core, struct worker *worker, const struct up_start *start);
 // A member learns a step while others compare manifests: everybody is told.
 void verify_parted(struct coordinator *core, struct worker *learner);
-// For a verdict about members that are in lockstep_start: the step that comes after it.
-uint64_t verify_step(const struct job *job, const struct worker *starter);
 
 #endif

@@ -10,23 +10,6 @@
 #include "coordinator/core.h"
 #include "coordinator/job.h"
 
-const char *job_state_name(enum job_state state)
-{
-    switch (state) {
-    case JOB_GATHERING:
-        return "gathering";
-    case JOB_STARTING:
-        return "starting";
-    case JOB_RUNNING:
-        return "running";
-    case JOB_HALTED:
-        return "halted";
-    case JOB_FINISHED:
-        return "finished";
-    }
-    return "unknown";
-}
-
 uint32_t coordinator_job_count(const struct coordinator *coordinator)
 {
     return coordinator->job_count;
@@ -72,11 +55,11 @@ bool coordinator_job_view(const struct coordinator *coordinator, uint32_t job,
     if (!from)
         return false;
     memcpy(view->name, from->name, sizeof(view->name));
-    memcpy(view->halt_text, from->halt_text, sizeof(view->halt_text));
+    memcpy(view->halt_text, from->halt.text, sizeof(view->halt_text));
     view->state = from->state;
     view->generation.number = from->number;
     view->generation.incarnation = coordinator->config.incarnation;
-    view->world_size = from->state == JOB_GATHERING ? from->world_max : from->count;
+    view->world_size = from->state == JOB_GATHERING ? from->gathering.world_max : from->count;
     view->joined = from->connected;
     view->left = from->left;
     view->plan_number = from->learning.plan_number;

@@ -12,7 +12,6 @@
 
 struct coordinator;
 
-const char *job_state_name(enum job_state state);
 uint32_t coordinator_job_count(const struct coordinator *coordinator);
 // False: there is no such index. Jobs are in order of creation, workers by rank (then arrival).
 bool coordinator_job_view(const struct coordinator *coordinator, uint32_t job,

@@ -14,10 +14,12 @@
 
 #include "coordinator/coordinator.h"
 #include "coordinator/core.h"
-#include "coordinator/inspect.h"
 #include "coordinator/job.h"
 #include "coordinator/knot.h"
+#include "coordinator/names.h"
+#include "coordinator/send.h"
 #include "coordinator/sentence.h"
+#include "coordinator/table.h"
 #include "coordinator/verdict.h"
 
 #define WAITS_NAMED 6 // Ranks of a cycle in one text.
@@ -49,7 +51,7 @@ static void waits_party(struct sentence *sentence, const struct job *job,
     struct knot_edge in = {0};
     knot_edge(from, to, &out);
     knot_edge(before, from, &in);
-    verdict_name(sentence, from);
+    core_rank_name(sentence, from);
     sentence_add(sentence, " waits for ");
     core_call_name(sentence, job, blocked->waits[out.wait].call);
     if (blocked->wait_count > 1)

@@ -67,7 +67,8 @@ static void metric_jobs(struct text *text, const struct snapshot *snapshot)
         counts[snapshot->jobs[i].view.state]++;
     family(text, "jobs", "gauge", "Jobs by state.");
     for (int state = 0; state <= JOB_FINISHED; state++)
-        sample(text, "jobs", "state", job_state_name((enum job_state)state), counts[state]);
+        sample(text, "jobs", "state", coordinator_job_state_name((enum job_state)state),
+               counts[state]);
 }
 
 static void metric_workers(struct text *text, const struct snapshot *snapshot)

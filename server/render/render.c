@@ -113,7 +113,7 @@ static void render_verdict(struct json *json, const struct snapshot *snapshot,
 static void render_job_members(struct json *json, const struct job_view *job)
 {
     json_string(json, "name", job->name);
-    json_string(json, "state", job_state_name(job->state));
+    json_string(json, "state", coordinator_job_state_name(job->state));
     render_generation(json, &job->generation);
     json_u64(json, "world_size", job->world_size);
     json_u64(json, "joined", job->joined);

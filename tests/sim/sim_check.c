@@ -385,6 +385,6 @@ void check_finished(struct sim *sim)
         if (job.joined != 0)
             sim_fail(sim, "job %s still has %" PRIu32 " workers", job.name, job.joined);
         if (job.state == JOB_STARTING || job.state == JOB_RUNNING)
-            sim_fail(sim, "job %s is still %s", job.name, job_state_name(job.state));
+            sim_fail(sim, "job %s is still %s", job.name, coordinator_job_state_name(job.state));
     }
 }

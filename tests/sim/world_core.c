@@ -8,6 +8,7 @@
 #include "worker/order/header.h"
 
 #include "coordinator/core.h"
+#include "coordinator/hash.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

@@ -170,7 +170,7 @@ static void test_views_show_what_heartbeats_say(void **state)
     story->now_ms += 60;
     const struct job_view job = story_job(story, 0);
     assert_string_equal(job.name, "j");
-    assert_string_equal(job_state_name(job.state), "running");
+    assert_string_equal(coordinator_job_state_name(job.state), "running");
     assert_int_equal(job.world_size, 2);
     assert_int_equal(job.joined, 2);
     assert_int_equal(job.step_min, 8);

@@ -228,6 +228,21 @@ static void test_one_sentence_is_logged_once(void **state)
                         "3 < halt lost step 6: rank 1 (host h2): aborted: nan\n");
 }
 
+// Two ranks find one difference of the order, the second of them in an earlier step. Both steps get
+// a verdict, and the log has one line.
+static void test_one_difference_is_logged_once(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 2);
+    story->logging = true;
+    story_fail(story, 2, 7, HALT_ORDER, "end step 7");
+    story_expect_piece(story, "log generation_halted");
+    story_fail(story, 1, 6, HALT_ORDER, "end step 6");
+    story_expect(story, "1 > fail order step 6: end step 6\n"
+                        "1 < halt order step 6: rank 0 (host h1): end step 6\n"
+                        "2 < halt order step 6: rank 0 (host h1): end step 6\n");
+}
+
 // A rank that sends what cannot be may be alive: to look for its end would find nothing.
 static void test_a_liar_is_not_told_as_a_death(void **state)
 {
@@ -346,6 +361,7 @@ int main(void)
         TEST(test_one_gives_up_and_says_why),
         TEST(test_an_earlier_step_replaces_a_later_one),
         TEST(test_one_sentence_is_logged_once),
+        TEST(test_one_difference_is_logged_once),
         TEST(test_a_liar_is_not_told_as_a_death),
         TEST(test_links_closed_after_a_verdict_are_no_death),
         TEST(test_messages_of_other_generations_are_dropped_and_counted),

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The beginning of a generation: a job is created by the first hello, or gathers its workers again
+// after an end. Runs inside coordinator_step.
+
+#include "coordinator/gather.h"
+
+#include "coordinator/core.h"
+#include "coordinator/crossing.h"
+#include "coordinator/job.h"
+#include "coordinator/learning.h"
+#include "coordinator/sentence.h"
+#include "coordinator/stall.h"
+#include "coordinator/table.h"
+
+static void gather_reset(struct job *job)
+{
+    job->state = JOB_GATHERING;
+    job->gathering.deadline_ms = UINT64_MAX;
+    job->gathering.timed_out[0] = '\0';
+    job->count = 0;
+    job->connected = 0;
+    job->left = 0;
+    job->hosts = 0;
+    job->linked = 0;
+    job->tuned = false;
+    job->started = 0;
+    job->rounds = 0;
+    job->zero_defer = false;
+    job->strict = false;
+    job->queried_step = 0;
+    crossing_reset(job);
+    job->sides.active = false;
+    job->module_count = 0;
+    job->halt.kind = HALT_NONE;
+    job->halt.step = 0;
+    job->halt.text[0] = '\0';
+    job->difference.active = false;
+    learning_reset(&job->learning);
+}
+
+struct job *gather_create(struct coordinator *core, const char *name)
+{
+    struct job *job = NULL;
+    if (core->job_count == LOCKSTEP_MAX_JOBS && !job_recycle(core))
+        return NULL;
+    for (uint16_t i = 0; i < LOCKSTEP_MAX_JOBS && !job; i++) {
+        if (core->jobs[i].used)
+            continue;
+        job = &core->jobs[i];
+        core->job_order[core->job_count++] = i;
+    }
+    job->used = true;
+    sentence_clean(job->name, sizeof(job->name), name, LOCKSTEP_JOB_NAME_BYTES);
+    job->number = core->number_floor;
+    job->outs = 0;
+    job->messages_total = 0;
+    job->dropped_total = 0;
+    stall_init(job);
+    gather_reset(job);
+    return job;
+}
+
+void gather_again(struct coordinator *core, struct job *job)
+{
+    for (uint32_t i = 0; i < job->count; i++) {
+        struct worker *worker = job_worker(core, job, i);
+        if (!worker->connected) {
+            core_worker_free(core, worker);
+            continue;
+        }
+        worker->stage = STAGE_OUT;
+        job->outs++;
+    }
+    gather_reset(job);
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The names of modules, calls and ranks, as sentences write them. Runs inside coordinator_step.
+
+#include "coordinator/names.h"
+
+#include "coordinator/core.h"
+#include "coordinator/sentence.h"
+#include "coordinator/table.h"
+#include "coordinator/verdict.h"
+
+void core_module_name(struct sentence *sentence, const struct job *job, uint32_t module)
+{
+    if (module < job->module_count && job->modules[module][0] != '\0')
+        sentence_add(sentence, "'%s'", job->modules[module]);
+    else
+        sentence_add(sentence, "module %" PRIu32, module);
+}
+
+void core_call_name(struct sentence *sentence, const struct job *job, struct call_id call)
+{
+    core_module_name(sentence, job, call.module);
+    sentence_add(sentence, " (call %" PRIu64 ")", (uint64_t)call.call + 1);
+}
+
+// Manifests are equal, or the generation ends: the names of rank 0 are those of all.
+void names_told(struct coordinator *core, struct worker *worker, const struct up_modules *modules)
+{
+    struct job *job = core_job_of(core, worker);
+    if (worker->rank != 0 || (uint64_t)modules->first + modules->count > LOCKSTEP_MAX_MODULES ||
+        modules->count > LOCKSTEP_NAMES_PART) {
+        verdict_protocol(core, worker, "named modules that are not its to name");
+        return;
+    }
+    if (modules->first == 0)
+        job->module_count = 0;
+    if (modules->first != job->module_count) {
+        verdict_protocol(core, worker, "named module %" PRIu32 " after %" PRIu32 " others",
+                         modules->first, job->module_count);
+        return;
+    }
+    for (uint32_t i = 0; i < modules->count; i++)
+        sentence_clean(job->modules[job->module_count++], sizeof(job->modules[0]),
+                       modules->names[i], sizeof(modules->names[i]));
+}
+
+void core_rank_name(struct sentence *sentence, const struct worker *worker)
+{
+    sentence_add(sentence, "rank %" PRIu32 " (host %s)", worker->rank, worker->hello.host);
+}

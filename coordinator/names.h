@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The names of modules, calls and ranks, as sentences write them. Runs inside coordinator_step.
+
+#ifndef COORDINATOR_NAMES_H
+#define COORDINATOR_NAMES_H
+
+#include "protos/types.h"
+#include <stdint.h>
+
+struct coordinator;
+struct job;
+struct sentence;
+struct up_modules;
+struct worker;
+
+// "'actor'", or "module 2" as long as nobody has named it.
+void core_module_name(struct sentence *sentence, const struct job *job, uint32_t module);
+
+// "'actor' (call 3)". People count from 1.
+void core_call_name(struct sentence *sentence, const struct job *job, struct call_id call);
+
+void names_told(struct coordinator *core, struct worker *worker, const struct up_modules *modules);
+
+// "rank 2 (host b)"
+void core_rank_name(struct sentence *sentence, const struct worker *worker);
+
+#endif

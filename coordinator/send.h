@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The way out of the core: messages to workers, and log lines. A caller fills the message that
+// core_message returns, then sends it. Runs inside coordinator_step.
+
+#ifndef COORDINATOR_SEND_H
+#define COORDINATOR_SEND_H
+
+#include "coordinator/coordinator.h"
+#include "protos/types.h"
+
+struct coordinator;
+struct job;
+struct worker;
+
+// An empty message of the job's generation (NULL: none) in core->out.
+struct down_message *core_message(struct coordinator *core, const struct job *job,
+                                  enum down_kind kind);
+
+void core_send(struct coordinator *core, const struct worker *worker);
+
+// Sends core->out to every connected member, by rank.
+void core_send_all(struct coordinator *core, const struct job *job);
+
+void core_send_peer(struct coordinator *core, coordinator_peer peer);
+
+void core_log(struct coordinator *core, const char *id, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The end of a stall. Runs inside coordinator_step.
+
+#ifndef COORDINATOR_STALL_END_H
+#define COORDINATOR_STALL_END_H
+
+struct coordinator;
+struct job;
+
+void stall_end(struct coordinator *core, struct job *job, const char *why);
+
+#endif
