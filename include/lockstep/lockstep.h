@@ -163,7 +163,8 @@ typedef enum lockstep_log_level {
 } lockstep_log_level;
 
 /* Receives one logfmt line without a newline. Any thread of the library, or the trainer's inside a
- * function that blocks; no lock held; it must not call the library. */
+ * function that blocks; no lock held; it must not call the library: what it calls returns
+ * E_INVALID. */
 typedef void (*lockstep_log_sink)(void *context, lockstep_log_level level, const char *line);
 
 /* Initialize with LOCKSTEP_CONFIG_INIT, then set what differs. Strings are copied by open. */
@@ -276,7 +277,8 @@ LOCKSTEP_API int lockstep_world(lockstep_session *session, uint32_t *rank, uint3
  * last failure of any function here, when no lockstep_start, step or collective has ended well
  * after it.
  * Blocks: at most two seconds. Threads: the trainer's, while no other call runs. Returns: OK, also
- * for a failed session. The handle is foreign from then on. */
+ * for a failed session; E_INVALID while another thread waits inside a function of the session, and
+ * then the session is as it was. With OK the handle is foreign from then on. */
 LOCKSTEP_API int lockstep_close(lockstep_session *session);
 
 /* Gives up at once: every call that waits in another thread returns E_CLOSED, and so does every

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "tests/support/cluster.h"
+#include "worker/session/session.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -430,6 +431,55 @@ static void a_failed_session_says_why_each_time(void **state)
     OK(lockstep_world(handles[SESSION], NULL, NULL));
     OK(lockstep_abort(handles[SESSION], NULL));
     OK(lockstep_close(handles[SESSION]));
+}
+
+// ---- The wrong place ---------------------------------------------------------------------------
+
+// A log sink that calls every function that it has a handle for.
+struct calls_back {
+    const char *event; // The line at which it does.
+    void *handles[HANDLES];
+    atomic_uint rounds;
+    _Atomic(const char *) passed; // A function that did not refuse it.
+};
+
+static void sink_that_calls_back(void *context, lockstep_log_level level, const char *line)
+{
+    struct calls_back *calls = context;
+    lockstep_session *session;
+    (void)level;
+    if (!strstr(line, calls->event))
+        return;
+    for (size_t i = 0; i < USES; i++) {
+        void *handle = calls->handles[uses[i].handle];
+        if (handle && (uses[i].use(handle) != LOCKSTEP_E_INVALID ||
+                       !strstr(lockstep_error_text(), "the log sink")))
+            atomic_store(&calls->passed, uses[i].name);
+    }
+    if (lockstep_open(NULL, &session) != LOCKSTEP_E_INVALID)
+        atomic_store(&calls->passed, "open");
+    atomic_fetch_add(&calls->rounds, 1);
+}
+
+// On the trainer's thread, inside a function that has not returned.
+static void a_log_sink_may_not_call_inside_a_call(void **state)
+{
+    static const char *const patterns[] = {"no such name"};
+    struct calls_back calls = {.event = "ignore_matches_nothing"};
+    struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
+    struct lockstep_module_config description = describe("net");
+    lockstep_module *module;
+    (void)state;
+    config.log = sink_that_calls_back;
+    config.log_context = &calls;
+    config.log_level = LOCKSTEP_LOG_WARN;
+    description.ignore = patterns;
+    description.ignore_count = 1;
+    OK(lockstep_open(&config, (lockstep_session **)&calls.handles[SESSION]));
+    OK(lockstep_module_register(calls.handles[SESSION], &description, &module));
+    assert_int_equal(atomic_load(&calls.rounds), 1);
+    assert_null(atomic_load(&calls.passed));
+    OK(lockstep_close(calls.handles[SESSION]));
 }
 
 static void what_is_not_supported_says_so(void **state)
@@ -1216,6 +1266,75 @@ static void another_world_size(void **state)
     refuse_second(&pair);
 }
 
+// ---- The wrong thread --------------------------------------------------------------------------
+
+// The engine's thread says that the session has failed, and cannot wait for its own end.
+static void a_log_sink_may_not_call_on_the_engines_thread(void **state)
+{
+    char job[64];
+    struct calls_back calls = {.event = "session_failed"};
+    struct lockstep_config config = world_of(1, job, sizeof(job));
+    uint32_t tries = 0;
+    (void)state;
+    config.open_timeout_ms = (uint32_t)test_bound_ms(CLUSTER_PATIENCE_MS);
+    config.log = sink_that_calls_back;
+    config.log_context = &calls;
+    open_all(&config, calls.handles);
+    OK(lockstep_abort(calls.handles[SESSION], "the loss is NaN"));
+    while (atomic_load(&calls.rounds) == 0)
+        thread_moment(&tries);
+    assert_null(atomic_load(&calls.passed));
+    OK(lockstep_close(calls.handles[SESSION]));
+}
+
+struct beside {
+    atomic_bool refused; // The close.
+};
+
+static void wait_beside(void *argument)
+{
+    struct rank *rank = argument;
+    (void)lockstep_barrier(rank->session, "late", LOCKSTEP_WAIT_FOREVER);
+}
+
+static bool waits_beside(struct lockstep_session *session)
+{
+    mutex_lock(&session->mutex);
+    const bool waits = session->blocked_threads > 0;
+    mutex_unlock(&session->mutex);
+    return waits;
+}
+
+static void beside_body(struct rank *rank)
+{
+    struct beside *beside = rank->context;
+    struct thread thread;
+    uint32_t tries = 0;
+    if (rank->rank != 0) {
+        while (!atomic_load(&beside->refused))
+            thread_moment(&tries);
+        RANK_OK(rank, lockstep_barrier(rank->session, "late", LOCKSTEP_WAIT_FOREVER));
+        return;
+    }
+    RANK_EQUAL(rank, thread_start(&thread, "beside", wait_beside, rank), 0);
+    while (!waits_beside(rank->session))
+        thread_moment(&tries);
+    const int status = lockstep_close(rank->session);
+    atomic_store(&beside->refused, true);
+    thread_join(&thread);
+    RANK_EQUAL(rank, status, LOCKSTEP_E_INVALID);
+    RANK_SAYS(rank, "another thread waits inside a function of this session");
+}
+
+static void a_close_beside_a_wait(void **state)
+{
+    static const struct setting setting = {
+        .name = "tcp", .transport = LOCKSTEP_TRANSPORT_TCP, .world_size = 2};
+    struct beside beside = {false};
+    (void)state;
+    ranks_run(&setting, beside_body, &beside);
+}
+
 // ---- A forked child ----------------------------------------------------------------------------
 
 static void expect_inert_child(void **handles)
@@ -1409,6 +1528,7 @@ int main(void)
         cmocka_unit_test(every_function_refuses_other_kinds),
         cmocka_unit_test(every_function_refuses_closed_handles),
         cmocka_unit_test(a_failed_session_says_why_each_time),
+        cmocka_unit_test(a_log_sink_may_not_call_inside_a_call),
         cmocka_unit_test(what_is_not_supported_says_so),
         cmocka_unit_test(streams_without_a_device),
         cmocka_unit_test(devices_that_cannot_be_used),
@@ -1431,6 +1551,8 @@ int main(void)
         cmocka_unit_test(a_world_that_never_completes),
         cmocka_unit_test(a_hint_taken_twice),
         cmocka_unit_test(another_world_size),
+        cmocka_unit_test(a_log_sink_may_not_call_on_the_engines_thread),
+        cmocka_unit_test(a_close_beside_a_wait),
         cmocka_unit_test(a_forked_child_is_inert_over_tcp),
         cmocka_unit_test(a_forked_child_is_inert_over_loopback),
         cmocka_unit_test(alone_everything_runs),

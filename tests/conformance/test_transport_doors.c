@@ -35,6 +35,35 @@ __attribute__((visibility("default"))) int epoll_wait(int epoll, struct epoll_ev
     return (int)syscall(SYS_epoll_wait, epoll, events, most, timeout_ms);
 }
 
+static int refused; // With which epoll_ctl takes no descriptor; 0: it takes all.
+
+__attribute__((visibility("default"))) int epoll_ctl(int epoll, int what, int fd,
+                                                     struct epoll_event *event)
+{
+    if (refused != 0 && what == EPOLL_CTL_ADD) {
+        errno = refused;
+        return -1;
+    }
+    return (int)syscall(SYS_epoll_ctl, epoll, what, fd, event);
+}
+
+// Condition: a trainer has closed a descriptor of the library, so a connection cannot be watched.
+// Decision: the connection is refused, and the process goes on.
+static void a_closed_descriptor_ends_no_trainer(void **state)
+{
+    const struct stage_variant *variant = *state;
+    struct stage stage;
+    stage_open(&stage, variant);
+    assert_int_equal(transport_form(stage.transport, &stage.world), 0);
+    struct link *link = stage_connect(&stage);
+    refused = EBADF;
+    transport_progress(stage.transport, 100);
+    refused = 0;
+    link->ops->close(link, false);
+    stage_join(&stage);
+    stage_close(&stage);
+}
+
 // Everything that this process can open is open.
 static void a_connection_without_descriptor_waits(void **state)
 {
@@ -96,7 +125,8 @@ static void a_rank_without_descriptors_blames_itself(void **state)
 
 int main(void)
 {
-    static const struct stage_test tests[] = {STAGE_TEST(a_connection_without_descriptor_waits),
+    static const struct stage_test tests[] = {STAGE_TEST(a_closed_descriptor_ends_no_trainer),
+                                              STAGE_TEST(a_connection_without_descriptor_waits),
                                               STAGE_TEST(a_rank_without_descriptors_blames_itself)};
     return stage_run("transport and its listeners", tests, LENGTH(tests));
 }

@@ -51,8 +51,23 @@
 
 // ---- What every function begins with -----------------------------------------------------------
 
+// True while this thread runs the trainer's log sink.
+static _Thread_local bool session_in_sink;
+
+int session_check_sink(void)
+{
+    return !session_in_sink
+               ? 0
+               : error_set(LOCKSTEP_E_INVALID,
+                           "the log sink (config.log) called the library, which it must not do: "
+                           "keep the line there, and call the library after the sink has returned");
+}
+
 int session_check_handle(struct lockstep_session *session)
 {
+    const int status = session_check_sink();
+    if (status < 0)
+        return status;
     error_of(NULL);
     if (fork_in_child())
         return error_set(LOCKSTEP_E_FORKED,
@@ -195,7 +210,9 @@ static void session_log(void *context, enum log_level level, const char *line, s
 {
     const struct config *config = context;
     (void)size;
+    session_in_sink = true;
     config->log(config->log_context, (lockstep_log_level)level, line);
+    session_in_sink = false;
 }
 
 static void session_free(struct lockstep_session *session)
@@ -560,6 +577,9 @@ int lockstep_open(const struct lockstep_config *config, lockstep_session **sessi
     if (!session)
         return error_set(LOCKSTEP_E_INVALID, "session is NULL: nowhere to put the handle");
     *session = NULL;
+    status = session_check_sink();
+    if (status < 0)
+        return status;
     error_of(NULL);
     resolved = calloc(1, sizeof(*resolved));
     if (!resolved)
@@ -613,9 +633,24 @@ int session_abort(struct lockstep_session *session, int status, const char *reas
     return 0;
 }
 
+// The session is freed, so no other thread may wait inside it.
+static int session_check_waits(struct lockstep_session *session)
+{
+    mutex_lock(&session->mutex);
+    const bool waits = session->blocked_threads > 0;
+    mutex_unlock(&session->mutex);
+    return !waits ? 0
+                  : error_set(LOCKSTEP_E_INVALID,
+                              "lockstep_close: another thread waits inside a function of this "
+                              "session: call lockstep_close when that function has returned "
+                              "(lockstep_abort ends its wait)");
+}
+
 int lockstep_close(lockstep_session *session)
 {
-    const int status = session_check_handle(session);
+    int status = session_check_handle(session);
+    if (status == 0)
+        status = session_check_waits(session);
     if (status < 0)
         return status;
     handle_remove(session);
