@@ -37,7 +37,8 @@
  * failures that are particular to it; LOCKSTEP_E_INVALID (a NULL or foreign handle, a wrong
  * argument) and LOCKSTEP_E_FORKED are possible everywhere and not repeated.
  *
- * One trainer thread makes the calls of a session, except where Threads says otherwise.
+ * One trainer thread makes the calls of a session, except where Threads says otherwise. A signal
+ * handler makes none.
  *
  * Environment: LOCKSTEP_COORDINATOR, _JOB, _WORLD_SIZE, _WORLD_MIN, _WORLD_MAX, _WORLD_WINDOW_MS,
  * _RANK_HINT, _ADVERTISE, _DATA_PORTS, _OPEN_TIMEOUT_MS, _LOG, _ENGINE_CPUS, _ENGINE_NICE,

@@ -17,6 +17,7 @@ static const uint64_t sizes[] = {10, 20};
 struct lie {
     const char *text;
     bool in_step; // The first one, which is learned.
+    bool planned; // The second one, which has a plan.
     bool forming; // Told as if the world had not formed yet.
     struct down_message message;
 };
@@ -42,6 +43,10 @@ static const struct lie lies[] = {
     {.text = "gave up a call of this rank, which gives up none",
      .in_step = true,
      .message = {.kind = DOWN_GRANT, .u.grant = {.step = 1, .forced = true}}},
+    {.text = "an impossible layout",
+     .planned = true,
+     .message = {.kind = DOWN_LAYOUT_PART,
+                 .u.layout_part = {.total = 4, .count = 4, .words = {1, 2, 1, 0}}}},
     {.text = "a tuning that this world cannot run",
      .forming = true,
      .message = {.kind = DOWN_TUNING, .u.tuning = {.wish = ALGORITHM_SHARED}}},
@@ -67,7 +72,9 @@ static void body(struct rank *rank)
     int status = 0;
     trainer_make(rank, &shape, 0, &module);
     RANK_OK(rank, lockstep_start(rank->session));
-    if (lie->in_step)
+    if (lie->planned)
+        trainer_step_known(rank, &module, 1);
+    if (lie->in_step || lie->planned)
         RANK_OK(rank, lockstep_step_begin(rank->session, NULL, NULL));
     rank_meet(rank);
     if (rank->rank == 0) {

@@ -11,6 +11,7 @@
 #include "worker/session/session.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -1287,6 +1288,38 @@ static void a_log_sink_may_not_call_on_the_engines_thread(void **state)
     OK(lockstep_close(calls.handles[SESSION]));
 }
 
+static lockstep_session *interrupted;
+static atomic_uint passed; // Functions that did not refuse the handler.
+
+static void call_from_handler(int number)
+{
+    (void)number;
+    for (size_t i = 0; i < USES; i++) {
+        if (uses[i].handle == SESSION &&
+            (uses[i].use(interrupted) != LOCKSTEP_E_INVALID ||
+             !strstr(lockstep_error_text(), "a signal handler called the library")))
+            atomic_fetch_add(&passed, 1);
+    }
+}
+
+// The handler runs where the thread holds a mutex of the session.
+static void a_signal_handler_may_not_call_inside_a_call(void **state)
+{
+    const struct sigaction calls = {.sa_handler = call_from_handler};
+    struct sigaction before;
+    void *handles[HANDLES];
+    (void)state;
+    open_all(NULL, handles);
+    interrupted = handles[SESSION];
+    assert_int_equal(sigaction(SIGUSR1, &calls, &before), 0);
+    mutex_lock(&interrupted->mutex);
+    assert_int_equal(raise(SIGUSR1), 0);
+    mutex_unlock(&interrupted->mutex);
+    assert_int_equal(sigaction(SIGUSR1, &before, NULL), 0);
+    assert_int_equal(atomic_load(&passed), 0);
+    OK(lockstep_close(interrupted));
+}
+
 struct beside {
     atomic_bool refused; // The close.
 };
@@ -1552,6 +1585,7 @@ int main(void)
         cmocka_unit_test(a_hint_taken_twice),
         cmocka_unit_test(another_world_size),
         cmocka_unit_test(a_log_sink_may_not_call_on_the_engines_thread),
+        cmocka_unit_test(a_signal_handler_may_not_call_inside_a_call),
         cmocka_unit_test(a_close_beside_a_wait),
         cmocka_unit_test(a_forked_child_is_inert_over_tcp),
         cmocka_unit_test(a_forked_child_is_inert_over_loopback),

@@ -686,7 +686,9 @@ int lockstep_work_wait(lockstep_work *work, uint32_t timeout_ms)
         return error_set(LOCKSTEP_E_INVALID, !work ? "the work is NULL"
                                                    : "this is not work, or its session was "
                                                      "closed");
-    const int status = session_check_sink();
+    int status = session_check_sink();
+    if (status == 0)
+        status = session_check_interrupted(work->session);
     if (status < 0)
         return status;
     const struct visit visit =

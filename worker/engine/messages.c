@@ -168,10 +168,11 @@ static void engine_verified(struct lockstep_session *session)
 
 static void engine_layout_part(struct lockstep_session *session, const struct layout_part *part)
 {
-    // Outside a step modules belong to the trainer.
-    struct lockstep_module *module = session->order->open && part->module < session->module_count
-                                         ? session->modules[part->module]
-                                         : NULL;
+    // Outside a step modules belong to the trainer. Layouts change when a step has settled, and
+    // only of a learning step is nothing in flight then.
+    const bool expected = session->order->open && session->order->learning;
+    struct lockstep_module *module =
+        expected && part->module < session->module_count ? session->modules[part->module] : NULL;
     char text[LOCKSTEP_TEXT_BYTES] = "its parts do not fit";
     if (!module || part->total > module->word_capacity || part->first + part->count > part->total ||
         (part->first != 0 && part->first != module->next_words)) {

@@ -63,9 +63,21 @@ int session_check_sink(void)
                            "keep the line there, and call the library after the sink has returned");
 }
 
+int session_check_interrupted(const struct lockstep_session *session)
+{
+    if (!mutex_held(&session->mutex) && !mutex_held(&session->note_mutex) &&
+        !mutex_held(&session->places_mutex))
+        return 0;
+    error_of(NULL);
+    return error_set(LOCKSTEP_E_INVALID,
+                     "a signal handler called the library while its thread was inside a function "
+                     "of the same session: set a flag in the handler, and call the library after "
+                     "it has returned");
+}
+
 int session_check_handle(struct lockstep_session *session)
 {
-    const int status = session_check_sink();
+    int status = session_check_sink();
     if (status < 0)
         return status;
     error_of(NULL);
@@ -76,6 +88,9 @@ int session_check_handle(struct lockstep_session *session)
         return error_set(LOCKSTEP_E_INVALID, "the session is NULL");
     if (!handle_is(HANDLE_SESSION, session))
         return error_set(LOCKSTEP_E_INVALID, "this is not a session, or it was closed");
+    status = session_check_interrupted(session);
+    if (status < 0)
+        return status;
     error_of(session);
     threads_note(&session->callers);
     return 0;

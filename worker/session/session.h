@@ -618,6 +618,8 @@ int session_check(struct lockstep_session *session);
 int session_check_handle(struct lockstep_session *session);
 // 0, or a failure: the thread is in the trainer's log sink. Any thread.
 int session_check_sink(void);
+// 0, or a failure: the thread holds a mutex of the session, so a signal has interrupted it there.
+int session_check_interrupted(const struct lockstep_session *session);
 // Puts a command into the inbox and wakes the driver. Any thread. A full inbox fails the session.
 void session_post(struct lockstep_session *session, struct command command);
 // Frees what a command was given, if anything: it was carried out, or never will be.
