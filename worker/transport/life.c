@@ -19,6 +19,7 @@
 #include "worker/transport/form.h"
 #include "worker/transport/host/host.h"
 #include "worker/transport/measure.h"
+#include "worker/transport/ring/schedule.h"
 #include "worker/transport/wait.h"
 
 #include <assert.h>
@@ -92,6 +93,7 @@ static uint32_t transport_processors(void)
 static void transport_init(struct transport *transport, const struct transport_config *config)
 {
     transport->kind = config->kind;
+    transport->ways = &transport_ways;
     transport->torn_bytes = config->kind == TRANSPORT_LOOPBACK ? config->torn_bytes : 0;
     transport->processors = transport_processors();
     transport->given_latency_ns = config->latency_ns;
@@ -119,7 +121,7 @@ static void transport_init(struct transport *transport, const struct transport_c
     scratch_init(&transport->chunks, LOCKSTEP_FRAME_BYTES);
     scratch_init(&transport->frames, sizeof(struct out_frame));
     scratch_init(&transport->heads, LOCKSTEP_FRAME_HEADER_BYTES + LOCKSTEP_USED_BYTES);
-    scratch_init(&transport->flow_pool, sizeof(struct flow));
+    scratch_init(&transport->flow_pool, sizeof(struct flow) + transport_room());
     scratch_init(&transport->parkings, sizeof(struct parking));
     scratch_init(&transport->wave_blocks, sizeof(struct wave_block));
     scratch_init(&transport->notes, LOCKSTEP_NOTE_BYTES);

@@ -38,6 +38,35 @@
 #define TRANSPORT_READS 4 // Of one link, before the others have their turn.
 #define TRANSPORT_CHECK_MS 1000 // Between looks at silent hosts.
 
+// ---- ways of reducing ---------------------------------------------------------------------------
+
+const struct ways transport_ways = {
+    .of_algorithm =
+        {
+            [ALGORITHM_RING] = &ring_way,
+            [ALGORITHM_DOUBLING] = &pair_way,
+            [ALGORITHM_HALVING] = &pair_way,
+            [ALGORITHM_SHARED] = &host_way,
+            [ALGORITHM_TWO_LEVEL] = &host_way,
+        },
+    .of_frame =
+        {
+            [FRAME_REDUCE] = &ring_way,
+            [FRAME_GATHER] = &ring_way,
+            [FRAME_BROADCAST] = &ring_way,
+            [FRAME_PAIR] = &pair_way,
+        },
+    .all = {&pair_way, &ring_way, &host_way},
+};
+
+size_t transport_room(void)
+{
+    size_t most = 0;
+    for (const struct way *const *way = transport_ways.all; *way; way++)
+        most = (*way)->room_bytes > most ? (*way)->room_bytes : most;
+    return most;
+}
+
 // ---- frames -------------------------------------------------------------------------------------
 
 struct out_frame *transport_frame(struct transport *transport, const struct frame_header *header)
@@ -63,12 +92,8 @@ struct out_frame *transport_frame(struct transport *transport, const struct fram
 static void transport_sent(struct stream *stream, struct out_frame *frame, bool dropped)
 {
     struct transport *transport = ((struct peer_link *)stream->context)->transport;
-    if (frame->flow && frame->flow->algorithm == ALGORITHM_RING) {
-        flow_sent(transport, frame, dropped);
-        return;
-    }
     if (frame->flow) {
-        pair_sent(transport, frame, dropped);
+        frame->flow->way->sent(transport, frame, dropped);
         return;
     }
     if (frame->block)
@@ -120,11 +145,10 @@ static const char *transport_begin(struct stream *stream)
     case FRAME_REDUCE:
     case FRAME_GATHER:
     case FRAME_BROADCAST:
-        return flow_begin(peer, stream);
+    case FRAME_PAIR:
+        return peer->transport->ways->of_frame[header->kind]->begin(peer, stream);
     case FRAME_WAVE:
         return wave_begin(peer, stream);
-    case FRAME_PAIR:
-        return pair_begin(peer, stream);
     case FRAME_MEASURE:
         return measure_frame_begins(peer, stream);
     case FRAME_LEAVE:

@@ -77,6 +77,10 @@ void transport_lose(struct peer_link *peer, const char *text);
 void transport_lose_impossible(struct peer_link *peer, const char *text);
 // An urgent frame without block; NULL when memory is short.
 struct out_frame *transport_frame(struct transport *transport, const struct frame_header *header);
+// The table of ways that flows are handed.
+extern const struct ways transport_ways;
+// Bytes behind a struct flow: as many as any way keeps there.
+size_t transport_room(void);
 // Whether something launched or joined here waits for a frame of that peer, or to it.
 bool transport_needs(struct transport *transport, const struct peer_link *peer);
 

@@ -2,8 +2,8 @@
 //
 // Collectives in flight: each is a flow from the first that is heard of it, of a peer or of this
 // rank, until it is done here. How one is found, begins by its algorithm, ends, and how it is seen
-// that ranks disagree about it. What its frames do is in worker/transport/ring/ring.c,
-// worker/transport/pair/pair.c and worker/transport/host/host.c. Engine thread.
+// that ranks disagree about it. What its frames do is in the way of reducing that it
+// was launched with: way.h. Engine thread.
 
 #include "worker/transport/flow/flow.h"
 
@@ -12,9 +12,6 @@
 #include "worker/transport/flow/flows.h"
 #include "worker/transport/flow/park.h"
 #include "worker/transport/flow/reduce.h"
-#include "worker/transport/host/host.h"
-#include "worker/transport/pair/pair.h"
-#include "worker/transport/ring/ring.h"
 #include "worker/transport/transport.h"
 
 #include <assert.h>
@@ -45,7 +42,7 @@ static struct flow *flow_make(struct transport *transport, const struct collecti
     struct flow *flow = scratch_get(&transport->flow_pool);
     if (!flow)
         return NULL;
-    memset(flow, 0, offsetof(struct flow, stripes));
+    memset(flow, 0, sizeof(*flow));
     flow->tag = *tag;
     list_init(&flow->turn);
     list_init(&flow->feed);
@@ -86,10 +83,7 @@ struct flow *flow_of(struct peer_link *peer, const struct frame_header *header, 
 void flow_give(const struct peer_link *peer, struct flow *flow, const struct frame_header *header,
                void *block)
 {
-    if (header->kind == FRAME_PAIR)
-        pair_take(peer, flow, header, block);
-    else
-        flow_take(peer->transport, flow, header, block);
+    flow->way->take(peer, flow, header, block);
 }
 
 const char *flow_end(struct peer_link *peer, struct stream *stream)
@@ -105,6 +99,24 @@ const char *flow_end(struct peer_link *peer, struct stream *stream)
     else if (stream->block)
         scratch_put(&peer->transport->chunks, stream->block);
     return NULL;
+}
+
+const char *flow_credit(struct peer_link *peer, const struct frame_header *header)
+{
+    const struct way *const *of_frame = peer->transport->ways->of_frame;
+    const bool pairs = header->part == FRAME_CREDIT_PAIR;
+    return of_frame[pairs ? FRAME_PAIR : FRAME_REDUCE]->credit(peer, header);
+}
+
+// Ways are fed one behind the other; collectives of one way in the order of their launch.
+bool flow_feed(struct transport *transport)
+{
+    bool any = false;
+    for (const struct way *const *way = transport->ways->all; *way; way++) {
+        if ((*way)->feed && (*way)->feed(transport))
+            any = true;
+    }
+    return any;
 }
 
 // ---- disagreement -------------------------------------------------------------------------------
@@ -166,6 +178,8 @@ static void flow_launch_on(struct transport *transport, struct collective *colle
     // Weights and used bits travel between hosts beside elements: without these the ring has them.
     if (flow->algorithm == ALGORITHM_TWO_LEVEL && collective->elements == 0)
         flow->algorithm = ALGORITHM_RING;
+    flow->way = transport->ways->of_algorithm[flow->algorithm];
+    flow->group = group;
     flow_formats(flow);
     const uint64_t sum = extent_map_init(&flow->map, collective->extents, collective->extent_count,
                                          (uint32_t)dtype_size(collective->dtype));
@@ -176,19 +190,7 @@ static void flow_launch_on(struct transport *transport, struct collective *colle
         return;
     }
     list_push_back(&transport->active, &flow->turn);
-    switch (flow->algorithm) {
-    case ALGORITHM_RING:
-        flow_launch_ring(transport, flow, group);
-        break;
-    case ALGORITHM_DOUBLING:
-    case ALGORITHM_HALVING:
-        pair_launch(transport, flow);
-        break;
-    case ALGORITHM_SHARED:
-    case ALGORITHM_TWO_LEVEL:
-        shared_launch(transport, flow);
-        break;
-    }
+    flow->way->launch(transport, flow);
 }
 
 void flow_launch(struct transport *transport, struct collective *collective)
@@ -205,25 +207,15 @@ bool flow_follows(const struct transport *transport, const struct collective *co
 {
     if (transport->world.world_size == 1 || collective->elements == 0)
         return false;
-    switch (collective->algorithm) {
-    case ALGORITHM_RING:
-        return !flow_is_eager(transport, collective);
-    case ALGORITHM_SHARED:
-    case ALGORITHM_TWO_LEVEL:
-        return shared_follows(collective);
-    case ALGORITHM_DOUBLING:
-    case ALGORITHM_HALVING:
-        break;
-    }
-    return false;
+    const struct way *way = transport->ways->of_algorithm[collective->algorithm];
+    return way->follows && way->follows(transport, collective);
 }
 
 void flow_landed(struct transport *transport, const struct collective *collective)
 {
     struct flow *flow = collective->state;
-    // Pieces are looked at by shared_work.
-    if (flow && flow->algorithm == ALGORITHM_RING && !flow->mismatched)
-        flow_pump(transport, flow);
+    if (flow && flow->way->landed && !flow->mismatched)
+        flow->way->landed(transport, flow);
 }
 
 uint64_t flow_final_elements(const struct collective *collective)
@@ -262,7 +254,8 @@ struct collective *flow_next_done(struct transport *transport)
         return NULL;
     struct flow *flow = list_entry(node, struct flow, turn);
     struct collective *collective = flow->collective;
-    if (local || (!flow->ring.reduces && flow->ring.rank == flow->ring.root))
+    if (local ||
+        (collective->kind == COLLECTIVE_BROADCAST && collective->root == transport->world.rank))
         reduce_local(collective, flow->map.element_bytes);
     collective->state = NULL;
     flow_free(transport, flow);
@@ -283,18 +276,12 @@ struct flow *flow_next_mismatch(struct transport *transport)
 
 bool flow_needs(struct transport *transport, const struct peer_link *peer)
 {
-    list_for_each (node, &transport->active) {
-        const struct flow *flow = list_entry(node, struct flow, turn);
-        if (flow->algorithm != ALGORITHM_RING)
-            continue;
-        if (peer == flow->group->predecessor && flow->receives_left > 0)
-            return true;
-        if (peer == flow->group->successor && flow->sends_left > 0)
+    for (const struct way *const *way = transport->ways->all; *way; way++) {
+        if ((*way)->needs(transport, peer))
             return true;
     }
-    return pair_needs(transport, peer) || shared_needs(transport, peer) ||
-           (!list_empty(&transport->mismatched) &&
-            (peer == transport->ring.predecessor || peer == transport->ring.successor));
+    return !list_empty(&transport->mismatched) &&
+           (peer == transport->ring.predecessor || peer == transport->ring.successor);
 }
 
 void flow_forget(struct transport *transport)
@@ -307,8 +294,10 @@ void flow_forget(struct transport *transport)
         }
         list_init(&transport->flows[i]);
     }
-    pair_forget(transport);
-    shared_forget(transport);
+    for (const struct way *const *way = transport->ways->all; *way; way++) {
+        if ((*way)->forget)
+            (*way)->forget(transport);
+    }
     list_init(&transport->active);
     list_init(&transport->feed);
     list_init(&transport->local);

@@ -33,6 +33,10 @@ void flow_launch_between_hosts(struct transport *transport, struct collective *c
 void flow_mismatch(struct transport *transport, struct flow *flow, uint32_t rank, const char *text);
 // The collective of a frame, made if this is the first that is heard of it. NULL; *text: why not.
 struct flow *flow_of(struct peer_link *peer, const struct frame_header *header, const char **text);
+// A CREDIT frame: the peer has room for more. NULL, or what is impossible about it.
+const char *flow_credit(struct peer_link *peer, const struct frame_header *header);
+// Starts what the links have room for. True if it started anything.
+bool flow_feed(struct transport *transport);
 // A frame of a collective is whole, of whichever algorithm. NULL, or what is impossible about it.
 const char *flow_end(struct peer_link *peer, struct stream *stream);
 // Does what its algorithm does with such a frame, which may arrive; see flow_take.

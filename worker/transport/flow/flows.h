@@ -21,7 +21,7 @@
 #include "worker/memory/scratch.h"
 #include "worker/memory/units.h"
 #include "worker/transport/device/devices.h"
-#include "worker/transport/ring/schedule.h"
+#include "worker/transport/flow/way.h"
 #include "worker/transport/transport.h"
 
 #include <stdatomic.h>
@@ -138,13 +138,6 @@ struct ring_group {
     struct peer_link *successor;
 };
 
-struct stripe {
-    uint32_t receives_left;
-    uint32_t sends_left;
-    uint64_t reduced[TRANSPORT_OWNER_WORDS]; // By owner: its reduce frame has begun to arrive.
-    uint64_t gathered[TRANSPORT_OWNER_WORDS];
-};
-
 // One collective, or what is known of one that is not launched here yet.
 struct flow {
     struct list bucket; // In transport.flows.
@@ -156,21 +149,17 @@ struct flow {
     struct list feed; // In transport.feed while stripes are to be started.
     struct list held; // Frames that wait for the successor's credit.
     enum plan_algorithm algorithm; // ALGORITHM_RING until it is launched.
-    void *part; // What another algorithm than the ring keeps. Its own; NULL otherwise.
+    const struct way *way; // Of the algorithm. NULL until it is launched.
+    void *part; // What the way keeps of it. The way's own; NULL otherwise.
     const struct ring_group *group; // The ring that it runs on; set at the launch.
     struct peer_link *before; // Its predecessor and successor; before the launch, those that have
     struct peer_link *behind; // taken these places for themselves. NULL: nobody yet.
-    struct ring ring; // Its elements are the largest that travel.
     struct extent_map map;
     enum dtype partial; // In reduce frames.
     enum dtype final; // In gather frames, and those of a broadcast.
     uint64_t receives_left;
     uint64_t sends_left;
-    uint64_t base; // Stripes below are complete here.
-    uint64_t opened; // Stripes below may be received: base + window at most.
-    uint64_t started; // Stripes below have sent their first frame, if they have one.
     uint64_t granted; // Stripes below may be sent: the successor said so.
-    uint64_t credited; // What the predecessor was told of `opened`.
     uint64_t granted_signature; // Of the early credit.
     uint64_t final_elements; // From the first: all of them are final in user memory, and stay.
     uint32_t
@@ -183,7 +172,7 @@ struct flow {
     bool mismatch_reported;
     uint32_t mismatch_rank;
     char mismatch_text[TRANSPORT_TEXT_BYTES];
-    struct stripe stripes[LOCKSTEP_STRIPES_IN_FLIGHT]; // By index modulo the window.
+    _Alignas(8) uint8_t room[]; // Of the way: way.h.
 };
 
 // ---- waves --------------------------------------------------------------------------------------
@@ -288,6 +277,7 @@ enum naming_stage {
 struct transport {
     // set at open, then constant
     enum transport_kind kind;
+    const struct ways *ways; // The ways of reducing.
     uint32_t torn_bytes;
     uint32_t processors;
     uint64_t given_latency_ns; // 0: links are measured.
@@ -395,11 +385,6 @@ static inline uint64_t flow_landed_elements(const struct flow *flow)
 {
     const struct collective *collective = flow->collective;
     return collective->landed ? *collective->landed : collective->elements;
-}
-static inline bool flow_is_pair(const struct flow *flow)
-{
-    return flow->collective &&
-           (flow->algorithm == ALGORITHM_DOUBLING || flow->algorithm == ALGORITHM_HALVING);
 }
 
 // ---- worker/transport/ring/ring.c ---------------------------------------------------------------

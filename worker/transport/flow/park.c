@@ -9,8 +9,6 @@
 
 #include "worker/transport/flow/flow.h"
 #include "worker/transport/flow/flows.h"
-#include "worker/transport/pair/pair.h"
-#include "worker/transport/ring/ring.h"
 #include "worker/transport/transport.h"
 
 #include <assert.h>
@@ -89,11 +87,6 @@ const char *park_begin(struct peer_link *peer, struct flow *flow, struct stream 
     return NULL;
 }
 
-bool park_is_of(const struct flow *flow, enum frame_kind kind)
-{
-    return kind == FRAME_PAIR ? flow_is_pair(flow) : flow->group != NULL;
-}
-
 // Takes one frame as if it arrived now. NULL, or what is impossible about it.
 static const char *park_take(struct transport *transport, struct flow *flow,
                              const struct parking *parking, const struct parked_frame *parked)
@@ -103,7 +96,7 @@ static const char *park_take(struct transport *transport, struct flow *flow,
     void *block = NULL;
     if (flow->mismatched)
         return NULL;
-    if (!park_is_of(flow, header->kind)) {
+    if (flow->way != transport->ways->of_frame[header->kind]) {
         flow_mismatch(transport, flow, parking->peer->rank, flow_algorithm_text);
         return NULL;
     }
@@ -111,8 +104,7 @@ static const char *park_take(struct transport *transport, struct flow *flow,
         flow_mismatch(transport, flow, parking->peer->rank, flow_signature_text);
         return NULL;
     }
-    const char *text = header->kind == FRAME_PAIR ? pair_unpark(parking->peer, flow, header, used)
-                                                  : flow_unpark(flow, header, used);
+    const char *text = flow->way->unpark(parking->peer, flow, header, used);
     if (text)
         return text;
     if (header->payload_bytes > 0) {

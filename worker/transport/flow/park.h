@@ -5,10 +5,6 @@
 #ifndef WORKER_TRANSPORT_FLOW_PARK_H
 #define WORKER_TRANSPORT_FLOW_PARK_H
 
-#include "protos/frame.h"
-
-#include <stdbool.h>
-
 struct flow;
 struct peer_link;
 struct stream;
@@ -20,7 +16,5 @@ const char *park_begin(struct peer_link *peer, struct flow *flow, struct stream 
 const char *park_end(struct peer_link *peer, struct flow *flow, struct stream *stream);
 // After the launch: takes what is parked. Whoever has parked what is impossible is lost.
 void park_catch_up(struct transport *transport, struct flow *flow);
-// Whether frames of this kind are for the algorithm that the flow was launched with.
-bool park_is_of(const struct flow *flow, enum frame_kind kind);
 
 #endif

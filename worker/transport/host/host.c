@@ -321,7 +321,7 @@ uint64_t shared_deadline(const struct transport *transport)
     return shared && !shared->settled ? shared->deadline_ms : UINT64_MAX;
 }
 
-void shared_forget(struct transport *transport)
+static void shared_forget(struct transport *transport)
 {
     struct shared *shared = transport->shared;
     if (!shared)
@@ -416,19 +416,17 @@ static bool shared_join(struct shared *shared, struct flow *flow)
 }
 
 // Payloads of shots are taken at the launch.
-bool shared_follows(const struct collective *collective)
+static bool shared_follows(const struct transport *transport, const struct collective *collective)
 {
+    (void)transport;
     return collective->elements * dtype_size(collective->dtype) > BOARD_SHOT_BYTES;
 }
 
-void shared_launch(struct transport *transport, struct flow *flow)
+static void shared_launch(struct transport *transport, struct flow *flow)
 {
     struct shared *shared = transport->shared;
     const struct collective *collective = flow->collective;
     assert(shared && shared->stands);
-    flow->ring.reduces = collective->kind == COLLECTIVE_ALLREDUCE;
-    flow->ring.rank = transport->world.rank;
-    flow->ring.root = collective->root;
     flow->receives_left = 1; // The run.
     flow->final = collective->dtype; // Rounded results are as wide as memory.
     flow_meet_others(transport, flow);
@@ -711,7 +709,7 @@ bool shared_pending(const struct transport *transport)
 
 // A mate has done all runs of which it may forget its part. What is on the board of those outlives
 // it.
-bool shared_needs(struct transport *transport, const struct peer_link *peer)
+static bool shared_needs(struct transport *transport, const struct peer_link *peer)
 {
     struct shared *shared = transport->shared;
     uint64_t done = UINT64_MAX;
@@ -737,3 +735,10 @@ bool shared_needs(struct transport *transport, const struct peer_link *peer)
     }
     return false;
 }
+
+const struct way host_way = {
+    .launch = shared_launch,
+    .follows = shared_follows,
+    .needs = shared_needs,
+    .forget = shared_forget,
+};

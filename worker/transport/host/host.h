@@ -213,15 +213,11 @@ bool shared_settled(const struct transport *transport);
 bool shared_stands(const struct transport *transport);
 // When shared_work has to be called for that; UINT64_MAX: never.
 uint64_t shared_deadline(const struct transport *transport);
-void shared_launch(struct transport *transport, struct flow *flow);
-// Whether it runs by pieces, so that each can wait for what has landed.
-bool shared_follows(const struct collective *collective);
 // Does what can be done now, without waiting. Whether it did anything.
 bool shared_work(struct transport *transport);
 // Whether shared_work would do something. No system call.
 bool shared_pending(const struct transport *transport);
-bool shared_needs(struct transport *transport, const struct peer_link *peer);
-// Nothing of this rank's memory is touched by a mate any more when it returns.
-void shared_forget(struct transport *transport);
+// Collectives in memory of one host, as a way of reducing; two levels, too.
+extern const struct way host_way;
 
 #endif

@@ -120,7 +120,7 @@ static bool pair_send(struct transport *transport, struct flow *flow, struct pai
     return true;
 }
 
-bool pair_feed(struct transport *transport)
+static bool pair_feed(struct transport *transport)
 {
     const bool queued = transport->pairs_queued;
     transport->pairs_queued = false;
@@ -251,7 +251,7 @@ static void pair_advance(struct transport *transport, struct flow *flow, uint64_
         pair_completed(transport, flow, run);
 }
 
-void pair_sent(struct transport *transport, struct out_frame *frame, bool dropped)
+static void pair_sent(struct transport *transport, struct out_frame *frame, bool dropped)
 {
     struct flow *flow = frame->flow;
     const uint64_t index = frame->stripe / PAIR_MAX_MOVES;
@@ -359,8 +359,8 @@ static const char *pair_target(struct transport *transport, struct flow *flow, u
     return NULL;
 }
 
-void pair_take(const struct peer_link *peer, struct flow *flow, const struct frame_header *header,
-               void *block)
+static void pair_take(const struct peer_link *peer, struct flow *flow,
+                      const struct frame_header *header, void *block)
 {
     const struct pair_run *run = flow->part;
     const uint32_t move = pair_expects(&run->pair, peer->rank, header->part);
@@ -370,7 +370,7 @@ void pair_take(const struct peer_link *peer, struct flow *flow, const struct fra
     pair_advance(peer->transport, flow, header->credit);
 }
 
-const char *pair_begin(struct peer_link *peer, struct stream *stream)
+static const char *pair_begin(struct peer_link *peer, struct stream *stream)
 {
     const char *text = NULL;
     uint32_t move = 0;
@@ -384,11 +384,11 @@ const char *pair_begin(struct peer_link *peer, struct stream *stream)
         return text;
     if (!flow->collective)
         return park_begin(peer, flow, stream);
-    if (!flow_is_pair(flow))
+    if (flow->way != &pair_way)
         flow_mismatch(peer->transport, flow, peer->rank, flow_algorithm_text);
     else if (stream->header.signature != flow->collective->signature)
         flow_mismatch(peer->transport, flow, peer->rank, flow_signature_text);
-    if (flow->mismatched || !flow_is_pair(flow))
+    if (flow->mismatched || flow->way != &pair_way)
         return NULL;
     text = pair_check(peer, flow, &stream->header, stream->used, &move);
     if (text)
@@ -397,8 +397,8 @@ const char *pair_begin(struct peer_link *peer, struct stream *stream)
     return pair_target(peer->transport, flow, move, stream);
 }
 
-const char *pair_unpark(const struct peer_link *peer, struct flow *flow,
-                        const struct frame_header *header, const uint8_t *used)
+static const char *pair_unpark(const struct peer_link *peer, struct flow *flow,
+                               const struct frame_header *header, const uint8_t *used)
 {
     const struct pair_run *run = flow->part;
     uint32_t move = 0;
@@ -436,7 +436,7 @@ static bool pair_meets(const struct pair_run *run, const struct peer_link *peer)
     return false;
 }
 
-const char *pair_credit(struct peer_link *peer, const struct frame_header *header)
+static const char *pair_credit(struct peer_link *peer, const struct frame_header *header)
 {
     struct transport *transport = peer->transport;
     const char *text = NULL;
@@ -447,12 +447,12 @@ const char *pair_credit(struct peer_link *peer, const struct frame_header *heade
         pair_credit_early(peer, flow, header);
         return NULL;
     }
-    if (!flow_is_pair(flow))
+    if (flow->way != &pair_way)
         flow_mismatch(transport, flow, peer->rank, flow_algorithm_text);
     else if (header->signature != flow->collective->signature)
         flow_mismatch(transport, flow, peer->rank, flow_signature_text);
     struct pair_run *run = flow->part;
-    if (flow->mismatched || !flow_is_pair(flow))
+    if (flow->mismatched || flow->way != &pair_way)
         return NULL;
     if (!run || run->pair.eager || !pair_meets(run, peer) || header->credit > run->pair.stripes ||
         header->credit <= run->granted[pair_index(peer)])
@@ -504,7 +504,7 @@ static void pair_catch_up(struct transport *transport, struct flow *flow, struct
     park_catch_up(transport, flow);
 }
 
-void pair_launch(struct transport *transport, struct flow *flow)
+static void pair_launch(struct transport *transport, struct flow *flow)
 {
     assert(flow->collective->kind == COLLECTIVE_ALLREDUCE);
     struct pair_run *run = scratch_get(&transport->pairs);
@@ -514,7 +514,6 @@ void pair_launch(struct transport *transport, struct flow *flow)
     }
     memset(run, 0, offsetof(struct pair_run, stripes));
     flow->part = run;
-    flow->ring.reduces = true;
     flow->receives_left = flow->sends_left = 1; // Until all is complete.
     pair_schedule(transport, flow, run);
     pair_open(transport, flow, run);
@@ -539,7 +538,7 @@ static bool pair_stripe_needs(const struct pair_run *run, const struct pair_stri
 static bool pair_flow_needs(const struct flow *flow, const struct peer_link *peer)
 {
     const struct pair_run *run = flow->part;
-    if (!flow_is_pair(flow) || !run || !pair_meets(run, peer))
+    if (flow->way != &pair_way || !run || !pair_meets(run, peer))
         return false;
     if (run->opened < run->pair.stripes || flow->mismatched)
         return true;
@@ -549,7 +548,7 @@ static bool pair_flow_needs(const struct flow *flow, const struct peer_link *pee
     return false;
 }
 
-bool pair_needs(struct transport *transport, const struct peer_link *peer)
+static bool pair_needs(struct transport *transport, const struct peer_link *peer)
 {
     list_for_each (node, &transport->active) {
         if (pair_flow_needs(list_entry(node, struct flow, turn), peer))
@@ -562,8 +561,20 @@ bool pair_needs(struct transport *transport, const struct peer_link *peer)
     return false;
 }
 
-void pair_forget(struct transport *transport)
+static void pair_forget(struct transport *transport)
 {
     transport->pairs_queued = false;
     scratch_reset(&transport->pairs);
 }
+
+const struct way pair_way = {
+    .launch = pair_launch,
+    .begin = pair_begin,
+    .take = pair_take,
+    .unpark = pair_unpark,
+    .credit = pair_credit,
+    .sent = pair_sent,
+    .feed = pair_feed,
+    .needs = pair_needs,
+    .forget = pair_forget,
+};

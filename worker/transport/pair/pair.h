@@ -10,12 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct frame_header;
-struct out_frame;
-struct stream;
-struct transport;
-
 #include "worker/transport/flow/flows.h"
+#include "worker/transport/flow/way.h"
 #include "worker/transport/pair/schedule.h"
 
 enum pair_value {
@@ -94,20 +90,6 @@ static inline enum dtype pair_dtype(const struct flow *flow, const struct pair_m
     return move->final ? flow->final : flow->partial;
 }
 
-void pair_launch(struct transport *transport, struct flow *flow);
-// As those of the ring.
-const char *pair_begin(struct peer_link *peer, struct stream *stream);
-void pair_take(const struct peer_link *peer, struct flow *flow, const struct frame_header *header,
-               void *block);
-const char *pair_unpark(const struct peer_link *peer, struct flow *flow,
-                        const struct frame_header *header, const uint8_t *used);
-// A CREDIT frame that is for frames of kind PAIR.
-const char *pair_credit(struct peer_link *peer, const struct frame_header *header);
-void pair_sent(struct transport *transport, struct out_frame *frame, bool dropped);
-// Whether frames were queued while the links were flushed.
-bool pair_feed(struct transport *transport);
-// Whether a launched one waits for a frame from or to that peer.
-bool pair_needs(struct transport *transport, const struct peer_link *peer);
-void pair_forget(struct transport *transport);
+extern const struct way pair_way;
 
 #endif

@@ -54,7 +54,7 @@
 #include "worker/transport/flow/flows.h"
 #include "worker/transport/flow/park.h"
 #include "worker/transport/flow/reduce.h"
-#include "worker/transport/pair/pair.h"
+#include "worker/transport/ring/schedule.h"
 #include "worker/transport/transport.h"
 
 #include <assert.h>
@@ -65,9 +65,31 @@
 
 static const char *flow_neighbour_text = "it runs this collective on another ring";
 
+struct stripe {
+    uint32_t receives_left;
+    uint32_t sends_left;
+    uint64_t reduced[TRANSPORT_OWNER_WORDS]; // By owner: its reduce frame has begun to arrive.
+    uint64_t gathered[TRANSPORT_OWNER_WORDS];
+};
+
+// What is kept of a launched collective: its flow's part.
+struct ring_run {
+    struct ring ring; // Its elements are the largest that travel.
+    uint64_t base; // Stripes below are complete here.
+    uint64_t opened; // Stripes below may be received: base + window at most.
+    uint64_t started; // Stripes below have sent their first frame, if they have one.
+    uint64_t credited; // What the predecessor was told of `opened`.
+    struct stripe stripes[LOCKSTEP_STRIPES_IN_FLIGHT]; // By index modulo the window.
+};
+
+static inline struct ring_run *ring_run(const struct flow *flow)
+{
+    return flow->part;
+}
+
 static struct stripe *flow_stripe(struct flow *flow, uint64_t stripe)
 {
-    return &flow->stripes[stripe % flow->ring.window];
+    return &ring_run(flow)->stripes[stripe % ring_run(flow)->ring.window];
 }
 
 static struct unit_range flow_units(const struct flow *flow, struct ring_span span)
@@ -83,7 +105,7 @@ static enum dtype flow_dtype(const struct flow *flow, enum frame_kind kind)
 
 static bool flow_is_mean(const struct flow *flow)
 {
-    return flow->ring.reduces && flow->collective->op == REDUCE_MEAN;
+    return ring_run(flow)->ring.reduces && flow->collective->op == REDUCE_MEAN;
 }
 
 // ---- sending ------------------------------------------------------------------------------------
@@ -146,7 +168,7 @@ static void flow_send(struct transport *transport, struct flow *flow,
     frame->buffer = message->block;
     if (frame->source == SOURCE_IN || frame->source == SOURCE_OUT)
         frame->cursor = extent_seek(&flow->map, message->span.first);
-    if (flow->ring.eager || message->stripe < flow->granted)
+    if (ring_run(flow)->ring.eager || message->stripe < flow->granted)
         stream_queue(&flow->group->successor->stream, frame);
     else
         list_push_back(&flow->held, &frame->queue);
@@ -157,15 +179,15 @@ static void flow_start(struct transport *transport, struct flow *flow, uint64_t 
 {
     const struct collective *collective = flow->collective;
     struct flow_message message = {.stripe = stripe, .source = SOURCE_IN};
-    if (!ring_first(&flow->ring, stripe, &message.owner))
+    if (!ring_first(&ring_run(flow)->ring, stripe, &message.owner))
         return;
-    message.span = ring_chunk(&flow->ring, stripe, message.owner);
-    message.kind = flow->ring.reduces ? FRAME_REDUCE : FRAME_BROADCAST;
+    message.span = ring_chunk(&ring_run(flow)->ring, stripe, message.owner);
+    message.kind = ring_run(flow)->ring.reduces ? FRAME_REDUCE : FRAME_BROADCAST;
     if (flow_is_mean(flow))
         message.weight = collective->weight;
-    if (flow->ring.reduces && flow_is_empty(flow, message.span)) {
+    if (ring_run(flow)->ring.reduces && flow_is_empty(flow, message.span)) {
         message.source = SOURCE_NONE;
-    } else if (flow->ring.reduces && !reduce_is_plain(flow)) {
+    } else if (ring_run(flow)->ring.reduces && !reduce_is_plain(flow)) {
         message.block = scratch_get(&transport->chunks);
         message.source = SOURCE_BUFFER;
         if (!message.block) {
@@ -180,9 +202,9 @@ static void flow_start(struct transport *transport, struct flow *flow, uint64_t 
 static void flow_stripe_open(struct flow *flow, uint64_t index)
 {
     struct stripe *stripe = flow_stripe(flow, index);
-    const size_t words = ((size_t)flow->ring.world + 63) / 64;
-    stripe->receives_left = ring_receives(&flow->ring, index);
-    stripe->sends_left = ring_sends(&flow->ring, index);
+    const size_t words = ((size_t)ring_run(flow)->ring.world + 63) / 64;
+    stripe->receives_left = ring_receives(&ring_run(flow)->ring, index);
+    stripe->sends_left = ring_sends(&ring_run(flow)->ring, index);
     memset(stripe->reduced, 0, words * sizeof(stripe->reduced[0]));
     memset(stripe->gathered, 0, words * sizeof(stripe->gathered[0]));
 }
@@ -190,40 +212,41 @@ static void flow_stripe_open(struct flow *flow, uint64_t index)
 // Tells the predecessor what is open here: the first time, then half a window at a time.
 static void flow_grant(struct transport *transport, struct flow *flow)
 {
-    const uint64_t news = flow->opened - flow->credited;
-    const uint64_t step = flow->ring.window / 2;
-    if (flow->ring.eager || news == 0 || ring_receives_total(&flow->ring) == 0)
+    const uint64_t news = ring_run(flow)->opened - ring_run(flow)->credited;
+    const uint64_t step = ring_run(flow)->ring.window / 2;
+    if (ring_run(flow)->ring.eager || news == 0 || ring_receives_total(&ring_run(flow)->ring) == 0)
         return;
-    if (flow->credited > flow->base && news < step && flow->opened < flow->ring.stripes)
+    if (ring_run(flow)->credited > ring_run(flow)->base && news < step &&
+        ring_run(flow)->opened < ring_run(flow)->ring.stripes)
         return;
     struct frame_header header = flow_header(transport, flow, FRAME_CREDIT);
-    header.credit = (uint32_t)flow->opened;
+    header.credit = (uint32_t)ring_run(flow)->opened;
     struct out_frame *frame = transport_frame(transport, &header);
     if (!frame) {
         transport_lose(flow->group->predecessor, transport_no_memory);
         return;
     }
-    flow->credited = flow->opened;
+    ring_run(flow)->credited = ring_run(flow)->opened;
     stream_queue(&flow->group->predecessor->stream, frame);
 }
 
 // First frames are made when the link is about to run dry, and not before: frames that other ranks
 // wait for are not behind them, and what was just received and added is sent while it is in the
 // cache. Collectives are fed in the order of their launch.
-bool flow_feed(struct transport *transport)
+static bool ring_feed(struct transport *transport)
 {
-    bool any = pair_feed(transport);
+    bool any = false;
     list_for_each_safe (node, &transport->feed) {
         struct flow *flow = list_entry(node, struct flow, feed);
-        uint64_t end = flow->opened;
-        if (!flow->ring.eager && flow->granted < end)
+        uint64_t end = ring_run(flow)->opened;
+        if (!ring_run(flow)->ring.eager && flow->granted < end)
             end = flow->granted;
-        while (flow->started < end &&
+        while (ring_run(flow)->started < end &&
                flow->group->successor->stream.queued_bytes < STREAM_CALL_BYTES) {
-            flow_start(transport, flow, flow->started++);
+            flow_start(transport, flow, ring_run(flow)->started++);
             any = true;
         }
-        if (flow->started == flow->ring.stripes)
+        if (ring_run(flow)->started == ring_run(flow)->ring.stripes)
             list_remove(&flow->feed);
     }
     return any;
@@ -233,42 +256,44 @@ bool flow_feed(struct transport *transport)
 static uint64_t flow_landed_stripes(const struct flow *flow)
 {
     const uint64_t landed = flow_landed_elements(flow);
-    return landed == flow->ring.elements ? flow->ring.stripes : landed / flow->ring.stripe_elements;
+    return landed == ring_run(flow)->ring.elements ? ring_run(flow)->ring.stripes
+                                                   : landed / ring_run(flow)->ring.stripe_elements;
 }
 
-void flow_pump(struct transport *transport, struct flow *flow)
+static void ring_pump(struct transport *transport, struct flow *flow)
 {
-    const struct ring *ring = &flow->ring;
+    const struct ring *ring = &ring_run(flow)->ring;
     const uint64_t landed = flow_landed_stripes(flow);
-    uint64_t limit = flow->base + ring->window;
+    uint64_t limit = ring_run(flow)->base + ring->window;
     if (limit > landed)
         limit = landed;
-    while (flow->opened < limit)
-        flow_stripe_open(flow, flow->opened++);
+    while (ring_run(flow)->opened < limit)
+        flow_stripe_open(flow, ring_run(flow)->opened++);
     flow_grant(transport, flow);
 }
 
 // After a frame of a stripe has arrived or was sent.
 static void flow_advance(struct transport *transport, struct flow *flow)
 {
-    const uint64_t before = flow->base;
-    while (flow->base < flow->opened) {
-        const struct stripe *stripe = flow_stripe(flow, flow->base);
+    const uint64_t before = ring_run(flow)->base;
+    while (ring_run(flow)->base < ring_run(flow)->opened) {
+        const struct stripe *stripe = flow_stripe(flow, ring_run(flow)->base);
         if (stripe->receives_left + stripe->sends_left > 0)
             break;
-        flow->base++;
+        ring_run(flow)->base++;
     }
-    const uint64_t final = flow->base * flow->ring.stripe_elements;
-    flow->final_elements = final < flow->ring.elements ? final : flow->ring.elements;
-    if (flow->base != before)
-        flow_pump(transport, flow);
+    const uint64_t final = ring_run(flow)->base * ring_run(flow)->ring.stripe_elements;
+    flow->final_elements =
+        final < ring_run(flow)->ring.elements ? final : ring_run(flow)->ring.elements;
+    if (ring_run(flow)->base != before)
+        ring_pump(transport, flow);
     if (flow->receives_left + flow->sends_left == 0 && !flow->mismatched) {
         list_remove(&flow->turn);
         list_push_back(&transport->done, &flow->turn);
     }
 }
 
-void flow_sent(struct transport *transport, struct out_frame *frame, bool dropped)
+static void ring_sent(struct transport *transport, struct out_frame *frame, bool dropped)
 {
     struct flow *flow = frame->flow;
     const uint64_t stripe = frame->stripe;
@@ -332,7 +357,7 @@ static void flow_finish(struct transport *transport, struct flow *flow,
 static void flow_pass_empty(struct transport *transport, struct flow *flow,
                             const struct frame_header *header, struct ring_span span)
 {
-    const bool owner = header->chunk == flow->ring.rank;
+    const bool owner = header->chunk == ring_run(flow)->ring.rank;
     const struct flow_message message = {
         .kind = owner ? FRAME_GATHER : FRAME_REDUCE,
         .stripe = header->part,
@@ -348,7 +373,7 @@ static void flow_pass_empty(struct transport *transport, struct flow *flow,
 static void flow_reduced(struct transport *transport, struct flow *flow,
                          const struct frame_header *header, uint8_t *acc)
 {
-    const struct ring_span span = ring_chunk(&flow->ring, header->part, header->chunk);
+    const struct ring_span span = ring_chunk(&ring_run(flow)->ring, header->part, header->chunk);
     if (flow_is_empty(flow, span)) {
         flow_pass_empty(transport, flow, header, span);
         return;
@@ -361,7 +386,7 @@ static void flow_reduced(struct transport *transport, struct flow *flow,
         }
         memset(acc, 0, span.count * dtype_size(header->dtype));
     }
-    if (header->chunk == flow->ring.rank) {
+    if (header->chunk == ring_run(flow)->ring.rank) {
         flow_finish(transport, flow, header, span, acc);
         return;
     }
@@ -379,14 +404,14 @@ static void flow_reduced(struct transport *transport, struct flow *flow,
 static void flow_final(struct transport *transport, struct flow *flow,
                        const struct frame_header *header, uint8_t *block)
 {
-    const struct ring_span span = ring_chunk(&flow->ring, header->part, header->chunk);
+    const struct ring_span span = ring_chunk(&ring_run(flow)->ring, header->part, header->chunk);
     if (flow_is_mean(flow))
         flow->collective->weight_total = header->weight;
     if (block) {
         reduce_store(flow, span, block);
         transport->totals.bytes_copied += span.count * flow->map.element_bytes;
     }
-    if (ring_sends_gather(&flow->ring, header->chunk)) {
+    if (ring_sends_gather(&ring_run(flow)->ring, header->chunk)) {
         const struct flow_message message = {.kind = header->kind,
                                              .stripe = header->part,
                                              .owner = header->chunk,
@@ -402,9 +427,10 @@ static void flow_final(struct transport *transport, struct flow *flow,
     }
 }
 
-void flow_take(struct transport *transport, struct flow *flow, const struct frame_header *header,
-               void *block)
+static void ring_take(const struct peer_link *peer, struct flow *flow,
+                      const struct frame_header *header, void *block)
 {
+    struct transport *transport = peer->transport;
     flow->collective->last_received_us = clock_now_us();
     flow_stripe(flow, header->part)->receives_left--;
     flow->receives_left--;
@@ -430,7 +456,7 @@ static const char *flow_learn(struct flow *flow, const struct frame_header *head
 {
     uint64_t *known = flow->collective->used;
     const struct unit_range units =
-        flow_units(flow, ring_chunk(&flow->ring, header->part, header->chunk));
+        flow_units(flow, ring_chunk(&ring_run(flow)->ring, header->part, header->chunk));
     if (header->used_bytes != units_bytes(units.count))
         return "its used bits are not as many as the chunk's units";
     if (!units_are_clean(used, units.count))
@@ -445,7 +471,7 @@ static const char *flow_learn(struct flow *flow, const struct frame_header *head
 static uint64_t flow_payload(const struct flow *flow, const struct frame_header *header,
                              const uint8_t *used)
 {
-    const struct ring_span span = ring_chunk(&flow->ring, header->part, header->chunk);
+    const struct ring_span span = ring_chunk(&ring_run(flow)->ring, header->part, header->chunk);
     if (header->kind == FRAME_GATHER && flow_is_mean(flow) && header->weight == 0)
         return 0;
     if (header->kind != FRAME_BROADCAST && units_none(used, flow_units(flow, span).count))
@@ -457,16 +483,16 @@ static uint64_t flow_payload(const struct flow *flow, const struct frame_header 
 static const char *flow_check(struct flow *flow, const struct frame_header *header,
                               const uint8_t *used)
 {
-    const struct ring *ring = &flow->ring;
+    const struct ring *ring = &ring_run(flow)->ring;
     const bool reduce = header->kind == FRAME_REDUCE;
-    const uint64_t open = ring->eager ? flow->opened : flow->credited;
+    const uint64_t open = ring->eager ? ring_run(flow)->opened : ring_run(flow)->credited;
     if ((header->kind == FRAME_BROADCAST) == ring->reduces)
         return "it is of another kind of collective";
     if (header->weight > LOCKSTEP_MAX_WEIGHT_SUM)
         return "its weight is more than all ranks together can have";
     if (header->dtype != flow_dtype(flow, header->kind))
         return "its dtype is not the collective's";
-    if (header->part < flow->base || header->part >= open)
+    if (header->part < ring_run(flow)->base || header->part >= open)
         return "its stripe is not open";
     if (!ring_present(ring, header->part, header->chunk))
         return "its chunk does not exist";
@@ -492,7 +518,8 @@ static const char *flow_target(struct transport *transport, struct flow *flow,
     if (header->payload_bytes == 0)
         return NULL;
     if (header->kind != FRAME_REDUCE) {
-        const struct ring_span span = ring_chunk(&flow->ring, header->part, header->chunk);
+        const struct ring_span span =
+            ring_chunk(&ring_run(flow)->ring, header->part, header->chunk);
         stream->target.cursor = extent_seek(&flow->map, span.first);
         stream->target.kind = TARGET_OUT;
         if (flow_is_direct(flow, span))
@@ -504,9 +531,11 @@ static const char *flow_target(struct transport *transport, struct flow *flow,
     return stream->block ? NULL : transport_no_memory;
 }
 
-const char *flow_unpark(struct flow *flow, const struct frame_header *header, const uint8_t *used)
+static const char *ring_unpark(const struct peer_link *peer, struct flow *flow,
+                               const struct frame_header *header, const uint8_t *used)
 {
-    return flow->ring.eager ? flow_check(flow, header, used) : "it has no credit";
+    (void)peer;
+    return ring_run(flow)->ring.eager ? flow_check(flow, header, used) : "it has no credit";
 }
 
 // ---- frames -------------------------------------------------------------------------------------
@@ -521,7 +550,7 @@ static bool flow_is_from(struct peer_link *peer, const struct flow *flow,
     return *neighbour == peer;
 }
 
-const char *flow_begin(struct peer_link *peer, struct stream *stream)
+static const char *ring_begin(struct peer_link *peer, struct stream *stream)
 {
     struct transport *transport = peer->transport;
     const char *text = NULL;
@@ -533,7 +562,7 @@ const char *flow_begin(struct peer_link *peer, struct stream *stream)
     struct flow *flow = flow_of(peer, &stream->header, &text);
     if (!flow)
         return text;
-    if (flow->collective && !park_is_of(flow, stream->header.kind)) {
+    if (flow->collective && flow->way != &ring_way) {
         flow_mismatch(transport, flow, peer->rank, flow_algorithm_text);
         return NULL;
     }
@@ -556,7 +585,8 @@ const char *flow_begin(struct peer_link *peer, struct stream *stream)
 
 static const char *flow_granted(struct transport *transport, struct flow *flow, uint64_t granted)
 {
-    if (flow->ring.eager || granted > flow->ring.stripes || granted <= flow->granted)
+    if (ring_run(flow)->ring.eager || granted > ring_run(flow)->ring.stripes ||
+        granted <= flow->granted)
         return "its credit is not of this collective";
     flow->granted = granted;
     list_for_each_safe (node, &flow->held) {
@@ -566,22 +596,20 @@ static const char *flow_granted(struct transport *transport, struct flow *flow, 
         list_remove(&frame->queue);
         stream_queue(&flow->group->successor->stream, frame);
     }
-    flow_pump(transport, flow);
+    ring_pump(transport, flow);
     return NULL;
 }
 
-const char *flow_credit(struct peer_link *peer, const struct frame_header *header)
+static const char *ring_credit(struct peer_link *peer, const struct frame_header *header)
 {
     struct transport *transport = peer->transport;
     const char *text = NULL;
-    if (header->part == FRAME_CREDIT_PAIR)
-        return pair_credit(peer, header);
     if (peer != transport->ring.successor && peer != transport->hosts.successor)
         return "it does not come from the ring successor";
     struct flow *flow = flow_of(peer, header, &text);
     if (!flow)
         return text;
-    if (flow->collective && !flow->group) {
+    if (flow->collective && flow->way != &ring_way) {
         flow_mismatch(transport, flow, peer->rank, flow_algorithm_text);
         return NULL;
     }
@@ -638,9 +666,9 @@ static uint32_t flow_element(enum dtype partial, enum dtype final)
 static void flow_ring(const struct transport *transport, struct flow *flow)
 {
     flow_cut(transport, flow->collective, flow->group, flow_element(flow->partial, flow->final),
-             &flow->ring);
-    flow->receives_left = ring_receives_total(&flow->ring);
-    flow->sends_left = ring_sends_total(&flow->ring);
+             &ring_run(flow)->ring);
+    flow->receives_left = ring_receives_total(&ring_run(flow)->ring);
+    flow->sends_left = ring_sends_total(&ring_run(flow)->ring);
 }
 
 // Whether those that have spoken of it before the launch are its neighbours; they are from now on.
@@ -678,20 +706,49 @@ static void flow_catch_up(struct transport *transport, struct flow *flow)
     park_catch_up(transport, flow);
 }
 
-void flow_launch_ring(struct transport *transport, struct flow *flow,
-                      const struct ring_group *group)
+static void ring_launch(struct transport *transport, struct flow *flow)
 {
-    flow->group = group;
+    flow->part = flow->room;
+    memset(flow->part, 0, offsetof(struct ring_run, stripes));
     flow_ring(transport, flow);
     list_push_back(&transport->feed, &flow->feed);
-    flow_pump(transport, flow);
+    ring_pump(transport, flow);
     flow_catch_up(transport, flow);
 }
 
-bool flow_is_eager(const struct transport *transport, const struct collective *collective)
+// A small collective may be sent to this rank before it takes part, and is in one piece anyway.
+static bool ring_follows(const struct transport *transport, const struct collective *collective)
 {
     struct ring ring;
     flow_cut(transport, collective, &transport->ring,
              flow_element(flow_partial(collective), flow_final_dtype(collective)), &ring);
-    return ring.eager;
+    return !ring.eager;
 }
+
+static bool ring_needs(struct transport *transport, const struct peer_link *peer)
+{
+    list_for_each (node, &transport->active) {
+        const struct flow *flow = list_entry(node, struct flow, turn);
+        if (flow->way != &ring_way)
+            continue;
+        if (peer == flow->group->predecessor && flow->receives_left > 0)
+            return true;
+        if (peer == flow->group->successor && flow->sends_left > 0)
+            return true;
+    }
+    return false;
+}
+
+const struct way ring_way = {
+    .room_bytes = sizeof(struct ring_run),
+    .launch = ring_launch,
+    .follows = ring_follows,
+    .landed = ring_pump,
+    .begin = ring_begin,
+    .take = ring_take,
+    .unpark = ring_unpark,
+    .credit = ring_credit,
+    .sent = ring_sent,
+    .feed = ring_feed,
+    .needs = ring_needs,
+};
