@@ -137,7 +137,7 @@ static void job_spans(struct spans *spans, struct job *job)
     HOLE(&holes, job->modules);
     HOLE(&holes, job->messages_total);
     HOLE(&holes, job->dropped_total);
-    HOLE_BEHIND(&holes, job->halt_text, strlen(job->halt_text) + 1);
+    HOLE_BEHIND(&holes, job->halt.text, strlen(job->halt.text) + 1);
     HOLE(&holes, job->difference);
     HOLE(&holes, job->stall);
     HOLE(&holes, job->rates);
