@@ -230,7 +230,7 @@ static void moved_within_the_step(const struct setting *setting)
 
 static void many_body(struct rank *rank)
 {
-    static uint64_t sizes[MANY];
+    uint64_t sizes[MANY];
     struct module_shape shape = {.name = "net", .count = MANY, .elements = sizes};
     struct trained_module module;
     float *places = calloc(MANY + 1, sizeof(*places));
@@ -261,6 +261,7 @@ static void many_body(struct rank *rank)
         trainer_end(rank);
         trainer_expect_mean(rank, &module, atomic_load(&rank->step), NULL);
     }
+    trainer_free(&module);
     free(places);
 }
 
