@@ -1,72 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// lockstep, the command line tool: finds the subcommand and hands over. What a subcommand does is
-// in the file of its name. Main thread.
+// lockstep, the command line tool: finds the subcommand and calls it. Each subcommand has a file of
+// its name. Main thread.
 
-#include "cli/main.h"
-
+#include "cli/ask/health.h"
 #include "cli/ask/stacks.h"
 #include "cli/ask/stalls.h"
 #include "cli/ask/status.h"
 #include "cli/bench/bench.h"
 #include "cli/bench/worker.h"
 #include "cli/certs/certs.h"
-#include "cli/cli.h"
+#include "cli/common/cli.h"
 #include "cli/doctor/doctor.h"
 #include "cli/run/run.h"
 #include "cli/trace/trace.h"
 
 #include "lockstep/lockstep.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 struct command {
     const char *name;
     int (*run)(int argc, char **argv);
-    const char *summary; // NULL: we start it ourselves, and the help does not show it.
+    const char *summary; // NULL: a process of ours starts it; the help does not show it.
 };
 
 static const struct command commands[] = {
-    {"run", cli_run, "Start a training job on this machine and see it to its end"},
-    {"status", cli_status, "Show the jobs of a coordinator"},
-    {"health", cli_health, "Say whether a coordinator takes new workers"},
-    {"stalls", cli_stalls, "Say what stands still, which rank is the cause, and where it is"},
-    {"stacks", cli_stacks, "Show what the threads of a rank are doing"},
-    {"trace", cli_trace, "Show where a worker is or was, and its last events"},
-    {"doctor", cli_doctor, "Say what this machine offers, and what jobs have agreed"},
-    {"certs", cli_certs, "Make and show certificates for coordinators and workers"},
-    {"bench", cli_bench, "Measure the library on this machine"},
-    {"bench-worker", cli_bench_worker, NULL},
+    {"run", run_main, "Start a training job on this machine and see it to its end"},
+    {"status", status_main, "Show the jobs of a coordinator"},
+    {"health", health_main, "Say whether a coordinator takes new workers"},
+    {"stalls", stalls_main, "Say what stands still, which rank is the cause, and where it is"},
+    {"stacks", stacks_main, "Show what the threads of a rank are doing"},
+    {"trace", trace_main, "Show where a worker is or was, and its last events"},
+    {"doctor", doctor_main, "Say what this machine offers, and what jobs have agreed"},
+    {"certs", certs_main, "Make and show certificates for coordinators and workers"},
+    {"bench", bench_main, "Measure the library on this machine"},
+    {"bench-worker", worker_main, NULL},
 };
 
 #define COMMAND_COUNT (sizeof(commands) / sizeof(commands[0]))
-
-static void say(const char *name, const char *format, va_list arguments)
-{
-    char sentence[1024];
-    vsnprintf(sentence, sizeof(sentence), format, arguments);
-    fprintf(stderr, "lockstep%s%s: %s\n", name ? " " : "", name ? name : "", sentence);
-}
-
-void cli_say(const char *name, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    say(name, format, arguments);
-    va_end(arguments);
-}
-
-int cli_misuse(const char *name, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    say(name, format, arguments);
-    va_end(arguments);
-    fprintf(stderr, "Try 'lockstep%s%s --help'.\n", name ? " " : "", name ? name : "");
-    return CLI_MISUSE;
-}
 
 static int help(void)
 {

@@ -4,12 +4,11 @@
 
 #include "cli/ask/ask.h"
 
-#include "cli/main.h"
+#include "cli/common/cli.h"
 
 #include "base/text.h"
 #include "cli/ask/http.h"
 #include "cli/ask/json_read.h"
-#include "cli/cli.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -93,9 +92,10 @@ int ask_find(struct ask *ask)
 static void ask_refused(struct ask *ask, const char *path, int code, const char *body)
 {
     char message[LOCKSTEP_TEXT_BYTES / 2];
-    const char *error = json_member(body, "error");
-    const bool says = json_read_string(json_member(error, "message"), message, sizeof(message)) ||
-                      json_read_string(error, message, sizeof(message));
+    const char *error = json_read_member(body, "error");
+    const bool says =
+        json_read_string(json_read_member(error, "message"), message, sizeof(message)) ||
+        json_read_string(error, message, sizeof(message));
     snprintf(ask->error, sizeof(ask->error), "%s answered %d to GET %s%s%s%s", ask->peer.address,
              code, path, says ? ": " : "", says ? message : "",
              code == 401 ? "; lockstep wants it in --token-file FILE, or in the whole address that "

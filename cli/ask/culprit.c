@@ -17,15 +17,17 @@
 
 // ---- Words -------------------------------------------------------------------------------------
 
-const char *duration_text(uint64_t ms, char *text)
+const char *culprit_duration(uint64_t ms, char *text)
 {
     const uint64_t seconds = ms / 1000;
     if (seconds < 100)
-        snprintf(text, DURATION_BYTES, "%" PRIu64 ".%" PRIu64 " s", seconds, ms % 1000 / 100);
+        snprintf(text, CULPRIT_DURATION_BYTES, "%" PRIu64 ".%" PRIu64 " s", seconds,
+                 ms % 1000 / 100);
     else if (seconds < 3600)
-        snprintf(text, DURATION_BYTES, "%" PRIu64 " min %" PRIu64 " s", seconds / 60, seconds % 60);
+        snprintf(text, CULPRIT_DURATION_BYTES, "%" PRIu64 " min %" PRIu64 " s", seconds / 60,
+                 seconds % 60);
     else
-        snprintf(text, DURATION_BYTES, "%" PRIu64 " h %" PRIu64 " min", seconds / 3600,
+        snprintf(text, CULPRIT_DURATION_BYTES, "%" PRIu64 " h %" PRIu64 " min", seconds / 3600,
                  seconds % 3600 / 60);
     return text;
 }
@@ -65,10 +67,10 @@ static void print_call(FILE *out, const char *from)
 {
     char module[LOCKSTEP_NAME_BYTES];
     uint64_t call = 0;
-    if (!json_read_string(json_member(from, "module"), module, sizeof(module)) || !module[0])
+    if (!json_read_string(json_read_member(from, "module"), module, sizeof(module)) || !module[0])
         return;
     fprintf(out, " of '%s'", module);
-    if (json_read_u64(json_member(from, "call"), &call))
+    if (json_read_u64(json_read_member(from, "call"), &call))
         fprintf(out, " (call %" PRIu64 ")", call);
 }
 
@@ -77,7 +79,7 @@ static uint64_t print_words(FILE *out, const char *words)
 {
     char word[LOCKSTEP_NAME_BYTES];
     uint64_t count = 0;
-    for (const char *item = json_first(words); item; item = json_next(item)) {
+    for (const char *item = json_read_first(words); item; item = json_read_next(item)) {
         if (json_read_string(item, word, sizeof(word)))
             fprintf(out, "%s%s", count++ > 0 ? ", " : "", word);
     }
@@ -98,23 +100,23 @@ static void print_who(FILE *out, const struct palette *palette, const char *culp
     char host[LOCKSTEP_HOST_BYTES];
     char kind[WORD_BYTES];
     char why[LINE_BYTES];
-    char time[DURATION_BYTES];
+    char time[CULPRIT_DURATION_BYTES];
     uint64_t number = 0;
-    if (!json_read_u64(json_member(culprit, "rank"), &number))
+    if (!json_read_u64(json_read_member(culprit, "rank"), &number))
         return;
     fprintf(out, "    %srank %" PRIu64 "%s (", palette->alarm, number, palette->off);
-    if (json_read_string(json_member(culprit, "host"), host, sizeof(host)))
+    if (json_read_string(json_read_member(culprit, "host"), host, sizeof(host)))
         fprintf(out, "%s, ", host);
-    json_read_u64(json_member(culprit, "pid"), &number);
-    json_read_string(json_member(culprit, "kind"), kind, sizeof(kind));
+    json_read_u64(json_read_member(culprit, "pid"), &number);
+    json_read_string(json_read_member(culprit, "kind"), kind, sizeof(kind));
     fprintf(out, "pid %" PRIu64 "): %s", number, kind);
     if (kind_meaning(kind))
         fprintf(out, ", %s,", kind_meaning(kind));
-    if (json_read_u64(json_member(culprit, "age_ms"), &number))
-        fprintf(out, " for %s", duration_text(number, time));
-    if (json_read_u64(json_member(culprit, "bound_ms"), &number) && number > 0)
-        fprintf(out, "; the bound is %s", duration_text(number, time));
-    if (json_read_string(json_member(culprit, "why"), why, sizeof(why)) && why[0])
+    if (json_read_u64(json_read_member(culprit, "age_ms"), &number))
+        fprintf(out, " for %s", culprit_duration(number, time));
+    if (json_read_u64(json_read_member(culprit, "bound_ms"), &number) && number > 0)
+        fprintf(out, "; the bound is %s", culprit_duration(number, time));
+    if (json_read_string(json_read_member(culprit, "why"), why, sizeof(why)) && why[0])
         fprintf(out, " (%s)", why);
     fprintf(out, "\n");
 }
@@ -122,18 +124,19 @@ static void print_who(FILE *out, const struct palette *palette, const char *culp
 static void print_api(FILE *out, const char *culprit)
 {
     char api[WORD_BYTES];
-    char time[DURATION_BYTES];
+    char time[CULPRIT_DURATION_BYTES];
     uint64_t age_ms = 0;
     bool inside = false;
-    if (!json_read_string(json_member(culprit, "api"), api, sizeof(api)) || !api[0] ||
+    if (!json_read_string(json_read_member(culprit, "api"), api, sizeof(api)) || !api[0] ||
         strcmp(api, "none") == 0)
         return;
-    json_read_bool(json_member(culprit, "inside"), &inside);
+    json_read_bool(json_read_member(culprit, "inside"), &inside);
     print_label(out, inside ? "inside" : "last call");
     print_function(out, api);
     print_call(out, culprit);
-    if (json_read_u64(json_member(culprit, "api_age_ms"), &age_ms))
-        fprintf(out, inside ? ", for %s" : ", which returned %s ago", duration_text(age_ms, time));
+    if (json_read_u64(json_read_member(culprit, "api_age_ms"), &age_ms))
+        fprintf(out, inside ? ", for %s" : ", which returned %s ago",
+                culprit_duration(age_ms, time));
     fprintf(out, "\n");
 }
 
@@ -142,16 +145,16 @@ static void print_gradients(FILE *out, const char *culprit)
     uint64_t ready = 0;
     uint64_t gradients = 0;
     uint64_t total = 0;
-    json_read_u64(json_member(culprit, "missing_total"), &total);
-    if (json_read_u64(json_member(culprit, "gradients"), &gradients) && gradients > 0) {
-        json_read_u64(json_member(culprit, "ready"), &ready);
+    json_read_u64(json_read_member(culprit, "missing_total"), &total);
+    if (json_read_u64(json_read_member(culprit, "gradients"), &gradients) && gradients > 0) {
+        json_read_u64(json_read_member(culprit, "ready"), &ready);
         print_label(out, "gradients");
         fprintf(out, "%" PRIu64 " of %" PRIu64 " were reported\n", ready, gradients);
     }
     if (total == 0)
         return;
     print_label(out, "missing");
-    const uint64_t named = print_words(out, json_member(culprit, "missing"));
+    const uint64_t named = print_words(out, json_read_member(culprit, "missing"));
     if (total > named)
         fprintf(out, "%s%" PRIu64 "%s", named > 0 ? " and " : "", total - named,
                 named > 0 ? " more" : "");
@@ -170,20 +173,20 @@ static void print_text(FILE *out, const char *label, const char *value)
 
 static void print_culprit(FILE *out, const struct palette *palette, const char *culprit)
 {
-    const char *flags = json_member(culprit, "flags");
+    const char *flags = json_read_member(culprit, "flags");
     print_who(out, palette, culprit);
     print_api(out, culprit);
-    print_text(out, "top frame", json_member(culprit, "top"));
-    print_text(out, "mark", json_member(culprit, "mark"));
-    print_text(out, "awaited", json_member(culprit, "awaited"));
-    print_text(out, "on stream", json_member(culprit, "stream"));
+    print_text(out, "top frame", json_read_member(culprit, "top"));
+    print_text(out, "mark", json_read_member(culprit, "mark"));
+    print_text(out, "awaited", json_read_member(culprit, "awaited"));
+    print_text(out, "on stream", json_read_member(culprit, "stream"));
     print_gradients(out, culprit);
-    if (json_first(flags)) {
+    if (json_read_first(flags)) {
         print_label(out, "labels");
         (void)print_words(out, flags);
         fprintf(out, "\n");
     }
-    print_text(out, "sleeps in", json_member(culprit, "sleeps"));
+    print_text(out, "sleeps in", json_read_member(culprit, "sleeps"));
 }
 
 // ---- A stall -----------------------------------------------------------------------------------
@@ -194,10 +197,10 @@ static void print_edge(FILE *out, const char *edge)
     uint64_t from = 0;
     uint64_t to = 0;
     uint64_t members = 1;
-    if (!json_read_u64(json_member(edge, "from"), &from) ||
-        !json_read_u64(json_member(edge, "to"), &to))
+    if (!json_read_u64(json_read_member(edge, "from"), &from) ||
+        !json_read_u64(json_read_member(edge, "to"), &to))
         return;
-    json_read_u64(json_member(edge, "members"), &members);
+    json_read_u64(json_read_member(edge, "members"), &members);
     fprintf(out, "    rank %" PRIu64, from);
     if (members > 1)
         fprintf(out, " and %" PRIu64 " more wait for rank %" PRIu64 "\n", members - 1, to);
@@ -210,53 +213,55 @@ static void print_title(FILE *out, const char *stall)
 {
     char name[LOCKSTEP_NAME_BYTES];
     uint64_t number = 0;
-    json_read_string(json_member(stall, "job"), name, sizeof(name));
-    json_read_u64(json_member(stall, "number"), &number);
+    json_read_string(json_read_member(stall, "job"), name, sizeof(name));
+    json_read_u64(json_read_member(stall, "number"), &number);
     fprintf(out, "%s: stall %" PRIu64, name, number);
-    if (json_read_u64(json_member(stall, "step"), &number))
+    if (json_read_u64(json_read_member(stall, "step"), &number))
         fprintf(out, ", step %" PRIu64, number);
-    if (json_read_string(json_member(stall, "phase"), name, sizeof(name)) && name[0])
+    if (json_read_string(json_read_member(stall, "phase"), name, sizeof(name)) && name[0])
         fprintf(out, ", phase '%s'", name);
 }
 
 static void print_sentence(FILE *out, const char *stall)
 {
     char sentence[LOCKSTEP_TEXT_BYTES];
-    if (json_read_string(json_member(stall, "sentence"), sentence, sizeof(sentence)) && sentence[0])
+    if (json_read_string(json_read_member(stall, "sentence"), sentence, sizeof(sentence)) &&
+        sentence[0])
         fprintf(out, "    %s\n", sentence);
 }
 
 void culprit_print_stall(FILE *out, const struct palette *palette, const char *stall)
 {
-    char time[DURATION_BYTES];
+    char time[CULPRIT_DURATION_BYTES];
     uint64_t number = 0;
     uint64_t named = 0;
     fprintf(out, "%s", palette->alarm);
     print_title(out, stall);
     fprintf(out, "%s", palette->off);
-    if (json_read_u64(json_member(stall, "age_ms"), &number))
-        fprintf(out, ", for %s", duration_text(number, time));
-    if (json_read_u64(json_member(stall, "ranks_waiting"), &number))
+    if (json_read_u64(json_read_member(stall, "age_ms"), &number))
+        fprintf(out, ", for %s", culprit_duration(number, time));
+    if (json_read_u64(json_read_member(stall, "ranks_waiting"), &number))
         fprintf(out, ", %" PRIu64 " rank%s", number, number == 1 ? " waits" : "s wait");
     fprintf(out, "\n");
     print_sentence(out, stall);
-    for (const char *item = json_first(json_member(stall, "culprits")); item;
-         item = json_next(item), named++)
+    for (const char *item = json_read_first(json_read_member(stall, "culprits")); item;
+         item = json_read_next(item), named++)
         print_culprit(out, palette, item);
-    if (json_read_u64(json_member(stall, "culprits_total"), &number) && number > named)
+    if (json_read_u64(json_read_member(stall, "culprits_total"), &number) && number > named)
         fprintf(out, "    and %" PRIu64 " more rank%s\n", number - named,
                 number - named == 1 ? "" : "s");
-    for (const char *item = json_first(json_member(stall, "edges")); item; item = json_next(item))
+    for (const char *item = json_read_first(json_read_member(stall, "edges")); item;
+         item = json_read_next(item))
         print_edge(out, item);
 }
 
 void culprit_print_past(FILE *out, const char *stall)
 {
-    char time[DURATION_BYTES];
+    char time[CULPRIT_DURATION_BYTES];
     uint64_t lasted_ms = 0;
     print_title(out, stall);
-    if (json_read_u64(json_member(stall, "lasted_ms"), &lasted_ms))
-        fprintf(out, ", lasted %s", duration_text(lasted_ms, time));
+    if (json_read_u64(json_read_member(stall, "lasted_ms"), &lasted_ms))
+        fprintf(out, ", lasted %s", culprit_duration(lasted_ms, time));
     fprintf(out, "\n");
     print_sentence(out, stall);
 }

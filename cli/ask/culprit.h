@@ -12,10 +12,10 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#define DURATION_BYTES 32
+#define CULPRIT_DURATION_BYTES 32
 
-// "0.4 s", "34.2 s", "12 min 5 s", "3 h 20 min". Returns text[DURATION_BYTES].
-const char *duration_text(uint64_t ms, char *text);
+// "0.4 s", "34.2 s", "12 min 5 s", "3 h 20 min". Returns text[CULPRIT_DURATION_BYTES].
+const char *culprit_duration(uint64_t ms, char *text);
 
 // A stall that lasts, with all that is known of it.
 void culprit_print_stall(FILE *out, const struct palette *palette, const char *stall);

@@ -3,10 +3,10 @@
 // `lockstep health`: whether a coordinator takes new workers, as an exit status, for container
 // runtimes and scripts. Not a look at jobs: that is `lockstep status`. Main thread.
 
+#include "cli/ask/health.h"
+
 #include "cli/ask/ask.h"
-#include "cli/cli.h"
-#include "cli/main.h"
-#include "cli/syntax.h"
+#include "cli/common/cli.h"
 
 #include <getopt.h>
 #include <stdbool.h>
@@ -56,7 +56,7 @@ static const struct cli_syntax syntax = {.name = "health",
                                          .help = help_text,
                                          .take = set_option};
 
-int cli_health(int argc, char **argv)
+int health_main(int argc, char **argv)
 {
     struct health_options options = {.ask = {.command = syntax.name}};
     int status = cli_read_options(&syntax, &options, argc, argv);

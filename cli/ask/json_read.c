@@ -62,7 +62,7 @@ static const char *skip_value(const char *at)
     return at;
 }
 
-const char *json_member(const char *object, const char *key)
+const char *json_read_member(const char *object, const char *key)
 {
     size_t size = strlen(key);
     const char *at = object ? skip_space(object) : "";
@@ -92,7 +92,7 @@ const char *json_member(const char *object, const char *key)
     }
 }
 
-const char *json_first(const char *array)
+const char *json_read_first(const char *array)
 {
     const char *at = array ? skip_space(array) : "";
     if (*at != '[')
@@ -101,7 +101,7 @@ const char *json_first(const char *array)
     return *at == ']' || *at == '\0' ? NULL : at;
 }
 
-const char *json_next(const char *item)
+const char *json_read_next(const char *item)
 {
     const char *at = item ? skip_value(item) : NULL;
     if (!at)

@@ -12,11 +12,11 @@
 #include <stdint.h>
 
 // The value of a member of an object. Keys with escapes are not found.
-const char *json_member(const char *object, const char *key);
+const char *json_read_member(const char *object, const char *key);
 
 // The first item of an array, and the one after an item.
-const char *json_first(const char *array);
-const char *json_next(const char *item);
+const char *json_read_first(const char *array);
+const char *json_read_next(const char *item);
 
 // Copies a string, unescaped and cut to fit. What a terminal could take as a command becomes '?'.
 // False, and an empty text, when the value is not a string.

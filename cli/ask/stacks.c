@@ -8,9 +8,7 @@
 #include "cli/ask/ask.h"
 #include "cli/ask/culprit.h"
 #include "cli/ask/json_read.h"
-#include "cli/cli.h"
-#include "cli/main.h"
-#include "cli/syntax.h"
+#include "cli/common/cli.h"
 
 #include "base/parse.h"
 
@@ -124,18 +122,18 @@ static const char *how_meaning(const char *how)
 static bool is_true(const char *object, const char *name)
 {
     bool value = false;
-    return json_read_bool(json_member(object, name), &value) && value;
+    return json_read_bool(json_read_member(object, name), &value) && value;
 }
 
 static void print_python(const char *frames)
 {
     char file[LOCKSTEP_OBJECT_BYTES];
     char function[LOCKSTEP_SYMBOL_BYTES];
-    for (const char *frame = json_first(frames); frame; frame = json_next(frame)) {
+    for (const char *frame = json_read_first(frames); frame; frame = json_read_next(frame)) {
         uint64_t line = 0;
-        json_read_string(json_member(frame, "file"), file, sizeof(file));
-        json_read_string(json_member(frame, "function"), function, sizeof(function));
-        json_read_u64(json_member(frame, "line"), &line);
+        json_read_string(json_read_member(frame, "file"), file, sizeof(file));
+        json_read_string(json_read_member(frame, "function"), function, sizeof(function));
+        json_read_u64(json_read_member(frame, "line"), &line);
         printf("    %s  %s:%" PRIu64 "\n", function, file, line);
     }
 }
@@ -145,10 +143,11 @@ static void print_native(const char *frames)
     char object[LOCKSTEP_OBJECT_BYTES];
     char symbol[LOCKSTEP_SYMBOL_BYTES];
     char offset[WORD_BYTES];
-    for (const char *frame = json_first(frames); frame; frame = json_next(frame)) {
-        json_read_string(json_member(frame, "module"), object, sizeof(object));
-        json_read_string(json_member(frame, "offset"), offset, sizeof(offset));
-        if (!json_read_string(json_member(frame, "symbol"), symbol, sizeof(symbol)) || !symbol[0])
+    for (const char *frame = json_read_first(frames); frame; frame = json_read_next(frame)) {
+        json_read_string(json_read_member(frame, "module"), object, sizeof(object));
+        json_read_string(json_read_member(frame, "offset"), offset, sizeof(offset));
+        if (!json_read_string(json_read_member(frame, "symbol"), symbol, sizeof(symbol)) ||
+            !symbol[0])
             snprintf(symbol, sizeof(symbol), "?");
         printf("    %s  %s+%s%s\n", symbol, object, offset,
                is_true(frame, "guessed") ? "  (guessed)" : "");
@@ -161,9 +160,9 @@ static void print_awaits(const char *thread)
     char awaits[WORD_BYTES] = "";
     char name[LOCKSTEP_THREAD_BYTES] = "";
     uint64_t owner = 0;
-    json_read_string(json_member(thread, "awaits"), awaits, sizeof(awaits));
-    json_read_string(json_member(thread, "owner_name"), name, sizeof(name));
-    json_read_u64(json_member(thread, "owner"), &owner);
+    json_read_string(json_read_member(thread, "awaits"), awaits, sizeof(awaits));
+    json_read_string(json_read_member(thread, "owner_name"), name, sizeof(name));
+    json_read_u64(json_read_member(thread, "owner"), &owner);
     if (strcmp(awaits, "lock") == 0)
         printf("; it waits for a lock that thread %" PRIu64 " (%s) holds", owner, name);
     else if (strcmp(awaits, "end") == 0)
@@ -175,13 +174,13 @@ static void print_head(const struct palette *palette, const char *thread)
 {
     char text[LOCKSTEP_OBJECT_BYTES];
     uint64_t tid = 0;
-    json_read_u64(json_member(thread, "tid"), &tid);
-    json_read_string(json_member(thread, "name"), text, sizeof(text));
+    json_read_u64(json_read_member(thread, "tid"), &tid);
+    json_read_string(json_read_member(thread, "name"), text, sizeof(text));
     printf("%sthread %" PRIu64 "%s (%s)%s", palette->label, tid, palette->off, text,
            is_true(thread, "trainer") ? ", the trainer's" : "");
-    if (json_read_string(json_member(thread, "state"), text, sizeof(text)) && text[0])
+    if (json_read_string(json_read_member(thread, "state"), text, sizeof(text)) && text[0])
         printf(": %s", text);
-    if (json_read_string(json_member(thread, "wchan"), text, sizeof(text)) && text[0] &&
+    if (json_read_string(json_read_member(thread, "wchan"), text, sizeof(text)) && text[0] &&
         strcmp(text, "0") != 0)
         printf(" in %s", text);
     print_awaits(thread);
@@ -190,16 +189,16 @@ static void print_head(const struct palette *palette, const char *thread)
 static void print_thread(const struct palette *palette, const char *thread)
 {
     char how[WORD_BYTES] = "";
-    const char *python = json_member(thread, "python");
-    const char *native = json_member(thread, "native");
+    const char *python = json_read_member(thread, "python");
+    const char *native = json_read_member(thread, "native");
     print_head(palette, thread);
     printf("\n");
     print_python(python);
     print_native(native);
-    json_read_string(json_member(thread, "how"), how, sizeof(how));
+    json_read_string(json_read_member(thread, "how"), how, sizeof(how));
     if (strcmp(how, "cut") == 0)
         printf("    ... and what has called it is not known\n");
-    else if (!json_first(python) && !json_first(native))
+    else if (!json_read_first(python) && !json_read_first(native))
         printf("    no frames%s%s\n", how_meaning(how) ? ": " : "",
                how_meaning(how) ? how_meaning(how) : "");
 }
@@ -208,9 +207,9 @@ static void print_thread(const struct palette *palette, const char *thread)
 static bool is_awaited(const char *threads, const char *thread)
 {
     uint64_t tid = 0, owner = 0;
-    json_read_u64(json_member(thread, "tid"), &tid);
-    for (const char *one = json_first(threads); one; one = json_next(one))
-        if (json_read_u64(json_member(one, "owner"), &owner) && owner == tid && tid != 0)
+    json_read_u64(json_read_member(thread, "tid"), &tid);
+    for (const char *one = json_read_first(threads); one; one = json_read_next(one))
+        if (json_read_u64(json_read_member(one, "owner"), &owner) && owner == tid && tid != 0)
             return true;
     return false;
 }
@@ -220,10 +219,11 @@ static void print_place(const char *frames)
 {
     char object[LOCKSTEP_OBJECT_BYTES];
     char symbol[LOCKSTEP_SYMBOL_BYTES];
-    for (const char *frame = json_first(frames); frame; frame = json_next(frame)) {
-        if (json_read_string(json_member(frame, "module"), object, sizeof(object)) &&
+    for (const char *frame = json_read_first(frames); frame; frame = json_read_next(frame)) {
+        if (json_read_string(json_read_member(frame, "module"), object, sizeof(object)) &&
             strncmp(object, "libc.", 5) != 0 &&
-            json_read_string(json_member(frame, "symbol"), symbol, sizeof(symbol)) && symbol[0]) {
+            json_read_string(json_read_member(frame, "symbol"), symbol, sizeof(symbol)) &&
+            symbol[0]) {
             printf("; it is in %s (%s)", symbol, object);
             return;
         }
@@ -235,9 +235,9 @@ static void print_place(const char *frames)
 static bool is_own(const char *thread)
 {
     char object[LOCKSTEP_OBJECT_BYTES];
-    const char *frames = json_member(thread, "native");
-    for (const char *frame = json_first(frames); frame; frame = json_next(frame))
-        if (json_read_string(json_member(frame, "module"), object, sizeof(object)) &&
+    const char *frames = json_read_member(thread, "native");
+    for (const char *frame = json_read_first(frames); frame; frame = json_read_next(frame))
+        if (json_read_string(json_read_member(frame, "module"), object, sizeof(object)) &&
             strncmp(object, "liblockstep.", 12) == 0)
             return true;
     return false;
@@ -247,7 +247,7 @@ static bool is_own(const char *thread)
 static void print_other(const struct palette *palette, const char *thread)
 {
     print_head(palette, thread);
-    print_place(json_member(thread, "native"));
+    print_place(json_read_member(thread, "native"));
     printf("\n");
 }
 
@@ -268,13 +268,13 @@ static enum thread_group group_of(const char *thread)
 
 static void print_age(const char *body, bool wants_fresh)
 {
-    char time[DURATION_BYTES];
+    char time[CULPRIT_DURATION_BYTES];
     uint64_t age_ms;
     bool fresh = true; // A coordinator of before this was said.
-    if (!json_read_u64(json_member(body, "age_ms"), &age_ms))
+    if (!json_read_u64(json_read_member(body, "age_ms"), &age_ms))
         return;
-    printf(", %s ago", duration_text(age_ms, time));
-    if (wants_fresh && json_read_bool(json_member(body, "fresh"), &fresh) && !fresh)
+    printf(", %s ago", culprit_duration(age_ms, time));
+    if (wants_fresh && json_read_bool(json_read_member(body, "fresh"), &fresh) && !fresh)
         printf("; not asked again: a rank is asked at most once in %d s",
                LOCKSTEP_INSPECT_PAUSE_MS / 1000);
 }
@@ -282,22 +282,23 @@ static void print_age(const char *body, bool wants_fresh)
 static void print_stacks(const char *body, bool wants_fresh)
 {
     const struct palette *palette = colour_palette();
-    const char *threads = json_member(body, "threads");
+    const char *threads = json_read_member(body, "threads");
     char text[LOCKSTEP_NAME_BYTES];
     uint64_t number = 0;
-    json_read_u64(json_member(body, "rank"), &number);
-    json_read_string(json_member(body, "job"), text, sizeof(text));
+    json_read_u64(json_read_member(body, "rank"), &number);
+    json_read_string(json_read_member(body, "job"), text, sizeof(text));
     printf("rank %" PRIu64 " of %s", number, text);
-    json_read_string(json_member(body, "host"), text, sizeof(text));
-    json_read_u64(json_member(body, "pid"), &number);
+    json_read_string(json_read_member(body, "host"), text, sizeof(text));
+    json_read_u64(json_read_member(body, "pid"), &number);
     printf(" (%s, pid %" PRIu64 ")", text, number);
-    if (json_read_string(json_member(body, "phase"), text, sizeof(text)) && text[0])
+    if (json_read_string(json_read_member(body, "phase"), text, sizeof(text)) && text[0])
         printf(", phase '%s'", text);
     print_age(body, wants_fresh);
     printf("\n");
     uint32_t own = 0;
     for (enum thread_group group = GROUP_TRAINER; group < GROUPS; group++) {
-        for (const char *thread = json_first(threads); thread; thread = json_next(thread)) {
+        for (const char *thread = json_read_first(threads); thread;
+             thread = json_read_next(thread)) {
             if (group_of(thread) != group)
                 continue;
             if (group == GROUP_OTHERS && is_own(thread))
@@ -312,7 +313,7 @@ static void print_stacks(const char *body, bool wants_fresh)
         printf("and %" PRIu32 " thread%s of Lockstep itself\n", own, own == 1 ? "" : "s");
 }
 
-int cli_stacks(int argc, char **argv)
+int stacks_main(int argc, char **argv)
 {
     struct stacks_options options;
     char path[ASK_PATH_BYTES];

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of stacks.c that other files call.
+// `lockstep stacks`. Main thread.
 
 #ifndef CLI_ASK_STACKS_H
 #define CLI_ASK_STACKS_H
 
-int cli_stacks(int argc, char **argv);
+// argv[0] is the subcommand's name. Returns the exit status of the process.
+int stacks_main(int argc, char **argv);
 
 #endif

@@ -8,7 +8,7 @@
 #include "cli/ask/culprit.h"
 #include "cli/ask/json_read.h"
 #include "cli/ask/watch.h"
-#include "cli/cli.h"
+#include "cli/common/cli.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -33,13 +33,13 @@ static const char help_text[] =
 static bool is_active(const char *stall)
 {
     bool active = false;
-    return json_read_bool(json_member(stall, "active"), &active) && active;
+    return json_read_bool(json_read_member(stall, "active"), &active) && active;
 }
 
 static uint32_t count_active(const char *stalls)
 {
     uint32_t count = 0;
-    for (const char *item = json_first(stalls); item; item = json_next(item))
+    for (const char *item = json_read_first(stalls); item; item = json_read_next(item))
         count += is_active(item);
     return count;
 }
@@ -49,11 +49,11 @@ static void print_stalls(FILE *out, const char *stalls)
     const struct palette *palette = colour_palette();
     if (count_active(stalls) == 0)
         fprintf(out, "nothing stands still\n");
-    for (const char *item = json_first(stalls); item; item = json_next(item)) {
+    for (const char *item = json_read_first(stalls); item; item = json_read_next(item)) {
         if (is_active(item))
             culprit_print_stall(out, palette, item);
     }
-    for (const char *item = json_first(stalls); item; item = json_next(item)) {
+    for (const char *item = json_read_first(stalls); item; item = json_read_next(item)) {
         if (!is_active(item))
             culprit_print_past(out, item);
     }
@@ -67,7 +67,7 @@ static int paint(struct watch *watch, FILE *out)
     snprintf(path, sizeof(path), "/api/v1%s%s/stalls", ask->job[0] ? "/jobs/" : "", ask->job);
     if (!ask_get(ask, path, &body))
         return CLI_FAILED;
-    const char *stalls = json_member(body, "stalls");
+    const char *stalls = json_read_member(body, "stalls");
     const bool active = count_active(stalls) > 0;
     if (!stalls)
         snprintf(ask->error, sizeof(ask->error), "%s has no list of stalls: is it a coordinator?",
@@ -80,7 +80,7 @@ static int paint(struct watch *watch, FILE *out)
     return !stalls ? CLI_FAILED : active ? CLI_STALLED : CLI_OK;
 }
 
-int cli_stalls(int argc, char **argv)
+int stalls_main(int argc, char **argv)
 {
     static const struct watch_command command = {
         .name = "stalls", .help = help_text, .paint = paint};

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of stalls.c that other files call.
+// `lockstep stalls`. Main thread.
 
 #ifndef CLI_ASK_STALLS_H
 #define CLI_ASK_STALLS_H
 
-int cli_stalls(int argc, char **argv);
+// argv[0] is the subcommand's name. Returns the exit status of the process.
+int stalls_main(int argc, char **argv);
 
 #endif

@@ -9,7 +9,7 @@
 #include "cli/ask/culprit.h"
 #include "cli/ask/json_read.h"
 #include "cli/ask/watch.h"
-#include "cli/cli.h"
+#include "cli/common/cli.h"
 
 #include <inttypes.h>
 #include <stdbool.h>
@@ -39,7 +39,7 @@ static const char help_text[] =
 static const char *number(const char *job, const char *key, char *text, size_t capacity)
 {
     uint64_t value = 0;
-    if (!json_read_u64(json_member(job, key), &value))
+    if (!json_read_u64(json_read_member(job, key), &value))
         return "-";
     snprintf(text, capacity, "%" PRIu64, value);
     return text;
@@ -50,8 +50,8 @@ static void steps(const char *job, char *text, size_t capacity)
 {
     uint64_t low = 0;
     uint64_t high = 0;
-    if (!json_read_u64(json_member(job, "step_min"), &low) ||
-        !json_read_u64(json_member(job, "step_max"), &high))
+    if (!json_read_u64(json_read_member(job, "step_min"), &low) ||
+        !json_read_u64(json_read_member(job, "step_max"), &high))
         snprintf(text, capacity, "-");
     else if (low == high)
         snprintf(text, capacity, "%" PRIu64, low);
@@ -64,8 +64,8 @@ static void overlap(const char *totals, char *text, size_t capacity)
 {
     uint64_t in_flight = 0;
     uint64_t hidden = 0;
-    if (!json_read_u64(json_member(totals, "in_flight_us"), &in_flight) || in_flight == 0 ||
-        !json_read_u64(json_member(totals, "overlap_us"), &hidden))
+    if (!json_read_u64(json_read_member(totals, "in_flight_us"), &in_flight) || in_flight == 0 ||
+        !json_read_u64(json_read_member(totals, "overlap_us"), &hidden))
         snprintf(text, capacity, "-");
     else
         snprintf(text, capacity, "%.0f %%", 100 * ((double)hidden / (double)in_flight));
@@ -76,8 +76,8 @@ static void exposed(const char *totals, char *text, size_t capacity)
 {
     uint64_t steps_made = 0;
     uint64_t waited = 0;
-    if (!json_read_u64(json_member(totals, "steps"), &steps_made) || steps_made == 0 ||
-        !json_read_u64(json_member(totals, "exposed_us"), &waited))
+    if (!json_read_u64(json_read_member(totals, "steps"), &steps_made) || steps_made == 0 ||
+        !json_read_u64(json_read_member(totals, "exposed_us"), &waited))
         snprintf(text, capacity, "-");
     else
         snprintf(text, capacity, "%.1f ms", (double)waited / (double)steps_made / 1000);
@@ -98,9 +98,9 @@ static void print_stragglers(FILE *out, const char *stragglers)
     const char *before = "    others wait ";
     uint64_t rank = 0;
     double score = 0;
-    for (const char *item = json_first(stragglers); item; item = json_next(item)) {
-        if (!json_read_u64(json_member(item, "rank"), &rank) ||
-            !json_read_double(json_member(item, "score"), &score) || score < least)
+    for (const char *item = json_read_first(stragglers); item; item = json_read_next(item)) {
+        if (!json_read_u64(json_read_member(item, "rank"), &rank) ||
+            !json_read_double(json_read_member(item, "score"), &score) || score < least)
             continue;
         fprintf(out, "%s%.0f %% for rank %" PRIu64, before, 100 * score, rank);
         before = ", ";
@@ -111,7 +111,7 @@ static void print_stragglers(FILE *out, const char *stragglers)
 
 static void print_job(FILE *out, const char *job)
 {
-    const char *totals = json_member(job, "totals");
+    const char *totals = json_read_member(job, "totals");
     const struct palette *palette = colour_palette();
     char hidden[32];
     char waited[32];
@@ -123,9 +123,9 @@ static void print_job(FILE *out, const char *job)
     char generation[24];
     char step[48];
     bool stalled = false;
-    json_read_string(json_member(job, "name"), name, sizeof(name));
-    json_read_string(json_member(job, "state"), state, sizeof(state));
-    json_read_bool(json_member(job, "stalled"), &stalled);
+    json_read_string(json_read_member(job, "name"), name, sizeof(name));
+    json_read_string(json_read_member(job, "state"), state, sizeof(state));
+    json_read_bool(json_read_member(job, "stalled"), &stalled);
     snprintf(workers, sizeof(workers), "%s/%s", number(job, "joined", joined, sizeof(joined)),
              number(job, "world_size", size, sizeof(size)));
     steps(job, step, sizeof(step));
@@ -133,12 +133,12 @@ static void print_job(FILE *out, const char *job)
     exposed(totals, waited, sizeof(waited));
     fprintf(out, "%-24s %s%-10s%s %9s %10s %8s %10s  %s\n", name, stalled ? palette->alarm : "",
             stalled ? "stalled" : state, stalled ? palette->off : "", workers,
-            number(json_member(job, "generation"), "number", generation, sizeof(generation)),
+            number(json_read_member(job, "generation"), "number", generation, sizeof(generation)),
             hidden, waited, step);
-    print_below(out, palette, json_member(job, "halt_text"));
+    print_below(out, palette, json_read_member(job, "halt_text"));
     if (stalled)
-        print_below(out, palette, json_member(job, "verdict"));
-    print_stragglers(out, json_member(job, "stragglers"));
+        print_below(out, palette, json_read_member(job, "verdict"));
+    print_stragglers(out, json_read_member(job, "stragglers"));
 }
 
 static void print_jobs(FILE *out, const char *first)
@@ -149,7 +149,7 @@ static void print_jobs(FILE *out, const char *first)
     }
     fprintf(out, "%-24s %-10s %9s %10s %8s %10s  %s\n", "JOB", "STATE", "WORKERS", "GENERATION",
             "OVERLAP", "EXPOSED", "STEP");
-    for (const char *job = first; job; job = json_next(job))
+    for (const char *job = first; job; job = json_read_next(job))
         print_job(out, job);
 }
 
@@ -159,7 +159,8 @@ static void print_jobs(FILE *out, const char *first)
 static const char *age(const char *worker, char *text)
 {
     uint64_t ms = 0;
-    return json_read_u64(json_member(worker, "activity_ms"), &ms) ? duration_text(ms, text) : "-";
+    return json_read_u64(json_read_member(worker, "activity_ms"), &ms) ? culprit_duration(ms, text)
+                                                                       : "-";
 }
 
 // Why it is in the way of the others, else its labels, else its mark.
@@ -168,22 +169,22 @@ static void print_note(FILE *out, const struct palette *palette, const char *wor
     char text[LOCKSTEP_TEXT_BYTES];
     const char *comma = "  ";
     bool slow = false;
-    if (json_read_string(json_member(worker, "verdict"), text, sizeof(text)) && text[0]) {
+    if (json_read_string(json_read_member(worker, "verdict"), text, sizeof(text)) && text[0]) {
         fprintf(out, "%s%s%s%s", comma, palette->alarm, text, palette->off);
         comma = ", ";
-    } else if (json_read_bool(json_member(worker, "slow"), &slow) && slow) {
+    } else if (json_read_bool(json_read_member(worker, "slow"), &slow) && slow) {
         fprintf(out, "%sslow", comma);
         comma = ", ";
     }
-    for (const char *flag = json_first(json_member(worker, "flags")); flag;
-         flag = json_next(flag)) {
+    for (const char *flag = json_read_first(json_read_member(worker, "flags")); flag;
+         flag = json_read_next(flag)) {
         json_read_string(flag, text, sizeof(text));
         fprintf(out, "%s%s", comma, text);
         comma = ", ";
     }
-    if (json_read_string(json_member(worker, "sleeps"), text, sizeof(text)) && text[0])
+    if (json_read_string(json_read_member(worker, "sleeps"), text, sizeof(text)) && text[0])
         fprintf(out, "%sasleep in %s", comma, text);
-    if (json_read_string(json_member(worker, "mark"), text, sizeof(text)) && text[0])
+    if (json_read_string(json_read_member(worker, "mark"), text, sizeof(text)) && text[0])
         fprintf(out, "%s\"%s\"", comma, text);
     fprintf(out, "\n");
 }
@@ -196,10 +197,10 @@ static void print_worker(FILE *out, const struct palette *palette, const char *w
     char state[32];
     char step[24];
     char doing[32];
-    char time[DURATION_BYTES];
-    json_read_string(json_member(worker, "host"), host, sizeof(host));
-    json_read_string(json_member(worker, "state"), state, sizeof(state));
-    json_read_string(json_member(worker, "activity"), doing, sizeof(doing));
+    char time[CULPRIT_DURATION_BYTES];
+    json_read_string(json_read_member(worker, "host"), host, sizeof(host));
+    json_read_string(json_read_member(worker, "state"), state, sizeof(state));
+    json_read_string(json_read_member(worker, "activity"), doing, sizeof(doing));
     fprintf(out, "%4s %-24s %8s %-8s %9s  %-9s %12s", number(worker, "rank", rank, sizeof(rank)),
             host, number(worker, "pid", pid, sizeof(pid)), state,
             number(worker, "step", step, sizeof(step)), doing, age(worker, time));
@@ -209,11 +210,11 @@ static void print_worker(FILE *out, const struct palette *palette, const char *w
 static void print_workers(FILE *out, const char *workers)
 {
     const struct palette *palette = colour_palette();
-    if (!json_first(workers))
+    if (!json_read_first(workers))
         return;
     fprintf(out, "\n%4s %-24s %8s %-8s %9s  %-9s %12s  %s\n", "RANK", "HOST", "PID", "STATE",
             "STEP", "TRAINER", "SINCE", "NOTE");
-    for (const char *worker = json_first(workers); worker; worker = json_next(worker))
+    for (const char *worker = json_read_first(workers); worker; worker = json_read_next(worker))
         print_worker(out, palette, worker);
 }
 
@@ -223,12 +224,12 @@ static void print_workers(FILE *out, const char *workers)
 static bool print_answer(FILE *out, const struct ask *ask, const char *body)
 {
     if (ask->job[0]) {
-        print_jobs(out, json_member(body, "name") ? body : NULL);
-        print_workers(out, json_member(body, "workers"));
-        return json_member(body, "name") != NULL;
+        print_jobs(out, json_read_member(body, "name") ? body : NULL);
+        print_workers(out, json_read_member(body, "workers"));
+        return json_read_member(body, "name") != NULL;
     }
-    const char *jobs = json_member(body, "jobs");
-    print_jobs(out, json_first(jobs));
+    const char *jobs = json_read_member(body, "jobs");
+    print_jobs(out, json_read_first(jobs));
     return jobs != NULL;
 }
 
@@ -252,7 +253,7 @@ static int paint(struct watch *watch, FILE *out)
     return known ? CLI_OK : CLI_FAILED;
 }
 
-int cli_status(int argc, char **argv)
+int status_main(int argc, char **argv)
 {
     static const struct watch_command command = {
         .name = "status", .help = help_text, .paint = paint};

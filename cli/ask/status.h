@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of status.c that other files call.
+// `lockstep status`. Main thread.
 
 #ifndef CLI_ASK_STATUS_H
 #define CLI_ASK_STATUS_H
 
-int cli_status(int argc, char **argv);
+// argv[0] is the subcommand's name. Returns the exit status of the process.
+int status_main(int argc, char **argv);
 
 #endif

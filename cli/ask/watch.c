@@ -5,10 +5,7 @@
 
 #include "cli/ask/watch.h"
 
-#include "cli/main.h"
-#include "cli/syntax.h"
-
-#include "cli/cli.h"
+#include "cli/common/cli.h"
 
 #include <getopt.h>
 #include <math.h>

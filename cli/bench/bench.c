@@ -10,11 +10,9 @@
 
 #include "cli/bench/bench.h"
 
-#include "cli/main.h"
-#include "cli/syntax.h"
+#include "cli/common/cli.h"
 
 #include "base/parse.h"
-#include "cli/cli.h"
 #include "cli/run/run.h"
 #include "protos/limits.h"
 
@@ -468,7 +466,7 @@ static int launch_ranks(const struct bench_options *options, int argc, char **ar
     return result;
 }
 
-int cli_bench(int argc, char **argv)
+int bench_main(int argc, char **argv)
 {
     struct bench_options options;
     int result = bench_read_options(&options, argc, argv);

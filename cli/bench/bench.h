@@ -148,10 +148,7 @@ struct bench_program {
     struct bench_cost cost;
 };
 
-// ---- step.c: the mode step ---------------------------------------------------------------------
-
-struct bench_step; // A module of a row.
-
-int cli_bench(int argc, char **argv);
+// argv[0] is the subcommand's name. Returns the exit status of the process.
+int bench_main(int argc, char **argv);
 
 #endif

@@ -9,7 +9,7 @@
 #include "cli/bench/bench.h"
 
 #include "base/json.h"
-#include "cli/run/relay.h"
+#include "cli/run/stream.h"
 
 #include <assert.h>
 #include <inttypes.h>

@@ -22,9 +22,7 @@
 #include "cli/bench/limits.h"
 #include "cli/bench/report.h"
 #include "cli/bench/worker.h"
-#include "cli/main.h"
-
-#include "cli/cli.h"
+#include "cli/common/cli.h"
 
 #include <assert.h>
 #include <math.h>

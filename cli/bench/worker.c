@@ -17,10 +17,9 @@
 #include "cli/bench/line.h"
 #include "cli/bench/report.h"
 #include "cli/bench/step.h"
-#include "cli/main.h"
+#include "cli/common/cli.h"
 
 #include "base/parse.h"
-#include "cli/cli.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -423,7 +422,7 @@ static void end_report(const struct bench_worker *worker)
         bench_print_end(worker->report);
 }
 
-int cli_bench_worker(int argc, char **argv)
+int worker_main(int argc, char **argv)
 {
     static struct bench_report report; // Too large for a stack.
     struct bench_options options;

@@ -21,6 +21,6 @@ unsigned char *bench_slot(struct bench_worker *worker, uint64_t bytes, uint32_t 
 void bench_measure(struct bench_worker *worker, struct bench_row *row,
                    struct bench_program *program);
 void bench_program_fini(struct bench_program *program);
-int cli_bench_worker(int argc, char **argv); // One rank of a benchmark; not for people.
+int worker_main(int argc, char **argv); // One rank of a benchmark; not for people.
 
 #endif

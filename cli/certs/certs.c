@@ -7,9 +7,7 @@
 
 #include "cli/certs/make.h"
 #include "cli/certs/show.h"
-#include "cli/cli.h"
-#include "cli/main.h"
-#include "cli/syntax.h"
+#include "cli/common/cli.h"
 
 #include "base/json.h"
 #include "base/parse.h"
@@ -317,7 +315,7 @@ static int show(const struct certs_options *options, const char *path)
     return status == CLI_OK && showing.ended ? CLI_FAILED : status;
 }
 
-int cli_certs(int argc, char **argv)
+int certs_main(int argc, char **argv)
 {
     static const struct cli_syntax syntax = {NAME, ":h", long_options, help_text, set_option};
     struct certs_options options = {0};

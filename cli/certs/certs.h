@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of certs.c that other files call.
+// `lockstep certs`. Main thread.
 
 #ifndef CLI_CERTS_CERTS_H
 #define CLI_CERTS_CERTS_H
 
-int cli_certs(int argc, char **argv);
+// argv[0] is the subcommand's name. Returns the exit status of the process.
+int certs_main(int argc, char **argv);
 
 #endif

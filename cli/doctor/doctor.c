@@ -6,16 +6,14 @@
 
 #include "cli/doctor/doctor.h"
 
+#include "cli/common/cli.h"
 #include "cli/doctor/gpu.h"
 #include "cli/doctor/job.h"
 #include "cli/doctor/machine.h"
 #include "cli/doctor/place.h"
-#include "cli/main.h"
-#include "cli/syntax.h"
 
 #include "base/json.h"
 #include "cli/ask/ask.h"
-#include "cli/cli.h"
 #include "lockstep/lockstep.h"
 #include "protos/tuning_json.h"
 
@@ -314,7 +312,7 @@ static void print_json(const struct doctor_report *report)
     json_fini(&json);
 }
 
-int cli_doctor(int argc, char **argv)
+int doctor_main(int argc, char **argv)
 {
     struct doctor_options options;
     int result = read_options(&options, argc, argv);

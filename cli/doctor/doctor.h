@@ -63,20 +63,7 @@ struct doctor_finding *doctor_add(struct doctor_report *report, const char *name
 void doctor_judge(struct doctor_finding *finding, enum doctor_status status, const char *format,
                   ...) __attribute__((format(printf, 3, 4)));
 
-// ---- place.c: which process of which job this is
-// ------------------------------------------
-
-// ---- job.c: what jobs have agreed --------------------------------------------------------------
-
-struct http_peer;
-
-// A range of payloads, and how they travel.
-struct doctor_range {
-    uint64_t most_bytes; // UINT64_MAX: any.
-    enum plan_algorithm reduction;
-    enum plan_algorithm broadcast;
-};
-
-int cli_doctor(int argc, char **argv);
+// argv[0] is the subcommand's name. Returns the exit status of the process.
+int doctor_main(int argc, char **argv);
 
 #endif

@@ -24,7 +24,7 @@
 static uint64_t number_of(const char *object, const char *key)
 {
     uint64_t value = 0;
-    (void)json_read_u64(json_member(object, key), &value);
+    (void)json_read_u64(json_read_member(object, key), &value);
     return value;
 }
 
@@ -44,13 +44,13 @@ static bool read_wish(const char *value, uint32_t *wish)
 static bool read_tuning(const char *from, struct tuning *tuning)
 {
     bool shares = false;
-    const bool known = json_read_bool(json_member(from, "shares"), &shares);
+    const bool known = json_read_bool(json_read_member(from, "shares"), &shares);
     tuning->latency_ns = number_of(from, "latency_ns");
     tuning->bytes_per_s = number_of(from, "bytes_per_s");
     tuning->doubling_bytes = number_of(from, "doubling_bytes");
     tuning->halving_bytes = number_of(from, "halving_bytes");
     tuning->shares = shares;
-    return known && read_wish(json_member(from, "wish"), &tuning->wish);
+    return known && read_wish(json_read_member(from, "wish"), &tuning->wish);
 }
 
 // ---- Judging -----------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ static bool read_tuning(const char *from, struct tuning *tuning)
 static void judge_untuned(struct doctor_job *job, const char *from)
 {
     char halt[LOCKSTEP_TEXT_BYTES / 2];
-    if (json_read_string(json_member(from, "halt_text"), halt, sizeof(halt)))
+    if (json_read_string(json_read_member(from, "halt_text"), halt, sizeof(halt)))
         doctor_judge(&job->finding, DOCTOR_WARNING, "it was halted before its links stood: %s",
                      halt);
     else if (strcmp(job->state, "finished") == 0)
@@ -81,7 +81,7 @@ static void judge_tuned(struct doctor_job *job, const char *from)
 {
     struct doctor_finding *finding = &job->finding;
     char halt[LOCKSTEP_TEXT_BYTES / 2];
-    if (json_read_string(json_member(from, "halt_text"), halt, sizeof(halt)))
+    if (json_read_string(json_read_member(from, "halt_text"), halt, sizeof(halt)))
         doctor_judge(finding, DOCTOR_WARNING, "it was halted: %s", halt);
     else if (job->world.world_size == 1)
         doctor_judge(finding, DOCTOR_OK, "a world of one sends nothing");
@@ -105,11 +105,11 @@ static void take_job(struct doctor_report *report, const char *from)
     if (report->job_count == LOCKSTEP_MAX_JOBS)
         return;
     struct doctor_job *job = &report->jobs[report->job_count++];
-    json_read_string(json_member(from, "name"), job->name, sizeof(job->name));
-    json_read_string(json_member(from, "state"), job->state, sizeof(job->state));
+    json_read_string(json_read_member(from, "name"), job->name, sizeof(job->name));
+    json_read_string(json_read_member(from, "state"), job->state, sizeof(job->state));
     job->world.world_size = (uint32_t)number_of(from, "world_size");
     job->world.hosts = (uint32_t)number_of(from, "hosts");
-    job->tuned = read_tuning(json_member(from, "tuning"), &job->tuning);
+    job->tuned = read_tuning(json_read_member(from, "tuning"), &job->tuning);
     if (job->tuned)
         judge_tuned(job, from);
     else
@@ -121,14 +121,14 @@ static void take_job(struct doctor_report *report, const char *from)
 static void take_jobs(struct doctor_report *report, struct doctor_finding *finding,
                       const char *body)
 {
-    const char *jobs = json_member(body, "jobs");
+    const char *jobs = json_read_member(body, "jobs");
     if (!jobs) {
         doctor_judge(finding, DOCTOR_MISSING,
                      "what answers there is not a coordinator of Lockstep: give the address of "
                      "its --http");
         return;
     }
-    for (const char *job = json_first(jobs); job; job = json_next(job))
+    for (const char *job = json_read_first(jobs); job; job = json_read_next(job))
         take_job(report, job);
     doctor_judge(finding, DOCTOR_OK, "it answers and has %" PRIu32 " job%s", report->job_count,
                  report->job_count == 1 ? "" : "s");

@@ -4,12 +4,11 @@
 
 #include "cli/run/daemon.h"
 
-#include "cli/main.h"
+#include "cli/common/cli.h"
 #include "cli/run/spawn.h"
 
 #include "base/parse.h"
 #include "base/text.h"
-#include "cli/cli.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -101,7 +100,7 @@ int daemon_start(struct daemon *daemon, const struct run_options *options)
     char address[LOCKSTEP_ADDRESS_BYTES];
     char port_file[PATH_BYTES];
     char token_file[PATH_BYTES];
-    if (find_coordinator(program, sizeof(program)) != 0) {
+    if (spawn_find_coordinator(program, sizeof(program)) != 0) {
         cli_say(options->command,
                 "lockstep-coordinator was found neither beside this program nor in PATH");
         return CLI_FAILED;

@@ -1,37 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// See place.h.
+// The environment of a worker; place.h has the contract.
 
 #include "cli/run/place.h"
 
-#include "cli/main.h"
-
-#include "cli/cli.h"
+#include "cli/common/cli.h"
 
 #include <stdio.h>
 
 unsigned place_variables(const struct run_options *options, const struct daemon *daemon,
-                         uint32_t rank, struct place *place,
+                         uint32_t rank, struct place_text *text,
                          struct spawn_variable variables[PLACE_VARIABLES])
 {
     unsigned count = 0;
     if (options->coordinator)
-        snprintf(place->coordinator, sizeof(place->coordinator), "%s", options->coordinator);
+        snprintf(text->coordinator, sizeof(text->coordinator), "%s", options->coordinator);
     else
-        daemon_address(options, place->coordinator, sizeof(place->coordinator));
-    snprintf(place->world_size, sizeof(place->world_size), "%u", options->world_size);
-    snprintf(place->rank, sizeof(place->rank), "%u", rank);
-    snprintf(place->timeout, sizeof(place->timeout), "%u", (unsigned)options->timeout_ms);
-    variables[count++] = (struct spawn_variable){"LOCKSTEP_COORDINATOR", place->coordinator};
+        daemon_address(options, text->coordinator, sizeof(text->coordinator));
+    snprintf(text->world_size, sizeof(text->world_size), "%u", options->world_size);
+    snprintf(text->rank, sizeof(text->rank), "%u", rank);
+    snprintf(text->timeout, sizeof(text->timeout), "%u", (unsigned)options->timeout_ms);
+    variables[count++] = (struct spawn_variable){"LOCKSTEP_COORDINATOR", text->coordinator};
     variables[count++] = (struct spawn_variable){"LOCKSTEP_JOB", options->job};
-    variables[count++] = (struct spawn_variable){"LOCKSTEP_WORLD_SIZE", place->world_size};
-    variables[count++] = (struct spawn_variable){"LOCKSTEP_RANK_HINT", place->rank};
+    variables[count++] = (struct spawn_variable){"LOCKSTEP_WORLD_SIZE", text->world_size};
+    variables[count++] = (struct spawn_variable){"LOCKSTEP_RANK_HINT", text->rank};
     if (!options->coordinator) // A private one is behind a path, and has no certificate.
         variables[count++] = (struct spawn_variable){"LOCKSTEP_TLS_DIR", NULL};
     if (options->timeout_ms)
-        variables[count++] = (struct spawn_variable){"LOCKSTEP_OPEN_TIMEOUT_MS", place->timeout};
-    if (daemon_dashboard(daemon, options, place->dashboard, sizeof(place->dashboard)))
-        variables[count++] = (struct spawn_variable){"LOCKSTEP_DASHBOARD", place->dashboard};
+        variables[count++] = (struct spawn_variable){"LOCKSTEP_OPEN_TIMEOUT_MS", text->timeout};
+    if (daemon_dashboard(daemon, options, text->dashboard, sizeof(text->dashboard)))
+        variables[count++] = (struct spawn_variable){"LOCKSTEP_DASHBOARD", text->dashboard};
     return count;
 }
 

@@ -8,11 +8,12 @@
 
 #include "cli/run/daemon.h"
 #include "cli/run/run.h"
+#include "cli/run/spawn.h"
 
 #define PLACE_VARIABLES 7
 
-// The values of the variables, as text; they live as long as the fork needs them.
-struct place {
+// The values of the variables as text. The caller keeps them until the child is started.
+struct place_text {
     char coordinator[LOCKSTEP_ADDRESS_BYTES];
     char dashboard[DAEMON_DASHBOARD_BYTES];
     char world_size[RUN_CODE_BYTES];
@@ -20,9 +21,9 @@ struct place {
     char timeout[RUN_CODE_BYTES];
 };
 
-// Fills in both, and returns how many variables there are.
+// Fills in text and variables. Returns the number of variables.
 unsigned place_variables(const struct run_options *options, const struct daemon *daemon,
-                         uint32_t rank, struct place *place,
+                         uint32_t rank, struct place_text *text,
                          struct spawn_variable variables[PLACE_VARIABLES]);
 
 // One line on stderr: the job, and where its dashboard is.

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What became of a run: one line for people, one object for machines. Pure but for the printing.
+// What became of a run: one line for people, one object for machines.
 
 #include "cli/run/report.h"
 
-#include "cli/main.h"
+#include "cli/common/cli.h"
 #include "cli/run/run.h"
 
 #include "base/json.h"
 #include "base/text.h"
-#include "cli/cli.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -31,14 +31,13 @@
 
 #include "cli/run/run.h"
 
-#include "cli/main.h"
+#include "cli/common/cli.h"
+#include "cli/run/descendants.h"
 #include "cli/run/report.h"
 #include "cli/run/spawn.h"
 #include "cli/run/supervisor.h"
-#include "cli/syntax.h"
 
 #include "base/parse.h"
-#include "cli/cli.h"
 #include "cli/run/daemon.h"
 
 #include <errno.h>
@@ -215,7 +214,7 @@ static int read_options(struct run_options *options, int argc, char **argv)
 static int check_trainer(const char *name)
 {
     char path[4096];
-    switch (find_program(name, path, sizeof(path))) {
+    switch (spawn_find(name, path, sizeof(path))) {
     case 0:
         return 0;
     case EISDIR:
@@ -278,12 +277,12 @@ static int become_supervisor(const struct run_options *options, const int contro
     sigprocmask(SIG_BLOCK, &blocked, NULL);
     close(control[1]);
     setpgid(0, 0);
-    return supervise(options, control[0]);
+    return supervisor_run(options, control[0]);
 }
 
 static int end_of_supervisor(const struct run_options *options, int status)
 {
-    kill_descendants();
+    descendants_kill();
     if (WIFSIGNALED(status))
         cli_say(options->command,
                 "the supervising process was killed by signal %d; so were all workers",
@@ -324,7 +323,7 @@ int run_launch(struct run_options *options)
     return result;
 }
 
-int cli_run(int argc, char **argv)
+int run_main(int argc, char **argv)
 {
     struct run_options options;
     int result = read_options(&options, argc, argv);

@@ -55,8 +55,6 @@ struct run_result {
     uint64_t total_ms;
 };
 
-// ---- run.c -------------------------------------------------------------------------------------
-
 // Runs the job and waits for its end; fills in the signal mask. Returns the exit status.
 int run_launch(struct run_options *options);
 
@@ -64,24 +62,7 @@ int run_launch(struct run_options *options);
 // time.
 void run_default_job(struct run_options *options);
 
-// ---- spawn.c -----------------------------------------------------------------------------------
-
-struct spawn_variable {
-    const char *name;
-    const char *value; // NULL: without it, whatever ours is.
-};
-
-struct spawn {
-    const char *program; // A path.
-    char *const *argv;
-    const struct spawn_variable *variables;
-    unsigned variable_count;
-    int input, output, error; // For 0, 1, 2; negative: ours.
-    int failure_fd; // Receives one int, errno, when the program cannot be started.
-    const sigset_t *signals;
-};
-
-// argv[0] is the subcommand's name. Each returns the exit status of the process.
-int cli_run(int argc, char **argv);
+// argv[0] is the subcommand's name. Returns the exit status of the process.
+int run_main(int argc, char **argv);
 
 #endif

@@ -6,8 +6,6 @@
 
 #include "cli/run/spawn.h"
 
-#include "cli/run/run.h"
-
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -28,7 +26,7 @@ static int can_execute(const char *path)
     return access(path, X_OK) == 0 ? 0 : EACCES;
 }
 
-int find_program(const char *name, char *path, size_t capacity)
+int spawn_find(const char *name, char *path, size_t capacity)
 {
     int result = ENOENT;
     if (strchr(name, '/')) {
@@ -52,7 +50,7 @@ int find_program(const char *name, char *path, size_t capacity)
     }
 }
 
-int find_coordinator(char *path, size_t capacity)
+int spawn_find_coordinator(char *path, size_t capacity)
 {
     static const char name[] = "lockstep-coordinator";
     char own[PATH_MAX];
@@ -66,13 +64,13 @@ int find_coordinator(char *path, size_t capacity)
                 return 0;
         }
     }
-    return find_program(name, path, capacity);
+    return spawn_find(name, path, capacity);
 }
 
 // Zero: as it is.
 static struct rlimit file_limit_before;
 
-void raise_file_limit(void)
+void spawn_raise_file_limit(void)
 {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur == limit.rlim_max)

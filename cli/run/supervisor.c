@@ -2,27 +2,24 @@
 //
 // The supervisor of `lockstep run`: one poll loop over the launcher's pipe, a signalfd for ended
 // children and the workers' output. run.c tells why there is such a process. Output is written by
-// the sinks' own threads (relay.h), which are started after the last fork.
+// the sinks' own threads (sink.h), which are started after the last fork.
 //
 // A child that failed is looked at before it is reaped, and its group is killed in between: while
 // the leader is a zombie its group's number cannot belong to anybody else.
 
 #include "cli/run/supervisor.h"
 
-#include "cli/main.h"
+#include "cli/common/cli.h"
+#include "cli/run/descendants.h"
+#include "cli/run/output.h"
 #include "cli/run/report.h"
 #include "cli/run/run.h"
 #include "cli/run/spawn.h"
 
 #include "base/clock.h"
-#include "cli/ask/colour.h"
-#include "cli/cli.h"
 #include "cli/run/daemon.h"
 #include "cli/run/place.h"
-#include "cli/run/relay.h"
 
-#include <ctype.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -37,7 +34,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define KILL_TIMEOUT_MS 5000
 #define DAEMON_STOP_MS 300
 #define GIVE_UP_MS 500
 #define NEVER UINT64_MAX
@@ -52,86 +48,20 @@ struct supervisor {
     uint64_t started_ms;
 
     struct daemon daemon;
-    bool daemon_wanted; // Its death is worth a word.
+    bool daemon_wanted; // True while the end of the daemon is reported.
     struct run_result result;
     uint32_t running; // Workers that have not been reaped.
-    unsigned interrupts; // Of the kind that ends.
+    unsigned interrupts; // SIGINT, SIGTERM and SIGHUP received.
     bool orphaned; // The launcher is dead.
-    int interrupted_by; // The first of them.
+    int interrupted_by; // The first of these signals.
     uint64_t kill_at; // NEVER until the first failure.
-    uint64_t give_up_at; // On our own output; NEVER until the user asked twice.
-    int (*failure_fds)[2]; // owned; a pipe for each rank, -1 when it is done with
+    uint64_t give_up_at; // When unwritten output is dropped; NEVER until the second interrupt.
+    int (*failure_fds)[2]; // owned; a pipe for each rank, -1 once it is closed
 
-    bool relaying;
-    struct sink sinks[2];
-    unsigned sink_count; // 1 when both outputs are the same terminal.
-    struct stream *streams; // owned; rank r: 2r is its stdout, 2r + 1 its stderr
-    uint32_t stream_count;
-    struct pollfd *polls; // owned
-    struct stream **polled; // owned; the stream behind each of polls, or NULL
+    struct output output;
 };
 
 // ---- Killing -----------------------------------------------------------------------------------
-
-// The parent of a process, or 0. The name in /proc/PID/stat may hold anything, also parentheses.
-static pid_t parent_of(const char *pid)
-{
-    char path[64];
-    char bytes[512];
-    int parent = 0;
-    snprintf(path, sizeof(path), "/proc/%.20s/stat", pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return 0;
-    ssize_t size = read(fd, bytes, sizeof(bytes) - 1);
-    close(fd);
-    if (size <= 0)
-        return 0;
-    bytes[size] = '\0';
-    const char *name_end = strrchr(bytes, ')');
-    if (!name_end || sscanf(name_end + 1, " %*c %d", &parent) != 1)
-        return 0;
-    return parent;
-}
-
-static void kill_children(void)
-{
-    DIR *proc = opendir("/proc");
-    if (!proc)
-        return;
-    for (struct dirent *entry = readdir(proc); entry; entry = readdir(proc)) {
-        if (isdigit((unsigned char)entry->d_name[0]) && parent_of(entry->d_name) == getpid())
-            kill((pid_t)strtol(entry->d_name, NULL, 10), SIGKILL);
-    }
-    closedir(proc);
-}
-
-// Waits for the next SIGCHLD, which is blocked, or some milliseconds.
-static void wait_for_child(void)
-{
-    sigset_t child;
-    struct timespec wait = {.tv_nsec = 5 * 1000 * 1000};
-    sigemptyset(&child);
-    sigaddset(&child, SIGCHLD);
-    sigtimedwait(&child, NULL, &wait);
-}
-
-bool kill_descendants(void)
-{
-    uint64_t deadline = clock_now_ms() + KILL_TIMEOUT_MS;
-    for (;;) {
-        pid_t pid = 0;
-        do {
-            pid = waitpid(-1, NULL, WNOHANG);
-        } while (pid > 0);
-        if (pid < 0 && errno == ECHILD)
-            return true;
-        if (clock_now_ms() > deadline)
-            return false;
-        kill_children();
-        wait_for_child();
-    }
-}
 
 static void signal_groups(struct supervisor *supervisor, int signal_number)
 {
@@ -339,7 +269,7 @@ static int start_daemon(struct supervisor *supervisor)
     return result;
 }
 
-// Asks it to go, and waits a moment: kill_descendants does not ask.
+// Asks it to go, and waits a moment: descendants_kill does not ask.
 static void stop_daemon(struct supervisor *supervisor)
 {
     uint64_t deadline = clock_now_ms() + DAEMON_STOP_MS;
@@ -363,50 +293,24 @@ static void close_both(int fds[2])
     }
 }
 
-static struct sink *sink_of(struct supervisor *supervisor, unsigned number)
-{
-    return &supervisor->sinks[number < supervisor->sink_count ? number : 0];
-}
-
-static void prefix_of(const struct supervisor *supervisor, uint32_t rank, bool terminal,
-                      char *prefix, size_t capacity)
-{
-    static const int colors[] = {36, 33, 32, 35, 34, 31};
-    if (!supervisor->options->prefix)
-        prefix[0] = '\0';
-    else if (colour_wanted(terminal))
-        snprintf(prefix, capacity, "\x1b[%dm[%u]\x1b[0m ",
-                 colors[rank % (sizeof(colors) / sizeof(colors[0]))], rank);
-    else
-        snprintf(prefix, capacity, "[%u] ", rank);
-}
-
-static void add_stream(struct supervisor *supervisor, uint32_t rank, unsigned number, int fd)
-{
-    char prefix[STREAM_PREFIX_BYTES];
-    struct sink *sink = sink_of(supervisor, number);
-    prefix_of(supervisor, rank, isatty((int)number + 1) == 1, prefix, sizeof(prefix));
-    fcntl(fd, F_SETFL, O_NONBLOCK);
-    stream_open(&supervisor->streams[supervisor->stream_count++], sink, fd, prefix, rank == 0);
-}
-
 // Forks one worker. Returns 0 or -1 with errno.
 static int start_rank(struct supervisor *supervisor, uint32_t rank)
 {
-    struct place place;
+    struct place_text text;
     struct spawn_variable variables[PLACE_VARIABLES];
     int *failure = supervisor->failure_fds[rank];
     int output[2] = {-1, -1};
     int error[2] = {-1, -1};
     if (pipe2(failure, O_CLOEXEC | O_NONBLOCK) < 0 ||
-        (supervisor->relaying && (pipe2(output, O_CLOEXEC) < 0 || pipe2(error, O_CLOEXEC) < 0)))
+        (supervisor->output.relaying &&
+         (pipe2(output, O_CLOEXEC) < 0 || pipe2(error, O_CLOEXEC) < 0)))
         return -1;
     struct spawn request = {
         .program = supervisor->trainer,
         .argv = supervisor->options->trainer,
         .variables = variables,
         .variable_count =
-            place_variables(supervisor->options, &supervisor->daemon, rank, &place, variables),
+            place_variables(supervisor->options, &supervisor->daemon, rank, &text, variables),
         .input = supervisor->null_fd,
         .output = output[1],
         .error = error[1],
@@ -422,11 +326,11 @@ static int start_rank(struct supervisor *supervisor, uint32_t rank)
     }
     supervisor->result.ranks[rank].pid = pid;
     supervisor->running++;
-    if (supervisor->relaying) {
+    if (supervisor->output.relaying) {
         close(output[1]);
         close(error[1]);
-        add_stream(supervisor, rank, 0, output[0]);
-        add_stream(supervisor, rank, 1, error[0]);
+        output_add(&supervisor->output, rank, 0, output[0]);
+        output_add(&supervisor->output, rank, 1, error[0]);
     }
     return 0;
 }
@@ -446,38 +350,6 @@ static int start_workers(struct supervisor *supervisor)
 
 // ---- The loop ----------------------------------------------------------------------------------
 
-static unsigned poll_add(struct supervisor *supervisor, unsigned count, int fd,
-                         struct stream *stream)
-{
-    supervisor->polls[count] = (struct pollfd){.fd = fd, .events = POLLIN};
-    supervisor->polled[count] = stream;
-    return count + 1;
-}
-
-// A stream whose sink is full is left alone: its worker blocks.
-static unsigned poll_streams(struct supervisor *supervisor, unsigned count)
-{
-    for (uint32_t i = 0; i < supervisor->stream_count; i++) {
-        struct stream *stream = &supervisor->streams[i];
-        if (stream->fd < 0)
-            continue;
-        if (sink_has_room(stream->sink))
-            count = poll_add(supervisor, count, stream->fd, stream);
-    }
-    return count;
-}
-
-// Streams that nobody reads any more: their workers get the SIGPIPE that they would have had
-// without us.
-static void close_broken(struct supervisor *supervisor)
-{
-    for (uint32_t i = 0; i < supervisor->stream_count; i++) {
-        struct stream *stream = &supervisor->streams[i];
-        if (stream->fd >= 0 && sink_broken(stream->sink))
-            stream_close(stream);
-    }
-}
-
 static int time_left(const struct supervisor *supervisor)
 {
     uint64_t now = clock_now_ms();
@@ -490,53 +362,16 @@ static int time_left(const struct supervisor *supervisor)
     return left < INT_MAX ? (int)left : INT_MAX;
 }
 
-static void drain_event(struct supervisor *supervisor)
-{
-    uint64_t value;
-    for (unsigned i = 0; i < supervisor->sink_count; i++) {
-        ssize_t ignored = read(supervisor->sinks[i].event_fd, &value, sizeof(value));
-        (void)ignored;
-    }
-}
-
 // Waits for something and handles it.
 static void turn(struct supervisor *supervisor)
 {
-    unsigned count = poll_add(supervisor, 0, supervisor->control_fd, NULL);
-    count = poll_add(supervisor, count, supervisor->child_fd, NULL);
-    for (unsigned i = 0; i < supervisor->sink_count; i++)
-        count = poll_add(supervisor, count, supervisor->sinks[i].event_fd, NULL);
-    count = poll_streams(supervisor, count);
-    poll(supervisor->polls, count, time_left(supervisor));
+    const int fds[OUTPUT_OTHER_FDS] = {supervisor->control_fd, supervisor->child_fd};
+    output_wait(&supervisor->output, fds, time_left(supervisor));
     read_control(supervisor);
     reap(supervisor);
-    drain_event(supervisor);
-    for (unsigned i = 0; i < count; i++) {
-        struct stream *stream = supervisor->polled[i];
-        if (stream && supervisor->polls[i].revents && sink_has_room(stream->sink))
-            stream_read(stream);
-    }
-    close_broken(supervisor);
+    output_relay(&supervisor->output);
     if (clock_now_ms() >= supervisor->kill_at)
         stop_others(supervisor);
-}
-
-static bool streams_open(const struct supervisor *supervisor)
-{
-    for (uint32_t i = 0; i < supervisor->stream_count; i++) {
-        if (supervisor->streams[i].fd >= 0)
-            return true;
-    }
-    return false;
-}
-
-static bool sinks_done(struct supervisor *supervisor)
-{
-    for (unsigned i = 0; i < supervisor->sink_count; i++) {
-        if (!sink_done(&supervisor->sinks[i]))
-            return false;
-    }
-    return true;
 }
 
 // Whether waiting for a reader of our output has lost its sense.
@@ -548,70 +383,43 @@ static bool given_up(const struct supervisor *supervisor)
 // With everything killed: what is still in pipes and buffers goes out.
 static void flush(struct supervisor *supervisor)
 {
-    while (streams_open(supervisor) && !given_up(supervisor))
+    while (output_has_streams(&supervisor->output) && !given_up(supervisor))
         turn(supervisor);
-    for (unsigned i = 0; i < supervisor->sink_count; i++)
-        sink_finish(&supervisor->sinks[i]);
-    while (!sinks_done(supervisor) && !given_up(supervisor))
+    output_finish(&supervisor->output);
+    while (!output_done(&supervisor->output) && !given_up(supervisor))
         turn(supervisor);
 }
 
 // ---- Beginning and end -------------------------------------------------------------------------
 
-static bool same_terminal(void)
+static int start_output(struct supervisor *supervisor)
 {
-    struct stat first;
-    struct stat second;
-    return isatty(STDOUT_FILENO) && isatty(STDERR_FILENO) && fstat(STDOUT_FILENO, &first) == 0 &&
-           fstat(STDERR_FILENO, &second) == 0 && first.st_rdev == second.st_rdev;
-}
-
-static bool open_sinks(struct supervisor *supervisor)
-{
-    for (unsigned i = 0; i < supervisor->sink_count; i++) {
-        if (sink_open(&supervisor->sinks[i], (int)i + 1) < 0)
-            return false;
-    }
-    return true;
-}
-
-static int start_sinks(struct supervisor *supervisor)
-{
-    for (unsigned i = 0; i < supervisor->sink_count; i++) {
-        if (sink_start(&supervisor->sinks[i]) < 0) {
-            cli_say(supervisor->options->command, "cannot start the output: %s", strerror(errno));
-            return CLI_FAILED;
-        }
-    }
-    return 0;
+    if (output_start(&supervisor->output) == 0)
+        return 0;
+    cli_say(supervisor->options->command, "cannot start the output: %s", strerror(errno));
+    return CLI_FAILED;
 }
 
 static int prepare(struct supervisor *supervisor)
 {
     const struct run_options *options = supervisor->options;
-    size_t streams = 2 * (size_t)options->world_size + 1;
     sigset_t child;
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    raise_file_limit();
+    spawn_raise_file_limit();
     supervisor->kill_at = NEVER;
     supervisor->give_up_at = NEVER;
-    supervisor->relaying = options->world_size > 1;
-    supervisor->sink_count = !supervisor->relaying ? 0 : same_terminal() ? 1 : 2;
     supervisor->result.world_size = options->world_size;
     supervisor->result.first_failed = options->world_size;
     supervisor->result.ranks = calloc(options->world_size, sizeof(*supervisor->result.ranks));
     supervisor->failure_fds = calloc(options->world_size, sizeof(*supervisor->failure_fds));
-    supervisor->streams = calloc(streams, sizeof(*supervisor->streams));
-    supervisor->polls = calloc(streams + 4, sizeof(*supervisor->polls));
-    supervisor->polled = calloc(streams + 4, sizeof(struct stream *));
     supervisor->child_fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
     supervisor->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (supervisor->result.ranks && supervisor->failure_fds && supervisor->streams &&
-        supervisor->polls && supervisor->polled && supervisor->child_fd >= 0 &&
-        supervisor->null_fd >= 0 && open_sinks(supervisor) &&
-        find_program(options->trainer[0], supervisor->trainer, sizeof(supervisor->trainer)) == 0)
+    if (supervisor->result.ranks && supervisor->failure_fds && supervisor->child_fd >= 0 &&
+        supervisor->null_fd >= 0 &&
+        output_open(&supervisor->output, options->world_size, options->prefix) &&
+        spawn_find(options->trainer[0], supervisor->trainer, sizeof(supervisor->trainer)) == 0)
         return 0;
     cli_say(options->command, "cannot prepare: %s", strerror(errno));
     return CLI_FAILED;
@@ -626,7 +434,7 @@ static int start_all(struct supervisor *supervisor)
         place_announce(supervisor->options, &supervisor->daemon);
         result = start_workers(supervisor);
     }
-    return result == 0 ? start_sinks(supervisor) : result;
+    return result == 0 ? start_output(supervisor) : result;
 }
 
 static int finish(struct supervisor *supervisor)
@@ -637,10 +445,9 @@ static int finish(struct supervisor *supervisor)
                      ? 0
                      : result->ranks[result->first_failed].end.status;
     flush(supervisor);
-    if (!sinks_done(supervisor))
-        _exit(run_exit_code(status)); // A write is stuck that nobody wants to wait for.
-    for (unsigned i = 0; i < supervisor->sink_count; i++)
-        sink_close(&supervisor->sinks[i]);
+    if (!output_done(&supervisor->output))
+        _exit(run_exit_code(status)); // A write is stuck, and waiting for it has been given up.
+    output_close(&supervisor->output);
     run_report(supervisor->options, result);
     if (supervisor->options->json)
         run_report_json(supervisor->options, result);
@@ -649,25 +456,21 @@ static int finish(struct supervisor *supervisor)
 
 static void release(struct supervisor *supervisor)
 {
-    for (uint32_t i = 0; i < supervisor->stream_count; i++)
-        stream_close(&supervisor->streams[i]);
+    output_free(&supervisor->output);
     free(supervisor->result.ranks);
     free(supervisor->failure_fds);
-    free(supervisor->streams);
-    free(supervisor->polls);
-    free(supervisor->polled);
     close(supervisor->child_fd);
     close(supervisor->null_fd);
 }
 
-int supervise(const struct run_options *options, int control_fd)
+int supervisor_run(const struct run_options *options, int control_fd)
 {
     struct supervisor supervisor = {.options = options, .control_fd = control_fd};
     int result = prepare(&supervisor);
     if (result == 0)
         result = start_all(&supervisor);
     if (result != 0) {
-        kill_descendants();
+        descendants_kill();
         if (supervisor.orphaned)
             daemon_forget(options->directory);
         _exit(result);
@@ -676,7 +479,7 @@ int supervise(const struct run_options *options, int control_fd)
         turn(&supervisor);
     if (!supervisor.orphaned)
         stop_daemon(&supervisor);
-    if (!kill_descendants())
+    if (!descendants_kill())
         cli_say(options->command, "a process could not be killed; it is stuck in the kernel");
     if (supervisor.orphaned) {
         daemon_forget(options->directory); // The launcher would do it.

@@ -8,9 +8,7 @@
 #include "base/json.h"
 #include "base/parse.h"
 #include "base/text.h"
-#include "cli/cli.h"
-#include "cli/main.h"
-#include "cli/syntax.h"
+#include "cli/common/cli.h"
 #include "cli/trace/trace_file.h"
 
 #include <ctype.h>
@@ -448,7 +446,7 @@ static int show(struct trace_file *file, const struct trace_options *options, co
     return print_text(file, options);
 }
 
-int cli_trace(int argc, char **argv)
+int trace_main(int argc, char **argv)
 {
     struct trace_options options = {.last = UINT64_MAX};
     char error[LOCKSTEP_TEXT_BYTES];

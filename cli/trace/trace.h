@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of trace.c that other files call.
+// `lockstep trace`. Main thread.
 
 #ifndef CLI_TRACE_TRACE_H
 #define CLI_TRACE_TRACE_H
 
-int cli_trace(int argc, char **argv);
+// argv[0] is the subcommand's name. Returns the exit status of the process.
+int trace_main(int argc, char **argv);
 
 #endif

@@ -20,9 +20,9 @@ static void json_walk(const char *value, int depth)
         FUZZ_CHECK((unsigned char)*c >= ' ' && *c != 0x7f);
     if (depth == 0)
         return;
-    json_walk(json_member(value, "jobs"), depth - 1);
-    json_walk(json_member(value, "name"), depth - 1);
-    for (const char *item = json_first(value); item && items < 8; item = json_next(item))
+    json_walk(json_read_member(value, "jobs"), depth - 1);
+    json_walk(json_read_member(value, "name"), depth - 1);
+    for (const char *item = json_read_first(value); item && items < 8; item = json_read_next(item))
         json_walk(item, items++ < 2 ? depth - 1 : 0);
 }
 

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sentences on stderr and the reading of options; cli.h has the contract. The meaning of an option
+// is in the file of its subcommand.
+
+#include "cli/common/cli.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+static void say(const char *name, const char *format, va_list arguments)
+{
+    char sentence[1024];
+    vsnprintf(sentence, sizeof(sentence), format, arguments);
+    fprintf(stderr, "lockstep%s%s: %s\n", name ? " " : "", name ? name : "", sentence);
+}
+
+void cli_say(const char *name, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    say(name, format, arguments);
+    va_end(arguments);
+}
+
+int cli_misuse(const char *name, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    say(name, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "Try 'lockstep%s%s --help'.\n", name ? " " : "", name ? name : "");
+    return CLI_MISUSE;
+}
+
+int cli_read_options(const struct cli_syntax *syntax, void *options, int argc, char **argv)
+{
+    opterr = 0;
+    for (;;) {
+        const int key = getopt_long(argc, argv, syntax->letters, syntax->options, NULL);
+        int result = 0;
+        switch (key) {
+        case -1:
+            return 0;
+        case 'h':
+            fputs(syntax->help, stdout);
+            return -1;
+        case ':':
+            return cli_misuse(syntax->name, "option '%s' needs a value", argv[optind - 1]);
+        case '?':
+            return cli_misuse(syntax->name, "unknown option '%s'", argv[optind - 1]);
+        default:
+            result = syntax->take(options, key, optarg);
+        }
+        if (result != 0)
+            return result;
+    }
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Killing all children of this process and their orphans; descendants.h has the contract. The
+// kernel has no call for it, so /proc is read until no child is left.
+
+#include "cli/run/descendants.h"
+
+#include "base/clock.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define KILL_TIMEOUT_MS 5000
+
+// The parent of a process, or 0. The name in /proc/PID/stat may hold anything, also parentheses.
+static pid_t parent_of(const char *pid)
+{
+    char path[64];
+    char bytes[512];
+    int parent = 0;
+    snprintf(path, sizeof(path), "/proc/%.20s/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    ssize_t size = read(fd, bytes, sizeof(bytes) - 1);
+    close(fd);
+    if (size <= 0)
+        return 0;
+    bytes[size] = '\0';
+    const char *name_end = strrchr(bytes, ')');
+    if (!name_end || sscanf(name_end + 1, " %*c %d", &parent) != 1)
+        return 0;
+    return parent;
+}
+
+static void kill_children(void)
+{
+    DIR *proc = opendir("/proc");
+    if (!proc)
+        return;
+    for (struct dirent *entry = readdir(proc); entry; entry = readdir(proc)) {
+        if (isdigit((unsigned char)entry->d_name[0]) && parent_of(entry->d_name) == getpid())
+            kill((pid_t)strtol(entry->d_name, NULL, 10), SIGKILL);
+    }
+    closedir(proc);
+}
+
+// Waits for the next SIGCHLD, which is blocked, or some milliseconds.
+static void wait_for_child(void)
+{
+    sigset_t child;
+    struct timespec wait = {.tv_nsec = 5 * 1000 * 1000};
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    sigtimedwait(&child, NULL, &wait);
+}
+
+bool descendants_kill(void)
+{
+    uint64_t deadline = clock_now_ms() + KILL_TIMEOUT_MS;
+    for (;;) {
+        pid_t pid = 0;
+        do {
+            pid = waitpid(-1, NULL, WNOHANG);
+        } while (pid > 0);
+        if (pid < 0 && errno == ECHILD)
+            return true;
+        if (clock_now_ms() > deadline)
+            return false;
+        kill_children();
+        wait_for_child();
+    }
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The output of all workers on its way to our stdout and stderr: a sink (sink.h) for each, and two
+// streams (stream.h) for each worker. A single worker is not relayed: it inherits both descriptors.
+// Supervisor's thread.
+
+#ifndef LOCKSTEP_CLI_RUN_OUTPUT_H
+#define LOCKSTEP_CLI_RUN_OUTPUT_H
+
+#include "cli/run/sink.h"
+#include "cli/run/stream.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define OUTPUT_OTHER_FDS 2
+
+struct output {
+    bool relaying; // True if the job has more than one worker.
+    bool prefix; // True if each line begins with its rank.
+    struct sink sinks[2];
+    unsigned sink_count; // 1 when stdout and stderr are the same terminal.
+    struct stream *streams; // owned; rank r: 2r is its stdout, 2r + 1 its stderr
+    uint32_t stream_count;
+    struct pollfd *polls; // owned
+    struct stream **polled; // owned; the stream behind each of polls, or NULL
+    unsigned poll_count; // Of the last output_wait.
+};
+
+// Allocates for a world; the structure is zero. False with errno. output_free is due in any case.
+bool output_open(struct output *output, uint32_t world_size, bool prefix);
+
+// Starts the writers: after the last fork. Returns 0 or -1 with errno.
+int output_start(struct output *output);
+
+// Adds a pipe of a worker: number 0 is its stdout, 1 its stderr. fd is given.
+void output_add(struct output *output, uint32_t rank, unsigned number, int fd);
+
+// Waits until one of fds, a stream or a sink is ready, or until the time is over; -1: no limit.
+void output_wait(struct output *output, const int fds[OUTPUT_OTHER_FDS], int timeout_ms);
+
+// Reads from the streams that the last output_wait found ready.
+void output_relay(struct output *output);
+
+// True while a stream has not ended.
+bool output_has_streams(const struct output *output);
+
+// Says that nothing more comes. output_done tells when all was written.
+void output_finish(struct output *output);
+bool output_done(struct output *output);
+
+// Ends the writers; after output_done.
+void output_close(struct output *output);
+
+void output_free(struct output *output);
+
+#endif
