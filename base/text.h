@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Text in a buffer of fixed size: appending never overflows, and truncation is remembered instead
-// of ignored. UTF-8 by the rules of RFC 3629. Not a string library; nothing here allocates. Any
-// thread, one at a time for each struct text.
+// of ignored. UTF-8 by the rules of RFC 3629. Not a string library; nothing here allocates. Pure.
+// Any thread, one at a time for each struct text.
 #ifndef LOCKSTEP_BASE_TEXT_H
 #define LOCKSTEP_BASE_TEXT_H
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The coordinator's core: jobs, joining, ranks, generations, comparison of manifests, learning of
-// plans, failures. It is one function, (event, now) -> actions: no clock, no socket, no thread,
-// no lock, no log, no allocation. The server runs it on one thread; the simulator drives
+// plans, failures. Pure: it is one function, (event, now) -> actions, with no clock, no socket, no
+// thread, no lock, no log and no allocation. The server runs it on one thread; the simulator drives
 // thousands of workers through it.
 //
 // Rules, in prose:

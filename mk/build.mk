@@ -117,7 +117,7 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/flags | $(GEN_H)
 	$(Q)$(COMPILE)
 
 # The assembler takes these in, which no compiler's list of includes tells.
-$(BUILD)/obj/server/page.o: $(wildcard server/page/*)
+$(BUILD)/obj/server/http/page.o: $(wildcard server/page/*)
 
 # --- kernels for GPUs ----------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@
 #include "server/http/tls_limits.h"
 #include "server/options.h"
 #include "server/process.h"
+#include "server/rpc/descriptors.h"
 #include "server/rpc/loop.h"
 #include "server/rpc/server.h"
 #include "server/service.h"
@@ -278,7 +279,7 @@ static int run(struct daemon *daemon)
 {
     log_init(&daemon->log, daemon->options.log_level, log_sink_stderr, NULL);
     process_block_signals();
-    uint64_t descriptors = process_limit_descriptors(DESCRIPTORS + RPC_NEWCOMERS);
+    uint64_t descriptors = descriptors_limit(DESCRIPTORS + RPC_NEWCOMERS);
     if (limit_tls(daemon) < 0 || open_streams(daemon) < 0 || open_http(daemon) < 0 ||
         start_signals(daemon) < 0 || write_ports(daemon) < 0)
         return -1;

@@ -85,11 +85,6 @@ static bool set_unix(struct parse *parse, const char *value, struct endpoint *en
     return true;
 }
 
-bool endpoint_is_unix(const struct endpoint *endpoint)
-{
-    return strncmp(endpoint->host, ENDPOINT_UNIX, strlen(ENDPOINT_UNIX)) == 0;
-}
-
 static bool set_endpoint(struct parse *parse, const char *value, struct endpoint *endpoint,
                          char *given)
 {
@@ -138,16 +133,6 @@ static bool consistent(struct parse *parse)
                    "workers that have one can join") &&
            allowed(parse, &options->http, parse->http_given, options->http_tls,
                    "encrypt it with --http-tls and the certificate of --tls-dir");
-}
-
-void endpoint_text(const struct endpoint *endpoint, char *text, size_t text_bytes)
-{
-    bool six = strchr(endpoint->host, ':') != NULL;
-    if (endpoint_is_unix(endpoint)) {
-        text_copy(text, text_bytes, endpoint->host);
-        return;
-    }
-    snprintf(text, text_bytes, six ? "[%s]:%u" : "%s:%u", endpoint->host, endpoint->port);
 }
 
 // ---- one function for each flag ---------------------------------------------------------------

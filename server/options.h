@@ -9,7 +9,7 @@
 #define LOCKSTEP_SERVER_OPTIONS_H
 
 #include "base/log.h"
-#include "protos/limits.h"
+#include "server/state/endpoint.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -17,13 +17,6 @@
 #include <sys/types.h>
 
 #define SERVER_VERSION "0.1.0"
-
-// Where to listen. host is numeric, without brackets; or "unix:" and a path, then without a port.
-struct endpoint {
-    char host[LOCKSTEP_ADDRESS_BYTES];
-    uint16_t port; // 0: any that is free.
-    bool exposed; // Others than this host can reach it: only with TLS or insecure_plaintext.
-};
 
 struct options {
     struct endpoint listen;
@@ -54,11 +47,5 @@ enum options_result {
 // Answers --help and --version on out.
 enum options_result options_parse(int argc, char **argv, struct options *options, FILE *out,
                                   char *error, size_t error_bytes);
-
-#define ENDPOINT_UNIX "unix:"
-bool endpoint_is_unix(const struct endpoint *endpoint);
-
-// "127.0.0.1:8080", "[::1]:8080" or "unix:/run/lockstep.sock".
-void endpoint_text(const struct endpoint *endpoint, char *text, size_t text_bytes);
 
 #endif

@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,18 +19,6 @@
 #define SIGNAL_LOOK SIGUSR1
 
 #define PARENT_CHECK_S 1
-
-uint64_t process_limit_descriptors(uint64_t most)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-        return 0;
-    rlim_t before = limit.rlim_cur;
-    limit.rlim_cur = limit.rlim_max < most ? limit.rlim_max : (rlim_t)most;
-    if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
-        limit.rlim_cur = before;
-    return limit.rlim_cur;
-}
 
 // ---- signals ----------------------------------------------------------------------------------
 
@@ -132,41 +119,5 @@ failed:
              "cannot write the port file '%s' (%s): choose another path with "
              "--port-file",
              path, strerror(errno));
-    return -1;
-}
-
-// ---- token ------------------------------------------------------------------------------------
-
-#define TOKEN_LEAST 16
-
-static bool token_usable(const char *token)
-{
-    size_t size = 0;
-    while (token[size] > ' ' && token[size] <= '~')
-        size++;
-    return size >= TOKEN_LEAST && token[size] == '\0';
-}
-
-int process_read_token(const char *path, char *token, size_t token_bytes, char *error,
-                       size_t error_bytes)
-{
-    char line[PROCESS_TOKEN_BYTES + 1] = ""; // One more than may be, to see that it is too long.
-    FILE *file = fopen(path, "re");
-    if (!file) {
-        snprintf(error, error_bytes, "cannot read the token of --http-token-file '%s' (%s)", path,
-                 strerror(errno));
-        return -1;
-    }
-    const bool read = fgets(line, sizeof(line), file) != NULL;
-    fclose(file);
-    line[strcspn(line, "\r\n")] = '\0';
-    if (read && strlen(line) < token_bytes && token_usable(line)) {
-        memcpy(token, line, strlen(line) + 1);
-        return 0;
-    }
-    snprintf(error, error_bytes,
-             "--http-token-file '%s': its first line must be 16 to 256 visible characters, as "
-             "openssl rand -hex 32 makes them",
-             path);
     return -1;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a daemon owes its system: descriptors, signals, its parent, the port file. It knows nothing
-// of jobs or streams.
+// The daemon as a process: signals, its parent, the port file. It knows nothing of jobs or streams.
+// Main thread, but for the thread of signals.
 
 #ifndef LOCKSTEP_SERVER_PROCESS_H
 #define LOCKSTEP_SERVER_PROCESS_H
@@ -15,11 +15,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
-
-// Sets the soft limit of open files to the hard one, but to no more than `most`: who connects and
-// says nothing costs memory until his time is over, and this bounds how many do so at once. What is
-// open above it stays open. Returns what it is then, 0 if unknown.
-uint64_t process_limit_descriptors(uint64_t most);
 
 // Main thread, before any other thread: the signals of struct process_signals are blocked in all.
 void process_block_signals(void);
@@ -52,12 +47,5 @@ pid_t process_watch_parent(pid_t parent);
 // nothing. Returns 0, or -1 with a sentence in error.
 int process_write_ports(const char *path, uint16_t grpc, uint16_t http, char *error,
                         size_t error_bytes);
-
-#define PROCESS_TOKEN_BYTES 257 // With its NUL.
-
-// The first line of a file, which must be 16 to 256 visible characters. Returns 0, or -1 with a
-// sentence in error.
-int process_read_token(const char *path, char *token, size_t token_bytes, char *error,
-                       size_t error_bytes);
 
 #endif

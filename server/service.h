@@ -12,10 +12,10 @@
 #define LOCKSTEP_SERVER_SERVICE_H
 
 #include "base/log.h"
-#include "server/archive.h"
-#include "server/asks.h"
 #include "server/rpc/server.h"
-#include "server/snapshot.h"
+#include "server/state/archive.h"
+#include "server/state/asks.h"
+#include "server/state/snapshot.h"
 
 #include <stdint.h>
 

@@ -28,7 +28,7 @@
 #define LOOK_MS 100
 #define NEVER UINT64_MAX
 
-struct connection {
+struct guarded {
     struct bufferevent *buffered; // NULL: free. Ours beside evhttp's.
     uint64_t deadline_ms; // For what it is doing; NEVER: it may take its time.
     uint64_t began_ms;
@@ -46,7 +46,7 @@ struct http_guard {
     bool full; // The listener pauses.
     uint32_t count;
     struct http_guard_counts counts;
-    struct connection connections[HTTP_CONNECTIONS];
+    struct guarded connections[HTTP_CONNECTIONS];
 };
 
 // ---- one connection ---------------------------------------------------------------------------
@@ -69,13 +69,13 @@ static bool peer_of(int fd, struct in6_addr *peer)
 }
 
 // evhttp sees the end of the connection and frees it.
-static void cut(struct connection *connection)
+static void cut(struct guarded *connection)
 {
     connection->cut = true;
     shutdown(bufferevent_getfd(connection->buffered), SHUT_RDWR);
 }
 
-static bool freed_by_evhttp(const struct connection *connection)
+static bool freed_by_evhttp(const struct guarded *connection)
 {
     bufferevent_data_cb read = NULL;
     bufferevent_event_cb event = NULL;
@@ -83,7 +83,7 @@ static bool freed_by_evhttp(const struct connection *connection)
     return !read && !event;
 }
 
-static void let_go(struct http_guard *guard, struct connection *connection)
+static void let_go(struct http_guard *guard, struct guarded *connection)
 {
     bufferevent_decref(connection->buffered);
     connection->buffered = NULL;
@@ -92,11 +92,11 @@ static void let_go(struct http_guard *guard, struct connection *connection)
 
 // ---- looking at all ---------------------------------------------------------------------------
 
-static uint32_t count_of_peer(const struct http_guard *guard, const struct connection *connection)
+static uint32_t count_of_peer(const struct http_guard *guard, const struct guarded *connection)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < HTTP_CONNECTIONS; i++) {
-        const struct connection *other = &guard->connections[i];
+        const struct guarded *other = &guard->connections[i];
         if (other->buffered && other->known && !other->cut &&
             memcmp(&other->peer, &connection->peer, sizeof(other->peer)) == 0)
             count++;
@@ -105,7 +105,7 @@ static uint32_t count_of_peer(const struct http_guard *guard, const struct conne
 }
 
 // What accepting could not know yet.
-static void meet(struct http_guard *guard, struct connection *connection)
+static void meet(struct http_guard *guard, struct guarded *connection)
 {
     connection->known = peer_of(bufferevent_getfd(connection->buffered), &connection->peer);
     if (!connection->known || count_of_peer(guard, connection) <= HTTP_PEER_CONNECTIONS)
@@ -114,7 +114,7 @@ static void meet(struct http_guard *guard, struct connection *connection)
     cut(connection);
 }
 
-static void look_at(struct http_guard *guard, struct connection *connection, uint64_t now_ms)
+static void look_at(struct http_guard *guard, struct guarded *connection, uint64_t now_ms)
 {
     if (freed_by_evhttp(connection)) {
         let_go(guard, connection);
@@ -131,9 +131,9 @@ static void look_at(struct http_guard *guard, struct connection *connection, uin
 // When there is no room, whoever has said nothing for longest makes some.
 static void make_room(struct http_guard *guard)
 {
-    struct connection *oldest = NULL;
+    struct guarded *oldest = NULL;
     for (uint32_t i = 0; i < HTTP_CONNECTIONS; i++) {
-        struct connection *connection = &guard->connections[i];
+        struct guarded *connection = &guard->connections[i];
         if (!connection->buffered || connection->cut || !connection->waits)
             continue;
         if (!oldest || connection->began_ms < oldest->began_ms)
@@ -188,8 +188,8 @@ static struct bufferevent *on_accepted(struct event_base *base, void *context)
 {
     static const struct timeval at_once = {0};
     struct http_guard *guard = context;
-    struct connection *free_one = guard->connections;
-    struct connection *end = guard->connections + HTTP_CONNECTIONS;
+    struct guarded *free_one = guard->connections;
+    struct guarded *end = guard->connections + HTTP_CONNECTIONS;
     while (free_one < end && free_one->buffered)
         free_one++; // There is one: when the last is taken, the listener pauses.
     struct bufferevent *made = free_one < end ? make_buffered(guard, base) : NULL;
@@ -197,10 +197,10 @@ static struct bufferevent *on_accepted(struct event_base *base, void *context)
         return NULL;
     const uint64_t now_ms = clock_now_ms();
     bufferevent_incref(made);
-    *free_one = (struct connection){.buffered = made,
-                                    .began_ms = now_ms,
-                                    .deadline_ms = now_ms + guard->request_ms,
-                                    .waits = true};
+    *free_one = (struct guarded){.buffered = made,
+                                 .began_ms = now_ms,
+                                 .deadline_ms = now_ms + guard->request_ms,
+                                 .waits = true};
     guard->count++;
     guard->full = guard->count == HTTP_CONNECTIONS;
     if (guard->full)
@@ -209,7 +209,7 @@ static struct bufferevent *on_accepted(struct event_base *base, void *context)
     return made;
 }
 
-static struct connection *find(struct http_guard *guard, struct evhttp_request *request)
+static struct guarded *find(struct http_guard *guard, struct evhttp_request *request)
 {
     struct evhttp_connection *connection = evhttp_request_get_connection(request);
     const struct bufferevent *buffered =
@@ -225,7 +225,7 @@ static struct connection *find(struct http_guard *guard, struct evhttp_request *
 static void on_answered(struct evhttp_request *request, void *context)
 {
     struct http_guard *guard = context;
-    struct connection *connection = find(guard, request);
+    struct guarded *connection = find(guard, request);
     if (!connection)
         return;
     connection->waits = true;
@@ -235,7 +235,7 @@ static void on_answered(struct evhttp_request *request, void *context)
 
 bool http_guard_asked(struct http_guard *guard, struct evhttp_request *request)
 {
-    struct connection *connection = find(guard, request);
+    struct guarded *connection = find(guard, request);
     if (!connection)
         return false;
     connection->waits = false;
@@ -246,7 +246,7 @@ bool http_guard_asked(struct http_guard *guard, struct evhttp_request *request)
 
 void http_guard_streams(struct http_guard *guard, struct evhttp_request *request)
 {
-    struct connection *connection = find(guard, request);
+    struct guarded *connection = find(guard, request);
     if (connection)
         connection->deadline_ms = NEVER;
 }

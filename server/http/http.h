@@ -25,11 +25,11 @@
 #define LOCKSTEP_SERVER_HTTP_HTTP_H
 
 #include "base/log.h"
-#include "server/archive.h"
-#include "server/asks.h"
-#include "server/options.h"
 #include "server/render/render.h"
-#include "server/snapshot.h"
+#include "server/state/archive.h"
+#include "server/state/asks.h"
+#include "server/state/endpoint.h"
+#include "server/state/snapshot.h"
 
 #include <stddef.h>
 #include <stdint.h>

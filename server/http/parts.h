@@ -30,7 +30,11 @@ struct http_core {
     const struct http_config *config;
     struct event_base *base;
     struct http_token *token; // NULL: none.
+    struct http_guard *guard;
+    struct http_streams *streams;
+    struct http_waits *waits;
     struct json json;
+    char *metrics; // RENDER_METRICS_BYTES
 };
 
 // ---- guard.c: bounds on connections -----------------------------------------------------------

@@ -7,8 +7,8 @@
 #include "server/http/token.h"
 
 #include "server/http/parts.h"
-#include "server/process.h"
 
+#include <errno.h>
 #include <openssl/crypto.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,14 +16,51 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#define TOKEN_BYTES 257 // With the NUL.
+#define TOKEN_LEAST 16
+
 struct http_token {
     // set at open, then constant
     const char *path;
     struct log *log;
     // HTTP thread only
-    char text[PROCESS_TOKEN_BYTES];
+    char text[TOKEN_BYTES];
     struct stat seen; // When it was tried last.
 };
+
+static bool token_usable(const char *token)
+{
+    size_t size = 0;
+    while (token[size] > ' ' && token[size] <= '~')
+        size++;
+    return size >= TOKEN_LEAST && token[size] == '\0';
+}
+
+// Reads the first line of a file, which must be 16 to 256 visible characters. Returns 0, or -1 with
+// a sentence in error.
+static int read_token(const char *path, char *token, size_t token_bytes, char *error,
+                      size_t error_bytes)
+{
+    char line[TOKEN_BYTES + 1] = ""; // One byte more, which shows that a line is too long.
+    FILE *file = fopen(path, "re");
+    if (!file) {
+        snprintf(error, error_bytes, "cannot read the token of --http-token-file '%s' (%s)", path,
+                 strerror(errno));
+        return -1;
+    }
+    const bool read = fgets(line, sizeof(line), file) != NULL;
+    fclose(file);
+    line[strcspn(line, "\r\n")] = '\0';
+    if (read && strlen(line) < token_bytes && token_usable(line)) {
+        memcpy(token, line, strlen(line) + 1);
+        return 0;
+    }
+    snprintf(error, error_bytes,
+             "--http-token-file '%s': its first line must be 16 to 256 visible characters, as "
+             "openssl rand -hex 32 makes them",
+             path);
+    return -1;
+}
 
 static bool changed(const struct http_token *token, const struct stat *now)
 {
@@ -35,12 +72,12 @@ static bool changed(const struct http_token *token, const struct stat *now)
 static void renew(struct http_token *token)
 {
     struct stat now;
-    char text[PROCESS_TOKEN_BYTES];
+    char text[TOKEN_BYTES];
     char error[LOCKSTEP_TEXT_BYTES];
     if (stat(token->path, &now) < 0 || !changed(token, &now))
         return;
     token->seen = now;
-    if (process_read_token(token->path, text, sizeof(text), error, sizeof(error)) == 0)
+    if (read_token(token->path, text, sizeof(text), error, sizeof(error)) == 0)
         memcpy(token->text, text, sizeof(text));
     else
         log_event(token->log, LOG_LEVEL_WARN, "token_reload_failed", "text=%s hint=%s", error,
@@ -66,7 +103,7 @@ struct http_token *http_token_open(const char *path, struct log *log, char *erro
     token->path = path;
     token->log = log;
     (void)stat(path, &token->seen); // Before: what changes meanwhile is seen later.
-    if (process_read_token(path, token->text, sizeof(token->text), error, error_bytes) == 0)
+    if (read_token(path, token->text, sizeof(token->text), error, error_bytes) == 0)
         return token;
     free(token);
     return NULL;

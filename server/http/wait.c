@@ -57,7 +57,7 @@ static void answer_stack(struct http_waits *waits, struct evhttp_request *reques
     }
     json_reset(&waits->core->json);
     render_stack(&waits->core->json, &archived, clock_now_ms(), fresh);
-    archived_fini(&archived);
+    archive_copy_fini(&archived);
     http_answer_json(waits->core, request, HTTP_OK);
 }
 
@@ -74,7 +74,7 @@ static void answer_timeline(struct http_waits *waits, const struct wait *wait)
             continue;
         if (archived.events_ms > 0)
             render_timeline_rank(json, snapshot, &archived);
-        archived_fini(&archived);
+        archive_copy_fini(&archived);
     }
     render_timeline_end(json);
     http_answer_json(waits->core, wait->request, HTTP_OK);

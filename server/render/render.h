@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A snapshot as JSON and as Prometheus text. Pure functions, any thread. The keys and the names of
-// the metrics are a promise: docs/http.md lists them, and they are only ever added to.
+// A snapshot as JSON and as Prometheus text. Any thread; nothing is shared. The keys and the names
+// of the metrics are a promise: docs/http.md lists them, and they are only ever added to.
 
 #ifndef LOCKSTEP_SERVER_RENDER_RENDER_H
 #define LOCKSTEP_SERVER_RENDER_RENDER_H
@@ -10,8 +10,8 @@ struct snapshot_job;
 
 #include "base/json.h"
 #include "base/text.h"
-#include "server/archive.h"
-#include "server/snapshot.h"
+#include "server/state/archive.h"
+#include "server/state/snapshot.h"
 
 #define RENDER_JSON_BYTES (8 * 1024 * 1024) // 1024 workers take about 0.9 MiB.
 #define RENDER_METRICS_BYTES (256 * 1024)

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where workers are, for the files of render.h: places, flags, names of modules, stalls. Pure
-// functions, any thread.
+// Where workers are, for the files of render.h: places, flags, names of modules, stalls. Any
+// thread; nothing is shared.
 
 #ifndef LOCKSTEP_SERVER_RENDER_WHERE_H
 #define LOCKSTEP_SERVER_RENDER_WHERE_H
 
 #include "base/json.h"
-#include "server/snapshot.h"
+#include "server/state/snapshot.h"
 
 #define RENDER_MODULE_BYTES (LOCKSTEP_NAME_BYTES + 16)
 

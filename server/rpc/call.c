@@ -12,8 +12,8 @@
 
 #include "base/clock.h"
 #include "base/text.h"
-#include "server/process.h"
 #include "server/rpc/credentials.h"
+#include "server/rpc/descriptors.h"
 
 #include <grpc/byte_buffer.h>
 #include <grpc/byte_buffer_reader.h>
@@ -210,8 +210,7 @@ static rpc_peer call_peer(const struct call *call)
 static void server_limit_newcomers(const struct rpc_server *server)
 {
     if (server->config.descriptors > 0)
-        process_limit_descriptors(server->config.descriptors + RPC_NEWCOMERS +
-                                  server->stream_connections);
+        descriptors_limit(server->config.descriptors + RPC_NEWCOMERS + server->stream_connections);
 }
 
 // A connection is no newcomer from its first stream to the end of its last one.

@@ -15,7 +15,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define EXPORTED __attribute__((visibility("default")))
+// The linker knows these two by the names of libc's functions, whose place they take.
+ssize_t sockets_recvmsg(int fd, struct msghdr *message, int flags) __asm__("recvmsg")
+    __attribute__((visibility("default")));
+int sockets_accept4(int fd, struct sockaddr *address, socklen_t *restrict size,
+                    int flags) __asm__("accept4") __attribute__((visibility("default")));
 
 #define PREFACE_FIRST 'P' // Of "PRI * HTTP/2.0"; what TLS says begins with 22.
 #define PREFACE_BYTES 24
@@ -103,7 +107,7 @@ static bool hear(int fd, const struct msghdr *message, size_t size)
     return within;
 }
 
-EXPORTED ssize_t recvmsg(int fd, struct msghdr *message, int flags)
+ssize_t sockets_recvmsg(int fd, struct msghdr *message, int flags)
 {
     const ssize_t size = syscall(SYS_recvmsg, fd, message, flags);
     if (size <= 0 || hear(fd, message, (size_t)size))
@@ -142,10 +146,10 @@ static bool meet(int fd)
     return !closed || !is_behind_path(fd) || is_ours(fd);
 }
 
-EXPORTED int accept4(int fd, __SOCKADDR_ARG address, socklen_t *restrict size, int flags)
+int sockets_accept4(int fd, struct sockaddr *address, socklen_t *restrict size, int flags)
 {
     for (;;) {
-        const int accepted = (int)syscall(SYS_accept4, fd, address.__sockaddr__, size, flags);
+        const int accepted = (int)syscall(SYS_accept4, fd, address, size, flags);
         if (accepted < 0 || meet(accepted))
             return accepted;
         close(accepted);

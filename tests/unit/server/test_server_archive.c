@@ -2,8 +2,8 @@
 //
 // Answers of workers, part by part, and the questions to them.
 
-#include "server/archive.h"
-#include "server/asks.h"
+#include "server/state/archive.h"
+#include "server/state/asks.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -74,7 +74,7 @@ static void answer_shows_when_it_is_whole(void **state)
     assert_int_equal(copy.threads.count, 2);
     assert_int_equal(copy.frames.count, LOCKSTEP_FRAMES_PART + 5);
     assert_int_equal(copy.who.pid, 1003);
-    archived_fini(&copy);
+    archive_copy_fini(&copy);
     assert_false(archive_copy(&archive, "job", 2, &copy));
     assert_false(archive_copy(&archive, "jo", 3, &copy));
 }
@@ -88,7 +88,7 @@ static void later_answer_replaces_the_same(void **state)
     put_threads(3, 2, 1, false, 200);
     assert_true(archive_copy(&archive, "job", 3, &copy));
     assert_int_equal(copy.threads.count, 2);
-    archived_fini(&copy);
+    archive_copy_fini(&copy);
     put_events(3, 3, 4, true, 300); // The second one was never finished.
     assert_true(archive_copy(&archive, "job", 3, &copy));
     assert_int_equal(copy.threads.count, 2);
@@ -96,13 +96,13 @@ static void later_answer_replaces_the_same(void **state)
     assert_int_equal(copy.events.count, 4);
     assert_int_equal(copy.events_ms, 300);
     assert_int_equal(copy.clock_ns, 77);
-    archived_fini(&copy);
+    archive_copy_fini(&copy);
     put_threads(3, 4, 1, true, 400);
     assert_true(archive_copy(&archive, "job", 3, &copy));
     assert_int_equal(copy.threads.count, 1);
     assert_int_equal(((struct stack_thread *)copy.threads.items)->tid, 4);
     assert_int_equal(copy.frames.count, 0); // Those of the old threads say nothing of the new ones.
-    archived_fini(&copy);
+    archive_copy_fini(&copy);
 }
 
 static void lists_end_at_their_bounds(void **state)
@@ -117,7 +117,7 @@ static void lists_end_at_their_bounds(void **state)
     assert_true(archive_copy(&archive, "job", 0, &copy));
     assert_int_equal(copy.frames.count, ARCHIVE_FRAMES);
     assert_int_equal(copy.events.count, LOCKSTEP_TRACE_EVENTS);
-    archived_fini(&copy);
+    archive_copy_fini(&copy);
 }
 
 // More ranks than there is room for: those who answered last are there, and memory has its bound.
@@ -133,7 +133,7 @@ static void oldest_rank_goes_first(void **state)
     }
     assert_false(archive_copy(&archive, "job", 0, &copy));
     assert_true(archive_copy(&archive, "job", 99, &copy));
-    archived_fini(&copy);
+    archive_copy_fini(&copy);
 }
 
 static void asks_are_bounded(void **state)

@@ -7,8 +7,8 @@
 // Each function says which of the two threads calls it. The mutex is held for a pointer's exchange
 // and never while a picture is made or shown.
 
-#ifndef LOCKSTEP_SERVER_SNAPSHOT_H
-#define LOCKSTEP_SERVER_SNAPSHOT_H
+#ifndef LOCKSTEP_SERVER_STATE_SNAPSHOT_H
+#define LOCKSTEP_SERVER_STATE_SNAPSHOT_H
 
 #include "base/thread.h"
 #include "coordinator/coordinator.h"

@@ -3,7 +3,7 @@
 // The files of server/page/, taken in by the assembler; mk/build.mk knows that this object depends
 // on them.
 
-#include "server/page.h"
+#include "server/http/page.h"
 
 #include <stddef.h>
 

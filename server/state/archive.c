@@ -2,7 +2,7 @@
 //
 // See archive.h. Parts gather beside what is shown and take its place together.
 
-#include "server/archive.h"
+#include "server/state/archive.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ static struct archived_list *list_of(struct archived *archived, int which)
     return lists[which];
 }
 
-void archived_fini(struct archived *archived)
+void archive_copy_fini(struct archived *archived)
 {
     for (int i = 0; i < 3; i++) {
         free(list_of(archived, i)->items);
@@ -54,8 +54,8 @@ static void forget(struct archive *archive, struct archive_entry **place)
     struct archive_entry *entry = *place;
     *place = entry->next;
     archive->bytes -= sizeof(*entry) + bytes_of(&entry->shown) + bytes_of(&entry->parts);
-    archived_fini(&entry->shown);
-    archived_fini(&entry->parts);
+    archive_copy_fini(&entry->shown);
+    archive_copy_fini(&entry->parts);
     free(entry);
 }
 
@@ -188,7 +188,7 @@ void archive_put(struct archive *archive, const struct peer_view *who,
         if (entry->arriving != answer->id) {
             entry->arriving = answer->id;
             archive->bytes -= bytes_of(&entry->parts);
-            archived_fini(&entry->parts);
+            archive_copy_fini(&entry->parts);
             entry->parts.place = (struct answer_place){0};
         }
         append_part(archive, &entry->parts, answer);
@@ -220,7 +220,7 @@ static bool copy_all(struct archived *to, struct archived *from)
     for (int i = 0; i < 3; i++)
         copied = copy_list(list_of(to, i), list_of(from, i), sizes[i]) && copied;
     if (!copied)
-        archived_fini(to);
+        archive_copy_fini(to);
     return copied;
 }
 

@@ -2,7 +2,7 @@
 //
 // Making pictures (core thread) and handing them over (both threads). See snapshot.h.
 
-#include "server/snapshot.h"
+#include "server/state/snapshot.h"
 
 #include "coordinator/journal.h"
 #include "coordinator/rates.h"
@@ -17,7 +17,7 @@
 // ---- making -----------------------------------------------------------------------------------
 
 // An array that grows.
-struct list {
+struct growing {
     void *items;
     uint32_t count;
     uint32_t capacity;
@@ -26,15 +26,15 @@ struct list {
 struct making {
     const struct coordinator *core;
     struct snapshot *snapshot;
-    struct list workers;
-    struct list modules;
-    struct list stalls;
-    struct list rates;
-    struct list events;
+    struct growing workers;
+    struct growing modules;
+    struct growing stalls;
+    struct growing rates;
+    struct growing events;
 };
 
 // Place of the next item, which counts when it is filled; NULL: no memory.
-static void *next_of(struct list *list, size_t bytes)
+static void *next_of(struct growing *list, size_t bytes)
 {
     if (list->count == list->capacity) {
         const uint32_t wanted = list->capacity ? list->capacity * 2 : 16;
@@ -84,7 +84,7 @@ static bool add_event(struct making *making, uint32_t job, uint32_t index)
 }
 
 // Takes over what a job has of something, up to a bound.
-static struct snapshot_part take_all(struct making *making, uint32_t job, struct list *list,
+static struct snapshot_part take_all(struct making *making, uint32_t job, struct growing *list,
                                      bool (*add)(struct making *, uint32_t, uint32_t),
                                      uint32_t most)
 {

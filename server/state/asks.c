@@ -2,7 +2,7 @@
 //
 // See asks.h.
 
-#include "server/asks.h"
+#include "server/state/asks.h"
 
 #include "base/text.h"
 

@@ -3,8 +3,8 @@
 // Questions from the HTTP thread to workers, on their way to the core thread: a ring that is full
 // after ASKS of them. What comes back goes to the archive.
 
-#ifndef LOCKSTEP_SERVER_ASKS_H
-#define LOCKSTEP_SERVER_ASKS_H
+#ifndef LOCKSTEP_SERVER_STATE_ASKS_H
+#define LOCKSTEP_SERVER_STATE_ASKS_H
 
 #include "base/thread.h"
 #include "protos/limits.h"

@@ -7,8 +7,8 @@
 //
 // The mutex is a leaf, held while a part is added or a rank is copied.
 
-#ifndef LOCKSTEP_SERVER_ARCHIVE_H
-#define LOCKSTEP_SERVER_ARCHIVE_H
+#ifndef LOCKSTEP_SERVER_STATE_ARCHIVE_H
+#define LOCKSTEP_SERVER_STATE_ARCHIVE_H
 
 #include "base/thread.h"
 #include "coordinator/coordinator.h"
@@ -54,11 +54,11 @@ void archive_fini(struct archive *archive);
 void archive_put(struct archive *archive, const struct peer_view *who,
                  const struct up_answer *answer, uint64_t now_ms);
 
-// HTTP thread. A copy, which archived_fini frees. False: nothing is known of that rank, or no
+// HTTP thread. A copy, which archive_copy_fini frees. False: nothing is known of that rank, or no
 // memory; then there is nothing to free.
 bool archive_copy(struct archive *archive, const char *job, uint32_t rank, struct archived *copy);
 // Only when that was; 0: never.
 uint64_t archive_time(struct archive *archive, const char *job, uint32_t rank, uint32_t what);
-void archived_fini(struct archived *copy);
+void archive_copy_fini(struct archived *copy);
 
 #endif
