@@ -4,9 +4,9 @@
  *
  * A trainer runs as n processes ("workers"), each with the same parameters and its own shard of
  * the data. Every process opens a session, declares its parameters, and reports each gradient as
- * soon as the backward pass has produced it. The library packs gradients into buckets, averages
- * them over all workers while backward goes on, and gives them back at the end of the step. All
- * ranks then hold the same bits.
+ * soon as the backward pass has produced it. The library packs gradients into buckets and averages
+ * them over all workers while the backward pass goes on. At the end of the step it gives them back,
+ * and all ranks hold the same bits.
  *
  *     lockstep_open(&config, &session);
  *     lockstep_module_register(session, &description, &module);
@@ -22,34 +22,38 @@
  *     }
  *     lockstep_close(session);
  *
- * Status. Every function that can fail returns a lockstep_status: LOCKSTEP_OK (0) on success,
- * negative on failure. The sentence with the particulars is lockstep_error_text() of the same
- * thread. The library never ends the process, prints nothing, and hooks no signal before somebody
- * asks where this process hangs: then one real-time signal without a handler gets one. A sleep or
- * poll of the thread that is asked goes on, but may take up to twice its time; one that is asked
- * about again, or that cannot go on, ends early, as after any signal (EINTR).
+ * Status. Every function that can fail returns a lockstep_status: LOCKSTEP_OK (0) on success, a
+ * negative number on failure. lockstep_error_text() returns the details of the last failure on the
+ * same thread.
  *
- * After a failure that concerns the whole job (a lost worker, ranks that disagree) the session is
+ * After a failure that concerns the whole job (a lost worker, ranks that disagree) the session has
  * failed: every later call but lockstep_close and lockstep_abort returns the same status and text.
  *
- * For each function: Blocks says whether it waits for others. Threads: which threads may call it.
- * Owns: what happens to memory that is handed over ("copied", "borrowed until ..."). Returns: the
- * failures that are particular to it; LOCKSTEP_E_INVALID (a NULL or foreign handle, a wrong
- * argument) and LOCKSTEP_E_FORKED are possible everywhere and not repeated.
+ * The process. The library never ends the process and prints nothing. It installs no signal handler
+ * until somebody asks where this process hangs. Then it installs a handler for one real-time signal
+ * that has none. A sleep or poll that this signal interrupts is continued, and may take up to twice
+ * its time. A sleep or poll that is interrupted a second time, or that cannot be continued, ends
+ * early with EINTR, as after any signal.
+ *
+ * Each function has four paragraphs. Blocks says whether the function waits for other ranks.
+ * Threads says which threads may call it. Owns says what happens to memory that is handed over
+ * ("copied", "borrowed until ..."). Returns lists the failures that are particular to the function.
+ * Two failures are possible everywhere and are not repeated: LOCKSTEP_E_INVALID (a NULL or foreign
+ * handle, a wrong argument) and LOCKSTEP_E_FORKED.
  *
  * One trainer thread makes the calls of a session, except where Threads says otherwise. A signal
  * handler makes none.
  *
- * Environment: LOCKSTEP_COORDINATOR, _JOB, _WORLD_SIZE, _WORLD_MIN, _WORLD_MAX, _WORLD_WINDOW_MS,
+ * Environment. These variables override the configuration, so that a launcher can place a worker
+ * without code: LOCKSTEP_COORDINATOR, _JOB, _WORLD_SIZE, _WORLD_MIN, _WORLD_MAX, _WORLD_WINDOW_MS,
  * _RANK_HINT, _ADVERTISE, _DATA_PORTS, _OPEN_TIMEOUT_MS, _LOG, _ENGINE_CPUS, _ENGINE_NICE,
  * _TRACE_DIR, _TLS_DIR, _DATA_ENCRYPTION (off or tls), _TRANSPORT (auto or tcp), _ORDER (error or
- * zero_defer), _UNPLANNED (extend, fail or defer), _HALT_TIMEOUT_MS and _DEVICE override the
- * configuration, so that a launcher can place a worker without code. LOCKSTEP_ALGORITHM (auto,
- * ring, doubling, halving, shared or two_level, the same on every rank) takes the place of the
- * choice by size, and LOCKSTEP_LINK (LATENCY_NS,BYTES_PER_S) that of measuring links:
- * docs/environment.md. Where neither the configuration nor a LOCKSTEP_ variable says rank and world
- * size, the variables of torchrun, OpenMPI, PMI, Slurm and Kubernetes do (docs/environment.md,
- * "Which worker am I"). An unknown LOCKSTEP_ variable is E_CONFIG.
+ * zero_defer), _UNPLANNED (extend, fail or defer), _HALT_TIMEOUT_MS and _DEVICE. LOCKSTEP_ALGORITHM
+ * (auto, ring, doubling, halving, shared or two_level, the same on every rank) replaces the choice
+ * by size. LOCKSTEP_LINK (LATENCY_NS,BYTES_PER_S) replaces the measurement of links. If neither the
+ * configuration nor a LOCKSTEP_ variable gives rank and world size, the variables of torchrun,
+ * OpenMPI, PMI, Slurm and Kubernetes do (docs/environment.md, "Which worker am I"). An unknown
+ * LOCKSTEP_ variable is E_CONFIG. docs/environment.md lists all variables.
  */
 #ifndef LOCKSTEP_LOCKSTEP_H
 #define LOCKSTEP_LOCKSTEP_H
@@ -73,7 +77,7 @@ extern "C" {
 
 /* ---- Status ---------------------------------------------------------------------------------- */
 
-/* Named for what the caller does next. */
+/* Each status is named for what the caller does next. */
 typedef enum lockstep_status {
     LOCKSTEP_OK = 0,
     LOCKSTEP_DEFERRED = 1, /* Not a failure: this contribution counts in a later step. */
@@ -87,19 +91,20 @@ typedef enum lockstep_status {
     LOCKSTEP_E_UNUSED = -7, /* A gradient was not produced: the text says which; go on. */
     LOCKSTEP_E_PEER_LOST = -8, /* A worker is gone: restart from the last checkpoint. */
     LOCKSTEP_E_CLOSED = -9, /* The session was closed or aborted: stop using it. */
-    LOCKSTEP_E_SYSTEM = -10, /* The operating system said no; the text says to what. */
+    LOCKSTEP_E_SYSTEM = -10, /* The operating system refused; the text says what. */
     LOCKSTEP_E_FORKED = -11 /* The session belongs to the parent process. */
 } lockstep_status;
 
-/* "LOCKSTEP_E_TIMEOUT", or "unknown status". Never NULL. Blocks: no. Threads: any. */
+/* The name of a status: "LOCKSTEP_E_TIMEOUT", or "unknown status". Never NULL. Blocks: no. Threads:
+ * any. */
 LOCKSTEP_API const char *lockstep_status_name(int status);
 
-/* What the last failing call of this thread had to say, one or several lines without a final
- * newline: "step 812: rank 2 (host b) was lost: connection reset by peer". Empty before the first
- * failure. Blocks: no. Threads: any. Owns: borrowed until the next call of this thread. */
+/* The text of the last failure on this thread, one or several lines without a final newline: "step
+ * 812: rank 2 (host b) was lost: connection reset by peer". Empty before the first failure. Blocks:
+ * no. Threads: any. Owns: borrowed until the next call of this thread. */
 LOCKSTEP_API const char *lockstep_error_text(void);
 
-/* "0.1.0". Blocks: no. Threads: any. */
+/* The version of the library: "0.1.0". Blocks: no. Threads: any. */
 LOCKSTEP_API const char *lockstep_version(void);
 
 /* ---- Opening and closing a session ------------------------------------------------------------
@@ -115,40 +120,42 @@ typedef enum lockstep_on_failure {
     LOCKSTEP_ON_FAILURE_CONTINUE = 1 /* Survivors finish the step. Not supported yet. */
 } lockstep_on_failure;
 
-/* Ranks whose data does not end after the same number of steps; see lockstep_step_begin. */
+/* How the job ends if ranks have data for different numbers of steps; see lockstep_step_begin. */
 typedef enum lockstep_uneven {
     LOCKSTEP_UNEVEN_NONE = 0, /* All ranks make equally many steps. */
     LOCKSTEP_UNEVEN_ALL = 1, /* Steps go on until every rank is exhausted. */
     LOCKSTEP_UNEVEN_FIRST = 2 /* All ranks stop when the first one is exhausted. */
 } lockstep_uneven;
 
-/* What becomes of a call that the plan of its step does not have. A phase's plan is what its first
- * step called, on whatever rank, and later what several steps in a row called beyond it. */
+/* What the library does with a call that is not in the plan of its step. The plan of a phase has
+ * the calls that any rank made in the first step of the phase. Calls that several steps in a row
+ * make beyond it are added. */
 typedef enum lockstep_unplanned {
-    LOCKSTEP_UNPLANNED_EXTEND = 0, /* All ranks run it at the end of the step; a rank that did not
-                                      make it contributes nothing. More than 8 such calls in one
+    LOCKSTEP_UNPLANNED_EXTEND = 0, /* All ranks run the call at the end of the step. A rank that did
+                                      not make it contributes nothing. More than 8 such calls in one
                                       step: E_MISMATCH on every rank, at lockstep_step_end. */
     LOCKSTEP_UNPLANNED_FAIL = 1, /* E_MISMATCH on every rank at lockstep_step_end. */
-    LOCKSTEP_UNPLANNED_DEFER = 2 /* It counts later, as below. */
+    LOCKSTEP_UNPLANNED_DEFER = 2 /* The call counts later: "Deferred calls" below. */
 } lockstep_unplanned;
 
-/* What becomes of ranks that wait (lockstep_call_wait) for their calls in different orders, each
- * for what another one has not called. */
+/* What happens if ranks wait (lockstep_call_wait) for their calls in different orders, so that each
+ * waits for a call that another rank has not made. */
 typedef enum lockstep_order {
-    LOCKSTEP_ORDER_ERROR = 0, /* E_MISMATCH on every rank, at once: both sides by name. */
-    LOCKSTEP_ORDER_ZERO_DEFER = 1 /* A wait gives up what is planned before it and was not called
-                                     here yet: the others go on without. When the call comes, it
-                                     counts later. */
+    LOCKSTEP_ORDER_ERROR = 0, /* E_MISMATCH on every rank, at once; the text names both sides. */
+    LOCKSTEP_ORDER_ZERO_DEFER = 1 /* A wait gives up the calls that are planned before its own call
+                                     and that this rank has not made yet: the other ranks go on
+                                     without them. A call that is made after that counts later. */
 } lockstep_order;
 
-/* A call that counts later is put off: its gradients travel with the next call of its module by
- * this rank that is not put off, with their weight, so every sample counts once. lockstep_call_wait
- * returns LOCKSTEP_DEFERRED for it at once, and until lockstep_step_end its memory holds what the
- * trainer put there. When the step is over it holds what it does on the other ranks: their mean,
- * or zeros where nobody contributed. What no later call has carried is one line in the log of
- * lockstep_close. Address space for it, three to four times the size of the gradients and once
- * more for every further separate call, is reserved at start; memory is used when something is put
- * off. In a world of one without a coordinator nothing is. */
+/* Deferred calls. A call that counts later is deferred. Its gradients are added, with their weight,
+ * to this rank's next call of the same module that is not deferred, so every sample counts once.
+ * lockstep_call_wait returns LOCKSTEP_DEFERRED for a deferred call at once. Until lockstep_step_end
+ * its gradient memory holds what the trainer put there. After lockstep_step_end the memory holds
+ * the same as on the other ranks: their mean, or zeros if no rank contributed. lockstep_close logs
+ * one line if no later call has carried the deferred gradients.
+ * lockstep_start reserves address space for deferred gradients: three to four times the size of the
+ * gradients, and once more for every further separate call. Memory is used only when a call is
+ * deferred. A world of one without a coordinator defers nothing. */
 
 typedef enum lockstep_transport_kind {
     LOCKSTEP_TRANSPORT_AUTO = 0, /* Memory between ranks of one host that can share it; else TCP. */
@@ -163,87 +170,92 @@ typedef enum lockstep_log_level {
     LOCKSTEP_LOG_DEBUG = 3
 } lockstep_log_level;
 
-/* Receives one logfmt line without a newline. Any thread of the library, or the trainer's inside a
- * function that blocks; no lock held; it must not call the library: what it calls returns
- * E_INVALID. */
+/* Receives one logfmt line without a newline. The library calls the sink on any of its threads, or
+ * on the trainer's thread inside a function that blocks. No lock is held. The sink must not call
+ * the library: such a call returns E_INVALID. */
 typedef void (*lockstep_log_sink)(void *context, lockstep_log_level level, const char *line);
 
-/* Initialize with LOCKSTEP_CONFIG_INIT, then set what differs. Strings are copied by open. */
+/* The configuration of a session. Initialize with LOCKSTEP_CONFIG_INIT, then set what differs.
+ * lockstep_open copies the strings. */
 struct lockstep_config {
     size_t struct_bytes; /* sizeof(struct lockstep_config), set by the initializer. */
-    const char *coordinator; /* "host:port" or "unix:/path". NULL, and no LOCKSTEP_COORDINATOR in
-                                the environment: a world of one, without any network; E_CONFIG
-                                where a launcher started several processes. */
-    const char *job; /* At most 63 characters. NULL: the launcher's name of the run, else
-                        "default". */
-    uint32_t world_size; /* Workers wanted, exactly. 0: between world_min and world_max. */
-    uint32_t world_min; /* With world_size 0: the fewest workers to start with ... */
-    uint32_t world_max; /* ... and the most. Both 0: as many as the launcher started. Without a
-                           launcher that is a world of one, and E_CONFIG if a coordinator is named.
-                         */
-    uint32_t world_window_ms; /* With at least world_min there: how long to wait for one more. */
+    /* "host:port" or "unix:/path". NULL, and no LOCKSTEP_COORDINATOR in the environment: a world of
+     * one, without any network. If a launcher started several processes, that is E_CONFIG. */
+    const char *coordinator;
+    const char *job; /* At most 63 characters. NULL: the launcher's name of the run, or "default" if
+                        it has none. */
+    uint32_t world_size; /* The exact number of workers. 0: between world_min and world_max. */
+    uint32_t world_min; /* With world_size 0: the fewest workers to start with. */
+    /* With world_size 0: the most workers. If both bounds are 0: as many as the launcher started.
+     * Without a launcher that is a world of one, and E_CONFIG if a coordinator is named. */
+    uint32_t world_max;
+    uint32_t world_window_ms; /* How long to wait for one more worker once world_min are there. */
     int32_t rank_hint; /* The rank wished for; negative: none. */
     uint32_t open_timeout_ms; /* How long lockstep_open waits for the world. 0: 60,000. More than
                                  a day (86,400,000) counts as a day. */
-    const char *advertise; /* Address at which the other workers reach this one: "10.0.0.7",
-                              "fd00::7", an interface ("eth0"), or a network of which this host has
-                              an address ("10.0.0.0/8"). NULL: the one by which this host reaches
-                              the coordinator. */
-    const char *data_ports; /* "20000-20099": where to listen. NULL: any free port. */
+    /* Address at which the other workers reach this one: "10.0.0.7", "fd00::7", an interface
+     * ("eth0"), or a network in which this host has an address ("10.0.0.0/8"). NULL: the address by
+     * which this host reaches the coordinator. */
+    const char *advertise;
+    const char *data_ports; /* Ports to listen on, "20000-20099". NULL: any free port. */
     const char *host_id; /* Equal on workers that share memory. NULL: from the machine. */
     lockstep_transport_kind transport;
     lockstep_on_failure on_failure;
     size_t bucket_first_bytes; /* Cap of the first bucket of each dtype. 0: 1 MiB. */
-    size_t bucket_bytes; /* Cap of the others. 0: 4 MiB, or more where a module is so large that
-                            those were very many. A bucket closes when it has reached its cap, so a
-                            larger tensor is alone. */
-    size_t bucket_last_bytes; /* About the size of the last one. 0: 1 MiB. */
+    /* Cap of the other buckets. 0: 4 MiB, or more if a module is so large that 4 MiB would make
+     * very many buckets. A bucket closes when it has reached its cap, so a larger tensor has a
+     * bucket of its own. */
+    size_t bucket_bytes;
+    size_t bucket_last_bytes; /* Approximate size of the last bucket. 0: 1 MiB. */
     lockstep_log_sink log; /* NULL: silent. */
     void *log_context;
     lockstep_log_level log_level;
     uint32_t
         torn_bytes; /* Tests only: the loopback transport moves at most so many bytes at once. */
-    uint32_t root; /* Rank whose values lockstep_start gives to all, and buffers of policy broadcast
-                      have from then on. Equal on all ranks. */
+    /* The rank whose values lockstep_start gives to all ranks. Buffers of policy broadcast have
+     * this rank's values from then on. Equal on all ranks. */
+    uint32_t root;
     lockstep_uneven uneven; /* Equal on all ranks. */
-    const char *engine_cpus; /* "3" or "2-3,7": processors on which the engine's thread may run. It
-                                works while no function blocks: during the backward pass. NULL:
-                                those of the thread that calls lockstep_open. */
-    int32_t engine_nice; /* Its priority: 1 to 19 give way to the trainer's threads. 0: unchanged.
-                            Below 0 a privilege is needed; what is refused is logged, as a warning,
-                            and nothing else. */
-    const char *trace_dir; /* Directory for a file that says where this worker's trainer is and what
-                              its last 2,048 events were, also when it was killed: lockstep trace
-                              FILE. lockstep_close removes it, unless the session has failed. A
-                              directory in memory is best; one that cannot be used is a warning in
-                              the log. NULL: no file. */
+    /* Processors on which the engine's thread may run: "3" or "2-3,7". The engine's thread works
+     * while no function blocks, that is during the backward pass. NULL: the processors of the
+     * thread that calls lockstep_open. */
+    const char *engine_cpus;
+    /* Nice value of the engine's thread. 1 to 19 give way to the trainer's threads. 0: unchanged.
+     * Below 0 needs a privilege; if it is refused, the only effect is a warning in the log. */
+    int32_t engine_nice;
+    /* Directory for a file that says where this worker's trainer is and what its last 2,048 events
+     * were, also after it was killed: lockstep trace FILE. lockstep_close removes the file unless
+     * the session has failed. A directory in memory is best. A directory that cannot be used is a
+     * warning in the log. NULL: no file. */
+    const char *trace_dir;
     lockstep_order order; /* Equal on all ranks. */
     lockstep_unplanned unplanned; /* Equal on all ranks. */
-    uint32_t trainer_threads; /* Threads of this rank that may be in lockstep_call_wait at a time:
-                                 only when so many are does the rank count as one that waits. At
-                                 most 16. 0: 1. */
-    uint32_t wait_while_open; /* 1: lockstep_call_wait may wait for something that needs the end of
-                                 a call which is open here, because another thread will end it. 0:
-                                 that counts as a wait that cannot end. */
-    uint32_t halt_timeout_ms; /* Ranks that wait for each other are told so by the coordinator. When
-                                 it is lost: how long lockstep_call_wait goes on before it fails
-                                 with E_UNREACHABLE, on this rank. 0: for ever. */
-    const char *tls_dir; /* Directory with tls.crt, tls.key and ca.crt: the coordinator is spoken to
-                            with TLS, and both sides show certificates (docs/certificates.md). NULL:
-                            in plaintext, on this host only, unless LOCKSTEP_INSECURE_PLAINTEXT=1 in
-                            the environment allows it. */
-    const char *device; /* The GPU of this rank, whose memory may hold parameters, gradients and
-                           buffers: "none"; "cuda:0": CUDA's device of this number, in its primary
-                           context; "cuda:0,1": this one, and others for further replicas of
-                           modules, at most 16; "auto": that of the context which is current on the
-                           thread that calls lockstep_open, where CUDA's driver is in the process,
-                           else none. NULL: "auto". One that is named and cannot be used is
-                           E_UNSUPPORTED. */
-    const char *data_encryption; /* "tls": what passes between workers over a network is encrypted;
-                                    memory that ranks of a host share is not. Equal on all ranks.
-                                    NULL, or "off": members prove membership to each other, and
-                                    tensors pass in plaintext (SECURITY.md says
-                                    what that does not stop). */
+    /* Number of threads of this rank that may be in lockstep_call_wait at a time. The rank counts
+     * as waiting only while that many threads wait. At most 16. 0: 1. */
+    uint32_t trainer_threads;
+    /* 1: lockstep_call_wait may wait for something that needs the end of a call which is open here,
+     * because another thread will end it. 0: such a wait counts as one that cannot end. */
+    uint32_t wait_while_open;
+    /* The coordinator tells ranks that wait for each other. If the coordinator is lost,
+     * lockstep_call_wait goes on for this long and then fails with E_UNREACHABLE, on this rank. 0:
+     * for ever. */
+    uint32_t halt_timeout_ms;
+    /* Directory with tls.crt, tls.key and ca.crt. With it the connection to the coordinator uses
+     * TLS, and both sides show certificates (docs/certificates.md). NULL: plaintext, on this host
+     * only, unless LOCKSTEP_INSECURE_PLAINTEXT=1 in the environment allows more. */
+    const char *tls_dir;
+    /* The GPUs of this rank, whose memory may hold parameters, gradients and buffers:
+     *   "none"      no GPU;
+     *   "cuda:0"    CUDA's device of this number, in its primary context;
+     *   "cuda:0,1"  the same, and further devices for further replicas of modules, at most 16;
+     *   "auto"      the device of the context that is current on the thread that calls
+     *               lockstep_open, if CUDA's driver is in the process, else none.
+     * NULL: "auto". A device that is named and cannot be used is E_UNSUPPORTED. */
+    const char *device;
+    /* "tls": traffic between workers over a network is encrypted. Memory that ranks of one host
+     * share is not. "off" or NULL: workers authenticate each other, and tensors pass in plaintext;
+     * SECURITY.md says what that does not stop. Equal on all ranks. */
+    const char *data_encryption;
 };
 
 #define LOCKSTEP_CONFIG_INIT \
@@ -256,8 +268,9 @@ struct lockstep_config {
 
 /* Joins the job and waits until its world has formed and this worker is connected to its peers.
  * When the coordinator goes away before that, the worker goes on trying to reach it, or another
- * one at its address, until open_timeout_ms is over. While some workers of an earlier world of the
- * same job have closed their sessions and others have not, it waits for these in the same way.
+ * coordinator at its address, until open_timeout_ms has passed. While some workers of an earlier
+ * world of the same job have closed their sessions and others have not, the worker waits for these
+ * others, in the same way.
  * config: NULL means all defaults and the environment.
  * Blocks: until the world has formed, at most open_timeout_ms. Threads: any. Owns: config is
  * copied. Returns: E_CONFIG (the text names field or variable, or says which world size the others
@@ -272,48 +285,51 @@ LOCKSTEP_API int lockstep_open(const struct lockstep_config *config, lockstep_se
  * Blocks: no. Threads: any. */
 LOCKSTEP_API int lockstep_world(lockstep_session *session, uint32_t *rank, uint32_t *world_size);
 
-/* Leaves the job in good order and frees the session with its modules, calls and work. What others
- * still need of a finished step is sent first (at most two seconds). Not collective: a rank that
- * still needs this one for a later step gets E_PEER_LOST, which says that it left. It also says the
- * last failure of any function here, when no lockstep_start, step or collective has ended well
- * after it.
+/* Leaves the job in good order and frees the session with its modules, calls and work. Data of a
+ * finished step that other ranks still need is sent first, in at most two seconds. The function is
+ * not collective: a rank that still needs this one for a later step gets E_PEER_LOST, whose text
+ * says that this rank left. The text also has the last failure of any function here, unless a
+ * lockstep_start, step or collective has ended well after that failure.
  * Blocks: at most two seconds. Threads: the trainer's, while no other call runs. Returns: OK, also
- * for a failed session; E_INVALID while another thread waits inside a function of the session, and
- * then the session is as it was. With OK the handle is foreign from then on. */
+ * for a failed session, and the handle is foreign from then on; E_INVALID while another thread
+ * waits inside a function of the session, and the session stays as it was. */
 LOCKSTEP_API int lockstep_close(lockstep_session *session);
 
-/* Gives up at once: every call that waits in another thread returns E_CLOSED, and so does every
- * call that follows; the other ranks get E_PEER_LOST with this reason (NULL: "aborted"). A step
- * that one of the other ranks completes is completed by all of them. The session still has to be
- * closed.
+/* Gives up at once. Every call that waits in another thread returns E_CLOSED, and so does every
+ * later call. The other ranks get E_PEER_LOST with this reason (NULL: "aborted"). A step that one
+ * of the other ranks completes is completed by all of them. The session still has to be closed.
  * Blocks: no. Threads: any. Owns: reason is copied. */
 LOCKSTEP_API int lockstep_abort(lockstep_session *session, const char *reason);
 
 /* ---- Devices -----------------------------------------------------------------------------------
  *
- * A rank with a device (config.device) may have any tensor in its memory: pass CUDA's device
- * addresses where this header says data or gradient. Where a parameter's gradient is, is agreed by
- * lockstep_start: on devices, when a rank that has one registered it there (by its gradient, or by
- * its data where no gradient is registered). Then all ranks that have a device have it there, and
- * the others, in the same job, in host memory. Which tensors are where may differ from tensor to
- * tensor. Steps, buckets, weights and results are as without devices; all ranks hold the same bits.
+ * A rank with a device (config.device) may have any tensor in the device's memory: pass CUDA's
+ * device addresses where this header says data or gradient.
  *
- * A stream is a CUstream (cudaStream_t) of the device, passed as void *; the default streams are
- * the handles 1 (legacy) and 2 (per thread), because NULL has a meaning of its own here.
- * lockstep_grad_ready takes the stream that produces the gradient: nothing waits for it on the
- * host. lockstep_step_end takes the stream that is to read the results. All other functions read
- * and write memory of devices at once: what streams still do to it has to be over before
- * (lockstep_start, lockstep_state_check, plain collectives), and their results are there when they
- * return.
+ * Where gradients are. lockstep_start agrees on the place of each parameter's gradient. The
+ * gradient is on devices if any rank with a device registered it there. The address of the gradient
+ * decides, or the address of data if no gradient is registered. Then all ranks that have a device
+ * have the gradient there, and ranks of the same job without a device have it in host memory. The
+ * place may differ from tensor to tensor. Steps, buckets, weights and results are as without
+ * devices, and all ranks hold the same bits.
  *
- * Replicas of a module are on devices all together, or in host memory. What is not a further
- * replica's is on the first device of config.device; each further replica is on one of them, as a
- * whole, and is reported with streams of that one. What they contribute is added up on the first
- * device. The stream of lockstep_step_end may be one of any of them, and results of all replicas
- * come behind it; a default stream, or NULL, stands for those of all devices.
+ * Streams. A stream is a CUstream (cudaStream_t) of the device, passed as void *. The default
+ * streams are the handles 1 (legacy) and 2 (per thread), because NULL has a meaning of its own
+ * here. lockstep_grad_ready takes the stream that produces the gradient; no thread of the host
+ * waits for it. lockstep_step_end takes the stream that is to read the results. All other functions
+ * (lockstep_start, lockstep_state_check, plain collectives) read and write device memory at once:
+ * work of streams on that memory has to be over before the call, and the results are there when the
+ * call returns.
  *
- * In such a job config.order and config.unplanned put nothing off. When a rank dies, the gradients
- * of ranks with a device are not to be used in the step that failed. */
+ * Replicas. The replicas of a module are all on devices or all in host memory. Everything but
+ * further replicas is on the first device of config.device. Each further replica is as a whole on
+ * one of the devices, and is reported with streams of that device. The contributions of replicas
+ * are added up on the first device. The stream of lockstep_step_end may belong to any of the
+ * devices, and the results of all replicas come after it; a default stream, or NULL, stands for
+ * those of all devices.
+ *
+ * In a job with devices config.order and config.unplanned defer nothing. When a rank dies, do not
+ * use the gradients of ranks with a device in the step that failed. */
 
 /* ---- Declaring what is synchronized ------------------------------------------------------------
  */
@@ -325,22 +341,23 @@ typedef enum lockstep_dtype {
     LOCKSTEP_INT32 = 3,
     LOCKSTEP_INT64 = 4,
     LOCKSTEP_FLOAT16 = 5, /* Added in float32, rounded to 16 bits once for each rank it passes. */
-    LOCKSTEP_BFLOAT16 = 6, /* The same. */
+    LOCKSTEP_BFLOAT16 = 6, /* Added and rounded like LOCKSTEP_FLOAT16. */
     LOCKSTEP_UINT8 = 7
 } lockstep_dtype;
 
-/* Not trained until lockstep_module_freeze says otherwise; its value is still broadcast at start.
- */
+/* The parameter is not trained until lockstep_module_freeze says otherwise. Its value is still
+ * broadcast at start. */
 #define LOCKSTEP_PARAMETER_FROZEN 1u
-/* A second name of an earlier parameter, the owner, in the same module or in an earlier one: tied
- * weights. data is the owner's pointer, dtype, shape and LOCKSTEP_PARAMETER_FROZEN are the owner's,
- * and gradient is the owner's or NULL; so it is in each replica. The gradient travels once, under
- * the owner's name, when the last calls have reported it under all names or the step ends. Backward
- * adds to it under each name and reports each; a name that is not reported costs time only, since
- * its bucket then waits for the end of the call. The gradient is used when any report named it, and
- * the policy of the owner's module holds. A step that calls a later module and not the owner's
- * contributes for the owner what was reported of it, with this rank's weight, and nobody objects to
- * the rest. This flag towards another module is an error when either has separate_calls or
+/* Tied weights: the parameter is a second name of an earlier one, the owner, in the same module or
+ * in an earlier module. data is the owner's pointer. dtype, shape and LOCKSTEP_PARAMETER_FROZEN are
+ * the owner's. gradient is the owner's or NULL. The same holds in each replica.
+ * The gradient travels once, under the owner's name, when the last calls have reported it under all
+ * names or when the step ends. The backward pass adds to it under each name and reports each name.
+ * A name that is not reported only costs time: its bucket then waits for the end of the call. The
+ * gradient counts as used if any report named it, and the policy of the owner's module applies.
+ * A step that calls a later module and not the owner's contributes for the owner what was reported
+ * of it, with this rank's weight. No policy objects to the owner's other parameters then.
+ * This flag for an owner in another module is an error if either module has separate_calls or
  * replicas. */
 #define LOCKSTEP_PARAMETER_SHARED 2u
 
@@ -348,21 +365,23 @@ typedef enum lockstep_dtype {
  * LOCKSTEP_PARAMETER_INIT. */
 struct lockstep_parameter {
     const char *name; /* Unique in its module, at most 255 bytes of UTF-8. */
-    lockstep_dtype dtype; /* Of the value and of the gradient; a gradient is floating point. */
+    lockstep_dtype dtype; /* Type of the value and of the gradient; a gradient is floating point. */
     uint32_t dims; /* 0 to 8; 0 is a scalar of one element. */
-    const int64_t *shape; /* dims numbers of elements; 0 is allowed. NULL with dims 0. */
+    const int64_t *shape; /* [dims] numbers of elements; 0 is allowed. NULL with dims 0. */
     void *data; /* shape elements. May be NULL when there are none. */
-    void *gradient; /* shape elements, or NULL: passed to lockstep_grad_ready each step. A parameter
-                       that is then not reported has no place for the mean of the others:
-                       E_UNUSED at step_end, also where its policy accepts that it is unused. */
+    /* shape elements. NULL: the address is passed to lockstep_grad_ready in each step. Such a
+     * parameter has no place for the mean of the other ranks in a step that does not report it:
+     * E_UNUSED at step_end, even if its policy accepts that it is unused. */
+    void *gradient;
     uint32_t flags; /* LOCKSTEP_PARAMETER_* */
-    const int64_t *strides; /* dims numbers of elements, of value and gradient: a permutation of
-                               dense memory, equal on all ranks. Those of dimensions of one
-                               element do not matter. NULL: the last dimension lies side by side. */
-    uint64_t ready_count; /* Reports in one call that complete the gradient, where backward adds to
-                             it several times (layers used twice, recomputation). One more is an
-                             error; fewer at the end of the call are use enough. At most 32,768.
-                             0: 1. */
+    /* [dims] numbers of elements, for value and gradient: a permutation of dense memory, equal on
+     * all ranks. The strides of dimensions of one element do not matter. NULL: the elements of the
+     * last dimension lie side by side. */
+    const int64_t *strides;
+    /* Number of reports in one call that complete the gradient, for a backward pass that adds to it
+     * several times (layers used twice, recomputation). One report more is an error. Fewer reports
+     * at the end of the call count as use. At most 32,768. 0: 1. */
+    uint64_t ready_count;
 };
 
 #define LOCKSTEP_PARAMETER_INIT \
@@ -373,10 +392,11 @@ struct lockstep_parameter {
 typedef enum lockstep_buffer_policy {
     LOCKSTEP_BUFFER_AT_START = 0, /* Broadcast by lockstep_start, then left alone. */
     LOCKSTEP_BUFFER_IGNORE = 1, /* Never touched; only its declaration is compared. */
-    /* The others at start, too, and then at the end of every `every`-th step, also one that ends
-     * with E_UNUSED or E_INVALID: inside lockstep_step_end, beside the last gradients, and never
-     * anywhere else. So one rank may evaluate while the others go on. */
-    LOCKSTEP_BUFFER_BROADCAST = 2, /* Becomes what the root has. */
+    /* Buffers of the other policies are exchanged at start and at the end of every `every`-th step,
+     * also if that step ends with E_UNUSED or E_INVALID. The exchange happens inside
+     * lockstep_step_end, beside the last gradients, and nowhere else. So one rank may evaluate
+     * while the others go on. */
+    LOCKSTEP_BUFFER_BROADCAST = 2, /* Gets the value of the root. */
     LOCKSTEP_BUFFER_MEAN = 3, /* Mean over ranks, each counts as 1; floating point. */
     LOCKSTEP_BUFFER_SUM = 4 /* Sum over ranks. For totals that are set to zero in between. */
 } lockstep_buffer_policy;
@@ -389,7 +409,7 @@ struct lockstep_buffer {
     const int64_t *shape;
     void *data;
     lockstep_buffer_policy policy;
-    const int64_t *strides; /* As of a parameter. */
+    const int64_t *strides; /* The same as the strides of a parameter. */
     uint64_t every; /* Exchanged in steps whose number is a multiple of it; a window is one step.
                        0: 1. Only with a policy that repeats. */
 };
@@ -404,8 +424,8 @@ typedef enum lockstep_gradient_kind {
     LOCKSTEP_GRADIENT_SUM = 1 /* Sum over this rank's samples: result is sum(g) / sum(w). */
 } lockstep_gradient_kind;
 
-/* A parameter that no call of the step reported on some rank, and that was not declared unused.
- * Zeros are contributed for it whatever the policy. */
+/* What happens if no call of the step reported a parameter on some rank and it was not declared
+ * unused. That rank contributes zeros whatever the policy. */
 typedef enum lockstep_unused_policy {
     LOCKSTEP_UNUSED_ERROR = 0, /* E_UNUSED on every rank at step_end, with the names. */
     LOCKSTEP_UNUSED_WARN = 1, /* One line in the log of every rank; step_end returns OK. */
@@ -415,7 +435,7 @@ typedef enum lockstep_unused_policy {
 /* What lockstep_call_abort does to the step. */
 typedef enum lockstep_abort_policy {
     LOCKSTEP_ABORT_ERROR = 0, /* E_UNUSED on every rank at step_end, naming rank and module. */
-    LOCKSTEP_ABORT_ACCEPT = 1 /* OK: the mean is over those that did not give up; only counted. */
+    LOCKSTEP_ABORT_ACCEPT = 1 /* OK: the mean is over ranks that did not give up; only counted. */
 } lockstep_abort_policy;
 
 /* How gradients are represented between ranks. docs/numbers.md states the errors. In a world of one
@@ -426,7 +446,7 @@ typedef enum lockstep_wire {
     LOCKSTEP_WIRE_FLOAT32 = 2 /* 16-bit floats travel as float32, and are rounded once in all. */
 } lockstep_wire;
 
-/* Initialize with LOCKSTEP_MODULE_INIT. */
+/* Describes a module. Initialize with LOCKSTEP_MODULE_INIT. */
 struct lockstep_module_config {
     size_t struct_bytes;
     size_t parameter_bytes; /* sizeof(struct lockstep_parameter), set by the initializer. */
@@ -439,30 +459,28 @@ struct lockstep_module_config {
     lockstep_gradient_kind gradient_kind;
     lockstep_unused_policy unused;
     uint64_t calls_per_step; /* Backward passes of this module in a step, at most 256. 0: 1. */
-    const char *const *ignore; /* [ignore_count] patterns as of a shell, at most 64: "head.*". A
-                                  star also stands for dots and slashes. Parameters and buffers
-                                  whose name matches one are declared and never touched: not
-                                  broadcast, hashed, or reduced. A pattern that matches nothing: a
-                                  line in the log. */
+    /* [ignore_count] shell patterns, at most 64: "head.*". A star also stands for dots and slashes.
+     * Parameters and buffers whose name matches a pattern are declared and never touched: not
+     * broadcast, hashed, or reduced. A pattern that matches nothing is a line in the log. */
+    const char *const *ignore;
     uint64_t ignore_count;
-    uint64_t replicas; /* Copies of this module in this process, at most 16. 0: 1. With more,
-                          parameters is [replicas * parameter_count], replica by replica; the
-                          gradients of replicas are added up (of kind mean: averaged) before they
-                          travel, on the host in the memory of the first one, and every replica
-                          gets the result. One that does not report counts as zeros. Values at start
-                          are those of the first. Buffers are those of the first. May differ between
-                          ranks. */
-    uint32_t separate_calls; /* 1: every call of calls_per_step has gradient memory of its own,
-                                given to lockstep_grad_ready (only the first may use what was
-                                registered), and travels by itself when it is ready. A call that is
-                                not made contributes nothing. A mean that comes back for what was
-                                not reported in a later call has no place: E_UNUSED, as for a
-                                parameter without memory. Not in steps that accumulate. */
+    /* Copies of this module in this process, at most 16. 0: 1. With more than one, parameters is
+     * [replicas * parameter_count], replica by replica. The gradients of replicas are added up (of
+     * kind mean: averaged) before they travel, on the host in the memory of the first replica, and
+     * every replica gets the result. A replica that does not report counts as zeros. Values at
+     * start and buffers are those of the first replica. May differ between ranks. */
+    uint64_t replicas;
+    /* 1: every call of calls_per_step has gradient memory of its own and travels by itself when it
+     * is ready. The memory is given to lockstep_grad_ready; only the first call may use the
+     * registered memory. A call that is not made contributes nothing. A mean for a gradient that a
+     * later call did not report has no place: E_UNUSED, as for a parameter without memory. Not
+     * allowed in steps that accumulate. */
+    uint32_t separate_calls;
     lockstep_abort_policy on_abort;
     lockstep_wire wire;
-    int32_t float16_exponent; /* -14 to 0: float16 gradients travel multiplied by 2 to this power,
-                                 so that their sum does not overflow. The mean is as without it, but
-                                 for its error. Of float16 only, and where it travels as such. */
+    /* -14 to 0: float16 gradients travel multiplied by 2 to this power, so that their sum does not
+     * overflow. The mean is the same but for its error. Only for float16 that travels as such. */
+    int32_t float16_exponent;
 };
 
 #define LOCKSTEP_MODULE_INIT \
@@ -472,13 +490,13 @@ struct lockstep_module_config {
             LOCKSTEP_UNUSED_ERROR, 0, NULL, 0, 0, 0, LOCKSTEP_ABORT_ERROR, LOCKSTEP_WIRE_SAME, 0 \
     }
 
-/* Declares a module. Parameters are numbered as in config->parameters, from 0. Local: other ranks
- * are not asked before lockstep_start. All ranks register the same modules in the same order, with
- * the same gradient_kind, policy and calls_per_step.
- * Each tensor of a session has memory of its own: values, gradients and buffers that overlap, also
- * in part, are E_INVALID, and the text names both. Three things may be in one place: a parameter
- * and its second names (LOCKSTEP_PARAMETER_SHARED), the values of one parameter's replicas, and a
- * parameter's value and its own gradient. What is ignored is not looked at.
+/* Declares a module. Parameters are numbered from 0, in the order of config->parameters. The
+ * declaration is local: it is compared with the other ranks' by lockstep_start. All ranks register
+ * the same modules in the same order, with the same gradient_kind, policy and calls_per_step.
+ * Each tensor of a session has memory of its own. Values, gradients and buffers that overlap, even
+ * in part, are E_INVALID, and the text names both. Three cases are allowed: a parameter and its
+ * second names (LOCKSTEP_PARAMETER_SHARED), the values of one parameter's replicas, and a
+ * parameter's value and its own gradient. Ignored tensors are not checked.
  * Blocks: no. Threads: the trainer's, before lockstep_start (also before it is called again, after
  * lockstep_module_close). Owns: descriptions are copied; data and gradient memory is borrowed until
  * the module or the session is closed. Returns: E_INVALID (the text names the parameter and the
@@ -487,82 +505,85 @@ LOCKSTEP_API int lockstep_module_register(lockstep_session *session,
                                           const struct lockstep_module_config *config,
                                           lockstep_module **module);
 
-/* Ends a module, for example after an exception: its handle and those of its calls are foreign from
- * then on, and the modules registered after it move up. Local. The memory may be registered again.
+/* Ends a module, for example after an exception. Its handle and those of its calls are foreign from
+ * then on, the modules registered after it move up, and its memory may be registered again. The
+ * function is local.
  * After lockstep_start, all ranks close and register the same modules after the same step, and call
- * lockstep_start again before the next one: orders and bucket layouts are learned anew, also those
- * of the other modules. A call that is open has to be given up first (lockstep_call_abort), and its
- * step ended.
+ * lockstep_start again before the next step. Orders and bucket layouts are learned anew, also those
+ * of the other modules. If a call is open, give it up first (lockstep_call_abort) and end its step.
  * Blocks: no. Threads: the trainer's, outside a step or window. Owns: memory is the trainer's
- * again; what lockstep_module_gradients gave is freed. Returns: E_INVALID inside a step or window,
- * and while a later module shares a parameter that this one owns. */
+ * again; memory from lockstep_module_gradients is freed. Returns: E_INVALID inside a step or
+ * window, and while a later module shares a parameter that this one owns. */
 LOCKSTEP_API int lockstep_module_close(lockstep_module *module);
 
 /* Gradient memory from the library, in the order in which the module's gradients travel, so that
- * each bucket is one run of memory (report.runs counts them). It becomes the registered memory of
- * every trainable parameter (of the first replica, and of the first of separate calls; a shared one
- * has its owner's), and is zero. Called again (after the order was learned), it places all
- * gradients anew and frees the memory it gave before. As from lockstep_alloc: ranks of one host
- * reduce it in place.
+ * each bucket is one run of memory (report.runs counts them). The memory is zero. It becomes the
+ * registered memory of every trainable parameter: of the first replica, and of the first of
+ * separate calls. A shared parameter has its owner's memory. A later call, after the order was
+ * learned, places all gradients anew and frees the memory of the earlier call. As with
+ * lockstep_alloc, ranks of one host reduce the memory in place.
  * gradients: [count], one for each parameter; NULL where there is no gradient. count: the number of
  * parameters. Blocks: no. Threads: the trainer's, outside a step or window. Owns: the library's,
  * freed with the module. Returns: E_SYSTEM (no memory). */
 LOCKSTEP_API int lockstep_module_gradients(lockstep_module *module, void **gradients,
                                            uint32_t count);
 
-/* A parameter's memory (that of the first replica) has moved. data: NULL leaves it; gradient: the
- * registered memory from now on, NULL for none. Same shape, strides and dtype. Blocks: no. Threads:
- * the trainer's, outside a step or window. Owns: borrowed until the session is closed or it moves
- * again. Returns: E_INVALID for the gradient of an ignored parameter, and for a shared one: move
- * its owner. Tensors may exchange their memory, one after the other: whether any overlap is looked
- * at by the next lockstep_start or lockstep_step_begin, which return E_INVALID then. */
+/* A parameter's memory (that of the first replica) has moved. data: the new memory of the value;
+ * NULL leaves it where it is. gradient: the registered memory from now on, NULL for none. Shape,
+ * strides and dtype stay the same. Parameters may exchange their memory, one call after the other:
+ * the next lockstep_start or lockstep_step_begin checks whether tensors overlap, and returns
+ * E_INVALID if they do. Blocks: no. Threads: the trainer's, outside a step or window. Owns:
+ * borrowed until the session is closed or the parameter moves again. Returns: E_INVALID for the
+ * gradient of an ignored parameter, and for a shared parameter: move its owner. */
 LOCKSTEP_API int lockstep_parameter_move(lockstep_module *module, uint32_t parameter, void *data,
                                          void *gradient);
-/* The same for a buffer: its memory is at data from now on. Returns: E_INVALID for a number that is
- * no buffer's, for NULL where the buffer has elements, and for memory that is not where
- * lockstep_start agreed that the buffer is (on the device, or on the host). */
+/* A buffer's memory has moved: it is at data from now on. The rules are those of
+ * lockstep_parameter_move. Returns: E_INVALID for a number that is no buffer's, for NULL if the
+ * buffer has elements, and for memory that is not where lockstep_start agreed that the buffer is
+ * (on the device, or on the host). */
 LOCKSTEP_API int lockstep_buffer_move(lockstep_module *module, uint32_t buffer, void *data);
 
-/* Takes parameters out of training (frozen 1), or puts them in (0), from the next step on: a frozen
- * one has no gradient, is in no plan, and reporting it is an error. All ranks do the same before
- * the same step; a rank that does not gets, with all others, E_MISMATCH naming the parameter. The
- * order of buckets is learned again for a set of trainable parameters that was not there before,
- * and known for one that was.
- * parameters: count numbers. Blocks: no. Threads: the trainer's, outside a step or window. Owns:
+/* Takes parameters out of training (frozen 1), or puts them in (0), from the next step on. A frozen
+ * parameter has no gradient and is in no plan, and reporting it is an error. All ranks do the same
+ * before the same step. If one rank does not, all ranks get E_MISMATCH naming the parameter. The
+ * order of buckets is learned for each set of trainable parameters that is new, and is known for a
+ * set that was trained before.
+ * parameters: [count] numbers. Blocks: no. Threads: the trainer's, outside a step or window. Owns:
  * read now. Returns: E_INVALID (not floating point; shared: freeze it in the module that owns it).
  */
 LOCKSTEP_API int lockstep_module_freeze(lockstep_module *module, const uint32_t *parameters,
                                         uint32_t count, uint32_t frozen);
 
-/* The same for the steps of one phase only: parameters that get no gradient there. Adds to what was
- * declared before; at most 16 phases may have such parameters. phase: NULL is the empty label. */
+/* Declares parameters that get no gradient in the steps of one phase. Otherwise as
+ * lockstep_module_freeze. Each call adds to the earlier declarations; at most 16 phases may have
+ * such parameters. phase: NULL is the empty label. */
 LOCKSTEP_API int lockstep_phase_unused(lockstep_module *module, const char *phase,
                                        const uint32_t *parameters, uint32_t count);
 
 /* Compares what all ranks have registered, then makes their state equal: the values of parameters
- * and buffers become those of the root (config). Tensors that are equal everywhere do not
- * travel. Calls of the step functions are possible after it.
- * Called again after lockstep_module_close it does the same once more; steps are numbered on, and
- * counters stay. When some ranks are in it and others begin a step instead, all get E_MISMATCH,
- * which names one of each.
+ * and buffers become those of the root (config). Tensors that are equal everywhere do not travel.
+ * The functions of the step are possible after it.
+ * After lockstep_module_close it may be called again and does the same once more. Step numbers go
+ * on, and counters stay. If some ranks are in it while others begin a step instead, all get
+ * E_MISMATCH, which names one rank of each side.
  * Blocks: until all ranks have called it, or the first difference is found. Threads: the trainer's.
  * Returns: E_MISMATCH with the same two-sided report on every rank, E_PEER_LOST, E_CONFIG (root is
- * outside the world that has formed); E_INVALID when no module was closed since the last time;
- * E_UNREACHABLE without the coordinator; where ranks have devices, E_MISMATCH when one has a tensor
- * in its device's memory that another one has in host memory, and E_UNSUPPORTED when the policies
- * would put gradients on devices off: on every rank, and what was registered can be closed and
- * registered otherwise. */
+ * outside the world that has formed); E_INVALID if no module was closed since the last time;
+ * E_UNREACHABLE without the coordinator. In a job with devices two more failures are possible, on
+ * every rank: E_MISMATCH if one rank has a tensor in its device's memory that another rank with a
+ * device has in host memory, and E_UNSUPPORTED if the policies would defer gradients on devices.
+ * After these two, modules can be closed and registered otherwise. */
 LOCKSTEP_API int lockstep_start(lockstep_session *session);
 
 /* ---- The step ----------------------------------------------------------------------------------
  */
 
-/* Initialize with LOCKSTEP_STEP_INIT. */
+/* What the trainer says of a step. Initialize with LOCKSTEP_STEP_INIT. */
 struct lockstep_step_options {
     size_t struct_bytes;
     const char *phase; /* Label of steps that run the same modules. NULL: the empty label. */
-    uint64_t weight; /* Samples behind this rank's gradients in this step, at most 2^48. 0
-                        contributes nothing but still receives the mean. */
+    uint64_t weight; /* Samples behind this rank's gradients in this step, at most 2^48. With 0 the
+                        rank contributes nothing but still receives the mean. */
     uint32_t accumulate; /* 1: nothing is synchronized yet, see lockstep_step_begin. */
     uint32_t exhausted; /* 1: this rank has no data for this step or any later one. With
                            config.uneven; see lockstep_step_begin. */
@@ -573,7 +594,7 @@ struct lockstep_step_options {
         sizeof(struct lockstep_step_options), NULL, 1, 0, 0 \
     }
 
-/* What a step is, as seen by step_begin. Set struct_bytes (LOCKSTEP_STEP_VIEW_INIT). */
+/* What lockstep_step_begin says of the step. Set struct_bytes (LOCKSTEP_STEP_VIEW_INIT). */
 struct lockstep_step_view {
     size_t struct_bytes;
     uint64_t step; /* From 1. All steps of a window have the same. */
@@ -581,7 +602,7 @@ struct lockstep_step_view {
     uint32_t rank;
     uint32_t world_size;
     uint32_t learning; /* 1: the order of this phase is learned in this step. */
-    uint32_t exhausted; /* Ranks without data. */
+    uint32_t exhausted; /* Number of ranks without data. */
 };
 
 #define LOCKSTEP_STEP_VIEW_INIT \
@@ -592,73 +613,77 @@ struct lockstep_step_view {
 /* Begins a step. options and view may be NULL (weight 1, the empty phase).
  *
  * Accumulation. Steps with accumulate = 1 and the step without it that follows them are one window.
- * Its steps make calls as always, but gradients only add up in the trainer's memory, which stays
- * the trainer's; the last step of the window synchronizes what is there then. The window is one
- * step for all others: its steps have one number, and one report. What any of them reported is
- * used. Windows may differ in length between ranks; a rank that accumulates joins the others later.
- * One weight per window, given with its last step: the samples of the whole window. Gradients of
- * kind mean must then be the mean over all of these, so with k equal micro-batches divide each
- * loss by k; gradients of kind sum just add up.
+ * The steps of a window make calls as always, but gradients only add up in the trainer's memory,
+ * which stays the trainer's. The last step of the window synchronizes these sums. For the other
+ * ranks the window is one step: its steps have one number and one report, and a gradient is used if
+ * any of them reported it. Windows may differ in length between ranks. A rank that accumulates
+ * joins the others later.
+ * A window has one weight, given with its last step: the number of samples in the whole window.
+ * Gradients of kind mean must then be the mean over all these samples, so with k equal
+ * micro-batches divide each loss by k. Gradients of kind sum just add up.
  *
- * Ranks that run out of data. With config.uneven a rank says exhausted = 1 when it has none left,
- * and goes on calling step_begin and step_end, without calls in between, and its optimizer after
- * it: it contributes nothing (weight 0), receives the mean, and its parameters stay equal. It need
- * not name the phase: that is what the others run. When every rank (LOCKSTEP_UNEVEN_ALL) or any
- * (LOCKSTEP_UNEVEN_FIRST) is exhausted, step_begin returns LOCKSTEP_FINISHED on all ranks alike,
- * and no step is open, nor will one be: it says so again at once. Everything outside steps goes on
- * working. A window that a rank had begun is dropped; one's own has to be ended before one is
- * exhausted. Agreeing on this costs one small exchange in each step_begin without accumulate. A
- * rank that closes its session instead ends the job for the others.
+ * Ranks that run out of data. With config.uneven a rank that has no data left says exhausted = 1.
+ * It goes on calling step_begin, step_end and its optimizer, without calls in between. It
+ * contributes nothing (weight 0) and receives the mean, so its parameters stay equal. It need not
+ * name the phase, because it runs the phase of the other ranks. When every rank
+ * (LOCKSTEP_UNEVEN_ALL) or any rank (LOCKSTEP_UNEVEN_FIRST) is exhausted, step_begin returns
+ * LOCKSTEP_FINISHED on all ranks alike. No step is open then, and every later step_begin returns
+ * LOCKSTEP_FINISHED at once. Everything outside steps goes on working. At that point the unfinished
+ * window of another rank is dropped. A rank has to end its own window before it is exhausted.
+ * Agreement costs one small exchange in each step_begin without accumulate. A rank that closes its
+ * session instead ends the job for the others.
  * Blocks: with config.uneven, until all ranks have begun the step; else no. Threads: the trainer's.
- * Owns: both are read or written now. Returns: LOCKSTEP_FINISHED; E_INVALID when a step is open,
- * before lockstep_start, for a weight above 2^48 (with what is deferred, if anything may be: then
- * the weight counts once for each of separate_calls), for one other than 1 with accumulate, when
- * tensors that have moved overlap, for another phase inside a
- * window, for exhausted without config.uneven, with accumulate or inside a window, and for data
- * after it; E_PEER_LOST. */
+ * Owns: both are read or written now. Returns: LOCKSTEP_FINISHED; E_PEER_LOST; E_INVALID when a
+ * step is open, before lockstep_start, when tensors that have moved overlap, for another phase
+ * inside a window, for a weight other than 1 with accumulate, and for a weight above 2^48. If calls
+ * may be deferred, the bound holds for the sum of this weight and the deferred weights, and with
+ * separate_calls the weight counts once for each call. Returns E_INVALID also for exhausted without
+ * config.uneven, with accumulate or inside a window, and for data after exhausted. */
 LOCKSTEP_API int lockstep_step_begin(lockstep_session *session,
                                      const struct lockstep_step_options *options,
                                      struct lockstep_step_view *view);
 
-/* Begins a backward pass of a module. A forward without a backward needs nothing. Calls of
- * different modules may overlap; those of one module follow each other. The handle is valid until
- * lockstep_step_end returns.
+/* Begins a backward pass of a module. A forward pass without a backward pass needs no call. Calls
+ * of different modules may overlap; those of one module follow each other. The handle is valid
+ * until lockstep_step_end returns.
  *
  * A module with calls_per_step k > 1 (and without separate_calls) adds up the gradients of its
  * calls in the trainer's memory, as backward passes do. They travel once, during and after the k-th
- * call. What any call reported is used, also when the last one did not report it. With fewer calls
- * than k the gradients travel at step_end; nothing is lost.
+ * call. A gradient is used if any of the calls reported it. With fewer calls than k the gradients
+ * travel at step_end, and nothing is lost.
  * Blocks: no. Threads: any, one after the other with the functions of the step. Returns: E_INVALID
  * outside a step, with a call of this module open, after calls_per_step calls, after
  * lockstep_call_abort in this step, on an exhausted rank, in the end of the step, and with
  * separate_calls in a step that accumulates. */
 LOCKSTEP_API int lockstep_call_begin(lockstep_module *module, lockstep_call **call);
 
-/* Reports that a gradient is complete in memory. When the last one of a bucket is, the bucket
- * begins to travel, while backward goes on.
- * call: NULL means the module's open call. parameter: its number in the module. gradient: NULL
- * means where it was registered; another address counts in this step only (with accumulate: until
- * the end of the window), and is not touched afterwards. Same dtype and shape as the parameter,
- * contiguous. It overlaps no other gradient that the step uses, also not where that one was
- * registered, and no value or buffer, but its own parameter's value; all names of a shared
- * parameter report one place. Given again for the same parameter, the last place counts. A
- * parameter that is not reported, and whose registered memory another one was given, has no memory
- * in this step. stream: that on the device which produces the gradient; NULL, it is complete now.
- * From this call until lockstep_step_end returns the memory belongs to the library: neither read
- * nor write it. In calls before the last one of calls_per_step it is only noted, and the memory
- * stays the trainer's.
+/* Reports that a gradient is complete in memory. When the last gradient of a bucket is reported,
+ * the bucket begins to travel, while the backward pass goes on. In calls before the last one of
+ * calls_per_step the report is only noted, and the memory stays the trainer's.
+ * call: NULL means the module's open call. parameter: its number in the module.
+ * gradient: NULL means the registered memory. Another address counts in this step only (with
+ * accumulate: until the end of the window) and is not touched afterwards. It has the parameter's
+ * dtype and shape, and is contiguous. It overlaps no value, no buffer and no other gradient that
+ * the step uses, not even the place where that gradient was registered; it may overlap its own
+ * parameter's value. All names of a shared parameter report one place. If the same parameter is
+ * reported with several places, the last place counts. A parameter that is not reported has no
+ * memory in this step if its registered memory was given for another parameter.
+ * stream: the device's stream that produces the gradient. NULL: the gradient is complete now.
+ * From this call until lockstep_step_end returns, the memory belongs to the library: do not read or
+ * write it.
  * Blocks: no. Threads: any, also several at once. Owns: gradient memory is borrowed until
- * lockstep_step_end returns. Returns: E_INVALID for a parameter that is ready more often than its
- * ready_count in a call, declared unused in it, frozen, ignored, or not in the module, or after
- * lockstep_call_end; for a stream on a rank without a device, or of a gradient in host memory; for
- * memory that is another tensor's in this step (the text names both; the report counts for nothing
- * and may be repeated with other memory); for memory or a stream of another device, or memory that
- * is not where lockstep_start agreed that the gradient is; when one bucket has gradients of more
- * than 8 streams (of each replica). E_SYSTEM when the device has failed. */
+ * lockstep_step_end returns. Returns: E_INVALID for a parameter that is reported more often than
+ * its ready_count in a call, declared unused in it, frozen, ignored, or not in the module; after
+ * lockstep_call_end; for a stream on a rank without a device, or with a gradient in host memory;
+ * for memory that is another tensor's in this step (the text names both; the report counts for
+ * nothing and may be repeated with other memory); for memory or a stream of another device; for
+ * memory that is not where lockstep_start agreed that the gradient is; when one bucket has
+ * gradients of more than 8 streams (of each replica). E_SYSTEM when the device has failed. */
 LOCKSTEP_API int lockstep_grad_ready(lockstep_module *module, lockstep_call *call,
                                      uint32_t parameter, void *gradient, void *stream);
-/* The same for one of the module's replicas, from 0; lockstep_grad_ready is for replica 0. In host
- * memory the report that completes a gradient also adds up what all replicas reported of it. */
+/* Reports a gradient of one of the module's replicas, numbered from 0. lockstep_grad_ready reports
+ * for replica 0. In host memory the report that completes a gradient also adds up what all replicas
+ * reported of it. */
 LOCKSTEP_API int lockstep_replica_ready(lockstep_module *module, lockstep_call *call,
                                         uint32_t replica, uint32_t parameter, void *gradient,
                                         void *stream);
@@ -667,85 +692,90 @@ LOCKSTEP_API int lockstep_replica_ready(lockstep_module *module, lockstep_call *
  * E_INVALID when no call is open; *call is NULL then. */
 LOCKSTEP_API int lockstep_call_current(lockstep_module *module, lockstep_call **call);
 
-/* Ends a backward pass. What no call of the step reported is unused when the last one has ended;
- * zeros are contributed in its place.
+/* Ends a backward pass. When the last call of the step has ended, gradients that no call of the
+ * step reported are unused, and zeros are contributed in their place.
  * Other threads may still be inside lockstep_grad_ready. lockstep_call_end waits for every report
- * that was taken, and refuses every later one: a report that returns OK counts in this step, and
+ * that was accepted, and refuses every later one. A report that returns OK counts in this step, and
  * a report that returns E_INVALID counts in none.
  * Blocks: no, but for such reports. Threads: any, one after the other with the functions of the
- * step. Returns: E_INVALID when it has ended already. */
+ * step. Returns: E_INVALID when the call has ended already. */
 LOCKSTEP_API int lockstep_call_end(lockstep_call *call);
 
 /* Declares in advance that parameters get no gradient in this call: their buckets do not wait for
- * them, and no policy objects to them in this step. Of this rank only: others may use them. A
- * gradient that an earlier call of the step reported is contributed all the same.
- * parameters: count numbers. Blocks: no. Threads: the trainer's. Owns: read now. Returns: E_INVALID
- * for a parameter that is frozen or not in the module: then none is declared; and for one that is
- * ready or declared already in this call: those before it in the list stay declared. */
+ * them, and no policy objects to them in this step. The declaration is for this rank only; other
+ * ranks may use the parameters. A gradient that an earlier call of the step reported is contributed
+ * all the same.
+ * parameters: [count] numbers. Blocks: no. Threads: the trainer's. Owns: read now. Returns:
+ * E_INVALID for a parameter that is frozen or not in the module, and then no parameter is declared;
+ * E_INVALID for a parameter that is ready or declared already in this call, and then those before
+ * it in the list stay declared. */
 LOCKSTEP_API int lockstep_call_unused(lockstep_call *call, const uint32_t *parameters,
                                       uint32_t count);
 /* Gives up the open call, for example after an exception in the backward pass. This module
- * contributes nothing to every bucket that was not complete yet, so that nobody waits for it, and
- * makes no more calls in this step (or window). At the end of the step every rank, this one
- * included, gets E_UNUSED, which names rank and module; the session goes on. The gradients of the
- * module are not to be used: on each rank an element is as it was or what all ranks agreed on.
- * With LOCKSTEP_ABORT_ACCEPT the step is OK instead, with one line in the log of every rank, and
- * the gradients are to be used: of each bucket the mean is over the ranks whose part of it was
- * complete; where there is none, it is as it was. A shared parameter that was not complete leaves
+ * contributes nothing to every bucket that was not complete yet, so no rank waits for it. It makes
+ * no more calls in this step (or window).
+ * With LOCKSTEP_ABORT_ERROR every rank, this one included, gets E_UNUSED at the end of the step.
+ * The text names rank and module, and the session goes on. Do not use the gradients of the module:
+ * on each rank an element is as it was or what all ranks agreed on.
+ * With LOCKSTEP_ABORT_ACCEPT the step is OK, with one line in the log of every rank, and the
+ * gradients can be used. The mean of each bucket is over the ranks whose part of it was complete; a
+ * bucket that was complete on no rank is as it was. A shared parameter that was not complete leaves
  * out its bucket of the owner.
- * A report of another thread that is still inside lockstep_grad_ready is waited for, as by
- * lockstep_call_end.
+ * The function waits for reports of other threads inside lockstep_grad_ready, as lockstep_call_end
+ * does.
  * Blocks: no. Threads: the trainer's. Returns: E_INVALID when the call has ended. */
 LOCKSTEP_API int lockstep_call_abort(lockstep_call *call);
-/* Waits until the gradients of one call are averaged, before the end of the step: they may be read
- * then, of every replica. What the call shares with a module that owns it
- * (LOCKSTEP_PARAMETER_SHARED) is waited for, too. The call has ended and its gradients travel: it
- * is the last one of calls_per_step, or any with separate_calls. On devices, what calls that have
- * ended did not report comes behind what the legacy default stream was given before. Writing a
- * gradient before lockstep_step_end gives up that it is intact or final when a rank dies. Whether a
- * parameter was unused is said at lockstep_step_end, as always.
+/* Waits until the gradients of one call are averaged, before the end of the step. Then they may be
+ * read, in every replica. The call must have ended, and its gradients must travel: it is the last
+ * one of calls_per_step, or any call with separate_calls. Gradients that the call shares with a
+ * module that owns them (LOCKSTEP_PARAMETER_SHARED) are waited for, too. On devices, the result of
+ * a gradient that no ended call reported is written after all work that the legacy default stream
+ * was given before this function was called. A trainer that writes a gradient before
+ * lockstep_step_end must not expect the gradient to be intact or final when a rank dies. Unused
+ * parameters are reported at lockstep_step_end, as always.
  *
  * A rank that waits makes no other call, so ranks that wait in different orders may wait for each
- * other: config.order says what happens. The error comes at once, on every rank, whatever the
- * timeout. A call that the plan of the step does not have runs at its end only: to wait for it is
- * E_MISMATCH, on every rank. Another phase label for such steps, or no wait, is the way out.
- * Blocks: until all ranks have made the call, or ended the step; at most timeout_ms. 0 only asks,
- * and never says that ranks wait for each other. Threads: config.trainer_threads at a time, while
- * others make calls, but none while another is in lockstep_step_end. Returns: LOCKSTEP_DEFERRED
- * (with LOCKSTEP_ORDER_ZERO_DEFER or LOCKSTEP_UNPLANNED_DEFER: it counts in a later step),
- * E_TIMEOUT (nothing is lost: wait again, or go on), E_MISMATCH (the text names ranks, modules and
- * calls), E_INVALID (the call is open, was given up, is not of this step, or does not travel; a
- * gradient of it awaits another module that shares it; too many threads wait), E_PEER_LOST,
- * E_UNREACHABLE (the coordinator is gone, and the phase is being learned, or config.halt_timeout_ms
- * is over). */
+ * other. config.order says what happens then. An error comes at once, on every rank, whatever the
+ * timeout. A call that is not in the plan of the step runs only at the step's end, so a wait for it
+ * is E_MISMATCH, on every rank. Give such steps another phase label, or do not wait.
+ * Blocks: until all ranks have made the call, or ended the step; at most timeout_ms. With 0 the
+ * function only asks, and never says that ranks wait for each other. Threads:
+ * config.trainer_threads at a time, while others make calls, but none while another is in
+ * lockstep_step_end. Returns: LOCKSTEP_DEFERRED (with LOCKSTEP_ORDER_ZERO_DEFER or
+ * LOCKSTEP_UNPLANNED_DEFER: the call counts in a later step), E_TIMEOUT (nothing is lost: wait
+ * again, or go on), E_MISMATCH (the text names ranks, modules and calls), E_INVALID (the call is
+ * open, was given up, is not of this step, or does not travel; a gradient of it awaits another
+ * module that shares it; too many threads wait), E_PEER_LOST, E_UNREACHABLE (the coordinator is
+ * gone, and the phase is being learned, or config.halt_timeout_ms is over). */
 LOCKSTEP_API int lockstep_call_wait(lockstep_call *call, uint32_t timeout_ms);
 /* Hands out finished buckets one by one. Not supported yet. */
 LOCKSTEP_API int lockstep_call_next(lockstep_call *call, uint32_t timeout_ms, uint32_t *bucket);
 
 /* Ends the step: waits until every gradient is averaged on every rank, and gives the memory back.
- * Planned calls that this rank has not made contribute nothing and receive the mean; so do calls
- * outside the plan that others have made (config.unplanned). Buffers that are due are exchanged.
- * stream: NULL: results are in memory when it returns. On a rank with a device: a stream that reads
- * or writes gradients and buffers after it. What is on devices need not be there yet then: what is
- * enqueued on the stream from now on waits for it, on the device, and so must every other stream
- * that touches it. What is in host memory is there. A gradient on a device that this rank has not
- * reported is written when all has happened that the stream was given before this call (NULL: that
- * the legacy default stream was given). A rank that dies after that may leave a step that others
- * have not: gradients on devices are then not to be used (E_PEER_LOST comes with the next call that
- * needs the others).
- * A step with accumulate ends at once, and says nothing to the others.
+ * Planned calls that this rank has not made contribute nothing and receive the mean. The same holds
+ * for calls outside the plan that other ranks have made (config.unplanned). Buffers that are due
+ * are exchanged. A step with accumulate ends at once, and sends nothing to the other ranks.
+ *
+ * stream: NULL: all results are in memory when the function returns. A rank with a device may pass
+ * a stream that reads or writes gradients and buffers afterwards. Then results in host memory are
+ * there when the function returns, and results on devices may not be there yet. Work that is
+ * enqueued on the stream from now on waits for them, on the device. Every other stream that touches
+ * them must wait, too.
+ * A gradient on a device that this rank has not reported is written after all work that the stream
+ * was given before this call. With NULL the legacy default stream takes the stream's place.
+ * If a rank dies after this function has returned, the step may be incomplete on other ranks. Do
+ * not use gradients on devices then; the next call that needs the other ranks returns E_PEER_LOST.
  * Blocks: until all ranks have ended the step; no with accumulate. Threads: the trainer's. Returns:
  * E_PEER_LOST (which rank on which host), E_MISMATCH (phases, or calls outside the plan where
- * config.unplanned says so), E_UNUSED
- * (which parameter on which rank, or which rank gave up a call); E_INVALID with a call still open,
- * and on every rank when a module was called, but by nobody with a weight above 0: then its
- * gradients are as they were. */
+ * config.unplanned says so), E_UNUSED (which parameter on which rank, or which rank gave up a
+ * call); E_INVALID with a call still open; E_INVALID on every rank when a module was called, but by
+ * no rank with a weight above 0: then its gradients are as they were. */
 LOCKSTEP_API int lockstep_step_end(lockstep_session *session, void *stream);
-/* The same, in pieces: waits at most timeout_ms (0 only asks). E_TIMEOUT: this rank has ended the
- * step and others have not; call it again (or lockstep_step_end) to wait on. Nothing is lost by
- * that. Meanwhile the gradients are the library's, and every other function of the step is
- * E_INVALID; lockstep_abort and lockstep_close are possible. For programs that look for signals now
- * and then. */
+/* Ends the step like lockstep_step_end, but waits at most timeout_ms (0 only asks). E_TIMEOUT: this
+ * rank has ended the step and others have not; call it again (or lockstep_step_end) to wait on.
+ * Nothing is lost by that. Meanwhile the gradients are the library's, and every other function of
+ * the step is E_INVALID; lockstep_abort and lockstep_close are possible. For programs that look for
+ * signals now and then. */
 LOCKSTEP_API int lockstep_step_wait(lockstep_session *session, void *stream, uint32_t timeout_ms);
 
 /* What happened in a step. Times are microseconds since step_begin on this rank, 0: did not happen.
@@ -758,23 +788,23 @@ struct lockstep_report {
     uint64_t first_wire_us; /* First byte of gradient data handed to the network. */
     uint64_t last_wire_us; /* Last byte of gradient data received. */
     uint64_t end_us; /* lockstep_step_end was called. */
-    uint64_t done_us; /* It had all results. done - end is the exposed time. */
+    uint64_t done_us; /* lockstep_step_end had all results. */
     uint64_t bytes_sent; /* On the data plane, headers included. */
     uint64_t bytes_received;
-    uint64_t bytes_copied; /* Results that passed through scratch, because some gradients of
-                              their chunk were used by nobody, or because they are float32 and
-                              travel as bfloat16. 0: zero copy. */
+    uint64_t bytes_copied; /* Results that passed through scratch, because no rank used some
+                              gradients of their chunk, or because they are float32 and travel as
+                              bfloat16. 0: zero copy. */
     uint64_t weight_total; /* Sum of the weights of the last bucket. */
-    uint32_t buckets; /* That travelled. */
-    uint32_t zero_filled; /* Of these: contributed as zeros by this rank. */
+    uint32_t buckets; /* Number of buckets that travelled. */
+    uint32_t zero_filled; /* Number of these buckets that this rank contributed as zeros. */
     uint32_t control_messages; /* Sent to or received from the coordinator, without heartbeats. */
     uint32_t learning; /* 1: it was a learning step. */
     uint64_t unused; /* Gradients that were not produced: parameters, counted on each rank. */
-    uint64_t in_flight_us; /* Time during which at least one bucket was on its way ... */
-    uint64_t overlap_us; /* ... and the part of it before lockstep_step_end was called. 0 in a
-                            world of one without a coordinator. */
-    uint64_t exposed_us; /* done_us - end_us: what the trainer waited, with lockstep_step_wait
-                            until it asked again. */
+    uint64_t in_flight_us; /* Time during which at least one bucket was in flight. */
+    uint64_t overlap_us; /* Part of in_flight_us before lockstep_step_end was called. 0 in a world
+                            of one without a coordinator. */
+    uint64_t exposed_us; /* done_us - end_us: the time that the trainer waited. With
+                            lockstep_step_wait it lasts until the trainer asked again. */
     uint64_t runs; /* Runs of gradient memory that travelled; one for each bucket at best. */
     uint64_t aborted; /* Calls given up, counted on each rank. */
     uint64_t extended; /* Calls outside the plan that all ranks have run. */
@@ -794,11 +824,11 @@ struct lockstep_report {
 LOCKSTEP_API int lockstep_step_report(lockstep_session *session, uint64_t step, uint32_t timeout_ms,
                                       struct lockstep_report *report);
 
-/* On how many ranks each parameter of a module was used in the last step, or window. All ranks call
- * it, outside a step or window, and in the same step.
- * ranks: [count]; 0 for parameters without a gradient, and in a step in which nobody called the
- * module. Of a call that was given up, what was withdrawn is not used. count: the number of
- * parameters. Blocks: until all ranks have called it. Threads: the trainer's. Returns: E_INVALID
+/* The number of ranks that used each parameter of a module in the last step, or window. All ranks
+ * call it, outside a step or window, and in the same step.
+ * ranks: [count]; 0 for parameters without a gradient, and for all parameters in a step in which no
+ * rank called the module. Gradients that a given-up call withdrew are not used. count: the number
+ * of parameters. Blocks: until all ranks have called it. Threads: the trainer's. Returns: E_INVALID
  * before lockstep_start, inside a step or window, and for another count; E_PEER_LOST. */
 LOCKSTEP_API int lockstep_module_usage(lockstep_module *module, uint32_t *ranks, uint32_t count);
 
@@ -815,19 +845,21 @@ typedef enum lockstep_op {
 
 #define LOCKSTEP_WAIT_FOREVER 0xffffffffu
 
-/* In place over all ranks. Collectives are matched by name; the k-th use of a name on one rank
- * meets the k-th use on the others, and different names may be called in different orders. A
- * collective whose count, dtype, op or root differs between ranks fails on all of them
- * (E_MISMATCH; the text has the calls of two of them). So do blocking ones that ranks call in
- * different orders, and one that some ranks wait in while others wait in another function, such as
- * lockstep_step_end: every rank gets the error within about a second. Usable after lockstep_open,
- * inside and outside steps.
+/* Collectives work in place over all ranks, after lockstep_open, inside and outside steps.
  *
- * The blocking forms wait at most timeout_ms (E_TIMEOUT fails the session, because the other ranks
- * may have the result: LOCKSTEP_WAIT_FOREVER is the usual choice. Every later call returns the same
- * E_TIMEOUT, and the other ranks get E_PEER_LOST with its text). The asynchronous forms borrow
- * data until lockstep_work_wait has returned anything but E_TIMEOUT, which also frees the work.
- * data: count elements; memory that another collective has borrowed, also in part, is E_INVALID,
+ * Collectives are matched by name: the k-th use of a name on one rank meets the k-th use on the
+ * others, and different names may be called in different orders. A collective whose count, dtype,
+ * op or root differs between ranks fails on all of them (E_MISMATCH; the text has the calls of two
+ * ranks). Blocking collectives that ranks call in different orders fail in the same way. So does a
+ * collective in which some ranks wait while others wait in another function, such as
+ * lockstep_step_end: every rank gets the error within about a second.
+ *
+ * The blocking forms wait at most timeout_ms. E_TIMEOUT fails the session, because the other ranks
+ * may have the result: every later call returns the same E_TIMEOUT, and the other ranks get
+ * E_PEER_LOST with its text. So LOCKSTEP_WAIT_FOREVER is the usual choice. The asynchronous forms
+ * borrow data until lockstep_work_wait has returned anything but E_TIMEOUT, which also frees the
+ * work.
+ * data: [count] elements; memory that another collective has borrowed, even in part, is E_INVALID,
  * and the text names both. Blocks: as said. Threads: the trainer's. Returns: E_MISMATCH,
  * E_PEER_LOST, E_INVALID, E_UNSUPPORTED (dtype). */
 LOCKSTEP_API int lockstep_allreduce(lockstep_session *session, const char *name, void *data,
@@ -847,31 +879,31 @@ LOCKSTEP_API int lockstep_broadcast_async(lockstep_session *session, const char 
 LOCKSTEP_API int lockstep_barrier_async(lockstep_session *session, const char *name,
                                         lockstep_work **work);
 
-/* Waits for an asynchronous collective. timeout_ms 0 only asks. E_TIMEOUT: it is still in flight
- * and the handle stays valid. Any other return frees the work. */
+/* Waits for an asynchronous collective. timeout_ms 0 only asks. E_TIMEOUT: the collective is still
+ * in flight and the handle stays valid. Any other return frees the work. */
 LOCKSTEP_API int lockstep_work_wait(lockstep_work *work, uint32_t timeout_ms);
 
 /* ---- Counters, state, where the trainer is ------------------------------------------------------
  */
 
-/* Adds to a job-wide total, by name (at most 16 names). It becomes visible on every rank at the end
- * of the step, with the totals of all ranks. What a rank adds to a counter in one step is between
- * -2^52 and 2^52. A total stays between INT64_MIN and INT64_MAX: a sum beyond one of them is that
- * one, on every rank. Blocks: no. Threads: any. Returns: OK; E_INVALID for a delta that brings the
- * sum of the step beyond 2^52, which then is as before, and for one name too many. Owns: name is
- * copied. */
+/* Adds to a job-wide total, by name (at most 16 names). The total with the additions of all ranks
+ * becomes visible on every rank at the end of the step. The sum of a rank's additions to a counter
+ * in one step is between -2^52 and 2^52. A total stays between INT64_MIN and INT64_MAX: a sum
+ * beyond one of these bounds is that bound, on every rank. Blocks: no. Threads: any. Returns: OK;
+ * E_INVALID for a delta that brings the sum of the step beyond 2^52 (the sum stays as it was), and
+ * for one name too many. Owns: name is copied. */
 LOCKSTEP_API int lockstep_counter_add(lockstep_session *session, const char *name, int64_t delta);
 /* The total as of the last finished step: the same value on every rank. 0 for an unknown name.
  * Blocks: no. Threads: any. */
 LOCKSTEP_API int lockstep_counter_read(lockstep_session *session, const char *name, int64_t *total);
 
 /* Says where the trainer is ("evaluating"), for people who look at the job. Copied, at most 127
- * bytes, longer texts are cut. Blocks: no. Threads: any. */
+ * bytes; longer texts are cut. Blocks: no. Threads: any. */
 LOCKSTEP_API int lockstep_mark(lockstep_session *session, const char *text);
 
-/* "I am writing a checkpoint": shown as a pause until resume, not as a stall, for about
- * expected_ms. Calls of the library in between do not end it. Blocks: no. Threads: the trainer's.
- * Owns: reason is copied. */
+/* Announces a pause, for example to write a checkpoint. Until lockstep_resume the job shows it as a
+ * pause and not as a stall, for about expected_ms. Calls of the library in between do not end it.
+ * Blocks: no. Threads: the trainer's. Owns: reason is copied. */
 LOCKSTEP_API int lockstep_pause(lockstep_session *session, const char *reason,
                                 uint64_t expected_ms);
 LOCKSTEP_API int lockstep_resume(lockstep_session *session);
@@ -886,42 +918,44 @@ LOCKSTEP_API int lockstep_state_check(lockstep_session *session);
 LOCKSTEP_API int lockstep_state_hash(lockstep_session *session, uint64_t *hash);
 
 /* Exchanges all buffers with a policy that repeats now, whatever the step: before a checkpoint, or
- * an evaluation on one rank. A sum counts what an earlier one has summed. All ranks call it,
- * outside a step. Blocks: until all ranks have called it. Threads: the trainer's. */
+ * an evaluation on one rank. Buffers of policy sum are summed again, including earlier sums. All
+ * ranks call it, outside a step. Blocks: until all ranks have called it. Threads: the trainer's. */
 LOCKSTEP_API int lockstep_state_sync(lockstep_session *session);
 
 /* ---- Saving and loading ------------------------------------------------------------------------
  */
 
 /* Writes what decides the bits of a result beside the gradients: the bucket layouts that were
- * learned, for every set of trainable parameters. What is written is the same on every rank, so one
- * may do it for all. The file appears whole or not at all.
+ * learned, for every set of trainable parameters. The file is the same on every rank, so one rank
+ * may write it for all. The file appears whole or not at all.
  * Blocks: no. Threads: the trainer's, outside a step. Returns: E_SYSTEM (the text names the file).
  */
 LOCKSTEP_API int lockstep_layout_save(lockstep_session *session, const char *path);
-/* Reads it, after the modules were registered and before lockstep_start; every rank does (ranks
- * that differ get E_MISMATCH at start). The same world with the same layouts gives the same bits.
- * Returns: E_CONFIG (not such a file, damaged, of other modules, or of a world of this size with
- * other chunks: the text says which; nothing has changed), E_SYSTEM; E_INVALID when a file was
- * loaded already. */
+/* Reads a file of lockstep_layout_save, after the modules were registered and before
+ * lockstep_start. Every rank reads it (ranks that differ get E_MISMATCH at start). The same world
+ * with the same layouts gives the same bits. Returns: E_CONFIG (not such a file, damaged, of other
+ * modules, or of a world of this size with other chunks: the text says which; nothing has changed),
+ * E_SYSTEM; E_INVALID when a file was loaded already. */
 LOCKSTEP_API int lockstep_layout_load(lockstep_session *session, const char *path);
 
-/* The same with the number of the last step and the totals of counters: with the trainer's own
- * checkpoint, training goes on bit by bit as if it had not been interrupted. Saved outside a window
- * of accumulation. What is frozen is not in the file: freeze it again before the next step. */
+/* Saves and loads the layouts with the number of the last step and the totals of counters. With
+ * these and the trainer's own checkpoint, training goes on bit by bit as if it had not been
+ * interrupted. Save outside a window of accumulation. The file does not say which parameters are
+ * frozen: freeze them again before the next step. */
 LOCKSTEP_API int lockstep_session_save(lockstep_session *session, const char *path);
 LOCKSTEP_API int lockstep_session_load(lockstep_session *session, const char *path);
 
-/* Memory for tensors, at most 65,536 blocks, each of whole pages, and zero. Freed by lockstep_free
- * or with the session. bytes 0 gives memory that must not be touched.
- * Where ranks share a host and config.transport is AUTO, they can reach each other's blocks:
- * gradients in them are reduced in place, without copies, in whatever order they lie. That holds
- * for at most 256 blocks above 1 MiB of a session, those of lockstep_module_gradients included;
- * smaller ones share some of the 256; and only while a block is at most half of the memory that is
- * left. Other blocks are as any memory. A shared block is allocated at once, not when it is
- * touched, and a forked child does not get a copy: what it writes there, its parent sees.
+/* Memory for tensors, at most 65,536 blocks. Each block is whole pages, and zero. It is freed by
+ * lockstep_free or with the session. bytes 0 gives memory that must not be touched.
+ * If ranks share a host and config.transport is AUTO, they can reach each other's blocks: gradients
+ * in shared blocks are reduced in place, without copies, in whatever order they lie. Two limits
+ * hold. At most 256 blocks above 1 MiB of a session are shared, those of lockstep_module_gradients
+ * included; smaller blocks lie together in some of the 256. A block is shared only if it is at most
+ * half of the memory that is left. Blocks beyond these limits are like any other memory. A shared
+ * block is allocated at once, not when it is touched. A forked child does not get a copy: the
+ * parent sees what the child writes there.
  * Blocks: no. Threads: the trainer's. Returns: E_SYSTEM (no memory); E_INVALID for memory that is
- * not from lockstep_alloc, or in which something is registered. */
+ * not from lockstep_alloc, or in which a tensor is registered. */
 LOCKSTEP_API int lockstep_alloc(lockstep_session *session, size_t bytes, void **memory);
 LOCKSTEP_API int lockstep_free(lockstep_session *session, void *memory);
 
@@ -929,17 +963,18 @@ LOCKSTEP_API int lockstep_free(lockstep_session *session, void *memory);
  *
  * For tools: no session needs it. `lockstep doctor` prints it. */
 
-/* CUDA's driver, NCCL, and what this library brings along. Set struct_bytes
- * (LOCKSTEP_DEVICES_INIT). */
+/* CUDA's driver, NCCL, and the kernels of this library. Set struct_bytes (LOCKSTEP_DEVICES_INIT).
+ */
 struct lockstep_devices {
     size_t struct_bytes;
     uint32_t count; /* Devices that this process may use: cuda:0, cuda:1, ... */
-    uint32_t driver_version; /* The CUDA that the driver is for: 13000 is 13.0. 0: there is none. */
-    uint32_t nccl_version; /* 22105 is 2.21.5. 0: there is none. */
-    char driver_text[256]; /* The driver's file; without a usable one: why. */
-    char nccl_text[256]; /* The same of NCCL. */
-    char kernels[128]; /* What this library's kernels were built for, "sm_80 sm_90 compute_80"; "":
-                          it was built without any, and no rank can have a device. */
+    uint32_t driver_version; /* The CUDA that the driver is for: 13000 is 13.0. 0: no driver. */
+    uint32_t nccl_version; /* 22105 is 2.21.5. 0: no NCCL. */
+    char driver_text[256]; /* The driver's file, or why there is no usable driver. */
+    char nccl_text[256]; /* NCCL's file, or why there is no usable NCCL. */
+    char kernels[128]; /* What this library's kernels were built for, "sm_80 sm_90 compute_80".
+                          "": the library was built without kernels, and no rank can have a device.
+                        */
 };
 
 #define LOCKSTEP_DEVICES_INIT \
@@ -947,9 +982,10 @@ struct lockstep_devices {
         sizeof(struct lockstep_devices), 0, 0, 0, "", "", "" \
     }
 
-/* Loads CUDA's driver and NCCL into the process, where they are, and initializes the driver; not
- * after a fork, as CUDA has it. Blocks: for the driver, a second at most as a rule. Threads: any.
- * Returns: E_INVALID for struct_bytes. What is not there is no failure. */
+/* Loads CUDA's driver and NCCL into the process, if the machine has them, and initializes the
+ * driver. CUDA does not allow that after a fork. Blocks: for the driver, a second at most as a
+ * rule. Threads: any. Returns: E_INVALID for struct_bytes. A missing driver or NCCL is no failure.
+ */
 LOCKSTEP_API int lockstep_devices_find(struct lockstep_devices *devices);
 
 /* One device. Set struct_bytes (LOCKSTEP_DEVICE_INIT). */
@@ -959,7 +995,7 @@ struct lockstep_device {
     uint8_t uuid[16];
     uint32_t capability; /* Compute capability: 90 is 9.0. */
     uint32_t multiprocessors;
-    char problem[256]; /* Why no rank can use it; "": one can. */
+    char problem[256]; /* Why no rank can use the device. "": a rank can use it. */
 };
 
 #define LOCKSTEP_DEVICE_INIT \
@@ -967,9 +1003,9 @@ struct lockstep_device {
         sizeof(struct lockstep_device), "", {0}, 0, 0, "" \
     }
 
-/* Describes device `index`, below the count of lockstep_devices_find, after having tried whether it
- * can be used: its primary context is made and the kernels are loaded, then let go again.
- * Blocks: for the driver. Threads: any. Returns: E_INVALID for struct_bytes or index. */
+/* Describes device `index`, below the count of lockstep_devices_find. The function first tries
+ * whether the device can be used: it makes the primary context, loads the kernels, and lets both
+ * go. Blocks: for the driver. Threads: any. Returns: E_INVALID for struct_bytes or index. */
 LOCKSTEP_API int lockstep_device_describe(uint32_t index, struct lockstep_device *device);
 
 #ifdef __cplusplus
