@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the manual says of lockstep_abort: it takes effect at once, on the rank that calls it and on
-// all others, whatever they are in; and a step that one of the others has completed is completed by
-// all of them. And of the timeout of a blocking collective, by which a rank gives up, too.
+// Conformance: lockstep_abort. It takes effect at once, on the rank that calls it and on all
+// others, in whatever function they are. A step that one of the others has completed is completed
+// by all of them. And of the timeout of a blocking collective, by which a rank gives up, too.
 
 #include "base/clock.h"
 #include "tests/support/trainer.h"
@@ -165,7 +165,8 @@ static void race_body(struct rank *rank)
     RANK_EQUAL(rank, status, rank->rank == 0 ? LOCKSTEP_E_CLOSED : LOCKSTEP_E_PEER_LOST);
     race->completed[rank->rank] = completed;
     rank_meet(rank);
-    // Whoever gives up may have left a step that the others complete, or not know that they did.
+    // A rank that gives up may have left a step that the others complete, or may not know that they
+    // did.
     for (uint32_t other = 1; rank->rank > 0 && other < rank->world_size; other++)
         RANK_EQUAL(rank, race->completed[other], completed);
     trainer_free(&module);
@@ -183,7 +184,7 @@ static void an_abort_fails_no_step_that_another_rank_completes(const struct sett
 
 // ---- A timeout ----------------------------------------------------------------------------------
 
-// What a blocking collective returns when its time is over is what every later call returns.
+// Every later call returns what a blocking collective returned when its time was over.
 static void timeout_body(struct rank *rank)
 {
     int64_t data = 1;

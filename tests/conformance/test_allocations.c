@@ -88,7 +88,7 @@ struct small {
     const struct trained_module *owner;
     struct lockstep_parameter parameters[2 * SMALL];
     float data[SMALL][30];
-    float gradients[4][SMALL][30]; // Of each replica in each call.
+    float gradients[4][SMALL][30]; // Gradients of each replica in each call.
 };
 
 static void replicate(struct trained_module *module, struct lockstep_module_config *config)

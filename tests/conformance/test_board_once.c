@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a mate has written to the board is read once. A mate may change a word between the check
-// and the use of it: here each read is seen, and a word that is read again is a fault. And a block
-// that is on its way is read whole, whatever its rank does between two reads.
+// The board: each word that a mate has written is read once. A mate may change a word between the
+// check and the use of it: here each read is seen, and a word that is read again is a fault. And a
+// block that is on its way is read whole, whatever its rank does between two reads.
 
 #include "tests/conformance/transport_couple.h"
 #include "tests/support/between_reads.h"
@@ -21,11 +21,11 @@
 #include <string.h>
 
 #define PAGE 4096
-#define WORDS 512 // Of four bytes: the largest thing that is watched.
+#define WORDS 512 // Words of four bytes: the largest record that is watched.
 
-static const uint8_t *watched; // What is looked at, ...
+static const uint8_t *watched; // Start of the watched memory.
 static size_t watched_bytes;
-static uint32_t reads[WORDS]; // ... and how often each of its words was read.
+static uint32_t reads[WORDS]; // How often each of the watched words was read.
 
 static void count_read(const void *address)
 {
@@ -107,7 +107,7 @@ static void a_record_is_read_once_at_a_time(void **state)
 
 // ---- a block ------------------------------------------------------------------------------------
 
-static struct board_block *moving; // Of a rank that goes on between two reads of its mate.
+static struct board_block *moving; // Block of a rank that goes on between two reads of its mate.
 static uint64_t moves; // Blocks that it has still to make.
 static uint32_t act_at; // The reads before which it acts: the next one, and all behind it.
 static uint32_t seen;
@@ -143,7 +143,7 @@ static void a_block_is_read_whole(void **state)
             const bool taken = board_take_block(moving, &block);
             between_end();
             if (!taken)
-                continue; // Of one that is spread by now there is nothing to take.
+                continue; // A block that is spread by now offers nothing to take.
             assert_int_equal(block.first, 10 * block.run);
             assert_int_equal(block.count, 100 * block.run);
             assert_true(block.run >= 5 && block.run <= 5 + blocks);

@@ -15,7 +15,7 @@
 
 #define FOREVER LOCKSTEP_WAIT_FOREVER
 #define COUNT 100000
-#define LATE_US 20000 // What the others have sent waits there when the last rank calls.
+#define LATE_US 20000 // By then the data of the other ranks waits at the last rank.
 
 enum function {
     ALLREDUCE,

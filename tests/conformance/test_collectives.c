@@ -496,7 +496,7 @@ static void counters_are_exact_on_all_ranks(const struct setting *setting)
     ranks_run(setting, counters_body, NULL);
 }
 
-// What is added between steps counts in the next one; a large one is exact.
+// An addition between steps counts in the next step. A large addition is exact.
 static void late_counters_body(struct rank *rank)
 {
     RANK_OK(rank, lockstep_counter_add(rank->session, "early", 1));

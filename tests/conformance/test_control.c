@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The worker's control stream against a real coordinator process, against one that is killed or
-// stopped, and against sockets that are no coordinator at all. What the messages mean is tested
-// elsewhere; here is whether they travel and how the end is told.
+// stopped, and against sockets that are no coordinator at all. Other tests check what the messages
+// mean. This one checks that they travel, and how the end of a stream is reported.
 
 #include "base/clock.h"
 #include "base/thread.h"

@@ -2,8 +2,8 @@
 //
 // Conformance: ranks that wait in different functions. None of them can go on, so all get the same
 // error, which says who waits in what, within about a second and without any bound of time of a
-// stall. What only looks like it (a rank that is late, asynchronous collectives in another order)
-// goes on.
+// stall. A job that only looks like that (a rank is late, asynchronous collectives come in another
+// order) goes on.
 
 #include "base/clock.h"
 #include "protos/limits.h"
@@ -21,7 +21,7 @@
 
 static const uint64_t sizes[2] = {40, 3};
 
-// What a rank has: 'net' is trained, 'old' is there to be closed.
+// The modules of a rank: 'net' is trained, 'old' is there to be closed.
 struct program {
     struct trained_module net;
     struct trained_module old;
@@ -30,7 +30,7 @@ struct program {
 // A function that blocks until all ranks have called it.
 struct waiting {
     const char *where; // As the sentence has it.
-    const char *undone; // Of who has not.
+    const char *undone; // The error's words for ranks that have not done it.
     int (*call)(struct rank *rank, struct program *program);
 };
 
@@ -132,8 +132,8 @@ static const struct waiting functions[] = {
 #define FUNCTIONS (sizeof(functions) / sizeof(functions[0]))
 
 struct pair {
-    const struct waiting *last; // What the last rank calls, ...
-    const struct waiting *others; // ... and the others.
+    const struct waiting *last; // The call of the last rank.
+    const struct waiting *others; // The calls of the other ranks.
 };
 
 static bool is_last(const struct rank *rank)

@@ -18,7 +18,7 @@
 #define STEPS 5
 #define WIDE (2 * LOCKSTEP_WINDOW + 3)
 #define HEAD WIDE // The parameter of the other module; all are alike.
-#define MARK (-77.0f) // What rank 0 writes to what it does not report.
+#define MARK (-77.0f) // Rank 0 writes this to gradients that it does not report.
 #define WAIT_MS (30 * 1000)
 
 // Too large for the blocks that tables and notes are in: so a row waits where there is no room.
@@ -31,7 +31,7 @@ struct wide {
     char names[WIDE + 1][8];
     float *data[WIDE + 1];
     float *gradients[WIDE + 1];
-    float *made[WIDE + 1]; // Of the host: what is copied to gradients, late.
+    float *made[WIDE + 1]; // In host memory: the values that are copied to gradients, late.
     float *result;
 };
 
@@ -106,7 +106,8 @@ static void wide_make(struct rank *rank, const struct wide *wide, uint32_t param
     wide_put(rank, wide, parameter, device_trainer_stream(&wide->trainer, parameter));
 }
 
-// What rank 0 does not report it still writes, on the stream behind which it wants results.
+// Rank 0 still writes gradients that it does not report, on the stream behind which it wants the
+// results.
 static void wide_mark(struct rank *rank, const struct wide *wide, void *stream)
 {
     for (uint32_t p = 0; p < WIDE; p++) {
@@ -248,7 +249,7 @@ static void case_45_what_waits_for_its_trainer_is_put_aside(const struct setting
     ranks_run_test(&test);
 }
 
-// What is put aside when a world ends is forgotten.
+// Gradients that are set aside when a world ends are forgotten.
 static void steps_to_an_abort(struct rank *rank)
 {
     struct wide *wide = calloc(1, sizeof(*wide));

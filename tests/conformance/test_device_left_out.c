@@ -2,7 +2,7 @@
 //
 // Gradients on devices that their rank has not reported, and to which its trainer still writes on
 // some stream (tests/support/device_trainer.h): the mean of the others comes behind that, and is
-// not waited for on the host. What nobody has reported stays what the trainer wrote.
+// not waited for on the host. A gradient that no rank has reported keeps what the trainer wrote.
 
 #include "base/clock.h"
 #include "tests/fake_gpu/fake_gpu.h"
@@ -16,11 +16,13 @@
 
 #define STEPS 6
 #define TRAVEL_US \
-    5000 // What a call has handed over is everywhere then, where nothing holds it back.
+// By then the data that a call has handed over is on all ranks, unless something holds it back.
+5000
 #define NOBODYS (DEVICE_PARAMETERS - 1) // No rank reports this one.
-#define MARK (-77.0f) // What a trainer writes to what it does not report.
+#define MARK (-77.0f) // The trainer writes this to gradients that it does not report.
 
-static bool is_left_out(uint32_t rank, uint64_t step, uint32_t parameter)
+    static bool
+    is_left_out(uint32_t rank, uint64_t step, uint32_t parameter)
 {
     return parameter == NOBODYS || (parameter + step + rank) % 3 == 0;
 }

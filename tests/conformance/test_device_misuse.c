@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What cannot be on devices, and is refused by name: streams and memory that are not where they
-// were agreed to be, tensors that are on some devices and not on others, policies that put
-// gradients off. And a device that is lost. On fake devices whose memory is only what was allocated
-// on them.
+// Misuse of devices that is refused by name: streams and memory that are not where they were agreed
+// to be, tensors that are on some devices and not on others, policies that defer gradients. And a
+// device that is lost. On fake devices whose memory is only what was allocated on them.
 
 #include "tests/fake_gpu/fake_gpu.h"
 #include "tests/support/cluster.h"
@@ -29,9 +28,9 @@ struct place {
     const struct cuda *cuda; // NULL: this rank has no device.
     void *context;
     float host[4][ELEMENTS];
-    float *device[4]; // Of this rank's; without one, of the host.
-    float *other; // Of another one, ...
-    void *stream; // ... and so is this.
+    float *device[4]; // Memory of this rank's device, or of the host if the rank has none.
+    float *other; // Memory of another device.
+    void *stream; // A stream of that other device.
 };
 
 static void place_make_current(struct rank *rank, struct place *place, uint32_t number)
@@ -265,8 +264,8 @@ static void modules_of_another_device(const struct setting *setting)
     ranks_run(setting, wrong_modules, NULL);
 }
 
-// What one rank has on its device and another one, which has a device, in host memory, is named on
-// all; it can be registered otherwise then.
+// A tensor that one rank has on its device, and another rank with a device in host memory, is named
+// on all ranks. It can be registered otherwise after that.
 static void split_tensors(struct rank *rank)
 {
     static _Thread_local float host[4][ELEMENTS];

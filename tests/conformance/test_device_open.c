@@ -15,11 +15,11 @@
 #include <cmocka.h>
 
 #define WORLD 3
-#define SOON_MS 5000 // Of test_bound_ms(); lockstep_open may take a minute.
+#define SOON_MS 5000 // Multiplied as test_bound_ms() does; lockstep_open may take a minute.
 
 struct expectation {
-    const char *devices[WORLD]; // What the ranks are told to use.
-    int status[WORLD]; // Of lockstep_open.
+    const char *devices[WORLD]; // The configured device of each rank.
+    int status[WORLD]; // The status that lockstep_open returned.
     const char *text[WORLD];
 };
 
@@ -82,10 +82,10 @@ static void test_one_device_for_two(void **state)
     (void)state;
     fake_gpu_weather("FAKE_CUDA_DEVICES=8", NULL);
     open_world(&expected);
-    expected.devices[0] = "cuda:0,1,2"; // One for replicas is another one's own, ...
+    expected.devices[0] = "cuda:0,1,2"; // A device for replicas is another rank's own device.
     expected.devices[2] = "cuda:2";
     open_world(&expected);
-    expected.devices[2] = "cuda:5,1"; // ... or for others' replicas.
+    expected.devices[2] = "cuda:5,1"; // A device for replicas is for another rank's replicas, too.
     open_world(&expected);
     open_a_good_world();
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Several replicas of a module in one process, with their gradients on devices: on one device or on
-// several. What they contribute is added up there, and every replica finds the result behind the
+// several. Their contributions are added up there, and every replica finds the result behind the
 // stream that ends the step. Nothing waits on the host: the devices are fakes that begin an
 // operation as late as they may, so a wait that is missing shows, and kernels that touch memory of
 // another device than their own are found out.
@@ -25,7 +25,7 @@
 #define PARAMETERS 6
 #define MOST 4 // Replicas.
 #define STEPS 6
-#define STREAMS 2 // Of a replica, that make gradients.
+#define STREAMS 2 // Streams of a replica that make gradients.
 #define LOST_CODE 719 // The launch failed, and the context with it.
 
 static const int64_t sizes[PARAMETERS] = {1000, 3, 4099, 17, 1, 700};
@@ -33,7 +33,7 @@ static const int64_t sizes[PARAMETERS] = {1000, 3, 4099, 17, 1, 700};
 // Where the replicas of rank 0 are.
 struct layout {
     const char *name;
-    const char *device; // Of its session.
+    const char *device; // The device of the rank's session.
     uint32_t count;
     uint32_t devices[MOST];
     bool on_host; // They are in host memory, whatever device the rank has.
@@ -58,7 +58,7 @@ struct replica {
     void *ended; // An event: behind the end of the step.
     float *data[PARAMETERS];
     float *gradients[PARAMETERS];
-    float *made[PARAMETERS]; // Of the host: what is copied to gradients, late.
+    float *made[PARAMETERS]; // In host memory: the values that are copied to gradients, late.
 };
 
 struct trainer {
@@ -67,7 +67,7 @@ struct trainer {
     uint32_t count;
     struct replica replicas[MOST];
     char names[PARAMETERS][8];
-    float *result; // Of the host; of the largest.
+    float *result; // In host memory; as large as the largest parameter.
     lockstep_module *module;
 };
 
@@ -275,8 +275,8 @@ static bool ends_by_stream(uint64_t step)
     return step % 3 != 0;
 }
 
-// What is not reported comes from the stream by which the step ends, or from the legacy default
-// stream.
+// A gradient that is not reported comes from the stream that ends the step, or from the legacy
+// default stream.
 static void *replica_stream(const struct rank *rank, const struct trainer *trainer, uint32_t r,
                             uint32_t p, uint64_t step)
 {
@@ -370,7 +370,7 @@ static void end_by_stream(struct rank *rank, const struct trainer *trainer, uint
     }
 }
 
-// What nobody has is as the legacy default streams leave it.
+// A gradient that no rank has is left as the legacy default streams leave it.
 static void end_by_host(struct rank *rank, const struct trainer *trainer)
 {
     RANK_OK(rank, lockstep_step_end(rank->session, NULL));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What streams of a trainer make is waited for, and what they read is there
+// Streams: the library waits for what streams of a trainer make, and what they read is there
 // (tests/support/device_trainer.h). All ranks hold the same bits after every step.
 
 #include "tests/fake_gpu/fake_gpu.h"
@@ -149,8 +149,8 @@ static void case_45_windows_and_buffers(const struct setting *setting)
     ranks_run(setting, windows, NULL);
 }
 
-// What the library reads at once: values at start, the hash, the check of the state, and plain
-// collectives.
+// Functions that read device memory at once: values at start, the hash, the check of the state, and
+// plain collectives.
 static void states(struct rank *rank)
 {
     struct device_trainer trainer;

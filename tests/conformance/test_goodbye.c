@@ -111,7 +111,7 @@ static void a_failure_of_another_thread_is_told(const struct setting *setting)
     ranks_run(setting, another_thread_body, NULL);
 }
 
-// What failed before a step that ended well was not why it leaves.
+// A failure before a step that ended well is not the reason for leaving.
 static void long_ago_body(struct rank *rank)
 {
     struct trained_module module;

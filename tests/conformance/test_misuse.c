@@ -1214,7 +1214,7 @@ static void a_world_that_never_completes(void **state)
 // Two workers that do not fit together: whoever comes second is refused, and the other one is
 // alone.
 struct pair {
-    const char *refused; // What the second one reads.
+    const char *refused; // Part of the error that the second worker reads.
     uint32_t worlds[2];
     int32_t hints[2];
     atomic_uint alone;

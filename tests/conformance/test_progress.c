@@ -2,8 +2,8 @@
 //
 // Conformance: who drives a session. Calls that block do the engine's work themselves, one after
 // the other or several at once on several threads; the engine's thread takes over what they leave
-// behind. What is checked is that nothing is ever waited for that nobody does: results, aborts,
-// deadlines, an end, a forked child, in each of the states of worker/session/drive.c.
+// behind. The tests check that there is always a thread that does what others wait for: results,
+// aborts, deadlines, an end, a forked child, in each of the states of worker/session/drive.c.
 //
 // Pauses here stand for a trainer that computes; nothing relies on how long they are.
 
@@ -29,11 +29,12 @@
 
 // ---- A second and a third thread of a rank -----------------------------------------------------
 
-// What another thread of a rank does. It checks nothing itself: that is for the rank's own thread.
+// The task of another thread of a rank. It checks nothing itself: that is for the rank's own
+// thread.
 struct helper {
     struct thread thread;
     struct rank *rank;
-    const char *name; // Of its collective.
+    const char *name; // Name of its collective.
     uint32_t rounds;
     uint32_t timeout_ms;
     atomic_int begun; // Rounds.
@@ -149,8 +150,8 @@ static void pauses_of_all_lengths(const struct setting *setting)
     ranks_run(setting, pauses_body, NULL);
 }
 
-// What is begun and never waited for until later travels all the same: the other ranks get their
-// result while this one computes, in whatever state its blocking calls have left the engine.
+// A collective that is begun and waited for only later travels all the same. The other ranks get
+// their result while this one computes, in whatever state its blocking calls have left the engine.
 static void left_behind_body(struct rank *rank)
 {
     for (int i = 0; i < 10; i++) {

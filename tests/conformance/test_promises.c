@@ -26,7 +26,7 @@ static void the_version_is_that_of_the_header(const struct setting *setting)
     assert_string_equal(lockstep_version(), version);
 }
 
-// Whatever is handed over is overwritten right after the call.
+// The descriptions are overwritten right after the call that took them.
 static void copied_body(struct rank *rank)
 {
     struct lockstep_config config = rank_config(rank);

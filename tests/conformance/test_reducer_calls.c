@@ -41,7 +41,7 @@ static void calls_zero(struct trained_module *module)
         memset(module->gradients[p], 0, module->shape.elements[p] * sizeof(float));
 }
 
-// What one backward pass adds to a gradient; micro numbers the passes of all steps.
+// The contribution of one backward pass to a gradient. micro numbers the passes of all steps.
 static void calls_add(struct trained_module *module, uint32_t rank, uint64_t micro,
                       uint32_t parameter)
 {

@@ -2,9 +2,8 @@
 //
 // Conformance: contributions that count in a later step, because a wait has given their slots up
 // (order=zero_defer) or because no plan has them (unplanned=defer). Whatever ranks call and wait
-// for: every step ends with the means of what each of them has contributed, with the same bits on
-// all of them, and every gradient counts exactly once. Case numbers are those of the list of cases
-// for reducers.
+// for, every step ends with the means of all contributions, with the same bits on all ranks, and
+// every gradient counts exactly once. Case numbers are those of the list of cases for reducers.
 //
 // All gradients are zero at the beginning of a step, and a call fills in known numbers. So a module
 // to which nobody contributes holds zeros everywhere.
@@ -24,7 +23,7 @@
 
 #define MODULES 3
 #define COUNT 4
-#define STEPS 24 // Of a random program.
+#define STEPS 24 // Steps of a random program.
 #define PENDING 64 // Calls of one module that one rank may have put off.
 
 static const uint64_t sizes[COUNT] = {40, 300, 1, 77};
@@ -49,13 +48,14 @@ struct made {
 struct account {
     struct made put_off[PENDING];
     uint32_t count;
-    // Of the step under way.
+    // State of the step under way.
     bool called;
     bool counts_later;
     uint64_t weight;
 };
 
-// What one step did on every rank. Each rank writes its own line, and all read it after they met.
+// The record of one step on every rank. Each rank writes its own line, and all read it after they
+// met.
 struct shared {
     uint64_t seed;
     bool called[CLUSTER_MAX_WORLD][MODULES];
@@ -67,10 +67,10 @@ struct shared {
 struct job {
     struct rank *rank;
     struct trained_module modules[MODULES];
-    lockstep_call *calls[MODULES]; // Of the open step; NULL: not made.
+    lockstep_call *calls[MODULES]; // Calls of the open step; NULL: not made.
     struct account accounts[CLUSTER_MAX_WORLD][MODULES]; // As this rank knows them.
-    uint64_t weight; // Of the open step.
-    uint64_t phases[2]; // What the order core calls them.
+    uint64_t weight; // Weight of the open step.
+    uint64_t phases[2]; // The phases by the order core's numbers.
 };
 
 static void job_make(struct rank *rank, struct job *job)
@@ -173,7 +173,7 @@ static void job_check(const struct job *job, uint32_t m)
     }
 }
 
-// What was put off waits for the next call that is not.
+// Deferred gradients wait for the next call that is not deferred.
 static void account_settle(struct account *account, uint64_t step)
 {
     if (!account->called)
@@ -276,7 +276,8 @@ static void case_38_zero_defer_completes(const struct setting *setting)
     run(setting, swap_body, 0);
 }
 
-// What a wait gives up must not depend on whether its call was averaged before the wait began.
+// The calls that a wait gives up must not depend on whether its own call was averaged before the
+// wait began.
 static void final_body(struct rank *rank)
 {
     struct job *job = malloc(sizeof(*job));
@@ -504,7 +505,7 @@ static void random_body(struct rank *rank)
         program = draw_program(&own);
         follow(job, &program, trainer_random(&common) % 3 == 0);
     }
-    job_flush(job, "new"); // Which learns an order that has all modules.
+    job_flush(job, "new"); // This learns an order that has all modules.
     job_flush(job, "new");
     job_free(job);
     free(job);

@@ -54,7 +54,7 @@ struct net {
     bool separate;
     uint32_t replicas; // 0: 1.
     struct lockstep_parameter parameters[2 * COUNT];
-    double memory[2 * CALLS][COUNT][LARGEST]; // Of calls, or of replicas.
+    double memory[2 * CALLS][COUNT][LARGEST]; // One entry for each call, or for each replica.
 };
 
 static void declare(struct trained_module *module, struct lockstep_module_config *config)
@@ -290,8 +290,8 @@ static void case_38_replicas(const struct setting *setting)
 
 // ---- Separate calls ----------------------------------------------------------------------------
 
-// The plan is net 1, key, net 2. What the wait for key has put off of the first call is carried by
-// the second one of the same step.
+// The plan is net 1, key, net 2. The wait for key defers part of the first call. The second call of
+// the same step carries it.
 static void separate_body(struct rank *rank)
 {
     const double others = rank->world_size - 1;
@@ -459,7 +459,7 @@ static void case_38_shared_parameters(const struct setting *setting)
 
 // ---- Unused parameters, and weights ------------------------------------------------------------
 
-// What was not used counts as zeros, with its weight, in the later step as in its own.
+// An unused gradient counts as zeros, with its weight, in the later step as in its own.
 static void unused_body(struct rank *rank)
 {
     const double others = rank->world_size - 1;

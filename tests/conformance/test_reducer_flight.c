@@ -30,10 +30,10 @@ static const uint64_t sizes[COUNT] = {ELEMENTS, ELEMENTS};
 static struct flight {
     struct trained_module net; // The first member: configure gets this one.
     struct lockstep_parameter parameters[REPLICAS * COUNT];
-    float data[COUNT][ELEMENTS]; // Of the second replica.
+    float data[COUNT][ELEMENTS]; // Gradients of the second replica.
     float gradients[COUNT][ELEMENTS];
     bool given_up; // The call is.
-    int status; // Of the report.
+    int status; // Status that the report returned.
     atomic_bool in_flight;
     atomic_bool call_over;
     atomic_bool step_over;
@@ -94,7 +94,7 @@ static void replicate(struct trained_module *module, struct lockstep_module_conf
     config->on_abort = LOCKSTEP_ABORT_ACCEPT;
 }
 
-// What both replicas have: the mean of them is the gradient that is known of this rank.
+// Fills both replicas. The mean of the two is the gradient that is known of this rank.
 static void fill(struct rank *rank)
 {
     const uint64_t step = atomic_load(&rank->step);

@@ -82,7 +82,8 @@ struct tensor {
 
 struct network {
     struct tensor tensors[TENSORS]; // [inputs][outputs] of layer l at 2 l, [outputs] at 2 l + 1.
-    float activations[BATCH_MAX][LAYERS + 1][PIXELS]; // What goes into each layer, and comes out.
+    // Input of each layer, and output of the last.
+    float activations[BATCH_MAX][LAYERS + 1][PIXELS];
     float slopes[BATCH_MAX][LAYERS + 1][PIXELS]; // The loss's gradient there.
 };
 

@@ -462,7 +462,7 @@ static bool overlap_step(struct rank *rank, struct trained_module *module, useco
     return report.first_wire_us < report.last_ready_us;
 }
 
-// Of a bucket. Where bytes travel one by one, a tenth of the usual.
+// Elements of a bucket. Where bytes travel one by one, a tenth of the usual.
 static uint64_t overlap_elements(const struct rank *rank)
 {
     return rank->setting->torn_bytes == 1 ? 400 : 4000;

@@ -15,7 +15,7 @@
 
 static const uint64_t sizes[8] = {40, 1, 300, 17, 64, 5, 128, 33};
 
-// Which parameters rank r uses in the present step, as bits.
+// The parameters that rank r uses in the present step, as bits.
 typedef uint64_t uses(uint32_t rank, uint64_t step);
 
 static void policy_make(struct rank *rank, lockstep_unused_policy policy,
@@ -33,8 +33,8 @@ static void policy_call(struct rank *rank, struct trained_module *module, uint64
     trainer_call_used(rank, module, used);
 }
 
-// Ranks that did not use a parameter count with zeros. What nobody used is as this rank left it,
-// and so is not compared across ranks.
+// Ranks that did not use a parameter count with zeros. A parameter that no rank used is as this
+// rank left it, so it is not compared across ranks.
 static void expect_used(struct rank *rank, const struct trained_module *module, uses *uses_of,
                         uint32_t parameter)
 {
@@ -255,7 +255,7 @@ static void declared_step(struct rank *rank, struct trained_module *module, bool
     RANK_OK(rank, lockstep_grad_ready(module->module, call, 1, NULL, NULL));
     RANK_OK(rank, lockstep_grad_ready(module->module, call, 0, NULL, NULL));
     RANK_OK(rank, lockstep_call_end(call));
-    trainer_end(rank); // Whatever the policy.
+    trainer_end(rank); // It ends well, whatever the policy.
     for (uint32_t p = 0; p < 4; p++)
         expect_used(rank, module, without_2_on_rank_0, p);
     RANK_EQUAL(rank, trainer_report(rank).unused, 1);

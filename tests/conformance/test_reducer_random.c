@@ -33,7 +33,7 @@
 #define LARGEST ((uint64_t)4 << 20) // Elements of a tensor.
 #define GAP_BYTES 24 // Between gradients that are scattered.
 
-#define KNOWN_MAX 20 // Of a gradient, both signs.
+#define KNOWN_MAX 20 // Largest known gradient, both signs.
 #define PERIOD (2 * KNOWN_MAX + 1)
 #define WEIGHT_MAX 3
 
@@ -62,7 +62,7 @@ struct draw_module {
 struct draw {
     uint64_t seed;
     struct setting setting;
-    char name[160]; // Of the setting; with the command that replays the draw.
+    char name[160]; // The setting, with the command that replays the draw.
     size_t caps[3];
     uint32_t steps;
     uint32_t module_count;
@@ -72,7 +72,7 @@ struct draw {
     lockstep_dtype dtypes[TENSORS_MAX];
 };
 
-// What is drawn; each has numbers of its own.
+// The kinds of draws; each has random numbers of its own.
 enum what {
     WHAT_SHAPE,
     WHAT_SIZE,
@@ -218,7 +218,7 @@ static int64_t weight_of(const struct draw *draw, uint64_t step, uint32_t rank)
 }
 
 // Memory that is not registered has no place for the mean of the others, so there nothing is left
-// out. What no rank calls in the first step would not be planned.
+// out. A call that no rank makes in the first step would not be planned.
 static bool calls(const struct draw *draw, uint64_t step, uint32_t rank, uint32_t module)
 {
     const uint64_t always = dice(draw, WHAT_CALLS, module, 0, 0) % draw->setting.world_size;
@@ -562,7 +562,7 @@ static void player_backward(struct player *player, uint32_t part)
     }
 }
 
-// What comes before the last step of a window.
+// Plays the steps of a window before its last one.
 static uint32_t player_accumulate(struct player *player)
 {
     const uint32_t window = window_of(player->draw, player->step, player->rank->rank);
@@ -578,8 +578,8 @@ static uint32_t player_accumulate(struct player *player)
 
 // ---- The reference -----------------------------------------------------------------------------
 
-// Which zero comes of a sum of zeros follows from the algorithm: what is missing is not added by
-// all of them.
+// The algorithm decides which zero a sum of zeros is, because not every algorithm adds the missing
+// inputs.
 static bool bits_are_zero(lockstep_dtype dtype, uint64_t bits)
 {
     const uint64_t sign = (uint64_t)1 << (8 * dtype_bytes(dtype) - 1);
@@ -707,7 +707,7 @@ static void player_configure(struct rank *rank, struct lockstep_config *config)
     config->bucket_last_bytes = draw->caps[2];
 }
 
-// What is being played, for the end of a crash.
+// The draw that is being played, for the message after a crash.
 static char playing[sizeof(((struct draw *)NULL)->name) + 16];
 
 static void crash(int number)

@@ -100,8 +100,8 @@ static void nested_body(struct rank *rank)
     trainer_make(rank, &outer, 0, &modules[0]);
     trainer_make(rank, &inner, 1, &modules[1]);
     RANK_OK(rank, lockstep_start(rank->session));
-    nested_step(rank, modules); // While learning ...
-    nested_step(rank, modules); // ... and with a plan.
+    nested_step(rank, modules); // While the order is being learned.
+    nested_step(rank, modules); // With a plan.
     trainer_step_known(rank, modules, 2); // The session goes on.
     trainer_free(&modules[0]);
     trainer_free(&modules[1]);

@@ -28,7 +28,7 @@ struct replicated {
     bool unregistered; // The gradients of the others are given with each report.
     lockstep_abort_policy on_abort;
     struct lockstep_parameter parameters[REPLICAS * COUNT];
-    float data[REPLICAS][COUNT][LARGEST]; // Of the others.
+    float data[REPLICAS][COUNT][LARGEST]; // Gradients of the further replicas.
     float gradients[REPLICAS][COUNT][LARGEST];
 };
 
@@ -112,7 +112,7 @@ static void report(struct rank *rank, struct replicated *net, uint32_t replica, 
                 lockstep_replica_ready(net->net.module, NULL, replica, parameter, gradient, NULL));
 }
 
-// Which replicas of which rank report a parameter: bit r of the result.
+// The replicas of a rank that report a parameter: bit r of the result stands for replica r.
 typedef uint64_t reports(uint32_t rank, uint32_t parameter, uint64_t step);
 
 static uint64_t all_report(uint32_t rank, uint32_t parameter, uint64_t step)
@@ -140,8 +140,8 @@ static void backward(struct rank *rank, struct replicated *net, reports *reports
     RANK_OK(rank, lockstep_call_end(call));
 }
 
-// What rank r contributes: the sum over its replicas, or their mean; those without a report are
-// zeros. Exact.
+// The contribution of rank r: the sum over its replicas, or their mean. Replicas without a report
+// count as zeros. Exact.
 static double contributed(const struct replicated *net, uint32_t r, uint64_t step,
                           uint32_t parameter, uint64_t element, reports *reports_of)
 {

@@ -268,8 +268,8 @@ static void broken_call(struct rank *rank, struct trained_module *module, uint32
     RANK_OK(rank, lockstep_call_abort(call));
 }
 
-// Of each bucket the mean is over the ranks whose part of it was complete: whether the bucket of
-// each parameter is whole on the broken rank, in the layout of this step.
+// The mean of each bucket is over the ranks whose part of it was complete. So this says whether the
+// bucket of each parameter is complete on the broken rank, in the layout of this step.
 static void whole_buckets(const struct trained_module *module, uint32_t reported, bool *whole)
 {
     const struct lockstep_module *known = module->module;
@@ -354,8 +354,8 @@ static void case_30_all_ranks_give_up(const struct setting *setting)
     reports_run(setting, all_give_up_body);
 }
 
-// Every rank gives up ten modules that accept it, rank 1 one that does not. That one is named,
-// although there are more than can be.
+// Every rank gives up ten modules that accept it, rank 1 one that does not. That module is named,
+// although there are more modules than the list has room for.
 #define LENIENT 10
 
 static void mixed_body(struct rank *rank)

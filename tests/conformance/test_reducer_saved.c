@@ -21,7 +21,7 @@
 
 static const uint64_t sizes[TENSORS] = {300, 41, 128, 5, 700, 64, 64, 1, 33, 250};
 
-// What the runs of one test share.
+// State that the runs of one test share.
 struct run {
     char directory[64];
     char path[128];

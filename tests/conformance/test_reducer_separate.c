@@ -22,7 +22,7 @@ static const uint64_t sizes[COUNT] = {40, 1, LARGEST, 17};
 
 struct separate {
     struct trained_module net; // Its registered memory is that of the first call.
-    float memory[CALLS][COUNT][LARGEST]; // Of the others.
+    float memory[CALLS][COUNT][LARGEST]; // Gradient memory of the other calls.
 };
 
 static void separate_configure(struct rank *rank, struct lockstep_config *config)

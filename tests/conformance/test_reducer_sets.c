@@ -63,7 +63,7 @@ static void call(struct rank *rank, struct frozen_module *module)
     RANK_OK(rank, lockstep_call_end(open));
 }
 
-// What is frozen is as it was filled, the rest is the mean.
+// A frozen parameter is as it was filled; the others hold the mean.
 static void expect(struct rank *rank, const struct frozen_module *module)
 {
     const uint64_t step = atomic_load(&rank->step);
@@ -485,7 +485,7 @@ static void expect_unreported(struct rank *rank, struct frozen_module *module)
     trainer_end(rank);
 }
 
-// What is declared unused in a phase is left out of its plan, and is trained in others.
+// A parameter that is declared unused in a phase is left out of its plan, and is trained in others.
 static void unused_body(struct rank *rank)
 {
     static const char *const pieces[] = {"'p6'", "module 'net'", "step 10", NULL};

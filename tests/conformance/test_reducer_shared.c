@@ -17,7 +17,7 @@
 
 #define OWNED 4 // Parameters of the encoder; p2 is the tied one.
 #define TIED 2
-#define SHARING 3 // Of the decoder; there it is p1.
+#define SHARING 3 // Parameters of the decoder; the shared one is its p1.
 #define SHARED 1
 
 static const uint64_t owned_sizes[OWNED] = {40, 1, 300, 17};
@@ -27,7 +27,7 @@ struct tied {
     struct trained_module decoder; // The first member: configure gets this one.
     struct trained_module encoder;
     lockstep_abort_policy on_abort;
-    uint64_t ready_count; // Of the tied parameter in the decoder.
+    uint64_t ready_count; // ready_count of the tied parameter in the decoder.
 };
 
 static void tied_configure(struct rank *rank, struct lockstep_config *config)
@@ -268,8 +268,8 @@ static void must_end_first(struct rank *rank, lockstep_call *call, const char *p
     RANK_SAYS(rank, text);
 }
 
-// What they share travels when both have ended, so neither can be waited for before that. Then a
-// wait for the decoder is also one for what the encoder owns.
+// The shared gradient travels when both calls have ended, so no wait for either can end before
+// that. Then a wait for the decoder is also one for what the encoder owns.
 static void tied_wait_body(struct rank *rank)
 {
     struct tied tied = {.ready_count = 0};
@@ -411,8 +411,8 @@ static void case_14_the_owners_policy(const struct setting *setting)
 
 // ---- Modules that are not called ---------------------------------------------------------------
 
-// Of the encoder in a step in which only the decoder was called: nothing but the tied one has a
-// gradient, and nobody objects. In other phases the encoder alone, and the encoder on rank 0.
+// The encoder in a step in which only the decoder was called: only the tied parameter has a
+// gradient, and no policy objects. In other phases the encoder alone, and the encoder on rank 0.
 static void alone_step(struct rank *rank, struct tied *tied, const char *phase)
 {
     struct lockstep_step_options options = LOCKSTEP_STEP_INIT;

@@ -24,7 +24,7 @@ static const uint64_t sizes[COUNT] = {LARGEST, 40, 17, LARGEST};
 struct tied {
     struct trained_module net; // The first member: configure gets this one.
     struct lockstep_parameter parameters[REPLICAS * COUNT];
-    float data[COUNT][LARGEST]; // Of the second replica.
+    float data[COUNT][LARGEST]; // Gradients of the second replica.
     float gradients[COUNT][LARGEST];
     uint64_t replicas;
     uint64_t ready_count;
@@ -308,7 +308,7 @@ struct overlap {
     uint32_t buffer;
     bool shared; // The second parameter is marked so.
     bool other_module; // It is in a module of its own.
-    const char *part; // Of the error's text; NULL: that is possible.
+    const char *part; // Part of the error's text; NULL: no error is expected.
 };
 
 static const struct overlap overlaps[] = {

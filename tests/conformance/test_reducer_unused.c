@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: gradients that are not used by all ranks. What no rank has used stays as it was, to
-// the byte, on every rank; what some rank has used is the mean on every rank, ranks without it
-// counting as zeros. Today's policy for both is an error at the end of the step, on all ranks; the
-// session goes on. Case numbers are those of the list of cases for reducers.
+// Conformance: gradients that are not used by all ranks. A gradient that no rank has used stays as
+// it was, to the byte, on every rank. A gradient that some rank has used is the mean on every rank,
+// and ranks without it count as zeros. Today's policy for both is an error at the end of the step,
+// on all ranks; the session goes on. Case numbers are those of the list of cases for reducers.
 
 #include "tests/support/trainer.h"
 #include "worker/session/session.h"
@@ -57,8 +57,8 @@ static bool used_anywhere(const struct rank *rank, uint64_t step, uint32_t param
     return false;
 }
 
-// What an untouched byte holds: another one on every rank, in every step, so that a copy of what
-// another rank has is seen as well.
+// The value of an untouched byte. It differs between ranks and steps, so that a copy of another
+// rank's byte is noticed as well.
 static int marker(uint32_t r, uint64_t step, uint32_t parameter)
 {
     return (int)(1 + (r * 37 + step * 11 + parameter * 3) % 250);
@@ -258,7 +258,8 @@ static void case_10_called_on_rank_0_only(const struct setting *setting)
     ranks_run(setting, zero_filled_body, NULL);
 }
 
-// What nobody uses costs a few headers, not its bytes; what one rank uses has the mean everywhere.
+// A gradient that no rank uses costs a few headers, not its bytes. A gradient that one rank uses
+// has the mean everywhere.
 static void light_body(struct rank *rank)
 {
     static const uint64_t light_sizes[] = {10, 40000};

@@ -135,7 +135,7 @@ static void case_11_called_on_one_rank(const struct setting *setting)
     ranks_run(setting, one_rank_body, NULL);
 }
 
-// What any call of the step has used, and any step of a window, was used.
+// A gradient is used if any call of the step, or any step of a window, has used it.
 static void calls_body(struct rank *rank)
 {
     static const uint32_t last = COUNT - 1;
@@ -177,7 +177,7 @@ static void case_11_of_several_calls(const struct setting *setting)
     ranks_run(setting, calls_body, NULL);
 }
 
-// Of a call that was given up only what had been complete counts: here nothing.
+// After lockstep_call_abort only complete gradients of the call count: here none.
 static void aborted_body(struct rank *rank)
 {
     uint32_t wanted[COUNT] = {0};

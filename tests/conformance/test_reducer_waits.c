@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: trainers that wait for single calls (lockstep_call_wait). What they get, what ranks
-// get that wait for each other, and which waits are refused. Case numbers are those of the list of
-// cases for reducers.
+// Conformance: trainers that wait for single calls (lockstep_call_wait). The tests check what a
+// wait returns, what it returns on ranks that wait for each other, and which waits are refused.
+// Case numbers are those of the list of cases for reducers.
 
 #include "base/clock.h"
 #include "base/thread.h"
@@ -82,8 +82,9 @@ static void waited_call(struct rank *rank, struct trained_module *module, const 
 
 // ---- Case 38: waits that can end ---------------------------------------------------------------
 
-// The same order everywhere, from the learning step on. What was waited for is there before the end
-// of the step, and at the end it is the same. Nothing is said to the coordinator.
+// The same order everywhere, from the learning step on. The gradients of the call are there when
+// the wait returns, before the end of the step, and are the same at the end. Nothing is said to the
+// coordinator.
 static void one_order_body(struct rank *rank)
 {
     struct trained_module modules[2];
@@ -690,9 +691,9 @@ static void released_body(struct rank *rank)
     lockstep_call *call;
     int status;
     make_two(rank, modules);
-    rank_meet(rank); // An abort spares no rank that is still in lockstep_start, ...
+    rank_meet(rank); // An abort spares no rank that is still in lockstep_start.
     trainer_begin(rank, NULL);
-    rank_meet(rank); // ... nor one that has not begun the step.
+    rank_meet(rank); // An abort spares no rank that has not begun the step.
     if (is_late(rank)) { // It never makes the call.
         status = RANK_CALL(rank, lockstep_step_end(rank->session, NULL));
     } else {

@@ -146,8 +146,9 @@ struct inputs {
     const uint64_t *weights;
 };
 
-// What 16-bit floats and float32 are computed in; every operation is rounded by itself. A sum,
-// product or quotient of float32 numbers in double, rounded to float32, is rounded once in effect.
+// The type in which 16-bit floats and float32 are computed. Every operation is rounded by itself. A
+// sum, product or quotient of float32 numbers in double, rounded to float32, is rounded once in
+// effect.
 static double computed(const struct format *format, double value)
 {
     return rounded(format->dtype == LOCKSTEP_FLOAT64 ? LOCKSTEP_FLOAT64 : LOCKSTEP_FLOAT32, value);
@@ -160,7 +161,7 @@ static bool rounds_the_sum(const struct format *format, const struct inputs *in)
     return in->by_nccl || (partial_of(format) == format->dtype && exponent_of(format) == 0);
 }
 
-// Whose contribution is added as the i-th. The real NCCL has another order, of its own.
+// The rank whose contribution is added as the i-th. The real NCCL has another order, of its own.
 static uint32_t added(const struct inputs *in, uint32_t owner, uint32_t i)
 {
     return in->by_nccl ? i : (owner + 1 + i) % in->world;
@@ -184,7 +185,7 @@ static double reference(const struct format *format, const struct inputs *in, ui
         else if (in->has[r] && weight > 0)
             sum = computed(format, sum + own);
         else if (in->by_nccl)
-            sum += 0; // Who has nothing brings zeros: the sign of a negative one goes.
+            sum += 0; // A rank without input adds zeros, so a negative zero loses its sign.
         if (i + 1 < in->world || rounds_the_sum(format, in))
             sum = rounded(partial_of(format), sum);
     }
@@ -353,7 +354,8 @@ static void wired_call(struct rank *rank, struct wired *wired, uint64_t step, us
     RANK_OK(rank, lockstep_call_end(call));
 }
 
-// Of a module whose gradients are one bucket, in the order in which they lie in the block.
+// The owner of an element in a module whose gradients are one bucket, in the order in which they
+// lie in the block.
 static uint32_t wired_owner(const struct wired *wired, uint32_t world, uint64_t element)
 {
     const size_t partial = size_of(partial_of(wired->format));
@@ -446,8 +448,8 @@ static const uint64_t idle[CLUSTER_MAX_WORLD] = {0, 5, 1, 0, 2, 0, 1, 0};
 
 // ---- Case 23 -----------------------------------------------------------------------------------
 
-// A single gradient for each module, of many pieces and chunks where not every byte is a call.
-// What is expected here follows the hops of a ring.
+// A single gradient for each module, of many pieces and chunks where not every byte is a call. The
+// expected values here follow the hops of a ring.
 static void run_on_ring(const struct setting *setting, void (*body)(struct rank *rank),
                         void *context)
 {
@@ -558,7 +560,7 @@ static void case_23_dtypes_do_not_leak(const struct setting *setting)
         run_on_ring(setting, mixed_body, &wires[w]);
 }
 
-// What overflows as a sum of float16, and what would on the way only.
+// Values whose float16 sum overflows, and values whose sum would overflow only on the way.
 static double near_the_limit(const struct wired *wired, uint32_t rank, uint64_t step,
                              uint64_t element)
 {

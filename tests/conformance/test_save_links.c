@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-#define NAMES 20 // Of temporary files that somebody has guessed.
+#define NAMES 20 // Number of temporary file names that an attacker has guessed.
 
 static lockstep_session *open_alone(float *data, float *gradient)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What lockstep-coordinator promises to whoever starts it, connects to it, or ends it. A real
+// The promises of lockstep-coordinator to programs that start it, connect to it, or end it. A real
 // process on real sockets; workers speak through the library's own control stream.
 
 #include "tests/fault/test_server_daemon.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ends when all who are connected cost more than they may together, and what goes on. The
-// server is real, in this process; what memory it has the test says, once above the bound each
-// time, so that what has ended is the first of the order and nothing else.
+// All connections together cost more than their limit: the tests check which of them end and which
+// go on. The server is real, in this process; what memory it has the test says, once above the
+// bound each time, so that what has ended is the first of the order and nothing else.
 
 #include "server/rpc/budget.h"
 #include "server/rpc/loop.h"

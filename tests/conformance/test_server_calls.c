@@ -11,7 +11,7 @@
 
 static struct daemon server;
 
-// What came of the calls of one connection.
+// Outcome of the calls of one connection.
 struct heard {
     uint8_t bytes[ANSWER_BYTES];
     size_t size;

@@ -19,7 +19,7 @@ static const bool sanitized = true; // Memory is then mostly the sanitizer's.
 static const bool sanitized = false;
 #endif
 
-// Of the daemon, so far.
+// The largest memory of the daemon so far.
 static unsigned most_kib(void)
 {
     char path[64];

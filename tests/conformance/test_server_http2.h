@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#define FRAME_BYTES 9 // Of its header.
+#define FRAME_BYTES 9 // Size of an HTTP/2 frame's header.
 
 enum frame_type {
     FRAME_DATA = 0,

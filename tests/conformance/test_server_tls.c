@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who may do what on the control plane, with certificates that `lockstep certs` made and a real
-// daemon. The workers here say hello to jobs that their own certificate is not for, which the
-// library itself would not even try: what counts is what the daemon does about it.
+// Permissions on the control plane, with certificates that `lockstep certs` made and a real daemon.
+// The workers here say hello to jobs that their own certificate is not for, which the library
+// itself would not even try: what counts is what the daemon does about it.
 
 #include "tests/fault/test_server_daemon.h"
 #include "worker/control/grpc.h"
@@ -62,7 +62,8 @@ static void a_worker_joins_its_own_job(void **state)
     worker_open_tls(&first, server.grpc, below("alpha"), "alpha");
     worker_hello(&first, "alpha", 1, 2);
     worker_expect(&first, DOWN_WELCOME);
-    worker_open_tls(&second, server.grpc, below("ca/worker"), "alpha"); // Of any job.
+    // A certificate for any job.
+    worker_open_tls(&second, server.grpc, below("ca/worker"), "alpha");
     worker_hello(&second, "alpha", 2, 2);
     worker_expect(&second, DOWN_GENERATION);
     worker_close(&second);
@@ -70,7 +71,7 @@ static void a_worker_joins_its_own_job(void **state)
     daemon_stop(&server);
 }
 
-// What a worker of beta is told when it says hello to this job.
+// The answer to a worker of beta that says hello to this job.
 static void hello_is_refused(const char *job, char *text, size_t capacity)
 {
     worker_open_tls(&second, server.grpc, below("beta"), "beta");

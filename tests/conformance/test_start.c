@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: lockstep_start. What ranks have registered is compared, and the same two-sided
-// report reaches all of them; then the state becomes that of rank 0, and only what differs travels.
-// Case numbers are those of the list of cases for reducers.
+// Conformance: lockstep_start. The registrations of all ranks are compared, and the same two-sided
+// report reaches all of them. Then the state becomes that of rank 0, and only tensors that differ
+// travel. Case numbers are those of the list of cases for reducers.
 
 #include "base/clock.h"
 #include "tests/support/trainer.h"
 #include "worker/session/session.h" // Counts bytes.
-#include "worker/transport/flow/flows.h" // What it was told of its cores.
+#include "worker/transport/flow/flows.h" // Has what the transport was told of its cores.
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -17,18 +17,18 @@
 
 #include <cmocka.h>
 
-#define REPORT_BOUND_MS 3000 // Of test_bound_ms().
+#define REPORT_BOUND_MS 3000 // Multiplied as test_bound_ms() does.
 
 // ---- Case 31: one difference of each kind ------------------------------------------------------
 
-// What a rank registers: two parameters and three buffers of one module.
+// The registration of a rank: two parameters and three buffers of one module.
 struct declaration {
     struct lockstep_parameter parameters[3];
     struct lockstep_buffer buffers[3];
     struct lockstep_module_config config;
 };
 
-static float memory[7][8]; // Of each tensor; the gradient of the first one lies in the last.
+static float memory[7][8]; // Memory of each tensor; the gradient of the first one lies in the last.
 static const int64_t two_by_three[] = {2, 3};
 static const int64_t three_by_two[] = {3, 2};
 static const int64_t three[] = {3};
@@ -178,8 +178,8 @@ static void nothing_differs(struct declaration *declaration)
 struct difference {
     const char *what;
     void (*change)(struct declaration *declaration);
-    const char *said[2]; // Of the report; %a is an equal rank, %b the one that differs.
-    size_t bucket_bytes; // Of the rank that differs.
+    const char *said[2]; // Parts of the report; %a is an equal rank, %b the one that differs.
+    size_t bucket_bytes; // bucket_bytes of the rank that differs.
 };
 
 static const struct difference differences[] = {
@@ -496,7 +496,8 @@ static void equal_body(struct rank *rank)
 
 static void case_33_equal_state_does_not_travel(const struct setting *setting)
 {
-    const struct setting ring = setting_on_ring(setting); // Whose bytes can be foretold.
+    // The bytes that a ring sends can be predicted.
+    const struct setting ring = setting_on_ring(setting);
     for (uint32_t differs = 0; differs <= setting->world_size; differs++)
         ranks_run(&ring, equal_body, &differs);
 }

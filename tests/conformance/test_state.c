@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: state beside the gradients. Whose values the ranks begin with, buffers that are made
-// equal again and again, what is ignored, and memory that is not in the order of its dimensions.
-// Case numbers are those of the list of cases for reducers; what ranks have to declare alike is in
-// test_start.c.
+// Conformance: state beside the gradients. The tests are about the rank whose values all ranks
+// begin with, buffers that are made equal again and again, ignored tensors, and memory that is not
+// in the order of its dimensions. Case numbers are those of the list of cases for reducers; what
+// ranks have to declare alike is in test_start.c.
 
 #include "base/thread.h"
 #include "tests/support/listener.h"
@@ -157,7 +157,7 @@ static void buffered_fill(struct rank *rank, struct buffered *state, uint64_t st
     }
 }
 
-// What an element becomes when its buffer is due; all ranks began with their known numbers.
+// The value of an element after its buffer was exchanged; all ranks began with their known numbers.
 static double exchanged(const struct rank *rank, uint64_t step, size_t b, int64_t i)
 {
     int64_t sum = 0;
@@ -293,7 +293,7 @@ static void windows_body(struct rank *rank)
     buffered_make(rank, "net", &state);
     RANK_OK(rank, lockstep_start(rank->session));
     for (uint32_t window = 1; window <= 6; window++) {
-        for (uint32_t i = 0; i < window % 3 + rank->rank; i++) { // Of different lengths.
+        for (uint32_t i = 0; i < window % 3 + rank->rank; i++) { // Windows of different lengths.
             trainer_begin(rank, &accumulate);
             step = atomic_load(&rank->step);
             buffered_fill(rank, &state, step);
@@ -716,7 +716,7 @@ static void ignored_expect(struct rank *rank, float (*data)[8], uint32_t count, 
 
 static void ignored_body(struct rank *rank)
 {
-    const double mean = 50.0 * (rank->world_size - 1); // Of 0, 100, 200 ...
+    const double mean = 50.0 * (rank->world_size - 1); // The mean of 0, 100, 200 and so on.
     struct listener *listener = listener_of(rank);
     float data[6][8];
     float gradients[3][8];
@@ -745,7 +745,7 @@ static void ignored_body(struct rank *rank)
         RANK_EQUAL(rank, trainer_report(rank).unused, 0);
         ignored_expect(rank, gradients, 3, mean);
         ignored_expect(rank, data + 3, 3, mean);
-        RANK_OK(rank, lockstep_state_check(rank->session)); // What is ignored does not count.
+        RANK_OK(rank, lockstep_state_check(rank->session)); // Ignored tensors do not count.
     }
 }
 
@@ -806,8 +806,8 @@ static const struct stride_case stride_cases[] = {
     {{2, 3, 4}, {12, 4, 1}, NULL},
     {{2, 3, 4}, {1, 2, 6}, NULL},
     {{2, 3, 4}, {4, 8, 1}, NULL},
-    {{2, 1, 4}, {4, -9, 1}, NULL}, // Of one element: free.
-    {{2, 0, 4}, {0, 0, 0}, NULL}, // Of an empty tensor: free.
+    {{2, 1, 4}, {4, -9, 1}, NULL}, // The stride of a dimension of one element is free.
+    {{2, 0, 4}, {0, 0, 0}, NULL}, // The strides of an empty tensor are free.
     {{1, 1, 1}, {0, 0, 0}, NULL},
     {{2, 3, 4}, {12, 4, 2}, "no dimension that is left has the stride 1"},
     {{2, 3, 4}, {16, 4, 1}, "no dimension that is left has the stride 12"}, // A hole.

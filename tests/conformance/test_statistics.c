@@ -12,7 +12,7 @@
 
 // ---- Rules -------------------------------------------------------------------------------------
 
-// What a step was like on this rank.
+// Measurements of a step on this rank.
 struct seen {
     struct lockstep_report report;
     uint32_t world_size;

@@ -228,7 +228,7 @@ static void the_late_rank_is_lost(const struct setting *setting)
     ranks_run(setting, lost_body, NULL);
 }
 
-// Whoever has waited long enough gives up.
+// A rank that has waited long enough gives up.
 static void giving_up_body(struct rank *rank)
 {
     struct trained_module module;

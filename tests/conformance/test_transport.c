@@ -125,7 +125,7 @@ static const struct variant variants[] = {
      .rare = true},
 };
 
-// Of what goes through the host: neither stripes nor pieces end with a segment.
+// Segments of data that goes through the host: neither stripes nor pieces end with a segment.
 #define SEGMENT_BYTES 1500
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -402,9 +402,9 @@ static void test_formats_at_random(void **state)
 
 #define MEASURED 20000 // Elements.
 
-// Of n elements each of two ranks sends a half as partial sums, and a half as final bytes, by
-// doubling all as partial sums. In memory inputs lie there as they are, and all results are copied
-// from there.
+// Each of two ranks sends half of n elements as partial sums and half as final bytes. With doubling
+// it sends all of them as partial sums. In memory inputs lie there as they are, and all results are
+// copied from there.
 static void script_measure(struct member *member)
 {
     const struct format *format = member->fleet->argument;
@@ -686,7 +686,7 @@ static void test_headers(void **state)
 
 #define BOUND_CHUNK 4096
 
-// Rank 1 launches late. What the others have sent by then must be little.
+// Rank 1 launches late. The other ranks must have sent little by then.
 static void script_late(struct member *member)
 {
     struct job *job = member->fleet->argument;
@@ -704,7 +704,7 @@ static void script_late(struct member *member)
     }
     job_run(member, job);
     transport_statistics(member->transport, &statistics);
-    // Of 8 collectives, each with its window of stripes.
+    // Bound: 8 collectives, each with its window of stripes.
     MEMBER_CHECK(member,
                  statistics.scratch_bytes <= 8 * LOCKSTEP_STRIPES_IN_FLIGHT * n * BOUND_CHUNK);
 }
@@ -1075,7 +1075,7 @@ static void script_leave(struct member *member)
     // Its successor misses what it would have sent; its predecessor may have got rid of everything.
     if (member->rank == 1)
         member_until(member, &member->lost_count, 1, "the one that left");
-    // Who leaves waits until its neighbours have seen it.
+    // A rank that leaves waits until its neighbours have seen it.
     while (!atomic_load(&first_has_left))
         member_idle(member, 1);
     MEMBER_CHECK(member, member->lost_count == 0 || (member->lost_left && member->lost_rank == 0));
@@ -1118,7 +1118,7 @@ static const struct {
     const char *name;
     void (*function)(void **state);
     bool by_pairs; // Has allreduces: for what only those do otherwise.
-    bool by_links; // What it looks at is what links do.
+    bool by_links; // True if the test looks at what links do.
 } tests[] = {
     TEST(test_sizes),
     TEST(test_every_dtype_and_op),

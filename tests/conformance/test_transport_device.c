@@ -2,8 +2,8 @@
 //
 // Collectives on devices whose memory the host must not touch, and whose streams begin an operation
 // as late as they may: a wait that is missing shows each time. The devices are fakes; ranks are
-// threads (transport_rig.h). What is computed is checked by test_transport.c, over the same ways;
-// what becomes of them when something fails, by test_transport_device_failures.c.
+// threads (transport_rig.h). test_transport.c checks the computed values, over the same ways.
+// test_transport_device_failures.c checks failures.
 
 #include "tests/conformance/transport_rig.h"
 #include "worker/transport/device/devices.h"
@@ -25,9 +25,9 @@
 #include <string.h>
 
 #define ROUNDS 4
-// Who asks for one segment does not have the next one with it.
+// A rank that asks for one segment does not have the next one with it.
 #define LATE "FAKE_CUDA_DELAY_US=4000-8000"
-#define MARK (-77.0f) // What a trainer writes late.
+#define MARK (-77.0f) // The trainer writes this late.
 
 // ---- waits --------------------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ static void test_segments_wait_in_memory(void **state)
     run_rounds(FLEET_MIXED, 4, play);
 }
 
-// Who has no input waits all the same for streams that write where the result goes.
+// A rank without input waits all the same for streams that write to the place of the result.
 static void test_results_come_last(void **state)
 {
     (void)state;
@@ -239,8 +239,9 @@ static void take_what_is_aside(struct member *member, struct rig *rig, struct sh
     MEMBER_CHECK(member, rig_some_are(result + 2 * each, each, shot_mean_from(member, 0, 1, 0)));
 }
 
-// What rank 0 left out in the first collective is on the host when the second one needs its place,
-// and is put aside: nothing is allocated. Then the trainer writes there, and says so.
+// A contribution that rank 0 left out of the first collective is on the host when the second one
+// needs its place. It is set aside, and nothing is allocated. Then the trainer writes there, and
+// says so.
 static void script_put_aside(struct member *member)
 {
     struct rig rig;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What becomes of collectives on devices when a device, NCCL or a rank fails, or never comes to its
-// end. The devices are fakes; ranks are threads (transport_rig.h).
+// Collectives on devices when a device, NCCL or a rank fails, or never finishes. The devices are
+// fakes; ranks are threads (transport_rig.h).
 
 #include "tests/conformance/transport_rig.h"
 #include "worker/device/memory.h"
@@ -22,7 +22,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define GIVE_UP_MS 4000 // Of fleet_bound_ms().
+#define GIVE_UP_MS 4000 // Multiplied as fleet_bound_ms() does.
 
 // ---- waiting for others -------------------------------------------------------------------------
 
@@ -38,7 +38,7 @@ static void idle_until(struct member *member, bool (*happens)(struct member *, c
     member->waits_for = NULL;
 }
 
-// What one rank waits for has happened: until then the others take part.
+// True when the event that one rank waits for has happened. Until then the others take part.
 static atomic_bool seen;
 
 static bool is_seen(struct member *member, const void *unused)
@@ -127,8 +127,8 @@ static void test_given_up(void **state)
     }
 }
 
-// What a device has not read yet when its rank gives up, it does not read later: the trainer may
-// free it.
+// A device does not read the inputs of its rank after the rank has given up: the trainer may free
+// them.
 static void script_reads_are_over(struct member *member)
 {
     const uint32_t n = rig_elements(member);
@@ -148,7 +148,7 @@ static void script_reads_are_over(struct member *member)
     if (member->device)
         transport_launch(member->transport, &collective);
     transport_abandon(member->transport);
-    MEMBER_CHECK(member, mprotect(memory, bytes, PROT_NONE) == 0); // Who reads it now dies.
+    MEMBER_CHECK(member, mprotect(memory, bytes, PROT_NONE) == 0); // A late read ends the process.
     MEMBER_CHECK(member, !member->device || !device_failed(member->device));
     member_barrier(member);
     transport_close(member->transport);
@@ -296,7 +296,7 @@ static bool some_goes_back(struct member *member, const void *unused)
     return fake->calls("cuMemcpyAsync") > SEGMENTS;
 }
 
-// What the device still copies to is nobody else's.
+// Memory that the device still copies to is not given to anybody else.
 static void check_kept(struct member *member)
 {
     device_enter(member->device);
@@ -306,9 +306,9 @@ static void check_kept(struct member *member)
     MEMBER_CHECK(member, !block);
 }
 
-// What tells that the last segment of rank 0 has landed stands still. Rank 1 has the first elements
-// all the same, and rank 0 takes back what is final; the last ones are nobody's, and nothing is
-// done. The device is given up as it is, or is lost first, which is told.
+// The operation that tells that the last segment of rank 0 has landed stands still. Rank 1 has the
+// first elements all the same, and rank 0 takes back what is final; the last ones are nobody's, and
+// nothing is done. The device is given up as it is, or is lost first, which is told.
 static void script_last_never_lands(struct member *member)
 {
     struct rig rig;
@@ -415,8 +415,8 @@ static void test_ended_elsewhere(void **state)
     run_failing(FLEET_MIXED, 3, script_ended_elsewhere, &(struct play){.pieces = true});
 }
 
-// All that was enqueued has happened when the driver looks, and NCCL says that all is well. What it
-// says behind that counts.
+// All that was enqueued has happened when the driver looks, and NCCL says that all is well. NCCL's
+// error after that counts.
 static void test_ended_elsewhere_late(void **state)
 {
     (void)state;

@@ -113,7 +113,7 @@ static void a_rank_without_descriptors_blames_itself(void **state)
         transport_progress(stage.transport, 100);
     full_end(&full);
     print_message("%s\n", stage.text);
-    assert_false(stage.form_failed); // That would name the peer.
+    assert_false(stage.form_failed); // That error would name the peer.
     assert_int_equal(stage.lost, 1);
     assert_true(stage.here);
     assert_int_equal(stage.lost_rank, stage.world.rank);

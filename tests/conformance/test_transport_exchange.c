@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Exchanges: small collectives whose callers wait for them. Whoever comes last finds the notices of
-// all and is done at once; whoever came first finds nobody, and goes the long way. Both have the
-// same result, also when notices are gone, say something else, or cannot be. Two ranks in one
-// thread, so who finds what is certain; and in two, where it is not.
+// Exchanges: small collectives whose callers wait for them. The last rank finds the notices of all
+// others and is done at once. The first rank finds none, and goes the long way. Both have the same
+// result, also when notices are gone, say something else, or cannot be. Two ranks in one thread, so
+// who finds what is certain; and in two, where it is not.
 
 #include "base/clock.h"
 #include "tests/conformance/transport_couple.h"
@@ -95,7 +95,7 @@ static void callers_open(struct couple *couple, struct caller callers[2])
     }
 }
 
-// What was launched completes on both.
+// Launched collectives complete on both ranks.
 static void callers_settle(const struct caller callers[2])
 {
     const uint64_t since_ms = clock_now_ms();
@@ -192,7 +192,7 @@ static void notices_are_gone(void **state)
     couple_close(&couple);
 }
 
-// What is in flight is not overtaken.
+// An exchange does not overtake collectives in flight.
 static void something_is_in_flight(void **state)
 {
     struct couple couple;

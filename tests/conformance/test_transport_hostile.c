@@ -190,14 +190,14 @@ struct wrong_use {
     uint32_t payload_bytes;
     uint32_t used_bytes;
     uint8_t bits; // The first byte; the others are zero.
-    uint64_t own; // What rank 0 uses.
+    uint64_t own; // The use that rank 0 has.
 };
 
 static const struct wrong_use wrong_uses[] = {
     {FRAME_REDUCE, 4096, 0, 0, 0}, // Too few, too many, far too many.
     {FRAME_REDUCE, 4096, 2, 0, 0},
     {FRAME_REDUCE, 4096, LOCKSTEP_USED_BYTES, 0, 0},
-    {FRAME_REDUCE, 4096, 1, 0x40, 0}, // Of a seventh unit.
+    {FRAME_REDUCE, 4096, 1, 0x40, 0}, // A seventh unit does not exist.
     {FRAME_REDUCE, 4096, 1, 0, 0}, // Unused so far, and with bytes.
     {FRAME_REDUCE, 0, 1, 0x01, 0}, // Used, and without bytes.
     {FRAME_GATHER, 4096, 1, 0x03, 1 << 7}, // Denies what rank 0 uses.
@@ -227,7 +227,8 @@ static void impossible_used_bits_lose_the_peer(void **state)
     free(launched);
 }
 
-// Of a collective not launched here: the first is parked, the second is more than there can be.
+// Frames of a collective that is not launched here: the first is parked, the second is more than
+// there can be.
 static void parked_used_bits_are_bounded(void **state)
 {
     static const uint8_t used[LOCKSTEP_USED_BYTES];
@@ -299,7 +300,7 @@ static void early_waves_and_headers_are_bounded(void **state)
         header.step = sent++;
         header.payload_bytes = 8;
         (void)stage_send_frame(&stage, &header, NULL);
-        assert_true(sent < LOCKSTEP_EARLY_WAVES); // What all peers together may send.
+        assert_true(sent < LOCKSTEP_EARLY_WAVES); // The bound is for all peers together.
         transport_progress(stage.transport, 0);
     }
     assert_true(sent >= LOCKSTEP_EARLY_WAVES_OF_PEER);
@@ -338,7 +339,7 @@ static void a_death_inside_an_element(void **state)
     free(launched);
 }
 
-// What was received before an end is worked off, and its events come before the loss.
+// Bytes that were received before an end are processed, and their events come before the loss.
 static void bytes_before_the_end_count(void **state)
 {
     struct stage stage;

@@ -67,7 +67,7 @@ static const struct wrong_measure wrong_measures[] = {
     {MEASURE_BURST, LOCKSTEP_FRAME_BYTES, 0, 0},
     {MEASURE_BURST, MEASURE_FRAME_BYTES, 8, 0}, // Used bits of nothing.
     {MEASURE_PING, 0, LOCKSTEP_USED_BYTES, 0},
-    {MEASURE_PING, 0, 0, 1}, // Of another rank.
+    {MEASURE_PING, 0, 0, 1}, // A ping of another rank.
     {MEASURE_BURST, MEASURE_FRAME_BYTES, 0, 1},
 };
 
@@ -127,7 +127,7 @@ static void measuring_is_bounded(void **state)
     stage_close(&stage);
 }
 
-// What was on its way when the time to measure was over arrives after the tuning. It is read and
+// Measurements in flight when the time to measure is over arrive after the tuning. It is read and
 // not answered, and there is no more of it than there was to measure with.
 static void late_measures_are_passed_over(void **state)
 {
@@ -284,7 +284,7 @@ static void runs_without_hosts_lose_the_peer(void **state)
 }
 
 struct wrong_run {
-    uint32_t host; // That rank 0 leads.
+    uint32_t host; // A host that rank 0 leads.
     uint32_t part;
     uint32_t times;
     uint32_t payload_bytes;
@@ -300,8 +300,8 @@ static const struct wrong_run wrong_runs[] = {
     {1, RUN_JOINED, 1, 0, 0, 0}, // No host is behind the last one.
     {0, RUN_JOINED, 2, 0, 0, 0}, // Twice.
     {0, RUN_JOINED, 1, 4, 0, 0}, // With bytes.
-    {0, RUN_JOINED, 1, 0, 1, 0}, // Of another generation.
-    {0, RUN_JOINED, 1, 0, 0, 1}, // Of another rank.
+    {0, RUN_JOINED, 1, 0, 1, 0}, // A run of another generation.
+    {0, RUN_JOINED, 1, 0, 0, 1}, // A run of another rank.
 };
 
 static void impossible_runs_lose_the_peer(void **state)
@@ -322,7 +322,7 @@ static void impossible_runs_lose_the_peer(void **state)
     }
 }
 
-// Who leads no neighbouring host has no say in the order.
+// A rank that leads no neighbouring host has no say in the order.
 static void runs_of_another_rank_lose_it(void **state)
 {
     for (uint32_t part = RUN_JOINED; part <= RUN_RUNS; part++) {

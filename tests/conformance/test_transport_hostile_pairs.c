@@ -24,7 +24,7 @@ static struct frame_header pair_header(const struct stage *stage, uint32_t round
     return header;
 }
 
-// What is wrong with the frame of 100 elements; zeros are right.
+// Errors in the frame of 100 elements; zeros are right.
 struct wrong_pair {
     enum plan_algorithm algorithm;
     uint32_t round;
@@ -201,9 +201,8 @@ static void a_death_inside_a_result(void **state)
         struct frame_header header = pair_header(&stage, 1, 20000);
         assert_true(stage_send_frame(&stage, &header, bytes));
         assert_true(
-            stage_receive_frame(&stage, &answer, bytes)); // Its input for the upper half, ...
-        assert_true(
-            stage_receive_frame(&stage, &answer, bytes)); // ... and the sum of the lower one.
+            stage_receive_frame(&stage, &answer, bytes)); // The peer's input for the upper half.
+        assert_true(stage_receive_frame(&stage, &answer, bytes)); // The sum of the lower half.
         assert_int_equal(answer.part, 2);
         memset(bytes, 0xee, 20000);
         header = pair_header(&stage, 2, 20000);

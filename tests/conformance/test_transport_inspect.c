@@ -18,7 +18,7 @@
 
 #define ELEMENTS 1000
 #define LATE 1u // The rank that launches last.
-#define STILL_MS 1000 // What counts as standing still.
+#define STILL_MS 1000 // After this time without progress a collective stands still.
 
 struct asked {
     struct link_state links[LOCKSTEP_MAX_NEIGHBOURS];

@@ -153,7 +153,8 @@ static void shot_behind_records(const struct couple_rank *liar)
     say_shots(liar, 0, BOARD_RECORDS);
 }
 
-// Of a collective that the victim has not launched, so it cannot have read the first one.
+// The second record is of a collective that the victim has not launched, so it cannot have read the
+// first one.
 static void one_record_twice(const struct couple_rank *liar)
 {
     const uint32_t record = (uint32_t)(shot_of(liar) - couple_seat(liar)->records);
@@ -171,7 +172,7 @@ static void shot_in_no_block(const struct couple_rank *liar)
 
 static void shot_with_weight(const struct couple_rank *liar)
 {
-    shot_of(liar)->factor = 7; // Of a sum.
+    shot_of(liar)->factor = 7; // The factor belongs to a sum.
 }
 
 static void shot_of_impossible_weight(const struct couple_rank *liar)
@@ -236,7 +237,7 @@ static void run_behind_records(const struct couple_rank *liar)
 
 static void run_with_weights(const struct couple_rank *liar)
 {
-    run_of(liar)->factors[0] = 7; // Of a sum.
+    run_of(liar)->factors[0] = 7; // The factor belongs to a sum.
 }
 
 static void run_of_other_weight(const struct couple_rank *liar)
@@ -312,7 +313,8 @@ static void endless_news_freed(const struct couple_rank *liar)
     board_publish(&couple_seat(liar)->freed.said, UINT64_MAX);
 }
 
-// Of a block that is no part of the run, and of one that has never been: nothing is taken of it.
+// Announces a block that is no part of the run, or one that has never existed. Nothing is taken of
+// it.
 static void set_block(const struct couple_rank *liar, uint64_t run, uint64_t first, uint64_t count)
 {
     struct board_block *block = &couple_seat(liar)->block;
@@ -349,8 +351,8 @@ struct lie {
     const char *name;
     void (*tell)(const struct couple_rank *liar);
     uint32_t victim;
-    uint64_t elements; // Of the collective that is under way.
-    const char *text; // Of the loss. NULL: nothing that the victim could know.
+    uint64_t elements; // Elements of the collective that is under way.
+    const char *text; // Text of the loss. NULL: the victim cannot notice the lie.
 };
 
 #define LIE(function, victim, elements, text) \
@@ -514,8 +516,8 @@ static uint32_t random_value(uint32_t now, uint64_t *random)
     }
 }
 
-// What comes of it may be a loss, a wrong sum or nothing; a mate that invents inputs can do as
-// much. It is no crash, no write elsewhere, and no end that does not come.
+// The outcome may be a loss, a wrong sum or nothing; a mate that invents inputs can do as much. It
+// is no crash, no write elsewhere, and no end that does not come.
 static void noise_on_the_board(void **state)
 {
     static const uint64_t elements[] = {COUPLE_TINY, 1000, COUPLE_LARGE};

@@ -2,7 +2,7 @@
 //
 // Links in memory between real processes, and the ways to them: a mate that is killed or stopped at
 // any instant, one that cannot be reached through memory, strangers of this host, and a rank that
-// nobody drives. What collectives do over such links is in test_transport.c.
+// nobody drives. test_transport.c has collectives over such links.
 
 #include "base/clock.h"
 #include "tests/conformance/transport_fleet.h"
@@ -361,7 +361,7 @@ static void other_ways_are_found(void **state)
     (void)state;
     static const struct {
         bool shares[2];
-        const char *behind; // NULL: as it is. What stands behind the address of rank 0.
+        const char *behind; // Appended to the address of rank 0. NULL: nothing is.
         uint32_t memory_links;
     } cases[] = {
         {{true, true}, NULL, 1},
@@ -413,7 +413,7 @@ static void other_users_are_refused(void **state)
         char error[256];
         if (setresuid(65534, 65534, 65534) < 0)
             _exit(2);
-        // Whoever connects looks, too.
+        // The process that connects checks the other side, too.
         _exit(!link_connect_unix(token, error, sizeof(error)) ? 0 : 1);
     }
     assert_int_equal(waitpid(child, &status, 0), child);

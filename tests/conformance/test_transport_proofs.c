@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who cannot prove membership, on both sides of a connection: what was recorded, what is sent back,
-// what was proven for somebody or something else, and nothing at all.
+// Peers that cannot prove membership, on both sides of a connection. Their proofs were recorded,
+// are sent back, were made for somebody or something else, or are missing.
 
 #include "base/clock.h"
 #include "tests/conformance/transport_fleet.h"
@@ -168,7 +168,8 @@ static void what_follows_has_to_be_encrypted(void **state)
     }
 }
 
-// What a member has said is heard again: in the same generation, formed once more, and before.
+// Words of a member are sent again: in the same generation, after the world formed once more, and
+// before.
 static void recorded_hellos_are_refused(void **state)
 {
     struct stage stage;

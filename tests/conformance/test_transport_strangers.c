@@ -87,10 +87,10 @@ static void wrong_hellos_are_refused(void **state)
     bad[4].part = 1;
     bad[5].payload_bytes--;
     bad[6].kind = FRAME_WAVE;
-    bad[7].kind = FRAME_MEASURE; // What only members say.
+    bad[7].kind = FRAME_MEASURE; // Only members send this kind.
     bad[8].kind = FRAME_RUN;
     bad[8].payload_bytes = 0;
-    bad[9].kind = FRAME_CHALLENGE; // What only who has accepted says.
+    bad[9].kind = FRAME_CHALLENGE; // Only the side that has accepted sends this kind.
     bad[10].kind = FRAME_WELCOME;
     for (size_t i = 0; i < LENGTH(bad); i++)
         wrong_hello(&stage, &bad[i], -1);

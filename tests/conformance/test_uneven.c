@@ -17,14 +17,14 @@
 
 static const uint64_t sizes[5] = {40, 1, 0, 130, 9};
 
-// What one world does. Every rank has data for data_of steps; the others' phase is what it runs
-// then.
+// The program of one world. Every rank has data for data_of steps; the others' phase is what it
+// runs then.
 struct plan {
     uint32_t (*data_of)(const struct rank *rank, uint32_t r);
     lockstep_uneven uneven;
     bool phases; // Steps are of different phases, with different modules.
     bool weights; // And of different weights.
-    bool windows; // Of different lengths.
+    bool windows; // True if windows have different lengths.
     bool misnamed; // Exhausted ranks name a phase that nobody runs.
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Conformance: what a worker says of itself. A world of one joins a coordinator that runs in this
-// program, so that every heartbeat and every part of an answer can be looked at. What the trainer
-// does is done on the test's thread; nothing waits for a time, but for what is to be said.
+// program, so that every heartbeat and every part of an answer can be looked at. The test's thread
+// plays the trainer. Every wait is for a message, none for a time.
 
 #include "base/clock.h"
 #include "base/thread.h"
@@ -47,9 +47,9 @@ static struct {
     struct mutex mutex;
     struct cond changed;
     struct up_hello hello;
-    struct up_heartbeat beat; // The last one, ...
-    uint64_t beat_ms; // ... when it came, ...
-    uint32_t beats; // ... and how many have.
+    struct up_heartbeat beat; // The last heartbeat.
+    uint64_t beat_ms; // When the last heartbeat came.
+    uint32_t beats; // How many heartbeats have come.
     struct up_modules modules; // The last part.
     // To the last question. When it is answered, the test's own until the next one.
     struct up_answer parts[PARTS];
@@ -531,7 +531,7 @@ static void test_threads_that_wait_for_calls(void **state)
     assert_true(is_blocked(session, 2, 1));
 }
 
-// What is usual after a function, and the longest time.
+// The usual time after a function, and the longest time.
 static void test_what_is_usual(void **state)
 {
     const struct trainer *trainer = *state;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rank that lies in a wave or in a header, in real sessions through a real coordinator. Whatever
-// it says, each rank gets E_PEER_LOST that names the liar, its host and the lie; no rank crashes,
-// hangs or blames another one. What the liar's order core decides is changed on its way to the data
-// plane.
+// A rank that lies in a wave or in a header, in real sessions through a real coordinator. Each rank
+// gets an E_PEER_LOST that names the liar, its host and the lie. No rank crashes, hangs or blames
+// another one. What the liar's order core decides is changed on its way to the data plane.
 
 #include "tests/support/trainer.h"
 #include "worker/order/payloads.h"
@@ -148,7 +147,7 @@ static const struct lie lies[] = {
 
 // ---- The liar ----------------------------------------------------------------------------------
 
-// One lie at a time. What the liar sends is the lie, what it keeps is the truth.
+// One lie at a time. The liar sends the lie and keeps the truth.
 static struct {
     const struct lie *lie;
     struct order_sink honest;

@@ -102,7 +102,7 @@ void couple_work(struct couple_rank *rank, uint32_t turns)
         transport_progress(rank->transport, 0);
 }
 
-// What rank r puts into element e, and what behind the last one.
+// Rank r's input in element e, and the value behind the last element.
 static float input(uint32_t rank, uint64_t element)
 {
     return (float)(element % 1000 + 1000 * rank + 1);

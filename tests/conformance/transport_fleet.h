@@ -30,16 +30,18 @@ struct fleet_options {
     uint32_t world;
     uint32_t chunk_bytes;
     bool mates; // Ranks share hosts; over TCP, links between mates go through memory.
-    uint32_t hosts; // Of mates: so many, the last ones have one more. 0: one.
+    // Number of hosts whose ranks are mates; the last hosts have one rank more. 0: one host.
+    uint32_t hosts;
     bool registered; // Their memory is of regions.
     bool encrypts; // Links that are not in memory.
     struct regions **regions; // [world], when registered.
     enum slot_fill fills[FLEET_MAX]; // By rank.
     enum fleet_devices devices;
-    uint32_t first_device; // Of rank 0; the next rank has the next one.
-    uint64_t abort_ms; // As of struct transport_config, ...
-    uint64_t segment_bytes; // ... and this.
-    enum plan_algorithm algorithm; // Of collectives of a job; broadcasts take what there is.
+    uint32_t first_device; // First device of rank 0; the next rank has the next device.
+    uint64_t abort_ms; // As in struct transport_config.
+    uint64_t segment_bytes; // As in struct transport_config.
+    // For collectives of a job; broadcasts take any algorithm that there is.
+    enum plan_algorithm algorithm;
 };
 
 struct member {
@@ -49,7 +51,7 @@ struct member {
     struct device *device; // NULL: it has none.
     bool closed; // The script has ended the transport itself.
     bool skip_formed; // The script itself waits for formed.
-    // What the events said.
+    // Facts from the events.
     bool formed;
     bool form_failed;
     uint32_t done_count;
@@ -61,16 +63,16 @@ struct member {
     char lost_text[256];
     uint32_t enqueued_count;
     uint32_t summed_count;
-    uint32_t failed_count; // Of its device.
+    uint32_t failed_count; // How often its device failed.
     char failed_text[256];
     uint32_t header_count;
     struct step_header headers[8];
-    uint32_t note_bytes; // Of the last one.
+    uint32_t note_bytes; // Bytes of the last note.
     uint8_t note[LOCKSTEP_NOTE_BYTES];
     // Called in addition, when set.
     void (*on_done)(struct member *member, struct collective *collective);
     void *extra;
-    // What is being waited for, for a person.
+    // The present wait, as a text for people.
     const char *waits_for;
 };
 

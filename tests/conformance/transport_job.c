@@ -29,12 +29,12 @@ struct side {
     uint32_t extent_count;
     uint8_t *memory; // Inputs, and outputs too when they are the same.
     uint8_t *outputs; // == memory, or its own.
-    uint8_t *inputs_before; // What memory held before, with zeros where the input is NULL.
+    uint8_t *inputs_before; // Memory before the collective, with zeros where the input is NULL.
     uint8_t *outputs_before;
     uint8_t *has_in; // By element.
     uint8_t *has_out;
     uint64_t *used; // By unit: this rank has an input, before the run.
-    uint64_t *used_after; // What the collective is given, and makes of it.
+    uint64_t *used_after; // The use bits: given to the collective, and changed by it.
     struct collective collective;
 };
 
@@ -48,7 +48,7 @@ struct item {
 struct home {
     uint32_t count;
     uint8_t *regions[JOB_REGIONS];
-    size_t filled; // Of the last one.
+    size_t filled; // Bytes filled in the last region.
     size_t bytes;
 };
 
@@ -105,7 +105,7 @@ struct regions **job_register(struct job *job)
     return job->regions;
 }
 
-// Of a region of the rank, at any place that its elements allow.
+// Takes memory in a region of the rank, at any place that its elements allow.
 static void *job_take(struct job *job, uint32_t rank, size_t bytes, size_t element)
 {
     struct home *home = &job->homes[rank];
@@ -185,7 +185,7 @@ static uint64_t *item_units(const struct job_spec *spec, uint64_t *random)
     return ends;
 }
 
-// Who uses a unit, the same draw on all ranks: nobody, everybody, one, or by a rank's own draw.
+// The ranks that use a unit, the same draw on all ranks: none, all, one, or by a rank's own draw.
 static bool side_uses(uint64_t seed, uint32_t unit, uint32_t rank, uint32_t world)
 {
     uint64_t shared = seed * 7919 + unit;
@@ -412,7 +412,7 @@ static bool job_passes_over(const struct job *job, uint64_t weight)
     return job->algorithm == ALGORITHM_SHARED && weight == 0;
 }
 
-// What a missing input begins a sum with: in memory -0, but for rank 0.
+// The value with which a missing input begins a sum: in memory -0, but for rank 0.
 static float job_missing(const struct job *job, uint32_t rank)
 {
     return job->algorithm == ALGORITHM_SHARED && rank > 0 ? -0.0f : 0.0f;
@@ -515,7 +515,7 @@ static uint64_t job_reference_wide(const struct job *job, const struct item *ite
 // ---- by pairs: a tree of blocks of ranks, the lower ones first, extras beside their rank
 // ---------
 
-// What one rank puts in, as it travels.
+// The input of one rank, as it travels.
 static void job_pair_input(const struct job *job, const struct item *item, uint32_t rank,
                            uint64_t element, uint8_t sum[8])
 {
@@ -601,7 +601,7 @@ static bool job_reference_pair(const struct job *job, const struct item *item, u
     return true;
 }
 
-// What the collective leaves at one element, in `final`. False: memory stays as it was.
+// The value that the collective leaves at one element, in `final`. False: memory stays as it was.
 static bool job_reference(const struct job *job, const struct item *item, uint64_t element,
                           uint32_t owner, uint8_t final[8])
 {
@@ -686,7 +686,7 @@ static bool job_equal(enum dtype dtype, const uint8_t *a, const uint8_t *b)
 {
     if (memcmp(a, b, dtype_size(dtype)) == 0)
         return true;
-    // Which NaN comes out of an addition is the machine's; the ranks must agree, see job_check.
+    // The machine decides which NaN an addition makes. The ranks must agree: see job_check.
     return dtype_is_float(dtype) && isnan(job_value(dtype, a)) && isnan(job_value(dtype, b));
 }
 

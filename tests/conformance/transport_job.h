@@ -9,7 +9,7 @@
 
 #include "tests/conformance/transport_fleet.h"
 
-// What all ranks agree on.
+// Facts on which all ranks agree.
 struct job_spec {
     enum collective_kind kind;
     enum dtype dtype;

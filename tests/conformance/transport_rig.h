@@ -15,7 +15,8 @@
 #define ELEMENTS_MOST 150000 // In several pieces of shared memory.
 #define PIECES 3
 #define SEGMENT_BYTES 4000
-#define SEGMENTS 3 // Of a row of ELEMENTS: of 1024 elements each, because they are whole lines.
+// Segments of a row of ELEMENTS. Each has 1024 elements, because segments are whole lines.
+#define SEGMENTS 3
 #define LAZY "FAKE_CUDA_LAZY_US=300000"
 #define DEVICES "FAKE_CUDA_DEVICES=8"
 #define ABORT_MS 300 // Where an abort hangs; elsewhere the default, which nothing is to reach.
@@ -26,7 +27,7 @@ extern const struct cuda *cuda;
 
 #define CUDA(member, call) MEMBER_CHECK(member, cuda->call == CUDA_OK)
 
-// What a script does.
+// The actions of a script.
 struct play {
     bool pieces; // Three extents instead of one.
     bool follows; // Results are read by a stream, as soon as they are enqueued.
@@ -40,7 +41,7 @@ struct play {
     uint32_t elements; // At most ELEMENTS_MOST. 0: ELEMENTS.
     uint64_t segment_bytes; // 0: the row is one segment.
     const char *weather; // NULL: LAZY.
-    const char *says; // What the failure's text has in it.
+    const char *says; // Part of the failure's text.
 };
 
 const struct play *rig_play(const struct member *member);
@@ -56,8 +57,9 @@ struct rig {
     void *module;
     void *fill;
     void *event;
-    uint64_t address; // Of the device; so many elements, ...
-    float *host; // ... as here: pinned, or the gradient of a rank without a device.
+    uint64_t address; // Address of the elements on the device.
+    // Address of as many elements here: pinned memory, or the gradient of a rank without a device.
+    float *host;
 };
 
 void rig_open(struct member *member, struct rig *rig);
@@ -65,9 +67,9 @@ void rig_open(struct member *member, struct rig *rig);
 void rig_close(struct member *member, struct rig *rig);
 // The trainer makes its gradients, in its time.
 void rig_fill(struct member *member, const struct rig *rig, float value);
-// What is in the gradients at this moment, whatever the device has still to do.
+// The gradients at this moment, whatever the device has still to do.
 const float *rig_look(const struct member *member, const struct rig *rig);
-// What a stream of the trainer reads.
+// The gradients as a stream of the trainer reads them.
 const float *rig_read(struct member *member, const struct rig *rig);
 bool rig_some_are(const float *values, uint32_t count, float value);
 bool rig_all_are(const struct member *member, const float *values, float value);
@@ -85,8 +87,8 @@ struct shot {
 
 // The weight of a rank is its number and one.
 void shot_launch(struct member *member, struct shot *shot, const struct rig *rig, uint32_t round);
-float shot_value(uint32_t rank, uint32_t round); // Of each of its gradients.
-// Of what the ranks from `first` contribute, by the weights of those from `weighs`.
+float shot_value(uint32_t rank, uint32_t round); // The value of each of its gradients.
+// The mean of what the ranks from `first` contribute, by the weights of those from `weighs`.
 float shot_mean_from(const struct member *member, uint32_t round, uint32_t first, uint32_t weighs);
 float shot_mean(const struct member *member, uint32_t round);
 

@@ -23,7 +23,7 @@
 #define STAGE_MAX_TESTS 128
 #define STAGE_PROOF_BYTES (LOCKSTEP_NONCE_BYTES + LOCKSTEP_PROOF_BYTES)
 
-// What a test gets as its state.
+// Parameter of a test, passed as its state.
 struct stage_variant {
     const char *name;
     enum transport_kind kind;
@@ -78,7 +78,7 @@ bool stage_receive_frame(struct stage *stage, struct frame_header *header, uint8
 // The first frame on a connection that the puppet has made.
 void stage_challenge(struct stage *stage, struct link *link,
                      uint8_t challenge[LOCKSTEP_NONCE_BYTES]);
-// What the puppet and rank 0 prove to each other, after this challenge.
+// The proofs of the puppet and rank 0 to each other, after this challenge.
 struct hello stage_secrets(const struct stage *stage,
                            const uint8_t challenge[LOCKSTEP_NONCE_BYTES]);
 struct frame_header stage_hello(const struct stage *stage);
@@ -108,7 +108,7 @@ void stage_until_refused(struct stage *stage, uint64_t least);
 #define STAGE_SIGNATURE 1234
 
 struct launched {
-    float memory[40000]; // 0, 1, 2, ...
+    float memory[40000]; // The elements are 0, 1, 2 and so on.
     struct extent extent;
     struct collective collective;
 };
