@@ -13,7 +13,8 @@
 #include <unistd.h>
 
 #define LIFE_STEPS 3
-#define LIFE_ELEMENTS (1280 * 1024) // Of the large parameter, which has a region of its own.
+// Elements of the large parameter, which has a region of its own.
+#define LIFE_ELEMENTS (1280 * 1024)
 #define LIFE_DESCRIPTORS 256
 #define LIFE_CALL_MS 20000
 

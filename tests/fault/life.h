@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 struct life {
-    uint16_t port; // Of the coordinator, on 127.0.0.1.
+    uint16_t port; // Port of the coordinator, on 127.0.0.1.
     const char *job;
     uint32_t rank; // The hint; the world has two.
     uint32_t open_ms; // The timeout of lockstep_open.
@@ -19,9 +19,9 @@ struct life {
 struct outcome {
     int status; // The first error; 0: none.
     char function[32]; // The function that is called, or was called last.
-    char text[1024]; // Of the error.
+    char text[1024]; // Text of the error.
     uint64_t open_ms; // How long lockstep_open took.
-    uint64_t used; // What life_sweep.h asks for.
+    uint64_t used; // Value for life_sweep.h.
 };
 
 void life_live(const struct life *life, struct outcome *outcome);

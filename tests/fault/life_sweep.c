@@ -35,9 +35,9 @@ enum {
 
 struct life_world {
     uint64_t value;
-    uint32_t number; // Of all that have lived; also its job's name.
+    uint32_t number; // Number of this life among all; also its job's name.
     pid_t pids[RANKS]; // 0: none, or reaped.
-    int statuses[RANKS]; // Of waitpid.
+    int statuses[RANKS]; // Statuses from waitpid.
     bool started[RANKS];
     uint64_t begun_ms;
     struct outcome *outcomes; // [RANKS], shared with the processes. NULL: the place is free.

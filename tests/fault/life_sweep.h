@@ -15,7 +15,7 @@
 
 struct squeeze {
     const char *name; // For people.
-    const char *says; // What the error of the poor one has to contain; NULL: anything.
+    const char *says; // Part of the error on the limited side; NULL: any text.
     // In the poor process, before its life: from now on it has so much. world: no two worlds of a
     // program have the same.
     void (*apply)(uint64_t value, uint32_t world);

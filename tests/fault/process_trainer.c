@@ -36,7 +36,7 @@ struct trainer {
     uint64_t filled[PARAMETERS]; // The step whose input the gradient has got.
     float *metrics;
     const struct cuda *cuda; // NULL: it has no device.
-    void *stream; // That makes gradients.
+    void *stream; // The stream that makes gradients.
     uint64_t step;
     uint64_t settled;
     uint64_t metrics_uses;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The trainer that fault tests run in worker processes: a synthetic model of some megabytes whose
-// gradients have a closed form, so that every element of every step can be checked. What it does,
-// and where it tells the test that it is there, is a script. It uses the public header only. Not a
+// gradients have a closed form, so that every element of every step can be checked. A script says
+// what it does, and where it tells the test that it is there. It uses the public header only. Not a
 // test. Runs on the main thread of a process of its own.
 
 #ifndef LOCKSTEP_TESTS_PROCESS_TRAINER_H
@@ -40,7 +40,7 @@ enum hold {
     HOLD_STREAM, // It goes on, and the stream that makes its gradients stands still instead.
 };
 
-// By what gradients are reduced. What is NULL or zero is as the environment says.
+// The way in which gradients are reduced. Where a field is NULL or zero, the environment decides.
 struct way {
     const char *name;
     const char *transport; // LOCKSTEP_TRANSPORT
@@ -61,8 +61,9 @@ struct script {
     enum place place;
     uint64_t place_step;
     uint32_t place_gradients; // PLACE_IN_CALL: so many of eight were reported, "h" first.
-    enum hold hold; // At that place: wait for world_release, ...
-    uint64_t pause_ms; // ... between lockstep_pause for so long and lockstep_resume; 0: without.
+    enum hold hold; // At that place: wait for world_release.
+    // Time between lockstep_pause and lockstep_resume at that place; 0: no pause.
+    uint64_t pause_ms;
     bool child; // After lockstep_start: fork a process that lives on with all descriptors.
     bool waits; // For its call, before it ends the step.
     bool by_stream; // It ends the step by the stream of its device, and waits for that outside.
@@ -92,7 +93,7 @@ enum report_kind {
 struct report {
     enum report_kind kind;
     int status; // REPORT_FAILED
-    int status_again; // What the next call said.
+    int status_again; // Status of the call after that.
     uint64_t at_us; // clock_now_us, which is one clock for all processes.
     uint64_t step; // Begun last.
     uint64_t settled; // Ended well last.

@@ -4,7 +4,7 @@
 // processes, each of which plays a script (process_trainer.h) and reports over a socket of its own.
 //
 // Workers are forked by the test, which therefore never opens a session itself and has no threads.
-// Every wait has a bound; a wait that fails says what the others were doing. Whatever happens,
+// Every wait has a bound; a wait that fails says what the others were doing. In every case
 // world_teardown leaves no process behind, and the workers die with the test. One test at a time,
 // the test's thread.
 
@@ -25,7 +25,8 @@ uint64_t slow_ms(uint64_t ms);
 
 // ---- Processes ----------------------------------------------------------------------------------
 
-// What every fork of a test begins with: as fork, and the child dies with the test.
+// Every fork of a test begins with this function. It is like fork, and the child dies with the
+// test.
 pid_t process_fork(void);
 // Waits for the end of a process; false: it did not end in time.
 bool process_reap(pid_t pid, uint64_t ms, int *status);
@@ -49,7 +50,7 @@ void coordinator_stop(struct coordinator_process *coordinator); // SIGTERM; expe
 
 struct world_worker {
     pid_t pid; // 0: none, or reaped.
-    pid_t child; // What it has forked; 0: nothing.
+    pid_t child; // The process that it has forked; 0: none.
     int socket; // -1: none.
     bool killed;
     struct report last; // For messages.

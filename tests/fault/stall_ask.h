@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a coordinator says of stalls, held against what it should: by `lockstep stalls` and
+// Compares what a coordinator says of stalls with what it should say, by `lockstep stalls` and
 // stall_check.py, whose words are used. What was right is appended to the file
 // LOCKSTEP_TEST_STALL_KEEP, for docs/stalls.md. The test's thread.
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Whatever ends `lockstep bench` before its time, its last line says which rank it was, and no
-# process of it remains.
+# If anything ends `lockstep bench` early, its last line says which rank it was, and no process of
+# it remains.
 . "$(dirname "$0")/run_lib.sh"
 
 # start ARGUMENTS...: in the background, until its ranks are there to measure; sets launcher. With so
@@ -14,7 +14,7 @@ start() {
     local i
     for ((i = 0; i < 1000 * slow; i++)); do
         grep -q "^limits measured" "$work/out" && return 0
-        # What ended by itself will not begin: its status is told by ends.
+        # A launcher that ended by itself will not begin; ends tells its status.
         kill -0 "$launcher" 2>/dev/null || break
         sleep 0.02
     done

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The coordinator is killed, or asked to go, while real workers train: steady training does not
-// need it. What does need it, forming a world, starting and learning, ends with a named error.
+// need it. Functions that do need it (forming a world, starting and learning) end with a named
+// error.
 
 #include "tests/fault/process_world.h"
 

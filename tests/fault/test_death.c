@@ -277,8 +277,8 @@ static uint32_t named_memory(void)
     return count;
 }
 
-// What has no name, and abstract sockets, are gone with the processes, which world_join awaits; a
-// survivor's exit code says that it has kept nothing after it has closed its session.
+// Files without a name and abstract sockets are gone with the processes, and world_join waits for
+// these. A survivor's exit code says that it has kept nothing after it has closed its session.
 static void one_death(struct death *death, uint32_t round)
 {
     const uint32_t named_before = named_memory();

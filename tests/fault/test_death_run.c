@@ -88,7 +88,7 @@ static int train(void)
 
 struct launcher {
     pid_t pid;
-    FILE *output; // Of all: stdout and stderr.
+    FILE *output; // stdout and stderr of all processes.
     char said[65536];
     int workers[WORKERS];
     char mark[64];

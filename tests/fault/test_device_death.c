@@ -40,7 +40,7 @@
 #define ABORT_MS 400
 #define BOUND_MS 30000
 
-// What the processes share.
+// Memory that the processes share.
 struct meeting {
     pthread_barrier_t all;
     pthread_barrier_t survivors;

@@ -7,8 +7,8 @@
 // raised: somebody was watching.
 //
 // A few seconds with a low floor; with LOCKSTEP_TEST_HEALTHY_MINUTES so long, with the usual floor
-// (`make healthy`). All times of the trainers are in floors. What a rank does when is drawn from
-// LOCKSTEP_TEST_SEED, which is printed.
+// (`make healthy`). All times of the trainers are in floors. The actions of a rank and their times
+// are drawn from LOCKSTEP_TEST_SEED, which is printed.
 
 #include "tests/fault/process_world.h"
 #include "tests/fault/stall_ask.h"
@@ -35,12 +35,12 @@
 #define HOGS 4 // Processes that do nothing but compute, now and then.
 #define ACTOR_VALUES 40009
 #define CRITIC_VALUES 5003
-#define FIRST_STEP_PERCENT 400 // Of the floor; ten floors are the bound.
+#define FIRST_STEP_PERCENT 400 // Percent of the floor; the bound is ten floors.
 #define SHORT_FLOOR_MS (slow_ms(1) > 1 ? 2000 : 1000) // With CI=true others may compute, too.
 #define SHORT_MS 25000
 #define USUAL_FLOOR_MS 10000
 
-// What looks like a standstill.
+// Events that look like a standstill.
 enum event {
     EVENT_EVALUATION, // Between two steps, without a word: shorter than the floor.
     EVENT_PAUSE, // The same with a word: longer than the floor, and than was said.
@@ -297,7 +297,7 @@ static void healthy_run(uint32_t rank)
 
 // ---- The machine --------------------------------------------------------------------------------
 
-// Of four floors it computes during one.
+// Computes during one of every four floors.
 static void hog_run(void)
 {
     prctl(PR_SET_NAME, "hog");

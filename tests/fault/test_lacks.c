@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a session asks the machine for can fail at any time: the n-th allocation, or the n-th
+// A request of a session to the machine can fail at any time: the n-th allocation, or the n-th
 // descriptor, for every n of a whole life (life_sweep.h), once or from then on. The functions that
 // give memory and descriptors are interposed in this program. Only calls that our own code makes
 // count: what gRPC asks for ends the process when it fails, which is not ours to change.
@@ -56,7 +56,7 @@ enum resource {
     RESOURCES
 };
 
-// Of one resource. All zero: nothing is counted.
+// Counts for one resource. All zero: nothing is counted.
 struct scarce {
     atomic_bool counts;
     atomic_bool lasts; // All that come later fail, too.

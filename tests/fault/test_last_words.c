@@ -27,12 +27,12 @@
 #define ELEMENTS 100
 
 enum end {
-    END_RETURN, // Rank 1 returns from main ...
-    END_EXIT, // ... or calls exit ...
-    END_EXIT_CHILD, // ... after a child of it did, ...
-    END_QUICK, // ... or _exit ...
+    END_RETURN, // Rank 1 returns from main.
+    END_EXIT, // Rank 1 calls exit.
+    END_EXIT_CHILD, // Rank 1 calls exit after a child of it did.
+    END_QUICK, // Rank 1 calls _exit.
     END_ABORT,
-    END_KILL, // ... or waits for SIGKILL.
+    END_KILL, // Rank 1 waits for SIGKILL.
     END_WELL, // A collective ends well after the failure: it is no cause any more.
 };
 
@@ -132,8 +132,8 @@ static int end_after_failure(struct trainer *trainer, int socket, enum end end)
     }
     if (end == END_WELL)
         must(lockstep_barrier(trainer->session, "well", LOCKSTEP_WAIT_FOREVER), "barrier");
-    // Something is printed, files are closed. That a failure is over goes with the next look of the
-    // watch.
+    // Something is printed, files are closed. The next look of the watch tells that a failure is
+    // over.
     if (end == END_QUICK || end == END_ABORT)
         pause_us(20000);
     if (end == END_WELL)

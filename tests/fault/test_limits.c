@@ -29,7 +29,7 @@
 #endif
 
 #define MIB ((uint64_t)1024 * 1024)
-#define FIRST_UID 61200 // Of nobody: the number of threads is limited for each user.
+#define FIRST_UID 61200 // Users without a name. The number of threads is limited for each user.
 
 static void limit_to(__rlimit_resource_t resource, uint64_t value)
 {
@@ -40,7 +40,7 @@ static void limit_to(__rlimit_resource_t resource, uint64_t value)
 
 #ifndef SANITIZED
 
-// Of /proc/self/statm, in bytes: all address space, or data and stack.
+// Sizes from /proc/self/statm, in bytes: all address space, or data and stack.
 static uint64_t size_now(bool data)
 {
     unsigned long long fields[6] = {0};
@@ -54,7 +54,8 @@ static uint64_t size_now(bool data)
 
 #endif
 
-// A user of its own, so that nobody else's threads count. What does not bind root binds that one.
+// A user of its own, so that nobody else's threads count. Limits that do not bind root bind that
+// user.
 static void become(uid_t user)
 {
     if (geteuid() != 0)
@@ -114,7 +115,7 @@ static void few_handles(uint64_t value, uint32_t world)
     use_handles(LOCKSTEP_MAX_HANDLES - (uint32_t)value);
 }
 
-// What the first value is too small for, the last one is enough for.
+// The first value is too small for something that the last value is enough for.
 static void sweep_limit(const char *name, void (*apply)(uint64_t value, uint32_t world),
                         uint64_t first, uint64_t last, uint64_t step)
 {

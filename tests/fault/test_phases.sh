@@ -4,8 +4,8 @@
 # not come back from an indexing operation between two updates, at a rank, update and place drawn by
 # a seed. The coordinator has to name the rank and the function in one line, each time.
 #
-# LOCKSTEP_TEST_PHASES_ROUNDS hangs (2; under a sanitizer 1), drawn from LOCKSTEP_TEST_PHASES_SEED, which is printed. What
-# `lockstep stalls` said of each is appended to the file LOCKSTEP_TEST_STALL_KEEP.
+# LOCKSTEP_TEST_PHASES_ROUNDS hangs (2; under a sanitizer 1), drawn from LOCKSTEP_TEST_PHASES_SEED, which is printed. The
+# output of `lockstep stalls` for each hang is appended to the file LOCKSTEP_TEST_STALL_KEEP.
 [ "${LOCKSTEP_TEST_SANITIZER:-}" != thread ] || { echo "ThreadSanitizer keeps signals back, so no function is named"; exit 77; }
 . "$(dirname "$0")/run_lib.sh"
 here=$(dirname "$0")
@@ -35,7 +35,7 @@ train() {
     run=$!
 }
 
-# What the rank says that hangs: `line`.
+# The line of the rank that hangs: `line`.
 await_hang() {
     local i
     for ((i = 0; i < 1000 * slow; i++)); do

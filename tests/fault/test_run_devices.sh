@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What can be wrong with devices, as whoever types `lockstep run` meets it: every rank says the same
-# sentence, which names the rank or its process, and its device, and nobody waits. On fake devices
+# Failures of devices, as a user of `lockstep run` meets them: every rank says the same sentence,
+# which names the rank or its process, and its device, and nobody waits. On fake devices
 # (tests/fake_gpu), to which all memory is their own.
 . "$(dirname "$0")/run_lib.sh"
 export LOCKSTEP_CUDA_LIBRARY=$BUILD/tests/fake_gpu/libcuda-fake.so
@@ -12,7 +12,7 @@ own='export LOCKSTEP_DEVICE=cuda:$LOCKSTEP_RANK_HINT;'
 first='[ "$LOCKSTEP_RANK_HINT" = 0 ]'
 second='[ "$LOCKSTEP_RANK_HINT" = 1 ]'
 
-# What all have to say of it they have the time to say.
+# The grace gives all ranks the time to print their sentences.
 patient=(-n 3 --grace $((4000 * slow))ms)
 
 # fails SCRIPT: three ranks run it, and end soon, none of them well.

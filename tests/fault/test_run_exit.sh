@@ -12,8 +12,8 @@ run() {
 }
 
 rank='[ "$LOCKSTEP_RANK_HINT" = 2 ]'
-# Rank 2 leaves its number, and the others wait until nobody has it any more. Who then ends, too, has
-# the time to do so.
+# Rank 2 leaves its number, and the others wait until nobody has it any more. A rank that ends then,
+# too, has the time to do so.
 leaves="echo \$\$ >$work/new; mv $work/new $work/gone"
 outlives="until [ -e $work/gone ]; do sleep 0.02; done; while kill -0 \$(cat $work/gone) 2>/dev/null; do sleep 0.02; done"
 patient=(--grace $((10 * slow))s)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Whatever ends `lockstep run`, no process of it remains: signals to it, SIGKILL to the launcher or
+# However `lockstep run` ends, no process of it remains: signals to it, SIGKILL to the launcher or
 # to its supervisor, workers with children, children that left their group, zombies.
 . "$(dirname "$0")/run_lib.sh"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What workers print comes out whole: lines are not torn or lost, memory is bounded, a slow or gone
-# reader does no harm.
+# The output of workers comes out whole: lines are not torn or lost, memory is bounded, a slow or
+# gone reader does no harm.
 . "$(dirname "$0")/run_lib.sh"
 
 # Lines of many lengths from eight ranks at once.

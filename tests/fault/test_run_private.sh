@@ -71,7 +71,7 @@ status 200 -H "Authorization: Bearer $token" "http://$http/api/v1/jobs"
 status 200 "$url" # The page itself holds nothing.
 status 200 "http://$http/healthz"
 
-# What is printed works as it is printed.
+# The printed address works as it is printed.
 has "$work/err" "dashboard $url"
 "$lockstep" status --http "$url" >"$work/status" 2>&1 || fail "status --http URL: $(cat "$work/status")"
 LOCKSTEP_DASHBOARD=$url "$lockstep" stalls >/dev/null || fail "stalls with LOCKSTEP_DASHBOARD"

@@ -52,7 +52,7 @@ struct daemon {
     int errors; // Its stderr.
     uint16_t grpc;
     uint16_t http;
-    char output[DAEMON_OUTPUT_BYTES]; // What it said on stderr so far.
+    char output[DAEMON_OUTPUT_BYTES]; // Its stderr so far.
     size_t size;
 };
 

@@ -56,7 +56,7 @@ static void listener_hears_again(void **state)
     const char *failures = strstr(answer, "\nlockstep_coordinator_accept_failures_total ");
     assert_non_null(failures);
     assert_true(strtoul(strchr(failures, ' '), NULL, 10) >
-                0); // Of several at once some are seen as one.
+                0); // Several events at once may be seen as one.
     assert_non_null(strstr(answer, "lockstep_coordinator_listening 1\n"));
     worker_close(&new);
     worker_close(&old);

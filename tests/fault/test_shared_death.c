@@ -31,7 +31,7 @@
 #include <unistd.h>
 
 #define RANKS 3 // At most. Odd: no power of it is 0 in 32 bits.
-#define ELEMENTS 150001 // Of a collective: several pieces, and many blocks.
+#define ELEMENTS 150001 // Elements of a collective: several pieces, and many blocks.
 #define EXTENTS 150 // Where the memory is scattered: blocks have several.
 #define REGIONS 3
 #define REGION_ELEMENTS (ELEMENTS / 2) // Each has room for so many.
@@ -59,7 +59,7 @@ struct page {
     atomic_bool resumed; // It runs again, and has ended.
     atomic_uint intact; // Elements, to know that the test meets both.
     atomic_uint final;
-    uint32_t memory[RANKS][ELEMENTS]; // Of each survivor, in the end.
+    uint32_t memory[RANKS][ELEMENTS]; // Memory of each survivor, in the end.
 };
 
 static uint32_t plan_ranks(const struct plan *plan)
@@ -73,13 +73,13 @@ struct rank {
     struct transport *transport;
     struct regions *regions;
     uint32_t *memory[REGIONS]; // One of all elements, but where it is scattered.
-    uint32_t *places[ELEMENTS]; // Of the elements.
+    uint32_t *places[ELEMENTS]; // Addresses of the elements.
     struct extent extents[EXTENTS];
     uint32_t extent_count;
     uint64_t copied_warm; // Bytes of results, by the time when all memory is mapped.
     uint64_t step;
     uint32_t ranks;
-    uint32_t power; // That to the power of the steps but one that are final.
+    uint32_t power; // The number of ranks to the power of the final steps minus one.
     float scale; // The same of floats, since they were made small.
     uint32_t done;
     uint32_t lost;
@@ -139,7 +139,7 @@ static uint32_t first_input(const struct rank *self, uint32_t rank, uint64_t ele
     return self->page->plan.pair ? bits_of((float)(value % 65536 + 1)) : value;
 }
 
-// What an element holds when so many steps are final.
+// The value of an element after so many final steps.
 static uint32_t value_after(const struct rank *self, uint64_t steps, uint64_t element)
 {
     uint32_t value = 0;
@@ -215,7 +215,7 @@ static void rank_form(struct rank *self)
         transport_progress(self->transport, 100);
 }
 
-// What there is when a step has not ended: its input or its sum, in every element.
+// After an unfinished step every element holds its input or its sum.
 static void rank_examine(struct rank *self)
 {
     for (uint64_t e = 0; e < ELEMENTS; e++) {
@@ -293,7 +293,7 @@ static uint32_t shared_mappings(void)
     return count;
 }
 
-// What the stopped one does when it goes on does not change what this rank's memory holds by then.
+// A stopped rank that goes on later does not change what this rank's memory holds by then.
 static void rank_outlives(struct rank *self)
 {
     for (uint64_t e = 0; e < ELEMENTS; e++)
@@ -450,7 +450,7 @@ static void round_run(struct page *page, const struct plan *plan, uint32_t after
     }
     for (uint32_t r = 0; r < last; r++)
         reap(children[r]);
-    // What is final in registered memory is so with all survivors.
+    // An element that is final in registered memory is final on all survivors.
     for (uint32_t r = 1; plan->registered && r < last; r++)
         assert_memory_equal(page->memory[0], page->memory[r], sizeof(page->memory[0]));
 }

@@ -211,8 +211,8 @@ has "$work/out" "first: thread=0 python=1 object=__init__.py symbol=__init__"
 has "$work/out" "python=1 object=train.py symbol=stall_import"
 has "$work/out" "python=0 object=libhangs.so symbol=hangs_while_it_is_loaded"
 
-# What the interpreter changes while it is read: nothing is sure of a frame, but that the trainer
-# lives on.
+# The interpreter changes frames while they are read. Nothing is sure of a frame, but the trainer
+# must live on.
 train run "${LOCKSTEP_TEST_CAPTURES:-200}"
 has "$work/out" "thread: name="
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Standstills between hosts with networks of their own: four ranks, one on host 0, one on host 1, two
-# on host 2, in one ring. What `lockstep stalls` says of a link that is cut between two of them, of a
-# process that is stopped where nobody sees it, and of one that is stopped beside a mate; and that
-# each time the job goes on, with every element right. Hosts are namespaces that end with this
+# on host 2, in one ring. The test checks what `lockstep stalls` says of a link that is cut between
+# two of them, of a process that is stopped alone on its host, and of one that is stopped beside a
+# mate. Each time the job goes on, with every element right. Hosts are namespaces that end with this
 # script. The coordinator is outside of them, and all reach it also while a link is cut.
 #
-# With LOCKSTEP_TEST_LONG_CUT=1 the link is then cut for good, and every rank has to be told so.
-# What was said is appended to the file LOCKSTEP_TEST_STALL_KEEP, for docs/stalls.md.
+# With LOCKSTEP_TEST_LONG_CUT=1 the link is then cut for good, and every rank has to be told so. The
+# output is appended to the file LOCKSTEP_TEST_STALL_KEEP, for docs/stalls.md.
 NETWORK_PROBE='ip link add br0 type bridge && ip link add name one type veth peer name other &&
                ip link set one master br0 && ip link set one type bridge_slave isolated on'
 NETWORK_NEEDS="unshare, veth, bridge"
@@ -162,7 +162,7 @@ steps 60 # No verdict is made in the first two heartbeats of a generation.
 
 since=$(now_ms)
 cut on
-# Whoever has something on its way then, to whichever rank over there.
+# The culprit may be any rank that has data in flight then, to any rank on the other side.
 expect $((15000 * slow)) "1:link:host=host1:says= (host2, pid " or "2:link:host=host2:says= (host1, pid " or \
     "3:link:host=host2:says= (host1, pid "
 cut off

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What stall sentences may claim, of real processes: ranks that all wait blame neither each other
-// nor the network between them; a trainer in state D is named in the end, with what it sleeps in; a
-// second culprit is seen behind a stopped one; mates see a debugger; and what a slow rank costs is
-// said. A debugger is this test, which stops threads by ptrace.
+// Stall sentences about real processes claim no more than is known: ranks that all wait blame
+// neither each other nor the network between them; a trainer in state D is named in the end, with
+// what it sleeps in; a second culprit is seen behind a stopped one; mates see a debugger; and what
+// a slow rank costs is said. A debugger is this test, which stops threads by ptrace.
 
 #include "tests/fault/process_world.h"
 #include "tests/fault/stall_ask.h"

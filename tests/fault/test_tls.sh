@@ -140,7 +140,7 @@ refuses crowded "crowded/ca.crt: holds 65 authorities; 64 are the most" # A work
 start good
 train good said || { fail "certificates by openssl"; cat said; }
 train ca/worker said || { fail "certificates by lockstep"; cat said; }
-# A version below 1.3. Of gRPC's lines few are passed on in a while, and the next clients try often.
+# A version below 1.3. Few of gRPC's lines are passed on at a time, and the next clients try often.
 openssl s_client -connect "127.0.0.1:$port" -tls1_2 -alpn h2 -cert good/tls.crt -key good/tls.key \
     </dev/null >said 2>&1 && fail "TLS 1.2"
 comes daemon.log 'text="a client speaks no TLS 1.3"'
@@ -289,7 +289,7 @@ first=$!
 second=$!
 wait_for trains
 before=$(fingerprint)
-# Half a rotation: the key of one and the certificate of the other. What was good stays in use.
+# Half a rotation: the key of one and the certificate of the other. The good pair stays in use.
 cp elsewhere/tls.key live/tls.key
 equal "half a rotation" "$(fingerprint)" "$before"
 comes daemon.log "event=tls_reload_failed"

@@ -165,7 +165,7 @@ static void test_killed_at_a_random_instant(void **state)
     }
 }
 
-// What is no trace is refused in one sentence, whatever it is.
+// A file that is no trace is refused in one sentence, whatever it is.
 static void test_what_is_no_trace(void **state)
 {
     static const char *const files[] = {"/dev/null", "/proc/self/status", "/tmp", "/nonexistent"};

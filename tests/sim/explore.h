@@ -15,7 +15,7 @@ enum {
     EXPLORE_OUTCOME_BYTES = 1024
 };
 
-// What the ends of a world may differ in.
+// Differences between the ends of a world that are allowed.
 enum explore_rule {
     EXPLORE_SAME, // In nothing; of an error only in which of several is named.
     EXPLORE_RESULTS, // In results: all succeed, or all fail in the same step.
@@ -26,11 +26,11 @@ struct explore_found {
     uint64_t states;
     uint64_t events;
     uint64_t ends; // States in which nothing can happen any more.
-    uint32_t depth; // Of the longest way.
-    uint32_t bytes; // Of the largest state.
+    uint32_t depth; // Length of the longest way.
+    uint32_t bytes; // Size of the largest state.
     bool complete; // Within the limit.
-    uint32_t outcomes; // Different ones, ...
-    char outcome[EXPLORE_OUTCOMES][EXPLORE_OUTCOME_BYTES]; // ... the first of them.
+    uint32_t outcomes; // Number of different outcomes.
+    char outcome[EXPLORE_OUTCOMES][EXPLORE_OUTCOME_BYTES]; // The first of these outcomes.
     char fault[2 * WORLD_TEXT]; // Empty: none.
     uint32_t steps; // Events on the way to it, which is kept until the next exploration.
     const struct world_event *way;
@@ -46,6 +46,6 @@ void explore_shorten(struct world *world, const struct world_config *config, uin
 void explore_print(struct world *world, const struct world_config *config,
                    const struct explore_found *found);
 void explore_describe(const struct world_config *config, char *text, size_t bytes);
-void explore_free(void); // What is kept between explorations.
+void explore_free(void); // Frees the state that is kept between explorations.
 
 #endif

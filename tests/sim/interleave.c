@@ -15,7 +15,7 @@
 #define MOST_POINTS 4096
 #define NOBODY UINT32_MAX
 
-// What a thread does next.
+// The next operation of a thread.
 struct operation {
     const volatile void *word; // NULL: it begins.
     bool writes;
@@ -32,7 +32,7 @@ struct node {
 static struct {
     const struct interleave_program *program;
     struct node stack[MOST_POINTS];
-    uint32_t depth; // Of the stack.
+    uint32_t depth; // Depth of the stack.
     uint32_t at; // Points of this execution.
     bool redundant;
     bool stuck;
@@ -88,7 +88,8 @@ static bool grow(uint32_t enabled)
     return true;
 }
 
-// What was explored must come again: else the code depends on something that is not the order.
+// The explored part must come again. If it does not, the code depends on something other than the
+// order.
 static void check_replay(uint32_t enabled)
 {
     const struct node *node = &walk.stack[walk.at];
@@ -100,7 +101,7 @@ static void check_replay(uint32_t enabled)
     abort();
 }
 
-// Who goes on; NOBODY: nobody can.
+// The thread that goes on; NOBODY: none can.
 static uint32_t choose(void)
 {
     const uint32_t enabled = enabled_threads();

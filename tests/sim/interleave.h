@@ -6,7 +6,7 @@
 // order is an execution from the beginning. Two operations commute when they touch different words,
 // or both only read; of orders that differ in such operations alone one is run (sleep sets).
 //
-// What is between two points runs without interruption. So plain memory, and code that was not
+// The code between two points runs without interruption. So plain memory, and code that was not
 // included, belongs to the point before it. Memory orders are not looked at: every execution is
 // sequentially consistent (ThreadSanitizer looks at the rest, in the conformance tests).
 
@@ -20,7 +20,7 @@
 
 struct interleave_program {
     uint32_t threads;
-    void (*run[INTERLEAVE_THREADS])(void *context); // What each of them does once.
+    void (*run[INTERLEAVE_THREADS])(void *context); // Each thread runs its function once.
     // Before each execution, and after it. check returns false when the outcome is wrong, and says
     // why.
     void (*begin)(void *context);
@@ -31,8 +31,8 @@ struct interleave_program {
 };
 
 struct interleave_result {
-    uint64_t executions; // That were checked.
-    uint64_t redundant; // That were given up: another order of the same.
+    uint64_t executions; // Executions that were checked.
+    uint64_t redundant; // Executions that were given up, as another order of the same.
     uint64_t longest; // Points of an execution.
     bool failed; // The last execution: check said no, or all threads wait. Its points were printed.
 };

@@ -12,7 +12,7 @@
 
 #include <stdatomic.h>
 
-// Of an addition not everybody wants the result.
+// The code does not use the result of every addition.
 #pragma GCC diagnostic ignored "-Wunused-value"
 
 #undef atomic_load

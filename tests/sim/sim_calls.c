@@ -2,7 +2,7 @@
 //
 // Programs of calls, and what must come of them; see sim_calls.h. The fixpoint is the oracle of the
 // order protocol: every thread runs until it must wait, every slot that may complete does, until
-// nothing moves. What is left then is the end of the step, or a deadlock.
+// nothing moves. The state then is the end of the step, or a deadlock.
 
 #include "tests/sim/sim_calls.h"
 
@@ -59,7 +59,7 @@ struct fixpoint {
     slots ready[CALLS_WORLD]; // Or zero.
     slots given_up[CALLS_WORLD]; // Zero before their call was made.
     slots made[CALLS_WORLD]; // With data.
-    struct parts parts[CALLS_WORLD][CALLS_SLOTS]; // Of these.
+    struct parts parts[CALLS_WORLD][CALLS_SLOTS]; // Parts of the calls in `made`.
     slots extra; // Outside the plan.
     slots done;
 };
@@ -128,7 +128,7 @@ static void give_up(struct fixpoint *fix, uint32_t rank, slots set)
     fix->given_up[rank] |= lost;
 }
 
-// What a wait for this call gives up: all that is planned before it.
+// The slots that a wait for this call gives up: all that are planned before it.
 static slots planned_before(const struct fixpoint *fix, slots call)
 {
     slots before = 0;
@@ -191,8 +191,8 @@ static bool run_rank(struct fixpoint *fix, uint32_t rank)
     return moved || fix->ready[rank] != before;
 }
 
-// What of the plan this rank has done its part of. Where operations are paired by position, one
-// runs when the one before is done.
+// The slots of the plan for which this rank has done its part. Where operations are paired by
+// position, one runs when the one before is done.
 static slots launched(const struct fixpoint *fix, uint32_t rank)
 {
     const bool strict = (fix->calls->strict >> rank & 1) != 0;
@@ -210,7 +210,7 @@ static slots launched(const struct fixpoint *fix, uint32_t rank)
     return set | fix->done;
 }
 
-// Of a learning step: everything that every rank has made, or will not make.
+// In a learning step: the slots that every rank has made, or will not make.
 static slots grantable(const struct fixpoint *fix, uint32_t rank)
 {
     return fix->ended[rank] ? ~(slots)0 : fix->ready[rank];
@@ -373,7 +373,8 @@ void calls_expect(const struct calls *calls, uint32_t step, const struct calls_k
     struct fixpoint fix = {.calls = calls, .step = step, .known = known, .stash = stash};
     bool again = true;
     memset(outcome, 0, sizeof(*outcome));
-    if (phases_differ(calls, step)) { // Whatever the ranks of one phase may find meanwhile.
+    // This wins over anything that the ranks of one phase find meanwhile.
+    if (phases_differ(calls, step)) {
         outcome->verdicts = 1u << HALT_PHASE | 1u << HALT_ORDER | 1u << HALT_UNPLANNED;
         return;
     }

@@ -4,8 +4,8 @@
 // fixpoint over what the ranks do, without messages and without time. Pure.
 //
 // A step of a rank is a list of operations for each thread of its trainer: a bucket of a call
-// becomes ready, a call ends, a call is waited for. Which plan a step has (or in which order it was
-// learned) depends on timing, so it is read from the run; everything else follows from it.
+// becomes ready, a call ends, a call is waited for. The plan of a step (or the order in which it
+// was learned) depends on timing, so it is read from the run. Everything else follows from it.
 //
 // A *part* is what one rank has made of one bucket in one call of one step. In a step that succeeds
 // every part is in the result of one slot, or it is put off: it waits in its rank's stash, and the
@@ -59,7 +59,7 @@ struct calls {
     uint32_t modules;
     uint32_t threads;
     uint32_t buckets[CALLS_MODULES];
-    struct order_options options; // Of all ranks, but for `strict`.
+    struct order_options options; // Options of all ranks, but for `strict`.
     uint32_t strict; // Set of ranks whose data plane pairs by position.
     struct calls_step at[CALLS_WORLD][CALLS_STEPS + 1]; // By rank and step, from step 1.
 };
@@ -76,7 +76,7 @@ struct calls_slot {
     struct parts parts; // In its result.
 };
 
-// What is known of a step before it is run, or what its run has shown.
+// Facts about a step, known before it is run or shown by its run.
 struct calls_known {
     bool learning;
     uint32_t slot_count; // The plan, or what was learned in the order of its grants.
@@ -90,7 +90,7 @@ struct calls_outcome {
     struct calls_slot slots[CALLS_SLOTS];
 };
 
-// What is put off, by rank, module and bucket.
+// Deferred contributions, by rank, module and bucket.
 struct calls_stash {
     struct parts at[CALLS_WORLD][CALLS_MODULES][CALLS_BUCKETS];
 };
@@ -105,7 +105,7 @@ void parts_add(struct parts *parts, uint32_t rank, uint64_t step, uint32_t numbe
 void parts_join(struct parts *into, const struct parts *from);
 bool parts_equal(const struct parts *a, const struct parts *b);
 
-// What must come of a step. stash: before it, and after a step that settles.
+// The required outcome of a step. stash: before it, and after a step that settles.
 void calls_expect(const struct calls *calls, uint32_t step, const struct calls_known *known,
                   struct calls_stash *stash, struct calls_outcome *outcome);
 

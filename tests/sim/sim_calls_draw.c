@@ -10,13 +10,13 @@
 #include <string.h>
 
 enum {
-    DRAW_CALLS = 5 // Of one phase.
+    DRAW_CALLS = 5 // Calls of one phase.
 };
 
 struct drawn_call {
     uint32_t module;
-    bool waits; // As soon as it has ended, ...
-    bool waits_later; // ... or after all calls of its thread.
+    bool waits; // The trainer waits for the call as soon as it has ended.
+    bool waits_later; // The trainer waits for the call after all calls of its thread.
     bool inside; // Stays open while the next one of its thread is made.
 };
 
@@ -117,7 +117,7 @@ static void add_buckets(const struct calls *calls, struct calls_thread *thread, 
         add_op(thread, CALLS_READY, slot);
 }
 
-// What is left of a call whose first bucket is there.
+// Adds the rest of a call whose first bucket is there.
 static void add_end(const struct calls *calls, struct calls_thread *thread, struct slot_id slot,
                     bool waits)
 {
@@ -170,7 +170,7 @@ static void add_later_waits(const struct calls *calls, const struct drawn_list *
     }
 }
 
-// What a rank makes of the list of a step.
+// A rank's version of the list of a step.
 static struct drawn_list draw_list(struct draw *draw, const struct calls *calls,
                                    const struct drawn_list *usual, bool conforms)
 {
@@ -214,7 +214,7 @@ static void draw_options(struct draw *draw, struct calls *calls)
     options->window = windows[draw_below(draw, 4)];
     options->zero_defer = draw_chance(draw, 40);
     options->unplanned = (enum order_unplanned)draw_below(draw, 3);
-    // What a wait gives up must not depend on what another thread does at that time.
+    // The calls that a wait gives up must not depend on what another thread does at that time.
     calls->threads = !options->zero_defer && draw_chance(draw, 25) ? CALLS_THREADS : 1;
     options->threads = calls->threads;
     for (uint32_t rank = 0; rank < calls->world; rank++)

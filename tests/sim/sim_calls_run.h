@@ -30,7 +30,7 @@ bool calls_run_over(const struct calls_run *run);
 
 // Before a bucket is reported ready: what is put off travels with it.
 void calls_run_ready(struct calls_run *run, const struct slot_id *slot);
-// What was made of the bucket counts later.
+// The bucket's contribution counts later.
 void calls_run_deferred(struct calls_run *run, const struct slot_id *slot);
 // The first thread that waits for the call goes on. False: none does.
 bool calls_run_released(struct calls_run *run, const struct call_id *call);

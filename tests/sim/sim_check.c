@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What must hold in every run, whatever the workers do:
+// Invariants of every run, whatever the workers do:
 //
 //   - all members of a generation get the same world, each its own rank, and its true neighbours;
 //   - grants, layouts, plans and halts reach all members in one order with one content;
@@ -95,7 +95,7 @@ void check_end(struct sim *sim)
     }
 }
 
-// Of the generation that the coordinator has assigned to this worker.
+// History of the generation that the coordinator has assigned to this worker.
 static struct sim_history *history_of(struct sim_worker *worker)
 {
     struct sim *sim = worker->sim;

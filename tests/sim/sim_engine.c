@@ -47,7 +47,7 @@ struct packet {
 
 struct engine_wave {
     bool joined;
-    bool sent; // What the present move sends.
+    bool sent; // True if the present move sends something.
     uint32_t move;
     uint64_t step;
     _Alignas(8) uint8_t payload[LOCKSTEP_WAVE_BYTES];
@@ -63,7 +63,7 @@ struct arrived_wave {
     struct packet packet;
 };
 
-// What the oracle of a slot carries: who contributes, and what must be equal.
+// The payload of the oracle for a slot: contributors, and fields that must be equal.
 struct slot_payload {
     struct parts parts;
     struct slot_id id;
@@ -79,7 +79,7 @@ struct queued_slot {
     struct slot_payload payload;
 };
 
-// What a rank whose data plane pairs by position has launched in this generation. The operations
+// The launches of a rank in this generation, if its data plane pairs by position. The operations
 // run one after the other, so that none is joined before the one in front of it is final.
 struct strict_queue {
     uint64_t launched;
@@ -97,9 +97,9 @@ struct engine_state {
     enum trainer_stage stage;
     uint64_t step;
     uint64_t settled;
-    uint32_t made; // Of the program's ready slots.
-    struct calls_run run; // Of its calls instead.
-    struct open_wave opening; // What this rank says in the open wave.
+    uint32_t made; // Ready slots of the program that were made.
+    struct calls_run run; // A run of calls, for programs of calls.
+    struct open_wave opening; // This rank's payload of the open wave.
     uint64_t trainer_ms; // Its next action; UINT64_MAX: it waits.
     uint64_t started_at; // The step after which it has called lockstep_start last.
 
@@ -109,7 +109,7 @@ struct engine_state {
     bool starting; // In lockstep_start.
     bool aborted;
     bool control_gone;
-    uint64_t deadline_ms; // Of a verdict that is waited for; 0: none.
+    uint64_t deadline_ms; // Deadline of a verdict that is waited for; 0: none.
     struct down_halt lost_here;
     struct down_halt halts[ENGINE_HALTS]; // Heard.
     uint32_t halt_count;
@@ -229,7 +229,8 @@ static void engine_check_verdict(struct sim_worker *worker)
         engine_hear_halt(worker, &state->lost_here);
 }
 
-// Which of the halts that were heard this is: the one of the lowest step, if several say the same.
+// Finds the halt that was heard with this text. If several halts have the same text, it is the one
+// of the lowest step.
 static void engine_note_halt(struct sim_worker *worker, const struct order_action *action)
 {
     struct engine_state *state = state_of(worker);
@@ -723,7 +724,7 @@ static void trainer_step_begun(struct sim_worker *worker)
     ledger_step_begun(state->ledger, worker->rank);
 }
 
-// Which phase an exhausted rank runs it learns from the wave; the program knows it, too.
+// An exhausted rank learns its phase from the wave; the program knows it, too.
 static void trainer_opened(struct sim_worker *worker, const struct open_wave *result)
 {
     struct engine_state *state = state_of(worker);
@@ -1158,7 +1159,7 @@ static void engine_merge(const struct sim_key *key, void *into, const void *from
     struct slot_payload *a = into;
     const struct slot_payload *b = from;
     (void)key;
-    // What differs is told by nobody: no rank calls it what another does.
+    // No verdict names this difference: no rank calls it what another rank does.
     if (memcmp(&a->id, &b->id, sizeof(a->id)) != 0)
         a->id.module = UINT32_MAX;
     parts_join(&a->parts, &b->parts);

@@ -12,9 +12,10 @@
 // - a peer that has left is lost as soon as something here needs it, as in
 //   worker/transport/transport.h.
 //
-// What worker/engine/tell.c decides is repeated here: who is reported, how long a verdict is waited
-// for, when the coordinator is needed, what an abort does, when links are closed and how. Change
-// both. That a goodbye lingers only for a time is left out: here its last frames always arrive.
+// This file repeats the decisions of worker/engine/tell.c: which rank is reported, how long a
+// verdict is waited for, when the coordinator is needed, what an abort does, when links are closed
+// and how. Change both. That a goodbye lingers only for a time is left out: here its last frames
+// always arrive.
 
 #ifndef TESTS_SIM_SIM_ENGINE_H
 #define TESTS_SIM_SIM_ENGINE_H

@@ -54,7 +54,7 @@ void ledger_opened(struct ledger *ledger, uint32_t rank, uint64_t step,
             exhausted++;
         else
             first = other;
-        // Who closes instead of beginning the step is in no wave of it.
+        // A rank that closes instead of beginning the step is in no wave of it.
         if (ledger->ranks[other].settled + 1 < step)
             sim_fail(ledger->sim, "step %" PRIu64 " is open, but rank %" PRIu32 " has not come",
                      step, other);
@@ -197,7 +197,7 @@ void ledger_launched(struct ledger *ledger, uint32_t rank, const struct order_ac
     slot->launched |= me;
 }
 
-// Of the step's phase; the verdict names a step that ends otherwise.
+// The slot in the step's phase. The verdict names a step that ends otherwise.
 static const struct program_slot *expected_slot(const struct ledger *ledger, uint64_t step,
                                                 const struct slot_id *id)
 {
@@ -408,7 +408,7 @@ static void check_rank(const struct ledger *ledger, uint32_t rank, uint64_t last
                  "rank %" PRIu32 " has settled %" PRIu64 " steps, the programs say %" PRIu64, rank,
                  here->settled, settles);
     if (last == ledger->program->steps || (left && settles == leaves)) {
-        // Who leaves may be told before it goes that the others cannot go on without it.
+        // A rank that leaves may be told before it goes that the others cannot go on without it.
         if (here->end != SESSION_LEFT && !(left && here->end == SESSION_HALTED))
             sim_fail(ledger->sim, "rank %" PRIu32 " fails, but cannot: %s", rank, here->text);
         return;

@@ -64,7 +64,7 @@ struct ledger_step {
 
 struct ledger_rank {
     const struct order *order;
-    const struct calls_run *run; // Of a program of calls.
+    const struct calls_run *run; // The run of a program of calls.
     uint32_t seen; // Positions of the present step that were compared.
     uint64_t settled;
     enum session_end end;
@@ -76,10 +76,11 @@ struct ledger_rank {
 struct ledger {
     struct sim *sim;
     const struct program *program;
-    struct program_outcome outcomes[PROGRAM_STEPS + 1]; // Of calls: as soon as a step is begun.
+    // Outcomes of calls, filled as soon as a step is begun.
+    struct program_outcome outcomes[PROGRAM_STEPS + 1];
     struct calls_stash stashes[CALLS_STEPS + 1]; // After each step.
     uint64_t replaced; // Steps on a plan that was not learned, but took the place of one that was.
-    uint64_t expected_to; // Of calls: last step whose outcome is known.
+    uint64_t expected_to; // Last step of calls whose outcome is known.
     uint64_t hangs_in; // Step in which ranks wait for each other, and nobody need notice; 0: none.
     struct ledger_step steps[PROGRAM_STEPS + 1][PROGRAM_PHASES]; // Phases, for ranks may disagree.
     struct ledger_rank ranks[PROGRAM_WORLD];
@@ -105,11 +106,11 @@ void ledger_commits(struct ledger *ledger, uint32_t rank);
 void ledger_committed(struct ledger *ledger, uint32_t rank, const struct commit_wave *result);
 void ledger_settled(struct ledger *ledger, uint32_t rank, uint64_t step);
 void ledger_says(struct ledger *ledger, uint32_t rank, const struct up_message *message);
-// step: of the halt, 0: at once. Of the own finding of a rank: own.
+// step: the step of the halt, 0: at once. own: the halt is the rank's own finding.
 void ledger_halted(struct ledger *ledger, uint32_t rank, uint64_t step, bool own);
 void ledger_ended(struct ledger *ledger, uint32_t rank, enum session_end end,
                   enum halt_kind verdict, const char *text);
-// What holds whenever a rank has handled an event.
+// Checks the invariants that hold whenever a rank has handled an event.
 void ledger_check(struct ledger *ledger, uint32_t rank);
 // When all is over and nothing but the programs was at work.
 void ledger_finished(const struct ledger *ledger);

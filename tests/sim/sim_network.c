@@ -39,7 +39,7 @@ struct sim_event {
     uint64_t sequence; // Events of one time happen in the order in which they were made.
     enum event_kind kind;
     struct sim_worker *worker;
-    struct sim_worker *from; // Of what comes over a link.
+    struct sim_worker *from; // Sender of data that comes over a link.
     coordinator_peer peer;
     uint64_t number; // Timer token; settled step of a goodbye.
     uint32_t rank;
@@ -327,7 +327,7 @@ static void deliver_down(struct sim *sim, struct sim_event *sent)
 {
     struct sim_worker *worker = sent->worker;
     const struct down_message *message = (const struct down_message *)sent->bytes;
-    // What a coordinator said before its crash may still come.
+    // Messages that a coordinator sent before its crash may still come.
     if (worker->end != SIM_RUNNING || (worker->broken && !sim->core_dead))
         return;
     if (message->kind == DOWN_GENERATION) {
@@ -340,7 +340,7 @@ static void deliver_down(struct sim *sim, struct sim_event *sent)
     worker->model->received(worker, message);
 }
 
-// What is in flight on a stream is lost from some message on.
+// From some message on, everything in flight on a stream is lost.
 static void stream_cut(struct sim *sim, struct sim_worker *worker, enum event_kind kind)
 {
     const uint64_t from = sim->now_ms + sim_random(sim, sim->delay_ms);

@@ -41,7 +41,7 @@ enum sim_limit {
 struct sim;
 struct sim_worker;
 
-// What pairs the contributions of a collective within a generation.
+// The key that pairs the contributions of a collective within a generation.
 struct sim_key {
     uint32_t kind; // The model's own.
     uint32_t number;
@@ -50,7 +50,7 @@ struct sim_key {
 };
 
 struct sim_model {
-    size_t bytes; // Of worker->state, zeroed when the process starts.
+    size_t bytes; // Size of worker->state, which is zeroed when the process starts.
     void (*started)(struct sim_worker *worker);
     void (*received)(struct sim_worker *worker, const struct down_message *message);
     void (*disconnected)(struct sim_worker *worker); // The control stream is gone.
@@ -61,7 +61,7 @@ struct sim_model {
     void (*peer_gone)(struct sim_worker *worker, uint32_t rank, bool left, uint64_t settled);
     // Joins what two ranks contribute to a collective.
     void (*merge)(const struct sim_key *key, void *into, const void *from);
-    // What a process that has not exited waits for, for people.
+    // Describes what a process that has not exited waits for, as a text for people.
     void (*waits_for)(const struct sim_worker *worker, char *text, size_t bytes);
 };
 
@@ -104,11 +104,12 @@ struct sim_worker {
     bool left; // In good order.
     bool gave_up; // It has said that it aborts.
     bool agreed; // Its verdict is one that the ranks agree on without the coordinator.
-    uint64_t data_ms[LOCKSTEP_MAX_NEIGHBOURS]; // Of the last message sent on each link: delivery.
+    // Delivery time of the last message sent on each link.
+    uint64_t data_ms[LOCKSTEP_MAX_NEIGHBOURS];
 
     uint64_t timer_token;
 
-    // Of sim_check.c: how much of the generation's history this worker has seen.
+    // Belongs to sim_check.c: how much of the generation's history this worker has seen.
     void *history;
     uint32_t grants_seen;
     uint32_t plans_seen;

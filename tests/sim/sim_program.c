@@ -120,7 +120,7 @@ static void draw_data(struct program *program, uint64_t *random)
     program->steps = program->uneven == LOCKSTEP_UNEVEN_ALL ? most : least;
 }
 
-// Who has no data runs the phase of the lowest rank that has.
+// A rank without data runs the phase of the lowest rank that has data.
 static void draw_followers(struct program *program, uint32_t step)
 {
     uint32_t first = 0;
@@ -132,8 +132,8 @@ static void draw_followers(struct program *program, uint32_t step)
     }
 }
 
-// What all ranks do in a step, and how some of them deviate from it. wrong: this is the step in
-// which the faults happen.
+// Draws the actions of all ranks in a step, and the deviations of some of them. wrong: this is the
+// step in which the faults happen.
 static void draw_step(struct program *program, uint64_t *random, uint32_t step,
                       const struct program_faults *faults, const uint32_t *modules, bool wrong)
 {
@@ -339,7 +339,7 @@ static bool starts_before(const struct program *program, uint32_t rank, uint32_t
     return step == 1 || program->starts_after[rank] == step - 1;
 }
 
-// Whatever may be named of what is wrong in this step.
+// Lists every fault of this step that a verdict may name.
 static uint32_t expect_verdicts(const struct program *program, uint32_t step, uint32_t plan)
 {
     uint32_t verdicts = 0;
@@ -362,7 +362,7 @@ static uint32_t expect_verdicts(const struct program *program, uint32_t step, ui
     return verdicts;
 }
 
-// What is remembered of a phase.
+// Memory of a phase.
 struct memory {
     uint32_t plan; // Set of modules; UINT32_MAX: none.
     uint32_t used; // Last step.

@@ -58,7 +58,7 @@ struct program {
     struct calls calls;
 };
 
-// What may be wrong in a program, besides calls that some ranks do not make.
+// Faults of a program, besides calls that some ranks do not make.
 struct program_faults {
     bool extra; // A call outside the plan.
     bool phase; // Ranks in different phases.
@@ -73,7 +73,7 @@ struct program_slot {
     struct parts parts; // In its result.
 };
 
-// What must come of a step.
+// The required outcome of a step.
 struct program_outcome {
     bool learning;
     uint32_t verdicts; // Set of enum halt_kind, as bits; 0: the step settles on every rank.
@@ -92,7 +92,7 @@ uint64_t program_phase(uint32_t phase); // Its hash.
 // Whether there is no next step when so many ranks are exhausted.
 bool program_finished(const struct program *program, uint32_t exhausted);
 
-// Which sets are in force, and which layouts are known: worker/session/module/sets.c in small.
+// The sets in force and the known layouts: worker/session/module/sets.c in small.
 struct program_sets {
     uint32_t in_force[PROGRAM_MODULES];
     bool learned[PROGRAM_MODULES][PROGRAM_SETS];
@@ -100,7 +100,7 @@ struct program_sets {
 
 // A step of this phase begins. True: a layout was forgotten, and all plans must be.
 bool program_enter(const struct program *program, struct program_sets *sets, uint32_t phase);
-// Of a module, in the layout in force.
+// Number of buckets of a module, in the layout in force.
 uint32_t program_buckets(const struct program *program, const struct program_sets *sets,
                          uint32_t module);
 

@@ -42,7 +42,7 @@ struct script_state {
     struct step_note {
         uint64_t step;
         uint64_t phase;
-    } headers[2]; // Of the predecessor, by step modulo 2.
+    } headers[2]; // Headers of the predecessor, by step modulo 2.
 
     bool halt_held;
     struct down_halt halt;

@@ -26,15 +26,15 @@ struct script {
     uint32_t modules;
     uint32_t buckets[SCRIPT_MODULES];
     uint32_t steps;
-    uint32_t phase[SCRIPT_STEPS + 1]; // Of each step, from step 1.
+    uint32_t phase[SCRIPT_STEPS + 1]; // Phase of each step, from step 1.
     uint32_t slot_count[SCRIPT_PHASES];
     struct slot_id slots[SCRIPT_PHASES][SCRIPT_SLOTS];
-    uint32_t shuffle_percent; // Of ranks that make a phase's slots in an order of their own.
-    uint32_t skip_percent; // Of slots that a rank does not make.
-    uint32_t wait_percent; // Of slots that a rank waits for.
+    uint32_t shuffle_percent; // Share of ranks that make a phase's slots in an order of their own.
+    uint32_t skip_percent; // Share of slots that a rank does not make.
+    uint32_t wait_percent; // Share of slots that a rank waits for.
     uint32_t think_ms; // Between two actions, at most.
     bool deaf; // Workers do not see what becomes of their links.
-    uint32_t restart_percent; // Of workers that join again after a death.
+    uint32_t restart_percent; // Share of workers that join again after a death.
 };
 
 struct script_options {

@@ -241,7 +241,7 @@ static void storm(struct cluster *cluster)
 struct scenario {
     const char *name;
     void (*prepare)(struct cluster *cluster);
-    // What must come of every worker; -1: whatever the invariants allow.
+    // The required end of every worker; -1: any end that the invariants allow.
     int end;
     int verdict; // -1: whichever.
 };
@@ -276,7 +276,7 @@ static void expect(struct sim *sim, const struct scenario *scenario)
     }
 }
 
-// What came of the workers of all seeds, to see that the scenarios are not all of one kind.
+// Ends of the workers of all seeds, to see that the scenarios are not all of one kind.
 struct tally {
     uint64_t ends[SIM_CRASHED + 1];
     uint64_t verdicts[HALT_LAYOUT + 1];

@@ -19,7 +19,7 @@
 #include <cmocka.h>
 
 enum {
-    STEP_TEXT = 32, // What a rank does in one step.
+    STEP_TEXT = 32, // Text of what a rank does in one step.
     TEXT = 3 * STEP_TEXT, // A program.
     LIMIT = 4000000 // States of one configuration.
 };
@@ -29,7 +29,7 @@ static struct world world;
 // ---- Configurations by number ------------------------------------------------------------------
 
 struct drawn {
-    uint64_t number; // What is left of it.
+    uint64_t number; // The part of the number that is not used yet.
     struct world_config config;
     enum explore_rule rule;
     char text[WORLD_RANKS][TEXT];
@@ -55,7 +55,7 @@ static const char *draw_text(struct drawn *drawn, const char *const *texts, uint
 
 #define DRAW_TEXT(drawn, texts) draw_text(drawn, texts, sizeof(texts) / sizeof((texts)[0]))
 
-// Which of two things is first makes no difference: a pair of equal or growing numbers.
+// The order of the two things makes no difference: draws a pair of equal or growing numbers.
 static void draw_pair(struct drawn *drawn, uint32_t choices, uint32_t pair[2])
 {
     uint32_t left = draw(drawn, choices * (choices + 1) / 2);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Simulated worlds of real worker cores and the real coordinator core: random programs, random
-// timing, and everything that may happen to a world. What must hold is in sim_ledger.h, what must
-// come of a program in sim_program.c; what must come of a fault is said here.
+// timing, and everything that may happen to a world. The invariants are in sim_ledger.h and the
+// required outcomes of programs in sim_program.c. This file has the required outcomes of faults.
 //
 // Two families of programs: of steps whose calls are ended by step_end only (sim_program.c), and of
 // calls that are waited for, under all policies (sim_calls.h). Each seed runs its program under two
@@ -96,8 +96,8 @@ static bool names_victim(const struct world *world, const char *text)
     return strncmp(text, name, strlen(name)) == 0;
 }
 
-// Who ends otherwise than well names the one that died; and nobody is done with steps that the dead
-// one had not all but finished.
+// A rank that ends otherwise than well names the rank that died. No rank has finished steps that
+// the dead rank had not all but finished.
 static void expect_death(struct world *world)
 {
     struct sim *sim = &world->sim;
@@ -190,7 +190,8 @@ static bool may_hang(const struct world *world)
     return untold || (ledger->hangs_in != 0 && !struck);
 }
 
-// Who ends otherwise than well has the verdict that its program says, or names the one that died.
+// A rank that ends otherwise than well has the verdict that its program requires, or names the rank
+// that died.
 static void expect_death_in_calls(struct world *world)
 {
     struct sim *sim = &world->sim;
@@ -280,7 +281,7 @@ static const struct scenario *scenario_of(uint64_t seed)
 struct tally {
     uint64_t events;
     uint64_t settled;
-    uint64_t planned; // Of these.
+    uint64_t planned; // How many of the settled steps were planned.
     uint64_t ends[SESSION_ABORTED + 1];
     uint64_t verdicts[HALT_LAYOUT + 1];
     uint64_t put_off; // Buckets, at the end.
@@ -410,7 +411,8 @@ static uint64_t run_seed(struct world *world, uint64_t seed, struct tally *tally
         world_spawn(world, scenario);
         world_run(world);
         scenario->expect(world);
-        // What calls learn depends on timing, and what comes of them on what was learned.
+        // The plans that calls learn depend on timing, and the outcome of calls depends on these
+        // plans.
         if (timing > 0 && !world->ledger.faults && seed < CALL_SEEDS)
             same_outcome(world, &before);
         before = world->ledger;

@@ -3,14 +3,14 @@
 // Reports of gradients against the end of their call, in every order (interleave.h). The code is
 // the library's: the files below are compiled here with atomic operations that are points. The
 // world is one rank without a coordinator; its session goes through lockstep_step_end and into the
-// next step. What must hold in every order: a report that returned OK is in the result of exactly
-// the step whose call it met, and one that was refused is in none.
+// next step. Two rules hold in every order. A report that returned OK is in the result of exactly
+// the step whose call it met. A report that was refused is in none.
 
 #include "tests/sim/interleave_atomics.h"
 
 #include "worker/session/module/claims.h"
 
-// Which call a report finds open is what its outcome is judged by.
+// The outcome of a report is judged by the call that it finds open.
 static struct opened note_opened(const struct lockstep_module *module);
 #define opened_read note_opened
 
@@ -29,9 +29,9 @@ static struct opened note_opened(const struct lockstep_module *module);
 #define ASKED 1
 #define STEPS 2
 #define WEIGHT 2
-#define GRADIENT 8.0f // Of kind sum: the result is half of it.
+#define GRADIENT 8.0f // Gradients of kind sum: the result is half of it.
 
-// What one exploration is about.
+// The subject of one exploration.
 struct question {
     const char *what;
     uint32_t reporters; // Threads that report the last parameter once.
@@ -49,12 +49,12 @@ struct answers {
     lockstep_module *module;
     float data[2 * COUNT];
     float gradients[2 * COUNT];
-    int status[INTERLEAVE_THREADS]; // Of the reports.
+    int status[INTERLEAVE_THREADS]; // Statuses that the reports returned.
     uint64_t met[INTERLEAVE_THREADS]; // Serial of the call that a report found open; 0: none.
-    uint64_t serials[STEPS]; // The last call of each step, ...
-    uint64_t earliest[STEPS]; // ... and its first one.
+    uint64_t serials[STEPS]; // The last call of each step.
+    uint64_t earliest[STEPS]; // The first call of each step.
     bool used[STEPS]; // The last parameter is, in the result of the step.
-    int ended[STEPS]; // What lockstep_step_end said.
+    int ended[STEPS]; // Statuses that lockstep_step_end returned.
 };
 
 static struct answers answers;
@@ -202,7 +202,7 @@ static bool check_reports(void *context)
     return true;
 }
 
-// Of times and counts nothing follows.
+// No decision follows from times and counts.
 static bool is_statistics(const volatile void *word, void *context)
 {
     const volatile char *at = word;

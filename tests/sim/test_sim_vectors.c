@@ -17,8 +17,8 @@
 #include <cmocka.h>
 
 enum {
-    SCHEDULES = 10, // Of each case.
-    SCHEDULES_ALONE = 200, // Of each case of one line.
+    SCHEDULES = 10, // Schedules of each case.
+    SCHEDULES_ALONE = 200, // Schedules of each case if one line is run alone.
     MISMATCHES_SHOWN = 20
 };
 

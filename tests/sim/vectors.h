@@ -9,7 +9,7 @@
 #include "tests/sim/world.h"
 
 enum vector_limit {
-    VECTOR_CASES = 16, // Of one line.
+    VECTOR_CASES = 16, // Cases of one line.
     VECTOR_LINE = 1024,
 };
 

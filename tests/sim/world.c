@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What can happen in a small world, and what it does: slots, waves, headers, arrivals, disasters;
-// see world.h. Trainers are in world_rank.c, the coordinator is in world_core.c, invariants are in
+// The events of a small world and their effects: slots, waves, headers, arrivals, disasters; see
+// world.h. Trainers are in world_rank.c, the coordinator is in world_core.c, invariants are in
 // world_check.c.
 //
-// What worker/engine/tell.c decides about the end of streams and links is repeated here, as in
-// sim_engine.c: who is reported, and what becomes of a rank that needs a coordinator and has none.
+// This file repeats what worker/engine/tell.c decides about the end of streams and links, as
+// sim_engine.c does: which rank is reported, and how a rank ends that needs a coordinator and has
+// none.
 
 #include "tests/sim/world_inside.h"
 #include "worker/order/header.h"
@@ -226,7 +227,7 @@ static void find_oneself(struct world *world, uint32_t r)
     order_halted(&world->orders[r], &halt);
 }
 
-// What was still on its way up is lost.
+// Messages that were still on their way up are lost.
 static void cut_heard_happens(struct world *world, uint32_t r)
 {
     struct world_rank *rank = &world->state.ranks[r];

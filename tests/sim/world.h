@@ -44,17 +44,17 @@
 enum world_limit {
     WORLD_RANKS = 4,
     WORLD_MODULES = 4,
-    WORLD_CALLS = 6, // Of one module in one step.
-    WORLD_BUCKETS = 3, // Of one module.
-    WORLD_THREADS = 2, // Of one trainer.
+    WORLD_CALLS = 6, // Calls of one module in one step.
+    WORLD_BUCKETS = 3, // Buckets of one module.
+    WORLD_THREADS = 2, // Threads of one trainer.
     WORLD_PLANS = 4, // Learned before the programs begin.
     WORLD_STEPS = 8, // These plans included.
-    WORLD_OPS = 40, // Of one thread in one step.
-    WORLD_SLOTS = 32, // Of one step.
+    WORLD_OPS = 40, // Operations of one thread in one step.
+    WORLD_SLOTS = 32, // Slots of one step.
     WORLD_MADE = 48, // Buckets that one rank makes in a run.
     WORLD_CHANNEL = 24, // Messages on their way in one direction of a stream.
     WORLD_HEADERS = 4,
-    WORLD_EVENTS = 64, // That can happen at a time.
+    WORLD_EVENTS = 64, // Events that are possible at a time.
     WORLD_TEXT = 256, // One line about an event, one sentence about a fault.
 };
 
@@ -77,7 +77,7 @@ struct world_config {
     bool zero_defer;
     enum order_unplanned unplanned;
     bool wait_while_open;
-    uint32_t threads; // Of each trainer; 0: one.
+    uint32_t threads; // Threads of each trainer; 0: one.
     bool prompt; // Headers arrive at once: fewer states.
     enum world_disaster disaster;
     uint32_t victim;
@@ -102,12 +102,12 @@ struct world_op {
     uint8_t bucket;
 };
 
-struct world_part { // What one thread does in one step.
+struct world_part { // The actions of one thread in one step.
     uint32_t count;
     struct world_op ops[WORLD_OPS];
 };
 
-// What a rank does in one step. Thread 0 begins and ends it.
+// The actions of a rank in one step. Thread 0 begins and ends it.
 struct world_row {
     char phase;
     struct world_part threads[WORLD_THREADS];
@@ -189,9 +189,9 @@ struct world_rank {
     uint8_t close_heard;
     uint8_t commit_joined;
     uint8_t commit_heard;
-    bool cut; // Its control stream has broken, ...
-    bool cut_known; // ... and it knows, ...
-    bool cut_heard; // ... and the coordinator knows.
+    bool cut; // True if its control stream has broken.
+    bool cut_known; // True if the rank knows that its stream has broken.
+    bool cut_heard; // True if the coordinator knows it.
     bool reported; // It waits for the sentence about what it has seen.
     uint8_t lost_seen; // Set of ranks.
     uint8_t lost_rank; // The first of them.
@@ -204,7 +204,7 @@ struct world_rank {
     uint32_t down[WORLD_CHANNEL];
     struct step_header headers[WORLD_HEADERS];
     struct close_wave close;
-    struct world_launch launches[WORLD_SLOTS]; // Of the present step, in their order.
+    struct world_launch launches[WORLD_SLOTS]; // Launches of the present step, in their order.
     struct world_made made[WORLD_MADE];
 };
 
@@ -250,8 +250,8 @@ enum world_event_kind {
     EVENT_COMMIT_WAVE,
     EVENT_PUBLISH,
     EVENT_STRIKE, // The disaster happens.
-    EVENT_CUT_HEARD, // The coordinator learns of the end of the rank's stream, ...
-    EVENT_CUT_KNOWN, // ... the rank does.
+    EVENT_CUT_HEARD, // The coordinator learns that the rank's stream has ended.
+    EVENT_CUT_KNOWN, // The rank learns that its stream has ended.
     EVENT_PEER_LOST, // It learns of the end of the links to `index`.
 };
 
@@ -266,7 +266,8 @@ struct world_event {
 bool world_begin(struct world *world, const struct world_config *config);
 void world_end(struct world *world); // Frees what it has.
 
-// What can happen now, always in the same order. 0: the world has come to its end, or hangs.
+// The events that are possible now, always in the same order. 0: the world has come to its end, or
+// hangs.
 uint32_t world_events(const struct world *world, struct world_event events[WORLD_EVENTS]);
 // Lets it happen and looks at all invariants: fault.
 void world_do(struct world *world, const struct world_event *event);
@@ -286,12 +287,12 @@ void world_check_release(struct world *world, uint32_t rank, const struct order_
 void world_check_settled(struct world *world, uint32_t rank);
 void world_check_said(struct world *world, uint32_t rank, const struct up_message *message);
 
-// What has come of a world in which nothing can happen any more. Steps are those of the programs,
+// The outcome of a world in which no event is possible any more. Steps are those of the programs,
 // from 0. "error 0 order": all ranks failed in step 0, by a verdict of that kind. Else what is in
-// the result of every slot and in the stashes, as rank:StepModuleCall, all sorted:
-// "ok 0A0={0:0A0,1:0A0} 0B0={} stash={1:0B0}". Buckets of modules with several follow as ".1".
-// "stall": some rank runs, and fewer of its threads wait than it has: nobody is told of that.
-// False: it is no end, and fault says why.
+// the result of every slot and in the stashes, as rank:StepModuleCall, all sorted: "ok
+// 0A0={0:0A0,1:0A0} 0B0={} stash={1:0B0}". Buckets of modules with several follow as ".1". "stall":
+// some rank runs, and fewer of its threads wait than it has: nobody is told of that. False: it is
+// no end, and fault says why.
 bool world_outcome(struct world *world, char *text, size_t bytes);
 // For people: where every rank is.
 void world_describe(const struct world *world, char *text, size_t bytes);
@@ -312,7 +313,7 @@ struct world_snapshot {
 void world_save(struct world *world, struct world_snapshot *snapshot);
 void world_restore(struct world *world, const struct world_snapshot *snapshot);
 void world_snapshot_free(struct world_snapshot *snapshot);
-// Of all that decides how the world goes on, and of what was made; not of totals.
+// Hash of all state that decides how the world goes on, and of what was made, without totals.
 struct world_hash world_hash(const struct world_snapshot *snapshot);
 
 // ---- Messages (world_message.c) ----------------------------------------------------------------

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What must hold in a small world, after every event and at its end. Numbers are those of the order
+// Invariants of a small world, after every event and at its end. Numbers are those of the order
 // protocol, section 7.
 //
 //   1   orders are prefixes of one another; strict ranks launch the same slot as their k-th
@@ -366,7 +366,8 @@ static void write_slot(struct writer *writer, const struct world *world, int ste
         write(writer, ".%" PRIu32, bucket);
 }
 
-// What of all ranks' is in the result of this slot, or, without a slot, in a stash.
+// The contributions of all ranks that are in the result of this slot, or, without a slot, in a
+// stash.
 static void write_contents(struct writer *writer, const struct world *world,
                            const struct world_made *slot)
 {

@@ -205,8 +205,8 @@ static void begin_start(struct world *world, uint32_t r)
     world_core_hears(world, r, &message);
 }
 
-// Of what can happen while plans are learned: first what no trainer does, then the trainer that is
-// furthest behind. So grants come in the order of the plan.
+// Chooses an event while plans are learned: first events that are no trainer's, then the trainer
+// that is furthest behind. So grants come in the order of the plan.
 static bool begin_choose(const struct world *world, struct world_event *chosen)
 {
     struct world_event events[WORLD_EVENTS];

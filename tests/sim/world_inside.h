@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the files of a small world offer each other; the rest of the world sees world.h.
+// Declarations that the files of a small world share; the rest of the world includes world.h.
 //
 //   world.c           what can happen, and what it does: slots, waves, arrivals, disasters
 //   world_core.c      the coordinator and its streams, and how a world begins
@@ -45,7 +45,8 @@ void world_core_ended(struct world *world, uint32_t r);
 
 // ---- world_rank.c -------------------------------------------------------------------------------
 
-// What travels by this slot, itself and what was put off before, goes from one place to another.
+// Moves the contribution that travels by this slot, with what was deferred before, from one place
+// to another.
 void world_made_move(struct world_rank *rank, const struct slot_id *id, enum made_where from,
                      enum made_where to);
 void world_order_acts(void *context, const struct order_action *action); // A sink.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The messages of a small world: each is kept once and has a number, so a channel is a row of
-// numbers, and channels with equal messages are equal. What is kept is what the codec makes of it:
-// bytes that no field has cannot make two states of one.
+// numbers, and channels with equal messages are equal. Messages are kept as the codec writes them:
+// bytes that belong to no field cannot make two states of one.
 
 #include "protos/codec.h"
 #include "protos/codec_down.h"

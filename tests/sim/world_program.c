@@ -18,7 +18,7 @@ struct reader {
     const char *at;
     uint32_t rank;
     struct world_row *row;
-    struct world_part *part; // Of the thread that the words are for.
+    struct world_part *part; // The thread that the words are for.
     uint8_t calls[WORLD_MODULES]; // Begun in this step.
     bool fails;
 };

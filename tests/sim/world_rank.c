@@ -24,7 +24,8 @@ static struct world_made *made_find(struct world_rank *rank, const struct slot_i
     return NULL;
 }
 
-// What travels by this slot, itself and what was put off before, goes from one place to another.
+// Moves the contribution that travels by this slot, with what was deferred before, from one place
+// to another.
 void world_made_move(struct world_rank *rank, const struct slot_id *id, enum made_where from,
                      enum made_where to)
 {

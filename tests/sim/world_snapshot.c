@@ -67,7 +67,7 @@ static void hole_add(struct holes *holes, const void *at, size_t bytes, bool kep
     holes->count++;
 }
 
-// What is behind the count of an array.
+// The array's elements behind its count.
 #define HOLE_BEHIND(holes, array, count) \
     hole_add(holes, (array) + (count), sizeof(array) - (count) * sizeof((array)[0]), false)
 #define HOLE(holes, field) hole_add(holes, &(field), sizeof(field), false)
