@@ -25,12 +25,12 @@ DESCRIPTORS = 2688 + 8  # DESCRIPTORS of server/main.c, RPC_NEWCOMERS, and strea
 CERTIFICATES_S = 4  # How long clients come that hold back their certificates: they are cut after 5 s.
 MEMBERS, AT_ONCE = 700, 10  # Connections with a worker's certificate.
 GONE_S = 60
-MEMBERS_MIB = 160  # What all of them may cost, with the coordinator itself.
+MEMBERS_MIB = 160  # Memory that all of them may cost, with the coordinator itself.
 WORLD = 1024  # LOCKSTEP_MAX_WORLD
 RESETS, RESETTERS, RESET_S = 1310720, 16, 5  # 35 MB of calls; connections at a time that say a sixteenth each, for so long.
 PLAIN_MIB = 192  # A coordinator in plaintext, with its job.
 ANSWERS = 10500  # gRPC hears no more of a connection while 10,000 answers of its own wait.
-OWN_DESCRIPTORS = 40  # Of a process whose limit is lowered.
+OWN_DESCRIPTORS = 40  # Descriptors of a process whose limit is lowered.
 
 
 def garbage(victim):

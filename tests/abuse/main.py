@@ -64,7 +64,7 @@ def run(victim, name, attack):
         most = LESS_MIB.get(name, DAEMON_MIB)
         assert victim.daemon_mib < most, f"the coordinator takes {victim.daemon_mib:.0f} MiB"
         assert victim.worker_mib < WORKER_MIB, f"a rank takes {victim.worker_mib:.0f} MiB"
-    except Exception as error:  # Whatever goes wrong is the row's result.
+    except Exception as error:  # Any error is the row's result.
         why, said, seconds, steps = error, f"{type(error).__name__}: {error}", time.monotonic() - begun, 0
         if not isinstance(error, AssertionError):
             traceback.print_exc()

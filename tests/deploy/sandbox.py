@@ -26,8 +26,9 @@ PR_SET_NO_NEW_PRIVS, PR_CAPBSET_DROP, PR_SET_SECCOMP = 38, 24, 22
 SECCOMP_MODE_FILTER = 2
 DEVICES = ("null", "zero", "full", "random", "urandom")
 
-# What the default profile of container runtimes refuses to a process without capabilities, by number
-# on x86-64: process_vm_*, perf_event_open, io_uring_*, memory policies, namespaces, mounts, keys, bpf.
+# System calls that the default profile of container runtimes refuses to a process without
+# capabilities, by number on x86-64: process_vm_*, perf_event_open, io_uring_*, memory policies,
+# namespaces, mounts, keys, bpf.
 REFUSED_X86_64 = (
     155, 161, 163, 165, 166, 167, 168, 169, 170, 171, 172, 173, 175, 176, 212, 227, 237, 238, 239,
     246, 248, 249, 250, 256, 272, 279, 298, 303, 304, 305, 308, 310, 311, 312, 313, 320, 321, 323,

@@ -57,7 +57,7 @@ def problems_of_custom(thing, lists):
     tree = lists[thing["apiVersion"], thing["kind"]]["spec"]
     yield from compare(thing["spec"], tree, f"{thing['kind']} {thing['metadata']['name']}: spec")
     if thing["kind"] == "JobSet":
-        # What is inside is a Kubernetes object again.
+        # The template inside is a Kubernetes object again.
         for group in thing["spec"]["replicatedJobs"]:
             job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": group["name"]},
                    "spec": group["template"]["spec"]}

@@ -29,7 +29,7 @@ def trainer(objects):
     return first(objects, "Job", "mnist")["template"]["spec"]
 
 
-# What each of these breaks, and a piece of the sentence that has to come of it. They act on the
+# Each entry breaks something, and has a piece of the sentence that must report it. They act on the
 # overlay prod with the examples beside it.
 BREAKS = (
     ("gRPC port", lambda o: coordinator(o)["containers"][0]["ports"][0].update(containerPort=50052),

@@ -14,7 +14,7 @@ import setting
 DEBS = os.path.join(setting.BUILD, "deb")
 UNIT = "deploy/systemd/lockstep-coordinator.service"
 CALL_NUMBERS = "/usr/include/x86_64-linux-gnu/asm/unistd_64.h"
-EXPOSURE_MOST = 2.0  # What systemd-analyze calls OK; 1.2 as of systemd 252.
+EXPOSURE_MOST = 2.0  # The most that systemd-analyze calls OK; 1.2 as of systemd 252.
 # Lintian's tags that say something we know: who distributes packages names the maintainer, programs
 # explain themselves with --help, and the unit is not enabled, so debhelper's scripts do not fit.
 LINTIAN_KNOWN = ("bogus-mail-host", "bogus-mail-host-in-debian-changelog", "no-manual-page",
@@ -127,7 +127,7 @@ import sandbox
 assert sandbox.libc.prctl(sandbox.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
 sandbox.filter_calls({refused})
 try:
-    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # Of @resources.
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # A system call of @resources.
     sys.exit("the filter is not in force")
 except PermissionError:
     os.execv(sys.argv[1], sys.argv[1:])

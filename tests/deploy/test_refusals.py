@@ -22,7 +22,7 @@ def container(objects):
     return pod(objects)["containers"][0]
 
 
-# What is added to the Indexed Job, and the field that has to be named.
+# Additions to the Indexed Job, and the field that has to be named.
 REFUSED = (
     (lambda j: pod(j).update(hostNetwork=True), "spec.hostNetwork"),
     (lambda j: pod(j).update(initContainers=[]), "spec.initContainers"),

@@ -8,7 +8,7 @@
 #include <inttypes.h>
 
 enum side {
-    SIDE_DEVICE, // What the device can address.
+    SIDE_DEVICE, // Memory that the device can address.
     SIDE_HOST, // Memory of the host, known or not.
     SIDE_ANY,
 };

@@ -20,7 +20,7 @@ enum {
     EVENTS_MAX = 1 << 16,
     MODULES_MAX = 256,
     QUEUE_OPERATIONS = 1024, // A launch waits for room when so many are queued, as in reality.
-    PARAMETER_BYTES = 512, // Of a kernel.
+    PARAMETER_BYTES = 512, // Bytes of a kernel's parameters.
     CALL_NAMES_MAX = 96,
     COMPLAINT_BYTES = 300,
     POISON = 0xA5, // In memory that was just allocated, and where memory was.
@@ -50,7 +50,7 @@ struct context {
     int device;
     uint32_t retained;
     uint32_t life;
-    int error; // What every call answers once it is not 0.
+    int error; // Every call returns this once it is not 0.
     bool held;
     uint32_t streams_made; // In this life.
     struct stream *legacy;
@@ -121,7 +121,7 @@ struct stream {
     uint32_t life;
     struct context *context;
     uint32_t context_life;
-    bool urgent; // Of a higher priority than the usual one.
+    bool urgent; // True if its priority is higher than the usual one.
     bool blocking; // Ordered with the legacy stream.
     uint32_t ordinal; // In its context.
     uint64_t born; // The position that was next when this life began.
@@ -138,7 +138,7 @@ struct event {
     uint32_t life;
     unsigned flags;
     struct context *context;
-    struct stream *stream; // Of the latest record; NULL: none.
+    struct stream *stream; // Stream of the latest record; NULL: none.
     uint64_t position;
     uint64_t record; // Counts records.
     uint64_t time_ns; // When the latest was reached; 0: not yet.
@@ -262,8 +262,8 @@ void operation_run(struct stream *stream, struct operation *operation);
 // The allocation that holds the address, or held it; NULL: none.
 struct memory *memory_find_locked(uint64_t address);
 
-// What operations of a context may touch: where the bytes are. `pageable`: also memory of the host
-// that nobody knows. NULL, and a complaint with `who`, of everything else.
+// Finds the bytes behind an address that operations of a context may touch. `pageable`: also memory
+// of the host that nobody knows. NULL, and a complaint with `who`, of everything else.
 void *memory_view_locked(struct context *context, uint64_t address, uint64_t bytes, bool pageable,
                          const char *who);
 

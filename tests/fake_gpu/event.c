@@ -56,7 +56,7 @@ int cuEventDestroy_v2(void *handle)
     struct event *event;
     const int result = enter_event("cuEventDestroy", handle, &event);
     if (event)
-        event->alive = false; // Who waits for it already goes on waiting.
+        event->alive = false; // Operations that wait for it already go on waiting.
     return call_leave(result);
 }
 

@@ -71,8 +71,8 @@ typedef void fake_gpu_reload_function(void); // "fake_gpu_reload"
 // How often a function of the driver was called ("cuMemAlloc_v2"), since the last reload.
 typedef uint64_t fake_gpu_calls_function(const char *name); // "fake_gpu_calls"
 
-// What there is and was not destroyed: streams, events, modules, allocations of device memory and
-// of pinned memory, registrations. Nothing of it is left when a library cleans up.
+// Objects that exist and were not destroyed: streams, events, modules, allocations of device memory
+// and of pinned memory, registrations. Nothing of it is left when a library cleans up.
 struct fake_gpu_live {
     uint32_t contexts;
     uint32_t streams;
@@ -84,8 +84,8 @@ struct fake_gpu_live {
 };
 typedef void fake_gpu_live_function(struct fake_gpu_live *live); // "fake_gpu_live"
 
-// What the driver was asked for and must not be: a sentence, "" when nothing was wrong. The first
-// of them since the last reload; the memory is the caller's.
+// A request to the driver that must not be made, as a sentence; "" when nothing was wrong. The
+// first of them since the last reload; the memory is the caller's.
 typedef void fake_gpu_complaint_function(char *text, size_t bytes); // "fake_gpu_complaint"
 
 // Stops a device before its next operation, or lets it go on.
@@ -104,7 +104,7 @@ typedef void *fake_gpu_peek_function(uint64_t address, size_t bytes); // "fake_g
 typedef void fake_nccl_reload_function(void); // "fake_nccl_reload"
 typedef uint64_t fake_nccl_calls_function(const char *name); // "fake_nccl_calls"
 typedef uint32_t fake_nccl_live_function(void); // "fake_nccl_live": communicators
-// Which operations of this process stand, and for whom they wait; "" when none does.
+// The operations of this process that stand, and the ranks that they wait for; "" when none stands.
 typedef void fake_nccl_report_function(char *text, size_t bytes); // "fake_nccl_report"
 
 // ---- kernels of tests ---------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What libnccl-fake.so asks of libcuda-fake.so, beside the driver's own functions: work of its own
-// in a stream, and the bytes behind device addresses. Any thread; not while a hook of the same
-// thread runs.
+// Functions of libcuda-fake.so that libnccl-fake.so calls, beside the driver's own functions: work
+// of its own in a stream, and the bytes behind device addresses. Any thread; not while a hook of
+// the same thread runs.
 #ifndef TESTS_FAKE_GPU_HOOKS_H
 #define TESTS_FAKE_GPU_HOOKS_H
 

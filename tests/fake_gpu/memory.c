@@ -210,7 +210,8 @@ int cuMemAlloc_v2(uint64_t *address, size_t bytes)
     return call_leave(result);
 }
 
-// Of the kind that the function is for, from its beginning on; waits as it may, looks again.
+// Frees memory of the function's kind, by the address of its beginning. Waits as the real function
+// may, then looks again.
 static int memory_free(const char *name, uint64_t address, enum memory_kind kind)
 {
     struct context *context;
@@ -353,7 +354,7 @@ int cuPointerGetAttribute(void *value, int attribute, uint64_t address)
     if (!memory && driver.weather.everywhere)
         memory = &anyone;
     if (!result && (!memory || memory->freed || !address))
-        result = CUDA_INVALID_VALUE; // Of memory that CUDA does not know: no complaint.
+        result = CUDA_INVALID_VALUE; // CUDA does not know this memory: no complaint.
     if (!result)
         result = attribute_of(value, attribute, address, memory);
     return call_leave(result);

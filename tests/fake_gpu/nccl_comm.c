@@ -138,7 +138,7 @@ const char *ncclGetLastError(void *comm)
 
 // ---- handles ------------------------------------------------------------------------------------
 
-#define HANDLE_TAG ((uintptr_t)0xfb << 56) // Whoever follows one faults.
+#define HANDLE_TAG ((uintptr_t)0xfb << 56) // A program that follows such a handle faults.
 
 static void *comm_handle(const struct comm *comm)
 {
@@ -282,7 +282,7 @@ static int comm_init(struct comm *comm)
     comm->segment = segment;
     mutex_unlock(&world.mutex);
     if (!segment)
-        return NCCL_SYSTEM_ERROR; // Who made the id is gone.
+        return NCCL_SYSTEM_ERROR; // The process that made the id is gone.
     const int fault = arrive(comm);
     if (fault)
         return fault;
@@ -409,7 +409,7 @@ int ncclCommInitRankConfig(void **handle, int ranks, struct nccl_unique_id id, i
     return nccl_leave(group_defers_init(comm) ? 0 : comm_init_wait_locked(comm));
 }
 
-// What it says of its error now.
+// The error that the communicator reports now.
 static int error_said_locked(struct comm *comm)
 {
     if (!comm->error || comm->unsaid >= world.weather.late_errors)

@@ -11,7 +11,7 @@ static _Thread_local uint32_t group_depth;
 static _Thread_local uint32_t group_count;
 static _Thread_local struct nccl_task *group[GROUP_TASKS];
 static _Thread_local int group_error;
-static _Thread_local struct comm *inits[GROUP_TASKS]; // Of communicators that block.
+static _Thread_local struct comm *inits[GROUP_TASKS]; // Communicators that block.
 static _Thread_local uint32_t init_count;
 
 bool group_defers_init(struct comm *comm)

@@ -14,7 +14,7 @@
 
 enum {
     COMMS_MAX = 256,
-    COMM_TASKS = 1024, // That are launched and not done; a launch waits for room.
+    COMM_TASKS = 1024, // Tasks that are launched and not done; a launch waits for room.
     GROUP_TASKS = 256,
     NCCL_CALL_NAMES = 24,
     GARBAGE = 0xDB, // In results of what was aborted.
@@ -56,8 +56,8 @@ struct comm {
     // guarded by mutex
     bool alive; // There is a handle.
     uint32_t holders; // Its thread, and operations. Without any and without a handle it is free.
-    enum comm_step step; // What its thread is at.
-    int error; // Of ncclCommGetAsyncError, once it is not 0.
+    enum comm_step step; // The present step of its thread.
+    int error; // Result of ncclCommGetAsyncError, once it is not 0.
     uint64_t unsaid; // How often it has not said so.
     bool aborted; // By its own rank.
     bool ending; // Its thread shall end.
@@ -104,7 +104,8 @@ int nccl_leave(int result);
 void nccl_complain_locked(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 struct comm *comm_of_locked(const void *handle);
-// What a function of a communicator answers: 0, or why it cannot be used now.
+// The answer of a communicator's function: 0, or the reason why the communicator cannot be used
+// now.
 int comm_ready_locked(const char *name, const struct comm *comm);
 // Its error and its end are seen by all who wait.
 void comm_fail_locked(struct comm *comm, int error);

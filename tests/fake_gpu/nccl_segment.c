@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-// What the bytes of a unique id are.
+// The bytes of a unique id.
 struct segment_name {
     char magic[16];
     int64_t pid;

@@ -18,7 +18,7 @@ enum {
     SEGMENT_WAIT_MS = 20, // At most so long until a waiting rank looks whether it was given up.
 };
 
-// What the ranks have to agree on in an operation.
+// Fields on which the ranks have to agree in an operation.
 struct segment_call {
     int kind;
     int type;

@@ -22,7 +22,7 @@ const char *nccl_type_name(int type);
 // acc = acc (op) in, element by element. AVG adds.
 void nccl_combine(enum nccl_reduction op, int type, void *acc, const void *in, size_t count);
 
-// What AVG does in the end: acc / ranks.
+// The last step of AVG: acc / ranks.
 void nccl_average(int type, void *acc, size_t count, unsigned ranks);
 
 #endif

@@ -243,7 +243,7 @@ void tasks_launch(struct nccl_task **tasks, uint32_t count)
 
 // ---- the report ---------------------------------------------------------------------------------
 
-// Of each other rank that is not at the same: where it is. Its words change meanwhile.
+// Reports where each rank is that is not at the same operation. Its words change meanwhile.
 static void report_others(const struct comm *comm, const struct segment_call *call, FILE *out)
 {
     const struct segment_rank *ranks = comm->segment->rank;

@@ -12,16 +12,16 @@
 
 // ---- kernels ------------------------------------------------------------------------------------
 
-// Of the kernel that runs on this thread: what it may touch, and where it ends when it touches
-// more.
+// The kernel that runs on this thread: the memory that it may touch, and where it ends when it
+// touches other memory.
 static _Thread_local struct {
     struct context *context;
     const char *name;
     jmp_buf end;
 } kernel;
 
-// An address of the device becomes one of ours. What is not the kernel's to touch ends it on the
-// spot, as it would on a device.
+// An address of the device becomes one of ours. An address that the kernel may not touch ends it on
+// the spot, as it would on a device.
 static void *reach(const void *address, uint64_t bytes)
 {
     mutex_lock(&driver.mutex);

@@ -33,8 +33,8 @@ struct faults {
     uint32_t count;
 };
 
-// "WHAT:N:CODE[@ONLY],...". What is not understood ends the process: a test that injects nothing
-// because of a typing error would pass.
+// "WHAT:N:CODE[@ONLY],...". Text that is not understood ends the process: a test that injects
+// nothing because of a typing error would pass.
 void faults_read(struct faults *faults, const char *variable);
 
 // `what` happens on device or rank `only`: the code that strikes, 0 when none does.

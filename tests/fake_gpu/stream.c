@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // libcuda-fake.so: streams. A stream is a queue and a thread: operations run one after the other on
-// it, late as the weather says, while the host goes on. What an operation does is in operation.c.
+// it, late as the weather says, while the host goes on. operation.c has the effects of operations.
 // A position counts the operations of a stream; an event is a stream and a position.
 #include "tests/fake_gpu/driver.h"
 
@@ -203,7 +203,7 @@ int stream_open_locked(struct context *context, bool blocking, bool urgent, stru
     return 0;
 }
 
-// What is queued still runs.
+// Queued operations still run.
 void stream_close_locked(struct stream *stream)
 {
     stream->alive = false;

@@ -14,7 +14,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
-// What has to hold for every input. Also without assertions.
+// A condition that has to hold for every input. Also without assertions.
 #define FUZZ_CHECK(condition) \
     ((condition) ? (void)0 \
                  : (fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition), abort()))

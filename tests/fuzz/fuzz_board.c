@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words of the board, which a mate has written. What passes its check is an index, an offset or a
-// count inside of what there is.
+// Words of the board, which a mate has written. A word that passes its check is an index, an offset
+// or a count within bounds.
 //
 // The input: the number of seats, a record, a run, a block, rows; as they lie in memory.
 
@@ -94,7 +94,7 @@ static void use_rows(const struct board_row *said, uint32_t count)
     }
 }
 
-// What is taken is what was described.
+// The taken block is the one that was described.
 static void use_block(const struct board_block *block)
 {
     struct board_filled filled;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Of one direction of the control protocol (up, down): what decodes can be encoded, and means the
-// same then.
+// One direction of the control protocol (up, down): a message that decodes can be encoded, and
+// means the same then.
 
 #ifndef LOCKSTEP_TESTS_FUZZ_CODEC_H
 #define LOCKSTEP_TESTS_FUZZ_CODEC_H

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What four workers say to one coordinator, in any order: its core takes whatever the decoder lets
-// through. An input is a row of: a byte that says who (and, above 0xf0, that the stream ends or
-// time goes by), two bytes of length, and that many bytes of a message.
+// Messages of four workers to one coordinator, in any order: its core takes whatever the decoder
+// lets through. An input is a row of: a byte that says who (and, above 0xf0, that the stream ends
+// or time goes by), two bytes of length, and that many bytes of a message.
 
 #include "coordinator/coordinator.h"
 #include "coordinator/stall_view.h"

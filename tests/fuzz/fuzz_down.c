@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a coordinator says to a worker.
+// Messages of a coordinator to a worker.
 
 #include "tests/fuzz/fuzz_codec.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a peer says when it ends, or of a rank that was lost. What decodes is within its bounds, and
+// Words of a peer that ends, or about a rank that was lost. What decodes is within its bounds, and
 // is the same when it is encoded and decoded again.
 
 #include "base/text.h"

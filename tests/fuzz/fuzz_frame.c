@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The header of a frame between workers. What decodes is within its bounds, and encodes to itself.
+// The header of a frame between workers. A header that decodes is within its bounds, and encodes to
+// itself.
 
 #include "protos/frame.h"
 #include "tests/fuzz/fuzz.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What anybody may ask of grpc.health.v1.
+// Requests of any client to grpc.health.v1.
 
 #include "protos/codec.h"
 #include "tests/fuzz/fuzz.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words of a bucket layout, from a coordinator or from a file. What decodes encodes to itself.
+// Words of a bucket layout, from a coordinator or from a file. A layout that decodes encodes to
+// itself.
 
 #include "tests/fuzz/fuzz.h"
 #include "worker/session/module/buckets.h"

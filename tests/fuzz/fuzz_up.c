@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a worker says to its coordinator.
+// Messages of a worker to its coordinator.
 
 #include "tests/fuzz/fuzz_codec.h"
 

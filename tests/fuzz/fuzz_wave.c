@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Payloads of two ranks' waves. What passes its check names only what there is, merges alike in
-// both directions, and passes as the payload of both.
+// Payloads of two ranks' waves. A payload that passes its check names only things that exist,
+// merges alike in both directions, and passes as the payload of both.
 //
 // The input: the kind, how many ranks each payload speaks for, then the two payloads.
 
@@ -17,7 +17,7 @@
 
 static const struct wave_bounds bounds = {
     .module_count = 3, .parameters = {4, 1, PARAMETERS}, .calls = {1, CALLS, 1}};
-static uint8_t parameters[3][CALLS][PARAMETERS]; // What is named exists here.
+static uint8_t parameters[3][CALLS][PARAMETERS]; // The numbers that payloads may name.
 
 union payload {
     uint8_t bytes[LOCKSTEP_WAVE_BYTES];
@@ -37,7 +37,7 @@ static const struct {
     [WAVE_OPEN] = {sizeof(struct open_wave), order_open_merge, order_open_check},
 };
 
-// Uses every number as the session does. What is behind the lists becomes zero.
+// Uses every number as the session does. Entries behind the lists become zero.
 static void use_close(struct close_wave *wave)
 {
     const uint32_t count =

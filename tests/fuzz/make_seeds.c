@@ -227,7 +227,7 @@ static void seeds_board(void)
 
 // ---- Waves -------------------------------------------------------------------------------------
 
-// What ranks 0 and 1 of two say; tests/fuzz/fuzz_wave.c has the shape of an input.
+// Payloads of ranks 0 and 1 of two; tests/fuzz/fuzz_wave.c has the shape of an input.
 static void seed_wave(enum wave_kind kind, const char *name, const void *one, const void *other,
                       size_t size)
 {

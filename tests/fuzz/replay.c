@@ -34,7 +34,7 @@ static void replay_keep(const uint8_t *bytes, size_t size)
     fclose(file);
 }
 
-// Of exactly this size, so that a sanitizer sees the byte behind it being read.
+// The copy has exactly this size, so that a sanitizer sees a read of the byte behind it.
 static void replay_try(const uint8_t *bytes, size_t size)
 {
     uint8_t *copy = malloc(size > 0 ? size : 1);

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What the tool makes of a coordinator's answers: `status`, `stalls`, `stacks`. The answers are the
-# files of cli/api, in the form of docs/http.md; what is printed is compared with the files of
-# cli/. UPDATE=1 rewrites these.
+# The tool's output for answers of a coordinator: `status`, `stalls`, `stacks`. The answers are the
+# files of cli/api, in the form of docs/http.md; what is printed is compared with the files of cli/.
+# UPDATE=1 rewrites these.
 set -uo pipefail
 lockstep=$(realpath "${LOCKSTEP_TEST_BIN:-build/bin}")/lockstep
 here=$(dirname "$0")

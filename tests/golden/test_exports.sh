@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What is installed: liblockstep.so and liblockstep.a export lockstep_* and nothing else, the same
-# in both and as in the header; the soname is right; and what pkg-config says about the installed
-# tree builds and runs a program, in C and C++, against either library.
+# The installed tree: liblockstep.so and liblockstep.a export lockstep_* and nothing else, the same
+# in both and as in the header. The soname is right. With the flags of pkg-config a program builds
+# and runs, in C and C++, against either library.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What needs a GPU says so in one line where there is none, and succeeds; with a stand-in for libcuda
-# its programs work, and every line says that nothing of it is real.
+# Without a GPU the targets that need one say so in one line and succeed. With a stand-in for libcuda
+# their programs work, and every line says that nothing of it is real.
 set -eu
 cd "$(dirname "$0")/../.."
 
@@ -25,7 +25,7 @@ expect 'PASSED  . 1 test' "$said"
 # One rank has its gradients on the stand-in: the job's results are the same bits.
 expect '^2 ranks: hash ' "$(LOCKSTEP_TEST_RANKS=2 tests/gpu/test_job.sh)"
 
-# What it prints is what this looks at: no sanitizer is needed for it, and they are slow.
+# This test looks at the output: no sanitizer is needed for it, and they are slow.
 if [ -n "${LOCKSTEP_TEST_SANITIZER:-}" ]; then
     exit 0
 fi

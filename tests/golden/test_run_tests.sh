@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # tools/run-tests: what it counts, and what it repeats at its end. A sanitizer's report behind tests
-# that have all passed is a failure, and says where it was. What passes when it is run again, with
-# CI=true, is said and does not fail the run. A log has now and then how far the run is.
+# that have all passed is a failure, and says where it was. A program that passes when it is run
+# again, with CI=true, is named and does not fail the run. A log has now and then how far the run
+# is.
 set -eu
 cd "$(dirname "$0")/../.."
 work=$(mktemp -d)

@@ -24,7 +24,7 @@ enum {
     TENSORS_MAX = 500,
 };
 
-// What a stand-in computes takes a thousand times longer, and its times mean nothing.
+// A stand-in takes a thousand times longer, and its times mean nothing.
 struct effort {
     uint64_t bucket_bytes;
     int launches;
@@ -63,7 +63,7 @@ struct work {
     const char *name;
     enum dtype dtype;
     enum dtype wire;
-    uint64_t weight; // Of finish: the total.
+    uint64_t weight; // Total weight for finish.
     bool finishes;
     bool bytes_only; // gather, scatter.
 };
@@ -180,7 +180,7 @@ static void launch(const struct work *work, const struct bucket *bucket, uint64_
 }
 
 struct figures {
-    double device_us; // Of one launch.
+    double device_us; // Time of one launch.
     double host_us;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the library adds to NCCL: an allreduce of 25 MiB in a communicator of one rank, called
+// The library's cost beside NCCL: an allreduce of 25 MiB in a communicator of one rank, called
 // directly, beside the same in the row of operations that the library enqueues for a bucket (its
 // worker/transport/device/by_nccl.c). One rank is all that one GPU allows; what travels is nothing,
 // so what is left is cost. Prints a table, and with --json FILE writes it as JSON.
@@ -17,7 +17,7 @@ enum {
     TENSORS = 100,
     LAUNCHES_MAX = 40,
     ROUNDS_MAX = 15,
-    WORDS = 1 + TENSORS, // Of a header.
+    WORDS = 1 + TENSORS, // Words of a header.
 };
 
 static struct gpu_rig gpu;

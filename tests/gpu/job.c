@@ -227,7 +227,7 @@ static void model_report(struct model *model, size_t flavour, uint32_t rank, int
     check(lockstep_call_end(call));
 }
 
-// What is unused is the same on all ranks, so that all memory can be compared after the step.
+// Unused elements are the same on all ranks, so that all memory can be compared after the step.
 static void model_fill(struct model *model, size_t flavour, uint32_t rank, int step)
 {
     for (int t = 0; t < model->count; t++) {
@@ -304,14 +304,14 @@ static void run_check(const char *device_hint)
 
 struct bench {
     int tensors;
-    int64_t elements; // Of each.
+    int64_t elements; // Elements of each tensor.
     int steps;
 };
 
 struct times {
     double reports_us; // All of a step's.
-    double end_us; // Until step_end returned ...
-    double done_us; // ... and until the device is done.
+    double end_us; // Time until step_end returned.
+    double done_us; // Time until the device was done.
 };
 
 static struct times bench_step(lockstep_session *session, struct model *model)

@@ -33,8 +33,8 @@
 static struct {
     const char *address;
     const char *job;
-    uint32_t workers; // Of the world, ...
-    uint32_t first; // ... of which this process has these.
+    uint32_t workers; // Workers of the world.
+    uint32_t first; // The first worker of this process.
     uint32_t count; // 0: all that follow.
     uint32_t culprit; // UINT32_MAX: none.
     uint64_t culprit_ms;

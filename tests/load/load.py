@@ -20,7 +20,7 @@ BUILD = os.environ.get("BUILD", "build")
 BIN = os.environ.get("LOCKSTEP_TEST_BIN", os.path.join(BUILD, "bin"))
 SECONDS = 15
 PART = 100
-MOST_SHARE = 0.15  # Of one core.
+MOST_SHARE = 0.15  # Share of one core.
 MOST_MIB = 100
 
 

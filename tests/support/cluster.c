@@ -36,8 +36,8 @@ struct cluster {
     struct mutex mutex;
     struct cond changed;
     uint32_t ended;
-    uint32_t met; // Ranks at the present meeting ...
-    uint32_t meetings; // ... after so many.
+    uint32_t met; // Ranks at the present meeting.
+    uint32_t meetings; // Meetings before the present one.
     char failure[8192]; // Empty: none.
 };
 
@@ -269,7 +269,7 @@ static void cluster_print_rank(const struct rank *rank)
             since_ms % 1000 / 100);
 }
 
-// Which operations of devices stand, and for whom.
+// Prints the operations of devices that stand, and the ranks that they wait for.
 static void cluster_print_devices(void)
 {
     const char *path = getenv("LOCKSTEP_NCCL_LIBRARY");
@@ -525,8 +525,8 @@ static bool stamp_wants(const struct stamps *all, const struct stamp *stamp,
     return (setting->torn_bytes == 0 || all->torn) && (!setting->algorithm || test_everything());
 }
 
-// Of the usual worlds one is enough where ranks have devices, and for each torn loopback, of which
-// there are several, but where all is tried.
+// Where ranks have devices, and for each of the torn loopbacks, one of the usual worlds is enough,
+// unless all are tried.
 static const uint32_t *stamp_worlds(const struct stamps *all, const struct stamp *stamp,
                                     const struct setting *setting)
 {

@@ -15,10 +15,10 @@
 //         ranks_run(setting, body, NULL);
 //     }
 //
-// What a rank checks goes through the RANK_ macros: cmocka's own assertions are for the test's
-// thread. The first check that fails aborts the session of its rank, which releases the others, and
-// is what the test reports. A world that does not end in time prints where each rank is, and ends
-// the program.
+// Checks of a rank go through the RANK_ macros: cmocka's own assertions are for the test's thread.
+// The first check that fails aborts the session of its rank, which releases the others, and is what
+// the test reports. A world that does not end in time prints where each rank is, and ends the
+// program.
 
 #ifndef LOCKSTEP_TESTS_CLUSTER_H
 #define LOCKSTEP_TESTS_CLUSTER_H
@@ -39,7 +39,7 @@
 // ---- What a test is stamped over ---------------------------------------------------------------
 
 struct setting {
-    const char *name; // Of the transport: "loopback", "torn_7", "tcp", "shared".
+    const char *name; // Name of the transport: "loopback", "torn_7", "tcp", "shared".
     lockstep_transport_kind transport;
     uint32_t torn_bytes;
     // Ranks say that they are on so many hosts, evenly spread, and at most one each; 0: on this
@@ -70,11 +70,11 @@ struct stamp {
     const uint32_t *worlds; // Ends with 0. NULL: 2 and 3.
 };
 
-// Runs every stamp over all transports and its worlds as one cmocka group; what main returns.
-// With LOCKSTEP_TEST_ALGORITHMS=all also over every algorithm, asked for by name, and over worlds
-// with devices: staged (one rank of the world has one), mixed (two of four), nccl (all).
-// What is stamped there in any case, and what never, stands in devices.h.
-// LOCKSTEP_TEST_FILTER, a pattern such as "*case_26*tcp*", narrows it.
+// Runs every stamp over all transports and its worlds as one cmocka group; what main returns. With
+// LOCKSTEP_TEST_ALGORITHMS=all also over every algorithm, asked for by name, and over worlds with
+// devices: staged (one rank of the world has one), mixed (two of four), nccl (all). devices.h lists
+// the tests that are stamped there in any case, and those that never are. LOCKSTEP_TEST_FILTER, a
+// pattern such as "*case_26*tcp*", narrows it.
 int stamp_run(const char *group, const struct stamp *stamps, uint32_t count);
 // The same without the torn loopbacks, for what would take too long there.
 int stamp_run_whole(const char *group, const struct stamp *stamps, uint32_t count);
@@ -115,8 +115,8 @@ struct cluster_test {
     bool without_session; // The body opens sessions itself.
 };
 
-// Runs the body on every rank and fails the test if a check failed. What the ranks put into their
-// digests must be equal; that is returned.
+// Runs the body on every rank and fails the test if a check failed. The digests of the ranks must
+// be equal; the digest is returned.
 uint64_t ranks_run(const struct setting *setting, void (*body)(struct rank *rank), void *context);
 uint64_t ranks_run_test(const struct cluster_test *test);
 

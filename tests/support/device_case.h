@@ -33,7 +33,7 @@ struct device_case {
     uint64_t *used; // The bits of the units for which header says more than 0.
 };
 
-// What a case is made of.
+// The ingredients of a case.
 struct device_draw {
     uint64_t seed; // Not 0.
     enum dtype dtype;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What CUDA's compiler knows by itself, as far as worker/device/kernels.cu uses it. One thread.
+// Names that CUDA's compiler knows by itself, as far as worker/device/kernels.cu uses them. One
+// thread.
 
 #include "tests/support/device_emulation.h"
 

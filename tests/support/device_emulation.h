@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // worker/device/kernels.cu itself, compiled for the host and run by one thread: block after block,
-// thread after thread. That is what a device does with it as far as results go, because its threads
-// share nothing but one word, which the first thread of a block writes. It shows that the kernels
-// read and write what they should, where sanitizers look on; it shows nothing of races, of speed,
-// or of what nvcc makes of the source. Not thread-safe.
+// thread after thread. A device gets the same results, because its threads share nothing but one
+// word, which the first thread of a block writes. It shows that the kernels read and write what
+// they should, where sanitizers look on; it shows nothing of races, of speed, or of what nvcc makes
+// of the source. Not thread-safe.
 
 #ifndef TESTS_SUPPORT_DEVICE_EMULATION_H
 #define TESTS_SUPPORT_DEVICE_EMULATION_H
@@ -21,8 +21,8 @@ void emulate_gather(const struct device_gather *gather);
 void emulate_scatter(const struct device_scatter *scatter);
 void emulate_add(const struct device_add *add);
 
-// What emulation needs of who uses it: float16 to float32 and back, as worker/kernels/kernels.h
-// does it.
+// Functions that the user of the emulation provides: float16 to float32 and back, as
+// worker/kernels/kernels.h does it.
 float emulated_half_widen(uint16_t from);
 uint16_t emulated_half_narrow(float from);
 

@@ -3,8 +3,8 @@
 // Trainers whose gradients are made by streams of a device, and whose results are read by another
 // one. The host never waits between: whoever does not wait on the device reads what was there
 // before. The devices are fakes (tests/fake_gpu) that begin an operation as late as they may, so a
-// wait that is missing shows each time, and whose memory faults when the host touches it. Of each
-// world some ranks compute on the host. One module of float32, "net", for tests of the public
+// wait that is missing shows each time, and whose memory faults when the host touches it. Some
+// ranks of each world compute on the host. One module of float32, "net", for tests of the public
 // functions.
 
 #ifndef LOCKSTEP_TESTS_DEVICE_TRAINER_H
@@ -25,11 +25,12 @@ struct device_trainer {
     void *reads;
     char names[DEVICE_PARAMETERS][8];
     float *data[DEVICE_PARAMETERS];
-    float *gradients[DEVICE_PARAMETERS]; // Of the device, or of the host.
+    float *gradients[DEVICE_PARAMETERS]; // Gradients on the device, or on the host.
     float *buffer;
-    float *made[DEVICE_PARAMETERS]; // Of the host: what is copied to gradients, late.
+    // In host memory: the values that are copied to gradients, late.
+    float *made[DEVICE_PARAMETERS];
     float *made_buffer;
-    float *result; // Of the host; of the largest.
+    float *result; // In host memory; as large as the largest parameter.
     lockstep_module *module;
 };
 
@@ -69,7 +70,8 @@ void device_trainer_put(struct rank *rank, const struct device_trainer *trainer,
 // Both, with known numbers.
 void device_trainer_make(struct rank *rank, const struct device_trainer *trainer,
                          uint32_t parameter, uint64_t step, float *to, void *stream);
-// What the stream that reads results finds, until the next look. It adds nothing to digests.
+// The results as the reading stream finds them, valid until the next look. It adds nothing to
+// digests.
 const float *device_trainer_look(struct rank *rank, const struct device_trainer *trainer,
                                  uint32_t parameter, const float *from);
 // It finds the known mean.
@@ -81,7 +83,7 @@ void *device_fake(const char *name);
 // Fails the test when the fake has been misused, or something was not given back.
 void device_expect_nothing_is_left(void);
 
-#define DEVICE_STORIES 8 // Of one program, at most.
+#define DEVICE_STORIES 8 // Stories of one program, at most.
 
 struct device_story {
     const char *name; // "case_45_results_are_there"

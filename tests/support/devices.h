@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which stamped tests run in worlds with devices (cluster.h). All of them could, and do with
+// The stamped tests that run in worlds with devices (cluster.h). All of them could, and do with
 // LOCKSTEP_TEST_ALGORITHMS=all, but for those that are of what devices do not have. A few do
 // always: those whose cases take other ways there.
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The HTTP side without a coordinator: a thread stands in for the core, makes pictures of one job
-// when the board asks, and answers for its workers. Of tests and of a fuzzer.
+// when the board asks, and answers for its workers. It is for tests and a fuzzer.
 
 #ifndef LOCKSTEP_TESTS_HTTP_FIXTURE_H
 #define LOCKSTEP_TESTS_HTTP_FIXTURE_H

@@ -155,7 +155,7 @@ void trainer_fill_noise(struct trained_module *module, uint32_t rank, uint64_t s
     }
 }
 
-// What the element should be: one exact sum, one division in its dtype.
+// The correct value of the element: one exact sum, one division in its dtype.
 static double trainer_mean(const struct rank *rank, const struct trained_module *module,
                            uint64_t step, uint32_t parameter, uint64_t element,
                            const uint64_t *weights)

@@ -20,7 +20,7 @@ struct trained_module;
 
 struct module_shape {
     const char *name;
-    uint32_t count; // Parameters, named p0, p1, ...
+    uint32_t count; // Parameters, named p0, p1 and so on.
     const uint64_t *elements; // [count]
     const lockstep_dtype *dtypes; // [count]; NULL: all float32.
     bool scattered; // Gradients do not lie side by side.

@@ -29,7 +29,7 @@ def check_ranks():
     version, cells = samples.read_ranks([read(HERE, f"rank.{rank}.jsonl") for rank in (0, 1)])
     assert version == "Peer 1.0"
     assert len(cells) == 1, cells
-    # Of samples the slowest rank: 90, 120, 110, 140.
+    # The slowest rank of each sample: 90, 120, 110, 140.
     assert cells[0] == {"bytes": 4, "cold": False, "iterations": 40, "batch": 10, "mean_ns": 110.0,
                         "p50_ns": 115.0, "p99_ns": 140.0 - 0.03 * 20, "cpu_ns": 75.0}, cells[0]
 
@@ -45,7 +45,7 @@ def check_figures():
     assert abs(high - 5 - 2.262 / math.sqrt(10)) < 0.005
     overlap = samples.overlap_of({"compute": [100.0] * 3, "communication": [40.0] * 3,
                                   "step": [110.0] * 3}, 0.2)
-    # Of 40 only 20 could be hidden, and 30 were: computing was slower alone.
+    # Only 20 of 40 could be hidden, and 30 were: computing was slower alone.
     assert overlap["exposed_us"] == 10 and overlap["hideable_us"] == 20
     assert overlap["hidden_of_hideable"] == 1.5 and math.isclose(overlap["added_share_upper"], 0.1)
     ranks = [{"step": [1, 5]}, {"step": [2, 4]}]

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which process of a job this is, from tables of variables: each launcher alone, launchers inside
-// others, variables that contradict each other; and names that are misspelt.
+// Launchers: which process of a job this is, read from tables of variables. The tables have each
+// launcher alone, launchers inside others, variables that contradict each other, and misspelt
+// names.
 
 #include "base/launcher.h"
 #include "base/variables.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the names of certificates allow, and what only looks like them.
+// Names of certificates: what they allow, and names that only look like them.
 
 #include "base/tls_names.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the tool takes from an address that people paste: where to ask, and the token.
+// Addresses that people paste: the tool takes from them where to ask, and the token.
 
 #include "cli/ask/http.h"
 

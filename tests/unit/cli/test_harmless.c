@@ -135,7 +135,7 @@ static void json_shows_no_harm(void **state)
     assert_string_equal(shown, "{\"v\":\"a\\u202eb\"}");
 }
 
-// Of any server, also one that escapes nothing.
+// Shows text of any server, also of one that escapes nothing.
 static void in_the_tool(const char *said, char *shown, size_t bytes)
 {
     char value[64];

@@ -20,9 +20,9 @@ enum {
 };
 
 struct fleet_rank {
-    struct up_heartbeat beat; // What it says; place.api_ms is filled in.
+    struct up_heartbeat beat; // The heartbeat that it sends; place.api_ms is filled in.
     uint64_t api_at_ms; // When its trainer called or left the library last.
-    uint64_t next_ms; // Of its heartbeats.
+    uint64_t next_ms; // Time of its next heartbeat.
     uint32_t received; // Messages answered.
     bool silent; // Says nothing.
     bool mute; // Answers nothing.
@@ -62,7 +62,8 @@ void fleet_expect_culprit(const struct fleet *fleet, uint32_t rank, enum stall_k
 // Its sentence has this piece.
 void fleet_expect_says(const struct fleet *fleet, const char *piece);
 bool fleet_is_stalled(const struct fleet *fleet); // One goes on.
-uint32_t fleet_stalls(const struct fleet *fleet); // That there were, at most those that are kept.
+// Number of stalls so far, at most those that are kept.
+uint32_t fleet_stalls(const struct fleet *fleet);
 struct worker_view fleet_worker(const struct fleet *fleet, uint32_t rank);
 
 #endif

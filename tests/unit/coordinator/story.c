@@ -82,7 +82,7 @@ void story_begin(struct story *story)
     memset(story, 0, sizeof(*story));
     story->memory = malloc(coordinator_bytes());
     assert_non_null(story->memory);
-    // What the core does not write itself must not matter.
+    // Bytes that the core does not write itself must not matter.
     memset(story->memory, 0xa5, coordinator_bytes());
     story->trace = malloc(STORY_TRACE_BYTES);
     assert_non_null(story->trace);

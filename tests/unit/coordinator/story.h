@@ -28,12 +28,12 @@ struct story {
     uint64_t now_ms;
     bool logging; // Log lines are part of the trace.
     bool quiet; // No trace at all: for large worlds.
-    bool zero_defer; // What ranks say of their waits in lockstep_start.
+    bool zero_defer; // The ranks' order policy, as they say it in lockstep_start.
     char *trace;
     size_t used;
     uint32_t secrets;
 
-    // Of each stream, by number.
+    // State of each stream, by number.
     bool known[STORY_PEERS]; // It has said something and was not closed.
     bool closed[STORY_PEERS]; // By the core.
     struct generation_id generation[STORY_PEERS];

@@ -116,7 +116,7 @@ static void a_rank_computes(void **state)
                 "in the same order on every rank");
 }
 
-// Whoever waits for a rank that is nowhere to be seen waits for that one.
+// A rank that waits for a rank of which nothing was heard waits for that one.
 static void nobody_is_condemned(void **state)
 {
     struct story *story = *state;
@@ -197,7 +197,7 @@ static void too_many_keys(void **state)
 }
 
 // A circle of more keys than there is room for is not found: the wait of a rank that is left out
-// holds up the others of the circle. That is a stall, which names what ranks wait for.
+// holds up the others of the circle. The job stalls, and the stall names what ranks wait for.
 static void a_circle_beyond_all_keys(void **state)
 {
     struct story *story = *state;
@@ -226,8 +226,8 @@ static void a_circle_beyond_all_keys(void **state)
 
 struct act {
     uint32_t thing;
-    bool begins; // It is done, ...
-    bool waits; // ... and waited for.
+    bool begins; // True if the collective is begun.
+    bool waits; // True if the rank waits for it.
 };
 
 struct actor {

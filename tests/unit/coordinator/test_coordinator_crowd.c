@@ -25,7 +25,7 @@ static struct {
     coordinator_peer peer; // The latest.
     unsigned welcomed;
     unsigned refused;
-    char text[LOCKSTEP_TEXT_BYTES]; // Of the latest refusal.
+    char text[LOCKSTEP_TEXT_BYTES]; // Text of the latest refusal.
 } story;
 
 static void act(void *context, const struct coordinator_action *action)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GPUs of a world: who is told of them, and the worlds that do not form because of them. Whoever is
-// turned away is told the same sentence as all others.
+// GPUs of a world: who is told of them, and the worlds that do not form because of them. All
+// workers that are refused get the same sentence.
 
 #include "tests/unit/coordinator/story.h"
 
@@ -146,7 +146,8 @@ static void test_one_gpu_needs_no_nccl(void **state)
     story_expect_piece(story, "2 < generation 1: rank 1 of 2, local 0 of 1, peers 0@w1, gpus 0\n");
 }
 
-// It comes all the same, so that the others learn of it at once. That comes before other faults.
+// It comes all the same, so that the others learn of it at once. This fault comes before other
+// faults.
 static void test_a_gpu_that_cannot_be_used(void **state)
 {
     struct story *story = *state;
@@ -225,7 +226,7 @@ static void test_workers_without_a_gpu_share_none(void **state)
 {
     struct story *story = *state;
     struct up_hello hello = story_hello("j", 2, "a");
-    hello.gpu.uuid.bytes[0] = 9; // Of a GPU that it does not have.
+    hello.gpu.uuid.bytes[0] = 9; // The uuid of a GPU that it does not have.
     story_say_hello(story, 1, &hello);
     story_say_hello(story, 2, &hello);
     assert_int_equal(story->last[2].kind, DOWN_GENERATION);

@@ -215,7 +215,7 @@ struct fuzz {
     uint64_t random;
     uint32_t next_peer;
     uint32_t peers[FUZZ_STREAMS]; // 0: none.
-    // What a stream believes: the present step, what it has said in it, and before it.
+    // The present step by the stream's account, what the stream has sent in it, and before it.
     uint64_t steps[FUZZ_STREAMS];
     bool linked[FUZZ_STREAMS];
     bool started[FUZZ_STREAMS];
@@ -301,7 +301,7 @@ static void draw_layout(struct fuzz *fuzz, struct layout_part *part, uint32_t mo
     }
 }
 
-// What a worker would say at this point, or anything.
+// A message that a worker could send at this point, or any message.
 static enum up_kind draw_kind(struct fuzz *fuzz, uint32_t place)
 {
     static const enum up_kind learning[] = {UP_READY, UP_READY, UP_READY, UP_READY,
@@ -519,7 +519,7 @@ static void draw_message(struct fuzz *fuzz, uint32_t place, struct up_message *m
     }
 }
 
-// What the core said to a stream since the last event, as far as it can be wrong.
+// Checks what the core sent to a stream since the last event, as far as it can be wrong.
 static void fuzz_check_peer(struct fuzz *fuzz, uint32_t place)
 {
     const struct story *story = &fuzz->story;

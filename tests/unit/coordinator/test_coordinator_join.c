@@ -207,8 +207,8 @@ static void test_all_of_a_world_hear_the_same(void **state)
                               "10.0 s, and 2 waited to the end;");
 }
 
-// Whoever opens again while some have not closed comes later; whoever comes to a job that goes on
-// does not belong to it.
+// A worker that opens again while some have not closed is admitted later. A worker that comes to a
+// job that goes on does not belong to it.
 static void test_a_world_that_is_ending_is_waited_for(void **state)
 {
     struct story *story = *state;

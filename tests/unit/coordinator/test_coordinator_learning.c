@@ -562,7 +562,7 @@ static void test_a_swap_is_granted_when_nobody_can_go_on(void **state)
     story_expect(story, "1 > ready step 1 slot 1#0.0\n"
                         "1 < grant step 1 slot 1#0.0\n"
                         "2 < grant step 1 slot 1#0.0\n");
-    // What was given up is not granted again by the end of the step.
+    // A grant that was given up is not repeated at the end of the step.
     story_layout(story, 1, 0, one_bucket, 4);
     story_layout(story, 1, 1, one_bucket, 4);
     story_step_end(story, 1, 1);

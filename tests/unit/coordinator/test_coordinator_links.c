@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who shares a host, and what all ranks are told when their links stand.
+// Hosts: the ranks that share one, and what all ranks are told when their links stand.
 
 #include "protos/codec.h"
 #include "protos/codec_down.h"
@@ -119,7 +119,7 @@ static void test_a_host_with_too_many_ranks_shares_in_groups(void **state)
                "can share memory: they share it in 2 groups of at most 10\"");
 }
 
-// Whatever their number, groups are as large as each other, or have one rank more.
+// Groups are of the same size, or have one rank more, for any number of ranks.
 static void test_groups_are_of_one_size(void **state)
 {
     struct story *story = *state;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the coordinator knows of a job that does move: step times, who lags behind, and whom the
-// others always wait for; and the log of a job.
+// Facts about a job that does move: step times, stragglers, and the rank that the others always
+// wait for; and the log of a job.
 
 #include "coordinator/culprit.h"
 #include "coordinator/journal.h"

@@ -122,7 +122,7 @@ static void no_form(void **state)
     expect_halt(story, one);
 }
 
-// What was known first is the verdict: ranks end because of it.
+// The first known failure is the verdict: ranks end because of it.
 static void a_rank_is_lost_meanwhile(void **state)
 {
     struct story *story = *state;

@@ -271,7 +271,7 @@ static void test_the_caller_of_the_library_is_named(void **state)
     fleet_expect_says(&fleet, "; it is in checkpoint (trainer+0x4); 1 rank waits");
 }
 
-// What every thread that waits is in is passed by, whoever has put it there.
+// The report skips frames that every waiting thread has, whatever library they are from.
 static void test_frames_of_libraries_are_passed_by(void **state)
 {
     static const struct stack_frame frames[] = {
@@ -545,7 +545,7 @@ static void test_learning_steps_are_first_steps(void **state)
     assert_int_equal(fleet_worker(&fleet, 1).bound_ms, 10 * FLOOR);
 }
 
-// What one rank found usual counts for another one of its class at the same place.
+// A bound that one rank has learned counts for other ranks of its class at the same place.
 static void test_bounds_are_learned_for_a_class_of_devices(void **state)
 {
     (void)state;

@@ -26,7 +26,7 @@ enum phase {
 
 struct trainer {
     enum phase phase;
-    uint64_t until_ms; // Of a phase but the last.
+    uint64_t until_ms; // End of the phase; the last phase has none.
     uint64_t longest_us; // Outside, of those that were not declared.
     bool stuck;
     bool late; // Its next heartbeat is.

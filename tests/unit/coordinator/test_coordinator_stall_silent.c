@@ -89,7 +89,8 @@ static void test_a_rank_that_freezes_before_its_first_heartbeat_is_named(void **
     fleet.ranks[1].silent = true;
     fleet_pass(&fleet, 5000);
     fleet_expect_culprit(&fleet, 1, STALL_FROZEN);
-    assert_int_equal(fleet_stall(&fleet)->step, 11); // Of those that are heard of.
+    // The lowest step of the ranks that are heard of.
+    assert_int_equal(fleet_stall(&fleet)->step, 11);
 }
 
 static void test_late_heartbeats_of_a_job_that_moves_are_no_stall(void **state)
@@ -442,7 +443,7 @@ static void test_ranks_that_only_wait_are_not_blamed(void **state)
         "has given its part. Compare what they do: lockstep stacks 0, lockstep stacks 2.");
 }
 
-// Whose floor is lower than the time between two heartbeats.
+// A job whose floor is lower than the time between two heartbeats.
 static void test_between_two_heartbeats_nothing_has_to_move(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What stall sentences may claim: a link is blamed only for bytes that a sender holds, what is
-// excused is excused for some time only, and what is said of a silent rank is what others prove.
+// Claims of stall sentences: a link is blamed only for bytes that a sender holds, an excuse holds
+// for some time only, and a sentence about a silent rank says what others prove.
 
 #include "tests/unit/coordinator/fleet_case.h"
 

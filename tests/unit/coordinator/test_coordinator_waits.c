@@ -334,7 +334,8 @@ static void test_positions_without_a_call_are_numbers(void **state)
                                "plan; ");
 }
 
-// Of 17 lacks 16 have names. What comes behind the last name may be another call.
+// The message has names for 16 of 17 missing calls. What comes behind the last name may be another
+// call.
 static void test_only_calls_that_are_named_are_named(void **state)
 {
     struct up_message message = report(7, "Z", "ABCDEFGHIJKLMNOP");

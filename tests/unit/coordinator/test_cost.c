@@ -63,7 +63,7 @@ static void a_gigabit(void **state)
     assert_true(halving < 0.8 * ring);
 }
 
-// Of two ranks a ring and halving do the same, and doubling sends as much in one round.
+// With two ranks a ring and halving do the same, and doubling sends as much in one round.
 static void two_ranks(void **state)
 {
     (void)state;
@@ -102,7 +102,7 @@ static double least(uint32_t world, uint64_t latency_ns, uint64_t bytes_per_s, u
     return best;
 }
 
-// Whatever is measured: below the clamp the algorithm chosen is the cheapest one, and thresholds
+// For any measured costs the chosen algorithm is the cheapest one below the clamp, and thresholds
 // are in order.
 static void thresholds_are_where_costs_cross(void **state)
 {
@@ -165,7 +165,8 @@ static void placed(const uint32_t *host_of, uint32_t world, uint32_t hosts, doub
     assert_true(placement.doubling == doubling && placement.halving == halving);
 }
 
-// What the first exchange, which is half of what halving sends, does not send over a link.
+// Bytes that the first exchange does not send over a link. The first exchange is half of what
+// halving sends.
 static void what_crosses_a_link(void **state)
 {
     (void)state;

@@ -520,7 +520,7 @@ static uint64_t random_word(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-// Of any magnitude: as many small numbers as large ones.
+// A random number of any magnitude: as many small numbers as large ones.
 static uint64_t random_number(uint64_t *state)
 {
     const uint64_t value = random_word(state);
@@ -1171,7 +1171,7 @@ static void assert_messages_equal(const struct direction *direction, int kind,
     }
 }
 
-// What decodes obeys every bound, so it encodes, and comes back equal.
+// A decoded message obeys every bound, so it encodes, and comes back equal.
 static void assert_encodes_again(const struct direction *direction,
                                  const union any_message *message)
 {
@@ -1475,7 +1475,7 @@ static const struct poke pokes[] = {
     POKE_TEXT(down, DOWN_REFUSED, u.refused.text),
     POKE(down, DOWN_GENERATION, u.generation_start.world_size, LOCKSTEP_MAX_WORLD + 1,
          CODEC_INVALID),
-    POKE(down, DOWN_GENERATION, u.generation_start.world_size, 4, CODEC_INVALID), // Of rank 3.
+    POKE(down, DOWN_GENERATION, u.generation_start.world_size, 4, CODEC_INVALID), // The rank is 3.
     POKE(down, DOWN_GENERATION, u.generation_start.world_size, 0, CODEC_INVALID),
     POKE(down, DOWN_GENERATION, u.generation_start.rank, 3, CODEC_INVALID),
     POKE(down, DOWN_GENERATION, u.generation_start.rank, 2, CODEC_INVALID),
@@ -1833,9 +1833,10 @@ static const struct append appends[] = {
     {&down, DOWN_GENERATION, 8, 3, NUMBER, 2, 1, CODEC_INVALID}, // None is left for the other host.
     {&down, DOWN_GENERATION, 8, 3, NUMBER, 1, 1, CODEC_INVALID}, // A mate that is there already.
     {&down, DOWN_GENERATION, 8, 2, NUMBER, 4, 1, CODEC_INVALID},
-    {&down, DOWN_GENERATION, 8, 8, NUMBER, 4, 1, CODEC_INVALID}, // Of no mate.
+    {&down, DOWN_GENERATION, 8, 8, NUMBER, 4, 1, CODEC_INVALID}, // An entry for no mate.
     {&down, DOWN_GENERATION, 8, 9, NUMBER, 4, 1, CODEC_INVALID}, // The same.
-    {&down, DOWN_GENERATION, 9, 0, FIXED, 0, 1, CODEC_INVALID}, // Of ranks that there are not.
+    // An entry for ranks that do not exist.
+    {&down, DOWN_GENERATION, 9, 0, FIXED, 0, 1, CODEC_INVALID},
     {&down, DOWN_GENERATION, 9, 0, FIXED, 0, LOCKSTEP_RANK_WORDS, CODEC_TOO_LONG},
     {&down, DOWN_MANIFEST_REQUEST, 2, 0, NUMBER, LOCKSTEP_MANIFEST_PART + 1, 1, CODEC_INVALID},
     {&down, DOWN_GRANT, 2, 3, NUMBER, LOCKSTEP_MAX_BUCKETS, 1, CODEC_INVALID},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which algorithm a collective travels with: the rule, over worlds, sizes and wishes.
+// The rule that chooses the algorithm of a collective, over worlds, sizes and wishes.
 
 #include "protos/tuning.h"
 
@@ -15,7 +15,7 @@
 #define MEDIUM 65536
 #define LARGE (1 << 20)
 
-// What is not built yet falls back to the ring.
+// An algorithm that is not built yet falls back to the ring.
 #define PAIR(algorithm) (TUNING_HAS_PAIR ? (algorithm) : ALGORITHM_RING)
 #define SHARED (TUNING_HAS_SHARED ? ALGORITHM_SHARED : ALGORITHM_RING)
 #define TWO_LEVEL (TUNING_HAS_TWO_LEVEL ? ALGORITHM_TWO_LEVEL : ALGORITHM_RING)

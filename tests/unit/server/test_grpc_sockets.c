@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What comes to gRPC's sockets before gRPC has it: bytes of a connection in one turn, and who may
-// connect to a path. The functions are called as gRPC calls them, by their names in libc.
+// Checks on gRPC's sockets before gRPC has them: bytes of a connection in one turn, and users that
+// may connect to a path. The functions are called as gRPC calls them, by their names in libc.
 
 #include "server/rpc/sockets.h"
 

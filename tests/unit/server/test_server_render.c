@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the API says of a job that stands still, and its metrics: a snapshot in, text out.
+// The API's answer about a job that stands still, and its metrics: a snapshot in, text out.
 
 #include "server/render/metrics.h"
 #include "server/render/render.h"
@@ -38,7 +38,7 @@ static void fill_worker(uint32_t rank)
     snprintf(worker->device, sizeof(worker->device), "%s", rank < 6 ? "cpu" : "gpu");
     worker->step = 1832;
     worker->heartbeat_age_ms = 300;
-    worker->straggler_permille = rank * 7 % 11; // Of ranks 0 and 11 none.
+    worker->straggler_permille = rank * 7 % 11; // Ranks 0 and 11 have none.
     worker->place = (struct place){.position = 3, .count = 12, .waits = true, .inside = true};
     worker->place.api = API_STEP_END;
     worker->place.module = LOCKSTEP_MAX_MODULES;
@@ -323,7 +323,8 @@ static void timeline_has_lanes(void **state)
         {.time_ns = 3000000, .step = 5, .kind = TRACE_LAUNCH, .bucket = 1, .value = 64},
         {.time_ns = 4000000, .step = 5, .kind = TRACE_FINAL, .bucket = 0},
         {.time_ns = 5000000, .step = 5, .kind = TRACE_STEP_END},
-        {.time_ns = 6000000, .step = 9, .kind = TRACE_SETTLED}, // Of a step that was never seen.
+        // An event of a step that was never seen.
+        {.time_ns = 6000000, .step = 9, .kind = TRACE_SETTLED},
     };
     const struct archived archived = {.who = {.job = "run \"1\"", .rank = 3, .host = "h"},
                                       .events_ms = 100,

@@ -20,7 +20,7 @@
 // The invented streams.
 struct streams {
     char trace[4096];
-    struct down_message last; // What was sent last.
+    struct down_message last; // The message that was sent last.
     uint32_t standing;
     bool serving;
     bool stopped;
@@ -227,7 +227,7 @@ static void picture_is_made_when_asked(void **state)
     take_turn(NULL);
     snapshot_end(&board);
     const struct snapshot *snapshot = snapshot_read(&board, &answered);
-    assert_false(answered); // What was made before the question is no answer to it, but shown.
+    assert_false(answered); // A stack from before the question is shown, but is no answer to it.
     assert_non_null(snapshot);
     assert_int_equal(snapshot->job_count, 1);
     assert_string_equal(snapshot->jobs[0].view.name, "job");

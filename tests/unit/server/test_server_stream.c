@@ -227,7 +227,8 @@ static void deaf_client_is_dropped(void **state)
     expect_metric("event_streams_skipped_total 0\n", false);
     expect_metric("event_streams 1\n", true);
     expect(other, "event: state", 1);
-    while (read_until(deaf, "\1never\1", 1)) // What had been sent is there, and then the end.
+    // The reader gets the bytes that had been sent, and then the end.
+    while (read_until(deaf, "\1never\1", 1))
         ;
     close(deaf);
     close(other);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a client that has proven nothing can make OpenSSL take: a server, and the first bytes of
-// messages that a stranger sends it.
+// Memory that a client without proof of membership can make OpenSSL take: a server, and the first
+// bytes of messages that a stranger sends it.
 
 #include "server/http/tls_limits.h"
 
@@ -17,10 +17,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define RECORD_BYTES 5 // Of its header.
+#define RECORD_BYTES 5 // Size of a record's header.
 #define MESSAGE_BYTES 4 // The same of a message.
 
-// What tls_limits_set returned at the start, and in a process that had used OpenSSL before.
+// Results of tls_limits_set at the start, and in a process that had used OpenSSL before.
 static int limited;
 static int limited_late;
 
@@ -78,7 +78,7 @@ static void long_hellos_are_refused(void **state)
     assert_int_equal(hear_hello_of(131000), SSL_ERROR_SSL);
 }
 
-// Of every connection in the process, whoever makes it.
+// The bounds hold for every connection in the process.
 static void certificates_and_records_have_a_bound(void **state)
 {
     (void)state;

@@ -37,7 +37,7 @@ int rank_comm_open(struct rank *rank); // The state it came to.
 
 int rank_error(const struct rank *rank); // ncclCommGetAsyncError
 int rank_settle(const struct rank *rank); // The same, when it is no longer in progress.
-int rank_launched(const struct rank *rank, int result); // Of a call: what it came to.
+int rank_launched(const struct rank *rank, int result); // The result of a launch by this rank.
 int rank_all_reduce(const struct rank *rank, size_t count); // float32, from in to out
 bool rank_stands(const struct rank *rank); // Its stream is not done, and will not be soon.
 

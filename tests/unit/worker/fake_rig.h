@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What tests of the fake GPUs share: the libraries through the library's fences, and a device with
-// streams, kernels and memory. Of the test's thread, but for what the fakes allow to any.
+// Shared by tests of the fake GPUs: the foreign libraries through the library's fences, and a
+// device with streams, kernels and memory. Of the test's thread, but for what the fakes allow to
+// any.
 #ifndef TESTS_UNIT_WORKER_FAKE_RIG_H
 #define TESTS_UNIT_WORKER_FAKE_RIG_H
 

@@ -28,8 +28,8 @@ template <class T> constexpr bool is_function_pointer =
 
 template <class Ours, class Theirs> struct alike;
 
-// What a pointer leads to: the same, something opaque on either side, or structures, whose layouts
-// are compared below.
+// Targets of pointers: the same, something opaque on either side, or structures, whose layouts are
+// compared below.
 template <class Ours, class Theirs> constexpr bool alike_behind_pointer()
 {
     if constexpr (std::is_const_v<Ours> != std::is_const_v<Theirs>)
@@ -98,8 +98,8 @@ static_assert(!alike<int(float *), int(double *)>::value);
 #define TEXT(name) #name
 #define NAME_IN_HEADER(name) TEXT(name)
 
-// The header renames functions to their newest version. Which we are not to miss, but for this one:
-// newer than the oldest driver, and it does the same.
+// The header renames functions to their newest version. Our names must be the newest, with one
+// exception: its newest version is newer than the oldest driver, and does the same.
 constexpr bool newest(std::string_view symbol, std::string_view in_header)
 {
     return symbol == in_header || symbol == "cuEventElapsedTime";

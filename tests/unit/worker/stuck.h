@@ -22,7 +22,7 @@ struct stuck {
     int pipe[2];
     sem_t sem;
     _Atomic(uint64_t) deaf_until_ms;
-    int result; // Of the system call, when it has ended.
+    int result; // Result of the system call, when it has ended.
 };
 
 // Off the main thread, where cmocka's assertions cannot be used.

@@ -18,11 +18,12 @@
 
 #define PHASE 77u
 #define OTHER_PHASE 78u
-#define PLAN_HASH 4711u // Of plan 1; of others so much more.
+#define PLAN_HASH 4711u // Hash of plan 1; the hash of plan n is greater by n - 1.
 
 struct tale {
     struct order order;
-    uint32_t buckets[LOCKSTEP_MAX_MODULES]; // Of each module; 1 unless the test says otherwise.
+    // Buckets of each module; 1 unless the test says otherwise.
+    uint32_t buckets[LOCKSTEP_MAX_MODULES];
     char trace[4096];
 };
 

@@ -104,7 +104,7 @@ static void test_gaps_are_filled(void **state)
     assert_int_equal(count_mappings(), 0);
 }
 
-// What is allocated follows what is asked for.
+// The allocated memory grows with the requests.
 static void test_growth(void **state)
 {
     struct regions *regions = regions_open();

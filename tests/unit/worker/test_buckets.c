@@ -406,7 +406,7 @@ static void test_words_that_mix_places(void **state)
            "bucket 0 has parameter 1 of float32 on devices beside parameter 0 of float32");
 }
 
-// Whatever random words decode to is encoded to the same words again.
+// Random words that decode are encoded to the same words again.
 static void test_random_words(void **state)
 {
     uint32_t accepted = 0;
@@ -425,7 +425,7 @@ static void test_random_words(void **state)
     assert_true(accepted > 0);
 }
 
-// Of `count` equal gradients that travel `times` times in a step, in the default caps.
+// Slots of `count` equal gradients that travel `times` times in a step, with the default caps.
 static uint64_t default_slots(uint32_t count, uint64_t elements, uint32_t times, uint64_t *cap)
 {
     static struct bucket_parameter parameters[LOCKSTEP_MAX_PARAMETERS];

@@ -25,7 +25,7 @@ struct pipe {
     uint8_t bytes[1 << 20];
     size_t first;
     size_t end;
-    size_t room; // Of one call; 0: nothing is taken.
+    size_t room; // Bytes that one call takes; 0: none.
     bool ended;
 };
 
@@ -202,7 +202,7 @@ static void another_key_does_not_meet(void **state)
     assert_int_equal(numbers[0], EBADMSG);
     assert_int_equal(numbers[1], EBADMSG);
     couple_free(couple);
-    // What a client says is sent back to it, or said by another one.
+    // A message of the client is sent back to it, or is sent by another client.
     couple = couple_make(7, 7, true);
     couple_meet(couple, statuses, numbers);
     assert_int_equal(statuses[0], -1);

@@ -3,8 +3,8 @@
 // The source of the kernels, run by the host (device_emulation.h), against their references: every
 // pair of dtypes, pieces and packed memory at every alignment, sizes round those of units, warps
 // and tiles. Under AddressSanitizer this also shows that nothing beside a piece is read, under the
-// one for undefined behaviour that no vector is loaded or stored where it may not lie. What only a
-// device can show is in tests/gpu/.
+// one for undefined behaviour that no vector is loaded or stored where it may not lie. tests/gpu/
+// has checks that only a device can make.
 
 #include "tests/support/device_case.h"
 #include "tests/support/device_emulation.h"

@@ -243,7 +243,7 @@ static void test_packs_and_finishes_every_pair(void **state)
     }
 }
 
-// What n ranks have packed, added up and finished is what many sources at once give, where nothing
+// Packing, adding up and finishing on n ranks gives the same as many sources at once, where nothing
 // is rounded in between.
 static void test_a_mean_is_that_of_the_kernels(void **state)
 {
@@ -550,7 +550,7 @@ static void test_finds_kernels_by_name(void **state)
 
 // ---- tables -------------------------------------------------------------------------------------
 
-// What is said of an element, found by counting.
+// Facts about an element, found by counting.
 struct said {
     const void *in;
     void *out;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which way collectives on devices go: by the world, by where this rank's memory is, and by what is
-// computed.
+// The way of collectives on devices. It depends on the world, on where this rank's memory is, and
+// on the computation.
 
 #include "worker/transport/device/device_flow.h"
 #include "worker/transport/device/devices.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What lockstep_devices_find and lockstep_device_describe say of a machine without a driver, with
-// fake GPUs, with GPUs that cannot be used; and of structures of other versions.
+// lockstep_devices_find and lockstep_device_describe on a machine without a driver, with fake GPUs,
+// and with GPUs that cannot be used; and with structures of other versions.
 
 #include "tests/support/fake_gpu.h"
 #include "worker/device/cuda.h"

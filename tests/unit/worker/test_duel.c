@@ -58,7 +58,7 @@ static void begins_at_once(void **state)
         assert_int_equal(duel_give(&duel, 5, &way), i + 1);
         assert_int_equal(way, i < DUEL_TASKS ? 0 : 1);
     }
-    // What comes before all are heard is of no interest.
+    // Results before all ranks are heard do not count.
     assert_int_equal(duel_give(&duel, 5, &way), DUEL_NONE);
     assert_int_equal(way, 0);
 }
@@ -93,7 +93,7 @@ static void faster_is_chosen(void **state)
         // The first of each row finds the caches of the other way.
         {{1000, 9000, 9000, 9000, 8000, 8000, 8000, 8000}, 1000, 1},
         {{9000, 9000, 9000, 9000, 1000, 9000, 9000, 9000}, 1000, 0},
-        // What disturbs one task of a row does not matter.
+        // A disturbance of one task in a row does not matter.
         {{9000, 90000, 9000, 9000, 5000, 70000, 5000, 80000}, 1000, 1},
         {{9000, 90000, 90000, 5000, 7000, 7000, 7000, 7000}, 1000, 0},
         // Nothing to do says nothing.

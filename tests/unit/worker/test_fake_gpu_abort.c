@@ -134,7 +134,8 @@ static void hanging_abort_body(struct rank *rank)
     struct aborting aborting = {.rank = rank};
     struct thread thread;
     ok(rank_comm_open(rank));
-    wait_for_standing(2); // Who is told of the abort while it opens would not come to be open.
+    // A rank that is told of the abort while it opens would not finish opening.
+    wait_for_standing(2);
     if (rank->rank == 0) {
         ok(rank_all_reduce(rank, SMALL));
         assert_true(rank_stands(rank));

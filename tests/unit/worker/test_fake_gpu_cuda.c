@@ -339,7 +339,7 @@ static void count_it(void *argument)
     atomic_fetch_add((_Atomic int *)argument, 1);
 }
 
-// What was queued is dropped; whoever waits is told; other devices do not notice.
+// Queued operations are dropped, threads that wait are told, and other devices do not notice.
 static void test_a_device_is_lost(void **state)
 {
     (void)state;

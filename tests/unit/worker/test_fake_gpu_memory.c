@@ -144,7 +144,7 @@ static void test_copies_are_checked(void **state)
     rig_close(&rig);
 }
 
-// Who changes memory of the host before the copy had its turn, copies what it became.
+// If the host's memory changes before the copy has its turn, the copy has the new bytes.
 static void test_copies_from_the_host_are_late(void **state)
 {
     (void)state;
@@ -236,7 +236,7 @@ static void test_everywhere(void **state)
     ok(cuda->stream_synchronize(rig.a));
     assert_int_equal(mine[RIG_COUNT - 1], NEW);
     assert_int_equal(((uint32_t *)rig.memory)[RIG_COUNT - 1], NEW); // The host reaches it, too.
-    // What was allocated still has an end.
+    // Allocated memory still has bounds.
     ok(rig_fill_at(&rig, rig.a, rig.memory + 4, RIG_COUNT, NEW));
     assert_int_equal(cuda->stream_synchronize(rig.a), CUDA_ILLEGAL_ADDRESS);
     rig_abandon(&rig);
@@ -258,7 +258,7 @@ static void allocate(void *argument)
     ok(cuda->mem_free(memory));
 }
 
-// As reality may. Whoever allocates while a stream waits for him hangs.
+// As reality may. A thread that allocates while a stream waits for that thread hangs.
 static void test_allocating_waits_for_the_device(void **state)
 {
     (void)state;

@@ -73,7 +73,7 @@ static void test_halves_of_a_sum(void **state)
     rank_threads_run(TEST_RANKS, true, parts_body);
 }
 
-// What every 16-bit number plus zero is: itself, but for NaNs and the negative zero.
+// Every 16-bit number plus zero is itself, but for NaNs and the negative zero.
 static void types_body(struct rank *rank)
 {
     static const int types[] = {NCCL_FLOAT16, NCCL_BFLOAT16};
@@ -240,7 +240,7 @@ static void test_two_streams_of_a_communicator(void **state)
 
 // ---- what is refused ----------------------------------------------------------------------------
 
-// What is refused: another device's stream, types that are none, handles that have ended.
+// Refused arguments: another device's stream, types that are none, handles that have ended.
 static void test_misuse(void **state)
 {
     (void)state;

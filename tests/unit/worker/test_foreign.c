@@ -110,7 +110,7 @@ static void test_variable(void **state)
     setenv(VARIABLE, "/nowhere/libm.so.6", 1);
     assert_false(foreign_load(&library, FOREIGN_ANYWHERE, error, sizeof(error)));
     assert_non_null(strstr(error, "cannot load /nowhere/libm.so.6: "));
-    assert_null(strstr(error, "trees")); // Who named the file needs no advice.
+    assert_null(strstr(error, "trees")); // A user who named the file needs no advice.
     setenv(VARIABLE, "", 1);
     assert_true(foreign_load(&library, FOREIGN_ANYWHERE, error, sizeof(error)));
     unsetenv(VARIABLE);
@@ -196,7 +196,7 @@ static void test_fences(void **state)
     unsetenv("LOCKSTEP_NCCL_LIBRARY");
 }
 
-// What this machine has. Either way there is an answer, and it is the same one twice.
+// The libraries of this machine. Either way there is an answer, and it is the same one twice.
 static void test_here(void **state)
 {
     (void)state;

@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What worker/device/cuda.h and worker/device/nccl.h declare, against NVIDIA's headers where they are: CUDA_INCLUDE and
-# NCCL_INCLUDE name their directories, else the usual places are looked at. Nothing of it is run.
+# Compares the declarations of worker/device/cuda.h and worker/device/nccl.h with NVIDIA's headers, if the machine has
+# them. CUDA_INCLUDE and NCCL_INCLUDE name their directories; without them the script looks in the usual places.
+# Nothing of it is run.
 set -eu
 root=$(cd "$(dirname "$0")/../../.." && pwd)
 work=$(mktemp -d)

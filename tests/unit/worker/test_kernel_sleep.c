@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a thread sleeps in, in words.
+// The state in which a thread sleeps, in words.
 
 #include "worker/watch/kernel_sleep.h"
 

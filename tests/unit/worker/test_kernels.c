@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every level of the kernels against the slow and obvious loops below: random and hostile values,
-// odd lengths, starts at every element of a vector, and nothing written beyond the end. Of 16-bit
-// floats also every value, and pairs of values from the whole range.
+// odd lengths, starts at every element of a vector, and nothing written beyond the end. For 16-bit
+// floats the tests also take every value, and pairs of values from the whole range.
 
 #include "worker/kernels/kernels.h"
 #include "worker/kernels/table.h"
@@ -124,7 +124,7 @@ static uint16_t obvious_narrow(const struct small_format *format, double value)
     return (uint16_t)((signbit(value) ? 0x8000 : 0) | half);
 }
 
-// Of a float32, also a NaN.
+// Narrows a float32, which may be a NaN.
 static uint16_t obvious_narrow_float(const struct small_format *format, float value)
 {
     uint32_t bits;
@@ -179,7 +179,8 @@ static void obvious_element(enum dtype dtype, enum reduce_op op, unsigned char *
     memcpy(acc, &a, dtype_size(dtype));
 }
 
-// What a loop with a factor does: 'a'dds weighted, 's'cales, 'd'ivides or multiplies by a 'p'ower.
+// The operation of a loop with a factor: 'a'dds weighted, 's'cales, 'd'ivides or multiplies by a
+// 'p'ower.
 struct factor {
     char what;
     uint64_t weight;
@@ -298,7 +299,7 @@ static bool is_nan(enum dtype dtype, const unsigned char *at)
     return isnan(d);
 }
 
-// What is no NaN of 16 bits, or a quiet one.
+// True if the 16-bit value is no NaN, or a quiet one.
 static bool is_quiet(enum dtype dtype, const unsigned char *at)
 {
     const struct small_format *small = small_format(dtype);

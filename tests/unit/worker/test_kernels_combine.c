@@ -32,7 +32,7 @@ enum {
     OFFSET_MAX = 17,
     ELEMENTS = COUNT_MAX + 2 * OFFSET_MAX,
     BYTES = ELEMENTS * 8,
-    DRAWS = 120, // Of each dtype and op, in each level.
+    DRAWS = 120, // Draws for each dtype and op, in each level.
 };
 
 static const enum dtype dtypes[] = {DTYPE_FLOAT32, DTYPE_FLOAT64,  DTYPE_INT32, DTYPE_INT64,
@@ -422,7 +422,7 @@ enum {
 struct scene {
     _Atomic uint64_t rounds;
     _Alignas(64) double gradient[DEATH_COUNT]; // The first source, and the result.
-    double input[DEATH_COUNT]; // What the gradient is before.
+    double input[DEATH_COUNT]; // The gradient before the death.
     double final[DEATH_COUNT];
     double others[DEATH_COUNT]; // All other sources.
 };

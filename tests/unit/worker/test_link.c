@@ -229,8 +229,8 @@ static void bytes_that_nobody_takes(void **state)
     listener->ops->close(listener);
 }
 
-// What a call sends in several vectors, one of them empty, arrives like what is sent in one: around
-// the length up to which TCP copies them together, too.
+// Data that a call sends in several vectors, one of them empty, arrives like data in one vector.
+// The lengths include those around the one up to which TCP copies them together.
 static void vectors_arrive_as_one(void **state)
 {
     const struct kind *kind = *state;
@@ -438,7 +438,7 @@ static void addresses_of_parts(void **state)
         assert_true(link_token(cases[i].address, token) == cases[i].has_token);
         assert_string_equal(token, cases[i].has_token ? digits : "");
     }
-    // What stands behind does not disturb who does not know it.
+    // Further parts behind the address do not disturb a reader that does not know them.
     char error[256] = "";
     char address[LOCKSTEP_ADDRESS_BYTES];
     struct listener *listener = listener_open_tcp("127.0.0.1", 0, 0, error, sizeof(error));
@@ -475,7 +475,7 @@ static void port_ranges(void **state)
     struct listener *same =
         listener_open_tcp("127.0.0.1", (uint16_t)port, (uint16_t)port, error, sizeof(error));
     assert_non_null(same);
-    // Of two ports the second one, when the first one is taken.
+    // Takes the second of two ports when the first one is taken.
     struct listener *next =
         listener_open_tcp("127.0.0.1", (uint16_t)port, UINT16_MAX, error, sizeof(error));
     assert_non_null(next);

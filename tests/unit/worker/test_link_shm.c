@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Links in memory, where they differ from others: who sleeps and who wakes, descriptors, and a peer
-// that writes what it likes into the memory or passes what is none. What all links have in common
-// is in test_link.c.
+// that writes what it likes into the memory or passes what is none. test_link.c has what all links
+// have in common.
 
 #include "worker/link/shm.h"
 #include "worker/link/shm_ring.h"
@@ -188,7 +188,7 @@ static void counts_of_the_writer(void **state)
         atomic_store(&from_puppet(&puppet)->written,
                      counts[i] == SHM_RING_BYTES + 1 ? counts[i] + 4 : counts[i]);
         assert_true(puppet.link->ops->pending(puppet.link));
-        // What was promised comes all the same.
+        // The promised bytes come all the same.
         assert_int_equal(puppet.link->ops->readable(puppet.link), 6);
         assert_int_equal(link_receive(puppet.link, bytes, sizeof(bytes)), 6);
         expect_broken(&puppet);

@@ -225,7 +225,7 @@ static void test_a_loss_takes_effect_at_once_and_ends_everything(void **state)
     free(tale);
 }
 
-// Of a predecessor that has called lockstep_start so often.
+// A header of a predecessor that has called lockstep_start so often.
 static void tale_started_header(struct tale *tale, uint64_t step, uint32_t starts)
 {
     const struct order_plan *plan = order_plan_of(&tale->order, PHASE);
@@ -264,7 +264,7 @@ static void test_starting_again_forgets_plans(void **state)
     order_start_begun(&tale->order);
     assert_null(order_plan_of(&tale->order, PHASE));
     assert_int_equal(tale->order.plan_number, 1); // They are numbered on.
-    tale_started_header(tale, 2, 2); // Of a rank that was verified earlier.
+    tale_started_header(tale, 2, 2); // A header of a rank that was verified earlier.
     tale_expect(tale, "");
     order_step_begun(&tale->order, 2, PHASE, tale->buckets);
     order_step_ended(&tale->order);
@@ -299,7 +299,7 @@ static void test_a_step_of_another_rank_before_start_is_said(void **state)
     free(tale);
 }
 
-// Of a predecessor that waits in the open wave of a step.
+// A header of a predecessor that waits in the open wave of a step.
 static void tale_opening(struct tale *tale, uint64_t step, uint32_t starts)
 {
     order_header_received(&tale->order,
@@ -427,7 +427,7 @@ static void test_steps_go_on_where_they_were_saved(void **state)
     const struct down_halt halt = {.step = 41, .kind = HALT_PHASE, .text = "phases differ"};
     (void)state;
     order_resume(&tale->order, 40);
-    tale_header(tale, 40, PHASE); // Of a step that is over.
+    tale_header(tale, 40, PHASE); // A header of a step that is over.
     tale_header(tale, 41, PHASE);
     order_step_begun(&tale->order, 41, PHASE, tale->buckets);
     tale_expect(tale, "header 41; ");
@@ -560,7 +560,8 @@ static void test_a_loss_names_the_first_step_that_cannot_be_completed(void **sta
     free(tale);
 }
 
-// What this rank has called lost no rank may complete, so its part of the commit wave stays away.
+// No rank may complete a step that this rank has called lost, so this rank's part of the commit
+// wave is not sent.
 static void test_a_step_that_was_called_lost_is_not_committed(void **state)
 {
     struct tale *tale = tale_begin(2);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a wave may say. Ranks that are honest are never refused, in worlds of every size and in
-// every round; and one field that cannot be is refused, for each field.
+// Checks of waves. Ranks that are honest are never refused, in worlds of every size and in every
+// round; and one field that cannot be is refused, for each field.
 
 #include "worker/order/check.h"
 #include "worker/order/order.h"
@@ -188,7 +188,7 @@ static void test_honest_ranks_are_never_refused(void **state)
 
 // ---- Lies --------------------------------------------------------------------------------------
 
-// Of ranks 2 and 3 and their extra, rank 6, in a world of seven.
+// The origin of a wave from ranks 2 and 3 and their extra, rank 6, in a world of seven.
 static const struct wave_origin some = {.world = 7, .core = 4, .first = 2, .count = 2};
 
 static void open_begin(struct open_wave *wave)
@@ -339,7 +339,7 @@ static void test_what_cannot_be_is_refused(void **state)
     }
 }
 
-// What all ranks agree on is no later plan than that of any of them.
+// The agreed plan is no later than the plan of any rank.
 static void test_no_agreement_on_a_plan_that_is_not_held(void **state)
 {
     const struct wave_origin all = {.world = 7, .core = 4, .first = 0, .count = 4};

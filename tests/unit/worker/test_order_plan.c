@@ -82,7 +82,7 @@ static void test_extra_calls_run_in_one_order(void **state)
     tale_plan(tale, "A");
     tale_step(tale, 1);
     tale_header(tale, 1, PHASE);
-    tale_made(tale, "C1 A B.1 B.0"); // Of the union another rank brings D.
+    tale_made(tale, "C1 A B.1 B.0"); // Another rank brings D of the union.
     order_step_ended(&tale->order);
     tale_expect(tale, "header 1; launch 0; close extras 2; ");
     tale_close(tale, "B D C1");
@@ -338,7 +338,7 @@ static void test_a_plan_made_from_another_one_is_dropped(void **state)
     free(tale);
 }
 
-// Which plan makes room follows from the steps.
+// The steps decide which plan makes room.
 static void test_a_newer_plan_is_as_old_as_its_phase(void **state)
 {
     struct tale *tale = tale_begin_with(1, &extend);

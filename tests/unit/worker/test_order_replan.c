@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A rank whose steps differ from their plan time and again: when it says what the plan should be,
-// and what that is. What the coordinator makes of it is its tests' matter.
+// and what that is. The coordinator's tests check what the coordinator makes of it.
 
 #include "tale.h"
 #include "worker/order/plan.h"

@@ -382,7 +382,7 @@ static void test_a_report_is_repeated_only_when_it_changed(void **state)
     free(tale);
 }
 
-// Who was the first of a step to be blocked is not asked about it: it has to watch the step itself.
+// The first rank of a step to be blocked is not asked about it: it has to watch the step itself.
 // r0: A C wait .. (C unready on r1); r1: B wait, A, then waits for A, which r0 lacks: unseen else.
 static void test_who_has_said_it_goes_on_saying(void **state)
 {
@@ -404,7 +404,7 @@ static void test_a_question_holds_for_its_step(void **state)
     struct tale *tale = tale_begin_with(1, &windowed);
     (void)state;
     tale_plan(tale, "A B");
-    query(tale, 2, false); // Of a step after the next one: nobody can be there.
+    query(tale, 2, false); // The step after the next one: no rank can be there.
     query(tale, 1, false); // The peer that is blocked is ahead.
     tale_step(tale, 1);
     tale_made(tale, "A");
@@ -732,14 +732,14 @@ static void test_a_call_of_the_step_before_is_not_open(void **state)
     free(tale);
 }
 
-// What was given up stays given up: the programs decide, not the time.
+// A call that was given up stays given up: the programs decide, not the time.
 static void test_a_withdrawn_wait_has_given_up_all_the_same(void **state)
 {
     struct tale *tale = planned(&zero_defer, "A B");
     (void)state;
     tale_made(tale, "B");
     assert_int_equal(order_wait_ask(&tale->order, tale_call("B")), RELEASE_WITHDRAWN);
-    tale_expect(tale, "launch 1; "); // Who only asks gives up nothing.
+    tale_expect(tale, "launch 1; "); // A wait that only asks gives up nothing.
     tale_wait(tale, "B");
     time_is_over(tale, "B");
     tale_expect(tale, "launch 0 zero forfeited; release B0 withdrawn; ");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which address LOCKSTEP_ADVERTISE means, on a host that is made up; and on this one.
+// The address that LOCKSTEP_ADVERTISE means, on a host that is made up, and on this one.
 
 #include "worker/link/own_address.h"
 
@@ -41,7 +41,7 @@ static void what_is_meant(void **state)
 {
     static const struct {
         const char *wanted;
-        const char *address; // NULL: none, and the error says ...
+        const char *address; // NULL: no address; the error says why.
         const char *error;
     } cases[] = {
         {"10.9.9.9", "10.9.9.9", NULL}, // As it is, whether it is here or not.

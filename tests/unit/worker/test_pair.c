@@ -24,7 +24,8 @@ static const uint32_t chunk_bytes[] = {4, 8, 28, 64, 4096};
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
-// What a rank knows of an element: whose inputs are in its sum, and whether that is the result.
+// A rank's knowledge of an element: the ranks whose inputs are in its sum, and whether that is the
+// result.
 struct world {
     struct pair pairs[WORLD_MAX];
     uint32_t sums[WORLD_MAX][ELEMENTS_MAX];
@@ -131,7 +132,8 @@ static void take_sum(struct world *world, uint32_t count, uint32_t rank, uint32_
     }
 }
 
-// What a rank hands on as a result is one; who gets it has given its input away before.
+// A value that a rank hands on as a result is the result. The receiver has given its input away
+// before.
 static void take_result(struct world *world, uint32_t rank, uint32_t from, struct ring_span span,
                         const uint32_t *sums)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the kernel says of a thread: from made-up directories, with everything that a kernel, a
-// sandbox or the end of the thread can do to the texts, and once from the real one.
+// The kernel's texts about a thread, read from made-up directories, with everything that a kernel,
+// a sandbox or the end of the thread can do to the texts, and once from the real directory.
 
 #include "worker/stacks/proc_task.h"
 
@@ -25,7 +25,7 @@
 #define TID 4711
 #define SIGNAL_40 (UINT64_C(1) << 39)
 
-static char directory[64]; // Of tasks; the texts of TID are below it.
+static char directory[64]; // Directory of tasks; the texts of TID are below it.
 
 static const char *const files[] = {"stat", "syscall", "comm", "wchan", "status"};
 

@@ -70,7 +70,8 @@ static void test_threads(void **state)
     assert_int_equal(parse("", 0, FIRST), 0);
 }
 
-// What belongs to Python itself, wherever it is installed; not what was installed beside it.
+// Files that belong to Python itself, wherever it is installed, but not packages that were
+// installed beside it.
 static void test_library(void **state)
 {
     static const char text[] =
@@ -89,7 +90,7 @@ static void test_library(void **state)
         assert_int_equal(frames[i].library, i < 4);
 }
 
-// What a name may be, and what the interpreter writes where it knows nothing.
+// Possible names, and what the interpreter writes when it knows none.
 static void test_odd_frames(void **state)
 {
     static const char text[] = "Thread 0x00007fc6e2a656c0 (most recent call first):\n"
@@ -212,8 +213,8 @@ static void trainers_handler(int number)
     handled = number;
 }
 
-// Whatever becomes of the helper, what it has written is read, no handler of this process runs, and
-// nobody who waits for children of this process sees it.
+// However the helper ends, its output is read, no handler of this process runs, and no thread that
+// waits for children of this process sees it.
 static void expect_harmless(python_writer *writer)
 {
     static const int numbers[] = {SIGSEGV, SIGABRT, SIGALRM, SIGCHLD};

@@ -89,7 +89,7 @@ static uint8_t *make(struct regions *regions, size_t bytes)
     return memory;
 }
 
-// What the transport of `to`, a mate with number `local` of `from`, does with what is new.
+// Plays the transport of `to`, a mate with number `local` of `from`, for new regions.
 static uint32_t hand_over(struct regions *from, uint32_t from_local, struct regions *to,
                           uint32_t local)
 {
@@ -123,7 +123,7 @@ static void test_made_and_found(void **state)
     assert_int_equal(regions_find(pair.a, other, SOME, &number, &offset), SOME);
     assert_int_equal(number, 2);
     assert_int_equal(offset, 0);
-    // Of what goes beyond it, the part that does not.
+    // For memory that goes beyond the region, the part inside it is found.
     assert_int_equal(regions_find(pair.a, other + 1, SOME, &number, &offset), SOME - 1);
     assert_int_equal(offset, 1);
     assert_int_equal(regions_find(pair.a, other + 1, SIZE_MAX, &number, &offset), SOME - 1);

@@ -87,7 +87,7 @@ static void chunks_partition_the_elements(void **state)
     every_shape(check_partition, true);
 }
 
-// What each rank does in one stripe, by the slow schedule.
+// The actions of each rank in one stripe, by the slow schedule.
 struct slow {
     uint32_t sends[WORLD_MAX];
     uint32_t receives[WORLD_MAX];
@@ -188,7 +188,7 @@ static void every_rank_is_added_once(void **state)
     every_shape(check_sums, false);
 }
 
-// What can come before a rank has launched is bounded.
+// The data that can come before a rank has launched is bounded.
 static void check_eager(const struct ring *rings, uint32_t world)
 {
     if (!rings[0].eager)

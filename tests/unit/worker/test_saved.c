@@ -149,7 +149,7 @@ static void test_a_good_file(void **state)
     assert_int_equal(lockstep_step_end(fixture->session, NULL), 0);
 }
 
-// What was loaded is saved again, but for the order of sets: the one in force comes last.
+// A loaded file is saved again as it was, but for the order of sets: the one in force comes last.
 static void test_written_and_read_again(void **state)
 {
     struct fixture *fixture = *state;

@@ -25,7 +25,7 @@
 struct host {
     struct transport transport;
     struct shared shared;
-    cpu_set_t allowed; // Of this thread, before the test.
+    cpu_set_t allowed; // Affinity of this thread before the test.
 };
 
 static struct host *host_make(uint32_t seat)

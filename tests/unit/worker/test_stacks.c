@@ -232,7 +232,7 @@ static bool by_semaphore(void)
 struct sleeper {
     struct stuck stuck; // First: the thread gets its address.
     bool (*sleeps)(void); // True: not ended early.
-    long number; // Of the system call.
+    long number; // Number of the system call.
     uint64_t took_ms;
 };
 
@@ -433,7 +433,7 @@ static void test_late_answer(void **state)
         assert_true(clock_now_ms() >= began_ms + 20);
         assert_int_equal(addresses.count, 0);
     }
-    // Who has a signal that it has not taken is not sent another one.
+    // A thread with a signal that it has not taken is not sent another one.
     assert_true(proc_task_read(PROC_TASK_DIRECTORY, stuck[0].tid, &thread, &signals));
     assert_true(signals.pending != 0);
     signals.blocked = 0;

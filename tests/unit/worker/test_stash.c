@@ -22,7 +22,7 @@
 enum {
     PARAMETERS = 4,
     CALLS = 2,
-    ELEMENTS = 2500, // Of the largest: more than two pieces.
+    ELEMENTS = 2500, // Elements of the largest parameter: more than two pieces.
 };
 
 static const uint64_t sizes[PARAMETERS] = {7, ELEMENTS, 0, 1};
@@ -252,8 +252,8 @@ static void waits_for_equal_weights(void **state)
     stash_close(stash);
 }
 
-// What was taken is in flight until the step has settled: it is not touched, and what is put off
-// meanwhile is for the next one.
+// A contribution that was taken is in flight until the step has settled. It is not touched, and
+// contributions that are deferred meanwhile are for the next step.
 static void is_taken_once_in_a_step(void **state)
 {
     const float first = 5;
@@ -319,7 +319,7 @@ static void gives_zeros_where_nobody_contributed(void **state)
     stash_close(stash);
 }
 
-// What is never trained has no memory here, and no module is too small.
+// A parameter that is never trained has no memory here, and no module is too small.
 static void needs_no_parameters(void **state)
 {
     const struct bucket_parameter integers = {.dtype = DTYPE_INT64, .elements = 5};

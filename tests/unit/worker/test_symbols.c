@@ -50,10 +50,10 @@ static void test_static_function(void **state)
     const struct stack_frame first = name_of(address, true);
     assert_string_equal(first.symbol, "nobody_exports_this");
     assert_int_equal(first.offset, frame.offset - 1);
-    assert_true(frame.offset < 1u << 30); // Of the file, not of memory.
+    assert_true(frame.offset < 1u << 30); // The offset is in the file, not in memory.
 }
 
-// What a compiler adds is cut off, what a language has in its names is not.
+// Parts of a name that a compiler adds are cut off. Parts that belong to the language are kept.
 static void test_parts_that_compilers_add(void **state)
 {
     static const char *const names[][2] = {
@@ -107,7 +107,7 @@ static void test_no_file_is_opened(void **state)
     assert_true(frame.offset > 0);
 }
 
-// Of the names that the library has for it, the one that people know.
+// If the library has several names for a function, the one that people know is chosen.
 static void test_function_of_the_c_library(void **state)
 {
     // Not the address of a wrapper that a sanitizer puts before it.

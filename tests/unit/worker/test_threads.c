@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which threads have called a session, and which was the last: with threads that come and go, that
+// The threads that have called a session, and the last of them: with threads that come and go, that
 // call several sessions, and that take the memory of those that have ended.
 
 #include "worker/session/session.h"

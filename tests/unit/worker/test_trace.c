@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The trace of a session: events of several threads in its ring while another one reads them, texts
-// in cells, and the file that it is when a directory is named. What is left of one whose process
-// was killed is in tests/fault/test_trace_killed.c.
+// in cells, and the file that it is when a directory is named. tests/fault/test_trace_killed.c
+// reads the trace of a killed process.
 
 #include "base/clock.h"
 #include "base/thread.h"
@@ -195,7 +195,7 @@ static void test_a_reader_gets_whole_events(void **state)
     trace_close(&trace, false);
 }
 
-// Of the round in which nothing held this thread up.
+// Takes the round in which nothing held this thread up.
 static void test_an_event_is_cheap(void **state)
 {
     struct trace trace;

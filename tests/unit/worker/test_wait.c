@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which ranks are taken to share cores, and so let each other run while they wait.
+// Ranks that count as sharing cores, and so let each other run while they wait.
 
 #include "worker/transport/flow/flows.h"
 #include "worker/transport/wait.h"

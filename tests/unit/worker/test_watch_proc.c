@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What /proc says of processes: from made-up directories, with what a kernel or a container can do
-// to the texts, and once from the real one.
+// What /proc tells about processes, read from made-up directories, with what a kernel or a
+// container can do to the texts, and once from the real one.
 
 #include "worker/watch/proc.h"
 
