@@ -64,7 +64,7 @@ __attribute__((format(printf, 1, 2), noreturn)) static void fail(const char *for
     exit(1);
 }
 
-// What whoever started us may do about it, as sysexits.h has it: start us again, or not.
+// The exit code tells the launcher, as sysexits.h has it, whether to start us again.
 static int exit_code(int status)
 {
     switch (status) {
@@ -192,9 +192,9 @@ static void shuffle(int *order, int count, uint64_t seed, int epoch)
 // ---- matrix product ----------------------------------------------------------------------------
 
 // c[rows][columns] += a b, where b is [inner][columns] and a(m, k) is a[m * a_row + k * a_column],
-// so that a can be read transposed. Tiles of c stay in registers while k runs. What does not fill a
-// tile is summed in the same order, so that a sample's result does not depend on who shares its
-// batch.
+// so that a can be read transposed. Tiles of c stay in registers while k runs. Elements that do not
+// fill a tile are summed in the same order, so that a sample's result does not depend on who shares
+// its batch.
 enum {
     TILE_ROWS = 4,
     TILE_COLUMNS = 8
@@ -442,7 +442,7 @@ struct trainer {
     uint32_t rank;
     uint32_t world_size;
     int *order; // [training.count], the samples of this epoch in their order
-    int *test_order; // [test.count], 0, 1, 2, ...
+    int *test_order; // [test.count], the numbers 0, 1, 2 and so on.
     double *losses; // [steps_per_epoch], sums over the samples of each step
     double accuracy; // On the test images, after the last epoch.
     double last_loss; // Mean over this rank's samples of the last step: only for the progress bar.
@@ -510,8 +510,9 @@ static void trainer_open(struct trainer *trainer)
     check(lockstep_start(trainer->session));
 }
 
-// Backward from the last layer to the first. What is reported belongs to the library until the end
-// of the step, and may already be on its way to the other ranks while the next layer is computed.
+// Backward from the last layer to the first. A reported gradient belongs to the library until the
+// end of the step. It may already be on its way to the other ranks while the next layer is
+// computed.
 static void train_backward(struct trainer *trainer, lockstep_call *call, size_t count)
 {
     struct network *net = &trainer->net;

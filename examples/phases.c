@@ -23,8 +23,8 @@
 #include <time.h>
 
 enum {
-    OBSERVATION = 16, // Numbers in an observation, ...
-    ACTIONS = 4, // ... and what the policy makes of it.
+    OBSERVATION = 16, // Numbers in an observation.
+    ACTIONS = 4, // Numbers that the policy makes of it.
     REPLAY = 512, // Rows of the replay buffer.
     BATCH = 64, // Rows of an update, on each rank.
     POLICY_UPDATES = 4,
@@ -44,7 +44,7 @@ struct options {
     int iterations;
     int collect_ms; // How long collecting experience takes, at least.
     bool hangs;
-    uint64_t seed; // Of the hang.
+    uint64_t seed; // Seed of the hang.
 };
 
 // ---- small tools -------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ struct model {
 
 struct replay {
     float observations[REPLAY * OBSERVATION];
-    float actions[REPLAY * ACTIONS]; // What the policy should have made of them.
+    float actions[REPLAY * ACTIONS]; // The actions that the policy should have chosen.
     float returns[REPLAY]; // The same of the auxiliary model.
     float errors[REPLAY]; // Squared, of the last update that took this row.
 };
@@ -181,14 +181,15 @@ struct trainer {
     uint32_t world_size;
     struct model policy;
     struct model auxiliary;
-    float truth[(ACTIONS + 1) * OBSERVATION]; // What both have to find; the same on all ranks.
+    // The weights that both modules have to find; the same on all ranks.
+    float truth[(ACTIONS + 1) * OBSERVATION];
     struct replay replay;
     struct batch batch;
     struct helper helper;
     uint64_t random; // Different on each rank: its own share of the data.
     int iteration;
     int update;
-    double loss; // Of the last update, on this rank.
+    double loss; // Loss of the last update, on this rank.
 };
 
 static void model_register(struct trainer *trainer, struct model *model, const char *name,

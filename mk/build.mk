@@ -54,7 +54,7 @@ PROTO := $(wildcard protos/*.proto)
 GEN_C := $(PROTO:%.proto=$(BUILD)/gen/%.pb.c)
 GEN_H := $(GEN_C:.c=.h)
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard $(1)))
-# Of a folder and the folders in it.
+# Sources of a folder and of the folders in it.
 sources_below = $(foreach files,/*.c /*/*.c /*/*/*.c,$(wildcard $(addsuffix $(files),$(1))))
 objects_below = $(patsubst %.c,$(BUILD)/obj/%.o,$(call sources_below,$(1)))
 
@@ -121,7 +121,7 @@ $(BUILD)/obj/server/http/page.o: $(wildcard server/page/*)
 
 # --- kernels for GPUs ----------------------------------------------------------------------------
 
-# Sanitizer builds share the release build's, because nvcc takes long. What rounds is not to be
+# Sanitizer builds share the release build's, because nvcc takes long. Code that rounds is not to be
 # contracted, flushed or approximated (docs/numbers.md). Not compressed: older drivers could not
 # read it. Registers that do not suffice would cost bandwidth. Without nvcc both files are empty.
 KERNELS ?= $(BUILD)/kernels

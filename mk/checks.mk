@@ -69,9 +69,9 @@ ONE_THREAD := $(if $(THREADED),tests/fault/test_shared_death.c $(shell grep -lE 
     xargs grep -LE 'thread_start|pthread_create|fleet_run'))
 threaded = $(if $(THREADED),$(filter-out $(ONE_THREAD),$(filter \
     $(WITH_THREADS) $(patsubst %,tests/%,conformance/% fault/% golden/%),$(1))),$(1))
-# What a sanitizer would find here it finds elsewhere, in less time. These look at places where threads
-# wait, at numbers that are the same in every build, at what the machine does, and at our scripts.
-# SANITIZED leaves them out.
+# A sanitizer finds elsewhere, in less time, what it would find here. These look at places where
+# threads wait, at numbers that are the same in every build, at what the machine does, and at our
+# scripts. SANITIZED leaves them out.
 NO_ADDRESSES := $(patsubst %,tests/%,fault/test_stall_places.c fault/test_stall_hosts.sh fault/test_phases.sh \
     fault/test_healthy.c fault/test_two_level_hosts.sh fault/test_address_hosts.sh fault/test_watch_python.sh \
     sim/test_sim_order.c sim/test_sim_vectors.c conformance/test_reducer_mnist.c conformance/test_reducer_random.c \
@@ -165,7 +165,7 @@ HANGS ?= 20
 MINUTES ?= 10
 MESSAGES ?= 3000
 nightly: SEEDS ?= 100000
-# Of two that count their deaths by KILLS, too, make test has enough.
+# make test runs enough of two further programs that count their deaths by KILLS.
 NIGHTLY_C := $(filter-out tests/fault/test_death_alone.c tests/fault/test_trace_killed.c, \
     $(wildcard tests/conformance/test_*.c tests/fault/test_*.c tests/sim/test_*.c)) \
     tests/unit/coordinator/test_coordinator_hostile.c

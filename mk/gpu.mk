@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# What needs a GPU to say anything: everything here builds without one, and says that it is missing.
+# Programs that need a GPU to measure anything. Everything here builds without one, and says that it
+# is missing.
 
 GPU_C := $(filter-out tests/gpu/gpu.c,$(wildcard tests/gpu/*.c))
 GPU_BIN := $(GPU_C:%.c=$(BUILD)/%)

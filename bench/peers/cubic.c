@@ -15,7 +15,7 @@ int socket(int domain, int type, int protocol)
     if (!real)
         *(void **)&real = dlsym(RTLD_NEXT, "socket");
     int fd = real(domain, type, protocol);
-    // Masks SOCK_CLOEXEC and SOCK_NONBLOCK. What is refused stays as it was.
+    // Masks SOCK_CLOEXEC and SOCK_NONBLOCK. A socket that refuses the option stays as it was.
     if (fd >= 0 && (domain == AF_INET || domain == AF_INET6) && (type & 0xf) == SOCK_STREAM)
         setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5);
     return fd;

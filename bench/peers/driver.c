@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every rank of every peer runs: sums of each size, one after the other, each with one warm
-// buffer and with buffers that come back only when no cache can hold them any more. Nothing here
-// knows whom it measures. Main thread.
+// The program of every rank of every peer: sums of each size, one after the other, each with one
+// warm buffer and with buffers that come back only when no cache can hold them any more. Nothing
+// here knows whom it measures. Main thread.
 //
 // A cell is one size, warm or cold. First its sum is checked, every element. Then it runs, after
 // one iteration in which ranks wait for who comes last, in rounds of twice as many iterations until
@@ -46,7 +46,7 @@ struct driver {
     FILE *out;
     char *arena;
     size_t arena_bytes;
-    float *word; // Of rank 0, for all.
+    float *word; // A word of rank 0, for all ranks.
     double samples[MAX_SAMPLES];
 };
 
@@ -195,7 +195,7 @@ static float *next_slot(struct driver *driver, struct cell *cell)
 
 // ---- measuring --------------------------------------------------------------------------------
 
-// What rank 0 says, on every rank. A float holds it exactly enough, and the same everywhere.
+// Returns rank 0's value on every rank. A float holds it exactly enough, and the same everywhere.
 static double agree(struct driver *driver, double value)
 {
     *driver->word = driver->world.rank == 0 ? (float)value : 0;

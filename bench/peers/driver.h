@@ -17,7 +17,7 @@ struct peer_world {
     int size;
 };
 
-// Joins the ranks that the launcher has started. What it needs to know it takes from the
+// Joins the ranks that the launcher has started. It takes the facts that it needs from the
 // environment.
 void peer_open(int argc, char **argv, struct peer_world *world);
 

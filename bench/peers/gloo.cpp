@@ -103,7 +103,8 @@ void peer_allreduce(float *payload, size_t count)
     }
 }
 
-// Whoever closes first ends the last sum of the others with an error: so all wait for all.
+// The first rank that closes ends the last sum of the others with an error, so all ranks wait for
+// all.
 void peer_close()
 {
     std::vector<std::string> all;

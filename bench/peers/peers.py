@@ -24,7 +24,7 @@ AGENT = os.path.join(HERE, "agent")
 class Variant:
     name: str
     family: str
-    kind: str  # Of program: lockstep, openmpi, mpich, gloo, pytorch.
+    kind: str  # Kind of program: lockstep, openmpi, mpich, gloo, pytorch.
     wire: str  # "memory", "tcp", or "both": memory inside a host, TCP between hosts.
     settings: tuple = ()  # Pairs; what they mean depends on the kind.
     warm_only: bool = False

@@ -13,8 +13,8 @@ import os
 import subprocess
 
 MTU = 1500
-FRAME = MTU + 14  # What the shaper counts.
-PAYLOAD = MTU - 52  # Of it: without the headers of IPv4 and TCP with time stamps.
+FRAME = MTU + 14  # Bytes of a packet that the shaper counts.
+PAYLOAD = MTU - 52  # Bytes without the headers of IPv4 and TCP with time stamps.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Place:
     title: str
     hosts: int
     per_host: int = 1
-    mbit: int = 0  # Of each host's link; 0: not shaped.
+    mbit: int = 0  # Rate of each host's link; 0: not shaped.
     interleaved: bool = False  # Ranks go round the hosts; else each host has a row of them.
     hogs: bool = False  # One process on each core that does nothing but compute.
 

@@ -52,7 +52,7 @@ def draw_times(axes, lines, colors):
 
 
 def draw_limit(axes, figures, place):
-    # Of small payloads it says nothing, and would stretch the axis.
+    # The limit says nothing about small payloads, and would stretch the axis.
     limits = [(size, figures.limit_ns(place, size, "ring")) for size in figures.sizes(place)
               if size >= SMALL]
     if limits and limits[0][1]:

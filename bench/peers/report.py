@@ -20,7 +20,7 @@ import samples
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 NOISY = 0.25  # Quartiles of launches farther apart than that share of the median.
-DISTURBED = 0.1  # Of the cores, used by others beside a launch.
+DISTURBED = 0.1  # Share of the cores that others use beside a launch.
 HIDDEN_BAR = 0.95
 ADDED_BAR = 0.03
 

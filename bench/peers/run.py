@@ -43,7 +43,7 @@ SIZES = {
     "2x2": (4, 32 * K, M, 25 * M),
     "hogs": (4, 32 * K, M, 25 * M),
 }
-# Shares of the time. What is not named in a quick run is left out of it.
+# Shares of the time. A quick run leaves out places that have no share.
 WEIGHTS = {"host-2": 4, "host-4": 5, "veth-2": 2, "veth-4": 2, "10g-2": 1.5, "10g-4": 1.5, "1g-2": 1.5,
            "1g-4": 2, "1g-8": 2, "2x2": 1.2,
            "2x2-interleaved": 1, "2x2-veth": 0.8, "hogs-2": 1.5, "overlap-host": 3, "overlap-1g": 2}
@@ -155,7 +155,7 @@ class Run:
             for turn in range(self.arguments.rounds):
                 began = time.monotonic()
                 order = self.random.sample(variants, len(variants))
-                if turn == 0:  # What has to be there comes first, should the time be short.
+                if turn == 0:  # The required cells come first, because the time may be short.
                     order.sort(key=lambda variant: (not variant.ours, not variant.essential))
                 for variant in order:
                     over = time.monotonic() - deadline

@@ -52,7 +52,7 @@ def read_ranks(texts):
             "mean_ns": max(r["wall_ns"] / r["iterations"] for r in records),
             "p50_ns": median(slowest),
             "p99_ns": quantile(slowest, 0.99),
-            # Of one rank, in the mean.
+            # Mean over the ranks.
             "cpu_ns": sum(r["cpu_ns"] / r["iterations"] for r in records) / len(records),
         })
     return version, cells

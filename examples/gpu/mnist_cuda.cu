@@ -6,10 +6,10 @@
 //   lockstep run -n 4 -- sh -c 'if [ $LOCKSTEP_RANK_HINT = 0 ]; then exec mnist_cuda; fi; exec
 //   mnist'
 //
-// What differs is where tensors are: parameters and gradients are registered by their addresses on
-// the device, a gradient is reported with the stream that computes it, and the end of the step with
-// the stream that uses the result. The host waits for the device once an epoch. The kernels are
-// plain, one thread for each number, because they are not what this shows.
+// The difference is where tensors are: parameters and gradients are registered by their addresses
+// on the device, a gradient is reported with the stream that computes it, and the end of the step
+// with the stream that uses the result. The host waits for the device once an epoch. The kernels
+// are plain, one thread for each number, because they are not what this shows.
 //
 // One process, one GPU: the first one, or that of CUDA_VISIBLE_DEVICES.
 #include <lockstep/lockstep.h>
@@ -53,14 +53,14 @@ struct options {
     exit(1);
 }
 
-// Every call of the library goes through here, ...
+// Every call of the library goes through this function.
 static void check(int status)
 {
     if (status < 0)
         fail(lockstep_status_name(status), lockstep_error_text());
 }
 
-// ... and every one of CUDA through here.
+// Every call of CUDA goes through this function.
 static void check(cudaError_t result)
 {
     if (result != cudaSuccess)
@@ -399,8 +399,8 @@ struct trainer {
     lockstep_module *module;
     uint32_t rank;
     uint32_t world_size;
-    int *order; // [training.count], of this epoch; on the host ...
-    int *order_there; // ... and on the device.
+    int *order; // [training.count], the order of this epoch, on the host.
+    int *order_there; // The same order on the device.
     int *test_order; // [test.count], 0, 1, 2, ...; on the device.
     double *sample_losses; // [training.count] in the order of the epoch; on the device.
     double *host_losses; // The same on the host.
