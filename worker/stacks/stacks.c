@@ -15,19 +15,21 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
+#include "worker/stacks/namer.h"
 #include "worker/stacks/proc_task.h"
 #include "worker/stacks/python.h"
 #include "worker/stacks/room.h"
 #include "worker/stacks/signal.h"
 #include "worker/stacks/sleep.h"
 #include "worker/stacks/sleep_again.h"
-#include "worker/stacks/symbols.h"
 #include "worker/support/error.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+_Static_assert(STACKS_FRAMES <= NAMER_FRAMES, "all frames of a capture can have names");
 
 static struct mutex stacks_mutex = MUTEX_INITIALIZER; // A leaf; held for one capture.
 
@@ -37,6 +39,12 @@ int stacks_open(struct stacks **stacks)
     *stacks = made;
     if (!made)
         return error_set(LOCKSTEP_E_SYSTEM, "no memory for the stacks of threads");
+    made->namer = namer_open();
+    if (!made->namer) {
+        free(made);
+        *stacks = NULL;
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory for the names of functions");
+    }
     made->pid = getpid();
     made->python = python_open();
     stack_signal_prepare();
@@ -48,6 +56,7 @@ void stacks_close(struct stacks *stacks)
     if (!stacks)
         return;
     python_close(stacks->python);
+    namer_close(stacks->namer);
     free(stacks);
 }
 
@@ -238,7 +247,8 @@ static void stacks_capture_locked(struct stacks *stacks, const struct thread_cal
     for (uint32_t i = 0; i < count; i++)
         stacks_add_thread(stacks, &notes[i], deadline_ms);
     stacks_add_others(stacks, deadline_ms);
-    symbols_name(stacks->frames, stacks->code, stacks->frame_count, stacks_disk_answers(stacks));
+    namer_name(stacks->namer, stacks->frames, stacks->code, stacks->frame_count,
+               stacks_disk_answers(stacks));
 }
 
 void stacks_capture(struct stacks *stacks, const struct thread_callers *callers)

@@ -3,8 +3,9 @@
 // Where the threads of this process are: what the kernel says of each, its native frames, and those
 // of its Python (python.h). Threads that have called a session come first. Threads that sleep are
 // not disturbed, nor are those that have not called the library; others are interrupted by a
-// signal. For after a verdict: a capture takes up to STACKS_MS and PYTHON_MS. The watch thread;
-// allocates in stacks_open only. In a forked child it finds nothing and does nothing.
+// signal. For after a verdict: a capture takes up to STACKS_MS, PYTHON_MS and NAMER_MS (namer.h).
+// The watch thread; allocates in stacks_open only. In a forked child it finds nothing and does
+// nothing.
 
 #ifndef WORKER_STACKS_STACKS_H
 #define WORKER_STACKS_STACKS_H
@@ -22,6 +23,7 @@
 #define STACKS_ANSWER_MS 100 // What one thread may take to answer, ...
 #define STACKS_MS 300 // ... and all of them. Those who come later are reported without frames.
 
+struct namer;
 struct python;
 
 // A thread that slept in state D when the capture began.
@@ -40,6 +42,7 @@ struct stacks {
 
     // stacks.c only
     struct python *python; // NULL: no interpreter.
+    struct namer *namer;
     int pid; // Of the process that opened it.
     uintptr_t code[STACKS_FRAMES]; // Address of each native frame; 0: Python.
     uint32_t tid_count;
