@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "tests/support/trainer.h"
 #include "worker/session/session.h" // Counts bytes.
-#include "worker/transport/flow/flows.h" // Has what the transport was told of its cores.
+#include "worker/transport/state.h" // Has what the transport was told of its cores.
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -510,7 +510,7 @@ static void nothing_body(struct rank *rank)
     RANK_OK(rank, lockstep_start(rank->session));
     RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_start(rank->session));
     RANK_SAYS(rank, "already");
-    RANK_EQUAL(rank, rank->session->transport->world.core_ranks, rank->world_size);
+    RANK_EQUAL(rank, rank->session->transport->flows.world.core_ranks, rank->world_size);
     for (int i = 0; i < 3; i++) {
         trainer_begin(rank, NULL);
         trainer_end(rank);

@@ -6,9 +6,8 @@
 // test_transport_device_failures.c checks failures.
 
 #include "tests/conformance/transport_rig.h"
-#include "worker/transport/device/devices.h"
-#include "worker/transport/device/late.h"
 #include "worker/transport/life.h"
+#include "worker/transport/reserve.h"
 
 #include "worker/device/device.h"
 

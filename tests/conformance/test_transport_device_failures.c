@@ -5,7 +5,7 @@
 
 #include "tests/conformance/transport_rig.h"
 #include "worker/device/memory.h"
-#include "worker/transport/device/inspect.h"
+#include "worker/transport/inspect.h"
 #include "worker/transport/life.h"
 
 #include "base/clock.h"

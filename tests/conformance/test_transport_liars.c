@@ -13,6 +13,7 @@
 #include "worker/kernels/kernels.h"
 #include "worker/transport/host/host.h"
 #include "worker/transport/life.h"
+#include "worker/transport/state.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -576,14 +577,14 @@ static void news_of_the_board_is_awaited(void **state)
         transport_progress(follower, 0);
         assert_true(clock_now_ms() - since_ms < fleet_bound_ms(COUPLE_BOUND_MS));
     }
-    assert_false(shared_settled(leader));
-    assert_true(shared_pending(leader));
+    assert_false(shared_settled(&leader->flows));
+    assert_true(shared_pending(&leader->flows));
     transport_progress(leader, 0);
-    assert_true(shared_stands(leader));
-    assert_false(shared_settled(follower));
-    assert_true(shared_pending(follower));
+    assert_true(shared_stands(&leader->flows));
+    assert_false(shared_settled(&follower->flows));
+    assert_true(shared_pending(&follower->flows));
     transport_progress(follower, 0);
-    assert_true(shared_stands(follower));
+    assert_true(shared_stands(&follower->flows));
     couple_close(couple);
     free(couple);
 }

@@ -12,6 +12,7 @@
 #include "worker/link/loopback.h"
 #include "worker/link/unix.h"
 #include "worker/memory/region.h"
+#include "worker/transport/headers.h"
 #include "worker/transport/life.h"
 #include "worker/transport/rest.h"
 

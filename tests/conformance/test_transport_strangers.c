@@ -7,6 +7,7 @@
 #include "tests/conformance/transport_fleet.h"
 #include "tests/conformance/transport_job.h"
 #include "tests/conformance/transport_stage.h"
+#include "worker/transport/descriptors.h"
 #include "worker/transport/life.h"
 
 #include <setjmp.h>

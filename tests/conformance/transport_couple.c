@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "tests/conformance/transport_fleet.h"
 #include "worker/transport/host/host.h"
+#include "worker/transport/state.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -203,7 +204,7 @@ void couple_close(struct couple *couple)
 
 struct board_head *couple_board(const struct couple_rank *rank)
 {
-    return rank->transport->shared->board.head;
+    return rank->transport->flows.shared->board.head;
 }
 
 struct board_seat *couple_seat(const struct couple_rank *rank)

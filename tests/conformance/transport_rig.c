@@ -5,7 +5,7 @@
 #include "tests/conformance/transport_rig.h"
 
 #include "worker/device/memory.h"
-#include "worker/transport/device/devices.h"
+#include "worker/transport/reserve.h"
 
 #include "worker/device/device.h"
 

@@ -3,7 +3,7 @@
 // What the host and the kernels of a device (worker/device/kernels.cu) have to agree upon: names,
 // the parameters of each kernel, and how a row of elements is cut among warps. Plain C11 that is
 // C++ as well, without anything of CUDA: the host, the references (worker/device/reference.h) and
-// the kernels include it. It is no code, and starts nothing.
+// the kernels include it. Pure: it is no code, and starts nothing.
 //
 // Words. The *row* is a collective's elements laid end to end, without gaps. A *piece* is a run of
 // the row that lies in one place of user memory and in one unit. *Packed* is the row in one place,

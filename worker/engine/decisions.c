@@ -21,6 +21,7 @@
 #include "worker/session/module/deferral.h"
 #include "worker/session/module/sets.h"
 #include "worker/support/error.h"
+#include "worker/transport/headers.h"
 
 #include <inttypes.h>
 #include <stdio.h>

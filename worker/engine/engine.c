@@ -31,6 +31,7 @@
 #include "worker/session/module/sets.h"
 #include "worker/support/error.h"
 #include "worker/transport/life.h"
+#include "worker/transport/reserve.h"
 #include "worker/transport/rest.h"
 
 #include <inttypes.h>

@@ -9,7 +9,6 @@
 #include "worker/engine/landing.h"
 #include "worker/session/module/claims.h"
 #include "worker/session/session.h"
-#include "worker/transport/device/inspect.h"
 #include "worker/transport/inspect.h"
 #include "worker/watch/watch.h"
 

@@ -20,10 +20,8 @@
 #include "worker/engine/parts.h"
 #include "worker/engine/progress.h"
 #include "worker/kernels/kernels.h"
-#include "worker/transport/device/devices.h"
 #include "worker/transport/device/inspect.h"
-#include "worker/transport/device/late.h"
-#include "worker/transport/life.h"
+#include "worker/transport/reserve.h"
 
 #include <string.h>
 

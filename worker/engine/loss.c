@@ -13,7 +13,7 @@
 #include "worker/engine/tell.h"
 #include "worker/session/note.h"
 #include "worker/transport/farewell.h"
-#include "worker/transport/flow/waves.h"
+#include "worker/transport/transport.h"
 
 #include <inttypes.h>
 #include <stdio.h>

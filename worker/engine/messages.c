@@ -118,7 +118,7 @@ static void engine_generation(struct lockstep_session *session, const struct dow
     world.devices_meet = start->gpus_meet;
     for (uint32_t rank = 0; rank < start->world_size; rank++)
         session->device_count += (uint32_t)(start->gpus[rank / 64] >> rank % 64 & 1);
-    options.strict = session->device && transport_is_strict(&world);
+    options.strict = session->device && device_flow_is_strict(&world);
     watch_formed(session->watch, &start->locality);
     session->generation = message->generation;
     order_init(session->order, message->generation, start->rank, start->world_size, &options, sink);

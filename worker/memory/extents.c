@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <string.h>
+#include <sys/uio.h>
 
 _Alignas(64) const uint8_t extent_zeros[EXTENT_ZERO_BYTES];
 

@@ -2,14 +2,15 @@
 //
 // A collective's user memory: many runs of elements, seen as one row of bytes. Finds a position,
 // walks from it, and makes vectors for system calls. It copies, and reads only what it is told to;
-// it knows no ranks and no frames. Engine thread.
+// it knows no ranks and no frames. Pure. Engine thread.
 
 #ifndef WORKER_MEMORY_EXTENTS_H
 #define WORKER_MEMORY_EXTENTS_H
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/uio.h>
+
+struct iovec;
 
 #define EXTENT_SAMPLES 64
 

@@ -12,7 +12,7 @@
 
 #include "worker/session/session.h"
 #include "worker/support/handle.h"
-#include "worker/transport/life.h"
+#include "worker/transport/descriptors.h"
 
 #include <pthread.h>
 

@@ -10,8 +10,9 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "worker/transport/descriptors.h"
 #include "worker/transport/flow/flows.h"
-#include "worker/transport/life.h"
+#include "worker/transport/state.h"
 
 #include <errno.h>
 #include <string.h>
@@ -29,40 +30,40 @@ bool doors_lack(struct transport *transport, int number)
 {
     if (!doors_is_lack(number))
         return false;
-    if (transport->lack == 0)
-        transport->lack_ms = clock_now_ms();
-    transport->lack = number;
+    if (transport->doors.lack == 0)
+        transport->doors.lack_ms = clock_now_ms();
+    transport->doors.lack = number;
     return true;
 }
 
 void doors_have(struct transport *transport)
 {
-    transport->lack = 0;
+    transport->doors.lack = 0;
 }
 
 bool doors_despair(const struct transport *transport, uint64_t now_ms)
 {
-    const uint64_t half_ms = transport->world.form_timeout_ms / 2;
+    const uint64_t half_ms = transport->flows.world.form_timeout_ms / 2;
     const uint64_t patience_ms = half_ms < DOORS_LACK_MS ? half_ms : DOORS_LACK_MS;
-    return transport->lack != 0 && now_ms >= transport->lack_ms + patience_ms;
+    return transport->doors.lack != 0 && now_ms >= transport->doors.lack_ms + patience_ms;
 }
 
 void doors_rest(struct transport *transport)
 {
-    if (transport->listen_ms != 0)
+    if (transport->doors.listen_ms != 0)
         return;
-    transport->listen_ms = clock_now_ms() + DOORS_REST_MS;
-    transport_unwatch(transport, transport->listener->fd);
-    if (transport->mates)
-        transport_unwatch(transport, transport->mates->fd);
+    transport->doors.listen_ms = clock_now_ms() + DOORS_REST_MS;
+    transport_unwatch(transport, transport->doors.listener->fd);
+    if (transport->doors.mates)
+        transport_unwatch(transport, transport->doors.mates->fd);
 }
 
 bool doors_open(struct transport *transport)
 {
-    return transport_watch(transport, transport->listener->fd, &transport->listener_endpoint,
-                           false) &&
-           (!transport->mates ||
-            transport_watch(transport, transport->mates->fd, &transport->mates_endpoint, false));
+    return transport_watch(transport, transport->doors.listener->fd,
+                           &transport->doors.listener_endpoint, false) &&
+           (!transport->doors.mates || transport_watch(transport, transport->doors.mates->fd,
+                                                       &transport->doors.mates_endpoint, false));
 }
 
 static void doors_shut(struct transport *transport, struct listener **listener)
@@ -76,23 +77,23 @@ static void doors_shut(struct transport *transport, struct listener **listener)
 
 void transport_close_doors(struct transport *transport)
 {
-    transport->listen_ms = 0;
-    doors_shut(transport, &transport->listener);
-    doors_shut(transport, &transport->mates);
+    transport->doors.listen_ms = 0;
+    doors_shut(transport, &transport->doors.listener);
+    doors_shut(transport, &transport->doors.mates);
 }
 
 void doors_tick(struct transport *transport, uint64_t now_ms)
 {
-    if (transport->listen_ms == 0 || now_ms < transport->listen_ms)
+    if (transport->doors.listen_ms == 0 || now_ms < transport->doors.listen_ms)
         return;
-    transport->listen_ms = 0;
+    transport->doors.listen_ms = 0;
     if (!doors_open(transport))
         doors_rest(transport);
 }
 
 uint64_t doors_deadline(const struct transport *transport)
 {
-    return transport->listen_ms != 0 ? transport->listen_ms : UINT64_MAX;
+    return transport->doors.listen_ms != 0 ? transport->doors.listen_ms : UINT64_MAX;
 }
 
 bool doors_report(struct transport *transport)
@@ -100,17 +101,17 @@ bool doors_report(struct transport *transport)
     char buffer[TRANSPORT_TEXT_BYTES];
     char reason[64];
     struct text text;
-    if (transport->lack == 0)
+    if (transport->doors.lack == 0)
         return false;
     text_init(&text, buffer, sizeof(buffer));
     text_append(&text, "this rank could not make its links: %s",
-                strerror_r(transport->lack, reason, sizeof(reason)));
-    if (transport->lack == EMFILE)
+                strerror_r(transport->doors.lack, reason, sizeof(reason)));
+    if (transport->doors.lack == EMFILE)
         text_append(&text, "; raise the limit on open files (ulimit -n)");
-    if (transport->lack == ENFILE)
+    if (transport->doors.lack == ENFILE)
         text_append(&text, "; this host has no more (sysctl fs.file-max)");
-    if (transport->events.peer_lost)
-        transport->events.peer_lost(transport->events.context, transport->world.rank, LOSS_HERE,
-                                    buffer);
+    if (transport->flows.events.peer_lost)
+        transport->flows.events.peer_lost(transport->flows.events.context,
+                                          transport->flows.world.rank, LOSS_HERE, buffer);
     return true;
 }

@@ -5,10 +5,25 @@
 #ifndef WORKER_TRANSPORT_DOORS_H
 #define WORKER_TRANSPORT_DOORS_H
 
+#include "protos/limits.h"
+#include "worker/transport/flow/peers.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
 struct transport;
+
+// The listeners, and what this rank lacks for links.
+struct doors {
+    struct listener *listener;
+    struct listener *mates; // For processes of this host; NULL: there is none.
+    char address[LOCKSTEP_ADDRESS_BYTES]; // Of both.
+    struct endpoint listener_endpoint;
+    struct endpoint mates_endpoint;
+    uint64_t listen_ms; // When the listeners are heard again; 0: they are.
+    int lack; // The errno for which the last link could not be made here; 0: it could.
+    uint64_t lack_ms; // Since when, while there is one.
+};
 
 bool doors_is_lack(int number); // True if the errno says that this process or host lacks something.
 // A link could not be made, with this errno. Remembers it if this rank lacks something. Returns

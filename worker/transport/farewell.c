@@ -13,6 +13,7 @@
 
 #include "worker/transport/flow/flows.h"
 #include "worker/transport/form.h"
+#include "worker/transport/state.h"
 #include "worker/transport/transport.h"
 
 #include <string.h>
@@ -25,21 +26,22 @@ static_assert(FAREWELL_BYTES <= LOCKSTEP_NOTE_BYTES, "it fits in a note");
 static void farewell_queue(struct peer_link *peer, enum frame_kind kind,
                            const struct farewell *farewell)
 {
-    struct transport *transport = peer->transport;
-    struct frame_header header = {
-        .kind = kind, .generation = transport->world.generation, .chunk = transport->world.rank};
-    uint8_t *block = farewell ? scratch_get(&transport->notes) : NULL;
+    struct transport *transport = transport_of(peer);
+    struct frame_header header = {.kind = kind,
+                                  .generation = transport->flows.world.generation,
+                                  .chunk = transport->flows.world.rank};
+    uint8_t *block = farewell ? scratch_get(&transport->flows.pools.notes) : NULL;
     if (block)
         header.payload_bytes = (uint32_t)farewell_encode(farewell, block);
-    struct out_frame *frame = transport_frame(transport, &header);
+    struct out_frame *frame = flows_frame(&transport->flows, &header);
     if (!frame) {
         if (block)
-            scratch_put(&transport->notes, block);
+            scratch_put(&transport->flows.pools.notes, block);
         return;
     }
     frame->urgent = kind == FRAME_LOST; // A goodbye is behind everything.
     frame->block = block;
-    frame->pool = &transport->notes;
+    frame->pool = &transport->flows.pools.notes;
     frame->buffer = block;
     frame->source = block ? SOURCE_BUFFER : SOURCE_NONE;
     stream_queue(&peer->stream, frame);
@@ -47,34 +49,35 @@ static void farewell_queue(struct peer_link *peer, enum frame_kind kind,
 
 void farewell_goodbye(struct peer_link *peer)
 {
-    const struct transport *transport = peer->transport;
-    farewell_queue(peer, FRAME_LEAVE, transport->has_goodbye ? &transport->goodbye : NULL);
+    const struct transport *transport = transport_of(peer);
+    farewell_queue(peer, FRAME_LEAVE,
+                   transport->farewells.has_goodbye ? &transport->farewells.goodbye : NULL);
 }
 
 void transport_goodbye(struct transport *transport, const struct farewell *farewell)
 {
-    thread_assert(&transport->thread);
-    transport->has_goodbye = true;
-    transport->goodbye = *farewell;
+    thread_assert(&transport->flows.thread);
+    transport->farewells.has_goodbye = true;
+    transport->farewells.goodbye = *farewell;
 }
 
 // True: it is the first that is heard of this loss.
 static bool farewell_is_news(struct transport *transport, const struct farewell *farewell)
 {
-    uint64_t *word = &transport->losses_known[farewell->rank / 64];
+    uint64_t *word = &transport->farewells.losses_known[farewell->rank / 64];
     const uint64_t bit = UINT64_C(1) << farewell->rank % 64;
-    if ((*word & bit) != 0 || transport->losses_told == LOCKSTEP_LOSSES)
+    if ((*word & bit) != 0 || transport->farewells.losses_told == LOCKSTEP_LOSSES)
         return false;
     *word |= bit;
-    transport->losses_told++;
+    transport->farewells.losses_told++;
     return true;
 }
 
 static void farewell_pass_on(struct transport *transport, const struct farewell *farewell,
                              const struct peer_link *from)
 {
-    for (uint32_t i = 0; i < transport->peer_count; i++) {
-        struct peer_link *peer = &transport->peers[i];
+    for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
+        struct peer_link *peer = &transport->flows.peers[i];
         if (peer != from && peer->rank != farewell->rank && peer->state == PEER_PROVEN &&
             !peer->lost)
             farewell_queue(peer, FRAME_LOST, farewell);
@@ -83,7 +86,7 @@ static void farewell_pass_on(struct transport *transport, const struct farewell 
 
 void transport_tell(struct transport *transport, const struct farewell *farewell)
 {
-    thread_assert(&transport->thread);
+    thread_assert(&transport->flows.thread);
     if (farewell_is_news(transport, farewell))
         farewell_pass_on(transport, farewell, NULL);
 }
@@ -104,11 +107,11 @@ const char *farewell_begins(struct peer_link *peer)
 
 static void farewell_hear_loss(struct peer_link *peer, const struct farewell *farewell)
 {
-    struct transport *transport = peer->transport;
+    struct transport *transport = transport_of(peer);
     if (!farewell_is_news(transport, farewell))
         return;
-    transport->told[transport->told_count].from = peer->rank;
-    transport->told[transport->told_count++].farewell = *farewell;
+    transport->farewells.told[transport->farewells.told_count].from = peer->rank;
+    transport->farewells.told[transport->farewells.told_count++].farewell = *farewell;
     farewell_pass_on(transport, farewell, peer);
 }
 
@@ -119,7 +122,7 @@ const char *farewell_ended(struct peer_link *peer)
     struct farewell *farewell = &peer->farewell;
     if (header->payload_bytes > 0) {
         const char *wrong = farewell_decode(peer->farewell_bytes, header->payload_bytes,
-                                            peer->transport->world.world_size, farewell);
+                                            peer->flows->world.world_size, farewell);
         if (wrong)
             return wrong;
         if (!leaves && farewell->kind != FAREWELL_LOST)
@@ -135,14 +138,14 @@ const char *farewell_ended(struct peer_link *peer)
 
 bool farewell_report(struct transport *transport)
 {
-    const struct transport_events *events = &transport->events;
-    if (transport->told_count == 0)
+    const struct transport_events *events = &transport->flows.events;
+    if (transport->farewells.told_count == 0)
         return false;
-    const struct farewell farewell = transport->told[0].farewell;
-    const uint32_t from = transport->told[0].from;
-    transport->told_count--;
-    memmove(&transport->told[0], &transport->told[1],
-            transport->told_count * sizeof(transport->told[0]));
+    const struct farewell farewell = transport->farewells.told[0].farewell;
+    const uint32_t from = transport->farewells.told[0].from;
+    transport->farewells.told_count--;
+    memmove(&transport->farewells.told[0], &transport->farewells.told[1],
+            transport->farewells.told_count * sizeof(transport->farewells.told[0]));
     if (events->told)
         events->told(events->context, from, &farewell);
     return true;
@@ -150,13 +153,13 @@ bool farewell_report(struct transport *transport)
 
 const struct farewell *transport_farewell(struct transport *transport, uint32_t rank)
 {
-    const struct peer_link *peer = transport_peer(transport, rank);
+    const struct peer_link *peer = peer_of_rank(&transport->flows, rank);
     return peer && peer->left ? &peer->farewell : NULL;
 }
 
 void farewell_forget(struct transport *transport)
 {
-    transport->has_goodbye = false;
-    transport->told_count = transport->losses_told = 0;
-    memset(transport->losses_known, 0, sizeof(transport->losses_known));
+    transport->farewells.has_goodbye = false;
+    transport->farewells.told_count = transport->farewells.losses_told = 0;
+    memset(transport->farewells.losses_known, 0, sizeof(transport->farewells.losses_known));
 }

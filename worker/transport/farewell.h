@@ -1,16 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of farewell.c that other files call.
+// What ranks say to each other when one of them ends. Engine thread.
 
 #ifndef WORKER_TRANSPORT_FAREWELL_H
 #define WORKER_TRANSPORT_FAREWELL_H
 
+#include "protos/farewell.h"
+#include "protos/limits.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
-struct farewell;
 struct peer_link;
 struct transport;
+
+// What a peer has told of a rank that was lost.
+struct told_loss {
+    uint32_t from;
+    struct farewell farewell;
+};
+
+#define FAREWELL_RANK_WORDS (LOCKSTEP_MAX_WORLD / 64)
+
+struct farewells {
+    struct farewell goodbye; // What this rank's LEAVE frames say, if it has_goodbye.
+    bool has_goodbye;
+    struct told_loss told[LOCKSTEP_LOSSES]; // Losses that others told of and that are not reported.
+    uint32_t told_count;
+    uint32_t losses_told; // Ranks in losses_known.
+    uint64_t losses_known[FAREWELL_RANK_WORDS]; // By rank: its loss was told, or heard of.
+};
 
 // The last frame on a link that stands.
 void farewell_goodbye(struct peer_link *peer);

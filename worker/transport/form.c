@@ -33,11 +33,15 @@
 #include "worker/link/crypto.h"
 #include "worker/link/tls.h"
 #include "worker/link/unix.h"
+#include "worker/transport/descriptors.h"
 #include "worker/transport/doors.h"
 #include "worker/transport/flow/flows.h"
+#include "worker/transport/flow/waves.h"
+#include "worker/transport/frames.h"
 #include "worker/transport/host/host.h"
 #include "worker/transport/life.h"
 #include "worker/transport/measure.h"
+#include "worker/transport/state.h"
 #include "worker/transport/transport.h"
 
 #include <assert.h>
@@ -50,24 +54,16 @@
 #define FORM_ATTEMPT_MS 3000 // One attempt to connect.
 #define FORM_MATE_MS 2000 // Attempts to reach a mate through memory.
 
-struct peer_link *transport_peer(struct transport *transport, uint32_t rank)
-{
-    for (uint32_t i = 0; i < transport->peer_count; i++)
-        if (transport->peers[i].rank == rank)
-            return &transport->peers[i];
-    return NULL;
-}
-
 // ---- proofs -------------------------------------------------------------------------------------
 
 // What this rank and a peer prove to each other; the nonces are not set.
 static void form_hello_init(struct peer_link *peer)
 {
-    const struct transport_world *world = &peer->transport->world;
+    const struct transport_world *world = &peer->flows->world;
     peer->hello = (struct hello){.secret = world->secret,
                                  .generation = world->generation,
                                  .world_size = world->world_size,
-                                 .encrypts = peer->transport->encrypts,
+                                 .encrypts = transport_of(peer)->encrypts,
                                  .connector = peer->connects ? world->rank : peer->rank,
                                  .acceptor = peer->connects ? peer->rank : world->rank};
 }
@@ -76,29 +72,29 @@ static void form_hello_init(struct peer_link *peer)
 static void form_say(struct peer_link *peer, enum frame_kind kind, const uint8_t *nonce,
                      const uint8_t *proof)
 {
-    struct transport *transport = peer->transport;
+    struct transport *transport = transport_of(peer);
     const uint32_t nonce_bytes = nonce ? LOCKSTEP_NONCE_BYTES : 0;
     const struct frame_header header = {
         .kind = kind,
         .payload_bytes = nonce_bytes + LOCKSTEP_PROOF_BYTES,
-        .generation = transport->world.generation,
+        .generation = transport->flows.world.generation,
         .part = peer->rank,
-        .chunk = transport->world.rank,
+        .chunk = transport->flows.world.rank,
         .credit = transport->encrypts,
     };
-    struct wave_block *block = scratch_get(&transport->wave_blocks);
-    struct out_frame *frame = block ? transport_frame(transport, &header) : NULL;
+    struct wave_block *block = scratch_get(&transport->flows.pools.wave_blocks);
+    struct out_frame *frame = block ? flows_frame(&transport->flows, &header) : NULL;
     if (!frame) {
         if (block)
-            scratch_put(&transport->wave_blocks, block);
-        transport_lose(peer, transport_no_memory);
+            scratch_put(&transport->flows.pools.wave_blocks, block);
+        peer_lose(peer, peer_no_memory);
         return;
     }
     if (nonce)
         memcpy(block->payload, nonce, nonce_bytes);
     memcpy(block->payload + nonce_bytes, proof, LOCKSTEP_PROOF_BYTES);
     frame->block = block;
-    frame->pool = &transport->wave_blocks;
+    frame->pool = &transport->flows.pools.wave_blocks;
     frame->buffer = block->payload;
     frame->source = SOURCE_BUFFER;
     stream_queue(&peer->stream, frame);
@@ -118,16 +114,16 @@ static const char *form_say_hello(struct peer_link *peer)
 
 void form_check_complete(struct transport *transport)
 {
-    if (!transport->has_world || transport->formed || transport->form_failed)
+    if (!transport->forming.has_world || transport->flows.formed || transport->forming.failed)
         return;
-    for (uint32_t i = 0; i < transport->peer_count; i++) {
-        const struct peer_link *peer = &transport->peers[i];
+    for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
+        const struct peer_link *peer = &transport->flows.peers[i];
         struct link *link = peer->stream.link;
         if (peer->state != PEER_PROVEN || (link && link->ops->ready && !link->ops->ready(link)))
             return;
     }
-    if (shared_settled(transport) && measure_settled(transport, clock_now_ms()))
-        transport->formed = true;
+    if (shared_settled(&transport->flows) && measure_settled(transport, clock_now_ms()))
+        transport->flows.formed = true;
 }
 
 // The other side has proven membership: it may pass descriptors from now on, and what follows may
@@ -149,11 +145,11 @@ static void form_differ(struct peer_link *peer)
     text_append(&text,
                 "its LOCKSTEP_DATA_ENCRYPTION is %s, and %s on the rank that says so: it has to be "
                 "equal on all ranks",
-                peer->transport->encrypts ? "off" : "tls",
-                peer->transport->encrypts ? "tls" : "off");
+                transport_of(peer)->encrypts ? "off" : "tls",
+                transport_of(peer)->encrypts ? "tls" : "off");
     peer->differs = true;
-    peer->transport->form_differs = true;
-    peer->transport->form_failed = true;
+    transport_of(peer)->forming.differs = true;
+    transport_of(peer)->forming.failed = true;
 }
 
 static void form_stands(struct peer_link *peer)
@@ -161,7 +157,7 @@ static void form_stands(struct peer_link *peer)
     peer->state = PEER_PROVEN;
     peer->text[0] = '\0';
     shared_proven(peer);
-    form_check_complete(peer->transport);
+    form_check_complete(transport_of(peer));
 }
 
 const char *form_frame_begins(struct peer_link *peer)
@@ -180,15 +176,15 @@ const char *form_frame_begins(struct peer_link *peer)
 const char *form_frame_ended(struct peer_link *peer)
 {
     const struct frame_header *header = &peer->stream.header;
-    const struct generation_id *own = &peer->transport->world.generation;
+    const struct generation_id *own = &peer->flows->world.generation;
     if (header->kind == FRAME_CHALLENGE)
         return form_say_hello(peer);
     if (header->generation.number != own->number ||
         header->generation.incarnation != own->incarnation)
         return "its generation is another one";
-    if (header->chunk != peer->rank || header->part != peer->transport->world.rank)
+    if (header->chunk != peer->rank || header->part != peer->flows->world.rank)
         return "its rank is another one";
-    if (header->credit != peer->transport->encrypts)
+    if (header->credit != transport_of(peer)->encrypts)
         return "its encryption is another one";
     if (!hello_check(&peer->hello, HELLO_ACCEPTOR, peer->proof))
         return "it proves no membership";
@@ -204,12 +200,12 @@ static void guest_end(struct transport *transport, struct guest *guest)
     transport_unwatch(transport, guest->link->fd);
     guest->link->ops->close(guest->link, false);
     guest->link = NULL;
-    transport->guest_count--;
+    transport->forming.guest_count--;
 }
 
 static void guest_refuse(struct transport *transport, struct guest *guest)
 {
-    transport->totals.strangers_refused++;
+    transport->flows.totals.strangers_refused++;
     guest_end(transport, guest);
 }
 
@@ -219,12 +215,12 @@ static void guest_admit(struct transport *transport, struct guest *guest, struct
 {
     struct link *link = guest->link;
     guest->link = NULL;
-    transport->guest_count--;
+    transport->forming.guest_count--;
     transport_unwatch(transport, link->fd);
     const bool watched = transport_watch(transport, link->fd, &peer->endpoint, true);
     stream_open(&peer->stream, link, &transport_stream_owner, peer);
     if (!watched) {
-        transport_lose(peer, transport_no_memory);
+        peer_lose(peer, peer_no_memory);
         return;
     }
     form_trust(peer);
@@ -235,12 +231,12 @@ static void guest_admit(struct transport *transport, struct guest *guest, struct
 // The peer that a guest says it is, if it may be that one.
 static struct peer_link *guest_peer(struct transport *transport, const struct frame_header *header)
 {
-    const struct generation_id *own = &transport->world.generation;
+    const struct generation_id *own = &transport->flows.world.generation;
     if (header->generation.number != own->number ||
         header->generation.incarnation != own->incarnation ||
-        header->part != transport->world.rank || header->credit > 1)
+        header->part != transport->flows.world.rank || header->credit > 1)
         return NULL;
-    struct peer_link *peer = transport_peer(transport, header->chunk);
+    struct peer_link *peer = peer_of_rank(&transport->flows, header->chunk);
     return peer && !peer->connects && peer->state == PEER_WAITING ? peer : NULL;
 }
 
@@ -318,7 +314,7 @@ void form_guest_ready(struct transport *transport, struct guest *guest)
             guest_refuse(transport, guest);
         return;
     }
-    if (guest_receive(transport, guest) && guest->heard && transport->has_world)
+    if (guest_receive(transport, guest) && guest->heard && transport->forming.has_world)
         guest_decide(transport, guest);
 }
 
@@ -327,7 +323,7 @@ static struct guest *guest_oldest(struct transport *transport, bool heard)
 {
     struct guest *oldest = NULL;
     for (uint32_t i = 0; i < LOCKSTEP_MAX_UNPROVEN; i++) {
-        struct guest *guest = &transport->guests[i];
+        struct guest *guest = &transport->forming.guests[i];
         if (guest->link && guest->heard == heard && (!oldest || guest->number < oldest->number))
             oldest = guest;
     }
@@ -337,11 +333,11 @@ static struct guest *guest_oldest(struct transport *transport, bool heard)
 // A place that is free now.
 static struct guest *guest_place(struct transport *transport)
 {
-    if (transport->guest_count == LOCKSTEP_MAX_UNPROVEN) {
+    if (transport->forming.guest_count == LOCKSTEP_MAX_UNPROVEN) {
         struct guest *oldest = guest_oldest(transport, false);
         guest_refuse(transport, oldest ? oldest : guest_oldest(transport, true));
     }
-    struct guest *guest = transport->guests;
+    struct guest *guest = transport->forming.guests;
     while (guest->link)
         guest++;
     return guest;
@@ -374,7 +370,7 @@ static struct link *form_next(struct transport *transport, struct listener *list
 {
     errno = 0;
     struct link *link = listener->ops->accept(listener);
-    if (link && transport->encrypts && listener != transport->mates)
+    if (link && transport->encrypts && listener != transport->doors.mates)
         link = link_encrypt(link, true);
     if (link)
         doors_have(transport);
@@ -391,22 +387,22 @@ void form_accept(struct transport *transport, struct listener *listener)
         *guest = (struct guest){.endpoint = {ENDPOINT_GUEST},
                                 .link = link,
                                 .since_ms = clock_now_ms(),
-                                .number = transport->guest_number++};
-        transport->guest_count++;
+                                .number = transport->forming.guest_number++};
+        transport->forming.guest_count++;
         if (transport_watch(transport, link->fd, &guest->endpoint, true) && guest_challenge(guest))
             form_guest_ready(transport, guest);
         else
             guest_refuse(transport, guest);
     }
-    transport->totals.strangers_refused += listener->refused;
+    transport->flows.totals.strangers_refused += listener->refused;
     listener->refused = 0;
 }
 
 void form_forget_guests(struct transport *transport)
 {
     for (uint32_t i = 0; i < LOCKSTEP_MAX_UNPROVEN; i++)
-        if (transport->guests[i].link)
-            guest_end(transport, &transport->guests[i]);
+        if (transport->forming.guests[i].link)
+            guest_end(transport, &transport->forming.guests[i]);
 }
 
 // ---- connecting ---------------------------------------------------------------------------------
@@ -442,7 +438,7 @@ static void form_connected(struct peer_link *peer)
 
 static bool form_is_mate(const struct transport *transport, uint32_t rank)
 {
-    const struct locality *locality = &transport->world.locality;
+    const struct locality *locality = &transport->flows.world.locality;
     for (uint32_t i = 0; i < locality->mate_count; i++)
         if (locality->mates[i] == rank)
             return true;
@@ -454,9 +450,9 @@ static bool form_is_mate(const struct transport *transport, uint32_t rank)
 // another kind are tried.
 static struct link *form_connect_mate(struct peer_link *peer, uint64_t now_ms)
 {
-    const struct transport *transport = peer->transport;
+    const struct transport *transport = transport_of(peer);
     char token[LINK_TOKEN_BYTES];
-    if (!transport->mates || !form_is_mate(transport, peer->rank) ||
+    if (!transport->doors.mates || !form_is_mate(transport, peer->rank) ||
         !link_token(peer->address, token))
         return NULL;
     if (peer->mate_until_ms == 0)
@@ -468,7 +464,7 @@ static struct link *form_connect_mate(struct peer_link *peer, uint64_t now_ms)
 
 static void form_connect(struct peer_link *peer, uint64_t now_ms)
 {
-    struct transport *transport = peer->transport;
+    struct transport *transport = transport_of(peer);
     errno = 0;
     struct link *link = form_connect_mate(peer, now_ms);
     const bool mate = link != NULL;
@@ -499,9 +495,9 @@ void form_peer_ready(struct peer_link *peer)
 
 static void form_fail(struct transport *transport)
 {
-    transport->form_failed = true;
-    for (uint32_t i = 0; i < transport->peer_count; i++) {
-        struct peer_link *peer = &transport->peers[i];
+    transport->forming.failed = true;
+    for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
+        struct peer_link *peer = &transport->flows.peers[i];
         if (peer->state != PEER_PROVEN && peer->text[0] == '\0')
             text_copy(peer->text, sizeof(peer->text),
                       peer->connects ? "it did not answer" : "it did not connect");
@@ -521,43 +517,43 @@ static void form_tick_peer(struct peer_link *peer, uint64_t now_ms)
 void form_tick(struct transport *transport, uint64_t now_ms)
 {
     doors_tick(transport, now_ms);
-    for (uint32_t i = 0; transport->guest_count > 0 && i < LOCKSTEP_MAX_UNPROVEN; i++) {
-        struct guest *guest = &transport->guests[i];
+    for (uint32_t i = 0; transport->forming.guest_count > 0 && i < LOCKSTEP_MAX_UNPROVEN; i++) {
+        struct guest *guest = &transport->forming.guests[i];
         if (!guest->link)
             continue;
-        if (guest->heard && transport->has_world)
+        if (guest->heard && transport->forming.has_world)
             guest_decide(transport, guest);
         else if (!guest->heard && now_ms >= guest->since_ms + LOCKSTEP_HELLO_MS)
             guest_refuse(transport, guest);
     }
-    if (!transport->has_world || transport->formed || transport->form_failed)
+    if (!transport->forming.has_world || transport->flows.formed || transport->forming.failed)
         return;
-    for (uint32_t i = 0; i < transport->peer_count; i++)
-        form_tick_peer(&transport->peers[i], now_ms);
+    for (uint32_t i = 0; i < transport->flows.peer_count; i++)
+        form_tick_peer(&transport->flows.peers[i], now_ms);
     form_check_complete(transport);
-    if (!transport->formed &&
-        (now_ms >= transport->form_deadline_ms || doors_despair(transport, now_ms)))
+    if (!transport->flows.formed &&
+        (now_ms >= transport->flows.form_deadline_ms || doors_despair(transport, now_ms)))
         form_fail(transport);
 }
 
 uint64_t form_deadline(const struct transport *transport)
 {
     uint64_t deadline = doors_deadline(transport);
-    for (uint32_t i = 0; transport->guest_count > 0 && i < LOCKSTEP_MAX_UNPROVEN; i++) {
-        const struct guest *guest = &transport->guests[i];
+    for (uint32_t i = 0; transport->forming.guest_count > 0 && i < LOCKSTEP_MAX_UNPROVEN; i++) {
+        const struct guest *guest = &transport->forming.guests[i];
         if (guest->link && !guest->heard && guest->since_ms + LOCKSTEP_HELLO_MS < deadline)
             deadline = guest->since_ms + LOCKSTEP_HELLO_MS;
     }
-    if (!transport->has_world || transport->formed || transport->form_failed)
+    if (!transport->forming.has_world || transport->flows.formed || transport->forming.failed)
         return deadline;
-    if (transport->form_deadline_ms < deadline)
-        deadline = transport->form_deadline_ms;
-    if (shared_deadline(transport) < deadline)
-        deadline = shared_deadline(transport);
+    if (transport->flows.form_deadline_ms < deadline)
+        deadline = transport->flows.form_deadline_ms;
+    if (shared_deadline(&transport->flows) < deadline)
+        deadline = shared_deadline(&transport->flows);
     if (measure_deadline(transport) < deadline)
         deadline = measure_deadline(transport);
-    for (uint32_t i = 0; i < transport->peer_count; i++) {
-        const struct peer_link *peer = &transport->peers[i];
+    for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
+        const struct peer_link *peer = &transport->flows.peers[i];
         const bool waits = peer->state == PEER_WAITING || peer->state == PEER_CONNECTING;
         if (peer->connects && waits && peer->retry_ms < deadline)
             deadline = peer->retry_ms;

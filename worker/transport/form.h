@@ -1,16 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of form.c that other files call.
+// How links come to stand. Engine thread.
 
 #ifndef WORKER_TRANSPORT_FORM_H
 #define WORKER_TRANSPORT_FORM_H
 
+#include "protos/frame.h"
+#include "protos/limits.h"
+#include "worker/transport/flow/peers.h"
+
+#include <stdbool.h>
 #include <stdint.h>
 
-struct guest;
 struct listener;
 struct peer_link;
 struct transport;
+
+// A connection that has not proven membership.
+struct guest {
+    struct endpoint endpoint; // First.
+    struct link *link; // NULL: this place is free.
+    uint64_t since_ms;
+    uint64_t number; // Order of arrival.
+    uint8_t challenge[LOCKSTEP_NONCE_BYTES]; // That it was sent.
+    uint32_t received;
+    bool heard; // A whole hello, to be examined when the generation is known.
+    uint8_t bytes[LOCKSTEP_HELLO_BYTES];
+};
+
+// How far the links of a generation are.
+struct forming {
+    bool has_world; // True from transport_form to the end of the generation.
+    bool failed;
+    bool differs; // True if it failed because a member is configured otherwise.
+    uint32_t guest_count;
+    uint64_t guest_number; // Of the next one to come.
+    struct guest guests[LOCKSTEP_MAX_UNPROVEN];
+};
 
 void form_accept(struct transport *transport, struct listener *listener);
 void form_guest_ready(struct transport *transport, struct guest *guest);
@@ -27,6 +53,5 @@ const char *form_frame_ended(struct peer_link *peer);
 // The link ended before it was proven.
 void form_peer_ended(struct peer_link *peer, const char *text);
 void form_forget_guests(struct transport *transport);
-struct peer_link *transport_peer(struct transport *transport, uint32_t rank);
 
 #endif

@@ -7,6 +7,7 @@
 #include "worker/transport/inspect.h"
 
 #include "worker/transport/flow/flows.h"
+#include "worker/transport/state.h"
 #include "worker/transport/transport.h"
 
 #define INSPECT_STILL_MS 1000 // Less is no news.
@@ -58,9 +59,9 @@ uint32_t transport_inspect(struct transport *transport, uint64_t now_ms, struct 
                            uint32_t most)
 {
     uint32_t count = 0;
-    thread_assert(&transport->thread);
-    for (uint32_t i = 0; i < transport->peer_count; i++) {
-        struct peer_link *peer = &transport->peers[i];
+    thread_assert(&transport->flows.thread);
+    for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
+        struct peer_link *peer = &transport->flows.peers[i];
         struct link_state link;
         if (peer->state != PEER_PROVEN)
             continue;
@@ -72,4 +73,14 @@ uint32_t transport_inspect(struct transport *transport, uint64_t now_ms, struct 
             *room = link;
     }
     return count;
+}
+
+struct device_held transport_inspect_device(struct transport *transport)
+{
+    return device_inspect(&transport->flows);
+}
+
+void transport_inspect_nccl(const struct transport *transport, char *text, size_t bytes)
+{
+    device_inspect_nccl(&transport->flows, text, bytes);
 }

@@ -9,14 +9,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct endpoint;
 struct peer_link;
 struct transport;
 struct transport_config;
 struct transport_world;
 
-bool transport_watch(struct transport *transport, int fd, struct endpoint *endpoint, bool link);
-void transport_unwatch(struct transport *transport, int fd);
 void transport_close_stream(struct peer_link *peer, bool reset);
 // Starts to listen. Any thread. 0, or with a sentence in error -1, or -2 when memory or descriptors
 // are missing here.
@@ -27,8 +24,6 @@ const char *transport_address(const struct transport *transport);
 // Begins to build the links of a generation; formed() or form_failed() follows. Before formed()
 // nothing may be launched. Sizes every table for the generation.
 int transport_form(struct transport *transport, const struct transport_world *world);
-// From now on so many collectives in flight allocate nothing. After transport_form.
-void transport_reserve(struct transport *transport, uint32_t collectives);
 // Forgets everything launched and joined, without events; user memory is not touched any more when
 // it returns, but for what worker/transport/device/devices.h says of devices. Links are closed at
 // once (a peer sees a reset). For failures; also from an event. transport_form may follow, for
@@ -41,8 +36,5 @@ void transport_leave(struct transport *transport, uint64_t linger_ms);
 // The same after a rank was lost: peers are told why, and devices wait for nobody.
 void transport_retreat(struct transport *transport, uint64_t linger_ms);
 void transport_close(struct transport *transport); // Frees. Any thread, when nobody drives.
-// In a forked child, from the atfork handler: closes every descriptor, frees nothing. Only calls
-// that are safe there.
-void transport_forked(struct transport *transport);
 
 #endif

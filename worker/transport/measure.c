@@ -25,6 +25,7 @@
 #include "worker/transport/flow/flows.h"
 #include "worker/transport/form.h"
 #include "worker/transport/host/host.h"
+#include "worker/transport/state.h"
 #include "worker/transport/transport.h"
 
 #include <stdlib.h>
@@ -61,17 +62,17 @@ static struct peer_link *measure_target(const struct measure *measure)
 static void measure_send(struct peer_link *peer, enum measure_part part, uint32_t number,
                          uint32_t bytes, bool last)
 {
-    struct transport *transport = peer->transport;
+    struct transport *transport = transport_of(peer);
     const struct frame_header header = {.kind = FRAME_MEASURE,
-                                        .generation = transport->world.generation,
+                                        .generation = transport->flows.world.generation,
                                         .part = (uint32_t)part,
                                         .slot = number,
                                         .credit = last ? 1 : 0,
-                                        .chunk = transport->world.rank,
+                                        .chunk = transport->flows.world.rank,
                                         .payload_bytes = bytes};
-    struct out_frame *frame = transport_frame(transport, &header);
+    struct out_frame *frame = flows_frame(&transport->flows, &header);
     if (!frame) {
-        transport_lose(peer, transport_no_memory);
+        peer_lose(peer, peer_no_memory);
         return;
     }
     frame->buffer = transport->measure.bytes;
@@ -143,8 +144,8 @@ static void measure_pinged(struct transport *transport)
 
 static bool measure_is_quiet(const struct transport *transport)
 {
-    const struct peer_link *const others[] = {transport->ring.predecessor,
-                                              transport->hosts.predecessor};
+    const struct peer_link *const others[] = {transport->flows.ring.predecessor,
+                                              transport->flows.hosts.predecessor};
     for (size_t i = 0; i < 2; i++)
         if (others[i] && others[i]->pinged < MEASURE_PINGS)
             return false;
@@ -206,15 +207,16 @@ static void measure_heard_taken(struct transport *transport)
 static void measure_begin(struct transport *transport)
 {
     struct measure *measure = &transport->measure;
-    struct peer_link *const targets[] = {transport->ring.successor, transport->hosts.successor};
+    struct peer_link *const targets[] = {transport->flows.ring.successor,
+                                         transport->flows.hosts.successor};
     for (size_t i = 0; i < 2; i++)
         if (targets[i] && (i == 0 || targets[i] != targets[0]))
             measure->targets[measure->target_count++] = targets[i];
     measure->deadline_ms = clock_now_ms() + MEASURE_MOST_MS;
     measure->stage = MEASURE_DONE;
-    if (transport->given_latency_ns != 0) {
-        measure->latency_ns = transport->given_latency_ns;
-        measure->bytes_per_s = transport->given_bytes_per_s;
+    if (measure->given_latency_ns != 0) {
+        measure->latency_ns = measure->given_latency_ns;
+        measure->bytes_per_s = measure->given_bytes_per_s;
     } else if (transport->kind == TRANSPORT_LOOPBACK) {
         measure->latency_ns = MEASURE_LOOPBACK_NS;
         measure->bytes_per_s = MEASURE_LOOPBACK_BYTES_PER_S;
@@ -226,7 +228,7 @@ static void measure_begin(struct transport *transport)
 int measure_form(struct transport *transport)
 {
     measure_forget(transport);
-    if (transport->kind == TRANSPORT_LOOPBACK || transport->world.world_size == 1)
+    if (transport->kind == TRANSPORT_LOOPBACK || transport->flows.world.world_size == 1)
         return 0;
     transport->measure.bytes = calloc(1, MEASURE_FRAME_BYTES);
     return transport->measure.bytes ? 0 : -1;
@@ -235,7 +237,12 @@ int measure_form(struct transport *transport)
 void measure_forget(struct transport *transport)
 {
     free(transport->measure.bytes);
-    transport->measure = (struct measure){.stage = MEASURE_NONE};
+    transport->flows.agreed_bytes_per_s = 0;
+    transport->measure = (struct measure){
+        .given_latency_ns = transport->measure.given_latency_ns,
+        .given_bytes_per_s = transport->measure.given_bytes_per_s,
+        .stage = MEASURE_NONE,
+    };
 }
 
 bool measure_settled(struct transport *transport, uint64_t now_ms)
@@ -273,7 +280,7 @@ uint64_t measure_deadline(const struct transport *transport)
 const char *measure_frame_begins(struct peer_link *peer, struct stream *stream)
 {
     const struct frame_header *header = &stream->header;
-    struct measure *measure = &peer->transport->measure;
+    struct measure *measure = &transport_of(peer)->measure;
     if (header->chunk != peer->rank)
         return "it is of another rank";
     if (header->part < MEASURE_PING || header->part > MEASURE_TAKEN)
@@ -293,7 +300,7 @@ const char *measure_frame_begins(struct peer_link *peer, struct stream *stream)
 // Whether this is the answer that is waited for; a late one is not.
 static bool measure_awaited(const struct peer_link *peer, enum measure_stage stage)
 {
-    const struct measure *measure = &peer->transport->measure;
+    const struct measure *measure = &transport_of(peer)->measure;
     return measure->stage == stage && peer == measure_target(measure) &&
            peer->stream.header.slot == measure->number;
 }
@@ -303,7 +310,7 @@ const char *measure_frame_ended(struct peer_link *peer)
     const struct frame_header *header = &peer->stream.header;
     if (++peer->measured > MEASURE_ANSWERS + MEASURE_BURST_FRAMES)
         return "it measures for too long";
-    if (peer->transport->measure.over)
+    if (transport_of(peer)->measure.over)
         return NULL; // Nobody waits for an answer any more.
     switch ((enum measure_part)header->part) {
     case MEASURE_PING:
@@ -312,7 +319,7 @@ const char *measure_frame_ended(struct peer_link *peer)
         break;
     case MEASURE_PONG:
         if (measure_awaited(peer, MEASURE_LATENCY))
-            measure_heard_pong(peer->transport);
+            measure_heard_pong(transport_of(peer));
         break;
     case MEASURE_BURST:
         if (header->credit != 0)
@@ -320,7 +327,7 @@ const char *measure_frame_ended(struct peer_link *peer)
         break;
     case MEASURE_TAKEN:
         if (measure_awaited(peer, MEASURE_BANDWIDTH))
-            measure_heard_taken(peer->transport);
+            measure_heard_taken(transport_of(peer));
         break;
     }
     return NULL;
@@ -330,15 +337,16 @@ const char *measure_frame_ended(struct peer_link *peer)
 
 void transport_links(const struct transport *transport, struct transport_links *links)
 {
-    const struct locality *locality = &transport->world.locality;
-    links->shares = (locality->mate_count == 1 && !transport->shared) || shared_stands(transport);
+    const struct locality *locality = &transport->flows.world.locality;
+    links->shares =
+        (locality->mate_count == 1 && !transport->flows.shared) || shared_stands(&transport->flows);
     links->latency_ns = transport->measure.latency_ns;
     links->bytes_per_s = transport->measure.bytes_per_s;
 }
 
 void transport_tuned(struct transport *transport, uint64_t bytes_per_s)
 {
-    thread_assert(&transport->thread);
-    transport->measure.agreed_bytes_per_s = bytes_per_s;
+    thread_assert(&transport->flows.thread);
+    transport->flows.agreed_bytes_per_s = bytes_per_s;
     transport->measure.over = true;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of measure.c that other files call.
+// How fast the links of a generation are: what is measured, and what is known. Engine thread.
 
 #ifndef WORKER_TRANSPORT_MEASURE_H
 #define WORKER_TRANSPORT_MEASURE_H
@@ -12,6 +12,39 @@ struct peer_link;
 struct stream;
 struct transport;
 struct transport_links;
+
+enum measure_stage {
+    MEASURE_NONE, // Not all links stand.
+    MEASURE_LATENCY,
+    MEASURE_QUIET, // Others still measure the latency of links to this rank.
+    MEASURE_BANDWIDTH,
+    MEASURE_DONE,
+};
+
+struct measure {
+    // set at open, then constant. 0: links are measured.
+    uint64_t given_latency_ns;
+    uint64_t given_bytes_per_s;
+    // engine thread only
+    enum measure_stage stage;
+    bool over; // All ranks have measured.
+    uint64_t deadline_ms;
+    uint64_t quiet_ms; // So long others are waited for.
+    struct peer_link *targets[2];
+    uint32_t target_count;
+    uint32_t target; // The one that is measured.
+    uint32_t number; // Of the last ping or burst.
+    uint32_t pings; // Answered by the target.
+    uint64_t best_ns[2]; // Of the round trips to each target.
+    uint64_t burst_bytes;
+    uint64_t burst_ns; // The best of this size.
+    uint32_t tries; // Of this size.
+    uint64_t sent_ns;
+    uint8_t *bytes; // What bursts consist of, and where those of others end.
+    // Results: of the slowest target.
+    uint64_t latency_ns;
+    uint64_t bytes_per_s;
+};
 
 // The generation begins. 0, or -1 without memory.
 int measure_form(struct transport *transport);

@@ -7,8 +7,10 @@
 #include "worker/transport/rest.h"
 
 #include "base/clock.h"
+#include "worker/transport/device/devices.h"
 #include "worker/transport/flow/flows.h"
 #include "worker/transport/form.h"
+#include "worker/transport/state.h"
 #include "worker/transport/wait.h"
 
 #include <poll.h>
@@ -17,24 +19,24 @@
 
 void transport_own(struct transport *transport)
 {
-    thread_own(&transport->thread);
+    thread_own(&transport->flows.thread);
 }
 
 void transport_disown(struct transport *transport)
 {
-    thread_assert(&transport->thread);
-    thread_disown(&transport->thread);
+    thread_assert(&transport->flows.thread);
+    thread_disown(&transport->flows.thread);
 }
 
 bool transport_idle(const struct transport *transport)
 {
-    thread_assert(&transport->thread);
-    if (!list_empty(&transport->active) || !list_empty(&transport->local) ||
-        !list_empty(&transport->done) || !list_empty(&transport->waves) ||
-        !list_empty(&transport->waves_done) || !devices_idle(transport))
+    thread_assert(&transport->flows.thread);
+    if (!list_empty(&transport->flows.active) || !list_empty(&transport->flows.local) ||
+        !list_empty(&transport->flows.done) || !list_empty(&transport->flows.waves.joined) ||
+        !list_empty(&transport->flows.waves.done) || !devices_idle(&transport->flows))
         return false;
-    for (uint32_t i = 0; i < transport->peer_count; i++) {
-        const struct peer_link *peer = &transport->peers[i];
+    for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
+        const struct peer_link *peer = &transport->flows.peers[i];
         if (peer->stream.link && !stream_idle(&peer->stream))
             return false;
     }
@@ -43,8 +45,8 @@ bool transport_idle(const struct transport *transport)
 
 static bool rest_readable(const struct transport *transport)
 {
-    for (uint32_t i = 0; i < transport->peer_count; i++) {
-        const struct peer_link *peer = &transport->peers[i];
+    for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
+        const struct peer_link *peer = &transport->flows.peers[i];
         if (peer->stream.link && peer->stream.readable && !peer->lost &&
             peer->state != PEER_CONNECTING)
             return true;
@@ -56,7 +58,7 @@ int transport_rest(struct transport *transport)
 {
     const uint64_t now_ms = clock_now_ms();
     uint64_t until = form_deadline(transport);
-    thread_assert(&transport->thread);
+    thread_assert(&transport->flows.thread);
     if (rest_readable(transport) || until <= now_ms || !wait_leave_alone(transport))
         return 0;
     if (until - now_ms > REST_CHECK_MS)
@@ -67,6 +69,6 @@ int transport_rest(struct transport *transport)
 void transport_doze(const struct transport *transport, int bell, int timeout_ms)
 {
     struct pollfd watched[] = {{.fd = bell, .events = POLLIN},
-                               {.fd = transport->epoll, .events = POLLIN}};
+                               {.fd = transport->descriptors.epoll, .events = POLLIN}};
     (void)poll(watched, sizeof(watched) / sizeof(watched[0]), timeout_ms);
 }

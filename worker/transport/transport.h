@@ -25,10 +25,6 @@
 #ifndef WORKER_TRANSPORT_TRANSPORT_H
 #define WORKER_TRANSPORT_TRANSPORT_H
 
-struct frame_header;
-struct out_frame;
-struct peer_link;
-
 #include "protos/frame.h"
 #include "protos/tuning.h"
 #include "protos/types.h"
@@ -39,6 +35,7 @@ struct peer_link;
 #include <stdbool.h>
 #include <stddef.h>
 
+struct peer_link;
 struct transport; // Opaque.
 
 // What the links are like; after formed().
@@ -57,9 +54,6 @@ void transport_launch(struct transport *transport, struct collective *collective
 // come for it; its times stay as they are. False: it has to be launched now, before anything else.
 bool transport_exchange(struct transport *transport, struct collective *collective);
 void transport_wave(struct transport *transport, struct wave *wave);
-// note: at most LOCKSTEP_NOTE_BYTES, copied.
-void transport_header(struct transport *transport, const struct step_header *header,
-                      const uint8_t *note, uint32_t note_bytes);
 
 // Does what can be done and waits at most timeout_ms (-1: no bound) for more. Returns after any
 // event, and after transport_wake.
@@ -70,18 +64,11 @@ void transport_blame(struct transport *transport, uint32_t rank, const char *tex
 
 void transport_statistics(const struct transport *transport, struct transport_statistics *out);
 
-// Reports the peer, once, and closes its link. The text is copied.
-void transport_lose(struct peer_link *peer, const char *text);
-// The same for a peer that sent what cannot be. Its link stays open until the job has ended. With
-// transport_no_memory as text nothing is wrong with the peer.
-void transport_lose_impossible(struct peer_link *peer, const char *text);
-// An urgent frame without block; NULL when memory is short.
-struct out_frame *transport_frame(struct transport *transport, const struct frame_header *header);
 // The table of ways that flows are handed.
 extern const struct ways transport_ways;
-// Bytes behind a struct flow: as many as any way keeps there.
-size_t transport_room(void);
 // Whether something launched or joined here waits for a frame of that peer, or to it.
 bool transport_needs(struct transport *transport, const struct peer_link *peer);
+// True if some wave that was joined here waits for a message of this rank, or has one for it.
+bool transport_wave_needs(struct transport *transport, uint32_t rank);
 
 #endif

@@ -8,8 +8,8 @@
 //
 // - Every rank can have a core: WAIT_SPIN_US.
 // - Whoever has just put a small payload on the board (worker/transport/host/exchange.c) looks for
-//   a moment before all that: WAIT_MOMENT times. Where ranks share cores it lets others run instead
-//   when one that it awaits waits on its own core.
+//   a moment before all that: MOMENT_LOOKS times. Where ranks share cores it lets others run
+//   instead when one that it awaits waits on its own core.
 // - Something small may come through a socket: WAIT_SOCKET_US, which is longer than a peer that has
 //   gone to sleep takes to wake up. Else one sleep makes the next one: both ranks would find the
 //   other late, always. After WAIT_SPIN_US, or at once where ranks share cores, the others are let
@@ -18,8 +18,8 @@
 //   looks may share a core's units with a peer that copies: WAIT_SPIN_US has to do.
 // - Ranks share cores: WAIT_PAUSES looks, then the others are let run, and each of them may have
 //   some hundred KiB to add up before it lets this rank run again. So that goes on for
-//   WAIT_MEMORY_US where all that is awaited comes through memory, else for WAIT_CROWDED_US. Never
-//   without bound: a rank that yields forever takes every other turn of the core from whoever
+//   WAIT_MEMORY_US where all that is awaited comes through memory, else for MOMENT_CROWDED_US.
+//   Never without bound: a rank that yields forever takes every other turn of the core from whoever
 //   computes.
 // - Looking that never helps (far peers, long waits) is given up: each wait that looked in vain
 //   costs credit, each that did not look in vain brings more. Without credit only one wait in
@@ -39,8 +39,10 @@
 #include "worker/transport/flow/flows.h"
 #include "worker/transport/form.h"
 #include "worker/transport/host/host.h"
+#include "worker/transport/host/moment.h"
 #include "worker/transport/host/spread.h"
 #include "worker/transport/measure.h"
+#include "worker/transport/state.h"
 
 #include <sched.h>
 #include <string.h>
@@ -53,10 +55,7 @@
 #define WAIT_SMALL_BYTES (64 * 1024)
 #define WAIT_HOG_US 500
 #define WAIT_PAUSES 2
-#define WAIT_YIELDS 100
 #define WAIT_MEMORY_US 300
-#define WAIT_CROWDED_US 50
-#define WAIT_MOMENT 64 // Looks before a wait.
 #define WAIT_CLOCK_ROUNDS 16 // Looks between two looks at the clock, where looking is cheap.
 #define WAIT_POLL_ROUNDS 8 // Looks into memory between two at sockets.
 #define WAIT_SOCKET_LOOKS 2 // The same where there are only sockets.
@@ -92,14 +91,14 @@ static void wait_event(struct transport *transport, const struct epoll_event *ev
     uint64_t drained = 0;
     switch (endpoint->kind) {
     case ENDPOINT_WAKE:
-        if (read(transport->wake, &drained, sizeof(drained)) < 0)
+        if (read(transport->flows.attention.descriptor, &drained, sizeof(drained)) < 0)
             drained = 0; // As good: `attention` says whether somebody asked.
         return;
     case ENDPOINT_LISTENER:
-        form_accept(transport, transport->listener);
+        form_accept(transport, transport->doors.listener);
         return;
     case ENDPOINT_MATES:
-        form_accept(transport, transport->mates);
+        form_accept(transport, transport->doors.mates);
         return;
     case ENDPOINT_GUEST:
         form_guest_ready(transport, (struct guest *)(void *)endpoint);
@@ -114,7 +113,7 @@ static void wait_event(struct transport *transport, const struct epoll_event *ev
 static bool wait_poll(struct transport *transport, int timeout_ms)
 {
     struct epoll_event events[WAIT_EVENTS];
-    const int count = epoll_wait(transport->epoll, events, WAIT_EVENTS, timeout_ms);
+    const int count = epoll_wait(transport->descriptors.epoll, events, WAIT_EVENTS, timeout_ms);
     transport->patience.unpolled = 0;
     for (int i = 0; i < count; i++)
         wait_event(transport, &events[i]);
@@ -126,12 +125,12 @@ static bool wait_poll(struct transport *transport, int timeout_ms)
 // Looks into memory. Returns whether there is something to do.
 static bool wait_look(struct transport *transport)
 {
-    bool any =
-        atomic_load_explicit(&transport->attention, memory_order_acquire) == ATTENTION_ASKED ||
-        shared_pending(transport);
-    for (uint32_t i = 0; i < transport->peer_count; i++) {
-        struct stream *stream = &transport->peers[i].stream;
-        if (!stream->link || transport->peers[i].lost || !stream->link->ops->pending ||
+    bool any = atomic_load_explicit(&transport->flows.attention.word, memory_order_acquire) ==
+                   ATTENTION_ASKED ||
+               shared_pending(&transport->flows);
+    for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
+        struct stream *stream = &transport->flows.peers[i].stream;
+        if (!stream->link || transport->flows.peers[i].lost || !stream->link->ops->pending ||
             !stream->link->ops->pending(stream->link))
             continue;
         stream->readable = true;
@@ -143,8 +142,8 @@ static bool wait_look(struct transport *transport)
 
 static bool wait_has_links(const struct transport *transport, bool in_memory)
 {
-    for (uint32_t i = 0; i < transport->peer_count; i++) {
-        const struct link *link = transport->peers[i].stream.link;
+    for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
+        const struct link *link = transport->flows.peers[i].stream.link;
         if (link && (link->ops->pending != NULL) == in_memory)
             return true;
     }
@@ -154,16 +153,7 @@ static bool wait_has_links(const struct transport *transport, bool in_memory)
 // Whether something may come that only the kernel knows of.
 static bool wait_has_sockets(const struct transport *transport)
 {
-    return !transport->formed || wait_has_links(transport, false);
-}
-
-static void wait_pause(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield" ::: "memory");
-#endif
+    return !transport->flows.formed || wait_has_links(transport, false);
 }
 
 // Every rank has its core, and all that is awaited comes through memory.
@@ -180,7 +170,7 @@ static bool wait_spin_alone(struct transport *transport)
             if (end_us == UINT64_MAX)
                 end_us = now_us + WAIT_SPIN_US;
         }
-        wait_pause();
+        moment_pause();
     }
 }
 
@@ -190,7 +180,7 @@ static bool wait_look_everywhere(struct transport *transport, uint32_t looks)
     for (uint32_t i = 0; i < looks; i++) {
         if (wait_look(transport))
             return true;
-        wait_pause();
+        moment_pause();
     }
     return wait_poll(transport, 0);
 }
@@ -198,8 +188,8 @@ static bool wait_look_everywhere(struct transport *transport, uint32_t looks)
 // Whether what is awaited takes about as long as a wake-up.
 static bool wait_is_short(const struct transport *transport)
 {
-    const struct list *first = transport->active.next;
-    if (first == &transport->active)
+    const struct list *first = transport->flows.active.next;
+    if (first == &transport->flows.active)
         return true;
     const struct flow *flow = list_entry(first, struct flow, turn);
     return flow->collective->elements * flow->map.element_bytes <= WAIT_SMALL_BYTES;
@@ -207,12 +197,12 @@ static bool wait_is_short(const struct transport *transport)
 
 static uint64_t wait_socket_us(const struct transport *transport)
 {
-    if (transport->patience.crowded)
-        return WAIT_CROWDED_US;
+    if (transport->flows.crowded)
+        return MOMENT_CROWDED_US;
     return wait_is_short(transport) ? WAIT_SOCKET_US : WAIT_SPIN_US;
 }
 
-static void wait_meet_hog(struct transport_patience *patience)
+static void wait_meet_hog(struct patience *patience)
 {
     patience->credit = 0;
     patience->hits = 0;
@@ -222,9 +212,9 @@ static void wait_meet_hog(struct transport_patience *patience)
 
 static bool wait_spin_sockets(struct transport *transport)
 {
-    struct transport_patience *patience = &transport->patience;
+    struct patience *patience = &transport->patience;
     const uint32_t looks = wait_has_links(transport, true) ? WAIT_POLL_ROUNDS : WAIT_SOCKET_LOOKS;
-    const uint64_t alone_us = patience->crowded ? 0 : WAIT_SPIN_US;
+    const uint64_t alone_us = transport->flows.crowded ? 0 : WAIT_SPIN_US;
     const uint64_t most_us = wait_socket_us(transport);
     const uint64_t begin_us = clock_now_us();
     uint64_t now_us = begin_us;
@@ -248,11 +238,11 @@ static bool wait_spin_crowded(struct transport *transport)
     for (uint32_t i = 0; i < WAIT_PAUSES; i++) {
         if (wait_look(transport))
             return true;
-        wait_pause();
+        moment_pause();
     }
-    spread_wait(transport);
+    spread_wait(&transport->flows);
     const uint64_t end_us = clock_now_us() + WAIT_MEMORY_US;
-    for (uint32_t i = 0; i < WAIT_YIELDS && clock_now_us() < end_us; i++) {
+    for (uint32_t i = 0; i < MOMENT_YIELDS && clock_now_us() < end_us; i++) {
         (void)sched_yield();
         if (wait_look(transport))
             return true;
@@ -260,41 +250,17 @@ static bool wait_spin_crowded(struct transport *transport)
     return false;
 }
 
-bool wait_a_moment(struct transport *transport, struct wait_moment *moment, bool beside)
-{
-    const bool crowded = transport->patience.crowded;
-    if (crowded && transport->patience.credit == 0)
-        return false;
-    if (!(crowded && beside) && moment->looks < WAIT_MOMENT) {
-        wait_pause();
-        moment->looks++;
-        return true;
-    }
-    if (moment->turns == 0)
-        spread_wait(transport);
-    if (!crowded)
-        return false;
-    if (moment->turns == 1)
-        moment->end_us = clock_now_us() + WAIT_CROWDED_US;
-    if (moment->turns == WAIT_YIELDS || (moment->turns > 1 && clock_now_us() >= moment->end_us))
-        return false;
-    (void)sched_yield();
-    moment->turns++;
-    moment->looks = 0;
-    return true;
-}
-
 static bool wait_spin_now(struct transport *transport)
 {
     if (wait_has_sockets(transport))
         return wait_spin_sockets(transport);
-    return transport->patience.crowded ? wait_spin_crowded(transport) : wait_spin_alone(transport);
+    return transport->flows.crowded ? wait_spin_crowded(transport) : wait_spin_alone(transport);
 }
 
 // Looks for a moment, where that has helped lately.
 static bool wait_spin(struct transport *transport)
 {
-    struct transport_patience *patience = &transport->patience;
+    struct patience *patience = &transport->patience;
     if (patience->credit == 0 && ++patience->waits < patience->probe)
         return false;
     patience->waits = 0;
@@ -316,8 +282,8 @@ static bool wait_spin(struct transport *transport)
 
 static void wait_links_sleep(struct transport *transport, bool asleep)
 {
-    for (uint32_t i = 0; i < transport->peer_count; i++) {
-        struct link *link = transport->peers[i].stream.link;
+    for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
+        struct link *link = transport->flows.peers[i].stream.link;
         if (link && link->ops->sleep)
             link->ops->sleep(link, asleep);
     }
@@ -327,16 +293,18 @@ static void wait_block(struct transport *transport, int timeout_ms)
 {
     uint32_t awake = ATTENTION_AWAKE;
     uint32_t asleep = ATTENTION_ASLEEP;
-    if (!atomic_compare_exchange_strong_explicit(&transport->attention, &awake, ATTENTION_ASLEEP,
-                                                 memory_order_acq_rel, memory_order_acquire))
+    if (!atomic_compare_exchange_strong_explicit(&transport->flows.attention.word, &awake,
+                                                 ATTENTION_ASLEEP, memory_order_acq_rel,
+                                                 memory_order_acquire))
         return; // Somebody asked.
     wait_links_sleep(transport, true);
     if (!wait_look(transport))
         (void)wait_poll(transport, timeout_ms);
     wait_links_sleep(transport, false);
     // Where it is ATTENTION_ASKED by now, that stays.
-    (void)atomic_compare_exchange_strong_explicit(&transport->attention, &asleep, ATTENTION_AWAKE,
-                                                  memory_order_acq_rel, memory_order_acquire);
+    (void)atomic_compare_exchange_strong_explicit(&transport->flows.attention.word, &asleep,
+                                                  ATTENTION_AWAKE, memory_order_acq_rel,
+                                                  memory_order_acquire);
 }
 
 // A link stays asleep until somebody blocks on it again: that costs its peer one bell.
@@ -351,8 +319,8 @@ bool wait_leave_alone(struct transport *transport)
 
 void wait_for_work(struct transport *transport, int timeout_ms)
 {
-    const bool awaits = !list_empty(&transport->active) || !list_empty(&transport->waves) ||
-                        measure_awaits(transport);
+    const bool awaits = !list_empty(&transport->flows.active) ||
+                        !list_empty(&transport->flows.waves.joined) || measure_awaits(transport);
     const bool found = wait_look(transport);
     const bool due = ++transport->patience.unpolled >= WAIT_UNPOLLED;
     if (due || (timeout_ms == 0 && !found))
@@ -365,20 +333,7 @@ void wait_for_work(struct transport *transport, int timeout_ms)
 
 void transport_wake(struct transport *transport)
 {
-    const uint64_t one = 1;
-    if (atomic_exchange_explicit(&transport->attention, ATTENTION_ASKED, memory_order_acq_rel) !=
-        ATTENTION_ASLEEP)
-        return;
-    const ssize_t written = write(transport->wake, &one, sizeof(one));
-    (void)written; // A full counter wakes as well.
-}
-
-bool wait_asked(struct transport *transport)
-{
-    // A request that this look misses is found before the next sleep.
-    return atomic_load_explicit(&transport->attention, memory_order_acquire) == ATTENTION_ASKED &&
-           atomic_exchange_explicit(&transport->attention, ATTENTION_AWAKE, memory_order_acq_rel) ==
-               ATTENTION_ASKED;
+    attention_ask(&transport->flows.attention);
 }
 
 // ---- who shares the cores -----------------------------------------------------------------------
@@ -399,21 +354,21 @@ static size_t wait_host_length(const char *address)
 static uint32_t wait_ranks_here(const struct transport *transport)
 {
     uint32_t here = 1;
-    const size_t length = wait_host_length(transport->address);
+    const size_t length = wait_host_length(transport->doors.address);
     if (transport->kind == TRANSPORT_LOOPBACK)
-        return transport->world.world_size;
-    if (transport->world.core_ranks > 0)
-        return transport->world.core_ranks;
-    for (uint32_t i = 0; i < transport->peer_count; i++)
-        here += strncmp(transport->peers[i].address, transport->address, length) == 0;
-    const uint32_t mates = transport->world.locality.mate_count;
+        return transport->flows.world.world_size;
+    if (transport->flows.world.core_ranks > 0)
+        return transport->flows.world.core_ranks;
+    for (uint32_t i = 0; i < transport->flows.peer_count; i++)
+        here += strncmp(transport->flows.peers[i].address, transport->doors.address, length) == 0;
+    const uint32_t mates = transport->flows.world.locality.mate_count;
     return mates > here ? mates : here;
 }
 
 void wait_prepare(struct transport *transport)
 {
-    transport->patience = (struct transport_patience){
-        .crowded = wait_ranks_here(transport) > transport->processors,
+    transport->flows.crowded = wait_ranks_here(transport) > transport->flows.processors;
+    transport->patience = (struct patience){
         .credit = WAIT_CREDIT_MOST,
         .probe = WAIT_PROBE,
     };

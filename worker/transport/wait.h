@@ -1,25 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of wait.c that other files call.
+// How the engine waits for work, and how it is woken. Engine thread, but for transport_wake.
 
 #ifndef WORKER_TRANSPORT_WAIT_H
 #define WORKER_TRANSPORT_WAIT_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 struct transport;
-struct wait_moment;
+
+// How long to look again and again before blocking; see worker/transport/wait.c.
+struct patience {
+    uint32_t credit; // Grows when looking helped, shrinks when it did not.
+    uint32_t waits; // Waits without looking since the last one with.
+    uint32_t probe; // Without credit one wait in so many looks.
+    uint32_t hits; // Waits in which looking helped, since somebody who computes had the core.
+    uint32_t unpolled; // Waits since the kernel was last asked.
+};
 
 // How long to look, by the ranks of this host. When the generation forms.
 void wait_prepare(struct transport *transport);
 // Waits until something may be done, or for so long (-1: no bound).
 void wait_for_work(struct transport *transport, int timeout_ms);
-// beside: where ranks share cores, it comes from one that may share this one.
-bool wait_a_moment(struct transport *transport, struct wait_moment *moment, bool beside);
 // Nobody drives for a while: peers in memory are told to ring. False: there is something to do.
 bool wait_leave_alone(struct transport *transport);
-// Whether transport_wake was called since the last time. Forgets it.
-bool wait_asked(struct transport *transport);
 void transport_wake(struct transport *transport); // Any thread.
 
 #endif

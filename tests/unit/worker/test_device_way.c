@@ -50,7 +50,7 @@ static void test_by_the_world(void **state)
         const struct transport_world world = world_of(cases[i].devices, cases[i].meet);
         struct collective mean = mean_of(DTYPE_FLOAT32);
         assert_int_equal(device_way_of(&world, &mean), cases[i].way);
-        assert_int_equal(transport_is_strict(&world), cases[i].strict);
+        assert_int_equal(device_flow_is_strict(&world), cases[i].strict);
         mean.device = NULL;
         assert_int_equal(device_way_of(&world, &mean), DEVICE_WAY_HOST);
     }

@@ -23,7 +23,7 @@
 #define MANY 1000 // Waits: more than it takes to see anything, and few enough for one move.
 
 struct host {
-    struct transport transport;
+    struct flows flows;
     struct shared shared;
     cpu_set_t allowed; // Affinity of this thread before the test.
 };
@@ -35,12 +35,12 @@ static struct host *host_make(uint32_t seat)
     const int fd = board_make(&host->shared.board, SEATS, BOARD_SLOT_BYTES);
     assert_true(fd >= 0);
     (void)close(fd);
-    host->shared.transport = &host->transport;
+    host->shared.flows = &host->flows;
     host->shared.seats = SEATS;
     host->shared.seat = seat;
     host->shared.stands = true;
-    host->transport.shared = &host->shared;
-    host->transport.processors = CORES;
+    host->flows.shared = &host->shared;
+    host->flows.processors = CORES;
     assert_int_equal(sched_getaffinity(0, sizeof(host->allowed), &host->allowed), 0);
     return host;
 }
@@ -81,10 +81,10 @@ static uint64_t moves(struct host *host, const bool *here)
         if (i != host->shared.seat)
             say(host, i, here[i] ? core : CPU_SETSIZE);
     }
-    const uint64_t before = host->transport.totals.core_moves;
+    const uint64_t before = host->flows.totals.core_moves;
     for (uint32_t i = 0; i < MANY; i++)
-        spread_wait(&host->transport);
-    return host->transport.totals.core_moves - before;
+        spread_wait(&host->flows);
+    return host->flows.totals.core_moves - before;
 }
 
 static void the_highest_of_three_moves_and_keeps_its_affinity(void **state)
@@ -147,9 +147,9 @@ static void without_a_board_nothing_is_said(void **state)
     (void)state;
     struct host *host = host_make(3);
     host->shared.stands = false;
-    spread_wait(&host->transport);
-    host->transport.shared = NULL;
-    spread_wait(&host->transport);
+    spread_wait(&host->flows);
+    host->flows.shared = NULL;
+    spread_wait(&host->flows);
     assert_int_equal(board_read(&shared_seat(&host->shared, 3)->core), 0);
     host_free(host);
 }

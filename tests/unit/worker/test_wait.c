@@ -2,7 +2,7 @@
 //
 // Ranks that count as sharing cores, and so let each other run while they wait.
 
-#include "worker/transport/flow/flows.h"
+#include "worker/transport/state.h"
 #include "worker/transport/wait.h"
 
 #include <setjmp.h>
@@ -50,16 +50,16 @@ static void ranks_without_a_core_each_are_crowded(void **state)
     for (size_t i = 0; i < sizeof(crowds) / sizeof(crowds[0]); i++) {
         const struct crowd *crowd = &crowds[i];
         transport->kind = crowd->kind;
-        transport->processors = crowd->processors;
-        transport->world.world_size = crowd->world_size;
-        transport->world.core_ranks = crowd->core_ranks;
-        transport->world.locality.mate_count = crowd->mates;
-        strcpy(transport->address, "tcp:10.0.0.1:7");
-        transport->peer_count = crowd->world_size > 1 ? PEERS : 0;
+        transport->flows.processors = crowd->processors;
+        transport->flows.world.world_size = crowd->world_size;
+        transport->flows.world.core_ranks = crowd->core_ranks;
+        transport->flows.world.locality.mate_count = crowd->mates;
+        strcpy(transport->doors.address, "tcp:10.0.0.1:7");
+        transport->flows.peer_count = crowd->world_size > 1 ? PEERS : 0;
         for (uint32_t p = 0; p < PEERS; p++)
-            strcpy(transport->peers[p].address, crowd->peers);
+            strcpy(transport->flows.peers[p].address, crowd->peers);
         wait_prepare(transport);
-        if (transport->patience.crowded != crowd->crowded)
+        if (transport->flows.crowded != crowd->crowded)
             fail_msg("%s", crowd->what);
     }
     free(transport);

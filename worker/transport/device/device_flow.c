@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which way a collective on devices goes: see devices.h. Pure.
+// Which way a collective on devices goes: see device_flow.h. Pure.
 
 #include "worker/transport/device/device_flow.h"
 
-#include "worker/transport/device/devices.h"
-
 #include "worker/kernels/kernels.h"
+#include "worker/transport/flow/collective.h"
+#include "worker/transport/flow/events.h"
 
 uint32_t device_ranks(const struct transport_world *world)
 {
@@ -16,7 +16,7 @@ uint32_t device_ranks(const struct transport_world *world)
     return count;
 }
 
-bool transport_is_strict(const struct transport_world *world)
+bool device_flow_is_strict(const struct transport_world *world)
 {
     const uint32_t count = device_ranks(world);
     return count >= 2 && (count == world->world_size || world->devices_meet);
@@ -43,7 +43,7 @@ enum device_way device_way_of(const struct transport_world *world,
         return DEVICE_WAY_HOST;
     if (!collective->on_devices)
         return DEVICE_WAY_STAGED;
-    if (!transport_is_strict(world) || !device_way_sums(collective))
+    if (!device_flow_is_strict(world) || !device_way_sums(collective))
         return DEVICE_WAY_STAGED;
     if (device_ranks(world) == world->world_size)
         return DEVICE_WAY_NCCL;

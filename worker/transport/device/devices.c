@@ -2,7 +2,7 @@
 //
 // Collectives on devices: their life. The driver's thread. The ways they go are
 // staged.c's, by_nccl.c's and mixed.c's, how a communicator comes to be
-// is meet.c's; docs/internals/data-plane.md says why.
+// is rendezvous.c's; docs/internals/data-plane.md says why.
 //
 // Nothing here waits for a device. What was enqueued ends with an event and a host function, which
 // wakes the driver; it looks at the events of everything that is working. A host function does not
@@ -24,12 +24,11 @@
 #include "worker/transport/device/cut.h"
 #include "worker/transport/device/device_flow.h"
 #include "worker/transport/device/late.h"
-#include "worker/transport/device/meet.h"
 #include "worker/transport/device/mixed.h"
 #include "worker/transport/device/parts.h"
+#include "worker/transport/device/rendezvous.h"
 #include "worker/transport/device/segments.h"
 #include "worker/transport/device/staged.h"
-#include "worker/transport/wait.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -206,17 +205,17 @@ void devices_done(struct devices *devices, struct device_flow *flow)
 
 static void devices_rung(void *context)
 {
-    transport_wake(context);
+    attention_ask(context);
 }
 
-int devices_open(struct transport *transport, const struct transport_config *config)
+int devices_open(struct flows *flows, const struct transport_config *config)
 {
     if (!config->device)
         return 0;
-    struct devices *devices = transport->devices = calloc(1, sizeof(*devices));
+    struct devices *devices = flows->devices = calloc(1, sizeof(*devices));
     if (!devices)
         return -1;
-    devices->transport = transport;
+    devices->flows = flows;
     devices->device = config->device;
     devices->all[devices->device_count++] = config->device;
     for (uint32_t i = 0; i < config->further_count; i++)
@@ -233,7 +232,7 @@ int devices_open(struct transport *transport, const struct transport_config *con
     device_leave(devices->device);
     if (!devices->revoked)
         return -1;
-    device_bell(devices->device, devices_rung, transport);
+    device_bell(devices->device, devices_rung, &flows->attention);
     return 0;
 }
 
@@ -251,13 +250,13 @@ static void devices_free_flows(struct devices *devices, struct list *list)
     }
 }
 
-void devices_close(struct transport *transport)
+void devices_close(struct flows *flows)
 {
-    struct devices *devices = transport->devices;
+    struct devices *devices = flows->devices;
     if (!devices)
         return;
     device_bell(devices->device, NULL, NULL);
-    devices_forget(transport, false);
+    devices_forget(flows, false);
     devices_free_flows(devices, &devices->left);
     devices_free_flows(devices, &devices->idle);
     segments_fini(devices);
@@ -265,16 +264,16 @@ void devices_close(struct transport *transport)
     device_aside_fini(devices);
     devices_give(devices->device, &devices->revoked);
     free(devices);
-    transport->devices = NULL;
+    flows->devices = NULL;
 }
 
-int transport_reserve_device(struct transport *transport, uint32_t collectives, uint64_t bytes,
-                             uint32_t extents, uint32_t units)
+int devices_reserve(struct flows *flows, uint32_t collectives, uint64_t bytes, uint32_t extents,
+                    uint32_t units)
 {
-    struct devices *devices = transport->devices;
+    struct devices *devices = flows->devices;
     const size_t note = (2 + (size_t)units) * sizeof(uint64_t);
-    const struct transport_world *world = &transport->world;
-    thread_assert(&transport->thread);
+    const struct transport_world *world = &flows->world;
+    thread_assert(&flows->thread);
     if (!devices)
         return 0;
     const uint64_t row = bytes + (world->devices_meet ? mixed_spare_bytes(world) : 0);
@@ -288,25 +287,25 @@ int transport_reserve_device(struct transport *transport, uint32_t collectives, 
         device_reserve(devices->device, MEMORY_PINNED, bytes, collectives) < 0)
         return -1;
     device_enter(devices->device);
-    naming_register(devices);
+    rendezvous_register(devices);
     device_leave(devices->device);
     return device_cut_reserve(devices, devices->device, extents + units, bytes, collectives);
 }
 
-int transport_reserve_tables(struct transport *transport, struct device *device,
-                             uint32_t collectives, uint64_t bytes, uint32_t extents)
+int devices_reserve_tables(struct flows *flows, struct device *device, uint32_t collectives,
+                           uint64_t bytes, uint32_t extents)
 {
-    struct devices *devices = transport->devices;
-    thread_assert(&transport->thread);
+    struct devices *devices = flows->devices;
+    thread_assert(&flows->thread);
     return devices ? device_cut_reserve(devices, device, extents, bytes, collectives) : 0;
 }
 
-int transport_reserve_rows(struct transport *transport, struct device *device, uint32_t rows,
-                           uint64_t bytes, uint32_t units)
+int devices_reserve_rows(struct flows *flows, struct device *device, uint32_t rows, uint64_t bytes,
+                         uint32_t units)
 {
     const size_t note = (2 + (size_t)units) * sizeof(uint64_t);
-    thread_assert(&transport->thread);
-    if (!transport->devices)
+    thread_assert(&flows->thread);
+    if (!flows->devices)
         return 0;
     return device_reserve(device, MEMORY_SCRATCH, bytes, rows) < 0
                ? -1
@@ -324,9 +323,9 @@ static int devices_work_flow(struct devices *devices, struct device_flow *flow)
     return device_flow_reduces(flow) ? mixed_work(devices, flow) : staged_work(devices, flow);
 }
 
-void devices_launch(struct transport *transport, struct collective *collective, enum device_way way)
+void devices_launch(struct flows *flows, struct collective *collective, enum device_way way)
 {
-    struct devices *devices = transport->devices;
+    struct devices *devices = flows->devices;
     assert(devices && collective->device == devices->device);
     collective->weight_total = 0;
     collective->first_sent_us = 0;
@@ -377,17 +376,17 @@ static void devices_work_errors(struct devices *devices)
         devices_fail(devices);
 }
 
-void devices_work(struct transport *transport)
+void devices_work(struct flows *flows, struct rendezvous *rendezvous)
 {
-    struct devices *devices = transport->devices;
+    struct devices *devices = flows->devices;
     if (!devices) {
-        naming_work(transport);
+        rendezvous_work(flows, rendezvous);
         return;
     }
-    if (transport->formed_reported && list_empty(&devices->working) && list_empty(&devices->left))
+    if (flows->formed_reported && list_empty(&devices->working) && list_empty(&devices->left))
         return;
     device_enter(devices->device);
-    naming_work(transport);
+    rendezvous_work(flows, rendezvous);
     if (!devices->failed)
         devices_work_left(devices);
     if (!devices->failed && !list_empty(&devices->working))
@@ -401,7 +400,7 @@ void devices_work(struct transport *transport)
 
 static void devices_tell(struct devices *devices, struct device_flow *flow)
 {
-    const struct transport_events *events = &devices->transport->events;
+    const struct transport_events *events = &devices->flows->events;
     flow->untold = false;
     if (events->enqueued)
         events->enqueued(events->context, flow->collective);
@@ -421,7 +420,7 @@ static bool devices_report_enqueued(struct devices *devices)
 
 static bool devices_report_summed(struct devices *devices)
 {
-    const struct transport_events *events = &devices->transport->events;
+    const struct transport_events *events = &devices->flows->events;
     list_for_each (node, &devices->working) {
         struct device_flow *flow = list_entry(node, struct device_flow, turn);
         if (!flow->summed_untold)
@@ -436,7 +435,7 @@ static bool devices_report_summed(struct devices *devices)
 
 static bool devices_report_done(struct devices *devices)
 {
-    const struct transport_events *events = &devices->transport->events;
+    const struct transport_events *events = &devices->flows->events;
     struct list *node = list_first(&devices->done);
     if (!node)
         return false;
@@ -455,7 +454,7 @@ static bool devices_report_done(struct devices *devices)
 
 static bool devices_report_failed(struct devices *devices)
 {
-    const struct transport_events *events = &devices->transport->events;
+    const struct transport_events *events = &devices->flows->events;
     if (!devices->failed || devices->failure_reported)
         return false;
     devices->failure_reported = true;
@@ -464,19 +463,18 @@ static bool devices_report_failed(struct devices *devices)
     return true;
 }
 
-bool devices_report(struct transport *transport)
+bool devices_report(struct flows *flows)
 {
-    struct devices *devices = transport->devices;
+    struct devices *devices = flows->devices;
     return devices && (devices_report_enqueued(devices) || devices_report_summed(devices) ||
                        devices_report_done(devices) || devices_report_failed(devices));
 }
 
-static struct device_flow *devices_flow_of(struct transport *transport,
-                                           const struct collective *collective)
+static struct device_flow *devices_flow_of(struct flows *flows, const struct collective *collective)
 {
-    if (!transport->devices)
+    if (!flows->devices)
         return NULL;
-    list_for_each (node, &transport->devices->working) {
+    list_for_each (node, &flows->devices->working) {
         struct device_flow *flow = list_entry(node, struct device_flow, turn);
         if (collective == &flow->host)
             return flow;
@@ -484,17 +482,17 @@ static struct device_flow *devices_flow_of(struct transport *transport,
     return NULL;
 }
 
-struct collective *devices_outer(struct transport *transport, const struct collective *collective)
+struct collective *devices_outer(struct flows *flows, const struct collective *collective)
 {
-    const struct device_flow *flow = devices_flow_of(transport, collective);
+    const struct device_flow *flow = devices_flow_of(flows, collective);
     return flow ? flow->collective : NULL;
 }
 
-void devices_travelled(struct transport *transport, const struct collective *collective)
+void devices_travelled(struct flows *flows, const struct collective *collective)
 {
-    struct devices *devices = transport->devices;
+    struct devices *devices = flows->devices;
     device_enter(devices->device);
-    const int travelled = staged_travelled(devices, devices_flow_of(transport, collective));
+    const int travelled = staged_travelled(devices, devices_flow_of(flows, collective));
     device_leave(devices->device);
     if (travelled < 0)
         devices_fail(devices);
@@ -512,9 +510,9 @@ static bool devices_has_nccl(const struct devices *devices)
 }
 
 // A goodbye comes over another way than what NCCL has still to bring.
-bool devices_needs(struct transport *transport, const struct peer_link *peer)
+bool devices_needs(struct flows *flows, const struct peer_link *peer)
 {
-    struct devices *devices = transport->devices;
+    struct devices *devices = flows->devices;
     if (!devices || !peer->left || !devices_has_nccl(devices)) {
         if (devices && !devices_has_nccl(devices))
             devices->left_ms = 0;
@@ -525,9 +523,9 @@ bool devices_needs(struct transport *transport, const struct peer_link *peer)
     return clock_now_ms() >= devices->left_ms + DEVICES_LEFT_MS;
 }
 
-bool devices_idle(const struct transport *transport)
+bool devices_idle(const struct flows *flows)
 {
-    const struct devices *devices = transport->devices;
+    const struct devices *devices = flows->devices;
     return !devices || (list_empty(&devices->working) && list_empty(&devices->done));
 }
 
@@ -543,9 +541,9 @@ static bool devices_has_to_look(const struct devices *devices)
     return false;
 }
 
-uint64_t devices_deadline(const struct transport *transport, uint64_t now_ms)
+uint64_t devices_deadline(const struct flows *flows, uint64_t now_ms)
 {
-    const struct devices *devices = transport->devices;
+    const struct devices *devices = flows->devices;
     if (!devices || devices->failed)
         return UINT64_MAX;
     if (devices_has_to_look(devices))
@@ -659,9 +657,9 @@ static void devices_settle(struct devices *devices, uint64_t deadline_ms)
     }
 }
 
-void devices_forget(struct transport *transport, bool in_order)
+void devices_forget(struct flows *flows, bool in_order)
 {
-    struct devices *devices = transport->devices;
+    struct devices *devices = flows->devices;
     if (!devices)
         return;
     const uint64_t deadline_ms = clock_now_ms() + devices->abort_ms;

@@ -15,57 +15,41 @@ struct device_flow;
 struct device_ready;
 struct devices;
 
+#include "worker/transport/device/device_flow.h"
 #include "worker/transport/flow/collective.h"
 #include "worker/transport/flow/events.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-// How a collective goes on this rank. Whether NCCL carries it is a function of what all ranks know
-// alike, so that none has to ask; whether its memory goes through the host is this rank's own
-// matter, and the others do not notice.
-enum device_way {
-    DEVICE_WAY_HOST, // Its memory is on this host.
-    // Ranks with a device copy to the host, take part in a collective of all hosts, and copy back.
-    // Any kind, dtype, operation and world; the bits are those of a job without devices.
-    DEVICE_WAY_STAGED,
-    // Every rank has a device: NCCL between them. Sums and means of floats. These are launched in
-    // one order on all ranks.
-    DEVICE_WAY_NCCL,
-    // Two or more ranks have a device, others have none: NCCL sums between devices, each of which
-    // takes a share of the sum to its host, and all hosts reduce that as STAGED. Launched in one
-    // order on the ranks that have a device.
-    DEVICE_WAY_MIXED,
-};
-
 // ---- for worker/transport/transport.c -----------------------------------------------------------
 
-struct transport;
+struct flows;
 struct peer_link;
+struct rendezvous;
 
 // With transport->devices NULL, on a rank without a device, none of these does anything.
-int devices_open(struct transport *transport, const struct transport_config *config);
-void devices_close(struct transport *transport);
+int devices_open(struct flows *flows, const struct transport_config *config);
+void devices_close(struct flows *flows);
 
-void devices_launch(struct transport *transport, struct collective *collective,
-                    enum device_way way);
+void devices_launch(struct flows *flows, struct collective *collective, enum device_way way);
 // Looks at what devices have done since, without waiting.
-void devices_work(struct transport *transport);
+void devices_work(struct flows *flows, struct rendezvous *rendezvous);
 // One event. Whether there was one.
-bool devices_report(struct transport *transport);
+bool devices_report(struct flows *flows);
 // The collective of which this one is the part that hosts carry; NULL: it is one by itself.
-struct collective *devices_outer(struct transport *transport, const struct collective *collective);
-void devices_travelled(struct transport *transport, const struct collective *collective);
+struct collective *devices_outer(struct flows *flows, const struct collective *collective);
+void devices_travelled(struct flows *flows, const struct collective *collective);
 // Whether something launched here waits for what that peer, which has said goodbye, may not have
 // done.
-bool devices_needs(struct transport *transport, const struct peer_link *peer);
-bool devices_idle(const struct transport *transport);
+bool devices_needs(struct flows *flows, const struct peer_link *peer);
+bool devices_idle(const struct flows *flows);
 // When to look again although nobody wakes the driver; UINT64_MAX: not before that.
-uint64_t devices_deadline(const struct transport *transport, uint64_t now_ms);
+uint64_t devices_deadline(const struct flows *flows, uint64_t now_ms);
 // Forgets what was launched. in_order: the other ranks leave, too; else NCCL is given up. User
 // memory is not written any more when it returns, and not read, unless a stream of the trainer has
 // not made its gradients yet: what waits for that may read them when it has.
-void devices_forget(struct transport *transport, bool in_order);
+void devices_forget(struct flows *flows, bool in_order);
 
 // A block, unless *block is one already. False: there is none now. It comes when NCCL has nothing
 // in flight here, because more memory may be had only when the device is at rest, and NCCL may wait
@@ -91,16 +75,16 @@ int devices_await(struct device *device, enum device_stream stream,
 void devices_done(struct devices *devices, struct device_flow *flow);
 // The same for collectives on devices with so many bytes, extents and units at most, each. Adds to
 // what was reserved before. May synchronize with the device. 0, or -1: the device has no memory.
-int transport_reserve_device(struct transport *transport, uint32_t collectives, uint64_t bytes,
-                             uint32_t extents, uint32_t units);
+int devices_reserve(struct flows *flows, uint32_t collectives, uint64_t bytes, uint32_t extents,
+                    uint32_t units);
 // Room for the tables of so many more collectives with so many bytes and extents at most, each, on
 // one of this rank's devices. Every array of extents keeps its own, in flight or not. The same
 // otherwise.
-int transport_reserve_tables(struct transport *transport, struct device *device,
-                             uint32_t collectives, uint64_t bytes, uint32_t extents);
+int devices_reserve_tables(struct flows *flows, struct device *device, uint32_t collectives,
+                           uint64_t bytes, uint32_t extents);
 // Room on one of this rank's devices for so many more rows of replicas, of so many bytes and units
 // at most, each. The same otherwise.
-int transport_reserve_rows(struct transport *transport, struct device *device, uint32_t rows,
-                           uint64_t bytes, uint32_t units);
+int devices_reserve_rows(struct flows *flows, struct device *device, uint32_t rows, uint64_t bytes,
+                         uint32_t units);
 
 #endif

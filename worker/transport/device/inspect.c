@@ -49,10 +49,10 @@ static bool devices_is_held(const struct devices *devices, const struct device_f
 
 // Between devices they begin one after the other: what follows the first one that waits for other
 // ranks cannot be in anybody's way.
-struct device_held transport_inspect_device(struct transport *transport)
+struct device_held device_inspect(struct flows *flows)
 {
-    const struct devices *devices = transport->devices;
-    thread_assert(&transport->thread);
+    const struct devices *devices = flows->devices;
+    thread_assert(&flows->thread);
     if (!devices)
         return (struct device_held){.hold = DEVICE_HOLD_NONE};
     list_for_each (node, &devices->working) {
@@ -66,11 +66,11 @@ struct device_held transport_inspect_device(struct transport *transport)
     return (struct device_held){.hold = DEVICE_HOLD_NONE};
 }
 
-void transport_inspect_nccl(const struct transport *transport, char *text, size_t bytes)
+void device_inspect_nccl(const struct flows *flows, char *text, size_t bytes)
 {
-    const struct devices *devices = transport->devices;
+    const struct devices *devices = flows->devices;
     text[0] = '\0';
-    thread_assert(&transport->thread);
+    thread_assert(&flows->thread);
     if (devices && devices->communicator)
         communicator_said(devices->communicator, text, bytes);
 }

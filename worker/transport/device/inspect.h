@@ -11,7 +11,7 @@
 
 struct collective;
 struct device_ready;
-struct transport;
+struct flows;
 
 // What the first collective that was launched here waits for of this rank's device; the rest is set
 // for DEVICE_HOLD_STREAM only.
@@ -22,8 +22,8 @@ struct device_held {
 };
 
 // What the first collective launched here waits for on this rank's device.
-struct device_held transport_inspect_device(struct transport *transport);
+struct device_held device_inspect(struct flows *flows);
 // What NCCL has said last of whatever went wrong, in one line; "": nothing.
-void transport_inspect_nccl(const struct transport *transport, char *text, size_t bytes);
+void device_inspect_nccl(const struct flows *flows, char *text, size_t bytes);
 
 #endif

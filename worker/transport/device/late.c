@@ -240,12 +240,12 @@ static int aside_reserve_shelf(struct devices *devices, uint64_t bytes)
     return 0;
 }
 
-int transport_reserve_aside(struct transport *transport, uint32_t collectives, uint64_t bytes,
-                            uint64_t largest, uint32_t units)
+int device_aside_reserve(struct flows *flows, uint32_t collectives, uint64_t bytes,
+                         uint64_t largest, uint32_t units)
 {
-    struct devices *devices = transport->devices;
+    struct devices *devices = flows->devices;
     const size_t note = (NOTE_UNITS + (size_t)units) * sizeof(uint64_t);
-    thread_assert(&transport->thread);
+    thread_assert(&flows->thread);
     if (!devices)
         return 0;
     if (devices_reserve_flows(devices, collectives) < 0 ||

@@ -10,7 +10,7 @@
 
 struct device_flow;
 struct devices;
-struct transport;
+struct flows;
 
 // The flow is held and summed.
 void device_aside_summed(struct device_flow *flow);
@@ -29,7 +29,7 @@ void device_aside_fini(struct devices *devices);
 // Room for results that wait for what `behind` is told: for so many collectives of so many bytes in
 // all, in memory of the host that is not touched before it is needed, and for the way of the
 // largest one there and back, of so many bytes and units. The same otherwise.
-int transport_reserve_aside(struct transport *transport, uint32_t collectives, uint64_t bytes,
-                            uint64_t largest, uint32_t units);
+int device_aside_reserve(struct flows *flows, uint32_t collectives, uint64_t bytes,
+                         uint64_t largest, uint32_t units);
 
 #endif

@@ -28,8 +28,8 @@
 #include "worker/transport/device/copies.h"
 #include "worker/transport/device/device_flow.h"
 #include "worker/transport/device/devices.h"
-#include "worker/transport/device/meet.h"
 #include "worker/transport/device/parts.h"
+#include "worker/transport/device/rendezvous.h"
 #include "worker/transport/device/segments.h"
 #include "worker/transport/device/staged.h"
 
@@ -39,7 +39,7 @@
 
 static uint64_t mixed_each(const struct devices *devices, uint64_t elements)
 {
-    const uint64_t unit = (uint64_t)SHARE_ELEMENTS * device_ranks(&devices->transport->world);
+    const uint64_t unit = (uint64_t)SHARE_ELEMENTS * device_ranks(&devices->flows->world);
     return (elements + unit - 1) / unit * SHARE_ELEMENTS;
 }
 
@@ -51,7 +51,7 @@ uint64_t mixed_spare_bytes(const struct transport_world *world)
 // Where a rank's share lies in what NCCL is given.
 static uint64_t mixed_place(const struct devices *devices, const struct device_flow *flow)
 {
-    return naming_place(&devices->transport->world) *
+    return rendezvous_place(&devices->flows->world) *
            mixed_each(devices, flow->collective->elements);
 }
 
@@ -70,8 +70,8 @@ static bool mixed_take(struct devices *devices, struct device_flow *flow)
     const struct collective *collective = flow->collective;
     const size_t element = dtype_size(collective->dtype);
     const size_t note = note_words(collective) * sizeof(uint64_t);
-    const uint64_t row = device_ranks(&devices->transport->world) *
-                         mixed_each(devices, collective->elements) * element;
+    const uint64_t row =
+        device_ranks(&devices->flows->world) * mixed_each(devices, collective->elements) * element;
     struct device *device = devices->device;
     return devices_take(devices, device, &flow->note, MEMORY_PINNED, note) &&
            devices_take(devices, device, &flow->words, MEMORY_SCRATCH, note) &&

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the files of collectives on devices share: devices.c (their life, the end),
-// meet.c (how a communicator comes to be), staged.c, by_nccl.c and
+// rendezvous.c (how a communicator comes to be), staged.c, by_nccl.c and
 // mixed.c (the three ways), segments.c (how a row comes to the host and goes
 // back), copies.c (several copies of gradients in this process), behind.c
 // (results that come late), late.c (where they are until then) and cut.c (what
@@ -119,7 +119,7 @@ enum devices_stage {
 };
 
 struct devices {
-    struct transport *transport;
+    struct flows *flows;
     // set at transport_open, then constant
     struct device *device; // NULL: other ranks may have one.
     struct device *all[LOCKSTEP_MAX_OWN_DEVICES]; // Of this rank, beginning with that one.

@@ -180,7 +180,7 @@ int segments_look(struct devices *devices, struct device_flow *flow)
 bool segments_may_travel(const struct devices *devices, const struct device_flow *flow)
 {
     return segments_are_whole(flow) ||
-           (flow->segments_landed > 0 && flow_follows(devices->transport, flow->collective));
+           (flow->segments_landed > 0 && flow_follows(devices->flows, flow->collective));
 }
 
 // ---- to the device ------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ uint64_t staged_bytes(const struct collective *collective)
 static bool staged_is_root(const struct devices *devices, const struct collective *collective)
 {
     return collective->kind == COLLECTIVE_BROADCAST &&
-           collective->root == devices->transport->world.rank;
+           collective->root == devices->flows->world.rank;
 }
 
 // ---- to the host --------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ int staged_travel(struct devices *devices, struct device_flow *flow)
     flow->stage = STAGE_TRAVELLING;
     if (staged_extents(devices, flow) < 0)
         return -1;
-    flow_launch(devices->transport, &flow->host);
+    flow_launch(devices->flows, &flow->host);
     return 0;
 }
 
@@ -342,7 +342,7 @@ static bool staged_take(struct devices *devices, struct device_flow *flow)
 // In a world of one most results are what lies there.
 static bool staged_is_there(const struct devices *devices, const struct collective *collective)
 {
-    if (devices->transport->world.world_size > 1 || collective->replica_count > 0 ||
+    if (devices->flows->world.world_size > 1 || collective->replica_count > 0 ||
         (collective->op == REDUCE_MEAN && collective->input_is_sum))
         return false;
     for (uint32_t i = 0; i < collective->extent_count; i++) {
@@ -394,7 +394,7 @@ static int staged_go_on(struct devices *devices, struct device_flow *flow)
     if (landed < 0)
         return -1;
     if (landed > 0)
-        flow_landed(devices->transport, &flow->host);
+        flow_landed(devices->flows, &flow->host);
     return segments_return(devices, flow);
 }
 

@@ -2,7 +2,7 @@
 //
 // A collective as its caller describes it: the elements, the operation, the way of reducing, and
 // where its memory is. The caller sets it before the launch; the driver thread owns it until it is
-// done.
+// done. Pure: types, no functions.
 
 #ifndef WORKER_TRANSPORT_FLOW_COLLECTIVE_H
 #define WORKER_TRANSPORT_FLOW_COLLECTIVE_H
@@ -10,7 +10,6 @@
 #include "protos/types.h"
 #include "worker/memory/extents.h"
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the transport reports to its owner, and what the owner tells it: the
-// configuration, the world. Events are
-// called by the driver thread, from inside transport_progress.
+// What the transport reports to its owner, and what the owner tells it: the configuration, the
+// world. Pure: types, no functions. The driver thread calls the events from inside
+// transport_progress.
 
 #ifndef WORKER_TRANSPORT_FLOW_EVENTS_H
 #define WORKER_TRANSPORT_FLOW_EVENTS_H

@@ -12,23 +12,22 @@
 #include "worker/transport/flow/flows.h"
 #include "worker/transport/flow/park.h"
 #include "worker/transport/flow/reduce.h"
-#include "worker/transport/transport.h"
 
 #include <assert.h>
 #include <string.h>
 
 // ---- finding ------------------------------------------------------------------------------------
 
-static struct list *flow_bucket(struct transport *transport, const struct collective_tag *tag)
+static struct list *flow_bucket(struct flows *flows, const struct collective_tag *tag)
 {
     uint64_t mixed = (tag->step * 0x9e3779b97f4a7c15u) ^ tag->space;
     mixed = (mixed ^ tag->slot) * 0xff51afd7ed558ccdu;
-    return &transport->flows[(mixed >> 40) % TRANSPORT_FLOW_BUCKETS];
+    return &flows->buckets[(mixed >> 40) % FLOWS_BUCKETS];
 }
 
-static struct flow *flow_find(struct transport *transport, const struct collective_tag *tag)
+static struct flow *flow_find(struct flows *flows, const struct collective_tag *tag)
 {
-    list_for_each (node, flow_bucket(transport, tag)) {
+    list_for_each (node, flow_bucket(flows, tag)) {
         struct flow *flow = list_entry(node, struct flow, bucket);
         if (flow->tag.step == tag->step && flow->tag.space == tag->space &&
             flow->tag.slot == tag->slot)
@@ -37,9 +36,9 @@ static struct flow *flow_find(struct transport *transport, const struct collecti
     return NULL;
 }
 
-static struct flow *flow_make(struct transport *transport, const struct collective_tag *tag)
+static struct flow *flow_make(struct flows *flows, const struct collective_tag *tag)
 {
-    struct flow *flow = scratch_get(&transport->flow_pool);
+    struct flow *flow = scratch_get(&flows->pools.flows);
     if (!flow)
         return NULL;
     memset(flow, 0, sizeof(*flow));
@@ -48,7 +47,7 @@ static struct flow *flow_make(struct transport *transport, const struct collecti
     list_init(&flow->feed);
     list_init(&flow->held);
     list_init(&flow->bucket);
-    list_push_back(flow_bucket(transport, tag), &flow->bucket);
+    list_push_back(flow_bucket(flows, tag), &flow->bucket);
     return flow;
 }
 
@@ -59,18 +58,18 @@ static struct collective_tag flow_tag_of(const struct frame_header *header)
 
 struct flow *flow_of(struct peer_link *peer, const struct frame_header *header, const char **text)
 {
-    struct transport *transport = peer->transport;
+    struct flows *flows = peer->flows;
     const struct collective_tag tag = flow_tag_of(header);
-    struct flow *flow = flow_find(transport, &tag);
+    struct flow *flow = flow_find(flows, &tag);
     if (flow)
         return flow;
     if (peer->flows_early == LOCKSTEP_EARLY_FLOWS_OF_PEER) {
         *text = "it is of a collective too far ahead";
         return NULL;
     }
-    flow = flow_make(transport, &tag);
+    flow = flow_make(flows, &tag);
     if (!flow) {
-        *text = transport_no_memory;
+        *text = peer_no_memory;
         return NULL;
     }
     flow->opener = peer;
@@ -97,23 +96,23 @@ const char *flow_end(struct peer_link *peer, struct stream *stream)
     if (!flow->mismatched)
         flow_give(peer, flow, &stream->header, stream->block);
     else if (stream->block)
-        scratch_put(&peer->transport->chunks, stream->block);
+        scratch_put(&peer->flows->pools.chunks, stream->block);
     return NULL;
 }
 
 const char *flow_credit(struct peer_link *peer, const struct frame_header *header)
 {
-    const struct way *const *of_frame = peer->transport->ways->of_frame;
+    const struct way *const *of_frame = peer->flows->ways->of_frame;
     const bool pairs = header->part == FRAME_CREDIT_PAIR;
     return of_frame[pairs ? FRAME_PAIR : FRAME_REDUCE]->credit(peer, header);
 }
 
 // Ways are fed one behind the other; collectives of one way in the order of their launch.
-bool flow_feed(struct transport *transport)
+bool flow_feed(struct flows *flows)
 {
     bool any = false;
-    for (const struct way *const *way = transport->ways->all; *way; way++) {
-        if ((*way)->feed && (*way)->feed(transport))
+    for (const struct way *const *way = flows->ways->all; *way; way++) {
+        if ((*way)->feed && (*way)->feed(flows))
             any = true;
     }
     return any;
@@ -121,7 +120,7 @@ bool flow_feed(struct transport *transport)
 
 // ---- disagreement -------------------------------------------------------------------------------
 
-void flow_mismatch(struct transport *transport, struct flow *flow, uint32_t rank, const char *text)
+void flow_mismatch(struct flows *flows, struct flow *flow, uint32_t rank, const char *text)
 {
     if (flow->mismatched || flow->receives_left + flow->sends_left == 0)
         return;
@@ -129,7 +128,7 @@ void flow_mismatch(struct transport *transport, struct flow *flow, uint32_t rank
     flow->mismatch_rank = rank;
     text_copy(flow->mismatch_text, sizeof(flow->mismatch_text), text);
     list_remove(&flow->turn);
-    list_push_back(&transport->mismatched, &flow->turn);
+    list_push_back(&flows->mismatched, &flow->turn);
 }
 
 // ---- launching and ending -----------------------------------------------------------------------
@@ -145,32 +144,32 @@ static void flow_formats(struct flow *flow)
             (collective->op == REDUCE_SUM || collective->op == REDUCE_MEAN)));
 }
 
-void flow_meet_others(struct transport *transport, struct flow *flow)
+void flow_meet_others(struct flows *flows, struct flow *flow)
 {
     if (flow->paired != 0)
-        flow_mismatch(transport, flow, flow->paired_rank, flow_algorithm_text);
+        flow_mismatch(flows, flow, flow->paired_rank, flow_algorithm_text);
     else if (flow->granted > 0)
-        flow_mismatch(transport, flow, flow->behind->rank, flow_algorithm_text);
-    park_catch_up(transport, flow);
+        flow_mismatch(flows, flow, flow->behind->rank, flow_algorithm_text);
+    park_catch_up(flows, flow);
 }
 
 // On a ring of the world or, as a part of another collective, between hosts.
-static void flow_launch_on(struct transport *transport, struct collective *collective,
+static void flow_launch_on(struct flows *flows, struct collective *collective,
                            const struct ring_group *group)
 {
-    struct flow *flow = flow_find(transport, &collective->tag);
+    struct flow *flow = flow_find(flows, &collective->tag);
     assert(!flow || !flow->collective);
     if (flow)
         flow->opener->flows_early--;
     else
-        flow = flow_make(transport, &collective->tag);
+        flow = flow_make(flows, &collective->tag);
     collective->weight_total = 0;
     collective->first_sent_us = 0;
     collective->last_received_us = 0;
     collective->state = flow;
     if (!flow) {
-        if (transport->ring.successor)
-            transport_lose(transport->ring.successor, transport_no_memory);
+        if (flows->ring.successor)
+            peer_lose(flows->ring.successor, peer_no_memory);
         return;
     }
     flow->collective = collective;
@@ -178,44 +177,44 @@ static void flow_launch_on(struct transport *transport, struct collective *colle
     // Weights and used bits travel between hosts beside elements: without these the ring has them.
     if (flow->algorithm == ALGORITHM_TWO_LEVEL && collective->elements == 0)
         flow->algorithm = ALGORITHM_RING;
-    flow->way = transport->ways->of_algorithm[flow->algorithm];
+    flow->way = flows->ways->of_algorithm[flow->algorithm];
     flow->group = group;
     flow_formats(flow);
     const uint64_t sum = extent_map_init(&flow->map, collective->extents, collective->extent_count,
                                          (uint32_t)dtype_size(collective->dtype));
     assert(sum == collective->elements);
     (void)sum;
-    if (transport->world.world_size == 1) {
-        list_push_back(&transport->local, &flow->turn);
+    if (flows->world.world_size == 1) {
+        list_push_back(&flows->local, &flow->turn);
         return;
     }
-    list_push_back(&transport->active, &flow->turn);
-    flow->way->launch(transport, flow);
+    list_push_back(&flows->active, &flow->turn);
+    flow->way->launch(flows, flow);
 }
 
-void flow_launch(struct transport *transport, struct collective *collective)
+void flow_launch(struct flows *flows, struct collective *collective)
 {
-    flow_launch_on(transport, collective, &transport->ring);
+    flow_launch_on(flows, collective, &flows->ring);
 }
 
-void flow_launch_between_hosts(struct transport *transport, struct collective *collective)
+void flow_launch_between_hosts(struct flows *flows, struct collective *collective)
 {
-    flow_launch_on(transport, collective, &transport->hosts);
+    flow_launch_on(flows, collective, &flows->hosts);
 }
 
-bool flow_follows(const struct transport *transport, const struct collective *collective)
+bool flow_follows(const struct flows *flows, const struct collective *collective)
 {
-    if (transport->world.world_size == 1 || collective->elements == 0)
+    if (flows->world.world_size == 1 || collective->elements == 0)
         return false;
-    const struct way *way = transport->ways->of_algorithm[collective->algorithm];
-    return way->follows && way->follows(transport, collective);
+    const struct way *way = flows->ways->of_algorithm[collective->algorithm];
+    return way->follows && way->follows(flows, collective);
 }
 
-void flow_landed(struct transport *transport, const struct collective *collective)
+void flow_landed(struct flows *flows, const struct collective *collective)
 {
     struct flow *flow = collective->state;
     if (flow && flow->way->landed && !flow->mismatched)
-        flow->way->landed(transport, flow);
+        flow->way->landed(flows, flow);
 }
 
 uint64_t flow_final_elements(const struct collective *collective)
@@ -224,47 +223,47 @@ uint64_t flow_final_elements(const struct collective *collective)
     return flow ? flow->final_elements : 0;
 }
 
-static void flow_free(struct transport *transport, struct flow *flow)
+static void flow_free(struct flows *flows, struct flow *flow)
 {
     assert(!flow->parking && list_empty(&flow->held));
     list_remove(&flow->bucket);
     list_remove(&flow->turn);
     list_remove(&flow->feed);
-    scratch_put(&transport->flow_pool, flow);
+    scratch_put(&flows->pools.flows, flow);
 }
 
 // The root of a broadcast expects nothing. When another rank takes itself for the root, a frame of
 // that rank may still be arriving into the parking: the flow lasts until it is whole.
-static struct list *flow_first_done(struct transport *transport)
+static struct list *flow_first_done(struct flows *flows)
 {
-    list_for_each (node, &transport->done) {
+    list_for_each (node, &flows->done) {
         if (!list_entry(node, struct flow, turn)->parking)
             return node;
     }
     return NULL;
 }
 
-struct collective *flow_next_done(struct transport *transport)
+struct collective *flow_next_done(struct flows *flows)
 {
-    struct list *node = list_first(&transport->local);
+    struct list *node = list_first(&flows->local);
     const bool local = node != NULL;
     if (!node)
-        node = flow_first_done(transport);
+        node = flow_first_done(flows);
     if (!node)
         return NULL;
     struct flow *flow = list_entry(node, struct flow, turn);
     struct collective *collective = flow->collective;
     if (local ||
-        (collective->kind == COLLECTIVE_BROADCAST && collective->root == transport->world.rank))
+        (collective->kind == COLLECTIVE_BROADCAST && collective->root == flows->world.rank))
         reduce_local(collective, flow->map.element_bytes);
     collective->state = NULL;
-    flow_free(transport, flow);
+    flow_free(flows, flow);
     return collective;
 }
 
-struct flow *flow_next_mismatch(struct transport *transport)
+struct flow *flow_next_mismatch(struct flows *flows)
 {
-    list_for_each (node, &transport->mismatched) {
+    list_for_each (node, &flows->mismatched) {
         struct flow *flow = list_entry(node, struct flow, turn);
         if (flow->mismatch_reported)
             continue;
@@ -274,41 +273,42 @@ struct flow *flow_next_mismatch(struct transport *transport)
     return NULL;
 }
 
-bool flow_needs(struct transport *transport, const struct peer_link *peer)
+bool flow_needs(struct flows *flows, const struct peer_link *peer)
 {
-    for (const struct way *const *way = transport->ways->all; *way; way++) {
-        if ((*way)->needs(transport, peer))
+    for (const struct way *const *way = flows->ways->all; *way; way++) {
+        if ((*way)->needs(flows, peer))
             return true;
     }
-    return !list_empty(&transport->mismatched) &&
-           (peer == transport->ring.predecessor || peer == transport->ring.successor);
+    return !list_empty(&flows->mismatched) &&
+           (peer == flows->ring.predecessor || peer == flows->ring.successor);
 }
 
-void flow_forget(struct transport *transport)
+void flow_forget(struct flows *flows)
 {
-    for (uint32_t i = 0; i < TRANSPORT_FLOW_BUCKETS; i++) {
-        list_for_each_safe (node, &transport->flows[i]) {
+    for (uint32_t i = 0; i < FLOWS_BUCKETS; i++) {
+        list_for_each_safe (node, &flows->buckets[i]) {
             struct flow *flow = list_entry(node, struct flow, bucket);
             if (flow->collective)
                 flow->collective->state = NULL;
         }
-        list_init(&transport->flows[i]);
+        list_init(&flows->buckets[i]);
     }
-    for (const struct way *const *way = transport->ways->all; *way; way++) {
+    for (const struct way *const *way = flows->ways->all; *way; way++) {
         if ((*way)->forget)
-            (*way)->forget(transport);
+            (*way)->forget(flows);
     }
-    list_init(&transport->active);
-    list_init(&transport->feed);
-    list_init(&transport->local);
-    list_init(&transport->done);
-    list_init(&transport->mismatched);
-    for (uint32_t i = 0; i < transport->peer_count; i++)
-        transport->peers[i].flows_early = transport->peers[i].parkings = 0;
-    transport->frames_parked = 0;
-    scratch_reset(&transport->flow_pool);
-    scratch_reset(&transport->parkings);
-    scratch_reset(&transport->chunks);
-    scratch_reset(&transport->frames);
-    scratch_reset(&transport->heads);
+    list_init(&flows->active);
+    list_init(&flows->feed);
+    list_init(&flows->local);
+    list_init(&flows->done);
+    list_init(&flows->mismatched);
+    for (uint32_t i = 0; i < flows->peer_count; i++)
+        flows->peers[i].flows_early = flows->peers[i].parkings = 0;
+    flows->frames_parked = 0;
+    scratch_reset(&flows->pools.flows);
+    scratch_reset(&flows->pools.parts);
+    scratch_reset(&flows->pools.parkings);
+    scratch_reset(&flows->pools.chunks);
+    scratch_reset(&flows->pools.frames);
+    scratch_reset(&flows->pools.heads);
 }

@@ -9,7 +9,6 @@
 
 #include "worker/transport/flow/flow.h"
 #include "worker/transport/flow/flows.h"
-#include "worker/transport/transport.h"
 
 #include <assert.h>
 #include <string.h>
@@ -35,9 +34,9 @@ static struct parking *park_open(struct flow *flow, struct peer_link *peer, cons
         *text = "too many frames have no credit";
         return NULL;
     }
-    parking = scratch_get(&peer->transport->parkings);
+    parking = scratch_get(&peer->flows->pools.parkings);
     if (!parking) {
-        *text = transport_no_memory;
+        *text = peer_no_memory;
         return NULL;
     }
     peer->parkings++;
@@ -48,19 +47,19 @@ static struct parking *park_open(struct flow *flow, struct peer_link *peer, cons
     return parking;
 }
 
-static void park_close(struct transport *transport, struct flow *flow, struct parking *parking)
+static void park_close(struct flows *flows, struct flow *flow, struct parking *parking)
 {
     struct parking **place = &flow->parking;
     while (*place != parking)
         place = &(*place)->next;
     *place = parking->next;
     parking->peer->parkings--;
-    scratch_put(&transport->parkings, parking);
+    scratch_put(&flows->pools.parkings, parking);
 }
 
 const char *park_begin(struct peer_link *peer, struct flow *flow, struct stream *stream)
 {
-    struct transport *transport = peer->transport;
+    struct flows *flows = peer->flows;
     const struct frame_header *header = &stream->header;
     const char *text = NULL;
     struct parking *parking = park_open(flow, peer, &text);
@@ -82,35 +81,35 @@ const char *park_begin(struct peer_link *peer, struct flow *flow, struct stream 
     stream->parked = parked;
     stream->target.kind = TARGET_BUFFER;
     stream->target.buffer = parking->bytes + parked->offset;
-    if (++transport->frames_parked > transport->totals.frames_parked_max)
-        transport->totals.frames_parked_max = transport->frames_parked;
+    if (++flows->frames_parked > flows->totals.frames_parked_max)
+        flows->totals.frames_parked_max = flows->frames_parked;
     return NULL;
 }
 
 // Takes one frame as if it arrived now. NULL, or what is impossible about it.
-static const char *park_take(struct transport *transport, struct flow *flow,
-                             const struct parking *parking, const struct parked_frame *parked)
+static const char *park_take(struct flows *flows, struct flow *flow, const struct parking *parking,
+                             const struct parked_frame *parked)
 {
     const uint8_t *used = parking->used + parked->used_offset;
     const struct frame_header *header = &parked->header;
     void *block = NULL;
     if (flow->mismatched)
         return NULL;
-    if (flow->way != transport->ways->of_frame[header->kind]) {
-        flow_mismatch(transport, flow, parking->peer->rank, flow_algorithm_text);
+    if (flow->way != flows->ways->of_frame[header->kind]) {
+        flow_mismatch(flows, flow, parking->peer->rank, flow_algorithm_text);
         return NULL;
     }
     if (header->signature != flow->collective->signature) {
-        flow_mismatch(transport, flow, parking->peer->rank, flow_signature_text);
+        flow_mismatch(flows, flow, parking->peer->rank, flow_signature_text);
         return NULL;
     }
     const char *text = flow->way->unpark(parking->peer, flow, header, used);
     if (text)
         return text;
     if (header->payload_bytes > 0) {
-        block = scratch_get(&transport->chunks);
+        block = scratch_get(&flows->pools.chunks);
         if (!block)
-            return transport_no_memory;
+            return peer_no_memory;
         memcpy(block, parking->bytes + parked->offset, header->payload_bytes);
     }
     flow_give(parking->peer, flow, header, block);
@@ -118,18 +117,17 @@ static const char *park_take(struct transport *transport, struct flow *flow,
 }
 
 // Takes the frames that are whole. The parking ends with the last one.
-static const char *park_drain(struct transport *transport, struct flow *flow,
-                              struct parking *parking)
+static const char *park_drain(struct flows *flows, struct flow *flow, struct parking *parking)
 {
     const char *text = NULL;
     while (!text && parking->consumed < parking->count &&
            parking->frames[parking->consumed].complete) {
-        text = park_take(transport, flow, parking, &parking->frames[parking->consumed]);
+        text = park_take(flows, flow, parking, &parking->frames[parking->consumed]);
         parking->consumed++;
-        transport->frames_parked--;
+        flows->frames_parked--;
     }
     if (parking->consumed == parking->count)
-        park_close(transport, flow, parking);
+        park_close(flows, flow, parking);
     return text;
 }
 
@@ -138,18 +136,18 @@ const char *park_end(struct peer_link *peer, struct flow *flow, struct stream *s
     ((struct parked_frame *)stream->parked)->complete = true;
     if (!flow->collective)
         return NULL;
-    return park_drain(peer->transport, flow, park_of(flow, peer));
+    return park_drain(peer->flows, flow, park_of(flow, peer));
 }
 
-void park_catch_up(struct transport *transport, struct flow *flow)
+void park_catch_up(struct flows *flows, struct flow *flow)
 {
     struct parking *parking = flow->parking;
     while (parking) {
         struct parking *next = parking->next;
         struct peer_link *peer = parking->peer;
-        const char *text = park_drain(transport, flow, parking);
+        const char *text = park_drain(flows, flow, parking);
         if (text)
-            transport_lose_impossible(peer, text);
+            peer_lose_impossible(peer, text);
         parking = next;
     }
 }

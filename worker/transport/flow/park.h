@@ -1,20 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of park.c that other files call.
+// Frames that come before their collective is launched here: what is kept of them. Engine thread.
 
 #ifndef WORKER_TRANSPORT_FLOW_PARK_H
 #define WORKER_TRANSPORT_FLOW_PARK_H
 
+#include "protos/frame.h"
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stdint.h>
+
 struct flow;
+struct flows;
 struct peer_link;
 struct stream;
-struct transport;
+
+// Frames that arrived before their collective was launched here.
+struct parked_frame {
+    struct frame_header header;
+    uint32_t offset; // Of the payload in bytes.
+    uint32_t used_offset; // Of the used bits in used.
+    bool complete;
+};
+
+// Neighbouring chunks may both meet one unit, and each chunk rounds its bits up to a byte.
+#define PARKING_USED_BYTES LOCKSTEP_USED_BYTES
+static_assert(PARKING_USED_BYTES >=
+                  (LOCKSTEP_MAX_PARAMETERS + LOCKSTEP_EAGER_FRAMES) / 8 + LOCKSTEP_EAGER_FRAMES,
+              "the used bits of the eager frames of one collective fit");
+
+// Of one collective and one peer.
+struct parking {
+    struct parking *next; // Of the same collective.
+    struct peer_link *peer;
+    uint32_t count;
+    uint32_t consumed;
+    uint32_t bytes_filled;
+    uint32_t used_filled;
+    struct parked_frame frames[LOCKSTEP_EAGER_FRAMES];
+    uint8_t used[PARKING_USED_BYTES];
+    _Alignas(8) uint8_t bytes[LOCKSTEP_EAGER_BYTES + 8 * LOCKSTEP_EAGER_FRAMES];
+};
 
 // Of a frame that begins, and its flow is not launched here. NULL, or what is impossible about it.
 const char *park_begin(struct peer_link *peer, struct flow *flow, struct stream *stream);
 // A parked frame is whole. Takes it, and those before it, if the flow was launched meanwhile.
 const char *park_end(struct peer_link *peer, struct flow *flow, struct stream *stream);
 // After the launch: takes what is parked. Whoever has parked what is impossible is lost.
-void park_catch_up(struct transport *transport, struct flow *flow);
+void park_catch_up(struct flows *flows, struct flow *flow);
+
+// Why ranks disagree about a collective.
+extern const char *const flow_signature_text;
+extern const char *const flow_algorithm_text;
 
 #endif

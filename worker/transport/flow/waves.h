@@ -5,21 +5,39 @@
 #ifndef WORKER_TRANSPORT_FLOW_WAVES_H
 #define WORKER_TRANSPORT_FLOW_WAVES_H
 
+#include "base/list.h"
+#include "protos/limits.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
 struct peer_link;
 struct stream;
-struct transport;
+struct flows;
 struct wave;
 
-void wave_join(struct transport *transport, struct wave *wave);
+// A payload of a wave: arrived, or on its way out.
+struct wave_block {
+    struct list arrived; // In flow_waves.arrived.
+    uint64_t step;
+    uint32_t kind;
+    uint32_t round;
+    uint32_t rank; // Sender.
+    uint32_t size;
+    _Alignas(8) uint8_t payload[LOCKSTEP_WAVE_BYTES];
+};
+
+struct wave_state {
+    struct list joined; // In flow_waves.joined or .done.
+    struct wave *wave;
+    uint32_t move;
+    bool sent; // This move's part.
+};
+
+void wave_join(struct flows *flows, struct wave *wave);
 const char *wave_begin(struct peer_link *peer, struct stream *stream);
 const char *wave_end(struct peer_link *peer, struct stream *stream);
-struct wave *wave_next_done(struct transport *transport);
-bool wave_needs(struct transport *transport, const struct peer_link *peer);
-void wave_forget(struct transport *transport);
-// Whether some wave that was joined here waits for a message of this rank, or has one for it.
-bool transport_wave_needs(struct transport *transport, uint32_t rank);
-
+struct wave *wave_next_done(struct flows *flows);
+bool wave_needs(struct flows *flows, const struct peer_link *peer);
+void wave_forget(struct flows *flows);
 #endif

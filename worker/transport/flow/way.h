@@ -19,17 +19,18 @@ struct flow;
 struct out_frame;
 struct peer_link;
 struct stream;
-struct transport;
+struct flows;
 
 // Functions that are NULL have nothing to do for this way.
 struct way {
     size_t room_bytes; // What the way keeps of each collective, behind its struct flow.
+    size_t part_bytes; // What it keeps in a block of pools.parts, which it takes and gives back.
     // The collective is launched here; what peers have said about it before is taken.
-    void (*launch)(struct transport *transport, struct flow *flow);
+    void (*launch)(struct flows *flows, struct flow *flow);
     // True if it can be launched when only a part of its memory may be used.
-    bool (*follows)(const struct transport *transport, const struct collective *collective);
+    bool (*follows)(const struct flows *flows, const struct collective *collective);
     // More of the memory of a launched collective may be used.
-    void (*landed)(struct transport *transport, struct flow *flow);
+    void (*landed)(struct flows *flows, struct flow *flow);
     // A frame begins: where its payload goes. NULL, or what is impossible about it.
     const char *(*begin)(struct peer_link *peer, struct stream *stream);
     // A frame that may arrive is whole. Its payload is where it belongs, or in the block, which is
@@ -42,13 +43,13 @@ struct way {
     // The peer has room for more of a collective. NULL, or what is impossible about it.
     const char *(*credit)(struct peer_link *peer, const struct frame_header *header);
     // The link has taken a frame, or has dropped it.
-    void (*sent)(struct transport *transport, struct out_frame *frame, bool dropped);
+    void (*sent)(struct flows *flows, struct out_frame *frame, bool dropped);
     // Queues frames while the links have little to do. True if any frame was queued.
-    bool (*feed)(struct transport *transport);
+    bool (*feed)(struct flows *flows);
     // True if a launched collective waits for a frame from that peer or to it.
-    bool (*needs)(struct transport *transport, const struct peer_link *peer);
+    bool (*needs)(struct flows *flows, const struct peer_link *peer);
     // The generation is over: nothing of it is kept.
-    void (*forget)(struct transport *transport);
+    void (*forget)(struct flows *flows);
 };
 
 #define WAY_ALGORITHMS PLAN_ALGORITHMS

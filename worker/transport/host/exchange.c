@@ -30,8 +30,8 @@
 
 #include "worker/kernels/combine.h"
 #include "worker/transport/host/host.h"
+#include "worker/transport/host/moment.h"
 #include "worker/transport/host/shots.h"
-#include "worker/transport/wait.h"
 
 #include "worker/kernels/kernels.h"
 #include "worker/memory/region.h"
@@ -133,7 +133,7 @@ static enum seen exchange_see(const struct shared *shared, struct exchange *exch
 // Whether a payload is a shot: there is room for it, and its memory is not registered.
 static bool exchange_fits(const struct shared *shared, const struct collective *collective)
 {
-    struct regions *regions = shared->transport->regions;
+    struct regions *regions = shared->flows->regions;
     const uint64_t bytes = collective->elements * dtype_size(collective->dtype);
     uint32_t number;
     uint64_t offset;
@@ -144,9 +144,9 @@ static bool exchange_fits(const struct shared *shared, const struct collective *
             regions_find(regions, collective->extents->in, bytes, &number, &offset) == 0);
 }
 
-static bool exchange_may(const struct transport *transport, const struct collective *collective)
+static bool exchange_may(const struct flows *flows, const struct collective *collective)
 {
-    const struct shared *shared = transport->shared;
+    const struct shared *shared = flows->shared;
     return shared && shared->stands && !shared->two_level &&
            collective->algorithm == ALGORITHM_SHARED && collective->kind == COLLECTIVE_ALLREDUCE &&
            !collective->device && collective->extent_count == 1 && collective->unit_count == 0 &&
@@ -216,8 +216,8 @@ static void exchange_compute(struct shared *shared, const struct exchange *excha
     if (out != extent->out)
         kernel_copy(extent->out, out, exchange->bytes, false);
     collective->weight_total = mean ? shared->seats : 0;
-    shared->transport->totals.payload_bytes_sent += exchange->bytes;
-    shared->transport->totals.bytes_copied += exchange->bytes;
+    shared->flows->totals.payload_bytes_sent += exchange->bytes;
+    shared->flows->totals.bytes_copied += exchange->bytes;
 }
 
 // The shots of all are read.
@@ -233,10 +233,10 @@ static void exchange_take(struct shared *shared, const struct exchange *exchange
     (void)shots_spend(shared, exchange->record);
 }
 
-bool exchange_shots(struct transport *transport, struct collective *collective)
+bool exchange_shots(struct flows *flows, struct collective *collective, bool patient)
 {
-    struct shared *shared = transport->shared;
-    if (!exchange_may(transport, collective) ||
+    struct shared *shared = flows->shared;
+    if (!exchange_may(flows, collective) ||
         shared->shots.exchanged++ % EXCHANGES_MOST == EXCHANGES_MOST - 1 || !shots_refill(shared) ||
         !exchange_fits(shared, collective))
         return false;
@@ -245,14 +245,14 @@ bool exchange_shots(struct transport *transport, struct collective *collective)
     exchange.record = shared->records[--shared->record_count];
     exchange.bytes = collective->elements * dtype_size(collective->dtype);
     exchange_announce(shared, &exchange);
-    for (struct wait_moment moment = {.looks = 0}; exchange_look(shared, &exchange);) {
+    for (struct moment moment = {.looks = 0}; exchange_look(shared, &exchange);) {
         if (exchange_is_seen(shared, &exchange)) {
             exchange_compute(shared, &exchange);
             exchange_take(shared, &exchange);
             shared_tell(shared);
             return true;
         }
-        if (!wait_a_moment(transport, &moment, exchange_awaits_beside(shared, &exchange)))
+        if (!moment_pass(flows, &moment, patient, exchange_awaits_beside(shared, &exchange)))
             break;
     }
     shared->shots.tried = exchange.record;

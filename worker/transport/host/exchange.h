@@ -11,10 +11,10 @@
 struct collective;
 struct flow;
 struct shared;
-struct transport;
+struct flows;
 
-// transport_exchange, when nothing is in flight here.
-bool exchange_shots(struct transport *transport, struct collective *collective);
+// transport_exchange, when nothing is in flight here. patient: as for moment_pass.
+bool exchange_shots(struct flows *flows, struct collective *collective, bool patient);
 // Writes the notice of the last shot that was announced; it has so many bytes.
 void exchange_note(struct shared *shared, uint32_t index, uint64_t bytes);
 // A flow is launched. Whether its shot was announced by an exchange before.

@@ -47,7 +47,7 @@ static uint64_t fill_now_ns(void)
 bool fill_choose(struct shared *shared, uint64_t run, const struct flow *flow)
 {
     struct fill *fill = &shared->fill;
-    const enum slot_fill wish = shared->transport->slot_fill;
+    const enum slot_fill wish = shared->flows->slot_fill;
     uint32_t way = FILL_PAST;
     fill->tasks[run % BOARD_RUNS] = DUEL_NONE;
     if (wish != FILL_MEASURED)
@@ -80,7 +80,7 @@ void fill_done(struct shared *shared, struct shared_run *run, const struct flow 
     const uint32_t task = run->task;
     const uint64_t bytes = fill_bytes(flow);
     if (run->pieces > 0)
-        shared->transport->totals.runs_filled[run->streams]++;
+        shared->flows->totals.runs_filled[run->streams]++;
     run->task = DUEL_NONE;
     if (task != DUEL_NONE)
         duel_took(&shared->fill.duels[fill_class(bytes)], task, run->worked_ns,

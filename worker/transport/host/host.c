@@ -16,7 +16,6 @@
 #include "worker/transport/host/host.h"
 
 #include "worker/transport/flow/flow.h"
-#include "worker/transport/form.h"
 #include "worker/transport/host/exchange.h"
 #include "worker/transport/host/fill.h"
 #include "worker/transport/host/pieces.h"
@@ -24,7 +23,6 @@
 #include "worker/transport/host/sequence.h"
 #include "worker/transport/host/shots.h"
 #include "worker/transport/host/two_level.h"
-#include "worker/transport/transport.h"
 
 #include "base/clock.h"
 #include "base/hash.h"
@@ -55,17 +53,17 @@ static struct peer_link *shared_mate(struct shared *shared, uint32_t seat)
     struct peer_link *mate = shared->mates[seat];
     if (!mate)
         mate = shared->mates[seat == 0 ? 1 : 0];
-    return mate ? mate : shared->transport->ring.successor;
+    return mate ? mate : shared->flows->ring.successor;
 }
 
 void shared_impossible(struct shared *shared, uint32_t seat, const char *text)
 {
-    transport_lose_impossible(shared_mate(shared, seat), text);
+    peer_lose_impossible(shared_mate(shared, seat), text);
 }
 
 void shared_lack(struct shared *shared, uint32_t seat)
 {
-    transport_lose(shared_mate(shared, seat), transport_no_memory);
+    peer_lose(shared_mate(shared, seat), peer_no_memory);
 }
 
 // ---- the board's life ---------------------------------------------------------------------------
@@ -76,10 +74,10 @@ static uint64_t shared_patience(uint64_t form_timeout_ms)
     return form_timeout_ms / 2 < SHARED_SETTLE_MS ? form_timeout_ms / 2 : SHARED_SETTLE_MS;
 }
 
-static bool shared_begin(struct transport *transport, struct shared *shared)
+static bool shared_begin(struct flows *flows, struct shared *shared)
 {
-    const struct locality *locality = &transport->world.locality;
-    shared->transport = transport;
+    const struct locality *locality = &flows->world.locality;
+    shared->flows = flows;
     shared->seat = locality->local;
     shared->seats = locality->mate_count;
     shared->fd = -1;
@@ -90,12 +88,12 @@ static bool shared_begin(struct transport *transport, struct shared *shared)
         shared->records[shared->record_count++] = BOARD_RECORDS - 1 - i;
     for (uint32_t i = 0; i < BOARD_WIDE_BLOCKS; i++)
         shared->blocks[shared->block_count++] = i;
-    shared->deadline_ms = clock_now_ms() + shared_patience(transport->world.form_timeout_ms);
+    shared->deadline_ms = clock_now_ms() + shared_patience(flows->world.form_timeout_ms);
     bool known = true;
     for (uint32_t i = 0; i < shared->seats; i++) {
         if (i == shared->seat)
             continue;
-        shared->mates[i] = transport_peer(transport, locality->mates[i]);
+        shared->mates[i] = peer_of_rank(flows, locality->mates[i]);
         known = known && shared->mates[i];
     }
     return known;
@@ -108,18 +106,18 @@ static bool shared_meets_hosts(const struct transport_world *world)
     return locality->mate_count == 1 && locality->hosts > 1 && locality->hosts < world->world_size;
 }
 
-int shared_form(struct transport *transport)
+int shared_form(struct flows *flows)
 {
-    const struct locality *locality = &transport->world.locality;
-    assert(!transport->shared);
-    if (locality->mate_count < 2 && !shared_meets_hosts(&transport->world))
+    const struct locality *locality = &flows->world.locality;
+    assert(!flows->shared);
+    if (locality->mate_count < 2 && !shared_meets_hosts(&flows->world))
         return 0;
     assert(locality->mate_count <= LOCKSTEP_MAX_MATES && locality->local < locality->mate_count);
     struct shared *shared = calloc(1, sizeof(*shared));
     if (!shared)
         return -1;
-    transport->shared = shared;
-    return shared_begin(transport, shared) && two_level_begin(shared) == 0 &&
+    flows->shared = shared;
+    return shared_begin(flows, shared) && two_level_begin(shared) == 0 &&
                    registered_open(shared) == 0
                ? 0
                : -1;
@@ -154,7 +152,7 @@ static bool shared_can_pass(const struct peer_link *mate)
 
 void shared_proven(struct peer_link *peer)
 {
-    struct shared *shared = peer->transport->shared;
+    struct shared *shared = peer->flows->shared;
     if (!shared || shared->settled)
         return;
     for (uint32_t i = 0; i < shared->seats; i++) {
@@ -233,7 +231,7 @@ static void shared_lead(struct shared *shared)
             shared_decide(shared, false);
             return;
         }
-        shared->board.head->shot_bytes = shots_most_bytes(shared->transport);
+        shared->board.head->shot_bytes = shots_most_bytes(shared->flows);
         board_publish(&shared_seat(shared, 0)->mapped, 1);
     }
     if (!shared_pass(shared))
@@ -305,25 +303,25 @@ static void shared_negotiate(struct shared *shared)
     }
 }
 
-bool shared_settled(const struct transport *transport)
+bool shared_settled(const struct flows *flows)
 {
-    return !transport->shared || transport->shared->settled;
+    return !flows->shared || flows->shared->settled;
 }
 
-bool shared_stands(const struct transport *transport)
+bool shared_stands(const struct flows *flows)
 {
-    return transport->shared && transport->shared->stands;
+    return flows->shared && flows->shared->stands;
 }
 
-uint64_t shared_deadline(const struct transport *transport)
+uint64_t shared_deadline(const struct flows *flows)
 {
-    const struct shared *shared = transport->shared;
+    const struct shared *shared = flows->shared;
     return shared && !shared->settled ? shared->deadline_ms : UINT64_MAX;
 }
 
-static void shared_forget(struct transport *transport)
+static void shared_forget(struct flows *flows)
 {
-    struct shared *shared = transport->shared;
+    struct shared *shared = flows->shared;
     if (!shared)
         return;
     if (shared->fd >= 0)
@@ -334,7 +332,7 @@ static void shared_forget(struct transport *transport)
     two_level_end(shared);
     registered_close(shared);
     free(shared);
-    transport->shared = NULL;
+    flows->shared = NULL;
 }
 
 // ---- launching ----------------------------------------------------------------------------------
@@ -416,20 +414,20 @@ static bool shared_join(struct shared *shared, struct flow *flow)
 }
 
 // Payloads of shots are taken at the launch.
-static bool shared_follows(const struct transport *transport, const struct collective *collective)
+static bool shared_follows(const struct flows *flows, const struct collective *collective)
 {
-    (void)transport;
+    (void)flows;
     return collective->elements * dtype_size(collective->dtype) > BOARD_SHOT_BYTES;
 }
 
-static void shared_launch(struct transport *transport, struct flow *flow)
+static void shared_launch(struct flows *flows, struct flow *flow)
 {
-    struct shared *shared = transport->shared;
+    struct shared *shared = flows->shared;
     const struct collective *collective = flow->collective;
     assert(shared && shared->stands);
     flow->receives_left = 1; // The run.
     flow->final = collective->dtype; // Rounded results are as wide as memory.
-    flow_meet_others(transport, flow);
+    flow_meet_others(flows, flow);
     if (flow->mismatched)
         return;
     if (exchange_continues(shared, flow))
@@ -480,7 +478,7 @@ void shared_flow_done(struct shared *shared, struct flow *flow, uint64_t weight)
     if (flow->collective->first_sent_us == 0)
         flow->collective->first_sent_us = flow->collective->last_received_us;
     list_remove(&flow->turn);
-    list_push_back(&shared->transport->done, &flow->turn);
+    list_push_back(&shared->flows->done, &flow->turn);
 }
 
 void shared_run_done(struct shared *shared, struct shared_run *run)
@@ -503,7 +501,7 @@ static void shared_disagree(struct shared *shared, const struct board_run *from,
     const uint32_t one = from->one;
     const uint32_t other = from->other;
     if (one == BOARD_NONE && shared->two_level) {
-        flow_mismatch(shared->transport, flow, other,
+        flow_mismatch(shared->flows, flow, other,
                       "its host has joined this collective with another signature");
         return;
     }
@@ -513,7 +511,7 @@ static void shared_disagree(struct shared *shared, const struct board_run *from,
         shared_impossible(shared, 0, "sent a run of no mate");
         return;
     }
-    flow_mismatch(shared->transport, flow, shared->mates[blamed]->rank,
+    flow_mismatch(shared->flows, flow, shared->mates[blamed]->rank,
                   "it has joined this collective with another signature");
 }
 
@@ -651,7 +649,7 @@ static bool shared_loses(struct shared *shared)
 static bool shared_step(struct shared *shared)
 {
     bool any = shared_join_waiting(shared);
-    for (uint32_t i = 0; shared->transport->regions && i < shared->seats; i++)
+    for (uint32_t i = 0; shared->flows->regions && i < shared->seats; i++)
         shared_take(shared, i);
     any |= shots_work(shared);
     any |= sequence_work(shared);
@@ -661,9 +659,9 @@ static bool shared_step(struct shared *shared)
     return any;
 }
 
-bool shared_work(struct transport *transport)
+bool shared_work(struct flows *flows)
 {
-    struct shared *shared = transport->shared;
+    struct shared *shared = flows->shared;
     if (!shared)
         return false;
     if (!shared->settled)
@@ -695,9 +693,9 @@ static bool shared_may_join(const struct shared *shared)
            (!wide || shared->block_count > 0);
 }
 
-bool shared_pending(const struct transport *transport)
+bool shared_pending(const struct flows *flows)
 {
-    const struct shared *shared = transport->shared;
+    const struct shared *shared = flows->shared;
     if (shared && !shared->settled)
         return shared_has_news(shared);
     if (!shared || !shared->stands)
@@ -709,9 +707,9 @@ bool shared_pending(const struct transport *transport)
 
 // A mate has done all runs of which it may forget its part. What is on the board of those outlives
 // it.
-static bool shared_needs(struct transport *transport, const struct peer_link *peer)
+static bool shared_needs(struct flows *flows, const struct peer_link *peer)
 {
-    struct shared *shared = transport->shared;
+    struct shared *shared = flows->shared;
     uint64_t done = UINT64_MAX;
     if (!shared || !shared->stands)
         return false;

@@ -134,7 +134,7 @@ struct spread {
 };
 
 struct shared {
-    struct transport *transport;
+    struct flows *flows;
     struct board board;
     uint32_t seat; // Of this rank.
     uint32_t seats;
@@ -205,18 +205,18 @@ void shared_impossible(struct shared *shared, uint32_t seat, const char *text);
 void shared_lack(struct shared *shared, uint32_t seat);
 
 // The generation begins: nothing is mapped. 0, or -1 without memory.
-int shared_form(struct transport *transport);
+int shared_form(struct flows *flows);
 // The link to a mate stands.
 void shared_proven(struct peer_link *peer);
 // Whether it is known if the group shares memory; and whether it does.
-bool shared_settled(const struct transport *transport);
-bool shared_stands(const struct transport *transport);
+bool shared_settled(const struct flows *flows);
+bool shared_stands(const struct flows *flows);
 // When shared_work has to be called for that; UINT64_MAX: never.
-uint64_t shared_deadline(const struct transport *transport);
+uint64_t shared_deadline(const struct flows *flows);
 // Does what can be done now, without waiting. Whether it did anything.
-bool shared_work(struct transport *transport);
+bool shared_work(struct flows *flows);
 // Whether shared_work would do something. No system call.
-bool shared_pending(const struct transport *transport);
+bool shared_pending(const struct flows *flows);
 // Collectives in memory of one host, as a way of reducing; two levels, too.
 extern const struct way host_way;
 

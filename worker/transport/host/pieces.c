@@ -195,7 +195,7 @@ static void pieces_copy_in(struct shared *shared, struct shared_run *run, uint64
         collective->first_sent_us = clock_now_us();
     uint64_t copied = 0;
     if (!pieces_reduces(flow)) {
-        if (collective->root == shared->transport->world.rank) {
+        if (collective->root == shared->flows->world.rank) {
             pieces_gather(shared, flow, whole, board_slot(&shared->board, shared->seat, piece),
                           run->streams);
             copied = whole.count;
@@ -210,7 +210,7 @@ static void pieces_copy_in(struct shared *shared, struct shared_run *run, uint64
                       pieces_place(shared, flow, shared->seat, piece, whole, behind), run->streams);
         copied = before.count + behind.count;
     }
-    shared->transport->totals.payload_bytes_sent += copied * flow->map.element_bytes;
+    shared->flows->totals.payload_bytes_sent += copied * flow->map.element_bytes;
 }
 
 // Where the inputs of the others lie; that of this rank is for the caller.
@@ -253,7 +253,7 @@ void pieces_store(struct shared *shared, const struct flow *flow, struct ring_sp
     if (span.count == 0)
         return;
     reduce_store(flow, span, bytes);
-    shared->transport->totals.bytes_copied += span.count * flow->map.element_bytes;
+    shared->flows->totals.bytes_copied += span.count * flow->map.element_bytes;
 }
 
 // A block is stored from the first cache, where it was summed. One that is to leave the caches is
@@ -303,7 +303,7 @@ static uint64_t pieces_reduce_run(struct shared *shared, const struct shared_run
     what.streams = true;
     what.also = out;
     kernel_combine(&what, pieces_place(shared, flow, shared->seat, piece, whole, span), span.count);
-    shared->transport->totals.bytes_copied += bytes;
+    shared->flows->totals.bytes_copied += bytes;
     return span.count;
 }
 
@@ -322,12 +322,12 @@ static void pieces_reduce(struct shared *shared, struct shared_run *run, uint64_
         rest.first += count;
         rest.count -= count;
     }
-    shared->transport->totals.payload_bytes_sent += part.count * element;
+    shared->flows->totals.payload_bytes_sent += part.count * element;
 }
 
 uint32_t pieces_root(const struct shared *shared, const struct flow *flow)
 {
-    const struct locality *locality = &shared->transport->world.locality;
+    const struct locality *locality = &shared->flows->world.locality;
     for (uint32_t i = 0; i < shared->seats; i++) {
         if (locality->mates[i] == flow->collective->root)
             return i;
@@ -340,7 +340,7 @@ static void pieces_copy_out(struct shared *shared, const struct shared_run *run,
     const struct flow *flow = run->flow;
     const struct ring_span whole = pieces_span(flow, run, piece);
     if (!pieces_reduces(flow)) {
-        if (flow->collective->root != shared->transport->world.rank)
+        if (flow->collective->root != shared->flows->world.rank)
             pieces_store(shared, flow, whole,
                          board_slot(&shared->board, pieces_root(shared, flow), piece));
         return;

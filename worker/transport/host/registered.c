@@ -63,10 +63,10 @@ static struct board_block *registered_block(const struct shared *shared, uint32_
 
 void registered_begin(struct shared *shared)
 {
-    if (!shared->transport->regions)
+    if (!shared->flows->regions)
         return;
-    regions_begin(shared->transport->regions, shared->seat, shared->seats);
-    shared->registered.news = regions_news(shared->transport->regions);
+    regions_begin(shared->flows->regions, shared->seat, shared->seats);
+    shared->registered.news = regions_news(shared->flows->regions);
     shared->registered.again = true;
 }
 
@@ -79,7 +79,7 @@ static void news_say(struct board_news *news, uint32_t number)
 
 void registered_take(struct shared *shared, uint32_t seat, const struct link_note *note, int fd)
 {
-    struct regions *regions = shared->transport->regions;
+    struct regions *regions = shared->flows->regions;
     const char *text = regions_map(regions, seat, note->number, note->bytes, fd);
     if (text) {
         shared_impossible(shared, seat, text);
@@ -95,7 +95,7 @@ void registered_take(struct shared *shared, uint32_t seat, const struct link_not
 // between mates that do not lead it.
 static void registered_pass(struct shared *shared, uint32_t seat)
 {
-    struct regions *regions = shared->transport->regions;
+    struct regions *regions = shared->flows->regions;
     const struct peer_link *mate = shared->mates[seat];
     struct link *link = mate->stream.link;
     if (mate->state != PEER_PROVEN) {
@@ -120,7 +120,7 @@ static void registered_pass(struct shared *shared, uint32_t seat)
 static void registered_hear(struct shared *shared, uint32_t seat)
 {
     struct registered *registered = &shared->registered;
-    struct regions *regions = shared->transport->regions;
+    struct regions *regions = shared->flows->regions;
     struct board_seat *own = shared_seat(shared, shared->seat);
     const struct board_seat *mate = shared_seat(shared, seat);
     const struct board_news *mapped = &mate->mapped_of[shared->seat];
@@ -153,7 +153,7 @@ static void registered_say_freed(struct shared *shared)
                     BOARD_NEWS)
                 return;
         }
-        if (!regions_freed(shared->transport->regions, &number))
+        if (!regions_freed(shared->flows->regions, &number))
             return;
         news_say(&own->freed, number);
         shared_tell(shared);
@@ -171,7 +171,7 @@ static bool registered_has_news(const struct shared *shared)
              board_read(&mate->freed.said) != board_read(&own->freed_heard[i])))
             return true;
     }
-    return regions_news(shared->transport->regions) != registered->news;
+    return regions_news(shared->flows->regions) != registered->news;
 }
 
 // A link that takes no more descriptors is tried again when something else has happened: when its
@@ -181,7 +181,7 @@ static void registered_exchange(struct shared *shared)
     if (!shared->registered.again && !registered_has_news(shared))
         return;
     shared->registered.again = false;
-    shared->registered.news = regions_news(shared->transport->regions);
+    shared->registered.news = regions_news(shared->flows->regions);
     for (uint32_t i = 0; i < shared->seats; i++) {
         if (i == shared->seat)
             continue;
@@ -196,7 +196,7 @@ static void registered_exchange(struct shared *shared)
 int registered_open(struct shared *shared)
 {
     struct registered *registered = &shared->registered;
-    if (!shared->transport->regions)
+    if (!shared->flows->regions)
         return 0;
     registered->rows = calloc((size_t)shared->seats * BOARD_ROW_BLOCKS, sizeof(*registered->rows));
     return registered->rows ? 0 : -1;
@@ -226,7 +226,7 @@ static bool registered_may(const struct shared *shared, const struct flow *flow)
 {
     const struct collective *collective = flow->collective;
     const struct unit_range all = {0, collective->unit_count};
-    return shared->transport->regions && !shared->two_level &&
+    return shared->flows->regions && !shared->two_level &&
            collective->elements * flow->map.element_bytes > BOARD_TINY_BYTES &&
            collective->kind == COLLECTIVE_ALLREDUCE &&
            units_usage(collective->used, all) == USAGE_ALL;
@@ -247,7 +247,7 @@ void registered_join(struct shared *shared, const struct flow *flow, uint32_t re
         struct board_row *rows = several ? seat->rows[block] : &said->row;
         struct row *list = several ? registered_rows(shared, shared->seat, block) : &own->only;
         own->count =
-            rows_collect(shared->transport->regions, collective->extents, collective->extent_count,
+            rows_collect(shared->flows->regions, collective->extents, collective->extent_count,
                          flow->map.element_bytes, several ? BOARD_ROWS : 1, rows, list);
         assert(own->count == 0 || !collective->landed); // What has still to land is in no region.
         if (own->count == 1) {
@@ -320,7 +320,7 @@ static bool registered_read_mate(struct shared *shared, uint32_t seat,
                                  struct rows *rows)
 {
     struct registered *registered = &shared->registered;
-    const struct regions *regions = shared->transport->regions;
+    const struct regions *regions = shared->flows->regions;
     const uint64_t elements = flow->collective->elements;
     const uint32_t element = flow->map.element_bytes;
     const uint32_t count = from->rows;
@@ -350,7 +350,7 @@ const char *registered_read(struct shared *shared, const struct board_run *from,
         *seat = i;
         if (i == shared->seat && record < BOARD_RECORDS)
             run->memory[i] = shared->registered.joined[record];
-        else if (!shared->transport->regions ||
+        else if (!shared->flows->regions ||
                  !registered_read_mate(shared, i, &from->memory[i], flow, &run->memory[i]))
             return "sent memory that is not mapped here";
         if (run->memory[i].count == 0)
@@ -500,7 +500,7 @@ static bool registered_advance(struct shared *shared, const struct shared_run *r
         else
             registered_spread(shared, run, span);
         registered->done += span.count;
-        shared->transport->totals.payload_bytes_sent +=
+        shared->flows->totals.payload_bytes_sent +=
             span.count * run->flow->map.element_bytes * (shared->seats - 1);
     }
     board_publish(&registered_block(shared, shared->seat)->writing, 0);
@@ -530,7 +530,7 @@ static bool registered_store(struct shared *shared)
 
 bool registered_work(struct shared *shared)
 {
-    if (!shared->transport->regions)
+    if (!shared->flows->regions)
         return false;
     registered_exchange(shared);
     const bool stores = registered_store(shared);
@@ -540,7 +540,7 @@ bool registered_work(struct shared *shared)
 bool registered_pending(const struct shared *shared)
 {
     const struct registered *registered = &shared->registered;
-    if (!shared->transport->regions)
+    if (!shared->flows->regions)
         return false;
     if (registered_has_news(shared))
         return true;
@@ -598,7 +598,7 @@ static void registered_finish_block(struct shared *shared, uint32_t seat)
 
 void registered_let_go(struct shared *shared)
 {
-    struct regions *regions = shared->transport->regions;
+    struct regions *regions = shared->flows->regions;
     if (!shared->stands || !regions)
         return;
     atomic_store(&shared_seat(shared, shared->seat)->revoked.value, 1);

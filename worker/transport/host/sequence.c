@@ -246,7 +246,7 @@ static void sequence_fill_mismatch(struct shared *shared, struct match *match,
     run->weight = match->signature;
     if (match->foreign) {
         run->one = BOARD_NONE;
-        run->other = shared->transport->hosts.successor->rank;
+        run->other = shared->flows->hosts.successor->rank;
     }
     for (uint32_t i = 0; i < LOCKSTEP_MAX_MATES; i++) {
         run->records[i] = match->records[i];

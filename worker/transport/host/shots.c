@@ -46,9 +46,9 @@ void shots_init(struct shared *shared)
         shots->blocks[shots->block_count++] = i;
 }
 
-uint64_t shots_most_bytes(const struct transport *transport)
+uint64_t shots_most_bytes(const struct flows *flows)
 {
-    return transport->patience.crowded ? BOARD_SHOT_BYTES : SHOTS_BYTES;
+    return flows->crowded ? BOARD_SHOT_BYTES : SHOTS_BYTES;
 }
 
 void shots_begin(struct shared *shared)
@@ -234,11 +234,11 @@ static void shots_finish(struct shared *shared, struct flow *flow, const struct 
     if (shared_matters(collective, how->weight)) {
         if (collective->kind == COLLECTIVE_ALLREDUCE)
             shots_compute(shared, flow, how, sources);
-        else if (collective->root != shared->transport->world.rank)
+        else if (collective->root != shared->flows->world.rank)
             reduce_store(flow, (struct ring_span){0, collective->elements},
                          sources[pieces_root(shared, flow)]);
-        shared->transport->totals.payload_bytes_sent += bytes;
-        shared->transport->totals.bytes_copied += bytes;
+        shared->flows->totals.payload_bytes_sent += bytes;
+        shared->flows->totals.bytes_copied += bytes;
     }
     shared_flow_done(shared, flow, how->weight);
 }

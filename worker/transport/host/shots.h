@@ -12,12 +12,12 @@ struct collective_tag;
 struct flow;
 struct match;
 struct shared;
-struct transport;
+struct flows;
 
 void shots_init(struct shared *shared);
 // Most bytes of a payload: what the leader decides for all, and, when the board stands, has
 // decided.
-uint64_t shots_most_bytes(const struct transport *transport);
+uint64_t shots_most_bytes(const struct flows *flows);
 void shots_begin(struct shared *shared);
 // Whether a collective is small enough.
 bool shots_fits(const struct shared *shared, const struct flow *flow);

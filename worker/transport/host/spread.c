@@ -38,7 +38,7 @@ static uint32_t spread_count(const struct shared *shared, size_t core)
 // Whether this rank is the one that has to leave its core.
 static bool spread_leaves(const struct shared *shared, size_t core)
 {
-    const uint32_t cores = shared->transport->processors;
+    const uint32_t cores = shared->flows->processors;
     const uint32_t share = (shared->seats + cores - 1) / cores;
     for (uint32_t i = shared->seat + 1; i < shared->seats; i++) {
         if (board_read(&shared_seat(shared, i)->core) == core + 1)
@@ -77,12 +77,12 @@ static void spread_move(struct shared *shared, size_t own)
     if (sched_setaffinity(0, sizeof(there), &there) < 0)
         return;
     (void)sched_setaffinity(0, sizeof(allowed), &allowed);
-    shared->transport->totals.core_moves++;
+    shared->flows->totals.core_moves++;
 }
 
-void spread_wait(struct transport *transport)
+void spread_wait(struct flows *flows)
 {
-    struct shared *shared = transport->shared;
+    struct shared *shared = flows->shared;
     const int here = shared && shared->stands ? sched_getcpu() : -1;
     if (here < 0)
         return;

@@ -5,9 +5,9 @@
 #ifndef WORKER_TRANSPORT_HOST_SPREAD_H
 #define WORKER_TRANSPORT_HOST_SPREAD_H
 
-struct transport;
+struct flows;
 
 // This rank is about to wait for others, where they share cores or are not there at once.
-void spread_wait(struct transport *transport);
+void spread_wait(struct flows *flows);
 
 #endif

@@ -33,7 +33,6 @@
 #include "worker/transport/host/host.h"
 #include "worker/transport/host/pieces.h"
 #include "worker/transport/host/sequence.h"
-#include "worker/transport/transport.h"
 
 #include "base/hash.h"
 #include "worker/kernels/kernels.h"
@@ -81,7 +80,7 @@ struct two_level {
 
 int two_level_begin(struct shared *shared)
 {
-    const struct locality *locality = &shared->transport->world.locality;
+    const struct locality *locality = &shared->flows->world.locality;
     if (locality->hosts < 2)
         return 0;
     shared->two_level = calloc(1, sizeof(*shared->two_level));
@@ -104,29 +103,29 @@ void two_level_end(struct shared *shared)
 static void two_level_say(struct shared *shared, struct peer_link *peer, enum run_news news,
                           const struct match *match)
 {
-    struct transport *transport = shared->transport;
+    struct flows *flows = shared->flows;
     const struct frame_header header = {
         .kind = FRAME_RUN,
-        .generation = transport->world.generation,
+        .generation = flows->world.generation,
         .step = match->tag.step,
         .space = match->tag.space,
         .slot = match->tag.slot,
         .part = (uint32_t)news,
-        .chunk = transport->world.rank,
+        .chunk = flows->world.rank,
         .weight = match->shape,
         .signature = match->signature,
     };
-    struct out_frame *frame = transport_frame(transport, &header);
+    struct out_frame *frame = flows_frame(flows, &header);
     if (frame)
         stream_queue(&peer->stream, frame);
     else
-        transport_lose(peer, transport_no_memory);
+        peer_lose(peer, peer_no_memory);
 }
 
 void two_level_joined(struct shared *shared, struct match *match)
 {
-    const struct locality *locality = &shared->transport->world.locality;
-    const struct ring_group *hosts = &shared->transport->hosts;
+    const struct locality *locality = &shared->flows->world.locality;
+    const struct ring_group *hosts = &shared->flows->hosts;
     const bool last = locality->host == locality->hosts - 1;
     if (match->count < shared->seats || match->told || (!last && !match->heard))
         return;
@@ -141,15 +140,15 @@ void two_level_joined(struct shared *shared, struct match *match)
 
 void two_level_appended(struct shared *shared, const struct match *match)
 {
-    const struct locality *locality = &shared->transport->world.locality;
+    const struct locality *locality = &shared->flows->world.locality;
     if (locality->host < locality->hosts - 1)
-        two_level_say(shared, shared->transport->hosts.successor, RUN_RUNS, match);
+        two_level_say(shared, shared->flows->hosts.successor, RUN_RUNS, match);
 }
 
 static const char *two_level_hear_joined(struct shared *shared, const struct frame_header *header,
                                          struct match *match)
 {
-    const struct locality *locality = &shared->transport->world.locality;
+    const struct locality *locality = &shared->flows->world.locality;
     if (locality->host == locality->hosts - 1)
         return "there is no host behind the last one";
     if (match->heard)
@@ -163,7 +162,7 @@ static const char *two_level_hear_joined(struct shared *shared, const struct fra
 
 static const char *two_level_hear_runs(struct shared *shared, struct match *match)
 {
-    if (shared->transport->world.locality.host == 0 || !match->told || match->foreign ||
+    if (shared->flows->world.locality.host == 0 || !match->told || match->foreign ||
         !list_empty(&match->ready))
         return "it runs what is not joined";
     list_push_back(&shared->sequence.ready, &match->ready);
@@ -172,8 +171,8 @@ static const char *two_level_hear_runs(struct shared *shared, struct match *matc
 
 const char *two_level_hear(struct peer_link *peer, const struct frame_header *header)
 {
-    struct transport *transport = peer->transport;
-    struct shared *shared = transport->shared;
+    struct flows *flows = peer->flows;
+    struct shared *shared = flows->shared;
     const struct collective_tag tag = {header->step, header->space, header->slot};
     if (!shared || !shared->two_level || shared->seat != 0)
         return "this rank leads no host";
@@ -182,7 +181,7 @@ const char *two_level_hear(struct peer_link *peer, const struct frame_header *he
         return "it says nothing that is known";
     if (header->chunk != peer->rank)
         return "it is of another rank";
-    if (peer != (joined ? transport->hosts.successor : transport->hosts.predecessor))
+    if (peer != (joined ? flows->hosts.successor : flows->hosts.predecessor))
         return "it comes from another host than the neighbour";
     struct match *match = sequence_find(&shared->sequence, &tag);
     if (!match && joined)
@@ -195,7 +194,7 @@ const char *two_level_hear(struct peer_link *peer, const struct frame_header *he
 
 bool two_level_needs(struct shared *shared, const struct peer_link *peer)
 {
-    const struct ring_group *hosts = &shared->transport->hosts;
+    const struct ring_group *hosts = &shared->flows->hosts;
     if (!shared->two_level || hosts->size == 0 ||
         (peer != hosts->predecessor && peer != hosts->successor))
         return false;
@@ -389,7 +388,7 @@ static void inner_launch(struct shared *shared, struct shared_run *run, uint64_t
         .context = inner,
     };
     inner_formats(&inner->collective, outer);
-    flow_launch_between_hosts(shared->transport, &inner->collective);
+    flow_launch_between_hosts(shared->flows, &inner->collective);
 }
 
 // Tells what is final, in the order of pieces.
@@ -420,9 +419,9 @@ void two_level_reduce(struct shared *shared, struct shared_run *run, uint64_t pi
     two_level_publish(shared);
 }
 
-struct collective *two_level_outer(struct transport *transport, struct collective *collective)
+struct collective *two_level_outer(struct flows *flows, struct collective *collective)
 {
-    const struct two_level *two_level = transport->shared ? transport->shared->two_level : NULL;
+    const struct two_level *two_level = flows->shared ? flows->shared->two_level : NULL;
     for (uint32_t i = 0; two_level && i < BOARD_SLOTS; i++) {
         if (collective == &two_level->inner[i].collective)
             return two_level->inner[i].outer->collective;
@@ -430,9 +429,9 @@ struct collective *two_level_outer(struct transport *transport, struct collectiv
     return NULL;
 }
 
-void two_level_done(struct transport *transport, struct collective *collective)
+void two_level_done(struct flows *flows, struct collective *collective)
 {
-    struct shared *shared = transport->shared;
+    struct shared *shared = flows->shared;
     struct inner *inner = collective->context;
     struct board_final *final =
         &shared_seat(shared, shared->seat)->final[inner->piece % BOARD_SLOTS];

@@ -15,13 +15,13 @@ struct match;
 struct peer_link;
 struct shared;
 struct shared_run;
-struct transport;
+struct flows;
 
 // What the leader of another host says of runs. NULL, or what is impossible about it.
 const char *two_level_hear(struct peer_link *peer, const struct frame_header *header);
 // The collective that this one is a part of; NULL: it is one by itself.
-struct collective *two_level_outer(struct transport *transport, struct collective *collective);
-void two_level_done(struct transport *transport, struct collective *collective);
+struct collective *two_level_outer(struct flows *flows, struct collective *collective);
+void two_level_done(struct flows *flows, struct collective *collective);
 // 0, or -1 without memory.
 int two_level_begin(struct shared *shared);
 void two_level_end(struct shared *shared);

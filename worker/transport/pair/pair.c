@@ -30,9 +30,7 @@
 
 #include "worker/transport/flow/flow.h"
 #include "worker/transport/flow/park.h"
-#include "worker/transport/form.h"
 #include "worker/transport/pair/value.h"
-#include "worker/transport/transport.h"
 
 #include "base/clock.h"
 #include "worker/kernels/kernels.h"
@@ -42,9 +40,7 @@
 
 static_assert(PAIR_MAX_MOVES <= 32, "a bit for each move");
 
-const size_t pair_bytes = sizeof(struct pair_run);
-
-static void pair_advance(struct transport *transport, struct flow *flow, uint64_t index);
+static void pair_advance(struct flows *flows, struct flow *flow, uint64_t index);
 
 // ---- sending ------------------------------------------------------------------------------------
 
@@ -71,12 +67,12 @@ static void pair_source(const struct flow *flow, const struct pair_run *run, uin
         frame->cursor = extent_seek(&flow->map, span.first);
 }
 
-static struct frame_header pair_header(const struct transport *transport, const struct flow *flow,
+static struct frame_header pair_header(const struct flows *flows, const struct flow *flow,
                                        enum frame_kind kind)
 {
     return (struct frame_header){
         .kind = kind,
-        .generation = transport->world.generation,
+        .generation = flows->world.generation,
         .step = flow->tag.step,
         .space = flow->tag.space,
         .slot = flow->tag.slot,
@@ -85,27 +81,26 @@ static struct frame_header pair_header(const struct transport *transport, const 
 }
 
 // The frame of the stripe's move. False: there is no memory.
-static bool pair_send(struct transport *transport, struct flow *flow, struct pair_run *run,
-                      uint64_t index)
+static bool pair_send(struct flows *flows, struct flow *flow, struct pair_run *run, uint64_t index)
 {
     struct pair_stripe *stripe = pair_stripe_of(run, index);
     const struct pair_turn *turn = &run->turns[stripe->move];
     const struct ring_span span = pair_sent_span(&run->pair, index, stripe->move);
     const struct unit_range units = pair_units(flow, span);
     if (!turn->move.final &&
-        !pair_value_ready(transport, flow, stripe, pair_held(run, index, stripe->move)))
+        !pair_value_ready(flows, flow, stripe, pair_held(run, index, stripe->move)))
         return false;
-    struct frame_header header = pair_header(transport, flow, FRAME_PAIR);
+    struct frame_header header = pair_header(flows, flow, FRAME_PAIR);
     header.dtype = pair_dtype(flow, &turn->move);
     header.used_bytes = units_bytes(units.count);
     header.part = turn->move.round;
-    header.chunk = transport->world.rank;
+    header.chunk = flows->world.rank;
     header.credit = (uint32_t)index;
     header.weight = stripe->weight;
     if (turn->move.final ? pair_results(flow, span, stripe->weight)
                          : units_usage(flow->collective->used, units) != USAGE_NONE)
         header.payload_bytes = (uint32_t)(span.count * dtype_size(header.dtype));
-    struct out_frame *frame = transport_frame(transport, &header);
+    struct out_frame *frame = flows_frame(flows, &header);
     if (!frame)
         return false;
     units_pack(flow->collective->used, units, frame->head + LOCKSTEP_FRAME_HEADER_BYTES);
@@ -115,35 +110,35 @@ static bool pair_send(struct transport *transport, struct flow *flow, struct pai
     if (header.payload_bytes > 0)
         pair_source(flow, run, index, frame);
     stripe->queued = true;
-    transport->pairs_queued = true;
+    flows->pairs_queued = true;
     stream_queue(&turn->peer->stream, frame);
     return true;
 }
 
-static bool pair_feed(struct transport *transport)
+static bool pair_feed(struct flows *flows)
 {
-    const bool queued = transport->pairs_queued;
-    transport->pairs_queued = false;
+    const bool queued = flows->pairs_queued;
+    flows->pairs_queued = false;
     return queued;
 }
 
-static void pair_grant_to(struct transport *transport, struct flow *flow,
-                          const struct pair_run *run, struct peer_link *peer)
+static void pair_grant_to(struct flows *flows, struct flow *flow, const struct pair_run *run,
+                          struct peer_link *peer)
 {
-    struct frame_header header = pair_header(transport, flow, FRAME_CREDIT);
+    struct frame_header header = pair_header(flows, flow, FRAME_CREDIT);
     header.part = FRAME_CREDIT_PAIR;
     header.credit = (uint32_t)run->opened;
-    struct out_frame *frame = transport_frame(transport, &header);
+    struct out_frame *frame = flows_frame(flows, &header);
     if (!frame) {
-        transport_lose(peer, transport_no_memory);
+        peer_lose(peer, peer_no_memory);
         return;
     }
-    transport->pairs_queued = true;
+    flows->pairs_queued = true;
     stream_queue(&peer->stream, frame);
 }
 
 // Tells the peers what is open here: the first time, then half a window at a time.
-static void pair_grant(struct transport *transport, struct flow *flow, struct pair_run *run)
+static void pair_grant(struct flows *flows, struct flow *flow, struct pair_run *run)
 {
     const uint64_t news = run->opened - run->credited;
     uint32_t told = 0;
@@ -155,7 +150,7 @@ static void pair_grant(struct transport *transport, struct flow *flow, struct pa
     for (uint32_t i = 0; i < run->moves; i++) {
         const uint32_t bit = 1u << pair_index(run->turns[i].peer);
         if (run->turns[i].move.receives && !(told & bit))
-            pair_grant_to(transport, flow, run, run->turns[i].peer);
+            pair_grant_to(flows, flow, run, run->turns[i].peer);
         if (run->turns[i].move.receives)
             told |= bit;
     }
@@ -168,52 +163,52 @@ static bool pair_is_complete(const struct pair_run *run, const struct pair_strip
     return stripe->move == run->moves && stripe->taken == run->sends;
 }
 
-static void pair_open(struct transport *transport, struct flow *flow, struct pair_run *run)
+static void pair_open(struct flows *flows, struct flow *flow, struct pair_run *run)
 {
     const uint64_t end = run->base + run->pair.window;
     const uint64_t limit = end < run->pair.stripes ? end : run->pair.stripes;
     for (; run->opened < limit; run->opened++)
         pair_value_init(flow, pair_stripe_of(run, run->opened),
                         pair_stripe(&run->pair, run->opened));
-    pair_grant(transport, flow, run);
+    pair_grant(flows, flow, run);
 }
 
-static void pair_close(struct transport *transport, struct pair_stripe *stripe)
+static void pair_close(struct flows *flows, struct pair_stripe *stripe)
 {
-    pair_put(transport, stripe->block);
-    pair_put(transport, stripe->results);
+    pair_put(flows, stripe->block);
+    pair_put(flows, stripe->results);
     stripe->block = stripe->sum = stripe->results = NULL;
 }
 
-static void pair_end_run(struct transport *transport, struct flow *flow)
+static void pair_end_run(struct flows *flows, struct flow *flow)
 {
     flow->collective->last_received_us = clock_now_us();
-    scratch_put(&transport->pairs, flow->part);
+    scratch_put(&flows->pools.parts, flow->part);
     flow->part = NULL;
     flow->receives_left = flow->sends_left = 0;
     list_remove(&flow->turn);
-    list_push_back(&transport->done, &flow->turn);
+    list_push_back(&flows->done, &flow->turn);
 }
 
 // A stripe has made its last move, or its last frame was taken.
-static void pair_completed(struct transport *transport, struct flow *flow, struct pair_run *run)
+static void pair_completed(struct flows *flows, struct flow *flow, struct pair_run *run)
 {
     const uint64_t before = run->opened;
     while (run->base < run->opened && pair_is_complete(run, pair_stripe_of(run, run->base))) {
-        pair_close(transport, pair_stripe_of(run, run->base));
+        pair_close(flows, pair_stripe_of(run, run->base));
         run->base++;
     }
     if (run->base == run->pair.stripes) {
-        pair_end_run(transport, flow);
+        pair_end_run(flows, flow);
         return;
     }
-    pair_open(transport, flow, run);
+    pair_open(flows, flow, run);
     for (uint64_t i = before; flow->part && i < run->opened; i++)
-        pair_advance(transport, flow, i);
+        pair_advance(flows, flow, i);
 }
 
 // Makes the moves of a stripe that can be made. False: there is no memory.
-static bool pair_make_moves(struct transport *transport, struct flow *flow, struct pair_run *run,
+static bool pair_make_moves(struct flows *flows, struct flow *flow, struct pair_run *run,
                             uint64_t index)
 {
     struct pair_stripe *stripe = pair_stripe_of(run, index);
@@ -223,7 +218,7 @@ static bool pair_make_moves(struct transport *transport, struct flow *flow, stru
         if (turn->move.sends && !stripe->queued) {
             if (!run->pair.eager && index >= run->granted[pair_index(turn->peer)])
                 return true;
-            if (!pair_send(transport, flow, run, index))
+            if (!pair_send(flows, flow, run, index))
                 return false;
         }
         if (turn->move.sends && !turn->move.final && !(stripe->taken & bit))
@@ -231,7 +226,7 @@ static bool pair_make_moves(struct transport *transport, struct flow *flow, stru
         if (turn->move.receives && !(stripe->arrived & bit))
             return true;
         if (turn->move.receives &&
-            !(turn->move.final ? pair_result : pair_sum)(transport, flow, run, index))
+            !(turn->move.final ? pair_result : pair_sum)(flows, flow, run, index))
             return false;
         stripe->queued = false;
         stripe->move++;
@@ -239,34 +234,34 @@ static bool pair_make_moves(struct transport *transport, struct flow *flow, stru
     return true;
 }
 
-static void pair_advance(struct transport *transport, struct flow *flow, uint64_t index)
+static void pair_advance(struct flows *flows, struct flow *flow, uint64_t index)
 {
     struct pair_run *run = flow->part;
     if (flow->mismatched || index < run->base || index >= run->opened)
         return;
     struct pair_stripe *stripe = pair_stripe_of(run, index);
-    if (!pair_make_moves(transport, flow, run, index))
-        transport_lose(run->turns[stripe->move].peer, transport_no_memory);
+    if (!pair_make_moves(flows, flow, run, index))
+        peer_lose(run->turns[stripe->move].peer, peer_no_memory);
     else if (index == run->base && pair_is_complete(run, stripe))
-        pair_completed(transport, flow, run);
+        pair_completed(flows, flow, run);
 }
 
-static void pair_sent(struct transport *transport, struct out_frame *frame, bool dropped)
+static void pair_sent(struct flows *flows, struct out_frame *frame, bool dropped)
 {
     struct flow *flow = frame->flow;
     const uint64_t index = frame->stripe / PAIR_MAX_MOVES;
     const uint32_t move = (uint32_t)(frame->stripe % PAIR_MAX_MOVES);
     const uint32_t payload_bytes = frame->payload_bytes;
     if (frame->head != frame->bytes)
-        scratch_put(&transport->heads, frame->head);
-    scratch_put(&transport->frames, frame);
+        scratch_put(&flows->pools.heads, frame->head);
+    scratch_put(&flows->pools.frames, frame);
     if (dropped)
         return;
-    transport->totals.payload_bytes_sent += payload_bytes;
+    flows->totals.payload_bytes_sent += payload_bytes;
     if (flow->collective->first_sent_us == 0)
         flow->collective->first_sent_us = clock_now_us();
     pair_stripe_of(flow->part, index)->taken |= 1u << move;
-    pair_advance(transport, flow, index);
+    pair_advance(flows, flow, index);
 }
 
 // ---- what arrives -------------------------------------------------------------------------------
@@ -334,7 +329,7 @@ static const char *pair_check(const struct peer_link *peer, struct flow *flow,
 }
 
 // Where the payload of a frame that may arrive goes.
-static const char *pair_target(struct transport *transport, struct flow *flow, uint32_t move,
+static const char *pair_target(struct flows *flows, struct flow *flow, uint32_t move,
                                struct stream *stream)
 {
     struct pair_run *run = flow->part;
@@ -345,12 +340,12 @@ static const char *pair_target(struct transport *transport, struct flow *flow, u
         return NULL;
     stream->target.kind = TARGET_BUFFER;
     if (!run->turns[move].move.final) {
-        stream->block = scratch_get(&transport->chunks);
+        stream->block = scratch_get(&flows->pools.chunks);
         stream->target.buffer = stream->block;
-        return stream->block ? NULL : transport_no_memory;
+        return stream->block ? NULL : peer_no_memory;
     }
-    if (!pair_settle(transport, flow, run, index))
-        return transport_no_memory;
+    if (!pair_settle(flows, flow, run, index))
+        return peer_no_memory;
     stream->target.buffer = pair_result_at(flow, run, index, span);
     if (stripe->direct) {
         stream->target.kind = TARGET_OUT;
@@ -367,7 +362,7 @@ static void pair_take(const struct peer_link *peer, struct flow *flow,
     struct pair_stripe *stripe = pair_stripe_of(flow->part, header->credit);
     stripe->received[move] = block;
     stripe->arrived |= 1u << move;
-    pair_advance(peer->transport, flow, header->credit);
+    pair_advance(peer->flows, flow, header->credit);
 }
 
 static const char *pair_begin(struct peer_link *peer, struct stream *stream)
@@ -385,16 +380,16 @@ static const char *pair_begin(struct peer_link *peer, struct stream *stream)
     if (!flow->collective)
         return park_begin(peer, flow, stream);
     if (flow->way != &pair_way)
-        flow_mismatch(peer->transport, flow, peer->rank, flow_algorithm_text);
+        flow_mismatch(peer->flows, flow, peer->rank, flow_algorithm_text);
     else if (stream->header.signature != flow->collective->signature)
-        flow_mismatch(peer->transport, flow, peer->rank, flow_signature_text);
+        flow_mismatch(peer->flows, flow, peer->rank, flow_signature_text);
     if (flow->mismatched || flow->way != &pair_way)
         return NULL;
     text = pair_check(peer, flow, &stream->header, stream->used, &move);
     if (text)
         return text;
     stream->flow = flow;
-    return pair_target(peer->transport, flow, move, stream);
+    return pair_target(peer->flows, flow, move, stream);
 }
 
 static const char *pair_unpark(const struct peer_link *peer, struct flow *flow,
@@ -438,7 +433,7 @@ static bool pair_meets(const struct pair_run *run, const struct peer_link *peer)
 
 static const char *pair_credit(struct peer_link *peer, const struct frame_header *header)
 {
-    struct transport *transport = peer->transport;
+    struct flows *flows = peer->flows;
     const char *text = NULL;
     struct flow *flow = flow_of(peer, header, &text);
     if (!flow)
@@ -448,9 +443,9 @@ static const char *pair_credit(struct peer_link *peer, const struct frame_header
         return NULL;
     }
     if (flow->way != &pair_way)
-        flow_mismatch(transport, flow, peer->rank, flow_algorithm_text);
+        flow_mismatch(flows, flow, peer->rank, flow_algorithm_text);
     else if (header->signature != flow->collective->signature)
-        flow_mismatch(transport, flow, peer->rank, flow_signature_text);
+        flow_mismatch(flows, flow, peer->rank, flow_signature_text);
     struct pair_run *run = flow->part;
     if (flow->mismatched || flow->way != &pair_way)
         return NULL;
@@ -459,67 +454,67 @@ static const char *pair_credit(struct peer_link *peer, const struct frame_header
         return "its credit is not of this collective";
     run->granted[pair_index(peer)] = header->credit;
     for (uint64_t i = run->base; flow->part && i < run->opened; i++)
-        pair_advance(transport, flow, i);
+        pair_advance(flows, flow, i);
     return NULL;
 }
 
 // ---- launching and ending -----------------------------------------------------------------------
 
-static void pair_schedule(struct transport *transport, struct flow *flow, struct pair_run *run)
+static void pair_schedule(struct flows *flows, struct flow *flow, struct pair_run *run)
 {
     const struct collective *collective = flow->collective;
     const size_t partial = dtype_size(flow->partial);
     const size_t final = dtype_size(flow->final);
-    pair_init(&run->pair, flow->algorithm == ALGORITHM_HALVING, transport->world.world_size,
-              transport->world.rank, collective->elements,
-              (uint32_t)(partial > final ? partial : final), transport->world.chunk_bytes);
+    pair_init(&run->pair, flow->algorithm == ALGORITHM_HALVING, flows->world.world_size,
+              flows->world.rank, collective->elements,
+              (uint32_t)(partial > final ? partial : final), flows->world.chunk_bytes);
     run->moves = pair_moves(&run->pair);
     run->last_sum = pair_last_sum(&run->pair);
     for (uint32_t i = 0; i < run->moves; i++) {
         run->turns[i].move = pair_move(&run->pair, i);
-        run->turns[i].peer = transport_peer(transport, run->turns[i].move.peer);
+        run->turns[i].peer = peer_of_rank(flows, run->turns[i].move.peer);
         if (run->turns[i].move.sends)
             run->sends |= 1u << i;
     }
 }
 
 // What the peers have said before the launch. The first credit of each is its first window.
-static void pair_catch_up(struct transport *transport, struct flow *flow, struct pair_run *run)
+static void pair_catch_up(struct flows *flows, struct flow *flow, struct pair_run *run)
 {
     const uint64_t signature = flow->collective->signature;
     const uint64_t stripes = run->pair.stripes;
     if (flow->granted > 0)
-        flow_mismatch(transport, flow, flow->behind->rank, flow_algorithm_text);
+        flow_mismatch(flows, flow, flow->behind->rank, flow_algorithm_text);
     else if (flow->paired != 0 && flow->paired_signature != signature)
-        flow_mismatch(transport, flow, flow->paired_rank, flow_signature_text);
+        flow_mismatch(flows, flow, flow->paired_rank, flow_signature_text);
     else if (flow->paired_odd)
-        flow_mismatch(transport, flow, flow->paired_odd_rank, flow_signature_text);
-    for (uint32_t i = 0; i < transport->peer_count; i++) {
+        flow_mismatch(flows, flow, flow->paired_odd_rank, flow_signature_text);
+    for (uint32_t i = 0; i < flows->peer_count; i++) {
         if ((flow->paired & 1u << i) == 0)
             continue;
         if (run->pair.eager && !flow->mismatched)
-            transport_lose_impossible(&transport->peers[i], "its credit is not of this collective");
+            peer_lose_impossible(&flows->peers[i], "its credit is not of this collective");
         run->granted[i] = stripes < run->pair.window ? stripes : run->pair.window;
     }
-    park_catch_up(transport, flow);
+    park_catch_up(flows, flow);
 }
 
-static void pair_launch(struct transport *transport, struct flow *flow)
+static void pair_launch(struct flows *flows, struct flow *flow)
 {
     assert(flow->collective->kind == COLLECTIVE_ALLREDUCE);
-    struct pair_run *run = scratch_get(&transport->pairs);
+    struct pair_run *run = scratch_get(&flows->pools.parts);
     if (!run) {
-        transport_lose(transport->ring.successor, transport_no_memory);
+        peer_lose(flows->ring.successor, peer_no_memory);
         return;
     }
     memset(run, 0, offsetof(struct pair_run, stripes));
     flow->part = run;
     flow->receives_left = flow->sends_left = 1; // Until all is complete.
-    pair_schedule(transport, flow, run);
-    pair_open(transport, flow, run);
-    pair_catch_up(transport, flow, run);
+    pair_schedule(flows, flow, run);
+    pair_open(flows, flow, run);
+    pair_catch_up(flows, flow, run);
     for (uint64_t i = run->base; flow->part && i < run->opened; i++)
-        pair_advance(transport, flow, i);
+        pair_advance(flows, flow, i);
 }
 
 static bool pair_stripe_needs(const struct pair_run *run, const struct pair_stripe *stripe,
@@ -548,26 +543,26 @@ static bool pair_flow_needs(const struct flow *flow, const struct peer_link *pee
     return false;
 }
 
-static bool pair_needs(struct transport *transport, const struct peer_link *peer)
+static bool pair_needs(struct flows *flows, const struct peer_link *peer)
 {
-    list_for_each (node, &transport->active) {
+    list_for_each (node, &flows->active) {
         if (pair_flow_needs(list_entry(node, struct flow, turn), peer))
             return true;
     }
-    list_for_each (node, &transport->mismatched) {
+    list_for_each (node, &flows->mismatched) {
         if (pair_flow_needs(list_entry(node, struct flow, turn), peer))
             return true;
     }
     return false;
 }
 
-static void pair_forget(struct transport *transport)
+static void pair_forget(struct flows *flows)
 {
-    transport->pairs_queued = false;
-    scratch_reset(&transport->pairs);
+    flows->pairs_queued = false;
 }
 
 const struct way pair_way = {
+    .part_bytes = sizeof(struct pair_run),
     .launch = pair_launch,
     .begin = pair_begin,
     .take = pair_take,

@@ -67,7 +67,7 @@ static inline struct pair_stripe *pair_stripe_of(struct pair_run *run, uint64_t 
 
 static inline uint32_t pair_index(const struct peer_link *peer)
 {
-    return (uint32_t)(peer - peer->transport->peers);
+    return (uint32_t)(peer - peer->flows->peers);
 }
 
 static inline struct unit_range pair_units(const struct flow *flow, struct ring_span span)

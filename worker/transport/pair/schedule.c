@@ -5,6 +5,7 @@
 #include "worker/transport/pair/schedule.h"
 
 #include "protos/topology.h"
+#include "worker/transport/flow/window.h"
 
 #include <assert.h>
 
@@ -26,7 +27,7 @@ void pair_init(struct pair *pair, bool halves, uint32_t world, uint32_t rank, ui
                           .rank = rank,
                           .core = topology_core(world),
                           .halves = halves,
-                          .window = ring_window(1, chunk_bytes),
+                          .window = flow_window(1, chunk_bytes),
                           .elements = elements,
                           .stripe_elements = chunk_bytes / element_bytes};
     pair->rounds = pair_log2(pair->core);

@@ -29,7 +29,7 @@
 #ifndef WORKER_TRANSPORT_PAIR_SCHEDULE_H
 #define WORKER_TRANSPORT_PAIR_SCHEDULE_H
 
-#include "worker/transport/ring/schedule.h"
+#include "worker/memory/span.h"
 
 #include <stdbool.h>
 #include <stdint.h>

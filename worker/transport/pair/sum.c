@@ -164,9 +164,14 @@ SUM_QUIET(sum_quiet_float64, double, x != x, (double)NAN)
 SUM_QUIET(sum_quiet_float16, uint16_t, (x & 0x7fff) > 0x7c00, 0x7e00)
 SUM_QUIET(sum_quiet_bfloat16, uint16_t, (x & 0x7fff) > 0x7f80, 0x7fc0)
 
+static bool sum_may_make_nan(const struct flow *flow)
+{
+    return flow->collective->op == REDUCE_SUM || flow->collective->op == REDUCE_MEAN;
+}
+
 void pair_sum_quiet(const struct flow *flow, uint8_t *bytes, uint64_t count)
 {
-    if (flow->collective->op != REDUCE_SUM && flow->collective->op != REDUCE_MEAN)
+    if (!sum_may_make_nan(flow))
         return;
     if (flow->final == DTYPE_FLOAT32)
         sum_quiet_float32(bytes, count);

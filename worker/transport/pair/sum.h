@@ -23,4 +23,7 @@ void pair_sum_add(const struct flow *flow, uint64_t count, uint8_t *lower, const
 void pair_sum_finish(const struct flow *flow, struct ring_span span, uint8_t *lower,
                      const uint8_t *upper, uint64_t weight, uint8_t *out);
 
+// Replaces every NaN of a sum by the same one, whatever it came from.
+void pair_sum_quiet(const struct flow *flow, uint8_t *bytes, uint64_t count);
+
 #endif

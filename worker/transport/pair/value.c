@@ -23,10 +23,10 @@
 
 // ---- the value of a stripe ----------------------------------------------------------------------
 
-void pair_put(struct transport *transport, void *block)
+void pair_put(struct flows *flows, void *block)
 {
     if (block)
-        scratch_put(&transport->chunks, block);
+        scratch_put(&flows->pools.chunks, block);
 }
 
 void pair_value_init(struct flow *flow, struct pair_stripe *stripe, struct ring_span span)
@@ -41,12 +41,12 @@ void pair_value_init(struct flow *flow, struct pair_stripe *stripe, struct ring_
 }
 
 // Gives the value memory, in scratch; span is what this rank holds. False: there is none.
-static bool pair_value_make(struct transport *transport, struct flow *flow,
-                            struct pair_stripe *stripe, struct ring_span span)
+static bool pair_value_make(struct flows *flows, struct flow *flow, struct pair_stripe *stripe,
+                            struct ring_span span)
 {
     if (stripe->block)
         return true;
-    stripe->block = stripe->sum = scratch_get(&transport->chunks);
+    stripe->block = stripe->sum = scratch_get(&flows->pools.chunks);
     if (!stripe->block)
         return false;
     if (stripe->value == VALUE_ZERO)
@@ -58,14 +58,14 @@ static bool pair_value_make(struct transport *transport, struct flow *flow,
 }
 
 // Whether a value that this rank has now can be the source of a frame.
-bool pair_value_ready(struct transport *transport, struct flow *flow, struct pair_stripe *stripe,
+bool pair_value_ready(struct flows *flows, struct flow *flow, struct pair_stripe *stripe,
                       struct ring_span held)
 {
     if (stripe->value == VALUE_INPUT || stripe->value == VALUE_RESULT)
         return true;
     if (stripe->value == VALUE_ZERO && pair_usage(flow, held) == USAGE_NONE)
         return true;
-    return pair_value_make(transport, flow, stripe, held);
+    return pair_value_make(flows, flow, stripe, held);
 }
 
 // What this rank holds before a move.
@@ -96,8 +96,7 @@ static bool pair_is_direct(const struct flow *flow, struct ring_span span)
 }
 
 // Decides where results go, once: frames are sent from there. False: there is no memory.
-bool pair_settle(struct transport *transport, struct flow *flow, struct pair_run *run,
-                 uint64_t index)
+bool pair_settle(struct flows *flows, struct flow *flow, struct pair_run *run, uint64_t index)
 {
     struct pair_stripe *stripe = pair_stripe_of(run, index);
     if (stripe->settled)
@@ -107,7 +106,7 @@ bool pair_settle(struct transport *transport, struct flow *flow, struct pair_run
     stripe->direct = pair_is_direct(flow, span);
     if (stripe->direct)
         return true;
-    stripe->results = scratch_get(&transport->chunks);
+    stripe->results = scratch_get(&flows->pools.chunks);
     if (stripe->results) // Where there are none, zeros travel beside others.
         memset(stripe->results, 0, span.count * dtype_size(flow->final));
     return stripe->results;
@@ -122,12 +121,12 @@ uint8_t *pair_result_at(const struct flow *flow, const struct pair_run *run, uin
     return stripe->results ? stripe->results + before * dtype_size(flow->final) : NULL;
 }
 
-static void pair_store(struct transport *transport, const struct flow *flow, struct ring_span span,
+static void pair_store(struct flows *flows, const struct flow *flow, struct ring_span span,
                        const uint8_t *bytes)
 {
     reduce_store(flow, span, bytes);
     if (!pair_is_direct(flow, span))
-        transport->totals.bytes_copied += span.count * flow->map.element_bytes;
+        flows->totals.bytes_copied += span.count * flow->map.element_bytes;
 }
 
 // Whether there is a result at all.
@@ -145,12 +144,12 @@ struct pair_operands {
 };
 
 // Makes two operands of the received block and the value. False: there is no memory.
-static bool pair_operands(struct transport *transport, struct flow *flow,
-                          struct pair_stripe *stripe, struct ring_span span, bool peer_is_lower,
-                          uint8_t **received, struct pair_operands *operands)
+static bool pair_operands(struct flows *flows, struct flow *flow, struct pair_stripe *stripe,
+                          struct ring_span span, bool peer_is_lower, uint8_t **received,
+                          struct pair_operands *operands)
 {
     if (!*received) {
-        *received = scratch_get(&transport->chunks);
+        *received = scratch_get(&flows->pools.chunks);
         if (!*received)
             return false;
         memset(*received, 0, span.count * dtype_size(flow->partial));
@@ -159,7 +158,7 @@ static bool pair_operands(struct transport *transport, struct flow *flow,
         *operands = (struct pair_operands){*received, NULL};
         return true;
     }
-    if (!pair_value_make(transport, flow, stripe, span))
+    if (!pair_value_make(flows, flow, stripe, span))
         return false;
     if (peer_is_lower)
         *operands = (struct pair_operands){*received, stripe->sum};
@@ -169,14 +168,14 @@ static bool pair_operands(struct transport *transport, struct flow *flow,
 }
 
 // The operands are one in the block that is kept; the other one is given back.
-static void pair_keep(struct transport *transport, struct pair_stripe *stripe, uint8_t *received,
+static void pair_keep(struct flows *flows, struct pair_stripe *stripe, uint8_t *received,
                       const struct pair_operands *operands)
 {
     if (operands->lower == received) {
-        pair_put(transport, stripe->block);
+        pair_put(flows, stripe->block);
         stripe->block = stripe->sum = received;
     } else {
-        pair_put(transport, received);
+        pair_put(flows, received);
     }
     stripe->value = VALUE_SCRATCH;
 }
@@ -208,10 +207,10 @@ static void pair_finish_piece(const struct flow *flow, const struct pair_run *ru
 // The sum over all ranks becomes the result, by pieces that are in the first cache from the sum to
 // the copy in user memory. Doubling computes it in scratch, where it stays for an extra; halving
 // writes it where the results of others will be beside it.
-static bool pair_finish(struct transport *transport, struct flow *flow, struct pair_run *run,
+static bool pair_finish(struct flows *flows, struct flow *flow, struct pair_run *run,
                         uint64_t index, struct ring_span span, const struct pair_operands *operands)
 {
-    if (run->pair.halves && !pair_settle(transport, flow, run, index))
+    if (run->pair.halves && !pair_settle(flows, flow, run, index))
         return false;
     for (uint64_t at = 0; at < span.count; at += PAIR_PIECE) {
         const uint64_t before = at * dtype_size(flow->partial);
@@ -223,12 +222,12 @@ static bool pair_finish(struct transport *transport, struct flow *flow, struct p
                           operands->lower + at * dtype_size(flow->final));
     }
     if (!pair_is_direct(flow, span))
-        transport->totals.bytes_copied += span.count * flow->map.element_bytes;
+        flows->totals.bytes_copied += span.count * flow->map.element_bytes;
     return true;
 }
 
 // Partial sums of a peer have arrived and meet the value. False: there is no memory.
-bool pair_sum(struct transport *transport, struct flow *flow, struct pair_run *run, uint64_t index)
+bool pair_sum(struct flows *flows, struct flow *flow, struct pair_run *run, uint64_t index)
 {
     struct pair_stripe *stripe = pair_stripe_of(run, index);
     const uint32_t move = stripe->move;
@@ -245,17 +244,16 @@ bool pair_sum(struct transport *transport, struct flow *flow, struct pair_run *r
     const bool zero = stripe->value == VALUE_ZERO && !received;
     const bool none = last && !pair_results(flow, span, stripe->weight);
     if (!zero && !none) {
-        if (!pair_operands(transport, flow, stripe, span,
-                           run->turns[move].peer->rank < transport->world.rank, &received,
-                           &operands))
+        if (!pair_operands(flows, flow, stripe, span,
+                           run->turns[move].peer->rank < flows->world.rank, &received, &operands))
             return false;
         if (!last)
             pair_add(flow, span, &operands);
-        if (last && !pair_finish(transport, flow, run, index, span, &operands))
+        if (last && !pair_finish(flows, flow, run, index, span, &operands))
             return false;
-        pair_keep(transport, stripe, received, &operands);
+        pair_keep(flows, stripe, received, &operands);
     } else {
-        pair_put(transport, received);
+        pair_put(flows, received);
     }
     stripe->received[move] = NULL;
     if (last)
@@ -264,18 +262,17 @@ bool pair_sum(struct transport *transport, struct flow *flow, struct pair_run *r
 }
 
 // A result has arrived: in user memory, or to be copied there as far as it is used.
-bool pair_result(struct transport *transport, struct flow *flow, struct pair_run *run,
-                 uint64_t index)
+bool pair_result(struct flows *flows, struct flow *flow, struct pair_run *run, uint64_t index)
 {
     struct pair_stripe *stripe = pair_stripe_of(run, index);
     const struct ring_span span = pair_received_span(&run->pair, index, stripe->move);
     const uint64_t weight = stripe->weights[stripe->move];
     if (pair_is_mean(flow))
         flow->collective->weight_total = weight;
-    if (!pair_settle(transport, flow, run, index))
+    if (!pair_settle(flows, flow, run, index))
         return false;
     if (!stripe->direct && pair_results(flow, span, weight))
-        pair_store(transport, flow, span, pair_result_at(flow, run, index, span));
+        pair_store(flows, flow, span, pair_result_at(flow, run, index, span));
     stripe->weight = weight;
     stripe->value = VALUE_RESULT;
     return true;

@@ -55,11 +55,11 @@
 #include "worker/transport/flow/park.h"
 #include "worker/transport/flow/reduce.h"
 #include "worker/transport/ring/schedule.h"
-#include "worker/transport/transport.h"
 
 #include <assert.h>
 #include <string.h>
 
+#define RING_OWNER_WORDS (LOCKSTEP_MAX_WORLD / 64)
 #define FLOW_SWIFT_BYTES_PER_S UINT64_C(2000000000) // About what a core copies to a socket.
 #define FLOW_SLOW_CHUNK_BYTES (384 * 1024) // Between two ranks over any other link, at most.
 
@@ -68,8 +68,8 @@ static const char *flow_neighbour_text = "it runs this collective on another rin
 struct stripe {
     uint32_t receives_left;
     uint32_t sends_left;
-    uint64_t reduced[TRANSPORT_OWNER_WORDS]; // By owner: its reduce frame has begun to arrive.
-    uint64_t gathered[TRANSPORT_OWNER_WORDS];
+    uint64_t reduced[RING_OWNER_WORDS]; // By owner: its reduce frame has begun to arrive.
+    uint64_t gathered[RING_OWNER_WORDS];
 };
 
 // What is kept of a launched collective: its flow's part.
@@ -127,13 +127,13 @@ static bool flow_is_empty(const struct flow *flow, struct ring_span span)
     return units_usage(flow->collective->used, flow_units(flow, span)) == USAGE_NONE;
 }
 
-static struct frame_header flow_header(const struct transport *transport, const struct flow *flow,
+static struct frame_header flow_header(const struct flows *flows, const struct flow *flow,
                                        enum frame_kind kind)
 {
     return (struct frame_header){
         .kind = kind,
         .dtype = flow_dtype(flow, kind),
-        .generation = transport->world.generation,
+        .generation = flows->world.generation,
         .step = flow->tag.step,
         .space = flow->tag.space,
         .slot = flow->tag.slot,
@@ -141,10 +141,9 @@ static struct frame_header flow_header(const struct transport *transport, const 
     };
 }
 
-static void flow_send(struct transport *transport, struct flow *flow,
-                      const struct flow_message *message)
+static void flow_send(struct flows *flows, struct flow *flow, const struct flow_message *message)
 {
-    struct frame_header header = flow_header(transport, flow, message->kind);
+    struct frame_header header = flow_header(flows, flow, message->kind);
     const struct unit_range units = flow_units(flow, message->span);
     header.used_bytes = units_bytes(units.count);
     header.part = (uint32_t)message->stripe;
@@ -154,9 +153,9 @@ static void flow_send(struct transport *transport, struct flow *flow,
            (message->source == SOURCE_NONE) == flow_is_empty(flow, message->span));
     if (message->source != SOURCE_NONE)
         header.payload_bytes = (uint32_t)(message->span.count * dtype_size(header.dtype));
-    struct out_frame *frame = transport_frame(transport, &header);
+    struct out_frame *frame = flows_frame(flows, &header);
     if (!frame) {
-        transport_lose(flow->group->successor, transport_no_memory);
+        peer_lose(flow->group->successor, peer_no_memory);
         return;
     }
     units_pack(flow->collective->used, units, frame->head + LOCKSTEP_FRAME_HEADER_BYTES);
@@ -175,7 +174,7 @@ static void flow_send(struct transport *transport, struct flow *flow,
 }
 
 // The frame of a stripe that needs no other: the reduce that begins here, or the root's bytes.
-static void flow_start(struct transport *transport, struct flow *flow, uint64_t stripe)
+static void flow_start(struct flows *flows, struct flow *flow, uint64_t stripe)
 {
     const struct collective *collective = flow->collective;
     struct flow_message message = {.stripe = stripe, .source = SOURCE_IN};
@@ -188,15 +187,15 @@ static void flow_start(struct transport *transport, struct flow *flow, uint64_t 
     if (ring_run(flow)->ring.reduces && flow_is_empty(flow, message.span)) {
         message.source = SOURCE_NONE;
     } else if (ring_run(flow)->ring.reduces && !reduce_is_plain(flow)) {
-        message.block = scratch_get(&transport->chunks);
+        message.block = scratch_get(&flows->pools.chunks);
         message.source = SOURCE_BUFFER;
         if (!message.block) {
-            transport_lose(flow->group->successor, transport_no_memory);
+            peer_lose(flow->group->successor, peer_no_memory);
             return;
         }
         reduce_start(flow, message.span, message.block);
     }
-    flow_send(transport, flow, &message);
+    flow_send(flows, flow, &message);
 }
 
 static void flow_stripe_open(struct flow *flow, uint64_t index)
@@ -210,7 +209,7 @@ static void flow_stripe_open(struct flow *flow, uint64_t index)
 }
 
 // Tells the predecessor what is open here: the first time, then half a window at a time.
-static void flow_grant(struct transport *transport, struct flow *flow)
+static void flow_grant(struct flows *flows, struct flow *flow)
 {
     const uint64_t news = ring_run(flow)->opened - ring_run(flow)->credited;
     const uint64_t step = ring_run(flow)->ring.window / 2;
@@ -219,11 +218,11 @@ static void flow_grant(struct transport *transport, struct flow *flow)
     if (ring_run(flow)->credited > ring_run(flow)->base && news < step &&
         ring_run(flow)->opened < ring_run(flow)->ring.stripes)
         return;
-    struct frame_header header = flow_header(transport, flow, FRAME_CREDIT);
+    struct frame_header header = flow_header(flows, flow, FRAME_CREDIT);
     header.credit = (uint32_t)ring_run(flow)->opened;
-    struct out_frame *frame = transport_frame(transport, &header);
+    struct out_frame *frame = flows_frame(flows, &header);
     if (!frame) {
-        transport_lose(flow->group->predecessor, transport_no_memory);
+        peer_lose(flow->group->predecessor, peer_no_memory);
         return;
     }
     ring_run(flow)->credited = ring_run(flow)->opened;
@@ -233,17 +232,17 @@ static void flow_grant(struct transport *transport, struct flow *flow)
 // First frames are made when the link is about to run dry, and not before: frames that other ranks
 // wait for are not behind them, and what was just received and added is sent while it is in the
 // cache. Collectives are fed in the order of their launch.
-static bool ring_feed(struct transport *transport)
+static bool ring_feed(struct flows *flows)
 {
     bool any = false;
-    list_for_each_safe (node, &transport->feed) {
+    list_for_each_safe (node, &flows->feed) {
         struct flow *flow = list_entry(node, struct flow, feed);
         uint64_t end = ring_run(flow)->opened;
         if (!ring_run(flow)->ring.eager && flow->granted < end)
             end = flow->granted;
         while (ring_run(flow)->started < end &&
                flow->group->successor->stream.queued_bytes < STREAM_CALL_BYTES) {
-            flow_start(transport, flow, ring_run(flow)->started++);
+            flow_start(flows, flow, ring_run(flow)->started++);
             any = true;
         }
         if (ring_run(flow)->started == ring_run(flow)->ring.stripes)
@@ -260,7 +259,7 @@ static uint64_t flow_landed_stripes(const struct flow *flow)
                                                    : landed / ring_run(flow)->ring.stripe_elements;
 }
 
-static void ring_pump(struct transport *transport, struct flow *flow)
+static void ring_pump(struct flows *flows, struct flow *flow)
 {
     const struct ring *ring = &ring_run(flow)->ring;
     const uint64_t landed = flow_landed_stripes(flow);
@@ -269,11 +268,11 @@ static void ring_pump(struct transport *transport, struct flow *flow)
         limit = landed;
     while (ring_run(flow)->opened < limit)
         flow_stripe_open(flow, ring_run(flow)->opened++);
-    flow_grant(transport, flow);
+    flow_grant(flows, flow);
 }
 
 // After a frame of a stripe has arrived or was sent.
-static void flow_advance(struct transport *transport, struct flow *flow)
+static void flow_advance(struct flows *flows, struct flow *flow)
 {
     const uint64_t before = ring_run(flow)->base;
     while (ring_run(flow)->base < ring_run(flow)->opened) {
@@ -286,31 +285,31 @@ static void flow_advance(struct transport *transport, struct flow *flow)
     flow->final_elements =
         final < ring_run(flow)->ring.elements ? final : ring_run(flow)->ring.elements;
     if (ring_run(flow)->base != before)
-        ring_pump(transport, flow);
+        ring_pump(flows, flow);
     if (flow->receives_left + flow->sends_left == 0 && !flow->mismatched) {
         list_remove(&flow->turn);
-        list_push_back(&transport->done, &flow->turn);
+        list_push_back(&flows->done, &flow->turn);
     }
 }
 
-static void ring_sent(struct transport *transport, struct out_frame *frame, bool dropped)
+static void ring_sent(struct flows *flows, struct out_frame *frame, bool dropped)
 {
     struct flow *flow = frame->flow;
     const uint64_t stripe = frame->stripe;
     const uint32_t payload_bytes = frame->payload_bytes;
     if (frame->block)
-        scratch_put(&transport->chunks, frame->block);
+        scratch_put(&flows->pools.chunks, frame->block);
     if (frame->head != frame->bytes)
-        scratch_put(&transport->heads, frame->head);
-    scratch_put(&transport->frames, frame);
+        scratch_put(&flows->pools.heads, frame->head);
+    scratch_put(&flows->pools.frames, frame);
     if (dropped)
         return;
-    transport->totals.payload_bytes_sent += payload_bytes;
+    flows->totals.payload_bytes_sent += payload_bytes;
     if (flow->collective->first_sent_us == 0)
         flow->collective->first_sent_us = clock_now_us();
     flow_stripe(flow, stripe)->sends_left--;
     flow->sends_left--;
-    flow_advance(transport, flow);
+    flow_advance(flows, flow);
 }
 
 // ---- what arrives -------------------------------------------------------------------------------
@@ -327,8 +326,8 @@ static bool flow_is_direct(const struct flow *flow, struct ring_span span)
 }
 
 // This rank is the owner and has the sum of all others in acc.
-static void flow_finish(struct transport *transport, struct flow *flow,
-                        const struct frame_header *header, struct ring_span span, uint8_t *acc)
+static void flow_finish(struct flows *flows, struct flow *flow, const struct frame_header *header,
+                        struct ring_span span, uint8_t *acc)
 {
     const bool direct = flow_is_direct(flow, span);
     struct flow_message message = {.kind = FRAME_GATHER,
@@ -339,7 +338,7 @@ static void flow_finish(struct transport *transport, struct flow *flow,
                                    .block = direct ? NULL : acc};
     message.weight = reduce_finish(flow, span, acc, header->weight, direct);
     if (!direct)
-        transport->totals.bytes_copied += span.count * flow->map.element_bytes;
+        flows->totals.bytes_copied += span.count * flow->map.element_bytes;
     if (flow_is_mean(flow)) {
         flow->collective->weight_total = message.weight;
         if (message.weight == 0) {
@@ -348,13 +347,13 @@ static void flow_finish(struct transport *transport, struct flow *flow,
         }
     }
     if (acc && !message.block)
-        scratch_put(&transport->chunks, acc);
-    flow_send(transport, flow, &message);
+        scratch_put(&flows->pools.chunks, acc);
+    flow_send(flows, flow, &message);
 }
 
 // A chunk of which no unit is used so far, not by this rank either: its weights add up all the
 // same.
-static void flow_pass_empty(struct transport *transport, struct flow *flow,
+static void flow_pass_empty(struct flows *flows, struct flow *flow,
                             const struct frame_header *header, struct ring_span span)
 {
     const bool owner = header->chunk == ring_run(flow)->ring.rank;
@@ -367,27 +366,27 @@ static void flow_pass_empty(struct transport *transport, struct flow *flow,
         .source = SOURCE_NONE};
     if (owner && flow_is_mean(flow))
         flow->collective->weight_total = message.weight;
-    flow_send(transport, flow, &message);
+    flow_send(flows, flow, &message);
 }
 
-static void flow_reduced(struct transport *transport, struct flow *flow,
-                         const struct frame_header *header, uint8_t *acc)
+static void flow_reduced(struct flows *flows, struct flow *flow, const struct frame_header *header,
+                         uint8_t *acc)
 {
     const struct ring_span span = ring_chunk(&ring_run(flow)->ring, header->part, header->chunk);
     if (flow_is_empty(flow, span)) {
-        flow_pass_empty(transport, flow, header, span);
+        flow_pass_empty(flows, flow, header, span);
         return;
     }
     if (!acc && span.count > 0) {
-        acc = scratch_get(&transport->chunks);
+        acc = scratch_get(&flows->pools.chunks);
         if (!acc) {
-            transport_lose(flow->group->successor, transport_no_memory);
+            peer_lose(flow->group->successor, peer_no_memory);
             return;
         }
         memset(acc, 0, span.count * dtype_size(header->dtype));
     }
     if (header->chunk == ring_run(flow)->ring.rank) {
-        flow_finish(transport, flow, header, span, acc);
+        flow_finish(flows, flow, header, span, acc);
         return;
     }
     const struct flow_message message = {.kind = FRAME_REDUCE,
@@ -397,19 +396,19 @@ static void flow_reduced(struct transport *transport, struct flow *flow,
                                          .span = span,
                                          .source = SOURCE_BUFFER,
                                          .block = acc};
-    flow_send(transport, flow, &message);
+    flow_send(flows, flow, &message);
 }
 
 // Final bytes have arrived: in user memory, or in a block where not all of it is to be written.
-static void flow_final(struct transport *transport, struct flow *flow,
-                       const struct frame_header *header, uint8_t *block)
+static void flow_final(struct flows *flows, struct flow *flow, const struct frame_header *header,
+                       uint8_t *block)
 {
     const struct ring_span span = ring_chunk(&ring_run(flow)->ring, header->part, header->chunk);
     if (flow_is_mean(flow))
         flow->collective->weight_total = header->weight;
     if (block) {
         reduce_store(flow, span, block);
-        transport->totals.bytes_copied += span.count * flow->map.element_bytes;
+        flows->totals.bytes_copied += span.count * flow->map.element_bytes;
     }
     if (ring_sends_gather(&ring_run(flow)->ring, header->chunk)) {
         const struct flow_message message = {.kind = header->kind,
@@ -421,24 +420,24 @@ static void flow_final(struct transport *transport, struct flow *flow,
                                                        : block                    ? SOURCE_BUFFER
                                                                                   : SOURCE_OUT,
                                              .block = block};
-        flow_send(transport, flow, &message);
+        flow_send(flows, flow, &message);
     } else if (block) {
-        scratch_put(&transport->chunks, block);
+        scratch_put(&flows->pools.chunks, block);
     }
 }
 
 static void ring_take(const struct peer_link *peer, struct flow *flow,
                       const struct frame_header *header, void *block)
 {
-    struct transport *transport = peer->transport;
+    struct flows *flows = peer->flows;
     flow->collective->last_received_us = clock_now_us();
     flow_stripe(flow, header->part)->receives_left--;
     flow->receives_left--;
     if (header->kind == FRAME_REDUCE)
-        flow_reduced(transport, flow, header, block);
+        flow_reduced(flows, flow, header, block);
     else
-        flow_final(transport, flow, header, block);
-    flow_advance(transport, flow);
+        flow_final(flows, flow, header, block);
+    flow_advance(flows, flow);
 }
 
 static bool flow_mark(uint64_t *words, uint32_t owner)
@@ -511,8 +510,7 @@ static const char *flow_check(struct flow *flow, const struct frame_header *head
 }
 
 // Where the payload of a frame that may arrive goes.
-static const char *flow_target(struct transport *transport, struct flow *flow,
-                               struct stream *stream)
+static const char *flow_target(struct flows *flows, struct flow *flow, struct stream *stream)
 {
     const struct frame_header *header = &stream->header;
     if (header->payload_bytes == 0)
@@ -525,10 +523,10 @@ static const char *flow_target(struct transport *transport, struct flow *flow,
         if (flow_is_direct(flow, span))
             return NULL;
     }
-    stream->block = scratch_get(&transport->chunks);
+    stream->block = scratch_get(&flows->pools.chunks);
     stream->target.kind = TARGET_BUFFER;
     stream->target.buffer = stream->block;
-    return stream->block ? NULL : transport_no_memory;
+    return stream->block ? NULL : peer_no_memory;
 }
 
 static const char *ring_unpark(const struct peer_link *peer, struct flow *flow,
@@ -552,18 +550,18 @@ static bool flow_is_from(struct peer_link *peer, const struct flow *flow,
 
 static const char *ring_begin(struct peer_link *peer, struct stream *stream)
 {
-    struct transport *transport = peer->transport;
+    struct flows *flows = peer->flows;
     const char *text = NULL;
     stream->flow = NULL;
     stream->block = NULL;
     stream->parked = NULL;
-    if (peer != transport->ring.predecessor && peer != transport->hosts.predecessor)
+    if (peer != flows->ring.predecessor && peer != flows->hosts.predecessor)
         return "it does not come from the ring predecessor";
     struct flow *flow = flow_of(peer, &stream->header, &text);
     if (!flow)
         return text;
     if (flow->collective && flow->way != &ring_way) {
-        flow_mismatch(transport, flow, peer->rank, flow_algorithm_text);
+        flow_mismatch(flows, flow, peer->rank, flow_algorithm_text);
         return NULL;
     }
     if (!flow_is_from(peer, flow, &flow->before))
@@ -573,17 +571,17 @@ static const char *ring_begin(struct peer_link *peer, struct stream *stream)
     if (!flow->collective)
         return park_begin(peer, flow, stream);
     if (stream->header.signature != flow->collective->signature)
-        flow_mismatch(transport, flow, peer->rank, flow_signature_text);
+        flow_mismatch(flows, flow, peer->rank, flow_signature_text);
     if (flow->mismatched)
         return NULL;
     text = flow_check(flow, &stream->header, stream->used);
     if (text)
         return text;
     stream->flow = flow;
-    return flow_target(transport, flow, stream);
+    return flow_target(flows, flow, stream);
 }
 
-static const char *flow_granted(struct transport *transport, struct flow *flow, uint64_t granted)
+static const char *flow_granted(struct flows *flows, struct flow *flow, uint64_t granted)
 {
     if (ring_run(flow)->ring.eager || granted > ring_run(flow)->ring.stripes ||
         granted <= flow->granted)
@@ -596,21 +594,21 @@ static const char *flow_granted(struct transport *transport, struct flow *flow, 
         list_remove(&frame->queue);
         stream_queue(&flow->group->successor->stream, frame);
     }
-    ring_pump(transport, flow);
+    ring_pump(flows, flow);
     return NULL;
 }
 
 static const char *ring_credit(struct peer_link *peer, const struct frame_header *header)
 {
-    struct transport *transport = peer->transport;
+    struct flows *flows = peer->flows;
     const char *text = NULL;
-    if (peer != transport->ring.successor && peer != transport->hosts.successor)
+    if (peer != flows->ring.successor && peer != flows->hosts.successor)
         return "it does not come from the ring successor";
     struct flow *flow = flow_of(peer, header, &text);
     if (!flow)
         return text;
     if (flow->collective && flow->way != &ring_way) {
-        flow_mismatch(transport, flow, peer->rank, flow_algorithm_text);
+        flow_mismatch(flows, flow, peer->rank, flow_algorithm_text);
         return NULL;
     }
     if (!flow_is_from(peer, flow, &flow->behind))
@@ -621,10 +619,10 @@ static const char *ring_credit(struct peer_link *peer, const struct frame_header
         return NULL;
     }
     if (header->signature != flow->collective->signature)
-        flow_mismatch(transport, flow, peer->rank, flow_signature_text);
+        flow_mismatch(flows, flow, peer->rank, flow_signature_text);
     if (flow->mismatched)
         return NULL;
-    return flow_granted(transport, flow, header->credit);
+    return flow_granted(flows, flow, header->credit);
 }
 
 // ---- launching ----------------------------------------------------------------------------------
@@ -632,20 +630,20 @@ static const char *ring_credit(struct peer_link *peer, const struct frame_header
 // Two ranks whose link is faster than they copy: there every chunk costs system calls, and there is
 // nothing to hide behind another one. A sum of two is the same whoever makes it, if all formats
 // are: so no result depends on how fast the link was found to be.
-static bool flow_is_swift(const struct transport *transport, const struct collective *collective,
+static bool flow_is_swift(const struct flows *flows, const struct collective *collective,
                           const struct ring_group *group)
 {
-    return group->size == 2 && transport->measure.agreed_bytes_per_s >= FLOW_SWIFT_BYTES_PER_S &&
+    return group->size == 2 && flows->agreed_bytes_per_s >= FLOW_SWIFT_BYTES_PER_S &&
            flow_partial(collective) == collective->dtype &&
            flow_final_dtype(collective) == collective->dtype && collective->exponent == 0;
 }
 
 // element: the largest that travels.
-static void flow_cut(const struct transport *transport, const struct collective *collective,
+static void flow_cut(const struct flows *flows, const struct collective *collective,
                      const struct ring_group *group, uint32_t element, struct ring *ring)
 {
-    const bool swift = flow_is_swift(transport, collective, group);
-    uint32_t chunk_bytes = transport->world.chunk_bytes;
+    const bool swift = flow_is_swift(flows, collective, group);
+    uint32_t chunk_bytes = flows->world.chunk_bytes;
     if (group->size == 2 && !swift && chunk_bytes > FLOW_SLOW_CHUNK_BYTES)
         chunk_bytes = FLOW_SLOW_CHUNK_BYTES;
     if (collective->kind == COLLECTIVE_BROADCAST)
@@ -663,71 +661,71 @@ static uint32_t flow_element(enum dtype partial, enum dtype final)
     return (uint32_t)(one > other ? one : other);
 }
 
-static void flow_ring(const struct transport *transport, struct flow *flow)
+static void flow_ring(const struct flows *flows, struct flow *flow)
 {
-    flow_cut(transport, flow->collective, flow->group, flow_element(flow->partial, flow->final),
+    flow_cut(flows, flow->collective, flow->group, flow_element(flow->partial, flow->final),
              &ring_run(flow)->ring);
     flow->receives_left = ring_receives_total(&ring_run(flow)->ring);
     flow->sends_left = ring_sends_total(&ring_run(flow)->ring);
 }
 
 // Whether those that have spoken of it before the launch are its neighbours; they are from now on.
-static bool flow_joins(struct transport *transport, struct flow *flow)
+static bool flow_joins(struct flows *flows, struct flow *flow)
 {
     struct peer_link *const before = flow->group->predecessor;
     struct peer_link *const behind = flow->group->successor;
     const bool joins =
         (!flow->before || flow->before == before) && (!flow->behind || flow->behind == behind);
     if (flow->before && flow->before != before)
-        flow_mismatch(transport, flow, flow->before->rank, flow_neighbour_text);
+        flow_mismatch(flows, flow, flow->before->rank, flow_neighbour_text);
     else if (flow->behind && flow->behind != behind)
-        flow_mismatch(transport, flow, flow->behind->rank, flow_neighbour_text);
+        flow_mismatch(flows, flow, flow->behind->rank, flow_neighbour_text);
     flow->before = before;
     flow->behind = behind;
     return joins;
 }
 
 // What the neighbours have said about it before the launch.
-static void flow_catch_up(struct transport *transport, struct flow *flow)
+static void flow_catch_up(struct flows *flows, struct flow *flow)
 {
-    if (!flow_joins(transport, flow))
+    if (!flow_joins(flows, flow))
         return;
     if (flow->paired != 0)
-        flow_mismatch(transport, flow, flow->paired_rank, flow_algorithm_text);
+        flow_mismatch(flows, flow, flow->paired_rank, flow_algorithm_text);
     const uint64_t granted = flow->granted;
     const char *text = NULL;
     flow->granted = 0;
     if (granted > 0 && flow->granted_signature != flow->collective->signature)
-        flow_mismatch(transport, flow, flow->group->successor->rank, flow_signature_text);
+        flow_mismatch(flows, flow, flow->group->successor->rank, flow_signature_text);
     else if (granted > 0)
-        text = flow_granted(transport, flow, granted);
+        text = flow_granted(flows, flow, granted);
     if (text)
-        transport_lose_impossible(flow->group->successor, text);
-    park_catch_up(transport, flow);
+        peer_lose_impossible(flow->group->successor, text);
+    park_catch_up(flows, flow);
 }
 
-static void ring_launch(struct transport *transport, struct flow *flow)
+static void ring_launch(struct flows *flows, struct flow *flow)
 {
     flow->part = flow->room;
     memset(flow->part, 0, offsetof(struct ring_run, stripes));
-    flow_ring(transport, flow);
-    list_push_back(&transport->feed, &flow->feed);
-    ring_pump(transport, flow);
-    flow_catch_up(transport, flow);
+    flow_ring(flows, flow);
+    list_push_back(&flows->feed, &flow->feed);
+    ring_pump(flows, flow);
+    flow_catch_up(flows, flow);
 }
 
 // A small collective may be sent to this rank before it takes part, and is in one piece anyway.
-static bool ring_follows(const struct transport *transport, const struct collective *collective)
+static bool ring_follows(const struct flows *flows, const struct collective *collective)
 {
     struct ring ring;
-    flow_cut(transport, collective, &transport->ring,
+    flow_cut(flows, collective, &flows->ring,
              flow_element(flow_partial(collective), flow_final_dtype(collective)), &ring);
     return !ring.eager;
 }
 
-static bool ring_needs(struct transport *transport, const struct peer_link *peer)
+static bool ring_needs(struct flows *flows, const struct peer_link *peer)
 {
-    list_for_each (node, &transport->active) {
+    list_for_each (node, &flows->active) {
         const struct flow *flow = list_entry(node, struct flow, turn);
         if (flow->way != &ring_way)
             continue;

@@ -4,6 +4,8 @@
 
 #include "worker/transport/ring/schedule.h"
 
+#include "worker/transport/flow/window.h"
+
 #include <assert.h>
 
 static uint64_t ring_divide_up(uint64_t a, uint64_t b)
@@ -50,14 +52,6 @@ static bool ring_eager(const struct ring *ring)
     return (ring->elements - least) * ring->element_bytes <= LOCKSTEP_EAGER_BYTES;
 }
 
-uint32_t ring_window(uint32_t chunks, uint32_t chunk_bytes)
-{
-    const uint64_t window = LOCKSTEP_FLIGHT_BYTES / ((uint64_t)chunks * chunk_bytes);
-    if (window < 2)
-        return 2;
-    return window > LOCKSTEP_STRIPES_IN_FLIGHT ? LOCKSTEP_STRIPES_IN_FLIGHT : (uint32_t)window;
-}
-
 // The stripes: as few as chunks allow, two where they can be large, and equally long, so that none
 // is left over that would be short and late. Chunks are whole cache lines as far as their bound
 // allows.
@@ -89,7 +83,7 @@ static void ring_init(struct ring *ring, uint64_t elements, uint32_t element_byt
     ring->chunk_elements = chunk_bytes / element_bytes;
     ring_cut(ring, split_bytes);
     assert(ring->stripes <= UINT32_MAX);
-    ring->window = ring_window(ring->reduces ? ring->world : 1, chunk_bytes);
+    ring->window = flow_window(ring->reduces ? ring->world : 1, chunk_bytes);
     ring->eager = ring_eager(ring);
 }
 

@@ -57,9 +57,6 @@ void ring_init_allreduce(struct ring *ring, uint32_t world, uint32_t rank, uint6
 void ring_init_broadcast(struct ring *ring, uint32_t world, uint32_t rank, uint32_t root,
                          uint64_t elements, uint32_t element_bytes, uint32_t chunk_bytes);
 
-// Stripes of so many chunks that one collective has in flight.
-uint32_t ring_window(uint32_t chunks, uint32_t chunk_bytes);
-
 // Whether this stripe has a chunk of this owner. False for what is no rank.
 bool ring_present(const struct ring *ring, uint64_t stripe, uint32_t owner);
 uint64_t ring_stripe_of(const struct ring *ring, uint64_t element);

@@ -10,7 +10,7 @@
 // generation's forming. When it stands, the memory that NCCL will be given again and again is
 // registered with it.
 
-#include "worker/transport/device/meet.h"
+#include "worker/transport/device/rendezvous.h"
 
 #include "base/clock.h"
 #include "base/text.h"
@@ -35,7 +35,7 @@ static_assert(DEVICE_TEXT_BYTES <= TRANSPORT_TEXT_BYTES, "its text fits in what 
 
 // ---- forming ------------------------------------------------------------------------------------
 
-uint32_t naming_place(const struct transport_world *world)
+uint32_t rendezvous_place(const struct transport_world *world)
 {
     uint32_t place = 0;
     for (uint32_t rank = 0; rank < world->rank; rank++)
@@ -77,29 +77,29 @@ static void naming_fails(struct devices *devices, const char *text)
     text_copy(devices->text, sizeof(devices->text), text);
 }
 
-static void naming_begin(struct transport *transport)
+static void naming_begin(struct flows *flows, struct rendezvous *rendezvous)
 {
     struct naming naming = {.text = ""};
-    transport->naming_stage = NAMING_ASKED;
-    if (transport->devices && naming_place(&transport->world) == 0 &&
+    rendezvous->stage = NAMING_ASKED;
+    if (flows->devices && rendezvous_place(&flows->world) == 0 &&
         communicator_id(naming.id, naming.text, sizeof(naming.text)) < 0)
         memset(naming.id, 0, sizeof(naming.id));
-    transport->naming = (struct wave){.kind = NAMING_WAVE,
-                                      .size = sizeof(naming),
-                                      .merge = naming_merge,
-                                      .check = naming_check,
-                                      .context = &transport->world,
-                                      .name = "naming"};
-    memcpy(transport->naming.payload, &naming, sizeof(naming));
-    wave_join(transport, &transport->naming);
+    rendezvous->wave = (struct wave){.kind = NAMING_WAVE,
+                                     .size = sizeof(naming),
+                                     .merge = naming_merge,
+                                     .check = naming_check,
+                                     .context = &flows->world,
+                                     .name = "naming"};
+    memcpy(rendezvous->wave.payload, &naming, sizeof(naming));
+    wave_join(flows, &rendezvous->wave);
 }
 
 static void naming_meet(struct devices *devices, const struct naming *naming)
 {
-    const struct transport_world *world = &devices->transport->world;
+    const struct transport_world *world = &devices->flows->world;
     char error[DEVICE_TEXT_BYTES];
     device_enter(devices->device);
-    devices->communicator = communicator_begin(devices->device, naming->id, naming_place(world),
+    devices->communicator = communicator_begin(devices->device, naming->id, rendezvous_place(world),
                                                device_ranks(world), error, sizeof(error));
     device_leave(devices->device);
     devices->stage = DEVICES_JOINING;
@@ -107,17 +107,18 @@ static void naming_meet(struct devices *devices, const struct naming *naming)
         naming_fails(devices, error);
 }
 
-bool devices_wave_done(struct transport *transport, const struct wave *wave)
+bool rendezvous_wave_done(struct flows *flows, struct rendezvous *rendezvous,
+                          const struct wave *wave)
 {
     struct naming naming;
-    if (wave != &transport->naming)
+    if (wave != &rendezvous->wave)
         return false;
     memcpy(&naming, wave->payload, sizeof(naming));
     naming.text[sizeof(naming.text) - 1] = '\0';
-    transport->naming_stage = naming.text[0] == '\0' ? NAMING_HEARD : NAMING_FAILED;
-    text_copy(transport->naming_text, sizeof(transport->naming_text), naming.text);
-    if (transport->devices && transport->naming_stage == NAMING_HEARD)
-        naming_meet(transport->devices, &naming);
+    rendezvous->stage = naming.text[0] == '\0' ? NAMING_HEARD : NAMING_FAILED;
+    text_copy(rendezvous->text, sizeof(rendezvous->text), naming.text);
+    if (flows->devices && rendezvous->stage == NAMING_HEARD)
+        naming_meet(flows->devices, &naming);
     return true;
 }
 
@@ -127,7 +128,7 @@ static void naming_register_block(void *context, const struct device_block *bloc
 }
 
 // All rows that are free; those that are not, or that are made later, go without.
-void naming_register(struct devices *devices)
+void rendezvous_register(struct devices *devices)
 {
     if (devices->stage == DEVICES_FORMED)
         device_visit_rows(devices->device, naming_register_block, devices->communicator);
@@ -138,17 +139,17 @@ static void naming_join(struct devices *devices)
     const enum communicator_state state = communicator_poll(devices->communicator);
     if (state == COMMUNICATOR_STANDS) {
         devices->stage = DEVICES_FORMED;
-        naming_register(devices);
+        rendezvous_register(devices);
     } else if (state == COMMUNICATOR_BROKEN)
         naming_fails(devices, communicator_text(devices->communicator));
-    else if (clock_now_ms() >= devices->transport->form_deadline_ms)
+    else if (clock_now_ms() >= devices->flows->form_deadline_ms)
         naming_fails(devices, "NCCL has not connected the GPUs in time");
 }
 
-void devices_form(struct transport *transport)
+void rendezvous_form(struct flows *flows, struct rendezvous *rendezvous)
 {
-    struct devices *devices = transport->devices;
-    transport->naming_stage = NAMING_NONE;
+    struct devices *devices = flows->devices;
+    rendezvous->stage = NAMING_NONE;
     if (!devices)
         return;
     devices->failed = devices->failure_reported = false;
@@ -160,31 +161,30 @@ void devices_form(struct transport *transport)
         naming_fails(devices, device_failed(devices->device));
 }
 
-bool devices_formed(const struct transport *transport)
+bool rendezvous_formed(const struct flows *flows, const struct rendezvous *rendezvous)
 {
-    const struct devices *devices = transport->devices;
+    const struct devices *devices = flows->devices;
     if (devices && devices->stage != DEVICES_IDLE)
         return devices->stage == DEVICES_FORMED;
-    return !transport_is_strict(&transport->world) ||
-           (!devices && transport->naming_stage == NAMING_HEARD);
+    return !device_flow_is_strict(&flows->world) || (!devices && rendezvous->stage == NAMING_HEARD);
 }
 
-const char *devices_form_failed(const struct transport *transport)
+const char *rendezvous_failed(const struct flows *flows, const struct rendezvous *rendezvous)
 {
-    const struct devices *devices = transport->devices;
-    if (transport->naming_stage == NAMING_FAILED)
-        return transport->naming_text;
+    const struct devices *devices = flows->devices;
+    if (rendezvous->stage == NAMING_FAILED)
+        return rendezvous->text;
     return devices && devices->stage == DEVICES_FAILED ? devices->text : NULL;
 }
 
-void naming_work(struct transport *transport)
+void rendezvous_work(struct flows *flows, struct rendezvous *rendezvous)
 {
-    struct devices *devices = transport->devices;
-    if (!transport->formed || transport->formed_reported ||
-        !transport_is_strict(&transport->world) || devices_form_failed(transport))
+    struct devices *devices = flows->devices;
+    if (!flows->formed || flows->formed_reported || !device_flow_is_strict(&flows->world) ||
+        rendezvous_failed(flows, rendezvous))
         return;
-    if (transport->naming_stage == NAMING_NONE)
-        naming_begin(transport);
+    if (rendezvous->stage == NAMING_NONE)
+        naming_begin(flows, rendezvous);
     else if (devices && devices->stage == DEVICES_JOINING)
         naming_join(devices);
 }
