@@ -2,7 +2,7 @@
 // JSON writer. Not synchronized.
 #include "base/json.h"
 
-#include "base/text.h"
+#include "base/utf8.h"
 
 #include <assert.h>
 #include <inttypes.h>

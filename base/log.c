@@ -6,6 +6,7 @@
 #include "base/log.h"
 
 #include "base/text.h"
+#include "base/utf8.h"
 
 #include <assert.h>
 #include <errno.h>

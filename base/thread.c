@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads, owners, moments, locks. Any thread.
+// Threads, owners, moments. Any thread.
 #include "base/thread.h"
 
 #include "base/text.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <sched.h>
 #include <signal.h>
 #include <time.h>
@@ -90,93 +89,4 @@ void thread_moment(uint32_t *tries)
     (void)nanosleep(&nap, NULL);
     if (*tries == UINT32_MAX)
         *tries = MOMENT_SPINS + MOMENT_YIELDS + MOMENT_LONGEST;
-}
-
-// ---- mutex and condition ------------------------------------------------------------------------
-
-void mutex_init(struct mutex *mutex)
-{
-    *mutex = (struct mutex)MUTEX_INITIALIZER;
-}
-
-void mutex_fini(struct mutex *mutex)
-{
-    int status = pthread_mutex_destroy(&mutex->mutex);
-    assert(status == 0); // EBUSY: somebody still holds it.
-    (void)status;
-}
-
-bool mutex_held(const struct mutex *mutex)
-{
-    return atomic_load_explicit(&mutex->holder.owner, memory_order_relaxed) == thread_self();
-}
-
-void mutex_lock(struct mutex *mutex)
-{
-    assert(!mutex_held(mutex));
-    int status = pthread_mutex_lock(&mutex->mutex);
-    assert(status == 0);
-    (void)status;
-    thread_own(&mutex->holder);
-}
-
-void mutex_unlock(struct mutex *mutex)
-{
-    mutex_assert_held(mutex);
-    thread_disown(&mutex->holder);
-    int status = pthread_mutex_unlock(&mutex->mutex);
-    assert(status == 0);
-    (void)status;
-}
-
-void cond_init(struct cond *cond)
-{
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    int status = pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    assert(status == 0);
-    status = pthread_cond_init(&cond->cond, &attributes);
-    assert(status == 0);
-    (void)status;
-    pthread_condattr_destroy(&attributes);
-}
-
-void cond_fini(struct cond *cond)
-{
-    pthread_cond_destroy(&cond->cond);
-}
-
-void cond_signal(struct cond *cond)
-{
-    pthread_cond_signal(&cond->cond);
-}
-
-void cond_broadcast(struct cond *cond)
-{
-    pthread_cond_broadcast(&cond->cond);
-}
-
-void cond_wait(struct cond *cond, struct mutex *mutex)
-{
-    (void)cond_wait_until(cond, mutex, COND_NO_DEADLINE);
-}
-
-bool cond_wait_until(struct cond *cond, struct mutex *mutex, uint64_t deadline_ms)
-{
-    int status;
-    mutex_assert_held(mutex);
-    // The mutex changes hands inside the wait.
-    thread_disown(&mutex->holder);
-    if (deadline_ms == COND_NO_DEADLINE) {
-        status = pthread_cond_wait(&cond->cond, &mutex->mutex);
-    } else {
-        struct timespec until = {
-            .tv_sec = (time_t)(deadline_ms / 1000),
-            .tv_nsec = (long)(deadline_ms % 1000) * 1000000,
-        };
-        status = pthread_cond_timedwait(&cond->cond, &mutex->mutex, &until);
-    }
-    assert(status == 0 || status == ETIMEDOUT);
-    thread_own(&mutex->holder);
-    return status == 0;
 }

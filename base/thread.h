@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Thin wrappers over pthreads: named threads that take no signals, a check that a structure is used
-// by the thread that owns it, and a mutex and a condition that know their owner and their clock.
-// Not a pool. What can only fail through a bug of ours asserts; what the world can cause is
-// returned.
+//
+// Thin wrappers over pthreads: named threads that take no signals, and a check that a structure is
+// used by the thread that owns it. Not a pool. A failure that only a bug of ours can cause asserts;
+// other failures are returned. Mutexes are in mutex.h, conditions in cond.h.
 #ifndef LOCKSTEP_BASE_THREAD_H
 #define LOCKSTEP_BASE_THREAD_H
 
@@ -69,45 +69,5 @@ bool thread_owned(const struct thread_id_check *check); // The calling thread is
 // at first, then the rest of the time slice, then naps of up to a millisecond. *tries begins with 0
 // and is counted on. Nobody has to wake the thread that waits, so the other one writes one word.
 void thread_moment(uint32_t *tries);
-
-// ---- mutex and condition ------------------------------------------------------------------------
-
-struct mutex {
-    pthread_mutex_t mutex;
-    struct thread_id_check holder;
-};
-
-#define MUTEX_INITIALIZER \
-    { \
-        .mutex = PTHREAD_MUTEX_INITIALIZER \
-    }
-
-void mutex_init(struct mutex *mutex);
-void mutex_fini(struct mutex *mutex);
-void mutex_lock(struct mutex *mutex); // Asserts that the caller does not hold it already.
-void mutex_unlock(struct mutex *mutex);
-
-// Whether the calling thread holds it; for assert in functions that end in _locked.
-bool mutex_held(const struct mutex *mutex);
-#define mutex_assert_held(mutex) assert(mutex_held(mutex))
-
-// Waits are on CLOCK_MONOTONIC, the clock of base/clock.h: setting the date moves no deadline.
-struct cond {
-    pthread_cond_t cond;
-};
-
-#define COND_NO_DEADLINE UINT64_MAX
-
-void cond_init(struct cond *cond);
-void cond_fini(struct cond *cond);
-void cond_signal(struct cond *cond);
-void cond_broadcast(struct cond *cond);
-
-// Releases the mutex, sleeps, and holds it again. As with pthreads a return proves nothing: look
-// at the state, and call again.
-void cond_wait(struct cond *cond, struct mutex *mutex);
-
-// The same until deadline_ms, in clock_now_ms; false when that has passed.
-bool cond_wait_until(struct cond *cond, struct mutex *mutex, uint64_t deadline_ms);
 
 #endif

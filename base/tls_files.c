@@ -119,7 +119,7 @@ void tls_files_look(const char *directory, struct tls_stamp *stamp)
     }
 }
 
-bool tls_stamps_equal(const struct tls_stamp *a, const struct tls_stamp *b)
+bool tls_files_stamps_equal(const struct tls_stamp *a, const struct tls_stamp *b)
 {
     return memcmp(a, b, sizeof(*a)) == 0; // Words of 64 bits only: there are no gaps.
 }
@@ -296,7 +296,7 @@ static int check_names(struct check *check)
                  TLS_NAME_WORKER_END);
 }
 
-bool tls_certificate_is_coordinator(const char *pem)
+bool tls_files_is_coordinator(const char *pem)
 {
     STACK_OF(X509) *list = parse_certificates(pem);
     const bool is = list && some_uri(sk_X509_value(list, 0), names_coordinator, NULL);

@@ -47,12 +47,12 @@ int tls_files_load(const char *directory, const char *job, struct tls_files *fil
 
 // Three calls of stat. A file that is not there is a stamp of zeros.
 void tls_files_look(const char *directory, struct tls_stamp *stamp);
-bool tls_stamps_equal(const struct tls_stamp *a, const struct tls_stamp *b);
+bool tls_files_stamps_equal(const struct tls_stamp *a, const struct tls_stamp *b);
 
 // The key is overwritten before it is freed. Nothing happens to what was never loaded.
 void tls_files_free(struct tls_files *files);
 
 // Whether the first certificate of this PEM is a coordinator's, by its names.
-bool tls_certificate_is_coordinator(const char *pem);
+bool tls_files_is_coordinator(const char *pem);
 
 #endif

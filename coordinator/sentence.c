@@ -5,7 +5,7 @@
 
 #include "coordinator/sentence.h"
 
-#include "base/text.h"
+#include "base/utf8.h"
 #include "coordinator/core.h"
 
 #include <stdio.h>

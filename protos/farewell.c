@@ -4,7 +4,7 @@
 
 #include "protos/farewell.h"
 
-#include "base/text.h"
+#include "base/utf8.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
 
 #include "cli/ask/json_read.h"
 
-#include "base/text.h"
+#include "base/utf8.h"
 
 #include <ctype.h>
 #include <errno.h>

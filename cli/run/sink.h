@@ -12,6 +12,8 @@
 #ifndef LOCKSTEP_CLI_RUN_SINK_H
 #define LOCKSTEP_CLI_RUN_SINK_H
 
+#include "base/cond.h"
+#include "base/mutex.h"
 #include "base/thread.h"
 
 #include <stdbool.h>

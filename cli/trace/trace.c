@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 #include "base/parse.h"
-#include "base/text.h"
+#include "base/utf8.h"
 #include "cli/common/cli.h"
 #include "cli/trace/trace_file.h"
 

@@ -61,7 +61,7 @@ struct ssl_st *http_tls_accept(struct http_tls *tls)
     struct tls_stamp stamp;
     char text[LOCKSTEP_TEXT_BYTES];
     tls_files_look(tls->directory, &stamp);
-    if (!tls_stamps_equal(&stamp, &tls->stamp) && !load(tls, text, sizeof(text)))
+    if (!tls_files_stamps_equal(&stamp, &tls->stamp) && !load(tls, text, sizeof(text)))
         log_event(tls->log, LOG_LEVEL_WARN, "tls_reload_failed", "text=%s hint=%s", text,
                   "HTTP goes on with the certificate that was in use before");
     return SSL_new(tls->context);

@@ -8,8 +8,8 @@
 
 #include "server/rpc/credentials.h"
 
+#include "base/mutex.h"
 #include "base/text.h"
-#include "base/thread.h"
 #include "base/tls_files.h"
 #include "base/tls_names.h"
 #include "protos/limits.h"
@@ -71,8 +71,8 @@ static bool reload_locked(struct rpc_credentials *credentials)
     char text[LOCKSTEP_TEXT_BYTES];
     mutex_assert_held(&credentials->mutex);
     tls_files_look(credentials->directory, &stamp);
-    if (tls_stamps_equal(&stamp, &credentials->files.stamp) ||
-        tls_stamps_equal(&stamp, &credentials->refused))
+    if (tls_files_stamps_equal(&stamp, &credentials->files.stamp) ||
+        tls_files_stamps_equal(&stamp, &credentials->refused))
         return false;
     if (load(credentials->directory, &files, text, sizeof(text)) < 0) {
         credentials->refused = files.stamp;

@@ -20,7 +20,7 @@
 #define LOCKSTEP_SERVER_RPC_PARTS_H
 
 #include "base/list.h"
-#include "base/thread.h"
+#include "base/mutex.h"
 #include "server/rpc/budget.h"
 #include "server/rpc/connections.h"
 #include "server/rpc/server.h"

@@ -5,7 +5,7 @@
 
 #include "server/rpc/sockets.h"
 
-#include "base/thread.h"
+#include "base/mutex.h"
 #include "server/rpc/budget.h"
 
 #include <errno.h>

@@ -10,7 +10,7 @@
 #ifndef LOCKSTEP_SERVER_STATE_ARCHIVE_H
 #define LOCKSTEP_SERVER_STATE_ARCHIVE_H
 
-#include "base/thread.h"
+#include "base/mutex.h"
 #include "coordinator/coordinator.h"
 
 #include <stdbool.h>

@@ -6,7 +6,7 @@
 #ifndef LOCKSTEP_SERVER_STATE_ASKS_H
 #define LOCKSTEP_SERVER_STATE_ASKS_H
 
-#include "base/thread.h"
+#include "base/mutex.h"
 #include "protos/limits.h"
 
 #include <stdbool.h>

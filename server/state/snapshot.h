@@ -10,7 +10,8 @@
 #ifndef LOCKSTEP_SERVER_STATE_SNAPSHOT_H
 #define LOCKSTEP_SERVER_STATE_SNAPSHOT_H
 
-#include "base/thread.h"
+#include "base/cond.h"
+#include "base/mutex.h"
 #include "coordinator/coordinator.h"
 #include "server/rpc/server.h"
 

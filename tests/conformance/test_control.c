@@ -5,7 +5,8 @@
 // mean. This one checks that they travel, and how the end of a stream is reported.
 
 #include "base/clock.h"
-#include "base/thread.h"
+#include "base/cond.h"
+#include "base/mutex.h"
 #include "tests/support/bounds.h"
 #include "worker/control/control.h"
 #include "worker/control/grpc.h"

@@ -6,6 +6,7 @@
 // the answer is a status and a sentence that says what to do; the process survives all of it.
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/thread.h"
 #include "tests/support/cluster.h"
 #include "worker/session/session.h"

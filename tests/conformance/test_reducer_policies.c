@@ -3,7 +3,7 @@
 // Conformance: parameters without a gradient under each policy, and those declared unused. Case
 // numbers are those of the list of cases for reducers; policy error is in test_reducer_ready.c.
 
-#include "base/thread.h"
+#include "base/mutex.h"
 #include "tests/support/listener.h"
 #include "tests/support/trainer.h"
 

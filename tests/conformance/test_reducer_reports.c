@@ -3,6 +3,7 @@
 // Conformance: gradients that take several reports (ready_count), and calls that are given up where
 // that is accepted. Case numbers are those of the list of cases for reducers.
 
+#include "base/mutex.h"
 #include "base/thread.h"
 #include "tests/support/listener.h"
 #include "tests/support/trainer.h"

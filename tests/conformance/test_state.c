@@ -5,7 +5,7 @@
 // in the order of its dimensions. Case numbers are those of the list of cases for reducers; what
 // ranks have to declare alike is in test_start.c.
 
-#include "base/thread.h"
+#include "base/mutex.h"
 #include "tests/support/listener.h"
 #include "tests/support/trainer.h"
 #include "worker/session/session.h" // Counts the collectives of buffers.

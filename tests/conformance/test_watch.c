@@ -5,6 +5,8 @@
 // plays the trainer. Every wait is for a message, none for a time.
 
 #include "base/clock.h"
+#include "base/cond.h"
+#include "base/mutex.h"
 #include "base/thread.h"
 #include "protos/codec.h"
 #include "protos/codec_down.h"

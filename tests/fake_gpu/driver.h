@@ -6,6 +6,8 @@
 #ifndef TESTS_FAKE_GPU_DRIVER_H
 #define TESTS_FAKE_GPU_DRIVER_H
 
+#include "base/cond.h"
+#include "base/mutex.h"
 #include "base/thread.h"
 #include "tests/fake_gpu/fake_gpu.h"
 #include "tests/fake_gpu/settings.h"

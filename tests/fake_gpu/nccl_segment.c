@@ -3,7 +3,7 @@
 // See nccl_segment.h. Any thread.
 #include "tests/fake_gpu/nccl_segment.h"
 
-#include "base/thread.h"
+#include "base/mutex.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -9,7 +9,8 @@
 #define LOCKSTEP_TESTS_TEST_SERVER_DAEMON_H
 
 #include "base/clock.h"
-#include "base/thread.h"
+#include "base/cond.h"
+#include "base/mutex.h"
 #include "protos/types.h"
 #include "tests/support/bounds.h"
 #include "worker/control/control.h"

@@ -2,7 +2,7 @@
 // Words of a peer that ends, or about a rank that was lost. What decodes is within its bounds, and
 // is the same when it is encoded and decoded again.
 
-#include "base/text.h"
+#include "base/utf8.h"
 #include "protos/farewell.h"
 #include "tests/fuzz/fuzz.h"
 

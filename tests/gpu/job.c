@@ -14,7 +14,7 @@
 
 #include "tests/gpu/gpu.h"
 
-#include "base/hash.h"
+#include "base/hash64.h"
 
 #include <lockstep/lockstep.h>
 

@@ -6,6 +6,8 @@
 #include "tests/support/cluster.h"
 
 #include "base/clock.h"
+#include "base/cond.h"
+#include "base/mutex.h"
 #include "base/thread.h"
 #include "protos/tuning.h"
 #include "tests/fake_gpu/fake_gpu.h"

@@ -23,7 +23,7 @@
 #ifndef LOCKSTEP_TESTS_CLUSTER_H
 #define LOCKSTEP_TESTS_CLUSTER_H
 
-#include "base/hash.h"
+#include "base/hash64.h"
 #include "tests/support/bounds.h"
 
 #include <lockstep/lockstep.h>

@@ -5,7 +5,7 @@
 #ifndef TESTS_SUPPORT_LISTENER_H
 #define TESTS_SUPPORT_LISTENER_H
 
-#include "base/thread.h"
+#include "base/mutex.h"
 #include "tests/support/cluster.h"
 
 struct listener {

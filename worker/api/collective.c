@@ -7,8 +7,9 @@
 #include "worker/api/collective.h"
 
 #include "base/clock.h"
-#include "base/hash.h"
+#include "base/hash64.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "worker/device/device.h"
 #include "worker/engine/tune.h"
 #include "worker/kernels/kernels.h"

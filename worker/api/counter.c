@@ -12,8 +12,8 @@
 
 #include "worker/api/counter.h"
 
-#include "base/hash.h"
-#include "base/text.h"
+#include "base/hash64.h"
+#include "base/utf8.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"
 

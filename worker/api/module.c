@@ -7,8 +7,8 @@
 
 #include "worker/api/module.h"
 
-#include "base/hash.h"
-#include "base/text.h"
+#include "base/hash64.h"
+#include "base/utf8.h"
 #include "worker/api/call.h"
 #include "worker/api/memory.h"
 #include "worker/api/step_device.h"

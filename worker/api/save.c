@@ -4,7 +4,7 @@
 // is in saved.c. Runs on the trainer's thread.
 
 #include "base/file_limit.h"
-#include "base/hash.h"
+#include "base/hash64.h"
 #include "worker/api/saved.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"

@@ -10,9 +10,10 @@
 
 #include "worker/api/saved.h"
 
-#include "base/hash.h"
+#include "base/hash64.h"
 #include "base/parse.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "worker/kernels/kernels.h"
 #include "worker/session/module/sets.h"
 #include "worker/session/session.h"

@@ -20,7 +20,7 @@
 
 #include "worker/api/start.h"
 
-#include "base/hash.h"
+#include "base/hash64.h"
 #include "base/text.h"
 #include "worker/api/collective.h"
 #include "worker/device/device.h"

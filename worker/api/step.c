@@ -7,8 +7,9 @@
 #include "worker/api/step.h"
 
 #include "base/clock.h"
-#include "base/hash.h"
+#include "base/hash64.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "worker/api/call.h"
 #include "worker/api/counter.h"
 #include "worker/api/start.h"

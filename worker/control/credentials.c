@@ -39,7 +39,7 @@ static int verify_peer(const char *target, const char *pem, void *context)
 {
     (void)target;
     (void)context;
-    return tls_certificate_is_coordinator(pem) ? 0 : -1;
+    return tls_files_is_coordinator(pem) ? 0 : -1;
 }
 
 grpc_channel_credentials *control_credentials_make(struct control_credentials *credentials)
@@ -62,8 +62,8 @@ bool control_credentials_renew(struct control_credentials *credentials)
     if (!credentials)
         return false;
     tls_files_look(credentials->directory, &stamp);
-    if (tls_stamps_equal(&stamp, &credentials->files.stamp) ||
-        tls_stamps_equal(&stamp, &credentials->refused))
+    if (tls_files_stamps_equal(&stamp, &credentials->files.stamp) ||
+        tls_files_stamps_equal(&stamp, &credentials->refused))
         return false;
     if (tls_files_load(credentials->directory, credentials->job, &files, text, sizeof(text)) < 0) {
         credentials->refused = files.stamp; // Perhaps half replaced: the next change is seen.

@@ -28,6 +28,7 @@
 #include "worker/control/control.h"
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/text.h"
 #include "base/thread.h"
 #include "protos/codec.h"

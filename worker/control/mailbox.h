@@ -6,8 +6,9 @@
 #ifndef WORKER_CONTROL_MAILBOX_H
 #define WORKER_CONTROL_MAILBOX_H
 
+#include "base/cond.h"
 #include "base/list.h"
-#include "base/thread.h"
+#include "base/mutex.h"
 #include "protos/types.h"
 
 #include <stdbool.h>

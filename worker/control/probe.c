@@ -149,7 +149,7 @@ static bool is_no_coordinator(const struct attempt *attempt, struct text *text)
     bool stranger = false;
     if (leaf && bio && PEM_write_bio_X509(bio, leaf) == 1 && BIO_write(bio, "", 1) == 1 &&
         BIO_get_mem_data(bio, &pem) > 0)
-        stranger = !tls_certificate_is_coordinator(pem);
+        stranger = !tls_files_is_coordinator(pem);
     BIO_free(bio);
     X509_free(leaf);
     if (stranger)

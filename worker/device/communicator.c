@@ -6,8 +6,11 @@
 #include "worker/device/communicator.h"
 
 #include "base/clock.h"
+#include "base/cond.h"
+#include "base/mutex.h"
 #include "base/text.h"
 #include "base/thread.h"
+#include "base/utf8.h"
 #include "worker/device/nccl.h"
 
 #include <assert.h>

@@ -6,7 +6,7 @@
 #ifndef WORKER_DEVICE_PARTS_H
 #define WORKER_DEVICE_PARTS_H
 
-#include "base/thread.h"
+#include "base/mutex.h"
 #include "worker/device/cuda.h"
 #include "worker/device/device.h"
 

@@ -12,9 +12,9 @@
 #include "worker/link/link.h"
 
 #include "base/list.h"
+#include "base/mutex.h"
 #include "base/parse.h"
 #include "base/text.h"
-#include "base/thread.h"
 
 #include <assert.h>
 #include <errno.h>

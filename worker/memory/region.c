@@ -10,7 +10,7 @@
 #include "worker/memory/region.h"
 
 #include "base/file_limit.h"
-#include "base/thread.h"
+#include "base/mutex.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -10,7 +10,7 @@
 
 #include "worker/order/check.h"
 
-#include "base/text.h"
+#include "base/utf8.h"
 #include "worker/order/parts.h"
 #include "worker/order/payloads.h"
 #include "worker/transport/flow/wave_schedule.h"

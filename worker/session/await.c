@@ -6,7 +6,7 @@
 
 #include "worker/session/await.h"
 
-#include "base/hash.h"
+#include "base/hash64.h"
 #include "base/text.h"
 #include "worker/session/session.h"
 

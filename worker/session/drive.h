@@ -9,8 +9,8 @@
 #ifndef WORKER_SESSION_DRIVE_H
 #define WORKER_SESSION_DRIVE_H
 
+#include "base/cond.h"
 #include "base/list.h"
-#include "base/thread.h"
 
 struct command;
 struct lockstep_session;

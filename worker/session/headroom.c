@@ -5,6 +5,7 @@
 
 #include "worker/session/headroom.h"
 
+#include "base/mutex.h"
 #include "base/text.h"
 #include "base/thread.h"
 #include "protos/limits.h"

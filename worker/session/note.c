@@ -5,6 +5,7 @@
 #include "worker/session/note.h"
 
 #include "base/text.h"
+#include "base/utf8.h"
 #include "worker/session/exit.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"

@@ -15,6 +15,7 @@
 #define WORKER_SESSION_SESSION_H
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/ring_buffer.h"
 #include "base/thread.h"
 #include "worker/control/control.h"

@@ -6,6 +6,8 @@
 #include "worker/stacks/namer.h"
 
 #include "base/clock.h"
+#include "base/cond.h"
+#include "base/mutex.h"
 #include "base/thread.h"
 #include "worker/stacks/symbols.h"
 

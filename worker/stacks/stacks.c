@@ -14,7 +14,7 @@
 #include "worker/stacks/stacks.h"
 
 #include "base/clock.h"
-#include "base/thread.h"
+#include "base/mutex.h"
 #include "worker/stacks/namer.h"
 #include "worker/stacks/proc_task.h"
 #include "worker/stacks/python.h"

@@ -7,9 +7,10 @@
 #include "worker/support/config_parts.h"
 #include "worker/support/config_place.h"
 
-#include "base/hash.h"
+#include "base/hash64.h"
 #include "base/parse.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "base/variables.h"
 #include "protos/tuning.h"
 #include "worker/support/error.h"

@@ -9,7 +9,7 @@
 #ifndef WORKER_SUPPORT_FOREIGN_H
 #define WORKER_SUPPORT_FOREIGN_H
 
-#include "base/thread.h"
+#include "base/mutex.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -5,7 +5,7 @@
 
 #include "worker/support/spare.h"
 
-#include "base/thread.h"
+#include "base/mutex.h"
 #include "protos/limits.h"
 
 #include <errno.h>

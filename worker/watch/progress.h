@@ -12,7 +12,7 @@
 #ifndef WORKER_WATCH_PROGRESS_H
 #define WORKER_WATCH_PROGRESS_H
 
-#include "base/thread.h"
+#include "base/mutex.h"
 #include "protos/trace.h"
 #include "protos/types.h"
 #include "worker/watch/trace.h"

@@ -10,8 +10,11 @@
 #include "worker/watch/watch.h"
 
 #include "base/clock.h"
+#include "base/cond.h"
+#include "base/mutex.h"
 #include "base/text.h"
 #include "base/thread.h"
+#include "base/utf8.h"
 #include "worker/stacks/proc_task.h"
 #include "worker/stacks/stacks.h"
 #include "worker/watch/kernel_sleep.h"

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 #include <string.h>
 
-#include "base/hash.h"
+#include "base/hash64.h"
 
 static void test_published_values(void **state)
 {

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/text.h"
+#include "base/utf8.h"
 
 struct capture {
     struct log log;

@@ -10,6 +10,7 @@
 
 #include "base/parse.h"
 #include "base/text.h"
+#include "base/utf8.h"
 
 static void test_append(void **state)
 {

@@ -12,6 +12,8 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/cond.h"
+#include "base/mutex.h"
 #include "base/thread.h"
 
 struct shared {

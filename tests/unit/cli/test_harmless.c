@@ -5,7 +5,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
-#include "base/text.h"
+#include "base/utf8.h"
 #include "cli/ask/json_read.h"
 #include "coordinator/core.h"
 #include "coordinator/sentence.h"

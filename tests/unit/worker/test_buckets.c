@@ -4,7 +4,7 @@
 // one of parameter 1, which lies on devices. Then what must hold of every layout, over random ones,
 // and hostile words.
 
-#include "base/hash.h"
+#include "base/hash64.h"
 #include "worker/kernels/kernels.h"
 #include "worker/session/module/buckets.h"
 

@@ -4,6 +4,7 @@
 // from elsewhere; and the two fences on this machine, whatever it has. Small libraries of the C
 // library stand for foreign ones.
 
+#include "base/mutex.h"
 #include "base/thread.h"
 #include "worker/device/cuda.h"
 #include "worker/device/nccl.h"

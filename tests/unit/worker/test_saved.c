@@ -3,7 +3,7 @@
 // Files of lockstep_layout_save and lockstep_session_save, as they are read: damaged ones, and ones
 // that somebody wrote. In a session without coordinator, through the public functions.
 
-#include "base/hash.h"
+#include "base/hash64.h"
 #include "worker/session/session.h" // Looks at the layout in force.
 
 #include <setjmp.h>

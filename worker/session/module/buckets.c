@@ -11,7 +11,7 @@
 
 #include "worker/session/module/buckets.h"
 
-#include "base/hash.h"
+#include "base/hash64.h"
 #include "base/text.h"
 #include "worker/kernels/kernels.h"
 

@@ -6,7 +6,7 @@
 
 #include "worker/session/module/contribution.h"
 
-#include "base/hash.h"
+#include "base/hash64.h"
 #include "worker/api/collective.h"
 #include "worker/engine/tune.h"
 #include "worker/kernels/kernels.h"

@@ -8,7 +8,7 @@
 
 #include "worker/session/module/owners.h"
 
-#include "base/hash.h"
+#include "base/hash64.h"
 #include "worker/session/module/replicas.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"

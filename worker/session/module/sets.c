@@ -16,8 +16,9 @@
 
 #include "worker/session/module/sets.h"
 
-#include "base/hash.h"
+#include "base/hash64.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "worker/api/call.h"
 #include "worker/kernels/kernels.h"
 #include "worker/order/plan.h"

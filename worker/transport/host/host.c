@@ -25,7 +25,7 @@
 #include "worker/transport/host/two_level.h"
 
 #include "base/clock.h"
-#include "base/hash.h"
+#include "base/hash64.h"
 #include "base/text.h"
 #include "worker/kernels/kernels.h"
 

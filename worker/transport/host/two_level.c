@@ -34,7 +34,7 @@
 #include "worker/transport/host/pieces.h"
 #include "worker/transport/host/sequence.h"
 
-#include "base/hash.h"
+#include "base/hash64.h"
 #include "worker/kernels/kernels.h"
 
 #include <assert.h>

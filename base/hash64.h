@@ -4,8 +4,8 @@
 // names as well as for tensors of hundreds of MB. Not cryptographic: whoever chooses the bytes can
 // make two of them collide. The value depends on the bytes alone, not on how they were cut into
 // updates, and is the same on every machine (all that we support are little-endian). Any thread.
-#ifndef LOCKSTEP_BASE_HASH_H
-#define LOCKSTEP_BASE_HASH_H
+#ifndef LOCKSTEP_BASE_HASH64_H
+#define LOCKSTEP_BASE_HASH64_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -4,7 +4,7 @@
 // Four lanes take eight bytes each of every 32-byte block, so that four multiplications are in
 // flight at once: one lane alone would wait for the latency of its own. final folds the lanes into
 // one word, adds what was left of the last block, and lets every bit of it reach every other.
-#include "base/hash.h"
+#include "base/hash64.h"
 
 #include <string.h>
 
