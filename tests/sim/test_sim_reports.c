@@ -16,6 +16,7 @@ static struct opened note_opened(const struct lockstep_module *module);
 
 #include "worker/api/call.c"
 #include "worker/api/step.c"
+#include "worker/session/module/calls.c"
 #include "worker/session/module/claims.c"
 #include "worker/session/module/contribution.c"
 

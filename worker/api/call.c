@@ -6,52 +6,13 @@
 
 #include "worker/api/call.h"
 
+#include "worker/session/module/calls.h"
 #include "worker/session/module/claims.h"
 #include "worker/support/error.h"
-#include "worker/support/handle.h"
 
 #include <inttypes.h>
 
-// ---- Checks ------------------------------------------------------------------------------------
-
-int module_check(struct lockstep_module *module)
-{
-    if (!handle_is(HANDLE_MODULE, module))
-        return error_set(LOCKSTEP_E_INVALID,
-                         !module ? "the module is NULL" : "this is not a module, or it was closed");
-    return session_check(module->session);
-}
-
-int call_check(struct lockstep_call *call)
-{
-    if (!handle_is(HANDLE_CALL, call))
-        return error_set(LOCKSTEP_E_INVALID, !call ? "the call is NULL"
-                                                   : "this is not a call, or its module "
-                                                     "was closed");
-    return session_check(call->module->session);
-}
-
-// A live call that is the open one of its module.
-int call_check_open(struct lockstep_call *call)
-{
-    const int status = call_check(call);
-    if (status < 0)
-        return status;
-    if (opened_read(call->module).call != call)
-        return error_set(LOCKSTEP_E_INVALID, "module '%s': %s", call->module->name,
-                         call->ended ? "its call has ended already" : "no call is open");
-    return 0;
-}
-
 // ---- What is left over at the end of the step --------------------------------------------------
-
-// Whether the module contributes to the open step: it was called, or a module that shares a
-// parameter of it was.
-bool call_takes_part(const struct lockstep_module *module)
-{
-    const uint64_t step = module->session->step;
-    return module->called_step == step || module->touched_step == step;
-}
 
 // A module that was called has its owners take part in the step. Whether it has reported anything
 // of theirs is not asked: which modules a phase runs must not depend on what they use.
@@ -71,15 +32,15 @@ static void call_finish_module(struct lockstep_module *module)
 {
     struct contribution *contribution = &module->contributions[0];
     if (!call_takes_part(module))
-        call_leave_all(contribution);
+        claim_leave_all(contribution);
     if (module->separate_calls || atomic_load(&contribution->handed) ||
         (module->shared_count == 0 && !call_takes_part(module)))
         return;
-    (void)call_claim_rest(contribution, ++module->serial);
+    (void)claim_rest(contribution, ++module->serial);
     if (module->aborted_step == module->session->step)
-        call_withdraw(contribution);
+        claim_withdraw(contribution);
     else
-        call_hand_rest(contribution);
+        claim_hand_rest(contribution);
 }
 
 // Kept for each gradient, because buckets may be other ones when the step has settled.
@@ -218,7 +179,7 @@ static void call_shut(struct lockstep_call *call)
 {
     uint32_t complete;
     atomic_store(&call->module->open, 0);
-    complete = call_claim_rest(call->contribution, call->serial);
+    complete = claim_rest(call->contribution, call->serial);
     call->ended = true;
     const struct tracked_call tracked = call_tracked(call);
     progress_call_over(&call->module->session->tracker, &tracked, complete);
@@ -238,7 +199,7 @@ int lockstep_call_end(lockstep_call *call)
     const struct visit visit = call_enter(call, API_CALL_END);
     call_shut(call);
     if (call->last)
-        call_hand_rest(call->contribution);
+        claim_hand_rest(call->contribution);
     call_tell(call, COMMAND_CALL_END);
     return progress_leave(&visit, 0);
 }
@@ -253,7 +214,7 @@ int lockstep_call_abort(lockstep_call *call)
     call->given_up = true;
     call->module->aborted_step = call->module->session->step;
     if (call->last)
-        call_withdraw(call->contribution);
+        claim_withdraw(call->contribution);
     call_tell(call, COMMAND_CALL_END);
     return progress_leave(&visit, 0);
 }

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "worker/api/call.h"
 #include "worker/api/step.h"
+#include "worker/session/module/calls.h"
 #include "worker/session/module/device_events.h"
 #include "worker/session/module/replicas.h"
 #include "worker/session/session.h"

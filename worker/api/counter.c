@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Job-wide counters. A delta is kept here until step_end, travels in the commit wave under the hash
-// of its name, and every rank adds the same sums to its totals. So a total is as of a step, and a
-// delta counts exactly when its step did. Guarded by session.mutex; any thread.
-//
-// Ranks add up the deltas of a step in different orders. So no sum of a step may leave the range:
-// it is bounded where it comes in. All ranks add the same sums to a total in the same order, so a
-// total may stop at the end of the range, and is the same on all of them.
+// The public functions of job-wide counters; worker/session/counters.c keeps them. Any thread.
 //
 // The functions for the marks of the trainer live here too: they are as small and as passive.
 
-#include "worker/api/counter.h"
+#include "worker/session/counters.h"
 
 #include "base/hash64.h"
 #include "base/utf8.h"
@@ -18,26 +12,7 @@
 #include "worker/support/error.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
-
-static struct counter *counter_find_locked(struct lockstep_session *session, uint64_t hash,
-                                           bool create)
-{
-    mutex_assert_held(&session->mutex);
-    for (uint32_t i = 0; i < LOCKSTEP_MAX_COUNTERS; i++) {
-        struct counter *counter = &session->counters[i];
-        if (counter->hash == hash)
-            return counter;
-        if (counter->hash == 0) {
-            if (!create)
-                return NULL;
-            counter->hash = hash;
-            return counter;
-        }
-    }
-    return NULL;
-}
 
 static int counter_check(struct lockstep_session *session, const char *name)
 {
@@ -101,49 +76,6 @@ int lockstep_counter_read(lockstep_session *session, const char *name, int64_t *
     *total = !counter ? 0 : counter->total;
     mutex_unlock(&session->mutex);
     return 0;
-}
-
-static int counter_compare(const void *a, const void *b)
-{
-    const uint64_t x = ((const struct counter_delta *)a)->name;
-    const uint64_t y = ((const struct counter_delta *)b)->name;
-    return x < y ? -1 : x > y;
-}
-
-void counter_contribute(struct lockstep_session *session, struct commit_wave *wave)
-{
-    mutex_assert_held(&session->mutex);
-    wave->counter_count = 0;
-    for (uint32_t i = 0; i < LOCKSTEP_MAX_COUNTERS; i++) {
-        struct counter *counter = &session->counters[i];
-        if (counter->hash == 0 || counter->pending == 0)
-            continue;
-        wave->counters[wave->counter_count++] =
-            (struct counter_delta){.name = counter->hash, .delta = counter->pending};
-        counter->pending = 0;
-    }
-    qsort(wave->counters, wave->counter_count, sizeof(wave->counters[0]), counter_compare);
-}
-
-static int64_t counter_sum(int64_t total, int64_t delta)
-{
-    int64_t sum;
-    if (__builtin_add_overflow(total, delta, &sum))
-        return delta < 0 ? INT64_MIN : INT64_MAX;
-    return sum;
-}
-
-void counter_apply(struct lockstep_session *session, const struct commit_wave *result)
-{
-    mutex_assert_held(&session->mutex);
-    session->counter_overflow |= result->counter_overflow != 0;
-    for (uint32_t i = 0; i < result->counter_count; i++) {
-        struct counter *counter = counter_find_locked(session, result->counters[i].name, true);
-        if (!counter)
-            session->counter_overflow = true;
-        else
-            counter->total = counter_sum(counter->total, result->counters[i].delta);
-    }
 }
 
 // ---- Where the trainer is ----------------------------------------------------------------------

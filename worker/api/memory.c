@@ -9,8 +9,8 @@
 
 #include "worker/api/memory.h"
 
-#include "worker/api/call.h"
 #include "worker/kernels/kernels.h"
+#include "worker/session/module/calls.h"
 #include "worker/session/module/owners.h"
 #include "worker/session/module/replicas.h"
 #include "worker/session/module/residency.h"

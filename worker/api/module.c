@@ -8,11 +8,12 @@
 #include "worker/api/module.h"
 
 #include "base/hash64.h"
+#include "base/text.h"
 #include "base/utf8.h"
-#include "worker/api/call.h"
 #include "worker/api/memory.h"
 #include "worker/api/step_device.h"
 #include "worker/kernels/kernels.h"
+#include "worker/session/module/calls.h"
 #include "worker/session/module/contribution.h"
 #include "worker/session/module/deferral.h"
 #include "worker/session/module/overlap.h"

@@ -22,7 +22,6 @@
 
 #include "base/hash64.h"
 #include "base/text.h"
-#include "worker/api/collective.h"
 #include "worker/device/device.h"
 #include "worker/kernels/kernels.h"
 #include "worker/session/module/deferral.h"
@@ -32,6 +31,7 @@
 #include "worker/session/module/replicas.h"
 #include "worker/session/module/residency.h"
 #include "worker/session/session.h"
+#include "worker/session/work.h"
 #include "worker/support/error.h"
 
 #include <inttypes.h>
@@ -133,7 +133,7 @@ static int state_collective(struct lockstep_session *session, const char *name, 
                             uint64_t count, const struct collective *like)
 {
     struct lockstep_work *work;
-    return collective_call(session, name, data, count, like, LOCKSTEP_WAIT_FOREVER, &work);
+    return work_call(session, name, data, count, like, LOCKSTEP_WAIT_FOREVER, &work);
 }
 
 // list->vector becomes, for each tensor, whether it differs here (1) from the root's.
@@ -171,13 +171,13 @@ static int state_send_batch(struct lockstep_session *session, uint32_t root,
                                              .device = tensor->on_device ? session->device : NULL};
         if (list->vector[*next] == 0 || tensor->elements == 0)
             continue;
-        status = collective_begin(session, "lockstep/state/tensor", tensor->data, tensor->elements,
-                                  &broadcast, &works[count]);
+        status = work_begin(session, "lockstep/state/tensor", tensor->data, tensor->elements,
+                            &broadcast, &works[count]);
         if (status == 0)
             count++;
     }
     for (uint32_t i = 0; i < count; i++) {
-        const int waited = collective_wait(works[i], LOCKSTEP_WAIT_FOREVER);
+        const int waited = work_wait(works[i], LOCKSTEP_WAIT_FOREVER);
         if (status == 0)
             status = waited;
     }
@@ -342,7 +342,7 @@ static void state_begin_group(const struct lockstep_session *session, struct buf
     if (group->in_flight)
         state_follow(session, group, stream, &like);
     if (group->in_flight)
-        collective_repeat(group->work, &like);
+        work_repeat(group->work, &like);
 }
 
 void state_begin(struct lockstep_session *session, uint64_t step, void *stream)
@@ -356,8 +356,7 @@ int state_await(struct lockstep_session *session)
     int status = 0;
     for (uint32_t g = 0; g < session->group_count; g++) {
         struct buffer_group *group = &session->groups[g];
-        const int waited =
-            group->in_flight ? collective_wait(group->work, LOCKSTEP_WAIT_FOREVER) : 0;
+        const int waited = group->in_flight ? work_wait(group->work, LOCKSTEP_WAIT_FOREVER) : 0;
         group->in_flight = false;
         if (status == 0)
             status = waited;

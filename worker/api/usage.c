@@ -3,9 +3,9 @@
 // On how many ranks each parameter of a module was used in the last step. Runs on the trainer's
 // thread, over a plain collective of the session's own, so that a step carries nothing for it.
 
-#include "worker/api/call.h"
-#include "worker/api/collective.h"
+#include "worker/session/module/calls.h"
 #include "worker/session/session.h"
+#include "worker/session/work.h"
 #include "worker/support/error.h"
 
 #include <inttypes.h>
@@ -58,10 +58,10 @@ static int usage_sum(struct lockstep_module *module, uint32_t *ranks, uint32_t c
     for (uint32_t p = 0; p < count; p++)
         ranks[p] = usage_here(module, p);
     snprintf(name, sizeof(name), "lockstep/usage/%" PRIu32, module->index);
-    status = collective_begin(module->session, name, ranks, count, &sum, &work);
+    status = work_begin(module->session, name, ranks, count, &sum, &work);
     if (status < 0)
         return status;
-    return collective_wait(work, LOCKSTEP_WAIT_FOREVER);
+    return work_wait(work, LOCKSTEP_WAIT_FOREVER);
 }
 
 int lockstep_module_usage(lockstep_module *module, uint32_t *ranks, uint32_t count)

@@ -5,11 +5,11 @@
 
 #include "worker/api/watched.h"
 
-#include "worker/api/collective.h"
 #include "worker/control/grpc.h"
 #include "worker/session/await.h"
 #include "worker/session/note.h"
 #include "worker/session/session.h"
+#include "worker/session/work.h"
 #include "worker/watch/progress.h"
 #include "worker/watch/watch.h"
 
@@ -22,7 +22,7 @@ static void watched_fill(void *context, const struct down_query *query, uint64_t
     if (beat->generation.number == 0)
         return; // Nothing can be awaited before the world has formed.
     await_read(session, query, stood, &heartbeat->await);
-    collective_tell(session, heartbeat);
+    work_tell(session, heartbeat);
 }
 
 static int watched_send(void *context, const struct up_message *message)

@@ -14,7 +14,6 @@
 
 #include "base/clock.h"
 #include "base/text.h"
-#include "worker/api/collective.h"
 #include "worker/engine/events.h"
 #include "worker/engine/inspect.h"
 #include "worker/engine/landing.h"
@@ -29,6 +28,7 @@
 #include "worker/session/module/deferral.h"
 #include "worker/session/module/manifest.h"
 #include "worker/session/module/sets.h"
+#include "worker/session/work.h"
 #include "worker/support/error.h"
 #include "worker/transport/life.h"
 #include "worker/transport/reserve.h"
@@ -181,7 +181,7 @@ static struct call_id engine_call(const struct command *command)
     return (struct call_id){.module = command->module, .call = command->call};
 }
 
-void engine_command(struct lockstep_session *session, const struct command *command)
+static void engine_command(struct lockstep_session *session, const struct command *command)
 {
     const bool failed =
         session->over || atomic_load_explicit(&session->failed, memory_order_acquire);
@@ -250,7 +250,7 @@ void engine_command(struct lockstep_session *session, const struct command *comm
     session_drop(command);
 }
 
-bool engine_exchange(struct lockstep_session *session, const struct command *command)
+static bool engine_exchange(struct lockstep_session *session, const struct command *command)
 {
     return command->kind == COMMAND_PLAIN && !session->over && session->abort_text[0] == '\0' &&
            !atomic_load_explicit(&session->failed, memory_order_acquire) &&
@@ -268,7 +268,7 @@ static bool engine_take(struct lockstep_session *session, struct command *comman
     return taken;
 }
 
-int engine_patience(const struct lockstep_session *session)
+static int engine_patience(const struct lockstep_session *session)
 {
     uint64_t deadline_ms = session->verdict_deadline_ms;
     uint64_t now;
@@ -283,18 +283,18 @@ int engine_patience(const struct lockstep_session *session)
     return deadline_ms - now > INT32_MAX ? INT32_MAX : (int)(deadline_ms - now);
 }
 
-bool engine_stops(const struct lockstep_session *session)
+static bool engine_stops(const struct lockstep_session *session)
 {
     return session->stop && (session->abort_text[0] == '\0' || session->verdict_deadline_ms == 0);
 }
 
-bool engine_is_due(const struct lockstep_session *session)
+static bool engine_is_due(const struct lockstep_session *session)
 {
     return session->verdict_deadline_ms != 0 || session->halt_deadline_ms != 0 ||
            engine_device_is_due(session) || (session->over && !session->let_go);
 }
 
-bool engine_attend(struct lockstep_session *session)
+static bool engine_attend(struct lockstep_session *session)
 {
     struct command command;
     bool any = false;
@@ -313,14 +313,14 @@ bool engine_attend(struct lockstep_session *session)
 }
 
 // A step that is open may need the engine at any time; so does a world that is forming.
-bool engine_busy(const struct lockstep_session *session)
+static bool engine_busy(const struct lockstep_session *session)
 {
     return !session->formed || session->stop || session->starting || session->order->open ||
            session->plain_in_flight > 0 || session->unlanded > 0 || engine_is_due(session) ||
            !transport_idle(session->transport);
 }
 
-void engine_finish(struct lockstep_session *session)
+static void engine_finish(struct lockstep_session *session)
 {
     struct command command;
     if (session->over && !session->let_go)
@@ -333,6 +333,17 @@ void engine_finish(struct lockstep_session *session)
     while (engine_take(session, &command))
         session_drop(&command);
 }
+
+static const struct drive_work engine_work = {
+    .command = engine_command,
+    .exchange = engine_exchange,
+    .attend = engine_attend,
+    .busy = engine_busy,
+    .is_due = engine_is_due,
+    .patience = engine_patience,
+    .stops = engine_stops,
+    .finish = engine_finish,
+};
 
 int engine_start(struct lockstep_session *session)
 {
@@ -361,7 +372,7 @@ int engine_start(struct lockstep_session *session)
     if (status < 0)
         return error_set(status == -2 ? LOCKSTEP_E_SYSTEM : LOCKSTEP_E_CONFIG, "%s", error);
     text_copy(session->address, sizeof(session->address), transport_address(session->transport));
-    status = drive_start(session);
+    status = drive_start(session, &engine_work);
     if (status == 0)
         return 0;
     transport_close(session->transport);

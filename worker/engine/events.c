@@ -6,8 +6,6 @@
 #include "worker/engine/events.h"
 
 #include "base/text.h"
-#include "worker/api/collective.h"
-#include "worker/api/counter.h"
 #include "worker/device/device.h"
 #include "worker/engine/decisions.h"
 #include "worker/engine/landing.h"
@@ -19,7 +17,9 @@
 #include "worker/engine/tune.h"
 #include "worker/kernels/kernels.h"
 #include "worker/order/header.h"
+#include "worker/session/counters.h"
 #include "worker/session/module/contribution.h"
+#include "worker/session/work.h"
 #include "worker/transport/doors.h"
 
 #include <inttypes.h>

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the links of a generation are like, and which algorithm follows from it: what this rank says
-// to the coordinator when its links stand, what it takes over when all have said so, and what it
-// chooses by that. tuning.h has the rule. Driver, but for tune_algorithm.
+// to the coordinator when its links stand, what it takes over when all have said so, and X
 
 #include "worker/engine/tune.h"
 
-#include "worker/api/collective.h"
 #include "worker/kernels/kernels.h"
 #include "worker/session/session.h"
+#include "worker/session/world.h"
 #include "worker/support/error.h"
 #include "worker/transport/measure.h"
 
@@ -26,14 +25,9 @@ void tune_links(const struct lockstep_session *session, struct up_links *links)
                                .wish = session->config.algorithm};
 }
 
-static struct tuning_world tune_world(const struct lockstep_session *session)
-{
-    return (struct tuning_world){.world_size = session->world_size, .hosts = session->hosts};
-}
-
 bool tune_possible(const struct lockstep_session *session, const struct tuning *tuning)
 {
-    const struct tuning_world world = tune_world(session);
+    const struct tuning_world world = world_of_tuning(session);
     struct transport_links links;
     transport_links(session->transport, &links);
     return (!tuning->shares || links.shares) && !tuning_refusal(tuning, &world);
@@ -41,7 +35,7 @@ bool tune_possible(const struct lockstep_session *session, const struct tuning *
 
 bool tune_runs(const struct lockstep_session *session, uint32_t algorithm)
 {
-    const struct tuning_world world = tune_world(session);
+    const struct tuning_world world = world_of_tuning(session);
     if (algorithm == ALGORITHM_SHARED)
         return world.world_size == 1 || tuning_one_host(&session->tuning, &world);
     if (algorithm == ALGORITHM_TWO_LEVEL)
@@ -74,13 +68,5 @@ void tune_started(struct lockstep_session *session)
         return;
     session->tuning.doubling_bytes = session->loaded_doubling_bytes;
     session->tuning.halving_bytes = session->loaded_halving_bytes;
-    collective_forget_form(session);
-}
-
-enum plan_algorithm tune_algorithm(const struct lockstep_session *session,
-                                   const struct collective *collective)
-{
-    const struct tuning_world world = tune_world(session);
-    return tuning_choose(&session->tuning, &world, collective->kind == COLLECTIVE_BROADCAST,
-                         collective->elements * dtype_size(collective->dtype));
+    work_forget_form(session);
 }

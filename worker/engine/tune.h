@@ -22,8 +22,5 @@ bool tune_runs(const struct lockstep_session *session, uint32_t algorithm);
 void tune_agreed(struct lockstep_session *session, const struct tuning *tuning);
 // The manifests are equal, and with them what was loaded.
 void tune_started(struct lockstep_session *session);
-// How a collective of such a kind, dtype and elements travels: the same on all ranks. Any thread.
-enum plan_algorithm tune_algorithm(const struct lockstep_session *session,
-                                   const struct collective *collective);
 
 #endif

@@ -41,8 +41,6 @@
 
 #include "worker/session/drive.h"
 
-#include "worker/api/collective.h"
-#include "worker/engine/engine.h"
 #include "worker/transport/rest.h"
 #include "worker/transport/wait.h"
 
@@ -208,7 +206,7 @@ static void driver_end_locked(struct driver *driver)
     driver->drives = false;
     if (drive_pass_locked(session))
         return;
-    if (ring_buffer_count(&session->inbox) > 0 || engine_busy(session))
+    if (ring_buffer_count(&session->inbox) > 0 || session->drive.work->busy(session))
         rings = drive_call_engine_locked(&session->drive);
     drive_release_locked(session);
     if (!rings)
@@ -230,11 +228,11 @@ static void driver_command_locked(struct driver *driver, const struct command *c
     if (!driver->drives)
         session_post(session, *command);
     else if (has_commands)
-        (void)engine_attend(session);
+        (void)session->drive.work->attend(session);
     else
-        exchanged = engine_exchange(session, command);
+        exchanged = session->drive.work->exchange(session, command);
     if (driver->drives && !exchanged)
-        engine_command(session, command);
+        session->drive.work->command(session, command);
     mutex_lock(&session->mutex);
     if (exchanged)
         work_exchanged_locked(command->pointer);
@@ -244,7 +242,7 @@ static void driver_command_locked(struct driver *driver, const struct command *c
 static int driver_patience(const struct driver *driver, bool *in_time)
 {
     const uint64_t deadline_ms = driver->wish->deadline_ms;
-    const int patience = engine_patience(driver->session);
+    const int patience = driver->session->drive.work->patience(driver->session);
     uint64_t now_ms;
     if (deadline_ms == COND_NO_DEADLINE)
         return patience;
@@ -265,9 +263,10 @@ static bool driver_round_locked(struct driver *driver)
     bool in_time = true;
     mutex_unlock(&session->mutex);
     // What was carried out may be what is waited for: then nobody would end a sleep.
-    if (!(has_commands || engine_is_due(session)) || !engine_attend(session))
+    if (!(has_commands || session->drive.work->is_due(session)) ||
+        !session->drive.work->attend(session))
         transport_progress(session->transport, driver_patience(driver, &in_time));
-    if (engine_stops(session))
+    if (session->drive.work->stops(session))
         in_time = false;
     mutex_lock(&session->mutex);
     return in_time;
@@ -394,24 +393,25 @@ static void drive_run(void *argument)
     kernels_environment();
     drive_set_nice(session);
     drive_engine_take(session, 0);
-    while (!engine_stops(session)) {
-        (void)engine_attend(session);
-        if (engine_stops(session) || drive_engine_passes(session))
+    while (!session->drive.work->stops(session)) {
+        (void)session->drive.work->attend(session);
+        if (session->drive.work->stops(session) || drive_engine_passes(session))
             continue;
-        if (engine_busy(session)) {
-            transport_progress(session->transport, engine_patience(session));
+        if (session->drive.work->busy(session)) {
+            transport_progress(session->transport, session->drive.work->patience(session));
             continue;
         }
         transport_progress(session->transport, 0);
-        if (!engine_busy(session))
+        if (!session->drive.work->busy(session))
             drive_engine_dozes(session);
     }
-    engine_finish(session);
+    session->drive.work->finish(session);
 }
 
-int drive_start(struct lockstep_session *session)
+int drive_start(struct lockstep_session *session, const struct drive_work *work)
 {
     const struct config *config = &session->config;
+    session->drive.work = work;
     if (thread_start(&session->engine, "lockstep-engine", drive_run, session) != 0)
         return error_set(LOCKSTEP_E_SYSTEM, "cannot start a thread");
     session->engine_runs = true;
@@ -419,7 +419,8 @@ int drive_start(struct lockstep_session *session)
         pthread_setaffinity_np(session->engine.id, sizeof(config->engine_cpus),
                                &config->engine_cpus) == 0)
         return 0;
-    engine_stop(session, false);
+    session_post(session, (struct command){.kind = COMMAND_STOP, .value = 0});
+    drive_join(session);
     return error_set(LOCKSTEP_E_CONFIG, "the engine's thread may run on none of the processors in "
                                         "LOCKSTEP_ENGINE_CPUS (config.engine_cpus)");
 }

@@ -37,8 +37,30 @@ enum drive_alarm {
     ALARM_ENGINE,
 };
 
+// The work of a driver, which worker/engine/engine.c hands to drive_start. Driver only.
+struct drive_work {
+    void (*command)(struct lockstep_session *session, const struct command *command);
+    // Carries out a command whose caller waits for it if that is possible at once and without
+    // leaving anything in flight. False: it is for `command`, before anything else.
+    bool (*exchange)(struct lockstep_session *session, const struct command *command);
+    // Carries out what is in the inbox, and what its time or a failure brings with it. True if
+    // anything was done that a thread may wait for.
+    bool (*attend)(struct lockstep_session *session);
+    // True while something is in flight, so that a thread has to drive.
+    bool (*busy)(const struct lockstep_session *session);
+    // True if `attend` has something to do with an empty inbox.
+    bool (*is_due)(const struct lockstep_session *session);
+    // Milliseconds until `attend` has something to do with an empty inbox; -1: for ever.
+    int (*patience)(const struct lockstep_session *session);
+    // True if the session is being closed. A close right after an abort waits for the answer to it.
+    bool (*stops)(const struct lockstep_session *session);
+    // The last that is driven: user memory is not touched any more.
+    void (*finish)(struct lockstep_session *session);
+};
+
 struct drive {
     // set at open, then constant
+    const struct drive_work *work;
     int bell; // Wakes the engine thread where it rests; -1: none.
 
     // guarded by the session's mutex
@@ -78,7 +100,7 @@ enum drive_alarm drive_alarm_locked(struct lockstep_session *session);
 void drive_sound(struct lockstep_session *session, enum drive_alarm alarm);
 
 // 0, or a status with its text.
-int drive_start(struct lockstep_session *session);
+int drive_start(struct lockstep_session *session, const struct drive_work *work);
 // Ends the engine thread; it carries out what is in the inbox first.
 void drive_join(struct lockstep_session *session);
 

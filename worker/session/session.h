@@ -23,10 +23,14 @@
 #include "worker/memory/region.h"
 #include "worker/order/order.h"
 #include "worker/session/await.h"
+#include "worker/session/command.h"
+#include "worker/session/counters.h"
 #include "worker/session/drive.h"
+#include "worker/session/gate.h"
 #include "worker/session/losses.h"
 #include "worker/session/module/buckets.h"
 #include "worker/session/module/stash.h"
+#include "worker/session/work.h"
 #include "worker/support/callers.h"
 #include "worker/support/config.h"
 #include "worker/transport/transport.h"
@@ -278,62 +282,8 @@ struct call_waiter {
     enum order_release answer;
 };
 
-// ---- Plain collectives -------------------------------------------------------------------------
-
-enum work_state {
-    WORK_FREE = 0,
-    WORK_IN_FLIGHT,
-    WORK_DONE,
-};
-
-struct lockstep_work {
-    struct lockstep_session *session;
-    uint32_t uses; // trainer; of work that repeats, see collective_repeat.
-    // driver only while in flight
-    struct collective collective;
-    struct collective confirmation; // Of a broadcast: that all ranks began the same one.
-    bool confirmed; // It has one.
-    uint32_t missing; // Of the two: not done yet.
-    struct extent extent;
-    struct extent barrier_extent;
-    int32_t barrier; // The element of a barrier, or of a confirmation.
-    // guarded by session.mutex
-    enum work_state state;
-    struct lockstep_work *next_free;
-    uint32_t lent; // 1 + its number among session->lent; 0: it has no memory of others.
-    // set when it is begun, then constant
-    uint64_t begun_ms; // Of the trainer's work; by clock_coarse_ms.
-    char name[LOCKSTEP_NAME_BYTES];
-};
-
-// The memory that plain collectives have borrowed, until they were waited for.
-struct lent_range {
-    uintptr_t begin;
-    uintptr_t end;
-};
-
-// How often a name was used, so that the k-th use meets the k-th use.
-struct name_use {
-    uint64_t hash; // 0: free.
-    uint32_t uses;
-};
-#define SESSION_MAX_NAMES 4096
-
-// What the trainer called last: called again, it needs not be checked, nor found out about.
-struct plain_form {
-    char name[LOCKSTEP_NAME_BYTES]; // "": nothing.
-    size_t name_bytes; // With its NUL.
-    enum collective_kind kind;
-    enum dtype dtype;
-    enum reduce_op op;
-    uint32_t root;
-    uint64_t elements;
-    enum plan_algorithm algorithm;
-    uint64_t signature;
-    struct name_use *use;
-};
-// Work of the trainer, then of the groups of buffers.
-#define SESSION_MAX_WORK (LOCKSTEP_MAX_PLAIN + LOCKSTEP_MAX_BUFFER_GROUPS)
+// ---- Buffers
+// -------------------------------------------------------------------------------------
 
 // Buffers of one policy and dtype, which are made equal by one collective.
 struct buffer_group {
@@ -358,37 +308,6 @@ struct memory_block {
     size_t bytes;
 };
 
-// ---- From the other threads to the engine ------------------------------------------------------
-
-enum command_kind {
-    COMMAND_STEP_OPEN, // value: step
-    COMMAND_STEP_BEGIN, // value: phase hash
-    COMMAND_READY, // module, call, bucket
-    COMMAND_CALL_BEGIN, // module, call. This one and the next with config.wait_while_open only.
-    COMMAND_CALL_END, // module, call
-    COMMAND_WAIT_BEGIN, // module, call. Each is answered once, see struct call_waiter.
-    COMMAND_WAIT_ASK, // module, call
-    COMMAND_WAIT_END, // module, call: its time is over
-    COMMAND_STEP_END, // value: 1 by a stream
-    COMMAND_PLAIN, // pointer: struct lockstep_work
-    COMMAND_START, // lockstep_start: send the manifest's hash
-    COMMAND_RESERVE, // lockstep_start, where ranks have devices: make room for what was agreed
-    // From here on not of the trainer's work: also heard after an abort.
-    COMMAND_MESSAGE, // pointer: struct down_message, given
-    COMMAND_CONTROL_ENDED, // pointer: text, given
-    COMMAND_ABORT, // pointer: text, given; value: the status without its sign
-    COMMAND_INSPECT, // The watch asks what only the driver knows.
-    COMMAND_STOP, // value: 1 leave in good order, 0 at once
-};
-
-struct command {
-    enum command_kind kind;
-    uint32_t module;
-    uint32_t call; // The index of its contribution.
-    uint32_t bucket;
-    uint64_t value;
-    void *pointer;
-};
 #define SESSION_INBOX 8192
 
 // What a step header says for people: the phase's name with its NUL, and one bit for every
@@ -402,14 +321,6 @@ struct step_note {
 // A phase in which parameters are declared unused.
 struct declared_phase {
     char name[LOCKSTEP_NAME_BYTES];
-};
-
-// ---- Counters ----------------------------------------------------------------------------------
-
-struct counter {
-    uint64_t hash; // 0: free.
-    int64_t total; // As of the last settled step.
-    int64_t pending; // Added here since step_end.
 };
 
 // Times of the step under way, in clock_now_us; 0: not yet.
@@ -609,38 +520,6 @@ struct lockstep_session {
     _Atomic(uint64_t) runs;
     _Atomic(uint64_t) weight_total;
 };
-
-// ---- session.c ---------------------------------------------------------------------------------
-
-// First line of every public function: 0 when the handle is a live session of this process that has
-// not failed; else the status, with the error text set. Any thread.
-int session_check(struct lockstep_session *session);
-// The same, but a failed session passes.
-int session_check_handle(struct lockstep_session *session);
-// 0, or a failure: the thread is in the trainer's log sink. Any thread.
-int session_check_sink(void);
-// 0, or a failure: the thread holds a mutex of the session, so a signal has interrupted it there.
-int session_check_interrupted(const struct lockstep_session *session);
-// Puts a command into the inbox and wakes the driver. Any thread. A full inbox fails the session.
-void session_post(struct lockstep_session *session, struct command command);
-// Frees what a command was given, if anything: it was carried out, or never will be.
-void session_drop(const struct command *command);
-// This rank gives up: the other ranks are told why, and every call that waits or comes later
-// returns this status and text. Any thread. 0, or LOCKSTEP_E_SYSTEM.
-int session_abort(struct lockstep_session *session, int status, const char *reason);
-// Records the first failure and wakes all waiters. Any thread. The driver must have let go of user
-// memory before. Later failures change nothing.
-void session_fail(struct lockstep_session *session, int status, const char *text);
-// 0, or the failure with its text set for this thread. Caller holds the mutex.
-int session_failure_locked(struct lockstep_session *session);
-
-// What later error texts end with: "; the coordinator is gone ...", or "" while it is there. Any
-// thread.
-const char *session_alone_text(const struct lockstep_session *session);
-// What the text of a wait whose time is over ends with: which coordinator is gone since when, or ""
-// while it is there. Any thread.
-#define SESSION_LATE_BYTES (LOCKSTEP_ADDRESS_BYTES + 128)
-void session_late_text(const struct lockstep_session *session, char text[SESSION_LATE_BYTES]);
 
 // ---- worker/session/module/places.c ------------------------------------------------------------
 

@@ -30,8 +30,7 @@
 #include "worker/session/module/claims.h"
 
 #include "base/clock.h"
-#include "base/text.h"
-#include "worker/api/call.h"
+#include "worker/session/module/calls.h"
 #include "worker/session/module/device_events.h"
 #include "worker/session/module/places.h"
 #include "worker/session/module/replicas.h"
@@ -42,12 +41,6 @@
 #include <inttypes.h>
 
 // ---- Checks ------------------------------------------------------------------------------------
-
-bool call_has_gradient(const struct lockstep_module *module, uint32_t parameter)
-{
-    const struct home *home = &module->homes[parameter];
-    return home->module->shapes[home->parameter].trainable;
-}
 
 static int call_check_parameter(const struct lockstep_module *module, uint32_t parameter)
 {
@@ -76,6 +69,7 @@ static bool call_belongs(const struct lockstep_module *module, const struct lock
     }
     return false;
 }
+
 // ---- Claiming ----------------------------------------------------------------------------------
 
 static struct report *call_report_of(struct contribution *contribution, uint32_t replica,
@@ -133,39 +127,6 @@ static uint32_t call_claimed(const struct report *report, uint64_t serial, uint3
     return (claim & CLAIM_DECLARED) == CLAIM_DECLARED ? 1 : ready_count - report->rest;
 }
 
-// The call's number and the step's are read as any thread may read them.
-static int call_ready_error(const struct opened *open, uint32_t parameter, uint32_t before)
-{
-    const struct lockstep_module *module = open->call->module;
-    const struct tensor *tensor = &module->parameters[parameter];
-    const uint32_t call = open->call->number + 1;
-    const uint64_t step =
-        atomic_load_explicit(&module->session->progress->step, memory_order_relaxed);
-    if (before < CLAIM_ENDED && tensor->ready_count > 1)
-        return error_set(LOCKSTEP_E_INVALID,
-                         "module '%s': parameter '%s' is ready %" PRIu32 " times in call %" PRIu32
-                         " of step %" PRIu64 "; its ready_count is %" PRIu32,
-                         module->name, tensor->name, before + 1, call, step, tensor->ready_count);
-    return error_set(LOCKSTEP_E_INVALID,
-                     "module '%s': parameter '%s' is ready %s in call %" PRIu32 " of step %" PRIu64,
-                     module->name, tensor->name,
-                     before == CLAIM_DECLARED ? "after it was declared unused"
-                     : before == CLAIM_ENDED  ? "after its end"
-                                              : "twice",
-                     call, step);
-}
-
-static int call_unused_error(const struct lockstep_module *module, uint32_t parameter,
-                             uint32_t before)
-{
-    return error_set(LOCKSTEP_E_INVALID,
-                     "module '%s': parameter '%s' is declared unused %s in call %" PRIu32
-                     " of step %" PRIu64,
-                     module->name, module->parameters[parameter].name,
-                     before == CLAIM_DECLARED ? "twice" : "after it was ready", module->calls_made,
-                     module->session->step);
-}
-
 // ---- Handing over ------------------------------------------------------------------------------
 
 // Where the gradient of a call's parameter travels: there, or with the owner.
@@ -196,7 +157,7 @@ static void call_leave_places(struct contribution *contribution, uint32_t parame
     }
 }
 
-void call_leave_all(struct contribution *contribution)
+void claim_leave_all(struct contribution *contribution)
 {
     for (uint32_t p = 0; p < contribution->module->parameter_count; p++) {
         if (atomic_load_explicit(&contribution->gradients[p].report.watched, memory_order_relaxed))
@@ -277,7 +238,7 @@ static void call_await_report(const struct report *report, uint64_t serial, uint
         thread_moment(&tries);
 }
 
-uint32_t call_claim_rest(struct contribution *contribution, uint64_t serial)
+uint32_t claim_rest(struct contribution *contribution, uint64_t serial)
 {
     const struct lockstep_module *module = contribution->module;
     uint32_t complete = 0;
@@ -310,7 +271,7 @@ static void call_settle_rest(struct contribution *contribution)
     }
 }
 
-void call_hand_rest(struct contribution *contribution)
+void claim_hand_rest(struct contribution *contribution)
 {
     call_settle_rest(contribution);
     call_say_handed(contribution);
@@ -329,7 +290,7 @@ static void call_withdraw_bucket(struct contribution *contribution, uint32_t par
         home->gradients[number].excused = true;
 }
 
-void call_withdraw(struct contribution *contribution)
+void claim_withdraw(struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
     for (uint32_t p = 0; p < module->parameter_count; p++) {
@@ -600,26 +561,4 @@ int lockstep_call_unused(lockstep_call *call, const uint32_t *parameters, uint32
     for (uint32_t i = 0; status == 0 && i < count; i++)
         status = call_declare_unused(call, parameters[i]);
     return status;
-}
-
-// Whether nothing more is to be reported of the parameter's first replica in this call.
-static bool call_is_complete(const struct opened *open, uint32_t parameter)
-{
-    const uint64_t claim = atomic_load_explicit(
-        &open->call->contribution->gradients[parameter].report.claim, memory_order_relaxed);
-    return claim >> CLAIM_BITS == open->serial &&
-           (claim & CLAIM_DECLARED) >= open->call->module->parameters[parameter].ready_count;
-}
-
-void call_missing(struct lockstep_module *module, struct answer_place *place)
-{
-    const struct opened open = opened_read(module);
-    for (uint32_t p = 0; open.call && p < module->parameter_count; p++) {
-        if (!call_has_gradient(module, p) || call_is_complete(&open, p))
-            continue;
-        if (place->missing_count < LOCKSTEP_MISSING_NAMED)
-            text_copy(place->missing[place->missing_count++], sizeof(place->missing[0]),
-                      module->parameters[p].name);
-        place->missing_total++;
-    }
 }

@@ -7,14 +7,14 @@
 #include "worker/session/module/contribution.h"
 
 #include "base/hash64.h"
-#include "worker/api/collective.h"
-#include "worker/engine/tune.h"
 #include "worker/kernels/kernels.h"
 #include "worker/memory/units.h"
 #include "worker/session/module/deferral.h"
 #include "worker/session/module/device_events.h"
 #include "worker/session/module/replicas.h"
 #include "worker/session/session.h"
+#include "worker/session/work.h"
+#include "worker/session/world.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -417,8 +417,8 @@ struct collective *contribution_collective(struct contribution *contribution, ui
     contribution_wire(module, collective);
     contribution_on_devices(contribution, &launch, bucket, collective);
     collective->algorithm = algorithm == ALGORITHM_BY_SIZE
-                                ? tune_algorithm(module->session, collective)
+                                ? world_algorithm(module->session, collective)
                                 : (enum plan_algorithm)algorithm;
-    collective->signature = collective_signature(collective) ^ hash64(identity, sizeof(identity));
+    collective->signature = work_signature(collective) ^ hash64(identity, sizeof(identity));
     return collective;
 }

@@ -8,8 +8,8 @@
 
 #include "worker/session/module/residency.h"
 
-#include "worker/api/collective.h"
 #include "worker/session/module/sets.h"
+#include "worker/session/work.h"
 
 #include "base/text.h"
 #include "worker/device/device.h"
@@ -210,8 +210,8 @@ static int residency_exchange(struct lockstep_session *session, uint8_t *places)
     const struct collective gather = {
         .kind = COLLECTIVE_ALLREDUCE, .dtype = DTYPE_UINT8, .op = REDUCE_OR};
     struct lockstep_work *work;
-    return collective_call(session, "lockstep/state/places", places, session->tensor_count, &gather,
-                           LOCKSTEP_WAIT_FOREVER, &work);
+    return work_call(session, "lockstep/state/places", places, session->tensor_count, &gather,
+                     LOCKSTEP_WAIT_FOREVER, &work);
 }
 
 // A tensor by its place in the session, and what it is.

@@ -19,9 +19,9 @@
 #include "base/hash64.h"
 #include "base/text.h"
 #include "base/utf8.h"
-#include "worker/api/call.h"
 #include "worker/kernels/kernels.h"
 #include "worker/order/plan.h"
+#include "worker/session/module/calls.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"
 

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The life of a session: open, world, close, abort; and what every public function begins with.
-// Runs on trainer threads, but for the two callbacks of the control thread, which only hand on what
-// they get: to the engine's inbox, or to the watch.
-
-#include "worker/session/session.h"
+// The life of a session: open, world, close, abort. Here its parts are put together and taken apart
+// again. Runs on trainer threads, but for the two callbacks of the control thread, which only hand
+// on what they get: to the engine's inbox, or to the watch.
 
 #include "worker/api/memory.h"
 #include "worker/api/module.h"
@@ -17,6 +15,7 @@
 #include "worker/session/exit.h"
 #include "worker/session/fork.h"
 #include "worker/session/note.h"
+#include "worker/session/session.h"
 #include "worker/transport/life.h"
 
 #include "base/clock.h"
@@ -43,152 +42,14 @@
 
 // The coordinator refuses with the reason when the world does not form; this much later we stop
 // waiting for its answer.
-#define SESSION_ANSWER_SLACK_MS 2000
-#define SESSION_LINGER_MS 1000
-#define SESSION_HANDLES (1 + LOCKSTEP_MAX_PLAIN) // Its own, and those of its work.
-#define SESSION_LAND_MS 2000 // For what is enqueued on the device.
-#define SESSION_ABORT_MS 1000 // For a driver that has not heard of an abort.
-
-// ---- What every function begins with -----------------------------------------------------------
-
-// True while this thread runs the trainer's log sink.
-static _Thread_local bool session_in_sink;
-
-int session_check_sink(void)
-{
-    return !session_in_sink
-               ? 0
-               : error_set(LOCKSTEP_E_INVALID,
-                           "the log sink (config.log) called the library, which it must not do: "
-                           "keep the line there, and call the library after the sink has returned");
-}
-
-int session_check_interrupted(const struct lockstep_session *session)
-{
-    if (!mutex_held(&session->mutex) && !mutex_held(&session->note_mutex) &&
-        !mutex_held(&session->places_mutex))
-        return 0;
-    error_of(NULL);
-    return error_set(LOCKSTEP_E_INVALID,
-                     "a signal handler called the library while its thread was inside a function "
-                     "of the same session: set a flag in the handler, and call the library after "
-                     "it has returned");
-}
-
-int session_check_handle(struct lockstep_session *session)
-{
-    int status = session_check_sink();
-    if (status < 0)
-        return status;
-    error_of(NULL);
-    if (fork_in_child())
-        return error_set(LOCKSTEP_E_FORKED,
-                         "this process was forked from the one that opened the session");
-    if (!session)
-        return error_set(LOCKSTEP_E_INVALID, "the session is NULL");
-    if (!handle_is(HANDLE_SESSION, session))
-        return error_set(LOCKSTEP_E_INVALID, "this is not a session, or it was closed");
-    status = session_check_interrupted(session);
-    if (status < 0)
-        return status;
-    error_of(session);
-    threads_note(&session->callers);
-    return 0;
-}
-
-const char *session_alone_text(const struct lockstep_session *session)
-{
-    return atomic_load_explicit(&session->alone, memory_order_relaxed)
-               ? "; the connection to the coordinator is lost, and with it the diagnosis of stalls"
-               : "";
-}
-
-void session_late_text(const struct lockstep_session *session, char text[SESSION_LATE_BYTES])
-{
-    text[0] = '\0';
-    if (atomic_load_explicit(&session->alone, memory_order_acquire))
-        snprintf(text, SESSION_LATE_BYTES,
-                 "; the coordinator at %s is gone since %" PRIu64
-                 " s, so nothing can say which rank is late",
-                 session->config.coordinator,
-                 (clock_now_ms() - atomic_load_explicit(&session->alone_ms, memory_order_relaxed)) /
-                     1000);
-}
-
-int session_failure_locked(struct lockstep_session *session)
-{
-    mutex_assert_held(&session->mutex);
-    if (session->failure == 0)
-        return 0;
-    return error_set(session->failure, "%s", session->failure_text);
-}
-
-// A call that comes after an abort fails, but not before the driver has let go of user memory: the
-// caller may free it when it sees the failure.
-static int session_await_abort_locked(struct lockstep_session *session)
-{
-    static const bool never = false;
-    const struct wish wish = {.flag = &never, .deadline_ms = clock_now_ms() + SESSION_ABORT_MS};
-    drive_until_locked(session, NULL, &wish);
-    return session->failure != 0 ? session_failure_locked(session)
-                                 : error_set(LOCKSTEP_E_CLOSED, "this session was aborted");
-}
-
-int session_check(struct lockstep_session *session)
-{
-    int status = session_check_handle(session);
-    if (status < 0 || (!atomic_load_explicit(&session->failed, memory_order_acquire) &&
-                       !atomic_load_explicit(&session->aborting, memory_order_relaxed)))
-        return status;
-    mutex_lock(&session->mutex);
-    status = session_failure_locked(session);
-    if (status == 0)
-        status = session_await_abort_locked(session);
-    mutex_unlock(&session->mutex);
-    return status;
-}
-
-void session_fail(struct lockstep_session *session, int status, const char *text)
-{
-    enum drive_alarm alarm;
-    mutex_lock(&session->mutex);
-    if (session->failure == 0) {
-        session->failure = status;
-        text_copy(session->failure_text, sizeof(session->failure_text), text);
-        atomic_store_explicit(&session->failed, true, memory_order_release);
-    }
-    drive_changed_locked(session);
-    alarm = drive_alarm_locked(session);
-    mutex_unlock(&session->mutex);
-    drive_sound(session, alarm);
-}
-
-void session_drop(const struct command *command)
-{
-    if (command->kind == COMMAND_MESSAGE || command->kind == COMMAND_CONTROL_ENDED ||
-        command->kind == COMMAND_ABORT)
-        free(command->pointer);
-}
-
-void session_post(struct lockstep_session *session, struct command command)
-{
-    enum drive_alarm alarm = ALARM_NOBODY;
-    bool posted;
-    mutex_lock(&session->mutex);
-    posted = ring_buffer_push(&session->inbox, &command);
-    if (posted)
-        alarm = drive_alarm_locked(session);
-    mutex_unlock(&session->mutex);
-    drive_sound(session, alarm);
-    if (posted)
-        return;
-    session_drop(&command);
-    session_fail(session, LOCKSTEP_E_SYSTEM, "the engine's inbox is full");
-}
+#define OPEN_ANSWER_SLACK_MS 2000
+#define OPEN_LINGER_MS 1000
+#define OPEN_HANDLES (1 + LOCKSTEP_MAX_PLAIN) // Its own, and those of its work.
+#define OPEN_LAND_MS 2000 // For what is enqueued on the device.
 
 // ---- The control thread's callbacks ------------------------------------------------------------
 
-static void session_received(void *context, const struct down_message *message)
+static void open_received(void *context, const struct down_message *message)
 {
     struct lockstep_session *session = context;
     struct down_message *copy;
@@ -209,7 +70,7 @@ static void session_received(void *context, const struct down_message *message)
     session_post(session, (struct command){.kind = COMMAND_MESSAGE, .pointer = copy});
 }
 
-static void session_ended(void *context, const char *text)
+static void open_ended(void *context, const char *text)
 {
     struct lockstep_session *session = context;
     char *copy = strdup(text);
@@ -221,16 +82,7 @@ static void session_ended(void *context, const char *text)
 
 // ---- Opening -----------------------------------------------------------------------------------
 
-static void session_log(void *context, enum log_level level, const char *line, size_t size)
-{
-    const struct config *config = context;
-    (void)size;
-    session_in_sink = true;
-    config->log(config->log_context, (lockstep_log_level)level, line);
-    session_in_sink = false;
-}
-
-static void session_free(struct lockstep_session *session)
+static void open_free(struct lockstep_session *session)
 {
     for (uint32_t i = 0; i < session->module_count; i++) {
         module_remove_handles(session->modules[i]);
@@ -262,7 +114,7 @@ static void session_free(struct lockstep_session *session)
 }
 
 // The handle of the session itself is taken here, too, so that nothing can fail once it has joined.
-static bool session_add_handles(struct lockstep_session *session)
+static bool open_add_handles(struct lockstep_session *session)
 {
     bool added = handle_add(HANDLE_SESSION, session) == 0;
     for (uint32_t i = SESSION_MAX_WORK; added && i-- > 0;) {
@@ -277,7 +129,7 @@ static bool session_add_handles(struct lockstep_session *session)
     return added;
 }
 
-static int session_allocate(const struct config *config, struct lockstep_session **allocated)
+static int open_allocate(const struct config *config, struct lockstep_session **allocated)
 {
     struct lockstep_session *session = calloc(1, sizeof(*session));
     bool whole;
@@ -296,21 +148,21 @@ static int session_allocate(const struct config *config, struct lockstep_session
     session->names = calloc(SESSION_MAX_NAMES, sizeof(*session->names));
     whole = whole && ring_buffer_init(&session->inbox, SESSION_INBOX, sizeof(struct command)) &&
             session->order && session->work && session->names;
-    if (!whole || !session_add_handles(session)) {
-        session_free(session);
+    if (!whole || !open_add_handles(session)) {
+        open_free(session);
         return whole ? error_set(LOCKSTEP_E_SYSTEM,
                                  "this process has %d handles of sessions, modules, calls and work "
                                  "at most, and a session needs %d: close modules or sessions first",
-                                 LOCKSTEP_MAX_HANDLES, SESSION_HANDLES)
+                                 LOCKSTEP_MAX_HANDLES, OPEN_HANDLES)
                      : error_set(LOCKSTEP_E_SYSTEM, "no memory for a session");
     }
-    log_init(&session->log, (enum log_level)config->log_level, !config->log ? NULL : session_log,
-             &session->config);
+    log_init(&session->log, (enum log_level)config->log_level,
+             !config->log ? NULL : session_log_sink, &session->config);
     *allocated = session;
     return 0;
 }
 
-static int session_address(struct config *config)
+static int open_address(struct config *config)
 {
     char error[LOCKSTEP_TEXT_BYTES];
     char wanted[LOCKSTEP_ADDRESS_BYTES];
@@ -337,7 +189,7 @@ static int session_address(struct config *config)
     return 0;
 }
 
-static void session_name_device(const struct lockstep_session *session, struct up_hello *hello)
+static void open_name_device(const struct lockstep_session *session, struct up_hello *hello)
 {
     const struct device_facts *facts = !session->device ? NULL : device_facts(session->device);
     static_assert(sizeof(facts->uuid) == sizeof(hello->gpu.uuid), "both are the driver's");
@@ -356,7 +208,7 @@ static void session_name_device(const struct lockstep_session *session, struct u
                device_facts(session->devices[i])->uuid, sizeof(struct uuid));
 }
 
-static void session_hello(const struct lockstep_session *session, struct up_message *message)
+static void open_hello(const struct lockstep_session *session, struct up_message *message)
 {
     const struct config *config = &session->config;
     struct up_hello *hello = &message->u.hello;
@@ -376,13 +228,13 @@ static void session_hello(const struct lockstep_session *session, struct up_mess
     hello->rank_hint = config->rank_hint;
     hello->open_timeout_ms = config->open_timeout_ms;
     hello->on_failure = FAILURE_ERROR;
-    session_name_device(session, hello);
+    open_name_device(session, hello);
     hello->started = watch_proc_started(WATCH_PROC_DIRECTORY, "self");
     hello->cores = config->cores;
 }
 
 // A key that others can read makes them members.
-static void session_warn_key(struct lockstep_session *session)
+static void open_warn_key(struct lockstep_session *session)
 {
     char key[sizeof(session->config.tls_dir) + sizeof(TLS_KEY_FILE) + 1];
     unsigned mode;
@@ -392,12 +244,12 @@ static void session_warn_key(struct lockstep_session *session)
                   mode, FILE_MODE_HINT);
 }
 
-static int session_connect(struct lockstep_session *session)
+static int open_connect(struct lockstep_session *session)
 {
     const struct config *config = &session->config;
     const struct control_target target = {config->coordinator, config->open_timeout_ms,
                                           config->tls_dir, config->job};
-    const struct control_events events = {session_received, session_ended, session};
+    const struct control_events events = {open_received, open_ended, session};
     struct up_message hello;
     char error[LOCKSTEP_TEXT_BYTES];
     int status;
@@ -406,8 +258,8 @@ static int session_connect(struct lockstep_session *session)
     status = control_open(&target, &events, &session->control, error, sizeof(error));
     if (status < 0)
         return error_set(status == -2 ? LOCKSTEP_E_SYSTEM : LOCKSTEP_E_CONFIG, "%s", error);
-    session_warn_key(session);
-    session_hello(session, &hello);
+    open_warn_key(session);
+    open_hello(session, &hello);
     status = control_send(session->control, &hello);
     if (status == -3)
         return error_set(LOCKSTEP_E_CONFIG, "the configuration does not fit a hello message");
@@ -416,10 +268,10 @@ static int session_connect(struct lockstep_session *session)
     return 0;
 }
 
-static int session_await_world(struct lockstep_session *session)
+static int open_await_world(struct lockstep_session *session)
 {
     const uint64_t deadline =
-        clock_now_ms() + session->config.open_timeout_ms + SESSION_ANSWER_SLACK_MS;
+        clock_now_ms() + session->config.open_timeout_ms + OPEN_ANSWER_SLACK_MS;
     const struct wish wish = {.flag = &session->formed, .deadline_ms = deadline};
     int status = 0;
     mutex_lock(&session->mutex);
@@ -435,7 +287,7 @@ static int session_await_world(struct lockstep_session *session)
     return status;
 }
 
-static void session_shut(struct lockstep_session *session, bool leave)
+static void open_shut(struct lockstep_session *session, bool leave)
 {
     struct up_message message = {.kind = UP_LEAVE};
     exit_unwatch(session);
@@ -446,7 +298,7 @@ static void session_shut(struct lockstep_session *session, bool leave)
         message.generation = session->generation;
         message.u.leave.settled = atomic_load(&session->progress->settled);
         control_send(session->control, &message);
-        control_close(session->control, SESSION_LINGER_MS);
+        control_close(session->control, OPEN_LINGER_MS);
     }
     fork_unwatch(session);
     if (session->transport)
@@ -456,9 +308,9 @@ static void session_shut(struct lockstep_session *session, bool leave)
         session_drop(&command);
 }
 
-static int session_join(struct lockstep_session *session)
+static int open_join(struct lockstep_session *session)
 {
-    int status = session_address(&session->config);
+    int status = open_address(&session->config);
     if (status == 0) {
         memory_share(session);
         status = engine_start(session);
@@ -466,17 +318,17 @@ static int session_join(struct lockstep_session *session)
     if (status < 0)
         return status;
     fork_watch(session);
-    status = session_connect(session);
+    status = open_connect(session);
     if (status == 0)
         exit_watch(session);
     if (status == 0)
-        status = session_await_world(session);
+        status = open_await_world(session);
     if (status < 0)
-        session_shut(session, false);
+        open_shut(session, false);
     return status;
 }
 
-static int session_begin(struct lockstep_session *session)
+static int open_begin(struct lockstep_session *session)
 {
     if (getrandom(&session->uuid, sizeof(session->uuid), 0) >= 0 &&
         trace_open(&session->config, &session->uuid, &session->log, &session->trace) == 0 &&
@@ -486,7 +338,7 @@ static int session_begin(struct lockstep_session *session)
 }
 
 // Which one "auto" means depends on the thread, so it is asked here.
-static int session_open_one(struct lockstep_session *session, const char *choice)
+static int open_one(struct lockstep_session *session, const char *choice)
 {
     char error[LOCKSTEP_TEXT_BYTES];
     struct device *device;
@@ -501,19 +353,19 @@ static int session_open_one(struct lockstep_session *session, const char *choice
     return -1;
 }
 
-static int session_open_device(struct lockstep_session *session)
+static int open_device(struct lockstep_session *session)
 {
     const char *rest = session->config.device + sizeof(CONFIG_DEVICE_KIND) - 1;
     char choice[32];
     uint64_t number;
     int opened = 0;
     if (strncmp(session->config.device, CONFIG_DEVICE_KIND, strlen(CONFIG_DEVICE_KIND)) != 0) {
-        opened = session_open_one(session, session->config.device);
+        opened = open_one(session, session->config.device);
         rest = "";
     }
     while (opened == 0 && *rest != '\0' && config_next_device(&rest, &number)) {
         snprintf(choice, sizeof(choice), CONFIG_DEVICE_KIND "%" PRIu64, number);
-        opened = session_open_one(session, choice);
+        opened = open_one(session, choice);
     }
     session->device = opened == 0 ? session->devices[0] : NULL;
     if (session->device)
@@ -521,20 +373,20 @@ static int session_open_device(struct lockstep_session *session)
     return opened == -2 ? error_set(LOCKSTEP_E_SYSTEM, "no memory for a device") : 0;
 }
 
-static int session_enter(struct lockstep_session *session)
+static int open_enter(struct lockstep_session *session)
 {
     const struct visit visit = progress_enter(&session->tracker, API_OPEN, PROGRESS_NO_MODULE, 0);
     if (!session->config.solo)
-        return progress_leave(&visit, session_join(session));
+        return progress_leave(&visit, open_join(session));
     session->world_size = 1;
     return progress_leave(&visit, 0);
 }
 
 // It joins all the same, to be refused together with all others, who would wait for it.
-static int session_open_without(struct lockstep_session *session)
+static int open_without(struct lockstep_session *session)
 {
-    if (!session->config.solo && session_enter(session) == 0)
-        session_shut(session, true);
+    if (!session->config.solo && open_enter(session) == 0)
+        open_shut(session, true);
     return error_set(LOCKSTEP_E_UNSUPPORTED,
                      "the device cannot be used, %s; LOCKSTEP_DEVICE=none (config.device) does "
                      "without",
@@ -543,25 +395,24 @@ static int session_open_without(struct lockstep_session *session)
 
 // *again becomes true if the coordinator went away after it had given this rank a place, and before
 // the world had formed: a coordinator that comes back makes the world anew.
-static int session_open(const struct config *config, struct lockstep_session **opened, bool *again)
+static int open_once(const struct config *config, struct lockstep_session **opened, bool *again)
 {
     struct lockstep_session *session = NULL;
     int status = headroom_check(config);
     if (status == 0)
-        status = session_allocate(config, &session);
+        status = open_allocate(config, &session);
     if (status == 0)
-        status = session_begin(session);
+        status = open_begin(session);
     if (status == 0)
-        status = session_open_device(session);
+        status = open_device(session);
     if (status == 0) {
-        status = session->device_problem[0] == '\0' ? session_enter(session)
-                                                    : session_open_without(session);
+        status = session->device_problem[0] == '\0' ? open_enter(session) : open_without(session);
     }
     *again =
         status == LOCKSTEP_E_UNREACHABLE && session && session->world_size > 0 && !session->formed;
     if (status < 0) {
         if (session)
-            session_free(session);
+            open_free(session);
         return status;
     }
     *opened = session;
@@ -570,12 +421,12 @@ static int session_open(const struct config *config, struct lockstep_session **o
 
 // Opens a session, and tries again while the open timeout lasts when the coordinator is lost while
 // the world forms.
-static int session_open_in_time(struct config *config, struct lockstep_session **session)
+static int open_in_time(struct config *config, struct lockstep_session **session)
 {
     const uint64_t deadline_ms = clock_now_ms() + config->open_timeout_ms;
     for (;;) {
         bool again;
-        const int status = session_open(config, session, &again);
+        const int status = open_once(config, session, &again);
         const uint64_t now_ms = clock_now_ms();
         if (!again || now_ms >= deadline_ms)
             return status;
@@ -601,7 +452,7 @@ int lockstep_open(const struct lockstep_config *config, lockstep_session **sessi
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
     status = config_resolve(config, resolved);
     if (status == 0)
-        status = session_open_in_time(resolved, session);
+        status = open_in_time(resolved, session);
     free(resolved);
     return status;
 }
@@ -630,26 +481,8 @@ int lockstep_abort(lockstep_session *session, const char *reason)
     return session_abort(session, LOCKSTEP_E_CLOSED, text);
 }
 
-int session_abort(struct lockstep_session *session, int status, const char *reason)
-{
-    char text[LOCKSTEP_TEXT_BYTES];
-    char *copy;
-    if (session->config.solo) {
-        snprintf(text, sizeof(text), "this session was aborted: %.900s", reason);
-        session_fail(session, status, text);
-        return 0;
-    }
-    copy = strdup(reason);
-    if (!copy)
-        return error_set(LOCKSTEP_E_SYSTEM, "no memory");
-    session_post(session, (struct command){
-                              .kind = COMMAND_ABORT, .value = (uint64_t)-status, .pointer = copy});
-    atomic_store_explicit(&session->aborting, true, memory_order_release);
-    return 0;
-}
-
 // The session is freed, so no other thread may wait inside it.
-static int session_check_waits(struct lockstep_session *session)
+static int open_check_waits(struct lockstep_session *session)
 {
     mutex_lock(&session->mutex);
     const bool waits = session->blocked_threads > 0;
@@ -665,16 +498,16 @@ int lockstep_close(lockstep_session *session)
 {
     int status = session_check_handle(session);
     if (status == 0)
-        status = session_check_waits(session);
+        status = open_check_waits(session);
     if (status < 0)
         return status;
     handle_remove(session);
     // Nobody leaves it: its words end with it.
     (void)progress_enter(&session->tracker, API_CLOSE, PROGRESS_NO_MODULE, 0);
-    (void)step_land(session, clock_now_ms() + SESSION_LAND_MS);
+    (void)step_land(session, clock_now_ms() + OPEN_LAND_MS);
     if (!session->config.solo)
-        session_shut(session, true);
+        open_shut(session, true);
     trace_close(&session->trace, session->failure != 0);
-    session_free(session);
+    open_free(session);
     return 0;
 }

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The gate of a session: what every public function begins with, the failure that all of them
+// return once it has happened, and the way of a command into the inbox. Any thread.
+
+#include "worker/session/gate.h"
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "worker/session/drive.h"
+#include "worker/session/fork.h"
+#include "worker/session/session.h"
+#include "worker/support/error.h"
+#include "worker/support/handle.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GATE_ABORT_MS 1000 // How long a call waits for a driver that has not heard of an abort.
+
+// True while this thread runs the trainer's log sink.
+static _Thread_local bool session_in_sink;
+
+int session_check_sink(void)
+{
+    return !session_in_sink
+               ? 0
+               : error_set(LOCKSTEP_E_INVALID,
+                           "the log sink (config.log) called the library, which it must not do: "
+                           "keep the line there, and call the library after the sink has returned");
+}
+
+int session_check_interrupted(const struct lockstep_session *session)
+{
+    if (!mutex_held(&session->mutex) && !mutex_held(&session->note_mutex) &&
+        !mutex_held(&session->places_mutex))
+        return 0;
+    error_of(NULL);
+    return error_set(LOCKSTEP_E_INVALID,
+                     "a signal handler called the library while its thread was inside a function "
+                     "of the same session: set a flag in the handler, and call the library after "
+                     "it has returned");
+}
+
+int session_check_handle(struct lockstep_session *session)
+{
+    int status = session_check_sink();
+    if (status < 0)
+        return status;
+    error_of(NULL);
+    if (fork_in_child())
+        return error_set(LOCKSTEP_E_FORKED,
+                         "this process was forked from the one that opened the session");
+    if (!session)
+        return error_set(LOCKSTEP_E_INVALID, "the session is NULL");
+    if (!handle_is(HANDLE_SESSION, session))
+        return error_set(LOCKSTEP_E_INVALID, "this is not a session, or it was closed");
+    status = session_check_interrupted(session);
+    if (status < 0)
+        return status;
+    error_of(session);
+    threads_note(&session->callers);
+    return 0;
+}
+
+const char *session_alone_text(const struct lockstep_session *session)
+{
+    return atomic_load_explicit(&session->alone, memory_order_relaxed)
+               ? "; the connection to the coordinator is lost, and with it the diagnosis of stalls"
+               : "";
+}
+
+void session_late_text(const struct lockstep_session *session, char text[SESSION_LATE_BYTES])
+{
+    text[0] = '\0';
+    if (atomic_load_explicit(&session->alone, memory_order_acquire))
+        snprintf(text, SESSION_LATE_BYTES,
+                 "; the coordinator at %s is gone since %" PRIu64
+                 " s, so nothing can say which rank is late",
+                 session->config.coordinator,
+                 (clock_now_ms() - atomic_load_explicit(&session->alone_ms, memory_order_relaxed)) /
+                     1000);
+}
+
+int session_failure_locked(struct lockstep_session *session)
+{
+    mutex_assert_held(&session->mutex);
+    if (session->failure == 0)
+        return 0;
+    return error_set(session->failure, "%s", session->failure_text);
+}
+
+// A call that comes after an abort fails, but not before the driver has let go of user memory: the
+// caller may free it when it sees the failure.
+static int session_await_abort_locked(struct lockstep_session *session)
+{
+    static const bool never = false;
+    const struct wish wish = {.flag = &never, .deadline_ms = clock_now_ms() + GATE_ABORT_MS};
+    drive_until_locked(session, NULL, &wish);
+    return session->failure != 0 ? session_failure_locked(session)
+                                 : error_set(LOCKSTEP_E_CLOSED, "this session was aborted");
+}
+
+int session_check(struct lockstep_session *session)
+{
+    int status = session_check_handle(session);
+    if (status < 0 || (!atomic_load_explicit(&session->failed, memory_order_acquire) &&
+                       !atomic_load_explicit(&session->aborting, memory_order_relaxed)))
+        return status;
+    mutex_lock(&session->mutex);
+    status = session_failure_locked(session);
+    if (status == 0)
+        status = session_await_abort_locked(session);
+    mutex_unlock(&session->mutex);
+    return status;
+}
+
+void session_fail(struct lockstep_session *session, int status, const char *text)
+{
+    enum drive_alarm alarm;
+    mutex_lock(&session->mutex);
+    if (session->failure == 0) {
+        session->failure = status;
+        text_copy(session->failure_text, sizeof(session->failure_text), text);
+        atomic_store_explicit(&session->failed, true, memory_order_release);
+    }
+    drive_changed_locked(session);
+    alarm = drive_alarm_locked(session);
+    mutex_unlock(&session->mutex);
+    drive_sound(session, alarm);
+}
+
+void session_drop(const struct command *command)
+{
+    if (command->kind == COMMAND_MESSAGE || command->kind == COMMAND_CONTROL_ENDED ||
+        command->kind == COMMAND_ABORT)
+        free(command->pointer);
+}
+
+void session_post(struct lockstep_session *session, struct command command)
+{
+    enum drive_alarm alarm = ALARM_NOBODY;
+    bool posted;
+    mutex_lock(&session->mutex);
+    posted = ring_buffer_push(&session->inbox, &command);
+    if (posted)
+        alarm = drive_alarm_locked(session);
+    mutex_unlock(&session->mutex);
+    drive_sound(session, alarm);
+    if (posted)
+        return;
+    session_drop(&command);
+    session_fail(session, LOCKSTEP_E_SYSTEM, "the engine's inbox is full");
+}
+
+int session_abort(struct lockstep_session *session, int status, const char *reason)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    char *copy;
+    if (session->config.solo) {
+        snprintf(text, sizeof(text), "this session was aborted: %.900s", reason);
+        session_fail(session, status, text);
+        return 0;
+    }
+    copy = strdup(reason);
+    if (!copy)
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory");
+    session_post(session, (struct command){
+                              .kind = COMMAND_ABORT, .value = (uint64_t)-status, .pointer = copy});
+    atomic_store_explicit(&session->aborting, true, memory_order_release);
+    return 0;
+}
+
+void session_log_sink(void *context, enum log_level level, const char *line, size_t size)
+{
+    const struct config *config = context;
+    (void)size;
+    session_in_sink = true;
+    config->log(config->log_context, (lockstep_log_level)level, line);
+    session_in_sink = false;
+}

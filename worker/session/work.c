@@ -1,0 +1,527 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Plain collectives below the public functions: allreduce, broadcast and barrier by name. Trainer
+// threads begin them and wait for them; the driver launches and completes them. They need no order:
+// frames are matched by the hash of the name and by how often that name was used.
+
+#include "worker/session/work.h"
+
+#include "base/clock.h"
+#include "base/hash64.h"
+#include "base/text.h"
+#include "base/utf8.h"
+#include "worker/kernels/kernels.h"
+#include "worker/session/session.h"
+#include "worker/session/world.h"
+#include "worker/support/error.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define LIBRARY_PREFIX "lockstep/" // The prefix of names that are not the trainer's.
+
+// ---- Making work -------------------------------------------------------------------------------
+
+uint64_t work_signature(const struct collective *collective)
+{
+    const uint64_t identity[] = {(uint64_t)collective->kind,
+                                 (uint64_t)collective->dtype,
+                                 (uint64_t)collective->op,
+                                 collective->root,
+                                 collective->elements,
+                                 (uint64_t)collective->partial,
+                                 (uint64_t)collective->final,
+                                 (uint64_t)collective->exponent,
+                                 (uint64_t)collective->algorithm,
+                                 collective->on_devices};
+    return hash64(identity, sizeof(identity));
+}
+
+static struct name_use *work_name_locked(struct lockstep_session *session, uint64_t hash)
+{
+    mutex_assert_held(&session->mutex);
+    for (uint32_t i = 0; i < SESSION_MAX_NAMES; i++) {
+        struct name_use *use = &session->names[(hash + i) % SESSION_MAX_NAMES];
+        if (use->hash == 0)
+            use->hash = hash;
+        if (use->hash == hash)
+            return use;
+    }
+    return NULL;
+}
+
+static struct lockstep_work *work_take_free_locked(struct lockstep_session *session)
+{
+    struct lockstep_work *work = session->free_work;
+    mutex_assert_held(&session->mutex);
+    if (work) {
+        session->free_work = work->next_free;
+        session->works_taken++;
+    }
+    return work;
+}
+
+static bool work_is_repeated(const struct lockstep_work *work)
+{
+    return work >= work->session->work + LOCKSTEP_MAX_PLAIN;
+}
+
+// ---- Borrowed memory ---------------------------------------------------------------------------
+
+// The memory is looked at as long as it is borrowed, not as long as the work is in flight: whether
+// it is done already is chance.
+static void lent_add_locked(struct lockstep_work *work, const struct lent_range *range)
+{
+    struct lockstep_session *session = work->session;
+    mutex_assert_held(&session->mutex);
+    session->lent[session->lent_count] = *range;
+    session->lent_to[session->lent_count++] = work;
+    work->lent = session->lent_count;
+}
+
+static void lent_remove_locked(struct lockstep_work *work)
+{
+    struct lockstep_session *session = work->session;
+    mutex_assert_held(&session->mutex);
+    if (work->lent == 0)
+        return;
+    session->lent_count--;
+    session->lent[work->lent - 1] = session->lent[session->lent_count];
+    session->lent_to[work->lent - 1] = session->lent_to[session->lent_count];
+    session->lent_to[work->lent - 1]->lent = work->lent;
+    work->lent = 0;
+}
+
+// Two collectives that write the same memory: the result would depend on which is done first.
+static int lent_check_locked(const struct lockstep_session *session, const struct plain_form *form,
+                             const struct lent_range *range)
+{
+    mutex_assert_held(&session->mutex);
+    for (uint32_t i = 0; i < session->lent_count; i++) {
+        const struct lent_range *lent = &session->lent[i];
+        const struct lockstep_work *other = session->lent_to[i];
+        const uintptr_t begin = lent->begin > range->begin ? lent->begin : range->begin;
+        const uintptr_t end = lent->end < range->end ? lent->end : range->end;
+        if (begin < end)
+            return error_set(LOCKSTEP_E_INVALID,
+                             "collective '%s' (use %" PRIu32 ") and collective '%s' (use %" PRIu32
+                             "), which was not waited for, overlap in memory: they have %zu bytes "
+                             "at %p in common. Wait for that one first, or give each memory of "
+                             "its own",
+                             form->name, form->use->uses + 1, other->name,
+                             other->collective.tag.slot + 1, (size_t)(end - begin), (void *)begin);
+    }
+    return 0;
+}
+
+// Work that repeats belongs to its group of buffers.
+static void work_free_locked(struct lockstep_work *work)
+{
+    struct lockstep_session *session = work->session;
+    mutex_assert_held(&session->mutex);
+    if (work->state == WORK_FREE)
+        return;
+    work->state = WORK_FREE;
+    lent_remove_locked(work);
+    if (work_is_repeated(work))
+        return;
+    work->next_free = session->free_work;
+    session->free_work = work;
+    session->works_taken--;
+}
+
+// A broadcast would complete on its root, and on all before an odd one, without hearing of ranks
+// that began another one. So beside it runs an allreduce of one element under the same signature,
+// which nobody completes before all have begun the same broadcast. The library's own broadcasts
+// follow a verified manifest and need none.
+static void work_confirm(struct lockstep_work *work)
+{
+    const struct collective *collective = &work->collective;
+    work->confirmed = collective->kind == COLLECTIVE_BROADCAST &&
+                      strncmp(work->name, LIBRARY_PREFIX, strlen(LIBRARY_PREFIX)) != 0;
+    if (!work->confirmed)
+        return;
+    work->barrier_extent =
+        (struct extent){.in = &work->barrier, .out = &work->barrier, .elements = 1};
+    work->confirmation = (struct collective){
+        .kind = COLLECTIVE_ALLREDUCE,
+        .dtype = DTYPE_INT32,
+        .op = REDUCE_SUM,
+        .tag = collective->tag,
+        .signature = collective->signature,
+        .extents = &work->barrier_extent,
+        .extent_count = 1,
+        .elements = 1,
+        .weight = 1,
+        .context = work,
+    };
+    work->confirmation.algorithm = world_algorithm(work->session, &work->confirmation);
+    work->confirmation.tag.space = hash64(&collective->tag.space, sizeof(collective->tag.space));
+}
+
+// True if memory may hold so many elements, and a ring can number its stripes. A stripe has at
+// least one chunk, and an element travels as 8 bytes at most.
+static bool work_fits(const struct lockstep_session *session, uint64_t count, enum dtype dtype)
+{
+    const uint64_t chunk_elements = session->chunk_bytes / LOCKSTEP_CHUNK_LEAST_BYTES;
+    return count <= (uint64_t)INT64_MAX / dtype_size(dtype) &&
+           (session->config.solo || count / chunk_elements < UINT32_MAX);
+}
+
+int work_check(const struct lockstep_session *session, const char *name, uint64_t count,
+               const struct collective *like)
+{
+    if (!name || name[0] == '\0' || strlen(name) >= LOCKSTEP_NAME_BYTES ||
+        !utf8_valid(name, strlen(name)))
+        return error_set(LOCKSTEP_E_INVALID, "a collective's name has 1 to %d bytes of UTF-8",
+                         LOCKSTEP_NAME_BYTES - 1);
+    if (strncmp(name, LIBRARY_PREFIX, strlen(LIBRARY_PREFIX)) == 0)
+        return error_set(
+            LOCKSTEP_E_INVALID,
+            "collective '%s': names that begin with " LIBRARY_PREFIX " are the library's", name);
+    if (like->root >= session->world_size)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "collective '%s': there is no rank %" PRIu32 " in a "
+                         "world of %" PRIu32,
+                         name, like->root, session->world_size);
+    if (dtype_size(like->dtype) == 0 || (unsigned)like->op > REDUCE_OR)
+        return error_set(LOCKSTEP_E_INVALID, "collective '%s': dtype %d or op %d is unknown", name,
+                         (int)like->dtype, (int)like->op);
+    if (like->op == REDUCE_MEAN && !dtype_is_float(like->dtype))
+        return error_set(LOCKSTEP_E_INVALID,
+                         "collective '%s': a mean of %s does not exist; use "
+                         "LOCKSTEP_SUM",
+                         name, dtype_name(like->dtype));
+    if (like->op == REDUCE_OR && dtype_is_float(like->dtype))
+        return error_set(LOCKSTEP_E_INVALID, "collective '%s': a bitwise OR of %s does not exist",
+                         name, dtype_name(like->dtype));
+    if (!kernel_supported(like->dtype, like->op))
+        return error_set(LOCKSTEP_E_UNSUPPORTED, "collective '%s': %s is not supported yet", name,
+                         dtype_name(like->dtype));
+    if (!work_fits(session, count, like->dtype))
+        return error_set(LOCKSTEP_E_INVALID,
+                         "collective '%s': %" PRIu64 " elements do not fit in "
+                         "memory",
+                         name, count);
+    return 0;
+}
+
+// ---- Forms -------------------------------------------------------------------------------------
+
+static bool form_is(const struct plain_form *form, const char *name, uint64_t count,
+                    const struct collective *like)
+{
+    return name && form->name_bytes > 0 && form->elements == count && form->kind == like->kind &&
+           form->dtype == like->dtype && form->op == like->op && form->root == like->root &&
+           strcmp(form->name, name) == 0;
+}
+
+// False: there are too many names.
+static bool form_fill_locked(struct lockstep_session *session, const char *name, uint64_t count,
+                             const struct collective *like, struct plain_form *form)
+{
+    struct collective collective = *like;
+    const size_t length = strlen(name);
+    const uint64_t hash = hash64(name, length);
+    form->name_bytes = 0;
+    form->use = work_name_locked(session, hash == 0 ? 1 : hash);
+    if (!form->use)
+        return false;
+    collective.elements = count;
+    collective.algorithm = world_algorithm(session, &collective);
+    form->kind = like->kind;
+    form->dtype = like->dtype;
+    form->op = like->op;
+    form->root = like->root;
+    form->elements = count;
+    form->algorithm = collective.algorithm;
+    form->signature = work_signature(&collective);
+    text_copy(form->name, sizeof(form->name), name);
+    form->name_bytes = length + 1;
+    return true;
+}
+
+void work_forget_form(struct lockstep_session *session)
+{
+    mutex_lock(&session->mutex);
+    session->form.name_bytes = 0;
+    mutex_unlock(&session->mutex);
+}
+
+// Work that is in flight for the session, and is not begun yet.
+static int work_make_locked(struct lockstep_session *session, const struct plain_form *form,
+                            enum work_caller caller, void *data, const struct collective *like,
+                            struct lockstep_work **made)
+{
+    const struct lent_range range = {(uintptr_t)data,
+                                     (uintptr_t)data + form->elements * dtype_size(like->dtype)};
+    const int status =
+        caller == CALLER_TRAINER && data ? lent_check_locked(session, form, &range) : 0;
+    if (status < 0)
+        return status;
+    struct lockstep_work *work = work_take_free_locked(session);
+    if (!work)
+        return error_set(LOCKSTEP_E_INVALID, "%d collectives are in flight: wait for one first",
+                         LOCKSTEP_MAX_PLAIN);
+    struct collective *collective = &work->collective;
+    if (data)
+        lent_add_locked(work, &range);
+    else
+        data = &work->barrier;
+    await_begun_locked(session);
+    work->state = session->config.solo ? WORK_DONE : WORK_IN_FLIGHT;
+    work->begun_ms = clock_coarse_ms();
+    work->extent = (struct extent){.in = data, .out = data, .elements = form->elements};
+    memcpy(work->name, form->name, form->name_bytes);
+    *collective = *like;
+    collective->tag =
+        (struct collective_tag){.step = 0, .space = form->use->hash, .slot = form->use->uses++};
+    collective->elements = form->elements;
+    collective->weight = 1;
+    collective->context = work;
+    collective->extents = &work->extent;
+    collective->extent_count = form->elements == 0 ? 0 : 1;
+    collective->algorithm = form->algorithm;
+    collective->signature = form->signature;
+    work_confirm(work);
+    *made = work;
+    return 0;
+}
+
+// The same of what is called with these arguments. The trainer's own are checked.
+static int work_take_locked(struct lockstep_session *session, enum work_caller caller,
+                            const char *name, void *data, uint64_t count,
+                            const struct collective *like, struct lockstep_work **work)
+{
+    struct plain_form library; // Not kept: the trainer may not use such a name.
+    struct plain_form *form = caller == CALLER_TRAINER ? &session->form : &library;
+    if (caller != CALLER_TRAINER || !form_is(form, name, count, like)) {
+        const int status = caller == CALLER_TRAINER ? work_check(session, name, count, like) : 0;
+        if (status < 0)
+            return status;
+        if (!form_fill_locked(session, name, count, like, form))
+            return error_set(LOCKSTEP_E_INVALID,
+                             "collectives have at most %d different names; use a "
+                             "name again instead of numbering it",
+                             SESSION_MAX_NAMES);
+    }
+    return work_make_locked(session, form, caller, data, like, work);
+}
+
+int work_begin_by(struct lockstep_session *session, enum work_caller caller, const char *name,
+                  void *data, uint64_t count, const struct collective *like,
+                  struct lockstep_work **work)
+{
+    mutex_lock(&session->mutex);
+    const int status = work_take_locked(session, caller, name, data, count, like, work);
+    mutex_unlock(&session->mutex);
+    if (status == 0 && !session->config.solo)
+        session_post(session, (struct command){.kind = COMMAND_PLAIN, .pointer = *work});
+    return status;
+}
+
+int work_begin(struct lockstep_session *session, const char *name, void *data, uint64_t count,
+               const struct collective *like, struct lockstep_work **work)
+{
+    return work_begin_by(session, CALLER_LIBRARY, name, data, count, like, work);
+}
+
+void work_repeat(struct lockstep_work *work, const struct collective *like)
+{
+    struct lockstep_session *session = work->session;
+    struct collective *collective = &work->collective;
+    *collective = *like;
+    collective->tag = (struct collective_tag){
+        .step = 0, .space = hash64(work->name, strlen(work->name)), .slot = work->uses++};
+    collective->weight = 1;
+    collective->context = work;
+    collective->algorithm = world_algorithm(session, collective);
+    collective->signature = work_signature(collective);
+    mutex_lock(&session->mutex);
+    work->state = WORK_IN_FLIGHT;
+    mutex_unlock(&session->mutex);
+    session_post(session, (struct command){.kind = COMMAND_PLAIN, .pointer = work});
+}
+
+void work_form(const struct lockstep_work *work, char *text, size_t bytes)
+{
+    static const char *const ops[] = {[REDUCE_SUM] = "sum",
+                                      [REDUCE_MEAN] = "mean",
+                                      [REDUCE_MIN] = "min",
+                                      [REDUCE_MAX] = "max",
+                                      [REDUCE_OR] = "or"};
+    const struct collective *collective = &work->collective;
+    const bool broadcast = collective->kind == COLLECTIVE_BROADCAST;
+    const int used = snprintf(text, bytes, "lockstep_%s with %" PRIu64 " element%s of %s, ",
+                              broadcast ? "broadcast" : "allreduce", collective->elements,
+                              collective->elements == 1 ? "" : "s", dtype_name(collective->dtype));
+    if (strncmp(work->name, LIBRARY_PREFIX, strlen(LIBRARY_PREFIX)) == 0)
+        text[0] = '\0';
+    else if (work->extent.in == &work->barrier && collective->elements == 1)
+        snprintf(text, bytes, "lockstep_barrier");
+    else if (broadcast)
+        snprintf(text + used, bytes - (size_t)used, "root %" PRIu32, collective->root);
+    else
+        snprintf(text + used, bytes - (size_t)used, "%s", ops[collective->op]);
+}
+
+// ---- Overdue work ------------------------------------------------------------------------------
+
+// The library's own collectives follow what all ranks have agreed.
+static bool work_is_overdue_locked(const struct lockstep_work *work, uint64_t now_ms)
+{
+    mutex_assert_held(&work->session->mutex);
+    return work->state == WORK_IN_FLIGHT && now_ms - work->begun_ms >= LOCKSTEP_OVERDUE_MS &&
+           strncmp(work->name, LIBRARY_PREFIX, strlen(LIBRARY_PREFIX)) != 0;
+}
+
+// Puts one into the list, which is in the order of age. Of a full list the youngest leaves.
+static uint32_t work_insert(const struct lockstep_work **oldest, uint32_t count,
+                            const struct lockstep_work *work)
+{
+    uint32_t at = count;
+    while (at > 0 && oldest[at - 1]->begun_ms > work->begun_ms) {
+        if (at < LOCKSTEP_OVERDUE_NAMED)
+            oldest[at] = oldest[at - 1];
+        at--;
+    }
+    if (at < LOCKSTEP_OVERDUE_NAMED)
+        oldest[at] = work;
+    return count < LOCKSTEP_OVERDUE_NAMED ? count + 1 : count;
+}
+
+static void work_tell_awaited_locked(const struct lockstep_session *session,
+                                     struct up_heartbeat *beat)
+{
+    const struct lockstep_work *work = session->awaited;
+    mutex_assert_held(&session->mutex);
+    if (!work || strncmp(work->name, LIBRARY_PREFIX, strlen(LIBRARY_PREFIX)) == 0)
+        return;
+    text_copy(beat->collective, sizeof(beat->collective), work->name);
+    beat->collective_use = work->collective.tag.slot;
+}
+
+void work_tell(struct lockstep_session *session, struct up_heartbeat *beat)
+{
+    const struct lockstep_work *oldest[LOCKSTEP_OVERDUE_NAMED];
+    const uint64_t now_ms = clock_coarse_ms();
+    uint32_t count = 0;
+    mutex_lock(&session->mutex);
+    work_tell_awaited_locked(session, beat);
+    for (uint32_t i = 0; session->works_taken > 0 && i < LOCKSTEP_MAX_PLAIN; i++)
+        if (work_is_overdue_locked(&session->work[i], now_ms))
+            count = work_insert(oldest, count, &session->work[i]);
+    for (uint32_t i = 0; i < count; i++)
+        beat->overdue[i] = (struct overdue){.space = oldest[i]->collective.tag.space,
+                                            .use = oldest[i]->collective.tag.slot,
+                                            .signature = oldest[i]->collective.signature};
+    mutex_unlock(&session->mutex);
+    beat->overdue_count = count;
+}
+
+// ---- What the driver does with it --------------------------------------------------------------
+
+void work_launch(struct lockstep_work *work)
+{
+    struct transport *transport = work->session->transport;
+    work->missing = work->confirmed ? 2 : 1;
+    work->session->plain_in_flight++;
+    work->session->buffers_in_flight += work_is_repeated(work);
+    transport_launch(transport, &work->collective);
+    if (work->confirmed)
+        transport_launch(transport, &work->confirmation);
+}
+
+bool work_exchange(struct lockstep_work *work)
+{
+    return !work->confirmed && transport_exchange(work->session->transport, &work->collective);
+}
+
+void work_exchanged_locked(struct lockstep_work *work)
+{
+    mutex_assert_held(&work->session->mutex);
+    work->state = WORK_DONE;
+}
+
+void work_done(struct lockstep_work *work)
+{
+    struct lockstep_session *session = work->session;
+    if (--work->missing > 0)
+        return;
+    session->plain_in_flight--;
+    session->buffers_in_flight -= work_is_repeated(work);
+    mutex_lock(&session->mutex);
+    work->state = WORK_DONE;
+    drive_changed_locked(session);
+    mutex_unlock(&session->mutex);
+}
+
+// Gives the command, if there is one, and waits. told: the trainer does nothing until the work is
+// done or the session has failed, so other ranks may be told of the wait. The driver lets go of all
+// memory before a session fails, so failed work is free at once.
+static int work_await_locked(struct lockstep_work *work, const struct command *command,
+                             uint32_t timeout_ms, bool told)
+{
+    struct lockstep_session *session = work->session;
+    const struct standing standing = await_work(work);
+    const struct wish wish = {.work = work,
+                              .deadline_ms = timeout_ms == LOCKSTEP_WAIT_FOREVER
+                                                 ? COND_NO_DEADLINE
+                                                 : clock_now_ms() + timeout_ms,
+                              .standing = told ? &standing : NULL};
+    char late[SESSION_LATE_BYTES];
+    int status = 0;
+    mutex_assert_held(&session->mutex);
+    session->awaited = work;
+    drive_until_locked(session, command, &wish);
+    session->awaited = NULL;
+    if (work->state != WORK_DONE && session->failure != 0)
+        status = session_failure_locked(session);
+    else if (work->state == WORK_FREE)
+        status = error_set(LOCKSTEP_E_INVALID,
+                           "collective '%s' was waited for already: its work "
+                           "is free",
+                           work->name);
+    else if (work->state != WORK_DONE) {
+        session_late_text(session, late);
+        status = error_set(LOCKSTEP_E_TIMEOUT,
+                           "collective '%s' did not complete within %" PRIu32 " ms%s", work->name,
+                           timeout_ms, late);
+    }
+    if (status != LOCKSTEP_E_TIMEOUT)
+        work_free_locked(work);
+    return status;
+}
+
+int work_wait(struct lockstep_work *work, uint32_t timeout_ms)
+{
+    struct lockstep_session *session = work->session;
+    mutex_lock(&session->mutex);
+    // After a timeout the trainer may do what others wait for.
+    const bool told = timeout_ms == LOCKSTEP_WAIT_FOREVER;
+    const int status = work_await_locked(work, NULL, timeout_ms, told);
+    mutex_unlock(&session->mutex);
+    return status;
+}
+
+int work_call_by(struct lockstep_session *session, enum work_caller caller, const char *name,
+                 void *data, uint64_t count, const struct collective *like, uint32_t timeout_ms,
+                 struct lockstep_work **work)
+{
+    struct command command = {.kind = COMMAND_PLAIN};
+    mutex_lock(&session->mutex);
+    int status = work_take_locked(session, caller, name, data, count, like, work);
+    if (status == 0) {
+        command.pointer = *work;
+        status = work_await_locked(*work, session->config.solo ? NULL : &command, timeout_ms, true);
+    }
+    mutex_unlock(&session->mutex);
+    return status;
+}
+
+int work_call(struct lockstep_session *session, const char *name, void *data, uint64_t count,
+              const struct collective *like, uint32_t timeout_ms, struct lockstep_work **work)
+{
+    return work_call_by(session, CALLER_LIBRARY, name, data, count, like, timeout_ms, work);
+}

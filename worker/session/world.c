@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The world of a session, and how a collective travels in it. protos/tuning.h has the rule. Any
+// thread, once the world has formed.
+
+#include "worker/session/world.h"
+
+#include "protos/tuning.h"
+#include "worker/kernels/kernels.h"
+#include "worker/session/session.h"
+
+struct tuning_world world_of_tuning(const struct lockstep_session *session)
+{
+    return (struct tuning_world){.world_size = session->world_size, .hosts = session->hosts};
+}
+
+enum plan_algorithm world_algorithm(const struct lockstep_session *session,
+                                    const struct collective *collective)
+{
+    const struct tuning_world world = world_of_tuning(session);
+    return tuning_choose(&session->tuning, &world, collective->kind == COLLECTIVE_BROADCAST,
+                         collective->elements * dtype_size(collective->dtype));
+}
