@@ -15,14 +15,13 @@
 #include <cmocka.h>
 
 #define STEPS 6
-#define TRAVEL_US \
-// By then the data that a call has handed over is on all ranks, unless something holds it back.
-5000
+// Within this time the data that a call has handed over is on all ranks, unless something holds it
+// back.
+#define TRAVEL_US 5000
 #define NOBODYS (DEVICE_PARAMETERS - 1) // No rank reports this one.
 #define MARK (-77.0f) // The trainer writes this to gradients that it does not report.
 
-    static bool
-    is_left_out(uint32_t rank, uint64_t step, uint32_t parameter)
+static bool is_left_out(uint32_t rank, uint64_t step, uint32_t parameter)
 {
     return parameter == NOBODYS || (parameter + step + rank) % 3 == 0;
 }
