@@ -59,7 +59,7 @@ sources_below = $(foreach files,/*.c /*/*.c /*/*/*.c,$(wildcard $(addsuffix $(fi
 objects_below = $(patsubst %.c,$(BUILD)/obj/%.o,$(call sources_below,$(1)))
 
 BASE_O := $(call objects,base/*.c)
-PROTOS_O := $(call objects,protos/*.c) $(PROTO:%.proto=$(BUILD)/obj/gen/%.pb.o)
+PROTOS_O := $(call objects_below,protos) $(PROTO:%.proto=$(BUILD)/obj/gen/%.pb.o)
 COORDINATOR_O := $(call objects_below,coordinator)
 SERVER_O := $(filter-out %/main.o,$(call objects_below,server))
 WORKER_O := $(call objects_below,worker)

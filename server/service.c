@@ -4,12 +4,12 @@
 
 #include "server/service.h"
 
-#include "protos/codec_down.h"
-#include "protos/codec_up.h"
+#include "protos/codec/down.h"
+#include "protos/codec/up.h"
 
 #include "base/clock.h"
 #include "coordinator/coordinator.h"
-#include "protos/codec.h"
+#include "protos/codec/codec.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -7,7 +7,7 @@
 #include "server/rpc/call.h"
 #include "server/rpc/parts.h"
 
-#include "protos/codec.h"
+#include "protos/codec/codec.h"
 
 #include <grpc/byte_buffer.h>
 #include <grpc/byte_buffer_reader.h>

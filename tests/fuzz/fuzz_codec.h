@@ -6,9 +6,9 @@
 #ifndef LOCKSTEP_TESTS_FUZZ_CODEC_H
 #define LOCKSTEP_TESTS_FUZZ_CODEC_H
 
-#include "protos/codec.h"
-#include "protos/codec_down.h"
-#include "protos/codec_up.h"
+#include "protos/codec/codec.h"
+#include "protos/codec/down.h"
+#include "protos/codec/up.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <string.h>

@@ -7,9 +7,9 @@
 #include "coordinator/coordinator.h"
 #include "coordinator/stall_view.h"
 #include "coordinator/view.h"
-#include "protos/codec.h"
-#include "protos/codec_down.h"
-#include "protos/codec_up.h"
+#include "protos/codec/codec.h"
+#include "protos/codec/down.h"
+#include "protos/codec/up.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <string.h>

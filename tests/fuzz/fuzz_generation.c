@@ -2,8 +2,8 @@
 // The generation that a coordinator sends. A world that passes its check can be formed: every link
 // that a schedule needs is there, and no schedule asserts.
 
-#include "protos/codec.h"
-#include "protos/codec_down.h"
+#include "protos/codec/codec.h"
+#include "protos/codec/down.h"
 #include "protos/topology.h"
 #include "tests/fuzz/fuzz.h"
 #include "worker/transport/flow/wave_schedule.h"

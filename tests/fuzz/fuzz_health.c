@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests of any client to grpc.health.v1.
 
-#include "protos/codec.h"
+#include "protos/codec/codec.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <string.h>

@@ -5,9 +5,9 @@
 //
 //     make_seeds tests/fuzz/seeds
 
-#include "protos/codec.h"
-#include "protos/codec_down.h"
-#include "protos/codec_up.h"
+#include "protos/codec/codec.h"
+#include "protos/codec/down.h"
+#include "protos/codec/up.h"
 #include "protos/farewell.h"
 #include "protos/frame.h"
 #include "protos/topology.h"

@@ -15,7 +15,8 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 # For the files of a directory: the project headers they may include, and why not others.
-PLAIN_PROTOS = ("protos/limits.h", "protos/types.h", "protos/topology.h", "protos/tuning.h")
+PLAIN_PROTOS = tuple(f"protos/{name}.h" for name in (
+    "limits types basic place up down topology tuning").split())
 DIRECTIONS = {
     "base": (("base/",), "base is below everything"),
     "protos": (("protos/", "base/"), "protos is the contract and sees only base"),
@@ -47,7 +48,7 @@ FENCES = (
     (re.compile(r"grpc/"),
      r"(worker/control/(grpc|channel|credentials)|server/rpc/\w+)\.c|server/rpc/parts\.h",
      "gRPC stays where the streams are, and their credentials"),
-    (re.compile(r"(.*\.pb\.h|pb(_\w+)?\.h)$"), r"protos/[^/]+\.c", "nanopb stays in protos/*.c"),
+    (re.compile(r"(.*\.pb\.h|pb(_\w+)?\.h)$"), r"protos/codec/[^/]+\.c", "nanopb stays in protos/codec/*.c"),
     (re.compile(r"<openssl/"),
      r"(worker/(link/(crypto|tls_channel)|control/probe)|base/tls_(files|context)"
      r"|server/http/(tls|token|guard|tls_limits)|cli/(certs/(make|show)|ask/http_tls))\.c",
@@ -84,7 +85,7 @@ def fault(path, quote, header):
     if "/" not in header or header.startswith((".", "/")):
         return 'write the path from the root: "base/log.h"'
     if plain:
-        return None if header in PLAIN_PROTOS else "limits.h, types.h and topology.h stand alone"
+        return None if header in PLAIN_PROTOS else "the plain headers of protos/ stand alone"
     allowed, reason = DIRECTIONS[top]
     return None if header.startswith(allowed) else reason
 

@@ -4,9 +4,9 @@
 // numbers, and channels with equal messages are equal. Messages are kept as the codec writes them:
 // bytes that belong to no field cannot make two states of one.
 
-#include "protos/codec.h"
-#include "protos/codec_down.h"
-#include "protos/codec_up.h"
+#include "protos/codec/codec.h"
+#include "protos/codec/down.h"
+#include "protos/codec/up.h"
 #include "tests/sim/world.h"
 
 #include <inttypes.h>

@@ -24,14 +24,14 @@
 
 #include "worker/control/grpc.h"
 
-#include "protos/codec_down.h"
+#include "protos/codec/down.h"
 #include "worker/control/control.h"
 
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/text.h"
 #include "base/thread.h"
-#include "protos/codec.h"
+#include "protos/codec/codec.h"
 #include "worker/control/channel.h"
 #include "worker/control/credentials.h"
 #include "worker/control/mailbox.h"

@@ -4,8 +4,8 @@
 
 #include "worker/control/mailbox.h"
 
-#include "protos/codec.h"
-#include "protos/codec_up.h"
+#include "protos/codec/codec.h"
+#include "protos/codec/up.h"
 
 #include <stdlib.h>
 #include <string.h>

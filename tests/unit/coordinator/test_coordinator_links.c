@@ -2,8 +2,8 @@
 //
 // Hosts: the ranks that share one, and what all ranks are told when their links stand.
 
-#include "protos/codec.h"
-#include "protos/codec_down.h"
+#include "protos/codec/codec.h"
+#include "protos/codec/down.h"
 #include "protos/tuning.h"
 #include "tests/unit/coordinator/story.h"
 

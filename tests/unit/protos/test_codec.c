@@ -6,9 +6,9 @@
 // Messages are zeroed before they are filled and decoders fill zeroed ones, so equal messages are
 // equal byte by byte, and what stands behind the end of a string or an array is compared too.
 
-#include "protos/codec.h"
-#include "protos/codec_down.h"
-#include "protos/codec_up.h"
+#include "protos/codec/codec.h"
+#include "protos/codec/down.h"
+#include "protos/codec/up.h"
 #include "protos/topology.h"
 
 #include <setjmp.h>

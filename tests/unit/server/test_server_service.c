@@ -3,9 +3,9 @@
 // The service between the core and its streams, with the real core and invented streams: what was
 // sent, finished and aborted is written down and compared.
 
-#include "protos/codec.h"
-#include "protos/codec_down.h"
-#include "protos/codec_up.h"
+#include "protos/codec/codec.h"
+#include "protos/codec/down.h"
+#include "protos/codec/up.h"
 #include "server/service.h"
 
 #include <setjmp.h>

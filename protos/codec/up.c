@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Messages from worker to coordinator: between types.h and the generated structs, field by field.
-// Where a worker is travels in codec_place.c; what a field may hold is in codec_check.c. Pure
-// functions, any thread.
+// Where a worker is travels in place.c; what a field may hold is in check.c. No state. Any thread.
 //
 // `out` functions fill a zeroed generated struct from a checked plain one; `in` functions fill a
 // zeroed plain struct, which is checked afterwards.
 
-#include "protos/codec_up.h"
+#include "protos/codec/up.h"
 
-#include "protos/codec.h"
-#include "protos/codec_check.h"
-#include "protos/codec_internal.h"
-#include "protos/codec_place.h"
+#include "protos/codec/check_up.h"
+#include "protos/codec/codec.h"
+#include "protos/codec/internal.h"
+#include "protos/codec/place.h"
 
 #include "protos/control.pb.h"
 

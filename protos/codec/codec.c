@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The part of the codec that both directions share: the calls into nanopb and what its errors mean,
-// strings, the common messages, and health checks. Pure functions, any thread.
+// strings, the common messages, and health checks. No state. Any thread.
 //
 // nanopb is Debian's package: its sizes have 16 bits and it does not check UTF-8. Everything is
 // static, so nothing is allocated and nothing needs releasing.
 
-#include "protos/codec.h"
+#include "protos/codec/codec.h"
 
-#include "protos/codec_check.h"
-#include "protos/codec_internal.h"
+#include "protos/codec/check.h"
+#include "protos/codec/internal.h"
 
 #include "protos/control.pb.h"
 #include "protos/health.pb.h"

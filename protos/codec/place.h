@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of codec_place.c that other files call.
+// The functions of place.c that other files call.
 
-#ifndef PROTOS_CODEC_PLACE_H
-#define PROTOS_CODEC_PLACE_H
+#ifndef LOCKSTEP_PROTOS_CODEC_PLACE_H
+#define LOCKSTEP_PROTOS_CODEC_PLACE_H
 
 struct _wire_UpAnswer;
 struct _wire_UpBlocked;
@@ -17,7 +17,7 @@ struct up_heartbeat;
 struct up_modules;
 struct up_replan;
 
-// codec_place.c. Of a heartbeat: what follows the totals.
+// place.c. Of a heartbeat: what follows the totals.
 void codec_heartbeat_out(struct _wire_UpHeartbeat *wire, const struct up_heartbeat *heartbeat);
 void codec_heartbeat_in(struct up_heartbeat *heartbeat, const struct _wire_UpHeartbeat *wire,
                         struct codec_fault *fault);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of codec_await.c that other files call.
+// The functions of await.c that other files call.
 
-#ifndef PROTOS_CODEC_AWAIT_H
-#define PROTOS_CODEC_AWAIT_H
+#ifndef LOCKSTEP_PROTOS_CODEC_AWAIT_H
+#define LOCKSTEP_PROTOS_CODEC_AWAIT_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,7 +14,7 @@ struct await;
 struct await_key;
 struct codec_fault;
 
-// codec_await.c
+// await.c
 void codec_await_keys_out(struct _wire_AwaitKey *wire, const struct await_key *keys,
                           uint32_t count);
 void codec_await_keys_in(struct await_key *keys, const struct _wire_AwaitKey *wire, uint32_t count);

@@ -2,14 +2,14 @@
 //
 // What a worker says about where it is, between types.h and the generated structs, field by field:
 // the end of a heartbeat, blocked trainers, names of modules, answers to an inspection. The rest of
-// what workers say is in codec_up.c, and what a field may hold in codec_check.c. Pure functions,
-// any thread.
+// what workers say is in up.c, and what a field may hold in check.c. No state. Any
+// thread.
 
-#include "protos/codec_place.h"
+#include "protos/codec/place.h"
 
-#include "protos/codec.h"
-#include "protos/codec_await.h"
-#include "protos/codec_internal.h"
+#include "protos/codec/await.h"
+#include "protos/codec/codec.h"
+#include "protos/codec/internal.h"
 
 #include "protos/control.pb.h"
 

@@ -9,11 +9,11 @@
 // that breaks these bounds, so a peer never gets what its decoder refuses; so a text that is cut to
 // fit must be cut between characters.
 //
-// Pure functions, any thread. A call uses at most 16 KiB of stack besides the caller's structs, and
+// No state. Any thread. A call uses at most 16 KiB of stack besides the caller's structs, and
 // allocates nothing.
 
-#ifndef PROTOS_CODEC_H
-#define PROTOS_CODEC_H
+#ifndef LOCKSTEP_PROTOS_CODEC_CODEC_H
+#define LOCKSTEP_PROTOS_CODEC_CODEC_H
 
 #include <stdbool.h>
 #include <stdint.h>

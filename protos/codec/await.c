@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a blocked trainer waits for, between types.h and the generated structs, and what its fields
-// may hold. Pure functions, any thread.
+// may hold. No state. Any thread.
 
-#include "protos/codec_await.h"
+#include "protos/codec/await.h"
 
-#include "protos/codec.h"
-#include "protos/codec_check.h"
-#include "protos/codec_internal.h"
+#include "protos/codec/check.h"
+#include "protos/codec/codec.h"
+#include "protos/codec/internal.h"
 
 #include "protos/control.pb.h"
 

@@ -2,15 +2,15 @@
 //
 // What the files of the codec share. Nobody else includes this.
 //
-// codec_up.c, codec_place.c and codec_down.c move fields between the plain structs of types.h and
-// the structs that nanopb generates from control.proto; codec_check.c says which plain structs are
+// up.c, place.c and down.c move fields between the plain structs of types.h and
+// the structs that nanopb generates from control.proto; check.c says which plain structs are
 // allowed, for both directions; codec.c holds what both directions use and calls nanopb. Generated
 // types are only named here, so that this header needs none of nanopb's.
 
-#ifndef PROTOS_CODEC_INTERNAL_H
-#define PROTOS_CODEC_INTERNAL_H
+#ifndef LOCKSTEP_PROTOS_CODEC_INTERNAL_H
+#define LOCKSTEP_PROTOS_CODEC_INTERNAL_H
 
-#include "protos/codec.h"
+#include "protos/codec/codec.h"
 
 struct pb_msgdesc_s;
 struct _wire_Await;

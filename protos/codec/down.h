@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of codec_down.c that other files call.
+// The functions of down.c that other files call.
 
-#ifndef PROTOS_CODEC_DOWN_H
-#define PROTOS_CODEC_DOWN_H
+#ifndef LOCKSTEP_PROTOS_CODEC_DOWN_H
+#define LOCKSTEP_PROTOS_CODEC_DOWN_H
 
-#include "protos/codec.h"
+#include "protos/codec/codec.h"
 
 #include <stddef.h>
 #include <stdint.h>

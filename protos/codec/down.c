@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Messages from coordinator to worker: between types.h and the generated structs, field by field.
-// What a field may hold is in codec_check.c. Pure functions, any thread.
+// What a field may hold is in check.c. No state. Any thread.
 //
 // `out` functions fill a zeroed generated struct from a checked plain one; `in` functions fill a
 // zeroed plain struct, which is checked afterwards.
 
-#include "protos/codec_down.h"
+#include "protos/codec/down.h"
 
-#include "protos/codec.h"
-#include "protos/codec_await.h"
-#include "protos/codec_check.h"
-#include "protos/codec_internal.h"
+#include "protos/codec/await.h"
+#include "protos/codec/check_down.h"
+#include "protos/codec/codec.h"
+#include "protos/codec/internal.h"
 
 #include "protos/control.pb.h"
 

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which control messages are allowed: every bound of limits.h and every enum of types.h, checked on
+// plain structs. Encoders ask before they write and decoders after they read, so a message that one
+// side may send is a message that the other side takes. check_up.c and check_down.c have a
+// function for each message; the pieces are here. Pure. Any thread.
+//
+// Answers: what does not fit its array is CODEC_TOO_LONG, a number that cannot be meant is
+// CODEC_INVALID. Two things are not judged here: whether the sender may say this now, which is the
+// cores' business, and the numbers of a hello, because the coordinator refuses those with a
+// sentence that tells people what to change.
+
+#ifndef LOCKSTEP_PROTOS_CODEC_CHECK_H
+#define LOCKSTEP_PROTOS_CODEC_CHECK_H
+
+#include "protos/types.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+// Items of a manifest: the session, what it has loaded, its modules, their parameters and buffers.
+#define CODEC_MANIFEST_ITEMS (2 + LOCKSTEP_MAX_MODULES + LOCKSTEP_MAX_PARAMETERS)
+
+struct codec_fault;
+
+// A string of at most `bytes` bytes, NUL included, in UTF-8.
+void codec_check_text(const char *text, size_t bytes, struct codec_fault *fault);
+
+// A number of at most max, and a count of at most max items.
+void codec_check_number(uint64_t value, uint64_t max, const char *detail,
+                        struct codec_fault *fault);
+void codec_check_count(uint32_t count, uint32_t max, const char *detail, struct codec_fault *fault);
+
+// Items [first, first + count) of total.
+void codec_check_part(uint32_t first, uint32_t count, uint32_t total, const char *detail,
+                      struct codec_fault *fault);
+
+void codec_check_rank(uint32_t rank, struct codec_fault *fault);
+void codec_check_dtype(enum dtype dtype, struct codec_fault *fault);
+void codec_check_halt_kind(enum halt_kind kind, struct codec_fault *fault);
+void codec_check_algorithm(uint32_t algorithm, struct codec_fault *fault);
+void codec_check_module(uint32_t module, struct codec_fault *fault);
+void codec_check_call(uint32_t call, struct codec_fault *fault);
+void codec_check_call_id(const struct call_id *id, struct codec_fault *fault);
+void codec_check_slot(const struct slot_id *slot, struct codec_fault *fault);
+void codec_check_layout_part(const struct layout_part *part, struct codec_fault *fault);
+
+#endif
