@@ -78,7 +78,11 @@ NO_ADDRESSES := $(patsubst %,tests/%,fault/test_stall_places.c fault/test_stall_
     conformance/test_progress.c golden/test_bench.sh golden/test_exports.sh golden/test_launchers.sh \
     golden/test_mnist.sh golden/test_peers_report.sh golden/test_run_tests.sh golden/test_startup.c golden/test_gpu.sh)
 addressed = $(if $(SANITIZED),$(filter-out $(NO_ADDRESSES),$(1)),$(1))
-TEST_C := $(call addressed,$(call threaded,$(call chosen,$(wildcard $(KIND:%=tests/%/test_*.c) $(KIND:%=tests/%/*/test_*.c)))))
+# Long programs that make test leaves to the night, unless ONLY names them: no fault of tests/mutants
+# needs them, and docs/internals/testing.md says what covers each of them by day.
+AT_NIGHT := $(patsubst %,tests/%,fault/test_stall_places.c fault/test_healthy.c conformance/test_reducer_mnist.c)
+by_day = $(if $(ONLY),$(1),$(filter-out $(AT_NIGHT),$(1)))
+TEST_C := $(call by_day,$(call addressed,$(call threaded,$(call chosen,$(wildcard $(KIND:%=tests/%/test_*.c) $(KIND:%=tests/%/*/test_*.c))))))
 TEST_SH := $(call addressed,$(call chosen,$(wildcard $(KIND:%=tests/%/test_*.sh) $(KIND:%=tests/%/*/test_*.sh))))
 TEST_BIN := $(TEST_C:%.c=$(BUILD)/%)
 
