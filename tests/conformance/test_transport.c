@@ -41,7 +41,7 @@ struct variant {
 
 static const struct variant variants[] = {
     {.name = "loopback", .kind = TRANSPORT_LOOPBACK},
-    {.name = "torn 1", .kind = TRANSPORT_LOOPBACK, .torn_bytes = 1},
+    {.name = "torn 1", .kind = TRANSPORT_LOOPBACK, .torn_bytes = 1, .rare = true},
     {.name = "torn 3", .kind = TRANSPORT_LOOPBACK, .torn_bytes = 3, .rare = true},
     {.name = "torn 7", .kind = TRANSPORT_LOOPBACK, .torn_bytes = 7},
     {.name = "torn 1000", .kind = TRANSPORT_LOOPBACK, .torn_bytes = 1000},
